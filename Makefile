@@ -1,0 +1,39 @@
+# Everything that a newcomer and the CI need. `make help` lists the targets.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.PHONY: help demo test bench lint packages control-plane toolchain
+
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+SCRIPTS := .ci/run tests/controlplane/build tests/controlplane/packages
+
+help: ## list the targets
+	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
+
+demo: packages ## see it work on simulated nodes and a real control plane; KEEP=1 leaves it running
+	cargo build --locked --bins -p nvlink-exporter -p nvlink-webhook -p nvlink-tests
+	@KEEP=$(KEEP) $(TARGET)/debug/demo
+
+test: packages ## all tests, the end-to-end tests on a real control plane and Prometheus among them
+	cargo test --workspace --locked --no-run
+	@tests/controlplane/build
+	cargo test --workspace --locked
+
+bench: ## the benchmarks
+	cargo bench --workspace --locked
+
+lint: toolchain ## formatting, clippy and rustdoc with warnings denied, scripts
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --locked -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked
+	@for script in $(SCRIPTS); do bash -n "$$script" || exit 1; done
+
+packages: ## install the Debian packages that are missing: etcd, Prometheus, Alertmanager
+	@tests/controlplane/packages
+
+control-plane: ## build the Kubernetes control plane into the user's cache, once
+	@tests/controlplane/build
+
+toolchain:
+	@cargo fmt --version >/dev/null 2>&1 && cargo clippy --version >/dev/null 2>&1 || \
+		{ echo "installing rustfmt and clippy with rustup"; rustup component add rustfmt clippy; }
