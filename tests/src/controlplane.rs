@@ -1,0 +1,256 @@
+//! A real Kubernetes control plane on loopback: etcd, API server, scheduler
+//! and controller manager.
+//!
+//! There is no kubelet: pods get scheduled and bound, and stay pending.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use anyhow::Result;
+use serde_json::{Value, json};
+
+use crate::{
+    assets,
+    certificates::{Authority, signing_keys},
+    kubeconfig::{self, Server},
+    kubectl::Kubectl,
+    port,
+    process::{Process, command},
+    wait::wait_until,
+    workdir,
+};
+
+const START: Duration = Duration::from_secs(120);
+const SETTLE: Duration = Duration::from_secs(60);
+
+/// The controllers that make pods and tidy up; not the one that taints nodes
+/// whose kubelet is silent, for there are none.
+const CONTROLLERS: [&str; 10] = [
+    "cronjob-controller",
+    "daemonset-controller",
+    "deployment-controller",
+    "garbage-collector-controller",
+    "job-controller",
+    "namespace-controller",
+    "replicaset-controller",
+    "resourceclaim-controller",
+    "serviceaccount-controller",
+    "statefulset-controller",
+];
+
+/// Who has a token of their own. Everybody else is impersonated by the administrator.
+const TOKENS: &str = "\
+admin,admin,1,system:masters
+scheduler,system:kube-scheduler,2
+controllers,system:kube-controller-manager,3
+";
+
+/// A running control plane; gone when dropped.
+#[derive(Debug)]
+pub struct ControlPlane {
+    directory: PathBuf,
+    url: String,
+    kubectl: Kubectl,
+    // Dropped in this order: the clients before the servers.
+    processes: Vec<Process>,
+}
+
+impl ControlPlane {
+    /// Starts one; builds it first if that was never done on this machine.
+    ///
+    /// # Errors
+    /// When a part does not come up; shows the end of its log.
+    pub fn start() -> Result<Self> {
+        assets::build()?;
+        let directory = workdir::fresh("control-plane")?;
+        let port = port::free()?;
+        let url = format!("https://127.0.0.1:{port}");
+        fs::write(directory.join("tokens.csv"), TOKENS)?;
+        let kubectl = Kubectl::new(directory.join("admin.kubeconfig"))?;
+        let mut this = Self {
+            directory,
+            url,
+            kubectl,
+            processes: Vec::new(),
+        };
+
+        let (etcd, etcd_url) = start_etcd(&this.directory)?;
+        let api = this.start_api_server(port, &etcd_url)?;
+        for user in ["admin", "scheduler", "controllers"] {
+            this.write_kubeconfig(user, user, None)?;
+        }
+        let scheduler = this.start_client("kube-scheduler", "scheduler", &[])?;
+        let controllers = format!("--controllers={}", CONTROLLERS.join(","));
+        // Pods of a Job then come from the job controller's account, as in a real cluster.
+        let accounts = "--use-service-account-credentials";
+        let manager = this.start_client(
+            "kube-controller-manager",
+            "controllers",
+            &[&controllers, accounts],
+        )?;
+        api.wait_until("the API server to be ready", START, || {
+            this.kubectl.run(&["get", "--raw", "/readyz"]).map(Some)
+        })?;
+        manager.wait_until("the controllers to work", START, || {
+            this.kubectl
+                .run(&["get", "serviceaccount", "default"])
+                .map(Some)
+        })?;
+        scheduler.check_running()?;
+        this.processes = vec![scheduler, manager, api, etcd];
+        Ok(this)
+    }
+
+    /// kubectl as the administrator.
+    #[must_use]
+    pub fn kubectl(&self) -> &Kubectl {
+        &self.kubectl
+    }
+
+    /// The administrator's kubeconfig file.
+    #[must_use]
+    pub fn kubeconfig(&self) -> &Path {
+        self.kubectl.kubeconfig()
+    }
+
+    /// A kubeconfig file for any user, such as `alice` or `system:serviceaccount:ci:runner`.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn kubeconfig_for(&self, user: &str) -> Result<PathBuf> {
+        self.write_kubeconfig(&user.replace(':', "-"), "admin", Some(user))
+    }
+
+    /// kubectl as any user.
+    ///
+    /// # Errors
+    /// When the kubeconfig cannot be written.
+    pub fn kubectl_as(&self, user: &str) -> Result<Kubectl> {
+        Kubectl::new(self.kubeconfig_for(user)?)
+    }
+
+    /// A client with the administrator's rights, for the runtime that it is called on.
+    ///
+    /// # Errors
+    /// When the kubeconfig is not accepted.
+    pub async fn client(&self) -> Result<kube::Client> {
+        let file = kube::config::Kubeconfig::read_from(self.kubeconfig())?;
+        let config = kube::Config::from_custom_kubeconfig(file, &Default::default()).await?;
+        Ok(kube::Client::try_from(config)?)
+    }
+
+    /// Creates a namespace, ready for pods, and gives kubectl for it.
+    ///
+    /// # Errors
+    /// When it is refused.
+    pub fn namespace(&self, name: &str, labels: &Value, annotations: &Value) -> Result<Kubectl> {
+        self.kubectl.create(&json!({
+            "apiVersion": "v1",
+            "kind": "Namespace",
+            "metadata": {"name": name, "labels": labels, "annotations": annotations},
+        }))?;
+        let kubectl = self.kubectl.in_namespace(name);
+        wait_until("the namespace's service account", SETTLE, || {
+            kubectl.run(&["get", "serviceaccount", "default"]).map(Some)
+        })?;
+        Ok(kubectl)
+    }
+
+    fn write_kubeconfig(&self, name: &str, token: &str, user: Option<&str>) -> Result<PathBuf> {
+        let path = self.directory.join(format!("{name}.kubeconfig"));
+        let authority = self.directory.join("ca.pem");
+        kubeconfig::write(
+            &path,
+            &Server {
+                url: &self.url,
+                authority: &authority,
+            },
+            token,
+            user,
+        )?;
+        Ok(path)
+    }
+
+    fn start_api_server(&self, port: u16, etcd: &str) -> Result<Process> {
+        let directory = &self.directory;
+        let authority = Authority::new("control plane of the tests")?;
+        fs::write(directory.join("ca.pem"), &authority.certificate)?;
+        let files = authority.issue("kube-apiserver", directory)?;
+        let (private, public) = signing_keys("service-accounts", directory)?;
+        let mut api = command(assets::path("kube-apiserver")?);
+        api.arg(format!("--etcd-servers={etcd}"))
+            .arg(format!("--secure-port={port}"));
+        for (flag, path) in [
+            ("--tls-cert-file", &files.certificate),
+            ("--tls-private-key-file", &files.key),
+            ("--service-account-key-file", &public),
+            ("--service-account-signing-key-file", &private),
+            ("--token-auth-file", &directory.join("tokens.csv")),
+            ("--cert-dir", directory),
+        ] {
+            api.arg(flag).arg(path);
+        }
+        api.args([
+            "--bind-address=127.0.0.1",
+            "--service-account-issuer=https://kubernetes.default.svc",
+            "--authorization-mode=Node,RBAC",
+            "--service-cluster-ip-range=10.0.0.0/24",
+            // No kubelet: nobody would mount tokens, nor take the taint of a new node away.
+            "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",
+            "--allow-privileged=true",
+            "--endpoint-reconciler-type=none",
+            "--enable-priority-and-fairness=false",
+        ]);
+        Process::start("kube-apiserver", directory, api)
+    }
+
+    fn start_client(&self, program: &str, user: &str, arguments: &[&str]) -> Result<Process> {
+        let mut client = command(assets::path(program)?);
+        client
+            .arg("--kubeconfig")
+            .arg(self.directory.join(format!("{user}.kubeconfig")));
+        client
+            .args(["--leader-elect=false", "--secure-port=0"])
+            .args(arguments);
+        client.args(["--kube-api-qps=500", "--kube-api-burst=1000"]);
+        Process::start(program, &self.directory, client)
+    }
+}
+
+fn start_etcd(directory: &Path) -> Result<(Process, String)> {
+    let url = format!("http://127.0.0.1:{}", port::free()?);
+    let peers = format!("http://127.0.0.1:{}", port::free()?);
+    let mut etcd = command(assets::path("etcd")?);
+    // etcd 3.4 wants to be told that one means it on other architectures.
+    match std::env::consts::ARCH {
+        "x86_64" => {}
+        "aarch64" => drop(etcd.env("ETCD_UNSUPPORTED_ARCH", "arm64")),
+        other => drop(etcd.env("ETCD_UNSUPPORTED_ARCH", other)),
+    }
+    etcd.arg("--data-dir").arg(directory.join("etcd"));
+    etcd.args([
+        "--listen-client-urls",
+        &url,
+        "--advertise-client-urls",
+        &url,
+    ]);
+    etcd.args([
+        "--listen-peer-urls",
+        &peers,
+        "--initial-advertise-peer-urls",
+        &peers,
+    ]);
+    etcd.args([
+        "--initial-cluster",
+        &format!("default={peers}"),
+        "--unsafe-no-fsync",
+    ]);
+    let process = Process::start("etcd", directory, etcd)?;
+    process.wait_until("etcd to answer", START, || {
+        crate::http::text(&format!("{url}/health")).map(Some)
+    })?;
+    Ok((process, url))
+}

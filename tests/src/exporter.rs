@@ -1,0 +1,75 @@
+//! `nvlink-exporter serve`, running.
+
+use std::{ffi::OsStr, path::Path, time::Duration};
+
+use anyhow::Result;
+
+use crate::{
+    http, port,
+    process::{Process, command},
+    programs, workdir,
+};
+
+const START: Duration = Duration::from_secs(30);
+
+/// A running exporter; gone when dropped.
+#[derive(Debug)]
+pub struct Exporter {
+    /// `127.0.0.1:PORT`.
+    pub address: String,
+    /// The program.
+    pub process: Process,
+}
+
+impl Exporter {
+    /// Starts `nvlink-exporter serve ARGUMENTS` on a free port and waits until it is ready.
+    ///
+    /// # Errors
+    /// When it does not become ready; shows the end of its log.
+    pub fn start(arguments: &[&str]) -> Result<Self> {
+        Self::launch(arguments, None)
+    }
+
+    /// The same, with access to a cluster: what it publishes goes there.
+    ///
+    /// # Errors
+    /// When it does not become ready; shows the end of its log.
+    pub fn publishing(kubeconfig: &Path, node: &str, arguments: &[&str]) -> Result<Self> {
+        let publish = ["--publish", "--node-name", node];
+        Self::launch(&[&publish, arguments].concat(), Some(kubeconfig))
+    }
+
+    fn launch(arguments: &[&str], kubeconfig: Option<&Path>) -> Result<Self> {
+        let address = format!("127.0.0.1:{}", port::free()?);
+        let mut exporter = command(programs::path(programs::EXPORTER)?);
+        exporter
+            .args(["serve", "--web.listen-address", &address])
+            .args(arguments);
+        // Never the user's own cluster.
+        exporter.env(
+            "KUBECONFIG",
+            kubeconfig.map_or(OsStr::new("/dev/null"), Path::as_os_str),
+        );
+        let process = Process::start("nvlink-exporter", &workdir::fresh("exporter")?, exporter)?;
+        let this = Self { address, process };
+        this.process
+            .wait_until("the exporter to be ready", START, || {
+                http::text(&this.url("/readyz")).map(Some)
+            })?;
+        Ok(this)
+    }
+
+    /// The address of a page of it.
+    #[must_use]
+    pub fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.address)
+    }
+
+    /// What a scrape gets, in Prometheus' text format.
+    ///
+    /// # Errors
+    /// When it does not answer.
+    pub fn metrics(&self) -> Result<String> {
+        http::text(&self.url("/metrics"))
+    }
+}

@@ -1,0 +1,64 @@
+//! HTTP on loopback, as a scraper or a browser would.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What a server answered.
+#[derive(Debug)]
+pub struct Answer {
+    /// The status code.
+    pub status: u16,
+    /// The `Content-Type` header, empty if there is none.
+    pub content_type: String,
+    /// The body, as text.
+    pub body: String,
+}
+
+/// Fetches `url`, whatever the status.
+///
+/// # Errors
+/// When there is no answer.
+pub fn get(url: &str, query: &[(&str, &str)], accept: &str) -> Result<Answer> {
+    let mut request = ureq::get(url)
+        .config()
+        .http_status_as_error(false)
+        .timeout_global(Some(TIMEOUT))
+        .build();
+    for (name, value) in query {
+        request = request.query(name, value);
+    }
+    let mut response = request
+        .header("Accept", accept)
+        .call()
+        .with_context(|| format!("GET {url}"))?;
+    let content_type = response
+        .headers()
+        .get("content-type")
+        .and_then(|value| value.to_str().ok());
+    Ok(Answer {
+        status: response.status().as_u16(),
+        content_type: content_type.unwrap_or_default().to_owned(),
+        body: response
+            .body_mut()
+            .read_to_string()
+            .with_context(|| format!("GET {url}"))?,
+    })
+}
+
+/// Fetches the text behind `url`.
+///
+/// # Errors
+/// When there is no answer, or one that is not 200.
+pub fn text(url: &str) -> Result<String> {
+    let answer = get(url, &[], "*/*")?;
+    ensure!(
+        answer.status == 200,
+        "GET {url}: status {}: {}",
+        answer.status,
+        answer.body.trim_end()
+    );
+    Ok(answer.body)
+}

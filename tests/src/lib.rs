@@ -1,0 +1,33 @@
+//! The harness of the end-to-end tests and of the demo: the real parts, on
+//! loopback, with nothing left behind.
+//!
+//! [`ControlPlane`] is etcd, API server, scheduler and controller manager;
+//! [`Kubectl`] talks to it as a user would; [`Prometheus`] scrapes;
+//! [`Exporter`] and [`Webhook`] are our own programs as users run them.
+//!
+//! Everything is synchronous: a test reads like a shell session.
+
+pub mod assets;
+pub mod certificates;
+mod controlplane;
+mod exporter;
+pub mod http;
+mod kubeconfig;
+mod kubectl;
+pub mod node;
+pub mod port;
+mod process;
+pub mod programs;
+mod prometheus;
+mod wait;
+pub mod webhook;
+pub mod workdir;
+
+pub use controlplane::ControlPlane;
+pub use exporter::Exporter;
+pub use kubectl::Kubectl;
+pub use node::Node;
+pub use process::{Process, command};
+pub use prometheus::{Prometheus, Sample, check_metrics};
+pub use wait::wait_until;
+pub use webhook::Webhook;

@@ -1,0 +1,83 @@
+//! Nodes without machines: objects that the scheduler takes for real.
+
+use std::collections::BTreeMap;
+
+use anyhow::Result;
+use serde_json::{Value, json};
+
+use crate::kubectl::Kubectl;
+
+/// A GPU node to be created.
+#[derive(Clone, Debug)]
+pub struct Node {
+    name: String,
+    gpus: u32,
+    labels: BTreeMap<String, String>,
+    pool: Option<String>,
+}
+
+impl Node {
+    /// A node with `gpus` GPUs and enough of everything else.
+    #[must_use]
+    pub fn new(name: impl Into<String>, gpus: u32) -> Self {
+        Self {
+            name: name.into(),
+            gpus,
+            labels: BTreeMap::new(),
+            pool: None,
+        }
+    }
+
+    /// Adds a label.
+    #[must_use]
+    pub fn label(mut self, key: &str, value: &str) -> Self {
+        self.labels.insert(key.to_owned(), value.to_owned());
+        self
+    }
+
+    /// Keeps pods away that do not name this pool: see [`in_pool`].
+    #[must_use]
+    pub fn pool(mut self, pool: &str) -> Self {
+        self.pool = Some(pool.to_owned());
+        self.label("pool", pool)
+    }
+
+    fn object(&self) -> Value {
+        let resources = json!({
+            "cpu": "64", "memory": "512Gi", "pods": "110", "nvidia.com/gpu": self.gpus.to_string(),
+        });
+        let taint = |pool| json!({"key": "pool", "value": pool, "effect": "NoSchedule"});
+        let taints: Vec<Value> = self.pool.iter().map(taint).collect();
+        let mut labels = self.labels.clone();
+        labels.insert("kubernetes.io/hostname".to_owned(), self.name.clone());
+        json!({
+            "apiVersion": "v1",
+            "kind": "Node",
+            "metadata": {"name": self.name, "labels": labels},
+            "spec": {"taints": taints},
+            "status": {
+                "capacity": resources,
+                "allocatable": resources,
+                "conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady"}],
+            },
+        })
+    }
+}
+
+/// Creates the nodes.
+///
+/// # Errors
+/// When one is refused.
+pub fn create(kubectl: &Kubectl, nodes: &[Node]) -> Result<()> {
+    let items: Vec<Value> = nodes.iter().map(Node::object).collect();
+    let list = json!({"apiVersion": "v1", "kind": "List", "items": items});
+    kubectl
+        .run_with(&["create", "-f", "-"], &list.to_string())
+        .map(drop)
+}
+
+/// Makes a pod spec one for the nodes of `pool` and no others.
+pub fn in_pool(spec: &mut Value, pool: &str) {
+    spec["nodeSelector"] = json!({"pool": pool});
+    spec["tolerations"] = json!([{"key": "pool", "value": pool, "effect": "NoSchedule"}]);
+}

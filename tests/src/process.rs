@@ -1,0 +1,179 @@
+//! Child processes that never outlive this one, each with its log.
+
+use std::{
+    ffi::OsStr,
+    fs::{self, File},
+    io,
+    os::unix::process::CommandExt,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    sync::{LazyLock, Mutex, PoisonError, mpsc},
+    thread,
+    time::Duration,
+};
+
+use anyhow::{Context, Result, anyhow, bail};
+
+use crate::wait::wait_until;
+
+const TAIL: usize = 15;
+
+/// A running program; killed when this value is dropped, and by the kernel
+/// when this process ends in any other way.
+#[derive(Debug)]
+pub struct Process {
+    name: String,
+    child: Mutex<Child>,
+    log: PathBuf,
+}
+
+/// A command for [`Process::start`].
+///
+/// The kernel kills the program as soon as the thread that started it is
+/// gone (`setpriv --pdeathsig`); it is in a process group of its own, so that
+/// a Ctrl-C in the terminal reaches this process alone.
+pub fn command(program: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new("setpriv");
+    command
+        .args(["--pdeathsig", "KILL", "--"])
+        .arg(program)
+        .process_group(0);
+    command
+}
+
+impl Process {
+    /// Starts a command made by [`command`]; its output goes to `NAME.log` in `directory`.
+    ///
+    /// # Errors
+    /// When the log cannot be created or the program cannot be started.
+    pub fn start(name: &str, directory: &Path, mut command: Command) -> Result<Self> {
+        let log = directory.join(format!("{name}.log"));
+        let file = File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
+        command
+            .stdin(Stdio::null())
+            .stdout(file.try_clone()?)
+            .stderr(file);
+        let child = spawn(command).with_context(|| format!("cannot start {name}"))?;
+        Ok(Self {
+            name: name.to_owned(),
+            child: Mutex::new(child),
+            log,
+        })
+    }
+
+    /// Its process id.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.child
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .id()
+    }
+
+    /// All that it has written so far.
+    #[must_use]
+    pub fn log(&self) -> String {
+        fs::read(&self.log).map_or_else(
+            |error| format!("({}: {error})", self.log.display()),
+            |bytes| String::from_utf8_lossy(&bytes).into_owned(),
+        )
+    }
+
+    /// Waits as [`wait_until`] does, but gives up at once when the program ends.
+    /// The error shows the end of its log.
+    ///
+    /// # Errors
+    /// When the program ends or the deadline passes.
+    pub fn wait_until<T>(
+        &self,
+        what: &str,
+        limit: Duration,
+        mut probe: impl FnMut() -> Result<Option<T>>,
+    ) -> Result<T> {
+        let answer = wait_until(what, limit, || match self.check_running() {
+            Ok(()) => Ok(probe()?.map(Ok)),
+            Err(ended) => Ok(Some(Err(ended))),
+        });
+        answer
+            .and_then(|answer| answer)
+            .map_err(|error| error.context(self.tail()))
+    }
+
+    /// Says whether the program still runs.
+    ///
+    /// # Errors
+    /// When it has ended, with its exit status.
+    pub fn check_running(&self) -> Result<()> {
+        let status = self
+            .child
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .try_wait()?;
+        match status {
+            None => Ok(()),
+            Some(status) => bail!("{} has ended: {status}", self.name),
+        }
+    }
+
+    /// Asks it to end (SIGTERM) and waits for its exit status.
+    ///
+    /// # Errors
+    /// When it is still there after `limit`.
+    pub fn terminate(&self, limit: Duration) -> Result<std::process::ExitStatus> {
+        let id = self.id().to_string();
+        let sent = Command::new("kill").args(["-s", "TERM", &id]).status();
+        sent.context("cannot run kill")?;
+        wait_until(&format!("{} to end", self.name), limit, || {
+            Ok(self
+                .child
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .try_wait()?)
+        })
+    }
+
+    /// The end of the log, ready to be part of an error message.
+    fn tail(&self) -> String {
+        let log = self.log();
+        let lines: Vec<&str> = log.lines().collect();
+        let end = &lines[lines.len().saturating_sub(TAIL)..];
+        format!(
+            "the end of {}'s log:\n    | {}\n",
+            self.name,
+            end.join("\n    | ")
+        )
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let child = self.child.get_mut().unwrap_or_else(PoisonError::into_inner);
+        // Errors mean that it has ended already.
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+}
+
+/// Spawns on one thread that lives as long as the process: the kernel's
+/// death signal is tied to the spawning *thread*, and those of tests come and go.
+fn spawn(command: Command) -> Result<Child> {
+    type Order = (Command, mpsc::SyncSender<io::Result<Child>>);
+    static SPAWNER: LazyLock<mpsc::Sender<Order>> = LazyLock::new(|| {
+        let (orders, inbox) = mpsc::channel::<Order>();
+        // If there is no thread, the channel is closed and each spawn says so.
+        let _ = thread::Builder::new()
+            .name("spawner".to_owned())
+            .spawn(move || {
+                for (mut command, reply) in inbox {
+                    let _ = reply.send(command.spawn());
+                }
+            });
+        orders
+    });
+    let (reply, answer) = mpsc::sync_channel(1);
+    let gone = |_| anyhow!("the spawner thread is gone");
+    SPAWNER
+        .send((command, reply))
+        .map_err(|_| anyhow!("the spawner thread is gone"))?;
+    Ok(answer.recv().map_err(gone)??)
+}

@@ -1,0 +1,149 @@
+//! A real Prometheus, and the checks of promtool.
+
+use std::{collections::BTreeMap, fs, process::Command, time::Duration};
+
+use anyhow::{Context, Result, bail};
+use serde_json::{Value, json};
+
+use crate::{
+    assets, http,
+    kubectl::feed,
+    port,
+    process::{Process, command},
+    wait::wait_until,
+    workdir,
+};
+
+const START: Duration = Duration::from_secs(60);
+
+/// A running Prometheus that scrapes every second; gone when dropped.
+#[derive(Debug)]
+pub struct Prometheus {
+    /// `http://127.0.0.1:PORT`.
+    pub url: String,
+    /// The program.
+    pub process: Process,
+}
+
+/// One series of an instant query's answer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sample {
+    /// Its labels.
+    pub labels: BTreeMap<String, String>,
+    /// Its value.
+    pub value: f64,
+}
+
+impl Prometheus {
+    /// Starts one that scrapes `targets`: addresses, each with its `instance` label.
+    ///
+    /// # Errors
+    /// When it does not become ready; shows the end of its log.
+    pub fn start(targets: &[(&str, &str)]) -> Result<Self> {
+        let directory = workdir::fresh("prometheus")?;
+        let config = directory.join("prometheus.yml");
+        let group = |(address, instance): &(&str, &str)| json!({"targets": [address], "labels": {"instance": instance}});
+        let groups: Vec<Value> = targets.iter().map(group).collect();
+        // YAML is a superset of JSON.
+        let text = json!({
+            "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
+            "scrape_configs": [{"job_name": "nvlink", "static_configs": groups}],
+        });
+        fs::write(&config, text.to_string())?;
+        let listen = format!("127.0.0.1:{}", port::free()?);
+        let mut prometheus = command(assets::path("prometheus")?);
+        prometheus
+            .arg("--config.file")
+            .arg(&config)
+            .arg("--storage.tsdb.path")
+            .arg(directory.join("data"));
+        prometheus.args(["--web.listen-address", &listen]);
+        let process = Process::start("prometheus", &directory, prometheus)?;
+        let url = format!("http://{listen}");
+        process.wait_until("Prometheus to be ready", START, || {
+            http::text(&format!("{url}/-/ready")).map(Some)
+        })?;
+        Ok(Self { url, process })
+    }
+
+    /// The answer to an instant query, in the order that Prometheus gives.
+    ///
+    /// # Errors
+    /// When it refuses the query.
+    pub fn query(&self, promql: &str) -> Result<Vec<Sample>> {
+        let url = format!("{}/api/v1/query", self.url);
+        let answer = http::get(&url, &[("query", promql)], "application/json")?;
+        let body: Value = serde_json::from_str(&answer.body).context("Prometheus answers JSON")?;
+        if body["status"] != "success" {
+            bail!(
+                "{promql}: {}",
+                body["error"].as_str().unwrap_or(&answer.body)
+            );
+        }
+        let result = &body["data"]["result"];
+        match body["data"]["resultType"].as_str() {
+            Some("vector") => result
+                .as_array()
+                .into_iter()
+                .flatten()
+                .map(sample)
+                .collect(),
+            Some("scalar") => Ok(vec![Sample {
+                labels: BTreeMap::new(),
+                value: number(&result[1])?,
+            }]),
+            other => bail!("{promql}: an answer of type {other:?} is not expected"),
+        }
+    }
+
+    /// Asks until the answer is as wanted.
+    ///
+    /// # Errors
+    /// When the deadline passes; shows the last answer.
+    pub fn wait_for(
+        &self,
+        promql: &str,
+        limit: Duration,
+        wanted: impl Fn(&[Sample]) -> bool,
+    ) -> Result<Vec<Sample>> {
+        wait_until(&format!("the answer to {promql}"), limit, || {
+            self.process.check_running()?;
+            let samples = self.query(promql)?;
+            if wanted(&samples) {
+                return Ok(Some(samples));
+            }
+            bail!("the answer is {samples:?}")
+        })
+    }
+}
+
+/// Has `promtool check metrics` look at a scrape.
+///
+/// # Errors
+/// When it finds anything to say.
+pub fn check_metrics(text: &str) -> Result<()> {
+    let mut promtool = Command::new(assets::path("promtool")?);
+    let output = feed(promtool.args(["check", "metrics"]), text).context("cannot run promtool")?;
+    let said = [output.stdout, output.stderr].concat();
+    if !output.status.success() || !said.is_empty() {
+        bail!("promtool check metrics: {}", String::from_utf8_lossy(&said));
+    }
+    Ok(())
+}
+
+fn sample(result: &Value) -> Result<Sample> {
+    let labels = result["metric"].as_object().into_iter().flatten();
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    Ok(Sample {
+        labels: labels
+            .map(|(name, value)| (name.clone(), text(value)))
+            .collect(),
+        value: number(&result["value"][1])?,
+    })
+}
+
+fn number(value: &Value) -> Result<f64> {
+    let text = value.as_str().context("a sample's value is a string")?;
+    text.parse()
+        .with_context(|| format!("{text:?} is no number"))
+}

@@ -1,0 +1,102 @@
+//! `nvlink-webhook serve`, running and registered with an API server.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use anyhow::Result;
+
+use crate::{
+    certificates::Authority,
+    http,
+    kubectl::Kubectl,
+    port,
+    process::{Process, command},
+    programs::{self, WEBHOOK},
+    workdir,
+};
+
+const START: Duration = Duration::from_secs(30);
+
+/// A running webhook; gone when dropped, but its registration stays.
+#[derive(Debug)]
+pub struct Webhook {
+    /// The address that the API server calls.
+    pub url: String,
+    /// `127.0.0.1:PORT` of its metrics and probes.
+    pub admin: String,
+    /// The program.
+    pub process: Process,
+    authority: PathBuf,
+}
+
+/// Applies the CRDs that the webhook prints, as an administrator would.
+///
+/// # Errors
+/// When the API server refuses one.
+pub fn install_crds(kubectl: &Kubectl) -> Result<()> {
+    kubectl.apply(&programs::run(WEBHOOK, &["crds"], "")?)?;
+    let names = [
+        "crd/domainclasses.nvlink-domains.io",
+        "crd/nodetopologies.nvlink-domains.io",
+    ];
+    let wait = ["wait", "--for=condition=Established", "--timeout=30s"];
+    kubectl.run(&[&wait[..], &names].concat()).map(drop)
+}
+
+impl Webhook {
+    /// Starts `nvlink-webhook serve` with a certificate of its own and waits until it is ready.
+    ///
+    /// # Errors
+    /// When it does not become ready; shows the end of its log.
+    pub fn start(kubeconfig: &Path) -> Result<Self> {
+        let directory = workdir::fresh("webhook")?;
+        let ca = Authority::new("webhook of the tests")?;
+        let files = ca.issue("webhook", &directory)?;
+        let authority = directory.join("ca.pem");
+        fs::write(&authority, &ca.certificate)?;
+        let listen = format!("127.0.0.1:{}", port::free()?);
+        let admin = format!("127.0.0.1:{}", port::free()?);
+        let mut webhook = command(programs::path(WEBHOOK)?);
+        webhook.args(["serve", "--listen", &listen, "--admin-listen", &admin]);
+        webhook
+            .arg("--tls-cert")
+            .arg(&files.certificate)
+            .arg("--tls-key")
+            .arg(&files.key);
+        webhook.env("KUBECONFIG", kubeconfig);
+        let process = Process::start(WEBHOOK, &directory, webhook)?;
+        process.wait_until("the webhook to be ready", START, || {
+            http::text(&format!("http://{admin}/readyz")).map(Some)
+        })?;
+        Ok(Self {
+            url: format!("https://{listen}"),
+            admin,
+            process,
+            authority,
+        })
+    }
+
+    /// The registration for the API server, as `nvlink-webhook registration` prints it.
+    ///
+    /// # Errors
+    /// When it prints none.
+    pub fn registration(&self) -> Result<String> {
+        let authority = self.authority.to_string_lossy();
+        programs::run(
+            WEBHOOK,
+            &["registration", "--url", &self.url, "--ca-file", &authority],
+            "",
+        )
+    }
+
+    /// Registers it: from now on the API server asks it about pods.
+    ///
+    /// # Errors
+    /// When the API server refuses the registration.
+    pub fn register(&self, kubectl: &Kubectl) -> Result<()> {
+        kubectl.apply(&self.registration()?).map(drop)
+    }
+}

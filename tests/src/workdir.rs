@@ -1,0 +1,67 @@
+//! One directory for all that this process leaves on disk: logs, databases,
+//! keys. It goes away with the process, however that ends.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    sync::{
+        OnceLock,
+        atomic::{AtomicU32, Ordering},
+    },
+};
+
+use std::os::unix::process::CommandExt;
+
+use anyhow::{Context, Result, anyhow};
+
+/// Waits until its standard input closes, which the kernel does when the
+/// process that holds the other end is gone, then deletes. A second try
+/// catches what dying children still wrote.
+const REAPER: &str = r#"read -r _; rm -rf -- "$1" 2>/dev/null || { sleep 1; rm -rf -- "$1"; }"#;
+
+struct Root {
+    path: PathBuf,
+    /// Holds the write end of the reaper's standard input.
+    _reaper: Child,
+}
+
+/// A fresh directory named after `subject`, under the directory of this process.
+///
+/// # Errors
+/// When it cannot be created.
+pub fn fresh(subject: &str) -> Result<PathBuf> {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let number = COUNT.fetch_add(1, Ordering::Relaxed);
+    let path = root()?.join(format!("{number:03}-{subject}"));
+    fs::create_dir(&path).with_context(|| format!("cannot create {}", path.display()))?;
+    Ok(path)
+}
+
+fn root() -> Result<&'static Path> {
+    static ROOT: OnceLock<Result<Root, String>> = OnceLock::new();
+    match ROOT.get_or_init(|| create_root().map_err(|error| format!("{error:#}"))) {
+        Ok(root) => Ok(&root.path),
+        Err(error) => Err(anyhow!("no working directory: {error}")),
+    }
+}
+
+fn create_root() -> Result<Root> {
+    let path = tempfile::Builder::new()
+        .prefix("nvlink-tests-")
+        .tempdir()?
+        .keep();
+    let reaper = Command::new("sh")
+        .args(["-c", REAPER, "sh"])
+        .arg(&path)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .process_group(0) // a Ctrl-C in the terminal is not for it
+        .spawn()
+        .context("cannot start sh")?;
+    Ok(Root {
+        path,
+        _reaper: reaper,
+    })
+}

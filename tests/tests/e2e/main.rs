@@ -1,0 +1,7 @@
+//! The whole path on real parts: etcd, API server, scheduler, controllers,
+//! kubectl, Prometheus, and our own two programs.
+//!
+//! One binary, so that its tests share one control plane: see [`cluster`].
+
+mod cluster;
+mod harness;
