@@ -1,0 +1,139 @@
+//! The collector: one thread that reads the source and publishes snapshots.
+
+use std::{
+    sync::{Arc, Weak},
+    thread,
+    time::{Duration, Instant},
+};
+
+use crate::{
+    snapshot::{Health, Latest, Snapshot},
+    source::Source,
+};
+
+/// Reads `source` once.
+pub fn collect(name: &str, source: &mut dyn Source, since_start: Duration) -> Snapshot {
+    let start = Instant::now();
+    let result = source.read(since_start);
+    let finished = Instant::now();
+    let (data, error) = match result {
+        Ok(reading) => (Some(reading), None),
+        Err(error) => (None, Some(error.to_string())),
+    };
+    let duration = finished.duration_since(start);
+    Snapshot { data, health: Health { source: name.to_owned(), error, duration, finished } }
+}
+
+/// Starts the thread. It reads at once and then every `interval`, and ends when
+/// nobody holds `latest` any more. A source that hangs hangs this thread alone.
+///
+/// # Errors
+/// When the system gives no thread.
+pub fn spawn(
+    name: String,
+    source: Box<dyn Source>,
+    interval: Duration,
+    latest: &Arc<Latest>,
+) -> std::io::Result<()> {
+    let latest = Arc::downgrade(latest);
+    let thread = thread::Builder::new().name("collector".to_owned());
+    thread.spawn(move || run(&name, source, interval, &latest)).map(drop)
+}
+
+fn run(name: &str, mut source: Box<dyn Source>, interval: Duration, latest: &Weak<Latest>) {
+    let start = Instant::now();
+    let mut log = Log::default();
+    loop {
+        let snapshot = collect(name, source.as_mut(), start.elapsed());
+        log.write(&snapshot);
+        let Some(latest) = latest.upgrade() else { return };
+        latest.publish(snapshot);
+        drop(latest);
+        thread::sleep(interval);
+    }
+}
+
+/// Says what changed, not the same thing at each collection.
+#[derive(Default)]
+struct Log {
+    error: Option<Option<String>>,
+    warnings: Vec<String>,
+}
+
+impl Log {
+    fn write(&mut self, snapshot: &Snapshot) {
+        let error = &snapshot.health.error;
+        let source = &snapshot.health.source;
+        if self.error.as_ref() != Some(error) {
+            match (error, &snapshot.data) {
+                (Some(error), _) => tracing::error!(source, error, "collection failed"),
+                (None, Some(data)) => {
+                    let spec = &data.topology.spec;
+                    let (gpus, domains) = (spec.gpus.len(), spec.domains.len());
+                    tracing::info!(source, gpus, domains, "collection succeeded");
+                }
+                (None, None) => {}
+            }
+            self.error = Some(error.clone());
+        }
+        let warnings = snapshot.data.as_ref().map(|data| &data.warnings[..]).unwrap_or_default();
+        for warning in warnings.iter().filter(|warning| !self.warnings.contains(warning)) {
+            tracing::warn!(source, "{warning}");
+        }
+        self.warnings = warnings.to_vec();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::source::{Reading, SourceError};
+
+    /// Fails at every second reading.
+    struct Flaky(u32);
+
+    impl Source for Flaky {
+        fn read(&mut self, now: Duration) -> Result<Reading, SourceError> {
+            self.0 += 1;
+            match self.0 % 2 {
+                0 => Err(SourceError::Unsupported("out of order".to_owned())),
+                _ => {
+                    let spec: crate::source::SourceSpec = "sim:l40s".parse().unwrap();
+                    spec.open(Some("n"))?.read(now)
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_failed_collection_has_no_data() {
+        let mut source = Flaky(0);
+        let good = collect("flaky", &mut source, Duration::ZERO);
+        assert!(good.data.is_some() && good.health.error.is_none());
+        let bad = collect("flaky", &mut source, Duration::ZERO);
+        assert!(bad.data.is_none());
+        assert_eq!(bad.health.error.as_deref(), Some("out of order"));
+    }
+
+    #[test]
+    fn the_thread_publishes_and_ends_with_its_readers() {
+        let latest = Arc::new(Latest::default());
+        spawn("flaky".into(), Box::new(Flaky(0)), Duration::from_millis(1), &latest).unwrap();
+        let until = Instant::now() + Duration::from_secs(10);
+        let (mut good, mut bad) = (false, false);
+        while !(good && bad) && Instant::now() < until {
+            match latest.get().map(|snapshot| snapshot.data.is_some()) {
+                Some(true) => good = true,
+                Some(false) => bad = true,
+                None => thread::sleep(Duration::from_millis(1)),
+            }
+        }
+        assert!(good && bad);
+        let weak = Arc::downgrade(&latest);
+        drop(latest);
+        while weak.upgrade().is_some() && Instant::now() < until {
+            thread::sleep(Duration::from_millis(1));
+        }
+        assert!(weak.upgrade().is_none());
+    }
+}

@@ -1,0 +1,139 @@
+//! Snapshot → metrics. Families are made anew from the snapshot at each
+//! scrape, so that nothing outlives the thing it describes.
+
+mod convert;
+mod domain;
+mod family;
+mod gpu;
+mod health;
+mod link;
+mod peer;
+
+use std::{
+    fmt,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use prometheus_client::{collector::Collector, encoding::DescriptorEncoder, registry::Registry};
+
+use crate::snapshot::Snapshot;
+
+pub use self::family::{FAMILIES, Family, Kind};
+
+/// How a scrape wants its answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// OpenMetrics text 1.0.0.
+    OpenMetrics,
+    /// Prometheus text 0.0.4.
+    Prometheus,
+}
+
+impl Format {
+    /// The `Content-Type` of the answer.
+    #[must_use]
+    pub fn content_type(self) -> &'static str {
+        match self {
+            Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+            Self::Prometheus => "text/plain; version=0.0.4; charset=utf-8",
+        }
+    }
+
+    /// The format that the header `Accept` prefers; Prometheus text where it says nothing.
+    #[must_use]
+    pub fn accepted(accept: &str) -> Self {
+        let weight = |wanted: &[&str]| {
+            let weights = accept.split(',').filter_map(|range| {
+                let mut parts = range.split(';').map(str::trim);
+                let media = parts.next().unwrap_or_default().to_ascii_lowercase();
+                let mut weight = 1.0;
+                for part in parts {
+                    match part.split_once('=') {
+                        Some(("q", q)) => weight = q.trim().parse().unwrap_or(0.0),
+                        Some(("version", version)) if media != "text/plain" => {
+                            let version = version.trim_matches('"');
+                            if version != "1.0.0" && version != "0.0.1" {
+                                return None;
+                            }
+                        }
+                        _ => {}
+                    }
+                }
+                wanted.contains(&&*media).then_some(weight)
+            });
+            weights.fold(0.0_f64, f64::max)
+        };
+        let open = weight(&["application/openmetrics-text"]);
+        match open > 0.0 && open >= weight(&["text/plain"]) {
+            true => Self::OpenMetrics,
+            false => Self::Prometheus,
+        }
+    }
+}
+
+/// The answer to a scrape at `now`.
+///
+/// # Errors
+/// When a metric cannot be written (never, as far as is known).
+pub fn render(
+    snapshot: Option<Arc<Snapshot>>,
+    now: Instant,
+    format: Format,
+) -> Result<String, fmt::Error> {
+    let mut registry = Registry::default();
+    let age = snapshot.as_ref().map(|snapshot| snapshot.age(now));
+    registry.register_collector(Box::new(Exposition { snapshot, age }));
+    let mut text = String::with_capacity(1 << 16);
+    prometheus_client::encoding::text::encode(&mut text, &registry)?;
+    Ok(match format {
+        Format::OpenMetrics => text,
+        Format::Prometheus => convert::to_prometheus(&text),
+    })
+}
+
+#[derive(Debug)]
+struct Exposition {
+    snapshot: Option<Arc<Snapshot>>,
+    age: Option<Duration>,
+}
+
+impl Collector for Exposition {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        if let Some(data) = self.snapshot.as_ref().and_then(|snapshot| snapshot.data.as_ref()) {
+            gpu::write(&mut encoder, &data.topology)?;
+            link::write(&mut encoder, data)?;
+            peer::write(&mut encoder, &data.topology.spec)?;
+            domain::write(&mut encoder, &data.topology)?;
+        }
+        health::write(&mut encoder, self.snapshot.as_deref(), self.age)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_accept_header_decides() {
+        let prometheus_3 = "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,\
+             application/openmetrics-text;version=0.0.1;q=0.5,text/plain;version=1.0.0;q=0.4,\
+             text/plain;version=0.0.4;q=0.3,*/*;q=0.2";
+        let cases = [
+            (prometheus_3, Format::OpenMetrics),
+            ("application/openmetrics-text", Format::OpenMetrics),
+            ("application/openmetrics-text; version=1.0.0, text/plain;q=0.5", Format::OpenMetrics),
+            ("application/openmetrics-text;version=7.0.0", Format::Prometheus),
+            ("application/openmetrics-text;q=0.1,text/plain;q=0.5", Format::Prometheus),
+            ("application/openmetrics-text;q=0", Format::Prometheus),
+            ("text/html,application/xhtml+xml,*/*;q=0.8", Format::Prometheus),
+            ("text/plain;version=0.0.4", Format::Prometheus),
+            ("", Format::Prometheus),
+            ("*/*", Format::Prometheus),
+            (";;q=,,=", Format::Prometheus),
+        ];
+        for (accept, format) in cases {
+            assert_eq!(Format::accepted(accept), format, "{accept}");
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! Where a node's topology comes from.
+
+pub mod file;
+pub mod recording;
+pub mod sim;
+pub mod text;
+pub mod topo_matrix;
+
+use std::{fmt, str::FromStr, time::Duration};
+
+use nvlink_topology::{Invalid, NodeTopology};
+
+use self::{recording::RecordingError, text::TextError, topo_matrix::MatrixError};
+
+/// Reads a node, again and again.
+pub trait Source: Send {
+    /// What the node looks like `now`, the time since the exporter started.
+    ///
+    /// # Errors
+    /// When it cannot be read; the next call may succeed.
+    fn read(&mut self, now: Duration) -> Result<Reading, SourceError>;
+}
+
+/// What one reading gives.
+#[derive(Clone, Debug)]
+pub struct Reading {
+    /// The document.
+    pub topology: NodeTopology,
+    /// The moving parts; empty where the source has none.
+    pub counters: Vec<LinkCounters>,
+    /// The relations as `nvidia-smi topo -m` shows them, where the source
+    /// knows more of them than the document keeps (those of the NICs).
+    pub matrix: Option<topo_matrix::Matrix>,
+    /// What is odd but usable, a sentence each.
+    pub warnings: Vec<String>,
+}
+
+/// Counters of one link. What a source cannot count is absent.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LinkCounters {
+    /// Index of the GPU.
+    pub gpu: u32,
+    /// Index of the link on the GPU.
+    pub link: u32,
+    /// Payload bytes sent.
+    pub transmit_bytes: Option<u64>,
+    /// Payload bytes received.
+    pub receive_bytes: Option<u64>,
+    /// Errors by kind, in the order of [`ErrorKind`].
+    pub errors: Vec<(ErrorKind, u64)>,
+}
+
+/// Kinds of link errors. The first four are counted up to Hopper, the others from NVLink 5 on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ErrorKind {
+    /// Flits with a wrong checksum.
+    CrcFlit,
+    /// Data packets with a wrong checksum.
+    CrcData,
+    /// Packets that were sent again.
+    Replay,
+    /// Retrainings of the link (NVLink 5: those that succeeded).
+    Recovery,
+    /// Retrainings that failed (NVLink 5).
+    RecoveryFailed,
+    /// Packets received that could not be parsed (NVLink 5).
+    MalformedPacket,
+    /// Packets dropped for want of a buffer (NVLink 5).
+    BufferOverrun,
+    /// Packets received with errors (NVLink 5).
+    Receive,
+    /// Packets received that the sender had marked as bad (NVLink 5).
+    ReceiveRemote,
+    /// The far end exceeded the local error threshold (NVLink 5).
+    LocalLinkIntegrity,
+    /// Packets discarded before they were sent (NVLink 5).
+    TransmitDiscard,
+    /// Errors left after correction (NVLink 5).
+    Effective,
+    /// Symbol errors (NVLink 5).
+    Symbol,
+}
+
+impl ErrorKind {
+    /// The word used in label values.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::CrcFlit => "crc_flit",
+            Self::CrcData => "crc_data",
+            Self::Replay => "replay",
+            Self::Recovery => "recovery",
+            Self::RecoveryFailed => "recovery_failed",
+            Self::MalformedPacket => "malformed_packet",
+            Self::BufferOverrun => "buffer_overrun",
+            Self::Receive => "receive",
+            Self::ReceiveRemote => "receive_remote",
+            Self::LocalLinkIntegrity => "local_link_integrity",
+            Self::TransmitDiscard => "transmit_discard",
+            Self::Effective => "effective",
+            Self::Symbol => "symbol",
+        }
+    }
+}
+
+/// Why a source gives nothing.
+#[derive(Debug, thiserror::Error)]
+pub enum SourceError {
+    /// The input is no text.
+    #[error("{name}: {error}")]
+    Text {
+        /// The file.
+        name: String,
+        /// Why.
+        error: TextError,
+    },
+    /// The matrix is refused.
+    #[error("{name}: {error}")]
+    Matrix {
+        /// The file.
+        name: String,
+        /// Where and why.
+        error: MatrixError,
+    },
+    /// The recording is refused.
+    #[error("{name}: {error}")]
+    Recording {
+        /// The file.
+        name: String,
+        /// Where and why.
+        error: RecordingError,
+    },
+    /// The document contradicts itself.
+    #[error("{name}: {error}")]
+    Invalid {
+        /// The file.
+        name: String,
+        /// Where and why.
+        error: Invalid,
+    },
+    /// This version does not read such a thing.
+    #[error("{0}")]
+    Unsupported(String),
+}
+
+/// The value of `--source`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum SourceSpec {
+    /// The best that the machine offers.
+    #[default]
+    Auto,
+    /// The driver's library, optionally from a path.
+    Nvml(Option<String>),
+    /// The kernel's PCI tree, optionally under another root.
+    Sysfs(Option<String>),
+    /// A recording or a capture; `-` is the standard input.
+    File(String),
+    /// A simulated node.
+    Sim(&'static sim::Profile),
+}
+
+/// A value of `--source` that means nothing.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadSource {
+    /// An unknown kind.
+    #[error("unknown source {0:?}: use file:PATH (- is the standard input) or sim:PROFILE")]
+    Kind(String),
+    /// No path behind `file:`.
+    #[error("file: needs a path (file:- is the standard input)")]
+    NoPath,
+    /// An unknown profile.
+    #[error("unknown profile {0:?}: use one of {known}", known = sim::names().join(", "))]
+    Profile(String),
+}
+
+impl FromStr for SourceSpec {
+    type Err = BadSource;
+
+    fn from_str(text: &str) -> Result<Self, BadSource> {
+        let (kind, rest) = match text.split_once(':') {
+            Some((kind, rest)) => (kind, Some(rest).filter(|rest| !rest.is_empty())),
+            None => (text, None),
+        };
+        match (kind, rest) {
+            ("auto", None) => Ok(Self::Auto),
+            ("nvml", path) => Ok(Self::Nvml(path.map(str::to_owned))),
+            ("sysfs", root) => Ok(Self::Sysfs(root.map(str::to_owned))),
+            ("file", Some(path)) => Ok(Self::File(path.to_owned())),
+            ("file", None) => Err(BadSource::NoPath),
+            ("sim", name) => {
+                let name = name.unwrap_or_default();
+                let unknown = || BadSource::Profile(name.chars().take(64).collect());
+                sim::profile(name).map(Self::Sim).ok_or_else(unknown)
+            }
+            _ => Err(BadSource::Kind(text.chars().take(64).collect())),
+        }
+    }
+}
+
+impl fmt::Display for SourceSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Auto => f.write_str("auto"),
+            Self::Nvml(None) => f.write_str("nvml"),
+            Self::Nvml(Some(path)) => write!(f, "nvml:{path}"),
+            Self::Sysfs(None) => f.write_str("sysfs"),
+            Self::Sysfs(Some(root)) => write!(f, "sysfs:{root}"),
+            Self::File(path) => write!(f, "file:{path}"),
+            Self::Sim(profile) => write!(f, "sim:{}", profile.name),
+        }
+    }
+}
+
+impl SourceSpec {
+    /// The source, for the node `node` (a recording knows its own name, which
+    /// `node` overrides; where nobody names one, the host's name is taken).
+    ///
+    /// # Errors
+    /// Where this version has no such source.
+    pub fn open(&self, node: Option<&str>) -> Result<Box<dyn Source>, SourceError> {
+        let name = node.map(str::to_owned);
+        match self {
+            Self::File(path) => Ok(Box::new(file::FileSource::new(path.clone(), name))),
+            Self::Sim(profile) => {
+                Ok(Box::new(sim::SimSource::new(profile, &name.unwrap_or_else(host_name))))
+            }
+            Self::Auto => Err(SourceError::Unsupported(format!(
+                "--source auto: this version reads neither NVML nor sysfs; {SUPPORTED}"
+            ))),
+            Self::Nvml(_) | Self::Sysfs(_) => Err(SourceError::Unsupported(format!(
+                "--source {self}: not in this version; {SUPPORTED}"
+            ))),
+        }
+    }
+}
+
+const SUPPORTED: &str =
+    "name a source: file:PATH (the text of `nvidia-smi topo -m`, or a recording) or sim:PROFILE";
+
+/// The host's name, as the kernel has it.
+#[must_use]
+pub fn host_name() -> String {
+    let kernel = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    match kernel.trim() {
+        "" => "localhost".to_owned(),
+        name => name.to_owned(),
+    }
+}

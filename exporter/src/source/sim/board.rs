@@ -1,0 +1,99 @@
+//! What a simulated board is made of.
+
+use nvlink_topology::PathClass;
+
+use crate::source::ErrorKind;
+
+/// A simulated node, as data.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Profile {
+    /// The word behind `sim:`.
+    pub name: &'static str,
+    /// What it is, in a few words.
+    pub about: &'static str,
+    pub(super) model: &'static str,
+    pub(super) pcie_generation: u32,
+    pub(super) gpus: &'static [Slot],
+    /// NVLinks of each GPU.
+    pub(super) links: u32,
+    /// Line rate of a link, bytes per second in one direction.
+    pub(super) link_rate: u64,
+    pub(super) wiring: Wiring,
+    /// Cluster UUID and clique of a fabric that spans nodes.
+    pub(super) fabric: Option<(&'static str, u32)>,
+    pub(super) nics: &'static [NicSlot],
+    /// The kinds of errors that the GPUs count.
+    pub(super) error_kinds: &'static [ErrorKind],
+    /// GPU and link of each link that is down.
+    pub(super) dead_links: &'static [(u32, u32)],
+    pub(super) rising_errors: &'static [RisingError],
+}
+
+/// A link that makes errors.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct RisingError {
+    pub(super) gpu: u32,
+    pub(super) link: u32,
+    pub(super) kind: ErrorKind,
+    pub(super) per_hour: u64,
+}
+
+/// Where the NVLinks go.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Wiring {
+    /// Nowhere: no bridge, no NVLink.
+    None,
+    /// From GPU to GPU: `(a, b, links)`.
+    Direct(&'static [(u32, u32, u32)]),
+    /// To the switches of the GPU's baseboard: address and links of each. The
+    /// GPUs are spread evenly over the baseboards.
+    Switches(&'static [&'static [(&'static str, u32)]]),
+    /// To switches that the node cannot see.
+    HiddenSwitches,
+}
+
+/// Where a device sits in the PCI tree. Devices of one `switch` (of one root)
+/// share its upstream port; those of one `port` share the switch itself.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Slot {
+    pub(super) bus: &'static str,
+    pub(super) numa: u32,
+    pub(super) root: u8,
+    pub(super) switch: u8,
+    pub(super) port: u8,
+}
+
+/// A NIC and where it sits.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct NicSlot {
+    pub(super) name: &'static str,
+    pub(super) slot: Slot,
+    /// Bytes per second in one direction.
+    pub(super) rate: u64,
+}
+
+pub(super) const fn slot(bus: &'static str, numa: u32, root: u8, switch: u8, port: u8) -> Slot {
+    Slot { bus, numa, root, switch, port }
+}
+
+/// A NIC of `gigabits` per second.
+pub(super) const fn nic(name: &'static str, gigabits: u64, slot: Slot) -> NicSlot {
+    NicSlot { name, slot, rate: gigabits * 1_000_000_000 / 8 }
+}
+
+impl Slot {
+    /// The PCIe class between two devices, as `topo -m` words it.
+    pub(super) fn class(&self, other: &Self) -> PathClass {
+        if self.numa != other.numa {
+            PathClass::Sys
+        } else if self.root != other.root {
+            PathClass::Node
+        } else if self.switch != other.switch {
+            PathClass::Phb
+        } else if self.port != other.port {
+            PathClass::Pxb
+        } else {
+            PathClass::Pix
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! Profile → document.
+
+use nvlink_topology::{
+    Domain, Fabric, Gpu, Link, Nic, NodeTopologySpec, Path, PathClass, Remote, RemoteKind, Source,
+    SourceKind, bandwidth,
+};
+
+use super::board::{NicSlot, Profile, Wiring};
+use crate::source::topo_matrix::{self, Matrix, NicColumn, Relation};
+
+/// Lanes of every slot here.
+const WIDTH: u32 = 16;
+
+/// What the node `name` would show of `profile`: GPUs with their links, PCIe
+/// paths, NICs. Edges and domains follow from these.
+pub(super) fn spec(profile: &Profile, name: &str) -> NodeTopologySpec {
+    let gpu = |n: usize| Gpu {
+        index: n as u32,
+        uuid: Some(uuid(name, n)),
+        pci_bus_id: Some(profile.gpus[n].bus.to_owned()),
+        model: Some(profile.model.to_owned()),
+        numa_node: Some(profile.gpus[n].numa),
+        mig_enabled: false,
+        links: Some(links(profile, n)),
+    };
+    let gpus = 0..profile.gpus.len();
+    let fabric = profile
+        .fabric
+        .map(|(uuid, clique)| Fabric { cluster_uuid: uuid.to_owned(), clique });
+    NodeTopologySpec {
+        source: Source { kind: SourceKind::Sim, from: profile.name.to_owned() },
+        gpus: gpus.clone().map(gpu).collect(),
+        edges: Vec::new(),
+        paths: paths(profile),
+        domains: fabric
+            .map(|fabric| Domain {
+                id: String::new(),
+                gpus: gpus.map(|n| n as u32).collect(),
+                fabric: Some(fabric),
+            })
+            .into_iter()
+            .collect(),
+        nics: profile.nics.iter().map(|slot| nic(profile, slot)).collect(),
+    }
+}
+
+/// The links of GPU `n`.
+fn links(profile: &Profile, n: usize) -> Vec<Link> {
+    let switch = |bus: Option<&str>| Remote {
+        kind: RemoteKind::Switch,
+        pci_bus_id: bus.map(str::to_owned),
+    };
+    let remotes: Vec<Remote> = match &profile.wiring {
+        Wiring::None => Vec::new(),
+        Wiring::HiddenSwitches => (0..profile.links).map(|_| switch(None)).collect(),
+        Wiring::Switches(boards) => boards[n * boards.len() / profile.gpus.len()]
+            .iter()
+            .flat_map(|&(bus, links)| (0..links).map(move |_| switch(Some(bus))))
+            .collect(),
+        Wiring::Direct(_) => super::counters::peers(profile, n)
+            .map(|(peer, _)| Remote {
+                kind: RemoteKind::Gpu,
+                pci_bus_id: Some(profile.gpus[peer].bus.to_owned()),
+            })
+            .collect(),
+    };
+    let link = |(index, remote): (usize, Remote)| {
+        let up = !profile.dead_links.contains(&(n as u32, index as u32));
+        Link {
+            index: index as u32,
+            up,
+            bytes_per_second: up.then_some(profile.link_rate),
+            remote: up.then_some(remote),
+        }
+    };
+    remotes.into_iter().enumerate().map(link).collect()
+}
+
+fn paths(profile: &Profile) -> Vec<Path> {
+    let mut paths = Vec::new();
+    for (a, from) in profile.gpus.iter().enumerate() {
+        for (b, to) in profile.gpus.iter().enumerate().skip(a + 1) {
+            let class = from.class(to);
+            paths.push(Path {
+                a: a as u32,
+                b: b as u32,
+                class,
+                bytes_per_second: bandwidth::pcie(profile.pcie_generation, WIDTH, class),
+                assumed: false,
+            });
+        }
+    }
+    paths
+}
+
+fn nic(profile: &Profile, nic: &NicSlot) -> Nic {
+    let class = |n: usize| nic.slot.class(&profile.gpus[n]);
+    let gpus = 0..profile.gpus.len();
+    let best = gpus.clone().map(class).min().unwrap_or(PathClass::Sys);
+    let near = gpus.filter(|&n| best < PathClass::Sys && class(n) == best);
+    Nic {
+        name: nic.name.to_owned(),
+        pci_bus_id: Some(nic.slot.bus.to_owned()),
+        numa_node: Some(nic.slot.numa),
+        bytes_per_second: Some(nic.rate),
+        gpus: near.map(|n| n as u32).collect(),
+    }
+}
+
+/// The matrix that `topo -m` would print.
+pub(super) fn matrix(profile: &Profile, spec: &NodeTopologySpec) -> Matrix {
+    let mut matrix = topo_matrix::of_document(spec);
+    for (row, from) in matrix.gpus.iter_mut().zip(profile.gpus) {
+        let to_nics = profile.nics.iter().map(|nic| Relation::Class(from.class(&nic.slot)));
+        row.to_nics = to_nics.collect();
+    }
+    let column = |(n, nic): (usize, &NicSlot)| NicColumn {
+        title: format!("NIC{n}"),
+        name: nic.name.to_owned(),
+        to_nics: profile
+            .nics
+            .iter()
+            .map(|other| match other.slot.bus == nic.slot.bus {
+                true => Relation::Own,
+                false => Relation::Class(nic.slot.class(&other.slot)),
+            })
+            .collect(),
+    };
+    matrix.nics = profile.nics.iter().enumerate().map(column).collect();
+    matrix
+}
+
+/// A UUID that is the same for the same node and index, and differs elsewhere.
+fn uuid(node: &str, gpu: usize) -> String {
+    let hash = |seed: u64| {
+        // FNV-1a, then the finalizer of SplitMix64.
+        let bytes = node.bytes().chain([0]).chain((gpu as u64).to_le_bytes());
+        let hash = bytes.fold(seed, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        });
+        let hash = (hash ^ (hash >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let hash = (hash ^ (hash >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        hash ^ (hash >> 31)
+    };
+    let (high, low) = (hash(0xcbf2_9ce4_8422_2325), hash(0x6c62_272e_07bb_0142));
+    format!(
+        "GPU-{:08x}-{:04x}-{:04x}-{:04x}-{:012x}",
+        high >> 32,
+        high >> 16 & 0xffff,
+        high & 0xffff,
+        low >> 48,
+        low & 0xffff_ffff_ffff
+    )
+}

@@ -1,0 +1,71 @@
+//! The text of `nvidia-smi topo -m`, as it is found in captures, issues and chat logs.
+//!
+//! Tolerant of form (escapes, tabs or blanks, prose around, a second `-p2p`
+//! matrix, a missing legend), strict about content: a matrix that is cut,
+//! glued or contradicts itself is refused with the line named, since a wrong
+//! relation would place jobs wrongly.
+
+mod cell;
+mod check;
+mod line;
+mod read;
+mod spec;
+mod tail;
+
+pub use cell::Relation;
+pub use read::parse;
+pub use spec::{of_document, spec};
+
+/// Why a text is not a usable matrix.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("line {line}: {reason}")]
+pub struct MatrixError {
+    /// Line of the text, from 1.
+    pub line: usize,
+    /// What is wrong there.
+    pub reason: String,
+}
+
+impl MatrixError {
+    fn new(line: usize, reason: impl Into<String>) -> Self {
+        Self { line, reason: reason.into() }
+    }
+}
+
+/// A whole and consistent matrix.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Matrix {
+    /// The GPUs, in the order of the columns.
+    pub gpus: Vec<GpuRow>,
+    /// The NICs, in the order of the columns.
+    pub nics: Vec<NicColumn>,
+}
+
+/// One GPU.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GpuRow {
+    /// The number in `GPUn`.
+    pub index: u32,
+    /// To each GPU, itself included.
+    pub to_gpus: Vec<Relation>,
+    /// To each NIC.
+    pub to_nics: Vec<Relation>,
+    /// The `CPU Affinity` cell; empty where there is none.
+    pub cpu_affinity: String,
+    /// The `NUMA Affinity` cell; empty where there is none.
+    pub numa_affinity: String,
+}
+
+/// One NIC.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NicColumn {
+    /// The column's title: `NIC0`, `mlx5_0`.
+    pub title: String,
+    /// The name in the NIC legend, else the title.
+    pub name: String,
+    /// To each NIC, itself included; empty where the capture has no NIC rows.
+    pub to_nics: Vec<Relation>,
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,98 @@
+//! Between the matrix and the document.
+
+use nvlink_topology::{
+    Edge, Gpu, Nic, NodeTopologySpec, Path, PathClass, Source, Via, bandwidth,
+};
+
+use super::{GpuRow, Matrix, Relation, tail};
+
+/// No bridge joins two GPUs by more links: 12 on A100 PCIe, H100 NVL and their like.
+const MOST_LINKS_OF_A_BRIDGE: u32 = 12;
+/// No GPU up to Blackwell has more links.
+const MOST_LINKS_OF_A_GPU: u32 = 18;
+
+/// What `matrix` says about a node. Links, models and addresses are not in it,
+/// so they are absent, and bandwidths are marked as assumed.
+#[must_use]
+pub fn spec(matrix: &Matrix, source: Source) -> NodeTopologySpec {
+    let gpus = matrix.gpus.iter().map(|row| Gpu {
+        index: row.index,
+        numa_node: tail::lowest(&row.numa_affinity),
+        ..Gpu::default()
+    });
+    let (mut edges, mut paths) = (Vec::new(), Vec::new());
+    for (n, a) in matrix.gpus.iter().enumerate() {
+        for (m, b) in matrix.gpus.iter().enumerate().skip(n + 1) {
+            let (low, high) = (a.index.min(b.index), a.index.max(b.index));
+            let (class, rate) = match a.to_gpus[m] {
+                Relation::Nvlink(links) => {
+                    let rate = bandwidth::assumed_nvlink(links);
+                    let via = via(links, [a, b]);
+                    edges.push(Edge { a: low, b: high, via, links, bytes_per_second: rate });
+                    (PathClass::Nvlink, rate)
+                }
+                Relation::Class(class) => (class, bandwidth::assumed(class)),
+                Relation::Own => continue,
+            };
+            paths.push(Path { a: low, b: high, class, bytes_per_second: rate, assumed: true });
+        }
+    }
+    let gpus = gpus.collect();
+    NodeTopologySpec { source, gpus, edges, paths, domains: Vec::new(), nics: nics(matrix) }
+}
+
+/// A matrix does not say how an NV# pair is joined. It is on a switch when
+/// wires cannot explain it: more links than a bridge has, or a GPU with more
+/// links in all than a GPU has (`NV8` to each of seven others).
+fn via(links: u32, ends: [&GpuRow; 2]) -> Via {
+    let all = |row: &GpuRow| -> u32 { row.to_gpus.iter().filter_map(nvlinks).sum() };
+    let crowded = ends.iter().any(|row| all(row) > MOST_LINKS_OF_A_GPU);
+    if links > MOST_LINKS_OF_A_BRIDGE || crowded { Via::Switch } else { Via::Direct }
+}
+
+fn nvlinks(relation: &Relation) -> Option<u32> {
+    match relation {
+        Relation::Nvlink(links) => Some(*links),
+        _ => None,
+    }
+}
+
+/// The NICs, each with the GPUs that are nearest to it (none where all are in
+/// another NUMA node, since then no one is near).
+fn nics(matrix: &Matrix) -> Vec<Nic> {
+    let nic = |(n, column): (usize, &super::NicColumn)| {
+        let class = |row: &GpuRow| match row.to_nics.get(n) {
+            Some(Relation::Class(class)) => *class,
+            _ => PathClass::Sys,
+        };
+        let best = matrix.gpus.iter().map(class).min().unwrap_or(PathClass::Sys);
+        let near = |row: &&GpuRow| best < PathClass::Sys && class(row) == best;
+        let mut gpus: Vec<_> = matrix.gpus.iter().filter(near).map(|row| row.index).collect();
+        gpus.sort_unstable();
+        Nic { name: column.name.clone(), gpus, ..Nic::default() }
+    };
+    matrix.nics.iter().enumerate().map(nic).collect()
+}
+
+/// The matrix that a document says. Its NICs are left out: a document keeps
+/// only which GPUs are nearest, not each relation.
+#[must_use]
+pub fn of_document(spec: &NodeTopologySpec) -> Matrix {
+    let relation = |a: u32, b: u32| {
+        let pair = (a.min(b), a.max(b));
+        let edge = spec.edges.iter().find(|edge| (edge.a, edge.b) == pair);
+        let path = spec.paths.iter().find(|path| (path.a, path.b) == pair);
+        match (a == b, edge, path) {
+            (true, ..) => Relation::Own,
+            (_, Some(edge), _) => Relation::Nvlink(edge.links),
+            (_, None, path) => Relation::Class(path.map_or(PathClass::Sys, |path| path.class)),
+        }
+    };
+    let row = |gpu: &Gpu| GpuRow {
+        index: gpu.index,
+        to_gpus: spec.gpus.iter().map(|other| relation(gpu.index, other.index)).collect(),
+        numa_affinity: gpu.numa_node.map(|node| node.to_string()).unwrap_or_default(),
+        ..GpuRow::default()
+    };
+    Matrix { gpus: spec.gpus.iter().map(row).collect(), nics: Vec::new() }
+}

@@ -1,0 +1,103 @@
+//! The cells behind the relations: CPU affinity, NUMA affinity, GPU NUMA id.
+
+use super::line::Title;
+
+/// Linux supports no more (`NR_CPUS` of x86-64): a larger number is two cells glued together.
+const MAX_CPUS: u32 = 8192;
+/// A single number from this on is taken for a CPU, not for a NUMA node.
+const MANY_NODES: u32 = 64;
+
+/// What is kept of a row's tail.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Tail {
+    pub(super) cpu: String,
+    pub(super) numa: String,
+    /// Cells found: a cut last row has fewer than the others.
+    pub(super) cells: usize,
+}
+
+/// The tail of a GPU's row, `text` being what follows its relations.
+pub(super) fn parse(text: &str, titles: &[Title]) -> Result<Tail, String> {
+    let words: Vec<_> = text.split_whitespace().collect();
+    if words.len() > titles.len() {
+        let extra = words[titles.len()];
+        return Err(format!("{extra:?} stands behind the last column"));
+    }
+    let tabs = text.matches('\t').count();
+    let cells = match tabs >= titles.len() && tabs > 0 {
+        true => by_tabs(text, titles),
+        false => by_words(&words, titles)?,
+    };
+    let tail = Tail {
+        cpu: cells.0,
+        numa: cells.1,
+        cells: if tabs > 0 { tabs } else { words.len() },
+    };
+    let number_of_cpus = check_list("CPU affinity", &tail.cpu)?;
+    if number_of_cpus >= MAX_CPUS {
+        return Err(format!("the CPU affinity {:?} ends beyond the last CPU", tail.cpu));
+    }
+    if check_list("NUMA affinity", &tail.numa)? >= MAX_CPUS {
+        return Err(format!("the NUMA affinity {:?} ends beyond the last node", tail.numa));
+    }
+    let has = |title| titles.contains(&title);
+    if has(Title::Cpu) && has(Title::Numa) && !tail.cpu.is_empty() && tail.numa.is_empty() {
+        let reason = "has no NUMA affinity behind it: are two cells glued, or is the line cut?";
+        return Err(format!("the CPU affinity {:?} {reason}", tail.cpu));
+    }
+    Ok(tail)
+}
+
+/// Tabs keep empty cells in place; `nvidia-smi` writes two before the last column.
+fn by_tabs(text: &str, titles: &[Title]) -> (String, String) {
+    let mut cells = text.split('\t').map(str::trim);
+    // What stands before the first tab is the rest of the last relation.
+    cells.next();
+    let mut cell = |title| match titles.contains(&title) {
+        true => cells.next().unwrap_or_default().to_owned(),
+        false => String::new(),
+    };
+    (cell(Title::Cpu), cell(Title::Numa))
+}
+
+/// Blanks do not: a row with fewer words than titles is read only where it is
+/// clear which cell is empty.
+fn by_words(words: &[&str], titles: &[Title]) -> Result<(String, String), String> {
+    let cell = |title| {
+        let at = titles.iter().position(|&one| one == title);
+        at.and_then(|at| words.get(at)).copied().unwrap_or_default().to_owned()
+    };
+    if words.len() == titles.len() || words.is_empty() || !titles.contains(&Title::Numa) {
+        return Ok((cell(Title::Cpu), cell(Title::Numa)));
+    }
+    // No CPU affinity: the rest begins with the NUMA affinity.
+    let first = words[0];
+    let cpus = check_list("affinity", first).map_or(true, |last| last >= MANY_NODES);
+    if cpus || words.len() + 1 < titles.len() || titles.first() != Some(&Title::Cpu) {
+        let reason = "stands alone: are two cells glued, or is the line cut?";
+        return Err(format!("the affinity {first:?} {reason}"));
+    }
+    Ok((String::new(), first.to_owned()))
+}
+
+/// The last number of `0,3-9,11-17`; 0 where the cell is empty or `N/A`.
+fn check_list(what: &str, list: &str) -> Result<u32, String> {
+    if list.is_empty() || list == "N/A" {
+        return Ok(0);
+    }
+    let mut last = 0;
+    for part in list.split(',') {
+        let (low, high) = part.split_once('-').unwrap_or((part, part));
+        match (low.parse::<u32>(), high.parse::<u32>()) {
+            (Ok(low), Ok(high)) if low <= high => last = last.max(high),
+            _ => return Err(format!("the {what} {list:?} is no list of numbers")),
+        }
+    }
+    Ok(last)
+}
+
+/// The lowest number of a list; absent for `N/A` and for nothing.
+pub(super) fn lowest(list: &str) -> Option<u32> {
+    let numbers = list.split(',').filter_map(|part| part.split('-').next()?.parse().ok());
+    numbers.min()
+}
