@@ -1,0 +1,182 @@
+//! A `DomainClass` in the form that decisions want: parsed, checked, defaults filled in.
+
+use nvlink_topology::{Pattern, Scope};
+
+use crate::crd::domain_class::{
+    AccessMode, AppliesTo, DomainClassSpec, Environment, Fabric, PatternName, ScopeName,
+};
+
+/// The resource that stands for one whole GPU, unless a class names another.
+pub const GPU: &str = "nvidia.com/gpu";
+
+/// A class, ready to decide with.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Class {
+    /// Its name.
+    pub name: String,
+    /// Only who has the verb `use` on it may use it.
+    pub restricted: bool,
+    /// Node labels that must match, by key.
+    pub selector: Vec<(String, String)>,
+    /// Least bandwidth per GPU, GB/s.
+    pub min_bandwidth: Option<u32>,
+    /// Pods that get it without naming it.
+    pub applies_to: Option<AppliesTo>,
+    /// The scope of a pod that names none.
+    pub scope: Scope,
+    /// The resource that stands for one whole GPU.
+    pub resource: String,
+    /// What is set in the containers.
+    pub environment: Environment,
+}
+
+/// A class that contradicts itself.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidClass {
+    /// The name cannot be a label value.
+    #[error("the name {0:?} is longer than the 63 characters of a label value")]
+    Name(String),
+    /// The bandwidth is not of the form `400GBps`.
+    #[error("spec.minBandwidth {0:?} is not a whole number of GB/s such as 400GBps")]
+    Bandwidth(String),
+    /// An empty range of GPU counts.
+    #[error("spec.appliesTo.maxGpus {max} is below minGpus {min}")]
+    Range {
+        /// Fewest GPUs.
+        min: u32,
+        /// Most GPUs.
+        max: u32,
+    },
+    /// RDMA devices and fabric do not fit each other.
+    #[error("spec.environment.rdmaDevices belongs to the fabrics Infiniband and RoCE, which need it")]
+    Rdma,
+    /// A resource that cannot be a whole GPU.
+    #[error("spec.devices.resourceName {0:?} is not a resource of whole NVIDIA GPUs, such as nvidia.com/gpu")]
+    Resource(String),
+}
+
+impl Class {
+    /// Parses the class `name`. Checks what the CRD's rules check, because a
+    /// class may also come from a file.
+    ///
+    /// # Errors
+    /// When the class contradicts itself.
+    pub fn new(name: &str, spec: &DomainClassSpec) -> Result<Self, InvalidClass> {
+        if name.len() > 63 {
+            return Err(InvalidClass::Name(name.to_owned()));
+        }
+        if let Some(applies) = &spec.applies_to
+            && let Some(max) = applies.max_gpus.filter(|&max| max < applies.min_gpus)
+        {
+            return Err(InvalidClass::Range { min: applies.min_gpus, max });
+        }
+        let resource = &spec.devices.resource_name;
+        if !resource.starts_with("nvidia.com/") || resource.starts_with("nvidia.com/mig-") {
+            return Err(InvalidClass::Resource(resource.clone()));
+        }
+        let environment = spec.environment.clone().unwrap_or_default();
+        let rdma = matches!(environment.fabric, Fabric::Infiniband | Fabric::RoCE);
+        if rdma == environment.rdma_devices.is_empty() {
+            return Err(InvalidClass::Rdma);
+        }
+        let selector = spec.node_selector.clone().unwrap_or_default().match_labels;
+        Ok(Self {
+            name: name.to_owned(),
+            restricted: spec.access.mode == AccessMode::Restricted,
+            selector: selector.into_iter().collect(),
+            min_bandwidth: spec.min_bandwidth.as_deref().map(bandwidth).transpose()?,
+            applies_to: spec.applies_to.clone(),
+            scope: scope(spec.placement.scope),
+            resource: resource.clone(),
+            environment,
+        })
+    }
+
+    /// Whether the class claims a pod of `gpus` GPUs that communicates as `pattern`.
+    #[must_use]
+    pub fn claims(&self, gpus: u32, pattern: &Pattern) -> bool {
+        self.applies_to.as_ref().is_some_and(|applies| {
+            gpus >= applies.min_gpus
+                && applies.max_gpus.is_none_or(|max| gpus <= max)
+                && (applies.patterns.is_empty()
+                    || applies.patterns.iter().any(|&name| covers(name, pattern)))
+        })
+    }
+}
+
+fn bandwidth(text: &str) -> Result<u32, InvalidClass> {
+    let number = text.strip_suffix("GBps").filter(|number| !number.starts_with(['+', '0']));
+    number
+        .and_then(|number| number.parse().ok())
+        .ok_or_else(|| InvalidClass::Bandwidth(text.to_owned()))
+}
+
+fn scope(name: ScopeName) -> Scope {
+    match name {
+        ScopeName::Gpu => Scope::Gpu,
+        ScopeName::NvlinkDomain => Scope::NvlinkDomain,
+        ScopeName::Node => Scope::Node,
+        ScopeName::Rack => Scope::Rack,
+        ScopeName::Zone => Scope::Zone,
+    }
+}
+
+/// Whether a pattern is, or for a shape contains, the named one.
+fn covers(name: PatternName, pattern: &Pattern) -> bool {
+    match (name, pattern) {
+        (PatternName::AllReduce, Pattern::AllReduce)
+        | (PatternName::AllToAll, Pattern::AllToAll)
+        | (PatternName::Pipeline, Pattern::Pipeline)
+        | (PatternName::ParameterServer, Pattern::ParameterServer)
+        | (PatternName::None, Pattern::None) => true,
+        (PatternName::AllToAll, Pattern::Shape(shape)) => shape.tensor > 1,
+        (PatternName::AllReduce, Pattern::Shape(shape)) => shape.data > 1,
+        (PatternName::Pipeline, Pattern::Shape(shape)) => shape.pipeline > 1,
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn class(spec: Value) -> Result<Class, InvalidClass> {
+        Class::new("c", &serde_json::from_value(spec).unwrap())
+    }
+
+    #[test]
+    fn defaults() {
+        let class = class(json!({})).unwrap();
+        assert!(!class.restricted && class.selector.is_empty() && class.applies_to.is_none());
+        assert_eq!((class.scope, class.resource.as_str()), (Scope::NvlinkDomain, GPU));
+    }
+
+    #[test]
+    fn contradictions_are_named() {
+        let check = |spec, expected: &str| {
+            let error = class(spec).unwrap_err().to_string();
+            assert!(error.contains(expected), "{error}");
+        };
+        check(json!({"minBandwidth": "400"}), "minBandwidth \"400\"");
+        check(json!({"minBandwidth": "+4GBps"}), "minBandwidth");
+        check(json!({"appliesTo": {"minGpus": 4, "maxGpus": 2}}), "maxGpus 2 is below");
+        check(json!({"environment": {"fabric": "RoCE"}}), "rdmaDevices");
+        check(json!({"environment": {"rdmaDevices": ["mlx5_0"]}}), "rdmaDevices");
+        check(json!({"devices": {"resourceName": "nvidia.com/mig-1g.10gb"}}), "resourceName");
+        assert!(Class::new(&"x".repeat(64), &DomainClassSpec::default()).is_err());
+    }
+
+    #[test]
+    fn claims_by_count_and_pattern() {
+        let class = class(json!({"appliesTo": {
+            "minGpus": 2, "maxGpus": 8, "patterns": ["all-reduce", "all-to-all"]
+        }}))
+        .unwrap();
+        let claims = |gpus, pattern: &str| class.claims(gpus, &pattern.parse().unwrap());
+        assert!(claims(2, "all-reduce") && claims(8, "all-to-all") && claims(8, "tp=4,pp=2"));
+        assert!(!claims(1, "all-reduce") && !claims(9, "all-reduce"));
+        assert!(!claims(4, "pipeline") && !claims(4, "pp=4") && !claims(4, "none"));
+    }
+}

@@ -1,0 +1,273 @@
+//! The `DomainClass`: which NVLink domains, who may use them, what is injected.
+
+// The derive makes public types inside functions.
+#![allow(unreachable_pub)]
+
+use std::collections::BTreeMap;
+
+use kube::{CustomResource, KubeSchema};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::condition::{self, Condition};
+
+/// A class of NVLink domains, cluster-scoped as a StorageClass is.
+///
+/// A field that this version does not act on is not in the schema, so that
+/// the API server warns of it (or refuses it, with strict field validation)
+/// where it would otherwise be ignored in silence.
+#[derive(CustomResource, KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[kube(
+    group = "nvlink-domains.io",
+    version = "v1alpha1",
+    kind = "DomainClass",
+    plural = "domainclasses",
+    shortname = "dclass",
+    category = "nvlink",
+    status = "DomainClassStatus",
+    derive = "PartialEq",
+    doc = "A class of NVLink domains: which nodes, who may use them, and what is set in the pods that do.",
+    printcolumn(name = "Access", type_ = "string", json_path = ".spec.access.mode"),
+    printcolumn(name = "Scope", type_ = "string", json_path = ".spec.placement.scope"),
+    printcolumn(name = "MinBandwidth", type_ = "string", json_path = ".spec.minBandwidth"),
+    printcolumn(
+        name = "Applies",
+        type_ = "integer",
+        json_path = ".spec.appliesTo.minGpus",
+        description = "Pods with at least so many GPUs get the class without naming it"
+    ),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    validation = Rule::new("self.metadata.name.size() <= 63")
+        .message("the name becomes a label value: use at most 63 characters")
+)]
+#[serde(rename_all = "camelCase")]
+pub struct DomainClassSpec {
+    /// Nodes that belong to the class; absent: every node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node_selector: Option<NodeSelector>,
+    /// Least NVLink bandwidth per GPU in one direction, in whole GB/s: `400GBps`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(regex(pattern = r"^[1-9][0-9]{0,5}GBps$"))]
+    pub min_bandwidth: Option<String>,
+    /// Pods that get the class without naming it; absent: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub applies_to: Option<AppliesTo>,
+    /// Who may use the class.
+    #[serde(default)]
+    pub access: Access,
+    /// How close a pod's GPUs must be.
+    #[serde(default)]
+    pub placement: Placement,
+    /// How a pod asks for GPUs.
+    #[serde(default)]
+    pub devices: Devices,
+    /// What is set in the containers of jobs that span pods.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub environment: Option<Environment>,
+}
+
+/// Node labels, all of which must match.
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeSelector {
+    /// Label keys and the values that they must have.
+    #[serde(default)]
+    #[schemars(length(max = 32))]
+    #[x_kube(
+        validation = Rule::new("self.all(key, self[key].size() <= 63)")
+            .message("a label value has at most 63 characters")
+    )]
+    pub match_labels: BTreeMap<String, String>,
+}
+
+/// Pods that get the class without naming it, if their subject may use it.
+#[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = Rule::new("!has(self.maxGpus) || self.maxGpus >= self.minGpus")
+        .message("maxGpus must be at least minGpus")
+        .field_path(".maxGpus")
+)]
+pub struct AppliesTo {
+    /// Fewest GPUs of a pod.
+    #[schemars(range(min = 1, max = 1024))]
+    #[serde(default = "one")]
+    pub min_gpus: u32,
+    /// Most GPUs of a pod; absent: no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 1024))]
+    pub max_gpus: Option<u32>,
+    /// Communication patterns; none named: each. A shape such as `tp=4,pp=2`
+    /// is `all-to-all` where tp is above 1, `all-reduce` where dp is, `pipeline` where pp is.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 5))]
+    pub patterns: Vec<PatternName>,
+    /// Where several classes claim a pod the highest wins, then the first by name.
+    #[schemars(range(min = -1_000_000, max = 1_000_000))]
+    #[serde(default)]
+    pub precedence: i32,
+}
+
+fn one() -> u32 {
+    1
+}
+
+impl Default for AppliesTo {
+    fn default() -> Self {
+        Self { min_gpus: 1, max_gpus: None, patterns: Vec::new(), precedence: 0 }
+    }
+}
+
+/// A communication pattern by name.
+#[derive(JsonSchema, Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PatternName {
+    /// Data parallel.
+    AllReduce,
+    /// Expert or tensor parallel.
+    AllToAll,
+    /// Pipeline parallel.
+    Pipeline,
+    /// A star around rank 0.
+    ParameterServer,
+    /// No traffic between GPUs.
+    None,
+}
+
+/// Who may use a class.
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Access {
+    /// `Open`: everybody. `Restricted`: who has the verb `use` on this class
+    /// in the pod's namespace, as the requesting user or as the pod's service account.
+    #[serde(default)]
+    pub mode: AccessMode,
+}
+
+/// Whether a class is open to everybody.
+#[derive(JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum AccessMode {
+    /// Everybody may use it.
+    #[default]
+    Open,
+    /// Only who has the verb `use` on it.
+    Restricted,
+}
+
+/// How close a pod's GPUs must be.
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Placement {
+    /// The scope of a pod that names none.
+    #[serde(default)]
+    pub scope: ScopeName,
+}
+
+/// How close GPUs must be, by name.
+#[derive(JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ScopeName {
+    /// One GPU.
+    Gpu,
+    /// One NVLink domain.
+    #[default]
+    NvlinkDomain,
+    /// One node.
+    Node,
+    /// One rack.
+    Rack,
+    /// One zone.
+    Zone,
+}
+
+/// How a pod asks for GPUs.
+#[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Devices {
+    /// Who hands the GPUs out.
+    #[serde(default)]
+    pub mapping: Mapping,
+    /// The extended resource that stands for one whole GPU.
+    #[schemars(regex(pattern = r"^nvidia\.com/[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$"))]
+    #[x_kube(
+        validation = Rule::new("!self.startsWith('nvidia.com/mig-')")
+            .message("a MIG slice has no NVLink: name the resource of whole GPUs")
+    )]
+    #[serde(default = "gpu")]
+    pub resource_name: String,
+}
+
+impl Default for Devices {
+    fn default() -> Self {
+        Self { mapping: Mapping::DevicePlugin, resource_name: gpu() }
+    }
+}
+
+fn gpu() -> String {
+    crate::class::GPU.to_owned()
+}
+
+/// Who hands GPUs to containers.
+#[derive(JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Mapping {
+    /// The device plugin, by an extended resource.
+    #[default]
+    DevicePlugin,
+}
+
+/// What is set in the containers of jobs that span pods.
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = Rule::new(
+        "self.fabric in ['Infiniband', 'RoCE'] ? has(self.rdmaDevices) && self.rdmaDevices.size() > 0 : !has(self.rdmaDevices) || self.rdmaDevices.size() == 0"
+    ).message("rdmaDevices belongs to the fabrics Infiniband and RoCE, which need it")
+)]
+pub struct Environment {
+    /// The network between nodes.
+    #[serde(default)]
+    pub fabric: Fabric,
+    /// Interface that NCCL starts up over: `eth0`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(regex(pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,14}$"))]
+    pub network_interface: Option<String>,
+    /// RDMA devices of a node: `mlx5_0`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32), inner(regex(pattern = r"^[A-Za-z0-9_-]{1,63}$")))]
+    pub rdma_devices: Vec<String>,
+    /// Further variables for the containers that hold GPUs.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(length(max = 64))]
+    #[x_kube(
+        validation = Rule::new("self.all(name, name.matches('^[A-Za-z_][A-Za-z0-9_]*$'))")
+            .message("a variable's name has letters, digits and underscores"),
+        validation = Rule::new(
+            "self.all(name, !(name in ['NVIDIA_VISIBLE_DEVICES', 'CUDA_VISIBLE_DEVICES', 'CUDA_DEVICE_ORDER']))"
+        ).message("the visible devices follow from the devices mapping")
+    )]
+    pub extra: BTreeMap<String, String>,
+}
+
+/// The network between nodes.
+#[derive(JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Fabric {
+    /// Not said: nothing is set for it.
+    #[default]
+    None,
+    /// InfiniBand.
+    Infiniband,
+    /// RDMA over Ethernet.
+    RoCE,
+    /// No RDMA.
+    TCP,
+}
+
+/// What is known about a class.
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DomainClassStatus {
+    /// Conditions, one of each type.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "condition::list_schema")]
+    pub conditions: Vec<Condition>,
+}

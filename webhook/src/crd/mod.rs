@@ -1,0 +1,55 @@
+//! The custom resources: their Rust types, and the CRDs printed from them.
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::CustomResourceExt;
+use serde_json::Value;
+
+pub mod condition;
+pub mod domain_class;
+pub mod node_topology;
+mod unknown;
+
+pub use domain_class::{DomainClass, DomainClassSpec};
+pub use unknown::unknown_fields;
+
+/// All CRDs of this project.
+///
+/// # Errors
+/// When a derived schema does not fit the API's type, which a test rules out.
+pub fn crds() -> Result<Vec<CustomResourceDefinition>, serde_json::Error> {
+    Ok(vec![DomainClass::crd(), node_topology::crd()?])
+}
+
+/// All CRDs as JSON documents, ready to be printed or applied.
+///
+/// # Errors
+/// When a derived schema does not fit the API's type, which a test rules out.
+pub fn documents() -> Result<Vec<Value>, serde_json::Error> {
+    let mut documents = crds()?.iter().map(serde_json::to_value).collect::<Result<Vec<_>, _>>()?;
+    for document in &mut documents {
+        integral(document);
+        if let Some(document) = document.as_object_mut() {
+            document.remove("status");
+        }
+    }
+    Ok(documents)
+}
+
+/// Schema bounds are floating point numbers in the API's types; `1` reads better than `1.0`.
+fn integral(value: &mut Value) {
+    match value {
+        Value::Array(items) => items.iter_mut().for_each(integral),
+        Value::Object(map) => map.values_mut().for_each(integral),
+        Value::Number(number) => {
+            if let Some(float) = number.as_f64().filter(|_| number.is_f64())
+                && float.fract() == 0.0
+                && float.abs() < 1e15
+            {
+                #[allow(clippy::cast_possible_truncation)]
+                let whole = float as i64;
+                *value = whole.into();
+            }
+        }
+        _ => {}
+    }
+}

@@ -1,0 +1,138 @@
+//! The `NodeTopology` CRD: the document of the topology library as an API object.
+
+use std::borrow::Cow;
+
+use k8s_openapi::{
+    apiextensions_apiserver::pkg::apis::apiextensions::v1::{
+        CustomResourceColumnDefinition, CustomResourceDefinition, CustomResourceDefinitionNames,
+        CustomResourceDefinitionSpec, CustomResourceDefinitionVersion, CustomResourceSubresourceStatus,
+        CustomResourceSubresources, CustomResourceValidation, JSONSchemaProps,
+    },
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
+use kube::core::{ApiResource, Object, schema};
+use nvlink_topology::{
+    API_VERSION, GROUP, KIND, NodeTopologySpec, NodeTopologyStatus, VERSION,
+};
+use schemars::{JsonSchema, generate::SchemaSettings, json_schema, transform};
+use serde_json::json;
+
+/// Plural of the kind, as in URLs.
+pub const PLURAL: &str = "nodetopologies";
+
+/// A `NodeTopology` as the API server hands it out; its `ApiResource` is [`resource`].
+pub type NodeTopologyObject = Object<NodeTopologySpec, NodeTopologyStatus>;
+
+/// How the API server serves the kind.
+#[must_use]
+pub fn resource() -> ApiResource {
+    ApiResource {
+        group: GROUP.to_owned(),
+        version: VERSION.to_owned(),
+        api_version: API_VERSION.to_owned(),
+        kind: KIND.to_owned(),
+        plural: PLURAL.to_owned(),
+    }
+}
+
+/// The object without its metadata, which the API server itself knows.
+struct Root;
+
+impl JsonSchema for Root {
+    fn schema_name() -> Cow<'static, str> {
+        KIND.into()
+    }
+
+    fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        let spec = generator.subschema_for::<NodeTopologySpec>();
+        let status = generator.subschema_for::<NodeTopologyStatus>();
+        json_schema!({
+            "type": "object",
+            "description": "The NVLink graph of a node, and who uses its GPUs.",
+            "required": ["spec"],
+            "properties": {"spec": spec, "status": status}
+        })
+    }
+}
+
+/// CEL rules, by the path of the object that they are about.
+const RULES: &[(&[&str], &str, &str)] = &[
+    (
+        &["spec", "edges"],
+        "self.all(edge, edge.a < edge.b)",
+        "an edge names the lower GPU index as a and the higher as b",
+    ),
+    (
+        &["spec", "domains"],
+        "self.all(domain, domain.gpus.size() >= 2)",
+        "a domain has two or more GPUs",
+    ),
+];
+
+/// The CRD.
+///
+/// # Errors
+/// When the derived schema does not fit the API's type, which a test rules out.
+pub fn crd() -> Result<CustomResourceDefinition, serde_json::Error> {
+    let generator = SchemaSettings::openapi3()
+        .with(|settings| {
+            settings.inline_subschemas = true;
+            settings.meta_schema = None;
+        })
+        .with_transform(transform::AddNullable::default())
+        .with_transform(schema::StructuralSchemaRewriter)
+        .with_transform(schema::OptionalEnum)
+        .into_generator();
+    let mut root = serde_json::to_value(generator.into_root_schema_for::<Root>())?;
+    for (path, rule, message) in RULES {
+        let place = path.iter().fold(&mut root, |schema, name| &mut schema["properties"][name]);
+        place["x-kubernetes-validations"] = json!([{"rule": rule, "message": message}]);
+    }
+    if let Some(root) = root.as_object_mut() {
+        root.remove("title");
+    }
+    Ok(CustomResourceDefinition {
+        metadata: ObjectMeta { name: Some(format!("{PLURAL}.{GROUP}")), ..Default::default() },
+        spec: CustomResourceDefinitionSpec {
+            group: GROUP.to_owned(),
+            names: CustomResourceDefinitionNames {
+                kind: KIND.to_owned(),
+                plural: PLURAL.to_owned(),
+                singular: Some("nodetopology".to_owned()),
+                short_names: Some(vec!["nvtopo".to_owned()]),
+                categories: Some(vec!["nvlink".to_owned()]),
+                ..Default::default()
+            },
+            scope: "Cluster".to_owned(),
+            versions: vec![version(serde_json::from_value(root)?)],
+            ..Default::default()
+        },
+        status: None,
+    })
+}
+
+fn version(schema: JSONSchemaProps) -> CustomResourceDefinitionVersion {
+    let column = |name: &str, type_: &str, json_path: &str| CustomResourceColumnDefinition {
+        name: name.to_owned(),
+        type_: type_.to_owned(),
+        json_path: json_path.to_owned(),
+        ..Default::default()
+    };
+    CustomResourceDefinitionVersion {
+        name: VERSION.to_owned(),
+        served: true,
+        storage: true,
+        schema: Some(CustomResourceValidation { open_api_v3_schema: Some(schema) }),
+        additional_printer_columns: Some(vec![
+            column("Source", "string", ".spec.source.kind"),
+            column("Model", "string", ".spec.gpus[0].model"),
+            column("Domains", "string", ".spec.domains[*].id"),
+            column("Age", "date", ".metadata.creationTimestamp"),
+        ]),
+        subresources: Some(CustomResourceSubresources {
+            status: Some(CustomResourceSubresourceStatus::default()),
+            ..Default::default()
+        }),
+        ..Default::default()
+    }
+}

@@ -1,0 +1,106 @@
+//! Which nodes a pod may go to: node affinity, toleration, gang.
+//!
+//! What the user wrote is narrowed, never replaced.
+
+use nvlink_topology::{Scope, labels};
+use serde_json::{Value, json};
+
+use super::{Chosen, Settings, refusal::Refusal};
+use crate::{class::Class, patch::{Editor, Step}};
+
+const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
+
+/// The size of domain that the pod needs on its node; `None` where its GPUs
+/// need not share one: a single GPU, or a scope wider than a domain.
+#[must_use]
+pub fn domain_size(scope: Scope, gpus: u32) -> Option<u32> {
+    (scope == Scope::NvlinkDomain && gpus >= 2).then_some(gpus)
+}
+
+/// Requires nodes of the class, with domains that are large and fast enough.
+pub(super) fn require_nodes(pod: &mut Editor, chosen: &Chosen) -> Result<(), Refusal> {
+    let expressions = expressions(&chosen.class, domain_size(chosen.scope, chosen.gpus));
+    if expressions.is_empty() {
+        return Ok(());
+    }
+    let required = ["spec", "affinity", "nodeAffinity", REQUIRED].map(Step::from);
+    let terms = ["spec", "affinity", "nodeAffinity", REQUIRED, "nodeSelectorTerms"].map(Step::from);
+    if pod.get(&required).is_none() {
+        return Ok(pod.append(&terms, json!({"matchExpressions": expressions}))?);
+    }
+    // The terms are alternatives, so each is narrowed. One without any
+    // requirement matches no node; a requirement would make it match some.
+    let count = pod.get(&terms).and_then(Value::as_array).map_or(0, Vec::len);
+    for index in 0..count {
+        let at = |field| [&terms[..], &[index.into(), Step::Key(field)]].concat();
+        let filled = |field| pod.get(&at(field)).is_some_and(|list| list != &json!([]));
+        if !filled("matchExpressions") && !filled("matchFields") {
+            continue;
+        }
+        append_missing(pod, &at("matchExpressions"), &expressions)?;
+    }
+    Ok(())
+}
+
+fn expressions(class: &Class, size: Option<u32>) -> Vec<Value> {
+    let above = |key: &str, least: u32| {
+        json!({"key": key, "operator": "Gt", "values": [(least - 1).to_string()]})
+    };
+    let selector = class.selector.iter();
+    selector
+        .map(|(key, value)| json!({"key": key, "operator": "In", "values": [value]}))
+        .chain(size.map(|size| above(labels::DOMAIN_SIZE, size)))
+        // The bandwidth says which nodes the class has, whatever the pod's size.
+        .chain(class.min_bandwidth.map(|least| above(labels::BANDWIDTH, least)))
+        .collect()
+}
+
+/// Tolerates the taint that keeps other pods off the nodes of the class.
+pub(super) fn tolerate(pod: &mut Editor, class: &Class) -> Result<(), Refusal> {
+    let path = ["spec", "tolerations"].map(Step::from);
+    let same = |toleration: &Value| {
+        let field = |name: &str| toleration.get(name).and_then(Value::as_str);
+        field("key") == Some(labels::CLASS)
+            && field("operator").is_none_or(|operator| operator == "Equal" || operator.is_empty())
+            && field("value") == Some(&class.name)
+            && field("effect") == Some("NoSchedule")
+            && toleration.get("tolerationSeconds").is_none_or(Value::is_null)
+    };
+    if pod.get(&path).and_then(Value::as_array).is_some_and(|all| all.iter().any(same)) {
+        return Ok(());
+    }
+    let toleration = json!({
+        "key": labels::CLASS, "operator": "Equal", "value": class.name, "effect": "NoSchedule"
+    });
+    Ok(pod.append(&path, toleration)?)
+}
+
+/// Draws the pods of a gang together. Kubernetes lets the first of them in
+/// although nothing it wants to be near is there yet, because it matches itself.
+pub(super) fn join_gang(
+    pod: &mut Editor,
+    scope: Scope,
+    gang: &str,
+    settings: &Settings,
+) -> Result<(), Refusal> {
+    let key = match scope {
+        Scope::Gpu | Scope::Node => "kubernetes.io/hostname",
+        Scope::NvlinkDomain => labels::DOMAIN,
+        Scope::Rack => &settings.rack_label,
+        Scope::Zone => &settings.zone_label,
+    };
+    let term = json!({
+        "labelSelector": {"matchLabels": {labels::GANG: gang}}, "topologyKey": key
+    });
+    append_missing(pod, &["spec", "affinity", "podAffinity", REQUIRED].map(Step::from), &[term])
+}
+
+fn append_missing(pod: &mut Editor, list: &[Step<'_>], items: &[Value]) -> Result<(), Refusal> {
+    for item in items {
+        let present = pod.get(list).and_then(Value::as_array).is_some_and(|all| all.contains(item));
+        if !present {
+            pod.append(list, item.clone())?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,211 @@
+//! Which class a pod is in.
+
+use std::{collections::HashMap, sync::Arc};
+
+use nvlink_topology::{Scope, labels};
+use serde_json::Value;
+
+use super::{
+    By, Chosen, Intent, classify,
+    refusal::{Refusal, Rule},
+};
+use crate::{
+    authorize::{Grant, Grants, Subject},
+    class::{Class, GPU},
+    pod::{self, Container},
+    view::View,
+};
+
+/// What became of the choice.
+#[derive(Debug)]
+pub enum Choice {
+    /// The pod is none of ours; with lines for the user.
+    Leave(Vec<String>),
+    /// It must first be found out whether the subject may use this class.
+    Ask(String),
+    /// The pod is in a class.
+    Take(Box<Chosen>),
+}
+
+/// Chooses the class of `pod` in `namespace`. `grants` holds what was found
+/// out about restricted classes; one that is not in it is asked for.
+///
+/// # Errors
+/// When the pod is refused.
+pub fn choose(
+    pod: &Value,
+    namespace: &str,
+    subject: &Subject,
+    grants: &Grants,
+    view: &View,
+) -> Result<Choice, Refusal> {
+    let intent = Intent::of(pod)?;
+    let containers = pod::containers(pod);
+    let chooser = Chooser { namespace, subject, grants, view, containers, intent };
+    if let Some(name) = &chooser.intent.class {
+        return chooser.named(name, By::Annotation);
+    }
+    match view.default_class(namespace) {
+        Some(name) => chooser.default(name),
+        None => chooser.claimed(),
+    }
+}
+
+struct Chooser<'a> {
+    namespace: &'a str,
+    subject: &'a Subject,
+    grants: &'a Grants,
+    view: &'a View,
+    containers: Vec<Container<'a>>,
+    intent: Intent,
+}
+
+impl Chooser<'_> {
+    /// A class that the pod or its namespace names: denied if it cannot be had.
+    fn named(&self, name: &str, by: By) -> Result<Choice, Refusal> {
+        let class = match self.view.class(name) {
+            Some(Ok(class)) => class,
+            Some(Err(reason)) => {
+                let message = format!("class {name:?} cannot be used, because {reason}");
+                return Err(Refusal::new(Rule::BrokenClass, message).about(name));
+            }
+            None => return Err(self.unknown(name)),
+        };
+        let gpus = match pod::request(&self.containers, &class.resource) {
+            Ok(0) => return Ok(Choice::Leave(self.without_gpus(class, by))),
+            Ok(gpus) => gpus,
+            Err(error) => return Ok(Choice::Leave(vec![format!("not changed: {error}")])),
+        };
+        if class.restricted {
+            match self.grants.get(name) {
+                None => return Ok(Choice::Ask(name.to_owned())),
+                Some(Grant::Granted) => {}
+                Some(Grant::Denied) => return Err(self.denied(name, by)),
+                Some(Grant::Failed(reason)) => return Err(failed(name, reason)),
+            }
+        }
+        self.take(class, by, gpus).map(Choice::Take)
+    }
+
+    fn default(&self, name: &str) -> Result<Choice, Refusal> {
+        match self.view.class(name) {
+            Some(Ok(_)) => self.named(name, By::Namespace),
+            Some(Err(reason)) => Ok(Choice::Leave(vec![format!(
+                "not changed: the default class {name:?} of namespace {} cannot be used, because {reason}",
+                self.namespace
+            )])),
+            None => Ok(Choice::Leave(vec![format!(
+                "not changed: the default class {name:?} of namespace {} does not exist ({})",
+                self.namespace,
+                self.known()
+            )])),
+        }
+    }
+
+    /// The first class that claims the pod and that its subject may use.
+    fn claimed(&self) -> Result<Choice, Refusal> {
+        let mut counts: HashMap<&str, u32> = HashMap::new();
+        for class in self.view.claiming() {
+            let gpus = match counts.get(class.resource.as_str()) {
+                Some(&gpus) => gpus,
+                None => match pod::request(&self.containers, &class.resource) {
+                    Ok(gpus) => *counts.entry(&class.resource).or_insert(gpus),
+                    Err(error) => return Ok(Choice::Leave(vec![format!("not changed: {error}")])),
+                },
+            };
+            let (pattern, _) = classify::pattern(&self.intent, gpus);
+            if gpus == 0 || !class.claims(gpus, &pattern) {
+                continue;
+            }
+            if class.restricted {
+                match self.grants.get(&class.name) {
+                    None => return Ok(Choice::Ask(class.name.clone())),
+                    Some(Grant::Granted) => {}
+                    // It would be a gift, so there is nothing to refuse.
+                    Some(Grant::Denied | Grant::Failed(_)) => continue,
+                }
+            }
+            return self.take(class, By::AppliesTo, gpus).map(Choice::Take);
+        }
+        Ok(Choice::Leave(self.unheard()))
+    }
+
+    fn take(&self, class: &Arc<Class>, by: By, gpus: u32) -> Result<Box<Chosen>, Refusal> {
+        let scope = self.intent.scope.unwrap_or(class.scope);
+        let crowd = match (gpus, &self.intent.gang) {
+            (2.., _) => Some(format!("{gpus} GPUs")),
+            (_, Some(gang)) => Some(format!("the gang {gang:?}")),
+            _ => None,
+        };
+        if let (Scope::Gpu, Some(crowd)) = (scope, crowd) {
+            let source = if self.intent.scope.is_some() { "the pod's" } else { "the class's" };
+            return Err(Refusal::new(
+                Rule::Scope,
+                format!(
+                    "{source} scope is gpu, which cannot hold {crowd}: ask for one GPU, or set annotation {} to nvlink-domain, node, rack or zone",
+                    labels::SCOPE
+                ),
+            )
+            .about(&class.name));
+        }
+        let (pattern, guess) = classify::pattern(&self.intent, gpus);
+        let (class, intent) = (Arc::clone(class), self.intent.clone());
+        Ok(Box::new(Chosen { class, by, gpus, pattern, guess, scope, intent }))
+    }
+
+    fn unknown(&self, name: &str) -> Refusal {
+        let shown: String = name.chars().take(64).collect();
+        let message = format!(
+            "annotation {} names the class {shown:?}, which does not exist: {}",
+            labels::CLASS,
+            self.known()
+        );
+        Refusal::new(Rule::UnknownClass, message).about(&shown)
+    }
+
+    fn known(&self) -> String {
+        const SHOWN: usize = 20;
+        let names: Vec<_> = self.view.class_names().take(SHOWN + 1).collect();
+        match names.len() {
+            0 => "there is no class; create a DomainClass".to_owned(),
+            1..=SHOWN => format!("the classes are {}", names.join(", ")),
+            _ => format!("some classes are {}; kubectl get dclass lists all", names[..SHOWN].join(", ")),
+        }
+    }
+
+    fn without_gpus(&self, class: &Class, by: By) -> Vec<String> {
+        match by {
+            By::Annotation => vec![format!(
+                "not changed: the pod names class {:?} but asks for no {}",
+                class.name, class.resource
+            )],
+            By::Namespace | By::AppliesTo => Vec::new(),
+        }
+    }
+
+    /// Annotations that have no effect, because no class applies.
+    fn unheard(&self) -> Vec<String> {
+        let gpus = pod::request(&self.containers, GPU).unwrap_or(0);
+        let said = self.intent.said.join(", ");
+        if gpus == 0 || said.is_empty() {
+            return Vec::new();
+        }
+        vec![format!("not changed: no class applies to this pod, so {said} has no effect; {}", self.known())]
+    }
+
+    fn denied(&self, name: &str, by: By) -> Refusal {
+        let origin = match by {
+            By::Namespace => format!(" (the default class of namespace {})", self.namespace),
+            By::Annotation | By::AppliesTo => String::new(),
+        };
+        let message = self.subject.denial(name, &origin, self.namespace);
+        Refusal::new(Rule::NotAuthorized, message).about(name)
+    }
+}
+
+fn failed(name: &str, reason: &str) -> Refusal {
+    let message = format!(
+        "class {name:?} is restricted, and whether it may be used could not be found out: {reason}; try again"
+    );
+    Refusal::new(Rule::ReviewFailed, message).about(name)
+}

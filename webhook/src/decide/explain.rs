@@ -1,0 +1,128 @@
+//! What was decided, in words: the pod's annotation, and the lines that kubectl prints.
+
+use nvlink_topology::labels;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::{By, Chosen, affinity, environment::Report, refusal::Refusal};
+use crate::{patch::Editor, pod, view::View};
+
+/// The annotation `nvlink-domains.io/decision`. It holds only what follows
+/// from the pod, its class and its namespace: with the state of the cluster in
+/// it, a second pass would change it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Record {
+    /// The class.
+    pub class: String,
+    /// How the pod came to it.
+    pub by: By,
+    /// Whole GPUs that the pod holds.
+    pub gpus: u32,
+    /// How close they must be.
+    pub scope: String,
+    /// How they communicate.
+    pub pattern: String,
+    /// The pattern is a guess.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub guess: bool,
+    /// The gang.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gang: Option<String>,
+    /// Variables that have the class's value in some container.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub env: Vec<String>,
+    /// Variables that the user set to another value in some container.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub kept: Vec<String>,
+    /// How the pod came to its class, as a sentence.
+    pub why: String,
+}
+
+impl Record {
+    pub(super) fn new(chosen: &Chosen, report: &Report) -> Self {
+        Self {
+            class: chosen.class.name.clone(),
+            by: chosen.by,
+            gpus: chosen.gpus,
+            scope: chosen.scope.to_string(),
+            pattern: chosen.pattern.to_string(),
+            guess: chosen.guess,
+            gang: chosen.intent.gang.clone(),
+            env: report.set.iter().cloned().collect(),
+            kept: report.kept.iter().cloned().collect(),
+            why: why(chosen),
+        }
+    }
+}
+
+fn why(chosen: &Chosen) -> String {
+    match (chosen.by, &chosen.class.applies_to) {
+        (By::Annotation, _) => "the pod names the class".to_owned(),
+        (By::Namespace, _) => "the class is the default of the namespace".to_owned(),
+        (By::AppliesTo, None) => "the class claims the pod".to_owned(),
+        (By::AppliesTo, Some(applies)) => {
+            let gpus = match applies.max_gpus {
+                Some(max) if max == applies.min_gpus => format!("{max}"),
+                Some(max) => format!("{} to {max}", applies.min_gpus),
+                None => format!("{} or more", applies.min_gpus),
+            };
+            let pattern = if applies.patterns.is_empty() { "" } else { " and this pattern" };
+            format!("the class claims pods with {gpus} GPUs{pattern}")
+        }
+    }
+}
+
+/// Writes the annotation, unless it says the same already.
+pub(super) fn write(editor: &mut Editor, record: &Record) -> Result<(), Refusal> {
+    let text = json!(record).to_string();
+    let present = pod::metadata(editor.document(), "annotations", labels::DECISION);
+    if present.and_then(Value::as_str) == Some(&text) {
+        return Ok(());
+    }
+    Ok(editor.insert(&["metadata".into(), "annotations".into()], labels::DECISION, text.into())?)
+}
+
+/// What was done, in one line.
+pub(super) fn summary(chosen: &Chosen) -> String {
+    let Chosen { class, gpus, scope, pattern, .. } = chosen;
+    let by = match chosen.by {
+        By::Annotation => "named by the pod",
+        By::Namespace => "the namespace's default",
+        By::AppliesTo => "which claims such pods",
+    };
+    let gpus = match gpus {
+        1 => "1 GPU".to_owned(),
+        _ => format!("{gpus} GPUs within one {scope}"),
+    };
+    let gang = match &chosen.intent.gang {
+        Some(gang) => format!(", gang {gang:?} within one {scope}"),
+        None => String::new(),
+    };
+    let guess = if chosen.guess { " (a guess)" } else { "" };
+    format!("class {:?}, {by}: {gpus}{gang}, pattern {pattern}{guess}", class.name)
+}
+
+/// That the pod will wait, if no node can hold it, or none has room now.
+pub(super) fn room(chosen: &Chosen, view: &View) -> Option<String> {
+    let Chosen { class, gpus, .. } = chosen;
+    let need = affinity::domain_size(chosen.scope, *gpus).unwrap_or(1);
+    let room = view.room(class, need);
+    let fast = match class.min_bandwidth {
+        Some(least) => format!(" with {least} GB/s per GPU"),
+        None => String::new(),
+    };
+    let name = &class.name;
+    match (room.nodes, room.fitting, room.free) {
+        (0, ..) => Some(format!(
+            "no node of class {name:?}{fast} has published its domains: the pod will wait"
+        )),
+        (_, 0, _) => Some(format!(
+            "no node of class {name:?}{fast} has a domain of {need} GPUs; the largest is {}: the pod will wait",
+            room.largest
+        )),
+        (_, fitting, 0) => Some(format!(
+            "all {fitting} nodes of class {name:?} that have a domain of {need} GPUs are in use: the pod will wait"
+        )),
+        _ => None,
+    }
+}

@@ -1,0 +1,61 @@
+//! Labels that only the webhook writes.
+
+use nvlink_topology::labels;
+use serde_json::{Value, json};
+
+use super::refusal::{Refusal, Rule};
+use crate::{patch::Editor, pod};
+
+/// Sets a label; refuses the pod if it has another value already, because
+/// others trust these labels to say what the webhook decided.
+pub(super) fn label(editor: &mut Editor, key: &str, value: &str) -> Result<(), Refusal> {
+    match pod::metadata(editor.document(), "labels", key) {
+        Some(Value::String(own)) if own == value => Ok(()),
+        Some(other) => {
+            let hint = match key {
+                labels::CLASS => "; to choose a class, set the annotation of that name",
+                labels::GANG => "; to name a gang, set the annotation of that name",
+                _ => "",
+            };
+            Err(Refusal::new(
+                Rule::ReservedLabel,
+                format!(
+                    "label {key} has the value {other}, but only the webhook writes it, and here it is {value:?}: remove the label from the pod{hint}"
+                ),
+            ))
+        }
+        None => Ok(editor.insert(&["metadata".into(), "labels".into()], key, json!(value))?),
+    }
+}
+
+/// `name` if it can be a label value, else a short hash of it.
+pub(super) fn label_value(name: &str) -> String {
+    let edge = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
+    let inside = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    let fits = name.len() <= 63 && name.chars().all(inside);
+    if fits && edge(name.chars().next()) && edge(name.chars().last()) {
+        return name.to_owned();
+    }
+    // FNV-1a: short, and the same in every replica and version.
+    let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    format!("x{hash:016x}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_become_label_values() {
+        for name in ["a", "gang-1", "A.b_c-9", &"x".repeat(63)] {
+            assert_eq!(label_value(name), name);
+        }
+        for name in ["", "-a", "a-", "a b", "a/b", "ä", &"x".repeat(64)] {
+            let value = label_value(name);
+            assert!(value.len() == 17 && value.starts_with('x'), "{name} became {value}");
+        }
+        assert_ne!(label_value("a b"), label_value("a c"));
+    }
+}

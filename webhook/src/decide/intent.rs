@@ -1,0 +1,156 @@
+//! What a pod says about itself: its annotations, checked.
+
+use std::{fmt::Display, str::FromStr};
+
+use nvlink_topology::{Pattern, Scope, labels};
+use serde_json::Value;
+
+use super::refusal::{Refusal, Rule};
+use crate::pod;
+
+/// Published recipes' name for the scope; `nvlink-locality` means `nvlink-domain`.
+const ALIAS_POLICY: &str = "scheduling.run.ai/topology-policy";
+/// Published recipes' name for the gang.
+const ALIAS_GROUP: &str = "scheduling.run.ai/pod-group";
+/// More pods than a gang can sensibly have.
+const MAX_GANG: u32 = 100_000;
+
+/// What a pod says about itself.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Intent {
+    /// The class that it names.
+    pub class: Option<String>,
+    /// How close its GPUs must be.
+    pub scope: Option<Scope>,
+    /// How its GPUs communicate.
+    pub pattern: Option<Pattern>,
+    /// The gang that it belongs to; a gang of one is none.
+    pub gang: Option<String>,
+    /// It wants no environment variables.
+    pub no_environment: bool,
+    /// Keys of the annotations that said so.
+    pub said: Vec<&'static str>,
+}
+
+impl Intent {
+    /// Reads the annotations of `pod`.
+    ///
+    /// # Errors
+    /// When one has a value that means nothing, or needs another.
+    pub fn of(pod: &Value) -> Result<Self, Refusal> {
+        let mut said = Vec::new();
+        let mut read = |key: &'static str| {
+            let value = text(pod, key)?;
+            said.extend(value.is_some().then_some(key));
+            Ok::<_, Refusal>(value)
+        };
+        let class = read(labels::CLASS)?.map(str::to_owned);
+        let scope = word(labels::SCOPE, read(labels::SCOPE)?)?;
+        let pattern = word(labels::PATTERN, read(labels::PATTERN)?)?;
+        let gang = read(labels::GANG)?;
+        let size = read(labels::GANG_SIZE)?.map(gang_size).transpose()?;
+        let no_environment = match read(labels::ENVIRONMENT)? {
+            None => false,
+            Some("none") => true,
+            Some(other) => return Err(invalid(labels::ENVIRONMENT, other, "the only value is none")),
+        };
+        if gang == Some("") {
+            return Err(invalid(labels::GANG, "", "give the gang a name"));
+        }
+        let alias = |key| pod::metadata(pod, "annotations", key).and_then(Value::as_str);
+        let gang = gang.or_else(|| alias(ALIAS_GROUP).filter(|name| !name.is_empty()));
+        if let (Some(size), None) = (size, gang) {
+            let hint = format!("name the gang in {} as well", labels::GANG);
+            return Err(invalid(labels::GANG_SIZE, &size.to_string(), &hint));
+        }
+        let local = alias(ALIAS_POLICY) == Some("nvlink-locality");
+        Ok(Self {
+            class,
+            scope: scope.or(local.then_some(Scope::NvlinkDomain)),
+            pattern,
+            gang: gang.filter(|_| size != Some(1)).map(str::to_owned),
+            no_environment,
+            said,
+        })
+    }
+}
+
+fn text<'a>(pod: &'a Value, key: &str) -> Result<Option<&'a str>, Refusal> {
+    match pod::metadata(pod, "annotations", key) {
+        None => Ok(None),
+        Some(Value::String(text)) => Ok(Some(text)),
+        Some(other) => Err(invalid(key, &other.to_string(), "annotations are strings")),
+    }
+}
+
+fn word<T: FromStr<Err: Display>>(key: &str, value: Option<&str>) -> Result<Option<T>, Refusal> {
+    let parse = |text: &str| text.parse().map_err(|error: T::Err| invalid(key, text, &error.to_string()));
+    value.map(parse).transpose()
+}
+
+fn gang_size(text: &str) -> Result<u32, Refusal> {
+    let size = text.parse().ok().filter(|size| (1..=MAX_GANG).contains(size));
+    size.ok_or_else(|| invalid(labels::GANG_SIZE, text, "use the number of pods, such as \"4\""))
+}
+
+fn invalid(key: &str, value: &str, hint: &str) -> Refusal {
+    let value: String = value.chars().take(64).collect();
+    Refusal::new(Rule::InvalidAnnotation, format!("annotation {key} has the value {value:?}: {hint}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn read(annotations: Value) -> Result<Intent, Refusal> {
+        Intent::of(&json!({"metadata": {"annotations": annotations}}))
+    }
+
+    #[test]
+    fn nothing_said() {
+        assert_eq!(Intent::of(&json!({})).unwrap(), Intent::default());
+        assert_eq!(read(json!({labels::CLASS: null, "other": "x"})).unwrap(), Intent::default());
+    }
+
+    #[test]
+    fn aliases_stand_back() {
+        let alias = json!({ALIAS_POLICY: "nvlink-locality", ALIAS_GROUP: "g"});
+        let intent = read(alias.clone()).unwrap();
+        assert_eq!((intent.scope, intent.gang.as_deref()), (Some(Scope::NvlinkDomain), Some("g")));
+        let mut both = alias;
+        both[labels::SCOPE] = json!("rack");
+        both[labels::GANG] = json!("own");
+        let intent = read(both).unwrap();
+        assert_eq!((intent.scope, intent.gang.as_deref()), (Some(Scope::Rack), Some("own")));
+        assert_eq!(read(json!({ALIAS_POLICY: "other"})).unwrap().scope, None);
+    }
+
+    #[test]
+    fn a_gang_of_one_is_none() {
+        let intent = read(json!({labels::GANG: "g", labels::GANG_SIZE: "1"})).unwrap();
+        assert_eq!(intent.gang, None);
+    }
+
+    #[test]
+    fn what_means_nothing_is_named() {
+        for (key, value, hint) in [
+            (labels::SCOPE, json!("galaxy"), "nvlink-domain"),
+            (labels::PATTERN, json!("ring"), "all-reduce"),
+            (labels::GANG, json!(""), "name"),
+            (labels::GANG_SIZE, json!("4"), "nvlink-domains.io/gang"),
+            (labels::GANG_SIZE, json!("many"), "number"),
+            (labels::GANG_SIZE, json!("0"), "number"),
+            (labels::ENVIRONMENT, json!("off"), "none"),
+            (labels::CLASS, json!(7), "strings"),
+        ] {
+            let refusal = read(json!({key: value.clone()})).unwrap_err();
+            assert_eq!(refusal.rule, Rule::InvalidAnnotation);
+            let text = value.as_str().unwrap_or("7");
+            for part in [key, text, hint] {
+                assert!(refusal.message.contains(part), "{refusal} should name {part}");
+            }
+        }
+    }
+}

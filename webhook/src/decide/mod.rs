@@ -1,0 +1,131 @@
+//! The decision on a pod: which class it is in, and what that changes in it.
+//!
+//! Pure: a pod as raw JSON and a [`View`] go in, a patch comes out. It is a
+//! function of the pod's final state: what is wanted is compared with what is
+//! there, so that a second pass over the patched pod changes nothing.
+
+use nvlink_topology::{Pattern, Scope, labels};
+use serde_json::Value;
+use std::sync::Arc;
+
+use crate::{class::Class, patch::Editor, view::View};
+use json_patch::PatchOperation;
+
+pub mod affinity;
+mod choose;
+mod classify;
+mod environment;
+mod explain;
+mod identity;
+mod intent;
+mod project;
+mod refusal;
+
+pub use choose::{Choice, choose};
+pub use explain::Record;
+pub use intent::Intent;
+pub use refusal::{Refusal, Rule};
+
+/// What an administrator decides for the whole cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Node label that names the rack.
+    pub rack_label: String,
+    /// Node label that names the zone.
+    pub zone_label: String,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            rack_label: "topology.kubernetes.io/rack".to_owned(),
+            zone_label: "topology.kubernetes.io/zone".to_owned(),
+        }
+    }
+}
+
+/// How a pod came to its class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum By {
+    /// The pod names it.
+    Annotation,
+    /// The namespace gives it to pods that name none.
+    Namespace,
+    /// The class claims such pods.
+    AppliesTo,
+}
+
+/// The class of a pod, and what was read from the pod on the way.
+#[derive(Clone, Debug)]
+pub struct Chosen {
+    /// The class.
+    pub class: Arc<Class>,
+    /// How the pod came to it.
+    pub by: By,
+    /// Whole GPUs that the pod holds.
+    pub gpus: u32,
+    /// How they communicate.
+    pub pattern: Pattern,
+    /// The pattern is a guess.
+    pub guess: bool,
+    /// How close they must be.
+    pub scope: Scope,
+    /// What the pod says about itself.
+    pub intent: Intent,
+}
+
+/// A pod that is let in.
+#[derive(Clone, Debug)]
+pub struct Admitted {
+    /// The pod as it should be.
+    pub pod: Value,
+    /// What makes it so; empty: nothing to change.
+    pub patch: Vec<PatchOperation>,
+    /// What was decided; `None` for a pod without a class.
+    pub record: Option<Record>,
+    /// Lines for the user.
+    pub warnings: Vec<String>,
+}
+
+/// Changes `pod` as its class wants it.
+///
+/// # Errors
+/// When the pod contradicts the class or itself.
+pub fn apply(
+    pod: Value,
+    namespace: &str,
+    chosen: &Chosen,
+    view: &View,
+    settings: &Settings,
+) -> Result<Admitted, Refusal> {
+    let about = |refusal: Refusal| refusal.about(&chosen.class.name);
+    let mut pod = Editor::new(pod);
+    let report = change(&mut pod, namespace, chosen, settings).map_err(about)?;
+    let record = Record::new(chosen, &report);
+    explain::write(&mut pod, &record).map_err(about)?;
+    let mut warnings = vec![explain::summary(chosen)];
+    warnings.extend(report.warnings);
+    warnings.extend(explain::room(chosen, view));
+    let (pod, patch) = pod.finish();
+    Ok(Admitted { pod, patch, record: Some(record), warnings })
+}
+
+fn change(
+    pod: &mut Editor,
+    namespace: &str,
+    chosen: &Chosen,
+    settings: &Settings,
+) -> Result<environment::Report, Refusal> {
+    let project = project::of(namespace);
+    identity::label(pod, labels::CLASS, &chosen.class.name)?;
+    identity::label(pod, labels::PROJECT, project)?;
+    affinity::tolerate(pod, &chosen.class)?;
+    affinity::require_nodes(pod, chosen)?;
+    if let Some(gang) = &chosen.intent.gang {
+        let gang = identity::label_value(gang);
+        identity::label(pod, labels::GANG, &gang)?;
+        affinity::join_gang(pod, chosen.scope, &gang, settings)?;
+    }
+    environment::set(pod, chosen)
+}

@@ -1,0 +1,72 @@
+//! The ways in which a pod is refused.
+
+use crate::patch::WrongType;
+
+/// The rule that refuses a pod; bounded, so that it can be a metric's label.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Rule {
+    /// The named class does not exist.
+    UnknownClass,
+    /// The named class cannot be used.
+    BrokenClass,
+    /// Nobody who stands behind the pod may use the class.
+    NotAuthorized,
+    /// Whether the class may be used could not be found out.
+    ReviewFailed,
+    /// An annotation has a value that means nothing.
+    InvalidAnnotation,
+    /// A label that only the webhook writes has another value.
+    ReservedLabel,
+    /// The GPUs cannot be as close as the scope says.
+    Scope,
+    /// The pod is not shaped like a pod.
+    Malformed,
+}
+
+impl Rule {
+    /// The word used in logs and label values.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::UnknownClass => "unknown-class",
+            Self::BrokenClass => "broken-class",
+            Self::NotAuthorized => "not-authorized",
+            Self::ReviewFailed => "review-failed",
+            Self::InvalidAnnotation => "invalid-annotation",
+            Self::ReservedLabel => "reserved-label",
+            Self::Scope => "scope",
+            Self::Malformed => "malformed",
+        }
+    }
+}
+
+/// Why a pod is refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct Refusal {
+    /// The rule that refuses it.
+    pub rule: Rule,
+    /// What is wrong, and what to do.
+    pub message: String,
+    /// The class it is about, if the decision came that far.
+    pub class: Option<String>,
+}
+
+impl Refusal {
+    /// A refusal by `rule`.
+    pub fn new(rule: Rule, message: impl Into<String>) -> Self {
+        Self { rule, message: message.into(), class: None }
+    }
+
+    /// The same, about a class.
+    #[must_use]
+    pub fn about(self, class: &str) -> Self {
+        Self { class: Some(class.to_owned()), ..self }
+    }
+}
+
+impl From<WrongType> for Refusal {
+    fn from(error: WrongType) -> Self {
+        Self::new(Rule::Malformed, format!("the pod cannot be changed: {error}"))
+    }
+}

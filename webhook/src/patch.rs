@@ -1,0 +1,242 @@
+//! Edits of a raw JSON document, recorded as JSON Patch operations.
+//!
+//! The document is changed in place while the operations are recorded, so
+//! that a later edit sees an earlier one. A parent that is absent or null is
+//! made by the same operation; one that exists is never replaced, so fields
+//! that this program has never heard of survive.
+
+use json_patch::{AddOperation, PatchOperation, jsonptr::PointerBuf};
+use serde_json::{Map, Value};
+
+/// One step down into a document.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step<'a> {
+    /// A key of an object.
+    Key(&'a str),
+    /// An index of an array.
+    Index(usize),
+}
+
+impl<'a> From<&'a str> for Step<'a> {
+    fn from(key: &'a str) -> Self {
+        Self::Key(key)
+    }
+}
+
+impl From<usize> for Step<'_> {
+    fn from(index: usize) -> Self {
+        Self::Index(index)
+    }
+}
+
+/// A part of the document is not what an edit needs it to be.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{path} is not {expected}")]
+pub struct WrongType {
+    path: String,
+    expected: &'static str,
+}
+
+/// Where a value goes, inside its parent.
+#[derive(Clone, Copy)]
+enum Slot<'a> {
+    Key(&'a str),
+    End,
+}
+
+impl Slot<'_> {
+    fn expected(self) -> &'static str {
+        match self {
+            Self::Key(_) => "an object",
+            Self::End => "an array",
+        }
+    }
+
+    fn alone(self, value: Value) -> Value {
+        match self {
+            Self::Key(key) => object(key, value),
+            Self::End => Value::Array(vec![value]),
+        }
+    }
+}
+
+/// A document under edit.
+#[derive(Clone, Debug)]
+pub struct Editor {
+    document: Value,
+    operations: Vec<PatchOperation>,
+}
+
+impl Editor {
+    /// Starts to edit `document`.
+    #[must_use]
+    pub fn new(document: Value) -> Self {
+        Self { document, operations: Vec::new() }
+    }
+
+    /// The document as edited so far.
+    #[must_use]
+    pub fn document(&self) -> &Value {
+        &self.document
+    }
+
+    /// The value at `path`; `None` also where it is null.
+    #[must_use]
+    pub fn get(&self, path: &[Step<'_>]) -> Option<&Value> {
+        path.iter().try_fold(&self.document, |value, &step| child(value, step))
+    }
+
+    /// Sets `key` in the object at `object`, which is made if it is absent.
+    ///
+    /// # Errors
+    /// When something on the way is neither absent nor an object.
+    pub fn insert(
+        &mut self,
+        object: &[Step<'_>],
+        key: &str,
+        value: Value,
+    ) -> Result<(), WrongType> {
+        self.add(object, Slot::Key(key), value)
+    }
+
+    /// Appends to the array at `array`, which is made if it is absent.
+    ///
+    /// # Errors
+    /// When something on the way is not what the path needs.
+    pub fn append(&mut self, array: &[Step<'_>], value: Value) -> Result<(), WrongType> {
+        self.add(array, Slot::End, value)
+    }
+
+    /// The edited document, and the operations that lead to it.
+    #[must_use]
+    pub fn finish(self) -> (Value, Vec<PatchOperation>) {
+        (self.document, self.operations)
+    }
+
+    fn add(&mut self, parents: &[Step<'_>], slot: Slot<'_>, value: Value) -> Result<(), WrongType> {
+        let present = parents
+            .iter()
+            .scan(&self.document, |value, &step| {
+                *value = child(value, step)?;
+                Some(())
+            })
+            .count();
+        let (existing, missing) = parents.split_at(present);
+        let Some((&first, rest)) = missing.split_first() else {
+            return self.place(existing, slot, value);
+        };
+        let Step::Key(key) = first else {
+            return Err(wrong(existing, "an array that long"));
+        };
+        let nested = rest.iter().rev().fold(slot.alone(value), |inner, step| match step {
+            Step::Key(key) => object(key, inner),
+            Step::Index(_) => Value::Array(vec![inner]),
+        });
+        self.place(existing, Slot::Key(key), nested)
+    }
+
+    fn place(&mut self, path: &[Step<'_>], slot: Slot<'_>, value: Value) -> Result<(), WrongType> {
+        let parent = path
+            .iter()
+            .try_fold(&mut self.document, |value, &step| child_mut(value, step))
+            .ok_or_else(|| wrong(path, "present"))?;
+        let mut tokens: Vec<String> = path.iter().map(token).collect();
+        match (parent, slot) {
+            (Value::Object(map), Slot::Key(key)) => {
+                tokens.push(key.to_owned());
+                map.insert(key.to_owned(), value.clone());
+            }
+            (Value::Array(items), Slot::End) => {
+                tokens.push("-".to_owned());
+                items.push(value.clone());
+            }
+            _ => return Err(wrong(path, slot.expected())),
+        }
+        let path = PointerBuf::from_tokens(tokens);
+        self.operations.push(PatchOperation::Add(AddOperation { path, value }));
+        Ok(())
+    }
+}
+
+fn child<'v>(value: &'v Value, step: Step<'_>) -> Option<&'v Value> {
+    let child = match step {
+        Step::Key(key) => value.get(key),
+        Step::Index(index) => value.get(index),
+    };
+    child.filter(|child| !child.is_null())
+}
+
+fn child_mut<'v>(value: &'v mut Value, step: Step<'_>) -> Option<&'v mut Value> {
+    match step {
+        Step::Key(key) => value.get_mut(key),
+        Step::Index(index) => value.get_mut(index),
+    }
+}
+
+fn token(step: &Step<'_>) -> String {
+    match step {
+        Step::Key(key) => (*key).to_owned(),
+        Step::Index(index) => index.to_string(),
+    }
+}
+
+fn object(key: &str, value: Value) -> Value {
+    Value::Object(Map::from_iter([(key.to_owned(), value)]))
+}
+
+fn wrong(path: &[Step<'_>], expected: &'static str) -> WrongType {
+    let path = PointerBuf::from_tokens(path.iter().map(token)).to_string();
+    WrongType { path: if path.is_empty() { "the document".to_owned() } else { path }, expected }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// Runs `edit`, checks that the recorded patch leads to the same document, and returns both.
+    #[track_caller]
+    fn check(
+        before: Value,
+        edit: impl FnOnce(&mut Editor) -> Result<(), WrongType>,
+    ) -> (Value, Value) {
+        let mut editor = Editor::new(before.clone());
+        edit(&mut editor).unwrap();
+        let (after, operations) = editor.finish();
+        let mut patched = before;
+        json_patch::patch(&mut patched, &operations).unwrap();
+        assert_eq!(patched, after);
+        (after, serde_json::to_value(&operations).unwrap())
+    }
+
+    #[test]
+    fn parents_are_made_in_one_operation() {
+        let (after, patch) = check(json!({"spec": {"affinity": null}}), |pod| {
+            let at = ["spec", "affinity", "nodeAffinity", "terms"].map(Step::from);
+            pod.append(&at, json!(1))?;
+            pod.append(&at, json!(2))
+        });
+        assert_eq!(after, json!({"spec": {"affinity": {"nodeAffinity": {"terms": [1, 2]}}}}));
+        assert_eq!(patch[0]["path"], "/spec/affinity");
+        assert_eq!(patch[1]["path"], "/spec/affinity/nodeAffinity/terms/-");
+    }
+
+    #[test]
+    fn keys_are_escaped_and_siblings_stay() {
+        let (after, patch) = check(json!({"metadata": {"labels": {"x": "1"}}}), |pod| {
+            pod.insert(&["metadata".into(), "labels".into()], "a/b~c", json!("2"))
+        });
+        assert_eq!(after, json!({"metadata": {"labels": {"x": "1", "a/b~c": "2"}}}));
+        assert_eq!(patch[0]["path"], "/metadata/labels/a~1b~0c");
+    }
+
+    #[test]
+    fn a_wrong_type_is_named() {
+        let mut editor = Editor::new(json!({"spec": {"tolerations": "all"}}));
+        let error = editor.append(&["spec".into(), "tolerations".into()], json!(1)).unwrap_err();
+        assert_eq!(error.to_string(), "/spec/tolerations is not an array");
+        let error = editor.insert(&["spec".into(), "tolerations".into(), "x".into()], "y", json!(1));
+        assert_eq!(error.unwrap_err().to_string(), "/spec/tolerations is not an object");
+    }
+}

@@ -1,0 +1,234 @@
+//! Reading pods as raw JSON: containers, GPU requests, metadata.
+
+use serde_json::Value;
+
+use crate::{patch::Step, quantity};
+
+/// When a container runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// An init container: runs to its end before the next one starts.
+    Init,
+    /// A restartable init container: runs beside everything after it.
+    Sidecar,
+    /// An ordinary container.
+    Main,
+}
+
+/// A container of a pod.
+#[derive(Clone, Copy, Debug)]
+pub struct Container<'a> {
+    /// When it runs.
+    pub role: Role,
+    index: usize,
+    value: &'a Value,
+}
+
+/// Where a container stands in its pod.
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    list: &'static str,
+    index: usize,
+}
+
+impl Place {
+    /// The path of the container's field `field`.
+    #[must_use]
+    pub fn path<'s>(&self, field: &'s str) -> [Step<'s>; 4] {
+        ["spec".into(), self.list.into(), self.index.into(), field.into()]
+    }
+}
+
+/// A GPU request that is no whole number.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("container {container:?} asks for {quantity} of {resource}, which is not a whole number")]
+pub struct BadQuantity {
+    container: String,
+    resource: String,
+    quantity: String,
+}
+
+impl<'a> Container<'a> {
+    /// Its name; empty if it has none.
+    #[must_use]
+    pub fn name(&self) -> &'a str {
+        self.value.get("name").and_then(Value::as_str).unwrap_or_default()
+    }
+
+    /// The container itself.
+    #[must_use]
+    pub fn value(&self) -> &'a Value {
+        self.value
+    }
+
+    /// Where it stands in its pod.
+    #[must_use]
+    pub fn place(&self) -> Place {
+        let list = if self.role == Role::Main { "containers" } else { "initContainers" };
+        Place { list, index: self.index }
+    }
+
+    /// The amount of `resource` that it asks for. The API server defaults
+    /// requests to limits and wants them equal for such resources.
+    ///
+    /// # Errors
+    /// When the amount is not a whole number.
+    pub fn amount(&self, resource: &str) -> Result<u32, BadQuantity> {
+        let mut most = 0;
+        for list in ["limits", "requests"] {
+            let quantity = self.value.get("resources").and_then(|all| all.get(list)?.get(resource));
+            let Some(quantity) = quantity else { continue };
+            most = most.max(quantity::whole(quantity).ok_or_else(|| BadQuantity {
+                container: self.name().to_owned(),
+                resource: resource.to_owned(),
+                quantity: quantity.to_string().chars().take(64).collect(),
+            })?);
+        }
+        Ok(most)
+    }
+
+    /// Whether it may hold a GPU of any kind: a resource of NVIDIA's, `also`,
+    /// or a resource claim, behind which a GPU may stand.
+    #[must_use]
+    pub fn may_hold_gpu(&self, also: &str) -> bool {
+        let Some(resources) = self.value.get("resources") else { return false };
+        let named = ["limits", "requests"].iter().filter_map(|list| resources.get(list)?.as_object());
+        let mut held = named.flatten().filter(|(_, amount)| quantity::whole(amount) != Some(0));
+        held.any(|(name, _)| name.starts_with("nvidia.com/") || name == also)
+            || resources.get("claims").and_then(Value::as_array).is_some_and(|all| !all.is_empty())
+    }
+}
+
+/// All containers of `pod`, init containers first, each kind in its order.
+#[must_use]
+pub fn containers(pod: &Value) -> Vec<Container<'_>> {
+    let list = |name: &str| {
+        let list = pod.get("spec").and_then(|spec| spec.get(name)?.as_array());
+        list.into_iter().flatten().enumerate().filter(|(_, value)| value.is_object())
+    };
+    let init = list("initContainers").map(|(index, value)| {
+        let restarts = value.get("restartPolicy").and_then(Value::as_str) == Some("Always");
+        Container { role: if restarts { Role::Sidecar } else { Role::Init }, index, value }
+    });
+    let main = list("containers").map(|(index, value)| Container { role: Role::Main, index, value });
+    init.chain(main).collect()
+}
+
+/// The amount of `resource` that the pod holds, as Kubernetes computes it: the
+/// containers and sidecars together, or the largest init phase (an init
+/// container with the sidecars that started before it) where that is more.
+///
+/// # Errors
+/// When a container asks for an amount that is not a whole number.
+pub fn request(containers: &[Container<'_>], resource: &str) -> Result<u32, BadQuantity> {
+    let (mut together, mut sidecars, mut phase) = (0_u32, 0_u32, 0_u32);
+    for container in containers {
+        let amount = container.amount(resource)?;
+        match container.role {
+            Role::Main => together = together.saturating_add(amount),
+            Role::Sidecar => {
+                sidecars = sidecars.saturating_add(amount);
+                phase = phase.max(sidecars);
+            }
+            Role::Init => phase = phase.max(sidecars.saturating_add(amount)),
+        }
+    }
+    Ok(together.saturating_add(sidecars).max(phase))
+}
+
+/// A label or annotation: `None` where it is absent or null.
+#[must_use]
+pub fn metadata<'a>(pod: &'a Value, map: &str, key: &str) -> Option<&'a Value> {
+    let value = pod.get("metadata")?.get(map)?.get(key)?;
+    (!value.is_null()).then_some(value)
+}
+
+/// The service account that the pod runs as.
+#[must_use]
+pub fn service_account(pod: &Value) -> &str {
+    let spec = pod.get("spec");
+    ["serviceAccountName", "serviceAccount"]
+        .iter()
+        .filter_map(|field| spec?.get(field)?.as_str())
+        .find(|name| !name.is_empty())
+        .unwrap_or("default")
+}
+
+/// What to call the pod in a log line: a pod being created may have no name yet.
+#[must_use]
+pub fn display_name(pod: &Value) -> String {
+    let field = |name: &str| pod.get("metadata").and_then(|metadata| metadata.get(name)?.as_str());
+    match (field("name"), field("generateName")) {
+        (Some(name), _) if !name.is_empty() => name.to_owned(),
+        (_, Some(prefix)) => format!("{prefix}*"),
+        _ => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn container(gpus: u32) -> Value {
+        json!({"name": "c", "resources": {"limits": {"nvidia.com/gpu": gpus.to_string()}}})
+    }
+
+    fn sidecar(gpus: u32) -> Value {
+        let mut sidecar = container(gpus);
+        sidecar["restartPolicy"] = json!("Always");
+        sidecar
+    }
+
+    #[track_caller]
+    fn check(init: &[Value], main: &[Value], expected: u32) {
+        let pod = json!({"spec": {"initContainers": init, "containers": main}});
+        assert_eq!(request(&containers(&pod), "nvidia.com/gpu"), Ok(expected));
+    }
+
+    #[test]
+    fn requests_add_up_as_kubernetes_does_it() {
+        check(&[], &[container(4)], 4);
+        check(&[], &[container(4), container(2), json!({"name": "plain"})], 6);
+        check(&[container(8)], &[container(4)], 8);
+        check(&[container(2)], &[container(4)], 4);
+        check(&[sidecar(1)], &[container(4)], 5);
+        check(&[sidecar(1), container(6)], &[container(4)], 7);
+        check(&[container(6), sidecar(1)], &[container(4)], 6);
+        check(&[sidecar(1), sidecar(2)], &[], 3);
+    }
+
+    #[test]
+    fn a_request_without_a_limit_counts() {
+        let pod = json!({"spec": {"containers": [{"resources": {"requests": {"nvidia.com/gpu": 2}}}]}});
+        assert_eq!(request(&containers(&pod), "nvidia.com/gpu"), Ok(2));
+    }
+
+    #[test]
+    fn a_bad_quantity_is_named() {
+        let pod = json!({"spec": {"containers": [
+            {"name": "train", "resources": {"limits": {"nvidia.com/gpu": "1.5"}}}
+        ]}});
+        let error = request(&containers(&pod), "nvidia.com/gpu").unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "container \"train\" asks for \"1.5\" of nvidia.com/gpu, which is not a whole number"
+        );
+    }
+
+    #[test]
+    fn any_kind_of_gpu_is_seen() {
+        for (resources, expected) in [
+            (json!({"limits": {"nvidia.com/mig-1g.10gb": 1}}), true),
+            (json!({"limits": {"nvidia.com/gpu": "0"}}), false),
+            (json!({"limits": {"cpu": 1}}), false),
+            (json!({"claims": [{"name": "gpu"}]}), true),
+            (json!({"requests": {"example.com/gpu": 1}}), true),
+            (json!("odd"), false),
+        ] {
+            let pod = json!({"spec": {"containers": [{"resources": resources}]}});
+            assert_eq!(containers(&pod)[0].may_hold_gpu("example.com/gpu"), expected, "{pod}");
+        }
+    }
+}

@@ -1,0 +1,270 @@
+//! What decisions are made from: classes, namespace defaults and nodes, kept
+//! so that a decision costs the same for ten nodes and for ten thousand.
+//!
+//! The watchers change it object by object; a decision borrows it for
+//! microseconds. It is a plain value, so tests and `preview` fill it by hand.
+
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, HashMap},
+    sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
+};
+
+use crate::class::Class;
+
+mod nodes;
+
+pub use nodes::Room;
+use nodes::{Fits, Node};
+
+/// Labels of an object.
+pub type Labels = BTreeMap<String, String>;
+
+/// Classes, namespace defaults and nodes.
+#[derive(Debug, Default)]
+pub struct View {
+    classes: BTreeMap<String, Entry>,
+    /// Classes that claim pods: highest precedence first, then by name.
+    claiming: Vec<Arc<Class>>,
+    defaults: HashMap<String, String>,
+    nodes: HashMap<String, Node>,
+}
+
+/// A class, and which nodes it has.
+#[derive(Debug)]
+struct Entry {
+    /// The class, or why it cannot be used.
+    class: Result<Arc<Class>, String>,
+    fits: Fits,
+}
+
+impl View {
+    /// The class `name`, or why it cannot be used; `None` if there is none.
+    #[must_use]
+    pub fn class(&self, name: &str) -> Option<Result<&Arc<Class>, &str>> {
+        self.classes.get(name).map(|entry| entry.class.as_ref().map_err(String::as_str))
+    }
+
+    /// The names of all classes, in order.
+    pub fn class_names(&self) -> impl Iterator<Item = &str> {
+        self.classes.keys().map(String::as_str)
+    }
+
+    /// The classes that claim pods, in the order in which they may.
+    #[must_use]
+    pub fn claiming(&self) -> &[Arc<Class>] {
+        &self.claiming
+    }
+
+    /// The class that a namespace gives to its GPU pods.
+    #[must_use]
+    pub fn default_class(&self, namespace: &str) -> Option<&str> {
+        self.defaults.get(namespace).map(String::as_str)
+    }
+
+    /// Which nodes of `class` a pod fits that needs a domain of `gpus`.
+    #[must_use]
+    pub fn room(&self, class: &Class, gpus: u32) -> Room {
+        let bandwidth = class.min_bandwidth.unwrap_or(0);
+        self.classes.get(&class.name).map_or_else(Room::default, |entry| entry.fits.room(gpus, bandwidth))
+    }
+
+    /// Names of the nodes of `class` that a pod fits that needs a domain of
+    /// `gpus`, in order. Looks at every node: for people, not for decisions.
+    #[must_use]
+    pub fn matching_nodes(&self, class: &Class, gpus: u32) -> Vec<&str> {
+        let bandwidth = class.min_bandwidth.unwrap_or(0);
+        let fitting = self.nodes.iter().filter(|(_, node)| {
+            node.matches(&class.selector) && node.fit().is_some_and(|fit| fit.holds(gpus, bandwidth))
+        });
+        let mut names: Vec<_> = fitting.map(|(name, _)| name.as_str()).collect();
+        names.sort_unstable();
+        names
+    }
+
+    /// Adds or replaces a class; the error says why it cannot be used.
+    pub fn set_class(&mut self, name: &str, class: Result<Class, String>) {
+        let class = class.map(Arc::new);
+        let mut fits = Fits::default();
+        if let Ok(class) = &class {
+            for node in self.nodes.values().filter(|node| node.matches(&class.selector)) {
+                fits.add(node.fit());
+            }
+        }
+        self.classes.insert(name.to_owned(), Entry { class, fits });
+        self.order_claims();
+    }
+
+    /// Forgets a class.
+    pub fn remove_class(&mut self, name: &str) {
+        self.classes.remove(name);
+        self.order_claims();
+    }
+
+    /// Sets or removes the class that a namespace gives to its GPU pods.
+    pub fn set_default_class(&mut self, namespace: &str, class: Option<&str>) {
+        match class {
+            Some(class) => self.defaults.insert(namespace.to_owned(), class.to_owned()),
+            None => self.defaults.remove(namespace),
+        };
+    }
+
+    /// Sets the labels of a node.
+    pub fn set_node(&mut self, name: &str, labels: Labels) {
+        self.change_node(name, |node| {
+            let changed = node.labels() != Some(&labels);
+            if changed {
+                node.set_labels(Some(labels));
+            }
+            changed
+        });
+    }
+
+    /// Forgets the labels of a node.
+    pub fn remove_node(&mut self, name: &str) {
+        self.change_node(name, |node| {
+            node.set_labels(None);
+            true
+        });
+    }
+
+    /// Sets the most free GPUs in one domain of a node; `None`: unknown.
+    pub fn set_free(&mut self, name: &str, gpus: Option<u32>) {
+        self.change_node(name, |node| std::mem::replace(&mut node.free, gpus) != gpus);
+    }
+
+    /// Names of the namespaces that have a default class.
+    #[must_use]
+    pub fn namespaces(&self) -> Vec<String> {
+        self.defaults.keys().cloned().collect()
+    }
+
+    /// Names of the nodes.
+    #[must_use]
+    pub fn nodes(&self) -> Vec<String> {
+        self.nodes.keys().cloned().collect()
+    }
+
+    /// Changes one node and, if it says that it changed, every class's count of it.
+    fn change_node(&mut self, name: &str, change: impl FnOnce(&mut Node) -> bool) {
+        let before = self.nodes.get(name).cloned();
+        let mut node = before.clone().unwrap_or_default();
+        if !change(&mut node) {
+            return;
+        }
+        for entry in self.classes.values_mut() {
+            let Ok(class) = &entry.class else { continue };
+            if let Some(before) = before.as_ref().filter(|node| node.matches(&class.selector)) {
+                entry.fits.remove(before.fit());
+            }
+            if node.matches(&class.selector) {
+                entry.fits.add(node.fit());
+            }
+        }
+        if node.is_known() {
+            self.nodes.insert(name.to_owned(), node);
+        } else {
+            self.nodes.remove(name);
+        }
+    }
+
+    fn order_claims(&mut self) {
+        let usable = self.classes.values().filter_map(|entry| entry.class.as_ref().ok());
+        let rank = |class: &Arc<Class>| class.applies_to.as_ref().map(|applies| applies.precedence);
+        self.claiming = usable.filter(|class| rank(class).is_some()).cloned().collect();
+        // Stable, so that equals stay in the order of their names.
+        self.claiming.sort_by_key(|class| Reverse(rank(class)));
+    }
+}
+
+/// A [`View`] that watchers write and decisions read.
+#[derive(Clone, Debug, Default)]
+pub struct SharedView(Arc<RwLock<View>>);
+
+impl SharedView {
+    /// Shares `view`.
+    #[must_use]
+    pub fn new(view: View) -> Self {
+        Self(Arc::new(RwLock::new(view)))
+    }
+
+    /// Borrows the view. Hold it for the length of a decision, never across an await.
+    #[must_use]
+    pub fn read(&self) -> RwLockReadGuard<'_, View> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Borrows the view to change it.
+    #[must_use]
+    pub fn write(&self) -> RwLockWriteGuard<'_, View> {
+        self.0.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nvlink_topology::labels;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn class(name: &str, spec: Value) -> Result<Class, String> {
+        Ok(Class::new(name, &serde_json::from_value(spec).unwrap()).unwrap())
+    }
+
+    fn node(size: u32, bandwidth: u32, interconnect: &str) -> Labels {
+        [
+            (labels::DOMAIN_SIZE, size.to_string()),
+            (labels::BANDWIDTH, bandwidth.to_string()),
+            (labels::INTERCONNECT, interconnect.to_owned()),
+        ]
+        .map(|(key, value)| (key.to_owned(), value))
+        .into()
+    }
+
+    fn room(view: &View, name: &str, gpus: u32) -> Room {
+        view.room(view.class(name).unwrap().unwrap(), gpus)
+    }
+
+    #[test]
+    fn nodes_are_counted_whichever_comes_first() {
+        let switched = json!({
+            "minBandwidth": "400GBps",
+            "nodeSelector": {"matchLabels": {labels::INTERCONNECT: "nvswitch"}}
+        });
+        let mut view = View::default();
+        view.set_node("a", node(8, 450, "nvswitch"));
+        view.set_class("fast", class("fast", switched));
+        view.set_class("any", class("any", json!({})));
+        view.set_node("b", node(2, 56, "nvlink"));
+        view.set_node("c", node(16, 300, "nvswitch"));
+        view.set_node("cpu", Labels::new());
+        assert_eq!(room(&view, "fast", 4), Room { fitting: 1, free: 1, nodes: 1, largest: 8 });
+        assert_eq!(room(&view, "any", 4), Room { fitting: 2, free: 2, nodes: 3, largest: 16 });
+        let fast = view.class("fast").unwrap().unwrap().clone();
+        assert_eq!(view.matching_nodes(&fast, 4), ["a"]);
+
+        view.set_free("a", Some(2));
+        assert_eq!(room(&view, "fast", 4), Room { fitting: 1, free: 0, nodes: 1, largest: 8 });
+        view.set_free("a", None);
+        view.set_node("a", node(4, 450, "nvswitch"));
+        assert_eq!(room(&view, "fast", 5), Room { fitting: 0, free: 0, nodes: 1, largest: 4 });
+        view.remove_node("a");
+        assert_eq!(room(&view, "fast", 1), Room::default());
+        assert_eq!(view.nodes().len(), 3);
+    }
+
+    #[test]
+    fn claims_are_ordered_by_precedence_then_name() {
+        let mut view = View::default();
+        for (name, precedence) in [("b", 1), ("c", 10), ("a", 1)] {
+            view.set_class(name, class(name, json!({"appliesTo": {"precedence": precedence}})));
+        }
+        view.set_class("none", class("none", json!({})));
+        view.set_class("broken", Err("odd".to_owned()));
+        let order: Vec<_> = view.claiming().iter().map(|class| class.name.as_str()).collect();
+        assert_eq!(order, ["c", "a", "b"]);
+        view.remove_class("c");
+        assert_eq!(view.claiming().len(), 2);
+    }
+}
