@@ -1,0 +1,130 @@
+//! What a GPU's product name tells about its NVLinks.
+
+/// NVLink as one GPU architecture has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Generation {
+    /// CUDA compute capability, major and minor as one number: 90 for Hopper.
+    pub compute_capability: u32,
+    /// Usable bandwidth of one link, bytes per second in one direction.
+    ///
+    /// NCCL's own constants (`SM60_NVLINK_BW` and the like in its
+    /// `src/graph/topo.h`): what its collectives reach, below the line rate.
+    pub bytes_per_second_per_link: u64,
+    /// Nominal bandwidth of one link, bytes per second in one direction: the
+    /// figure of NVIDIA's data sheets, by which people know their machines
+    /// (450 GB/s for the 18 links of an H100). The line rate that the driver
+    /// reports is a little higher, since it counts the encoding.
+    pub nominal_bytes_per_second_per_link: u64,
+}
+
+/// Rates in MB/s.
+const fn generation(compute_capability: u32, usable: u64, nominal: u64) -> Generation {
+    Generation {
+        compute_capability,
+        bytes_per_second_per_link: usable * 1_000_000,
+        nominal_bytes_per_second_per_link: nominal * 1_000_000,
+    }
+}
+
+const PASCAL: Generation = generation(60, 18_000, 20_000);
+const VOLTA: Generation = generation(70, 20_000, 25_000);
+/// NCCL has no constant for Turing and takes the one of the generation before.
+const TURING: Generation = generation(75, 20_000, 25_000);
+const AMPERE: Generation = generation(80, 20_000, 25_000);
+/// GA10x: bridges of four narrow links.
+const AMPERE_WORKSTATION: Generation = generation(86, 12_000, 14_062);
+const HOPPER: Generation = generation(90, 20_600, 25_000);
+const BLACKWELL: Generation = generation(100, 40_100, 50_000);
+
+/// Words of a product name, in the order in which they are looked for.
+const MODELS: [(&str, Generation); 21] = [
+    ("P100", PASCAL),
+    ("V100", VOLTA),
+    ("RTX 5000 ADA", AMPERE_WORKSTATION),
+    ("RTX 5000", TURING),
+    ("RTX 6000 ADA", AMPERE_WORKSTATION),
+    ("RTX 6000", TURING),
+    ("RTX 8000", TURING),
+    ("A100", AMPERE),
+    ("A800", AMPERE),
+    ("A30", AMPERE),
+    ("A6000", AMPERE_WORKSTATION),
+    ("A5000", AMPERE_WORKSTATION),
+    ("A40", AMPERE_WORKSTATION),
+    ("RTX 3090", AMPERE_WORKSTATION),
+    ("H100", HOPPER),
+    ("H200", HOPPER),
+    ("H800", HOPPER),
+    ("H20", HOPPER),
+    ("B100", BLACKWELL),
+    ("B200", BLACKWELL),
+    ("B300", BLACKWELL),
+];
+
+impl Generation {
+    /// The generation of the product `model`, `NVIDIA H100 80GB HBM3` for
+    /// example; `None` for a name without NVLink or one that is not known.
+    ///
+    /// `GH200`, `GB200` and `GB300` are found by the name of their GPU.
+    #[must_use]
+    pub fn of_model(model: &str) -> Option<Self> {
+        let model = model.to_ascii_uppercase();
+        MODELS.iter().find(|(word, _)| model.contains(word)).map(|(_, generation)| *generation)
+    }
+}
+
+/// NVLinks that an SXM board of this product wires up, all of which must be
+/// active on a healthy node.
+///
+/// `None` for PCIe cards, whose bridges are optional, and for GH200, whose
+/// links are unused unless it is part of a fabric. Source: NVIDIA's data
+/// sheets, by the names that `nvidia-smi` prints.
+#[must_use]
+pub fn board_links(model: &str) -> Option<u32> {
+    let model = model.to_ascii_uppercase();
+    let has = |word: &str| model.contains(word);
+    if has("PCIE") || has("NVL") || has("GH200") {
+        return None;
+    }
+    match () {
+        () if has("P100-SXM") => Some(4),
+        () if has("V100-SXM") => Some(6),
+        () if has("A100-SXM") => Some(12),
+        () if has("A800-SXM") || has("H800") => Some(8),
+        () if has("H100") || has("H200") || has("H20") => Some(18),
+        () if has("B200") || has("B300") || has("B100") => Some(18),
+        () => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn products_are_known_by_the_names_that_the_driver_prints() {
+        for (model, capability, links) in [
+            ("Tesla P100-SXM2-16GB", Some(60), Some(4)),
+            ("Tesla V100-SXM2-32GB", Some(70), Some(6)),
+            ("NVIDIA A100-SXM4-80GB", Some(80), Some(12)),
+            ("NVIDIA A100-PCIE-40GB", Some(80), None),
+            ("NVIDIA A100 80GB PCIe", Some(80), None),
+            ("NVIDIA A800-SXM4-80GB", Some(80), Some(8)),
+            ("NVIDIA RTX A6000", Some(86), None),
+            ("NVIDIA GeForce RTX 3090", Some(86), None),
+            ("NVIDIA H100 80GB HBM3", Some(90), Some(18)),
+            ("NVIDIA H100 NVL", Some(90), None),
+            ("NVIDIA H200", Some(90), Some(18)),
+            ("NVIDIA GH200 480GB", Some(90), None),
+            ("NVIDIA H800", Some(90), Some(8)),
+            ("NVIDIA B200", Some(100), Some(18)),
+            ("NVIDIA GB200", Some(100), Some(18)),
+            ("NVIDIA L40S", None, None),
+            ("Tesla T4", None, None),
+            ("", None, None),
+        ] {
+            let found = Generation::of_model(model).map(|one| one.compute_capability);
+            assert_eq!((found, board_links(model)), (capability, links), "{model}");
+        }
+    }
+}

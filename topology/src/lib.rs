@@ -1,0 +1,38 @@
+//! The NVLink graph of GPU nodes, and where to put a job on it.
+//!
+//! Everything here is pure: values in, values out; no IO, no async, no clock,
+//! no Kubernetes client. Both programs of the workspace stand on it.
+//!
+//! * [`NodeTopology`] is the one document that describes a node: what the
+//!   exporter records, serves and publishes, and what the webhook reads.
+//! * [`Graph`] is the same in the form that the search wants.
+//! * [`Pattern`] and [`Shape`] say who talks to whom; [`search`] finds the
+//!   placement of least communication time; [`cluster`] does it over nodes.
+//! * [`labels`] and [`descriptor`] are the words published on the Node.
+
+pub mod bandwidth;
+pub mod cluster;
+pub mod cost;
+mod complete;
+pub mod descriptor;
+mod domain;
+mod error;
+pub mod generation;
+mod gpu_set;
+mod graph;
+pub mod labels;
+mod model;
+mod pattern;
+pub mod search;
+
+pub use domain::domains;
+pub use error::{Invalid, NoPlacement};
+pub use gpu_set::{GpuSet, MAX_GPUS};
+pub use graph::Graph;
+pub use model::{
+    API_VERSION, Allocation, Domain, Edge, Fabric, GROUP, Gpu, Interconnect, KIND, Link, Metadata, Nic,
+    NodeTopology, NodeTopologySpec, NodeTopologyStatus, Path, PathClass, Remote, RemoteKind,
+    Source, SourceKind, VERSION, Via,
+};
+pub use pattern::{Pattern, Scope, Shape};
+pub use search::{Placement, Quality, Request, place};

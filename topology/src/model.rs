@@ -1,0 +1,430 @@
+//! The NodeTopology document: one shape for recordings, the HTTP API and the
+//! cluster-scoped object. Field names are camelCase in JSON; a key that does
+//! not apply is absent, never null or zero.
+
+use serde::{Deserialize, Serialize};
+
+/// API group of every object and label of this project.
+pub const GROUP: &str = "nvlink-domains.io";
+/// API version inside [`GROUP`].
+pub const VERSION: &str = "v1alpha1";
+/// `GROUP/VERSION`, as in `apiVersion`.
+pub const API_VERSION: &str = "nvlink-domains.io/v1alpha1";
+/// Kind of [`NodeTopology`].
+pub const KIND: &str = "NodeTopology";
+
+/// One node: its GPUs, how they reach each other, and who uses them.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeTopology {
+    /// Always [`API_VERSION`].
+    pub api_version: String,
+    /// Always [`KIND`].
+    pub kind: String,
+    /// The object's name is the node's name.
+    pub metadata: Metadata,
+    /// The hardware.
+    pub spec: NodeTopologySpec,
+    /// The use of it; apart from the spec so that a change of allocation
+    /// wakes nobody who watches the hardware.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status: Option<NodeTopologyStatus>,
+}
+
+/// The part of Kubernetes object metadata that a recording keeps.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Metadata {
+    /// The node's name.
+    pub name: String,
+}
+
+/// The hardware of a node.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct NodeTopologySpec {
+    /// What was read, and where.
+    pub source: Source,
+    /// The GPUs, by ascending index.
+    #[cfg_attr(feature = "schema", schemars(length(max = 128)))]
+    pub gpus: Vec<Gpu>,
+    /// Pairs joined by NVLink, each once, by ascending `(a, b)`.
+    #[serde(default)]
+    #[cfg_attr(feature = "schema", schemars(length(max = 8128)))]
+    pub edges: Vec<Edge>,
+    /// The best way between each two GPUs, each pair once.
+    #[serde(default)]
+    #[cfg_attr(feature = "schema", schemars(length(max = 8128)))]
+    pub paths: Vec<Path>,
+    /// Maximal sets of two or more GPUs joined by edges.
+    #[serde(default)]
+    #[cfg_attr(feature = "schema", schemars(length(max = 64)))]
+    pub domains: Vec<Domain>,
+    /// Network devices that can do RDMA.
+    #[serde(default)]
+    #[cfg_attr(feature = "schema", schemars(length(max = 256)))]
+    pub nics: Vec<Nic>,
+}
+
+/// What a topology was read from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct Source {
+    /// The kind of source.
+    pub kind: SourceKind,
+    /// What it was read from: a path, a profile, a driver version.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub from: String,
+}
+
+/// The kinds of source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum SourceKind {
+    /// The driver's management library.
+    Nvml,
+    /// The kernel's PCI tree; NVLink is unknown.
+    Sysfs,
+    /// A recording or a capture.
+    File,
+    /// A simulated node.
+    Sim,
+}
+
+impl SourceKind {
+    /// The word used in JSON and in label values.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Nvml => "nvml",
+            Self::Sysfs => "sysfs",
+            Self::File => "file",
+            Self::Sim => "sim",
+        }
+    }
+}
+
+/// One GPU.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct Gpu {
+    /// Index as NVML and `nvidia-smi` number it (PCI bus order).
+    pub index: u32,
+    /// `GPU-…`; absent where the source does not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uuid: Option<String>,
+    /// PCI address as NVML prints it, `00000000:1A:00.0`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pci_bus_id: Option<String>,
+    /// Product name, `NVIDIA H100 80GB HBM3`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// NUMA node that the GPU is attached to (the lowest, where the source names a range).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub numa_node: Option<u32>,
+    /// MIG splits the GPU: no peer access, NVLink reported as down.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub mig_enabled: bool,
+    /// The GPU's NVLinks; absent where the source cannot see links
+    /// (`topo -m`, sysfs), empty where the GPU has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(length(max = 64)))]
+    pub links: Option<Vec<Link>>,
+}
+
+/// One physical NVLink of one GPU.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct Link {
+    /// Link number on its GPU.
+    pub index: u32,
+    /// The link carries traffic (or sleeps, ready to).
+    pub up: bool,
+    /// Line rate, bytes per second in one direction; absent while down.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes_per_second: Option<u64>,
+    /// The other end; absent where the source does not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub remote: Option<Remote>,
+}
+
+/// The far end of a link.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct Remote {
+    /// What is there.
+    pub kind: RemoteKind,
+    /// Its PCI address; absent for a switch that the node cannot see.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pci_bus_id: Option<String>,
+}
+
+/// What a link ends on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum RemoteKind {
+    /// Another GPU.
+    Gpu,
+    /// An NVSwitch.
+    Switch,
+    /// The driver does not say.
+    Unknown,
+}
+
+impl RemoteKind {
+    /// The word used in JSON and in label values.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Gpu => "gpu",
+            Self::Switch => "switch",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+/// Two GPUs that reach each other over NVLink.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct Edge {
+    /// GPU index, the lower of the two.
+    pub a: u32,
+    /// GPU index, the higher of the two.
+    pub b: u32,
+    /// How.
+    pub via: Via,
+    /// Links that carry traffic between them: those that join them directly,
+    /// or the smaller of their active switch links.
+    pub links: u32,
+    /// Usable bandwidth, bytes per second in one direction.
+    pub bytes_per_second: u64,
+}
+
+/// How an edge is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum Via {
+    /// Links from GPU to GPU.
+    Direct,
+    /// Through the node's NVSwitches.
+    Switch,
+    /// Through the NVLink fabric, to a GPU of another node.
+    Fabric,
+}
+
+impl Via {
+    /// The word used in JSON and in label values.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Direct => "direct",
+            Self::Switch => "switch",
+            Self::Fabric => "fabric",
+        }
+    }
+}
+
+/// The best way between two GPUs of a node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct Path {
+    /// GPU index, the lower of the two.
+    pub a: u32,
+    /// GPU index, the higher of the two.
+    pub b: u32,
+    /// What the path crosses.
+    pub class: PathClass,
+    /// Usable bandwidth, bytes per second in one direction.
+    pub bytes_per_second: u64,
+    /// The bandwidth is a constant that stands for what the source does not say.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub assumed: bool,
+}
+
+/// What a path crosses, nearest first; the words of `nvidia-smi topo -m`.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "UPPERCASE")]
+pub enum PathClass {
+    /// NVLink.
+    Nvlink,
+    /// At most one PCIe switch.
+    Pix,
+    /// Several PCIe switches, no host bridge.
+    Pxb,
+    /// A PCIe host bridge.
+    Phb,
+    /// The interconnect between host bridges of one NUMA node.
+    Node,
+    /// The interconnect between NUMA nodes.
+    Sys,
+}
+
+impl PathClass {
+    /// The word used in JSON, in label values and in `topo -m`.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Nvlink => "NVLINK",
+            Self::Pix => "PIX",
+            Self::Pxb => "PXB",
+            Self::Phb => "PHB",
+            Self::Node => "NODE",
+            Self::Sys => "SYS",
+        }
+    }
+}
+
+/// A maximal set of two or more GPUs joined by edges.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct Domain {
+    /// Unique in the cluster: `NODE.N` for a domain that ends at its node,
+    /// `CLUSTER-UUID.CLIQUE` (as the label `nvidia.com/gpu.clique`) for one
+    /// that spans nodes.
+    pub id: String,
+    /// Indices of the domain's GPUs on this node, ascending.
+    pub gpus: Vec<u32>,
+    /// The fabric that the domain is part of, when it spans nodes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fabric: Option<Fabric>,
+}
+
+/// A partition of a multi-node NVLink fabric. Two nodes share a domain when both fields are equal.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct Fabric {
+    /// Cluster UUID as NVML reports it; never all zero (that means: no fabric).
+    pub cluster_uuid: String,
+    /// Clique inside the cluster.
+    pub clique: u32,
+}
+
+/// A network device that can do RDMA.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct Nic {
+    /// Device name, `mlx5_0`.
+    pub name: String,
+    /// PCI address.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pci_bus_id: Option<String>,
+    /// NUMA node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub numa_node: Option<u32>,
+    /// Port rate, bytes per second in one direction.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes_per_second: Option<u64>,
+    /// Indices of the GPUs nearest to it, ascending; empty when none is nearer than any other.
+    #[serde(default)]
+    pub gpus: Vec<u32>,
+}
+
+/// The use of a node's GPUs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct NodeTopologyStatus {
+    /// Who holds which GPUs, by namespace, pod, container.
+    #[serde(default)]
+    #[cfg_attr(feature = "schema", schemars(length(max = 1024)))]
+    pub allocations: Vec<Allocation>,
+}
+
+/// GPUs that one container holds.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct Allocation {
+    /// Namespace of the pod.
+    pub namespace: String,
+    /// Name of the pod.
+    pub pod: String,
+    /// Name of the container.
+    pub container: String,
+    /// Indices of the GPUs, ascending.
+    pub gpus: Vec<u32>,
+}
+
+impl NodeTopology {
+    /// A document of this version for the node `name`.
+    #[must_use]
+    pub fn new(name: impl Into<String>, spec: NodeTopologySpec) -> Self {
+        Self {
+            api_version: API_VERSION.to_owned(),
+            kind: KIND.to_owned(),
+            metadata: Metadata { name: name.into() },
+            spec,
+            status: None,
+        }
+    }
+
+    /// GPUs that no allocation names.
+    #[must_use]
+    pub fn free_gpus(&self) -> Vec<u32> {
+        let taken = |gpu: u32| {
+            let allocations = self.status.iter().flat_map(|status| &status.allocations);
+            allocations.into_iter().any(|one| one.gpus.contains(&gpu))
+        };
+        self.spec.gpus.iter().map(|gpu| gpu.index).filter(|&gpu| !taken(gpu)).collect()
+    }
+}
+
+impl NodeTopologySpec {
+    /// How the GPUs are joined, as the label `interconnect` says it.
+    #[must_use]
+    pub fn interconnect(&self) -> Interconnect {
+        let via = |wanted: fn(Via) -> bool| self.edges.iter().any(|edge| wanted(edge.via));
+        if via(|via| matches!(via, Via::Switch | Via::Fabric)) {
+            Interconnect::Nvswitch
+        } else if via(|via| via == Via::Direct) {
+            Interconnect::Nvlink
+        } else {
+            Interconnect::Pcie
+        }
+    }
+
+    /// GPUs in the largest domain on this node; 1 where there is no NVLink.
+    #[must_use]
+    pub fn largest_domain(&self) -> usize {
+        self.domains.iter().map(|domain| domain.gpus.len()).max().unwrap_or(1)
+    }
+}
+
+/// How the GPUs of a node are joined.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Interconnect {
+    /// No NVLink.
+    Pcie,
+    /// NVLink from GPU to GPU.
+    Nvlink,
+    /// NVLink through switches.
+    Nvswitch,
+}
+
+impl Interconnect {
+    /// The word used in the label value.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Pcie => "pcie",
+            Self::Nvlink => "nvlink",
+            Self::Nvswitch => "nvswitch",
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! Regions of more than [`EXACT_GPUS`] GPUs: an NVLink fabric of several nodes.
+//!
+//! GPUs that are interchangeable are merged. Where that leaves few different
+//! choices each is tried; else sets are grown from each kind of GPU. A result
+//! is called exact only when its cost equals a bound that no placement beats.
+
+use std::collections::BTreeMap;
+
+use super::{EXACT_GPUS, Found, Instance, Rank, Request, order, shape, subsets};
+use crate::{Graph, GpuSet, Pattern, cost, graph::Weight};
+
+/// Different choices that are tried one by one.
+const CHOICES: usize = 2_000;
+
+/// The best set and order found in `region`.
+pub(super) fn search(graph: &Graph, request: &Request, region: GpuSet) -> Found {
+    let twins = twins(graph, request, region);
+    let (sets, complete) = match all_choices(&twins, request) {
+        Some(sets) => (sets, true),
+        None => (grown(graph, request, region, &twins), false),
+    };
+    let mut proven = complete;
+    let mut best: Option<(Rank, Found)> = None;
+    for set in sets {
+        let found = ordered(graph, request, set);
+        proven &= found.exact;
+        let rank = Rank::of(graph, request, &found.order);
+        if best.as_ref().is_none_or(|(least, _)| rank < *least) {
+            best = Some((rank, found));
+        }
+    }
+    let mut found = best.map_or(Found { order: Vec::new(), exact: true }, |(_, found)| found);
+    found.exact = proven || at_floor(graph, request, region, &found.order);
+    found
+}
+
+/// Sets of GPUs any two of which can change places; see [`Instance`].
+fn twins(graph: &Graph, request: &Request, region: GpuSet) -> Vec<Vec<usize>> {
+    let alike = |a: usize, b: usize| {
+        let both: GpuSet = [a, b].into_iter().collect();
+        let near = |gpu| graph.neighbours(gpu).intersection(request.free).difference(both);
+        let same = |c| c == a || c == b || graph.weight(a, c) == graph.weight(b, c);
+        graph.numa(a) == graph.numa(b)
+            && request.required.contains(a) == request.required.contains(b)
+            && near(a) == near(b)
+            && region.iter().all(same)
+    };
+    let mut twins: Vec<Vec<usize>> = Vec::new();
+    for gpu in region.iter() {
+        match twins.iter_mut().find(|set| alike(set[0], gpu)) {
+            Some(set) => set.push(gpu),
+            None => twins.push(vec![gpu]),
+        }
+    }
+    twins
+}
+
+/// Every set of the right size up to an exchange of twins, if they are few.
+fn all_choices(twins: &[Vec<usize>], request: &Request) -> Option<Vec<GpuSet>> {
+    let mut partial = vec![GpuSet::EMPTY];
+    for (at, set) in twins.iter().enumerate() {
+        let left: usize = twins[at + 1..].iter().map(Vec::len).sum();
+        let mut next = Vec::new();
+        for chosen in partial {
+            let must = if request.required.contains(set[0]) { set.len() } else { 0 };
+            for take in must..=set.len() {
+                let chosen = chosen.union(set[..take].iter().copied().collect());
+                if chosen.len() <= request.gpus && chosen.len() + left >= request.gpus {
+                    next.push(chosen);
+                }
+            }
+            if next.len() > CHOICES {
+                return None;
+            }
+        }
+        partial = next;
+    }
+    Some(partial)
+}
+
+/// Sets grown from one GPU of each kind, always by the GPU that is nearest to those chosen.
+fn grown(
+    graph: &Graph,
+    request: &Request,
+    region: GpuSet,
+    twins: &[Vec<usize>],
+) -> Vec<GpuSet> {
+    let seeds = twins.iter().map(|set| set[0]);
+    let grow = |seed: usize| {
+        let mut chosen = request.required;
+        if chosen.len() < request.gpus {
+            chosen.insert(seed);
+        }
+        while chosen.len() < request.gpus {
+            let far = |gpu: &usize| -> (Weight, bool, usize) {
+                let sum = chosen.iter().map(|other| graph.weight(*gpu, other)).sum();
+                let new_numa = chosen.iter().all(|other| graph.numa(other) != graph.numa(*gpu));
+                (sum, new_numa, *gpu)
+            };
+            match region.difference(chosen).iter().min_by_key(far) {
+                Some(gpu) => chosen.insert(gpu),
+                None => break,
+            }
+        }
+        chosen
+    };
+    let sets: BTreeMap<u128, GpuSet> = seeds.map(grow).map(|set| (set.0, set)).collect();
+    sets.into_values().collect()
+}
+
+/// The best order of `set` that can be found: exactly for few GPUs and for patterns without a tour.
+fn ordered(graph: &Graph, request: &Request, set: GpuSet) -> Found {
+    let kind = match request.pattern {
+        Pattern::AllReduce => order::Kind::Ring,
+        _ => order::Kind::Chain,
+    };
+    if set.len() > EXACT_GPUS {
+        return match request.pattern {
+            Pattern::AllToAll | Pattern::None => {
+                Found { order: set.iter().collect(), exact: true }
+            }
+            Pattern::ParameterServer => Found { order: star(graph, set), exact: true },
+            _ => Found { order: near_neighbours(graph, set, kind), exact: false },
+        };
+    }
+    let request = Request { gpus: set.len(), required: set, ..*request };
+    let instance = Instance::new(graph, &request, set);
+    match request.pattern {
+        Pattern::AllToAll => subsets::of_sums(&instance, subsets::Sums::AllToAll),
+        Pattern::ParameterServer => subsets::of_sums(&instance, subsets::Sums::Star),
+        Pattern::None => subsets::of_sums(&instance, subsets::Sums::Nothing),
+        Pattern::Shape(_) => shape::search(&instance, request.pattern),
+        _ => subsets::of_tours(&instance, kind),
+    }
+}
+
+fn star(graph: &Graph, set: GpuSet) -> Vec<usize> {
+    let row = |gpu: &usize| -> Weight { set.iter().map(|other| graph.weight(*gpu, other)).sum() };
+    let centre = set.iter().min_by_key(row);
+    centre.into_iter().chain(set.iter().filter(|&gpu| Some(gpu) != centre)).collect()
+}
+
+/// From the lowest GPU to the nearest one left, then pieces turned round while that helps (2-opt).
+fn near_neighbours(graph: &Graph, set: GpuSet, kind: order::Kind) -> Vec<usize> {
+    let mut order: Vec<usize> = set.iter().take(1).collect();
+    let mut rest = set.difference(order.iter().copied().collect());
+    while let Some(next) =
+        rest.iter().min_by_key(|&gpu| order.last().map(|&here| graph.weight(here, gpu)))
+    {
+        order.push(next);
+        rest = rest.difference([next].into_iter().collect());
+    }
+    let n = order.len();
+    let weight = |order: &[usize], at: usize| match order.get(at + 1) {
+        Some(&next) => graph.weight(order[at], next),
+        None if kind == order::Kind::Ring => graph.weight(order[at], order[0]),
+        None => 0,
+    };
+    let mut improved = true;
+    while improved {
+        improved = false;
+        for from in 1..n {
+            for to in from + 1..n {
+                let before = (weight(&order, from - 1), weight(&order, to));
+                order[from..=to].reverse();
+                let after = (weight(&order, from - 1), weight(&order, to));
+                if after.0 + after.1 < before.0 + before.1 {
+                    improved = true;
+                } else {
+                    order[from..=to].reverse();
+                }
+            }
+        }
+    }
+    order
+}
+
+/// Whether every byte takes a path as fast as the region's fastest, which nothing can beat.
+fn at_floor(graph: &Graph, request: &Request, region: GpuSet, order: &[usize]) -> bool {
+    let pairs = region.iter().flat_map(|a| region.iter().filter(move |&b| a < b).map(move |b| (a, b)));
+    let fastest = pairs.map(|(a, b)| graph.bytes_per_second(a, b)).max();
+    match cost::evaluate(graph, order, request.pattern).bottleneck_bytes_per_second {
+        Some(bottleneck) => Some(bottleneck) == fastest,
+        None => true,
+    }
+}

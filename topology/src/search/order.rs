@@ -1,0 +1,145 @@
+//! The best rank order of a set of GPUs for a ring or a chain.
+
+use super::{
+    bound::{self, Score},
+    instance::{Mask, Weights, members},
+    tours,
+};
+use crate::graph::Weight;
+
+/// A tour: each GPU sends to the next one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// The last sends to the first.
+    Ring,
+    /// The last sends nothing.
+    Chain,
+}
+
+impl Kind {
+    /// Edges of a tour over `gpus` GPUs. A ring of two has two: each sends to the other.
+    pub(super) fn edges(self, gpus: u32) -> u32 {
+        match self {
+            _ if gpus < 2 => 0,
+            Self::Ring => gpus,
+            Self::Chain => gpus - 1,
+        }
+    }
+}
+
+/// Of a set of GPUs, the best order and what it costs.
+pub(super) struct Tour {
+    pub(super) order: Vec<usize>,
+    pub(super) score: Score,
+}
+
+/// Steps after which a walk that aims at the bound gives up; a regular board needs `k` of them.
+const STEPS: u32 = 2_000;
+
+/// The best tour over `set`: least heaviest edge, then least sum, then lowest order.
+pub(super) fn best(
+    kind: Kind,
+    weights: &Weights,
+    edges: &[(Weight, u8, u8)],
+    set: Mask,
+) -> Tour {
+    let order: Vec<usize> = members(set).collect();
+    match order[..] {
+        [] | [_] => return Tour { order, score: Score::ZERO },
+        [a, b] => {
+            let weight = weights[a][b];
+            let sum = weight * Weight::from(kind.edges(2));
+            return Tour { order, score: Score { heaviest: weight, sum } };
+        }
+        _ => {}
+    }
+    match at_bound(kind, weights, edges, set) {
+        Some(tour) => tour,
+        None => tours::best(kind, weights, edges, set),
+    }
+}
+
+/// The lowest order among the tours that reach the bound, if there is one and it is soon found.
+fn at_bound(
+    kind: Kind,
+    weights: &Weights,
+    edges: &[(Weight, u8, u8)],
+    set: Mask,
+) -> Option<Tour> {
+    let mut allowance = Vec::with_capacity(8);
+    let score = bound::levels(kind, edges, set, |weight, heavier| allowance.push((weight, heavier)));
+    let mut walk = Walk { kind, weights, score, allowance, order: Vec::with_capacity(16), steps: STEPS };
+    for first in members(set) {
+        walk.order.push(first);
+        match walk.on(set & !(1 << first)) {
+            Step::Arrived => return Some(Tour { order: walk.order, score }),
+            Step::GivenUp => return None,
+            // A ring passes through every GPU: no other start can do better.
+            Step::DeadEnd if kind == Kind::Ring => return None,
+            Step::DeadEnd => walk.order.pop(),
+        };
+    }
+    None
+}
+
+/// A walk through the GPUs in lexicographic order that has so many heavy edges
+/// left to use, and not one more.
+struct Walk<'a> {
+    kind: Kind,
+    weights: &'a Weights,
+    score: Score,
+    /// Edges heavier than the weight that may still be used.
+    allowance: Vec<(Weight, u32)>,
+    order: Vec<usize>,
+    steps: u32,
+}
+
+enum Step {
+    Arrived,
+    DeadEnd,
+    GivenUp,
+}
+
+impl Walk<'_> {
+    fn on(&mut self, rest: Mask) -> Step {
+        let (Some(&first), Some(&here)) = (self.order.first(), self.order.last()) else {
+            return Step::DeadEnd;
+        };
+        if rest == 0 {
+            let closes = self.kind == Kind::Chain || self.fits(self.weights[here][first]);
+            return if closes { Step::Arrived } else { Step::DeadEnd };
+        }
+        for next in members(rest) {
+            if self.steps == 0 {
+                return Step::GivenUp;
+            }
+            self.steps -= 1;
+            let weight = self.weights[here][next];
+            if !self.fits(weight) {
+                continue;
+            }
+            self.charge(weight, false);
+            self.order.push(next);
+            match self.on(rest & !(1 << next)) {
+                Step::DeadEnd => {}
+                end => return end,
+            }
+            self.order.pop();
+            self.charge(weight, true);
+        }
+        Step::DeadEnd
+    }
+
+    fn fits(&self, weight: Weight) -> bool {
+        let spare = |&(light, left): &(Weight, u32)| weight <= light || left > 0;
+        weight <= self.score.heaviest && self.allowance.iter().all(spare)
+    }
+
+    fn charge(&mut self, weight: Weight, back: bool) {
+        for (light, left) in &mut self.allowance {
+            if weight > *light {
+                *left = if back { *left + 1 } else { *left - 1 };
+            }
+        }
+    }
+}

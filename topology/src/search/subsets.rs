@@ -1,0 +1,285 @@
+//! The choice of the GPUs: every k-subset, up to an exchange of twins.
+
+use std::cmp::Ordering;
+
+use super::{
+    Found, Remainder,
+    bound::{self, Score},
+    instance::{Instance, Mask, comes_first, members},
+    order::{self, Kind},
+    tours,
+};
+use crate::graph::Weight;
+
+/// Patterns whose cost depends on sums of weights, not on a tour.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sums {
+    /// Each GPU sends to each: any order will do.
+    AllToAll,
+    /// The centre sends to each: it comes first.
+    Star,
+    /// Nobody sends.
+    Nothing,
+}
+
+/// The best set so far. What rules 3 and 4 compare is computed when a tie asks for it.
+pub(super) struct Best<'a> {
+    instance: &'a Instance<'a>,
+    pub(super) score: Score,
+    pub(super) set: Mask,
+    numa_nodes: u32,
+    remainder: Option<Remainder>,
+}
+
+impl<'a> Best<'a> {
+    pub(super) fn new(instance: &'a Instance<'a>, score: Score, set: Mask) -> Self {
+        let numa_nodes = instance.numa_nodes(set);
+        Self { instance, score, set, numa_nodes, remainder: None }
+    }
+
+    /// Whether `set`, were it of this score, would be better by rules 3 to 5.
+    pub(super) fn loses_tie_to(&mut self, set: Mask) -> bool {
+        match self.instance.numa_nodes(set).cmp(&self.numa_nodes) {
+            Ordering::Less => return true,
+            Ordering::Greater => return false,
+            Ordering::Equal => {}
+        }
+        let (instance, own) = (self.instance, self.set);
+        let own = self.remainder.get_or_insert_with(|| instance.remainder(own));
+        match instance.remainder(set).cmp(own) {
+            Ordering::Greater => true,
+            Ordering::Less => false,
+            Ordering::Equal => comes_first(set, self.set),
+        }
+    }
+
+    /// Takes `set` if it is better.
+    fn offer(&mut self, score: Score, set: Mask) {
+        let better = match score.cmp(&self.score) {
+            Ordering::Less => true,
+            Ordering::Greater => false,
+            Ordering::Equal => self.loses_tie_to(set),
+        };
+        if better {
+            *self = Self::new(self.instance, score, set);
+        }
+    }
+}
+
+/// The best set for a pattern of sums.
+pub(super) fn of_sums(instance: &Instance<'_>, sums: Sums) -> Found {
+    let mut best: Option<Best<'_>> = None;
+    instance.subsets(|set| {
+        let (score, _) = score_of_sums(instance, sums, set);
+        match &mut best {
+            Some(best) => best.offer(score, set),
+            None => best = Some(Best::new(instance, score, set)),
+        }
+    });
+    let set = best.map_or(0, |best| best.set);
+    let (_, first) = score_of_sums(instance, sums, set);
+    let mut order: Vec<usize> = first.into_iter().collect();
+    order.extend(members(set).filter(|&gpu| Some(gpu) != first));
+    Found { order: instance.positions(&order), exact: true }
+}
+
+/// The score of a set, and the GPU that has to come first.
+fn score_of_sums(instance: &Instance<'_>, sums: Sums, set: Mask) -> (Score, Option<usize>) {
+    let row = |gpu: usize| -> Weight {
+        // The weight of a GPU to itself is 0.
+        members(set).map(|other| instance.weights[gpu][other]).sum()
+    };
+    match sums {
+        Sums::Nothing => (Score::ZERO, None),
+        Sums::AllToAll => {
+            let add = |score: Score, row: Weight| Score {
+                heaviest: score.heaviest.max(row),
+                sum: score.sum + row,
+            };
+            (members(set).map(row).fold(Score::ZERO, add), None)
+        }
+        Sums::Star => match members(set).map(|gpu| (row(gpu), gpu)).min() {
+            Some((sum, centre)) => (Score { heaviest: sum, sum }, Some(centre)),
+            None => (Score::ZERO, None),
+        },
+    }
+}
+
+/// The best set for a ring or a chain.
+///
+/// Sets are tried by ascending bound, until the bound of the next is worse
+/// than the best tour found. Where bounds are poor that would be many tours:
+/// then one pass of dynamic programming over all sets at once takes over.
+pub(super) fn of_tours(instance: &Instance<'_>, kind: Kind) -> Found {
+    let edges = bound::sorted_edges(instance);
+    let mut candidates = Vec::with_capacity(64);
+    instance.subsets(|set| candidates.push((bound::bound(kind, &edges, set), set)));
+    let by_rank = |&(score, set): &(Score, Mask)| {
+        // The reversed complement puts lower GPUs first.
+        (score, instance.numa_nodes(set), !set.reverse_bits())
+    };
+    candidates.sort_by_cached_key(by_rank);
+    let mut patience = effort(instance.len());
+    let mut best: Option<(Best<'_>, Vec<usize>)> = None;
+    for (at, &(bound, set)) in candidates.iter().enumerate() {
+        if let Some((best, _)) = &mut best {
+            match bound.cmp(&best.score) {
+                Ordering::Greater => break,
+                Ordering::Equal if !best.loses_tie_to(set) => continue,
+                _ => {}
+            }
+        }
+        let tour = order::best(kind, &instance.weights, &edges, set);
+        let reached = tour.score == bound;
+        match &mut best {
+            Some((best, order)) => {
+                best.offer(tour.score, set);
+                if best.set == set {
+                    *order = tour.order;
+                }
+            }
+            None => best = Some((Best::new(instance, tour.score, set), tour.order)),
+        }
+        if !reached {
+            let Some(left) = u64::checked_sub(patience, effort(instance.k)) else {
+                return of_all_tours(instance, kind, &edges, &candidates[at..], best);
+            };
+            patience = left;
+        }
+    }
+    let order = best.map_or_else(Vec::new, |(_, order)| order);
+    Found { order: instance.positions(&order), exact: true }
+}
+
+/// Steps of a pass of dynamic programming over the subsets of `n` GPUs.
+fn effort(n: usize) -> u64 {
+    let n64 = n as u64;
+    (n64 * n64) << n
+}
+
+/// The same by one pass over all sets: the exact score of each candidate.
+fn of_all_tours(
+    instance: &Instance<'_>,
+    kind: Kind,
+    edges: &[(Weight, u8, u8)],
+    candidates: &[(Score, Mask)],
+    best: Option<(Best<'_>, Vec<usize>)>,
+) -> Found {
+    let all = AllTours { instance, kind };
+    let everything: Mask = (1 << instance.len()) - 1;
+    let least = candidates.first().map_or(0, |(bound, _)| bound.heaviest);
+    let known = best.as_ref().map_or(Weight::MAX, |(best, _)| best.score.heaviest);
+    let mut limits = tours::weights_between(&instance.weights, everything, least);
+    limits.retain(|&limit| limit <= known);
+    let sets: Vec<Mask> = candidates.iter().map(|&(_, set)| set).collect();
+    let heaviest = tours::lightest(limits, |limit| {
+        limit >= known || all.reaches(limit, &sets)
+    });
+    let sums = all.sums(heaviest);
+    let mut best = best.map(|(best, _)| best);
+    for set in sets {
+        let Some(sum) = all.sum(&sums, set) else { continue };
+        let score = Score { heaviest, sum };
+        match &mut best {
+            Some(best) => best.offer(score, set),
+            None => best = Some(Best::new(instance, score, set)),
+        }
+    }
+    let set = best.map_or(0, |best| best.set);
+    let tour = order::best(kind, &instance.weights, edges, set);
+    Found { order: instance.positions(&tour.order), exact: true }
+}
+
+/// Dynamic programming over all sets of at most `k` GPUs. A ring starts at its lowest GPU.
+struct AllTours<'a> {
+    instance: &'a Instance<'a>,
+    kind: Kind,
+}
+
+/// No tour.
+const NONE: Weight = Weight::MAX / 4;
+
+impl AllTours<'_> {
+    /// GPUs that a walk over `visited` may visit next.
+    fn onward(&self, visited: Mask) -> Mask {
+        let all: Mask = (1 << self.instance.len()) - 1;
+        let above_start = match self.kind {
+            Kind::Ring => !(visited & visited.wrapping_neg()).wrapping_mul(2).wrapping_sub(1),
+            Kind::Chain => all,
+        };
+        all & above_start & !visited
+    }
+
+    fn walks(&self) -> impl Iterator<Item = Mask> {
+        let k = self.instance.k;
+        (1..1 << self.instance.len()).filter(move |set: &Mask| (set.count_ones() as usize) < k)
+    }
+
+    /// Whether a tour over one of `sets` has no edge heavier than `limit`.
+    fn reaches(&self, limit: Weight, sets: &[Mask]) -> bool {
+        let n = self.instance.len();
+        let weights = &self.instance.weights;
+        let near = |a: usize| {
+            let close = (0..n).filter(|&b| a != b && weights[a][b] <= limit);
+            close.fold(0, |mask: Mask, b| mask | 1 << b)
+        };
+        let near: Vec<Mask> = (0..n).map(near).collect();
+        let mut ends: Vec<u16> = vec![0; 1 << n];
+        (0..n).for_each(|gpu| ends[1 << gpu] = 1 << gpu);
+        for visited in self.walks() {
+            let at = Mask::from(ends[visited as usize]);
+            if at == 0 {
+                continue;
+            }
+            for next in members(self.onward(visited)) {
+                let arrives = u16::from(near[next] & at != 0);
+                ends[(visited | 1 << next) as usize] |= arrives << next;
+            }
+        }
+        sets.iter().any(|&set| {
+            let last = Mask::from(ends[set as usize]);
+            let start = set.trailing_zeros() as usize;
+            last != 0 && (self.kind == Kind::Chain || last & near[start] != 0)
+        })
+    }
+
+    /// The least sums of walks without an edge heavier than `limit`, by set and last GPU.
+    fn sums(&self, limit: Weight) -> Vec<Weight> {
+        let n = self.instance.len();
+        let mut step = self.instance.weights;
+        for weight in step.iter_mut().flatten().filter(|weight| **weight > limit) {
+            *weight = NONE;
+        }
+        let mut sums = vec![NONE; n << n];
+        (0..n).for_each(|gpu| sums[(1 << gpu) * n + gpu] = 0);
+        for visited in self.walks() {
+            for next in members(self.onward(visited)) {
+                let row = &sums[visited as usize * n..][..n];
+                let through = members(visited).map(|here| row[here] + step[here][next]);
+                let least = through.min().unwrap_or(NONE).min(NONE);
+                sums[(visited | 1 << next) as usize * n + next] = least;
+            }
+        }
+        if self.kind == Kind::Ring {
+            self.close(&mut sums, &step);
+        }
+        sums
+    }
+
+    fn close(&self, sums: &mut [Weight], step: &super::instance::Weights) {
+        let n = self.instance.len();
+        for set in 1usize..1 << n {
+            let start = set.trailing_zeros() as usize;
+            for (last, sum) in sums[set * n..][..n].iter_mut().enumerate() {
+                *sum = sum.saturating_add(step[last][start]).min(NONE);
+            }
+        }
+    }
+
+    /// The least sum of a tour over `set`, if there is one.
+    fn sum(&self, sums: &[Weight], set: Mask) -> Option<Weight> {
+        let n = self.instance.len();
+        let row = &sums[set as usize * n..][..n];
+        members(set).map(|last| row[last]).min().filter(|&sum| sum < NONE)
+    }
+}

@@ -1,0 +1,165 @@
+//! Exact tours by dynamic programming over sets (Bellman 1962, Held and Karp
+//! 1962), in two passes: the least heaviest edge, then the least sum among
+//! tours without a heavier one. One pass over both at once would be wrong: a
+//! part with the lighter heaviest edge is no use if the rest has a heavier one.
+
+use super::{
+    bound::{self, Score},
+    instance::{Mask, Weights, members},
+    order::{Kind, Tour},
+};
+use crate::graph::Weight;
+
+/// More than any sum of weights.
+const FAR: Weight = Weight::MAX / 4;
+
+/// The GPUs of one set, numbered from 0 without gaps.
+struct Compact {
+    kind: Kind,
+    gpus: Vec<usize>,
+    weights: Weights,
+}
+
+/// The best tour over `set`, which has at least two GPUs.
+pub(super) fn best(kind: Kind, weights: &Weights, edges: &[(Weight, u8, u8)], set: Mask) -> Tour {
+    let gpus: Vec<usize> = members(set).collect();
+    let mut compact = Compact { kind, weights: [[0; _]; _], gpus };
+    for (a, &at) in compact.gpus.iter().enumerate() {
+        for (b, &to) in compact.gpus.iter().enumerate() {
+            compact.weights[a][b] = weights[at][to];
+        }
+    }
+    let least = bound::bound(kind, edges, set).heaviest;
+    let heaviest = lightest(weights_between(weights, set, least), |limit| compact.has_tour(limit));
+    let (sum, order) = compact.least_sum(heaviest);
+    let order = order.into_iter().map(|gpu| compact.gpus[gpu]).collect();
+    Tour { order, score: Score { heaviest, sum } }
+}
+
+/// The different weights inside `set` that are at least `least`, ascending.
+pub(super) fn weights_between(weights: &Weights, set: Mask, least: Weight) -> Vec<Weight> {
+    let of = |a: usize| members(set).filter(move |&b| a < b).map(move |b| weights[a][b]);
+    let mut all: Vec<_> = members(set).flat_map(of).filter(|&weight| weight >= least).collect();
+    all.sort_unstable();
+    all.dedup();
+    all
+}
+
+/// The first of `limits`, ascending, that is `enough`. The last one always is.
+///
+/// Steps from the start double, since the bound is mostly right or nearly so.
+pub(super) fn lightest(limits: Vec<Weight>, enough: impl Fn(Weight) -> bool) -> Weight {
+    let Some(last) = limits.len().checked_sub(1) else { return 0 };
+    let (mut low, mut high, mut step) = (0, 0, 1);
+    while high < last && !enough(limits[high]) {
+        low = high + 1;
+        high = (high + step).min(last);
+        step *= 2;
+    }
+    while low < high {
+        let middle = low.midpoint(high);
+        if enough(limits[middle]) {
+            high = middle;
+        } else {
+            low = middle + 1;
+        }
+    }
+    limits[high]
+}
+
+impl Compact {
+    /// GPUs other than the fixed start: a ring starts at GPU 0, a chain anywhere.
+    fn others(&self) -> Mask {
+        let all = (1 << self.gpus.len()) - 1;
+        match self.kind {
+            Kind::Ring => all & !1,
+            Kind::Chain => all,
+        }
+    }
+
+    /// GPUs within `limit` of each.
+    fn within(&self, limit: Weight) -> Vec<Mask> {
+        let n = self.gpus.len();
+        let near = |a: usize| {
+            let close = (0..n).filter(|&b| a != b && self.weights[a][b] <= limit);
+            close.fold(0, |mask: Mask, b| mask | 1 << b)
+        };
+        (0..n).map(near).collect()
+    }
+
+    /// Whether there is a tour without an edge heavier than `limit`.
+    fn has_tour(&self, limit: Weight) -> bool {
+        let near = self.within(limit);
+        let others = self.others();
+        let first = others.trailing_zeros();
+        let full = (others >> first) as usize;
+        // By set of GPUs visited (shifted by `first`): those at which such a walk can end.
+        let mut ends: Vec<u16> = vec![0; full + 1];
+        for gpu in members(others) {
+            let starts = self.kind == Kind::Chain || near[0] >> gpu & 1 == 1;
+            ends[1 << gpu >> first] = u16::from(starts) << gpu;
+        }
+        for visited in 1..=full {
+            let at = Mask::from(ends[visited]);
+            if at == 0 {
+                continue;
+            }
+            for next in members(others & !((visited as Mask) << first)) {
+                let arrives = u16::from(near[next] & at != 0);
+                ends[visited | 1 << next >> first] |= arrives << next;
+            }
+        }
+        let last = Mask::from(ends[full]);
+        last != 0 && (self.kind == Kind::Chain || last & near[0] != 0)
+    }
+
+    /// The least sum of a tour without an edge heavier than `limit`, and the lowest such order.
+    fn least_sum(&self, limit: Weight) -> (Weight, Vec<usize>) {
+        let n = self.gpus.len();
+        let others = self.others();
+        let first = others.trailing_zeros();
+        let full = (others >> first) as usize;
+        let step = |a: usize, b: usize| match self.weights[a][b] {
+            weight if weight <= limit => weight,
+            _ => FAR,
+        };
+        // left[rest][here]: the least sum from `here` through all of `rest` to the end.
+        let mut left: Vec<Weight> = vec![FAR; (full + 1) * n];
+        for here in members(others) {
+            left[here] = if self.kind == Kind::Ring { step(here, 0) } else { 0 };
+        }
+        for rest in 1..=full {
+            let rest_mask = (rest as Mask) << first;
+            for here in members(others & !rest_mask) {
+                let through = |next: usize| {
+                    step(here, next) + left[(rest & !(1 << next >> first)) * n + next]
+                };
+                left[rest * n + here] = members(rest_mask).map(through).min().unwrap_or(FAR).min(FAR);
+            }
+        }
+        self.lowest_order(others, |here, rest, next| {
+            let onward = left[((rest & !(1 << next)) >> first) as usize * n + next];
+            here.map_or(0, |here| step(here, next)) + onward
+        })
+    }
+
+    /// Follows the least sums, always to the lowest GPU that keeps them.
+    fn lowest_order(
+        &self,
+        others: Mask,
+        sum: impl Fn(Option<usize>, Mask, usize) -> Weight,
+    ) -> (Weight, Vec<usize>) {
+        let mut order = Vec::with_capacity(self.gpus.len());
+        order.extend((self.kind == Kind::Ring).then_some(0));
+        let mut least = None;
+        let mut rest = others;
+        while let Some((onward, next)) =
+            members(rest).map(|next| (sum(order.last().copied(), rest, next), next)).min()
+        {
+            least.get_or_insert(onward);
+            order.push(next);
+            rest &= !(1 << next);
+        }
+        (least.unwrap_or(0), order)
+    }
+}
