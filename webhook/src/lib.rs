@@ -1,10 +1,31 @@
-//! Admission of GPU pods into NVLink domains.
+//! Admission of GPU pods into NVLink domains: the program, and its parts for tests.
+//!
+//! The way of a request: [`review`] reads it, [`admit`] asks [`decide`] which
+//! class the pod is in and what that changes, with [`authorize`] in between for
+//! restricted classes; [`patch`] records the changes; [`review`] answers. All
+//! but the questions to the API server is pure. [`cluster`] keeps the [`view`]
+//! that decisions are made from; [`preview`] fills it from files.
+
 pub mod admit;
+pub mod args;
 pub mod authorize;
 pub mod class;
+pub mod cluster;
 pub mod crd;
 pub mod decide;
+pub mod metrics;
 pub mod patch;
 pub mod pod;
+pub mod preview;
 pub mod quantity;
+pub mod registration;
+pub mod review;
+mod run;
+pub mod serve;
+pub mod server;
+pub mod tls;
 pub mod view;
+mod yaml;
+
+pub use registration::{WebhookTarget, registration};
+pub use run::run;

@@ -1,1 +1,7 @@
-fn main(){}
+//! The `nvlink-webhook` program.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    nvlink_webhook::run()
+}

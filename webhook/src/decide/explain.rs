@@ -104,6 +104,10 @@ pub(super) fn summary(chosen: &Chosen) -> String {
 
 /// That the pod will wait, if no node can hold it, or none has room now.
 pub(super) fn room(chosen: &Chosen, view: &View) -> Option<String> {
+    if !view.has_nodes() {
+        // Nothing is known, which is not the same as nothing being there.
+        return None;
+    }
     let Chosen { class, gpus, .. } = chosen;
     let need = affinity::domain_size(chosen.scope, *gpus).unwrap_or(1);
     let room = view.room(class, need);

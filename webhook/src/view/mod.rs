@@ -139,6 +139,12 @@ impl View {
         self.defaults.keys().cloned().collect()
     }
 
+    /// Whether any node is known.
+    #[must_use]
+    pub fn has_nodes(&self) -> bool {
+        !self.nodes.is_empty()
+    }
+
     /// Names of the nodes.
     #[must_use]
     pub fn nodes(&self) -> Vec<String> {

@@ -1,0 +1,230 @@
+//! The command line.
+
+use std::{net::SocketAddr, path::PathBuf};
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::registration::WebhookTarget;
+
+/// Puts GPU pods into NVLink domains, at admission.
+///
+/// Every flag can also be given as an environment variable.
+#[derive(Debug, Parser)]
+#[command(name = "nvlink-webhook", version, max_term_width = 100)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The subcommands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Answer the API server's admission reviews.
+    ///
+    /// Needs a kubeconfig, or the service account of a pod, that may watch
+    /// domainclasses, nodetopologies, nodes and namespaces and create
+    /// subjectaccessreviews. Takes requests only once it has seen all of them.
+    #[command(after_help = "\
+Example:
+  nvlink-webhook serve --tls-cert /tls/tls.crt --tls-key /tls/tls.key")]
+    Serve(Box<ServeArgs>),
+    /// Show what admission would do to a pod, from files alone.
+    ///
+    /// Takes pods, and the templates of Jobs, CronJobs, Deployments,
+    /// StatefulSets, DaemonSets and ReplicaSets; other documents pass through.
+    /// What was decided, and why, goes to stderr. Exit status 1: a pod is
+    /// refused, or an input cannot be read.
+    #[command(after_help = "\
+Examples:
+  nvlink-webhook preview -f job.yaml --class classes.yaml --nodes nodes/ --output diff
+  nvlink-webhook preview -f job.yaml --class classes.yaml --allow-use high-throughput
+  helm template my-job | nvlink-webhook preview -f - --class classes.yaml")]
+    Preview(Box<PreviewArgs>),
+    /// Print the CRDs.
+    #[command(after_help = "Example:\n  nvlink-webhook crds | kubectl apply --server-side -f -")]
+    Crds,
+    /// Print the MutatingWebhookConfiguration.
+    ///
+    /// Pods that name a class fail closed when the webhook is down; other GPU
+    /// pods fail open; pods without GPUs and kube-system never reach it.
+    #[command(after_help = "\
+Examples:
+  nvlink-webhook registration --service nvlink-system/nvlink-webhook --ca-file ca.crt | kubectl apply -f -
+  nvlink-webhook registration --url https://127.0.0.1:8443 --ca-file ca.crt")]
+    Registration(RegistrationArgs),
+}
+
+/// Node labels that stand for wider scopes.
+#[derive(Clone, Debug, Args)]
+pub struct ScopeArgs {
+    /// Node label that names the rack: a gang of scope rack stays within one value of it.
+    #[arg(
+        long,
+        env = "NVLINK_WEBHOOK_RACK_LABEL",
+        value_name = "KEY",
+        default_value = "topology.kubernetes.io/rack"
+    )]
+    pub rack_label: String,
+    /// Node label that names the zone.
+    #[arg(
+        long,
+        env = "NVLINK_WEBHOOK_ZONE_LABEL",
+        value_name = "KEY",
+        default_value = "topology.kubernetes.io/zone"
+    )]
+    pub zone_label: String,
+}
+
+/// Flags of `serve`.
+#[derive(Debug, Args)]
+pub struct ServeArgs {
+    /// Address of the admission endpoint, over TLS.
+    #[arg(long, env = "NVLINK_WEBHOOK_LISTEN", value_name = "ADDR", default_value = "0.0.0.0:8443")]
+    pub listen: SocketAddr,
+    /// Address of /metrics, /livez and /readyz, plain.
+    #[arg(long, env = "NVLINK_WEBHOOK_ADMIN_LISTEN", value_name = "ADDR", default_value = "0.0.0.0:8080")]
+    pub admin_listen: SocketAddr,
+    /// Certificate chain, PEM. Read again when it changes.
+    #[arg(long, env = "NVLINK_WEBHOOK_TLS_CERT", value_name = "FILE")]
+    pub tls_cert: PathBuf,
+    /// Private key, PEM. Read again when it changes.
+    #[arg(long, env = "NVLINK_WEBHOOK_TLS_KEY", value_name = "FILE")]
+    pub tls_key: PathBuf,
+    /// Seconds between two looks at the certificate files.
+    #[arg(long, env = "NVLINK_WEBHOOK_TLS_POLL_SECONDS", value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub tls_poll_seconds: u64,
+    /// Seconds between SIGTERM and the end of listening, for the Service to take this replica out.
+    #[arg(long, env = "NVLINK_WEBHOOK_DRAIN_SECONDS", value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(0..=600))]
+    pub drain_seconds: u64,
+    /// Node labels that stand for wider scopes.
+    #[command(flatten)]
+    pub scopes: ScopeArgs,
+    /// What to log: a level, or a filter such as `nvlink_webhook=debug,kube=warn`.
+    #[arg(long, env = "NVLINK_WEBHOOK_LOG", value_name = "FILTER", default_value = "info")]
+    pub log: String,
+    /// How to log.
+    #[arg(long, env = "NVLINK_WEBHOOK_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text)]
+    pub log_format: LogFormat,
+}
+
+/// Forms of a log line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// For machines.
+    Json,
+}
+
+/// Flags of `preview`.
+#[derive(Debug, Args)]
+pub struct PreviewArgs {
+    /// The pods, YAML or JSON, several documents allowed; `-` is stdin.
+    #[arg(short, long = "filename", env = "NVLINK_WEBHOOK_FILENAME", value_name = "FILE", required = true)]
+    pub filename: PathBuf,
+    /// Files of DomainClasses.
+    #[arg(long = "class", env = "NVLINK_WEBHOOK_CLASS", value_name = "FILE", value_delimiter = ',')]
+    pub classes: Vec<PathBuf>,
+    /// Directory of NodeTopology (`nvlink-exporter record`) and Node files.
+    #[arg(long, env = "NVLINK_WEBHOOK_NODES", value_name = "DIR")]
+    pub nodes: Option<PathBuf>,
+    /// The class that the pods' namespaces give to pods that name none.
+    #[arg(long, env = "NVLINK_WEBHOOK_NAMESPACE_DEFAULT", value_name = "CLASS")]
+    pub namespace_default: Option<String>,
+    /// Namespace of documents that name none.
+    #[arg(short, long, env = "NVLINK_WEBHOOK_NAMESPACE", value_name = "NAME", default_value = "default")]
+    pub namespace: String,
+    /// The user who creates the pods.
+    #[arg(long = "as", env = "NVLINK_WEBHOOK_AS", value_name = "USER", default_value = "preview")]
+    pub user: String,
+    /// Restricted classes that the user may use; `*`: each. Others are denied.
+    #[arg(long, env = "NVLINK_WEBHOOK_ALLOW_USE", value_name = "CLASS", value_delimiter = ',')]
+    pub allow_use: Vec<String>,
+    /// What to print.
+    #[arg(short, long, env = "NVLINK_WEBHOOK_OUTPUT", value_enum, default_value_t = Output::Yaml)]
+    pub output: Output,
+    /// Node labels that stand for wider scopes.
+    #[command(flatten)]
+    pub scopes: ScopeArgs,
+}
+
+/// Forms of a preview.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Output {
+    /// The documents as they would be, YAML.
+    Yaml,
+    /// What changes, as a unified diff of the YAML.
+    Diff,
+    /// The JSON Patch of each document.
+    Patch,
+    /// The documents as they would be, JSON.
+    Json,
+}
+
+/// Flags of `registration`.
+#[derive(Debug, Args)]
+pub struct RegistrationArgs {
+    /// Address of a webhook outside the cluster: `https://HOST:PORT`.
+    #[arg(long, env = "NVLINK_WEBHOOK_URL", value_name = "URL", value_parser = url, conflicts_with = "service", required_unless_present = "service")]
+    pub url: Option<WebhookTarget>,
+    /// The webhook's Service: `NAMESPACE/NAME` or `NAMESPACE/NAME:PORT`.
+    #[arg(long, env = "NVLINK_WEBHOOK_SERVICE", value_name = "NS/NAME", value_parser = service)]
+    pub service: Option<WebhookTarget>,
+    /// The CA that signs the webhook's certificate, PEM.
+    #[arg(long, env = "NVLINK_WEBHOOK_CA_FILE", value_name = "FILE")]
+    pub ca_file: PathBuf,
+}
+
+fn url(text: &str) -> Result<WebhookTarget, String> {
+    match text.strip_prefix("https://") {
+        Some(rest) if !rest.is_empty() && !rest.contains(['?', '#', '@']) => {
+            Ok(WebhookTarget::Url(text.to_owned()))
+        }
+        _ => Err("use https://HOST:PORT, without user, query or fragment".to_owned()),
+    }
+}
+
+fn service(text: &str) -> Result<WebhookTarget, String> {
+    let expected = || "use NAMESPACE/NAME or NAMESPACE/NAME:PORT".to_owned();
+    let (namespace, rest) = text.split_once('/').ok_or_else(expected)?;
+    let (name, port) = match rest.split_once(':') {
+        Some((name, port)) => (name, port.parse().ok().filter(|port| *port > 0).ok_or_else(expected)?),
+        None => (rest, 443),
+    };
+    let word = |word: &str| {
+        !word.is_empty() && word.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
+    };
+    if !word(namespace) || !word(name) {
+        return Err(expected());
+    }
+    Ok(WebhookTarget::Service { namespace: namespace.to_owned(), name: name.to_owned(), port })
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        Cli::command().debug_assert();
+        for command in Cli::command().get_subcommands() {
+            for arg in command.get_arguments().filter(|arg| !["help", "version"].contains(&arg.get_id().as_str())) {
+                let env = arg.get_env().and_then(std::ffi::OsStr::to_str);
+                assert!(env.is_some_and(|env| env.starts_with("NVLINK_WEBHOOK_")), "{arg} has no variable");
+            }
+        }
+    }
+
+    #[test]
+    fn targets() {
+        assert!(url("http://h").is_err() && url("https://").is_err() && url("https://h:1").is_ok());
+        for bad in ["name", "/name", "ns/", "ns/name:0", "ns/name:x", "ns/na me"] {
+            assert!(service(bad).is_err(), "{bad}");
+        }
+        let target = WebhookTarget::Service { namespace: "ns".to_owned(), name: "n".to_owned(), port: 8443 };
+        assert_eq!(service("ns/n:8443"), Ok(target));
+    }
+}

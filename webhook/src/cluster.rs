@@ -1,0 +1,276 @@
+//! Watches that keep the [`View`] like the cluster.
+
+use std::{collections::HashSet, fmt::Debug, pin::pin};
+
+use futures::{Stream, StreamExt};
+use k8s_openapi::api::core::v1::{Namespace, Node};
+use kube::{
+    Api, Client, Resource, ResourceExt,
+    api::DynamicObject,
+    core::{DeserializeGuard, PartialObjectMeta},
+    runtime::{WatchStreamExt, watcher},
+};
+use nvlink_topology::{NodeTopology, NodeTopologyStatus, labels};
+use serde::de::DeserializeOwned;
+use tokio::sync::watch;
+
+use crate::{
+    class::Class,
+    crd::{DomainClass, node_topology},
+    view::{SharedView, View},
+};
+
+/// A kind of object of which the view holds something.
+trait Mirrored {
+    type Object: Resource + Clone + Debug + DeserializeOwned + Send + 'static;
+    const KIND: &'static str;
+
+    fn set(view: &mut View, name: &str, object: Self::Object);
+    fn remove(view: &mut View, name: &str);
+    /// Names of all objects that may be in the view.
+    fn names(view: &View) -> Vec<String>;
+}
+
+struct Classes;
+struct Nodes;
+struct Namespaces;
+struct Topologies;
+
+impl Mirrored for Classes {
+    type Object = DeserializeGuard<DomainClass>;
+    const KIND: &'static str = "DomainClass";
+
+    fn set(view: &mut View, name: &str, object: Self::Object) {
+        let class = match object.0 {
+            Ok(class) => Class::new(name, &class.spec).map_err(|error| error.to_string()),
+            Err(error) => Err(format!("it cannot be read: {error}")),
+        };
+        if let Err(reason) = &class {
+            tracing::warn!(class = name, reason, "class cannot be used");
+        }
+        view.set_class(name, class);
+    }
+
+    fn remove(view: &mut View, name: &str) {
+        view.remove_class(name);
+    }
+
+    fn names(view: &View) -> Vec<String> {
+        view.class_names().map(str::to_owned).collect()
+    }
+}
+
+impl Mirrored for Nodes {
+    type Object = PartialObjectMeta<Node>;
+    const KIND: &'static str = "Node";
+
+    fn set(view: &mut View, name: &str, mut object: Self::Object) {
+        view.set_node(name, object.metadata.labels.take().unwrap_or_default());
+    }
+
+    fn remove(view: &mut View, name: &str) {
+        view.remove_node(name);
+    }
+
+    fn names(view: &View) -> Vec<String> {
+        view.nodes()
+    }
+}
+
+impl Mirrored for Namespaces {
+    type Object = PartialObjectMeta<Namespace>;
+    const KIND: &'static str = "Namespace";
+
+    fn set(view: &mut View, name: &str, object: Self::Object) {
+        let class = object.annotations().get(labels::DEFAULT_CLASS);
+        view.set_default_class(name, class.map(String::as_str));
+    }
+
+    fn remove(view: &mut View, name: &str) {
+        view.set_default_class(name, None);
+    }
+
+    fn names(view: &View) -> Vec<String> {
+        view.namespaces()
+    }
+}
+
+impl Mirrored for Topologies {
+    type Object = DynamicObject;
+    const KIND: &'static str = "NodeTopology";
+
+    fn set(view: &mut View, name: &str, object: Self::Object) {
+        let free = match topology(name, object) {
+            Ok(topology) => free(&topology),
+            Err(error) => {
+                tracing::warn!(node = name, %error, "NodeTopology cannot be read; going by the node's labels");
+                None
+            }
+        };
+        view.set_free(name, free);
+    }
+
+    fn remove(view: &mut View, name: &str) {
+        view.set_free(name, None);
+    }
+
+    fn names(view: &View) -> Vec<String> {
+        view.nodes()
+    }
+}
+
+fn topology(name: &str, mut object: DynamicObject) -> Result<NodeTopology, serde_json::Error> {
+    let mut topology = NodeTopology::new(name, serde_json::from_value(object.data["spec"].take())?);
+    topology.status =
+        serde_json::from_value::<Option<NodeTopologyStatus>>(object.data["status"].take())?;
+    Ok(topology)
+}
+
+/// The most free GPUs in one domain; `None` where nobody says who uses them.
+#[must_use]
+pub fn free(node: &NodeTopology) -> Option<u32> {
+    node.status.as_ref()?;
+    let free: HashSet<u32> = node.free_gpus().into_iter().collect();
+    let domains = node.spec.domains.iter();
+    let in_domain = domains.map(|domain| domain.gpus.iter().filter(|gpu| free.contains(gpu)).count());
+    // A GPU outside every domain is a set of one.
+    let most = in_domain.max().unwrap_or(0).max(usize::from(!free.is_empty()));
+    u32::try_from(most).ok()
+}
+
+/// A watch that ended. It never should: the process has to end with it.
+#[derive(Debug, thiserror::Error)]
+#[error("the watch of {0} ended")]
+pub struct Ended(&'static str);
+
+/// The watches, and whether each has seen everything once.
+pub struct Watches {
+    synced: Vec<(&'static str, watch::Receiver<bool>)>,
+    tasks: tokio::task::JoinSet<Ended>,
+}
+
+impl Watches {
+    /// Starts to watch.
+    #[must_use]
+    pub fn start(client: &Client, view: &SharedView) -> Self {
+        let mut watches = Self { synced: Vec::new(), tasks: tokio::task::JoinSet::new() };
+        watches.add::<Classes>(Api::all(client.clone()), view);
+        watches.add::<Nodes>(Api::all(client.clone()), view);
+        watches.add::<Namespaces>(Api::all(client.clone()), view);
+        let topologies = Api::all_with(client.clone(), &node_topology::resource());
+        watches.add::<Topologies>(topologies, view);
+        watches
+    }
+
+    fn add<M: Mirrored + 'static>(&mut self, api: Api<M::Object>, view: &SharedView)
+    where
+        <M::Object as Resource>::DynamicType: Clone + Debug + Send + Sync + 'static,
+    {
+        let (sender, receiver) = watch::channel(false);
+        self.synced.push((M::KIND, receiver));
+        let view = view.clone();
+        self.tasks.spawn(async move {
+            let events = watcher(api, watcher::Config::default().any_semantic()).default_backoff();
+            mirror::<M>(events, &view, &sender).await;
+            Ended(M::KIND)
+        });
+    }
+
+    /// Waits until every kind was seen once.
+    pub fn synced(&self) -> impl Future<Output = ()> + use<> {
+        let synced = self.synced.clone();
+        async move {
+            for (kind, mut receiver) in synced {
+                // An error means that the watch ended, which `ended` reports.
+                if receiver.wait_for(|synced| *synced).await.is_ok() {
+                    tracing::info!(kind, "cache synced");
+                }
+            }
+        }
+    }
+
+    /// Waits until a watch ends.
+    pub async fn ended(&mut self) -> anyhow::Error {
+        match self.tasks.join_next().await {
+            Some(Ok(ended)) => ended.into(),
+            Some(Err(error)) => anyhow::Error::new(error).context("a watch failed"),
+            None => anyhow::anyhow!("there is no watch"),
+        }
+    }
+}
+
+async fn mirror<M: Mirrored>(
+    events: impl Stream<Item = Result<watcher::Event<M::Object>, watcher::Error>>,
+    view: &SharedView,
+    synced: &watch::Sender<bool>,
+) {
+    let mut events = pin!(events);
+    // Names seen since the last (re)start of the watch.
+    let mut seen = HashSet::new();
+    while let Some(event) = events.next().await {
+        match event {
+            Ok(watcher::Event::Init) => seen.clear(),
+            Ok(watcher::Event::InitApply(object)) => {
+                let name = object.name_any();
+                M::set(&mut view.write(), &name, object);
+                seen.insert(name);
+            }
+            Ok(watcher::Event::InitDone) => {
+                let mut view = view.write();
+                let gone = M::names(&view).into_iter().filter(|name| !seen.contains(name));
+                gone.for_each(|name| M::remove(&mut view, &name));
+                seen = HashSet::new();
+                synced.send_replace(true);
+            }
+            Ok(watcher::Event::Apply(object)) => {
+                let name = object.name_any();
+                M::set(&mut view.write(), &name, object);
+            }
+            Ok(watcher::Event::Delete(object)) => M::remove(&mut view.write(), &object.name_any()),
+            Err(error) => tracing::warn!(
+                kind = M::KIND, %error, "watch failed; trying again (are the CRDs of `nvlink-webhook crds` installed?)"
+            ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::stream;
+    use serde_json::json;
+
+    use super::*;
+
+    fn class(name: &str, spec: serde_json::Value) -> DeserializeGuard<DomainClass> {
+        serde_json::from_value(json!({
+            "apiVersion": nvlink_topology::API_VERSION, "kind": "DomainClass",
+            "metadata": {"name": name}, "spec": spec
+        }))
+        .unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_restarted_watch_forgets_what_is_gone() {
+        use watcher::Event::{Apply, Delete, Init, InitApply, InitDone};
+        let view = SharedView::default();
+        let (sender, receiver) = watch::channel(false);
+        let events = [
+            Init,
+            InitApply(class("a", json!({}))),
+            InitApply(class("b", json!({"placement": {"scope": "universe"}}))),
+            InitDone,
+            Apply(class("c", json!({}))),
+            Delete(class("a", json!({}))),
+            Init,
+            InitApply(class("b", json!({"placement": {"scope": "universe"}}))),
+            InitApply(class("d", json!({}))),
+            InitDone,
+        ];
+        mirror::<Classes>(stream::iter(events.map(Ok)), &view, &sender).await;
+        assert!(*receiver.borrow());
+        let view = view.read();
+        assert_eq!(view.class_names().collect::<Vec<_>>(), ["b", "d"]);
+        let reason = view.class("b").unwrap().unwrap_err();
+        assert!(reason.contains("cannot be read") && reason.contains("universe"), "{reason}");
+    }
+}

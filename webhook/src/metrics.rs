@@ -1,0 +1,164 @@
+//! The webhook's own metrics.
+
+use std::{fmt, time::Duration};
+
+use prometheus_client::{
+    encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder, text},
+    metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram, info::Info},
+    registry::{Registry, Unit},
+};
+
+use crate::decide::Rule;
+
+/// What became of an admission request; the label is bounded by construction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Outcome {
+    /// Admitted and changed.
+    Mutated,
+    /// In a class, and already as it should be.
+    Unchanged,
+    /// Admitted without a class.
+    Untouched,
+    /// Refused.
+    Denied,
+    /// Could not be read.
+    Invalid,
+}
+
+impl Outcome {
+    /// The word used in logs and label values.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Mutated => "mutated",
+            Self::Unchanged => "unchanged",
+            Self::Untouched => "untouched",
+            Self::Denied => "denied",
+            Self::Invalid => "invalid",
+        }
+    }
+}
+
+impl EncodeLabelValue for Outcome {
+    fn encode(&self, encoder: &mut LabelValueEncoder<'_>) -> Result<(), fmt::Error> {
+        self.as_str().encode(encoder)
+    }
+}
+
+impl EncodeLabelValue for Rule {
+    fn encode(&self, encoder: &mut LabelValueEncoder<'_>) -> Result<(), fmt::Error> {
+        self.as_str().encode(encoder)
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ByOutcome {
+    outcome: Outcome,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ByRule {
+    rule: Rule,
+}
+
+/// Whether a certificate could be reloaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
+enum Reload {
+    #[allow(non_camel_case_types)]
+    success,
+    #[allow(non_camel_case_types)]
+    failure,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ByResult {
+    result: Reload,
+}
+
+/// The metrics, and the registry that they are in.
+#[derive(Debug)]
+pub struct Metrics {
+    registry: Registry,
+    requests: Family<ByOutcome, Counter>,
+    denials: Family<ByRule, Counter>,
+    duration: Histogram,
+    reloads: Family<ByResult, Counter>,
+    ready: Gauge,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        let mut metrics = Self {
+            registry: Registry::with_prefix("nvlink_webhook"),
+            requests: Family::default(),
+            denials: Family::default(),
+            duration: Histogram::new([
+                0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0,
+            ]),
+            reloads: Family::default(),
+            ready: Gauge::default(),
+        };
+        metrics.register();
+        metrics
+    }
+}
+
+impl Metrics {
+    fn register(&mut self) {
+        let registry = &mut self.registry;
+        registry.register("admission_requests", "Admission requests by outcome", self.requests.clone());
+        registry.register("denials", "Refused pods by the rule that refuses them", self.denials.clone());
+        registry.register_with_unit(
+            "admission_duration",
+            "Time from the request's body to the answer",
+            Unit::Seconds,
+            self.duration.clone(),
+        );
+        registry.register(
+            "certificate_reloads",
+            "Changes of the certificate files by whether the new one was taken",
+            self.reloads.clone(),
+        );
+        registry.register("ready", "Whether the caches are synced and a certificate is loaded", self.ready.clone());
+        let build = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
+        registry.register("build", "The running version", build);
+        // Series that are there from the start can be alerted on.
+        use Outcome::{Denied, Invalid, Mutated, Unchanged, Untouched};
+        for outcome in [Mutated, Unchanged, Untouched, Denied, Invalid] {
+            drop(self.requests.get_or_create(&ByOutcome { outcome }));
+        }
+        for result in [Reload::success, Reload::failure] {
+            drop(self.reloads.get_or_create(&ByResult { result }));
+        }
+    }
+
+    /// Counts a request.
+    pub fn admission(&self, outcome: Outcome, rule: Option<Rule>, took: Duration) {
+        self.requests.get_or_create(&ByOutcome { outcome }).inc();
+        if let Some(rule) = rule {
+            self.denials.get_or_create(&ByRule { rule }).inc();
+        }
+        self.duration.observe(took.as_secs_f64());
+    }
+
+    /// Counts a change of the certificate files.
+    pub fn certificate(&self, taken: bool) {
+        let result = if taken { Reload::success } else { Reload::failure };
+        self.reloads.get_or_create(&ByResult { result }).inc();
+    }
+
+    /// Says whether the webhook is ready.
+    pub fn ready(&self, ready: bool) {
+        self.ready.set(ready.into());
+    }
+
+    /// All metrics in OpenMetrics text.
+    ///
+    /// # Errors
+    /// Never in practice: it writes to a string.
+    pub fn render(&self) -> Result<String, fmt::Error> {
+        let mut page = String::new();
+        text::encode(&mut page, &self.registry)?;
+        Ok(page)
+    }
+}

@@ -1,0 +1,140 @@
+//! The `MutatingWebhookConfiguration`: which pods reach the webhook.
+
+use k8s_openapi::{
+    ByteString,
+    api::admissionregistration::v1::{
+        MatchCondition, MutatingWebhook, MutatingWebhookConfiguration, RuleWithOperations,
+        ServiceReference, WebhookClientConfig,
+    },
+    apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement, ObjectMeta},
+};
+use nvlink_topology::labels;
+
+use crate::server::PATH;
+
+/// Where the API server finds the webhook.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WebhookTarget {
+    /// By URL, for a webhook outside the cluster: `https://HOST:PORT`, with or without the path.
+    Url(String),
+    /// By Service.
+    Service {
+        /// Namespace of the Service; pods in it never reach the webhook.
+        namespace: String,
+        /// Name of the Service.
+        name: String,
+        /// Port of the Service.
+        port: u16,
+    },
+}
+
+/// A pod asks for a GPU: some container names a resource of NVIDIA's.
+const ASKS_FOR_GPU: &str = "\
+[object.spec.containers, has(object.spec.initContainers) ? object.spec.initContainers : []].exists(list, \
+list.exists(c, has(c.resources) && (\
+(has(c.resources.limits) && c.resources.limits.exists(name, name.startsWith('nvidia.com/'))) || \
+(has(c.resources.requests) && c.resources.requests.exists(name, name.startsWith('nvidia.com/'))))))";
+
+/// The configuration: two entries with the same path. A pod that names a class
+/// fails closed, since its author relies on the class; another GPU pod fails
+/// open, so that plain jobs run when the webhook is down.
+#[must_use]
+pub fn registration(target: WebhookTarget, ca_bundle_pem: &[u8]) -> MutatingWebhookConfiguration {
+    let names_class =
+        format!("has(object.metadata.annotations) && '{}' in object.metadata.annotations", labels::CLASS);
+    let names_none = format!("!({names_class})");
+    let entry = |name: &str, policy: &str, condition: (&str, &str)| MutatingWebhook {
+        name: format!("{name}.nvlink-domains.io"),
+        admission_review_versions: vec!["v1".to_owned()],
+        client_config: client(&target, ca_bundle_pem),
+        failure_policy: Some(policy.to_owned()),
+        match_conditions: Some(vec![matches("asks-for-gpu", ASKS_FOR_GPU), matches(condition.0, condition.1)]),
+        match_policy: Some("Equivalent".to_owned()),
+        namespace_selector: Some(elsewhere(&target)),
+        reinvocation_policy: Some("IfNeeded".to_owned()),
+        rules: Some(vec![RuleWithOperations {
+            api_groups: Some(vec![String::new()]),
+            api_versions: Some(vec!["v1".to_owned()]),
+            operations: Some(vec!["CREATE".to_owned()]),
+            resources: Some(vec!["pods".to_owned()]),
+            scope: Some("Namespaced".to_owned()),
+        }]),
+        side_effects: "None".to_owned(),
+        timeout_seconds: Some(5),
+        ..Default::default()
+    };
+    MutatingWebhookConfiguration {
+        metadata: ObjectMeta { name: Some("nvlink-domains.io".to_owned()), ..Default::default() },
+        webhooks: Some(vec![
+            entry("class", "Fail", ("names-a-class", &names_class)),
+            entry("gpu", "Ignore", ("names-no-class", &names_none)),
+        ]),
+    }
+}
+
+fn matches(name: &str, expression: &str) -> MatchCondition {
+    MatchCondition { name: name.to_owned(), expression: expression.to_owned() }
+}
+
+fn client(target: &WebhookTarget, ca_bundle_pem: &[u8]) -> WebhookClientConfig {
+    let ca_bundle = Some(ByteString(ca_bundle_pem.to_vec()));
+    match target {
+        WebhookTarget::Url(url) => {
+            let url = url.trim_end_matches('/').trim_end_matches(PATH);
+            WebhookClientConfig { ca_bundle, url: Some(format!("{url}{PATH}")), service: None }
+        }
+        WebhookTarget::Service { namespace, name, port } => {
+            let service = ServiceReference {
+                namespace: namespace.clone(),
+                name: name.clone(),
+                path: Some(PATH.to_owned()),
+                port: Some((*port).into()),
+            };
+            WebhookClientConfig { ca_bundle, service: Some(service), url: None }
+        }
+    }
+}
+
+/// Every namespace but `kube-system` and our own: the cluster must be able to
+/// start, and we with it, when the webhook is down.
+fn elsewhere(target: &WebhookTarget) -> LabelSelector {
+    let mut values = vec!["kube-system".to_owned()];
+    if let WebhookTarget::Service { namespace, .. } = target
+        && !values.contains(namespace)
+    {
+        values.push(namespace.clone());
+    }
+    LabelSelector {
+        match_expressions: Some(vec![LabelSelectorRequirement {
+            key: "kubernetes.io/metadata.name".to_owned(),
+            operator: "NotIn".to_owned(),
+            values: Some(values),
+        }]),
+        match_labels: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_entries_with_different_failure_policies() {
+        let target = WebhookTarget::Service { namespace: "nvlink".to_owned(), name: "hook".to_owned(), port: 443 };
+        let webhooks = registration(target, b"ca").webhooks.unwrap();
+        let policies: Vec<_> = webhooks.iter().map(|hook| hook.failure_policy.as_deref().unwrap()).collect();
+        assert_eq!(policies, ["Fail", "Ignore"]);
+        for hook in &webhooks {
+            let selector = hook.namespace_selector.as_ref().unwrap().match_expressions.as_ref().unwrap();
+            assert_eq!(selector[0].values.as_deref().unwrap(), ["kube-system", "nvlink"]);
+        }
+    }
+
+    #[test]
+    fn the_path_is_added_to_a_url_once() {
+        for url in ["https://h:1", "https://h:1/", "https://h:1/mutate"] {
+            let webhooks = registration(WebhookTarget::Url(url.to_owned()), b"").webhooks.unwrap();
+            assert_eq!(webhooks[0].client_config.url.as_deref(), Some("https://h:1/mutate"));
+        }
+    }
+}

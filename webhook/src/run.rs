@@ -1,0 +1,78 @@
+//! From the command line to an exit status.
+
+use std::{
+    io::{self, Write},
+    process::ExitCode,
+};
+
+use anyhow::Context;
+use clap::Parser;
+use serde_json::json;
+
+use crate::{
+    args::{Cli, Command, RegistrationArgs},
+    crd, preview, registration, serve, yaml,
+};
+
+/// Runs the program: 0 for success, 1 for failure, 2 for bad usage.
+#[must_use]
+pub fn run() -> ExitCode {
+    match dispatch(Cli::parse()) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
+    match cli.command {
+        Command::Serve(args) => {
+            // Before anything that speaks TLS: rustls panics without a provider.
+            rustls::crypto::ring::default_provider()
+                .install_default()
+                .map_err(|_| anyhow::anyhow!("another TLS provider is installed already"))?;
+            let runtime = tokio::runtime::Runtime::new().context("cannot start")?;
+            let ended = runtime.block_on(serve::serve(*args));
+            if let Err(error) = &ended {
+                // `kubectl describe pod` shows it.
+                drop(std::fs::write("/dev/termination-log", format!("{error:#}\n")));
+            }
+            ended.map(|()| ExitCode::SUCCESS)
+        }
+        Command::Preview(args) => preview::run(&args),
+        Command::Crds => {
+            let documents = crd::documents().context("cannot make the CRDs")?;
+            print(&yaml::write(&documents)?)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Registration(args) => {
+            print(&yaml::write(&[json!(configuration(args)?)])?)?;
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+fn configuration(
+    args: RegistrationArgs,
+) -> anyhow::Result<k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration> {
+    let target = args.url.or(args.service).context("give --url or --service")?;
+    let path = args.ca_file;
+    let ca = std::fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    anyhow::ensure!(
+        ca.windows(11).any(|window| window == b"-----BEGIN "),
+        "{} is not a PEM file",
+        path.display()
+    );
+    Ok(registration::registration(target, &ca))
+}
+
+/// Prints to stdout. A reader that has seen enough, such as `head`, is no failure.
+pub(crate) fn print(text: &str) -> anyhow::Result<()> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error).context("cannot write to stdout"),
+        _ => Ok(()),
+    }
+}

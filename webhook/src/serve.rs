@@ -1,0 +1,141 @@
+//! The running webhook: watches, servers, signals.
+
+use std::{future::Future, net::SocketAddr, sync::Arc, time::Duration};
+
+use anyhow::Context;
+use axum_server::Handle;
+use kube::Client;
+use tokio::{
+    net::TcpListener,
+    signal::unix::{SignalKind, signal},
+};
+
+use crate::{
+    admit::Admission,
+    args::{LogFormat, ScopeArgs, ServeArgs},
+    authorize::ClusterAuthorizer,
+    cluster::Watches,
+    decide::Settings,
+    metrics::Metrics,
+    server::{self, Readiness, Webhook},
+    tls::Certificate,
+    view::SharedView,
+};
+
+/// An access review that takes longer would make the API server give up on us.
+const REVIEW_TIMEOUT: Duration = Duration::from_secs(3);
+/// What open requests get after the end of listening.
+const GRACE: Duration = Duration::from_secs(10);
+
+impl From<ScopeArgs> for Settings {
+    fn from(args: ScopeArgs) -> Self {
+        Self { rack_label: args.rack_label, zone_label: args.zone_label }
+    }
+}
+
+/// Serves until SIGTERM or SIGINT.
+///
+/// # Errors
+/// When it cannot start, or a part of it ends that should not.
+pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
+    log_to_stderr(&args)?;
+    let stop = stop_signal()?;
+    let mut stop = std::pin::pin!(stop);
+    let metrics = Arc::new(Metrics::default());
+    let readiness = Readiness::new(Arc::clone(&metrics));
+    let admin = admin(args.admin_listen, readiness.clone()).await?;
+    let mut admin = std::pin::pin!(admin);
+    let certificate = Certificate::load(args.tls_cert, args.tls_key).await?;
+    let client = Client::try_default()
+        .await
+        .context("cannot find the API server: neither a kubeconfig nor a service account works")?;
+    let view = SharedView::default();
+    let mut watches = Watches::start(&client, &view);
+    tokio::select! {
+        () = watches.synced() => {}
+        () = &mut stop => return Ok(()),
+        error = watches.ended() => return Err(error),
+        ended = &mut admin => return Err(ended),
+    }
+
+    let config = certificate.config();
+    let poll = Duration::from_secs(args.tls_poll_seconds);
+    let reloading = certificate.follow(poll, Arc::clone(&metrics));
+    let authorizer = ClusterAuthorizer::new(client, REVIEW_TIMEOUT);
+    let admission = Admission { view, authorizer, settings: args.scopes.into() };
+    let router = server::admission_router(Arc::new(Webhook { admission, metrics }));
+    let handle = Handle::new();
+    let server = axum_server::bind_rustls(args.listen, config).handle(handle.clone());
+    let mut server = std::pin::pin!(server.serve(router.into_make_service()));
+    let listening = announce(&handle, &readiness);
+    tokio::select! {
+        ended = &mut server => return Err(server_ended(ended, args.listen)),
+        ended = &mut admin => return Err(ended),
+        error = watches.ended() => return Err(error),
+        // Neither of these ends.
+        () = async { tokio::join!(listening, reloading); } => {}
+        () = &mut stop => {}
+    }
+
+    tracing::info!(seconds = args.drain_seconds, "draining");
+    readiness.set(false);
+    tokio::select! {
+        () = tokio::time::sleep(Duration::from_secs(args.drain_seconds)) => {}
+        ended = &mut server => return Err(server_ended(ended, args.listen)),
+    }
+    handle.graceful_shutdown(Some(GRACE));
+    server.await.context("the admission server failed while it was shut down")
+}
+
+async fn announce(handle: &Handle<SocketAddr>, readiness: &Readiness) {
+    if let Some(address) = handle.listening().await {
+        tracing::info!(%address, "taking admission requests");
+        readiness.set(true);
+    }
+}
+
+fn server_ended(ended: std::io::Result<()>, address: SocketAddr) -> anyhow::Error {
+    match ended {
+        Ok(()) => anyhow::anyhow!("the admission server on {address} ended"),
+        Err(error) => anyhow::Error::new(error).context(format!("cannot serve on {address}")),
+    }
+}
+
+/// Starts the admin server; the future that comes back never ends but by failure.
+async fn admin(
+    address: SocketAddr,
+    readiness: Readiness,
+) -> anyhow::Result<impl Future<Output = anyhow::Error>> {
+    let listener = TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address}"))?;
+    tracing::info!(address = %listener.local_addr()?, "serving /metrics, /livez and /readyz");
+    let task = tokio::spawn(async move { axum::serve(listener, server::admin_router(readiness)).await });
+    Ok(async move {
+        match task.await {
+            Ok(Ok(())) => anyhow::anyhow!("the admin server ended"),
+            Ok(Err(error)) => anyhow::Error::new(error).context("the admin server failed"),
+            Err(error) => anyhow::Error::new(error).context("the admin server failed"),
+        }
+    })
+}
+
+fn stop_signal() -> anyhow::Result<impl Future<Output = ()>> {
+    let mut terminate = signal(SignalKind::terminate()).context("cannot handle SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("cannot handle SIGINT")?;
+    Ok(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    })
+}
+
+fn log_to_stderr(args: &ServeArgs) -> anyhow::Result<()> {
+    let filter = tracing_subscriber::EnvFilter::try_new(&args.log)
+        .with_context(|| format!("--log {:?} is not a level or filter", args.log))?;
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let installed = match args.log_format {
+        LogFormat::Text => builder.with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr())).try_init(),
+        LogFormat::Json => builder.json().flatten_event(true).try_init(),
+    };
+    installed.map_err(|error| anyhow::anyhow!("cannot start to log: {error}"))
+}

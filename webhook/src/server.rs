@@ -1,0 +1,194 @@
+//! HTTP: the admission endpoint, and the admin endpoints on a port of their own.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Instant,
+};
+
+use axum::{
+    Router,
+    body::{Body, Bytes},
+    extract::State,
+    http::{StatusCode, header},
+    response::{IntoResponse, Response},
+    routing::{get, post},
+};
+use futures::StreamExt;
+
+use crate::{
+    admit::Admission,
+    authorize::Authorizer,
+    metrics::{Metrics, Outcome},
+    pod,
+    review::{self, Answer, Invalid, Request, Review},
+};
+
+/// Largest body that is read. An API server takes objects of 3 MiB at most,
+/// and a review of an update holds two.
+pub const MAX_BODY: usize = 8 << 20;
+/// What is read and thrown away of a larger one, so that the client hears the answer.
+const MAX_DRAINED: usize = 64 << 20;
+
+/// The path of the admission endpoint.
+pub const PATH: &str = "/mutate";
+
+/// What the admission endpoint works with.
+#[derive(Debug)]
+pub struct Webhook<A> {
+    /// How pods are decided on.
+    pub admission: Admission<A>,
+    /// Where requests are counted.
+    pub metrics: Arc<Metrics>,
+}
+
+/// The router of the admission endpoint.
+pub fn admission_router<A: Authorizer + 'static>(webhook: Arc<Webhook<A>>) -> Router {
+    Router::new().route(PATH, post(mutate::<A>)).with_state(webhook)
+}
+
+async fn mutate<A: Authorizer>(State(webhook): State<Arc<Webhook<A>>>, body: Body) -> Response {
+    let answer = match collect(body).await {
+        Ok(body) => webhook.answer(&body).await,
+        Err(invalid) => webhook.invalid(invalid, Instant::now()),
+    };
+    let json = [(header::CONTENT_TYPE, "application/json")];
+    (json, answer.to_review().to_string()).into_response()
+}
+
+async fn collect(body: Body) -> Result<Bytes, Invalid> {
+    let mut stream = body.into_data_stream();
+    let (mut read, mut drained) = (Vec::new(), 0);
+    while let Some(chunk) = stream.next().await {
+        let chunk = chunk.map_err(|error| Invalid {
+            uid: review::uid_of_prefix(&read),
+            message: format!("the request ended early: {error}"),
+        })?;
+        if drained == 0 && read.len() + chunk.len() <= MAX_BODY {
+            read.extend_from_slice(&chunk);
+            continue;
+        }
+        drained += chunk.len();
+        if drained > MAX_DRAINED {
+            break;
+        }
+    }
+    if drained == 0 {
+        return Ok(read.into());
+    }
+    let message = format!("the request is larger than {} MiB", MAX_BODY >> 20);
+    Err(Invalid { uid: review::uid_of_prefix(&read), message })
+}
+
+impl<A: Authorizer> Webhook<A> {
+    /// The answer to a review.
+    pub async fn answer(&self, body: &[u8]) -> Answer {
+        let start = Instant::now();
+        match review::read(body) {
+            Ok(Review::Pod(request)) => self.decide(*request, start).await,
+            Ok(Review::Other { uid, reason }) => {
+                self.metrics.admission(Outcome::Untouched, None, start.elapsed());
+                tracing::info!(uid, outcome = "untouched", reason, "admission");
+                Answer { uid, warnings: vec![reason], ..Answer::default() }
+            }
+            Err(invalid) => self.invalid(invalid, start),
+        }
+    }
+
+    fn invalid(&self, invalid: Invalid, start: Instant) -> Answer {
+        self.metrics.admission(Outcome::Invalid, None, start.elapsed());
+        tracing::warn!(uid = invalid.uid, outcome = "invalid", reason = invalid.message, "admission");
+        Answer::invalid(invalid)
+    }
+
+    async fn decide(&self, request: Request, start: Instant) -> Answer {
+        let Request { uid, namespace, subject, pod } = request;
+        let name = pod::display_name(&pod);
+        let decision = self.admission.admit(pod, &namespace, &subject).await;
+        let took = start.elapsed();
+        let user = &subject.user.username;
+        let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        match decision {
+            Ok(admitted) => {
+                let outcome = match (&admitted.record, admitted.patch.is_empty()) {
+                    (None, _) => Outcome::Untouched,
+                    (Some(_), true) => Outcome::Unchanged,
+                    (Some(_), false) => Outcome::Mutated,
+                };
+                self.metrics.admission(outcome, None, took);
+                let class = admitted.record.as_ref().map(|record| record.class.as_str());
+                let (gpus, scope) = admitted.record.as_ref().map(|r| (r.gpus, r.scope.as_str())).unzip();
+                let warnings = admitted.warnings.join("; ");
+                tracing::info!(
+                    uid, namespace, pod = name, user, outcome = outcome.as_str(), class, gpus, scope,
+                    operations = admitted.patch.len(), micros, warnings, "admission"
+                );
+                Answer { uid, patch: admitted.patch, warnings: admitted.warnings, ..Answer::default() }
+            }
+            Err(refusal) => {
+                self.metrics.admission(Outcome::Denied, Some(refusal.rule), took);
+                tracing::info!(
+                    uid, namespace, pod = name, user, outcome = "denied", class = refusal.class,
+                    rule = refusal.rule.as_str(), micros, reason = refusal.message, "admission"
+                );
+                Answer { uid, refused: Some((403, refusal.message)), ..Answer::default() }
+            }
+        }
+    }
+}
+
+/// Whether the webhook may get requests: a handle that is flipped.
+#[derive(Clone, Debug)]
+pub struct Readiness {
+    ready: Arc<AtomicBool>,
+    metrics: Arc<Metrics>,
+}
+
+impl Readiness {
+    /// Not ready yet.
+    #[must_use]
+    pub fn new(metrics: Arc<Metrics>) -> Self {
+        Self { ready: Arc::default(), metrics }
+    }
+
+    /// Says whether it is ready.
+    pub fn set(&self, ready: bool) {
+        self.ready.store(ready, Ordering::Relaxed);
+        self.metrics.ready(ready);
+    }
+
+    /// Whether it is ready.
+    #[must_use]
+    pub fn get(&self) -> bool {
+        self.ready.load(Ordering::Relaxed)
+    }
+}
+
+/// The router of the admin endpoints.
+pub fn admin_router(readiness: Readiness) -> Router {
+    Router::new()
+        .route("/livez", get(|| async { "ok\n" }))
+        .route("/readyz", get(readyz))
+        .route("/metrics", get(metrics))
+        .with_state(readiness)
+}
+
+async fn readyz(State(readiness): State<Readiness>) -> (StatusCode, &'static str) {
+    if readiness.get() {
+        (StatusCode::OK, "ok\n")
+    } else {
+        (StatusCode::SERVICE_UNAVAILABLE, "the caches are not synced yet, or the webhook is shutting down\n")
+    }
+}
+
+async fn metrics(State(readiness): State<Readiness>) -> Response {
+    match readiness.metrics.render() {
+        Ok(page) => {
+            let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+            ([(header::CONTENT_TYPE, kind)], page).into_response()
+        }
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
+    }
+}

@@ -1,0 +1,28 @@
+//! YAML in and out.
+
+use serde_json::Value;
+
+/// A document that cannot be read or written.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct YamlError(String);
+
+/// Reads all documents of `text`, which may be JSON too. Documents that are
+/// empty are left out. Nesting, aliases and size are bounded by the parser.
+pub(crate) fn read(text: &str) -> Result<Vec<Value>, YamlError> {
+    if text.trim_start().starts_with('{')
+        && let Ok(document) = serde_json::from_str(text)
+    {
+        return Ok(vec![document]);
+    }
+    let options = serde_saphyr::options! { with_snippet: false };
+    serde_saphyr::from_multiple_with_options(text, options).map_err(|error| {
+        let line = error.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
+        YamlError(line)
+    })
+}
+
+/// Writes documents, separated by `---`.
+pub(crate) fn write(documents: &[Value]) -> Result<String, YamlError> {
+    serde_saphyr::to_string_multiple(documents).map_err(|error| YamlError(error.to_string()))
+}
