@@ -1,0 +1,137 @@
+//! Restricted classes: a denial that says how to get in, and the way in.
+
+use nvlink_tests::wait_until;
+use serde_json::json;
+
+use std::time::Duration;
+
+use crate::{
+    cluster::{control_plane, create_class, webhook},
+    pods::{assert_mutated, decision, gpu_pod},
+};
+
+const SOON: Duration = Duration::from_secs(30);
+
+/// A namespace where `user` may create pods and nothing else.
+fn namespace_for(user: &str, name: &str) -> nvlink_tests::Kubectl {
+    webhook();
+    let admin = control_plane()
+        .namespace(name, &json!({}), &json!({}))
+        .unwrap();
+    admin
+        .run(&[
+            "create",
+            "role",
+            "pods",
+            "--verb=create,get",
+            "--resource=pods",
+        ])
+        .unwrap();
+    let user = format!("--user={user}");
+    admin
+        .run(&["create", "rolebinding", "pods", "--role=pods", &user])
+        .unwrap();
+    admin
+}
+
+/// The commands that a denial tells the administrator to run.
+fn commands(denial: &str) -> Vec<Vec<&str>> {
+    let lines = denial
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("kubectl "));
+    lines
+        .map(|line| line.split_whitespace().collect())
+        .collect()
+}
+
+#[test]
+fn a_restricted_class_is_denied_until_the_commands_of_the_denial_were_run() {
+    create_class("restricted", &json!({"access": {"mode": "Restricted"}}));
+    let admin = namespace_for("alice", "access-denied");
+    let alice = control_plane()
+        .kubectl_as("alice")
+        .unwrap()
+        .in_namespace("access-denied");
+    let mut pod = gpu_pod("train", 2);
+    pod["metadata"]["annotations"] = json!({"nvlink-domains.io/class": "restricted"});
+    let pod_text = pod.to_string();
+
+    let denial = alice.refused(&["create", "-f", "-"], &pod_text).unwrap();
+    for part in ["restricted", "alice", "access-denied"] {
+        assert!(denial.contains(part), "the denial names {part}: {denial}");
+    }
+    let commands = commands(&denial);
+    assert_eq!(commands.len(), 2, "a role and a binding: {denial}");
+    for command in &commands {
+        admin
+            .run(command)
+            .unwrap_or_else(|error| panic!("taken from the denial: {error:#}"));
+    }
+    wait_until("alice to be let in", SOON, || {
+        alice.run_with(&["create", "-f", "-"], &pod_text).map(Some)
+    })
+    .unwrap();
+    assert_mutated(&admin.get(&["pod", "train"]).unwrap(), "restricted", 2);
+}
+
+#[test]
+fn a_grant_holds_in_its_namespace_alone() {
+    create_class(
+        "restricted-here",
+        &json!({"access": {"mode": "Restricted"}}),
+    );
+    let here = namespace_for("bob", "access-here");
+    namespace_for("bob", "access-there");
+    let role = [
+        "--verb=use",
+        "--resource=domainclasses.nvlink-domains.io",
+        "--resource-name=restricted-here",
+    ];
+    here.run(&[&["create", "role", "use"], &role[..]].concat())
+        .unwrap();
+    here.run(&["create", "rolebinding", "use", "--role=use", "--user=bob"])
+        .unwrap();
+
+    let bob = control_plane().kubectl_as("bob").unwrap();
+    let mut pod = gpu_pod("train", 2);
+    pod["metadata"]["annotations"] = json!({"nvlink-domains.io/class": "restricted-here"});
+    let pod = pod.to_string();
+    let create = |namespace| {
+        bob.in_namespace(namespace)
+            .run_with(&["create", "-f", "-"], &pod)
+    };
+    wait_until("bob to be let in here", SOON, || {
+        create("access-here").map(Some)
+    })
+    .unwrap();
+    let error = format!("{:#}", create("access-there").unwrap_err());
+    assert!(error.contains("restricted-here"), "{error}");
+}
+
+#[test]
+fn a_claim_of_a_restricted_class_is_never_a_denial() {
+    let spec =
+        json!({"access": {"mode": "Restricted"}, "appliesTo": {"minGpus": 14, "maxGpus": 14}});
+    create_class("restricted-claims", &spec);
+    namespace_for("carol", "access-claim");
+    let carol = control_plane()
+        .kubectl_as("carol")
+        .unwrap()
+        .in_namespace("access-claim");
+    let pod = carol.create(&gpu_pod("train", 14)).unwrap();
+    assert_eq!(decision(&pod), None);
+}
+
+#[test]
+fn a_class_that_does_not_exist_is_named_in_the_denial() {
+    webhook();
+    let kubectl = control_plane()
+        .namespace("access-unknown", &json!({}), &json!({}))
+        .unwrap();
+    let mut pod = gpu_pod("train", 2);
+    pod["metadata"]["annotations"] = json!({"nvlink-domains.io/class": "no-such-class"});
+    let denial = kubectl
+        .refused(&["create", "-f", "-"], &pod.to_string())
+        .unwrap();
+    assert!(denial.contains("no-such-class"), "{denial}");
+}

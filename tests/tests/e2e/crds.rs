@@ -1,0 +1,89 @@
+//! The custom resources, as the API server takes them.
+
+use serde_json::{Value, json};
+
+use crate::cluster::control_plane;
+
+fn class(name: &str, spec: Value) -> Value {
+    json!({
+        "apiVersion": "nvlink-domains.io/v1alpha1", "kind": "DomainClass",
+        "metadata": {"name": name}, "spec": spec,
+    })
+}
+
+#[test]
+fn classes_that_contradict_themselves_are_refused() {
+    let cases = [
+        (
+            json!({"appliesTo": {"minGpus": 4, "maxGpus": 2}}),
+            "maxGpus",
+        ),
+        (json!({"appliesTo": {"minGpus": 0}}), "minGpus"),
+        (json!({"appliesTo": {"patterns": ["gossip"]}}), "patterns"),
+        (json!({"minBandwidth": "fast"}), "minBandwidth"),
+        (json!({"access": {"mode": "Secret"}}), "mode"),
+        (json!({"placement": {"scope": "galaxy"}}), "scope"),
+        (
+            json!({"devices": {"resourceName": "nvidia.com/mig-1g.10gb"}}),
+            "MIG",
+        ),
+        (json!({"environment": {"fabric": "RoCE"}}), "rdmaDevices"),
+        (
+            json!({"environment": {"extra": {"NVIDIA_VISIBLE_DEVICES": "all"}}}),
+            "visible devices",
+        ),
+    ];
+    for (spec, part) in cases {
+        let class = class("contradiction", spec.clone()).to_string();
+        let said = control_plane()
+            .kubectl()
+            .refused(&["create", "-f", "-"], &class)
+            .unwrap();
+        assert!(said.contains(part), "{spec}: {said}");
+    }
+}
+
+#[test]
+fn a_name_that_is_no_label_value_is_refused() {
+    let class = class(&"x".repeat(64), json!({})).to_string();
+    let said = control_plane()
+        .kubectl()
+        .refused(&["create", "-f", "-"], &class)
+        .unwrap();
+    assert!(said.contains("63 characters"), "{said}");
+}
+
+#[test]
+fn the_columns_of_a_class_say_what_matters() {
+    let kubectl = control_plane().kubectl();
+    let spec = json!({
+        "minBandwidth": "400GBps", "appliesTo": {"minGpus": 999}, "access": {"mode": "Restricted"},
+    });
+    kubectl.create(&class("columns", spec)).unwrap();
+    let table = kubectl.run(&["get", "domainclass", "columns"]).unwrap();
+    let [header, row] = &table.lines().collect::<Vec<_>>()[..] else {
+        panic!("{table}")
+    };
+    for column in ["ACCESS", "SCOPE", "MINBANDWIDTH"] {
+        assert!(header.contains(column), "{header}");
+    }
+    for value in ["columns", "Restricted", "nvlink-domain", "400GBps", "999"] {
+        assert!(row.contains(value), "{row}");
+    }
+}
+
+#[test]
+fn a_topology_that_contradicts_itself_is_refused() {
+    let edge =
+        json!({"a": 1, "b": 0, "via": "direct", "links": 4, "bytesPerSecond": 80_000_000_000_u64});
+    let topology = json!({
+        "apiVersion": "nvlink-domains.io/v1alpha1", "kind": "NodeTopology",
+        "metadata": {"name": "contradiction"},
+        "spec": {"source": {"kind": "sim"}, "gpus": [{"index": 0}, {"index": 1}], "edges": [edge]},
+    });
+    let said = control_plane()
+        .kubectl()
+        .refused(&["create", "-f", "-"], &topology.to_string())
+        .unwrap();
+    assert!(said.contains("lower GPU index"), "{said}");
+}
