@@ -1,7 +1,7 @@
 //! A region of at most [`EXACT_GPUS`] GPUs, renumbered for bit masks, and its k-subsets.
 
 use super::{EXACT_GPUS, Remainder, Request, remainder};
-use crate::{Graph, GpuSet, graph::Weight};
+use crate::{GpuSet, Graph, Pattern, graph::Weight};
 
 /// A set of GPUs by their number in the [`Instance`].
 pub(super) type Mask = u32;
@@ -17,6 +17,7 @@ pub(super) struct Instance<'a> {
     positions: Vec<usize>,
     pub(super) required: Mask,
     pub(super) weights: Weights,
+    /// All 0 for a job without traffic, which spans nothing.
     numa: [u8; EXACT_GPUS],
     /// Sets of interchangeable GPUs.
     twins: Vec<Mask>,
@@ -55,7 +56,9 @@ impl<'a> Instance<'a> {
             for (b, &to) in positions.iter().enumerate() {
                 weights[a][b] = row[to];
             }
-            numa[a] = graph.numa(at);
+            if request.pattern != Pattern::None {
+                numa[a] = graph.numa(at);
+            }
             required |= Mask::from(request.required.contains(at)) << a;
         }
         let mut instance = Self {

@@ -9,7 +9,7 @@
 //! 4. leaves the largest free domains behind, least fragmented;
 //! 5. has the lowest GPU indices, and the lowest first in its rank order.
 //!
-//! Jobs without traffic ([`Pattern::None`]) pass over rule 1, so that they use up fragments.
+//! Jobs without traffic ([`Pattern::None`]) pass over rules 1 and 3, so that they use up fragments.
 //!
 //! Up to [`EXACT_GPUS`] GPUs to choose from, the result is exact: see
 //! `subsets` for the choice of the GPUs and `order` for their order. Beyond
@@ -228,7 +228,10 @@ impl Rank {
         let set: GpuSet = order.iter().copied().collect();
         Self {
             cost: (slowest, total),
-            numa_nodes: remainder::numa_nodes(graph, set),
+            numa_nodes: match request.pattern {
+                Pattern::None => 0,
+                _ => remainder::numa_nodes(graph, set),
+            },
             remainder: std::cmp::Reverse(Remainder::of(graph, request.free.difference(set))),
             gpus: set.iter().collect(),
         }

@@ -1,0 +1,79 @@
+//! Boards to search on.
+
+use nvlink_topology::{
+    Edge, Gpu, Graph, NodeTopologySpec, Path, PathClass, Source, SourceKind, Via, bandwidth,
+};
+
+/// A node of `n` GPUs in as many NUMA nodes as `sockets`, with these NVLink
+/// edges `(a, b, links)`, and PCIe paths by socket.
+pub fn board(n: u32, sockets: u32, edges: &[(u32, u32, u32)]) -> NodeTopologySpec {
+    let socket = |gpu: u32| gpu * sockets / n;
+    let gpus = (0..n)
+        .map(|index| Gpu { index, numa_node: Some(socket(index)), ..Gpu::default() })
+        .collect();
+    let edges = edges.iter().map(|&(a, b, links)| Edge {
+        a: a.min(b),
+        b: a.max(b),
+        via: Via::Direct,
+        links,
+        bytes_per_second: bandwidth::assumed_nvlink(links),
+    });
+    let mut paths = Vec::new();
+    for a in 0..n {
+        for b in a + 1..n {
+            let class = if socket(a) == socket(b) { PathClass::Node } else { PathClass::Sys };
+            let bytes_per_second = bandwidth::assumed(class);
+            paths.push(Path { a, b, class, bytes_per_second, assumed: true });
+        }
+    }
+    let source = Source { kind: SourceKind::File, from: String::new() };
+    let mut spec = NodeTopologySpec {
+        source,
+        gpus,
+        edges: edges.collect(),
+        paths,
+        domains: Vec::new(),
+        nics: Vec::new(),
+    };
+    spec.complete("node").unwrap();
+    spec
+}
+
+/// The hybrid cube mesh of a DGX-1 with V100: every GPU has six links.
+pub fn dgx1v() -> NodeTopologySpec {
+    let quad = [(0, 1, 1), (0, 2, 1), (0, 3, 2), (1, 2, 2), (1, 3, 1), (2, 3, 2)];
+    // The other quad is wired so that the links left over, 2 2 1 1, meet.
+    let other = [(4, 5, 1), (4, 6, 1), (4, 7, 2), (5, 6, 2), (5, 7, 1), (6, 7, 2)];
+    let across = [(0, 4, 2), (1, 5, 2), (2, 6, 1), (3, 7, 1)];
+    board(8, 2, &[&quad[..], &other, &across].concat())
+}
+
+/// `n` GPUs that all reach each other.
+pub fn switched(n: u32, sockets: u32) -> NodeTopologySpec {
+    let pairs = (0..n).flat_map(|a| (a + 1..n).map(move |b| (a, b, 18)));
+    board(n, sockets, &pairs.collect::<Vec<_>>())
+}
+
+/// `n` GPUs bridged in pairs of neighbours.
+pub fn pairs(n: u32, sockets: u32) -> NodeTopologySpec {
+    let pairs = (0..n / 2).map(|pair| (2 * pair, 2 * pair + 1, 4));
+    board(n, sockets, &pairs.collect::<Vec<_>>())
+}
+
+/// The graph of a board.
+pub fn graph(spec: &NodeTopologySpec) -> Graph {
+    Graph::new(spec).unwrap()
+}
+
+/// The same board with its GPUs renumbered: GPU `i` becomes `names[i]`.
+pub fn renumbered(spec: &NodeTopologySpec, names: &[u32]) -> NodeTopologySpec {
+    let mut spec = spec.clone();
+    let name = |gpu: u32| names[gpu as usize];
+    let pair = |a: u32, b: u32| (name(a).min(name(b)), name(a).max(name(b)));
+    spec.gpus.iter_mut().for_each(|gpu| gpu.index = name(gpu.index));
+    spec.edges.iter_mut().for_each(|edge| (edge.a, edge.b) = pair(edge.a, edge.b));
+    spec.paths.iter_mut().for_each(|path| (path.a, path.b) = pair(path.a, path.b));
+    spec.domains.clear();
+    spec.complete("node").unwrap();
+    spec
+}

@@ -1,0 +1,346 @@
+//! The search against brute force, through its public entry.
+
+mod boards;
+mod brute;
+
+use boards::{board, dgx1v, graph, pairs, renumbered, switched};
+use brute::Brute;
+use nvlink_topology::{
+    Graph, GpuSet, NoPlacement, NodeTopologySpec, PathClass, Pattern, Request, Scope, Shape, bandwidth,
+    cost, place, search,
+};
+use proptest::prelude::*;
+
+const PATTERNS: [Pattern; 5] = [
+    Pattern::AllReduce,
+    Pattern::AllToAll,
+    Pattern::Pipeline,
+    Pattern::ParameterServer,
+    Pattern::None,
+];
+
+fn request(gpus: usize, free: GpuSet, pattern: Pattern) -> Request {
+    Request { gpus, free, required: GpuSet::EMPTY, pattern, scope: Scope::Node }
+}
+
+/// Shapes that need exactly `k` GPUs.
+fn shapes(k: u32) -> Vec<Pattern> {
+    let mut shapes = Vec::new();
+    for tensor in 1..=k {
+        for data in 1..=k {
+            for pipeline in 1..=k {
+                if tensor * data * pipeline == k {
+                    shapes.push(Pattern::Shape(Shape { tensor, data, pipeline }));
+                }
+            }
+        }
+    }
+    shapes
+}
+
+/// Holds one answer against brute force by every rule; returns it.
+fn assert_best(
+    brute: &Brute<'_>,
+    graph: &Graph,
+    request: &Request,
+) -> Result<search::Placement, TestCaseError> {
+    let found = place(graph, request).unwrap();
+    let (free, required) = (brute::mask(request.free), brute::mask(request.required));
+    let best = brute.best(free, required, request.gpus).unwrap();
+    let gpus = graph.set(&found.gpus).unwrap();
+    prop_assert_eq!(gpus.len(), request.gpus, "each GPU once");
+    prop_assert!(found.exact);
+    prop_assert_eq!((found.cost, found.total_cost), (best.0, best.1), "{:?}", request);
+    prop_assert_eq!(brute.rank(free, brute::mask(gpus)), best, "{:?}", request);
+    let order: Vec<usize> = found.gpus.iter().map(|&gpu| graph.set(&[gpu]).unwrap().iter().next().unwrap()).collect();
+    let again = cost::evaluate(graph, &order, request.pattern);
+    prop_assert_eq!((again.slowest, again.total), (found.cost, found.total_cost), "its own order");
+    Ok(found)
+}
+
+fn assert_all_states(spec: &NodeTopologySpec) {
+    let graph = graph(spec);
+    for pattern in PATTERNS {
+        let brute = Brute::new(spec, pattern, |_| true);
+        for free in 1..1usize << graph.len() {
+            for k in 1..=free.count_ones() as usize {
+                let request = request(k, brute::set(free), pattern);
+                assert_best(&brute, &graph, &request).unwrap();
+            }
+        }
+    }
+}
+
+#[test]
+fn every_free_state_of_a_cube_mesh_is_exact() {
+    assert_all_states(&dgx1v());
+}
+
+#[test]
+fn every_free_state_of_bridged_pairs_is_exact() {
+    assert_all_states(&pairs(8, 2));
+    // The bridge may join GPUs of different sockets.
+    assert_all_states(&board(6, 2, &[(0, 3, 12), (1, 4, 12), (2, 5, 12)]));
+}
+
+#[test]
+fn every_free_state_of_a_switch_board_is_exact() {
+    assert_all_states(&switched(8, 2));
+}
+
+#[test]
+fn shapes_are_exact_on_a_cube_mesh() {
+    let spec = dgx1v();
+    let graph = graph(&spec);
+    for k in [2, 4, 6, 8] {
+        for pattern in shapes(k) {
+            let brute = Brute::new(&spec, pattern, |size| size == k as usize);
+            for free in [0xff, 0xf7, 0x7e, 0xb7] {
+                let free = brute::set(free);
+                if free.len() >= k as usize {
+                    assert_best(&brute, &graph, &request(k as usize, free, pattern)).unwrap();
+                }
+            }
+        }
+    }
+}
+
+/// Where the free GPUs of a cube mesh have a ring of NVLinks, the placement is one.
+#[test]
+fn an_nvlink_ring_is_found_wherever_there_is_one() {
+    let spec = dgx1v();
+    let graph = graph(&spec);
+    let edge = |a: u32, b: u32| spec.edges.iter().any(|e| (e.a, e.b) == (a.min(b), a.max(b)));
+    let ring = |order: &[u32]| {
+        (0..order.len()).all(|at| edge(order[at], order[(at + 1) % order.len()]))
+    };
+    let mut rings = 0;
+    for free in 1usize..256 {
+        let gpus: Vec<u32> = (0..8).filter(|gpu| free >> gpu & 1 == 1).collect();
+        for k in 2..=gpus.len() {
+            let found = place(&graph, &request(k, brute::set(free), Pattern::AllReduce)).unwrap();
+            let exists = any_order(&gpus, k, &mut Vec::new(), &ring);
+            assert_eq!(ring(&found.gpus), exists, "free {gpus:?}, k = {k}: {:?}", found.gpus);
+            rings += usize::from(exists);
+        }
+    }
+    assert!(rings > 300, "the mesh has rings in most states, not {rings}");
+}
+
+fn any_order(from: &[u32], k: usize, order: &mut Vec<u32>, good: &impl Fn(&[u32]) -> bool) -> bool {
+    if order.len() == k {
+        return good(order);
+    }
+    from.iter().any(|&gpu| {
+        if order.contains(&gpu) {
+            return false;
+        }
+        order.push(gpu);
+        let found = any_order(from, k, order, good);
+        order.pop();
+        found
+    })
+}
+
+#[test]
+fn quality_is_best_cost_over_actual_cost() {
+    let spec = dgx1v();
+    let graph = graph(&spec);
+    // 0 and 5 are joined by SYS alone; a double link is the best that this node has.
+    let found = place(&graph, &request(2, graph.set(&[0, 5]).unwrap(), Pattern::AllReduce)).unwrap();
+    let sys = bandwidth::assumed(PathClass::Sys);
+    assert_eq!(found.bottleneck_bytes_per_second, Some(sys));
+    let sys = 15.753_846_144e9;
+    assert!((found.quality.node - sys / 40e9).abs() < 1e-6, "{:?}", found.quality);
+    assert_eq!(found.quality.free, 1.0, "nothing better was free");
+    // Held by a job while 0 and 3, doubly linked, were free too.
+    let free = graph.set(&[0, 3, 5]).unwrap();
+    let held = graph.set(&[0, 5]).unwrap();
+    let rated = search::rate(&graph, held, free, Pattern::AllReduce).unwrap();
+    assert!((rated.quality.free - sys / 40e9).abs() < 1e-6, "{:?}", rated.quality);
+}
+
+#[test]
+fn a_small_job_uses_up_fragments() {
+    let graph = graph(&pairs(8, 2));
+    // One of the last pair is taken: the other is of no use to a pair job.
+    let free = graph.set(&[0, 1, 2, 3, 4, 5, 7]).unwrap();
+    for pattern in PATTERNS {
+        assert_eq!(place(&graph, &request(1, free, pattern)).unwrap().gpus, [7], "{pattern}");
+    }
+    // Inference takes fragments even where a whole pair is free.
+    let free = graph.set(&[0, 1, 2, 4]).unwrap();
+    assert_eq!(place(&graph, &request(2, free, Pattern::None)).unwrap().gpus, [2, 4]);
+    assert_eq!(place(&graph, &request(2, free, Pattern::AllReduce)).unwrap().gpus, [0, 1]);
+}
+
+#[test]
+fn each_refusal_says_why() {
+    let graph = graph(&pairs(4, 2));
+    let all = graph.all();
+    let ask = |gpus, free, required: &[u32], scope, pattern| {
+        let required = graph.set(required).unwrap();
+        place(&graph, &Request { gpus, free, required, pattern, scope }).unwrap_err()
+    };
+    let ring = Pattern::AllReduce;
+    let free = graph.set(&[0, 2]).unwrap();
+    assert_eq!(ask(0, all, &[], Scope::Node, ring), NoPlacement::NoGpus);
+    assert_eq!(ask(5, all, &[], Scope::Node, ring), NoPlacement::TooMany { asked: 5, have: 4 });
+    assert_eq!(
+        ask(3, free, &[], Scope::Node, ring),
+        NoPlacement::NotEnoughFree { asked: 3, free: 2 }
+    );
+    assert_eq!(ask(2, free, &[1], Scope::Node, ring), NoPlacement::RequiredNotFree { gpu: 1 });
+    assert_eq!(
+        ask(1, all, &[0, 1], Scope::Node, ring),
+        NoPlacement::TooManyRequired { required: 2, asked: 1 }
+    );
+    assert_eq!(graph.set(&[9]), Err(NoPlacement::UnknownGpu { gpu: 9 }));
+    assert_eq!(
+        ask(2, free, &[], Scope::NvlinkDomain, ring).to_string(),
+        "no nvlink-domain can hold 2 free GPUs: the most in one is 1"
+    );
+    assert_eq!(
+        ask(2, all, &[0, 2], Scope::NvlinkDomain, ring),
+        NoPlacement::Scope { scope: Scope::NvlinkDomain, asked: 2, most: 0 }
+    );
+    assert_eq!(
+        ask(3, all, &[], Scope::Node, "tp=2,pp=2".parse().unwrap()).to_string(),
+        "the shape tp=2,pp=2 is for 4 GPUs, but 3 were asked for"
+    );
+    assert!(matches!(ask(2, all, &[], Scope::Gpu, ring), NoPlacement::Scope { .. }));
+}
+
+#[test]
+fn a_fabric_of_72_is_exact_where_it_is_regular() {
+    let spec = switched(72, 36);
+    let graph = graph(&spec);
+    for pattern in PATTERNS {
+        for k in [2, 4, 8, 36, 72] {
+            let found = place(&graph, &request(k, graph.all(), pattern)).unwrap();
+            assert!(found.exact && found.gpus.len() == k, "{pattern}, {k}: {found:?}");
+            let numa: std::collections::BTreeSet<_> = found.gpus.iter().map(|gpu| gpu / 2).collect();
+            assert_eq!(numa.len(), k.div_ceil(2), "{pattern}, {k}: fewest NUMA nodes");
+        }
+    }
+}
+
+#[test]
+fn an_irregular_graph_of_24_is_answered_and_marked() {
+    let edges: Vec<_> = (0..24).map(|gpu| (gpu, (gpu * 5 + 1) % 24, gpu % 3 + 1)).filter(|e| e.0 < e.1).collect();
+    let graph = graph(&board(24, 2, &edges));
+    let found = place(&graph, &request(9, graph.all(), Pattern::AllReduce)).unwrap();
+    assert_eq!(graph.set(&found.gpus).unwrap().len(), 9);
+    assert!(!found.exact, "no proof, so no claim");
+}
+
+/// A random board of up to 8 GPUs: some links of few kinds, sockets, the rest PCIe.
+fn boards() -> impl Strategy<Value = NodeTopologySpec> {
+    (2u32..=8, 1u32..=3).prop_flat_map(|(n, sockets)| {
+        let pairs = (n * (n - 1) / 2) as usize;
+        prop::collection::vec(prop_oneof![3 => Just(0u32), 2 => 1u32..4], pairs).prop_map(
+            move |links| {
+                let pairs = (0..n).flat_map(|a| (a + 1..n).map(move |b| (a, b)));
+                let edges = pairs.zip(links).filter(|(_, links)| *links > 0);
+                board(n, sockets, &edges.map(|((a, b), links)| (a, b, links)).collect::<Vec<_>>())
+            },
+        )
+    })
+}
+
+fn patterns(k: usize) -> impl Strategy<Value = Pattern> {
+    let mut all = PATTERNS.to_vec();
+    all.extend(shapes(u32::try_from(k).unwrap()));
+    prop::sample::select(all)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+
+    #[test]
+    fn random_boards_are_exact(
+        (spec, free, required, k, pattern) in boards().prop_flat_map(|spec| {
+            let n = spec.gpus.len();
+            (Just(spec), 1usize..1 << n, 0usize..1 << n, 1..=n)
+        }).prop_flat_map(|(spec, free, required, k)| {
+            (Just(spec), Just(free), Just(required), Just(k), patterns(k))
+        })
+    ) {
+        prop_assume!(k <= free.count_ones() as usize);
+        let mut required = required & free;
+        while required.count_ones() as usize > k {
+            required &= required - 1;
+        }
+        let graph = graph(&spec);
+        let brute = Brute::new(&spec, pattern, |size| size == k);
+        let request = Request {
+            required: brute::set(required),
+            ..request(k, brute::set(free), pattern)
+        };
+        assert_best(&brute, &graph, &request)?;
+    }
+
+    #[test]
+    fn renumbering_changes_nothing_but_the_names(
+        (spec, names, k) in boards().prop_flat_map(|spec| {
+            let n = spec.gpus.len();
+            let names = Just((0..u32::try_from(n).unwrap()).collect::<Vec<_>>()).prop_shuffle();
+            (Just(spec), names, 1..=n)
+        })
+    ) {
+        let other = renumbered(&spec, &names);
+        let (one, two) = (graph(&spec), graph(&other));
+        for pattern in PATTERNS {
+            let a = place(&one, &request(k, one.all(), pattern)).unwrap();
+            let b = place(&two, &request(k, two.all(), pattern)).unwrap();
+            prop_assert_eq!((a.cost, a.total_cost), (b.cost, b.total_cost));
+            prop_assert_eq!(a.bottleneck_bytes_per_second, b.bottleneck_bytes_per_second);
+            prop_assert_eq!(a.quality, b.quality);
+            let again = place(&two, &request(k, two.all(), pattern)).unwrap();
+            prop_assert_eq!(b, again);
+        }
+    }
+
+    #[test]
+    fn the_order_of_the_input_changes_nothing(
+        (spec, shuffled) in boards().prop_flat_map(|spec| {
+            let gpus = Just(spec.gpus.clone()).prop_shuffle();
+            let edges = Just(spec.edges.clone()).prop_shuffle();
+            let paths = Just(spec.paths.clone()).prop_shuffle();
+            (Just(spec), (gpus, edges, paths))
+        })
+    ) {
+        let mut other = spec.clone();
+        (other.gpus, other.edges, other.paths) = shuffled;
+        other.complete("node").unwrap();
+        prop_assert_eq!(spec, other);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 12, ..ProptestConfig::default() })]
+
+    /// Above 8 GPUs permutations are too many for brute force: the two ways in
+    /// which the search itself finds a tour check each other, set by set.
+    #[test]
+    fn sixteen_gpus_agree_with_their_own_subsets(
+        links in prop::collection::vec(0u32..4, 120),
+        k in 3usize..9,
+        pattern in prop::sample::select(vec![Pattern::AllReduce, Pattern::Pipeline]),
+    ) {
+        let pairs = (0..16).flat_map(|a| (a + 1..16).map(move |b| (a, b)));
+        let edges = pairs.zip(links).filter(|(_, links)| *links > 0);
+        let spec = board(16, 2, &edges.map(|((a, b), links)| (a, b, links)).collect::<Vec<_>>());
+        let graph = graph(&spec);
+        let found = place(&graph, &request(k, graph.all(), pattern)).unwrap();
+        // Each set of k on its own, as a job that holds it would be rated.
+        let sets = (0usize..1 << 16).filter(|set| set.count_ones() as usize == k);
+        for set in sets.step_by(61) {
+            let held = brute::set(set);
+            let inside = graph.domains().any(|(_, domain)| domain.is_superset(held));
+            let one = search::rate(&graph, held, held, pattern).unwrap();
+            let worse = (one.cost, one.total_cost) >= (found.cost, found.total_cost);
+            prop_assert!(worse || !inside, "{:?} beats {:?}", one, found);
+        }
+    }
+}
