@@ -21,7 +21,15 @@ pub fn collect(name: &str, source: &mut dyn Source, since_start: Duration) -> Sn
         Err(error) => (None, Some(error.to_string())),
     };
     let duration = finished.duration_since(start);
-    Snapshot { data, health: Health { source: name.to_owned(), error, duration, finished } }
+    Snapshot {
+        data,
+        health: Health {
+            source: name.to_owned(),
+            error,
+            duration,
+            finished,
+        },
+    }
 }
 
 /// Starts the thread. It reads at once and then every `interval`, and ends when
@@ -37,7 +45,9 @@ pub fn spawn(
 ) -> std::io::Result<()> {
     let latest = Arc::downgrade(latest);
     let thread = thread::Builder::new().name("collector".to_owned());
-    thread.spawn(move || run(&name, source, interval, &latest)).map(drop)
+    thread
+        .spawn(move || run(&name, source, interval, &latest))
+        .map(drop)
 }
 
 fn run(name: &str, mut source: Box<dyn Source>, interval: Duration, latest: &Weak<Latest>) {
@@ -46,7 +56,9 @@ fn run(name: &str, mut source: Box<dyn Source>, interval: Duration, latest: &Wea
     loop {
         let snapshot = collect(name, source.as_mut(), start.elapsed());
         log.write(&snapshot);
-        let Some(latest) = latest.upgrade() else { return };
+        let Some(latest) = latest.upgrade() else {
+            return;
+        };
         latest.publish(snapshot);
         drop(latest);
         thread::sleep(interval);
@@ -76,8 +88,15 @@ impl Log {
             }
             self.error = Some(error.clone());
         }
-        let warnings = snapshot.data.as_ref().map(|data| &data.warnings[..]).unwrap_or_default();
-        for warning in warnings.iter().filter(|warning| !self.warnings.contains(warning)) {
+        let warnings = snapshot
+            .data
+            .as_ref()
+            .map(|data| &data.warnings[..])
+            .unwrap_or_default();
+        for warning in warnings
+            .iter()
+            .filter(|warning| !self.warnings.contains(warning))
+        {
             tracing::warn!(source, "{warning}");
         }
         self.warnings = warnings.to_vec();
@@ -118,7 +137,13 @@ mod tests {
     #[test]
     fn the_thread_publishes_and_ends_with_its_readers() {
         let latest = Arc::new(Latest::default());
-        spawn("flaky".into(), Box::new(Flaky(0)), Duration::from_millis(1), &latest).unwrap();
+        spawn(
+            "flaky".into(),
+            Box::new(Flaky(0)),
+            Duration::from_millis(1),
+            &latest,
+        )
+        .unwrap();
         let until = Instant::now() + Duration::from_secs(10);
         let (mut good, mut bad) = (false, false);
         while !(good && bad) && Instant::now() < until {

@@ -1,7 +1,10 @@
 //! What the collector hands to everything else: whole, immutable, shared.
 
 use std::{
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -46,11 +49,15 @@ impl Snapshot {
 pub struct Latest {
     snapshot: ArcSwapOption<Snapshot>,
     changed: Notify,
+    was_good: AtomicBool,
 }
 
 impl Latest {
     /// Replaces the snapshot.
     pub fn publish(&self, snapshot: Snapshot) {
+        if snapshot.data.is_some() {
+            self.was_good.store(true, Ordering::Relaxed);
+        }
         self.snapshot.store(Some(Arc::new(snapshot)));
         self.changed.notify_waiters();
     }
@@ -59,6 +66,12 @@ impl Latest {
     #[must_use]
     pub fn get(&self) -> Option<Arc<Snapshot>> {
         self.snapshot.load_full()
+    }
+
+    /// Whether any collection has succeeded so far.
+    #[must_use]
+    pub fn was_good(&self) -> bool {
+        self.was_good.load(Ordering::Relaxed)
     }
 
     /// Waits for the next snapshot.

@@ -11,8 +11,9 @@ pub(super) fn to_prometheus(open_metrics: &str) -> String {
         if let Some(text) = line.strip_prefix("# HELP ") {
             // Written with its type, which says how the family is called.
             help = Some(text);
-        } else if let Some((name, kind)) =
-            line.strip_prefix("# TYPE ").and_then(|text| text.split_once(' '))
+        } else if let Some((name, kind)) = line
+            .strip_prefix("# TYPE ")
+            .and_then(|text| text.split_once(' '))
         {
             let suffix = if kind == "counter" { "_total" } else { "" };
             if let Some((_, text)) = help.take().and_then(|text| text.split_once(' ')) {

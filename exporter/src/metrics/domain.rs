@@ -13,7 +13,10 @@ pub(super) fn write(encoder: &mut DescriptorEncoder<'_>, node: &NodeTopology) ->
     family::DOMAIN_GPUS.write(
         encoder,
         domains.iter().map(|domain| {
-            (vec![domain.id.clone(), name()], Value::Whole(domain.gpus.len() as u64))
+            (
+                vec![domain.id.clone(), name()],
+                Value::Whole(domain.gpus.len() as u64),
+            )
         }),
     )?;
     // Without a status nobody knows what is free.
@@ -25,10 +28,17 @@ pub(super) fn write(encoder: &mut DescriptorEncoder<'_>, node: &NodeTopology) ->
     family::DOMAIN_FREE_GPUS.write(
         encoder,
         domains.iter().map(|domain| {
-            (vec![domain.id.clone(), name()], Value::Whole(free_in(&domain.gpus)))
+            (
+                vec![domain.id.clone(), name()],
+                Value::Whole(free_in(&domain.gpus)),
+            )
         }),
     )?;
-    let largest = domains.iter().map(|domain| free_in(&domain.gpus)).max().unwrap_or(0);
+    let largest = domains
+        .iter()
+        .map(|domain| free_in(&domain.gpus))
+        .max()
+        .unwrap_or(0);
     let largest = largest.max(u64::from(!free.is_empty()));
     family::LARGEST_FREE_SET.write(encoder, [(vec![name()], Value::Whole(largest))])
 }

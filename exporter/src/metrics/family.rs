@@ -29,12 +29,13 @@ pub enum Kind {
     Counter,
 }
 
-const fn gauge(
-    name: &'static str,
-    labels: &'static [&'static str],
-    help: &'static str,
-) -> Family {
-    Family { name, help, kind: Kind::Gauge, labels }
+const fn gauge(name: &'static str, labels: &'static [&'static str], help: &'static str) -> Family {
+    Family {
+        name,
+        help,
+        kind: Kind::Gauge,
+        labels,
+    }
 }
 
 const fn counter(
@@ -42,7 +43,12 @@ const fn counter(
     labels: &'static [&'static str],
     help: &'static str,
 ) -> Family {
-    Family { name, help, kind: Kind::Counter, labels }
+    Family {
+        name,
+        help,
+        kind: Kind::Counter,
+        labels,
+    }
 }
 
 macro_rules! families {

@@ -12,14 +12,20 @@ pub(super) fn write(encoder: &mut DescriptorEncoder<'_>, node: &NodeTopology) ->
     family::GPU_INFO.write(
         encoder,
         gpus.iter().map(|gpu| {
-            let domain = node.spec.domains.iter().find(|one| one.gpus.contains(&gpu.index));
+            let domain = node
+                .spec
+                .domains
+                .iter()
+                .find(|one| one.gpus.contains(&gpu.index));
             let labels = vec![
                 gpu.index.to_string(),
                 gpu.uuid.clone().unwrap_or_default(),
                 gpu.pci_bus_id.clone().unwrap_or_default(),
                 gpu.model.clone().unwrap_or_default(),
                 domain.map(|domain| domain.id.clone()).unwrap_or_default(),
-                gpu.numa_node.map(|numa| numa.to_string()).unwrap_or_default(),
+                gpu.numa_node
+                    .map(|numa| numa.to_string())
+                    .unwrap_or_default(),
                 gpu.mig_enabled.to_string(),
                 node.metadata.name.clone(),
             ];
@@ -28,7 +34,8 @@ pub(super) fn write(encoder: &mut DescriptorEncoder<'_>, node: &NodeTopology) ->
     )?;
     family::MISSING_LINKS.write(
         encoder,
-        gpus.iter().filter_map(|gpu| Some((ids(gpu), Value::Whole(missing_links(gpu, gpus)?)))),
+        gpus.iter()
+            .filter_map(|gpu| Some((ids(gpu), Value::Whole(missing_links(gpu, gpus)?)))),
     )
 }
 
@@ -51,8 +58,15 @@ pub(crate) fn missing_links(gpu: &Gpu, gpus: &[Gpu]) -> Option<u64> {
         Some(links.iter().filter(|link| link.up).count() as u64)
     };
     let active = up(gpu)?;
-    let siblings = gpus.iter().filter(|other| other.model == gpu.model).filter_map(up);
-    let board = gpu.model.as_deref().and_then(generation::board_links).map(u64::from);
+    let siblings = gpus
+        .iter()
+        .filter(|other| other.model == gpu.model)
+        .filter_map(up);
+    let board = gpu
+        .model
+        .as_deref()
+        .and_then(generation::board_links)
+        .map(u64::from);
     let expected = siblings.chain(board).max().unwrap_or(0);
     (expected > 0).then(|| expected.saturating_sub(active))
 }
@@ -70,21 +84,40 @@ mod tests {
             remote: None,
         };
         let links = Some((0..up + down).map(link).collect());
-        Gpu { model: Some(model.to_owned()), links, ..Gpu::default() }
+        Gpu {
+            model: Some(model.to_owned()),
+            links,
+            ..Gpu::default()
+        }
     }
 
     #[test]
     fn expected_by_siblings_and_by_board() {
         let cases: [(&str, &[(usize, usize)], &[Option<u64>]); 6] = [
-            ("NVIDIA H100 80GB HBM3", &[(18, 0), (16, 2)], &[Some(0), Some(2)]),
-            ("NVIDIA H100 80GB HBM3", &[(0, 18), (0, 18)], &[Some(18), Some(18)]),
-            ("NVIDIA A100 80GB PCIe", &[(12, 0), (0, 12)], &[Some(0), Some(12)]),
+            (
+                "NVIDIA H100 80GB HBM3",
+                &[(18, 0), (16, 2)],
+                &[Some(0), Some(2)],
+            ),
+            (
+                "NVIDIA H100 80GB HBM3",
+                &[(0, 18), (0, 18)],
+                &[Some(18), Some(18)],
+            ),
+            (
+                "NVIDIA A100 80GB PCIe",
+                &[(12, 0), (0, 12)],
+                &[Some(0), Some(12)],
+            ),
             ("NVIDIA A100 80GB PCIe", &[(0, 12), (0, 12)], &[None, None]),
             ("NVIDIA GH200 480GB", &[(0, 18)], &[None]),
             ("NVIDIA L40S", &[(0, 0)], &[None]),
         ];
         for (model, links, expected) in cases {
-            let gpus: Vec<_> = links.iter().map(|&(up, down)| gpu(model, up, down)).collect();
+            let gpus: Vec<_> = links
+                .iter()
+                .map(|&(up, down)| gpu(model, up, down))
+                .collect();
             let missing: Vec<_> = gpus.iter().map(|one| missing_links(one, &gpus)).collect();
             assert_eq!(missing, expected, "{model}");
         }
@@ -92,7 +125,11 @@ mod tests {
 
     #[test]
     fn mig_and_unknown_links_say_nothing() {
-        let mut gpus = [gpu("NVIDIA H200", 18, 0), gpu("NVIDIA H200", 0, 18), Gpu::default()];
+        let mut gpus = [
+            gpu("NVIDIA H200", 18, 0),
+            gpu("NVIDIA H200", 0, 18),
+            Gpu::default(),
+        ];
         gpus[1].mig_enabled = true;
         let missing: Vec<_> = gpus.iter().map(|one| missing_links(one, &gpus)).collect();
         assert_eq!(missing, [Some(0), None, None]);

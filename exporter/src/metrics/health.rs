@@ -25,8 +25,10 @@ pub(super) fn write(
         encoder,
         health.map(|health| (collector(), Value::Real(health.duration.as_secs_f64()))),
     )?;
-    family::SNAPSHOT_AGE
-        .write(encoder, age.map(|age| (Vec::new(), Value::Real(age.as_secs_f64()))))?;
+    family::SNAPSHOT_AGE.write(
+        encoder,
+        age.map(|age| (Vec::new(), Value::Real(age.as_secs_f64()))),
+    )?;
     let data = snapshot.and_then(|snapshot| snapshot.data.as_ref());
     family::SOURCE_INFO.write(
         encoder,

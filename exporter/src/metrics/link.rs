@@ -16,9 +16,9 @@ pub(super) fn write(encoder: &mut DescriptorEncoder<'_>, data: &Reading) -> fmt:
     family::LINK_UP.write(encoder, links(gpus).map(up))?;
     family::LINK_SPEED.write(encoder, links(gpus).filter_map(speed))?;
     let counters = |value: fn(&LinkCounters) -> Option<u64>| {
-        data.counters.iter().filter_map(move |one| {
-            Some((labels(gpus, one)?, Value::Whole(value(one)?)))
-        })
+        data.counters
+            .iter()
+            .filter_map(move |one| Some((labels(gpus, one)?, Value::Whole(value(one)?))))
     };
     family::TRANSMIT.write(encoder, counters(|one| one.transmit_bytes))?;
     family::RECEIVE.write(encoder, counters(|one| one.receive_bytes))?;
@@ -33,7 +33,8 @@ pub(super) fn write(encoder: &mut DescriptorEncoder<'_>, data: &Reading) -> fmt:
 }
 
 fn links(gpus: &[Gpu]) -> impl Iterator<Item = (&Gpu, &Link)> {
-    gpus.iter().flat_map(|gpu| gpu.links.iter().flatten().map(move |link| (gpu, link)))
+    gpus.iter()
+        .flat_map(|gpu| gpu.links.iter().flatten().map(move |link| (gpu, link)))
 }
 
 fn labels(gpus: &[Gpu], counters: &LinkCounters) -> Option<Vec<String>> {
@@ -44,7 +45,10 @@ fn labels(gpus: &[Gpu], counters: &LinkCounters) -> Option<Vec<String>> {
 }
 
 fn up((gpu, link): (&Gpu, &Link)) -> Series {
-    let remote = link.remote.as_ref().map_or(RemoteKind::Unknown, |remote| remote.kind);
+    let remote = link
+        .remote
+        .as_ref()
+        .map_or(RemoteKind::Unknown, |remote| remote.kind);
     let mut labels = ids(gpu);
     labels.extend([link.index.to_string(), remote.as_str().to_owned()]);
     (labels, Value::Whole(link.up.into()))

@@ -20,6 +20,7 @@ use prometheus_client::{collector::Collector, encoding::DescriptorEncoder, regis
 use crate::snapshot::Snapshot;
 
 pub use self::family::{FAMILIES, Family, Kind};
+pub(crate) use self::gpu::missing_links;
 
 /// How a scrape wants its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,7 +101,11 @@ struct Exposition {
 
 impl Collector for Exposition {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        if let Some(data) = self.snapshot.as_ref().and_then(|snapshot| snapshot.data.as_ref()) {
+        if let Some(data) = self
+            .snapshot
+            .as_ref()
+            .and_then(|snapshot| snapshot.data.as_ref())
+        {
             gpu::write(&mut encoder, &data.topology)?;
             link::write(&mut encoder, data)?;
             peer::write(&mut encoder, &data.topology.spec)?;
@@ -122,11 +127,23 @@ mod tests {
         let cases = [
             (prometheus_3, Format::OpenMetrics),
             ("application/openmetrics-text", Format::OpenMetrics),
-            ("application/openmetrics-text; version=1.0.0, text/plain;q=0.5", Format::OpenMetrics),
-            ("application/openmetrics-text;version=7.0.0", Format::Prometheus),
-            ("application/openmetrics-text;q=0.1,text/plain;q=0.5", Format::Prometheus),
+            (
+                "application/openmetrics-text; version=1.0.0, text/plain;q=0.5",
+                Format::OpenMetrics,
+            ),
+            (
+                "application/openmetrics-text;version=7.0.0",
+                Format::Prometheus,
+            ),
+            (
+                "application/openmetrics-text;q=0.1,text/plain;q=0.5",
+                Format::Prometheus,
+            ),
             ("application/openmetrics-text;q=0", Format::Prometheus),
-            ("text/html,application/xhtml+xml,*/*;q=0.8", Format::Prometheus),
+            (
+                "text/html,application/xhtml+xml,*/*;q=0.8",
+                Format::Prometheus,
+            ),
             ("text/plain;version=0.0.4", Format::Prometheus),
             ("", Format::Prometheus),
             ("*/*", Format::Prometheus),

@@ -25,10 +25,10 @@ pub(super) fn write(encoder: &mut DescriptorEncoder<'_>, spec: &NodeTopologySpec
 /// Each edge in both directions, by ascending `(from, to)`.
 fn ordered(spec: &NodeTopologySpec) -> impl Iterator<Item = (u32, u32, &Edge)> {
     let both = |edge| {
-        let Edge { a, b, .. } = *edge;
+        let &Edge { a, b, .. } = edge;
         [(a, b, edge), (b, a, edge)]
     };
-    let mut pairs: Vec<_> = spec.edges.iter().flat_map(both).collect();
+    let mut pairs: Vec<(u32, u32, &Edge)> = spec.edges.iter().flat_map(both).collect();
     pairs.sort_by_key(|&(from, to, _)| (from, to));
     pairs.into_iter()
 }

@@ -22,7 +22,11 @@ impl FileSource {
     /// Of the file `path` (`-`: the standard input), for the node `node`.
     #[must_use]
     pub fn new(path: String, node: Option<String>) -> Self {
-        Self { path, node, stdin: None }
+        Self {
+            path,
+            node,
+            stdin: None,
+        }
     }
 }
 
@@ -35,9 +39,14 @@ impl Source for FileSource {
         let name = if stdin { "standard input" } else { &self.path };
         let bytes = match stdin {
             true => text::read(io::stdin().lock()),
-            false => File::open(&self.path).map_err(TextError::Io).and_then(text::read),
+            false => File::open(&self.path)
+                .map_err(TextError::Io)
+                .and_then(text::read),
         };
-        let bytes = bytes.map_err(|error| SourceError::Text { name: name.to_owned(), error })?;
+        let bytes = bytes.map_err(|error| SourceError::Text {
+            name: name.to_owned(),
+            error,
+        })?;
         let reading = parse(name, &bytes, self.node.as_deref())?;
         if stdin {
             self.stdin = Some(reading.clone());
@@ -52,7 +61,10 @@ impl Source for FileSource {
 /// # Errors
 /// Anything that is not wholly understood, with the line or the path.
 pub fn parse(name: &str, bytes: &[u8], node: Option<&str>) -> Result<Reading, SourceError> {
-    let failed = |error| SourceError::Text { name: name.to_owned(), error };
+    let failed = |error| SourceError::Text {
+        name: name.to_owned(),
+        error,
+    };
     let text = text::decode(bytes).map_err(failed)?;
     let unsupported = |what: &str| Err(SourceError::Unsupported(format!("{name}: {what}")));
     let start = text.trim_start();
@@ -66,7 +78,9 @@ pub fn parse(name: &str, bytes: &[u8], node: Option<&str>) -> Result<Reading, So
             return unsupported("this is a JSON list; give one NodeTopology object");
         }
         _ if start.starts_with("apiVersion:") => {
-            return unsupported("this is YAML; give JSON (`kubectl get nodetopology NODE -o json`)");
+            return unsupported(
+                "this is YAML; give JSON (`kubectl get nodetopology NODE -o json`)",
+            );
         }
         _ => {
             let (topology, matrix) = of_matrix(name, &text, node)?;
@@ -77,13 +91,23 @@ pub fn parse(name: &str, bytes: &[u8], node: Option<&str>) -> Result<Reading, So
     let warnings = topology
         .spec
         .complete(&node)
-        .map_err(|error| SourceError::Invalid { name: name.to_owned(), error })?;
-    Ok(Reading { topology, counters: Vec::new(), matrix, warnings })
+        .map_err(|error| SourceError::Invalid {
+            name: name.to_owned(),
+            error,
+        })?;
+    Ok(Reading {
+        topology,
+        counters: Vec::new(),
+        matrix,
+        warnings,
+    })
 }
 
 fn of_recording(name: &str, text: &str, node: Option<&str>) -> Result<NodeTopology, SourceError> {
-    let mut topology = recording::parse(text)
-        .map_err(|error| SourceError::Recording { name: name.to_owned(), error })?;
+    let mut topology = recording::parse(text).map_err(|error| SourceError::Recording {
+        name: name.to_owned(),
+        error,
+    })?;
     if let Some(node) = node {
         node.clone_into(&mut topology.metadata.name);
     }
@@ -95,9 +119,14 @@ fn of_matrix(
     text: &str,
     node: Option<&str>,
 ) -> Result<(NodeTopology, topo_matrix::Matrix), SourceError> {
-    let matrix = topo_matrix::parse(text)
-        .map_err(|error| SourceError::Matrix { name: name.to_owned(), error })?;
-    let source = ReadFrom { kind: SourceKind::File, from: name.to_owned() };
+    let matrix = topo_matrix::parse(text).map_err(|error| SourceError::Matrix {
+        name: name.to_owned(),
+        error,
+    })?;
+    let source = ReadFrom {
+        kind: SourceKind::File,
+        from: name.to_owned(),
+    };
     let spec = topo_matrix::spec(&matrix, source);
     let node = node.map_or_else(host_name, str::to_owned);
     Ok((NodeTopology::new(node, spec), matrix))

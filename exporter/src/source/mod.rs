@@ -221,9 +221,10 @@ impl SourceSpec {
         let name = node.map(str::to_owned);
         match self {
             Self::File(path) => Ok(Box::new(file::FileSource::new(path.clone(), name))),
-            Self::Sim(profile) => {
-                Ok(Box::new(sim::SimSource::new(profile, &name.unwrap_or_else(host_name))))
-            }
+            Self::Sim(profile) => Ok(Box::new(sim::SimSource::new(
+                profile,
+                &name.unwrap_or_else(host_name),
+            ))),
             Self::Auto => Err(SourceError::Unsupported(format!(
                 "--source auto: this version reads neither NVML nor sysfs; {SUPPORTED}"
             ))),

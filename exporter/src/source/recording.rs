@@ -48,7 +48,11 @@ pub fn parse(text: &str) -> Result<NodeTopology, RecordingError> {
         let foreign = |path, found: Option<String>, expected: &'static str| match found {
             Some(found) if found != expected => {
                 let found = found.chars().take(80).collect();
-                Err(RecordingError::Foreign { path, found, expected })
+                Err(RecordingError::Foreign {
+                    path,
+                    found,
+                    expected,
+                })
             }
             _ => Ok(()),
         };
@@ -84,11 +88,31 @@ mod tests {
     #[test]
     fn a_wrong_key_is_named() {
         let cases = [
-            (r#""index": 0"#, r#""index": "0""#, "spec.gpus[0].index: invalid type: string"),
-            (r#"{"index": 0}"#, "{}", "spec.gpus[0]: missing field `index`"),
-            (r#""kind": "file""#, r#""kind": "tea""#, "spec.source.kind: unknown variant `tea`"),
-            (r#""NodeTopology""#, r#""Pod""#, r#"kind is "Pod", expected "NodeTopology""#),
-            ("v1alpha1", "v2", r#"apiVersion is "nvlink-domains.io/v2", expected"#),
+            (
+                r#""index": 0"#,
+                r#""index": "0""#,
+                "spec.gpus[0].index: invalid type: string",
+            ),
+            (
+                r#"{"index": 0}"#,
+                "{}",
+                "spec.gpus[0]: missing field `index`",
+            ),
+            (
+                r#""kind": "file""#,
+                r#""kind": "tea""#,
+                "spec.source.kind: unknown variant `tea`",
+            ),
+            (
+                r#""NodeTopology""#,
+                r#""Pod""#,
+                r#"kind is "Pod", expected "NodeTopology""#,
+            ),
+            (
+                "v1alpha1",
+                "v2",
+                r#"apiVersion is "nvlink-domains.io/v2", expected"#,
+            ),
             (r#""name": "n", "#, "", "metadata: missing field `name`"),
         ];
         for (from, to, expected) in cases {
@@ -100,9 +124,22 @@ mod tests {
     #[test]
     fn syntax_errors_name_the_line() {
         let cut = parse(&SMALL[..100]).unwrap_err().to_string();
-        assert!(cut.starts_with("not valid JSON") && cut.contains("line 2"), "{cut}");
-        assert!(parse(&format!("{SMALL} x")).unwrap_err().to_string().contains("trailing"));
-        let deep = parse(&"{\"spec\":".repeat(100_000)).unwrap_err().to_string();
-        assert!(deep.contains("recursion limit") || deep.contains("JSON"), "{deep}");
+        assert!(
+            cut.starts_with("not valid JSON") && cut.contains("line 2"),
+            "{cut}"
+        );
+        assert!(
+            parse(&format!("{SMALL} x"))
+                .unwrap_err()
+                .to_string()
+                .contains("trailing")
+        );
+        let deep = parse(&"{\"spec\":".repeat(100_000))
+            .unwrap_err()
+            .to_string();
+        assert!(
+            deep.contains("recursion limit") || deep.contains("JSON"),
+            "{deep}"
+        );
     }
 }

@@ -60,7 +60,9 @@ pub fn decode(bytes: &[u8]) -> Result<String, TextError> {
         bytes => utf8(bytes)?.to_owned(),
     };
     if let Some(at) = text.find('\0') {
-        return Err(TextError::Binary { line: line_of(&text.as_bytes()[..at]) });
+        return Err(TextError::Binary {
+            line: line_of(&text.as_bytes()[..at]),
+        });
     }
     if text.trim().is_empty() {
         return Err(TextError::Empty);
@@ -72,8 +74,12 @@ fn utf8(bytes: &[u8]) -> Result<&str, TextError> {
     std::str::from_utf8(bytes).map_err(|error| {
         let good = &bytes[..error.valid_up_to()];
         match good.contains(&0) || bytes.contains(&0) {
-            true => TextError::Binary { line: line_of(good) },
-            false => TextError::Utf8 { line: line_of(good) },
+            true => TextError::Binary {
+                line: line_of(good),
+            },
+            false => TextError::Utf8 {
+                line: line_of(good),
+            },
         }
     })
 }
@@ -83,7 +89,9 @@ fn utf16(bytes: &[u8], unit: fn([u8; 2]) -> u16) -> Result<String, TextError> {
         return Err(TextError::Utf16);
     }
     let units = bytes.chunks_exact(2).map(|pair| unit([pair[0], pair[1]]));
-    char::decode_utf16(units).collect::<Result<_, _>>().map_err(|_| TextError::Utf16)
+    char::decode_utf16(units)
+        .collect::<Result<_, _>>()
+        .map_err(|_| TextError::Utf16)
 }
 
 fn line_of(before: &[u8]) -> usize {
@@ -103,8 +111,14 @@ mod tests {
         };
         assert_eq!(decode(b"a\r\nb").unwrap(), "a\r\nb");
         assert_eq!(decode(b"\xef\xbb\xbfa").unwrap(), "a");
-        assert_eq!(decode(&utf16("añ", u16::to_le_bytes, [0xff, 0xfe])).unwrap(), "añ");
-        assert_eq!(decode(&utf16("añ", u16::to_be_bytes, [0xfe, 0xff])).unwrap(), "añ");
+        assert_eq!(
+            decode(&utf16("añ", u16::to_le_bytes, [0xff, 0xfe])).unwrap(),
+            "añ"
+        );
+        assert_eq!(
+            decode(&utf16("añ", u16::to_be_bytes, [0xfe, 0xff])).unwrap(),
+            "añ"
+        );
     }
 
     #[test]

@@ -73,12 +73,22 @@ pub(super) struct NicSlot {
 }
 
 pub(super) const fn slot(bus: &'static str, numa: u32, root: u8, switch: u8, port: u8) -> Slot {
-    Slot { bus, numa, root, switch, port }
+    Slot {
+        bus,
+        numa,
+        root,
+        switch,
+        port,
+    }
 }
 
 /// A NIC of `gigabits` per second.
 pub(super) const fn nic(name: &'static str, gigabits: u64, slot: Slot) -> NicSlot {
-    NicSlot { name, slot, rate: gigabits * 1_000_000_000 / 8 }
+    NicSlot {
+        name,
+        slot,
+        rate: gigabits * 1_000_000_000 / 8,
+    }
 }
 
 impl Slot {

@@ -24,11 +24,15 @@ pub(super) fn spec(profile: &Profile, name: &str) -> NodeTopologySpec {
         links: Some(links(profile, n)),
     };
     let gpus = 0..profile.gpus.len();
-    let fabric = profile
-        .fabric
-        .map(|(uuid, clique)| Fabric { cluster_uuid: uuid.to_owned(), clique });
+    let fabric = profile.fabric.map(|(uuid, clique)| Fabric {
+        cluster_uuid: uuid.to_owned(),
+        clique,
+    });
     NodeTopologySpec {
-        source: Source { kind: SourceKind::Sim, from: profile.name.to_owned() },
+        source: Source {
+            kind: SourceKind::Sim,
+            from: profile.name.to_owned(),
+        },
         gpus: gpus.clone().map(gpu).collect(),
         edges: Vec::new(),
         paths: paths(profile),
@@ -111,7 +115,10 @@ fn nic(profile: &Profile, nic: &NicSlot) -> Nic {
 pub(super) fn matrix(profile: &Profile, spec: &NodeTopologySpec) -> Matrix {
     let mut matrix = topo_matrix::of_document(spec);
     for (row, from) in matrix.gpus.iter_mut().zip(profile.gpus) {
-        let to_nics = profile.nics.iter().map(|nic| Relation::Class(from.class(&nic.slot)));
+        let to_nics = profile
+            .nics
+            .iter()
+            .map(|nic| Relation::Class(from.class(&nic.slot)));
         row.to_nics = to_nics.collect();
     }
     let column = |(n, nic): (usize, &NicSlot)| NicColumn {

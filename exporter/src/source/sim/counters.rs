@@ -45,10 +45,12 @@ pub(super) fn peers(profile: &Profile, n: usize) -> impl Iterator<Item = (usize,
     };
     // Links are numbered by ascending peer on both ends.
     let first_link = |of: u32, to: u32| -> u32 {
-        let to_lower = |&&(a, b, _): &&(u32, u32, u32)| {
-            (a == of && b < to) || (b == of && a < to)
-        };
-        pairs.iter().filter(to_lower).map(|&(_, _, links)| links).sum()
+        let to_lower = |&&(a, b, _): &&(u32, u32, u32)| (a == of && b < to) || (b == of && a < to);
+        pairs
+            .iter()
+            .filter(to_lower)
+            .map(|&(_, _, links)| links)
+            .sum()
     };
     let n = n as u32;
     let mut ends: Vec<_> = pairs
@@ -91,5 +93,9 @@ fn errors(profile: &Profile, gpu: u32, link: u32, now: Duration) -> Vec<(ErrorKi
             .find(|one| (one.gpu, one.link, one.kind) == (gpu, link, kind));
         rising.map_or(0, |one| now.as_secs().saturating_mul(one.per_hour) / 3600)
     };
-    profile.error_kinds.iter().map(|&kind| (kind, count(kind))).collect()
+    profile
+        .error_kinds
+        .iter()
+        .map(|&kind| (kind, count(kind)))
+        .collect()
 }

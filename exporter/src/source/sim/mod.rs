@@ -50,7 +50,10 @@ impl SimSource {
     /// A node of `profile` called `name`.
     #[must_use]
     pub fn new(profile: &'static Profile, name: &str) -> Self {
-        Self { profile, node: Node::new(profile, name) }
+        Self {
+            profile,
+            node: Node::new(profile, name),
+        }
     }
 }
 
@@ -59,7 +62,11 @@ impl Node {
         let mut topology = NodeTopology::new(name, build::spec(profile, name));
         let warnings = topology.spec.complete(name)?;
         let matrix = build::matrix(profile, &topology.spec);
-        Ok(Self { topology, matrix, warnings })
+        Ok(Self {
+            topology,
+            matrix,
+            warnings,
+        })
     }
 }
 

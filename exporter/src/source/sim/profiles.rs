@@ -1,10 +1,7 @@
 //! The simulated boards: models, link counts and speeds, switches, PCI
 //! addresses and NICs as on the machines they are named after.
 
-use super::board::{
-    Profile, RisingError, Slot, Wiring,
-    NicSlot, nic, slot,
-};
+use super::board::{NicSlot, Profile, RisingError, Slot, Wiring, nic, slot};
 use crate::source::ErrorKind::{self, *};
 
 /// Counted up to Hopper.
@@ -110,10 +107,30 @@ const H200_DEGRADED: Profile = Profile {
     model: "NVIDIA H200",
     dead_links: &[(3, 7), (3, 12), (5, 0)],
     rising_errors: &[
-        RisingError { gpu: 6, link: 4, kind: CrcFlit, per_hour: 7200 },
-        RisingError { gpu: 6, link: 4, kind: Replay, per_hour: 1800 },
-        RisingError { gpu: 6, link: 4, kind: Recovery, per_hour: 60 },
-        RisingError { gpu: 1, link: 9, kind: CrcFlit, per_hour: 240 },
+        RisingError {
+            gpu: 6,
+            link: 4,
+            kind: CrcFlit,
+            per_hour: 7200,
+        },
+        RisingError {
+            gpu: 6,
+            link: 4,
+            kind: Replay,
+            per_hour: 1800,
+        },
+        RisingError {
+            gpu: 6,
+            link: 4,
+            kind: Recovery,
+            per_hour: 60,
+        },
+        RisingError {
+            gpu: 1,
+            link: 9,
+            kind: CrcFlit,
+            per_hour: 240,
+        },
     ],
     ..DGX_H100
 };
@@ -181,7 +198,14 @@ const HGX_A100_4: Profile = Profile {
     ],
     links: 12,
     link_rate: 25_000_000_000,
-    wiring: Wiring::Direct(&[(0, 1, 4), (0, 2, 4), (0, 3, 4), (1, 2, 4), (1, 3, 4), (2, 3, 4)]),
+    wiring: Wiring::Direct(&[
+        (0, 1, 4),
+        (0, 2, 4),
+        (0, 3, 4),
+        (1, 2, 4),
+        (1, 3, 4),
+        (2, 3, 4),
+    ]),
     nics: &[
         nic("mlx5_0", 200, slot("00000000:02:00.0", 3, 0, 0, 1)),
         nic("mlx5_1", 200, slot("00000000:42:00.0", 2, 1, 0, 1)),

@@ -5,7 +5,9 @@ use nvlink_topology::Via;
 use super::*;
 
 fn read(name: &str, seconds: u64) -> Reading {
-    SimSource::new(profile(name).unwrap(), "node-a").read(Duration::from_secs(seconds)).unwrap()
+    SimSource::new(profile(name).unwrap(), "node-a")
+        .read(Duration::from_secs(seconds))
+        .unwrap()
 }
 
 #[test]
@@ -29,14 +31,34 @@ fn boards_have_the_links_that_they_have() {
         let reading = read(name, 0);
         let spec = &reading.topology.spec;
         assert_eq!(spec.gpus.len(), gpus, "{name}");
-        assert!(spec.gpus.iter().all(|gpu| gpu.links.as_ref().unwrap().len() == links), "{name}");
+        assert!(
+            spec.gpus
+                .iter()
+                .all(|gpu| gpu.links.as_ref().unwrap().len() == links),
+            "{name}"
+        );
         assert_eq!(spec.edges.len(), edges, "{name}");
-        assert!(spec.edges.iter().all(|edge| Some(edge.via) == via), "{name}");
-        assert_eq!(spec.edges.iter().map(|edge| edge.links).min().unwrap_or(0), least, "{name}");
-        assert_eq!(spec.edges.iter().map(|edge| edge.links).max().unwrap_or(0), most, "{name}");
+        assert!(
+            spec.edges.iter().all(|edge| Some(edge.via) == via),
+            "{name}"
+        );
+        assert_eq!(
+            spec.edges.iter().map(|edge| edge.links).min().unwrap_or(0),
+            least,
+            "{name}"
+        );
+        assert_eq!(
+            spec.edges.iter().map(|edge| edge.links).max().unwrap_or(0),
+            most,
+            "{name}"
+        );
         assert_eq!(spec.domains.len(), domains, "{name}");
         assert_eq!(spec.paths.len(), gpus * (gpus - 1) / 2, "{name}");
-        assert!(reading.warnings.is_empty(), "{name}: {:?}", reading.warnings);
+        assert!(
+            reading.warnings.is_empty(),
+            "{name}: {:?}",
+            reading.warnings
+        );
     }
 }
 
@@ -44,7 +66,13 @@ fn boards_have_the_links_that_they_have() {
 fn one_tray_shares_its_domain_with_the_others() {
     let domain = |node| {
         let mut source = SimSource::new(profile("gb200-nvl72").unwrap(), node);
-        source.read(Duration::ZERO).unwrap().topology.spec.domains.remove(0)
+        source
+            .read(Duration::ZERO)
+            .unwrap()
+            .topology
+            .spec
+            .domains
+            .remove(0)
     };
     assert_eq!(domain("a"), domain("b"));
     assert!(domain("a").fabric.is_some());
@@ -56,7 +84,9 @@ fn uuids_differ_by_node_and_gpu() {
     let uuids = |node| {
         let mut source = SimSource::new(profile("l40s").unwrap(), node);
         let gpus = source.read(Duration::ZERO).unwrap().topology.spec.gpus;
-        gpus.into_iter().map(|gpu| gpu.uuid.unwrap()).collect::<std::collections::BTreeSet<_>>()
+        gpus.into_iter()
+            .map(|gpu| gpu.uuid.unwrap())
+            .collect::<std::collections::BTreeSet<_>>()
     };
     assert_eq!(uuids("a"), uuids("a"));
     assert_eq!(uuids("a").union(&uuids("b")).count(), 16);
@@ -64,16 +94,31 @@ fn uuids_differ_by_node_and_gpu() {
 
 #[test]
 fn what_one_end_sends_the_other_receives() {
-    for name in ["dgx1-v100", "hgx-a100-4", "a100-pcie-pairs", "rtx-a6000-pairs"] {
+    for name in [
+        "dgx1-v100",
+        "hgx-a100-4",
+        "a100-pcie-pairs",
+        "rtx-a6000-pairs",
+    ] {
         let reading = read(name, 100);
-        let at: BTreeMap<_, _> =
-            reading.counters.iter().map(|one| ((one.gpu, one.link), one)).collect();
+        let at: BTreeMap<_, _> = reading
+            .counters
+            .iter()
+            .map(|one| ((one.gpu, one.link), one))
+            .collect();
         for (&(gpu, link), counters) in &at {
-            let (peer, there) =
-                counters::peers(profile(name).unwrap(), gpu as usize).nth(link as usize).unwrap();
+            let (peer, there) = counters::peers(profile(name).unwrap(), gpu as usize)
+                .nth(link as usize)
+                .unwrap();
             let far = at[&(peer as u32, there)];
-            assert_eq!(counters.transmit_bytes, far.receive_bytes, "{name} {gpu}.{link}");
-            assert_eq!(counters.receive_bytes, far.transmit_bytes, "{name} {gpu}.{link}");
+            assert_eq!(
+                counters.transmit_bytes, far.receive_bytes,
+                "{name} {gpu}.{link}"
+            );
+            assert_eq!(
+                counters.receive_bytes, far.transmit_bytes,
+                "{name} {gpu}.{link}"
+            );
         }
     }
 }
@@ -88,7 +133,12 @@ fn counters_only_grow() {
             let after = source.read(Duration::from_secs(seconds)).unwrap().counters;
             for (old, new) in before.iter().zip(&after) {
                 assert!(old.transmit_bytes < new.transmit_bytes, "{}", profile.name);
-                assert!(old.errors.iter().zip(&new.errors).all(|(old, new)| old.1 <= new.1));
+                assert!(
+                    old.errors
+                        .iter()
+                        .zip(&new.errors)
+                        .all(|(old, new)| old.1 <= new.1)
+                );
             }
             before = after;
         }
@@ -103,8 +153,15 @@ fn a_degraded_board_shows_it() {
         let links = reading.topology.spec.gpus[gpu].links.as_ref().unwrap();
         links.iter().filter(|link| !link.up).count()
     };
-    assert_eq!((0..8).map(down).collect::<Vec<_>>(), [0, 0, 0, 2, 0, 1, 0, 0]);
-    let errors: u64 =
-        reading.counters.iter().flat_map(|one| &one.errors).map(|(_, count)| count).sum();
+    assert_eq!(
+        (0..8).map(down).collect::<Vec<_>>(),
+        [0, 0, 0, 2, 0, 1, 0, 0]
+    );
+    let errors: u64 = reading
+        .counters
+        .iter()
+        .flat_map(|one| &one.errors)
+        .map(|(_, count)| count)
+        .sum();
     assert_eq!(errors, 7200 + 1800 + 60 + 240);
 }

@@ -52,7 +52,9 @@ pub(super) fn parse(word: &str) -> Option<Cell> {
             let digits = word.strip_prefix("NV")?;
             let plain = !digits.starts_with('0') && digits.bytes().all(|b| b.is_ascii_digit());
             let links = plain.then(|| digits.parse().ok()).flatten()?;
-            (1..=MAX_LINKS).contains(&links).then_some(Cell::Relation(Relation::Nvlink(links)))
+            (1..=MAX_LINKS)
+                .contains(&links)
+                .then_some(Cell::Relation(Relation::Nvlink(links)))
         }
     }
 }
@@ -68,7 +70,9 @@ pub(super) fn gpu(word: &str) -> Option<u32> {
 pub(super) fn is_nic(word: &str) -> bool {
     word.starts_with(|c: char| c.is_ascii_alphabetic())
         && word.bytes().any(|byte| byte.is_ascii_digit())
-        && word.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte))
+        && word
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte))
         && word.len() <= 64
         && parse(word).is_none()
         && gpu(word).is_none()

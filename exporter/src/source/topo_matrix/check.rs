@@ -24,7 +24,10 @@ pub(super) fn whole(
         let row = draft.rows.get(&column)?;
         Some(GpuRow {
             index,
-            to_gpus: pick(row, &gpus.iter().map(|&(column, _)| column).collect::<Vec<_>>()),
+            to_gpus: pick(
+                row,
+                &gpus.iter().map(|&(column, _)| column).collect::<Vec<_>>(),
+            ),
             to_nics: pick(row, &nics),
             cpu_affinity: row.tail.cpu.clone(),
             numa_affinity: row.tail.numa.clone(),
@@ -33,7 +36,11 @@ pub(super) fn whole(
     let nic = |(&column, name): (&usize, String)| NicColumn {
         title: draft.devices[column].clone(),
         name,
-        to_nics: draft.rows.get(&column).map(|row| pick(row, &nics)).unwrap_or_default(),
+        to_nics: draft
+            .rows
+            .get(&column)
+            .map(|row| pick(row, &nics))
+            .unwrap_or_default(),
     };
     Ok(Matrix {
         gpus: gpus.iter().filter_map(gpu).collect(),
@@ -51,13 +58,11 @@ fn columns(draft: &Draft) -> (Vec<(usize, u32)>, Vec<usize>) {
 
 /// Each GPU has a row, and each NIC or none: captures without NIC rows lose
 /// nothing that is used, captures that stop among them are cut.
-fn rows_present(
-    draft: &Draft,
-    gpus: &[(usize, u32)],
-    nics: &[usize],
-) -> Result<(), MatrixError> {
+fn rows_present(draft: &Draft, gpus: &[(usize, u32)], nics: &[usize]) -> Result<(), MatrixError> {
     let missing = |columns: &mut dyn Iterator<Item = usize>| {
-        columns.filter(|column| !draft.rows.contains_key(column)).count()
+        columns
+            .filter(|column| !draft.rows.contains_key(column))
+            .count()
     };
     let of_gpus = missing(&mut gpus.iter().map(|&(column, _)| column));
     let of_nics = missing(&mut nics.iter().copied());
@@ -88,8 +93,10 @@ fn symmetric(draft: &Draft) -> Result<(), MatrixError> {
             let (row, from, to, here) = later;
             let (from, to) = (&draft.devices[from], &draft.devices[to]);
             let other = if here == there { back } else { there };
-            let reason =
-                format!("{from} to {to} is {here} here, but {other} on line {}", earlier.line);
+            let reason = format!(
+                "{from} to {to} is {here} here, but {other} on line {}",
+                earlier.line
+            );
             return Err(MatrixError::new(row.line, reason));
         }
     }
@@ -101,7 +108,10 @@ fn relations_of_nics(draft: &Draft, nics: &[usize]) -> Result<(), MatrixError> {
         let nvlink = |&&column: &&usize| matches!(row.cells[column], Relation::Nvlink(_));
         if let Some(&column) = nics.iter().find(nvlink) {
             let (cell, nic) = (row.cells[column], &draft.devices[column]);
-            return Err(MatrixError::new(row.line, format!("{cell} to {nic}, which is no GPU")));
+            return Err(MatrixError::new(
+                row.line,
+                format!("{cell} to {nic}, which is no GPU"),
+            ));
         }
     }
     Ok(())
@@ -111,7 +121,9 @@ fn relations_of_nics(draft: &Draft, nics: &[usize]) -> Result<(), MatrixError> {
 fn last_row_whole(draft: &Draft, gpus: &[(usize, u32)]) -> Result<(), MatrixError> {
     let rows = || gpus.iter().filter_map(|(column, _)| draft.rows.get(column));
     let most = rows().map(|row| row.tail.cells).max().unwrap_or(0);
-    let Some(last) = rows().max_by_key(|row| row.line) else { return Ok(()) };
+    let Some(last) = rows().max_by_key(|row| row.line) else {
+        return Ok(());
+    };
     if draft.closed || last.line != draft.last_line || last.tail.cells == most {
         return Ok(());
     }
@@ -128,5 +140,9 @@ fn names(draft: &Draft, nics: &[usize], legend: &BTreeMap<String, String>) -> Ve
     };
     let names: Vec<_> = nics.iter().map(name).collect();
     let twice = (1..names.len()).any(|n| names[..n].contains(&names[n]));
-    if twice { nics.iter().map(title).collect() } else { names }
+    if twice {
+        nics.iter().map(title).collect()
+    } else {
+        names
+    }
 }

@@ -26,7 +26,11 @@ pub(super) struct Header {
 
 impl<'a> Line<'a> {
     pub(super) fn new(number: usize, text: &'a str) -> Self {
-        Self { number, text, words: text.split_whitespace().collect() }
+        Self {
+            number,
+            text,
+            words: text.split_whitespace().collect(),
+        }
     }
 
     pub(super) fn first(&self) -> &'a str {
@@ -44,12 +48,18 @@ impl<'a> Line<'a> {
     /// It starts as a row does: a device, and then a word of a matrix.
     pub(super) fn looks_like_row(&self) -> bool {
         let device = cell::gpu(self.first()).is_some() || cell::is_nic(self.first());
-        device && self.words.get(1).is_some_and(|word| cell::parse(word).is_some())
+        device
+            && self
+                .words
+                .get(1)
+                .is_some_and(|word| cell::parse(word).is_some())
     }
 
     /// `NIC3: mlx5_3`, as the legend has it.
     pub(super) fn legend(&self) -> Option<(&'a str, &'a str)> {
-        let [title, name] = self.words[..] else { return None };
+        let [title, name] = self.words[..] else {
+            return None;
+        };
         let title = title.strip_suffix(':')?;
         (cell::is_nic(title) && title.starts_with("NIC")).then_some((title, name))
     }
@@ -57,7 +67,11 @@ impl<'a> Line<'a> {
     /// The header that this line is; the word that does not belong where it is none.
     pub(super) fn header(&self) -> Result<Header, &'a str> {
         let is_title = |word: &&str| matches!(*word, "CPU" | "NUMA" | "GPU");
-        let end = self.words.iter().position(is_title).unwrap_or(self.words.len());
+        let end = self
+            .words
+            .iter()
+            .position(is_title)
+            .unwrap_or(self.words.len());
         let (devices, mut rest) = self.words.split_at(end);
         let device = |word: &&&str| cell::gpu(word).is_some() || cell::is_nic(word);
         if let Some(word) = devices.iter().find(|word| !device(word)) {
@@ -74,7 +88,10 @@ impl<'a> Line<'a> {
             titles.push(title);
             rest = &rest[words..];
         }
-        Ok(Header { devices: devices.iter().map(|&word| word.to_owned()).collect(), titles })
+        Ok(Header {
+            devices: devices.iter().map(|&word| word.to_owned()).collect(),
+            titles,
+        })
     }
 }
 
@@ -90,7 +107,11 @@ pub(super) fn without_escapes(text: &str) -> String {
         let length = body.strip_prefix('[').and_then(|codes| {
             let end = codes.find(|c: char| !c.is_ascii_digit() && c != ';')?;
             let last = codes[end..].chars().next()?;
-            let known = if escape.is_some() { last.is_ascii_alphabetic() } else { last == 'm' };
+            let known = if escape.is_some() {
+                last.is_ascii_alphabetic()
+            } else {
+                last == 'm'
+            };
             known.then_some(1 + end + last.len_utf8())
         });
         match length {

@@ -28,7 +28,10 @@ pub struct MatrixError {
 
 impl MatrixError {
     fn new(line: usize, reason: impl Into<String>) -> Self {
-        Self { line, reason: reason.into() }
+        Self {
+            line,
+            reason: reason.into(),
+        }
     }
 }
 

@@ -58,13 +58,22 @@ struct Reader {
 
 impl Reader {
     fn line(&mut self, line: &Line<'_>) {
-        let Some(draft) = self.drafts.last_mut() else { return self.outside(line) };
-        let column = draft.devices.iter().position(|device| device == line.first());
+        let Some(draft) = self.drafts.last_mut() else {
+            return self.outside(line);
+        };
+        let column = draft
+            .devices
+            .iter()
+            .position(|device| device == line.first());
         let repeated = column.is_some_and(|column| draft.rows.contains_key(&column));
         match column {
             Some(column) if !repeated && !line.looks_like_header() => draft.row(column, line),
             _ if line.looks_like_row() && !draft.closed => {
-                let what = if repeated { "a second row" } else { "a row, but no column" };
+                let what = if repeated {
+                    "a second row"
+                } else {
+                    "a row, but no column"
+                };
                 draft.fail(line.number, format!("{} has {what}", line.first()));
             }
             _ => self.outside(line),
@@ -81,20 +90,28 @@ impl Reader {
                 Ok(header) => self.drafts.push(Draft::new(line.number, header)),
                 Err(word) => {
                     let reason = format!("{word:?} is no column of a topology matrix");
-                    self.stray.get_or_insert(MatrixError::new(line.number, reason));
+                    self.stray
+                        .get_or_insert(MatrixError::new(line.number, reason));
                 }
             }
         } else if line.looks_like_row() {
             let reason = format!("the row of {} has no header line above it", line.first());
-            self.stray.get_or_insert(MatrixError::new(line.number, reason));
+            self.stray
+                .get_or_insert(MatrixError::new(line.number, reason));
         } else if let Some((title, name)) = line.legend() {
-            self.legend.entry(title.to_owned()).or_insert_with(|| name.to_owned());
+            self.legend
+                .entry(title.to_owned())
+                .or_insert_with(|| name.to_owned());
         }
     }
 
     /// Picks the topology matrix among those that were found.
     fn finish(self) -> Result<Matrix, MatrixError> {
-        let peer_status = self.drafts.iter().find(|draft| draft.peer_status).map(|one| one.line);
+        let peer_status = self
+            .drafts
+            .iter()
+            .find(|draft| draft.peer_status)
+            .map(|one| one.line);
         let mut drafts = self.drafts.into_iter().filter(|draft| !draft.peer_status);
         let Some(draft) = drafts.next() else {
             return Err(match (peer_status, self.stray) {
@@ -118,7 +135,10 @@ impl Reader {
             None => Ok(matrix),
             Some(second) => Err(MatrixError::new(
                 second.line,
-                format!("a second topology matrix (the first is on line {})", draft.line),
+                format!(
+                    "a second topology matrix (the first is on line {})",
+                    draft.line
+                ),
             )),
         }
     }
@@ -181,14 +201,20 @@ impl Draft {
                 }
                 None => {
                     let known = "X, NV#, PIX, PXB, PHB, NODE or SYS";
-                    return Err(format!("{word:?} in column {device} is no relation ({known})"));
+                    return Err(format!(
+                        "{word:?} in column {device} is no relation ({known})"
+                    ));
                 }
             }
         }
         let rest = rest_after(line.text, self.devices.len() + 1);
         let gpu = cell::gpu(line.first()).is_some();
         let tail = tail::parse(rest, if gpu { &self.titles } else { &[] })?;
-        Ok(Row { line: line.number, cells, tail })
+        Ok(Row {
+            line: line.number,
+            cells,
+            tail,
+        })
     }
 }
 
@@ -196,6 +222,7 @@ impl Draft {
 fn rest_after(text: &str, words: usize) -> &str {
     (0..words).fold(text, |rest, _| {
         let rest = rest.trim_start();
-        rest.find(char::is_whitespace).map_or("", |end| &rest[end..])
+        rest.find(char::is_whitespace)
+            .map_or("", |end| &rest[end..])
     })
 }

@@ -1,8 +1,6 @@
 //! Between the matrix and the document.
 
-use nvlink_topology::{
-    Edge, Gpu, Nic, NodeTopologySpec, Path, PathClass, Source, Via, bandwidth,
-};
+use nvlink_topology::{Edge, Gpu, Nic, NodeTopologySpec, Path, PathClass, Source, Via, bandwidth};
 
 use super::{GpuRow, Matrix, Relation, tail};
 
@@ -28,17 +26,36 @@ pub fn spec(matrix: &Matrix, source: Source) -> NodeTopologySpec {
                 Relation::Nvlink(links) => {
                     let rate = bandwidth::assumed_nvlink(links);
                     let via = via(links, [a, b]);
-                    edges.push(Edge { a: low, b: high, via, links, bytes_per_second: rate });
+                    edges.push(Edge {
+                        a: low,
+                        b: high,
+                        via,
+                        links,
+                        bytes_per_second: rate,
+                    });
                     (PathClass::Nvlink, rate)
                 }
                 Relation::Class(class) => (class, bandwidth::assumed(class)),
                 Relation::Own => continue,
             };
-            paths.push(Path { a: low, b: high, class, bytes_per_second: rate, assumed: true });
+            paths.push(Path {
+                a: low,
+                b: high,
+                class,
+                bytes_per_second: rate,
+                assumed: true,
+            });
         }
     }
     let gpus = gpus.collect();
-    NodeTopologySpec { source, gpus, edges, paths, domains: Vec::new(), nics: nics(matrix) }
+    NodeTopologySpec {
+        source,
+        gpus,
+        edges,
+        paths,
+        domains: Vec::new(),
+        nics: nics(matrix),
+    }
 }
 
 /// A matrix does not say how an NV# pair is joined. It is on a switch when
@@ -47,7 +64,11 @@ pub fn spec(matrix: &Matrix, source: Source) -> NodeTopologySpec {
 fn via(links: u32, ends: [&GpuRow; 2]) -> Via {
     let all = |row: &GpuRow| -> u32 { row.to_gpus.iter().filter_map(nvlinks).sum() };
     let crowded = ends.iter().any(|row| all(row) > MOST_LINKS_OF_A_GPU);
-    if links > MOST_LINKS_OF_A_BRIDGE || crowded { Via::Switch } else { Via::Direct }
+    if links > MOST_LINKS_OF_A_BRIDGE || crowded {
+        Via::Switch
+    } else {
+        Via::Direct
+    }
 }
 
 fn nvlinks(relation: &Relation) -> Option<u32> {
@@ -65,11 +86,25 @@ fn nics(matrix: &Matrix) -> Vec<Nic> {
             Some(Relation::Class(class)) => *class,
             _ => PathClass::Sys,
         };
-        let best = matrix.gpus.iter().map(class).min().unwrap_or(PathClass::Sys);
+        let best = matrix
+            .gpus
+            .iter()
+            .map(class)
+            .min()
+            .unwrap_or(PathClass::Sys);
         let near = |row: &&GpuRow| best < PathClass::Sys && class(row) == best;
-        let mut gpus: Vec<_> = matrix.gpus.iter().filter(near).map(|row| row.index).collect();
+        let mut gpus: Vec<_> = matrix
+            .gpus
+            .iter()
+            .filter(near)
+            .map(|row| row.index)
+            .collect();
         gpus.sort_unstable();
-        Nic { name: column.name.clone(), gpus, ..Nic::default() }
+        Nic {
+            name: column.name.clone(),
+            gpus,
+            ..Nic::default()
+        }
     };
     matrix.nics.iter().enumerate().map(nic).collect()
 }
@@ -90,9 +125,19 @@ pub fn of_document(spec: &NodeTopologySpec) -> Matrix {
     };
     let row = |gpu: &Gpu| GpuRow {
         index: gpu.index,
-        to_gpus: spec.gpus.iter().map(|other| relation(gpu.index, other.index)).collect(),
-        numa_affinity: gpu.numa_node.map(|node| node.to_string()).unwrap_or_default(),
+        to_gpus: spec
+            .gpus
+            .iter()
+            .map(|other| relation(gpu.index, other.index))
+            .collect(),
+        numa_affinity: gpu
+            .numa_node
+            .map(|node| node.to_string())
+            .unwrap_or_default(),
         ..GpuRow::default()
     };
-    Matrix { gpus: spec.gpus.iter().map(row).collect(), nics: Vec::new() }
+    Matrix {
+        gpus: spec.gpus.iter().map(row).collect(),
+        nics: Vec::new(),
+    }
 }

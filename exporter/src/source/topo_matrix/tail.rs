@@ -35,10 +35,16 @@ pub(super) fn parse(text: &str, titles: &[Title]) -> Result<Tail, String> {
     };
     let number_of_cpus = check_list("CPU affinity", &tail.cpu)?;
     if number_of_cpus >= MAX_CPUS {
-        return Err(format!("the CPU affinity {:?} ends beyond the last CPU", tail.cpu));
+        return Err(format!(
+            "the CPU affinity {:?} ends beyond the last CPU",
+            tail.cpu
+        ));
     }
     if check_list("NUMA affinity", &tail.numa)? >= MAX_CPUS {
-        return Err(format!("the NUMA affinity {:?} ends beyond the last node", tail.numa));
+        return Err(format!(
+            "the NUMA affinity {:?} ends beyond the last node",
+            tail.numa
+        ));
     }
     let has = |title| titles.contains(&title);
     if has(Title::Cpu) && has(Title::Numa) && !tail.cpu.is_empty() && tail.numa.is_empty() {
@@ -65,7 +71,10 @@ fn by_tabs(text: &str, titles: &[Title]) -> (String, String) {
 fn by_words(words: &[&str], titles: &[Title]) -> Result<(String, String), String> {
     let cell = |title| {
         let at = titles.iter().position(|&one| one == title);
-        at.and_then(|at| words.get(at)).copied().unwrap_or_default().to_owned()
+        at.and_then(|at| words.get(at))
+            .copied()
+            .unwrap_or_default()
+            .to_owned()
     };
     if words.len() == titles.len() || words.is_empty() || !titles.contains(&Title::Numa) {
         return Ok((cell(Title::Cpu), cell(Title::Numa)));
@@ -98,6 +107,8 @@ fn check_list(what: &str, list: &str) -> Result<u32, String> {
 
 /// The lowest number of a list; absent for `N/A` and for nothing.
 pub(super) fn lowest(list: &str) -> Option<u32> {
-    let numbers = list.split(',').filter_map(|part| part.split('-').next()?.parse().ok());
+    let numbers = list
+        .split(',')
+        .filter_map(|part| part.split('-').next()?.parse().ok());
     numbers.min()
 }

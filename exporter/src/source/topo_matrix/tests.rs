@@ -6,7 +6,10 @@ use super::*;
 fn tabs(header: &str, rows: &[&str]) -> String {
     let line = |row: &str| row.split(' ').collect::<Vec<_>>().join("\t");
     let titles = "CPU Affinity\tNUMA Affinity\tGPU NUMA ID";
-    let rows: Vec<_> = rows.iter().map(|row| line(row).replace("\tX\t", "\t X \t")).collect();
+    let rows: Vec<_> = rows
+        .iter()
+        .map(|row| line(row).replace("\tX\t", "\t X \t"))
+        .collect();
     format!("\t{}\t{titles}\n{}\n", line(header), rows.join("\n"))
 }
 
@@ -30,11 +33,18 @@ fn pairs() -> String {
 fn board(n: usize, links: u32, tail: &str) -> String {
     let header: String = (0..n).map(|gpu| format!("GPU{gpu}    ")).collect();
     let row = |gpu: usize| {
-        let cell = |other| if other == gpu { " X      ".into() } else { format!("NV{links:<6}") };
+        let cell = |other| {
+            if other == gpu {
+                " X      ".into()
+            } else {
+                format!("NV{links:<6}")
+            }
+        };
         let cells: String = (0..n).map(cell).collect();
         format!("GPU{gpu}    {cells}{tail}\n")
     };
-    format!("        {header}CPU Affinity    NUMA Affinity\n") + &(0..n).map(row).collect::<String>()
+    format!("        {header}CPU Affinity    NUMA Affinity\n")
+        + &(0..n).map(row).collect::<String>()
 }
 
 fn relations(text: &str) -> Vec<String> {
@@ -53,8 +63,12 @@ fn refusal(text: &str) -> String {
     }
 }
 
-const PAIRS: [&str; 4] =
-    ["X NV12 SYS SYS PIX SYS", "NV12 X SYS SYS PXB SYS", "SYS SYS X NV12 SYS NODE", "SYS SYS NV12 X SYS NODE"];
+const PAIRS: [&str; 4] = [
+    "X NV12 SYS SYS PIX SYS",
+    "NV12 X SYS SYS PXB SYS",
+    "SYS SYS X NV12 SYS NODE",
+    "SYS SYS NV12 X SYS NODE",
+];
 
 #[test]
 fn the_driver_s_own_layout() {
@@ -74,12 +88,18 @@ fn forms_that_change_nothing() {
         text.replace(header, &format!("[4m{header}[0m")),
         text.replace('\n', "\r\n"),
         text.lines().map(|line| format!("    {line}\n")).collect(),
-        text.lines().map(|line| format!("{line}{}\n", " ".repeat(40))).collect(),
+        text.lines()
+            .map(|line| format!("{line}{}\n", " ".repeat(40)))
+            .collect(),
         text.replace(" X ", "X "),
         text.replace(" X ", "X"),
-        text.lines().map(|line| format!("{}\n", line.trim_end())).collect(),
+        text.lines()
+            .map(|line| format!("{}\n", line.trim_end()))
+            .collect(),
         text.replace("\t\t", "\t").replace('\t', "     "),
-        format!("$ nvidia-smi topo -m\n206 NICs found in the topology, only displaying 2 in the matrix.\n{text}"),
+        format!(
+            "$ nvidia-smi topo -m\n206 NICs found in the topology, only displaying 2 in the matrix.\n{text}"
+        ),
         text.replace("\n\nLegend", "\nGPU0 and GPU1 share a bridge.\n\nLegend"),
         format!("{text}\n \tGPU0\tGPU1\t\n GPU0\tX\tNS\t\n GPU1\tNS\tX\t\n"),
         format!(" \tGPU0\tGPU1\t\n GPU0\tX\tOK\t\n GPU1\tOK\tX\t\n{text}"),
@@ -130,42 +150,103 @@ fn refused_with_the_line() {
     let line = |n: usize| text.lines().nth(n - 1).unwrap().to_owned();
     let up_to = |n: usize| text.lines().take(n).collect::<Vec<_>>().join("\n");
     let cases = [
-        (up_to(1), "line 1: the matrix ends here with 0 of 4 GPU rows"),
-        (up_to(4), "line 4: the matrix ends here with 3 of 4 GPU rows"),
-        (up_to(6), "line 6: the matrix ends here with 1 of 2 NIC rows"),
-        (up_to(6) + "\nNIC1\tSYS\tSYS", "line 7: NIC1: 2 of 6 relations; the line is cut"),
-        (text.replace("\tNODE\tNODE", "\tNODENODE"), "line 7: NIC1: \"NODENODE\" in column GPU2"),
-        (text.replacen("NV12", "NV2", 1), "line 3: GPU1 to GPU0 is NV12 here, but NV2 on line 2"),
-        (text.replacen("NV12", "NV1212", 1), "line 2: GPU0: \"NV1212\" in column GPU1"),
-        (text.replacen("PIX", "PHB", 1), "line 6: NIC0 to GPU0 is PIX here, but PHB on line 2"),
-        (text.replacen("\tPIX", "\tNV4", 2), "line 2: NV4 to NIC0, which is no GPU"),
-        (text.replace("GPU3\tNIC0", "GPU2\tNIC0"), "line 1: two columns GPU2"),
-        (text.replace(&line(3), &line(2)), "line 3: GPU0 has a second row"),
-        (text.replace(&line(1), ""), "line 2: the row of GPU0 has no header line above it"),
-        (text.replace("32-63,96-127\t1\t\tN/A", "32-63,96-1271\tN/A"), "line 4: GPU2: "),
-        (text.replace("64-95\t0", "64-95\t"), "line 2: GPU0: the CPU affinity"),
-        (text.replace("64-95\t0", "64-\t0"), "line 2: GPU0: the CPU affinity \"0-31,64-\" is no"),
-        (format!("{text}{text}"), "line 18: a second topology matrix (the first is on line 1)"),
-        ("\tGPU0\tGPU1\t\nGPU0\tX\tNS\t\nGPU1\tNS\tX\t\n".into(), "line 1: the matrix of `nvidia-smi topo -p2p`"),
+        (
+            up_to(1),
+            "line 1: the matrix ends here with 0 of 4 GPU rows",
+        ),
+        (
+            up_to(4),
+            "line 4: the matrix ends here with 3 of 4 GPU rows",
+        ),
+        (
+            up_to(6),
+            "line 6: the matrix ends here with 1 of 2 NIC rows",
+        ),
+        (
+            up_to(6) + "\nNIC1\tSYS\tSYS",
+            "line 7: NIC1: 2 of 6 relations; the line is cut",
+        ),
+        (
+            text.replace("\tNODE\tNODE", "\tNODENODE"),
+            "line 7: NIC1: \"NODENODE\" in column GPU2",
+        ),
+        (
+            text.replacen("NV12", "NV2", 1),
+            "line 3: GPU1 to GPU0 is NV12 here, but NV2 on line 2",
+        ),
+        (
+            text.replacen("NV12", "NV1212", 1),
+            "line 2: GPU0: \"NV1212\" in column GPU1",
+        ),
+        (
+            text.replacen("PIX", "PHB", 1),
+            "line 6: NIC0 to GPU0 is PIX here, but PHB on line 2",
+        ),
+        (
+            text.replacen("\tPIX", "\tNV4", 2),
+            "line 2: NV4 to NIC0, which is no GPU",
+        ),
+        (
+            text.replace("GPU3\tNIC0", "GPU2\tNIC0"),
+            "line 1: two columns GPU2",
+        ),
+        (
+            text.replace(&line(3), &line(2)),
+            "line 3: GPU0 has a second row",
+        ),
+        (
+            text.replace(&line(1), ""),
+            "line 2: the row of GPU0 has no header line above it",
+        ),
+        (
+            text.replace("32-63,96-127\t1\t\tN/A", "32-63,96-1271\tN/A"),
+            "line 4: GPU2: ",
+        ),
+        (
+            text.replace("64-95\t0", "64-95\t"),
+            "line 2: GPU0: the CPU affinity",
+        ),
+        (
+            text.replace("64-95\t0", "64-\t0"),
+            "line 2: GPU0: the CPU affinity \"0-31,64-\" is no",
+        ),
+        (
+            format!("{text}{text}"),
+            "line 18: a second topology matrix (the first is on line 1)",
+        ),
+        (
+            "\tGPU0\tGPU1\t\nGPU0\tX\tNS\t\nGPU1\tNS\tX\t\n".into(),
+            "line 1: the matrix of `nvidia-smi topo -p2p`",
+        ),
         ("nothing here".into(), "line 1: no topology found"),
-        ("GPU0 GPU1 CPU Temperature\n".into(), "line 1: \"CPU\" is no column"),
+        (
+            "GPU0 GPU1 CPU Temperature\n".into(),
+            "line 1: \"CPU\" is no column",
+        ),
     ];
     for (text, expected) in cases {
         let error = refusal(&text);
-        assert!(error.starts_with(expected), "expected {expected}\n     got {error}\n{text}");
+        assert!(
+            error.starts_with(expected),
+            "expected {expected}\n     got {error}\n{text}"
+        );
     }
 }
 
 #[test]
 fn glued_affinities_are_refused_in_blanks_too() {
-    let rows = board(2, 4, "56-111,168-2231   N/A").replace("NUMA Affinity", "NUMA Affinity   GPU NUMA ID");
+    let rows = board(2, 4, "56-111,168-2231   N/A")
+        .replace("NUMA Affinity", "NUMA Affinity   GPU NUMA ID");
     assert!(refusal(&rows).contains("line 2: GPU0: the affinity \"56-111,168-2231\" stands alone"));
     let rows = board(2, 4, "56-111,168-2231");
     assert!(refusal(&rows).contains("stands alone"));
 }
 
 fn source() -> Source {
-    Source { kind: SourceKind::File, from: "test".into() }
+    Source {
+        kind: SourceKind::File,
+        from: "test".into(),
+    }
 }
 
 #[test]
@@ -185,17 +266,32 @@ fn how_edges_are_joined() {
     for (gpus, links, via) in cases {
         let mut spec = spec(&parse(&board(gpus, links, "0-9    0")).unwrap(), source());
         assert_eq!(spec.complete("n").unwrap(), [""; 0]);
-        assert!(spec.edges.iter().all(|edge| edge.via == via), "{gpus} {links}");
+        assert!(
+            spec.edges.iter().all(|edge| edge.via == via),
+            "{gpus} {links}"
+        );
         assert_eq!(spec.domains.len(), 1);
-        assert!(spec.paths.iter().all(|path| path.assumed && path.class == PathClass::Nvlink));
-        assert!(spec.gpus.iter().all(|gpu| gpu.links.is_none() && gpu.model.is_none()));
+        assert!(
+            spec.paths
+                .iter()
+                .all(|path| path.assumed && path.class == PathClass::Nvlink)
+        );
+        assert!(
+            spec.gpus
+                .iter()
+                .all(|gpu| gpu.links.is_none() && gpu.model.is_none())
+        );
     }
 }
 
 #[test]
 fn nearest_gpus_of_a_nic() {
     let spec = spec(&parse(&pairs()).unwrap(), source());
-    let near: Vec<_> = spec.nics.iter().map(|nic| (&*nic.name, &nic.gpus[..])).collect();
+    let near: Vec<_> = spec
+        .nics
+        .iter()
+        .map(|nic| (&*nic.name, &nic.gpus[..]))
+        .collect();
     assert_eq!(near, [("mlx5_0", &[0][..]), ("mlx5_bond_0", &[2, 3])]);
     let far = parse(&pairs().replace("NODE", "SYS")).unwrap();
     assert!(super::spec(&far, source()).nics[1].gpus.is_empty());
@@ -209,7 +305,13 @@ fn cut_at_every_byte_is_refused_or_the_same() {
         let expected = relations(text);
         for end in 0..text.len() {
             if let Ok(matrix) = parse(&text[..end]) {
-                let numa = |matrix: &Matrix| matrix.gpus.iter().map(|gpu| gpu.numa_affinity.clone()).collect::<Vec<_>>();
+                let numa = |matrix: &Matrix| {
+                    matrix
+                        .gpus
+                        .iter()
+                        .map(|gpu| gpu.numa_affinity.clone())
+                        .collect::<Vec<_>>()
+                };
                 assert_eq!(relations(&text[..end]), expected, "cut at {end}");
                 if text.contains('\t') {
                     assert_eq!(numa(&matrix), numa(&parse(text).unwrap()), "cut at {end}");

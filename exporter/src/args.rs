@@ -1,0 +1,377 @@
+//! The command line. Doc comments are the help texts.
+
+use std::{ffi::OsString, net::SocketAddr, path::PathBuf, str::FromStr, time::Duration};
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use nvlink_topology::{Pattern, Scope};
+
+use crate::{output::TopologyFormat, source::SourceSpec};
+
+/// Discovers the NVLink graph of a GPU node, exports it to Prometheus and publishes it to Kubernetes
+#[derive(Debug, Parser)]
+#[command(version, after_help = EXAMPLES, max_term_width = 100)]
+pub struct Cli {
+    /// What to do; `serve` where nothing is said.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+const EXAMPLES: &str = "\
+Without a command: serve, with the flags of serve.
+
+Examples:
+  nvlink-exporter --source sim:dgx-h100             serve a simulated node on http://localhost:9836
+  nvidia-smi topo -m | nvlink-exporter topology --source file:-
+                                                    what this machine's GPUs look like
+  nvlink-exporter topology --source sim:dgx1-v100 --output svg > node.svg
+  nvlink-exporter place --source sim:dgx1-v100 --gpus 4 --free 0,1,2,4,5,7
+  eval \"$(nvlink-exporter place --source file:node.json --gpus 4 --output env)\" && torchrun …";
+
+/// The subcommands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Serve metrics and the node's page, and publish to Kubernetes
+    Serve(ServeArgs),
+    /// Print the graph
+    Topology(TopologyArgs),
+    /// Write the JSON recording of a node
+    Record(RecordArgs),
+    /// Find the best GPUs for a job, and explain them
+    Place(PlaceArgs),
+    /// Remove what was published about a node
+    Unpublish(UnpublishArgs),
+}
+
+/// What to read.
+#[derive(Debug, Args)]
+pub struct SourceArgs {
+    /// Where the topology comes from: auto, file:PATH or sim:PROFILE
+    ///
+    /// file:PATH is a recording (JSON) or the text of `nvidia-smi topo -m`, told apart by content;
+    /// file:- is the standard input. sim:PROFILE is a simulated node: a100-pcie-pairs, dgx-a100,
+    /// dgx-h100, dgx1-v100, dgx2-v100, gb200-nvl72, h200-degraded, hgx-a100-4, hgx-b200, l40s,
+    /// rtx-a6000-pairs.
+    #[arg(
+        long,
+        env = "NVLINK_EXPORTER_SOURCE",
+        default_value = "auto",
+        value_name = "SOURCE"
+    )]
+    pub source: SourceSpec,
+
+    /// The node's name [default: the recorded name, else the host's]
+    #[arg(long, env = "NODE_NAME", value_name = "NAME", value_parser = node_name)]
+    pub node_name: Option<String>,
+}
+
+/// Flags of `serve`.
+#[derive(Debug, Args)]
+pub struct ServeArgs {
+    /// What to read
+    #[command(flatten)]
+    pub source: SourceArgs,
+
+    /// Address to listen on; :PORT means all IPv4 addresses
+    #[arg(
+        long = "web.listen-address",
+        env = "NVLINK_EXPORTER_WEB_LISTEN_ADDRESS",
+        default_value = "0.0.0.0:9836",
+        value_name = "ADDRESS",
+        value_parser = listen_address
+    )]
+    pub listen_address: SocketAddr,
+
+    /// Time between two readings of the source; a scrape gets the latest one and never waits
+    #[arg(
+        long,
+        env = "NVLINK_EXPORTER_COLLECTION_INTERVAL",
+        default_value = "5s",
+        value_name = "DURATION",
+        value_parser = duration
+    )]
+    pub collection_interval: Duration,
+
+    /// Publishing
+    #[command(flatten)]
+    pub publish: PublishArgs,
+
+    /// Form of the log; RUST_LOG sets what is logged (info, debug, …)
+    #[arg(
+        long,
+        env = "NVLINK_EXPORTER_LOG_FORMAT",
+        default_value = "text",
+        value_enum
+    )]
+    pub log_format: LogFormat,
+}
+
+/// Flags of publishing.
+#[derive(Debug, Args)]
+pub struct PublishArgs {
+    /// Publish labels and annotations on the Node, and a NodeTopology object (needs --node-name)
+    #[arg(long, env = "NVLINK_EXPORTER_PUBLISH", requires = "node_name")]
+    pub publish: bool,
+
+    /// Also publish the label names of published guides (node.k8s.io/gpu-count, …)
+    #[arg(long, env = "NVLINK_EXPORTER_ALIAS_LABELS", requires = "publish")]
+    pub alias_labels: bool,
+
+    /// Time between two looks at what is published, in case someone changed it
+    #[arg(
+        long,
+        env = "NVLINK_EXPORTER_PUBLISH_INTERVAL",
+        default_value = "5m",
+        value_name = "DURATION",
+        value_parser = duration
+    )]
+    pub publish_interval: Duration,
+}
+
+/// Forms of the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// One object a line.
+    Json,
+}
+
+/// Flags of `topology`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  nvlink-exporter topology --source sim:dgx1-v100
+  nvlink-exporter topology --source file:node.json --output dot | dot -Tpng > node.png
+  nvlink-exporter topology --source file:node.json --output matrix    as `nvidia-smi topo -m`")]
+pub struct TopologyArgs {
+    /// What to read
+    #[command(flatten)]
+    pub source: SourceArgs,
+
+    /// Form of the output
+    #[arg(
+        long,
+        short,
+        env = "NVLINK_EXPORTER_TOPOLOGY_OUTPUT",
+        default_value = "table",
+        value_enum
+    )]
+    pub output: TopologyFormat,
+}
+
+/// Flags of `record`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  nvidia-smi topo -m | nvlink-exporter record --source file:- --node-name gpu-7 --to gpu-7.json
+  nvlink-exporter topology --source file:gpu-7.json")]
+pub struct RecordArgs {
+    /// What to read
+    #[command(flatten)]
+    pub source: SourceArgs,
+
+    /// File to write [default: the standard output]
+    #[arg(long, env = "NVLINK_EXPORTER_RECORD_TO", value_name = "FILE")]
+    pub to: Option<PathBuf>,
+}
+
+/// Flags of `place`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  nvlink-exporter place --source sim:dgx1-v100 --gpus 4
+  nvlink-exporter place --source sim:dgx1-v100 --gpus 3 --free 0,2-5 --require 4 --pattern all-to-all
+  nvlink-exporter place --source sim:a100-pcie-pairs --gpus 2 --scope nvlink-domain --output env
+
+Exit status 1, with the reason, where there is no such placement.")]
+pub struct PlaceArgs {
+    /// What to read
+    #[command(flatten)]
+    pub source: SourceArgs,
+
+    /// Number of GPUs
+    #[arg(long, short, value_name = "K")]
+    pub gpus: usize,
+
+    /// GPUs that may be taken, as 0,1,4-7 [default: those that no allocation of the recording holds]
+    #[arg(long, value_name = "LIST")]
+    pub free: Option<Gpus>,
+
+    /// GPUs that must be among them
+    #[arg(long, value_name = "LIST")]
+    pub require: Option<Gpus>,
+
+    /// Who talks to whom: all-reduce, all-to-all, pipeline, parameter-server, none, or a shape such as tp=4,pp=2
+    #[arg(
+        long,
+        default_value = "all-reduce",
+        env = "NVLINK_EXPORTER_PLACE_PATTERN"
+    )]
+    pub pattern: Pattern,
+
+    /// How close the GPUs must be: gpu, nvlink-domain, node, rack or zone
+    #[arg(long, default_value = "node", env = "NVLINK_EXPORTER_PLACE_SCOPE")]
+    pub scope: Scope,
+
+    /// Form of the output
+    #[arg(
+        long,
+        short,
+        default_value = "table",
+        value_enum,
+        env = "NVLINK_EXPORTER_PLACE_OUTPUT"
+    )]
+    pub output: PlaceFormat,
+}
+
+/// The values of `place --output`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum PlaceFormat {
+    /// For people.
+    Table,
+    /// For programs.
+    Json,
+    /// `export` lines for a shell.
+    Env,
+}
+
+/// Flags of `unpublish`.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:
+  nvlink-exporter unpublish --node-name gpu-7")]
+pub struct UnpublishArgs {
+    /// The node's name
+    #[arg(long, env = "NODE_NAME", value_name = "NAME", value_parser = node_name)]
+    pub node_name: String,
+}
+
+/// A list of GPU indices.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Gpus(pub Vec<u32>);
+
+impl FromStr for Gpus {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let number = |text: &str| text.trim().parse::<u32>().ok().filter(|&gpu| gpu < 10_000);
+        let mut gpus = Vec::new();
+        for part in text.split(',').filter(|_| !text.trim().is_empty()) {
+            let (first, last) = part.split_once('-').unwrap_or((part, part));
+            match (number(first), number(last)) {
+                (Some(first), Some(last)) if first <= last => gpus.extend(first..=last),
+                _ => return Err(format!("{part:?} is no GPU index; write 0,1,4-7")),
+            }
+        }
+        gpus.sort_unstable();
+        gpus.dedup();
+        Ok(Self(gpus))
+    }
+}
+
+/// The arguments with `serve` put in where no command is named.
+#[must_use]
+pub fn with_default_command(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
+    let mut args: Vec<_> = args.into_iter().collect();
+    let flag = |arg: &OsString| arg.to_string_lossy().starts_with('-');
+    let own = |arg: &OsString| {
+        ["-h", "--help", "-V", "--version"]
+            .iter()
+            .any(|own| arg == own)
+    };
+    let serve = args.get(1).is_none_or(|first| flag(first) && !own(first));
+    if serve {
+        args.insert(args.len().min(1), "serve".into());
+    }
+    args
+}
+
+/// A name that the API server takes for a Node.
+fn node_name(text: &str) -> Result<String, String> {
+    let good = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'.';
+    let ends = |b: Option<&u8>| b.is_some_and(u8::is_ascii_alphanumeric);
+    let bytes = text.as_bytes();
+    match text.len() <= 253
+        && bytes.iter().all(|&b| good(b))
+        && ends(bytes.first())
+        && ends(bytes.last())
+    {
+        true => Ok(text.to_owned()),
+        false => Err("a node name has lower case letters, digits, - and .".to_owned()),
+    }
+}
+
+fn listen_address(text: &str) -> Result<SocketAddr, String> {
+    let all = text.strip_prefix(':').map(|port| format!("0.0.0.0:{port}"));
+    let address = all.as_deref().unwrap_or(text);
+    address
+        .parse()
+        .map_err(|_| "expected ADDRESS:PORT, as 0.0.0.0:9836, [::]:9836 or :9836".into())
+}
+
+/// `500ms`, `5s`, `2m`, `1h`.
+fn duration(text: &str) -> Result<Duration, String> {
+    let digits = text
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let factor: u64 = match unit {
+        "ms" => 1,
+        "s" => 1000,
+        "m" => 60_000,
+        "h" => 3_600_000,
+        _ => return Err("expected a duration such as 500ms, 5s or 2m".to_owned()),
+    };
+    let number: Option<u64> = number.parse().ok();
+    let millis = number.and_then(|number| number.checked_mul(factor));
+    match millis.filter(|millis| (100..=86_400_000).contains(millis)) {
+        Some(millis) => Ok(Duration::from_millis(millis)),
+        None => Err("expected a duration from 100ms to 24h".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+        let help = Cli::command()
+            .find_subcommand_mut("serve")
+            .unwrap()
+            .render_long_help();
+        let help = help
+            .to_string()
+            .split_whitespace()
+            .collect::<Vec<_>>()
+            .join(" ");
+        assert!(
+            help.contains(&crate::source::sim::names().join(", ")),
+            "{help}"
+        );
+    }
+
+    #[test]
+    fn serve_is_the_default() {
+        let command =
+            |args: &[&str]| with_default_command(args.iter().map(OsString::from))[1].clone();
+        assert_eq!(command(&["x"]), "serve");
+        assert_eq!(command(&["x", "--publish"]), "serve");
+        assert_eq!(command(&["x", "place"]), "place");
+        assert_eq!(command(&["x", "--help"]), "--help");
+        assert_eq!(with_default_command([])[0], "serve");
+    }
+
+    #[test]
+    fn values() {
+        assert_eq!("4-6, 0,5".parse(), Ok(Gpus(vec![0, 4, 5, 6])));
+        assert_eq!("".parse(), Ok(Gpus(vec![])));
+        assert!("3-1".parse::<Gpus>().is_err() && "a".parse::<Gpus>().is_err());
+        assert!("0-4000000000".parse::<Gpus>().is_err());
+        assert_eq!(duration("250ms"), Ok(Duration::from_millis(250)));
+        assert!(duration("5").is_err() && duration("0s").is_err() && duration("s").is_err());
+        assert_eq!(listen_address(":9836").unwrap().port(), 9836);
+        assert!(listen_address("[::]:1").is_ok() && listen_address("9836").is_err());
+        assert!(node_name("gpu-7.rack").is_ok() && node_name("../x").is_err());
+        assert!(node_name("").is_err() && node_name("A").is_err());
+    }
+}

@@ -1,0 +1,97 @@
+//! The subcommands.
+
+mod inspect;
+mod place;
+mod serve;
+
+use std::{
+    ffi::OsString,
+    io::{self, Write},
+    process::ExitCode,
+    time::Duration,
+};
+
+use clap::Parser;
+
+use crate::{
+    args::{Cli, Command, LogFormat, SourceArgs, UnpublishArgs, with_default_command},
+    publish,
+    source::{Reading, SourceError},
+};
+
+/// Runs the program: exit status 0, 1 for bad input or a failure, 2 for bad usage.
+pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let cli = match Cli::try_parse_from(with_default_command(args)) {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Help goes to stdout and is no error.
+            let status = if error.use_stderr() { 2 } else { 0 };
+            drop(error.print());
+            return ExitCode::from(status);
+        }
+    };
+    let result = match cli.command {
+        Command::Serve(args) => serve::serve(&args),
+        Command::Topology(args) => inspect::topology(&args),
+        Command::Record(args) => inspect::record(&args),
+        Command::Place(args) => place::place(&args),
+        Command::Unpublish(args) => unpublish(&args),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            let text = format!("{error:#}").replace('\n', " ");
+            // Nowhere to complain where stderr is closed, too.
+            drop(writeln!(io::stderr(), "nvlink-exporter: {text}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    let io = error.downcast_ref::<io::Error>();
+    io.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+}
+
+/// Writes to the standard output; `head` closing it is no failure.
+fn print(text: &str) -> anyhow::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    Ok(out.flush()?)
+}
+
+/// Reads the source once.
+fn read(args: &SourceArgs) -> Result<Reading, SourceError> {
+    args.source
+        .open(args.node_name.as_deref())?
+        .read(Duration::ZERO)
+}
+
+/// Reads the source once, and says what is odd.
+fn read_and_warn(args: &SourceArgs) -> Result<Reading, SourceError> {
+    let reading = read(args)?;
+    for warning in &reading.warnings {
+        drop(writeln!(
+            io::stderr(),
+            "nvlink-exporter: warning: {warning}"
+        ));
+    }
+    Ok(reading)
+}
+
+fn runtime() -> io::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+}
+
+fn unpublish(args: &UnpublishArgs) -> anyhow::Result<()> {
+    crate::log::start(LogFormat::Text);
+    publish::install_crypto();
+    Ok(runtime()?.block_on(async {
+        let client = publish::client().await?;
+        publish::unpublish(&client, &args.node_name).await
+    })?)
+}

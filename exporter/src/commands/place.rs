@@ -1,0 +1,37 @@
+//! `place`.
+
+use anyhow::Context;
+use nvlink_topology::{Graph, Request};
+
+use super::{print, read_and_warn};
+use crate::{
+    args::{PlaceArgs, PlaceFormat},
+    output,
+};
+
+pub(super) fn place(args: &PlaceArgs) -> anyhow::Result<()> {
+    let node = read_and_warn(&args.source)?.topology;
+    let graph = Graph::new(&node.spec).with_context(|| args.source.source.to_string())?;
+    let free = match &args.free {
+        Some(free) => free.0.clone(),
+        None => node.free_gpus(),
+    };
+    let required = args
+        .require
+        .as_ref()
+        .map(|gpus| &gpus.0[..])
+        .unwrap_or_default();
+    let request = Request {
+        gpus: args.gpus,
+        free: graph.set(&free).context("--free")?,
+        required: graph.set(required).context("--require")?,
+        pattern: args.pattern,
+        scope: args.scope,
+    };
+    let placement = nvlink_topology::place(&graph, &request).context("no placement")?;
+    print(&match args.output {
+        PlaceFormat::Table => output::placement::table(&placement, &node.spec),
+        PlaceFormat::Json => output::json(&placement)?,
+        PlaceFormat::Env => output::environment::render(&placement),
+    })
+}

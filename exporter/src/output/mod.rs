@@ -1,0 +1,96 @@
+//! How a topology and a placement are shown. Every output is deterministic.
+
+pub mod dot;
+pub mod environment;
+pub mod matrix;
+pub mod placement;
+pub mod summary;
+pub mod svg;
+pub mod table;
+
+use crate::source::Reading;
+
+/// The values of `topology --output`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum TopologyFormat {
+    /// For people.
+    #[default]
+    Table,
+    /// The NodeTopology document.
+    Json,
+    /// Graphviz.
+    Dot,
+    /// A drawing.
+    Svg,
+    /// The layout of `nvidia-smi topo -m`.
+    Matrix,
+}
+
+/// Shows what was read.
+///
+/// # Errors
+/// When the document is no JSON (which does not happen).
+pub fn topology(
+    reading: &Reading,
+    format: TopologyFormat,
+    color: bool,
+) -> Result<String, serde_json::Error> {
+    let node = &reading.topology;
+    Ok(match format {
+        TopologyFormat::Table => table::render(node, color),
+        TopologyFormat::Json => json(node)?,
+        TopologyFormat::Dot => dot::render(node),
+        TopologyFormat::Svg => svg::render(node),
+        TopologyFormat::Matrix => matrix::render(reading),
+    })
+}
+
+/// Pretty JSON with a line end.
+///
+/// # Errors
+/// When `value` is no JSON.
+pub fn json(value: &impl serde::Serialize) -> Result<String, serde_json::Error> {
+    serde_json::to_string_pretty(value).map(|text| text + "\n")
+}
+
+/// `371 GB/s`, or `4.5 GB/s` below ten.
+#[must_use]
+pub fn rate(bytes_per_second: u64) -> String {
+    let tenths = (bytes_per_second + 50_000_000) / 100_000_000;
+    match tenths {
+        0..100 => format!("{}.{} GB/s", tenths / 10, tenths % 10),
+        _ => format!("{} GB/s", (tenths + 5) / 10),
+    }
+}
+
+/// `0-3,5`: GPU indices in ascending order.
+#[must_use]
+pub fn ranges(indices: &[u32]) -> String {
+    let mut parts: Vec<(u32, u32)> = Vec::new();
+    for &index in indices {
+        match parts.last_mut() {
+            Some((_, last)) if *last + 1 == index => *last = index,
+            _ => parts.push((index, index)),
+        }
+    }
+    let part = |&(first, last): &(u32, u32)| match last - first {
+        0 => first.to_string(),
+        1 => format!("{first},{last}"),
+        _ => format!("{first}-{last}"),
+    };
+    parts.iter().map(part).collect::<Vec<_>>().join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_for_people() {
+        assert_eq!(rate(370_800_000_000), "371 GB/s");
+        assert_eq!(rate(9_950_000_000), "10 GB/s");
+        assert_eq!(rate(4_460_000_000), "4.5 GB/s");
+        assert_eq!(ranges(&[0, 1, 2, 3, 5, 7, 8]), "0-3,5,7,8");
+        assert_eq!(ranges(&[]), "");
+    }
+}

@@ -1,0 +1,79 @@
+//! A placement, explained.
+
+use nvlink_topology::{NodeTopologySpec, PathClass, Pattern, Placement};
+
+use super::rate;
+
+/// The placement for people.
+#[must_use]
+pub fn table(placement: &Placement, spec: &NodeTopologySpec) -> String {
+    let gpus: Vec<_> = placement.gpus.iter().map(ToString::to_string).collect();
+    let quality = |value: f64| format!("{:.0} %", value * 100.0);
+    let mut rows = vec![
+        ("GPUs, in rank order", gpus.join(" ")),
+        (
+            "NVLink domain",
+            placement.domain.clone().unwrap_or("none".into()),
+        ),
+        ("pattern", placement.pattern.to_string()),
+        ("way", way(placement, spec)),
+    ];
+    if let Some(bottleneck) = placement.bottleneck_bytes_per_second {
+        rows.push(("slowest path used", rate(bottleneck)));
+        let gib = placement.cost * f64::from(1 << 30) * 1000.0;
+        rows.push(("time for 1 GiB per GPU", format!("{gib:.2} ms")));
+    }
+    rows.push(("quality on this node", quality(placement.quality.node)));
+    rows.push(("quality in what is free", quality(placement.quality.free)));
+    rows.push((
+        "search",
+        if placement.exact {
+            "exact"
+        } else {
+            "heuristic"
+        }
+        .to_owned(),
+    ));
+    if assumed(&placement.gpus, spec) {
+        rows.push((
+            "note",
+            "bandwidths are assumed: the source does not say them".to_owned(),
+        ));
+    }
+    let width = rows.iter().map(|(title, _)| title.len()).max().unwrap_or(0);
+    rows.iter()
+        .map(|(title, text)| format!("{title:width$}  {text}\n"))
+        .collect()
+}
+
+/// The paths between neighbours in rank order, `0 -NV2- 3 -NV2- 2`; a ring returns to its start.
+fn way(placement: &Placement, spec: &NodeTopologySpec) -> String {
+    let [first, rest @ ..] = &placement.gpus[..] else {
+        return String::new();
+    };
+    let ring = placement.pattern == Pattern::AllReduce && rest.len() > 1;
+    let mut way = first.to_string();
+    let mut from = *first;
+    for &to in rest.iter().chain(ring.then_some(first)) {
+        let pair = (from.min(to), from.max(to));
+        let edge = spec.edges.iter().find(|edge| (edge.a, edge.b) == pair);
+        let path = spec.paths.iter().find(|path| (path.a, path.b) == pair);
+        let word = match (edge, path) {
+            (Some(edge), _) => format!("NV{}", edge.links),
+            (None, path) => path
+                .map_or(PathClass::Sys, |path| path.class)
+                .as_str()
+                .to_owned(),
+        };
+        way += &format!(" -{word}- {to}");
+        from = to;
+    }
+    way
+}
+
+fn assumed(gpus: &[u32], spec: &NodeTopologySpec) -> bool {
+    let inside = |a, b| gpus.contains(&a) && gpus.contains(&b);
+    spec.paths
+        .iter()
+        .any(|path| path.assumed && inside(path.a, path.b))
+}

@@ -1,0 +1,83 @@
+//! A node in a few words, as all outputs for people begin.
+
+use nvlink_topology::{Domain, Gpu, NodeTopologySpec, Via};
+
+use super::rate;
+
+/// `8 × NVIDIA H100 80GB HBM3`; several models are all named.
+#[must_use]
+pub fn models(gpus: &[Gpu]) -> String {
+    let mut counts: Vec<(&str, usize)> = Vec::new();
+    for gpu in gpus {
+        let model = gpu.model.as_deref().unwrap_or("GPU of unknown model");
+        match counts.iter_mut().find(|(name, _)| *name == model) {
+            Some((_, count)) => *count += 1,
+            None => counts.push((model, 1)),
+        }
+    }
+    let count = |(model, count): &(&str, usize)| format!("{count} × {model}");
+    match counts.is_empty() {
+        true => "no GPUs".to_owned(),
+        false => counts.iter().map(count).collect::<Vec<_>>().join(", "),
+    }
+}
+
+/// How the GPUs of a domain are joined: `18 links, 371 GB/s per pair, over NVSwitch`.
+#[must_use]
+pub fn joined(spec: &NodeTopologySpec, domain: &Domain) -> String {
+    let inside = |a, b| domain.gpus.contains(&a) && domain.gpus.contains(&b);
+    let edges: Vec<_> = spec
+        .edges
+        .iter()
+        .filter(|edge| inside(edge.a, edge.b))
+        .collect();
+    let over = match edges.first().map(|edge| edge.via) {
+        None => return String::new(),
+        Some(Via::Direct) => "direct",
+        Some(Via::Switch) => "over NVSwitch",
+        Some(Via::Fabric) => "over the fabric",
+    };
+    let links = edges.iter().map(|edge| edge.links);
+    let rates = edges.iter().map(|edge| edge.bytes_per_second);
+    let span = |least: String, most: String| match least == most {
+        true => most,
+        false => format!("{least} to {most}"),
+    };
+    let least_most = |values: &mut dyn Iterator<Item = u64>| {
+        values.fold((u64::MAX, 0), |(least, most), value| {
+            (least.min(value), most.max(value))
+        })
+    };
+    let (least, most) = least_most(&mut links.map(u64::from));
+    let (slow, fast) = least_most(&mut rates.into_iter());
+    let links = span(least.to_string(), most.to_string());
+    let s = if most == 1 { "" } else { "s" };
+    format!(
+        "{links} link{s}, {} per pair, {over}",
+        span(rate(slow), rate(fast))
+    )
+}
+
+/// `16/18`: links up of all; absent where links are not known.
+#[must_use]
+pub fn links_up(gpu: &Gpu) -> Option<String> {
+    let links = gpu.links.as_ref()?;
+    Some(format!(
+        "{}/{}",
+        links.iter().filter(|link| link.up).count(),
+        links.len()
+    ))
+}
+
+/// Whether the GPU has fewer links up than it should.
+#[must_use]
+pub fn lacks_links(gpu: &Gpu, gpus: &[Gpu]) -> bool {
+    crate::metrics::missing_links(gpu, gpus).is_some_and(|missing| missing > 0)
+}
+
+/// NICs that are nearest to the GPU.
+#[must_use]
+pub fn nics(spec: &NodeTopologySpec, gpu: u32) -> Vec<&str> {
+    let near = spec.nics.iter().filter(|nic| nic.gpus.contains(&gpu));
+    near.map(|nic| nic.name.as_str()).collect()
+}

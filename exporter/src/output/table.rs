@@ -1,0 +1,185 @@
+//! The topology for people at a terminal.
+
+use nvlink_topology::{Gpu, NodeTopology, NodeTopologySpec};
+
+use super::{ranges, rate, summary};
+use crate::source::topo_matrix;
+
+/// A wider matrix does not fit a terminal.
+const MOST_COLUMNS: usize = 16;
+
+/// Renders `node`; headings are bold where `color` is set.
+#[must_use]
+pub fn render(node: &NodeTopology, color: bool) -> String {
+    let spec = &node.spec;
+    let bold = |text: &str| match color {
+        true => format!("\x1b[1m{text}\x1b[0m"),
+        false => text.to_owned(),
+    };
+    let source = format!("{}:{}", spec.source.kind.as_str(), spec.source.from);
+    let mut out = format!(
+        "{}  {}, {}, from {}\n",
+        bold(&clean(&node.metadata.name)),
+        clean(&summary::models(&spec.gpus)),
+        spec.interconnect().as_str(),
+        clean(source.trim_end_matches(':'))
+    );
+    out += &format!("\n{}\n", bold("GPUs"));
+    out += &columns(&gpus(node));
+    out += &format!("\n{}\n", bold("NVLink domains"));
+    out += &domains(node);
+    if !spec.nics.is_empty() {
+        out += &format!("\n{}\n", bold("NICs"));
+        out += &columns(&nics(spec));
+    }
+    if spec.gpus.len() > 1 {
+        out += &format!("\n{}\n", bold("Between GPUs"));
+        out += &matrix(spec);
+    }
+    out
+}
+
+fn gpus(node: &NodeTopology) -> Vec<Vec<String>> {
+    let spec = &node.spec;
+    let titles = [
+        "GPU",
+        "NUMA",
+        "DOMAIN",
+        "LINKS",
+        "NICS",
+        "PCI ADDRESS",
+        "MODEL",
+        "",
+    ];
+    let mut rows = vec![titles.map(str::to_owned).to_vec()];
+    let dash = |value: Option<String>| {
+        value
+            .filter(|value| !value.is_empty())
+            .unwrap_or("-".into())
+    };
+    for gpu in &spec.gpus {
+        let domain = spec
+            .domains
+            .iter()
+            .find(|domain| domain.gpus.contains(&gpu.index));
+        rows.push(vec![
+            gpu.index.to_string(),
+            dash(gpu.numa_node.map(|numa| numa.to_string())),
+            dash(domain.map(|domain| domain.id.clone())),
+            dash(summary::links_up(gpu)),
+            dash(Some(summary::nics(spec, gpu.index).join(","))),
+            dash(gpu.pci_bus_id.clone()),
+            dash(gpu.model.clone()),
+            remarks(gpu, node),
+        ]);
+    }
+    rows
+}
+
+/// What is out of the ordinary, and who holds the GPU.
+fn remarks(gpu: &Gpu, node: &NodeTopology) -> String {
+    let mut remarks = Vec::new();
+    if gpu.mig_enabled {
+        remarks.push("MIG".to_owned());
+    }
+    if summary::lacks_links(gpu, &node.spec.gpus) {
+        remarks.push("links missing!".to_owned());
+    }
+    let allocations = node.status.iter().flat_map(|status| &status.allocations);
+    for held in allocations.filter(|one| one.gpus.contains(&gpu.index)) {
+        remarks.push(format!("held by {}/{}", held.namespace, held.pod));
+    }
+    remarks.join(", ")
+}
+
+fn domains(node: &NodeTopology) -> String {
+    let spec = &node.spec;
+    if spec.domains.is_empty() {
+        return "none: these GPUs have no NVLink between them\n".to_owned();
+    }
+    let line = |domain: &nvlink_topology::Domain| {
+        let fabric = domain.fabric.as_ref().map_or("", |_| "; spans nodes");
+        let joined = summary::joined(spec, domain);
+        let gpus = ranges(&domain.gpus);
+        vec![
+            domain.id.clone(),
+            format!("GPUs {gpus}"),
+            format!("{joined}{fabric}"),
+        ]
+    };
+    let mut rows: Vec<_> = spec.domains.iter().map(line).collect();
+    let alone: Vec<u32> = spec
+        .gpus
+        .iter()
+        .map(|gpu| gpu.index)
+        .filter(|gpu| !spec.domains.iter().any(|domain| domain.gpus.contains(gpu)))
+        .collect();
+    if !alone.is_empty() {
+        rows.push(vec![
+            "-".into(),
+            format!("GPUs {}", ranges(&alone)),
+            "no NVLink".into(),
+        ]);
+    }
+    columns(&rows)
+}
+
+fn nics(spec: &NodeTopologySpec) -> Vec<Vec<String>> {
+    let titles = ["NIC", "NUMA", "NEAREST GPUS", "RATE", "PCI ADDRESS"];
+    let mut rows = vec![titles.map(str::to_owned).to_vec()];
+    for nic in &spec.nics {
+        let near = ranges(&nic.gpus);
+        rows.push(vec![
+            nic.name.clone(),
+            nic.numa_node.map_or("-".into(), |numa| numa.to_string()),
+            if near.is_empty() { "-".into() } else { near },
+            nic.bytes_per_second.map_or("-".into(), rate),
+            nic.pci_bus_id.clone().unwrap_or("-".into()),
+        ]);
+    }
+    rows
+}
+
+fn matrix(spec: &NodeTopologySpec) -> String {
+    if spec.gpus.len() > MOST_COLUMNS {
+        let count = spec.gpus.len();
+        return format!("{count} GPUs are too many for a terminal: see --output matrix\n");
+    }
+    let matrix = topo_matrix::of_document(spec);
+    let mut rows = vec![vec![String::new()]];
+    rows[0].extend(matrix.gpus.iter().map(|gpu| gpu.index.to_string()));
+    for gpu in &matrix.gpus {
+        let mut row = vec![gpu.index.to_string()];
+        row.extend(gpu.to_gpus.iter().map(ToString::to_string));
+        rows.push(row);
+    }
+    columns(&rows)
+}
+
+/// Rows with aligned columns, two blanks apart.
+fn columns(rows: &[Vec<String>]) -> String {
+    let count = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |column: usize| {
+        let cells = rows.iter().filter_map(|row| row.get(column));
+        cells
+            .map(|cell| clean(cell).chars().count())
+            .max()
+            .unwrap_or(0)
+    };
+    let widths: Vec<_> = (0..count).map(width).collect();
+    let mut out = String::new();
+    for row in rows {
+        let cell = |(text, width): (&String, &usize)| format!("{:width$}", clean(text));
+        let line: Vec<_> = row.iter().zip(&widths).map(cell).collect();
+        out += line.join("  ").trim_end();
+        out.push('\n');
+    }
+    out
+}
+
+/// Text from a file must not command the terminal.
+fn clean(text: &str) -> String {
+    text.chars()
+        .map(|c| if c.is_control() { '\u{fffd}' } else { c })
+        .collect()
+}

@@ -1,0 +1,139 @@
+//! Labels and annotations of the Node.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::api::core::v1::Node;
+use kube::{
+    Api, Client, Error, ResourceExt,
+    api::{Patch, PatchParams},
+};
+use nvlink_topology::{NodeTopology, labels};
+use serde_json::{Value, json};
+
+use super::{ALIAS_MANAGER, MANAGER, PublishError};
+
+type Values = BTreeMap<&'static str, String>;
+
+/// The Node, without which nothing is published: applying would create one.
+pub(super) async fn get(client: &Client, name: &str) -> Result<Node, PublishError> {
+    let node = Api::<Node>::all(client.clone()).get_opt(name).await;
+    match node.map_err(|error| PublishError::api("reading Node", name, error))? {
+        Some(node) => Ok(node),
+        None => Err(PublishError::NoNode(name.to_owned())),
+    }
+}
+
+/// Applies this program's own names; whether anything was written.
+pub(super) async fn apply_own(
+    client: &Client,
+    node: &Node,
+    topology: &NodeTopology,
+) -> Result<bool, PublishError> {
+    let (labels, annotations) = (
+        labels::node_labels(topology),
+        labels::node_annotations(topology),
+    );
+    if says(node, MANAGER, &labels, &annotations) {
+        return Ok(false);
+    }
+    let params = PatchParams::apply(MANAGER).force();
+    apply(client, node, &params, &labels, &annotations).await?;
+    Ok(true)
+}
+
+/// Applies the alias labels, except those that another manager owns; whether anything was written.
+pub(super) async fn apply_aliases(
+    client: &Client,
+    node: &Node,
+    mut labels: Values,
+) -> Result<bool, PublishError> {
+    let none = Values::new();
+    labels.retain(|name, _| !set_by_another(node, ALIAS_MANAGER, name));
+    if says(node, ALIAS_MANAGER, &labels, &none) {
+        return Ok(false);
+    }
+    let params = PatchParams::apply(ALIAS_MANAGER);
+    match apply(client, node, &params, &labels, &none).await {
+        Ok(()) => Ok(true),
+        // Someone was faster; the next look sees who.
+        Err(PublishError::Api { error, .. }) if is_conflict(&error) => {
+            tracing::warn!("alias labels are set by another manager: {error}");
+            Ok(false)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Removes all that either manager has set.
+pub(super) async fn remove(client: &Client, node: &Node) -> Result<(), PublishError> {
+    let none = Values::new();
+    for manager in [MANAGER, ALIAS_MANAGER] {
+        if !says(node, manager, &none, &none) {
+            let params = PatchParams::apply(manager).force();
+            apply(client, node, &params, &none, &none).await?;
+        }
+    }
+    Ok(())
+}
+
+async fn apply(
+    client: &Client,
+    node: &Node,
+    params: &PatchParams,
+    labels: &Values,
+    annotations: &Values,
+) -> Result<(), PublishError> {
+    let name = node.name_any();
+    let mut metadata = json!({ "name": name, "uid": node.uid() });
+    if !labels.is_empty() {
+        metadata["labels"] = json!(labels);
+    }
+    if !annotations.is_empty() {
+        metadata["annotations"] = json!(annotations);
+    }
+    let patch = json!({ "apiVersion": "v1", "kind": "Node", "metadata": metadata });
+    let api = Api::<Node>::all(client.clone());
+    let result = api
+        .patch_metadata(&name, params, &Patch::Apply(&patch))
+        .await;
+    result
+        .map(drop)
+        .map_err(|error| PublishError::api("applying to Node", &name, error))
+}
+
+/// Whether the Node has exactly these values from `manager`.
+fn says(node: &Node, manager: &str, labels: &Values, annotations: &Values) -> bool {
+    let same = |field: &str, have: &BTreeMap<String, String>, want: &Values| {
+        let owned = owned(node, |name| name == manager, field);
+        let wanted = want.keys().map(|&name| name.to_owned());
+        owned == wanted.collect()
+            && want
+                .iter()
+                .all(|(&name, value)| have.get(name) == Some(value))
+    };
+    same("f:labels", node.labels(), labels)
+        && same("f:annotations", node.annotations(), annotations)
+}
+
+/// Whether a manager other than `manager` owns the label `name`.
+fn set_by_another(node: &Node, manager: &str, name: &str) -> bool {
+    owned(node, |other| other != manager, "f:labels").contains(name)
+}
+
+/// Names of labels or annotations that the managers own, from the object's managed fields.
+fn owned(node: &Node, manager: impl Fn(&str) -> bool, field: &str) -> BTreeSet<String> {
+    let entries = node.managed_fields().iter();
+    let entries = entries.filter(|entry| entry.manager.as_deref().is_some_and(&manager));
+    let names = entries.filter_map(|entry| {
+        let fields: &Value = &entry.fields_v1.as_ref()?.0;
+        fields.get("f:metadata")?.get(field)?.as_object()
+    });
+    names
+        .flatten()
+        .filter_map(|(name, _)| Some(name.strip_prefix("f:")?.to_owned()))
+        .collect()
+}
+
+fn is_conflict(error: &Error) -> bool {
+    matches!(error, Error::Api(status) if status.code == 409)
+}

@@ -1,0 +1,88 @@
+//! The NodeTopology object.
+
+use k8s_openapi::api::core::v1::Node;
+use kube::{
+    Api, Client, Error, ResourceExt,
+    api::{DeleteParams, DynamicObject, Patch, PatchParams},
+    discovery::ApiResource,
+};
+use nvlink_topology::{API_VERSION, GROUP, KIND, NodeTopology, VERSION};
+use serde_json::{Value, json};
+
+use super::{MANAGER, PublishError};
+
+/// What [`apply`] did.
+pub(super) enum Outcome {
+    Written,
+    Same,
+    /// The cluster has no such kind.
+    NoCrd,
+}
+
+fn api(client: &Client) -> Api<DynamicObject> {
+    let resource = ApiResource {
+        group: GROUP.to_owned(),
+        version: VERSION.to_owned(),
+        api_version: API_VERSION.to_owned(),
+        kind: KIND.to_owned(),
+        plural: "nodetopologies".to_owned(),
+    };
+    Api::all_with(client.clone(), &resource)
+}
+
+/// Applies the spec. The Node owns the object, so that it goes with the Node.
+pub(super) async fn apply(
+    client: &Client,
+    node: &Node,
+    topology: &NodeTopology,
+) -> Result<Outcome, PublishError> {
+    let name = node.name_any();
+    let failed = |what, error| Err(PublishError::api(what, &name, error));
+    let owner = json!({
+        "apiVersion": "v1", "kind": "Node", "name": name, "uid": node.uid(),
+    });
+    let spec = json!(topology.spec);
+    let api = api(client);
+    let present = match api.get_opt(&name).await {
+        Ok(present) => present,
+        Err(error) => return failed("reading NodeTopology", error),
+    };
+    if present.is_some_and(|present| says(&present, &spec, &owner)) {
+        return Ok(Outcome::Same);
+    }
+    let object = json!({
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "metadata": { "name": name, "ownerReferences": [owner] },
+        "spec": spec,
+    });
+    let params = PatchParams::apply(MANAGER).force();
+    match api.patch(&name, &params, &Patch::Apply(&object)).await {
+        Ok(_) => Ok(Outcome::Written),
+        // Applying creates an object that is not there: what is not there is its kind.
+        Err(error) if is_not_found(&error) => Ok(Outcome::NoCrd),
+        Err(error) => failed("applying NodeTopology", error),
+    }
+}
+
+/// Deletes the object; also fine where it, or its kind, is not there.
+pub(super) async fn delete(client: &Client, name: &str) -> Result<(), PublishError> {
+    match api(client).delete(name, &DeleteParams::default()).await {
+        Ok(_) => Ok(()),
+        Err(error) if is_not_found(&error) => Ok(()),
+        Err(error) => Err(PublishError::api("deleting NodeTopology", name, error)),
+    }
+}
+
+fn says(object: &DynamicObject, spec: &Value, owner: &Value) -> bool {
+    let uid = owner["uid"].as_str();
+    object.data.get("spec") == Some(spec)
+        && object
+            .owner_references()
+            .iter()
+            .any(|one| Some(one.uid.as_str()) == uid)
+}
+
+fn is_not_found(error: &Error) -> bool {
+    matches!(error, Error::Api(status) if status.code == 404)
+}
