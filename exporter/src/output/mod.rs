@@ -53,12 +53,12 @@ pub fn json(value: &impl serde::Serialize) -> Result<String, serde_json::Error> 
     serde_json::to_string_pretty(value).map(|text| text + "\n")
 }
 
-/// `371 GB/s`, or `4.5 GB/s` below ten.
+/// `371 GB/s`; `12.5 GB/s` where a tenth matters.
 #[must_use]
 pub fn rate(bytes_per_second: u64) -> String {
-    let tenths = (bytes_per_second + 50_000_000) / 100_000_000;
-    match tenths {
-        0..100 => format!("{}.{} GB/s", tenths / 10, tenths % 10),
+    let tenths = bytes_per_second.saturating_add(50_000_000) / 100_000_000;
+    match tenths % 10 {
+        tenth if tenth > 0 && tenths < 200 => format!("{}.{tenth} GB/s", tenths / 10),
         _ => format!("{} GB/s", (tenths + 5) / 10),
     }
 }
@@ -89,6 +89,8 @@ mod tests {
     fn numbers_for_people() {
         assert_eq!(rate(370_800_000_000), "371 GB/s");
         assert_eq!(rate(9_950_000_000), "10 GB/s");
+        assert_eq!(rate(12_500_000_000), "12.5 GB/s");
+        assert_eq!(rate(u64::MAX), "18446744074 GB/s");
         assert_eq!(rate(4_460_000_000), "4.5 GB/s");
         assert_eq!(ranges(&[0, 1, 2, 3, 5, 7, 8]), "0-3,5,7,8");
         assert_eq!(ranges(&[]), "");

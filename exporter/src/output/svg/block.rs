@@ -114,7 +114,7 @@ impl<'a> Block<'a> {
         let places = ring_places(gpus.len());
         for (gpu, (x, y)) in gpus.into_iter().zip(places) {
             block.cards.push((gpu, x, HEAD + y));
-            block.size.0 = block.size.0.max(x + CARD.0 + SPACE);
+            block.size.0 = block.size.0.max(x + CARD.0);
             block.size.1 = block.size.1.max(HEAD + y + CARD.1 + SPACE);
         }
         block
@@ -233,15 +233,14 @@ impl<'a> Block<'a> {
         canvas.open(&tooltip(gpu, &nics));
         canvas.rect((x, y), CARD, 6, if bad { "card-bad" } else { "card" });
         canvas.text(x + 8, y + 18, "name", &format!("GPU {}", gpu.index));
+        if let Some(numa) = gpu.numa_node.filter(|_| self.direct) {
+            canvas.text(x + CARD.0 - 8, y + 18, "soft end", &format!("NUMA {numa}"));
+        }
         let links = match (gpu.mig_enabled, summary::links_up(gpu)) {
             (true, _) => "MIG".to_owned(),
             (_, Some(up)) if bad => format!("! {up} links"),
             (_, Some(up)) if up == "0/0" => "no NVLink".to_owned(),
             (_, Some(up)) => format!("{up} links"),
-            (_, None) if self.direct => gpu
-                .numa_node
-                .map(|numa| format!("NUMA {numa}"))
-                .unwrap_or_default(),
             (_, None) => String::new(),
         };
         canvas.text(x + 8, y + 34, if bad { "bad" } else { "soft" }, &links);
@@ -290,7 +289,7 @@ fn label_place(from: (u32, u32), to: (u32, u32), nearer: bool) -> (u32, u32) {
 /// Upper left corners of `n` cards on a ring; two stand side by side.
 fn ring_places(n: usize) -> Vec<(u32, u32)> {
     if n <= 2 {
-        return (0..n as u32).map(|k| (k * (CARD.0 + 90), 0)).collect();
+        return (0..n as u32).map(|k| (k * (CARD.0 + 44), 0)).collect();
     }
     let count = n as f64;
     let (rx, ry) = (110.0 + 30.0 * count, 60.0 + 22.0 * count);

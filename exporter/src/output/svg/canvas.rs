@@ -10,6 +10,7 @@ const STYLE: &str = "
   .soft { fill: var(--soft); font-size: 11px; }
   .bad { fill: var(--bad); font-size: 11px; font-weight: 600; }
   .middle { text-anchor: middle; }
+  .end { text-anchor: end; }
   .zone { fill: var(--zone); }
   .card { fill: var(--card); stroke: var(--edge); }
   .card-bad { fill: var(--card); stroke: var(--bad); stroke-width: 2.5; stroke-dasharray: 6 3; }
