@@ -14,6 +14,7 @@ use k8s_openapi::api::authorization::v1::{
 };
 use kube::{Api, Client, api::PostParams};
 use nvlink_topology::GROUP;
+use serde_json::json;
 
 /// Plural of `DomainClass`, as RBAC rules name it.
 const RESOURCE: &str = "domainclasses";
@@ -45,13 +46,24 @@ pub struct Subject {
 
 impl Subject {
     /// Why the subject may not use `class`, and the commands that would change that.
+    ///
+    /// The Role is applied as a document, because `kubectl create role` takes
+    /// the verb `use` for PodSecurityPolicies alone.
     #[must_use]
     pub fn denial(&self, class: &str, origin: &str, namespace: &str) -> String {
         let Self { user, service_account } = self;
         let role = format!("use-{class}");
+        let document = json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "Role",
+            "metadata": {"name": role, "namespace": namespace},
+            "rules": [{
+                "apiGroups": [GROUP], "resources": [RESOURCE], "resourceNames": [class], "verbs": [VERB]
+            }]
+        });
         format!(
-            "class {class:?}{origin} is restricted: neither user {:?} nor service account {:?} has the verb {VERB:?} on {RESOURCE}.{GROUP}/{class} in namespace {namespace}. To grant it:\n\
-             kubectl create role {role} --verb={VERB} --resource={RESOURCE}.{GROUP} --resource-name={class} -n {namespace}\n\
+            "class {class:?}{origin} is restricted: neither user {:?} nor service account {:?} has the verb {VERB:?} on {RESOURCE}.{GROUP}/{class} in namespace {namespace}. To grant it to the service account:\n\
+             echo '{document}' | kubectl apply -f -\n\
              kubectl create rolebinding {role}-{service_account} --role={role} --serviceaccount={namespace}:{service_account} -n {namespace}",
             user.username,
             format!("{namespace}/{service_account}"),

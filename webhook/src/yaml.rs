@@ -2,6 +2,8 @@
 
 use serde_json::Value;
 
+const UNFOLDED: usize = 1 << 30;
+
 /// A document that cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
@@ -24,5 +26,7 @@ pub(crate) fn read(text: &str) -> Result<Vec<Value>, YamlError> {
 
 /// Writes documents, separated by `---`.
 pub(crate) fn write(documents: &[Value]) -> Result<String, YamlError> {
-    serde_saphyr::to_string_multiple(documents).map_err(|error| YamlError(error.to_string()))
+    // Long lines stay lines: folded, a change in one would look like a change in many.
+    let options = serde_saphyr::ser_options! { min_fold_chars: UNFOLDED, folded_wrap_chars: UNFOLDED };
+    serde_saphyr::to_string_multiple_with_options(documents, options).map_err(|error| YamlError(error.to_string()))
 }

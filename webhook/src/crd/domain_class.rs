@@ -72,7 +72,7 @@ pub struct DomainClassSpec {
 pub struct NodeSelector {
     /// Label keys and the values that they must have.
     #[serde(default)]
-    #[schemars(length(max = 32))]
+    #[schemars(extend("maxProperties" = 32))]
     #[x_kube(
         validation = Rule::new("self.all(key, self[key].size() <= 63)")
             .message("a label value has at most 63 characters")
@@ -237,7 +237,7 @@ pub struct Environment {
     pub rdma_devices: Vec<String>,
     /// Further variables for the containers that hold GPUs.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    #[schemars(length(max = 64))]
+    #[schemars(extend("maxProperties" = 64))]
     #[x_kube(
         validation = Rule::new("self.all(name, name.matches('^[A-Za-z_][A-Za-z0-9_]*$'))")
             .message("a variable's name has letters, digits and underscores"),

@@ -27,7 +27,7 @@ pub fn crds() -> Result<Vec<CustomResourceDefinition>, serde_json::Error> {
 pub fn documents() -> Result<Vec<Value>, serde_json::Error> {
     let mut documents = crds()?.iter().map(serde_json::to_value).collect::<Result<Vec<_>, _>>()?;
     for document in &mut documents {
-        integral(document);
+        tidy(document);
         if let Some(document) = document.as_object_mut() {
             document.remove("status");
         }
@@ -35,11 +35,20 @@ pub fn documents() -> Result<Vec<Value>, serde_json::Error> {
     Ok(documents)
 }
 
-/// Schema bounds are floating point numbers in the API's types; `1` reads better than `1.0`.
-fn integral(value: &mut Value) {
+/// Makes a schema read well. Bounds are floating point numbers in the API's
+/// types: `1` for `1.0`. And API servers warn of formats that they do not
+/// know, such as `uint32`.
+fn tidy(value: &mut Value) {
     match value {
-        Value::Array(items) => items.iter_mut().for_each(integral),
-        Value::Object(map) => map.values_mut().for_each(integral),
+        Value::Array(items) => items.iter_mut().for_each(tidy),
+        Value::Object(map) => {
+            if let Some(Value::String(format)) = map.get_mut("format")
+                && format.starts_with("uint")
+            {
+                *format = "int64".to_owned();
+            }
+            map.values_mut().for_each(tidy);
+        }
         Value::Number(number) => {
             if let Some(float) = number.as_f64().filter(|_| number.is_f64())
                 && float.fract() == 0.0

@@ -2,9 +2,9 @@
 
 use nvlink_topology::labels;
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use super::{By, Chosen, affinity, environment::Report, refusal::Refusal};
+use super::{By, Chosen, affinity, environment::Report, refusal::{Refusal, Rule}};
 use crate::{patch::Editor, pod, view::View};
 
 /// The annotation `nvlink-domains.io/decision`. It holds only what follows
@@ -74,9 +74,10 @@ fn why(chosen: &Chosen) -> String {
 
 /// Writes the annotation, unless it says the same already.
 pub(super) fn write(editor: &mut Editor, record: &Record) -> Result<(), Refusal> {
-    let text = json!(record).to_string();
+    let text = serde_json::to_string(record)
+        .map_err(|error| Refusal::new(Rule::Malformed, format!("the decision cannot be written: {error}")))?;
     let present = pod::metadata(editor.document(), "annotations", labels::DECISION);
-    if present.and_then(Value::as_str) == Some(&text) {
+    if present.and_then(Value::as_str) == Some(text.as_str()) {
         return Ok(());
     }
     Ok(editor.insert(&["metadata".into(), "annotations".into()], labels::DECISION, text.into())?)
