@@ -12,6 +12,7 @@ use crate::kubectl::Kubectl;
 pub struct Node {
     name: String,
     gpus: u32,
+    cpus: u32,
     labels: BTreeMap<String, String>,
     pool: Option<String>,
 }
@@ -23,9 +24,17 @@ impl Node {
         Self {
             name: name.into(),
             gpus,
+            cpus: 64,
             labels: BTreeMap::new(),
             pool: None,
         }
+    }
+
+    /// Gives it so many CPUs.
+    #[must_use]
+    pub fn cpus(mut self, cpus: u32) -> Self {
+        self.cpus = cpus;
+        self
     }
 
     /// Adds a label.
@@ -44,7 +53,10 @@ impl Node {
 
     fn object(&self) -> Value {
         let resources = json!({
-            "cpu": "64", "memory": "512Gi", "pods": "110", "nvidia.com/gpu": self.gpus.to_string(),
+            "cpu": self.cpus.to_string(),
+            "memory": "512Gi",
+            "pods": "110",
+            "nvidia.com/gpu": self.gpus.to_string(),
         });
         let taint = |pool| json!({"key": "pool", "value": pool, "effect": "NoSchedule"});
         let taints: Vec<Value> = self.pool.iter().map(taint).collect();

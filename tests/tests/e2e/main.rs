@@ -3,9 +3,13 @@
 //!
 //! One binary, so that its tests share one control plane: see [`cluster`].
 
+// Clippy knows test functions as tests, but not what they call.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
 mod access;
 mod admission;
 mod availability;
+mod build;
 mod cluster;
 mod crds;
 mod gang;

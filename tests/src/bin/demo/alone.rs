@@ -1,0 +1,89 @@
+//! What needs no cluster: the graph of a node, and the preview of a decision.
+
+use std::{fs, path::PathBuf};
+
+use anyhow::Result;
+use nvlink_tests::{Exporter, programs, workdir};
+
+use crate::terminal::Terminal;
+
+/// The files that a user would write.
+#[derive(Debug)]
+pub(crate) struct Files {
+    directory: PathBuf,
+}
+
+impl Files {
+    pub(crate) const JOB: &'static str = include_str!("job.yaml");
+    pub(crate) const CLASS: &'static str = include_str!("class.yaml");
+
+    fn path(&self, name: &str) -> String {
+        self.directory.join(name).display().to_string()
+    }
+}
+
+pub(crate) fn write_files() -> Result<Files> {
+    let files = Files {
+        directory: workdir::fresh("files")?,
+    };
+    fs::create_dir(files.path("nodes"))?;
+    fs::write(files.path("job.yaml"), Files::JOB)?;
+    fs::write(files.path("class.yaml"), Files::CLASS)?;
+    Ok(files)
+}
+
+pub(crate) fn show_graph(terminal: &Terminal, keep: bool) -> Result<Exporter> {
+    terminal.step("What a GPU node looks like from inside")?;
+    terminal.say(
+        "There is no GPU here, so the exporter simulates a node. With `--source nvml` it reads a real\n\
+         one, with `--source file:PATH` a recording or the text of `nvidia-smi topo -m`.",
+    )?;
+    let pairs = [
+        "topology",
+        "--source",
+        "sim:a100-pcie-pairs",
+        "--output",
+        "matrix",
+    ];
+    for arguments in [&["topology", "--source", "sim:dgx-h100"][..], &pairs] {
+        terminal.command(&format!("nvlink-exporter {}", arguments.join(" ")))?;
+        terminal.output(&programs::run(programs::EXPORTER, arguments, "")?)?;
+    }
+    let exporter = Exporter::start(&["--source", "sim:dgx-h100", "--node-name", "dgx"])?;
+    terminal.command("nvlink-exporter serve --source sim:dgx-h100")?;
+    let until = if keep {
+        "until Ctrl-C"
+    } else {
+        "while the demo runs; `make demo KEEP=1` keeps it"
+    };
+    terminal.say(&format!(
+        "The same as a page ({until}): {}",
+        exporter.url("/")
+    ))?;
+    Ok(exporter)
+}
+
+pub(crate) fn show_preview(terminal: &Terminal, files: &Files) -> Result<()> {
+    terminal.step("What the webhook would do with a job, from files alone")?;
+    terminal.say("An ordinary job, which knows nothing of NVLink:")?;
+    terminal.file(Files::JOB)?;
+    terminal.say(
+        "A class, written once by whoever runs the cluster. It claims pods with two GPUs or more:",
+    )?;
+    terminal.file(Files::CLASS)?;
+    let record = ["record", "--source", "sim:dgx-h100", "--node-name", "dgx"];
+    let recording = programs::run(programs::EXPORTER, &record, "")?;
+    fs::write(files.path("nodes/dgx.json"), recording)?;
+    terminal.command(
+        "nvlink-webhook preview -f job.yaml --class class.yaml --nodes nodes/ --output diff",
+    )?;
+    let (job, class, nodes) = (
+        files.path("job.yaml"),
+        files.path("class.yaml"),
+        files.path("nodes"),
+    );
+    let arguments = [
+        "preview", "-f", &job, "--class", &class, "--nodes", &nodes, "--output", "diff",
+    ];
+    terminal.diff(&programs::run(programs::WEBHOOK, &arguments, "")?)
+}

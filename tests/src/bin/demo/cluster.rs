@@ -1,0 +1,97 @@
+//! The cluster: a real control plane, four nodes of different kinds, an
+//! exporter on each, and the webhook.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use nvlink_tests::{ControlPlane, Exporter, Node, Webhook, assets, node, wait_until, webhook};
+
+use crate::terminal::Terminal;
+
+const SOON: Duration = Duration::from_secs(60);
+
+/// Name, simulation, GPUs, CPUs. The scheduler likes the node that is left
+/// emptiest, which is the one with the most CPUs: the one without NVLink.
+pub(crate) const NODES: [(&str, &str, u32, u32); 4] = [
+    ("dgx", "dgx-h100", 8, 112),
+    ("hgx", "hgx-a100-4", 4, 64),
+    ("pairs", "a100-pcie-pairs", 8, 96),
+    ("l40s", "l40s", 8, 192),
+];
+
+/// What runs; ends when dropped.
+#[derive(Debug)]
+pub(crate) struct Cluster {
+    pub(crate) webhook: Webhook,
+    pub(crate) exporters: Vec<(&'static str, Exporter)>,
+    pub(crate) control_plane: ControlPlane,
+}
+
+pub(crate) fn start(terminal: &Terminal) -> Result<Cluster> {
+    let control_plane = start_control_plane(terminal)?;
+    let exporters = start_nodes(terminal, &control_plane)?;
+    terminal.step("The webhook, over TLS")?;
+    let webhook = Webhook::start(control_plane.kubeconfig())?;
+    terminal.say(&format!(
+        "It answers the API server at {}. It is not registered yet: first, a job without it.",
+        webhook.url
+    ))?;
+    Ok(Cluster {
+        webhook,
+        exporters,
+        control_plane,
+    })
+}
+
+fn start_control_plane(terminal: &Terminal) -> Result<ControlPlane> {
+    terminal.step("A real Kubernetes control plane")?;
+    let version = assets::kubernetes_version();
+    if !assets::ready() {
+        terminal.say(&format!(
+            "Kubernetes {version} is built from source, the first time only: about 6 minutes on 2 cores."
+        ))?;
+    }
+    assets::build()?;
+    let control_plane = ControlPlane::start()?;
+    webhook::install_crds(control_plane.kubectl())?;
+    terminal.say(&format!(
+        "etcd, API server, scheduler and controllers of Kubernetes {version} run on loopback."
+    ))?;
+    Ok(control_plane)
+}
+
+fn start_nodes(
+    terminal: &Terminal,
+    control_plane: &ControlPlane,
+) -> Result<Vec<(&'static str, Exporter)>> {
+    terminal.step("Four GPU nodes of different kinds, an exporter on each")?;
+    let kubectl = control_plane.kubectl();
+    let nodes = NODES.map(|(name, _, gpus, cpus)| Node::new(name, gpus).cpus(cpus));
+    node::create(kubectl, &nodes)?;
+    let start = |(name, profile, ..): (&'static str, &str, u32, u32)| {
+        let source = format!("sim:{profile}");
+        let arguments = ["--source", source.as_str()];
+        Ok((
+            name,
+            Exporter::publishing(control_plane.kubeconfig(), name, &arguments)?,
+        ))
+    };
+    let exporters = NODES.into_iter().map(start).collect::<Result<Vec<_>>>()?;
+    wait_until("all nodes to be labelled", SOON, || {
+        let labelled = kubectl.get(&["nodes", "-l", "nvlink-domains.io/domain-size"])?;
+        Ok((labelled["items"].as_array().map(Vec::len) == Some(NODES.len())).then_some(()))
+    })?;
+    terminal.say("Each exporter has published what it found as labels of its Node, and the whole graph\nas a NodeTopology object.")?;
+    let columns = "NODE:.metadata.name,GPUS:.status.capacity.nvidia\\.com/gpu,\
+        INTERCONNECT:.metadata.labels.nvlink-domains\\.io/interconnect,\
+        DOMAIN-SIZE:.metadata.labels.nvlink-domains\\.io/domain-size,\
+        GB/S:.metadata.labels.nvlink-domains\\.io/bandwidth";
+    terminal.command("kubectl get nodes -o custom-columns=…")?;
+    terminal.output(&kubectl.run(&[
+        "get",
+        "nodes",
+        "-o",
+        &format!("custom-columns={columns}"),
+    ])?)?;
+    Ok(exporters)
+}

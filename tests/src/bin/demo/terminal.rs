@@ -1,0 +1,121 @@
+//! What the demo prints: numbered steps, commands, their output, tables.
+
+use std::{
+    cell::Cell,
+    env,
+    io::{self, IsTerminal, Write},
+};
+
+use anyhow::Result;
+
+const BOLD: &str = "1";
+const DIM: &str = "2";
+const RED: &str = "31";
+const GREEN: &str = "32";
+const CYAN: &str = "36";
+
+/// The terminal, or whatever standard output is instead.
+#[derive(Debug)]
+pub(crate) struct Terminal {
+    color: bool,
+    steps: Cell<u32>,
+}
+
+impl Terminal {
+    /// Standard output; coloured on a terminal, unless `NO_COLOR` is set.
+    pub(crate) fn new() -> Self {
+        let forbidden = env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        Self {
+            color: io::stdout().is_terminal() && !forbidden,
+            steps: Cell::new(0),
+        }
+    }
+
+    /// Begins the next numbered step.
+    pub(crate) fn step(&self, title: &str) -> Result<()> {
+        self.steps.set(self.steps.get() + 1);
+        self.print(&format!(
+            "\n{}\n\n",
+            self.style(BOLD, &format!("{}. {title}", self.steps.get()))
+        ))
+    }
+
+    /// A paragraph.
+    pub(crate) fn say(&self, text: &str) -> Result<()> {
+        let lines: Vec<String> = text.lines().map(|line| format!("   {line}\n")).collect();
+        self.print(&format!("{}\n", lines.concat()))
+    }
+
+    /// A command that a user would type.
+    pub(crate) fn command(&self, text: &str) -> Result<()> {
+        self.print(&format!("   {}\n", self.style(CYAN, &format!("$ {text}"))))
+    }
+
+    /// What a program printed.
+    pub(crate) fn output(&self, text: &str) -> Result<()> {
+        self.lines(text, |_| None)
+    }
+
+    /// The same, less prominent: what a file holds.
+    pub(crate) fn file(&self, text: &str) -> Result<()> {
+        self.lines(text, |_| Some(DIM))
+    }
+
+    /// A unified diff, without its header.
+    pub(crate) fn diff(&self, text: &str) -> Result<()> {
+        let header = |line: &&str| {
+            !["--- ", "+++ ", "@@", "\\ "]
+                .iter()
+                .any(|start| line.starts_with(start))
+        };
+        let body: Vec<&str> = text.lines().filter(header).collect();
+        self.lines(&body.join("\n"), |line| match line.chars().next() {
+            Some('+') => Some(GREEN),
+            Some('-') => Some(RED),
+            _ => Some(DIM),
+        })
+    }
+
+    /// A table whose first row is the header.
+    pub(crate) fn table(&self, rows: &[Vec<String>]) -> Result<()> {
+        let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+        let cell = |row: &Vec<String>, column: usize| row.get(column).cloned().unwrap_or_default();
+        let width = |column| {
+            rows.iter()
+                .map(|row| cell(row, column).chars().count())
+                .max()
+                .unwrap_or(0)
+        };
+        let widths: Vec<usize> = (0..columns).map(width).collect();
+        let line = |row: &Vec<String>| {
+            let padded = widths.iter().enumerate();
+            let cells = padded.map(|(column, &width)| format!("{:width$}", cell(row, column)));
+            cells.collect::<Vec<_>>().join("   ").trim_end().to_owned()
+        };
+        let lines: Vec<String> = rows.iter().map(line).collect();
+        let header = lines.first().cloned().unwrap_or_default();
+        self.lines(&lines.join("\n"), |line| (line == header).then_some(BOLD))
+    }
+
+    fn lines(&self, text: &str, style: impl Fn(&str) -> Option<&'static str>) -> Result<()> {
+        let styled = text.lines().map(|line| match style(line) {
+            Some(style) => format!("     {}\n", self.style(style, line)),
+            None => format!("     {line}\n"),
+        });
+        self.print(&format!("{}\n", styled.collect::<String>()))
+    }
+
+    fn style(&self, style: &str, text: &str) -> String {
+        if self.color {
+            format!("\u{1b}[{style}m{text}\u{1b}[0m")
+        } else {
+            text.to_owned()
+        }
+    }
+
+    fn print(&self, text: &str) -> Result<()> {
+        let mut out = io::stdout().lock();
+        out.write_all(text.as_bytes())?;
+        Ok(out.flush()?)
+    }
+}
