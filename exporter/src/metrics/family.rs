@@ -3,7 +3,7 @@
 use std::fmt;
 
 use prometheus_client::{
-    encoding::{DescriptorEncoder, NoLabelSet},
+    encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet},
     metrics::MetricType,
 };
 
@@ -178,18 +178,25 @@ impl Family {
         for (values, value) in series {
             let labels = self.labels.iter().copied().zip(values);
             let labels: Vec<_> = labels.filter(|(_, value)| !value.is_empty()).collect();
-            let mut metric = family.encode_family(&labels)?;
-            match (self.kind, value) {
-                (Kind::Gauge, Value::Whole(value)) => metric.encode_gauge(&value)?,
-                (Kind::Gauge, Value::Real(value)) => metric.encode_gauge(&value)?,
-                (Kind::Counter, Value::Whole(value)) => {
-                    metric.encode_counter::<NoLabelSet, _, f64>(&value, None)?;
-                }
-                (Kind::Counter, Value::Real(value)) => {
-                    metric.encode_counter::<NoLabelSet, _, f64>(&value, None)?;
-                }
+            match labels.is_empty() {
+                // `name 1`, not `name{} 1`.
+                true => self.sample(&mut family, value)?,
+                false => self.sample(&mut family.encode_family(&labels)?, value)?,
             }
         }
         Ok(())
+    }
+
+    fn sample(&self, metric: &mut MetricEncoder<'_>, value: Value) -> fmt::Result {
+        match (self.kind, value) {
+            (Kind::Gauge, Value::Whole(value)) => metric.encode_gauge(&value),
+            (Kind::Gauge, Value::Real(value)) => metric.encode_gauge(&value),
+            (Kind::Counter, Value::Whole(value)) => {
+                metric.encode_counter::<NoLabelSet, _, f64>(&value, None)
+            }
+            (Kind::Counter, Value::Real(value)) => {
+                metric.encode_counter::<NoLabelSet, _, f64>(&value, None)
+            }
+        }
     }
 }

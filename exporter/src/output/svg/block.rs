@@ -5,7 +5,7 @@ use nvlink_topology::{Gpu, NodeTopologySpec, Via};
 use super::canvas::Canvas;
 use crate::output::{dot::switch_links, rate, summary};
 
-const CARD: (u32, u32) = (104, 58);
+const CARD: (u32, u32) = (112, 58);
 const SPACE: u32 = 12;
 /// GPUs in one row.
 const ROW: usize = 8;

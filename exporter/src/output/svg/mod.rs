@@ -14,7 +14,7 @@ use self::{block::Block, canvas::Canvas};
 use super::summary;
 
 /// Blocks are put side by side up to this width.
-const WIDTH: u32 = 1120;
+const WIDTH: u32 = 1160;
 const MARGIN: u32 = 16;
 const GAP: u32 = 24;
 const TITLE: u32 = 34;

@@ -1,0 +1,328 @@
+//! The program itself: exit statuses, messages, streams.
+
+mod support;
+
+use std::{
+    fs,
+    io::{Read, Write},
+    path::Path,
+    process::{Command, Output, Stdio},
+    time::{Duration, Instant},
+};
+
+use support::PAIRS;
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_nvlink-exporter");
+
+fn command(args: &[&str]) -> Command {
+    let mut command = Command::new(PROGRAM);
+    command
+        .args(args)
+        .env_remove("NODE_NAME")
+        .env("KUBECONFIG", "/dev/null");
+    command
+}
+
+fn run(args: &[&str]) -> Output {
+    command(args).stdin(Stdio::null()).output().unwrap()
+}
+
+fn with_input(args: &[&str], input: &[u8]) -> Output {
+    let mut command = command(args);
+    let command = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    // A refused input may be closed before its end.
+    drop(child.stdin.take().unwrap().write_all(input));
+    child.wait_with_output().unwrap()
+}
+
+/// Exit status and the one line on stderr.
+fn failure(output: &Output) -> (i32, String) {
+    let error = String::from_utf8(output.stderr.clone()).unwrap();
+    assert!(output.stdout.is_empty(), "{output:?}");
+    assert_eq!(error.lines().count(), 1, "{error}");
+    (output.status.code().unwrap(), error.trim_end().to_owned())
+}
+
+fn text(output: Output) -> String {
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn bad_input_is_one_line_and_status_1() {
+    let cases: [(&[u8], &str); 6] = [
+        (b"", "standard input: the input is empty"),
+        (b"\x7fELF\0\0", "standard input: line 1: a NUL byte"),
+        (b"{\"kind\": \"Pod\"}", "standard input: kind is \"Pod\""),
+        (b"{\"spec\": ", "standard input: not valid JSON"),
+        (PAIRS.split_at(130).0.as_bytes(), "standard input: line "),
+        (
+            b"\tGPU0\tGPU1\nGPU0\t X \tNV4\nGPU1\tNV2\t X \n",
+            "standard input: line 3: GPU1 to GPU0 is NV2 here",
+        ),
+    ];
+    for (input, expected) in cases {
+        let (status, error) = failure(&with_input(&["topology", "--source", "file:-"], input));
+        assert!(
+            error.starts_with(&format!("nvlink-exporter: {expected}")),
+            "{error}"
+        );
+        assert_eq!(status, 1);
+    }
+    let (status, error) = failure(&run(&["topology", "--source", "file:/no/such"]));
+    assert!(
+        status == 1 && error.contains("/no/such: No such file"),
+        "{error}"
+    );
+    let (status, error) = failure(&run(&["topology"]));
+    assert!(
+        status == 1 && error.contains("name a source: file:PATH"),
+        "{error}"
+    );
+}
+
+#[test]
+fn bad_usage_is_status_2() {
+    let cases: [&[&str]; 6] = [
+        &["topology", "--source", "sim:toaster"],
+        &["topology", "--source", "carrier-pigeon"],
+        &["place", "--source", "sim:l40s"],
+        &["place", "--source", "sim:l40s", "--gpus", "x"],
+        &[
+            "place",
+            "--source",
+            "sim:l40s",
+            "--gpus",
+            "2",
+            "--pattern",
+            "gossip",
+        ],
+        &["serve", "--publish", "--source", "sim:l40s"],
+    ];
+    for args in cases {
+        let output = run(args);
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {output:?}");
+        assert!(output.stdout.is_empty() && !output.stderr.is_empty());
+    }
+}
+
+#[test]
+fn a_huge_input_is_refused_quickly() {
+    let start = Instant::now();
+    let mut command = command(&["topology", "--source", "file:-"]);
+    let command = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut input = child.stdin.take().unwrap();
+    let block = vec![b'x'; 1 << 20];
+    let written = (0..100)
+        .take_while(|_| input.write_all(&block).is_ok())
+        .count();
+    drop(input);
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        String::from_utf8(output.stderr)
+            .unwrap()
+            .contains("larger than 16 MiB")
+    );
+    assert!(written < 20, "read {written} MiB");
+    assert!(start.elapsed() < Duration::from_secs(5));
+}
+
+#[test]
+fn no_placement_is_status_1_with_the_reason() {
+    let place = |args: &[&str]| {
+        failure(&run(
+            &[&["place", "--source", "sim:a100-pcie-pairs"], args].concat()
+        ))
+    };
+    let cases: [(&[&str], &str); 6] = [
+        (&["--gpus", "0"], "0 GPUs"),
+        (&["--gpus", "9"], "only 8"),
+        (&["--gpus", "2", "--free", "3"], "only 1"),
+        (&["--gpus", "2", "--free", "3,12"], "GPU 12 does not exist"),
+        (
+            &["--gpus", "1", "--free", "3", "--require", "4"],
+            "GPU 4 is required but not free",
+        ),
+        (
+            &["--gpus", "3", "--scope", "nvlink-domain"],
+            "no nvlink-domain can hold 3",
+        ),
+    ];
+    for (args, expected) in cases {
+        let (status, error) = place(args);
+        assert!(status == 1 && error.contains(expected), "{args:?}: {error}");
+    }
+}
+
+#[test]
+fn placements() {
+    let place = |args: &[&str]| {
+        text(run(&[
+            &[
+                "place",
+                "--source",
+                "sim:a100-pcie-pairs",
+                "--node-name",
+                "n",
+            ],
+            args,
+        ]
+        .concat()))
+    };
+    let table = place(&["--gpus", "2", "--free", "0,3-5"]);
+    assert!(
+        table.contains("4 5\n") && table.contains("NV12") && table.contains("n.2"),
+        "{table}"
+    );
+    let json = place(&["--gpus", "2", "--require", "6", "--output", "json"]);
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["gpus"], serde_json::json!([6, 7]));
+    assert_eq!(json["quality"]["node"], 1.0);
+    assert_eq!(
+        place(&["--gpus", "2", "--free", "4-7", "--output", "env"]),
+        "export CUDA_DEVICE_ORDER=PCI_BUS_ID\nexport CUDA_VISIBLE_DEVICES=4,5\nexport UCX_TLS=cuda,sm,self,tcp\n"
+    );
+    assert!(!place(&["--gpus", "1", "--output", "env"]).contains("UCX"));
+}
+
+#[test]
+fn a_recording_keeps_its_name_and_its_allocations() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("node.json");
+    let path = file.to_str().unwrap();
+    let args = [
+        "record",
+        "--source",
+        "file:-",
+        "--node-name",
+        "gpu-7",
+        "--to",
+        path,
+    ];
+    assert!(with_input(&args, PAIRS.as_bytes()).status.success());
+    let source = format!("file:{path}");
+    assert!(text(run(&["topology", "--source", &source])).starts_with("gpu-7  4 × GPU"));
+    let other = text(run(&[
+        "topology",
+        "--source",
+        &source,
+        "--node-name",
+        "gpu-8",
+        "-o",
+        "json",
+    ]));
+    assert!(other.contains("\"name\": \"gpu-8\"") && other.contains("\"id\": \"gpu-8.0\""));
+
+    let mut document: serde_json::Value =
+        serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
+    document["status"] = serde_json::json!({"allocations": [
+        {"namespace": "ci", "pod": "job", "container": "main", "gpus": [0]}]});
+    fs::write(&file, document.to_string()).unwrap();
+    let placed = text(run(&[
+        "place", "--source", &source, "--gpus", "2", "--output", "json",
+    ]));
+    assert!(placed.contains("2,\n    3"), "{placed}");
+    assert!(text(run(&["topology", "--source", &source])).contains("held by ci/job"));
+    assert_eq!(
+        fs::read_dir(directory.path()).unwrap().count(),
+        1,
+        "a temporary file is left"
+    );
+}
+
+#[test]
+fn a_closed_pipe_is_silent() {
+    let mut command = command(&["topology", "--source", "sim:dgx2-v100", "--output", "svg"]);
+    let mut child = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert!(
+        output.status.success() && output.stderr.is_empty(),
+        "{output:?}"
+    );
+}
+
+#[test]
+fn help_teaches() {
+    for args in [&["--help"][..], &["place", "--help"], &["help", "record"]] {
+        assert!(text(run(args)).contains("Example"), "{args:?}");
+    }
+    assert!(text(run(&["--version"])).starts_with("nvlink-exporter "));
+}
+
+#[test]
+fn serving_ends_on_sigterm() {
+    let mut command = command(&[
+        "--source",
+        "sim:l40s",
+        "--web.listen-address",
+        "127.0.0.1:0",
+        "--log-format",
+        "json",
+    ]);
+    let mut child = command
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut log = child.stderr.take().unwrap();
+    let mut seen = String::new();
+    let mut buffer = [0; 4096];
+    while !seen.contains("\"address\"") {
+        let read = log.read(&mut buffer).unwrap();
+        assert!(read > 0, "ended early: {seen}");
+        seen += &String::from_utf8_lossy(&buffer[..read]);
+    }
+    let first: serde_json::Value = serde_json::from_str(seen.lines().next().unwrap()).unwrap();
+    assert!(
+        first["address"].as_str().unwrap().starts_with("127.0.0.1:"),
+        "{seen}"
+    );
+    let kill = Command::new("kill")
+        .args(["-TERM", &child.id().to_string()])
+        .status()
+        .unwrap();
+    assert!(kill.success());
+    let until = Instant::now() + Duration::from_secs(10);
+    let status = loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            break status;
+        }
+        assert!(Instant::now() < until, "still running");
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    assert!(status.success(), "{status}");
+}
+
+#[test]
+fn a_taken_port_is_a_clear_error() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let output = run(&[
+        "serve",
+        "--source",
+        "sim:l40s",
+        "--web.listen-address",
+        &address,
+    ]);
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        error.contains(&format!("listening on {address}: Address already in use")),
+        "{error}"
+    );
+    assert!(Path::new(PROGRAM).exists());
+}

@@ -1,0 +1,185 @@
+//! Inputs that were cut, changed or made up: refused with a reason or read
+//! right, never a panic.
+
+mod support;
+
+use nvlink_exporter::source::{self, Reading};
+use proptest::prelude::*;
+use support::PAIRS;
+
+fn parse(bytes: &[u8]) -> Result<Reading, String> {
+    source::file::parse("x", bytes, Some("n")).map_err(|error| {
+        let text = error.to_string();
+        assert!(
+            text.starts_with("x: ") && !text.trim_end().contains('\n'),
+            "{text}"
+        );
+        text
+    })
+}
+
+fn recording() -> String {
+    nvlink_exporter::output::json(&support::reading("sim:rtx-a6000-pairs").topology).unwrap()
+}
+
+#[test]
+fn a_capture_cut_at_every_byte() {
+    let whole = parse(PAIRS.as_bytes()).unwrap().topology.spec;
+    for end in 0..PAIRS.len() {
+        if let Ok(reading) = parse(&PAIRS.as_bytes()[..end]) {
+            let spec = reading.topology.spec;
+            assert_eq!(
+                (&spec.gpus, &spec.edges),
+                (&whole.gpus, &whole.edges),
+                "cut at {end}"
+            );
+            assert_eq!((&spec.paths, &spec.domains), (&whole.paths, &whole.domains));
+        }
+    }
+}
+
+#[test]
+fn a_recording_cut_at_every_byte() {
+    let text = recording();
+    let text = text.trim_end();
+    for end in 0..text.len() {
+        let error = parse(&text.as_bytes()[..end]).unwrap_err();
+        assert!(
+            error.contains("line") || error.contains("empty"),
+            "cut at {end}: {error}"
+        );
+    }
+}
+
+#[test]
+fn contradictions_name_their_place() {
+    let text = recording();
+    let cases = [
+        (
+            "\"index\": 1,\n        \"uuid\"",
+            "\"index\": 0,\n        \"uuid\"",
+            "spec.gpus[1].index",
+        ),
+        (r#""b": 1,"#, r#""b": 0,"#, "spec.edges[0].a"),
+        (r#""b": 1,"#, r#""b": 9,"#, "spec.edges[0].b"),
+        (
+            r#""bytesPerSecond": 48000000000"#,
+            r#""bytesPerSecond": 0"#,
+            "spec.edges[0].bytesPerSecond",
+        ),
+        (
+            r#""bytesPerSecond": 48000000000"#,
+            r#""bytesPerSecond": -1"#,
+            "spec.edges[0].bytesPerSecond",
+        ),
+        (
+            r#""via": "direct""#,
+            r#""via": "magic""#,
+            "spec.edges[0].via",
+        ),
+    ];
+    for (from, to, place) in cases {
+        assert!(text.contains(from), "{from} not in {text}");
+        let error = parse(text.replacen(from, to, 1).as_bytes()).unwrap_err();
+        assert!(error.contains(place), "{error}");
+    }
+}
+
+#[test]
+fn what_is_something_else_is_told_so() {
+    let cases = [
+        ("<system version=\"1\"><cpu/></system>", "NCCL topology XML"),
+        ("<html></html>", "this is XML"),
+        ("[1]", "a JSON list"),
+        (
+            "apiVersion: nvlink-domains.io/v1alpha1\nkind: NodeTopology\n",
+            "this is YAML",
+        ),
+        ("{\"kind\": \"Pod\"}", "kind is \"Pod\""),
+        ("{}", "missing field"),
+        (
+            "206 NICs found in the topology, only displaying 56 in the matrix.\n",
+            "no topology found",
+        ),
+    ];
+    for (text, expected) in cases {
+        let error = parse(text.as_bytes()).unwrap_err();
+        assert!(error.contains(expected), "{text}: {error}");
+    }
+}
+
+#[test]
+fn a_capture_in_utf16_is_read() {
+    let mut bytes = vec![0xff, 0xfe];
+    bytes.extend(PAIRS.encode_utf16().flat_map(u16::to_le_bytes));
+    let spec = parse(&bytes).unwrap().topology.spec;
+    assert_eq!(spec, parse(PAIRS.as_bytes()).unwrap().topology.spec);
+}
+
+/// Replaces, inserts, removes and doubles pieces of a text.
+fn mutated(text: String) -> impl Strategy<Value = Vec<u8>> {
+    let piece = prop_oneof![
+        Just("\t".to_owned()),
+        Just("\n".to_owned()),
+        Just("GPU1".to_owned()),
+        Just("NV4".to_owned()),
+        Just("SYS".to_owned()),
+        Just("\u{1b}[4m".to_owned()),
+        Just("9999999999999999999999".to_owned()),
+        Just("-1".to_owned()),
+        Just("null".to_owned()),
+        Just("[[[{".to_owned()),
+        "\\PC{0,3}",
+    ];
+    let change = (any::<prop::sample::Index>(), 0..12_usize, piece);
+    prop::collection::vec(change, 1..6).prop_map(move |changes| {
+        let mut bytes = text.clone().into_bytes();
+        for (at, remove, insert) in changes {
+            let at = at.index(bytes.len() + 1);
+            let end = (at + remove).min(bytes.len());
+            bytes.splice(at..end, insert.into_bytes());
+        }
+        bytes
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn changed_captures_do_no_harm(bytes in mutated(PAIRS.to_owned())) {
+        if let Ok(reading) = parse(&bytes) {
+            check(&reading);
+        }
+    }
+
+    #[test]
+    fn changed_recordings_do_no_harm(bytes in mutated(recording())) {
+        if let Ok(reading) = parse(&bytes) {
+            check(&reading);
+        }
+    }
+
+    #[test]
+    fn noise_does_no_harm(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+        drop(parse(&bytes));
+    }
+}
+
+/// What was accepted can be shown in every way, and its matrix reads back.
+fn check(reading: &Reading) {
+    use nvlink_exporter::output::{TopologyFormat, topology};
+    for format in [
+        TopologyFormat::Table,
+        TopologyFormat::Json,
+        TopologyFormat::Dot,
+        TopologyFormat::Svg,
+    ] {
+        topology(reading, format, true).unwrap();
+    }
+    let matrix = topology(reading, TopologyFormat::Matrix, false).unwrap();
+    if reading.matrix.is_some() {
+        let again = parse(matrix.as_bytes()).unwrap_or_else(|error| panic!("{error}\n{matrix}"));
+        assert_eq!(again.topology.spec.edges, reading.topology.spec.edges);
+    }
+}

@@ -1,0 +1,316 @@
+//! Publishing, against an API server that knows as much of server-side apply
+//! as is needed to see what stays, what goes and what is not written at all.
+
+mod support;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    convert::Infallible,
+    sync::{Arc, Mutex},
+};
+
+use axum::{
+    body::{Body, to_bytes},
+    http::{Method, Request, Response, StatusCode},
+};
+use kube::{Client, client};
+use nvlink_exporter::publish::{PublishError, Publisher, Written, unpublish};
+use serde_json::{Value, json};
+use support::reading;
+
+/// The state of the cluster.
+#[derive(Default)]
+struct Cluster {
+    /// Labels and annotations of the Node, each with its manager.
+    fields: BTreeMap<(String, String), (String, String)>,
+    object: Option<Value>,
+    no_crd: bool,
+    no_node: bool,
+    writes: usize,
+}
+
+type Shared = Arc<Mutex<Cluster>>;
+
+fn start(cluster: Cluster) -> (Client, Shared) {
+    let shared = Arc::new(Mutex::new(cluster));
+    let state = Arc::clone(&shared);
+    let service = tower::service_fn(move |request: Request<client::Body>| {
+        let state = Arc::clone(&state);
+        async move {
+            let (parts, body) = request.into_parts();
+            let body = to_bytes(Body::new(body), usize::MAX).await.unwrap();
+            let body: Value = serde_json::from_slice(&body).unwrap_or_default();
+            let query = parts.uri.query().unwrap_or_default();
+            let (status, answer) =
+                state
+                    .lock()
+                    .unwrap()
+                    .answer(&parts.method, parts.uri.path(), query, &body);
+            let body = Body::from(answer.to_string());
+            Ok::<_, Infallible>(Response::builder().status(status).body(body).unwrap())
+        }
+    });
+    (Client::new(service, "default"), shared)
+}
+
+fn failure(code: u16, reason: &str) -> (StatusCode, Value) {
+    let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+        "message": reason, "reason": reason, "code": code});
+    (StatusCode::from_u16(code).unwrap(), status)
+}
+
+impl Cluster {
+    fn answer(
+        &mut self,
+        method: &Method,
+        path: &str,
+        query: &str,
+        body: &Value,
+    ) -> (StatusCode, Value) {
+        match (path, method.as_str()) {
+            ("/api/v1/nodes/gpu-7", "GET") if self.no_node => failure(404, "NotFound"),
+            ("/api/v1/nodes/gpu-7", "GET") => (StatusCode::OK, self.node()),
+            ("/api/v1/nodes/gpu-7", "PATCH") => {
+                assert_eq!(body["metadata"]["uid"], "uid-7");
+                self.writes += 1;
+                self.apply_to_node(query, body)
+            }
+            (_, _) if self.no_crd => failure(404, "NotFound"),
+            ("/apis/nvlink-domains.io/v1alpha1/nodetopologies/gpu-7", method) => {
+                match (method, &self.object) {
+                    ("PATCH", _) => {
+                        assert!(query.contains("force=true"), "{query}");
+                        self.writes += 1;
+                        self.object = Some(body.clone());
+                        (StatusCode::OK, body.clone())
+                    }
+                    (_, None) => failure(404, "NotFound"),
+                    ("DELETE", Some(_)) => (StatusCode::OK, self.object.take().unwrap()),
+                    (_, Some(object)) => (StatusCode::OK, object.clone()),
+                }
+            }
+            other => panic!("unexpected request {other:?}"),
+        }
+    }
+
+    fn node(&self) -> Value {
+        let mut metadata =
+            json!({"name": "gpu-7", "uid": "uid-7", "labels": {}, "annotations": {}});
+        let mut managers: BTreeMap<&str, Value> = BTreeMap::new();
+        for ((field, name), (value, manager)) in &self.fields {
+            metadata[field][name] = json!(value);
+            let fields = managers.entry(manager).or_insert(json!({"f:metadata": {}}));
+            fields["f:metadata"][format!("f:{field}")][format!("f:{name}")] = json!({});
+        }
+        let managed = managers.iter().map(|(manager, fields)| {
+            json!({"manager": manager, "operation": "Apply", "apiVersion": "v1",
+                "fieldsType": "FieldsV1", "fieldsV1": fields})
+        });
+        metadata["managedFields"] = managed.collect();
+        json!({"apiVersion": "v1", "kind": "Node", "metadata": metadata})
+    }
+
+    fn apply_to_node(&mut self, query: &str, body: &Value) -> (StatusCode, Value) {
+        let manager = query
+            .split('&')
+            .find_map(|part| part.strip_prefix("fieldManager="))
+            .unwrap();
+        let mut wanted = BTreeMap::new();
+        for field in ["labels", "annotations"] {
+            for (name, value) in body["metadata"][field].as_object().into_iter().flatten() {
+                wanted.insert(
+                    (field.to_owned(), name.clone()),
+                    value.as_str().unwrap().to_owned(),
+                );
+            }
+        }
+        let foreign = |(key, value): (&_, &String)| {
+            self.fields
+                .get(key)
+                .is_some_and(|(other, by)| by != manager && other != value)
+        };
+        if wanted.iter().any(foreign) && !query.contains("force=true") {
+            return failure(409, "Conflict");
+        }
+        self.fields
+            .retain(|key, (_, by)| by != manager || wanted.contains_key(key));
+        for (key, value) in wanted {
+            self.fields.insert(key, (value, manager.to_owned()));
+        }
+        (StatusCode::OK, self.node())
+    }
+
+    fn label(&self, name: &str) -> Option<&str> {
+        let key = ("labels".to_owned(), name.to_owned());
+        self.fields.get(&key).map(|(value, _)| value.as_str())
+    }
+
+    fn managers(&self) -> BTreeSet<&str> {
+        self.fields
+            .values()
+            .map(|(_, manager)| manager.as_str())
+            .collect()
+    }
+}
+
+fn publisher(client: &Client, aliases: bool) -> Publisher {
+    Publisher::new(client.clone(), "gpu-7".to_owned(), aliases)
+}
+
+const SIZE: &str = "nvlink-domains.io/domain-size";
+const DOMAIN: &str = "nvlink-domains.io/domain";
+
+#[tokio::test]
+async fn only_on_change() {
+    let (client, cluster) = start(Cluster::default());
+    let mut publisher = publisher(&client, false);
+    let h100 = reading("sim:dgx-h100").topology;
+    let first = publisher.publish(&h100).await.unwrap();
+    assert_eq!(
+        first,
+        Written {
+            node: true,
+            aliases: false,
+            object: true
+        }
+    );
+    assert_eq!(cluster.lock().unwrap().writes, 2);
+    assert_eq!(publisher.publish(&h100).await.unwrap(), Written::default());
+    assert_eq!(cluster.lock().unwrap().writes, 2);
+    let cluster = cluster.lock().unwrap();
+    assert_eq!(cluster.label(SIZE), Some("8"));
+    assert_eq!(cluster.label(DOMAIN), Some("node-a.0"));
+    let object = cluster.object.as_ref().unwrap();
+    assert_eq!(object["metadata"]["ownerReferences"][0]["uid"], "uid-7");
+    assert_eq!(object["spec"]["gpus"].as_array().unwrap().len(), 8);
+}
+
+#[tokio::test]
+async fn what_no_longer_applies_goes() {
+    let (client, cluster) = start(Cluster::default());
+    let mut publisher = publisher(&client, false);
+    publisher
+        .publish(&reading("sim:dgx-h100").topology)
+        .await
+        .unwrap();
+    publisher
+        .publish(&reading("sim:a100-pcie-pairs").topology)
+        .await
+        .unwrap();
+    let cluster = cluster.lock().unwrap();
+    assert_eq!(cluster.label(SIZE), Some("2"));
+    assert_eq!(
+        cluster.label(DOMAIN),
+        None,
+        "no domain holds the whole node"
+    );
+}
+
+#[tokio::test]
+async fn what_someone_changed_is_put_right() {
+    let (client, cluster) = start(Cluster::default());
+    let mut publisher = publisher(&client, false);
+    let h100 = reading("sim:dgx-h100").topology;
+    publisher.publish(&h100).await.unwrap();
+    let key = ("labels".to_owned(), SIZE.to_owned());
+    cluster
+        .lock()
+        .unwrap()
+        .fields
+        .insert(key, ("4".into(), "kubectl-label".into()));
+    assert!(publisher.publish(&h100).await.unwrap().node);
+    assert_eq!(cluster.lock().unwrap().label(SIZE), Some("8"));
+    assert_eq!(publisher.publish(&h100).await.unwrap(), Written::default());
+}
+
+#[tokio::test]
+async fn alias_labels_yield_to_others() {
+    let taken = "nvidia.com/nvswitch.present";
+    let mut cluster = Cluster::default();
+    let key = ("labels".to_owned(), taken.to_owned());
+    cluster
+        .fields
+        .insert(key, ("someone".into(), "gpu-feature-discovery".into()));
+    let (client, cluster) = start(cluster);
+    let h100 = reading("sim:dgx-h100").topology;
+    assert!(
+        publisher(&client, true)
+            .publish(&h100)
+            .await
+            .unwrap()
+            .aliases
+    );
+    assert_eq!(cluster.lock().unwrap().label(taken), Some("someone"));
+    assert_eq!(
+        cluster.lock().unwrap().label("node.k8s.io/gpu-count"),
+        Some("8")
+    );
+    assert_eq!(
+        publisher(&client, true).publish(&h100).await.unwrap(),
+        Written::default()
+    );
+    // Without the flag they go again.
+    assert!(
+        publisher(&client, false)
+            .publish(&h100)
+            .await
+            .unwrap()
+            .aliases
+    );
+    assert_eq!(cluster.lock().unwrap().label("node.k8s.io/gpu-count"), None);
+}
+
+#[tokio::test]
+async fn labels_go_out_without_the_crd() {
+    let (client, cluster) = start(Cluster {
+        no_crd: true,
+        ..Cluster::default()
+    });
+    let written = publisher(&client, false)
+        .publish(&reading("sim:l40s").topology)
+        .await
+        .unwrap();
+    assert_eq!(
+        written,
+        Written {
+            node: true,
+            aliases: false,
+            object: false
+        }
+    );
+    assert_eq!(cluster.lock().unwrap().label(SIZE), Some("1"));
+    unpublish(&client, "gpu-7").await.unwrap();
+}
+
+#[tokio::test]
+async fn no_node_is_created() {
+    let (client, cluster) = start(Cluster {
+        no_node: true,
+        ..Cluster::default()
+    });
+    let result = publisher(&client, false)
+        .publish(&reading("sim:l40s").topology)
+        .await;
+    assert!(matches!(result, Err(PublishError::NoNode(name)) if name == "gpu-7"));
+    assert_eq!(cluster.lock().unwrap().writes, 0);
+    unpublish(&client, "gpu-7").await.unwrap();
+}
+
+#[tokio::test]
+async fn unpublishing_leaves_what_others_set() {
+    let mut cluster = Cluster::default();
+    let key = ("labels".to_owned(), "team".to_owned());
+    cluster
+        .fields
+        .insert(key, ("ml".into(), "kubectl-label".into()));
+    let (client, cluster) = start(cluster);
+    publisher(&client, true)
+        .publish(&reading("sim:dgx-h100").topology)
+        .await
+        .unwrap();
+    assert_eq!(cluster.lock().unwrap().managers().len(), 3);
+    unpublish(&client, "gpu-7").await.unwrap();
+    let after = cluster.lock().unwrap();
+    assert_eq!(after.managers(), ["kubectl-label"].into());
+    assert!(after.object.is_none());
+}

@@ -1,0 +1,84 @@
+//! What several tests need.
+
+#![allow(dead_code, reason = "each test takes its part")]
+
+use std::{
+    fs,
+    path::PathBuf,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use nvlink_exporter::{
+    snapshot::{Health, Snapshot},
+    source::{Reading, SourceSpec},
+};
+
+/// A reading of `source`, as the node `node-a`, 100 s after the start.
+pub(crate) fn reading(source: &str) -> Reading {
+    let spec: SourceSpec = source.parse().unwrap();
+    spec.open(Some("node-a"))
+        .unwrap()
+        .read(Duration::from_secs(100))
+        .unwrap()
+}
+
+/// A snapshot with a pinned clock: it was made at `finished` in 2 ms.
+pub(crate) fn snapshot(source: &str, reading: Reading, finished: Instant) -> Arc<Snapshot> {
+    let health = Health {
+        source: source.to_owned(),
+        error: None,
+        duration: Duration::from_millis(2),
+        finished,
+    };
+    Arc::new(Snapshot {
+        data: Some(reading),
+        health,
+    })
+}
+
+/// Compares with `tests/golden/NAME`; `UPDATE_GOLDEN=1` writes it.
+pub(crate) fn golden(name: &str, text: &str) {
+    let version = format!("version=\"{}\"", env!("CARGO_PKG_VERSION"));
+    let text = text.replace(&version, "version=\"VERSION\"");
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/golden")
+        .join(name);
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        return fs::write(path, text).unwrap();
+    }
+    let expected = fs::read_to_string(&path).unwrap_or_default();
+    if expected != text {
+        let line = expected.lines().zip(text.lines()).position(|(a, b)| a != b);
+        let line = line.unwrap_or_else(|| expected.lines().count().min(text.lines().count()));
+        panic!(
+            "{} differs from line {}:\n  expected {:?}\n  got      {:?}\n\
+             If the change is meant, run the tests with UPDATE_GOLDEN=1.",
+            path.display(),
+            line + 1,
+            expected.lines().nth(line),
+            text.lines().nth(line),
+        );
+    }
+}
+
+/// Two bridged pairs and two NICs, as `nvidia-smi topo -m` prints them.
+pub(crate) const PAIRS: &str = "\tGPU0\tGPU1\tGPU2\tGPU3\tNIC0\tNIC1\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID
+GPU0\t X \tNV4\tSYS\tSYS\tPIX\tSYS\t0-31,64-95\t0\t\tN/A
+GPU1\tNV4\t X \tSYS\tSYS\tPXB\tSYS\t0-31,64-95\t0\t\tN/A
+GPU2\tSYS\tSYS\t X \tNV4\tSYS\tNODE\t32-63,96-127\t1\t\tN/A
+GPU3\tSYS\tSYS\tNV4\t X \tSYS\tNODE\t32-63,96-127\t1\t\tN/A
+NIC0\tPIX\tPXB\tSYS\tSYS\t X \tSYS\t\t\t\t
+NIC1\tSYS\tSYS\tNODE\tNODE\tSYS\t X \t\t\t\t
+
+Legend:
+
+  X    = Self
+  SYS  = Connection traversing PCIe as well as the SMP interconnect between NUMA nodes (e.g., QPI/UPI)
+
+NIC Legend:
+
+  NIC0: mlx5_0
+  NIC1: mlx5_bond_0
+";
