@@ -1,5 +1,7 @@
 //! The program itself: exit statuses, messages, streams.
 
+#![allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
+
 mod support;
 
 use std::{

@@ -1,6 +1,8 @@
 //! Inputs that were cut, changed or made up: refused with a reason or read
 //! right, never a panic.
 
+#![allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
+
 mod support;
 
 use nvlink_exporter::source::{self, Reading};

@@ -1,6 +1,8 @@
 //! Publishing, against an API server that knows as much of server-side apply
 //! as is needed to see what stays, what goes and what is not written at all.
 
+#![allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
+
 mod support;
 
 use std::{

@@ -1,5 +1,7 @@
 //! The routes, without sockets.
 
+#![allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
+
 mod support;
 
 use std::{
