@@ -28,7 +28,12 @@ impl<A: Authorizer> Admission<A> {
     ///
     /// # Errors
     /// When the pod is refused.
-    pub async fn admit(&self, pod: Value, namespace: &str, subject: &Subject) -> Result<Admitted, Refusal> {
+    pub async fn admit(
+        &self,
+        pod: Value,
+        namespace: &str,
+        subject: &Subject,
+    ) -> Result<Admitted, Refusal> {
         let mut grants = Grants::new();
         loop {
             let question = {
@@ -49,5 +54,10 @@ impl<A: Authorizer> Admission<A> {
 }
 
 fn left(pod: Value, warnings: Vec<String>) -> Admitted {
-    Admitted { pod, patch: Vec::new(), record: None, warnings }
+    Admitted {
+        pod,
+        patch: Vec::new(),
+        record: None,
+        warnings,
+    }
 }

@@ -80,10 +80,20 @@ pub struct ScopeArgs {
 #[derive(Debug, Args)]
 pub struct ServeArgs {
     /// Address of the admission endpoint, over TLS.
-    #[arg(long, env = "NVLINK_WEBHOOK_LISTEN", value_name = "ADDR", default_value = "0.0.0.0:8443")]
+    #[arg(
+        long,
+        env = "NVLINK_WEBHOOK_LISTEN",
+        value_name = "ADDR",
+        default_value = "0.0.0.0:8443"
+    )]
     pub listen: SocketAddr,
     /// Address of /metrics, /livez and /readyz, plain.
-    #[arg(long, env = "NVLINK_WEBHOOK_ADMIN_LISTEN", value_name = "ADDR", default_value = "0.0.0.0:8080")]
+    #[arg(
+        long,
+        env = "NVLINK_WEBHOOK_ADMIN_LISTEN",
+        value_name = "ADDR",
+        default_value = "0.0.0.0:8080"
+    )]
     pub admin_listen: SocketAddr,
     /// Certificate chain, PEM. Read again when it changes.
     #[arg(long, env = "NVLINK_WEBHOOK_TLS_CERT", value_name = "FILE")]
@@ -101,7 +111,12 @@ pub struct ServeArgs {
     #[command(flatten)]
     pub scopes: ScopeArgs,
     /// What to log: a level, or a filter such as `nvlink_webhook=debug,kube=warn`.
-    #[arg(long, env = "NVLINK_WEBHOOK_LOG", value_name = "FILTER", default_value = "info")]
+    #[arg(
+        long,
+        env = "NVLINK_WEBHOOK_LOG",
+        value_name = "FILTER",
+        default_value = "info"
+    )]
     pub log: String,
     /// How to log.
     #[arg(long, env = "NVLINK_WEBHOOK_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text)]
@@ -121,10 +136,21 @@ pub enum LogFormat {
 #[derive(Debug, Args)]
 pub struct PreviewArgs {
     /// The pods, YAML or JSON, several documents allowed; `-` is stdin.
-    #[arg(short, long = "filename", env = "NVLINK_WEBHOOK_FILENAME", value_name = "FILE", required = true)]
+    #[arg(
+        short,
+        long = "filename",
+        env = "NVLINK_WEBHOOK_FILENAME",
+        value_name = "FILE",
+        required = true
+    )]
     pub filename: PathBuf,
     /// Files of DomainClasses.
-    #[arg(long = "class", env = "NVLINK_WEBHOOK_CLASS", value_name = "FILE", value_delimiter = ',')]
+    #[arg(
+        long = "class",
+        env = "NVLINK_WEBHOOK_CLASS",
+        value_name = "FILE",
+        value_delimiter = ','
+    )]
     pub classes: Vec<PathBuf>,
     /// Directory of NodeTopology (`nvlink-exporter record`) and Node files.
     #[arg(long, env = "NVLINK_WEBHOOK_NODES", value_name = "DIR")]
@@ -133,13 +159,29 @@ pub struct PreviewArgs {
     #[arg(long, env = "NVLINK_WEBHOOK_NAMESPACE_DEFAULT", value_name = "CLASS")]
     pub namespace_default: Option<String>,
     /// Namespace of documents that name none.
-    #[arg(short, long, env = "NVLINK_WEBHOOK_NAMESPACE", value_name = "NAME", default_value = "default")]
+    #[arg(
+        short,
+        long,
+        env = "NVLINK_WEBHOOK_NAMESPACE",
+        value_name = "NAME",
+        default_value = "default"
+    )]
     pub namespace: String,
     /// The user who creates the pods.
-    #[arg(long = "as", env = "NVLINK_WEBHOOK_AS", value_name = "USER", default_value = "preview")]
+    #[arg(
+        long = "as",
+        env = "NVLINK_WEBHOOK_AS",
+        value_name = "USER",
+        default_value = "preview"
+    )]
     pub user: String,
     /// Restricted classes that the user may use; `*`: each. Others are denied.
-    #[arg(long, env = "NVLINK_WEBHOOK_ALLOW_USE", value_name = "CLASS", value_delimiter = ',')]
+    #[arg(
+        long,
+        env = "NVLINK_WEBHOOK_ALLOW_USE",
+        value_name = "CLASS",
+        value_delimiter = ','
+    )]
     pub allow_use: Vec<String>,
     /// What to print.
     #[arg(short, long, env = "NVLINK_WEBHOOK_OUTPUT", value_enum, default_value_t = Output::Yaml)]
@@ -189,16 +231,29 @@ fn service(text: &str) -> Result<WebhookTarget, String> {
     let expected = || "use NAMESPACE/NAME or NAMESPACE/NAME:PORT".to_owned();
     let (namespace, rest) = text.split_once('/').ok_or_else(expected)?;
     let (name, port) = match rest.split_once(':') {
-        Some((name, port)) => (name, port.parse().ok().filter(|port| *port > 0).ok_or_else(expected)?),
+        Some((name, port)) => (
+            name,
+            port.parse()
+                .ok()
+                .filter(|port| *port > 0)
+                .ok_or_else(expected)?,
+        ),
         None => (rest, 443),
     };
     let word = |word: &str| {
-        !word.is_empty() && word.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
+        !word.is_empty()
+            && word
+                .chars()
+                .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
     };
     if !word(namespace) || !word(name) {
         return Err(expected());
     }
-    Ok(WebhookTarget::Service { namespace: namespace.to_owned(), name: name.to_owned(), port })
+    Ok(WebhookTarget::Service {
+        namespace: namespace.to_owned(),
+        name: name.to_owned(),
+        port,
+    })
 }
 
 #[cfg(test)]
@@ -211,9 +266,15 @@ mod tests {
     fn the_command_line_is_sound() {
         Cli::command().debug_assert();
         for command in Cli::command().get_subcommands() {
-            for arg in command.get_arguments().filter(|arg| !["help", "version"].contains(&arg.get_id().as_str())) {
+            for arg in command
+                .get_arguments()
+                .filter(|arg| !["help", "version"].contains(&arg.get_id().as_str()))
+            {
                 let env = arg.get_env().and_then(std::ffi::OsStr::to_str);
-                assert!(env.is_some_and(|env| env.starts_with("NVLINK_WEBHOOK_")), "{arg} has no variable");
+                assert!(
+                    env.is_some_and(|env| env.starts_with("NVLINK_WEBHOOK_")),
+                    "{arg} has no variable"
+                );
             }
         }
     }
@@ -224,7 +285,11 @@ mod tests {
         for bad in ["name", "/name", "ns/", "ns/name:0", "ns/name:x", "ns/na me"] {
             assert!(service(bad).is_err(), "{bad}");
         }
-        let target = WebhookTarget::Service { namespace: "ns".to_owned(), name: "n".to_owned(), port: 8443 };
+        let target = WebhookTarget::Service {
+            namespace: "ns".to_owned(),
+            name: "n".to_owned(),
+            port: 8443,
+        };
         assert_eq!(service("ns/n:8443"), Ok(target));
     }
 }

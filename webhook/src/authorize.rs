@@ -51,7 +51,10 @@ impl Subject {
     /// the verb `use` for PodSecurityPolicies alone.
     #[must_use]
     pub fn denial(&self, class: &str, origin: &str, namespace: &str) -> String {
-        let Self { user, service_account } = self;
+        let Self {
+            user,
+            service_account,
+        } = self;
         let role = format!("use-{class}");
         let document = json!({
             "apiVersion": "rbac.authorization.k8s.io/v1",
@@ -181,7 +184,9 @@ impl ListedAuthorizer {
     /// Grants the classes in `allowed`; `*` grants each.
     #[must_use]
     pub fn new(allowed: impl IntoIterator<Item = String>) -> Self {
-        Self { allowed: allowed.into_iter().collect() }
+        Self {
+            allowed: allowed.into_iter().collect(),
+        }
     }
 }
 

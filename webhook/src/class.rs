@@ -48,10 +48,14 @@ pub enum InvalidClass {
         max: u32,
     },
     /// RDMA devices and fabric do not fit each other.
-    #[error("spec.environment.rdmaDevices belongs to the fabrics Infiniband and RoCE, which need it")]
+    #[error(
+        "spec.environment.rdmaDevices belongs to the fabrics Infiniband and RoCE, which need it"
+    )]
     Rdma,
     /// A resource that cannot be a whole GPU.
-    #[error("spec.devices.resourceName {0:?} is not a resource of whole NVIDIA GPUs, such as nvidia.com/gpu")]
+    #[error(
+        "spec.devices.resourceName {0:?} is not a resource of whole NVIDIA GPUs, such as nvidia.com/gpu"
+    )]
     Resource(String),
 }
 
@@ -68,7 +72,10 @@ impl Class {
         if let Some(applies) = &spec.applies_to
             && let Some(max) = applies.max_gpus.filter(|&max| max < applies.min_gpus)
         {
-            return Err(InvalidClass::Range { min: applies.min_gpus, max });
+            return Err(InvalidClass::Range {
+                min: applies.min_gpus,
+                max,
+            });
         }
         let resource = &spec.devices.resource_name;
         if !resource.starts_with("nvidia.com/") || resource.starts_with("nvidia.com/mig-") {
@@ -105,7 +112,9 @@ impl Class {
 }
 
 fn bandwidth(text: &str) -> Result<u32, InvalidClass> {
-    let number = text.strip_suffix("GBps").filter(|number| !number.starts_with(['+', '0']));
+    let number = text
+        .strip_suffix("GBps")
+        .filter(|number| !number.starts_with(['+', '0']));
     number
         .and_then(|number| number.parse().ok())
         .ok_or_else(|| InvalidClass::Bandwidth(text.to_owned()))
@@ -150,7 +159,10 @@ mod tests {
     fn defaults() {
         let class = class(json!({})).unwrap();
         assert!(!class.restricted && class.selector.is_empty() && class.applies_to.is_none());
-        assert_eq!((class.scope, class.resource.as_str()), (Scope::NvlinkDomain, GPU));
+        assert_eq!(
+            (class.scope, class.resource.as_str()),
+            (Scope::NvlinkDomain, GPU)
+        );
     }
 
     #[test]
@@ -161,10 +173,19 @@ mod tests {
         };
         check(json!({"minBandwidth": "400"}), "minBandwidth \"400\"");
         check(json!({"minBandwidth": "+4GBps"}), "minBandwidth");
-        check(json!({"appliesTo": {"minGpus": 4, "maxGpus": 2}}), "maxGpus 2 is below");
+        check(
+            json!({"appliesTo": {"minGpus": 4, "maxGpus": 2}}),
+            "maxGpus 2 is below",
+        );
         check(json!({"environment": {"fabric": "RoCE"}}), "rdmaDevices");
-        check(json!({"environment": {"rdmaDevices": ["mlx5_0"]}}), "rdmaDevices");
-        check(json!({"devices": {"resourceName": "nvidia.com/mig-1g.10gb"}}), "resourceName");
+        check(
+            json!({"environment": {"rdmaDevices": ["mlx5_0"]}}),
+            "rdmaDevices",
+        );
+        check(
+            json!({"devices": {"resourceName": "nvidia.com/mig-1g.10gb"}}),
+            "resourceName",
+        );
         assert!(Class::new(&"x".repeat(64), &DomainClassSpec::default()).is_err());
     }
 

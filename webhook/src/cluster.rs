@@ -132,9 +132,13 @@ pub fn free(node: &NodeTopology) -> Option<u32> {
     node.status.as_ref()?;
     let free: HashSet<u32> = node.free_gpus().into_iter().collect();
     let domains = node.spec.domains.iter();
-    let in_domain = domains.map(|domain| domain.gpus.iter().filter(|gpu| free.contains(gpu)).count());
+    let in_domain =
+        domains.map(|domain| domain.gpus.iter().filter(|gpu| free.contains(gpu)).count());
     // A GPU outside every domain is a set of one.
-    let most = in_domain.max().unwrap_or(0).max(usize::from(!free.is_empty()));
+    let most = in_domain
+        .max()
+        .unwrap_or(0)
+        .max(usize::from(!free.is_empty()));
     u32::try_from(most).ok()
 }
 
@@ -153,7 +157,10 @@ impl Watches {
     /// Starts to watch.
     #[must_use]
     pub fn start(client: &Client, view: &SharedView) -> Self {
-        let mut watches = Self { synced: Vec::new(), tasks: tokio::task::JoinSet::new() };
+        let mut watches = Self {
+            synced: Vec::new(),
+            tasks: tokio::task::JoinSet::new(),
+        };
         watches.add::<Classes>(Api::all(client.clone()), view);
         watches.add::<Nodes>(Api::all(client.clone()), view);
         watches.add::<Namespaces>(Api::all(client.clone()), view);
@@ -217,7 +224,9 @@ async fn mirror<M: Mirrored>(
             }
             Ok(watcher::Event::InitDone) => {
                 let mut view = view.write();
-                let gone = M::names(&view).into_iter().filter(|name| !seen.contains(name));
+                let gone = M::names(&view)
+                    .into_iter()
+                    .filter(|name| !seen.contains(name));
                 gone.for_each(|name| M::remove(&mut view, &name));
                 seen = HashSet::new();
                 synced.send_replace(true);
@@ -271,6 +280,9 @@ mod tests {
         let view = view.read();
         assert_eq!(view.class_names().collect::<Vec<_>>(), ["b", "d"]);
         let reason = view.class("b").unwrap().unwrap_err();
-        assert!(reason.contains("cannot be read") && reason.contains("universe"), "{reason}");
+        assert!(
+            reason.contains("cannot be read") && reason.contains("universe"),
+            "{reason}"
+        );
     }
 }

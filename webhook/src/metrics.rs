@@ -93,7 +93,8 @@ impl Default for Metrics {
             requests: Family::default(),
             denials: Family::default(),
             duration: Histogram::new([
-                0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0,
+                0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.05, 0.1, 0.5,
+                1.0, 5.0,
             ]),
             reloads: Family::default(),
             ready: Gauge::default(),
@@ -106,8 +107,16 @@ impl Default for Metrics {
 impl Metrics {
     fn register(&mut self) {
         let registry = &mut self.registry;
-        registry.register("admission_requests", "Admission requests by outcome", self.requests.clone());
-        registry.register("denials", "Refused pods by the rule that refuses them", self.denials.clone());
+        registry.register(
+            "admission_requests",
+            "Admission requests by outcome",
+            self.requests.clone(),
+        );
+        registry.register(
+            "denials",
+            "Refused pods by the rule that refuses them",
+            self.denials.clone(),
+        );
         registry.register_with_unit(
             "admission_duration",
             "Time from the request's body to the answer",
@@ -119,7 +128,11 @@ impl Metrics {
             "Changes of the certificate files by whether the new one was taken",
             self.reloads.clone(),
         );
-        registry.register("ready", "Whether the caches are synced and a certificate is loaded", self.ready.clone());
+        registry.register(
+            "ready",
+            "Whether the caches are synced and a certificate is loaded",
+            self.ready.clone(),
+        );
         let build = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
         registry.register("build", "The running version", build);
         // Series that are there from the start can be alerted on.
@@ -143,7 +156,11 @@ impl Metrics {
 
     /// Counts a change of the certificate files.
     pub fn certificate(&self, taken: bool) {
-        let result = if taken { Reload::success } else { Reload::failure };
+        let result = if taken {
+            Reload::success
+        } else {
+            Reload::failure
+        };
         self.reloads.get_or_create(&ByResult { result }).inc();
     }
 

@@ -71,7 +71,10 @@ impl Editor {
     /// Starts to edit `document`.
     #[must_use]
     pub fn new(document: Value) -> Self {
-        Self { document, operations: Vec::new() }
+        Self {
+            document,
+            operations: Vec::new(),
+        }
     }
 
     /// The document as edited so far.
@@ -83,7 +86,8 @@ impl Editor {
     /// The value at `path`; `None` also where it is null.
     #[must_use]
     pub fn get(&self, path: &[Step<'_>]) -> Option<&Value> {
-        path.iter().try_fold(&self.document, |value, &step| child(value, step))
+        path.iter()
+            .try_fold(&self.document, |value, &step| child(value, step))
     }
 
     /// Sets `key` in the object at `object`, which is made if it is absent.
@@ -128,10 +132,13 @@ impl Editor {
         let Step::Key(key) = first else {
             return Err(wrong(existing, "an array that long"));
         };
-        let nested = rest.iter().rev().fold(slot.alone(value), |inner, step| match step {
-            Step::Key(key) => object(key, inner),
-            Step::Index(_) => Value::Array(vec![inner]),
-        });
+        let nested = rest
+            .iter()
+            .rev()
+            .fold(slot.alone(value), |inner, step| match step {
+                Step::Key(key) => object(key, inner),
+                Step::Index(_) => Value::Array(vec![inner]),
+            });
         self.place(existing, Slot::Key(key), nested)
     }
 
@@ -153,7 +160,8 @@ impl Editor {
             _ => return Err(wrong(path, slot.expected())),
         }
         let path = PointerBuf::from_tokens(tokens);
-        self.operations.push(PatchOperation::Add(AddOperation { path, value }));
+        self.operations
+            .push(PatchOperation::Add(AddOperation { path, value }));
         Ok(())
     }
 }
@@ -186,7 +194,14 @@ fn object(key: &str, value: Value) -> Value {
 
 fn wrong(path: &[Step<'_>], expected: &'static str) -> WrongType {
     let path = PointerBuf::from_tokens(path.iter().map(token)).to_string();
-    WrongType { path: if path.is_empty() { "the document".to_owned() } else { path }, expected }
+    WrongType {
+        path: if path.is_empty() {
+            "the document".to_owned()
+        } else {
+            path
+        },
+        expected,
+    }
 }
 
 #[cfg(test)]
@@ -217,7 +232,10 @@ mod tests {
             pod.append(&at, json!(1))?;
             pod.append(&at, json!(2))
         });
-        assert_eq!(after, json!({"spec": {"affinity": {"nodeAffinity": {"terms": [1, 2]}}}}));
+        assert_eq!(
+            after,
+            json!({"spec": {"affinity": {"nodeAffinity": {"terms": [1, 2]}}}})
+        );
         assert_eq!(patch[0]["path"], "/spec/affinity");
         assert_eq!(patch[1]["path"], "/spec/affinity/nodeAffinity/terms/-");
     }
@@ -227,16 +245,28 @@ mod tests {
         let (after, patch) = check(json!({"metadata": {"labels": {"x": "1"}}}), |pod| {
             pod.insert(&["metadata".into(), "labels".into()], "a/b~c", json!("2"))
         });
-        assert_eq!(after, json!({"metadata": {"labels": {"x": "1", "a/b~c": "2"}}}));
+        assert_eq!(
+            after,
+            json!({"metadata": {"labels": {"x": "1", "a/b~c": "2"}}})
+        );
         assert_eq!(patch[0]["path"], "/metadata/labels/a~1b~0c");
     }
 
     #[test]
     fn a_wrong_type_is_named() {
         let mut editor = Editor::new(json!({"spec": {"tolerations": "all"}}));
-        let error = editor.append(&["spec".into(), "tolerations".into()], json!(1)).unwrap_err();
+        let error = editor
+            .append(&["spec".into(), "tolerations".into()], json!(1))
+            .unwrap_err();
         assert_eq!(error.to_string(), "/spec/tolerations is not an array");
-        let error = editor.insert(&["spec".into(), "tolerations".into(), "x".into()], "y", json!(1));
-        assert_eq!(error.unwrap_err().to_string(), "/spec/tolerations is not an object");
+        let error = editor.insert(
+            &["spec".into(), "tolerations".into(), "x".into()],
+            "y",
+            json!(1),
+        );
+        assert_eq!(
+            error.unwrap_err().to_string(),
+            "/spec/tolerations is not an object"
+        );
     }
 }

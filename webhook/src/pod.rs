@@ -35,7 +35,12 @@ impl Place {
     /// The path of the container's field `field`.
     #[must_use]
     pub fn path<'s>(&self, field: &'s str) -> [Step<'s>; 4] {
-        ["spec".into(), self.list.into(), self.index.into(), field.into()]
+        [
+            "spec".into(),
+            self.list.into(),
+            self.index.into(),
+            field.into(),
+        ]
     }
 }
 
@@ -52,7 +57,10 @@ impl<'a> Container<'a> {
     /// Its name; empty if it has none.
     #[must_use]
     pub fn name(&self) -> &'a str {
-        self.value.get("name").and_then(Value::as_str).unwrap_or_default()
+        self.value
+            .get("name")
+            .and_then(Value::as_str)
+            .unwrap_or_default()
     }
 
     /// The container itself.
@@ -64,8 +72,15 @@ impl<'a> Container<'a> {
     /// Where it stands in its pod.
     #[must_use]
     pub fn place(&self) -> Place {
-        let list = if self.role == Role::Main { "containers" } else { "initContainers" };
-        Place { list, index: self.index }
+        let list = if self.role == Role::Main {
+            "containers"
+        } else {
+            "initContainers"
+        };
+        Place {
+            list,
+            index: self.index,
+        }
     }
 
     /// The amount of `resource` that it asks for. The API server defaults
@@ -76,7 +91,10 @@ impl<'a> Container<'a> {
     pub fn amount(&self, resource: &str) -> Result<u32, BadQuantity> {
         let mut most = 0;
         for list in ["limits", "requests"] {
-            let quantity = self.value.get("resources").and_then(|all| all.get(list)?.get(resource));
+            let quantity = self
+                .value
+                .get("resources")
+                .and_then(|all| all.get(list)?.get(resource));
             let Some(quantity) = quantity else { continue };
             most = most.max(quantity::whole(quantity).ok_or_else(|| BadQuantity {
                 container: self.name().to_owned(),
@@ -91,11 +109,20 @@ impl<'a> Container<'a> {
     /// or a resource claim, behind which a GPU may stand.
     #[must_use]
     pub fn may_hold_gpu(&self, also: &str) -> bool {
-        let Some(resources) = self.value.get("resources") else { return false };
-        let named = ["limits", "requests"].iter().filter_map(|list| resources.get(list)?.as_object());
-        let mut held = named.flatten().filter(|(_, amount)| quantity::whole(amount) != Some(0));
+        let Some(resources) = self.value.get("resources") else {
+            return false;
+        };
+        let named = ["limits", "requests"]
+            .iter()
+            .filter_map(|list| resources.get(list)?.as_object());
+        let mut held = named
+            .flatten()
+            .filter(|(_, amount)| quantity::whole(amount) != Some(0));
         held.any(|(name, _)| name.starts_with("nvidia.com/") || name == also)
-            || resources.get("claims").and_then(Value::as_array).is_some_and(|all| !all.is_empty())
+            || resources
+                .get("claims")
+                .and_then(Value::as_array)
+                .is_some_and(|all| !all.is_empty())
     }
 }
 
@@ -104,13 +131,24 @@ impl<'a> Container<'a> {
 pub fn containers(pod: &Value) -> Vec<Container<'_>> {
     let list = |name: &str| {
         let list = pod.get("spec").and_then(|spec| spec.get(name)?.as_array());
-        list.into_iter().flatten().enumerate().filter(|(_, value)| value.is_object())
+        list.into_iter()
+            .flatten()
+            .enumerate()
+            .filter(|(_, value)| value.is_object())
     };
     let init = list("initContainers").map(|(index, value)| {
         let restarts = value.get("restartPolicy").and_then(Value::as_str) == Some("Always");
-        Container { role: if restarts { Role::Sidecar } else { Role::Init }, index, value }
+        Container {
+            role: if restarts { Role::Sidecar } else { Role::Init },
+            index,
+            value,
+        }
     });
-    let main = list("containers").map(|(index, value)| Container { role: Role::Main, index, value });
+    let main = list("containers").map(|(index, value)| Container {
+        role: Role::Main,
+        index,
+        value,
+    });
     init.chain(main).collect()
 }
 
@@ -157,7 +195,10 @@ pub fn service_account(pod: &Value) -> &str {
 /// What to call the pod in a log line: a pod being created may have no name yet.
 #[must_use]
 pub fn display_name(pod: &Value) -> String {
-    let field = |name: &str| pod.get("metadata").and_then(|metadata| metadata.get(name)?.as_str());
+    let field = |name: &str| {
+        pod.get("metadata")
+            .and_then(|metadata| metadata.get(name)?.as_str())
+    };
     match (field("name"), field("generateName")) {
         (Some(name), _) if !name.is_empty() => name.to_owned(),
         (_, Some(prefix)) => format!("{prefix}*"),
@@ -190,7 +231,11 @@ mod tests {
     #[test]
     fn requests_add_up_as_kubernetes_does_it() {
         check(&[], &[container(4)], 4);
-        check(&[], &[container(4), container(2), json!({"name": "plain"})], 6);
+        check(
+            &[],
+            &[container(4), container(2), json!({"name": "plain"})],
+            6,
+        );
         check(&[container(8)], &[container(4)], 8);
         check(&[container(2)], &[container(4)], 4);
         check(&[sidecar(1)], &[container(4)], 5);
@@ -201,7 +246,8 @@ mod tests {
 
     #[test]
     fn a_request_without_a_limit_counts() {
-        let pod = json!({"spec": {"containers": [{"resources": {"requests": {"nvidia.com/gpu": 2}}}]}});
+        let pod =
+            json!({"spec": {"containers": [{"resources": {"requests": {"nvidia.com/gpu": 2}}}]}});
         assert_eq!(request(&containers(&pod), "nvidia.com/gpu"), Ok(2));
     }
 
@@ -228,7 +274,11 @@ mod tests {
             (json!("odd"), false),
         ] {
             let pod = json!({"spec": {"containers": [{"resources": resources}]}});
-            assert_eq!(containers(&pod)[0].may_hold_gpu("example.com/gpu"), expected, "{pod}");
+            assert_eq!(
+                containers(&pod)[0].may_hold_gpu("example.com/gpu"),
+                expected,
+                "{pod}"
+            );
         }
     }
 }

@@ -16,7 +16,9 @@ pub fn whole(quantity: &Value) -> Option<u32> {
 
 fn parse(text: &str) -> Option<u32> {
     let text = text.strip_prefix('+').unwrap_or(text);
-    let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let split = text
+        .find(|c: char| !c.is_ascii_digit() && c != '.')
+        .unwrap_or(text.len());
     let (number, suffix) = text.split_at(split);
     let (integer, fraction) = number.split_once('.').unwrap_or((number, ""));
     let fraction = fraction.trim_end_matches('0');
@@ -25,7 +27,11 @@ fn parse(text: &str) -> Option<u32> {
     if no_digit || fraction.contains('.') || digits.len() > 18 {
         return None;
     }
-    let mantissa: u128 = if digits.is_empty() { 0 } else { digits.parse().ok()? };
+    let mantissa: u128 = if digits.is_empty() {
+        0
+    } else {
+        digits.parse().ok()?
+    };
     let (decimal, binary) = scale(suffix)?;
     let exponent = decimal - i32::try_from(fraction.len()).ok()?;
     if mantissa == 0 {

@@ -40,15 +40,20 @@ list.exists(c, has(c.resources) && (\
 /// open, so that plain jobs run when the webhook is down.
 #[must_use]
 pub fn registration(target: WebhookTarget, ca_bundle_pem: &[u8]) -> MutatingWebhookConfiguration {
-    let names_class =
-        format!("has(object.metadata.annotations) && '{}' in object.metadata.annotations", labels::CLASS);
+    let names_class = format!(
+        "has(object.metadata.annotations) && '{}' in object.metadata.annotations",
+        labels::CLASS
+    );
     let names_none = format!("!({names_class})");
     let entry = |name: &str, policy: &str, condition: (&str, &str)| MutatingWebhook {
         name: format!("{name}.nvlink-domains.io"),
         admission_review_versions: vec!["v1".to_owned()],
         client_config: client(&target, ca_bundle_pem),
         failure_policy: Some(policy.to_owned()),
-        match_conditions: Some(vec![matches("asks-for-gpu", ASKS_FOR_GPU), matches(condition.0, condition.1)]),
+        match_conditions: Some(vec![
+            matches("asks-for-gpu", ASKS_FOR_GPU),
+            matches(condition.0, condition.1),
+        ]),
         match_policy: Some("Equivalent".to_owned()),
         namespace_selector: Some(elsewhere(&target)),
         reinvocation_policy: Some("IfNeeded".to_owned()),
@@ -64,7 +69,10 @@ pub fn registration(target: WebhookTarget, ca_bundle_pem: &[u8]) -> MutatingWebh
         ..Default::default()
     };
     MutatingWebhookConfiguration {
-        metadata: ObjectMeta { name: Some("nvlink-domains.io".to_owned()), ..Default::default() },
+        metadata: ObjectMeta {
+            name: Some("nvlink-domains.io".to_owned()),
+            ..Default::default()
+        },
         webhooks: Some(vec![
             entry("class", "Fail", ("names-a-class", &names_class)),
             entry("gpu", "Ignore", ("names-no-class", &names_none)),
@@ -73,7 +81,10 @@ pub fn registration(target: WebhookTarget, ca_bundle_pem: &[u8]) -> MutatingWebh
 }
 
 fn matches(name: &str, expression: &str) -> MatchCondition {
-    MatchCondition { name: name.to_owned(), expression: expression.to_owned() }
+    MatchCondition {
+        name: name.to_owned(),
+        expression: expression.to_owned(),
+    }
 }
 
 fn client(target: &WebhookTarget, ca_bundle_pem: &[u8]) -> WebhookClientConfig {
@@ -81,16 +92,28 @@ fn client(target: &WebhookTarget, ca_bundle_pem: &[u8]) -> WebhookClientConfig {
     match target {
         WebhookTarget::Url(url) => {
             let url = url.trim_end_matches('/').trim_end_matches(PATH);
-            WebhookClientConfig { ca_bundle, url: Some(format!("{url}{PATH}")), service: None }
+            WebhookClientConfig {
+                ca_bundle,
+                url: Some(format!("{url}{PATH}")),
+                service: None,
+            }
         }
-        WebhookTarget::Service { namespace, name, port } => {
+        WebhookTarget::Service {
+            namespace,
+            name,
+            port,
+        } => {
             let service = ServiceReference {
                 namespace: namespace.clone(),
                 name: name.clone(),
                 path: Some(PATH.to_owned()),
                 port: Some((*port).into()),
             };
-            WebhookClientConfig { ca_bundle, service: Some(service), url: None }
+            WebhookClientConfig {
+                ca_bundle,
+                service: Some(service),
+                url: None,
+            }
         }
     }
 }
@@ -120,21 +143,42 @@ mod tests {
 
     #[test]
     fn two_entries_with_different_failure_policies() {
-        let target = WebhookTarget::Service { namespace: "nvlink".to_owned(), name: "hook".to_owned(), port: 443 };
+        let target = WebhookTarget::Service {
+            namespace: "nvlink".to_owned(),
+            name: "hook".to_owned(),
+            port: 443,
+        };
         let webhooks = registration(target, b"ca").webhooks.unwrap();
-        let policies: Vec<_> = webhooks.iter().map(|hook| hook.failure_policy.as_deref().unwrap()).collect();
+        let policies: Vec<_> = webhooks
+            .iter()
+            .map(|hook| hook.failure_policy.as_deref().unwrap())
+            .collect();
         assert_eq!(policies, ["Fail", "Ignore"]);
         for hook in &webhooks {
-            let selector = hook.namespace_selector.as_ref().unwrap().match_expressions.as_ref().unwrap();
-            assert_eq!(selector[0].values.as_deref().unwrap(), ["kube-system", "nvlink"]);
+            let selector = hook
+                .namespace_selector
+                .as_ref()
+                .unwrap()
+                .match_expressions
+                .as_ref()
+                .unwrap();
+            assert_eq!(
+                selector[0].values.as_deref().unwrap(),
+                ["kube-system", "nvlink"]
+            );
         }
     }
 
     #[test]
     fn the_path_is_added_to_a_url_once() {
         for url in ["https://h:1", "https://h:1/", "https://h:1/mutate"] {
-            let webhooks = registration(WebhookTarget::Url(url.to_owned()), b"").webhooks.unwrap();
-            assert_eq!(webhooks[0].client_config.url.as_deref(), Some("https://h:1/mutate"));
+            let webhooks = registration(WebhookTarget::Url(url.to_owned()), b"")
+                .webhooks
+                .unwrap();
+            assert_eq!(
+                webhooks[0].client_config.url.as_deref(),
+                Some("https://h:1/mutate")
+            );
         }
     }
 }

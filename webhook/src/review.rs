@@ -60,13 +60,21 @@ pub fn read(body: &[u8]) -> Result<Review, Invalid> {
         message: format!("the request is not valid JSON: {error}"),
     })?;
     let uid = string(&review, &["request", "uid"]).to_owned();
-    check(&review, &uid).map_err(|message| Invalid { uid: uid.clone(), message })?;
+    check(&review, &uid).map_err(|message| Invalid {
+        uid: uid.clone(),
+        message,
+    })?;
     let request = &mut review["request"];
     let operation = string(request, &["operation"]);
     let subresource = string(request, &["subResource"]);
     if operation != "CREATE" || !subresource.is_empty() {
-        let what = if subresource.is_empty() { "pods" } else { "a subresource of pods" };
-        let reason = format!("not changed: {operation:?} of {what} is not handled, only CREATE of pods");
+        let what = if subresource.is_empty() {
+            "pods"
+        } else {
+            "a subresource of pods"
+        };
+        let reason =
+            format!("not changed: {operation:?} of {what} is not handled, only CREATE of pods");
         return Ok(Review::Other { uid, reason });
     }
     let pod = request["object"].take();
@@ -75,25 +83,39 @@ pub fn read(body: &[u8]) -> Result<Review, Invalid> {
         return Err(Invalid { uid, message });
     }
     let own = string(&pod, &["metadata", "namespace"]);
-    let namespace = Some(string(request, &["namespace"])).filter(|name| !name.is_empty()).unwrap_or(own);
+    let namespace = Some(string(request, &["namespace"]))
+        .filter(|name| !name.is_empty())
+        .unwrap_or(own);
     if namespace.is_empty() {
         let message = "request.namespace is missing: a pod is in a namespace".to_owned();
         return Err(Invalid { uid, message });
     }
     let namespace = namespace.to_owned();
     let service_account = crate::pod::service_account(&pod).to_owned();
-    let subject = Subject { user: user(&request["userInfo"]), service_account };
-    Ok(Review::Pod(Box::new(Request { uid, namespace, subject, pod })))
+    let subject = Subject {
+        user: user(&request["userInfo"]),
+        service_account,
+    };
+    Ok(Review::Pod(Box::new(Request {
+        uid,
+        namespace,
+        subject,
+        pod,
+    })))
 }
 
 fn check(review: &Value, uid: &str) -> Result<(), String> {
     let field = |path: &[&str]| string(review, path).chars().take(64).collect::<String>();
     let (version, kind) = (field(&["apiVersion"]), field(&["kind"]));
     if kind != "AdmissionReview" {
-        return Err(format!("the request's kind is {kind:?}, not \"AdmissionReview\""));
+        return Err(format!(
+            "the request's kind is {kind:?}, not \"AdmissionReview\""
+        ));
     }
     if version != API_VERSION {
-        return Err(format!("the request's apiVersion is {version:?}, not {API_VERSION:?}"));
+        return Err(format!(
+            "the request's apiVersion is {version:?}, not {API_VERSION:?}"
+        ));
     }
     if !review["request"].is_object() {
         return Err("the review has no request".to_owned());
@@ -113,21 +135,32 @@ fn check(review: &Value, uid: &str) -> Result<(), String> {
 
 /// The string at `path`; empty where there is none.
 fn string<'a>(value: &'a Value, path: &[&str]) -> &'a str {
-    path.iter().try_fold(value, |value, key| value.get(key)).and_then(Value::as_str).unwrap_or_default()
+    path.iter()
+        .try_fold(value, |value, key| value.get(key))
+        .and_then(Value::as_str)
+        .unwrap_or_default()
 }
 
 fn strings(value: &Value) -> Vec<String> {
     let items = value.as_array().into_iter().flatten();
-    items.filter_map(|item| item.as_str().map(str::to_owned)).collect()
+    items
+        .filter_map(|item| item.as_str().map(str::to_owned))
+        .collect()
 }
 
 fn user(info: &Value) -> User {
-    let extra = info.get("extra").and_then(Value::as_object).into_iter().flatten();
+    let extra = info
+        .get("extra")
+        .and_then(Value::as_object)
+        .into_iter()
+        .flatten();
     User {
         username: string(info, &["username"]).to_owned(),
         uid: string(info, &["uid"]).to_owned(),
         groups: info.get("groups").map(strings).unwrap_or_default(),
-        extra: extra.map(|(key, values)| (key.clone(), strings(values))).collect(),
+        extra: extra
+            .map(|(key, values)| (key.clone(), strings(values)))
+            .collect(),
     }
 }
 
@@ -138,9 +171,16 @@ pub fn uid_of_prefix(body: &[u8]) -> String {
     let head = &body[..body.len().min(4096)];
     let found = head.windows(KEY.len()).position(|window| window == KEY);
     let rest = found.map_or(&[][..], |at| &head[at + KEY.len()..]);
-    let length = rest.iter().take_while(|&&byte| byte.is_ascii_hexdigit() || byte == b'-').count();
+    let length = rest
+        .iter()
+        .take_while(|&&byte| byte.is_ascii_hexdigit() || byte == b'-')
+        .count();
     let complete = rest.get(length) == Some(&b'"') && length <= 64;
-    if complete { String::from_utf8_lossy(&rest[..length]).into_owned() } else { String::new() }
+    if complete {
+        String::from_utf8_lossy(&rest[..length]).into_owned()
+    } else {
+        String::new()
+    }
 }
 
 /// The answer to a review.
@@ -163,8 +203,18 @@ impl Answer {
     /// The answer to a review that could not be read.
     #[must_use]
     pub fn invalid(invalid: Invalid) -> Self {
-        let refused = Some((400, format!("nvlink-webhook cannot read this review: {}", invalid.message)));
-        Self { uid: invalid.uid, refused, ..Self::default() }
+        let refused = Some((
+            400,
+            format!(
+                "nvlink-webhook cannot read this review: {}",
+                invalid.message
+            ),
+        ));
+        Self {
+            uid: invalid.uid,
+            refused,
+            ..Self::default()
+        }
     }
 
     /// The answer as an AdmissionReview.
@@ -172,7 +222,11 @@ impl Answer {
     pub fn to_review(&self) -> Value {
         let mut response = json!({"uid": self.uid, "allowed": self.refused.is_none()});
         if let Some((code, message)) = &self.refused {
-            let reason = if *code == 403 { "Forbidden" } else { "BadRequest" };
+            let reason = if *code == 403 {
+                "Forbidden"
+            } else {
+                "BadRequest"
+            };
             response["status"] = json!({"code": code, "reason": reason, "message": message});
         }
         if !self.patch.is_empty() {
@@ -203,7 +257,10 @@ mod tests {
     #[test]
     fn the_uid_of_a_broken_review() {
         let uid = |text: &str| uid_of_prefix(text.as_bytes());
-        assert_eq!(uid(r#"{"kind":"AdmissionReview","request":{"uid":"705ab4f5-6393","ki"#), "705ab4f5-6393");
+        assert_eq!(
+            uid(r#"{"kind":"AdmissionReview","request":{"uid":"705ab4f5-6393","ki"#),
+            "705ab4f5-6393"
+        );
         assert_eq!(uid(r#"{"request":{"uid":"705ab4f5"#), "");
         assert_eq!(uid(r#"{"request":{"uid":"7\u0041""#), "");
         assert_eq!(uid(""), "");

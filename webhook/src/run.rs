@@ -37,7 +37,10 @@ fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
             let ended = runtime.block_on(serve::serve(*args));
             if let Err(error) = &ended {
                 // `kubectl describe pod` shows it.
-                drop(std::fs::write("/dev/termination-log", format!("{error:#}\n")));
+                drop(std::fs::write(
+                    "/dev/termination-log",
+                    format!("{error:#}\n"),
+                ));
             }
             ended.map(|()| ExitCode::SUCCESS)
         }
@@ -57,7 +60,10 @@ fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
 fn configuration(
     args: RegistrationArgs,
 ) -> anyhow::Result<k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration> {
-    let target = args.url.or(args.service).context("give --url or --service")?;
+    let target = args
+        .url
+        .or(args.service)
+        .context("give --url or --service")?;
     let path = args.ca_file;
     let ca = std::fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
     anyhow::ensure!(
@@ -72,7 +78,9 @@ fn configuration(
 pub(crate) fn print(text: &str) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error).context("cannot write to stdout"),
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(error).context("cannot write to stdout")
+        }
         _ => Ok(()),
     }
 }

@@ -29,7 +29,10 @@ const GRACE: Duration = Duration::from_secs(10);
 
 impl From<ScopeArgs> for Settings {
     fn from(args: ScopeArgs) -> Self {
-        Self { rack_label: args.rack_label, zone_label: args.zone_label }
+        Self {
+            rack_label: args.rack_label,
+            zone_label: args.zone_label,
+        }
     }
 }
 
@@ -62,7 +65,11 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     let poll = Duration::from_secs(args.tls_poll_seconds);
     let reloading = certificate.follow(poll, Arc::clone(&metrics));
     let authorizer = ClusterAuthorizer::new(client, REVIEW_TIMEOUT);
-    let admission = Admission { view, authorizer, settings: args.scopes.into() };
+    let admission = Admission {
+        view,
+        authorizer,
+        settings: args.scopes.into(),
+    };
     let router = server::admission_router(Arc::new(Webhook { admission, metrics }));
     let handle = Handle::new();
     let server = axum_server::bind_rustls(args.listen, config).handle(handle.clone());
@@ -79,12 +86,16 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
 
     tracing::info!(seconds = args.drain_seconds, "draining");
     readiness.set(false);
-    tokio::select! {
-        () = tokio::time::sleep(Duration::from_secs(args.drain_seconds)) => {}
-        ended = &mut server => return Err(server_ended(ended, args.listen)),
-    }
+    let drained = drain(&handle, Duration::from_secs(args.drain_seconds));
+    let (ended, ()) = tokio::join!(server, drained);
+    ended.context("the admission server failed while it was shut down")
+}
+
+/// Takes requests for a little longer, until nobody sends them here any more,
+/// then lets those that are open end.
+async fn drain(handle: &Handle<SocketAddr>, linger: Duration) {
+    tokio::time::sleep(linger).await;
     handle.graceful_shutdown(Some(GRACE));
-    server.await.context("the admission server failed while it was shut down")
 }
 
 async fn announce(handle: &Handle<SocketAddr>, readiness: &Readiness) {
@@ -106,9 +117,12 @@ async fn admin(
     address: SocketAddr,
     readiness: Readiness,
 ) -> anyhow::Result<impl Future<Output = anyhow::Error>> {
-    let listener = TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address}"))?;
+    let listener = TcpListener::bind(address)
+        .await
+        .with_context(|| format!("cannot listen on {address}"))?;
     tracing::info!(address = %listener.local_addr()?, "serving /metrics, /livez and /readyz");
-    let task = tokio::spawn(async move { axum::serve(listener, server::admin_router(readiness)).await });
+    let task =
+        tokio::spawn(async move { axum::serve(listener, server::admin_router(readiness)).await });
     Ok(async move {
         match task.await {
             Ok(Ok(())) => anyhow::anyhow!("the admin server ended"),
@@ -132,9 +146,13 @@ fn stop_signal() -> anyhow::Result<impl Future<Output = ()>> {
 fn log_to_stderr(args: &ServeArgs) -> anyhow::Result<()> {
     let filter = tracing_subscriber::EnvFilter::try_new(&args.log)
         .with_context(|| format!("--log {:?} is not a level or filter", args.log))?;
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr);
     let installed = match args.log_format {
-        LogFormat::Text => builder.with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr())).try_init(),
+        LogFormat::Text => builder
+            .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
+            .try_init(),
         LogFormat::Json => builder.json().flatten_event(true).try_init(),
     };
     installed.map_err(|error| anyhow::anyhow!("cannot start to log: {error}"))

@@ -5,7 +5,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use axum::{
@@ -21,6 +21,7 @@ use futures::StreamExt;
 use crate::{
     admit::Admission,
     authorize::Authorizer,
+    decide::{Admitted, Refusal},
     metrics::{Metrics, Outcome},
     pod,
     review::{self, Answer, Invalid, Request, Review},
@@ -46,7 +47,9 @@ pub struct Webhook<A> {
 
 /// The router of the admission endpoint.
 pub fn admission_router<A: Authorizer + 'static>(webhook: Arc<Webhook<A>>) -> Router {
-    Router::new().route(PATH, post(mutate::<A>)).with_state(webhook)
+    Router::new()
+        .route(PATH, post(mutate::<A>))
+        .with_state(webhook)
 }
 
 async fn mutate<A: Authorizer>(State(webhook): State<Arc<Webhook<A>>>, body: Body) -> Response {
@@ -70,6 +73,13 @@ async fn collect(body: Body) -> Result<Bytes, Invalid> {
             read.extend_from_slice(&chunk);
             continue;
         }
+        // As much as fits, for the request's uid stands at the beginning.
+        let fits = if drained == 0 {
+            MAX_BODY - read.len()
+        } else {
+            0
+        };
+        read.extend_from_slice(&chunk[..fits.min(chunk.len())]);
         drained += chunk.len();
         if drained > MAX_DRAINED {
             break;
@@ -79,7 +89,10 @@ async fn collect(body: Body) -> Result<Bytes, Invalid> {
         return Ok(read.into());
     }
     let message = format!("the request is larger than {} MiB", MAX_BODY >> 20);
-    Err(Invalid { uid: review::uid_of_prefix(&read), message })
+    Err(Invalid {
+        uid: review::uid_of_prefix(&read),
+        message,
+    })
 }
 
 impl<A: Authorizer> Webhook<A> {
@@ -89,52 +102,95 @@ impl<A: Authorizer> Webhook<A> {
         match review::read(body) {
             Ok(Review::Pod(request)) => self.decide(*request, start).await,
             Ok(Review::Other { uid, reason }) => {
-                self.metrics.admission(Outcome::Untouched, None, start.elapsed());
-                tracing::info!(uid, outcome = "untouched", reason, "admission");
-                Answer { uid, warnings: vec![reason], ..Answer::default() }
+                self.metrics
+                    .admission(Outcome::Untouched, None, start.elapsed());
+                tracing::info!(uid, outcome = "untouched", reason, "decided");
+                Answer {
+                    uid,
+                    warnings: vec![reason],
+                    ..Answer::default()
+                }
             }
             Err(invalid) => self.invalid(invalid, start),
         }
     }
 
     fn invalid(&self, invalid: Invalid, start: Instant) -> Answer {
-        self.metrics.admission(Outcome::Invalid, None, start.elapsed());
-        tracing::warn!(uid = invalid.uid, outcome = "invalid", reason = invalid.message, "admission");
+        self.metrics
+            .admission(Outcome::Invalid, None, start.elapsed());
+        tracing::warn!(
+            uid = invalid.uid,
+            outcome = "invalid",
+            reason = invalid.message,
+            "decided"
+        );
         Answer::invalid(invalid)
     }
 
     async fn decide(&self, request: Request, start: Instant) -> Answer {
-        let Request { uid, namespace, subject, pod } = request;
+        let Request {
+            uid,
+            namespace,
+            subject,
+            pod,
+        } = request;
         let name = pod::display_name(&pod);
         let decision = self.admission.admit(pod, &namespace, &subject).await;
-        let took = start.elapsed();
+        // One line a decision, which carries the request's uid.
         let user = &subject.user.username;
-        let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        let span = tracing::info_span!("admission", uid, namespace, pod = name, user);
+        let _entered = span.enter();
         match decision {
-            Ok(admitted) => {
-                let outcome = match (&admitted.record, admitted.patch.is_empty()) {
-                    (None, _) => Outcome::Untouched,
-                    (Some(_), true) => Outcome::Unchanged,
-                    (Some(_), false) => Outcome::Mutated,
-                };
-                self.metrics.admission(outcome, None, took);
-                let class = admitted.record.as_ref().map(|record| record.class.as_str());
-                let (gpus, scope) = admitted.record.as_ref().map(|r| (r.gpus, r.scope.as_str())).unzip();
-                let warnings = admitted.warnings.join("; ");
-                tracing::info!(
-                    uid, namespace, pod = name, user, outcome = outcome.as_str(), class, gpus, scope,
-                    operations = admitted.patch.len(), micros, warnings, "admission"
-                );
-                Answer { uid, patch: admitted.patch, warnings: admitted.warnings, ..Answer::default() }
-            }
-            Err(refusal) => {
-                self.metrics.admission(Outcome::Denied, Some(refusal.rule), took);
-                tracing::info!(
-                    uid, namespace, pod = name, user, outcome = "denied", class = refusal.class,
-                    rule = refusal.rule.as_str(), micros, reason = refusal.message, "admission"
-                );
-                Answer { uid, refused: Some((403, refusal.message)), ..Answer::default() }
-            }
+            Ok(admitted) => self.admitted(uid, admitted, start.elapsed()),
+            Err(refusal) => self.denied(uid, refusal, start.elapsed()),
+        }
+    }
+
+    fn admitted(&self, uid: String, admitted: Admitted, took: Duration) -> Answer {
+        let Admitted {
+            record,
+            patch,
+            warnings,
+            ..
+        } = admitted;
+        let outcome = match (&record, patch.is_empty()) {
+            (None, _) => Outcome::Untouched,
+            (Some(_), true) => Outcome::Unchanged,
+            (Some(_), false) => Outcome::Mutated,
+        };
+        self.metrics.admission(outcome, None, took);
+        let record = record.as_ref();
+        tracing::info!(
+            outcome = outcome.as_str(),
+            class = record.map(|record| record.class.as_str()),
+            gpus = record.map(|record| record.gpus),
+            scope = record.map(|record| record.scope.as_str()),
+            operations = patch.len(),
+            ?took,
+            warnings = warnings.join("; "),
+            "decided"
+        );
+        Answer {
+            uid,
+            patch,
+            warnings,
+            refused: None,
+        }
+    }
+
+    fn denied(&self, uid: String, refusal: Refusal, took: Duration) -> Answer {
+        let Refusal {
+            rule,
+            message,
+            class,
+        } = refusal;
+        self.metrics.admission(Outcome::Denied, Some(rule), took);
+        let (outcome, rule) = (Outcome::Denied.as_str(), rule.as_str());
+        tracing::info!(outcome, class, rule, ?took, reason = message, "decided");
+        Answer {
+            uid,
+            refused: Some((403, message)),
+            ..Answer::default()
         }
     }
 }
@@ -150,7 +206,10 @@ impl Readiness {
     /// Not ready yet.
     #[must_use]
     pub fn new(metrics: Arc<Metrics>) -> Self {
-        Self { ready: Arc::default(), metrics }
+        Self {
+            ready: Arc::default(),
+            metrics,
+        }
     }
 
     /// Says whether it is ready.
@@ -179,7 +238,10 @@ async fn readyz(State(readiness): State<Readiness>) -> (StatusCode, &'static str
     if readiness.get() {
         (StatusCode::OK, "ok\n")
     } else {
-        (StatusCode::SERVICE_UNAVAILABLE, "the caches are not synced yet, or the webhook is shutting down\n")
+        (
+            StatusCode::SERVICE_UNAVAILABLE,
+            "the caches are not synced yet, or the webhook is shutting down\n",
+        )
     }
 }
 

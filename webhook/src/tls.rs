@@ -55,7 +55,12 @@ impl Certificate {
             key: key.display().to_string(),
             source,
         })?;
-        Ok(Self { cert, key, taken: pair, config })
+        Ok(Self {
+            cert,
+            key,
+            taken: pair,
+            config,
+        })
     }
 
     /// What the server is configured with; follows the files.
@@ -75,7 +80,10 @@ impl Certificate {
         if pair == self.taken {
             return Ok(false);
         }
-        let reloaded = self.config.reload_from_pem(pair.0.clone(), pair.1.clone()).await;
+        let reloaded = self
+            .config
+            .reload_from_pem(pair.0.clone(), pair.1.clone())
+            .await;
         reloaded.map_err(|source| TlsError::Parse {
             cert: self.cert.display().to_string(),
             key: self.key.display().to_string(),
@@ -108,5 +116,8 @@ impl Certificate {
 
 async fn read(path: &PathBuf) -> Result<Vec<u8>, TlsError> {
     let read = tokio::fs::read(path).await;
-    read.map_err(|source| TlsError::Read { path: path.display().to_string(), source })
+    read.map_err(|source| TlsError::Read {
+        path: path.display().to_string(),
+        source,
+    })
 }

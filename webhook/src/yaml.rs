@@ -19,7 +19,11 @@ pub(crate) fn read(text: &str) -> Result<Vec<Value>, YamlError> {
     }
     let options = serde_saphyr::options! { with_snippet: false };
     serde_saphyr::from_multiple_with_options(text, options).map_err(|error| {
-        let line = error.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
+        let line = error
+            .to_string()
+            .split_whitespace()
+            .collect::<Vec<_>>()
+            .join(" ");
         YamlError(line)
     })
 }
@@ -27,6 +31,8 @@ pub(crate) fn read(text: &str) -> Result<Vec<Value>, YamlError> {
 /// Writes documents, separated by `---`.
 pub(crate) fn write(documents: &[Value]) -> Result<String, YamlError> {
     // Long lines stay lines: folded, a change in one would look like a change in many.
-    let options = serde_saphyr::ser_options! { min_fold_chars: UNFOLDED, folded_wrap_chars: UNFOLDED };
-    serde_saphyr::to_string_multiple_with_options(documents, options).map_err(|error| YamlError(error.to_string()))
+    let options =
+        serde_saphyr::ser_options! { min_fold_chars: UNFOLDED, folded_wrap_chars: UNFOLDED };
+    serde_saphyr::to_string_multiple_with_options(documents, options)
+        .map_err(|error| YamlError(error.to_string()))
 }

@@ -1,5 +1,7 @@
 //! What the program prints for the cluster: CRDs and registration.
 
+#![allow(clippy::unwrap_used)]
+
 mod fixture;
 
 use fixture::check_golden;
@@ -9,13 +11,18 @@ use serde_json::Value;
 #[test]
 fn crds() {
     let documents = crd::documents().unwrap();
-    check_golden("crds.yaml", &serde_saphyr::to_string_multiple(&documents).unwrap());
+    check_golden(
+        "crds.yaml",
+        &serde_saphyr::to_string_multiple(&documents).unwrap(),
+    );
 }
 
 #[test]
 fn the_schemas_are_structural() {
     fn walk(path: &str, schema: &Value) {
-        let Some(map) = schema.as_object() else { return };
+        let Some(map) = schema.as_object() else {
+            return;
+        };
         for word in ["$ref", "oneOf", "anyOf", "allOf", "definitions"] {
             assert!(!map.contains_key(word), "{path} has {word}");
         }
@@ -24,12 +31,18 @@ fn the_schemas_are_structural() {
             walk(&format!("{path}.{key}"), property);
         }
         if let Some(items) = map.get("items") {
-            assert!(map.contains_key("maxItems") || path.ends_with("gpus"), "{path} has no bound");
+            assert!(
+                map.contains_key("maxItems") || path.ends_with("gpus"),
+                "{path} has no bound"
+            );
             walk(&format!("{path}[]"), items);
         }
     }
     for document in crd::documents().unwrap() {
-        walk("", &document["spec"]["versions"][0]["schema"]["openAPIV3Schema"]);
+        walk(
+            "",
+            &document["spec"]["versions"][0]["schema"]["openAPIV3Schema"],
+        );
     }
 }
 

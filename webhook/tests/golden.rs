@@ -1,5 +1,7 @@
 //! One readable before and after for each feature: `tests/golden/*.txt`.
 
+#![allow(clippy::unwrap_used, clippy::too_many_lines)]
+
 mod fixture;
 
 use fixture::{admission, check_golden, pod, subject};
@@ -10,7 +12,9 @@ use similar::TextDiff;
 /// Decides on `pod`, writes down what changed and what the user is told, and
 /// checks that a second pass changes nothing.
 fn story(title: &str, namespace: &str, pod: Value) -> String {
-    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .build()
+        .unwrap();
     let admission = admission(&["restricted"]);
     let admit = |pod: Value| runtime.block_on(admission.admit(pod, namespace, &subject()));
     let head = format!("# {title}\n");
@@ -22,14 +26,25 @@ fn story(title: &str, namespace: &str, pod: Value) -> String {
     json_patch::patch(&mut patched, &admitted.patch).unwrap();
     assert_eq!(patched, admitted.pod, "{title}: the patch leads elsewhere");
     let again = admit(patched).unwrap();
-    assert!(again.patch.is_empty(), "{title}: the second pass changes {:?}", again.patch);
-    let lines: String = admitted.warnings.iter().map(|line| format!("warning: {line}\n")).collect();
+    assert!(
+        again.patch.is_empty(),
+        "{title}: the second pass changes {:?}",
+        again.patch
+    );
+    let lines: String = admitted
+        .warnings
+        .iter()
+        .map(|line| format!("warning: {line}\n"))
+        .collect();
     if admitted.patch.is_empty() {
         return format!("{head}{lines}unchanged\n\n");
     }
     let text = |pod: &Value| serde_saphyr::to_string(pod).unwrap();
     let (before, after) = (text(&pod), text(&admitted.pod));
-    let diff = TextDiff::from_lines(&before, &after).unified_diff().context_radius(2).to_string();
+    let diff = TextDiff::from_lines(&before, &after)
+        .unified_diff()
+        .context_radius(2)
+        .to_string();
     format!("{head}{lines}{diff}\n")
 }
 
@@ -50,14 +65,29 @@ fn classes() {
         story("claimed by appliesTo", "ci", pod(2, json!({}))),
         story("too many GPUs for appliesTo", "ci", pod(9, json!({}))),
         story("claimed by pattern", "ci", pod(1, json!({}))),
-        story("annotations without a class", "ci", pod(9, json!({labels::GANG: "g"}))),
+        story(
+            "annotations without a class",
+            "ci",
+            pod(9, json!({labels::GANG: "g"})),
+        ),
         story("a class that does not exist", "ci", pod(1, class("nope"))),
         story("a class that is broken", "ci", pod(1, class("broken"))),
-        story("a default class that does not exist", "lost", pod(2, json!({}))),
+        story(
+            "a default class that does not exist",
+            "lost",
+            pod(2, json!({})),
+        ),
         story("named, but no GPU", "ci", pod(0, class("any"))),
-        story("a bad quantity", "ci", with(
-            pod(1, class("any")), "/spec/containers/0/resources/limits", "nvidia.com/gpu", json!("many"),
-        )),
+        story(
+            "a bad quantity",
+            "ci",
+            with(
+                pod(1, class("any")),
+                "/spec/containers/0/resources/limits",
+                "nvidia.com/gpu",
+                json!("many"),
+            ),
+        ),
         story("larger than every domain", "ci", pod(16, class("any"))),
     ];
     check_golden("classes.txt", &text.concat());
@@ -75,20 +105,52 @@ fn affinity() {
     let own = json!({"key": "disk", "operator": "Exists"});
     let tolerated = json!([{"key": labels::CLASS, "value": "any", "effect": "NoSchedule"}]);
     let text = [
-        story("each term is narrowed", "ci", required(json!([
-            {"matchExpressions": [own]},
-            {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["a"]}]}
-        ]))),
-        story("a term that matches nothing stays so", "ci", required(json!([{}, {"matchExpressions": [own]}, null]))),
+        story(
+            "each term is narrowed",
+            "ci",
+            required(json!([
+                {"matchExpressions": [own]},
+                {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["a"]}]}
+            ])),
+        ),
+        story(
+            "a term that matches nothing stays so",
+            "ci",
+            required(json!([{}, {"matchExpressions": [own]}, null])),
+        ),
         story("no terms stay none", "ci", required(json!([]))),
-        story("what is there is not repeated", "ci", required(json!([
-            {"matchExpressions": [{"key": labels::DOMAIN_SIZE, "operator": "Gt", "values": ["1"]}, own]}
-        ]))),
-        story("a null is filled", "ci", with(pod(2, class("any")), "/spec", "affinity", json!(null))),
-        story("one GPU needs no domain, but stays in the class", "ci", pod(1, class("restricted"))),
-        story("a wider scope needs no domain", "ci", pod(4, json!({labels::CLASS: "any", labels::SCOPE: "node"}))),
-        story("several GPUs are not within one", "ci", pod(2, json!({labels::CLASS: "any", labels::SCOPE: "gpu"}))),
-        story("tolerated already", "ci", with(pod(1, class("any")), "/spec", "tolerations", tolerated)),
+        story(
+            "what is there is not repeated",
+            "ci",
+            required(json!([
+                {"matchExpressions": [{"key": labels::DOMAIN_SIZE, "operator": "Gt", "values": ["1"]}, own]}
+            ])),
+        ),
+        story(
+            "a null is filled",
+            "ci",
+            with(pod(2, class("any")), "/spec", "affinity", json!(null)),
+        ),
+        story(
+            "one GPU needs no domain, but stays in the class",
+            "ci",
+            pod(1, class("restricted")),
+        ),
+        story(
+            "a wider scope needs no domain",
+            "ci",
+            pod(4, json!({labels::CLASS: "any", labels::SCOPE: "node"})),
+        ),
+        story(
+            "several GPUs are not within one",
+            "ci",
+            pod(2, json!({labels::CLASS: "any", labels::SCOPE: "gpu"})),
+        ),
+        story(
+            "tolerated already",
+            "ci",
+            with(pod(1, class("any")), "/spec", "tolerations", tolerated),
+        ),
     ];
     check_golden("affinity.txt", &text.concat());
 }
@@ -96,7 +158,8 @@ fn affinity() {
 #[test]
 fn gangs() {
     let gang = |class: &str, scope: Option<&str>| {
-        let mut annotations = json!({labels::CLASS: class, labels::GANG: "job-7", labels::GANG_SIZE: "2"});
+        let mut annotations =
+            json!({labels::CLASS: class, labels::GANG: "job-7", labels::GANG_SIZE: "2"});
         if let Some(scope) = scope {
             annotations[labels::SCOPE] = json!(scope);
         }
@@ -107,17 +170,38 @@ fn gangs() {
         story("RoCE, one rack", "ci", gang("roce", None)),
         story("TCP, one zone", "ci", gang("tcp", None)),
         story("one node", "ci", gang("any", Some("node"))),
-        story("one GPU cannot hold a gang", "ci", pod(1, json!({
-            labels::CLASS: "inference", labels::GANG: "g"
-        }))),
-        story("names of published recipes", "ci", pod(2, json!({
-            labels::CLASS: "roce",
-            "scheduling.run.ai/topology-policy": "nvlink-locality",
-            "scheduling.run.ai/pod-group": "not a label value!"
-        }))),
-        story("a gang of one", "ci", pod(2, json!({
-            labels::CLASS: "restricted", labels::GANG: "g", labels::GANG_SIZE: "1"
-        }))),
+        story(
+            "one GPU cannot hold a gang",
+            "ci",
+            pod(
+                1,
+                json!({
+                    labels::CLASS: "inference", labels::GANG: "g"
+                }),
+            ),
+        ),
+        story(
+            "names of published recipes",
+            "ci",
+            pod(
+                2,
+                json!({
+                    labels::CLASS: "roce",
+                    "scheduling.run.ai/topology-policy": "nvlink-locality",
+                    "scheduling.run.ai/pod-group": "not a label value!"
+                }),
+            ),
+        ),
+        story(
+            "a gang of one",
+            "ci",
+            pod(
+                2,
+                json!({
+                    labels::CLASS: "restricted", labels::GANG: "g", labels::GANG_SIZE: "1"
+                }),
+            ),
+        ),
     ];
     check_golden("gangs.txt", &text.concat());
 }
@@ -138,49 +222,118 @@ fn environment() {
         {"name": "watcher", "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]}
     ]);
     let init = json!([{"name": "fetch"}, {"name": "side", "restartPolicy": "Always"}]);
-    let mixed = with(with(pod(0, class("any")), "/spec", "containers", many), "/spec", "initContainers", init);
+    let mixed = with(
+        with(pod(0, class("any")), "/spec", "containers", many),
+        "/spec",
+        "initContainers",
+        init,
+    );
     let text = [
-        story("what the user set stays", "ci", with(gang(), "/spec/containers/0", "env", set)),
-        story("envFrom may set anything", "ci", with(
-            gang(), "/spec/containers/0", "envFrom", json!([{"configMapRef": {"name": "c"}}]),
-        )),
-        story("envFrom with a prefix may set some", "ci", with(
-            gang(), "/spec/containers/0", "envFrom", json!([{"prefix": "NCCL_", "secretRef": {"name": "c"}}]),
-        )),
+        story(
+            "what the user set stays",
+            "ci",
+            with(gang(), "/spec/containers/0", "env", set),
+        ),
+        story(
+            "envFrom may set anything",
+            "ci",
+            with(
+                gang(),
+                "/spec/containers/0",
+                "envFrom",
+                json!([{"configMapRef": {"name": "c"}}]),
+            ),
+        ),
+        story(
+            "envFrom with a prefix may set some",
+            "ci",
+            with(
+                gang(),
+                "/spec/containers/0",
+                "envFrom",
+                json!([{"prefix": "NCCL_", "secretRef": {"name": "c"}}]),
+            ),
+        ),
         story("containers with and without GPUs", "ci", mixed.clone()),
-        story("opted out", "ci", with(
-            mixed, "/metadata", "annotations", json!({labels::CLASS: "any", labels::ENVIRONMENT: "none"}),
-        )),
+        story(
+            "opted out",
+            "ci",
+            with(
+                mixed,
+                "/metadata",
+                "annotations",
+                json!({labels::CLASS: "any", labels::ENVIRONMENT: "none"}),
+            ),
+        ),
     ];
     check_golden("environment.txt", &text.concat());
 }
 
 #[test]
 fn identity() {
-    let labelled = |key: &str, value: &str| with(pod(2, class("any")), "/metadata", "labels", json!({key: value}));
+    let labelled = |key: &str, value: &str| {
+        with(
+            pod(2, class("any")),
+            "/metadata",
+            "labels",
+            json!({key: value}),
+        )
+    };
     let text = [
-        story("the right label may be there", "ci", labelled(labels::CLASS, "any")),
+        story(
+            "the right label may be there",
+            "ci",
+            labelled(labels::CLASS, "any"),
+        ),
         story("another class", "ci", labelled(labels::CLASS, "restricted")),
         story("another project", "ci", labelled(labels::PROJECT, "rich")),
-        story("not a pod", "ci", with(pod(2, class("any")), "/spec", "tolerations", json!("all"))),
-        story("fields of tomorrow", "ci", with(pod(2, class("any")), "/spec", "quantum", json!({"a": [null, 1.5]}))),
+        story(
+            "not a pod",
+            "ci",
+            with(pod(2, class("any")), "/spec", "tolerations", json!("all")),
+        ),
+        story(
+            "fields of tomorrow",
+            "ci",
+            with(
+                pod(2, class("any")),
+                "/spec",
+                "quantum",
+                json!({"a": [null, 1.5]}),
+            ),
+        ),
     ];
     check_golden("identity.txt", &text.concat());
 }
 
 #[test]
 fn restricted_classes_are_refused_or_skipped() {
-    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .build()
+        .unwrap();
     let admission = admission(&[]);
     let claiming = json!({"access": {"mode": "Restricted"}, "appliesTo": {"precedence": 100}});
-    let claiming = nvlink_webhook::class::Class::new("greedy", &serde_json::from_value(claiming).unwrap());
-    admission.view.write().set_class("greedy", claiming.map_err(|error| error.to_string()));
-    let admit = |namespace: &str, pod| runtime.block_on(admission.admit(pod, namespace, &subject()));
+    let claiming =
+        nvlink_webhook::class::Class::new("greedy", &serde_json::from_value(claiming).unwrap());
+    admission
+        .view
+        .write()
+        .set_class("greedy", claiming.map_err(|error| error.to_string()));
+    let admit =
+        |namespace: &str, pod| runtime.block_on(admission.admit(pod, namespace, &subject()));
 
     let refusal = admit("ci", pod(2, class("restricted"))).unwrap_err();
     check_golden("denial.txt", &format!("{refusal}\n"));
     let refusal = admit("closed", pod(2, json!({}))).unwrap_err();
-    assert!(refusal.message.contains("the default class of namespace closed"), "{refusal}");
+    assert!(
+        refusal
+            .message
+            .contains("the default class of namespace closed"),
+        "{refusal}"
+    );
     let record = admit("ci", pod(2, json!({}))).unwrap().record.unwrap();
-    assert_eq!(record.class, "claiming", "a class that claims is skipped by who may not use it");
+    assert_eq!(
+        record.class, "claiming",
+        "a class that claims is skipped by who may not use it"
+    );
 }

@@ -114,7 +114,12 @@ fn one() -> u32 {
 
 impl Default for AppliesTo {
     fn default() -> Self {
-        Self { min_gpus: 1, max_gpus: None, patterns: Vec::new(), precedence: 0 }
+        Self {
+            min_gpus: 1,
+            max_gpus: None,
+            patterns: Vec::new(),
+            precedence: 0,
+        }
     }
 }
 
@@ -199,7 +204,10 @@ pub struct Devices {
 
 impl Default for Devices {
     fn default() -> Self {
-        Self { mapping: Mapping::DevicePlugin, resource_name: gpu() }
+        Self {
+            mapping: Mapping::DevicePlugin,
+            resource_name: gpu(),
+        }
     }
 }
 

@@ -25,7 +25,10 @@ pub fn crds() -> Result<Vec<CustomResourceDefinition>, serde_json::Error> {
 /// # Errors
 /// When a derived schema does not fit the API's type, which a test rules out.
 pub fn documents() -> Result<Vec<Value>, serde_json::Error> {
-    let mut documents = crds()?.iter().map(serde_json::to_value).collect::<Result<Vec<_>, _>>()?;
+    let mut documents = crds()?
+        .iter()
+        .map(serde_json::to_value)
+        .collect::<Result<Vec<_>, _>>()?;
     for document in &mut documents {
         tidy(document);
         if let Some(document) = document.as_object_mut() {

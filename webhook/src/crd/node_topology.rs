@@ -5,15 +5,14 @@ use std::borrow::Cow;
 use k8s_openapi::{
     apiextensions_apiserver::pkg::apis::apiextensions::v1::{
         CustomResourceColumnDefinition, CustomResourceDefinition, CustomResourceDefinitionNames,
-        CustomResourceDefinitionSpec, CustomResourceDefinitionVersion, CustomResourceSubresourceStatus,
-        CustomResourceSubresources, CustomResourceValidation, JSONSchemaProps,
+        CustomResourceDefinitionSpec, CustomResourceDefinitionVersion,
+        CustomResourceSubresourceStatus, CustomResourceSubresources, CustomResourceValidation,
+        JSONSchemaProps,
     },
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 use kube::core::{ApiResource, Object, schema};
-use nvlink_topology::{
-    API_VERSION, GROUP, KIND, NodeTopologySpec, NodeTopologyStatus, VERSION,
-};
+use nvlink_topology::{API_VERSION, GROUP, KIND, NodeTopologySpec, NodeTopologyStatus, VERSION};
 use schemars::{JsonSchema, generate::SchemaSettings, json_schema, transform};
 use serde_json::json;
 
@@ -85,14 +84,19 @@ pub fn crd() -> Result<CustomResourceDefinition, serde_json::Error> {
         .into_generator();
     let mut root = serde_json::to_value(generator.into_root_schema_for::<Root>())?;
     for (path, rule, message) in RULES {
-        let place = path.iter().fold(&mut root, |schema, name| &mut schema["properties"][name]);
+        let place = path
+            .iter()
+            .fold(&mut root, |schema, name| &mut schema["properties"][name]);
         place["x-kubernetes-validations"] = json!([{"rule": rule, "message": message}]);
     }
     if let Some(root) = root.as_object_mut() {
         root.remove("title");
     }
     Ok(CustomResourceDefinition {
-        metadata: ObjectMeta { name: Some(format!("{PLURAL}.{GROUP}")), ..Default::default() },
+        metadata: ObjectMeta {
+            name: Some(format!("{PLURAL}.{GROUP}")),
+            ..Default::default()
+        },
         spec: CustomResourceDefinitionSpec {
             group: GROUP.to_owned(),
             names: CustomResourceDefinitionNames {
@@ -122,7 +126,9 @@ fn version(schema: JSONSchemaProps) -> CustomResourceDefinitionVersion {
         name: VERSION.to_owned(),
         served: true,
         storage: true,
-        schema: Some(CustomResourceValidation { open_api_v3_schema: Some(schema) }),
+        schema: Some(CustomResourceValidation {
+            open_api_v3_schema: Some(schema),
+        }),
         additional_printer_columns: Some(vec![
             column("Source", "string", ".spec.source.kind"),
             column("Model", "string", ".spec.gpus[0].model"),

@@ -18,9 +18,12 @@ fn walk(schema: &JSONSchemaProps, value: &Value, path: &str, found: &mut Vec<Str
     match value {
         Value::Object(map) => {
             if let Some(JSONSchemaPropsOrBool::Schema(each)) = &schema.additional_properties {
-                map.iter().for_each(|(key, value)| walk(each, value, &join(path, key), found));
+                map.iter()
+                    .for_each(|(key, value)| walk(each, value, &join(path, key), found));
             }
-            let Some(properties) = &schema.properties else { return };
+            let Some(properties) = &schema.properties else {
+                return;
+            };
             for (key, value) in map {
                 match properties.get(key) {
                     Some(property) => walk(property, value, &join(path, key), found),
@@ -29,7 +32,9 @@ fn walk(schema: &JSONSchemaProps, value: &Value, path: &str, found: &mut Vec<Str
             }
         }
         Value::Array(items) => {
-            let Some(JSONSchemaPropsOrArray::Schema(each)) = &schema.items else { return };
+            let Some(JSONSchemaPropsOrArray::Schema(each)) = &schema.items else {
+                return;
+            };
             for (index, item) in items.iter().enumerate() {
                 walk(each, item, &format!("{path}[{index}]"), found);
             }
@@ -39,5 +44,9 @@ fn walk(schema: &JSONSchemaProps, value: &Value, path: &str, found: &mut Vec<Str
 }
 
 fn join(path: &str, key: &str) -> String {
-    if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") }
+    if path.is_empty() {
+        key.to_owned()
+    } else {
+        format!("{path}.{key}")
+    }
 }

@@ -6,7 +6,10 @@ use nvlink_topology::{Scope, labels};
 use serde_json::{Value, json};
 
 use super::{Chosen, Settings, refusal::Refusal};
-use crate::{class::Class, patch::{Editor, Step}};
+use crate::{
+    class::Class,
+    patch::{Editor, Step},
+};
 
 const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
 
@@ -24,13 +27,23 @@ pub(super) fn require_nodes(pod: &mut Editor, chosen: &Chosen) -> Result<(), Ref
         return Ok(());
     }
     let required = ["spec", "affinity", "nodeAffinity", REQUIRED].map(Step::from);
-    let terms = ["spec", "affinity", "nodeAffinity", REQUIRED, "nodeSelectorTerms"].map(Step::from);
+    let terms = [
+        "spec",
+        "affinity",
+        "nodeAffinity",
+        REQUIRED,
+        "nodeSelectorTerms",
+    ]
+    .map(Step::from);
     if pod.get(&required).is_none() {
         return Ok(pod.append(&terms, json!({"matchExpressions": expressions}))?);
     }
     // The terms are alternatives, so each is narrowed. One without any
     // requirement matches no node; a requirement would make it match some.
-    let count = pod.get(&terms).and_then(Value::as_array).map_or(0, Vec::len);
+    let count = pod
+        .get(&terms)
+        .and_then(Value::as_array)
+        .map_or(0, Vec::len);
     for index in 0..count {
         let at = |field| [&terms[..], &[index.into(), Step::Key(field)]].concat();
         let filled = |field| pod.get(&at(field)).is_some_and(|list| list != &json!([]));
@@ -43,15 +56,17 @@ pub(super) fn require_nodes(pod: &mut Editor, chosen: &Chosen) -> Result<(), Ref
 }
 
 fn expressions(class: &Class, size: Option<u32>) -> Vec<Value> {
-    let above = |key: &str, least: u32| {
-        json!({"key": key, "operator": "Gt", "values": [(least - 1).to_string()]})
-    };
+    let above = |key: &str, least: u32| json!({"key": key, "operator": "Gt", "values": [(least - 1).to_string()]});
     let selector = class.selector.iter();
     selector
         .map(|(key, value)| json!({"key": key, "operator": "In", "values": [value]}))
         .chain(size.map(|size| above(labels::DOMAIN_SIZE, size)))
         // The bandwidth says which nodes the class has, whatever the pod's size.
-        .chain(class.min_bandwidth.map(|least| above(labels::BANDWIDTH, least)))
+        .chain(
+            class
+                .min_bandwidth
+                .map(|least| above(labels::BANDWIDTH, least)),
+        )
         .collect()
 }
 
@@ -64,9 +79,15 @@ pub(super) fn tolerate(pod: &mut Editor, class: &Class) -> Result<(), Refusal> {
             && field("operator").is_none_or(|operator| operator == "Equal" || operator.is_empty())
             && field("value") == Some(&class.name)
             && field("effect") == Some("NoSchedule")
-            && toleration.get("tolerationSeconds").is_none_or(Value::is_null)
+            && toleration
+                .get("tolerationSeconds")
+                .is_none_or(Value::is_null)
     };
-    if pod.get(&path).and_then(Value::as_array).is_some_and(|all| all.iter().any(same)) {
+    if pod
+        .get(&path)
+        .and_then(Value::as_array)
+        .is_some_and(|all| all.iter().any(same))
+    {
         return Ok(());
     }
     let toleration = json!({
@@ -92,12 +113,19 @@ pub(super) fn join_gang(
     let term = json!({
         "labelSelector": {"matchLabels": {labels::GANG: gang}}, "topologyKey": key
     });
-    append_missing(pod, &["spec", "affinity", "podAffinity", REQUIRED].map(Step::from), &[term])
+    append_missing(
+        pod,
+        &["spec", "affinity", "podAffinity", REQUIRED].map(Step::from),
+        &[term],
+    )
 }
 
 fn append_missing(pod: &mut Editor, list: &[Step<'_>], items: &[Value]) -> Result<(), Refusal> {
     for item in items {
-        let present = pod.get(list).and_then(Value::as_array).is_some_and(|all| all.contains(item));
+        let present = pod
+            .get(list)
+            .and_then(Value::as_array)
+            .is_some_and(|all| all.contains(item));
         if !present {
             pod.append(list, item.clone())?;
         }

@@ -41,7 +41,14 @@ pub fn choose(
 ) -> Result<Choice, Refusal> {
     let intent = Intent::of(pod)?;
     let containers = pod::containers(pod);
-    let chooser = Chooser { namespace, subject, grants, view, containers, intent };
+    let chooser = Chooser {
+        namespace,
+        subject,
+        grants,
+        view,
+        containers,
+        intent,
+    };
     if let Some(name) = &chooser.intent.class {
         return chooser.named(name, By::Annotation);
     }
@@ -138,7 +145,11 @@ impl Chooser<'_> {
             _ => None,
         };
         if let (Scope::Gpu, Some(crowd)) = (scope, crowd) {
-            let source = if self.intent.scope.is_some() { "the pod's" } else { "the class's" };
+            let source = if self.intent.scope.is_some() {
+                "the pod's"
+            } else {
+                "the class's"
+            };
             return Err(Refusal::new(
                 Rule::Scope,
                 format!(
@@ -150,7 +161,15 @@ impl Chooser<'_> {
         }
         let (pattern, guess) = classify::pattern(&self.intent, gpus);
         let (class, intent) = (Arc::clone(class), self.intent.clone());
-        Ok(Box::new(Chosen { class, by, gpus, pattern, guess, scope, intent }))
+        Ok(Box::new(Chosen {
+            class,
+            by,
+            gpus,
+            pattern,
+            guess,
+            scope,
+            intent,
+        }))
     }
 
     fn unknown(&self, name: &str) -> Refusal {
@@ -169,7 +188,10 @@ impl Chooser<'_> {
         match names.len() {
             0 => "there is no class; create a DomainClass".to_owned(),
             1..=SHOWN => format!("the classes are {}", names.join(", ")),
-            _ => format!("some classes are {}; kubectl get dclass lists all", names[..SHOWN].join(", ")),
+            _ => format!(
+                "some classes are {}; kubectl get dclass lists all",
+                names[..SHOWN].join(", ")
+            ),
         }
     }
 
@@ -190,7 +212,10 @@ impl Chooser<'_> {
         if gpus == 0 || said.is_empty() {
             return Vec::new();
         }
-        vec![format!("not changed: no class applies to this pod, so {said} has no effect; {}", self.known())]
+        vec![format!(
+            "not changed: no class applies to this pod, so {said} has no effect; {}",
+            self.known()
+        )]
     }
 
     fn denied(&self, name: &str, by: By) -> Refusal {

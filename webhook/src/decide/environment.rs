@@ -36,7 +36,12 @@ const TABLE: &[Row] = &[
     Row {
         name: "NCCL_SOCKET_IFNAME",
         fabrics: ANY,
-        value: |environment| environment.network_interface.as_ref().map(|name| format!("={name}")),
+        value: |environment| {
+            environment
+                .network_interface
+                .as_ref()
+                .map(|name| format!("={name}"))
+        },
         reason: "NCCL reads a list of prefixes (eth1 is also eth10) unless it starts with `=`",
     },
     Row {
@@ -67,7 +72,11 @@ const TABLE: &[Row] = &[
         name: "UCX_NET_DEVICES",
         fabrics: RDMA,
         value: |environment| {
-            let ports: Vec<_> = environment.rdma_devices.iter().map(|name| format!("{name}:1")).collect();
+            let ports: Vec<_> = environment
+                .rdma_devices
+                .iter()
+                .map(|name| format!("{name}:1"))
+                .collect();
             Some(ports.join(","))
         },
         reason: "UCX takes every device unless told; the list names device and port",
@@ -131,13 +140,19 @@ fn wanted(container: &Container<'_>, chosen: &Chosen) -> Vec<(String, String)> {
     if gpus == 0 {
         // Not tuning but isolation, so that `environment: none` does not switch it off.
         let bare = !container.may_hold_gpu(&chosen.class.resource);
-        return if bare { vec![pair(VOID.0, VOID.1)] } else { Vec::new() };
+        return if bare {
+            vec![pair(VOID.0, VOID.1)]
+        } else {
+            Vec::new()
+        };
     }
     if chosen.intent.no_environment {
         return Vec::new();
     }
     // Ordinals are the container's own: which GPUs these are is decided on the node.
-    let ordinals: Vec<_> = (0..gpus.min(MAX_ORDINALS)).map(|gpu| gpu.to_string()).collect();
+    let ordinals: Vec<_> = (0..gpus.min(MAX_ORDINALS))
+        .map(|gpu| gpu.to_string())
+        .collect();
     let mut wanted = vec![
         pair("CUDA_DEVICE_ORDER", "PCI_BUS_ID"),
         pair("CUDA_VISIBLE_DEVICES", &ordinals.join(",")),
@@ -158,7 +173,9 @@ const MAX_ORDINALS: u32 = 1024;
 
 fn network(class: &Class) -> impl Iterator<Item = (String, String)> {
     let environment = &class.environment;
-    let rows = TABLE.iter().filter(|row| row.fabrics.contains(&environment.fabric));
+    let rows = TABLE
+        .iter()
+        .filter(|row| row.fabrics.contains(&environment.fabric));
     rows.filter_map(|row| Some((row.name.to_owned(), (row.value)(environment)?)))
 }
 
@@ -166,11 +183,18 @@ fn network(class: &Class) -> impl Iterator<Item = (String, String)> {
 /// `Some(None)` if one that is not plain text. The last entry wins.
 fn present<'a>(container: &Container<'a>, name: &str) -> Option<Option<&'a str>> {
     let env = container.value().get("env")?.as_array()?;
-    let entry = env.iter().rfind(|entry| entry.get("name").and_then(Value::as_str) == Some(name))?;
+    let entry = env
+        .iter()
+        .rfind(|entry| entry.get("name").and_then(Value::as_str) == Some(name))?;
     if entry.get("valueFrom").is_some_and(|from| !from.is_null()) {
         return Some(None);
     }
-    Some(Some(entry.get("value").and_then(Value::as_str).unwrap_or_default()))
+    Some(Some(
+        entry
+            .get("value")
+            .and_then(Value::as_str)
+            .unwrap_or_default(),
+    ))
 }
 
 /// Whether an `envFrom` may set `name`. Its values are not in the pod, and a
@@ -178,6 +202,11 @@ fn present<'a>(container: &Container<'a>, name: &str) -> Option<Option<&'a str>>
 fn may_come_from_elsewhere(container: &Container<'_>, name: &str) -> bool {
     let sources = container.value().get("envFrom").and_then(Value::as_array);
     sources.into_iter().flatten().any(|source| {
-        name.starts_with(source.get("prefix").and_then(Value::as_str).unwrap_or_default())
+        name.starts_with(
+            source
+                .get("prefix")
+                .and_then(Value::as_str)
+                .unwrap_or_default(),
+        )
     })
 }

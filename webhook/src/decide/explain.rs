@@ -4,7 +4,11 @@ use nvlink_topology::labels;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{By, Chosen, affinity, environment::Report, refusal::{Refusal, Rule}};
+use super::{
+    By, Chosen, affinity,
+    environment::Report,
+    refusal::{Refusal, Rule},
+};
 use crate::{patch::Editor, pod, view::View};
 
 /// The annotation `nvlink-domains.io/decision`. It holds only what follows
@@ -66,7 +70,11 @@ fn why(chosen: &Chosen) -> String {
                 Some(max) => format!("{} to {max}", applies.min_gpus),
                 None => format!("{} or more", applies.min_gpus),
             };
-            let pattern = if applies.patterns.is_empty() { "" } else { " and this pattern" };
+            let pattern = if applies.patterns.is_empty() {
+                ""
+            } else {
+                " and this pattern"
+            };
             format!("the class claims pods with {gpus} GPUs{pattern}")
         }
     }
@@ -74,33 +82,47 @@ fn why(chosen: &Chosen) -> String {
 
 /// Writes the annotation, unless it says the same already.
 pub(super) fn write(editor: &mut Editor, record: &Record) -> Result<(), Refusal> {
-    let text = serde_json::to_string(record)
-        .map_err(|error| Refusal::new(Rule::Malformed, format!("the decision cannot be written: {error}")))?;
+    let text = serde_json::to_string(record).map_err(|error| {
+        Refusal::new(
+            Rule::Malformed,
+            format!("the decision cannot be written: {error}"),
+        )
+    })?;
     let present = pod::metadata(editor.document(), "annotations", labels::DECISION);
     if present.and_then(Value::as_str) == Some(text.as_str()) {
         return Ok(());
     }
-    Ok(editor.insert(&["metadata".into(), "annotations".into()], labels::DECISION, text.into())?)
+    Ok(editor.insert(
+        &["metadata".into(), "annotations".into()],
+        labels::DECISION,
+        text.into(),
+    )?)
 }
 
 /// What was done, in one line.
 pub(super) fn summary(chosen: &Chosen) -> String {
-    let Chosen { class, gpus, scope, pattern, .. } = chosen;
+    let Chosen {
+        class,
+        gpus,
+        scope,
+        pattern,
+        ..
+    } = chosen;
     let by = match chosen.by {
         By::Annotation => "named by the pod",
         By::Namespace => "the namespace's default",
         By::AppliesTo => "which claims such pods",
     };
-    let gpus = match gpus {
-        1 => "1 GPU".to_owned(),
-        _ => format!("{gpus} GPUs within one {scope}"),
-    };
-    let gang = match &chosen.intent.gang {
-        Some(gang) => format!(", gang {gang:?} within one {scope}"),
-        None => String::new(),
+    let gpus = match (gpus, &chosen.intent.gang) {
+        (_, Some(gang)) => format!("{gpus} GPU(s) a pod, gang {gang:?} within one {scope}"),
+        (1, None) => "1 GPU".to_owned(),
+        (_, None) => format!("{gpus} GPUs within one {scope}"),
     };
     let guess = if chosen.guess { " (a guess)" } else { "" };
-    format!("class {:?}, {by}: {gpus}{gang}, pattern {pattern}{guess}", class.name)
+    format!(
+        "class {:?}, {by}: {gpus}, pattern {pattern}{guess}",
+        class.name
+    )
 }
 
 /// That the pod will wait, if no node can hold it, or none has room now.

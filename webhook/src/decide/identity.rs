@@ -54,7 +54,10 @@ mod tests {
         }
         for name in ["", "-a", "a-", "a b", "a/b", "ä", &"x".repeat(64)] {
             let value = label_value(name);
-            assert!(value.len() == 17 && value.starts_with('x'), "{name} became {value}");
+            assert!(
+                value.len() == 17 && value.starts_with('x'),
+                "{name} became {value}"
+            );
         }
         assert_ne!(label_value("a b"), label_value("a c"));
     }

@@ -52,7 +52,13 @@ impl Intent {
         let no_environment = match read(labels::ENVIRONMENT)? {
             None => false,
             Some("none") => true,
-            Some(other) => return Err(invalid(labels::ENVIRONMENT, other, "the only value is none")),
+            Some(other) => {
+                return Err(invalid(
+                    labels::ENVIRONMENT,
+                    other,
+                    "the only value is none",
+                ));
+            }
         };
         if gang == Some("") {
             return Err(invalid(labels::GANG, "", "give the gang a name"));
@@ -84,18 +90,33 @@ fn text<'a>(pod: &'a Value, key: &str) -> Result<Option<&'a str>, Refusal> {
 }
 
 fn word<T: FromStr<Err: Display>>(key: &str, value: Option<&str>) -> Result<Option<T>, Refusal> {
-    let parse = |text: &str| text.parse().map_err(|error: T::Err| invalid(key, text, &error.to_string()));
+    let parse = |text: &str| {
+        text.parse()
+            .map_err(|error: T::Err| invalid(key, text, &error.to_string()))
+    };
     value.map(parse).transpose()
 }
 
 fn gang_size(text: &str) -> Result<u32, Refusal> {
-    let size = text.parse().ok().filter(|size| (1..=MAX_GANG).contains(size));
-    size.ok_or_else(|| invalid(labels::GANG_SIZE, text, "use the number of pods, such as \"4\""))
+    let size = text
+        .parse()
+        .ok()
+        .filter(|size| (1..=MAX_GANG).contains(size));
+    size.ok_or_else(|| {
+        invalid(
+            labels::GANG_SIZE,
+            text,
+            "use the number of pods, such as \"4\"",
+        )
+    })
 }
 
 fn invalid(key: &str, value: &str, hint: &str) -> Refusal {
     let value: String = value.chars().take(64).collect();
-    Refusal::new(Rule::InvalidAnnotation, format!("annotation {key} has the value {value:?}: {hint}"))
+    Refusal::new(
+        Rule::InvalidAnnotation,
+        format!("annotation {key} has the value {value:?}: {hint}"),
+    )
 }
 
 #[cfg(test)]
@@ -111,19 +132,28 @@ mod tests {
     #[test]
     fn nothing_said() {
         assert_eq!(Intent::of(&json!({})).unwrap(), Intent::default());
-        assert_eq!(read(json!({labels::CLASS: null, "other": "x"})).unwrap(), Intent::default());
+        assert_eq!(
+            read(json!({labels::CLASS: null, "other": "x"})).unwrap(),
+            Intent::default()
+        );
     }
 
     #[test]
     fn aliases_stand_back() {
         let alias = json!({ALIAS_POLICY: "nvlink-locality", ALIAS_GROUP: "g"});
         let intent = read(alias.clone()).unwrap();
-        assert_eq!((intent.scope, intent.gang.as_deref()), (Some(Scope::NvlinkDomain), Some("g")));
+        assert_eq!(
+            (intent.scope, intent.gang.as_deref()),
+            (Some(Scope::NvlinkDomain), Some("g"))
+        );
         let mut both = alias;
         both[labels::SCOPE] = json!("rack");
         both[labels::GANG] = json!("own");
         let intent = read(both).unwrap();
-        assert_eq!((intent.scope, intent.gang.as_deref()), (Some(Scope::Rack), Some("own")));
+        assert_eq!(
+            (intent.scope, intent.gang.as_deref()),
+            (Some(Scope::Rack), Some("own"))
+        );
         assert_eq!(read(json!({ALIAS_POLICY: "other"})).unwrap().scope, None);
     }
 
@@ -149,7 +179,10 @@ mod tests {
             assert_eq!(refusal.rule, Rule::InvalidAnnotation);
             let text = value.as_str().unwrap_or("7");
             for part in [key, text, hint] {
-                assert!(refusal.message.contains(part), "{refusal} should name {part}");
+                assert!(
+                    refusal.message.contains(part),
+                    "{refusal} should name {part}"
+                );
             }
         }
     }

@@ -108,7 +108,12 @@ pub fn apply(
     warnings.extend(report.warnings);
     warnings.extend(explain::room(chosen, view));
     let (pod, patch) = pod.finish();
-    Ok(Admitted { pod, patch, record: Some(record), warnings })
+    Ok(Admitted {
+        pod,
+        patch,
+        record: Some(record),
+        warnings,
+    })
 }
 
 fn change(

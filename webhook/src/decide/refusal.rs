@@ -55,18 +55,28 @@ pub struct Refusal {
 impl Refusal {
     /// A refusal by `rule`.
     pub fn new(rule: Rule, message: impl Into<String>) -> Self {
-        Self { rule, message: message.into(), class: None }
+        Self {
+            rule,
+            message: message.into(),
+            class: None,
+        }
     }
 
     /// The same, about a class.
     #[must_use]
     pub fn about(self, class: &str) -> Self {
-        Self { class: Some(class.to_owned()), ..self }
+        Self {
+            class: Some(class.to_owned()),
+            ..self
+        }
     }
 }
 
 impl From<WrongType> for Refusal {
     fn from(error: WrongType) -> Self {
-        Self::new(Rule::Malformed, format!("the pod cannot be changed: {error}"))
+        Self::new(
+            Rule::Malformed,
+            format!("the pod cannot be changed: {error}"),
+        )
     }
 }

@@ -27,7 +27,6 @@ use template::Template;
 /// When an input cannot be read.
 pub fn run(args: &PreviewArgs) -> anyhow::Result<ExitCode> {
     let before = files::documents(&args.filename)?;
-    anyhow::ensure!(!before.is_empty(), "{} holds no document", args.filename.display());
     let mut view = View::default();
     for path in &args.classes {
         files::load_classes(path, &mut view)?;
@@ -37,7 +36,9 @@ pub fn run(args: &PreviewArgs) -> anyhow::Result<ExitCode> {
     }
     let preview = Preview {
         args,
-        runtime: tokio::runtime::Builder::new_current_thread().build().context("cannot start")?,
+        runtime: tokio::runtime::Builder::new_current_thread()
+            .build()
+            .context("cannot start")?,
         admission: Admission {
             view: SharedView::new(view),
             authorizer: ListedAuthorizer::new(args.allow_use.iter().cloned()),
@@ -77,7 +78,11 @@ struct Preview<'a> {
 
 impl Preview<'_> {
     fn document(&self, before: Value) -> Result<Change, String> {
-        let mut change = Change { after: before.clone(), before, patch: Vec::new() };
+        let mut change = Change {
+            after: before.clone(),
+            before,
+            patch: Vec::new(),
+        };
         for template in template::find(&change.before) {
             self.template(&template, &mut change)?;
         }
@@ -85,18 +90,39 @@ impl Preview<'_> {
     }
 
     fn template(&self, template: &Template, change: &mut Change) -> Result<(), String> {
-        let Some(pod) = change.before.pointer(&template.path).cloned() else { return Ok(()) };
-        let namespace = template.namespace.as_deref().unwrap_or(&self.args.namespace);
-        let user = User { username: self.args.user.clone(), ..User::default() };
-        let subject = Subject { user, service_account: pod::service_account(&pod).to_owned() };
+        let Some(pod) = change.before.pointer(&template.path).cloned() else {
+            return Ok(());
+        };
+        let namespace = template
+            .namespace
+            .as_deref()
+            .unwrap_or(&self.args.namespace);
+        let user = User {
+            username: self.args.user.clone(),
+            ..User::default()
+        };
+        let subject = Subject {
+            user,
+            service_account: pod::service_account(&pod).to_owned(),
+        };
         let default = self.args.namespace_default.as_deref();
-        self.admission.view.write().set_default_class(namespace, default);
-        let decision = self.runtime.block_on(self.admission.admit(pod, namespace, &subject));
-        let admitted = decision.map_err(|refusal| format!("{}: refused: {refusal}", template.name))?;
+        self.admission
+            .view
+            .write()
+            .set_default_class(namespace, default);
+        let decision = self
+            .runtime
+            .block_on(self.admission.admit(pod, namespace, &subject));
+        let admitted =
+            decision.map_err(|refusal| format!("{}: refused: {refusal}", template.name))?;
         self.explain(template, &admitted);
         for operation in admitted.patch {
             let mut operation = serde_json::json!(operation);
-            let path = format!("{}{}", template.path, operation["path"].as_str().unwrap_or_default());
+            let path = format!(
+                "{}{}",
+                template.path,
+                operation["path"].as_str().unwrap_or_default()
+            );
             operation["path"] = path.into();
             change.patch.push(operation);
         }
@@ -118,7 +144,14 @@ impl Preview<'_> {
             return;
         };
         for (index, line) in admitted.warnings.iter().enumerate() {
-            eprintln!("{}{line}", if index == 0 { format!("{name}: ") } else { "  note: ".to_owned() });
+            eprintln!(
+                "{}{line}",
+                if index == 0 {
+                    format!("{name}: ")
+                } else {
+                    "  note: ".to_owned()
+                }
+            );
         }
         eprintln!("  why: {}", record.why);
         if !record.kept.is_empty() {
@@ -131,7 +164,11 @@ impl Preview<'_> {
             let need = affinity::domain_size(scope, record.gpus).unwrap_or(1);
             let nodes = view.matching_nodes(class, need);
             let all = view.nodes().len();
-            let list = if nodes.is_empty() { "none".to_owned() } else { nodes.join(", ") };
+            let list = if nodes.is_empty() {
+                "none".to_owned()
+            } else {
+                nodes.join(", ")
+            };
             eprintln!("  nodes that fit: {list} ({} of {all})", nodes.len());
         }
     }

@@ -18,11 +18,16 @@ pub(super) fn render(changes: &[Change], output: Output) -> anyhow::Result<Strin
         Output::Json => {
             let document = match changes {
                 [one] => one.after.clone(),
-                _ => json!({"apiVersion": "v1", "kind": "List", "items": after().collect::<Vec<_>>()}),
+                _ => {
+                    json!({"apiVersion": "v1", "kind": "List", "items": after().collect::<Vec<_>>()})
+                }
             };
             format!("{document:#}\n")
         }
-        Output::Patch => changes.iter().map(|change| format!("{:#}\n", json!(change.patch))).collect(),
+        Output::Patch => changes
+            .iter()
+            .map(|change| format!("{:#}\n", json!(change.patch)))
+            .collect(),
         Output::Diff => diff(changes)?,
     })
 }
@@ -33,7 +38,13 @@ fn diff(changes: &[Change]) -> anyhow::Result<String> {
         let text = |document: &Value| yaml::write(std::slice::from_ref(document));
         let (before, after) = (text(&change.before)?, text(&change.after)?);
         let diff = TextDiff::from_lines(&before, &after);
-        write!(page, "{}", diff.unified_diff().context_radius(CONTEXT).header("before", "after"))?;
+        write!(
+            page,
+            "{}",
+            diff.unified_diff()
+                .context_radius(CONTEXT)
+                .header("before", "after")
+        )?;
     }
     Ok(page)
 }

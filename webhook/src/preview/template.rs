@@ -17,7 +17,10 @@ pub(super) struct Template {
 
 /// The pods and pod templates of a document; none for a kind that makes no pods.
 pub(super) fn find(document: &Value) -> Vec<Template> {
-    let kind = document.get("kind").and_then(Value::as_str).unwrap_or_default();
+    let kind = document
+        .get("kind")
+        .and_then(Value::as_str)
+        .unwrap_or_default();
     let path = match kind {
         "Pod" => "",
         "Job" | "Deployment" | "StatefulSet" | "DaemonSet" | "ReplicaSet" => "/spec/template",
@@ -28,7 +31,9 @@ pub(super) fn find(document: &Value) -> Vec<Template> {
     if !document.pointer(path).is_some_and(Value::is_object) {
         return Vec::new();
     }
-    let namespace = document.pointer("/metadata/namespace").and_then(Value::as_str);
+    let namespace = document
+        .pointer("/metadata/namespace")
+        .and_then(Value::as_str);
     vec![Template {
         path: path.to_owned(),
         name: format!("{kind}/{}", pod::display_name(document)),
@@ -37,7 +42,12 @@ pub(super) fn find(document: &Value) -> Vec<Template> {
 }
 
 fn items(list: &Value) -> Vec<Template> {
-    let items = list.get("items").and_then(Value::as_array).into_iter().flatten().enumerate();
+    let items = list
+        .get("items")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+        .enumerate();
     let templates = items.flat_map(|(index, item)| {
         // Lists do not nest in lists.
         let nested = item.get("items").is_some();
@@ -58,13 +68,18 @@ mod tests {
 
     #[test]
     fn templates_are_found_where_pods_are_made() {
-        let paths = |document: Value| -> Vec<_> { find(&document).into_iter().map(|t| t.path).collect() };
+        let paths =
+            |document: Value| -> Vec<_> { find(&document).into_iter().map(|t| t.path).collect() };
         assert_eq!(paths(json!({"kind": "Pod"})), [""]);
-        assert_eq!(paths(json!({"kind": "Job", "spec": {"template": {}}})), ["/spec/template"]);
+        assert_eq!(
+            paths(json!({"kind": "Job", "spec": {"template": {}}})),
+            ["/spec/template"]
+        );
         let cron = json!({"kind": "CronJob", "spec": {"jobTemplate": {"spec": {"template": {}}}}});
-        assert_eq!(paths(json!({"kind": "List", "items": [{"kind": "ConfigMap"}, cron]})), [
-            "/items/1/spec/jobTemplate/spec/template"
-        ]);
+        assert_eq!(
+            paths(json!({"kind": "List", "items": [{"kind": "ConfigMap"}, cron]})),
+            ["/items/1/spec/jobTemplate/spec/template"]
+        );
         assert!(paths(json!({"kind": "Job", "spec": {}})).is_empty());
         assert!(paths(json!([1])).is_empty());
     }

@@ -35,13 +35,19 @@ impl Node {
 
     pub(super) fn matches(&self, selector: &[(String, String)]) -> bool {
         self.labels.as_ref().is_some_and(|labels| {
-            selector.iter().all(|(key, value)| labels.get(key) == Some(value))
+            selector
+                .iter()
+                .all(|(key, value)| labels.get(key) == Some(value))
         })
     }
 
     /// What fits on it; `None` where no domains were published.
     pub(super) fn fit(&self) -> Option<Fit> {
-        Some(Fit { size: self.size?, bandwidth: self.bandwidth, free: self.free })
+        Some(Fit {
+            size: self.size?,
+            bandwidth: self.bandwidth,
+            free: self.free,
+        })
     }
 }
 
@@ -88,7 +94,11 @@ impl Fits {
             room.largest = room.largest.max(fit.size);
             if fit.holds(gpus, bandwidth) {
                 room.fitting += count;
-                room.free += if fit.free.is_none_or(|free| free >= gpus) { count } else { 0 };
+                room.free += if fit.free.is_none_or(|free| free >= gpus) {
+                    count
+                } else {
+                    0
+                };
             }
         }
         room

@@ -1,0 +1,237 @@
+//! The admission endpoint, whatever arrives at it.
+
+#![allow(clippy::unwrap_used)]
+
+mod fixture;
+
+use std::sync::Arc;
+
+use axum::{
+    body::{Body, to_bytes},
+    http::{Request, StatusCode},
+};
+use base64::{Engine, engine::general_purpose::STANDARD};
+use fixture::{admission, pod, review};
+use nvlink_topology::labels;
+use nvlink_webhook::{
+    metrics::Metrics,
+    server::{PATH, Readiness, Webhook, admin_router, admission_router},
+};
+use serde_json::{Value, json};
+use tower::ServiceExt;
+
+const UID: &str = "705ab4f5-6393-11e8-b7cc-42010a800002";
+
+/// Sends a body and gives the answer's `response`, after checks that hold for every answer.
+async fn send(body: impl Into<Body>) -> Value {
+    let webhook = Webhook {
+        admission: admission(&[]),
+        metrics: Arc::default(),
+    };
+    let request = Request::post(PATH).body(body.into()).unwrap();
+    let response = admission_router(Arc::new(webhook))
+        .oneshot(request)
+        .await
+        .unwrap();
+    assert_eq!(response.status(), StatusCode::OK);
+    let body = to_bytes(response.into_body(), usize::MAX).await.unwrap();
+    let mut review: Value = serde_json::from_slice(&body).unwrap();
+    assert_eq!(
+        (&review["apiVersion"], &review["kind"]),
+        (&json!("admission.k8s.io/v1"), &json!("AdmissionReview"))
+    );
+    let response = review["response"].take();
+    assert!(response["allowed"].is_boolean() && response["uid"].is_string());
+    response
+}
+
+async fn refused(body: impl Into<Body>, uid: &str, reason: &str) {
+    let response = send(body).await;
+    assert_eq!(response["allowed"], false, "{response}");
+    assert_eq!(response["uid"], uid, "{response}");
+    let message = response["status"]["message"].as_str().unwrap();
+    assert!(message.contains(reason), "{message} should say {reason}");
+}
+
+fn changed(pointer: &str, value: Value) -> String {
+    let mut review = review(&pod(2, json!({})));
+    *review.pointer_mut(pointer).unwrap() = value;
+    review.to_string()
+}
+
+#[tokio::test]
+async fn a_pod_is_patched() {
+    let pod = pod(2, json!({labels::CLASS: "any"}));
+    let response = send(review(&pod).to_string()).await;
+    assert_eq!(
+        (&response["allowed"], &response["uid"]),
+        (&json!(true), &json!(UID))
+    );
+    assert_eq!(response["patchType"], "JSONPatch");
+    let patch = STANDARD
+        .decode(response["patch"].as_str().unwrap())
+        .unwrap();
+    let patch: json_patch::Patch = serde_json::from_slice(&patch).unwrap();
+    let mut patched = pod;
+    json_patch::patch(&mut patched, &patch).unwrap();
+    assert_eq!(patched["metadata"]["labels"][labels::PROJECT], "ci");
+    assert!(
+        response["warnings"][0]
+            .as_str()
+            .unwrap()
+            .starts_with("nvlink-domains: class \"any\"")
+    );
+
+    let again = send(review(&patched).to_string()).await;
+    assert_eq!(
+        (&again["allowed"], again.get("patch")),
+        (&json!(true), None)
+    );
+}
+
+#[tokio::test]
+async fn a_plain_pod_is_let_through() {
+    let response = send(review(&pod(0, json!({}))).to_string()).await;
+    assert_eq!(response, json!({"uid": UID, "allowed": true}));
+}
+
+#[tokio::test]
+async fn a_refusal_says_why() {
+    let body = review(&pod(2, json!({labels::CLASS: "restricted"}))).to_string();
+    refused(body, UID, "kubectl create rolebinding").await;
+}
+
+#[tokio::test]
+async fn malformed_reviews_are_answered() {
+    refused("", "", "not valid JSON").await;
+    refused("{", "", "not valid JSON").await;
+    refused("\u{0}\u{1}binary", "", "not valid JSON").await;
+    refused(vec![0xff, 0xfe, 0x00], "", "not valid JSON").await;
+    refused("[]", "", "not \"AdmissionReview\"").await;
+    refused("null", "", "not \"AdmissionReview\"").await;
+    refused("{}", "", "not \"AdmissionReview\"").await;
+    let cut =
+        format!("{{\"kind\":\"AdmissionReview\",\"request\":{{\"uid\":\"{UID}\",\"object\":{{");
+    refused(cut, UID, "not valid JSON").await;
+    refused(
+        changed("/apiVersion", json!("admission.k8s.io/v1beta1")),
+        UID,
+        "v1beta1",
+    )
+    .await;
+    refused(changed("/apiVersion", json!(7)), UID, "apiVersion").await;
+    refused(
+        changed("/kind", json!("Pod")),
+        UID,
+        "not \"AdmissionReview\"",
+    )
+    .await;
+    refused(changed("/request", json!(null)), "", "no request").await;
+    refused(changed("/request/uid", json!("")), "", "uid is missing").await;
+    refused(changed("/request/object", json!(null)), UID, "no pod").await;
+    refused(changed("/request/object", json!("pod")), UID, "no pod").await;
+    refused(
+        changed("/request/kind/kind", json!("Node")),
+        UID,
+        "\"Node\"",
+    )
+    .await;
+    refused(
+        changed("/request/kind", json!(null)),
+        UID,
+        "not about a Pod",
+    )
+    .await;
+    refused(changed("/request/namespace", json!("")), UID, "namespace").await;
+}
+
+#[tokio::test]
+async fn operations_that_nobody_asked_for_are_let_through() {
+    for (pointer, value) in [
+        ("/request/operation", "DELETE"),
+        ("/request/operation", "UPDATE"),
+    ] {
+        let response = send(changed(pointer, json!(value))).await;
+        assert_eq!(response["allowed"], true);
+        assert!(response["warnings"][0].as_str().unwrap().contains(value));
+    }
+}
+
+#[tokio::test]
+async fn deep_and_large_bodies_are_answered() {
+    let deep = format!(
+        "{{\"kind\":\"AdmissionReview\",\"request\":{{\"uid\":\"{UID}\",\"object\":{}",
+        "[".repeat(100_000)
+    );
+    refused(deep, UID, "recursion limit").await;
+    let large = changed(
+        "/request/object/metadata/annotations",
+        json!({"a": "x".repeat(20 << 20)}),
+    );
+    refused(large, "", "larger than 8 MiB").await;
+    let head =
+        format!("{{\"kind\":\"AdmissionReview\",\"request\":{{\"uid\":\"{UID}\",\"object\":\"");
+    refused(head + &"x".repeat(20 << 20), UID, "larger than 8 MiB").await;
+    let fits = changed(
+        "/request/object/metadata/annotations",
+        json!({"a": "x".repeat(1 << 20)}),
+    );
+    assert_eq!(send(fits).await["allowed"], true);
+}
+
+#[tokio::test]
+async fn probes_and_metrics() {
+    let metrics = Arc::new(Metrics::default());
+    let readiness = Readiness::new(Arc::clone(&metrics));
+    let webhook = Webhook {
+        admission: admission(&[]),
+        metrics,
+    };
+    webhook
+        .answer(
+            review(&pod(2, json!({labels::CLASS: "any"})))
+                .to_string()
+                .as_bytes(),
+        )
+        .await;
+    webhook
+        .answer(
+            review(&pod(2, json!({labels::CLASS: "no"})))
+                .to_string()
+                .as_bytes(),
+        )
+        .await;
+    webhook.answer(b"{").await;
+    let get = async |path: &str| {
+        let request = Request::get(path).body(Body::empty()).unwrap();
+        let response = admin_router(readiness.clone())
+            .oneshot(request)
+            .await
+            .unwrap();
+        let status = response.status();
+        let body = to_bytes(response.into_body(), usize::MAX).await.unwrap();
+        (status, String::from_utf8(body.into()).unwrap())
+    };
+    assert_eq!(get("/livez").await.0, StatusCode::OK);
+    assert_eq!(get("/readyz").await.0, StatusCode::SERVICE_UNAVAILABLE);
+    readiness.set(true);
+    assert_eq!(get("/readyz").await.0, StatusCode::OK);
+    let (status, page) = get("/metrics").await;
+    assert_eq!(status, StatusCode::OK);
+    for line in [
+        "nvlink_webhook_admission_requests_total{outcome=\"mutated\"} 1",
+        "nvlink_webhook_admission_requests_total{outcome=\"denied\"} 1",
+        "nvlink_webhook_admission_requests_total{outcome=\"invalid\"} 1",
+        "nvlink_webhook_admission_requests_total{outcome=\"untouched\"} 0",
+        "nvlink_webhook_denials_total{rule=\"unknown-class\"} 1",
+        "nvlink_webhook_admission_duration_seconds_count 3",
+        "nvlink_webhook_ready 1",
+        "nvlink_webhook_certificate_reloads_total{result=\"success\"} 0",
+        "# EOF",
+    ] {
+        assert!(
+            page.lines().any(|found| found == line),
+            "no {line} in\n{page}"
+        );
+    }
+}
