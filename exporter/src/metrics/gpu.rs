@@ -91,9 +91,16 @@ mod tests {
         }
     }
 
+    /// Model, links up and down of each GPU, and what is missing.
+    type Case = (
+        &'static str,
+        &'static [(usize, usize)],
+        &'static [Option<u64>],
+    );
+
     #[test]
     fn expected_by_siblings_and_by_board() {
-        let cases: [(&str, &[(usize, usize)], &[Option<u64>]); 6] = [
+        let cases: [Case; 6] = [
             (
                 "NVIDIA H100 80GB HBM3",
                 &[(18, 0), (16, 2)],

@@ -145,6 +145,7 @@ fn affinities() {
 }
 
 #[test]
+#[allow(clippy::too_many_lines, reason = "one table")]
 fn refused_with_the_line() {
     let text = pairs();
     let line = |n: usize| text.lines().nth(n - 1).unwrap().to_owned();
