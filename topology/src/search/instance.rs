@@ -1,24 +1,23 @@
 //! A region of at most [`EXACT_GPUS`] GPUs, renumbered for bit masks, and its k-subsets.
 
-use super::{EXACT_GPUS, Remainder, Request, remainder};
+use super::{EXACT_GPUS, Request};
 use crate::{GpuSet, Graph, Pattern, graph::Weight};
 
 /// A set of GPUs by their number in the [`Instance`].
 pub(super) type Mask = u32;
 
 /// One region to choose from. GPUs are numbers `0..len`, in the order of their indices.
-pub(super) struct Instance<'a> {
-    graph: &'a Graph,
-    /// All that is free, on the whole node.
-    free: GpuSet,
+pub(super) struct Instance {
     /// Number of GPUs to choose.
     pub(super) k: usize,
     /// Position in the graph of each number.
     positions: Vec<usize>,
     pub(super) required: Mask,
     pub(super) weights: Weights,
-    /// All 0 for a job without traffic, which spans nothing.
-    numa: [u8; EXACT_GPUS],
+    /// One bit for the NUMA node of each; the same for all in a job without traffic, which spans nothing.
+    numa: [Mask; EXACT_GPUS],
+    /// GPUs of the region that NVLink edges join to each.
+    neighbours: [Mask; EXACT_GPUS],
     /// Sets of interchangeable GPUs.
     twins: Vec<Mask>,
 }
@@ -44,31 +43,28 @@ pub(super) fn comes_first(a: Mask, b: Mask) -> bool {
     a & differ & differ.wrapping_neg() != 0
 }
 
-impl<'a> Instance<'a> {
+impl Instance {
     /// The GPUs of `region`, at most [`EXACT_GPUS`].
-    pub(super) fn new(graph: &'a Graph, request: &Request, region: GpuSet) -> Self {
+    pub(super) fn new(graph: &Graph, request: &Request, region: GpuSet) -> Self {
         let positions: Vec<usize> = region.iter().collect();
         let mut weights = [[0; EXACT_GPUS]; EXACT_GPUS];
-        let mut numa = [0; EXACT_GPUS];
+        let mut neighbours = [0; EXACT_GPUS];
         let mut required = 0;
         for (a, &at) in positions.iter().enumerate() {
-            let row = graph.row(at);
+            let (row, near) = (graph.row(at), graph.neighbours(at));
             for (b, &to) in positions.iter().enumerate() {
                 weights[a][b] = row[to];
-            }
-            if request.pattern != Pattern::None {
-                numa[a] = graph.numa(at);
+                neighbours[a] |= Mask::from(near.contains(to)) << b;
             }
             required |= Mask::from(request.required.contains(at)) << a;
         }
         let mut instance = Self {
-            graph,
-            free: request.free,
             k: request.gpus,
+            numa: numa_bits(graph, request.pattern, &positions),
             positions,
             required,
             weights,
-            numa,
+            neighbours,
             twins: Vec::new(),
         };
         instance.twins = instance.find_twins();
@@ -86,14 +82,35 @@ impl<'a> Instance<'a> {
 
     /// Number of NUMA nodes that `mask` spans.
     pub(super) fn numa_nodes(&self, mask: Mask) -> u32 {
-        let seen = members(mask).fold(0u128, |seen, gpu| seen | 1 << self.numa[gpu]);
-        seen.count_ones()
+        members(mask).fold(0, |seen, gpu| seen | self.numa[gpu]).count_ones()
     }
 
-    /// What is free once `mask` is taken.
-    pub(super) fn remainder(&self, mask: Mask) -> Remainder {
-        let taken = members(mask).map(|gpu| self.positions[gpu]).collect();
-        remainder::Remainder::of(self.graph, self.free.difference(taken))
+    /// What stays free in the region once `mask` is taken: the sizes of the
+    /// NVLink-joined sets, largest first, a byte each. Greater is better; see
+    /// [`super::Remainder`]. Sets outside the region stay as they are.
+    pub(super) fn remainder(&self, mask: Mask) -> u128 {
+        let mut sets_of_size = [0u8; EXACT_GPUS + 1];
+        let mut rest = ((1 << self.len()) - 1) & !mask;
+        while rest != 0 {
+            let mut reached = rest & rest.wrapping_neg();
+            let mut fresh = reached;
+            while fresh != 0 {
+                let near = members(fresh).fold(0, |near, gpu| near | self.neighbours[gpu]);
+                fresh = near & rest & !reached;
+                reached |= fresh;
+            }
+            rest &= !reached;
+            sets_of_size[reached.count_ones() as usize] += 1;
+        }
+        let mut packed = 0;
+        let mut place = u128::BITS;
+        for (size, &sets) in sets_of_size.iter().enumerate().rev() {
+            for _ in 0..sets {
+                place -= 8;
+                packed |= (size as u128) << place;
+            }
+        }
+        packed
     }
 
     /// Sets of GPUs any two of which can change places without changing
@@ -115,15 +132,10 @@ impl<'a> Instance<'a> {
         if self.numa[a] != self.numa[b] || required(a) != required(b) {
             return false;
         }
-        let same = |other| other == a || other == b || self.weights[a][other] == self.weights[b][other];
-        (0..self.len()).all(same) && self.same_neighbours(a, b)
-    }
-
-    fn same_neighbours(&self, a: usize, b: usize) -> bool {
-        let (a, b) = (self.positions[a], self.positions[b]);
-        let both: GpuSet = [a, b].into_iter().collect();
-        let of = |gpu| self.graph.neighbours(gpu).intersection(self.free).difference(both);
-        of(a) == of(b)
+        let both: Mask = 1 << a | 1 << b;
+        let same = |other| self.weights[a][other] == self.weights[b][other];
+        self.neighbours[a] & !both == self.neighbours[b] & !both
+            && members(((1 << self.len()) - 1) & !both).all(same)
     }
 
     /// The lowest member of each set of twins of which `unused` has some:
@@ -164,4 +176,17 @@ impl<'a> Instance<'a> {
             missing -= 1;
         }
     }
+}
+
+/// One bit for each NUMA node, in the order of their first GPU.
+fn numa_bits(graph: &Graph, pattern: Pattern, positions: &[usize]) -> [Mask; EXACT_GPUS] {
+    let mut bits = [1; EXACT_GPUS];
+    if pattern == Pattern::None {
+        return bits;
+    }
+    for (gpu, &at) in positions.iter().enumerate() {
+        let like = positions[..gpu].iter().position(|&before| graph.numa(before) == graph.numa(at));
+        bits[gpu] = like.map_or(1 << gpu, |before| bits[before]);
+    }
+    bits
 }

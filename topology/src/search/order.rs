@@ -1,7 +1,7 @@
 //! The best rank order of a set of GPUs for a ring or a chain.
 
 use super::{
-    bound::{self, Score},
+    bound::{self, Edge, Score},
     instance::{Mask, Weights, members},
     tours,
 };
@@ -40,7 +40,7 @@ const STEPS: u32 = 2_000;
 pub(super) fn best(
     kind: Kind,
     weights: &Weights,
-    edges: &[(Weight, u8, u8)],
+    edges: &[Edge],
     set: Mask,
 ) -> Tour {
     let order: Vec<usize> = members(set).collect();
@@ -53,21 +53,21 @@ pub(super) fn best(
         }
         _ => {}
     }
-    match at_bound(kind, weights, edges, set) {
-        Some(tour) => tour,
-        None => tours::best(kind, weights, edges, set),
-    }
+    let soon_tried = order.len() <= tours::FEW;
+    let reached = if soon_tried { None } else { at_bound(kind, weights, edges, set) };
+    reached.unwrap_or_else(|| tours::best(kind, weights, edges, set))
 }
 
 /// The lowest order among the tours that reach the bound, if there is one and it is soon found.
-fn at_bound(
+pub(super) fn at_bound(
     kind: Kind,
     weights: &Weights,
-    edges: &[(Weight, u8, u8)],
+    edges: &[Edge],
     set: Mask,
 ) -> Option<Tour> {
     let mut allowance = Vec::with_capacity(8);
-    let score = bound::levels(kind, edges, set, |weight, heavier| allowance.push((weight, heavier)));
+    let note = |weight, heavier| allowance.push((weight, heavier));
+    let score = bound::levels(kind, edges, set, Weight::MAX, note)?;
     let mut walk = Walk { kind, weights, score, allowance, order: Vec::with_capacity(16), steps: STEPS };
     for first in members(set) {
         walk.order.push(first);

@@ -6,7 +6,7 @@ use super::{
     Found,
     bound::Score,
     instance::{Instance, Mask, members},
-    subsets::Best,
+    subsets::{self, Best},
 };
 use crate::{Pattern, cost::Volumes, graph::Weight};
 
@@ -14,13 +14,9 @@ use crate::{Pattern, cost::Volumes, graph::Weight};
 const STEPS: u64 = 4_000_000;
 
 /// The best set and order for the volumes of `pattern`.
-pub(super) fn search(instance: &Instance<'_>, pattern: Pattern) -> Found {
+pub(super) fn search(instance: &Instance, pattern: Pattern) -> Found {
     let volumes = Volumes::new(pattern, instance.k);
-    let mut candidates = Vec::with_capacity(64);
-    instance.subsets(|set| candidates.push((floor(instance, &volumes, set), set)));
-    candidates.sort_by_cached_key(|&(score, set)| {
-        (score, instance.numa_nodes(set), !set.reverse_bits())
-    });
+    let candidates = subsets::ranked(instance, |set| Some(floor(instance, &volumes, set)));
     let mut branches = Branches {
         instance,
         sends: (0..instance.k).map(|rank| volumes.row(rank).iter().sum()).collect(),
@@ -46,7 +42,7 @@ pub(super) fn search(instance: &Instance<'_>, pattern: Pattern) -> Found {
 }
 
 /// All volumes over the lightest path.
-fn floor(instance: &Instance<'_>, volumes: &Volumes, set: Mask) -> Score {
+fn floor(instance: &Instance, volumes: &Volumes, set: Mask) -> Score {
     let row = |gpu| members(set).filter(move |&b| b != gpu).map(move |b| instance.weights[gpu][b]);
     let lightest = members(set).flat_map(row).min().unwrap_or(0);
     let rows = (0..volumes.ranks()).map(|rank| volumes.row(rank).iter().sum::<u64>() * lightest);
@@ -57,7 +53,7 @@ fn floor(instance: &Instance<'_>, volumes: &Volumes, set: Mask) -> Score {
 }
 
 struct Branches<'a> {
-    instance: &'a Instance<'a>,
+    instance: &'a Instance,
     volumes: Volumes,
     best: Option<(Best<'a>, Vec<usize>)>,
     /// GPU of each rank so far.

@@ -3,8 +3,8 @@
 use std::cmp::Ordering;
 
 use super::{
-    Found, Remainder,
-    bound::{self, Score},
+    Found,
+    bound::{self, Edge, Score},
     instance::{Instance, Mask, comes_first, members},
     order::{self, Kind},
     tours,
@@ -24,15 +24,15 @@ pub(super) enum Sums {
 
 /// The best set so far. What rules 3 and 4 compare is computed when a tie asks for it.
 pub(super) struct Best<'a> {
-    instance: &'a Instance<'a>,
+    instance: &'a Instance,
     pub(super) score: Score,
     pub(super) set: Mask,
     numa_nodes: u32,
-    remainder: Option<Remainder>,
+    remainder: Option<u128>,
 }
 
 impl<'a> Best<'a> {
-    pub(super) fn new(instance: &'a Instance<'a>, score: Score, set: Mask) -> Self {
+    pub(super) fn new(instance: &'a Instance, score: Score, set: Mask) -> Self {
         let numa_nodes = instance.numa_nodes(set);
         Self { instance, score, set, numa_nodes, remainder: None }
     }
@@ -45,8 +45,8 @@ impl<'a> Best<'a> {
             Ordering::Equal => {}
         }
         let (instance, own) = (self.instance, self.set);
-        let own = self.remainder.get_or_insert_with(|| instance.remainder(own));
-        match instance.remainder(set).cmp(own) {
+        let own = *self.remainder.get_or_insert_with(|| instance.remainder(own));
+        match instance.remainder(set).cmp(&own) {
             Ordering::Greater => true,
             Ordering::Less => false,
             Ordering::Equal => comes_first(set, self.set),
@@ -67,7 +67,7 @@ impl<'a> Best<'a> {
 }
 
 /// The best set for a pattern of sums.
-pub(super) fn of_sums(instance: &Instance<'_>, sums: Sums) -> Found {
+pub(super) fn of_sums(instance: &Instance, sums: Sums) -> Found {
     let mut best: Option<Best<'_>> = None;
     instance.subsets(|set| {
         let (score, _) = score_of_sums(instance, sums, set);
@@ -84,7 +84,7 @@ pub(super) fn of_sums(instance: &Instance<'_>, sums: Sums) -> Found {
 }
 
 /// The score of a set, and the GPU that has to come first.
-fn score_of_sums(instance: &Instance<'_>, sums: Sums, set: Mask) -> (Score, Option<usize>) {
+fn score_of_sums(instance: &Instance, sums: Sums, set: Mask) -> (Score, Option<usize>) {
     let row = |gpu: usize| -> Weight {
         // The weight of a GPU to itself is 0.
         members(set).map(|other| instance.weights[gpu][other]).sum()
@@ -110,15 +110,9 @@ fn score_of_sums(instance: &Instance<'_>, sums: Sums, set: Mask) -> (Score, Opti
 /// Sets are tried by ascending bound, until the bound of the next is worse
 /// than the best tour found. Where bounds are poor that would be many tours:
 /// then one pass of dynamic programming over all sets at once takes over.
-pub(super) fn of_tours(instance: &Instance<'_>, kind: Kind) -> Found {
+pub(super) fn of_tours(instance: &Instance, kind: Kind) -> Found {
     let edges = bound::sorted_edges(instance);
-    let mut candidates = Vec::with_capacity(64);
-    instance.subsets(|set| candidates.push((bound::bound(kind, &edges, set), set)));
-    let by_rank = |&(score, set): &(Score, Mask)| {
-        // The reversed complement puts lower GPUs first.
-        (score, instance.numa_nodes(set), !set.reverse_bits())
-    };
-    candidates.sort_by_cached_key(by_rank);
+    let candidates = worth_trying(instance, kind, &edges);
     let mut patience = effort(instance.len());
     let mut best: Option<(Best<'_>, Vec<usize>)> = None;
     for (at, &(bound, set)) in candidates.iter().enumerate() {
@@ -151,6 +145,41 @@ pub(super) fn of_tours(instance: &Instance<'_>, kind: Kind) -> Found {
     Found { order: instance.positions(&order), exact: true }
 }
 
+/// The sets whose bound is no worse than the best tour met on the way, best first.
+fn worth_trying(instance: &Instance, kind: Kind, edges: &[Edge]) -> Vec<(Score, Mask)> {
+    const UNKNOWN: Score = Score { heaviest: Weight::MAX, sum: Weight::MAX };
+    let (mut lowest, mut known) = (UNKNOWN, UNKNOWN);
+    let mut sets = ranked(instance, |set| {
+        let bound = bound::bound(kind, edges, set, known.heaviest)?;
+        if bound < lowest {
+            lowest = bound;
+            if let Some(tour) = order::at_bound(kind, &instance.weights, edges, set) {
+                known = tour.score.min(known);
+            }
+        }
+        (bound <= known).then_some(bound)
+    });
+    // Those that were met before the best tour was.
+    sets.truncate(sets.partition_point(|(bound, _)| *bound <= known));
+    sets
+}
+
+/// The sets to choose from, by their bound and by what rules 3 and 5 say.
+pub(super) fn ranked(
+    instance: &Instance,
+    mut bound: impl FnMut(Mask) -> Option<Score>,
+) -> Vec<(Score, Mask)> {
+    let mut sets = Vec::with_capacity(64);
+    instance.subsets(|set| {
+        if let Some(bound) = bound(set) {
+            // The reversed complement puts lower GPUs first.
+            sets.push((bound, instance.numa_nodes(set), !set.reverse_bits(), set));
+        }
+    });
+    sets.sort_unstable();
+    sets.into_iter().map(|(bound, _, _, set)| (bound, set)).collect()
+}
+
 /// Steps of a pass of dynamic programming over the subsets of `n` GPUs.
 fn effort(n: usize) -> u64 {
     let n64 = n as u64;
@@ -159,9 +188,9 @@ fn effort(n: usize) -> u64 {
 
 /// The same by one pass over all sets: the exact score of each candidate.
 fn of_all_tours(
-    instance: &Instance<'_>,
+    instance: &Instance,
     kind: Kind,
-    edges: &[(Weight, u8, u8)],
+    edges: &[Edge],
     candidates: &[(Score, Mask)],
     best: Option<(Best<'_>, Vec<usize>)>,
 ) -> Found {
@@ -192,7 +221,7 @@ fn of_all_tours(
 
 /// Dynamic programming over all sets of at most `k` GPUs. A ring starts at its lowest GPU.
 struct AllTours<'a> {
-    instance: &'a Instance<'a>,
+    instance: &'a Instance,
     kind: Kind,
 }
 

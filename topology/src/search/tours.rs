@@ -1,10 +1,13 @@
-//! Exact tours by dynamic programming over sets (Bellman 1962, Held and Karp
-//! 1962), in two passes: the least heaviest edge, then the least sum among
-//! tours without a heavier one. One pass over both at once would be wrong: a
-//! part with the lighter heaviest edge is no use if the rest has a heavier one.
+//! Exact tours.
+//!
+//! A few GPUs are tried in every order. For more it is dynamic programming
+//! over sets (Bellman 1962, Held and Karp 1962), in two passes: the least
+//! heaviest edge, then the least sum among tours without a heavier one. One
+//! pass over both at once would be wrong: a part with the lighter heaviest
+//! edge is no use if the rest has a heavier one.
 
 use super::{
-    bound::{self, Score},
+    bound::{self, Edge, Score},
     instance::{Mask, Weights, members},
     order::{Kind, Tour},
 };
@@ -12,6 +15,55 @@ use crate::graph::Weight;
 
 /// More than any sum of weights.
 const FAR: Weight = Weight::MAX / 4;
+
+/// So many GPUs are sooner tried in every order than put into tables.
+pub(super) const FEW: usize = 6;
+
+/// All orders from the lowest up, cut off where they are no better than the best.
+struct EveryOrder<'a> {
+    kind: Kind,
+    weights: &'a Weights,
+    order: Vec<usize>,
+    best: Tour,
+}
+
+impl<'a> EveryOrder<'a> {
+    fn best(kind: Kind, weights: &'a Weights, set: Mask) -> Tour {
+        let score = Score { heaviest: Weight::MAX, sum: Weight::MAX };
+        let best = Tour { order: Vec::new(), score };
+        let mut every = Self { kind, weights, order: Vec::with_capacity(FEW), best };
+        let starts = if kind == Kind::Ring { 1 } else { usize::MAX };
+        for first in members(set).take(starts) {
+            every.order.push(first);
+            every.walk(first, set & !(1 << first), Score::ZERO);
+            every.order.pop();
+        }
+        every.best
+    }
+
+    fn walk(&mut self, here: usize, rest: Mask, score: Score) {
+        if score >= self.best.score {
+            return;
+        }
+        let weights = &self.weights[here];
+        let along = |to: usize| Score {
+            heaviest: score.heaviest.max(weights[to]),
+            sum: score.sum + weights[to],
+        };
+        if rest == 0 {
+            let score = if self.kind == Kind::Ring { along(self.order[0]) } else { score };
+            if score < self.best.score {
+                self.best = Tour { order: self.order.clone(), score };
+            }
+            return;
+        }
+        for next in members(rest) {
+            self.order.push(next);
+            self.walk(next, rest & !(1 << next), along(next));
+            self.order.pop();
+        }
+    }
+}
 
 /// The GPUs of one set, numbered from 0 without gaps.
 struct Compact {
@@ -21,7 +73,10 @@ struct Compact {
 }
 
 /// The best tour over `set`, which has at least two GPUs.
-pub(super) fn best(kind: Kind, weights: &Weights, edges: &[(Weight, u8, u8)], set: Mask) -> Tour {
+pub(super) fn best(kind: Kind, weights: &Weights, edges: &[Edge], set: Mask) -> Tour {
+    if set.count_ones() as usize <= FEW {
+        return EveryOrder::best(kind, weights, set);
+    }
     let gpus: Vec<usize> = members(set).collect();
     let mut compact = Compact { kind, weights: [[0; _]; _], gpus };
     for (a, &at) in compact.gpus.iter().enumerate() {
@@ -29,7 +84,7 @@ pub(super) fn best(kind: Kind, weights: &Weights, edges: &[(Weight, u8, u8)], se
             compact.weights[a][b] = weights[at][to];
         }
     }
-    let least = bound::bound(kind, edges, set).heaviest;
+    let least = bound::bound(kind, edges, set, Weight::MAX).map_or(0, |bound| bound.heaviest);
     let heaviest = lightest(weights_between(weights, set, least), |limit| compact.has_tour(limit));
     let (sum, order) = compact.least_sum(heaviest);
     let order = order.into_iter().map(|gpu| compact.gpus[gpu]).collect();

@@ -6,7 +6,7 @@ use nvlink_topology::{
 
 /// A node of `n` GPUs in as many NUMA nodes as `sockets`, with these NVLink
 /// edges `(a, b, links)`, and PCIe paths by socket.
-pub fn board(n: u32, sockets: u32, edges: &[(u32, u32, u32)]) -> NodeTopologySpec {
+pub(crate) fn board(n: u32, sockets: u32, edges: &[(u32, u32, u32)]) -> NodeTopologySpec {
     let socket = |gpu: u32| gpu * sockets / n;
     let gpus = (0..n)
         .map(|index| Gpu { index, numa_node: Some(socket(index)), ..Gpu::default() })
@@ -40,7 +40,7 @@ pub fn board(n: u32, sockets: u32, edges: &[(u32, u32, u32)]) -> NodeTopologySpe
 }
 
 /// The hybrid cube mesh of a DGX-1 with V100: every GPU has six links.
-pub fn dgx1v() -> NodeTopologySpec {
+pub(crate) fn dgx1v() -> NodeTopologySpec {
     let quad = [(0, 1, 1), (0, 2, 1), (0, 3, 2), (1, 2, 2), (1, 3, 1), (2, 3, 2)];
     // The other quad is wired so that the links left over, 2 2 1 1, meet.
     let other = [(4, 5, 1), (4, 6, 1), (4, 7, 2), (5, 6, 2), (5, 7, 1), (6, 7, 2)];
@@ -49,24 +49,24 @@ pub fn dgx1v() -> NodeTopologySpec {
 }
 
 /// `n` GPUs that all reach each other.
-pub fn switched(n: u32, sockets: u32) -> NodeTopologySpec {
+pub(crate) fn switched(n: u32, sockets: u32) -> NodeTopologySpec {
     let pairs = (0..n).flat_map(|a| (a + 1..n).map(move |b| (a, b, 18)));
     board(n, sockets, &pairs.collect::<Vec<_>>())
 }
 
 /// `n` GPUs bridged in pairs of neighbours.
-pub fn pairs(n: u32, sockets: u32) -> NodeTopologySpec {
+pub(crate) fn pairs(n: u32, sockets: u32) -> NodeTopologySpec {
     let pairs = (0..n / 2).map(|pair| (2 * pair, 2 * pair + 1, 4));
     board(n, sockets, &pairs.collect::<Vec<_>>())
 }
 
 /// The graph of a board.
-pub fn graph(spec: &NodeTopologySpec) -> Graph {
+pub(crate) fn graph(spec: &NodeTopologySpec) -> Graph {
     Graph::new(spec).unwrap()
 }
 
 /// The same board with its GPUs renumbered: GPU `i` becomes `names[i]`.
-pub fn renumbered(spec: &NodeTopologySpec, names: &[u32]) -> NodeTopologySpec {
+pub(crate) fn renumbered(spec: &NodeTopologySpec, names: &[u32]) -> NodeTopologySpec {
     let mut spec = spec.clone();
     let name = |gpu: u32| names[gpu as usize];
     let pair = |a: u32, b: u32| (name(a).min(name(b)), name(a).max(name(b)));

@@ -6,10 +6,10 @@ use std::cmp::Reverse;
 use nvlink_topology::{GpuSet, Graph, NodeTopologySpec, Pattern, cost};
 
 /// What the rules compare, in their order.
-pub type Rank = (f64, f64, usize, Reverse<Vec<usize>>, Vec<usize>);
+pub(crate) type Rank = (f64, f64, usize, Reverse<Vec<usize>>, Vec<usize>);
 
 /// Every set of up to 8 GPUs of one node with its least cost over all orders.
-pub struct Brute<'a> {
+pub(crate) struct Brute<'a> {
     spec: &'a NodeTopologySpec,
     graph: Graph,
     pattern: Pattern,
@@ -18,7 +18,7 @@ pub struct Brute<'a> {
 
 impl<'a> Brute<'a> {
     /// Tries all orders of all sets of the sizes that `wanted` says.
-    pub fn new(spec: &'a NodeTopologySpec, pattern: Pattern, wanted: impl Fn(usize) -> bool) -> Self {
+    pub(crate) fn new(spec: &'a NodeTopologySpec, pattern: Pattern, wanted: impl Fn(usize) -> bool) -> Self {
         let graph = Graph::new(spec).unwrap();
         let n = spec.gpus.len();
         let best = (0..1usize << n).map(|mask| {
@@ -39,7 +39,7 @@ impl<'a> Brute<'a> {
     }
 
     /// The best rank of `k` GPUs of `free` that hold `required`.
-    pub fn best(&self, free: usize, required: usize, k: usize) -> Option<Rank> {
+    pub(crate) fn best(&self, free: usize, required: usize, k: usize) -> Option<Rank> {
         let fits = |mask: usize, within: usize| {
             mask & !within == 0 && required & !mask == 0 && mask.count_ones() as usize == k
         };
@@ -55,7 +55,7 @@ impl<'a> Brute<'a> {
     }
 
     /// The rank of one set.
-    pub fn rank(&self, free: usize, set: usize) -> Rank {
+    pub(crate) fn rank(&self, free: usize, set: usize) -> Rank {
         let (cost, total) = self.best[set].unwrap();
         let members: Vec<usize> = (0..self.graph.len()).filter(|gpu| set >> gpu & 1 == 1).collect();
         let mut numa: Vec<_> = members.iter().map(|&gpu| self.spec.gpus[gpu].numa_node).collect();
@@ -87,12 +87,12 @@ impl<'a> Brute<'a> {
 }
 
 /// A set as a bit mask of positions.
-pub fn mask(set: GpuSet) -> usize {
+pub(crate) fn mask(set: GpuSet) -> usize {
     set.iter().fold(0, |mask, gpu| mask | 1 << gpu)
 }
 
 /// A bit mask of positions as a set.
-pub fn set(mask: usize) -> GpuSet {
+pub(crate) fn set(mask: usize) -> GpuSet {
     (0..usize::BITS as usize).filter(|gpu| mask >> gpu & 1 == 1).collect()
 }
 
