@@ -1,6 +1,7 @@
 //! kubectl, as a user runs it.
 
 use std::{
+    env,
     io::Write,
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
@@ -60,14 +61,26 @@ impl Kubectl {
     /// When kubectl cannot be run.
     pub fn output(&self, arguments: &[&str], input: &str) -> Result<Output> {
         let mut command = Command::new(&self.program);
-        command
-            .env("KUBECONFIG", &self.kubeconfig)
-            .env("KUBERC", "off");
-        command.env("KUBECACHEDIR", self.kubeconfig.with_extension("cache"));
+        self.environment(&mut command);
         if let Some(namespace) = &self.namespace {
             command.args(["--namespace", namespace]);
         }
         feed(command.args(arguments), input).context("cannot run kubectl")
+    }
+
+    /// Runs a line of shell in which `kubectl` is this one, whatever the exit status.
+    ///
+    /// # Errors
+    /// When there is no shell.
+    pub fn shell(&self, line: &str) -> Result<Output> {
+        let mut shell = Command::new("sh");
+        let system = env::var_os("PATH").unwrap_or_default();
+        let first = self.program.parent().map(Path::to_owned);
+        shell.env(
+            "PATH",
+            env::join_paths(first.into_iter().chain(env::split_paths(&system)))?,
+        );
+        feed(self.environment(&mut shell).args(["-c", line]), "").context("cannot run sh")
     }
 
     /// Runs `kubectl ARGUMENTS` and gives what it prints.
@@ -113,6 +126,14 @@ impl Kubectl {
     pub fn get(&self, what: &[&str]) -> Result<Value> {
         let text = self.run(&[&["get"], what, &["-o", "json"]].concat())?;
         serde_json::from_str(&text).context("kubectl prints JSON")
+    }
+
+    /// Nothing of the user's own configuration.
+    fn environment<'c>(&self, command: &'c mut Command) -> &'c mut Command {
+        command
+            .env("KUBECONFIG", &self.kubeconfig)
+            .env("KUBERC", "off");
+        command.env("KUBECACHEDIR", self.kubeconfig.with_extension("cache"))
     }
 
     /// `kubectl create -f -`; gives the object as the API server stored it.

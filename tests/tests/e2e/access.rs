@@ -34,14 +34,11 @@ fn namespace_for(user: &str, name: &str) -> nvlink_tests::Kubectl {
     admin
 }
 
-/// The commands that a denial tells the administrator to run.
-fn commands(denial: &str) -> Vec<Vec<&str>> {
-    let lines = denial
-        .lines()
-        .filter_map(|line| line.trim().strip_prefix("kubectl "));
-    lines
-        .map(|line| line.split_whitespace().collect())
-        .collect()
+/// The lines of a denial after "To grant it …:", for the administrator's shell.
+fn commands(denial: &str) -> Vec<&str> {
+    let mut lines = denial.lines();
+    assert!(lines.any(|line| line.contains("To grant it")), "{denial}");
+    lines.filter(|line| !line.trim().is_empty()).collect()
 }
 
 #[test]
@@ -63,9 +60,12 @@ fn a_restricted_class_is_denied_until_the_commands_of_the_denial_were_run() {
     let commands = commands(&denial);
     assert_eq!(commands.len(), 2, "a role and a binding: {denial}");
     for command in &commands {
-        admin
-            .run(command)
-            .unwrap_or_else(|error| panic!("taken from the denial: {error:#}"));
+        let output = admin.shell(command).unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            output.status.success(),
+            "taken from the denial: {command}: {said}"
+        );
     }
     wait_until("alice to be let in", SOON, || {
         alice.run_with(&["create", "-f", "-"], &pod_text).map(Some)
@@ -82,13 +82,19 @@ fn a_grant_holds_in_its_namespace_alone() {
     );
     let here = namespace_for("bob", "access-here");
     namespace_for("bob", "access-there");
-    let role = [
-        "--verb=use",
-        "--resource=domainclasses.nvlink-domains.io",
-        "--resource-name=restricted-here",
-    ];
-    here.run(&[&["create", "role", "use"], &role[..]].concat())
-        .unwrap();
+    let rule = json!({
+        "apiGroups": ["nvlink-domains.io"],
+        "resources": ["domainclasses"],
+        "resourceNames": ["restricted-here"],
+        "verbs": ["use"],
+    });
+    let role = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "Role",
+        "metadata": {"name": "use"},
+        "rules": [rule],
+    });
+    here.create(&role).unwrap();
     here.run(&["create", "rolebinding", "use", "--role=use", "--user=bob"])
         .unwrap();
 

@@ -15,17 +15,22 @@ const GPUS: u32 = 8;
 const PAIRED_NODES: u32 = 5;
 const PODS: u32 = PAIRED_NODES * GPUS / 2;
 
-/// As many paired GPUs as the pods need, and as many without NVLink.
+/// As many paired GPUs as the pods need, and as many without NVLink. These
+/// nodes have the more CPUs: the scheduler spreads by what is left of CPUs and
+/// memory, and knows nothing of the graph.
 fn start_nodes() -> Vec<Exporter> {
-    let kinds = [("paired", "sim:a100-pcie-pairs"), ("unbridged", "sim:l40s")];
-    let names = kinds.iter().flat_map(|(kind, source)| {
-        (0..PAIRED_NODES).map(move |number| (format!("{kind}-{number}"), *source))
-    });
-    let names: Vec<(String, &str)> = names.collect();
-    let nodes: Vec<Node> = names
-        .iter()
-        .map(|(name, _)| Node::new(name, GPUS).pool(POOL))
-        .collect();
+    let kinds = [
+        ("paired", "sim:a100-pcie-pairs", 64),
+        ("unbridged", "sim:l40s", 256),
+    ];
+    let (mut nodes, mut names) = (Vec::new(), Vec::new());
+    for (kind, source, cpus) in kinds {
+        for number in 0..PAIRED_NODES {
+            let name = format!("{kind}-{number}");
+            nodes.push(Node::new(&name, GPUS).cpus(cpus).pool(POOL));
+            names.push((name, source));
+        }
+    }
     let kubectl = control_plane().kubectl();
     node::create(kubectl, &nodes).unwrap();
     let start = |(name, source): &(String, &str)| {
@@ -50,6 +55,7 @@ fn create_pods(kubectl: &Kubectl, first: u32, count: u32) {
         .map(|number| {
             let mut pod = gpu_pod(&format!("job-{number}"), 2);
             pod["metadata"]["labels"] = json!({"jobs": "yes"});
+            pod["spec"]["containers"][0]["resources"]["limits"]["cpu"] = json!("4");
             node::in_pool(&mut pod["spec"], POOL);
             pod
         })

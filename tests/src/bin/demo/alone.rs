@@ -38,17 +38,23 @@ pub(crate) fn show_graph(terminal: &Terminal, keep: bool) -> Result<Exporter> {
         "There is no GPU here, so the exporter simulates a node. With `--source nvml` it reads a real\n\
          one, with `--source file:PATH` a recording or the text of `nvidia-smi topo -m`.",
     )?;
-    let pairs = [
-        "topology",
-        "--source",
-        "sim:a100-pcie-pairs",
-        "--output",
-        "matrix",
-    ];
-    for arguments in [&["topology", "--source", "sim:dgx-h100"][..], &pairs] {
-        terminal.command(&format!("nvlink-exporter {}", arguments.join(" ")))?;
-        terminal.output(&programs::run(programs::EXPORTER, arguments, "")?)?;
-    }
+    excerpt(
+        terminal,
+        &["topology", "--source", "sim:dgx-h100", "--node-name", "dgx"],
+        14,
+    )?;
+    terminal.say("Eight GPUs behind switches are one domain. A board with bridges has a domain for each pair:")?;
+    excerpt(
+        terminal,
+        &[
+            "topology",
+            "--source",
+            "sim:a100-pcie-pairs",
+            "--output",
+            "matrix",
+        ],
+        9,
+    )?;
     let exporter = Exporter::start(&["--source", "sim:dgx-h100", "--node-name", "dgx"])?;
     terminal.command("nvlink-exporter serve --source sim:dgx-h100")?;
     let until = if keep {
@@ -61,6 +67,17 @@ pub(crate) fn show_graph(terminal: &Terminal, keep: bool) -> Result<Exporter> {
         exporter.url("/")
     ))?;
     Ok(exporter)
+}
+
+/// The first lines of what the exporter prints.
+fn excerpt(terminal: &Terminal, arguments: &[&str], lines: usize) -> Result<()> {
+    terminal.command(&format!(
+        "nvlink-exporter {} | head -n {lines}",
+        arguments.join(" ")
+    ))?;
+    let text = programs::run(programs::EXPORTER, arguments, "")?;
+    let first: Vec<&str> = text.lines().take(lines).collect();
+    terminal.output(&first.join("\n"))
 }
 
 pub(crate) fn show_preview(terminal: &Terminal, files: &Files) -> Result<()> {

@@ -41,7 +41,7 @@ pub(crate) fn show(terminal: &Terminal, cluster: &Cluster) -> Result<()> {
     wait_for_webhook(&after)?;
     let with = create(terminal, &after)?;
     terminal.say("What changed in the pod that the job made:")?;
-    terminal.diff(&difference(&after, &without, &with)?)?;
+    terminal.diff(&difference(control_plane.kubectl(), &without, &with)?)?;
     terminal.say(&format!("Why, in the pod's annotation {DECISION}:"))?;
     show_decision(terminal, &with)?;
     show_node(terminal, &with)?;

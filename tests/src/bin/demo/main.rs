@@ -47,7 +47,7 @@ fn run(terminal: &Terminal) -> Result<()> {
     }
     drop((page, prometheus, cluster));
     terminal.step("Done")?;
-    terminal.say("All processes have ended, and nothing is left on disk.")
+    terminal.say("Everything that was started has ended, and nothing is left behind.")
 }
 
 fn wait_for_interrupt() -> Result<()> {

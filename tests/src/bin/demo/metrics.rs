@@ -12,6 +12,9 @@ use crate::{
 
 const SOON: Duration = Duration::from_secs(60);
 
+/// Nodes with NVLink: all but the L40S.
+const JOINED: usize = NODES.len() - 1;
+
 /// Column title, query with one answer per instance, unit.
 const COLUMNS: [(&str, &str, f64); 4] = [
     (
@@ -46,8 +49,9 @@ pub(crate) fn show(terminal: &Terminal, cluster: &Cluster) -> Result<Prometheus>
     let prometheus = Prometheus::start(&targets)?;
     let all = |samples: &[nvlink_tests::Sample]| samples.len() == NODES.len();
     prometheus.wait_for("up == 1", SOON, all)?;
-    let moving = "rate(nvlink_transmit_bytes_total[5s]) > 0";
-    prometheus.wait_for(moving, SOON, |samples| !samples.is_empty())?;
+    // A rate takes two scrapes of each node that has NVLink.
+    let moving = "sum by (instance) (rate(nvlink_transmit_bytes_total[5s])) > 0";
+    prometheus.wait_for(moving, SOON, |samples| samples.len() == JOINED)?;
 
     let mut rows = vec![vec!["NODE".to_owned()]];
     rows.extend(NODES.map(|(name, ..)| vec![name.to_owned()]));

@@ -53,7 +53,8 @@ impl Terminal {
 
     /// What a program printed.
     pub(crate) fn output(&self, text: &str) -> Result<()> {
-        self.lines(text, |_| None)
+        let lines: Vec<String> = text.lines().map(expand_tabs).collect();
+        self.lines(&lines.join("\n"), |_| None)
     }
 
     /// The same, less prominent: what a file holds.
@@ -63,13 +64,20 @@ impl Terminal {
 
     /// A unified diff, without its header.
     pub(crate) fn diff(&self, text: &str) -> Result<()> {
-        let header = |line: &&str| {
-            !["--- ", "+++ ", "@@", "\\ "]
-                .iter()
-                .any(|start| line.starts_with(start))
+        let body = text
+            .lines()
+            .skip_while(|line| !line.starts_with("@@"))
+            .skip(1);
+        let elided = |line: &str| {
+            if line.starts_with("@@") {
+                "  …"
+            } else {
+                line
+            }
+            .to_owned()
         };
-        let body: Vec<&str> = text.lines().filter(header).collect();
-        self.lines(&body.join("\n"), |line| match line.chars().next() {
+        let lines: Vec<String> = body.map(elided).collect();
+        self.lines(&lines.join("\n"), |line| match line.chars().next() {
             Some('+') => Some(GREEN),
             Some('-') => Some(RED),
             _ => Some(DIM),
@@ -118,4 +126,17 @@ impl Terminal {
         out.write_all(text.as_bytes())?;
         Ok(out.flush()?)
     }
+}
+
+/// Tabs as a terminal shows them, so that the indent does not shift columns.
+fn expand_tabs(line: &str) -> String {
+    line.split_inclusive('\t')
+        .fold(String::new(), |mut out, part| {
+            out.push_str(part.trim_end_matches('\t'));
+            if part.ends_with('\t') {
+                let filled = out.chars().count();
+                out.extend(std::iter::repeat_n(' ', 8 - filled % 8));
+            }
+            out
+        })
 }
