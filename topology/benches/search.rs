@@ -1,15 +1,24 @@
 //! The search by board and number of GPUs: `cargo bench -p nvlink-topology`.
 
+#![allow(clippy::expect_used, clippy::unwrap_used)] // a bad board is a bug in the benchmark
+
 use std::{hint::black_box, time::Instant};
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use nvlink_topology::{GpuSet, Graph, NodeTopologySpec, Pattern, Request, Scope, place};
 
+#[allow(dead_code)]
 #[path = "../tests/search/boards.rs"]
 mod boards;
 
 fn request(gpus: usize, free: GpuSet, pattern: Pattern) -> Request {
-    Request { gpus, free, required: GpuSet::EMPTY, pattern, scope: Scope::Node }
+    Request {
+        gpus,
+        free,
+        required: GpuSet::EMPTY,
+        pattern,
+        scope: Scope::Node,
+    }
 }
 
 /// A board of 16 GPUs whose links come from a fixed pseudo-random sequence
@@ -17,11 +26,16 @@ fn request(gpus: usize, free: GpuSet, pattern: Pattern) -> Request {
 fn random(seed: u64) -> NodeTopologySpec {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut links = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
         u32::try_from(state >> 61).unwrap_or(0).saturating_sub(3)
     };
     let pairs = (0..16).flat_map(|a| (a + 1..16).map(move |b| (a, b)));
-    let edges: Vec<_> = pairs.map(|(a, b)| (a, b, links())).filter(|edge| edge.2 > 0).collect();
+    let edges: Vec<_> = pairs
+        .map(|(a, b)| (a, b, links()))
+        .filter(|edge| edge.2 > 0)
+        .collect();
     boards::board(16, 2, &edges)
 }
 
@@ -50,7 +64,11 @@ fn all_states(criterion: &mut Criterion) {
     let graph = Graph::new(&boards::dgx1v()).expect("a valid board");
     for k in 1..=8 {
         let states: Vec<GpuSet> = (1u32..256)
-            .map(|free| (0..8).filter(|gpu| free >> gpu & 1 == 1).collect::<GpuSet>())
+            .map(|free| {
+                (0..8)
+                    .filter(|gpu| free >> gpu & 1 == 1)
+                    .collect::<GpuSet>()
+            })
             .filter(|free| free.len() >= k)
             .collect();
         let mut next = states.iter().cycle();

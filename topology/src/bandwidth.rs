@@ -22,7 +22,10 @@ pub fn nominal_nvlink(model: Option<&str>, links: u32, line_rate: Option<u64>) -
     let nominal = model
         .and_then(Generation::of_model)
         .map(|generation| generation.nominal_bytes_per_second_per_link);
-    nominal.or(line_rate).unwrap_or(ASSUMED_NOMINAL_NVLINK).saturating_mul(links.into())
+    nominal
+        .or(line_rate)
+        .unwrap_or(ASSUMED_NOMINAL_NVLINK)
+        .saturating_mul(links.into())
 }
 
 /// `links` NVLinks of the product `model`.
@@ -52,7 +55,8 @@ pub fn assumed_nvlink(links: u32) -> u64 {
 /// A PCIe path whose slowest link is of this generation (1 to 7) and width (lanes).
 ///
 /// Raw rate × encoding (8b/10b up to generation 2, 128b/130b from 3; PCI-SIG
-/// base specifications), times the derating of [`share`].
+/// base specifications), times what the farther classes leave of it: 95 % for
+/// `PXB`, 80 % for `PHB`, 70 % for `NODE`, 50 % for `SYS`.
 #[must_use]
 pub fn pcie(generation: u32, width: u32, class: PathClass) -> u64 {
     let lane: u64 = match generation {
@@ -95,10 +99,19 @@ mod tests {
 
     #[test]
     fn nvlink_takes_the_best_knowledge() {
-        assert_eq!(nvlink(Some("NVIDIA H100 80GB HBM3"), 18, Some(26_562_000_000)), 370_800_000_000);
+        assert_eq!(
+            nvlink(Some("NVIDIA H100 80GB HBM3"), 18, Some(26_562_000_000)),
+            370_800_000_000
+        );
         assert_eq!(nvlink(Some("NVIDIA RTX A6000"), 4, None), 48_000_000_000);
-        assert_eq!(nvlink(Some("NVIDIA H100 80GB HBM3"), 1, Some(10_000_000_000)), 10_000_000_000);
-        assert_eq!(nvlink(Some("Something new"), 2, Some(100_000_000_000)), 200_000_000_000);
+        assert_eq!(
+            nvlink(Some("NVIDIA H100 80GB HBM3"), 1, Some(10_000_000_000)),
+            10_000_000_000
+        );
+        assert_eq!(
+            nvlink(Some("Something new"), 2, Some(100_000_000_000)),
+            200_000_000_000
+        );
         assert_eq!(nvlink(None, 2, None), 40_000_000_000);
     }
 
@@ -107,9 +120,16 @@ mod tests {
         assert_eq!(pcie(3, 16, PathClass::Pix), 15_753_846_144);
         assert_eq!(pcie(5, 16, PathClass::Pix), 63_015_384_576);
         assert_eq!(pcie(1, 1, PathClass::Pix), 250_000_000);
-        let classes =
-            [PathClass::Pix, PathClass::Pxb, PathClass::Phb, PathClass::Node, PathClass::Sys];
-        let falls = classes.windows(2).all(|pair| assumed(pair[0]) > assumed(pair[1]));
+        let classes = [
+            PathClass::Pix,
+            PathClass::Pxb,
+            PathClass::Phb,
+            PathClass::Node,
+            PathClass::Sys,
+        ];
+        let falls = classes
+            .windows(2)
+            .all(|pair| assumed(pair[0]) > assumed(pair[1]));
         assert!(falls, "a farther class is slower");
         assert!(assumed(PathClass::Sys) < ASSUMED_NVLINK);
     }

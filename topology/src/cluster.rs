@@ -1,1 +1,347 @@
-//! Placed below.
+//! Over nodes: which of them for one job, and which for a gang.
+//!
+//! The same rules one level up. A gang goes to one node if one can hold it,
+//! else to nodes of one NVLink fabric, else to one rack, else to one zone, as
+//! far as its scope allows; there to the nodes of least cost, to as few of
+//! them as can be, and among equals to where it does least harm: a node
+//! without NVSwitch before one with, a fragment before a whole domain, a
+//! fuller node before an emptier one.
+
+use std::{cmp::Ordering, collections::BTreeMap};
+
+use crate::{
+    Fabric, GpuSet, Graph, Interconnect, NoPlacement, Pattern, Placement, Request, Scope,
+    search::place,
+};
+
+/// Usable bandwidth between nodes of which no RDMA device is known: 10 Gbit/s
+/// Ethernet at line rate, bytes per second in one direction.
+pub const ASSUMED_ETHERNET: u64 = 1_250_000_000;
+
+/// A node to choose from.
+#[derive(Clone, Debug)]
+pub struct Node<'a> {
+    /// Its name; the last thing that decides.
+    pub name: &'a str,
+    /// Its GPUs.
+    pub graph: &'a Graph,
+    /// Those that may be taken.
+    pub free: GpuSet,
+    /// How they are joined.
+    pub interconnect: Interconnect,
+    /// The NVLink fabric that they are part of.
+    pub fabric: Option<&'a Fabric>,
+    /// Its rack; a node without one shares a rack with no other.
+    pub rack: Option<&'a str>,
+    /// Its zone; a node without one shares a zone with no other.
+    pub zone: Option<&'a str>,
+    /// Its RDMA devices together, bytes per second; [`ASSUMED_ETHERNET`] where not known.
+    pub network_bytes_per_second: Option<u64>,
+}
+
+/// Pods that start together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gang {
+    /// Number of pods.
+    pub pods: usize,
+    /// GPUs of each.
+    pub gpus: usize,
+    /// Who talks to whom, over all of them.
+    pub pattern: Pattern,
+    /// How far apart they may be.
+    pub scope: Scope,
+}
+
+/// Where the pods of a gang go.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GangPlacement {
+    /// Each pod's node and GPUs; pods of one node are adjacent.
+    pub pods: Vec<(String, Placement)>,
+    /// What holds all of them.
+    pub within: Scope,
+    /// Expected time of the slowest GPU, seconds per byte of payload.
+    pub cost: f64,
+}
+
+/// The node where `request` costs least, and the placement on it. The
+/// request's sets are each node's own: all that is free there, none required.
+///
+/// # Errors
+/// The reason why no node has a placement: that of the node that comes nearest.
+pub fn place_on_best<'a>(
+    nodes: &'a [Node<'a>],
+    gpus: usize,
+    pattern: Pattern,
+    scope: Scope,
+) -> Result<(&'a Node<'a>, Placement), NoPlacement> {
+    let mut best: Option<(&Node<'_>, Placement)> = None;
+    let mut nearest = None;
+    for node in nodes {
+        match place(node.graph, &node.request(node.free, gpus, pattern, scope)) {
+            Ok(found) => {
+                let better = best.as_ref().is_none_or(|(other, least)| {
+                    let cost = (found.cost, found.total_cost);
+                    let least_cost = (least.cost, least.total_cost);
+                    let order = cost.partial_cmp(&least_cost).unwrap_or(Ordering::Equal);
+                    order
+                        .then_with(|| node.harm(&found).cmp(&other.harm(least)))
+                        .is_lt()
+                });
+                if better {
+                    best = Some((node, found));
+                }
+            }
+            Err(reason) => nearest = Some(nearer(nearest, reason)),
+        }
+    }
+    best.ok_or_else(|| {
+        nearest.unwrap_or(NoPlacement::TooMany {
+            asked: gpus,
+            have: 0,
+        })
+    })
+}
+
+/// The reason that comes nearest to a placement.
+fn nearer(one: Option<NoPlacement>, other: NoPlacement) -> NoPlacement {
+    let room = |reason: &NoPlacement| match *reason {
+        NoPlacement::Scope { most, .. } => (2, most),
+        NoPlacement::NotEnoughFree { free, .. } => (1, free),
+        NoPlacement::TooMany { have, .. } => (0, have),
+        _ => (3, 0),
+    };
+    match one {
+        Some(one) if room(&one) >= room(&other) => one,
+        _ => other,
+    }
+}
+
+impl Node<'_> {
+    fn request(&self, free: GpuSet, gpus: usize, pattern: Pattern, scope: Scope) -> Request {
+        Request {
+            gpus,
+            free,
+            required: GpuSet::EMPTY,
+            pattern,
+            scope,
+        }
+    }
+
+    /// What a placement here takes from others, least first.
+    fn harm(&self, placement: &Placement) -> (Interconnect, bool, usize, &str) {
+        let held = self.graph.set(&placement.gpus).unwrap_or_default();
+        let breaks = self.graph.domains().any(|(_, domain)| {
+            let whole = self.free.is_superset(domain);
+            whole && !domain.intersection(held).is_empty() && !held.is_superset(domain)
+        });
+        (self.interconnect, breaks, self.free.len(), self.name)
+    }
+
+    /// Bandwidth to other nodes of what holds the gang, bytes per second.
+    fn outward(&self, within: Scope) -> u64 {
+        let network = self.network_bytes_per_second.unwrap_or(ASSUMED_ETHERNET);
+        if within != Scope::NvlinkDomain {
+            return network;
+        }
+        let gpus = 0..self.graph.len();
+        let pairs = gpus.clone().flat_map(|a| gpus.clone().map(move |b| (a, b)));
+        let edges = pairs.filter(|&(a, b)| self.graph.neighbours(a).contains(b));
+        let fastest = edges.map(|(a, b)| self.graph.bytes_per_second(a, b)).max();
+        fastest.unwrap_or(network)
+    }
+}
+
+/// A node and the pods that fit on it, one after the other.
+struct Fit<'a> {
+    node: &'a Node<'a>,
+    pods: Vec<Placement>,
+    /// Cost of its slowest pod, and of what leaves the node.
+    cost: f64,
+}
+
+/// Finds nodes for a gang.
+///
+/// Within a set of nodes the result has the least cost and then the fewest
+/// nodes; which GPUs the pods of one node take is decided pod by pod.
+///
+/// # Errors
+/// The reason why there are none: for [`NoPlacement::Scope`], `most` counts
+/// the GPUs of the pods that fit within one such scope.
+pub fn place_gang(nodes: &[Node<'_>], gang: &Gang) -> Result<GangPlacement, NoPlacement> {
+    let asked = gang.pods * gang.gpus;
+    if asked == 0 {
+        return Err(NoPlacement::NoGpus);
+    }
+    let mut most = 0;
+    for within in [Scope::Node, Scope::NvlinkDomain, Scope::Rack, Scope::Zone] {
+        if !allows(gang.scope, within, gang.pods) {
+            continue;
+        }
+        let mut best: Option<GangPlacement> = None;
+        for group in groups(nodes, within) {
+            let fits = fits(&group, gang, within);
+            most = most.max(fits.iter().map(|fit| fit.pods.len() * gang.gpus).sum());
+            let Some(found) = choose(fits, gang, within) else {
+                continue;
+            };
+            if best.as_ref().is_none_or(|least| found.cost < least.cost) {
+                best = Some(found);
+            }
+        }
+        if let Some(best) = best {
+            return Ok(best);
+        }
+    }
+    Err(NoPlacement::Scope {
+        scope: gang.scope,
+        asked,
+        most,
+    })
+}
+
+/// Whether a gang of this scope may be spread like this.
+fn allows(scope: Scope, within: Scope, pods: usize) -> bool {
+    match within {
+        Scope::Gpu => pods == 1,
+        // One domain of one node is one node; `fits` keeps to the domain.
+        Scope::Node => scope != Scope::Gpu || pods == 1,
+        Scope::NvlinkDomain => matches!(scope, Scope::NvlinkDomain | Scope::Rack | Scope::Zone),
+        Scope::Rack => scope >= Scope::Rack,
+        Scope::Zone => scope >= Scope::Zone,
+    }
+}
+
+/// The nodes that share what `within` names, in the order of that.
+fn groups<'a>(nodes: &'a [Node<'a>], within: Scope) -> Vec<Vec<&'a Node<'a>>> {
+    let mut groups: BTreeMap<String, Vec<&Node<'_>>> = BTreeMap::new();
+    for node in nodes {
+        let key = match within {
+            Scope::NvlinkDomain => node.fabric.map(Fabric::id),
+            Scope::Rack => node.rack.map(str::to_owned),
+            Scope::Zone => node.zone.map(str::to_owned),
+            Scope::Gpu | Scope::Node => Some(node.name.to_owned()),
+        };
+        if let Some(key) = key {
+            groups.entry(key).or_default().push(node);
+        }
+    }
+    groups.into_values().collect()
+}
+
+/// For each node, as many of the gang's pods as it can hold.
+fn fits<'a>(group: &[&'a Node<'a>], gang: &Gang, within: Scope) -> Vec<Fit<'a>> {
+    let alone = within == Scope::Node;
+    let one_domain = gang.scope == Scope::NvlinkDomain;
+    let fit = |&node: &&'a Node<'a>| {
+        let pods = if alone && one_domain {
+            // All pods of the gang in one domain: place them as one job first.
+            let scope = Scope::NvlinkDomain;
+            let pattern = plain(gang.pattern);
+            let all = node.request(node.free, gang.pods * gang.gpus, pattern, scope);
+            place(node.graph, &all).ok().map(|found| {
+                let held = node.graph.set(&found.gpus).unwrap_or_default();
+                pods_of(node, held, gang)
+            })
+        } else {
+            Some(pods_of(node, node.free, gang))
+        };
+        let pods = pods.filter(|pods| !pods.is_empty())?;
+        let slowest = pods.iter().map(|pod| pod.cost).fold(0.0, f64::max);
+        #[allow(clippy::cast_precision_loss)] // far below 2^53
+        let outward = node.outward(within).max(1) as f64;
+        let leaving = if alone { 0.0 } else { leaving(gang) / outward };
+        Some(Fit {
+            node,
+            pods,
+            cost: slowest.max(leaving),
+        })
+    };
+    group.iter().filter_map(fit).collect()
+}
+
+/// The pattern of one pod, or of pods taken together, where a shape is for the whole gang.
+fn plain(pattern: Pattern) -> Pattern {
+    match pattern {
+        Pattern::Shape(_) => Pattern::AllReduce,
+        pattern => pattern,
+    }
+}
+
+/// Pods of the gang on `free` GPUs of one node until no more fit.
+fn pods_of(node: &Node<'_>, mut free: GpuSet, gang: &Gang) -> Vec<Placement> {
+    let pattern = plain(gang.pattern);
+    let scope = if gang.scope == Scope::NvlinkDomain {
+        gang.scope
+    } else {
+        Scope::Node
+    };
+    let mut pods = Vec::new();
+    while pods.len() < gang.pods {
+        let request = node.request(free, gang.gpus, pattern, scope);
+        let Ok(found) = place(node.graph, &request) else {
+            break;
+        };
+        free = free.difference(node.graph.set(&found.gpus).unwrap_or(free));
+        pods.push(found);
+    }
+    pods
+}
+
+/// Bytes that one GPU of a gang sends to other nodes for one byte of payload,
+/// at worst: the ranks at a node's edge of a ring or chain, every rank of an
+/// all-to-all, the centre of a star.
+fn leaving(gang: &Gang) -> f64 {
+    #[allow(clippy::cast_precision_loss)] // a gang is far below 2^53
+    let (n, k) = ((gang.pods * gang.gpus) as f64, gang.gpus as f64);
+    match gang.pattern {
+        Pattern::None => 0.0,
+        Pattern::AllReduce | Pattern::Shape(_) => 2.0 * (n - 1.0) / n,
+        // A node's GPUs share its way out.
+        Pattern::AllToAll => k * (n - k) / n,
+        Pattern::Pipeline => 1.0,
+        Pattern::ParameterServer => n - k,
+    }
+}
+
+/// The nodes of least cost that hold the gang, then as few as can be.
+fn choose(mut fits: Vec<Fit<'_>>, gang: &Gang, within: Scope) -> Option<GangPlacement> {
+    let by_cost = |a: &Fit<'_>, b: &Fit<'_>| a.cost.total_cmp(&b.cost);
+    fits.sort_by(|a, b| by_cost(a, b).then_with(|| a.node.name.cmp(b.node.name)));
+    let mut held = 0;
+    let enough = fits.iter().position(|fit| {
+        held += fit.pods.len();
+        held >= gang.pods
+    })?;
+    let limit = fits[enough].cost;
+    fits.retain(|fit| fit.cost <= limit);
+    let harm = |fit: &Fit<'_>| fit.pods.first().map(|pod| fit.node.harm(pod).0);
+    fits.sort_by(|a, b| {
+        let fullest = b.pods.len().cmp(&a.pods.len());
+        let order = fullest.then_with(|| harm(a).cmp(&harm(b)));
+        let free = order.then_with(|| a.node.free.len().cmp(&b.node.free.len()));
+        free.then_with(|| a.node.name.cmp(b.node.name))
+    });
+    let mut pods = Vec::with_capacity(gang.pods);
+    let mut cost: f64 = 0.0;
+    while pods.len() < gang.pods {
+        let missing = gang.pods - pods.len();
+        // The last node is the one that the rest fills best.
+        let last = fits.iter().rposition(|fit| fit.pods.len() >= missing);
+        let fit = match last {
+            Some(at) => {
+                let room = fits[at].pods.len();
+                let first = fits
+                    .iter()
+                    .position(|fit| fit.pods.len() == room)
+                    .unwrap_or(at);
+                fits.remove(first)
+            }
+            None if fits.is_empty() => return None,
+            None => fits.remove(0),
+        };
+        cost = cost.max(fit.cost);
+        let here = fit.pods.into_iter().take(missing);
+        pods.extend(here.map(|pod| (fit.node.name.to_owned(), pod)));
+    }
+    Some(GangPlacement { pods, within, cost })
+}

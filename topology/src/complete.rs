@@ -36,11 +36,18 @@ impl NodeTopologySpec {
         let fabrics: BTreeMap<u32, Fabric> = self
             .domains
             .iter()
-            .filter_map(|one| Fabric::new(&one.fabric.as_ref()?.cluster_uuid, one.fabric.as_ref()?.clique).map(|fabric| (one, fabric)))
+            .filter_map(|one| {
+                Fabric::new(
+                    &one.fabric.as_ref()?.cluster_uuid,
+                    one.fabric.as_ref()?.clique,
+                )
+                .map(|fabric| (one, fabric))
+            })
             .flat_map(|(one, fabric)| one.gpus.iter().map(move |&gpu| (gpu, fabric.clone())))
             .collect();
-        self.domains =
-            domains(node, &self.gpus, &self.edges, |gpu| fabrics.get(&gpu).cloned());
+        self.domains = domains(node, &self.gpus, &self.edges, |gpu| {
+            fabrics.get(&gpu).cloned()
+        });
         Ok(odd)
     }
 
@@ -54,7 +61,10 @@ impl NodeTopologySpec {
         for (n, gpu) in self.gpus.iter().enumerate() {
             let at = |key: &str| format!("spec.gpus[{n}].{key}");
             if !indices.insert(gpu.index) {
-                return Err(Invalid::new(at("index"), format!("a second GPU {}", gpu.index)));
+                return Err(Invalid::new(
+                    at("index"),
+                    format!("a second GPU {}", gpu.index),
+                ));
             }
             if let Some(uuid) = &gpu.uuid
                 && !uuids.insert(uuid)
@@ -64,7 +74,10 @@ impl NodeTopologySpec {
             if let Some(address) = &gpu.pci_bus_id
                 && !addresses.insert(bus_id(address))
             {
-                return Err(Invalid::new(at("pciBusId"), format!("a second GPU at {address}")));
+                return Err(Invalid::new(
+                    at("pciBusId"),
+                    format!("a second GPU at {address}"),
+                ));
             }
             check_links(gpu.links.as_deref().unwrap_or_default(), &at("links"))?;
         }
@@ -77,11 +90,17 @@ impl NodeTopologySpec {
             let at = format!("spec.edges[{n}]");
             self.check_pair(edge.a, edge.b, &at)?;
             if !seen.insert((edge.a, edge.b)) {
-                return Err(Invalid::new(at, format!("a second edge {}-{}", edge.a, edge.b)));
+                return Err(Invalid::new(
+                    at,
+                    format!("a second edge {}-{}", edge.a, edge.b),
+                ));
             }
             check_positive(edge.bytes_per_second, &at)?;
             if edge.links == 0 {
-                return Err(Invalid::new(format!("{at}.links"), "0 links make no edge; leave it out"));
+                return Err(Invalid::new(
+                    format!("{at}.links"),
+                    "0 links make no edge; leave it out",
+                ));
             }
         }
         Ok(())
@@ -90,12 +109,18 @@ impl NodeTopologySpec {
     fn check_paths(&self) -> Result<(), Invalid> {
         let mut seen = BTreeSet::new();
         let edges: BTreeSet<_> = self.edges.iter().map(|edge| (edge.a, edge.b)).collect();
-        let links = self.gpus.iter().any(|gpu| gpu.links.as_ref().is_some_and(|l| !l.is_empty()));
+        let links = self
+            .gpus
+            .iter()
+            .any(|gpu| gpu.links.as_ref().is_some_and(|l| !l.is_empty()));
         for (n, path) in self.paths.iter().enumerate() {
             let at = format!("spec.paths[{n}]");
             self.check_pair(path.a, path.b, &at)?;
             if !seen.insert((path.a, path.b)) {
-                return Err(Invalid::new(at, format!("a second path {}-{}", path.a, path.b)));
+                return Err(Invalid::new(
+                    at,
+                    format!("a second path {}-{}", path.a, path.b),
+                ));
             }
             check_positive(path.bytes_per_second, &at)?;
             let derived = self.edges.is_empty() && links;
@@ -171,7 +196,10 @@ fn check_positive(bytes_per_second: u64, at: &str) -> Result<(), Invalid> {
     if bytes_per_second > 0 {
         return Ok(());
     }
-    Err(Invalid::new(format!("{at}.bytesPerSecond"), "0; leave out what is not known"))
+    Err(Invalid::new(
+        format!("{at}.bytesPerSecond"),
+        "0; leave out what is not known",
+    ))
 }
 
 fn check_links(links: &[Link], at: &str) -> Result<(), Invalid> {
@@ -237,14 +265,22 @@ fn active(gpu: &Gpu) -> impl Iterator<Item = &Link> {
 }
 
 fn slowest_link(gpu: &Gpu) -> Option<u64> {
-    active(gpu).filter_map(|link| link.bytes_per_second).filter(|&rate| rate > 0).min()
+    active(gpu)
+        .filter_map(|link| link.bytes_per_second)
+        .filter(|&rate| rate > 0)
+        .min()
 }
 
 /// Active links of `from` that end on `to`.
 fn direct_links(from: &Gpu, to: &Gpu) -> u32 {
-    let Some(to) = to.pci_bus_id.as_deref().map(bus_id) else { return 0 };
+    let Some(to) = to.pci_bus_id.as_deref().map(bus_id) else {
+        return 0;
+    };
     let ends_there = |link: &&Link| {
-        let remote = link.remote.as_ref().filter(|remote| remote.kind != RemoteKind::Switch);
+        let remote = link
+            .remote
+            .as_ref()
+            .filter(|remote| remote.kind != RemoteKind::Switch);
         let address = remote.and_then(|remote| remote.pci_bus_id.as_deref());
         address.is_some_and(|address| bus_id(address) == to)
     };
@@ -254,7 +290,9 @@ fn direct_links(from: &Gpu, to: &Gpu) -> u32 {
 /// Active links of `gpu` that end on a switch.
 fn switch_links(gpu: &Gpu) -> u32 {
     let on_switch = |link: &&Link| {
-        link.remote.as_ref().is_some_and(|remote| remote.kind == RemoteKind::Switch)
+        link.remote
+            .as_ref()
+            .is_some_and(|remote| remote.kind == RemoteKind::Switch)
     };
     count(active(gpu).filter(on_switch))
 }

@@ -28,7 +28,11 @@ pub(crate) struct Volumes {
 impl Volumes {
     /// The volumes of `pattern` for `ranks` GPUs.
     pub(crate) fn new(pattern: Pattern, ranks: usize) -> Self {
-        let mut volumes = Self { ranks, numerators: vec![0; ranks * ranks], denominator: 1 };
+        let mut volumes = Self {
+            ranks,
+            numerators: vec![0; ranks * ranks],
+            denominator: 1,
+        };
         let n = ranks as u64;
         if ranks < 2 {
             return volumes;

@@ -37,7 +37,10 @@ pub struct Malformed {
 
 impl Malformed {
     fn new(part: &str, expected: &'static str) -> Self {
-        Self { part: part.chars().take(80).collect(), expected }
+        Self {
+            part: part.chars().take(80).collect(),
+            expected,
+        }
     }
 }
 
@@ -49,7 +52,13 @@ impl Descriptor {
     /// The domains of a node.
     #[must_use]
     pub fn of(spec: &NodeTopologySpec) -> Self {
-        Self { domains: spec.domains.iter().map(|domain| domain.gpus.clone()).collect() }
+        Self {
+            domains: spec
+                .domains
+                .iter()
+                .map(|domain| domain.gpus.clone())
+                .collect(),
+        }
     }
 }
 
@@ -93,10 +102,16 @@ impl Capacity {
         let slowest = |gpus: &[u32]| gpus.iter().map(|&gpu| gpu_rate(spec, gpu)).min();
         let rates: Option<Vec<u64>> = spec.nics.iter().map(|nic| nic.bytes_per_second).collect();
         Self {
-            domains: spec.domains.iter().map(|one| slowest(&one.gpus).unwrap_or(0)).collect(),
-            inter_node: rates
-                .filter(|rates| !rates.is_empty())
-                .map(|rates| rates.iter().fold(0, |sum, rate| u64::saturating_add(sum, *rate))),
+            domains: spec
+                .domains
+                .iter()
+                .map(|one| slowest(&one.gpus).unwrap_or(0))
+                .collect(),
+            inter_node: rates.filter(|rates| !rates.is_empty()).map(|rates| {
+                rates
+                    .iter()
+                    .fold(0, |sum, rate| u64::saturating_add(sum, *rate))
+            }),
         }
     }
 
@@ -110,8 +125,13 @@ impl Capacity {
 
 /// NVLink bandwidth of one GPU: its active links, or as many as its edges show.
 fn gpu_rate(spec: &NodeTopologySpec, index: u32) -> u64 {
-    let Some(gpu) = spec.gpus.iter().find(|gpu| gpu.index == index) else { return 0 };
-    let active = gpu.links.as_ref().map(|links| links.iter().filter(|link| link.up).collect());
+    let Some(gpu) = spec.gpus.iter().find(|gpu| gpu.index == index) else {
+        return 0;
+    };
+    let active = gpu
+        .links
+        .as_ref()
+        .map(|links| links.iter().filter(|link| link.up).collect());
     let active: Vec<&Link> = active.unwrap_or_default();
     let line_rate = active.iter().filter_map(|link| link.bytes_per_second).min();
     let links = match u32::try_from(active.len()) {
@@ -122,7 +142,10 @@ fn gpu_rate(spec: &NodeTopologySpec, index: u32) -> u64 {
 }
 
 fn links_of_edges(spec: &NodeTopologySpec, gpu: u32) -> u32 {
-    let edges = spec.edges.iter().filter(|edge| edge.a == gpu || edge.b == gpu);
+    let edges = spec
+        .edges
+        .iter()
+        .filter(|edge| edge.a == gpu || edge.b == gpu);
     let (mut direct, mut switched) = (0u32, 0);
     for edge in edges {
         match edge.via {
@@ -137,9 +160,13 @@ fn links_of_edges(spec: &NodeTopologySpec, gpu: u32) -> u32 {
 impl fmt::Display for Capacity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let domains = self.domains.iter().enumerate();
-        let mut parts: Vec<_> =
-            domains.map(|(n, rate)| format!("domain{n}={}GBps", rate / GIGA)).collect();
-        parts.extend(self.inter_node.map(|rate| format!("inter-node={}GBps", rate / GIGA)));
+        let mut parts: Vec<_> = domains
+            .map(|(n, rate)| format!("domain{n}={}GBps", rate / GIGA))
+            .collect();
+        parts.extend(
+            self.inter_node
+                .map(|rate| format!("inter-node={}GBps", rate / GIGA)),
+        );
         f.write_str(&parts.join(";"))
     }
 }
@@ -171,7 +198,11 @@ pub fn parse_rate(text: &str) -> Option<u64> {
     let number = text.strip_suffix("GBps")?;
     // `parse` alone would take a sign.
     let digits = number.bytes().all(|byte| byte.is_ascii_digit());
-    number.parse::<u64>().ok().filter(|_| digits)?.checked_mul(GIGA)
+    number
+        .parse::<u64>()
+        .ok()
+        .filter(|_| digits)?
+        .checked_mul(GIGA)
 }
 
 /// The most characters that Kubernetes allows in a label value.
@@ -185,7 +216,11 @@ pub const MAX_LABEL_VALUE: usize = 63;
 /// them letters, digits, `-`, `_` or `.`, with a letter or digit at each end.
 #[must_use]
 pub fn short_value(value: &str) -> String {
-    if is_label_value(value) { value.to_owned() } else { format!("x{:016x}", fnv1a(value)) }
+    if is_label_value(value) {
+        value.to_owned()
+    } else {
+        format!("x{:016x}", fnv1a(value))
+    }
 }
 
 /// Whether Kubernetes takes `value` as a label value.
@@ -196,7 +231,9 @@ pub fn is_label_value(value: &str) -> bool {
     bytes.len() <= MAX_LABEL_VALUE
         && ends(bytes.first())
         && ends(bytes.last())
-        && bytes.iter().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(byte))
+        && bytes
+            .iter()
+            .all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(byte))
 }
 
 /// FNV-1a, 64 bits: <https://datatracker.ietf.org/doc/draft-eastlake-fnv/>.
@@ -227,11 +264,25 @@ mod tests {
 
     #[test]
     fn anything_else_is_refused_with_the_part() {
-        for text in ["nvlink-domain:1:gpus=0,1", "nvlink-domain:0:gpus=1,0", ";", "gpus=0", "a;b"] {
+        for text in [
+            "nvlink-domain:1:gpus=0,1",
+            "nvlink-domain:0:gpus=1,0",
+            ";",
+            "gpus=0",
+            "a;b",
+        ] {
             let error = text.parse::<Descriptor>().unwrap_err();
-            assert!(error.to_string().contains("expected nvlink-domain:N"), "{text}: {error}");
+            assert!(
+                error.to_string().contains("expected nvlink-domain:N"),
+                "{text}: {error}"
+            );
         }
-        for text in ["domain1=1GBps", "domain0=-1GBps", "inter-node=1GBps;domain0=1GBps", "x=1"] {
+        for text in [
+            "domain1=1GBps",
+            "domain0=-1GBps",
+            "inter-node=1GBps;domain0=1GBps",
+            "x=1",
+        ] {
             assert!(text.parse::<Capacity>().is_err(), "{text}");
         }
     }

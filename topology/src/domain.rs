@@ -60,7 +60,9 @@ fn find(root: &BTreeMap<u32, u32>, mut gpu: u32) -> Option<u32> {
 
 fn common(mut fabrics: impl Iterator<Item = Option<Fabric>>) -> Option<Fabric> {
     let first = fabrics.next()??;
-    fabrics.all(|other| other.as_ref() == Some(&first)).then_some(first)
+    fabrics
+        .all(|other| other.as_ref() == Some(&first))
+        .then_some(first)
 }
 
 impl Fabric {
@@ -68,7 +70,10 @@ impl Fabric {
     #[must_use]
     pub fn new(cluster_uuid: &str, clique: u32) -> Option<Self> {
         let means_something = cluster_uuid.chars().any(|c| c != '0' && c != '-');
-        means_something.then(|| Self { cluster_uuid: cluster_uuid.to_owned(), clique })
+        means_something.then(|| Self {
+            cluster_uuid: cluster_uuid.to_owned(),
+            clique,
+        })
     }
 
     /// `CLUSTER-UUID.CLIQUE`, the value of the label `nvidia.com/gpu.clique`.
@@ -84,18 +89,33 @@ mod tests {
     use crate::Via;
 
     fn gpus(indices: &[u32]) -> Vec<Gpu> {
-        indices.iter().map(|&index| Gpu { index, ..Gpu::default() }).collect()
+        indices
+            .iter()
+            .map(|&index| Gpu {
+                index,
+                ..Gpu::default()
+            })
+            .collect()
     }
 
     fn edge(a: u32, b: u32) -> Edge {
-        Edge { a, b, via: Via::Direct, links: 1, bytes_per_second: 1 }
+        Edge {
+            a,
+            b,
+            via: Via::Direct,
+            links: 1,
+            bytes_per_second: 1,
+        }
     }
 
     #[test]
     fn a_domain_is_what_edges_join_and_a_lone_gpu_is_in_none() {
         let edges = [edge(4, 5), edge(0, 2), edge(2, 3)];
         let found = domains("n", &gpus(&[5, 4, 3, 2, 1, 0]), &edges, |_| None);
-        let found: Vec<_> = found.iter().map(|one| (one.id.as_str(), &one.gpus[..])).collect();
+        let found: Vec<_> = found
+            .iter()
+            .map(|one| (one.id.as_str(), &one.gpus[..]))
+            .collect();
         assert_eq!(found, [("n.0", &[0, 2, 3][..]), ("n.1", &[4, 5][..])]);
     }
 

@@ -15,7 +15,10 @@ pub struct Invalid {
 impl Invalid {
     /// An error at `path`.
     pub fn new(path: impl Into<String>, reason: impl Into<String>) -> Self {
-        Self { path: path.into(), reason: reason.into() }
+        Self {
+            path: path.into(),
+            reason: reason.into(),
+        }
     }
 }
 

@@ -69,7 +69,10 @@ impl Generation {
     #[must_use]
     pub fn of_model(model: &str) -> Option<Self> {
         let model = model.to_ascii_uppercase();
-        MODELS.iter().find(|(word, _)| model.contains(word)).map(|(_, generation)| *generation)
+        MODELS
+            .iter()
+            .find(|(word, _)| model.contains(word))
+            .map(|(_, generation)| *generation)
     }
 }
 

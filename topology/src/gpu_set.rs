@@ -18,7 +18,11 @@ impl GpuSet {
     #[must_use]
     pub fn first(n: usize) -> Self {
         assert!(n <= MAX_GPUS, "a graph holds at most {MAX_GPUS} GPUs");
-        if n == 128 { Self(u128::MAX) } else { Self((1 << n) - 1) }
+        if n == 128 {
+            Self(u128::MAX)
+        } else {
+            Self((1 << n) - 1)
+        }
     }
 
     /// Number of GPUs.
@@ -88,7 +92,9 @@ impl GpuSet {
 impl FromIterator<usize> for GpuSet {
     fn from_iter<I: IntoIterator<Item = usize>>(positions: I) -> Self {
         let mut set = Self::EMPTY;
-        positions.into_iter().for_each(|position| set.insert(position));
+        positions
+            .into_iter()
+            .for_each(|position| set.insert(position));
         set
     }
 }

@@ -1,6 +1,6 @@
 //! A node's GPUs as the search wants them: positions, a matrix of costs, domains as sets.
 
-use crate::{GpuSet, Invalid, MAX_GPUS, NoPlacement, NodeTopologySpec, bandwidth, PathClass};
+use crate::{GpuSet, Invalid, MAX_GPUS, NoPlacement, NodeTopologySpec, PathClass, bandwidth};
 
 /// One byte over the path of two GPUs takes this many [`UNIT`]s.
 ///
@@ -46,7 +46,10 @@ impl Graph {
         indices.sort_unstable();
         indices.dedup();
         if indices.len() > MAX_GPUS || indices.len() != spec.gpus.len() {
-            let reason = format!("{} GPUs: at most {MAX_GPUS}, each index once", spec.gpus.len());
+            let reason = format!(
+                "{} GPUs: at most {MAX_GPUS}, each index once",
+                spec.gpus.len()
+            );
             return Err(Invalid::new("spec.gpus", reason));
         }
         let n = indices.len();
@@ -90,7 +93,10 @@ impl Graph {
     fn pair(&self, a: u32, b: u32, at: impl Fn() -> String) -> Result<(usize, usize), Invalid> {
         match (self.position(a), self.position(b)) {
             (Some(a), Some(b)) if a != b => Ok((a, b)),
-            _ => Err(Invalid::new(at(), format!("{a}-{b} is not a pair of this node's GPUs"))),
+            _ => Err(Invalid::new(
+                at(),
+                format!("{a}-{b} is not a pair of this node's GPUs"),
+            )),
         }
     }
 
@@ -180,11 +186,18 @@ impl Graph {
 fn numa_numbers(spec: &NodeTopologySpec, indices: &[u32]) -> Vec<u8> {
     let mut known: Vec<Option<u32>> = Vec::new();
     let numa = |index: &u32| {
-        let node = spec.gpus.iter().find(|gpu| gpu.index == *index).and_then(|gpu| gpu.numa_node);
-        let number = known.iter().position(|&one| one == node).unwrap_or_else(|| {
-            known.push(node);
-            known.len() - 1
-        });
+        let node = spec
+            .gpus
+            .iter()
+            .find(|gpu| gpu.index == *index)
+            .and_then(|gpu| gpu.numa_node);
+        let number = known
+            .iter()
+            .position(|&one| one == node)
+            .unwrap_or_else(|| {
+                known.push(node);
+                known.len() - 1
+            });
         // At most MAX_GPUS different ones.
         u8::try_from(number).unwrap_or(u8::MAX)
     };

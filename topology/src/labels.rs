@@ -66,9 +66,15 @@ pub fn alias_labels(node: &NodeTopology) -> BTreeMap<&'static str, String> {
     let own = node_labels(node);
     let mut labels = BTreeMap::from([
         ("node.k8s.io/gpu-count", spec.gpus.len().to_string()),
-        ("node.k8s.io/nvlink-bandwidth", format!("{}GBps", own[BANDWIDTH])),
+        (
+            "node.k8s.io/nvlink-bandwidth",
+            format!("{}GBps", own[BANDWIDTH]),
+        ),
         ("k8s.node/bus-topology", own[INTERCONNECT].clone()),
-        ("k8s.node/nvlink-capacity", format!("{}GBps", own[BANDWIDTH])),
+        (
+            "k8s.node/nvlink-capacity",
+            format!("{}GBps", own[BANDWIDTH]),
+        ),
         ("gpu.topology/nvlink-domain-size", own[DOMAIN_SIZE].clone()),
         ("gpu.topology/interconnect", own[INTERCONNECT].clone()),
         (

@@ -12,8 +12,8 @@
 
 pub mod bandwidth;
 pub mod cluster;
-pub mod cost;
 mod complete;
+pub mod cost;
 pub mod descriptor;
 mod domain;
 mod error;
@@ -30,8 +30,8 @@ pub use error::{Invalid, NoPlacement};
 pub use gpu_set::{GpuSet, MAX_GPUS};
 pub use graph::Graph;
 pub use model::{
-    API_VERSION, Allocation, Domain, Edge, Fabric, GROUP, Gpu, Interconnect, KIND, Link, Metadata, Nic,
-    NodeTopology, NodeTopologySpec, NodeTopologyStatus, Path, PathClass, Remote, RemoteKind,
+    API_VERSION, Allocation, Domain, Edge, Fabric, GROUP, Gpu, Interconnect, KIND, Link, Metadata,
+    Nic, NodeTopology, NodeTopologySpec, NodeTopologyStatus, Path, PathClass, Remote, RemoteKind,
     Source, SourceKind, VERSION, Via,
 };
 pub use pattern::{Pattern, Scope, Shape};

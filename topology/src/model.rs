@@ -251,9 +251,7 @@ pub struct Path {
 }
 
 /// What a path crosses, nearest first; the words of `nvidia-smi topo -m`.
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
-)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "UPPERCASE")]
 pub enum PathClass {
@@ -380,7 +378,12 @@ impl NodeTopology {
             let allocations = self.status.iter().flat_map(|status| &status.allocations);
             allocations.into_iter().any(|one| one.gpus.contains(&gpu))
         };
-        self.spec.gpus.iter().map(|gpu| gpu.index).filter(|&gpu| !taken(gpu)).collect()
+        self.spec
+            .gpus
+            .iter()
+            .map(|gpu| gpu.index)
+            .filter(|&gpu| !taken(gpu))
+            .collect()
     }
 }
 
@@ -401,7 +404,11 @@ impl NodeTopologySpec {
     /// GPUs in the largest domain on this node; 1 where there is no NVLink.
     #[must_use]
     pub fn largest_domain(&self) -> usize {
-        self.domains.iter().map(|domain| domain.gpus.len()).max().unwrap_or(1)
+        self.domains
+            .iter()
+            .map(|domain| domain.gpus.len())
+            .max()
+            .unwrap_or(1)
     }
 }
 

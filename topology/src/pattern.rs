@@ -85,8 +85,7 @@ pub struct UnknownWord {
     expected: &'static str,
 }
 
-const PATTERNS: &str =
-    "all-reduce, all-to-all, pipeline, parameter-server, none, or a shape such as tp=4,pp=2 (tp, dp, pp)";
+const PATTERNS: &str = "all-reduce, all-to-all, pipeline, parameter-server, none, or a shape such as tp=4,pp=2 (tp, dp, pp)";
 const SCOPES: &str = "gpu, nvlink-domain, node, rack or zone";
 
 impl FromStr for Pattern {
@@ -99,11 +98,13 @@ impl FromStr for Pattern {
             "pipeline" => Ok(Self::Pipeline),
             "parameter-server" => Ok(Self::ParameterServer),
             "none" => Ok(Self::None),
-            shape => parse_shape(shape).map(Self::Shape).ok_or_else(|| UnknownWord {
-                what: "pattern",
-                word: word.chars().take(64).collect(),
-                expected: PATTERNS,
-            }),
+            shape => parse_shape(shape)
+                .map(Self::Shape)
+                .ok_or_else(|| UnknownWord {
+                    what: "pattern",
+                    word: word.chars().take(64).collect(),
+                    expected: PATTERNS,
+                }),
         }
     }
 }
@@ -119,7 +120,11 @@ fn parse_shape(text: &str) -> Option<Shape> {
             "pp" => &mut pipeline,
             _ => return None,
         };
-        let size: u32 = size.trim().parse().ok().filter(|size| (1..=128).contains(size))?;
+        let size: u32 = size
+            .trim()
+            .parse()
+            .ok()
+            .filter(|size| (1..=128).contains(size))?;
         if slot.replace(size).is_some() {
             return None;
         }
@@ -147,7 +152,11 @@ impl fmt::Display for Pattern {
 
 impl fmt::Display for Shape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let sizes = [("tp", self.tensor), ("dp", self.data), ("pp", self.pipeline)];
+        let sizes = [
+            ("tp", self.tensor),
+            ("dp", self.data),
+            ("pp", self.pipeline),
+        ];
         let said: Vec<_> = sizes
             .iter()
             .filter(|(name, size)| *size > 1 || (*name == "tp" && self.gpus() == 1))
@@ -169,7 +178,11 @@ impl FromStr for Scope {
             "zone" => Self::Zone,
             _ => {
                 let word = word.chars().take(64).collect();
-                return Err(UnknownWord { what: "scope", word, expected: SCOPES });
+                return Err(UnknownWord {
+                    what: "scope",
+                    word,
+                    expected: SCOPES,
+                });
             }
         })
     }

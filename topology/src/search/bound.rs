@@ -23,7 +23,10 @@ pub(super) struct Score {
 }
 
 impl Score {
-    pub(super) const ZERO: Self = Self { heaviest: 0, sum: 0 };
+    pub(super) const ZERO: Self = Self {
+        heaviest: 0,
+        sum: 0,
+    };
 }
 
 /// Two GPUs and the weight between them; edges are compared by weight first.
@@ -40,7 +43,12 @@ pub(super) fn sorted_edges(instance: &Instance) -> Vec<Edge> {
     let mut edges = Vec::with_capacity(instance.len() * instance.len() / 2);
     for (b, at) in (0..).zip(0..instance.len()) {
         for (a, to) in (0..b).zip(0..at) {
-            edges.push(Edge { weight: instance.weights[at][to], ends: 1 << a | 1 << b, a, b });
+            edges.push(Edge {
+                weight: instance.weights[at][to],
+                ends: 1 << a | 1 << b,
+                a,
+                b,
+            });
         }
     }
     edges.sort_unstable();
@@ -108,7 +116,16 @@ impl Components {
         let zero = [0; EXACT_GPUS];
         let gpus = set.count_ones();
         let size = [1; EXACT_GPUS];
-        Self { kind, of: OWN, degree: zero, size, ends: zero, number: gpus, gpus, held: 0 }
+        Self {
+            kind,
+            of: OWN,
+            degree: zero,
+            size,
+            ends: zero,
+            number: gpus,
+            gpus,
+            held: 0,
+        }
     }
 
     fn holds(&self, part: u8) -> u32 {
@@ -142,7 +159,14 @@ impl Components {
             // A ring of two passes its one path both ways.
             2 if ring_in_one => 2,
             // One component holds the whole ring, so nothing needs to leave it.
-            _ if ring_in_one => self.ends.iter().zip(&self.size).filter(|(_, size)| u32::from(**size) == self.gpus).map(|(ends, _)| u32::from(ends / 2)).max().unwrap_or(0),
+            _ if ring_in_one => self
+                .ends
+                .iter()
+                .zip(&self.size)
+                .filter(|(_, size)| u32::from(**size) == self.gpus)
+                .map(|(ends, _)| u32::from(ends / 2))
+                .max()
+                .unwrap_or(0),
             _ => self.held,
         }
     }

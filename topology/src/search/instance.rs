@@ -82,7 +82,9 @@ impl Instance {
 
     /// Number of NUMA nodes that `mask` spans.
     pub(super) fn numa_nodes(&self, mask: Mask) -> u32 {
-        members(mask).fold(0, |seen, gpu| seen | self.numa[gpu]).count_ones()
+        members(mask)
+            .fold(0, |seen, gpu| seen | self.numa[gpu])
+            .count_ones()
     }
 
     /// What stays free in the region once `mask` is taken: the sizes of the
@@ -161,7 +163,10 @@ impl Instance {
             }
             return;
         }
-        let left: u32 = self.twins[set..].iter().map(|twins| twins.count_ones()).sum();
+        let left: u32 = self.twins[set..]
+            .iter()
+            .map(|twins| twins.count_ones())
+            .sum();
         if (left as usize) < missing {
             return;
         }
@@ -185,7 +190,9 @@ fn numa_bits(graph: &Graph, pattern: Pattern, positions: &[usize]) -> [Mask; EXA
         return bits;
     }
     for (gpu, &at) in positions.iter().enumerate() {
-        let like = positions[..gpu].iter().position(|&before| graph.numa(before) == graph.numa(at));
+        let like = positions[..gpu]
+            .iter()
+            .position(|&before| graph.numa(before) == graph.numa(at));
         bits[gpu] = like.map_or(1 << gpu, |before| bits[before]);
     }
     bits

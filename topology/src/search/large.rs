@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use super::{EXACT_GPUS, Found, Instance, Rank, Request, order, shape, subsets};
-use crate::{Graph, GpuSet, Pattern, cost, graph::Weight};
+use crate::{GpuSet, Graph, Pattern, cost, graph::Weight};
 
 /// Different choices that are tried one by one.
 const CHOICES: usize = 2_000;
@@ -29,7 +29,13 @@ pub(super) fn search(graph: &Graph, request: &Request, region: GpuSet) -> Found 
             best = Some((rank, found));
         }
     }
-    let mut found = best.map_or(Found { order: Vec::new(), exact: true }, |(_, found)| found);
+    let mut found = best.map_or(
+        Found {
+            order: Vec::new(),
+            exact: true,
+        },
+        |(_, found)| found,
+    );
     found.exact = proven || at_floor(graph, request, region, &found.order);
     found
 }
@@ -38,7 +44,12 @@ pub(super) fn search(graph: &Graph, request: &Request, region: GpuSet) -> Found 
 fn twins(graph: &Graph, request: &Request, region: GpuSet) -> Vec<Vec<usize>> {
     let alike = |a: usize, b: usize| {
         let both: GpuSet = [a, b].into_iter().collect();
-        let near = |gpu| graph.neighbours(gpu).intersection(request.free).difference(both);
+        let near = |gpu| {
+            graph
+                .neighbours(gpu)
+                .intersection(request.free)
+                .difference(both)
+        };
         let same = |c| c == a || c == b || graph.weight(a, c) == graph.weight(b, c);
         graph.numa(a) == graph.numa(b)
             && request.required.contains(a) == request.required.contains(b)
@@ -62,7 +73,11 @@ fn all_choices(twins: &[Vec<usize>], request: &Request) -> Option<Vec<GpuSet>> {
         let left: usize = twins[at + 1..].iter().map(Vec::len).sum();
         let mut next = Vec::new();
         for chosen in partial {
-            let must = if request.required.contains(set[0]) { set.len() } else { 0 };
+            let must = if request.required.contains(set[0]) {
+                set.len()
+            } else {
+                0
+            };
             for take in must..=set.len() {
                 let chosen = chosen.union(set[..take].iter().copied().collect());
                 if chosen.len() <= request.gpus && chosen.len() + left >= request.gpus {
@@ -79,12 +94,7 @@ fn all_choices(twins: &[Vec<usize>], request: &Request) -> Option<Vec<GpuSet>> {
 }
 
 /// Sets grown from one GPU of each kind, always by the GPU that is nearest to those chosen.
-fn grown(
-    graph: &Graph,
-    request: &Request,
-    region: GpuSet,
-    twins: &[Vec<usize>],
-) -> Vec<GpuSet> {
+fn grown(graph: &Graph, request: &Request, region: GpuSet, twins: &[Vec<usize>]) -> Vec<GpuSet> {
     let seeds = twins.iter().map(|set| set[0]);
     let grow = |seed: usize| {
         let mut chosen = request.required;
@@ -94,7 +104,9 @@ fn grown(
         while chosen.len() < request.gpus {
             let far = |gpu: &usize| -> (Weight, bool, usize) {
                 let sum = chosen.iter().map(|other| graph.weight(*gpu, other)).sum();
-                let new_numa = chosen.iter().all(|other| graph.numa(other) != graph.numa(*gpu));
+                let new_numa = chosen
+                    .iter()
+                    .all(|other| graph.numa(other) != graph.numa(*gpu));
                 (sum, new_numa, *gpu)
             };
             match region.difference(chosen).iter().min_by_key(far) {
@@ -116,14 +128,25 @@ fn ordered(graph: &Graph, request: &Request, set: GpuSet) -> Found {
     };
     if set.len() > EXACT_GPUS {
         return match request.pattern {
-            Pattern::AllToAll | Pattern::None => {
-                Found { order: set.iter().collect(), exact: true }
-            }
-            Pattern::ParameterServer => Found { order: star(graph, set), exact: true },
-            _ => Found { order: near_neighbours(graph, set, kind), exact: false },
+            Pattern::AllToAll | Pattern::None => Found {
+                order: set.iter().collect(),
+                exact: true,
+            },
+            Pattern::ParameterServer => Found {
+                order: star(graph, set),
+                exact: true,
+            },
+            _ => Found {
+                order: near_neighbours(graph, set, kind),
+                exact: false,
+            },
         };
     }
-    let request = Request { gpus: set.len(), required: set, ..*request };
+    let request = Request {
+        gpus: set.len(),
+        required: set,
+        ..*request
+    };
     let instance = Instance::new(graph, &request, set);
     match request.pattern {
         Pattern::AllToAll => subsets::of_sums(&instance, subsets::Sums::AllToAll),
@@ -137,15 +160,19 @@ fn ordered(graph: &Graph, request: &Request, set: GpuSet) -> Found {
 fn star(graph: &Graph, set: GpuSet) -> Vec<usize> {
     let row = |gpu: &usize| -> Weight { set.iter().map(|other| graph.weight(*gpu, other)).sum() };
     let centre = set.iter().min_by_key(row);
-    centre.into_iter().chain(set.iter().filter(|&gpu| Some(gpu) != centre)).collect()
+    centre
+        .into_iter()
+        .chain(set.iter().filter(|&gpu| Some(gpu) != centre))
+        .collect()
 }
 
 /// From the lowest GPU to the nearest one left, then pieces turned round while that helps (2-opt).
 fn near_neighbours(graph: &Graph, set: GpuSet, kind: order::Kind) -> Vec<usize> {
     let mut order: Vec<usize> = set.iter().take(1).collect();
     let mut rest = set.difference(order.iter().copied().collect());
-    while let Some(next) =
-        rest.iter().min_by_key(|&gpu| order.last().map(|&here| graph.weight(here, gpu)))
+    while let Some(next) = rest
+        .iter()
+        .min_by_key(|&gpu| order.last().map(|&here| graph.weight(here, gpu)))
     {
         order.push(next);
         rest = rest.difference([next].into_iter().collect());
@@ -177,7 +204,9 @@ fn near_neighbours(graph: &Graph, set: GpuSet, kind: order::Kind) -> Vec<usize> 
 
 /// Whether every byte takes a path as fast as the region's fastest, which nothing can beat.
 fn at_floor(graph: &Graph, request: &Request, region: GpuSet, order: &[usize]) -> bool {
-    let pairs = region.iter().flat_map(|a| region.iter().filter(move |&b| a < b).map(move |b| (a, b)));
+    let pairs = region
+        .iter()
+        .flat_map(|a| region.iter().filter(move |&b| a < b).map(move |b| (a, b)));
     let fastest = pairs.map(|(a, b)| graph.bytes_per_second(a, b)).max();
     match cost::evaluate(graph, order, request.pattern).bottleneck_bytes_per_second {
         Some(bottleneck) => Some(bottleneck) == fastest,

@@ -27,7 +27,7 @@ mod tours;
 use serde::Serialize;
 
 use crate::{
-    Graph, GpuSet, NoPlacement, Pattern, Scope,
+    GpuSet, Graph, NoPlacement, Pattern, Scope,
     cost::{self, Cost},
 };
 use instance::Instance;
@@ -112,8 +112,13 @@ pub fn rate(
     free: GpuSet,
     pattern: Pattern,
 ) -> Result<Placement, NoPlacement> {
-    let request =
-        Request { gpus: held.len(), free, required: held, pattern, scope: Scope::default() };
+    let request = Request {
+        gpus: held.len(),
+        free,
+        required: held,
+        pattern,
+        scope: Scope::default(),
+    };
     place(graph, &request)
 }
 
@@ -129,13 +134,21 @@ fn check(graph: &Graph, request: &Request) -> Result<(), NoPlacement> {
         return Err(NoPlacement::NoGpus);
     }
     if asked > graph.len() {
-        return Err(NoPlacement::TooMany { asked, have: graph.len() });
+        return Err(NoPlacement::TooMany {
+            asked,
+            have: graph.len(),
+        });
     }
     if request.required.len() > asked {
-        return Err(NoPlacement::TooManyRequired { required: request.required.len(), asked });
+        return Err(NoPlacement::TooManyRequired {
+            required: request.required.len(),
+            asked,
+        });
     }
     if let Some(taken) = request.required.difference(request.free).iter().next() {
-        return Err(NoPlacement::RequiredNotFree { gpu: graph.index(taken) });
+        return Err(NoPlacement::RequiredNotFree {
+            gpu: graph.index(taken),
+        });
     }
     let free = request.free.intersection(graph.all()).len();
     if asked > free {
@@ -159,7 +172,11 @@ fn regions(graph: &Graph, request: &Request) -> Result<Vec<GpuSet>, NoPlacement>
         return Ok(vec![free]);
     }
     if request.scope == Scope::Gpu {
-        return Err(NoPlacement::Scope { scope: request.scope, asked, most: 1 });
+        return Err(NoPlacement::Scope {
+            scope: request.scope,
+            asked,
+            most: 1,
+        });
     }
     let within: Vec<GpuSet> = graph
         .domains()
@@ -168,9 +185,11 @@ fn regions(graph: &Graph, request: &Request) -> Result<Vec<GpuSet>, NoPlacement>
         .collect();
     let most = within.iter().map(|domain| domain.len()).max().unwrap_or(0);
     match request.scope {
-        Scope::NvlinkDomain if most < asked => {
-            Err(NoPlacement::Scope { scope: request.scope, asked, most })
-        }
+        Scope::NvlinkDomain if most < asked => Err(NoPlacement::Scope {
+            scope: request.scope,
+            asked,
+            most,
+        }),
         Scope::NvlinkDomain => Ok(holding(within, asked)),
         _ if most < asked || request.pattern == Pattern::None => Ok(vec![free]),
         _ => Ok(holding(within, asked)),
@@ -195,7 +214,13 @@ fn search(graph: &Graph, request: &Request, regions: &[GpuSet]) -> Found {
             best = Some((rank, found));
         }
     }
-    best.map_or(Found { order: Vec::new(), exact: true }, |(_, found)| found)
+    best.map_or(
+        Found {
+            order: Vec::new(),
+            exact: true,
+        },
+        |(_, found)| found,
+    )
 }
 
 fn search_region(graph: &Graph, request: &Request, region: GpuSet) -> Found {
@@ -243,7 +268,11 @@ fn placement(graph: &Graph, request: &Request, found: &Found) -> Placement {
     let held: GpuSet = found.order.iter().copied().collect();
     let domain = graph.domains().find(|(_, domain)| domain.is_superset(held));
     Placement {
-        gpus: found.order.iter().map(|&position| graph.index(position)).collect(),
+        gpus: found
+            .order
+            .iter()
+            .map(|&position| graph.index(position))
+            .collect(),
         domain: domain.map(|(id, _)| id.to_owned()),
         pattern: request.pattern,
         cost: cost.slowest,
@@ -256,21 +285,38 @@ fn placement(graph: &Graph, request: &Request, found: &Found) -> Placement {
 
 fn quality(graph: &Graph, request: &Request, cost: f64) -> Quality {
     if cost == 0.0 {
-        return Quality { node: 1.0, free: 1.0 };
+        return Quality {
+            node: 1.0,
+            free: 1.0,
+        };
     }
     let best = |free: GpuSet| {
         let scope = Scope::default();
-        let request = Request { free, required: GpuSet::EMPTY, scope, ..*request };
-        let Ok(regions) = regions(graph, &request) else { return cost };
+        let request = Request {
+            free,
+            required: GpuSet::EMPTY,
+            scope,
+            ..*request
+        };
+        let Ok(regions) = regions(graph, &request) else {
+            return cost;
+        };
         let found = search(graph, &request, &regions);
         cost::evaluate(graph, &found.order, request.pattern).slowest
     };
-    let free = if request.required.is_empty() { cost } else { best(request.free) };
+    let free = if request.required.is_empty() {
+        cost
+    } else {
+        best(request.free)
+    };
     let node = if request.required.is_empty() && request.free.is_superset(graph.all()) {
         cost
     } else {
         best(graph.all())
     };
     // A heuristic reference may be worse than the placement itself.
-    Quality { node: (node / cost).min(1.0), free: (free / cost).min(1.0) }
+    Quality {
+        node: (node / cost).min(1.0),
+        free: (free / cost).min(1.0),
+    }
 }

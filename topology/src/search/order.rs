@@ -37,42 +37,59 @@ pub(super) struct Tour {
 const STEPS: u32 = 2_000;
 
 /// The best tour over `set`: least heaviest edge, then least sum, then lowest order.
-pub(super) fn best(
-    kind: Kind,
-    weights: &Weights,
-    edges: &[Edge],
-    set: Mask,
-) -> Tour {
+pub(super) fn best(kind: Kind, weights: &Weights, edges: &[Edge], set: Mask) -> Tour {
     let order: Vec<usize> = members(set).collect();
     match order[..] {
-        [] | [_] => return Tour { order, score: Score::ZERO },
+        [] | [_] => {
+            return Tour {
+                order,
+                score: Score::ZERO,
+            };
+        }
         [a, b] => {
             let weight = weights[a][b];
             let sum = weight * Weight::from(kind.edges(2));
-            return Tour { order, score: Score { heaviest: weight, sum } };
+            return Tour {
+                order,
+                score: Score {
+                    heaviest: weight,
+                    sum,
+                },
+            };
         }
         _ => {}
     }
     let soon_tried = order.len() <= tours::FEW;
-    let reached = if soon_tried { None } else { at_bound(kind, weights, edges, set) };
+    let reached = if soon_tried {
+        None
+    } else {
+        at_bound(kind, weights, edges, set)
+    };
     reached.unwrap_or_else(|| tours::best(kind, weights, edges, set))
 }
 
 /// The lowest order among the tours that reach the bound, if there is one and it is soon found.
-pub(super) fn at_bound(
-    kind: Kind,
-    weights: &Weights,
-    edges: &[Edge],
-    set: Mask,
-) -> Option<Tour> {
+pub(super) fn at_bound(kind: Kind, weights: &Weights, edges: &[Edge], set: Mask) -> Option<Tour> {
     let mut allowance = Vec::with_capacity(8);
     let note = |weight, heavier| allowance.push((weight, heavier));
     let score = bound::levels(kind, edges, set, Weight::MAX, note)?;
-    let mut walk = Walk { kind, weights, score, allowance, order: Vec::with_capacity(16), steps: STEPS };
+    let mut walk = Walk {
+        kind,
+        weights,
+        score,
+        allowance,
+        order: Vec::with_capacity(16),
+        steps: STEPS,
+    };
     for first in members(set) {
         walk.order.push(first);
         match walk.on(set & !(1 << first)) {
-            Step::Arrived => return Some(Tour { order: walk.order, score }),
+            Step::Arrived => {
+                return Some(Tour {
+                    order: walk.order,
+                    score,
+                });
+            }
             Step::GivenUp => return None,
             // A ring passes through every GPU: no other start can do better.
             Step::DeadEnd if kind == Kind::Ring => return None,

@@ -1,6 +1,6 @@
 //! What a placement leaves behind, and what it spans.
 
-use crate::{Graph, GpuSet};
+use crate::{GpuSet, Graph};
 
 /// Free sets that remain: the sizes of the NVLink-joined sets of free GPUs, largest first.
 ///
@@ -29,7 +29,9 @@ fn joined(graph: &Graph, first: usize, within: GpuSet) -> GpuSet {
     let mut reached: GpuSet = [first].into_iter().collect();
     let mut fresh = reached;
     while !fresh.is_empty() {
-        let near = fresh.iter().fold(GpuSet::EMPTY, |near, gpu| near.union(graph.neighbours(gpu)));
+        let near = fresh
+            .iter()
+            .fold(GpuSet::EMPTY, |near, gpu| near.union(graph.neighbours(gpu)));
         fresh = near.intersection(within).difference(reached);
         reached = reached.union(fresh);
     }

@@ -19,7 +19,9 @@ pub(super) fn search(instance: &Instance, pattern: Pattern) -> Found {
     let candidates = subsets::ranked(instance, |set| Some(floor(instance, &volumes, set)));
     let mut branches = Branches {
         instance,
-        sends: (0..instance.k).map(|rank| volumes.row(rank).iter().sum()).collect(),
+        sends: (0..instance.k)
+            .map(|rank| volumes.row(rank).iter().sum())
+            .collect(),
         volumes,
         best: None,
         order: Vec::with_capacity(instance.k),
@@ -38,12 +40,19 @@ pub(super) fn search(instance: &Instance, pattern: Pattern) -> Found {
         branches.assign(set, set, Score::ZERO);
     }
     let order = branches.best.map_or_else(Vec::new, |(_, order)| order);
-    Found { order: instance.positions(&order), exact: branches.steps > 0 }
+    Found {
+        order: instance.positions(&order),
+        exact: branches.steps > 0,
+    }
 }
 
 /// All volumes over the lightest path.
 fn floor(instance: &Instance, volumes: &Volumes, set: Mask) -> Score {
-    let row = |gpu| members(set).filter(move |&b| b != gpu).map(move |b| instance.weights[gpu][b]);
+    let row = |gpu| {
+        members(set)
+            .filter(move |&b| b != gpu)
+            .map(move |b| instance.weights[gpu][b])
+    };
     let lightest = members(set).flat_map(row).min().unwrap_or(0);
     let rows = (0..volumes.ranks()).map(|rank| volumes.row(rank).iter().sum::<u64>() * lightest);
     rows.fold(Score::ZERO, |score, row| Score {

@@ -34,7 +34,13 @@ pub(super) struct Best<'a> {
 impl<'a> Best<'a> {
     pub(super) fn new(instance: &'a Instance, score: Score, set: Mask) -> Self {
         let numa_nodes = instance.numa_nodes(set);
-        Self { instance, score, set, numa_nodes, remainder: None }
+        Self {
+            instance,
+            score,
+            set,
+            numa_nodes,
+            remainder: None,
+        }
     }
 
     /// Whether `set`, were it of this score, would be better by rules 3 to 5.
@@ -45,7 +51,9 @@ impl<'a> Best<'a> {
             Ordering::Equal => {}
         }
         let (instance, own) = (self.instance, self.set);
-        let own = *self.remainder.get_or_insert_with(|| instance.remainder(own));
+        let own = *self
+            .remainder
+            .get_or_insert_with(|| instance.remainder(own));
         match instance.remainder(set).cmp(&own) {
             Ordering::Greater => true,
             Ordering::Less => false,
@@ -80,7 +88,10 @@ pub(super) fn of_sums(instance: &Instance, sums: Sums) -> Found {
     let (_, first) = score_of_sums(instance, sums, set);
     let mut order: Vec<usize> = first.into_iter().collect();
     order.extend(members(set).filter(|&gpu| Some(gpu) != first));
-    Found { order: instance.positions(&order), exact: true }
+    Found {
+        order: instance.positions(&order),
+        exact: true,
+    }
 }
 
 /// The score of a set, and the GPU that has to come first.
@@ -142,12 +153,18 @@ pub(super) fn of_tours(instance: &Instance, kind: Kind) -> Found {
         }
     }
     let order = best.map_or_else(Vec::new, |(_, order)| order);
-    Found { order: instance.positions(&order), exact: true }
+    Found {
+        order: instance.positions(&order),
+        exact: true,
+    }
 }
 
 /// The sets whose bound is no worse than the best tour met on the way, best first.
 fn worth_trying(instance: &Instance, kind: Kind, edges: &[Edge]) -> Vec<(Score, Mask)> {
-    const UNKNOWN: Score = Score { heaviest: Weight::MAX, sum: Weight::MAX };
+    const UNKNOWN: Score = Score {
+        heaviest: Weight::MAX,
+        sum: Weight::MAX,
+    };
     let (mut lowest, mut known) = (UNKNOWN, UNKNOWN);
     let mut sets = ranked(instance, |set| {
         let bound = bound::bound(kind, edges, set, known.heaviest)?;
@@ -177,7 +194,9 @@ pub(super) fn ranked(
         }
     });
     sets.sort_unstable();
-    sets.into_iter().map(|(bound, _, _, set)| (bound, set)).collect()
+    sets.into_iter()
+        .map(|(bound, _, _, set)| (bound, set))
+        .collect()
 }
 
 /// Steps of a pass of dynamic programming over the subsets of `n` GPUs.
@@ -197,17 +216,19 @@ fn of_all_tours(
     let all = AllTours { instance, kind };
     let everything: Mask = (1 << instance.len()) - 1;
     let least = candidates.first().map_or(0, |(bound, _)| bound.heaviest);
-    let known = best.as_ref().map_or(Weight::MAX, |(best, _)| best.score.heaviest);
+    let known = best
+        .as_ref()
+        .map_or(Weight::MAX, |(best, _)| best.score.heaviest);
     let mut limits = tours::weights_between(&instance.weights, everything, least);
     limits.retain(|&limit| limit <= known);
     let sets: Vec<Mask> = candidates.iter().map(|&(_, set)| set).collect();
-    let heaviest = tours::lightest(limits, |limit| {
-        limit >= known || all.reaches(limit, &sets)
-    });
+    let heaviest = tours::lightest(limits, |limit| limit >= known || all.reaches(limit, &sets));
     let sums = all.sums(heaviest);
     let mut best = best.map(|(best, _)| best);
     for set in sets {
-        let Some(sum) = all.sum(&sums, set) else { continue };
+        let Some(sum) = all.sum(&sums, set) else {
+            continue;
+        };
         let score = Score { heaviest, sum };
         match &mut best {
             Some(best) => best.offer(score, set),
@@ -216,7 +237,10 @@ fn of_all_tours(
     }
     let set = best.map_or(0, |best| best.set);
     let tour = order::best(kind, &instance.weights, edges, set);
-    Found { order: instance.positions(&tour.order), exact: true }
+    Found {
+        order: instance.positions(&tour.order),
+        exact: true,
+    }
 }
 
 /// Dynamic programming over all sets of at most `k` GPUs. A ring starts at its lowest GPU.
@@ -233,7 +257,9 @@ impl AllTours<'_> {
     fn onward(&self, visited: Mask) -> Mask {
         let all: Mask = (1 << self.instance.len()) - 1;
         let above_start = match self.kind {
-            Kind::Ring => !(visited & visited.wrapping_neg()).wrapping_mul(2).wrapping_sub(1),
+            Kind::Ring => !(visited & visited.wrapping_neg())
+                .wrapping_mul(2)
+                .wrapping_sub(1),
             Kind::Chain => all,
         };
         all & above_start & !visited
@@ -309,6 +335,9 @@ impl AllTours<'_> {
     fn sum(&self, sums: &[Weight], set: Mask) -> Option<Weight> {
         let n = self.instance.len();
         let row = &sums[set as usize * n..][..n];
-        members(set).map(|last| row[last]).min().filter(|&sum| sum < NONE)
+        members(set)
+            .map(|last| row[last])
+            .min()
+            .filter(|&sum| sum < NONE)
     }
 }

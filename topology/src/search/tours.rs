@@ -29,9 +29,20 @@ struct EveryOrder<'a> {
 
 impl<'a> EveryOrder<'a> {
     fn best(kind: Kind, weights: &'a Weights, set: Mask) -> Tour {
-        let score = Score { heaviest: Weight::MAX, sum: Weight::MAX };
-        let best = Tour { order: Vec::new(), score };
-        let mut every = Self { kind, weights, order: Vec::with_capacity(FEW), best };
+        let score = Score {
+            heaviest: Weight::MAX,
+            sum: Weight::MAX,
+        };
+        let best = Tour {
+            order: Vec::new(),
+            score,
+        };
+        let mut every = Self {
+            kind,
+            weights,
+            order: Vec::with_capacity(FEW),
+            best,
+        };
         let starts = if kind == Kind::Ring { 1 } else { usize::MAX };
         for first in members(set).take(starts) {
             every.order.push(first);
@@ -51,9 +62,16 @@ impl<'a> EveryOrder<'a> {
             sum: score.sum + weights[to],
         };
         if rest == 0 {
-            let score = if self.kind == Kind::Ring { along(self.order[0]) } else { score };
+            let score = if self.kind == Kind::Ring {
+                along(self.order[0])
+            } else {
+                score
+            };
             if score < self.best.score {
-                self.best = Tour { order: self.order.clone(), score };
+                self.best = Tour {
+                    order: self.order.clone(),
+                    score,
+                };
             }
             return;
         }
@@ -78,23 +96,39 @@ pub(super) fn best(kind: Kind, weights: &Weights, edges: &[Edge], set: Mask) -> 
         return EveryOrder::best(kind, weights, set);
     }
     let gpus: Vec<usize> = members(set).collect();
-    let mut compact = Compact { kind, weights: [[0; _]; _], gpus };
+    let mut compact = Compact {
+        kind,
+        weights: [[0; _]; _],
+        gpus,
+    };
     for (a, &at) in compact.gpus.iter().enumerate() {
         for (b, &to) in compact.gpus.iter().enumerate() {
             compact.weights[a][b] = weights[at][to];
         }
     }
     let least = bound::bound(kind, edges, set, Weight::MAX).map_or(0, |bound| bound.heaviest);
-    let heaviest = lightest(weights_between(weights, set, least), |limit| compact.has_tour(limit));
+    let heaviest = lightest(weights_between(weights, set, least), |limit| {
+        compact.has_tour(limit)
+    });
     let (sum, order) = compact.least_sum(heaviest);
     let order = order.into_iter().map(|gpu| compact.gpus[gpu]).collect();
-    Tour { order, score: Score { heaviest, sum } }
+    Tour {
+        order,
+        score: Score { heaviest, sum },
+    }
 }
 
 /// The different weights inside `set` that are at least `least`, ascending.
 pub(super) fn weights_between(weights: &Weights, set: Mask, least: Weight) -> Vec<Weight> {
-    let of = |a: usize| members(set).filter(move |&b| a < b).map(move |b| weights[a][b]);
-    let mut all: Vec<_> = members(set).flat_map(of).filter(|&weight| weight >= least).collect();
+    let of = |a: usize| {
+        members(set)
+            .filter(move |&b| a < b)
+            .map(move |b| weights[a][b])
+    };
+    let mut all: Vec<_> = members(set)
+        .flat_map(of)
+        .filter(|&weight| weight >= least)
+        .collect();
     all.sort_unstable();
     all.dedup();
     all
@@ -104,7 +138,9 @@ pub(super) fn weights_between(weights: &Weights, set: Mask, least: Weight) -> Ve
 ///
 /// Steps from the start double, since the bound is mostly right or nearly so.
 pub(super) fn lightest(limits: Vec<Weight>, enough: impl Fn(Weight) -> bool) -> Weight {
-    let Some(last) = limits.len().checked_sub(1) else { return 0 };
+    let Some(last) = limits.len().checked_sub(1) else {
+        return 0;
+    };
     let (mut low, mut high, mut step) = (0, 0, 1);
     while high < last && !enough(limits[high]) {
         low = high + 1;
@@ -181,7 +217,11 @@ impl Compact {
         // left[rest][here]: the least sum from `here` through all of `rest` to the end.
         let mut left: Vec<Weight> = vec![FAR; (full + 1) * n];
         for here in members(others) {
-            left[here] = if self.kind == Kind::Ring { step(here, 0) } else { 0 };
+            left[here] = if self.kind == Kind::Ring {
+                step(here, 0)
+            } else {
+                0
+            };
         }
         for rest in 1..=full {
             let rest_mask = (rest as Mask) << first;
@@ -189,7 +229,11 @@ impl Compact {
                 let through = |next: usize| {
                     step(here, next) + left[(rest & !(1 << next >> first)) * n + next]
                 };
-                left[rest * n + here] = members(rest_mask).map(through).min().unwrap_or(FAR).min(FAR);
+                left[rest * n + here] = members(rest_mask)
+                    .map(through)
+                    .min()
+                    .unwrap_or(FAR)
+                    .min(FAR);
             }
         }
         self.lowest_order(others, |here, rest, next| {
@@ -208,8 +252,9 @@ impl Compact {
         order.extend((self.kind == Kind::Ring).then_some(0));
         let mut least = None;
         let mut rest = others;
-        while let Some((onward, next)) =
-            members(rest).map(|next| (sum(order.last().copied(), rest, next), next)).min()
+        while let Some((onward, next)) = members(rest)
+            .map(|next| (sum(order.last().copied(), rest, next), next))
+            .min()
         {
             least.get_or_insert(onward);
             order.push(next);

@@ -9,7 +9,11 @@ use nvlink_topology::{
 pub(crate) fn board(n: u32, sockets: u32, edges: &[(u32, u32, u32)]) -> NodeTopologySpec {
     let socket = |gpu: u32| gpu * sockets / n;
     let gpus = (0..n)
-        .map(|index| Gpu { index, numa_node: Some(socket(index)), ..Gpu::default() })
+        .map(|index| Gpu {
+            index,
+            numa_node: Some(socket(index)),
+            ..Gpu::default()
+        })
         .collect();
     let edges = edges.iter().map(|&(a, b, links)| Edge {
         a: a.min(b),
@@ -21,12 +25,25 @@ pub(crate) fn board(n: u32, sockets: u32, edges: &[(u32, u32, u32)]) -> NodeTopo
     let mut paths = Vec::new();
     for a in 0..n {
         for b in a + 1..n {
-            let class = if socket(a) == socket(b) { PathClass::Node } else { PathClass::Sys };
+            let class = if socket(a) == socket(b) {
+                PathClass::Node
+            } else {
+                PathClass::Sys
+            };
             let bytes_per_second = bandwidth::assumed(class);
-            paths.push(Path { a, b, class, bytes_per_second, assumed: true });
+            paths.push(Path {
+                a,
+                b,
+                class,
+                bytes_per_second,
+                assumed: true,
+            });
         }
     }
-    let source = Source { kind: SourceKind::File, from: String::new() };
+    let source = Source {
+        kind: SourceKind::File,
+        from: String::new(),
+    };
     let mut spec = NodeTopologySpec {
         source,
         gpus,
@@ -41,9 +58,23 @@ pub(crate) fn board(n: u32, sockets: u32, edges: &[(u32, u32, u32)]) -> NodeTopo
 
 /// The hybrid cube mesh of a DGX-1 with V100: every GPU has six links.
 pub(crate) fn dgx1v() -> NodeTopologySpec {
-    let quad = [(0, 1, 1), (0, 2, 1), (0, 3, 2), (1, 2, 2), (1, 3, 1), (2, 3, 2)];
+    let quad = [
+        (0, 1, 1),
+        (0, 2, 1),
+        (0, 3, 2),
+        (1, 2, 2),
+        (1, 3, 1),
+        (2, 3, 2),
+    ];
     // The other quad is wired so that the links left over, 2 2 1 1, meet.
-    let other = [(4, 5, 1), (4, 6, 1), (4, 7, 2), (5, 6, 2), (5, 7, 1), (6, 7, 2)];
+    let other = [
+        (4, 5, 1),
+        (4, 6, 1),
+        (4, 7, 2),
+        (5, 6, 2),
+        (5, 7, 1),
+        (6, 7, 2),
+    ];
     let across = [(0, 4, 2), (1, 5, 2), (2, 6, 1), (3, 7, 1)];
     board(8, 2, &[&quad[..], &other, &across].concat())
 }
@@ -70,9 +101,15 @@ pub(crate) fn renumbered(spec: &NodeTopologySpec, names: &[u32]) -> NodeTopology
     let mut spec = spec.clone();
     let name = |gpu: u32| names[gpu as usize];
     let pair = |a: u32, b: u32| (name(a).min(name(b)), name(a).max(name(b)));
-    spec.gpus.iter_mut().for_each(|gpu| gpu.index = name(gpu.index));
-    spec.edges.iter_mut().for_each(|edge| (edge.a, edge.b) = pair(edge.a, edge.b));
-    spec.paths.iter_mut().for_each(|path| (path.a, path.b) = pair(path.a, path.b));
+    spec.gpus
+        .iter_mut()
+        .for_each(|gpu| gpu.index = name(gpu.index));
+    spec.edges
+        .iter_mut()
+        .for_each(|edge| (edge.a, edge.b) = pair(edge.a, edge.b));
+    spec.paths
+        .iter_mut()
+        .for_each(|path| (path.a, path.b) = pair(path.a, path.b));
     spec.domains.clear();
     spec.complete("node").unwrap();
     spec

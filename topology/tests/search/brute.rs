@@ -18,7 +18,11 @@ pub(crate) struct Brute<'a> {
 
 impl<'a> Brute<'a> {
     /// Tries all orders of all sets of the sizes that `wanted` says.
-    pub(crate) fn new(spec: &'a NodeTopologySpec, pattern: Pattern, wanted: impl Fn(usize) -> bool) -> Self {
+    pub(crate) fn new(
+        spec: &'a NodeTopologySpec,
+        pattern: Pattern,
+        wanted: impl Fn(usize) -> bool,
+    ) -> Self {
         let graph = Graph::new(spec).unwrap();
         let n = spec.gpus.len();
         let best = (0..1usize << n).map(|mask| {
@@ -35,7 +39,12 @@ impl<'a> Brute<'a> {
             });
             Some(least)
         });
-        Self { best: best.collect(), graph, spec, pattern }
+        Self {
+            best: best.collect(),
+            graph,
+            spec,
+            pattern,
+        }
     }
 
     /// The best rank of `k` GPUs of `free` that hold `required`.
@@ -44,7 +53,11 @@ impl<'a> Brute<'a> {
             mask & !within == 0 && required & !mask == 0 && mask.count_ones() as usize == k
         };
         let sets = |within: usize| (0..self.best.len()).filter(move |&mask| fits(mask, within));
-        let domains: Vec<usize> = self.graph.domains().map(|(_, set)| mask(set) & free).collect();
+        let domains: Vec<usize> = self
+            .graph
+            .domains()
+            .map(|(_, set)| mask(set) & free)
+            .collect();
         let holds = domains.iter().any(|&domain| sets(domain).next().is_some());
         let inside = |set: usize| domains.iter().any(|domain| set & !domain == 0);
         let rule1 = holds && k > 1 && self.pattern != Pattern::None;
@@ -57,14 +70,25 @@ impl<'a> Brute<'a> {
     /// The rank of one set.
     pub(crate) fn rank(&self, free: usize, set: usize) -> Rank {
         let (cost, total) = self.best[set].unwrap();
-        let members: Vec<usize> = (0..self.graph.len()).filter(|gpu| set >> gpu & 1 == 1).collect();
-        let mut numa: Vec<_> = members.iter().map(|&gpu| self.spec.gpus[gpu].numa_node).collect();
+        let members: Vec<usize> = (0..self.graph.len())
+            .filter(|gpu| set >> gpu & 1 == 1)
+            .collect();
+        let mut numa: Vec<_> = members
+            .iter()
+            .map(|&gpu| self.spec.gpus[gpu].numa_node)
+            .collect();
         numa.sort_unstable();
         numa.dedup();
         if self.pattern == Pattern::None {
             numa.clear();
         }
-        (cost, total, numa.len(), Reverse(self.remainder(free & !set)), members)
+        (
+            cost,
+            total,
+            numa.len(),
+            Reverse(self.remainder(free & !set)),
+            members,
+        )
     }
 
     /// Sizes of the NVLink-joined sets in `free`, largest first.
@@ -74,11 +98,16 @@ impl<'a> Brute<'a> {
             let (a, b) = (edge.a as usize, edge.b as usize);
             if free >> a & free >> b & 1 == 1 {
                 let (from, to) = (group[a], group[b]);
-                group.iter_mut().filter(|one| **one == from).for_each(|one| *one = to);
+                group
+                    .iter_mut()
+                    .filter(|one| **one == from)
+                    .for_each(|one| *one = to);
             }
         }
         let size = |one: usize| {
-            (0..self.graph.len()).filter(|&gpu| free >> gpu & 1 == 1 && group[gpu] == one).count()
+            (0..self.graph.len())
+                .filter(|&gpu| free >> gpu & 1 == 1 && group[gpu] == one)
+                .count()
         };
         let mut sizes: Vec<usize> = (0..self.graph.len()).map(size).filter(|&s| s > 0).collect();
         sizes.sort_unstable_by_key(|&size| Reverse(size));
@@ -93,7 +122,9 @@ pub(crate) fn mask(set: GpuSet) -> usize {
 
 /// A bit mask of positions as a set.
 pub(crate) fn set(mask: usize) -> GpuSet {
-    (0..usize::BITS as usize).filter(|gpu| mask >> gpu & 1 == 1).collect()
+    (0..usize::BITS as usize)
+        .filter(|gpu| mask >> gpu & 1 == 1)
+        .collect()
 }
 
 fn permutations(items: &mut [usize], from: usize, each: &mut impl FnMut(&[usize])) {

@@ -1,13 +1,16 @@
 //! The search against brute force, through its public entry.
 
+#![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
+
 mod boards;
 mod brute;
+mod cluster;
 
 use boards::{board, dgx1v, graph, pairs, renumbered, switched};
 use brute::Brute;
 use nvlink_topology::{
-    Graph, GpuSet, NoPlacement, NodeTopologySpec, PathClass, Pattern, Request, Scope, Shape, bandwidth,
-    cost, place, search,
+    GpuSet, Graph, NoPlacement, NodeTopologySpec, PathClass, Pattern, Request, Scope, Shape,
+    bandwidth, cost, place, search,
 };
 use proptest::prelude::*;
 
@@ -20,7 +23,13 @@ const PATTERNS: [Pattern; 5] = [
 ];
 
 fn request(gpus: usize, free: GpuSet, pattern: Pattern) -> Request {
-    Request { gpus, free, required: GpuSet::EMPTY, pattern, scope: Scope::Node }
+    Request {
+        gpus,
+        free,
+        required: GpuSet::EMPTY,
+        pattern,
+        scope: Scope::Node,
+    }
 }
 
 /// Shapes that need exactly `k` GPUs.
@@ -30,7 +39,11 @@ fn shapes(k: u32) -> Vec<Pattern> {
         for data in 1..=k {
             for pipeline in 1..=k {
                 if tensor * data * pipeline == k {
-                    shapes.push(Pattern::Shape(Shape { tensor, data, pipeline }));
+                    shapes.push(Pattern::Shape(Shape {
+                        tensor,
+                        data,
+                        pipeline,
+                    }));
                 }
             }
         }
@@ -50,11 +63,24 @@ fn assert_best(
     let gpus = graph.set(&found.gpus).unwrap();
     prop_assert_eq!(gpus.len(), request.gpus, "each GPU once");
     prop_assert!(found.exact);
-    prop_assert_eq!((found.cost, found.total_cost), (best.0, best.1), "{:?}", request);
+    prop_assert_eq!(
+        (found.cost, found.total_cost),
+        (best.0, best.1),
+        "{:?}",
+        request
+    );
     prop_assert_eq!(brute.rank(free, brute::mask(gpus)), best, "{:?}", request);
-    let order: Vec<usize> = found.gpus.iter().map(|&gpu| graph.set(&[gpu]).unwrap().iter().next().unwrap()).collect();
+    let order: Vec<usize> = found
+        .gpus
+        .iter()
+        .map(|&gpu| graph.set(&[gpu]).unwrap().iter().next().unwrap())
+        .collect();
     let again = cost::evaluate(graph, &order, request.pattern);
-    prop_assert_eq!((again.slowest, again.total), (found.cost, found.total_cost), "its own order");
+    prop_assert_eq!(
+        (again.slowest, again.total),
+        (found.cost, found.total_cost),
+        "its own order"
+    );
     Ok(found)
 }
 
@@ -110,21 +136,32 @@ fn shapes_are_exact_on_a_cube_mesh() {
 fn an_nvlink_ring_is_found_wherever_there_is_one() {
     let spec = dgx1v();
     let graph = graph(&spec);
-    let edge = |a: u32, b: u32| spec.edges.iter().any(|e| (e.a, e.b) == (a.min(b), a.max(b)));
-    let ring = |order: &[u32]| {
-        (0..order.len()).all(|at| edge(order[at], order[(at + 1) % order.len()]))
+    let edge = |a: u32, b: u32| {
+        spec.edges
+            .iter()
+            .any(|e| (e.a, e.b) == (a.min(b), a.max(b)))
     };
+    let ring =
+        |order: &[u32]| (0..order.len()).all(|at| edge(order[at], order[(at + 1) % order.len()]));
     let mut rings = 0;
     for free in 1usize..256 {
         let gpus: Vec<u32> = (0..8).filter(|gpu| free >> gpu & 1 == 1).collect();
         for k in 2..=gpus.len() {
             let found = place(&graph, &request(k, brute::set(free), Pattern::AllReduce)).unwrap();
             let exists = any_order(&gpus, k, &mut Vec::new(), &ring);
-            assert_eq!(ring(&found.gpus), exists, "free {gpus:?}, k = {k}: {:?}", found.gpus);
+            assert_eq!(
+                ring(&found.gpus),
+                exists,
+                "free {gpus:?}, k = {k}: {:?}",
+                found.gpus
+            );
             rings += usize::from(exists);
         }
     }
-    assert!(rings > 300, "the mesh has rings in most states, not {rings}");
+    assert!(
+        rings > 300,
+        "the mesh has rings in most states, not {rings}"
+    );
 }
 
 fn any_order(from: &[u32], k: usize, order: &mut Vec<u32>, good: &impl Fn(&[u32]) -> bool) -> bool {
@@ -147,17 +184,29 @@ fn quality_is_best_cost_over_actual_cost() {
     let spec = dgx1v();
     let graph = graph(&spec);
     // 0 and 5 are joined by SYS alone; a double link is the best that this node has.
-    let found = place(&graph, &request(2, graph.set(&[0, 5]).unwrap(), Pattern::AllReduce)).unwrap();
+    let found = place(
+        &graph,
+        &request(2, graph.set(&[0, 5]).unwrap(), Pattern::AllReduce),
+    )
+    .unwrap();
     let sys = bandwidth::assumed(PathClass::Sys);
     assert_eq!(found.bottleneck_bytes_per_second, Some(sys));
     let sys = 15.753_846_144e9;
-    assert!((found.quality.node - sys / 40e9).abs() < 1e-6, "{:?}", found.quality);
+    assert!(
+        (found.quality.node - sys / 40e9).abs() < 1e-6,
+        "{:?}",
+        found.quality
+    );
     assert_eq!(found.quality.free, 1.0, "nothing better was free");
     // Held by a job while 0 and 3, doubly linked, were free too.
     let free = graph.set(&[0, 3, 5]).unwrap();
     let held = graph.set(&[0, 5]).unwrap();
     let rated = search::rate(&graph, held, free, Pattern::AllReduce).unwrap();
-    assert!((rated.quality.free - sys / 40e9).abs() < 1e-6, "{:?}", rated.quality);
+    assert!(
+        (rated.quality.free - sys / 40e9).abs() < 1e-6,
+        "{:?}",
+        rated.quality
+    );
 }
 
 #[test]
@@ -166,12 +215,26 @@ fn a_small_job_uses_up_fragments() {
     // One of the last pair is taken: the other is of no use to a pair job.
     let free = graph.set(&[0, 1, 2, 3, 4, 5, 7]).unwrap();
     for pattern in PATTERNS {
-        assert_eq!(place(&graph, &request(1, free, pattern)).unwrap().gpus, [7], "{pattern}");
+        assert_eq!(
+            place(&graph, &request(1, free, pattern)).unwrap().gpus,
+            [7],
+            "{pattern}"
+        );
     }
     // Inference takes fragments even where a whole pair is free.
     let free = graph.set(&[0, 1, 2, 4]).unwrap();
-    assert_eq!(place(&graph, &request(2, free, Pattern::None)).unwrap().gpus, [2, 4]);
-    assert_eq!(place(&graph, &request(2, free, Pattern::AllReduce)).unwrap().gpus, [0, 1]);
+    assert_eq!(
+        place(&graph, &request(2, free, Pattern::None))
+            .unwrap()
+            .gpus,
+        [2, 4]
+    );
+    assert_eq!(
+        place(&graph, &request(2, free, Pattern::AllReduce))
+            .unwrap()
+            .gpus,
+        [0, 1]
+    );
 }
 
 #[test]
@@ -180,20 +243,39 @@ fn each_refusal_says_why() {
     let all = graph.all();
     let ask = |gpus, free, required: &[u32], scope, pattern| {
         let required = graph.set(required).unwrap();
-        place(&graph, &Request { gpus, free, required, pattern, scope }).unwrap_err()
+        place(
+            &graph,
+            &Request {
+                gpus,
+                free,
+                required,
+                pattern,
+                scope,
+            },
+        )
+        .unwrap_err()
     };
     let ring = Pattern::AllReduce;
     let free = graph.set(&[0, 2]).unwrap();
     assert_eq!(ask(0, all, &[], Scope::Node, ring), NoPlacement::NoGpus);
-    assert_eq!(ask(5, all, &[], Scope::Node, ring), NoPlacement::TooMany { asked: 5, have: 4 });
+    assert_eq!(
+        ask(5, all, &[], Scope::Node, ring),
+        NoPlacement::TooMany { asked: 5, have: 4 }
+    );
     assert_eq!(
         ask(3, free, &[], Scope::Node, ring),
         NoPlacement::NotEnoughFree { asked: 3, free: 2 }
     );
-    assert_eq!(ask(2, free, &[1], Scope::Node, ring), NoPlacement::RequiredNotFree { gpu: 1 });
+    assert_eq!(
+        ask(2, free, &[1], Scope::Node, ring),
+        NoPlacement::RequiredNotFree { gpu: 1 }
+    );
     assert_eq!(
         ask(1, all, &[0, 1], Scope::Node, ring),
-        NoPlacement::TooManyRequired { required: 2, asked: 1 }
+        NoPlacement::TooManyRequired {
+            required: 2,
+            asked: 1
+        }
     );
     assert_eq!(graph.set(&[9]), Err(NoPlacement::UnknownGpu { gpu: 9 }));
     assert_eq!(
@@ -202,13 +284,20 @@ fn each_refusal_says_why() {
     );
     assert_eq!(
         ask(2, all, &[0, 2], Scope::NvlinkDomain, ring),
-        NoPlacement::Scope { scope: Scope::NvlinkDomain, asked: 2, most: 0 }
+        NoPlacement::Scope {
+            scope: Scope::NvlinkDomain,
+            asked: 2,
+            most: 0
+        }
     );
     assert_eq!(
         ask(3, all, &[], Scope::Node, "tp=2,pp=2".parse().unwrap()).to_string(),
         "the shape tp=2,pp=2 is for 4 GPUs, but 3 were asked for"
     );
-    assert!(matches!(ask(2, all, &[], Scope::Gpu, ring), NoPlacement::Scope { .. }));
+    assert!(matches!(
+        ask(2, all, &[], Scope::Gpu, ring),
+        NoPlacement::Scope { .. }
+    ));
 }
 
 #[test]
@@ -218,16 +307,27 @@ fn a_fabric_of_72_is_exact_where_it_is_regular() {
     for pattern in PATTERNS {
         for k in [2, 4, 8, 36, 72] {
             let found = place(&graph, &request(k, graph.all(), pattern)).unwrap();
-            assert!(found.exact && found.gpus.len() == k, "{pattern}, {k}: {found:?}");
-            let numa: std::collections::BTreeSet<_> = found.gpus.iter().map(|gpu| gpu / 2).collect();
-            assert_eq!(numa.len(), k.div_ceil(2), "{pattern}, {k}: fewest NUMA nodes");
+            assert!(
+                found.exact && found.gpus.len() == k,
+                "{pattern}, {k}: {found:?}"
+            );
+            let numa: std::collections::BTreeSet<_> =
+                found.gpus.iter().map(|gpu| gpu / 2).collect();
+            assert_eq!(
+                numa.len(),
+                k.div_ceil(2),
+                "{pattern}, {k}: fewest NUMA nodes"
+            );
         }
     }
 }
 
 #[test]
 fn an_irregular_graph_of_24_is_answered_and_marked() {
-    let edges: Vec<_> = (0..24).map(|gpu| (gpu, (gpu * 5 + 1) % 24, gpu % 3 + 1)).filter(|e| e.0 < e.1).collect();
+    let edges: Vec<_> = (0..24)
+        .map(|gpu| (gpu, (gpu * 5 + 1) % 24, gpu % 3 + 1))
+        .filter(|e| e.0 < e.1)
+        .collect();
     let graph = graph(&board(24, 2, &edges));
     let found = place(&graph, &request(9, graph.all(), Pattern::AllReduce)).unwrap();
     assert_eq!(graph.set(&found.gpus).unwrap().len(), 9);
@@ -242,7 +342,13 @@ fn boards() -> impl Strategy<Value = NodeTopologySpec> {
             move |links| {
                 let pairs = (0..n).flat_map(|a| (a + 1..n).map(move |b| (a, b)));
                 let edges = pairs.zip(links).filter(|(_, links)| *links > 0);
-                board(n, sockets, &edges.map(|((a, b), links)| (a, b, links)).collect::<Vec<_>>())
+                board(
+                    n,
+                    sockets,
+                    &edges
+                        .map(|((a, b), links)| (a, b, links))
+                        .collect::<Vec<_>>(),
+                )
             },
         )
     })

@@ -1,0 +1,328 @@
+//! The document: what `complete` derives, and what it refuses.
+
+#![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
+
+use nvlink_topology::{
+    Domain, Edge, Fabric, Gpu, Link, NodeTopology, NodeTopologySpec, Path, PathClass, Remote,
+    RemoteKind, Source, SourceKind, Via, bandwidth,
+    labels::{self, alias_labels, node_annotations, node_labels},
+};
+use proptest::prelude::*;
+
+fn bus(gpu: u32) -> String {
+    format!("00000000:{gpu:02X}:00.0")
+}
+
+/// A GPU whose links end on these.
+fn gpu(index: u32, model: &str, rate: u64, remotes: &[Remote]) -> Gpu {
+    let link = |(index, remote): (u32, &Remote)| Link {
+        index,
+        up: true,
+        bytes_per_second: Some(rate),
+        remote: Some(remote.clone()),
+    };
+    Gpu {
+        index,
+        uuid: Some(format!("GPU-{index}")),
+        pci_bus_id: Some(bus(index)),
+        model: Some(model.to_owned()),
+        links: Some((0..).zip(remotes).map(link).collect()),
+        ..Gpu::default()
+    }
+}
+
+fn to(gpu: u32) -> Remote {
+    // The kernel's spelling of the address, which NVML also uses in places.
+    let pci_bus_id = Some(format!("0000:{gpu:02x}:00.0"));
+    Remote {
+        kind: RemoteKind::Gpu,
+        pci_bus_id,
+    }
+}
+
+fn switch() -> Remote {
+    Remote {
+        kind: RemoteKind::Switch,
+        pci_bus_id: None,
+    }
+}
+
+fn spec(gpus: Vec<Gpu>) -> NodeTopologySpec {
+    NodeTopologySpec {
+        source: Source {
+            kind: SourceKind::File,
+            from: String::new(),
+        },
+        gpus,
+        edges: Vec::new(),
+        paths: Vec::new(),
+        domains: Vec::new(),
+        nics: Vec::new(),
+    }
+}
+
+fn h100(n: u32) -> NodeTopologySpec {
+    let links = vec![switch(); 18];
+    let mut spec = spec(
+        (0..n)
+            .map(|i| gpu(i, "NVIDIA H100 80GB HBM3", 26_562_000_000, &links))
+            .collect(),
+    );
+    assert_eq!(spec.complete("n1").unwrap(), Vec::<String>::new());
+    spec
+}
+
+/// Leaves what the source saw.
+fn forget(spec: &mut NodeTopologySpec) {
+    spec.edges.clear();
+    spec.paths.clear();
+    spec.domains.clear();
+}
+
+#[test]
+fn switch_links_join_every_pair() {
+    let spec = h100(8);
+    assert_eq!(spec.edges.len(), 28);
+    assert!(
+        spec.edges
+            .iter()
+            .all(|edge| (edge.via, edge.links) == (Via::Switch, 18))
+    );
+    assert_eq!(
+        spec.edges[0].bytes_per_second, 370_800_000_000,
+        "18 × NCCL's 20.6 GB/s"
+    );
+    assert_eq!(spec.paths.len(), 28);
+    assert!(
+        spec.paths
+            .iter()
+            .all(|path| path.class == PathClass::Nvlink && !path.assumed)
+    );
+    assert_eq!(spec.domains.len(), 1);
+    assert_eq!(spec.domains[0].id, "n1.0");
+}
+
+#[test]
+fn a_dead_link_makes_the_edge_narrower_and_a_dead_gpu_leaves_the_domain() {
+    let mut spec = h100(4);
+    forget(&mut spec);
+    spec.gpus[1].links.as_mut().unwrap()[5].up = false;
+    spec.gpus[3]
+        .links
+        .as_mut()
+        .unwrap()
+        .iter_mut()
+        .for_each(|link| link.up = false);
+    spec.complete("n1").unwrap();
+    let links: Vec<_> = spec
+        .edges
+        .iter()
+        .map(|edge| (edge.a, edge.b, edge.links))
+        .collect();
+    assert_eq!(links, [(0, 1, 17), (0, 2, 18), (1, 2, 17)]);
+    assert_eq!(spec.domains[0].gpus, [0, 1, 2]);
+    let path = spec.paths.iter().find(|path| path.b == 3).unwrap();
+    assert_eq!((path.class, path.assumed), (PathClass::Sys, true));
+}
+
+#[test]
+fn direct_links_join_those_that_they_name_and_asymmetry_is_said() {
+    let model = "NVIDIA A100 80GB PCIe";
+    let mut spec = spec(vec![
+        gpu(0, model, 25_000_000_000, &[to(1), to(1), to(1)]),
+        gpu(1, model, 25_000_000_000, &[to(0), to(0)]),
+        gpu(2, model, 25_000_000_000, &[to(2)]),
+    ]);
+    let odd = spec.complete("n1").unwrap();
+    assert_eq!(
+        odd,
+        ["GPU 0 reports 3 NVLinks to GPU 1, which reports 2 back: taking the smaller"]
+    );
+    assert_eq!(spec.edges.len(), 1, "a link to itself is no edge");
+    assert_eq!((spec.edges[0].links, spec.edges[0].via), (2, Via::Direct));
+}
+
+#[test]
+fn mig_has_no_edges() {
+    let mut spec = h100(2);
+    forget(&mut spec);
+    spec.gpus[0].mig_enabled = true;
+    spec.complete("n1").unwrap();
+    assert!(spec.edges.is_empty() && spec.domains.is_empty());
+}
+
+#[test]
+fn a_fabric_survives_and_an_all_zero_one_does_not() {
+    for (uuid, id) in [
+        (
+            "7b5c0000-0000-0000-0000-000000000001",
+            "7b5c0000-0000-0000-0000-000000000001.4",
+        ),
+        ("00000000-0000-0000-0000-000000000000", "n1.0"),
+    ] {
+        let mut spec = h100(4);
+        let fabric = Some(Fabric {
+            cluster_uuid: uuid.to_owned(),
+            clique: 4,
+        });
+        spec.domains = vec![Domain {
+            id: String::new(),
+            gpus: vec![0, 1, 2, 3],
+            fabric,
+        }];
+        spec.complete("n1").unwrap();
+        assert_eq!(spec.domains[0].id, id);
+        let node = NodeTopology::new("n1", spec);
+        assert_eq!(node_labels(&node)[labels::DOMAIN], id);
+    }
+}
+
+type Change = fn(&mut NodeTopologySpec);
+
+const CONTRADICTIONS: [(&str, Change); 13] = [
+    ("spec.gpus[1].index: a second GPU 0", |s| {
+        s.gpus[1].index = 0
+    }),
+    ("spec.gpus[1].uuid: a second GPU GPU-0", |s| {
+        s.gpus[1].uuid = Some("GPU-0".into())
+    }),
+    ("spec.gpus[1].pciBusId: a second GPU at 0000:00:00.0", |s| {
+        s.gpus[1].pci_bus_id = Some("0000:00:00.0".into());
+    }),
+    ("spec.gpus[0].links[1].index: a second link 0", |s| {
+        s.gpus[0].links.as_mut().unwrap()[1].index = 0;
+    }),
+    ("spec.gpus: 129 GPUs; one node has at most 128", |s| {
+        s.gpus = (0..129)
+            .map(|index| Gpu {
+                index,
+                ..Gpu::default()
+            })
+            .collect();
+    }),
+    (
+        "spec.edges[0].a: a = 1, b = 0: a must be the lower of two different GPUs",
+        |s| {
+            (s.edges[0].a, s.edges[0].b) = (1, 0);
+        },
+    ),
+    ("spec.edges[0].b: GPU 9 is not in spec.gpus", |s| {
+        s.edges[0].b = 9
+    }),
+    ("spec.edges[1]: a second edge 0-1", |s| {
+        s.edges[1] = s.edges[0].clone()
+    }),
+    (
+        "spec.edges[0].bytesPerSecond: 0; leave out what is not known",
+        |s| {
+            s.edges[0].bytes_per_second = 0;
+        },
+    ),
+    (
+        "spec.edges[0].links: 0 links make no edge; leave it out",
+        |s| s.edges[0].links = 0,
+    ),
+    ("spec.paths[1]: a second path 0-1", |s| {
+        s.paths[1] = s.paths[0].clone()
+    }),
+    (
+        "spec.paths[0].class: NVLINK, but spec.edges has no edge 0-1",
+        |s| {
+            s.edges.remove(0);
+        },
+    ),
+    ("spec.domains[0].gpus: GPU 9 is not in spec.gpus", |s| {
+        s.domains[0].gpus.push(9)
+    }),
+];
+
+#[test]
+fn every_contradiction_is_refused_with_its_place() {
+    for (expected, change) in CONTRADICTIONS {
+        let mut spec = h100(3);
+        change(&mut spec);
+        assert_eq!(spec.complete("n1").unwrap_err().to_string(), expected);
+    }
+}
+
+#[test]
+fn labels_and_annotations_of_a_switch_node() {
+    let node = NodeTopology::new("n1", h100(8));
+    let labels = node_labels(&node);
+    let labels: Vec<_> = labels
+        .iter()
+        .map(|(key, value)| (*key, value.as_str()))
+        .collect();
+    assert_eq!(
+        labels,
+        [
+            ("nvlink-domains.io/bandwidth", "450"),
+            ("nvlink-domains.io/domain", "n1.0"),
+            ("nvlink-domains.io/domain-size", "8"),
+            ("nvlink-domains.io/interconnect", "nvswitch"),
+        ]
+    );
+    let annotations = node_annotations(&node);
+    assert_eq!(
+        annotations[labels::TOPOLOGY],
+        "nvlink-domain:0:gpus=0,1,2,3,4,5,6,7"
+    );
+    assert_eq!(annotations[labels::CAPACITY], "domain0=450GBps");
+    let aliases = alias_labels(&node);
+    assert_eq!(aliases["topology.k8s.io/nvlink-domain"], "n1.0");
+    assert_eq!(aliases["nvidia.com/nvswitch.present"], "true");
+    assert_eq!(aliases["node.k8s.io/gpu-count"], "8");
+    assert_eq!(aliases.len(), 9);
+}
+
+#[test]
+fn labels_of_a_node_without_nvlink() {
+    let mut spec = spec((0..4).map(|i| gpu(i, "NVIDIA L40S", 0, &[])).collect());
+    spec.complete("n1").unwrap();
+    let labels = node_labels(&NodeTopology::new("n1", spec));
+    assert_eq!(labels[labels::DOMAIN_SIZE], "1");
+    assert_eq!(labels[labels::INTERCONNECT], "pcie");
+    assert_eq!(labels[labels::BANDWIDTH], "0");
+    assert!(!labels.contains_key(labels::DOMAIN));
+}
+
+#[test]
+fn a_document_survives_json_and_unknown_keys() {
+    let node = NodeTopology::new("n1", h100(4));
+    let mut json = serde_json::to_value(&node).unwrap();
+    assert_eq!(json["apiVersion"], "nvlink-domains.io/v1alpha1");
+    assert_eq!(
+        json["spec"]["gpus"][0]["links"][0]["remote"]["kind"],
+        "switch"
+    );
+    assert!(
+        json["spec"]["gpus"][0].get("numaNode").is_none(),
+        "absent, never null"
+    );
+    json["spec"]["future"] = serde_json::json!({"field": [1]});
+    json["metadata"]["uid"] = "7".into();
+    assert_eq!(serde_json::from_value::<NodeTopology>(json).unwrap(), node);
+}
+
+proptest! {
+    /// Completing twice changes nothing.
+    #[test]
+    fn completing_is_idempotent(links in prop::collection::vec(0u32..4, 15), from_links: bool) {
+        let n = 6u32;
+        let mut spec = spec((0..n).map(|index| Gpu { index, ..Gpu::default() }).collect());
+        let pairs = (0..n).flat_map(|a| (a + 1..n).map(move |b| (a, b)));
+        for ((a, b), links) in pairs.zip(links).filter(|(_, links)| *links > 0) {
+            let bytes_per_second = bandwidth::assumed_nvlink(links);
+            if from_links {
+                spec.edges.push(Edge { a, b, via: Via::Direct, links, bytes_per_second });
+            } else {
+                let class = PathClass::Pix;
+                spec.paths.push(Path { a, b, class, bytes_per_second, assumed: false });
+            }
+        }
+        spec.complete("n").unwrap();
+        let once = spec.clone();
+        spec.complete("n").unwrap();
+        prop_assert_eq!(once, spec);
+    }
+}
