@@ -41,7 +41,7 @@ pub(crate) fn show_graph(terminal: &Terminal, keep: bool) -> Result<Exporter> {
     excerpt(
         terminal,
         &["topology", "--source", "sim:dgx-h100", "--node-name", "dgx"],
-        14,
+        15,
     )?;
     terminal.say("Eight GPUs behind switches are one domain. A board with bridges has a domain for each pair:")?;
     excerpt(

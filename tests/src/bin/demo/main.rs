@@ -13,6 +13,8 @@ mod job;
 mod metrics;
 mod terminal;
 
+use cluster::Cluster;
+use nvlink_tests::{Exporter, Prometheus, assets};
 use terminal::Terminal;
 
 fn main() -> ExitCode {
@@ -34,20 +36,39 @@ fn run(terminal: &Terminal) -> Result<()> {
     job::show(terminal, &cluster)?;
     let prometheus = metrics::show(terminal, &cluster)?;
     if keep {
-        terminal.step("Everything keeps running")?;
-        terminal.say(&format!(
-            "Page with the graph   {}\nPrometheus            {}\nkubectl               export KUBECONFIG={}\n                      {}",
-            page.url("/"),
-            prometheus.url,
-            cluster.control_plane.kubeconfig().display(),
-            nvlink_tests::assets::path("kubectl")?.display(),
-        ))?;
-        terminal.say("Ctrl-C ends it and cleans up.")?;
+        show_addresses(terminal, &page, &cluster, &prometheus)?;
         wait_for_interrupt()?;
     }
     drop((page, prometheus, cluster));
     terminal.step("Done")?;
     terminal.say("Everything that was started has ended, and nothing is left behind.")
+}
+
+fn show_addresses(
+    terminal: &Terminal,
+    page: &Exporter,
+    cluster: &Cluster,
+    prometheus: &Prometheus,
+) -> Result<()> {
+    terminal.step("Everything keeps running")?;
+    let row = |what: &str, value: String| vec![what.to_owned(), value];
+    let mut rows = vec![
+        row("WHAT", "WHERE".to_owned()),
+        row("graph of the DGX H100", page.url("/")),
+    ];
+    let nodes = cluster.exporters.iter();
+    rows.extend(
+        nodes.map(|(name, exporter)| row(&format!("graph of node {name}"), exporter.url("/"))),
+    );
+    rows.push(row("Prometheus", prometheus.url.clone()));
+    let kubeconfig = cluster.control_plane.kubeconfig().display();
+    rows.push(row("cluster", format!("export KUBECONFIG={kubeconfig}")));
+    rows.push(row(
+        "kubectl",
+        assets::path("kubectl")?.display().to_string(),
+    ));
+    terminal.table(&rows)?;
+    terminal.say("Ctrl-C ends it and cleans up.")
 }
 
 fn wait_for_interrupt() -> Result<()> {
