@@ -237,67 +237,68 @@ fn a_small_job_uses_up_fragments() {
     );
 }
 
+/// The refusal of a request on two bridged pairs.
+fn refusal(gpus: usize, free: &[u32], required: &[u32], scope: Scope) -> NoPlacement {
+    let graph = graph(&pairs(4, 2));
+    let (free, required) = (graph.set(free).unwrap(), graph.set(required).unwrap());
+    let pattern = Pattern::AllReduce;
+    let request = Request {
+        gpus,
+        free,
+        required,
+        pattern,
+        scope,
+    };
+    place(&graph, &request).unwrap_err()
+}
+
 #[test]
 fn each_refusal_says_why() {
-    let graph = graph(&pairs(4, 2));
-    let all = graph.all();
-    let ask = |gpus, free, required: &[u32], scope, pattern| {
-        let required = graph.set(required).unwrap();
-        place(
-            &graph,
-            &Request {
-                gpus,
-                free,
-                required,
-                pattern,
-                scope,
-            },
-        )
-        .unwrap_err()
-    };
-    let ring = Pattern::AllReduce;
-    let free = graph.set(&[0, 2]).unwrap();
-    assert_eq!(ask(0, all, &[], Scope::Node, ring), NoPlacement::NoGpus);
+    let all = [0, 1, 2, 3];
+    let node = Scope::Node;
+    assert_eq!(refusal(0, &all, &[], node), NoPlacement::NoGpus);
     assert_eq!(
-        ask(5, all, &[], Scope::Node, ring),
+        refusal(5, &all, &[], node),
         NoPlacement::TooMany { asked: 5, have: 4 }
     );
+    let too_few = NoPlacement::NotEnoughFree { asked: 3, free: 2 };
+    assert_eq!(refusal(3, &[0, 2], &[], node), too_few);
     assert_eq!(
-        ask(3, free, &[], Scope::Node, ring),
-        NoPlacement::NotEnoughFree { asked: 3, free: 2 }
-    );
-    assert_eq!(
-        ask(2, free, &[1], Scope::Node, ring),
+        refusal(2, &[0, 2], &[1], node),
         NoPlacement::RequiredNotFree { gpu: 1 }
     );
+    let too_many = NoPlacement::TooManyRequired {
+        required: 2,
+        asked: 1,
+    };
+    assert_eq!(refusal(1, &all, &[0, 1], node), too_many);
+    let unknown = graph(&pairs(4, 2)).set(&[9]);
+    assert_eq!(unknown, Err(NoPlacement::UnknownGpu { gpu: 9 }));
+}
+
+#[test]
+fn a_scope_or_shape_that_cannot_be_met_is_refused() {
+    let domain = Scope::NvlinkDomain;
     assert_eq!(
-        ask(1, all, &[0, 1], Scope::Node, ring),
-        NoPlacement::TooManyRequired {
-            required: 2,
-            asked: 1
-        }
-    );
-    assert_eq!(graph.set(&[9]), Err(NoPlacement::UnknownGpu { gpu: 9 }));
-    assert_eq!(
-        ask(2, free, &[], Scope::NvlinkDomain, ring).to_string(),
+        refusal(2, &[0, 2], &[], domain).to_string(),
         "no nvlink-domain can hold 2 free GPUs: the most in one is 1"
     );
-    assert_eq!(
-        ask(2, all, &[0, 2], Scope::NvlinkDomain, ring),
-        NoPlacement::Scope {
-            scope: Scope::NvlinkDomain,
-            asked: 2,
-            most: 0
-        }
-    );
-    assert_eq!(
-        ask(3, all, &[], Scope::Node, "tp=2,pp=2".parse().unwrap()).to_string(),
-        "the shape tp=2,pp=2 is for 4 GPUs, but 3 were asked for"
-    );
+    let apart = NoPlacement::Scope {
+        scope: domain,
+        asked: 2,
+        most: 0,
+    };
+    assert_eq!(refusal(2, &[0, 1, 2, 3], &[0, 2], domain), apart);
     assert!(matches!(
-        ask(2, all, &[], Scope::Gpu, ring),
+        refusal(2, &[0, 1], &[], Scope::Gpu),
         NoPlacement::Scope { .. }
     ));
+    let graph = graph(&pairs(4, 2));
+    let shape = request(3, graph.all(), "tp=2,pp=2".parse().unwrap());
+    assert_eq!(
+        place(&graph, &shape).unwrap_err().to_string(),
+        "the shape tp=2,pp=2 is for 4 GPUs, but 3 were asked for"
+    );
 }
 
 #[test]
