@@ -187,15 +187,15 @@ pub struct PlaceArgs {
     pub source: SourceArgs,
 
     /// Number of GPUs
-    #[arg(long, short, value_name = "K")]
+    #[arg(long, short, value_name = "K", env = "NVLINK_EXPORTER_PLACE_GPUS")]
     pub gpus: usize,
 
     /// GPUs that may be taken, as 0,1,4-7 [default: those that no allocation of the recording holds]
-    #[arg(long, value_name = "LIST")]
+    #[arg(long, value_name = "LIST", env = "NVLINK_EXPORTER_PLACE_FREE")]
     pub free: Option<Gpus>,
 
     /// GPUs that must be among them
-    #[arg(long, value_name = "LIST")]
+    #[arg(long, value_name = "LIST", env = "NVLINK_EXPORTER_PLACE_REQUIRE")]
     pub require: Option<Gpus>,
 
     /// Who talks to whom: all-reduce, all-to-all, pipeline, parameter-server, none, or a shape such as tp=4,pp=2

@@ -75,9 +75,14 @@ pub fn lacks_links(gpu: &Gpu, gpus: &[Gpu]) -> bool {
     crate::metrics::missing_links(gpu, gpus).is_some_and(|missing| missing > 0)
 }
 
-/// NICs that are nearest to the GPU.
+/// NICs that the GPU is nearest to, those that it shares with the fewest first.
 #[must_use]
 pub fn nics(spec: &NodeTopologySpec, gpu: u32) -> Vec<&str> {
-    let near = spec.nics.iter().filter(|nic| nic.gpus.contains(&gpu));
-    near.map(|nic| nic.name.as_str()).collect()
+    let mut near: Vec<_> = spec
+        .nics
+        .iter()
+        .filter(|nic| nic.gpus.contains(&gpu))
+        .collect();
+    near.sort_by_key(|nic| nic.gpus.len());
+    near.into_iter().map(|nic| nic.name.as_str()).collect()
 }

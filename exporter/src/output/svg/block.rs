@@ -273,9 +273,12 @@ fn tooltip(gpu: &Gpu, nics: &[&str]) -> String {
     known.into_iter().flatten().collect::<Vec<_>>().join(" · ")
 }
 
-/// Stroke width of so many links.
+/// Stroke width of so many links: one and two are told apart at a glance, many fill no card.
 fn width(links: u32) -> String {
-    let tenths = 10 + links.min(18) * 3;
+    let tenths = match links {
+        0..=2 => 15 * links,
+        links => 26 + links.min(18) * 2,
+    };
     format!("{}.{}", tenths / 10, tenths % 10)
 }
 
