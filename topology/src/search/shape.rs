@@ -48,17 +48,25 @@ pub(super) fn search(instance: &Instance, pattern: Pattern) -> Found {
 
 /// All volumes over the lightest path.
 fn floor(instance: &Instance, volumes: &Volumes, set: Mask) -> Score {
-    let row = |gpu| {
-        members(set)
-            .filter(move |&b| b != gpu)
-            .map(move |b| instance.weights[gpu][b])
-    };
-    let lightest = members(set).flat_map(row).min().unwrap_or(0);
-    let rows = (0..volumes.ranks()).map(|rank| volumes.row(rank).iter().sum::<u64>() * lightest);
-    rows.fold(Score::ZERO, |score, row| Score {
-        heaviest: score.heaviest.max(row),
-        sum: score.sum + row,
-    })
+    let lightest = members(set)
+        .map(|gpu| lightest(instance, set, gpu))
+        .min()
+        .unwrap_or(0);
+    let mut score = Score::ZERO;
+    for rank in 0..volumes.ranks() {
+        let row = volumes.row(rank).iter().sum::<u64>() * lightest;
+        score = Score {
+            heaviest: score.heaviest.max(row),
+            sum: score.sum + row,
+        };
+    }
+    score
+}
+
+/// The lightest path from `gpu` to another of `set`.
+fn lightest(instance: &Instance, set: Mask, gpu: usize) -> Weight {
+    let row = members(set & !(1 << gpu)).map(|other: usize| instance.weights[gpu][other]);
+    row.min().unwrap_or(0)
 }
 
 struct Branches<'a> {
@@ -121,10 +129,7 @@ impl Branches<'_> {
 
     /// The least score of any way to go on: what is still to be sent takes each GPU's lightest path.
     fn floor(&self, set: Mask, sum: Weight) -> Score {
-        let lightest = |gpu: usize| {
-            let row = members(set & !(1 << gpu)).map(|other| self.instance.weights[gpu][other]);
-            row.min().unwrap_or(0)
-        };
+        let lightest = |gpu: usize| lightest(self.instance, set, gpu);
         let least = members(set).map(lightest).min().unwrap_or(0);
         let mut score = Score { heaviest: 0, sum };
         for (rank, (&row, &volume)) in self.rows.iter().zip(&self.sends).enumerate() {
