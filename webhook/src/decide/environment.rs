@@ -110,8 +110,10 @@ pub(super) fn set(editor: &mut Editor, chosen: &Chosen) -> Result<Report, Refusa
     let mut planned = Vec::new();
     for container in pod::containers(editor.document()) {
         let mut hidden = Vec::new();
-        for (name, value) in wanted(&container, chosen) {
-            match present(&container, &name) {
+        let wanted = wanted(&container, chosen);
+        let present = present(&container, &wanted);
+        for ((name, value), own) in wanted.into_iter().zip(present) {
+            match own {
                 Some(Some(own)) if own == value => drop(report.set.insert(name)),
                 Some(_) => drop(report.kept.insert(name)),
                 None if may_come_from_elsewhere(&container, &name) => hidden.push(name),
@@ -179,22 +181,30 @@ fn network(class: &Class) -> impl Iterator<Item = (String, String)> {
     rows.filter_map(|row| Some((row.name.to_owned(), (row.value)(environment)?)))
 }
 
-/// The value that the container's `env` gives to `name`: `None` if none,
-/// `Some(None)` if one that is not plain text. The last entry wins.
-fn present<'a>(container: &Container<'a>, name: &str) -> Option<Option<&'a str>> {
-    let env = container.value().get("env")?.as_array()?;
-    let entry = env
-        .iter()
-        .rfind(|entry| entry.get("name").and_then(Value::as_str) == Some(name))?;
-    if entry.get("valueFrom").is_some_and(|from| !from.is_null()) {
-        return Some(None);
-    }
-    Some(Some(
-        entry
+/// What the container's `env` gives to each wanted name: `None` if nothing,
+/// `Some(None)` if something that is not plain text. The last entry wins.
+/// One pass, because CI systems write hundreds of variables.
+fn present<'a>(
+    container: &Container<'a>,
+    wanted: &[(String, String)],
+) -> Vec<Option<Option<&'a str>>> {
+    let mut found = vec![None; wanted.len()];
+    let env = container.value().get("env").and_then(Value::as_array);
+    for entry in env.into_iter().flatten() {
+        let Some(name) = entry.get("name").and_then(Value::as_str) else {
+            continue;
+        };
+        let Some(index) = wanted.iter().position(|(wanted, _)| wanted == name) else {
+            continue;
+        };
+        let elsewhere = entry.get("valueFrom").is_some_and(|from| !from.is_null());
+        let text = entry
             .get("value")
             .and_then(Value::as_str)
-            .unwrap_or_default(),
-    ))
+            .unwrap_or_default();
+        found[index] = Some((!elsewhere).then_some(text));
+    }
+    found
 }
 
 /// Whether an `envFrom` may set `name`. Its values are not in the pod, and a
