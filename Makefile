@@ -20,7 +20,7 @@ test: packages ## all tests, the end-to-end tests on a real control plane and Pr
 	cargo test --workspace --locked
 
 bench: ## the benchmarks
-	cargo bench --workspace --locked
+	cargo bench --locked -p nvlink-topology -p nvlink-webhook --bench search --bench admission
 
 lint: toolchain ## formatting, clippy and rustdoc with warnings denied, scripts
 	cargo fmt --all --check

@@ -22,9 +22,6 @@ struct Row {
     name: &'static str,
     fabrics: &'static [Fabric],
     value: fn(&Environment) -> Option<String>,
-    /// Why this value; for the reader of this table.
-    #[allow(dead_code)]
-    reason: &'static str,
 }
 
 const RDMA: &[Fabric] = &[Fabric::Infiniband, Fabric::RoCE];
@@ -33,6 +30,7 @@ const ANY: &[Fabric] = &[Fabric::Infiniband, Fabric::RoCE, Fabric::TCP];
 
 /// What a job that spans pods gets, by the class's fabric.
 const TABLE: &[Row] = &[
+    // NCCL reads a list of prefixes (eth1 is also eth10) unless it starts with `=`.
     Row {
         name: "NCCL_SOCKET_IFNAME",
         fabrics: ANY,
@@ -42,32 +40,32 @@ const TABLE: &[Row] = &[
                 .as_ref()
                 .map(|name| format!("={name}"))
         },
-        reason: "NCCL reads a list of prefixes (eth1 is also eth10) unless it starts with `=`",
     },
+    // Without `=` mlx5_1 is also mlx5_10: a storage or management card would carry traffic.
     Row {
         name: "NCCL_IB_HCA",
         fabrics: RDMA,
         value: |environment| Some(format!("={}", environment.rdma_devices.join(","))),
-        reason: "without `=` mlx5_1 is also mlx5_10: a storage or management card would carry traffic",
     },
+    // A stray RDMA card without a route would be chosen and then fail.
     Row {
         name: "NCCL_IB_DISABLE",
         fabrics: TCP,
         value: |_| Some("1".to_owned()),
-        reason: "a stray RDMA card without a route would be chosen and then fail",
     },
+    // A list without `cuda` makes UCX crash on GPU buffers.
     Row {
         name: "UCX_TLS",
         fabrics: RDMA,
         value: |_| Some("rc,cuda,sm,self".to_owned()),
-        reason: "a list without `cuda` makes UCX crash on GPU buffers",
     },
+    // A list without `cuda` makes UCX crash on GPU buffers.
     Row {
         name: "UCX_TLS",
         fabrics: TCP,
         value: |_| Some("tcp,cuda,sm,self".to_owned()),
-        reason: "a list without `cuda` makes UCX crash on GPU buffers",
     },
+    // UCX takes every device unless told; the list names device and port.
     Row {
         name: "UCX_NET_DEVICES",
         fabrics: RDMA,
@@ -79,13 +77,12 @@ const TABLE: &[Row] = &[
                 .collect();
             Some(ports.join(","))
         },
-        reason: "UCX takes every device unless told; the list names device and port",
     },
+    // UCX takes every interface unless told, the container bridge too.
     Row {
         name: "UCX_NET_DEVICES",
         fabrics: TCP,
         value: |environment| environment.network_interface.clone(),
-        reason: "UCX takes every interface unless told, the container bridge too",
     },
 ];
 
