@@ -27,6 +27,11 @@ impl Score {
         heaviest: 0,
         sum: 0,
     };
+    /// Worse than any.
+    pub(super) const UNKNOWN: Self = Self {
+        heaviest: Weight::MAX,
+        sum: Weight::MAX,
+    };
 }
 
 /// Two GPUs and the weight between them; edges are compared by weight first.

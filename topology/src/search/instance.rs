@@ -25,6 +25,16 @@ pub(super) struct Instance {
 /// Weights between GPUs by number.
 pub(super) type Weights = [[Weight; EXACT_GPUS]; EXACT_GPUS];
 
+/// For each of the first `gpus` GPUs the others within `limit`.
+pub(super) fn within(weights: &Weights, gpus: usize, limit: Weight) -> [Mask; EXACT_GPUS] {
+    let mut near = [0; EXACT_GPUS];
+    for (a, near) in near.iter_mut().enumerate().take(gpus) {
+        let close = (0..gpus).filter(|&b| a != b && weights[a][b] <= limit);
+        *near = close.fold(0, |mask, b| mask | 1 << b);
+    }
+    near
+}
+
 /// The numbers in `mask`, ascending.
 pub(super) fn members(mask: Mask) -> impl Iterator<Item = usize> + Clone {
     let mut rest = mask;

@@ -25,6 +25,15 @@ impl Kind {
             Self::Chain => gpus - 1,
         }
     }
+
+    /// Whether a GPU that reaches only `near` of `gpus` GPUs is in no tour of them.
+    pub(super) fn isolated(self, gpus: usize, near: Mask) -> bool {
+        match self {
+            _ if gpus < 2 => false,
+            Self::Ring if gpus > 2 => near & near.wrapping_sub(1) == 0,
+            _ => near == 0,
+        }
+    }
 }
 
 /// Of a set of GPUs, the best order and what it costs.
@@ -36,26 +45,30 @@ pub(super) struct Tour {
 /// Steps after which a walk that aims at the bound gives up; a regular board needs `k` of them.
 const STEPS: u32 = 2_000;
 
-/// The best tour over `set`: least heaviest edge, then least sum, then lowest order.
-pub(super) fn best(kind: Kind, weights: &Weights, edges: &[Edge], set: Mask) -> Tour {
+/// The best tour over `set`: least heaviest edge, then least sum, then lowest
+/// order. `None` if it is worse than `known`.
+pub(super) fn best(
+    kind: Kind,
+    weights: &Weights,
+    edges: &[Edge],
+    set: Mask,
+    known: Score,
+) -> Option<Tour> {
     let order: Vec<usize> = members(set).collect();
     match order[..] {
         [] | [_] => {
-            return Tour {
+            return Some(Tour {
                 order,
                 score: Score::ZERO,
-            };
+            });
         }
         [a, b] => {
-            let weight = weights[a][b];
-            let sum = weight * Weight::from(kind.edges(2));
-            return Tour {
+            let heaviest = weights[a][b];
+            let sum = heaviest * Weight::from(kind.edges(2));
+            return Some(Tour {
                 order,
-                score: Score {
-                    heaviest: weight,
-                    sum,
-                },
-            };
+                score: Score { heaviest, sum },
+            });
         }
         _ => {}
     }
@@ -65,7 +78,7 @@ pub(super) fn best(kind: Kind, weights: &Weights, edges: &[Edge], set: Mask) -> 
     } else {
         at_bound(kind, weights, edges, set)
     };
-    reached.unwrap_or_else(|| tours::best(kind, weights, edges, set))
+    reached.or_else(|| tours::best(kind, weights, edges, set, known))
 }
 
 /// The lowest order among the tours that reach the bound, if there is one and it is soon found.

@@ -5,7 +5,7 @@ use std::cmp::Ordering;
 use super::{
     Found,
     bound::{self, Edge, Score},
-    instance::{Instance, Mask, comes_first, members},
+    instance::{Instance, Mask, comes_first, members, within},
     order::{self, Kind},
     tours,
 };
@@ -134,16 +134,20 @@ pub(super) fn of_tours(instance: &Instance, kind: Kind) -> Found {
                 _ => {}
             }
         }
-        let tour = order::best(kind, &instance.weights, &edges, set);
-        let reached = tour.score == bound;
-        match &mut best {
-            Some((best, order)) => {
+        let known = best.as_ref().map_or(Score::UNKNOWN, |(best, _)| best.score);
+        let tour = order::best(kind, &instance.weights, &edges, set, known);
+        let reached = tour.as_ref().is_some_and(|tour| tour.score == bound);
+        match (&mut best, tour) {
+            (_, None) => {}
+            (Some((best, order)), Some(tour)) => {
                 best.offer(tour.score, set);
                 if best.set == set {
                     *order = tour.order;
                 }
             }
-            None => best = Some((Best::new(instance, tour.score, set), tour.order)),
+            (None, Some(tour)) => {
+                best = Some((Best::new(instance, tour.score, set), tour.order));
+            }
         }
         if !reached {
             let Some(left) = u64::checked_sub(patience, effort(instance.k)) else {
@@ -161,17 +165,23 @@ pub(super) fn of_tours(instance: &Instance, kind: Kind) -> Found {
 
 /// The sets whose bound is no worse than the best tour met on the way, best first.
 fn worth_trying(instance: &Instance, kind: Kind, edges: &[Edge]) -> Vec<(Score, Mask)> {
-    const UNKNOWN: Score = Score {
-        heaviest: Weight::MAX,
-        sum: Weight::MAX,
-    };
-    let (mut lowest, mut known) = (UNKNOWN, UNKNOWN);
+    // Walks that may fail: each costs as much as many bounds.
+    let mut walks = 8;
+    let mut known = Score::UNKNOWN;
+    let mut near = within(&instance.weights, instance.len(), known.heaviest);
     let mut sets = ranked(instance, |set| {
+        // Sooner seen than the bound: a GPU too few of the others are near enough to.
+        if members(set).any(|gpu| kind.isolated(instance.k, near[gpu] & set)) {
+            return None;
+        }
         let bound = bound::bound(kind, edges, set, known.heaviest)?;
-        if bound < lowest {
-            lowest = bound;
-            if let Some(tour) = order::at_bound(kind, &instance.weights, edges, set) {
-                known = tour.score.min(known);
+        if bound < known && walks > 0 {
+            match order::at_bound(kind, &instance.weights, edges, set) {
+                Some(tour) => {
+                    known = tour.score;
+                    near = within(&instance.weights, instance.len(), known.heaviest);
+                }
+                None => walks -= 1,
             }
         }
         (bound <= known).then_some(bound)
@@ -236,9 +246,10 @@ fn of_all_tours(
         }
     }
     let set = best.map_or(0, |best| best.set);
-    let tour = order::best(kind, &instance.weights, edges, set);
+    let tour = order::best(kind, &instance.weights, edges, set, Score::UNKNOWN);
+    let order = tour.map_or_else(Vec::new, |tour| tour.order);
     Found {
-        order: instance.positions(&tour.order),
+        order: instance.positions(&order),
         exact: true,
     }
 }
@@ -273,12 +284,7 @@ impl AllTours<'_> {
     /// Whether a tour over one of `sets` has no edge heavier than `limit`.
     fn reaches(&self, limit: Weight, sets: &[Mask]) -> bool {
         let n = self.instance.len();
-        let weights = &self.instance.weights;
-        let near = |a: usize| {
-            let close = (0..n).filter(|&b| a != b && weights[a][b] <= limit);
-            close.fold(0, |mask: Mask, b| mask | 1 << b)
-        };
-        let near: Vec<Mask> = (0..n).map(near).collect();
+        let near = within(&self.instance.weights, n, limit);
         let mut ends: Vec<u16> = vec![0; 1 << n];
         (0..n).for_each(|gpu| ends[1 << gpu] = 1 << gpu);
         for visited in self.walks() {

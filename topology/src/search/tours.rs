@@ -8,7 +8,7 @@
 
 use super::{
     bound::{self, Edge, Score},
-    instance::{Mask, Weights, members},
+    instance::{Mask, Weights, members, within},
     order::{Kind, Tour},
 };
 use crate::graph::Weight;
@@ -28,19 +28,19 @@ struct EveryOrder<'a> {
 }
 
 impl<'a> EveryOrder<'a> {
-    fn best(kind: Kind, weights: &'a Weights, set: Mask) -> Tour {
+    fn best(kind: Kind, weights: &'a Weights, set: Mask, known: Score) -> Option<Tour> {
+        // A tour as good as the known one is good enough.
         let score = Score {
-            heaviest: Weight::MAX,
-            sum: Weight::MAX,
+            sum: known.sum.saturating_add(1),
+            ..known
         };
-        let best = Tour {
-            order: Vec::new(),
-            score,
-        };
+        let order = Vec::new();
+        let best = Tour { order, score };
+        let order = Vec::with_capacity(FEW);
         let mut every = Self {
             kind,
             weights,
-            order: Vec::with_capacity(FEW),
+            order,
             best,
         };
         let starts = if kind == Kind::Ring { 1 } else { usize::MAX };
@@ -49,7 +49,7 @@ impl<'a> EveryOrder<'a> {
             every.walk(first, set & !(1 << first), Score::ZERO);
             every.order.pop();
         }
-        every.best
+        Some(every.best).filter(|tour| !tour.order.is_empty())
     }
 
     fn walk(&mut self, here: usize, rest: Mask, score: Score) {
@@ -90,10 +90,16 @@ struct Compact {
     weights: Weights,
 }
 
-/// The best tour over `set`, which has at least two GPUs.
-pub(super) fn best(kind: Kind, weights: &Weights, edges: &[Edge], set: Mask) -> Tour {
+/// The best tour over `set`, which has at least two GPUs; `None` if it is worse than `known`.
+pub(super) fn best(
+    kind: Kind,
+    weights: &Weights,
+    edges: &[Edge],
+    set: Mask,
+    known: Score,
+) -> Option<Tour> {
     if set.count_ones() as usize <= FEW {
-        return EveryOrder::best(kind, weights, set);
+        return EveryOrder::best(kind, weights, set, known);
     }
     let gpus: Vec<usize> = members(set).collect();
     let mut compact = Compact {
@@ -106,16 +112,17 @@ pub(super) fn best(kind: Kind, weights: &Weights, edges: &[Edge], set: Mask) -> 
             compact.weights[a][b] = weights[at][to];
         }
     }
-    let least = bound::bound(kind, edges, set, Weight::MAX).map_or(0, |bound| bound.heaviest);
-    let heaviest = lightest(weights_between(weights, set, least), |limit| {
-        compact.has_tour(limit)
-    });
+    let least = bound::bound(kind, edges, set, known.heaviest)?.heaviest;
+    let mut limits = weights_between(weights, set, least);
+    limits.retain(|&limit| limit <= known.heaviest);
+    if known != Score::UNKNOWN && !compact.has_tour(*limits.last()?) {
+        return None;
+    }
+    let heaviest = lightest(limits, |limit| compact.has_tour(limit));
     let (sum, order) = compact.least_sum(heaviest);
     let order = order.into_iter().map(|gpu| compact.gpus[gpu]).collect();
-    Tour {
-        order,
-        score: Score { heaviest, sum },
-    }
+    let score = Score { heaviest, sum };
+    (score <= known).then_some(Tour { order, score })
 }
 
 /// The different weights inside `set` that are at least `least`, ascending.
@@ -168,19 +175,9 @@ impl Compact {
         }
     }
 
-    /// GPUs within `limit` of each.
-    fn within(&self, limit: Weight) -> Vec<Mask> {
-        let n = self.gpus.len();
-        let near = |a: usize| {
-            let close = (0..n).filter(|&b| a != b && self.weights[a][b] <= limit);
-            close.fold(0, |mask: Mask, b| mask | 1 << b)
-        };
-        (0..n).map(near).collect()
-    }
-
     /// Whether there is a tour without an edge heavier than `limit`.
     fn has_tour(&self, limit: Weight) -> bool {
-        let near = self.within(limit);
+        let near = within(&self.weights, self.gpus.len(), limit);
         let others = self.others();
         let first = others.trailing_zeros();
         let full = (others >> first) as usize;
