@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .PHONY: help demo test bench lint packages control-plane toolchain
 
-TARGET := $(or $(CARGO_TARGET_DIR),target)
+TARGET := $(or $(CARGO_TARGET_DIR),$(CARGO_BUILD_TARGET_DIR),target)
 SCRIPTS := .ci/run tests/controlplane/build tests/controlplane/packages
 
 help: ## list the targets
@@ -12,7 +12,7 @@ help: ## list the targets
 
 demo: packages ## see it work on simulated nodes and a real control plane; KEEP=1 leaves it running
 	cargo build --locked --bins -p nvlink-exporter -p nvlink-webhook -p nvlink-tests
-	@KEEP=$(KEEP) $(TARGET)/debug/demo
+	@KEEP="$(KEEP)" "$(TARGET)/debug/demo"
 
 test: packages ## all tests, the end-to-end tests on a real control plane and Prometheus among them
 	cargo test --workspace --locked --no-run

@@ -35,8 +35,8 @@ pub(crate) fn write_files() -> Result<Files> {
 pub(crate) fn show_graph(terminal: &Terminal, keep: bool) -> Result<Exporter> {
     terminal.step("What a GPU node looks like from inside")?;
     terminal.say(
-        "There is no GPU here, so the exporter simulates a node. With `--source nvml` it reads a real\n\
-         one, with `--source file:PATH` a recording or the text of `nvidia-smi topo -m`.",
+        "There is no GPU here, so the exporter simulates a node. With `--source file:PATH` it reads a\n\
+         real one: the text of `nvidia-smi topo -m`, or a recording.",
     )?;
     excerpt(
         terminal,
