@@ -2,8 +2,11 @@
 
 use nvlink_topology::{Pattern, Scope};
 
-use crate::crd::domain_class::{
-    AccessMode, AppliesTo, DomainClassSpec, Environment, Fabric, PatternName, ScopeName,
+use crate::{
+    crd::domain_class::{
+        AccessMode, AppliesTo, DomainClassSpec, Environment, Fabric, PatternName, ScopeName,
+    },
+    syntax,
 };
 
 /// The resource that stands for one whole GPU, unless a class names another.
@@ -57,6 +60,22 @@ pub enum InvalidClass {
         "spec.devices.resourceName {0:?} is not a resource of whole NVIDIA GPUs, such as nvidia.com/gpu"
     )]
     Resource(String),
+    /// A word that Kubernetes would refuse in every pod of the class.
+    #[error("{field} holds {text:?}, which is no {what}")]
+    Word {
+        /// Where it stands.
+        field: &'static str,
+        /// The word, cut.
+        text: String,
+        /// What it should be.
+        what: &'static str,
+    },
+    /// A variable with too much in it.
+    #[error("spec.environment.extra gives {0:?} more than {max} characters", max = syntax::LONGEST_VARIABLE)]
+    Variable(String),
+    /// A variable that says which GPUs are visible.
+    #[error("spec.environment.extra sets {0}, which follows from the devices")]
+    Reserved(String),
 }
 
 impl Class {
@@ -86,7 +105,13 @@ impl Class {
         if rdma == environment.rdma_devices.is_empty() {
             return Err(InvalidClass::Rdma);
         }
+        check_environment(&environment)?;
         let selector = spec.node_selector.clone().unwrap_or_default().match_labels;
+        for (key, value) in &selector {
+            let field = "spec.nodeSelector.matchLabels";
+            word(field, key, "label key", syntax::is_label_key)?;
+            word(field, value, "label value", syntax::is_label_value)?;
+        }
         Ok(Self {
             name: name.to_owned(),
             restricted: spec.access.mode == AccessMode::Restricted,
@@ -109,6 +134,46 @@ impl Class {
                     || applies.patterns.iter().any(|&name| covers(name, pattern)))
         })
     }
+}
+
+fn check_environment(environment: &Environment) -> Result<(), InvalidClass> {
+    const RESERVED: [&str; 3] = [
+        "NVIDIA_VISIBLE_DEVICES",
+        "CUDA_VISIBLE_DEVICES",
+        "CUDA_DEVICE_ORDER",
+    ];
+    if let Some(name) = &environment.network_interface {
+        let field = "spec.environment.networkInterface";
+        word(field, name, "interface", syntax::is_interface)?;
+    }
+    for name in &environment.rdma_devices {
+        let field = "spec.environment.rdmaDevices";
+        word(field, name, "RDMA device", syntax::is_device)?;
+    }
+    for (name, value) in &environment.extra {
+        let field = "spec.environment.extra";
+        word(field, name, "name of a variable", syntax::is_variable)?;
+        if RESERVED.contains(&name.as_str()) {
+            return Err(InvalidClass::Reserved(name.clone()));
+        }
+        if value.chars().count() > syntax::LONGEST_VARIABLE {
+            return Err(InvalidClass::Variable(name.clone()));
+        }
+    }
+    Ok(())
+}
+
+fn word(
+    field: &'static str,
+    text: &str,
+    what: &'static str,
+    fits: fn(&str) -> bool,
+) -> Result<(), InvalidClass> {
+    if fits(text) {
+        return Ok(());
+    }
+    let text = text.chars().take(64).collect();
+    Err(InvalidClass::Word { field, text, what })
 }
 
 fn bandwidth(text: &str) -> Result<u32, InvalidClass> {
@@ -186,6 +251,31 @@ mod tests {
             json!({"devices": {"resourceName": "nvidia.com/mig-1g.10gb"}}),
             "resourceName",
         );
+        for (labels, expected) in [
+            (json!({"pool ": "gpu"}), "\"pool \", which is no label key"),
+            (json!({"": "gpu"}), "\"\", which is no label key"),
+            (json!({"pool": "x y"}), "\"x y\", which is no label value"),
+        ] {
+            check(json!({"nodeSelector": {"matchLabels": labels}}), expected);
+        }
+        for (environment, expected) in [
+            (json!({"networkInterface": "eth0 "}), "no interface"),
+            (
+                json!({"fabric": "RoCE", "rdmaDevices": ["mlx5_0,x"]}),
+                "no RDMA device",
+            ),
+            (json!({"extra": {"A-B": "1"}}), "no name of a variable"),
+            (
+                json!({"extra": {"A": "x".repeat(4097)}}),
+                "more than 4096 characters",
+            ),
+            (
+                json!({"extra": {"CUDA_DEVICE_ORDER": "x"}}),
+                "CUDA_DEVICE_ORDER",
+            ),
+        ] {
+            check(json!({"environment": environment}), expected);
+        }
         assert!(Class::new(&"x".repeat(64), &DomainClassSpec::default()).is_err());
     }
 

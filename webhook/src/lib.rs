@@ -23,6 +23,7 @@ pub mod review;
 mod run;
 pub mod serve;
 pub mod server;
+mod syntax;
 pub mod tls;
 pub mod view;
 mod yaml;

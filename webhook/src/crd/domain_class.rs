@@ -72,10 +72,17 @@ pub struct DomainClassSpec {
 pub struct NodeSelector {
     /// Label keys and the values that they must have.
     #[serde(default)]
-    #[schemars(extend("maxProperties" = 32))]
+    #[schemars(extend(
+        "maxProperties" = 32,
+        "additionalProperties" = {
+            "type": "string", "maxLength": 63,
+            "pattern": "^(([A-Za-z0-9][A-Za-z0-9._-]*)?[A-Za-z0-9])?$"
+        }
+    ))]
     #[x_kube(
-        validation = Rule::new("self.all(key, self[key].size() <= 63)")
-            .message("a label value has at most 63 characters")
+        validation = Rule::new(
+            r"self.all(key, key.size() <= 317 && key.matches('^([a-z0-9]([a-z0-9-]*[a-z0-9])?([.][a-z0-9]([a-z0-9-]*[a-z0-9])?)*/)?([A-Za-z0-9][A-Za-z0-9._-]{0,61})?[A-Za-z0-9]$'))"
+        ).message("a key is not one of a label: letters, digits, '-', '_' and '.', perhaps behind a DNS name and '/'")
     )]
     pub match_labels: BTreeMap<String, String>,
 }
@@ -245,7 +252,10 @@ pub struct Environment {
     pub rdma_devices: Vec<String>,
     /// Further variables for the containers that hold GPUs.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    #[schemars(extend("maxProperties" = 64))]
+    #[schemars(extend(
+        "maxProperties" = 64,
+        "additionalProperties" = {"type": "string", "maxLength": 4096}
+    ))]
     #[x_kube(
         validation = Rule::new("self.all(name, name.matches('^[A-Za-z_][A-Za-z0-9_]*$'))")
             .message("a variable's name has letters, digits and underscores"),

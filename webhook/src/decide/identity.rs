@@ -4,7 +4,7 @@ use nvlink_topology::labels;
 use serde_json::{Value, json};
 
 use super::refusal::{Refusal, Rule};
-use crate::{patch::Editor, pod};
+use crate::{patch::Editor, pod, syntax};
 
 /// Sets a label; refuses the pod if it has another value already, because
 /// others trust these labels to say what the webhook decided.
@@ -30,10 +30,7 @@ pub(super) fn label(editor: &mut Editor, key: &str, value: &str) -> Result<(), R
 
 /// `name` if it can be a label value, else a short hash of it.
 pub(super) fn label_value(name: &str) -> String {
-    let edge = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
-    let inside = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    let fits = name.len() <= 63 && name.chars().all(inside);
-    if fits && edge(name.chars().next()) && edge(name.chars().last()) {
+    if !name.is_empty() && syntax::is_label_value(name) {
         return name.to_owned();
     }
     // FNV-1a: short, and the same in every replica and version.

@@ -1,0 +1,86 @@
+//! Words that Kubernetes and the node accept: label keys and values, names of
+//! variables and devices.
+
+/// Longest value of a variable in a class, in characters.
+pub(crate) const LONGEST_VARIABLE: usize = 4096;
+
+/// Whether `text` can be a label's key: a name, perhaps behind a DNS prefix and `/`.
+#[must_use]
+pub(crate) fn is_label_key(text: &str) -> bool {
+    let name = match text.split_once('/') {
+        None => text,
+        Some((prefix, name)) if is_dns_name(prefix) => name,
+        Some(_) => return false,
+    };
+    !name.is_empty() && is_label_value(name)
+}
+
+/// Whether `text` can be a label's value, which may be empty.
+#[must_use]
+pub(crate) fn is_label_value(text: &str) -> bool {
+    text.is_empty() || text.len() <= 63 && within(text, "-_.") && has_edges(text)
+}
+
+/// Whether `text` names a variable.
+#[must_use]
+pub(crate) fn is_variable(text: &str) -> bool {
+    let inside = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    text.chars().all(inside) && text.starts_with(|c: char| !c.is_ascii_digit())
+}
+
+/// Whether `text` names a network interface.
+#[must_use]
+pub(crate) fn is_interface(text: &str) -> bool {
+    text.len() <= 15 && within(text, "-_.") && text.starts_with(|c: char| c.is_ascii_alphanumeric())
+}
+
+/// Whether `text` names an RDMA device.
+#[must_use]
+pub(crate) fn is_device(text: &str) -> bool {
+    (1..=63).contains(&text.len()) && within(text, "-_")
+}
+
+fn is_dns_name(text: &str) -> bool {
+    let word = |word: &str| {
+        has_edges(word) && within(word, "-") && !word.contains(|c: char| c.is_ascii_uppercase())
+    };
+    text.len() <= 253 && text.split('.').all(word)
+}
+
+/// Only letters, digits and the `others`.
+fn within(text: &str, others: &str) -> bool {
+    text.chars()
+        .all(|c| c.is_ascii_alphanumeric() || others.contains(c))
+}
+
+/// A letter or digit at either end.
+fn has_edges(text: &str) -> bool {
+    let edge = |c: char| c.is_ascii_alphanumeric();
+    text.starts_with(edge) && text.ends_with(edge)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn label_keys() {
+        for key in ["pool", "a.b/c_D.e", "nvidia.com/gpu.product", "a"] {
+            assert!(is_label_key(key), "{key}");
+        }
+        let long = "x".repeat(64);
+        for key in [
+            "", "pool ", "/a", "a/", "a/b/c", "A.b/c", "a..b/c", "-a", "a-", &long,
+        ] {
+            assert!(!is_label_key(key), "{key}");
+        }
+    }
+
+    #[test]
+    fn other_words() {
+        assert!(is_label_value("") && is_label_value("A-1.b_c") && !is_label_value("x y"));
+        assert!(is_variable("_A1") && !is_variable("") && !is_variable("1A") && !is_variable("A-"));
+        assert!(is_interface("eth0.1") && !is_interface("") && !is_interface("eth0,eth1"));
+        assert!(is_device("mlx5_0") && !is_device("") && !is_device("mlx5_0:1"));
+    }
+}
