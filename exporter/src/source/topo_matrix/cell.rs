@@ -34,8 +34,8 @@ pub(super) enum Cell {
     PeerStatus,
 }
 
-/// More links than any GPU has: guards against glued cells such as `NV1818`.
-const MAX_LINKS: u32 = 64;
+/// No GPU has more links (`NVML_NVLINK_MAX_LINKS`): guards against glued cells such as `NV1818`.
+pub(super) const MAX_LINKS: u32 = 36;
 
 pub(super) fn parse(word: &str) -> Option<Cell> {
     let class = |class| Some(Cell::Relation(Relation::Class(class)));

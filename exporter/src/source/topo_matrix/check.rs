@@ -17,7 +17,7 @@ pub(super) fn whole(
     rows_present(draft, &gpus, &nics)?;
     symmetric(draft)?;
     relations_of_nics(draft, &nics)?;
-    last_row_whole(draft, &gpus)?;
+    rows_alike(draft, &gpus)?;
     let names = names(draft, &nics, legend);
     let pick = |row: &Row, columns: &[usize]| columns.iter().map(|&n| row.cells[n]).collect();
     let gpu = |&(column, index): &(usize, u32)| {
@@ -117,18 +117,26 @@ fn relations_of_nics(draft: &Draft, nics: &[usize]) -> Result<(), MatrixError> {
     Ok(())
 }
 
-/// The last row of a text that ends in it may have lost cells behind its relations.
-fn last_row_whole(draft: &Draft, gpus: &[(usize, u32)]) -> Result<(), MatrixError> {
-    let rows = || gpus.iter().filter_map(|(column, _)| draft.rows.get(column));
-    let most = rows().map(|row| row.tail.cells).max().unwrap_or(0);
-    let Some(last) = rows().max_by_key(|row| row.line) else {
+/// A row with fewer cells behind its relations than another has lost some, and
+/// nobody knows which.
+fn rows_alike(draft: &Draft, gpus: &[(usize, u32)]) -> Result<(), MatrixError> {
+    let rows = || {
+        let row = |&(column, _): &(usize, u32)| Some((column, draft.rows.get(&column)?));
+        gpus.iter().filter_map(row)
+    };
+    let Some((_, fullest)) = rows().max_by_key(|(_, row)| row.tail.size()) else {
         return Ok(());
     };
-    if draft.closed || last.line != draft.last_line || last.tail.cells == most {
-        return Ok(());
+    match rows().find(|(_, row)| !row.tail.is_like(&fullest.tail)) {
+        None => Ok(()),
+        Some((column, row)) => {
+            let device = &draft.devices[column];
+            let reason = format!(
+                "{device}: fewer cells behind the relations than in other rows; the line is cut"
+            );
+            Err(MatrixError::new(row.line, reason))
+        }
     }
-    let reason = "the last row has fewer cells than the others; the line is cut";
-    Err(MatrixError::new(last.line, reason))
 }
 
 /// Names of the NICs. A legend that names two alike is cut or wrong: then titles are the names.

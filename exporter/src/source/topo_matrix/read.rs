@@ -21,8 +21,8 @@ pub(super) struct Draft {
     pub(super) rows: BTreeMap<usize, Row>,
     /// Line of the last row (of the header, where there is none yet).
     pub(super) last_line: usize,
-    /// Some text follows the last row.
-    pub(super) closed: bool,
+    /// Line of the first text behind the last row (behind the header, where there is none yet).
+    closed: Option<usize>,
     peer_status: bool,
     relations: bool,
     error: Option<MatrixError>,
@@ -68,7 +68,7 @@ impl Reader {
         let repeated = column.is_some_and(|column| draft.rows.contains_key(&column));
         match column {
             Some(column) if !repeated && !line.looks_like_header() => draft.row(column, line),
-            _ if line.looks_like_row() && !draft.closed => {
+            _ if line.looks_like_row() && draft.closed.is_none() => {
                 let what = if repeated {
                     "a second row"
                 } else {
@@ -83,7 +83,9 @@ impl Reader {
     /// A line that belongs to no open matrix: a new header, a legend, prose.
     fn outside(&mut self, line: &Line<'_>) {
         if let Some(draft) = self.drafts.last_mut() {
-            draft.closed |= !line.words.is_empty();
+            if !line.words.is_empty() {
+                draft.closed.get_or_insert(line.number);
+            }
         }
         if line.looks_like_header() {
             match line.header() {
@@ -153,7 +155,7 @@ impl Draft {
             titles,
             rows: BTreeMap::new(),
             last_line: line,
-            closed: false,
+            closed: None,
             peer_status: false,
             relations: false,
             error: None,
@@ -173,7 +175,11 @@ impl Draft {
 
     fn row(&mut self, column: usize, line: &Line<'_>) {
         self.last_line = line.number;
-        self.closed = false;
+        let stray = self.closed.take();
+        if let Some(stray) = stray.filter(|_| !self.rows.is_empty()) {
+            let reason = "this is no row, but stands among the rows: is a line wrapped?";
+            self.fail(stray, reason.to_owned());
+        }
         match self.read_row(column, line) {
             Ok(row) => drop(self.rows.insert(column, row)),
             Err(reason) => self.fail(line.number, format!("{}: {reason}", line.first())),
@@ -200,9 +206,9 @@ impl Draft {
                     cells.push(relation);
                 }
                 None => {
-                    let known = "X, NV#, PIX, PXB, PHB, NODE or SYS";
+                    let (most, known) = (cell::MAX_LINKS, "PIX, PXB, PHB, NODE or SYS");
                     return Err(format!(
-                        "{word:?} in column {device} is no relation ({known})"
+                        "{word:?} in column {device} is no relation (X, NV1 to NV{most}, {known})"
                     ));
                 }
             }

@@ -12,8 +12,22 @@ const MANY_NODES: u32 = 64;
 pub(super) struct Tail {
     pub(super) cpu: String,
     pub(super) numa: String,
-    /// Cells found: a cut last row has fewer than the others.
-    pub(super) cells: usize,
+    /// Words found, and tabs up to the last of them.
+    words: usize,
+    tabs: usize,
+}
+
+impl Tail {
+    /// How much is there, to compare rows.
+    pub(super) fn size(&self) -> (usize, usize) {
+        (self.words, self.tabs)
+    }
+
+    /// Whether it has as many cells as `other`: the same number of words, or of
+    /// tabs, between which a cell may be empty.
+    pub(super) fn is_like(&self, other: &Self) -> bool {
+        self.words == other.words || (self.tabs > 0 && self.tabs == other.tabs)
+    }
 }
 
 /// The tail of a GPU's row, `text` being what follows its relations.
@@ -24,14 +38,23 @@ pub(super) fn parse(text: &str, titles: &[Title]) -> Result<Tail, String> {
         return Err(format!("{extra:?} stands behind the last column"));
     }
     let tabs = text.matches('\t').count();
-    let cells = match tabs >= titles.len() && tabs > 0 {
-        true => by_tabs(text, titles),
-        false => by_words(&words, titles)?,
+    let cells = match (words.len() == titles.len(), tabs) {
+        (true, _) | (_, 0) => by_words(&words, titles)?,
+        _ if tabs >= titles.len() || words.is_empty() => by_tabs(text, titles),
+        _ => {
+            let (have, want) = (words.len(), titles.len());
+            return Err(format!(
+                "{have} of {want} cells behind the relations; the line is cut"
+            ));
+        }
     };
+    // Blanks at the end of a line come and go with the editor.
+    let kept_tabs = text.trim_end().matches('\t').count();
     let tail = Tail {
         cpu: cells.0,
         numa: cells.1,
-        cells: if tabs > 0 { tabs } else { words.len() },
+        words: words.len(),
+        tabs: kept_tabs,
     };
     let number_of_cpus = check_list("CPU affinity", &tail.cpu)?;
     if number_of_cpus >= MAX_CPUS {
@@ -79,10 +102,13 @@ fn by_words(words: &[&str], titles: &[Title]) -> Result<(String, String), String
     if words.len() == titles.len() || words.is_empty() || !titles.contains(&Title::Numa) {
         return Ok((cell(Title::Cpu), cell(Title::Numa)));
     }
-    // No CPU affinity: the rest begins with the NUMA affinity.
+    // No CPU affinity: the rest begins with the NUMA affinity. A list may as well
+    // be the CPUs of a line that lost its end, so only a single node will do.
     let first = words[0];
-    let cpus = check_list("affinity", first).map_or(true, |last| last >= MANY_NODES);
-    if cpus || words.len() + 1 < titles.len() || titles.first() != Some(&Title::Cpu) {
+    let node = first == "N/A" || first.parse().is_ok_and(|node: u32| node < MANY_NODES);
+    let rest = words[1..].iter().all(|&word| word == "N/A");
+    let one_less = words.len() + 1 == titles.len();
+    if !node || !rest || !one_less || titles.first() != Some(&Title::Cpu) {
         let reason = "stands alone: are two cells glued, or is the line cut?";
         return Err(format!("the affinity {first:?} {reason}"));
     }

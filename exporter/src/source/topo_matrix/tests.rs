@@ -134,7 +134,8 @@ fn affinities() {
         ("6,14,22,30      3", Some(3)),
         ("0-23    N/A", None),
         ("N/A     N/A", None),
-        ("3-4", Some(3)),
+        ("3", Some(3)),
+        ("N/A", None),
         ("", None),
     ];
     for (tail, numa) in cases {
@@ -241,6 +242,133 @@ fn glued_affinities_are_refused_in_blanks_too() {
     assert!(refusal(&rows).contains("line 2: GPU0: the affinity \"56-111,168-2231\" stands alone"));
     let rows = board(2, 4, "56-111,168-2231");
     assert!(refusal(&rows).contains("stands alone"));
+}
+
+/// A board of two GPUs, `GPU0 X SYS TAIL`, whose lines are joined by `join`.
+fn two(titles: &str, tails: [&str; 2]) -> String {
+    let [first, second] = tails;
+    format!("     GPU0 GPU1 {titles}\nGPU0  X   SYS {first}\nGPU1 SYS   X  {second}\n")
+}
+
+const TWO: &str = "CPU Affinity  NUMA Affinity";
+const THREE: &str = "CPU Affinity  NUMA Affinity  GPU NUMA ID";
+
+#[test]
+fn a_cpu_affinity_is_no_numa_node() {
+    let cases = [
+        // Wrapped lines.
+        (
+            two(TWO, ["0-31\n,64-95 0", "32-63\n,96-127 1"]),
+            "line 2: GPU0: the affinity \"0-31\" stands",
+        ),
+        (
+            two("CPU Affinity", ["0-31\n,64-95", "32-63\n,96-127"]),
+            "line 3: this is no row",
+        ),
+        // One cell lost in each row, then in one.
+        (
+            two(THREE, ["0-15 0", "16-31 1"]),
+            "line 2: GPU0: the affinity \"0-15\" stands",
+        ),
+        (
+            two(THREE, ["0-15 0 N/A", "16-31 1"]),
+            "line 3: GPU1: the affinity \"16-31\" stands",
+        ),
+        (
+            two(THREE, ["16 1", "16 1"]),
+            "line 2: GPU0: the affinity \"16\" stands",
+        ),
+        (
+            two(TWO, ["0-23 N/A", "0-23"]),
+            "line 3: GPU1: the affinity \"0-23\" stands",
+        ),
+        (
+            two(TWO, ["0,2", "0,2"]),
+            "line 2: GPU0: the affinity \"0,2\" stands",
+        ),
+        (two(TWO, ["0 0", "0"]), "line 3: GPU1: fewer cells"),
+        (two(TWO, ["N/A", "0 0"]), "line 2: GPU0: fewer cells"),
+        // The same with tabs, which tell how many cells there are.
+        (
+            two(TWO, ["\t0-31", "\t32-63"]),
+            "line 2: GPU0: 1 of 2 cells",
+        ),
+        (
+            two(THREE, ["\t0\t\tN/A", "\t1\t\tN/A"]),
+            "line 2: GPU0: the CPU affinity \"0\" has no NUMA",
+        ),
+        (
+            two(THREE, ["\t0\tN/A", "\t1\tN/A"]),
+            "line 2: GPU0: 2 of 3 cells",
+        ),
+    ];
+    for (text, expected) in cases {
+        let error = refusal(&text);
+        assert!(
+            error.starts_with(expected),
+            "expected {expected}\n     got {error}\n{text}"
+        );
+    }
+}
+
+#[test]
+fn a_row_cut_behind_its_relations_is_refused_wherever_it_is() {
+    let text = pairs();
+    for n in 2..=5 {
+        let line = text.lines().nth(n - 1).unwrap();
+        let relations = line.match_indices('\t').nth(6).unwrap().0;
+        for end in relations..line.len() - "N/A".len() {
+            for blanks in [false, true] {
+                let cut = text.replacen(&format!("{line}\n"), &format!("{}\n", &line[..end]), 1);
+                let cut = match blanks {
+                    true => cut.replace("\t\t", "\t").replace('\t', "   "),
+                    false => cut,
+                };
+                let error = refusal(&cut);
+                assert!(
+                    error.starts_with(&format!("line {n}: GPU{}: ", n - 2)),
+                    "{error}\n{cut}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn an_empty_cell_between_tabs_is_empty() {
+    let text = pairs().replacen("0-31,64-95", "", 1);
+    let matrix = parse(&text).unwrap();
+    let affinities = |n: usize| {
+        (
+            &*matrix.gpus[n].cpu_affinity,
+            &*matrix.gpus[n].numa_affinity,
+        )
+    };
+    assert_eq!(
+        (affinities(0), affinities(1)),
+        (("", "0"), ("0-31,64-95", "0"))
+    );
+    // What `topology --output matrix` prints of a recording, copied from a terminal.
+    let matrix = parse(&two(THREE, ["0 N/A", "1 N/A"])).unwrap();
+    assert_eq!(matrix.gpus[1].numa_affinity, "1");
+}
+
+#[test]
+fn text_among_the_rows_is_refused() {
+    let text = pairs().replacen("\nGPU2", "\n\nsome prose\nGPU2", 1);
+    assert!(refusal(&text).starts_with("line 5: this is no row"));
+    let text = pairs().replacen("\nGPU2", "\n\nGPU2", 1);
+    assert_eq!(relations(&text), PAIRS);
+}
+
+#[test]
+fn no_gpu_has_more_links() {
+    assert_eq!(relations(&board(2, 36, "0 0")), ["X NV36", "NV36 X"]);
+    let error = refusal(&board(2, 37, "0 0"));
+    assert!(
+        error.starts_with("line 2: GPU0: \"NV37\" in column GPU1 is no relation (X, NV1 to NV36,"),
+        "{error}"
+    );
 }
 
 fn source() -> Source {
