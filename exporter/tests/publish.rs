@@ -28,6 +28,7 @@ struct Cluster {
     object: Option<Value>,
     no_crd: bool,
     no_node: bool,
+    denied: bool,
     writes: usize,
 }
 
@@ -70,6 +71,7 @@ impl Cluster {
         body: &Value,
     ) -> (StatusCode, Value) {
         match (path, method.as_str()) {
+            ("/api/v1/nodes/gpu-7", "PATCH") if self.denied => failure(403, "Forbidden"),
             ("/api/v1/nodes/gpu-7", "GET") if self.no_node => failure(404, "NotFound"),
             ("/api/v1/nodes/gpu-7", "GET") => (StatusCode::OK, self.node()),
             ("/api/v1/nodes/gpu-7", "PATCH") => {
@@ -77,7 +79,8 @@ impl Cluster {
                 self.writes += 1;
                 self.apply_to_node(query, body)
             }
-            (_, _) if self.no_crd => failure(404, "NotFound"),
+            // No JSON: the API server does not know the path at all.
+            (_, _) if self.no_crd => (StatusCode::NOT_FOUND, json!("404 page not found")),
             ("/apis/nvlink-domains.io/v1alpha1/nodetopologies/gpu-7", method) => {
                 match (method, &self.object) {
                     ("PATCH", _) => {
@@ -225,6 +228,52 @@ async fn what_someone_changed_is_put_right() {
     assert_eq!(publisher.publish(&h100).await.unwrap(), Written::default());
 }
 
+/// What this thread logs from now on.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl std::io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Log {
+    fn start(&self) -> tracing::subscriber::DefaultGuard {
+        let log = self.clone();
+        let builder = tracing_subscriber::fmt().with_ansi(false);
+        tracing::subscriber::set_default(builder.with_writer(move || log.clone()).finish())
+    }
+
+    fn count(&self, words: &str) -> usize {
+        let log = String::from_utf8(self.0.lock().unwrap().clone()).unwrap();
+        log.matches(words).count()
+    }
+}
+
+#[tokio::test]
+async fn two_exporters_of_one_node_are_told() {
+    let log = Log::default();
+    let _guard = log.start();
+    let (client, _cluster) = start(Cluster::default());
+    let (mut one, mut other) = (publisher(&client, false), publisher(&client, false));
+    let (h100, l40s) = (
+        reading("sim:dgx-h100").topology,
+        reading("sim:l40s").topology,
+    );
+    for look in 0..7 {
+        assert!(one.publish(&h100).await.unwrap().node);
+        assert!(other.publish(&l40s).await.unwrap().node);
+        let told = log.count("something else writes this Node");
+        assert_eq!(told, look / 3 * 2, "look {look}");
+    }
+}
+
 #[tokio::test]
 async fn alias_labels_yield_to_others() {
     let taken = "nvidia.com/nvswitch.present";
@@ -264,6 +313,8 @@ async fn alias_labels_yield_to_others() {
 
 #[tokio::test]
 async fn labels_go_out_without_the_crd() {
+    let log = Log::default();
+    let _guard = log.start();
     let (client, cluster) = start(Cluster {
         no_crd: true,
         ..Cluster::default()
@@ -281,7 +332,19 @@ async fn labels_go_out_without_the_crd() {
         }
     );
     assert_eq!(cluster.lock().unwrap().label(SIZE), Some("1"));
+    assert_eq!(log.count("`nvlink-webhook crds | kubectl apply -f -`"), 1);
     unpublish(&client, "gpu-7").await.unwrap();
+}
+
+#[tokio::test]
+async fn a_refusal_is_told_in_the_words_of_the_api_server() {
+    let (client, _cluster) = start(Cluster {
+        denied: true,
+        ..Cluster::default()
+    });
+    let l40s = reading("sim:l40s").topology;
+    let error = publisher(&client, false).publish(&l40s).await.unwrap_err();
+    assert_eq!(error.to_string(), "applying to Node gpu-7: Forbidden");
 }
 
 #[tokio::test]

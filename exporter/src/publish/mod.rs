@@ -11,6 +11,7 @@
 
 mod node;
 mod object;
+mod rivals;
 
 use std::{sync::Arc, time::Duration};
 
@@ -35,7 +36,7 @@ pub enum PublishError {
     #[error("there is no Node {0:?} in the cluster; is --node-name right?")]
     NoNode(String),
     /// The API server refused or did not answer.
-    #[error("{what} {name}: {error}")]
+    #[error("{what} {name}: {}", message(error))]
     Api {
         /// What was done: `reading Node`.
         what: &'static str,
@@ -77,6 +78,7 @@ pub struct Publisher {
     node: String,
     aliases: bool,
     crd_missing: bool,
+    rivals: rivals::Rivals,
 }
 
 /// What [`Publisher::publish`] wrote.
@@ -99,6 +101,7 @@ impl Publisher {
             node,
             aliases,
             crd_missing: false,
+            rivals: rivals::Rivals::default(),
         }
     }
 
@@ -120,8 +123,9 @@ impl Publisher {
             object::Outcome::NoCrd if !self.crd_missing => {
                 self.crd_missing = true;
                 tracing::warn!(
-                    "the cluster does not know NodeTopology objects: install the CRDs of \
-                     nvlink-webhook; until then only labels and annotations are published"
+                    "the CRD of NodeTopology is missing in the cluster: install it with \
+                     `nvlink-webhook crds | kubectl apply -f -`; until then only labels and \
+                     annotations are published"
                 );
             }
             object::Outcome::NoCrd | object::Outcome::Same => {}
@@ -130,8 +134,31 @@ impl Publisher {
                 written.object = true;
             }
         }
+        let wrote = written != Written::default();
+        if let Some(times) = self.rivals.look(&topology.spec, wrote) {
+            tracing::warn!(
+                node = self.node,
+                times,
+                "something else writes this Node: what is published about it had to be put right \
+                 again and again; does a second exporter run with this --node-name?"
+            );
+        }
         Ok(written)
     }
+}
+
+/// What the API server said, else what kept it from being asked.
+fn message(error: &kube::Error) -> String {
+    match error {
+        kube::Error::Api(status) if !status.message.is_empty() => status.message.clone(),
+        kube::Error::Api(status) => format!("status {} {}", status.code, status.reason),
+        error => error.to_string(),
+    }
+}
+
+/// Also where a whole kind is missing, which is told in plain text without a reason.
+fn is_not_found(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == 404)
 }
 
 /// Removes everything that was published about `node`.

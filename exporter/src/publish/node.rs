@@ -10,7 +10,7 @@ use kube::{
 use nvlink_topology::{NodeTopology, labels};
 use serde_json::{Value, json};
 
-use super::{ALIAS_MANAGER, MANAGER, PublishError};
+use super::{ALIAS_MANAGER, MANAGER, PublishError, message};
 
 type Values = BTreeMap<&'static str, String>;
 
@@ -57,7 +57,10 @@ pub(super) async fn apply_aliases(
         Ok(()) => Ok(true),
         // Someone was faster; the next look sees who.
         Err(PublishError::Api { error, .. }) if is_conflict(&error) => {
-            tracing::warn!("alias labels are set by another manager: {error}");
+            tracing::warn!(
+                "alias labels are set by another manager: {}",
+                message(&error)
+            );
             Ok(false)
         }
         Err(error) => Err(error),

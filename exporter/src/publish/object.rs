@@ -2,14 +2,14 @@
 
 use k8s_openapi::api::core::v1::Node;
 use kube::{
-    Api, Client, Error, ResourceExt,
+    Api, Client, ResourceExt,
     api::{DeleteParams, DynamicObject, Patch, PatchParams},
     discovery::ApiResource,
 };
 use nvlink_topology::{API_VERSION, GROUP, KIND, NodeTopology, VERSION};
 use serde_json::{Value, json};
 
-use super::{MANAGER, PublishError};
+use super::{MANAGER, PublishError, is_not_found};
 
 /// What [`apply`] did.
 pub(super) enum Outcome {
@@ -43,8 +43,9 @@ pub(super) async fn apply(
     });
     let spec = json!(topology.spec);
     let api = api(client);
-    let present = match api.get_opt(&name).await {
-        Ok(present) => present,
+    let present = match api.get(&name).await {
+        Ok(present) => Some(present),
+        Err(error) if is_not_found(&error) => None,
         Err(error) => return failed("reading NodeTopology", error),
     };
     if present.is_some_and(|present| says(&present, &spec, &owner)) {
@@ -81,8 +82,4 @@ fn says(object: &DynamicObject, spec: &Value, owner: &Value) -> bool {
             .owner_references()
             .iter()
             .any(|one| Some(one.uid.as_str()) == uid)
-}
-
-fn is_not_found(error: &Error) -> bool {
-    matches!(error, Error::Api(status) if status.code == 404)
 }
