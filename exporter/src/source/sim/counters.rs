@@ -2,7 +2,8 @@
 //!
 //! A job runs on all GPUs: in each minute, 45 s of busy links and 15 s of
 //! idling. What one end of a direct link sends, the other receives; behind
-//! switches each GPU receives what its predecessor sends, so that the sums agree.
+//! switches each GPU receives what its predecessor sends (on each link, the
+//! nearest before it whose link is up), so that the sums agree.
 
 use std::time::Duration;
 
@@ -70,7 +71,11 @@ fn flows(profile: &Profile, n: usize, link: u32) -> (u64, u64) {
     let stream = |gpu: usize, link: u32| (gpu as u64) << 8 | u64::from(link);
     let from = match peers(profile, n).nth(link as usize) {
         Some((peer, there)) => stream(peer, there),
-        None => stream((n + profile.gpus.len() - 1) % profile.gpus.len(), link),
+        None => {
+            let up = |gpu: &usize| !profile.dead_links.contains(&(*gpu as u32, link));
+            let before = (0..n).rev().chain((n..profile.gpus.len()).rev());
+            stream(before.into_iter().find(up).unwrap_or(n), link)
+        }
     };
     (stream(n, link), from)
 }

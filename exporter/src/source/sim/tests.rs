@@ -124,6 +124,16 @@ fn what_one_end_sends_the_other_receives() {
 }
 
 #[test]
+fn what_is_sent_is_received() {
+    for profile in profiles() {
+        let counters = read(profile.name, 100).counters;
+        let sent: u64 = counters.iter().filter_map(|one| one.transmit_bytes).sum();
+        let received: u64 = counters.iter().filter_map(|one| one.receive_bytes).sum();
+        assert_eq!(sent, received, "{}", profile.name);
+    }
+}
+
+#[test]
 fn counters_only_grow() {
     for profile in profiles() {
         let mut source = SimSource::new(profile, "n");
