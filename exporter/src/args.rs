@@ -283,7 +283,7 @@ pub fn with_default_command(args: impl IntoIterator<Item = OsString>) -> Vec<OsS
 }
 
 /// A name that the API server takes for a Node.
-fn node_name(text: &str) -> Result<String, String> {
+pub(crate) fn node_name(text: &str) -> Result<String, String> {
     let good = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'.';
     let ends = |b: Option<&u8>| b.is_some_and(u8::is_ascii_alphanumeric);
     let bytes = text.as_bytes();

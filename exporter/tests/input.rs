@@ -88,6 +88,21 @@ fn contradictions_name_their_place() {
 }
 
 #[test]
+fn a_recorded_name_is_a_node_name() {
+    let text = recording();
+    let unnamed = |text: &str| source::file::parse("x", text.as_bytes(), None);
+    assert!(unnamed(&text).is_ok());
+    for bad in ["../../etc", "", "a\\u001b[2J", "A", "-a", "a b"] {
+        let text = text.replacen("\"node-a\"", &format!("\"{bad}\""), 1);
+        let error = unnamed(&text).unwrap_err().to_string();
+        assert!(error.starts_with("x: metadata.name: \""), "{error}");
+        assert!(!error.contains(char::is_control), "{error}");
+        // The name given is the one that counts.
+        assert!(parse(text.as_bytes()).is_ok());
+    }
+}
+
+#[test]
 fn what_is_something_else_is_told_so() {
     let cases = [
         ("<system version=\"1\"><cpu/></system>", "NCCL topology XML"),

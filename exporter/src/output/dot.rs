@@ -88,11 +88,38 @@ fn width(links: u32) -> u32 {
     1 + links / 4
 }
 
-/// A string of the dot language.
+/// A string of the dot language. Text from a file must not command the
+/// terminal, so of its control characters only line ends are kept, escaped.
 fn quoted(text: &str) -> String {
     let escaped = text
         .replace('\\', "\\\\")
         .replace('"', "\\\"")
-        .replace('\n', "\\n");
+        .replace('\n', "\\n")
+        .replace(char::is_control, "\u{fffd}");
     format!("\"{escaped}\"")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_command_no_terminal() {
+        let source: crate::source::SourceSpec = "sim:rtx-a6000-pairs".parse().unwrap();
+        let reading = source.open(Some("n")).unwrap().read(Default::default());
+        let mut node = reading.unwrap().topology;
+        node.metadata.name = "a\u{1b}]0;x\u{7}".into();
+        node.spec.gpus[0].model = Some("b\u{9b}31m\r\0\"".into());
+        node.spec.nics.push(nvlink_topology::Nic {
+            name: "mlx5\u{1b}[2J\nx".into(),
+            ..Default::default()
+        });
+        let dot = render(&node);
+        assert!(
+            !dot.contains(|c: char| c.is_control() && c != '\n'),
+            "{dot:?}"
+        );
+        assert!(dot.contains("\"mlx5\u{fffd}[2J\\nx\""), "{dot}");
+        assert!(dot.contains("31m\u{fffd}\u{fffd}\\\""), "{dot}");
+    }
 }

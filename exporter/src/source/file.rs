@@ -5,7 +5,8 @@ use std::{fs::File, io, time::Duration};
 use nvlink_topology::{NodeTopology, Source as ReadFrom, SourceKind};
 
 use super::{
-    Reading, Source, SourceError, host_name, recording,
+    Reading, Source, SourceError, host_name,
+    recording::{self, RecordingError},
     text::{self, TextError},
     topo_matrix,
 };
@@ -108,8 +109,18 @@ fn of_recording(name: &str, text: &str, node: Option<&str>) -> Result<NodeTopolo
         name: name.to_owned(),
         error,
     })?;
-    if let Some(node) = node {
-        node.clone_into(&mut topology.metadata.name);
+    let recorded = &mut topology.metadata.name;
+    match node {
+        Some(node) => node.clone_into(recorded),
+        None => {
+            crate::args::node_name(recorded).map_err(|reason| SourceError::Recording {
+                name: name.to_owned(),
+                error: RecordingError::Name {
+                    name: recorded.chars().take(80).collect(),
+                    reason,
+                },
+            })?;
+        }
     }
     Ok(topology)
 }

@@ -238,12 +238,12 @@ impl SourceSpec {
 const SUPPORTED: &str =
     "name a source: file:PATH (the text of `nvidia-smi topo -m`, or a recording) or sim:PROFILE";
 
-/// The host's name, as the kernel has it.
+/// The host's name, in lower case, as the kubelet makes it the Node's.
 #[must_use]
 pub fn host_name() -> String {
     let kernel = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     match kernel.trim() {
         "" => "localhost".to_owned(),
-        name => name.to_owned(),
+        name => name.to_lowercase(),
     }
 }

@@ -28,6 +28,14 @@ pub enum RecordingError {
         /// What is wrong, with line and column.
         error: serde_json::Error,
     },
+    /// It is of a node that no cluster could have.
+    #[error("metadata.name: {name:?}: {reason} (--node-name gives another)")]
+    Name {
+        /// What is there.
+        name: String,
+        /// What is wrong with it.
+        reason: String,
+    },
 }
 
 /// The two keys that say what a document is.
