@@ -16,6 +16,7 @@ const STYLE: &str = "
 body { margin: 0 auto; padding: 1rem; max-width: 66rem; font: 15px/1.45 system-ui, sans-serif; color: var(--ink); background: var(--paper); }
 h1 { font-size: 1.3rem; margin: 0; } h2 { font-size: 1.05rem; margin: 1.6rem 0 .4rem; }
 p { margin: .2rem 0 1rem; color: var(--soft); } a { color: inherit; }
+main + p { margin: 2rem 0 1rem; }
 .bad { color: var(--bad); font-weight: 600; }
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; font-size: 14px; }

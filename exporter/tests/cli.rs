@@ -265,6 +265,13 @@ fn help_teaches() {
     assert!(text(run(&["--version"])).starts_with("nvlink-exporter "));
 }
 
+/// The line of a log that tells the address, once all of it is there.
+fn address(log: &str) -> Option<String> {
+    let mut lines = log.split_inclusive('\n');
+    let line = lines.find(|line| line.contains("\"address\""))?;
+    line.ends_with('\n').then(|| line.to_owned())
+}
+
 #[test]
 fn serving_ends_on_sigterm() {
     let mut command = command(&[
@@ -283,14 +290,21 @@ fn serving_ends_on_sigterm() {
     let mut log = child.stderr.take().unwrap();
     let mut seen = String::new();
     let mut buffer = [0; 4096];
-    while !seen.contains("\"address\"") {
+    // The first collection may be told before it.
+    let line = loop {
+        if let Some(line) = address(&seen) {
+            break line;
+        }
         let read = log.read(&mut buffer).unwrap();
         assert!(read > 0, "ended early: {seen}");
         seen += &String::from_utf8_lossy(&buffer[..read]);
-    }
-    let first: serde_json::Value = serde_json::from_str(seen.lines().next().unwrap()).unwrap();
+    };
+    let serving: serde_json::Value = serde_json::from_str(&line).unwrap();
     assert!(
-        first["address"].as_str().unwrap().starts_with("127.0.0.1:"),
+        serving["address"]
+            .as_str()
+            .unwrap()
+            .starts_with("127.0.0.1:"),
         "{seen}"
     );
     let kill = Command::new("kill")
