@@ -82,10 +82,10 @@ impl Reader {
 
     /// A line that belongs to no open matrix: a new header, a legend, prose.
     fn outside(&mut self, line: &Line<'_>) {
-        if let Some(draft) = self.drafts.last_mut() {
-            if !line.words.is_empty() {
-                draft.closed.get_or_insert(line.number);
-            }
+        if let Some(draft) = self.drafts.last_mut()
+            && !line.words.is_empty()
+        {
+            draft.closed.get_or_insert(line.number);
         }
         if line.looks_like_header() {
             match line.header() {

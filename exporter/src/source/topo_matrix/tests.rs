@@ -254,6 +254,7 @@ const TWO: &str = "CPU Affinity  NUMA Affinity";
 const THREE: &str = "CPU Affinity  NUMA Affinity  GPU NUMA ID";
 
 #[test]
+#[allow(clippy::too_many_lines, reason = "one table")]
 fn a_cpu_affinity_is_no_numa_node() {
     let cases = [
         // Wrapped lines.
