@@ -1,5 +1,7 @@
 //! From a pod to an answer: choose, ask who may, apply.
 
+use std::time::{Duration, Instant};
+
 use serde_json::Value;
 
 use crate::{
@@ -8,9 +10,9 @@ use crate::{
     view::SharedView,
 };
 
-/// Restricted classes that are asked about for one pod; a class that would
-/// come after so many refusals is not given.
-const MAX_QUESTIONS: usize = 16;
+/// What all access reviews of one pod may take together: the API server waits
+/// 5 seconds for the answer.
+const REVIEWS: Duration = Duration::from_secs(4);
 
 /// What decisions are made with.
 #[derive(Clone, Debug, Default)]
@@ -35,19 +37,22 @@ impl<A: Authorizer> Admission<A> {
         subject: &Subject,
     ) -> Result<Admitted, Refusal> {
         let mut grants = Grants::new();
+        let deadline = Instant::now() + REVIEWS;
         loop {
             let question = {
                 let view = self.view.read();
                 match decide::choose(&pod, namespace, subject, &grants, &view)? {
-                    Choice::Ask(class) if grants.len() < MAX_QUESTIONS => class,
-                    Choice::Ask(_) => return Ok(left(pod, Vec::new())),
+                    Choice::Ask(class) => class,
                     Choice::Leave(warnings) => return Ok(left(pod, warnings)),
                     Choice::Take(chosen) => {
                         return decide::apply(pod, namespace, &chosen, &view, &self.settings);
                     }
                 }
             };
-            let grant = self.authorizer.may_use(subject, &question, namespace).await;
+            let asked = self
+                .authorizer
+                .may_use(subject, &question, namespace, deadline);
+            let grant = asked.await;
             grants.insert(question, grant);
         }
     }

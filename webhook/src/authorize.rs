@@ -6,7 +6,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     future::Future,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use k8s_openapi::api::authorization::v1::{
@@ -103,12 +103,13 @@ pub type Grants = BTreeMap<String, Grant>;
 
 /// Finds out who may use a class.
 pub trait Authorizer: Send + Sync {
-    /// Whether `subject` may use `class` in `namespace`.
+    /// Whether `subject` may use `class` in `namespace`; not found out after `deadline`.
     fn may_use(
         &self,
         subject: &Subject,
         class: &str,
         namespace: &str,
+        deadline: Instant,
     ) -> impl Future<Output = Grant> + Send;
 }
 
@@ -152,14 +153,24 @@ impl ClusterAuthorizer {
 }
 
 impl Authorizer for ClusterAuthorizer {
-    async fn may_use(&self, subject: &Subject, class: &str, namespace: &str) -> Grant {
+    async fn may_use(
+        &self,
+        subject: &Subject,
+        class: &str,
+        namespace: &str,
+        deadline: Instant,
+    ) -> Grant {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Grant::Failed("the API server took too long over earlier reviews".to_owned());
+        }
         let both = async {
             tokio::join!(
                 self.review(subject.user.clone(), class, namespace),
                 self.review(subject.as_user(namespace), class, namespace),
             )
         };
-        match tokio::time::timeout(self.timeout, both).await {
+        match tokio::time::timeout(self.timeout.min(left), both).await {
             Ok((Ok(true), _) | (_, Ok(true))) => Grant::Granted,
             Ok((Ok(false), Ok(false))) => Grant::Denied,
             Ok((Err(error), _) | (_, Err(error))) => {
@@ -191,7 +202,7 @@ impl ListedAuthorizer {
 }
 
 impl Authorizer for ListedAuthorizer {
-    async fn may_use(&self, _: &Subject, class: &str, _: &str) -> Grant {
+    async fn may_use(&self, _: &Subject, class: &str, _: &str, _: Instant) -> Grant {
         if self.allowed.contains(class) || self.allowed.contains("*") {
             Grant::Granted
         } else {

@@ -77,6 +77,14 @@ fn classes() {
             "lost",
             pod(2, json!({})),
         ),
+        story("no room for the decision", "ci", {
+            let large = json!({labels::CLASS: "any", "notes": "x".repeat(262_000)});
+            pod(2, large)
+        })
+        .lines()
+        .filter(|line| !line.contains("xxx"))
+        .map(|line| format!("{line}\n"))
+        .collect(),
         story("named, but no GPU", "ci", pod(0, class("any"))),
         story(
             "a bad quantity",
@@ -207,6 +215,90 @@ fn gangs() {
 }
 
 #[test]
+fn gangs_that_cannot_be() {
+    let gang = |scope: &str, size: &str| {
+        json!({
+            labels::CLASS: "any", labels::GANG: "g", labels::GANG_SIZE: size, labels::SCOPE: scope
+        })
+    };
+    let near = |selector: Value| {
+        let term = json!({"labelSelector": selector, "topologyKey": "zone"});
+        let affinity = json!({"podAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": [term]
+        }});
+        let mut pod = pod(2, gang("nvlink-domain", "4"));
+        pod["metadata"]["labels"] = json!({"app": "train"});
+        with(pod, "/spec", "affinity", affinity)
+    };
+    let shape = |gpus, shape: &str, mut annotations: Value| {
+        annotations[labels::CLASS] = json!("any");
+        annotations[labels::PATTERN] = json!(shape);
+        pod(gpus, annotations)
+    };
+    let text = [
+        story(
+            "fits the largest domain",
+            "ci",
+            pod(4, gang("nvlink-domain", "2")),
+        ),
+        story(
+            "larger than every domain",
+            "ci",
+            pod(8, gang("nvlink-domain", "3")),
+        ),
+        story("a wider scope", "ci", pod(8, gang("rack", "3"))),
+        story(
+            "near others",
+            "ci",
+            near(json!({"matchLabels": {"app": "cache"}})),
+        ),
+        story(
+            "near what may be itself",
+            "ci",
+            near(json!({"matchExpressions": [
+                {"key": "app", "operator": "Exists"}
+            ]})),
+        ),
+        story("near nothing", "ci", near(json!(null))),
+        story(
+            "near itself",
+            "ci",
+            near(json!({"matchLabels": {"app": "train"}})),
+        ),
+        story("a shape too large", "ci", shape(2, "tp=4,pp=2", json!({}))),
+        story(
+            "a shape too small for the gang",
+            "ci",
+            shape(
+                2,
+                "tp=4",
+                json!({labels::GANG: "g", labels::GANG_SIZE: "4"}),
+            ),
+        ),
+        story(
+            "a shape as large as the gang",
+            "ci",
+            shape(
+                2,
+                "tp=4,pp=2",
+                json!({labels::GANG: "g", labels::GANG_SIZE: "4"}),
+            ),
+        ),
+        story(
+            "a gang of unknown size",
+            "ci",
+            shape(2, "tp=4,pp=2", json!({labels::GANG: "g"})),
+        ),
+        story(
+            "a long name",
+            "ci",
+            shape(2, "tp=2", json!({labels::GANG: "long ".repeat(99)})),
+        ),
+    ];
+    check_golden("gangs-refused.txt", &text.concat());
+}
+
+#[test]
 fn environment() {
     let gang = || pod(2, json!({labels::CLASS: "restricted", labels::GANG: "g"}));
     let set = json!([
@@ -286,6 +378,23 @@ fn identity() {
             labelled(labels::CLASS, "any"),
         ),
         story("another class", "ci", labelled(labels::CLASS, "restricted")),
+        story(
+            "a gang's label, and no gang",
+            "ci",
+            labelled(labels::GANG, "job-7"),
+        ),
+        story("a class's label, and no class", "ci", {
+            let own = json!({labels::CLASS: "restricted"});
+            with(pod(9, json!({})), "/metadata", "labels", own)
+        }),
+        story("a project's label, and no class", "ci", {
+            let own = json!({labels::PROJECT: "rich"});
+            with(pod(9, json!({})), "/metadata", "labels", own)
+        }),
+        story("labels of a pod without GPUs", "ci", {
+            let own = json!({labels::PROJECT: "rich"});
+            with(pod(0, json!({})), "/metadata", "labels", own)
+        }),
         story("another project", "ci", labelled(labels::PROJECT, "rich")),
         story(
             "not a pod",

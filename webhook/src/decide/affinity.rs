@@ -5,10 +5,14 @@
 use nvlink_topology::{Scope, labels};
 use serde_json::{Value, json};
 
-use super::{Chosen, Settings, refusal::Refusal};
+use super::{
+    Chosen, Settings,
+    refusal::{Refusal, Rule},
+};
 use crate::{
     class::Class,
     patch::{Editor, Step},
+    pod,
 };
 
 const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
@@ -96,8 +100,10 @@ pub(super) fn tolerate(pod: &mut Editor, class: &Class) -> Result<(), Refusal> {
     Ok(pod.append(&path, toleration)?)
 }
 
-/// Draws the pods of a gang together. Kubernetes lets the first of them in
-/// although nothing it wants to be near is there yet, because it matches itself.
+/// Draws the pods of a gang together. The scheduler lets the first of them in
+/// although nothing that it wants to be near is there yet, but only where it
+/// matches every required term of its own. So a term of the user's that it
+/// does not match would keep the whole gang out for ever: such a pod is refused.
 pub(super) fn join_gang(
     pod: &mut Editor,
     scope: Scope,
@@ -113,11 +119,49 @@ pub(super) fn join_gang(
     let term = json!({
         "labelSelector": {"matchLabels": {labels::GANG: gang}}, "topologyKey": key
     });
-    append_missing(
-        pod,
-        &["spec", "affinity", "podAffinity", REQUIRED].map(Step::from),
-        &[term],
-    )
+    let path = ["spec", "affinity", "podAffinity", REQUIRED].map(Step::from);
+    let present = pod.get(&path).and_then(Value::as_array);
+    let mut others = present.into_iter().flatten().filter(|own| **own != term);
+    if others.any(|own| !matches_itself(pod.document(), own)) {
+        return Err(Refusal::new(
+            Rule::Affinity,
+            format!(
+                "the gang's first pod could never be scheduled: required podAffinity must match the pod's own labels, in its own namespace; make your podAffinity preferred, or leave out annotation {}",
+                labels::GANG
+            ),
+        ));
+    }
+    append_missing(pod, &path, &[term])
+}
+
+/// Whether a pod surely matches its own pod affinity term: no namespaces, and
+/// labels that it has.
+fn matches_itself(document: &Value, term: &Value) -> bool {
+    let absent = |value: &Value, fields: &[&str]| {
+        fields.iter().all(|field| {
+            let value = value.get(field).unwrap_or(&Value::Null);
+            value.is_null() || value == &json!([])
+        })
+    };
+    let fields = [
+        "namespaces",
+        "namespaceSelector",
+        "matchLabelKeys",
+        "mismatchLabelKeys",
+    ];
+    let Some(selector) = term
+        .get("labelSelector")
+        .filter(|selector| selector.is_object())
+    else {
+        return false;
+    };
+    let wanted = selector.get("matchLabels").and_then(Value::as_object);
+    absent(term, &fields)
+        && absent(selector, &["matchExpressions"])
+        && wanted
+            .into_iter()
+            .flatten()
+            .all(|(key, value)| pod::metadata(document, "labels", key) == Some(value))
 }
 
 fn append_missing(pod: &mut Editor, list: &[Step<'_>], items: &[Value]) -> Result<(), Refusal> {

@@ -2,11 +2,11 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use nvlink_topology::{Scope, labels};
+use nvlink_topology::{Pattern, Scope, labels};
 use serde_json::Value;
 
 use super::{
-    By, Chosen, Intent, classify,
+    By, Chosen, Intent, classify, identity,
     refusal::{Refusal, Rule},
 };
 use crate::{
@@ -15,6 +15,10 @@ use crate::{
     pod::{self, Container},
     view::View,
 };
+
+/// Restricted classes that are asked about for one pod; those that would come
+/// after so many refusals are taken for not granted.
+const MAX_QUESTIONS: usize = 16;
 
 /// What became of the choice.
 #[derive(Debug)]
@@ -49,13 +53,21 @@ pub fn choose(
         containers,
         intent,
     };
-    if let Some(name) = &chooser.intent.class {
-        return chooser.named(name, By::Annotation);
+    let choice = match (&chooser.intent.class, view.default_class(namespace)) {
+        (Some(name), _) => chooser.named(name, By::Annotation),
+        (None, Some(name)) => chooser.default(name),
+        (None, None) => chooser.claimed(),
+    }?;
+    let gpus = || {
+        let mut containers = chooser.containers.iter();
+        containers.any(|container| container.may_hold_gpu(GPU))
+    };
+    if matches!(choice, Choice::Leave(_)) && gpus() {
+        // A pod that was in a class before still is, so these are not ours.
+        let keys = [labels::CLASS, labels::PROJECT, labels::GANG];
+        identity::refuse(pod, &keys)?;
     }
-    match view.default_class(namespace) {
-        Some(name) => chooser.default(name),
-        None => chooser.claimed(),
-    }
+    Ok(choice)
 }
 
 struct Chooser<'a> {
@@ -91,7 +103,7 @@ impl Chooser<'_> {
                 Some(Grant::Failed(reason)) => return Err(failed(name, reason)),
             }
         }
-        self.take(class, by, gpus).map(Choice::Take)
+        self.take(class, by, gpus, Vec::new()).map(Choice::Take)
     }
 
     fn default(&self, name: &str) -> Result<Choice, Refusal> {
@@ -112,6 +124,7 @@ impl Chooser<'_> {
     /// The first class that claims the pod and that its subject may use.
     fn claimed(&self) -> Result<Choice, Refusal> {
         let mut counts: HashMap<&str, u32> = HashMap::new();
+        let (mut failed, mut unasked) = (Vec::new(), 0);
         for class in self.view.claiming() {
             let gpus = match counts.get(class.resource.as_str()) {
                 Some(&gpus) => gpus,
@@ -121,44 +134,51 @@ impl Chooser<'_> {
                 },
             };
             let (pattern, _) = classify::pattern(&self.intent, gpus);
-            if gpus == 0 || !class.claims(gpus, &pattern) {
+            if gpus == 0 || !class.claims(gpus, &pattern) || self.outgrows(class, gpus) {
                 continue;
             }
             if class.restricted {
                 match self.grants.get(&class.name) {
-                    None => return Ok(Choice::Ask(class.name.clone())),
+                    None if self.grants.len() < MAX_QUESTIONS => {
+                        return Ok(Choice::Ask(class.name.clone()));
+                    }
                     Some(Grant::Granted) => {}
                     // It would be a gift, so there is nothing to refuse.
-                    Some(Grant::Denied | Grant::Failed(_)) => continue,
+                    None => unasked += 1,
+                    Some(Grant::Denied) => {}
+                    Some(Grant::Failed(_)) => failed.push(class.name.as_str()),
+                }
+                if self.grants.get(&class.name) != Some(&Grant::Granted) {
+                    continue;
                 }
             }
-            return self.take(class, By::AppliesTo, gpus).map(Choice::Take);
+            let warnings = skipped(&failed, unasked);
+            let chosen = self.take(class, By::AppliesTo, gpus, warnings)?;
+            return Ok(Choice::Take(chosen));
         }
-        Ok(Choice::Leave(self.unheard()))
+        let mut warnings = self.unheard();
+        warnings.extend(skipped(&failed, unasked));
+        Ok(Choice::Leave(warnings))
     }
 
-    fn take(&self, class: &Arc<Class>, by: By, gpus: u32) -> Result<Box<Chosen>, Refusal> {
+    /// Whether the scope of the class itself cannot hold the pod, which is
+    /// nothing to blame the pod for where it did not ask for the class.
+    fn outgrows(&self, class: &Class, gpus: u32) -> bool {
+        let crowd = gpus >= 2 || self.intent.gang.is_some();
+        crowd && self.intent.scope.is_none() && class.scope == Scope::Gpu
+    }
+
+    fn take(
+        &self,
+        class: &Arc<Class>,
+        by: By,
+        gpus: u32,
+        warnings: Vec<String>,
+    ) -> Result<Box<Chosen>, Refusal> {
         let scope = self.intent.scope.unwrap_or(class.scope);
-        let crowd = match (gpus, &self.intent.gang) {
-            (2.., _) => Some(format!("{gpus} GPUs")),
-            (_, Some(gang)) => Some(format!("the gang {gang:?}")),
-            _ => None,
-        };
-        if let (Scope::Gpu, Some(crowd)) = (scope, crowd) {
-            let source = if self.intent.scope.is_some() {
-                "the pod's"
-            } else {
-                "the class's"
-            };
-            return Err(Refusal::new(
-                Rule::Scope,
-                format!(
-                    "{source} scope is gpu, which cannot hold {crowd}: ask for one GPU, or set annotation {} to nvlink-domain, node, rack or zone",
-                    labels::SCOPE
-                ),
-            )
-            .about(&class.name));
-        }
+        let about = |refusal: Refusal| refusal.about(&class.name);
+        self.check_scope(scope, gpus).map_err(about)?;
+        self.check_shape(gpus).map_err(about)?;
         let (pattern, guess) = classify::pattern(&self.intent, gpus);
         let (class, intent) = (Arc::clone(class), self.intent.clone());
         Ok(Box::new(Chosen {
@@ -169,7 +189,62 @@ impl Chooser<'_> {
             guess,
             scope,
             intent,
+            warnings,
         }))
+    }
+
+    fn check_scope(&self, scope: Scope, gpus: u32) -> Result<(), Refusal> {
+        let crowd = match (gpus, &self.intent.gang) {
+            (2.., _) => format!("{gpus} GPUs"),
+            (_, Some(gang)) => format!("the gang {:?}", identity::shown(gang)),
+            _ => return Ok(()),
+        };
+        if scope != Scope::Gpu {
+            return Ok(());
+        }
+        let source = if self.intent.scope.is_some() {
+            "the pod's"
+        } else {
+            "the class's"
+        };
+        Err(Refusal::new(
+            Rule::Scope,
+            format!(
+                "{source} scope is gpu, which cannot hold {crowd}: ask for one GPU, or set annotation {} to nvlink-domain, node, rack or zone",
+                labels::SCOPE
+            ),
+        ))
+    }
+
+    /// That a shape is one of as many GPUs as the job has. Of a gang that does
+    /// not say its size nothing is known.
+    fn check_shape(&self, gpus: u32) -> Result<(), Refusal> {
+        let Some(pattern @ Pattern::Shape(shape)) = self.intent.pattern else {
+            return Ok(());
+        };
+        let pods = match (&self.intent.gang, self.intent.gang_size) {
+            (Some(_), None) => return Ok(()),
+            (Some(_), Some(pods)) => pods,
+            (None, _) => 1,
+        };
+        let sizes = [shape.tensor, shape.data, shape.pipeline];
+        let wanted: u128 = sizes.into_iter().map(u128::from).product();
+        let held = u128::from(gpus) * u128::from(pods);
+        if wanted == held {
+            return Ok(());
+        }
+        let job = match pods {
+            1 => "the pod".to_owned(),
+            _ => format!("the gang of {pods} pods"),
+        };
+        Err(Refusal::new(
+            Rule::InvalidAnnotation,
+            format!(
+                "annotation {} has the shape {pattern} of {wanted} GPU(s), but {job} has {held}: correct the shape, or give the gang's size in {}",
+                labels::PATTERN,
+                labels::GANG_SIZE
+            ),
+        ))
     }
 
     fn unknown(&self, name: &str) -> Refusal {
@@ -226,6 +301,24 @@ impl Chooser<'_> {
         let message = self.subject.denial(name, &origin, self.namespace);
         Refusal::new(Rule::NotAuthorized, message).about(name)
     }
+}
+
+/// What to tell of classes that claim the pod but could not be asked about.
+fn skipped(failed: &[&str], unasked: usize) -> Vec<String> {
+    let mut lines = Vec::new();
+    if !failed.is_empty() {
+        lines.push(format!(
+            "restricted classes that claim such pods were passed over, because whether they may be used could not be found out: {}",
+            failed.join(", ")
+        ));
+    }
+    if unasked > 0 {
+        lines.push(format!(
+            "{unasked} restricted classes that claim such pods were passed over: only the first {MAX_QUESTIONS} are asked about; name a class in annotation {}",
+            labels::CLASS
+        ));
+    }
+    lines
 }
 
 fn failed(name: &str, reason: &str) -> Refusal {

@@ -1,12 +1,13 @@
 //! What was decided, in words: the pod's annotation, and the lines that kubectl prints.
 
-use nvlink_topology::labels;
+use nvlink_topology::{Scope, labels};
 use serde::Serialize;
 use serde_json::Value;
 
 use super::{
     By, Chosen, affinity,
     environment::Report,
+    identity,
     refusal::{Refusal, Rule},
 };
 use crate::{patch::Editor, pod, view::View};
@@ -29,7 +30,7 @@ pub struct Record {
     /// The pattern is a guess.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub guess: bool,
-    /// The gang.
+    /// The gang; a hash of a long name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gang: Option<String>,
     /// Variables that have the class's value in some container.
@@ -51,7 +52,7 @@ impl Record {
             scope: chosen.scope.to_string(),
             pattern: chosen.pattern.to_string(),
             guess: chosen.guess,
-            gang: chosen.intent.gang.clone(),
+            gang: chosen.intent.gang.as_deref().map(identity::shown),
             env: report.set.iter().cloned().collect(),
             kept: report.kept.iter().cloned().collect(),
             why: why(chosen),
@@ -80,8 +81,12 @@ fn why(chosen: &Chosen) -> String {
     }
 }
 
-/// Writes the annotation, unless it says the same already.
-pub(super) fn write(editor: &mut Editor, record: &Record) -> Result<(), Refusal> {
+/// The most that Kubernetes lets all annotations of an object hold, in bytes.
+const MOST_ANNOTATIONS: usize = 256 << 10;
+
+/// Writes the annotation, unless it says the same already. Where there is no
+/// room for it, the pod goes without: that is what the answer says.
+pub(super) fn write(editor: &mut Editor, record: &Record) -> Result<Option<String>, Refusal> {
     let text = serde_json::to_string(record).map_err(|error| {
         Refusal::new(
             Rule::Malformed,
@@ -90,13 +95,26 @@ pub(super) fn write(editor: &mut Editor, record: &Record) -> Result<(), Refusal>
     })?;
     let present = pod::metadata(editor.document(), "annotations", labels::DECISION);
     if present.and_then(Value::as_str) == Some(text.as_str()) {
-        return Ok(());
+        return Ok(None);
     }
-    Ok(editor.insert(
+    let all = editor.get(&["metadata".into(), "annotations".into()]);
+    let others = all.and_then(Value::as_object).into_iter().flatten();
+    let used: usize = others
+        .filter(|(key, _)| *key != labels::DECISION)
+        .map(|(key, value)| key.len() + value.as_str().map_or(0, str::len))
+        .sum();
+    if used + labels::DECISION.len() + text.len() > MOST_ANNOTATIONS {
+        return Ok(Some(format!(
+            "annotation {} was not written: the pod's other annotations leave no room for it",
+            labels::DECISION
+        )));
+    }
+    editor.insert(
         &["metadata".into(), "annotations".into()],
         labels::DECISION,
         text.into(),
-    )?)
+    )?;
+    Ok(None)
 }
 
 /// What was done, in one line.
@@ -114,7 +132,10 @@ pub(super) fn summary(chosen: &Chosen) -> String {
         By::AppliesTo => "which claims such pods",
     };
     let gpus = match (gpus, &chosen.intent.gang) {
-        (_, Some(gang)) => format!("{gpus} GPU(s) a pod, gang {gang:?} within one {scope}"),
+        (_, Some(gang)) => format!(
+            "{gpus} GPU(s) a pod, gang {:?} within one {scope}",
+            identity::shown(gang)
+        ),
         (1, None) => "1 GPU".to_owned(),
         (_, None) => format!("{gpus} GPUs within one {scope}"),
     };
@@ -150,6 +171,35 @@ pub(super) fn room(chosen: &Chosen, view: &View) -> Option<String> {
         (_, fitting, 0) => Some(format!(
             "all {fitting} nodes of class {name:?} that have a domain of {need} GPUs are in use: the pod will wait"
         )),
-        _ => None,
+        _ => gang_room(chosen, view),
     }
+}
+
+/// That a gang will wait, if no domain can hold all of it. A node whose GPUs
+/// lie in several domains has no domain's label, by which a gang is held together.
+fn gang_room(chosen: &Chosen, view: &View) -> Option<String> {
+    let Chosen {
+        class,
+        gpus,
+        intent,
+        ..
+    } = chosen;
+    if intent.gang.is_none() || chosen.scope != Scope::NvlinkDomain {
+        return None;
+    }
+    let name = &class.name;
+    let room = view.gang_room(class);
+    if room.node < *gpus {
+        return Some(format!(
+            "no node of class {name:?} with a domain of {gpus} GPU(s) has the label {}, which holds a gang together: its pods will wait",
+            labels::DOMAIN
+        ));
+    }
+    let need = u64::from(intent.gang_size?) * u64::from(*gpus);
+    (need > room.domain).then(|| {
+        format!(
+            "the gang needs {need} GPUs in one NVLink domain of class {name:?}; the largest has {}: its pods will wait",
+            room.domain
+        )
+    })
 }

@@ -6,24 +6,43 @@ use serde_json::{Value, json};
 use super::refusal::{Refusal, Rule};
 use crate::{patch::Editor, pod, syntax};
 
+/// Refuses a pod that has one of the labels `keys`, which the webhook did not write.
+pub(super) fn refuse(pod: &Value, keys: &[&str]) -> Result<(), Refusal> {
+    let forged = keys
+        .iter()
+        .find(|key| pod::metadata(pod, "labels", key).is_some());
+    match forged {
+        None => Ok(()),
+        Some(key) => Err(Refusal::new(
+            Rule::ReservedLabel,
+            format!(
+                "label {key} is written by the webhook alone, which gives this pod none: remove the label from the pod{}",
+                hint(key)
+            ),
+        )),
+    }
+}
+
+fn hint(key: &str) -> &'static str {
+    match key {
+        labels::CLASS => "; to choose a class, set the annotation of that name",
+        labels::GANG => "; to name a gang, set the annotation of that name",
+        _ => "",
+    }
+}
+
 /// Sets a label; refuses the pod if it has another value already, because
 /// others trust these labels to say what the webhook decided.
 pub(super) fn label(editor: &mut Editor, key: &str, value: &str) -> Result<(), Refusal> {
     match pod::metadata(editor.document(), "labels", key) {
         Some(Value::String(own)) if own == value => Ok(()),
-        Some(other) => {
-            let hint = match key {
-                labels::CLASS => "; to choose a class, set the annotation of that name",
-                labels::GANG => "; to name a gang, set the annotation of that name",
-                _ => "",
-            };
-            Err(Refusal::new(
-                Rule::ReservedLabel,
-                format!(
-                    "label {key} has the value {other}, but only the webhook writes it, and here it is {value:?}: remove the label from the pod{hint}"
-                ),
-            ))
-        }
+        Some(other) => Err(Refusal::new(
+            Rule::ReservedLabel,
+            format!(
+                "label {key} has the value {other}, but only the webhook writes it, and here it is {value:?}: remove the label from the pod{}",
+                hint(key)
+            ),
+        )),
         None => Ok(editor.insert(&["metadata".into(), "labels".into()], key, json!(value))?),
     }
 }
@@ -38,6 +57,15 @@ pub(super) fn label_value(name: &str) -> String {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     });
     format!("x{hash:016x}")
+}
+
+/// A gang's name for people: as it is, unless it is too long to read.
+pub(super) fn shown(gang: &str) -> String {
+    if gang.chars().count() > 63 {
+        label_value(gang)
+    } else {
+        gang.to_owned()
+    }
 }
 
 #[cfg(test)]

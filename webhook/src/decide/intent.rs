@@ -26,6 +26,8 @@ pub struct Intent {
     pub pattern: Option<Pattern>,
     /// The gang that it belongs to; a gang of one is none.
     pub gang: Option<String>,
+    /// Pods in the gang, if it says so.
+    pub gang_size: Option<u32>,
     /// It wants no environment variables.
     pub no_environment: bool,
     /// Keys of the annotations that said so.
@@ -75,6 +77,7 @@ impl Intent {
             scope: scope.or(local.then_some(Scope::NvlinkDomain)),
             pattern,
             gang: gang.filter(|_| size != Some(1)).map(str::to_owned),
+            gang_size: size.filter(|&size| size != 1),
             no_environment,
             said,
         })

@@ -73,6 +73,8 @@ pub struct Chosen {
     pub scope: Scope,
     /// What the pod says about itself.
     pub intent: Intent,
+    /// What happened on the way, for the user.
+    pub warnings: Vec<String>,
 }
 
 /// A pod that is let in.
@@ -103,8 +105,10 @@ pub fn apply(
     let mut pod = Editor::new(pod);
     let report = change(&mut pod, namespace, chosen, settings).map_err(about)?;
     let record = Record::new(chosen, &report);
-    explain::write(&mut pod, &record).map_err(about)?;
+    let unwritten = explain::write(&mut pod, &record).map_err(about)?;
     let mut warnings = vec![explain::summary(chosen)];
+    warnings.extend(chosen.warnings.iter().cloned());
+    warnings.extend(unwritten);
     warnings.extend(report.warnings);
     warnings.extend(explain::room(chosen, view));
     let (pod, patch) = pod.finish();
@@ -127,10 +131,14 @@ fn change(
     identity::label(pod, labels::PROJECT, project)?;
     affinity::tolerate(pod, &chosen.class)?;
     affinity::require_nodes(pod, chosen)?;
-    if let Some(gang) = &chosen.intent.gang {
-        let gang = identity::label_value(gang);
-        identity::label(pod, labels::GANG, &gang)?;
-        affinity::join_gang(pod, chosen.scope, &gang, settings)?;
+    match &chosen.intent.gang {
+        Some(gang) => {
+            let gang = identity::label_value(gang);
+            identity::label(pod, labels::GANG, &gang)?;
+            affinity::join_gang(pod, chosen.scope, &gang, settings)?;
+        }
+        // It would draw the gang of that name to this pod.
+        None => identity::refuse(pod.document(), &[labels::GANG])?,
     }
     environment::set(pod, chosen)
 }

@@ -19,6 +19,8 @@ pub enum Rule {
     ReservedLabel,
     /// The GPUs cannot be as close as the scope says.
     Scope,
+    /// Pod affinity that would keep the pod's gang out for ever.
+    Affinity,
     /// The pod is not shaped like a pod.
     Malformed,
 }
@@ -35,6 +37,7 @@ impl Rule {
             Self::InvalidAnnotation => "invalid-annotation",
             Self::ReservedLabel => "reserved-label",
             Self::Scope => "scope",
+            Self::Affinity => "affinity",
             Self::Malformed => "malformed",
         }
     }

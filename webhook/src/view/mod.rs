@@ -12,8 +12,11 @@ use std::{
 
 use crate::class::Class;
 
+mod domains;
 mod nodes;
 
+use domains::Domains;
+pub use domains::GangRoom;
 pub use nodes::Room;
 use nodes::{Fits, Node};
 
@@ -36,6 +39,37 @@ struct Entry {
     /// The class, or why it cannot be used.
     class: Result<Arc<Class>, String>,
     fits: Fits,
+    domains: Domains,
+}
+
+impl Entry {
+    fn new(class: Result<Class, String>) -> Self {
+        Self {
+            class: class.map(Arc::new),
+            fits: Fits::default(),
+            domains: Domains::default(),
+        }
+    }
+
+    /// Counts a node, if the class has it.
+    fn add(&mut self, node: &Node) {
+        if let Ok(class) = &self.class
+            && node.matches(&class.selector)
+        {
+            self.fits.add(node.fit());
+            self.domains.add(node.domain(class.min_bandwidth));
+        }
+    }
+
+    /// Takes back what [`Self::add`] did.
+    fn remove(&mut self, node: &Node) {
+        if let Ok(class) = &self.class
+            && node.matches(&class.selector)
+        {
+            self.fits.remove(node.fit());
+            self.domains.remove(node.domain(class.min_bandwidth));
+        }
+    }
 }
 
 impl View {
@@ -73,6 +107,14 @@ impl View {
             .map_or_else(Room::default, |entry| entry.fits.room(gpus, bandwidth))
     }
 
+    /// The largest domains of `class`, for a gang.
+    #[must_use]
+    pub fn gang_room(&self, class: &Class) -> GangRoom {
+        self.classes
+            .get(&class.name)
+            .map_or_else(GangRoom::default, |entry| entry.domains.room())
+    }
+
     /// Names of the nodes of `class` that a pod fits that needs a domain of
     /// `gpus`, in order. Looks at every node: for people, not for decisions.
     #[must_use]
@@ -89,18 +131,9 @@ impl View {
 
     /// Adds or replaces a class; the error says why it cannot be used.
     pub fn set_class(&mut self, name: &str, class: Result<Class, String>) {
-        let class = class.map(Arc::new);
-        let mut fits = Fits::default();
-        if let Ok(class) = &class {
-            for node in self
-                .nodes
-                .values()
-                .filter(|node| node.matches(&class.selector))
-            {
-                fits.add(node.fit());
-            }
-        }
-        self.classes.insert(name.to_owned(), Entry { class, fits });
+        let mut entry = Entry::new(class);
+        self.nodes.values().for_each(|node| entry.add(node));
+        self.classes.insert(name.to_owned(), entry);
         self.order_claims();
     }
 
@@ -168,13 +201,10 @@ impl View {
             return;
         }
         for entry in self.classes.values_mut() {
-            let Ok(class) = &entry.class else { continue };
-            if let Some(before) = before.as_ref().filter(|node| node.matches(&class.selector)) {
-                entry.fits.remove(before.fit());
+            if let Some(before) = &before {
+                entry.remove(before);
             }
-            if node.matches(&class.selector) {
-                entry.fits.add(node.fit());
-            }
+            entry.add(&node);
         }
         if node.is_known() {
             self.nodes.insert(name.to_owned(), node);
@@ -309,6 +339,38 @@ mod tests {
         view.remove_node("a");
         assert_eq!(room(&view, "fast", 1), Room::default());
         assert!(!view.has_nodes());
+    }
+
+    #[test]
+    fn domains_span_nodes() {
+        let mut view = View::default();
+        view.set_class("any", class("any", json!({})));
+        view.set_class("fast", class("fast", json!({"minBandwidth": "900GBps"})));
+        let rack = |size, bandwidth, domain: &str| {
+            let mut labels = node(size, bandwidth, "nvswitch");
+            labels.insert(labels::DOMAIN.to_owned(), domain.to_owned());
+            labels
+        };
+        view.set_node("a", rack(4, 900, "r1"));
+        view.set_node("b", rack(4, 900, "r1"));
+        view.set_node("c", rack(6, 450, "r2"));
+        view.set_node("d", node(16, 900, "nvlink"));
+        view.set_class("late", class("late", json!({})));
+        let room = |view: &View, name: &str| {
+            let room = view.gang_room(view.class(name).unwrap().unwrap());
+            (room.node, room.domain)
+        };
+        assert_eq!(room(&view, "any"), (6, 8));
+        assert_eq!(room(&view, "late"), (6, 8));
+        assert_eq!(room(&view, "fast"), (4, 8));
+        view.set_node("b", rack(4, 900, "r3"));
+        assert_eq!(room(&view, "any"), (6, 6));
+        view.remove_node("c");
+        view.set_free("a", Some(0));
+        assert_eq!(room(&view, "any"), (4, 4));
+        view.remove_node("a");
+        view.remove_node("b");
+        assert_eq!(room(&view, "any"), (0, 0));
     }
 
     #[test]

@@ -41,6 +41,14 @@ impl Node {
         })
     }
 
+    /// The domain that all of it lies in, and how many GPUs it brings;
+    /// `None` where it lies in several, or is slower than `least`.
+    pub(super) fn domain(&self, least: Option<u32>) -> Option<(&str, u32)> {
+        let id = self.labels.as_ref()?.get(labels::DOMAIN)?;
+        let size = self.size?;
+        (self.bandwidth >= least.unwrap_or(0)).then_some((id, size))
+    }
+
     /// What fits on it; `None` where no domains were published.
     pub(super) fn fit(&self) -> Option<Fit> {
         Some(Fit {

@@ -1,0 +1,122 @@
+//! Classes that claim pods: a gift is passed over, never a reason to refuse.
+
+#![allow(clippy::unwrap_used)]
+
+mod fixture;
+
+use std::{
+    sync::atomic::{AtomicUsize, Ordering},
+    time::Instant,
+};
+
+use fixture::{pod, subject};
+use nvlink_topology::labels;
+use nvlink_webhook::{
+    admit::Admission,
+    authorize::{Authorizer, Grant, Subject},
+    class::Class,
+    decide::{Admitted, Refusal, Rule, Settings},
+    view::{SharedView, View},
+};
+use serde_json::{Value, json};
+
+/// Gives the same answer to everything, and counts the questions.
+struct Always(Grant, AtomicUsize);
+
+impl Authorizer for Always {
+    async fn may_use(&self, _: &Subject, _: &str, _: &str, deadline: Instant) -> Grant {
+        assert!(deadline > Instant::now());
+        self.1.fetch_add(1, Ordering::Relaxed);
+        self.0.clone()
+    }
+}
+
+fn admit(
+    classes: &[(String, Value)],
+    grant: Grant,
+    pod: Value,
+) -> (Result<Admitted, Refusal>, usize) {
+    let mut view = View::default();
+    for (name, spec) in classes {
+        let spec = serde_json::from_value(spec.clone()).unwrap();
+        let class = Class::new(name, &spec).map_err(|error| error.to_string());
+        view.set_class(name, class);
+    }
+    let admission = Admission {
+        view: SharedView::new(view),
+        authorizer: Always(grant, AtomicUsize::new(0)),
+        settings: Settings::default(),
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .build()
+        .unwrap();
+    let admitted = runtime.block_on(admission.admit(pod, "ci", &subject()));
+    (admitted, admission.authorizer.1.into_inner())
+}
+
+/// So many restricted classes, and an open one that comes last.
+fn crowd(restricted: usize) -> Vec<(String, Value)> {
+    let closed = json!({"access": {"mode": "Restricted"}, "appliesTo": {"precedence": 1}});
+    let mut classes: Vec<_> = (0..restricted)
+        .map(|index| (format!("closed-{index}"), closed.clone()))
+        .collect();
+    classes.push(("open".to_owned(), json!({"appliesTo": {}})));
+    classes
+}
+
+fn class(admitted: &Admitted) -> &str {
+    &admitted.record.as_ref().unwrap().class
+}
+
+#[test]
+fn many_restricted_classes_leave_the_open_ones() {
+    let (admitted, questions) = admit(&crowd(40), Grant::Denied, pod(2, json!({})));
+    let admitted = admitted.unwrap();
+    assert_eq!((class(&admitted), questions), ("open", 16));
+    let said = admitted.warnings.join("; ");
+    assert!(said.contains("24 restricted classes"), "{said}");
+}
+
+#[test]
+fn a_failed_review_passes_a_claiming_class_over() {
+    let failed = Grant::Failed("no answer".to_owned());
+    let (admitted, _) = admit(&crowd(2), failed, pod(2, json!({})));
+    let admitted = admitted.unwrap();
+    assert_eq!(class(&admitted), "open");
+    let said = admitted.warnings.join("; ");
+    assert!(said.contains("closed-0, closed-1"), "{said}");
+}
+
+#[test]
+fn a_scope_that_cannot_hold_the_pod_passes_a_claiming_class_over() {
+    let classes = [
+        (
+            "a",
+            json!({"appliesTo": {"precedence": 1}, "placement": {"scope": "gpu"}}),
+        ),
+        ("b", json!({"appliesTo": {}})),
+    ]
+    .map(|(name, spec)| (name.to_owned(), spec));
+    let chosen = |pod| admit(&classes, Grant::Granted, pod).0;
+    assert_eq!(class(&chosen(pod(1, json!({}))).unwrap()), "a");
+    assert_eq!(class(&chosen(pod(2, json!({}))).unwrap()), "b");
+    let gang = pod(1, json!({labels::GANG: "g"}));
+    assert_eq!(class(&chosen(gang).unwrap()), "b");
+    // What the pod itself says is the pod's to correct.
+    let own = pod(2, json!({labels::SCOPE: "gpu"}));
+    assert_eq!(chosen(own).unwrap_err().rule, Rule::Scope);
+}
+
+#[test]
+fn a_broken_class_claims_nothing() {
+    let typo = json!({
+        "appliesTo": {"precedence": 1}, "nodeSelector": {"matchLabels": {"pool ": "gpu"}}
+    });
+    let classes = [("typo", typo), ("open", json!({"appliesTo": {}}))]
+        .map(|(name, spec)| (name.to_owned(), spec));
+    let chosen = |pod| admit(&classes, Grant::Granted, pod).0;
+    assert_eq!(class(&chosen(pod(2, json!({}))).unwrap()), "open");
+    let refusal = chosen(pod(2, json!({labels::CLASS: "typo"}))).unwrap_err();
+    assert_eq!(refusal.rule, Rule::BrokenClass);
+    assert!(refusal.message.contains("no label key"), "{refusal}");
+}
