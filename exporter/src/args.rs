@@ -45,12 +45,12 @@ pub enum Command {
 /// What to read.
 #[derive(Debug, Args)]
 pub struct SourceArgs {
-    /// Where the topology comes from: auto, file:PATH or sim:PROFILE
+    /// Where the topology comes from: file:PATH or sim:PROFILE
     ///
     /// file:PATH is a recording (JSON) or the text of `nvidia-smi topo -m`, told apart by content;
     /// file:- is the standard input. sim:PROFILE is a simulated node: a100-pcie-pairs, dgx-a100,
     /// dgx-h100, dgx1-v100, dgx2-v100, gb200-nvl72, h200-degraded, hgx-a100-4, hgx-b200, l40s,
-    /// rtx-a6000-pairs.
+    /// rtx-a6000-pairs. auto will look for the driver's library; in this version it finds nothing.
     #[arg(
         long,
         env = "NVLINK_EXPORTER_SOURCE",

@@ -332,7 +332,10 @@ async fn labels_go_out_without_the_crd() {
         }
     );
     assert_eq!(cluster.lock().unwrap().label(SIZE), Some("1"));
-    assert_eq!(log.count("`nvlink-webhook crds | kubectl apply -f -`"), 1);
+    assert_eq!(
+        log.count("`nvlink-webhook crds | kubectl apply --server-side -f -`"),
+        1
+    );
     unpublish(&client, "gpu-7").await.unwrap();
 }
 

@@ -35,6 +35,13 @@ fn write(path: &Path, text: &str) -> io::Result<()> {
     let name = path.file_name().ok_or(io::ErrorKind::IsADirectory)?;
     let mut temporary = name.to_owned();
     temporary.push(format!(".{}.tmp", std::process::id()));
+    let directory = path
+        .parent()
+        .filter(|parent| !parent.as_os_str().is_empty());
+    if let Some(missing) = directory.filter(|parent| !parent.is_dir()) {
+        let reason = format!("the directory {} does not exist", missing.display());
+        return Err(io::Error::new(io::ErrorKind::NotFound, reason));
+    }
     let temporary = path.with_file_name(temporary);
     let written = fs::File::create(&temporary)
         .and_then(|mut file| {

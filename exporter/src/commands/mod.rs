@@ -90,8 +90,16 @@ fn runtime() -> io::Result<tokio::runtime::Runtime> {
 fn unpublish(args: &UnpublishArgs) -> anyhow::Result<()> {
     crate::log::start(LogFormat::Text);
     publish::install_crypto();
-    Ok(runtime()?.block_on(async {
+    let node = &args.node_name;
+    let existed = runtime()?.block_on(async {
         let client = publish::client().await?;
-        publish::unpublish(&client, &args.node_name).await
-    })?)
+        publish::unpublish(&client, node).await
+    })?;
+    print(&if existed {
+        format!(
+            "removed what was published on Node {node}; an exporter that still runs publishes it again\n"
+        )
+    } else {
+        format!("there is no Node {node}, and nothing is published about it\n")
+    })
 }

@@ -124,7 +124,7 @@ impl Publisher {
                 self.crd_missing = true;
                 tracing::warn!(
                     "the CRD of NodeTopology is missing in the cluster: install it with \
-                     `nvlink-webhook crds | kubectl apply -f -`; until then only labels and \
+                     `nvlink-webhook crds | kubectl apply --server-side -f -`; until then only labels and \
                      annotations are published"
                 );
             }
@@ -161,16 +161,16 @@ fn is_not_found(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 404)
 }
 
-/// Removes everything that was published about `node`.
+/// Removes everything that was published about `node`; says whether there is such a Node.
 ///
 /// # Errors
 /// When the API server cannot be reached or refuses.
-pub async fn unpublish(client: &Client, node: &str) -> Result<(), PublishError> {
+pub async fn unpublish(client: &Client, node: &str) -> Result<bool, PublishError> {
     object::delete(client, node).await?;
     match node::get(client, node).await {
-        Ok(node) => node::remove(client, &node).await,
+        Ok(node) => node::remove(client, &node).await.map(|()| true),
         // Nothing is published about a Node that is gone.
-        Err(PublishError::NoNode(_)) => Ok(()),
+        Err(PublishError::NoNode(_)) => Ok(false),
         Err(error) => Err(error),
     }
 }

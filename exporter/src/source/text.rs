@@ -12,7 +12,7 @@ pub enum TextError {
     #[error("{0}")]
     Io(#[from] std::io::Error),
     /// It is empty, or nothing but blanks.
-    #[error("the input is empty")]
+    #[error("the input is empty (did the command that should write it fail?)")]
     Empty,
     /// It is larger than [`MAX_BYTES`].
     #[error("the input is larger than {} MiB", MAX_BYTES >> 20)]
@@ -124,8 +124,8 @@ mod tests {
     #[test]
     fn refusals_name_the_reason() {
         let reason = |bytes: &[u8]| decode(bytes).unwrap_err().to_string();
-        assert_eq!(reason(b""), "the input is empty");
-        assert_eq!(reason(b" \r\n\t"), "the input is empty");
+        assert!(reason(b"").starts_with("the input is empty"));
+        assert!(reason(b" \r\n\t").starts_with("the input is empty"));
         assert!(reason(b"a\nb\0c").starts_with("line 2: a NUL byte"));
         assert!(reason(b"a\n\xffb").starts_with("line 2: not UTF-8"));
         assert!(reason(b"\xff\xfea").contains("UTF-16"));

@@ -48,7 +48,7 @@ fn start_control_plane(terminal: &Terminal) -> Result<ControlPlane> {
     let version = assets::kubernetes_version();
     if !assets::ready() {
         terminal.say(&format!(
-            "Kubernetes {version} is built from source, the first time only: about 6 minutes on 2 cores."
+            "Kubernetes {version} is built from source, the first time only: 6 to 10 minutes on 2 cores."
         ))?;
     }
     assets::build()?;

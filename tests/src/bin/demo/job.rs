@@ -152,7 +152,7 @@ fn essence(pod: &Value) -> Value {
 /// The best that four GPUs can have on either node, as `nvlink-exporter place` says.
 fn compare(terminal: &Terminal, without: &Value, with: &Value) -> Result<()> {
     let mut rows = vec![
-        ["", "NODE", "GPUS", "SLOWEST LINK"]
+        ["", "NODE", "BEST FOUR GPUS", "SLOWEST LINK"]
             .map(str::to_owned)
             .to_vec(),
     ];
@@ -175,7 +175,7 @@ fn compare(terminal: &Terminal, without: &Value, with: &Value) -> Result<()> {
         ]);
     }
     terminal
-        .say("The best four GPUs of each node, and the slowest link of a ring through them:")?;
+        .say("What four GPUs of each node can do at best: the slowest link of a ring through them.")?;
     terminal.command("nvlink-exporter place --gpus 4 --source …")?;
     terminal.table(&rows)
 }

@@ -54,20 +54,21 @@ fn show_addresses(
     let row = |what: &str, value: String| vec![what.to_owned(), value];
     let mut rows = vec![
         row("WHAT", "WHERE".to_owned()),
-        row("graph of the DGX H100", page.url("/")),
+        row("page of the exporter of step 1", page.url("/")),
     ];
     let nodes = cluster.exporters.iter();
     rows.extend(
-        nodes.map(|(name, exporter)| row(&format!("graph of node {name}"), exporter.url("/"))),
+        nodes.map(|(name, exporter)| row(&format!("page of node {name}"), exporter.url("/"))),
     );
     rows.push(row("Prometheus", prometheus.url.clone()));
     let kubeconfig = cluster.control_plane.kubeconfig().display();
-    rows.push(row("cluster", format!("export KUBECONFIG={kubeconfig}")));
-    rows.push(row(
-        "kubectl",
-        assets::path("kubectl")?.display().to_string(),
-    ));
     terminal.table(&rows)?;
+    terminal.say("To use the cluster from another terminal (its nodes have no kubelet: pods are placed, not run):")?;
+    let kubectl = assets::path("kubectl")?;
+    terminal.output(&format!(
+        "export KUBECONFIG={kubeconfig}\nalias kubectl={}\nkubectl get nodes,nodetopologies,domainclasses",
+        kubectl.display()
+    ))?;
     terminal.say("Ctrl-C ends it and cleans up.")
 }
 

@@ -33,7 +33,7 @@ const COLUMNS: [(&str, &str, f64); 4] = [
         1e9,
     ),
     (
-        "GB/S NOW",
+        "SIMULATED GB/S",
         "sum by (instance) (rate(nvlink_transmit_bytes_total[5s]))",
         1e9,
     ),
@@ -46,6 +46,7 @@ pub(crate) fn show(terminal: &Terminal, cluster: &Cluster) -> Result<Prometheus>
         .iter()
         .map(|(name, exporter)| (exporter.address.as_str(), *name))
         .collect();
+    terminal.say("Waiting for two scrapes of each node, a few seconds.")?;
     let prometheus = Prometheus::start(&targets)?;
     let all = |samples: &[nvlink_tests::Sample]| samples.len() == NODES.len();
     prometheus.wait_for("up == 1", SOON, all)?;
