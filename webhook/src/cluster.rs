@@ -236,10 +236,33 @@ async fn mirror<M: Mirrored>(
                 M::set(&mut view.write(), &name, object);
             }
             Ok(watcher::Event::Delete(object)) => M::remove(&mut view.write(), &object.name_any()),
-            Err(error) => tracing::warn!(
-                kind = M::KIND, %error, "watch failed; trying again (are the CRDs of `nvlink-webhook crds` installed?)"
-            ),
+            Err(error) => {
+                let reason = reason(M::KIND, &error);
+                tracing::warn!(kind = M::KIND, reason, "watch failed; trying again");
+            }
         }
+    }
+}
+
+/// Why a watch failed, and what to do about it.
+fn reason(kind: &str, error: &watcher::Error) -> String {
+    use watcher::Error::{InitialListFailed, WatchError, WatchFailed, WatchStartFailed};
+    let status = match error {
+        InitialListFailed(kube::Error::Api(status))
+        | WatchStartFailed(kube::Error::Api(status))
+        | WatchFailed(kube::Error::Api(status))
+        | WatchError(status) => status,
+        other => return other.to_string(),
+    };
+    let message = &status.message;
+    match status.code {
+        403 => format!(
+            "the service account may not list and watch {kind}: grant it both verbs ({message})"
+        ),
+        404 => format!(
+            "the API server knows no {kind}: install the CRDs of `nvlink-webhook crds` ({message})"
+        ),
+        code => format!("the API server answered {code}: {message}"),
     }
 }
 
@@ -256,6 +279,27 @@ mod tests {
             "metadata": {"name": name}, "spec": spec
         }))
         .unwrap()
+    }
+
+    #[test]
+    fn a_failed_watch_says_what_to_do() {
+        let said = |code: u16| {
+            let status = json!({"code": code, "message": "no such luck", "status": "Failure"});
+            let status = serde_json::from_value(status).unwrap();
+            reason(
+                "DomainClass",
+                &watcher::Error::InitialListFailed(kube::Error::Api(Box::new(status))),
+            )
+        };
+        let check = |code, part: &str| {
+            let said = said(code);
+            assert!(said.contains(part), "{said}");
+            assert_eq!(said.matches("no such luck").count(), 1, "{said}");
+            assert_eq!(said.contains("CRDs"), code == 404, "{said}");
+        };
+        check(403, "may not list and watch DomainClass");
+        check(404, "install the CRDs");
+        check(500, "answered 500");
     }
 
     #[tokio::test]

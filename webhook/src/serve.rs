@@ -4,6 +4,10 @@ use std::{future::Future, net::SocketAddr, sync::Arc, time::Duration};
 
 use anyhow::Context;
 use axum_server::Handle;
+use hyper_util::{
+    rt::{TokioExecutor, TokioTimer},
+    server::conn::auto::Builder,
+};
 use kube::Client;
 use tokio::{
     net::TcpListener,
@@ -24,6 +28,8 @@ use crate::{
 
 /// An access review that takes longer would make the API server give up on us.
 const REVIEW_TIMEOUT: Duration = Duration::from_secs(3);
+/// What a client gets to send a request's head; idle HTTP/1 connections end after it too.
+const HEAD: Duration = Duration::from_secs(5);
 /// What open requests get after the end of listening.
 const GRACE: Duration = Duration::from_secs(10);
 
@@ -72,7 +78,8 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     };
     let router = server::admission_router(Arc::new(Webhook { admission, metrics }));
     let handle = Handle::new();
-    let server = axum_server::bind_rustls(args.listen, config).handle(handle.clone());
+    let mut server = axum_server::bind_rustls(args.listen, config).handle(handle.clone());
+    limit(server.http_builder());
     let mut server = std::pin::pin!(server.serve(router.into_make_service()));
     let listening = announce(&handle, &readiness);
     tokio::select! {
@@ -89,6 +96,19 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     let drained = drain(&handle, Duration::from_secs(args.drain_seconds));
     let (ended, ()) = tokio::join!(server, drained);
     ended.context("the admission server failed while it was shut down")
+}
+
+/// Lets no client keep a connection open by sending nothing.
+fn limit(builder: &mut Builder<TokioExecutor>) {
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .keep_alive_interval(Some(HEAD * 6))
+        .keep_alive_timeout(HEAD);
 }
 
 /// Takes requests for a little longer, until nobody sends them here any more,

@@ -10,26 +10,27 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use crate::metrics::Metrics;
 
-/// Why there is no certificate.
+/// Why there is no certificate. The reason stands in the message, so it is no
+/// `source`: who prints the chain would print it twice.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// A file cannot be read.
-    #[error("cannot read {path}: {source}")]
+    #[error("cannot read {path}: {reason}")]
     Read {
         /// The file.
         path: String,
         /// Why.
-        source: io::Error,
+        reason: io::Error,
     },
     /// The files hold no certificate with its key.
-    #[error("{cert} and {key} are not a certificate with its key: {source}")]
+    #[error("{cert} and {key} are not a certificate with its key: {reason}")]
     Parse {
         /// The certificate's file.
         cert: String,
         /// The key's file.
         key: String,
         /// Why.
-        source: io::Error,
+        reason: io::Error,
     },
 }
 
@@ -50,10 +51,10 @@ impl Certificate {
     pub async fn load(cert: PathBuf, key: PathBuf) -> Result<Self, TlsError> {
         let pair = (read(&cert).await?, read(&key).await?);
         let config = RustlsConfig::from_pem(pair.0.clone(), pair.1.clone()).await;
-        let config = config.map_err(|source| TlsError::Parse {
+        let config = config.map_err(|reason| TlsError::Parse {
             cert: cert.display().to_string(),
             key: key.display().to_string(),
-            source,
+            reason,
         })?;
         Ok(Self {
             cert,
@@ -84,10 +85,10 @@ impl Certificate {
             .config
             .reload_from_pem(pair.0.clone(), pair.1.clone())
             .await;
-        reloaded.map_err(|source| TlsError::Parse {
+        reloaded.map_err(|reason| TlsError::Parse {
             cert: self.cert.display().to_string(),
             key: self.key.display().to_string(),
-            source,
+            reason,
         })?;
         self.taken = pair;
         Ok(true)
@@ -116,8 +117,8 @@ impl Certificate {
 
 async fn read(path: &PathBuf) -> Result<Vec<u8>, TlsError> {
     let read = tokio::fs::read(path).await;
-    read.map_err(|source| TlsError::Read {
+    read.map_err(|reason| TlsError::Read {
         path: path.display().to_string(),
-        source,
+        reason,
     })
 }

@@ -12,10 +12,11 @@ use axum::{
 };
 use base64::{Engine, engine::general_purpose::STANDARD};
 use fixture::{admission, pod, review};
+use futures::StreamExt;
 use nvlink_topology::labels;
 use nvlink_webhook::{
     metrics::Metrics,
-    server::{PATH, Readiness, Webhook, admin_router, admission_router},
+    server::{ARRIVAL, MAX_REVIEWS, PATH, Readiness, Webhook, admin_router, admission_router},
 };
 use serde_json::{Value, json};
 use tower::ServiceExt;
@@ -177,6 +178,48 @@ async fn deep_and_large_bodies_are_answered() {
         json!({"a": "x".repeat(1 << 20)}),
     );
     assert_eq!(send(fits).await["allowed"], true);
+}
+
+/// A body that begins with `head` and then never goes on.
+fn stuck(head: &str) -> Body {
+    let head = futures::stream::iter([Ok::<_, std::io::Error>(head.to_owned())]);
+    Body::from_stream(head.chain(futures::stream::pending()))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_that_does_not_arrive_is_given_up() {
+    let head = format!("{{\"kind\":\"AdmissionReview\",\"request\":{{\"uid\":\"{UID}\",");
+    refused(
+        stuck(&head),
+        UID,
+        "the request ended early: it did not arrive",
+    )
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn reviews_wait_for_their_turn() {
+    let webhook = Webhook {
+        admission: admission(&[]),
+        metrics: Arc::default(),
+    };
+    let router = admission_router(Arc::new(webhook));
+    let post = |body: Body| {
+        let request = Request::post(PATH).body(body).unwrap();
+        router.clone().oneshot(request)
+    };
+    let stuck = futures::future::join_all((0..MAX_REVIEWS).map(|_| post(stuck("{"))));
+    let mut stuck = Box::pin(stuck);
+    assert!(futures::poll!(&mut stuck).is_pending());
+    let waiting = tokio::spawn(post(review(&pod(0, json!({}))).to_string().into()));
+    tokio::time::sleep(ARRIVAL / 2).await;
+    assert!(!waiting.is_finished());
+    // Those that were given up make room.
+    drop(stuck);
+    let answer = waiting.await.unwrap().unwrap();
+    let body = to_bytes(answer.into_body(), usize::MAX).await.unwrap();
+    let answer: Value = serde_json::from_slice(&body).unwrap();
+    assert_eq!(answer["response"]["allowed"], true);
 }
 
 #[tokio::test]
