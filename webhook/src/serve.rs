@@ -48,8 +48,7 @@ impl From<ScopeArgs> for Settings {
 /// When it cannot start, or a part of it ends that should not.
 pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     log_to_stderr(&args)?;
-    let stop = stop_signal()?;
-    let mut stop = std::pin::pin!(stop);
+    let mut stop = std::pin::pin!(stop_signal()?);
     let metrics = Arc::new(Metrics::default());
     let readiness = Readiness::new(Arc::clone(&metrics));
     let admin = admin(args.admin_listen, readiness.clone()).await?;
