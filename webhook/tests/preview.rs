@@ -309,3 +309,24 @@ fn what_the_cluster_gets() {
     let output = run(directory.path(), &[&args[..], &["ca.pem"]].concat(), "");
     assert!(text(&output.stdout).contains("kind: MutatingWebhookConfiguration"));
 }
+
+#[test]
+fn what_was_passed_over_or_not_heard_is_said() {
+    let directory = tempfile::tempdir().unwrap();
+    let class = "{apiVersion: nvlink-domains.io/v1alpha1, kind: DomainClass, metadata: {name: fast}, \
+                 spec: {appliesTo: {minGpus: 1}, access: {mode: Restricted}}}";
+    std::fs::write(directory.path().join("class.yaml"), class).unwrap();
+    let job = "{apiVersion: batch/v1, kind: Job, \
+               metadata: {name: train, annotations: {nvlink-domains.io/class: fast}}, \
+               spec: {template: {spec: {containers: [{name: c, image: i, \
+               resources: {limits: {nvidia.com/gpu: 2}}}]}}}}";
+    let arguments = ["preview", "--class", "class.yaml", "-f", "-"];
+    let output = run(directory.path(), &arguments, job);
+    let reasons = text(&output.stderr);
+    assert!(output.status.success(), "{reasons}");
+    assert!(reasons.contains("--allow-use fast"), "{reasons}");
+    assert!(
+        reasons.contains("/spec/template/metadata/annotations"),
+        "{reasons}"
+    );
+}

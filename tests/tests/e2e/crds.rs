@@ -21,6 +21,14 @@ fn classes_that_contradict_themselves_are_refused() {
         (json!({"appliesTo": {"minGpus": 0}}), "minGpus"),
         (json!({"appliesTo": {"patterns": ["gossip"]}}), "patterns"),
         (json!({"minBandwidth": "fast"}), "minBandwidth"),
+        (
+            json!({"nodeSelector": {"matchLabels": {"pool ": "gpu"}}}),
+            "matchLabels",
+        ),
+        (
+            json!({"nodeSelector": {"matchLabels": {"pool": "x y"}}}),
+            "matchLabels",
+        ),
         (json!({"access": {"mode": "Secret"}}), "mode"),
         (json!({"placement": {"scope": "galaxy"}}), "scope"),
         (

@@ -108,7 +108,7 @@ fn the_columns_of_a_topology_say_what_matters() {
         .kubectl()
         .run(&["get", "nodetopology", "publish-columns"])
         .unwrap();
-    for part in ["SOURCE", "MODEL", "DOMAINS", "sim", "A100"] {
+    for part in ["SOURCE", "MODEL", "FROM", "sim", "A100", "a100-pcie-pairs"] {
         assert!(table.contains(part), "{table}");
     }
 }

@@ -132,7 +132,8 @@ fn version(schema: JSONSchemaProps) -> CustomResourceDefinitionVersion {
         additional_printer_columns: Some(vec![
             column("Source", "string", ".spec.source.kind"),
             column("Model", "string", ".spec.gpus[0].model"),
-            column("Domains", "string", ".spec.domains[*].id"),
+            // Columns show one value: a list of domains would show the first alone.
+            column("From", "string", ".spec.source.from"),
             column("Age", "date", ".metadata.creationTimestamp"),
         ]),
         subresources: Some(CustomResourceSubresources {

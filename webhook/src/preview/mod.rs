@@ -84,6 +84,9 @@ impl Preview<'_> {
             patch: Vec::new(),
         };
         for template in template::find(&change.before) {
+            if let Some(unheard) = template::unheard(&change.before, &template) {
+                eprintln!("{}: note: {unheard}", template.name);
+            }
             self.template(&template, &mut change)?;
         }
         Ok(change)
@@ -132,11 +135,34 @@ impl Preview<'_> {
         Ok(())
     }
 
+    /// Restricted classes that claim pods, but not those of this user.
+    fn passed_over(&self) -> String {
+        let view = self.admission.view.read();
+        let claims = |name: &&str| {
+            let allowed = self
+                .args
+                .allow_use
+                .iter()
+                .any(|one| one == name || one == "*");
+            let class = view.class(name).and_then(Result::ok);
+            !allowed && class.is_some_and(|class| class.restricted && class.applies_to.is_some())
+        };
+        let names: Vec<&str> = view.class_names().filter(claims).collect();
+        if names.is_empty() {
+            return String::new();
+        }
+        format!(
+            " (restricted classes claim only pods of those who may use them; to see what they \
+             would do: --allow-use {})",
+            names.join(",")
+        )
+    }
+
     fn explain(&self, template: &Template, admitted: &Admitted) {
         let name = &template.name;
         let Some(record) = &admitted.record else {
             let why = if admitted.warnings.is_empty() {
-                "not changed: no class applies".to_owned()
+                format!("not changed: no class applies{}", self.passed_over())
             } else {
                 admitted.warnings.join("; ")
             };

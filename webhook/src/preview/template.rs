@@ -41,6 +41,20 @@ pub(super) fn find(document: &Value) -> Vec<Template> {
     }]
 }
 
+/// What a document says of its own that only its pods' annotations can say.
+pub(super) fn unheard(document: &Value, template: &Template) -> Option<String> {
+    if template.path.is_empty() {
+        return None;
+    }
+    let annotations = document.pointer("/metadata/annotations")?.as_object()?;
+    let prefix = format!("{}/", nvlink_topology::GROUP);
+    let name = annotations.keys().find(|name| name.starts_with(&prefix))?;
+    Some(format!(
+        "the annotation {name} has no effect here: put it into the pod template's metadata ({}/metadata/annotations)",
+        template.path
+    ))
+}
+
 fn items(list: &Value) -> Vec<Template> {
     let items = list
         .get("items")

@@ -174,8 +174,9 @@ fn compare(terminal: &Terminal, without: &Value, with: &Value) -> Result<()> {
             format!("{bottleneck:.0} GB/s"),
         ]);
     }
-    terminal
-        .say("What four GPUs of each node can do at best: the slowest link of a ring through them.")?;
+    terminal.say(
+        "What four GPUs of each node can do at best: the slowest link of a ring through them.",
+    )?;
     terminal.command("nvlink-exporter place --gpus 4 --source …")?;
     terminal.table(&rows)
 }
