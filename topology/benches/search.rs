@@ -2,7 +2,10 @@
 
 #![allow(clippy::expect_used, clippy::unwrap_used)] // a bad board is a bug in the benchmark
 
-use std::{hint::black_box, time::Instant};
+use std::{
+    hint::black_box,
+    time::{Duration, Instant},
+};
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use nvlink_topology::{GpuSet, Graph, NodeTopologySpec, Pattern, Request, Scope, place};
@@ -84,7 +87,7 @@ fn all_states(criterion: &mut Criterion) {
 /// The worst of 1,000 random boards, and whether all of them were exact.
 fn worst(_: &mut Criterion) {
     for pattern in [Pattern::AllReduce, Pattern::Pipeline, Pattern::AllToAll] {
-        let (mut worst, mut exact) = (std::time::Duration::ZERO, 0);
+        let (mut worst, mut exact) = (Duration::ZERO, 0);
         for seed in 0..1_000 {
             let graph = Graph::new(&random(seed)).expect("a valid board");
             let k = usize::try_from(seed % 15).unwrap_or(0) + 2;
@@ -97,5 +100,17 @@ fn worst(_: &mut Criterion) {
     }
 }
 
-criterion_group!(benches, by_gpus, all_states, worst);
+/// Some ninety benchmarks: a second each is enough to tell microseconds from milliseconds.
+fn brief() -> Criterion {
+    Criterion::default()
+        .sample_size(20)
+        .warm_up_time(Duration::from_millis(200))
+        .measurement_time(Duration::from_secs(1))
+}
+
+criterion_group! {
+    name = benches;
+    config = brief();
+    targets = by_gpus, all_states, worst
+}
 criterion_main!(benches);
