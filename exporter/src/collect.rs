@@ -147,7 +147,8 @@ mod tests {
         let until = Instant::now() + Duration::from_secs(10);
         let (mut good, mut bad) = (false, false);
         while !(good && bad) && Instant::now() < until {
-            match latest.get().map(|snapshot| snapshot.data.is_some()) {
+            let view = latest.view(Instant::now());
+            match view.snapshot.map(|snapshot| snapshot.data.is_some()) {
                 Some(true) => good = true,
                 Some(false) => bad = true,
                 None => thread::sleep(Duration::from_millis(1)),

@@ -11,6 +11,7 @@ mod log;
 pub mod metrics;
 pub mod output;
 pub mod page;
+pub mod placement;
 pub mod publish;
 pub mod server;
 pub mod snapshot;

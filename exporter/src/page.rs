@@ -1,12 +1,10 @@
 //! The page at `/`: the drawing and a table, no script, nothing loaded.
 
-use std::time::Instant;
-
 use nvlink_topology::{NodeTopology, NodeTopologySpec};
 
 use crate::{
     output::{self, summary, svg},
-    snapshot::Snapshot,
+    snapshot::View,
     source::Reading,
 };
 
@@ -24,16 +22,12 @@ th, td { text-align: left; padding: .25rem .8rem .25rem 0; border-bottom: 1px so
 td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; }
 ";
 
-/// The page for `snapshot`, as it is `now`.
+/// The page.
 #[must_use]
-pub fn render(snapshot: Option<&Snapshot>, now: Instant) -> String {
-    let data = snapshot.and_then(|snapshot| snapshot.data.as_ref());
+pub fn render(view: &View) -> String {
+    let data = view.data();
     let name = data.map_or("nvlink-exporter", |data| &data.topology.metadata.name);
-    let mut body = format!(
-        "<h1>{}</h1>\n<p>{}</p>\n",
-        escape(name),
-        state(snapshot, now)
-    );
+    let mut body = format!("<h1>{}</h1>\n<p>{}</p>\n", escape(name), state(view));
     if let Some(data) = data {
         body += &content(data);
     }
@@ -49,18 +43,17 @@ pub fn render(snapshot: Option<&Snapshot>, now: Instant) -> String {
 }
 
 /// What was read, when, and whether it failed.
-fn state(snapshot: Option<&Snapshot>, now: Instant) -> String {
-    let Some(snapshot) = snapshot else {
-        return "No collection has ended yet.".to_owned();
-    };
-    let age = snapshot.age(now).as_secs();
-    let source = escape(&snapshot.health.source);
-    match &snapshot.health.error {
-        None => format!("From {source}, {age} s ago."),
-        Some(error) => format!(
-            "<span class=\"bad\">The collection {age} s ago failed:</span> {}",
-            escape(error)
+fn state(view: &View) -> String {
+    let age = view.age.unwrap_or_default().as_secs();
+    match (&view.snapshot, view.error()) {
+        (None, _) => "No collection has ended yet.".to_owned(),
+        (Some(_), Some(error)) => format!(
+            "<span class=\"bad\">The last good collection is {age} s old:</span> {}",
+            escape(&error)
         ),
+        (Some(snapshot), None) => {
+            format!("From {}, {age} s ago.", escape(&snapshot.health.source))
+        }
     }
 }
 

@@ -37,7 +37,7 @@ async fn scrape(State(latest): Latests, headers: HeaderMap) -> Response {
         .filter_map(|value| value.to_str().ok())
         .collect();
     let format = Format::accepted(&accept.join(","));
-    match metrics::render(latest.get(), Instant::now(), format) {
+    match metrics::render(latest.view(Instant::now()), format) {
         Ok(text) => typed(format.content_type(), text),
         Err(error) => {
             tracing::error!(%error, "metrics cannot be written");
@@ -50,28 +50,27 @@ async fn scrape(State(latest): Latests, headers: HeaderMap) -> Response {
     }
 }
 
-/// Ready from the first good collection on. Not less so when a later one
-/// fails: then the metrics that say so must still be scraped.
+/// Ready while there are recent data: the Node's page and metrics are of use
+/// then. `/metrics` itself always answers, and says why there are none.
 async fn ready(State(latest): Latests) -> Response {
-    match latest.was_good() {
-        true => "ok\n".into_response(),
-        false => unavailable("no collection has succeeded yet").into_response(),
+    let view = latest.view(Instant::now());
+    if view.is_fresh() {
+        return "ok\n".into_response();
     }
+    let error = view.error().unwrap_or_default();
+    unavailable(&match view.age {
+        None => format!("no collection has succeeded yet: {error}"),
+        Some(age) => format!("the data are {} s old: {error}", age.as_secs()),
+    })
+    .into_response()
 }
 
 async fn topology(State(latest): Latests) -> Response {
-    let snapshot = latest.get();
-    let data = snapshot
-        .as_ref()
-        .and_then(|snapshot| snapshot.data.as_ref());
-    match data.map(|data| output::json(&data.topology)) {
+    let view = latest.view(Instant::now());
+    match view.document().map(|document| output::json(&document)) {
         Some(Ok(text)) => typed("application/json", text),
         _ => {
-            let error = snapshot
-                .as_ref()
-                .and_then(|snapshot| snapshot.health.error.clone());
-            let error = error.unwrap_or_else(|| "no collection has ended yet".to_owned());
-            let body = serde_json::json!({ "error": error }).to_string() + "\n";
+            let body = serde_json::json!({ "error": view.error() }).to_string() + "\n";
             let kind = [(header::CONTENT_TYPE, "application/json")];
             (StatusCode::SERVICE_UNAVAILABLE, kind, body).into_response()
         }
@@ -79,7 +78,7 @@ async fn topology(State(latest): Latests) -> Response {
 }
 
 async fn index(State(latest): Latests) -> Response {
-    let html = page::render(latest.get().as_deref(), Instant::now());
+    let html = page::render(&latest.view(Instant::now()));
     let policy = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
     let mut response = typed("text/html; charset=utf-8", html);
     let headers = response.headers_mut();

@@ -1,17 +1,15 @@
-//! What the collector hands to everything else: whole, immutable, shared.
+//! What the collectors hand to everything else: whole, immutable, shared.
 
 use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use arc_swap::ArcSwapOption;
+use nvlink_topology::NodeTopology;
 use tokio::sync::Notify;
 
-use crate::source::Reading;
+use crate::{placement::Placements, source::Reading};
 
 /// The outcome of one collection. Data and health are separate: a collection
 /// that failed has health and no data, never the data of an earlier one.
@@ -36,52 +34,123 @@ pub struct Health {
     pub finished: Instant,
 }
 
-impl Snapshot {
-    /// Time since the collection ended: grows while a source hangs.
-    #[must_use]
-    pub fn age(&self, now: Instant) -> Duration {
-        now.saturating_duration_since(self.health.finished)
+/// Data older than this are not served, where nothing else is said.
+pub const STALE_AFTER: Duration = Duration::from_secs(30);
+
+/// The latest of everything, for readers that never wait for a collector.
+#[derive(Debug)]
+pub struct Latest {
+    snapshot: ArcSwapOption<Snapshot>,
+    good_at: ArcSwapOption<Instant>,
+    placements: ArcSwapOption<Placements>,
+    changed: Notify,
+    stale_after: Duration,
+}
+
+impl Default for Latest {
+    fn default() -> Self {
+        Self::new(STALE_AFTER)
     }
 }
 
-/// The latest snapshot, for readers that never wait for the collector.
-#[derive(Debug, Default)]
-pub struct Latest {
-    snapshot: ArcSwapOption<Snapshot>,
-    changed: Notify,
-    was_good: AtomicBool,
-}
-
 impl Latest {
+    /// Nothing yet. Data older than `stale_after` will not be served.
+    #[must_use]
+    pub fn new(stale_after: Duration) -> Self {
+        Self {
+            snapshot: ArcSwapOption::empty(),
+            good_at: ArcSwapOption::empty(),
+            placements: ArcSwapOption::empty(),
+            changed: Notify::new(),
+            stale_after,
+        }
+    }
+
     /// Replaces the snapshot.
     pub fn publish(&self, snapshot: Snapshot) {
         if snapshot.data.is_some() {
-            self.was_good.store(true, Ordering::Relaxed);
+            self.good_at.store(Some(Arc::new(snapshot.health.finished)));
         }
         self.snapshot.store(Some(Arc::new(snapshot)));
         self.changed.notify_waiters();
     }
 
-    /// The latest snapshot; none before the first collection ends.
-    #[must_use]
-    pub fn get(&self) -> Option<Arc<Snapshot>> {
-        self.snapshot.load_full()
+    /// Replaces the placements.
+    pub fn place(&self, placements: Placements) {
+        self.placements.store(Some(Arc::new(placements)));
+        self.changed.notify_waiters();
     }
 
-    /// Whether any collection has succeeded so far.
-    #[must_use]
-    pub fn was_good(&self) -> bool {
-        self.was_good.load(Ordering::Relaxed)
-    }
-
-    /// Waits for the next snapshot.
+    /// Waits for the next snapshot, or for other placements.
     pub async fn changed(&self) {
         self.changed.notified().await;
     }
 
-    /// The latest snapshot, if its collection succeeded.
+    /// Everything as it is `now`.
     #[must_use]
-    pub fn good(&self) -> Option<Arc<Snapshot>> {
-        self.get().filter(|snapshot| snapshot.data.is_some())
+    pub fn view(&self, now: Instant) -> View {
+        let good_at = self.good_at.load_full();
+        View {
+            snapshot: self.snapshot.load_full(),
+            placements: self.placements.load_full(),
+            age: good_at.map(|at| now.saturating_duration_since(*at)),
+            stale_after: self.stale_after,
+        }
+    }
+}
+
+/// Everything at one moment.
+#[derive(Clone, Debug)]
+pub struct View {
+    /// The last collection; none before the first one ends.
+    pub snapshot: Option<Arc<Snapshot>>,
+    /// The last placements; none before the first ones are known.
+    pub placements: Option<Arc<Placements>>,
+    /// Time since the last collection that succeeded ended: grows while the
+    /// source hangs or fails.
+    pub age: Option<Duration>,
+    /// Data older than this are not served.
+    pub stale_after: Duration,
+}
+
+impl View {
+    /// Whether the last good data are recent.
+    #[must_use]
+    pub fn is_fresh(&self) -> bool {
+        self.age.is_some_and(|age| age <= self.stale_after)
+    }
+
+    /// What was read; none when the last collection failed, or when the source
+    /// has hung for so long that it is no longer true.
+    #[must_use]
+    pub fn data(&self) -> Option<&Reading> {
+        let snapshot = self.snapshot.as_deref().filter(|_| self.is_fresh())?;
+        snapshot.data.as_ref()
+    }
+
+    /// Why there are no data.
+    #[must_use]
+    pub fn error(&self) -> Option<String> {
+        let Some(snapshot) = &self.snapshot else {
+            return Some("no collection has ended yet".to_owned());
+        };
+        match (&snapshot.health.error, self.age) {
+            (Some(error), _) => Some(error.clone()),
+            (None, Some(age)) if age > self.stale_after => Some(format!(
+                "the source has not answered for {} s",
+                age.as_secs()
+            )),
+            _ => None,
+        }
+    }
+
+    /// The document, with the allocations.
+    #[must_use]
+    pub fn document(&self) -> Option<NodeTopology> {
+        let mut document = self.data()?.topology.clone();
+        if let Some(placements) = &self.placements {
+            document.status.clone_from(&placements.status);
+        }
+        Some(document)
     }
 }

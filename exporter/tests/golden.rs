@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use nvlink_exporter::{
     metrics::{self, FAMILIES, Format, Kind},
     output::{self, TopologyFormat},
+    snapshot::Latest,
     source::{self, sim},
 };
 use nvlink_topology::{Allocation, NodeTopologyStatus};
@@ -16,8 +17,10 @@ use support::{PAIRS, golden, reading, snapshot};
 
 fn metrics(source: &str, reading: source::Reading, format: Format) -> String {
     let now = Instant::now();
-    let snapshot = snapshot(source, reading, now);
-    metrics::render(Some(snapshot), now + Duration::from_millis(1500), format).unwrap()
+    let latest = Latest::default();
+    latest.publish(snapshot(source, reading, now));
+    let view = latest.view(now + Duration::from_millis(1500));
+    metrics::render(view, format).unwrap()
 }
 
 #[test]

@@ -49,12 +49,11 @@ async fn ask(latest: &Arc<Latest>, path: &str, accept: &str) -> Answer {
 }
 
 fn good() -> Snapshot {
-    let snapshot = support::snapshot(
+    support::snapshot(
         "sim:h200-degraded",
         support::reading("sim:h200-degraded"),
         Instant::now(),
-    );
-    Arc::into_inner(snapshot).unwrap()
+    )
 }
 
 fn bad() -> Snapshot {

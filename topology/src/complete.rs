@@ -271,8 +271,9 @@ fn slowest_link(gpu: &Gpu) -> Option<u64> {
         .min()
 }
 
-/// Active links of `from` that end on `to`.
-fn direct_links(from: &Gpu, to: &Gpu) -> u32 {
+/// Active links of `from` that, as `from` reports them, end on `to`.
+#[must_use]
+pub fn direct_links(from: &Gpu, to: &Gpu) -> u32 {
     let Some(to) = to.pci_bus_id.as_deref().map(bus_id) else {
         return 0;
     };

@@ -25,6 +25,7 @@ mod model;
 mod pattern;
 pub mod search;
 
+pub use complete::direct_links;
 pub use domain::domains;
 pub use error::{Invalid, NoPlacement};
 pub use gpu_set::{GpuSet, MAX_GPUS};

@@ -356,6 +356,10 @@ pub struct Allocation {
     pub container: String,
     /// Indices of the GPUs, ascending.
     pub gpus: Vec<u32>,
+    /// GPUs that nobody else held when the pod came, its own among them,
+    /// ascending; absent where that is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub free_when_placed: Option<Vec<u32>>,
 }
 
 impl NodeTopology {
@@ -374,20 +378,20 @@ impl NodeTopology {
     /// GPUs that no allocation names.
     #[must_use]
     pub fn free_gpus(&self) -> Vec<u32> {
-        let taken = |gpu: u32| {
-            let allocations = self.status.iter().flat_map(|status| &status.allocations);
-            allocations.into_iter().any(|one| one.gpus.contains(&gpu))
-        };
-        self.spec
-            .gpus
-            .iter()
-            .map(|gpu| gpu.index)
-            .filter(|&gpu| !taken(gpu))
-            .collect()
+        self.spec.free_gpus(self.status.as_ref())
     }
 }
 
 impl NodeTopologySpec {
+    /// GPUs that no allocation of `status` names, by ascending index.
+    #[must_use]
+    pub fn free_gpus(&self, status: Option<&NodeTopologyStatus>) -> Vec<u32> {
+        let allocations = || status.into_iter().flat_map(|status| &status.allocations);
+        let taken = |gpu: &u32| allocations().any(|one| one.gpus.contains(gpu));
+        let indices = self.gpus.iter().map(|gpu| gpu.index);
+        indices.filter(|gpu| !taken(gpu)).collect()
+    }
+
     /// How the GPUs are joined, as the label `interconnect` says it.
     #[must_use]
     pub fn interconnect(&self) -> Interconnect {

@@ -2,15 +2,19 @@
 
 use std::fmt;
 
-use nvlink_topology::NodeTopology;
+use nvlink_topology::{NodeTopology, NodeTopologyStatus};
 use prometheus_client::encoding::DescriptorEncoder;
 
-use super::family::{self, Value};
+use super::{families, family::Value};
 
-pub(super) fn write(encoder: &mut DescriptorEncoder<'_>, node: &NodeTopology) -> fmt::Result {
+pub(super) fn write(
+    encoder: &mut DescriptorEncoder<'_>,
+    node: &NodeTopology,
+    status: Option<&NodeTopologyStatus>,
+) -> fmt::Result {
     let name = || node.metadata.name.clone();
     let domains = &node.spec.domains;
-    family::DOMAIN_GPUS.write(
+    families::DOMAIN_GPUS.write(
         encoder,
         domains.iter().map(|domain| {
             (
@@ -20,12 +24,12 @@ pub(super) fn write(encoder: &mut DescriptorEncoder<'_>, node: &NodeTopology) ->
         }),
     )?;
     // Without a status nobody knows what is free.
-    if node.status.is_none() {
+    let Some(status) = status else {
         return Ok(());
-    }
-    let free = node.free_gpus();
+    };
+    let free = node.spec.free_gpus(Some(status));
     let free_in = |gpus: &[u32]| gpus.iter().filter(|gpu| free.contains(gpu)).count() as u64;
-    family::DOMAIN_FREE_GPUS.write(
+    families::DOMAIN_FREE_GPUS.write(
         encoder,
         domains.iter().map(|domain| {
             (
@@ -40,5 +44,5 @@ pub(super) fn write(encoder: &mut DescriptorEncoder<'_>, node: &NodeTopology) ->
         .max()
         .unwrap_or(0);
     let largest = largest.max(u64::from(!free.is_empty()));
-    family::LARGEST_FREE_SET.write(encoder, [(vec![name()], Value::Whole(largest))])
+    families::LARGEST_FREE_SET.write(encoder, [(vec![name()], Value::Whole(largest))])
 }

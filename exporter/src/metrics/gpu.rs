@@ -2,14 +2,16 @@
 
 use std::fmt;
 
-use nvlink_topology::{Gpu, NodeTopology, generation};
+use nvlink_topology::{Gpu, generation};
 use prometheus_client::encoding::DescriptorEncoder;
 
-use super::family::{self, Value};
+use super::{families, family::Value};
+use crate::source::Reading;
 
-pub(super) fn write(encoder: &mut DescriptorEncoder<'_>, node: &NodeTopology) -> fmt::Result {
+pub(super) fn write(encoder: &mut DescriptorEncoder<'_>, data: &Reading) -> fmt::Result {
+    let node = &data.topology;
     let gpus = &node.spec.gpus;
-    family::GPU_INFO.write(
+    families::GPU_INFO.write(
         encoder,
         gpus.iter().map(|gpu| {
             let domain = node
@@ -32,7 +34,17 @@ pub(super) fn write(encoder: &mut DescriptorEncoder<'_>, node: &NodeTopology) ->
             (labels, Value::Whole(1))
         }),
     )?;
-    family::MISSING_LINKS.write(
+    let lost = data.lost.iter().map(|gpu| {
+        let labels = vec![
+            gpu.index.to_string(),
+            gpu.uuid.clone().unwrap_or_default(),
+            gpu.pci_bus_id.clone().unwrap_or_default(),
+            node.metadata.name.clone(),
+        ];
+        (labels, Value::Whole(1))
+    });
+    families::GPU_LOST.write(encoder, lost)?;
+    families::MISSING_LINKS.write(
         encoder,
         gpus.iter()
             .filter_map(|gpu| Some((ids(gpu), Value::Whole(missing_links(gpu, gpus)?)))),

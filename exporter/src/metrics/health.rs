@@ -4,40 +4,47 @@ use std::{fmt, time::Duration};
 
 use prometheus_client::encoding::DescriptorEncoder;
 
-use super::family::{self, Value};
-use crate::snapshot::Snapshot;
+use super::{families, family::Value};
+use crate::snapshot::View;
 
-/// The only collector so far.
-const COLLECTOR: &str = "topology";
-
-pub(super) fn write(
-    encoder: &mut DescriptorEncoder<'_>,
-    snapshot: Option<&Snapshot>,
-    age: Option<Duration>,
-) -> fmt::Result {
-    let health = snapshot.map(|snapshot| &snapshot.health);
-    let collector = || vec![COLLECTOR.to_owned()];
-    family::COLLECTOR_SUCCESS.write(
+pub(super) fn write(encoder: &mut DescriptorEncoder<'_>, view: &View) -> fmt::Result {
+    let collectors = || collectors(view).into_iter();
+    families::COLLECTOR_SUCCESS.write(
         encoder,
-        health.map(|health| (collector(), Value::Whole(health.error.is_none().into()))),
+        collectors().map(|(name, ok, _)| (vec![name.to_owned()], Value::Whole(ok.into()))),
     )?;
-    family::COLLECTION_DURATION.write(
+    families::COLLECTION_DURATION.write(
         encoder,
-        health.map(|health| (collector(), Value::Real(health.duration.as_secs_f64()))),
+        collectors()
+            .map(|(name, _, took)| (vec![name.to_owned()], Value::Real(took.as_secs_f64()))),
     )?;
-    family::SNAPSHOT_AGE.write(
+    families::SNAPSHOT_AGE.write(
         encoder,
-        age.map(|age| (Vec::new(), Value::Real(age.as_secs_f64()))),
+        view.age
+            .map(|age| (Vec::new(), Value::Real(age.as_secs_f64()))),
     )?;
-    let data = snapshot.and_then(|snapshot| snapshot.data.as_ref());
-    family::SOURCE_INFO.write(
+    families::SOURCE_INFO.write(
         encoder,
-        data.map(|data| {
+        view.data().map(|data| {
             let source = &data.topology.spec.source;
             let labels = vec![source.kind.as_str().to_owned(), source.from.clone()];
             (labels, Value::Whole(1))
         }),
     )?;
     let version = vec![env!("CARGO_PKG_VERSION").to_owned()];
-    family::BUILD_INFO.write(encoder, [(version, Value::Whole(1))])
+    families::BUILD_INFO.write(encoder, [(version, Value::Whole(1))])
+}
+
+/// Name, success and duration of the last collection of each collector. A
+/// source that hangs has not succeeded.
+fn collectors(view: &View) -> Vec<(&'static str, bool, Duration)> {
+    let topology = view.snapshot.as_ref().map(|snapshot| {
+        let ok = snapshot.health.error.is_none() && view.is_fresh();
+        ("topology", ok, snapshot.health.duration)
+    });
+    let placements = view.placements.as_ref();
+    let allocations = placements
+        .and_then(|placements| placements.health.as_ref())
+        .map(|health| ("allocations", health.error.is_none(), health.duration));
+    topology.into_iter().chain(allocations).collect()
 }

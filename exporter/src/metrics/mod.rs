@@ -3,24 +3,26 @@
 
 mod convert;
 mod domain;
+mod fabric;
+mod families;
 mod family;
 mod gpu;
 mod health;
 mod link;
 mod peer;
+mod placement;
 
-use std::{
-    fmt,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::fmt;
 
 use prometheus_client::{collector::Collector, encoding::DescriptorEncoder, registry::Registry};
 
-use crate::snapshot::Snapshot;
+use crate::snapshot::View;
 
-pub use self::family::{FAMILIES, Family, Kind};
 pub(crate) use self::gpu::missing_links;
+pub use self::{
+    families::FAMILIES,
+    family::{Family, Group, Kind},
+};
 
 /// How a scrape wants its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,18 +75,13 @@ impl Format {
     }
 }
 
-/// The answer to a scrape at `now`.
+/// The answer to a scrape.
 ///
 /// # Errors
 /// When a metric cannot be written (never, as far as is known).
-pub fn render(
-    snapshot: Option<Arc<Snapshot>>,
-    now: Instant,
-    format: Format,
-) -> Result<String, fmt::Error> {
+pub fn render(view: View, format: Format) -> Result<String, fmt::Error> {
     let mut registry = Registry::default();
-    let age = snapshot.as_ref().map(|snapshot| snapshot.age(now));
-    registry.register_collector(Box::new(Exposition { snapshot, age }));
+    registry.register_collector(Box::new(Exposition(view)));
     let mut text = String::with_capacity(1 << 16);
     prometheus_client::encoding::text::encode(&mut text, &registry)?;
     Ok(match format {
@@ -94,24 +91,25 @@ pub fn render(
 }
 
 #[derive(Debug)]
-struct Exposition {
-    snapshot: Option<Arc<Snapshot>>,
-    age: Option<Duration>,
-}
+struct Exposition(View);
 
 impl Collector for Exposition {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        if let Some(data) = self
-            .snapshot
-            .as_ref()
-            .and_then(|snapshot| snapshot.data.as_ref())
-        {
-            gpu::write(&mut encoder, &data.topology)?;
-            link::write(&mut encoder, data)?;
-            peer::write(&mut encoder, &data.topology.spec)?;
-            domain::write(&mut encoder, &data.topology)?;
+        let encoder = &mut encoder;
+        if let Some(data) = self.0.data() {
+            let spec = &data.topology.spec;
+            gpu::write(encoder, data)?;
+            link::write(encoder, data)?;
+            peer::write(encoder, spec)?;
+            let placements = self.0.placements.as_deref();
+            let status = placements.map_or(&data.topology.status, |one| &one.status);
+            domain::write(encoder, &data.topology, status.as_ref())?;
+            fabric::write(encoder, data)?;
+            fabric::write_xids(encoder, data)?;
+            let judged = placements.map(|one| &one.judged[..]);
+            placement::write(encoder, spec, judged.unwrap_or_default())?;
         }
-        health::write(&mut encoder, self.snapshot.as_deref(), self.age)
+        health::write(encoder, &self.0)
     }
 }
 

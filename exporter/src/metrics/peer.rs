@@ -2,13 +2,10 @@
 
 use std::fmt;
 
-use nvlink_topology::{Edge, NodeTopologySpec};
+use nvlink_topology::{Edge, NodeTopologySpec, direct_links};
 use prometheus_client::encoding::DescriptorEncoder;
 
-use super::{
-    family::{self, Value},
-    gpu::ids,
-};
+use super::{families, family::Value, gpu::ids};
 
 pub(super) fn write(encoder: &mut DescriptorEncoder<'_>, spec: &NodeTopologySpec) -> fmt::Result {
     let pairs = |value: fn(&Edge) -> u64| {
@@ -18,8 +15,21 @@ pub(super) fn write(encoder: &mut DescriptorEncoder<'_>, spec: &NodeTopologySpec
             Some((labels, Value::Whole(value(edge))))
         })
     };
-    family::PEER_LINKS.write(encoder, pairs(|edge| edge.links.into()))?;
-    family::PEER_BANDWIDTH.write(encoder, pairs(|edge| edge.bytes_per_second))
+    families::PEER_LINKS.write(encoder, pairs(|edge| edge.links.into()))?;
+    families::PEER_BANDWIDTH.write(encoder, pairs(|edge| edge.bytes_per_second))?;
+    let ordered = || {
+        spec.gpus
+            .iter()
+            .flat_map(|a| spec.gpus.iter().map(move |b| (a, b)))
+    };
+    let asymmetric = ordered().filter_map(|(a, b)| {
+        let (there, back) = (direct_links(a, b), direct_links(b, a));
+        let more = there.checked_sub(back).filter(|&more| more > 0)?;
+        let mut labels = ids(a);
+        labels.extend(ids(b));
+        Some((labels, Value::Whole(more.into())))
+    });
+    families::ASYMMETRIC_LINKS.write(encoder, asymmetric)
 }
 
 /// Each edge in both directions, by ascending `(from, to)`.

@@ -188,8 +188,9 @@ pub async fn run(mut publisher: Publisher, latest: Arc<Latest>, recheck: Duratio
     loop {
         let changed = latest.changed();
         let topology = latest
-            .good()
-            .and_then(|snapshot| snapshot.data.as_ref().map(|data| data.topology.clone()));
+            .view(std::time::Instant::now())
+            .data()
+            .map(|data| data.topology.clone());
         let due = |topology: &NodeTopology| {
             published
                 .as_ref()

@@ -99,6 +99,8 @@ pub fn parse(name: &str, bytes: &[u8], node: Option<&str>) -> Result<Reading, So
     Ok(Reading {
         topology,
         counters: Vec::new(),
+        health: Vec::new(),
+        lost: Vec::new(),
         matrix,
         warnings,
     })

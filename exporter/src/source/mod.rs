@@ -1,6 +1,7 @@
 //! Where a node's topology comes from.
 
 pub mod file;
+mod reading;
 pub mod recording;
 pub mod sim;
 pub mod text;
@@ -8,9 +9,14 @@ pub mod topo_matrix;
 
 use std::{fmt, str::FromStr, time::Duration};
 
-use nvlink_topology::{Invalid, NodeTopology};
+use nvlink_topology::Invalid;
 
 use self::{recording::RecordingError, text::TextError, topo_matrix::MatrixError};
+
+pub use self::reading::{
+    BitErrorKind, CounterSource, ErrorKind, FabricCondition, FabricHealth, FabricState, GpuHealth,
+    LinkCounters, LostGpu, Reading,
+};
 
 /// Reads a node, again and again.
 pub trait Source: Send {
@@ -19,88 +25,6 @@ pub trait Source: Send {
     /// # Errors
     /// When it cannot be read; the next call may succeed.
     fn read(&mut self, now: Duration) -> Result<Reading, SourceError>;
-}
-
-/// What one reading gives.
-#[derive(Clone, Debug)]
-pub struct Reading {
-    /// The document.
-    pub topology: NodeTopology,
-    /// The moving parts; empty where the source has none.
-    pub counters: Vec<LinkCounters>,
-    /// The relations as `nvidia-smi topo -m` shows them, where the source
-    /// knows more of them than the document keeps (those of the NICs).
-    pub matrix: Option<topo_matrix::Matrix>,
-    /// What is odd but usable, a sentence each.
-    pub warnings: Vec<String>,
-}
-
-/// Counters of one link. What a source cannot count is absent.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct LinkCounters {
-    /// Index of the GPU.
-    pub gpu: u32,
-    /// Index of the link on the GPU.
-    pub link: u32,
-    /// Payload bytes sent.
-    pub transmit_bytes: Option<u64>,
-    /// Payload bytes received.
-    pub receive_bytes: Option<u64>,
-    /// Errors by kind, in the order of [`ErrorKind`].
-    pub errors: Vec<(ErrorKind, u64)>,
-}
-
-/// Kinds of link errors. The first four are counted up to Hopper, the others from NVLink 5 on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum ErrorKind {
-    /// Flits with a wrong checksum.
-    CrcFlit,
-    /// Data packets with a wrong checksum.
-    CrcData,
-    /// Packets that were sent again.
-    Replay,
-    /// Retrainings of the link (NVLink 5: those that succeeded).
-    Recovery,
-    /// Retrainings that failed (NVLink 5).
-    RecoveryFailed,
-    /// Packets received that could not be parsed (NVLink 5).
-    MalformedPacket,
-    /// Packets dropped for want of a buffer (NVLink 5).
-    BufferOverrun,
-    /// Packets received with errors (NVLink 5).
-    Receive,
-    /// Packets received that the sender had marked as bad (NVLink 5).
-    ReceiveRemote,
-    /// The far end exceeded the local error threshold (NVLink 5).
-    LocalLinkIntegrity,
-    /// Packets discarded before they were sent (NVLink 5).
-    TransmitDiscard,
-    /// Errors left after correction (NVLink 5).
-    Effective,
-    /// Symbol errors (NVLink 5).
-    Symbol,
-}
-
-impl ErrorKind {
-    /// The word used in label values.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::CrcFlit => "crc_flit",
-            Self::CrcData => "crc_data",
-            Self::Replay => "replay",
-            Self::Recovery => "recovery",
-            Self::RecoveryFailed => "recovery_failed",
-            Self::MalformedPacket => "malformed_packet",
-            Self::BufferOverrun => "buffer_overrun",
-            Self::Receive => "receive",
-            Self::ReceiveRemote => "receive_remote",
-            Self::LocalLinkIntegrity => "local_link_integrity",
-            Self::TransmitDiscard => "transmit_discard",
-            Self::Effective => "effective",
-            Self::Symbol => "symbol",
-        }
-    }
 }
 
 /// Why a source gives nothing.

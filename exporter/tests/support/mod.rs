@@ -5,7 +5,6 @@
 use std::{
     fs,
     path::PathBuf,
-    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -24,17 +23,17 @@ pub(crate) fn reading(source: &str) -> Reading {
 }
 
 /// A snapshot with a pinned clock: it was made at `finished` in 2 ms.
-pub(crate) fn snapshot(source: &str, reading: Reading, finished: Instant) -> Arc<Snapshot> {
+pub(crate) fn snapshot(source: &str, reading: Reading, finished: Instant) -> Snapshot {
     let health = Health {
         source: source.to_owned(),
         error: None,
         duration: Duration::from_millis(2),
         finished,
     };
-    Arc::new(Snapshot {
+    Snapshot {
         data: Some(reading),
         health,
-    })
+    }
 }
 
 /// Compares with `tests/golden/NAME`; `UPDATE_GOLDEN=1` writes it.

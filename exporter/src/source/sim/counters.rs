@@ -32,6 +32,7 @@ pub(super) fn read(profile: &Profile, gpus: &[Gpu], now: Duration) -> Vec<LinkCo
                 transmit_bytes: Some(bytes(profile.link_rate, transmit, now)),
                 receive_bytes: Some(bytes(profile.link_rate, receive, now)),
                 errors: errors(profile, gpu.index, link.index, now),
+                ..LinkCounters::default()
             });
         }
     }

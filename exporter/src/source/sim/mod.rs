@@ -79,6 +79,8 @@ impl Source for SimSource {
         Ok(Reading {
             topology: node.topology.clone(),
             counters: counters::read(self.profile, &node.topology.spec.gpus, now),
+            health: Vec::new(),
+            lost: Vec::new(),
             matrix: Some(node.matrix.clone()),
             warnings: node.warnings.clone(),
         })
