@@ -7,11 +7,12 @@ use std::{
 };
 
 use crate::{
+    load::Meter,
     snapshot::{Health, Latest, Snapshot},
     source::Source,
 };
 
-/// Reads `source` once.
+/// Reads `source` once. What moved since an earlier reading is not known here.
 pub fn collect(name: &str, source: &mut dyn Source, since_start: Duration) -> Snapshot {
     let start = Instant::now();
     let result = source.read(since_start);
@@ -23,6 +24,7 @@ pub fn collect(name: &str, source: &mut dyn Source, since_start: Duration) -> Sn
     let duration = finished.duration_since(start);
     Snapshot {
         data,
+        loads: Vec::new(),
         health: Health {
             source: name.to_owned(),
             error,
@@ -53,8 +55,10 @@ pub fn spawn(
 fn run(name: &str, mut source: Box<dyn Source>, interval: Duration, latest: &Weak<Latest>) {
     let start = Instant::now();
     let mut log = Log::default();
+    let mut meter = Meter::default();
     loop {
-        let snapshot = collect(name, source.as_mut(), start.elapsed());
+        let mut snapshot = collect(name, source.as_mut(), start.elapsed());
+        snapshot.loads = meter.observe(&snapshot);
         log.write(&snapshot);
         let Some(latest) = latest.upgrade() else {
             return;

@@ -9,7 +9,7 @@ use arc_swap::ArcSwapOption;
 use nvlink_topology::NodeTopology;
 use tokio::sync::Notify;
 
-use crate::{placement::Placements, source::Reading};
+use crate::{load::LinkLoad, placement::Placements, source::Reading};
 
 /// The outcome of one collection. Data and health are separate: a collection
 /// that failed has health and no data, never the data of an earlier one.
@@ -17,6 +17,8 @@ use crate::{placement::Placements, source::Reading};
 pub struct Snapshot {
     /// What was read; absent when the collection failed.
     pub data: Option<Reading>,
+    /// What moved on each link since the last good reading, by GPU and link.
+    pub loads: Vec<LinkLoad>,
     /// How it went.
     pub health: Health,
 }

@@ -63,7 +63,11 @@ fn bad() -> Snapshot {
         duration: Duration::ZERO,
         finished: Instant::now(),
     };
-    Snapshot { data: None, health }
+    Snapshot {
+        data: None,
+        loads: Vec::new(),
+        health,
+    }
 }
 
 #[tokio::test]

@@ -32,6 +32,7 @@ pub(crate) fn snapshot(source: &str, reading: Reading, finished: Instant) -> Sna
     };
     Snapshot {
         data: Some(reading),
+        loads: Vec::new(),
         health,
     }
 }
