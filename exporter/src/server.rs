@@ -12,7 +12,7 @@ use axum::{
 };
 
 use crate::{
-    metrics::{self, Format},
+    metrics::{self, Format, Groups},
     output, page,
     snapshot::Latest,
 };
@@ -37,7 +37,7 @@ async fn scrape(State(latest): Latests, headers: HeaderMap) -> Response {
         .filter_map(|value| value.to_str().ok())
         .collect();
     let format = Format::accepted(&accept.join(","));
-    match metrics::render(latest.view(Instant::now()), format) {
+    match metrics::render(&latest.view(Instant::now()), format, Groups::ALL) {
         Ok(text) => typed(format.content_type(), text),
         Err(error) => {
             tracing::error!(%error, "metrics cannot be written");

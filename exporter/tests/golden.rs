@@ -7,7 +7,7 @@ mod support;
 use std::time::{Duration, Instant};
 
 use nvlink_exporter::{
-    metrics::{self, FAMILIES, Format, Kind},
+    metrics::{self, FAMILIES, Format, Groups, Kind},
     output::{self, TopologyFormat},
     snapshot::Latest,
     source::{self, sim},
@@ -20,7 +20,7 @@ fn metrics(source: &str, reading: source::Reading, format: Format) -> String {
     let latest = Latest::default();
     latest.publish(snapshot(source, reading, now));
     let view = latest.view(now + Duration::from_millis(1500));
-    metrics::render(view, format).unwrap()
+    metrics::render(&view, format, Groups::ALL).unwrap()
 }
 
 #[test]

@@ -2,47 +2,46 @@
 
 use std::fmt;
 
-use nvlink_topology::{NodeTopology, NodeTopologyStatus};
-use prometheus_client::encoding::DescriptorEncoder;
+use nvlink_topology::{Domain, NodeTopology, NodeTopologyStatus};
 
-use super::{families, family::Value};
+use super::{
+    exposition::Exposition,
+    families,
+    family::{Label, Value},
+};
 
 pub(super) fn write(
-    encoder: &mut DescriptorEncoder<'_>,
+    out: &mut Exposition,
     node: &NodeTopology,
     status: Option<&NodeTopologyStatus>,
 ) -> fmt::Result {
-    let name = || node.metadata.name.clone();
+    let name = Label::Text(&node.metadata.name);
     let domains = &node.spec.domains;
-    families::DOMAIN_GPUS.write(
-        encoder,
-        domains.iter().map(|domain| {
-            (
-                vec![domain.id.clone(), name()],
-                Value::Whole(domain.gpus.len() as u64),
-            )
-        }),
-    )?;
+    let sizes = domains
+        .iter()
+        .map(|domain| (labels(domain, name), Value::Whole(domain.gpus.len() as u64)));
+    out.write(&families::DOMAIN_GPUS, sizes)?;
     // Without a status nobody knows what is free.
     let Some(status) = status else {
         return Ok(());
     };
     let free = node.spec.free_gpus(Some(status));
-    let free_in = |gpus: &[u32]| gpus.iter().filter(|gpu| free.contains(gpu)).count() as u64;
-    families::DOMAIN_FREE_GPUS.write(
-        encoder,
-        domains.iter().map(|domain| {
-            (
-                vec![domain.id.clone(), name()],
-                Value::Whole(free_in(&domain.gpus)),
-            )
-        }),
-    )?;
-    let largest = domains
+    let free_in = |domain: &Domain| {
+        let gpus = domain.gpus.iter();
+        gpus.filter(|gpu| free.contains(gpu)).count() as u64
+    };
+    let left = domains
         .iter()
-        .map(|domain| free_in(&domain.gpus))
-        .max()
-        .unwrap_or(0);
+        .map(|domain| (labels(domain, name), Value::Whole(free_in(domain))));
+    out.write(&families::DOMAIN_FREE_GPUS, left)?;
+    let largest = domains.iter().map(free_in).max().unwrap_or(0);
     let largest = largest.max(u64::from(!free.is_empty()));
-    families::LARGEST_FREE_SET.write(encoder, [(vec![name()], Value::Whole(largest))])
+    out.write(
+        &families::LARGEST_FREE_SET,
+        [([name], Value::Whole(largest))],
+    )
+}
+
+fn labels<'a>(domain: &'a Domain, node: Label<'a>) -> [Label<'a>; 2] {
+    [Label::Text(&domain.id), node]
 }

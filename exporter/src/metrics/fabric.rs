@@ -2,51 +2,44 @@
 
 use std::fmt;
 
-use prometheus_client::encoding::DescriptorEncoder;
-
-use super::{families, family::Value, gpu::ids};
+use super::{
+    exposition::Exposition,
+    families,
+    family::{Label, Value},
+    gpu::{by_index, ids},
+};
 use crate::source::{FabricState, GpuHealth, Reading};
 
-pub(super) fn write(encoder: &mut DescriptorEncoder<'_>, data: &Reading) -> fmt::Result {
+pub(super) fn write(out: &mut Exposition, data: &Reading) -> fmt::Result {
     let fabrics = || health(data).filter_map(|(ids, one)| Some((ids, one.fabric.as_ref()?)));
-    families::FABRIC_STATE.write(
-        encoder,
-        fabrics().flat_map(|(ids, fabric)| {
-            FabricState::ALL.into_iter().map(move |state| {
-                let mut labels = ids.clone();
-                labels.push(state.as_str().to_owned());
-                (labels, Value::Whole((state == fabric.state).into()))
-            })
-        }),
-    )?;
-    families::FABRIC_HEALTH.write(
-        encoder,
-        fabrics().flat_map(|(ids, fabric)| {
-            fabric.conditions.iter().map(move |&(condition, holds)| {
-                let mut labels = ids.clone();
-                labels.push(condition.as_str().to_owned());
-                (labels, Value::Whole(holds.into()))
-            })
-        }),
-    )
+    let states = fabrics().flat_map(|([gpu, uuid], fabric)| {
+        FabricState::ALL.into_iter().map(move |state| {
+            let labels = [gpu, uuid, state.as_str().into()];
+            (labels, Value::Whole((state == fabric.state).into()))
+        })
+    });
+    out.write(&families::FABRIC_STATE, states)?;
+    let conditions = fabrics().flat_map(|([gpu, uuid], fabric)| {
+        fabric.conditions.iter().map(move |&(condition, holds)| {
+            let labels = [gpu, uuid, condition.as_str().into()];
+            (labels, Value::Whole(holds.into()))
+        })
+    });
+    out.write(&families::FABRIC_HEALTH, conditions)
 }
 
 /// XIDs, which come from the driver's events.
-pub(super) fn write_xids(encoder: &mut DescriptorEncoder<'_>, data: &Reading) -> fmt::Result {
-    let xids = health(data).flat_map(|(ids, one)| {
-        one.xids.iter().flatten().map(move |&(xid, count)| {
-            let mut labels = ids.clone();
-            labels.push(xid.to_string());
-            (labels, Value::Whole(count))
-        })
+pub(super) fn write_xids(out: &mut Exposition, data: &Reading) -> fmt::Result {
+    let xids = health(data).flat_map(|([gpu, uuid], one)| {
+        let xids = one.xids.iter().flatten();
+        xids.map(move |&(xid, count)| ([gpu, uuid, xid.into()], Value::Whole(count)))
     });
-    families::XID_ERRORS.write(encoder, xids)
+    out.write(&families::XID_ERRORS, xids)
 }
 
-fn health(data: &Reading) -> impl Iterator<Item = (Vec<String>, &GpuHealth)> {
+fn health(data: &Reading) -> impl Iterator<Item = ([Label<'_>; 2], &GpuHealth)> {
     let gpus = &data.topology.spec.gpus;
-    data.health.iter().filter_map(move |one| {
-        let gpu = gpus.iter().find(|gpu| gpu.index == one.gpu)?;
-        Some((ids(gpu), one))
-    })
+    data.health
+        .iter()
+        .filter_map(move |one| Some((ids(by_index(gpus, one.gpu)?), one)))
 }

@@ -1,11 +1,4 @@
-//! What a family is, and how it is written.
-
-use std::fmt;
-
-use prometheus_client::{
-    encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet},
-    metrics::MetricType,
-};
+//! What a family is.
 
 /// One metric family.
 #[derive(Debug)]
@@ -47,6 +40,67 @@ pub enum Group {
     Placement,
     /// The exporter itself; always on.
     Exporter,
+}
+
+impl Group {
+    /// All that can be switched off.
+    pub const SWITCHED: [Self; 9] = [
+        Self::Gpu,
+        Self::Link,
+        Self::Throughput,
+        Self::Error,
+        Self::Peer,
+        Self::Domain,
+        Self::Fabric,
+        Self::Xid,
+        Self::Placement,
+    ];
+
+    /// The word of its flag, `--collector.WORD`.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Gpu => "gpu",
+            Self::Link => "link",
+            Self::Throughput => "throughput",
+            Self::Error => "error",
+            Self::Peer => "peer",
+            Self::Domain => "domain",
+            Self::Fabric => "fabric",
+            Self::Xid => "xid",
+            Self::Placement => "placement",
+            Self::Exporter => "exporter",
+        }
+    }
+}
+
+/// The groups that are written. [`Group::Exporter`] always is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Groups(u16);
+
+impl Groups {
+    /// All of them.
+    pub const ALL: Self = Self(u16::MAX);
+    /// None but the exporter's own.
+    pub const NONE: Self = Self(0);
+
+    /// These and `group`.
+    #[must_use]
+    pub fn with(self, group: Group) -> Self {
+        Self(self.0 | 1 << group as u16)
+    }
+
+    /// These but `group`.
+    #[must_use]
+    pub fn without(self, group: Group) -> Self {
+        Self(self.0 & !(1 << group as u16))
+    }
+
+    /// Whether `group` is among them.
+    #[must_use]
+    pub fn contains(self, group: Group) -> bool {
+        group == Group::Exporter || self.0 & 1 << group as u16 != 0
+    }
 }
 
 /// Types of metric.
@@ -92,9 +146,37 @@ pub(super) const fn counter(
     }
 }
 
-/// One sample: label values in the order of [`Family::labels`] (an empty one is
-/// left out), and the value.
-pub(super) type Series = (Vec<String>, Value);
+/// A label's value. What is not known is left out of the series.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Label<'a> {
+    Text(&'a str),
+    Number(u64),
+    Unknown,
+}
+
+impl<'a> From<&'a str> for Label<'a> {
+    fn from(text: &'a str) -> Self {
+        Self::Text(text)
+    }
+}
+
+impl From<u32> for Label<'_> {
+    fn from(number: u32) -> Self {
+        Self::Number(number.into())
+    }
+}
+
+impl From<u64> for Label<'_> {
+    fn from(number: u64) -> Self {
+        Self::Number(number)
+    }
+}
+
+impl<'a> From<Option<&'a str>> for Label<'a> {
+    fn from(text: Option<&'a str>) -> Self {
+        text.map_or(Self::Unknown, Self::Text)
+    }
+}
 
 /// A sample's value.
 #[derive(Clone, Copy, Debug)]
@@ -104,43 +186,16 @@ pub(super) enum Value {
 }
 
 impl Family {
-    /// Writes the family, or nothing where there is no series.
-    pub(super) fn write(
-        &self,
-        encoder: &mut DescriptorEncoder<'_>,
-        series: impl IntoIterator<Item = Series>,
-    ) -> fmt::Result {
-        let mut series = series.into_iter().peekable();
-        if series.peek().is_none() {
-            return Ok(());
-        }
-        let kind = match self.kind {
-            Kind::Gauge => MetricType::Gauge,
-            Kind::Counter => MetricType::Counter,
-        };
-        let mut family = encoder.encode_descriptor(self.name, self.help, None, kind)?;
-        for (values, value) in series {
-            let labels = self.labels.iter().copied().zip(values);
-            let labels: Vec<_> = labels.filter(|(_, value)| !value.is_empty()).collect();
-            match labels.is_empty() {
-                // `name 1`, not `name{} 1`.
-                true => self.sample(&mut family, value)?,
-                false => self.sample(&mut family.encode_family(&labels)?, value)?,
-            }
-        }
-        Ok(())
+    /// The name of its samples.
+    #[must_use]
+    pub fn sample_name(&self) -> String {
+        format!("{}{}", self.name, self.suffix())
     }
 
-    fn sample(&self, metric: &mut MetricEncoder<'_>, value: Value) -> fmt::Result {
-        match (self.kind, value) {
-            (Kind::Gauge, Value::Whole(value)) => metric.encode_gauge(&value),
-            (Kind::Gauge, Value::Real(value)) => metric.encode_gauge(&value),
-            (Kind::Counter, Value::Whole(value)) => {
-                metric.encode_counter::<NoLabelSet, _, f64>(&value, None)
-            }
-            (Kind::Counter, Value::Real(value)) => {
-                metric.encode_counter::<NoLabelSet, _, f64>(&value, None)
-            }
+    pub(super) fn suffix(&self) -> &'static str {
+        match self.kind {
+            Kind::Gauge => "",
+            Kind::Counter => "_total",
         }
     }
 }

@@ -3,57 +3,59 @@
 use std::fmt;
 
 use nvlink_topology::{Gpu, generation};
-use prometheus_client::encoding::DescriptorEncoder;
 
-use super::{families, family::Value};
+use super::{
+    exposition::Exposition,
+    families,
+    family::{Label, Value},
+};
 use crate::source::Reading;
 
-pub(super) fn write(encoder: &mut DescriptorEncoder<'_>, data: &Reading) -> fmt::Result {
+pub(super) fn write(out: &mut Exposition, data: &Reading) -> fmt::Result {
     let node = &data.topology;
     let gpus = &node.spec.gpus;
-    families::GPU_INFO.write(
-        encoder,
-        gpus.iter().map(|gpu| {
-            let domain = node
-                .spec
-                .domains
-                .iter()
-                .find(|one| one.gpus.contains(&gpu.index));
-            let labels = vec![
-                gpu.index.to_string(),
-                gpu.uuid.clone().unwrap_or_default(),
-                gpu.pci_bus_id.clone().unwrap_or_default(),
-                gpu.model.clone().unwrap_or_default(),
-                domain.map(|domain| domain.id.clone()).unwrap_or_default(),
-                gpu.numa_node
-                    .map(|numa| numa.to_string())
-                    .unwrap_or_default(),
-                gpu.mig_enabled.to_string(),
-                node.metadata.name.clone(),
-            ];
-            (labels, Value::Whole(1))
-        }),
-    )?;
-    let lost = data.lost.iter().map(|gpu| {
-        let labels = vec![
-            gpu.index.to_string(),
-            gpu.uuid.clone().unwrap_or_default(),
-            gpu.pci_bus_id.clone().unwrap_or_default(),
-            node.metadata.name.clone(),
+    let name = Label::Text(&node.metadata.name);
+    let infos = gpus.iter().map(|gpu| {
+        let mut domains = node.spec.domains.iter();
+        let domain = domains.find(|one| one.gpus.contains(&gpu.index));
+        let labels = [
+            gpu.index.into(),
+            gpu.uuid.as_deref().into(),
+            gpu.pci_bus_id.as_deref().into(),
+            gpu.model.as_deref().into(),
+            domain.map(|domain| &*domain.id).into(),
+            gpu.numa_node.map_or(Label::Unknown, Label::from),
+            if gpu.mig_enabled { "true" } else { "false" }.into(),
+            name,
         ];
         (labels, Value::Whole(1))
     });
-    families::GPU_LOST.write(encoder, lost)?;
-    families::MISSING_LINKS.write(
-        encoder,
-        gpus.iter()
-            .filter_map(|gpu| Some((ids(gpu), Value::Whole(missing_links(gpu, gpus)?)))),
-    )
+    out.write(&families::GPU_INFO, infos)?;
+    let lost = data.lost.iter().map(|gpu| {
+        let labels = [
+            gpu.index.into(),
+            gpu.uuid.as_deref().into(),
+            gpu.pci_bus_id.as_deref().into(),
+            name,
+        ];
+        (labels, Value::Whole(1))
+    });
+    out.write(&families::GPU_LOST, lost)?;
+    let missing = gpus
+        .iter()
+        .filter_map(|gpu| Some((ids(gpu), Value::Whole(missing_links(gpu, gpus)?))));
+    out.write(&families::MISSING_LINKS, missing)
 }
 
 /// Index and UUID: the labels that name a GPU.
-pub(super) fn ids(gpu: &Gpu) -> Vec<String> {
-    vec![gpu.index.to_string(), gpu.uuid.clone().unwrap_or_default()]
+pub(super) fn ids(gpu: &Gpu) -> [Label<'_>; 2] {
+    [gpu.index.into(), gpu.uuid.as_deref().into()]
+}
+
+/// The GPU of an index: nearly always in its place.
+pub(super) fn by_index(gpus: &[Gpu], index: u32) -> Option<&Gpu> {
+    let there = gpus.get(index as usize).filter(|gpu| gpu.index == index);
+    there.or_else(|| gpus.iter().find(|gpu| gpu.index == index))
 }
 
 /// Links that should be up and are not.

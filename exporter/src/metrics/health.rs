@@ -2,37 +2,33 @@
 
 use std::{fmt, time::Duration};
 
-use prometheus_client::encoding::DescriptorEncoder;
-
-use super::{families, family::Value};
+use super::{
+    exposition::Exposition,
+    families,
+    family::{Label, Value},
+};
 use crate::snapshot::View;
 
-pub(super) fn write(encoder: &mut DescriptorEncoder<'_>, view: &View) -> fmt::Result {
-    let collectors = || collectors(view).into_iter();
-    families::COLLECTOR_SUCCESS.write(
-        encoder,
-        collectors().map(|(name, ok, _)| (vec![name.to_owned()], Value::Whole(ok.into()))),
-    )?;
-    families::COLLECTION_DURATION.write(
-        encoder,
-        collectors()
-            .map(|(name, _, took)| (vec![name.to_owned()], Value::Real(took.as_secs_f64()))),
-    )?;
-    families::SNAPSHOT_AGE.write(
-        encoder,
-        view.age
-            .map(|age| (Vec::new(), Value::Real(age.as_secs_f64()))),
-    )?;
-    families::SOURCE_INFO.write(
-        encoder,
-        view.data().map(|data| {
-            let source = &data.topology.spec.source;
-            let labels = vec![source.kind.as_str().to_owned(), source.from.clone()];
-            (labels, Value::Whole(1))
-        }),
-    )?;
-    let version = vec![env!("CARGO_PKG_VERSION").to_owned()];
-    families::BUILD_INFO.write(encoder, [(version, Value::Whole(1))])
+pub(super) fn write(out: &mut Exposition, view: &View) -> fmt::Result {
+    let collectors = collectors(view);
+    let successes = collectors
+        .iter()
+        .map(|&(name, ok, _)| ([name.into()], Value::Whole(ok.into())));
+    out.write(&families::COLLECTOR_SUCCESS, successes)?;
+    let durations = collectors
+        .iter()
+        .map(|&(name, _, took)| ([name.into()], Value::Real(took.as_secs_f64())));
+    out.write(&families::COLLECTION_DURATION, durations)?;
+    let age = view.age.map(|age| ([], Value::Real(age.as_secs_f64())));
+    out.write(&families::SNAPSHOT_AGE, age)?;
+    let source = view.data().map(|data| {
+        let source = &data.topology.spec.source;
+        let labels = [source.kind.as_str().into(), Label::Text(&source.from)];
+        (labels, Value::Whole(1))
+    });
+    out.write(&families::SOURCE_INFO, source)?;
+    let version = Label::Text(env!("CARGO_PKG_VERSION"));
+    out.write(&families::BUILD_INFO, [([version], Value::Whole(1))])
 }
 
 /// Name, success and duration of the last collection of each collector. A

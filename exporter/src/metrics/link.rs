@@ -3,76 +3,67 @@
 use std::fmt;
 
 use nvlink_topology::{Gpu, Link, RemoteKind};
-use prometheus_client::encoding::DescriptorEncoder;
 
 use super::{
+    exposition::Exposition,
     families,
-    family::{Series, Value},
-    gpu::ids,
+    family::{Label, Value},
+    gpu::{by_index, ids},
 };
 use crate::source::{LinkCounters, Reading};
 
-pub(super) fn write(encoder: &mut DescriptorEncoder<'_>, data: &Reading) -> fmt::Result {
+pub(super) fn write(out: &mut Exposition, data: &Reading) -> fmt::Result {
     let gpus = &data.topology.spec.gpus;
-    families::LINK_UP.write(encoder, links(gpus).map(up))?;
-    families::LINK_SPEED.write(encoder, links(gpus).filter_map(speed))?;
-    let sources = counters(data, |one| {
-        one.source.map(|source| source.as_str().to_owned())
-    });
-    families::COUNTER_SOURCE.write(
-        encoder,
-        sources.map(|(mut labels, source)| {
-            labels.push(source);
-            (labels, Value::Whole(1))
-        }),
-    )?;
-    traffic(encoder, data)?;
-    errors(encoder, data)
+    out.write(&families::LINK_UP, links(gpus).map(up))?;
+    let speeds = links(gpus)
+        .filter_map(|(gpu, link)| Some((name(gpu, link.index), whole(link.bytes_per_second?))));
+    out.write(&families::LINK_SPEED, speeds)?;
+    let sources = counters(data, |one| one.source)
+        .map(|(link, source)| (with(link, source.as_str()), Value::Whole(1)));
+    out.write(&families::COUNTER_SOURCE, sources)?;
+    traffic(out, data)?;
+    errors(out, data)
 }
 
-fn traffic(encoder: &mut DescriptorEncoder<'_>, data: &Reading) -> fmt::Result {
-    let whole = |value: fn(&LinkCounters) -> Option<u64>| {
-        counters(data, value).map(|(labels, value)| (labels, Value::Whole(value)))
+fn traffic(out: &mut Exposition, data: &Reading) -> fmt::Result {
+    let count = |value: fn(&LinkCounters) -> Option<u64>| {
+        counters(data, move |one| value(one).map(Value::Whole))
     };
-    families::TRANSMIT.write(encoder, whole(|one| one.transmit_bytes))?;
-    families::RECEIVE.write(encoder, whole(|one| one.receive_bytes))?;
-    let real = |value: fn(&LinkCounters) -> Option<f64>| {
-        counters(data, value).map(|(labels, value)| (labels, Value::Real(value)))
+    out.write(&families::TRANSMIT, count(|one| one.transmit_bytes))?;
+    out.write(&families::RECEIVE, count(|one| one.receive_bytes))?;
+    let rate = |value: fn(&LinkCounters) -> Option<f64>| {
+        counters(data, move |one| value(one).map(Value::Real))
     };
-    families::TRANSMIT_RATE.write(encoder, real(|one| one.transmit_bytes_per_second))?;
-    families::RECEIVE_RATE.write(encoder, real(|one| one.receive_bytes_per_second))
+    let sent = rate(|one| one.transmit_bytes_per_second);
+    out.write(&families::TRANSMIT_RATE, sent)?;
+    let received = rate(|one| one.receive_bytes_per_second);
+    out.write(&families::RECEIVE_RATE, received)
 }
 
-fn errors(encoder: &mut DescriptorEncoder<'_>, data: &Reading) -> fmt::Result {
-    let errors = counters(data, |one| Some(&one.errors)).flat_map(|(labels, errors)| {
+fn errors(out: &mut Exposition, data: &Reading) -> fmt::Result {
+    let errors = counters(data, |one| Some(&one.errors)).flat_map(|(link, errors)| {
         errors
             .iter()
-            .map(move |&(kind, count)| (with(labels.clone(), kind.as_str()), Value::Whole(count)))
+            .map(move |&(kind, count)| (with(link, kind.as_str()), whole(count)))
     });
-    families::ERRORS.write(encoder, errors)?;
-    let ratios = counters(data, |one| Some(&one.bit_error_ratios)).flat_map(|(labels, ratios)| {
+    out.write(&families::ERRORS, errors)?;
+    let ratios = counters(data, |one| Some(&one.bit_error_ratios)).flat_map(|(link, ratios)| {
         ratios
             .iter()
-            .map(move |&(kind, ratio)| (with(labels.clone(), kind.as_str()), Value::Real(ratio)))
+            .map(move |&(kind, ratio)| (with(link, kind.as_str()), Value::Real(ratio)))
     });
-    families::BIT_ERROR_RATIO.write(encoder, ratios)
-}
-
-fn with(mut labels: Vec<String>, last: &str) -> Vec<String> {
-    labels.push(last.to_owned());
-    labels
+    out.write(&families::BIT_ERROR_RATIO, ratios)
 }
 
 /// The labels of each link that has `value`.
 fn counters<'a, T>(
     data: &'a Reading,
     value: impl Fn(&'a LinkCounters) -> Option<T> + 'a,
-) -> impl Iterator<Item = (Vec<String>, T)> + 'a {
+) -> impl Iterator<Item = ([Label<'a>; 3], T)> + 'a {
     let gpus = &data.topology.spec.gpus;
     data.counters.iter().filter_map(move |one| {
         let value = value(one)?;
-        let gpu = gpus.iter().find(|gpu| gpu.index == one.gpu)?;
-        Some((with(ids(gpu), &one.link.to_string()), value))
+        Some((name(by_index(gpus, one.gpu)?, one.link), value))
     })
 }
 
@@ -81,18 +72,23 @@ fn links(gpus: &[Gpu]) -> impl Iterator<Item = (&Gpu, &Link)> {
         .flat_map(|gpu| gpu.links.iter().flatten().map(move |link| (gpu, link)))
 }
 
-fn up((gpu, link): (&Gpu, &Link)) -> Series {
-    let remote = link
-        .remote
-        .as_ref()
-        .map_or(RemoteKind::Unknown, |remote| remote.kind);
-    let mut labels = ids(gpu);
-    labels.extend([link.index.to_string(), remote.as_str().to_owned()]);
-    (labels, Value::Whole(link.up.into()))
+fn up<'a>((gpu, link): (&'a Gpu, &'a Link)) -> ([Label<'a>; 4], Value) {
+    let remote = link.remote.as_ref();
+    let remote = remote.map_or(RemoteKind::Unknown, |remote| remote.kind);
+    let labels = with(name(gpu, link.index), remote.as_str());
+    (labels, whole(link.up.into()))
 }
 
-fn speed((gpu, link): (&Gpu, &Link)) -> Option<Series> {
-    let mut labels = ids(gpu);
-    labels.push(link.index.to_string());
-    Some((labels, Value::Whole(link.bytes_per_second?)))
+/// GPU, UUID and link.
+fn name(gpu: &Gpu, link: u32) -> [Label<'_>; 3] {
+    let [gpu, uuid] = ids(gpu);
+    [gpu, uuid, link.into()]
+}
+
+fn with<'a>([gpu, uuid, link]: [Label<'a>; 3], last: &'a str) -> [Label<'a>; 4] {
+    [gpu, uuid, link, last.into()]
+}
+
+fn whole(value: u64) -> Value {
+    Value::Whole(value)
 }

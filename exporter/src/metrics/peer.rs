@@ -2,50 +2,59 @@
 
 use std::fmt;
 
-use nvlink_topology::{Edge, NodeTopologySpec, direct_links};
-use prometheus_client::encoding::DescriptorEncoder;
+use nvlink_topology::{Edge, Gpu, NodeTopologySpec, RemoteKind, direct_links};
 
-use super::{families, family::Value, gpu::ids};
+use super::{
+    exposition::Exposition,
+    families,
+    family::{Label, Value},
+    gpu::{by_index, ids},
+};
 
-pub(super) fn write(encoder: &mut DescriptorEncoder<'_>, spec: &NodeTopologySpec) -> fmt::Result {
+pub(super) fn write(out: &mut Exposition, spec: &NodeTopologySpec) -> fmt::Result {
+    let ordered = ordered(spec);
     let pairs = |value: fn(&Edge) -> u64| {
-        ordered(spec).filter_map(move |(from, to, edge)| {
-            let mut labels = from_to(spec, from, to)?;
-            labels.push(edge.via.as_str().to_owned());
+        ordered.iter().filter_map(move |&(from, to, edge)| {
+            let from = by_index(&spec.gpus, from)?;
+            let [gpu, uuid, peer, peer_uuid] = pair(from, by_index(&spec.gpus, to)?);
+            let labels = [gpu, uuid, peer, peer_uuid, edge.via.as_str().into()];
             Some((labels, Value::Whole(value(edge))))
         })
     };
-    families::PEER_LINKS.write(encoder, pairs(|edge| edge.links.into()))?;
-    families::PEER_BANDWIDTH.write(encoder, pairs(|edge| edge.bytes_per_second))?;
-    let ordered = || {
-        spec.gpus
-            .iter()
-            .flat_map(|a| spec.gpus.iter().map(move |b| (a, b)))
-    };
-    let asymmetric = ordered().filter_map(|(a, b)| {
-        let (there, back) = (direct_links(a, b), direct_links(b, a));
-        let more = there.checked_sub(back).filter(|&more| more > 0)?;
-        let mut labels = ids(a);
-        labels.extend(ids(b));
-        Some((labels, Value::Whole(more.into())))
-    });
-    families::ASYMMETRIC_LINKS.write(encoder, asymmetric)
+    out.write(&families::PEER_LINKS, pairs(|edge| edge.links.into()))?;
+    out.write(
+        &families::PEER_BANDWIDTH,
+        pairs(|edge| edge.bytes_per_second),
+    )?;
+    // Behind switches there is nothing to compare, and many pairs.
+    let direct = spec.gpus.iter().filter(|gpu| has_direct_links(gpu));
+    let asymmetric = direct
+        .flat_map(|a| spec.gpus.iter().map(move |b| (a, b)))
+        .filter_map(|(a, b)| {
+            let (there, back) = (direct_links(a, b), direct_links(b, a));
+            let more = there.checked_sub(back).filter(|&more| more > 0)?;
+            Some((pair(a, b), Value::Whole(more.into())))
+        });
+    out.write(&families::ASYMMETRIC_LINKS, asymmetric)
+}
+
+fn has_direct_links(gpu: &Gpu) -> bool {
+    let mut remotes = gpu.links.iter().flatten().flat_map(|link| &link.remote);
+    remotes.any(|remote| remote.kind != RemoteKind::Switch)
 }
 
 /// Each edge in both directions, by ascending `(from, to)`.
-fn ordered(spec: &NodeTopologySpec) -> impl Iterator<Item = (u32, u32, &Edge)> {
+fn ordered(spec: &NodeTopologySpec) -> Vec<(u32, u32, &Edge)> {
     let both = |edge| {
         let &Edge { a, b, .. } = edge;
         [(a, b, edge), (b, a, edge)]
     };
     let mut pairs: Vec<(u32, u32, &Edge)> = spec.edges.iter().flat_map(both).collect();
-    pairs.sort_by_key(|&(from, to, _)| (from, to));
-    pairs.into_iter()
+    pairs.sort_unstable_by_key(|&(from, to, _)| (from, to));
+    pairs
 }
 
-fn from_to(spec: &NodeTopologySpec, from: u32, to: u32) -> Option<Vec<String>> {
-    let gpu = |index| spec.gpus.iter().find(|gpu| gpu.index == index).map(ids);
-    let mut labels = gpu(from)?;
-    labels.extend(gpu(to)?);
-    Some(labels)
+fn pair<'a>(from: &'a Gpu, to: &'a Gpu) -> [Label<'a>; 4] {
+    let ([gpu, uuid], [peer, peer_uuid]) = (ids(from), ids(to));
+    [gpu, uuid, peer, peer_uuid]
 }

@@ -3,60 +3,66 @@
 use std::fmt;
 
 use nvlink_topology::NodeTopologySpec;
-use prometheus_client::encoding::DescriptorEncoder;
 
-use super::{families, family::Value, gpu::ids};
+use super::{
+    exposition::Exposition,
+    families,
+    family::{Label, Value},
+    gpu::{by_index, ids},
+};
 use crate::placement::Judged;
 
 pub(super) fn write(
-    encoder: &mut DescriptorEncoder<'_>,
+    out: &mut Exposition,
     spec: &NodeTopologySpec,
     judged: &[Judged],
 ) -> fmt::Result {
     let held = judged.iter().flat_map(|one| {
         one.allocation.gpus.iter().filter_map(move |&index| {
-            let gpu = spec.gpus.iter().find(|gpu| gpu.index == index)?;
+            let [gpu, uuid] = ids(by_index(&spec.gpus, index)?);
             let domain = spec.domains.iter().find(|one| one.gpus.contains(&index));
-            let mut labels = ids(gpu);
-            labels.extend(pod(one));
-            labels.push(domain.map(|domain| domain.id.clone()).unwrap_or_default());
+            let [namespace, pod, container] = holder(one);
+            let domain = domain.map(|domain| &*domain.id).into();
+            let labels = [gpu, uuid, namespace, pod, container, domain];
             Some((labels, Value::Whole(1)))
         })
     });
-    families::ALLOCATION_INFO.write(encoder, held)?;
+    out.write(&families::ALLOCATION_INFO, held)?;
     let whole = |value: fn(&Judged) -> Option<u64>| {
         judged
             .iter()
-            .filter_map(move |one| Some((pod(one), Value::Whole(value(one)?))))
+            .filter_map(move |one| Some((holder(one), Value::Whole(value(one)?))))
     };
-    families::PLACEMENT_GPUS.write(encoder, whole(|one| Some(one.allocation.gpus.len() as u64)))?;
-    families::PLACEMENT_DOMAINS.write(encoder, whole(|one| Some(one.domains as u64)))?;
-    families::PLACEMENT_BOTTLENECK.write(encoder, whole(|one| one.bottleneck_bytes_per_second))?;
+    let gpus = whole(|one| Some(one.allocation.gpus.len() as u64));
+    out.write(&families::PLACEMENT_GPUS, gpus)?;
+    let domains = whole(|one| Some(one.domains as u64));
+    out.write(&families::PLACEMENT_DOMAINS, domains)?;
+    let bottlenecks = whole(|one| one.bottleneck_bytes_per_second);
+    out.write(&families::PLACEMENT_BOTTLENECK, bottlenecks)?;
+    judgements(out, judged)
+}
+
+fn judgements(out: &mut Exposition, judged: &[Judged]) -> fmt::Result {
     let quality = judged.iter().flat_map(|one| {
         let both = [("node", one.quality_node), ("free", one.quality_free)];
         both.into_iter().filter_map(move |(reference, quality)| {
-            let mut labels = pod(one);
-            labels.push(reference.to_owned());
+            let [namespace, pod, container] = holder(one);
+            let labels = [namespace, pod, container, reference.into()];
             Some((labels, Value::Real(quality?)))
         })
     });
-    families::PLACEMENT_QUALITY.write(encoder, quality)?;
-    let pattern = judged.iter().map(|one| {
-        let mut labels = pod(one);
-        labels.extend([
-            one.pattern.to_string(),
-            one.pattern_from.as_str().to_owned(),
-        ]);
+    out.write(&families::PLACEMENT_QUALITY, quality)?;
+    let patterns: Vec<_> = judged.iter().map(|one| one.pattern.to_string()).collect();
+    let patterns = judged.iter().zip(&patterns).map(|(one, pattern)| {
+        let [namespace, pod, container] = holder(one);
+        let (pattern, source) = (Label::Text(pattern), one.pattern_from.as_str().into());
+        let labels = [namespace, pod, container, pattern, source];
         (labels, Value::Whole(1))
     });
-    families::PLACEMENT_PATTERN.write(encoder, pattern)
+    out.write(&families::PLACEMENT_PATTERN, patterns)
 }
 
-fn pod(one: &Judged) -> Vec<String> {
+fn holder(one: &Judged) -> [Label<'_>; 3] {
     let held = &one.allocation;
-    vec![
-        held.namespace.clone(),
-        held.pod.clone(),
-        held.container.clone(),
-    ]
+    [&held.namespace, &held.pod, &held.container].map(|text| Label::Text(text))
 }
