@@ -74,6 +74,23 @@ impl Generation {
             .find(|(word, _)| model.contains(word))
             .map(|(_, generation)| *generation)
     }
+
+    /// The generation of a compute capability, 90 for Hopper; `None` for one
+    /// without NVLink (Ada, GeForce Blackwell) or one that is not known.
+    #[must_use]
+    pub fn of_compute_capability(capability: u32) -> Option<Self> {
+        match capability {
+            60 => Some(PASCAL),
+            70 => Some(VOLTA),
+            75 => Some(TURING),
+            80 => Some(AMPERE),
+            86 => Some(AMPERE_WORKSTATION),
+            90 => Some(HOPPER),
+            // B200 and B300.
+            100 | 103 => Some(BLACKWELL),
+            _ => None,
+        }
+    }
 }
 
 /// NVLinks that an SXM board of this product wires up, all of which must be
@@ -128,6 +145,8 @@ mod tests {
         ] {
             let found = Generation::of_model(model).map(|one| one.compute_capability);
             assert_eq!((found, board_links(model)), (capability, links), "{model}");
+            let back = capability.and_then(Generation::of_compute_capability);
+            assert_eq!(back, Generation::of_model(model), "{model}");
         }
     }
 }
