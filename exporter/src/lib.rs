@@ -7,6 +7,7 @@
 pub mod args;
 pub mod collect;
 mod commands;
+pub mod control;
 pub mod load;
 mod log;
 pub mod metrics;

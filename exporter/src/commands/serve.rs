@@ -10,7 +10,7 @@ use tokio::{
 
 use crate::{
     args::{PublishArgs, ServeArgs},
-    collect, log, publish, server,
+    collect, control, log, publish, server,
     snapshot::Latest,
 };
 
@@ -39,10 +39,14 @@ async fn run(args: &ServeArgs) -> anyhow::Result<()> {
     let latest = Arc::new(Latest::default());
     let publisher = publisher(&args.publish, node, &latest).await?;
     let name = args.source.source.to_string();
+    let mut router = server::router(Arc::clone(&latest));
+    if let Some(control) = source.control() {
+        router = router.merge(control::router(control));
+    }
     collect::spawn(name, source, args.collection_interval, &latest)?;
     tracing::info!(%address, "serving");
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-    let server = axum::serve(listener, server::router(latest)).with_graceful_shutdown(async {
+    let server = axum::serve(listener, router).with_graceful_shutdown(async {
         drop(stopped.await);
     });
     let mut server = tokio::spawn(server.into_future());

@@ -1,17 +1,25 @@
 //! Where a node's topology comes from.
 
+pub mod auto;
 pub mod file;
+pub mod nccl_xml;
+pub mod pci;
 mod reading;
 pub mod recording;
+pub mod replay;
 pub mod sim;
+pub mod sysfs;
 pub mod text;
 pub mod topo_matrix;
 
-use std::{fmt, str::FromStr, time::Duration};
+use std::{fmt, str::FromStr, sync::Arc, time::Duration};
 
 use nvlink_topology::Invalid;
 
-use self::{recording::RecordingError, text::TextError, topo_matrix::MatrixError};
+use self::{
+    nccl_xml::XmlError, recording::RecordingError, sysfs::SysfsError, text::TextError,
+    topo_matrix::MatrixError,
+};
 
 pub use self::reading::{
     BitErrorKind, CounterSource, ErrorKind, FabricCondition, FabricHealth, FabricState, GpuHealth,
@@ -25,6 +33,11 @@ pub trait Source: Send {
     /// # Errors
     /// When it cannot be read; the next call may succeed.
     fn read(&mut self, now: Duration) -> Result<Reading, SourceError>;
+
+    /// What sets the faults of a simulated node; nothing else has them.
+    fn control(&self) -> Option<Arc<sim::Control>> {
+        None
+    }
 }
 
 /// Why a source gives nothing.
@@ -53,6 +66,29 @@ pub enum SourceError {
         name: String,
         /// Where and why.
         error: RecordingError,
+    },
+    /// The NCCL topology is refused.
+    #[error("{name}: {error}")]
+    Xml {
+        /// The file.
+        name: String,
+        /// Where and why.
+        error: XmlError,
+    },
+    /// The kernel's tree gives nothing.
+    #[error("sysfs: {0}")]
+    Sysfs(#[from] SysfsError),
+    /// `auto` finds nothing to read.
+    #[error(
+        "--source auto found nothing to read. NVML: {nvml}. {sysfs}. On a GPU node: load the \
+         driver, name its library (--source nvml:PATH) or mount the host's /sys (--source \
+         sysfs:ROOT); elsewhere name a source: --source file:PATH or --source sim:PROFILE"
+    )]
+    Nothing {
+        /// Why not NVML.
+        nvml: String,
+        /// Why not sysfs.
+        sysfs: String,
     },
     /// The document contradicts itself.
     #[error("{name}: {error}")]
@@ -87,7 +123,10 @@ pub enum SourceSpec {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadSource {
     /// An unknown kind.
-    #[error("unknown source {0:?}: use file:PATH (- is the standard input) or sim:PROFILE")]
+    #[error(
+        "unknown source {0:?}: use auto, nvml[:PATH], sysfs[:ROOT], file:PATH (- is the standard \
+         input) or sim:PROFILE"
+    )]
     Kind(String),
     /// No path behind `file:`.
     #[error("file: needs a path (file:- is the standard input)")]
@@ -149,18 +188,20 @@ impl SourceSpec {
                 profile,
                 &name.unwrap_or_else(host_name),
             ))),
-            Self::Auto => Err(SourceError::Unsupported(format!(
-                "--source auto: this version reads neither NVML nor sysfs; {SUPPORTED}"
-            ))),
-            Self::Nvml(_) | Self::Sysfs(_) => Err(SourceError::Unsupported(format!(
-                "--source {self}: not in this version; {SUPPORTED}"
-            ))),
+            Self::Sysfs(root) => Ok(Box::new(sysfs::SysfsSource::new(root.as_deref(), name))),
+            Self::Nvml(path) => open_nvml(path.as_deref(), name),
+            Self::Auto => {
+                let sysfs = Box::new(sysfs::SysfsSource::new(None, name.clone()));
+                let open = Box::new(move || open_nvml(None, name.clone()));
+                Ok(Box::new(auto::AutoSource::new(open, sysfs)))
+            }
         }
     }
 }
 
-const SUPPORTED: &str =
-    "name a source: file:PATH (the text of `nvidia-smi topo -m`, or a recording) or sim:PROFILE";
+fn open_nvml(_path: Option<&str>, _node: Option<String>) -> Result<Box<dyn Source>, SourceError> {
+    Err(SourceError::Unsupported("not in this version".to_owned()))
+}
 
 /// The host's name, in lower case, as the kubelet makes it the Node's.
 #[must_use]

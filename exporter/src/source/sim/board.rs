@@ -27,6 +27,8 @@ pub struct Profile {
     /// GPU and link of each link that is down.
     pub(super) dead_links: &'static [(u32, u32)],
     pub(super) rising_errors: &'static [RisingError],
+    /// GPU, XID and how often it came before the exporter was started.
+    pub(super) xids: &'static [(u32, u64, u64)],
 }
 
 /// A link that makes errors.

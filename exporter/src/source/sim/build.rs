@@ -5,15 +5,18 @@ use nvlink_topology::{
     SourceKind, bandwidth,
 };
 
-use super::board::{NicSlot, Profile, Wiring};
+use super::{
+    board::{NicSlot, Profile, Wiring},
+    damage::Damage,
+};
 use crate::source::topo_matrix::{self, Matrix, NicColumn, Relation};
 
 /// Lanes of every slot here.
 const WIDTH: u32 = 16;
 
 /// What the node `name` would show of `profile`: GPUs with their links, PCIe
-/// paths, NICs. Edges and domains follow from these.
-pub(super) fn spec(profile: &Profile, name: &str) -> NodeTopologySpec {
+/// paths, NICs, as far as the `damage` leaves them. Edges and domains follow from these.
+pub(super) fn spec(profile: &Profile, name: &str, damage: &Damage) -> NodeTopologySpec {
     let gpu = |n: usize| Gpu {
         index: n as u32,
         uuid: Some(uuid(name, n)),
@@ -21,10 +24,13 @@ pub(super) fn spec(profile: &Profile, name: &str) -> NodeTopologySpec {
         model: Some(profile.model.to_owned()),
         numa_node: Some(profile.gpus[n].numa),
         mig_enabled: false,
-        links: Some(links(profile, n)),
+        links: Some(links(profile, n, damage)),
     };
-    let gpus = 0..profile.gpus.len();
-    let fabric = profile.fabric.map(|(uuid, clique)| Fabric {
+    let gpus: Vec<usize> = (0..profile.gpus.len())
+        .filter(|&n| !damage.lost.contains(&(n as u32)))
+        .collect();
+    let fabric = profile.fabric.filter(|_| damage.fabric.is_none());
+    let fabric = fabric.map(|(uuid, clique)| Fabric {
         cluster_uuid: uuid.to_owned(),
         clique,
     });
@@ -33,25 +39,34 @@ pub(super) fn spec(profile: &Profile, name: &str) -> NodeTopologySpec {
             kind: SourceKind::Sim,
             from: profile.name.to_owned(),
         },
-        gpus: gpus.clone().map(gpu).collect(),
+        gpus: gpus.iter().copied().map(gpu).collect(),
         edges: Vec::new(),
-        paths: paths(profile),
+        paths: paths(profile, &gpus),
         domains: fabric
             .map(|fabric| Domain {
                 id: String::new(),
-                gpus: gpus.map(|n| n as u32).collect(),
+                gpus: gpus.iter().map(|&n| n as u32).collect(),
                 fabric: Some(fabric),
             })
             .into_iter()
             .collect(),
-        nics: profile.nics.iter().map(|slot| nic(profile, slot)).collect(),
+        nics: profile
+            .nics
+            .iter()
+            .map(|slot| nic(profile, slot, &gpus))
+            .collect(),
     }
 }
 
-/// The links of GPU `n`.
-fn links(profile: &Profile, n: usize) -> Vec<Link> {
+/// The links of GPU `n`. Those to switches that nobody has set up stay trained,
+/// but the driver does not say what is at their end.
+fn links(profile: &Profile, n: usize, damage: &Damage) -> Vec<Link> {
+    let kind = match damage.fabric {
+        None => RemoteKind::Switch,
+        Some(_) => RemoteKind::Unknown,
+    };
     let switch = |bus: Option<&str>| Remote {
-        kind: RemoteKind::Switch,
+        kind,
         pci_bus_id: bus.map(str::to_owned),
     };
     let remotes: Vec<Remote> = match &profile.wiring {
@@ -69,7 +84,7 @@ fn links(profile: &Profile, n: usize) -> Vec<Link> {
             .collect(),
     };
     let link = |(index, remote): (usize, Remote)| {
-        let up = !profile.dead_links.contains(&(n as u32, index as u32));
+        let up = damage.is_up(n as u32, index as u32);
         Link {
             index: index as u32,
             up,
@@ -80,11 +95,11 @@ fn links(profile: &Profile, n: usize) -> Vec<Link> {
     remotes.into_iter().enumerate().map(link).collect()
 }
 
-fn paths(profile: &Profile) -> Vec<Path> {
+fn paths(profile: &Profile, gpus: &[usize]) -> Vec<Path> {
     let mut paths = Vec::new();
-    for (a, from) in profile.gpus.iter().enumerate() {
-        for (b, to) in profile.gpus.iter().enumerate().skip(a + 1) {
-            let class = from.class(to);
+    for (n, &a) in gpus.iter().enumerate() {
+        for &b in &gpus[n + 1..] {
+            let class = profile.gpus[a].class(&profile.gpus[b]);
             paths.push(Path {
                 a: a as u32,
                 b: b as u32,
@@ -97,24 +112,26 @@ fn paths(profile: &Profile) -> Vec<Path> {
     paths
 }
 
-fn nic(profile: &Profile, nic: &NicSlot) -> Nic {
-    let class = |n: usize| nic.slot.class(&profile.gpus[n]);
-    let gpus = 0..profile.gpus.len();
-    let best = gpus.clone().map(class).min().unwrap_or(PathClass::Sys);
-    let near = gpus.filter(|&n| best < PathClass::Sys && class(n) == best);
+fn nic(profile: &Profile, nic: &NicSlot, gpus: &[usize]) -> Nic {
+    let class = |&n: &usize| nic.slot.class(&profile.gpus[n]);
+    let best = gpus.iter().map(class).min().unwrap_or(PathClass::Sys);
+    let near = gpus
+        .iter()
+        .filter(|n| best < PathClass::Sys && class(n) == best);
     Nic {
         name: nic.name.to_owned(),
         pci_bus_id: Some(nic.slot.bus.to_owned()),
         numa_node: Some(nic.slot.numa),
         bytes_per_second: Some(nic.rate),
-        gpus: near.map(|n| n as u32).collect(),
+        gpus: near.map(|&n| n as u32).collect(),
     }
 }
 
 /// The matrix that `topo -m` would print.
 pub(super) fn matrix(profile: &Profile, spec: &NodeTopologySpec) -> Matrix {
     let mut matrix = topo_matrix::of_document(spec);
-    for (row, from) in matrix.gpus.iter_mut().zip(profile.gpus) {
+    for row in &mut matrix.gpus {
+        let from = &profile.gpus[row.index as usize];
         let to_nics = profile
             .nics
             .iter()
@@ -138,7 +155,7 @@ pub(super) fn matrix(profile: &Profile, spec: &NodeTopologySpec) -> Matrix {
 }
 
 /// A UUID that is the same for the same node and index, and differs elsewhere.
-fn uuid(node: &str, gpu: usize) -> String {
+pub(super) fn uuid(node: &str, gpu: usize) -> String {
     let hash = |seed: u64| {
         // FNV-1a, then the finalizer of SplitMix64.
         let bytes = node.bytes().chain([0]).chain((gpu as u64).to_le_bytes());

@@ -1,16 +1,23 @@
-//! The moving parts: traffic and errors as a pure function of the time since the start.
+//! The moving parts: traffic and errors as a function of the time since the start.
 //!
 //! A job runs on all GPUs: in each minute, 45 s of busy links and 15 s of
 //! idling. What one end of a direct link sends, the other receives; behind
 //! switches each GPU receives what its predecessor sends (on each link, the
 //! nearest before it whose link is up), so that the sums agree.
+//!
+//! Counts are added up from reading to reading, so that a link that was down
+//! for a while goes on where it stopped.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use nvlink_topology::Gpu;
 
-use super::board::{Profile, Wiring};
-use crate::source::{ErrorKind, LinkCounters};
+use super::{
+    board::{Profile, RisingError, Wiring},
+    damage::Damage,
+    fault::Fault,
+};
+use crate::source::{BitErrorKind, CounterSource, ErrorKind, LinkCounters};
 
 /// Milliseconds of one round of the simulated job, and how many of them are busy.
 const ROUND: u64 = 60_000;
@@ -20,23 +27,117 @@ const IDLE: u64 = 1 << 20;
 /// GPUs count data in units of this.
 const UNIT: u64 = 1024;
 
-/// Counters of all links that are up.
-pub(super) fn read(profile: &Profile, gpus: &[Gpu], now: Duration) -> Vec<LinkCounters> {
-    let mut all = Vec::new();
-    for (n, gpu) in gpus.iter().enumerate() {
-        for link in gpu.links.iter().flatten().filter(|link| link.up) {
-            let (transmit, receive) = flows(profile, n, link.index);
-            all.push(LinkCounters {
-                gpu: gpu.index,
-                link: link.index,
-                transmit_bytes: Some(bytes(profile.link_rate, transmit, now)),
-                receive_bytes: Some(bytes(profile.link_rate, receive, now)),
-                errors: errors(profile, gpu.index, link.index, now),
-                ..LinkCounters::default()
-            });
+/// Milliseconds of an hour: errors are added up in parts of this.
+const HOUR: u128 = 3_600_000;
+
+/// What was counted until the last reading.
+#[derive(Debug, Default)]
+pub(super) struct Counters {
+    until: Duration,
+    links: BTreeMap<(u32, u32), Count>,
+}
+
+#[derive(Debug, Default)]
+struct Count {
+    sent: u64,
+    received: u64,
+    /// In parts of an error: errors an hour × milliseconds.
+    errors: BTreeMap<ErrorKind, u128>,
+}
+
+impl Counters {
+    /// Counters of all links that are up, `now`; what holds now has held since the last reading.
+    pub(super) fn read(
+        &mut self,
+        profile: &Profile,
+        gpus: &[Gpu],
+        (faults, damage): (&[Fault], &Damage),
+        now: Duration,
+    ) -> Vec<LinkCounters> {
+        let span = (self.until, now.max(self.until));
+        self.until = span.1;
+        let mut all = Vec::new();
+        for gpu in gpus {
+            let rates_only = faults.contains(&Fault::RatesOnly { gpu: gpu.index });
+            for link in gpu.links.iter().flatten().filter(|link| link.up) {
+                let at = (gpu.index, link.index);
+                let (sent, received) = moved(profile, damage, at, span);
+                let rates = rates(profile, faults, at);
+                let count = self.links.entry(at).or_default();
+                count.add(sent, received, &rates, span);
+                all.push(match rates_only {
+                    true => count.rates(profile, at, (sent, received), span),
+                    false => count.bytes(profile, at),
+                });
+                if let (true, Some(last)) = (profile.is_nvlink5(), all.last_mut()) {
+                    last.bit_error_ratios = bit_error_ratios(profile, at, &rates);
+                }
+            }
+        }
+        all
+    }
+}
+
+impl Count {
+    fn add(
+        &mut self,
+        sent: u64,
+        received: u64,
+        rates: &BTreeMap<ErrorKind, u64>,
+        (from, to): (Duration, Duration),
+    ) {
+        self.sent = self.sent.saturating_add(sent);
+        self.received = self.received.saturating_add(received);
+        let elapsed = to.as_millis() - from.as_millis();
+        for (&kind, &per_hour) in rates {
+            let parts = self.errors.entry(kind).or_default();
+            *parts = parts.saturating_add(elapsed.saturating_mul(per_hour.into()));
         }
     }
-    all
+
+    fn bytes(&self, profile: &Profile, at: (u32, u32)) -> LinkCounters {
+        LinkCounters {
+            source: Some(match profile.is_nvlink5() {
+                true => CounterSource::Nvlink5Bytes,
+                false => CounterSource::ThroughputData,
+            }),
+            transmit_bytes: Some(self.sent),
+            receive_bytes: Some(self.received),
+            ..self.errors(profile, at)
+        }
+    }
+
+    /// The same where the driver gives no more than rates: those since the last reading.
+    fn rates(
+        &self,
+        profile: &Profile,
+        at: (u32, u32),
+        (sent, received): (u64, u64),
+        (from, to): (Duration, Duration),
+    ) -> LinkCounters {
+        let seconds = (to - from).as_secs_f64();
+        let rate = |bytes: u64| (seconds > 0.0).then(|| bytes as f64 / seconds);
+        LinkCounters {
+            source: Some(CounterSource::Gpm),
+            transmit_bytes_per_second: rate(sent),
+            receive_bytes_per_second: rate(received),
+            ..self.errors(profile, at)
+        }
+    }
+
+    fn errors(&self, profile: &Profile, (gpu, link): (u32, u32)) -> LinkCounters {
+        let count = |kind| {
+            let parts = self.errors.get(&kind).copied().unwrap_or_default();
+            u64::try_from(parts / HOUR).unwrap_or(u64::MAX)
+        };
+        let kinds = profile.error_kinds.iter();
+        LinkCounters {
+            gpu,
+            link,
+            errors: kinds.map(|&kind| (kind, count(kind))).collect(),
+            ..LinkCounters::default()
+        }
+    }
 }
 
 /// Who GPU `n` is wired to, link by link: the peer and the link's index there.
@@ -67,18 +168,32 @@ pub(super) fn peers(profile: &Profile, n: usize) -> impl Iterator<Item = (usize,
     })
 }
 
-/// Names of the streams that leave and enter a link.
-fn flows(profile: &Profile, n: usize, link: u32) -> (u64, u64) {
-    let stream = |gpu: usize, link: u32| (gpu as u64) << 8 | u64::from(link);
-    let from = match peers(profile, n).nth(link as usize) {
-        Some((peer, there)) => stream(peer, there),
+/// Bytes that a link sent and received within `span`.
+fn moved(
+    profile: &Profile,
+    damage: &Damage,
+    (gpu, link): (u32, u32),
+    (from, to): (Duration, Duration),
+) -> (u64, u64) {
+    // Nobody routes.
+    if damage.fabric.is_some() {
+        return (0, 0);
+    }
+    let stream = |gpu: u32, link: u32| u64::from(gpu) << 8 | u64::from(link);
+    let sender = match peers(profile, gpu as usize).nth(link as usize) {
+        // The far end of a direct link must be up as well.
+        Some((peer, there)) if damage.is_up(peer as u32, there) => stream(peer as u32, there),
+        Some(_) => return (0, 0),
         None => {
-            let up = |gpu: &usize| !profile.dead_links.contains(&(*gpu as u32, link));
-            let before = (0..n).rev().chain((n..profile.gpus.len()).rev());
-            stream(before.into_iter().find(up).unwrap_or(n), link)
+            let all = profile.gpus.len() as u32;
+            let mut before = (0..gpu).rev().chain((gpu..all).rev());
+            let sender = before.find(|&one| damage.is_up(one, link));
+            stream(sender.unwrap_or(gpu), link)
         }
     };
-    (stream(n, link), from)
+    let rate = profile.link_rate;
+    let moved = |stream| bytes(rate, stream, to).saturating_sub(bytes(rate, stream, from));
+    (moved(stream(gpu, link)), moved(sender))
 }
 
 /// Bytes of a stream until `now`: 50 to 60 % of the line rate while busy.
@@ -91,17 +206,45 @@ fn bytes(rate: u64, stream: u64, now: Duration) -> u64 {
     u64::try_from(sent).unwrap_or(u64::MAX) / UNIT * UNIT
 }
 
-fn errors(profile: &Profile, gpu: u32, link: u32, now: Duration) -> Vec<(ErrorKind, u64)> {
-    let count = |kind: ErrorKind| {
-        let rising = profile
-            .rising_errors
-            .iter()
-            .find(|one| (one.gpu, one.link, one.kind) == (gpu, link, kind));
-        rising.map_or(0, |one| now.as_secs().saturating_mul(one.per_hour) / 3600)
-    };
-    profile
-        .error_kinds
-        .iter()
-        .map(|&kind| (kind, count(kind)))
-        .collect()
+/// Errors an hour of a link, by kind: those of the board and those of the faults.
+fn rates(profile: &Profile, faults: &[Fault], (gpu, link): (u32, u32)) -> BTreeMap<ErrorKind, u64> {
+    let board = profile.rising_errors.iter().map(
+        |&RisingError {
+             gpu,
+             link,
+             kind,
+             per_hour,
+         }| (gpu, link, kind, per_hour),
+    );
+    let set = faults.iter().filter_map(|fault| match *fault {
+        Fault::Errors {
+            gpu,
+            link,
+            kind,
+            per_hour,
+        } => Some((gpu, link, kind, per_hour)),
+        _ => None,
+    });
+    let mut rates = BTreeMap::new();
+    for (_, _, kind, per_hour) in board.chain(set).filter(|one| (one.0, one.1) == (gpu, link)) {
+        let rate: &mut u64 = rates.entry(kind).or_default();
+        *rate = rate.saturating_add(per_hour);
+    }
+    rates
+}
+
+/// Errors over bits received. Correction leaves nothing on a good link; symbols
+/// are in error now and then on any.
+fn bit_error_ratios(
+    profile: &Profile,
+    (gpu, link): (u32, u32),
+    rates: &BTreeMap<ErrorKind, u64>,
+) -> Vec<(BitErrorKind, f64)> {
+    let bits_per_hour = profile.link_rate as f64 * 8.0 * 3600.0;
+    let ratio = |kind| rates.get(&kind).copied().unwrap_or_default() as f64 / bits_per_hour;
+    let noise = f64::from(1 + (gpu * 7 + link * 3) % 9) * 1e-12;
+    vec![
+        (BitErrorKind::Effective, ratio(ErrorKind::Effective)),
+        (BitErrorKind::Symbol, noise + ratio(ErrorKind::Symbol)),
+    ]
 }

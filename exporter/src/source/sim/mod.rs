@@ -1,19 +1,28 @@
 //! The source `sim`: a node that is not there, for demos, tests and for trying
-//! out the other parts. Its hardware is data; its counters are a pure function of time.
+//! out the other parts. Its hardware is data; its counters are a pure function of
+//! time, and of the faults that are set while it runs.
 
 mod board;
 mod build;
+mod control;
 mod counters;
+mod damage;
+mod fault;
+mod health;
 mod profiles;
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use nvlink_topology::{Invalid, NodeTopology};
 
-use self::profiles::PROFILES;
-use super::{Reading, Source, SourceError, topo_matrix::Matrix};
+use self::{control::Current, counters::Counters, damage::Damage, profiles::PROFILES};
+use super::{LostGpu, Reading, Source, SourceError, topo_matrix::Matrix};
 
-pub use self::board::Profile;
+pub use self::{
+    board::Profile,
+    control::Control,
+    fault::{BadFaults, Fault},
+};
 
 /// Names of all profiles, sorted.
 #[must_use]
@@ -36,13 +45,19 @@ pub fn profile(name: &str) -> Option<&'static Profile> {
 /// A simulated node.
 pub struct SimSource {
     profile: &'static Profile,
+    name: String,
+    control: Arc<Control>,
+    current: Current,
     node: Result<Node, Invalid>,
+    counters: Counters,
 }
 
-/// What does not move.
+/// What does not move while the faults stay the same.
 struct Node {
     topology: NodeTopology,
     matrix: Matrix,
+    damage: Damage,
+    lost: Vec<LostGpu>,
     warnings: Vec<String>,
 }
 
@@ -52,19 +67,36 @@ impl SimSource {
     pub fn new(profile: &'static Profile, name: &str) -> Self {
         Self {
             profile,
-            node: Node::new(profile, name),
+            name: name.to_owned(),
+            control: Arc::new(Control::new(profile)),
+            current: Current::default(),
+            node: Node::new(profile, name, Damage::new(profile, &[])),
+            counters: Counters::default(),
         }
     }
 }
 
 impl Node {
-    fn new(profile: &Profile, name: &str) -> Result<Self, Invalid> {
-        let mut topology = NodeTopology::new(name, build::spec(profile, name));
-        let warnings = topology.spec.complete(name)?;
+    fn new(profile: &Profile, name: &str, damage: Damage) -> Result<Self, Invalid> {
+        let mut topology = NodeTopology::new(name, build::spec(profile, name, &damage));
+        let mut warnings = topology.spec.complete(name)?;
+        if damage.fabric.is_some() {
+            warnings.push(
+                "the NVLinks are up, but their fabric is not: no GPU reaches another over them"
+                    .to_owned(),
+            );
+        }
         let matrix = build::matrix(profile, &topology.spec);
+        let lost = damage.lost.iter().map(|&index| LostGpu {
+            index,
+            uuid: Some(build::uuid(name, index as usize)),
+            pci_bus_id: Some(profile.gpus[index as usize].bus.to_owned()),
+        });
         Ok(Self {
+            lost: lost.collect(),
             topology,
             matrix,
+            damage,
             warnings,
         })
     }
@@ -72,20 +104,36 @@ impl Node {
 
 impl Source for SimSource {
     fn read(&mut self, now: Duration) -> Result<Reading, SourceError> {
+        let (current, xids, hung) = self.control.wait();
+        // Time went on while the node hung.
+        let now = now.saturating_add(hung);
+        if current.version != self.current.version {
+            let damage = Damage::new(self.profile, &current.faults);
+            self.node = Node::new(self.profile, &self.name, damage);
+            self.current = current;
+        }
         let node = self.node.as_ref().map_err(|error| SourceError::Invalid {
             name: format!("sim:{}", self.profile.name),
             error: error.clone(),
         })?;
+        let gpus = &node.topology.spec.gpus;
+        let faults = (&self.current.faults[..], &node.damage);
         Ok(Reading {
             topology: node.topology.clone(),
-            counters: counters::read(self.profile, &node.topology.spec.gpus, now),
-            health: Vec::new(),
-            lost: Vec::new(),
+            counters: self.counters.read(self.profile, gpus, faults, now),
+            health: health::read(self.profile, gpus, faults, &xids),
+            lost: node.lost.clone(),
             matrix: Some(node.matrix.clone()),
             warnings: node.warnings.clone(),
         })
     }
+
+    fn control(&self) -> Option<Arc<Control>> {
+        Some(Arc::clone(&self.control))
+    }
 }
 
+#[cfg(test)]
+mod fault_tests;
 #[cfg(test)]
 mod tests;

@@ -14,6 +14,7 @@ const NVLINK5: &[ErrorKind] = &[
     BufferOverrun,
     Receive,
     ReceiveRemote,
+    ReceiveGeneral,
     LocalLinkIntegrity,
     TransmitDiscard,
     Effective,
@@ -50,6 +51,7 @@ const BASE: Profile = Profile {
     error_kinds: UP_TO_HOPPER,
     dead_links: &[],
     rising_errors: &[],
+    xids: &[],
 };
 
 /// Eight GPUs with a PCIe switch each: DGX H100 and what follows it.
@@ -132,6 +134,8 @@ const H200_DEGRADED: Profile = Profile {
             per_hour: 240,
         },
     ],
+    // 74 is the NVLink error.
+    xids: &[(6, 74, 2)],
     ..DGX_H100
 };
 

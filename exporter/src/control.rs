@@ -1,0 +1,86 @@
+//! HTTP: `/sim/faults`, where a simulated node is broken and healed. It is
+//! there for the source `sim` alone.
+
+use std::sync::Arc;
+
+use axum::{
+    Router,
+    body::Bytes,
+    extract::{DefaultBodyLimit, State},
+    http::{HeaderMap, StatusCode, header},
+    response::{IntoResponse, Response},
+    routing::get,
+};
+
+use crate::{output, source::sim::Control};
+
+/// Bytes of a list of faults.
+const MOST_BYTES: usize = 1 << 16;
+
+/// The route, over the faults of `control`: `GET` shows the list, `PUT`
+/// replaces it, `DELETE` heals everything. Each answers with the list that
+/// then holds.
+pub fn router(control: Arc<Control>) -> Router {
+    Router::new()
+        .route("/sim/faults", get(show).put(replace).delete(clear))
+        .layer(DefaultBodyLimit::max(MOST_BYTES))
+        .with_state(control)
+}
+
+async fn show(State(control): State<Arc<Control>>) -> Response {
+    answer(&control)
+}
+
+async fn replace(
+    State(control): State<Arc<Control>>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Result<Response, Refusal> {
+    check_origin(&headers)?;
+    let kind = headers.get(header::CONTENT_TYPE);
+    let kind = kind.and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+    let kind = kind.split(';').next().unwrap_or_default().trim();
+    if !kind.eq_ignore_ascii_case("application/json") {
+        let reason = "send the list with `Content-Type: application/json`\n";
+        return Err((StatusCode::UNSUPPORTED_MEDIA_TYPE, reason.to_owned()));
+    }
+    let replaced = control.replace(&body);
+    replaced.map_err(|error| (StatusCode::BAD_REQUEST, format!("{error}\n")))?;
+    Ok(answer(&control))
+}
+
+async fn clear(
+    State(control): State<Arc<Control>>,
+    headers: HeaderMap,
+) -> Result<Response, Refusal> {
+    check_origin(&headers)?;
+    control.clear();
+    Ok(answer(&control))
+}
+
+type Refusal = (StatusCode, String);
+
+/// A page from elsewhere, open in the browser of someone who can reach this
+/// port, must not break the node: browsers say where a request comes from.
+fn check_origin(headers: &HeaderMap) -> Result<(), Refusal> {
+    let value = |name| headers.get(name).and_then(|value| value.to_str().ok());
+    let site = value(header::HeaderName::from_static("sec-fetch-site"));
+    let host = value(header::HOST).unwrap_or_default();
+    let origin = value(header::ORIGIN).map(|origin| origin.split("://").nth(1) == Some(host));
+    if site.is_some_and(|site| !["same-origin", "none"].contains(&site)) || origin == Some(false) {
+        let reason = "not from another site's page\n";
+        return Err((StatusCode::FORBIDDEN, reason.to_owned()));
+    }
+    Ok(())
+}
+
+fn answer(control: &Control) -> Response {
+    let kind = [
+        (header::CONTENT_TYPE, "application/json"),
+        (header::CACHE_CONTROL, "no-store"),
+    ];
+    match output::json(&control.faults()) {
+        Ok(text) => (kind, text).into_response(),
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
+    }
+}

@@ -1,0 +1,108 @@
+//! The faults of a simulated node, set while it is read.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Condvar, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use super::{
+    Profile,
+    fault::{self, BadFaults, Fault},
+};
+
+/// Shared by the source and by whoever sets its faults.
+#[derive(Debug)]
+pub struct Control {
+    profile: &'static Profile,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug)]
+struct State {
+    current: Current,
+    /// XIDs so far, by GPU and XID.
+    xids: BTreeMap<(u32, u64), u64>,
+}
+
+/// The faults that hold now.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Current {
+    pub(super) faults: Vec<Fault>,
+    /// Grows with each change.
+    pub(super) version: u64,
+}
+
+impl Control {
+    pub(super) fn new(profile: &'static Profile) -> Self {
+        let xids = profile.xids.iter();
+        let xids = xids.map(|&(gpu, xid, count)| ((gpu, xid), count));
+        Self {
+            profile,
+            state: Mutex::new(State {
+                current: Current::default(),
+                xids: xids.collect(),
+            }),
+            changed: Condvar::new(),
+        }
+    }
+
+    /// The faults that hold now, in the order in which they were given.
+    #[must_use]
+    pub fn faults(&self) -> Vec<Fault> {
+        self.lock().current.faults.clone()
+    }
+
+    /// Replaces all faults by the JSON list `text`; what is not in it is healed.
+    ///
+    /// # Errors
+    /// Where `text` is no list of faults of this board. Nothing changes then.
+    pub fn replace(&self, text: &[u8]) -> Result<Vec<Fault>, BadFaults> {
+        let faults = fault::parse(self.profile, text)?;
+        self.set(faults.clone());
+        Ok(faults)
+    }
+
+    /// Heals everything.
+    pub fn clear(&self) {
+        self.set(Vec::new());
+    }
+
+    fn set(&self, faults: Vec<Fault>) {
+        let mut state = self.lock();
+        let mut known = std::mem::take(&mut state.current.faults);
+        for fault in &faults {
+            match known.iter().position(|one| one == fault) {
+                // It has been there: the XID does not come a second time.
+                Some(n) => drop(known.swap_remove(n)),
+                None => {
+                    if let Fault::Xid { gpu, xid } = *fault {
+                        *state.xids.entry((gpu, xid)).or_default() += 1;
+                    }
+                }
+            }
+        }
+        state.current.faults = faults;
+        state.current.version += 1;
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    /// Waits while the node hangs; the faults and XIDs after that, and for how long it hung.
+    pub(super) fn wait(&self) -> (Current, BTreeMap<(u32, u64), u64>, Duration) {
+        let mut state = self.lock();
+        let mut hung = Duration::ZERO;
+        let start = Instant::now();
+        while state.current.faults.contains(&Fault::Hang) {
+            let woken = self.changed.wait(state);
+            state = woken.unwrap_or_else(PoisonError::into_inner);
+            hung = start.elapsed();
+        }
+        (state.current.clone(), state.xids.clone(), hung)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,240 @@
+//! What can be wrong with a simulated node.
+
+use nvlink_topology::generation::Generation;
+use serde::{Deserialize, Serialize};
+
+use super::board::{Profile, Wiring};
+use crate::source::{ErrorKind, FabricCondition, FabricState};
+
+/// Faults at one time.
+const MOST_FAULTS: usize = 1024;
+/// Errors an hour of one link: more than any link has survived.
+const MOST_ERRORS: u64 = 1_000_000_000_000;
+
+/// One fault. In JSON its name is the key: `{"link-down": {"gpu": 3, "link": 7}}`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(
+    rename_all = "kebab-case",
+    rename_all_fields = "camelCase",
+    deny_unknown_fields
+)]
+pub enum Fault {
+    /// The link is down, and so is the far end of a direct one.
+    LinkDown {
+        /// Index of the GPU.
+        gpu: u32,
+        /// Index of the link on the GPU.
+        link: u32,
+        /// The far end goes on reporting a direct link as up.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        one_sided: bool,
+    },
+    /// The link makes errors.
+    Errors {
+        /// Index of the GPU.
+        gpu: u32,
+        /// Index of the link on the GPU.
+        link: u32,
+        /// What is counted.
+        kind: ErrorKind,
+        /// How many of them in an hour.
+        per_hour: u64,
+    },
+    /// The source does not answer: a reading blocks until the fault is cleared.
+    Hang,
+    /// The GPU fell off the bus.
+    GpuLost {
+        /// Index of the GPU.
+        gpu: u32,
+    },
+    /// The links are trained, but nobody routes between them.
+    FabricDown {
+        /// How far the registration is: `not_started` (the default), `in_progress` or `failed`.
+        #[serde(default = "not_started")]
+        state: FabricState,
+    },
+    /// The fabric manager reports this about the GPU.
+    FabricCondition {
+        /// Index of the GPU.
+        gpu: u32,
+        /// What it reports.
+        condition: FabricCondition,
+    },
+    /// The driver reports this error once, when the fault is set.
+    Xid {
+        /// Index of the GPU.
+        gpu: u32,
+        /// The error's number.
+        xid: u64,
+    },
+    /// The driver counts no bytes on the GPU's links: there are rates only.
+    RatesOnly {
+        /// Index of the GPU.
+        gpu: u32,
+    },
+}
+
+fn not_started() -> FabricState {
+    FabricState::NotStarted
+}
+
+/// A list of faults that is refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("faults{path}: {reason}")]
+pub struct BadFaults {
+    /// Where, as a path in the list: `[2].link-down.gpu`.
+    pub path: String,
+    /// What is wrong, and what would be right.
+    pub reason: String,
+}
+
+/// Reads the JSON list `text` of faults of `profile`.
+///
+/// # Errors
+/// Where it is no such list, or names what the board does not have.
+pub(super) fn parse(profile: &Profile, text: &[u8]) -> Result<Vec<Fault>, BadFaults> {
+    let mut json = serde_json::Deserializer::from_slice(text);
+    let bad = |path: String, reason: String| BadFaults { path, reason };
+    let faults: Vec<Fault> = serde_path_to_error::deserialize(&mut json).map_err(|error| {
+        let path = error.path().to_string();
+        let path = path.trim_start_matches('.').to_owned();
+        bad(path, error.inner().to_string())
+    })?;
+    json.end()
+        .map_err(|error| bad(String::new(), error.to_string()))?;
+    if faults.len() > MOST_FAULTS {
+        let reason = format!("{} of them; at most {MOST_FAULTS}", faults.len());
+        return Err(bad(String::new(), reason));
+    }
+    for (n, fault) in faults.iter().enumerate() {
+        check(profile, fault).map_err(|(key, reason)| bad(format!("[{n}].{key}"), reason))?;
+    }
+    Ok(faults)
+}
+
+/// Key and reason of what the board does not have.
+fn check(profile: &Profile, fault: &Fault) -> Result<(), (String, String)> {
+    let name = fault.name();
+    let at = |key: &str| format!("{name}.{key}");
+    if let Some(gpu) = fault
+        .gpu()
+        .filter(|&gpu| gpu as usize >= profile.gpus.len())
+    {
+        let last = profile.gpus.len() - 1;
+        let reason = format!("no GPU {gpu}; {} has GPUs 0 to {last}", profile.name);
+        return Err((at("gpu"), reason));
+    }
+    match fault {
+        Fault::LinkDown { gpu, link, .. } | Fault::Errors { gpu, link, .. }
+            if *link >= links_of(profile, *gpu) =>
+        {
+            let reason = match links_of(profile, *gpu) {
+                0 => format!("no link {link}; {} has no NVLink", profile.name),
+                links => format!("no link {link}; GPU {gpu} has links 0 to {}", links - 1),
+            };
+            Err((at("link"), reason))
+        }
+        Fault::LinkDown {
+            one_sided: true, ..
+        } if !matches!(profile.wiring, Wiring::Direct(_)) => {
+            let reason = format!("{} has no link from GPU to GPU", profile.name);
+            Err((at("oneSided"), reason))
+        }
+        Fault::Errors { kind, .. } if !profile.error_kinds.contains(kind) => {
+            let known: Vec<_> = profile.error_kinds.iter().map(|one| one.as_str()).collect();
+            let (kind, name) = (kind.as_str(), profile.name);
+            let reason = format!(
+                "{name} does not count {kind}; it counts {}",
+                known.join(", ")
+            );
+            Err((at("kind"), reason))
+        }
+        Fault::Errors { per_hour, .. } if *per_hour > MOST_ERRORS => {
+            Err((at("perHour"), format!("more than {MOST_ERRORS}")))
+        }
+        _ => check_fabric(profile, fault),
+    }
+}
+
+fn check_fabric(profile: &Profile, fault: &Fault) -> Result<(), (String, String)> {
+    let name = fault.name();
+    match fault {
+        Fault::FabricDown {
+            state: FabricState::Completed,
+        } => {
+            let reason = "completed is no fault; use not_started, in_progress or failed";
+            Err((format!("{name}.state"), reason.to_owned()))
+        }
+        Fault::FabricDown { .. } if !profile.is_switched() => {
+            Err((name.to_owned(), format!("{} has no switches", profile.name)))
+        }
+        Fault::FabricCondition { .. } if !profile.knows_fabric() => {
+            let reason = format!("the GPUs of {} do not report on their fabric", profile.name);
+            Err((name.to_owned(), reason))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn links_of(profile: &Profile, gpu: u32) -> u32 {
+    match profile.wiring {
+        Wiring::Direct(pairs) => pairs
+            .iter()
+            .filter(|(a, b, _)| *a == gpu || *b == gpu)
+            .map(|(_, _, links)| links)
+            .sum(),
+        Wiring::None => 0,
+        _ => profile.links,
+    }
+}
+
+impl Fault {
+    /// The name, as in JSON.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::LinkDown { .. } => "link-down",
+            Self::Errors { .. } => "errors",
+            Self::Hang => "hang",
+            Self::GpuLost { .. } => "gpu-lost",
+            Self::FabricDown { .. } => "fabric-down",
+            Self::FabricCondition { .. } => "fabric-condition",
+            Self::Xid { .. } => "xid",
+            Self::RatesOnly { .. } => "rates-only",
+        }
+    }
+
+    /// The GPU that has it.
+    fn gpu(&self) -> Option<u32> {
+        match *self {
+            Self::LinkDown { gpu, .. }
+            | Self::Errors { gpu, .. }
+            | Self::GpuLost { gpu }
+            | Self::FabricCondition { gpu, .. }
+            | Self::Xid { gpu, .. }
+            | Self::RatesOnly { gpu } => Some(gpu),
+            Self::Hang | Self::FabricDown { .. } => None,
+        }
+    }
+}
+
+impl Profile {
+    /// Whether the GPUs' links end on switches.
+    pub(super) fn is_switched(&self) -> bool {
+        matches!(self.wiring, Wiring::Switches(_) | Wiring::HiddenSwitches)
+    }
+
+    /// Whether the GPUs report how they are registered with a fabric: behind switches from Hopper on.
+    pub(super) fn knows_fabric(&self) -> bool {
+        self.is_switched() && self.compute_capability() >= 90
+    }
+
+    /// Whether the links are NVLink 5.
+    pub(super) fn is_nvlink5(&self) -> bool {
+        self.compute_capability() >= 100
+    }
+
+    fn compute_capability(&self) -> u32 {
+        Generation::of_model(self.model).map_or(0, |one| one.compute_capability)
+    }
+}

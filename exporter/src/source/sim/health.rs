@@ -1,0 +1,59 @@
+//! How the simulated GPUs and their fabric do.
+
+use std::collections::BTreeMap;
+
+use nvlink_topology::Gpu;
+
+use super::{board::Profile, damage::Damage, fault::Fault};
+use crate::source::{FabricCondition, FabricHealth, FabricState, GpuHealth};
+
+const CONDITIONS: [FabricCondition; 5] = [
+    FabricCondition::DegradedBandwidth,
+    FabricCondition::RouteRecovery,
+    FabricCondition::RouteUnhealthy,
+    FabricCondition::AccessTimeoutRecovery,
+    FabricCondition::IncorrectConfiguration,
+];
+
+/// The health of each of `gpus`; `xids` are those so far, by GPU and XID.
+pub(super) fn read(
+    profile: &Profile,
+    gpus: &[Gpu],
+    (faults, damage): (&[Fault], &Damage),
+    xids: &BTreeMap<(u32, u64), u64>,
+) -> Vec<GpuHealth> {
+    let health = |gpu: &Gpu| GpuHealth {
+        gpu: gpu.index,
+        fabric: profile.knows_fabric().then(|| fabric(gpu, faults, damage)),
+        xids: Some(
+            xids.iter()
+                .filter(|((at, _), _)| *at == gpu.index)
+                .map(|(&(_, xid), &count)| (xid, count))
+                .collect(),
+        ),
+    };
+    gpus.iter().map(health).collect()
+}
+
+fn fabric(gpu: &Gpu, faults: &[Fault], damage: &Damage) -> FabricHealth {
+    let reported = |condition: FabricCondition| {
+        faults.contains(&Fault::FabricCondition {
+            gpu: gpu.index,
+            condition,
+        })
+    };
+    let holds = |condition| match condition {
+        FabricCondition::DegradedBandwidth => {
+            gpu.links.iter().flatten().any(|link| !link.up) || reported(condition)
+        }
+        _ => reported(condition),
+    };
+    FabricHealth {
+        state: damage.fabric.unwrap_or(FabricState::Completed),
+        // Before the registration ends, nobody says how it is.
+        conditions: match damage.fabric {
+            Some(_) => Vec::new(),
+            None => CONDITIONS.map(|one| (one, holds(one))).to_vec(),
+        },
+    }
+}

@@ -1,0 +1,202 @@
+//! The faults of a simulated node: their control over HTTP, without sockets,
+//! and the metrics that show them.
+
+#![allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
+
+mod support;
+
+use std::{
+    collections::BTreeSet,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use axum::{
+    Router,
+    body::{Body, to_bytes},
+    http::{Request, StatusCode},
+};
+use nvlink_exporter::{
+    control,
+    metrics::{self, FAMILIES, Format, Group, Groups, Kind},
+    server,
+    snapshot::Latest,
+    source::{Source, SourceSpec, sim},
+};
+use support::{golden, reading, snapshot};
+use tower::ServiceExt;
+
+fn simulated(profile: &str) -> (Box<dyn Source>, Router) {
+    let spec: SourceSpec = format!("sim:{profile}").parse().unwrap();
+    let source = spec.open(Some("n")).unwrap();
+    let control = source.control().unwrap();
+    let router = server::router(Arc::default()).merge(control::router(control));
+    (source, router)
+}
+
+async fn send(
+    router: &Router,
+    method: &str,
+    headers: &[(&str, &str)],
+    body: impl Into<Body>,
+) -> (StatusCode, String) {
+    let mut request = Request::builder().method(method).uri("/sim/faults");
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    let request = request.body(body.into()).unwrap();
+    let response = router.clone().oneshot(request).await.unwrap();
+    let status = response.status();
+    let body = to_bytes(response.into_body(), usize::MAX).await.unwrap();
+    (status, String::from_utf8(body.to_vec()).unwrap())
+}
+
+const JSON: (&str, &str) = ("content-type", "application/json");
+
+#[tokio::test]
+async fn faults_are_set_shown_and_cleared() {
+    let (mut source, router) = simulated("dgx-h100");
+    let lost = r#"[{"gpu-lost":{"gpu":3}}]"#;
+    let (status, shown) = send(&router, "PUT", &[JSON], lost).await;
+    assert_eq!(status, StatusCode::OK, "{shown}");
+    assert_eq!(send(&router, "GET", &[], "").await, (status, shown.clone()));
+    let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
+    assert_eq!(
+        shown,
+        serde_json::from_str::<serde_json::Value>(lost).unwrap()
+    );
+    assert_eq!(source.read(Duration::ZERO).unwrap().lost.len(), 1);
+    let cleared = send(&router, "DELETE", &[], "").await;
+    assert_eq!(cleared, (StatusCode::OK, "[]\n".to_owned()));
+    assert_eq!(source.read(Duration::ZERO).unwrap().lost.len(), 0);
+}
+
+#[tokio::test]
+async fn bad_lists_are_refused_in_one_line() {
+    let (_, router) = simulated("dgx-h100");
+    let (status, reason) = send(&router, "PUT", &[JSON], r#"[{"gpu-lost":{"gpu":9}}]"#).await;
+    assert_eq!(status, StatusCode::BAD_REQUEST);
+    assert_eq!(
+        reason,
+        "faults[0].gpu-lost.gpu: no GPU 9; dgx-h100 has GPUs 0 to 7\n"
+    );
+    let (status, _) = send(&router, "PUT", &[JSON], vec![b' '; 1 << 17]).await;
+    assert_eq!(status, StatusCode::PAYLOAD_TOO_LARGE);
+    let (status, _) = send(&router, "POST", &[JSON], "[]").await;
+    assert_eq!(status, StatusCode::METHOD_NOT_ALLOWED);
+}
+
+#[tokio::test]
+async fn pages_from_elsewhere_break_nothing() {
+    let (_, router) = simulated("dgx-h100");
+    let form = ("content-type", "text/plain");
+    let (status, _) = send(&router, "PUT", &[form], r#"["hang"]"#).await;
+    assert_eq!(status, StatusCode::UNSUPPORTED_MEDIA_TYPE);
+    let host = ("host", "node:9836");
+    for from in [
+        ("origin", "https://elsewhere.example"),
+        ("origin", "null"),
+        ("sec-fetch-site", "cross-site"),
+        ("sec-fetch-site", "same-site"),
+    ] {
+        let headers = [JSON, host, from];
+        let (status, _) = send(&router, "PUT", &headers, r#"["hang"]"#).await;
+        assert_eq!(status, StatusCode::FORBIDDEN, "{from:?}");
+        let (status, _) = send(&router, "DELETE", &headers, "").await;
+        assert_eq!(status, StatusCode::FORBIDDEN, "{from:?}");
+    }
+    assert_eq!(send(&router, "GET", &[], "").await.1, "[]\n");
+    let own = [JSON, host, ("origin", "http://node:9836")];
+    let (status, _) = send(&router, "PUT", &own, r#"["hang"]"#).await;
+    assert_eq!(status, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn other_sources_have_no_faults() {
+    let spec: SourceSpec = "file:/nowhere".parse().unwrap();
+    assert!(spec.open(None).unwrap().control().is_none());
+    let router = server::router(Arc::new(Latest::default()));
+    let (status, _) = send(&router, "PUT", &[JSON], "[]").await;
+    assert_eq!(status, StatusCode::NOT_FOUND);
+}
+
+/// Metrics of a board 100 s after the start, half of it with `faults`.
+fn metrics_with(profile: &str, faults: &str) -> String {
+    let spec: SourceSpec = format!("sim:{profile}").parse().unwrap();
+    let mut source = spec.open(Some("node-a")).unwrap();
+    source.read(Duration::from_secs(50)).unwrap();
+    source
+        .control()
+        .unwrap()
+        .replace(faults.as_bytes())
+        .unwrap();
+    let reading = source.read(Duration::from_secs(100)).unwrap();
+    metrics_of(snapshot(&spec.to_string(), reading, Instant::now()))
+}
+
+fn metrics_of(snapshot: nvlink_exporter::snapshot::Snapshot) -> String {
+    let now = snapshot.health.finished;
+    let latest = Latest::default();
+    latest.publish(snapshot);
+    let view = latest.view(now + Duration::from_millis(1500));
+    metrics::render(&view, Format::Prometheus, Groups::ALL).unwrap()
+}
+
+#[test]
+fn every_family_is_in_some_golden_file() {
+    let mut all = vec![
+        (
+            "direct-with-faults",
+            metrics_with(
+                "dgx1-v100",
+                r#"[{"link-down": {"gpu": 0, "link": 0, "oneSided": true}},
+                    {"link-down": {"gpu": 5, "link": 2}}, {"gpu-lost": {"gpu": 7}},
+                    {"errors": {"gpu": 1, "link": 1, "kind": "replay", "perHour": 3600}},
+                    {"rates-only": {"gpu": 2}}, {"xid": {"gpu": 3, "xid": 79}}]"#,
+            ),
+        ),
+        (
+            "switched-with-faults",
+            metrics_with(
+                "gb200-nvl72",
+                r#"[{"fabric-down": {"state": "in_progress"}}, {"xid": {"gpu": 3, "xid": 149}},
+                    {"errors": {"gpu": 1, "link": 1, "kind": "symbol", "perHour": 3600}}]"#,
+            ),
+        ),
+        (
+            "degraded-fabric",
+            metrics_with(
+                "hgx-b200",
+                r#"[{"fabric-condition": {"gpu": 1, "condition": "route_unhealthy"}},
+                    {"link-down": {"gpu": 1, "link": 4}}]"#,
+            ),
+        ),
+    ];
+    for (name, text) in &all {
+        golden(&format!("metrics/{name}.prom"), text);
+    }
+    for name in sim::names() {
+        let source = format!("sim:{name}");
+        let reading = reading(&source);
+        all.push((name, metrics_of(snapshot(&source, reading, Instant::now()))));
+    }
+    let names: BTreeSet<&str> = all
+        .iter()
+        .flat_map(|(_, text)| text.lines())
+        .filter_map(|line| line.split(['{', ' ']).next())
+        .collect();
+    // What is free is known with the allocations, as the placements are.
+    let allocated = ["nvlink_domain_free_gpus", "nvlink_largest_free_set_gpus"];
+    for family in FAMILIES {
+        if family.group == Group::Placement || allocated.contains(&family.name) {
+            continue;
+        }
+        let suffix = if family.kind == Kind::Counter {
+            "_total"
+        } else {
+            ""
+        };
+        let name = format!("{}{suffix}", family.name);
+        assert!(names.contains(name.as_str()), "{name} is in no golden file");
+    }
+}
