@@ -4,10 +4,18 @@ use nvlink_topology::{Pattern, Scope};
 
 use crate::{
     crd::domain_class::{
-        AccessMode, AppliesTo, DomainClassSpec, Environment, Fabric, PatternName, ScopeName,
+        AccessMode, AppliesTo, DomainClassSpec, Environment, PatternName, Scheduler, ScopeName,
     },
     syntax,
 };
+
+mod accepted;
+mod environment;
+mod unready;
+
+pub use accepted::accepted;
+pub use environment::InvalidEnvironment;
+pub use unready::Unready;
 
 /// The resource that stands for one whole GPU, unless a class names another.
 pub const GPU: &str = "nvidia.com/gpu";
@@ -31,6 +39,10 @@ pub struct Class {
     pub resource: String,
     /// What is set in the containers.
     pub environment: Environment,
+    /// Who places its pods.
+    pub scheduler: Scheduler,
+    /// What it asks for that this version cannot do: its pods are refused.
+    pub unready: Option<Unready>,
 }
 
 /// A class that contradicts itself.
@@ -50,11 +62,15 @@ pub enum InvalidClass {
         /// Most GPUs.
         max: u32,
     },
-    /// RDMA devices and fabric do not fit each other.
-    #[error(
-        "spec.environment.rdmaDevices belongs to the fabrics Infiniband and RoCE, which need it"
-    )]
-    Rdma,
+    /// The environment contradicts itself.
+    #[error(transparent)]
+    Environment(#[from] InvalidEnvironment),
+    /// The scheduler's fields do not fit its integration.
+    #[error("spec.scheduler: {0}")]
+    Scheduler(&'static str),
+    /// The way to wait does not fit the rest of the class.
+    #[error("spec.placement: {0}")]
+    Placement(&'static str),
     /// A resource that cannot be a whole GPU.
     #[error(
         "spec.devices.resourceName {0:?} is not a resource of whole NVIDIA GPUs, such as nvidia.com/gpu"
@@ -70,12 +86,6 @@ pub enum InvalidClass {
         /// What it should be.
         what: &'static str,
     },
-    /// A variable with too much in it.
-    #[error("spec.environment.extra gives {0:?} more than {max} characters", max = syntax::LONGEST_VARIABLE)]
-    Variable(String),
-    /// A variable that says which GPUs are visible.
-    #[error("spec.environment.extra sets {0}, which follows from the devices")]
-    Reserved(String),
 }
 
 impl Class {
@@ -97,15 +107,13 @@ impl Class {
             });
         }
         let resource = &spec.devices.resource_name;
-        if !resource.starts_with("nvidia.com/") || resource.starts_with("nvidia.com/mig-") {
+        let shared = resource.starts_with("nvidia.com/mig-") || resource.ends_with(".shared");
+        if !resource.starts_with("nvidia.com/") || shared {
             return Err(InvalidClass::Resource(resource.clone()));
         }
         let environment = spec.environment.clone().unwrap_or_default();
-        let rdma = matches!(environment.fabric, Fabric::Infiniband | Fabric::RoCE);
-        if rdma == environment.rdma_devices.is_empty() {
-            return Err(InvalidClass::Rdma);
-        }
-        check_environment(&environment)?;
+        environment::check(&environment)?;
+        unready::check(spec)?;
         let selector = spec.node_selector.clone().unwrap_or_default().match_labels;
         for (key, value) in &selector {
             let field = "spec.nodeSelector.matchLabels";
@@ -121,6 +129,8 @@ impl Class {
             scope: scope(spec.placement.scope),
             resource: resource.clone(),
             environment,
+            scheduler: spec.scheduler.clone(),
+            unready: unready::of(spec),
         })
     }
 
@@ -134,33 +144,6 @@ impl Class {
                     || applies.patterns.iter().any(|&name| covers(name, pattern)))
         })
     }
-}
-
-fn check_environment(environment: &Environment) -> Result<(), InvalidClass> {
-    const RESERVED: [&str; 3] = [
-        "NVIDIA_VISIBLE_DEVICES",
-        "CUDA_VISIBLE_DEVICES",
-        "CUDA_DEVICE_ORDER",
-    ];
-    if let Some(name) = &environment.network_interface {
-        let field = "spec.environment.networkInterface";
-        word(field, name, "interface", syntax::is_interface)?;
-    }
-    for name in &environment.rdma_devices {
-        let field = "spec.environment.rdmaDevices";
-        word(field, name, "RDMA device", syntax::is_device)?;
-    }
-    for (name, value) in &environment.extra {
-        let field = "spec.environment.extra";
-        word(field, name, "name of a variable", syntax::is_variable)?;
-        if RESERVED.contains(&name.as_str()) {
-            return Err(InvalidClass::Reserved(name.clone()));
-        }
-        if value.chars().count() > syntax::LONGEST_VARIABLE {
-            return Err(InvalidClass::Variable(name.clone()));
-        }
-    }
-    Ok(())
 }
 
 fn word(
@@ -242,11 +225,6 @@ mod tests {
             json!({"appliesTo": {"minGpus": 4, "maxGpus": 2}}),
             "maxGpus 2 is below",
         );
-        check(json!({"environment": {"fabric": "RoCE"}}), "rdmaDevices");
-        check(
-            json!({"environment": {"rdmaDevices": ["mlx5_0"]}}),
-            "rdmaDevices",
-        );
         check(
             json!({"devices": {"resourceName": "nvidia.com/mig-1g.10gb"}}),
             "resourceName",
@@ -257,24 +235,6 @@ mod tests {
             (json!({"pool": "x y"}), "\"x y\", which is no label value"),
         ] {
             check(json!({"nodeSelector": {"matchLabels": labels}}), expected);
-        }
-        for (environment, expected) in [
-            (json!({"networkInterface": "eth0 "}), "no interface"),
-            (
-                json!({"fabric": "RoCE", "rdmaDevices": ["mlx5_0,x"]}),
-                "no RDMA device",
-            ),
-            (json!({"extra": {"A-B": "1"}}), "no name of a variable"),
-            (
-                json!({"extra": {"A": "x".repeat(4097)}}),
-                "more than 4096 characters",
-            ),
-            (
-                json!({"extra": {"CUDA_DEVICE_ORDER": "x"}}),
-                "CUDA_DEVICE_ORDER",
-            ),
-        ] {
-            check(json!({"environment": environment}), expected);
         }
         assert!(Class::new(&"x".repeat(64), &DomainClassSpec::default()).is_err());
     }

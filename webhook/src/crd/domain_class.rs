@@ -10,6 +10,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::condition::{self, Condition};
+pub use super::access::{Access, AccessMode};
+pub use super::environment::{Environment, Fabric};
 
 /// A class of NVLink domains, cluster-scoped as a StorageClass is.
 ///
@@ -41,6 +43,14 @@ use super::condition::{self, Condition};
         .message("the name becomes a label value: use at most 63 characters")
 )]
 #[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = Rule::new(
+        "self.placement.whenUnavailable != 'Queue' || self.scheduler.integration == 'Gate'"
+    ).message("whenUnavailable Queue needs the scheduler integration Gate: other schedulers keep queues of their own"),
+    validation = Rule::new(
+        "!(self.devices.mapping in ['Claim', 'Mapped']) || self.placement.whenUnavailable == 'Queue'"
+    ).message("the devices mappings Claim and Mapped need whenUnavailable Queue: the queue chooses the GPUs")
+)]
 pub struct DomainClassSpec {
     /// Nodes that belong to the class; absent: every node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -61,7 +71,10 @@ pub struct DomainClassSpec {
     /// How a pod asks for GPUs.
     #[serde(default)]
     pub devices: Devices,
-    /// What is set in the containers of jobs that span pods.
+    /// Who places the pods.
+    #[serde(default)]
+    pub scheduler: Scheduler,
+    /// Which variables are set in the containers that hold GPUs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub environment: Option<Environment>,
 }
@@ -146,33 +159,48 @@ pub enum PatternName {
     None,
 }
 
-/// Who may use a class.
-#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Access {
-    /// `Open`: everybody. `Restricted`: who has the verb `use` on this class
-    /// in the pod's namespace, as the requesting user or as the pod's service account.
-    #[serde(default)]
-    pub mode: AccessMode,
-}
-
-/// Whether a class is open to everybody.
-#[derive(JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum AccessMode {
-    /// Everybody may use it.
-    #[default]
-    Open,
-    /// Only who has the verb `use` on it.
-    Restricted,
-}
-
 /// How close a pod's GPUs must be.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = Rule::new(
+        "self.whenUnavailable == 'Queue' || !has(self.queueTimeout) && !has(self.onQueueTimeout)"
+    ).message("queueTimeout and onQueueTimeout belong to whenUnavailable Queue")
+)]
 pub struct Placement {
     /// The scope of a pod that names none.
     #[serde(default)]
     pub scope: ScopeName,
+    /// What happens to a pod while no domain is free.
+    #[serde(default)]
+    pub when_unavailable: WhenUnavailable,
+    /// How long a pod may wait in the queue: `150s`, `90m`, `2h`; absent: for ever.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(regex(pattern = r"^[1-9][0-9]{0,5}[smh]$"))]
+    pub queue_timeout: Option<String>,
+    /// What happens then; absent: `Reject`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_queue_timeout: Option<OnQueueTimeout>,
+}
+
+/// What happens to a pod while no domain is free.
+#[derive(JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum WhenUnavailable {
+    /// It is pending at the scheduler, as any pod that fits nowhere.
+    #[default]
+    Pending,
+    /// It waits behind a scheduling gate, in order.
+    Queue,
+}
+
+/// What happens to a pod that has waited too long.
+#[derive(JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum OnQueueTimeout {
+    /// It fails, and says why.
+    #[default]
+    Reject,
+    /// It is let go without the domain, and says so.
+    Spread,
 }
 
 /// How close GPUs must be, by name.
@@ -203,7 +231,9 @@ pub struct Devices {
     #[schemars(regex(pattern = r"^nvidia\.com/[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$"))]
     #[x_kube(
         validation = Rule::new("!self.startsWith('nvidia.com/mig-')")
-            .message("a MIG slice has no NVLink: name the resource of whole GPUs")
+            .message("a MIG slice has no NVLink: name the resource of whole GPUs"),
+        validation = Rule::new("!self.endsWith('.shared')")
+            .message("a shared GPU is none to place a job on: name the resource of whole GPUs")
     )]
     #[serde(default = "gpu")]
     pub resource_name: String,
@@ -228,56 +258,53 @@ pub enum Mapping {
     /// The device plugin, by an extended resource.
     #[default]
     DevicePlugin,
+    /// A resource claim, which the queue makes with one request for each rank.
+    Claim,
+    /// The container runtime, from the UUIDs that the queue writes into the pod.
+    Mapped,
 }
 
-/// What is set in the containers of jobs that span pods.
+/// Who places the pods of a class.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
-    validation = Rule::new(
-        "self.fabric in ['Infiniband', 'RoCE'] ? has(self.rdmaDevices) && self.rdmaDevices.size() > 0 : !has(self.rdmaDevices) || self.rdmaDevices.size() == 0"
-    ).message("rdmaDevices belongs to the fabrics Infiniband and RoCE, which need it")
+    validation = Rule::new("self.integration == 'KAI' ? has(self.topology) : !has(self.topology) && !has(self.queue)")
+        .message("topology and queue belong to the integration KAI, which needs the name of its Topology"),
+    validation = Rule::new("(self.integration == 'Volcano') == has(self.highestTier)")
+        .message("highestTier belongs to the integration Volcano, which needs it")
 )]
-pub struct Environment {
-    /// The network between nodes.
+pub struct Scheduler {
+    /// Whose names are written into the pods.
     #[serde(default)]
-    pub fabric: Fabric,
-    /// Interface that NCCL starts up over: `eth0`.
+    pub integration: Integration,
+    /// KAI's queue for pods that name none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(regex(pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,14}$"))]
-    pub network_interface: Option<String>,
-    /// RDMA devices of a node: `mlx5_0`.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 32), inner(regex(pattern = r"^[A-Za-z0-9_-]{1,63}$")))]
-    pub rdma_devices: Vec<String>,
-    /// Further variables for the containers that hold GPUs.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    #[schemars(extend(
-        "maxProperties" = 64,
-        "additionalProperties" = {"type": "string", "maxLength": 4096}
-    ))]
-    #[x_kube(
-        validation = Rule::new("self.all(name, name.matches('^[A-Za-z_][A-Za-z0-9_]*$'))")
-            .message("a variable's name has letters, digits and underscores"),
-        validation = Rule::new(
-            "self.all(name, !(name in ['NVIDIA_VISIBLE_DEVICES', 'CUDA_VISIBLE_DEVICES', 'CUDA_DEVICE_ORDER']))"
-        ).message("the visible devices follow from the devices mapping")
-    )]
-    pub extra: BTreeMap<String, String>,
+    #[schemars(regex(pattern = r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$"))]
+    pub queue: Option<String>,
+    /// KAI's Topology, in which the placement is required.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(regex(pattern = r"^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$"))]
+    pub topology: Option<String>,
+    /// Volcano's highest HyperNode tier that a job may span.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 100))]
+    pub highest_tier: Option<u32>,
 }
 
-/// The network between nodes.
+/// Whose names are written into the pods of a class.
 #[derive(JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Fabric {
-    /// Not said: nothing is set for it.
+pub enum Integration {
+    /// Our own: affinity, and a scheduling gate where the class queues.
     #[default]
+    Gate,
+    /// Kueue's topology request, in pods that Kueue manages.
+    Kueue,
+    /// KAI's topology request, in pods that KAI schedules.
+    KAI,
+    /// Volcano's network topology, in pods that Volcano schedules.
+    Volcano,
+    /// Our affinity, and never a gate.
     None,
-    /// InfiniBand.
-    Infiniband,
-    /// RDMA over Ethernet.
-    RoCE,
-    /// No RDMA.
-    TCP,
 }
 
 /// What is known about a class.

@@ -4,8 +4,10 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::CustomResourceExt;
 use serde_json::Value;
 
+pub mod access;
 pub mod condition;
 pub mod domain_class;
+pub mod environment;
 pub mod node_topology;
 mod unknown;
 

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     authorize::{Grant, Grants, Subject},
-    class::{Class, GPU},
+    class::{Class, GPU, Unready},
     pod::{self, Container},
     view::View,
 };
@@ -95,6 +95,10 @@ impl Chooser<'_> {
             Ok(gpus) => gpus,
             Err(error) => return Ok(Choice::Leave(vec![format!("not changed: {error}")])),
         };
+        if let Some(unready) = class.unready {
+            let message = format!("class {name:?} cannot be used, because {unready}");
+            return Err(Refusal::new(Rule::NotSupported, message).about(name));
+        }
         if class.restricted {
             match self.grants.get(name) {
                 None => return Ok(Choice::Ask(name.to_owned())),
@@ -125,6 +129,7 @@ impl Chooser<'_> {
     fn claimed(&self) -> Result<Choice, Refusal> {
         let mut counts: HashMap<&str, u32> = HashMap::new();
         let (mut failed, mut unasked) = (Vec::new(), 0);
+        let mut unready = Vec::new();
         for class in self.view.claiming() {
             let gpus = match counts.get(class.resource.as_str()) {
                 Some(&gpus) => gpus,
@@ -135,6 +140,10 @@ impl Chooser<'_> {
             };
             let (pattern, _) = classify::pattern(&self.intent, gpus);
             if gpus == 0 || !class.claims(gpus, &pattern) || self.outgrows(class, gpus) {
+                continue;
+            }
+            if let Some(reason) = class.unready {
+                unready.push(passed_over(&class.name, reason));
                 continue;
             }
             if class.restricted {
@@ -152,11 +161,12 @@ impl Chooser<'_> {
                     continue;
                 }
             }
-            let warnings = skipped(&failed, unasked);
+            let warnings = [unready, skipped(&failed, unasked)].concat();
             let chosen = self.take(class, By::AppliesTo, gpus, warnings)?;
             return Ok(Choice::Take(chosen));
         }
         let mut warnings = self.unheard();
+        warnings.extend(unready);
         warnings.extend(skipped(&failed, unasked));
         Ok(Choice::Leave(warnings))
     }
@@ -301,6 +311,10 @@ impl Chooser<'_> {
         let message = self.subject.denial(name, &origin, self.namespace);
         Refusal::new(Rule::NotAuthorized, message).about(name)
     }
+}
+
+fn passed_over(name: &str, reason: Unready) -> String {
+    format!("class {name:?}, which claims such pods, was passed over, because {reason}")
 }
 
 /// What to tell of classes that claim the pod but could not be asked about.

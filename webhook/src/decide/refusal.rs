@@ -9,6 +9,8 @@ pub enum Rule {
     UnknownClass,
     /// The named class cannot be used.
     BrokenClass,
+    /// The class asks for what this version cannot do.
+    NotSupported,
     /// Nobody who stands behind the pod may use the class.
     NotAuthorized,
     /// Whether the class may be used could not be found out.
@@ -32,6 +34,7 @@ impl Rule {
         match self {
             Self::UnknownClass => "unknown-class",
             Self::BrokenClass => "broken-class",
+            Self::NotSupported => "not-supported",
             Self::NotAuthorized => "not-authorized",
             Self::ReviewFailed => "review-failed",
             Self::InvalidAnnotation => "invalid-annotation",

@@ -1,0 +1,273 @@
+//! What the CRD's rules say about a class's environment, checked here too,
+//! because a class may also come from a file.
+
+use std::net::IpAddr;
+
+use crate::{
+    crd::environment::{Environment, Fabric, RoCE},
+    syntax,
+};
+
+use super::{InvalidClass, word};
+
+/// An environment that contradicts itself.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidEnvironment {
+    /// RDMA devices and fabric do not fit each other.
+    #[error(
+        "spec.environment.rdmaDevices belongs to the fabrics Infiniband and RoCE, which need it, and MNNVL"
+    )]
+    Rdma,
+    /// A field that needs another.
+    #[error("spec.environment.{field} {needs}")]
+    Misplaced {
+        /// The field.
+        field: &'static str,
+        /// What it needs.
+        needs: &'static str,
+    },
+    /// A number that is too large.
+    #[error("spec.environment.roce.{field} is {value}, which is more than {most}")]
+    Number {
+        /// The field.
+        field: &'static str,
+        /// What it holds.
+        value: u32,
+        /// The most that it may hold.
+        most: u32,
+    },
+    /// A variable with too much in it.
+    #[error("spec.environment.extra gives {0:?} more than {max} characters", max = syntax::LONGEST_VARIABLE)]
+    Variable(String),
+    /// A variable that says which GPUs are visible.
+    #[error("spec.environment.extra sets {0}, which follows from the devices")]
+    Reserved(String),
+    /// A list of transports that leaves out the memory of GPUs.
+    #[error(
+        "spec.environment.extra sets UCX_TLS to {0:?}: without cuda UCX crashes on the memory of GPUs"
+    )]
+    Transports(String),
+}
+
+const RESERVED: [&str; 3] = [
+    "NVIDIA_VISIBLE_DEVICES",
+    "CUDA_VISIBLE_DEVICES",
+    "CUDA_DEVICE_ORDER",
+];
+
+/// Checks `environment`.
+pub(super) fn check(environment: &Environment) -> Result<(), InvalidClass> {
+    let listed = !environment.rdma_devices.is_empty();
+    let fits = match environment.fabric {
+        Fabric::Infiniband | Fabric::RoCE => listed,
+        Fabric::MNNVL => true,
+        Fabric::None | Fabric::TCP | Fabric::PCIe => !listed,
+    };
+    if !fits {
+        return Err(InvalidEnvironment::Rdma.into());
+    }
+    let misplaced = |field, needs| Err(InvalidEnvironment::Misplaced { field, needs }.into());
+    if environment.gpu_direct.is_some() && !listed {
+        return misplaced(
+            "gpuDirect",
+            "is a distance to the rdmaDevices, of which there are none",
+        );
+    }
+    if environment.mnnvl.is_some() && environment.fabric != Fabric::MNNVL {
+        return misplaced("mnnvl", "belongs to the fabric MNNVL");
+    }
+    match &environment.roce {
+        Some(_) if environment.fabric != Fabric::RoCE => {
+            return misplaced("roce", "belongs to the fabric RoCE");
+        }
+        Some(roce) => check_roce(roce)?,
+        None => {}
+    }
+    if let Some(name) = &environment.network_interface {
+        let field = "spec.environment.networkInterface";
+        word(field, name, "interface", syntax::is_interface)?;
+    }
+    for name in &environment.rdma_devices {
+        let field = "spec.environment.rdmaDevices";
+        word(field, name, "RDMA device", syntax::is_device)?;
+    }
+    check_extra(environment)
+}
+
+fn check_roce(roce: &RoCE) -> Result<(), InvalidClass> {
+    for (field, value, most) in [
+        ("trafficClass", roce.traffic_class, 255),
+        ("serviceLevel", roce.service_level, 15),
+        ("gidIndex", roce.gid_index, 255),
+    ] {
+        if let Some(value) = value.filter(|&value| value > most) {
+            return Err(InvalidEnvironment::Number { field, value, most }.into());
+        }
+    }
+    let misplaced = |field, needs| Err(InvalidEnvironment::Misplaced { field, needs }.into());
+    if roce.gid_index.is_some() && (roce.address_family.is_some() || roce.address_range.is_some()) {
+        return misplaced(
+            "roce.gidIndex",
+            "fixes the address: leave out addressFamily and addressRange",
+        );
+    }
+    let Some(range) = &roce.address_range else {
+        return Ok(());
+    };
+    if roce.address_family.is_none() {
+        return misplaced("roce.addressRange", "needs its addressFamily");
+    }
+    let field = "spec.environment.roce.addressRange";
+    word(
+        field,
+        range,
+        "range of addresses such as 10.0.0.0/8",
+        is_range,
+    )
+}
+
+fn is_range(text: &str) -> bool {
+    let Some((address, bits)) = text.split_once('/') else {
+        return false;
+    };
+    let most = match address.parse() {
+        Ok(IpAddr::V4(_)) => 32,
+        Ok(IpAddr::V6(_)) => 128,
+        Err(_) => return false,
+    };
+    bits.parse::<u8>().is_ok_and(|bits| bits <= most) && !bits.starts_with('+')
+}
+
+fn check_extra(environment: &Environment) -> Result<(), InvalidClass> {
+    for (name, value) in &environment.extra {
+        let field = "spec.environment.extra";
+        word(field, name, "name of a variable", syntax::is_variable)?;
+        if RESERVED.contains(&name.as_str()) {
+            return Err(InvalidEnvironment::Reserved(name.clone()).into());
+        }
+        if value.chars().count() > syntax::LONGEST_VARIABLE {
+            return Err(InvalidEnvironment::Variable(name.clone()).into());
+        }
+        if name == "UCX_TLS" && !has_cuda(value) {
+            let shown = value.chars().take(64).collect();
+            return Err(InvalidEnvironment::Transports(shown).into());
+        }
+    }
+    Ok(())
+}
+
+/// Whether a list of transports, or of those left out after `^`, leaves `cuda` in.
+fn has_cuda(list: &str) -> bool {
+    let cuda = |word: &str| {
+        let word = word.split_once('_').map_or(word, |(family, _)| family);
+        matches!(word, "cuda" | "all")
+    };
+    match list.strip_prefix('^') {
+        Some(left_out) => !left_out.split(',').any(cuda),
+        None => list.split(',').any(cuda),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[track_caller]
+    fn refused(environment: Value, expected: &str) {
+        let environment = serde_json::from_value(environment).unwrap();
+        let error = check(&environment).unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+    }
+
+    #[track_caller]
+    fn accepted(environment: Value) {
+        check(&serde_json::from_value(environment).unwrap()).unwrap();
+    }
+
+    #[test]
+    fn devices_fit_the_fabric() {
+        refused(json!({"fabric": "RoCE"}), "rdmaDevices");
+        refused(json!({"rdmaDevices": ["mlx5_0"]}), "rdmaDevices");
+        refused(
+            json!({"fabric": "PCIe", "rdmaDevices": ["mlx5_0"]}),
+            "rdmaDevices",
+        );
+        refused(
+            json!({"fabric": "TCP", "gpuDirect": "PXB"}),
+            "gpuDirect is a distance",
+        );
+        refused(
+            json!({"fabric": "TCP", "mnnvl": "Required"}),
+            "mnnvl belongs",
+        );
+        accepted(json!({"fabric": "MNNVL", "mnnvl": "Required"}));
+        accepted(json!({"fabric": "MNNVL", "rdmaDevices": ["ibp0"], "gpuDirect": "SYS"}));
+    }
+
+    #[test]
+    fn roce_is_whole() {
+        let roce = |roce: Value| json!({"fabric": "RoCE", "rdmaDevices": ["mlx5_0"], "roce": roce});
+        refused(json!({"fabric": "TCP", "roce": {}}), "roce belongs");
+        refused(roce(json!({"trafficClass": 256})), "trafficClass is 256");
+        refused(roce(json!({"serviceLevel": 16})), "serviceLevel is 16");
+        refused(
+            roce(json!({"gidIndex": 3, "addressFamily": "AF_INET"})),
+            "fixes the address",
+        );
+        refused(
+            roce(json!({"addressRange": "10.0.0.0/8"})),
+            "needs its addressFamily",
+        );
+        for range in [
+            "10.0.0.0",
+            "10.0.0.0/33",
+            "10.0.0/8",
+            "fd02::/129",
+            "fd02::/+16",
+            "x/8",
+        ] {
+            let range = json!({"addressFamily": "AF_INET6", "addressRange": range});
+            refused(roce(range), "no range of addresses");
+        }
+        accepted(roce(
+            json!({"trafficClass": 106, "serviceLevel": 3, "gidIndex": 3}),
+        ));
+        accepted(roce(
+            json!({"addressFamily": "AF_INET6", "addressRange": "fd02::/16"}),
+        ));
+    }
+
+    #[test]
+    fn words_that_a_container_would_choke_on() {
+        refused(json!({"networkInterface": "eth0 "}), "no interface");
+        let devices = json!({"fabric": "RoCE", "rdmaDevices": ["mlx5_0,x"]});
+        refused(devices, "no RDMA device");
+        refused(json!({"extra": {"A-B": "1"}}), "no name of a variable");
+        let long = "x".repeat(4097);
+        refused(json!({"extra": {"A": long}}), "more than 4096 characters");
+        refused(
+            json!({"extra": {"CUDA_DEVICE_ORDER": "x"}}),
+            "CUDA_DEVICE_ORDER",
+        );
+    }
+
+    #[test]
+    fn transports_keep_cuda() {
+        for list in [
+            "rc,sm,self",
+            "",
+            "^cuda",
+            "^tcp,cuda_ipc",
+            "^all",
+            "cudax",
+            "barracuda",
+        ] {
+            refused(json!({"extra": {"UCX_TLS": list}}), "without cuda");
+        }
+        for list in ["rc,cuda,sm", "cuda", "cuda_copy,tcp", "all", "^tcp,sm"] {
+            accepted(json!({"extra": {"UCX_TLS": list}}));
+        }
+    }
+}
