@@ -1,0 +1,203 @@
+//! What happens to every call before it is answered: the file is read again if
+//! it has changed, faults strike, handles are looked up.
+
+use std::{
+    env, fs,
+    os::unix::fs::MetadataExt,
+    panic::{AssertUnwindSafe, catch_unwind},
+    path::PathBuf,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    thread,
+    time::{Duration, SystemTime},
+};
+
+use nvml_wrapper_sys::bindings::nvmlDevice_t;
+
+use crate::{
+    board::{Board, Card, Port},
+    c::{Answer, GPU_IS_LOST, INVALID_ARGUMENT, NOT_SUPPORTED, SUCCESS, UNINITIALIZED, UNKNOWN},
+    config::Fault,
+};
+
+/// Exports functions under their C names. Each body sees the [`Call`] and gives
+/// an [`Answer`]; that the signature is NVML's is checked by the compiler.
+macro_rules! export {
+    ($(fn $name:ident($call:ident $(, $arg:ident: $type:ty)* $(,)?) $body:block)*) => {$(
+        #[allow(non_snake_case, reason = "the C name")]
+        #[unsafe(no_mangle)]
+        extern "C" fn $name($($arg: $type),*) -> nvml_wrapper_sys::bindings::nvmlReturn_t {
+            $crate::call::answer(stringify!($name), |$call| $body)
+        }
+        const _: fn(&nvml_wrapper_sys::bindings::NvmlLib) =
+            |lib| $crate::call::same_type(&lib.$name, $name);
+    )*};
+}
+pub(crate) use export;
+
+/// Compiles if `ours` has the type of the function that the bindings load.
+pub(crate) fn same_type<F, E>(_theirs: &Result<F, E>, _ours: F) {}
+
+/// How often a call that hangs looks whether the fault is still there.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// One call of one function.
+pub(crate) struct Call {
+    name: &'static str,
+    pub(crate) board: Arc<Board>,
+}
+
+/// Runs `body` unless a fault comes first; whatever happens, a code comes out.
+pub(crate) fn answer(name: &'static str, body: impl FnOnce(&Call) -> Answer) -> u32 {
+    let run = || {
+        let board = strike(name, |fault| {
+            fault.gpu.is_none() && fault.link.is_none() && fault.field.is_none()
+        })?;
+        if !name.starts_with("nvmlInit") && lock(&LIBRARY).users == 0 {
+            return Err(UNINITIALIZED);
+        }
+        body(&Call { name, board })
+    };
+    match catch_unwind(AssertUnwindSafe(run)) {
+        Ok(Ok(())) => SUCCESS,
+        Ok(Err(code)) => code,
+        Err(_) => UNKNOWN,
+    }
+}
+
+/// One GPU in one call.
+pub(crate) struct Gpu {
+    name: &'static str,
+    pub(crate) board: Arc<Board>,
+    pub(crate) position: usize,
+}
+
+impl Call {
+    /// The GPU behind a handle, unless it is lost or a fault strikes it.
+    pub(crate) fn gpu(&self, handle: nvmlDevice_t) -> Answer<Gpu> {
+        let handle = handle.addr();
+        let position = (handle >> 4 & 0xfff)
+            .checked_sub(1)
+            .ok_or(INVALID_ARGUMENT)?;
+        if handle >> 16 != lock(&LIBRARY).era || position >= self.board.cards.len() {
+            return Err(INVALID_ARGUMENT);
+        }
+        self.gpu_at(position)
+    }
+
+    /// The same, by its position on the board.
+    pub(crate) fn gpu_at(&self, position: usize) -> Answer<Gpu> {
+        let strikes_gpu = |fault: &Fault| {
+            fault.gpu == Some(position) && fault.link.is_none() && fault.field.is_none()
+        };
+        let board = strike(self.name, strikes_gpu)?;
+        let config = &board.config;
+        if config.lost.contains(&position) || config.removed.contains(&position) {
+            return Err(GPU_IS_LOST);
+        }
+        Ok(Gpu {
+            name: self.name,
+            board,
+            position,
+        })
+    }
+}
+
+impl Gpu {
+    pub(crate) fn card(&self) -> &Card {
+        &self.board.cards[self.position]
+    }
+
+    /// What identifies the GPU as long as the library stays initialised.
+    pub(crate) fn handle(&self) -> nvmlDevice_t {
+        std::ptr::without_provenance_mut(lock(&LIBRARY).era << 16 | (self.position + 1) << 4)
+    }
+
+    /// One of its links, unless a fault strikes it.
+    pub(crate) fn port(&self, link: u32) -> Answer<&Port> {
+        let card = self.card();
+        strike(self.name, |fault| {
+            fault.link == Some(link) && fault.field.is_none() && fault.strikes_gpu(self.position)
+        })?;
+        let known = card.ports.get(link as usize);
+        known.ok_or(match card.ports.is_empty() {
+            true => NOT_SUPPORTED,
+            false => INVALID_ARGUMENT,
+        })
+    }
+
+    /// Says whether one field of one link may be answered.
+    pub(crate) fn field(&self, field: u32, link: u32) -> Answer {
+        let fits = |fault: &Fault| {
+            let names_it = match (fault.field, fault.link) {
+                (Some(one), scope) => one == field && scope.is_none_or(|one| one == link),
+                (None, scope) => scope == Some(link),
+            };
+            names_it && fault.strikes_gpu(self.position)
+        };
+        strike(self.name, fits).map(drop)
+    }
+}
+
+impl Fault {
+    fn strikes_gpu(&self, position: usize) -> bool {
+        self.gpu.is_none_or(|gpu| gpu == position)
+    }
+}
+
+/// The board, after the faults of `name` that fit have done what they do.
+fn strike(name: &str, fits: impl Fn(&Fault) -> bool) -> Answer<Arc<Board>> {
+    let of_name = |fault: &&Fault| fault.function.as_deref().is_none_or(|one| one == name);
+    loop {
+        let board = board()?;
+        let struck = || {
+            board
+                .config
+                .faults
+                .iter()
+                .filter(of_name)
+                .filter(|one| fits(one))
+        };
+        if struck().any(|fault| fault.hang) {
+            thread::sleep(PAUSE);
+            continue;
+        }
+        let error = struck().find_map(|fault| fault.error);
+        return error.map_or(Ok(board.clone()), Err);
+    }
+}
+
+/// Who uses the library. Handles of an earlier era are no longer valid.
+pub(crate) struct Library {
+    pub(crate) users: u32,
+    pub(crate) era: usize,
+}
+
+pub(crate) static LIBRARY: Mutex<Library> = Mutex::new(Library { users: 0, era: 0 });
+
+/// A lock that outlives a panic.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// When a file was last seen to differ.
+type Stamp = (PathBuf, SystemTime, u64, u64);
+type Loaded = Option<(Option<Stamp>, Answer<Arc<Board>>)>;
+
+/// The board as the file describes it now.
+pub(crate) fn board() -> Answer<Arc<Board>> {
+    static LOADED: Mutex<Loaded> = Mutex::new(None);
+    let path = PathBuf::from(env::var_os("FAKE_NVML_CONFIG").unwrap_or_default());
+    let data = fs::metadata(&path);
+    let stamp = data.and_then(|data| Ok((path.clone(), data.modified()?, data.len(), data.ino())));
+    let stamp = stamp.ok();
+    let mut loaded = lock(&LOADED);
+    if let Some((_, board)) = loaded.as_ref().filter(|(at, _)| *at == stamp) {
+        return board.clone();
+    }
+    let board = Board::read(&path).map(Arc::new).map_err(|error| {
+        eprintln!("fake NVML: FAKE_NVML_CONFIG={}: {error}", path.display());
+        UNKNOWN
+    });
+    *loaded = Some((stamp, board.clone()));
+    board
+}

@@ -1,0 +1,141 @@
+//! What the file says: a board, what a recording does not say of it, and faults.
+
+use std::{collections::BTreeMap, path::PathBuf};
+
+use nvlink_topology::NodeTopology;
+use serde::Deserialize;
+
+/// The file. Everything but the board has a default taken from the GPUs' model.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct Config {
+    pub(crate) board: BoardSpec,
+    #[serde(default = "driver_version")]
+    pub(crate) driver_version: String,
+    /// What differs from the model's defaults, by position in the board.
+    #[serde(default)]
+    pub(crate) gpus: BTreeMap<usize, GpuOptions>,
+    /// Answers of `nvmlDeviceGetP2PStatus`; the first that fits counts.
+    #[serde(default)]
+    pub(crate) p2p: Vec<P2p>,
+    /// Versions of `nvmlGpuFabricInfoV` that the driver knows.
+    #[serde(default = "fabric_versions")]
+    pub(crate) fabric_info_versions: Vec<u32>,
+    /// Positions of GPUs that have fallen off the bus.
+    #[serde(default)]
+    pub(crate) lost: Vec<usize>,
+    /// Positions of GPUs that are no longer listed; those behind them move up.
+    #[serde(default)]
+    pub(crate) removed: Vec<usize>,
+    /// Each is delivered once, in this order; append to deliver more.
+    #[serde(default)]
+    pub(crate) xids: Vec<Xid>,
+    #[serde(default)]
+    pub(crate) faults: Vec<Fault>,
+}
+
+fn driver_version() -> String {
+    "580.95.05".to_owned()
+}
+
+fn fabric_versions() -> Vec<u32> {
+    vec![2, 3]
+}
+
+/// A recording, here or in a file of its own.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+pub(crate) enum BoardSpec {
+    File(PathBuf),
+    Here(Box<NodeTopology>),
+}
+
+/// One GPU.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub(crate) struct GpuOptions {
+    pub(crate) fabric: Option<FabricOptions>,
+    /// Which traffic counters answer.
+    pub(crate) counters: Option<Vec<Counter>>,
+    /// Type of a link's far end that has no PCI address (2 switch, 255 unknown).
+    pub(crate) hidden_type: Option<u32>,
+    pub(crate) minor: Option<u32>,
+    pub(crate) links: BTreeMap<u32, LinkOptions>,
+}
+
+/// Ways to count traffic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) enum Counter {
+    ThroughputData,
+    Nvlink5Bytes,
+    Gpm,
+}
+
+/// What the GPU knows of its fabric, in NVML's own numbers.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub(crate) struct FabricOptions {
+    /// The call itself fails with this code.
+    pub(crate) error: Option<u32>,
+    pub(crate) state: Option<u8>,
+    pub(crate) status: Option<u32>,
+    pub(crate) cluster_uuid: Option<String>,
+    pub(crate) clique: Option<u32>,
+    pub(crate) health_mask: Option<u32>,
+    pub(crate) health_summary: Option<u8>,
+}
+
+/// One link.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub(crate) struct LinkOptions {
+    /// As field 165: 0 inactive, 1 active, 2 asleep.
+    pub(crate) state: Option<u32>,
+    /// Counts so far; a direct link's receiver follows its sender.
+    pub(crate) transmit_kib: Option<u64>,
+    pub(crate) receive_kib: Option<u64>,
+    pub(crate) transmit_kib_per_second: Option<u64>,
+    pub(crate) receive_kib_per_second: Option<u64>,
+    /// By the names in [`crate::fields`].
+    pub(crate) errors: BTreeMap<String, u64>,
+    /// Raw values of fields, whatever the model.
+    pub(crate) fields: BTreeMap<u32, u64>,
+}
+
+/// P2P status of a pair, in both directions; all pairs where none is named.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct P2p {
+    pub(crate) pair: Option<(usize, usize)>,
+    /// As `nvmlGpuP2PCapsIndex_t`; any where absent.
+    pub(crate) index: Option<u32>,
+    /// As `nvmlGpuP2PStatus_t`.
+    pub(crate) status: u32,
+}
+
+/// An XID error of a GPU.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Xid {
+    pub(crate) gpu: usize,
+    pub(crate) xid: u64,
+}
+
+/// What goes wrong, in calls that fit all that is named here.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct Fault {
+    /// Name of the function; any where absent.
+    pub(crate) function: Option<String>,
+    pub(crate) gpu: Option<usize>,
+    pub(crate) link: Option<u32>,
+    /// One value of `nvmlDeviceGetFieldValues`.
+    pub(crate) field: Option<u32>,
+    /// The call returns this code.
+    #[serde(default)]
+    pub(crate) error: Option<u32>,
+    /// The call does not return before the fault is taken out of the file.
+    #[serde(default)]
+    pub(crate) hang: bool,
+}

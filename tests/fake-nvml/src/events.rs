@@ -1,0 +1,104 @@
+//! Event sets: XID errors, each delivered once.
+
+use std::{
+    collections::BTreeMap,
+    ffi::{c_uint, c_ulonglong},
+    sync::Mutex,
+    thread,
+    time::{Duration, Instant},
+};
+
+use nvml_wrapper_sys::bindings::{nvmlDevice_t, nvmlEventData_t, nvmlEventSet_t};
+
+use crate::{
+    board::Board,
+    c::{Answer, GPU_IS_LOST, INVALID_ARGUMENT, TIMEOUT, put},
+    call::{board, export, lock},
+};
+
+const XID: u64 = 8;
+/// Double-bit ECC, power states and XIDs.
+const SUPPORTED: u64 = 2 | 4 | XID;
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// Event sets by number, each with the positions that it watches.
+static SETS: Mutex<BTreeMap<usize, Vec<usize>>> = Mutex::new(BTreeMap::new());
+/// How many of the file's XIDs have been delivered, or were meant for nobody.
+static DELIVERED: Mutex<usize> = Mutex::new(0);
+
+export! {
+    fn nvmlEventSetCreate(_call, set: *mut nvmlEventSet_t) {
+        let mut sets = lock(&SETS);
+        let number = sets.last_key_value().map_or(1, |(last, _)| last + 1);
+        sets.insert(number, Vec::new());
+        put(set, std::ptr::without_provenance_mut(number << 4))
+    }
+
+    fn nvmlEventSetFree(_call, set: nvmlEventSet_t) {
+        lock(&SETS).remove(&(set.addr() >> 4)).map(drop).ok_or(INVALID_ARGUMENT)
+    }
+
+    fn nvmlDeviceGetSupportedEventTypes(
+        call, device: nvmlDevice_t, types: *mut c_ulonglong,
+    ) {
+        call.gpu(device)?;
+        put(types, SUPPORTED)
+    }
+
+    fn nvmlDeviceRegisterEvents(
+        call, device: nvmlDevice_t, types: c_ulonglong, set: nvmlEventSet_t,
+    ) {
+        let gpu = call.gpu(device)?;
+        let mut sets = lock(&SETS);
+        let watched = sets.get_mut(&(set.addr() >> 4)).ok_or(INVALID_ARGUMENT)?;
+        if types & !SUPPORTED != 0 {
+            return Err(crate::c::NOT_SUPPORTED);
+        }
+        if types & XID != 0 {
+            watched.push(gpu.position);
+        }
+        Ok(())
+    }
+
+    fn nvmlEventSetWait_v2(
+        call, set: nvmlEventSet_t, data: *mut nvmlEventData_t, timeout: c_uint,
+    ) {
+        let until = Instant::now() + Duration::from_millis(timeout.into());
+        loop {
+            let watched = lock(&SETS).get(&(set.addr() >> 4)).cloned().ok_or(INVALID_ARGUMENT)?;
+            if let Some((position, xid)) = next(board()?.as_ref(), &watched)? {
+                return put(data, nvmlEventData_t {
+                    device: call.gpu_at(position)?.handle(),
+                    eventType: XID,
+                    eventData: xid,
+                    gpuInstanceId: u32::MAX,
+                    computeInstanceId: u32::MAX,
+                });
+            }
+            if Instant::now() >= until {
+                return Err(TIMEOUT);
+            }
+            thread::sleep(PAUSE);
+        }
+    }
+}
+
+/// The next XID of a watched GPU: its position and number.
+fn next(board: &Board, watched: &[usize]) -> Answer<Option<(usize, u64)>> {
+    let config = &board.config;
+    if watched
+        .iter()
+        .any(|position| config.lost.contains(position))
+    {
+        return Err(GPU_IS_LOST);
+    }
+    let mut delivered = lock(&DELIVERED);
+    *delivered = (*delivered).min(config.xids.len());
+    while let Some(event) = config.xids.get(*delivered) {
+        *delivered += 1;
+        if watched.contains(&event.gpu) {
+            return Ok(Some((event.gpu, event.xid)));
+        }
+    }
+    Ok(None)
+}
