@@ -142,36 +142,34 @@ fn metrics_of(snapshot: nvlink_exporter::snapshot::Snapshot) -> String {
     metrics::render(&view, Format::Prometheus, Groups::ALL).unwrap()
 }
 
+/// Golden file, board and faults.
+const BROKEN: [(&str, &str, &str); 3] = [
+    (
+        "direct-with-faults",
+        "dgx1-v100",
+        r#"[{"link-down": {"gpu": 0, "link": 0, "oneSided": true}},
+            {"link-down": {"gpu": 5, "link": 2}}, {"gpu-lost": {"gpu": 7}},
+            {"errors": {"gpu": 1, "link": 1, "kind": "replay", "perHour": 3600}},
+            {"rates-only": {"gpu": 2}}, {"xid": {"gpu": 3, "xid": 79}}]"#,
+    ),
+    (
+        "switched-with-faults",
+        "gb200-nvl72",
+        r#"[{"fabric-down": {"state": "in_progress"}}, {"xid": {"gpu": 3, "xid": 149}},
+            {"errors": {"gpu": 1, "link": 1, "kind": "symbol", "perHour": 3600}}]"#,
+    ),
+    (
+        "degraded-fabric",
+        "hgx-b200",
+        r#"[{"fabric-condition": {"gpu": 1, "condition": "route_unhealthy"}},
+            {"link-down": {"gpu": 1, "link": 4}}]"#,
+    ),
+];
+
 #[test]
 fn every_family_is_in_some_golden_file() {
-    let mut all = vec![
-        (
-            "direct-with-faults",
-            metrics_with(
-                "dgx1-v100",
-                r#"[{"link-down": {"gpu": 0, "link": 0, "oneSided": true}},
-                    {"link-down": {"gpu": 5, "link": 2}}, {"gpu-lost": {"gpu": 7}},
-                    {"errors": {"gpu": 1, "link": 1, "kind": "replay", "perHour": 3600}},
-                    {"rates-only": {"gpu": 2}}, {"xid": {"gpu": 3, "xid": 79}}]"#,
-            ),
-        ),
-        (
-            "switched-with-faults",
-            metrics_with(
-                "gb200-nvl72",
-                r#"[{"fabric-down": {"state": "in_progress"}}, {"xid": {"gpu": 3, "xid": 149}},
-                    {"errors": {"gpu": 1, "link": 1, "kind": "symbol", "perHour": 3600}}]"#,
-            ),
-        ),
-        (
-            "degraded-fabric",
-            metrics_with(
-                "hgx-b200",
-                r#"[{"fabric-condition": {"gpu": 1, "condition": "route_unhealthy"}},
-                    {"link-down": {"gpu": 1, "link": 4}}]"#,
-            ),
-        ),
-    ];
+    let broken = BROKEN.map(|(name, board, faults)| (name, metrics_with(board, faults)));
+    let mut all = broken.to_vec();
     for (name, text) in &all {
         golden(&format!("metrics/{name}.prom"), text);
     }
