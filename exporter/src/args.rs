@@ -45,12 +45,15 @@ pub enum Command {
 /// What to read.
 #[derive(Debug, Args)]
 pub struct SourceArgs {
-    /// Where the topology comes from: file:PATH or sim:PROFILE
+    /// Where the topology comes from: auto, nvml[:PATH], sysfs[:ROOT], file:PATH or sim:PROFILE
     ///
-    /// file:PATH is a recording (JSON) or the text of `nvidia-smi topo -m`, told apart by content;
-    /// file:- is the standard input. sim:PROFILE is a simulated node: a100-pcie-pairs, dgx-a100,
-    /// dgx-h100, dgx1-v100, dgx2-v100, gb200-nvl72, h200-degraded, hgx-a100-4, hgx-b200, l40s,
-    /// rtx-a6000-pairs. auto will look for the driver's library; in this version it finds nothing.
+    /// auto is nvml where the driver's library answers, else sysfs (which cannot see NVLink, and
+    /// says so); it tries the library again every minute. nvml:PATH names the library.
+    /// sysfs:ROOT is the kernel's PCI tree below another root, such as a container's /host.
+    /// file:PATH is a recording (JSON), the text of `nvidia-smi topo -m` or an NCCL topology
+    /// (XML), told apart by content; file:- is the standard input. sim:PROFILE is a simulated
+    /// node: a100-pcie-pairs, dgx-a100, dgx-h100, dgx1-v100, dgx2-v100, gb200-nvl72,
+    /// h200-degraded, hgx-a100-4, hgx-b200, l40s, rtx-a6000-pairs.
     #[arg(
         long,
         env = "NVLINK_EXPORTER_SOURCE",
@@ -162,7 +165,10 @@ pub struct TopologyArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   nvidia-smi topo -m | nvlink-exporter record --source file:- --node-name gpu-7 --to gpu-7.json
-  nvlink-exporter topology --source file:gpu-7.json")]
+  nvlink-exporter record --samples 60 --interval 1s --to gpu-7.json    a minute, with the counters
+  nvlink-exporter topology --source file:gpu-7.json
+
+Ctrl-C ends a recording early; what was read until then is written.")]
 pub struct RecordArgs {
     /// What to read
     #[command(flatten)]
@@ -171,6 +177,26 @@ pub struct RecordArgs {
     /// File to write [default: the standard output]
     #[arg(long, env = "NVLINK_EXPORTER_RECORD_TO", value_name = "FILE")]
     pub to: Option<PathBuf>,
+
+    /// How often to read the counters and the health of the GPUs; `--source file:` replays them
+    #[arg(
+        long,
+        env = "NVLINK_EXPORTER_RECORD_SAMPLES",
+        default_value = "1",
+        value_name = "N",
+        value_parser = clap::value_parser!(u32).range(1..=1_000_000)
+    )]
+    pub samples: u32,
+
+    /// Time between two samples
+    #[arg(
+        long,
+        env = "NVLINK_EXPORTER_RECORD_INTERVAL",
+        default_value = "1s",
+        value_name = "DURATION",
+        value_parser = duration
+    )]
+    pub interval: Duration,
 }
 
 /// Flags of `place`.

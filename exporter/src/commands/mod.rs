@@ -2,6 +2,7 @@
 
 mod inspect;
 mod place;
+mod record;
 mod serve;
 
 use std::{
@@ -33,7 +34,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let result = match cli.command {
         Command::Serve(args) => serve::serve(&args),
         Command::Topology(args) => inspect::topology(&args),
-        Command::Record(args) => inspect::record(&args),
+        Command::Record(args) => record::record(&args),
         Command::Place(args) => place::place(&args),
         Command::Unpublish(args) => unpublish(&args),
     };

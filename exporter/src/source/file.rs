@@ -1,22 +1,36 @@
 //! The source `file`: a recording or a capture, told apart by content.
 
-use std::{fs::File, io, time::Duration};
+use std::{
+    fs::File,
+    hash::{DefaultHasher, Hash, Hasher},
+    io,
+    time::Duration,
+};
 
 use nvlink_topology::{NodeTopology, Source as ReadFrom, SourceKind};
 
 use super::{
-    Reading, Source, SourceError, host_name,
-    recording::{self, RecordingError},
+    Reading, Source, SourceError, host_name, nccl_xml,
+    recording::{self, Recording, RecordingError},
+    replay::Replay,
     text::{self, TextError},
     topo_matrix,
 };
 
 /// Reads a file anew at each reading, so that a replaced file is noticed.
-/// The standard input is read once.
+/// The standard input is read once. The samples of a recording are replayed.
 pub struct FileSource {
     path: String,
     node: Option<String>,
-    stdin: Option<Reading>,
+    loaded: Option<Loaded>,
+}
+
+/// What was read last.
+struct Loaded {
+    /// Of its bytes.
+    hash: u64,
+    reading: Reading,
+    replay: Replay,
 }
 
 impl FileSource {
@@ -26,17 +40,17 @@ impl FileSource {
         Self {
             path,
             node,
-            stdin: None,
+            loaded: None,
         }
     }
-}
 
-impl Source for FileSource {
-    fn read(&mut self, _now: Duration) -> Result<Reading, SourceError> {
-        if let Some(reading) = &self.stdin {
-            return Ok(reading.clone());
-        }
+    /// Reads the file, and parses it where it has changed.
+    fn load(&mut self) -> Result<&Loaded, SourceError> {
         let stdin = self.path == "-";
+        let last = match self.loaded.take() {
+            Some(loaded) if stdin => return Ok(self.loaded.insert(loaded)),
+            last => last,
+        };
         let name = if stdin { "standard input" } else { &self.path };
         let bytes = match stdin {
             true => text::read(io::stdin().lock()),
@@ -48,20 +62,49 @@ impl Source for FileSource {
             name: name.to_owned(),
             error,
         })?;
-        let reading = parse(name, &bytes, self.node.as_deref())?;
-        if stdin {
-            self.stdin = Some(reading.clone());
-        }
-        Ok(reading)
+        let mut hasher = DefaultHasher::new();
+        bytes.hash(&mut hasher);
+        let hash = hasher.finish();
+        let loaded = match last {
+            Some(loaded) if loaded.hash == hash => loaded,
+            _ => {
+                let (reading, replay) = load(name, &bytes, self.node.as_deref())?;
+                Loaded {
+                    hash,
+                    reading,
+                    replay,
+                }
+            }
+        };
+        Ok(self.loaded.insert(loaded))
+    }
+}
+
+impl Source for FileSource {
+    fn read(&mut self, now: Duration) -> Result<Reading, SourceError> {
+        let loaded = self.load()?;
+        let (counters, health) = loaded.replay.at(now);
+        Ok(Reading {
+            counters,
+            health,
+            ..loaded.reading.clone()
+        })
     }
 }
 
 /// What `bytes`, read from `name`, say about the node `node` (by default the
-/// recorded name, else the host's).
+/// recorded name, else the host's), at the beginning of a recording.
 ///
 /// # Errors
 /// Anything that is not wholly understood, with the line or the path.
 pub fn parse(name: &str, bytes: &[u8], node: Option<&str>) -> Result<Reading, SourceError> {
+    let (mut reading, replay) = load(name, bytes, node)?;
+    (reading.counters, reading.health) = replay.at(Duration::ZERO);
+    Ok(reading)
+}
+
+/// What stands still, and what moves.
+fn load(name: &str, bytes: &[u8], node: Option<&str>) -> Result<(Reading, Replay), SourceError> {
     let failed = |error| SourceError::Text {
         name: name.to_owned(),
         error,
@@ -69,25 +112,25 @@ pub fn parse(name: &str, bytes: &[u8], node: Option<&str>) -> Result<Reading, So
     let text = text::decode(bytes).map_err(failed)?;
     let unsupported = |what: &str| Err(SourceError::Unsupported(format!("{name}: {what}")));
     let start = text.trim_start();
-    let (mut topology, matrix) = match start.as_bytes().first() {
-        Some(b'{') => (of_recording(name, &text, node)?, None),
-        Some(b'<') if start.contains("<system") => {
-            return unsupported("an NCCL topology XML file; this version does not read them yet");
-        }
-        Some(b'<') => return unsupported("this is XML; expected JSON or `nvidia-smi topo -m`"),
+    match start.as_bytes().first() {
+        Some(b'{') => of_recording(name, &text, node),
+        Some(b'<') => Ok((of_xml(name, &text, node)?, Replay::default())),
         Some(b'[') if !start.starts_with("[4m") => {
-            return unsupported("this is a JSON list; give one NodeTopology object");
+            unsupported("this is a JSON list; give one NodeTopology object")
         }
         _ if start.starts_with("apiVersion:") => {
-            return unsupported(
-                "this is YAML; give JSON (`kubectl get nodetopology NODE -o json`)",
-            );
+            unsupported("this is YAML; give JSON (`kubectl get nodetopology NODE -o json`)")
         }
-        _ => {
-            let (topology, matrix) = of_matrix(name, &text, node)?;
-            (topology, Some(matrix))
-        }
-    };
+        _ => Ok((of_matrix(name, &text, node)?, Replay::default())),
+    }
+}
+
+/// A reading of a document without moving parts.
+fn reading(
+    name: &str,
+    mut topology: NodeTopology,
+    matrix: Option<topo_matrix::Matrix>,
+) -> Result<Reading, SourceError> {
     let node = topology.metadata.name.clone();
     let warnings = topology
         .spec
@@ -106,11 +149,19 @@ pub fn parse(name: &str, bytes: &[u8], node: Option<&str>) -> Result<Reading, So
     })
 }
 
-fn of_recording(name: &str, text: &str, node: Option<&str>) -> Result<NodeTopology, SourceError> {
-    let mut topology = recording::parse(text).map_err(|error| SourceError::Recording {
+fn of_recording(
+    name: &str,
+    text: &str,
+    node: Option<&str>,
+) -> Result<(Reading, Replay), SourceError> {
+    let recording = recording::parse(text).map_err(|error| SourceError::Recording {
         name: name.to_owned(),
         error,
     })?;
+    let Recording {
+        mut topology,
+        samples,
+    } = recording;
     let recorded = &mut topology.metadata.name;
     match node {
         Some(node) => node.clone_into(recorded),
@@ -124,14 +175,27 @@ fn of_recording(name: &str, text: &str, node: Option<&str>) -> Result<NodeTopolo
             })?;
         }
     }
-    Ok(topology)
+    Ok((reading(name, topology, None)?, Replay::new(samples)))
 }
 
-fn of_matrix(
-    name: &str,
-    text: &str,
-    node: Option<&str>,
-) -> Result<(NodeTopology, topo_matrix::Matrix), SourceError> {
+fn of_xml(name: &str, text: &str, node: Option<&str>) -> Result<Reading, SourceError> {
+    let node = node.map_or_else(host_name, str::to_owned);
+    let parsed = nccl_xml::parse(text, name, &node).map_err(|error| SourceError::Xml {
+        name: name.to_owned(),
+        error,
+    })?;
+    let topology = NodeTopology::new(node, parsed.spec);
+    Ok(Reading {
+        topology,
+        counters: Vec::new(),
+        health: Vec::new(),
+        lost: Vec::new(),
+        matrix: Some(parsed.matrix),
+        warnings: parsed.warnings,
+    })
+}
+
+fn of_matrix(name: &str, text: &str, node: Option<&str>) -> Result<Reading, SourceError> {
     let matrix = topo_matrix::parse(text).map_err(|error| SourceError::Matrix {
         name: name.to_owned(),
         error,
@@ -142,5 +206,5 @@ fn of_matrix(
     };
     let spec = topo_matrix::spec(&matrix, source);
     let node = node.map_or_else(host_name, str::to_owned);
-    Ok((NodeTopology::new(node, spec), matrix))
+    reading(name, NodeTopology::new(node, spec), Some(matrix))
 }

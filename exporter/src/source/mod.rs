@@ -2,6 +2,7 @@
 
 pub mod auto;
 pub mod file;
+pub mod nvml;
 pub mod nccl_xml;
 pub mod pci;
 mod reading;
@@ -90,6 +91,9 @@ pub enum SourceError {
         /// Why not sysfs.
         sysfs: String,
     },
+    /// The driver's library gives nothing.
+    #[error("NVML: {0}")]
+    Nvml(#[from] nvml::LibraryError),
     /// The document contradicts itself.
     #[error("{name}: {error}")]
     Invalid {

@@ -1,8 +1,18 @@
 //! The project's own JSON: what `record` writes, what `/api/v1/topology` serves,
 //! what `kubectl get nodetopology NODE -o json` prints.
+//!
+//! `record` adds one key to the document, `samples`: what the counters and the
+//! health of the GPUs were, by seconds since the recording began.
+
+use std::time::Duration;
 
 use nvlink_topology::{API_VERSION, KIND, NodeTopology};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use super::{GpuHealth, LinkCounters, Reading, text::MAX_BYTES};
+use crate::output;
+
+mod samples;
 
 /// Why a text is not such a document.
 #[derive(Debug, thiserror::Error)]
@@ -28,6 +38,14 @@ pub enum RecordingError {
         /// What is wrong, with line and column.
         error: serde_json::Error,
     },
+    /// A sample contradicts the document, or another one.
+    #[error("{path}: {reason}")]
+    Sample {
+        /// Path in the document.
+        path: String,
+        /// What is wrong.
+        reason: String,
+    },
     /// It is of a node that no cluster could have.
     #[error("metadata.name: {name:?}: {reason} (--node-name gives another)")]
     Name {
@@ -46,11 +64,47 @@ struct TypeMeta {
     kind: Option<String>,
 }
 
+/// What a recording holds.
+#[derive(Clone, Debug)]
+pub struct Recording {
+    /// The document.
+    pub topology: NodeTopology,
+    /// What moved, by ascending time; empty in a document that only describes the node.
+    pub samples: Vec<Sample>,
+}
+
+/// The moving parts at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Sample {
+    /// Seconds since the recording began.
+    pub seconds: f64,
+    /// Of the links.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub counters: Vec<LinkCounters>,
+    /// Of the GPUs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub health: Vec<GpuHealth>,
+}
+
+impl Sample {
+    /// When it was taken; `None` for what is no time.
+    pub(super) fn at(&self) -> Option<Duration> {
+        Duration::try_from_secs_f64(self.seconds).ok()
+    }
+}
+
+/// The key that `record` adds.
+#[derive(Deserialize)]
+struct Samples {
+    #[serde(default)]
+    samples: Vec<Sample>,
+}
+
 /// Parses `text`; keys of later versions are ignored.
 ///
 /// # Errors
 /// Anything but a document of this version, with the path of the first wrong key.
-pub fn parse(text: &str) -> Result<NodeTopology, RecordingError> {
+pub fn parse(text: &str) -> Result<Recording, RecordingError> {
     // Another kind of object is told so, not that it lacks `spec.gpus`.
     if let Ok(meta) = serde_json::from_str::<TypeMeta>(text) {
         let foreign = |path, found: Option<String>, expected: &'static str| match found {
@@ -67,6 +121,13 @@ pub fn parse(text: &str) -> Result<NodeTopology, RecordingError> {
         foreign("kind", meta.kind, KIND)?;
         foreign("apiVersion", meta.api_version, API_VERSION)?;
     }
+    let topology: NodeTopology = read(text)?;
+    let Samples { samples } = read(text)?;
+    samples::check(&topology, &samples)?;
+    Ok(Recording { topology, samples })
+}
+
+fn read<T: DeserializeOwned>(text: &str) -> Result<T, RecordingError> {
     let mut json = serde_json::Deserializer::from_str(text);
     let document = serde_path_to_error::deserialize(&mut json).map_err(|error| {
         let path = error.path().to_string();
@@ -80,6 +141,74 @@ pub fn parse(text: &str) -> Result<NodeTopology, RecordingError> {
     Ok(document)
 }
 
+/// Writes a recording, sample by sample.
+#[derive(Debug)]
+pub struct Recorder {
+    document: String,
+    lines: Vec<String>,
+    bytes: usize,
+    moving: bool,
+}
+
+impl Recorder {
+    /// Of the node that `topology` describes.
+    ///
+    /// # Errors
+    /// When the document is no JSON (which does not happen).
+    pub fn new(topology: &NodeTopology) -> Result<Self, serde_json::Error> {
+        let document = output::json(topology)?;
+        Ok(Self {
+            bytes: document.len(),
+            document,
+            lines: Vec::new(),
+            moving: false,
+        })
+    }
+
+    /// Adds what `reading` says of the moving parts, `at` after the recording
+    /// began. `false`, and nothing added, where the recording would become
+    /// larger than what can be read back.
+    ///
+    /// # Errors
+    /// When the sample is no JSON (which does not happen).
+    pub fn add(&mut self, at: Duration, reading: &Reading) -> Result<bool, serde_json::Error> {
+        let sample = Sample {
+            seconds: at.as_millis() as f64 / 1000.0,
+            counters: reading.counters.clone(),
+            health: reading.health.clone(),
+        };
+        let line = serde_json::to_string(&sample)?;
+        // The key, and what separates lines.
+        if self.bytes + line.len() + 64 > MAX_BYTES {
+            return Ok(false);
+        }
+        self.bytes += line.len() + 8;
+        self.lines.push(line);
+        self.moving |= !(sample.counters.is_empty() && sample.health.is_empty());
+        Ok(true)
+    }
+
+    /// Whether anything moving was added.
+    #[must_use]
+    pub fn is_moving(&self) -> bool {
+        self.moving
+    }
+
+    /// The recording so far: the document as `topology --output json` prints
+    /// it, and a line for each sample where a sample holds anything.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let document = self.document.trim_end();
+        match document.strip_suffix('}') {
+            Some(open) if self.moving => {
+                let (open, lines) = (open.trim_end(), self.lines.join(",\n    "));
+                format!("{open},\n  \"samples\": [\n    {lines}\n  ]\n}}\n")
+            }
+            _ => self.document.clone(),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -90,7 +219,7 @@ mod tests {
 
     #[test]
     fn unknown_keys_are_ignored() {
-        assert_eq!(parse(SMALL).unwrap().spec.gpus.len(), 2);
+        assert_eq!(parse(SMALL).unwrap().topology.spec.gpus.len(), 2);
     }
 
     #[test]

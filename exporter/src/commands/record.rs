@@ -1,0 +1,235 @@
+//! `record`.
+
+use std::{
+    fs,
+    io::{self, IsTerminal, Write},
+    path::Path,
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::Context;
+use nvlink_topology::NodeTopologySpec;
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    sync::mpsc,
+};
+
+use super::{print, runtime};
+use crate::{
+    args::RecordArgs,
+    source::{Reading, Source, SourceError, recording::Recorder},
+};
+
+/// A recording that takes longer says how far it is.
+const QUIET: Duration = Duration::from_secs(2);
+/// Time between two lines of progress where nobody watches a terminal.
+const PROGRESS: Duration = Duration::from_secs(30);
+
+pub(super) fn record(args: &RecordArgs) -> anyhow::Result<()> {
+    // Before the time is spent on recording.
+    if let Some(path) = &args.to {
+        check_directory(path).with_context(|| path.display().to_string())?;
+    }
+    let source = args.source.source.open(args.source.node_name.as_deref())?;
+    let runtime = runtime()?;
+    let text = runtime.block_on(run(source, args.samples, args.interval));
+    // A source that hangs must not keep the process.
+    runtime.shutdown_background();
+    let text = text?;
+    match &args.to {
+        None => print(&text),
+        Some(path) => write(path, &text).with_context(|| path.display().to_string()),
+    }
+}
+
+/// One reading, and when it was made.
+type Taken = (Duration, Result<Reading, SourceError>);
+
+/// The recording of `samples` readings, or of those made before the first
+/// SIGINT or SIGTERM.
+async fn run(source: Box<dyn Source>, samples: u32, interval: Duration) -> anyhow::Result<String> {
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    let (sender, mut readings) = mpsc::channel(1);
+    let thread = thread::Builder::new().name("recorder".to_owned());
+    thread.spawn(move || take(source, samples, interval, &sender))?;
+    let mut session = Session::new(samples, interval);
+    loop {
+        let taken = tokio::select! {
+            taken = readings.recv() => taken,
+            _ = interrupt.recv() => None,
+            _ = terminate.recv() => None,
+        };
+        let Some(taken) = taken else { break };
+        if !session.add(taken)? {
+            break;
+        }
+    }
+    session.end()
+}
+
+/// Reads `samples` times, `interval` apart, as long as somebody listens.
+fn take(mut source: Box<dyn Source>, samples: u32, interval: Duration, to: &mpsc::Sender<Taken>) {
+    let start = Instant::now();
+    for n in 0..samples {
+        let due = interval.saturating_mul(n);
+        thread::sleep(due.saturating_sub(start.elapsed()));
+        // The first reading is the beginning.
+        let now = if n == 0 {
+            Duration::ZERO
+        } else {
+            start.elapsed()
+        };
+        if to.blocking_send((now, source.read(now))).is_err() {
+            return;
+        }
+    }
+}
+
+/// A recording under way.
+struct Session {
+    recorder: Option<(Recorder, NodeTopologySpec)>,
+    samples: u32,
+    taken: u32,
+    total: Duration,
+    warnings: Vec<String>,
+    said: Option<Instant>,
+    start: Instant,
+}
+
+impl Session {
+    fn new(samples: u32, interval: Duration) -> Self {
+        Self {
+            recorder: None,
+            samples,
+            taken: 0,
+            total: interval.saturating_mul(samples.saturating_sub(1)),
+            warnings: Vec::new(),
+            said: None,
+            start: Instant::now(),
+        }
+    }
+
+    /// Keeps a reading; `false` where no more fits. A first reading that
+    /// fails is the end, a later one is missing.
+    fn add(&mut self, (at, reading): Taken) -> anyhow::Result<bool> {
+        let reading = match reading {
+            Err(error) if self.recorder.is_none() => return Err(error.into()),
+            Err(error) => {
+                self.warn(format!("no sample at {} s: {error}", at.as_secs()));
+                return Ok(true);
+            }
+            Ok(reading) => reading,
+        };
+        for warning in &reading.warnings {
+            self.warn(warning.clone());
+        }
+        if self
+            .recorder
+            .as_ref()
+            .is_some_and(|(_, spec)| *spec != reading.topology.spec)
+        {
+            self.warn(
+                "the topology changed while it was recorded: the first one is kept".to_owned(),
+            );
+        }
+        let (recorder, _) = match &mut self.recorder {
+            Some(recorder) => recorder,
+            none => none.insert((
+                Recorder::new(&reading.topology)?,
+                reading.topology.spec.clone(),
+            )),
+        };
+        let fits = recorder.add(at, &reading)?;
+        if fits {
+            self.taken += 1;
+            self.progress();
+        }
+        Ok(fits)
+    }
+
+    /// The text, and what there is to say about it.
+    fn end(mut self) -> anyhow::Result<String> {
+        if self.said.is_some() && io::stderr().is_terminal() {
+            drop(writeln!(io::stderr()));
+        }
+        let Some((recorder, _)) = self.recorder.take() else {
+            anyhow::bail!("interrupted before the source was read: nothing is written");
+        };
+        if self.taken < self.samples {
+            self.warn(format!(
+                "{} of {} samples are recorded",
+                self.taken, self.samples
+            ));
+        }
+        if self.samples > 1 && !recorder.is_moving() {
+            self.warn("this source has no counters, so the recording has no samples".to_owned());
+        }
+        Ok(recorder.text())
+    }
+
+    fn warn(&mut self, warning: String) {
+        if !self.warnings.contains(&warning) {
+            drop(writeln!(
+                io::stderr(),
+                "nvlink-exporter: warning: {warning}"
+            ));
+            self.warnings.push(warning);
+        }
+    }
+
+    fn progress(&mut self) {
+        let terminal = io::stderr().is_terminal();
+        let pause = if terminal { Duration::ZERO } else { PROGRESS };
+        let due = match self.said {
+            Some(said) => said.elapsed() >= pause,
+            None => self.start.elapsed() >= QUIET,
+        };
+        if self.total < QUIET || !due {
+            return;
+        }
+        self.said = Some(Instant::now());
+        let (taken, samples, total) = (self.taken, self.samples, self.total.as_secs());
+        let text = format!(
+            "nvlink-exporter: sample {taken} of {samples}, {} of {total} s",
+            self.start.elapsed().as_secs()
+        );
+        drop(match terminal {
+            true => write!(io::stderr(), "\r{text}"),
+            false => writeln!(io::stderr(), "{text}"),
+        });
+    }
+}
+
+fn check_directory(path: &Path) -> io::Result<()> {
+    let directory = path
+        .parent()
+        .filter(|parent| !parent.as_os_str().is_empty());
+    match directory.filter(|parent| !parent.is_dir()) {
+        Some(missing) => {
+            let reason = format!("the directory {} does not exist", missing.display());
+            Err(io::Error::new(io::ErrorKind::NotFound, reason))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Writes a whole file or none: a reader never sees half of it.
+fn write(path: &Path, text: &str) -> io::Result<()> {
+    let name = path.file_name().ok_or(io::ErrorKind::IsADirectory)?;
+    let mut temporary = name.to_owned();
+    temporary.push(format!(".{}.tmp", std::process::id()));
+    check_directory(path)?;
+    let temporary = path.with_file_name(temporary);
+    let written = fs::File::create(&temporary)
+        .and_then(|mut file| {
+            file.write_all(text.as_bytes())
+                .and_then(|()| file.sync_all())
+        })
+        .and_then(|()| fs::rename(&temporary, path));
+    if written.is_err() {
+        drop(fs::remove_file(&temporary));
+    }
+    written
+}

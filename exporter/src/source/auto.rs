@@ -1,0 +1,209 @@
+//! The source `auto`: the driver's library, else the kernel's tree.
+//!
+//! While the library does not answer, the kernel's tree is read, and the
+//! library is tried again every minute: on a new node the driver is often
+//! loaded after the exporter has started. Once the library has answered, it is the source
+//! for good: a driver that hangs or is reloaded later is a failure to be seen,
+//! and must not turn NVLink into "unknown" without a word.
+
+use std::time::Duration;
+
+use super::{Reading, Source, SourceError};
+
+/// Time between two attempts at the library.
+const RETRY: Duration = Duration::from_secs(60);
+
+/// Opens a source, or says why it cannot.
+pub type Open = Box<dyn FnMut() -> Result<Box<dyn Source>, SourceError> + Send>;
+
+/// Chooses between two sources.
+pub struct AutoSource {
+    open_nvml: Open,
+    sysfs: Box<dyn Source>,
+    state: State,
+}
+
+enum State {
+    /// The library answers, or has answered.
+    Nvml(Box<dyn Source>),
+    /// It has not yet: why, and when it is tried again.
+    Sysfs { reason: String, retry: Duration },
+    /// Nothing was tried.
+    New,
+}
+
+impl AutoSource {
+    /// `open_nvml` where it works, else `sysfs`.
+    #[must_use]
+    pub fn new(open_nvml: Open, sysfs: Box<dyn Source>) -> Self {
+        Self {
+            open_nvml,
+            sysfs,
+            state: State::New,
+        }
+    }
+
+    /// Tries the library; remembers it where it answers.
+    fn try_nvml(&mut self, now: Duration) -> Result<Reading, String> {
+        let result = (self.open_nvml)().and_then(|mut source| {
+            let reading = source.read(now)?;
+            Ok((source, reading))
+        });
+        match result {
+            Ok((source, reading)) => {
+                tracing::info!("source auto: NVML answers and is read");
+                self.state = State::Nvml(source);
+                Ok(reading)
+            }
+            Err(error) => {
+                let reason = error.to_string();
+                self.state = State::Sysfs {
+                    reason: reason.clone(),
+                    retry: now.saturating_add(RETRY),
+                };
+                Err(reason)
+            }
+        }
+    }
+
+    fn read_sysfs(&mut self, now: Duration, nvml: &str) -> Result<Reading, SourceError> {
+        let mut reading = self.sysfs.read(now).map_err(|error| SourceError::Nothing {
+            nvml: nvml.to_owned(),
+            sysfs: error.to_string(),
+        })?;
+        let from = &mut reading.topology.spec.source.from;
+        *from = format!("{from} (auto: {nvml})");
+        reading.warnings.push(format!(
+            "source auto: NVML does not answer ({nvml}), so sysfs is read and NVLink is unknown; \
+             NVML is tried again every {} s",
+            RETRY.as_secs()
+        ));
+        Ok(reading)
+    }
+}
+
+impl Source for AutoSource {
+    fn read(&mut self, now: Duration) -> Result<Reading, SourceError> {
+        let reason = match &mut self.state {
+            State::Nvml(source) => return source.read(now),
+            State::Sysfs { reason, retry } if now < *retry => reason.clone(),
+            State::Sysfs { .. } | State::New => match self.try_nvml(now) {
+                Ok(reading) => return Ok(reading),
+                Err(reason) => reason,
+            },
+        };
+        self.read_sysfs(now, &reason)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    };
+
+    use super::*;
+    use crate::source::SourceSpec;
+
+    /// A simulated node that answers, or does not.
+    struct Fake {
+        profile: &'static str,
+        answers: bool,
+    }
+
+    impl Source for Fake {
+        fn read(&mut self, now: Duration) -> Result<Reading, SourceError> {
+            let spec: SourceSpec = self.profile.parse().unwrap();
+            match self.answers {
+                true => spec.open(Some("n"))?.read(now),
+                false => Err(SourceError::Unsupported(format!(
+                    "{} is silent",
+                    self.profile
+                ))),
+            }
+        }
+    }
+
+    fn fake(profile: &'static str, answers: bool) -> Box<dyn Source> {
+        Box::new(Fake { profile, answers })
+    }
+
+    /// The library answers from the attempt `from` on; counts the attempts.
+    fn auto(from: u32, sysfs: bool) -> (AutoSource, Arc<AtomicU32>) {
+        let attempts = Arc::new(AtomicU32::new(0));
+        let counted = Arc::clone(&attempts);
+        let open = move || match counted.fetch_add(1, Ordering::Relaxed) + 1 {
+            n if n < from => Err(SourceError::Unsupported("no library".to_owned())),
+            _ => Ok(fake("sim:dgx-h100", true)),
+        };
+        (
+            AutoSource::new(Box::new(open), fake("sim:l40s", sysfs)),
+            attempts,
+        )
+    }
+
+    fn read(source: &mut AutoSource, seconds: u64) -> Result<Reading, String> {
+        let reading = source.read(Duration::from_secs(seconds));
+        reading.map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_library_first() {
+        let (mut source, attempts) = auto(1, true);
+        let reading = read(&mut source, 0).unwrap();
+        assert_eq!(reading.topology.spec.source.from, "dgx-h100");
+        assert!(reading.warnings.is_empty(), "{:?}", reading.warnings);
+        read(&mut source, 1000).unwrap();
+        assert_eq!(attempts.load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn else_the_kernel_and_why() {
+        let (mut source, _) = auto(9, true);
+        let reading = read(&mut source, 0).unwrap();
+        assert_eq!(reading.topology.spec.source.from, "l40s (auto: no library)");
+        assert!(
+            reading.warnings[0].contains("NVLink is unknown"),
+            "{:?}",
+            reading.warnings
+        );
+        let again = read(&mut source, 5).unwrap();
+        assert_eq!(again.warnings, reading.warnings, "said once in the log");
+    }
+
+    #[test]
+    fn a_driver_that_is_loaded_later_is_found() {
+        let (mut source, attempts) = auto(2, true);
+        for seconds in [0, 5, 59] {
+            let reading = read(&mut source, seconds).unwrap();
+            assert!(reading.topology.spec.edges.is_empty());
+        }
+        assert_eq!(attempts.load(Ordering::Relaxed), 1);
+        assert_eq!(read(&mut source, 60).unwrap().topology.spec.edges.len(), 28);
+        assert_eq!(read(&mut source, 61).unwrap().topology.spec.edges.len(), 28);
+        assert_eq!(attempts.load(Ordering::Relaxed), 2);
+    }
+
+    #[test]
+    fn a_library_that_has_answered_is_not_left() {
+        let mut answers = true;
+        let open = move || Ok(fake("sim:dgx-h100", std::mem::take(&mut answers)));
+        let mut source = AutoSource::new(Box::new(open), fake("sim:l40s", true));
+        read(&mut source, 0).unwrap();
+        source.state = State::Nvml(fake("sim:dgx-h100", false));
+        assert_eq!(
+            read(&mut source, 100).unwrap_err(),
+            "sim:dgx-h100 is silent"
+        );
+    }
+
+    #[test]
+    fn both_reasons_where_neither_works() {
+        let (mut source, _) = auto(9, false);
+        let error = read(&mut source, 0).unwrap_err();
+        for part in ["no library", "sim:l40s is silent", "--source file:PATH"] {
+            assert!(error.contains(part), "{error}");
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! Network devices that can do RDMA: InfiniBand, RoCE and Slingshot.
+
+use std::path::Path;
+
+use nvlink_topology::Nic;
+
+use super::{
+    SysfsError,
+    device::Device,
+    root::{Root, attribute},
+};
+use crate::source::pci::{Address, Place, Tree, is_name};
+
+/// The most that a NodeTopology object holds.
+const MAX_NICS: usize = 256;
+/// Slingshot devices are not of the class `infiniband`.
+const CLASSES: [&str; 2] = ["sys/class/infiniband", "sys/class/cxi"];
+
+/// The NICs of a node, by PCI address.
+#[derive(Default)]
+pub(super) struct Nics {
+    pub(super) nics: Vec<Nic>,
+    /// Where each of them sits.
+    pub(super) places: Vec<Place>,
+    pub(super) warnings: Vec<String>,
+}
+
+/// All NICs below `root`, each with the nearest of `gpus`. Software devices
+/// (rxe, siw) are left out, since they sit nowhere.
+pub(super) fn read(root: &Root, tree: Tree, gpus: &[(u32, Place)]) -> Result<Nics, SysfsError> {
+    let mut found = Vec::new();
+    for class in CLASSES {
+        let class = root.path(class);
+        for name in root.names(&class)?.unwrap_or_default() {
+            let entry = class.join(&name);
+            if !is_name(&name) {
+                return Err(SysfsError::Name(entry));
+            }
+            let Some(device) = Device::open(root, &entry.join("device"))? else {
+                continue;
+            };
+            let directory = root.resolve(&entry)?.unwrap_or(entry);
+            let rate = Rate::read(root, &directory, &device.directory)?;
+            found.push((device.address, name, device.place, rate));
+        }
+    }
+    found.sort_unstable_by(|a, b| (a.0, &a.1).cmp(&(b.0, &b.1)));
+    Ok(collect(found, tree, gpus))
+}
+
+fn collect(
+    mut found: Vec<(Address, String, Place, Rate)>,
+    tree: Tree,
+    gpus: &[(u32, Place)],
+) -> Nics {
+    let mut all = Nics::default();
+    if found.len() > MAX_NICS {
+        all.warnings.push(format!(
+            "{} RDMA devices: the first {MAX_NICS} by PCI address are kept",
+            found.len()
+        ));
+        found.truncate(MAX_NICS);
+    }
+    let mut down = Vec::new();
+    for (address, name, place, rate) in found {
+        if matches!(rate, Rate::Down) {
+            down.push(name.clone());
+        }
+        all.nics.push(Nic {
+            name,
+            pci_bus_id: Some(address.to_string()),
+            numa_node: place.numa,
+            bytes_per_second: match rate {
+                Rate::Up(rate) => Some(rate),
+                Rate::Down | Rate::Unknown => None,
+            },
+            gpus: tree.nearest(&place, gpus),
+        });
+        all.places.push(place);
+    }
+    if !down.is_empty() {
+        let down = down.join(", ");
+        all.warnings
+            .push(format!("RDMA devices without an active port: {down}"));
+    }
+    all
+}
+
+/// The rate of a NIC's ports.
+enum Rate {
+    /// The fastest active port, bytes per second.
+    Up(u64),
+    /// No port is active, so that what they say of their rate means nothing.
+    Down,
+    /// No port says so.
+    Unknown,
+}
+
+impl Rate {
+    /// Of the NIC whose class directory is `class` and whose PCI device is `device`.
+    fn read(root: &Root, class: &Path, device: &Path) -> Result<Self, SysfsError> {
+        let mut rate = Self::Unknown;
+        let ports = class.join("ports");
+        for port in root.names(&ports)?.unwrap_or_default() {
+            let Some(port) = root.resolve(&ports.join(port))? else {
+                continue;
+            };
+            // "4: ACTIVE"
+            let active = attribute(&port, "state").is_some_and(|state| state.starts_with("4:"));
+            rate = rate.and(match attribute(&port, "rate") {
+                _ if !active => Self::Down,
+                Some(text) => gigabits(&text).map_or(Self::Unknown, Self::Up),
+                None => Self::Unknown,
+            });
+        }
+        if matches!(rate, Self::Unknown) {
+            // Slingshot: its network interface says, in Mbit/s.
+            let interfaces = device.join("net");
+            for name in root.names(&interfaces)?.unwrap_or_default() {
+                if let Some(interface) = root.resolve(&interfaces.join(name))? {
+                    rate = rate.and(Self::of_interface(&interface));
+                }
+            }
+        }
+        Ok(rate)
+    }
+
+    fn of_interface(directory: &Path) -> Self {
+        let speed = attribute(directory, "speed").and_then(|text| text.parse::<u64>().ok());
+        match (speed, attribute(directory, "operstate").as_deref()) {
+            (_, Some("down")) => Self::Down,
+            (Some(megabits), _) if megabits > 0 => Self::Up(megabits.saturating_mul(1_000_000 / 8)),
+            _ => Self::Unknown,
+        }
+    }
+
+    /// The better of the two.
+    fn and(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Up(a), Self::Up(b)) => Self::Up(a.max(b)),
+            (Self::Up(rate), _) | (_, Self::Up(rate)) => Self::Up(rate),
+            (Self::Down, _) | (_, Self::Down) => Self::Down,
+            (Self::Unknown, Self::Unknown) => Self::Unknown,
+        }
+    }
+}
+
+/// `200 Gb/sec (4X HDR)`, `2.5 Gb/sec (1X SDR)`: bytes per second.
+fn gigabits(text: &str) -> Option<u64> {
+    let number: f64 = text.split_whitespace().next()?.parse().ok()?;
+    let good = (0.1..=100_000.0).contains(&number) && text.contains("Gb/sec");
+    good.then_some((number * 125_000_000.0) as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates() {
+        assert_eq!(gigabits("200 Gb/sec (4X HDR)"), Some(25_000_000_000));
+        assert_eq!(gigabits("2.5 Gb/sec (1X SDR)"), Some(312_500_000));
+        for bad in [
+            "",
+            "-1 Gb/sec",
+            "NaN Gb/sec",
+            "inf Gb/sec",
+            "200",
+            "x Gb/sec",
+        ] {
+            assert_eq!(gigabits(bad), None, "{bad}");
+        }
+    }
+}
