@@ -1,6 +1,10 @@
 //! `nvlink-exporter serve`, running.
 
-use std::{ffi::OsStr, path::Path, time::Duration};
+use std::{
+    ffi::{OsStr, OsString},
+    path::Path,
+    time::Duration,
+};
 
 use anyhow::Result;
 
@@ -39,7 +43,34 @@ impl Exporter {
         Self::launch(&[&publish, arguments].concat(), Some(kubeconfig))
     }
 
+    /// Starts it with variables of its own, and waits until it answers at all:
+    /// for sources that may never become ready.
+    ///
+    /// # Errors
+    /// When it does not answer; shows the end of its log.
+    pub fn with_environment(environment: &[(&str, OsString)], arguments: &[&str]) -> Result<Self> {
+        let this = Self::spawn(arguments, None, environment)?;
+        this.process
+            .wait_until("the exporter to answer", START, || {
+                http::text(&this.url("/livez")).map(Some)
+            })?;
+        Ok(this)
+    }
+
     fn launch(arguments: &[&str], kubeconfig: Option<&Path>) -> Result<Self> {
+        let this = Self::spawn(arguments, kubeconfig, &[])?;
+        this.process
+            .wait_until("the exporter to be ready", START, || {
+                http::text(&this.url("/readyz")).map(Some)
+            })?;
+        Ok(this)
+    }
+
+    fn spawn(
+        arguments: &[&str],
+        kubeconfig: Option<&Path>,
+        environment: &[(&str, OsString)],
+    ) -> Result<Self> {
         let address = format!("127.0.0.1:{}", port::free()?);
         let mut exporter = command(programs::path(programs::EXPORTER)?);
         exporter
@@ -50,13 +81,11 @@ impl Exporter {
             "KUBECONFIG",
             kubeconfig.map_or(OsStr::new("/dev/null"), Path::as_os_str),
         );
+        for (name, value) in environment {
+            exporter.env(name, value);
+        }
         let process = Process::start("nvlink-exporter", &workdir::fresh("exporter")?, exporter)?;
-        let this = Self { address, process };
-        this.process
-            .wait_until("the exporter to be ready", START, || {
-                http::text(&this.url("/readyz")).map(Some)
-            })?;
-        Ok(this)
+        Ok(Self { address, process })
     }
 
     /// The address of a page of it.

@@ -1,4 +1,4 @@
-//! Our own programs: the real binaries, as built beside this one.
+//! Our own programs: the real binaries, as built beside this one, and the library that the tests give them.
 
 use std::{
     env, fs,
@@ -15,8 +15,16 @@ use crate::kubectl::feed;
 pub const EXPORTER: &str = "nvlink-exporter";
 /// The binary of `nvlink-webhook`.
 pub const WEBHOOK: &str = "nvlink-webhook";
+/// The library that stands for the driver's, see [`crate::nvml`].
+pub const FAKE_NVML: &str = "libfake_nvml.so";
 
-/// The path of one of our programs, built from the sources as they are now.
+const ALL: [(&str, &str); 3] = [
+    (EXPORTER, EXPORTER),
+    (WEBHOOK, WEBHOOK),
+    (FAKE_NVML, "nvlink-fake-nvml"),
+];
+
+/// The path of one of our programs, or of [`FAKE_NVML`], built from the sources as they are now.
 ///
 /// # Errors
 /// When it does not compile.
@@ -65,23 +73,13 @@ fn directory() -> Result<PathBuf> {
 /// Has cargo bring the programs up to date, unless they are: `cargo test`
 /// itself does so before it starts us, when it tests the whole workspace.
 fn build(directory: &Path) -> Result<()> {
-    if [EXPORTER, WEBHOOK]
-        .iter()
-        .all(|name| is_fresh(&directory.join(name)))
-    {
+    if ALL.iter().all(|(name, _)| is_fresh(&directory.join(name))) {
         return Ok(());
     }
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
-    command.args([
-        "build",
-        "--quiet",
-        "--locked",
-        "--package",
-        EXPORTER,
-        "--package",
-        WEBHOOK,
-    ]);
+    command.args(["build", "--quiet", "--locked"]);
+    command.args(ALL.iter().flat_map(|(_, package)| ["--package", package]));
     command.current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
     if directory.ends_with("release") {
         command.arg("--release");

@@ -99,6 +99,10 @@ fn field(gpu: &Gpu, id: u32, scope: u32) -> Answer<Value> {
         132..=137 => speed(card.ports.get(id as usize - 126)),
         138..=141 | 202 | 204 => traffic(gpu, id, scope).map(Value::Large),
         146 | 164..=166 => of_link(card, id, scope).map(Value::Small),
+        // From Hopper on these answer, and say nothing but 0.
+        32..=59 | 96..=119 | 148..=160 if card.generation.is_hopper_or_later() => {
+            Ok(Value::Large(0))
+        }
         32..=59 | 96..=119 | 148..=163 => old_field(card, id, scope).map(Value::Large),
         206..=222 => new_field(card, id, scope).map(Value::Large),
         _ => Err(INVALID_ARGUMENT),

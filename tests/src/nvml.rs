@@ -1,0 +1,195 @@
+//! GPUs that are not there, behind a `libnvidia-ml.so` of our own.
+//!
+//! The library (crate `nvlink-fake-nvml`) is loaded by the exporter by path, as
+//! the driver's own would be; nothing in the exporter knows about it. What it
+//! answers is in a file, which is replaced while the exporter runs.
+
+use std::{
+    collections::BTreeSet,
+    ffi::OsString,
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Output},
+};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+
+use crate::{Exporter, kubectl::feed, programs, workdir};
+
+/// A machine with NVIDIA GPUs, and the driver's library of it.
+#[derive(Debug)]
+pub struct FakeNvml {
+    directory: PathBuf,
+    library: PathBuf,
+    config: Value,
+}
+
+impl FakeNvml {
+    /// The machine that a recording (a NodeTopology) describes, in good health.
+    ///
+    /// # Errors
+    /// When the library cannot be built or the file cannot be written.
+    pub fn new(recording: &Value) -> Result<Self> {
+        let this = Self {
+            directory: workdir::fresh("nvml")?,
+            library: programs::path(programs::FAKE_NVML)?,
+            config: json!({ "board": recording }),
+        };
+        this.write()?;
+        Ok(this)
+    }
+
+    /// The machine of a profile of the simulator.
+    ///
+    /// # Errors
+    /// When the exporter cannot record it, or as [`FakeNvml::new`].
+    pub fn of_profile(profile: &str) -> Result<Self> {
+        Self::new(&recording(profile)?)
+    }
+
+    /// Changes the file (`Config` in the crate `nvlink-fake-nvml` is its shape;
+    /// the recording is under `board`). The next call sees the change.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn set(&mut self, change: impl FnOnce(&mut Value)) -> Result<()> {
+        change(&mut self.config);
+        self.write()
+    }
+
+    /// Changes one key of the file: [`FakeNvml::set`] for the common case.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn put(&mut self, key: &str, value: Value) -> Result<()> {
+        self.set(|config| config[key] = value)
+    }
+
+    /// Changes the recording. Its edges and domains follow from its links.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn rewire(&mut self, change: impl FnOnce(&mut Value)) -> Result<()> {
+        self.set(|config| {
+            let spec = &mut config["board"]["spec"];
+            change(&mut spec["gpus"]);
+            spec["edges"] = json!([]);
+            if let Some(domains) = spec["domains"].as_array_mut() {
+                domains.retain(|domain| domain.get("fabric").is_some());
+            }
+        })
+    }
+
+    /// Takes the whole file back to what [`FakeNvml::new`] made of `recording`.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn reset(&mut self, recording: &Value) -> Result<()> {
+        self.config = json!({ "board": recording });
+        self.write()
+    }
+
+    /// Replaces the library by one of an older driver, which lacks `symbols`.
+    ///
+    /// The names are spoilt in a copy of the file. The loader finds a symbol by
+    /// the hash of its name and then compares the name, so that nothing else
+    /// needs to change.
+    ///
+    /// # Errors
+    /// When the library has no such symbol, or the copy cannot be written.
+    pub fn without(&mut self, symbols: &[&str]) -> Result<()> {
+        let mut bytes = fs::read(&self.library)?;
+        let mut spoilt = BTreeSet::new();
+        let mut start = 0;
+        while let Some(length) = bytes[start..].iter().position(|&byte| byte == 0) {
+            let name = &mut bytes[start..start + length];
+            if let Some(symbol) = symbols.iter().find(|symbol| symbol.as_bytes() == name) {
+                name[0] = b'_';
+                spoilt.insert(*symbol);
+            }
+            start += length + 1;
+        }
+        let left = symbols.iter().find(|symbol| !spoilt.contains(*symbol));
+        ensure!(left.is_none(), "the library has no symbol {left:?}");
+        self.library = self.directory.join("older-libnvidia-ml.so");
+        let _ = fs::remove_file(&self.library); // whoever has it loaded keeps it
+        fs::write(&self.library, bytes)?;
+        Ok(())
+    }
+
+    /// The value of `--source` that reads this machine.
+    #[must_use]
+    pub fn source(&self) -> String {
+        format!("nvml:{}", self.library.display())
+    }
+
+    /// The environment that the library wants.
+    #[must_use]
+    pub fn environment(&self) -> (&'static str, OsString) {
+        ("FAKE_NVML_CONFIG", self.file().into())
+    }
+
+    /// Starts `nvlink-exporter serve` on this machine, and waits until it answers
+    /// requests; whether it is ready by then depends on the machine.
+    ///
+    /// # Errors
+    /// When it does not start.
+    pub fn exporter(&self, arguments: &[&str]) -> Result<Exporter> {
+        let source = self.source();
+        let arguments = [&["--source", &source][..], arguments].concat();
+        Exporter::with_environment(&[self.environment()], &arguments)
+    }
+
+    /// Runs `nvlink-exporter ARGUMENTS --source …` on this machine to its end.
+    ///
+    /// # Errors
+    /// When it cannot be run.
+    pub fn run(&self, arguments: &[&str]) -> Result<Output> {
+        let (name, value) = self.environment();
+        let mut command = Command::new(programs::path(programs::EXPORTER)?);
+        command.args(arguments).args(["--source", &self.source()]);
+        feed(command.env(name, value), "").context("cannot run the exporter")
+    }
+
+    /// The document that `nvlink-exporter topology` prints on this machine.
+    ///
+    /// # Errors
+    /// When it fails, with what it says.
+    pub fn topology(&self) -> Result<Value> {
+        let output = self.run(&["topology", "--output", "json", "--node-name", NODE])?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "nvlink-exporter topology: {said}");
+        Ok(serde_json::from_slice(&output.stdout)?)
+    }
+
+    fn file(&self) -> PathBuf {
+        self.directory.join("config.json")
+    }
+
+    /// Renamed into place: a reader sees the old file or the new one.
+    fn write(&self) -> Result<()> {
+        let new = self.directory.join("config.json.new");
+        fs::write(&new, self.config.to_string())?;
+        fs::rename(&new, self.file())
+            .with_context(|| format!("cannot write {}", show(&self.file())))
+    }
+}
+
+/// The name of the machine.
+const NODE: &str = "gpu-1";
+
+/// What `nvlink-exporter record` writes of a simulated machine.
+///
+/// # Errors
+/// When it fails, with what it says.
+pub fn recording(profile: &str) -> Result<Value> {
+    let source = format!("sim:{profile}");
+    let arguments = ["record", "--source", &source, "--node-name", NODE];
+    let text = programs::run(programs::EXPORTER, &arguments, "")?;
+    Ok(serde_json::from_str(&text)?)
+}
+
+fn show(path: &Path) -> String {
+    path.display().to_string()
+}
