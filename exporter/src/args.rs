@@ -5,7 +5,7 @@ use std::{ffi::OsString, net::SocketAddr, path::PathBuf, str::FromStr, time::Dur
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use nvlink_topology::{Pattern, Scope};
 
-use crate::{output::TopologyFormat, source::SourceSpec};
+use crate::{allocations::AllocationArgs, output::TopologyFormat, source::SourceSpec};
 
 /// Discovers the NVLink graph of a GPU node, exports it to Prometheus and publishes it to Kubernetes
 #[derive(Debug, Parser)]
@@ -93,6 +93,10 @@ pub struct ServeArgs {
         value_parser = duration
     )]
     pub collection_interval: Duration,
+
+    /// Allocations
+    #[command(flatten)]
+    pub allocations: AllocationArgs,
 
     /// Publishing
     #[command(flatten)]
@@ -331,25 +335,28 @@ fn listen_address(text: &str) -> Result<SocketAddr, String> {
         .map_err(|_| "expected ADDRESS:PORT, as 0.0.0.0:9836, [::]:9836 or :9836".into())
 }
 
-/// `500ms`, `5s`, `2m`, `1h`.
 fn duration(text: &str) -> Result<Duration, String> {
-    let digits = text
-        .find(|c: char| !c.is_ascii_digit())
-        .unwrap_or(text.len());
+    let duration = parse_duration(text).ok_or("expected a duration such as 500ms, 5s or 2m")?;
+    let bounds = Duration::from_millis(100)..=Duration::from_secs(86_400);
+    match bounds.contains(&duration) {
+        true => Ok(duration),
+        false => Err("expected a duration from 100ms to 24h".to_owned()),
+    }
+}
+
+/// `500ms`, `5s`, `2m`, `1h`.
+pub(crate) fn parse_duration(text: &str) -> Option<Duration> {
+    let digits = text.find(|c: char| !c.is_ascii_digit())?;
     let (number, unit) = text.split_at(digits);
     let factor: u64 = match unit {
         "ms" => 1,
         "s" => 1000,
         "m" => 60_000,
         "h" => 3_600_000,
-        _ => return Err("expected a duration such as 500ms, 5s or 2m".to_owned()),
+        _ => return None,
     };
-    let number: Option<u64> = number.parse().ok();
-    let millis = number.and_then(|number| number.checked_mul(factor));
-    match millis.filter(|millis| (100..=86_400_000).contains(millis)) {
-        Some(millis) => Ok(Duration::from_millis(millis)),
-        None => Err("expected a duration from 100ms to 24h".to_owned()),
-    }
+    let millis = number.parse::<u64>().ok()?.checked_mul(factor)?;
+    Some(Duration::from_millis(millis))
 }
 
 #[cfg(test)]

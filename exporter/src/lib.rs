@@ -4,6 +4,7 @@
 //! [`source`] reads a node, [`collect`] makes [`snapshot`]s of it, and
 //! [`metrics`], [`page`], [`publish`] and [`output`] show them. [`run`] is the program.
 
+pub mod allocations;
 pub mod args;
 pub mod collect;
 mod commands;
@@ -18,5 +19,6 @@ pub mod publish;
 pub mod server;
 pub mod snapshot;
 pub mod source;
+pub mod web;
 
 pub use commands::run;

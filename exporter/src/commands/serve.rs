@@ -9,6 +9,7 @@ use tokio::{
 };
 
 use crate::{
+    allocations,
     args::{PublishArgs, ServeArgs},
     collect, control, log, publish, server,
     snapshot::Latest,
@@ -38,8 +39,11 @@ async fn run(args: &ServeArgs) -> anyhow::Result<()> {
     let address = listener.local_addr()?;
     let latest = Arc::new(Latest::default());
     let publisher = publisher(&args.publish, node, &latest).await?;
+    let every = args.collection_interval;
+    let allocations =
+        allocations::start(&args.allocations, &args.publish, node, every, &latest).await?;
     let name = args.source.source.to_string();
-    let mut router = server::router(Arc::clone(&latest));
+    let mut router = server::router(server::Site::new(Arc::clone(&latest)));
     if let Some(control) = source.control() {
         router = router.merge(control::router(control));
     }
@@ -56,6 +60,7 @@ async fn run(args: &ServeArgs) -> anyhow::Result<()> {
         _ = interrupt.recv() => tracing::info!("SIGINT: ending"),
     }
     drop(stop);
+    drop(allocations);
     if let Some(publisher) = publisher {
         publisher.abort();
     }

@@ -12,6 +12,7 @@
 mod node;
 mod object;
 mod rivals;
+pub mod status;
 
 use std::{sync::Arc, time::Duration};
 

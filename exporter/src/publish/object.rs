@@ -19,7 +19,7 @@ pub(super) enum Outcome {
     NoCrd,
 }
 
-fn api(client: &Client) -> Api<DynamicObject> {
+pub(super) fn api(client: &Client) -> Api<DynamicObject> {
     let resource = ApiResource {
         group: GROUP.to_owned(),
         version: VERSION.to_owned(),

@@ -1,0 +1,235 @@
+//! The loop: asks, judges, publishes.
+
+use std::{
+    collections::BTreeSet,
+    mem,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use nvlink_topology::{Allocation, NodeTopologySpec, NodeTopologyStatus, Pattern};
+use tokio::{sync::watch, task::spawn_blocking, time::timeout};
+
+use super::{
+    AllocationArgs, Judge, cluster::Cluster, devices::Devices, holdings::Holdings,
+    kubelet::Kubelet, tracker::Tracker,
+};
+use crate::{
+    placement::{Health, Judged, Placements},
+    snapshot::Latest,
+};
+
+/// How long to wait for the node's topology before looking again.
+const TOPOLOGY: Duration = Duration::from_secs(1);
+/// So many unknown names are told; there may be thousands.
+const TOLD: usize = 4;
+
+/// What the keeper of the record is told: none before the record was taken in.
+type Want = watch::Sender<Option<Option<NodeTopologyStatus>>>;
+type Record = watch::Receiver<Option<Vec<Allocation>>>;
+
+/// Collects the allocations of one node.
+pub(super) struct Collector {
+    kubelet: Option<Kubelet>,
+    /// The kubelet need not be there; once it was, it must.
+    optional: bool,
+    cluster: Cluster,
+    latest: Arc<Latest>,
+    tracker: Tracker,
+    judge: Judge,
+    keeper: Option<(Record, Want)>,
+    log: Log,
+}
+
+impl Collector {
+    pub(super) fn new(args: &AllocationArgs, cluster: Cluster, latest: Arc<Latest>) -> Self {
+        let socket = args.socket();
+        Self {
+            kubelet: socket.map(|(path, _)| Kubelet::new(path)),
+            optional: socket.is_some_and(|(_, optional)| optional),
+            cluster,
+            latest,
+            tracker: Tracker::default(),
+            judge: Judge::default(),
+            keeper: None,
+            log: Log::default(),
+        }
+    }
+
+    /// Takes in `record`, once it is there, and then says what to keep.
+    pub(super) fn keep(&mut self, record: Record, want: Want) {
+        self.keeper = Some((record, want));
+    }
+
+    pub(super) async fn run(mut self, interval: Duration) {
+        loop {
+            let view = self.latest.view(Instant::now());
+            let Some(data) = view.data() else {
+                if view.snapshot.is_some() && self.asks() {
+                    let error = "the node's topology is not known".to_owned();
+                    self.fail(error, Duration::ZERO);
+                }
+                drop(timeout(interval.min(TOPOLOGY), self.latest.changed()).await);
+                continue;
+            };
+            let topology = &data.topology;
+            match self.asks() {
+                true => self.ask(&topology.spec).await,
+                false => self.read(&topology.spec, topology.status.clone()).await,
+            }
+            tokio::time::sleep(interval).await;
+        }
+    }
+
+    /// Whether there is a kubelet to be asked.
+    fn asks(&mut self) -> bool {
+        let there = self.kubelet.as_ref().is_some_and(Kubelet::is_there);
+        self.optional &= !there;
+        self.kubelet.is_some() && !self.optional
+    }
+
+    /// Asks the kubelet.
+    async fn ask(&mut self, spec: &NodeTopologySpec) {
+        let Some(kubelet) = &self.kubelet else {
+            return;
+        };
+        let start = Instant::now();
+        let answer = match kubelet.list().await {
+            Ok(answer) => answer,
+            Err(error) => return self.fail(error.to_string(), start.elapsed()),
+        };
+        let holdings = {
+            let facts = self.cluster.read();
+            let mut holdings = Holdings::of(answer, &Devices::of(spec), &facts.slices);
+            holdings.pods.retain(|pod, _| !facts.has_ended(pod));
+            holdings
+        };
+        if let Some((record, _)) = &mut self.keeper
+            && record.has_changed().unwrap_or(false)
+        {
+            let record = record.borrow_and_update().clone();
+            self.tracker.restore(record.unwrap_or_default());
+        }
+        let all: Vec<u32> = spec.gpus.iter().map(|gpu| gpu.index).collect();
+        let allocations = self.tracker.look(&all, &holdings);
+        self.log.succeeded(&holdings.unknown);
+        let judged = self.judge(spec, allocations.clone()).await;
+        let status = Some(NodeTopologyStatus { allocations });
+        let health = Health {
+            error: None,
+            duration: start.elapsed(),
+        };
+        self.place(status, judged, Some(health));
+    }
+
+    /// Takes what the source itself says, where nobody is asked.
+    async fn read(&mut self, spec: &NodeTopologySpec, status: Option<NodeTopologyStatus>) {
+        let allocations = status.as_ref().map(|status| status.allocations.clone());
+        let judged = self.judge(spec, allocations.unwrap_or_default()).await;
+        self.place(status, judged, None);
+    }
+
+    /// Judges on a thread where it does not keep requests waiting.
+    async fn judge(
+        &mut self,
+        spec: &NodeTopologySpec,
+        allocations: Vec<Allocation>,
+    ) -> Vec<Judged> {
+        let allocations: Vec<(Allocation, Option<Pattern>)> = {
+            let facts = self.cluster.read();
+            let with_pattern = |one: Allocation| {
+                let pod = (one.namespace, one.pod);
+                let pattern = facts.pattern(&pod);
+                let (namespace, pod) = pod;
+                (
+                    Allocation {
+                        namespace,
+                        pod,
+                        ..one
+                    },
+                    pattern,
+                )
+            };
+            allocations.into_iter().map(with_pattern).collect()
+        };
+        let mut judge = mem::take(&mut self.judge);
+        let spec = spec.clone();
+        let judged = spawn_blocking(move || {
+            let judged = judge.judge(&spec, allocations);
+            (judge, judged)
+        });
+        // An error means that the process is ending.
+        let Ok((judge, judged)) = judged.await else {
+            return Vec::new();
+        };
+        self.judge = judge;
+        judged
+    }
+
+    fn fail(&mut self, error: String, duration: Duration) {
+        self.log.failed(&error);
+        self.latest.place(Placements {
+            status: None,
+            judged: Vec::new(),
+            health: Some(Health {
+                error: Some(error),
+                duration,
+            }),
+        });
+    }
+
+    fn place(
+        &mut self,
+        status: Option<NodeTopologyStatus>,
+        judged: Vec<Judged>,
+        health: Option<Health>,
+    ) {
+        if let Some((record, want)) = &self.keeper
+            && (health.is_none() || record.borrow().is_some())
+        {
+            want.send_if_modified(|wanted| {
+                let changed = wanted.as_ref() != Some(&status);
+                *wanted = Some(status.clone());
+                changed
+            });
+        }
+        self.latest.place(Placements {
+            status,
+            judged,
+            health,
+        });
+    }
+}
+
+/// Says what changed, not the same thing at each look.
+#[derive(Default)]
+struct Log {
+    error: Option<String>,
+    unknown: BTreeSet<String>,
+}
+
+impl Log {
+    fn failed(&mut self, error: &str) {
+        if self.error.as_deref() != Some(error) {
+            tracing::error!(error, "collection of allocations failed");
+            self.error = Some(error.to_owned());
+        }
+    }
+
+    fn succeeded(&mut self, unknown: &BTreeSet<String>) {
+        if self.error.take().is_some() {
+            tracing::info!("collection of allocations succeeded");
+        }
+        if *unknown != self.unknown && !unknown.is_empty() {
+            let some: Vec<&str> = unknown.iter().take(TOLD).map(|name| &**name).collect();
+            let (count, some) = (unknown.len(), some.join(", "));
+            tracing::warn!(
+                count,
+                some,
+                "the kubelet names GPUs that are not among this node's (of a MIG device the GPU is \
+                 known where only one has MIG enabled, or from a ResourceSlice); they are left out"
+            );
+        }
+        self.unknown.clone_from(unknown);
+    }
+}

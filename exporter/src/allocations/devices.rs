@@ -1,0 +1,248 @@
+//! Names of devices, as device plugins and DRA drivers write them → GPU indices.
+
+use std::collections::{BTreeSet, HashMap};
+
+use nvlink_topology::{Gpu, NodeTopologySpec};
+
+use super::{podresources::ClaimResource, slices::Slices};
+
+/// The DRA driver whose devices are GPUs.
+pub(super) const DRIVER: &str = "gpu.nvidia.com";
+
+/// The GPUs of a node, by all their names.
+#[derive(Debug)]
+pub(super) struct Devices {
+    /// By UUID, in lower case.
+    uuids: HashMap<String, u32>,
+    indices: BTreeSet<u32>,
+    /// The GPU that MIG devices are on, where there is only one that can be.
+    only_mig: Option<u32>,
+}
+
+impl Devices {
+    pub(super) fn of(spec: &NodeTopologySpec) -> Self {
+        let uuid = |gpu: &Gpu| Some((gpu.uuid.as_ref()?.to_ascii_lowercase(), gpu.index));
+        let mut mig = spec.gpus.iter().filter(|gpu| gpu.mig_enabled);
+        Self {
+            uuids: spec.gpus.iter().filter_map(uuid).collect(),
+            indices: spec.gpus.iter().map(|gpu| gpu.index).collect(),
+            only_mig: match (mig.next(), mig.next()) {
+                (Some(gpu), None) => Some(gpu.index),
+                _ => None,
+            },
+        }
+    }
+
+    /// The GPU that a device plugin calls `id`:
+    ///
+    /// * `GPU-UUID`; `GPU-UUID::3` is a share of it (time-slicing, MPS);
+    /// * `MIG-GPU-UUID/1/0` (drivers before R470), and `MIG-UUID`, which does
+    ///   not say on which GPU it is: known where only one has MIG enabled;
+    /// * of NVIDIA's own resources also `0`, `0::3` and `0:1` (an index, a share
+    ///   of it, a MIG device on it), and GKE's `nvidia0`, `nvidia0/gi3`,
+    ///   `nvidia0/vgpu1`. GKE numbers device files, which follow the order of
+    ///   the PCI bus, as indices do.
+    pub(super) fn plugin(&self, resource: &str, id: &str) -> Option<u32> {
+        let (device, _share) = id.split_once("::").unwrap_or((id, ""));
+        if let Some(on) = strip(device, "MIG-") {
+            let (uuid, _instances) = on.split_once('/').unwrap_or((on, ""));
+            return self.uuid(uuid).or(self.only_mig);
+        }
+        if let Some(gpu) = self.uuid(device) {
+            return Some(gpu);
+        }
+        if !is_gpu_resource(resource) {
+            return None;
+        }
+        let (device, _part) = match device.strip_prefix("nvidia") {
+            Some(number) => number.split_once('/').unwrap_or((number, "")),
+            None => device.split_once(':').unwrap_or((device, "")),
+        };
+        self.index(device)
+    }
+
+    /// The GPU of a claim's device: by its ResourceSlice; where that is not at
+    /// hand by the number in the device's name, which NVIDIA's driver takes
+    /// from the device file (see [`Self::plugin`]).
+    pub(super) fn claim(&self, claim: &ClaimResource, slices: &Slices) -> Option<u32> {
+        if let Some(uuids) = slices.uuids(&claim.pool_name, &claim.device_name) {
+            return uuids.iter().find_map(|uuid| self.uuid(uuid));
+        }
+        let cdi = claim.cdi_devices.iter().filter_map(|cdi| {
+            let (kind, device) = cdi.name.split_once('=')?;
+            kind.contains("nvidia.com/").then_some(device)
+        });
+        cdi.chain([&*claim.device_name])
+            .find_map(|name| self.in_name(name))
+    }
+
+    /// `gpu-0`, `gpu-0-mig-1g18gb-19-0`, `gpu-UUID`, `CLAIM-UID-gpu-0`, `GPU-UUID`, `0`.
+    fn in_name(&self, name: &str) -> Option<u32> {
+        let lower = name.to_ascii_lowercase();
+        let Some(at) = lower.find("gpu-") else {
+            return self.index(&lower);
+        };
+        let device = &lower[at..];
+        if let Some(gpu) = self.uuid(device) {
+            return Some(gpu);
+        }
+        let number = device.split('-').nth(1)?;
+        self.index(number)
+    }
+
+    fn uuid(&self, uuid: &str) -> Option<u32> {
+        self.uuids.get(&uuid.to_ascii_lowercase()).copied()
+    }
+
+    fn index(&self, number: &str) -> Option<u32> {
+        let digits = number.bytes().all(|b| b.is_ascii_digit());
+        let index = number.parse().ok().filter(|_| digits)?;
+        self.indices.contains(&index).then_some(index)
+    }
+}
+
+/// Whether each device of a resource is a GPU, or a part of one.
+pub(super) fn is_gpu_resource(name: &str) -> bool {
+    let name = name.strip_prefix("nvidia.com/").unwrap_or_default();
+    name == "gpu" || name.starts_with("gpu.") || name.starts_with("mig-")
+}
+
+/// `text` without `prefix` in any case.
+fn strip<'t>(text: &'t str, prefix: &str) -> Option<&'t str> {
+    let (head, tail) = text.split_at_checked(prefix.len())?;
+    head.eq_ignore_ascii_case(prefix).then_some(tail)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        allocations::{podresources::CdiDevice, slices::Slice},
+        source::SourceSpec,
+    };
+
+    fn spec(mig: &[u32]) -> NodeTopologySpec {
+        let source: SourceSpec = "sim:dgx-h100".parse().unwrap();
+        let reading = source.open(Some("n")).unwrap().read(Default::default());
+        let mut spec = reading.unwrap().topology.spec;
+        for gpu in &mut spec.gpus {
+            gpu.mig_enabled = mig.contains(&gpu.index);
+        }
+        spec
+    }
+
+    fn uuid(spec: &NodeTopologySpec, gpu: usize) -> &str {
+        spec.gpus[gpu].uuid.as_deref().unwrap()
+    }
+
+    #[test]
+    fn device_plugins_have_many_names_for_a_gpu() {
+        let spec = spec(&[]);
+        let devices = Devices::of(&spec);
+        let three = uuid(&spec, 3);
+        let gpu = |id: &str| devices.plugin("nvidia.com/gpu", id);
+        for id in [
+            three,
+            &three.to_uppercase(),
+            &format!("{three}::2"),
+            &format!("MIG-{three}/1/0"),
+            "3",
+            "3::1",
+            "3:1",
+            "nvidia3",
+            "nvidia3/gi2",
+            "nvidia3/vgpu1",
+        ] {
+            assert_eq!(gpu(id), Some(3), "{id}");
+        }
+        for id in [
+            "8",
+            "-1",
+            "+1",
+            "nvidia",
+            "nvidiactl",
+            "",
+            "::",
+            ":",
+            "GPU-",
+            "MIG-",
+            "99999999999",
+            "é",
+            "MIG-7f3e1b1c-0000-5555-aaaa-123456789abc",
+        ] {
+            assert_eq!(gpu(id), None, "{id:?}");
+        }
+    }
+
+    #[test]
+    fn resources_of_others_count_only_with_uuids() {
+        let spec = spec(&[]);
+        let devices = Devices::of(&spec);
+        for resource in ["acme.com/gold-gpu", "nvidia.com/hostdev", "rdma/hca"] {
+            assert_eq!(devices.plugin(resource, uuid(&spec, 1)), Some(1));
+            assert_eq!(devices.plugin(resource, "1"), None, "{resource}");
+        }
+        for resource in ["nvidia.com/gpu.shared", "nvidia.com/mig-1g.10gb"] {
+            assert_eq!(devices.plugin(resource, "1::0"), Some(1), "{resource}");
+        }
+    }
+
+    #[test]
+    fn a_mig_device_is_on_the_only_gpu_that_has_mig() {
+        let id = "MIG-7f3e1b1c-0000-5555-aaaa-123456789abc::1";
+        let on = |mig: &[u32]| Devices::of(&spec(mig)).plugin("nvidia.com/mig-1g.10gb", id);
+        assert_eq!(on(&[5]), Some(5));
+        assert_eq!(on(&[5, 6]), None);
+        assert_eq!(on(&[]), None);
+    }
+
+    fn claim(device: &str, cdi: &str) -> ClaimResource {
+        ClaimResource {
+            cdi_devices: vec![CdiDevice { name: cdi.into() }],
+            driver_name: DRIVER.into(),
+            pool_name: "n".into(),
+            device_name: device.into(),
+        }
+    }
+
+    #[test]
+    fn a_claim_s_device_is_known_by_its_slice_or_by_its_name() {
+        let spec = spec(&[]);
+        let devices = Devices::of(&spec);
+        let mut slices = Slices::default();
+        let known = |devices: &Devices, slices: &Slices, device: &str, cdi: &str| {
+            devices.claim(&claim(device, cdi), slices)
+        };
+        let uid = "k8s.gpu.nvidia.com/claim=dab5ab50-d59a-42a6-af16-cfd4628c0f7a-";
+        for (device, cdi) in [
+            ("gpu-2", String::new()),
+            ("gpu-2-mig-1g18gb-19-0", String::new()),
+            ("", format!("{uid}gpu-2")),
+            ("", format!("{uid}gpu-2-mig-1g18gb-19-0")),
+            ("", "k8s.gpu.nvidia.com/device=gpu-2".to_owned()),
+            ("", format!("nvidia.com/gpu={}", uuid(&spec, 2))),
+            (&uuid(&spec, 2).to_lowercase(), String::new()),
+        ] {
+            assert_eq!(
+                known(&devices, &slices, device, &cdi),
+                Some(2),
+                "{device} {cdi}"
+            );
+        }
+        assert_eq!(known(&devices, &slices, "gpu-9", ""), None);
+        assert_eq!(known(&devices, &slices, "gpu-vfio-2", ""), None);
+
+        // The slice knows better than the name.
+        let four = vec!["MIG-x".to_owned(), uuid(&spec, 4).to_owned()];
+        let slice = Slice::new("n", 1, [("gpu-2".to_owned(), four)]);
+        slices.set("s", slice);
+        assert_eq!(
+            known(&devices, &slices, "gpu-2", &format!("{uid}gpu-2")),
+            Some(4)
+        );
+        // A GPU of which the slice says that it is not among ours is not guessed at.
+        let foreign = vec!["GPU-foreign".to_owned()];
+        slices.set("s", Slice::new("n", 1, [("gpu-2".to_owned(), foreign)]));
+        assert_eq!(known(&devices, &slices, "gpu-2", ""), None);
+    }
+}

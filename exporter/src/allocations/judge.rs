@@ -1,0 +1,236 @@
+//! How good the GPUs are that a job got. The search may take long on a large
+//! node, so that each question is answered once.
+
+use std::collections::HashMap;
+
+use nvlink_topology::{Allocation, GpuSet, Graph, NodeTopologySpec, Pattern, search};
+
+use crate::placement::{Judged, PatternFrom};
+
+/// Judges placements on one node, and remembers.
+#[derive(Debug, Default)]
+pub struct Judge {
+    spec: Option<NodeTopologySpec>,
+    graph: Option<Graph>,
+    known: HashMap<Question, Verdict>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Question {
+    gpus: Vec<u32>,
+    free: Option<Vec<u32>>,
+    pattern: Pattern,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Verdict {
+    /// The pattern fits the number of GPUs.
+    fits: bool,
+    bottleneck_bytes_per_second: Option<u64>,
+    quality_node: Option<f64>,
+    quality_free: Option<f64>,
+}
+
+impl Judge {
+    /// Judges `allocations`, each with the pattern that was decided for it, in
+    /// their order. Where none was, or one that needs another number of GPUs
+    /// (a shape of a whole gang), the job is taken to do all-reduce.
+    pub fn judge(
+        &mut self,
+        spec: &NodeTopologySpec,
+        allocations: Vec<(Allocation, Option<Pattern>)>,
+    ) -> Vec<Judged> {
+        if self.spec.as_ref() != Some(spec) {
+            self.known.clear();
+            self.graph = Graph::new(spec).ok();
+            self.spec = Some(spec.clone());
+        }
+        let mut before = std::mem::take(&mut self.known);
+        let mut judged = Vec::with_capacity(allocations.len());
+        for (allocation, decided) in allocations {
+            let mut ask = |pattern| self.ask(&mut before, &allocation, pattern);
+            let fitting = decided.and_then(|pattern| Some((pattern, ask(pattern)?)));
+            let (pattern, pattern_from, verdict) = match fitting {
+                Some((pattern, verdict)) => (pattern, PatternFrom::Decision, verdict),
+                None => {
+                    let pattern = Pattern::default();
+                    let verdict = ask(pattern).unwrap_or_default();
+                    (pattern, PatternFrom::Default, verdict)
+                }
+            };
+            judged.push(Judged {
+                domains: domains(spec, &allocation.gpus),
+                bottleneck_bytes_per_second: verdict.bottleneck_bytes_per_second,
+                quality_node: verdict.quality_node,
+                quality_free: verdict.quality_free,
+                allocation,
+                pattern,
+                pattern_from,
+            });
+        }
+        judged
+    }
+
+    /// The verdict, from memory where it is there; none where the pattern does not fit.
+    fn ask(
+        &mut self,
+        before: &mut HashMap<Question, Verdict>,
+        allocation: &Allocation,
+        pattern: Pattern,
+    ) -> Option<Verdict> {
+        let question = Question {
+            gpus: allocation.gpus.clone(),
+            free: allocation.free_when_placed.clone(),
+            pattern,
+        };
+        let graph = self.graph.as_ref();
+        let verdict = self.known.entry(question).or_insert_with_key(|question| {
+            before.remove(question).unwrap_or_else(|| {
+                let verdict = graph.map(|graph| verdict(graph, question));
+                verdict.unwrap_or_default()
+            })
+        });
+        Some(verdict.clone()).filter(|verdict| verdict.fits)
+    }
+}
+
+fn verdict(graph: &Graph, question: &Question) -> Verdict {
+    let Ok(held) = graph.set(&question.gpus) else {
+        // A recording may name GPUs that it lacks.
+        return Verdict::default();
+    };
+    // GPUs that are gone are free for nobody.
+    let free = question.free.as_ref().map(|free| {
+        let there = free.iter().filter_map(|&gpu| graph.set(&[gpu]).ok());
+        there
+            .flat_map(|gpu| gpu.iter().collect::<Vec<_>>())
+            .chain(held.iter())
+            .collect::<GpuSet>()
+    });
+    let all = graph.all();
+    match search::rate(graph, held, free.unwrap_or(all), question.pattern) {
+        Ok(placement) => Verdict {
+            fits: true,
+            bottleneck_bytes_per_second: placement.bottleneck_bytes_per_second,
+            quality_node: Some(placement.quality.node),
+            quality_free: free.map(|_| placement.quality.free),
+        },
+        Err(_) => Verdict::default(),
+    }
+}
+
+/// NVLink domains that the GPUs lie in; a GPU outside any counts as one.
+fn domains(spec: &NodeTopologySpec, gpus: &[u32]) -> usize {
+    let domains = spec.domains.iter();
+    let touched = domains.filter(|one| gpus.iter().any(|gpu| one.gpus.contains(gpu)));
+    let alone = gpus
+        .iter()
+        .filter(|gpu| !spec.domains.iter().any(|one| one.gpus.contains(gpu)));
+    touched.count() + alone.count()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+    use crate::source::SourceSpec;
+
+    fn spec(source: &str) -> NodeTopologySpec {
+        let source: SourceSpec = source.parse().unwrap();
+        let reading = source.open(Some("n")).unwrap().read(Default::default());
+        reading.unwrap().topology.spec
+    }
+
+    fn held(gpus: &[u32], free: Option<&[u32]>) -> Allocation {
+        Allocation {
+            gpus: gpus.to_vec(),
+            free_when_placed: free.map(<[u32]>::to_vec),
+            ..Allocation::default()
+        }
+    }
+
+    fn one(judge: &mut Judge, spec: &NodeTopologySpec, held: Allocation, pattern: &str) -> Judged {
+        let pattern = pattern.parse().ok();
+        judge.judge(spec, vec![(held, pattern)]).remove(0)
+    }
+
+    /// On a DGX-1 GPUs 0 and 3 have two links, 0 and 1 one, 0 and 5 none.
+    #[test]
+    fn against_the_node_and_against_what_was_free() {
+        let spec = spec("sim:dgx1-v100");
+        let mut judge = Judge::default();
+        let mut quality = |gpus: &[u32], free: Option<&[u32]>| {
+            let judged = one(&mut judge, &spec, held(gpus, free), "");
+            assert_eq!(judged.pattern_from, PatternFrom::Default);
+            (judged.quality_node.unwrap(), judged.quality_free)
+        };
+        assert_eq!(quality(&[0, 3], None), (1.0, None));
+        assert_eq!(quality(&[0, 1], Some(&[0, 1])), (0.5, Some(1.0)));
+        assert_eq!(quality(&[0, 1], Some(&[0, 1, 2, 3])), (0.5, Some(0.5)));
+        let (node, free) = quality(&[0, 5], Some(&[0, 1, 5]));
+        assert!(node < 0.4 && free.unwrap() > node && free.unwrap() < 1.0);
+        assert_eq!(
+            quality(&[6], Some(&[6, 99])),
+            (1.0, Some(1.0)),
+            "GPU 99 is gone"
+        );
+    }
+
+    #[test]
+    fn bottleneck_and_domains() {
+        let pairs = spec("sim:a100-pcie-pairs");
+        let mut judge = Judge::default();
+        let judged = one(&mut judge, &pairs, held(&[0, 1, 2], None), "");
+        assert_eq!(judged.domains, 2);
+        let single = one(&mut judge, &pairs, held(&[1], None), "");
+        assert_eq!(
+            (single.domains, single.bottleneck_bytes_per_second),
+            (1, None)
+        );
+        let l40s = spec("sim:l40s");
+        assert_eq!(one(&mut judge, &l40s, held(&[0, 1], None), "").domains, 2);
+        let gone = one(&mut judge, &l40s, held(&[77], None), "");
+        assert_eq!(
+            (gone.quality_node, gone.bottleneck_bytes_per_second),
+            (None, None)
+        );
+    }
+
+    #[test]
+    fn a_decided_pattern_counts_where_it_fits() {
+        let spec = spec("sim:dgx1-v100");
+        let mut judge = Judge::default();
+        let mut pattern = |text: &str| {
+            let judged = one(&mut judge, &spec, held(&[0, 1, 2, 3], None), text);
+            (judged.pattern.to_string(), judged.pattern_from)
+        };
+        let decision = |text: &str| (text.to_owned(), PatternFrom::Decision);
+        assert_eq!(pattern("all-to-all"), decision("all-to-all"));
+        assert_eq!(pattern("tp=2,pp=2"), decision("tp=2,pp=2"));
+        let default = ("all-reduce".to_owned(), PatternFrom::Default);
+        assert_eq!(pattern("tp=8"), default, "a gang's");
+    }
+
+    #[test]
+    fn what_was_judged_is_remembered_until_the_hardware_changes() {
+        let nvl72 = spec("sim:gb200-nvl72");
+        let mut judge = Judge::default();
+        let gpus: Vec<u32> = nvl72.gpus.iter().map(|gpu| gpu.index).collect();
+        let jobs = || {
+            gpus.chunks(2)
+                .map(|pair| (held(pair, Some(&gpus)), None))
+                .collect()
+        };
+        let judged = judge.judge(&nvl72, jobs());
+        assert!(judged.iter().all(|one| one.quality_free == Some(1.0)));
+        let start = Instant::now();
+        judge.judge(&nvl72, jobs());
+        assert!(start.elapsed().as_millis() < 100, "{:?}", start.elapsed());
+        assert_eq!(judge.known.len(), gpus.len() / 2);
+        judge.judge(&nvl72, Vec::new());
+        assert!(judge.known.is_empty(), "nothing outlives its pod");
+        let l40s = spec("sim:l40s");
+        assert_eq!(one(&mut judge, &l40s, held(&[0, 1], None), "").domains, 2);
+    }
+}

@@ -1,0 +1,141 @@
+//! Asks the kubelet who holds which devices.
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use axum::http::{Uri, uri::PathAndQuery};
+use hyper_util::rt::TokioIo;
+use tokio::{net::UnixStream, time::timeout};
+use tonic::{Request, Status, client::Grpc, transport::Endpoint};
+use tonic_prost::ProstCodec;
+
+use super::podresources::{LIST, ListPodResourcesRequest, ListPodResourcesResponse};
+
+/// A kubelet that takes longer hangs: it answers from memory.
+const DEADLINE: Duration = Duration::from_secs(3);
+/// The largest answer that is taken, bytes. 250 pods with a claim of 100 devices each are 5 MB.
+const MOST_BYTES: usize = 16 << 20;
+
+/// Why the kubelet said nothing.
+#[derive(Debug, thiserror::Error)]
+pub enum KubeletError {
+    /// No connection.
+    #[error("cannot connect to the kubelet at {socket}: {error}{advice}", advice = advice(error))]
+    Connect {
+        /// The socket.
+        socket: String,
+        /// Why.
+        error: io::Error,
+    },
+    /// Something else than the kubelet listens there, or it is going down.
+    #[error("the kubelet at {socket} broke the connection: {reason}")]
+    Broken {
+        /// The socket.
+        socket: String,
+        /// Why.
+        reason: String,
+    },
+    /// It hangs.
+    #[error("the kubelet at {socket} has not answered within {} s", DEADLINE.as_secs())]
+    Slow {
+        /// The socket.
+        socket: String,
+    },
+    /// It answered with an error, or with what is no answer.
+    #[error("the kubelet at {socket} answered {}: {}", status.code(), status.message())]
+    Refused {
+        /// The socket.
+        socket: String,
+        /// What it said.
+        status: Box<Status>,
+    },
+}
+
+fn advice(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::NotFound => {
+            " (mount its directory from the host, or say --kubelet-socket none)"
+        }
+        io::ErrorKind::PermissionDenied => " (the exporter must run as root to read it)",
+        _ => "",
+    }
+}
+
+/// The kubelet of this node.
+#[derive(Debug)]
+pub(super) struct Kubelet {
+    socket: PathBuf,
+}
+
+impl Kubelet {
+    pub(super) fn new(socket: &Path) -> Self {
+        Self {
+            socket: socket.to_owned(),
+        }
+    }
+
+    pub(super) fn is_there(&self) -> bool {
+        self.socket.exists()
+    }
+
+    /// What each container holds. Each call connects anew: a kubelet that
+    /// restarts replaces its socket.
+    pub(super) async fn list(&self) -> Result<ListPodResourcesResponse, KubeletError> {
+        match timeout(DEADLINE, self.ask()).await {
+            Ok(answer) => answer,
+            Err(_) => Err(KubeletError::Slow {
+                socket: self.name(),
+            }),
+        }
+    }
+
+    async fn ask(&self) -> Result<ListPodResourcesResponse, KubeletError> {
+        let broken = |error: &dyn std::error::Error| KubeletError::Broken {
+            socket: self.name(),
+            reason: innermost(error),
+        };
+        let stream = UnixStream::connect(&self.socket).await;
+        let mut stream = Some(stream.map_err(|error| KubeletError::Connect {
+            socket: self.name(),
+            error,
+        })?);
+        // The channel may want a second connection, when the first one breaks.
+        let once = tower::service_fn(move |_: Uri| {
+            let gone = || io::Error::from(io::ErrorKind::ConnectionReset);
+            let stream = stream.take().map(TokioIo::new).ok_or_else(gone);
+            async move { stream }
+        });
+        let endpoint = Endpoint::from_static("http://localhost");
+        let channel = endpoint.connect_with_connector(once).await;
+        let channel = channel.map_err(|error| broken(&error))?;
+        let mut kubelet = Grpc::new(channel).max_decoding_message_size(MOST_BYTES);
+        kubelet.ready().await.map_err(|error| broken(&error))?;
+        let codec = ProstCodec::<ListPodResourcesRequest, ListPodResourcesResponse>::default();
+        let request = Request::new(ListPodResourcesRequest {});
+        let answer = kubelet
+            .unary(request, PathAndQuery::from_static(LIST), codec)
+            .await;
+        match answer {
+            Ok(answer) => Ok(answer.into_inner()),
+            Err(status) => Err(KubeletError::Refused {
+                socket: self.name(),
+                status: Box::new(status),
+            }),
+        }
+    }
+
+    fn name(&self) -> String {
+        self.socket.display().to_string()
+    }
+}
+
+/// What is at the bottom of an error: the rest is "transport error".
+fn innermost(mut error: &dyn std::error::Error) -> String {
+    while let Some(source) = error.source() {
+        error = source;
+    }
+    error.to_string()
+}

@@ -1,0 +1,92 @@
+//! The part that is read of the kubelet's API `v1.PodResourcesLister`
+//! (`k8s.io/kubelet/pkg/apis/podresources/v1/api.proto`). Fields that are not
+//! here are skipped.
+
+use prost::Message;
+
+/// The call, as a path.
+pub const LIST: &str = "/v1.PodResourcesLister/List";
+
+/// What `List` is asked with.
+#[derive(Clone, PartialEq, Message)]
+pub struct ListPodResourcesRequest {}
+
+/// What `List` answers.
+#[derive(Clone, PartialEq, Message)]
+pub struct ListPodResourcesResponse {
+    /// The pods of the node.
+    #[prost(message, repeated, tag = "1")]
+    pub pod_resources: Vec<PodResources>,
+}
+
+/// One pod.
+#[derive(Clone, PartialEq, Message)]
+pub struct PodResources {
+    /// Its name.
+    #[prost(string, tag = "1")]
+    pub name: String,
+    /// Its namespace.
+    #[prost(string, tag = "2")]
+    pub namespace: String,
+    /// Its containers.
+    #[prost(message, repeated, tag = "3")]
+    pub containers: Vec<ContainerResources>,
+}
+
+/// One container.
+#[derive(Clone, PartialEq, Message)]
+pub struct ContainerResources {
+    /// Its name.
+    #[prost(string, tag = "1")]
+    pub name: String,
+    /// What device plugins gave it.
+    #[prost(message, repeated, tag = "2")]
+    pub devices: Vec<ContainerDevices>,
+    /// What DRA drivers gave it.
+    #[prost(message, repeated, tag = "5")]
+    pub dynamic_resources: Vec<DynamicResource>,
+}
+
+/// Devices of one resource of a device plugin.
+#[derive(Clone, PartialEq, Message)]
+pub struct ContainerDevices {
+    /// `nvidia.com/gpu`.
+    #[prost(string, tag = "1")]
+    pub resource_name: String,
+    /// As the plugin calls them.
+    #[prost(string, repeated, tag = "2")]
+    pub device_ids: Vec<String>,
+}
+
+/// What one claim gave.
+#[derive(Clone, PartialEq, Message)]
+pub struct DynamicResource {
+    /// The claim's devices.
+    #[prost(message, repeated, tag = "4")]
+    pub claim_resources: Vec<ClaimResource>,
+}
+
+/// One device of a claim.
+#[derive(Clone, PartialEq, Message)]
+pub struct ClaimResource {
+    /// What the container runtime was told.
+    #[prost(message, repeated, tag = "1")]
+    pub cdi_devices: Vec<CdiDevice>,
+    /// `gpu.nvidia.com`.
+    #[prost(string, tag = "2")]
+    pub driver_name: String,
+    /// The node's name, for devices of a node.
+    #[prost(string, tag = "3")]
+    pub pool_name: String,
+    /// The device's name in its ResourceSlice, `gpu-0`.
+    #[prost(string, tag = "4")]
+    pub device_name: String,
+}
+
+/// A device of the Container Device Interface.
+#[derive(Clone, PartialEq, Message)]
+pub struct CdiDevice {
+    /// `k8s.gpu.nvidia.com/claim=UID-gpu-0`.
+    #[prost(string, tag = "1")]
+    pub name: String,
+}
