@@ -4,49 +4,9 @@
 
 mod fixture;
 
-use fixture::{admission, check_golden, pod, subject};
+use fixture::{admission, check_golden, pod, story::story, subject};
 use nvlink_topology::labels;
 use serde_json::{Value, json};
-use similar::TextDiff;
-
-/// Decides on `pod`, writes down what changed and what the user is told, and
-/// checks that a second pass changes nothing.
-fn story(title: &str, namespace: &str, pod: Value) -> String {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .build()
-        .unwrap();
-    let admission = admission(&["restricted"]);
-    let admit = |pod: Value| runtime.block_on(admission.admit(pod, namespace, &subject()));
-    let head = format!("# {title}\n");
-    let admitted = match admit(pod.clone()) {
-        Ok(admitted) => admitted,
-        Err(refusal) => return format!("{head}denied ({}): {refusal}\n\n", refusal.rule.as_str()),
-    };
-    let mut patched = pod.clone();
-    json_patch::patch(&mut patched, &admitted.patch).unwrap();
-    assert_eq!(patched, admitted.pod, "{title}: the patch leads elsewhere");
-    let again = admit(patched).unwrap();
-    assert!(
-        again.patch.is_empty(),
-        "{title}: the second pass changes {:?}",
-        again.patch
-    );
-    let lines: String = admitted
-        .warnings
-        .iter()
-        .map(|line| format!("warning: {line}\n"))
-        .collect();
-    if admitted.patch.is_empty() {
-        return format!("{head}{lines}unchanged\n\n");
-    }
-    let text = |pod: &Value| serde_saphyr::to_string(pod).unwrap();
-    let (before, after) = (text(&pod), text(&admitted.pod));
-    let diff = TextDiff::from_lines(&before, &after)
-        .unified_diff()
-        .context_radius(2)
-        .to_string();
-    format!("{head}{lines}{diff}\n")
-}
 
 fn class(name: &str) -> Value {
     json!({labels::CLASS: name})

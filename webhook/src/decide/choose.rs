@@ -6,7 +6,7 @@ use nvlink_topology::{Pattern, Scope, labels};
 use serde_json::Value;
 
 use super::{
-    By, Chosen, Intent, classify, identity,
+    By, Chosen, Intent, classify, guard, identity, project,
     refusal::{Refusal, Rule},
 };
 use crate::{
@@ -43,9 +43,22 @@ pub fn choose(
     grants: &Grants,
     view: &View,
 ) -> Result<Choice, Refusal> {
+    if guard::is_mirror(pod, subject) {
+        return Ok(Choice::Leave(Vec::new()));
+    }
     let intent = Intent::of(pod)?;
+    let case = guard::Case {
+        pod,
+        namespace,
+        subject,
+        view,
+    };
+    if let Some(class) = guard::create(case, grants)? {
+        return Ok(Choice::Ask(class));
+    }
     let containers = pod::containers(pod);
     let chooser = Chooser {
+        pod,
         namespace,
         subject,
         grants,
@@ -71,6 +84,7 @@ pub fn choose(
 }
 
 struct Chooser<'a> {
+    pod: &'a Value,
     namespace: &'a str,
     subject: &'a Subject,
     grants: &'a Grants,
@@ -99,14 +113,7 @@ impl Chooser<'_> {
             let message = format!("class {name:?} cannot be used, because {unready}");
             return Err(Refusal::new(Rule::NotSupported, message).about(name));
         }
-        if class.restricted {
-            match self.grants.get(name) {
-                None => return Ok(Choice::Ask(name.to_owned())),
-                Some(Grant::Granted) => {}
-                Some(Grant::Denied) => return Err(self.denied(name, by)),
-                Some(Grant::Failed(reason)) => return Err(failed(name, reason)),
-            }
-        }
+        // Whether a restricted class may be used was found out by the guard.
         self.take(class, by, gpus, Vec::new()).map(Choice::Take)
     }
 
@@ -146,7 +153,7 @@ impl Chooser<'_> {
                 unready.push(passed_over(&class.name, reason));
                 continue;
             }
-            if class.restricted {
+            if class.restricted && !self.is_listed(class) {
                 match self.grants.get(&class.name) {
                     None if self.grants.len() < MAX_QUESTIONS => {
                         return Ok(Choice::Ask(class.name.clone()));
@@ -192,11 +199,13 @@ impl Chooser<'_> {
         let (pattern, guess) = classify::pattern(&self.intent, gpus);
         let (class, intent) = (Arc::clone(class), self.intent.clone());
         Ok(Box::new(Chosen {
+            project: project::of(&class, self.subject, self.pod, self.namespace),
             class,
             by,
             gpus,
             pattern,
             guess,
+            spans: intent.gang.is_some(),
             scope,
             intent,
             warnings,
@@ -303,18 +312,10 @@ impl Chooser<'_> {
         )]
     }
 
-    fn denied(&self, name: &str, by: By) -> Refusal {
-        let origin = match by {
-            By::Namespace => format!(" (the default class of namespace {})", self.namespace),
-            By::Annotation | By::AppliesTo => String::new(),
-        };
-        let message = self.subject.denial(name, &origin, self.namespace);
-        Refusal::new(Rule::NotAuthorized, message).about(name)
+    /// Whether the class lists the CI project that the pod is of.
+    fn is_listed(&self, class: &Class) -> bool {
+        project::is_listed(class, self.subject, self.pod, self.namespace)
     }
-}
-
-fn passed_over(name: &str, reason: Unready) -> String {
-    format!("class {name:?}, which claims such pods, was passed over, because {reason}")
 }
 
 /// What to tell of classes that claim the pod but could not be asked about.
@@ -335,7 +336,8 @@ fn skipped(failed: &[&str], unasked: usize) -> Vec<String> {
     lines
 }
 
-fn failed(name: &str, reason: &str) -> Refusal {
+/// The refusal where nobody could say whether the class may be used.
+pub(super) fn failed(name: &str, reason: &str) -> Refusal {
     let message = format!(
         "class {name:?} is restricted, and whether it may be used could not be found out: {reason}; try again"
     );

@@ -2,92 +2,242 @@
 //!
 //! Nothing here is set where the container's own `env` sets the name, or where
 //! its `envFrom` might. Inside one node nothing is set that changes the paths
-//! of NCCL or UCX: their own choice is the best known, and a global
-//! `NCCL_P2P_LEVEL` or `UCX_TLS` without `cuda` makes jobs slow or crash.
+//! of NCCL or UCX, unless the class says so: their own choice is the best
+//! known, and a global `NCCL_P2P_LEVEL` or `UCX_TLS` without `cuda` makes jobs
+//! slow or crash. A container that is alone with one GPU has nobody to talk to,
+//! and gets nothing.
 
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use super::{Chosen, refusal::Refusal};
+use super::{Chosen, devices::Devices, refusal::Refusal};
 use crate::{
-    class::Class,
-    crd::domain_class::{Environment, Fabric},
+    crd::environment::{AddressFamily, Distance, Environment, Fabric, Mnnvl, PeerToPeer, RoCE},
     patch::Editor,
     pod::{self, Container},
 };
 
-/// A variable of a job that spans pods.
+/// The jobs that a variable is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reach {
+    /// Those whose GPUs talk to others, on a node or between nodes.
+    Any,
+    /// Those of one node.
+    Node,
+    /// Those that span pods.
+    Network,
+}
+
+/// A variable, by the class's fabric.
 struct Row {
     name: &'static str,
+    reach: Reach,
     fabrics: &'static [Fabric],
     value: fn(&Environment) -> Option<String>,
 }
 
-const RDMA: &[Fabric] = &[Fabric::Infiniband, Fabric::RoCE];
-const TCP: &[Fabric] = &[Fabric::TCP];
-const ANY: &[Fabric] = &[Fabric::Infiniband, Fabric::RoCE, Fabric::TCP];
+const EACH: &[Fabric] = &[
+    Fabric::None,
+    Fabric::Infiniband,
+    Fabric::RoCE,
+    Fabric::TCP,
+    Fabric::MNNVL,
+    Fabric::PCIe,
+];
+const NETWORKS: &[Fabric] = &[Fabric::Infiniband, Fabric::RoCE, Fabric::TCP, Fabric::MNNVL];
+/// MNNVL may have RDMA between racks.
+const RDMA: &[Fabric] = &[Fabric::Infiniband, Fabric::RoCE, Fabric::MNNVL];
+const VERBS: &[Fabric] = &[Fabric::Infiniband, Fabric::RoCE];
+const SOCKETS: &[Fabric] = &[Fabric::TCP, Fabric::MNNVL];
 
-/// What a job that spans pods gets, by the class's fabric.
+/// What a container gets whose GPUs talk to others.
 const TABLE: &[Row] = &[
+    // Only restricts: what is farther goes through memory. So never by itself.
+    Row {
+        name: "NCCL_P2P_LEVEL",
+        reach: Reach::Any,
+        fabrics: EACH,
+        value: |environment| match environment.peer_to_peer? {
+            PeerToPeer::PHB => Some("PHB".to_owned()),
+            PeerToPeer::SYS => Some("SYS".to_owned()),
+            PeerToPeer::Disabled => None,
+        },
+    },
+    // Turns NVLink off as well: only where an IOMMU or ACS breaks peer access.
+    Row {
+        name: "NCCL_P2P_DISABLE",
+        reach: Reach::Any,
+        fabrics: EACH,
+        value: |environment| {
+            let disabled = environment.peer_to_peer == Some(PeerToPeer::Disabled);
+            disabled.then(|| "1".to_owned())
+        },
+    },
+    // Without network there is nothing to try; a list without `cuda` makes UCX crash.
+    Row {
+        name: "UCX_TLS",
+        reach: Reach::Node,
+        fabrics: &[Fabric::PCIe],
+        value: |_| Some("cuda,sm,self".to_owned()),
+    },
     // NCCL reads a list of prefixes (eth1 is also eth10) unless it starts with `=`.
     Row {
         name: "NCCL_SOCKET_IFNAME",
-        fabrics: ANY,
+        reach: Reach::Network,
+        fabrics: NETWORKS,
         value: |environment| {
-            environment
-                .network_interface
-                .as_ref()
-                .map(|name| format!("={name}"))
+            let name = environment.network_interface.as_ref();
+            name.map(|name| format!("={name}"))
         },
     },
     // Without `=` mlx5_1 is also mlx5_10: a storage or management card would carry traffic.
     Row {
         name: "NCCL_IB_HCA",
+        reach: Reach::Network,
         fabrics: RDMA,
-        value: |environment| Some(format!("={}", environment.rdma_devices.join(","))),
+        value: |environment| listed(environment, |devices| format!("={}", devices.join(","))),
     },
     // A stray RDMA card without a route would be chosen and then fail.
     Row {
         name: "NCCL_IB_DISABLE",
-        fabrics: TCP,
+        reach: Reach::Network,
+        fabrics: &[Fabric::TCP],
         value: |_| Some("1".to_owned()),
     },
-    // A list without `cuda` makes UCX crash on GPU buffers.
+    // NCCL's own limit suits bare machines; in virtual ones PCI is not what it seems.
     Row {
-        name: "UCX_TLS",
+        name: "NCCL_NET_GDR_LEVEL",
+        reach: Reach::Network,
         fabrics: RDMA,
-        value: |_| Some("rc,cuda,sm,self".to_owned()),
+        value: |environment| Some(distance(environment.gpu_direct?).to_owned()),
+    },
+    // Lossless Ethernet carries only the traffic that is marked as the switches expect.
+    Row {
+        name: "NCCL_IB_TC",
+        reach: Reach::Network,
+        fabrics: &[Fabric::RoCE],
+        value: |environment| number(environment, |roce| roce.traffic_class),
+    },
+    // As above, by priority.
+    Row {
+        name: "NCCL_IB_SL",
+        reach: Reach::Network,
+        fabrics: &[Fabric::RoCE],
+        value: |environment| number(environment, |roce| roce.service_level),
+    },
+    // NCCL finds the index itself since 2.21; a fixed one is wrong as soon as cards differ.
+    Row {
+        name: "NCCL_IB_GID_INDEX",
+        reach: Reach::Network,
+        fabrics: &[Fabric::RoCE],
+        value: |environment| number(environment, |roce| roce.gid_index),
+    },
+    // Which of a card's addresses NCCL takes where it finds the index itself.
+    Row {
+        name: "NCCL_IB_ADDR_FAMILY",
+        reach: Reach::Network,
+        fabrics: &[Fabric::RoCE],
+        value: |environment| {
+            let family = environment.roce.as_ref()?.address_family?;
+            Some(family_name(family).to_owned())
+        },
+    },
+    // As above.
+    Row {
+        name: "NCCL_IB_ADDR_RANGE",
+        reach: Reach::Network,
+        fabrics: &[Fabric::RoCE],
+        value: |environment| environment.roce.as_ref()?.address_range.clone(),
+    },
+    // By itself NCCL uses it where it works; 1 makes a job fail where it does not.
+    Row {
+        name: "NCCL_MNNVL_ENABLE",
+        reach: Reach::Network,
+        fabrics: &[Fabric::MNNVL],
+        value: |environment| {
+            let required = environment.mnnvl == Some(Mnnvl::Required);
+            required.then(|| "1".to_owned())
+        },
     },
     // A list without `cuda` makes UCX crash on GPU buffers.
     Row {
         name: "UCX_TLS",
-        fabrics: TCP,
+        reach: Reach::Network,
+        fabrics: VERBS,
+        value: |_| Some("rc,cuda,sm,self".to_owned()),
+    },
+    // As above. Over MNNVL GPU buffers go by `cuda`, and the rest is small.
+    Row {
+        name: "UCX_TLS",
+        reach: Reach::Network,
+        fabrics: SOCKETS,
         value: |_| Some("tcp,cuda,sm,self".to_owned()),
     },
     // UCX takes every device unless told; the list names device and port.
     Row {
         name: "UCX_NET_DEVICES",
-        fabrics: RDMA,
+        reach: Reach::Network,
+        fabrics: VERBS,
         value: |environment| {
-            let ports: Vec<_> = environment
-                .rdma_devices
-                .iter()
-                .map(|name| format!("{name}:1"))
-                .collect();
-            Some(ports.join(","))
+            listed(environment, |devices| {
+                let ports: Vec<_> = devices.iter().map(|name| format!("{name}:1")).collect();
+                ports.join(",")
+            })
         },
     },
     // UCX takes every interface unless told, the container bridge too.
     Row {
         name: "UCX_NET_DEVICES",
-        fabrics: TCP,
+        reach: Reach::Network,
+        fabrics: SOCKETS,
         value: |environment| environment.network_interface.clone(),
+    },
+    // UCX does not find the index itself.
+    Row {
+        name: "UCX_IB_GID_INDEX",
+        reach: Reach::Network,
+        fabrics: &[Fabric::RoCE],
+        value: |environment| number(environment, |roce| roce.gid_index),
+    },
+    // As for NCCL.
+    Row {
+        name: "UCX_IB_TRAFFIC_CLASS",
+        reach: Reach::Network,
+        fabrics: &[Fabric::RoCE],
+        value: |environment| number(environment, |roce| roce.traffic_class),
     },
 ];
 
-/// Hides GPUs from a container that asked for none, whatever its image says.
-const VOID: (&str, &str) = ("NVIDIA_VISIBLE_DEVICES", "void");
+fn listed(environment: &Environment, text: fn(&[String]) -> String) -> Option<String> {
+    let devices = &environment.rdma_devices[..];
+    (!devices.is_empty()).then(|| text(devices))
+}
+
+fn number(environment: &Environment, field: fn(&RoCE) -> Option<u32>) -> Option<String> {
+    environment
+        .roce
+        .as_ref()
+        .and_then(field)
+        .map(|number| number.to_string())
+}
+
+fn distance(distance: Distance) -> &'static str {
+    match distance {
+        Distance::LOC => "LOC",
+        Distance::PIX => "PIX",
+        Distance::PXB => "PXB",
+        Distance::PHB => "PHB",
+        Distance::SYS => "SYS",
+    }
+}
+
+fn family_name(family: AddressFamily) -> &'static str {
+    match family {
+        AddressFamily::V4 => "AF_INET",
+        AddressFamily::V6 => "AF_INET6",
+    }
+}
 
 /// What came of it.
 #[derive(Debug, Default)]
@@ -105,9 +255,10 @@ pub(super) fn set(editor: &mut Editor, chosen: &Chosen) -> Result<Report, Refusa
     let mut report = Report::default();
     // Paths first: the containers borrow the document that is about to change.
     let mut planned = Vec::new();
+    let devices = Devices::of(editor.document(), chosen);
     for container in pod::containers(editor.document()) {
         let mut hidden = Vec::new();
-        let wanted = wanted(&container, chosen);
+        let wanted = wanted(&container, chosen, &devices);
         let present = present(&container, &wanted);
         for ((name, value), own) in wanted.into_iter().zip(present) {
             match own {
@@ -133,48 +284,40 @@ pub(super) fn set(editor: &mut Editor, chosen: &Chosen) -> Result<Report, Refusa
 }
 
 /// The variables that a container should have, in the order in which they are written.
-fn wanted(container: &Container<'_>, chosen: &Chosen) -> Vec<(String, String)> {
-    let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
-    let gpus = container.amount(&chosen.class.resource).unwrap_or(0);
+fn wanted(
+    container: &Container<'_>,
+    chosen: &Chosen,
+    devices: &Devices<'_>,
+) -> Vec<(String, String)> {
+    let class = &chosen.class;
+    let gpus = container.amount(&class.resource).unwrap_or(0);
     if gpus == 0 {
-        // Not tuning but isolation, so that `environment: none` does not switch it off.
-        let bare = !container.may_hold_gpu(&chosen.class.resource);
-        return if bare {
-            vec![pair(VOID.0, VOID.1)]
-        } else {
-            Vec::new()
-        };
+        return devices.none(container).into_iter().collect();
     }
     if chosen.intent.no_environment {
         return Vec::new();
     }
-    // Ordinals are the container's own: which GPUs these are is decided on the node.
-    let ordinals: Vec<_> = (0..gpus.min(MAX_ORDINALS))
-        .map(|gpu| gpu.to_string())
-        .collect();
-    let mut wanted = vec![
-        pair("CUDA_DEVICE_ORDER", "PCI_BUS_ID"),
-        pair("CUDA_VISIBLE_DEVICES", &ordinals.join(",")),
-    ];
-    if chosen.intent.gang.is_some() {
-        wanted.extend(network(&chosen.class));
+    let mut wanted = devices.order(container, gpus);
+    if gpus >= 2 || chosen.spans {
+        wanted.extend(tuning(&class.environment, chosen.spans));
     }
-    for (name, value) in &chosen.class.environment.extra {
+    for (name, value) in &class.environment.extra {
         // What an administrator wrote into the class beats the table.
         wanted.retain(|(own, _)| own != name);
-        wanted.push(pair(name, value));
+        wanted.push((name.clone(), value.clone()));
     }
     wanted
 }
 
-/// More GPUs than any node has: bounds the patch of a pod that asks for nonsense.
-const MAX_ORDINALS: u32 = 1024;
-
-fn network(class: &Class) -> impl Iterator<Item = (String, String)> {
-    let environment = &class.environment;
-    let rows = TABLE
-        .iter()
-        .filter(|row| row.fabrics.contains(&environment.fabric));
+fn tuning(environment: &Environment, spans: bool) -> impl Iterator<Item = (String, String)> {
+    let rows = TABLE.iter().filter(move |row| {
+        let reached = match row.reach {
+            Reach::Any => true,
+            Reach::Node => !spans,
+            Reach::Network => spans,
+        };
+        reached && row.fabrics.contains(&environment.fabric)
+    });
     rows.filter_map(|row| Some((row.name.to_owned(), (row.value)(environment)?)))
 }
 

@@ -14,11 +14,14 @@ use json_patch::PatchOperation;
 pub mod affinity;
 mod choose;
 mod classify;
+mod devices;
 mod environment;
 mod explain;
+pub mod guard;
 mod identity;
 mod intent;
 mod project;
+pub mod provider;
 mod refusal;
 
 pub use choose::{Choice, choose};
@@ -63,12 +66,16 @@ pub struct Chosen {
     pub class: Arc<Class>,
     /// How the pod came to it.
     pub by: By,
+    /// The project that the pod belongs to.
+    pub project: String,
     /// Whole GPUs that the pod holds.
     pub gpus: u32,
     /// How they communicate.
     pub pattern: Pattern,
     /// The pattern is a guess.
     pub guess: bool,
+    /// The job has other pods, with which this one talks over the network.
+    pub spans: bool,
     /// How close they must be.
     pub scope: Scope,
     /// What the pod says about itself.
@@ -126,9 +133,8 @@ fn change(
     chosen: &Chosen,
     settings: &Settings,
 ) -> Result<environment::Report, Refusal> {
-    let project = project::of(namespace);
     identity::label(pod, labels::CLASS, &chosen.class.name)?;
-    identity::label(pod, labels::PROJECT, project)?;
+    identity::label(pod, labels::PROJECT, &chosen.project)?;
     affinity::tolerate(pod, &chosen.class)?;
     affinity::require_nodes(pod, chosen)?;
     match &chosen.intent.gang {

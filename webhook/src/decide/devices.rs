@@ -1,0 +1,103 @@
+//! Which GPUs a container sees: an order for those that it holds, and none
+//! for a container that asked for none.
+//!
+//! At admission nobody knows which GPUs these will be, so nothing here names
+//! one: a UUID or an index of the node in the pod would beat what the device
+//! plugin hands out.
+
+use serde_json::Value;
+
+use super::Chosen;
+use crate::{
+    pod::{self, Container},
+    quantity,
+};
+
+/// Hides GPUs from a container that asked for none, whatever its image says.
+const VOID: (&str, &str) = ("NVIDIA_VISIBLE_DEVICES", "void");
+/// More GPUs than any node has: bounds the patch of a pod that asks for nonsense.
+const MAX_ORDINALS: u32 = 1024;
+/// Annotations by which KAI hands out parts of GPUs that no resource names.
+const FRACTIONS: [&str; 2] = ["gpu-fraction", "gpu-memory"];
+/// Node labels of NVIDIA's feature discovery that say how a node's GPUs are
+/// cut up, and the values that mean not at all.
+const SHARING: [(&str, &str); 2] = [
+    ("nvidia.com/gpu.sharing-strategy", "none"),
+    ("nvidia.com/mig.strategy", "none"),
+];
+
+/// What holds for all containers of a pod.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Devices<'a> {
+    resource: &'a str,
+    /// The nodes hand out parts of GPUs under the name of whole ones.
+    cut: bool,
+    /// Some container may hold a part of a GPU that its resources do not show.
+    hidden: bool,
+}
+
+impl<'a> Devices<'a> {
+    /// Reads what concerns the devices of `pod`.
+    pub(super) fn of(pod: &Value, chosen: &'a Chosen) -> Self {
+        let class = &chosen.class;
+        let own = pod.pointer("/spec/nodeSelector").and_then(Value::as_object);
+        let says = |key: &str, whole: &str| {
+            let by_class = class.selector.iter().find(|(name, _)| name == key);
+            let by_pod = own.and_then(|own| own.get(key)?.as_str());
+            let values = [by_class.map(|(_, value)| value.as_str()), by_pod];
+            values.into_iter().flatten().any(|value| value != whole)
+        };
+        let fraction = |key: &&str| pod::metadata(pod, "annotations", key).is_some();
+        Self {
+            resource: &class.resource,
+            cut: SHARING.iter().any(|(key, whole)| says(key, whole)),
+            hidden: FRACTIONS.iter().any(|key| fraction(key)),
+        }
+    }
+
+    /// The order in which `container` sees its `gpus` whole GPUs. The ordinals
+    /// count what the container holds: a slice of MIG or a shared GPU has none.
+    pub(super) fn order(&self, container: &Container<'_>, gpus: u32) -> Vec<(String, String)> {
+        if gpus == 0 || self.cut || self.hidden || self.has_parts(container) {
+            return Vec::new();
+        }
+        let ordinals: Vec<_> = (0..gpus.min(MAX_ORDINALS))
+            .map(|gpu| gpu.to_string())
+            .collect();
+        vec![
+            pair("CUDA_DEVICE_ORDER", "PCI_BUS_ID"),
+            pair("CUDA_VISIBLE_DEVICES", &ordinals.join(",")),
+        ]
+    }
+
+    /// What keeps GPUs out of sight of `container`, if it surely holds none.
+    /// Not tuning but isolation, so that `environment: none` does not switch it off.
+    pub(super) fn none(&self, container: &Container<'_>) -> Option<(String, String)> {
+        let other = |name: &str| name.to_ascii_lowercase().contains("gpu");
+        let bare = !container.may_hold_gpu(self.resource) && !resources(container).any(other);
+        (bare && !self.hidden).then(|| pair(VOID.0, VOID.1))
+    }
+
+    fn has_parts(&self, container: &Container<'_>) -> bool {
+        resources(container).any(|name| {
+            let part = name.starts_with("nvidia.com/mig-") || name.starts_with("nvidia.com/gpu");
+            part && name != self.resource
+        })
+    }
+}
+
+/// Names of the resources of which `container` asks for some.
+fn resources<'a>(container: &Container<'a>) -> impl Iterator<Item = &'a str> {
+    let lists = container.value().get("resources");
+    let named = ["limits", "requests"]
+        .into_iter()
+        .filter_map(move |list| lists?.get(list)?.as_object());
+    named
+        .flatten()
+        .filter(|(_, amount)| quantity::whole(amount) != Some(0))
+        .map(|(name, _)| name.as_str())
+}
+
+fn pair(name: &str, value: &str) -> (String, String) {
+    (name.to_owned(), value.to_owned())
+}
