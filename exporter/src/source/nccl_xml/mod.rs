@@ -173,6 +173,9 @@ fn complete(
     };
     warnings.extend(spec.complete(node).map_err(|error| error.to_string())?);
     rate_edges(&mut spec, &generations);
+    if spec.gpus.iter().all(|gpu| gpu.links.is_none()) {
+        warnings.push("this file says nothing of NVLink: links are unknown, not absent".to_owned());
+    }
     let matrix = tree.matrix(&spec, &places, &nic_places);
     Ok(Topology {
         spec,
