@@ -1,0 +1,167 @@
+//! What goes wrong with the driver's library, in words that say what to do.
+
+use nvml_wrapper::error::NvmlError;
+
+/// Why NVML gives nothing.
+#[derive(Debug, thiserror::Error)]
+pub enum LibraryError {
+    /// No library could be loaded.
+    #[error(
+        "the driver's library was not found: {}. In a container, let the NVIDIA runtime bring it \
+         (NVIDIA_VISIBLE_DEVICES=all and NVIDIA_DRIVER_CAPABILITIES=utility), or name it with \
+         --source nvml:PATH; on a machine without an NVIDIA driver, use --source sysfs",
+        tried.join("; ")
+    )]
+    NotFound {
+        /// What was tried, and why it failed.
+        tried: Vec<String>,
+    },
+    /// The kernel module is not there.
+    #[error(
+        "{library}: the NVIDIA driver is not loaded; load it (`modprobe nvidia`), or wait for the \
+         driver's pod of this node"
+    )]
+    NoDriver {
+        /// Name or path of the library.
+        library: String,
+    },
+    /// The library is of another version than the kernel module.
+    #[error(
+        "{library}: the library and the loaded driver are of different versions, as after an \
+         upgrade of the driver; restart this container so that it gets the new library, or reload \
+         the driver"
+    )]
+    VersionMismatch {
+        /// Name or path of the library.
+        library: String,
+    },
+    /// The device files are not accessible.
+    #[error(
+        "{library}: no permission to talk to the driver; /dev/nvidiactl and /dev/nvidia* must be \
+         in the container (NVIDIA_VISIBLE_DEVICES=all) and readable"
+    )]
+    NoPermission {
+        /// Name or path of the library.
+        library: String,
+    },
+    /// The library fails in another way.
+    #[error("{library}: {call} failed: {error}")]
+    Call {
+        /// Name or path of the library.
+        library: String,
+        /// What was asked.
+        call: &'static str,
+        /// The library's answer.
+        error: NvmlError,
+    },
+    /// There is no GPU to be seen.
+    #[error(
+        "{library}: the driver shows no GPU; in a container, ask for all of them with \
+         NVIDIA_VISIBLE_DEVICES=all"
+    )]
+    NoGpu {
+        /// Name or path of the library.
+        library: String,
+    },
+    /// All GPUs fail.
+    #[error("{library}: no GPU answers: {}", reasons.join("; "))]
+    NoAnswer {
+        /// Name or path of the library.
+        library: String,
+        /// Each GPU with its error.
+        reasons: Vec<String>,
+    },
+}
+
+impl LibraryError {
+    /// What the failure of `call` means.
+    pub(super) fn of(library: &str, call: &'static str, error: NvmlError) -> Self {
+        let library = library.to_owned();
+        match error {
+            NvmlError::DriverNotLoaded | NvmlError::LibraryNotFound => Self::NoDriver { library },
+            NvmlError::LibRmVersionMismatch => Self::VersionMismatch { library },
+            NvmlError::NoPermission => Self::NoPermission { library },
+            error => Self::Call {
+                library,
+                call,
+                error,
+            },
+        }
+    }
+}
+
+/// A failure that ends more than the call that met it.
+#[derive(Debug)]
+pub(super) enum Trouble {
+    /// The library must be opened anew: the driver is gone or is another one.
+    Library(NvmlError),
+    /// The GPU does not answer any more.
+    Gpu(NvmlError),
+}
+
+/// What a call gave; `None` where this GPU or this driver does not know it.
+///
+/// # Errors
+/// When the GPU is lost or the library is of no use any more.
+pub(super) fn known<T>(result: Result<T, NvmlError>) -> Result<Option<T>, Trouble> {
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(error) if is_library(&error) => Err(Trouble::Library(error)),
+        Err(error) if is_gpu(&error) => Err(Trouble::Gpu(error)),
+        Err(_) => Ok(None),
+    }
+}
+
+/// After these nothing works until the library is opened anew.
+pub(super) fn is_library(error: &NvmlError) -> bool {
+    matches!(
+        error,
+        NvmlError::Uninitialized | NvmlError::DriverNotLoaded | NvmlError::LibRmVersionMismatch
+    )
+}
+
+fn is_gpu(error: &NvmlError) -> bool {
+    matches!(error, NvmlError::GpuLost | NvmlError::ResetRequired)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_end_the_call_the_gpu_or_the_library() {
+        let known = |error| known::<()>(Err(error));
+        for error in [
+            NvmlError::NotSupported,
+            NvmlError::FailedToLoadSymbol("nvmlX".to_owned()),
+            NvmlError::FunctionNotFound,
+            NvmlError::InvalidArg,
+            NvmlError::Unknown,
+            NvmlError::UnexpectedVariant(25),
+        ] {
+            assert!(matches!(known(error), Ok(None)));
+        }
+        for error in [NvmlError::GpuLost, NvmlError::ResetRequired] {
+            assert!(matches!(known(error), Err(Trouble::Gpu(_))));
+        }
+        for error in [
+            NvmlError::Uninitialized,
+            NvmlError::DriverNotLoaded,
+            NvmlError::LibRmVersionMismatch,
+        ] {
+            assert!(matches!(known(error), Err(Trouble::Library(_))));
+        }
+    }
+
+    #[test]
+    fn each_error_says_what_to_do() {
+        let of = |error| LibraryError::of("libnvidia-ml.so.1", "nvmlInit", error).to_string();
+        assert!(of(NvmlError::DriverNotLoaded).contains("modprobe"));
+        assert!(of(NvmlError::LibRmVersionMismatch).contains("restart this container"));
+        assert!(of(NvmlError::NoPermission).contains("/dev/nvidiactl"));
+        assert_eq!(
+            of(NvmlError::Unknown),
+            "libnvidia-ml.so.1: nvmlInit failed: an internal driver error occurred"
+        );
+    }
+}

@@ -1,0 +1,128 @@
+//! Rates of links from GPU performance monitoring, for GPUs whose driver counts no bytes.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use nvml_wrapper::Device;
+
+use super::{
+    counters::Flow,
+    error::{Trouble, known},
+    raw::{Loaded, Sample},
+};
+
+/// Two samples nearer than this say nothing.
+const LEAST: Duration = Duration::from_millis(100);
+/// The metric "received over link 0"; sent is the next, then link 1.
+const FIRST: u32 = 62;
+/// Links that have metrics.
+const LINKS: u32 = 18;
+/// The unit of the metrics: MiB a second (their documentation in some places says bytes).
+const UNIT: f64 = 1_048_576.0;
+
+/// The last sample of each GPU.
+#[derive(Debug, Default)]
+pub(super) struct Gpm(BTreeMap<String, Sampled>);
+
+#[derive(Debug, Default)]
+struct Sampled {
+    unsupported: bool,
+    last: Option<(Sample, Duration)>,
+    rates: Vec<Rate>,
+}
+
+/// The rate of a link.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Rate {
+    /// Bytes a second, as of the last two samples.
+    pub(super) flow: Flow<f64>,
+    /// There was traffic between the two samples before these.
+    pub(super) moved_before: bool,
+}
+
+impl Gpm {
+    /// Samples the GPU `uuid` and tells the rates of its first `links` links;
+    /// empty where there are none, as at the first sample.
+    ///
+    /// # Errors
+    /// When the GPU or the library is lost.
+    pub(super) fn rates(
+        &mut self,
+        library: &Arc<Loaded>,
+        device: &Device<'_>,
+        uuid: &str,
+        links: u32,
+        now: Duration,
+    ) -> Result<&[Rate], Trouble> {
+        let entry = self.0.entry(uuid.to_owned());
+        let sampled = match entry {
+            std::collections::btree_map::Entry::Occupied(entry) => entry.into_mut(),
+            std::collections::btree_map::Entry::Vacant(entry) => {
+                let supported = known(Sample::supported(device))?.unwrap_or_default();
+                entry.insert(Sampled {
+                    unsupported: !supported,
+                    ..Sampled::default()
+                })
+            }
+        };
+        let recent = |at: Duration| now.saturating_sub(at) < LEAST;
+        if sampled.unsupported || sampled.last.as_ref().is_some_and(|(_, at)| recent(*at)) {
+            return Ok(&sampled.rates);
+        }
+        let Some(sample) = known(Sample::take(library, device))? else {
+            sampled.rates.clear();
+            sampled.last = None;
+            return Ok(&[]);
+        };
+        let ids: Vec<_> = (FIRST..FIRST + 2 * links.min(LINKS)).collect();
+        let metrics = match &sampled.last {
+            Some((earlier, _)) => known(sample.since(earlier, &ids))?.unwrap_or_default(),
+            None => Vec::new(),
+        };
+        sampled.rates = rates(&metrics, &sampled.rates);
+        sampled.last = Some((sample, now));
+        Ok(&sampled.rates)
+    }
+
+    /// Forgets the GPU `uuid`, whose traffic is counted otherwise or which is gone.
+    pub(super) fn forget(&mut self, uuid: &str) {
+        self.0.remove(uuid);
+    }
+}
+
+/// Metrics in the order of their ids, received before sent, as rates of links.
+fn rates(metrics: &[Option<f64>], before: &[Rate]) -> Vec<Rate> {
+    let bytes = |metric: Option<f64>| metric.filter(|rate| *rate >= 0.0).map(|rate| rate * UNIT);
+    let link = |(link, pair): (usize, &[Option<f64>])| {
+        let earlier = before.get(link).map(|rate| rate.flow).unwrap_or_default();
+        let moved = |rate: Option<f64>| rate.is_some_and(|rate| rate > 0.0);
+        Rate {
+            flow: Flow {
+                receive: bytes(pair[0]),
+                transmit: bytes(pair[1]),
+            },
+            moved_before: moved(earlier.transmit) || moved(earlier.receive),
+        }
+    };
+    metrics.chunks_exact(2).enumerate().map(link).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn metrics_are_mib_received_then_sent() {
+        let first = rates(&[Some(1.0), Some(2.5), None, Some(0.0)], &[]);
+        assert_eq!(first[0].flow.receive, Some(1_048_576.0));
+        assert_eq!(first[0].flow.transmit, Some(2_621_440.0));
+        assert_eq!(
+            (first[1].flow.receive, first[1].flow.transmit),
+            (None, Some(0.0))
+        );
+        assert!(!first[0].moved_before);
+        let second = rates(&[Some(0.0), Some(0.0), Some(-1.0), None], &first);
+        assert!(second[0].moved_before && !second[1].moved_before);
+        assert_eq!(second[1].flow, Flow::default());
+        assert!(rates(&[], &second).is_empty());
+    }
+}

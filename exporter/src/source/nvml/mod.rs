@@ -1,0 +1,350 @@
+//! The source `nvml`: the driver's management library, loaded at run time.
+//!
+//! Whoever calls [`NvmlSource::read`] owns the library: its devices are looked
+//! up at each reading, and when it fails as a whole it is closed and opened
+//! anew at the next. What must outlive that (which counter is believed, XIDs,
+//! GPUs that have been seen) is kept in [`History`].
+//!
+//! [`raw`] makes the calls that the wrapper lacks; [`gpu`] asks one GPU;
+//! [`graph`], [`counters`], [`fields`] and [`fabric`] say what the answers mean.
+
+mod address;
+mod counters;
+mod error;
+mod events;
+mod fabric;
+mod fields;
+mod gpm;
+mod gpu;
+mod graph;
+mod library;
+mod pcie;
+mod raw;
+
+use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
+
+use nvlink_topology::NodeTopology;
+use nvml_wrapper::{
+    Device,
+    enum_wrappers::device::{P2pCapabilitiesIndex, P2pStatus},
+    error::NvmlError,
+};
+
+use self::{
+    counters::Choices,
+    error::{Trouble, known},
+    events::{Events, Xids},
+    gpm::Gpm,
+    gpu::{Answered, Memory},
+    graph::{GpuFacts, PeerStatus},
+    library::Library,
+    pcie::Ancestors,
+};
+use super::{GpuHealth, LostGpu, Reading, Source, SourceError, sysfs};
+
+pub use self::error::LibraryError;
+
+/// While a GPU is lost the library is opened anew this often: it may not see a
+/// GPU that came back otherwise.
+const LOOK_AGAIN: Duration = Duration::from_secs(60);
+
+/// A node as the driver's library sees it.
+pub struct NvmlSource {
+    path: Option<String>,
+    node: String,
+    session: Option<Session>,
+    history: History,
+}
+
+/// One opening of the library, with what is valid for as long as it is open.
+#[derive(Debug)]
+struct Session {
+    events: Events,
+    gpm: Gpm,
+    memory: Memory,
+    ancestors: Ancestors,
+    library: Library,
+    opened: Duration,
+    lost: bool,
+}
+
+/// What is kept for as long as the process lives, by UUID of the GPU.
+#[derive(Debug, Default)]
+struct History {
+    choices: Choices,
+    xids: Xids,
+    seen: BTreeMap<String, LostGpu>,
+}
+
+/// The GPUs of one reading.
+struct Gpus<'nvml> {
+    answered: Vec<(Device<'nvml>, Answered)>,
+    /// Indices that gave an error, and the error.
+    failed: BTreeMap<u32, String>,
+}
+
+impl NvmlSource {
+    /// Of the library at `path` (by default where the loader finds it, else
+    /// where the GPU operator's driver container leaves it), for the node
+    /// `node`. Opens nothing: the driver may come later.
+    #[must_use]
+    pub fn new(path: Option<&str>, node: &str) -> Self {
+        Self {
+            path: path.map(str::to_owned),
+            node: node.to_owned(),
+            session: None,
+            history: History::default(),
+        }
+    }
+
+    /// The same, with the library opened: for callers that have another source
+    /// where there is no driver.
+    ///
+    /// # Errors
+    /// When there is no library, or it cannot be initialized: the driver is
+    /// not loaded, or is of another version.
+    pub fn open(path: Option<&str>, node: &str) -> Result<Self, SourceError> {
+        let mut source = Self::new(path, node);
+        source.session = Some(Session::open(path, Duration::ZERO)?);
+        Ok(source)
+    }
+}
+
+impl Source for NvmlSource {
+    fn read(&mut self, now: Duration) -> Result<Reading, SourceError> {
+        let mut session = match self.session.take() {
+            Some(session) if !session.is_due(now) => session,
+            old => {
+                if let Some(old) = old {
+                    // What came until now would go with the old set of events.
+                    let _ = old.events.drain(&mut self.history.xids);
+                }
+                Session::open(self.path.as_deref(), now)?
+            }
+        };
+        // After an error the session is gone, and the next reading opens anew.
+        let reading = session.read(&mut self.history, &self.node, now)?;
+        session.lost = !reading.lost.is_empty();
+        self.session = Some(session);
+        Ok(reading)
+    }
+}
+
+impl Session {
+    fn open(path: Option<&str>, now: Duration) -> Result<Self, LibraryError> {
+        let library = Library::open(path)?;
+        Ok(Self {
+            events: Events::new(&library.loaded),
+            gpm: Gpm::default(),
+            memory: Memory::default(),
+            ancestors: Ancestors::default(),
+            library,
+            opened: now,
+            lost: false,
+        })
+    }
+
+    /// Whether it is time to look for lost GPUs with a library opened anew.
+    fn is_due(&self, now: Duration) -> bool {
+        self.lost && now.saturating_sub(self.opened) >= LOOK_AGAIN
+    }
+
+    fn read(
+        &mut self,
+        history: &mut History,
+        node: &str,
+        now: Duration,
+    ) -> Result<Reading, SourceError> {
+        // The devices borrow the library, and reading them changes the session.
+        let loaded = Arc::clone(&self.library.loaded);
+        let gpus = self.gpus(&loaded, &mut history.choices, now)?;
+        let drained = self.events.drain(&mut history.xids);
+        self.or_closed("waiting for events", drained)?;
+        let paths = self.ancestors.paths(&gpus.answered);
+        let paths = self.or_closed("nvmlDeviceGetTopologyCommonAncestor", paths)?;
+        let facts: Vec<GpuFacts> = gpus
+            .answered
+            .iter()
+            .map(|(_, one)| one.facts.clone())
+            .collect();
+        let peers = self.or_closed("nvmlDeviceGetP2PStatus", peer_status(&gpus, &facts))?;
+        let from = self.library.from.clone();
+        let spec = graph::spec(node, from, &facts, &peers, paths);
+        let (mut spec, mut warnings) = spec.map_err(|error| SourceError::Invalid {
+            name: self.library.name.clone(),
+            error,
+        })?;
+        match sysfs::nics(Path::new("/"), &spec.gpus) {
+            Ok((nics, odd)) => {
+                spec.nics = nics;
+                warnings.extend(odd);
+            }
+            Err(error) => warnings.push(format!("network devices are not known: {error}")),
+        }
+        let lost = history.lost(&gpus, &mut warnings);
+        Ok(Reading {
+            topology: NodeTopology::new(node, spec),
+            health: history.health(&gpus),
+            lost,
+            counters: gpus
+                .answered
+                .into_iter()
+                .flat_map(|(_, one)| one.counters)
+                .collect(),
+            matrix: None,
+            warnings,
+        })
+    }
+
+    /// Asks all GPUs. One that fails does not keep the others from being read.
+    fn gpus<'nvml>(
+        &mut self,
+        loaded: &'nvml raw::Loaded,
+        choices: &mut Choices,
+        now: Duration,
+    ) -> Result<Gpus<'nvml>, LibraryError> {
+        let count = loaded.device_count();
+        let count = count.map_err(|error| self.failure("nvmlDeviceGetCount", error))?;
+        let mut gpus = Gpus {
+            answered: Vec::new(),
+            failed: BTreeMap::new(),
+        };
+        for index in 0..count {
+            let answered = match loaded.device_by_index(index) {
+                Ok(device) => {
+                    gpu::read(self, choices, &device, index, now).map(|answered| (device, answered))
+                }
+                Err(error) if error::is_library(&error) => Err(Trouble::Library(error)),
+                Err(error) => Err(Trouble::Gpu(error)),
+            };
+            match answered {
+                Ok(answered) => gpus.answered.push(answered),
+                Err(Trouble::Gpu(error)) => {
+                    gpus.failed.insert(index, error.to_string());
+                }
+                Err(Trouble::Library(error)) => {
+                    return Err(self.failure("reading a GPU", error));
+                }
+            }
+        }
+        if gpus.answered.is_empty() {
+            let library = self.library.name.clone();
+            let reason = |(index, error)| format!("GPU {index}: {error}");
+            let reasons: Vec<_> = gpus.failed.into_iter().map(reason).collect();
+            return Err(match reasons.is_empty() {
+                true => LibraryError::NoGpu { library },
+                false => LibraryError::NoAnswer { library, reasons },
+            });
+        }
+        Ok(gpus)
+    }
+
+    fn failure(&self, call: &'static str, error: NvmlError) -> LibraryError {
+        LibraryError::of(&self.library.name, call, error)
+    }
+
+    fn or_closed<T>(
+        &self,
+        call: &'static str,
+        result: Result<T, Trouble>,
+    ) -> Result<T, LibraryError> {
+        result.map_err(|trouble| match trouble {
+            Trouble::Library(error) | Trouble::Gpu(error) => self.failure(call, error),
+        })
+    }
+}
+
+/// Whether the driver lets pairs of GPUs behind switches talk over NVLink.
+fn peer_status(gpus: &Gpus<'_>, facts: &[GpuFacts]) -> Result<PeerStatus, Trouble> {
+    let device = |index: u32| {
+        let found = gpus
+            .answered
+            .iter()
+            .find(|(_, one)| one.facts.gpu.index == index);
+        found.map(|(device, _)| device)
+    };
+    let mut peers = PeerStatus::new();
+    for (a, b) in graph::switch_pairs(facts) {
+        let (Some(from), Some(to)) = (device(a), device(b)) else {
+            continue;
+        };
+        match known(from.p2p_status(to, P2pCapabilitiesIndex::NvLink)) {
+            Ok(Some(P2pStatus::Ok)) => _ = peers.insert((a, b), Ok(())),
+            Ok(Some(status)) => _ = peers.insert((a, b), Err(words(status).to_owned())),
+            // That a GPU is lost is found when it is read.
+            Ok(None) | Err(Trouble::Gpu(_)) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(peers)
+}
+
+/// A status as `nvidia-smi topo -p2p` explains it.
+fn words(status: P2pStatus) -> &'static str {
+    match status {
+        P2pStatus::Ok => "OK",
+        P2pStatus::ChipsetNotSupported => "chipset not supported",
+        P2pStatus::GpuNotSupported => "GPU not supported",
+        P2pStatus::IohTopologyNotSupported => "topology not supported",
+        P2pStatus::DisabledByRegkey => "disabled by a registry key",
+        P2pStatus::NotSupported => "not supported",
+        P2pStatus::Unknown => "unknown",
+    }
+}
+
+impl History {
+    /// GPUs that were there and did not answer now, with a warning for each,
+    /// and for those that never answered. Remembers those that did.
+    fn lost(&mut self, gpus: &Gpus<'_>, warnings: &mut Vec<String>) -> Vec<LostGpu> {
+        let mut gone = self.seen.clone();
+        for (_, one) in &gpus.answered {
+            gone.remove(&one.key);
+            let gpu = &one.facts.gpu;
+            let seen = LostGpu {
+                index: gpu.index,
+                uuid: gpu.uuid.clone(),
+                pci_bus_id: gpu.pci_bus_id.clone(),
+            };
+            self.seen.insert(one.key.clone(), seen);
+        }
+        let mut failed = gpus.failed.clone();
+        for (key, gpu) in &gone {
+            let reason = failed.remove(&gpu.index);
+            let reason =
+                reason.unwrap_or_else(|| "the driver does not list it any more".to_owned());
+            let address = gpu.pci_bus_id.as_deref().unwrap_or("address unknown");
+            let xids = self.xids.get(key).into_iter().flat_map(BTreeMap::keys);
+            let xids: Vec<_> = xids.map(u64::to_string).collect();
+            let xids = match xids.is_empty() {
+                true => String::new(),
+                false => format!("; XIDs seen: {}", xids.join(", ")),
+            };
+            warnings.push(format!(
+                "GPU {} ({key}, {address}) is lost: {reason}{xids}",
+                gpu.index
+            ));
+        }
+        let never = |(index, error)| format!("GPU {index} cannot be read: {error}");
+        warnings.extend(failed.into_iter().map(never));
+        let mut gone: Vec<_> = gone.into_values().collect();
+        gone.sort_by_key(|gpu| gpu.index);
+        gone
+    }
+
+    /// Fabric and XIDs of the GPUs that answered.
+    fn health(&self, gpus: &Gpus<'_>) -> Vec<GpuHealth> {
+        let health = |one: &Answered| {
+            let counted = self.xids.get(&one.key);
+            let xids = (one.watched || counted.is_some()).then(|| {
+                let counted = counted.into_iter().flatten();
+                counted.map(|(&xid, &count)| (xid, count)).collect()
+            });
+            GpuHealth {
+                gpu: one.facts.gpu.index,
+                fabric: one.facts.fabric.and_then(|info| info.condition()),
+                xids,
+            }
+        };
+        gpus.answered.iter().map(|(_, one)| health(one)).collect()
+    }
+}

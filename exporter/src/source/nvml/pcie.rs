@@ -1,0 +1,109 @@
+//! The ways over PCIe between GPUs.
+
+use std::collections::BTreeMap;
+
+use nvlink_topology::{Path, PathClass, bandwidth};
+use nvml_wrapper::Device;
+
+use super::{
+    error::{Trouble, known},
+    gpu::Answered,
+    raw,
+};
+
+/// What is between two GPUs, by their addresses. Asked once as long as the
+/// library is loaded: it takes a walk through the PCI tree for each pair, and
+/// nobody rewires a running machine.
+#[derive(Debug, Default)]
+pub(super) struct Ancestors(BTreeMap<(String, String), Option<PathClass>>);
+
+impl Ancestors {
+    /// The way between each two of `gpus` where the driver tells its class.
+    ///
+    /// # Errors
+    /// When the library is lost.
+    pub(super) fn paths(&mut self, gpus: &[(Device<'_>, Answered)]) -> Result<Vec<Path>, Trouble> {
+        let mut paths = Vec::new();
+        for (n, (from, a)) in gpus.iter().enumerate() {
+            for (to, b) in &gpus[n + 1..] {
+                let Some(class) = self.class((from, a), (to, b))? else {
+                    continue;
+                };
+                paths.push(path(a, b, class));
+            }
+        }
+        Ok(paths)
+    }
+
+    fn class(
+        &mut self,
+        (from, a): (&Device<'_>, &Answered),
+        (to, b): (&Device<'_>, &Answered),
+    ) -> Result<Option<PathClass>, Trouble> {
+        let pair = (a.key.clone(), b.key.clone());
+        if let Some(class) = self.0.get(&pair) {
+            return Ok(*class);
+        }
+        let class = match known(raw::common_ancestor(from, to)) {
+            Ok(level) => level.and_then(class_of_level),
+            // That a GPU is lost is found when it is read.
+            Err(Trouble::Gpu(_)) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        self.0.insert(pair, class);
+        Ok(class)
+    }
+}
+
+/// The class of a level of NVML.
+fn class_of_level(level: u32) -> Option<PathClass> {
+    match level {
+        // Two GPUs of one board have a switch on it between them.
+        0 | 10 => Some(PathClass::Pix),
+        20 => Some(PathClass::Pxb),
+        30 => Some(PathClass::Phb),
+        40 => Some(PathClass::Node),
+        50 => Some(PathClass::Sys),
+        _ => None,
+    }
+}
+
+/// As fast as the slower of both slots.
+fn path(a: &Answered, b: &Answered, class: PathClass) -> Path {
+    let slowest = a
+        .pcie
+        .zip(b.pcie)
+        .map(|(a, b)| (a.0.min(b.0), a.1.min(b.1)));
+    let indices = (a.facts.gpu.index, b.facts.gpu.index);
+    Path {
+        a: indices.0.min(indices.1),
+        b: indices.0.max(indices.1),
+        class,
+        bytes_per_second: match slowest {
+            Some((generation, width)) => bandwidth::pcie(generation, width, class),
+            None => bandwidth::assumed(class),
+        },
+        assumed: slowest.is_none(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn levels_are_the_classes_of_topo_m() {
+        let classes = [0, 10, 20, 30, 40, 50, 60].map(class_of_level);
+        use PathClass::*;
+        let wanted = [
+            Some(Pix),
+            Some(Pix),
+            Some(Pxb),
+            Some(Phb),
+            Some(Node),
+            Some(Sys),
+            None,
+        ];
+        assert_eq!(classes, wanted);
+    }
+}
