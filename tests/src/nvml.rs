@@ -31,12 +31,12 @@ impl FakeNvml {
     /// # Errors
     /// When the library cannot be built or the file cannot be written.
     pub fn new(recording: &Value) -> Result<Self> {
-        let this = Self {
+        let mut this = Self {
             directory: workdir::fresh("nvml")?,
             library: programs::path(programs::FAKE_NVML)?,
-            config: json!({ "board": recording }),
+            config: Value::Null,
         };
-        this.write()?;
+        this.reset(recording)?;
         Ok(this)
     }
 
@@ -86,7 +86,7 @@ impl FakeNvml {
     /// # Errors
     /// When the file cannot be written.
     pub fn reset(&mut self, recording: &Value) -> Result<()> {
-        self.config = json!({ "board": recording });
+        self.config = json!({ "board": recording, "trace": self.trace_file() });
         self.write()
     }
 
@@ -161,6 +161,24 @@ impl FakeNvml {
         let said = String::from_utf8_lossy(&output.stderr);
         ensure!(output.status.success(), "nvlink-exporter topology: {said}");
         Ok(serde_json::from_slice(&output.stdout)?)
+    }
+
+    /// What the library has noted: `call NAME` for each function that was ever
+    /// called, `hang NAME` for each call that began to hang.
+    #[must_use]
+    pub fn trace(&self) -> Vec<String> {
+        let text = fs::read_to_string(self.trace_file()).unwrap_or_default();
+        text.lines().map(str::to_owned).collect()
+    }
+
+    /// Forgets what the library has noted.
+    pub fn clear_trace(&self) {
+        // What was never written is forgotten already.
+        let _ = fs::remove_file(self.trace_file());
+    }
+
+    fn trace_file(&self) -> PathBuf {
+        self.directory.join("trace")
     }
 
     fn file(&self) -> PathBuf {

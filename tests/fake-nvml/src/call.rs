@@ -2,7 +2,10 @@
 //! it has changed, faults strike, handles are looked up.
 
 use std::{
-    env, fs,
+    collections::BTreeSet,
+    env,
+    fs::{self, OpenOptions},
+    io::Write,
     os::unix::fs::MetadataExt,
     panic::{AssertUnwindSafe, catch_unwind},
     path::PathBuf,
@@ -16,7 +19,7 @@ use nvml_wrapper_sys::bindings::nvmlDevice_t;
 use crate::{
     board::{Board, Card, Port},
     c::{Answer, GPU_IS_LOST, INVALID_ARGUMENT, NOT_SUPPORTED, SUCCESS, UNINITIALIZED, UNKNOWN},
-    config::Fault,
+    config::{Config, Fault},
 };
 
 /// Exports functions under their C names. Each body sees the [`Call`] and gives
@@ -49,6 +52,7 @@ pub(crate) struct Call {
 /// Runs `body` unless a fault comes first; whatever happens, a code comes out.
 pub(crate) fn answer(name: &'static str, body: impl FnOnce(&Call) -> Answer) -> u32 {
     let run = || {
+        trace_call(name);
         let board = strike(name, |fault| {
             fault.gpu.is_none() && fault.link.is_none() && fault.field.is_none()
         })?;
@@ -147,6 +151,7 @@ impl Fault {
 /// The board, after the faults of `name` that fit have done what they do.
 fn strike(name: &str, fits: impl Fn(&Fault) -> bool) -> Answer<Arc<Board>> {
     let of_name = |fault: &&Fault| fault.function.as_deref().is_none_or(|one| one == name);
+    let mut hangs = false;
     loop {
         let board = board()?;
         let struck = || {
@@ -158,12 +163,34 @@ fn strike(name: &str, fits: impl Fn(&Fault) -> bool) -> Answer<Arc<Board>> {
                 .filter(|one| fits(one))
         };
         if struck().any(|fault| fault.hang) {
+            if !hangs {
+                trace(&board.config, format!("hang {name}\n"));
+            }
+            hangs = true;
             thread::sleep(PAUSE);
             continue;
         }
         let error = struck().find_map(|fault| fault.error);
         return error.map_or(Ok(board.clone()), Err);
     }
+}
+
+/// Notes that `name` is called, if it is for the first time.
+fn trace_call(name: &'static str) {
+    static CALLED: Mutex<BTreeSet<&str>> = Mutex::new(BTreeSet::new());
+    if lock(&CALLED).insert(name)
+        && let Ok(board) = board()
+    {
+        trace(&board.config, format!("call {name}\n"));
+    }
+}
+
+/// Adds a line to the file that the configuration names. Nobody is served by
+/// a call that fails because it cannot be noted.
+fn trace(config: &Config, line: String) {
+    let file = config.trace.as_ref();
+    let file = file.and_then(|path| OpenOptions::new().append(true).create(true).open(path).ok());
+    let _ = file.map(|mut file| file.write_all(line.as_bytes()));
 }
 
 /// Who uses the library. Handles of an earlier era are no longer valid.

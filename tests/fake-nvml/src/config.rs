@@ -32,6 +32,9 @@ pub(crate) struct Config {
     pub(crate) xids: Vec<Xid>,
     #[serde(default)]
     pub(crate) faults: Vec<Fault>,
+    /// A file to which a line is added when a function is called for the first
+    /// time (`call NAME`), and whenever a call begins to hang (`hang NAME`).
+    pub(crate) trace: Option<PathBuf>,
 }
 
 fn driver_version() -> String {
