@@ -74,7 +74,7 @@ fn decision(pod: Value, view: &View, settings: &Settings) -> Admitted {
     let Choice::Take(chosen) = chosen else {
         panic!("the pod is claimed")
     };
-    decide::apply(pod, "ci", &chosen, view, settings).expect("no refusal")
+    decide::apply(pod, &chosen, view, settings).expect("no refusal")
 }
 
 fn admission(criterion: &mut Criterion) {

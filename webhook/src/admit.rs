@@ -6,7 +6,10 @@ use serde_json::Value;
 
 use crate::{
     authorize::{Authorizer, Grants, Subject},
-    decide::{self, Admitted, Choice, Refusal, Settings},
+    decide::{
+        self, Admitted, Choice, Refusal, Settings,
+        guard::{self, Action, Answered, Question},
+    },
     view::SharedView,
 };
 
@@ -45,7 +48,7 @@ impl<A: Authorizer> Admission<A> {
                     Choice::Ask(class) => class,
                     Choice::Leave(warnings) => return Ok(left(pod, warnings)),
                     Choice::Take(chosen) => {
-                        return decide::apply(pod, namespace, &chosen, &view, &self.settings);
+                        return decide::apply(pod, &chosen, &view, &self.settings);
                     }
                 }
             };
@@ -54,6 +57,44 @@ impl<A: Authorizer> Admission<A> {
                 .may_use(subject, &question, namespace, deadline);
             let grant = asked.await;
             grants.insert(question, grant);
+        }
+    }
+
+    /// Decides on the change of a pod from `old` to `pod`, which `subject`
+    /// makes in `namespace`. A change is let in or not, and never changed.
+    ///
+    /// # Errors
+    /// When the change is refused.
+    pub async fn change(
+        &self,
+        action: Action,
+        old: &Value,
+        pod: Value,
+        namespace: &str,
+        subject: &Subject,
+    ) -> Result<Admitted, Refusal> {
+        let mut answered = Answered::default();
+        let deadline = Instant::now() + REVIEWS;
+        loop {
+            let question = {
+                let view = self.view.read();
+                guard::update(action, old, &pod, namespace, subject, &answered, &view)?
+            };
+            match question {
+                None => return Ok(left(pod, Vec::new())),
+                Some(Question::Use(class)) => {
+                    let asked = self
+                        .authorizer
+                        .may_use(subject, &class, namespace, deadline);
+                    let grant = asked.await;
+                    answered.uses.insert(class, grant);
+                }
+                Some(Question::Release) => {
+                    let user = &subject.user;
+                    let asked = self.authorizer.may_release(user, namespace, deadline);
+                    answered.release = Some(asked.await);
+                }
+            }
         }
     }
 }

@@ -3,13 +3,17 @@
 use nvlink_topology::{Pattern, Scope};
 
 use crate::{
-    crd::domain_class::{
-        AccessMode, AppliesTo, DomainClassSpec, Environment, PatternName, Scheduler, ScopeName,
+    crd::{
+        access::CiProject,
+        domain_class::{
+            AccessMode, AppliesTo, DomainClassSpec, Environment, PatternName, Scheduler, ScopeName,
+        },
     },
     syntax,
 };
 
 mod accepted;
+mod access;
 mod environment;
 mod unready;
 
@@ -27,6 +31,8 @@ pub struct Class {
     pub name: String,
     /// Only who has the verb `use` on it may use it.
     pub restricted: bool,
+    /// CI projects that may use it as well.
+    pub ci_projects: Vec<CiProject>,
     /// Node labels that must match, by key.
     pub selector: Vec<(String, String)>,
     /// Least bandwidth per GPU, GB/s.
@@ -71,6 +77,9 @@ pub enum InvalidClass {
     /// The way to wait does not fit the rest of the class.
     #[error("spec.placement: {0}")]
     Placement(&'static str),
+    /// An entry of `spec.access.ciProjects` does not fit its provider.
+    #[error("spec.access.ciProjects[{0}]: {1}")]
+    CiProject(usize, &'static str),
     /// A resource that cannot be a whole GPU.
     #[error(
         "spec.devices.resourceName {0:?} is not a resource of whole NVIDIA GPUs, such as nvidia.com/gpu"
@@ -114,6 +123,7 @@ impl Class {
         let environment = spec.environment.clone().unwrap_or_default();
         environment::check(&environment)?;
         unready::check(spec)?;
+        access::check(&spec.access)?;
         let selector = spec.node_selector.clone().unwrap_or_default().match_labels;
         for (key, value) in &selector {
             let field = "spec.nodeSelector.matchLabels";
@@ -123,6 +133,7 @@ impl Class {
         Ok(Self {
             name: name.to_owned(),
             restricted: spec.access.mode == AccessMode::Restricted,
+            ci_projects: spec.access.ci_projects.clone(),
             selector: selector.into_iter().collect(),
             min_bandwidth: spec.min_bandwidth.as_deref().map(bandwidth).transpose()?,
             applies_to: spec.applies_to.clone(),

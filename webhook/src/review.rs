@@ -8,7 +8,10 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use json_patch::PatchOperation;
 use serde_json::{Value, json};
 
-use crate::authorize::{Subject, User};
+use crate::{
+    authorize::{Subject, User},
+    decide::guard::Action,
+};
 
 /// The only version of the protocol that API servers of this decade speak.
 const API_VERSION: &str = "admission.k8s.io/v1";
@@ -22,8 +25,12 @@ pub struct Request {
     pub namespace: String,
     /// Who stands behind it.
     pub subject: Subject,
-    /// The pod, untouched.
+    /// What is done to the pod.
+    pub action: Action,
+    /// The pod, untouched: as it will be.
     pub pod: Value,
+    /// The pod as it was; null where it is created.
+    pub old: Value,
 }
 
 /// What an AdmissionReview asks for.
@@ -67,15 +74,17 @@ pub fn read(body: &[u8]) -> Result<Review, Invalid> {
     let request = &mut review["request"];
     let operation = string(request, &["operation"]);
     let subresource = string(request, &["subResource"]);
-    if operation != "CREATE" || !subresource.is_empty() {
-        let what = if subresource.is_empty() {
-            "pods"
-        } else {
-            "a subresource of pods"
-        };
-        let reason =
-            format!("not changed: {operation:?} of {what} is not handled, only CREATE of pods");
-        return Ok(Review::Other { uid, reason });
+    let action = match (operation, subresource) {
+        ("CREATE", "") => Action::Create,
+        ("UPDATE", "") => Action::Update,
+        ("UPDATE", "ephemeralcontainers") => Action::Debug,
+        ("UPDATE", "resize") => Action::Resize,
+        _ => return Ok(other(uid, operation, subresource)),
+    };
+    let old = request["oldObject"].take();
+    if action != Action::Create && !old.is_object() {
+        let message = "request.oldObject is missing: there is no change to decide on".to_owned();
+        return Err(Invalid { uid, message });
     }
     let pod = request["object"].take();
     if !pod.is_object() {
@@ -100,8 +109,21 @@ pub fn read(body: &[u8]) -> Result<Review, Invalid> {
         uid,
         namespace,
         subject,
+        action,
         pod,
+        old,
     })))
+}
+
+fn other(uid: String, operation: &str, subresource: &str) -> Review {
+    let what = match subresource {
+        "" => "pods".to_owned(),
+        name => format!("pods/{}", name.chars().take(64).collect::<String>()),
+    };
+    let reason = format!(
+        "not changed: {operation:?} of {what} is not handled, only CREATE and UPDATE of pods, pods/ephemeralcontainers and pods/resize"
+    );
+    Review::Other { uid, reason }
 }
 
 fn check(review: &Value, uid: &str) -> Result<(), String> {

@@ -318,6 +318,10 @@ impl Chooser<'_> {
     }
 }
 
+fn passed_over(name: &str, reason: Unready) -> String {
+    format!("class {name:?}, which claims such pods, was passed over, because {reason}")
+}
+
 /// What to tell of classes that claim the pod but could not be asked about.
 fn skipped(failed: &[&str], unasked: usize) -> Vec<String> {
     let mut lines = Vec::new();

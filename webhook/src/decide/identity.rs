@@ -23,7 +23,7 @@ pub(super) fn refuse(pod: &Value, keys: &[&str]) -> Result<(), Refusal> {
     }
 }
 
-fn hint(key: &str) -> &'static str {
+pub(super) fn hint(key: &str) -> &'static str {
     match key {
         labels::CLASS => "; to choose a class, set the annotation of that name",
         labels::GANG => "; to name a gang, set the annotation of that name",

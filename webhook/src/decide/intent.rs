@@ -11,7 +11,7 @@ use crate::pod;
 /// Published recipes' name for the scope; `nvlink-locality` means `nvlink-domain`.
 const ALIAS_POLICY: &str = "scheduling.run.ai/topology-policy";
 /// Published recipes' name for the gang.
-const ALIAS_GROUP: &str = "scheduling.run.ai/pod-group";
+pub(crate) const ALIAS_GROUP: &str = "scheduling.run.ai/pod-group";
 /// More pods than a gang can sensibly have.
 const MAX_GANG: u32 = 100_000;
 

@@ -103,14 +103,13 @@ pub struct Admitted {
 /// When the pod contradicts the class or itself.
 pub fn apply(
     pod: Value,
-    namespace: &str,
     chosen: &Chosen,
     view: &View,
     settings: &Settings,
 ) -> Result<Admitted, Refusal> {
     let about = |refusal: Refusal| refusal.about(&chosen.class.name);
     let mut pod = Editor::new(pod);
-    let report = change(&mut pod, namespace, chosen, settings).map_err(about)?;
+    let report = change(&mut pod, chosen, settings).map_err(about)?;
     let record = Record::new(chosen, &report);
     let unwritten = explain::write(&mut pod, &record).map_err(about)?;
     let mut warnings = vec![explain::summary(chosen)];
@@ -129,7 +128,6 @@ pub fn apply(
 
 fn change(
     pod: &mut Editor,
-    namespace: &str,
     chosen: &Chosen,
     settings: &Settings,
 ) -> Result<environment::Report, Refusal> {

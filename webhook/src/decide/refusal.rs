@@ -19,6 +19,28 @@ pub enum Rule {
     InvalidAnnotation,
     /// A label that only the webhook writes has another value.
     ReservedLabel,
+    /// An annotation that only the webhook writes is there already.
+    ReservedAnnotation,
+    /// The pod tolerates the taint of a class that it may not use.
+    Toleration,
+    /// The pod names a node, which may be of a class that it may not use.
+    NodeName,
+    /// The pod selects the nodes of a class that it may not use.
+    NodeSelector,
+    /// A container says itself which GPUs it sees.
+    VisibleDevices,
+    /// The runtime of GPU containers, without a request for a GPU.
+    RuntimeClass,
+    /// A privileged container on the nodes of a restricted class.
+    Privileged,
+    /// A host path to GPUs on the nodes of a restricted class.
+    HostPath,
+    /// A change of what the webhook wrote.
+    Locked,
+    /// An ephemeral container that would see GPUs.
+    EphemeralContainer,
+    /// A change of a pod's GPUs.
+    Resize,
     /// The GPUs cannot be as close as the scope says.
     Scope,
     /// Pod affinity that would keep the pod's gang out for ever.
@@ -39,6 +61,17 @@ impl Rule {
             Self::ReviewFailed => "review-failed",
             Self::InvalidAnnotation => "invalid-annotation",
             Self::ReservedLabel => "reserved-label",
+            Self::ReservedAnnotation => "reserved-annotation",
+            Self::Toleration => "toleration",
+            Self::NodeName => "node-name",
+            Self::NodeSelector => "node-selector",
+            Self::VisibleDevices => "visible-devices",
+            Self::RuntimeClass => "runtime-class",
+            Self::Privileged => "privileged",
+            Self::HostPath => "host-path",
+            Self::Locked => "locked",
+            Self::EphemeralContainer => "ephemeral-container",
+            Self::Resize => "resize",
             Self::Scope => "scope",
             Self::Affinity => "affinity",
             Self::Malformed => "malformed",
@@ -66,6 +99,12 @@ impl Refusal {
             message: message.into(),
             class: None,
         }
+    }
+
+    /// What the user is told: the rule by name, what is wrong, and what to do.
+    #[must_use]
+    pub fn answer(&self) -> String {
+        format!("rule {}: {}", self.rule.as_str(), self.message)
     }
 
     /// The same, about a class.

@@ -92,6 +92,13 @@ impl View {
         &self.claiming
     }
 
+    /// The classes that not everybody may use, in order.
+    pub fn restricted(&self) -> impl Iterator<Item = &Arc<Class>> {
+        let classes = self.classes.values();
+        let usable = classes.filter_map(|entry| entry.class.as_ref().ok());
+        usable.filter(|class| class.restricted)
+    }
+
     /// The class that a namespace gives to its GPU pods.
     #[must_use]
     pub fn default_class(&self, namespace: &str) -> Option<&str> {

@@ -1,0 +1,94 @@
+//! Why somebody may not use a class, and what would change that.
+
+use nvlink_topology::GROUP;
+use serde_json::{Value, json};
+
+use super::{RESOURCE, Subject, USE};
+use crate::{
+    class::Class,
+    decide::provider::{self, Identity},
+};
+
+/// Why `subject` may not use `class` in `namespace`, and the commands that
+/// would change that. `how` says in brackets how the pod came to the class.
+///
+/// The commands come last, a line each: the request of a CI runner is answered
+/// by the change of the class that lists its project, any other by a Role.
+#[must_use]
+pub fn denial(subject: &Subject, class: &Class, how: &str, pod: &Value, namespace: &str) -> String {
+    let Subject {
+        user,
+        service_account,
+    } = subject;
+    let name = &class.name;
+    let account = format!("{namespace}/{service_account}");
+    let why = format!(
+        "class {name:?}{how} is restricted: neither user {:?} nor service account {account:?} has the verb {USE:?} on {RESOURCE}.{GROUP}/{name} in namespace {namespace}",
+        user.username,
+    );
+    match listing(subject, class, pod, namespace) {
+        Some((project, command)) => format!(
+            "{why}, and {project} is not listed in the class. To grant it to {project}:\n{command}"
+        ),
+        None => format!(
+            "{why}. To grant it to the service account:\n{}",
+            role(name, service_account, namespace)
+        ),
+    }
+}
+
+/// The Role is applied as a document, because `kubectl create role` takes the
+/// verb `use` for PodSecurityPolicies alone.
+fn role(class: &str, service_account: &str, namespace: &str) -> String {
+    let role = format!("{USE}-{class}");
+    let document = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "Role",
+        "metadata": {"name": role, "namespace": namespace},
+        "rules": [{
+            "apiGroups": [GROUP], "resources": [RESOURCE], "resourceNames": [class], "verbs": [USE]
+        }]
+    });
+    format!(
+        "echo '{document}' | kubectl apply -f -\n\
+         kubectl create rolebinding {role}-{service_account} --role={role} --serviceaccount={namespace}:{service_account} -n {namespace}"
+    )
+}
+
+/// Who the CI system says that the pod is of, and the command that lists it in the class.
+fn listing(
+    subject: &Subject,
+    class: &Class,
+    pod: &Value,
+    namespace: &str,
+) -> Option<(String, String)> {
+    let mut entries = class.ci_projects.iter().enumerate();
+    let (index, entry) = entries.find(|(_, entry)| provider::runs(entry, subject))?;
+    let (who, field, value, present) = match provider::of(entry.provider).identity {
+        Identity::Labels { project, .. } => {
+            let id = provider::id(pod, project)?;
+            let present = !entry.project_ids.is_empty();
+            (format!("project {id}"), "projectIds", json!(id), present)
+        }
+        Identity::Account => {
+            let account = &subject.service_account;
+            let value = json!({"namespace": namespace, "serviceAccount": account});
+            (
+                format!("service account {namespace}/{account}"),
+                "identities",
+                value,
+                !entry.identities.is_empty(),
+            )
+        }
+    };
+    let path = format!("/spec/access/ciProjects/{index}/{field}");
+    let patch = match present {
+        true => json!([{"op": "add", "path": format!("{path}/-"), "value": value}]),
+        false => json!([{"op": "add", "path": path, "value": [value]}]),
+    };
+    let command = format!(
+        "kubectl patch {RESOURCE}.{GROUP} {} --type=json -p '{patch}'",
+        class.name
+    );
+    Some((who, command))
+}

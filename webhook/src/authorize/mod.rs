@@ -1,0 +1,128 @@
+//! Who may use a restricted class.
+//!
+//! Whoever has the verb `use` on it in the pod's namespace: the user who
+//! creates the pod, or the service account that the pod runs as. And whoever
+//! has the verb `release` on all classes in a namespace may change what the
+//! webhook wrote into the pods there: that is the queue, and administrators.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    future::Future,
+    time::Instant,
+};
+
+mod cache;
+mod cluster;
+mod denial;
+
+pub use cluster::ClusterAuthorizer;
+pub use denial::denial;
+
+/// Plural of `DomainClass`, as RBAC rules name it.
+pub const RESOURCE: &str = "domainclasses";
+/// The right to use a class; a verb as PodSecurityPolicies had it in their time.
+pub const USE: &str = "use";
+/// The right to change what the webhook wrote into pods.
+pub const RELEASE: &str = "release";
+
+/// A user, as the API server describes one.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, serde::Deserialize)]
+#[serde(default)]
+pub struct User {
+    /// Name.
+    pub username: String,
+    /// Stable id.
+    pub uid: String,
+    /// Groups.
+    pub groups: Vec<String>,
+    /// What else the authenticator said.
+    pub extra: BTreeMap<String, Vec<String>>,
+}
+
+/// Who stands behind a pod.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Subject {
+    /// The user who creates it.
+    pub user: User,
+    /// The service account that it runs as, in the pod's namespace.
+    pub service_account: String,
+}
+
+impl Subject {
+    /// The service account as the user that it is to the API server.
+    #[must_use]
+    pub fn as_user(&self, namespace: &str) -> User {
+        User {
+            username: format!("system:serviceaccount:{namespace}:{}", self.service_account),
+            groups: vec![
+                "system:serviceaccounts".to_owned(),
+                format!("system:serviceaccounts:{namespace}"),
+                "system:authenticated".to_owned(),
+            ],
+            ..User::default()
+        }
+    }
+}
+
+/// What was found out about a right.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Grant {
+    /// The subject has it.
+    Granted,
+    /// It has not.
+    Denied,
+    /// Nobody could say, because of this.
+    Failed(String),
+}
+
+/// What was found out about the right to use classes, by class.
+pub type Grants = BTreeMap<String, Grant>;
+
+/// Finds out who has a right.
+pub trait Authorizer: Send + Sync {
+    /// Whether `subject` may use `class` in `namespace`; not found out after `deadline`.
+    fn may_use(
+        &self,
+        subject: &Subject,
+        class: &str,
+        namespace: &str,
+        deadline: Instant,
+    ) -> impl Future<Output = Grant> + Send;
+
+    /// Whether `user` may change what the webhook wrote into the pods of
+    /// `namespace`; not found out after `deadline`. Nobody, unless a cluster says otherwise.
+    fn may_release(
+        &self,
+        _user: &User,
+        _namespace: &str,
+        _deadline: Instant,
+    ) -> impl Future<Output = Grant> + Send {
+        async { Grant::Denied }
+    }
+}
+
+/// Answers from a list of classes, for `preview` and for tests.
+#[derive(Clone, Debug, Default)]
+pub struct ListedAuthorizer {
+    allowed: BTreeSet<String>,
+}
+
+impl ListedAuthorizer {
+    /// Grants the classes in `allowed`; `*` grants each.
+    #[must_use]
+    pub fn new(allowed: impl IntoIterator<Item = String>) -> Self {
+        Self {
+            allowed: allowed.into_iter().collect(),
+        }
+    }
+}
+
+impl Authorizer for ListedAuthorizer {
+    async fn may_use(&self, _: &Subject, class: &str, _: &str, _: Instant) -> Grant {
+        if self.allowed.contains(class) || self.allowed.contains("*") {
+            Grant::Granted
+        } else {
+            Grant::Denied
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! Ways around a class, closed: what a pod may not do, whether it names a class or not.
+//!
+//! Two kinds of rules. Some are about a right: a pod that *reaches* for the
+//! nodes of a restricted class in another way than by naming it needs the same
+//! right as one that names it ([`reach`]). The others hold for everybody: GPUs
+//! are not taken past the device plugin ([`devices`]), and what the webhook
+//! writes is written by nobody else ([`reserved`], [`update`]).
+//!
+//! The nodes of a restricted class are those with the taint
+//! `nvlink-domains.io/class=CLASS:NoSchedule`, which its administrator sets.
+//! The taint keeps out what the scheduler places, whatever its selectors say;
+//! the rules here keep pods from tolerating it and from passing the scheduler by.
+//! The policies that [`crate::policies`] prints hold the same rules in CEL.
+
+use serde_json::Value;
+
+use super::refusal::{Refusal, Rule};
+use crate::{
+    authorize::{Grant, Grants, Subject, denial},
+    class::Class,
+    pod,
+    view::View,
+};
+
+mod devices;
+mod held;
+mod reach;
+mod reserved;
+mod update;
+
+pub use devices::{DEVICE_PATHS, HARMLESS};
+pub use held::Held;
+pub(crate) use update::GATE;
+pub use update::{Action, Answered, Question, update};
+
+/// A pod, where it is created, and by whom.
+#[derive(Clone, Copy)]
+pub(super) struct Case<'a> {
+    pub(super) pod: &'a Value,
+    pub(super) namespace: &'a str,
+    pub(super) subject: &'a Subject,
+    pub(super) view: &'a View,
+}
+
+/// Checks a pod that is created. A class that comes back must be asked about first.
+pub(super) fn create(case: Case<'_>, grants: &Grants) -> Result<Option<String>, Refusal> {
+    let held = Held::of(case);
+    reserved::check(case, &held)?;
+    devices::check(case, &held)?;
+    for class in case.view.restricted() {
+        let Some(way) = reach::of_pod(case, &held, class) else {
+            continue;
+        };
+        devices::check_privileges(case.pod, class)?;
+        if let Some(question) = permit(case, class, way.rule(), way.how(), grants)? {
+            return Ok(Some(question));
+        }
+    }
+    Ok(None)
+}
+
+/// Refuses the pod by `rule`, unless its subject may use `class`.
+fn permit(
+    case: Case<'_>,
+    class: &Class,
+    rule: Rule,
+    how: &str,
+    grants: &Grants,
+) -> Result<Option<String>, Refusal> {
+    if super::project::is_listed(class, case.subject, case.pod, case.namespace) {
+        return Ok(None);
+    }
+    match grants.get(&class.name) {
+        None => Ok(Some(class.name.clone())),
+        Some(Grant::Granted) => Ok(None),
+        Some(Grant::Failed(reason)) => Err(super::choose::failed(&class.name, reason)),
+        Some(Grant::Denied) => {
+            let message = denial(case.subject, class, how, case.pod, case.namespace);
+            Err(Refusal::new(rule, message).about(&class.name))
+        }
+    }
+}
+
+/// Whether the pod is the API's image of one that a kubelet runs from a file.
+/// The kubelet runs it whether the image is let in or not, and may create such
+/// images of its own node alone.
+pub(super) fn is_mirror(pod: &Value, subject: &Subject) -> bool {
+    let user = &subject.user;
+    let node = user.username.strip_prefix("system:node:");
+    pod::metadata(pod, "annotations", "kubernetes.io/config.mirror").is_some()
+        && user.groups.iter().any(|group| group == "system:nodes")
+        && node.is_some_and(|node| !node.is_empty() && node_name(pod) == node)
+}
+
+/// The node that the pod names, past the scheduler.
+fn node_name(pod: &Value) -> &str {
+    let name = pod.get("spec").and_then(|spec| spec.get("nodeName"));
+    name.and_then(Value::as_str).unwrap_or_default()
+}

@@ -1,0 +1,123 @@
+//! Pods that reach for the nodes of a restricted class.
+
+use nvlink_topology::labels;
+use serde_json::Value;
+
+use super::{Case, Held, node_name};
+use crate::{class::Class, decide::Rule};
+
+/// How a pod reaches for the nodes of a class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// It names the class.
+    Named,
+    /// Its namespace names the class.
+    Default,
+    /// It tolerates the taint of the class.
+    Toleration,
+    /// It names a node, which passes the scheduler and all taints by.
+    NodeName,
+    /// Its selector or affinity names the nodes.
+    Selector,
+}
+
+impl Way {
+    pub(super) fn rule(self) -> Rule {
+        match self {
+            Self::Named | Self::Default => Rule::NotAuthorized,
+            Self::Toleration => Rule::Toleration,
+            Self::NodeName => Rule::NodeName,
+            Self::Selector => Rule::NodeSelector,
+        }
+    }
+
+    /// For a denial, after the name of the class.
+    pub(super) fn how(self) -> &'static str {
+        match self {
+            Self::Named => "",
+            Self::Default => " (the namespace's default class)",
+            Self::Toleration => " (the pod tolerates the taint of its nodes)",
+            Self::NodeName => " (the pod's nodeName may be a node of it)",
+            Self::Selector => " (the pod selects its nodes)",
+        }
+    }
+}
+
+/// How the pod reaches for the nodes of `class`, if it does.
+pub(super) fn of_pod(case: Case<'_>, held: &Held<'_>, class: &Class) -> Option<Way> {
+    let is = |name: Option<&str>| name == Some(class.name.as_str());
+    if is(held.named) {
+        return Some(Way::Named);
+    }
+    if is(held.default) {
+        return Some(Way::Default);
+    }
+    if tolerates(case.pod, class) {
+        return Some(Way::Toleration);
+    }
+    if !node_name(case.pod).is_empty() {
+        return Some(Way::NodeName);
+    }
+    // A pod of another class is kept off these nodes by their taint, and the
+    // webhook itself may have written a selector that two classes share.
+    let other = held.class().is_some_and(|name| name != class.name);
+    (held.gpus && !other && selects(case.pod, class)).then_some(Way::Selector)
+}
+
+/// Whether the pod tolerates the taint of `class`.
+pub(super) fn tolerates(pod: &Value, class: &Class) -> bool {
+    list(pod, &["spec", "tolerations"]).any(|toleration| {
+        let field = |name: &str| toleration.get(name).and_then(Value::as_str).unwrap_or("");
+        let matches = match (field("key"), field("operator")) {
+            ("", "Exists") => true,
+            (labels::CLASS, "" | "Equal") => field("value") == class.name,
+            // `Exists`, and whatever later versions compare with.
+            (labels::CLASS, _) => true,
+            _ => false,
+        };
+        // A taint that only prefers keeps nobody out.
+        matches && field("effect") != "PreferNoSchedule"
+    })
+}
+
+/// Whether the node selector, with one of the required terms of node
+/// affinity, asks for all labels that make the nodes of `class`.
+pub(super) fn selects(pod: &Value, class: &Class) -> bool {
+    const TERMS: [&str; 5] = [
+        "spec",
+        "affinity",
+        "nodeAffinity",
+        "requiredDuringSchedulingIgnoredDuringExecution",
+        "nodeSelectorTerms",
+    ];
+    let selector = pod.get("spec").and_then(|spec| spec.get("nodeSelector"));
+    let chosen = |key: &str, value: &str| {
+        let chosen = selector.and_then(|selector| selector.get(key)?.as_str());
+        chosen == Some(value)
+    };
+    let mut wanted = class.selector.iter();
+    if class.selector.is_empty() {
+        // Every node: there is nothing to name.
+        return false;
+    }
+    wanted.all(|(key, value)| chosen(key, value))
+        || list(pod, &TERMS).any(|term| {
+            let mut wanted = class.selector.iter();
+            wanted.all(|(key, value)| chosen(key, value) || requires(term, key, value))
+        })
+}
+
+fn requires(term: &Value, key: &str, value: &str) -> bool {
+    list(term, &["matchExpressions"]).any(|expression| {
+        let field = |name: &str| expression.get(name).and_then(Value::as_str);
+        field("key") == Some(key)
+            && field("operator") == Some("In")
+            && list(expression, &["values"]).any(|one| one.as_str() == Some(value))
+    })
+}
+
+/// The items of the list at `path`; none where there is no list.
+pub(super) fn list<'a>(value: &'a Value, path: &[&str]) -> impl Iterator<Item = &'a Value> {
+    let found = path.iter().try_fold(value, |value, key| value.get(key));
+    found.and_then(Value::as_array).into_iter().flatten()
+}

@@ -1,0 +1,236 @@
+//! Changes of a pod that is there already.
+
+use std::collections::BTreeMap;
+
+use nvlink_topology::GROUP;
+use serde_json::Value;
+
+use super::{
+    Case, Held, devices, permit,
+    reach::{list, selects, tolerates},
+};
+use crate::{
+    authorize::{Grant, Grants, RELEASE, RESOURCE, Subject},
+    class::Class,
+    decide::refusal::{Refusal, Rule},
+    pod,
+    view::View,
+};
+
+/// What is done to a pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// It is created.
+    Create,
+    /// Its metadata or spec change.
+    Update,
+    /// It gets ephemeral containers.
+    Debug,
+    /// Its containers' resources change.
+    Resize,
+}
+
+/// A question that must be answered before a change can be decided on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Question {
+    /// May the subject use this class?
+    Use(String),
+    /// May the user change what the webhook wrote?
+    Release,
+}
+
+/// What was found out so far.
+#[derive(Clone, Debug, Default)]
+pub struct Answered {
+    /// The right to use classes.
+    pub uses: Grants,
+    /// The right to change what the webhook wrote.
+    pub release: Option<Grant>,
+}
+
+/// The gate behind which pods wait in the queue.
+pub(crate) const GATE: &str = "nvlink-domains.io/queue";
+
+/// Decides on the change from `old` to `pod`, which `subject` makes in
+/// `namespace`; a question that comes back must be answered first.
+///
+/// # Errors
+/// When the change is refused.
+pub fn update(
+    action: Action,
+    old: &Value,
+    pod: &Value,
+    namespace: &str,
+    subject: &Subject,
+    answered: &Answered,
+    view: &View,
+) -> Result<Option<Question>, Refusal> {
+    let case = Case {
+        pod,
+        namespace,
+        subject,
+        view,
+    };
+    match action {
+        Action::Create => Ok(None),
+        Action::Update => change(case, old, answered),
+        Action::Debug => debug(case, old, answered),
+        Action::Resize => resize(case, old),
+    }
+}
+
+fn change(case: Case<'_>, old: &Value, answered: &Answered) -> Result<Option<Question>, Refusal> {
+    if let Some(what) = changed(old, case.pod) {
+        match &answered.release {
+            None => return Ok(Some(Question::Release)),
+            Some(Grant::Granted) => {}
+            Some(Grant::Failed(reason)) => {
+                return Err(Refusal::new(
+                    Rule::ReviewFailed,
+                    format!(
+                        "{what} may be changed only by who has the verb {RELEASE:?}, and whether you have it could not be found out: {reason}; try again"
+                    ),
+                ));
+            }
+            Some(Grant::Denied) => return Err(locked(case, &what)),
+        }
+    }
+    let held = Held::of(case);
+    for class in case.view.restricted() {
+        let other = held.class().is_some_and(|name| name != class.name);
+        let selector = |pod| held.gpus && !other && selects(pod, class);
+        let (rule, how) = if tolerates(case.pod, class) && !tolerates(old, class) {
+            (Rule::Toleration, " (the change tolerates its taint)")
+        } else if selector(case.pod) && !selector(old) {
+            (Rule::NodeSelector, " (the change selects its nodes)")
+        } else {
+            continue;
+        };
+        if let Some(class) = permit(case, class, rule, how, &answered.uses)? {
+            return Ok(Some(Question::Use(class)));
+        }
+    }
+    Ok(None)
+}
+
+fn locked(case: Case<'_>, what: &str) -> Refusal {
+    let user = &case.subject.user.username;
+    Refusal::new(
+        Rule::Locked,
+        format!(
+            "{what} cannot be changed once the pod is there: user {user:?} has not the verb {RELEASE:?} on all {RESOURCE}.{GROUP} in namespace {}; create the pod anew",
+            case.namespace
+        ),
+    )
+}
+
+/// What of ours differs, if anything does.
+fn changed(old: &Value, new: &Value) -> Option<String> {
+    for (map, word) in [("labels", "label"), ("annotations", "annotation")] {
+        let (old, new) = (entries(old, map), entries(new, map));
+        let mut keys = old.keys().chain(new.keys());
+        if let Some(key) = keys.find(|key| old.get(*key) != new.get(*key)) {
+            return Some(format!("{word} {key}"));
+        }
+    }
+    (gated(old) && !gated(new)).then(|| format!("the scheduling gate {GATE}"))
+}
+
+/// The entries of a map in the pod's metadata whose keys are ours.
+fn entries<'a>(pod: &'a Value, map: &str) -> BTreeMap<&'a str, &'a Value> {
+    let map = pod
+        .get("metadata")
+        .and_then(|metadata| metadata.get(map)?.as_object());
+    let own = |key: &str| {
+        key.strip_prefix(GROUP)
+            .is_some_and(|rest| rest.starts_with('/'))
+    };
+    let entries = map.into_iter().flatten();
+    entries
+        .map(|(key, value)| (key.as_str(), value))
+        .filter(|(key, _)| own(key))
+        .collect()
+}
+
+fn gated(pod: &Value) -> bool {
+    list(pod, &["spec", "schedulingGates"])
+        .any(|gate| gate.get("name").and_then(Value::as_str) == Some(GATE))
+}
+
+/// Ephemeral containers see what their image asks for, unless told otherwise.
+fn debug(case: Case<'_>, old: &Value, answered: &Answered) -> Result<Option<Question>, Refusal> {
+    let known: Vec<_> = ephemeral(old).map(name).collect();
+    let added: Vec<_> = ephemeral(case.pod)
+        .filter(|one| !known.contains(&name(one)))
+        .collect();
+    let held = Held::of(case);
+    if case.view.restricted().next().is_some() || held.class().is_some() {
+        for container in &added {
+            devices::check_variables(name(container), container)?;
+        }
+    }
+    let mut restricted = case.view.restricted();
+    let Some(class) = restricted.find(|class| held.class() == Some(&class.name)) else {
+        return Ok(None);
+    };
+    for container in &added {
+        check_ephemeral(container, class)?;
+    }
+    let how = " (the class of this pod)";
+    let asked = permit(case, class, Rule::NotAuthorized, how, &answered.uses)?;
+    Ok(asked.map(Question::Use))
+}
+
+fn check_ephemeral(container: &Value, class: &Class) -> Result<(), Refusal> {
+    let name = name(container);
+    if devices::is_privileged(container) {
+        return Err(devices::refuse_privileged(name, class));
+    }
+    if devices::hides_gpus(container) {
+        return Ok(());
+    }
+    Err(Refusal::new(
+        Rule::EphemeralContainer,
+        format!(
+            "ephemeral container {name:?} would see the GPUs that its image names, in a pod of the restricted class {:?}: set NVIDIA_VISIBLE_DEVICES to \"void\" in it, as with kubectl debug --env=NVIDIA_VISIBLE_DEVICES=void",
+            class.name
+        ),
+    )
+    .about(&class.name))
+}
+
+fn ephemeral(pod: &Value) -> impl Iterator<Item = &Value> {
+    list(pod, &["spec", "ephemeralContainers"])
+}
+
+fn name(container: &Value) -> &str {
+    let name = container.get("name").and_then(Value::as_str);
+    name.unwrap_or_default()
+}
+
+/// GPUs are handed out at the start; a change of their number would be a lie.
+fn resize(case: Case<'_>, old: &Value) -> Result<Option<Question>, Refusal> {
+    if gpus(old) == gpus(case.pod) {
+        return Ok(None);
+    }
+    Err(Refusal::new(
+        Rule::Resize,
+        "a pod's GPUs cannot be resized: create the pod anew",
+    ))
+}
+
+/// The amounts of NVIDIA's resources, by container.
+fn gpus(pod: &Value) -> Vec<BTreeMap<&str, &Value>> {
+    let containers = pod::containers(pod).into_iter();
+    containers
+        .map(|container| {
+            let limits = container.value().get("resources");
+            let limits = limits.and_then(|all| all.get("limits")?.as_object());
+            let amounts = limits.into_iter().flatten();
+            amounts
+                .map(|(name, amount)| (name.as_str(), amount))
+                .filter(|(name, _)| name.starts_with("nvidia.com/"))
+                .collect()
+        })
+        .collect()
+}
