@@ -4,7 +4,7 @@ use std::{net::SocketAddr, path::PathBuf};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::registration::WebhookTarget;
+use crate::{pki::SecretName, registration::WebhookTarget};
 
 /// Puts GPU pods into NVLink domains, at admission.
 ///
@@ -26,8 +26,10 @@ pub enum Command {
     /// domainclasses, nodetopologies, nodes and namespaces and create
     /// subjectaccessreviews. Takes requests only once it has seen all of them.
     #[command(after_help = "\
-Example:
-  nvlink-webhook serve --tls-cert /tls/tls.crt --tls-key /tls/tls.key")]
+Examples:
+  nvlink-webhook serve --ca-secret nvlink/webhook-ca --service nvlink/webhook
+  nvlink-webhook serve --tls-cert /tls/tls.crt --tls-key /tls/tls.key --ca-file /tls/ca.crt --service nvlink/webhook
+  nvlink-webhook serve --tls-cert tls.crt --tls-key tls.key      registered by hand: see registration")]
     Serve(Box<ServeArgs>),
     /// Show what admission would do to a pod, from files alone.
     ///
@@ -95,15 +97,9 @@ pub struct ServeArgs {
         default_value = "0.0.0.0:8080"
     )]
     pub admin_listen: SocketAddr,
-    /// Certificate chain, PEM. Read again when it changes.
-    #[arg(long, env = "NVLINK_WEBHOOK_TLS_CERT", value_name = "FILE")]
-    pub tls_cert: PathBuf,
-    /// Private key, PEM. Read again when it changes.
-    #[arg(long, env = "NVLINK_WEBHOOK_TLS_KEY", value_name = "FILE")]
-    pub tls_key: PathBuf,
-    /// Seconds between two looks at the certificate files.
-    #[arg(long, env = "NVLINK_WEBHOOK_TLS_POLL_SECONDS", value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600))]
-    pub tls_poll_seconds: u64,
+    /// Where the certificate is from, and who is told of it.
+    #[command(flatten)]
+    pub tls: TlsArgs,
     /// Seconds between SIGTERM and the end of listening, for the Service to take this replica out.
     #[arg(long, env = "NVLINK_WEBHOOK_DRAIN_SECONDS", value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(0..=600))]
     pub drain_seconds: u64,
@@ -121,6 +117,61 @@ pub struct ServeArgs {
     /// How to log.
     #[arg(long, env = "NVLINK_WEBHOOK_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text)]
     pub log_format: LogFormat,
+}
+
+/// Flags of the certificate and of the registration.
+#[derive(Debug, Args)]
+#[group(id = "certificate", required = true, multiple = true, args = ["tls_cert", "ca_secret"])]
+pub struct TlsArgs {
+    /// Certificate chain, PEM. Read again when it changes.
+    #[arg(
+        long,
+        env = "NVLINK_WEBHOOK_TLS_CERT",
+        value_name = "FILE",
+        requires = "tls_key"
+    )]
+    pub tls_cert: Option<PathBuf>,
+    /// Private key, PEM. Read again when it changes.
+    #[arg(
+        long,
+        env = "NVLINK_WEBHOOK_TLS_KEY",
+        value_name = "FILE",
+        requires = "tls_cert"
+    )]
+    pub tls_key: Option<PathBuf>,
+    /// Without files: Secret of an authority of our own, NAMESPACE/NAME.
+    ///
+    /// Made by the replica that comes first; each replica makes its certificate from it and renews
+    /// it in time. Needs --service or --url, and the rights to get, create and update the Secret.
+    #[arg(
+        long,
+        env = "NVLINK_WEBHOOK_CA_SECRET",
+        value_name = "NS/NAME",
+        conflicts_with = "tls_cert",
+        requires = "target"
+    )]
+    pub ca_secret: Option<SecretName>,
+    /// Days that a certificate of our own authority is valid; renewed after two thirds of them.
+    #[arg(long, env = "NVLINK_WEBHOOK_CERTIFICATE_DAYS", value_name = "N", default_value_t = 90, value_parser = clap::value_parser!(u16).range(1..=825))]
+    pub certificate_days: u16,
+    /// Seconds between two looks at the certificate files, or at the Secret.
+    #[arg(long, env = "NVLINK_WEBHOOK_TLS_POLL_SECONDS", value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub tls_poll_seconds: u64,
+    /// Keep the MutatingWebhookConfiguration right: the webhook's Service, NAMESPACE/NAME or NAMESPACE/NAME:PORT.
+    #[arg(long, env = "NVLINK_WEBHOOK_SERVICE", value_name = "NS/NAME", value_parser = service, group = "target")]
+    pub service: Option<WebhookTarget>,
+    /// Keep the MutatingWebhookConfiguration right: the address of a webhook outside the cluster.
+    #[arg(long, env = "NVLINK_WEBHOOK_URL", value_name = "URL", value_parser = url, group = "target")]
+    pub url: Option<WebhookTarget>,
+    /// With files and --service or --url: the CA that signs them, PEM. Read again when it changes.
+    #[arg(
+        long,
+        env = "NVLINK_WEBHOOK_CA_FILE",
+        value_name = "FILE",
+        requires = "tls_cert",
+        requires = "target"
+    )]
+    pub ca_file: Option<PathBuf>,
 }
 
 /// Forms of a log line.

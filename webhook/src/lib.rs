@@ -9,6 +9,7 @@
 pub mod admit;
 pub mod args;
 pub mod authorize;
+mod certificate;
 pub mod class;
 pub mod cluster;
 pub mod crd;
@@ -16,8 +17,10 @@ pub mod decide;
 pub mod metrics;
 pub mod patch;
 pub mod pod;
+pub mod pki;
 pub mod preview;
 pub mod quantity;
+pub mod register;
 pub mod registration;
 pub mod review;
 mod run;

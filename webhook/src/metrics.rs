@@ -83,6 +83,7 @@ pub struct Metrics {
     denials: Family<ByRule, Counter>,
     duration: Histogram,
     reloads: Family<ByResult, Counter>,
+    expiry: Gauge,
     ready: Gauge,
 }
 
@@ -97,6 +98,7 @@ impl Default for Metrics {
                 1.0, 5.0,
             ]),
             reloads: Family::default(),
+            expiry: Gauge::default(),
             ready: Gauge::default(),
         };
         metrics.register();
@@ -125,12 +127,18 @@ impl Metrics {
         );
         registry.register(
             "certificate_reloads",
-            "Changes of the certificate files by whether the new one was taken",
+            "New certificates by whether they were taken",
             self.reloads.clone(),
+        );
+        registry.register_with_unit(
+            "certificate_expiry_timestamp",
+            "When the certificate in use ceases to be valid, since 1970",
+            Unit::Seconds,
+            self.expiry.clone(),
         );
         registry.register(
             "ready",
-            "Whether the caches are synced and a certificate is loaded",
+            "Whether the caches are synced and requests are served",
             self.ready.clone(),
         );
         let build = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
@@ -162,6 +170,11 @@ impl Metrics {
             Reload::failure
         };
         self.reloads.get_or_create(&ByResult { result }).inc();
+    }
+
+    /// Says when the certificate in use ceases to be valid, in seconds since 1970.
+    pub fn certificate_expiry(&self, seconds: i64) {
+        self.expiry.set(seconds);
     }
 
     /// Says whether the webhook is ready.

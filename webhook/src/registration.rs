@@ -12,6 +12,11 @@ use nvlink_topology::labels;
 
 use crate::server::PATH;
 
+/// Name of the configuration.
+pub const NAME: &str = "nvlink-domains.io";
+/// Label of a namespace whose pods never reach the webhook when its value is `ignore`.
+pub const OPT_OUT: &str = "nvlink-domains.io/webhook";
+
 /// Where the API server finds the webhook.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WebhookTarget {
@@ -70,13 +75,36 @@ pub fn registration(target: WebhookTarget, ca_bundle_pem: &[u8]) -> MutatingWebh
     };
     MutatingWebhookConfiguration {
         metadata: ObjectMeta {
-            name: Some("nvlink-domains.io".to_owned()),
+            name: Some(NAME.to_owned()),
             ..Default::default()
         },
         webhooks: Some(vec![
             entry("class", "Fail", ("names-a-class", &names_class)),
             entry("gpu", "Ignore", ("names-no-class", &names_none)),
         ]),
+    }
+}
+
+impl WebhookTarget {
+    /// The names by which the API server calls it: what its certificate must be for.
+    #[must_use]
+    pub fn names(&self) -> Vec<String> {
+        match self {
+            Self::Url(url) => {
+                let rest = url.trim_start_matches("https://");
+                let host = rest.split('/').next().unwrap_or(rest);
+                let host = match host.strip_prefix('[') {
+                    Some(address) => address.split(']').next().unwrap_or(address),
+                    None => host.rsplit_once(':').map_or(host, |(host, _)| host),
+                };
+                vec![host.to_owned()]
+            }
+            Self::Service {
+                namespace, name, ..
+            } => ["", ".cluster.local"]
+                .map(|end| format!("{name}.{namespace}.svc{end}"))
+                .to_vec(),
+        }
     }
 }
 
@@ -118,8 +146,9 @@ fn client(target: &WebhookTarget, ca_bundle_pem: &[u8]) -> WebhookClientConfig {
     }
 }
 
-/// Every namespace but `kube-system` and our own: the cluster must be able to
-/// start, and we with it, when the webhook is down.
+/// Every namespace but `kube-system` and our own (the cluster must be able to
+/// start, and we with it, when the webhook is down), and but those that are
+/// labelled to be left alone.
 fn elsewhere(target: &WebhookTarget) -> LabelSelector {
     let mut values = vec!["kube-system".to_owned()];
     if let WebhookTarget::Service { namespace, .. } = target
@@ -127,12 +156,16 @@ fn elsewhere(target: &WebhookTarget) -> LabelSelector {
     {
         values.push(namespace.clone());
     }
+    let not_in = |key: &str, values: Vec<String>| LabelSelectorRequirement {
+        key: key.to_owned(),
+        operator: "NotIn".to_owned(),
+        values: Some(values),
+    };
     LabelSelector {
-        match_expressions: Some(vec![LabelSelectorRequirement {
-            key: "kubernetes.io/metadata.name".to_owned(),
-            operator: "NotIn".to_owned(),
-            values: Some(values),
-        }]),
+        match_expressions: Some(vec![
+            not_in("kubernetes.io/metadata.name", values),
+            not_in(OPT_OUT, vec!["ignore".to_owned()]),
+        ]),
         match_labels: None,
     }
 }
@@ -167,6 +200,20 @@ mod tests {
                 ["kube-system", "nvlink"]
             );
         }
+    }
+
+    #[test]
+    fn the_names_of_a_certificate() {
+        let names = |url: &str| WebhookTarget::Url(url.to_owned()).names();
+        assert_eq!(names("https://10.0.0.1:8443/mutate"), ["10.0.0.1"]);
+        assert_eq!(names("https://[::1]:8443"), ["::1"]);
+        assert_eq!(names("https://hook.example"), ["hook.example"]);
+        let service = WebhookTarget::Service {
+            namespace: "nvlink".to_owned(),
+            name: "hook".to_owned(),
+            port: 443,
+        };
+        assert_eq!(service.names()[0], "hook.nvlink.svc");
     }
 
     #[test]

@@ -18,11 +18,11 @@ use crate::{
     admit::Admission,
     args::{LogFormat, ScopeArgs, ServeArgs},
     authorize::ClusterAuthorizer,
+    certificate,
     cluster::Watches,
     decide::Settings,
     metrics::Metrics,
     server::{self, Readiness, Webhook},
-    tls::Certificate,
     view::SharedView,
 };
 
@@ -53,10 +53,10 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     let readiness = Readiness::new(Arc::clone(&metrics));
     let admin = admin(args.admin_listen, readiness.clone()).await?;
     let mut admin = std::pin::pin!(admin);
-    let certificate = Certificate::load(args.tls_cert, args.tls_key).await?;
     let client = Client::try_default()
         .await
         .context("cannot find the API server: neither a kubeconfig nor a service account works")?;
+    let identity = certificate::identity(args.tls, &client, &readiness).await?;
     let view = SharedView::default();
     let mut watches = Watches::start(&client, &view);
     tokio::select! {
@@ -66,9 +66,6 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
         ended = &mut admin => return Err(ended),
     }
 
-    let config = certificate.config();
-    let poll = Duration::from_secs(args.tls_poll_seconds);
-    let reloading = certificate.follow(poll, Arc::clone(&metrics));
     let authorizer = ClusterAuthorizer::new(client, REVIEW_TIMEOUT);
     let admission = Admission {
         view,
@@ -77,16 +74,24 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     };
     let router = server::admission_router(Arc::new(Webhook { admission, metrics }));
     let handle = Handle::new();
-    let mut server = axum_server::bind_rustls(args.listen, config).handle(handle.clone());
+    let mut server = axum_server::bind_rustls(args.listen, identity.config).handle(handle.clone());
     limit(server.http_builder());
     let mut server = std::pin::pin!(server.serve(router.into_make_service()));
-    let listening = announce(&handle, &readiness);
+    // Nobody is sent here before there is somebody to answer.
+    let telling = async {
+        announce(&handle, &readiness).await;
+        match identity.registrar {
+            Some(registrar) => registrar.run().await,
+            None => std::future::pending().await,
+        }
+    };
     tokio::select! {
         ended = &mut server => return Err(server_ended(ended, args.listen)),
         ended = &mut admin => return Err(ended),
         error = watches.ended() => return Err(error),
-        // Neither of these ends.
-        () = async { tokio::join!(listening, reloading); } => {}
+        // None of these ends but the last.
+        () = telling => {}
+        () = identity.upkeep => {}
         () = &mut stop => {}
     }
 

@@ -3,9 +3,9 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicI64, Ordering},
     },
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime},
 };
 
 use axum::{
@@ -22,7 +22,7 @@ use tokio::{sync::Semaphore, time::timeout_at};
 use crate::{
     admit::Admission,
     authorize::Authorizer,
-    decide::{Admitted, Refusal},
+    decide::{Admitted, Refusal, guard::Action},
     metrics::{Metrics, Outcome},
     pod,
     review::{self, Answer, Invalid, Request, Review},
@@ -168,10 +168,20 @@ impl<A: Authorizer> Webhook<A> {
             uid,
             namespace,
             subject,
+            action,
             pod,
+            old,
         } = request;
         let name = pod::display_name(&pod);
-        let decision = self.admission.admit(pod, &namespace, &subject).await;
+        let admission = &self.admission;
+        let decision = match action {
+            Action::Create => admission.admit(pod, &namespace, &subject).await,
+            _ => {
+                admission
+                    .change(action, &old, pod, &namespace, &subject)
+                    .await
+            }
+        };
         // One line a decision, which carries the request's uid.
         let user = &subject.user.username;
         let span = tracing::info_span!("admission", uid, namespace, pod = name, user);
@@ -215,6 +225,7 @@ impl<A: Authorizer> Webhook<A> {
     }
 
     fn denied(&self, uid: String, refusal: Refusal, took: Duration) -> Answer {
+        let answer = refusal.answer();
         let Refusal {
             rule,
             message,
@@ -225,7 +236,7 @@ impl<A: Authorizer> Webhook<A> {
         tracing::info!(outcome, class, rule, ?took, reason = message, "decided");
         Answer {
             uid,
-            refused: Some((403, message)),
+            refused: Some((403, answer)),
             ..Answer::default()
         }
     }
@@ -234,7 +245,9 @@ impl<A: Authorizer> Webhook<A> {
 /// Whether the webhook may get requests: a handle that is flipped.
 #[derive(Clone, Debug)]
 pub struct Readiness {
-    ready: Arc<AtomicBool>,
+    serving: Arc<AtomicBool>,
+    /// When the certificate ceases to be valid, seconds since 1970.
+    expiry: Arc<AtomicI64>,
     metrics: Arc<Metrics>,
 }
 
@@ -243,22 +256,52 @@ impl Readiness {
     #[must_use]
     pub fn new(metrics: Arc<Metrics>) -> Self {
         Self {
-            ready: Arc::default(),
+            serving: Arc::default(),
+            expiry: Arc::new(AtomicI64::new(i64::MAX)),
             metrics,
         }
     }
 
-    /// Says whether it is ready.
-    pub fn set(&self, ready: bool) {
-        self.ready.store(ready, Ordering::Relaxed);
-        self.metrics.ready(ready);
+    /// Says whether requests are served.
+    pub fn set(&self, serving: bool) {
+        self.serving.store(serving, Ordering::Relaxed);
+        self.metrics.ready(serving);
     }
 
-    /// Whether it is ready.
-    #[must_use]
-    pub fn get(&self) -> bool {
-        self.ready.load(Ordering::Relaxed)
+    /// The certificate in use is valid until `expiry`.
+    pub fn certificate_until(&self, expiry: SystemTime) {
+        let seconds = seconds(expiry);
+        self.expiry.store(seconds, Ordering::Relaxed);
+        self.metrics.certificate_expiry(seconds);
     }
+
+    /// A new certificate is in use, valid until `expiry`.
+    pub fn certificate_taken(&self, expiry: SystemTime) {
+        self.certificate_until(expiry);
+        self.metrics.certificate(true);
+    }
+
+    /// A new certificate could not be taken; the one in use stays.
+    pub fn certificate_kept(&self) {
+        self.metrics.certificate(false);
+    }
+
+    /// Why it is not ready; none where it is.
+    #[must_use]
+    pub fn obstacle(&self) -> Option<&'static str> {
+        if !self.serving.load(Ordering::Relaxed) {
+            return Some("the caches are not synced yet, or the webhook is shutting down");
+        }
+        let expired = self.expiry.load(Ordering::Relaxed) <= seconds(SystemTime::now());
+        expired.then_some("the certificate has expired: the API server does not take it")
+    }
+}
+
+fn seconds(time: SystemTime) -> i64 {
+    let since = time.duration_since(SystemTime::UNIX_EPOCH);
+    since.map_or(0, |since| {
+        i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
+    })
 }
 
 /// The router of the admin endpoints.
@@ -270,14 +313,10 @@ pub fn admin_router(readiness: Readiness) -> Router {
         .with_state(readiness)
 }
 
-async fn readyz(State(readiness): State<Readiness>) -> (StatusCode, &'static str) {
-    if readiness.get() {
-        (StatusCode::OK, "ok\n")
-    } else {
-        (
-            StatusCode::SERVICE_UNAVAILABLE,
-            "the caches are not synced yet, or the webhook is shutting down\n",
-        )
+async fn readyz(State(readiness): State<Readiness>) -> (StatusCode, String) {
+    match readiness.obstacle() {
+        None => (StatusCode::OK, "ok\n".to_owned()),
+        Some(obstacle) => (StatusCode::SERVICE_UNAVAILABLE, format!("{obstacle}\n")),
     }
 }
 

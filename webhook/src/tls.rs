@@ -3,12 +3,20 @@
 //! The kubelet updates a Secret volume by swapping a symlink, of which a
 //! file watch hears once at most. So the content is read again and again.
 
-use std::{io, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    future::Future,
+    io,
+    path::{Path, PathBuf},
+    time::{Duration, SystemTime},
+};
 
 use axum_server::tls_rustls::RustlsConfig;
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::{
+    sync::watch,
+    time::{MissedTickBehavior, interval},
+};
 
-use crate::metrics::Metrics;
+use crate::{pki, server::Readiness};
 
 /// Why there is no certificate. The reason stands in the message, so it is no
 /// `source`: who prints the chain would print it twice.
@@ -32,6 +40,9 @@ pub enum TlsError {
         /// Why.
         reason: io::Error,
     },
+    /// The file of the CA holds none.
+    #[error("{0}")]
+    Authority(String),
 }
 
 /// The files of a certificate and its key, and what they held when last taken.
@@ -40,6 +51,7 @@ pub struct Certificate {
     cert: PathBuf,
     key: PathBuf,
     taken: (Vec<u8>, Vec<u8>),
+    expiry: SystemTime,
     config: RustlsConfig,
 }
 
@@ -50,18 +62,23 @@ impl Certificate {
     /// When they cannot be read, or do not fit each other.
     pub async fn load(cert: PathBuf, key: PathBuf) -> Result<Self, TlsError> {
         let pair = (read(&cert).await?, read(&key).await?);
+        let unfit = |reason| unfit(&cert, &key, reason);
         let config = RustlsConfig::from_pem(pair.0.clone(), pair.1.clone()).await;
-        let config = config.map_err(|reason| TlsError::Parse {
-            cert: cert.display().to_string(),
-            key: key.display().to_string(),
-            reason,
-        })?;
+        let config = config.map_err(unfit)?;
+        let expiry = expiry(&pair.0).map_err(unfit)?;
         Ok(Self {
             cert,
             key,
             taken: pair,
+            expiry,
             config,
         })
+    }
+
+    /// When the certificate in use ceases to be valid.
+    #[must_use]
+    pub fn expiry(&self) -> SystemTime {
+        self.expiry
     }
 
     /// What the server is configured with; follows the files.
@@ -81,21 +98,20 @@ impl Certificate {
         if pair == self.taken {
             return Ok(false);
         }
+        let unfit = |reason| unfit(&self.cert, &self.key, reason);
+        let expiry = expiry(&pair.0).map_err(unfit)?;
         let reloaded = self
             .config
             .reload_from_pem(pair.0.clone(), pair.1.clone())
             .await;
-        reloaded.map_err(|reason| TlsError::Parse {
-            cert: self.cert.display().to_string(),
-            key: self.key.display().to_string(),
-            reason,
-        })?;
+        reloaded.map_err(unfit)?;
+        self.expiry = expiry;
         self.taken = pair;
         Ok(true)
     }
 
     /// Reloads for ever.
-    pub async fn follow(mut self, every: Duration, metrics: Arc<Metrics>) {
+    pub async fn follow(mut self, every: Duration, readiness: Readiness) {
         let mut tick = interval(every);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -103,15 +119,65 @@ impl Certificate {
             match self.reload().await {
                 Ok(false) => {}
                 Ok(true) => {
-                    metrics.certificate(true);
+                    readiness.certificate_taken(self.expiry);
                     tracing::info!(cert = %self.cert.display(), "certificate reloaded");
                 }
                 Err(error) => {
-                    metrics.certificate(false);
+                    readiness.certificate_kept();
                     tracing::warn!(%error, "keeping the certificate in use");
                 }
             }
         }
+    }
+}
+
+fn expiry(pem: &[u8]) -> io::Result<SystemTime> {
+    pki::expiry("the file", pem).map_err(io::Error::other)
+}
+
+fn unfit(cert: &Path, key: &Path, reason: io::Error) -> TlsError {
+    TlsError::Parse {
+        cert: cert.display().to_string(),
+        key: key.display().to_string(),
+        reason,
+    }
+}
+
+/// Follows the file of a CA; what it holds comes out of the receiver.
+///
+/// # Errors
+/// When it cannot be read at first, or holds no certificate.
+pub async fn follow_authority(
+    path: PathBuf,
+    every: Duration,
+) -> Result<(watch::Receiver<String>, impl Future<Output = ()>), TlsError> {
+    let (sender, receiver) = watch::channel(authority(&path).await?);
+    let following = async move {
+        loop {
+            tokio::time::sleep(every).await;
+            match authority(&path).await {
+                Ok(bundle) => {
+                    sender.send_if_modified(|known| {
+                        let new = *known != bundle;
+                        if new {
+                            *known = bundle;
+                        }
+                        new
+                    });
+                }
+                Err(error) => tracing::warn!(%error, "keeping the CA that is registered"),
+            }
+        }
+    };
+    Ok((receiver, following))
+}
+
+async fn authority(path: &PathBuf) -> Result<String, TlsError> {
+    let bytes = read(path).await?;
+    let text = String::from_utf8_lossy(&bytes).into_owned();
+    match pki::expiry(&path.display().to_string(), text.as_bytes()) {
+        Ok(_) => Ok(text),
+        Err(error) => Err(TlsError::Authority(error.to_string())),
     }
 }
 

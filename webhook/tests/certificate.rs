@@ -13,7 +13,7 @@ use std::{
 
 use axum::{Router, routing::get};
 use axum_server::Handle;
-use nvlink_webhook::{metrics::Metrics, tls::Certificate};
+use nvlink_webhook::{metrics::Metrics, server::Readiness, tls::Certificate};
 use rustls::{ClientConfig, ClientConnection, StreamOwned, pki_types::CertificateDer};
 
 struct Pair {
@@ -142,7 +142,8 @@ async fn rotation_of_a_secret_volume() {
         ),
     );
     let metrics = Arc::new(Metrics::default());
-    tokio::spawn(certificate.follow(Duration::from_millis(20), Arc::clone(&metrics)));
+    let readiness = Readiness::new(Arc::clone(&metrics));
+    tokio::spawn(certificate.follow(Duration::from_millis(20), readiness));
     let port = handle.listening().await.unwrap().port();
     eventually(port, &first).await;
 
