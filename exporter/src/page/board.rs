@@ -1,0 +1,182 @@
+//! The GPUs: a panel for each domain, in it the NUMA nodes, in them the cards.
+
+use nvlink_topology::{Domain, Gpu, Via};
+
+use super::{
+    card,
+    html::{count, escape, rate},
+    lane::Lane,
+    ring,
+    scene::Scene,
+};
+use crate::output::summary;
+
+/// More GPUs than this are shown in less room each.
+const DENSE: usize = 24;
+
+/// A GPU and its links.
+type Shown<'a> = (&'a Gpu, Vec<Lane<'a>>);
+
+/// All panels.
+pub(super) fn render(scene: &Scene<'_>) -> String {
+    let spec = scene.spec();
+    let dense = if spec.gpus.len() > DENSE {
+        " dense"
+    } else {
+        ""
+    };
+    let mut html = format!(
+        "<div class=\"board{dense}\" id=\"node\" tabindex=\"-1\">\n<h2>GPUs and links</h2>\n"
+    );
+    html += &legend(scene);
+    for domain in &spec.domains {
+        html += &panel(scene, domain);
+    }
+    let alone: Vec<&Gpu> = spec
+        .gpus
+        .iter()
+        .filter(|gpu| !spec.domains.iter().any(|one| one.gpus.contains(&gpu.index)))
+        .collect();
+    if !alone.is_empty() {
+        html += &outside(scene, &alone);
+    }
+    if !scene.data.lost.is_empty() {
+        html += &lost(scene);
+    }
+    html + "</div>\n"
+}
+
+/// How to read the marks; only where there are links to read.
+fn legend(scene: &Scene<'_>) -> String {
+    let links = scene.spec().gpus.iter().flat_map(|gpu| &gpu.links);
+    if links.flatten().next().is_none() {
+        return String::new();
+    }
+    "<p class=\"legend\"><span><i class=\"l5\"></i> up, filled by load</span> \
+     <span><i class=\"rise l5\"></i> errors rise</span> \
+     <span><i class=\"down\"></i> missing</span> \
+     <span><i class=\"unused\"></i> unused</span></p>\n"
+        .to_owned()
+}
+
+fn panel(scene: &Scene<'_>, domain: &Domain) -> String {
+    let spec = scene.spec();
+    let gpus: Vec<Shown<'_>> = spec
+        .gpus
+        .iter()
+        .filter(|gpu| domain.gpus.contains(&gpu.index))
+        .map(|gpu| (gpu, scene.lanes(gpu)))
+        .collect();
+    let inside = |gpu| domain.gpus.contains(&gpu);
+    let mut edges = spec
+        .edges
+        .iter()
+        .filter(|one| inside(one.a) && inside(one.b));
+    let direct = edges.all(|edge| edge.via == Via::Direct);
+    let mut html = format!(
+        "<section class=\"domain{}\"><h3>{}</h3>\n<p class=\"soft\">{}, {}</p>\n",
+        if direct { " direct" } else { "" },
+        escape(&domain.id),
+        count(gpus.len(), "GPU"),
+        summary::joined(spec, domain)
+    );
+    match direct {
+        true if gpus.len() > 2 => html += &ring::render(scene, domain, &gpus),
+        true => {}
+        false => html += &hub(scene, domain, &gpus),
+    }
+    html += &numa_nodes(scene, &gpus);
+    html + "</section>\n"
+}
+
+/// What the links of a switched domain lead to: one bar, whatever the number of pairs.
+fn hub(scene: &Scene<'_>, domain: &Domain, gpus: &[Shown<'_>]) -> String {
+    // By switch: links up, and bytes per second that the switch took in.
+    let mut switches: Vec<(String, usize, Option<f64>)> = Vec::new();
+    for lane in gpus.iter().flat_map(|(_, lanes)| lanes) {
+        let Some(name) = scene.remote(lane).filter(|name| !name.starts_with("GPU")) else {
+            continue;
+        };
+        let sent = lane.load.and_then(|load| load.transmit_bytes_per_second);
+        match switches.iter_mut().find(|one| one.0 == name) {
+            Some((_, up, sum)) => {
+                *up += 1;
+                *sum = sum.zip(sent).map(|(sum, sent)| sum + sent);
+            }
+            None => switches.push((name, 1, sent)),
+        }
+    }
+    switches.sort_by_key(|one| (one.0.len(), one.0.clone()));
+    let title = match &domain.fabric {
+        Some(_) => "NVLink fabric, with GPUs of other nodes",
+        None => "NVSwitch",
+    };
+    let mut html = format!("<div class=\"hub\"><b>{title}</b>");
+    for (name, up, sent) in switches {
+        let sent = sent
+            .map(|sent| format!(", {}", rate(sent)))
+            .unwrap_or_default();
+        let name = if name == "switch" {
+            String::new()
+        } else {
+            format!("{name} ")
+        };
+        html += &format!(" <span>{name}{}{sent}</span>", count(up, "link"));
+    }
+    html + "</div>\n"
+}
+
+fn outside(scene: &Scene<'_>, gpus: &[&Gpu]) -> String {
+    let gpus: Vec<Shown<'_>> = gpus.iter().map(|gpu| (*gpu, scene.lanes(gpu))).collect();
+    let linked = gpus
+        .iter()
+        .flat_map(|(_, lanes)| lanes)
+        .any(|lane| lane.link.up);
+    let unknown = gpus.iter().any(|(gpu, _)| gpu.links.is_none());
+    let why = match (linked, unknown) {
+        (true, _) => "their links are up, but lead to no other GPU",
+        (false, true) => "whether they have NVLink is not known",
+        (false, false) => "no NVLink between them: they reach each other over PCIe",
+    };
+    format!(
+        "<section class=\"domain outside\"><h3>In no NVLink domain</h3>\n<p class=\"soft\">{}: {why}</p>\n{}</section>\n",
+        count(gpus.len(), "GPU"),
+        numa_nodes(scene, &gpus)
+    )
+}
+
+fn numa_nodes(scene: &Scene<'_>, gpus: &[Shown<'_>]) -> String {
+    let mut html = String::new();
+    for group in gpus.chunk_by(|(a, _), (b, _)| a.numa_node == b.numa_node) {
+        let numa = group[0].0.numa_node;
+        let title = numa.map_or("NUMA unknown".to_owned(), |numa| format!("NUMA {numa}"));
+        let links = group
+            .iter()
+            .map(|(_, lanes)| lanes.len())
+            .max()
+            .unwrap_or(0);
+        let class = if links > 12 { "" } else { " narrow" };
+        html += &format!("<div class=\"numa\"><h4>{title}</h4>\n<div class=\"cards{class}\">\n");
+        for (gpu, lanes) in group {
+            html += &card::render(scene, gpu, lanes);
+        }
+        html += "</div></div>\n";
+    }
+    html
+}
+
+fn lost(scene: &Scene<'_>) -> String {
+    let mut html =
+        "<section class=\"domain lost\"><h3>Lost</h3>\n<div class=\"cards narrow\">\n".to_owned();
+    for gpu in &scene.data.lost {
+        let known = [gpu.pci_bus_id.as_deref(), gpu.uuid.as_deref()];
+        let known: Vec<_> = known.into_iter().flatten().map(escape).collect();
+        html += &format!(
+            "<div class=\"gpu bad\" id=\"gpu-{0}\" tabindex=\"-1\"><b>GPU {0}</b> \
+             <span class=\"bad\">✕ does not answer</span><span class=\"sum\">{1}</span></div>\n",
+            gpu.index,
+            known.join("<br>")
+        );
+    }
+    html + "</div></section>\n"
+}

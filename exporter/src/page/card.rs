@@ -1,0 +1,197 @@
+//! One GPU: a card with its links that opens to a table of them.
+
+use nvlink_topology::Gpu;
+
+use super::{
+    html::{count, escape, percent, rate},
+    lane::{Lane, State},
+    scene::Scene,
+    trouble,
+};
+use crate::output::{self, summary};
+
+/// The card.
+pub(super) fn render(scene: &Scene<'_>, gpu: &Gpu, lanes: &[Lane<'_>]) -> String {
+    let index = gpu.index;
+    let badges = badges(scene, gpu, lanes);
+    let class = match (badges.contains("\"bad\""), badges.contains("\"warning\"")) {
+        (true, _) => " bad",
+        (false, true) => " warning",
+        (false, false) => "",
+    };
+    let marks: String = scene
+        .jobs_on(index)
+        .map(|job| format!(" <span class=\"mark\">job {}</span>", job.mark))
+        .collect();
+    format!(
+        "<details class=\"gpu{class}\" id=\"gpu-{index}\"><summary><b>GPU {index}</b>{marks}{badges}\
+         {strip}<span class=\"sum\">{sum}</span></summary>\n{more}</details>\n",
+        strip = strip(scene, lanes),
+        sum = sum(gpu, lanes),
+        more = more(scene, gpu, lanes),
+    )
+}
+
+fn badges(scene: &Scene<'_>, gpu: &Gpu, lanes: &[Lane<'_>]) -> String {
+    let mut html = String::new();
+    let mut badge = |class: &str, text: &str| {
+        html += &format!(" <span class=\"{class}\">{text}</span>");
+    };
+    match scene.missing(gpu) {
+        0 => {}
+        missing => badge(
+            "bad",
+            &format!("✕ {} missing", count(missing as usize, "link")),
+        ),
+    }
+    if lanes.iter().any(|lane| lane.state() == State::Rising) {
+        badge("warning", "▲ errors rise");
+    }
+    if gpu.mig_enabled {
+        badge("plain", "MIG");
+    }
+    html
+}
+
+/// The links as bars, filled by load and grouped by what is at their far end.
+fn strip(scene: &Scene<'_>, lanes: &[Lane<'_>]) -> String {
+    if lanes.is_empty() {
+        return String::new();
+    }
+    // A link that is down does not say where it leads: it stays with its neighbours.
+    let mut groups: Vec<(Option<String>, Vec<&Lane<'_>>)> = Vec::new();
+    for lane in lanes {
+        let remote = scene.remote(lane);
+        match groups.last_mut() {
+            Some((known, group)) if remote.is_none() || known.is_none() || *known == remote => {
+                *known = known.take().or(remote);
+                group.push(lane);
+            }
+            _ => groups.push((remote, vec![lane])),
+        }
+    }
+    let mut html = "<span class=\"lanes\" aria-hidden=\"true\">".to_owned();
+    for (remote, group) in groups {
+        html += "<span>";
+        for lane in group {
+            match lane.class() {
+                class if class.is_empty() => html += "<i></i>",
+                class => html += &format!("<i class=\"{class}\"></i>"),
+            }
+        }
+        let label = remote.unwrap_or_default().replace("GPU ", "→");
+        html += &format!("<small>{label}</small></span>");
+    }
+    html + "</span>"
+}
+
+/// The links in a line.
+fn sum(gpu: &Gpu, lanes: &[Lane<'_>]) -> String {
+    let Some(up) = summary::links_up(gpu) else {
+        return "links not known".to_owned();
+    };
+    if lanes.is_empty() {
+        return "no NVLink".to_owned();
+    }
+    if gpu.mig_enabled {
+        return "split by MIG: no NVLink".to_owned();
+    }
+    let loads: Vec<_> = lanes.iter().filter_map(|lane| lane.load).collect();
+    let total = |value: fn(&crate::load::LinkLoad) -> Option<f64>| {
+        let known: Vec<f64> = loads.iter().filter_map(|load| value(load)).collect();
+        (!known.is_empty()).then(|| rate(known.iter().sum()))
+    };
+    let sent = total(|load| load.transmit_bytes_per_second).map(|rate| format!("↑ {rate}"));
+    let received = total(|load| load.receive_bytes_per_second).map(|rate| format!("↓ {rate}"));
+    let busy: Vec<f64> = lanes.iter().filter_map(Lane::utilization).collect();
+    let load = (!busy.is_empty()).then(|| {
+        format!(
+            "{} load",
+            percent(busy.iter().sum::<f64>() / busy.len() as f64)
+        )
+    });
+    let parts = [Some(format!("{up} up")), load, sent, received];
+    let parts = parts.into_iter().flatten();
+    let parts = parts.map(|part| format!("<span>{part}</span>"));
+    parts.collect::<Vec<_>>().join(" ")
+}
+
+fn more(scene: &Scene<'_>, gpu: &Gpu, lanes: &[Lane<'_>]) -> String {
+    let nics = summary::nics(scene.spec(), gpu.index).join(", ");
+    let facts = [
+        ("Model", gpu.model.clone()),
+        ("UUID", gpu.uuid.clone()),
+        ("PCI", gpu.pci_bus_id.clone()),
+        ("Nearest NICs", Some(nics).filter(|nics| !nics.is_empty())),
+        ("Fabric", fabric(scene, gpu)),
+    ];
+    let mut html = "<div class=\"more\"><dl>".to_owned();
+    for (name, value) in facts {
+        if let Some(value) = value {
+            html += &format!("<div><dt>{name}</dt><dd>{}</dd></div>", escape(&value));
+        }
+    }
+    for job in scene.jobs_on(gpu.index) {
+        let name = escape(&format!("{}/{}", job.held.namespace, job.held.pod));
+        let mark = &job.mark;
+        html += &format!(
+            "<div><dt>Held by</dt><dd><a href=\"#job-{mark}\">{mark}: {name}</a></dd></div>"
+        );
+    }
+    html += "</dl>";
+    if !lanes.is_empty() {
+        html += &table(scene, gpu, lanes);
+    }
+    html + "</div>"
+}
+
+fn fabric(scene: &Scene<'_>, gpu: &Gpu) -> Option<String> {
+    let health = scene.data.health.iter().find(|one| one.gpu == gpu.index)?;
+    let state = health.fabric.as_ref()?.state;
+    Some(state.as_str().replace('_', " "))
+}
+
+fn table(scene: &Scene<'_>, gpu: &Gpu, lanes: &[Lane<'_>]) -> String {
+    let index = gpu.index;
+    let mut html = format!(
+        "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"Links of GPU {index}\"><table>\n\
+         <thead><tr><th scope=\"col\">Link<th scope=\"col\">State<th scope=\"col\">To\
+         <th scope=\"col\">Load<th scope=\"col\">Sent<th scope=\"col\">Received\
+         <th scope=\"col\">Line rate<th scope=\"col\">Errors</thead>\n<tbody>\n"
+    );
+    for lane in lanes {
+        let link = lane.link.index;
+        let class = match lane.state() {
+            State::Down => " class=\"bad\"",
+            State::Rising => " class=\"warning\"",
+            State::Up | State::Unused => "",
+        };
+        let moved = |value: Option<f64>| value.map(rate).unwrap_or_default();
+        html += &format!(
+            "<tr id=\"gpu-{index}-link-{link}\" tabindex=\"-1\"{class}><th scope=\"row\">{link}\
+             <td>{}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{}\n",
+            lane.word(),
+            scene.remote(lane).unwrap_or_default(),
+            lane.utilization().map(percent).unwrap_or_default(),
+            moved(lane.load.and_then(|load| load.transmit_bytes_per_second)),
+            moved(lane.load.and_then(|load| load.receive_bytes_per_second)),
+            lane.link
+                .bytes_per_second
+                .map(output::rate)
+                .unwrap_or_default(),
+            errors(lane),
+        );
+    }
+    html + "</tbody></table></div>"
+}
+
+/// What came lately; else the counts that are not zero.
+fn errors(lane: &Lane<'_>) -> String {
+    if lane.errors() > 0 {
+        return format!("{} in 5 min", trouble::rises(lane));
+    }
+    let errors = lane.counters.iter().flat_map(|one| &one.errors);
+    let some = errors.filter(|(_, count)| *count > 0);
+    let some = some.map(|(kind, count)| format!("{count} {}", kind.as_str()));
+    some.collect::<Vec<_>>().join(", ")
+}

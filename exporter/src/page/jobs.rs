@@ -1,0 +1,96 @@
+//! Who holds which GPUs, and how well they were placed.
+
+use nvlink_topology::NodeTopologyStatus;
+
+use super::{
+    html::{count, escape, gpus, percent},
+    scene::{Job, Scene},
+};
+use crate::{output, placement::Judged};
+
+/// The jobs, and what is free.
+pub(super) fn render(scene: &Scene<'_>) -> String {
+    let mut html = "<section class=\"jobs\"><h2>Jobs</h2>\n".to_owned();
+    if !scene.knows_jobs() && scene.jobs.is_empty() {
+        html += "<p class=\"soft\">Who holds which GPUs is not known.</p></section>\n";
+        return html;
+    }
+    let allocations = scene.jobs.iter().map(|job| job.held.clone()).collect();
+    let free = scene
+        .spec()
+        .free_gpus(Some(&NodeTopologyStatus { allocations }));
+    html += &match free.len() {
+        0 => "<p class=\"soft\">Every GPU is held.</p>\n".to_owned(),
+        all if all == scene.spec().gpus.len() => {
+            "<p class=\"soft\">No job holds a GPU.</p>\n".to_owned()
+        }
+        _ => format!("<p class=\"soft\">Free: {}</p>\n", gpus(&free)),
+    };
+    for job in &scene.jobs {
+        html += &entry(job);
+    }
+    html + "</section>\n"
+}
+
+fn entry(job: &Job<'_>) -> String {
+    let held = job.held;
+    let name = escape(&format!("{}/{}", held.namespace, held.pod));
+    let quality = job.judged.and_then(|judged| judged.quality_node);
+    let quality = match quality {
+        Some(quality) => {
+            let (class, word) = grade(quality);
+            // The bar is filled in tenths.
+            let level = (quality * 10.0).round().clamp(0.0, 10.0);
+            format!(
+                "<span class=\"quality {class}\"><i class=\"bar l{level:.0}\" aria-hidden=\"true\"></i> {} {word}</span>",
+                percent(quality)
+            )
+        }
+        None => "<span class=\"quality\">not judged</span>".to_owned(),
+    };
+    let mark = &job.mark;
+    format!(
+        "<details class=\"job\" id=\"job-{mark}\"><summary><span class=\"mark\">job {mark}</span> \
+         <b>{name}</b> <span>{}</span> {quality}</summary>\n<div class=\"more\"><dl>{}</dl></div></details>\n",
+        gpus(&held.gpus),
+        facts(job)
+    )
+}
+
+/// Class and words of a quality: the words alone tell them apart.
+fn grade(quality: f64) -> (&'static str, &'static str) {
+    match quality {
+        quality if quality >= 0.995 => ("good", "✓ the best here"),
+        quality if quality >= 0.7 => ("fair", "of the best here"),
+        _ => ("warning", "▲ of the best here"),
+    }
+}
+
+fn facts(job: &Job<'_>) -> String {
+    let mut facts = vec![("Container", escape(&job.held.container))];
+    let links = job.held.gpus.iter();
+    let links = links.map(|gpu| format!("<a href=\"#gpu-{gpu}\">GPU {gpu}</a>"));
+    facts.push(("GPUs", links.collect::<Vec<_>>().join(" ")));
+    if let Some(judged) = job.judged {
+        facts.extend(judgement(judged));
+    }
+    let fact = |(name, value)| format!("<div><dt>{name}</dt><dd>{value}</dd></div>");
+    facts.into_iter().map(fact).collect()
+}
+
+fn judgement(judged: &Judged) -> Vec<(&'static str, String)> {
+    let why = judged.pattern_from.as_str();
+    let mut facts = vec![
+        ("Pattern", escape(&format!("{} ({why})", judged.pattern))),
+        ("Spread over", count(judged.domains, "domain")),
+    ];
+    if let Some(rate) = judged.bottleneck_bytes_per_second {
+        facts.push(("Slowest path", output::rate(rate)));
+    }
+    let free = match judged.quality_free {
+        Some(quality) => percent(quality),
+        None => "what was free then is not known".to_owned(),
+    };
+    facts.push(("Of the best in what was free", free));
+    facts
+}

@@ -1,0 +1,104 @@
+//! The page at `/`: the graph drawn from the latest snapshot. It is whole
+//! without its script; the script fetches it again every few seconds and
+//! changes what changed. Nothing is loaded from elsewhere.
+
+mod assets;
+mod board;
+mod card;
+mod html;
+mod jobs;
+mod lane;
+mod nics;
+mod ring;
+mod scene;
+mod trouble;
+
+use crate::{output::summary, snapshot::View};
+
+pub use self::assets::{POLICY, router as assets};
+use self::{html::escape, scene::Scene};
+
+/// The page, as HTML; `metrics` is where the metrics are, as a path.
+///
+/// The same view gives the same page, byte for byte.
+#[must_use]
+pub fn render(view: &View, metrics: &str) -> String {
+    let scene = view.data().map(|data| Scene::new(view, data));
+    let name = scene.as_ref().map_or("nvlink-exporter", |scene| {
+        &scene.data.topology.metadata.name
+    });
+    let body = match &scene {
+        Some(scene) => content(scene),
+        None => nothing(view),
+    };
+    let mark = match &scene {
+        Some(scene) if scene.troubles.is_empty() => "",
+        Some(_) => "▲ ",
+        None => "✕ ",
+    };
+    let (name, metrics) = (escape(name), escape(metrics));
+    format!(
+        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <meta name=\"color-scheme\" content=\"light dark\">\n\
+         <title>{mark}{name} · NVLink</title>\n<link rel=\"icon\" href=\"data:,\">\n\
+         <link rel=\"stylesheet\" href=\"{style}\">\n<script src=\"{script}\" defer></script>\n\
+         </head>\n<body>\n<a class=\"skip\" href=\"#node\">Skip to the GPUs</a>\n\
+         <header><h1>{name}</h1>{age}</header>\n\
+         <p id=\"silent\" role=\"alert\" hidden></p>\n\
+         <noscript><p class=\"note\">Without JavaScript the page stays as it is: reload it for newer data.</p></noscript>\n\
+         <main id=\"main\">\n{body}</main>\n\
+         <footer><a href=\"{metrics}\">Metrics</a> · <a href=\"/api/v1/topology\">Topology as JSON</a> · \
+         <a href=\"/readyz\">Readiness</a> · nvlink-exporter {version}</footer>\n</body>\n</html>\n",
+        style = assets::style_address(),
+        script = assets::script_address(),
+        age = age(view),
+        version = env!("CARGO_PKG_VERSION")
+    )
+}
+
+/// How old the data are. The script counts on from `data-age`, in seconds.
+fn age(view: &View) -> String {
+    match view.age {
+        Some(age) => format!(
+            "<p id=\"age\" data-age=\"{0}\">{0} s ago</p>",
+            age.as_secs()
+        ),
+        None => "<p id=\"age\">no data yet</p>".to_owned(),
+    }
+}
+
+/// What is said when there are no data.
+fn nothing(view: &View) -> String {
+    let (title, text) = match (&view.snapshot, view.age) {
+        (None, _) => ("No collection has ended yet.", String::new()),
+        (Some(_), None) => ("No collection has succeeded yet.", String::new()),
+        (Some(_), Some(age)) => (
+            "There are no current data.",
+            format!("The last good collection is {} s old.", age.as_secs()),
+        ),
+    };
+    let error = view.snapshot.as_ref().and(view.error()).unwrap_or_default();
+    format!(
+        "<section class=\"troubles bad\" id=\"node\" tabindex=\"-1\"><h2 role=\"status\">✕ {title}</h2>\n\
+         <p>{text}</p>\n<p class=\"error\">{}</p></section>\n",
+        escape(&error)
+    )
+}
+
+fn content(scene: &Scene<'_>) -> String {
+    let spec = scene.spec();
+    let source = scene.view.snapshot.as_ref();
+    let source = source.map_or("", |snapshot| &snapshot.health.source);
+    let mut html = format!(
+        "<p class=\"about\">{} · {} · from {}</p>\n",
+        escape(&summary::models(&spec.gpus)),
+        spec.interconnect().as_str(),
+        escape(source)
+    );
+    html += &trouble::render(scene);
+    html += &jobs::render(scene);
+    html += &board::render(scene);
+    html += &nics::render(spec);
+    html
+}

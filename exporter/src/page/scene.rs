@@ -1,0 +1,172 @@
+//! What the parts of the page look things up in.
+
+use std::collections::BTreeMap;
+
+use nvlink_topology::{Allocation, Gpu, NodeTopologySpec, RemoteKind};
+
+use super::{
+    lane::Lane,
+    trouble::{self, Trouble},
+};
+use crate::{
+    load::LinkLoad, metrics::missing_links, placement::Judged, snapshot::View,
+    source::LinkCounters, source::Reading,
+};
+
+/// A view that has data, and the ways into it.
+pub(super) struct Scene<'a> {
+    pub(super) view: &'a View,
+    pub(super) data: &'a Reading,
+    pub(super) jobs: Vec<Job<'a>>,
+    /// What needs a look, worst first.
+    pub(super) troubles: Vec<Trouble>,
+    counters: BTreeMap<(u32, u32), &'a LinkCounters>,
+    loads: BTreeMap<(u32, u32), &'a LinkLoad>,
+    /// Addresses of the switches, ascending.
+    switches: Vec<&'a str>,
+}
+
+/// A container that holds GPUs.
+pub(super) struct Job<'a> {
+    /// `A`, `B`, …: what marks its GPUs.
+    pub(super) mark: String,
+    pub(super) held: &'a Allocation,
+    pub(super) judged: Option<&'a Judged>,
+}
+
+impl<'a> Scene<'a> {
+    pub(super) fn new(view: &'a View, data: &'a Reading) -> Self {
+        let links = data.topology.spec.gpus.iter().flat_map(|gpu| &gpu.links);
+        let remotes = links.flatten().filter_map(|link| link.remote.as_ref());
+        let switches = remotes.filter(|remote| remote.kind == RemoteKind::Switch);
+        let mut switches: Vec<_> = switches
+            .filter_map(|remote| remote.pci_bus_id.as_deref())
+            .collect();
+        switches.sort_unstable();
+        switches.dedup();
+        let loads = view.snapshot.iter().flat_map(|snapshot| &snapshot.loads);
+        let counters = data.counters.iter();
+        let mut scene = Self {
+            view,
+            data,
+            jobs: jobs(view, data),
+            troubles: Vec::new(),
+            counters: counters.map(|one| ((one.gpu, one.link), one)).collect(),
+            loads: loads.map(|one| ((one.gpu, one.link), one)).collect(),
+            switches,
+        };
+        scene.troubles = trouble::find(&scene);
+        scene
+    }
+
+    pub(super) fn spec(&self) -> &'a NodeTopologySpec {
+        &self.data.topology.spec
+    }
+
+    /// Links that should be up and are not; 0 where nobody can tell.
+    pub(super) fn missing(&self, gpu: &Gpu) -> u64 {
+        missing_links(gpu, &self.spec().gpus).unwrap_or_default()
+    }
+
+    /// The links of a GPU; empty where they are not known.
+    pub(super) fn lanes(&self, gpu: &'a Gpu) -> Vec<Lane<'a>> {
+        let wanted = self.missing(gpu) > 0;
+        let lane = |link: &'a nvlink_topology::Link| {
+            let at = (gpu.index, link.index);
+            Lane {
+                link,
+                counters: self.counters.get(&at).copied(),
+                load: self.loads.get(&at).copied(),
+                wanted,
+            }
+        };
+        gpu.links.iter().flatten().map(lane).collect()
+    }
+
+    /// What a link ends on, in a few letters: `GPU 4`, `S2`, `switch`, `?`.
+    pub(super) fn remote(&self, lane: &Lane<'_>) -> Option<String> {
+        let name = match lane.remote()? {
+            (RemoteKind::Switch, Some(bus)) => match self.switches.binary_search(&bus) {
+                Ok(n) => format!("S{n}"),
+                Err(_) => "switch".to_owned(),
+            },
+            (RemoteKind::Switch, None) => "switch".to_owned(),
+            (RemoteKind::Gpu, Some(bus)) => match self.gpu_at(bus) {
+                Some(gpu) => format!("GPU {gpu}"),
+                None => "GPU".to_owned(),
+            },
+            (RemoteKind::Gpu, None) => "GPU".to_owned(),
+            (RemoteKind::Unknown, _) => "?".to_owned(),
+        };
+        Some(name)
+    }
+
+    fn gpu_at(&self, bus: &str) -> Option<u32> {
+        let short = |bus: &str| bus.to_ascii_lowercase().trim_start_matches('0').to_owned();
+        let is_here = |gpu: &&Gpu| {
+            let address = gpu.pci_bus_id.as_deref();
+            address.is_some_and(|address| short(address) == short(bus))
+        };
+        self.spec().gpus.iter().find(is_here).map(|gpu| gpu.index)
+    }
+
+    /// The jobs that hold a GPU.
+    pub(super) fn jobs_on(&self, gpu: u32) -> impl Iterator<Item = &Job<'a>> {
+        self.jobs
+            .iter()
+            .filter(move |job| job.held.gpus.contains(&gpu))
+    }
+
+    /// Whether it is known who holds which GPUs.
+    pub(super) fn knows_jobs(&self) -> bool {
+        let placements = self.view.placements.as_ref();
+        let status = placements.map_or(&self.data.topology.status, |one| &one.status);
+        status.is_some()
+    }
+}
+
+/// The judged placements; where nobody judges, the allocations as they are.
+fn jobs<'a>(view: &'a View, data: &'a Reading) -> Vec<Job<'a>> {
+    let placements = view.placements.as_deref();
+    let judged = placements.map(|one| &one.judged[..]).unwrap_or_default();
+    let status = placements.map_or(&data.topology.status, |one| &one.status);
+    let held: Vec<_> = match judged.is_empty() {
+        false => judged
+            .iter()
+            .map(|one| (&one.allocation, Some(one)))
+            .collect(),
+        true => status
+            .iter()
+            .flat_map(|status| &status.allocations)
+            .map(|held| (held, None))
+            .collect(),
+    };
+    let job = |(n, (held, judged))| Job {
+        mark: mark(n),
+        held,
+        judged,
+    };
+    held.into_iter().enumerate().map(job).collect()
+}
+
+/// `A` to `Z`, then `AA` and so on.
+fn mark(n: usize) -> String {
+    let letter = char::from(b'A' + (n % 26) as u8);
+    match n / 26 {
+        0 => letter.to_string(),
+        more => mark(more - 1) + &letter.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::mark;
+
+    #[test]
+    fn marks_go_on_behind_z() {
+        assert_eq!(
+            [0, 25, 26, 701, 702].map(mark),
+            ["A", "Z", "AA", "ZZ", "AAA"]
+        );
+    }
+}

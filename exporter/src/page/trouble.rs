@@ -1,0 +1,195 @@
+//! What needs a look, at the top of the page.
+
+use super::{
+    html::{count, escape, gpus},
+    lane::State,
+    scene::Scene,
+};
+use crate::source::FabricState;
+
+/// Something out of the ordinary.
+pub(super) struct Trouble {
+    level: Level,
+    /// The GPUs that have it, ascending; none where it is the node's.
+    gpus: Vec<u32>,
+    /// What it is, without the GPUs.
+    text: String,
+    /// Where on the page more is said.
+    place: Option<String>,
+}
+
+/// How bad it is, worst first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Level {
+    Bad,
+    Warning,
+}
+
+/// Placements below this share of the best are worth a look.
+const POOR: f64 = 0.7;
+
+/// All that is out of the ordinary, worst first. GPUs with the same trouble share a line.
+pub(super) fn find(scene: &Scene<'_>) -> Vec<Trouble> {
+    let mut all = Vec::new();
+    for lost in &scene.data.lost {
+        let text = "does not answer: lost since it was last seen";
+        add(&mut all, Level::Bad, Some(lost.index), text.to_owned());
+    }
+    fabric(scene, &mut all);
+    links(scene, &mut all);
+    for warning in &scene.data.warnings {
+        add(&mut all, Level::Warning, None, warning.clone());
+    }
+    allocations(scene, &mut all);
+    all.sort_by_key(|one| one.level);
+    all
+}
+
+fn add(all: &mut Vec<Trouble>, level: Level, gpu: Option<u32>, text: String) {
+    let same = |one: &&mut Trouble| one.text == text && gpu.is_some() && !one.gpus.is_empty();
+    match all.iter_mut().find(same) {
+        Some(one) => one.gpus.extend(gpu),
+        None => all.push(Trouble {
+            level,
+            gpus: gpu.into_iter().collect(),
+            text,
+            place: gpu.map(|gpu| format!("gpu-{gpu}")),
+        }),
+    }
+}
+
+fn fabric(scene: &Scene<'_>, all: &mut Vec<Trouble>) {
+    for health in &scene.data.health {
+        let gpu = Some(health.gpu);
+        for (xid, times) in health.xids.iter().flatten() {
+            let text = format!(
+                "XID {xid}, {} since the start",
+                count(*times as usize, "time")
+            );
+            add(all, Level::Warning, gpu, text);
+        }
+        let Some(fabric) = &health.fabric else {
+            continue;
+        };
+        if fabric.state != FabricState::Completed {
+            let state = fabric.state.as_str().replace('_', " ");
+            add(all, Level::Bad, gpu, format!("NVLink fabric is {state}"));
+        }
+        for (condition, _) in fabric.conditions.iter().filter(|(_, holds)| *holds) {
+            let condition = condition.as_str().replace('_', " ");
+            add(
+                all,
+                Level::Warning,
+                gpu,
+                format!("fabric reports {condition}"),
+            );
+        }
+    }
+}
+
+fn links(scene: &Scene<'_>, all: &mut Vec<Trouble>) {
+    for gpu in &scene.spec().gpus {
+        let missing = scene.missing(gpu) as usize;
+        let lanes = scene.lanes(gpu);
+        let index = Some(gpu.index);
+        if missing > 0 {
+            let down: Vec<_> = lanes
+                .iter()
+                .filter(|lane| lane.state() == State::Down)
+                .map(|lane| lane.link.index)
+                .collect();
+            let which = match down.len() == lanes.len() {
+                true => String::new(),
+                false => format!(": {}", crate::output::ranges(&down)),
+            };
+            let text = format!("{} missing{which}", count(missing, "link"));
+            add(all, Level::Bad, index, text);
+        }
+        for lane in lanes.iter().filter(|lane| lane.state() == State::Rising) {
+            let link = lane.link.index;
+            let text = format!("errors rise on link {link}: {} in 5 minutes", rises(lane));
+            add(all, Level::Warning, index, text);
+            if let Some(last) = all.last_mut().filter(|last| last.gpus == [gpu.index]) {
+                last.place = Some(format!("gpu-{}-link-{link}", gpu.index));
+            }
+        }
+    }
+}
+
+/// `20 crc_flit, 5 replay`.
+pub(super) fn rises(lane: &super::lane::Lane<'_>) -> String {
+    let rises = lane.load.iter().flat_map(|load| &load.rises);
+    let rises = rises.map(|rise| format!("{} {}", rise.recent, rise.kind.as_str()));
+    rises.collect::<Vec<_>>().join(", ")
+}
+
+fn allocations(scene: &Scene<'_>, all: &mut Vec<Trouble>) {
+    let placements = scene.view.placements.as_ref();
+    let health = placements.and_then(|one| one.health.as_ref());
+    if let Some(error) = health.and_then(|health| health.error.as_ref()) {
+        add(
+            all,
+            Level::Warning,
+            None,
+            format!("allocations are not known: {error}"),
+        );
+    }
+    for job in &scene.jobs {
+        let quality = job.judged.and_then(|judged| judged.quality_node);
+        if let Some(quality) = quality.filter(|&quality| quality < POOR) {
+            let name = format!("{}/{}", job.held.namespace, job.held.pod);
+            let text = format!(
+                "job {} ({name}) is placed at {} of the best",
+                job.mark,
+                super::html::percent(quality)
+            );
+            add(all, Level::Warning, None, text);
+            if let Some(last) = all.last_mut() {
+                last.place = Some(format!("job-{}", job.mark));
+            }
+        }
+    }
+}
+
+/// The list, or a line that says that there is nothing in it.
+pub(super) fn render(scene: &Scene<'_>) -> String {
+    let troubles = &scene.troubles;
+    let Some(worst) = troubles.first() else {
+        return "<section class=\"troubles good\"><h2 role=\"status\">✓ Nothing is out of the ordinary</h2></section>\n"
+            .to_owned();
+    };
+    let title = count(troubles.len(), "thing");
+    let verb = if troubles.len() == 1 { "needs" } else { "need" };
+    let (mark, class) = worst.level.mark();
+    let mut html = format!(
+        "<section class=\"troubles {class}\"><h2 role=\"status\">{mark} {title} {verb} a look</h2>\n<ul>\n"
+    );
+    for trouble in troubles {
+        html += &trouble.render();
+    }
+    html + "</ul></section>\n"
+}
+
+impl Trouble {
+    fn render(&self) -> String {
+        let (mark, class) = self.level.mark();
+        let text = match self.gpus.is_empty() {
+            true => escape(&self.text),
+            false => format!("<b>{}</b>: {}", gpus(&self.gpus), escape(&self.text)),
+        };
+        let text = match &self.place {
+            Some(place) => format!("<a href=\"#{place}\">{text}</a>"),
+            None => text,
+        };
+        format!("<li class=\"{class}\"><span aria-hidden=\"true\">{mark}</span> {text}</li>\n")
+    }
+}
+
+impl Level {
+    fn mark(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Bad => ("✕", "bad"),
+            Self::Warning => ("▲", "warning"),
+        }
+    }
+}
