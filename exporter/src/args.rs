@@ -1,10 +1,13 @@
 //! The command line. Doc comments are the help texts.
 
-use std::{ffi::OsString, net::SocketAddr, path::PathBuf, str::FromStr, time::Duration};
+mod web;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::{ffi::OsString, path::PathBuf, str::FromStr, time::Duration};
+
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum, error::ErrorKind};
 use nvlink_topology::{Pattern, Scope};
 
+pub use self::web::{Collectors, WebArgs};
 use crate::{allocations::AllocationArgs, output::TopologyFormat, source::SourceSpec};
 
 /// Discovers the NVLink graph of a GPU node, exports it to Prometheus and publishes it to Kubernetes
@@ -74,15 +77,9 @@ pub struct ServeArgs {
     #[command(flatten)]
     pub source: SourceArgs,
 
-    /// Address to listen on; :PORT means all IPv4 addresses
-    #[arg(
-        long = "web.listen-address",
-        env = "NVLINK_EXPORTER_WEB_LISTEN_ADDRESS",
-        default_value = "0.0.0.0:9836",
-        value_name = "ADDRESS",
-        value_parser = listen_address
-    )]
-    pub listen_address: SocketAddr,
+    /// Serving
+    #[command(flatten)]
+    pub web: WebArgs,
 
     /// Time between two readings of the source; a scrape gets the latest one and never waits
     #[arg(
@@ -93,6 +90,16 @@ pub struct ServeArgs {
         value_parser = duration
     )]
     pub collection_interval: Duration,
+
+    /// Age from which data are not served any more, and /readyz says no
+    #[arg(
+        long,
+        env = "NVLINK_EXPORTER_STALE_AFTER",
+        default_value = "30s",
+        value_name = "DURATION",
+        value_parser = duration
+    )]
+    pub stale_after: Duration,
 
     /// Allocations
     #[command(flatten)]
@@ -110,6 +117,10 @@ pub struct ServeArgs {
         value_enum
     )]
     pub log_format: LogFormat,
+
+    /// Switches for groups of metrics
+    #[command(flatten)]
+    pub collectors: Collectors,
 }
 
 /// Flags of publishing.
@@ -295,6 +306,21 @@ impl FromStr for Gpus {
     }
 }
 
+/// The command line, understood.
+///
+/// # Errors
+/// What clap says of bad usage, and of a request for help.
+pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
+    let cli = Cli::try_parse_from(with_default_command(args))?;
+    if let Command::Serve(serve) = &cli.command
+        && serve.stale_after <= serve.collection_interval
+    {
+        let reason = "--stale-after must be longer than --collection-interval, or all data would be stale before the next come";
+        return Err(Cli::command().error(ErrorKind::ValueValidation, reason));
+    }
+    Ok(cli)
+}
+
 /// The arguments with `serve` put in where no command is named.
 #[must_use]
 pub fn with_default_command(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
@@ -327,14 +353,6 @@ pub(crate) fn node_name(text: &str) -> Result<String, String> {
     }
 }
 
-fn listen_address(text: &str) -> Result<SocketAddr, String> {
-    let all = text.strip_prefix(':').map(|port| format!("0.0.0.0:{port}"));
-    let address = all.as_deref().unwrap_or(text);
-    address
-        .parse()
-        .map_err(|_| "expected ADDRESS:PORT, as 0.0.0.0:9836, [::]:9836 or :9836".into())
-}
-
 fn duration(text: &str) -> Result<Duration, String> {
     let duration = parse_duration(text).ok_or("expected a duration such as 500ms, 5s or 2m")?;
     let bounds = Duration::from_millis(100)..=Duration::from_secs(86_400);
@@ -361,8 +379,6 @@ pub(crate) fn parse_duration(text: &str) -> Option<Duration> {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]
@@ -402,8 +418,6 @@ mod tests {
         assert!("0-4000000000".parse::<Gpus>().is_err());
         assert_eq!(duration("250ms"), Ok(Duration::from_millis(250)));
         assert!(duration("5").is_err() && duration("0s").is_err() && duration("s").is_err());
-        assert_eq!(listen_address(":9836").unwrap().port(), 9836);
-        assert!(listen_address("[::]:1").is_ok() && listen_address("9836").is_err());
         assert!(node_name("gpu-7.rack").is_ok() && node_name("../x").is_err());
         assert!(node_name("").is_err() && node_name("A").is_err());
     }

@@ -14,7 +14,7 @@ use axum::{
     http::{Request, StatusCode, header},
 };
 use nvlink_exporter::{
-    server,
+    server::{self, Site},
     snapshot::{Health, Latest, Snapshot},
 };
 use tower::ServiceExt;
@@ -30,7 +30,7 @@ async fn ask(latest: &Arc<Latest>, path: &str, accept: &str) -> Answer {
         .header(header::ACCEPT, accept)
         .body(Body::empty())
         .unwrap();
-    let response = server::router(Arc::clone(latest))
+    let response = server::router(Site::new(Arc::clone(latest)))
         .oneshot(request)
         .await
         .unwrap();

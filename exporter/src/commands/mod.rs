@@ -12,17 +12,15 @@ use std::{
     time::Duration,
 };
 
-use clap::Parser;
-
 use crate::{
-    args::{Cli, Command, LogFormat, SourceArgs, UnpublishArgs, with_default_command},
+    args::{self, Command, LogFormat, SourceArgs, UnpublishArgs},
     publish,
     source::{Reading, SourceError},
 };
 
 /// Runs the program: exit status 0, 1 for bad input or a failure, 2 for bad usage.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let cli = match Cli::try_parse_from(with_default_command(args)) {
+    let cli = match args::parse(args) {
         Ok(cli) => cli,
         Err(error) => {
             // Help goes to stdout and is no error.
@@ -82,8 +80,8 @@ fn read_and_warn(args: &SourceArgs) -> Result<Reading, SourceError> {
 }
 
 fn runtime() -> io::Result<tokio::runtime::Runtime> {
-    tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
+    // Answers come from memory: more threads would only cost memory of their own.
+    tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
 }

@@ -1,18 +1,17 @@
 //! `serve`.
 
-use std::{sync::Arc, time::Duration};
+use std::{net::TcpListener, sync::Arc, time::Duration};
 
 use anyhow::Context;
-use tokio::{
-    net::TcpListener,
-    signal::unix::{SignalKind, signal},
-};
+use tokio::signal::unix::{SignalKind, signal};
 
 use crate::{
     allocations,
-    args::{PublishArgs, ServeArgs},
-    collect, control, log, publish, server,
+    args::{PublishArgs, ServeArgs, WebArgs},
+    collect, control, log, publish,
+    server::{self, Site},
     snapshot::Latest,
+    web::{Servers, Web},
 };
 
 /// Requests that are under way when the end comes have this long.
@@ -32,42 +31,47 @@ async fn run(args: &ServeArgs) -> anyhow::Result<()> {
     let source = args.source.source.open(node)?;
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
-    let address = args.listen_address;
-    let listener = TcpListener::bind(address)
-        .await
-        .with_context(|| format!("listening on {address}"))?;
-    let address = listener.local_addr()?;
-    let latest = Arc::new(Latest::default());
+    let web = args.web.config_file.as_deref();
+    let web = web.map_or_else(|| Ok(Web::open()), Web::load)?;
+    let listeners = listen(&args.web)?;
+    let latest = Arc::new(Latest::new(args.stale_after));
     let publisher = publisher(&args.publish, node, &latest).await?;
     let every = args.collection_interval;
     let allocations =
         allocations::start(&args.allocations, &args.publish, node, every, &latest).await?;
     let name = args.source.source.to_string();
-    let mut router = server::router(server::Site::new(Arc::clone(&latest)));
+    let mut router = server::router(Site {
+        latest: Arc::clone(&latest),
+        metrics_path: args.web.telemetry_path.clone(),
+        groups: args.collectors.0,
+    });
     if let Some(control) = source.control() {
         router = router.merge(control::router(control));
     }
     collect::spawn(name, source, args.collection_interval, &latest)?;
-    tracing::info!(%address, "serving");
-    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-    let server = axum::serve(listener, router).with_graceful_shutdown(async {
-        drop(stopped.await);
-    });
-    let mut server = tokio::spawn(server.into_future());
+    let mut servers = Servers::start(listeners, &web, &web.protect(router)).context("serving")?;
+    let follow = tokio::spawn(web.follow());
     tokio::select! {
-        ended = &mut server => return ended?.context("serving"),
+        error = servers.ended() => return Err(error).context("serving"),
         _ = terminate.recv() => tracing::info!("SIGTERM: ending"),
         _ = interrupt.recv() => tracing::info!("SIGINT: ending"),
     }
-    drop(stop);
+    follow.abort();
     drop(allocations);
     if let Some(publisher) = publisher {
         publisher.abort();
     }
-    match tokio::time::timeout(GRACE, server).await {
-        Ok(ended) => ended?.context("serving"),
-        Err(_) => Ok(()),
-    }
+    servers.shut_down(GRACE).await;
+    Ok(())
+}
+
+/// All addresses, before anything is served on one of them.
+fn listen(args: &WebArgs) -> anyhow::Result<Vec<TcpListener>> {
+    let bind = |address| {
+        let listener = TcpListener::bind(address);
+        listener.with_context(|| format!("listening on {address}"))
+    };
+    args.listen_addresses.iter().map(bind).collect()
 }
 
 async fn publisher(

@@ -49,7 +49,7 @@ impl Exposition {
             }
             self.text.push_str(family.name);
             self.text.push_str(family.suffix());
-            self.labels(family.labels, &labels)?;
+            self.labels(family.labels, &labels);
             self.value(value)?;
         }
         Ok(())
@@ -77,7 +77,7 @@ impl Exposition {
         writeln!(self.text, "# TYPE {name}{suffix} {kind}")
     }
 
-    fn labels(&mut self, names: &[&str], values: &[Label<'_>]) -> fmt::Result {
+    fn labels(&mut self, names: &[&str], values: &[Label<'_>]) {
         let mut before = '{';
         for (name, value) in names.iter().zip(values) {
             if matches!(value, Label::Unknown | Label::Text("")) {
@@ -89,7 +89,7 @@ impl Exposition {
             self.text.push_str("=\"");
             match *value {
                 Label::Text(text) => self.escaped(text),
-                Label::Number(number) => write!(self.text, "{number}")?,
+                Label::Number(number) => self.whole(number),
                 Label::Unknown => {}
             }
             self.text.push('"');
@@ -97,7 +97,10 @@ impl Exposition {
         if before == ',' {
             self.text.push('}');
         }
-        Ok(())
+    }
+
+    fn whole(&mut self, number: u64) {
+        self.text.push_str(itoa::Buffer::new().format(number));
     }
 
     fn escaped(&mut self, text: &str) {
@@ -116,7 +119,12 @@ impl Exposition {
 
     fn value(&mut self, value: Value) -> fmt::Result {
         match value {
-            Value::Whole(value) => writeln!(self.text, " {value}"),
+            Value::Whole(value) => {
+                self.text.push(' ');
+                self.whole(value);
+                self.text.push('\n');
+                Ok(())
+            }
             // `{:?}` keeps every digit, and writes small numbers with an exponent.
             Value::Real(value) if value.is_finite() => writeln!(self.text, " {value:?}"),
             Value::Real(value) if value.is_nan() => writeln!(self.text, " NaN"),

@@ -1,0 +1,218 @@
+//! Flags of serving, by the names that Prometheus exporters use.
+
+use std::{fmt::Write, net::SocketAddr, path::PathBuf};
+
+use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
+
+use crate::{
+    metrics::{FAMILIES, Group, Groups},
+    server,
+};
+
+/// Flags of serving.
+#[derive(Debug, Args)]
+pub struct WebArgs {
+    /// Address to listen on; :PORT means all IPv4 addresses, [::]:PORT all addresses (repeatable)
+    #[arg(
+        long = "web.listen-address",
+        env = "NVLINK_EXPORTER_WEB_LISTEN_ADDRESS",
+        default_value = "0.0.0.0:9836",
+        value_delimiter = ',',
+        value_name = "ADDRESS",
+        value_parser = listen_address
+    )]
+    pub listen_addresses: Vec<SocketAddr>,
+
+    /// Path of the metrics; with / there is no page
+    #[arg(
+        long = "web.telemetry-path",
+        env = "NVLINK_EXPORTER_WEB_TELEMETRY_PATH",
+        default_value = "/metrics",
+        value_name = "PATH",
+        value_parser = telemetry_path
+    )]
+    pub telemetry_path: String,
+
+    /// File with TLS, client certificates, passwords and headers, as all Prometheus exporters read it
+    ///
+    /// The format: https://prometheus.io/docs/prometheus/latest/configuration/https/. The file,
+    /// and the certificates that it names, are read again when they change. Passwords and client
+    /// certificates protect every path, /livez and /readyz too.
+    #[arg(
+        long = "web.config.file",
+        env = "NVLINK_EXPORTER_WEB_CONFIG_FILE",
+        value_name = "FILE"
+    )]
+    pub config_file: Option<PathBuf>,
+}
+
+fn listen_address(text: &str) -> Result<SocketAddr, String> {
+    let all = text.strip_prefix(':').map(|port| format!("0.0.0.0:{port}"));
+    let address = all.as_deref().unwrap_or(text);
+    address
+        .parse()
+        .map_err(|_| "expected ADDRESS:PORT, as 0.0.0.0:9836, [::]:9836 or :9836".into())
+}
+
+fn telemetry_path(text: &str) -> Result<String, String> {
+    let good = |b: u8| b.is_ascii_alphanumeric() || b"/-_.~".contains(&b);
+    if !text.starts_with('/') || !text.bytes().all(good) {
+        return Err("expected a path such as /metrics".to_owned());
+    }
+    match server::PATHS.iter().find(|path| text.starts_with(**path)) {
+        Some(path) => Err(format!("{path} is something else's path")),
+        None => Ok(text.to_owned()),
+    }
+}
+
+/// The families that are served: `--collector.NAME` and `--no-collector.NAME`,
+/// as node_exporter has them. The last of two that contradict each other holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Collectors(pub Groups);
+
+const DISABLE_DEFAULTS: &str = "collector.disable-defaults";
+const HEADING: &str = "Collectors";
+
+impl Args for Collectors {
+    fn augment_args(command: Command) -> Command {
+        let disable = Arg::new(DISABLE_DEFAULTS)
+            .long(DISABLE_DEFAULTS)
+            .env("NVLINK_EXPORTER_COLLECTOR_DISABLE_DEFAULTS")
+            .action(ArgAction::SetTrue)
+            .help_heading(HEADING)
+            .help("Serve only what is switched on by a --collector.NAME of those below");
+        Group::SWITCHED
+            .into_iter()
+            .fold(command.arg(disable), |command, group| {
+                let (on, off) = (on(group), off(group));
+                let switch = |name: &str, other: &str| {
+                    Arg::new(name.to_owned())
+                        .long(name.to_owned())
+                        .action(ArgAction::SetTrue)
+                        .overrides_with(other.to_owned())
+                        .help_heading(HEADING)
+                };
+                let no = off.to_uppercase().replace(['-', '.'], "_");
+                let off_arg = switch(&off, &on)
+                    .env(format!("NVLINK_EXPORTER_{no}"))
+                    .help(format!("Leave out {}", names(group)));
+                command.arg(switch(&on, &off).hide(true)).arg(off_arg)
+            })
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for Collectors {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let set = |name: &str| matches.get_flag(name);
+        let on_alone = set(DISABLE_DEFAULTS);
+        let wanted = |&group: &Group| match on_alone {
+            true => set(&on(group)) && !set(&off(group)),
+            false => !set(&off(group)),
+        };
+        let wanted = Group::SWITCHED.into_iter().filter(wanted);
+        Ok(Self(wanted.fold(Groups::NONE, Groups::with)))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+fn on(group: Group) -> String {
+    format!("collector.{}", group.as_str())
+}
+
+fn off(group: Group) -> String {
+    format!("no-collector.{}", group.as_str())
+}
+
+/// The families of a group, for its help.
+fn names(group: Group) -> String {
+    let mut text = String::new();
+    for family in FAMILIES.iter().filter(|family| family.group == group) {
+        let comma = if text.is_empty() { "" } else { ", " };
+        // Writing to a string does not fail.
+        let _ = write!(text, "{comma}{}", family.sample_name());
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Flags {
+        #[command(flatten)]
+        web: WebArgs,
+        #[command(flatten)]
+        collectors: Collectors,
+    }
+
+    fn parse(args: &[&str]) -> Flags {
+        Flags::try_parse_from([&["x"], args].concat()).unwrap()
+    }
+
+    #[test]
+    fn collectors_as_node_exporter_has_them() {
+        let groups = |args: &[&str]| parse(args).collectors.0;
+        let all = Group::SWITCHED.into_iter().fold(Groups::NONE, Groups::with);
+        assert_eq!(groups(&[]), all);
+        assert_eq!(groups(&["--no-collector.peer"]), all.without(Group::Peer));
+        assert_eq!(groups(&["--no-collector.peer", "--collector.peer"]), all);
+        assert_eq!(
+            groups(&["--collector.peer", "--no-collector.peer"]),
+            all.without(Group::Peer)
+        );
+        assert_eq!(
+            groups(&["--collector.disable-defaults", "--collector.xid"]),
+            Groups::NONE.with(Group::Xid)
+        );
+    }
+
+    #[test]
+    fn addresses() {
+        let addresses = |args: &[&str]| {
+            let web = parse(args).web;
+            let texts = web.listen_addresses.iter().map(SocketAddr::to_string);
+            texts.collect::<Vec<_>>()
+        };
+        assert_eq!(addresses(&[]), ["0.0.0.0:9836"]);
+        assert_eq!(
+            addresses(&[
+                "--web.listen-address",
+                ":1",
+                "--web.listen-address",
+                "[::1]:2,127.0.0.1:3"
+            ]),
+            ["0.0.0.0:1", "[::1]:2", "127.0.0.1:3"]
+        );
+        assert!(listen_address("9836").is_err());
+    }
+
+    #[test]
+    fn paths() {
+        for good in ["/", "/m", "/probe/metrics"] {
+            assert_eq!(telemetry_path(good).as_deref(), Ok(good));
+        }
+        for bad in [
+            "",
+            "metrics",
+            "/{x}",
+            "/a b",
+            "/livez",
+            "/readyz",
+            "/api/v1/topology",
+            "/m?x",
+        ] {
+            assert!(telemetry_path(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! The web configuration file as it is written.
+//!
+//! The format: <https://github.com/prometheus/exporter-toolkit/blob/master/docs/web-configuration.md>
+
+use std::{collections::BTreeMap, path::PathBuf};
+
+use serde::Deserialize;
+use serde_json::Value;
+
+/// The whole file.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct Config {
+    pub(super) tls_server_config: Option<Tls>,
+    pub(super) http_server_config: Option<Http>,
+    /// User → bcrypt hash.
+    pub(super) basic_auth_users: Option<BTreeMap<String, String>>,
+    pub(super) rate_limit: Option<RateLimit>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct Tls {
+    pub(super) cert: Option<String>,
+    pub(super) key: Option<String>,
+    pub(super) client_ca: Option<String>,
+    pub(super) cert_file: Option<PathBuf>,
+    pub(super) key_file: Option<PathBuf>,
+    pub(super) client_ca_file: Option<PathBuf>,
+    pub(super) client_auth_type: Option<ClientAuth>,
+    pub(super) client_allowed_sans: Vec<String>,
+    pub(super) min_version: Option<Version>,
+    pub(super) max_version: Option<Version>,
+    /// Of TLS 1.2, by their names in the standard.
+    pub(super) cipher_suites: Vec<String>,
+    pub(super) prefer_server_cipher_suites: Option<bool>,
+    pub(super) curve_preferences: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+pub(super) enum ClientAuth {
+    #[default]
+    #[serde(alias = "")]
+    NoClientCert,
+    RequestClientCert,
+    #[serde(alias = "RequireClientCert")]
+    RequireAnyClientCert,
+    VerifyClientCertIfGiven,
+    RequireAndVerifyClientCert,
+}
+
+/// The older ones are known in order to be refused with a reason.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(rename_all = "UPPERCASE")]
+pub(super) enum Version {
+    Tls10,
+    Tls11,
+    Tls12,
+    Tls13,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct Http {
+    pub(super) http2: Option<bool>,
+    pub(super) headers: Option<Headers>,
+}
+
+/// The headers that may be added to answers; an empty one is not set.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct Headers {
+    #[serde(rename = "Content-Security-Policy")]
+    pub(super) content_security_policy: String,
+    #[serde(rename = "X-Frame-Options")]
+    pub(super) x_frame_options: String,
+    #[serde(rename = "X-Content-Type-Options")]
+    pub(super) x_content_type_options: String,
+    #[serde(rename = "X-XSS-Protection")]
+    pub(super) x_xss_protection: String,
+    #[serde(rename = "Strict-Transport-Security")]
+    pub(super) strict_transport_security: String,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct RateLimit {
+    /// Time between two requests, as `1s`; 0 for no limit.
+    pub(super) interval: Option<String>,
+    pub(super) burst: u32,
+}
+
+impl Config {
+    /// Reads the text of a file.
+    ///
+    /// # Errors
+    /// What is wrong, with its path in the file.
+    pub(super) fn parse(text: &[u8]) -> Result<Self, String> {
+        let text = std::str::from_utf8(text).map_err(|error| error.to_string())?;
+        let options = serde_saphyr::options! { with_snippet: false };
+        let value: Value = serde_saphyr::from_str_with_options(text, options)
+            .map_err(|error| one_line(&error.to_string()))?;
+        if value.is_null() {
+            return Ok(Self::default());
+        }
+        serde_path_to_error::deserialize(value).map_err(|error| {
+            let path = error.path().to_string();
+            one_line(&format!("{path}: {}", error.inner()))
+        })
+    }
+}
+
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+impl Tls {
+    /// Whether nothing is said, which is the same as no TLS.
+    pub(super) fn is_empty(&self) -> bool {
+        let texts = [&self.cert, &self.key, &self.client_ca];
+        let files = [&self.cert_file, &self.key_file, &self.client_ca_file];
+        texts.iter().all(|text| text.is_none())
+            && files.iter().all(|file| file.is_none())
+            && self.client_auth_type.unwrap_or_default() == ClientAuth::NoClientCert
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_unknown_is_named_with_its_path() {
+        let cases = [
+            (
+                "tls_server_config:\n  cert_fiel: x\n",
+                "tls_server_config.cert_fiel: unknown field `cert_fiel`",
+            ),
+            (
+                "tls_server_config:\n  min_version: TLS9\n",
+                "tls_server_config.min_version: unknown variant `TLS9`",
+            ),
+            (
+                "basic_auth_users:\n  alice: [1]\n",
+                "basic_auth_users.alice: invalid type",
+            ),
+            (
+                "http_server_config:\n  headers:\n    X-Powered-By: x\n",
+                "http_server_config.headers.X-Powered-By: unknown field",
+            ),
+            ("basic_auth_users: {a: x, a: y}\n", "duplicate"),
+            ("tls: [\n", "line"),
+            (
+                "rate_limit: {burst: -1}\n",
+                "rate_limit.burst: invalid value",
+            ),
+        ];
+        for (text, expected) in cases {
+            let error = Config::parse(text.as_bytes()).unwrap_err();
+            assert!(error.contains(expected), "{text}: {error}");
+            assert_eq!(error.lines().count(), 1);
+        }
+    }
+
+    #[test]
+    fn what_is_empty_says_nothing() {
+        for text in [
+            "",
+            "# nothing\n",
+            "{}",
+            "tls_server_config:\nbasic_auth_users:\n",
+            "tls_server_config: {client_auth_type: ''}",
+        ] {
+            let config = Config::parse(text.as_bytes()).unwrap();
+            assert!(
+                config.tls_server_config.unwrap_or_default().is_empty(),
+                "{text}"
+            );
+            assert!(config.basic_auth_users.unwrap_or_default().is_empty());
+        }
+    }
+}

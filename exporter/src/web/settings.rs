@@ -1,0 +1,196 @@
+//! What follows from the web configuration file and the files that it names.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+    str::FromStr,
+    sync::Arc,
+    time::Duration,
+};
+
+use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
+use rustls::ServerConfig;
+
+use super::{
+    WebError,
+    config::{Config, Headers, RateLimit, Tls},
+    gate::Bucket,
+    tls,
+};
+use crate::args;
+
+/// The content of the configuration file and of the files that it names, by path.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Files {
+    config: Vec<u8>,
+    named: BTreeMap<PathBuf, Vec<u8>>,
+}
+
+impl Files {
+    /// Reads them all.
+    pub(super) fn read(path: &Path) -> Result<Self, WebError> {
+        let config = read(path)?;
+        let parsed = Config::parse(&config).map_err(|reason| invalid(path, reason))?;
+        let tls = parsed.tls_server_config.unwrap_or_default();
+        let named = [tls.cert_file, tls.key_file, tls.client_ca_file];
+        let named = named.into_iter().flatten().map(|file| {
+            let content = read(&beside(path, &file))?;
+            Ok((file, content))
+        });
+        let named = named.collect::<Result<_, WebError>>()?;
+        Ok(Self { config, named })
+    }
+
+    /// What a file holds, by its name in the configuration.
+    pub(super) fn content(&self, file: &Path) -> &[u8] {
+        self.named.get(file).map_or(&[], Vec::as_slice)
+    }
+}
+
+/// Relative paths are relative to the configuration file.
+fn beside(config: &Path, file: &Path) -> PathBuf {
+    config.parent().unwrap_or(Path::new("")).join(file)
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, WebError> {
+    fs::read(path).map_err(|reason| WebError::Read {
+        path: path.display().to_string(),
+        reason,
+    })
+}
+
+fn invalid(path: &Path, reason: String) -> WebError {
+    let path = path.display().to_string();
+    WebError::Invalid { path, reason }
+}
+
+/// How requests are let in.
+#[derive(Debug)]
+pub(super) struct Settings {
+    pub(super) tls: Option<Arc<ServerConfig>>,
+    pub(super) http2: bool,
+    pub(super) headers: HeaderMap,
+    /// User → bcrypt hash. Nobody is asked for a password where it is empty.
+    pub(super) users: BTreeMap<String, String>,
+    pub(super) rate: Option<Bucket>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            tls: None,
+            http2: true,
+            headers: HeaderMap::new(),
+            users: BTreeMap::new(),
+            rate: None,
+        }
+    }
+}
+
+impl Settings {
+    /// Of the configuration at `path`.
+    pub(super) fn new(path: &Path, files: &Files) -> Result<Self, WebError> {
+        Self::of(files).map_err(|reason| invalid(path, reason))
+    }
+
+    fn of(files: &Files) -> Result<Self, String> {
+        let config = Config::parse(&files.config)?;
+        let http = config.http_server_config.unwrap_or_default();
+        let http2 = http.http2.unwrap_or(true);
+        let tls = config.tls_server_config.filter(|tls| !tls.is_empty());
+        let tls = tls.map(|config| server_config(&config, files, http2));
+        Ok(Self {
+            tls: tls.transpose()?.map(Arc::new),
+            http2,
+            headers: headers(&http.headers.unwrap_or_default())?,
+            users: users(config.basic_auth_users.unwrap_or_default())?,
+            rate: rate(&config.rate_limit.unwrap_or_default())?,
+        })
+    }
+}
+
+fn server_config(config: &Tls, files: &Files, http2: bool) -> Result<ServerConfig, String> {
+    let mut server =
+        tls::server(config, files).map_err(|why| format!("tls_server_config.{why}"))?;
+    server.alpn_protocols = match http2 {
+        true => vec![b"h2".to_vec(), b"http/1.1".to_vec()],
+        false => vec![b"http/1.1".to_vec()],
+    };
+    Ok(server)
+}
+
+fn users(users: BTreeMap<String, String>) -> Result<BTreeMap<String, String>, String> {
+    for (user, hash) in &users {
+        // The error of the library may show parts of the hash.
+        if bcrypt::HashParts::from_str(hash).is_err() {
+            return Err(format!(
+                "basic_auth_users.{user}: no bcrypt hash; make one with: htpasswd -nBC 10 \"\" | tr -d ':\\n'"
+            ));
+        }
+    }
+    Ok(users)
+}
+
+fn headers(config: &Headers) -> Result<HeaderMap, String> {
+    const X_XSS_PROTECTION: HeaderName = HeaderName::from_static("x-xss-protection");
+    let wanted: [(HeaderName, &str, &[&str]); 5] = [
+        (
+            header::CONTENT_SECURITY_POLICY,
+            &config.content_security_policy,
+            &[],
+        ),
+        (
+            header::X_FRAME_OPTIONS,
+            &config.x_frame_options,
+            &["deny", "sameorigin"],
+        ),
+        (
+            header::X_CONTENT_TYPE_OPTIONS,
+            &config.x_content_type_options,
+            &["nosniff"],
+        ),
+        (X_XSS_PROTECTION, &config.x_xss_protection, &[]),
+        (
+            header::STRICT_TRANSPORT_SECURITY,
+            &config.strict_transport_security,
+            &[],
+        ),
+    ];
+    let mut headers = HeaderMap::new();
+    for (name, value, accepted) in wanted {
+        let known = accepted.is_empty() || accepted.contains(&&*value.to_ascii_lowercase());
+        match HeaderValue::from_str(value) {
+            _ if value.is_empty() => {}
+            Ok(value) if known => drop(headers.insert(name, value)),
+            _ if known => {
+                return Err(format!(
+                    "http_server_config.headers.{name}: {value:?} is no header value"
+                ));
+            }
+            _ => {
+                let accepted = accepted.join(" or ");
+                return Err(format!(
+                    "http_server_config.headers.{name}: {value:?} is not {accepted}"
+                ));
+            }
+        }
+    }
+    Ok(headers)
+}
+
+fn rate(config: &RateLimit) -> Result<Option<Bucket>, String> {
+    let text = config.interval.as_deref().unwrap_or("0");
+    let interval = match text {
+        "0" => Duration::ZERO,
+        text => args::parse_duration(text)
+            .ok_or_else(|| format!("rate_limit.interval: {text:?} is no duration such as 1s"))?,
+    };
+    if interval.is_zero() {
+        return Ok(None);
+    }
+    match config.burst {
+        0 => Err("rate_limit.burst: with 0 no request would ever pass".to_owned()),
+        burst => Ok(Some(Bucket::new(interval, burst))),
+    }
+}
