@@ -1,6 +1,6 @@
 //! The topology for people at a terminal.
 
-use nvlink_topology::{Gpu, NodeTopology, NodeTopologySpec};
+use nvlink_topology::{Gpu, NodeTopology, NodeTopologySpec, SourceKind};
 
 use super::{ranges, rate, summary};
 use crate::source::topo_matrix;
@@ -95,7 +95,10 @@ fn remarks(gpu: &Gpu, node: &NodeTopology) -> String {
 fn domains(node: &NodeTopology) -> String {
     let spec = &node.spec;
     if spec.domains.is_empty() {
-        return "none: these GPUs have no NVLink between them\n".to_owned();
+        return match spec.source.kind {
+            SourceKind::Sysfs => "unknown: sysfs does not show NVLink\n".to_owned(),
+            _ => "none: these GPUs have no NVLink between them\n".to_owned(),
+        };
     }
     let line = |domain: &nvlink_topology::Domain| {
         let fabric = domain.fabric.as_ref().map_or("", |_| "; spans nodes");

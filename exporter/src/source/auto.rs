@@ -1,6 +1,6 @@
 //! The source `auto`: the driver's library, else the kernel's tree.
 //!
-//! While the library does not answer, the kernel's tree is read, and the
+//! While there is no library or no driver, the kernel's tree is read, and the
 //! library is tried again every minute: on a new node the driver is often
 //! loaded after the exporter has started. Once the library has answered, it is the source
 //! for good: a driver that hangs or is reloaded later is a failure to be seen,
@@ -8,7 +8,11 @@
 
 use std::time::Duration;
 
-use super::{Reading, Source, SourceError};
+use super::{
+    Reading, Source, SourceError, host_name,
+    nvml::{LibraryError, NvmlSource},
+    sysfs::SysfsSource,
+};
 
 /// Time between two attempts at the library.
 const RETRY: Duration = Duration::from_secs(60);
@@ -33,6 +37,17 @@ enum State {
 }
 
 impl AutoSource {
+    /// Of the machine itself, for the node `node` (by default the host).
+    #[must_use]
+    pub fn of_machine(node: Option<String>) -> Self {
+        let sysfs = Box::new(SysfsSource::new(None, node.clone()));
+        let open = move || -> Result<Box<dyn Source>, SourceError> {
+            let node = node.clone().unwrap_or_else(host_name);
+            Ok(Box::new(NvmlSource::open(None, &node)?))
+        };
+        Self::new(Box::new(open), sysfs)
+    }
+
     /// `open_nvml` where it works, else `sysfs`.
     #[must_use]
     pub fn new(open_nvml: Open, sysfs: Box<dyn Source>) -> Self {
@@ -43,8 +58,9 @@ impl AutoSource {
         }
     }
 
-    /// Tries the library; remembers it where it answers.
-    fn try_nvml(&mut self, now: Duration) -> Result<Reading, String> {
+    /// Tries the library; remembers it where it answers. `Err(Ok)` is why
+    /// there is none, `Err(Err)` a driver that is there and fails.
+    fn try_nvml(&mut self, now: Duration) -> Result<Reading, Result<String, SourceError>> {
         let result = (self.open_nvml)().and_then(|mut source| {
             let reading = source.read(now)?;
             Ok((source, reading))
@@ -55,13 +71,14 @@ impl AutoSource {
                 self.state = State::Nvml(source);
                 Ok(reading)
             }
+            Err(error) if is_failure(&error) => Err(Err(error)),
             Err(error) => {
-                let reason = error.to_string();
+                let reason = short(&error.to_string());
                 self.state = State::Sysfs {
                     reason: reason.clone(),
                     retry: now.saturating_add(RETRY),
                 };
-                Err(reason)
+                Err(Ok(reason))
             }
         }
     }
@@ -89,11 +106,26 @@ impl Source for AutoSource {
             State::Sysfs { reason, retry } if now < *retry => reason.clone(),
             State::Sysfs { .. } | State::New => match self.try_nvml(now) {
                 Ok(reading) => return Ok(reading),
-                Err(reason) => reason,
+                Err(Ok(reason)) => reason,
+                Err(Err(error)) => return Err(error),
             },
         };
         self.read_sysfs(now, &reason)
     }
+}
+
+/// A driver that is loaded and does not work must be seen, not passed over.
+fn is_failure(error: &SourceError) -> bool {
+    use LibraryError::{Call, NoAnswer};
+    matches!(error, SourceError::Nvml(Call { .. } | NoAnswer { .. }))
+}
+
+/// What is wrong, without what to do about it: that is another thing here.
+fn short(reason: &str) -> String {
+    let reason = reason.strip_prefix("NVML: ").unwrap_or(reason);
+    let end = [". ", "; "].iter().filter_map(|end| reason.find(end)).min();
+    let reason = &reason[..end.unwrap_or(reason.len())];
+    reason.chars().take(200).collect()
 }
 
 #[cfg(test)]
@@ -134,7 +166,10 @@ mod tests {
         let attempts = Arc::new(AtomicU32::new(0));
         let counted = Arc::clone(&attempts);
         let open = move || match counted.fetch_add(1, Ordering::Relaxed) + 1 {
-            n if n < from => Err(SourceError::Unsupported("no library".to_owned())),
+            n if n < from => {
+                let reason = "no library; install one. Or use another source";
+                Err(SourceError::Unsupported(reason.to_owned()))
+            }
             _ => Ok(fake("sim:dgx-h100", true)),
         };
         (
@@ -196,6 +231,22 @@ mod tests {
             read(&mut source, 100).unwrap_err(),
             "sim:dgx-h100 is silent"
         );
+    }
+
+    #[test]
+    fn a_driver_that_fails_is_not_passed_over() {
+        let mut failures = 1;
+        let open = move || match failures {
+            0 => Ok(fake("sim:dgx-h100", true)),
+            _ => {
+                failures -= 1;
+                let (library, reasons) = ("lib".to_owned(), vec!["GPU 0: lost".to_owned()]);
+                Err(LibraryError::NoAnswer { library, reasons }.into())
+            }
+        };
+        let mut source = AutoSource::new(Box::new(open), fake("sim:l40s", true));
+        assert!(read(&mut source, 0).unwrap_err().contains("GPU 0: lost"));
+        assert_eq!(read(&mut source, 5).unwrap().topology.spec.edges.len(), 28);
     }
 
     #[test]

@@ -193,22 +193,16 @@ impl SourceSpec {
                 &name.unwrap_or_else(host_name),
             ))),
             Self::Sysfs(root) => Ok(Box::new(sysfs::SysfsSource::new(root.as_deref(), name))),
-            Self::Nvml(path) => open_nvml(path.as_deref(), name),
-            Self::Auto => {
-                let sysfs = Box::new(sysfs::SysfsSource::new(None, name.clone()));
-                let open = Box::new(move || open_nvml(None, name.clone()));
-                Ok(Box::new(auto::AutoSource::new(open, sysfs)))
+            Self::Nvml(path) => {
+                let name = name.unwrap_or_else(host_name);
+                Ok(Box::new(nvml::NvmlSource::new(path.as_deref(), &name)))
             }
+            Self::Auto => Ok(Box::new(auto::AutoSource::of_machine(name))),
         }
     }
 }
 
 /// Opens nothing yet: that is for the thread that reads, which may hang in it.
-fn open_nvml(path: Option<&str>, node: Option<String>) -> Result<Box<dyn Source>, SourceError> {
-    let node = node.unwrap_or_else(host_name);
-    Ok(Box::new(nvml::NvmlSource::new(path, &node)))
-}
-
 /// The host's name, in lower case, as the kubelet makes it the Node's.
 #[must_use]
 pub fn host_name() -> String {

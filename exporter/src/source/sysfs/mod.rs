@@ -15,7 +15,9 @@ use std::{
     time::Duration,
 };
 
-use nvlink_topology::{Gpu, Nic, NodeTopology, NodeTopologySpec, Source as ReadFrom, SourceKind};
+use nvlink_topology::{
+    Gpu, MAX_GPUS, Nic, NodeTopology, NodeTopologySpec, Source as ReadFrom, SourceKind,
+};
 
 use self::{
     device::Device,
@@ -62,6 +64,14 @@ pub enum SysfsError {
     /// There is no PCI bus to look at.
     #[error("{} does not exist: no PCI bus, or a sandbox hides it", .0.display())]
     NoBus(PathBuf),
+    /// More GPUs than a document holds.
+    #[error("{gpus} NVIDIA GPUs in {}; one node has at most {MAX_GPUS}", path.display())]
+    Crowded {
+        /// Where.
+        path: PathBuf,
+        /// How many.
+        gpus: usize,
+    },
     /// There is a PCI bus, and no GPU on it.
     #[error(
         "no NVIDIA GPU among the {devices} devices of {} (looked for vendor {NVIDIA}, class 0x0302 \
@@ -190,6 +200,10 @@ fn gpus(root: &Root, warnings: &mut Vec<String>) -> Result<Gpus, SysfsError> {
     for name in &names {
         let device = Device::open(root, &path.join(name))?;
         found.extend(device.filter(|device| is_gpu(&device.directory)));
+    }
+    if found.len() > MAX_GPUS {
+        let gpus = found.len();
+        return Err(SysfsError::Crowded { path, gpus });
     }
     found.sort_by_key(|device| device.address);
     found.dedup_by_key(|device| device.address);

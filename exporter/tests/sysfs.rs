@@ -1,0 +1,668 @@
+//! The kernel's tree: machines of several makes, built of directories and
+//! links as the kernel builds them, and trees that are traps.
+
+#![allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
+
+mod support;
+
+use std::{
+    fs,
+    os::unix::fs::symlink,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use nvlink_exporter::source::{Reading, sysfs};
+use nvlink_topology::{Gpu, PathClass, SourceKind, bandwidth};
+use tempfile::TempDir;
+
+const GPU: [(&str, &str); 4] = [
+    ("vendor", "0x10de"),
+    ("class", "0x030200"),
+    ("max_link_speed", "32.0 GT/s PCIe"),
+    ("max_link_width", "16"),
+];
+const NIC: [(&str, &str); 2] = [("vendor", "0x15b3"), ("class", "0x020700")];
+
+/// A machine under construction.
+struct Machine(TempDir);
+
+impl Machine {
+    fn new() -> Self {
+        let machine = Self(tempfile::tempdir().unwrap());
+        fs::create_dir_all(machine.path("sys/bus/pci/devices")).unwrap();
+        machine
+    }
+
+    fn path(&self, inside: &str) -> PathBuf {
+        self.0.path().join(inside)
+    }
+
+    fn write(&self, inside: &str, text: &str) {
+        let path = self.path(inside);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, format!("{text}\n")).unwrap();
+    }
+
+    /// The device at `/sys/devices/PATH`, and the bridges above it.
+    fn device(&self, path: &str, numa: &str, attributes: &[(&str, &str)]) {
+        let parts: Vec<_> = path.split('/').collect();
+        let host = parts
+            .iter()
+            .rposition(|part| part.starts_with("pci"))
+            .unwrap();
+        for end in host + 2..=parts.len() {
+            let path = parts[..end].join("/");
+            let own = format!("sys/devices/{path}");
+            let address = parts[end - 1];
+            let link = self.path(&format!("sys/bus/pci/devices/{address}"));
+            if link.symlink_metadata().is_err() {
+                fs::create_dir_all(self.path(&own)).unwrap();
+                symlink(format!("../../../devices/{path}"), link).unwrap();
+                self.write(&format!("{own}/numa_node"), numa);
+            }
+            let bridge = [("vendor", "0x1000"), ("class", "0x060400")];
+            let attributes = if end == parts.len() {
+                attributes
+            } else {
+                &bridge
+            };
+            for (name, text) in attributes {
+                self.write(&format!("{own}/{name}"), text);
+            }
+        }
+    }
+
+    fn attribute(&self, device: &str, name: &str, text: &str) {
+        self.write(&format!("sys/bus/pci/devices/{device}/{name}"), text);
+    }
+
+    /// A NIC of `/sys/class/infiniband` on the device at `/sys/devices/PATH`.
+    fn hca(&self, name: &str, path: &str, state: &str, rate: &str) {
+        let own = format!("sys/devices/{path}/infiniband/{name}");
+        self.write(&format!("{own}/ports/1/state"), state);
+        self.write(&format!("{own}/ports/1/rate"), rate);
+        symlink("../..", self.path(&format!("{own}/device"))).unwrap();
+        let class = self.path("sys/class/infiniband");
+        fs::create_dir_all(&class).unwrap();
+        symlink(
+            format!("../../devices/{path}/infiniband/{name}"),
+            class.join(name),
+        )
+        .unwrap();
+    }
+
+    fn information(&self, address: &str, n: u32, excluded: &str) {
+        self.write(
+            &format!("proc/driver/nvidia/gpus/{address}/information"),
+            &format!(
+                "Model: \t\t NVIDIA H200\nIRQ:   \t\t 10\nGPU UUID: \t GPU-00000000-0000-0000-0000-00000000000{n}\n\
+                 Device Minor: \t {n}\nGPU Excluded:\t {excluded}"
+            ),
+        );
+    }
+
+    fn read(&self) -> Result<Reading, String> {
+        read(self.0.path())
+    }
+
+    fn refused(&self) -> String {
+        let error = self.read().unwrap_err();
+        assert!(!error.contains('\n'), "{error}");
+        error.replace(
+            &self.0.path().canonicalize().unwrap().display().to_string(),
+            "ROOT",
+        )
+    }
+}
+
+fn read(root: &Path) -> Result<Reading, String> {
+    sysfs::read(root, "node-a").map_err(|error| error.to_string())
+}
+
+/// The class of each pair, and whether it is assumed.
+fn classes(reading: &Reading) -> Vec<(u32, u32, PathClass, bool)> {
+    let paths = reading.topology.spec.paths.iter();
+    paths
+        .map(|path| (path.a, path.b, path.class, path.assumed))
+        .collect()
+}
+
+/// Eight GPUs and eight virtual functions, each pair under a switch and a host
+/// bridge of its own; NVSwitches passed through.
+fn virtual_machine() -> Machine {
+    let machine = Machine::new();
+    machine.write("sys/devices/system/node/online", "0-1");
+    for n in 0..8_u32 {
+        let bus = 0x80 + 8 * n;
+        let numa = if n < 4 { "0" } else { "1" };
+        let (up, low) = (bus + 1, bus + 2);
+        let switch = format!("pci0000:{bus:02x}/0000:{bus:02x}:00.0/0000:{up:02x}:00.0");
+        let gpu = format!("0000:{:02x}:00.0", bus + 3);
+        let nic = format!("{switch}/0000:{low:02x}:01.0/0000:{:02x}:00.0", bus + 4);
+        machine.device(&format!("{switch}/0000:{low:02x}:00.0/{gpu}"), numa, &GPU);
+        machine.device(&nic, numa, &NIC);
+        machine.hca(
+            &format!("mlx5_{n}"),
+            &nic,
+            "4: ACTIVE",
+            "200 Gb/sec (4X HDR)",
+        );
+        machine.information(&gpu, n, "No");
+        let nvswitch = [("vendor", "0x10de"), ("class", "0x068000")];
+        if n < 4 {
+            let path = format!(
+                "pci0000:c0/0000:c0:00.0/0000:c1:00.0/0000:c2:0{n}.0/0000:c{}:00.0",
+                n + 3
+            );
+            machine.device(&path, "1", &nvswitch);
+        }
+    }
+    machine
+}
+
+#[test]
+fn a_virtual_machine_with_switches() {
+    let reading = virtual_machine().read().unwrap();
+    let spec = &reading.topology.spec;
+    assert_eq!(spec.source.kind, SourceKind::Sysfs);
+    assert!(reading.warnings.is_empty() && spec.edges.is_empty() && spec.domains.is_empty());
+    for (n, gpu) in (0_u32..).zip(&spec.gpus) {
+        let expected = Gpu {
+            index: n,
+            uuid: Some(format!("GPU-00000000-0000-0000-0000-00000000000{n}")),
+            pci_bus_id: Some(format!("00000000:{:02X}:00.0", 0x83 + 8 * n)),
+            model: Some("NVIDIA H200".to_owned()),
+            numa_node: Some(n / 4),
+            mig_enabled: false,
+            links: None,
+        };
+        assert_eq!(*gpu, expected);
+    }
+    for path in &spec.paths {
+        let class = if path.a / 4 == path.b / 4 {
+            PathClass::Node
+        } else {
+            PathClass::Sys
+        };
+        let rate = bandwidth::pcie(5, 16, class);
+        assert_eq!(
+            (path.class, path.bytes_per_second, path.assumed),
+            (class, rate, false)
+        );
+    }
+    assert_eq!(
+        (spec.gpus.len(), spec.paths.len(), spec.nics.len()),
+        (8, 28, 8)
+    );
+    for (n, nic) in (0_u32..).zip(&spec.nics) {
+        assert_eq!((&nic.name, &nic.gpus[..]), (&format!("mlx5_{n}"), &[n][..]));
+        assert_eq!(
+            (nic.numa_node, nic.bytes_per_second),
+            (Some(n / 4), Some(25_000_000_000))
+        );
+        assert_eq!(
+            nic.pci_bus_id,
+            Some(format!("00000000:{:02X}:00.0", 0x84 + 8 * n))
+        );
+    }
+}
+
+#[test]
+fn the_matrix_is_the_one_that_nvidia_smi_prints_but_for_nvlink() {
+    use nvlink_exporter::{output, source::file};
+    let reading = virtual_machine().read().unwrap();
+    let text = output::topology(&reading, output::TopologyFormat::Matrix, false).unwrap();
+    let row = text.lines().find(|line| line.starts_with("GPU5")).unwrap();
+    let cells =
+        "SYS\tSYS\tSYS\tSYS\tNODE\t X \tNODE\tNODE\tSYS\tSYS\tSYS\tSYS\tNODE\tPIX\tNODE\tNODE";
+    assert!(row.starts_with(&format!("GPU5\t{cells}\t")), "{text}");
+    let again = file::parse("x", text.as_bytes(), Some("node-a")).unwrap();
+    let spec = again.topology.spec;
+    assert_eq!(spec.paths.len(), 28);
+    for (path, other) in spec.paths.iter().zip(&reading.topology.spec.paths) {
+        assert_eq!(
+            (path.a, path.b, path.class),
+            (other.a, other.b, other.class)
+        );
+    }
+    let near = |nics: &[nvlink_topology::Nic]| -> Vec<_> {
+        nics.iter()
+            .map(|nic| (nic.name.clone(), nic.gpus.clone()))
+            .collect()
+    };
+    assert_eq!(near(&spec.nics), near(&reading.topology.spec.nics));
+}
+
+#[test]
+fn nvlink_is_unknown_and_not_none() {
+    use nvlink_exporter::{metrics, snapshot::Latest};
+    use std::time::Instant;
+    let now = Instant::now();
+    let latest = Latest::default();
+    latest.publish(support::snapshot(
+        "sysfs",
+        virtual_machine().read().unwrap(),
+        now,
+    ));
+    let text = metrics::render(
+        &latest.view(now),
+        metrics::Format::Prometheus,
+        metrics::Groups::ALL,
+    )
+    .unwrap();
+    assert!(text.contains("nvlink_gpu_info{gpu=\"0\""), "{text}");
+    for absent in [
+        "nvlink_link_",
+        "nvlink_missing_links",
+        "nvlink_peer_",
+        "bytes_total{",
+    ] {
+        assert!(!text.contains(&format!("\n{absent}")), "{absent}: {text}");
+    }
+}
+
+#[test]
+fn one_host_bridge_for_each_gpu_and_its_slingshot_nic() {
+    let machine = Machine::new();
+    machine.write("sys/devices/system/node/online", "0-3");
+    for (n, (gpu, nic)) in [("03", "01"), ("41", "42"), ("82", "81"), ("c1", "c2")]
+        .iter()
+        .enumerate()
+    {
+        let (host, numa) = (format!("pci0000:{n:x}0"), (3 - n).to_string());
+        machine.device(
+            &format!("{host}/0000:{n:x}0:01.1/0000:{gpu}:00.0"),
+            &numa,
+            &GPU,
+        );
+        let path = format!("{host}/0000:{n:x}0:03.1/0000:{nic}:00.0");
+        machine.device(&path, &numa, &[("vendor", "0x17db"), ("class", "0x020000")]);
+        let speed = format!("sys/devices/{path}/net/hsn{n}/speed");
+        machine.write(&speed, "200000");
+        fs::create_dir_all(machine.path("sys/class/cxi")).unwrap();
+        fs::create_dir_all(machine.path(&format!("sys/devices/{path}/cxi/cxi{n}"))).unwrap();
+        symlink(
+            "../..",
+            machine.path(&format!("sys/devices/{path}/cxi/cxi{n}/device")),
+        )
+        .unwrap();
+        let link = machine.path(&format!("sys/class/cxi/cxi{n}"));
+        symlink(format!("../../devices/{path}/cxi/cxi{n}"), link).unwrap();
+    }
+    let reading = machine.read().unwrap();
+    assert!(
+        classes(&reading)
+            .iter()
+            .all(|pair| (pair.2, pair.3) == (PathClass::Sys, false))
+    );
+    let spec = &reading.topology.spec;
+    let numa: Vec<_> = spec.gpus.iter().map(|gpu| gpu.numa_node.unwrap()).collect();
+    assert_eq!(numa, [3, 2, 1, 0]);
+    for (n, nic) in spec.nics.iter().enumerate() {
+        assert_eq!(nic.gpus, [n as u32]);
+        assert_eq!(nic.bytes_per_second, Some(25_000_000_000));
+    }
+    let matrix = reading.matrix.unwrap();
+    let class = |n: usize| matrix.gpus[n].to_nics[n].to_string();
+    assert_eq!((0..4).map(class).collect::<Vec<_>>(), ["PHB"; 4]);
+}
+
+#[test]
+fn an_arm_machine_has_a_pci_domain_for_each_gpu() {
+    let machine = Machine::new();
+    machine.write("sys/devices/system/node/online", "0-1,2-9");
+    for (n, domain) in ["0008", "0009", "0018", "0019"].iter().enumerate() {
+        let path = format!("pci{domain}:00/{domain}:00:00.0/{domain}:01:00.0");
+        machine.device(&path, &(n / 2).to_string(), &GPU);
+    }
+    let reading = machine.read().unwrap();
+    let addresses: Vec<_> = reading
+        .topology
+        .spec
+        .gpus
+        .iter()
+        .map(|gpu| gpu.pci_bus_id.clone().unwrap())
+        .collect();
+    assert_eq!(addresses[3], "00000019:01:00.0");
+    let (node, sys) = (PathClass::Node, PathClass::Sys);
+    let all: Vec<_> = classes(&reading).iter().map(|pair| pair.2).collect();
+    assert_eq!(all, [node, sys, sys, sys, sys, node]);
+}
+
+#[test]
+fn a_riscv_machine_has_host_bridges_in_its_soc_and_no_numa() {
+    let machine = Machine::new();
+    fs::create_dir_all(machine.path("sys/devices/system/cpu")).unwrap();
+    let soc = "platform/soc";
+    for path in [
+        "7060000000.pcie/pci0000:00/0000:00:00.0/0000:01:00.0",
+        "7062000000.pcie/pci0002:00/0002:00:00.0/0002:01:00.0/0002:02:01.0/0002:03:00.0",
+        "7062000000.pcie/pci0002:00/0002:00:00.0/0002:01:00.0/0002:02:02.0/0002:04:00.0",
+    ] {
+        machine.device(&format!("{soc}/{path}"), "-1", &GPU);
+    }
+    // Two ends of one switch share a slow link to it, which is not on their way.
+    machine.attribute("0002:00:00.0", "max_link_speed", "8.0 GT/s PCIe");
+    machine.attribute("0002:00:00.0", "max_link_width", "4");
+    let reading = machine.read().unwrap();
+    let spec = &reading.topology.spec;
+    assert!(spec.gpus.iter().all(|gpu| gpu.numa_node.is_none()));
+    // One NUMA node there is, even where the kernel has no number for it.
+    let expected = [
+        (0, 1, PathClass::Node, false),
+        (0, 2, PathClass::Node, false),
+        (1, 2, PathClass::Pix, false),
+    ];
+    assert_eq!(classes(&reading), expected);
+    let rates: Vec<_> = spec
+        .paths
+        .iter()
+        .map(|path| path.bytes_per_second)
+        .collect();
+    let slow = bandwidth::pcie(3, 4, PathClass::Node);
+    assert_eq!(rates, [slow, slow, bandwidth::pcie(5, 16, PathClass::Pix)]);
+}
+
+#[test]
+fn where_numa_is_not_known_the_slower_class_is_assumed() {
+    let machine = Machine::new();
+    machine.write("sys/devices/system/node/online", "0-1");
+    machine.device("pci0000:10/0000:10:00.0/0000:11:00.0", "-1", &GPU);
+    machine.device("pci0000:10/0000:10:01.0/0000:12:00.0", "-1", &GPU);
+    machine.device("pci0000:20/0000:20:00.0/0000:21:00.0", "-1", &GPU[..2]);
+    let reading = machine.read().unwrap();
+    let expected = [
+        (0, 1, PathClass::Phb, false),
+        (0, 2, PathClass::Sys, true),
+        (1, 2, PathClass::Sys, true),
+    ];
+    assert_eq!(classes(&reading), expected);
+    // And the bandwidth, where no link of one end says its own.
+    machine.device("pci0000:20/0000:20:01.0/0000:22:00.0", "-1", &GPU[..2]);
+    let path = machine.read().unwrap().topology.spec.paths.pop().unwrap();
+    assert_eq!((path.class, path.assumed), (PathClass::Phb, true));
+    assert_eq!(path.bytes_per_second, bandwidth::assumed(PathClass::Phb));
+}
+
+#[test]
+fn gpus_that_the_driver_does_not_hold_are_left_out() {
+    let machine = Machine::new();
+    for n in 1..=4 {
+        machine.device(
+            &format!("pci0000:00/0000:00:0{n}.0/0000:0{n}:00.0"),
+            "0",
+            &GPU,
+        );
+        machine.information(
+            &format!("0000:0{n}:00.0"),
+            n,
+            if n == 1 { "Yes" } else { "No" },
+        );
+    }
+    let driver = |name: &str, device: &str| {
+        let link = machine.path(&format!("sys/bus/pci/devices/{device}/driver"));
+        symlink(format!("../../../../bus/pci/drivers/{name}"), link).unwrap();
+    };
+    driver("vfio-pci", "0000:03:00.0");
+    driver("nvidia", "0000:04:00.0");
+    // Its sound, and another maker's graphics.
+    let sound = [("vendor", "0x10de"), ("class", "0x040300")];
+    machine.device("pci0000:00/0000:00:02.0/0000:02:00.1", "0", &sound);
+    machine.device(
+        "pci0000:00/0000:00:05.0",
+        "0",
+        &[("vendor", "0x1002"), ("class", "0x030000")],
+    );
+    let reading = machine.read().unwrap();
+    let gpus = &reading.topology.spec.gpus;
+    let numbered: Vec<_> = gpus
+        .iter()
+        .map(|gpu| (gpu.index, gpu.pci_bus_id.clone().unwrap()))
+        .collect();
+    assert_eq!(
+        numbered,
+        [
+            (0, "00000000:02:00.0".to_owned()),
+            (1, "00000000:04:00.0".to_owned())
+        ]
+    );
+    assert_eq!(reading.warnings.len(), 2);
+    assert!(
+        reading.warnings[0].contains("00000000:01:00.0 is excluded"),
+        "{:?}",
+        reading.warnings
+    );
+    assert!(
+        reading.warnings[1].contains("00000000:03:00.0 is given to virtual"),
+        "{:?}",
+        reading.warnings
+    );
+}
+
+#[test]
+fn nics_for_gpus_known_from_elsewhere() {
+    let machine = virtual_machine();
+    let path = "pci0000:80/0000:80:00.0/0000:81:00.0/0000:82:02.0/0000:85:00.0";
+    machine.device(path, "0", &NIC);
+    machine.hca("mlx5_bond_0", path, "1: DOWN", "10 Gb/sec (4X SDR)");
+    // A NIC in software sits nowhere.
+    fs::create_dir_all(machine.path("sys/devices/virtual/infiniband/rxe0/ports/1")).unwrap();
+    symlink(
+        "../../devices/virtual/infiniband/rxe0",
+        machine.path("sys/class/infiniband/rxe0"),
+    )
+    .unwrap();
+    let gpu = |index, address: Option<&str>| Gpu {
+        index,
+        pci_bus_id: address.map(str::to_owned),
+        ..Gpu::default()
+    };
+    let gpus = [
+        gpu(7, Some("00000000:83:00.0")),
+        gpu(3, Some("00000000:8B:00.0")),
+        gpu(1, None),
+        gpu(2, Some("x")),
+    ];
+    let (nics, warnings) = sysfs::nics(machine.0.path(), &gpus).unwrap();
+    let near: Vec<_> = nics
+        .iter()
+        .map(|nic| (&nic.name[..], &nic.gpus[..]))
+        .take(4)
+        .collect();
+    let expected: [(&str, &[u32]); 4] = [
+        ("mlx5_0", &[7]),
+        ("mlx5_bond_0", &[7]),
+        ("mlx5_1", &[3]),
+        ("mlx5_2", &[7, 3]),
+    ];
+    assert_eq!(near, expected);
+    assert_eq!((nics.len(), nics[1].bytes_per_second), (9, None));
+    assert_eq!(
+        warnings,
+        ["RDMA devices without an active port: mlx5_bond_0"]
+    );
+    // A machine without any.
+    let (nics, warnings) = sysfs::nics(Machine::new().0.path(), &gpus).unwrap();
+    assert!(nics.is_empty() && warnings.is_empty());
+}
+
+#[test]
+fn nothing_there_says_what_was_looked_for() {
+    let machine = Machine::new();
+    machine.device("pci0000:00/0000:00:1f.0", "0", &NIC);
+    let error = machine.refused();
+    assert!(
+        error.contains("no NVIDIA GPU among the 1 devices of ROOT/sys/bus/pci/devices"),
+        "{error}"
+    );
+    assert!(
+        error.contains("vendor 0x10de, class 0x0302 or 0x0300"),
+        "{error}"
+    );
+    let empty = tempfile::tempdir().unwrap();
+    let error = read(empty.path()).unwrap_err();
+    assert!(
+        error.contains("sys/bus/pci/devices does not exist: no PCI bus"),
+        "{error}"
+    );
+    let error = read(Path::new("/no/such/root")).unwrap_err();
+    assert!(error.contains("/no/such/root: No such file"), "{error}");
+}
+
+#[test]
+fn the_program_reads_another_root() {
+    let machine = virtual_machine();
+    let source = format!("sysfs:{}", machine.0.path().display());
+    let output = Command::new(env!("CARGO_BIN_EXE_nvlink-exporter"))
+        .args(["topology", "--source", &source, "--node-name", "vm"])
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.starts_with("vm  8 × NVIDIA H200"), "{text}");
+    assert!(!text.contains("have no NVLink"), "{text}");
+}
+
+#[test]
+fn traps_are_refused_or_passed_over() {
+    let outside = tempfile::tempdir().unwrap();
+    fs::write(outside.path().join("vendor"), "0x10de").unwrap();
+    let machine = Machine::new();
+    machine.device("pci0000:00/0000:00:01.0/0000:01:00.0", "0", &GPU);
+    let devices = machine.path("sys/bus/pci/devices");
+    let trap = devices.join("0000:02:00.0");
+    symlink(outside.path(), &trap).unwrap();
+    let error = machine.refused();
+    assert!(
+        error.contains("ROOT/sys/bus/pci/devices/0000:02:00.0 leads to "),
+        "{error}"
+    );
+    fs::remove_file(&trap).unwrap();
+    symlink("0000:02:00.0", &trap).unwrap();
+    let error = machine.refused();
+    assert!(
+        error.contains("0000:02:00.0: ") && error.contains("symbolic link"),
+        "{error}"
+    );
+    fs::remove_file(&trap).unwrap();
+    // A link that leads nowhere is a device that has gone.
+    symlink("../../../devices/pci0000:00/gone", &trap).unwrap();
+    assert_eq!(machine.read().unwrap().topology.spec.gpus.len(), 1);
+    // Attributes that are no files.
+    let odd = |name: &str| {
+        machine.path(&format!(
+            "sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0/{name}"
+        ))
+    };
+    fs::remove_file(odd("numa_node")).unwrap();
+    symlink("/etc/hostname", odd("numa_node")).unwrap();
+    fs::remove_file(odd("max_link_speed")).unwrap();
+    assert!(
+        Command::new("mkfifo")
+            .arg(odd("max_link_speed"))
+            .status()
+            .unwrap()
+            .success()
+    );
+    fs::remove_file(odd("max_link_width")).unwrap();
+    fs::create_dir(odd("max_link_width")).unwrap();
+    let gpu = machine.read().unwrap().topology.spec.gpus.remove(0);
+    assert_eq!(gpu.numa_node, None);
+    // A name that would break a table.
+    fs::create_dir_all(machine.path("sys/class/infiniband/mlx5\n0")).unwrap();
+    let error = machine.refused();
+    assert!(error.contains("is no name of a network device"), "{error}");
+}
+
+#[test]
+fn more_gpus_than_a_node_has() {
+    let machine = Machine::new();
+    for n in 0..129 {
+        machine.device(&format!("pci0000:00/0000:{n:02x}:00.0"), "0", &GPU);
+    }
+    assert!(
+        machine
+            .refused()
+            .contains("129 NVIDIA GPUs in ROOT/sys/bus/pci/devices")
+    );
+}
+
+/// Any tree: names and texts that look right, nearly right, or not at all.
+mod any_tree {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn name() -> impl Strategy<Value = &'static str> {
+        prop::sample::select(vec![
+            "pci0000:00",
+            "pci10000:e0",
+            "0000:00:01.0",
+            "0000:01:00.0",
+            "0000:02:00.0",
+            "0009:01:00.0",
+            "platform",
+            "10000:e1:00.0",
+            "ports",
+            "device",
+            "x",
+            "pci",
+            "0000:01:00.8",
+        ])
+    }
+
+    fn text() -> impl Strategy<Value = &'static str> {
+        prop::sample::select(vec![
+            "0x10de",
+            "0x030200",
+            "0x0300",
+            "-1",
+            "0",
+            "4294967295",
+            "99999999999",
+            "16",
+            "255",
+            "32.0 GT/s PCIe",
+            "Unknown",
+            "",
+            "4: ACTIVE",
+            "1e300 Gb/sec",
+            "\u{fffd}\u{0}",
+        ])
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn does_no_harm(
+            paths in prop::collection::vec(prop::collection::vec(name(), 1..6), 1..8),
+            links in prop::collection::vec((name(), prop::collection::vec(name(), 0..5)), 0..6),
+            texts in prop::collection::vec((0..8_usize, prop::sample::select(vec![
+                "vendor", "class", "numa_node", "max_link_speed", "max_link_width", "speed",
+            ]), text()), 0..30),
+        ) {
+            let machine = Machine::new();
+            let path = |parts: &[&str]| format!("sys/devices/{}", parts.join("/"));
+            for (n, parts) in paths.iter().enumerate() {
+                drop(fs::create_dir_all(machine.path(&path(parts))));
+                let link = machine.path(&format!("sys/bus/pci/devices/{}", parts[parts.len() - 1]));
+                drop(symlink(format!("../../../devices/{}", parts.join("/")), link));
+                for (of, name, text) in &texts {
+                    if *of == n {
+                        drop(fs::write(machine.path(&path(parts)).join(name), text));
+                    }
+                }
+            }
+            let class = machine.path("sys/class/infiniband");
+            fs::create_dir_all(&class).unwrap();
+            for (name, target) in &links {
+                drop(symlink(format!("../../devices/../{}", target.join("/../")), class.join(name)));
+            }
+            match machine.read() {
+                Ok(reading) => prop_assert!(!reading.topology.spec.gpus.is_empty()),
+                Err(error) => prop_assert!(!error.contains('\n'), "{error}"),
+            }
+        }
+    }
+}
