@@ -6,7 +6,9 @@ use nvlink_topology::{Pattern, Scope, labels};
 use serde_json::Value;
 
 use super::{
-    By, Chosen, Intent, classify, guard, identity, project,
+    By, Chosen, Intent,
+    classify::Evidence,
+    guard, identity, project,
     refusal::{Refusal, Rule},
 };
 use crate::{
@@ -57,6 +59,8 @@ pub fn choose(
         return Ok(Choice::Ask(class));
     }
     let containers = pod::containers(pod);
+    // A class's own variables say nothing about the job.
+    let evidence = Evidence::of(pod, &containers, &|name| view.sets_variable(name));
     let chooser = Chooser {
         pod,
         namespace,
@@ -65,6 +69,7 @@ pub fn choose(
         view,
         containers,
         intent,
+        evidence,
     };
     let choice = match (&chooser.intent.class, view.default_class(namespace)) {
         (Some(name), _) => chooser.named(name, By::Annotation),
@@ -91,6 +96,7 @@ struct Chooser<'a> {
     view: &'a View,
     containers: Vec<Container<'a>>,
     intent: Intent,
+    evidence: Evidence,
 }
 
 impl Chooser<'_> {
@@ -145,7 +151,7 @@ impl Chooser<'_> {
                     Err(error) => return Ok(Choice::Leave(vec![format!("not changed: {error}")])),
                 },
             };
-            let (pattern, _) = classify::pattern(&self.intent, gpus);
+            let pattern = self.evidence.classify(&self.intent, gpus).pattern;
             if gpus == 0 || !class.claims(gpus, &pattern) || self.outgrows(class, gpus) {
                 continue;
             }
@@ -196,16 +202,17 @@ impl Chooser<'_> {
         let about = |refusal: Refusal| refusal.about(&class.name);
         self.check_scope(scope, gpus).map_err(about)?;
         self.check_shape(gpus).map_err(about)?;
-        let (pattern, guess) = classify::pattern(&self.intent, gpus);
+        let classified = self.evidence.classify(&self.intent, gpus);
         let (class, intent) = (Arc::clone(class), self.intent.clone());
         Ok(Box::new(Chosen {
             project: project::of(&class, self.subject, self.pod, self.namespace),
             class,
             by,
             gpus,
-            pattern,
-            guess,
-            spans: intent.gang.is_some(),
+            pattern: classified.pattern,
+            guess: classified.guess,
+            pattern_from: classified.from,
+            spans: intent.gang.is_some() || self.evidence.spans,
             scope,
             intent,
             warnings,

@@ -51,7 +51,7 @@ impl<'a> Devices<'a> {
         Self {
             resource: &class.resource,
             cut: SHARING.iter().any(|(key, whole)| says(key, whole)),
-            hidden: FRACTIONS.iter().any(|key| fraction(key)),
+            hidden: FRACTIONS.iter().any(fraction),
         }
     }
 

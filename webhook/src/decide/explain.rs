@@ -16,6 +16,7 @@ use crate::{patch::Editor, pod, view::View};
 /// from the pod, its class and its namespace: with the state of the cluster in
 /// it, a second pass would change it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Record {
     /// The class.
     pub class: String,
@@ -30,6 +31,8 @@ pub struct Record {
     /// The pattern is a guess.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub guess: bool,
+    /// Where the pattern comes from.
+    pub pattern_from: String,
     /// The gang; a hash of a long name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gang: Option<String>,
@@ -52,6 +55,7 @@ impl Record {
             scope: chosen.scope.to_string(),
             pattern: chosen.pattern.to_string(),
             guess: chosen.guess,
+            pattern_from: chosen.pattern_from.clone(),
             gang: chosen.intent.gang.as_deref().map(identity::shown),
             env: report.set.iter().cloned().collect(),
             kept: report.kept.iter().cloned().collect(),

@@ -74,6 +74,8 @@ pub struct Chosen {
     pub pattern: Pattern,
     /// The pattern is a guess.
     pub guess: bool,
+    /// Where the pattern comes from, short.
+    pub pattern_from: String,
     /// The job has other pods, with which this one talks over the network.
     pub spans: bool,
     /// How close they must be.

@@ -81,6 +81,18 @@ impl View {
             .map(|entry| entry.class.as_ref().map_err(String::as_str))
     }
 
+    /// Whether a class sets the variable `name` in its pods.
+    #[must_use]
+    pub fn sets_variable(&self, name: &str) -> bool {
+        let classes = self
+            .classes
+            .values()
+            .filter_map(|entry| entry.class.as_ref().ok());
+        classes
+            .into_iter()
+            .any(|class| class.environment.extra.contains_key(name))
+    }
+
     /// The names of all classes, in order.
     pub fn class_names(&self) -> impl Iterator<Item = &str> {
         self.classes.keys().map(String::as_str)

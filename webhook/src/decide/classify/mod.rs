@@ -1,0 +1,339 @@
+//! How a job communicates, where it does not say so itself: read from what
+//! launchers, operators and CI systems leave in a pod.
+
+use nvlink_topology::Pattern;
+use serde_json::Value;
+
+use super::Intent;
+use crate::pod::{self, Container};
+
+mod launch;
+mod shell;
+mod sizes;
+mod table;
+
+use launch::Launch;
+use sizes::Sizes;
+use table::{
+    IMAGES, MARKS, Meaning, NAME_VARIABLES, NAME_WORDS, NAMES, OWNERS, PROGRAMS, Program, SILENT,
+    SIZE_VARIABLES, VARIABLES,
+};
+
+/// Longest word of a pod's that is shown in a reason, in characters.
+const LONGEST_SHOWN: usize = 63;
+
+/// How a pod communicates.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Classified {
+    /// The pattern.
+    pub(super) pattern: Pattern,
+    /// The pattern is a guess.
+    pub(super) guess: bool,
+    /// Where it comes from, short.
+    pub(super) from: String,
+}
+
+/// What a pod shows of its job; does not depend on the class.
+#[derive(Clone, Debug)]
+pub(super) struct Evidence {
+    finding: Option<Finding>,
+    /// The job has other pods.
+    pub(super) spans: bool,
+    /// The CI system that keeps the job's script to itself.
+    silent: Option<&'static str>,
+}
+
+#[derive(Clone, Debug)]
+struct Finding {
+    meaning: Meaning,
+    sizes: Sizes,
+    guess: bool,
+    from: String,
+}
+
+impl Finding {
+    fn fixed(pattern: Pattern, guess: bool, from: String) -> Self {
+        let (meaning, sizes) = (Meaning::Always(pattern), Sizes::default());
+        Self {
+            meaning,
+            sizes,
+            guess,
+            from,
+        }
+    }
+
+    fn pattern(&self, gpus: u32) -> Pattern {
+        match self.meaning {
+            Meaning::Always(pattern) => pattern,
+            _ if self.sizes.splits_model() => self.sizes.pattern(gpus),
+            Meaning::ServeWhole if self.sizes.tensor.is_none() => Pattern::AllToAll,
+            Meaning::Serve | Meaning::ServeWhole => Pattern::None,
+            Meaning::Train => Pattern::AllReduce,
+        }
+    }
+
+    /// Who communicates most decides for the pod.
+    fn weight(&self) -> u8 {
+        match self.pattern(u32::from(u16::MAX)) {
+            Pattern::AllToAll | Pattern::Shape(_) => 4,
+            Pattern::AllReduce => 3,
+            Pattern::Pipeline => 2,
+            Pattern::ParameterServer => 1,
+            Pattern::None => 0,
+        }
+    }
+}
+
+impl Evidence {
+    /// Reads `pod`. Variables that `foreign` names may come from a class.
+    pub(super) fn of(
+        pod: &Value,
+        containers: &[Container<'_>],
+        foreign: &dyn Fn(&str) -> bool,
+    ) -> Self {
+        let holders: Vec<_> = containers
+            .iter()
+            .filter(|container| container.may_hold_gpu(crate::class::GPU))
+            .map(|container| Launch::of(pod, *container, foreign))
+            .collect();
+        let (mark, owner) = (marked(pod), owned(pod));
+        let spans = mark.as_ref().is_some_and(|(_, spans)| *spans)
+            || owner.as_ref().is_some_and(|(_, spans)| *spans)
+            || holders.iter().any(|launch| several_nodes(launch));
+        let finding = started(&holders)
+            .or_else(|| variables(&holders))
+            .or(mark.map(|(finding, _)| finding))
+            .or(owner.map(|(finding, _)| finding))
+            .or_else(|| named(pod, &holders));
+        let has = |(key, _): &&(&str, _)| {
+            let label = |map| pod::metadata(pod, map, key).is_some();
+            label("labels") || label("annotations")
+        };
+        let silent = SILENT.iter().find(has).map(|(_, system)| *system);
+        Self {
+            finding,
+            spans,
+            silent,
+        }
+    }
+
+    /// The pattern of a pod with `gpus` GPUs. Data parallel training is what
+    /// most jobs of several GPUs do, and its ring suffers most from one slow
+    /// link: where nothing is known, that guess costs least if it is wrong.
+    pub(super) fn classify(&self, intent: &Intent, gpus: u32) -> Classified {
+        let is = |pattern, guess, from: String| Classified {
+            pattern,
+            guess,
+            from,
+        };
+        if let Some(said) = intent.pattern {
+            return is(said, false, "the pod's annotation".to_owned());
+        }
+        if gpus < 2 && intent.gang.is_none() && !self.spans {
+            return is(
+                Pattern::None,
+                false,
+                "one GPU has nobody to talk to".to_owned(),
+            );
+        }
+        if let Some(finding) = &self.finding {
+            let gpus = gpus.saturating_mul(intent.gang_size.unwrap_or(1));
+            return is(finding.pattern(gpus), finding.guess, finding.from.clone());
+        }
+        let from = match self.silent {
+            Some(system) => format!(
+                "a guess: {system} hands the script over later, so the pod does not show it"
+            ),
+            None => "a guess: nothing in the pod says how its GPUs communicate".to_owned(),
+        };
+        is(Pattern::AllReduce, true, from)
+    }
+}
+
+/// What the containers start; of several the one that communicates most.
+fn started(holders: &[Launch<'_>]) -> Option<Finding> {
+    let mut best: Option<Finding> = None;
+    for launch in holders {
+        let commands = launch.commands.iter();
+        let found = commands.filter_map(|words| command(words, launch));
+        for finding in found.chain(image(launch)) {
+            if best
+                .as_ref()
+                .is_none_or(|best| finding.weight() > best.weight())
+            {
+                best = Some(finding);
+            }
+        }
+    }
+    best
+}
+
+fn command(words: &[String], launch: &Launch<'_>) -> Option<Finding> {
+    let sizes = Sizes::of(words, launch);
+    let name = shown(launch.container.name());
+    let Some(program) = program(words) else {
+        // A script of somebody's own, with flags that are not.
+        let python = words.first().is_some_and(|word| word.starts_with("python"));
+        let from = || format!("container {name:?} starts a script with {}", sizes.said());
+        return (python && sizes.splits_model()).then(|| Finding {
+            meaning: Meaning::Train,
+            sizes,
+            guess: false,
+            from: from(),
+        });
+    };
+    let (row, word) = program;
+    let said = sizes.said();
+    let alone = sizes.processes == Some(1) && sizes.nodes.unwrap_or(1) == 1;
+    let from = match (&row.meaning, said.is_empty()) {
+        (Meaning::Train, _) if alone => {
+            format!("a guess: container {name:?} starts {word} with one process")
+        }
+        (Meaning::Always(_), _) | (_, true) => {
+            format!("container {name:?} starts {word}: {}", row.why)
+        }
+        (_, false) => format!("container {name:?} starts {word} with {said}"),
+    };
+    let guess = row.meaning == Meaning::Train && alone;
+    Some(Finding {
+        meaning: row.meaning,
+        sizes,
+        guess,
+        from,
+    })
+}
+
+/// The row of what a command starts, and the word that says so.
+fn program(words: &[String]) -> Option<(&'static Program, &'static str)> {
+    let row = |words: &[String]| {
+        let first = words.first()?;
+        let name = first.rsplit('/').next()?;
+        let then = words.get(1).map(String::as_str);
+        PROGRAMS.iter().find_map(|row| {
+            let word = *row.names.iter().find(|known| **known == name)?;
+            let follows = row.then.is_empty() || then.is_some_and(|then| row.then.contains(&then));
+            follows.then_some((row, word))
+        })
+    };
+    let found = row(words)?;
+    if !found.0.starts_others {
+        return Some(found);
+    }
+    let inner =
+        (1..words.len()).find_map(|at| row(&words[at..]).filter(|(row, _)| !row.starts_others));
+    Some(inner.unwrap_or(found))
+}
+
+/// What the image starts where the container says nothing but arguments.
+fn image(launch: &Launch<'_>) -> Option<Finding> {
+    let container = launch.container;
+    let given = container.value().get("command").and_then(Value::as_array);
+    if given.is_some_and(|command| !command.is_empty()) {
+        return None;
+    }
+    let image = container.value().get("image")?.as_str()?;
+    let (_, meaning, why) = IMAGES.iter().find(|(part, ..)| image.contains(part))?;
+    let words: Vec<_> = launch.commands.concat();
+    let mut sizes = Sizes::of(&words, launch);
+    for (name, dimension) in SIZE_VARIABLES {
+        if let Some(size) = launch.variable(name).and_then(|value| value.parse().ok()) {
+            sizes.set(*dimension, size);
+        }
+    }
+    let (name, said) = (shown(container.name()), sizes.said());
+    let from = if said.is_empty() {
+        format!("container {name:?}: {why}")
+    } else {
+        format!("container {name:?} serves with {said}")
+    };
+    Some(Finding {
+        meaning: *meaning,
+        sizes,
+        guess: false,
+        from,
+    })
+}
+
+fn several_nodes(launch: &Launch<'_>) -> bool {
+    launch.commands.iter().any(|words| {
+        program(words).is_some()
+            && Sizes::of(words, launch)
+                .nodes
+                .is_some_and(|nodes| nodes > 1)
+    })
+}
+
+fn variables(holders: &[Launch<'_>]) -> Option<Finding> {
+    let set = |name: &str, part: &str| {
+        let mut values = holders.iter().filter_map(|launch| launch.variable(name));
+        values.any(|value| value.contains(part))
+    };
+    let (_, _, pattern, why) = VARIABLES.iter().find(|(name, part, ..)| set(name, part))?;
+    Some(Finding::fixed(*pattern, false, (*why).to_owned()))
+}
+
+fn marked(pod: &Value) -> Option<(Finding, bool)> {
+    let says = |map: &str, key: &str, value: &str| {
+        let own = pod::metadata(pod, map, key).and_then(Value::as_str);
+        own.is_some_and(|own| value.is_empty() || own.eq_ignore_ascii_case(value))
+    };
+    let mark = MARKS.iter().find(|mark| {
+        says("labels", mark.key, mark.value) || says("annotations", mark.key, mark.value)
+    })?;
+    let from = format!("{}{} ({})", guessed(mark.guess), mark.why, mark.key);
+    Some((Finding::fixed(mark.pattern, mark.guess, from), mark.spans))
+}
+
+fn owned(pod: &Value) -> Option<(Finding, bool)> {
+    let owners = pod.pointer("/metadata/ownerReferences")?.as_array()?;
+    let mut kinds = owners
+        .iter()
+        .filter_map(|owner| owner.get("kind")?.as_str());
+    let (_, pattern, guess, spans, why) =
+        kinds.find_map(|kind| OWNERS.iter().find(|(known, ..)| *known == kind))?;
+    let from = format!("{}{why}", guessed(*guess));
+    Some((Finding::fixed(*pattern, *guess, from), *spans))
+}
+
+/// What the name of a CI job gives away.
+fn named(pod: &Value, holders: &[Launch<'_>]) -> Option<Finding> {
+    let written = NAMES
+        .iter()
+        .filter_map(|(map, key, system)| Some((pod::metadata(pod, map, key)?.as_str()?, *system)));
+    let variables = NAME_VARIABLES.iter().flat_map(|name| {
+        let values = holders.iter().filter_map(|launch| launch.variable(name));
+        values.map(|value| (value, "Buildkite"))
+    });
+    written.chain(variables).find_map(|(name, system)| {
+        let lower = name.get(..256).unwrap_or(name).to_ascii_lowercase();
+        let from = format!("a guess: {system} names the job {:?}", shown(name));
+        let sizes = Sizes::in_name(&lower);
+        if sizes.splits_model() {
+            return Some(Finding {
+                meaning: Meaning::Train,
+                sizes,
+                guess: true,
+                from,
+            });
+        }
+        let lower = lower
+            .replace("all-reduce", "allreduce")
+            .replace("all_reduce", "allreduce");
+        let lower = lower
+            .replace("all-to-all", "alltoall")
+            .replace("all_to_all", "alltoall");
+        let word = |word: &str| NAME_WORDS.iter().find(|(known, _)| known.contains(&word));
+        let (_, pattern) = lower
+            .split(|c: char| !c.is_ascii_alphanumeric())
+            .find_map(word)?;
+        Some(Finding::fixed(*pattern, true, from))
+    })
+}
+
+fn guessed(guess: bool) -> &'static str {
+    if guess { "a guess: " } else { "" }
+}
+
+fn shown(text: &str) -> String {
+    text.chars().take(LONGEST_SHOWN).collect()
+}

@@ -1,0 +1,302 @@
+//! Sizes of a job's parallel dimensions, read from flags and names, and the
+//! pattern that they make of the GPUs of a pod.
+
+use nvlink_topology::Pattern;
+
+use super::launch::Launch;
+
+/// Most ranks in one dimension; more is a mistake.
+const MOST: u32 = 4096;
+
+/// A dimension in which a job is parallel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Dimension {
+    Tensor,
+    Pipeline,
+    Data,
+    Expert,
+    /// Experts are spread, over as many GPUs as there are.
+    Experts,
+    /// Processes on a node.
+    Processes,
+    /// Nodes, that is pods.
+    Nodes,
+}
+
+/// Flags, without dashes, in lower case and with `-` for `_`.
+const FLAGS: &[(&str, Dimension)] = &[
+    ("tensor-parallel-size", Dimension::Tensor),
+    ("tensor-model-parallel-size", Dimension::Tensor),
+    ("tensor-parallel-degree", Dimension::Tensor),
+    ("model-parallel-size", Dimension::Tensor),
+    ("tp-size", Dimension::Tensor),
+    ("num-shard", Dimension::Tensor),
+    ("tp", Dimension::Tensor),
+    ("pipeline-parallel-size", Dimension::Pipeline),
+    ("pipeline-model-parallel-size", Dimension::Pipeline),
+    ("pipeline-parallel-degree", Dimension::Pipeline),
+    ("pipe-parallel-size", Dimension::Pipeline),
+    ("pp-size", Dimension::Pipeline),
+    ("pp", Dimension::Pipeline),
+    ("data-parallel-size", Dimension::Data),
+    ("dp-size", Dimension::Data),
+    ("dp", Dimension::Data),
+    ("expert-parallel-size", Dimension::Expert),
+    ("expert-model-parallel-size", Dimension::Expert),
+    ("expert-parallel-degree", Dimension::Expert),
+    ("moe-expert-parallel-size", Dimension::Expert),
+    ("ep-size", Dimension::Expert),
+    ("ep", Dimension::Expert),
+    ("enable-expert-parallel", Dimension::Experts),
+    ("enable-ep-moe", Dimension::Experts),
+    ("nproc-per-node", Dimension::Processes),
+    ("nnodes", Dimension::Nodes),
+    ("num-machines", Dimension::Nodes),
+    ("num-nodes", Dimension::Nodes),
+];
+
+/// What was found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Sizes {
+    pub(super) tensor: Option<u32>,
+    pub(super) pipeline: Option<u32>,
+    pub(super) data: Option<u32>,
+    pub(super) expert: Option<u32>,
+    pub(super) processes: Option<u32>,
+    pub(super) nodes: Option<u32>,
+}
+
+impl Sizes {
+    /// Reads the flags of a command; the last one of a kind counts.
+    pub(super) fn of(words: &[String], launch: &Launch<'_>) -> Self {
+        let mut sizes = Self::default();
+        for (at, word) in words.iter().enumerate() {
+            let (key, value) = match word.split_once('=') {
+                Some((key, value)) => (key, Some(value)),
+                None => (word.as_str(), None),
+            };
+            let Some(dimension) = dimension(key, value.is_some()) else {
+                continue;
+            };
+            let value = value.or_else(|| words.get(at + 1).map(String::as_str));
+            let number = value
+                .and_then(|value| launch.resolve(value))
+                .and_then(number);
+            match (dimension, number) {
+                // `-ep` is a switch in vLLM.
+                (Dimension::Experts, _) | (Dimension::Expert, None) => {
+                    let off = value.is_some_and(|value| matches!(value, "false" | "False" | "0"));
+                    sizes.expert = (!off).then_some(2);
+                }
+                (dimension, Some(number)) => sizes.set(dimension, number),
+                (_, None) => {}
+            }
+        }
+        sizes
+    }
+
+    /// Reads words such as `tp4` in a name.
+    pub(super) fn in_name(name: &str) -> Self {
+        let mut sizes = Self::default();
+        for word in name.split(|c: char| !c.is_ascii_alphanumeric()) {
+            let letters = word.trim_end_matches(|c: char| c.is_ascii_digit());
+            let dimension = match letters {
+                "tp" => Dimension::Tensor,
+                "pp" => Dimension::Pipeline,
+                "dp" => Dimension::Data,
+                "ep" => Dimension::Expert,
+                _ => continue,
+            };
+            if let Some(number) = number(&word[letters.len()..]) {
+                sizes.set(dimension, number);
+            }
+        }
+        sizes
+    }
+
+    pub(super) fn set(&mut self, dimension: Dimension, number: u32) {
+        let slot = match dimension {
+            Dimension::Tensor => &mut self.tensor,
+            Dimension::Pipeline => &mut self.pipeline,
+            Dimension::Data => &mut self.data,
+            Dimension::Expert | Dimension::Experts => &mut self.expert,
+            Dimension::Processes => &mut self.processes,
+            Dimension::Nodes => &mut self.nodes,
+        };
+        *slot = Some(number);
+    }
+
+    /// Whether GPUs share a model, or its experts.
+    pub(super) fn splits_model(&self) -> bool {
+        [self.tensor, self.pipeline, self.expert]
+            .iter()
+            .any(|size| size.is_some_and(|size| size > 1))
+    }
+
+    /// The sizes above one, for people.
+    pub(super) fn said(&self) -> String {
+        let sizes = [
+            ("tp", self.tensor),
+            ("pp", self.pipeline),
+            ("dp", self.data),
+        ];
+        let mut said: Vec<_> = sizes
+            .iter()
+            .filter_map(|(name, size)| Some((name, (*size)?)))
+            .filter(|(_, size)| *size > 1)
+            .map(|(name, size)| format!("{name}={size}"))
+            .collect();
+        if self.expert.is_some_and(|size| size > 1) {
+            said.push("expert parallel".to_owned());
+        }
+        said.join(", ")
+    }
+
+    /// The pattern of `gpus` GPUs that the sizes make, where they split a
+    /// model. Ranks are numbered as Megatron-LM does it, so that of a larger
+    /// job the tensor parallel ranks lie in one pod first.
+    pub(super) fn pattern(&self, gpus: u32) -> Pattern {
+        let (tensor, pipeline) = (self.tensor.unwrap_or(1), self.pipeline.unwrap_or(1));
+        if self.expert.is_some_and(|size| size > 1) {
+            // Each rank sends each other what its experts need.
+            return Pattern::AllToAll;
+        }
+        let whole = if tensor > 1 {
+            Pattern::AllToAll
+        } else {
+            Pattern::Pipeline
+        };
+        if tensor >= gpus || !gpus.is_multiple_of(tensor) {
+            return whole;
+        }
+        let rest = gpus / tensor;
+        let (data, stages) = match (rest % pipeline, rest.cmp(&pipeline)) {
+            (0, _) => (rest / pipeline, pipeline),
+            (_, std::cmp::Ordering::Less) if tensor > 1 => (rest, 1),
+            _ => return whole,
+        };
+        format!("tp={tensor},dp={data},pp={stages}")
+            .parse()
+            .unwrap_or(whole)
+    }
+}
+
+/// The dimension that `key` sizes. Without a dash (as Hydra's overrides are)
+/// only names that mean nothing else.
+fn dimension(key: &str, has_value: bool) -> Option<Dimension> {
+    let name = key.trim_start_matches('-');
+    let dashed = name.len() < key.len();
+    if name.len() > 64 || !(dashed || has_value) {
+        return None;
+    }
+    let last = name.rsplit('.').next()?;
+    let last = last.to_ascii_lowercase().replace('_', "-");
+    let (_, dimension) = FLAGS.iter().find(|(flag, _)| *flag == last)?;
+    (dashed || last.contains("-parallel-")).then_some(*dimension)
+}
+
+/// A size; of a range such as `1:4` its upper end.
+fn number(text: &str) -> Option<u32> {
+    let text = text.rsplit(':').next()?;
+    text.parse()
+        .ok()
+        .filter(|number| (1..=MOST).contains(number))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::pod;
+
+    fn read(command: &str) -> Sizes {
+        let pod = json!({"spec": {"containers": [{}]}});
+        let words: Vec<_> = command.split(' ').map(str::to_owned).collect();
+        let container = pod::containers(&pod)[0];
+        Sizes::of(&words, &Launch::of(&pod, container, &|_| false))
+    }
+
+    #[test]
+    fn each_spelling_is_read() {
+        for command in [
+            "x --tensor-parallel-size 4",
+            "x --tensor_parallel_size=4",
+            "x -tp 4",
+            "x --tp 4",
+            "x --tp-size 4",
+            "x --tp_size 4",
+            "x --num-shard 4",
+            "x --tensor-model-parallel-size 4",
+            "x --parallelism.tensor_parallel_degree=4",
+            "x model.tensor_model_parallel_size=4",
+            "x ++trainer.strategy.tensor_model_parallel_size=4",
+            "x -tp 2 -tp 4",
+        ] {
+            assert_eq!(read(command).tensor, Some(4), "{command}");
+        }
+        for command in [
+            "x tp=4",
+            "x tensor-parallel-size 4",
+            "x --tp",
+            "x --tp four",
+            "x --tp 0",
+            "x --tp -1",
+            "x --tp 99999",
+        ] {
+            assert_eq!(read(command).tensor, None, "{command}");
+        }
+        assert_eq!(
+            read("x -pp 2 --dp=3 --nnodes=1:4 --nproc_per_node 8"),
+            Sizes {
+                pipeline: Some(2),
+                data: Some(3),
+                nodes: Some(4),
+                processes: Some(8),
+                ..Sizes::default()
+            }
+        );
+        assert_eq!(read("x --ep-size 8").expert, Some(8));
+        assert!(
+            read("x -ep --port 1").splits_model()
+                && read("x --enable-expert-parallel").splits_model()
+        );
+        assert!(!read("x --enable-expert-parallel=false").splits_model());
+    }
+
+    #[track_caller]
+    fn check(command: &str, gpus: u32, expected: &str) {
+        assert_eq!(
+            read(command).pattern(gpus).to_string(),
+            expected,
+            "{command} on {gpus}"
+        );
+    }
+
+    #[test]
+    fn sizes_make_a_pattern_of_the_pod() {
+        check("-tp 8", 8, "all-to-all");
+        check("-tp 4", 8, "tp=4,dp=2");
+        check("-tp 4 -pp 2", 8, "tp=4,pp=2");
+        check("-tp 2 -pp 2", 8, "tp=2,dp=2,pp=2");
+        check("-tp 8 -pp 2", 8, "all-to-all");
+        check("-tp 16", 8, "all-to-all");
+        check("-tp 2 -pp 16", 8, "tp=2,dp=4");
+        check("-tp 3", 8, "all-to-all");
+        check("-pp 8", 8, "pp=8");
+        check("-pp 16", 8, "pipeline");
+        check("-pp 3", 8, "pipeline");
+        check("-tp 2 --ep 4", 8, "all-to-all");
+        check("-tp 4 --dp 1", 4, "all-to-all");
+    }
+
+    #[test]
+    fn names_hold_sizes() {
+        let sizes = Sizes::in_name("train: llama-tp4_pp2 dp x");
+        assert_eq!(
+            (sizes.tensor, sizes.pipeline, sizes.data),
+            (Some(4), Some(2), None)
+        );
+        assert_eq!(Sizes::in_name("http2 step4 tp tpu4"), Sizes::default());
+    }
+}

@@ -1,0 +1,97 @@
+//! Pods as launchers, operators and CI systems make them: `tests/classify/*.yaml`.
+//!
+//! The first line of each says what is expected; `tests/golden/classify.txt`
+//! shows what people are told.
+
+#![allow(clippy::unwrap_used)]
+
+mod fixture;
+
+use std::{fs, path::PathBuf};
+
+use fixture::{admission, check_golden, subject};
+use nvlink_topology::labels;
+use nvlink_webhook::decide::Admitted;
+use serde_json::{Value, json};
+
+fn decide(mut pod: Value) -> Admitted {
+    pod["metadata"]["annotations"][labels::CLASS] = json!("tcp");
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .build()
+        .unwrap();
+    let admit = |pod| runtime.block_on(admission(&[]).admit(pod, "ci", &subject()));
+    let admitted = admit(pod).unwrap();
+    assert!(admit(admitted.pod.clone()).unwrap().patch.is_empty());
+    admitted
+}
+
+/// The pattern with what belongs to it, as the first line of a file says it.
+fn outcome(admitted: &Admitted) -> String {
+    let record = admitted.record.as_ref().unwrap();
+    // The class's network is set where the job has other pods.
+    let spans = record.env.iter().any(|name| name == "NCCL_IB_DISABLE");
+    let mut words = vec![record.pattern.clone()];
+    words.extend(record.guess.then(|| "a guess".to_owned()));
+    words.extend(spans.then(|| "spans".to_owned()));
+    words.join(", ")
+}
+
+#[test]
+fn real_pods() {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/classify");
+    let mut files: Vec<_> = fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect();
+    files.sort();
+    assert!(files.len() >= 30, "{} specs", files.len());
+    let (mut told, mut wrong) = (String::new(), Vec::new());
+    for path in files {
+        let name = path.file_stem().unwrap().to_string_lossy().into_owned();
+        let text = fs::read_to_string(&path).unwrap();
+        let expected = text.lines().next().unwrap().trim_start_matches("# ");
+        let admitted = decide(serde_saphyr::from_str(&text).unwrap());
+        let actual = outcome(&admitted);
+        let from = admitted.record.unwrap().pattern_from;
+        assert!(from.len() < 300, "{name}: {from}");
+        if expected != actual {
+            wrong.push(format!(
+                "{name}: expected {expected}, got {actual} ({from})"
+            ));
+        }
+        told.push_str(&format!("{name}: {actual}\n    {from}\n"));
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    check_golden("classify.txt", &told);
+}
+
+#[test]
+fn a_class_that_sets_a_variable_does_not_change_the_answer() {
+    let admission = admission(&[]);
+    let spec = json!({"environment": {"extra": {"DMLC_PS_ROOT_URI": "x", "TP": "2"}}});
+    let class = nvlink_webhook::class::Class::new("own", &serde_json::from_value(spec).unwrap());
+    admission
+        .view
+        .write()
+        .set_class("own", class.map_err(|error| error.to_string()));
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .build()
+        .unwrap();
+    let mut pod = fixture::pod(2, json!({labels::CLASS: "own"}));
+    pod["spec"]["containers"][0]["command"] = json!(["vllm", "serve", "m", "-tp", "$(TP)"]);
+    let admit = |pod| runtime.block_on(admission.admit(pod, "ci", &subject()));
+    let once = admit(pod).unwrap();
+    assert_eq!(once.record.as_ref().unwrap().pattern, "none");
+    assert!(admit(once.pod).unwrap().patch.is_empty());
+}
+
+#[test]
+fn a_long_script_costs_little() {
+    let mut pod = fixture::pod(2, json!({}));
+    let script = "a && ( b | \"c $(d)\" ) \n".repeat(40_000);
+    pod["spec"]["containers"][0]["command"] = json!(["bash", "-c", script]);
+    let begin = std::time::Instant::now();
+    let record = decide(pod).record.unwrap();
+    assert!(record.guess);
+    assert!(begin.elapsed().as_secs() < 5, "{:?}", begin.elapsed());
+}
