@@ -1,0 +1,366 @@
+//! Who holds which GPUs, by a kubelet on a real socket: what the exporter makes of it.
+
+mod cluster;
+mod kubelet;
+
+use std::{fs, path::PathBuf, time::Duration};
+
+use nvlink_tests::{
+    Exporter, Kubelet, Prometheus, check_metrics, http, kubelet::Container, wait_until, workdir,
+};
+use serde_json::{Value, json};
+
+const SOON: Duration = Duration::from_secs(30);
+const GPU: &str = "nvidia.com/gpu";
+
+/// An exporter that asks a fake kubelet.
+struct Bench {
+    exporter: Exporter,
+    kubelet: Kubelet,
+    uuids: Vec<String>,
+}
+
+impl Bench {
+    fn start(source: &str) -> Self {
+        Self::with(Kubelet::start().unwrap(), source)
+    }
+
+    /// Asks `kubelet`, and has its first answer.
+    fn with(kubelet: Kubelet, source: &str) -> Self {
+        let socket = kubelet.socket().to_str().unwrap().to_owned();
+        let arguments = ["--source", source, "--kubelet-socket", &socket];
+        let arguments = [&arguments[..], &["--collection-interval", "100ms"]].concat();
+        let this = Self::of(Exporter::start(&arguments).unwrap(), kubelet);
+        this.wait_for("the first answer", |text| succeeded(text) == Some(1.0));
+        this
+    }
+
+    fn of(exporter: Exporter, kubelet: Kubelet) -> Self {
+        let topology = topology(&exporter);
+        let gpus = topology["spec"]["gpus"].as_array().unwrap().iter();
+        let uuids = gpus.map(|gpu| gpu["uuid"].as_str().unwrap().to_owned());
+        Self {
+            uuids: uuids.collect(),
+            exporter,
+            kubelet,
+        }
+    }
+
+    /// A pod `ci/NAME` of one container that holds these GPUs, by UUID.
+    fn run_pod(&self, name: &str, gpus: &[usize]) {
+        let ids: Vec<&str> = gpus.iter().map(|&gpu| &*self.uuids[gpu]).collect();
+        let main = Container::named("main").holding(GPU, &ids);
+        self.kubelet.run_pod("ci", name, [main]);
+    }
+
+    /// The metrics, once they are as wanted.
+    fn wait_for(&self, what: &str, wanted: impl Fn(&str) -> bool) -> String {
+        wait_until(what, SOON, || {
+            let text = self.exporter.metrics()?;
+            if wanted(&text) {
+                return Ok(Some(text));
+            }
+            let lines = text.lines().filter(|line| {
+                ["nvlink_alloc", "nvlink_placement", "nvlink_exporter_coll"]
+                    .iter()
+                    .any(|name| line.starts_with(name))
+            });
+            anyhow::bail!("{}", lines.collect::<Vec<_>>().join("\n"))
+        })
+        .unwrap()
+    }
+
+    /// The metrics, once the pod `ci/NAME` holds so many GPUs.
+    fn wait_for_pod(&self, name: &str, gpus: usize) -> String {
+        self.wait_for(&format!("{name} with {gpus} GPUs"), |text| {
+            held(text, name).len() == gpus
+        })
+    }
+}
+
+fn topology(exporter: &Exporter) -> Value {
+    let text = http::text(&exporter.url("/api/v1/topology")).unwrap();
+    serde_json::from_str(&text).unwrap()
+}
+
+/// Values of the series of `name` that have all these labels.
+fn values(text: &str, name: &str, labels: &[(&str, &str)]) -> Vec<f64> {
+    let wanted: Vec<String> = labels
+        .iter()
+        .map(|(name, value)| format!("{name}=\"{value}\""))
+        .collect();
+    let lines = text.lines().filter_map(|line| {
+        let (series, value) = line.rsplit_once(' ')?;
+        let (family, labels) = series.split_once('{')?;
+        let labels = labels.trim_end_matches('}');
+        let has = |one: &String| labels.split(',').any(|label| label == one);
+        (family == name && wanted.iter().all(has)).then_some(value)
+    });
+    lines.map(|value| value.parse().unwrap()).collect()
+}
+
+fn value(text: &str, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
+    let values = values(text, name, labels);
+    assert!(values.len() <= 1, "{name} {labels:?}: {values:?}");
+    values.first().copied()
+}
+
+/// How the last collection of allocations went.
+fn succeeded(text: &str) -> Option<f64> {
+    let labels = [("collector", "allocations")];
+    value(text, "nvlink_exporter_collector_success", &labels)
+}
+
+/// Indices of the GPUs that the pod `ci/NAME` holds, by its info series.
+fn held(text: &str, name: &str) -> Vec<u32> {
+    let gpus = 0..72_u32;
+    let holds = |gpu: &u32| {
+        let gpu = gpu.to_string();
+        let labels = [("namespace", "ci"), ("pod", name), ("gpu", &gpu)];
+        !values(text, "nvlink_allocation_info", &labels).is_empty()
+    };
+    gpus.filter(holds).collect()
+}
+
+/// Quality of the pod `ci/NAME` against the node, and against what was free.
+fn quality(text: &str, name: &str) -> (Option<f64>, Option<f64>) {
+    let against = |reference| {
+        let labels = [("namespace", "ci"), ("pod", name), ("reference", reference)];
+        value(text, "nvlink_placement_quality_ratio", &labels)
+    };
+    (against("node"), against("free"))
+}
+
+/// A recording of the simulated node `profile`, changed.
+fn recording(profile: &str, change: impl FnOnce(&mut Value)) -> PathBuf {
+    let exporter = Exporter::start(&["--source", profile, "--kubelet-socket", "none"]).unwrap();
+    let mut document = topology(&exporter);
+    change(&mut document);
+    let path = workdir::fresh("recording").unwrap().join("node.json");
+    fs::write(&path, document.to_string()).unwrap();
+    path
+}
+
+#[test]
+fn a_job_is_judged_against_the_node_and_against_what_was_free() {
+    // On a DGX-1 GPU 0 has two links to 3 and 4, one to 1 and 2, and none to 5.
+    let bench = Bench::start("sim:dgx1-v100");
+    bench.run_pod("large", &[2, 3, 4, 5, 6, 7]);
+    let text = bench.wait_for_pod("large", 6);
+    let node = || [("pod", "large"), ("container", "main")];
+    assert_eq!(value(&text, "nvlink_placement_gpus", &node()), Some(6.0));
+    let free = values(&text, "nvlink_domain_free_gpus", &[]);
+    assert_eq!(free, [2.0]);
+    let largest = values(&text, "nvlink_largest_free_set_gpus", &[]);
+    assert_eq!(largest, [2.0]);
+
+    bench.run_pod("rest", &[0, 1]);
+    let text = bench.wait_for_pod("rest", 2);
+    assert_eq!(
+        quality(&text, "rest"),
+        (Some(0.5), Some(1.0)),
+        "no better pair was left"
+    );
+    let rest = [("pod", "rest")];
+    let bottleneck = value(&text, "nvlink_placement_bottleneck_bytes_per_second", &rest);
+    assert_eq!(bottleneck, Some(20e9));
+    assert_eq!(value(&text, "nvlink_placement_domains", &rest), Some(1.0));
+    let pattern = [
+        ("pod", "rest"),
+        ("pattern", "all-reduce"),
+        ("source", "default"),
+    ];
+    assert_eq!(
+        value(&text, "nvlink_placement_pattern_info", &pattern),
+        Some(1.0)
+    );
+    let topology = topology(&bench.exporter);
+    let domain = topology["spec"]["domains"][0]["id"].as_str().unwrap();
+    let uuid = &*bench.uuids[1];
+    let info = [
+        ("gpu", "1"),
+        ("UUID", uuid),
+        ("namespace", "ci"),
+        ("pod", "rest"),
+        ("container", "main"),
+        ("domain", domain),
+    ];
+    assert_eq!(value(&text, "nvlink_allocation_info", &info), Some(1.0));
+    check_metrics(&text).unwrap();
+
+    // A pod that is gone has no series, and its GPUs are free.
+    bench.kubelet.remove_pod("ci", "large");
+    bench.kubelet.remove_pod("ci", "rest");
+    let text = bench.wait_for("the pods to go", |text| held(text, "large").is_empty());
+    assert!(
+        !text.contains("pod=\"large\"") && !text.contains("pod=\"rest\""),
+        "{text}"
+    );
+    assert_eq!(values(&text, "nvlink_domain_free_gpus", &[]), [8.0]);
+
+    bench.run_pod("bad", &[0, 5]);
+    let (node, free) = quality(&bench.wait_for_pod("bad", 2), "bad");
+    assert!(node.unwrap() < 0.4, "{node:?}");
+    assert_eq!(free, node, "all was free");
+    bench.kubelet.remove_pod("ci", "bad");
+    bench.wait_for_pod("bad", 0);
+    bench.run_pod("good", &[0, 3]);
+    let good = bench.wait_for_pod("good", 2);
+    assert_eq!(quality(&good, "good"), (Some(1.0), Some(1.0)));
+}
+
+#[test]
+fn what_was_free_before_the_exporter_came_is_not_known() {
+    let first = Bench::start("sim:dgx1-v100");
+    first.run_pod("early", &[0, 1]);
+    let Bench {
+        exporter, kubelet, ..
+    } = first;
+    drop(exporter);
+    let second = Bench::with(kubelet, "sim:dgx1-v100");
+    let text = second.wait_for_pod("early", 2);
+    assert_eq!(quality(&text, "early"), (Some(0.5), None));
+}
+
+#[test]
+fn gpus_have_many_names() {
+    // GPU 7 is the only one with MIG.
+    let path = recording("sim:dgx1-v100", |document| {
+        document["spec"]["gpus"][7]["migEnabled"] = json!(true);
+        document.as_object_mut().unwrap().remove("status");
+    });
+    let bench = Bench::start(&format!("file:{}", path.display()));
+    let uuid = |gpu: usize| bench.uuids[gpu].clone();
+    let run = |pod: &str, resource: &str, ids: &[String]| {
+        let main = Container::named("main").holding(resource, ids);
+        bench.kubelet.run_pod("ci", pod, [main]);
+    };
+    run(
+        "shared-1",
+        "nvidia.com/gpu.shared",
+        &[uuid(0) + "::0", uuid(1) + "::1"],
+    );
+    run(
+        "shared-2",
+        "nvidia.com/gpu.shared",
+        &[uuid(0) + "::1", uuid(0) + "::2"],
+    );
+    run("index", GPU, &["2".into(), "3::1".into()]);
+    run("gke", GPU, &["nvidia4".into(), "nvidia5/gi3".into()]);
+    let mig = "MIG-7f3e1b1c-0000-5555-aaaa-123456789abc";
+    run("mig", "nvidia.com/mig-1g.10gb", &[mig.into()]);
+    run("renamed", "acme.com/fast", &[uuid(6)]);
+    run("fpga", "acme.com/fpga", &["0".into(), "1".into()]);
+    run("foreign", GPU, &["GPU-of-another-node".into(), "99".into()]);
+    bench
+        .kubelet
+        .run_pod("ci", "web", [Container::named("main")]);
+    let mixed = [
+        Container::named("one")
+            .holding(GPU, &[uuid(1)])
+            .holding("rdma/hca", &["0"]),
+        Container::named("both")
+            .holding(GPU, &[uuid(2)])
+            .holding("acme.com/fast", &[uuid(3)]),
+    ];
+    bench.kubelet.run_pod("ci", "mixed", mixed);
+
+    let text = bench.wait_for("all pods", |text| {
+        held(text, "mixed").len() == 3 && held(text, "renamed").len() == 1
+    });
+    for (pod, gpus) in [
+        ("shared-1", &[0, 1][..]),
+        ("shared-2", &[0]),
+        ("index", &[2, 3]),
+        ("gke", &[4, 5]),
+        ("mig", &[7]),
+        ("renamed", &[6]),
+        ("mixed", &[1, 2, 3]),
+        ("fpga", &[]),
+        ("foreign", &[]),
+        ("web", &[]),
+    ] {
+        assert_eq!(held(&text, pod), gpus, "{pod}");
+        let known = text.contains(&format!("pod=\"{pod}\""));
+        assert_eq!(known, !gpus.is_empty(), "{pod}");
+    }
+    let containers = values(&text, "nvlink_placement_gpus", &[("pod", "mixed")]);
+    assert_eq!(
+        containers,
+        [2.0, 1.0],
+        "containers are judged apart, by name"
+    );
+    check_metrics(&text).unwrap();
+    // Strangers are told of once, however often they are listed.
+    let calls = bench.kubelet.calls();
+    bench.wait_for("more answers", |_| bench.kubelet.calls() > calls + 3);
+    let log = bench.exporter.process.log();
+    assert_eq!(log.matches("GPU-of-another-node").count(), 1, "{log}");
+}
+
+#[test]
+fn a_recording_s_allocations_are_judged_where_no_kubelet_is_asked() {
+    let path = recording("sim:dgx1-v100", |document| {
+        let one = |pod: &str, gpus: [u32; 2], free: Value| {
+            json!({
+                "namespace": "ci", "pod": pod, "container": "main", "gpus": gpus, "freeWhenPlaced": free
+            })
+        };
+        let mut known = one("known", [0, 1], json!([0, 1, 5]));
+        known["freeWhenPlaced"] = json!([0, 1]);
+        let mut unknown = one("unknown", [2, 7], json!(null));
+        unknown.as_object_mut().unwrap().remove("freeWhenPlaced");
+        document["status"] = json!({"allocations": [known, unknown]});
+    });
+    let source = format!("file:{}", path.display());
+    let exporter = Exporter::start(&["--source", &source, "--kubelet-socket", "none"]).unwrap();
+    let text = wait_until("the judgement", SOON, || {
+        let text = exporter.metrics()?;
+        Ok((held(&text, "known").len() == 2).then_some(text))
+    })
+    .unwrap();
+    assert_eq!(quality(&text, "known"), (Some(0.5), Some(1.0)));
+    let (node, free) = quality(&text, "unknown");
+    assert!(node.unwrap() < 1.0 && free.is_none());
+    assert_eq!(succeeded(&text), None, "nobody is asked");
+}
+
+/// The query of README, "Bandwidth of a job".
+fn bandwidth_query() -> String {
+    let readme = concat!(env!("CARGO_MANIFEST_DIR"), "/../README.md");
+    let readme = fs::read_to_string(readme).unwrap();
+    let (_, section) = readme.split_once("### Bandwidth of a job").unwrap();
+    let (_, query) = section.split_once("```\n").unwrap();
+    query.split_once("```").unwrap().0.to_owned()
+}
+
+#[test]
+fn the_bandwidth_of_a_job_is_one_join() {
+    let bench = Bench::start("sim:dgx-h100");
+    bench.run_pod("train", &[0, 1, 2, 3]);
+    // Two pods share GPU 7.
+    for (pod, share) in [("share-1", "::0"), ("share-2", "::1")] {
+        let main = Container::named("main").holding(GPU, &[bench.uuids[7].clone() + share]);
+        bench.kubelet.run_pod("ci", pod, [main]);
+    }
+    bench.wait_for_pod("train", 4);
+    let prometheus = Prometheus::start(&[(&bench.exporter.address, "node-1")]).unwrap();
+    let query = bandwidth_query();
+    let all = prometheus
+        .wait_for(&query, SOON, |samples| {
+            samples.len() == 3 && samples.iter().all(|one| one.value > 0.0)
+        })
+        .unwrap();
+    let of = |pod: &str| {
+        let one = all.iter().find(|one| one.labels["pod"] == pod).unwrap();
+        assert_eq!(one.labels["namespace"], "ci");
+        one.value
+    };
+    // Four GPUs send about four times what one does; no link faster than itself.
+    assert!(
+        of("train") > of("share-1") && of("train") < 4.0 * 450e9,
+        "{all:?}"
+    );
+    let ratio = of("share-1") / of("share-2");
+    assert!((0.9..1.1).contains(&ratio), "they share one GPU: {all:?}");
+}

@@ -1,0 +1,234 @@
+//! With a real API server: the record of what was free, DRA, decisions, ended pods.
+
+use std::path::PathBuf;
+
+use nvlink_tests::{Exporter, Kubectl, Kubelet, Node, kubelet::Container, node, wait_until};
+use serde_json::{Value, json};
+
+use super::{Bench, GPU, SOON, held, quality, value};
+use crate::{
+    cluster::{control_plane, create_class, namespace_with_class},
+    pods::{decision, gpu_pod},
+};
+
+/// A user who may do what README says that an exporter must.
+fn account() -> PathBuf {
+    let user = "system:serviceaccount:nvlink-system:nvlink-exporter";
+    let rules = json!([
+        {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "patch"]},
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]},
+        {"apiGroups": ["resource.k8s.io"], "resources": ["resourceslices"], "verbs": ["list", "watch"]},
+        {"apiGroups": ["nvlink-domains.io"], "resources": ["nodetopologies"],
+            "verbs": ["get", "create", "patch", "delete"]},
+        {"apiGroups": ["nvlink-domains.io"], "resources": ["nodetopologies/status"], "verbs": ["patch"]},
+    ]);
+    let api = "rbac.authorization.k8s.io";
+    let role = json!({"apiVersion": format!("{api}/v1"), "kind": "ClusterRole",
+        "metadata": {"name": "nvlink-exporter"}, "rules": rules});
+    let binding = json!({"apiVersion": format!("{api}/v1"), "kind": "ClusterRoleBinding",
+        "metadata": {"name": "nvlink-exporter"},
+        "roleRef": {"apiGroup": api, "kind": "ClusterRole", "name": "nvlink-exporter"},
+        "subjects": [{"kind": "User", "apiGroup": api, "name": user}]});
+    let list = json!({"apiVersion": "v1", "kind": "List", "items": [role, binding]});
+    control_plane().kubectl().apply(&list.to_string()).unwrap();
+    control_plane().kubeconfig_for(user).unwrap()
+}
+
+fn publish(name: &str, kubelet: Kubelet, source: &str) -> Bench {
+    let socket = kubelet.socket().to_str().unwrap().to_owned();
+    let arguments = ["--source", source, "--kubelet-socket", &socket];
+    let arguments = [&arguments[..], &["--collection-interval", "100ms"]].concat();
+    let exporter = Exporter::publishing(&account(), name, &arguments).unwrap();
+    let bench = Bench::of(exporter, kubelet);
+    bench.wait_for("the first answer", |text| {
+        super::succeeded(text) == Some(1.0)
+    });
+    bench
+}
+
+/// A node of its own with an exporter that publishes.
+fn on_node(name: &str, source: &str) -> Bench {
+    let nodes = [Node::new(name, 8).pool(name)];
+    node::create(control_plane().kubectl(), &nodes).unwrap();
+    publish(name, Kubelet::start().unwrap(), source)
+}
+
+/// The allocations that the cluster has of a node, once they are so many.
+fn published(node: &str, count: usize) -> Vec<Value> {
+    wait_until("the allocations", SOON, || {
+        let object = control_plane().kubectl().get(&["nodetopology", node])?;
+        let allocations = object["status"]["allocations"].as_array();
+        anyhow::ensure!(
+            allocations.is_some_and(|all| all.len() == count),
+            "{:#}",
+            object["status"]
+        );
+        Ok(allocations.cloned())
+    })
+    .unwrap()
+}
+
+#[test]
+fn what_was_free_outlives_the_exporter() {
+    let bench = on_node("alloc-record", "sim:dgx1-v100");
+    published("alloc-record", 0);
+    bench.run_pod("first", &[2, 3, 4, 5, 6, 7]);
+    bench.wait_for_pod("first", 6);
+    bench.run_pod("second", &[0, 1]);
+    let text = bench.wait_for_pod("second", 2);
+    assert_eq!(quality(&text, "second"), (Some(0.5), Some(1.0)));
+    let second = json!({"namespace": "ci", "pod": "second", "container": "main",
+        "gpus": [0, 1], "freeWhenPlaced": [0, 1]});
+    assert_eq!(published("alloc-record", 2)[1], second);
+
+    // A pod that comes while no exporter looks is one of which nothing is known.
+    let Bench {
+        exporter,
+        kubelet,
+        uuids,
+    } = bench;
+    drop(exporter);
+    let late = Container::named("main").holding(GPU, &[&uuids[0], &uuids[1]]);
+    kubelet.run_pod("ci", "late", [late]);
+    let bench = publish("alloc-record", kubelet, "sim:dgx1-v100");
+    let text = bench.wait_for("the record", |text| quality(text, "second").1.is_some());
+    assert_eq!(quality(&text, "second"), (Some(0.5), Some(1.0)));
+    assert_eq!(quality(&text, "late"), (Some(0.5), None));
+    published("alloc-record", 3);
+
+    // The same name with other GPUs is another pod.
+    bench.kubelet.remove_pod("ci", "late");
+    bench.run_pod("second", &[0, 5]);
+    let text = bench.wait_for("another pod", |text| held(text, "second") == [0, 5]);
+    assert_eq!(
+        quality(&text, "second").1,
+        Some(1.0),
+        "nothing else was free: {text}"
+    );
+    let all = published("alloc-record", 2);
+    assert_eq!(all[1]["freeWhenPlaced"], json!([0, 1, 5]));
+
+    // The spec has another manager: both stay.
+    let object = control_plane()
+        .kubectl()
+        .get(&["nodetopology", "alloc-record", "--show-managed-fields"])
+        .unwrap();
+    assert_eq!(object["spec"]["gpus"].as_array().unwrap().len(), 8);
+    let managers = object["metadata"]["managedFields"].to_string();
+    assert!(
+        managers.contains("nvlink-exporter-allocations"),
+        "{managers}"
+    );
+}
+
+#[test]
+fn nothing_is_written_while_no_pod_comes_or_goes() {
+    let bench = on_node("alloc-quiet", "sim:dgx1-v100");
+    bench.run_pod("job", &[0, 1]);
+    published("alloc-quiet", 1);
+    let version = || {
+        let object = control_plane()
+            .kubectl()
+            .get(&["nodetopology", "alloc-quiet"]);
+        object.unwrap()["metadata"]["resourceVersion"].clone()
+    };
+    let before = version();
+    let calls = bench.kubelet.calls();
+    bench.wait_for("more answers", |_| bench.kubelet.calls() > calls + 10);
+    assert_eq!(version(), before);
+}
+
+/// A pod on a node, as if the scheduler had chosen it.
+fn bound(kubectl: &Kubectl, name: &str, node: &str, change: impl FnOnce(&mut Value)) -> Value {
+    let mut pod = gpu_pod(name, 2);
+    pod["spec"]["nodeName"] = json!(node);
+    change(&mut pod);
+    kubectl.create(&pod).unwrap()
+}
+
+#[test]
+fn the_pattern_is_what_the_webhook_decided() {
+    create_class("alloc-pattern", &json!({"access": {"mode": "Open"}}));
+    let kubectl = namespace_with_class("alloc-pattern", "alloc-pattern");
+    let bench = on_node("alloc-pattern", "sim:dgx1-v100");
+    let name = "alloc-pattern";
+    let pod = bound(&kubectl, "moe", name, |pod| {
+        pod["metadata"]["annotations"] = json!({"nvlink-domains.io/pattern": "all-to-all"});
+        pod["spec"].as_object_mut().unwrap().remove("nodeName");
+        pod["spec"]["schedulerName"] = json!("nobody");
+    });
+    assert_eq!(decision(&pod).unwrap()["pattern"], "all-to-all");
+    bind(&kubectl, "moe", name);
+    let ids = [&bench.uuids[0], &bench.uuids[1]];
+    let main = || Container::named("main").holding(GPU, &ids);
+    bench.kubelet.run_pod("alloc-pattern", "moe", [main()]);
+    bench.kubelet.run_pod("alloc-pattern", "nameless", [main()]);
+    let says = |text: &str, pod: &str, pattern: &str, source: &str| {
+        let labels = [("pod", pod), ("pattern", pattern), ("source", source)];
+        value(text, "nvlink_placement_pattern_info", &labels) == Some(1.0)
+    };
+    let text = bench.wait_for("the decision", |text| {
+        says(text, "moe", "all-to-all", "decision")
+    });
+    assert!(says(&text, "nameless", "all-reduce", "default"), "{text}");
+
+    // A pod that has ended holds nothing, whatever the kubelet says.
+    let ended = json!({"status": {"phase": "Succeeded"}}).to_string();
+    let patch = [
+        "patch",
+        "pod",
+        "moe",
+        "--subresource=status",
+        "--type=merge",
+        "-p",
+        &ended,
+    ];
+    kubectl.run(&patch).unwrap();
+    bench.wait_for("its end", |text| !text.contains("pod=\"moe\""));
+}
+
+/// Has `pod` bound to `node`, as the scheduler does it.
+fn bind(kubectl: &Kubectl, pod: &str, node: &str) {
+    let binding = json!({"apiVersion": "v1", "kind": "Binding", "metadata": {"name": pod},
+        "target": {"apiVersion": "v1", "kind": "Node", "name": node}});
+    let path = format!(
+        "/api/v1/namespaces/{}/pods/{pod}/binding",
+        kubectl.namespace()
+    );
+    let arguments = ["create", "--raw", &path, "-f", "-"];
+    kubectl.run_with(&arguments, &binding.to_string()).unwrap();
+}
+
+#[test]
+fn devices_of_dra_are_known_by_their_slices() {
+    let bench = on_node("alloc-dra", "sim:dgx1-v100");
+    // Without a slice the number in the name is all there is.
+    let run = |pod: &str, devices: &[&str]| {
+        let main = Container::named("main").claiming("alloc-dra", devices);
+        bench.kubelet.run_pod("ci", pod, [main]);
+    };
+    run("claimed", &["gpu-0", "gpu-1"]);
+    assert_eq!(held(&bench.wait_for_pod("claimed", 2), "claimed"), [0, 1]);
+
+    let attributes =
+        |uuid: &str, kind: &str| json!({"uuid": {"string": uuid}, "type": {"string": kind}});
+    let mut mig = attributes("MIG-7f3e1b1c-0000-5555-aaaa-123456789abc", "mig");
+    mig["parentUUID"] = json!({"string": bench.uuids[5]});
+    let slice = json!({
+        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice",
+        "metadata": {"name": "alloc-dra-gpus"},
+        "spec": {
+            "driver": "gpu.nvidia.com", "nodeName": "alloc-dra",
+            "pool": {"name": "alloc-dra", "generation": 1, "resourceSliceCount": 1},
+            "devices": [
+                {"name": "gpu-0", "attributes": attributes(&bench.uuids[3], "gpu")},
+                {"name": "gpu-1", "attributes": attributes(&bench.uuids[2], "gpu")},
+                {"name": "gpu-9-mig-1g18gb-19-0", "attributes": mig},
+            ],
+        },
+    });
+    control_plane().kubectl().create(&slice).unwrap();
+    bench.wait_for("the slice", |text| held(text, "claimed") == [2, 3]);
+    run("slice", &["gpu-9-mig-1g18gb-19-0"]);
+    assert_eq!(held(&bench.wait_for_pod("slice", 1), "slice"), [5]);
+}

@@ -1,0 +1,110 @@
+//! A kubelet that fails, hangs, goes and comes.
+
+use std::time::{Duration, Instant};
+
+use nvlink_tests::{Exporter, kubelet::Mood, wait_until};
+
+use super::{Bench, SOON, held, succeeded, topology, values};
+
+/// Nothing is said of allocations but that they are not known.
+fn assert_unknown(text: &str) {
+    assert_eq!(succeeded(text), Some(0.0));
+    for name in [
+        "nvlink_allocation_info",
+        "nvlink_placement_",
+        "nvlink_domain_free_gpus",
+        "nvlink_largest_free_set_gpus",
+    ] {
+        let series = text.lines().find(|line| line.starts_with(name));
+        assert_eq!(series, None, "stale");
+    }
+    assert!(
+        !values(text, "nvlink_gpu_info", &[]).is_empty(),
+        "the rest is served"
+    );
+}
+
+/// The metrics, which must come at once.
+fn quickly(bench: &Bench) -> String {
+    let start = Instant::now();
+    let text = bench.exporter.metrics().unwrap();
+    assert!(
+        start.elapsed() < Duration::from_millis(500),
+        "{:?}",
+        start.elapsed()
+    );
+    text
+}
+
+#[test]
+fn a_kubelet_that_fails_or_restarts_is_asked_again() {
+    let mut bench = Bench::start("sim:dgx1-v100");
+    bench.run_pod("job", &[0, 1]);
+    let before = bench.wait_for_pod("job", 2);
+
+    bench.kubelet.set_mood(Mood::Fails);
+    assert_unknown(&bench.wait_for("the failure", |text| succeeded(text) == Some(0.0)));
+    let document = topology(&bench.exporter);
+    assert!(document.get("status").is_none(), "{}", document["status"]);
+    bench.kubelet.set_mood(Mood::Answers);
+    let after = bench.wait_for_pod("job", 2);
+    assert_eq!(
+        super::quality(&after, "job"),
+        super::quality(&before, "job")
+    );
+    let log = bench.exporter.process.log();
+    assert_eq!(log.matches("the checkpoint is corrupt").count(), 1, "{log}");
+
+    bench.kubelet.stop();
+    assert_unknown(&bench.wait_for("its absence", |text| succeeded(text) == Some(0.0)));
+    bench.kubelet.restart().unwrap();
+    let after = bench.wait_for_pod("job", 2);
+    assert_eq!(
+        super::quality(&after, "job"),
+        super::quality(&before, "job")
+    );
+    // The socket is another, the exporter the same; a pod of the meantime is seen.
+    bench.kubelet.restart().unwrap();
+    bench.run_pod("next", &[4]);
+    assert_eq!(held(&bench.wait_for_pod("next", 1), "job"), [0, 1]);
+}
+
+#[test]
+fn a_kubelet_that_hangs_keeps_no_scrape_waiting() {
+    let bench = Bench::start("sim:dgx1-v100");
+    bench.run_pod("job", &[0, 1]);
+    bench.wait_for_pod("job", 2);
+    bench.kubelet.set_mood(Mood::Hangs);
+    let text = wait_until("the deadline", SOON, || {
+        let text = quickly(&bench);
+        Ok((succeeded(&text) == Some(0.0)).then_some(text))
+    })
+    .unwrap();
+    assert_unknown(&text);
+    let log = bench.exporter.process.log();
+    assert!(log.contains("has not answered within 3 s"), "{log}");
+    bench.kubelet.set_mood(Mood::Answers);
+    bench.wait_for_pod("job", 2);
+}
+
+#[test]
+fn a_kubelet_that_must_be_there_and_is_not() {
+    let arguments = [
+        "--source",
+        "sim:l40s",
+        "--kubelet-socket",
+        "/nowhere/kubelet.sock",
+    ];
+    let exporter = Exporter::start(&arguments).unwrap();
+    let text = wait_until("the failure", SOON, || {
+        let text = exporter.metrics()?;
+        Ok(succeeded(&text).map(|_| text))
+    })
+    .unwrap();
+    assert_unknown(&text);
+    let log = exporter.process.log();
+    assert!(
+        log.contains("/nowhere/kubelet.sock") && log.contains("--kubelet-socket none"),
+        "{log}"
+    );
+}
