@@ -11,7 +11,7 @@ use serde_json::json;
 
 use crate::{
     args::{Cli, Command, RegistrationArgs},
-    crd, preview, registration, serve, yaml,
+    crd, policies, preview, registration, serve, yaml,
 };
 
 /// Runs the program: 0 for success, 1 for failure, 2 for bad usage.
@@ -29,10 +29,7 @@ pub fn run() -> ExitCode {
 fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
     match cli.command {
         Command::Serve(args) => {
-            // Before anything that speaks TLS: rustls panics without a provider.
-            rustls::crypto::ring::default_provider()
-                .install_default()
-                .map_err(|_| anyhow::anyhow!("another TLS provider is installed already"))?;
+            install_tls_provider()?;
             let runtime = tokio::runtime::Runtime::new().context("cannot start")?;
             let ended = runtime.block_on(serve::serve(*args));
             if let Err(error) = &ended {
@@ -50,11 +47,22 @@ fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
             print(&yaml::write(&documents)?)?;
             Ok(ExitCode::SUCCESS)
         }
+        Command::Policies(args) => {
+            install_tls_provider()?;
+            policies::run(&args)
+        }
         Command::Registration(args) => {
             print(&yaml::write(&[json!(configuration(args)?)])?)?;
             Ok(ExitCode::SUCCESS)
         }
     }
+}
+
+/// Before anything that speaks TLS: rustls panics without a provider.
+fn install_tls_provider() -> anyhow::Result<()> {
+    rustls::crypto::ring::default_provider()
+        .install_default()
+        .map_err(|_| anyhow::anyhow!("another TLS provider is installed already"))
 }
 
 fn configuration(

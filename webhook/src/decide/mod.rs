@@ -19,7 +19,7 @@ mod environment;
 mod explain;
 pub mod guard;
 mod identity;
-mod intent;
+pub(crate) mod intent;
 mod project;
 pub mod provider;
 mod refusal;

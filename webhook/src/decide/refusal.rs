@@ -41,6 +41,8 @@ pub enum Rule {
     EphemeralContainer,
     /// A change of a pod's GPUs.
     Resize,
+    /// A namespace taken out of the rules; the policies alone know it.
+    OptOut,
     /// The GPUs cannot be as close as the scope says.
     Scope,
     /// Pod affinity that would keep the pod's gang out for ever.
@@ -72,6 +74,7 @@ impl Rule {
             Self::Locked => "locked",
             Self::EphemeralContainer => "ephemeral-container",
             Self::Resize => "resize",
+            Self::OptOut => "opt-out",
             Self::Scope => "scope",
             Self::Affinity => "affinity",
             Self::Malformed => "malformed",

@@ -1,0 +1,110 @@
+//! The `policies` subcommand: print them, or compare them with a cluster's.
+
+use std::process::ExitCode;
+
+use anyhow::Context;
+use kube::{
+    Client,
+    api::{Api, ApiResource, DynamicObject, GroupVersionKind},
+};
+use serde_json::{Value, json};
+use similar::TextDiff;
+
+use super::documents;
+use crate::{args::PoliciesArgs, run::print, yaml};
+
+/// Prints the policies, or compares them with those of the cluster: exit
+/// status 1, and what differs, where they are not the same.
+///
+/// # Errors
+/// When the cluster cannot be asked.
+pub fn run(args: &PoliciesArgs) -> anyhow::Result<ExitCode> {
+    let wanted = documents(&args.exempt_namespaces);
+    if !args.check {
+        print(&yaml::write(&wanted)?)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start")?;
+    let found = runtime.block_on(async {
+        let client = Client::try_default().await.context(
+            "cannot find the API server: neither a kubeconfig nor a service account works",
+        )?;
+        found(&client, &wanted).await
+    })?;
+    let differences = differences(&found, &wanted)?;
+    if differences.is_empty() {
+        eprintln!(
+            "the cluster has the {} policies and bindings as they should be",
+            wanted.len()
+        );
+        return Ok(ExitCode::SUCCESS);
+    }
+    print(&differences)?;
+    eprintln!(
+        "error: the cluster's policies differ; nvlink-webhook policies | kubectl apply --server-side -f -"
+    );
+    Ok(ExitCode::FAILURE)
+}
+
+/// What the cluster has under the names of `wanted`; null where it has nothing.
+async fn found(client: &Client, wanted: &[Value]) -> anyhow::Result<Vec<Value>> {
+    let mut found = Vec::new();
+    for document in wanted {
+        let text = |pointer| {
+            document
+                .pointer(pointer)
+                .and_then(Value::as_str)
+                .unwrap_or("")
+        };
+        let (kind, name) = (text("/kind"), text("/metadata/name"));
+        let kind = GroupVersionKind::gvk("admissionregistration.k8s.io", "v1", kind);
+        let resource = ApiResource::from_gvk(&kind);
+        let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
+        let object = api
+            .get_opt(name)
+            .await
+            .with_context(|| format!("cannot read {} {name}", kind.kind))?;
+        found.push(object.map_or(Value::Null, |object| json!(object)));
+    }
+    Ok(found)
+}
+
+/// The differences between what a cluster has and what it should have, as a
+/// unified diff; empty where there are none. Of what it has, only the spec counts.
+///
+/// # Errors
+/// When a document cannot be written as YAML.
+pub fn differences(found: &[Value], wanted: &[Value]) -> anyhow::Result<String> {
+    let mut all = String::new();
+    for (found, wanted) in found.iter().zip(wanted) {
+        if found.get("spec") == wanted.get("spec") {
+            continue;
+        }
+        let text = |document: &Value| -> anyhow::Result<String> {
+            match document.get("spec") {
+                None => Ok(String::new()),
+                Some(spec) => Ok(yaml::write(std::slice::from_ref(spec))?),
+            }
+        };
+        let (before, after) = (text(found)?, text(wanted)?);
+        let word = |pointer| {
+            wanted
+                .pointer(pointer)
+                .and_then(Value::as_str)
+                .unwrap_or("")
+        };
+        let name = format!("{}/{}", word("/kind"), word("/metadata/name"));
+        let diff = TextDiff::from_lines(&before, &after)
+            .unified_diff()
+            .header(
+                &format!("{name} in the cluster"),
+                &format!("{name} of this version"),
+            )
+            .to_string();
+        all.push_str(&diff);
+    }
+    Ok(all)
+}

@@ -1,0 +1,242 @@
+//! The policy that is evaluated once for each class, which is its parameter.
+
+use nvlink_topology::{GROUP, labels};
+use serde_json::{Value, json};
+
+use super::cel;
+use crate::{
+    authorize::{RESOURCE, USE},
+    decide::{
+        Rule,
+        provider::{Identity, PROVIDERS},
+    },
+};
+
+/// The variables, each of which may use those before it.
+pub(super) fn variables() -> Vec<Value> {
+    let debug = format!("{} == 'ephemeralcontainers'", cel::SUBRESOURCE);
+    let fresh = format!(
+        "{}.filter(c, !{}.exists(o, o.name == c.name))",
+        cel::ephemeral("object"),
+        cel::ephemeral("oldObject")
+    );
+    let all = [
+        ("name", "params.metadata.name".to_owned()),
+        (
+            "restricted",
+            "params.spec.?access.?mode.orValue('Open') == 'Restricted'".to_owned(),
+        ),
+        ("created", "request.operation == 'CREATE'".to_owned()),
+        ("debugged", debug),
+        (
+            "changed",
+            format!(
+                "request.operation == 'UPDATE' && {} == ''",
+                cel::SUBRESOURCE
+            ),
+        ),
+        (
+            "added",
+            format!(
+                "variables.created ? {} : variables.debugged ? {fresh} : []",
+                cel::containers("object")
+            ),
+        ),
+        (
+            "nodeLabels",
+            "params.spec.?nodeSelector.?matchLabels.orValue({})".to_owned(),
+        ),
+    ];
+    let mut all: Vec<_> = all.into_iter().collect();
+    all.extend(super::pods::described());
+    all.extend(subject());
+    all.push(("way", way()));
+    super::variables(all)
+}
+
+/// Who stands behind the pod, and whether they may use the class.
+fn subject() -> Vec<(&'static str, String)> {
+    let account = "object.spec.?serviceAccountName.orValue('')";
+    let may = |who: &str| {
+        format!(
+            "{who}.group('{GROUP}').resource('{RESOURCE}').namespace(request.namespace).name(variables.name).check('{USE}').allowed()"
+        )
+    };
+    vec![
+        (
+            "account",
+            format!("{account} == '' ? 'default' : {account}"),
+        ),
+        (
+            "runs",
+            "params.spec.?access.?ciProjects.orValue([]).filter(p, p.runners.exists(r, request.userInfo.username == 'system:serviceaccount:' + r.namespace + ':' + r.serviceAccount))".to_owned(),
+        ),
+        ("listed", format!("variables.runs.exists(p, {})", listed())),
+        ("project", project()),
+        ("userMay", may("authorizer")),
+        (
+            "accountMay",
+            may("authorizer.serviceAccount(request.namespace, variables.account)"),
+        ),
+        (
+            "authorized",
+            "variables.listed || variables.userMay || variables.accountMay".to_owned(),
+        ),
+    ]
+}
+
+/// Whether the entry `p` of the class lists the pod's project, by the table of providers.
+fn listed() -> String {
+    let rows = PROVIDERS.map(|row| {
+        let word = row.word;
+        let identity = match row.identity {
+            Identity::Labels { project, group } => {
+                let lists = |field: &str, label: &str| {
+                    format!("p.?{field}.orValue([]).exists(i, string(i) == variables.labels[?'{label}'].orValue(''))")
+                };
+                format!(
+                    "{} || {}",
+                    lists("projectIds", project),
+                    lists("rootNamespaceIds", group)
+                )
+            }
+            Identity::Account => "p.?identities.orValue([]).exists(a, a.namespace == request.namespace && a.serviceAccount == variables.account)".to_owned(),
+        };
+        format!("(p.provider == '{word}' && ({identity}))")
+    });
+    rows.join(" || ")
+}
+
+/// The project that the webhook would write.
+fn project() -> String {
+    let namespace = "request.namespace".to_owned();
+    PROVIDERS.iter().rev().fold(namespace, |rest, row| {
+        let Identity::Labels { project, .. } = row.identity else {
+            return rest;
+        };
+        let word = row.word;
+        let id = format!("variables.labels[?'{project}'].orValue('')");
+        format!(
+            "variables.runs.exists(p, p.provider == '{word}') && {id}.matches('^(0|[1-9][0-9]{{0,18}})$') ? '{word}.' + {id} : {rest}"
+        )
+    })
+}
+
+/// The rule that asks for the right to the class; empty where none does.
+fn way() -> String {
+    let tolerates = |object| cel::tolerates(object, "variables.name");
+    let selects = |object| cel::selects(object, "variables.nodeLabels");
+    let own = "(variables.class == '' || variables.class == variables.name)";
+    let [named, toleration, node, selector] = [
+        Rule::NotAuthorized,
+        Rule::Toleration,
+        Rule::NodeName,
+        Rule::NodeSelector,
+    ]
+    .map(Rule::as_str);
+    let created = format!(
+        "variables.wanted == variables.name ? '{named}' : {} ? '{toleration}' : object.spec.?nodeName.orValue('') != '' ? '{node}' : variables.gpus && {own} && {} ? '{selector}' : ''",
+        tolerates("object"),
+        selects("object")
+    );
+    let changed = format!(
+        "{} && !{} ? '{toleration}' : variables.gpus && {own} && {} && !{} ? '{selector}' : ''",
+        tolerates("object"),
+        tolerates("oldObject"),
+        selects("object"),
+        selects("oldObject")
+    );
+    let debugged = format!("variables.class == variables.name ? '{named}' : ''");
+    format!(
+        "!variables.restricted ? '' : variables.created ? ({created}) : variables.changed ? ({changed}) : variables.debugged ? ({debugged}) : ''"
+    )
+}
+
+/// The rules, in the order of the webhook's.
+pub(super) fn validations() -> Vec<Value> {
+    let guarded = "(variables.restricted || variables.class == variables.name)";
+    let taken = format!(
+        "{guarded} && variables.added.exists(c, {})",
+        cel::by_hand("c")
+    );
+    let runtime = format!(
+        "variables.created && {guarded} && object.spec.?runtimeClassName.orValue('').startsWith('nvidia') && !variables.gpus"
+    );
+    let forged = format!(
+        "variables.created && variables.class == variables.name && '{0}' in variables.labels && variables.labels['{0}'] != variables.project",
+        labels::PROJECT
+    );
+    let label = "variables.created && variables.label == variables.name && variables.wanted == '' && variables.gpus && !(has(params.spec.appliesTo) && (!variables.restricted || variables.authorized))";
+    let privileged = "variables.way != '' && variables.added.exists(c, c.?securityContext.?privileged.orValue(false))";
+    let host = format!(
+        "variables.way != '' && variables.created && {}",
+        cel::host_path("object")
+    );
+    let ephemeral = format!(
+        "variables.way != '' && variables.debugged && variables.added.exists(c, !{})",
+        cel::hides("c")
+    );
+    let mut rules = vec![
+        refuse(
+            Rule::ReservedLabel,
+            &forged,
+            &format!(
+                "'label {} is written by the webhook alone, and here it is ' + variables.project",
+                labels::PROJECT
+            ),
+        ),
+        refuse(
+            Rule::ReservedLabel,
+            label,
+            &format!(
+                "'label {} is written by the webhook alone: to choose a class, set the annotation of that name'",
+                labels::CLASS
+            ),
+        ),
+        refuse(
+            Rule::VisibleDevices,
+            &taken,
+            "'a container sets NVIDIA_VISIBLE_DEVICES by hand, which gives it GPUs that were handed to others: remove it, or set it to void'",
+        ),
+        refuse(
+            Rule::RuntimeClass,
+            &runtime,
+            "'runtimeClassName ' + object.spec.runtimeClassName + ' without a request for a GPU: ask for nvidia.com/gpu in resources.limits'",
+        ),
+        refuse(
+            Rule::Privileged,
+            privileged,
+            "'a privileged container has all GPUs of its node, and the pod is for nodes of the restricted class ' + variables.name",
+        ),
+        refuse(
+            Rule::HostPath,
+            &host,
+            "'a hostPath leads to the GPUs of the host or their driver, and the pod is for nodes of the restricted class ' + variables.name",
+        ),
+        refuse(
+            Rule::EphemeralContainer,
+            &ephemeral,
+            "'an ephemeral container would see the GPUs that its image names, in a pod of the restricted class ' + variables.name + ': set NVIDIA_VISIBLE_DEVICES to void in it'",
+        ),
+    ];
+    rules.push(access());
+    rules
+}
+
+fn refuse(rule: Rule, when: &str, message: &str) -> Value {
+    super::validation(rule, &format!("!({when})"), message)
+}
+
+/// The rule about the right, by whichever way the pod came to the class.
+fn access() -> Value {
+    let subject = "'user ' + request.userInfo.username + ' and service account ' + request.namespace + '/' + variables.account";
+    let message = format!(
+        "'rule ' + variables.way + ': class ' + variables.name + ' is restricted: ' + {subject} + ' have not the verb {USE} on {RESOURCE}.{GROUP}/' + variables.name + ' in namespace ' + request.namespace + ', and the class lists no CI project of this pod: grant the verb by a Role and a RoleBinding there, or list the project in spec.access.ciProjects'"
+    );
+    json!({
+        "expression": "variables.way == '' || variables.authorized",
+        "message": "the class is restricted",
+        "messageExpression": message,
+        "reason": "Forbidden"
+    })
+}

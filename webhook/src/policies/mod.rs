@@ -1,0 +1,154 @@
+//! The rules of [`crate::decide::guard`] as ValidatingAdmissionPolicies, which
+//! hold where the webhook is down or was never asked.
+//!
+//! Both are made from the same tables, and one list of cases is run against
+//! both: `webhook/tests/cases`. A policy fails closed, so what it looks at is
+//! narrowed first, by an expression that cannot fail: plain pods are let in by it.
+
+use nvlink_topology::{API_VERSION, GROUP};
+use serde_json::{Value, json};
+
+use crate::{authorize::RESOURCE, decide::Rule, registration::OPT_OUT};
+
+mod cel;
+mod check;
+mod class;
+mod pods;
+
+pub use cel::{concerns_changed, concerns_created};
+pub use check::{differences, run};
+
+/// The version of the API.
+const POLICY_API: &str = "admissionregistration.k8s.io/v1";
+
+/// The policies and their bindings, ready to be applied. Pods in `kube-system`
+/// and in the namespaces `exempt` are not looked at, and neither are those in
+/// namespaces with the label that says so.
+#[must_use]
+pub fn documents(exempt: &[String]) -> Vec<Value> {
+    let class = json!({
+        "paramKind": {"apiVersion": API_VERSION, "kind": "DomainClass"},
+        "matchConstraints": pod_rules(exempt),
+        "matchConditions": conditions(),
+        "variables": class::variables(),
+        "validations": class::validations(),
+        "failurePolicy": "Fail"
+    });
+    let pods = json!({
+        "matchConstraints": pod_rules(exempt),
+        "matchConditions": conditions(),
+        "variables": pods::variables(),
+        "validations": pods::validations(),
+        "failurePolicy": "Fail"
+    });
+    // No class, no rule: the policies may be there before the classes.
+    let classes = json!({"selector": {}, "parameterNotFoundAction": "Allow"});
+    [
+        policy("class", &class, Some(&classes)),
+        policy("pods", &pods, None),
+        policy("namespaces", &namespaces(), None),
+    ]
+    .concat()
+}
+
+/// A policy and the binding that puts it to work everywhere.
+fn policy(name: &str, spec: &Value, params: Option<&Value>) -> Vec<Value> {
+    let name = format!("{name}.{GROUP}");
+    let mut binding = json!({"policyName": name, "validationActions": ["Deny"]});
+    if let Some(params) = params {
+        binding["paramRef"] = params.clone();
+    }
+    let document = |kind: &str, spec: &Value| json!({"apiVersion": POLICY_API, "kind": kind, "metadata": {"name": name}, "spec": spec});
+    vec![
+        document("ValidatingAdmissionPolicy", spec),
+        document("ValidatingAdmissionPolicyBinding", &binding),
+    ]
+}
+
+/// Pods that are created or changed, outside the exempt namespaces.
+fn pod_rules(exempt: &[String]) -> Value {
+    let mut names = vec!["kube-system"];
+    names.extend(
+        exempt
+            .iter()
+            .map(String::as_str)
+            .filter(|name| *name != "kube-system"),
+    );
+    let rule = |operations: &[&str], resources: &[&str]| {
+        json!({
+            "apiGroups": [""], "apiVersions": ["v1"],
+            "operations": operations, "resources": resources, "scope": "Namespaced"
+        })
+    };
+    json!({
+        "matchPolicy": "Equivalent",
+        "namespaceSelector": {"matchExpressions": [
+            {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": names},
+            {"key": OPT_OUT, "operator": "NotIn", "values": ["ignore"]}
+        ]},
+        "objectSelector": {},
+        "resourceRules": [
+            rule(&["CREATE", "UPDATE"], &["pods"]),
+            rule(&["UPDATE"], &["pods/ephemeralcontainers", "pods/resize"])
+        ]
+    })
+}
+
+fn conditions() -> Value {
+    let concerns = format!(
+        "request.operation == 'CREATE' ? {} : {}",
+        concerns_created(),
+        concerns_changed()
+    );
+    json!([
+        {"name": "not-of-a-kubelet", "expression": format!("!{}", cel::mirror())},
+        {"name": "concerns-a-rule", "expression": concerns}
+    ])
+}
+
+/// Who may take a namespace out: whoever may change classes.
+fn namespaces() -> Value {
+    let label = |object: &str| format!("{}[?'{OPT_OUT}'].orValue('')", cel::map(object, "labels"));
+    let old = format!(
+        "(request.operation == 'CREATE' ? '' : {})",
+        label("oldObject")
+    );
+    let allowed =
+        format!("authorizer.group('{GROUP}').resource('{RESOURCE}').check('update').allowed()");
+    let message = format!(
+        "'label {OPT_OUT} takes a namespace out of the rules on GPU pods: user ' + request.userInfo.username + ' has not the verb update on {RESOURCE}.{GROUP}'"
+    );
+    json!({
+        "matchConstraints": {
+            "matchPolicy": "Equivalent",
+            "namespaceSelector": {},
+            "objectSelector": {},
+            "resourceRules": [{
+                "apiGroups": [""], "apiVersions": ["v1"],
+                "operations": ["CREATE", "UPDATE"], "resources": ["namespaces"], "scope": "*"
+            }]
+        },
+        "matchConditions": [{
+            "name": "label-changes", "expression": format!("{} != {old}", label("object"))
+        }],
+        "validations": [validation(Rule::OptOut, &allowed, &message)],
+        "failurePolicy": "Fail"
+    })
+}
+
+fn variables(all: Vec<(&'static str, String)>) -> Vec<Value> {
+    let variable = |(name, expression)| json!({"name": name, "expression": expression});
+    all.into_iter().map(variable).collect()
+}
+
+/// A validation that denies by `rule` unless `holds`. `message` is an
+/// expression of one line, without the rule.
+fn validation(rule: Rule, holds: &str, message: &str) -> Value {
+    let rule = rule.as_str();
+    json!({
+        "expression": holds,
+        "message": format!("rule {rule}"),
+        "messageExpression": format!("'rule {rule}: ' + {message}"),
+        "reason": "Forbidden"
+    })
+}

@@ -1,0 +1,114 @@
+//! The policy on what only the webhook writes into pods, whatever the class.
+
+use nvlink_topology::{GROUP, labels};
+use serde_json::Value;
+
+use super::{cel, validation};
+use crate::{
+    authorize::{RELEASE, RESOURCE},
+    decide::{Rule, guard::GATE, intent::ALIAS_GROUP},
+};
+
+/// What a pod says of its class; variables of both policies on pods.
+pub(super) fn described() -> Vec<(&'static str, String)> {
+    let class = |map: &str| format!("variables.{map}[?'{}'].orValue('')", labels::CLASS);
+    let default = format!(
+        "namespaceObject.metadata.?annotations[?'{}'].orValue('')",
+        labels::DEFAULT_CLASS
+    );
+    vec![
+        ("labels", cel::map("object", "labels")),
+        ("annotations", cel::map("object", "annotations")),
+        ("gpus", cel::gpus("object")),
+        ("named", class("annotations")),
+        ("label", class("labels")),
+        (
+            "wanted",
+            format!("variables.named != '' ? variables.named : variables.gpus ? {default} : ''"),
+        ),
+        (
+            "class",
+            "variables.wanted != '' ? variables.wanted : variables.label".to_owned(),
+        ),
+    ]
+}
+
+pub(super) fn variables() -> Vec<Value> {
+    super::variables(described())
+}
+
+/// The rules, in the order of the webhook's.
+pub(super) fn validations() -> Vec<Value> {
+    let created = "request.operation == 'CREATE'";
+    let decision = format!(
+        "{created} && '{}' in variables.annotations && variables.label == ''",
+        labels::DECISION
+    );
+    let class = format!(
+        "{created} && variables.label != '' && (variables.wanted != '' ? variables.label != variables.wanted : !variables.gpus)"
+    );
+    let project = format!(
+        "{created} && '{}' in variables.labels && variables.class == ''",
+        labels::PROJECT
+    );
+    let gang = format!(
+        "{created} && '{0}' in variables.labels && !('{0}' in variables.annotations || '{ALIAS_GROUP}' in variables.annotations)",
+        labels::GANG
+    );
+    let release = format!(
+        "authorizer.group('{GROUP}').resource('{RESOURCE}').namespace(request.namespace).check('{RELEASE}').allowed()"
+    );
+    let locked = format!(
+        "request.operation == 'UPDATE' && {} == '' && {} && !{release}",
+        cel::SUBRESOURCE,
+        cel::changed()
+    );
+    let resized = format!("{} == 'resize' && {}", cel::SUBRESOURCE, resized());
+    let alone = |key: &str| {
+        format!("'label {key} is written by the webhook alone: remove it from the pod'")
+    };
+    let rule = |rule, when: &str, message: &str| validation(rule, &format!("!({when})"), message);
+    vec![
+        rule(
+            Rule::ReservedAnnotation,
+            &decision,
+            &format!(
+                "'annotation {} is written by the webhook alone: remove it from the pod'",
+                labels::DECISION
+            ),
+        ),
+        rule(Rule::ReservedLabel, &class, &alone(labels::CLASS)),
+        rule(Rule::ReservedLabel, &project, &alone(labels::PROJECT)),
+        rule(Rule::ReservedLabel, &gang, &alone(labels::GANG)),
+        rule(
+            Rule::Locked,
+            &locked,
+            &format!(
+                "'the labels and annotations {GROUP}/* and the scheduling gate {GATE} cannot be changed once the pod is there: user ' + request.userInfo.username + ' has not the verb {RELEASE} on all {RESOURCE}.{GROUP} in namespace ' + request.namespace"
+            ),
+        ),
+        rule(
+            Rule::Resize,
+            &resized,
+            "'the GPUs of a pod cannot be resized: create the pod anew'",
+        ),
+    ]
+}
+
+/// Some container has other amounts of NVIDIA's resources than it had.
+fn resized() -> String {
+    let limits = |container: &str| format!("{container}.?resources.?limits.orValue({{}})");
+    let (new, old) = (limits("c"), limits("o"));
+    let differ = |from: &str, to: &str| {
+        format!(
+            "{from}.exists(n, n.startsWith('nvidia.com/') && !(n in {to} && {to}[n] == {from}[n]))"
+        )
+    };
+    format!(
+        "{}.exists(c, {}.exists(o, o.name == c.name && ({} || {})))",
+        cel::containers("object"),
+        cel::containers("oldObject"),
+        differ(&new, &old),
+        differ(&old, &new)
+    )
+}

@@ -1,0 +1,156 @@
+//! The list of cases: who may do what to a pod, and the rule that says no.
+//!
+//! One file, `access.json`, is run against the pure decision, against the
+//! running webhook and against the policies alone.
+
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::expect_used)]
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+/// The list, and what its cases have in common.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct List {
+    pub namespaces: BTreeMap<String, Namespace>,
+    /// The specs of the classes, by name.
+    pub classes: BTreeMap<String, Value>,
+    pub grants: Vec<Grant>,
+    /// The pods that cases start from.
+    pub pods: BTreeMap<String, Value>,
+    pub cases: Vec<Case>,
+}
+
+/// A namespace.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Namespace {
+    /// The class of its GPU pods that name none.
+    pub default: Option<String>,
+    /// No rule holds in it.
+    #[serde(default)]
+    pub exempt: bool,
+}
+
+/// A right on classes, of a user, a group or a service account (`namespace/name`).
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Grant {
+    pub user: Option<String>,
+    pub group: Option<String>,
+    pub account: Option<String>,
+    pub verb: String,
+    /// Absent: all.
+    pub class: Option<String>,
+    /// Absent: all.
+    pub namespace: Option<String>,
+}
+
+/// What somebody does to a pod.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Case {
+    pub name: String,
+    #[serde(default = "alice")]
+    pub by: String,
+    #[serde(default)]
+    pub groups: Vec<String>,
+    #[serde(default = "team", rename = "in")]
+    pub namespace: String,
+    #[serde(default = "gpu")]
+    base: String,
+    #[serde(default)]
+    meta: Value,
+    #[serde(default)]
+    spec: Value,
+    #[serde(default)]
+    main: Value,
+    /// The pod is there, and this is done to it; absent: it is created.
+    pub change: Option<Change>,
+    /// `allowed`, or the rule that denies it.
+    pub expect: String,
+}
+
+/// A change of a pod that is there.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Change {
+    pub action: Action,
+    #[serde(default)]
+    meta: Value,
+    #[serde(default)]
+    spec: Value,
+    #[serde(default)]
+    main: Value,
+}
+
+/// How a pod is changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Action {
+    Update,
+    Debug,
+    Resize,
+}
+
+fn alice() -> String {
+    "alice".to_owned()
+}
+
+fn team() -> String {
+    "team".to_owned()
+}
+
+fn gpu() -> String {
+    "gpu".to_owned()
+}
+
+/// The list.
+pub fn read() -> List {
+    serde_json::from_str(include_str!("access.json")).expect("the list of cases")
+}
+
+impl List {
+    /// The pod of a case, before any change.
+    pub fn pod(&self, case: &Case) -> Value {
+        let mut pod = self.pods[&case.base].clone();
+        pod["metadata"]["namespace"] = json!(case.namespace);
+        put(&mut pod, &case.meta, &case.spec, &case.main);
+        pod
+    }
+}
+
+impl Change {
+    /// Makes the change.
+    pub fn apply(&self, pod: &mut Value) {
+        put(pod, &self.meta, &self.spec, &self.main);
+    }
+}
+
+fn put(pod: &mut Value, meta: &Value, spec: &Value, main: &Value) {
+    merge(&mut pod["metadata"], meta);
+    merge(&mut pod["spec"], spec);
+    merge(&mut pod["spec"]["containers"][0], main);
+}
+
+/// A JSON merge patch; a null at the top changes nothing.
+fn merge(target: &mut Value, patch: &Value) {
+    match patch {
+        Value::Null => {}
+        Value::Object(entries) => {
+            if !target.is_object() {
+                *target = json!({});
+            }
+            for (key, value) in entries {
+                if value.is_null() {
+                    target.as_object_mut().unwrap().remove(key);
+                } else {
+                    merge(&mut target[key], value);
+                }
+            }
+        }
+        other => *target = other.clone(),
+    }
+}
