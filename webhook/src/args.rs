@@ -55,6 +55,17 @@ Examples:
   nvlink-webhook registration --service nvlink-system/nvlink-webhook --ca-file ca.crt | kubectl apply -f -
   nvlink-webhook registration --url https://127.0.0.1:8443 --ca-file ca.crt")]
     Registration(RegistrationArgs),
+    /// Print the ValidatingAdmissionPolicies, or compare them with a cluster's.
+    ///
+    /// They hold the rules on who may use restricted classes, also when the
+    /// webhook is down. Install the CRDs first: a policy whose parameters are
+    /// not known to the API server refuses every pod. Exit status 1 with
+    /// --check: the cluster has other policies, or none.
+    #[command(after_help = "\
+Examples:
+  nvlink-webhook policies | kubectl apply --server-side -f -
+  nvlink-webhook policies --check")]
+    Policies(PoliciesArgs),
 }
 
 /// Node labels that stand for wider scopes.
@@ -253,6 +264,23 @@ pub enum Output {
     Patch,
     /// The documents as they would be, JSON.
     Json,
+}
+
+/// Flags of `policies`.
+#[derive(Debug, Args)]
+pub struct PoliciesArgs {
+    /// Compare with the policies of the cluster, and print what differs.
+    #[arg(long, env = "NVLINK_WEBHOOK_CHECK")]
+    pub check: bool,
+    /// Namespaces whose pods are not looked at, beside kube-system: the webhook's own.
+    #[arg(
+        long = "exempt-namespace",
+        env = "NVLINK_WEBHOOK_EXEMPT_NAMESPACES",
+        value_name = "NAME",
+        value_delimiter = ',',
+        default_value = "nvlink-system"
+    )]
+    pub exempt_namespaces: Vec<String>,
 }
 
 /// Flags of `registration`.

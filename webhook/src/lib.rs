@@ -18,6 +18,7 @@ pub mod metrics;
 pub mod patch;
 pub mod pod;
 pub mod pki;
+pub mod policies;
 pub mod preview;
 pub mod quantity;
 pub mod register;

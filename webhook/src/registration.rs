@@ -10,7 +10,7 @@ use k8s_openapi::{
 };
 use nvlink_topology::labels;
 
-use crate::server::PATH;
+use crate::{policies, server::PATH};
 
 /// Name of the configuration.
 pub const NAME: &str = "nvlink-domains.io";
@@ -40,7 +40,7 @@ list.exists(c, has(c.resources) && (\
 (has(c.resources.limits) && c.resources.limits.exists(name, name.startsWith('nvidia.com/'))) || \
 (has(c.resources.requests) && c.resources.requests.exists(name, name.startsWith('nvidia.com/'))))))";
 
-/// The configuration: two entries with the same path. A pod that names a class
+/// The configuration: entries with the same path. A pod that names a class
 /// fails closed, since its author relies on the class; another GPU pod fails
 /// open, so that plain jobs run when the webhook is down.
 #[must_use]
@@ -50,37 +50,53 @@ pub fn registration(target: WebhookTarget, ca_bundle_pem: &[u8]) -> MutatingWebh
         labels::CLASS
     );
     let names_none = format!("!({names_class})");
-    let entry = |name: &str, policy: &str, condition: (&str, &str)| MutatingWebhook {
-        name: format!("{name}.nvlink-domains.io"),
-        admission_review_versions: vec!["v1".to_owned()],
-        client_config: client(&target, ca_bundle_pem),
-        failure_policy: Some(policy.to_owned()),
-        match_conditions: Some(vec![
-            matches("asks-for-gpu", ASKS_FOR_GPU),
-            matches(condition.0, condition.1),
-        ]),
-        match_policy: Some("Equivalent".to_owned()),
-        namespace_selector: Some(elsewhere(&target)),
-        reinvocation_policy: Some("IfNeeded".to_owned()),
-        rules: Some(vec![RuleWithOperations {
-            api_groups: Some(vec![String::new()]),
-            api_versions: Some(vec!["v1".to_owned()]),
-            operations: Some(vec!["CREATE".to_owned()]),
-            resources: Some(vec!["pods".to_owned()]),
-            scope: Some("Namespaced".to_owned()),
-        }]),
-        side_effects: "None".to_owned(),
-        timeout_seconds: Some(5),
-        ..Default::default()
-    };
+    // What reaches for a class in another way, and what is done to a pod later.
+    // The policies hold these rules when the webhook is down; it explains them.
+    let reaches = format!(
+        "request.operation == 'CREATE' ? !({ASKS_FOR_GPU}) && {} : {}",
+        policies::concerns_created(),
+        policies::concerns_changed()
+    );
+    let gpus = ("asks-for-gpu", ASKS_FOR_GPU);
+    let entry =
+        |name: &str, policy: &str, conditions: &[(&str, &str)], all: bool| MutatingWebhook {
+            name: format!("{name}.nvlink-domains.io"),
+            admission_review_versions: vec!["v1".to_owned()],
+            client_config: client(&target, ca_bundle_pem),
+            failure_policy: Some(policy.to_owned()),
+            match_conditions: Some(
+                conditions
+                    .iter()
+                    .map(|(name, expression)| matches(name, expression))
+                    .collect(),
+            ),
+            match_policy: Some("Equivalent".to_owned()),
+            namespace_selector: Some(elsewhere(&target)),
+            reinvocation_policy: Some("IfNeeded".to_owned()),
+            rules: Some(rules(all)),
+            side_effects: "None".to_owned(),
+            timeout_seconds: Some(5),
+            ..Default::default()
+        };
     MutatingWebhookConfiguration {
         metadata: ObjectMeta {
             name: Some(NAME.to_owned()),
             ..Default::default()
         },
         webhooks: Some(vec![
-            entry("class", "Fail", ("names-a-class", &names_class)),
-            entry("gpu", "Ignore", ("names-no-class", &names_none)),
+            entry(
+                "class",
+                "Fail",
+                &[gpus, ("names-a-class", &names_class)],
+                false,
+            ),
+            entry(
+                "gpu",
+                "Ignore",
+                &[gpus, ("names-no-class", &names_none)],
+                false,
+            ),
+            entry("guard", "Ignore", &[("concerns-a-rule", &reaches)], true),
         ]),
     }
 }
@@ -106,6 +122,23 @@ impl WebhookTarget {
                 .to_vec(),
         }
     }
+}
+
+/// Pods that are created; `all`: also what is done to them later.
+fn rules(all: bool) -> Vec<RuleWithOperations> {
+    let rule = |operation: &str, resources: &[&str]| RuleWithOperations {
+        api_groups: Some(vec![String::new()]),
+        api_versions: Some(vec!["v1".to_owned()]),
+        operations: Some(vec![operation.to_owned()]),
+        resources: Some(resources.iter().map(|&name| name.to_owned()).collect()),
+        scope: Some("Namespaced".to_owned()),
+    };
+    let mut rules = vec![rule("CREATE", &["pods"])];
+    if all {
+        let parts = ["pods", "pods/ephemeralcontainers", "pods/resize"];
+        rules.push(rule("UPDATE", &parts));
+    }
+    rules
 }
 
 fn matches(name: &str, expression: &str) -> MatchCondition {
@@ -175,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_entries_with_different_failure_policies() {
+    fn only_pods_that_name_a_class_fail_closed() {
         let target = WebhookTarget::Service {
             namespace: "nvlink".to_owned(),
             name: "hook".to_owned(),
@@ -186,7 +219,7 @@ mod tests {
             .iter()
             .map(|hook| hook.failure_policy.as_deref().unwrap())
             .collect();
-        assert_eq!(policies, ["Fail", "Ignore"]);
+        assert_eq!(policies, ["Fail", "Ignore", "Ignore"]);
         for hook in &webhooks {
             let selector = hook
                 .namespace_selector
