@@ -20,7 +20,8 @@ test: packages ## all tests, the end-to-end tests on a real control plane and Pr
 	cargo test --workspace --locked
 
 bench: ## the benchmarks
-	cargo bench --locked -p nvlink-topology -p nvlink-webhook --bench search --bench admission
+	cargo bench --locked -p nvlink-topology -p nvlink-webhook -p nvlink-exporter \
+		--bench search --bench admission --bench render --bench serve
 
 lint: toolchain ## formatting, clippy and rustdoc with warnings denied, scripts
 	cargo fmt --all --check

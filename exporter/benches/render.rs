@@ -3,71 +3,18 @@
 
 #![allow(missing_docs, clippy::expect_used)]
 
-use std::{
-    collections::BTreeMap,
-    hint::black_box,
-    sync::atomic::AtomicU64,
-    time::{Duration, Instant},
-};
+#[path = "../tests/support/full.rs"]
+mod full;
+
+use std::{collections::BTreeMap, hint::black_box, sync::atomic::AtomicU64};
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use nvlink_exporter::{
-    collect::collect,
-    metrics::{self, Format, Groups},
-    placement::{Judged, PatternFrom, Placements},
-    snapshot::{Latest, View},
-    source::SourceSpec,
-};
-use nvlink_topology::{Allocation, NodeTopologyStatus, Pattern};
+use nvlink_exporter::metrics::{self, Format, Groups};
 use prometheus_client::{
     encoding::text::encode,
     metrics::{counter::Counter, family::Family, gauge::Gauge},
     registry::Registry,
 };
-
-/// A node all of whose GPUs are held, four by a container.
-fn view(profile: &str) -> View {
-    let source = format!("sim:{profile}");
-    let spec: SourceSpec = source.parse().expect("a source");
-    let mut opened = spec.open(Some("node-a")).expect("it opens");
-    let snapshot = collect(&source, opened.as_mut(), Duration::from_secs(100));
-    let data = snapshot.data.as_ref().expect("data");
-    let gpus: Vec<u32> = data
-        .topology
-        .spec
-        .gpus
-        .iter()
-        .map(|gpu| gpu.index)
-        .collect();
-    let judged: Vec<Judged> = gpus.chunks(4).map(judged).collect();
-    let allocations = judged.iter().map(|one| one.allocation.clone()).collect();
-    let latest = Latest::default();
-    latest.publish(snapshot);
-    latest.place(Placements {
-        status: Some(NodeTopologyStatus { allocations }),
-        judged,
-        health: None,
-    });
-    latest.view(Instant::now())
-}
-
-fn judged(gpus: &[u32]) -> Judged {
-    Judged {
-        allocation: Allocation {
-            namespace: "ci-group-project".to_owned(),
-            pod: format!("runner-abcdefgh-project-4711-concurrent-{}", gpus[0]),
-            container: "build".to_owned(),
-            gpus: gpus.to_vec(),
-            ..Allocation::default()
-        },
-        pattern: Pattern::AllReduce,
-        pattern_from: PatternFrom::Default,
-        domains: 1,
-        bottleneck_bytes_per_second: Some(370_800_000_000),
-        quality_node: Some(1.0),
-        quality_free: Some(0.75),
-    }
-}
 
 type Labels = Vec<(String, String)>;
 
@@ -113,15 +60,14 @@ fn samples(text: &str) -> usize {
 }
 
 fn render(criterion: &mut Criterion) {
-    for profile in ["dgx-h100", "gb200-nvl72"] {
-        let view = view(profile);
+    for (name, view) in [("8 GPUs", full::eight()), ("72 GPUs", full::seventy_two())] {
         let text = metrics::render(&view, Format::OpenMetrics, Groups::ALL).expect("a text");
         let registry = registry(&text);
         let mut plain = String::new();
         encode(&mut plain, &registry).expect("a text");
         assert_eq!(samples(&plain), samples(&text), "the same series");
         let size = format!(
-            "{profile}, {} series, {} KiB",
+            "{name}, {} series, {} KiB",
             samples(&text),
             text.len() >> 10
         );

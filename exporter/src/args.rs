@@ -41,6 +41,8 @@ pub enum Command {
     Record(RecordArgs),
     /// Find the best GPUs for a job, and explain them
     Place(PlaceArgs),
+    /// Print what each metric means, as Markdown
+    Metrics,
     /// Remove what was published about a node
     Unpublish(UnpublishArgs),
 }

@@ -80,9 +80,11 @@ fn bad_input_is_one_line_and_status_1() {
         status == 1 && error.contains("/no/such: No such file"),
         "{error}"
     );
-    let (status, error) = failure(&run(&["topology"]));
+    let empty = tempfile::tempdir().unwrap();
+    let source = format!("sysfs:{}", empty.path().display());
+    let (status, error) = failure(&run(&["topology", "--source", &source]));
     assert!(
-        status == 1 && error.contains("name a source: file:PATH"),
+        status == 1 && error.contains("sys/bus/pci/devices does not exist"),
         "{error}"
     );
 }
@@ -341,4 +343,57 @@ fn a_taken_port_is_a_clear_error() {
         "{error}"
     );
     assert!(Path::new(PROGRAM).exists());
+}
+
+#[test]
+fn serving_that_cannot_be_is_refused_at_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let config = directory.path().join("web.yml");
+    fs::write(&config, "tls_server_config: {cert_fiel: x}\n").unwrap();
+    let cases: [(&[&str], i32, &str); 4] = [
+        (
+            &["--web.config.file", config.to_str().unwrap()],
+            1,
+            "web.yml: tls_server_config.cert_fiel: unknown field",
+        ),
+        (
+            &["--web.config.file", "/no/such"],
+            1,
+            "/no/such: No such file",
+        ),
+        (
+            &["--stale-after", "5s"],
+            2,
+            "--stale-after must be longer than --collection-interval",
+        ),
+        (
+            &["--web.telemetry-path", "metrics"],
+            2,
+            "expected a path such as /metrics",
+        ),
+    ];
+    for (flags, status, expected) in cases {
+        let output = run(&[
+            &[
+                "serve",
+                "--source",
+                "sim:l40s",
+                "--web.listen-address",
+                "127.0.0.1:0",
+            ],
+            flags,
+        ]
+        .concat());
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(status), "{error}");
+        assert!(error.contains(expected), "{error}");
+    }
+}
+
+#[test]
+fn metrics_are_explained() {
+    let text = text(run(&["metrics"]));
+    assert!(
+        text.contains("| `nvlink_transmit_bytes_total` | counter | bytes | `gpu` `UUID` `link` |")
+    );
 }

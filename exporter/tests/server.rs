@@ -14,6 +14,7 @@ use axum::{
     http::{Request, StatusCode, header},
 };
 use nvlink_exporter::{
+    metrics::{Group, Groups},
     server::{self, Site},
     snapshot::{Health, Latest, Snapshot},
 };
@@ -150,4 +151,104 @@ async fn a_failed_collection_shows_no_stale_data() {
     assert!(page.contains("line 3: &lt;cut&gt;") && !page.contains("<svg"));
     // The metrics that say so must still be scraped.
     assert_eq!(ask(&latest, "/readyz", "").await.status, StatusCode::OK);
+}
+
+/// Status and body of a request to `site`.
+async fn request(site: Site, method: &str, path: &str) -> (StatusCode, String) {
+    let request = Request::builder().method(method).uri(path);
+    let request = request.body(Body::empty()).unwrap();
+    let response = server::router(site).oneshot(request).await.unwrap();
+    let status = response.status();
+    let body = to_bytes(response.into_body(), usize::MAX).await.unwrap();
+    (status, String::from_utf8(body.to_vec()).unwrap())
+}
+
+fn site() -> Site {
+    let latest = Arc::new(Latest::default());
+    latest.publish(good());
+    Site::new(latest)
+}
+
+#[tokio::test]
+async fn methods() {
+    for path in ["/", "/metrics", "/livez", "/readyz", "/api/v1/topology"] {
+        let (status, body) = request(site(), "HEAD", path).await;
+        assert_eq!((status, &*body), (StatusCode::OK, ""), "{path}");
+        let (status, _) = request(site(), "POST", path).await;
+        assert_eq!(status, StatusCode::METHOD_NOT_ALLOWED, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn the_metrics_may_have_another_path() {
+    let at = |path: &str| Site {
+        metrics_path: path.to_owned(),
+        ..site()
+    };
+    let (status, body) = request(at("/nvlink"), "GET", "/nvlink").await;
+    assert!(status.is_success() && body.contains("nvlink_gpu_info"));
+    assert_eq!(
+        request(at("/nvlink"), "GET", "/metrics").await.0,
+        StatusCode::NOT_FOUND
+    );
+    let (_, page) = request(at("/nvlink"), "GET", "/").await;
+    assert!(page.contains("href=\"/nvlink\"") && !page.contains("href=\"/metrics\""));
+    // Without a page.
+    let (_, body) = request(at("/"), "GET", "/").await;
+    assert!(body.starts_with("# HELP"));
+}
+
+/// Names of the families in a scrape.
+fn families(text: &str) -> Vec<&str> {
+    let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE "));
+    types.filter_map(|text| text.split(' ').next()).collect()
+}
+
+#[tokio::test]
+async fn collectors_are_chosen_by_flag_and_by_scrape() {
+    let ask = async |groups: Groups, query: &str| {
+        let site = Site { groups, ..site() };
+        request(site, "GET", &format!("/metrics{query}")).await
+    };
+    let (_, body) = ask(Groups::ALL, "").await;
+    let all = families(&body).len();
+    let (_, body) = ask(Groups::ALL.without(Group::Peer), "").await;
+    assert_eq!(families(&body).len(), all - 2);
+    assert!(!body.contains("nvlink_peer"));
+
+    let own = |name: &&str| name.starts_with("nvlink_exporter_");
+    let (_, body) = ask(Groups::ALL, "?collect[]=link&collect%5B%5D=domain&x=y").await;
+    let (own, others): (Vec<_>, Vec<_>) = families(&body).into_iter().partition(own);
+    let expected = [
+        "nvlink_link_up",
+        "nvlink_link_speed_bytes_per_second",
+        "nvlink_domain_gpus",
+    ];
+    assert_eq!(others, expected);
+    assert!(own.contains(&"nvlink_exporter_build_info"));
+    let (_, body) = ask(Groups::ALL, "?exclude[]=peer").await;
+    assert_eq!(families(&body).len(), all - 2);
+
+    for (groups, query, reason) in [
+        (
+            Groups::ALL,
+            "?collect[]=links",
+            "there is no collector \"links\"",
+        ),
+        (Groups::ALL, "?collect[]=exporter", "there is no collector"),
+        (
+            Groups::NONE,
+            "?collect[]=link",
+            "the collector \"link\" is switched off",
+        ),
+        (
+            Groups::ALL,
+            "?collect[]=link&exclude[]=peer",
+            "cannot be combined",
+        ),
+    ] {
+        let (status, body) = ask(groups, query).await;
+        assert_eq!(status, StatusCode::BAD_REQUEST);
+        assert!(body.contains(reason), "{query}: {body}");
+    }
 }

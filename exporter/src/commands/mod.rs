@@ -14,7 +14,7 @@ use std::{
 
 use crate::{
     args::{self, Command, LogFormat, SourceArgs, UnpublishArgs},
-    publish,
+    metrics, publish,
     source::{Reading, SourceError},
 };
 
@@ -34,6 +34,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Topology(args) => inspect::topology(&args),
         Command::Record(args) => record::record(&args),
         Command::Place(args) => place::place(&args),
+        Command::Metrics => print(&metrics::reference()),
         Command::Unpublish(args) => unpublish(&args),
     };
     match result {

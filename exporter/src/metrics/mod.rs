@@ -11,6 +11,7 @@ mod health;
 mod link;
 mod peer;
 mod placement;
+mod reference;
 
 use std::fmt;
 
@@ -21,6 +22,7 @@ pub(crate) use self::gpu::missing_links;
 pub use self::{
     families::FAMILIES,
     family::{Family, Group, Groups, Kind},
+    reference::reference,
 };
 
 /// How a scrape wants its answer.

@@ -1,0 +1,176 @@
+//! What the documentation says of metrics and flags is generated from the
+//! code, and compared. `UPDATE_GOLDEN=1` writes it.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a test may fail by panicking"
+)]
+
+#[path = "support/full.rs"]
+mod full;
+mod support;
+
+use std::{collections::BTreeMap, fmt::Write, fs, path::PathBuf};
+
+use clap::{Arg, Command, CommandFactory};
+use nvlink_exporter::{
+    args::Cli,
+    metrics::{self, FAMILIES, Family, Format, Groups},
+    snapshot::View,
+};
+
+const GENERATED: &str =
+    "<!-- Generated from the code: UPDATE_GOLDEN=1 cargo test -p nvlink-exporter --test docs -->";
+
+fn root() -> PathBuf {
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+}
+
+fn compare(name: &str, text: &str) {
+    let path = root().join("docs").join(name);
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        return fs::write(path, text).unwrap();
+    }
+    let there = fs::read_to_string(&path).unwrap_or_default();
+    assert!(
+        there == text,
+        "docs/{name} is not what the code says; write it with UPDATE_GOLDEN=1"
+    );
+}
+
+/// How many series `view` has, by family.
+fn series(view: &View) -> BTreeMap<String, usize> {
+    let text = metrics::render(view, Format::Prometheus, Groups::ALL).unwrap();
+    let mut series = BTreeMap::new();
+    for line in text.lines().filter(|line| !line.starts_with('#')) {
+        let name = line.split(['{', ' ']).next().unwrap();
+        *series.entry(name.to_owned()).or_default() += 1;
+    }
+    series
+}
+
+#[test]
+fn metrics_of_a_node_whose_gpus_are_held() {
+    let text = metrics::render(&full::eight(), Format::Prometheus, Groups::ALL).unwrap();
+    support::golden("metrics/held.prom", &text);
+}
+
+#[test]
+fn metrics_md() {
+    let mut text = format!(
+        "# Metrics of nvlink-exporter\n\n{GENERATED}\n\n\
+         What cannot be measured is absent, never 0: a family without series is not written.\n\
+         A label whose value is not known is left out.\n\
+         `gpu`, `UUID` and `pci_bus_id` are spelled as DCGM spells them, so that the two join.\n\
+         `nvlink-exporter metrics` prints these tables.\n\n{}\n",
+        metrics::reference()
+    );
+    let views = [full::eight(), full::seventy_two()].map(|view| series(&view));
+    text += "## Series\n\n\
+             Bounded by the hardware and by the containers that hold GPUs; those of a removed pod go away.\n\
+             The columns count a node with 8 GPUs of 18 links (NVLink 4) whose GPUs are held by 2 containers, \
+             and 72 GPUs of 18 links (NVLink 5) on one node, held by 9.\n\
+             The pairs grow with the square of the GPUs: `--no-collector.peer` leaves them out.\n\n\
+             | name | series per node | 8 GPUs | 72 GPUs |\n|---|---|--:|--:|\n";
+    for family in FAMILIES {
+        let name = family.sample_name();
+        let counts = views
+            .each_ref()
+            .map(|one| one.get(&name).copied().unwrap_or(0));
+        writeln!(
+            text,
+            "| `{name}` | {} | {} | {} |",
+            family.series, counts[0], counts[1]
+        )
+        .unwrap();
+    }
+    let [eight, seventy_two] = views.map(|one| one.values().sum::<usize>());
+    writeln!(text, "| all | | {eight} | {seventy_two} |").unwrap();
+    compare("metrics.md", &text);
+}
+
+#[test]
+fn exporter_flags_md() {
+    let mut command = Cli::command();
+    command.build();
+    let mut text = format!(
+        "# Flags of nvlink-exporter\n\n{GENERATED}\n\n\
+         Without a subcommand, `serve` is meant.\n\
+         A flag wins over its environment variable.\n"
+    );
+    for command in command
+        .get_subcommands()
+        .filter(|one| one.get_name() != "help")
+    {
+        section(&mut text, command);
+    }
+    compare("exporter-flags.md", &text);
+}
+
+fn section(text: &mut String, command: &Command) {
+    let about = command.get_about().unwrap();
+    write!(text, "\n## {}\n\n{about}.\n\n", command.get_name()).unwrap();
+    text.push_str("| flag | variable | default | what it does |\n|---|---|---|---|\n");
+    let arguments = command.get_arguments();
+    for argument in arguments.filter(|one| !one.is_hide_set() && one.get_id() != "help") {
+        row(text, argument);
+    }
+}
+
+fn row(text: &mut String, argument: &Arg) {
+    let short = argument
+        .get_short()
+        .map(|short| format!("-{short}, "))
+        .unwrap_or_default();
+    let value = match argument.get_action().takes_values() {
+        true => format!(
+            " {}",
+            argument.get_value_names().unwrap_or_default().join(" ")
+        ),
+        false => String::new(),
+    };
+    let flag = format!("`{short}--{}{value}`", argument.get_long().unwrap());
+    let variable = argument
+        .get_env()
+        .map(|name| format!("`{}`", name.to_str().unwrap()));
+    let default: Vec<_> = argument
+        .get_default_values()
+        .iter()
+        .map(|value| value.to_str().unwrap())
+        .collect();
+    let default = match argument.get_action().takes_values() && !default.is_empty() {
+        true => format!("`{}`", default.join(",")),
+        false => String::new(),
+    };
+    let mut help = argument
+        .get_long_help()
+        .or(argument.get_help())
+        .unwrap()
+        .to_string();
+    help = help
+        .replace("\n\n", " · ")
+        .replace('\n', " ")
+        .replace('|', "\\|");
+    let values = argument.get_possible_values();
+    if argument.get_action().takes_values() && !values.is_empty() {
+        let values: Vec<_> = values
+            .iter()
+            .map(|value| format!("`{}`", value.get_name()))
+            .collect();
+        write!(help, ": {}", values.join(", ")).unwrap();
+    }
+    let variable = variable.unwrap_or_default();
+    writeln!(text, "| {flag} | {variable} | {default} | {help} |").unwrap();
+}
+
+#[test]
+fn no_family_is_dead() {
+    let goldens = fs::read_dir(root().join("exporter/tests/golden/metrics")).unwrap();
+    let goldens = goldens.map(|file| fs::read_to_string(file.unwrap().path()).unwrap());
+    let goldens: String = goldens.collect();
+    let seen = |family: &&&Family| goldens.contains(&format!("# TYPE {} ", family.sample_name()));
+    let unseen = FAMILIES.iter().filter(|family| !seen(family));
+    let unseen: Vec<_> = unseen.map(|family| family.name).collect();
+    assert!(unseen.is_empty(), "families in no golden file: {unseen:?}");
+}

@@ -1,0 +1,105 @@
+//! Nodes all of whose GPUs are held: the most series that they have.
+
+use std::time::Duration;
+
+use nvlink_exporter::{
+    collect::collect,
+    placement::{Health, Judged, PatternFrom, Placements},
+    snapshot::{Latest, View},
+    source::{Reading, SourceSpec},
+};
+use nvlink_topology::{Allocation, Edge, NodeTopologyStatus, Pattern};
+
+/// Eight GPUs with 18 links of NVLink 4 each, held by two containers.
+pub(crate) fn eight() -> View {
+    view("sim:dgx-h100", 8, 4)
+}
+
+/// A fabric of 72 GPUs with 18 links of NVLink 5 each, as one node, held by
+/// nine containers. There is none so large; it is a bound.
+pub(crate) fn seventy_two() -> View {
+    view("sim:gb200-nvl72", 72, 8)
+}
+
+fn view(source: &str, gpus: u32, per_container: usize) -> View {
+    let spec: SourceSpec = source.parse().expect("a source");
+    let mut opened = spec.open(Some("node-a")).expect("it opens");
+    let mut snapshot = collect(source, opened.as_mut(), Duration::from_secs(100));
+    let data = snapshot.data.as_mut().expect("data");
+    widen(data, gpus);
+    let gpus: Vec<u32> = (0..gpus).collect();
+    let judged: Vec<Judged> = gpus.chunks(per_container).map(judged).collect();
+    let allocations = judged.iter().map(|one| one.allocation.clone()).collect();
+    let finished = snapshot.health.finished;
+    snapshot.health.duration = Duration::from_millis(2);
+    let latest = Latest::default();
+    latest.publish(snapshot);
+    latest.place(Placements {
+        status: Some(NodeTopologyStatus { allocations }),
+        judged,
+        health: Some(Health::default()),
+    });
+    latest.view(finished + Duration::from_millis(1500))
+}
+
+/// Repeats the GPUs until there are so many, each joined with each.
+fn widen(data: &mut Reading, gpus: u32) {
+    let spec = &mut data.topology.spec;
+    let tray = spec.gpus.len() as u32;
+    for index in tray..gpus {
+        let twin = (index % tray) as usize;
+        let mut gpu = spec.gpus[twin].clone();
+        gpu.index = index;
+        gpu.uuid = Some(format!("GPU-{index:08x}-0000-4000-8000-{index:012x}"));
+        gpu.pci_bus_id = Some(format!("{index:08X}:01:00.0"));
+        spec.gpus.push(gpu);
+        let counters: Vec<_> = data
+            .counters
+            .iter()
+            .filter(|one| one.gpu == twin as u32)
+            .cloned()
+            .collect();
+        data.counters.extend(counters.into_iter().map(|mut one| {
+            one.gpu = index;
+            one
+        }));
+        let health = data
+            .health
+            .iter()
+            .find(|one| one.gpu == twin as u32)
+            .cloned();
+        data.health.extend(health.map(|mut one| {
+            one.gpu = index;
+            one
+        }));
+    }
+    let pairs = (0..gpus).flat_map(|a| (a + 1..gpus).map(move |b| (a, b)));
+    let edge = spec.edges[0].clone();
+    spec.edges = pairs
+        .map(|(a, b)| Edge {
+            a,
+            b,
+            ..edge.clone()
+        })
+        .collect();
+    spec.paths.clear();
+    spec.domains[0].gpus = (0..gpus).collect();
+}
+
+fn judged(gpus: &[u32]) -> Judged {
+    Judged {
+        allocation: Allocation {
+            namespace: "ci-group-project".to_owned(),
+            pod: format!("runner-abcdefgh-project-4711-concurrent-{}", gpus[0]),
+            container: "build".to_owned(),
+            gpus: gpus.to_vec(),
+            ..Allocation::default()
+        },
+        pattern: Pattern::AllReduce,
+        pattern_from: PatternFrom::Default,
+        domains: 1,
+        bottleneck_bytes_per_second: Some(370_800_000_000),
+        quality_node: Some(1.0),
+        quality_free: Some(0.75),
+    }
+}
