@@ -19,7 +19,7 @@ pub struct Authority {
     pub certificate: String,
 }
 
-/// The files of a server: what it proves itself with.
+/// The files of a server or a client: what it proves itself with.
 #[derive(Clone, Debug)]
 pub struct ServerFiles {
     /// Certificate, PEM.
@@ -54,11 +54,28 @@ impl Authority {
     /// # Errors
     /// When the certificate cannot be made or written.
     pub fn issue(&self, name: &str, directory: &Path) -> Result<ServerFiles> {
+        self.write(name, ExtendedKeyUsagePurpose::ServerAuth, directory)
+    }
+
+    /// Writes `NAME.pem` and `NAME.key` for a client into `directory`.
+    ///
+    /// # Errors
+    /// When the certificate cannot be made or written.
+    pub fn client(&self, name: &str, directory: &Path) -> Result<ServerFiles> {
+        self.write(name, ExtendedKeyUsagePurpose::ClientAuth, directory)
+    }
+
+    fn write(
+        &self,
+        name: &str,
+        usage: ExtendedKeyUsagePurpose,
+        directory: &Path,
+    ) -> Result<ServerFiles> {
         let key = KeyPair::generate()?;
         let names = ["127.0.0.1".to_owned(), "localhost".to_owned()];
         let mut params = CertificateParams::new(names)?;
         params.distinguished_name.push(DnType::CommonName, name);
-        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        params.extended_key_usages = vec![usage];
         let certificate = params.signed_by(&key, &self.issuer)?.pem();
         let files = ServerFiles {
             certificate: directory.join(format!("{name}.pem")),

@@ -57,6 +57,20 @@ impl Exporter {
         Ok(this)
     }
 
+    /// The same, for one that lets only those in who can prove themselves:
+    /// waits until it says that it serves.
+    ///
+    /// # Errors
+    /// When it does not say so; shows the end of its log.
+    pub fn guarded(arguments: &[&str]) -> Result<Self> {
+        let this = Self::spawn(arguments, None, &[])?;
+        this.process
+            .wait_until("the exporter to serve", START, || {
+                Ok(this.process.log().contains("serving").then_some(()))
+            })?;
+        Ok(this)
+    }
+
     fn launch(arguments: &[&str], kubeconfig: Option<&Path>) -> Result<Self> {
         let this = Self::spawn(arguments, kubeconfig, &[])?;
         this.process

@@ -40,14 +40,24 @@ impl Prometheus {
     /// # Errors
     /// When it does not become ready; shows the end of its log.
     pub fn start(targets: &[(&str, &str)]) -> Result<Self> {
-        let directory = workdir::fresh("prometheus")?;
-        let config = directory.join("prometheus.yml");
         let group = |(address, instance): &(&str, &str)| json!({"targets": [address], "labels": {"instance": instance}});
         let groups: Vec<Value> = targets.iter().map(group).collect();
+        Self::scraping(vec![
+            json!({"job_name": "nvlink", "static_configs": groups}),
+        ])
+    }
+
+    /// The same, with scrape configurations as they stand in its file.
+    ///
+    /// # Errors
+    /// When it does not become ready; shows the end of its log.
+    pub fn scraping(jobs: Vec<Value>) -> Result<Self> {
+        let directory = workdir::fresh("prometheus")?;
+        let config = directory.join("prometheus.yml");
         // YAML is a superset of JSON.
         let text = json!({
             "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
-            "scrape_configs": [{"job_name": "nvlink", "static_configs": groups}],
+            "scrape_configs": jobs,
         });
         fs::write(&config, text.to_string())?;
         let listen = format!("127.0.0.1:{}", port::free()?);

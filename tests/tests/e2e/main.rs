@@ -19,3 +19,4 @@ mod pods;
 mod publishing;
 mod scheduling;
 mod untouched;
+mod web;
