@@ -7,6 +7,7 @@ use serde_json::Value;
 use super::{
     By, Chosen, affinity,
     environment::Report,
+    handover::Handover,
     identity,
     refusal::{Refusal, Rule},
 };
@@ -36,6 +37,12 @@ pub struct Record {
     /// The gang; a hash of a long name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gang: Option<String>,
+    /// Who places the pod, if not the cluster's own scheduler.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scheduler: Option<&'static str>,
+    /// That scheduler's request stands for the class's affinity.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub handed_over: bool,
     /// Variables that have the class's value in some container.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub env: Vec<String>,
@@ -47,7 +54,7 @@ pub struct Record {
 }
 
 impl Record {
-    pub(super) fn new(chosen: &Chosen, report: &Report) -> Self {
+    pub(super) fn new(chosen: &Chosen, report: &Report, handover: &Handover) -> Self {
         Self {
             class: chosen.class.name.clone(),
             by: chosen.by,
@@ -57,6 +64,8 @@ impl Record {
             guess: chosen.guess,
             pattern_from: chosen.pattern_from.clone(),
             gang: chosen.intent.gang.as_deref().map(identity::shown),
+            scheduler: handover.scheduler,
+            handed_over: handover.done,
             env: report.set.iter().cloned().collect(),
             kept: report.kept.iter().cloned().collect(),
             why: why(chosen),

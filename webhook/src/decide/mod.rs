@@ -18,11 +18,14 @@ mod devices;
 mod environment;
 mod explain;
 pub mod guard;
+mod handover;
 mod identity;
 pub(crate) mod intent;
 mod project;
 pub mod provider;
 mod refusal;
+
+use handover::Handover;
 
 pub use choose::{Choice, choose};
 pub use explain::Record;
@@ -111,13 +114,14 @@ pub fn apply(
 ) -> Result<Admitted, Refusal> {
     let about = |refusal: Refusal| refusal.about(&chosen.class.name);
     let mut pod = Editor::new(pod);
-    let report = change(&mut pod, chosen, settings).map_err(about)?;
-    let record = Record::new(chosen, &report);
+    let (report, handover) = change(&mut pod, chosen, settings).map_err(about)?;
+    let record = Record::new(chosen, &report, &handover);
     let unwritten = explain::write(&mut pod, &record).map_err(about)?;
     let mut warnings = vec![explain::summary(chosen)];
     warnings.extend(chosen.warnings.iter().cloned());
     warnings.extend(unwritten);
     warnings.extend(report.warnings);
+    warnings.extend(handover.warning);
     warnings.extend(explain::room(chosen, view));
     let (pod, patch) = pod.finish();
     Ok(Admitted {
@@ -132,19 +136,24 @@ fn change(
     pod: &mut Editor,
     chosen: &Chosen,
     settings: &Settings,
-) -> Result<environment::Report, Refusal> {
+) -> Result<(environment::Report, Handover), Refusal> {
     identity::label(pod, labels::CLASS, &chosen.class.name)?;
     identity::label(pod, labels::PROJECT, &chosen.project)?;
     affinity::tolerate(pod, &chosen.class)?;
-    affinity::require_nodes(pod, chosen)?;
+    let handover = handover::hand_over(pod, chosen, settings)?;
+    if !handover.done {
+        affinity::require_nodes(pod, chosen)?;
+    }
     match &chosen.intent.gang {
         Some(gang) => {
             let gang = identity::label_value(gang);
             identity::label(pod, labels::GANG, &gang)?;
-            affinity::join_gang(pod, chosen.scope, &gang, settings)?;
+            if !handover.done {
+                affinity::join_gang(pod, chosen.scope, &gang, settings)?;
+            }
         }
         // It would draw the gang of that name to this pod.
         None => identity::refuse(pod.document(), &[labels::GANG])?,
     }
-    environment::set(pod, chosen)
+    Ok((environment::set(pod, chosen)?, handover))
 }

@@ -1,0 +1,135 @@
+//! Pods of other schedulers, and classes that hand over to them:
+//! `tests/golden/handover.txt`.
+
+#![allow(clippy::unwrap_used)]
+
+mod fixture;
+
+use fixture::{
+    check_golden, pod,
+    story::{story_of, whole},
+};
+use nvlink_topology::labels;
+use serde_json::{Value, json};
+
+fn job(changes: Value) -> Value {
+    let mut pod = pod(4, json!({labels::CLASS: "own"}));
+    for (pointer, value) in changes.as_object().unwrap() {
+        let (parent, key) = pointer.rsplit_once('/').unwrap();
+        if parent == "/metadata/labels" && pod.pointer(parent).is_none() {
+            pod["metadata"]["labels"] = json!({});
+        }
+        let key = key.replace("~1", "/");
+        pod.pointer_mut(parent).unwrap()[key] = value.clone();
+    }
+    pod
+}
+
+fn tell(title: &str, scheduler: Value, changes: Value) -> String {
+    let spec = json!({
+        "nodeSelector": {"matchLabels": {"pool": "h100"}}, "scheduler": scheduler
+    });
+    story_of(title, &spec, job(changes), whole)
+}
+
+const QUEUE: &str = "/metadata/labels/kueue.x-k8s.io~1queue-name";
+const GANG: &str = "/metadata/annotations/nvlink-domains.io~1gang";
+const NAME: &str = "/spec/schedulerName";
+const GATES: &str = "/spec/schedulingGates";
+const OWNERS: &str = "/metadata/ownerReferences";
+
+#[test]
+fn kueue() {
+    let kueue = || json!({"integration": "Kueue"});
+    let owner = json!([{
+        "apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "u", "controller": true
+    }]);
+    let own = "/metadata/annotations/kueue.x-k8s.io~1podset-preferred-topology";
+    let text = [
+        tell(
+            "a topology request for Kueue",
+            kueue(),
+            json!({QUEUE: "team"}),
+        ),
+        tell(
+            "a gang of Kueue's",
+            kueue(),
+            json!({QUEUE: "team", GANG: "g"}),
+        ),
+        tell(
+            "a pod that Kueue has gated is asked for all the same",
+            kueue(),
+            json!({
+                QUEUE: "team", GATES: [{"name": "kueue.x-k8s.io/admission"}]
+            }),
+        ),
+        tell(
+            "a pod that Kueue has placed is left alone",
+            kueue(),
+            json!({
+                QUEUE: "team", GATES: [{"name": "kueue.x-k8s.io/topology"}]
+            }),
+        ),
+        tell(
+            "what the user asked of Kueue stays",
+            kueue(),
+            json!({
+                QUEUE: "team", own: "rack"
+            }),
+        ),
+        tell(
+            "Kueue reads the template of a Job",
+            kueue(),
+            json!({QUEUE: "team", OWNERS: owner}),
+        ),
+        tell("not one of Kueue's", kueue(), json!({})),
+        tell(
+            "Kueue's, and the class does not hand over",
+            json!({}),
+            json!({QUEUE: "team"}),
+        ),
+    ];
+    check_golden("handover-kueue.txt", &text.concat());
+}
+
+#[test]
+fn kai_and_volcano() {
+    let kai = || json!({"integration": "KAI", "topology": "cluster", "queue": "research"});
+    let volcano = || json!({"integration": "Volcano", "highestTier": 1});
+    let queue = "/metadata/labels/kai.scheduler~1queue";
+    let mode = "/metadata/annotations/volcano.sh~1network-topology-mode";
+    let group = "/metadata/annotations/scheduling.k8s.io~1group-name";
+    let text = [
+        tell("KAI", kai(), json!({NAME: "kai-scheduler"})),
+        tell(
+            "KAI, with a queue of its own",
+            kai(),
+            json!({NAME: "kai-scheduler", queue: "mine"}),
+        ),
+        tell(
+            "not one of KAI's",
+            kai(),
+            json!({NAME: "default-scheduler"}),
+        ),
+        tell("Volcano", volcano(), json!({NAME: "volcano"})),
+        tell(
+            "what the user asked of Volcano stays",
+            volcano(),
+            json!({
+                NAME: "volcano", mode: "soft"
+            }),
+        ),
+        tell(
+            "a pod of a group of Volcano's",
+            volcano(),
+            json!({NAME: "volcano", group: "g"}),
+        ),
+        tell("Koordinator", json!({}), json!({NAME: "koord-scheduler"})),
+        tell(
+            "HAMi",
+            json!({"integration": "None"}),
+            json!({NAME: "hami-scheduler"}),
+        ),
+    ];
+    check_golden("handover.txt", &text.concat());
+}
