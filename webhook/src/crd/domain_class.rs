@@ -15,9 +15,9 @@ pub use super::environment::{Environment, Fabric};
 
 /// A class of NVLink domains, cluster-scoped as a StorageClass is.
 ///
-/// A field that this version does not act on is not in the schema, so that
-/// the API server warns of it (or refuses it, with strict field validation)
-/// where it would otherwise be ignored in silence.
+/// Nothing in it is ignored in silence: what this version does not know the API
+/// server warns of (or refuses, with strict field validation), and pods of a
+/// class that asks for what this version cannot do are refused.
 #[derive(CustomResource, KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[kube(
     group = "nvlink-domains.io",
