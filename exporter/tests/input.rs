@@ -5,6 +5,8 @@
 
 mod support;
 
+use std::time::Duration;
+
 use nvlink_exporter::source::{self, Reading};
 use proptest::prelude::*;
 use support::PAIRS;
@@ -20,9 +22,39 @@ fn parse(bytes: &[u8]) -> Result<Reading, String> {
     })
 }
 
+/// With one sample of the moving parts.
 fn recording() -> String {
-    nvlink_exporter::output::json(&support::reading("sim:rtx-a6000-pairs").topology).unwrap()
+    let reading = support::reading("sim:rtx-a6000-pairs");
+    let mut recorder = source::recording::Recorder::new(&reading.topology).unwrap();
+    recorder.add(Duration::ZERO, &reading).unwrap();
+    recorder.text()
 }
+
+/// An NCCL topology: a switch with a GPU and a NIC, a bridged pair.
+const XML: &str = "<system version=\"1\">
+  <cpu host_hash=\"0x5\" numaid=\"0\" affinity=\"0000ffff\" arch=\"x86_64\" vendor=\"AuthenticAMD\">
+    <pci busid=\"0000:81:00.0\" class=\"0x060400\" vendor=\"0x1000\" link_speed=\"16.0 GT/s PCIe\" link_width=\"16\">
+      <pci busid=\"0000:83:00.0\" class=\"0x030200\" vendor=\"0x10de\" link_speed=\"16.0 GT/s PCIe\" link_width=\"16\">
+        <gpu dev=\"0\" sm=\"80\" rank=\"0\" gdr=\"1\">
+          <nvlink target=\"0000:a3:00.0\" count=\"12\" tclass=\"0x030200\"/>
+        </gpu>
+      </pci>
+      <pci busid=\"0000:84:00.0\" class=\"0x020700\" vendor=\"0x15b3\" link_speed=\"16.0 GT/s PCIe\" link_width=\"16\">
+        <nic>
+          <net name=\"mlx5_0\" dev=\"0\" speed=\"200000\" port=\"1\" guid=\"0xab\" maxconn=\"131072\" gdr=\"1\"/>
+        </nic>
+      </pci>
+    </pci>
+  </cpu>
+  <cpu host_hash=\"0x5\" numaid=\"1\" affinity=\"ffff0000\" arch=\"x86_64\" vendor=\"AuthenticAMD\">
+    <pci busid=\"0000:a3:00.0\" class=\"0x030200\" vendor=\"0x10de\" link_speed=\"16.0 GT/s PCIe\" link_width=\"16\">
+      <gpu dev=\"1\" sm=\"80\" rank=\"1\" gdr=\"1\">
+        <nvlink target=\"0000:83:00.0\" count=\"12\" tclass=\"0x030200\"/>
+      </gpu>
+    </pci>
+  </cpu>
+</system>
+";
 
 #[test]
 fn a_capture_cut_at_every_byte() {
@@ -48,6 +80,18 @@ fn a_recording_cut_at_every_byte() {
         let error = parse(&text.as_bytes()[..end]).unwrap_err();
         assert!(
             error.contains("line") || error.contains("empty"),
+            "cut at {end}: {error}"
+        );
+    }
+}
+
+#[test]
+fn an_nccl_topology_cut_at_every_byte() {
+    check(&parse(XML.as_bytes()).unwrap());
+    for end in 0..XML.trim_end().len() {
+        let error = parse(&XML.as_bytes()[..end]).unwrap_err();
+        assert!(
+            error.contains("line ") || error.contains("empty"),
             "cut at {end}: {error}"
         );
     }
@@ -105,8 +149,15 @@ fn a_recorded_name_is_a_node_name() {
 #[test]
 fn what_is_something_else_is_told_so() {
     let cases = [
-        ("<system version=\"1\"><cpu/></system>", "NCCL topology XML"),
-        ("<html></html>", "this is XML"),
+        (
+            "<system version=\"1\"><cpu/></system>",
+            "line 1: no GPU among its 0 PCI devices",
+        ),
+        (
+            "<!--\n-->\n<html></html>",
+            "line 3: <html>, expected NCCL's <system>",
+        ),
+        ("<!DOCTYPE a []>\n<system/>", "line 1: "),
         ("[1]", "a JSON list"),
         (
             "apiVersion: nvlink-domains.io/v1alpha1\nkind: NodeTopology\n",
@@ -140,6 +191,10 @@ fn mutated(text: String) -> impl Strategy<Value = Vec<u8>> {
         Just("\n".to_owned()),
         Just("GPU1".to_owned()),
         Just("NV4".to_owned()),
+        Just("0000:83:00.0".to_owned()),
+        Just("<pci busid=\"0000:01:00.0\" class=\"0x030000\">".to_owned()),
+        Just("</pci>".to_owned()),
+        Just("&lt;&#10;".to_owned()),
         Just("SYS".to_owned()),
         Just("\u{1b}[4m".to_owned()),
         Just("9999999999999999999999".to_owned()),
@@ -161,17 +216,29 @@ fn mutated(text: String) -> impl Strategy<Value = Vec<u8>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 10_000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn changed_captures_do_no_harm(bytes in mutated(PAIRS.to_owned())) {
+    fn changed_recordings_do_no_harm(bytes in mutated(recording())) {
         if let Ok(reading) = parse(&bytes) {
             check(&reading);
         }
     }
 
     #[test]
-    fn changed_recordings_do_no_harm(bytes in mutated(recording())) {
+    fn changed_nccl_topologies_do_no_harm(bytes in mutated(XML.to_owned())) {
+        if let Ok(reading) = parse(&bytes) {
+            check(&reading);
+        }
+    }
+
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn changed_captures_do_no_harm(bytes in mutated(PAIRS.to_owned())) {
         if let Ok(reading) = parse(&bytes) {
             check(&reading);
         }

@@ -154,10 +154,11 @@ fn of_recording(
     text: &str,
     node: Option<&str>,
 ) -> Result<(Reading, Replay), SourceError> {
-    let recording = recording::parse(text).map_err(|error| SourceError::Recording {
+    let failed = |error| SourceError::Recording {
         name: name.to_owned(),
         error,
-    })?;
+    };
+    let recording = recording::parse(text).map_err(failed)?;
     let Recording {
         mut topology,
         samples,
@@ -166,16 +167,15 @@ fn of_recording(
     match node {
         Some(node) => node.clone_into(recorded),
         None => {
-            crate::args::node_name(recorded).map_err(|reason| SourceError::Recording {
-                name: name.to_owned(),
-                error: RecordingError::Name {
-                    name: recorded.chars().take(80).collect(),
-                    reason,
-                },
+            crate::args::node_name(recorded).map_err(|reason| {
+                let name = recorded.chars().take(80).collect();
+                failed(RecordingError::Name { name, reason })
             })?;
         }
     }
-    Ok((reading(name, topology, None)?, Replay::new(samples)))
+    let reading = reading(name, topology, None)?;
+    recording::check_samples(&reading.topology, &samples).map_err(failed)?;
+    Ok((reading, Replay::new(samples)))
 }
 
 fn of_xml(name: &str, text: &str, node: Option<&str>) -> Result<Reading, SourceError> {

@@ -2,8 +2,8 @@
 
 pub mod auto;
 pub mod file;
-pub mod nvml;
 pub mod nccl_xml;
+pub mod nvml;
 pub mod pci;
 mod reading;
 pub mod recording;
@@ -61,7 +61,7 @@ pub enum SourceError {
         error: MatrixError,
     },
     /// The recording is refused.
-    #[error("{name}: {error}")]
+    #[error("{name}: {}", one_line(error))]
     Recording {
         /// The file.
         name: String,
@@ -95,7 +95,7 @@ pub enum SourceError {
     #[error("NVML: {0}")]
     Nvml(#[from] nvml::LibraryError),
     /// The document contradicts itself.
-    #[error("{name}: {error}")]
+    #[error("{name}: {}", one_line(error))]
     Invalid {
         /// The file.
         name: String,
@@ -105,6 +105,19 @@ pub enum SourceError {
     /// This version does not read such a thing.
     #[error("{0}")]
     Unsupported(String),
+}
+
+/// A message that quotes what an input says: on one line, of a readable
+/// length, and without what a terminal would obey.
+fn one_line(error: &impl fmt::Display) -> String {
+    const MOST: usize = 400;
+    let text = error.to_string();
+    let mut line: String = text.chars().take(MOST).collect();
+    line = line.replace(char::is_control, " ");
+    if text.chars().nth(MOST).is_some() {
+        line.push('…');
+    }
+    line
 }
 
 /// The value of `--source`.

@@ -10,7 +10,10 @@ use crate::source::{GpuHealth, LinkCounters};
 
 /// # Errors
 /// The first contradiction, with its path.
-pub(super) fn check(topology: &NodeTopology, samples: &[Sample]) -> Result<(), RecordingError> {
+pub(in crate::source) fn check(
+    topology: &NodeTopology,
+    samples: &[Sample],
+) -> Result<(), RecordingError> {
     let gpus: BTreeSet<u32> = topology.spec.gpus.iter().map(|gpu| gpu.index).collect();
     let mut before: Option<Duration> = None;
     for (n, sample) in samples.iter().enumerate() {
