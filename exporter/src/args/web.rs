@@ -209,6 +209,7 @@ mod tests {
             "/a b",
             "/livez",
             "/readyz",
+            "/page.css",
             "/api/v1/topology",
             "/m?x",
         ] {
