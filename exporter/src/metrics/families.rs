@@ -49,7 +49,7 @@ families! {
     );
     COUNTER_SOURCE = gauge(
         Group::Throughput,
-        "nvlink_counter_source_info",
+        "nvlink_traffic_source_info",
         &["gpu", "UUID", "link", "source"],
         "links",
         "Where the traffic of the NVLink is read, chosen once; always 1.",
