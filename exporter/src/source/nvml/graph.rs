@@ -233,11 +233,12 @@ fn unusable(facts: &[GpuFacts], gpus: &mut [Gpu], judged: &Judged) -> Vec<String
                 .filter(|((a, b), _)| *a == index || *b == index);
             ours.map(|(_, obstacle)| obstacle)
         };
-        let reason = match mine().any(Option::is_none) {
-            true => continue,
-            // Its peers are elsewhere, or there are none: its own word counts.
-            false => mine().flatten().next().cloned().or(unregistered(facts)),
-        };
+        if mine().any(Option::is_none) {
+            continue;
+        }
+        // Its own trouble first, then what keeps it from another. Where its
+        // peers are on other nodes, or not there, its own word counts alone.
+        let reason = unregistered(facts).or_else(|| mine().flatten().next().cloned());
         let Some(reason) = reason else { continue };
         odd.push(format!(
             "GPU {index} has {links} NVLinks up to switches and reaches no GPU of this node over them: {reason}"
