@@ -8,15 +8,21 @@
 
 mod access;
 mod admission;
+mod allocations;
 mod availability;
 mod build;
+mod cases;
 mod cluster;
 mod crds;
 mod gang;
 mod harness;
 mod metrics;
+mod nvml;
+mod page;
 mod pods;
+mod policies;
 mod publishing;
+mod running;
 mod scheduling;
 mod untouched;
 mod web;

@@ -1,0 +1,297 @@
+//! Counters: units, sources, errors.
+
+use nvlink_tests::{FakeNvml, check_metrics, nvml::recording};
+use serde_json::{Value, json};
+
+use super::{
+    scrape::{good, series, start, those, value, values, wait},
+    wiring::{Board, Wiring, mesh},
+};
+
+/// What `nvidia-smi nvlink -gt d` prints of two A100 that a bridge joins: KiB, link
+/// by link. The shape is that of a capture, the numbers are of its size.
+const SENT: [u64; 12] = [
+    8_299_479, 8_299_472, 8_301_835, 8_301_982, 8_302_504, 8_303_175, 8_299_483, 8_298_793,
+    8_301_854, 8_301_947, 8_303_158, 8_301_807,
+];
+const RECEIVED: [u64; 12] = [
+    7_492_431, 7_493_112, 7_493_042, 7_492_261, 7_490_381, 7_490_403, 7_492_488, 7_493_947,
+    7_492_317, 7_492_933, 7_490_425, 7_489_712,
+];
+
+fn a100_pair() -> Value {
+    let board = Board {
+        model: "NVIDIA A100-PCIE-40GB",
+        gpus: 2,
+        rate: 25_000,
+        wiring: Wiring::Direct(mesh(2, 12)),
+    };
+    board.recording()
+}
+
+fn two_h100() -> Value {
+    let board = Board {
+        model: "NVIDIA H100 80GB HBM3",
+        gpus: 2,
+        rate: 26_562,
+        wiring: Wiring::Switches(&[5, 5, 4, 4]),
+    };
+    board.recording()
+}
+
+fn two_b200() -> Value {
+    let board = Board {
+        model: "NVIDIA B200",
+        gpus: 2,
+        rate: 53_125,
+        wiring: Wiring::Hidden(18),
+    };
+    board.recording()
+}
+
+/// `gpus` of the fake's file: what each link of GPU 0 has counted.
+fn links(options: impl Fn(usize) -> Value, links: usize) -> Value {
+    let links = (0..links).map(|link| (link.to_string(), options(link)));
+    json!({"0": {"links": links.collect::<serde_json::Map<_, _>>()}})
+}
+
+#[test]
+fn kib_become_bytes_and_what_one_end_sends_the_other_receives() {
+    let mut fake = FakeNvml::new(&a100_pair()).unwrap();
+    let counted = |link| json!({"transmitKib": SENT[link], "receiveKib": RECEIVED[link]});
+    let there = links(counted, 12);
+    let back = links(|link| json!({"transmitKib": RECEIVED[link]}), 12);
+    fake.put("gpus", json!({"0": there["0"], "1": back["0"]}))
+        .unwrap();
+    let text = good(&start(&fake, &[]));
+    for link in 0..12 {
+        let of = |gpu, name| value(&text, name, &[("gpu", gpu), ("link", &link.to_string())]);
+        let (sent, received) = ("nvlink_transmit_bytes_total", "nvlink_receive_bytes_total");
+        assert_eq!(of("0", sent), Some((SENT[link] * 1024) as f64));
+        assert_eq!(of("0", received), Some((RECEIVED[link] * 1024) as f64));
+        assert_eq!(of("0", sent), of("1", received), "link {link}");
+        assert_eq!(of("1", sent), of("0", received), "link {link}");
+    }
+    let sources = those(
+        &text,
+        "nvlink_traffic_source_info",
+        &[("source", "throughput_data")],
+    );
+    assert_eq!(sources.len(), 24);
+    check_metrics(&text).unwrap();
+}
+
+#[test]
+fn counters_past_32_and_33_bits_keep_every_kib() {
+    // An H800 during training, and an H200 after weeks.
+    let board = Board {
+        model: "NVIDIA H800",
+        gpus: 1,
+        rate: 26_562,
+        wiring: Wiring::Switches(&[8]),
+    };
+    let sent = [
+        1_390_774_681,
+        14_984_231_343,
+        u64::from(u32::MAX) + 1,
+        5_863_784,
+    ];
+    let mut fake = FakeNvml::new(&board.recording()).unwrap();
+    fake.put("gpus", links(|link| json!({"transmitKib": sent[link]}), 4))
+        .unwrap();
+    let text = good(&start(&fake, &[]));
+    for (link, kib) in sent.iter().enumerate() {
+        let line = format!("link=\"{link}\"}} {}", kib * 1024);
+        let mut lines = text.lines();
+        assert!(
+            lines.any(
+                |one| one.starts_with("nvlink_transmit_bytes_total{gpu=\"0\"")
+                    && one.ends_with(&line)
+            ),
+            "{line}"
+        );
+    }
+}
+
+#[test]
+fn bytes_of_nvlink_5_come_first_and_a_source_is_never_changed() {
+    let mut fake = FakeNvml::new(&two_b200()).unwrap();
+    let raw = |kib: u64, bytes: u64| {
+        json!({"0": {"links": {"0": {"fields": {
+            "138": kib, "139": kib, "202": bytes, "204": bytes + 1,
+        }}}}})
+    };
+    fake.put("gpus", raw(1_000, 5_000_001)).unwrap();
+    let exporter = start(&fake, &[]);
+    let first = [("gpu", "0"), ("link", "0")];
+    let sent = |text: &str| value(text, "nvlink_transmit_bytes_total", &first);
+    let text = good(&exporter);
+    assert_eq!(sent(&text), Some(5_000_001.0));
+    assert_eq!(
+        value(&text, "nvlink_receive_bytes_total", &first),
+        Some(5_000_002.0)
+    );
+    let source = those(&text, "nvlink_traffic_source_info", &first);
+    assert_eq!(source[0].0["source"], "nvlink5_bytes");
+    // The other counter is not a substitute: absent until the first answers again.
+    let refuse = |field: u32| json!({"gpu": 0, "link": 0, "field": field, "error": 3});
+    fake.put("faults", json!([refuse(202), refuse(204)]))
+        .unwrap();
+    wait(&exporter, "the counter to go", |text| sent(text).is_none());
+    fake.put("faults", json!([])).unwrap();
+    wait(&exporter, "the counter to come back", |text| {
+        sent(text) == Some(5_000_001.0)
+    });
+}
+
+#[test]
+fn without_byte_counters_there_are_rates_under_another_name() {
+    let mut fake = FakeNvml::new(&two_h100()).unwrap();
+    let rate = json!({"transmitKibPerSecond": 20_480_000, "receiveKibPerSecond": 1_024_000});
+    let mut gpus = links(|_| rate.clone(), 18);
+    gpus["0"]["counters"] = json!(["gpm"]);
+    fake.put("gpus", gpus).unwrap();
+    let exporter = start(&fake, &[]);
+    let first = [("gpu", "0"), ("link", "3")];
+    let near = |name, kib: f64| {
+        move |text: &str| {
+            let rate = value(text, name, &first).unwrap_or_default();
+            (rate / (kib * 1024.0) - 1.0).abs() < 0.2
+        }
+    };
+    let text = wait(
+        &exporter,
+        "rates",
+        near("nvlink_transmit_bytes_per_second", 20_480_000.0),
+    );
+    assert!(near("nvlink_receive_bytes_per_second", 1_024_000.0)(&text));
+    let source = those(&text, "nvlink_traffic_source_info", &first);
+    assert_eq!(source[0].0["source"], "gpm");
+    assert_eq!(
+        those(&text, "nvlink_transmit_bytes_total", &[("gpu", "0")]),
+        []
+    );
+    // Its neighbour counts bytes.
+    assert_eq!(
+        those(&text, "nvlink_transmit_bytes_total", &[("gpu", "1")]).len(),
+        18
+    );
+    assert_eq!(
+        those(&text, "nvlink_transmit_bytes_per_second", &[("gpu", "1")]),
+        []
+    );
+    check_metrics(&text).unwrap();
+}
+
+#[test]
+fn what_pascal_does_not_count_is_absent() {
+    let board = Board {
+        model: "Tesla P100-SXM2-16GB",
+        gpus: 2,
+        rate: 20_000,
+        wiring: Wiring::Direct(mesh(2, 4)),
+    };
+    let text = good(&start(&FakeNvml::new(&board.recording()).unwrap(), &[]));
+    assert_eq!(values(&text, "nvlink_link_up", &[]), [1.0; 8]);
+    for absent in [
+        "nvlink_transmit_bytes_total",
+        "nvlink_receive_bytes_total",
+        "nvlink_transmit_bytes_per_second",
+        "nvlink_traffic_source_info",
+        "nvlink_bit_error_ratio",
+        "nvlink_fabric_state",
+    ] {
+        assert_eq!(series(&text, absent), [], "{absent}");
+    }
+}
+
+/// Errors of link 0 of GPU 0, by kind.
+fn errors(text: &str) -> Vec<(String, f64)> {
+    let found = those(text, "nvlink_errors_total", &[("gpu", "0"), ("link", "0")]);
+    let found = found.into_iter();
+    found
+        .map(|(labels, count)| (labels["kind"].clone(), count))
+        .collect()
+}
+
+#[test]
+fn each_generation_counts_its_kinds_of_errors() {
+    let counted = |kinds: &[&str]| -> Value {
+        let kinds = kinds
+            .iter()
+            .zip(1..)
+            .map(|(kind, count)| ((*kind).to_owned(), json!(count)));
+        let kinds = kinds.collect::<serde_json::Map<_, _>>();
+        json!({"0": {"links": {"0": {"errors": kinds}}}})
+    };
+    let ampere = &["crc_flit", "crc_data", "replay", "recovery", "ecc_data"][..];
+    let hopper = &["crc_flit", "replay", "recovery", "ecc_data"][..];
+    let blackwell = &[
+        "recovery",
+        "recovery_failed",
+        "malformed_packet",
+        "buffer_overrun",
+        "receive",
+        "receive_remote",
+        "receive_general",
+        "local_link_integrity",
+        "transmit_discard",
+        "effective",
+        "symbol",
+    ][..];
+    for (recording, kinds) in [
+        (a100_pair(), ampere),
+        (two_h100(), hopper),
+        (two_b200(), blackwell),
+    ] {
+        let mut fake = FakeNvml::new(&recording).unwrap();
+        fake.put("gpus", counted(kinds)).unwrap();
+        let text = good(&start(&fake, &[]));
+        let wanted: Vec<_> = kinds
+            .iter()
+            .zip(1..)
+            .map(|(kind, n)| ((*kind).to_owned(), f64::from(n)))
+            .collect();
+        assert_eq!(
+            errors(&text),
+            wanted,
+            "{}",
+            recording["spec"]["gpus"][0]["model"]
+        );
+        check_metrics(&text).unwrap();
+    }
+}
+
+#[test]
+fn bit_error_ratios_are_decoded() {
+    let mut fake = FakeNvml::new(&two_b200()).unwrap();
+    // Mantissa in bits 8 to 11, exponent in bits 0 to 7.
+    let fields = json!({"220": 3 << 8 | 12, "222": 15 << 8 | 255});
+    fake.put("gpus", json!({"0": {"links": {"0": {"fields": fields}}}}))
+        .unwrap();
+    let text = good(&start(&fake, &[]));
+    let ratio = |kind| {
+        let labels = [("gpu", "0"), ("link", "0"), ("kind", kind)];
+        value(&text, "nvlink_bit_error_ratio", &labels)
+    };
+    let effective = ratio("effective").unwrap();
+    assert!((effective / 3e-12 - 1.0).abs() < 1e-9, "{effective}");
+    assert_eq!(ratio("symbol"), Some(0.0), "no errors at all");
+}
+
+#[test]
+fn counters_that_move_are_followed_and_a_reset_is_shown_as_it_is() {
+    let mut fake = FakeNvml::new(&recording("hgx-a100-4").unwrap()).unwrap();
+    let sending = |kib: u64| json!({"transmitKib": kib, "transmitKibPerSecond": 1_000_000});
+    fake.put("gpus", links(|_| sending(1 << 30), 12)).unwrap();
+    let exporter = start(&fake, &[]);
+    let first = [("gpu", "0"), ("link", "0")];
+    let sent = |text: &str| value(text, "nvlink_transmit_bytes_total", &first).unwrap_or(0.0);
+    let before = sent(&good(&exporter));
+    let wanted = before + 100e6;
+    wait(&exporter, "the counter to move", |text| sent(text) > wanted);
+    fake.put("gpus", links(|_| sending(1), 12)).unwrap();
+    wait(&exporter, "the reset", |text| {
+        (1.0..before).contains(&sent(text))
+    });
+}

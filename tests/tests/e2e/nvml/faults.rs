@@ -1,0 +1,322 @@
+//! What goes wrong at run time, and that it passes.
+
+use std::collections::BTreeSet;
+
+use nvlink_tests::{FakeNvml, check_metrics, http, nvml::recording};
+use serde_json::{Value, json};
+
+use super::scrape::{good, series, start, succeeded, those, value, values, wait};
+
+const NOT_SUPPORTED: u32 = 3;
+const NO_PERMISSION: u32 = 4;
+const DRIVER_NOT_LOADED: u32 = 9;
+const VERSION_MISMATCH: u32 = 18;
+const UNKNOWN: u32 = 999;
+
+/// GPUs that the page tells of.
+fn gpus(text: &str) -> usize {
+    series(text, "nvlink_gpu_info").len()
+}
+
+#[test]
+fn a_lost_gpu_is_told_and_the_others_stay() {
+    let recorded = recording("dgx-h100").unwrap();
+    let mut fake = FakeNvml::new(&recorded).unwrap();
+    let exporter = start(&fake, &[]);
+    assert_eq!(series(&good(&exporter), "nvlink_gpu_lost"), []);
+    let uuid = recorded["spec"]["gpus"][3]["uuid"].as_str().unwrap();
+    // It answers nothing, or is not listed any more: then the others move up.
+    for key in ["lost", "removed"] {
+        fake.put(key, json!([3])).unwrap();
+        let lost = |text: &str| !series(text, "nvlink_gpu_lost").is_empty();
+        let text = wait(&exporter, "the GPU to be lost", lost);
+        assert!(succeeded(&text), "{key}");
+        let told = series(&text, "nvlink_gpu_lost");
+        assert_eq!((told.len(), told[0].0["gpu"].as_str()), (1, "3"), "{key}");
+        assert_eq!(told[0].0["UUID"], uuid, "{key}");
+        assert_eq!(gpus(&text), 7, "{key}");
+        assert_eq!(series(&text, "nvlink_link_up").len(), 7 * 18, "{key}");
+        assert_eq!(
+            those(&text, "nvlink_transmit_bytes_total", &[("UUID", uuid)]),
+            [],
+            "{key}"
+        );
+        assert_eq!(series(&text, "nvlink_peer_links").len(), 7 * 6, "{key}");
+        check_metrics(&text).unwrap();
+        fake.put(key, json!([])).unwrap();
+        let text = wait(&exporter, "the GPU to be back", |text| !lost(text));
+        assert_eq!(gpus(&text), 8, "{key}");
+    }
+    assert!(
+        exporter.process.log().contains("is lost"),
+        "a warning says why"
+    );
+}
+
+#[test]
+fn a_driver_that_goes_takes_its_data_along_and_brings_them_back() {
+    let mut fake = FakeNvml::of_profile("hgx-a100-4").unwrap();
+    let exporter = start(&fake, &["--stale-after", "1s"]);
+    assert_eq!(gpus(&good(&exporter)), 4);
+    let everywhere = |code: u32| json!([{"error": code}]);
+    let mismatch =
+        json!([{"error": UNKNOWN}, {"function": "nvmlInitWithFlags", "error": VERSION_MISMATCH}]);
+    for (faults, reason) in [
+        (everywhere(DRIVER_NOT_LOADED), "modprobe nvidia"),
+        (everywhere(UNKNOWN), ""),
+        (mismatch, "version"),
+    ] {
+        fake.put("faults", faults).unwrap();
+        let text = wait(&exporter, "a failed collection", |text| !succeeded(text));
+        let left = text.lines().filter(|line| line.starts_with("nvlink_"));
+        let left: Vec<_> = left
+            .filter(|line| !line.starts_with("nvlink_exporter_"))
+            .collect();
+        assert_eq!(left, [""; 0], "nothing stale");
+        check_metrics(&text).unwrap();
+        let not_ready = || {
+            let answer = http::get(&exporter.url("/readyz"), &[], "*/*")?;
+            Ok((answer.status == 503).then_some(answer.body))
+        };
+        let limit = std::time::Duration::from_secs(10);
+        let said = exporter
+            .process
+            .wait_until("readyz to say so", limit, not_ready)
+            .unwrap();
+        assert!(said.contains(reason), "{said}");
+        fake.put("faults", json!([])).unwrap();
+        assert_eq!(gpus(&good(&exporter)), 4, "recovered without a restart");
+        http::text(&exporter.url("/readyz")).unwrap();
+    }
+}
+
+#[test]
+fn a_driver_that_comes_late_is_found() {
+    let mut fake = FakeNvml::of_profile("l40s").unwrap();
+    fake.put("faults", json!([{"error": DRIVER_NOT_LOADED}]))
+        .unwrap();
+    let exporter = start(&fake, &[]);
+    wait(&exporter, "a failed collection", |text| {
+        value(
+            text,
+            "nvlink_exporter_collector_success",
+            &[("collector", "topology")],
+        ) == Some(0.0)
+    });
+    fake.put("faults", json!([])).unwrap();
+    let text = good(&exporter);
+    assert!(gpus(&text) > 0);
+    // Cards without NVLink have no links, and no 0 that says so.
+    assert_eq!(series(&text, "nvlink_link_up"), []);
+    assert_eq!(series(&text, "nvlink_missing_links"), []);
+}
+
+#[test]
+fn what_an_older_driver_lacks_is_absent() {
+    let recorded = recording("dgx-h100").unwrap();
+    let mut fake = FakeNvml::new(&recorded).unwrap();
+    fake.without(&[
+        "nvmlInitWithFlags",
+        "nvmlDeviceGetArchitecture",
+        "nvmlDeviceGetGpuFabricInfo",
+        "nvmlDeviceGetGpuFabricInfoV",
+        "nvmlDeviceGetMemoryAffinity",
+        "nvmlDeviceGetNumaNodeId",
+        "nvmlDeviceGetNvLinkErrorCounter",
+        "nvmlDeviceGetNvLinkRemoteDeviceType",
+        "nvmlDeviceGetP2PStatus",
+        "nvmlDeviceGetPciInfoExt",
+        "nvmlDeviceGetTopologyCommonAncestor",
+        "nvmlDeviceRegisterEvents",
+        "nvmlEventSetCreate",
+        "nvmlEventSetFree",
+        "nvmlEventSetWait_v2",
+        "nvmlGpmMetricsGet",
+        "nvmlGpmQueryDeviceSupport",
+        "nvmlGpmSampleAlloc",
+        "nvmlGpmSampleFree",
+        "nvmlGpmSampleGet",
+    ])
+    .unwrap();
+    let text = good(&start(&fake, &[]));
+    assert_eq!(gpus(&text), 8);
+    assert_eq!(values(&text, "nvlink_link_up", &[]), [1.0; 8 * 18]);
+    assert_eq!(series(&text, "nvlink_transmit_bytes_total").len(), 8 * 18);
+    for absent in ["nvlink_fabric_state", "nvlink_xid_errors_total"] {
+        assert_eq!(series(&text, absent), [], "{absent}");
+    }
+    check_metrics(&text).unwrap();
+}
+
+#[test]
+fn where_links_cannot_be_seen_they_are_not_said_to_be_down() {
+    let mut fake = FakeNvml::of_profile("dgx1-v100").unwrap();
+    fake.without(&["nvmlDeviceGetFieldValues"]).unwrap();
+    let text = good(&start(&fake, &[]));
+    assert_eq!(gpus(&text), 8);
+    for absent in [
+        "nvlink_link_up",
+        "nvlink_missing_links",
+        "nvlink_peer_links",
+    ] {
+        assert_eq!(series(&text, absent), [], "{absent}");
+    }
+}
+
+/// What the exporter calls while it serves a board.
+fn called(fake: &FakeNvml) -> BTreeSet<String> {
+    let lines = fake.trace();
+    let calls = lines.iter().filter_map(|line| line.strip_prefix("call "));
+    calls.map(str::to_owned).collect()
+}
+
+#[test]
+fn no_error_of_any_function_takes_the_exporter_down() {
+    let mut fake = FakeNvml::of_profile("dgx-h100").unwrap();
+    let exporter = start(&fake, &[]);
+    good(&exporter);
+    let functions = called(&fake);
+    assert!(functions.len() > 15, "{functions:?}");
+    // Without these there is nothing to tell.
+    let essential = [
+        "nvmlInit",
+        "nvmlDeviceGetCount",
+        "nvmlDeviceGetHandleByIndex",
+    ];
+    for function in &functions {
+        for code in [NOT_SUPPORTED, NO_PERMISSION, UNKNOWN] {
+            // Some functions are called only when the library is opened anew.
+            fake.put("faults", json!([{"error": DRIVER_NOT_LOADED}]))
+                .unwrap();
+            wait(&exporter, "a failed collection", |text| !succeeded(text));
+            fake.put("faults", json!([{"function": function, "error": code}]))
+                .unwrap();
+            let tolerable =
+                code == NOT_SUPPORTED && !essential.iter().any(|one| function.starts_with(one));
+            if tolerable {
+                let what = format!("a collection without {function}");
+                let text = wait(&exporter, &what, succeeded);
+                assert_eq!(gpus(&text), 8, "{function}");
+                check_metrics(&text).unwrap();
+            }
+        }
+    }
+    fake.put("faults", json!([])).unwrap();
+    assert_eq!(gpus(&good(&exporter)), 8);
+}
+
+#[test]
+fn xids_are_counted_each_once_and_outlive_the_library() {
+    let mut fake = FakeNvml::of_profile("hgx-a100-4").unwrap();
+    let exporter = start(&fake, &[]);
+    assert_eq!(series(&good(&exporter), "nvlink_xid_errors_total"), []);
+    let xid = |gpu: usize, xid: u64| json!({"gpu": gpu, "xid": xid});
+    let count = |text: &str, gpu, xid| {
+        value(
+            text,
+            "nvlink_xid_errors_total",
+            &[("gpu", gpu), ("xid", xid)],
+        )
+    };
+    fake.put("xids", json!([xid(1, 74), xid(1, 74), xid(2, 79)]))
+        .unwrap();
+    let all =
+        |text: &str| count(text, "1", "74") == Some(2.0) && count(text, "2", "79") == Some(1.0);
+    let text = wait(&exporter, "the XIDs", all);
+    assert_eq!(series(&text, "nvlink_xid_errors_total").len(), 2);
+    check_metrics(&text).unwrap();
+    fake.put("faults", json!([{"error": DRIVER_NOT_LOADED}]))
+        .unwrap();
+    wait(&exporter, "a failed collection", |text| !succeeded(text));
+    fake.put("faults", json!([])).unwrap();
+    assert!(all(&good(&exporter)), "neither lost nor counted again");
+    fake.set(|config| config["xids"].as_array_mut().unwrap().push(xid(1, 74)))
+        .unwrap();
+    wait(&exporter, "the next XID", |text| {
+        count(text, "1", "74") == Some(3.0)
+    });
+}
+
+/// Where GPU 0's link `link` ends.
+fn end_on(gpus: &mut Value, link: usize, bus_id: &Value) {
+    gpus[0]["links"][link]["remote"]["pciBusId"] = bus_id.clone();
+}
+
+#[test]
+fn links_that_only_one_end_reports_are_told_and_not_counted() {
+    let mut fake = FakeNvml::of_profile("hgx-a100-4").unwrap();
+    // GPU 0 says that one of its links to GPU 1 goes to GPU 2.
+    fake.rewire(|gpus| {
+        let second = gpus[2]["pciBusId"].clone();
+        end_on(gpus, 0, &second);
+    })
+    .unwrap();
+    let exporter = start(&fake, &[]);
+    let text = good(&exporter);
+    let links = |gpu, peer| value(&text, "nvlink_peer_links", &[("gpu", gpu), ("peer", peer)]);
+    assert_eq!(
+        [links("0", "1"), links("1", "0")],
+        [Some(3.0); 2],
+        "the smaller count"
+    );
+    assert_eq!(
+        [links("0", "2"), links("2", "0")],
+        [Some(4.0); 2],
+        "the smaller count"
+    );
+    let told: Vec<_> = series(&text, "nvlink_asymmetric_links")
+        .into_iter()
+        .map(|(labels, count)| (labels["gpu"].clone(), labels["peer"].clone(), count))
+        .collect();
+    let pair = |gpu: &str, peer: &str| (gpu.to_owned(), peer.to_owned(), 1.0);
+    assert_eq!(told, [pair("0", "2"), pair("1", "0")]);
+    let log = exporter.process.log();
+    assert!(log.contains("taking the smaller"), "{log}");
+    check_metrics(&text).unwrap();
+}
+
+#[test]
+fn a_link_to_itself_joins_nobody() {
+    let mut fake = FakeNvml::of_profile("a100-pcie-pairs").unwrap();
+    fake.rewire(|gpus| {
+        let own = gpus[0]["pciBusId"].clone();
+        (0..12).for_each(|link| end_on(gpus, link, &own));
+    })
+    .unwrap();
+    let text = good(&start(&fake, &[]));
+    assert_eq!(those(&text, "nvlink_peer_links", &[("gpu", "0")]), []);
+    assert_eq!(values(&text, "nvlink_link_up", &[("gpu", "0")]), [1.0; 12]);
+}
+
+#[test]
+fn a_link_that_goes_down_and_one_that_sleeps() {
+    let mut fake = FakeNvml::of_profile("dgx-h100").unwrap();
+    let exporter = start(&fake, &[]);
+    good(&exporter);
+    let states = json!({"0": {"links": {"7": {"state": 0}, "8": {"state": 2}}}});
+    fake.put("gpus", states).unwrap();
+    let up = |text: &str, link| value(text, "nvlink_link_up", &[("gpu", "0"), ("link", link)]);
+    let text = wait(&exporter, "the link to go down", |text| {
+        up(text, "7") == Some(0.0)
+    });
+    assert_eq!(up(&text, "8"), Some(1.0), "asleep is up");
+    assert_eq!(
+        value(&text, "nvlink_missing_links", &[("gpu", "0")]),
+        Some(1.0)
+    );
+    let links = [("gpu", "0"), ("peer", "1")];
+    assert_eq!(value(&text, "nvlink_peer_links", &links), Some(17.0));
+    let down = [("gpu", "0"), ("link", "7")];
+    for absent in [
+        "nvlink_link_speed_bytes_per_second",
+        "nvlink_transmit_bytes_total",
+    ] {
+        assert_eq!(those(&text, absent, &down), [], "{absent}");
+    }
+    fake.put("gpus", json!({})).unwrap();
+    let text = wait(&exporter, "the link to come up", |text| {
+        up(text, "7") == Some(1.0)
+    });
+    assert_eq!(value(&text, "nvlink_peer_links", &links), Some(18.0));
+    assert_eq!(those(&text, "nvlink_transmit_bytes_total", &down).len(), 1);
+}

@@ -1,0 +1,146 @@
+//! A library that hangs hangs nobody who scrapes.
+
+use std::{
+    collections::BTreeSet,
+    thread,
+    time::{Duration, Instant},
+};
+
+use nvlink_tests::{Exporter, FakeNvml, http};
+use serde_json::json;
+
+use super::{
+    scrape::{good, series, start, succeeded, value, wait},
+    wiring::{Board, Wiring},
+};
+
+/// What a page may take, on a machine that is busy with other tests. A page that
+/// waits for the library takes for ever.
+const AT_ONCE: Duration = Duration::from_millis(500);
+const SOON: Duration = Duration::from_secs(20);
+const DRIVER_NOT_LOADED: u32 = 9;
+
+/// Two GPUs whose traffic only GPM tells, so that all is called that can be.
+fn board() -> FakeNvml {
+    let board = Board {
+        model: "NVIDIA H100 80GB HBM3",
+        gpus: 2,
+        rate: 26_562,
+        wiring: Wiring::Switches(&[5, 5, 4, 4]),
+    };
+    let mut fake = FakeNvml::new(&board.recording()).unwrap();
+    let gpm = json!({"counters": ["gpm"]});
+    fake.put("gpus", json!({"0": gpm, "1": gpm})).unwrap();
+    fake
+}
+
+/// Everything that the exporter calls in its life, the end of the library included.
+fn functions(fake: &mut FakeNvml, exporter: &Exporter) -> BTreeSet<String> {
+    wait(exporter, "rates", |text| {
+        !series(text, "nvlink_transmit_bytes_per_second").is_empty()
+    });
+    fake.put(
+        "faults",
+        json!([{"function": "nvmlDeviceGetCount_v2", "error": DRIVER_NOT_LOADED}]),
+    )
+    .unwrap();
+    wait(exporter, "a failed collection", |text| !succeeded(text));
+    fake.put("faults", json!([])).unwrap();
+    good(exporter);
+    let lines = fake.trace();
+    let calls = lines.iter().filter_map(|line| line.strip_prefix("call "));
+    calls.map(str::to_owned).collect()
+}
+
+/// Has the exporter hang in `function`: as it reads, as it closes the library, or as it
+/// opens it again.
+fn hang(fake: &mut FakeNvml, exporter: &Exporter, function: &str) {
+    let hangs = |fake: &FakeNvml| fake.trace().contains(&format!("hang {function}"));
+    let this = json!({"function": function, "hang": true});
+    let gone = json!({"function": "nvmlDeviceGetCount_v2", "error": DRIVER_NOT_LOADED});
+    fake.clear_trace();
+    fake.put("faults", json!([gone, this])).unwrap();
+    let closed = || {
+        let over = hangs(fake) || !succeeded(&exporter.metrics()?);
+        Ok(over.then_some(()))
+    };
+    exporter
+        .process
+        .wait_until("the library to be closed", SOON, closed)
+        .unwrap();
+    if !hangs(fake) {
+        fake.put("faults", json!([this])).unwrap();
+    }
+    let what = format!("a call of {function} to hang");
+    let probe = || Ok(hangs(fake).then_some(()));
+    exporter.process.wait_until(&what, SOON, probe).unwrap();
+}
+
+/// A scrape, which answers at once.
+fn scrape(exporter: &Exporter, function: &str) -> String {
+    let start = Instant::now();
+    let text = exporter.metrics().unwrap();
+    let took = start.elapsed();
+    assert!(
+        took < AT_ONCE,
+        "{function} hangs, and a scrape took {took:?}"
+    );
+    text
+}
+
+fn age(text: &str) -> f64 {
+    value(text, "nvlink_exporter_snapshot_age_seconds", &[]).unwrap()
+}
+
+#[test]
+fn whatever_hangs_the_page_answers_and_all_comes_back() {
+    let mut fake = board();
+    let exporter = start(&fake, &[]);
+    let functions = functions(&mut fake, &exporter);
+    for expected in [
+        "nvmlShutdown",
+        "nvmlGpmSampleFree",
+        "nvmlEventSetFree",
+        "nvmlDeviceGetP2PStatus",
+    ] {
+        assert!(
+            functions.contains(expected),
+            "{expected} is not among {functions:?}"
+        );
+    }
+    for function in &functions {
+        hang(&mut fake, &exporter, function);
+        let before = age(&scrape(&exporter, function));
+        thread::sleep(Duration::from_millis(30));
+        let after = age(&scrape(&exporter, function));
+        assert!(
+            after >= before + 0.02,
+            "{function} hangs: {before} s, then {after} s"
+        );
+        fake.put("faults", json!([])).unwrap();
+        let recovered = |text: &str| succeeded(text) && age(text) < before;
+        wait(&exporter, &format!("{function} to be forgotten"), recovered);
+    }
+}
+
+#[test]
+fn data_of_before_the_hang_are_not_served_for_long() {
+    let mut fake = board();
+    let exporter = start(&fake, &["--stale-after", "1s"]);
+    good(&exporter);
+    http::text(&exporter.url("/readyz")).unwrap();
+    hang(&mut fake, &exporter, "nvmlDeviceGetFieldValues");
+    let stale = |text: &str| age(text) > 1.0;
+    let text = wait(&exporter, "the data to be old", stale);
+    assert_eq!(series(&text, "nvlink_gpu_info"), []);
+    assert_eq!(series(&text, "nvlink_link_up"), []);
+    assert!(!succeeded(&text));
+    for path in ["/readyz", "/api/v1/topology"] {
+        let answer = http::get(&exporter.url(path), &[], "*/*").unwrap();
+        assert_eq!(answer.status, 503, "{path}: {}", answer.body);
+    }
+    http::text(&exporter.url("/livez")).unwrap();
+    fake.put("faults", json!([])).unwrap();
+    assert_eq!(series(&good(&exporter), "nvlink_gpu_info").len(), 2);
+    http::text(&exporter.url("/readyz")).unwrap();
+}

@@ -1,0 +1,9 @@
+//! The source `nvml` on a fake driver, through the real exporter.
+
+mod boards;
+mod counters;
+mod fabric;
+mod faults;
+mod hang;
+mod scrape;
+mod wiring;
