@@ -59,8 +59,11 @@ fn a_driver_that_goes_takes_its_data_along_and_brings_them_back() {
     let exporter = start(&fake, &["--stale-after", "1s"]);
     assert_eq!(gpus(&good(&exporter)), 4);
     let everywhere = |code: u32| json!([{"error": code}]);
-    let mismatch =
-        json!([{"error": UNKNOWN}, {"function": "nvmlInitWithFlags", "error": VERSION_MISMATCH}]);
+    // The first fault that fits counts.
+    let mismatch = json!([
+        {"function": "nvmlInitWithFlags", "error": VERSION_MISMATCH},
+        {"error": UNKNOWN},
+    ]);
     for (faults, reason) in [
         (everywhere(DRIVER_NOT_LOADED), "modprobe nvidia"),
         (everywhere(UNKNOWN), ""),
