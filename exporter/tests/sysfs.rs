@@ -3,6 +3,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
 
+#[path = "support/machine.rs"]
+mod machine;
 mod support;
 
 use std::{
@@ -16,109 +18,7 @@ use nvlink_exporter::source::{Reading, sysfs};
 use nvlink_topology::{Gpu, PathClass, SourceKind, bandwidth};
 use tempfile::TempDir;
 
-const GPU: [(&str, &str); 4] = [
-    ("vendor", "0x10de"),
-    ("class", "0x030200"),
-    ("max_link_speed", "32.0 GT/s PCIe"),
-    ("max_link_width", "16"),
-];
-const NIC: [(&str, &str); 2] = [("vendor", "0x15b3"), ("class", "0x020700")];
-
-/// A machine under construction.
-struct Machine(TempDir);
-
-impl Machine {
-    fn new() -> Self {
-        let machine = Self(tempfile::tempdir().unwrap());
-        fs::create_dir_all(machine.path("sys/bus/pci/devices")).unwrap();
-        machine
-    }
-
-    fn path(&self, inside: &str) -> PathBuf {
-        self.0.path().join(inside)
-    }
-
-    fn write(&self, inside: &str, text: &str) {
-        let path = self.path(inside);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, format!("{text}\n")).unwrap();
-    }
-
-    /// The device at `/sys/devices/PATH`, and the bridges above it.
-    fn device(&self, path: &str, numa: &str, attributes: &[(&str, &str)]) {
-        let parts: Vec<_> = path.split('/').collect();
-        let host = parts
-            .iter()
-            .rposition(|part| part.starts_with("pci"))
-            .unwrap();
-        for end in host + 2..=parts.len() {
-            let path = parts[..end].join("/");
-            let own = format!("sys/devices/{path}");
-            let address = parts[end - 1];
-            let link = self.path(&format!("sys/bus/pci/devices/{address}"));
-            if link.symlink_metadata().is_err() {
-                fs::create_dir_all(self.path(&own)).unwrap();
-                symlink(format!("../../../devices/{path}"), link).unwrap();
-                self.write(&format!("{own}/numa_node"), numa);
-            }
-            let bridge = [("vendor", "0x1000"), ("class", "0x060400")];
-            let attributes = if end == parts.len() {
-                attributes
-            } else {
-                &bridge
-            };
-            for (name, text) in attributes {
-                self.write(&format!("{own}/{name}"), text);
-            }
-        }
-    }
-
-    fn attribute(&self, device: &str, name: &str, text: &str) {
-        self.write(&format!("sys/bus/pci/devices/{device}/{name}"), text);
-    }
-
-    /// A NIC of `/sys/class/infiniband` on the device at `/sys/devices/PATH`.
-    fn hca(&self, name: &str, path: &str, state: &str, rate: &str) {
-        let own = format!("sys/devices/{path}/infiniband/{name}");
-        self.write(&format!("{own}/ports/1/state"), state);
-        self.write(&format!("{own}/ports/1/rate"), rate);
-        symlink("../..", self.path(&format!("{own}/device"))).unwrap();
-        let class = self.path("sys/class/infiniband");
-        fs::create_dir_all(&class).unwrap();
-        symlink(
-            format!("../../devices/{path}/infiniband/{name}"),
-            class.join(name),
-        )
-        .unwrap();
-    }
-
-    fn information(&self, address: &str, n: u32, excluded: &str) {
-        self.write(
-            &format!("proc/driver/nvidia/gpus/{address}/information"),
-            &format!(
-                "Model: \t\t NVIDIA H200\nIRQ:   \t\t 10\nGPU UUID: \t GPU-00000000-0000-0000-0000-00000000000{n}\n\
-                 Device Minor: \t {n}\nGPU Excluded:\t {excluded}"
-            ),
-        );
-    }
-
-    fn read(&self) -> Result<Reading, String> {
-        read(self.0.path())
-    }
-
-    fn refused(&self) -> String {
-        let error = self.read().unwrap_err();
-        assert!(!error.contains('\n'), "{error}");
-        error.replace(
-            &self.0.path().canonicalize().unwrap().display().to_string(),
-            "ROOT",
-        )
-    }
-}
-
-fn read(root: &Path) -> Result<Reading, String> {
-    sysfs::read(root, "node-a").map_err(|error| error.to_string())
-}
+use machine::{GPU, Machine, NIC, read, virtual_machine};
 
 /// The class of each pair, and whether it is assumed.
 fn classes(reading: &Reading) -> Vec<(u32, u32, PathClass, bool)> {
@@ -126,39 +26,6 @@ fn classes(reading: &Reading) -> Vec<(u32, u32, PathClass, bool)> {
     paths
         .map(|path| (path.a, path.b, path.class, path.assumed))
         .collect()
-}
-
-/// Eight GPUs and eight virtual functions, each pair under a switch and a host
-/// bridge of its own; NVSwitches passed through.
-fn virtual_machine() -> Machine {
-    let machine = Machine::new();
-    machine.write("sys/devices/system/node/online", "0-1");
-    for n in 0..8_u32 {
-        let bus = 0x80 + 8 * n;
-        let numa = if n < 4 { "0" } else { "1" };
-        let (up, low) = (bus + 1, bus + 2);
-        let switch = format!("pci0000:{bus:02x}/0000:{bus:02x}:00.0/0000:{up:02x}:00.0");
-        let gpu = format!("0000:{:02x}:00.0", bus + 3);
-        let nic = format!("{switch}/0000:{low:02x}:01.0/0000:{:02x}:00.0", bus + 4);
-        machine.device(&format!("{switch}/0000:{low:02x}:00.0/{gpu}"), numa, &GPU);
-        machine.device(&nic, numa, &NIC);
-        machine.hca(
-            &format!("mlx5_{n}"),
-            &nic,
-            "4: ACTIVE",
-            "200 Gb/sec (4X HDR)",
-        );
-        machine.information(&gpu, n, "No");
-        let nvswitch = [("vendor", "0x10de"), ("class", "0x068000")];
-        if n < 4 {
-            let path = format!(
-                "pci0000:c0/0000:c0:00.0/0000:c1:00.0/0000:c2:0{n}.0/0000:c{}:00.0",
-                n + 3
-            );
-            machine.device(&path, "1", &nvswitch);
-        }
-    }
-    machine
 }
 
 #[test]
@@ -585,84 +452,4 @@ fn more_gpus_than_a_node_has() {
             .refused()
             .contains("129 NVIDIA GPUs in ROOT/sys/bus/pci/devices")
     );
-}
-
-/// Any tree: names and texts that look right, nearly right, or not at all.
-mod any_tree {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    fn name() -> impl Strategy<Value = &'static str> {
-        prop::sample::select(vec![
-            "pci0000:00",
-            "pci10000:e0",
-            "0000:00:01.0",
-            "0000:01:00.0",
-            "0000:02:00.0",
-            "0009:01:00.0",
-            "platform",
-            "10000:e1:00.0",
-            "ports",
-            "device",
-            "x",
-            "pci",
-            "0000:01:00.8",
-        ])
-    }
-
-    fn text() -> impl Strategy<Value = &'static str> {
-        prop::sample::select(vec![
-            "0x10de",
-            "0x030200",
-            "0x0300",
-            "-1",
-            "0",
-            "4294967295",
-            "99999999999",
-            "16",
-            "255",
-            "32.0 GT/s PCIe",
-            "Unknown",
-            "",
-            "4: ACTIVE",
-            "1e300 Gb/sec",
-            "\u{fffd}\u{0}",
-        ])
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
-
-        #[test]
-        fn does_no_harm(
-            paths in prop::collection::vec(prop::collection::vec(name(), 1..6), 1..8),
-            links in prop::collection::vec((name(), prop::collection::vec(name(), 0..5)), 0..6),
-            texts in prop::collection::vec((0..8_usize, prop::sample::select(vec![
-                "vendor", "class", "numa_node", "max_link_speed", "max_link_width", "speed",
-            ]), text()), 0..30),
-        ) {
-            let machine = Machine::new();
-            let path = |parts: &[&str]| format!("sys/devices/{}", parts.join("/"));
-            for (n, parts) in paths.iter().enumerate() {
-                drop(fs::create_dir_all(machine.path(&path(parts))));
-                let link = machine.path(&format!("sys/bus/pci/devices/{}", parts[parts.len() - 1]));
-                drop(symlink(format!("../../../devices/{}", parts.join("/")), link));
-                for (of, name, text) in &texts {
-                    if *of == n {
-                        drop(fs::write(machine.path(&path(parts)).join(name), text));
-                    }
-                }
-            }
-            let class = machine.path("sys/class/infiniband");
-            fs::create_dir_all(&class).unwrap();
-            for (name, target) in &links {
-                drop(symlink(format!("../../devices/../{}", target.join("/../")), class.join(name)));
-            }
-            match machine.read() {
-                Ok(reading) => prop_assert!(!reading.topology.spec.gpus.is_empty()),
-                Err(error) => prop_assert!(!error.contains('\n'), "{error}"),
-            }
-        }
-    }
 }

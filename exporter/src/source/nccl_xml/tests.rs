@@ -48,8 +48,8 @@ fn classes(topology: &Topology) -> Vec<(u32, u32, PathClass, bool)> {
         .collect()
 }
 
-#[test]
-fn a_switched_board_whose_switches_show() {
+/// Three GPUs on two switches that show.
+fn switched_board() -> String {
     let one = |busid: &str, dev| {
         let links = nvlink("0000:c4:00.0", 5, "0x068000") + &nvlink("0000:c3:00.0", 13, "0x068000");
         pci(
@@ -59,11 +59,15 @@ fn a_switched_board_whose_switches_show() {
         )
     };
     let eth = net("eth0", "port=\"0\" guid=\"0x0\"");
-    let text = system(
+    system(
         &(cpu("1", &(one("0000:a3:00.0", 2) + &eth))
             + &cpu("0", &(one("0000:83:00.0", 0) + &one("0000:8b:00.0", 1)))),
-    );
-    let Topology { spec, warnings, .. } = read(&text);
+    )
+}
+
+#[test]
+fn a_switched_board_whose_switches_show() {
+    let Topology { spec, warnings, .. } = read(&switched_board());
     assert!(
         warnings.is_empty() && spec.nics.is_empty(),
         "{warnings:?} {:?}",
@@ -171,8 +175,8 @@ fn links_to_itself_are_dropped_and_then_nothing_is_known() {
     );
 }
 
-#[test]
-fn a_provider_s_file_has_no_links_and_numbers_follow_the_addresses() {
+/// Two switches, each with two GPUs and a NIC, and no word of NVLink.
+fn provider_s_file() -> String {
     let bare = |busid: &str, class: &str| {
         format!(
             "<pci busid=\"{busid}\" class=\"{class}\" link_speed=\"16 GT/s\" link_width=\"16\"/>\n"
@@ -184,11 +188,15 @@ fn a_provider_s_file_has_no_links_and_numbers_follow_the_addresses() {
             + &bare(gpus[1], "0x030200");
         pci(&format!("ffff:ff:0{n}.0"), "0x060400", &inside)
     };
-    let text = system(
+    system(
         &(cpu("0", &switch(1, ["000d:00:00.0", "0003:00:00.0"]))
             + &cpu("1", &switch(2, ["0001:00:00.0", "0002:00:00.0"]))),
-    );
-    let topology = read(&text);
+    )
+}
+
+#[test]
+fn a_provider_s_file_has_no_links_and_numbers_follow_the_addresses() {
+    let topology = read(&provider_s_file());
     let spec = &topology.spec;
     let gpus: Vec<_> = spec
         .gpus
@@ -353,16 +361,7 @@ fn refusals_name_the_line() {
         ("</cpu>\n</system>", "", 7, "it is cut"),
     ];
     for (from, to, line, expected) in cases {
-        let text = good.replacen(from, to, 1);
-        assert_ne!(text, good);
-        if expected.is_empty() {
-            // NCCL used it, whatever the vendor.
-            read(&text);
-            continue;
-        }
-        let (at, reason) = refused(&text);
-        assert!(reason.contains(expected), "{reason}");
-        assert_eq!(at, line, "{reason}");
+        refused_at(&good, (from, to), line, expected);
     }
 }
 
@@ -417,4 +416,18 @@ fn bombs_do_not_go_off() {
         "{:?}",
         start.elapsed()
     );
+}
+
+/// `good` with one thing changed; nothing is wrong where nothing is expected.
+fn refused_at(good: &str, (from, to): (&str, &str), line: usize, expected: &str) {
+    let text = good.replacen(from, to, 1);
+    assert_ne!(text, good);
+    if expected.is_empty() {
+        // NCCL used it, whatever the vendor.
+        read(&text);
+        return;
+    }
+    let (at, reason) = refused(&text);
+    assert!(reason.contains(expected), "{reason}");
+    assert_eq!(at, line, "{reason}");
 }
