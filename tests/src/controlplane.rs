@@ -6,10 +6,11 @@
 use std::{
     fs,
     path::{Path, PathBuf},
+    sync::{Mutex, PoisonError},
     time::Duration,
 };
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
 use crate::{
@@ -53,9 +54,12 @@ controllers,system:kube-controller-manager,3
 pub struct ControlPlane {
     directory: PathBuf,
     url: String,
+    port: u16,
     kubectl: Kubectl,
     // Dropped in this order: the clients before the servers.
-    processes: Vec<Process>,
+    clients: Vec<Process>,
+    api: Mutex<Option<Process>>,
+    etcd: Option<(Process, String)>,
 }
 
 impl ControlPlane {
@@ -73,12 +77,16 @@ impl ControlPlane {
         let mut this = Self {
             directory,
             url,
+            port,
             kubectl,
-            processes: Vec::new(),
+            clients: Vec::new(),
+            api: Mutex::default(),
+            etcd: None,
         };
 
-        let (etcd, etcd_url) = start_etcd(&this.directory)?;
-        let api = this.start_api_server(port, &etcd_url)?;
+        this.etcd = Some(start_etcd(&this.directory)?);
+        this.write_keys()?;
+        let api = this.start_api_server()?;
         for user in ["admin", "scheduler", "controllers"] {
             this.write_kubeconfig(user, user, None)?;
         }
@@ -91,17 +99,36 @@ impl ControlPlane {
             "controllers",
             &[&controllers, accounts],
         )?;
-        api.wait_until("the API server to be ready", START, || {
-            this.kubectl.run(&["get", "--raw", "/readyz"]).map(Some)
-        })?;
+        this.wait_for(&api)?;
         manager.wait_until("the controllers to work", START, || {
             this.kubectl
                 .run(&["get", "serviceaccount", "default"])
                 .map(Some)
         })?;
         scheduler.check_running()?;
-        this.processes = vec![scheduler, manager, api, etcd];
+        this.clients = vec![scheduler, manager];
+        this.api = Mutex::new(Some(api));
         Ok(this)
+    }
+
+    fn wait_for(&self, api: &Process) -> Result<()> {
+        api.wait_until("the API server to be ready", START, || {
+            self.kubectl.run(&["get", "--raw", "/readyz"]).map(Some)
+        })
+        .map(drop)
+    }
+
+    /// Kills the API server and starts it again; for a few seconds there is none.
+    ///
+    /// # Errors
+    /// When it does not come back.
+    pub fn restart_api_server(&self) -> Result<()> {
+        let mut api = self.api.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(api.take());
+        let started = self.start_api_server()?;
+        self.wait_for(&started)?;
+        *api = Some(started);
+        Ok(())
     }
 
     /// kubectl as the administrator.
@@ -174,24 +201,29 @@ impl ControlPlane {
         Ok(path)
     }
 
-    fn start_api_server(&self, port: u16, etcd: &str) -> Result<Process> {
-        let directory = &self.directory;
+    /// The API server's certificate, and the keys of service accounts.
+    fn write_keys(&self) -> Result<()> {
         let authority = Authority::new("control plane of the tests")?;
-        fs::write(directory.join("ca.pem"), &authority.certificate)?;
-        let files = authority.issue("kube-apiserver", directory)?;
-        let (private, public) = signing_keys("service-accounts", directory)?;
+        fs::write(self.directory.join("ca.pem"), &authority.certificate)?;
+        authority.issue("kube-apiserver", &self.directory)?;
+        signing_keys("service-accounts", &self.directory).map(drop)
+    }
+
+    fn start_api_server(&self) -> Result<Process> {
+        let directory = &self.directory;
+        let (_, etcd) = self.etcd.as_ref().context("etcd is not there yet")?;
         let mut api = command(assets::path("kube-apiserver")?);
         api.arg(format!("--etcd-servers={etcd}"))
-            .arg(format!("--secure-port={port}"));
-        for (flag, path) in [
-            ("--tls-cert-file", &files.certificate),
-            ("--tls-private-key-file", &files.key),
-            ("--service-account-key-file", &public),
-            ("--service-account-signing-key-file", &private),
-            ("--token-auth-file", &directory.join("tokens.csv")),
-            ("--cert-dir", directory),
+            .arg(format!("--secure-port={}", self.port));
+        for (flag, file) in [
+            ("--tls-cert-file", "kube-apiserver.pem"),
+            ("--tls-private-key-file", "kube-apiserver.key"),
+            ("--service-account-key-file", "service-accounts.pub"),
+            ("--service-account-signing-key-file", "service-accounts.key"),
+            ("--token-auth-file", "tokens.csv"),
+            ("--cert-dir", ""),
         ] {
-            api.arg(flag).arg(path);
+            api.arg(flag).arg(directory.join(file));
         }
         api.args([
             "--bind-address=127.0.0.1",

@@ -8,6 +8,8 @@
 //! Everything is synchronous: a test reads like a shell session.
 
 pub mod assets;
+mod balancer;
+mod browser;
 pub mod certificates;
 mod controlplane;
 mod exporter;
@@ -25,6 +27,8 @@ mod wait;
 pub mod webhook;
 pub mod workdir;
 
+pub use balancer::{Backend, Balancer};
+pub use browser::Browser;
 pub use controlplane::ControlPlane;
 pub use exporter::Exporter;
 pub use kubectl::Kubectl;
@@ -34,4 +38,4 @@ pub use nvml::FakeNvml;
 pub use process::{Process, command};
 pub use prometheus::{Prometheus, Sample, check_metrics};
 pub use wait::wait_until;
-pub use webhook::Webhook;
+pub use webhook::{Replica, Webhook};

@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    net::SocketAddr,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -9,6 +10,7 @@ use std::{
 use anyhow::Result;
 
 use crate::{
+    balancer::Backend,
     certificates::Authority,
     http,
     kubectl::Kubectl,
@@ -25,11 +27,71 @@ const START: Duration = Duration::from_secs(30);
 pub struct Webhook {
     /// The address that the API server calls.
     pub url: String,
+    /// The program.
+    pub replica: Replica,
+    authority: PathBuf,
+}
+
+/// One running `nvlink-webhook serve`; gone when dropped.
+#[derive(Debug)]
+pub struct Replica {
+    /// Where it takes admission requests.
+    pub address: SocketAddr,
     /// `127.0.0.1:PORT` of its metrics and probes.
     pub admin: String,
     /// The program.
     pub process: Process,
-    authority: PathBuf,
+}
+
+impl Replica {
+    /// Starts one on a free port, with further `arguments` (where its
+    /// certificate is from), and waits until it is ready.
+    ///
+    /// # Errors
+    /// When it does not become ready; shows the end of its log.
+    pub fn start(kubeconfig: &Path, arguments: &[&str]) -> Result<Self> {
+        let address = SocketAddr::from(([127, 0, 0, 1], port::free()?));
+        Self::start_on(address, kubeconfig, arguments)
+    }
+
+    /// The same, on `address`.
+    ///
+    /// # Errors
+    /// When it does not become ready; shows the end of its log.
+    pub fn start_on(address: SocketAddr, kubeconfig: &Path, arguments: &[&str]) -> Result<Self> {
+        let directory = workdir::fresh("webhook")?;
+        let admin = format!("127.0.0.1:{}", port::free()?);
+        let mut webhook = command(programs::path(WEBHOOK)?);
+        webhook.args(["serve", "--listen", &address.to_string()]);
+        webhook.args(["--admin-listen", &admin]).args(arguments);
+        webhook.env("KUBECONFIG", kubeconfig);
+        let process = Process::start(WEBHOOK, &directory, webhook)?;
+        process.wait_until("the webhook to be ready", START, || {
+            http::text(&format!("http://{admin}/readyz")).map(Some)
+        })?;
+        Ok(Self {
+            address,
+            admin,
+            process,
+        })
+    }
+
+    /// What it says of itself.
+    ///
+    /// # Errors
+    /// When it does not answer.
+    pub fn metrics(&self) -> Result<String> {
+        http::text(&format!("http://{}/metrics", self.admin))
+    }
+
+    /// The replica as a [`crate::Balancer`] wants it.
+    #[must_use]
+    pub fn backend(&self) -> Backend {
+        Backend {
+            address: self.address,
+            readyz: format!("http://{}/readyz", self.admin),
+        }
+    }
 }
 
 /// Applies the CRDs that the webhook prints, as an administrator would.
@@ -57,24 +119,14 @@ impl Webhook {
         let files = ca.issue("webhook", &directory)?;
         let authority = directory.join("ca.pem");
         fs::write(&authority, &ca.certificate)?;
-        let listen = format!("127.0.0.1:{}", port::free()?);
-        let admin = format!("127.0.0.1:{}", port::free()?);
-        let mut webhook = command(programs::path(WEBHOOK)?);
-        webhook.args(["serve", "--listen", &listen, "--admin-listen", &admin]);
-        webhook
-            .arg("--tls-cert")
-            .arg(&files.certificate)
-            .arg("--tls-key")
-            .arg(&files.key);
-        webhook.env("KUBECONFIG", kubeconfig);
-        let process = Process::start(WEBHOOK, &directory, webhook)?;
-        process.wait_until("the webhook to be ready", START, || {
-            http::text(&format!("http://{admin}/readyz")).map(Some)
-        })?;
+        let files = [&files.certificate, &files.key].map(|path| path.to_string_lossy());
+        let replica = Replica::start(
+            kubeconfig,
+            &["--tls-cert", &files[0], "--tls-key", &files[1]],
+        )?;
         Ok(Self {
-            url: format!("https://{listen}"),
-            admin,
-            process,
+            url: format!("https://{}", replica.address),
+            replica,
             authority,
         })
     }

@@ -1,0 +1,219 @@
+//! Our own authority in its Secret, and the registration that keeps itself right.
+
+use std::{
+    net::SocketAddr,
+    thread,
+    time::{Duration, SystemTime},
+};
+
+use nvlink_tests::{Kubectl, Replica, wait_until};
+use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
+use serde_json::{Value, json};
+
+use super::{control_plane, registered};
+use crate::pods::{decision, gpu_pod};
+
+const SOON: Duration = Duration::from_secs(60);
+
+/// A pod that names a class: refused where the webhook cannot be reached.
+fn named(name: &str) -> Value {
+    let mut pod = gpu_pod(name, 2);
+    pod["metadata"]["annotations"] = json!({"nvlink-domains.io/class": "nvlink"});
+    pod
+}
+
+/// Where a replica may serve, and how the API server calls it.
+fn free_address() -> (SocketAddr, String) {
+    let address = SocketAddr::from(([127, 0, 0, 1], nvlink_tests::port::free().unwrap()));
+    (address, format!("https://{address}"))
+}
+
+fn dry_run(kubectl: &Kubectl, pod: &Value) -> anyhow::Result<Value> {
+    let arguments = ["create", "--dry-run=server", "-f", "-", "-o", "json"];
+    Ok(serde_json::from_str(
+        &kubectl.run_with(&arguments, &pod.to_string())?,
+    )?)
+}
+
+fn wait_until_decided(kubectl: &Kubectl) {
+    wait_until("the API server to reach the webhook", SOON, || {
+        Ok(decision(&dry_run(kubectl, &named("probe"))?).map(drop))
+    })
+    .unwrap();
+}
+
+fn secret(kubectl: &Kubectl) -> Value {
+    kubectl.get(&["secret", "webhook-ca"]).unwrap()["data"].clone()
+}
+
+#[test]
+fn the_authority_is_shared_and_the_registration_repaired() {
+    let (control_plane, _turn) = control_plane();
+    let kubectl = control_plane
+        .namespace("own-authority", &json!({}), &json!({}))
+        .unwrap();
+    // The address of the first replica stands for both; the second has the same names.
+    let (address, url) = free_address();
+    let kubeconfig = control_plane.kubeconfig();
+    let arguments = [
+        "--ca-secret",
+        "own-authority/webhook-ca",
+        "--url",
+        &url,
+        "--tls-poll-seconds",
+        "1",
+    ];
+    // Both at once: one of them makes the Secret, the other takes it.
+    let (first, second) = thread::scope(|scope| {
+        let first = scope.spawn(|| Replica::start_on(address, kubeconfig, &arguments).unwrap());
+        let second = Replica::start(kubeconfig, &arguments).unwrap();
+        (first.join().unwrap(), second)
+    });
+    wait_until_decided(&kubectl);
+    let logs = first.process.log() + &second.process.log();
+    assert_eq!(
+        logs.matches("made a certificate authority").count(),
+        1,
+        "{logs}"
+    );
+    let before = secret(&kubectl);
+
+    repaired_by_itself(control_plane.kubectl());
+    wait_until_decided(&kubectl);
+    let expiry = first
+        .metrics()
+        .unwrap()
+        .lines()
+        .find_map(|line| {
+            line.strip_prefix("nvlink_webhook_certificate_expiry_timestamp_seconds ")?
+                .parse()
+                .ok()
+        })
+        .unwrap_or(0u64);
+    let now = SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap();
+    let days = (expiry - now.as_secs()) / 86_400;
+    assert!((88..=90).contains(&days), "{days} days");
+
+    // An administrator wants a new authority; no pod notices.
+    kubectl.run(&["delete", "secret", "webhook-ca"]).unwrap();
+    wait_until("the new authority to be in use", SOON, || {
+        dry_run(&kubectl, &named("meanwhile"))?;
+        let renewed = |one: &Replica| one.process.log().contains("certificate renewed");
+        Ok((renewed(&first) && renewed(&second)).then_some(()))
+    })
+    .unwrap();
+    let after = secret(&kubectl);
+    assert_ne!(before["tls.crt"], after["tls.crt"]);
+    wait_until_decided(&kubectl);
+}
+
+/// What somebody breaks in the registration is put right.
+fn repaired_by_itself(kubectl: &Kubectl) {
+    let whole = registered(kubectl).unwrap();
+    let breaks = [
+        vec![
+            "patch",
+            "--type=json",
+            "-p",
+            r#"[{"op": "replace", "path": "/webhooks/0/failurePolicy", "value": "Ignore"}]"#,
+        ],
+        vec![
+            "patch",
+            "--type=json",
+            "-p",
+            r#"[{"op": "replace", "path": "/webhooks/1/clientConfig/caBundle", "value": ""}]"#,
+        ],
+        vec![
+            "patch",
+            "--type=json",
+            "-p",
+            r#"[{"op": "remove", "path": "/webhooks/0"}]"#,
+        ],
+        vec!["delete"],
+    ];
+    for mut arguments in breaks {
+        arguments.splice(1..1, ["mutatingwebhookconfiguration", "nvlink-domains.io"]);
+        kubectl.run(&arguments).unwrap();
+        wait_until("the registration to be repaired", SOON, || {
+            let found = registered(kubectl)?;
+            // A removed entry may come back in another place.
+            let sorted = |whole: &Value| {
+                let mut entries = whole["webhooks"].as_array().cloned().unwrap_or_default();
+                entries.sort_by_key(|entry| entry["name"].to_string());
+                entries
+            };
+            Ok((sorted(&found) == sorted(&whole)).then_some(()))
+        })
+        .unwrap();
+    }
+}
+
+/// An authority of which two thirds are over (from 1970 to 2050).
+fn old_authority() -> (String, String) {
+    let mut params = CertificateParams::new(Vec::new()).unwrap();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.not_before = rcgen::date_time_ymd(1970, 1, 1);
+    params.not_after = rcgen::date_time_ymd(2050, 1, 1);
+    let key = KeyPair::generate().unwrap();
+    (params.self_signed(&key).unwrap().pem(), key.serialize_pem())
+}
+
+#[test]
+fn a_namespace_may_be_left_alone() {
+    let (control_plane, _turn) = control_plane();
+    let labels = json!({"nvlink-domains.io/webhook": "ignore"});
+    let kubectl = control_plane
+        .namespace("left-alone", &labels, &json!({}))
+        .unwrap();
+    let other = control_plane
+        .namespace("not-left-alone", &json!({}), &json!({}))
+        .unwrap();
+    let (address, url) = free_address();
+    let arguments = ["--ca-secret", "left-alone/ca", "--url", &url];
+    let _replica = Replica::start_on(address, control_plane.kubeconfig(), &arguments).unwrap();
+    wait_until_decided(&other);
+    assert_eq!(
+        decision(&dry_run(&kubectl, &gpu_pod("plain", 2)).unwrap()),
+        None
+    );
+}
+
+#[test]
+fn an_old_authority_is_replaced_in_time_and_a_foreign_secret_left_alone() {
+    let (control_plane, _turn) = control_plane();
+    let kubectl = control_plane
+        .namespace("old-authority", &json!({}), &json!({}))
+        .unwrap();
+    let (certificate, key) = old_authority();
+    let data = |tls: &str, key: &str, ca: &str| {
+        json!({
+            "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "webhook-ca"},
+            "type": "kubernetes.io/tls", "stringData": {"tls.crt": tls, "tls.key": key, "ca.crt": ca},
+        })
+    };
+    kubectl
+        .create(&data(&certificate, &key, &certificate))
+        .unwrap();
+    let (address, url) = free_address();
+    let arguments = ["--ca-secret", "old-authority/webhook-ca", "--url", &url];
+    let replica = Replica::start_on(address, control_plane.kubeconfig(), &arguments).unwrap();
+    wait_until_decided(&kubectl);
+    // In base64: the new one before the old one, which stays trusted.
+    let bundle = secret(&kubectl)["ca.crt"].as_str().unwrap().len();
+    let one = certificate.len() * 4 / 3;
+    assert!(bundle > one * 3 / 2, "{bundle}, one is {one}");
+    drop(replica);
+
+    kubectl.run(&["delete", "secret", "webhook-ca"]).unwrap();
+    kubectl.create(&data("mine", "my key", "my own")).unwrap();
+    let before = secret(&kubectl);
+    let error = Replica::start_on(address, control_plane.kubeconfig(), &arguments).unwrap_err();
+    let error = format!("{error:#}");
+    assert!(
+        error.contains("old-authority/webhook-ca does not hold our authority"),
+        "{error}"
+    );
+    assert_eq!(secret(&kubectl), before);
+}

@@ -1,0 +1,41 @@
+//! The webhook as it is run: several replicas, certificates that change,
+//! a registration that somebody breaks, and pods that do not wait for any of it.
+//!
+//! On a control plane of its own, because it registers under the real name and
+//! restarts the API server. One test at a time.
+
+mod authority;
+mod storm;
+
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+use nvlink_tests::{ControlPlane, Kubectl, webhook};
+use serde_json::{Value, json};
+
+/// The control plane, for as long as the guard lives.
+fn control_plane() -> (&'static ControlPlane, MutexGuard<'static, ()>) {
+    static SHARED: OnceLock<ControlPlane> = OnceLock::new();
+    static TURN: Mutex<()> = Mutex::new(());
+    let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let start = || {
+        let control_plane = ControlPlane::start().unwrap();
+        webhook::install_crds(control_plane.kubectl()).unwrap();
+        for (name, spec) in [
+            ("nvlink", json!({"placement": {"scope": "nvlink-domain"}})),
+            ("open", json!({"appliesTo": {"minGpus": 2}})),
+        ] {
+            let class = json!({
+                "apiVersion": "nvlink-domains.io/v1alpha1", "kind": "DomainClass",
+                "metadata": {"name": name}, "spec": spec,
+            });
+            control_plane.kubectl().create(&class).unwrap();
+        }
+        control_plane
+    };
+    (SHARED.get_or_init(start), turn)
+}
+
+/// The registration as the API server has it.
+fn registered(kubectl: &Kubectl) -> anyhow::Result<Value> {
+    kubectl.get(&["mutatingwebhookconfiguration", "nvlink-domains.io"])
+}

@@ -1,0 +1,288 @@
+//! Two thousand pods, as fast as the API server takes them, while everything
+//! around the webhook changes.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    os::unix::fs::symlink,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::{Api, api::PostParams};
+use nvlink_tests::{
+    Balancer, ControlPlane, Kubectl, Replica, certificates::Authority, wait_until, workdir,
+};
+use serde_json::{Value, json};
+
+use super::control_plane;
+use crate::pods::{assert_mutated, comparable, spec};
+
+const LONG: Duration = Duration::from_secs(240);
+/// Pods by a Job, by clients of the API, and by kubectl.
+const BY_JOB: usize = 1000;
+const BY_CLIENTS: usize = 900;
+const BY_KUBECTL: usize = 100;
+const CLIENTS: usize = 8;
+
+/// A Secret volume: the files are symlinks into a directory that is swapped whole.
+struct Volume {
+    directory: PathBuf,
+    authority: Authority,
+    versions: AtomicUsize,
+}
+
+impl Volume {
+    fn new() -> Self {
+        let directory = workdir::fresh("secret-volume").unwrap();
+        let authority = Authority::new("storm").unwrap();
+        fs::write(directory.join("ca.crt"), &authority.certificate).unwrap();
+        let volume = Self {
+            directory,
+            authority,
+            versions: AtomicUsize::new(0),
+        };
+        volume.rotate();
+        for name in ["tls.crt", "tls.key"] {
+            symlink(format!("..data/{name}"), volume.directory.join(name)).unwrap();
+        }
+        volume
+    }
+
+    /// A new certificate, put in place as the kubelet does it.
+    fn rotate(&self) {
+        let version = format!("..{}", self.versions.fetch_add(1, Ordering::Relaxed));
+        let fresh = self.directory.join(&version);
+        fs::create_dir(&fresh).unwrap();
+        let files = self.authority.issue("tls", &fresh).unwrap();
+        fs::rename(&files.certificate, fresh.join("tls.crt")).unwrap();
+        let swap = self.directory.join("..data_tmp");
+        symlink(&version, &swap).unwrap();
+        fs::rename(&swap, self.directory.join("..data")).unwrap();
+    }
+
+    fn arguments(&self, url: &str) -> Vec<String> {
+        let path = |name: &str| self.directory.join(name).to_string_lossy().into_owned();
+        let pairs = [
+            ("--tls-cert", path("tls.crt")),
+            ("--tls-key", path("tls.key")),
+            ("--ca-file", path("ca.crt")),
+            ("--url", url.to_owned()),
+            ("--tls-poll-seconds", "1".to_owned()),
+        ];
+        pairs
+            .into_iter()
+            .flat_map(|(flag, value)| [flag.to_owned(), value])
+            .collect()
+    }
+}
+
+fn replica(kubeconfig: &Path, arguments: &[String]) -> Replica {
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    Replica::start(kubeconfig, &arguments).unwrap()
+}
+
+fn template() -> Value {
+    json!({
+        "metadata": {
+            "labels": {"storm": "yes"},
+            "annotations": {"nvlink-domains.io/class": "nvlink"},
+        },
+        "spec": spec(2),
+    })
+}
+
+/// Requests that failed and were sent again.
+#[derive(Debug, Default)]
+struct Failed {
+    /// The API server was not there.
+    away: AtomicUsize,
+    /// The API server could not reach the webhook, and said so.
+    webhook: AtomicUsize,
+}
+
+impl Failed {
+    fn count(&self, error: &str) {
+        let counter = match error.contains("failed calling webhook") {
+            true => &self.webhook,
+            false => &self.away,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Creates pods `NAME-N` until each is there.
+async fn create(client: kube::Client, name: String, count: usize, failed: Arc<Failed>) {
+    let pods: Api<Pod> = Api::namespaced(client, "storm");
+    for n in 0..count {
+        let mut pod = template();
+        pod["metadata"]["name"] = json!(format!("{name}-{n}"));
+        let pod: Pod = serde_json::from_value(pod).unwrap();
+        loop {
+            match pods.create(&PostParams::default(), &pod).await {
+                Ok(_) => break,
+                // The answer to an earlier try was lost.
+                Err(kube::Error::Api(status)) if status.code == 409 => break,
+                Err(error) => {
+                    failed.count(&error.to_string());
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+            }
+        }
+    }
+}
+
+fn by_clients(control_plane: &ControlPlane, failed: &Arc<Failed>) {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let client = control_plane.client().await.unwrap();
+        let tasks = (0..CLIENTS).map(|n| {
+            let count = BY_CLIENTS / CLIENTS + usize::from(n < BY_CLIENTS % CLIENTS);
+            tokio::spawn(create(
+                client.clone(),
+                format!("client-{n}"),
+                count,
+                Arc::clone(failed),
+            ))
+        });
+        for task in tasks.collect::<Vec<_>>() {
+            task.await.unwrap();
+        }
+    });
+}
+
+/// Lists of ten pods; `apply`, so that what a failed call left over is made by the next.
+fn by_kubectl(kubectl: &Kubectl, failed: &Failed) {
+    for n in 0..BY_KUBECTL / 10 {
+        let pods = (0..10).map(|m| {
+            let mut pod = template();
+            pod["apiVersion"] = json!("v1");
+            pod["kind"] = json!("Pod");
+            pod["metadata"]["name"] = json!(format!("kubectl-{n}-{m}"));
+            pod
+        });
+        let list = json!({"apiVersion": "v1", "kind": "List", "items": pods.collect::<Vec<_>>()});
+        while let Err(error) = kubectl.run_with(&["create", "-f", "-"], &list.to_string()) {
+            let error = error.to_string();
+            // What is left over after a failed call is that some are there already.
+            let lines = || error.lines().filter(|line| line.contains("rror"));
+            if lines().count() > 0 && lines().all(|line| line.contains("AlreadyExists")) {
+                break;
+            }
+            failed.count(&error);
+            thread::sleep(Duration::from_millis(200));
+        }
+    }
+}
+
+fn job() -> Value {
+    json!({
+        "apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "job"},
+        "spec": {"parallelism": BY_JOB, "completions": BY_JOB, "template": template()},
+    })
+}
+
+#[test]
+fn two_thousand_pods_while_everything_changes() {
+    let (control_plane, _turn) = control_plane();
+    let kubectl = control_plane
+        .namespace("storm", &json!({}), &json!({}))
+        .unwrap();
+    let kubeconfig = control_plane.kubeconfig();
+    let (volume, balancer) = (Volume::new(), Balancer::start().unwrap());
+    let arguments = volume.arguments(&format!("https://{}", balancer.address));
+    let (first, second) = (
+        replica(kubeconfig, &arguments),
+        replica(kubeconfig, &arguments),
+    );
+    balancer.set(vec![first.backend(), second.backend()]);
+    wait_until("the registration to work", LONG, || {
+        let mut probe = template();
+        probe["apiVersion"] = json!("v1");
+        probe["kind"] = json!("Pod");
+        probe["metadata"]["name"] = json!("probe");
+        let arguments = ["create", "--dry-run=server", "-f", "-"];
+        kubectl.run_with(&arguments, &probe.to_string()).map(Some)
+    })
+    .unwrap();
+
+    let start = Instant::now();
+    let failed = Arc::new(Failed::default());
+    thread::scope(|scope| {
+        let rotating = scope.spawn(|| {
+            for _ in 0..3 {
+                thread::sleep(Duration::from_secs(4));
+                volume.rotate();
+            }
+        });
+        let disturbing = scope.spawn(|| {
+            thread::sleep(Duration::from_secs(2));
+            drop(first); // as by the kernel: killed at once
+            balancer.set(vec![second.backend()]);
+            let third = replica(kubeconfig, &arguments);
+            balancer.set(vec![third.backend(), second.backend()]);
+            second.process.terminate(LONG).unwrap();
+            balancer.set(vec![third.backend()]);
+            control_plane.restart_api_server().unwrap();
+            third
+        });
+        kubectl.create(&job()).unwrap();
+        let clients = scope.spawn(|| by_clients(control_plane, &failed));
+        by_kubectl(&kubectl, &failed);
+        clients.join().unwrap();
+        rotating.join().unwrap();
+        let third = disturbing.join().unwrap();
+        let pods = wait_until("all pods to be there", LONG, || {
+            let pods = kubectl.get(&["pods", "-l", "storm=yes"])?["items"].take();
+            let pods = pods.as_array().cloned().unwrap_or_default();
+            let all = BY_JOB + BY_CLIENTS + BY_KUBECTL;
+            anyhow::ensure!(pods.len() == all, "{} of {all} pods", pods.len());
+            Ok(Some(pods))
+        })
+        .unwrap();
+        check(&pods);
+        let page = third.metrics().unwrap();
+        let reloads = "nvlink_webhook_certificate_reloads_total{result=\"success\"} ";
+        println!(
+            "{} pods in {:.1} s, all mutated once; {failed:?}; {}",
+            pods.len(),
+            start.elapsed().as_secs_f64(),
+            page.lines()
+                .find(|line| line.starts_with(reloads))
+                .unwrap_or_default()
+        );
+    });
+    // At most what was under way in the replica that was killed: one for each client,
+    // and for kubectl and the Job's controller.
+    let unanswered = failed.webhook.load(Ordering::Relaxed);
+    assert!(unanswered <= CLIENTS + 2, "{failed:?}");
+}
+
+/// Each pod is mutated, once: all made from one template are the same.
+fn check(pods: &[Value]) {
+    let mut kinds: BTreeMap<String, Value> = BTreeMap::new();
+    for pod in pods {
+        assert_mutated(pod, "nvlink", 2);
+        let name = pod["metadata"]["name"].as_str().unwrap();
+        let kind = name.split('-').next().unwrap_or_default();
+        let made = &pod["spec"];
+        let first = kinds.entry(kind.to_owned()).or_insert_with(|| made.clone());
+        let same = |pod: &Value| comparable(&json!({"metadata": {}, "spec": pod}));
+        assert_eq!(same(made), same(first), "{name} differs from the others");
+    }
+    assert_eq!(kinds.len(), 3);
+    for made in kinds.values() {
+        let names = made["containers"][0]["env"].as_array().unwrap().iter();
+        let mut names: Vec<_> = names.map(|one| one["name"].to_string()).collect();
+        let all = names.len();
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), all, "a variable is set twice");
+    }
+}
