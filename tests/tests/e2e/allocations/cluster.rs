@@ -54,24 +54,24 @@ fn on_node(name: &str, source: &str) -> Bench {
 }
 
 /// The allocations that the cluster has of a node, once they are so many.
-fn published(node: &str, count: usize) -> Vec<Value> {
-    wait_until("the allocations", SOON, || {
+fn published(bench: &Bench, node: &str, count: usize) -> Vec<Value> {
+    let allocations = wait_until("the allocations", SOON, || {
         let object = control_plane().kubectl().get(&["nodetopology", node])?;
-        let allocations = object["status"]["allocations"].as_array();
+        let status = &object["status"];
+        let allocations = status["allocations"].as_array();
         anyhow::ensure!(
             allocations.is_some_and(|all| all.len() == count),
-            "{:#}",
-            object["status"]
+            "{status:#}"
         );
         Ok(allocations.cloned())
-    })
-    .unwrap()
+    });
+    allocations.unwrap_or_else(|error| panic!("{error:#}\n{}", bench.exporter.process.log()))
 }
 
 #[test]
 fn what_was_free_outlives_the_exporter() {
     let bench = on_node("alloc-record", "sim:dgx1-v100");
-    published("alloc-record", 0);
+    published(&bench, "alloc-record", 0);
     bench.run_pod("first", &[2, 3, 4, 5, 6, 7]);
     bench.wait_for_pod("first", 6);
     bench.run_pod("second", &[0, 1]);
@@ -79,7 +79,7 @@ fn what_was_free_outlives_the_exporter() {
     assert_eq!(quality(&text, "second"), (Some(0.5), Some(1.0)));
     let second = json!({"namespace": "ci", "pod": "second", "container": "main",
         "gpus": [0, 1], "freeWhenPlaced": [0, 1]});
-    assert_eq!(published("alloc-record", 2)[1], second);
+    assert_eq!(published(&bench, "alloc-record", 2)[1], second);
 
     // A pod that comes while no exporter looks is one of which nothing is known.
     let Bench {
@@ -94,7 +94,7 @@ fn what_was_free_outlives_the_exporter() {
     let text = bench.wait_for("the record", |text| quality(text, "second").1.is_some());
     assert_eq!(quality(&text, "second"), (Some(0.5), Some(1.0)));
     assert_eq!(quality(&text, "late"), (Some(0.5), None));
-    published("alloc-record", 3);
+    published(&bench, "alloc-record", 3);
 
     // The same name with other GPUs is another pod.
     bench.kubelet.remove_pod("ci", "late");
@@ -105,7 +105,7 @@ fn what_was_free_outlives_the_exporter() {
         Some(1.0),
         "nothing else was free: {text}"
     );
-    let all = published("alloc-record", 2);
+    let all = published(&bench, "alloc-record", 2);
     assert_eq!(all[1]["freeWhenPlaced"], json!([0, 1, 5]));
 
     // The spec has another manager: both stay.
@@ -125,7 +125,7 @@ fn what_was_free_outlives_the_exporter() {
 fn nothing_is_written_while_no_pod_comes_or_goes() {
     let bench = on_node("alloc-quiet", "sim:dgx1-v100");
     bench.run_pod("job", &[0, 1]);
-    published("alloc-quiet", 1);
+    published(&bench, "alloc-quiet", 1);
     let version = || {
         let object = control_plane()
             .kubectl()
