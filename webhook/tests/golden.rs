@@ -271,7 +271,7 @@ fn environment() {
         {"name": "log"},
         {"name": "mig", "resources": {"limits": {"nvidia.com/mig-1g.10gb": 1}}},
         {"name": "claim", "resources": {"claims": [{"name": "gpu"}]}},
-        {"name": "watcher", "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]}
+        {"name": "watcher", "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "none"}]}
     ]);
     let init = json!([{"name": "fetch"}, {"name": "side", "restartPolicy": "Always"}]);
     let mixed = with(

@@ -141,3 +141,120 @@ fn a_class_that_does_not_exist_is_named_in_the_denial() {
         .unwrap();
     assert!(denial.contains("no-such-class"), "{denial}");
 }
+
+/// Waits until an Event in the namespace of `kubectl` holds each of `parts`.
+fn wait_for_event(kubectl: &nvlink_tests::Kubectl, parts: &[&str]) {
+    wait_until(&format!("an event with {parts:?}"), SOON * 3, || {
+        let events = kubectl.get(&["events"])?;
+        let events = events["items"].as_array().cloned().unwrap_or_default();
+        let mut said = events.iter().filter_map(|event| event["message"].as_str());
+        Ok(said
+            .find(|said| parts.iter().all(|part| said.contains(part)))
+            .map(drop))
+    })
+    .unwrap();
+}
+
+#[test]
+fn pods_of_controllers_need_the_right_of_their_service_account() {
+    create_class(
+        "restricted-owned",
+        &json!({"access": {"mode": "Restricted"}}),
+    );
+    let kubectl = namespace_for("dave", "access-owned");
+    let named = json!({"nvlink-domains.io/class": "restricted-owned"});
+    let template = |name: &str, restart: &str| {
+        let mut pod = gpu_pod("x", 2);
+        pod["spec"]["restartPolicy"] = json!(restart);
+        json!({
+            "metadata": {"labels": {"app": name}, "annotations": named}, "spec": pod["spec"]
+        })
+    };
+    let job = json!({"template": template("once", "Never")});
+    for (kind, version, name, spec) in [
+        (
+            "Deployment",
+            "apps/v1",
+            "web",
+            json!({
+                "selector": {"matchLabels": {"app": "web"}}, "template": template("web", "Always")
+            }),
+        ),
+        ("Job", "batch/v1", "once", job.clone()),
+        (
+            "CronJob",
+            "batch/v1",
+            "often",
+            json!({
+                "schedule": "* * * * *", "jobTemplate": {"spec": job}
+            }),
+        ),
+    ] {
+        let object = json!({
+            "apiVersion": version, "kind": kind, "metadata": {"name": name}, "spec": spec
+        });
+        kubectl.create(&object).unwrap();
+    }
+    let denied = ["rule not-authorized", "restricted-owned"];
+    for controller in ["replicaset-controller", "job-controller"] {
+        wait_for_event(&kubectl, &[&denied[..], &[controller]].concat());
+    }
+    // The CronJob's first run may be a minute off; the Job that it makes fares as any other.
+    kubectl
+        .run(&["create", "job", "often-now", "--from=cronjob/often"])
+        .unwrap();
+    wait_until("the CronJob's Job to be refused", SOON, || {
+        let events = kubectl.get(&[
+            "events",
+            "--field-selector",
+            "involvedObject.name=often-now",
+        ])?;
+        Ok(events
+            .to_string()
+            .contains("rule not-authorized")
+            .then_some(()))
+    })
+    .unwrap();
+    let pods = kubectl.get(&["pods"]).unwrap();
+    assert_eq!(pods["items"].as_array().map(Vec::len), Some(0), "{pods:#}");
+}
+
+#[test]
+fn who_may_not_impersonate_gains_nothing_by_the_headers() {
+    create_class(
+        "restricted-mask",
+        &json!({"access": {"mode": "Restricted"}}),
+    );
+    let admin = namespace_for("erin", "access-mask");
+    // The kubeconfig of the tests impersonates already; erin needs a token of her own for more.
+    admin.run(&["create", "serviceaccount", "erin"]).unwrap();
+    admin
+        .run(&[
+            "create",
+            "rolebinding",
+            "erin",
+            "--role=pods",
+            "--serviceaccount=access-mask:erin",
+        ])
+        .unwrap();
+    let token = admin.run(&["create", "token", "erin"]).unwrap();
+    let mut pod = gpu_pod("train", 2);
+    pod["metadata"]["annotations"] = json!({"nvlink-domains.io/class": "restricted-mask"});
+    let pod = pod.to_string();
+    let bearer = format!("--token={}", token.trim());
+    let create = ["create", "-f", "-", &bearer];
+    let denied = admin.refused(&create, &pod).unwrap();
+    assert!(
+        denied.contains("rule not-authorized") && denied.contains("access-mask:erin"),
+        "{denied}"
+    );
+    for mask in [
+        "--as=system:admin",
+        "--as=system:serviceaccount:kube-system:default",
+    ] {
+        let refused = admin
+            .refused(&[&create[..], &[mask]].concat(), &pod)
+            .unwrap();
+        assert!(refused.contains("cannot impersonate"), "{refused}");
+    }
+}

@@ -1,0 +1,356 @@
+//! The list of cases on a real API server: with the webhook, with the policies
+//! and no webhook, and with the policies and a webhook that does not answer.
+//!
+//! The same list is run against the pure decision in `webhook/tests/access.rs`.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::{
+    Api, Client, Config,
+    api::{ApiResource, DynamicObject, PostParams},
+    config::Kubeconfig,
+};
+use nvlink_tests::{
+    port,
+    programs::{self, WEBHOOK},
+    wait_until,
+};
+use serde_json::{Value, json};
+
+use crate::cluster::{control_plane, create_class, each_webhook, registration, webhook};
+
+#[path = "../../../webhook/tests/cases/list.rs"]
+mod list;
+
+use list::{Action, Case, List};
+
+const SOON: Duration = Duration::from_secs(60);
+const BOUND: Duration = Duration::from_secs(300);
+
+#[test]
+fn the_webhook_and_the_policies_agree_with_each_case() {
+    let list = list::read();
+    prepare(&list);
+    let runner = Runner::new();
+    let held = runner.create_pods_to_be_changed(&list);
+
+    label(&list, &["webhook-"]);
+    wait_until_denied(&list, "admission webhook");
+    runner.check("the webhook", &list, &held, expected);
+
+    apply_policies();
+    label(&list, &["webhook=off", "policies=on"]);
+    wait_until_denied(&list, "ValidatingAdmissionPolicy");
+    runner.check("the policies", &list, &held, expected);
+
+    register_dead_webhook();
+    let plain = list
+        .cases
+        .iter()
+        .find(|case| case.name == "no class, no GPU");
+    let named = list.cases.iter().find(|case| case.name == "open, anybody");
+    wait_until("the API server to call the dead webhook", SOON, || {
+        let said = runner.run(&list, named.unwrap(), None);
+        Ok(said.contains("failed calling webhook").then_some(()))
+    })
+    .unwrap();
+    assert_eq!(runner.run(&list, plain.unwrap(), None), "allowed");
+    runner.check(
+        "the policies, the webhook dead",
+        &list,
+        &held,
+        |case, said| {
+            // Pods that ask for a class wait for the webhook, whatever the policies say.
+            expected(case, said) || said.contains("failed calling webhook")
+        },
+    );
+}
+
+/// Whether what was `said` is what the case expects.
+fn expected(case: &Case, said: &str) -> bool {
+    let resized = case
+        .change
+        .as_ref()
+        .is_some_and(|it| it.action == Action::Resize);
+    match case.expect.as_str() {
+        "allowed" => said == "allowed",
+        // The API server's own validation may come first.
+        _ if resized => said != "allowed",
+        rule => said.contains(&format!("rule {rule}:")),
+    }
+}
+
+/// Namespaces, classes and rights. Nothing is at work in the namespaces yet.
+fn prepare(list: &List) {
+    webhook();
+    let kubectl = control_plane().kubectl();
+    for name in ["nvidia", "nvidia-cdi", "gvisor"] {
+        let class = json!({
+            "apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass",
+            "metadata": {"name": name}, "handler": name
+        });
+        kubectl.create(&class).unwrap();
+    }
+    for (name, namespace) in &list.namespaces {
+        if name != "kube-system" {
+            let mut labels = json!({"webhook": "off"});
+            if namespace.exempt {
+                labels["nvlink-domains.io/webhook"] = json!("ignore");
+            }
+            let default = namespace.default.as_ref();
+            let annotations = match default {
+                Some(class) => json!({"nvlink-domains.io/default-class": class}),
+                None => json!({}),
+            };
+            control_plane()
+                .namespace(name, &labels, &annotations)
+                .unwrap();
+        }
+        for object in pod_rights(name) {
+            kubectl.create(&object).unwrap();
+        }
+    }
+    for (name, spec) in &list.classes {
+        create_class(name, spec);
+    }
+    for (index, grant) in list.grants.iter().enumerate() {
+        for object in class_rights(index, grant) {
+            kubectl.create(&object).unwrap();
+        }
+    }
+}
+
+/// Everybody may create and change pods in the namespaces of the cases.
+fn pod_rights(namespace: &str) -> [Value; 2] {
+    let metadata = json!({"name": "case-pods", "namespace": namespace});
+    let rules = json!([{
+        "apiGroups": [""], "verbs": ["create", "update"],
+        "resources": ["pods", "pods/ephemeralcontainers", "pods/resize"]
+    }]);
+    let everybody = json!({"kind": "Group", "name": "system:authenticated", "apiGroup": RBAC});
+    [
+        json!({"apiVersion": RBAC_V1, "kind": "Role", "metadata": metadata, "rules": rules}),
+        json!({
+            "apiVersion": RBAC_V1, "kind": "RoleBinding", "metadata": metadata,
+            "subjects": [everybody],
+            "roleRef": {"apiGroup": RBAC, "kind": "Role", "name": "case-pods"}
+        }),
+    ]
+}
+
+const RBAC: &str = "rbac.authorization.k8s.io";
+const RBAC_V1: &str = "rbac.authorization.k8s.io/v1";
+
+/// A grant of the list as role and binding.
+fn class_rights(index: usize, grant: &list::Grant) -> [Value; 2] {
+    let name = format!("case-grant-{index}");
+    let mut metadata = json!({"name": name});
+    let prefix = match &grant.namespace {
+        Some(namespace) => {
+            metadata["namespace"] = json!(namespace);
+            ""
+        }
+        None => "Cluster",
+    };
+    let mut rule = json!({
+        "apiGroups": ["nvlink-domains.io"], "resources": ["domainclasses"], "verbs": [grant.verb]
+    });
+    if let Some(class) = &grant.class {
+        rule["resourceNames"] = json!([class]);
+    }
+    let subject = match (&grant.user, &grant.group, &grant.account) {
+        (Some(user), ..) => json!({"kind": "User", "name": user, "apiGroup": RBAC}),
+        (_, Some(group), _) => json!({"kind": "Group", "name": group, "apiGroup": RBAC}),
+        (.., Some(account)) => {
+            let (namespace, name) = account.split_once('/').expect("namespace/name");
+            json!({"kind": "ServiceAccount", "name": name, "namespace": namespace})
+        }
+        _ => panic!("grant {index} is to nobody"),
+    };
+    let role = format!("{prefix}Role");
+    [
+        json!({"apiVersion": RBAC_V1, "kind": role, "metadata": metadata, "rules": [rule]}),
+        json!({
+            "apiVersion": RBAC_V1, "kind": format!("{role}Binding"), "metadata": metadata,
+            "subjects": [subject], "roleRef": {"apiGroup": RBAC, "kind": role, "name": name}
+        }),
+    ]
+}
+
+/// Labels all namespaces of the list; those that are exempt too.
+fn label(list: &List, labels: &[&str]) {
+    for name in list.namespaces.keys() {
+        let command = ["label", "namespace", "--overwrite", name];
+        control_plane()
+            .kubectl()
+            .run(&[&command[..], labels].concat())
+            .unwrap();
+    }
+}
+
+/// Waits until, in each namespace that is not exempt, a pod of somebody without
+/// the right is denied by `who`.
+fn wait_until_denied(list: &List, who: &str) {
+    let runner = Runner::new();
+    let nobody = "silver, the right to gold is none to silver";
+    let mut cases = list::read().cases.into_iter();
+    let mut case = cases.find(|case| case.name == nobody).expect("the case");
+    for (name, namespace) in &list.namespaces {
+        if namespace.exempt {
+            continue;
+        }
+        case.namespace.clone_from(name);
+        wait_until(&format!("{who} to deny in {name}"), SOON, || {
+            Ok(runner.run(list, &case, None).contains(who).then_some(()))
+        })
+        .unwrap();
+    }
+}
+
+/// The policies as they are printed, for the namespaces of the cases alone.
+fn apply_policies() {
+    let printed = programs::run(WEBHOOK, &["policies"], "").unwrap();
+    let kubectl = control_plane().kubectl();
+    let arguments = ["create", "--dry-run=client", "-f", "-", "-o", "json"];
+    let printed = kubectl.run_with(&arguments, &printed).unwrap();
+    for document in serde_json::Deserializer::from_str(&printed).into_iter::<Value>() {
+        let mut document = document.unwrap();
+        if document["kind"] == "ValidatingAdmissionPolicyBinding" {
+            document["metadata"]["name"] = json!(format!(
+                "cases-{}",
+                document["metadata"]["name"].as_str().unwrap()
+            ));
+            document["spec"]["matchResources"] =
+                json!({"namespaceSelector": {"matchLabels": {"policies": "on"}}});
+        }
+        kubectl.apply(&document.to_string()).unwrap();
+    }
+}
+
+/// The webhook's registration, at an address where nobody answers.
+fn register_dead_webhook() {
+    let nowhere = format!("https://127.0.0.1:{}/", port::free().unwrap());
+    let mut dead = registration(webhook()).unwrap();
+    dead["metadata"]["name"] = json!("cases-dead");
+    each_webhook(&mut dead, |entry| {
+        entry["clientConfig"]["url"] = json!(nowhere);
+        let here = json!({"key": "policies", "operator": "In", "values": ["on"]});
+        let expressions = &mut entry["namespaceSelector"]["matchExpressions"];
+        expressions.as_array_mut().unwrap().push(here);
+    });
+    control_plane().kubectl().apply(&dead.to_string()).unwrap();
+}
+
+/// Pods that are there, by the name of their case.
+type Pods = BTreeMap<String, Value>;
+
+/// Does what the cases say, as those who do it.
+struct Runner {
+    runtime: tokio::runtime::Runtime,
+}
+
+impl Runner {
+    fn new() -> Self {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build();
+        Self {
+            runtime: runtime.unwrap(),
+        }
+    }
+
+    /// The pods of the cases that change one, created before any rule holds.
+    fn create_pods_to_be_changed(&self, list: &List) -> Pods {
+        let changed = list.cases.iter().enumerate();
+        let changed = changed.filter(|(_, case)| case.change.is_some());
+        let mut pods = Pods::new();
+        for (index, case) in changed {
+            let mut pod = list.pod(case);
+            pod["metadata"]["name"] = json!(format!("case-{index}"));
+            let created = control_plane()
+                .kubectl()
+                .in_namespace(&case.namespace)
+                .create(&pod);
+            pods.insert(case.name.clone(), created.unwrap());
+        }
+        pods
+    }
+
+    /// Checks all cases.
+    #[track_caller]
+    fn check(&self, who: &str, list: &List, held: &Pods, right: impl Fn(&Case, &str) -> bool) {
+        let start = std::time::Instant::now();
+        let mut wrong = Vec::new();
+        for case in &list.cases {
+            let said = self.run(list, case, held.get(&case.name));
+            if !right(case, &said) {
+                wrong.push(format!(
+                    "{}: expected {}, but: {said}",
+                    case.name, case.expect
+                ));
+            }
+        }
+        let (count, took) = (list.cases.len(), start.elapsed());
+        println!(
+            "{who}: {count} cases in {took:?}, {} of them otherwise",
+            wrong.len()
+        );
+        assert!(wrong.is_empty(), "{who}:\n{}", wrong.join("\n"));
+        assert!(took < BOUND, "{who}: {took:?}");
+    }
+
+    /// `allowed`, or what the API server says. Nothing is stored.
+    fn run(&self, list: &List, case: &Case, held: Option<&Value>) -> String {
+        let answer = self.runtime.block_on(async {
+            let api = pods(client(case).await, &case.namespace);
+            let dry = PostParams {
+                dry_run: true,
+                ..PostParams::default()
+            };
+            match (&case.change, held) {
+                (Some(change), Some(pod)) => {
+                    let mut pod = pod.clone();
+                    change.apply(&mut pod);
+                    let name = pod["metadata"]["name"].as_str().unwrap().to_owned();
+                    let part = match change.action {
+                        Action::Update => {
+                            let pod = serde_json::from_value(pod).unwrap();
+                            return api.replace(&name, &dry, &pod).await.map(drop);
+                        }
+                        Action::Debug => "ephemeralcontainers",
+                        Action::Resize => "resize",
+                    };
+                    let replaced = api.replace_subresource(part, &name, &dry, &pod);
+                    replaced.await.map(drop)
+                }
+                _ => {
+                    let pod = serde_json::from_value(list.pod(case)).unwrap();
+                    api.create(&dry, &pod).await.map(drop)
+                }
+            }
+        });
+        match answer {
+            Ok(()) => "allowed".to_owned(),
+            Err(kube::Error::Api(status)) => format!("{} {:?}", status.message, status.details),
+            Err(error) => format!("{error}"),
+        }
+    }
+}
+
+/// A client that impersonates who does what the case says.
+async fn client(case: &Case) -> Client {
+    let file = Kubeconfig::read_from(control_plane().kubeconfig()).unwrap();
+    let config = Config::from_custom_kubeconfig(file, &Default::default()).await;
+    let mut config = config.unwrap();
+    config.auth_info.impersonate = Some(case.by.clone());
+    if !case.groups.is_empty() {
+        config.auth_info.impersonate_groups = Some(case.groups.clone());
+    }
+    Client::try_from(config).unwrap()
+}
+
+/// The pods of a namespace, as they are.
+fn pods(client: Client, namespace: &str) -> Api<DynamicObject> {
+    Api::namespaced_with(client, namespace, &ApiResource::erase::<Pod>(&()))
+}
