@@ -137,7 +137,8 @@ fn version(schema: JSONSchemaProps) -> CustomResourceDefinitionVersion {
             column("Age", "date", ".metadata.creationTimestamp"),
         ]),
         subresources: Some(CustomResourceSubresources {
-            status: Some(CustomResourceSubresourceStatus::default()),
+            // Its default is null, with which there is no such subresource.
+            status: Some(CustomResourceSubresourceStatus(json!({}))),
             ..Default::default()
         }),
         ..Default::default()
