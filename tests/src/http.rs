@@ -5,6 +5,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 
 const TIMEOUT: Duration = Duration::from_secs(10);
+/// Bytes of an answer: pictures of pages are large.
+const MOST_BYTES: u64 = 64 << 20;
 
 /// What a server answered.
 #[derive(Debug)]
@@ -61,4 +63,34 @@ pub fn text(url: &str) -> Result<String> {
         answer.body.trim_end()
     );
     Ok(answer.body)
+}
+
+/// Sends `method` with a body of JSON (none where it is empty), whatever the status.
+///
+/// # Errors
+/// When there is no answer.
+pub fn send(method: &str, url: &str, body: &str) -> Result<Answer> {
+    let config = ureq::Agent::config_builder()
+        .http_status_as_error(false)
+        .timeout_global(Some(TIMEOUT * 6));
+    let agent = ureq::Agent::new_with_config(config.build());
+    let request = ureq::http::Request::builder().method(method).uri(url);
+    let response = match body.is_empty() {
+        true => agent.run(request.body(())?),
+        false => {
+            let request = request.header("Content-Type", "application/json");
+            agent.run(request.body(body.to_owned())?)
+        }
+    };
+    let mut response = response.with_context(|| format!("{method} {url}"))?;
+    Ok(Answer {
+        status: response.status().as_u16(),
+        content_type: String::new(),
+        body: response
+            .body_mut()
+            .with_config()
+            .limit(MOST_BYTES)
+            .read_to_string()
+            .with_context(|| format!("{method} {url}"))?,
+    })
 }

@@ -55,6 +55,7 @@ fn legend(scene: &Scene<'_>) -> String {
     "<p class=\"legend\"><span><i class=\"l5\"></i> up, filled by load</span> \
      <span><i class=\"rise l5\"></i> errors rise</span> \
      <span><i class=\"down\"></i> missing</span> \
+     <span><i class=\"nk\"></i> load not known</span> \
      <span><i class=\"unused\"></i> unused</span></p>\n"
         .to_owned()
 }
@@ -74,7 +75,7 @@ fn panel(scene: &Scene<'_>, domain: &Domain) -> String {
         .filter(|one| inside(one.a) && inside(one.b));
     let direct = edges.all(|edge| edge.via == Via::Direct);
     let mut html = format!(
-        "<section class=\"domain{}\"><h3>{}</h3>\n<p class=\"soft\">{}, {}</p>\n",
+        "<section class=\"domain{}\"><h3>NVLink domain {}</h3>\n<p class=\"soft\">{}, {}</p>\n",
         if direct { " direct" } else { "" },
         escape(&domain.id),
         count(gpus.len(), "GPU"),
@@ -146,23 +147,24 @@ fn outside(scene: &Scene<'_>, gpus: &[&Gpu]) -> String {
 }
 
 fn numa_nodes(scene: &Scene<'_>, gpus: &[Shown<'_>]) -> String {
-    let mut html = String::new();
-    for group in gpus.chunk_by(|(a, _), (b, _)| a.numa_node == b.numa_node) {
+    let groups = || gpus.chunk_by(|(a, _), (b, _)| a.numa_node == b.numa_node);
+    let solo = groups().all(|group| group.len() == 1);
+    let mut html = format!("<div class=\"numas{}\">\n", if solo { " solo" } else { "" });
+    for group in groups() {
         let numa = group[0].0.numa_node;
         let title = numa.map_or("NUMA unknown".to_owned(), |numa| format!("NUMA {numa}"));
-        let links = group
-            .iter()
-            .map(|(_, lanes)| lanes.len())
-            .max()
-            .unwrap_or(0);
-        let class = if links > 12 { "" } else { " narrow" };
+        let class = match group.iter().map(|(_, lanes)| lanes.len()).max() {
+            Some(13..) => "",
+            Some(9..) => " narrow",
+            _ => " slim",
+        };
         html += &format!("<div class=\"numa\"><h4>{title}</h4>\n<div class=\"cards{class}\">\n");
         for (gpu, lanes) in group {
             html += &card::render(scene, gpu, lanes);
         }
         html += "</div></div>\n";
     }
-    html
+    html + "</div>\n"
 }
 
 fn lost(scene: &Scene<'_>) -> String {

@@ -72,15 +72,12 @@ fn strip(scene: &Scene<'_>, lanes: &[Lane<'_>]) -> String {
     }
     let mut html = "<span class=\"lanes\" aria-hidden=\"true\">".to_owned();
     for (remote, group) in groups {
-        html += "<span>";
+        html += "<span><span>";
         for lane in group {
-            match lane.class() {
-                class if class.is_empty() => html += "<i></i>",
-                class => html += &format!("<i class=\"{class}\"></i>"),
-            }
+            html += &format!("<i class=\"{}\"></i>", lane.class());
         }
         let label = remote.unwrap_or_default().replace("GPU ", "→");
-        html += &format!("<small>{label}</small></span>");
+        html += &format!("</span><small>{label}</small></span>");
     }
     html + "</span>"
 }
@@ -99,10 +96,11 @@ fn sum(gpu: &Gpu, lanes: &[Lane<'_>]) -> String {
     let loads: Vec<_> = lanes.iter().filter_map(|lane| lane.load).collect();
     let total = |value: fn(&crate::load::LinkLoad) -> Option<f64>| {
         let known: Vec<f64> = loads.iter().filter_map(|load| value(load)).collect();
-        (!known.is_empty()).then(|| rate(known.iter().sum()))
+        (!known.is_empty()).then(|| known.iter().sum::<f64>())
     };
-    let sent = total(|load| load.transmit_bytes_per_second).map(|rate| format!("↑ {rate}"));
-    let received = total(|load| load.receive_bytes_per_second).map(|rate| format!("↓ {rate}"));
+    let sent = total(|load| load.transmit_bytes_per_second);
+    let received = total(|load| load.receive_bytes_per_second);
+    let traffic = both(sent, received);
     let busy: Vec<f64> = lanes.iter().filter_map(Lane::utilization).collect();
     let load = (!busy.is_empty()).then(|| {
         format!(
@@ -110,10 +108,25 @@ fn sum(gpu: &Gpu, lanes: &[Lane<'_>]) -> String {
             percent(busy.iter().sum::<f64>() / busy.len() as f64)
         )
     });
-    let parts = [Some(format!("{up} up")), load, sent, received];
+    let parts = [Some(format!("{up} up")), load, traffic];
     let parts = parts.into_iter().flatten();
     let parts = parts.map(|part| format!("<span>{part}</span>"));
     parts.collect::<Vec<_>>().join(" ")
+}
+
+/// `↑ 261 ↓ 265 GB/s`: what is sent and received, the unit once where it is the same.
+fn both(sent: Option<f64>, received: Option<f64>) -> Option<String> {
+    let (sent, received) = (sent.map(rate), received.map(rate));
+    match (sent, received) {
+        (None, None) => None,
+        (Some(sent), None) => Some(format!("↑ {sent}")),
+        (None, Some(received)) => Some(format!("↓ {received}")),
+        (Some(sent), Some(received)) => {
+            let unit = received.rsplit_once(' ').map_or("", |(_, unit)| unit);
+            let sent = sent.strip_suffix(unit).unwrap_or(&sent).trim_end();
+            Some(format!("↑ {sent} ↓ {received}"))
+        }
+    }
 }
 
 fn more(scene: &Scene<'_>, gpu: &Gpu, lanes: &[Lane<'_>]) -> String {

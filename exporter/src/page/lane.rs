@@ -55,16 +55,15 @@ impl Lane<'_> {
         Some((busier / rate as f64).clamp(0.0, 1.0))
     }
 
-    /// The class of its mark on the page: state, and load in tenths.
+    /// The class of its mark on the page: state, and load in tenths, or that it is not known.
     pub(super) fn class(&self) -> String {
-        let level = self
-            .utilization()
-            .map(|share| format!("l{:.0}", (share * 10.0).ceil()))
-            .unwrap_or_default();
+        let level = self.utilization().map_or("nk".to_owned(), |share| {
+            format!("l{:.0}", (share * 10.0).ceil())
+        });
         match self.state() {
             State::Down => "down".to_owned(),
             State::Unused => "unused".to_owned(),
-            State::Rising => format!("rise {level}").trim_end().to_owned(),
+            State::Rising => format!("rise {level}"),
             State::Up => level,
         }
     }

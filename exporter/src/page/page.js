@@ -55,21 +55,18 @@
     document.title = next.title;
     morph(document.querySelector("h1"), next.querySelector("h1"));
     morph(main, next.getElementById("main"));
-    if (focused !== document.body && !focused.isConnected) {
-      // What had the focus is gone: stay near it.
-      const near = document.getElementById(focused.id) || document.getElementById("node");
-      near?.focus({ preventScroll: true });
-    }
+    if (focused === document.body || focused === document.activeElement) return;
+    // It was moved, or it is gone: then stay near it.
+    const near = focused.isConnected ? focused : document.getElementById(focused.id || "node");
+    near?.focus({ preventScroll: true });
   }
 
   // Makes `from` like `to`, and keeps each element that is in both.
   function morph(from, to) {
     attributes(from, to);
-    const byId = new Map();
-    for (const child of from.children) if (child.id) byId.set(child.id, child);
     let at = from.firstChild;
     for (const wanted of [...to.childNodes]) {
-      const match = wanted.id ? byId.get(wanted.id) : alike(at, wanted) ? at : null;
+      const match = wanted.id ? sameId(wanted) : alike(at, wanted) ? at : null;
       if (!match) {
         from.insertBefore(wanted, at);
         continue;
@@ -84,6 +81,12 @@
       at = at.nextSibling;
       gone.remove();
     }
+  }
+
+  // The element of this id, wherever it is now: a GPU that changes its domain takes its card along.
+  function sameId(wanted) {
+    const match = document.getElementById(wanted.id);
+    return match?.nodeName === wanted.nodeName ? match : null;
   }
 
   function alike(one, other) {

@@ -55,7 +55,12 @@ pub(crate) fn show_graph(terminal: &Terminal, keep: bool) -> Result<Exporter> {
         ],
         9,
     )?;
-    let exporter = Exporter::start(&["--source", "sim:dgx-h100", "--node-name", "dgx"])?;
+    let arguments = [
+        ["--source", "sim:dgx-h100"],
+        ["--node-name", "dgx"],
+        ["--collection-interval", "1s"],
+    ];
+    let exporter = Exporter::start(&arguments.concat())?;
     terminal.command("nvlink-exporter serve --source sim:dgx-h100")?;
     let until = if keep {
         "until Ctrl-C"

@@ -9,6 +9,7 @@ use anyhow::{Context, Result};
 
 mod alone;
 mod cluster;
+mod fault;
 mod job;
 mod metrics;
 mod terminal;
@@ -31,6 +32,7 @@ fn run(terminal: &Terminal) -> Result<()> {
     let keep = env::var("KEEP").is_ok_and(|value| !["", "0"].contains(&&*value));
     let files = alone::write_files()?;
     let page = alone::show_graph(terminal, keep)?;
+    fault::show(terminal, &page)?;
     alone::show_preview(terminal, &files)?;
     let cluster = cluster::start(terminal)?;
     job::show(terminal, &cluster)?;

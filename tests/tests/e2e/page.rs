@@ -1,0 +1,294 @@
+//! The exporter's page in a real browser.
+
+use std::{fs, path::PathBuf, thread, time::Duration};
+
+use nvlink_tests::{Browser, Exporter, http, programs, wait_until, workdir};
+use serde_json::{Value, json};
+
+/// A few refreshes of the page, which are 3 s apart.
+const SOON: Duration = Duration::from_secs(20);
+const TAB: char = '\u{e004}';
+const ENTER: char = '\u{e007}';
+
+const CHECKS: &str = include_str!("page_checks.js");
+
+fn simulated(profile: &str) -> Exporter {
+    let source = format!("sim:{profile}");
+    let arguments = [
+        "--source",
+        &source,
+        "--node-name",
+        "node-a",
+        "--collection-interval",
+        "250ms",
+    ];
+    Exporter::start(&arguments).unwrap()
+}
+
+/// Has the exporter read a file with this document.
+fn recorded(name: &str, document: &Value) -> Exporter {
+    let path = workdir::fresh("page").unwrap().join(name);
+    fs::write(&path, document.to_string()).unwrap();
+    Exporter::start(&["--source", &format!("file:{}", path.display())]).unwrap()
+}
+
+fn document(profile: &str) -> Value {
+    let source = format!("sim:{profile}");
+    let arguments = [
+        "topology",
+        "--source",
+        &source,
+        "--node-name",
+        "node-a",
+        "--output",
+        "json",
+    ];
+    serde_json::from_str(&programs::run(programs::EXPORTER, &arguments, "").unwrap()).unwrap()
+}
+
+fn set_faults(exporter: &Exporter, faults: &str) {
+    let answer = http::send("PUT", &exporter.url("/sim/faults"), faults).unwrap();
+    assert_eq!(answer.status, 200, "{}", answer.body);
+}
+
+fn wait_for_text(browser: &Browser, text: &str) {
+    let what = format!("the page to say {text:?}");
+    let seen = wait_until(&what, SOON, || {
+        Ok(browser.text()?.contains(text).then_some(()))
+    });
+    seen.unwrap_or_else(|error| panic!("{error:#}\n{}", browser.text().unwrap()));
+}
+
+/// Loads the page in both widths and themes and looks for what a reader would stumble over.
+/// `PICTURES=DIRECTORY` keeps what it looks like.
+fn inspect(browser: &Browser, exporter: &Exporter, name: &str) {
+    for theme in ["light", "dark"] {
+        for width in [1280, 390] {
+            browser.emulate(width, theme).unwrap();
+            browser.open(&exporter.url("/")).unwrap();
+            let found = browser.run(CHECKS).unwrap();
+            assert_eq!(found, json!([]), "{name} {theme} {width}");
+            if let Some(directory) = std::env::var_os("PICTURES") {
+                let path = PathBuf::from(directory).join(format!("{name}-{width}-{theme}.png"));
+                browser.picture(&path).unwrap();
+            }
+        }
+    }
+    let console = browser.console().unwrap();
+    assert!(console.is_empty(), "{name}: {console:?}");
+}
+
+#[test]
+fn every_board_is_drawn() {
+    let browser = Browser::start().unwrap();
+    for profile in [
+        "dgx-h100",
+        "dgx1-v100",
+        "dgx2-v100",
+        "gb200-nvl72",
+        "h200-degraded",
+        "l40s",
+    ] {
+        let exporter = simulated(profile);
+        inspect(&browser, &exporter, profile);
+        let spec = &document(profile)["spec"];
+        let gpus = spec["gpus"].as_array().unwrap();
+        let links: usize = gpus
+            .iter()
+            .map(|gpu| gpu["links"].as_array().unwrap().len())
+            .sum();
+        let down = |link: &&Value| link["up"] == false;
+        let all = gpus.iter().flat_map(|gpu| gpu["links"].as_array().unwrap());
+        let drawn = "const n = (what) => document.querySelectorAll(what).length;
+            return [n('details.gpu'), n('.lanes i'), n('.lanes .down'), n('section.domain:not(.outside)')];";
+        let expected = json!([
+            gpus.len(),
+            links,
+            all.filter(down).count(),
+            spec["domains"].as_array().unwrap().len()
+        ]);
+        assert_eq!(browser.run(drawn).unwrap(), expected, "{profile}");
+    }
+}
+
+#[test]
+fn seventy_two_gpus_and_hostile_names_stay_readable() {
+    let mut node = document("gb200-nvl72");
+    let tray = node["spec"]["gpus"].take();
+    let gpus: Vec<Value> = (0..72)
+        .map(|n| {
+            let mut gpu = tray[n % 4].clone();
+            gpu["index"] = n.into();
+            gpu["uuid"] = format!("GPU-{n}").into();
+            gpu["pciBusId"] = format!("{n:08X}:01:00.0").into();
+            gpu["model"] = "NVIDIA GB200 <script>boom()</script>".into();
+            gpu
+        })
+        .collect();
+    let spec = &mut node["spec"];
+    spec["gpus"] = gpus.into();
+    spec["domains"][0]["gpus"] = (0..72).collect();
+    for derived in ["edges", "paths", "nics"] {
+        spec[derived] = json!([]);
+    }
+    let pod = format!("\"><img src=x onerror=boom()>{}", "very-long-".repeat(20));
+    node["status"] = json!({"allocations": [
+        {"namespace": "ci\u{202e}&amp;", "pod": pod, "container": "'\"", "gpus": [0, 1, 40]},
+    ]});
+    let exporter = recorded("fabric.json", &node);
+    let browser = Browser::start().unwrap();
+    inspect(&browser, &exporter, "fabric-of-72");
+    let drawn = "return [document.querySelectorAll('details.gpu').length, document.querySelectorAll('svg, line, img, main script').length]";
+    assert_eq!(browser.run(drawn).unwrap(), json!([72, 0]));
+    let text = browser.text().unwrap();
+    assert!(
+        text.contains("<script>boom()</script>") && text.contains("<img src=x"),
+        "{text}"
+    );
+    let size = http::text(&exporter.url("/")).unwrap().len();
+    assert!(size < 300_000, "{size} bytes");
+}
+
+#[test]
+fn a_fault_shows_without_a_reload_and_the_reader_is_not_disturbed() {
+    let exporter = simulated("dgx-h100");
+    let browser = Browser::start().unwrap();
+    browser.emulate(390, "light").unwrap();
+    browser.open(&exporter.url("/")).unwrap();
+    wait_for_text(&browser, "Nothing is out of the ordinary");
+    let reader = "window.here = true; const gpu = document.getElementById('gpu-5');
+        gpu.open = true; gpu.querySelector('summary').focus(); window.gpu = gpu; window.at = scrollY; return scrollY;";
+    assert!(browser.run(reader).unwrap().as_f64().unwrap() > 0.0);
+    set_faults(
+        &exporter,
+        r#"[{"link-down": {"gpu": 3, "link": 7}}, {"gpu-lost": {"gpu": 1}},
+            {"xid": {"gpu": 2, "xid": 74}},
+            {"errors": {"gpu": 5, "link": 2, "kind": "crc_flit", "perHour": 36000}}]"#,
+    );
+    wait_for_text(&browser, "GPU 3: 1 link missing: 7");
+    wait_for_text(&browser, "GPU 1: does not answer");
+    wait_for_text(&browser, "GPU 2: XID 74, 1 time since the start");
+    wait_for_text(&browser, "GPU 5: errors rise on link 2");
+    let undisturbed = "const gpu = document.getElementById('gpu-5');
+        return [window.here, gpu === window.gpu, gpu.open, document.activeElement === gpu.querySelector('summary'),
+            document.querySelectorAll('#gpu-5 .rise').length, document.title.startsWith('▲')];";
+    assert_eq!(
+        browser.run(undisturbed).unwrap(),
+        json!([true, true, true, true, 1, true])
+    );
+    set_faults(&exporter, r#"[{"fabric-down": {}}]"#);
+    wait_for_text(&browser, "GPUs 0-7: NVLink fabric is not started");
+    wait_for_text(&browser, "their links are up, but lead to no other GPU");
+    // What has the focus is still there, in another place of the page.
+    assert_eq!(
+        browser
+            .run("return document.activeElement.id || document.activeElement.closest('[id]').id")
+            .unwrap(),
+        "gpu-5"
+    );
+    http::send("DELETE", &exporter.url("/sim/faults"), "").unwrap();
+    wait_for_text(&browser, "NVLink domain node-a.0");
+    assert_eq!(
+        browser
+            .run("return [window.here, document.querySelectorAll('.down').length]")
+            .unwrap(),
+        json!([true, 1]),
+        "the legend's"
+    );
+    assert!(browser.console().unwrap().is_empty());
+}
+
+#[test]
+fn a_node_that_hangs_and_an_exporter_that_is_gone_are_told() {
+    let exporter = simulated("a100-pcie-pairs");
+    let browser = Browser::start().unwrap();
+    browser.open(&exporter.url("/")).unwrap();
+    set_faults(&exporter, r#"["hang"]"#);
+    let age = "return Number(document.getElementById('age').textContent.split(' ')[0])";
+    wait_until("the age to grow", SOON, || {
+        Ok(browser.run(age)?.as_f64().filter(|age| *age > 3.0))
+    })
+    .unwrap();
+    // The age counts on between two refreshes, a second at a time.
+    let before = browser.run(age).unwrap().as_f64().unwrap();
+    drop(exporter);
+    wait_for_text(&browser, "The exporter has not answered for");
+    thread::sleep(Duration::from_millis(1100));
+    assert!(browser.run(age).unwrap().as_f64().unwrap() > before);
+    assert!(
+        browser.text().unwrap().contains("GPU 7"),
+        "what it said last stays"
+    );
+}
+
+#[test]
+fn the_keyboard_reaches_everything() {
+    let exporter = simulated("h200-degraded");
+    let browser = Browser::start().unwrap();
+    browser.emulate(1280, "dark").unwrap();
+    browser.open(&exporter.url("/")).unwrap();
+    let active = || {
+        let script = "const at = document.activeElement; const style = getComputedStyle(at);
+            return [at.textContent.trim().slice(0, 20), at.closest('[id]')?.id ?? '', style.outlineStyle]";
+        let [text, id, outline] =
+            <[Value; 3]>::try_from(browser.run(script).unwrap().as_array().unwrap().clone())
+                .unwrap();
+        assert_ne!(outline, "none", "{text} {id} shows no focus");
+        (
+            text.as_str().unwrap().to_owned(),
+            id.as_str().unwrap().to_owned(),
+        )
+    };
+    browser.press(TAB).unwrap();
+    assert_eq!(active().0, "Skip to the GPUs");
+    // The list of what needs a look comes next, and leads to the GPU, opened.
+    browser.press(TAB).unwrap();
+    assert!(active().0.starts_with("GPU 3: 2 links"), "{:?}", active());
+    browser.press(ENTER).unwrap();
+    wait_until("the GPU to have the focus", SOON, || {
+        Ok((active().1 == "gpu-3").then_some(()))
+    })
+    .unwrap();
+    assert_eq!(
+        browser
+            .run("return document.getElementById('gpu-3').open")
+            .unwrap(),
+        true
+    );
+    // The table of its links, the next GPU, and Enter opens that.
+    browser.press(TAB).unwrap();
+    assert!(active().0.starts_with("Link"), "{:?}", active());
+    browser.press(TAB).unwrap();
+    assert_eq!(active().1, "gpu-4");
+    browser.press(ENTER).unwrap();
+    assert_eq!(
+        browser
+            .run("return document.getElementById('gpu-4').open")
+            .unwrap(),
+        true
+    );
+}
+
+#[test]
+fn without_scripts_the_page_is_whole() {
+    let exporter = simulated("dgx1-v100");
+    let browser = Browser::start().unwrap();
+    browser.forbid_scripts().unwrap();
+    browser.open(&exporter.url("/")).unwrap();
+    let text = browser.text().unwrap();
+    for part in [
+        "Without JavaScript",
+        "GPU 7",
+        "6/6 up",
+        "NVLink domain node-a.0",
+        "NUMA 1",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    assert_eq!(
+        browser
+            .run("return document.querySelectorAll('svg.ring line').length")
+            .unwrap(),
+        16
+    );
+}
