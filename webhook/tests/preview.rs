@@ -260,9 +260,9 @@ fn bad_classes_and_nodes_are_named() {
         &["bad.yaml", "minBandwidth"],
     );
     fails(
-        &class(&format!("{head}spec: {{access: {{ciProjects: []}}}}")),
+        &class(&format!("{head}spec: {{access: {{maxGpusPerProject: 4}}}}")),
         1,
-        &["bad.yaml", "unknown field spec.access.ciProjects"],
+        &["bad.yaml", "unknown field spec.access.maxGpusPerProject"],
     );
     fs::write(
         path.join("nodes/bad.json"),

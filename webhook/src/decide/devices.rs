@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// Hides GPUs from a container that asked for none, whatever its image says.
-const VOID: (&str, &str) = ("NVIDIA_VISIBLE_DEVICES", "void");
+pub(super) const VOID: (&str, &str) = ("NVIDIA_VISIBLE_DEVICES", "void");
 /// More GPUs than any node has: bounds the patch of a pod that asks for nonsense.
 const MAX_ORDINALS: u32 = 1024;
 /// Annotations by which KAI hands out parts of GPUs that no resource names.

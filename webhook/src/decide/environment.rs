@@ -264,7 +264,12 @@ pub(super) fn set(editor: &mut Editor, chosen: &Chosen) -> Result<Report, Refusa
             match own {
                 Some(Some(own)) if own == value => drop(report.set.insert(name)),
                 Some(_) => drop(report.kept.insert(name)),
-                None if may_come_from_elsewhere(&container, &name) => hidden.push(name),
+                // Isolation holds against what an envFrom may say as well.
+                None if name != super::devices::VOID.0
+                    && may_come_from_elsewhere(&container, &name) =>
+                {
+                    hidden.push(name);
+                }
                 None => planned.push((container.place(), name, value)),
             }
         }

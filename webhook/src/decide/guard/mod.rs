@@ -52,7 +52,7 @@ pub(super) fn create(case: Case<'_>, grants: &Grants) -> Result<Option<String>, 
             continue;
         };
         devices::check_privileges(case.pod, class)?;
-        if let Some(question) = permit(case, class, way.rule(), way.how(), grants)? {
+        if let Some(question) = permit(case, class, way.rule(), &way.how(case.namespace), grants)? {
             return Ok(Some(question));
         }
     }

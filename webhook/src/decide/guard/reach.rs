@@ -32,13 +32,13 @@ impl Way {
     }
 
     /// For a denial, after the name of the class.
-    pub(super) fn how(self) -> &'static str {
+    pub(super) fn how(self, namespace: &str) -> String {
         match self {
-            Self::Named => "",
-            Self::Default => " (the namespace's default class)",
-            Self::Toleration => " (the pod tolerates the taint of its nodes)",
-            Self::NodeName => " (the pod's nodeName may be a node of it)",
-            Self::Selector => " (the pod selects its nodes)",
+            Self::Named => String::new(),
+            Self::Default => format!(" (the default class of namespace {namespace})"),
+            Self::Toleration => " (the pod tolerates the taint of its nodes)".to_owned(),
+            Self::NodeName => " (the pod's nodeName may be a node of it)".to_owned(),
+            Self::Selector => " (the pod selects its nodes)".to_owned(),
         }
     }
 }
