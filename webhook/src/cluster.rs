@@ -1,6 +1,6 @@
 //! Watches that keep the [`View`] like the cluster.
 
-use std::{collections::HashSet, fmt::Debug, pin::pin};
+use std::{collections::HashSet, fmt::Debug, pin::pin, sync::Arc};
 
 use futures::{Stream, StreamExt};
 use k8s_openapi::api::core::v1::{Namespace, Node};
@@ -17,6 +17,7 @@ use tokio::sync::watch;
 use crate::{
     class::Class,
     crd::{DomainClass, node_topology},
+    metrics::Metrics,
     view::{SharedView, View},
 };
 
@@ -151,13 +152,15 @@ pub struct Ended(&'static str);
 pub struct Watches {
     synced: Vec<(&'static str, watch::Receiver<bool>)>,
     tasks: tokio::task::JoinSet<Ended>,
+    metrics: Arc<Metrics>,
 }
 
 impl Watches {
     /// Starts to watch.
     #[must_use]
-    pub fn start(client: &Client, view: &SharedView) -> Self {
+    pub fn start(client: &Client, view: &SharedView, metrics: &Arc<Metrics>) -> Self {
         let mut watches = Self {
+            metrics: Arc::clone(metrics),
             synced: Vec::new(),
             tasks: tokio::task::JoinSet::new(),
         };
@@ -175,9 +178,11 @@ impl Watches {
     {
         let (sender, receiver) = watch::channel(false);
         self.synced.push((M::KIND, receiver));
-        let view = view.clone();
+        let (view, metrics) = (view.clone(), Arc::clone(&self.metrics));
         self.tasks.spawn(async move {
-            let events = watcher(api, watcher::Config::default().any_semantic()).default_backoff();
+            let events = watcher(api, watcher::Config::default().any_semantic())
+                .default_backoff()
+                .inspect(|event| metrics.watch(M::KIND, event.is_ok()));
             mirror::<M>(events, &view, &sender).await;
             Ended(M::KIND)
         });

@@ -27,6 +27,7 @@ pub mod review;
 mod run;
 pub mod serve;
 pub mod server;
+pub mod status;
 mod syntax;
 pub mod tls;
 pub mod view;

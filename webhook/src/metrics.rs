@@ -1,6 +1,11 @@
 //! The webhook's own metrics.
 
-use std::{fmt, time::Duration};
+use std::{
+    collections::BTreeMap,
+    fmt,
+    sync::{Mutex, PoisonError, atomic::AtomicU64},
+    time::{Duration, Instant},
+};
 
 use prometheus_client::{
     encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder, text},
@@ -58,7 +63,13 @@ struct ByOutcome {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ByRule {
+    class: String,
     rule: Rule,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ByKind {
+    kind: &'static str,
 }
 
 /// Whether a certificate could be reloaded.
@@ -85,6 +96,9 @@ pub struct Metrics {
     reloads: Family<ByResult, Counter>,
     expiry: Gauge,
     ready: Gauge,
+    cache_age: Family<ByKind, Gauge<f64, AtomicU64>>,
+    /// Since when the watch of each kind has failed; none while it follows the cluster.
+    failing: Mutex<BTreeMap<&'static str, Option<Instant>>>,
 }
 
 impl Default for Metrics {
@@ -100,6 +114,8 @@ impl Default for Metrics {
             reloads: Family::default(),
             expiry: Gauge::default(),
             ready: Gauge::default(),
+            cache_age: Family::default(),
+            failing: Mutex::default(),
         };
         metrics.register();
         metrics
@@ -116,7 +132,7 @@ impl Metrics {
         );
         registry.register(
             "denials",
-            "Refused pods by the rule that refuses them",
+            "Refused pods by class and by the rule that refuses them; no class where it does not exist",
             self.denials.clone(),
         );
         registry.register_with_unit(
@@ -129,6 +145,12 @@ impl Metrics {
             "certificate_reloads",
             "New certificates by whether they were taken",
             self.reloads.clone(),
+        );
+        registry.register_with_unit(
+            "cache_age",
+            "How long what is known of a kind of object has not followed the cluster; 0 while it does",
+            Unit::Seconds,
+            self.cache_age.clone(),
         );
         registry.register_with_unit(
             "certificate_expiry_timestamp",
@@ -154,12 +176,24 @@ impl Metrics {
     }
 
     /// Counts a request.
-    pub fn admission(&self, outcome: Outcome, rule: Option<Rule>, took: Duration) {
+    pub fn admission(&self, outcome: Outcome, took: Duration) {
         self.requests.get_or_create(&ByOutcome { outcome }).inc();
-        if let Some(rule) = rule {
-            self.denials.get_or_create(&ByRule { rule }).inc();
-        }
         self.duration.observe(took.as_secs_f64());
+    }
+
+    /// Counts a refusal. `class` is one that exists, or empty: what users write is no label.
+    pub fn denial(&self, class: String, rule: Rule) {
+        self.denials.get_or_create(&ByRule { class, rule }).inc();
+    }
+
+    /// Says whether the watch of `kind` follows the cluster.
+    pub fn watch(&self, kind: &'static str, follows: bool) {
+        let mut failing = self.failing.lock().unwrap_or_else(PoisonError::into_inner);
+        let since = failing.entry(kind).or_default();
+        *since = match (follows, *since) {
+            (true, _) => None,
+            (false, since) => since.or_else(|| Some(Instant::now())),
+        };
     }
 
     /// Counts a change of the certificate files.
@@ -187,6 +221,12 @@ impl Metrics {
     /// # Errors
     /// Never in practice: it writes to a string.
     pub fn render(&self) -> Result<String, fmt::Error> {
+        let failing = self.failing.lock().unwrap_or_else(PoisonError::into_inner);
+        for (&kind, since) in &*failing {
+            let age = since.map_or(0.0, |since| since.elapsed().as_secs_f64());
+            self.cache_age.get_or_create(&ByKind { kind }).set(age);
+        }
+        drop(failing);
         let mut page = String::new();
         text::encode(&mut page, &self.registry)?;
         Ok(page)

@@ -216,6 +216,8 @@ pub struct Answer {
     pub patch: Vec<PatchOperation>,
     /// Lines that kubectl prints.
     pub warnings: Vec<String>,
+    /// What the API server's audit log keeps of the decision.
+    pub audit: Option<String>,
 }
 
 /// API servers cut longer warnings.
@@ -258,6 +260,10 @@ impl Answer {
         if !self.warnings.is_empty() {
             let warnings = self.warnings.iter().map(|line| warning(line));
             response["warnings"] = warnings.collect();
+        }
+        if let Some(audit) = &self.audit {
+            // The API server puts the name of the webhook before the key.
+            response["auditAnnotations"] = json!({"decision": audit});
         }
         json!({"apiVersion": API_VERSION, "kind": "AdmissionReview", "response": response})
     }

@@ -23,6 +23,7 @@ use crate::{
     decide::Settings,
     metrics::Metrics,
     server::{self, Readiness, Webhook},
+    status,
     view::SharedView,
 };
 
@@ -58,7 +59,7 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
         .context("cannot find the API server: neither a kubeconfig nor a service account works")?;
     let identity = certificate::identity(args.tls, &client, &readiness).await?;
     let view = SharedView::default();
-    let mut watches = Watches::start(&client, &view);
+    let mut watches = Watches::start(&client, &view, &metrics);
     tokio::select! {
         () = watches.synced() => {}
         () = &mut stop => return Ok(()),
@@ -66,7 +67,7 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
         ended = &mut admin => return Err(ended),
     }
 
-    let authorizer = ClusterAuthorizer::new(client, REVIEW_TIMEOUT);
+    let authorizer = ClusterAuthorizer::new(client.clone(), REVIEW_TIMEOUT);
     let admission = Admission {
         view,
         authorizer,
@@ -77,6 +78,7 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     let mut server = axum_server::bind_rustls(args.listen, identity.config).handle(handle.clone());
     limit(server.http_builder());
     let mut server = std::pin::pin!(server.serve(router.into_make_service()));
+    let statuses = status::follow(client.clone());
     // Nobody is sent here before there is somebody to answer.
     let telling = async {
         announce(&handle, &readiness).await;
@@ -92,6 +94,7 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
         // None of these ends but the last.
         () = telling => {}
         () = identity.upkeep => {}
+        () = statuses => {}
         () = &mut stop => {}
     }
 

@@ -138,8 +138,7 @@ impl<A: Authorizer> Webhook<A> {
         match review::read(body) {
             Ok(Review::Pod(request)) => self.decide(*request, start).await,
             Ok(Review::Other { uid, reason }) => {
-                self.metrics
-                    .admission(Outcome::Untouched, None, start.elapsed());
+                self.metrics.admission(Outcome::Untouched, start.elapsed());
                 tracing::info!(uid, outcome = "untouched", reason, "decided");
                 Answer {
                     uid,
@@ -152,8 +151,7 @@ impl<A: Authorizer> Webhook<A> {
     }
 
     fn invalid(&self, invalid: Invalid, start: Instant) -> Answer {
-        self.metrics
-            .admission(Outcome::Invalid, None, start.elapsed());
+        self.metrics.admission(Outcome::Invalid, start.elapsed());
         tracing::warn!(
             uid = invalid.uid,
             outcome = "invalid",
@@ -204,7 +202,7 @@ impl<A: Authorizer> Webhook<A> {
             (Some(_), true) => Outcome::Unchanged,
             (Some(_), false) => Outcome::Mutated,
         };
-        self.metrics.admission(outcome, None, took);
+        self.metrics.admission(outcome, took);
         let record = record.as_ref();
         tracing::info!(
             outcome = outcome.as_str(),
@@ -221,6 +219,7 @@ impl<A: Authorizer> Webhook<A> {
             patch,
             warnings,
             refused: None,
+            audit: record.and_then(|record| serde_json::to_string(record).ok()),
         }
     }
 
@@ -231,12 +230,18 @@ impl<A: Authorizer> Webhook<A> {
             message,
             class,
         } = refusal;
-        self.metrics.admission(Outcome::Denied, Some(rule), took);
+        self.metrics.admission(Outcome::Denied, took);
+        let known = class
+            .as_deref()
+            .filter(|class| self.admission.view.read().class(class).is_some());
+        self.metrics
+            .denial(known.unwrap_or_default().to_owned(), rule);
         let (outcome, rule) = (Outcome::Denied.as_str(), rule.as_str());
         tracing::info!(outcome, class, rule, ?took, reason = message, "decided");
         Answer {
             uid,
             refused: Some((403, answer)),
+            audit: Some(format!("denied: {rule}")),
             ..Answer::default()
         }
     }

@@ -181,6 +181,38 @@ fn a_namespace_may_be_left_alone() {
 }
 
 #[test]
+fn a_class_says_whether_it_is_accepted() {
+    let (control_plane, _turn) = control_plane();
+    let kubectl = control_plane
+        .namespace("accepted", &json!({}), &json!({}))
+        .unwrap();
+    let (address, url) = free_address();
+    let arguments = ["--ca-secret", "accepted/ca", "--url", &url];
+    let _replica = Replica::start_on(address, control_plane.kubeconfig(), &arguments).unwrap();
+    let class = |when: &str| {
+        json!({
+            "apiVersion": "nvlink-domains.io/v1alpha1", "kind": "DomainClass",
+            "metadata": {"name": "changing"}, "spec": {"placement": {"whenUnavailable": when}},
+        })
+    };
+    for (when, status, reason) in [
+        ("Queue", "False", "NotSupported"),
+        ("Pending", "True", "Valid"),
+    ] {
+        kubectl.apply(&class(when).to_string()).unwrap();
+        wait_until("the class's condition", SOON, || {
+            let class = kubectl.get(&["domainclass", "changing"])?;
+            let condition = &class["status"]["conditions"][0];
+            let current = condition["observedGeneration"] == class["metadata"]["generation"];
+            let told = condition["status"] == status && condition["reason"] == reason;
+            anyhow::ensure!(current && told, "{condition}");
+            Ok(Some(()))
+        })
+        .unwrap();
+    }
+}
+
+#[test]
 fn an_old_authority_is_replaced_in_time_and_a_foreign_secret_left_alone() {
     let (control_plane, _turn) = control_plane();
     let kubectl = control_plane
