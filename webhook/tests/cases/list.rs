@@ -123,9 +123,16 @@ impl List {
 }
 
 impl Change {
-    /// Makes the change.
+    /// Makes the change. Tolerations are added to those that are there, for
+    /// none may be taken from a pod.
     pub fn apply(&self, pod: &mut Value) {
+        let before = pod["spec"]["tolerations"].take();
         put(pod, &self.meta, &self.spec, &self.main);
+        let mut all = before.as_array().cloned().unwrap_or_default();
+        if let Some(added) = pod["spec"]["tolerations"].as_array() {
+            all.extend(added.iter().cloned());
+        }
+        pod["spec"]["tolerations"] = json!(all);
     }
 }
 
