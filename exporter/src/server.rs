@@ -41,14 +41,7 @@ impl Site {
 }
 
 /// The paths that the metrics cannot have.
-pub const PATHS: [&str; 6] = [
-    "/livez",
-    "/readyz",
-    "/api",
-    "/page.css",
-    "/page.js",
-    "/sim",
-];
+pub const PATHS: [&str; 6] = ["/livez", "/readyz", "/api", "/page.css", "/page.js", "/sim"];
 
 /// The routes.
 pub fn router(site: Site) -> Router {

@@ -19,7 +19,7 @@ use axum::{
 use nvlink_exporter::{
     control,
     metrics::{self, FAMILIES, Format, Group, Groups, Kind},
-    server,
+    server::{self, Site},
     snapshot::Latest,
     source::{Source, SourceSpec, sim},
 };
@@ -30,7 +30,7 @@ fn simulated(profile: &str) -> (Box<dyn Source>, Router) {
     let spec: SourceSpec = format!("sim:{profile}").parse().unwrap();
     let source = spec.open(Some("n")).unwrap();
     let control = source.control().unwrap();
-    let router = server::router(Arc::default()).merge(control::router(control));
+    let router = server::router(Site::new(Arc::default())).merge(control::router(control));
     (source, router)
 }
 
@@ -115,7 +115,7 @@ async fn pages_from_elsewhere_break_nothing() {
 async fn other_sources_have_no_faults() {
     let spec: SourceSpec = "file:/nowhere".parse().unwrap();
     assert!(spec.open(None).unwrap().control().is_none());
-    let router = server::router(Arc::new(Latest::default()));
+    let router = server::router(Site::new(Arc::default()));
     let (status, _) = send(&router, "PUT", &[JSON], "[]").await;
     assert_eq!(status, StatusCode::NOT_FOUND);
 }

@@ -63,9 +63,7 @@ impl Registrar {
         let config = watcher::Config::default().fields(&format!("metadata.name={NAME}"));
         let metas: Api<PartialObjectMeta<MutatingWebhookConfiguration>> =
             Api::all(self.client.clone());
-        let mut changes = watcher(metas, config)
-            .default_backoff()
-            .boxed();
+        let mut changes = watcher(metas, config).default_backoff().boxed();
         let mut version = None;
         loop {
             let bundle = self.bundle.borrow_and_update().clone();

@@ -106,7 +106,11 @@ fn rising(lanes: &[Lane<'_>]) -> bool {
 
 /// The number of links on the wire, off its middle, where others cross.
 fn label(edge: &Edge, from: (u32, f64, f64), to: (u32, f64, f64), lanes: &[Lane<'_>]) -> String {
-    let share = if (edge.b - edge.a).is_multiple_of(2) { 0.4 } else { 0.5 };
+    let share = if (edge.b - edge.a).is_multiple_of(2) {
+        0.4
+    } else {
+        0.5
+    };
     let mix = |a: f64, b: f64| a + (b - a) * share;
     let (x, y) = (mix(from.1, to.1), mix(from.2, to.2));
     let text = match rising(lanes) {

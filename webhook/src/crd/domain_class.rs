@@ -9,8 +9,8 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::condition::{self, Condition};
 pub use super::access::{Access, AccessMode};
+use super::condition::{self, Condition};
 pub use super::environment::{Environment, Fabric};
 
 /// A class of NVLink domains, cluster-scoped as a StorageClass is.

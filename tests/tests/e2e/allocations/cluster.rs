@@ -100,11 +100,10 @@ fn what_was_free_outlives_the_exporter() {
     bench.kubelet.remove_pod("ci", "late");
     bench.run_pod("second", &[0, 5]);
     let text = bench.wait_for("another pod", |text| held(text, "second") == [0, 5]);
-    assert_eq!(
-        quality(&text, "second").1,
-        Some(1.0),
-        "nothing else was free: {text}"
-    );
+    // It could have had 1 and 5, which two links join.
+    let (node, free) = quality(&text, "second");
+    assert!(free.unwrap() < 0.4, "{free:?}");
+    assert_eq!(free, node);
     let all = published(&bench, "alloc-record", 2);
     assert_eq!(all[1]["freeWhenPlaced"], json!([0, 1, 5]));
 
