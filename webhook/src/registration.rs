@@ -8,7 +8,7 @@ use k8s_openapi::{
     },
     apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement, ObjectMeta},
 };
-use nvlink_topology::labels;
+use nvlink_topology::{GROUP, labels};
 
 use crate::{policies, server::PATH};
 
@@ -58,46 +58,41 @@ pub fn registration(target: WebhookTarget, ca_bundle_pem: &[u8]) -> MutatingWebh
         policies::concerns_changed()
     );
     let gpus = ("asks-for-gpu", ASKS_FOR_GPU);
-    let entry =
-        |name: &str, policy: &str, conditions: &[(&str, &str)], all: bool| MutatingWebhook {
-            name: format!("{name}.nvlink-domains.io"),
-            admission_review_versions: vec!["v1".to_owned()],
-            client_config: client(&target, ca_bundle_pem),
-            failure_policy: Some(policy.to_owned()),
-            match_conditions: Some(
-                conditions
-                    .iter()
-                    .map(|(name, expression)| matches(name, expression))
-                    .collect(),
-            ),
-            match_policy: Some("Equivalent".to_owned()),
-            namespace_selector: Some(elsewhere(&target)),
-            reinvocation_policy: Some("IfNeeded".to_owned()),
-            rules: Some(rules(all)),
-            side_effects: "None".to_owned(),
-            timeout_seconds: Some(5),
-            ..Default::default()
-        };
+    let entry = |name: &str, policy: &str, conditions: &[(&str, &str)]| MutatingWebhook {
+        name: format!("{name}.{GROUP}"),
+        client_config: client(&target, ca_bundle_pem),
+        failure_policy: Some(policy.to_owned()),
+        match_conditions: Some(conditions.iter().map(matches).collect()),
+        namespace_selector: Some(elsewhere(&target)),
+        ..common()
+    };
+    let changes = MutatingWebhook {
+        rules: Some(rules(true)),
+        ..entry("guard", "Ignore", &[("concerns-a-rule", &reaches)])
+    };
     MutatingWebhookConfiguration {
         metadata: ObjectMeta {
             name: Some(NAME.to_owned()),
             ..Default::default()
         },
         webhooks: Some(vec![
-            entry(
-                "class",
-                "Fail",
-                &[gpus, ("names-a-class", &names_class)],
-                false,
-            ),
-            entry(
-                "gpu",
-                "Ignore",
-                &[gpus, ("names-no-class", &names_none)],
-                false,
-            ),
-            entry("guard", "Ignore", &[("concerns-a-rule", &reaches)], true),
+            entry("class", "Fail", &[gpus, ("names-a-class", &names_class)]),
+            entry("gpu", "Ignore", &[gpus, ("names-no-class", &names_none)]),
+            changes,
         ]),
+    }
+}
+
+/// What the entries have in common.
+fn common() -> MutatingWebhook {
+    MutatingWebhook {
+        admission_review_versions: vec!["v1".to_owned()],
+        match_policy: Some("Equivalent".to_owned()),
+        reinvocation_policy: Some("IfNeeded".to_owned()),
+        rules: Some(rules(false)),
+        side_effects: "None".to_owned(),
+        timeout_seconds: Some(5),
+        ..Default::default()
     }
 }
 
@@ -141,7 +136,7 @@ fn rules(all: bool) -> Vec<RuleWithOperations> {
     rules
 }
 
-fn matches(name: &str, expression: &str) -> MatchCondition {
+fn matches(&(name, expression): &(&str, &str)) -> MatchCondition {
     MatchCondition {
         name: name.to_owned(),
         expression: expression.to_owned(),

@@ -81,38 +81,41 @@ pub fn read(body: &[u8]) -> Result<Review, Invalid> {
         ("UPDATE", "resize") => Action::Resize,
         _ => return Ok(other(uid, operation, subresource)),
     };
+    let question = question(request, action).map_err(|message| Invalid {
+        uid: uid.clone(),
+        message,
+    })?;
+    Ok(Review::Pod(Box::new(Request { uid, ..question })))
+}
+
+/// What `request` asks, without its id.
+fn question(request: &mut Value, action: Action) -> Result<Request, String> {
     let old = request["oldObject"].take();
     if action != Action::Create && !old.is_object() {
-        let message = "request.oldObject is missing: there is no change to decide on".to_owned();
-        return Err(Invalid { uid, message });
+        return Err("request.oldObject is missing: there is no change to decide on".to_owned());
     }
     let pod = request["object"].take();
     if !pod.is_object() {
-        let message = "request.object is missing: there is no pod to decide on".to_owned();
-        return Err(Invalid { uid, message });
+        return Err("request.object is missing: there is no pod to decide on".to_owned());
     }
     let own = string(&pod, &["metadata", "namespace"]);
     let namespace = Some(string(request, &["namespace"]))
         .filter(|name| !name.is_empty())
         .unwrap_or(own);
     if namespace.is_empty() {
-        let message = "request.namespace is missing: a pod is in a namespace".to_owned();
-        return Err(Invalid { uid, message });
+        return Err("request.namespace is missing: a pod is in a namespace".to_owned());
     }
-    let namespace = namespace.to_owned();
-    let service_account = crate::pod::service_account(&pod).to_owned();
-    let subject = Subject {
-        user: user(&request["userInfo"]),
-        service_account,
-    };
-    Ok(Review::Pod(Box::new(Request {
-        uid,
-        namespace,
-        subject,
+    Ok(Request {
+        uid: String::new(),
+        namespace: namespace.to_owned(),
+        subject: Subject {
+            user: user(&request["userInfo"]),
+            service_account: crate::pod::service_account(&pod).to_owned(),
+        },
         action,
         pod,
         old,
-    })))
+    })
 }
 
 fn other(uid: String, operation: &str, subresource: &str) -> Review {

@@ -22,6 +22,7 @@ use crate::{
     cluster::Watches,
     decide::Settings,
     metrics::Metrics,
+    register::Registrar,
     server::{self, Readiness, Webhook},
     status,
     view::SharedView,
@@ -79,14 +80,7 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     limit(server.http_builder());
     let mut server = std::pin::pin!(server.serve(router.into_make_service()));
     let statuses = status::follow(client.clone());
-    // Nobody is sent here before there is somebody to answer.
-    let telling = async {
-        announce(&handle, &readiness).await;
-        match identity.registrar {
-            Some(registrar) => registrar.run().await,
-            None => std::future::pending().await,
-        }
-    };
+    let telling = tell(&handle, &readiness, identity.registrar);
     tokio::select! {
         ended = &mut server => return Err(server_ended(ended, args.listen)),
         ended = &mut admin => return Err(ended),
@@ -123,6 +117,16 @@ fn limit(builder: &mut Builder<TokioExecutor>) {
 async fn drain(handle: &Handle<SocketAddr>, linger: Duration) {
     tokio::time::sleep(linger).await;
     handle.graceful_shutdown(Some(GRACE));
+}
+
+/// Says that requests are taken, here and then to the cluster: nobody is sent
+/// here before there is somebody to answer.
+async fn tell(handle: &Handle<SocketAddr>, readiness: &Readiness, registrar: Option<Registrar>) {
+    announce(handle, readiness).await;
+    match registrar {
+        Some(registrar) => registrar.run().await,
+        None => std::future::pending().await,
+    }
 }
 
 async fn announce(handle: &Handle<SocketAddr>, readiness: &Readiness) {

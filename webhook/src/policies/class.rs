@@ -154,29 +154,21 @@ fn way() -> String {
 
 /// The rules, in the order of the webhook's.
 pub(super) fn validations() -> Vec<Value> {
-    let guarded = "(variables.restricted || variables.class == variables.name)";
-    let taken = format!(
-        "{guarded} && variables.added.exists(c, {})",
-        cel::by_hand("c")
-    );
-    let runtime = format!(
-        "variables.created && {guarded} && object.spec.?runtimeClassName.orValue('').startsWith('nvidia') && !variables.gpus"
-    );
+    let mut rules = written().to_vec();
+    rules.extend(devices());
+    rules.extend(privileges());
+    rules.push(access());
+    rules
+}
+
+/// Labels that only the webhook writes.
+fn written() -> [Value; 2] {
     let forged = format!(
         "variables.created && variables.class == variables.name && '{0}' in variables.labels && variables.labels['{0}'] != variables.project",
         labels::PROJECT
     );
     let label = "variables.created && variables.label == variables.name && variables.wanted == '' && variables.gpus && !(has(params.spec.appliesTo) && (!variables.restricted || variables.authorized))";
-    let privileged = "variables.way != '' && variables.added.exists(c, c.?securityContext.?privileged.orValue(false))";
-    let host = format!(
-        "variables.way != '' && variables.created && {}",
-        cel::host_path("object")
-    );
-    let ephemeral = format!(
-        "variables.way != '' && variables.debugged && variables.added.exists(c, !{})",
-        cel::hides("c")
-    );
-    let mut rules = vec![
+    [
         refuse(
             Rule::ReservedLabel,
             &forged,
@@ -193,6 +185,20 @@ pub(super) fn validations() -> Vec<Value> {
                 labels::CLASS
             ),
         ),
+    ]
+}
+
+/// GPUs taken past the device plugin.
+fn devices() -> [Value; 2] {
+    let guarded = "(variables.restricted || variables.class == variables.name)";
+    let taken = format!(
+        "{guarded} && variables.added.exists(c, {})",
+        cel::by_hand("c")
+    );
+    let runtime = format!(
+        "variables.created && {guarded} && object.spec.?runtimeClassName.orValue('').startsWith('nvidia') && !variables.gpus"
+    );
+    [
         refuse(
             Rule::VisibleDevices,
             &taken,
@@ -203,6 +209,21 @@ pub(super) fn validations() -> Vec<Value> {
             &runtime,
             "'runtimeClassName ' + object.spec.runtimeClassName + ' without a request for a GPU: ask for nvidia.com/gpu in resources.limits'",
         ),
+    ]
+}
+
+/// What the host has, taken by a pod that is for the nodes of a restricted class.
+fn privileges() -> [Value; 3] {
+    let privileged = "variables.way != '' && variables.added.exists(c, c.?securityContext.?privileged.orValue(false))";
+    let host = format!(
+        "variables.way != '' && variables.created && {}",
+        cel::host_path("object")
+    );
+    let ephemeral = format!(
+        "variables.way != '' && variables.debugged && variables.added.exists(c, !{})",
+        cel::hides("c")
+    );
+    [
         refuse(
             Rule::Privileged,
             privileged,
@@ -218,9 +239,7 @@ pub(super) fn validations() -> Vec<Value> {
             &ephemeral,
             "'an ephemeral container would see the GPUs that its image names, in a pod of the restricted class ' + variables.name + ': set NVIDIA_VISIBLE_DEVICES to void in it'",
         ),
-    ];
-    rules.push(access());
-    rules
+    ]
 }
 
 fn refuse(rule: Rule, when: &str, message: &str) -> Value {
