@@ -359,6 +359,7 @@ pub struct Allocation {
     /// GPUs that nobody else held when the pod came, its own among them,
     /// ascending; absent where that is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(length(max = 128)))]
     pub free_when_placed: Option<Vec<u32>>,
 }
 
