@@ -153,19 +153,17 @@ fn recording(profile: &str, change: impl FnOnce(&mut Value)) -> PathBuf {
     path
 }
 
+/// One value of the pod `ci/NAME`.
+fn of_pod(text: &str, family: &str, pod: &str) -> Option<f64> {
+    value(text, family, &[("namespace", "ci"), ("pod", pod)])
+}
+
 #[test]
 fn a_job_is_judged_against_the_node_and_against_what_was_free() {
     // On a DGX-1 GPU 0 has two links to 3 and 4, one to 1 and 2, and none to 5.
     let bench = Bench::start("sim:dgx1-v100");
     bench.run_pod("large", &[2, 3, 4, 5, 6, 7]);
-    let text = bench.wait_for_pod("large", 6);
-    let node = || [("pod", "large"), ("container", "main")];
-    assert_eq!(value(&text, "nvlink_placement_gpus", &node()), Some(6.0));
-    let free = values(&text, "nvlink_domain_free_gpus", &[]);
-    assert_eq!(free, [2.0]);
-    let largest = values(&text, "nvlink_largest_free_set_gpus", &[]);
-    assert_eq!(largest, [2.0]);
-
+    bench.wait_for_pod("large", 6);
     bench.run_pod("rest", &[0, 1]);
     let text = bench.wait_for_pod("rest", 2);
     assert_eq!(
@@ -173,42 +171,9 @@ fn a_job_is_judged_against_the_node_and_against_what_was_free() {
         (Some(0.5), Some(1.0)),
         "no better pair was left"
     );
-    let rest = [("pod", "rest")];
-    let bottleneck = value(&text, "nvlink_placement_bottleneck_bytes_per_second", &rest);
-    assert_eq!(bottleneck, Some(20e9));
-    assert_eq!(value(&text, "nvlink_placement_domains", &rest), Some(1.0));
-    let pattern = [
-        ("pod", "rest"),
-        ("pattern", "all-reduce"),
-        ("source", "default"),
-    ];
-    assert_eq!(
-        value(&text, "nvlink_placement_pattern_info", &pattern),
-        Some(1.0)
-    );
-    let topology = topology(&bench.exporter);
-    let domain = topology["spec"]["domains"][0]["id"].as_str().unwrap();
-    let uuid = &*bench.uuids[1];
-    let info = [
-        ("gpu", "1"),
-        ("UUID", uuid),
-        ("namespace", "ci"),
-        ("pod", "rest"),
-        ("container", "main"),
-        ("domain", domain),
-    ];
-    assert_eq!(value(&text, "nvlink_allocation_info", &info), Some(1.0));
-    check_own(&text);
-
-    // A pod that is gone has no series, and its GPUs are free.
     bench.kubelet.remove_pod("ci", "large");
     bench.kubelet.remove_pod("ci", "rest");
-    let text = bench.wait_for("the pods to go", |text| held(text, "large").is_empty());
-    assert!(
-        !text.contains("pod=\"large\"") && !text.contains("pod=\"rest\""),
-        "{text}"
-    );
-    assert_eq!(values(&text, "nvlink_domain_free_gpus", &[]), [8.0]);
+    bench.wait_for_pod("rest", 0);
 
     bench.run_pod("bad", &[0, 5]);
     let (node, free) = quality(&bench.wait_for_pod("bad", 2), "bad");
@@ -219,6 +184,51 @@ fn a_job_is_judged_against_the_node_and_against_what_was_free() {
     bench.run_pod("good", &[0, 3]);
     let good = bench.wait_for_pod("good", 2);
     assert_eq!(quality(&good, "good"), (Some(1.0), Some(1.0)));
+}
+
+#[test]
+fn what_a_job_holds_and_what_it_leaves_is_said_until_it_goes() {
+    let bench = Bench::start("sim:dgx1-v100");
+    bench.run_pod("large", &[2, 3, 4, 5, 6, 7]);
+    let text = bench.wait_for_pod("large", 6);
+    assert_eq!(of_pod(&text, "nvlink_placement_gpus", "large"), Some(6.0));
+    assert_eq!(values(&text, "nvlink_domain_free_gpus", &[]), [2.0]);
+    assert_eq!(values(&text, "nvlink_largest_free_set_gpus", &[]), [2.0]);
+
+    bench.run_pod("rest", &[0, 1]);
+    let text = bench.wait_for_pod("rest", 2);
+    let rest = |family| of_pod(&text, family, "rest");
+    let bottleneck = rest("nvlink_placement_bottleneck_bytes_per_second");
+    assert_eq!(bottleneck, Some(20e9));
+    assert_eq!(rest("nvlink_placement_domains"), Some(1.0));
+    let pattern = [
+        ("pod", "rest"),
+        ("pattern", "all-reduce"),
+        ("source", "default"),
+    ];
+    let pattern = value(&text, "nvlink_placement_pattern_info", &pattern);
+    assert_eq!(pattern, Some(1.0));
+    let topology = topology(&bench.exporter);
+    let info = [
+        ("gpu", "1"),
+        ("UUID", &*bench.uuids[1]),
+        ("namespace", "ci"),
+        ("pod", "rest"),
+        ("container", "main"),
+        (
+            "domain",
+            topology["spec"]["domains"][0]["id"].as_str().unwrap(),
+        ),
+    ];
+    assert_eq!(value(&text, "nvlink_allocation_info", &info), Some(1.0));
+    check_own(&text);
+
+    // A pod that is gone has no series, and its GPUs are free.
+    bench.kubelet.remove_pod("ci", "large");
+    bench.kubelet.remove_pod("ci", "rest");
+    let gone = |text: &str| !text.contains("pod=\"large\"") && !text.contains("pod=\"rest\"");
+    let text = bench.wait_for("the pods to go", gone);
+    assert_eq!(values(&text, "nvlink_domain_free_gpus", &[]), [8.0]);
 }
 
 #[test]
@@ -234,39 +244,70 @@ fn what_was_free_before_the_exporter_came_is_not_known() {
     assert_eq!(quality(&text, "early"), (Some(0.5), None));
 }
 
-#[test]
-fn gpus_have_many_names() {
-    // GPU 7 is the only one with MIG.
+/// An exporter of a node of eight GPUs of which only GPU 7 has MIG.
+fn bench_with_mig() -> Bench {
     let path = recording("sim:dgx1-v100", |document| {
         document["spec"]["gpus"][7]["migEnabled"] = json!(true);
         document.as_object_mut().unwrap().remove("status");
     });
-    let bench = Bench::start(&format!("file:{}", path.display()));
-    let uuid = |gpu: usize| bench.uuids[gpu].clone();
-    let run = |pod: &str, resource: &str, ids: &[String]| {
-        let main = Container::named("main").holding(resource, ids);
-        bench.kubelet.run_pod("ci", pod, [main]);
-    };
-    run(
-        "shared-1",
-        "nvidia.com/gpu.shared",
-        &[uuid(0) + "::0", uuid(1) + "::1"],
-    );
-    run(
-        "shared-2",
-        "nvidia.com/gpu.shared",
-        &[uuid(0) + "::1", uuid(0) + "::2"],
-    );
-    run("index", GPU, &["2".into(), "3::1".into()]);
-    run("gke", GPU, &["nvidia4".into(), "nvidia5/gi3".into()]);
+    Bench::start(&format!("file:{}", path.display()))
+}
+
+/// Pods that say their GPUs in all ways that there are: name, resource, ids.
+fn pods_of_all_ways(
+    uuid: impl Fn(usize) -> String,
+) -> [(&'static str, &'static str, Vec<String>); 8] {
+    let shared = "nvidia.com/gpu.shared";
     let mig = "MIG-7f3e1b1c-0000-5555-aaaa-123456789abc";
-    run("mig", "nvidia.com/mig-1g.10gb", &[mig.into()]);
-    run("renamed", "acme.com/fast", &[uuid(6)]);
-    run("fpga", "acme.com/fpga", &["0".into(), "1".into()]);
-    run("foreign", GPU, &["GPU-of-another-node".into(), "99".into()]);
-    bench
-        .kubelet
-        .run_pod("ci", "web", [Container::named("main")]);
+    let plain = |ids: &[&str]| ids.iter().map(|&id| id.to_owned()).collect();
+    [
+        ("shared-1", shared, vec![uuid(0) + "::0", uuid(1) + "::1"]),
+        ("shared-2", shared, vec![uuid(0) + "::1", uuid(0) + "::2"]),
+        ("index", GPU, plain(&["2", "3::1"])),
+        ("gke", GPU, plain(&["nvidia4", "nvidia5/gi3"])),
+        ("mig", "nvidia.com/mig-1g.10gb", plain(&[mig])),
+        ("renamed", "acme.com/fast", vec![uuid(6)]),
+        ("fpga", "acme.com/fpga", plain(&["0", "1"])),
+        ("foreign", GPU, plain(&["GPU-of-another-node", "99"])),
+    ]
+}
+
+#[test]
+fn gpus_have_many_names() {
+    let bench = bench_with_mig();
+    for (pod, resource, ids) in pods_of_all_ways(|gpu| bench.uuids[gpu].clone()) {
+        let main = Container::named("main").holding(resource, &ids);
+        bench.kubelet.run_pod("ci", pod, [main]);
+    }
+    let last = Container::named("main").holding(GPU, &["1"]);
+    bench.kubelet.run_pod("ci", "last", [last]);
+    let text = bench.wait_for_pod("last", 1);
+    for (pod, gpus) in [
+        ("shared-1", &[0, 1][..]),
+        ("shared-2", &[0]),
+        ("index", &[2, 3]),
+        ("gke", &[4, 5]),
+        ("mig", &[7]),
+        ("renamed", &[6]),
+        ("fpga", &[]),
+        ("foreign", &[]),
+    ] {
+        assert_eq!(held(&text, pod), gpus, "{pod}");
+        let known = text.contains(&format!("pod=\"{pod}\""));
+        assert_eq!(known, !gpus.is_empty(), "{pod}");
+    }
+    check_own(&text);
+    // Strangers are told of once, however often they are listed.
+    let calls = bench.kubelet.calls();
+    bench.wait_for("more answers", |_| bench.kubelet.calls() > calls + 3);
+    let log = bench.exporter.process.log();
+    assert_eq!(log.matches("GPU-of-another-node").count(), 1, "{log}");
+}
+
+#[test]
+fn containers_of_a_pod_are_judged_apart() {
+    let bench = Bench::start("sim:dgx1-v100");
+    let uuid = |gpu: usize| bench.uuids[gpu].clone();
     let mixed = [
         Container::named("one")
             .holding(GPU, &[uuid(1)])
@@ -276,38 +317,12 @@ fn gpus_have_many_names() {
             .holding("acme.com/fast", &[uuid(3)]),
     ];
     bench.kubelet.run_pod("ci", "mixed", mixed);
-
-    let text = bench.wait_for("all pods", |text| {
-        held(text, "mixed").len() == 3 && held(text, "renamed").len() == 1
-    });
-    for (pod, gpus) in [
-        ("shared-1", &[0, 1][..]),
-        ("shared-2", &[0]),
-        ("index", &[2, 3]),
-        ("gke", &[4, 5]),
-        ("mig", &[7]),
-        ("renamed", &[6]),
-        ("mixed", &[1, 2, 3]),
-        ("fpga", &[]),
-        ("foreign", &[]),
-        ("web", &[]),
-    ] {
-        assert_eq!(held(&text, pod), gpus, "{pod}");
-        let known = text.contains(&format!("pod=\"{pod}\""));
-        assert_eq!(known, !gpus.is_empty(), "{pod}");
-    }
+    let none = [Container::named("main")];
+    bench.kubelet.run_pod("ci", "web", none);
+    let text = bench.wait_for_pod("mixed", 3);
     let containers = values(&text, "nvlink_placement_gpus", &[("pod", "mixed")]);
-    assert_eq!(
-        containers,
-        [2.0, 1.0],
-        "containers are judged apart, by name"
-    );
-    check_own(&text);
-    // Strangers are told of once, however often they are listed.
-    let calls = bench.kubelet.calls();
-    bench.wait_for("more answers", |_| bench.kubelet.calls() > calls + 3);
-    let log = bench.exporter.process.log();
-    assert_eq!(log.matches("GPU-of-another-node").count(), 1, "{log}");
+    assert_eq!(containers, [2.0, 1.0], "by name: both, one");
+    assert!(!text.contains("pod=\"web\""), "it holds no GPU");
 }
 
 #[test]

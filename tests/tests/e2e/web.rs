@@ -1,6 +1,10 @@
 //! `--web.config.file` and several addresses, by a real Prometheus.
 
-use std::{fs, path::Path, time::Duration};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use nvlink_tests::{
     Exporter, Prometheus,
@@ -20,96 +24,116 @@ fn write(directory: &Path, name: &str, text: &str) -> String {
     path.display().to_string()
 }
 
+/// An exporter that wants a certificate and a password, on two addresses.
+struct Guarded {
+    directory: PathBuf,
+    exporter: Exporter,
+    second: String,
+    ca: String,
+    client: ServerFiles,
+}
+
+impl Guarded {
+    fn start() -> Self {
+        let directory = workdir::fresh("web").unwrap();
+        let ours = Authority::new("ours").unwrap();
+        ours.issue("server", &directory).unwrap();
+        let ca = write(&directory, "ca.pem", &ours.certificate);
+        let config = json!({
+            "tls_server_config": {
+                "cert_file": "server.pem", "key_file": "server.key",
+                "client_auth_type": "RequireAndVerifyClientCert", "client_ca_file": "ca.pem",
+            },
+            "basic_auth_users": {"prometheus": HASH},
+        });
+        let config = write(&directory, "web.yml", &config.to_string());
+        let second = format!("[::1]:{}", port::free().unwrap());
+        let node = [
+            "--source",
+            "sim:dgx-h100",
+            "--web.telemetry-path",
+            "/nvlink",
+        ];
+        let web = [
+            "--web.config.file",
+            &config,
+            "--web.listen-address",
+            &second,
+        ];
+        Self {
+            exporter: Exporter::guarded(&[node, web].concat()).unwrap(),
+            client: ours.client("prometheus", &directory).unwrap(),
+            directory,
+            second,
+            ca,
+        }
+    }
+
+    /// A scrape configuration that should do.
+    fn scrape(&self, name: &str) -> Value {
+        let mut scrape = json!({
+            "job_name": name, "scheme": "https", "metrics_path": "/nvlink",
+            "static_configs": [{"targets": [&self.exporter.address]}],
+            "basic_auth": {"username": "prometheus", "password": PASSWORD},
+            "tls_config": {"ca_file": &self.ca, "server_name": "localhost"},
+        });
+        show(&mut scrape, &self.client);
+        scrape
+    }
+}
+
+/// Has a scrape show this certificate.
+fn show(scrape: &mut Value, files: &ServerFiles) {
+    scrape["tls_config"]["cert_file"] = json!(&files.certificate);
+    scrape["tls_config"]["key_file"] = json!(&files.key);
+}
+
+/// Waits until the target of `job` is up (1) or down (0).
+fn wait_for_up(prometheus: &Prometheus, job: &str, up: u8) {
+    let query = format!("up{{job=\"{job}\"}} == {up}");
+    let one = |samples: &[_]| samples.len() == 1;
+    prometheus.wait_for(&query, SOON, one).unwrap();
+}
+
 #[test]
 fn prometheus_comes_with_a_certificate_and_a_password() {
-    let directory = workdir::fresh("web").unwrap();
-    let (ours, theirs) = (
-        Authority::new("ours").unwrap(),
-        Authority::new("theirs").unwrap(),
-    );
-    ours.issue("server", &directory).unwrap();
-    let client = ours.client("prometheus", &directory).unwrap();
-    let stranger = theirs.client("stranger", &directory).unwrap();
-    let ca = write(&directory, "ca.pem", &ours.certificate);
-    let config = json!({
-        "tls_server_config": {
-            "cert_file": "server.pem", "key_file": "server.key",
-            "client_auth_type": "RequireAndVerifyClientCert", "client_ca_file": "ca.pem",
-        },
-        "basic_auth_users": {"prometheus": HASH},
-    });
-    let config = write(&directory, "web.yml", &config.to_string());
-    let second = format!("[::1]:{}", port::free().unwrap());
-    let arguments = [
-        "--source",
-        "sim:dgx-h100",
-        "--web.config.file",
-        &config,
-        "--web.listen-address",
-        &second,
-        "--web.telemetry-path",
-        "/nvlink",
-    ];
-    let exporter = Exporter::guarded(&arguments).unwrap();
-
-    let scrape = |name: &str, address: &str, files: &ServerFiles, password: &str| {
-        json!({
-            "job_name": name, "scheme": "https", "metrics_path": "/nvlink",
-            "static_configs": [{"targets": [address]}],
-            "basic_auth": {"username": "prometheus", "password": password},
-            "tls_config": {
-                "ca_file": &ca, "server_name": "localhost",
-                "cert_file": &files.certificate, "key_file": &files.key,
-            },
-        })
-    };
-    let prometheus = Prometheus::scraping(vec![
-        scrape("good", &exporter.address, &client, PASSWORD),
-        scrape("second address", &second, &client, PASSWORD),
-        scrape("wrong password", &exporter.address, &client, "guessed"),
-        scrape("stranger", &exporter.address, &stranger, PASSWORD),
-    ])
-    .unwrap();
-    let is = |job: &str, up: f64| {
-        let query = format!("up{{job=\"{job}\"}} == {up}");
-        prometheus
-            .wait_for(&query, SOON, |samples| samples.len() == 1)
-            .unwrap();
-    };
-    is("good", 1.0);
-    is("second address", 1.0);
-    is("wrong password", 0.0);
-    is("stranger", 0.0);
+    let guarded = Guarded::start();
+    let mut second = guarded.scrape("second address");
+    second["static_configs"][0]["targets"] = json!([&guarded.second]);
+    let mut guesser = guarded.scrape("wrong password");
+    guesser["basic_auth"]["password"] = json!("guessed");
+    let mut stranger = guarded.scrape("stranger");
+    let theirs = Authority::new("theirs").unwrap();
+    let files = theirs.client("stranger", &guarded.directory).unwrap();
+    show(&mut stranger, &files);
+    let good = guarded.scrape("good");
+    let prometheus = Prometheus::scraping(vec![good, second, guesser, stranger]).unwrap();
+    wait_for_up(&prometheus, "good", 1);
+    wait_for_up(&prometheus, "second address", 1);
+    wait_for_up(&prometheus, "wrong password", 0);
+    wait_for_up(&prometheus, "stranger", 0);
     let gpus = prometheus
         .query("count(nvlink_gpu_info{job=\"good\"})")
         .unwrap();
     assert_eq!(gpus[0].value, 8.0);
     let refused = last_error(&prometheus, "wrong password");
     assert!(refused.contains("401"), "{refused}");
+}
 
-    // A new certificate of a new authority is served without a restart, and
-    // connections that are open stay: so ask with one that is new.
+#[test]
+fn a_new_certificate_is_served_without_a_restart() {
+    let guarded = Guarded::start();
     let rotated = Authority::new("rotated").unwrap();
-    rotated.issue("server", &directory).unwrap();
-    write(&directory, "ca.pem.new", &rotated.certificate);
-    logged(&exporter, "web configuration reloaded");
-    let mut renewed = scrape("renewed", &exporter.address, &client, PASSWORD);
-    renewed["tls_config"]["ca_file"] = json!(directory.join("ca.pem.new"));
-    let after = Prometheus::scraping(vec![
-        renewed,
-        scrape("old authority", &exporter.address, &client, PASSWORD),
-    ])
-    .unwrap();
-    after
-        .wait_for("up{job=\"renewed\"} == 1", SOON, |samples| {
-            samples.len() == 1
-        })
-        .unwrap();
-    after
-        .wait_for("up{job=\"old authority\"} == 0", SOON, |samples| {
-            samples.len() == 1
-        })
-        .unwrap();
+    rotated.issue("server", &guarded.directory).unwrap();
+    logged(&guarded.exporter, "web configuration reloaded");
+    // Connections that are open stay: so ask with ones that are new.
+    let mut renewed = guarded.scrape("renewed");
+    let ca = write(&guarded.directory, "ca.pem.new", &rotated.certificate);
+    renewed["tls_config"]["ca_file"] = json!(ca);
+    let old = guarded.scrape("old authority");
+    let prometheus = Prometheus::scraping(vec![renewed, old]).unwrap();
+    wait_for_up(&prometheus, "renewed", 1);
+    wait_for_up(&prometheus, "old authority", 0);
 }
 
 #[test]
