@@ -7,16 +7,10 @@
 mod machine;
 mod support;
 
-use std::{
-    fs,
-    os::unix::fs::symlink,
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::{fs, os::unix::fs::symlink, path::Path, process::Command};
 
 use nvlink_exporter::source::{Reading, sysfs};
 use nvlink_topology::{Gpu, PathClass, SourceKind, bandwidth};
-use tempfile::TempDir;
 
 use machine::{GPU, Machine, NIC, read, virtual_machine};
 

@@ -238,8 +238,10 @@ fn unusable(facts: &[GpuFacts], gpus: &mut [Gpu], judged: &Judged) -> Vec<String
         }
         // Its own trouble first, then what keeps it from another. Where its
         // peers are on other nodes, or not there, its own word counts alone.
-        let reason = unregistered(facts).or_else(|| mine().flatten().next().cloned());
-        let Some(reason) = reason else { continue };
+        let others = || mine().flatten().next().cloned();
+        let Some(reason) = unregistered(facts).or_else(others) else {
+            continue;
+        };
         odd.push(format!(
             "GPU {index} has {links} NVLinks up to switches and reaches no GPU of this node over them: {reason}"
         ));

@@ -213,6 +213,38 @@ fn a_hidden_switch_is_believed_unless_somebody_denies_it() {
 }
 
 #[test]
+fn each_gpu_tells_its_own_trouble_before_anothers() {
+    let mut facts = switched(3, 18, &far(Some(2), SENTINEL), Some(fabric(0, 0, 3)));
+    facts[1].fabric = Some(fabric(0, 0, 1));
+    facts[2].fabric = Some(fabric(0, 0, 2));
+    let (spec, odd) = of(&facts, &PeerStatus::new());
+    assert!(spec.edges.is_empty());
+    // GPU 0 is well: what it lacks is a peer.
+    let wanted = [
+        ("GPU 0 has", "GPU 1 is not registered"),
+        ("GPU 1 has", "GPU 1 is not registered"),
+        ("GPU 2 has", "of GPU 2 with the fabric is in progress"),
+    ];
+    assert_eq!(odd.len(), wanted.len(), "{odd:?}");
+    for (said, (whose, why)) in odd.iter().zip(wanted) {
+        assert!(said.starts_with(whose) && said.contains(why), "{said}");
+    }
+}
+
+#[test]
+fn one_gpu_in_trouble_takes_nothing_from_the_others() {
+    let mut facts = switched(3, 18, &far(Some(2), SENTINEL), Some(fabric(0, 0, 3)));
+    facts[1].fabric = Some(fabric(0, 0, 2));
+    let (spec, odd) = of(&facts, &PeerStatus::new());
+    assert_eq!(edges(&spec), [(0, 2, 18, Via::Switch)]);
+    let seen = [0, 1, 2].map(|gpu| kinds(&spec, gpu)[0]);
+    use RemoteKind::{Switch, Unknown};
+    assert_eq!(seen, [Switch, Unknown, Switch]);
+    assert_eq!(odd.len(), 1);
+    assert!(odd[0].starts_with("GPU 1 has"), "{odd:?}");
+}
+
+#[test]
 fn a_failed_registration_keeps_the_address_of_the_switch() {
     let mut failed = fabric(0, 0, 3);
     failed.status = 999;

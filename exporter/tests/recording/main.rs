@@ -1,0 +1,136 @@
+//! Recordings with what moves: written, read back, replayed, changed and broken.
+
+#![allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
+
+mod broken;
+mod program;
+#[path = "../support/mod.rs"]
+mod support;
+
+use std::{collections::BTreeMap, fs, path::Path, time::Duration};
+
+use nvlink_exporter::source::{
+    FabricHealth, FabricState, GpuHealth, Reading, Source, SourceSpec, file, recording::Recorder,
+    sim,
+};
+
+/// A node of `source`, read at each of `seconds`, as a recording.
+fn record(source: &mut dyn Source, seconds: &[u64]) -> String {
+    let mut recorder: Option<Recorder> = None;
+    for &second in seconds {
+        let at = Duration::from_secs(second);
+        let reading = source.read(at).unwrap();
+        let new = || Recorder::new(&reading.topology).unwrap();
+        assert!(recorder.get_or_insert_with(new).add(at, &reading).unwrap());
+    }
+    recorder.unwrap().text()
+}
+
+fn simulated(profile: &str) -> Box<dyn Source> {
+    let spec: SourceSpec = format!("sim:{profile}").parse().unwrap();
+    spec.open(Some("node-a")).unwrap()
+}
+
+/// The source `file` of `text`, in `directory`.
+fn replayed(directory: &Path, text: &str) -> file::FileSource {
+    let path = directory.join("node.json");
+    fs::write(&path, text).unwrap();
+    file::FileSource::new(path.display().to_string(), None)
+}
+
+fn parse(bytes: &[u8]) -> Result<Reading, String> {
+    file::parse("x", bytes, None).map_err(|error| {
+        let text = error.to_string();
+        assert!(text.starts_with("x: ") && !text.contains('\n'), "{text}");
+        text
+    })
+}
+
+#[test]
+fn a_recording_of_a_recording_is_the_same() {
+    let directory = tempfile::tempdir().unwrap();
+    for name in sim::names() {
+        for seconds in [&[0][..], &[0, 5, 10, 60]] {
+            let text = record(simulated(name).as_mut(), seconds);
+            let again = record(&mut replayed(directory.path(), &text), seconds);
+            assert!(text == again, "{name} {seconds:?} differs");
+        }
+    }
+}
+
+#[test]
+fn a_replay_has_the_rates_of_the_recording_and_never_falls() {
+    let seconds: Vec<_> = (0..=12).map(|n| 5 * n).collect();
+    let text = record(simulated("h200-degraded").as_mut(), &seconds);
+    let directory = tempfile::tempdir().unwrap();
+    let mut source = replayed(directory.path(), &text);
+    let mut real = simulated("h200-degraded");
+    let total = |reading: &Reading| -> u64 {
+        reading
+            .counters
+            .iter()
+            .filter_map(|link| link.transmit_bytes)
+            .sum()
+    };
+    let mut before = BTreeMap::new();
+    for second in (0..=300).step_by(5) {
+        let now = Duration::from_secs(second);
+        let (replay, real) = (source.read(now).unwrap(), real.read(now).unwrap());
+        assert_eq!(replay.counters.len(), real.counters.len());
+        // The simulated job repeats itself each minute, and so does the recording.
+        let (replayed, real) = (total(&replay) as f64, total(&real) as f64);
+        assert!(
+            (replayed - real).abs() <= real * 1e-6,
+            "at {second} s: {replayed}, not {real}"
+        );
+        for link in replay.counters {
+            let key = (link.gpu, link.link);
+            let now = (link.transmit_bytes, link.receive_bytes, link.errors);
+            let then = before.insert(key, now.clone()).unwrap_or_default();
+            assert!(
+                now.0 >= then.0 && now.1 >= then.1 && now.2 >= then.2,
+                "{key:?} at {second} s"
+            );
+        }
+    }
+}
+
+#[test]
+fn health_is_kept() {
+    let mut reading = support::reading("sim:rtx-a6000-pairs");
+    let fabric = FabricHealth {
+        state: FabricState::Failed,
+        conditions: Vec::new(),
+    };
+    reading.health = vec![GpuHealth {
+        gpu: 1,
+        fabric: Some(fabric),
+        xids: Some(vec![(74, 2)]),
+    }];
+    let mut recorder = Recorder::new(&reading.topology).unwrap();
+    recorder.add(Duration::ZERO, &reading).unwrap();
+    let again = parse(recorder.text().as_bytes()).unwrap();
+    assert_eq!(
+        (again.health, again.counters),
+        (reading.health, reading.counters)
+    );
+}
+
+#[test]
+fn without_moving_parts_it_is_the_document_alone() {
+    let reading = file::parse("x", support::PAIRS.as_bytes(), Some("n")).unwrap();
+    let mut recorder = Recorder::new(&reading.topology).unwrap();
+    recorder.add(Duration::ZERO, &reading).unwrap();
+    let document = nvlink_exporter::output::json(&reading.topology).unwrap();
+    assert_eq!(recorder.text(), document);
+    assert!(!recorder.is_moving());
+}
+
+#[test]
+fn a_recording_that_could_not_be_read_back_takes_no_more() {
+    let reading = support::reading("sim:gb200-nvl72");
+    let mut recorder = Recorder::new(&reading.topology).unwrap();
+    let added = (0..2000).take_while(|&n| recorder.add(Duration::from_secs(n), &reading).unwrap());
+    assert!((2..2000).contains(&added.count()));
+    assert!(parse(recorder.text().as_bytes()).is_ok());
+}

@@ -1,0 +1,122 @@
+//! `record` as a program.
+
+use std::{
+    fs,
+    path::Path,
+    process::{Command, Output, Stdio},
+    time::{Duration, Instant},
+};
+
+use crate::support;
+
+fn recorded(source: &str, args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nvlink-exporter"));
+    command
+        .args(["record", "--source", source])
+        .args(args)
+        .env_remove("NODE_NAME")
+        .stdin(Stdio::null());
+    command
+}
+
+fn samples(path: &Path) -> Vec<f64> {
+    let document: serde_json::Value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
+    let samples = document["samples"].as_array().cloned().unwrap_or_default();
+    samples
+        .iter()
+        .map(|sample| sample["seconds"].as_f64().unwrap())
+        .collect()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+#[test]
+fn the_program_takes_samples() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("node.json");
+    let three = ["--samples", "3", "--interval", "100ms", "--to"];
+    let output = recorded("sim:rtx-a6000-pairs", &three)
+        .arg(&path)
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success() && output.stderr.is_empty(),
+        "{output:?}"
+    );
+    let times = samples(&path);
+    assert!(
+        times.len() == 3 && times[0] == 0.0 && times[1] >= 0.1 && times[2] >= 0.2,
+        "{times:?}"
+    );
+}
+
+#[test]
+fn one_reading_keeps_the_counters_too() {
+    let output = recorded("sim:rtx-a6000-pairs", &[]).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("\"samples\": [\n    {\"seconds\":0.0,"));
+}
+
+#[test]
+fn a_source_without_counters_says_so() {
+    let directory = tempfile::tempdir().unwrap();
+    let capture = directory.path().join("topo.txt");
+    fs::write(&capture, support::PAIRS).unwrap();
+    let source = format!("file:{}", capture.display());
+    let two = ["--samples", "2", "--interval", "100ms"];
+    let output = recorded(&source, &two).output().unwrap();
+    assert!(
+        output.status.success() && stderr(&output).contains("has no counters"),
+        "{output:?}"
+    );
+}
+
+#[test]
+fn wrong_flags_are_wrong_usage() {
+    for bad in [["--samples", "0"], ["--interval", "1"], ["--samples", "x"]] {
+        let output = recorded("sim:l40s", &bad).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{bad:?}");
+    }
+}
+
+#[test]
+fn an_interrupted_recording_keeps_what_there_is() {
+    for signal in ["INT", "TERM"] {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("node.json");
+        let many = ["--samples", "1000", "--interval", "200ms", "--to"];
+        let mut command = recorded("sim:rtx-a6000-pairs", &many);
+        let child = command.arg(&path).stderr(Stdio::piped()).spawn().unwrap();
+        std::thread::sleep(Duration::from_millis(2600));
+        assert!(!path.exists(), "nothing is written before the end");
+        let id = child.id().to_string();
+        let start = Instant::now();
+        assert!(
+            Command::new("kill")
+                .args(["-s", signal, &id])
+                .status()
+                .unwrap()
+                .success()
+        );
+        let output = child.wait_with_output().unwrap();
+        assert!(
+            output.status.success() && start.elapsed() < Duration::from_secs(2),
+            "{output:?}"
+        );
+        let taken = samples(&path).len();
+        assert!((5..20).contains(&taken), "{taken}");
+        let said = stderr(&output);
+        assert!(
+            said.contains(&format!("{taken} of 1000 samples are recorded")),
+            "{said}"
+        );
+        assert!(said.contains(" of 1000, 2 of 199 s"), "progress: {said}");
+        assert_eq!(
+            fs::read_dir(directory.path()).unwrap().count(),
+            1,
+            "a temporary file is left"
+        );
+    }
+}

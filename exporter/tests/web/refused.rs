@@ -1,0 +1,100 @@
+//! Configurations that are refused.
+
+use crate::{Authority, TLS, directory, load};
+
+/// Configurations and what is wrong with them; TLS stands for the keys that all need.
+const REFUSED: &[(&str, &str)] = &[
+    (
+        "tls_server_config:\n  cert_file: server.pem\n",
+        "tls_server_config.key_file: missing",
+    ),
+    (
+        "tls_server_config:\n  cert_file: nothing.pem\n",
+        "nothing.pem: No such file",
+    ),
+    (
+        "tls_server_config:\n  cert_file: ca.pem\n  key_file: server.key\n",
+        "tls_server_config.cert: it does not fit its key",
+    ),
+    (
+        "tls_server_config:\n  cert_file: web.yml\n  key_file: server.key\n",
+        "tls_server_config.cert: no certificate in PEM form",
+    ),
+    (
+        "tls_server_config:\n  cert: x\n  cert_file: server.pem\n  key_file: server.key\n",
+        "tls_server_config.cert: given twice",
+    ),
+    (
+        "TLS  client_ca_file: ca.pem\n",
+        "tls_server_config.client_ca_file: without a client_auth_type",
+    ),
+    (
+        "TLS  client_auth_type: RequireAndVerifyClientCert\n",
+        "tls_server_config.client_ca_file: missing",
+    ),
+    (
+        "TLS  client_auth_type: Maybe\n",
+        "tls_server_config.client_auth_type: unknown variant `Maybe`",
+    ),
+    (
+        "TLS  client_auth_type: RequestClientCert\n  client_allowed_sans: [x]\n",
+        "client_allowed_sans: needs client_auth_type",
+    ),
+    (
+        "TLS  client_auth_type: RequireAnyClientCert\n  client_allowed_sans: [a@b]\n",
+        "client_allowed_sans: \"a@b\": e-mail addresses",
+    ),
+    (
+        "TLS  min_version: TLS10\n",
+        "tls_server_config.min_version: TLS 1.0 and 1.1",
+    ),
+    (
+        "TLS  min_version: TLS13\n  max_version: TLS12\n",
+        "max_version: it is below min_version",
+    ),
+    (
+        "TLS  cipher_suites: [TLS_RSA_WITH_RC4_128_SHA]\n",
+        "cipher_suites: \"TLS_RSA_WITH_RC4_128_SHA\" is not served; there are TLS_ECDHE_",
+    ),
+    (
+        "TLS  curve_preferences: [CurveP521]\n",
+        "curve_preferences: \"CurveP521\" is not served; there are X25519, CurveP256, CurveP384",
+    ),
+    (
+        "TLS  cert_fiel: x\n",
+        "tls_server_config.cert_fiel: unknown field",
+    ),
+    (
+        "basic_auth_users: {alice: secret}\n",
+        "basic_auth_users.alice: no bcrypt hash",
+    ),
+    (
+        "http_server_config: {headers: {X-Frame-Options: maybe}}\n",
+        "headers.x-frame-options: \"maybe\" is not deny or sameorigin",
+    ),
+    (
+        "rate_limit: {interval: 1s}\n",
+        "rate_limit.burst: with 0 no request",
+    ),
+    (
+        "rate_limit: {interval: soon, burst: 1}\n",
+        "rate_limit.interval: \"soon\" is no duration",
+    ),
+];
+
+#[test]
+fn what_cannot_be_is_refused() {
+    let ours = Authority::new();
+    for (config, expected) in REFUSED {
+        let directory = directory(&ours, &config.replace("TLS  ", &format!("{TLS}  ")));
+        let error = load(&directory)
+            .err()
+            .unwrap_or_else(|| panic!("taken: {config}"));
+        assert!(error.contains(expected), "{config}: {error}");
+        assert!(
+            error.starts_with(&directory.path().display().to_string()),
+            "{error}"
+        );
+        assert_eq!(error.lines().count(), 1, "{error}");
+    }
+}
