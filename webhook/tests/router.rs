@@ -230,20 +230,10 @@ async fn probes_and_metrics() {
         admission: admission(&[]),
         metrics,
     };
-    webhook
-        .answer(
-            review(&pod(2, json!({labels::CLASS: "any"})))
-                .to_string()
-                .as_bytes(),
-        )
-        .await;
-    webhook
-        .answer(
-            review(&pod(2, json!({labels::CLASS: "no"})))
-                .to_string()
-                .as_bytes(),
-        )
-        .await;
+    for class in ["any", "no", "restricted"] {
+        let review = review(&pod(2, json!({labels::CLASS: class}))).to_string();
+        webhook.answer(review.as_bytes()).await;
+    }
     webhook.answer(b"{").await;
     let get = async |path: &str| {
         let request = Request::get(path).body(Body::empty()).unwrap();
@@ -263,11 +253,13 @@ async fn probes_and_metrics() {
     assert_eq!(status, StatusCode::OK);
     for line in [
         "nvlink_webhook_admission_requests_total{outcome=\"mutated\"} 1",
-        "nvlink_webhook_admission_requests_total{outcome=\"denied\"} 1",
+        "nvlink_webhook_admission_requests_total{outcome=\"denied\"} 2",
         "nvlink_webhook_admission_requests_total{outcome=\"invalid\"} 1",
         "nvlink_webhook_admission_requests_total{outcome=\"untouched\"} 0",
-        "nvlink_webhook_denials_total{rule=\"unknown-class\"} 1",
-        "nvlink_webhook_admission_duration_seconds_count 3",
+        // What a user writes as a class is no label; what an administrator made is one.
+        "nvlink_webhook_denials_total{class=\"\",rule=\"unknown-class\"} 1",
+        "nvlink_webhook_denials_total{class=\"restricted\",rule=\"not-authorized\"} 1",
+        "nvlink_webhook_admission_duration_seconds_count 4",
         "nvlink_webhook_ready 1",
         "nvlink_webhook_certificate_reloads_total{result=\"success\"} 0",
         "# EOF",
