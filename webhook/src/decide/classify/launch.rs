@@ -228,7 +228,9 @@ impl<'a> Launch<'a> {
                 .skip(1)
                 .take_while(|word| word.starts_with('-'));
             let at = 1 + options.take_while(|word| *word != "-m").count();
-            (words.get(at).map(String::as_str) == Some("-m")).then_some(&words[at + 1..])
+            let named = words.get(at).is_some_and(|word| word == "-m");
+            // Lazily: a bare `python` has nothing after it to cut.
+            named.then(|| &words[at + 1..])
         });
         let mut command = match module.flatten() {
             Some(module) => module.to_vec(),
