@@ -1,6 +1,8 @@
 //! The GPUs: a panel for each domain, in it the NUMA nodes, in them the cards.
 
-use nvlink_topology::{Domain, Gpu, Via};
+use std::collections::BTreeSet;
+
+use nvlink_topology::{Domain, Gpu, NodeTopologySpec, Via};
 
 use super::{
     card,
@@ -13,6 +15,8 @@ use crate::output::summary;
 
 /// More GPUs than this are shown in less room each.
 const DENSE: usize = 24;
+/// Of so many GPUs no drawing is needed to see which are joined.
+const PAIR: usize = 2;
 
 /// A GPU and its links.
 type Shown<'a> = (&'a Gpu, Vec<Lane<'a>>);
@@ -56,8 +60,30 @@ fn legend(scene: &Scene<'_>) -> String {
      <span><i class=\"rise l5\"></i> errors rise</span> \
      <span><i class=\"down\"></i> missing</span> \
      <span><i class=\"nk\"></i> load not known</span> \
-     <span><i class=\"unused\"></i> unused</span></p>\n"
+     <span><i class=\"unused\"></i> unused</span>"
         .to_owned()
+        + &places(scene)
+        + "</p>\n"
+}
+
+/// What the words below the links mean, as far as they are there.
+fn places(scene: &Scene<'_>) -> String {
+    let spec = scene.spec();
+    let lanes = spec.gpus.iter().flat_map(|gpu| scene.lanes(gpu));
+    let remotes: BTreeSet<String> = lanes.filter_map(|lane| scene.remote(&lane)).collect();
+    let starts = |start: &str| remotes.iter().any(|one| one.starts_with(start));
+    let mut html = String::new();
+    if starts("S") {
+        html += " <span><b>S0</b> to NVSwitch 0</span>";
+    }
+    if starts("GPU ") {
+        html += " <span><b>→1</b> to GPU 1</span>";
+    }
+    let ring = |one: &Domain| is_direct(spec, one) && one.gpus.len() > PAIR;
+    if spec.domains.iter().any(ring) {
+        html += " <span>—<b>2</b>— links of a pair</span>";
+    }
+    html
 }
 
 fn panel(scene: &Scene<'_>, domain: &Domain) -> String {
@@ -68,12 +94,7 @@ fn panel(scene: &Scene<'_>, domain: &Domain) -> String {
         .filter(|gpu| domain.gpus.contains(&gpu.index))
         .map(|gpu| (gpu, scene.lanes(gpu)))
         .collect();
-    let inside = |gpu| domain.gpus.contains(&gpu);
-    let mut edges = spec
-        .edges
-        .iter()
-        .filter(|one| inside(one.a) && inside(one.b));
-    let direct = edges.all(|edge| edge.via == Via::Direct);
+    let direct = is_direct(spec, domain);
     let mut html = format!(
         "<section class=\"domain{}\"><h3>NVLink domain {}</h3>\n<p class=\"soft\">{}, {}</p>\n",
         if direct { " direct" } else { "" },
@@ -82,12 +103,22 @@ fn panel(scene: &Scene<'_>, domain: &Domain) -> String {
         summary::joined(spec, domain)
     );
     match direct {
-        true if gpus.len() > 2 => html += &ring::render(scene, domain, &gpus),
+        true if gpus.len() > PAIR => html += &ring::render(scene, domain, &gpus),
         true => {}
         false => html += &hub(scene, domain, &gpus),
     }
     html += &numa_nodes(scene, &gpus);
     html + "</section>\n"
+}
+
+/// Whether the GPUs of a domain are joined without switches.
+fn is_direct(spec: &NodeTopologySpec, domain: &Domain) -> bool {
+    let inside = |gpu| domain.gpus.contains(&gpu);
+    let mut edges = spec
+        .edges
+        .iter()
+        .filter(|one| inside(one.a) && inside(one.b));
+    edges.all(|edge| edge.via == Via::Direct)
 }
 
 /// What the links of a switched domain lead to: one bar, whatever the number of pairs.
@@ -147,6 +178,9 @@ fn outside(scene: &Scene<'_>, gpus: &[&Gpu]) -> String {
 }
 
 fn numa_nodes(scene: &Scene<'_>, gpus: &[Shown<'_>]) -> String {
+    // By node, whatever the indices: they may go back and forth between two.
+    let mut gpus: Vec<&Shown<'_>> = gpus.iter().collect();
+    gpus.sort_by_key(|(gpu, _)| (gpu.numa_node.is_none(), gpu.numa_node));
     let groups = || gpus.chunk_by(|(a, _), (b, _)| a.numa_node == b.numa_node);
     let solo = groups().all(|group| group.len() == 1);
     let mut html = format!("<div class=\"numas{}\">\n", if solo { " solo" } else { "" });

@@ -12,6 +12,8 @@
   let fetched = performance.now();
   let failed = false;
   let timer;
+  // What has an id, as it was before the page is changed.
+  let elements = new Map();
 
   // The age counts on between two answers, and when there are no more.
   function tick() {
@@ -53,6 +55,7 @@
   function show(next) {
     const focused = document.activeElement;
     document.title = next.title;
+    elements = new Map([...main.querySelectorAll("[id]")].map((one) => [one.id, one]));
     morph(document.querySelector("h1"), next.querySelector("h1"));
     morph(main, next.getElementById("main"));
     if (focused === document.body || focused === document.activeElement) return;
@@ -64,28 +67,34 @@
   // Makes `from` like `to`, and keeps each element that is in both.
   function morph(from, to) {
     attributes(from, to);
-    let at = from.firstChild;
+    let last = null;
+    const next = () => (last ? last.nextSibling : from.firstChild);
     for (const wanted of [...to.childNodes]) {
+      const at = next();
       const match = wanted.id ? sameId(wanted) : alike(at, wanted) ? at : null;
-      if (!match) {
-        from.insertBefore(wanted, at);
-        continue;
-      }
-      if (match === at) at = at.nextSibling;
-      else from.insertBefore(match, at);
-      if (match.nodeType === Node.ELEMENT_NODE) morph(match, wanted);
+      last = match ?? wanted;
+      if (last !== at) from.insertBefore(last, at);
+      if (!match) adopt(wanted);
+      else if (match.nodeType === Node.ELEMENT_NODE) morph(match, wanted);
       else if (match.data !== wanted.data) match.data = wanted.data;
     }
-    while (at) {
-      const gone = at;
-      at = at.nextSibling;
-      gone.remove();
+    while (next()) next().remove();
+  }
+
+  // Puts the elements that are here already where they belong in a part that is new.
+  function adopt(part) {
+    for (const wanted of part.querySelectorAll?.("[id]") ?? []) {
+      const match = sameId(wanted);
+      // What lay in one that was replaced is done.
+      if (!match || !part.contains(wanted)) continue;
+      wanted.replaceWith(match);
+      morph(match, wanted);
     }
   }
 
-  // The element of this id, wherever it is now: a GPU that changes its domain takes its card along.
+  // The element of this id, wherever it was: a GPU that changes its domain takes its card along.
   function sameId(wanted) {
-    const match = document.getElementById(wanted.id);
+    const match = elements.get(wanted.id);
     return match?.nodeName === wanted.nodeName ? match : null;
   }
 
