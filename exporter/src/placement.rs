@@ -33,10 +33,11 @@ pub struct Judged {
     pub pattern: Pattern,
     /// Why it is taken so.
     pub pattern_from: PatternFrom,
-    /// NVLink domains that the GPUs lie in; a GPU outside any counts as one.
-    pub domains: usize,
+    /// NVLink domains that the GPUs lie in; a GPU outside any counts as one;
+    /// absent where NVLink is unknown.
+    pub domains: Option<usize>,
     /// Bandwidth of the slowest path that the pattern uses, bytes per second in
-    /// one direction; absent where there is no traffic.
+    /// one direction; absent where there is no traffic, and where NVLink is unknown.
     pub bottleneck_bytes_per_second: Option<u64>,
     /// Best possible cost on the empty node over the cost; absent where it cannot be told.
     pub quality_node: Option<f64>,

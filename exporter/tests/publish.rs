@@ -3,6 +3,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
 
+#[path = "support/machine.rs"]
+mod machine;
 mod support;
 
 use std::{
@@ -209,6 +211,37 @@ async fn what_no_longer_applies_goes() {
         None,
         "no domain holds the whole node"
     );
+}
+
+#[tokio::test]
+async fn what_is_unknown_is_not_published() {
+    let (client, cluster) = start(Cluster::default());
+    let mut publisher = publisher(&client, true);
+    publisher
+        .publish(&reading("sim:dgx-h100").topology)
+        .await
+        .unwrap();
+    // The kernel's tree shows eight GPUs and the network, but no NVLink.
+    let sysfs = machine::virtual_machine().read().unwrap().topology;
+    publisher.publish(&sysfs).await.unwrap();
+    assert_eq!(publisher.publish(&sysfs).await.unwrap(), Written::default());
+    let cluster = cluster.lock().unwrap();
+    let published: Vec<_> = cluster
+        .fields
+        .iter()
+        .map(|((_, name), (value, _))| (&name[..], &value[..]))
+        .collect();
+    assert_eq!(
+        published,
+        [
+            ("nvlink-domains.io/capacity", "inter-node=200GBps"),
+            ("node.k8s.io/gpu-count", "8")
+        ]
+    );
+    let spec = &cluster.object.as_ref().unwrap()["spec"];
+    assert!(spec.get("edges").is_none() && spec.get("domains").is_none());
+    assert_eq!(spec["source"]["kind"], "sysfs");
+    assert_eq!(spec["paths"].as_array().unwrap().len(), 28);
 }
 
 #[tokio::test]

@@ -39,15 +39,18 @@ pub const DECISION: &str = "nvlink-domains.io/decision";
 /// Namespace annotation: the class of its GPU pods that name none.
 pub const DEFAULT_CLASS: &str = "nvlink-domains.io/default-class";
 
-/// The labels that describe `node`, ready for its Node object.
+/// The labels that describe `node`, ready for its Node object; none where the
+/// source cannot tell how NVLink joins the GPUs.
 #[must_use]
 pub fn node_labels(node: &NodeTopology) -> BTreeMap<&'static str, String> {
     let spec = &node.spec;
-    let mut labels = BTreeMap::from([
-        (DOMAIN_SIZE, spec.largest_domain().to_string()),
-        (INTERCONNECT, spec.interconnect().as_str().to_owned()),
-        (BANDWIDTH, (Capacity::of(spec).per_gpu() / GIGA).to_string()),
-    ]);
+    let mut labels = BTreeMap::new();
+    if let (Some(size), Some(interconnect)) = (spec.largest_domain(), spec.interconnect()) {
+        labels.insert(DOMAIN_SIZE, size.to_string());
+        labels.insert(INTERCONNECT, interconnect.as_str().to_owned());
+        let bandwidth = Capacity::of(spec).per_gpu() / GIGA;
+        labels.insert(BANDWIDTH, bandwidth.to_string());
+    }
     if let [domain] = &spec.domains[..]
         && domain.gpus.len() == spec.gpus.len()
     {
@@ -58,42 +61,48 @@ pub fn node_labels(node: &NodeTopology) -> BTreeMap<&'static str, String> {
 
 const GIGA: u64 = 1_000_000_000;
 
+/// Names of published guides, each with the label whose value it has.
+const ALIASES: [(&str, &str); 5] = [
+    ("k8s.node/bus-topology", INTERCONNECT),
+    ("gpu.topology/nvlink-domain-size", DOMAIN_SIZE),
+    ("gpu.topology/interconnect", INTERCONNECT),
+    ("topology.k8s.io/nvlink-domain", DOMAIN),
+    ("gpu.topology/nvlink-domain", DOMAIN),
+];
+
 /// The same facts under the names that published guides use. `*.k8s.io` is
 /// reserved for Kubernetes, so these are written only when asked for.
 #[must_use]
 pub fn alias_labels(node: &NodeTopology) -> BTreeMap<&'static str, String> {
     let spec = &node.spec;
     let own = node_labels(node);
-    let mut labels = BTreeMap::from([
-        ("node.k8s.io/gpu-count", spec.gpus.len().to_string()),
-        (
-            "node.k8s.io/nvlink-bandwidth",
-            format!("{}GBps", own[BANDWIDTH]),
-        ),
-        ("k8s.node/bus-topology", own[INTERCONNECT].clone()),
-        (
-            "k8s.node/nvlink-capacity",
-            format!("{}GBps", own[BANDWIDTH]),
-        ),
-        ("gpu.topology/nvlink-domain-size", own[DOMAIN_SIZE].clone()),
-        ("gpu.topology/interconnect", own[INTERCONNECT].clone()),
-        (
-            "nvidia.com/nvswitch.present",
-            (spec.interconnect() == crate::Interconnect::Nvswitch).to_string(),
-        ),
-    ]);
-    if let Some(domain) = own.get(DOMAIN) {
-        labels.insert("topology.k8s.io/nvlink-domain", domain.clone());
-        labels.insert("gpu.topology/nvlink-domain", domain.clone());
+    let mut labels = BTreeMap::from([("node.k8s.io/gpu-count", spec.gpus.len().to_string())]);
+    for (alias, name) in ALIASES {
+        labels.extend(own.get(name).map(|value| (alias, value.clone())));
+    }
+    if let Some(bandwidth) = own.get(BANDWIDTH) {
+        for alias in ["node.k8s.io/nvlink-bandwidth", "k8s.node/nvlink-capacity"] {
+            labels.insert(alias, format!("{bandwidth}GBps"));
+        }
+    }
+    if let Some(interconnect) = spec.interconnect() {
+        let present = interconnect == crate::Interconnect::Nvswitch;
+        labels.insert("nvidia.com/nvswitch.present", present.to_string());
     }
     labels
 }
 
-/// The annotations that describe `node`, ready for its Node object.
+/// The annotations that describe `node`, ready for its Node object; only what
+/// the source can tell.
 #[must_use]
 pub fn node_annotations(node: &NodeTopology) -> BTreeMap<&'static str, String> {
-    BTreeMap::from([
-        (TOPOLOGY, Descriptor::of(&node.spec).to_string()),
-        (CAPACITY, Capacity::of(&node.spec).to_string()),
-    ])
+    let capacity = Capacity::of(&node.spec);
+    let mut annotations = BTreeMap::new();
+    if node.spec.knows_nvlink() {
+        annotations.insert(TOPOLOGY, Descriptor::of(&node.spec).to_string());
+    }
+    if node.spec.knows_nvlink() || capacity.inter_node.is_some() {
+        annotations.insert(CAPACITY, capacity.to_string());
+    }
+    annotations
 }

@@ -2,7 +2,7 @@
 //! cluster-scoped object. Field names are camelCase in JSON; a key that does
 //! not apply is absent, never null or zero.
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer, ser::SerializeStruct};
 
 /// API group of every object and label of this project.
 pub const GROUP: &str = "nvlink-domains.io";
@@ -38,8 +38,9 @@ pub struct Metadata {
     pub name: String,
 }
 
-/// The hardware of a node.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+/// The hardware of a node. Written without `edges` and `domains` where the
+/// source cannot tell ([`NodeTopologySpec::knows_nvlink`]).
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct NodeTopologySpec {
@@ -129,7 +130,7 @@ pub struct Gpu {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub mig_enabled: bool,
     /// The GPU's NVLinks; absent where the source cannot see links
-    /// (`topo -m`, sysfs), empty where the GPU has none.
+    /// (sysfs, or `topo -m` where NVLink joins GPUs), empty where the GPU has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(length(max = 64)))]
     pub links: Option<Vec<Link>>,
@@ -383,7 +384,36 @@ impl NodeTopology {
     }
 }
 
+impl Serialize for NodeTopologySpec {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut spec = serializer.serialize_struct("NodeTopologySpec", 6)?;
+        spec.serialize_field("source", &self.source)?;
+        spec.serialize_field("gpus", &self.gpus)?;
+        let known = self.knows_nvlink();
+        // An empty list would say that there are none.
+        match known {
+            true => spec.serialize_field("edges", &self.edges)?,
+            false => spec.skip_field("edges")?,
+        }
+        spec.serialize_field("paths", &self.paths)?;
+        match known {
+            true => spec.serialize_field("domains", &self.domains)?,
+            false => spec.skip_field("domains")?,
+        }
+        spec.serialize_field("nics", &self.nics)?;
+        spec.end()
+    }
+}
+
 impl NodeTopologySpec {
+    /// Whether the source can tell how NVLink joins the GPUs. Where it cannot,
+    /// that there are no edges and no domains means nothing.
+    #[must_use]
+    pub fn knows_nvlink(&self) -> bool {
+        let seen = |gpu: &Gpu| gpu.links.is_some() || gpu.mig_enabled;
+        !self.edges.is_empty() || self.gpus.iter().all(seen)
+    }
+
     /// GPUs that no allocation of `status` names, by ascending index.
     #[must_use]
     pub fn free_gpus(&self, status: Option<&NodeTopologyStatus>) -> Vec<u32> {
@@ -393,27 +423,26 @@ impl NodeTopologySpec {
         indices.filter(|gpu| !taken(gpu)).collect()
     }
 
-    /// How the GPUs are joined, as the label `interconnect` says it.
+    /// How the GPUs are joined, as the label `interconnect` says it; `None`
+    /// where the source cannot tell.
     #[must_use]
-    pub fn interconnect(&self) -> Interconnect {
+    pub fn interconnect(&self) -> Option<Interconnect> {
         let via = |wanted: fn(Via) -> bool| self.edges.iter().any(|edge| wanted(edge.via));
         if via(|via| matches!(via, Via::Switch | Via::Fabric)) {
-            Interconnect::Nvswitch
+            Some(Interconnect::Nvswitch)
         } else if via(|via| via == Via::Direct) {
-            Interconnect::Nvlink
+            Some(Interconnect::Nvlink)
         } else {
-            Interconnect::Pcie
+            self.knows_nvlink().then_some(Interconnect::Pcie)
         }
     }
 
-    /// GPUs in the largest domain on this node; 1 where there is no NVLink.
+    /// GPUs in the largest domain on this node; 1 where there is no NVLink,
+    /// `None` where the source cannot tell.
     #[must_use]
-    pub fn largest_domain(&self) -> usize {
-        self.domains
-            .iter()
-            .map(|domain| domain.gpus.len())
-            .max()
-            .unwrap_or(1)
+    pub fn largest_domain(&self) -> Option<usize> {
+        let sizes = self.domains.iter().map(|domain| domain.gpus.len());
+        sizes.max().or(self.knows_nvlink().then_some(1))
     }
 }
 

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
 use nvlink_topology::{
-    Domain, Edge, Fabric, Gpu, Link, NodeTopology, NodeTopologySpec, Path, PathClass, Remote,
+    Domain, Edge, Fabric, Gpu, Link, Nic, NodeTopology, NodeTopologySpec, Path, PathClass, Remote,
     RemoteKind, Source, SourceKind, Via, bandwidth,
     labels::{self, alias_labels, node_annotations, node_labels},
 };
@@ -284,6 +284,65 @@ fn labels_of_a_node_without_nvlink() {
     assert_eq!(labels[labels::INTERCONNECT], "pcie");
     assert_eq!(labels[labels::BANDWIDTH], "0");
     assert!(!labels.contains_key(labels::DOMAIN));
+}
+
+#[test]
+fn what_the_source_cannot_tell_is_not_said() {
+    let mut spec = spec((0..4).map(|i| gpu(i, "NVIDIA H200", 0, &[])).collect());
+    for gpu in &mut spec.gpus {
+        gpu.links = None;
+    }
+    spec.source.kind = SourceKind::Sysfs;
+    spec.complete("n1").unwrap();
+    let mut node = NodeTopology::new("n1", spec);
+    assert_eq!(node.spec.interconnect(), None);
+    assert_eq!(node.spec.largest_domain(), None);
+    assert!(node_labels(&node).is_empty());
+    assert!(node_annotations(&node).is_empty());
+    let aliases = alias_labels(&node);
+    assert_eq!(
+        aliases.keys().collect::<Vec<_>>(),
+        [&"node.k8s.io/gpu-count"]
+    );
+    let json = serde_json::to_value(&node).unwrap();
+    assert!(json["spec"].get("edges").is_none() && json["spec"].get("domains").is_none());
+    assert_eq!(json["spec"]["paths"].as_array().unwrap().len(), 6);
+    assert_eq!(serde_json::from_value::<NodeTopology>(json).unwrap(), node);
+    // The network is known, though.
+    node.spec.nics.push(Nic {
+        name: "mlx5_0".to_owned(),
+        pci_bus_id: None,
+        numa_node: None,
+        bytes_per_second: Some(50_000_000_000),
+        gpus: Vec::new(),
+    });
+    let annotations: Vec<_> = node_annotations(&node).into_iter().collect();
+    assert_eq!(
+        annotations,
+        [(labels::CAPACITY, "inter-node=50GBps".to_owned())]
+    );
+}
+
+#[test]
+fn nvlink_is_known_where_the_links_of_all_are_or_an_edge_is() {
+    let known = |links: Option<Vec<Link>>, mig_enabled: bool, edges: Vec<Edge>| {
+        let mut spec = spec(vec![gpu(0, "x", 0, &[]), gpu(1, "x", 0, &[])]);
+        (spec.gpus[1].links, spec.gpus[1].mig_enabled) = (links, mig_enabled);
+        spec.edges = edges;
+        spec.complete("n1").unwrap();
+        spec.knows_nvlink()
+    };
+    assert!(known(Some(Vec::new()), false, Vec::new()), "it has none");
+    assert!(!known(None, false, Vec::new()), "it cannot be seen");
+    assert!(known(None, true, Vec::new()), "MIG has no peers");
+    let edge = Edge {
+        a: 0,
+        b: 1,
+        via: Via::Direct,
+        links: 4,
+        bytes_per_second: 1,
+    };
+    assert!(known(None, false, vec![edge]), "`topo -m`");
 }
 
 #[test]

@@ -42,7 +42,9 @@ impl Judge {
     ) -> Vec<Judged> {
         if self.spec.as_ref() != Some(spec) {
             self.known.clear();
-            self.graph = Graph::new(spec).ok();
+            // Over PCIe alone a job would look worse than it is.
+            let graph = spec.knows_nvlink().then(|| Graph::new(spec).ok());
+            self.graph = graph.flatten();
             self.spec = Some(spec.clone());
         }
         let mut before = std::mem::take(&mut self.known);
@@ -59,7 +61,7 @@ impl Judge {
                 }
             };
             judged.push(Judged {
-                domains: domains(spec, &allocation.gpus),
+                domains: spec.knows_nvlink().then(|| domains(spec, &allocation.gpus)),
                 bottleneck_bytes_per_second: verdict.bottleneck_bytes_per_second,
                 quality_node: verdict.quality_node,
                 quality_free: verdict.quality_free,
@@ -183,14 +185,15 @@ mod tests {
         let pairs = spec("sim:a100-pcie-pairs");
         let mut judge = Judge::default();
         let judged = one(&mut judge, &pairs, held(&[0, 1, 2], None), "");
-        assert_eq!(judged.domains, 2);
+        assert_eq!(judged.domains, Some(2));
         let single = one(&mut judge, &pairs, held(&[1], None), "");
         assert_eq!(
             (single.domains, single.bottleneck_bytes_per_second),
-            (1, None)
+            (Some(1), None)
         );
         let l40s = spec("sim:l40s");
-        assert_eq!(one(&mut judge, &l40s, held(&[0, 1], None), "").domains, 2);
+        let apart = one(&mut judge, &l40s, held(&[0, 1], None), "");
+        assert_eq!(apart.domains, Some(2));
         let gone = one(&mut judge, &l40s, held(&[77], None), "");
         assert_eq!(
             (gone.quality_node, gone.bottleneck_bytes_per_second),
@@ -232,6 +235,20 @@ mod tests {
         judge.judge(&nvl72, Vec::new());
         assert!(judge.known.is_empty(), "nothing outlives its pod");
         let l40s = spec("sim:l40s");
-        assert_eq!(one(&mut judge, &l40s, held(&[0, 1], None), "").domains, 2);
+        let apart = one(&mut judge, &l40s, held(&[0, 1], None), "");
+        assert_eq!(apart.domains, Some(2));
+    }
+
+    #[test]
+    fn where_nvlink_is_unknown_nothing_is_judged() {
+        let mut unknown = spec("sim:l40s");
+        for gpu in &mut unknown.gpus {
+            gpu.links = None;
+        }
+        let judged = one(&mut Judge::default(), &unknown, held(&[0, 1], None), "");
+        assert_eq!(judged.domains, None);
+        assert_eq!(judged.bottleneck_bytes_per_second, None);
+        assert_eq!((judged.quality_node, judged.quality_free), (None, None));
+        assert_eq!(judged.allocation.gpus, [0, 1]);
     }
 }

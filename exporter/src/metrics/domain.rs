@@ -34,6 +34,9 @@ pub(super) fn write(
         .iter()
         .map(|domain| (labels(domain, name), Value::Whole(free_in(domain))));
     out.write(&families::DOMAIN_FREE_GPUS, left)?;
+    if !node.spec.knows_nvlink() {
+        return Ok(());
+    }
     let largest = domains.iter().map(free_in).max().unwrap_or(0);
     let largest = largest.max(u64::from(!free.is_empty()));
     out.write(

@@ -35,7 +35,7 @@ pub(super) fn write(
     };
     let gpus = whole(|one| Some(one.allocation.gpus.len() as u64));
     out.write(&families::PLACEMENT_GPUS, gpus)?;
-    let domains = whole(|one| Some(one.domains as u64));
+    let domains = whole(|one| Some(one.domains? as u64));
     out.write(&families::PLACEMENT_DOMAINS, domains)?;
     let bottlenecks = whole(|one| one.bottleneck_bytes_per_second);
     out.write(&families::PLACEMENT_BOTTLENECK, bottlenecks)?;

@@ -1,6 +1,6 @@
 //! A node in a few words, as all outputs for people begin.
 
-use nvlink_topology::{Domain, Gpu, NodeTopologySpec, Via};
+use nvlink_topology::{Domain, Gpu, Interconnect, NodeTopologySpec, Via};
 
 use super::rate;
 
@@ -20,6 +20,13 @@ pub fn models(gpus: &[Gpu]) -> String {
         true => "no GPUs".to_owned(),
         false => counts.iter().map(count).collect::<Vec<_>>().join(", "),
     }
+}
+
+/// How the GPUs of the node are joined: `nvswitch`, or that nobody can tell.
+#[must_use]
+pub fn interconnect(spec: &NodeTopologySpec) -> &'static str {
+    let known = spec.interconnect();
+    known.map_or("NVLink unknown", Interconnect::as_str)
 }
 
 /// How the GPUs of a domain are joined: `18 links, 371 GB/s per pair, over NVSwitch`.

@@ -21,7 +21,7 @@ pub fn render(node: &NodeTopology, color: bool) -> String {
         "{}  {}, {}, from {}\n",
         bold(&clean(&node.metadata.name)),
         clean(&summary::models(&spec.gpus)),
-        spec.interconnect().as_str(),
+        summary::interconnect(spec),
         clean(source.trim_end_matches(':'))
     );
     out += &format!("\n{}\n", bold("GPUs"));
@@ -95,10 +95,12 @@ fn remarks(gpu: &Gpu, node: &NodeTopology) -> String {
 fn domains(node: &NodeTopology) -> String {
     let spec = &node.spec;
     if spec.domains.is_empty() {
-        return match spec.source.kind {
-            SourceKind::Sysfs => "unknown: sysfs does not show NVLink\n".to_owned(),
-            _ => "none: these GPUs have no NVLink between them\n".to_owned(),
+        let none = match (spec.knows_nvlink(), spec.source.kind) {
+            (true, _) => "none: these GPUs have no NVLink between them\n",
+            (false, SourceKind::Sysfs) => "unknown: sysfs does not show NVLink\n",
+            (false, _) => "unknown: the driver does not show the links\n",
         };
+        return none.to_owned();
     }
     let line = |domain: &nvlink_topology::Domain| {
         let fabric = domain.fabric.as_ref().map_or("", |_| "; spans nodes");

@@ -80,10 +80,10 @@ fn facts(job: &Job<'_>) -> String {
 
 fn judgement(judged: &Judged) -> Vec<(&'static str, String)> {
     let why = judged.pattern_from.as_str();
-    let mut facts = vec![
-        ("Pattern", escape(&format!("{} ({why})", judged.pattern))),
-        ("Spread over", count(judged.domains, "domain")),
-    ];
+    let mut facts = vec![("Pattern", escape(&format!("{} ({why})", judged.pattern)))];
+    if let Some(domains) = judged.domains {
+        facts.push(("Spread over", count(domains, "domain")));
+    }
     if let Some(rate) = judged.bottleneck_bytes_per_second {
         facts.push(("Slowest path", output::rate(rate)));
     }

@@ -93,7 +93,7 @@ fn content(scene: &Scene<'_>) -> String {
     let mut html = format!(
         "<p class=\"about\">{} · {} · from {}</p>\n",
         escape(&summary::models(&spec.gpus)),
-        spec.interconnect().as_str(),
+        summary::interconnect(spec),
         escape(source)
     );
     html += &trouble::render(scene);

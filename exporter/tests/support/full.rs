@@ -97,7 +97,7 @@ fn judged(gpus: &[u32]) -> Judged {
         },
         pattern: Pattern::AllReduce,
         pattern_from: PatternFrom::Default,
-        domains: 1,
+        domains: Some(1),
         bottleneck_bytes_per_second: Some(370_800_000_000),
         quality_node: Some(1.0),
         quality_free: Some(0.75),

@@ -48,10 +48,14 @@ pub fn render(node: &NodeTopology) -> String {
         .filter(|gpu| !spec.domains.iter().any(|domain| domain.gpus.contains(gpu)))
         .collect();
     if !alone.is_empty() {
+        let (title, detail) = match spec.knows_nvlink() {
+            true => ("no NVLink", "PCIe only"),
+            false => ("NVLink unknown", "PCIe is known"),
+        };
         blocks.push(Block::rows(
             spec,
-            "no NVLink".into(),
-            "PCIe only".into(),
+            title.into(),
+            detail.into(),
             &alone,
             false,
         ));

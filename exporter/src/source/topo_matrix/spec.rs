@@ -9,8 +9,9 @@ const MOST_LINKS_OF_A_BRIDGE: u32 = 12;
 /// No GPU up to Blackwell has more links.
 const MOST_LINKS_OF_A_GPU: u32 = 18;
 
-/// What `matrix` says about a node. Links, models and addresses are not in it,
-/// so they are absent, and bandwidths are marked as assumed.
+/// What `matrix` says about a node. Models, addresses and single links are not
+/// in it, so they are absent, and bandwidths are marked as assumed. Where it
+/// has several GPUs and joins none by NVLink, they have no links.
 #[must_use]
 pub fn spec(matrix: &Matrix, source: Source) -> NodeTopologySpec {
     let gpus = matrix.gpus.iter().map(|row| Gpu {
@@ -47,7 +48,12 @@ pub fn spec(matrix: &Matrix, source: Source) -> NodeTopologySpec {
             });
         }
     }
-    let gpus = gpus.collect();
+    let mut gpus: Vec<_> = gpus.collect();
+    if edges.is_empty() && gpus.len() > 1 {
+        for gpu in &mut gpus {
+            gpu.links = Some(Vec::new());
+        }
+    }
     NodeTopologySpec {
         source,
         gpus,
