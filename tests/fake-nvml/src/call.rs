@@ -53,7 +53,7 @@ pub(crate) struct Call {
 pub(crate) fn answer(name: &'static str, body: impl FnOnce(&Call) -> Answer) -> u32 {
     let run = || {
         trace_call(name);
-        let board = strike(name, |fault| {
+        let board = strike(board()?, name, |fault| {
             fault.gpu.is_none() && fault.link.is_none() && fault.field.is_none()
         })?;
         if !name.starts_with("nvmlInit") && lock(&LIBRARY).users == 0 {
@@ -93,7 +93,7 @@ impl Call {
         let strikes_gpu = |fault: &Fault| {
             fault.gpu == Some(position) && fault.link.is_none() && fault.field.is_none()
         };
-        let board = strike(self.name, strikes_gpu)?;
+        let board = strike(Arc::clone(&self.board), self.name, strikes_gpu)?;
         let config = &board.config;
         if config.lost.contains(&position) || config.removed.contains(&position) {
             return Err(GPU_IS_LOST);
@@ -119,7 +119,7 @@ impl Gpu {
     /// One of its links, unless a fault strikes it.
     pub(crate) fn port(&self, link: u32) -> Answer<&Port> {
         let card = self.card();
-        strike(self.name, |fault| {
+        strike(Arc::clone(&self.board), self.name, |fault| {
             fault.link == Some(link) && fault.field.is_none() && fault.strikes_gpu(self.position)
         })?;
         let known = card.ports.get(link as usize);
@@ -138,7 +138,7 @@ impl Gpu {
             };
             names_it && fault.strikes_gpu(self.position)
         };
-        strike(self.name, fits).map(drop)
+        strike(Arc::clone(&self.board), self.name, fits).map(drop)
     }
 }
 
@@ -148,12 +148,12 @@ impl Fault {
     }
 }
 
-/// The board, after the faults of `name` that fit have done what they do.
-fn strike(name: &str, fits: impl Fn(&Fault) -> bool) -> Answer<Arc<Board>> {
+/// The board, after the faults of `name` that fit have done what they do. The
+/// file is looked at once in a call, but again and again in one that hangs.
+fn strike(mut board: Arc<Board>, name: &str, fits: impl Fn(&Fault) -> bool) -> Answer<Arc<Board>> {
     let of_name = |fault: &&Fault| fault.function.as_deref().is_none_or(|one| one == name);
     let mut hangs = false;
     loop {
-        let board = board()?;
         let struck = || {
             board
                 .config
@@ -168,10 +168,11 @@ fn strike(name: &str, fits: impl Fn(&Fault) -> bool) -> Answer<Arc<Board>> {
             }
             hangs = true;
             thread::sleep(PAUSE);
+            board = self::board()?;
             continue;
         }
         let error = struck().find_map(|fault| fault.error);
-        return error.map_or(Ok(board.clone()), Err);
+        return error.map_or(Ok(board), Err);
     }
 }
 
