@@ -24,6 +24,8 @@ use std::{
 use check::{Kind, check};
 use serde_json::Value;
 
+/// Where the reviews to begin with are.
+const TESTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests");
 const REVIEWS: Range<u64> = 0..100_000;
 /// Reviews that a thread takes at a time.
 const BATCH: u64 = 500;

@@ -1,7 +1,10 @@
 //! Reviews of real pods: of launchers, operators and CI systems, of each
 //! version of Kubernetes, and of the list of cases about access.
 
-use std::{fs, path::PathBuf};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
 use serde_json::{Value, json};
 
@@ -14,7 +17,7 @@ pub(crate) fn reviews() -> Vec<Value> {
 }
 
 fn pods() -> Vec<Value> {
-    let tests = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests");
+    let tests = Path::new(crate::TESTS);
     let folders = ["classify", "versions"].map(|name| fs::read_dir(tests.join(name)).unwrap());
     let mut files: Vec<_> = folders
         .into_iter()

@@ -1,7 +1,7 @@
 //! Pods as the API servers of Kubernetes 1.30 to 1.36 know them, and later
 //! ones: `tests/versions/*.yaml`. What we do not know passes through.
 
-use std::{fs, path::PathBuf};
+use std::{fs, path::Path};
 
 use nvlink_topology::labels;
 use serde_json::{Value, json};
@@ -14,7 +14,7 @@ use crate::{
 #[tokio::test]
 async fn fields_of_each_version_pass_through() {
     let webhook = &classes::webhooks()[0];
-    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/versions");
+    let folder = Path::new(crate::TESTS).join("versions");
     let mut versions = std::collections::BTreeSet::new();
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
