@@ -31,17 +31,26 @@ Examples:
   nvlink-webhook serve --tls-cert /tls/tls.crt --tls-key /tls/tls.key --ca-file /tls/ca.crt --service nvlink/webhook
   nvlink-webhook serve --tls-cert tls.crt --tls-key tls.key      registered by hand: see registration")]
     Serve(Box<ServeArgs>),
-    /// Show what admission would do to a pod, from files alone.
+    /// Show what admission would do to pods, from files alone, and fail if it refuses one.
     ///
-    /// Takes pods, and the templates of Jobs, CronJobs, Deployments,
-    /// StatefulSets, DaemonSets and ReplicaSets; other documents pass through.
-    /// What was decided, and why, goes to stderr. Exit status 1: a pod is
-    /// refused, or an input cannot be read.
+    /// Takes pods and whatever holds templates of pods: Jobs, CronJobs,
+    /// Deployments, JobSets, PyTorchJobs, RayClusters and so on; other
+    /// documents pass through. Of a template it decides on the pod that the
+    /// controller would make, with the controller as the requesting user.
+    /// Nothing is asked of any cluster. What was decided, and why, goes to stderr.
+    /// Exit status 1: a pod is refused. 2: an input cannot be read.
     #[command(after_help = "\
 Examples:
-  nvlink-webhook preview -f job.yaml --class classes.yaml --nodes nodes/ --output diff
-  nvlink-webhook preview -f job.yaml --class classes.yaml --allow-use high-throughput
-  helm template my-job | nvlink-webhook preview -f - --class classes.yaml")]
+  nvlink-webhook preview -f job.yaml --cluster class.yaml -o diff
+  nvlink-webhook preview -f jobs/ --cluster cluster.yaml -o text       in CI: fails if a job would be refused
+  nvlink-webhook preview -f pod.yaml --cluster cluster.yaml --user ada --group research
+  helm template my-job | nvlink-webhook preview -f - --cluster class.yaml --allow-use high-throughput
+  kubectl get pod runner-x -o yaml | nvlink-webhook preview -f - --cluster cluster.yaml \\
+    --user system:serviceaccount:gitlab-runners:gitlab-runner          a pod of a GitLab job, as its runner made it
+
+All that a cluster has and a decision looks at, for --cluster:
+  kubectl get domainclasses,nodetopologies,nodes,namespaces,roles,rolebindings,clusterroles,clusterrolebindings \\
+    -A -o yaml > cluster.yaml")]
     Preview(Box<PreviewArgs>),
     /// Print the CRDs.
     #[command(after_help = "Example:\n  nvlink-webhook crds | kubectl apply --server-side -f -")]
@@ -197,27 +206,30 @@ pub enum LogFormat {
 /// Flags of `preview`.
 #[derive(Debug, Args)]
 pub struct PreviewArgs {
-    /// The pods, YAML or JSON, several documents allowed; `-` is stdin.
+    /// The pods and what makes pods, YAML or JSON: files, directories of them, or `-` for stdin.
     #[arg(
         short,
         long = "filename",
         env = "NVLINK_WEBHOOK_FILENAME",
-        value_name = "FILE",
+        value_name = "PATH",
+        value_delimiter = ',',
         required = true
     )]
-    pub filename: PathBuf,
-    /// Files of DomainClasses.
+    pub filenames: Vec<PathBuf>,
+    /// What the cluster has: files, or directories of them.
+    ///
+    /// Each document counts by its kind: DomainClass, Node and NodeTopology (`nvlink-exporter
+    /// record` writes one), Namespace (its default class, and whether it is exempt), Role,
+    /// RoleBinding, ClusterRole and ClusterRoleBinding (who may use a restricted class).
     #[arg(
-        long = "class",
-        env = "NVLINK_WEBHOOK_CLASS",
-        value_name = "FILE",
+        long,
+        visible_aliases = ["class", "nodes", "rbac"],
+        env = "NVLINK_WEBHOOK_CLUSTER",
+        value_name = "PATH",
         value_delimiter = ','
     )]
-    pub classes: Vec<PathBuf>,
-    /// Directory of NodeTopology (`nvlink-exporter record`) and Node files.
-    #[arg(long, env = "NVLINK_WEBHOOK_NODES", value_name = "DIR")]
-    pub nodes: Option<PathBuf>,
-    /// The class that the pods' namespaces give to pods that name none.
+    pub cluster: Vec<PathBuf>,
+    /// The class that namespaces give to pods that name none, unless --cluster has the namespace.
     #[arg(long, env = "NVLINK_WEBHOOK_NAMESPACE_DEFAULT", value_name = "CLASS")]
     pub namespace_default: Option<String>,
     /// Namespace of documents that name none.
@@ -229,15 +241,27 @@ pub struct PreviewArgs {
         default_value = "default"
     )]
     pub namespace: String,
-    /// The user who creates the pods.
+    /// The user who makes the pods; a service account is `system:serviceaccount:NAMESPACE:NAME`.
+    ///
+    /// Counts for pods alone: those of a Job are made by the job controller, whoever made the Job.
     #[arg(
-        long = "as",
-        env = "NVLINK_WEBHOOK_AS",
+        long,
+        visible_alias = "as",
+        env = "NVLINK_WEBHOOK_USER",
         value_name = "USER",
         default_value = "preview"
     )]
     pub user: String,
-    /// Restricted classes that the user may use; `*`: each. Others are denied.
+    /// Groups of that user, beside those that it has as an authenticated user or service account.
+    #[arg(
+        long = "group",
+        visible_alias = "as-group",
+        env = "NVLINK_WEBHOOK_GROUP",
+        value_name = "GROUP",
+        value_delimiter = ','
+    )]
+    pub groups: Vec<String>,
+    /// Restricted classes that everybody may use, whatever the Roles say; `*`: each.
     #[arg(
         long,
         env = "NVLINK_WEBHOOK_ALLOW_USE",
@@ -264,6 +288,10 @@ pub enum Output {
     Patch,
     /// The documents as they would be, JSON.
     Json,
+    /// What is decided on each pod and why, for people; on stdout, refused or not.
+    Text,
+    /// The same for programs: a JSON array with an entry for each pod or template.
+    Report,
 }
 
 /// Flags of `policies`.

@@ -1,201 +1,274 @@
 //! The decision of admission, made offline from files.
 
-use std::process::ExitCode;
+use std::{
+    path::Path,
+    process::ExitCode,
+    time::{Duration, Instant},
+};
 
 use anyhow::Context;
 use serde_json::Value;
 
 use crate::{
     admit::Admission,
-    args::PreviewArgs,
-    authorize::{ListedAuthorizer, Subject, User},
-    decide::{Admitted, affinity},
-    pod,
+    args::{Output, PreviewArgs},
+    authorize::{Authorizer, Grant, ListedAuthorizer, Subject},
+    decide::{Admitted, Refusal, Rule, affinity},
+    registration::OPT_OUT,
     run::print,
-    view::{SharedView, View},
+    view::SharedView,
 };
 
+mod cluster;
 mod files;
+mod maker;
+mod rbac;
 mod render;
 mod template;
+mod verdict;
 
+use cluster::Cluster;
+use maker::Dress;
+use rbac::Rights;
 use template::Template;
+use verdict::{Fit, Verdict};
 
-/// Runs `preview`.
+/// Pods are refused by this status, and input that cannot be read by the next one.
+const REFUSED: u8 = 1;
+const BAD_INPUT: u8 = 2;
+
+/// Runs `preview`: status 1 where a pod is refused, 2 where an input cannot be read.
 ///
 /// # Errors
-/// When an input cannot be read.
+/// When nothing can be printed.
 pub fn run(args: &PreviewArgs) -> anyhow::Result<ExitCode> {
-    let before = files::documents(&args.filename)?;
-    let mut view = View::default();
-    for path in &args.classes {
-        files::load_classes(path, &mut view)?;
-    }
-    if let Some(path) = &args.nodes {
-        files::load_nodes(path, &mut view)?;
-    }
-    let preview = Preview {
-        args,
-        runtime: tokio::runtime::Builder::new_current_thread()
-            .build()
-            .context("cannot start")?,
-        admission: Admission {
-            view: SharedView::new(view),
-            authorizer: ListedAuthorizer::new(args.allow_use.iter().cloned()),
-            settings: args.scopes.clone().into(),
-        },
+    let changes = match decide(args) {
+        Ok(changes) => changes,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            return Ok(ExitCode::from(BAD_INPUT));
+        }
     };
-    let mut changes = Vec::new();
-    let mut refused = false;
-    for document in before {
-        match preview.document(document) {
-            Ok(change) => changes.push(change),
-            Err(message) => {
-                eprintln!("error: {message}");
-                refused = true;
+    let verdicts: Vec<_> = changes.iter().flat_map(|change| &change.verdicts).collect();
+    let refused = verdicts.iter().any(|verdict| !verdict.allowed);
+    match args.output {
+        Output::Text => print(&render::text(&verdicts))?,
+        Output::Report => print(&format!("{:#}\n", serde_json::json!(verdicts)))?,
+        _ => {
+            eprint!("{}", render::text(&verdicts));
+            if !refused {
+                print(&render::documents(&changes, args.output)?)?;
             }
         }
     }
-    if refused {
-        return Ok(ExitCode::FAILURE);
-    }
-    print(&render::render(&changes, args.output)?)?;
-    Ok(ExitCode::SUCCESS)
+    Ok(ExitCode::from(if refused { REFUSED } else { 0 }))
 }
 
 /// A document before and after.
 struct Change {
     before: Value,
     after: Value,
-    patch: Vec<Value>,
+    verdicts: Vec<Verdict>,
+}
+
+fn decide(args: &PreviewArgs) -> anyhow::Result<Vec<Change>> {
+    let mut documents = Vec::new();
+    for path in &args.filenames {
+        for path in files::expand(path)? {
+            documents.extend(files::documents(&path)?);
+        }
+    }
+    let cluster = Cluster::load(args.cluster.iter().map(AsRef::<Path>::as_ref))?;
+    if let Some(dangling) = cluster.rbac.dangling() {
+        eprintln!("note: {dangling}");
+    }
+    let preview = Preview::new(args, cluster)?;
+    let mut changes = Vec::new();
+    for document in documents {
+        changes.push(preview.document(document)?);
+    }
+    if changes.iter().all(|change| change.verdicts.is_empty()) {
+        eprintln!("note: there is no pod and no template of pods in what was given");
+    } else if args.cluster.is_empty() {
+        eprintln!("note: no class applies, because none was given: use --cluster FILE");
+    }
+    Ok(changes)
 }
 
 struct Preview<'a> {
     args: &'a PreviewArgs,
-    admission: Admission<ListedAuthorizer>,
+    cluster: Cluster,
+    admission: Admission<Rights>,
     runtime: tokio::runtime::Runtime,
 }
 
-impl Preview<'_> {
-    fn document(&self, before: Value) -> Result<Change, String> {
+impl<'a> Preview<'a> {
+    fn new(args: &'a PreviewArgs, mut cluster: Cluster) -> anyhow::Result<Self> {
+        let rights = Rights {
+            listed: ListedAuthorizer::new(args.allow_use.iter().cloned()),
+            rbac: cluster.rbac.clone(),
+        };
+        Ok(Self {
+            args,
+            admission: Admission {
+                view: SharedView::new(std::mem::take(&mut cluster.view)),
+                authorizer: rights,
+                settings: args.scopes.clone().into(),
+            },
+            cluster,
+            runtime: tokio::runtime::Builder::new_current_thread()
+                .build()
+                .context("cannot start")?,
+        })
+    }
+
+    fn document(&self, before: Value) -> anyhow::Result<Change> {
         let mut change = Change {
             after: before.clone(),
             before,
-            patch: Vec::new(),
+            verdicts: Vec::new(),
         };
         for template in template::find(&change.before) {
-            if let Some(unheard) = template::unheard(&change.before, &template) {
-                eprintln!("{}: note: {unheard}", template.name);
+            let pod = change.before.pointer(&template.path).cloned();
+            let (mut verdict, after) = self.template(&template, pod.unwrap_or_default())?;
+            let unheard = template::unheard(&change.before, &template);
+            verdict.notes.extend(unheard);
+            change.verdicts.push(verdict);
+            if let (Some(after), Some(place)) = (after, change.after.pointer_mut(&template.path)) {
+                *place = after;
             }
-            self.template(&template, &mut change)?;
         }
         Ok(change)
     }
 
-    fn template(&self, template: &Template, change: &mut Change) -> Result<(), String> {
-        let Some(pod) = change.before.pointer(&template.path).cloned() else {
-            return Ok(());
-        };
-        let namespace = template
-            .namespace
-            .as_deref()
-            .unwrap_or(&self.args.namespace);
-        let user = User {
-            username: self.args.user.clone(),
-            ..User::default()
-        };
-        let subject = Subject {
-            user,
-            service_account: pod::service_account(&pod).to_owned(),
-        };
-        let default = self.args.namespace_default.as_deref();
-        self.admission
-            .view
-            .write()
-            .set_default_class(namespace, default);
-        let decision = self
-            .runtime
-            .block_on(self.admission.admit(pod, namespace, &subject));
-        let admitted =
-            decision.map_err(|refusal| format!("{}: refused: {refusal}", template.name))?;
-        self.explain(template, &admitted);
-        for operation in admitted.patch {
-            let mut operation = serde_json::json!(operation);
-            let path = format!(
-                "{}{}",
-                template.path,
-                operation["path"].as_str().unwrap_or_default()
-            );
-            operation["path"] = path.into();
-            change.patch.push(operation);
+    /// What is decided on the pods of `template`, and what becomes of it.
+    fn template(
+        &self,
+        template: &Template,
+        before: Value,
+    ) -> anyhow::Result<(Verdict, Option<Value>)> {
+        let namespace = template.object.namespace.as_deref();
+        let namespace = namespace.unwrap_or(&self.args.namespace);
+        let user = maker::user(&self.args.user, &self.args.groups);
+        let subject = maker::subject(template, &before, user);
+        let mut verdict = Verdict::new(template, namespace, &subject);
+        if let Some(why) = self.exempt(namespace) {
+            verdict.notes.push(why);
+            return Ok((verdict, None));
         }
-        if let Some(place) = change.after.pointer_mut(&template.path) {
-            *place = admitted.pod;
+        self.default_class(namespace);
+        let dress = Dress::of(template);
+        let pod = match &dress {
+            Some(dress) => dress.put_on(&before),
+            None => before.clone(),
+        };
+        let decision = self.admission.admit(pod, namespace, &subject);
+        match self.runtime.block_on(decision) {
+            Err(refusal) => {
+                self.refuse(&mut verdict, template, refusal);
+                Ok((verdict, None))
+            }
+            Ok(admitted) => {
+                let (pod, own) = (admitted.pod.clone(), admitted.patch.clone());
+                self.explain(&mut verdict, &subject, admitted);
+                let (after, patch) = match dress {
+                    None => (pod, own),
+                    // The pod's own patch knows labels that the template has not.
+                    Some(dress) => {
+                        let after = dress.take_off(pod, &before);
+                        let patch = json_patch::diff(&before, &after).0;
+                        (after, patch)
+                    }
+                };
+                verdict.patch(&template.path, &patch)?;
+                Ok((verdict, Some(after)))
+            }
         }
-        Ok(())
     }
 
-    /// Restricted classes that claim pods, but not those of this user.
-    fn passed_over(&self) -> String {
-        let view = self.admission.view.read();
-        let claims = |name: &&str| {
-            let allowed = self
-                .args
-                .allow_use
-                .iter()
-                .any(|one| one == name || one == "*");
-            let class = view.class(name).and_then(Result::ok);
-            !allowed && class.is_some_and(|class| class.restricted && class.applies_to.is_some())
-        };
-        let names: Vec<&str> = view.class_names().filter(claims).collect();
-        if names.is_empty() {
-            return String::new();
+    /// Why nobody looks at the pods of `namespace`, if nobody does.
+    fn exempt(&self, namespace: &str) -> Option<String> {
+        if namespace == "kube-system" {
+            return Some("not looked at: kube-system is exempt".to_owned());
         }
-        format!(
-            " (restricted classes claim only pods of those who may use them; to see what they \
-             would do: --allow-use {})",
-            names.join(",")
-        )
+        self.cluster
+            .exempt
+            .contains(namespace)
+            .then(|| format!("not looked at: namespace {namespace} has the label {OPT_OUT}=ignore"))
     }
 
-    fn explain(&self, template: &Template, admitted: &Admitted) {
-        let name = &template.name;
-        let Some(record) = &admitted.record else {
-            let why = if admitted.warnings.is_empty() {
-                format!("not changed: no class applies{}", self.passed_over())
-            } else {
-                admitted.warnings.join("; ")
-            };
-            eprintln!("{name}: {why}");
+    fn default_class(&self, namespace: &str) {
+        if !self.cluster.namespaces.contains(namespace) {
+            let class = self.args.namespace_default.as_deref();
+            let mut view = self.admission.view.write();
+            view.set_default_class(namespace, class);
+        }
+    }
+
+    fn refuse(&self, verdict: &mut Verdict, template: &Template, refusal: Refusal) {
+        let right = [
+            Rule::NotAuthorized,
+            Rule::Toleration,
+            Rule::NodeName,
+            Rule::NodeSelector,
+        ];
+        if right.contains(&refusal.rule) {
+            if !template.is_pod() {
+                verdict.notes.push(format!(
+                    "a controller makes the pods of a {}, so what counts is the right of the service account that they run as, and not that of who makes the {0}",
+                    template.object.kind
+                ));
+            }
+            if self.cluster.rbac.is_empty() {
+                verdict.notes.push(
+                    "no rights were given: use --cluster with Roles and RoleBindings, or --allow-use CLASS"
+                        .to_owned(),
+                );
+            }
+        }
+        verdict.refuse(refusal);
+    }
+
+    fn explain(&self, verdict: &mut Verdict, subject: &Subject, admitted: Admitted) {
+        verdict.warnings = admitted.warnings;
+        let Some(record) = admitted.record else {
+            verdict.notes.extend(self.passed_over(verdict, subject));
             return;
         };
-        for (index, line) in admitted.warnings.iter().enumerate() {
-            eprintln!(
-                "{}{line}",
-                if index == 0 {
-                    format!("{name}: ")
-                } else {
-                    "  note: ".to_owned()
-                }
-            );
-        }
-        eprintln!("  why: {}", record.why);
-        if !record.kept.is_empty() {
-            eprintln!("  kept as the pod sets them: {}", record.kept.join(", "));
-        }
         let view = self.admission.view.read();
-        if self.args.nodes.is_some()
+        if view.has_nodes()
             && let (Some(Ok(class)), Ok(scope)) = (view.class(&record.class), record.scope.parse())
         {
             let need = affinity::domain_size(scope, record.gpus).unwrap_or(1);
-            let nodes = view.matching_nodes(class, need);
-            let all = view.nodes().len();
-            let list = if nodes.is_empty() {
-                "none".to_owned()
-            } else {
-                nodes.join(", ")
-            };
-            eprintln!("  nodes that fit: {list} ({} of {all})", nodes.len());
+            let fitting = view.matching_nodes(class, need);
+            verdict.nodes = Some(Fit {
+                fitting: fitting.into_iter().map(str::to_owned).collect(),
+                all: view.nodes().len(),
+            });
         }
+        verdict.class = Some(record.class.clone());
+        verdict.decision = Some(record);
+    }
+
+    /// What to tell of restricted classes that claim pods, but not those of this subject.
+    fn passed_over(&self, verdict: &Verdict, subject: &Subject) -> Option<String> {
+        let names: Vec<String> = {
+            let view = self.admission.view.read();
+            let claiming = view.claiming().iter().filter(|class| class.restricted);
+            claiming.map(|class| class.name.clone()).collect()
+        };
+        let deadline = Instant::now() + Duration::from_secs(1);
+        let denied = |name: &String| {
+            let authorizer = &self.admission.authorizer;
+            let asked = authorizer.may_use(subject, name, &verdict.namespace, deadline);
+            self.runtime.block_on(asked) != Grant::Granted
+        };
+        let names: Vec<String> = names.into_iter().filter(denied).collect();
+        (!names.is_empty()).then(|| {
+            format!(
+                "restricted classes claim only pods of those who may use them; to see what they would do: --allow-use {}",
+                names.join(",")
+            )
+        })
     }
 }

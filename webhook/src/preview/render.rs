@@ -5,16 +5,16 @@ use std::fmt::Write;
 use serde_json::{Value, json};
 use similar::TextDiff;
 
-use super::Change;
+use super::{Change, verdict::Verdict};
 use crate::{args::Output, yaml};
 
 /// Lines around a change.
 const CONTEXT: usize = 3;
 
-pub(super) fn render(changes: &[Change], output: Output) -> anyhow::Result<String> {
+/// The documents, or what changes in them.
+pub(super) fn documents(changes: &[Change], output: Output) -> anyhow::Result<String> {
     let after = || changes.iter().map(|change| change.after.clone());
     Ok(match output {
-        Output::Yaml => yaml::write(&after().collect::<Vec<_>>())?,
         Output::Json => {
             let document = match changes {
                 [one] => one.after.clone(),
@@ -24,11 +24,16 @@ pub(super) fn render(changes: &[Change], output: Output) -> anyhow::Result<Strin
             };
             format!("{document:#}\n")
         }
-        Output::Patch => changes
-            .iter()
-            .map(|change| format!("{:#}\n", json!(change.patch)))
-            .collect(),
+        Output::Patch => {
+            let patches = changes.iter().map(|change| {
+                let verdicts = change.verdicts.iter();
+                let patch: Vec<_> = verdicts.flat_map(|verdict| &verdict.patch).collect();
+                format!("{:#}\n", json!(patch))
+            });
+            patches.collect()
+        }
         Output::Diff => diff(changes)?,
+        Output::Yaml | Output::Text | Output::Report => yaml::write(&after().collect::<Vec<_>>())?,
     })
 }
 
@@ -47,4 +52,58 @@ fn diff(changes: &[Change]) -> anyhow::Result<String> {
         )?;
     }
     Ok(page)
+}
+
+/// The verdicts, for people.
+pub(super) fn text(verdicts: &[&Verdict]) -> String {
+    let mut page = String::new();
+    for verdict in verdicts {
+        for (index, line) in lines(verdict).iter().enumerate() {
+            let start = match index {
+                0 => format!("{}: ", verdict.name),
+                _ => "  ".to_owned(),
+            };
+            page.push_str(&format!("{start}{line}\n"));
+        }
+    }
+    page
+}
+
+/// What to tell of a verdict; the first line follows the name of the pods.
+fn lines(verdict: &Verdict) -> Vec<String> {
+    let mut lines = Vec::new();
+    if let (Some(rule), Some(message)) = (verdict.rule, &verdict.message) {
+        let mut message = message.lines();
+        let first = message.next().unwrap_or_default();
+        lines.push(format!("refused by rule {rule}: {first}"));
+        // Commands to be copied, each on its line.
+        lines.extend(message.map(str::to_owned));
+    }
+    let mut warnings = verdict.warnings.iter();
+    if verdict.allowed {
+        let unchanged = || match verdict.notes.first() {
+            Some(note) if note.starts_with("not looked at") => "let in".to_owned(),
+            _ => "let in, not changed: no class applies".to_owned(),
+        };
+        lines.push(warnings.next().cloned().unwrap_or_else(unchanged));
+    }
+    if let Some(decision) = &verdict.decision {
+        lines.push(format!("why: {}", decision.why));
+        lines.push(format!("pattern: {}", decision.pattern_from));
+        if !decision.kept.is_empty() {
+            let kept = decision.kept.join(", ");
+            lines.push(format!("kept as the pod sets them: {kept}"));
+        }
+    }
+    if let Some(nodes) = &verdict.nodes {
+        let (count, all) = (nodes.fitting.len(), nodes.all);
+        let list = match count {
+            0 => "none".to_owned(),
+            _ => nodes.fitting.join(", "),
+        };
+        lines.push(format!("nodes that fit: {list} ({count} of {all})"));
+    }
+    let notes = warnings.chain(&verdict.notes);
+    lines.extend(notes.map(|note| format!("note: {note}")));
+    lines
 }

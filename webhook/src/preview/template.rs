@@ -1,77 +1,106 @@
 //! Where pods are in a document.
 
+use nvlink_topology::GROUP;
 use serde_json::Value;
 
 use crate::pod;
 
 /// A pod, or the template of pods, in a document.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Template {
     /// JSON pointer to what has the pod's `metadata` and `spec`.
     pub(super) path: String,
-    /// What to call it: `Job/train`.
+    /// The object that the pods are made for.
+    pub(super) object: Object,
+}
+
+/// An object in a document, or in a list of a document.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Object {
+    /// JSON pointer to it.
+    pub(super) path: String,
+    pub(super) api_version: String,
+    pub(super) kind: String,
     pub(super) name: String,
-    /// Its namespace, if the document names one.
+    /// Its namespace, if it names one.
     pub(super) namespace: Option<String>,
 }
 
-/// The pods and pod templates of a document; none for a kind that makes no pods.
-pub(super) fn find(document: &Value) -> Vec<Template> {
-    let kind = document
-        .get("kind")
-        .and_then(Value::as_str)
-        .unwrap_or_default();
-    let path = match kind {
-        "Pod" => "",
-        "Job" | "Deployment" | "StatefulSet" | "DaemonSet" | "ReplicaSet" => "/spec/template",
-        "CronJob" => "/spec/jobTemplate/spec/template",
-        "List" | "PodList" => return items(document),
-        _ => return Vec::new(),
-    };
-    if !document.pointer(path).is_some_and(Value::is_object) {
-        return Vec::new();
+impl Object {
+    /// Reads `value`, if it is an object of the API.
+    fn of(value: &Value, path: &str) -> Option<Self> {
+        let text = |name: &str| Some(value.get(name)?.as_str()?.to_owned());
+        let metadata = value.get("metadata");
+        let namespace = metadata.and_then(|metadata| metadata.get("namespace")?.as_str());
+        Some(Self {
+            path: path.to_owned(),
+            kind: text("kind")?,
+            api_version: text("apiVersion").unwrap_or_default(),
+            name: pod::display_name(value),
+            namespace: namespace.filter(|name| !name.is_empty()).map(str::to_owned),
+        })
     }
-    let namespace = document
-        .pointer("/metadata/namespace")
-        .and_then(Value::as_str);
-    vec![Template {
-        path: path.to_owned(),
-        name: format!("{kind}/{}", pod::display_name(document)),
-        namespace: namespace.filter(|name| !name.is_empty()).map(str::to_owned),
-    }]
 }
 
-/// What a document says of its own that only its pods' annotations can say.
+impl Template {
+    /// What to call it: `Job/train`, with the path of one template among several.
+    pub(super) fn name(&self) -> String {
+        let Object { kind, name, .. } = &self.object;
+        format!("{kind}/{name}")
+    }
+
+    /// Whether it is a pod itself, and none that a controller makes later.
+    pub(super) fn is_pod(&self) -> bool {
+        self.object.kind == "Pod"
+    }
+}
+
+/// The pods and pod templates of a document of any kind: whatever has a `spec`
+/// with `containers` is one, so that operators' own kinds are read as well.
+pub(super) fn find(document: &Value) -> Vec<Template> {
+    let mut found = Vec::new();
+    walk(document, "", &Object::default(), &mut found);
+    found
+}
+
+fn walk(value: &Value, path: &str, within: &Object, found: &mut Vec<Template>) {
+    match value {
+        Value::Object(fields) => {
+            let own = Object::of(value, path);
+            let is_pod = own.as_ref().map(|object| object.kind == "Pod");
+            let containers = value.get("spec").and_then(|spec| spec.get("containers"));
+            let object = own.as_ref().unwrap_or(within);
+            if is_pod.unwrap_or(containers.is_some() && !object.kind.is_empty()) {
+                let (path, object) = (path.to_owned(), object.clone());
+                return found.push(Template { path, object });
+            }
+            for (key, value) in fields {
+                let key = key.replace('~', "~0").replace('/', "~1");
+                walk(value, &format!("{path}/{key}"), object, found);
+            }
+        }
+        Value::Array(items) => {
+            for (index, item) in items.iter().enumerate() {
+                walk(item, &format!("{path}/{index}"), within, found);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// What an object says of itself that only its pods' annotations can say.
 pub(super) fn unheard(document: &Value, template: &Template) -> Option<String> {
-    if template.path.is_empty() {
+    if template.is_pod() {
         return None;
     }
-    let annotations = document.pointer("/metadata/annotations")?.as_object()?;
-    let prefix = format!("{}/", nvlink_topology::GROUP);
+    let object = document.pointer(&template.object.path)?;
+    let annotations = object.pointer("/metadata/annotations")?.as_object()?;
+    let prefix = format!("{GROUP}/");
     let name = annotations.keys().find(|name| name.starts_with(&prefix))?;
     Some(format!(
-        "the annotation {name} has no effect here: put it into the pod template's metadata ({}/metadata/annotations)",
-        template.path
+        "the annotation {name} of the {} has no effect: put it into the pod template's metadata ({}/metadata/annotations)",
+        template.object.kind, template.path
     ))
-}
-
-fn items(list: &Value) -> Vec<Template> {
-    let items = list
-        .get("items")
-        .and_then(Value::as_array)
-        .into_iter()
-        .flatten()
-        .enumerate();
-    let templates = items.flat_map(|(index, item)| {
-        // Lists do not nest in lists.
-        let nested = item.get("items").is_some();
-        let found = if nested { Vec::new() } else { find(item) };
-        found.into_iter().map(move |template| Template {
-            path: format!("/items/{index}{}", template.path),
-            ..template
-        })
-    });
-    templates.collect()
 }
 
 #[cfg(test)]
@@ -84,17 +113,41 @@ mod tests {
     fn templates_are_found_where_pods_are_made() {
         let paths =
             |document: Value| -> Vec<_> { find(&document).into_iter().map(|t| t.path).collect() };
+        let template = || json!({"spec": {"containers": []}});
         assert_eq!(paths(json!({"kind": "Pod"})), [""]);
         assert_eq!(
-            paths(json!({"kind": "Job", "spec": {"template": {}}})),
+            paths(json!({"kind": "Job", "spec": {"template": template()}})),
             ["/spec/template"]
         );
-        let cron = json!({"kind": "CronJob", "spec": {"jobTemplate": {"spec": {"template": {}}}}});
+        let cron =
+            json!({"kind": "CronJob", "spec": {"jobTemplate": {"spec": {"template": template()}}}});
         assert_eq!(
             paths(json!({"kind": "List", "items": [{"kind": "ConfigMap"}, cron]})),
             ["/items/1/spec/jobTemplate/spec/template"]
         );
+        let kinds = json!({"kind": "PyTorchJob", "spec": {"pytorchReplicaSpecs": {
+            "Master": {"template": template()}, "a/b": {"template": template()}
+        }}});
+        assert_eq!(
+            paths(kinds),
+            [
+                "/spec/pytorchReplicaSpecs/Master/template",
+                "/spec/pytorchReplicaSpecs/a~1b/template"
+            ]
+        );
         assert!(paths(json!({"kind": "Job", "spec": {}})).is_empty());
         assert!(paths(json!([1])).is_empty());
+        assert!(paths(template()).is_empty(), "that is no object of the API");
+    }
+
+    #[test]
+    fn the_object_is_the_innermost() {
+        let job = json!({"kind": "Job", "apiVersion": "batch/v1", "metadata": {"name": "j"},
+            "spec": {"template": {"spec": {"containers": []}}}});
+        let wrapper = json!({"kind": "AppWrapper", "metadata": {"name": "w"},
+            "spec": {"components": [{"template": job}]}});
+        let found = find(&wrapper);
+        assert_eq!(found[0].name(), "Job/j");
+        assert_eq!(found[0].object.path, "/spec/components/0/template");
     }
 }

@@ -1,4 +1,4 @@
-//! The command line, as a user meets it.
+//! `nvlink-webhook preview` and its siblings that print, as a user meets them.
 
 #![allow(clippy::unwrap_used)]
 
@@ -9,7 +9,11 @@ use std::{
     process::{Command, Output, Stdio},
 };
 
+use serde_json::Value;
 use tempfile::TempDir;
+
+mod kinds;
+mod rights;
 
 const CLASSES: &str = "\
 apiVersion: nvlink-domains.io/v1alpha1
@@ -171,7 +175,7 @@ fn patches_and_json() {
         &[PREVIEW, &["job.yaml", "-o", "json"]].concat(),
         "",
     );
-    let list: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let list: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(
         list["items"][0]["spec"]["template"]["metadata"]["labels"]["nvlink-domains.io/project"],
         "ci"
@@ -185,16 +189,18 @@ fn restricted_classes() {
         "app: \"007\"}",
         "app: x}, annotations: {nvlink-domains.io/class: closed}",
     );
-    let args = [PREVIEW, &["-", "--as", "alice"]].concat();
+    let args = [PREVIEW, &["-", "--user", "alice"]].concat();
     let output = run(directory.path(), &args, &named);
     fails(
         &output,
         1,
         &[
-            "Job/train: refused",
-            "\"alice\"",
+            "Job/train: refused by rule not-authorized",
+            "\"system:serviceaccount:kube-system:job-controller\"",
             "\"ci/default\"",
             "kubectl create rolebinding",
+            "a controller makes the pods of a Job",
+            "no rights were given",
         ],
     );
     let output = run(
@@ -216,22 +222,22 @@ fn bad_input_is_named() {
     let directory = files();
     let path = directory.path();
     let input = |stdin: &str| run(path, &[PREVIEW, &["-"]].concat(), stdin);
-    fails(&input(""), 1, &["stdin holds no document"]);
-    fails(&input("a: [1"), 1, &["stdin", "line"]);
-    fails(&input("- 1"), 1, &["stdin", "not an object"]);
-    fails(&input("a: \u{0}"), 1, &["stdin"]);
+    fails(&input(""), 2, &["stdin holds no document"]);
+    fails(&input("a: [1"), 2, &["stdin", "line"]);
+    fails(&input("- 1"), 2, &["stdin", "not an object"]);
+    fails(&input("a: \u{0}"), 2, &["stdin"]);
     fails(
         &run(path, &[PREVIEW, &["gone.yaml"]].concat(), ""),
-        1,
+        2,
         &["gone.yaml"],
     );
     let bomb = "a: &a [x,x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a]\nc: &c [*b,*b,*b,*b,*b,*b,*b,*b,*b]\n\
                 d: &d [*c,*c,*c,*c,*c,*c,*c,*c,*c]\ne: &e [*d,*d,*d,*d,*d,*d,*d,*d,*d]\nf: &f [*e,*e,*e,*e,*e,*e,*e,*e,*e]\n\
                 g: &g [*f,*f,*f,*f,*f,*f,*f,*f,*f]\nh: [*g,*g,*g,*g,*g,*g,*g,*g,*g]\n";
-    fails(&input(bomb), 1, &["stdin"]);
+    fails(&input(bomb), 2, &["stdin"]);
     fails(
         &input(&format!("a: {}", "[".repeat(100_000))),
-        1,
+        2,
         &["stdin"],
     );
 }
@@ -249,19 +255,19 @@ fn bad_classes_and_nodes_are_named() {
         )
     };
     fails(
-        &class("kind: Pod"),
-        1,
-        &["bad.yaml", "expected a DomainClass"],
+        &class("{kind: Pod, metadata: {name: p}}"),
+        2,
+        &["bad.yaml: Pod", "expected a DomainClass"],
     );
     let head = "apiVersion: nvlink-domains.io/v1alpha1\nkind: DomainClass\nmetadata: {name: c}\n";
     fails(
         &class(&format!("{head}spec: {{minBandwidth: 4GB}}")),
-        1,
+        2,
         &["bad.yaml", "minBandwidth"],
     );
     fails(
         &class(&format!("{head}spec: {{access: {{maxGpusPerProject: 4}}}}")),
-        1,
+        2,
         &["bad.yaml", "unknown field spec.access.maxGpusPerProject"],
     );
     fs::write(
@@ -271,7 +277,7 @@ fn bad_classes_and_nodes_are_named() {
     .unwrap();
     fails(
         &run(path, &[PREVIEW, &["job.yaml"]].concat(), ""),
-        1,
+        2,
         &["nodes/bad.json", "NodeTopology \"x\""],
     );
 }

@@ -1,0 +1,154 @@
+//! What a cluster has, from files: classes, nodes, namespaces and rights.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+};
+
+use anyhow::{Context, bail, ensure};
+use kube::CustomResourceExt;
+use nvlink_topology::{API_VERSION, NodeTopology, labels};
+use serde_json::Value;
+
+use super::{
+    files,
+    rbac::{self, Rbac},
+};
+use crate::{
+    class::Class,
+    cluster,
+    crd::{DomainClass, unknown_fields},
+    registration::OPT_OUT,
+    view::View,
+};
+
+/// What a cluster has.
+#[derive(Debug, Default)]
+pub(super) struct Cluster {
+    pub(super) view: View,
+    pub(super) rbac: Rbac,
+    /// Namespaces of which a file says something.
+    pub(super) namespaces: BTreeSet<String>,
+    /// Namespaces that are labelled to be left alone.
+    pub(super) exempt: BTreeSet<String>,
+}
+
+impl Cluster {
+    /// Reads `paths`: files, and directories of them.
+    ///
+    /// # Errors
+    /// When one cannot be read, or holds what is of no use here.
+    pub(super) fn load<'a>(paths: impl IntoIterator<Item = &'a Path>) -> anyhow::Result<Self> {
+        let mut cluster = Self::default();
+        let mut nodes = BTreeMap::<String, BTreeMap<String, String>>::new();
+        for path in paths {
+            for path in files::expand(path)? {
+                for document in flatten(files::documents(&path)?) {
+                    let name = name(&document);
+                    let added = cluster.add(document, &mut nodes);
+                    added.with_context(|| format!("{}: {name}", files::display(&path)))?;
+                }
+            }
+        }
+        for (name, labels) in nodes {
+            cluster.view.set_node(&name, labels);
+        }
+        Ok(cluster)
+    }
+
+    fn add(
+        &mut self,
+        document: Value,
+        nodes: &mut BTreeMap<String, BTreeMap<String, String>>,
+    ) -> anyhow::Result<()> {
+        let object = text(&document, "/metadata/name").to_owned();
+        ensure!(!object.is_empty(), "metadata.name is missing");
+        let kind = text(&document, "/kind").to_owned();
+        match kind.as_str() {
+            "DomainClass" => {
+                let class = class(&document)?;
+                self.view.set_class(&object, Ok(class));
+            }
+            "Namespace" => self.namespace(object, &document),
+            "NodeTopology" => {
+                let topology: NodeTopology = serde_json::from_value(document)?;
+                let labels = labels::node_labels(&topology).into_iter();
+                let node = nodes.entry(object.clone()).or_default();
+                node.extend(labels.map(|(key, value)| (key.to_owned(), value)));
+                self.view.set_free(&object, cluster::free(&topology));
+            }
+            "Node" => {
+                let labels = entries(&document, "/metadata/labels");
+                nodes.entry(object).or_default().extend(labels);
+            }
+            _ if rbac::KINDS.contains(&kind.as_str()) => self.rbac.add(&kind, document)?,
+            _ => bail!(
+                "expected a DomainClass, NodeTopology, Node, Namespace, Role, ClusterRole, RoleBinding or ClusterRoleBinding; pods to decide on are for --filename"
+            ),
+        }
+        Ok(())
+    }
+
+    fn namespace(&mut self, name: String, document: &Value) {
+        let annotations = entries(document, "/metadata/annotations");
+        let default = annotations.get(labels::DEFAULT_CLASS).map(String::as_str);
+        self.view.set_default_class(&name, default);
+        let labels = entries(document, "/metadata/labels");
+        if labels.get(OPT_OUT).is_some_and(|value| value == "ignore") {
+            self.exempt.insert(name.clone());
+        }
+        self.namespaces.insert(name);
+    }
+}
+
+fn class(document: &Value) -> anyhow::Result<Class> {
+    ensure!(
+        text(document, "/apiVersion") == API_VERSION,
+        "expected apiVersion {API_VERSION}"
+    );
+    let crd = DomainClass::crd();
+    let schema = crd.spec.versions.first().and_then(|version| {
+        let root = version.schema.as_ref()?.open_api_v3_schema.as_ref()?;
+        root.properties.as_ref()?.get("spec")
+    });
+    if let Some(schema) = schema {
+        let unknown = unknown_fields(schema, document.get("spec").unwrap_or(&Value::Null));
+        ensure!(
+            unknown.is_empty(),
+            "unknown field spec.{}",
+            unknown.join(", spec.")
+        );
+    }
+    let class: DomainClass = serde_json::from_value(document.clone())?;
+    Ok(Class::new(text(document, "/metadata/name"), &class.spec)?)
+}
+
+/// The documents, with Lists replaced by their items.
+fn flatten(documents: Vec<Value>) -> Vec<Value> {
+    let flat = documents.into_iter().flat_map(|mut document| {
+        match document.get_mut("items").map(Value::take) {
+            Some(Value::Array(items)) => items,
+            _ => vec![document],
+        }
+    });
+    flat.collect()
+}
+
+/// The map of strings at `pointer`.
+fn entries(document: &Value, pointer: &str) -> BTreeMap<String, String> {
+    let map = document.pointer(pointer).and_then(Value::as_object);
+    let entries = map.into_iter().flatten();
+    entries
+        .filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())))
+        .collect()
+}
+
+fn text<'a>(document: &'a Value, pointer: &str) -> &'a str {
+    let value = document.pointer(pointer).and_then(Value::as_str);
+    value.unwrap_or_default()
+}
+
+fn name(document: &Value) -> String {
+    let (kind, name) = (text(document, "/kind"), text(document, "/metadata/name"));
+    format!("{kind} {name:?}")
+}

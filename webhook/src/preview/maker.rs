@@ -1,0 +1,253 @@
+//! Who makes the pods of a template, and what the makers add to them.
+//!
+//! The API server asks about the pod that a controller makes, and not about
+//! the Job that a user made: the controller is the requesting user, and the
+//! pod has an owner and labels that the template has not. Both count for the
+//! decision, so the preview has them too.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use super::template::Template;
+use crate::authorize::{Subject, User};
+
+/// A controller that makes pods.
+struct Maker {
+    /// The kind that pods are made for.
+    kind: &'static str,
+    /// What its `apiVersion` starts with.
+    api: &'static str,
+    /// The controller's service account in `kube-system`; absent: an operator's, which is not known.
+    account: Option<&'static str>,
+    /// Kind of the pods' owner.
+    owner: &'static str,
+    /// A label that its pods have; an empty value is the object's name.
+    label: Option<(&'static str, &'static str)>,
+}
+
+const JOB: Option<&str> = Some("job-controller");
+const REPLICA_SET: Option<&str> = Some("replicaset-controller");
+const STATEFUL_SET: Option<&str> = Some("statefulset-controller");
+const OPERATOR: &str = "training.kubeflow.org/operator-name";
+
+/// Of controllers that are not here, only the kind is known: it is the owner.
+const MAKERS: &[Maker] = &[
+    maker("Job", "batch/", JOB, "Job"),
+    maker("CronJob", "batch/", JOB, "Job"),
+    maker("Deployment", "apps/", REPLICA_SET, "ReplicaSet"),
+    maker("ReplicaSet", "apps/", REPLICA_SET, "ReplicaSet"),
+    maker("Rollout", "argoproj.io/", REPLICA_SET, "ReplicaSet"),
+    maker("Service", "serving.knative.dev/", REPLICA_SET, "ReplicaSet"),
+    maker("StatefulSet", "apps/", STATEFUL_SET, "StatefulSet"),
+    maker(
+        "DaemonSet",
+        "apps/",
+        Some("daemon-set-controller"),
+        "DaemonSet",
+    ),
+    maker(
+        "ReplicationController",
+        "v1",
+        Some("replication-controller"),
+        "ReplicationController",
+    ),
+    Maker {
+        label: Some(("jobset.sigs.k8s.io/jobset-name", "")),
+        ..maker("JobSet", "jobset.x-k8s.io/", JOB, "Job")
+    },
+    Maker {
+        label: Some(("leaderworkerset.sigs.k8s.io/name", "")),
+        ..maker(
+            "LeaderWorkerSet",
+            "leaderworkerset.x-k8s.io/",
+            STATEFUL_SET,
+            "StatefulSet",
+        )
+    },
+    Maker {
+        label: Some(("volcano.sh/job-name", "")),
+        ..maker("Job", "batch.volcano.sh/", None, "Job")
+    },
+    Maker {
+        label: Some((OPERATOR, "mpi-operator")),
+        ..maker("MPIJob", "kubeflow.org/", None, "MPIJob")
+    },
+    Maker {
+        label: Some((OPERATOR, "pytorchjob-controller")),
+        ..maker("PyTorchJob", "kubeflow.org/", None, "PyTorchJob")
+    },
+    maker("TFJob", "kubeflow.org/", None, "TFJob"),
+    Maker {
+        label: Some(("ray.io/originated-from-crd", "RayCluster")),
+        ..maker("RayCluster", "ray.io/", None, "RayCluster")
+    },
+    Maker {
+        label: Some(("ray.io/originated-from-crd", "RayJob")),
+        ..maker("RayJob", "ray.io/", None, "RayCluster")
+    },
+    Maker {
+        label: Some(("ray.io/originated-from-crd", "RayService")),
+        ..maker("RayService", "ray.io/", None, "RayCluster")
+    },
+];
+
+const fn maker(
+    kind: &'static str,
+    api: &'static str,
+    account: Option<&'static str>,
+    owner: &'static str,
+) -> Maker {
+    Maker {
+        kind,
+        api,
+        account,
+        owner,
+        label: None,
+    }
+}
+
+fn of(template: &Template) -> Option<&'static Maker> {
+    let object = &template.object;
+    let mut makers = MAKERS.iter();
+    makers.find(|maker| maker.kind == object.kind && object.api_version.starts_with(maker.api))
+}
+
+/// `name` as the API server knows it, with the groups that every such user is in.
+pub(super) fn user(name: &str, groups: &[String]) -> User {
+    let mut groups = groups.to_vec();
+    if let Some(account) = name.strip_prefix("system:serviceaccount:") {
+        let namespace = account.split(':').next().unwrap_or_default();
+        groups.push("system:serviceaccounts".to_owned());
+        groups.push(format!("system:serviceaccounts:{namespace}"));
+    }
+    groups.push("system:authenticated".to_owned());
+    User {
+        username: name.to_owned(),
+        groups,
+        ..User::default()
+    }
+}
+
+/// Who makes the pods of a template that a user made: a controller.
+pub(super) fn controller(template: &Template) -> User {
+    match of(template).and_then(|maker| maker.account) {
+        Some(account) => user(&format!("system:serviceaccount:kube-system:{account}"), &[]),
+        None => User {
+            username: format!("(the controller of {})", template.name()),
+            groups: vec![
+                "system:serviceaccounts".to_owned(),
+                "system:authenticated".to_owned(),
+            ],
+            ..User::default()
+        },
+    }
+}
+
+/// Who stands behind the pods of `template`, which `user` made.
+pub(super) fn subject(template: &Template, pod: &Value, user: User) -> Subject {
+    let user = match template.is_pod() {
+        true => user,
+        false => controller(template),
+    };
+    Subject {
+        user,
+        service_account: crate::pod::service_account(pod).to_owned(),
+    }
+}
+
+/// What a maker adds to the pods of a template.
+pub(super) struct Dress {
+    labels: BTreeMap<String, String>,
+    owner: Value,
+}
+
+impl Dress {
+    /// What is added to the pods of `template`; nothing to a pod of its own.
+    pub(super) fn of(template: &Template) -> Option<Self> {
+        if template.is_pod() {
+            return None;
+        }
+        let object = &template.object;
+        let maker = of(template);
+        let owner = json!([{
+            "apiVersion": object.api_version, "controller": true, "uid": "preview",
+            "kind": maker.map_or(object.kind.as_str(), |maker| maker.owner), "name": object.name,
+        }]);
+        let mut labels = BTreeMap::new();
+        if let Some((key, value)) = maker.and_then(|maker| maker.label) {
+            let value = if value.is_empty() {
+                &object.name
+            } else {
+                value
+            };
+            labels.insert(key.to_owned(), value.to_owned());
+        }
+        labels.extend(of_path(&template.path));
+        Some(Self { labels, owner })
+    }
+
+    /// The pod as it is made.
+    pub(super) fn put_on(&self, template: &Value) -> Value {
+        let mut pod = template.clone();
+        let metadata = object(&mut pod, "metadata");
+        if let Some(metadata) = metadata {
+            metadata.insert("ownerReferences".to_owned(), self.owner.clone());
+        }
+        if let Some(labels) = object(&mut pod["metadata"], "labels") {
+            for (key, value) in &self.labels {
+                labels.entry(key.as_str()).or_insert_with(|| json!(value));
+            }
+        }
+        pod
+    }
+
+    /// The template of `pod` again, which `template` became.
+    pub(super) fn take_off(&self, mut pod: Value, template: &Value) -> Value {
+        if let Some(metadata) = pod.get_mut("metadata").and_then(Value::as_object_mut) {
+            match template.pointer("/metadata/ownerReferences") {
+                Some(own) => metadata.insert("ownerReferences".to_owned(), own.clone()),
+                None => metadata.remove("ownerReferences"),
+            };
+            let had = template.pointer("/metadata/labels");
+            let own = |key: &str| had.is_some_and(|had| had.get(key).is_some());
+            if let Some(labels) = metadata.get_mut("labels").and_then(Value::as_object_mut) {
+                labels.retain(|key, _| own(key) || !self.labels.contains_key(key));
+                if labels.is_empty() && had != Some(&json!({})) {
+                    metadata.remove("labels");
+                }
+            }
+            if metadata.is_empty() && template.get("metadata") != Some(&json!({})) {
+                pod.as_object_mut().map(|pod| pod.remove("metadata"));
+            }
+        }
+        pod
+    }
+}
+
+/// The object at `key`, made where there is none; `None` where something else is.
+fn object<'a>(value: &'a mut Value, key: &str) -> Option<&'a mut serde_json::Map<String, Value>> {
+    let entry = value.as_object_mut()?.entry(key).or_insert(Value::Null);
+    if entry.is_null() {
+        *entry = json!({});
+    }
+    entry.as_object_mut()
+}
+
+/// Labels that follow from the place of a template in Kubeflow's and Ray's kinds.
+fn of_path(path: &str) -> Vec<(String, String)> {
+    let parts: Vec<_> = path.split('/').collect();
+    let label = |key: &str, value: &str| vec![(key.to_owned(), value.to_owned())];
+    for pair in parts.windows(2) {
+        match pair {
+            [list, role] if list.ends_with("ReplicaSpecs") => {
+                let role = role.to_ascii_lowercase();
+                return label("training.kubeflow.org/replica-type", &role);
+            }
+            ["headGroupSpec", _] => return label("ray.io/node-type", "head"),
+            ["workerGroupSpecs", _] => return label("ray.io/node-type", "worker"),
+            _ => {}
+        }
+    }
+    Vec::new()
+}

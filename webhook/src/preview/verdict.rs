@@ -1,0 +1,102 @@
+//! What is decided on one pod, or on the pods of one template.
+
+use json_patch::PatchOperation;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::template::Template;
+use crate::{
+    authorize::Subject,
+    decide::{Record, Refusal},
+};
+
+/// What is decided on the pods of a template, and why; `--output report` prints it.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Verdict {
+    /// `Job/train`.
+    pub(super) name: String,
+    /// Namespace of the pods.
+    pub(super) namespace: String,
+    /// JSON pointer to the template in its document.
+    pub(super) path: String,
+    /// Who creates the pods.
+    pub(super) user: String,
+    /// Whom the pods run as.
+    pub(super) service_account: String,
+    /// Whether the pods are let in.
+    pub(super) allowed: bool,
+    /// The rule that refuses them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) rule: Option<&'static str>,
+    /// What is wrong with them, and what to do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) message: Option<String>,
+    /// Their class, or the one that they are refused for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) class: Option<String>,
+    /// The decision, as the pods' annotation says it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) decision: Option<Record>,
+    /// What kubectl would show, a line each.
+    pub(super) warnings: Vec<String>,
+    /// What else there is to know, a line each.
+    pub(super) notes: Vec<String>,
+    /// The nodes, where any were given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) nodes: Option<Fit>,
+    /// The JSON Patch of the document.
+    pub(super) patch: Vec<Value>,
+}
+
+/// Which nodes the pods fit.
+#[derive(Debug, Serialize)]
+pub(super) struct Fit {
+    /// Their names.
+    pub(super) fitting: Vec<String>,
+    /// How many nodes there are.
+    pub(super) all: usize,
+}
+
+impl Verdict {
+    /// A verdict on the pods of `template`: let in, and nothing changed.
+    pub(super) fn new(template: &Template, namespace: &str, subject: &Subject) -> Self {
+        Self {
+            name: template.name(),
+            namespace: namespace.to_owned(),
+            path: template.path.clone(),
+            user: subject.user.username.clone(),
+            service_account: subject.service_account.clone(),
+            allowed: true,
+            rule: None,
+            message: None,
+            class: None,
+            decision: None,
+            warnings: Vec::new(),
+            notes: Vec::new(),
+            nodes: None,
+            patch: Vec::new(),
+        }
+    }
+
+    pub(super) fn refuse(&mut self, refusal: Refusal) {
+        self.allowed = false;
+        self.rule = Some(refusal.rule.as_str());
+        self.message = Some(refusal.message);
+        self.class = refusal.class;
+    }
+
+    /// Keeps `patch`, which is one of what is at `path`, as one of the document.
+    pub(super) fn patch(&mut self, path: &str, patch: &[PatchOperation]) -> anyhow::Result<()> {
+        for operation in patch {
+            let mut operation = serde_json::to_value(operation)?;
+            for key in ["path", "from"] {
+                if let Some(own) = operation.get(key).and_then(Value::as_str) {
+                    operation[key] = json!(format!("{path}{own}"));
+                }
+            }
+            self.patch.push(operation);
+        }
+        Ok(())
+    }
+}

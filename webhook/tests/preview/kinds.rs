@@ -1,0 +1,206 @@
+//! Whatever holds templates of pods, and what comes out for programs.
+
+use serde_json::{Value, json};
+
+use crate::{files, run, text};
+
+fn template() -> Value {
+    json!({"spec": {"containers": [{
+        "name": "main", "image": "img", "resources": {"limits": {"nvidia.com/gpu": 2}}
+    }]}})
+}
+
+fn object(api: &str, kind: &str, spec: Value) -> Value {
+    json!({"apiVersion": api, "kind": kind, "metadata": {"name": "train", "namespace": "ci"}, "spec": spec})
+}
+
+/// What `preview` prints about `document` as `output`; it must not be refused.
+#[track_caller]
+fn preview(document: &Value, output: &str) -> Value {
+    let directory = files();
+    let arguments = [
+        "preview",
+        "--class",
+        "classes.yaml",
+        "-f",
+        "-",
+        "-o",
+        output,
+    ];
+    let printed = run(directory.path(), &arguments, &document.to_string());
+    assert!(printed.status.success(), "{}", text(&printed.stderr));
+    serde_json::from_slice(&printed.stdout).unwrap()
+}
+
+/// What the decision says of the pods' pattern, one line for each template.
+#[track_caller]
+fn patterns(document: &Value) -> Vec<String> {
+    let report = preview(document, "report");
+    let line = |verdict: &Value| {
+        let (path, decision) = (&verdict["path"], &verdict["decision"]);
+        let word = |value: &Value| value.as_str().unwrap().to_owned();
+        format!("{} {}", word(path), word(&decision["pattern"]))
+    };
+    report.as_array().unwrap().iter().map(line).collect()
+}
+
+/// The patch leads to the document that is printed whole, and to nothing
+/// else: neither the owner nor the labels that only the pods will have.
+#[track_caller]
+fn patch_leads_to_the_document(document: &Value) {
+    let patch: json_patch::Patch = serde_json::from_value(preview(document, "patch")).unwrap();
+    let after = preview(document, "json");
+    let mut patched = document.clone();
+    json_patch::patch(&mut patched, &patch).unwrap();
+    assert_eq!(patched, after);
+    let text = after.to_string();
+    for foreign in [
+        "ownerReferences",
+        "jobset.sigs",
+        "training.kubeflow",
+        "ray.io/node",
+    ] {
+        let key = format!("\"{foreign}");
+        assert!(!text.contains(&key), "{foreign} in {text}");
+    }
+    assert!(text.contains("nvlink-domains.io/decision"), "{text}");
+}
+
+#[test]
+fn each_kind_is_decided_on_as_its_controller_makes_the_pods() {
+    let template = template;
+    for (document, expected) in [
+        (
+            object("batch/v1", "Job", json!({"template": template()})),
+            vec!["/spec/template all-reduce"],
+        ),
+        (
+            object(
+                "batch/v1",
+                "CronJob",
+                json!({"jobTemplate": {"spec": {"template": template()}}}),
+            ),
+            vec!["/spec/jobTemplate/spec/template all-reduce"],
+        ),
+        (
+            object("apps/v1", "Deployment", json!({"template": template()})),
+            vec!["/spec/template all-to-all"],
+        ),
+        (
+            object(
+                "jobset.x-k8s.io/v1alpha2",
+                "JobSet",
+                json!({"replicatedJobs": [
+                    {"name": "a", "template": {"spec": {"template": template()}}},
+                    {"name": "b", "template": {"spec": {"template": template()}}}
+                ]}),
+            ),
+            vec![
+                "/spec/replicatedJobs/0/template/spec/template all-reduce",
+                "/spec/replicatedJobs/1/template/spec/template all-reduce",
+            ],
+        ),
+        (
+            object(
+                "leaderworkerset.x-k8s.io/v1",
+                "LeaderWorkerSet",
+                json!({"leaderWorkerTemplate": {
+                    "leaderTemplate": template(), "workerTemplate": template()
+                }}),
+            ),
+            vec![
+                "/spec/leaderWorkerTemplate/leaderTemplate all-to-all",
+                "/spec/leaderWorkerTemplate/workerTemplate all-to-all",
+            ],
+        ),
+        (
+            object(
+                "kubeflow.org/v1",
+                "TFJob",
+                json!({"tfReplicaSpecs": {
+                    "PS": {"template": template()}, "Worker": {"template": template()}
+                }}),
+            ),
+            vec![
+                "/spec/tfReplicaSpecs/PS/template parameter-server",
+                "/spec/tfReplicaSpecs/Worker/template all-reduce",
+            ],
+        ),
+        (
+            object(
+                "ray.io/v1",
+                "RayService",
+                json!({"rayClusterConfig": {
+                    "workerGroupSpecs": [{"template": template()}]
+                }}),
+            ),
+            vec!["/spec/rayClusterConfig/workerGroupSpecs/0/template all-to-all"],
+        ),
+        (
+            object(
+                "example.com/v1",
+                "Experiment",
+                json!({"trial": {"template": template()}}),
+            ),
+            vec!["/spec/trial/template all-reduce"],
+        ),
+    ] {
+        assert_eq!(patterns(&document), expected, "{document}");
+        patch_leads_to_the_document(&document);
+    }
+}
+
+#[test]
+fn a_job_of_kueue_is_told_where_kueue_reads() {
+    let directory = files();
+    let class = json!({
+        "apiVersion": "nvlink-domains.io/v1alpha1", "kind": "DomainClass", "metadata": {"name": "queued"},
+        "spec": {"appliesTo": {"minGpus": 1}, "scheduler": {"integration": "Kueue"}}
+    });
+    std::fs::write(directory.path().join("kueue.json"), class.to_string()).unwrap();
+    let mut job = object("batch/v1", "Job", json!({"template": template()}));
+    job["spec"]["template"]["metadata"] = json!({"labels": {"kueue.x-k8s.io/queue-name": "team"}});
+    let arguments = ["preview", "--class", "kueue.json", "-f", "-", "-o", "text"];
+    let printed = run(directory.path(), &arguments, &job.to_string());
+    let said = text(&printed.stdout);
+    assert!(printed.status.success(), "{said}");
+    // Kueue reads the Job, which made this pod, so the pod cannot ask it.
+    assert!(
+        said.contains("kueue.x-k8s.io/podset-required-topology"),
+        "{said}"
+    );
+}
+
+#[test]
+fn lists_directories_and_documents_without_pods() {
+    let directory = files();
+    let job = object("batch/v1", "Job", json!({"template": template()}));
+    let list = json!({"kind": "List", "items": [job, {"kind": "ConfigMap"}]});
+    let report = preview(&list, "report");
+    assert_eq!(report[0]["path"], "/items/0/spec/template");
+    assert_eq!(report[0]["name"], "Job/train");
+    assert_eq!(report[0]["nodes"], Value::Null, "none were given");
+
+    std::fs::create_dir(directory.path().join("jobs")).unwrap();
+    for name in ["a.json", "b.yaml"] {
+        std::fs::write(directory.path().join("jobs").join(name), job.to_string()).unwrap();
+    }
+    let arguments = [
+        "preview",
+        "--cluster",
+        "classes.yaml",
+        "-f",
+        "jobs",
+        "-o",
+        "report",
+    ];
+    let printed = run(directory.path(), &arguments, "");
+    let report: Value = serde_json::from_slice(&printed.stdout).unwrap();
+    assert_eq!(report.as_array().unwrap().len(), 2);
+
+    let arguments = ["preview", "-f", "classes.yaml", "-o", "text"];
+    let printed = run(directory.path(), &arguments, "");
+    assert!(printed.status.success());
+    let notes = text(&printed.stderr);
+    assert!(notes.contains("no pod and no template of pods"), "{notes}");
+}
