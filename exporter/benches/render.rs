@@ -6,9 +6,11 @@
 #[path = "../tests/support/full.rs"]
 mod full;
 
-use std::{collections::BTreeMap, hint::black_box, sync::atomic::AtomicU64};
+use std::{collections::BTreeMap, hint::black_box, sync::atomic::AtomicU64, time::Instant};
 
-use criterion::{Criterion, criterion_group, criterion_main};
+use criterion::{
+    BenchmarkGroup, Criterion, criterion_group, criterion_main, measurement::WallTime,
+};
 use nvlink_exporter::metrics::{self, Format, Groups};
 use prometheus_client::{
     encoding::text::encode,
@@ -73,18 +75,45 @@ fn render(criterion: &mut Criterion) {
         );
         let mut group = criterion.benchmark_group(size);
         group.sample_size(30);
-        group.bench_function("a scrape", |bencher| {
-            bencher.iter(|| metrics::render(black_box(&view), Format::OpenMetrics, Groups::ALL));
+        let ours = timed(&mut group, "a scrape", || {
+            metrics::render(black_box(&view), Format::OpenMetrics, Groups::ALL)
         });
-        group.bench_function("prometheus-client's registry", |bencher| {
-            bencher.iter(|| {
-                let mut text = String::new();
-                encode(&mut text, black_box(&registry)).expect("a text");
-                text
-            });
+        let theirs = timed(&mut group, "prometheus-client's registry", || {
+            let mut text = String::new();
+            encode(&mut text, black_box(&registry)).map(|()| text)
         });
         group.finish();
+        if let (Some(ours), Some(theirs)) = (ours, theirs) {
+            println!(
+                "{name}: {:.0} µs, the registry {:.0} µs: {:.2} times its time\n",
+                ours * 1e6,
+                theirs * 1e6,
+                ours / theirs
+            );
+        }
     }
+}
+
+/// Runs `body` as a benchmark; the median of its samples, in seconds, where it ran.
+fn timed<T>(
+    group: &mut BenchmarkGroup<'_, WallTime>,
+    name: &str,
+    body: impl Fn() -> T,
+) -> Option<f64> {
+    let mut times = Vec::new();
+    group.bench_function(name, |bencher| {
+        bencher.iter_custom(|iterations| {
+            let start = Instant::now();
+            for _ in 0..iterations {
+                black_box(body());
+            }
+            let took = start.elapsed();
+            times.push(took.as_secs_f64() / iterations as f64);
+            took
+        });
+    });
+    times.sort_by(f64::total_cmp);
+    times.get(times.len() / 2).copied()
 }
 
 criterion_group!(benches, render);

@@ -375,13 +375,30 @@ fn nothing_there_says_what_was_looked_for() {
 fn the_program_reads_another_root() {
     let machine = virtual_machine();
     let source = format!("sysfs:{}", machine.0.path().display());
-    let output = Command::new(env!("CARGO_BIN_EXE_nvlink-exporter"))
-        .args(["topology", "--source", &source, "--node-name", "vm"])
-        .output()
-        .unwrap();
-    let text = String::from_utf8(output.stdout).unwrap();
-    assert!(text.starts_with("vm  8 × NVIDIA H200"), "{text}");
-    assert!(!text.contains("have no NVLink"), "{text}");
+    let run = |args: &[&str]| {
+        let mut program = Command::new(env!("CARGO_BIN_EXE_nvlink-exporter"));
+        program
+            .args(args)
+            .args(["--source", &source, "--node-name", "vm"]);
+        let output = program.output().unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        (text(output.stdout), text(output.stderr))
+    };
+    let (table, _) = run(&["topology"]);
+    assert!(
+        table.starts_with("vm  8 × NVIDIA H200, NVLink unknown, from sysfs:"),
+        "{table}"
+    );
+    assert!(
+        table.contains("unknown: sysfs does not show NVLink"),
+        "{table}"
+    );
+    let (placement, warning) = run(&["place", "--gpus", "2"]);
+    assert!(!placement.is_empty());
+    assert!(
+        warning.contains("the source cannot see NVLink"),
+        "{warning}"
+    );
 }
 
 #[test]

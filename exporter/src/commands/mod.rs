@@ -72,12 +72,15 @@ fn read(args: &SourceArgs) -> Result<Reading, SourceError> {
 fn read_and_warn(args: &SourceArgs) -> Result<Reading, SourceError> {
     let reading = read(args)?;
     for warning in &reading.warnings {
-        drop(writeln!(
-            io::stderr(),
-            "nvlink-exporter: warning: {warning}"
-        ));
+        warn(warning);
     }
     Ok(reading)
+}
+
+/// Says what is odd; nobody to tell is no failure.
+fn warn(warning: &str) {
+    let line = format!("nvlink-exporter: warning: {warning}");
+    drop(writeln!(io::stderr(), "{line}"));
 }
 
 fn runtime() -> io::Result<tokio::runtime::Runtime> {

@@ -3,7 +3,7 @@
 use anyhow::Context;
 use nvlink_topology::{Graph, Request};
 
-use super::{print, read_and_warn};
+use super::{print, read_and_warn, warn};
 use crate::{
     args::{PlaceArgs, PlaceFormat},
     output,
@@ -11,6 +11,9 @@ use crate::{
 
 pub(super) fn place(args: &PlaceArgs) -> anyhow::Result<()> {
     let node = read_and_warn(&args.source)?.topology;
+    if !node.spec.knows_nvlink() {
+        warn("the source cannot see NVLink: the GPUs are chosen by their PCIe paths alone");
+    }
     let graph = Graph::new(&node.spec).with_context(|| args.source.source.to_string())?;
     let free = match &args.free {
         Some(free) => free.0.clone(),

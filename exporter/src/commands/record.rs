@@ -15,7 +15,7 @@ use tokio::{
     sync::mpsc,
 };
 
-use super::{print, runtime};
+use super::{print, runtime, warn};
 use crate::{
     args::RecordArgs,
     source::{Reading, Source, SourceError, recording::Recorder},
@@ -171,10 +171,7 @@ impl Session {
 
     fn warn(&mut self, warning: String) {
         if !self.warnings.contains(&warning) {
-            drop(writeln!(
-                io::stderr(),
-                "nvlink-exporter: warning: {warning}"
-            ));
+            warn(&warning);
             self.warnings.push(warning);
         }
     }

@@ -1,0 +1,127 @@
+//! Collections from a library that stands for the driver's
+//! (`tests/fake-nvml`), of each board; and scrapes while it hangs.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+    thread,
+    time::{Duration, Instant},
+};
+
+use nvlink_exporter::source::sim;
+
+use crate::exporter::{Exporter, collection, program, value};
+
+const COLLECTIONS: usize = 50;
+const INTERVAL: Duration = Duration::from_millis(20);
+/// Goal for a collection, and bound for an answer while the library hangs.
+const MILLISECONDS: f64 = 5.0;
+const SCRAPES: usize = 200;
+
+pub(crate) fn measure(directory: &Path) {
+    let library = build();
+    println!("collections from the stand-in library, goal {MILLISECONDS} ms:");
+    for profile in sim::names() {
+        let board = Board::new(directory, profile);
+        let exporter = board.exporter(&library);
+        let mut times: Vec<f64> = (0..COLLECTIONS)
+            .map(|_| {
+                thread::sleep(INTERVAL);
+                collection(&exporter.scrape())
+            })
+            .collect();
+        let (median, most) = median_and_most(&mut times);
+        let above = if median > MILLISECONDS {
+            "  above its goal"
+        } else {
+            ""
+        };
+        println!("  {profile:18} median {median:6.2} ms, longest {most:6.2} ms{above}");
+    }
+    hanging(directory, &library);
+}
+
+/// The answers of an exporter whose library has stopped answering.
+fn hanging(directory: &Path, library: &Path) {
+    let board = Board::new(directory, "dgx-h100");
+    let exporter = board.exporter(library);
+    board.write("[{\"function\": \"nvmlDeviceGetFieldValues\", \"hang\": true}]");
+    thread::sleep(10 * INTERVAL);
+    let age = |text: &str| value(text, "nvlink_exporter_snapshot_age_seconds ").unwrap_or_default();
+    let before = age(&exporter.scrape());
+    let mut times: Vec<f64> = (0..SCRAPES)
+        .map(|_| {
+            let start = Instant::now();
+            exporter.scrape();
+            start.elapsed().as_secs_f64() * 1000.0
+        })
+        .collect();
+    let after = age(&exporter.scrape());
+    assert!(after > before, "it does not hang");
+    let (median, most) = median_and_most(&mut times);
+    println!(
+        "scrapes while the library hangs: median {median:.2} ms, longest {most:.2} ms of {SCRAPES}; the data are {after:.1} s old"
+    );
+    // Otherwise nothing ends it but the end of the process.
+    board.write("[]");
+}
+
+fn median_and_most(times: &mut [f64]) -> (f64, f64) {
+    times.sort_by(f64::total_cmp);
+    (times[times.len() / 2], times[times.len() - 1])
+}
+
+/// Has cargo build the library, which no target of this package needs.
+fn build() -> PathBuf {
+    let program = program();
+    let directory = program.parent().expect("a directory");
+    let mut command = Command::new(env!("CARGO"));
+    command.args(["build", "--quiet", "--locked", "-p", "nvlink-fake-nvml"]);
+    if directory.ends_with("release") {
+        command.arg("--release");
+    }
+    let built = command.status().expect("cargo");
+    assert!(built.success(), "the library does not compile");
+    directory.join("libfake_nvml.so")
+}
+
+/// A simulated machine, as the library reads it.
+struct Board {
+    recording: String,
+    config: String,
+}
+
+impl Board {
+    fn new(directory: &Path, profile: &str) -> Self {
+        let path = |name: String| directory.join(name).display().to_string();
+        let this = Self {
+            recording: path(format!("{profile}.json")),
+            config: path(format!("{profile}-config.json")),
+        };
+        let source = format!("sim:{profile}");
+        let recorded = Command::new(program())
+            .args(["record", "--source", &source, "--to", &this.recording])
+            .status();
+        assert!(recorded.expect("the program").success());
+        this.write("[]");
+        this
+    }
+
+    /// Writes what the library reads: the machine with `faults`.
+    fn write(&self, faults: &str) {
+        let text = format!("{{\"board\": {:?}, \"faults\": {faults}}}", self.recording);
+        let new = format!("{}.new", self.config);
+        fs::write(&new, text).expect("a file");
+        fs::rename(new, &self.config).expect("a file");
+    }
+
+    fn exporter(&self, library: &Path) -> Exporter {
+        let source = format!("nvml:{}", library.display());
+        let interval = format!("{}ms", INTERVAL.as_millis());
+        Exporter::start(
+            &["--source", &source, "--collection-interval", &interval],
+            &[("FAKE_NVML_CONFIG", &self.config)],
+        )
+    }
+}
