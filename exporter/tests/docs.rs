@@ -7,13 +7,15 @@
     reason = "a test may fail by panicking"
 )]
 
+#[path = "support/flags.rs"]
+mod flags;
 #[path = "support/full.rs"]
 mod full;
 mod support;
 
 use std::{collections::BTreeMap, fmt::Write, fs, path::PathBuf};
 
-use clap::{Arg, Command, CommandFactory};
+use clap::CommandFactory;
 use nvlink_exporter::{
     args::Cli,
     metrics::{self, FAMILIES, Family, Format, Groups},
@@ -92,76 +94,12 @@ fn metrics_md() {
 
 #[test]
 fn exporter_flags_md() {
-    let mut command = Cli::command();
-    command.build();
-    let mut text = format!(
+    let preface = format!(
         "# Flags of nvlink-exporter\n\n{GENERATED}\n\n\
          Without a subcommand, `serve` is meant.\n\
          A flag wins over its environment variable.\n"
     );
-    for command in command
-        .get_subcommands()
-        .filter(|one| one.get_name() != "help")
-    {
-        section(&mut text, command);
-    }
-    compare("exporter-flags.md", &text);
-}
-
-fn section(text: &mut String, command: &Command) {
-    let about = command.get_about().unwrap();
-    write!(text, "\n## {}\n\n{about}.\n\n", command.get_name()).unwrap();
-    text.push_str("| flag | variable | default | what it does |\n|---|---|---|---|\n");
-    let arguments = command.get_arguments();
-    for argument in arguments.filter(|one| !one.is_hide_set() && one.get_id() != "help") {
-        row(text, argument);
-    }
-}
-
-fn row(text: &mut String, argument: &Arg) {
-    let short = argument
-        .get_short()
-        .map(|short| format!("-{short}, "))
-        .unwrap_or_default();
-    let value = match argument.get_action().takes_values() {
-        true => format!(
-            " {}",
-            argument.get_value_names().unwrap_or_default().join(" ")
-        ),
-        false => String::new(),
-    };
-    let flag = format!("`{short}--{}{value}`", argument.get_long().unwrap());
-    let variable = argument
-        .get_env()
-        .map(|name| format!("`{}`", name.to_str().unwrap()));
-    let default: Vec<_> = argument
-        .get_default_values()
-        .iter()
-        .map(|value| value.to_str().unwrap())
-        .collect();
-    let default = match argument.get_action().takes_values() && !default.is_empty() {
-        true => format!("`{}`", default.join(",")),
-        false => String::new(),
-    };
-    let mut help = argument
-        .get_long_help()
-        .or(argument.get_help())
-        .unwrap()
-        .to_string();
-    help = help
-        .replace("\n\n", " · ")
-        .replace('\n', " ")
-        .replace('|', "\\|");
-    let values = argument.get_possible_values();
-    if argument.get_action().takes_values() && !values.is_empty() {
-        let values: Vec<_> = values
-            .iter()
-            .map(|value| format!("`{}`", value.get_name()))
-            .collect();
-        write!(help, ": {}", values.join(", ")).unwrap();
-    }
-    let variable = variable.unwrap_or_default();
-    writeln!(text, "| {flag} | {variable} | {default} | {help} |").unwrap();
+    compare("exporter-flags.md", &flags::page(&preface, Cli::command()));
 }
 
 #[test]

@@ -28,7 +28,7 @@ pub enum Command {
     #[command(after_help = "\
 Examples:
   nvlink-webhook serve --ca-secret nvlink/webhook-ca --service nvlink/webhook
-  nvlink-webhook serve --tls-cert /tls/tls.crt --tls-key /tls/tls.key --ca-file /tls/ca.crt --service nvlink/webhook
+  nvlink-webhook serve --tls-cert tls.crt --tls-key tls.key --ca-file ca.crt --service nvlink/webhook
   nvlink-webhook serve --tls-cert tls.crt --tls-key tls.key      registered by hand: see registration")]
     Serve(Box<ServeArgs>),
     /// Show what admission would do to pods, from files alone, and fail if it refuses one.
@@ -41,16 +41,18 @@ Examples:
     /// Exit status 1: a pod is refused. 2: an input cannot be read.
     #[command(after_help = "\
 Examples:
-  nvlink-webhook preview -f job.yaml --cluster class.yaml -o diff
-  nvlink-webhook preview -f jobs/ --cluster cluster.yaml -o text       in CI: fails if a job would be refused
-  nvlink-webhook preview -f pod.yaml --cluster cluster.yaml --user ada --group research
-  helm template my-job | nvlink-webhook preview -f - --cluster class.yaml --allow-use high-throughput
-  kubectl get pod runner-x -o yaml | nvlink-webhook preview -f - --cluster cluster.yaml \\
-    --user system:serviceaccount:gitlab-runners:gitlab-runner          a pod of a GitLab job, as its runner made it
+  What would change in a job, with the classes of a file:
+    nvlink-webhook preview -f job.yaml --class class.yaml -o diff
+  In CI, fail if a job would be refused:
+    nvlink-webhook preview -f jobs/ --cluster cluster.yaml --rbac rbac.yaml -o text
+  A pod that ada would make; a pod as the runner of a GitLab job made it:
+    nvlink-webhook preview -f pod.yaml --cluster cluster.yaml --user ada --group research
+    kubectl get pod runner-x -o yaml | nvlink-webhook preview -f - --cluster cluster.yaml \\
+      --user system:serviceaccount:gitlab-runners:gitlab-runner
 
-All that a cluster has and a decision looks at, for --cluster:
-  kubectl get domainclasses,nodetopologies,nodes,namespaces,roles,rolebindings,clusterroles,clusterrolebindings \\
-    -A -o yaml > cluster.yaml")]
+All that a decision looks at, from a cluster:
+  kubectl get domainclasses,nodetopologies,nodes,namespaces -o yaml > cluster.yaml
+  kubectl get roles,rolebindings,clusterroles,clusterrolebindings -A -o yaml > rbac.yaml")]
     Preview(Box<PreviewArgs>),
     /// Print the CRDs.
     #[command(after_help = "Example:\n  nvlink-webhook crds | kubectl apply --server-side -f -")]
@@ -61,7 +63,7 @@ All that a cluster has and a decision looks at, for --cluster:
     /// pods fail open; pods without GPUs and kube-system never reach it.
     #[command(after_help = "\
 Examples:
-  nvlink-webhook registration --service nvlink-system/nvlink-webhook --ca-file ca.crt | kubectl apply -f -
+  nvlink-webhook registration --service nvlink-system/nvlink-webhook --ca-file ca.crt > hook.yaml
   nvlink-webhook registration --url https://127.0.0.1:8443 --ca-file ca.crt")]
     Registration(RegistrationArgs),
     /// Print the ValidatingAdmissionPolicies, or compare them with a cluster's.
@@ -192,6 +194,9 @@ pub struct TlsArgs {
         requires = "target"
     )]
     pub ca_file: Option<PathBuf>,
+    /// Where no rule holds.
+    #[command(flatten)]
+    pub exempt: ExemptArgs,
 }
 
 /// Forms of a log line.
@@ -300,7 +305,20 @@ pub struct PoliciesArgs {
     /// Compare with the policies of the cluster, and print what differs.
     #[arg(long, env = "NVLINK_WEBHOOK_CHECK")]
     pub check: bool,
-    /// Namespaces whose pods are not looked at, beside kube-system: the webhook's own.
+    /// Where no rule holds.
+    #[command(flatten)]
+    pub exempt: ExemptArgs,
+}
+
+/// Where no rule holds, the same for `serve`, `registration` and `policies`.
+#[derive(Clone, Debug, Args)]
+pub struct ExemptArgs {
+    /// Namespaces whose pods are not looked at, beside kube-system: those of the platform's own
+    /// daemons, such as gpu-operator. The webhook's own belongs to them.
+    ///
+    /// Daemons that take GPUs past the device plugin (drivers, device plugins, dcgm-exporter,
+    /// nvlink-exporter) are refused elsewhere, once there is a restricted class. The label
+    /// nvlink-domains.io/webhook=ignore on a namespace has the same effect.
     #[arg(
         long = "exempt-namespace",
         env = "NVLINK_WEBHOOK_EXEMPT_NAMESPACES",
@@ -323,6 +341,9 @@ pub struct RegistrationArgs {
     /// The CA that signs the webhook's certificate, PEM.
     #[arg(long, env = "NVLINK_WEBHOOK_CA_FILE", value_name = "FILE")]
     pub ca_file: PathBuf,
+    /// Where no rule holds.
+    #[command(flatten)]
+    pub exempt: ExemptArgs,
 }
 
 fn url(text: &str) -> Result<WebhookTarget, String> {

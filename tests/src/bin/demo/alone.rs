@@ -2,7 +2,7 @@
 
 use std::{fs, path::PathBuf};
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use nvlink_tests::{Exporter, programs, workdir};
 
 use crate::terminal::Terminal;
@@ -16,8 +16,17 @@ pub(crate) struct Files {
 impl Files {
     pub(crate) const JOB: &'static str = include_str!("job.yaml");
     pub(crate) const CLASS: &'static str = include_str!("class.yaml");
+    pub(crate) const RESTRICTED: &'static str = include_str!("restricted.yaml");
 
-    fn path(&self, name: &str) -> String {
+    /// What names a class, in the template of the job's pods.
+    pub(crate) const NAMES_CLASS: &'static str = include_str!("names-class.yaml");
+
+    /// The job, asking for the class by name.
+    pub(crate) fn job_of_class() -> String {
+        Self::JOB.replace("  template:\n", Self::NAMES_CLASS)
+    }
+
+    pub(crate) fn path(&self, name: &str) -> String {
         self.directory.join(name).display().to_string()
     }
 }
@@ -29,6 +38,7 @@ pub(crate) fn write_files() -> Result<Files> {
     fs::create_dir(files.path("nodes"))?;
     fs::write(files.path("job.yaml"), Files::JOB)?;
     fs::write(files.path("class.yaml"), Files::CLASS)?;
+    fs::write(files.path("high-throughput.yaml"), Files::RESTRICTED)?;
     Ok(files)
 }
 
@@ -107,5 +117,9 @@ pub(crate) fn show_preview(terminal: &Terminal, files: &Files) -> Result<()> {
     let arguments = [
         "preview", "-f", &job, "--class", &class, "--nodes", &nodes, "--output", "diff",
     ];
-    terminal.diff(&programs::run(programs::WEBHOOK, &arguments, "")?)
+    let output = programs::output(programs::WEBHOOK, &arguments, "")?;
+    let reasons = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "preview: {reasons}");
+    terminal.output(&reasons)?;
+    terminal.diff(&String::from_utf8_lossy(&output.stdout))
 }

@@ -33,7 +33,8 @@ pub(crate) fn show(terminal: &Terminal, exporter: &Exporter) -> Result<()> {
     terminal.output(&lines(exporter)?.join("\n"))?;
     let url = exporter.url("/sim/faults");
     terminal.command(&format!(
-        "curl -X PUT -H 'Content-Type: application/json' ADDRESS/sim/faults -d \\\n     '{FAULTS}'"
+        "curl -X PUT -H 'Content-Type: application/json' ADDRESS/sim/faults -d \\\n     '{}'",
+        FAULTS.replace('\n', "\n     ")
     ))?;
     let answer = http::send("PUT", &url, FAULTS)?;
     ensure!(answer.status == 200, "{url}: {}", answer.body);

@@ -12,7 +12,7 @@ use crate::{
     terminal::Terminal,
 };
 
-const SOON: Duration = Duration::from_secs(60);
+pub(crate) const SOON: Duration = Duration::from_secs(60);
 const DECISION: &str = "nvlink-domains.io/decision";
 
 pub(crate) fn show(terminal: &Terminal, cluster: &Cluster) -> Result<()> {
@@ -76,7 +76,7 @@ fn wait_for_webhook(kubectl: &Kubectl) -> Result<()> {
     })
 }
 
-fn node(pod: &Value) -> &str {
+pub(crate) fn node(pod: &Value) -> &str {
     pod["spec"]["nodeName"].as_str().unwrap_or_default()
 }
 
@@ -87,7 +87,7 @@ fn profile(node: &str) -> &'static str {
         .map_or("unknown", |(_, profile, ..)| profile)
 }
 
-fn show_node(terminal: &Terminal, pod: &Value) -> Result<()> {
+pub(crate) fn show_node(terminal: &Terminal, pod: &Value) -> Result<()> {
     terminal.say(&format!(
         "The scheduler chose node {} ({}).",
         node(pod),
@@ -107,7 +107,7 @@ fn show_decision(terminal: &Terminal, pod: &Value) -> Result<()> {
     };
     let fields = decision.as_object().into_iter().flatten();
     let rows: Vec<String> = fields
-        .map(|(key, value)| format!("{key:8} {}", plain(value)))
+        .map(|(key, value)| format!("{key:12} {}", plain(value)))
         .collect();
     terminal.output(&rows.join("\n"))
 }

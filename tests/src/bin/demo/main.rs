@@ -7,6 +7,7 @@ use std::{env, process::ExitCode};
 
 use anyhow::{Context, Result};
 
+mod access;
 mod alone;
 mod cluster;
 mod fault;
@@ -36,6 +37,7 @@ fn run(terminal: &Terminal) -> Result<()> {
     alone::show_preview(terminal, &files)?;
     let cluster = cluster::start(terminal)?;
     job::show(terminal, &cluster)?;
+    access::show(terminal, &cluster, &files)?;
     let prometheus = metrics::show(terminal, &cluster)?;
     if keep {
         show_addresses(terminal, &page, &cluster, &prometheus)?;

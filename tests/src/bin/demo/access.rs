@@ -1,0 +1,124 @@
+//! A class that not everybody may use: a job is refused, the refusal says
+//! what would grant it, and with the grant the same job runs.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use nvlink_tests::{Kubectl, programs, wait_until};
+use serde_json::{Value, json};
+
+use crate::{
+    alone::Files,
+    cluster::Cluster,
+    job::{SOON, node, show_node},
+    terminal::Terminal,
+};
+
+/// The job controller tries again after 1, 2, 4 … seconds.
+const RETRIES: Duration = Duration::from_secs(90);
+/// What comes before the commands in a refusal.
+const REMEDY: &str = "To grant it";
+
+pub(crate) fn show(terminal: &Terminal, cluster: &Cluster, files: &Files) -> Result<()> {
+    terminal.step("A class that not everybody may use")?;
+    terminal
+        .say("It holds the nodes with NVSwitch, for those who have the verb `use` on the class:")?;
+    terminal.file(Files::RESTRICTED)?;
+    let control_plane = &cluster.control_plane;
+    let team = control_plane.namespace("team", &json!({}), &json!({}))?;
+    control_plane.kubectl().apply(Files::RESTRICTED)?;
+    terminal.command("kubectl apply -f high-throughput.yaml\n")?;
+
+    terminal.say("The same job, which now asks for that class by an annotation on its pods:")?;
+    let job = Files::job_of_class();
+    terminal.file(&format!("spec:\n{}    spec: …", Files::NAMES_CLASS))?;
+    lint(terminal, files, &job)?;
+
+    terminal.say("In the cluster it is the same. The Job is made, and its pods are refused:")?;
+    terminal.command("kubectl create -f job.yaml --namespace team")?;
+    terminal.output(&team.run_with(&["create", "-f", "-"], &job)?)?;
+    let event = refusal(&team)?;
+    let (why, _) = event.split_once('\n').unwrap_or((&event, ""));
+    terminal
+        .command("kubectl describe job train --namespace team        (its event FailedCreate)")?;
+    terminal.output(&fold(why))?;
+    grant(terminal, &team, &event)?;
+    passes(terminal, &team)
+}
+
+/// The refusal before the job is made, as a CI pipeline would have it.
+fn lint(terminal: &Terminal, files: &Files, job: &str) -> Result<()> {
+    terminal.say("A pipeline can ask before anything is made; a refusal is exit status 1:")?;
+    let class = files.path("high-throughput.yaml");
+    let arguments = ["--namespace", "team", "--output", "text", "-f", "-"];
+    let arguments = [&["preview", "--class", &class], &arguments[..]].concat();
+    terminal.command(
+        "nvlink-webhook preview -f job.yaml --class high-throughput.yaml --namespace team -o text",
+    )?;
+    let output = programs::output(programs::WEBHOOK, &arguments, job)?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    ensure!(output.status.code() == Some(1), "preview let it in: {said}");
+    let first = said.split(REMEDY).next().unwrap_or(&said);
+    terminal.output(&format!("{} …", fold(first.trim_end())))
+}
+
+/// What the job controller says of the pods that it cannot make.
+fn refusal(team: &Kubectl) -> Result<String> {
+    wait_until("the refusal", SOON, || {
+        let events = team.get(&["events", "--field-selector", "reason=FailedCreate"])?;
+        let items = events["items"].as_array().into_iter().flatten();
+        let mut messages = items.filter_map(|event| event["message"].as_str());
+        // Until the webhook has seen the class, it says that there is none.
+        let remedy = messages.find(|message| message.contains(REMEDY));
+        Ok(remedy.map(str::to_owned))
+    })
+}
+
+/// Runs the commands of the refusal, as they stand there.
+fn grant(terminal: &Terminal, team: &Kubectl, event: &str) -> Result<()> {
+    let (_, remedy) = event.split_once(REMEDY).context("no remedy")?;
+    let commands = remedy.lines().skip(1);
+    terminal
+        .say("The refusal ends with the commands that grant it. An administrator runs them:")?;
+    for line in commands.filter(|line| !line.trim().is_empty()) {
+        terminal.command(line)?;
+        let output = team.shell(line)?;
+        let error = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "{line}: {error}");
+        terminal.output(&String::from_utf8_lossy(&output.stdout))?;
+    }
+    Ok(())
+}
+
+fn passes(terminal: &Terminal, team: &Kubectl) -> Result<()> {
+    terminal
+        .say("Nothing else is to be done: the Job tries again by itself, and its pod is let in.")?;
+    let pod = wait_until("the job to pass", RETRIES, || {
+        let pods = team.get(&["pods", "-l", "job-name=train"])?;
+        let pod: Value = pods["items"][0].clone();
+        Ok(Some(pod).filter(|pod| !node(pod).is_empty()))
+    })?;
+    terminal.command("kubectl get pods --namespace team -L nvlink-domains.io/class")?;
+    let get = ["get", "pods", "-L", "nvlink-domains.io/class"];
+    terminal.output(&team.run(&get)?)?;
+    show_node(terminal, &pod)
+}
+
+/// Long lines, broken where a terminal would break them worse.
+fn fold(text: &str) -> String {
+    let mut lines: Vec<String> = Vec::new();
+    for line in text.lines() {
+        let mut current = String::new();
+        for word in line.split(' ') {
+            if current.chars().count() + word.chars().count() > 96 {
+                lines.push(std::mem::take(&mut current));
+            }
+            if !current.is_empty() {
+                current.push(' ');
+            }
+            current.push_str(word);
+        }
+        lines.push(current);
+    }
+    lines.join("\n")
+}

@@ -1,0 +1,131 @@
+//! What the documentation says of flags, metrics and rules is compared with
+//! the code. `UPDATE_GOLDEN=1` writes what is generated.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a test may fail by panicking"
+)]
+
+#[path = "../../exporter/tests/support/flags.rs"]
+mod flags;
+
+use std::{fs, path::PathBuf};
+
+use clap::{Command, CommandFactory};
+use nvlink_webhook::{args::Cli, metrics::Metrics};
+
+const GENERATED: &str =
+    "<!-- Generated from the code: UPDATE_GOLDEN=1 cargo test -p nvlink-webhook --test docs -->";
+
+fn root() -> PathBuf {
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+}
+
+fn read(name: &str) -> String {
+    fs::read_to_string(root().join(name)).unwrap()
+}
+
+#[test]
+fn webhook_flags_md() {
+    let preface = format!(
+        "# Flags of nvlink-webhook\n\n{GENERATED}\n\nA flag wins over its environment variable.\n"
+    );
+    let text = flags::page(&preface, Cli::command());
+    let path = root().join("docs/webhook-flags.md");
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        return fs::write(path, text).unwrap();
+    }
+    assert!(
+        fs::read_to_string(path).unwrap_or_default() == text,
+        "docs/webhook-flags.md is not what the code says; write it with UPDATE_GOLDEN=1"
+    );
+}
+
+/// Each command line of `nvlink-webhook` in `text`, as words, without what a shell does.
+fn command_lines(text: &str) -> Vec<Vec<String>> {
+    let joined = text.replace("\\\n", " ");
+    let starts = joined.match_indices("nvlink-webhook ");
+    let lines = starts.map(|(start, _)| {
+        let rest = joined[start..].lines().next().unwrap_or_default();
+        let end = rest
+            .find(['|', '>', '`', '…', '#', ')'])
+            .unwrap_or(rest.len());
+        rest[..end].split_whitespace().map(str::to_owned).collect()
+    });
+    let commands: Vec<String> = subcommands();
+    let lines: Vec<Vec<String>> = lines.collect();
+    let real = |words: &Vec<String>| words.get(1).is_some_and(|word| commands.contains(word));
+    lines.into_iter().filter(real).collect()
+}
+
+fn subcommands() -> Vec<String> {
+    let command = Cli::command();
+    let names = command.get_subcommands().map(Command::get_name);
+    names.map(str::to_owned).collect()
+}
+
+/// Every flag that a command line of the documentation has is one of its subcommand.
+#[test]
+fn command_lines_of_the_documentation_are_true() {
+    let mut seen = 0;
+    for page in ["README.md", "docs/webhook.md"] {
+        for words in command_lines(&read(page)) {
+            let mut command = Cli::command();
+            command.build();
+            let known = command.find_subcommand(&words[1]).unwrap();
+            for flag in words.iter().filter(|word| word.starts_with("--")) {
+                let name = flag.trim_start_matches("--");
+                let name = name.split('=').next().unwrap();
+                let mut arguments = known.get_arguments();
+                let found = arguments.any(|argument| {
+                    let aliases = argument.get_visible_aliases().unwrap_or_default();
+                    argument.get_long() == Some(name) || aliases.contains(&name)
+                });
+                assert!(found, "{page}: {words:?}: there is no {flag}");
+            }
+            seen += 1;
+        }
+    }
+    assert!(seen >= 8, "{seen} command lines");
+}
+
+/// Words in backquotes on a page.
+fn quoted(text: &str) -> Vec<&str> {
+    text.split('`').skip(1).step_by(2).collect()
+}
+
+#[test]
+fn the_page_lists_the_metrics() {
+    let page = read("docs/webhook.md");
+    let rendered = Metrics::default().render().unwrap();
+    let families = rendered.lines().filter_map(|line| {
+        let name = line.strip_prefix("# TYPE ")?;
+        name.split(' ').next()
+    });
+    let quoted = quoted(&page);
+    for family in families {
+        let named = quoted.iter().any(|word| word.starts_with(family));
+        assert!(named, "docs/webhook.md does not name {family}");
+    }
+}
+
+#[test]
+fn the_page_lists_the_rules() {
+    let page = read("docs/webhook.md");
+    let quoted = quoted(&page);
+    // The rules are the words of `Rule::as_str`.
+    let source = read("webhook/src/decide/refusal.rs");
+    let words = source.lines().filter_map(|line| {
+        let (_, word) = line.trim().split_once(" => \"")?;
+        word.strip_suffix("\",")
+    });
+    let words: Vec<_> = words.collect();
+    assert!(words.len() > 15, "{words:?}");
+    for word in words {
+        assert!(
+            quoted.contains(&word),
+            "docs/webhook.md does not name the rule {word}"
+        );
+    }
+}
