@@ -2,7 +2,11 @@
 
 use std::{fs, path::PathBuf, thread, time::Duration};
 
-use nvlink_tests::{Browser, Exporter, http, programs, wait_until, workdir};
+use nvlink_tests::{
+    Browser, Exporter, Kubelet, http,
+    kubelet::{Container, Mood},
+    programs, wait_until, workdir,
+};
 use serde_json::{Value, json};
 
 /// A few refreshes of the page, which are 3 s apart.
@@ -22,7 +26,18 @@ fn simulated(profile: &str) -> Exporter {
         "--collection-interval",
         "250ms",
     ];
-    Exporter::start(&arguments).unwrap()
+    let exporter = Exporter::start(&arguments).unwrap();
+    wait_for_load(&exporter);
+    exporter
+}
+
+/// Waits until the second collection tells how busy links are: then but the legend has "not known".
+fn wait_for_load(exporter: &Exporter) {
+    wait_until("the load of links", SOON, || {
+        let page = http::text(&exporter.url("/"))?;
+        Ok((page.matches("<i class=\"nk\">").count() <= 1).then_some(()))
+    })
+    .unwrap();
 }
 
 /// Has the exporter read a file with this document.
@@ -140,6 +155,11 @@ fn seventy_two_gpus_and_hostile_names_stay_readable() {
     inspect(&browser, &exporter, "fabric-of-72");
     let drawn = "return [document.querySelectorAll('details.gpu').length, document.querySelectorAll('svg, line, img, main script').length]";
     assert_eq!(browser.run(drawn).unwrap(), json!([72, 0]));
+    // GPUs 0, 1, 4, 5, … are of one NUMA node, and stand together.
+    let together = "return [...document.querySelectorAll('.numa')].map((numa) =>
+        [numa.querySelector('h4').textContent, numa.querySelectorAll('.gpu').length])";
+    let nodes = json!([["NUMA 0", 36], ["NUMA 1", 36]]);
+    assert_eq!(browser.run(together).unwrap(), nodes);
     let text = browser.text().unwrap();
     assert!(
         text.contains("<script>boom()</script>") && text.contains("<img src=x"),
@@ -179,12 +199,10 @@ fn a_fault_shows_without_a_reload_and_the_reader_is_not_disturbed() {
     set_faults(&exporter, r#"[{"fabric-down": {}}]"#);
     wait_for_text(&browser, "GPUs 0-7: NVLink fabric is not started");
     wait_for_text(&browser, "their links are up, but lead to no other GPU");
-    // What has the focus is still there, in another place of the page.
+    // What has the focus is still there, opened, in another place of the page.
     assert_eq!(
-        browser
-            .run("return document.activeElement.id || document.activeElement.closest('[id]').id")
-            .unwrap(),
-        "gpu-5"
+        browser.run(undisturbed).unwrap(),
+        json!([true, true, true, true, 1, true])
     );
     http::send("DELETE", &exporter.url("/sim/faults"), "").unwrap();
     wait_for_text(&browser, "NVLink domain node-a.0");
@@ -196,6 +214,53 @@ fn a_fault_shows_without_a_reload_and_the_reader_is_not_disturbed() {
         "the legend's"
     );
     assert!(browser.console().unwrap().is_empty());
+}
+
+#[test]
+fn jobs_are_shown_with_how_well_they_were_placed() {
+    let kubelet = Kubelet::start().unwrap();
+    let socket = kubelet.socket().to_str().unwrap().to_owned();
+    let arguments = ["--source", "sim:dgx1-v100", "--node-name", "node-a"];
+    let often = [
+        "--collection-interval",
+        "250ms",
+        "--kubelet-socket",
+        &socket,
+    ];
+    let exporter = Exporter::start(&[arguments, often].concat()).unwrap();
+    wait_for_load(&exporter);
+    let run = |pod: &str, gpus: &[&str]| {
+        let main = Container::named("main").holding("nvidia.com/gpu", gpus);
+        kubelet.run_pod("ci", pod, [main]);
+    };
+    let browser = Browser::start().unwrap();
+    browser.open(&exporter.url("/")).unwrap();
+    wait_for_text(&browser, "No job holds a GPU.");
+    // GPUs 1 and 4 have no link, 0 and 3 two.
+    run("a-good", &["0", "3"]);
+    run("b-bad", &["1", "4"]);
+    wait_for_text(&browser, "Free: GPUs 2,5-7");
+    wait_for_text(&browser, "100 % ✓ the best here");
+    wait_for_text(&browser, "job B (ci/b-bad) is placed at 20 % of the best");
+    let marks = "return [0, 1, 2, 3, 4].map((gpu) =>
+        document.querySelector(`#gpu-${gpu} .mark`)?.textContent ?? '')";
+    let expected = json!(["job A", "job B", "", "job A", "job B"]);
+    assert_eq!(browser.run(marks).unwrap(), expected);
+    let opened = "document.getElementById('job-B').open = true";
+    browser.run(opened).unwrap();
+    wait_for_text(&browser, "all-reduce (default)");
+    inspect(&browser, &exporter, "jobs");
+
+    browser.open(&exporter.url("/")).unwrap();
+    kubelet.set_mood(Mood::Fails);
+    wait_for_text(&browser, "allocations are not known");
+    wait_for_text(&browser, "Who holds which GPUs is not known.");
+    assert_eq!(
+        browser
+            .run("return document.querySelectorAll('.job, .gpu .mark').length")
+            .unwrap(),
+        0
+    );
 }
 
 #[test]

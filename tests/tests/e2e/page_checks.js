@@ -40,6 +40,31 @@ while (walker.nextNode()) {
   const size = parseFloat(style.fontSize) * scale;
   if (size < 11.9) found.push(`${size} px: ${text.slice(0, 40)}`);
 }
+// Where letters are, so that none lie upon others and none are cut off.
+const lines = [];
+const letters = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+while (letters.nextNode()) {
+  const text = letters.currentNode.data.trim();
+  const element = letters.currentNode.parentElement;
+  if (!text || element.closest("title, noscript, .skip, .scroll") || !element.checkVisibility()) continue;
+  const range = document.createRange();
+  range.selectNodeContents(letters.currentNode);
+  const card = element.closest(".gpu, .job, .hub, .node, section")?.getBoundingClientRect();
+  for (const { left, right, top, bottom } of range.getClientRects()) {
+    lines.push({ text: text.slice(0, 40), left, right, top, bottom });
+    if (card && (right > card.right + 1 || left < card.left - 1 || bottom > card.bottom + 1)) {
+      found.push(`out of its frame: ${text.slice(0, 40)}`);
+    }
+  }
+}
+lines.sort((a, b) => a.top - b.top);
+lines.forEach((one, n) => {
+  for (let m = n + 1; m < lines.length && lines[m].top < one.bottom - 4; m += 1) {
+    const other = lines[m];
+    const across = Math.min(one.right, other.right) - Math.max(one.left, other.left);
+    if (across > 1) found.push(`${one.text} lies upon ${other.text}`);
+  }
+});
 const ids = [...document.querySelectorAll("[id]")].map((element) => element.id);
 if (new Set(ids).size !== ids.length) found.push("an id is there twice");
 for (const link of document.querySelectorAll("a[href^='#']")) {
