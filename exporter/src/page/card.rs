@@ -58,15 +58,17 @@ fn strip(scene: &Scene<'_>, lanes: &[Lane<'_>]) -> String {
     if lanes.is_empty() {
         return String::new();
     }
-    // A link that is down does not say where it leads: it stays with its neighbours.
     let mut groups: Vec<(Option<String>, Vec<&Lane<'_>>)> = Vec::new();
-    for lane in lanes {
-        let remote = scene.remote(lane);
+    for (n, lane) in lanes.iter().enumerate() {
+        let remote = scene.remote(lane).or_else(|| {
+            // A link that is down does not say where it leads; between two that
+            // lead to the same place it is taken to lead there.
+            let before = groups.last().and_then(|(remote, _)| remote.clone());
+            let after = lanes[n..].iter().find_map(|lane| scene.remote(lane));
+            before.filter(|before| after.as_ref() == Some(before))
+        });
         match groups.last_mut() {
-            Some((known, group)) if remote.is_none() || known.is_none() || *known == remote => {
-                *known = known.take().or(remote);
-                group.push(lane);
-            }
+            Some((known, group)) if *known == remote => group.push(lane),
             _ => groups.push((remote, vec![lane])),
         }
     }
@@ -168,9 +170,9 @@ fn table(scene: &Scene<'_>, gpu: &Gpu, lanes: &[Lane<'_>]) -> String {
     let index = gpu.index;
     let mut html = format!(
         "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"Links of GPU {index}\"><table>\n\
-         <thead><tr><th scope=\"col\">Link<th scope=\"col\">State<th scope=\"col\">To\
-         <th scope=\"col\">Load<th scope=\"col\">Sent<th scope=\"col\">Received\
-         <th scope=\"col\">Line rate<th scope=\"col\">Errors</thead>\n<tbody>\n"
+         <thead><tr><th scope=\"col\">Link<th scope=\"col\">State<th scope=\"col\">Errors\
+         <th scope=\"col\">To<th scope=\"col\">Load<th scope=\"col\">Sent<th scope=\"col\">Received\
+         <th scope=\"col\">Line rate</thead>\n<tbody>\n"
     );
     for lane in lanes {
         let link = lane.link.index;
@@ -184,6 +186,7 @@ fn table(scene: &Scene<'_>, gpu: &Gpu, lanes: &[Lane<'_>]) -> String {
             "<tr id=\"gpu-{index}-link-{link}\" tabindex=\"-1\"{class}><th scope=\"row\">{link}\
              <td>{}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{}\n",
             lane.word(),
+            errors(lane),
             scene.remote(lane).unwrap_or_default(),
             lane.utilization().map(percent).unwrap_or_default(),
             moved(lane.load.and_then(|load| load.transmit_bytes_per_second)),
@@ -192,7 +195,6 @@ fn table(scene: &Scene<'_>, gpu: &Gpu, lanes: &[Lane<'_>]) -> String {
                 .bytes_per_second
                 .map(output::rate)
                 .unwrap_or_default(),
-            errors(lane),
         );
     }
     html + "</tbody></table></div>"
