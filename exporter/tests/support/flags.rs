@@ -5,7 +5,7 @@ use std::fmt::Write;
 use clap::{Arg, Command};
 
 /// The page: `preface`, and a table for each subcommand.
-pub fn page(preface: &str, mut command: Command) -> String {
+pub(crate) fn page(preface: &str, mut command: Command) -> String {
     command.build();
     let mut text = preface.to_owned();
     let subcommands = command.get_subcommands();

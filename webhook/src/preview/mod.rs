@@ -64,6 +64,14 @@ pub fn run(args: &PreviewArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(if refused { REFUSED } else { 0 }))
 }
 
+/// Takes the node from a pod that a cluster has: there the scheduler named it,
+/// and no author past the scheduler.
+fn node_of_scheduler(template: &Template, pod: &mut Value) -> Option<Value> {
+    let stored = template.is_pod() && pod.pointer("/metadata/uid").is_some_and(Value::is_string);
+    let spec = pod.get_mut("spec").and_then(Value::as_object_mut);
+    spec.filter(|_| stored)?.remove("nodeName")
+}
+
 /// A document before and after.
 struct Change {
     before: Value,
@@ -158,10 +166,11 @@ impl<'a> Preview<'a> {
         }
         self.default_class(namespace);
         let dress = Dress::of(template);
-        let pod = match &dress {
+        let mut pod = match &dress {
             Some(dress) => dress.put_on(&before),
             None => before.clone(),
         };
+        let node = node_of_scheduler(template, &mut pod);
         let decision = self.admission.admit(pod, namespace, &subject);
         match self.runtime.block_on(decision) {
             Err(refusal) => {
@@ -169,7 +178,10 @@ impl<'a> Preview<'a> {
                 Ok((verdict, None))
             }
             Ok(admitted) => {
-                let (pod, own) = (admitted.pod.clone(), admitted.patch.clone());
+                let (mut pod, own) = (admitted.pod.clone(), admitted.patch.clone());
+                if let Some(node) = node {
+                    pod["spec"]["nodeName"] = node;
+                }
                 self.explain(&mut verdict, &subject, admitted);
                 let (after, patch) = match dress {
                     None => (pod, own),

@@ -252,6 +252,32 @@ fn ways_around_a_class_are_refused() {
 }
 
 #[test]
+fn a_pod_that_a_cluster_has_was_placed_by_the_scheduler() {
+    let directory = files();
+    let mut pod = document("Pod", "ci", "default");
+    pod["metadata"]["annotations"] = json!({"nvlink-domains.io/class": "fast"});
+    pod["metadata"]["uid"] = json!("705ab4f5");
+    pod["spec"]["nodeName"] = json!("pair");
+    let arguments = [
+        "preview",
+        "--class",
+        "classes.yaml",
+        "-o",
+        "json",
+        "-f",
+        "-",
+    ];
+    let output = run(directory.path(), &arguments, &pod.to_string());
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let after: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(after["spec"]["nodeName"], "pair");
+    assert_eq!(
+        after["metadata"]["labels"]["nvlink-domains.io/class"],
+        "fast"
+    );
+}
+
+#[test]
 fn namespaces_of_a_cluster() {
     let directory = files();
     let namespaces = "\
