@@ -47,6 +47,9 @@ impl<A: Authorizer> Admission<A> {
                 match decide::choose(&pod, namespace, subject, &grants, &view)? {
                     Choice::Ask(class) => class,
                     Choice::Leave(warnings) => return Ok(left(pod, warnings)),
+                    Choice::Shield(warnings, class) => {
+                        return decide::shield(pod, warnings, &class);
+                    }
                     Choice::Take(chosen) => {
                         return decide::apply(pod, &chosen, &view, &self.settings);
                     }

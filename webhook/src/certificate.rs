@@ -39,6 +39,7 @@ pub(crate) async fn identity(
 ) -> anyhow::Result<Identity> {
     let every = Duration::from_secs(args.tls_poll_seconds);
     let target = args.service.or(args.url);
+    let exempt = args.exempt.exempt_namespaces;
     if let (Some(cert), Some(key)) = (args.tls_cert, args.tls_key) {
         let certificate = Certificate::load(cert, key).await?;
         readiness.certificate_until(certificate.expiry());
@@ -61,7 +62,7 @@ pub(crate) async fn identity(
             upkeep: Box::pin(async {
                 tokio::join!(following, authority);
             }),
-            registrar: Some(Registrar::new(client.clone(), target, bundle)),
+            registrar: Some(Registrar::new(client.clone(), target, exempt, bundle)),
         });
     }
     let (secret, target) = args
@@ -69,13 +70,20 @@ pub(crate) async fn identity(
         .zip(target)
         .context("give --tls-cert and --tls-key, or --ca-secret and --service (or --url)")?;
     let validity = Duration::from_secs(u64::from(args.certificate_days) * 24 * 3600);
-    own(client, secret, target, (every, validity), readiness).await
+    own(
+        client,
+        secret,
+        (target, exempt),
+        (every, validity),
+        readiness,
+    )
+    .await
 }
 
 async fn own(
     client: &Client,
     secret: SecretName,
-    target: WebhookTarget,
+    (target, exempt): (WebhookTarget, Vec<String>),
     (every, validity): (Duration, Duration),
     readiness: &Readiness,
 ) -> anyhow::Result<Identity> {
@@ -83,7 +91,7 @@ async fn own(
     readiness.certificate_until(own.expiry());
     let bundle: watch::Receiver<String> = own.bundle();
     let config = own.config();
-    let registrar = Registrar::new(client.clone(), target, bundle);
+    let registrar = Registrar::new(client.clone(), target, exempt, bundle);
     let upkeep = own.follow(every, registrar.registered(), readiness.clone());
     Ok(Identity {
         config,

@@ -34,17 +34,25 @@ const RETRY: Duration = Duration::from_secs(5);
 pub struct Registrar {
     client: Client,
     target: WebhookTarget,
+    exempt: Vec<String>,
     bundle: watch::Receiver<String>,
     registered: watch::Sender<String>,
 }
 
 impl Registrar {
-    /// For a webhook at `target` whose certificates `bundle` signs.
+    /// For a webhook at `target` whose certificates `bundle` signs, which the
+    /// pods of the namespaces `exempt` do not concern.
     #[must_use]
-    pub fn new(client: Client, target: WebhookTarget, bundle: watch::Receiver<String>) -> Self {
+    pub fn new(
+        client: Client,
+        target: WebhookTarget,
+        exempt: Vec<String>,
+        bundle: watch::Receiver<String>,
+    ) -> Self {
         Self {
             client,
             target,
+            exempt,
             bundle,
             registered: watch::Sender::new(String::new()),
         }
@@ -67,7 +75,7 @@ impl Registrar {
         let mut version = None;
         loop {
             let bundle = self.bundle.borrow_and_update().clone();
-            let wait = match apply(&api, &self.target, &bundle).await {
+            let wait = match self.apply(&api, &bundle).await {
                 Ok(now) => {
                     if version != now {
                         tracing::info!(name = NAME, "registered with the API server");
@@ -102,6 +110,18 @@ impl Registrar {
             drop(timeout(wait, wake).await);
         }
     }
+
+    /// Applies it and gives its version: an old one where it was right already.
+    async fn apply(
+        &self,
+        api: &Api<MutatingWebhookConfiguration>,
+        bundle: &str,
+    ) -> kube::Result<Option<String>> {
+        let wanted = registration(&self.target, &self.exempt, bundle.as_bytes());
+        let params = PatchParams::apply(MANAGER).force();
+        let applied = api.patch(NAME, &params, &Patch::Apply(&wanted)).await?;
+        Ok(applied.metadata.resource_version)
+    }
 }
 
 /// Whether an event tells of something else than what we applied.
@@ -116,18 +136,6 @@ fn concerns(
         }
         watcher::Event::Init | watcher::Event::InitDone => false,
     }
-}
-
-/// Applies it and gives its version: an old one where it was right already.
-async fn apply(
-    api: &Api<MutatingWebhookConfiguration>,
-    target: &WebhookTarget,
-    bundle: &str,
-) -> kube::Result<Option<String>> {
-    let wanted = registration(target.clone(), bundle.as_bytes());
-    let params = PatchParams::apply(MANAGER).force();
-    let applied = api.patch(NAME, &params, &Patch::Apply(&wanted)).await?;
-    Ok(applied.metadata.resource_version)
 }
 
 fn reason(error: &kube::Error) -> String {

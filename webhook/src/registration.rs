@@ -44,7 +44,11 @@ list.exists(c, has(c.resources) && (\
 /// fails closed, since its author relies on the class; another GPU pod fails
 /// open, so that plain jobs run when the webhook is down.
 #[must_use]
-pub fn registration(target: WebhookTarget, ca_bundle_pem: &[u8]) -> MutatingWebhookConfiguration {
+pub fn registration(
+    target: &WebhookTarget,
+    exempt: &[String],
+    ca_bundle_pem: &[u8],
+) -> MutatingWebhookConfiguration {
     let names_class = format!(
         "has(object.metadata.annotations) && '{}' in object.metadata.annotations",
         labels::CLASS
@@ -60,10 +64,10 @@ pub fn registration(target: WebhookTarget, ca_bundle_pem: &[u8]) -> MutatingWebh
     let gpus = ("asks-for-gpu", ASKS_FOR_GPU);
     let entry = |name: &str, policy: &str, conditions: &[(&str, &str)]| MutatingWebhook {
         name: format!("{name}.{GROUP}"),
-        client_config: client(&target, ca_bundle_pem),
+        client_config: client(target, ca_bundle_pem),
         failure_policy: Some(policy.to_owned()),
         match_conditions: Some(conditions.iter().map(matches).collect()),
-        namespace_selector: Some(elsewhere(&target)),
+        namespace_selector: Some(elsewhere(target, exempt)),
         ..common()
     };
     let changes = MutatingWebhook {
@@ -130,7 +134,12 @@ fn rules(all: bool) -> Vec<RuleWithOperations> {
     };
     let mut rules = vec![rule("CREATE", &["pods"])];
     if all {
-        let parts = ["pods", "pods/ephemeralcontainers", "pods/resize"];
+        let parts = [
+            "pods",
+            "pods/ephemeralcontainers",
+            "pods/resize",
+            "pods/status",
+        ];
         rules.push(rule("UPDATE", &parts));
     }
     rules
@@ -174,16 +183,26 @@ fn client(target: &WebhookTarget, ca_bundle_pem: &[u8]) -> WebhookClientConfig {
     }
 }
 
-/// Every namespace but `kube-system` and our own (the cluster must be able to
-/// start, and we with it, when the webhook is down), and but those that are
-/// labelled to be left alone.
-fn elsewhere(target: &WebhookTarget) -> LabelSelector {
-    let mut values = vec!["kube-system".to_owned()];
-    if let WebhookTarget::Service { namespace, .. } = target
-        && !values.contains(namespace)
-    {
-        values.push(namespace.clone());
+/// The names of the exempt namespaces: `kube-system` and `others`.
+pub(crate) fn exempt_names(others: &[String]) -> Vec<String> {
+    let mut names = vec!["kube-system".to_owned()];
+    for other in others {
+        if !names.contains(other) {
+            names.push(other.clone());
+        }
     }
+    names
+}
+
+/// Every namespace but `kube-system` and our own (the cluster must be able to
+/// start, and we with it, when the webhook is down), but those of the
+/// platform's own daemons, and but those that are labelled to be left alone.
+fn elsewhere(target: &WebhookTarget, exempt: &[String]) -> LabelSelector {
+    let mut others = exempt.to_vec();
+    if let WebhookTarget::Service { namespace, .. } = target {
+        others.insert(0, namespace.clone());
+    }
+    let values = exempt_names(&others);
     let not_in = |key: &str, values: Vec<String>| LabelSelectorRequirement {
         key: key.to_owned(),
         operator: "NotIn".to_owned(),
@@ -209,7 +228,8 @@ mod tests {
             name: "hook".to_owned(),
             port: 443,
         };
-        let webhooks = registration(target, b"ca").webhooks.unwrap();
+        let exempt = ["gpu-operator".to_owned()];
+        let webhooks = registration(&target, &exempt, b"ca").webhooks.unwrap();
         let policies: Vec<_> = webhooks
             .iter()
             .map(|hook| hook.failure_policy.as_deref().unwrap())
@@ -225,7 +245,7 @@ mod tests {
                 .unwrap();
             assert_eq!(
                 selector[0].values.as_deref().unwrap(),
-                ["kube-system", "nvlink"]
+                ["kube-system", "nvlink", "gpu-operator"]
             );
         }
     }
@@ -247,7 +267,7 @@ mod tests {
     #[test]
     fn the_path_is_added_to_a_url_once() {
         for url in ["https://h:1", "https://h:1/", "https://h:1/mutate"] {
-            let webhooks = registration(WebhookTarget::Url(url.to_owned()), b"")
+            let webhooks = registration(&WebhookTarget::Url(url.to_owned()), &[], b"")
                 .webhooks
                 .unwrap();
             assert_eq!(

@@ -76,7 +76,8 @@ pub fn read(body: &[u8]) -> Result<Review, Invalid> {
     let subresource = string(request, &["subResource"]);
     let action = match (operation, subresource) {
         ("CREATE", "") => Action::Create,
-        ("UPDATE", "") => Action::Update,
+        // Labels and annotations may be written with the status too.
+        ("UPDATE", "" | "status") => Action::Update,
         ("UPDATE", "ephemeralcontainers") => Action::Debug,
         ("UPDATE", "resize") => Action::Resize,
         _ => return Ok(other(uid, operation, subresource)),
@@ -124,7 +125,7 @@ fn other(uid: String, operation: &str, subresource: &str) -> Review {
         name => format!("pods/{}", name.chars().take(64).collect::<String>()),
     };
     let reason = format!(
-        "not changed: {operation:?} of {what} is not handled, only CREATE and UPDATE of pods, pods/ephemeralcontainers and pods/resize"
+        "not changed: {operation:?} of {what} is not handled, only CREATE of pods and UPDATE of pods, pods/ephemeralcontainers, pods/resize and pods/status"
     );
     Review::Other { uid, reason }
 }

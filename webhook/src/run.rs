@@ -79,7 +79,11 @@ fn configuration(
         "{} is not a PEM file",
         path.display()
     );
-    Ok(registration::registration(target, &ca))
+    Ok(registration::registration(
+        &target,
+        &args.exempt.exempt_namespaces,
+        &ca,
+    ))
 }
 
 /// Prints to stdout. A reader that has seen enough, such as `head`, is no failure.

@@ -5,14 +5,14 @@
 #[path = "cases/list.rs"]
 mod list;
 
-use std::time::Instant;
+use std::{collections::BTreeSet, time::Instant};
 
 use list::{Action, Case, List};
 use nvlink_webhook::{
     admit::Admission,
     authorize::{Authorizer, Grant, RELEASE, Subject, USE, User},
     class::Class,
-    decide::{Settings, guard},
+    decide::{Refusal, Settings, guard},
     pod,
     view::{SharedView, View},
 };
@@ -57,7 +57,20 @@ impl Authorizer for Rights {
     }
 }
 
-fn admission(list: &List) -> Admission<Rights> {
+/// Cannot tell of anybody.
+struct Unknown;
+
+impl Authorizer for Unknown {
+    async fn may_use(&self, _: &Subject, _: &str, _: &str, _: Instant) -> Grant {
+        Grant::Failed("nobody answers".to_owned())
+    }
+
+    async fn may_release(&self, _: &User, _: &str, _: Instant) -> Grant {
+        Grant::Failed("nobody answers".to_owned())
+    }
+}
+
+fn admission<A>(list: &List, authorizer: A) -> Admission<A> {
     let mut view = View::default();
     for (name, spec) in &list.classes {
         let spec = serde_json::from_value(spec.clone()).unwrap();
@@ -68,13 +81,21 @@ fn admission(list: &List) -> Admission<Rights> {
     }
     Admission {
         view: SharedView::new(view),
-        authorizer: Rights(list.grants.clone()),
+        authorizer,
         settings: Settings::default(),
     }
 }
 
-/// What the decision says: `allowed`, or the rule, and the text for the user.
-async fn decide(admission: &Admission<Rights>, list: &List, case: &Case) -> (String, String) {
+fn rights(list: &List) -> Rights {
+    Rights(list.grants.clone())
+}
+
+/// The pod that is let in, or the refusal.
+async fn decide<A: Authorizer>(
+    admission: &Admission<A>,
+    list: &List,
+    case: &Case,
+) -> Result<Value, Refusal> {
     let before = list.pod(case);
     let user = User {
         username: case.by.clone(),
@@ -92,7 +113,7 @@ async fn decide(admission: &Admission<Rights>, list: &List, case: &Case) -> (Str
             let mut after: Value = before.clone();
             change.apply(&mut after);
             let action = match change.action {
-                Action::Update => guard::Action::Update,
+                Action::Update | Action::Status => guard::Action::Update,
                 Action::Debug => guard::Action::Debug,
                 Action::Resize => guard::Action::Resize,
             };
@@ -101,27 +122,39 @@ async fn decide(admission: &Admission<Rights>, list: &List, case: &Case) -> (Str
                 .await
         }
     };
+    decision.map(|admitted| admitted.pod)
+}
+
+/// `allowed`, or the rule.
+fn word(decision: &Result<Value, Refusal>) -> &str {
     match decision {
-        Ok(_) => ("allowed".to_owned(), String::new()),
-        Err(refusal) => (refusal.rule.as_str().to_owned(), refusal.answer()),
+        Ok(_) => "allowed",
+        Err(refusal) => refusal.rule.as_str(),
     }
+}
+
+/// What is exempt is so by the registration, before any decision.
+fn decided(list: &List) -> impl Iterator<Item = &Case> {
+    let exempt = |case: &&Case| list.namespaces[&case.namespace].exempt;
+    list.cases.iter().filter(move |case| !exempt(case))
 }
 
 #[tokio::test]
 async fn the_decision_agrees_with_each_case() {
     let list = list::read();
-    let admission = admission(&list);
-    assert!(list.cases.len() >= 150, "{} cases", list.cases.len());
+    let admission = admission(&list, rights(&list));
     let mut wrong = Vec::new();
-    // What is exempt is so by the registration, before any decision.
-    let reached = |case: &&Case| !list.namespaces[&case.namespace].exempt;
-    for case in list.cases.iter().filter(reached) {
-        let (said, text) = decide(&admission, &list, case).await;
-        if said != case.expect {
-            wrong.push(format!(
-                "{}: {said}, not {}: {text}",
-                case.name, case.expect
-            ));
+    for case in decided(&list) {
+        let said = decide(&admission, &list, case).await;
+        if word(&said) != case.expect {
+            wrong.push(format!("{}: not {}: {said:?}", case.name, case.expect));
+        } else if let Ok(pod) = said
+            && !case
+                .hidden
+                .iter()
+                .all(|name| list::hidden(&pod).contains(&name.as_str()))
+        {
+            wrong.push(format!("{}: GPUs are not hidden: {pod}", case.name));
         }
     }
     assert!(
@@ -132,16 +165,81 @@ async fn the_decision_agrees_with_each_case() {
     );
 }
 
+#[test]
+fn each_way_around_has_a_case_that_is_refused() {
+    let list = list::read();
+    assert!(list.cases.len() >= 150, "{} cases", list.cases.len());
+    let names: BTreeSet<_> = list.cases.iter().map(|case| &case.name).collect();
+    assert_eq!(names.len(), list.cases.len(), "a name is there twice");
+    let refused = |way: &str| {
+        let mut cases = list.cases.iter();
+        cases.any(|case| case.row.as_deref() == Some(way) && case.expect != "allowed")
+    };
+    let open: Vec<_> = list::WAYS.iter().filter(|way| !refused(way)).collect();
+    assert!(open.is_empty(), "no case of {open:?} is refused");
+    let known = [&list::WAYS[..], &list::PASSES].concat();
+    let rows: BTreeSet<_> = list
+        .cases
+        .iter()
+        .filter_map(|case| case.row.as_deref())
+        .collect();
+    let known: BTreeSet<_> = known.into_iter().collect();
+    assert_eq!(rows, known);
+}
+
+#[tokio::test]
+async fn who_cannot_be_asked_about_is_refused_where_a_right_is_needed() {
+    let list = list::read();
+    let known = admission(&list, rights(&list));
+    let unknown = admission(&list, Unknown);
+    let mut failed = 0;
+    for case in decided(&list) {
+        let (known, said) = (
+            decide(&known, &list, case).await,
+            decide(&unknown, &list, case).await,
+        );
+        if word(&said) != "review-failed" {
+            // Nobody had to be asked about: the answer is the same, to the letter.
+            assert_eq!(said, known, "{}", case.name);
+            continue;
+        }
+        failed += 1;
+        let text = said.unwrap_err().answer();
+        for part in ["rule review-failed:", "nobody answers", "try again"] {
+            assert!(
+                text.contains(part),
+                "{}: {part} is not in {text}",
+                case.name
+            );
+        }
+    }
+    let needed = |case: &&Case| case.expect == "not-authorized";
+    assert!(
+        failed >= list.cases.iter().filter(needed).count(),
+        "{failed}"
+    );
+}
+
 #[tokio::test]
 async fn a_denial_of_the_right_names_class_subject_rule_and_remedy() {
     let list = list::read();
-    let admission = admission(&list);
+    let admission = admission(&list, rights(&list));
     let rights = ["not-authorized", "toleration", "node-name", "node-selector"];
     let denied = |case: &&Case| rights.contains(&case.expect.as_str());
     for case in list.cases.iter().filter(denied) {
-        let (_, text) = decide(&admission, &list, case).await;
+        let text = text(&admission, &list, case).await;
         let rule = format!("rule {}:", case.expect);
-        for part in [&rule, "class \"case-", &case.by, "To grant it", "kubectl "] {
+        let account = list.pod(case);
+        let account = format!("\"{}/{}\"", case.namespace, pod::service_account(&account));
+        let by = format!("user {:?}", case.by);
+        for part in [
+            &rule,
+            "class \"case-",
+            &by,
+            &account,
+            "To grant it",
+            "kubectl ",
+        ] {
             assert!(
                 text.contains(part),
                 "{}: {part} is not in {text}",
@@ -151,20 +249,26 @@ async fn a_denial_of_the_right_names_class_subject_rule_and_remedy() {
     }
 }
 
+/// The text of a refusal.
+async fn text(admission: &Admission<Rights>, list: &List, case: &Case) -> String {
+    let refused = decide(admission, list, case).await;
+    refused.unwrap_err().answer()
+}
+
 #[tokio::test]
 async fn the_remedy_of_a_ci_project_is_its_place_in_the_class() {
     let list = list::read();
-    let admission = admission(&list);
+    let admission = admission(&list, rights(&list));
     let named = |name: &str| list.cases.iter().find(|case| case.name == name).unwrap();
     let case = named("gitlab, a project that is not listed");
-    let (_, text) = decide(&admission, &list, case).await;
+    let said = text(&admission, &list, case).await;
     let command = "kubectl patch domainclasses.nvlink-domains.io case-gold --type=json -p '[{\"op\":\"add\",\"path\":\"/spec/access/ciProjects/0/projectIds/-\",\"value\":43}]'";
-    assert!(text.ends_with(command), "{text}");
+    assert!(said.ends_with(command), "{said}");
     let case = named("tekton, another service account");
-    let (_, text) = decide(&admission, &list, case).await;
+    let said = text(&admission, &list, case).await;
     let value = r#""value":{"namespace":"team","serviceAccount":"default"}"#;
     assert!(
-        text.contains("ciProjects/0/identities/-") && text.contains(value),
-        "{text}"
+        said.contains("ciProjects/0/identities/-") && said.contains(value),
+        "{said}"
     );
 }

@@ -12,7 +12,7 @@ use kube::{
     config::Kubeconfig,
 };
 use nvlink_tests::{
-    port,
+    Webhook,
     programs::{self, WEBHOOK},
     wait_until,
 };
@@ -36,39 +36,67 @@ fn the_webhook_and_the_policies_agree_with_each_case() {
     let held = runner.create_pods_to_be_changed(&list);
 
     label(&list, &["webhook-"]);
-    wait_until_denied(&list, "admission webhook");
-    runner.check("the webhook", &list, &held, expected);
+    wait_until_denied(&runner, &list, "admission webhook");
+    runner.check("the webhook", &list, &held, |case, said| {
+        let hidden = said.hidden();
+        expected(case, said)
+            && case
+                .hidden
+                .iter()
+                .all(|name| hidden.contains(&name.as_str()))
+    });
 
     apply_policies();
     label(&list, &["webhook=off", "policies=on"]);
-    wait_until_denied(&list, "ValidatingAdmissionPolicy");
+    wait_until_denied(&runner, &list, "ValidatingAdmissionPolicy");
     runner.check("the policies", &list, &held, expected);
 
-    register_dead_webhook();
-    let plain = list
-        .cases
-        .iter()
-        .find(|case| case.name == "no class, no GPU");
-    let named = list.cases.iter().find(|case| case.name == "open, anybody");
+    register_and_kill_webhook();
+    let open = list.cases.iter().find(|case| case.name == "open, anybody");
     wait_until("the API server to call the dead webhook", SOON, || {
-        let said = runner.run(&list, named.unwrap(), None);
-        Ok(said.contains("failed calling webhook").then_some(()))
+        let said = runner.run(&list, open.unwrap(), None);
+        Ok(said.text.contains(UNANSWERED).then_some(()))
     })
     .unwrap();
-    assert_eq!(runner.run(&list, plain.unwrap(), None), "allowed");
     runner.check(
         "the policies, the webhook dead",
         &list,
         &held,
         |case, said| {
-            // Pods that ask for a class wait for the webhook, whatever the policies say.
-            expected(case, said) || said.contains("failed calling webhook")
+            // GPU pods that ask for a class wait for the webhook, whatever the
+            // policies say. All others are let in or not by the policies alone.
+            let waits = case.change.is_none() && asks_for_a_class(&list.pod(case));
+            expected(case, said) || waits && said.text.contains(UNANSWERED)
         },
     );
 }
 
+/// What the API server says of a webhook that does not answer.
+const UNANSWERED: &str = "failed calling webhook";
+
+/// Whether the pod names a class and asks for a GPU.
+fn asks_for_a_class(pod: &Value) -> bool {
+    let named = pod["metadata"]["annotations"]["nvlink-domains.io/class"].is_string();
+    named && pod["spec"].to_string().contains("\"nvidia.com/")
+}
+
+/// What the API server says to a case.
+struct Said {
+    /// `allowed`, or why not.
+    text: String,
+    /// The pod as it would be stored.
+    pod: Value,
+}
+
+impl Said {
+    fn hidden(&self) -> Vec<&str> {
+        list::hidden(&self.pod)
+    }
+}
+
 /// Whether what was `said` is what the case expects.
-fn expected(case: &Case, said: &str) -> bool {
+fn expected(case: &Case, said: &Said) -> bool {
+    let said = &said.text;
     let resized = case
         .change
         .as_ref()
@@ -84,13 +112,12 @@ fn expected(case: &Case, said: &str) -> bool {
 /// Namespaces, classes and rights. Nothing is at work in the namespaces yet.
 fn prepare(list: &List) {
     webhook();
-    let kubectl = control_plane().kubectl();
+    let mut objects = Vec::new();
     for name in ["nvidia", "nvidia-cdi", "gvisor"] {
-        let class = json!({
+        objects.push(json!({
             "apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass",
             "metadata": {"name": name}, "handler": name
-        });
-        kubectl.create(&class).unwrap();
+        }));
     }
     for (name, namespace) in &list.namespaces {
         if name != "kube-system" {
@@ -107,18 +134,25 @@ fn prepare(list: &List) {
                 .namespace(name, &labels, &annotations)
                 .unwrap();
         }
-        for object in pod_rights(name) {
-            kubectl.create(&object).unwrap();
-        }
+        objects.extend(pod_rights(name));
     }
+    for (index, grant) in list.grants.iter().enumerate() {
+        objects.extend(class_rights(index, grant));
+    }
+    create_all(&objects);
     for (name, spec) in &list.classes {
         create_class(name, spec);
     }
-    for (index, grant) in list.grants.iter().enumerate() {
-        for object in class_rights(index, grant) {
-            kubectl.create(&object).unwrap();
-        }
-    }
+}
+
+/// Creates all of it by one call.
+fn create_all(objects: &[Value]) -> Vec<Value> {
+    let all = json!({"apiVersion": "v1", "kind": "List", "items": objects});
+    let mut created = control_plane().kubectl().create(&all).unwrap();
+    let Value::Array(created) = created["items"].take() else {
+        panic!("kubectl prints a list");
+    };
+    created
 }
 
 /// Everybody may create and change pods in the namespaces of the cases.
@@ -126,7 +160,7 @@ fn pod_rights(namespace: &str) -> [Value; 2] {
     let metadata = json!({"name": "case-pods", "namespace": namespace});
     let rules = json!([{
         "apiGroups": [""], "verbs": ["create", "update"],
-        "resources": ["pods", "pods/ephemeralcontainers", "pods/resize"]
+        "resources": ["pods", "pods/ephemeralcontainers", "pods/resize", "pods/status"]
     }]);
     let everybody = json!({"kind": "Group", "name": "system:authenticated", "apiGroup": RBAC});
     [
@@ -180,19 +214,14 @@ fn class_rights(index: usize, grant: &list::Grant) -> [Value; 2] {
 
 /// Labels all namespaces of the list; those that are exempt too.
 fn label(list: &List, labels: &[&str]) {
-    for name in list.namespaces.keys() {
-        let command = ["label", "namespace", "--overwrite", name];
-        control_plane()
-            .kubectl()
-            .run(&[&command[..], labels].concat())
-            .unwrap();
-    }
+    let names: Vec<_> = list.namespaces.keys().map(String::as_str).collect();
+    let command = [&["label", "namespace", "--overwrite"], &names[..], labels].concat();
+    control_plane().kubectl().run(&command).unwrap();
 }
 
 /// Waits until, in each namespace that is not exempt, a pod of somebody without
 /// the right is denied by `who`.
-fn wait_until_denied(list: &List, who: &str) {
-    let runner = Runner::new();
+fn wait_until_denied(runner: &Runner, list: &List, who: &str) {
     let nobody = "silver, the right to gold is none to silver";
     let mut cases = list::read().cases.into_iter();
     let mut case = cases.find(|case| case.name == nobody).expect("the case");
@@ -202,7 +231,11 @@ fn wait_until_denied(list: &List, who: &str) {
         }
         case.namespace.clone_from(name);
         wait_until(&format!("{who} to deny in {name}"), SOON, || {
-            Ok(runner.run(list, &case, None).contains(who).then_some(()))
+            Ok(runner
+                .run(list, &case, None)
+                .text
+                .contains(who)
+                .then_some(()))
         })
         .unwrap();
     }
@@ -228,18 +261,18 @@ fn apply_policies() {
     }
 }
 
-/// The webhook's registration, at an address where nobody answers.
-fn register_dead_webhook() {
-    let nowhere = format!("https://127.0.0.1:{}/", port::free().unwrap());
-    let mut dead = registration(webhook()).unwrap();
+/// Registers another webhook for the namespaces of the cases, and kills it.
+fn register_and_kill_webhook() {
+    let killed = Webhook::start(control_plane().kubeconfig()).unwrap();
+    let mut dead = registration(&killed).unwrap();
     dead["metadata"]["name"] = json!("cases-dead");
     each_webhook(&mut dead, |entry| {
-        entry["clientConfig"]["url"] = json!(nowhere);
         let here = json!({"key": "policies", "operator": "In", "values": ["on"]});
         let expressions = &mut entry["namespaceSelector"]["matchExpressions"];
         expressions.as_array_mut().unwrap().push(here);
     });
     control_plane().kubectl().apply(&dead.to_string()).unwrap();
+    drop(killed);
 }
 
 /// Pods that are there, by the name of their case.
@@ -263,31 +296,30 @@ impl Runner {
     /// The pods of the cases that change one, created before any rule holds.
     fn create_pods_to_be_changed(&self, list: &List) -> Pods {
         let changed = list.cases.iter().enumerate();
-        let changed = changed.filter(|(_, case)| case.change.is_some());
-        let mut pods = Pods::new();
-        for (index, case) in changed {
+        let changed: Vec<_> = changed.filter(|(_, case)| case.change.is_some()).collect();
+        let pod = |(index, case): &(usize, &Case)| {
             let mut pod = list.pod(case);
             pod["metadata"]["name"] = json!(format!("case-{index}"));
-            let created = control_plane()
-                .kubectl()
-                .in_namespace(&case.namespace)
-                .create(&pod);
-            pods.insert(case.name.clone(), created.unwrap());
-        }
-        pods
+            pod
+        };
+        let pods: Vec<_> = changed.iter().map(pod).collect();
+        let names = changed.iter().map(|(_, case)| case.name.clone());
+        names.zip(create_all(&pods)).collect()
     }
 
     /// Checks all cases.
     #[track_caller]
-    fn check(&self, who: &str, list: &List, held: &Pods, right: impl Fn(&Case, &str) -> bool) {
+    fn check(&self, who: &str, list: &List, held: &Pods, right: impl Fn(&Case, &Said) -> bool) {
         let start = std::time::Instant::now();
         let mut wrong = Vec::new();
         for case in &list.cases {
             let said = self.run(list, case, held.get(&case.name));
             if !right(case, &said) {
+                let Said { text, pod } = said;
+                let hidden = &case.hidden;
                 wrong.push(format!(
-                    "{}: expected {}, but: {said}",
-                    case.name, case.expect
+                    "{}: expected {} {hidden:?}, but: {text} {}",
+                    case.name, case.expect, pod["spec"]
                 ));
             }
         }
@@ -300,8 +332,8 @@ impl Runner {
         assert!(took < BOUND, "{who}: {took:?}");
     }
 
-    /// `allowed`, or what the API server says. Nothing is stored.
-    fn run(&self, list: &List, case: &Case, held: Option<&Value>) -> String {
+    /// What the API server says. Nothing is stored.
+    fn run(&self, list: &List, case: &Case, held: Option<&Value>) -> Said {
         let answer = self.runtime.block_on(async {
             let api = pods(client(case).await, &case.namespace);
             let dry = PostParams {
@@ -316,25 +348,26 @@ impl Runner {
                     let part = match change.action {
                         Action::Update => {
                             let pod = serde_json::from_value(pod).unwrap();
-                            return api.replace(&name, &dry, &pod).await.map(drop);
+                            return api.replace(&name, &dry, &pod).await;
                         }
                         Action::Debug => "ephemeralcontainers",
                         Action::Resize => "resize",
+                        Action::Status => "status",
                     };
-                    let replaced = api.replace_subresource(part, &name, &dry, &pod);
-                    replaced.await.map(drop)
+                    api.replace_subresource(part, &name, &dry, &pod).await
                 }
                 _ => {
                     let pod = serde_json::from_value(list.pod(case)).unwrap();
-                    api.create(&dry, &pod).await.map(drop)
+                    api.create(&dry, &pod).await
                 }
             }
         });
-        match answer {
-            Ok(()) => "allowed".to_owned(),
-            Err(kube::Error::Api(status)) => format!("{} {:?}", status.message, status.details),
-            Err(error) => format!("{error}"),
-        }
+        let (text, pod) = match answer {
+            Ok(pod) => ("allowed".to_owned(), json!(pod)),
+            Err(kube::Error::Api(status)) => (status.message.clone(), Value::Null),
+            Err(error) => (error.to_string(), Value::Null),
+        };
+        Said { text, pod }
     }
 }
 

@@ -25,8 +25,10 @@ const MAX_QUESTIONS: usize = 16;
 /// What became of the choice.
 #[derive(Debug)]
 pub enum Choice {
-    /// The pod is none of ours; with lines for the user.
+    /// The pod is in no class; with lines for the user.
     Leave(Vec<String>),
+    /// The same, and it is for the nodes of this restricted class all the same.
+    Shield(Vec<String>, String),
     /// It must first be found out whether the subject may use this class.
     Ask(String),
     /// The pod is in a class.
@@ -85,7 +87,10 @@ pub fn choose(
         let keys = [labels::CLASS, labels::PROJECT, labels::GANG];
         identity::refuse(pod, &keys)?;
     }
-    Ok(choice)
+    Ok(match (choice, guard::reached(case)) {
+        (Choice::Leave(warnings), Some(class)) => Choice::Shield(warnings, class),
+        (choice, _) => choice,
+    })
 }
 
 struct Chooser<'a> {

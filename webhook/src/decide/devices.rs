@@ -5,10 +5,12 @@
 //! one: a UUID or an index of the node in the pod would beat what the device
 //! plugin hands out.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use super::Chosen;
+use super::{Chosen, Refusal};
 use crate::{
+    class::GPU,
+    patch::Editor,
     pod::{self, Container},
     quantity,
 };
@@ -47,11 +49,10 @@ impl<'a> Devices<'a> {
             let values = [by_class.map(|(_, value)| value.as_str()), by_pod];
             values.into_iter().flatten().any(|value| value != whole)
         };
-        let fraction = |key: &&str| pod::metadata(pod, "annotations", key).is_some();
         Self {
             resource: &class.resource,
             cut: SHARING.iter().any(|(key, whole)| says(key, whole)),
-            hidden: FRACTIONS.iter().any(fraction),
+            hidden: has_fractions(pod),
         }
     }
 
@@ -84,6 +85,37 @@ impl<'a> Devices<'a> {
             part && name != self.resource
         })
     }
+}
+
+/// Hides GPUs from the containers of a pod in no class that surely hold none,
+/// and gives their names.
+pub(super) fn hide(pod: &mut Editor) -> Result<Vec<String>, Refusal> {
+    let devices = Devices {
+        resource: GPU,
+        cut: false,
+        hidden: has_fractions(pod.document()),
+    };
+    let mut planned = Vec::new();
+    for container in pod::containers(pod.document()) {
+        let env = container.value().get("env").and_then(Value::as_array);
+        let mut names = env.into_iter().flatten().map(|entry| entry.get("name"));
+        let told = names.any(|name| name.and_then(Value::as_str) == Some(VOID.0));
+        if let Some(pair) = devices.none(&container).filter(|_| !told) {
+            planned.push((container.place(), container.name().to_owned(), pair));
+        }
+    }
+    let mut hidden = Vec::new();
+    for (place, container, (name, value)) in planned {
+        pod.append(&place.path("env"), json!({"name": name, "value": value}))?;
+        hidden.push(container);
+    }
+    Ok(hidden)
+}
+
+/// Whether KAI hands the pod parts of GPUs.
+fn has_fractions(pod: &Value) -> bool {
+    let mut keys = FRACTIONS.iter();
+    keys.any(|key| pod::metadata(pod, "annotations", key).is_some())
 }
 
 /// Names of the resources of which `container` asks for some.

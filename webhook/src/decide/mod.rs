@@ -132,6 +132,30 @@ pub fn apply(
     })
 }
 
+/// Hides GPUs from the containers of `pod`, which is in no class, that hold
+/// none: it is for the nodes of the restricted class `class` all the same.
+///
+/// # Errors
+/// When the pod is not shaped like a pod.
+pub fn shield(pod: Value, mut warnings: Vec<String>, class: &str) -> Result<Admitted, Refusal> {
+    let mut pod = Editor::new(pod);
+    let hidden = devices::hide(&mut pod)?;
+    if !hidden.is_empty() {
+        let (name, value) = devices::VOID;
+        warnings.push(format!(
+            "{name}={value} is set in {}: no GPU is asked for there, and the pod is for nodes of the restricted class {class:?}",
+            hidden.join(", ")
+        ));
+    }
+    let (pod, patch) = pod.finish();
+    Ok(Admitted {
+        pod,
+        patch,
+        record: None,
+        warnings,
+    })
+}
+
 fn change(
     pod: &mut Editor,
     chosen: &Chosen,

@@ -5,7 +5,7 @@
 
 use nvlink_topology::labels;
 
-use crate::decide::guard::{DEVICE_PATHS, GATE, HARMLESS};
+use crate::decide::guard::{DEVICE_MOUNTS, DEVICE_PATHS, GATE, HARMLESS};
 
 /// A list of strings.
 pub(super) fn strings(items: &[&str]) -> String {
@@ -48,7 +48,7 @@ pub(super) fn gpus(object: &str) -> String {
 pub(super) fn by_hand(container: &str) -> String {
     let harmless = strings(&HARMLESS);
     format!(
-        "({container}.?env.orValue([]).exists(e, e.name == 'NVIDIA_VISIBLE_DEVICES' && (has(e.valueFrom) || !(e.?value.orValue('') in {harmless}))) || {container}.?envFrom.orValue([]).exists(s, s.?prefix.orValue('') != '' && 'NVIDIA_VISIBLE_DEVICES'.startsWith(s.prefix)))"
+        "({container}.?env.orValue([]).exists(e, e.name == 'NVIDIA_VISIBLE_DEVICES' && (has(e.valueFrom) || !(e.?value.orValue('') in {harmless}))) || {container}.?envFrom.orValue([]).exists(s, s.?prefix.orValue('') != '' && 'NVIDIA_VISIBLE_DEVICES'.startsWith(s.prefix)) || {container}.?volumeMounts.orValue([]).exists(m, m.mountPath.contains('{DEVICE_MOUNTS}')))"
     )
 }
 
@@ -152,13 +152,14 @@ pub fn concerns_created() -> String {
     )
 }
 
-/// A change of a pod does anything that a rule is about.
+/// A change of a pod does anything that a rule is about. Its status concerns
+/// none, but whoever may write it may write labels and annotations with it.
 #[must_use]
 pub fn concerns_changed() -> String {
     let tolerations = |object| list(object, "tolerations");
     // Only tolerations may be added to a pod, and the selectors of a gated one narrowed.
     format!(
-        "({SUBRESOURCE} != '' || {changed} || {new}.size() > {old}.size() || ({gates}.size() > 0 && {gpus}))",
+        "({changed} || ({SUBRESOURCE} == 'status' ? false : {SUBRESOURCE} != '' || {new}.size() > {old}.size() || ({gates}.size() > 0 && {gpus})))",
         changed = changed(),
         new = tolerations("object"),
         old = tolerations("oldObject"),

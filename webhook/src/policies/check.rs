@@ -19,7 +19,7 @@ use crate::{args::PoliciesArgs, run::print, yaml};
 /// # Errors
 /// When the cluster cannot be asked.
 pub fn run(args: &PoliciesArgs) -> anyhow::Result<ExitCode> {
-    let wanted = documents(&args.exempt_namespaces);
+    let wanted = documents(&args.exempt.exempt_namespaces);
     if !args.check {
         print(&yaml::write(&wanted)?)?;
         return Ok(ExitCode::SUCCESS);

@@ -152,9 +152,12 @@ fn way() -> String {
     )
 }
 
-/// The rules, in the order of the webhook's.
+/// The rules, in the order of the webhook's. Those of the other policy come
+/// first: nothing says which policy the API server asks first, and the pod's
+/// author is told the same rule by either.
 pub(super) fn validations() -> Vec<Value> {
-    let mut rules = written().to_vec();
+    let mut rules = super::pods::validations();
+    rules.extend(written());
     rules.extend(devices());
     rules.extend(privileges());
     rules.push(access());

@@ -8,7 +8,11 @@
 use nvlink_topology::{API_VERSION, GROUP};
 use serde_json::{Value, json};
 
-use crate::{authorize::RESOURCE, decide::Rule, registration::OPT_OUT};
+use crate::{
+    authorize::RESOURCE,
+    decide::Rule,
+    registration::{OPT_OUT, exempt_names},
+};
 
 mod cel;
 mod check;
@@ -67,13 +71,6 @@ fn policy(name: &str, spec: &Value, params: Option<&Value>) -> Vec<Value> {
 
 /// Pods that are created or changed, outside the exempt namespaces.
 fn pod_rules(exempt: &[String]) -> Value {
-    let mut names = vec!["kube-system"];
-    names.extend(
-        exempt
-            .iter()
-            .map(String::as_str)
-            .filter(|name| *name != "kube-system"),
-    );
     let rule = |operations: &[&str], resources: &[&str]| {
         json!({
             "apiGroups": [""], "apiVersions": ["v1"],
@@ -83,13 +80,13 @@ fn pod_rules(exempt: &[String]) -> Value {
     json!({
         "matchPolicy": "Equivalent",
         "namespaceSelector": {"matchExpressions": [
-            {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": names},
+            {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": exempt_names(exempt)},
             {"key": OPT_OUT, "operator": "NotIn", "values": ["ignore"]}
         ]},
         "objectSelector": {},
         "resourceRules": [
             rule(&["CREATE", "UPDATE"], &["pods"]),
-            rule(&["UPDATE"], &["pods/ephemeralcontainers", "pods/resize"])
+            rule(&["UPDATE"], &["pods/ephemeralcontainers", "pods/resize", "pods/status"])
         ]
     })
 }
@@ -123,9 +120,12 @@ fn namespaces() -> Value {
             "matchPolicy": "Equivalent",
             "namespaceSelector": {},
             "objectSelector": {},
+            // Labels may be written with the status and with what holds a deletion up too.
             "resourceRules": [{
                 "apiGroups": [""], "apiVersions": ["v1"],
-                "operations": ["CREATE", "UPDATE"], "resources": ["namespaces"], "scope": "*"
+                "operations": ["CREATE", "UPDATE"],
+                "resources": ["namespaces", "namespaces/status", "namespaces/finalize"],
+                "scope": "*"
             }]
         },
         "matchConditions": [{

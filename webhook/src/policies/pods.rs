@@ -59,7 +59,7 @@ pub(super) fn validations() -> Vec<Value> {
         "authorizer.group('{GROUP}').resource('{RESOURCE}').namespace(request.namespace).check('{RELEASE}').allowed()"
     );
     let locked = format!(
-        "request.operation == 'UPDATE' && {} == '' && {} && !{release}",
+        "request.operation == 'UPDATE' && {} in ['', 'status'] && {} && !{release}",
         cel::SUBRESOURCE,
         cel::changed()
     );

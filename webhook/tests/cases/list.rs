@@ -53,6 +53,8 @@ pub struct Grant {
 #[serde(deny_unknown_fields)]
 pub struct Case {
     pub name: String,
+    /// The way around the rules that it tries, one of [`WAYS`].
+    pub row: Option<String>,
     #[serde(default = "alice")]
     pub by: String,
     #[serde(default)]
@@ -71,7 +73,48 @@ pub struct Case {
     pub change: Option<Change>,
     /// `allowed`, or the rule that denies it.
     pub expect: String,
+    /// Containers that the webhook shows no GPU, whatever their image says.
+    #[serde(default)]
+    pub hidden: Vec<String>,
 }
+
+/// The ways around the rules, each of which has a case that is refused.
+pub const WAYS: [&str; 31] = [
+    "tolerates the taint exactly",
+    "tolerates with Exists and an empty key",
+    "tolerates without an effect",
+    "nodeName",
+    "node selector",
+    "affinity term",
+    "adds a toleration",
+    "removes our gate",
+    "changes labels",
+    "changes annotations",
+    "ephemeral containers",
+    "pods/resize",
+    "visible devices: all",
+    "visible devices: UUIDs",
+    "visible devices: valueFrom",
+    "visible devices: envFrom",
+    "visible devices: of the image",
+    "privileged",
+    "hostPath to device nodes",
+    "hostPath to driver libraries",
+    "runtimeClassName",
+    "forged decision",
+    "forged project",
+    "forged GitLab annotations",
+    "forgeable GitLab labels",
+    "pods of a Deployment",
+    "pods of a Job",
+    "pods of a CronJob",
+    "a service account of another namespace",
+    "impersonation",
+    "static pods",
+];
+
+/// What is let in, although a rule might think otherwise.
+pub const PASSES: [&str; 2] = ["a namespace that is excluded", "everyday pods"];
 
 /// A change of a pod that is there.
 #[derive(Debug, Deserialize)]
@@ -93,6 +136,7 @@ pub enum Action {
     Update,
     Debug,
     Resize,
+    Status,
 }
 
 fn alice() -> String {
@@ -160,4 +204,17 @@ fn merge(target: &mut Value, patch: &Value) {
         }
         other => *target = other.clone(),
     }
+}
+
+/// The containers of `pod` that are told to see no GPU.
+pub fn hidden(pod: &Value) -> Vec<&str> {
+    let lists = ["initContainers", "containers"];
+    let containers = lists.iter().filter_map(|list| pod["spec"][list].as_array());
+    let told = |container: &&Value| {
+        let mut env = container["env"].as_array().into_iter().flatten();
+        env.any(|entry| entry == &json!({"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}))
+    };
+    let told = containers.flatten().filter(told);
+    told.filter_map(|container| container["name"].as_str())
+        .collect()
 }

@@ -14,6 +14,10 @@ const VARIABLE: &str = "NVIDIA_VISIBLE_DEVICES";
 /// Values of it that give no GPU.
 pub const HARMLESS: [&str; 3] = ["", "void", "none"];
 
+/// Where a container mounts something by which NVIDIA's toolkit, told to look
+/// there, hands it the GPUs that the mounts are named after.
+pub const DEVICE_MOUNTS: &str = "nvidia-container-devices";
+
 /// Host paths that lead to GPUs: device nodes, the driver's libraries, and the
 /// sockets and directories by which a container makes the host start others.
 /// Beginnings of paths: `/dev/nvidia` is `/dev/nvidia0` too.
@@ -82,6 +86,13 @@ pub(super) fn check_variables(name: &str, container: &Value) -> Result<(), Refus
     // A source without prefix may hold the variable too, but nothing here shows it.
     if prefixes.any(|prefix| VARIABLE.starts_with(prefix)) {
         return refuse("has an envFrom with a prefix that sets");
+    }
+    let mut mounts = list(container, &["volumeMounts"]).filter_map(|one| one.get("mountPath"));
+    if mounts.any(|path| {
+        path.as_str()
+            .is_some_and(|path| path.contains(DEVICE_MOUNTS))
+    }) {
+        return refuse("has a volumeMount that stands for");
     }
     Ok(())
 }

@@ -28,7 +28,7 @@ mod reach;
 mod reserved;
 mod update;
 
-pub use devices::{DEVICE_PATHS, HARMLESS};
+pub use devices::{DEVICE_MOUNTS, DEVICE_PATHS, HARMLESS};
 pub use held::Held;
 pub(crate) use update::GATE;
 pub use update::{Action, Answered, Question, update};
@@ -57,6 +57,14 @@ pub(super) fn create(case: Case<'_>, grants: &Grants) -> Result<Option<String>, 
         }
     }
     Ok(None)
+}
+
+/// The first restricted class whose nodes the pod reaches for, if any.
+pub(super) fn reached(case: Case<'_>) -> Option<String> {
+    let held = Held::of(case);
+    let mut restricted = case.view.restricted();
+    let class = restricted.find(|class| reach::of_pod(case, &held, class).is_some())?;
+    Some(class.name.clone())
 }
 
 /// Refuses the pod by `rule`, unless its subject may use `class`.
