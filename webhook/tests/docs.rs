@@ -129,3 +129,32 @@ fn the_page_lists_the_rules() {
         );
     }
 }
+
+/// The code map names modules that are there.
+#[test]
+fn the_code_map_is_true() {
+    let map = read("ARCHITECTURE.md");
+    let mut seen = 0;
+    for name in ["topology", "exporter", "webhook"] {
+        let row = map
+            .lines()
+            .find(|line| line.starts_with(&format!("| `{name}/` |")))
+            .expect("a row of the code map");
+        let source = root().join(name).join("src");
+        for word in quoted(row).into_iter().skip(1) {
+            let word = word.trim_end_matches('/');
+            let there = ["", "decide/"].iter().any(|folder| {
+                let module = source.join(folder).join(word);
+                module.is_dir() || module.with_extension("rs").is_file()
+            });
+            // A word of the programs, such as a flag or a verb.
+            let other = word.starts_with("--") || word == "use";
+            assert!(
+                there || other,
+                "ARCHITECTURE.md: {name} has no module {word}"
+            );
+            seen += 1;
+        }
+    }
+    assert!(seen > 30, "{seen} modules");
+}
