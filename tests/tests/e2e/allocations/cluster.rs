@@ -11,26 +11,13 @@ use crate::{
     pods::{decision, gpu_pod},
 };
 
-/// A user who may do what README says that an exporter must.
+/// What README has a cluster's keeper apply.
+const RBAC: &str = include_str!("../../../../docs/exporter-rbac.yaml");
+
+/// The service account that [`RBAC`] gives its rights to.
 fn account() -> PathBuf {
+    control_plane().kubectl().apply(RBAC).unwrap();
     let user = "system:serviceaccount:nvlink-system:nvlink-exporter";
-    let rules = json!([
-        {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "patch"]},
-        {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]},
-        {"apiGroups": ["resource.k8s.io"], "resources": ["resourceslices"], "verbs": ["list", "watch"]},
-        {"apiGroups": ["nvlink-domains.io"], "resources": ["nodetopologies"],
-            "verbs": ["get", "create", "patch", "delete"]},
-        {"apiGroups": ["nvlink-domains.io"], "resources": ["nodetopologies/status"], "verbs": ["patch"]},
-    ]);
-    let api = "rbac.authorization.k8s.io";
-    let role = json!({"apiVersion": format!("{api}/v1"), "kind": "ClusterRole",
-        "metadata": {"name": "nvlink-exporter"}, "rules": rules});
-    let binding = json!({"apiVersion": format!("{api}/v1"), "kind": "ClusterRoleBinding",
-        "metadata": {"name": "nvlink-exporter"},
-        "roleRef": {"apiGroup": api, "kind": "ClusterRole", "name": "nvlink-exporter"},
-        "subjects": [{"kind": "User", "apiGroup": api, "name": user}]});
-    let list = json!({"apiVersion": "v1", "kind": "List", "items": [role, binding]});
-    control_plane().kubectl().apply(&list.to_string()).unwrap();
     control_plane().kubeconfig_for(user).unwrap()
 }
 
