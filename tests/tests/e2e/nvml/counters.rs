@@ -8,8 +8,7 @@ use super::{
     wiring::{Board, Wiring, mesh},
 };
 
-/// What `nvidia-smi nvlink -gt d` prints of two A100 that a bridge joins: KiB, link
-/// by link. The shape is that of a capture, the numbers are of its size.
+/// What `nvidia-smi nvlink -gt d` printed of two A100 that a bridge joins: KiB, link by link.
 const SENT: [u64; 12] = [
     8_299_479, 8_299_472, 8_301_835, 8_301_982, 8_302_504, 8_303_175, 8_299_483, 8_298_793,
     8_301_854, 8_301_947, 8_303_158, 8_301_807,
@@ -81,22 +80,52 @@ fn kib_become_bytes_and_what_one_end_sends_the_other_receives() {
     check_metrics(&text).unwrap();
 }
 
-#[test]
-fn counters_past_32_and_33_bits_keep_every_kib() {
-    // An H800 during training, and an H200 after weeks.
+/// What the eight links of an H800 had sent and received during training, in KiB.
+const TRAINING: [(u64, u64); 8] = [
+    (1_390_774_681, 1_387_831_436),
+    (1_390_715_554, 1_387_856_699),
+    (1_390_689_916, 1_387_846_800),
+    (1_390_772_616, 1_387_795_114),
+    (1_391_305_436, 1_387_910_526),
+    (1_391_288_579, 1_387_888_125),
+    (1_391_348_992, 1_387_832_695),
+    (1_391_348_007, 1_387_855_953),
+];
+
+fn h800() -> Value {
     let board = Board {
         model: "NVIDIA H800",
         gpus: 1,
         rate: 26_562,
-        wiring: Wiring::Switches(&[8]),
+        wiring: Wiring::Switches(&[2, 2, 2, 2]),
     };
+    board.recording()
+}
+
+#[test]
+fn an_h800_in_training_is_read_to_the_kib() {
+    let mut fake = FakeNvml::new(&h800()).unwrap();
+    let counted =
+        |link: usize| json!({"transmitKib": TRAINING[link].0, "receiveKib": TRAINING[link].1});
+    fake.put("gpus", links(counted, 8)).unwrap();
+    let text = good(&start(&fake, &[]));
+    let bytes =
+        |part: fn(&(u64, u64)) -> u64| TRAINING.each_ref().map(|kib| (part(kib) * 1024) as f64);
+    let (sent, received) = ("nvlink_transmit_bytes_total", "nvlink_receive_bytes_total");
+    assert_eq!(values(&text, sent, &[]), bytes(|kib| kib.0));
+    assert_eq!(values(&text, received, &[]), bytes(|kib| kib.1));
+}
+
+#[test]
+fn counters_past_32_and_33_bits_keep_every_kib() {
+    // An H800 during training, and an H200 after weeks.
     let sent = [
         1_390_774_681,
         14_984_231_343,
         u64::from(u32::MAX) + 1,
         5_863_784,
     ];
-    let mut fake = FakeNvml::new(&board.recording()).unwrap();
+    let mut fake = FakeNvml::new(&h800()).unwrap();
     fake.put("gpus", links(|link| json!({"transmitKib": sent[link]}), 4))
         .unwrap();
     let text = good(&start(&fake, &[]));
