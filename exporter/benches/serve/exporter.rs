@@ -38,13 +38,17 @@ impl Exporter {
             .stderr(Stdio::null())
             .spawn()
             .expect("it starts");
-        let this = Self { child, address };
+        let mut this = Self { child, address };
         let until = Instant::now() + Duration::from_secs(30);
         while !this
             .ask("/readyz")
             .is_ok_and(|answer| answer.starts_with("HTTP/1.1 200"))
         {
-            assert!(Instant::now() < until, "it does not become ready");
+            let ended = this.child.try_wait().expect("a state");
+            assert!(
+                ended.is_none() && Instant::now() < until,
+                "it does not become ready: {ended:?}"
+            );
             thread::sleep(Duration::from_millis(20));
         }
         this

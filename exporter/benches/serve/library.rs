@@ -13,8 +13,9 @@ use nvlink_exporter::source::sim;
 
 use crate::exporter::{Exporter, collection, program, value};
 
-const COLLECTIONS: usize = 50;
-const INTERVAL: Duration = Duration::from_millis(20);
+const COLLECTIONS: usize = 30;
+/// The shortest that the exporter takes.
+const INTERVAL: Duration = Duration::from_millis(100);
 /// Goal for a collection, and bound for an answer while the library hangs.
 const MILLISECONDS: f64 = 5.0;
 const SCRAPES: usize = 200;
@@ -47,7 +48,7 @@ fn hanging(directory: &Path, library: &Path) {
     let board = Board::new(directory, "dgx-h100");
     let exporter = board.exporter(library);
     board.write("[{\"function\": \"nvmlDeviceGetFieldValues\", \"hang\": true}]");
-    thread::sleep(10 * INTERVAL);
+    thread::sleep(5 * INTERVAL);
     let age = |text: &str| value(text, "nvlink_exporter_snapshot_age_seconds ").unwrap_or_default();
     let before = age(&exporter.scrape());
     let mut times: Vec<f64> = (0..SCRAPES)

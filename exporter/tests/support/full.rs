@@ -51,7 +51,8 @@ fn widen(data: &mut Reading, gpus: u32) {
         let mut gpu = spec.gpus[twin].clone();
         gpu.index = index;
         gpu.uuid = Some(format!("GPU-{index:08x}-0000-4000-8000-{index:012x}"));
-        gpu.pci_bus_id = Some(format!("{index:08X}:01:00.0"));
+        // Not an address that the tray has.
+        gpu.pci_bus_id = Some(format!("{:08X}:01:00.0", 0x100 + index));
         spec.gpus.push(gpu);
         let counters: Vec<_> = data
             .counters
