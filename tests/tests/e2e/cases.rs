@@ -148,11 +148,15 @@ fn prepare(list: &List) {
 /// Creates all of it by one call.
 fn create_all(objects: &[Value]) -> Vec<Value> {
     let all = json!({"apiVersion": "v1", "kind": "List", "items": objects});
-    let mut created = control_plane().kubectl().create(&all).unwrap();
-    let Value::Array(created) = created["items"].take() else {
-        panic!("kubectl prints a list");
-    };
-    created
+    let arguments = ["create", "-f", "-", "-o", "json"];
+    let kubectl = control_plane().kubectl();
+    documents(&kubectl.run_with(&arguments, &all.to_string()).unwrap())
+}
+
+/// What kubectl prints, one document after the other.
+fn documents(text: &str) -> Vec<Value> {
+    let stream = serde_json::Deserializer::from_str(text).into_iter();
+    stream.map(Result::unwrap).collect()
 }
 
 /// Everybody may create and change pods in the namespaces of the cases.
@@ -247,8 +251,7 @@ fn apply_policies() {
     let kubectl = control_plane().kubectl();
     let arguments = ["create", "--dry-run=client", "-f", "-", "-o", "json"];
     let printed = kubectl.run_with(&arguments, &printed).unwrap();
-    for document in serde_json::Deserializer::from_str(&printed).into_iter::<Value>() {
-        let mut document = document.unwrap();
+    for mut document in documents(&printed) {
         if document["kind"] == "ValidatingAdmissionPolicyBinding" {
             document["metadata"]["name"] = json!(format!(
                 "cases-{}",
