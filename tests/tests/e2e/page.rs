@@ -89,6 +89,9 @@ fn inspect(browser: &Browser, exporter: &Exporter, name: &str) {
             }
         }
     }
+    let elsewhere = "return performance.getEntriesByType('resource').map((one) => one.name)
+        .filter((one) => !one.startsWith(location.origin) && !one.startsWith('data:'))";
+    assert_eq!(browser.run(elsewhere).unwrap(), json!([]), "{name}");
     let console = browser.console().unwrap();
     assert!(console.is_empty(), "{name}: {console:?}");
 }

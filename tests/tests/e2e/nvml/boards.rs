@@ -75,6 +75,15 @@ fn boards() -> Vec<Row> {
             4,
             12_000,
         ),
+        ("NVIDIA A40", 2, 14_062, Direct(mesh(2, 4)), 4, 12_000),
+        (
+            "NVIDIA H100 PCIe",
+            2,
+            26_562,
+            Direct(mesh(2, 12)),
+            12,
+            20_600,
+        ),
         (
             "NVIDIA A800-SXM4-80GB",
             8,
@@ -101,6 +110,7 @@ fn boards() -> Vec<Row> {
             20_600,
         ),
         ("NVIDIA H200", 8, 26_562, Hidden(18), 18, 20_600),
+        ("NVIDIA GB300", 4, 53_125, Hidden(18), 18, 40_100),
         ("NVIDIA B300 SXM6 AC", 8, 53_125, Hidden(18), 18, 40_100),
     ]
 }
