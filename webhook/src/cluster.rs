@@ -6,11 +6,10 @@ use futures::{Stream, StreamExt};
 use k8s_openapi::api::core::v1::{Namespace, Node};
 use kube::{
     Api, Client, Resource, ResourceExt,
-    api::DynamicObject,
     core::{DeserializeGuard, PartialObjectMeta},
     runtime::{WatchStreamExt, watcher},
 };
-use nvlink_topology::{NodeTopology, NodeTopologyStatus, labels};
+use nvlink_topology::labels;
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
@@ -20,6 +19,14 @@ use crate::{
     metrics::Metrics,
     view::{SharedView, View},
 };
+
+mod extent;
+
+use extent::Extent;
+pub use extent::free;
+
+/// Objects that are asked for at a time: NodeTopologies have 20 KiB each.
+const PAGE: u32 = 100;
 
 /// A kind of object of which the view holds something.
 trait Mirrored {
@@ -97,17 +104,14 @@ impl Mirrored for Namespaces {
 }
 
 impl Mirrored for Topologies {
-    type Object = DynamicObject;
+    type Object = Extent;
     const KIND: &'static str = "NodeTopology";
 
     fn set(view: &mut View, name: &str, object: Self::Object) {
-        let free = match topology(name, object) {
-            Ok(topology) => free(&topology),
-            Err(error) => {
-                tracing::warn!(node = name, %error, "NodeTopology cannot be read; going by the node's labels");
-                None
-            }
-        };
+        let free = object.free().unwrap_or_else(|error| {
+            tracing::warn!(node = name, %error, "NodeTopology cannot be read; going by the node's labels");
+            None
+        });
         view.set_free(name, free);
     }
 
@@ -118,29 +122,6 @@ impl Mirrored for Topologies {
     fn names(view: &View) -> Vec<String> {
         view.nodes()
     }
-}
-
-fn topology(name: &str, mut object: DynamicObject) -> Result<NodeTopology, serde_json::Error> {
-    let mut topology = NodeTopology::new(name, serde_json::from_value(object.data["spec"].take())?);
-    topology.status =
-        serde_json::from_value::<Option<NodeTopologyStatus>>(object.data["status"].take())?;
-    Ok(topology)
-}
-
-/// The most free GPUs in one domain; `None` where nobody says who uses them.
-#[must_use]
-pub fn free(node: &NodeTopology) -> Option<u32> {
-    node.status.as_ref()?;
-    let free: HashSet<u32> = node.free_gpus().into_iter().collect();
-    let domains = node.spec.domains.iter();
-    let in_domain =
-        domains.map(|domain| domain.gpus.iter().filter(|gpu| free.contains(gpu)).count());
-    // A GPU outside every domain is a set of one.
-    let most = in_domain
-        .max()
-        .unwrap_or(0)
-        .max(usize::from(!free.is_empty()));
-    u32::try_from(most).ok()
 }
 
 /// A watch that ended. It never should: the process has to end with it.
@@ -180,7 +161,8 @@ impl Watches {
         self.synced.push((M::KIND, receiver));
         let (view, metrics) = (view.clone(), Arc::clone(&self.metrics));
         self.tasks.spawn(async move {
-            let events = watcher(api, watcher::Config::default().any_semantic())
+            // Not `any_semantic`, with which API servers answer with all objects at once.
+            let events = watcher(api, watcher::Config::default().page_size(PAGE))
                 .default_backoff()
                 .inspect(|event| metrics.watch(M::KIND, event.is_ok()));
             mirror::<M>(events, &view, &sender).await;
