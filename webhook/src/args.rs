@@ -277,6 +277,9 @@ pub struct PreviewArgs {
     /// What to print.
     #[arg(short, long, env = "NVLINK_WEBHOOK_OUTPUT", value_enum, default_value_t = Output::Yaml)]
     pub output: Output,
+    /// Namespaces that are left alone.
+    #[command(flatten)]
+    pub exempt: ExemptArgs,
     /// Node labels that stand for wider scopes.
     #[command(flatten)]
     pub scopes: ScopeArgs,

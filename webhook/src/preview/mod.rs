@@ -14,7 +14,7 @@ use crate::{
     args::{Output, PreviewArgs},
     authorize::{Authorizer, Grant, ListedAuthorizer, Subject},
     decide::{Admitted, Refusal, Rule, affinity},
-    registration::OPT_OUT,
+    registration::{OPT_OUT, exempt_names},
     run::print,
     view::SharedView,
 };
@@ -200,8 +200,9 @@ impl<'a> Preview<'a> {
 
     /// Why nobody looks at the pods of `namespace`, if nobody does.
     fn exempt(&self, namespace: &str) -> Option<String> {
-        if namespace == "kube-system" {
-            return Some("not looked at: kube-system is exempt".to_owned());
+        let names = exempt_names(&self.args.exempt.exempt_namespaces);
+        if names.iter().any(|name| name == namespace) {
+            return Some(format!("not looked at: namespace {namespace} is exempt"));
         }
         self.cluster
             .exempt

@@ -301,6 +301,7 @@ fn namespaces_of_a_cluster() {
     for (namespace, why) in [
         ("left", "nvlink-domains.io/webhook=ignore"),
         ("kube-system", "exempt"),
+        ("nvlink-system", "exempt"),
     ] {
         let output = decide(namespace);
         let said = text(&output.stdout);
