@@ -20,7 +20,9 @@ test: packages ## all tests, the end-to-end tests on a real control plane and Pr
 	cargo test --workspace --locked
 
 bench: ## the benchmarks
-	cargo bench --locked -p nvlink-topology -p nvlink-webhook -p nvlink-exporter \
+	cargo build --release --locked -p nvlink-exporter
+	@cp "$(TARGET)/release/nvlink-exporter" "$(TARGET)/release/nvlink-exporter-shipped" # cargo bench may build another
+	NVLINK_EXPORTER="$(abspath $(TARGET))/release/nvlink-exporter-shipped" cargo bench --locked -p nvlink-topology -p nvlink-webhook -p nvlink-exporter \
 		--bench search --bench admission --bench render --bench serve
 
 lint: toolchain ## formatting, clippy and rustdoc with warnings denied, scripts
