@@ -135,3 +135,151 @@ impl Authorizer for ClusterAuthorizer {
         self.any(vec![right], deadline).await
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use axum::{
+        body::to_bytes,
+        http::{Request, Response, StatusCode},
+    };
+    use kube::client::Body;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    /// What an API server says to a review: whether it allows, or nothing of use.
+    type Answer = Result<bool, StatusCode>;
+
+    /// An authorizer before an API server that gives `answers`, the last of
+    /// them for ever, and the reviews that it was asked for.
+    fn authorizer(answers: &[Answer]) -> (ClusterAuthorizer, Arc<Mutex<Vec<Value>>>) {
+        let asked = Arc::<Mutex<Vec<Value>>>::default();
+        let (seen, answers) = (Arc::clone(&asked), answers.to_vec());
+        let api = tower::service_fn(move |request: Request<Body>| {
+            let (seen, answers) = (Arc::clone(&seen), answers.clone());
+            async move {
+                let body = axum::body::Body::new(request.into_body());
+                let body = to_bytes(body, usize::MAX).await?;
+                let mut review: Value = serde_json::from_slice(&body)?;
+                let count = {
+                    let mut seen = seen.lock().unwrap();
+                    seen.push(review["spec"].clone());
+                    seen.len()
+                };
+                let answer = answers[(count - 1).min(answers.len() - 1)];
+                let status = match answer {
+                    Ok(allowed) => {
+                        review["status"] = json!({"allowed": allowed});
+                        StatusCode::CREATED
+                    }
+                    Err(status) => status,
+                };
+                let response = Response::builder().status(status);
+                Ok::<_, tower::BoxError>(
+                    response.body(Body::from(review.to_string().into_bytes()))?,
+                )
+            }
+        });
+        let client = Client::new(api, "default");
+        (
+            ClusterAuthorizer::new(client, Duration::from_secs(3)),
+            asked,
+        )
+    }
+
+    async fn ask(authorizer: &ClusterAuthorizer, user: &str) -> Grant {
+        let user = User {
+            username: user.to_owned(),
+            groups: vec!["dev".to_owned()],
+            ..User::default()
+        };
+        let subject = Subject {
+            user,
+            service_account: "trainer".to_owned(),
+        };
+        let deadline = Instant::now() + Duration::from_secs(60);
+        authorizer.may_use(&subject, "gold", "team", deadline).await
+    }
+
+    #[tokio::test]
+    async fn the_user_and_the_service_account_are_asked_about() {
+        let (authorizer, asked) = authorizer(&[Ok(false)]);
+        assert_eq!(ask(&authorizer, "alice").await, Grant::Denied);
+        let attributes = json!({
+            "group": GROUP, "resource": RESOURCE, "name": "gold", "namespace": "team", "verb": USE
+        });
+        let mut asked = asked.lock().unwrap().clone();
+        asked.sort_by_key(|spec| spec["user"].to_string());
+        assert_eq!(
+            asked,
+            [
+                json!({"user": "alice", "groups": ["dev"], "resourceAttributes": attributes}),
+                json!({
+                    "user": "system:serviceaccount:team:trainer",
+                    "groups": ["system:serviceaccounts", "system:serviceaccounts:team", "system:authenticated"],
+                    "resourceAttributes": attributes
+                }),
+            ]
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_granted_is_believed_and_what_was_denied_is_asked_again() {
+        let (authorizer, asked) = authorizer(&[Ok(false), Ok(false), Ok(true)]);
+        let count = || asked.lock().unwrap().len();
+        assert_eq!(ask(&authorizer, "alice").await, Grant::Denied);
+        assert_eq!(count(), 2);
+        // Who was denied and was given the right in between need not wait.
+        assert_eq!(ask(&authorizer, "alice").await, Grant::Granted);
+        assert_eq!(count(), 4);
+        for _ in 0..100 {
+            assert_eq!(ask(&authorizer, "alice").await, Grant::Granted);
+        }
+        assert_eq!(count(), 4, "the right was believed");
+    }
+
+    #[tokio::test]
+    async fn a_review_that_fails_says_so_and_is_asked_again() {
+        let broken = Err(StatusCode::INTERNAL_SERVER_ERROR);
+        let (authorizer, asked) = authorizer(&[broken, broken, Ok(true)]);
+        let Grant::Failed(reason) = ask(&authorizer, "alice").await else {
+            panic!("nobody answered");
+        };
+        assert!(
+            reason.contains("did not answer the access review"),
+            "{reason}"
+        );
+        assert_eq!(ask(&authorizer, "alice").await, Grant::Granted);
+        assert_eq!(asked.lock().unwrap().len(), 4);
+    }
+
+    #[tokio::test]
+    async fn one_grant_is_enough_where_the_other_review_fails() {
+        for answers in [
+            [Ok(true), Err(StatusCode::INTERNAL_SERVER_ERROR)],
+            [Err(StatusCode::INTERNAL_SERVER_ERROR), Ok(true)],
+        ] {
+            let (authorizer, _) = authorizer(&answers);
+            assert_eq!(ask(&authorizer, "alice").await, Grant::Granted);
+        }
+        let (authorizer, _) = authorizer(&[Ok(false), Err(StatusCode::BAD_GATEWAY)]);
+        assert!(matches!(ask(&authorizer, "alice").await, Grant::Failed(_)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_api_server_that_does_not_answer_is_given_up() {
+        let api = tower::service_fn(|_: Request<Body>| async {
+            std::future::pending::<Result<Response<Body>, tower::BoxError>>().await
+        });
+        let client = Client::new(api, "default");
+        let authorizer = ClusterAuthorizer::new(client, Duration::from_secs(3));
+        let before = tokio::time::Instant::now();
+        let Grant::Failed(reason) = ask(&authorizer, "alice").await else {
+            panic!("nobody answered");
+        };
+        assert!(reason.contains("took too long"), "{reason}");
+        assert_eq!(before.elapsed(), Duration::from_secs(3));
+    }
+}
