@@ -91,6 +91,8 @@ impl ControlPlane {
             this.write_kubeconfig(user, user, None)?;
         }
         let scheduler = this.start_client("kube-scheduler", "scheduler", &[])?;
+        // The controllers give up if the API server is not ready soon.
+        this.wait_for(&api)?;
         let controllers = format!("--controllers={}", CONTROLLERS.join(","));
         // Pods of a Job then come from the job controller's account, as in a real cluster.
         let accounts = "--use-service-account-credentials";
@@ -99,7 +101,6 @@ impl ControlPlane {
             "controllers",
             &[&controllers, accounts],
         )?;
-        this.wait_for(&api)?;
         manager.wait_until("the controllers to work", START, || {
             this.kubectl
                 .run(&["get", "serviceaccount", "default"])
