@@ -6,9 +6,20 @@ use tracing_subscriber::EnvFilter;
 
 use crate::args::LogFormat;
 
-/// Starts logging; `RUST_LOG` says what.
+/// What is logged where nobody says.
+const DEFAULT: &str = "info";
+
+/// Starts logging; `RUST_LOG` says what. Where it cannot be understood, what is
+/// logged otherwise is, and that.
 pub(crate) fn start(format: LogFormat) {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    let wanted = std::env::var(EnvFilter::DEFAULT_ENV).unwrap_or_default();
+    let (filter, error) = match wanted.is_empty() {
+        true => (EnvFilter::new(DEFAULT), None),
+        false => match EnvFilter::try_new(&wanted) {
+            Ok(filter) => (filter, None),
+            Err(error) => (EnvFilter::new(DEFAULT), Some(error)),
+        },
+    };
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_target(false)
@@ -21,4 +32,7 @@ pub(crate) fn start(format: LogFormat) {
             .try_init(),
     };
     drop(started);
+    if let Some(error) = error {
+        tracing::warn!(%error, "RUST_LOG={wanted:?} is not understood: logging {DEFAULT}");
+    }
 }

@@ -391,6 +391,17 @@ fn serving_that_cannot_be_is_refused_at_once() {
 }
 
 #[test]
+fn a_log_filter_that_is_not_understood_is_told() {
+    let mut command = command(&["unpublish", "--node-name", "n"]);
+    let output = command.env("RUST_LOG", "kube=loud").output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        said.contains("RUST_LOG=\"kube=loud\" is not understood: logging info"),
+        "{said}"
+    );
+}
+
+#[test]
 fn metrics_are_explained() {
     let text = text(run(&["metrics"]));
     assert!(

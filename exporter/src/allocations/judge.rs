@@ -89,10 +89,20 @@ impl Judge {
         let verdict = self.known.entry(question).or_insert_with_key(|question| {
             before.remove(question).unwrap_or_else(|| {
                 let verdict = graph.map(|graph| verdict(graph, question));
-                verdict.unwrap_or_default()
+                verdict.unwrap_or_else(Verdict::unjudged)
             })
         });
         Some(verdict.clone()).filter(|verdict| verdict.fits)
+    }
+}
+
+impl Verdict {
+    /// Of a node of which too little is known: what was decided stands.
+    fn unjudged() -> Self {
+        Self {
+            fits: true,
+            ..Self::default()
+        }
     }
 }
 
@@ -250,5 +260,13 @@ mod tests {
         assert_eq!(judged.bottleneck_bytes_per_second, None);
         assert_eq!((judged.quality_node, judged.quality_free), (None, None));
         assert_eq!(judged.allocation.gpus, [0, 1]);
+        let decided = one(
+            &mut Judge::default(),
+            &unknown,
+            held(&[0, 1], None),
+            "pipeline",
+        );
+        assert_eq!(decided.pattern, Pattern::Pipeline);
+        assert_eq!(decided.pattern_from, PatternFrom::Decision);
     }
 }
