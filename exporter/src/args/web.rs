@@ -35,7 +35,7 @@ pub struct WebArgs {
 
     /// File with TLS, client certificates, passwords and headers, as all Prometheus exporters read it
     ///
-    /// The format: https://prometheus.io/docs/prometheus/latest/configuration/https/. The file,
+    /// The format: <https://prometheus.io/docs/prometheus/latest/configuration/https/>. The file,
     /// and the certificates that it names, are read again when they change. Passwords and client
     /// certificates protect every path, /livez and /readyz too.
     #[arg(
