@@ -1,30 +1,73 @@
-//! `nvlink-webhook policies`: compared with what a cluster has, and who may
-//! take a namespace out.
+//! `nvlink-webhook policies` on a cluster without a webhook: compared with
+//! what is there, a refusal with its remedy, and who may take a namespace out.
+//!
+//! On a control plane of its own, because the policies hold in all namespaces.
+//! One test at a time.
 
-use std::process::Command;
+use std::{
+    process::Command,
+    sync::{Mutex, MutexGuard, OnceLock, PoisonError},
+    time::Duration,
+};
 
 use nvlink_tests::{
+    ControlPlane, Kubectl,
     programs::{self, WEBHOOK},
-    wait_until,
+    wait_until, webhook,
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
-use std::time::Duration;
+use crate::pods::gpu_pod;
 
-use crate::cluster::control_plane;
+const SOON: Duration = Duration::from_secs(60);
+const NAMES: [&str; 3] = ["class", "pods", "namespaces"];
+const MISSING: &str = "to add what is missing: ";
+const CHANGED: &str = "to put right what was changed: ";
+const KINDS: [&str; 2] = [
+    "ValidatingAdmissionPolicy",
+    "ValidatingAdmissionPolicyBinding",
+];
 
-const SOON: Duration = Duration::from_secs(30);
-/// The part of the cluster that the other tests do not look at.
-const EXEMPT: &str = "policies-exempt";
+/// The control plane, for as long as the guard lives.
+fn control_plane() -> (&'static ControlPlane, MutexGuard<'static, ()>) {
+    static SHARED: OnceLock<ControlPlane> = OnceLock::new();
+    static TURN: Mutex<()> = Mutex::new(());
+    let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let start = || {
+        let control_plane = ControlPlane::start().unwrap();
+        webhook::install_crds(control_plane.kubectl()).unwrap();
+        control_plane
+    };
+    (SHARED.get_or_init(start), turn)
+}
+
+/// As the documentation says it.
+fn apply(cluster: &ControlPlane) {
+    let printed = programs::run(WEBHOOK, &["policies"], "").unwrap();
+    let apply = ["apply", "--server-side", "-f", "-"];
+    cluster.kubectl().run_with(&apply, &printed).unwrap();
+}
+
+/// Runs the command that `said` names after `what`.
+fn repair(cluster: &ControlPlane, said: &str, what: &str) {
+    let line = said.lines().find_map(|line| line.strip_prefix(what));
+    let (program, arguments) = line.expect(said).split_once(' ').unwrap();
+    assert_eq!(program, WEBHOOK);
+    let program = programs::path(WEBHOOK).unwrap();
+    let line = format!("{} {arguments}", program.display());
+    let output = cluster.kubectl().shell(&line).unwrap();
+    assert!(output.status.success(), "{line}: {output:?}");
+    let (status, said) = check(cluster, &[]);
+    assert_eq!(status, Some(0), "after {line}: {said}");
+    assert!(said.contains("as they should be"), "{said}");
+}
 
 /// `policies --check`: the exit status, and what it prints.
-fn check() -> (Option<i32>, String) {
+fn check(cluster: &ControlPlane, arguments: &[&str]) -> (Option<i32>, String) {
     let mut command = Command::new(programs::path(WEBHOOK).unwrap());
-    command.args(["policies", "--check", "--exempt-namespace", EXEMPT]);
-    let output = command
-        .env("KUBECONFIG", control_plane().kubeconfig())
-        .output()
-        .unwrap();
+    command.args(["policies", "--check"]).args(arguments);
+    let command = command.env("KUBECONFIG", cluster.kubeconfig());
+    let output = command.output().unwrap();
     let text = [output.stdout, output.stderr].concat();
     (
         output.status.code(),
@@ -32,102 +75,191 @@ fn check() -> (Option<i32>, String) {
     )
 }
 
-/// The policies without their bindings, which would hold in the namespaces of all tests.
-fn policies() -> String {
-    let printed = ["policies", "--exempt-namespace", EXEMPT];
-    let printed = programs::run(WEBHOOK, &printed, "").unwrap();
-    let is_policy = |document: &&str| !document.contains("kind: ValidatingAdmissionPolicyBinding");
-    let documents: Vec<_> = printed.split("---\n").filter(is_policy).collect();
-    documents.join("---\n")
+/// The documents, by kind and name, that `said` tells something of.
+fn named(said: &str) -> Vec<String> {
+    let all = KINDS.iter().flat_map(|kind| {
+        let names = NAMES.iter();
+        names.map(move |name| format!("{kind}/{name}.nvlink-domains.io"))
+    });
+    all.filter(|name| said.contains(&format!("{name} in the cluster")))
+        .collect()
 }
 
 #[test]
 fn check_tells_what_differs() {
-    let kubectl = control_plane().kubectl();
-    let apply = ["apply", "--server-side", "--force-conflicts", "-f", "-"];
-    kubectl.run_with(&apply, &policies()).unwrap();
-    let (status, said) = check();
-    assert_eq!(status, Some(1), "{said}");
-    // Applied policies are as they should be, the bindings are missing.
-    assert!(!said.contains("ValidatingAdmissionPolicy/"), "{said}");
-    for name in ["class", "pods", "namespaces"] {
-        let missing = format!("ValidatingAdmissionPolicyBinding/{name}.nvlink-domains.io");
-        assert!(said.contains(&missing), "{said}");
+    let (cluster, _turn) = control_plane();
+    let kubectl = cluster.kubectl();
+    for name in NAMES {
+        for kind in KINDS {
+            let name = format!("{name}.nvlink-domains.io");
+            let delete = ["delete", kind, &name, "--ignore-not-found"];
+            kubectl.run(&delete).unwrap();
+        }
     }
-    let patch = json!({"spec": {"failurePolicy": "Ignore"}}).to_string();
-    let policy = "validatingadmissionpolicy/pods.nvlink-domains.io";
-    kubectl
-        .run(&["patch", policy, "--type=merge", "-p", &patch])
-        .unwrap();
-    let (status, said) = check();
-    assert_eq!(status, Some(1), "{said}");
-    assert!(
-        said.contains("-failurePolicy: Ignore\n+failurePolicy: Fail"),
+    let (status, said) = check(cluster, &[]);
+    assert_eq!((status, named(&said).len()), (Some(1), 6), "{said}");
+    repair(cluster, &said, MISSING);
+
+    for (what, patch, differs) in [
+        (
+            "validatingadmissionpolicy/pods.nvlink-domains.io",
+            json!({"spec": {"failurePolicy": "Ignore"}}),
+            "-failurePolicy: Ignore\n+failurePolicy: Fail",
+        ),
+        (
+            "validatingadmissionpolicybinding/class.nvlink-domains.io",
+            json!({"spec": {"validationActions": ["Warn"]}}),
+            "-- Warn\n+- Deny",
+        ),
+    ] {
+        let patch = patch.to_string();
+        let command = ["patch", what, "--type=merge", "-p", &patch];
+        kubectl.run(&command).unwrap();
+        let (status, said) = check(cluster, &[]);
+        assert_eq!((status, named(&said).len()), (Some(1), 1), "{said}");
+        assert!(said.contains(differs), "{said}");
+        repair(cluster, &said, CHANGED);
+    }
+
+    let binding = "validatingadmissionpolicybinding/namespaces.nvlink-domains.io";
+    kubectl.run(&["delete", binding]).unwrap();
+    let (status, said) = check(cluster, &[]);
+    let missing = "ValidatingAdmissionPolicyBinding/namespaces.nvlink-domains.io";
+    assert_eq!(
+        (status, named(&said)),
+        (Some(1), vec![missing.to_owned()]),
         "{said}"
     );
-    kubectl.run_with(&apply, &policies()).unwrap();
+
+    repair(cluster, &said, MISSING);
+    let (status, said) = check(cluster, &["--exempt-namespace", "elsewhere"]);
+    assert_eq!((status, named(&said).len()), (Some(1), 2), "{said}");
+}
+
+#[test]
+fn a_refusal_by_the_policies_has_its_remedy() {
+    let (cluster, _turn) = control_plane();
+    apply(cluster);
+    let class = json!({
+        "apiVersion": "nvlink-domains.io/v1alpha1", "kind": "DomainClass",
+        "metadata": {"name": "gold"}, "spec": {"access": {"mode": "Restricted"}}
+    });
+    cluster.kubectl().create(&class).unwrap();
+    let admin = cluster
+        .namespace("policies-remedy", &json!({}), &json!({}))
+        .unwrap();
+    allow(&admin, "role", "alice", "pods", &["create", "pods"]);
+    let alice = cluster.kubectl_as("alice").unwrap();
+    let alice = alice.in_namespace("policies-remedy");
+    let mut pod = gpu_pod("train", 2);
+    pod["metadata"]["annotations"] = json!({"nvlink-domains.io/class": "gold"});
+    pod["spec"]["serviceAccountName"] = json!("trainer");
+    admin.run(&["create", "serviceaccount", "trainer"]).unwrap();
+    let create = |pod: &Value| {
+        let create = ["create", "--dry-run=server", "-f", "-"];
+        alice.run_with(&create, &pod.to_string())
+    };
+    let denied = wait_until("the policy to hold", SOON, || {
+        Ok(create(&pod).err().map(|error| format!("{error:#}")))
+    })
+    .unwrap();
+    for part in [
+        "rule not-authorized:",
+        "class gold",
+        "user alice",
+        "policies-remedy/trainer",
+    ] {
+        assert!(denied.contains(part), "{part} is not in {denied}");
+    }
+    create(&gpu_pod("plain", 0)).unwrap();
+    create(&gpu_pod("classless", 2)).unwrap();
+
+    let (_, command) = denied
+        .rsplit_once("To grant it to the service account: ")
+        .unwrap();
+    let output = admin.shell(command.trim()).unwrap();
+    assert!(output.status.success(), "{command}: {output:?}");
+    wait_until("the right to be known", SOON, || create(&pod).map(Some)).unwrap();
+    pod["spec"]["serviceAccountName"] = json!("default");
+    create(&pod).unwrap_err();
 }
 
 #[test]
 fn who_may_change_classes_may_take_a_namespace_out() {
-    let kubectl = control_plane().kubectl();
-    let printed = programs::run(WEBHOOK, &["policies"], "").unwrap();
-    let ours = |document: &&str| document.contains("name: namespaces.nvlink-domains.io");
-    let documents: Vec<_> = printed.split("---\n").filter(ours).collect();
-    assert_eq!(documents.len(), 2, "a policy and its binding");
-    // Under another name, so that it stands beside what the other test does.
-    let documents = documents.join("---\n");
-    let documents = documents.replace("namespaces.nvlink-domains.io", "out.nvlink-domains.io");
-    kubectl.apply(&documents).unwrap();
-
-    control_plane()
+    let (cluster, _turn) = control_plane();
+    apply(cluster);
+    let admin = cluster
         .namespace("policies-out", &json!({}), &json!({}))
         .unwrap();
+    let change = "get,create,update,patch";
     for (user, verbs) in [("nora", "get"), ("clara", "get,update")] {
-        let role = format!("policies-{user}");
-        let named = ["create", "clusterrole", &role];
-        let namespaces = ["--verb=get,update,patch", "--resource=namespaces"];
-        kubectl.run(&[&named[..], &namespaces].concat()).unwrap();
-        let user_flag = format!("--user={user}");
-        let bind = ["create", "clusterrolebinding", &role];
-        let to = format!("--clusterrole={role}");
-        kubectl
-            .run(&[&bind[..], &[&to, &user_flag]].concat())
-            .unwrap();
-        let classes = format!("{role}-classes");
-        let verbs = format!("--verb={verbs}");
-        let resource = "--resource=domainclasses.nvlink-domains.io";
-        kubectl
-            .run(&["create", "clusterrole", &classes, &verbs, resource])
-            .unwrap();
-        let to = format!("--clusterrole={classes}");
-        kubectl
-            .run(&["create", "clusterrolebinding", &classes, &to, &user_flag])
-            .unwrap();
+        let parts = "namespaces,namespaces/status,namespaces/finalize";
+        allow(&admin, "clusterrole", user, "namespaces", &[change, parts]);
+        let classes = "domainclasses.nvlink-domains.io";
+        allow(&admin, "clusterrole", user, "classes", &[verbs, classes]);
     }
-    let set = |user: &str, label: &str| {
-        let kubectl = control_plane().kubectl_as(user).unwrap();
-        kubectl.run(&[
+    let of = |user: &str| cluster.kubectl_as(user).unwrap();
+    let set = |user: &str, arguments: &[&str]| {
+        let label = [
             "label",
             "--overwrite",
             "--dry-run=server",
             "namespace",
             "policies-out",
-            label,
-        ])
+        ];
+        of(user).run(&[&label[..], arguments].concat())
     };
     let out = "nvlink-domains.io/webhook=ignore";
     let denied = wait_until("the policy to hold", SOON, || {
-        Ok(set("nora", out).err().map(|error| format!("{error:#}")))
+        Ok(set("nora", &[out]).err().map(|error| format!("{error:#}")))
     })
     .unwrap();
     assert!(
         denied.contains("rule opt-out:") && denied.contains("nora"),
         "{denied}"
     );
-    set("nora", "app=x").unwrap();
+    set("nora", &["app=x"]).unwrap();
     wait_until("clara's right to be known", SOON, || {
-        set("clara", out).map(Some)
+        set("clara", &[out]).map(Some)
     })
     .unwrap();
+
+    // By another door: with the status, and at the namespace's creation.
+    let labels = json!({"metadata": {"labels": {"nvlink-domains.io/webhook": "ignore"}}});
+    let labels = labels.to_string();
+    let status = [
+        "patch",
+        "namespace",
+        "policies-out",
+        "--dry-run=server",
+        "--subresource=status",
+        "--type=merge",
+        "-p",
+        &labels,
+    ];
+    let fresh = json!({
+        "apiVersion": "v1", "kind": "Namespace",
+        "metadata": {"name": "policies-fresh", "labels": {"nvlink-domains.io/webhook": "ignore"}}
+    });
+    let fresh = fresh.to_string();
+    let create = ["create", "--dry-run=server", "-f", "-"];
+    for (arguments, input) in [(&status[..], ""), (&create[..], &fresh)] {
+        let denied = of("nora").refused(arguments, input).unwrap();
+        assert!(denied.contains("rule opt-out:"), "{arguments:?}: {denied}");
+        of("clara").run_with(arguments, input).unwrap();
+    }
+}
+
+/// Gives `user` verbs on resources by a role and its binding, `kind` of them.
+fn allow(admin: &Kubectl, kind: &str, user: &str, name: &str, [verbs, resources]: &[&str; 2]) {
+    let name = format!("policies-{user}-{name}");
+    let (verbs, resources) = (format!("--verb={verbs}"), format!("--resource={resources}"));
+    admin
+        .run(&["create", kind, &name, &verbs, &resources])
+        .unwrap();
+    let (role, user) = (format!("--{kind}={name}"), format!("--user={user}"));
+    let binding = format!("{kind}binding");
+    admin
+        .run(&["create", &binding, &name, &role, &user])
+        .unwrap();
 }

@@ -37,9 +37,10 @@ pub fn denial(subject: &Subject, class: &Class, how: &str, pod: &Value, namespac
     }
 }
 
+/// The commands, a line each, that let the service account use the class.
 /// The Role is applied as a document, because `kubectl create role` takes the
 /// verb `use` for PodSecurityPolicies alone.
-fn role(class: &str, service_account: &str, namespace: &str) -> String {
+pub(crate) fn role(class: &str, service_account: &str, namespace: &str) -> String {
     let role = format!("{USE}-{class}");
     let document = json!({
         "apiVersion": "rbac.authorization.k8s.io/v1",

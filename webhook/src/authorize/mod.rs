@@ -17,6 +17,7 @@ mod denial;
 
 pub use cluster::ClusterAuthorizer;
 pub use denial::denial;
+pub(crate) use denial::role;
 
 /// Plural of `DomainClass`, as RBAC rules name it.
 pub const RESOURCE: &str = "domainclasses";

@@ -43,10 +43,19 @@ pub fn run(args: &PoliciesArgs) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     print(&differences)?;
-    eprintln!(
-        "error: the cluster's policies differ; nvlink-webhook policies | kubectl apply --server-side -f -"
-    );
+    eprintln!("error: the cluster's policies differ\n{}", remedy(args));
     Ok(ExitCode::FAILURE)
+}
+
+/// The commands that put the policies right. An apply would add to the lists
+/// that somebody else has changed, so what is there is replaced.
+fn remedy(args: &PoliciesArgs) -> String {
+    let exempt = args.exempt.exempt_namespaces.join(",");
+    let print = format!("nvlink-webhook policies --exempt-namespace={exempt}");
+    format!(
+        "to add what is missing: {print} | kubectl apply --server-side -f -\n\
+         to put right what was changed: {print} | kubectl replace -f -"
+    )
 }
 
 /// What the cluster has under the names of `wanted`; null where it has nothing.

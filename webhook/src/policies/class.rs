@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::cel;
 use crate::{
-    authorize::{RESOURCE, USE},
+    authorize::{RESOURCE, USE, role},
     decide::{
         Rule,
         provider::{Identity, PROVIDERS},
@@ -249,11 +249,29 @@ fn refuse(rule: Rule, when: &str, message: &str) -> Value {
     super::validation(rule, &format!("!({when})"), message)
 }
 
+/// The commands that grant the right, as the webhook names them; on one line,
+/// as the API server wants it. Within a string of CEL.
+fn grant() -> String {
+    let names = [
+        ("@class", "variables.name"),
+        ("@account", "variables.account"),
+        ("@namespace", "request.namespace"),
+    ];
+    let [class, account, namespace] = names.map(|(place, _)| place);
+    let commands = role(class, account, namespace)
+        .replace('\n', " && ")
+        .replace('\'', "\\'");
+    names.iter().fold(commands, |text, (place, name)| {
+        text.replace(place, &format!("' + {name} + '"))
+    })
+}
+
 /// The rule about the right, by whichever way the pod came to the class.
 fn access() -> Value {
     let subject = "'user ' + request.userInfo.username + ' and service account ' + request.namespace + '/' + variables.account";
     let message = format!(
-        "'rule ' + variables.way + ': class ' + variables.name + ' is restricted: ' + {subject} + ' have not the verb {USE} on {RESOURCE}.{GROUP}/' + variables.name + ' in namespace ' + request.namespace + ', and the class lists no CI project of this pod: grant the verb by a Role and a RoleBinding there, or list the project in spec.access.ciProjects'"
+        "'rule ' + variables.way + ': class ' + variables.name + ' is restricted: ' + {subject} + ' have not the verb {USE} on {RESOURCE}.{GROUP}/' + variables.name + ' in namespace ' + request.namespace + ', and spec.access.ciProjects of the class lists no CI project of this pod. To grant it to the service account: {}'",
+        grant()
     );
     json!({
         "expression": "variables.way == '' || variables.authorized",
