@@ -1,4 +1,8 @@
 //! The command line. Doc comments are the help texts.
+#![allow(
+    rustdoc::broken_intra_doc_links,
+    reason = "brackets of a help text are no links"
+)]
 
 mod web;
 

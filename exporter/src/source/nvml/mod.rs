@@ -3,10 +3,10 @@
 //! Whoever calls [`NvmlSource::read`] owns the library: its devices are looked
 //! up at each reading, and when it fails as a whole it is closed and opened
 //! anew at the next. What must outlive that (which counter is believed, XIDs,
-//! GPUs that have been seen) is kept in [`History`].
+//! GPUs that have been seen) is kept in `History`.
 //!
-//! [`raw`] makes the calls that the wrapper lacks; [`gpu`] asks one GPU;
-//! [`graph`], [`counters`], [`fields`] and [`fabric`] say what the answers mean.
+//! `raw` makes the calls that the wrapper lacks; `gpu` asks one GPU;
+//! `graph`, `counters`, `fields` and `fabric` say what the answers mean.
 
 mod address;
 mod counters;
