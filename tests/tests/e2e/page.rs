@@ -126,6 +126,8 @@ fn every_board_is_drawn() {
             spec["domains"].as_array().unwrap().len()
         ]);
         assert_eq!(browser.run(drawn).unwrap(), expected, "{profile}");
+        // The page must not ask on when its exporter is gone.
+        browser.open("about:blank").unwrap();
     }
 }
 

@@ -24,15 +24,14 @@ fn assert_unknown(text: &str) {
     );
 }
 
+/// Less than the exporter waits for a kubelet; much, for other tests run.
+const AT_ONCE: Duration = Duration::from_secs(2);
+
 /// The metrics, which must come at once.
 fn quickly(bench: &Bench) -> String {
     let start = Instant::now();
     let text = bench.exporter.metrics().unwrap();
-    assert!(
-        start.elapsed() < Duration::from_millis(500),
-        "{:?}",
-        start.elapsed()
-    );
+    assert!(start.elapsed() < AT_ONCE, "{:?}", start.elapsed());
     text
 }
 
