@@ -61,54 +61,26 @@ fn cube() -> Vec<(usize, usize, usize)> {
 /// each of them is good for.
 type Row = (&'static str, usize, u64, Wiring, usize, u64);
 
-fn boards() -> Vec<Row> {
+fn bridged() -> Vec<Row> {
+    let pair = |links| Wiring::Direct(mesh(2, links));
+    vec![
+        ("Quadro RTX 8000", 2, 25_781, pair(2), 2, 20_000),
+        ("NVIDIA GeForce RTX 3090", 2, 14_062, pair(4), 4, 12_000),
+        ("NVIDIA A40", 2, 14_062, pair(4), 4, 12_000),
+        ("NVIDIA H100 PCIe", 2, 26_562, pair(12), 12, 20_600),
+        ("NVIDIA H100 NVL", 2, 26_562, pair(12), 12, 20_600),
+    ]
+}
+
+fn modules() -> Vec<Row> {
     use Wiring::*;
-    let eight = &[2, 2, 2, 2];
+    let eight = || Switches(&[2, 2, 2, 2]);
+    let quad = Direct(mesh(4, 6));
     vec![
         ("Tesla P100-SXM2-16GB", 8, 20_000, Direct(cube()), 1, 18_000),
-        ("Quadro RTX 8000", 2, 25_781, Direct(mesh(2, 2)), 2, 20_000),
-        (
-            "NVIDIA GeForce RTX 3090",
-            2,
-            14_062,
-            Direct(mesh(2, 4)),
-            4,
-            12_000,
-        ),
-        ("NVIDIA A40", 2, 14_062, Direct(mesh(2, 4)), 4, 12_000),
-        (
-            "NVIDIA H100 PCIe",
-            2,
-            26_562,
-            Direct(mesh(2, 12)),
-            12,
-            20_600,
-        ),
-        (
-            "NVIDIA A800-SXM4-80GB",
-            8,
-            25_000,
-            Switches(eight),
-            8,
-            20_000,
-        ),
-        ("NVIDIA H800", 8, 26_562, Switches(eight), 8, 20_600),
-        (
-            "NVIDIA H100 80GB HBM3",
-            4,
-            26_562,
-            Direct(mesh(4, 6)),
-            6,
-            20_600,
-        ),
-        (
-            "NVIDIA H100 NVL",
-            2,
-            26_562,
-            Direct(mesh(2, 12)),
-            12,
-            20_600,
-        ),
+        ("NVIDIA A800-SXM4-80GB", 8, 25_000, eight(), 8, 20_000),
+        ("NVIDIA H800", 8, 26_562, eight(), 8, 20_600),
+        ("NVIDIA H100 80GB HBM3", 4, 26_562, quad, 6, 20_600),
         ("NVIDIA H200", 8, 26_562, Hidden(18), 18, 20_600),
         ("NVIDIA GB300", 4, 53_125, Hidden(18), 18, 40_100),
         ("NVIDIA B300 SXM6 AC", 8, 53_125, Hidden(18), 18, 40_100),
@@ -117,7 +89,7 @@ fn boards() -> Vec<Row> {
 
 #[test]
 fn boards_that_the_simulator_does_not_have() {
-    for (model, gpus, rate, wiring, links, usable) in boards() {
+    for (model, gpus, rate, wiring, links, usable) in bridged().into_iter().chain(modules()) {
         let board = Board {
             model,
             gpus,
