@@ -2,9 +2,9 @@
 //!
 //! Two kinds of rules. Some are about a right: a pod that *reaches* for the
 //! nodes of a restricted class in another way than by naming it needs the same
-//! right as one that names it ([`reach`]). The others hold for everybody: GPUs
-//! are not taken past the device plugin ([`devices`]), and what the webhook
-//! writes is written by nobody else ([`reserved`], [`update`]).
+//! right as one that names it (`reach`). The others hold for everybody: GPUs
+//! are not taken past the device plugin (`devices`), and what the webhook
+//! writes is written by nobody else (`reserved`, [`update`]).
 //!
 //! The nodes of a restricted class are those with the taint
 //! `nvlink-domains.io/class=CLASS:NoSchedule`, which its administrator sets.
