@@ -286,45 +286,41 @@ fn wait_for_event(kubectl: &Kubectl, parts: &[&str]) {
     .unwrap();
 }
 
-#[test]
-fn pods_of_controllers_need_the_right_of_their_service_account() {
-    create_class(
-        "restricted-owned",
-        &json!({"access": {"mode": "Restricted"}}),
-    );
-    let kubectl = namespace_for("dave", "access-owned");
-    let named = json!({"nvlink-domains.io/class": "restricted-owned"});
+/// What makes pods of the class `restricted-owned`: a Deployment `web`, a Job
+/// `once` and a CronJob `often`.
+fn owners() -> [Value; 3] {
     let template = |name: &str, restart: &str| {
         let mut pod = gpu_pod("x", 2);
         pod["spec"]["restartPolicy"] = json!(restart);
+        let named = json!({"nvlink-domains.io/class": "restricted-owned"});
         json!({
             "metadata": {"labels": {"app": name}, "annotations": named}, "spec": pod["spec"]
         })
     };
+    let deployment = json!({
+        "selector": {"matchLabels": {"app": "web"}}, "template": template("web", "Always")
+    });
     let job = json!({"template": template("once", "Never")});
-    for (kind, version, name, spec) in [
-        (
-            "Deployment",
-            "apps/v1",
-            "web",
-            json!({
-                "selector": {"matchLabels": {"app": "web"}}, "template": template("web", "Always")
-            }),
-        ),
-        ("Job", "batch/v1", "once", job.clone()),
-        (
-            "CronJob",
-            "batch/v1",
-            "often",
-            json!({
-                "schedule": "* * * * *", "jobTemplate": {"spec": job}
-            }),
-        ),
-    ] {
-        let object = json!({
+    let often = json!({"schedule": "* * * * *", "jobTemplate": {"spec": job}});
+    [
+        ("Deployment", "apps/v1", "web", deployment),
+        ("Job", "batch/v1", "once", job),
+        ("CronJob", "batch/v1", "often", often),
+    ]
+    .map(|(kind, version, name, spec)| {
+        json!({
             "apiVersion": version, "kind": kind, "metadata": {"name": name}, "spec": spec
-        });
-        kubectl.create(&object).unwrap();
+        })
+    })
+}
+
+#[test]
+fn pods_of_controllers_need_the_right_of_their_service_account() {
+    let restricted = json!({"access": {"mode": "Restricted"}});
+    create_class("restricted-owned", &restricted);
+    let kubectl = namespace_for("dave", "access-owned");
+    for owner in owners() {
+        kubectl.create(&owner).unwrap();
     }
     let denied = ["rule not-authorized", "restricted-owned"];
     for controller in ["replicaset-controller", "job-controller"] {

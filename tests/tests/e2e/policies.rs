@@ -188,16 +188,7 @@ fn a_refusal_by_the_policies_has_its_remedy() {
 fn who_may_change_classes_may_take_a_namespace_out() {
     let (cluster, _turn) = control_plane();
     apply(cluster);
-    let admin = cluster
-        .namespace("policies-out", &json!({}), &json!({}))
-        .unwrap();
-    let change = "get,create,update,patch";
-    for (user, verbs) in [("nora", "get"), ("clara", "get,update")] {
-        let parts = "namespaces,namespaces/status,namespaces/finalize";
-        allow(&admin, "clusterrole", user, "namespaces", &[change, parts]);
-        let classes = "domainclasses.nvlink-domains.io";
-        allow(&admin, "clusterrole", user, "classes", &[verbs, classes]);
-    }
+    namespace_admins(cluster);
     let of = |user: &str| cluster.kubectl_as(user).unwrap();
     let set = |user: &str, arguments: &[&str]| {
         let label = [
@@ -224,30 +215,42 @@ fn who_may_change_classes_may_take_a_namespace_out() {
     })
     .unwrap();
 
-    // By another door: with the status, and at the namespace's creation.
-    let labels = json!({"metadata": {"labels": {"nvlink-domains.io/webhook": "ignore"}}});
-    let labels = labels.to_string();
-    let status = [
-        "patch",
-        "namespace",
-        "policies-out",
-        "--dry-run=server",
-        "--subresource=status",
-        "--type=merge",
-        "-p",
-        &labels,
-    ];
+    for (arguments, input) in other_doors() {
+        let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
+        let denied = of("nora").refused(&arguments, &input).unwrap();
+        assert!(denied.contains("rule opt-out:"), "{arguments:?}: {denied}");
+        of("clara").run_with(&arguments, &input).unwrap();
+    }
+}
+
+/// A namespace, and two who may change namespaces: `clara` may change classes too.
+fn namespace_admins(cluster: &ControlPlane) {
+    let admin = cluster
+        .namespace("policies-out", &json!({}), &json!({}))
+        .unwrap();
+    let change = "get,create,update,patch";
+    for (user, verbs) in [("nora", "get"), ("clara", "get,update")] {
+        let parts = "namespaces,namespaces/status,namespaces/finalize";
+        allow(&admin, "clusterrole", user, "namespaces", &[change, parts]);
+        let classes = "domainclasses.nvlink-domains.io";
+        allow(&admin, "clusterrole", user, "classes", &[verbs, classes]);
+    }
+}
+
+/// The label set in other ways: with the status, and as the namespace is
+/// created. Arguments of kubectl, and its input.
+fn other_doors() -> [(Vec<String>, String); 2] {
+    let words = |line: &str| line.split(' ').map(str::to_owned).collect::<Vec<_>>();
+    let labels = json!({"nvlink-domains.io/webhook": "ignore"});
+    let mut status =
+        words("patch namespace policies-out --dry-run=server --subresource=status --type=merge -p");
+    status.push(json!({"metadata": {"labels": labels}}).to_string());
     let fresh = json!({
         "apiVersion": "v1", "kind": "Namespace",
-        "metadata": {"name": "policies-fresh", "labels": {"nvlink-domains.io/webhook": "ignore"}}
+        "metadata": {"name": "policies-fresh", "labels": labels}
     });
-    let fresh = fresh.to_string();
-    let create = ["create", "--dry-run=server", "-f", "-"];
-    for (arguments, input) in [(&status[..], ""), (&create[..], &fresh)] {
-        let denied = of("nora").refused(arguments, input).unwrap();
-        assert!(denied.contains("rule opt-out:"), "{arguments:?}: {denied}");
-        of("clara").run_with(arguments, input).unwrap();
-    }
+    let create = words("create --dry-run=server -f -");
+    [(status, String::new()), (create, fresh.to_string())]
 }
 
 /// Gives `user` verbs on resources by a role and its binding, `kind` of them.
