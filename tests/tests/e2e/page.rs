@@ -222,6 +222,22 @@ fn a_fault_shows_without_a_reload_and_the_reader_is_not_disturbed() {
 }
 
 #[test]
+fn the_faults_of_readme_are_understood() {
+    let readme = concat!(env!("CARGO_MANIFEST_DIR"), "/../README.md");
+    let readme = fs::read_to_string(readme).unwrap();
+    let (_, section) = readme.split_once("### The page").unwrap();
+    let (section, _) = section.split_once("### ").unwrap();
+    let (_, list) = section.split_once("-d '").unwrap();
+    let (list, rest) = list.split_once('\'').unwrap();
+    let exporter = simulated("dgx-h100");
+    set_faults(&exporter, list);
+    let (_, others) = rest.split_once("Others are").unwrap();
+    let others: Vec<&str> = others.split('`').skip(1).step_by(2).collect();
+    assert_eq!(others.len(), 4, "{others:?}");
+    set_faults(&exporter, &format!("[{}]", others.join(",")));
+}
+
+#[test]
 fn jobs_are_shown_with_how_well_they_were_placed() {
     let kubelet = Kubelet::start().unwrap();
     let socket = kubelet.socket().to_str().unwrap().to_owned();
