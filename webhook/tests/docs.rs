@@ -13,7 +13,8 @@ mod flags;
 use std::{fs, path::PathBuf};
 
 use clap::{Command, CommandFactory};
-use nvlink_webhook::{args::Cli, metrics::Metrics};
+use nvlink_webhook::{args::Cli, class::Class, crd::DomainClass, metrics::Metrics};
+use serde_json::Value;
 
 const GENERATED: &str =
     "<!-- Generated from the code: UPDATE_GOLDEN=1 cargo test -p nvlink-webhook --test docs -->";
@@ -128,6 +129,33 @@ fn the_page_lists_the_rules() {
             "docs/webhook.md does not name the rule {word}"
         );
     }
+}
+
+/// The classes that the documentation shows are accepted, with no unknown field.
+#[test]
+fn classes_of_the_documentation_are_accepted() {
+    let mut seen = 0;
+    for page in ["README.md", "docs/webhook.md"] {
+        let text = read(page);
+        let blocks = text.split("```yaml\n").skip(1);
+        let blocks = blocks.filter_map(|rest| rest.split("```").next());
+        for block in blocks.filter(|block| block.contains("kind: DomainClass")) {
+            let written: Value = serde_saphyr::from_str(block).unwrap();
+            let class: DomainClass = serde_json::from_value(written.clone()).unwrap();
+            Class::new("documented", &class.spec).unwrap();
+            // What is not known is lost on the way back.
+            let read = serde_json::to_value(&class.spec).unwrap();
+            let fields = |spec: &Value| spec.as_object().unwrap().keys().cloned().collect();
+            let (written, read): (Vec<String>, Vec<String>) =
+                (fields(&written["spec"]), fields(&read));
+            assert!(
+                written.iter().all(|field| read.contains(field)),
+                "{page}: {written:?}"
+            );
+            seen += 1;
+        }
+    }
+    assert_eq!(seen, 2);
 }
 
 /// The code map names modules that are there.
