@@ -98,7 +98,7 @@ fn decide(args: &PreviewArgs) -> anyhow::Result<Vec<Change>> {
     if changes.iter().all(|change| change.verdicts.is_empty()) {
         eprintln!("note: there is no pod and no template of pods in what was given");
     } else if args.cluster.is_empty() {
-        eprintln!("note: no class applies, because none was given: use --cluster FILE");
+        eprintln!("note: no classes were given: use --cluster FILE");
     }
     Ok(changes)
 }
@@ -185,6 +185,7 @@ impl<'a> Preview<'a> {
                 self.explain(&mut verdict, &subject, admitted);
                 let (after, patch) = match dress {
                     None => (pod, own),
+                    Some(_) if own.is_empty() => (before, own),
                     // The pod's own patch knows labels that the template has not.
                     Some(dress) => {
                         let after = dress.take_off(pod, &before);

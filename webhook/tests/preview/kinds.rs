@@ -80,6 +80,27 @@ fn each_kind_is_decided_on_as_its_controller_makes_the_pods() {
 }
 
 #[test]
+fn what_no_class_applies_to_stays_as_it_is() {
+    for metadata in [
+        json!(null),
+        json!({"labels": null}),
+        json!({}),
+        json!("odd"),
+    ] {
+        let mut template = template();
+        template["spec"]["containers"][0]["resources"] = json!({});
+        template["metadata"] = metadata;
+        let job = object(
+            "jobset.x-k8s.io/v1alpha2",
+            "JobSet",
+            json!({"template": template}),
+        );
+        assert_eq!(preview(&job, "json"), job);
+        assert_eq!(preview(&job, "patch"), json!([]));
+    }
+}
+
+#[test]
 fn a_job_of_kueue_is_told_where_kueue_reads() {
     let directory = files();
     let class = json!({
