@@ -3,18 +3,14 @@
 //!
 //! 10,000 nodes, each with a NodeTopology of 8 GPUs of which a pod holds some, and
 //! 100 classes. Pods are not there: nothing of the webhook watches them.
+//! All but a few nodes are copied inside etcd: an API server takes minutes to check them.
 //! `NODES=1000` makes it smaller.
 
 #![allow(missing_docs)]
 
-use std::{
-    fs,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-    time::Instant,
-};
+mod store;
+
+use std::{fs, time::Instant};
 
 use anyhow::{Context, Result};
 use k8s_openapi::api::core::v1::Node;
@@ -28,9 +24,11 @@ use nvlink_tests::{
     webhook::install_crds,
 };
 use serde_json::{Value, json};
+use store::Store;
 
 const CLASSES: usize = 100;
-const WRITERS: usize = 16;
+/// Nodes that are made through the API server.
+const TEMPLATES: usize = 10;
 const STARTS: usize = 3;
 const MEGABYTES: f64 = 200.0;
 const SECONDS: f64 = 5.0;
@@ -78,33 +76,25 @@ fn measure(plane: &ControlPlane) -> Result<()> {
     Ok(())
 }
 
-/// Makes the objects, many at a time.
+/// Makes a few nodes as people do, and the others as copies of them.
 async fn fill(plane: &ControlPlane, document: Value, nodes: usize) -> Result<()> {
-    let cluster = Arc::new(Cluster {
-        client: plane.client().await?,
-        document,
-    });
+    let client = plane.client().await?;
+    let cluster = Cluster { client, document };
     for index in 0..CLASSES {
         cluster.class(index).await?;
     }
-    let next = Arc::new(AtomicUsize::new(0));
-    let mut writers = tokio::task::JoinSet::new();
-    for _ in 0..WRITERS {
-        let (cluster, next) = (Arc::clone(&cluster), Arc::clone(&next));
-        writers.spawn(async move {
-            loop {
-                let index = next.fetch_add(1, Ordering::Relaxed);
-                if index >= nodes {
-                    return Ok::<_, kube::Error>(());
-                }
-                cluster.node(index).await?;
-            }
-        });
+    let mut templates = Vec::new();
+    let store = Store::new(plane.etcd().context("there is an etcd")?);
+    for index in 0..TEMPLATES.min(nodes) {
+        for (key, uid) in cluster.node(index).await? {
+            templates.push(store.template(key, &name(index), &uid)?);
+        }
     }
-    while let Some(ended) = writers.join_next().await {
-        ended??;
-    }
-    Ok(())
+    store.copy(&templates, TEMPLATES..nodes)
+}
+
+fn name(index: usize) -> String {
+    format!("gpu-node-{index:05}.cluster.example")
 }
 
 struct Cluster {
@@ -137,15 +127,16 @@ impl Cluster {
     }
 
     /// A node with the labels that clouds and operators give it, and its NodeTopology.
-    async fn node(&self, index: usize) -> Result<(), kube::Error> {
-        let name = format!("gpu-node-{index:05}.cluster.example");
+    /// Gives their places in etcd and their uids.
+    async fn node(&self, index: usize) -> Result<[(String, String); 2]> {
+        let name = name(index);
         let node = json!({
             "apiVersion": "v1", "kind": "Node",
             "metadata": {"name": name, "labels": labels(&name, index)}
         });
         let node: Node = parse(node)?;
         let nodes: Api<Node> = Api::all(self.client.clone());
-        nodes.create(&PostParams::default(), &node).await?;
+        let node = nodes.create(&PostParams::default(), &node).await?;
         let mut document = self.document.clone();
         document["metadata"]["name"] = json!(name);
         let topologies = self.api("NodeTopology", "nodetopologies");
@@ -157,10 +148,15 @@ impl Cluster {
             {"namespace": "ci", "pod": format!("train-{index}"), "container": "main", "gpus": held}
         ]}});
         let parameters = PatchParams::default();
-        topologies
+        let topology = topologies
             .patch_status(&name, &parameters, &Patch::Merge(status))
             .await?;
-        Ok(())
+        let uid = |uid: Option<String>| uid.context("it has a uid");
+        let prefix = "/registry/nvlink-domains.io/nodetopologies";
+        Ok([
+            (format!("/registry/minions/{name}"), uid(node.metadata.uid)?),
+            (format!("{prefix}/{name}"), uid(topology.metadata.uid)?),
+        ])
     }
 }
 
@@ -178,6 +174,6 @@ fn labels(name: &str, index: usize) -> Value {
     labels
 }
 
-fn parse<T: serde::de::DeserializeOwned>(value: Value) -> Result<T, kube::Error> {
-    serde_json::from_value(value).map_err(kube::Error::SerdeError)
+fn parse<T: serde::de::DeserializeOwned>(value: Value) -> Result<T> {
+    Ok(serde_json::from_value(value)?)
 }

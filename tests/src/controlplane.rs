@@ -160,6 +160,12 @@ impl ControlPlane {
         Kubectl::new(self.kubeconfig_for(user)?)
     }
 
+    /// Where etcd answers; none before it has started.
+    #[must_use]
+    pub fn etcd(&self) -> Option<&str> {
+        self.etcd.as_ref().map(|(_, url)| url.as_str())
+    }
+
     /// A client with the administrator's rights, for the runtime that it is called on.
     ///
     /// # Errors
