@@ -19,16 +19,20 @@ test: packages ## all tests, the end-to-end tests on a real control plane and Pr
 	@tests/controlplane/build
 	cargo test --workspace --locked
 
-bench: ## the benchmarks
+bench: packages ## the benchmarks; the last fills a control plane with 10,000 nodes
 	cargo build --release --locked -p nvlink-exporter
 	@cp "$(TARGET)/release/nvlink-exporter" "$(TARGET)/release/nvlink-exporter-shipped" # cargo bench may build another
 	NVLINK_EXPORTER="$(abspath $(TARGET))/release/nvlink-exporter-shipped" cargo bench --locked -p nvlink-topology -p nvlink-webhook -p nvlink-exporter \
-		--bench search --bench admission --bench render --bench serve
+		--bench search --bench admission --bench serving --bench render --bench serve
+	@tests/controlplane/build
+	cargo bench --locked -p nvlink-tests --bench scale
 
 lint: toolchain ## formatting, clippy and rustdoc with warnings denied, scripts
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked
+	cargo fmt --manifest-path webhook/fuzz/Cargo.toml --check
+	cargo clippy --manifest-path webhook/fuzz/Cargo.toml --target-dir "$(TARGET)" --locked -- -D warnings
 	@for script in $(SCRIPTS); do bash -n "$$script" || exit 1; done
 
 packages: ## install the Debian packages that are missing: etcd, Prometheus, Alertmanager
