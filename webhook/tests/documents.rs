@@ -53,6 +53,11 @@ fn webhook_configuration() {
         name: "nvlink-webhook".to_owned(),
         port: 443,
     };
-    let text = serde_saphyr::to_string(&registration(&target, &["nvlink-system".to_owned()], b"PEM")).unwrap();
+    let text = serde_saphyr::to_string(&registration(
+        &target,
+        &["nvlink-system".to_owned()],
+        b"PEM",
+    ))
+    .unwrap();
     check_golden("registration.yaml", &text);
 }
