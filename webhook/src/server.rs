@@ -198,9 +198,10 @@ impl<A: Authorizer> Webhook<A> {
             ..
         } = admitted;
         let outcome = match (&record, patch.is_empty()) {
-            (None, _) => Outcome::Untouched,
+            (None, true) => Outcome::Untouched,
             (Some(_), true) => Outcome::Unchanged,
-            (Some(_), false) => Outcome::Mutated,
+            // Also a pod without a class, whose containers are shown no GPU.
+            (_, false) => Outcome::Mutated,
         };
         self.metrics.admission(outcome, took);
         let record = record.as_ref();

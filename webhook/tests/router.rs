@@ -97,6 +97,38 @@ async fn a_plain_pod_is_let_through() {
 }
 
 #[tokio::test]
+async fn who_reaches_a_restricted_class_without_naming_it_is_shown_no_gpu() {
+    let metrics = Arc::new(Metrics::default());
+    let webhook = Webhook {
+        admission: admission(&["restricted"]),
+        metrics: Arc::clone(&metrics),
+    };
+    let mut pod = pod(0, json!({}));
+    pod["spec"]["tolerations"] = json!([{"key": labels::CLASS, "value": "restricted"}]);
+    let mut sidecar = pod["spec"]["containers"][0].clone();
+    sidecar["name"] = json!("told");
+    sidecar["env"] = json!([{"name": "NVIDIA_VISIBLE_DEVICES", "value": "none"}]);
+    pod["spec"]["initContainers"] = json!([sidecar]);
+    let answer = webhook.answer(review(&pod).to_string().as_bytes()).await;
+    let review = answer.to_review();
+    let patch = STANDARD
+        .decode(review["response"]["patch"].as_str().unwrap())
+        .unwrap();
+    let patch: Value = serde_json::from_slice(&patch).unwrap();
+    let void = json!([{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]);
+    assert_eq!(
+        patch,
+        json!([{"op": "add", "path": "/spec/containers/0/env", "value": void}])
+    );
+    let said = review["response"]["warnings"][0].as_str().unwrap();
+    assert!(
+        said.contains("is set in main: ") && said.contains("restricted class \"restricted\""),
+        "{said}"
+    );
+    assert!(metrics.render().unwrap().contains("outcome=\"mutated\"} 1"));
+}
+
+#[tokio::test]
 async fn a_refusal_says_why() {
     let body = review(&pod(2, json!({labels::CLASS: "restricted"}))).to_string();
     refused(body, UID, "kubectl create rolebinding").await;

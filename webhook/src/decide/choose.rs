@@ -87,9 +87,12 @@ pub fn choose(
         let keys = [labels::CLASS, labels::PROJECT, labels::GANG];
         identity::refuse(pod, &keys)?;
     }
-    Ok(match (choice, guard::reached(case)) {
-        (Choice::Leave(warnings), Some(class)) => Choice::Shield(warnings, class),
-        (choice, _) => choice,
+    let Choice::Leave(warnings) = choice else {
+        return Ok(choice);
+    };
+    Ok(match guard::reached(case) {
+        Some(class) => Choice::Shield(warnings, class),
+        None => Choice::Leave(warnings),
     })
 }
 
