@@ -20,7 +20,8 @@ use crate::{
     workdir,
 };
 
-const START: Duration = Duration::from_secs(30);
+/// A busy machine, or a large cluster.
+const START: Duration = Duration::from_secs(120);
 
 /// A running webhook; gone when dropped, but its registration stays.
 #[derive(Debug)]
