@@ -46,6 +46,20 @@ fn secret(kubectl: &Kubectl) -> Value {
     kubectl.get(&["secret", "webhook-ca"]).unwrap()["data"].clone()
 }
 
+/// For how many whole days the certificate of `replica` is valid.
+fn days_left(replica: &Replica) -> u64 {
+    const EXPIRY: &str = "nvlink_webhook_certificate_expiry_timestamp_seconds ";
+    let page = replica.metrics().unwrap();
+    let expiry: u64 = page
+        .lines()
+        .find_map(|line| line.strip_prefix(EXPIRY)?.parse().ok())
+        .unwrap();
+    let now = SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap();
+    (expiry - now.as_secs()) / 86_400
+}
+
 #[test]
 fn the_authority_is_shared_and_the_registration_repaired() {
     let (control_plane, _turn) = control_plane();
@@ -80,20 +94,7 @@ fn the_authority_is_shared_and_the_registration_repaired() {
 
     repaired_by_itself(control_plane.kubectl());
     wait_until_decided(&kubectl);
-    let expiry = first
-        .metrics()
-        .unwrap()
-        .lines()
-        .find_map(|line| {
-            line.strip_prefix("nvlink_webhook_certificate_expiry_timestamp_seconds ")?
-                .parse()
-                .ok()
-        })
-        .unwrap_or(0u64);
-    let now = SystemTime::now()
-        .duration_since(SystemTime::UNIX_EPOCH)
-        .unwrap();
-    let days = (expiry - now.as_secs()) / 86_400;
+    let days = days_left(&first);
     assert!((88..=90).contains(&days), "{days} days");
 
     // An administrator wants a new authority; no pod notices.

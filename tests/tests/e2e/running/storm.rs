@@ -188,6 +188,38 @@ fn job() -> Value {
     })
 }
 
+fn wait_until_registered(kubectl: &Kubectl) {
+    wait_until("the registration to work", LONG, || {
+        let mut probe = template();
+        probe["apiVersion"] = json!("v1");
+        probe["kind"] = json!("Pod");
+        probe["metadata"]["name"] = json!("probe");
+        let arguments = ["create", "--dry-run=server", "-f", "-"];
+        kubectl.run_with(&arguments, &probe.to_string()).map(Some)
+    })
+    .unwrap();
+}
+
+/// All pods, as soon as they are there.
+fn all_pods(kubectl: &Kubectl) -> Vec<Value> {
+    wait_until("all pods to be there", LONG, || {
+        let pods = kubectl.get(&["pods", "-l", "storm=yes"])?["items"].take();
+        let pods = pods.as_array().cloned().unwrap_or_default();
+        let all = BY_JOB + BY_CLIENTS + BY_KUBECTL;
+        anyhow::ensure!(pods.len() == all, "{} of {all} pods", pods.len());
+        Ok(Some(pods))
+    })
+    .unwrap()
+}
+
+/// The line that counts the certificates which `replica` took.
+fn reloads(replica: &Replica) -> String {
+    const RELOADS: &str = "nvlink_webhook_certificate_reloads_total{result=\"success\"} ";
+    let page = replica.metrics().unwrap();
+    let line = page.lines().find(|line| line.starts_with(RELOADS));
+    line.unwrap_or_default().to_owned()
+}
+
 #[test]
 fn two_thousand_pods_while_everything_changes() {
     let (control_plane, _turn) = control_plane();
@@ -202,15 +234,7 @@ fn two_thousand_pods_while_everything_changes() {
         replica(kubeconfig, &arguments),
     );
     balancer.set(vec![first.backend(), second.backend()]);
-    wait_until("the registration to work", LONG, || {
-        let mut probe = template();
-        probe["apiVersion"] = json!("v1");
-        probe["kind"] = json!("Pod");
-        probe["metadata"]["name"] = json!("probe");
-        let arguments = ["create", "--dry-run=server", "-f", "-"];
-        kubectl.run_with(&arguments, &probe.to_string()).map(Some)
-    })
-    .unwrap();
+    wait_until_registered(&kubectl);
 
     let start = Instant::now();
     let failed = Arc::new(Failed::default());
@@ -238,24 +262,13 @@ fn two_thousand_pods_while_everything_changes() {
         clients.join().unwrap();
         rotating.join().unwrap();
         let third = disturbing.join().unwrap();
-        let pods = wait_until("all pods to be there", LONG, || {
-            let pods = kubectl.get(&["pods", "-l", "storm=yes"])?["items"].take();
-            let pods = pods.as_array().cloned().unwrap_or_default();
-            let all = BY_JOB + BY_CLIENTS + BY_KUBECTL;
-            anyhow::ensure!(pods.len() == all, "{} of {all} pods", pods.len());
-            Ok(Some(pods))
-        })
-        .unwrap();
+        let pods = all_pods(&kubectl);
         check(&pods);
-        let page = third.metrics().unwrap();
-        let reloads = "nvlink_webhook_certificate_reloads_total{result=\"success\"} ";
         println!(
             "{} pods in {:.1} s, all mutated once; {failed:?}; {}",
             pods.len(),
             start.elapsed().as_secs_f64(),
-            page.lines()
-                .find(|line| line.starts_with(reloads))
-                .unwrap_or_default()
+            reloads(&third)
         );
     });
     // At most what was under way in the replica that was killed: one for each client,
