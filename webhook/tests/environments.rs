@@ -1,7 +1,7 @@
 //! What each fabric and each kind of device puts into containers:
 //! `tests/golden/fabrics.txt` and `devices.txt`.
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::too_many_lines)]
 
 mod fixture;
 
