@@ -25,13 +25,12 @@ mod extent;
 use extent::Extent;
 pub use extent::free;
 
-/// Objects that are asked for at a time: NodeTopologies have 20 KiB each.
-const PAGE: u32 = 100;
-
 /// A kind of object of which the view holds something.
 trait Mirrored {
     type Object: Resource + Clone + Debug + DeserializeOwned + Send + 'static;
     const KIND: &'static str;
+    /// Objects that are asked for at a time.
+    const PAGE: u32 = 500;
 
     fn set(view: &mut View, name: &str, object: Self::Object);
     fn remove(view: &mut View, name: &str);
@@ -106,6 +105,8 @@ impl Mirrored for Namespaces {
 impl Mirrored for Topologies {
     type Object = Extent;
     const KIND: &'static str = "NodeTopology";
+    /// They have 20 KiB each.
+    const PAGE: u32 = 100;
 
     fn set(view: &mut View, name: &str, object: Self::Object) {
         let free = object.free().unwrap_or_else(|error| {
@@ -162,7 +163,7 @@ impl Watches {
         let (view, metrics) = (view.clone(), Arc::clone(&self.metrics));
         self.tasks.spawn(async move {
             // Not `any_semantic`, with which API servers answer with all objects at once.
-            let events = watcher(api, watcher::Config::default().page_size(PAGE))
+            let events = watcher(api, watcher::Config::default().page_size(M::PAGE))
                 .default_backoff()
                 .inspect(|event| metrics.watch(M::KIND, event.is_ok()));
             mirror::<M>(events, &view, &sender).await;
