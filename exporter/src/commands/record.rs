@@ -212,8 +212,19 @@ fn check_directory(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Writes a whole file or none: a reader never sees half of it.
+/// Writes a whole file or none: a reader never sees half of it. Devices, pipes
+/// and links stay what they are: a rename would put a file in their place.
 fn write(path: &Path, text: &str) -> io::Result<()> {
+    let path = match fs::metadata(path) {
+        Ok(found) if found.is_file() => &fs::canonicalize(path)?,
+        Ok(found) if !found.is_dir() => {
+            return fs::OpenOptions::new()
+                .write(true)
+                .open(path)?
+                .write_all(text.as_bytes());
+        }
+        _ => path,
+    };
     let name = path.file_name().ok_or(io::ErrorKind::IsADirectory)?;
     let mut temporary = name.to_owned();
     temporary.push(format!(".{}.tmp", std::process::id()));

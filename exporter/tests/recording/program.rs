@@ -120,3 +120,32 @@ fn an_interrupted_recording_keeps_what_there_is() {
         );
     }
 }
+
+/// As root a rename onto `/dev/null` would leave the machine without it.
+#[test]
+fn pipes_and_links_stay_what_they_are() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    let (pipe, link, file) = (at("pipe"), at("link"), at("node.json"));
+    assert!(
+        Command::new("mkfifo")
+            .arg(&pipe)
+            .status()
+            .unwrap()
+            .success()
+    );
+    let reader = std::thread::spawn({
+        let pipe = pipe.clone();
+        move || fs::read_to_string(pipe).unwrap()
+    });
+    fs::write(&file, "old").unwrap();
+    std::os::unix::fs::symlink(&file, &link).unwrap();
+    for path in [&pipe, &link] {
+        let output = recorded("sim:l40s", &["--to"]).arg(path).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        assert!(!fs::symlink_metadata(path).unwrap().is_file());
+    }
+    for text in [reader.join().unwrap(), fs::read_to_string(&file).unwrap()] {
+        assert!(text.contains("\"kind\": \"NodeTopology\""), "{text}");
+    }
+}
