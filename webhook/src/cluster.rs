@@ -31,6 +31,8 @@ trait Mirrored {
     const KIND: &'static str;
     /// Objects that are asked for at a time.
     const PAGE: u32 = 500;
+    /// Decisions hang on it: nothing is decided before all of it was seen.
+    const DECIDES: bool = true;
 
     fn set(view: &mut View, name: &str, object: Self::Object);
     fn remove(view: &mut View, name: &str);
@@ -107,6 +109,8 @@ impl Mirrored for Topologies {
     const KIND: &'static str = "NodeTopology";
     /// They have 20 KiB each.
     const PAGE: u32 = 100;
+    /// Only the warning that all nodes are in use; those not seen count as free.
+    const DECIDES: bool = false;
 
     fn set(view: &mut View, name: &str, object: Self::Object) {
         let free = object.free().unwrap_or_else(|error| {
@@ -130,9 +134,9 @@ impl Mirrored for Topologies {
 #[error("the watch of {0} ended")]
 pub struct Ended(&'static str);
 
-/// The watches, and whether each has seen everything once.
+/// The watches, and whether those on which decisions hang have seen everything once.
 pub struct Watches {
-    synced: Vec<(&'static str, watch::Receiver<bool>)>,
+    synced: Vec<watch::Receiver<bool>>,
     tasks: tokio::task::JoinSet<Ended>,
     metrics: Arc<Metrics>,
 }
@@ -159,7 +163,9 @@ impl Watches {
         <M::Object as Resource>::DynamicType: Clone + Debug + Send + Sync + 'static,
     {
         let (sender, receiver) = watch::channel(false);
-        self.synced.push((M::KIND, receiver));
+        if M::DECIDES {
+            self.synced.push(receiver);
+        }
         let (view, metrics) = (view.clone(), Arc::clone(&self.metrics));
         self.tasks.spawn(async move {
             // Not `any_semantic`, with which API servers answer with all objects at once.
@@ -171,15 +177,13 @@ impl Watches {
         });
     }
 
-    /// Waits until every kind was seen once.
+    /// Waits until every kind on which decisions hang was seen once.
     pub fn synced(&self) -> impl Future<Output = ()> + use<> {
         let synced = self.synced.clone();
         async move {
-            for (kind, mut receiver) in synced {
+            for mut receiver in synced {
                 // An error means that the watch ended, which `ended` reports.
-                if receiver.wait_for(|synced| *synced).await.is_ok() {
-                    tracing::info!(kind, "cache synced");
-                }
+                drop(receiver.wait_for(|synced| *synced).await);
             }
         }
     }
@@ -217,7 +221,9 @@ async fn mirror<M: Mirrored>(
                     .filter(|name| !seen.contains(name));
                 gone.for_each(|name| M::remove(&mut view, &name));
                 seen = HashSet::new();
-                synced.send_replace(true);
+                if !synced.send_replace(true) {
+                    tracing::info!(kind = M::KIND, "cache synced");
+                }
             }
             Ok(watcher::Event::Apply(object)) => {
                 let name = object.name_any();
