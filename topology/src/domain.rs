@@ -1,6 +1,6 @@
 //! Domains: what the edges join.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{Domain, Edge, Fabric, Gpu};
 
@@ -9,8 +9,13 @@ use crate::{Domain, Edge, Fabric, Gpu};
 /// `fabric` tells the multi-node fabric of a GPU, if it is in one; a domain is
 /// part of a fabric when all its GPUs are part of the same. Ids are unique in
 /// the cluster: `NODE.N`, or `CLUSTER-UUID.CLIQUE`. Edges that name a GPU
-/// which `gpus` lacks are passed over. One GPU of a fabric that is alone on
-/// its node is a domain too: its peers are on other nodes.
+/// which `gpus` lacks are passed over.
+///
+/// One GPU of a fabric that is alone on its node is a domain too: its peers
+/// are on other nodes. Not where all its links are down: it reaches nobody.
+/// Of several parts of one fabric on a node, which no edge joins, the largest
+/// (of equals the one with the lowest GPU) has the fabric's id, and the others
+/// `CLUSTER-UUID.CLIQUE-2`, `-3` and so on, by their lowest GPU.
 #[must_use]
 pub fn domains(
     node: &str,
@@ -31,21 +36,59 @@ pub fn domains(
             members.entry(root).or_default().push(gpu.index);
         }
     }
-    let mut local = 0..;
-    members
-        .into_values()
-        .filter_map(|mut gpus| {
-            gpus.sort_unstable();
-            gpus.dedup();
-            let fabric = common(gpus.iter().map(|&gpu| fabric(gpu)));
-            let id = match &fabric {
-                Some(fabric) => fabric.id(),
-                None if gpus.len() > 1 => format!("{node}.{}", local.next()?),
-                None => return None,
-            };
-            Some(Domain { id, gpus, fabric })
-        })
-        .collect()
+    let cut_off: BTreeSet<u32> = gpus
+        .iter()
+        .filter(|gpu| is_cut_off(gpu))
+        .map(|gpu| gpu.index)
+        .collect();
+    let mut parts = Vec::new();
+    for mut gpus in members.into_values() {
+        gpus.sort_unstable();
+        gpus.dedup();
+        let fabric = common(gpus.iter().map(|&gpu| fabric(gpu)));
+        let alone = gpus.len() == 1;
+        if !alone || (fabric.is_some() && !cut_off.contains(&gpus[0])) {
+            parts.push((gpus, fabric));
+        }
+    }
+    named(node, parts)
+}
+
+/// Links are known, and none is up.
+fn is_cut_off(gpu: &Gpu) -> bool {
+    let links = gpu.links.as_ref();
+    links.is_some_and(|links| links.iter().all(|link| !link.up))
+}
+
+/// Gives each part an id that no other has.
+fn named(node: &str, parts: Vec<(Vec<u32>, Option<Fabric>)>) -> Vec<Domain> {
+    let mut largest: BTreeMap<Fabric, usize> = BTreeMap::new();
+    for (n, (gpus, fabric)) in parts.iter().enumerate() {
+        if let Some(fabric) = fabric {
+            let at = largest.entry(fabric.clone()).or_insert(n);
+            if gpus.len() > parts[*at].0.len() {
+                *at = n;
+            }
+        }
+    }
+    let mut local = 0_usize;
+    let mut others: BTreeMap<Fabric, usize> = BTreeMap::new();
+    let named = parts.into_iter().enumerate().map(|(n, (gpus, fabric))| {
+        let id = match &fabric {
+            None => {
+                local += 1;
+                format!("{node}.{}", local - 1)
+            }
+            Some(fabric) if largest.get(fabric) == Some(&n) => fabric.id(),
+            Some(fabric) => {
+                let other = others.entry(fabric.clone()).or_insert(1);
+                *other += 1;
+                format!("{}-{other}", fabric.id())
+            }
+        };
+        Domain { id, gpus, fabric }
+    });
+    named.collect()
 }
 
 fn find(root: &BTreeMap<u32, u32>, mut gpu: u32) -> Option<u32> {

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
+use std::collections::BTreeSet;
+
 use nvlink_topology::{
     Domain, Edge, Fabric, Gpu, Link, Nic, NodeTopology, NodeTopologySpec, Path, PathClass, Remote,
     RemoteKind, Source, SourceKind, Via, bandwidth,
@@ -175,6 +177,64 @@ fn a_fabric_survives_and_an_all_zero_one_does_not() {
         let node = NodeTopology::new("n1", spec);
         assert_eq!(node_labels(&node)[labels::DOMAIN], id);
     }
+}
+
+/// Domains of the fabric `7b5c.4`: ids and GPUs.
+fn of_fabric(mut spec: NodeTopologySpec, gpus: &[u32]) -> Vec<(String, Vec<u32>)> {
+    let fabric = Fabric {
+        cluster_uuid: "7b5c".to_owned(),
+        clique: 4,
+    };
+    spec.domains = vec![Domain {
+        id: String::new(),
+        gpus: gpus.to_vec(),
+        fabric: Some(fabric),
+    }];
+    spec.complete("n1").unwrap();
+    let domains = spec.domains.into_iter();
+    domains.map(|one| (one.id, one.gpus)).collect()
+}
+
+fn cut_off(gpu: &mut Gpu) {
+    for link in gpu.links.iter_mut().flatten() {
+        link.up = false;
+    }
+}
+
+#[test]
+fn a_gpu_of_a_fabric_without_links_is_in_no_domain() {
+    let mut tray = h100(4);
+    forget(&mut tray);
+    cut_off(&mut tray.gpus[0]);
+    let rest = ("7b5c.4".to_owned(), vec![1, 2, 3]);
+    assert_eq!(of_fabric(tray.clone(), &[0, 1, 2, 3]), [rest]);
+    tray.gpus.iter_mut().for_each(cut_off);
+    assert_eq!(of_fabric(tray, &[0, 1, 2, 3]), []);
+    let lone = h100(1);
+    let peers_elsewhere = ("7b5c.4".to_owned(), vec![0]);
+    assert_eq!(of_fabric(lone, &[0]), [peers_elsewhere]);
+}
+
+#[test]
+fn parts_of_a_fabric_have_ids_of_their_own() {
+    let pairs: Vec<Remote> = [1, 0, 3, 2, 5, 4, 4].map(to).to_vec();
+    let one = |index: u32| {
+        gpu(
+            index,
+            "NVIDIA H100",
+            26_562_000_000,
+            &pairs[index as usize..][..1],
+        )
+    };
+    let mut spec = spec((0..7).map(one).collect());
+    spec.gpus[4].links = gpu(4, "", 26_562_000_000, &[to(5), to(6)]).links;
+    let ids = [
+        ("7b5c.4-2", vec![0, 1]),
+        ("7b5c.4-3", vec![2, 3]),
+        ("7b5c.4", vec![4, 5, 6]),
+    ];
+    let ids = ids.map(|(id, gpus)| (id.to_owned(), gpus));
+    assert_eq!(of_fabric(spec, &[0, 1, 2, 3, 4, 5, 6]), ids);
 }
 
 type Change = fn(&mut NodeTopologySpec);
@@ -383,5 +443,37 @@ proptest! {
         let once = spec.clone();
         spec.complete("n").unwrap();
         prop_assert_eq!(once, spec);
+    }
+
+    /// However the links are and whichever fabrics there are: each domain has
+    /// an id of its own, and each GPU is in one domain at most.
+    #[test]
+    fn ids_of_domains_are_unique(
+        edges in prop::collection::vec(prop::bool::weighted(0.15), 28),
+        up in prop::collection::vec(prop::option::of(any::<bool>()), 8),
+        fabrics in prop::collection::vec(prop::option::of(0u32..3), 8),
+    ) {
+        let mut spec = spec((0u32..8).map(|index| Gpu { index, ..Gpu::default() }).collect());
+        for (gpu, up) in spec.gpus.iter_mut().zip(up) {
+            gpu.links = up.map(|up| {
+                vec![Link { index: 0, up, bytes_per_second: None, remote: None }]
+            });
+        }
+        let pairs = (0u32..8).flat_map(|a| (a + 1..8).map(move |b| (a, b)));
+        for ((a, b), _) in pairs.zip(edges).filter(|(_, there)| *there) {
+            spec.edges.push(Edge { a, b, via: Via::Direct, links: 1, bytes_per_second: 1 });
+        }
+        for (gpu, clique) in (0u32..).zip(fabrics) {
+            let fabric = clique.map(|clique| Fabric { cluster_uuid: "7b5c".to_owned(), clique });
+            spec.domains.push(Domain { id: String::new(), gpus: vec![gpu], fabric });
+        }
+        spec.complete("n").unwrap();
+        let ids: BTreeSet<_> = spec.domains.iter().map(|one| &one.id).collect();
+        prop_assert_eq!(ids.len(), spec.domains.len());
+        let gpus: BTreeSet<_> = spec.domains.iter().flat_map(|one| &one.gpus).collect();
+        prop_assert_eq!(gpus.len(), spec.domains.iter().map(|one| one.gpus.len()).sum::<usize>());
+        let once = spec.domains.clone();
+        spec.complete("n").unwrap();
+        prop_assert_eq!(once, spec.domains);
     }
 }
