@@ -14,10 +14,12 @@ use crate::{
 
 mod accepted;
 mod access;
+mod broken;
 mod environment;
 mod unready;
 
 pub use accepted::accepted;
+pub use broken::Broken;
 pub use environment::InvalidEnvironment;
 pub use unready::Unready;
 

@@ -6,11 +6,12 @@ use futures::{Stream, StreamExt};
 use k8s_openapi::api::core::v1::{Namespace, Node};
 use kube::{
     Api, Client, Resource, ResourceExt,
-    core::{DeserializeGuard, PartialObjectMeta},
+    core::{ApiResource, DynamicObject, PartialObjectMeta},
     runtime::{WatchStreamExt, watcher},
 };
 use nvlink_topology::labels;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 use tokio::sync::watch;
 
 use crate::{
@@ -46,18 +47,18 @@ struct Namespaces;
 struct Topologies;
 
 impl Mirrored for Classes {
-    type Object = DeserializeGuard<DomainClass>;
+    /// As raw JSON: one that cannot be read is guarded by what can be told of it.
+    type Object = DynamicObject;
     const KIND: &'static str = "DomainClass";
 
     fn set(view: &mut View, name: &str, object: Self::Object) {
-        let class = match object.0 {
-            Ok(class) => Class::new(name, &class.spec).map_err(|error| error.to_string()),
-            Err(error) => Err(format!("it cannot be read: {error}")),
-        };
-        if let Err(reason) = &class {
+        let spec = object.data.get("spec").unwrap_or(&Value::Null);
+        let class = Class::read(name, spec);
+        if let Err(broken) = &class {
+            let reason = &broken.reason;
             tracing::warn!(class = name, reason, "class cannot be used");
         }
-        view.set_class(name, class);
+        view.set_read_class(name, class);
     }
 
     fn remove(view: &mut View, name: &str) {
@@ -150,7 +151,8 @@ impl Watches {
             synced: Vec::new(),
             tasks: tokio::task::JoinSet::new(),
         };
-        watches.add::<Classes>(Api::all(client.clone()), view);
+        let classes = ApiResource::erase::<DomainClass>(&());
+        watches.add::<Classes>(Api::all_with(client.clone(), &classes), view);
         watches.add::<Nodes>(Api::all(client.clone()), view);
         watches.add::<Namespaces>(Api::all(client.clone()), view);
         let topologies = Api::all_with(client.clone(), &node_topology::resource());
@@ -267,7 +269,7 @@ mod tests {
 
     use super::*;
 
-    fn class(name: &str, spec: serde_json::Value) -> DeserializeGuard<DomainClass> {
+    fn class(name: &str, spec: serde_json::Value) -> DynamicObject {
         serde_json::from_value(json!({
             "apiVersion": nvlink_topology::API_VERSION, "kind": "DomainClass",
             "metadata": {"name": name}, "spec": spec

@@ -15,6 +15,7 @@ use fixture::{admission, pod, review};
 use futures::StreamExt;
 use nvlink_topology::labels;
 use nvlink_webhook::{
+    class::Class,
     metrics::Metrics,
     server::{ARRIVAL, MAX_REVIEWS, PATH, Readiness, Webhook, admin_router, admission_router},
 };
@@ -132,6 +133,37 @@ async fn who_reaches_a_restricted_class_without_naming_it_is_shown_no_gpu() {
 async fn a_refusal_says_why() {
     let body = review(&pod(2, json!({labels::CLASS: "restricted"}))).to_string();
     refused(body, UID, "kubectl create rolebinding").await;
+}
+
+#[tokio::test]
+async fn a_restricted_class_that_cannot_be_used_is_guarded() {
+    let spec = json!({
+        "access": {"mode": "Restricted"}, "minBandwidth": "fast",
+        "nodeSelector": {"matchLabels": {"pool": "odd"}},
+    });
+    let mut unreadable = spec.clone();
+    unreadable["access"]["mode"] = json!("Audit");
+    let tolerating = json!({"tolerations": [{"key": labels::CLASS, "value": "odd"}]});
+    for spec in [spec, unreadable] {
+        let answer = async |change: &Value, allowed: &[&str]| {
+            let admission = admission(allowed);
+            let class = Class::read("odd", &spec);
+            admission.view.write().set_read_class("odd", class);
+            let webhook = Webhook {
+                admission,
+                metrics: Arc::default(),
+            };
+            let mut pod = pod(1, json!({}));
+            let change = change.as_object().unwrap().clone();
+            pod["spec"].as_object_mut().unwrap().extend(change);
+            webhook.answer(review(&pod).to_string().as_bytes()).await
+        };
+        for change in [&tolerating, &json!({"nodeSelector": {"pool": "odd"}})] {
+            let (code, message) = answer(change, &[]).await.refused.unwrap();
+            assert!(code == 403 && message.contains("\"odd\""), "{message}");
+            assert_eq!(answer(change, &["odd"]).await.refused, None);
+        }
+    }
 }
 
 #[tokio::test]

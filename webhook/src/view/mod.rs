@@ -10,7 +10,9 @@ use std::{
     sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
 };
 
-use crate::class::Class;
+use serde_json::Value;
+
+use crate::class::{Broken, Class};
 
 mod domains;
 mod nodes;
@@ -38,14 +40,24 @@ pub struct View {
 struct Entry {
     /// The class, or why it cannot be used.
     class: Result<Arc<Class>, String>,
+    /// The same class; of one that cannot be used, what is guarded of it.
+    guarded: Arc<Class>,
     fits: Fits,
     domains: Domains,
 }
 
 impl Entry {
-    fn new(class: Result<Class, String>) -> Self {
+    fn new(class: Result<Class, Box<Broken>>) -> Self {
+        let (class, guarded) = match class {
+            Ok(class) => {
+                let class = Arc::new(class);
+                (Ok(Arc::clone(&class)), class)
+            }
+            Err(broken) => (Err(broken.reason), Arc::new(broken.guard)),
+        };
         Self {
-            class: class.map(Arc::new),
+            class,
+            guarded,
             fits: Fits::default(),
             domains: Domains::default(),
         }
@@ -104,11 +116,11 @@ impl View {
         &self.claiming
     }
 
-    /// The classes that not everybody may use, in order.
+    /// The classes that not everybody may use, in order. Those that cannot be
+    /// used are among them, with their name and node selector alone.
     pub fn restricted(&self) -> impl Iterator<Item = &Arc<Class>> {
-        let classes = self.classes.values();
-        let usable = classes.filter_map(|entry| entry.class.as_ref().ok());
-        usable.filter(|class| class.restricted)
+        let classes = self.classes.values().map(|entry| &entry.guarded);
+        classes.filter(|class| class.restricted)
     }
 
     /// The class that a namespace gives to its GPU pods.
@@ -148,8 +160,15 @@ impl View {
         names
     }
 
-    /// Adds or replaces a class; the error says why it cannot be used.
+    /// Adds or replaces a class; the error says why it cannot be used. Of such
+    /// a one nothing else is known, so it is guarded as a restricted one.
     pub fn set_class(&mut self, name: &str, class: Result<Class, String>) {
+        let broken = |reason| Box::new(Broken::new(name, &Value::Null, reason));
+        self.set_read_class(name, class.map_err(broken));
+    }
+
+    /// Adds or replaces a class as [`Class::read`] gives it.
+    pub fn set_read_class(&mut self, name: &str, class: Result<Class, Box<Broken>>) {
         let mut entry = Entry::new(class);
         self.nodes.values().for_each(|node| entry.add(node));
         self.classes.insert(name.to_owned(), entry);

@@ -6,7 +6,7 @@ use nvlink_topology::labels;
 use nvlink_webhook::{
     admit::Admission,
     authorize::ListedAuthorizer,
-    class::Class,
+    class::{Broken, Class},
     decide::Settings,
     metrics::Metrics,
     view::{Labels, SharedView, View},
@@ -58,7 +58,8 @@ fn view() -> View {
         let class = Class::new(name, &spec).map_err(|error| error.to_string());
         view.set_class(name, class);
     }
-    view.set_class("broken", Err("it is odd".to_owned()));
+    let odd = Broken::new("broken", &json!({}), "it is odd".to_owned());
+    view.set_read_class("broken", Err(Box::new(odd)));
     for (name, size, bandwidth) in [("h100", 8, 450), ("a6000", 2, 56), ("l40s", 1, 0)] {
         let labels = [
             (labels::DOMAIN_SIZE, size.to_string()),
