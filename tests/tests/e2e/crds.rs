@@ -51,6 +51,37 @@ fn classes_that_contradict_themselves_are_refused() {
     }
 }
 
+/// The same lists as in the webhook's own test of classes: both rules agree.
+#[test]
+fn lists_of_transports_keep_cuda() {
+    let kubectl = control_plane().kubectl();
+    for (index, (list, fits)) in [
+        ("rc,cuda,sm", true),
+        ("tcp,cuda_ipc2", true),
+        ("^tcp,^cuda", true),
+        ("^tcp,sm", true),
+        ("rc,sm", false),
+        ("", false),
+        ("^tcp,cuda_ipc2", false),
+        ("tcp,^cuda", false),
+        ("x^cuda", false),
+        ("^all", false),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let spec = json!({"environment": {"extra": {"UCX_TLS": list}}});
+        let class = class(&format!("transports-{index}"), spec);
+        if fits {
+            kubectl.create(&class).unwrap();
+            continue;
+        }
+        let said = kubectl.refused(&["create", "-f", "-"], &class.to_string());
+        let said = said.unwrap();
+        assert!(said.contains("UCX_TLS"), "{list}: {said}");
+    }
+}
+
 #[test]
 fn a_name_that_is_no_label_value_is_refused() {
     let class = class(&"x".repeat(64), json!({})).to_string();

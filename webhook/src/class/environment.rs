@@ -157,6 +157,7 @@ fn check_extra(environment: &Environment) -> Result<(), InvalidClass> {
 }
 
 /// Whether a list of transports, or of those left out after `^`, leaves `cuda` in.
+/// The CRD's rule says the same in a regular expression.
 fn has_cuda(list: &str) -> bool {
     let cuda = |word: &str| {
         let word = word.split_once('_').map_or(word, |(family, _)| family);
@@ -263,10 +264,21 @@ mod tests {
             "^all",
             "cudax",
             "barracuda",
+            "^tcp,cuda_ipc2",
+            "tcp,^cuda",
+            "x^cuda",
         ] {
             refused(json!({"extra": {"UCX_TLS": list}}), "without cuda");
         }
-        for list in ["rc,cuda,sm", "cuda", "cuda_copy,tcp", "all", "^tcp,sm"] {
+        for list in [
+            "rc,cuda,sm",
+            "cuda",
+            "cuda_copy,tcp",
+            "tcp,cuda_ipc2",
+            "all",
+            "^tcp,sm",
+            "^tcp,^cuda",
+        ] {
             accepted(json!({"extra": {"UCX_TLS": list}}));
         }
     }

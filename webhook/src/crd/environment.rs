@@ -62,7 +62,7 @@ pub struct Environment {
             "self.all(name, !(name in ['NVIDIA_VISIBLE_DEVICES', 'CUDA_VISIBLE_DEVICES', 'CUDA_DEVICE_ORDER']))"
         ).message("the visible devices follow from the devices mapping"),
         validation = Rule::new(
-r"!('UCX_TLS' in self) || self['UCX_TLS'].startsWith('^') != self['UCX_TLS'].matches('(^|[,^])(cuda|all)(_[a-z]+)?(,|$)')"
+r"!('UCX_TLS' in self) || self['UCX_TLS'].startsWith('^') != self['UCX_TLS'].matches(r'^\^?([^,]*,)*(cuda|all)(_[^,]*)?(,|$)')"
         ).message("a list of UCX_TLS without cuda makes UCX crash on the memory of GPUs")
     )]
     pub extra: BTreeMap<String, String>,
