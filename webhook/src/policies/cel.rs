@@ -157,12 +157,17 @@ pub fn concerns_created() -> String {
 #[must_use]
 pub fn concerns_changed() -> String {
     let tolerations = |object| list(object, "tolerations");
-    // Only tolerations may be added to a pod, and the selectors of a gated one narrowed.
+    // Only tolerations may be added to a pod, and the selectors of a gated one
+    // narrowed. One of two that are the same may be replaced: the list is no longer then.
+    let added = format!(
+        "{}.exists(t, t.?key.orValue('') in ['', '{}'] && !(t in {}))",
+        tolerations("object"),
+        labels::CLASS,
+        tolerations("oldObject")
+    );
     format!(
-        "({changed} || ({SUBRESOURCE} == 'status' ? false : {SUBRESOURCE} != '' || {new}.size() > {old}.size() || ({gates}.size() > 0 && {gpus})))",
+        "({changed} || ({SUBRESOURCE} == 'status' ? false : {SUBRESOURCE} != '' || {added} || ({gates}.size() > 0 && {gpus})))",
         changed = changed(),
-        new = tolerations("object"),
-        old = tolerations("oldObject"),
         gates = list("oldObject", "schedulingGates"),
         gpus = gpus("object"),
     )

@@ -121,6 +121,10 @@ pub const PASSES: [&str; 2] = ["a namespace that is excluded", "everyday pods"];
 #[serde(deny_unknown_fields)]
 pub struct Change {
     pub action: Action,
+    /// Of tolerations that are the same one after the other, one stays: what
+    /// is added replaces the others, and the list is no longer than it was.
+    #[serde(default)]
+    replaces: bool,
     #[serde(default)]
     meta: Value,
     #[serde(default)]
@@ -173,6 +177,9 @@ impl Change {
         let before = pod["spec"]["tolerations"].take();
         put(pod, &self.meta, &self.spec, &self.main);
         let mut all = before.as_array().cloned().unwrap_or_default();
+        if self.replaces {
+            all.dedup();
+        }
         if let Some(added) = pod["spec"]["tolerations"].as_array() {
             all.extend(added.iter().cloned());
         }
