@@ -146,7 +146,12 @@ fn way() -> String {
         selects("object"),
         selects("oldObject")
     );
-    let debugged = format!("variables.class == variables.name ? '{named}' : ''");
+    // The scheduler has named its node by now, so that `nodeName` says nothing.
+    let debugged = format!(
+        "variables.named == variables.name || variables.label == variables.name || variables.wanted == variables.name ? '{named}' : {} ? '{toleration}' : variables.gpus && {own} && {} ? '{selector}' : ''",
+        tolerates("object"),
+        selects("object")
+    );
     format!(
         "!variables.restricted ? '' : variables.created ? ({created}) : variables.changed ? ({changed}) : variables.debugged ? ({debugged}) : ''"
     )
@@ -240,7 +245,7 @@ fn privileges() -> [Value; 3] {
         refuse(
             Rule::EphemeralContainer,
             &ephemeral,
-            "'an ephemeral container would see the GPUs that its image names, in a pod of the restricted class ' + variables.name + ': set NVIDIA_VISIBLE_DEVICES to void in it'",
+            "'an ephemeral container would see the GPUs that its image names, in a pod that is for nodes of the restricted class ' + variables.name + ': set NVIDIA_VISIBLE_DEVICES to void in it'",
         ),
     ]
 }

@@ -24,7 +24,10 @@ pub(super) fn described() -> Vec<(&'static str, String)> {
         ("label", class("labels")),
         (
             "wanted",
-            format!("variables.named != '' ? variables.named : variables.gpus ? {default} : ''"),
+            // A pod that is there was given what its label says.
+            format!(
+                "variables.named != '' ? variables.named : variables.gpus && (request.operation == 'CREATE' || variables.label == '') ? {default} : ''"
+            ),
         ),
         (
             "class",

@@ -18,7 +18,8 @@ pub struct Held<'a> {
     pub gpus: bool,
     /// The class that its annotation names.
     pub named: Option<&'a str>,
-    /// The class that its namespace gives it, because it holds GPUs and names none.
+    /// The class that its namespace gives it, because it holds GPUs and names
+    /// none. None for a pod that is there and has a label: it was given that.
     pub default: Option<&'a str>,
     /// The class that its label says it was given.
     pub label: Option<&'a str>,
@@ -42,6 +43,16 @@ impl<'a> Held<'a> {
             named,
             default,
             label: text("labels"),
+        }
+    }
+
+    /// The same of a pod that is there already: what it was given is in its
+    /// label, and the namespace may have got its default class since then.
+    pub(super) fn of_running(case: Case<'a>) -> Self {
+        let held = Self::of(case);
+        Self {
+            default: held.default.filter(|_| held.label.is_none()),
+            ..held
         }
     }
 

@@ -13,6 +13,8 @@ pub(super) enum Way {
     Named,
     /// Its namespace names the class.
     Default,
+    /// It was given the class, says its label.
+    Given,
     /// It tolerates the taint of the class.
     Toleration,
     /// It names a node, which passes the scheduler and all taints by.
@@ -24,7 +26,7 @@ pub(super) enum Way {
 impl Way {
     pub(super) fn rule(self) -> Rule {
         match self {
-            Self::Named | Self::Default => Rule::NotAuthorized,
+            Self::Named | Self::Default | Self::Given => Rule::NotAuthorized,
             Self::Toleration => Rule::Toleration,
             Self::NodeName => Rule::NodeName,
             Self::Selector => Rule::NodeSelector,
@@ -36,6 +38,7 @@ impl Way {
         match self {
             Self::Named => String::new(),
             Self::Default => format!(" (the default class of namespace {namespace})"),
+            Self::Given => " (the class of this pod)".to_owned(),
             Self::Toleration => " (the pod tolerates the taint of its nodes)".to_owned(),
             Self::NodeName => " (the pod's nodeName may be a node of it)".to_owned(),
             Self::Selector => " (the pod selects its nodes)".to_owned(),
@@ -55,9 +58,33 @@ pub(super) fn of_pod(case: Case<'_>, held: &Held<'_>, class: &Class) -> Option<W
     if tolerates(case.pod, class) {
         return Some(Way::Toleration);
     }
+    // Whoever creates it names the node, past the scheduler.
     if !node_name(case.pod).is_empty() {
         return Some(Way::NodeName);
     }
+    by_selector(case, held, class)
+}
+
+/// How a pod that is there already reaches for the nodes of `class`. The
+/// scheduler has named its node, so that its `nodeName` says nothing.
+pub(super) fn of_running(case: Case<'_>, held: &Held<'_>, class: &Class) -> Option<Way> {
+    let is = |name: Option<&str>| name == Some(class.name.as_str());
+    if is(held.named) {
+        return Some(Way::Named);
+    }
+    if is(held.label) {
+        return Some(Way::Given);
+    }
+    if is(held.default) {
+        return Some(Way::Default);
+    }
+    if tolerates(case.pod, class) {
+        return Some(Way::Toleration);
+    }
+    by_selector(case, held, class)
+}
+
+fn by_selector(case: Case<'_>, held: &Held<'_>, class: &Class) -> Option<Way> {
     // A pod of another class is kept off these nodes by their taint, and the
     // webhook itself may have written a selector that two classes share.
     let other = held.class().is_some_and(|name| name != class.name);

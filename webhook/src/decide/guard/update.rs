@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::{
     Case, Held, devices, permit,
-    reach::{list, selects, tolerates},
+    reach::{self, list, selects, tolerates},
 };
 use crate::{
     authorize::{Grant, Grants, RELEASE, RESOURCE, Subject},
@@ -95,7 +95,7 @@ fn change(case: Case<'_>, old: &Value, answered: &Answered) -> Result<Option<Que
             Some(Grant::Denied) => return Err(locked(case, &what)),
         }
     }
-    let held = Held::of(case);
+    let held = Held::of_running(case);
     for class in case.view.restricted() {
         let other = held.class().is_some_and(|name| name != class.name);
         let selector = |pod| held.gpus && !other && selects(pod, class);
@@ -163,22 +163,25 @@ fn debug(case: Case<'_>, old: &Value, answered: &Answered) -> Result<Option<Ques
     let added: Vec<_> = ephemeral(case.pod)
         .filter(|one| !known.contains(&name(one)))
         .collect();
-    let held = Held::of(case);
+    let held = Held::of_running(case);
     if case.view.restricted().next().is_some() || held.class().is_some() {
         for container in &added {
             devices::check_variables(name(container), container)?;
         }
     }
-    let mut restricted = case.view.restricted();
-    let Some(class) = restricted.find(|class| held.class() == Some(&class.name)) else {
-        return Ok(None);
-    };
-    for container in &added {
-        check_ephemeral(container, class)?;
+    for class in case.view.restricted() {
+        let Some(way) = reach::of_running(case, &held, class) else {
+            continue;
+        };
+        for container in &added {
+            check_ephemeral(container, class)?;
+        }
+        let how = way.how(case.namespace);
+        if let Some(class) = permit(case, class, way.rule(), &how, &answered.uses)? {
+            return Ok(Some(Question::Use(class)));
+        }
     }
-    let how = " (the class of this pod)";
-    let asked = permit(case, class, Rule::NotAuthorized, how, &answered.uses)?;
-    Ok(asked.map(Question::Use))
+    Ok(None)
 }
 
 fn check_ephemeral(container: &Value, class: &Class) -> Result<(), Refusal> {
@@ -192,7 +195,7 @@ fn check_ephemeral(container: &Value, class: &Class) -> Result<(), Refusal> {
     Err(Refusal::new(
         Rule::EphemeralContainer,
         format!(
-            "ephemeral container {name:?} would see the GPUs that its image names, in a pod of the restricted class {:?}: set NVIDIA_VISIBLE_DEVICES to \"void\" in it, as with kubectl debug --env=NVIDIA_VISIBLE_DEVICES=void",
+            "ephemeral container {name:?} would see the GPUs that its image names, in a pod that is for nodes of the restricted class {:?}: set NVIDIA_VISIBLE_DEVICES to \"void\" in it, as with kubectl debug --env=NVIDIA_VISIBLE_DEVICES=void",
             class.name
         ),
     )
