@@ -36,6 +36,16 @@ pub struct Health {
     pub finished: Instant,
 }
 
+impl Health {
+    /// When it began: the oldest of what was read is of then, and a source
+    /// that hung halfway has given data of before the hang.
+    #[must_use]
+    pub fn started(&self) -> Instant {
+        let started = self.finished.checked_sub(self.duration);
+        started.unwrap_or(self.finished)
+    }
+}
+
 /// Data older than this are not served, where nothing else is said.
 pub const STALE_AFTER: Duration = Duration::from_secs(30);
 
@@ -47,6 +57,7 @@ pub struct Latest {
     placements: ArcSwapOption<Placements>,
     changed: Notify,
     stale_after: Duration,
+    start: Instant,
 }
 
 impl Default for Latest {
@@ -65,13 +76,15 @@ impl Latest {
             placements: ArcSwapOption::empty(),
             changed: Notify::new(),
             stale_after,
+            start: Instant::now(),
         }
     }
 
     /// Replaces the snapshot.
     pub fn publish(&self, snapshot: Snapshot) {
         if snapshot.data.is_some() {
-            self.good_at.store(Some(Arc::new(snapshot.health.finished)));
+            self.good_at
+                .store(Some(Arc::new(snapshot.health.started())));
         }
         self.snapshot.store(Some(Arc::new(snapshot)));
         self.changed.notify_waiters();
@@ -97,6 +110,7 @@ impl Latest {
             placements: self.placements.load_full(),
             age: good_at.map(|at| now.saturating_duration_since(*at)),
             stale_after: self.stale_after,
+            since_start: now.saturating_duration_since(self.start),
         }
     }
 }
@@ -108,11 +122,13 @@ pub struct View {
     pub snapshot: Option<Arc<Snapshot>>,
     /// The last placements; none before the first ones are known.
     pub placements: Option<Arc<Placements>>,
-    /// Time since the last collection that succeeded ended: grows while the
+    /// Time since the last collection that gave data began: grows while the
     /// source hangs or fails.
     pub age: Option<Duration>,
     /// Data older than this are not served.
     pub stale_after: Duration,
+    /// Time since the exporter has been looking.
+    pub since_start: Duration,
 }
 
 impl View {

@@ -88,7 +88,27 @@ async fn before_the_first_collection() {
     let metrics = ask(&latest, "/metrics", "").await;
     assert_eq!(metrics.status, StatusCode::OK);
     assert!(metrics.body.contains("nvlink_exporter_build_info"));
-    assert!(!metrics.body.contains("nvlink_exporter_collector_success"));
+    let success = "nvlink_exporter_collector_success{collector=\"topology\"} 0\n";
+    assert!(metrics.body.contains(success), "{}", metrics.body);
+    let age = "\nnvlink_exporter_snapshot_age_seconds ";
+    assert!(metrics.body.contains(age), "{}", metrics.body);
+    let duration = "\nnvlink_exporter_collection_duration_seconds{";
+    assert!(!metrics.body.contains(duration), "{}", metrics.body);
+}
+
+#[tokio::test]
+async fn data_that_were_old_when_they_came_are_not_served() {
+    let latest = Arc::new(Latest::new(Duration::from_secs(3)));
+    let mut slow = good();
+    slow.health.duration = Duration::from_secs(4);
+    latest.publish(slow);
+    for path in ["/readyz", "/api/v1/topology"] {
+        let answer = ask(&latest, path, "").await;
+        assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE, "{path}");
+    }
+    let metrics = ask(&latest, "/metrics", "").await.body;
+    assert!(!metrics.contains("nvlink_link_up"), "{metrics}");
+    assert!(metrics.contains("collector_success{collector=\"topology\"} 0\n"));
 }
 
 #[tokio::test]

@@ -220,7 +220,7 @@ families! {
         "nvlink_exporter_snapshot_age_seconds",
         &[],
         "1",
-        "Time since the last collection of the node that succeeded; grows while its source hangs or fails.",
+        "Time since the last collection that gave data began, or since the start where none has; grows while the source hangs or fails.",
     );
     SOURCE_INFO = gauge(
         Group::Exporter,

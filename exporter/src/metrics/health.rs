@@ -17,9 +17,11 @@ pub(super) fn write(out: &mut Exposition, view: &View) -> fmt::Result {
     out.write(&families::COLLECTOR_SUCCESS, successes)?;
     let durations = collectors
         .iter()
-        .map(|&(name, _, took)| ([name.into()], Value::Real(took.as_secs_f64())));
+        .filter_map(|&(name, _, took)| Some(([name.into()], Value::Real(took?.as_secs_f64()))));
     out.write(&families::COLLECTION_DURATION, durations)?;
-    let age = view.age.map(|age| ([], Value::Real(age.as_secs_f64())));
+    // Where nothing was ever read, the wait for it is as long as the exporter runs.
+    let age = view.age.unwrap_or(view.since_start);
+    let age = [([], Value::Real(age.as_secs_f64()))];
     out.write(&families::SNAPSHOT_AGE, age)?;
     let source = view.data().map(|data| {
         let source = &data.topology.spec.source;
@@ -32,15 +34,15 @@ pub(super) fn write(out: &mut Exposition, view: &View) -> fmt::Result {
 }
 
 /// Name, success and duration of the last collection of each collector. A
-/// source that hangs has not succeeded.
-fn collectors(view: &View) -> Vec<(&'static str, bool, Duration)> {
-    let topology = view.snapshot.as_ref().map(|snapshot| {
-        let ok = snapshot.health.error.is_none() && view.is_fresh();
-        ("topology", ok, snapshot.health.duration)
-    });
+/// source that hangs has not succeeded, nor one whose first collection has not
+/// ended; that one has no duration.
+fn collectors(view: &View) -> Vec<(&'static str, bool, Option<Duration>)> {
+    let topology = view.snapshot.as_ref().map(|snapshot| &snapshot.health);
+    let ok = topology.is_some_and(|health| health.error.is_none()) && view.is_fresh();
+    let topology = ("topology", ok, topology.map(|health| health.duration));
     let placements = view.placements.as_ref();
     let allocations = placements
         .and_then(|placements| placements.health.as_ref())
-        .map(|health| ("allocations", health.error.is_none(), health.duration));
-    topology.into_iter().chain(allocations).collect()
+        .map(|health| ("allocations", health.error.is_none(), Some(health.duration)));
+    [topology].into_iter().chain(allocations).collect()
 }

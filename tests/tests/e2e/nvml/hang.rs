@@ -153,3 +153,52 @@ fn data_of_before_the_hang_are_not_served_for_long() {
     assert_eq!(series(&good(&exporter), "nvlink_gpu_info").len(), 2);
     http::text(&exporter.url("/readyz")).unwrap();
 }
+
+#[test]
+fn what_was_read_before_a_hang_is_not_fresh_after_it() {
+    let mut fake = board();
+    // Long enough for what the hung collection gave to be seen before the next one.
+    let arguments = ["--collection-interval", "2s", "--stale-after", "2500ms"];
+    let exporter = fake.exporter(&arguments).unwrap();
+    fake.put(
+        "faults",
+        json!([{"function": "nvmlDeviceGetFieldValues", "gpu": 1, "hang": true}]),
+    )
+    .unwrap();
+    wait(&exporter, "the data to be old", |text| {
+        series(text, "nvlink_exporter_snapshot_age_seconds")
+            .iter()
+            .any(|(_, age)| *age > 5.0)
+    });
+    fake.put("faults", json!([])).unwrap();
+    let took = |text: &str| {
+        value(
+            text,
+            "nvlink_exporter_collection_duration_seconds",
+            &[("collector", "topology")],
+        )
+    };
+    let ended = |text: &str| took(text).is_some_and(|took| took > 2.5);
+    let text = wait(&exporter, "the hung collection to end", ended);
+    assert_eq!(series(&text, "nvlink_gpu_info"), []);
+    assert!(age(&text) > 2.5 && !succeeded(&text));
+    assert_eq!(series(&good(&exporter), "nvlink_gpu_info").len(), 2);
+}
+
+#[test]
+fn a_library_that_hangs_from_the_start_is_seen() {
+    let mut fake = board();
+    fake.put(
+        "faults",
+        json!([{"function": "nvmlInitWithFlags", "hang": true}]),
+    )
+    .unwrap();
+    let exporter = start(&fake, &[]);
+    let old = |text: &str| age(text) > 0.3;
+    let text = wait(&exporter, "the wait to be told", old);
+    let success = "nvlink_exporter_collector_success";
+    let success = value(&text, success, &[("collector", "topology")]);
+    assert_eq!(success, Some(0.0));
+    fake.put("faults", json!([])).unwrap();
+    assert_eq!(series(&good(&exporter), "nvlink_gpu_info").len(), 2);
+}
