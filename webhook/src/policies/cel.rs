@@ -5,7 +5,7 @@
 
 use nvlink_topology::labels;
 
-use crate::decide::guard::{DEVICE_MOUNTS, DEVICE_PATHS, GATE, HARMLESS};
+use crate::decide::guard::{CAPABILITIES, DEVICE_MOUNTS, GATE, HARMLESS, HOST_PATHS};
 
 /// A list of strings.
 pub(super) fn strings(items: &[&str]) -> String {
@@ -82,14 +82,23 @@ pub(super) fn selects(object: &str, wanted: &str) -> String {
     )
 }
 
-/// A volume of the pod leads to the host's GPUs.
+/// A container has rights by which it reaches all GPUs of its node.
+pub(super) fn privileged(container: &str) -> String {
+    let context = format!("{container}.?securityContext");
+    format!(
+        "({context}.?privileged.orValue(false) || {context}.?procMount.orValue('') == 'Unmasked' || {context}.?capabilities.?add.orValue([]).exists(n, (n.upperAscii().startsWith('CAP_') ? n.upperAscii().substring(4) : n.upperAscii()) in {}))",
+        strings(&CAPABILITIES)
+    )
+}
+
+/// A volume of the pod may lead to the host's GPUs.
 pub(super) fn host_path(object: &str) -> String {
     // One list of one path: CEL has no `let` inside an expression.
     let path = "['/' + v.hostPath.path.split('/').filter(s, !(s in ['', '.'])).join('/')]";
     format!(
-        "{}.exists(v, has(v.hostPath) && {path}.exists(p, {}.exists(g, p.startsWith(g) || g.startsWith(p == '/' ? p : p + '/'))))",
+        "{}.exists(v, has(v.hostPath) && !{path}.exists(p, !p.contains('/..') && {}.exists(o, p == o || p.startsWith(o + '/'))))",
         list(object, "volumes"),
-        strings(&DEVICE_PATHS)
+        strings(&HOST_PATHS)
     )
 }
 

@@ -222,7 +222,10 @@ fn devices() -> [Value; 2] {
 
 /// What the host has, taken by a pod that is for the nodes of a restricted class.
 fn privileges() -> [Value; 3] {
-    let privileged = "variables.way != '' && variables.added.exists(c, c.?securityContext.?privileged.orValue(false))";
+    let privileged = format!(
+        "variables.way != '' && (variables.added.exists(c, {}) || (variables.created && object.spec.?hostPID.orValue(false)))",
+        cel::privileged("c")
+    );
     let host = format!(
         "variables.way != '' && variables.created && {}",
         cel::host_path("object")
@@ -234,13 +237,13 @@ fn privileges() -> [Value; 3] {
     [
         refuse(
             Rule::Privileged,
-            privileged,
-            "'a privileged container has all GPUs of its node, and the pod is for nodes of the restricted class ' + variables.name",
+            &privileged,
+            "'a privileged container, one with capabilities of the host, and hostPID reach all GPUs of their node, and the pod is for nodes of the restricted class ' + variables.name",
         ),
         refuse(
             Rule::HostPath,
             &host,
-            "'a hostPath leads to the GPUs of the host or their driver, and the pod is for nodes of the restricted class ' + variables.name",
+            "'a hostPath may lead to the GPUs of the host or their driver, and the pod is for nodes of the restricted class ' + variables.name",
         ),
         refuse(
             Rule::EphemeralContainer,

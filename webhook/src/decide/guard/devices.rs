@@ -6,7 +6,6 @@ use super::{Case, Held, reach::list};
 use crate::{
     class::Class,
     decide::refusal::{Refusal, Rule},
-    pod::Container,
 };
 
 /// The variable by which NVIDIA's runtime hands GPUs to a container.
@@ -18,30 +17,46 @@ pub const HARMLESS: [&str; 3] = ["", "void", "none"];
 /// there, hands it the GPUs that the mounts are named after.
 pub const DEVICE_MOUNTS: &str = "nvidia-container-devices";
 
-/// Host paths that lead to GPUs: device nodes, the driver's libraries, and the
-/// sockets and directories by which a container makes the host start others.
-/// Beginnings of paths: `/dev/nvidia` is `/dev/nvidia0` too.
-pub const DEVICE_PATHS: [&str; 20] = [
-    "/dev/nvidia",
-    "/dev/dri",
-    "/dev/vfio",
-    "/dev/char",
-    "/proc/driver/nvidia",
-    "/run/nvidia",
-    "/var/run/nvidia",
-    "/usr/local/nvidia",
-    "/usr/lib/x86_64-linux-gnu",
-    "/usr/lib/aarch64-linux-gnu",
-    "/usr/lib64",
-    "/home/kubernetes/bin/nvidia",
-    "/var/lib/kubelet",
-    "/etc/kubernetes/manifests",
-    "/run/containerd",
-    "/var/run/containerd",
-    "/run/crio",
-    "/var/run/crio",
-    "/run/docker.sock",
-    "/var/run/docker.sock",
+/// What pods on the nodes of a restricted class may have of the host, with all
+/// that lies in it: what jobs need, and directories of data. All else may lead
+/// to GPUs: device nodes, the driver, `/proc`, the sockets by which a container
+/// makes the host start others, and every other name of these.
+pub const HOST_PATHS: [&str; 24] = [
+    "/dev/hugepages",
+    "/dev/infiniband",
+    "/dev/shm",
+    "/etc/localtime",
+    "/etc/pki",
+    "/etc/ssl/certs",
+    "/etc/timezone",
+    "/sys/class/infiniband",
+    "/sys/class/net",
+    "/usr/share/zoneinfo",
+    "/var/log",
+    "/beegfs",
+    "/data",
+    "/datasets",
+    "/fsx",
+    "/gpfs",
+    "/lustre",
+    "/mnt",
+    "/models",
+    "/nfs",
+    "/raid",
+    "/scratch",
+    "/shared",
+    "/weka",
+];
+
+/// Capabilities by which a container reaches what the host has.
+pub const CAPABILITIES: [&str; 7] = [
+    "ALL",
+    "BPF",
+    "DAC_READ_SEARCH",
+    "SYS_ADMIN",
+    "SYS_BOOT",
+    "SYS_MODULE",
+    "SYS_RAWIO",
 ];
 
 /// Checks a pod that is created: variables, and the runtime without a request.
@@ -115,52 +130,88 @@ pub(super) fn hides_gpus(container: &Value) -> bool {
 
 /// Checks that a pod on the nodes of `class` does not take what the host has.
 pub(super) fn check_privileges(pod: &Value, class: &Class) -> Result<(), Refusal> {
-    let containers = crate::pod::containers(pod);
-    let privileged = containers
-        .iter()
-        .find(|one| is_privileged(one.value()))
-        .map(Container::name);
-    if let Some(name) = privileged {
-        return Err(refuse_privileged(name, class));
+    for container in crate::pod::containers(pod) {
+        check_privileged(container.name(), container.value(), class)?;
+    }
+    let pids = pod.get("spec").and_then(|spec| spec.get("hostPID"));
+    if pids.and_then(Value::as_bool) == Some(true) {
+        let what = "the pod has hostPID, by which it takes over processes that hold GPUs";
+        return Err(refuse_privileged(what, "spec.hostPID", class));
     }
     let mut paths = list(pod, &["spec", "volumes"])
         .filter_map(|volume| volume.get("hostPath")?.get("path")?.as_str());
-    match paths.find(|path| leads_to_devices(path)) {
+    match paths.find(|path| !is_open(path)) {
         None => Ok(()),
         Some(path) => Err(Refusal::new(
             Rule::HostPath,
             format!(
-                "hostPath {path:?} leads to the host's GPUs or their driver, which pods on the nodes of the restricted class {:?} get from the device plugin alone: remove the volume, or run the pod in a namespace that is exempt",
-                class.name
+                "hostPath {path:?} may lead to the host's GPUs or their driver, which pods on the nodes of the restricted class {:?} get from the device plugin alone; what they may have of the host is {}: remove the volume, or run the pod in a namespace that is exempt",
+                class.name,
+                HOST_PATHS.join(", ")
             ),
         )
         .about(&class.name)),
     }
 }
 
-pub(super) fn is_privileged(container: &Value) -> bool {
+/// Checks that a container has no rights by which it reaches all GPUs of its node.
+pub(super) fn check_privileged(
+    name: &str,
+    container: &Value,
+    class: &Class,
+) -> Result<(), Refusal> {
     let context = container.get("securityContext");
-    context.and_then(|context| context.get("privileged")?.as_bool()) == Some(true)
+    let field = |field: &str| context.and_then(|context| context.get(field));
+    let refuse = |what: &str, field: &str| {
+        let what = format!("container {name:?} {what}, which gives it all GPUs of its node");
+        let field = format!("securityContext.{field}");
+        Err(refuse_privileged(&what, &field, class))
+    };
+    if field("privileged").and_then(Value::as_bool) == Some(true) {
+        return refuse("is privileged", "privileged");
+    }
+    if field("procMount").and_then(Value::as_str) == Some("Unmasked") {
+        return refuse("sees the host's /proc unmasked", "procMount");
+    }
+    let mut added = context
+        .into_iter()
+        .flat_map(|context| list(context, &["capabilities", "add"]))
+        .filter_map(Value::as_str);
+    match added.find(|name| is_capability_of_the_host(name)) {
+        None => Ok(()),
+        Some(capability) => refuse(
+            &format!("has the capability {capability}"),
+            "capabilities.add",
+        ),
+    }
 }
 
-pub(super) fn refuse_privileged(name: &str, class: &Class) -> Refusal {
+/// Runtimes take the names of capabilities in any case, and some with `CAP_`.
+fn is_capability_of_the_host(name: &str) -> bool {
+    let name = name.to_ascii_uppercase();
+    CAPABILITIES.contains(&name.strip_prefix("CAP_").unwrap_or(&name))
+}
+
+fn refuse_privileged(what: &str, field: &str, class: &Class) -> Refusal {
     Refusal::new(
         Rule::Privileged,
         format!(
-            "container {name:?} is privileged, which gives it all GPUs of its node, and the pod is for nodes of the restricted class {:?}: remove securityContext.privileged, or run the pod in a namespace that is exempt",
+            "{what}, and the pod is for nodes of the restricted class {:?}: remove {field}, or run the pod in a namespace that is exempt",
             class.name
         ),
     )
     .about(&class.name)
 }
 
-/// Whether a host path is, holds or lies in one that leads to GPUs.
-fn leads_to_devices(path: &str) -> bool {
+/// Whether a host path is one that pods of restricted classes may have.
+fn is_open(path: &str) -> bool {
     let parts = path.split('/').filter(|part| !["", "."].contains(part));
     let path: String = parts.flat_map(|part| ["/", part]).collect();
-    DEVICE_PATHS
-        .iter()
-        .any(|guarded| path.starts_with(guarded) || guarded.starts_with(&format!("{path}/")))
+    !path.contains("/..")
+        && HOST_PATHS.iter().any(|open| {
+            path.strip_prefix(open)
+                .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        })
 }
 
 #[cfg(test)]
@@ -172,26 +223,28 @@ mod tests {
         for path in [
             "/",
             "/dev",
-            "/dev/",
             "//dev//nvidia0",
             "/dev/./nvidiactl",
-            "/dev/nvidia-caps/x",
-            "/run",
-            "/usr/lib",
-            "/var/lib/kubelet/device-plugins",
-            "/run/containerd/containerd.sock",
+            "/dev/shm/../nvidia0",
+            "/dev/shmem",
+            "/proc/1/root/dev",
+            "/lib/x86_64-linux-gnu",
+            "/run/systemd/private",
+            "/run/k3s/containerd/containerd.sock",
+            "/sys/class",
+            "/home/kubernetes/bin",
+            "",
         ] {
-            assert!(leads_to_devices(path), "{path}");
+            assert!(!is_open(path), "{path}");
         }
         for path in [
             "/dev/shm",
-            "/dev/infiniband",
-            "/data",
-            "/var/log",
-            "/devices",
+            "/dev/infiniband/",
+            "//data/./sets",
+            "/var/log/pods",
             "/mnt/dev",
         ] {
-            assert!(!leads_to_devices(path), "{path}");
+            assert!(is_open(path), "{path}");
         }
     }
 }

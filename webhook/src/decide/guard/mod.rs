@@ -28,7 +28,7 @@ mod reach;
 mod reserved;
 mod update;
 
-pub use devices::{DEVICE_MOUNTS, DEVICE_PATHS, HARMLESS};
+pub use devices::{CAPABILITIES, DEVICE_MOUNTS, HARMLESS, HOST_PATHS};
 pub use held::Held;
 pub(crate) use update::GATE;
 pub use update::{Action, Answered, Question, update};

@@ -186,9 +186,7 @@ fn debug(case: Case<'_>, old: &Value, answered: &Answered) -> Result<Option<Ques
 
 fn check_ephemeral(container: &Value, class: &Class) -> Result<(), Refusal> {
     let name = name(container);
-    if devices::is_privileged(container) {
-        return Err(devices::refuse_privileged(name, class));
-    }
+    devices::check_privileged(name, container, class)?;
     if devices::hides_gpus(container) {
         return Ok(());
     }
