@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use axum::Router;
+use axum::{Router, response::Response};
 use axum_server::{Handle, accept::Accept, tls_rustls::RustlsAcceptor};
 use hyper_util::{
     rt::{TokioExecutor, TokioTimer},
@@ -24,13 +24,19 @@ use tokio::{
 };
 use tower::Service;
 
-use super::Web;
+use super::{
+    Web,
+    pace::{Pace, Paced},
+};
 
 /// Connections that are open at a time, over all addresses; more are closed at once.
 const MAX_CONNECTIONS: usize = 128;
 /// What a client gets to send a request's head, the idle time before it
 /// included: one that scrapes once a minute keeps its connection.
 const HEAD: Duration = Duration::from_secs(75);
+/// Requests of HTTP/2 that are under way at a time on one connection: an answer
+/// waits whole in memory for a client that does not read it.
+const MAX_STREAMS: u32 = 8;
 /// How soon a peer must answer a ping of HTTP/2.
 const PING: Duration = Duration::from_secs(20);
 
@@ -60,7 +66,8 @@ impl Servers {
                 .acceptor(acceptor.clone())
                 .handle(handle.clone());
             limit(server.http_builder());
-            if !web.http2 {
+            // Without TLS only a client that knows beforehand could use HTTP/2: none does.
+            if !web.http2 || !web.is_tls() {
                 server = server.http1_only();
             }
             tasks.spawn(server.serve(router.clone().into_make_service()));
@@ -84,7 +91,7 @@ impl Servers {
     }
 }
 
-/// Lets no client keep a connection open by sending nothing.
+/// Lets no client keep a connection open by sending nothing, nor ask for much at once.
 fn limit(builder: &mut Builder<TokioExecutor>) {
     builder
         .http1()
@@ -93,6 +100,7 @@ fn limit(builder: &mut Builder<TokioExecutor>) {
     builder
         .http2()
         .timer(TokioTimer::new())
+        .max_concurrent_streams(MAX_STREAMS)
         .keep_alive_interval(Some(HEAD))
         .keep_alive_timeout(PING);
 }
@@ -108,10 +116,10 @@ trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
-type Accepted<S> = io::Result<(Box<dyn Stream>, Counted<S>)>;
+type Accepted<S> = io::Result<(Paced<Box<dyn Stream>>, Counted<S>)>;
 
 impl<S: Send + 'static> Accept<TcpStream, S> for Acceptor {
-    type Stream = Box<dyn Stream>;
+    type Stream = Paced<Box<dyn Stream>>;
     type Service = Counted<S>;
     type Future = Pin<Box<dyn Future<Output = Accepted<S>> + Send>>;
 
@@ -133,8 +141,14 @@ impl<S: Send + 'static> Accept<TcpStream, S> for Acceptor {
                     Box::new(tls.accept(stream, ()).await.inspect_err(failed)?.0)
                 }
             };
-            let permit = Arc::new(permit);
-            Ok((stream, Counted { service, permit }))
+            let (permit, pace) = (Arc::new(permit), Pace::default());
+            let stream = Paced::new(stream, pace.clone());
+            let service = Counted {
+                service,
+                pace,
+                permit,
+            };
+            Ok((stream, service))
         })
     }
 }
@@ -143,20 +157,27 @@ impl<S: Send + 'static> Accept<TcpStream, S> for Acceptor {
 #[derive(Clone, Debug)]
 struct Counted<S> {
     service: S,
+    pace: Pace,
     #[expect(dead_code, reason = "held, not read")]
     permit: Arc<OwnedSemaphorePermit>,
 }
 
-impl<S: Service<R>, R> Service<R> for Counted<S> {
-    type Response = S::Response;
+impl<S, R> Service<R> for Counted<S>
+where
+    S: Service<R, Response = Response>,
+    S::Future: Send + 'static,
+{
+    type Response = Response;
     type Error = S::Error;
-    type Future = S::Future;
+    type Future = Pin<Box<dyn Future<Output = Result<Response, S::Error>> + Send>>;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         self.service.poll_ready(context)
     }
 
-    fn call(&mut self, request: R) -> S::Future {
-        self.service.call(request)
+    fn call(&mut self, request: R) -> Self::Future {
+        let untaken = self.pace.ask();
+        let answer = self.service.call(request);
+        Box::pin(async move { Ok(answer.await?.map(|body| untaken.with(body))) })
     }
 }

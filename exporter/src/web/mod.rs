@@ -3,12 +3,14 @@
 //! file serves all exporters of a node.
 //!
 //! `config` is the file as written, `settings` what follows from it, `tls` and
-//! `client` its TLS part, `gate` decides on requests, `listen` serves.
+//! `client` its TLS part, `gate` decides on requests, `listen` serves, `pace`
+//! ends connections whose clients do not read.
 
 mod client;
 mod config;
 mod gate;
 mod listen;
+mod pace;
 mod settings;
 mod tls;
 

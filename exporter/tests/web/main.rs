@@ -4,6 +4,7 @@
 
 mod passwords;
 mod refused;
+mod slow;
 mod tls;
 
 use std::{
