@@ -116,8 +116,15 @@ impl Source for AutoSource {
 
 /// A driver that is loaded and does not work must be seen, not passed over.
 fn is_failure(error: &SourceError) -> bool {
-    use LibraryError::{Call, NoAnswer};
-    matches!(error, SourceError::Nvml(Call { .. } | NoAnswer { .. }))
+    use LibraryError::{Call, NoAnswer, NoDriver, NoGpu, NoPermission, NotFound, VersionMismatch};
+    let SourceError::Nvml(error) = error else {
+        return false;
+    };
+    match error {
+        // No driver yet, or none that shows a GPU to anyone here.
+        NotFound { .. } | NoDriver { .. } | NoGpu { .. } => false,
+        Call { .. } | NoAnswer { .. } | VersionMismatch { .. } | NoPermission { .. } => true,
+    }
 }
 
 /// What is wrong, without what to do about it: that is another thing here.
@@ -233,20 +240,65 @@ mod tests {
         );
     }
 
+    /// The library gives `error` once, then it answers.
+    fn fails_once(error: LibraryError) -> AutoSource {
+        let mut error = Some(error);
+        let open = move || match error.take() {
+            Some(error) => Err(error.into()),
+            None => Ok(fake("sim:dgx-h100", true)),
+        };
+        AutoSource::new(Box::new(open), fake("sim:l40s", true))
+    }
+
     #[test]
     fn a_driver_that_fails_is_not_passed_over() {
-        let mut failures = 1;
-        let open = move || match failures {
-            0 => Ok(fake("sim:dgx-h100", true)),
-            _ => {
-                failures -= 1;
-                let (library, reasons) = ("lib".to_owned(), vec!["GPU 0: lost".to_owned()]);
-                Err(LibraryError::NoAnswer { library, reasons }.into())
-            }
-        };
-        let mut source = AutoSource::new(Box::new(open), fake("sim:l40s", true));
-        assert!(read(&mut source, 0).unwrap_err().contains("GPU 0: lost"));
-        assert_eq!(read(&mut source, 5).unwrap().topology.spec.edges.len(), 28);
+        let library = || "lib".to_owned();
+        let reasons = vec!["GPU 0: lost".to_owned()];
+        let call = "nvmlInit";
+        let error = nvml_wrapper::error::NvmlError::Unknown;
+        for (error, said) in [
+            (
+                LibraryError::NoAnswer {
+                    library: library(),
+                    reasons,
+                },
+                "GPU 0: lost",
+            ),
+            (
+                LibraryError::Call {
+                    library: library(),
+                    call,
+                    error,
+                },
+                "nvmlInit failed",
+            ),
+            (
+                LibraryError::VersionMismatch { library: library() },
+                "different versions",
+            ),
+            (
+                LibraryError::NoPermission { library: library() },
+                "no permission",
+            ),
+        ] {
+            let mut source = fails_once(error);
+            let told = read(&mut source, 0).unwrap_err();
+            assert!(told.contains(said), "{told}");
+            assert_eq!(read(&mut source, 5).unwrap().topology.spec.edges.len(), 28);
+        }
+    }
+
+    #[test]
+    fn a_machine_without_a_driver_is_read_from_the_kernel() {
+        let library = || "lib".to_owned();
+        for error in [
+            LibraryError::NotFound { tried: Vec::new() },
+            LibraryError::NoDriver { library: library() },
+            LibraryError::NoGpu { library: library() },
+        ] {
+            let reading = read(&mut fails_once(error), 0).unwrap();
+            assert!(reading.topology.spec.edges.is_empty());
+        }
     }
 
     #[test]
