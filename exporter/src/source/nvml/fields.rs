@@ -210,7 +210,7 @@ impl Answers {
 
     /// Bit error ratios, by ascending kind.
     pub(super) fn bit_error_ratios(&self, link: u32) -> Vec<(BitErrorKind, f64)> {
-        let ratio = |&(kind, id): &(BitErrorKind, u32)| Some((kind, ratio(self.get(link, id)?)));
+        let ratio = |&(kind, id): &(BitErrorKind, u32)| Some((kind, ratio(self.get(link, id)?)?));
         NVLINK5_RATIOS.iter().filter_map(ratio).collect()
     }
 }
@@ -233,13 +233,14 @@ pub(super) fn old_speed_field(link: u32) -> Option<u32> {
 
 /// A bit error ratio as the driver packs it: mantissa in bits 8 to 11,
 /// (negative) decimal exponent in bits 0 to 7. The largest of both says that
-/// there were no errors.
-pub(super) fn ratio(packed: u64) -> f64 {
+/// there were no errors. `None` where it is more than all bits, and so no ratio.
+pub(super) fn ratio(packed: u64) -> Option<f64> {
     let (mantissa, exponent) = (packed >> 8 & 0xf, packed & 0xff);
-    match (mantissa, exponent) {
+    let ratio = match (mantissa, exponent) {
         (15, 255) => 0.0,
         (mantissa, exponent) => mantissa as f64 * 10_f64.powi(-(exponent as i32)),
-    }
+    };
+    (ratio <= 1.0).then_some(ratio)
 }
 
 #[cfg(test)]
@@ -249,18 +250,20 @@ mod tests {
 
     #[test]
     fn ratios_are_mantissa_and_exponent() {
-        assert_eq!(ratio(15 << 8 | 255), 0.0, "no errors");
-        assert_eq!(ratio(1 << 8 | 12), 1e-12);
-        assert_eq!(ratio(15 << 8 | 254), 15.0 * 10_f64.powi(-254));
-        assert_eq!(ratio(0xffff_0000 | 3 << 8 | 7), 3.0 * 10_f64.powi(-7));
-        assert_eq!(ratio(0), 0.0);
+        assert_eq!(ratio(15 << 8 | 255), Some(0.0), "no errors");
+        assert_eq!(ratio(1 << 8 | 12), Some(1e-12));
+        assert_eq!(ratio(15 << 8 | 254), Some(15.0 * 10_f64.powi(-254)));
+        assert_eq!(ratio(0xffff_0000 | 3 << 8 | 7), Some(3.0 * 10_f64.powi(-7)));
+        assert_eq!(ratio(0), Some(0.0));
+        assert_eq!(ratio(1 << 8), Some(1.0));
+        assert_eq!(ratio(2 << 8), None, "twice as many errors as bits");
     }
 
     proptest! {
         #[test]
-        fn a_ratio_is_never_negative_nor_more_than_its_mantissa(packed: u64) {
+        fn a_ratio_is_one(packed: u64) {
             let ratio = ratio(packed);
-            prop_assert!((0.0..=15.0).contains(&ratio), "{ratio}");
+            prop_assert!(ratio.is_none_or(|ratio| (0.0..=1.0).contains(&ratio)), "{ratio:?}");
         }
     }
 
