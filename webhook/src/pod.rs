@@ -2,7 +2,27 @@
 
 use serde_json::Value;
 
-use crate::{patch::Step, quantity};
+use crate::{class::GPU, patch::Step, quantity};
+
+/// Beginnings of the names of resources that are GPUs or parts of them: of
+/// NVIDIA's plugin beside whole ones, of DRA's classes, which may be anything,
+/// and of those who share GPUs out. Other resources of NVIDIA's are networks.
+pub const GPU_RESOURCES: [&str; 11] = [
+    "nvidia.com/gpu.",
+    "nvidia.com/gpumem",
+    "nvidia.com/gpucores",
+    "nvidia.com/mig-",
+    DEVICE_CLASSES,
+    "volcano.sh/gpu",
+    "volcano.sh/vgpu",
+    "koordinator.sh/gpu",
+    "aliyun.com/gpu",
+    "tencent.com/vcuda",
+    "4paradigm.com/vgpu",
+];
+
+/// Beginning of the resources that stand for a device class of DRA.
+pub const DEVICE_CLASSES: &str = "deviceclass.resource.kubernetes.io/";
 
 /// When a container runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,23 +126,43 @@ impl<'a> Container<'a> {
     }
 
     /// Whether it may hold a GPU of any kind: a resource of NVIDIA's, `also`,
-    /// or a resource claim, behind which a GPU may stand.
+    /// or what DRA hands out, behind which a GPU may stand.
     #[must_use]
     pub fn may_hold_gpu(&self, also: &str) -> bool {
-        let Some(resources) = self.value.get("resources") else {
-            return false;
-        };
+        self.has_claims()
+            || self.resources().any(|name| {
+                name.starts_with("nvidia.com/") || name.starts_with(DEVICE_CLASSES) || name == also
+            })
+    }
+
+    /// Whether it was handed GPUs, so that they must not be hidden from it:
+    /// whole ones, parts, `also`, or what DRA hands out. A network adapter of
+    /// NVIDIA's is none.
+    #[must_use]
+    pub fn holds_gpu(&self, also: &str) -> bool {
+        self.has_claims()
+            || self.resources().any(|name| {
+                let mut known = GPU_RESOURCES.iter();
+                name == GPU || name == also || known.any(|known| name.starts_with(known))
+            })
+    }
+
+    /// Names of the resources of which it asks for some.
+    pub fn resources(&self) -> impl Iterator<Item = &'a str> + use<'a> {
+        let lists = self.value.get("resources");
         let named = ["limits", "requests"]
-            .iter()
-            .filter_map(|list| resources.get(list)?.as_object());
-        let mut held = named
+            .into_iter()
+            .filter_map(move |list| lists?.get(list)?.as_object());
+        named
             .flatten()
-            .filter(|(_, amount)| quantity::whole(amount) != Some(0));
-        held.any(|(name, _)| name.starts_with("nvidia.com/") || name == also)
-            || resources
-                .get("claims")
-                .and_then(Value::as_array)
-                .is_some_and(|all| !all.is_empty())
+            .filter(|(_, amount)| quantity::whole(amount) != Some(0))
+            .map(|(name, _)| name.as_str())
+    }
+
+    fn has_claims(&self) -> bool {
+        let claims = self.value.get("resources");
+        let claims = claims.and_then(|all| all.get("claims")?.as_array());
+        claims.is_some_and(|all| !all.is_empty())
     }
 }
 
@@ -271,6 +311,11 @@ mod tests {
             (json!({"limits": {"cpu": 1}}), false),
             (json!({"claims": [{"name": "gpu"}]}), true),
             (json!({"requests": {"example.com/gpu": 1}}), true),
+            (json!({"limits": {"nvidia.com/hostdev": 1}}), true),
+            (
+                json!({"limits": {"deviceclass.resource.kubernetes.io/x": 1}}),
+                true,
+            ),
             (json!("odd"), false),
         ] {
             let pod = json!({"spec": {"containers": [{"resources": resources}]}});
@@ -278,6 +323,28 @@ mod tests {
                 containers(&pod)[0].may_hold_gpu("example.com/gpu"),
                 expected,
                 "{pod}"
+            );
+        }
+    }
+
+    #[test]
+    fn networks_are_no_gpus() {
+        for (name, expected) in [
+            ("nvidia.com/gpu", true),
+            ("nvidia.com/gpu.shared", true),
+            ("nvidia.com/mig-1g.10gb.shared", true),
+            ("deviceclass.resource.kubernetes.io/gpu.nvidia.com", true),
+            ("example.com/gpu", true),
+            ("nvidia.com/hostdev", false),
+            ("nvidia.com/gpudirect", false),
+            ("rdma/hca_shared_devices_a", false),
+            ("example.com/no-gpu", false),
+        ] {
+            let pod = json!({"spec": {"containers": [{"resources": {"limits": {name: 1}}}]}});
+            assert_eq!(
+                containers(&pod)[0].holds_gpu("example.com/gpu"),
+                expected,
+                "{name}"
             );
         }
     }

@@ -28,7 +28,7 @@ pub enum Choice {
     /// The pod is in no class; with lines for the user.
     Leave(Vec<String>),
     /// The same, and it is for the nodes of this restricted class all the same.
-    Shield(Vec<String>, String),
+    Shield(Vec<String>, Arc<Class>),
     /// It must first be found out whether the subject may use this class.
     Ask(String),
     /// The pod is in a class.

@@ -9,10 +9,9 @@ use serde_json::{Value, json};
 
 use super::{Chosen, Refusal};
 use crate::{
-    class::GPU,
+    class::Class,
     patch::Editor,
     pod::{self, Container},
-    quantity,
 };
 
 /// Hides GPUs from a container that asked for none, whatever its image says.
@@ -74,24 +73,23 @@ impl<'a> Devices<'a> {
     /// What keeps GPUs out of sight of `container`, if it surely holds none.
     /// Not tuning but isolation, so that `environment: none` does not switch it off.
     pub(super) fn none(&self, container: &Container<'_>) -> Option<(String, String)> {
-        let other = |name: &str| name.to_ascii_lowercase().contains("gpu");
-        let bare = !container.may_hold_gpu(self.resource) && !resources(container).any(other);
+        let bare = !container.holds_gpu(self.resource);
         (bare && !self.hidden).then(|| pair(VOID.0, VOID.1))
     }
 
     fn has_parts(&self, container: &Container<'_>) -> bool {
-        resources(container).any(|name| {
+        container.resources().any(|name| {
             let part = name.starts_with("nvidia.com/mig-") || name.starts_with("nvidia.com/gpu");
             part && name != self.resource
         })
     }
 }
 
-/// Hides GPUs from the containers of a pod in no class that surely hold none,
-/// and gives their names.
-pub(super) fn hide(pod: &mut Editor) -> Result<Vec<String>, Refusal> {
+/// Hides GPUs from the containers of a pod that surely hold none, where it is
+/// for the nodes of `class` without being in it, and gives their names.
+pub(super) fn hide(pod: &mut Editor, class: &Class) -> Result<Vec<String>, Refusal> {
     let devices = Devices {
-        resource: GPU,
+        resource: &class.resource,
         cut: false,
         hidden: has_fractions(pod.document()),
     };
@@ -116,18 +114,6 @@ pub(super) fn hide(pod: &mut Editor) -> Result<Vec<String>, Refusal> {
 fn has_fractions(pod: &Value) -> bool {
     let mut keys = FRACTIONS.iter();
     keys.any(|key| pod::metadata(pod, "annotations", key).is_some())
-}
-
-/// Names of the resources of which `container` asks for some.
-fn resources<'a>(container: &Container<'a>) -> impl Iterator<Item = &'a str> {
-    let lists = container.value().get("resources");
-    let named = ["limits", "requests"]
-        .into_iter()
-        .filter_map(move |list| lists?.get(list)?.as_object());
-    named
-        .flatten()
-        .filter(|(_, amount)| quantity::whole(amount) != Some(0))
-        .map(|(name, _)| name.as_str())
 }
 
 fn pair(name: &str, value: &str) -> (String, String) {

@@ -137,14 +137,15 @@ pub fn apply(
 ///
 /// # Errors
 /// When the pod is not shaped like a pod.
-pub fn shield(pod: Value, mut warnings: Vec<String>, class: &str) -> Result<Admitted, Refusal> {
+pub fn shield(pod: Value, mut warnings: Vec<String>, class: &Class) -> Result<Admitted, Refusal> {
     let mut pod = Editor::new(pod);
-    let hidden = devices::hide(&mut pod)?;
+    let hidden = devices::hide(&mut pod, class)?;
     if !hidden.is_empty() {
         let (name, value) = devices::VOID;
         warnings.push(format!(
-            "{name}={value} is set in {}: no GPU is asked for there, and the pod is for nodes of the restricted class {class:?}",
-            hidden.join(", ")
+            "{name}={value} is set in {}: no GPU is asked for there, and the pod is for nodes of the restricted class {:?}",
+            hidden.join(", "),
+            class.name
         ));
     }
     let (pod, patch) = pod.finish();

@@ -12,6 +12,8 @@
 //! the rules here keep pods from tolerating it and from passing the scheduler by.
 //! The policies that [`crate::policies`] prints hold the same rules in CEL.
 
+use std::sync::Arc;
+
 use serde_json::Value;
 
 use super::refusal::{Refusal, Rule};
@@ -60,11 +62,11 @@ pub(super) fn create(case: Case<'_>, grants: &Grants) -> Result<Option<String>, 
 }
 
 /// The first restricted class whose nodes the pod reaches for, if any.
-pub(super) fn reached(case: Case<'_>) -> Option<String> {
+pub(super) fn reached(case: Case<'_>) -> Option<Arc<Class>> {
     let held = Held::of(case);
     let mut restricted = case.view.restricted();
     let class = restricted.find(|class| reach::of_pod(case, &held, class).is_some())?;
-    Some(class.name.clone())
+    Some(Arc::clone(class))
 }
 
 /// Refuses the pod by `rule`, unless its subject may use `class`.
