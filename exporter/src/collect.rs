@@ -9,7 +9,7 @@ use std::{
 use crate::{
     load::Meter,
     snapshot::{Health, Latest, Snapshot},
-    source::Source,
+    source::{Source, Unread},
 };
 
 /// Reads `source` once. What moved since an earlier reading is not known here.
@@ -18,7 +18,10 @@ pub fn collect(name: &str, source: &mut dyn Source, since_start: Duration) -> Sn
     let result = source.read(since_start);
     let finished = Instant::now();
     let (data, error) = match result {
-        Ok(reading) => (Some(reading), None),
+        Ok(reading) => {
+            let error = unread(&reading.unread);
+            (Some(reading), error)
+        }
         Err(error) => (None, Some(error.to_string())),
     };
     let duration = finished.duration_since(start);
@@ -32,6 +35,12 @@ pub fn collect(name: &str, source: &mut dyn Source, since_start: Duration) -> Sn
             finished,
         },
     }
+}
+
+/// Everything that could not be read, in one sentence.
+fn unread(all: &[Unread]) -> Option<String> {
+    let reasons: Vec<_> = all.iter().map(|one| &*one.reason).collect();
+    (!reasons.is_empty()).then(|| reasons.join("; "))
 }
 
 /// Starts the thread. It reads at once and then every `interval`, and ends when
@@ -136,6 +145,48 @@ mod tests {
         let bad = collect("flaky", &mut source, Duration::ZERO);
         assert!(bad.data.is_none());
         assert_eq!(bad.health.error.as_deref(), Some("out of order"));
+    }
+
+    /// Answers all but one question.
+    struct Partial;
+
+    impl Source for Partial {
+        fn read(&mut self, now: Duration) -> Result<Reading, SourceError> {
+            let spec: crate::source::SourceSpec = "sim:dgx-h100".parse().unwrap();
+            let mut reading = spec.open(Some("n"))?.read(now)?;
+            let reason = "GPU 3: its links cannot be read".to_owned();
+            reading.unread.push(Unread {
+                gpu: Some(3),
+                reason,
+            });
+            Ok(reading)
+        }
+    }
+
+    #[test]
+    fn a_collection_that_lacks_something_has_failed_and_has_the_rest() {
+        let latest = Latest::default();
+        latest.publish(collect("partial", &mut Partial, Duration::ZERO));
+        let view = latest.view(Instant::now());
+        assert!(view.data().is_some() && view.is_fresh());
+        assert!(view.whole().is_none() && view.document().is_none());
+        assert_eq!(view.error().unwrap(), "GPU 3: its links cannot be read");
+        let format = crate::metrics::Format::Prometheus;
+        let all = crate::metrics::Groups::ALL;
+        let text = crate::metrics::render(&view, format, all).unwrap();
+        let count = |start: &str| text.lines().filter(|line| line.starts_with(start)).count();
+        assert_eq!(
+            count("nvlink_exporter_collector_success{collector=\"topology\"} 0"),
+            1
+        );
+        assert_eq!(count("nvlink_link_up{"), 8 * 18);
+        assert_eq!(
+            count("nvlink_peer_links{"),
+            7 * 6,
+            "only between the others"
+        );
+        assert_eq!(count("nvlink_missing_links{"), 7);
+        assert_eq!(count("nvlink_domain_gpus{"), 0);
     }
 
     #[test]

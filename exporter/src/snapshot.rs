@@ -12,10 +12,11 @@ use tokio::sync::Notify;
 use crate::{load::LinkLoad, placement::Placements, source::Reading};
 
 /// The outcome of one collection. Data and health are separate: a collection
-/// that failed has health and no data, never the data of an earlier one.
+/// that failed has health and no data, never the data of an earlier one. One
+/// that could not read everything has failed, and has the data that it got.
 #[derive(Debug)]
 pub struct Snapshot {
-    /// What was read; absent when the collection failed.
+    /// What was read; absent when nothing was.
     pub data: Option<Reading>,
     /// What moved on each link since the last good reading, by GPU and link.
     pub loads: Vec<LinkLoad>,
@@ -28,7 +29,7 @@ pub struct Snapshot {
 pub struct Health {
     /// What was asked, as in `--source`.
     pub source: String,
-    /// Why there is no data.
+    /// Why there are no data, or not all.
     pub error: Option<String>,
     /// How long it took.
     pub duration: Duration,
@@ -146,7 +147,7 @@ impl View {
         snapshot.data.as_ref()
     }
 
-    /// Why there are no data.
+    /// Why there are no data, or not all.
     #[must_use]
     pub fn error(&self) -> Option<String> {
         let Some(snapshot) = &self.snapshot else {
@@ -162,10 +163,17 @@ impl View {
         }
     }
 
-    /// The document, with the allocations.
+    /// The same, if all of it could be read: a graph that lacks something must
+    /// neither be published nor placed on.
+    #[must_use]
+    pub fn whole(&self) -> Option<&Reading> {
+        self.data().filter(|data| data.unread.is_empty())
+    }
+
+    /// The document, with the allocations; none where it would not be whole.
     #[must_use]
     pub fn document(&self) -> Option<NodeTopology> {
-        let mut document = self.data()?.topology.clone();
+        let mut document = self.whole()?.topology.clone();
         if let Some(placements) = &self.placements {
             document.status.clone_from(&placements.status);
         }

@@ -74,6 +74,9 @@ fn read_and_warn(args: &SourceArgs) -> Result<Reading, SourceError> {
     for warning in &reading.warnings {
         warn(warning);
     }
+    for unread in &reading.unread {
+        warn(&unread.reason);
+    }
     Ok(reading)
 }
 

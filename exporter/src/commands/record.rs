@@ -125,6 +125,9 @@ impl Session {
         for warning in &reading.warnings {
             self.warn(warning.clone());
         }
+        for unread in &reading.unread {
+            self.warn(unread.reason.clone());
+        }
         if self
             .recorder
             .as_ref()

@@ -43,6 +43,7 @@ pub(super) fn write(out: &mut Exposition, data: &Reading) -> fmt::Result {
     out.write(&families::GPU_LOST, lost)?;
     let missing = gpus
         .iter()
+        .filter(|gpu| data.is_read(gpu.index))
         .filter_map(|gpu| Some((ids(gpu), Value::Whole(missing_links(gpu, gpus)?))));
     out.write(&families::MISSING_LINKS, missing)
 }

@@ -91,13 +91,17 @@ pub fn render(view: &View, format: Format, groups: Groups) -> Result<String, fmt
         let spec = &data.topology.spec;
         gpu::write(&mut out, data)?;
         link::write(&mut out, data)?;
-        peer::write(&mut out, spec)?;
+        peer::write(&mut out, data)?;
         let placements = view.placements.as_deref();
         let status = placements.map_or(&data.topology.status, |one| &one.status);
-        domain::write(&mut out, &data.topology, status.as_ref())?;
+        // What is made of the whole graph is not known from a part of it.
+        let whole = data.unread.is_empty();
+        if whole {
+            domain::write(&mut out, &data.topology, status.as_ref())?;
+        }
         fabric::write(&mut out, data)?;
         fabric::write_xids(&mut out, data)?;
-        let judged = placements.map(|one| &one.judged[..]);
+        let judged = placements.filter(|_| whole).map(|one| &one.judged[..]);
         placement::write(&mut out, spec, judged.unwrap_or_default())?;
     }
     health::write(&mut out, view)?;

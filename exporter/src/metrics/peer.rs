@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use nvlink_topology::{Edge, Gpu, NodeTopologySpec, RemoteKind, direct_links};
+use nvlink_topology::{Edge, Gpu, RemoteKind, direct_links};
 
 use super::{
     exposition::Exposition,
@@ -10,9 +10,14 @@ use super::{
     family::{Label, Value},
     gpu::{by_index, ids},
 };
+use crate::source::Reading;
 
-pub(super) fn write(out: &mut Exposition, spec: &NodeTopologySpec) -> fmt::Result {
-    let ordered = ordered(spec);
+pub(super) fn write(out: &mut Exposition, data: &Reading) -> fmt::Result {
+    let spec = &data.topology.spec;
+    // Of a pair, both ends must have been read.
+    let known = |gpu: u32| data.is_read(gpu);
+    let edges = spec.edges.iter();
+    let ordered = ordered(edges.filter(|edge| known(edge.a) && known(edge.b)));
     let pairs = |value: fn(&Edge) -> u64| {
         ordered.iter().filter_map(move |&(from, to, edge)| {
             let from = by_index(&spec.gpus, from)?;
@@ -30,6 +35,7 @@ pub(super) fn write(out: &mut Exposition, spec: &NodeTopologySpec) -> fmt::Resul
     let direct = spec.gpus.iter().filter(|gpu| has_direct_links(gpu));
     let asymmetric = direct
         .flat_map(|a| spec.gpus.iter().map(move |b| (a, b)))
+        .filter(|(a, b)| known(a.index) && known(b.index))
         .filter_map(|(a, b)| {
             let (there, back) = (direct_links(a, b), direct_links(b, a));
             let more = there.checked_sub(back).filter(|&more| more > 0)?;
@@ -44,12 +50,12 @@ fn has_direct_links(gpu: &Gpu) -> bool {
 }
 
 /// Each edge in both directions, by ascending `(from, to)`.
-fn ordered(spec: &NodeTopologySpec) -> Vec<(u32, u32, &Edge)> {
-    let both = |edge| {
+fn ordered<'a>(edges: impl Iterator<Item = &'a Edge>) -> Vec<(u32, u32, &'a Edge)> {
+    let both = |edge: &'a Edge| {
         let &Edge { a, b, .. } = edge;
         [(a, b, edge), (b, a, edge)]
     };
-    let mut pairs: Vec<(u32, u32, &Edge)> = spec.edges.iter().flat_map(both).collect();
+    let mut pairs: Vec<(u32, u32, &Edge)> = edges.flat_map(both).collect();
     pairs.sort_unstable_by_key(|&(from, to, _)| (from, to));
     pairs
 }

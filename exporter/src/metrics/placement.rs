@@ -18,14 +18,21 @@ pub(super) fn write(
     judged: &[Judged],
 ) -> fmt::Result {
     let held = judged.iter().flat_map(|one| {
-        one.allocation.gpus.iter().filter_map(move |&index| {
+        let present = one.allocation.gpus.iter().filter_map(move |&index| {
             let [gpu, uuid] = ids(by_index(&spec.gpus, index)?);
             let domain = spec.domains.iter().find(|one| one.gpus.contains(&index));
             let [namespace, pod, container] = holder(one);
             let domain = domain.map(|domain| &*domain.id).into();
             let labels = [gpu, uuid, namespace, pod, container, domain];
             Some((labels, Value::Whole(1)))
-        })
+        });
+        let lost = one.lost.iter().map(move |gpu| {
+            let [namespace, pod, container] = holder(one);
+            let (index, uuid) = (gpu.index.into(), gpu.uuid.as_deref().into());
+            let labels = [index, uuid, namespace, pod, container, Label::Unknown];
+            (labels, Value::Whole(1))
+        });
+        present.chain(lost)
     });
     out.write(&families::ALLOCATION_INFO, held)?;
     let whole = |value: fn(&Judged) -> Option<u64>| {
@@ -33,7 +40,7 @@ pub(super) fn write(
             .iter()
             .filter_map(move |one| Some((holder(one), Value::Whole(value(one)?))))
     };
-    let gpus = whole(|one| Some(one.allocation.gpus.len() as u64));
+    let gpus = whole(|one| Some((one.allocation.gpus.len() + one.lost.len()) as u64));
     out.write(&families::PLACEMENT_GPUS, gpus)?;
     let domains = whole(|one| Some(one.domains? as u64));
     out.write(&families::PLACEMENT_DOMAINS, domains)?;

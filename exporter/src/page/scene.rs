@@ -65,7 +65,9 @@ impl<'a> Scene<'a> {
 
     /// Links that should be up and are not; 0 where nobody can tell.
     pub(super) fn missing(&self, gpu: &Gpu) -> u64 {
-        missing_links(gpu, &self.spec().gpus).unwrap_or_default()
+        let known = self.data.is_read(gpu.index);
+        let missing = known.then(|| missing_links(gpu, &self.spec().gpus));
+        missing.flatten().unwrap_or_default()
     }
 
     /// The links of a GPU; empty where they are not known.

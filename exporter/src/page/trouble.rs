@@ -35,6 +35,9 @@ pub(super) fn find(scene: &Scene<'_>) -> Vec<Trouble> {
         let text = "does not answer: lost since it was last seen";
         add(&mut all, Level::Bad, Some(lost.index), text.to_owned());
     }
+    for unread in &scene.data.unread {
+        add(&mut all, Level::Bad, None, unread.reason.clone());
+    }
     fabric(scene, &mut all);
     links(scene, &mut all);
     for warning in &scene.data.warnings {

@@ -190,7 +190,7 @@ pub async fn run(mut publisher: Publisher, latest: Arc<Latest>, recheck: Duratio
         let changed = latest.changed();
         let topology = latest
             .view(std::time::Instant::now())
-            .data()
+            .whole()
             .map(|data| data.topology.clone());
         let due = |topology: &NodeTopology| {
             published

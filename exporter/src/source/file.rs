@@ -146,6 +146,7 @@ fn reading(
         lost: Vec::new(),
         matrix,
         warnings,
+        unread: Vec::new(),
     })
 }
 
@@ -192,6 +193,7 @@ fn of_xml(name: &str, text: &str, node: Option<&str>) -> Result<Reading, SourceE
         lost: Vec::new(),
         matrix: Some(parsed.matrix),
         warnings: parsed.warnings,
+        unread: Vec::new(),
     })
 }
 

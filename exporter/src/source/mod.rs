@@ -24,7 +24,7 @@ use self::{
 
 pub use self::reading::{
     BitErrorKind, CounterSource, ErrorKind, FabricCondition, FabricHealth, FabricState, GpuHealth,
-    LinkCounters, LostGpu, Reading,
+    LinkCounters, LostGpu, Reading, Unread,
 };
 
 /// Reads a node, again and again.

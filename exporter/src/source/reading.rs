@@ -21,6 +21,26 @@ pub struct Reading {
     pub matrix: Option<topo_matrix::Matrix>,
     /// What is odd but usable, a sentence each.
     pub warnings: Vec<String>,
+    /// What could not be read now though the source knows it: while there is
+    /// any, the graph is not whole and nobody may act on it.
+    pub unread: Vec<Unread>,
+}
+
+impl Reading {
+    /// Whether all that the GPU `index` knows could be read.
+    #[must_use]
+    pub fn is_read(&self, index: u32) -> bool {
+        self.unread.iter().all(|one| one.gpu != Some(index))
+    }
+}
+
+/// Something that should be known and could not be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unread {
+    /// Index of the GPU that was asked; `None` where it is none of those read.
+    pub gpu: Option<u32>,
+    /// What failed and why, a sentence.
+    pub reason: String,
 }
 
 /// Counters of one link. What a source cannot count is absent.

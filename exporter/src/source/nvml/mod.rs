@@ -193,6 +193,7 @@ impl Session {
                 .collect(),
             matrix: None,
             warnings,
+            unread: Vec::new(),
         })
     }
 

@@ -125,6 +125,7 @@ impl Source for SimSource {
             lost: node.lost.clone(),
             matrix: Some(node.matrix.clone()),
             warnings: node.warnings.clone(),
+            unread: Vec::new(),
         })
     }
 

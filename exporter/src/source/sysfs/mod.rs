@@ -174,6 +174,7 @@ pub fn read(root: &Path, node: &str) -> Result<Reading, SourceError> {
         lost: Vec::new(),
         matrix: Some(matrix),
         warnings,
+        unread: Vec::new(),
     })
 }
 
