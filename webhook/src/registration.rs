@@ -33,12 +33,13 @@ pub enum WebhookTarget {
     },
 }
 
-/// A pod asks for a GPU: some container names a resource of NVIDIA's.
+/// A pod asks for a GPU: some container names a resource of NVIDIA's or one
+/// that stands for a device class of DRA.
 const ASKS_FOR_GPU: &str = "\
 [object.spec.containers, has(object.spec.initContainers) ? object.spec.initContainers : []].exists(list, \
 list.exists(c, has(c.resources) && (\
-(has(c.resources.limits) && c.resources.limits.exists(name, name.startsWith('nvidia.com/'))) || \
-(has(c.resources.requests) && c.resources.requests.exists(name, name.startsWith('nvidia.com/'))))))";
+(has(c.resources.limits) && c.resources.limits.exists(name, name.startsWith('nvidia.com/') || name.startsWith('deviceclass.resource.kubernetes.io/'))) || \
+(has(c.resources.requests) && c.resources.requests.exists(name, name.startsWith('nvidia.com/') || name.startsWith('deviceclass.resource.kubernetes.io/'))))))";
 
 /// The configuration: entries with the same path. A pod that names a class
 /// fails closed, since its author relies on the class; another GPU pod fails

@@ -113,7 +113,7 @@ fn expected(case: &Case, said: &Said) -> bool {
 fn prepare(list: &List) {
     webhook();
     let mut objects = Vec::new();
-    for name in ["nvidia", "nvidia-cdi", "gvisor"] {
+    for name in ["nvidia", "nvidia-cdi", "kata-qemu-nvidia-gpu", "gvisor"] {
         objects.push(json!({
             "apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass",
             "metadata": {"name": name}, "handler": name

@@ -5,7 +5,11 @@
 
 use nvlink_topology::labels;
 
-use crate::decide::guard::{CAPABILITIES, DEVICE_MOUNTS, GATE, HARMLESS, HOST_PATHS};
+use crate::{
+    class::GPU,
+    decide::guard::{CAPABILITIES, DEVICE_MOUNTS, GATE, HARMLESS, HOST_PATHS},
+    pod::{DEVICE_CLASSES, GPU_RESOURCES},
+};
 
 /// A list of strings.
 pub(super) fn strings(items: &[&str]) -> String {
@@ -38,8 +42,26 @@ pub(super) fn ephemeral(object: &str) -> String {
 
 /// Some container may hold a GPU.
 pub(super) fn gpus(object: &str) -> String {
+    asks(
+        object,
+        &format!("n.startsWith('nvidia.com/') || n.startsWith('{DEVICE_CLASSES}')"),
+    )
+}
+
+/// Some container was handed GPUs, or what may be some: see
+/// [`crate::pod::GPU_RESOURCES`].
+pub(super) fn holds(object: &str) -> String {
+    let known = strings(&GPU_RESOURCES);
+    asks(
+        object,
+        &format!("n == '{GPU}' || {known}.exists(g, n.startsWith(g))"),
+    )
+}
+
+/// Some container has claims, or asks for a resource whose name `n` is `named`.
+fn asks(object: &str, named: &str) -> String {
     format!(
-        "{}.exists(c, c.?resources.?claims.orValue([]).size() > 0 || [c.?resources.?limits.orValue({{}}), c.?resources.?requests.orValue({{}})].exists(r, r.exists(n, n.startsWith('nvidia.com/') && string(r[n]) != '0')))",
+        "{}.exists(c, c.?resources.?claims.orValue([]).size() > 0 || [c.?resources.?limits.orValue({{}}), c.?resources.?requests.orValue({{}})].exists(r, r.exists(n, ({named}) && string(r[n]) != '0')))",
         containers(object)
     )
 }
@@ -151,7 +173,7 @@ pub fn concerns_created() -> String {
     };
     let tolerations = list("object", "tolerations");
     format!(
-        "({gpus} || {labels} || {annotations} || {tolerations}.exists(t, t.?key.orValue('') in ['', '{class}']) || object.spec.?nodeName.orValue('') != '' || object.spec.?runtimeClassName.orValue('').startsWith('nvidia') || {containers}.exists(c, {by_hand}))",
+        "({gpus} || {labels} || {annotations} || {tolerations}.exists(t, t.?key.orValue('') in ['', '{class}']) || object.spec.?nodeName.orValue('') != '' || object.spec.?runtimeClassName.orValue('').contains('nvidia') || {containers}.exists(c, {by_hand}))",
         gpus = gpus("object"),
         labels = own("labels"),
         annotations = own("annotations"),

@@ -204,7 +204,8 @@ fn devices() -> [Value; 2] {
         cel::by_hand("c")
     );
     let runtime = format!(
-        "variables.created && {guarded} && object.spec.?runtimeClassName.orValue('').startsWith('nvidia') && !variables.gpus"
+        "variables.created && {guarded} && object.spec.?runtimeClassName.orValue('').contains('nvidia') && !{}",
+        cel::holds("object")
     );
     [
         refuse(

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::{Case, Held, reach::list};
 use crate::{
-    class::Class,
+    class::{Class, GPU},
     decide::refusal::{Refusal, Rule},
 };
 
@@ -70,7 +70,8 @@ pub(super) fn check(case: Case<'_>, held: &Held<'_>) -> Result<(), Refusal> {
     }
     let runtime = case.pod.get("spec");
     let runtime = runtime.and_then(|spec| spec.get("runtimeClassName")?.as_str());
-    match runtime.filter(|name| name.starts_with("nvidia") && !held.gpus) {
+    let handed = held.containers.iter().any(|one| one.holds_gpu(GPU));
+    match runtime.filter(|name| name.contains("nvidia") && !handed) {
         None => Ok(()),
         Some(name) => Err(Refusal::new(
             Rule::RuntimeClass,
