@@ -7,7 +7,7 @@ use nvlink_topology::labels;
 
 use crate::{
     class::GPU,
-    decide::guard::{CAPABILITIES, DEVICE_MOUNTS, GATE, HARMLESS, HOST_PATHS},
+    decide::guard::{CAPABILITIES, CDI, DEVICE_MOUNTS, GATE, HARMLESS, HOST_PATHS, VARIABLES},
     pod::{DEVICE_CLASSES, GPU_RESOURCES},
 };
 
@@ -68,9 +68,17 @@ fn asks(object: &str, named: &str) -> String {
 
 /// A container that says itself which GPUs it sees.
 pub(super) fn by_hand(container: &str) -> String {
-    let harmless = strings(&HARMLESS);
+    let (variables, harmless) = (strings(&VARIABLES), strings(&HARMLESS));
     format!(
-        "({container}.?env.orValue([]).exists(e, e.name == 'NVIDIA_VISIBLE_DEVICES' && (has(e.valueFrom) || !(e.?value.orValue('') in {harmless}))) || {container}.?envFrom.orValue([]).exists(s, s.?prefix.orValue('') != '' && 'NVIDIA_VISIBLE_DEVICES'.startsWith(s.prefix)) || {container}.?volumeMounts.orValue([]).exists(m, m.mountPath.contains('{DEVICE_MOUNTS}')))"
+        "({container}.?env.orValue([]).exists(e, e.name in {variables} && (has(e.valueFrom) || !(e.?value.orValue('') in {harmless}))) || {container}.?envFrom.orValue([]).exists(s, s.?prefix.orValue('') != '' && {variables}.exists(v, v.startsWith(s.prefix))) || {container}.?volumeMounts.orValue([]).exists(m, m.mountPath.contains('{DEVICE_MOUNTS}')))"
+    )
+}
+
+/// The pod names devices to the runtime.
+pub(super) fn names_devices(object: &str) -> String {
+    format!(
+        "{}.exists(k, k.startsWith('{CDI}'))",
+        map(object, "annotations")
     )
 }
 
@@ -161,10 +169,8 @@ pub(super) fn mirror() -> String {
 /// The subresource that the request is for; empty for the pod itself.
 pub(super) const SUBRESOURCE: &str = "request.?subResource.orValue('')";
 
-/// A pod that is created does anything that a rule is about. Most pods do not,
-/// and are let in by this one expression.
-#[must_use]
-pub fn concerns_created() -> String {
+/// A pod that is created does anything that a rule of some class is about.
+pub(super) fn class_created() -> String {
     let own = |name| {
         format!(
             "{}.exists(k, k.startsWith('nvlink-domains.io/'))",
@@ -173,23 +179,33 @@ pub fn concerns_created() -> String {
     };
     let tolerations = list("object", "tolerations");
     format!(
-        "({gpus} || {labels} || {annotations} || {tolerations}.exists(t, t.?key.orValue('') in ['', '{class}']) || object.spec.?nodeName.orValue('') != '' || object.spec.?runtimeClassName.orValue('').contains('nvidia') || {containers}.exists(c, {by_hand}))",
+        "({gpus} || {labels} || {annotations} || {tolerations}.exists(t, t.?key.orValue('') in ['', '{class}']) || object.spec.?nodeName.orValue('') != '')",
         gpus = gpus("object"),
         labels = own("labels"),
         annotations = own("annotations"),
         class = labels::CLASS,
+    )
+}
+
+/// A pod that is created does anything that a rule is about. Most pods do not,
+/// and are let in by this one expression.
+#[must_use]
+pub fn concerns_created() -> String {
+    format!(
+        "({class} || object.spec.?runtimeClassName.orValue('').contains('nvidia') || {devices} || {containers}.exists(c, {by_hand}))",
+        class = class_created(),
+        devices = names_devices("object"),
         containers = containers("object"),
         by_hand = by_hand("c"),
     )
 }
 
-/// A change of a pod does anything that a rule is about. Its status concerns
-/// none, but whoever may write it may write labels and annotations with it.
-#[must_use]
-pub fn concerns_changed() -> String {
+/// A change of a pod does anything that a rule of some class is about. Only
+/// tolerations may be added to a pod, and the selectors of a gated one
+/// narrowed. One of two tolerations that are the same may be replaced: the
+/// list is no longer then.
+pub(super) fn class_changed() -> String {
     let tolerations = |object| list(object, "tolerations");
-    // Only tolerations may be added to a pod, and the selectors of a gated one
-    // narrowed. One of two that are the same may be replaced: the list is no longer then.
     let added = format!(
         "{}.exists(t, t.?key.orValue('') in ['', '{}'] && !(t in {}))",
         tolerations("object"),
@@ -197,9 +213,19 @@ pub fn concerns_changed() -> String {
         tolerations("oldObject")
     );
     format!(
-        "({changed} || ({SUBRESOURCE} == 'status' ? false : {SUBRESOURCE} != '' || {added} || ({gates}.size() > 0 && {gpus})))",
-        changed = changed(),
+        "({SUBRESOURCE} == 'ephemeralcontainers' || ({SUBRESOURCE} == '' && ({added} || ({gates}.size() > 0 && {gpus}))))",
         gates = list("oldObject", "schedulingGates"),
         gpus = gpus("object"),
+    )
+}
+
+/// A change of a pod does anything that a rule is about. Its status concerns
+/// none, but whoever may write it may write labels and annotations with it.
+#[must_use]
+pub fn concerns_changed() -> String {
+    format!(
+        "({} || {SUBRESOURCE} == 'resize' || {})",
+        changed(),
+        class_changed()
     )
 }

@@ -3,7 +3,7 @@
 use nvlink_topology::{GROUP, labels};
 use serde_json::{Value, json};
 
-use super::cel;
+use super::{cel, refuse};
 use crate::{
     authorize::{RESOURCE, USE, role},
     decide::{
@@ -14,32 +14,17 @@ use crate::{
 
 /// The variables, each of which may use those before it.
 pub(super) fn variables() -> Vec<Value> {
-    let debug = format!("{} == 'ephemeralcontainers'", cel::SUBRESOURCE);
-    let fresh = format!(
-        "{}.filter(c, !{}.exists(o, o.name == c.name))",
-        cel::ephemeral("object"),
-        cel::ephemeral("oldObject")
-    );
     let all = [
         ("name", "params.metadata.name".to_owned()),
         (
             "restricted",
             "params.spec.?access.?mode.orValue('Open') == 'Restricted'".to_owned(),
         ),
-        ("created", "request.operation == 'CREATE'".to_owned()),
-        ("debugged", debug),
         (
             "changed",
             format!(
                 "request.operation == 'UPDATE' && {} == ''",
                 cel::SUBRESOURCE
-            ),
-        ),
-        (
-            "added",
-            format!(
-                "variables.created ? {} : variables.debugged ? {fresh} : []",
-                cel::containers("object")
             ),
         ),
         (
@@ -157,13 +142,14 @@ fn way() -> String {
     )
 }
 
-/// The rules, in the order of the webhook's. Those of the other policy come
-/// first: nothing says which policy the API server asks first, and the pod's
-/// author is told the same rule by either.
+/// The rules, in the order of the webhook's. Those of the other policy on what
+/// the webhook writes come first: nothing says which policy the API server asks
+/// first, and the pod's author is told the same rule by either. They are cheap.
+/// What looks through containers is in the other policy alone, because this
+/// one is evaluated as often as there are classes.
 pub(super) fn validations() -> Vec<Value> {
-    let mut rules = super::pods::validations();
+    let mut rules = super::pods::reserved();
     rules.extend(written());
-    rules.extend(devices());
     rules.extend(privileges());
     rules.push(access());
     rules
@@ -192,31 +178,6 @@ fn written() -> [Value; 2] {
                 "'label {} is written by the webhook alone: to choose a class, set the annotation of that name'",
                 labels::CLASS
             ),
-        ),
-    ]
-}
-
-/// GPUs taken past the device plugin.
-fn devices() -> [Value; 2] {
-    let guarded = "(variables.restricted || variables.class == variables.name)";
-    let taken = format!(
-        "{guarded} && variables.added.exists(c, {})",
-        cel::by_hand("c")
-    );
-    let runtime = format!(
-        "variables.created && {guarded} && object.spec.?runtimeClassName.orValue('').contains('nvidia') && !{}",
-        cel::holds("object")
-    );
-    [
-        refuse(
-            Rule::VisibleDevices,
-            &taken,
-            "'a container sets NVIDIA_VISIBLE_DEVICES by hand, which gives it GPUs that were handed to others: remove it, or set it to void'",
-        ),
-        refuse(
-            Rule::RuntimeClass,
-            &runtime,
-            "'runtimeClassName ' + object.spec.runtimeClassName + ' without a request for a GPU: ask for nvidia.com/gpu in resources.limits'",
         ),
     ]
 }
@@ -252,10 +213,6 @@ fn privileges() -> [Value; 3] {
             "'an ephemeral container would see the GPUs that its image names, in a pod that is for nodes of the restricted class ' + variables.name + ': set NVIDIA_VISIBLE_DEVICES to void in it'",
         ),
     ]
-}
-
-fn refuse(rule: Rule, when: &str, message: &str) -> Value {
-    super::validation(rule, &format!("!({when})"), message)
 }
 
 /// The commands that grant the right, as the webhook names them; on one line,

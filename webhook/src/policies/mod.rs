@@ -33,14 +33,14 @@ pub fn documents(exempt: &[String]) -> Vec<Value> {
     let class = json!({
         "paramKind": {"apiVersion": API_VERSION, "kind": "DomainClass"},
         "matchConstraints": pod_rules(exempt),
-        "matchConditions": conditions(),
+        "matchConditions": conditions(&cel::class_created(), &cel::class_changed()),
         "variables": class::variables(),
         "validations": class::validations(),
         "failurePolicy": "Fail"
     });
     let pods = json!({
         "matchConstraints": pod_rules(exempt),
-        "matchConditions": conditions(),
+        "matchConditions": conditions(&concerns_created(), &concerns_changed()),
         "variables": pods::variables(),
         "validations": pods::validations(),
         "failurePolicy": "Fail"
@@ -91,12 +91,9 @@ fn pod_rules(exempt: &[String]) -> Value {
     })
 }
 
-fn conditions() -> Value {
-    let concerns = format!(
-        "request.operation == 'CREATE' ? {} : {}",
-        concerns_created(),
-        concerns_changed()
-    );
+/// `created`, `changed`: what of a pod that is created or changed concerns a rule.
+fn conditions(created: &str, changed: &str) -> Value {
+    let concerns = format!("request.operation == 'CREATE' ? {created} : {changed}");
     json!([
         {"name": "not-of-a-kubelet", "expression": format!("!{}", cel::mirror())},
         {"name": "concerns-a-rule", "expression": concerns}
@@ -139,6 +136,11 @@ fn namespaces() -> Value {
 fn variables(all: Vec<(&'static str, String)>) -> Vec<Value> {
     let variable = |(name, expression)| json!({"name": name, "expression": expression});
     all.into_iter().map(variable).collect()
+}
+
+/// A validation that denies by `rule` where `when` holds.
+fn refuse(rule: Rule, when: &str, message: &str) -> Value {
+    validation(rule, &format!("!({when})"), message)
 }
 
 /// A validation that denies by `rule` unless `holds`. `message` is an

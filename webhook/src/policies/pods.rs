@@ -3,10 +3,14 @@
 use nvlink_topology::{GROUP, labels};
 use serde_json::Value;
 
-use super::{cel, validation};
+use super::{cel, refuse};
 use crate::{
     authorize::{RELEASE, RESOURCE},
-    decide::{Rule, guard::GATE, intent::ALIAS_GROUP},
+    decide::{
+        Rule,
+        guard::{CDI, GATE, VARIABLES},
+        intent::ALIAS_GROUP,
+    },
 };
 
 /// What a pod says of its class; variables of both policies on pods.
@@ -16,7 +20,24 @@ pub(super) fn described() -> Vec<(&'static str, String)> {
         "namespaceObject.metadata.?annotations[?'{}'].orValue('')",
         labels::DEFAULT_CLASS
     );
+    let fresh = format!(
+        "{}.filter(c, !{}.exists(o, o.name == c.name))",
+        cel::ephemeral("object"),
+        cel::ephemeral("oldObject")
+    );
     vec![
+        ("created", "request.operation == 'CREATE'".to_owned()),
+        (
+            "debugged",
+            format!("{} == 'ephemeralcontainers'", cel::SUBRESOURCE),
+        ),
+        (
+            "added",
+            format!(
+                "variables.created ? {} : variables.debugged ? {fresh} : []",
+                cel::containers("object")
+            ),
+        ),
         ("labels", cel::map("object", "labels")),
         ("annotations", cel::map("object", "annotations")),
         ("gpus", cel::gpus("object")),
@@ -42,7 +63,48 @@ pub(super) fn variables() -> Vec<Value> {
 
 /// The rules, in the order of the webhook's.
 pub(super) fn validations() -> Vec<Value> {
-    let created = "request.operation == 'CREATE'";
+    let mut rules = reserved();
+    rules.extend(devices());
+    rules
+}
+
+/// GPUs taken past the device plugin.
+fn devices() -> [Value; 3] {
+    let taken = format!(
+        "(variables.created && {}) || variables.added.exists(c, {})",
+        cel::names_devices("object"),
+        cel::by_hand("c")
+    );
+    let runtime = format!(
+        "variables.created && object.spec.?runtimeClassName.orValue('').contains('nvidia') && !{}",
+        cel::holds("object")
+    );
+    let resized = format!("{} == 'resize' && {}", cel::SUBRESOURCE, resized());
+    [
+        refuse(
+            Rule::VisibleDevices,
+            &taken,
+            &format!(
+                "'a container sets {}, or an annotation {CDI}* names devices, by hand, which gives the pod GPUs that were handed to others: remove it, or set the variable to void'",
+                VARIABLES.join(" or ")
+            ),
+        ),
+        refuse(
+            Rule::RuntimeClass,
+            &runtime,
+            "'runtimeClassName ' + object.spec.runtimeClassName + ' without a request for a GPU: ask for nvidia.com/gpu in resources.limits'",
+        ),
+        refuse(
+            Rule::Resize,
+            &resized,
+            "'the GPUs of a pod cannot be resized: create the pod anew'",
+        ),
+    ]
+}
+
+/// What only the webhook writes; rules of both policies on pods.
+pub(super) fn reserved() -> Vec<Value> {
+    let created = "variables.created";
     let decision = format!(
         "{created} && '{}' in variables.annotations && variables.label == ''",
         labels::DECISION
@@ -66,13 +128,11 @@ pub(super) fn validations() -> Vec<Value> {
         cel::SUBRESOURCE,
         cel::changed()
     );
-    let resized = format!("{} == 'resize' && {}", cel::SUBRESOURCE, resized());
     let alone = |key: &str| {
         format!("'label {key} is written by the webhook alone: remove it from the pod'")
     };
-    let rule = |rule, when: &str, message: &str| validation(rule, &format!("!({when})"), message);
     vec![
-        rule(
+        refuse(
             Rule::ReservedAnnotation,
             &decision,
             &format!(
@@ -80,20 +140,15 @@ pub(super) fn validations() -> Vec<Value> {
                 labels::DECISION
             ),
         ),
-        rule(Rule::ReservedLabel, &class, &alone(labels::CLASS)),
-        rule(Rule::ReservedLabel, &project, &alone(labels::PROJECT)),
-        rule(Rule::ReservedLabel, &gang, &alone(labels::GANG)),
-        rule(
+        refuse(Rule::ReservedLabel, &class, &alone(labels::CLASS)),
+        refuse(Rule::ReservedLabel, &project, &alone(labels::PROJECT)),
+        refuse(Rule::ReservedLabel, &gang, &alone(labels::GANG)),
+        refuse(
             Rule::Locked,
             &locked,
             &format!(
                 "'the labels and annotations {GROUP}/* and the scheduling gate {GATE} cannot be changed once the pod is there: user ' + request.userInfo.username + ' has not the verb {RELEASE} on all {RESOURCE}.{GROUP} in namespace ' + request.namespace"
             ),
-        ),
-        rule(
-            Rule::Resize,
-            &resized,
-            "'the GPUs of a pod cannot be resized: create the pod anew'",
         ),
     ]
 }

@@ -8,9 +8,12 @@ use crate::{
     decide::refusal::{Refusal, Rule},
 };
 
-/// The variable by which NVIDIA's runtime hands GPUs to a container.
-const VARIABLE: &str = "NVIDIA_VISIBLE_DEVICES";
-/// Values of it that give no GPU.
+/// The variables by which NVIDIA's runtime hands GPUs, and channels to the
+/// memory of those of other nodes, to a container.
+pub const VARIABLES: [&str; 2] = ["NVIDIA_VISIBLE_DEVICES", "NVIDIA_IMEX_CHANNELS"];
+/// Beginning of the annotations by which a pod names devices to the runtime.
+pub const CDI: &str = "cdi.k8s.io/";
+/// Values of the variables that give nothing.
 pub const HARMLESS: [&str; 3] = ["", "void", "none"];
 
 /// Where a container mounts something by which NVIDIA's toolkit, told to look
@@ -65,6 +68,7 @@ pub(super) fn check(case: Case<'_>, held: &Held<'_>) -> Result<(), Refusal> {
     if !guarded {
         return Ok(());
     }
+    check_annotations(case.pod)?;
     for container in &held.containers {
         check_variables(container.name(), container.value())?;
     }
@@ -82,41 +86,59 @@ pub(super) fn check(case: Case<'_>, held: &Held<'_>) -> Result<(), Refusal> {
     }
 }
 
+/// Checks that the pod does not name devices to the runtime.
+fn check_annotations(pod: &Value) -> Result<(), Refusal> {
+    let annotations = pod.get("metadata");
+    let annotations = annotations.and_then(|metadata| metadata.get("annotations")?.as_object());
+    let mut keys = annotations.into_iter().flatten().map(|(key, _)| key);
+    match keys.find(|key| key.starts_with(CDI)) {
+        None => Ok(()),
+        Some(key) => Err(Refusal::new(
+            Rule::VisibleDevices,
+            format!(
+                "annotation {key} names devices by hand, which gives the pod those that were handed to others: remove it and ask for nvidia.com/gpu in resources.limits"
+            ),
+        )),
+    }
+}
+
 /// Checks that a container does not say itself which GPUs it sees. What its
 /// image says is answered by the value `void`, where it may hold none.
 pub(super) fn check_variables(name: &str, container: &Value) -> Result<(), Refusal> {
-    let refuse = |what: &str| {
+    let refuse = |what: &str, variable: &str| {
         Err(Refusal::new(
             Rule::VisibleDevices,
             format!(
-                "container {name:?} {what} {VARIABLE} by hand, which gives it GPUs that were handed to others: remove it and ask for nvidia.com/gpu in resources.limits; to hide GPUs, set it to \"void\""
+                "container {name:?} {what} {variable} by hand, which gives it GPUs that were handed to others: remove it and ask for nvidia.com/gpu in resources.limits; to hide GPUs, set it to \"void\""
             ),
         ))
     };
-    if variable(container).any(|harmless| !harmless) {
-        return refuse("sets");
-    }
-    let mut prefixes = list(container, &["envFrom"])
-        .filter_map(|source| source.get("prefix")?.as_str())
-        .filter(|prefix| !prefix.is_empty());
-    // A source without prefix may hold the variable too, but nothing here shows it.
-    if prefixes.any(|prefix| VARIABLE.starts_with(prefix)) {
-        return refuse("has an envFrom with a prefix that sets");
+    for variable in VARIABLES {
+        if values(container, variable).any(|harmless| !harmless) {
+            return refuse("sets", variable);
+        }
+        let mut prefixes = list(container, &["envFrom"])
+            .filter_map(|source| source.get("prefix")?.as_str())
+            .filter(|prefix| !prefix.is_empty());
+        // A source without prefix may hold the variable too, but nothing here shows it.
+        if prefixes.any(|prefix| variable.starts_with(prefix)) {
+            return refuse("has an envFrom with a prefix that sets", variable);
+        }
     }
     let mut mounts = list(container, &["volumeMounts"]).filter_map(|one| one.get("mountPath"));
     if mounts.any(|path| {
         path.as_str()
             .is_some_and(|path| path.contains(DEVICE_MOUNTS))
     }) {
-        return refuse("has a volumeMount that stands for");
+        return refuse("has a volumeMount that stands for", VARIABLES[0]);
     }
     Ok(())
 }
 
-/// For each entry of the variable, whether it gives no GPU.
-fn variable(container: &Value) -> impl Iterator<Item = bool> {
+/// For each entry of `variable`, whether it gives nothing.
+fn values<'a>(container: &'a Value, variable: &'a str) -> impl Iterator<Item = bool> + use<'a> {
     let entries = list(container, &["env"])
-        .filter(|entry| entry.get("name").and_then(Value::as_str) == Some(VARIABLE));
+        .filter(move |entry| entry.get("name").and_then(Value::as_str) == Some(variable));
     entries.map(|entry| {
         let elsewhere = entry.get("valueFrom").is_some_and(|from| !from.is_null());
         let value = entry.get("value").and_then(Value::as_str).unwrap_or("");
@@ -126,7 +148,8 @@ fn variable(container: &Value) -> impl Iterator<Item = bool> {
 
 /// Whether a container says that it sees no GPU, whatever its image says.
 pub(super) fn hides_gpus(container: &Value) -> bool {
-    variable(container).next().is_some() && variable(container).all(|harmless| harmless)
+    let values = || values(container, VARIABLES[0]);
+    values().next().is_some() && values().all(|harmless| harmless)
 }
 
 /// Checks that a pod on the nodes of `class` does not take what the host has.

@@ -30,7 +30,7 @@ mod reach;
 mod reserved;
 mod update;
 
-pub use devices::{CAPABILITIES, DEVICE_MOUNTS, HARMLESS, HOST_PATHS};
+pub use devices::{CAPABILITIES, CDI, DEVICE_MOUNTS, HARMLESS, HOST_PATHS, VARIABLES};
 pub use held::Held;
 pub(crate) use update::GATE;
 pub use update::{Action, Answered, Question, update};
