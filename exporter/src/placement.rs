@@ -4,12 +4,15 @@ use std::{fmt, time::Duration};
 
 use nvlink_topology::{Allocation, NodeTopologyStatus, Pattern};
 
+use crate::source::LostGpu;
+
 /// The allocations of a node at one moment, judged. Replaced whole.
 #[derive(Clone, Debug, Default)]
 pub struct Placements {
     /// What the document says under `status`; absent where nobody knows.
     pub status: Option<NodeTopologyStatus>,
-    /// One for each container that holds GPUs, by namespace, pod, container.
+    /// One for each container that holds GPUs, by namespace, pod, container;
+    /// also where none of them answers.
     pub judged: Vec<Judged>,
     /// How asking for them went; absent where nobody is asked (a recording holds them, or nothing does).
     pub health: Option<Health>,
@@ -29,12 +32,14 @@ pub struct Health {
 pub struct Judged {
     /// Who holds which.
     pub allocation: Allocation,
+    /// GPUs that it holds as well and that do not answer now.
+    pub lost: Vec<LostGpu>,
     /// How the job is taken to communicate.
     pub pattern: Pattern,
     /// Why it is taken so.
     pub pattern_from: PatternFrom,
     /// NVLink domains that the GPUs lie in; a GPU outside any counts as one;
-    /// absent where NVLink is unknown.
+    /// absent where NVLink is unknown, and where no GPU answers.
     pub domains: Option<usize>,
     /// Bandwidth of the slowest path that the pattern uses, bytes per second in
     /// one direction; absent where there is no traffic, and where NVLink is unknown.

@@ -129,7 +129,7 @@ fn judged(judge: &mut Judge, spec: &NodeTopologySpec, holdings: &Holdings) {
             pod: pod.to_owned(),
             container: container.to_owned(),
             gpus,
-            free_when_placed: None,
+            ..Allocation::default()
         };
         (one, None)
     };

@@ -292,7 +292,8 @@ impl PathClass {
 pub struct Domain {
     /// Unique in the cluster: `NODE.N` for a domain that ends at its node,
     /// `CLUSTER-UUID.CLIQUE` (as the label `nvidia.com/gpu.clique`) for one
-    /// that spans nodes.
+    /// that spans nodes, with `-2` and so on appended where the node has
+    /// several parts of it that no edge joins.
     pub id: String,
     /// Indices of the domain's GPUs on this node, ascending.
     pub gpus: Vec<u32>,
@@ -353,6 +354,10 @@ pub struct Allocation {
     pub namespace: String,
     /// Name of the pod.
     pub pod: String,
+    /// UID of the pod, which tells it from others of its name; absent where
+    /// that is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod_uid: Option<String>,
     /// Name of the container.
     pub container: String,
     /// Indices of the GPUs, ascending.

@@ -36,8 +36,9 @@ pub(super) struct Facts {
     pub(super) slices: Slices,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct Pod {
+    uid: Option<String>,
     pattern: Option<Pattern>,
     ended: bool,
 }
@@ -46,6 +47,11 @@ impl Facts {
     /// The pattern that the webhook decided on.
     pub(super) fn pattern(&self, pod: &PodName) -> Option<Pattern> {
         self.pods.get(pod)?.pattern
+    }
+
+    /// What tells it from earlier and later pods of its name.
+    pub(super) fn uid(&self, pod: &PodName) -> Option<String> {
+        self.pods.get(pod)?.uid.clone()
     }
 
     /// It runs no more and holds nothing, though the kubelet may still list it.
@@ -160,7 +166,12 @@ impl Mirrored for Pods {
             .as_ref()
             .and_then(|status| status.phase.as_deref());
         let ended = matches!(phase, Some("Succeeded" | "Failed"));
-        facts.pods.insert(name(&object), Pod { pattern, ended });
+        let pod = Pod {
+            uid: object.uid(),
+            pattern,
+            ended,
+        };
+        facts.pods.insert(name(&object), pod);
     }
 
     fn remove(facts: &mut Facts, name: &PodName) {
@@ -222,7 +233,7 @@ mod tests {
     fn pod(name: &str, decision: &str, phase: &str) -> PodObject {
         serde_json::from_value(json!({
             "apiVersion": "v1", "kind": "Pod",
-            "metadata": {"name": name, "namespace": "ci", "annotations": {labels::DECISION: decision}},
+            "metadata": {"name": name, "namespace": "ci", "uid": format!("uid-{name}"), "annotations": {labels::DECISION: decision}},
             "spec": {"containers": []}, "status": {"phase": phase, "podIP": "10.0.0.1"},
         }))
         .unwrap()
@@ -251,6 +262,8 @@ mod tests {
         let facts = cluster.read();
         let of = |name: &str| ("ci".to_owned(), name.to_owned());
         assert_eq!(facts.pattern(&of("a")), "tp=4,pp=2".parse().ok());
+        assert_eq!(facts.uid(&of("a")).as_deref(), Some("uid-a"));
+        assert_eq!(facts.uid(&of("gone")), None);
         for none in ["gone", "b", "bad", "worse", "worst"] {
             assert_eq!(facts.pattern(&of(none)), None, "{none}");
         }

@@ -11,12 +11,17 @@ use nvlink_topology::{Allocation, NodeTopologySpec, NodeTopologyStatus, Pattern}
 use tokio::{sync::watch, task::spawn_blocking, time::timeout};
 
 use super::{
-    AllocationArgs, Judge, cluster::Cluster, devices::Devices, holdings::Holdings,
-    kubelet::Kubelet, tracker::Tracker,
+    AllocationArgs, Judge,
+    cluster::Cluster,
+    holdings::{Holdings, Names, PodName},
+    kubelet::Kubelet,
+    tracker::Tracker,
 };
 use crate::{
     placement::{Health, Judged, Placements},
+    publish::status::Record,
     snapshot::Latest,
+    source::LostGpu,
 };
 
 /// How long to wait for the node's topology before looking again.
@@ -26,7 +31,7 @@ const TOLD: usize = 4;
 
 /// What the keeper of the record is told: none before the record was taken in.
 type Want = watch::Sender<Option<Option<NodeTopologyStatus>>>;
-type Record = watch::Receiver<Option<Vec<Allocation>>>;
+type Recorded = watch::Receiver<Option<Record>>;
 
 /// Collects the allocations of one node.
 pub(super) struct Collector {
@@ -37,7 +42,7 @@ pub(super) struct Collector {
     latest: Arc<Latest>,
     tracker: Tracker,
     judge: Judge,
-    keeper: Option<(Record, Want)>,
+    keeper: Option<(Recorded, Want)>,
     log: Log,
 }
 
@@ -57,7 +62,7 @@ impl Collector {
     }
 
     /// Takes in `record`, once it is there, and then says what to keep.
-    pub(super) fn keep(&mut self, record: Record, want: Want) {
+    pub(super) fn keep(&mut self, record: Recorded, want: Want) {
         self.keeper = Some((record, want));
     }
 
@@ -74,7 +79,7 @@ impl Collector {
             };
             let topology = &data.topology;
             match self.asks() {
-                true => self.ask(&topology.spec).await,
+                true => self.ask(&topology.spec, &data.lost).await,
                 false => self.read(&topology.spec, topology.status.clone()).await,
             }
             tokio::time::sleep(interval).await;
@@ -89,7 +94,7 @@ impl Collector {
     }
 
     /// Asks the kubelet.
-    async fn ask(&mut self, spec: &NodeTopologySpec) {
+    async fn ask(&mut self, spec: &NodeTopologySpec, lost: &[LostGpu]) {
         let Some(kubelet) = &self.kubelet else {
             return;
         };
@@ -98,23 +103,35 @@ impl Collector {
             Ok(answer) => answer,
             Err(error) => return self.fail(error.to_string(), start.elapsed()),
         };
-        let holdings = {
-            let facts = self.cluster.read();
-            let mut holdings = Holdings::of(answer, &Devices::of(spec), &facts.slices);
-            holdings.pods.retain(|pod, _| !facts.has_ended(pod));
-            holdings
-        };
         if let Some((record, _)) = &mut self.keeper
             && record.has_changed().unwrap_or(false)
         {
             let record = record.borrow_and_update().clone();
             self.tracker.restore(record.unwrap_or_default());
         }
-        let all: Vec<u32> = spec.gpus.iter().map(|gpu| gpu.index).collect();
-        let allocations = self.tracker.look(&all, &holdings);
-        self.log.succeeded(&holdings.unknown);
-        let judged = self.judge(spec, allocations.clone()).await;
-        let status = Some(NodeTopologyStatus { allocations });
+        let (placed, unknown) = {
+            let facts = self.cluster.read();
+            let names = Names::of(spec, lost, &facts.slices);
+            let mut holdings = Holdings::of(answer, &names);
+            holdings.pods.retain(|pod, _| !facts.has_ended(pod));
+            let uid = |pod: &PodName| facts.uid(pod);
+            let placed = self.tracker.look(&spec.gpus, &holdings, uid);
+            (placed, holdings.unknown)
+        };
+        self.log.succeeded(&unknown);
+        let (allocations, lost): (Vec<_>, Vec<_>) = placed
+            .into_iter()
+            .map(|one| (one.allocation, one.lost))
+            .unzip();
+        let mut judged = self.judge(spec, allocations.clone()).await;
+        for (one, lost) in judged.iter_mut().zip(lost) {
+            one.lost = lost;
+        }
+        // One whose GPUs are all lost holds none of those that the document has.
+        let there = allocations.into_iter().filter(|one| !one.gpus.is_empty());
+        let status = Some(NodeTopologyStatus {
+            allocations: there.collect(),
+        });
         let health = Health {
             error: None,
             duration: start.elapsed(),

@@ -5,12 +5,13 @@ use std::collections::{BTreeSet, HashMap};
 use nvlink_topology::{Gpu, NodeTopologySpec};
 
 use super::{podresources::ClaimResource, slices::Slices};
+use crate::source::LostGpu;
 
 /// The DRA driver whose devices are GPUs.
 pub(super) const DRIVER: &str = "gpu.nvidia.com";
 
 /// The GPUs of a node, by all their names.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Devices {
     /// By UUID, in lower case.
     uuids: HashMap<String, u32>,
@@ -30,6 +31,18 @@ impl Devices {
                 (Some(gpu), None) => Some(gpu.index),
                 _ => None,
             },
+        }
+    }
+
+    /// GPUs that do not answer, by their UUIDs alone, as places in `lost`: their
+    /// indices may be those of others now.
+    pub(super) fn lost(lost: &[LostGpu]) -> Self {
+        let uuids = (0..)
+            .zip(lost)
+            .filter_map(|(at, gpu)| Some((gpu.uuid.as_ref()?.to_ascii_lowercase(), at)));
+        Self {
+            uuids: uuids.collect(),
+            ..Self::default()
         }
     }
 

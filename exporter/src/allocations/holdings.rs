@@ -10,6 +10,7 @@ use super::{
     podresources::{ContainerResources, ListPodResourcesResponse},
     slices::Slices,
 };
+use crate::source::LostGpu;
 
 /// Namespace and name of a pod.
 pub(super) type PodName = (String, String);
@@ -17,7 +18,7 @@ pub(super) type PodName = (String, String);
 /// What the kubelet's answer means.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Holdings {
-    /// Pods that hold GPUs, and their containers that do, by name.
+    /// Pods that hold GPUs, known or not, and their containers that do, by name.
     pub(super) pods: BTreeMap<PodName, BTreeMap<String, Held>>,
     /// Names of GPUs that none of the node's is called.
     pub unknown: BTreeSet<String>,
@@ -28,8 +29,60 @@ pub struct Holdings {
 pub(super) struct Held {
     /// Names of the devices, as the kubelet has them: the same as long as the container lives.
     pub(super) ids: BTreeSet<String>,
-    /// The GPUs.
+    /// The GPUs that answer.
     pub(super) gpus: BTreeSet<u32>,
+    /// Those that do not, each once.
+    pub(super) lost: Vec<LostGpu>,
+}
+
+impl Held {
+    /// Takes in the GPU that `find` knows; says whether there is one.
+    fn add(&mut self, id: &str, names: &Names<'_>, find: impl Fn(&Devices) -> Option<u32>) -> bool {
+        let lost = |at: u32| names.lost_gpus.get(at as usize);
+        if let Some(gpu) = find(&names.present) {
+            self.gpus.insert(gpu);
+        } else if let Some(gpu) = find(&names.lost).and_then(lost) {
+            self.lose(gpu);
+        } else {
+            return false;
+        }
+        self.ids.insert(id.to_owned());
+        true
+    }
+
+    fn merge(&mut self, other: Self) {
+        self.ids.extend(other.ids);
+        self.gpus.extend(other.gpus);
+        for gpu in other.lost {
+            self.lose(&gpu);
+        }
+    }
+
+    fn lose(&mut self, gpu: &LostGpu) {
+        if !self.lost.contains(gpu) {
+            self.lost.push(gpu.clone());
+        }
+    }
+}
+
+/// What names of devices mean.
+pub(super) struct Names<'a> {
+    present: Devices,
+    lost: Devices,
+    lost_gpus: &'a [LostGpu],
+    slices: &'a Slices,
+}
+
+impl<'a> Names<'a> {
+    /// On the node `spec`, of whose GPUs `lost` do not answer.
+    pub(super) fn of(spec: &NodeTopologySpec, lost: &'a [LostGpu], slices: &'a Slices) -> Self {
+        Self {
+            present: Devices::of(spec),
+            lost: Devices::lost(lost),
+            lost_gpus: lost,
+            slices,
+        }
+    }
 }
 
 impl Holdings {
@@ -40,41 +93,35 @@ impl Holdings {
     /// When it is no such message.
     pub fn decode(answer: &[u8], spec: &NodeTopologySpec) -> Result<Self, DecodeError> {
         let answer = ListPodResourcesResponse::decode(answer)?;
-        Ok(Self::of(answer, &Devices::of(spec), &Slices::default()))
+        Ok(Self::of(answer, &Names::of(spec, &[], &Slices::default())))
     }
 
-    pub(super) fn of(answer: ListPodResourcesResponse, devices: &Devices, slices: &Slices) -> Self {
+    pub(super) fn of(answer: ListPodResourcesResponse, names: &Names<'_>) -> Self {
         let mut holdings = Self::default();
         for pod in answer.pod_resources {
-            let mut containers = BTreeMap::<String, Held>::new();
             for container in pod.containers {
-                let held = holdings.container(&container, devices, slices);
-                if !held.gpus.is_empty() {
-                    let both = containers.entry(container.name).or_default();
-                    both.ids.extend(held.ids);
-                    both.gpus.extend(held.gpus);
+                let held = holdings.container(&container, names);
+                if held.ids.is_empty() {
+                    continue;
                 }
-            }
-            if !containers.is_empty() {
-                let name = (pod.namespace, pod.name);
-                holdings.pods.entry(name).or_default().extend(containers);
+                // Two pods of one name, of which one is ending, both hold what they hold.
+                let name = (pod.namespace.clone(), pod.name.clone());
+                let containers = holdings.pods.entry(name).or_default();
+                containers.entry(container.name).or_default().merge(held);
             }
         }
         holdings
     }
 
-    fn container(
-        &mut self,
-        container: &ContainerResources,
-        devices: &Devices,
-        slices: &Slices,
-    ) -> Held {
+    fn container(&mut self, container: &ContainerResources, names: &Names<'_>) -> Held {
         let mut held = Held::default();
         for one in &container.devices {
             for id in &one.device_ids {
-                let gpu = devices.plugin(&one.resource_name, id);
-                if gpu.is_some() || is_gpu_resource(&one.resource_name) {
-                    self.add(&mut held, id.clone(), gpu);
+                let find = |devices: &Devices| devices.plugin(&one.resource_name, id);
+                let known = held.add(id, names, find);
+                if !known && is_gpu_resource(&one.resource_name) {
+                    held.ids.insert(id.clone());
+                    self.unknown.insert(id.clone());
                 }
             }
         }
@@ -82,24 +129,22 @@ impl Holdings {
         for claim in claims.flat_map(|one| &one.claim_resources) {
             if claim.driver_name == DRIVER {
                 let id = format!("{}/{}", claim.pool_name, claim.device_name);
-                self.add(&mut held, id, devices.claim(claim, slices));
+                let find = |devices: &Devices| devices.claim(claim, names.slices);
+                if !held.add(&id, names, find) {
+                    self.unknown.insert(id.clone());
+                    held.ids.insert(id);
+                }
             }
         }
         held
     }
 
-    fn add(&mut self, held: &mut Held, id: String, gpu: Option<u32>) {
-        match gpu {
-            Some(gpu) => held.gpus.extend([gpu]),
-            None => self.unknown.extend([id.clone()]),
-        }
-        held.ids.insert(id);
-    }
-
-    /// The pods, by namespace and name, and the GPUs of their containers, by name.
+    /// The pods, by namespace and name, and the GPUs of their containers, by
+    /// name: containers all of whose GPUs are lost or unknown are not among them.
     pub fn gpus(&self) -> impl Iterator<Item = (&str, &str, &str, Vec<u32>)> {
         self.pods.iter().flat_map(|((namespace, pod), containers)| {
-            containers.iter().map(move |(container, held)| {
+            let present = containers.iter().filter(|(_, held)| !held.gpus.is_empty());
+            present.map(move |(container, held)| {
                 let gpus = held.gpus.iter().copied().collect();
                 (&**namespace, &**pod, &**container, gpus)
             })

@@ -61,7 +61,9 @@ impl Judge {
                 }
             };
             judged.push(Judged {
-                domains: spec.knows_nvlink().then(|| domains(spec, &allocation.gpus)),
+                domains: (spec.knows_nvlink() && !allocation.gpus.is_empty())
+                    .then(|| domains(spec, &allocation.gpus)),
+                lost: Vec::new(),
                 bottleneck_bytes_per_second: verdict.bottleneck_bytes_per_second,
                 quality_node: verdict.quality_node,
                 quality_free: verdict.quality_free,

@@ -7,40 +7,97 @@
 //!   free for the others, too. So none is flattered by a guess at their order.
 //! * Pods that left between two looks left before the new ones came.
 //! * Of pods that are there at the first look nothing is known but what the
-//!   record says: the allocations that an earlier process has published.
+//!   record says: the allocations that an earlier process has published. It
+//!   says something of a pod only where the pod's UID is known to be the same.
+//!
+//! GPUs are remembered by UUID: indices are those of others when a GPU goes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use nvlink_topology::Allocation;
+use nvlink_topology::{Allocation, Gpu};
 
 use super::holdings::{Held, Holdings, PodName};
+use crate::{publish::status::Record, source::LostGpu};
 
 /// What is known of the pods of the last look.
 #[derive(Debug, Default)]
 pub(super) struct Tracker {
     /// None before the first look.
     pods: Option<BTreeMap<PodName, Pod>>,
-    record: Vec<Allocation>,
+    record: Record,
+}
+
+/// One container's GPUs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Placed {
+    /// Those that answer.
+    pub(super) allocation: Allocation,
+    /// Those that do not.
+    pub(super) lost: Vec<LostGpu>,
+}
+
+/// A GPU, as it is called as long as it lives.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Key {
+    Uuid(String),
+    /// Where the source knows no UUID.
+    Index(u32),
+}
+
+impl Key {
+    fn new(index: u32, uuid: Option<&str>) -> Self {
+        uuid.map_or(Self::Index(index), |uuid| Self::Uuid(uuid.to_owned()))
+    }
+}
+
+/// Indices and keys of the GPUs of one moment.
+struct Keys(BTreeMap<u32, Key>);
+
+impl Keys {
+    fn of(gpus: &[Gpu]) -> Self {
+        let key = |gpu: &Gpu| (gpu.index, Key::new(gpu.index, gpu.uuid.as_deref()));
+        Self(gpus.iter().map(key).collect())
+    }
+
+    fn of_index(&self, index: u32) -> Option<Key> {
+        self.0.get(&index).cloned()
+    }
+
+    /// All that `held` names.
+    fn of_held(&self, held: &Held) -> BTreeSet<Key> {
+        let present = held.gpus.iter().filter_map(|&gpu| self.of_index(gpu));
+        let lost = held.lost.iter();
+        let lost = lost.map(|gpu| Key::new(gpu.index, gpu.uuid.as_deref()));
+        present.chain(lost).collect()
+    }
+
+    /// Indices of those that are there now.
+    fn indices(&self, keys: &BTreeSet<Key>) -> Vec<u32> {
+        let there = self.0.iter().filter(|(_, key)| keys.contains(key));
+        there.map(|(&index, _)| index).collect()
+    }
 }
 
 #[derive(Clone, Debug)]
 struct Pod {
+    uid: Option<String>,
     containers: BTreeMap<String, Held>,
+    /// All that its containers hold.
+    own: BTreeSet<Key>,
     /// Its own GPUs among them; none where it is not known.
-    free: Option<BTreeSet<u32>>,
+    free: Option<BTreeSet<Key>>,
     /// It was there at the first look.
     first: bool,
 }
 
 impl Pod {
-    fn gpus(&self) -> impl Iterator<Item = u32> {
-        self.containers
-            .values()
-            .flat_map(|held| held.gpus.iter().copied())
-    }
-
     /// Whether it still is the pod that `now` is, and not another of its name.
-    fn is(&self, now: &BTreeMap<String, Held>) -> bool {
+    fn is(&self, now: &BTreeMap<String, Held>, uid: Option<&str>) -> bool {
+        if let (Some(before), Some(uid)) = (self.uid.as_deref(), uid)
+            && before != uid
+        {
+            return false;
+        }
         let same =
             |(name, held): (&String, &Held)| now.get(name).is_some_and(|now| now.ids == held.ids);
         self.containers.iter().any(same)
@@ -49,90 +106,105 @@ impl Pod {
 
 impl Tracker {
     /// Takes what an earlier process has published, before the first look or after it.
-    pub(super) fn restore(&mut self, record: Vec<Allocation>) {
+    pub(super) fn restore(&mut self, record: Record) {
         self.record = record;
-        let unknown = |pod: &&mut Pod| pod.first && pod.free.is_none();
-        for (name, pod) in self.pods.iter_mut().flatten() {
-            if let Some(pod) = Some(pod).filter(unknown) {
-                pod.free = recorded(&self.record, name, &pod.containers);
-            }
-        }
     }
 
-    /// The allocations, by namespace, pod, container, on a node with the GPUs `all`.
-    pub(super) fn look(&mut self, all: &[u32], holdings: &Holdings) -> Vec<Allocation> {
+    /// What the containers hold, by namespace, pod, container, on a node with
+    /// these GPUs; `uid` tells the UID of a pod, where it is known.
+    pub(super) fn look(
+        &mut self,
+        gpus: &[Gpu],
+        holdings: &Holdings,
+        uid: impl Fn(&PodName) -> Option<String>,
+    ) -> Vec<Placed> {
+        let keys = Keys::of(gpus);
         let mut before = self.pods.take();
         let first = before.is_none();
-        let mut old = BTreeMap::new();
-        let mut new = BTreeMap::new();
+        let (mut pods, mut new) = (BTreeMap::new(), BTreeMap::new());
         for (name, containers) in &holdings.pods {
             let known = before.as_mut().and_then(|pods| pods.remove(name));
-            match known.filter(|pod| pod.is(containers)) {
-                Some(pod) => {
-                    let containers = containers.clone();
-                    old.insert(name.clone(), Pod { containers, ..pod });
+            let uid = uid(name);
+            let known = known.filter(|pod| pod.is(containers, uid.as_deref()));
+            let own = containers.values().flat_map(|held| keys.of_held(held));
+            let mut pod = Pod {
+                containers: containers.clone(),
+                own: own.collect(),
+                free: None,
+                first,
+                uid,
+            };
+            match known {
+                Some(known) => {
+                    pod.free = known.free;
+                    pod.first = known.first;
+                    pod.uid = pod.uid.or(known.uid);
+                    pods.insert(name.clone(), pod);
                 }
                 None => {
-                    new.insert(name.clone(), containers);
+                    new.insert(name.clone(), pod);
                 }
             }
         }
-        let taken: BTreeSet<u32> = old.values().flat_map(Pod::gpus).collect();
-        let mut pods = old;
-        for (name, containers) in new {
-            let own = containers.values().flat_map(|held| &held.gpus);
-            let free = match first {
-                true => recorded(&self.record, &name, containers),
-                false => {
-                    let left = all.iter().filter(|gpu| !taken.contains(gpu));
-                    Some(left.chain(own).copied().collect())
-                }
-            };
-            let containers = containers.clone();
-            pods.insert(
-                name,
-                Pod {
-                    containers,
-                    free,
-                    first,
-                },
-            );
+        if !first {
+            let taken: BTreeSet<&Key> = pods.values().flat_map(|pod: &Pod| &pod.own).collect();
+            let left = keys.0.values().filter(|key| !taken.contains(key));
+            let left: BTreeSet<Key> = left.cloned().collect();
+            for pod in new.values_mut() {
+                pod.free = Some(left.clone());
+            }
         }
-        let allocations = pods.iter().flat_map(allocations).collect();
+        pods.append(&mut new);
+        for (name, pod) in &mut pods {
+            if pod.first && pod.free.is_none() {
+                pod.free = recorded(&self.record, name, pod.uid.as_deref());
+            }
+            // A pod that got more than it came with had that free as well.
+            if let Some(free) = &mut pod.free {
+                free.extend(pod.own.iter().cloned());
+            }
+        }
+        let placed = pods.iter().flat_map(|(name, pod)| placed(&keys, name, pod));
+        let placed = placed.collect();
         self.pods = Some(pods);
-        allocations
+        placed
     }
 }
 
-/// What the record says was free for a pod.
+/// What the record says was free for the pod of this UID.
 fn recorded(
-    record: &[Allocation],
+    record: &Record,
     (namespace, pod): &PodName,
-    containers: &BTreeMap<String, Held>,
-) -> Option<BTreeSet<u32>> {
-    let one = record.iter().find(|one| {
-        let held = containers.get(&one.container);
-        one.namespace == *namespace
-            && one.pod == *pod
-            && held.is_some_and(|held| held.gpus.iter().eq(&one.gpus))
+    uid: Option<&str>,
+) -> Option<BTreeSet<Key>> {
+    let uid = Some(uid?);
+    let one = record.allocations.iter().find(|one| {
+        one.namespace == *namespace && one.pod == *pod && one.pod_uid.as_deref() == uid
     })?;
-    let free = one.free_when_placed.as_ref()?;
-    Some(free.iter().copied().collect())
+    let keys = Keys::of(&record.gpus);
+    let free = one.free_when_placed.as_ref()?.iter();
+    free.map(|&index| keys.of_index(index)).collect()
 }
 
-fn allocations((name, pod): (&PodName, &Pod)) -> Vec<Allocation> {
-    let own = pod.gpus();
-    // A pod that got more than it came with had that free as well.
-    let free = pod.free.clone().map(|free| free.into_iter().chain(own));
-    let free: Option<BTreeSet<u32>> = free.map(Iterator::collect);
-    let one = |(container, held): (&String, &Held)| Allocation {
-        namespace: name.0.clone(),
-        pod: name.1.clone(),
-        container: container.clone(),
-        gpus: held.gpus.iter().copied().collect(),
-        free_when_placed: free.as_ref().map(|free| free.iter().copied().collect()),
+fn placed<'a>(
+    keys: &'a Keys,
+    name: &'a PodName,
+    pod: &'a Pod,
+) -> impl Iterator<Item = Placed> + 'a {
+    let free = pod.free.as_ref().map(|free| keys.indices(free));
+    let some = |(_, held): &(&String, &Held)| !(held.gpus.is_empty() && held.lost.is_empty());
+    let one = move |(container, held): (&String, &Held)| Placed {
+        allocation: Allocation {
+            namespace: name.0.clone(),
+            pod: name.1.clone(),
+            pod_uid: pod.uid.clone(),
+            container: container.clone(),
+            gpus: held.gpus.iter().copied().collect(),
+            free_when_placed: free.clone(),
+        },
+        lost: held.lost.clone(),
     };
-    pod.containers.iter().map(one).collect()
+    pod.containers.iter().filter(some).map(one)
 }
 
 #[cfg(test)]
@@ -140,6 +212,32 @@ mod tests {
     use super::*;
 
     const ALL: [u32; 4] = [0, 1, 2, 3];
+
+    /// GPUs whose UUIDs are their numbers at first, at these indices now.
+    fn gpus(names: &[u32]) -> Vec<Gpu> {
+        let gpu = |(index, name): (u32, &u32)| Gpu {
+            index,
+            uuid: Some(format!("GPU-{name}")),
+            ..Gpu::default()
+        };
+        (0..).zip(names).map(gpu).collect()
+    }
+
+    fn uid((_, pod): &PodName) -> Option<String> {
+        Some(format!("uid-{pod}"))
+    }
+
+    fn look(tracker: &mut Tracker, pods: &[&str]) -> Vec<Allocation> {
+        let placed = tracker.look(&gpus(&ALL), &holdings(pods), uid);
+        placed.into_iter().map(|one| one.allocation).collect()
+    }
+
+    fn record(allocations: Vec<Allocation>) -> Record {
+        Record {
+            allocations,
+            gpus: gpus(&ALL),
+        }
+    }
 
     /// `pod/container=0,1` each.
     fn holdings(pods: &[&str]) -> Holdings {
@@ -151,13 +249,18 @@ mod tests {
             let ids = gpus.iter().map(|gpu| format!("GPU-{gpu}")).collect();
             let name = ("ci".to_owned(), pod.to_owned());
             let containers = holdings.pods.entry(name).or_default();
-            containers.insert(container.to_owned(), Held { ids, gpus });
+            let held = Held {
+                ids,
+                gpus,
+                lost: Vec::new(),
+            };
+            containers.insert(container.to_owned(), held);
         }
         holdings
     }
 
     fn free(tracker: &mut Tracker, pods: &[&str]) -> Vec<Option<Vec<u32>>> {
-        let allocations = tracker.look(&ALL, &holdings(pods));
+        let allocations = look(tracker, pods);
         allocations
             .into_iter()
             .map(|one| one.free_when_placed)
@@ -211,23 +314,70 @@ mod tests {
     fn the_record_tells_of_pods_that_were_there_first() {
         let mut before = Tracker::default();
         free(&mut before, &[]);
-        before.look(&ALL, &holdings(&["a/c=0"]));
-        let record = before.look(&ALL, &holdings(&["a/c=0", "b/c=1,2"]));
+        look(&mut before, &["a/c=0"]);
+        let published = look(&mut before, &["a/c=0", "b/c=1,2"]);
         let known = [Some(ALL.to_vec()), Some(vec![1, 2, 3])];
         let mut after = Tracker::default();
-        after.restore(record.clone());
+        after.restore(record(published.clone()));
         assert_eq!(free(&mut after, &["a/c=0", "b/c=1,2"]), known);
-        // The record may come late.
+        // The record may come late, and so may the UIDs.
         let mut late = Tracker::default();
-        assert_eq!(free(&mut late, &["a/c=0", "b/c=1,2"]), [None, None]);
-        late.restore(record.clone());
-        assert_eq!(free(&mut late, &["a/c=0", "b/c=1,2"]), known);
-        // It says nothing of a pod with other GPUs, nor of one that came later.
+        let pods = ["a/c=0", "b/c=1,2"];
+        assert_eq!(free(&mut late, &pods), [None, None]);
+        late.restore(record(published.clone()));
+        let nobody = late.look(&gpus(&ALL), &holdings(&pods), |_| None);
+        assert_eq!(
+            nobody[0].allocation.free_when_placed,
+            Some(ALL.to_vec()),
+            "its UID is known"
+        );
+        let mut later = Tracker::default();
+        later.restore(record(published.clone()));
+        let nobody = later.look(&gpus(&ALL), &holdings(&pods), |_| None);
+        assert!(
+            nobody
+                .iter()
+                .all(|one| one.allocation.free_when_placed.is_none())
+        );
+        assert_eq!(free(&mut later, &pods), known);
+        // It says nothing of a pod of another UID, nor of one that came later.
         let mut other = Tracker::default();
-        other.restore(record);
-        assert_eq!(free(&mut other, &["b/c=1,3"]), [None]);
-        let again = free(&mut other, &["a/c=0", "b/c=1,3"]);
-        assert_eq!(again, [Some(vec![0, 2]), None]);
+        other.restore(record(published));
+        let mut again = |pods: &[&str]| {
+            let another = |_: &PodName| Some("another".to_owned());
+            let placed = other.look(&gpus(&ALL), &holdings(pods), another);
+            let free = placed
+                .into_iter()
+                .map(|one| one.allocation.free_when_placed);
+            free.collect::<Vec<_>>()
+        };
+        assert_eq!(again(&["b/c=1,2"]), [None]);
+        assert_eq!(again(&["a/c=0", "b/c=1,2"]), [Some(vec![0, 3]), None]);
+    }
+
+    #[test]
+    fn a_pod_of_another_uid_is_another_on_the_same_gpus() {
+        let mut tracker = Tracker::default();
+        free(&mut tracker, &["o/c=2,3"]);
+        free(&mut tracker, &["a/c=0", "o/c=2,3"]);
+        let another = |_: &PodName| Some("another".to_owned());
+        let placed = tracker.look(&gpus(&ALL), &holdings(&["a/c=0"]), another);
+        assert_eq!(placed[0].allocation.free_when_placed, Some(ALL.to_vec()));
+        assert_eq!(placed[0].allocation.pod_uid.as_deref(), Some("another"));
+    }
+
+    #[test]
+    fn indices_that_move_take_nothing_along() {
+        let mut tracker = Tracker::default();
+        free(&mut tracker, &["o/c=1"]);
+        free(&mut tracker, &["a/c=3", "o/c=1"]);
+        // GPU 0 is gone: what was 3 is 2 now, by the same name.
+        let mut moved = holdings(&["a/c=2"]);
+        let held = moved.pods.values_mut().flat_map(BTreeMap::values_mut);
+        held.for_each(|held| held.ids = ["GPU-3".to_owned()].into());
+        let placed = tracker.look(&gpus(&[1, 2, 3]), &moved, uid);
+        assert_eq!(placed[0].allocation.gpus, [2]);
+        assert_eq!(placed[0].allocation.free_when_placed, Some(vec![1, 2]));
     }
 
     #[test]
@@ -236,13 +386,24 @@ mod tests {
         free(&mut tracker, &[]);
         free(&mut tracker, &["a/c=0", "b/c=2,3"]);
         let mut lost = holdings(&["a/c=0", "b/c=2,3"]);
-        let b = lost
-            .pods
-            .get_mut(&("ci".to_owned(), "b".to_owned()))
-            .unwrap();
-        b.get_mut("c").unwrap().gpus.remove(&3);
-        let allocations = tracker.look(&[0, 1, 2], &lost);
-        assert_eq!(allocations[1].gpus, [2]);
-        assert_eq!(allocations[1].free_when_placed, Some(ALL.to_vec()));
+        let three = LostGpu {
+            index: 3,
+            uuid: Some("GPU-3".to_owned()),
+            ..LostGpu::default()
+        };
+        let b = ("ci".to_owned(), "b".to_owned());
+        let b = lost.pods.get_mut(&b).unwrap().get_mut("c").unwrap();
+        b.gpus.remove(&3);
+        b.lost.push(three.clone());
+        let placed = tracker.look(&gpus(&ALL[..3]), &lost, uid);
+        assert_eq!(placed[1].allocation.gpus, [2]);
+        assert_eq!(placed[1].lost, [three]);
+        assert_eq!(placed[1].allocation.free_when_placed, Some(vec![0, 1, 2]));
+        // It was not free meanwhile, and is there again.
+        let back = free(&mut tracker, &["a/c=0", "b/c=2,3", "d/c=1"]);
+        assert_eq!(
+            back,
+            [Some(ALL.to_vec()), Some(ALL.to_vec()), Some(vec![1])]
+        );
     }
 }

@@ -7,7 +7,7 @@ use kube::{
     Client,
     api::{DynamicObject, Patch, PatchParams},
 };
-use nvlink_topology::{API_VERSION, Allocation, KIND, NodeTopologyStatus};
+use nvlink_topology::{API_VERSION, Allocation, Gpu, KIND, NodeTopologyStatus};
 use serde_json::{Value, json};
 use tokio::{sync::watch, time::timeout};
 
@@ -30,17 +30,32 @@ pub enum StatusOutcome {
     NoObject,
 }
 
-/// The allocations that the cluster has of `node`; none where there is no such
-/// object, or where it is of a version that cannot be read.
+/// What the cluster has of a node since an earlier process.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Record {
+    /// The allocations.
+    pub allocations: Vec<Allocation>,
+    /// The GPUs that their indices mean.
+    pub gpus: Vec<Gpu>,
+}
+
+/// What the cluster has of `node`; nothing where there is no such object, or
+/// where it is of a version that cannot be read.
 ///
 /// # Errors
 /// When the API server cannot be reached or refuses.
-pub async fn read(client: &Client, node: &str) -> Result<Vec<Allocation>, PublishError> {
+pub async fn read(client: &Client, node: &str) -> Result<Record, PublishError> {
     let present = present(client, node).await?;
-    let status = present.and_then(|object| {
-        serde_json::from_value::<NodeTopologyStatus>(object.data.get("status")?.clone()).ok()
+    let record = present.and_then(|object| {
+        let status = object.data.get("status")?.clone();
+        let status: NodeTopologyStatus = serde_json::from_value(status).ok()?;
+        let gpus = object.data.get("spec")?.get("gpus")?.clone();
+        Some(Record {
+            allocations: status.allocations,
+            gpus: serde_json::from_value(gpus).ok()?,
+        })
     });
-    Ok(status.unwrap_or_default().allocations)
+    Ok(record.unwrap_or_default())
 }
 
 /// Brings the cluster to say `status` of `node`; with none, that nobody knows.
@@ -99,7 +114,7 @@ pub(crate) struct Keeper {
     pub(crate) client: Client,
     pub(crate) node: String,
     /// Filled once, with what the cluster has at the start.
-    pub(crate) record: watch::Sender<Option<Vec<Allocation>>>,
+    pub(crate) record: watch::Sender<Option<Record>>,
     /// What the cluster shall have; none before the record was taken in.
     pub(crate) wanted: watch::Receiver<Option<Option<NodeTopologyStatus>>>,
     /// Time between two looks at it, in case someone changed it.

@@ -96,6 +96,7 @@ fn judged(gpus: &[u32]) -> Judged {
             gpus: gpus.to_vec(),
             ..Allocation::default()
         },
+        lost: Vec::new(),
         pattern: Pattern::AllReduce,
         pattern_from: PatternFrom::Default,
         domains: Some(1),
