@@ -16,6 +16,10 @@ use crate::{
 /// The only version of the protocol that API servers of this decade speak.
 const API_VERSION: &str = "admission.k8s.io/v1";
 
+/// More containers than any node runs in one pod. The patch of one that says
+/// next to nothing is a hundred times its size.
+const MOST_CONTAINERS: usize = 1000;
+
 /// A pod to decide on.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Request {
@@ -98,6 +102,12 @@ fn question(request: &mut Value, action: Action) -> Result<Request, String> {
     let pod = request["object"].take();
     if !pod.is_object() {
         return Err("request.object is missing: there is no pod to decide on".to_owned());
+    }
+    let containers = crate::pod::containers(&pod).len();
+    if containers > MOST_CONTAINERS {
+        return Err(format!(
+            "request.object has {containers} containers: no node runs more than {MOST_CONTAINERS} in a pod"
+        ));
     }
     let own = string(&pod, &["metadata", "namespace"]);
     let namespace = Some(string(request, &["namespace"]))

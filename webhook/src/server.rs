@@ -10,14 +10,12 @@ use std::{
 
 use axum::{
     Router,
-    body::{Body, Bytes},
+    body::Body,
     extract::State,
     http::{StatusCode, header},
     response::{IntoResponse, Response},
     routing::{get, post},
 };
-use futures::StreamExt;
-use tokio::{sync::Semaphore, time::timeout_at};
 
 use crate::{
     admit::Admission,
@@ -28,19 +26,10 @@ use crate::{
     review::{self, Answer, Invalid, Request, Review},
 };
 
-/// Largest body that is read. An API server takes objects of 3 MiB at most,
-/// and a review of an update holds two.
-pub const MAX_BODY: usize = 8 << 20;
-/// What is read and thrown away of a larger one, so that the client hears the answer.
-const MAX_DRAINED: usize = 64 << 20;
+mod intake;
 
-/// Reviews that are read and decided on at a time; more wait for their turn.
-/// At worst they hold [`MAX_BODY`] each (256 MiB together, twice that while
-/// the buffers grow) and one parsed document each, which is a few times the
-/// size of its body. Reviews of pods are some ten KiB.
-pub const MAX_REVIEWS: usize = 32;
-/// What a review gets to arrive: the API server waits 5 seconds for the answer.
-pub const ARRIVAL: Duration = Duration::from_secs(4);
+use intake::Intake;
+pub use intake::{ARRIVAL, MAX_BODY, SMALL, SMALL_ROOM};
 
 /// The path of the admission endpoint.
 pub const PATH: &str = "/mutate";
@@ -57,78 +46,26 @@ pub struct Webhook<A> {
 /// The admission endpoint's state.
 struct Endpoint<A> {
     webhook: Arc<Webhook<A>>,
-    turns: Semaphore,
+    intake: Intake,
 }
 
 /// The router of the admission endpoint.
 pub fn admission_router<A: Authorizer + 'static>(webhook: Arc<Webhook<A>>) -> Router {
-    let turns = Semaphore::new(MAX_REVIEWS);
+    let intake = Intake::default();
     Router::new()
         .route(PATH, post(mutate::<A>))
-        .with_state(Arc::new(Endpoint { webhook, turns }))
+        .with_state(Arc::new(Endpoint { webhook, intake }))
 }
 
 async fn mutate<A: Authorizer>(State(endpoint): State<Arc<Endpoint<A>>>, body: Body) -> Response {
-    let Endpoint { webhook, turns } = &*endpoint;
+    let Endpoint { webhook, intake } = &*endpoint;
     let (start, deadline) = (Instant::now(), tokio::time::Instant::now() + ARRIVAL);
-    let answer = match timeout_at(deadline, turns.acquire()).await {
-        Ok(_turn) => match collect(body, deadline).await {
-            Ok(body) => webhook.answer(&body).await,
-            Err(invalid) => webhook.invalid(invalid, start),
-        },
-        Err(_) => {
-            let invalid = Invalid {
-                uid: String::new(),
-                message: format!("{MAX_REVIEWS} other reviews are being answered: try again"),
-            };
-            webhook.invalid(invalid, start)
-        }
+    let answer = match intake.take(body, deadline).await {
+        Ok(taken) => webhook.answer(&taken.body).await,
+        Err(invalid) => webhook.invalid(invalid, start),
     };
     let json = [(header::CONTENT_TYPE, "application/json")];
     (json, answer.to_review().to_string()).into_response()
-}
-
-async fn collect(body: Body, deadline: tokio::time::Instant) -> Result<Bytes, Invalid> {
-    let mut stream = body.into_data_stream();
-    let (mut read, mut drained) = (Vec::new(), 0);
-    loop {
-        let early = |why: String| Invalid {
-            uid: review::uid_of_prefix(&read),
-            message: format!("the request ended early: {why}"),
-        };
-        let chunk = match timeout_at(deadline, stream.next()).await {
-            Ok(Some(Ok(chunk))) => chunk,
-            Ok(Some(Err(error))) => return Err(early(error.to_string())),
-            Ok(None) => break,
-            Err(_) => {
-                let seconds = ARRIVAL.as_secs();
-                return Err(early(format!("it did not arrive within {seconds} seconds")));
-            }
-        };
-        if drained == 0 && read.len() + chunk.len() <= MAX_BODY {
-            read.extend_from_slice(&chunk);
-            continue;
-        }
-        // As much as fits, for the request's uid stands at the beginning.
-        let fits = if drained == 0 {
-            MAX_BODY - read.len()
-        } else {
-            0
-        };
-        read.extend_from_slice(&chunk[..fits.min(chunk.len())]);
-        drained += chunk.len();
-        if drained > MAX_DRAINED {
-            break;
-        }
-    }
-    if drained == 0 {
-        return Ok(read.into());
-    }
-    let message = format!("the request is larger than {} MiB", MAX_BODY >> 20);
-    Err(Invalid {
-        uid: review::uid_of_prefix(&read),
-        message,
-    })
 }
 
 impl<A: Authorizer> Webhook<A> {

@@ -4,20 +4,29 @@
 
 mod fixture;
 
-use std::sync::Arc;
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use axum::{
     body::{Body, to_bytes},
     http::{Request, StatusCode},
+    response::Response,
 };
 use base64::{Engine, engine::general_purpose::STANDARD};
 use fixture::{admission, pod, review};
 use futures::StreamExt;
 use nvlink_topology::labels;
 use nvlink_webhook::{
+    admit::Admission,
+    authorize::{Authorizer, Grant, Subject, User},
     class::Class,
+    decide::Settings,
     metrics::Metrics,
-    server::{ARRIVAL, MAX_REVIEWS, PATH, Readiness, Webhook, admin_router, admission_router},
+    server::{
+        ARRIVAL, PATH, Readiness, SMALL, SMALL_ROOM, Webhook, admin_router, admission_router,
+    },
 };
 use serde_json::{Value, json};
 use tower::ServiceExt;
@@ -233,10 +242,10 @@ async fn deep_and_large_bodies_are_answered() {
         "/request/object/metadata/annotations",
         json!({"a": "x".repeat(20 << 20)}),
     );
-    refused(large, "", "larger than 8 MiB").await;
+    refused(large, "", "larger than 7 MiB").await;
     let head =
         format!("{{\"kind\":\"AdmissionReview\",\"request\":{{\"uid\":\"{UID}\",\"object\":\"");
-    refused(head + &"x".repeat(20 << 20), UID, "larger than 8 MiB").await;
+    refused(head + &"x".repeat(20 << 20), UID, "larger than 7 MiB").await;
     let fits = changed(
         "/request/object/metadata/annotations",
         json!({"a": "x".repeat(1 << 20)}),
@@ -261,29 +270,119 @@ async fn a_body_that_does_not_arrive_is_given_up() {
     .await;
 }
 
-#[tokio::test(start_paused = true)]
-async fn reviews_wait_for_their_turn() {
+/// A router, and a way to post to it.
+fn poster<A: Authorizer + 'static>(
+    admission: Admission<A>,
+) -> impl Fn(Body) -> tower::util::Oneshot<axum::Router, Request<Body>> {
     let webhook = Webhook {
-        admission: admission(&[]),
+        admission,
         metrics: Arc::default(),
     };
     let router = admission_router(Arc::new(webhook));
-    let post = |body: Body| {
+    move |body| {
         let request = Request::post(PATH).body(body).unwrap();
         router.clone().oneshot(request)
-    };
-    let stuck = futures::future::join_all((0..MAX_REVIEWS).map(|_| post(stuck("{"))));
-    let mut stuck = Box::pin(stuck);
-    assert!(futures::poll!(&mut stuck).is_pending());
-    let waiting = tokio::spawn(post(review(&pod(0, json!({}))).to_string().into()));
+    }
+}
+
+async fn is_allowed(answer: Response) -> bool {
+    let body = to_bytes(answer.into_body(), usize::MAX).await.unwrap();
+    let answer: Value = serde_json::from_slice(&body).unwrap();
+    answer["response"]["allowed"] == true
+}
+
+#[tokio::test(start_paused = true)]
+async fn slow_bodies_keep_nobody_waiting() {
+    let post = poster(admission(&[]));
+    let large = "{".to_owned() + &" ".repeat(SMALL);
+    let slow = (0..200).map(|index| post(stuck(if index < 100 { "{" } else { &large })));
+    let mut slow = Box::pin(futures::future::join_all(slow));
+    assert!(futures::poll!(&mut slow).is_pending());
+    let start = tokio::time::Instant::now();
+    let answer = post(review(&pod(0, json!({}))).to_string().into()).await;
+    assert!(is_allowed(answer.unwrap()).await);
+    assert_eq!(start.elapsed(), Duration::ZERO);
+    // They are given up together, and large ones find room again.
+    for answer in slow.await {
+        assert!(!is_allowed(answer.unwrap()).await);
+    }
+    assert_eq!(start.elapsed(), ARRIVAL);
+    let large = pod(0, json!({"a": "x".repeat(2 * SMALL)}));
+    let answer = post(review(&large).to_string().into()).await;
+    assert!(is_allowed(answer.unwrap()).await);
+}
+
+/// An API server that does not answer access reviews.
+struct Silent;
+
+impl Authorizer for Silent {
+    async fn may_use(&self, _: &Subject, _: &str, _: &str, _: Instant) -> Grant {
+        std::future::pending().await
+    }
+
+    async fn may_release(&self, _: &User, _: &str, _: Instant) -> Grant {
+        std::future::pending().await
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn reviews_wait_until_there_is_memory() {
+    let post = poster(Admission {
+        view: admission(&[]).view,
+        authorizer: Silent,
+        settings: Settings::default(),
+    });
+    let annotations = json!({labels::CLASS: "restricted", "a": "x".repeat(SMALL - 2048)});
+    let held = review(&pod(1, annotations)).to_string();
+    assert!(held.len() <= SMALL);
+    let count = SMALL_ROOM / (128 * SMALL) + 1;
+    let deciding = (0..count).map(|_| post(held.clone().into()));
+    let mut deciding = Box::pin(futures::future::join_all(deciding));
+    assert!(futures::poll!(&mut deciding).is_pending());
+    let plain = || post(review(&pod(0, json!({}))).to_string().into());
+    let waiting = tokio::spawn(plain());
     tokio::time::sleep(ARRIVAL / 2).await;
     assert!(!waiting.is_finished());
     // Those that were given up make room.
-    drop(stuck);
-    let answer = waiting.await.unwrap().unwrap();
-    let body = to_bytes(answer.into_body(), usize::MAX).await.unwrap();
-    let answer: Value = serde_json::from_slice(&body).unwrap();
-    assert_eq!(answer["response"]["allowed"], true);
+    drop(deciding);
+    assert!(is_allowed(waiting.await.unwrap().unwrap()).await);
+}
+
+#[tokio::test]
+async fn more_values_than_any_pod_has_are_refused() {
+    let post = poster(admission(&[]));
+    for (value, most) in [
+        (r#"{"":0},"#, 200_000),
+        ("[[[[0]]]],", 200_000),
+        ("0,", 900_000),
+    ] {
+        let values = |count: usize| {
+            let list = value.repeat(count);
+            let review = changed("/request/object/metadata/annotations", json!({"a": "@"}));
+            let list = format!("[{}]", list.trim_end_matches(','));
+            post(review.replace("\"@\"", &list).into())
+        };
+        let answer = values(most).await.unwrap();
+        let body = to_bytes(answer.into_body(), usize::MAX).await.unwrap();
+        let answer: Value = serde_json::from_slice(&body).unwrap();
+        let message = answer["response"]["status"]["message"].as_str().unwrap();
+        assert!(message.contains("so many values"), "{value}: {message}");
+        // A tenth of it is read. What stands in a string is no value.
+        assert!(
+            is_allowed(values(most / 10).await.unwrap()).await,
+            "{value}"
+        );
+    }
+    let containers = json!(vec![json!({"name": "c"}); 1001]);
+    refused(
+        changed("/request/object/spec/containers", containers),
+        UID,
+        "1001 containers",
+    )
+    .await;
+    let text = json!({"a": r#"{"":0},"#.repeat(300_000)});
+    let review = changed("/request/object/metadata/annotations", text);
+    assert!(is_allowed(post(review.into()).await.unwrap()).await);
 }
 
 #[tokio::test]

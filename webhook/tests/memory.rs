@@ -1,0 +1,64 @@
+//! What the admission endpoint takes of memory, whatever arrives at it. In a
+//! program of its own, whose peak nothing else raises.
+
+#![allow(clippy::unwrap_used)]
+
+mod fixture;
+
+use std::{fs, sync::Arc};
+
+use axum::{body::Body, http::Request};
+use fixture::{admission, pod, review};
+use nvlink_webhook::server::{MAX_BODY, PATH, Webhook, admission_router};
+use serde_json::json;
+use tower::ServiceExt;
+
+/// The most memory that this process ever took, in MiB.
+fn peak() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kib = line.unwrap().split_whitespace().next().unwrap();
+    kib.parse::<u64>().unwrap() / 1024
+}
+
+/// A review of `size` bytes whose pod holds `head`, then `part` again and again, then `tail`.
+fn body(size: usize, (head, part, tail): (&str, &str, &str)) -> String {
+    let whole = review(&pod(1, json!({"a": "@"}))).to_string();
+    let count = (size - whole.len() - head.len() - tail.len()) / part.len();
+    let parts = part.repeat(count);
+    let list = format!("{head}{}{tail}", parts.trim_end_matches(','));
+    whole.replace("\"containers\":[", &format!("{list},\"containers\":["))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn reviews_take_a_bounded_amount_of_memory_together() {
+    let webhook = Webhook {
+        admission: admission(&[]),
+        metrics: Arc::default(),
+    };
+    let router = admission_router(Arc::new(webhook));
+    let nested = r#"{"":{"":{"":{"":0}}}},"#;
+    let container = r#"{"name":"c","resources":{"limits":{"nvidia.com/gpu":1}}},"#;
+    let shapes = [
+        ("\"x\":[", nested, "]"),
+        ("\"x\":[", r#"{"":0},"#, "]"),
+        ("\"x\":[", "[[[[[[[[0]]]]]]]],", "]"),
+        ("\"x\":[", "0,", "]"),
+        ("\"x\":[", r#"{"name":"NAME","value":"value"},"#, "]"),
+        ("\"initContainers\":[", container, "]"),
+    ];
+    for shape in shapes {
+        for size in [60 << 10, 1 << 20, MAX_BODY] {
+            let body = body(size, shape);
+            let posts = (0..((8 << 20) / size).clamp(2, 8)).map(|_| {
+                let request = Request::post(PATH).body(Body::from(body.clone())).unwrap();
+                tokio::spawn(router.clone().oneshot(request))
+            });
+            let answers = futures::future::join_all(posts.collect::<Vec<_>>()).await;
+            let mut answers = answers.into_iter();
+            assert!(answers.all(|answer| answer.unwrap().is_ok()));
+        }
+    }
+    println!("{} MiB at most", peak());
+    assert!(peak() < 256, "{} MiB", peak());
+}
