@@ -84,6 +84,11 @@ impl Intent {
     }
 }
 
+/// The gang that the pod names, if what it says of it can be read.
+pub(super) fn gang(pod: &Value) -> Option<String> {
+    Intent::of(pod).ok()?.gang
+}
+
 fn text<'a>(pod: &'a Value, key: &str) -> Result<Option<&'a str>, Refusal> {
     match pod::metadata(pod, "annotations", key) {
         None => Ok(None),

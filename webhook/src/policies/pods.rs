@@ -117,8 +117,9 @@ pub(super) fn reserved() -> Vec<Value> {
         labels::PROJECT
     );
     let gang = format!(
-        "{created} && '{0}' in variables.labels && !('{0}' in variables.annotations || '{ALIAS_GROUP}' in variables.annotations)",
-        labels::GANG
+        "{created} && '{}' in variables.labels && !((variables.gpus || variables.wanted != '') && {})",
+        labels::GANG,
+        named_gang()
     );
     let release = format!(
         "authorizer.group('{GROUP}').resource('{RESOURCE}').namespace(request.namespace).check('{RELEASE}').allowed()"
@@ -151,6 +152,19 @@ pub(super) fn reserved() -> Vec<Value> {
             ),
         ),
     ]
+}
+
+/// The label of the gang is that of the gang which the annotations name. What
+/// cannot be a label value has a hash for it, which CEL cannot make.
+fn named_gang() -> String {
+    let annotation =
+        |key: &str, other: &str| format!("variables.annotations[?'{key}'].orValue({other})");
+    let name = annotation(labels::GANG, &annotation(ALIAS_GROUP, "''"));
+    let size = annotation(labels::GANG_SIZE, "''");
+    let label = format!("variables.labels['{}']", labels::GANG);
+    format!(
+        "(!{size}.matches('^[+]?0*1$') && [{name}].exists(g, g.size() <= 63 && g.matches('^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$') ? {label} == g : g != '' && {label}.matches('^x[0-9a-f]{{16}}$')))"
+    )
 }
 
 /// Some container has other amounts of NVIDIA's resources than it had.

@@ -41,14 +41,20 @@ pub(super) fn check(case: Case<'_>, held: &Held<'_>) -> Result<(), Refusal> {
     if let Some(own) = label(labels::PROJECT) {
         check_project(case, held, own)?;
     }
-    let gang = [labels::GANG, intent::ALIAS_GROUP];
-    let named = gang
-        .iter()
-        .any(|key| pod::metadata(pod, "annotations", key).is_some());
-    if label(labels::GANG).is_some() && !named {
-        return Err(forged(labels::GANG, None));
+    check_gang(case, held)
+}
+
+/// The gang's label is drawn to by its other pods, so it must be this pod's own.
+fn check_gang(case: Case<'_>, held: &Held<'_>) -> Result<(), Refusal> {
+    let Some(own) = pod::metadata(case.pod, "labels", labels::GANG) else {
+        return Ok(());
+    };
+    let gang = intent::gang(case.pod).filter(|_| held.gpus || held.wanted().is_some());
+    let right = gang.as_deref().map(identity::label_value);
+    if right.is_some() && own.as_str() == right.as_deref() {
+        return Ok(());
     }
-    Ok(())
+    Err(forged(labels::GANG, right.as_deref()))
 }
 
 fn check_project(case: Case<'_>, held: &Held<'_>, own: &Value) -> Result<(), Refusal> {
