@@ -59,6 +59,7 @@ async fn reviews_take_a_bounded_amount_of_memory_together() {
             assert!(answers.all(|answer| answer.unwrap().is_ok()));
         }
     }
-    println!("{} MiB at most", peak());
-    assert!(peak() < 256, "{} MiB", peak());
+    // What is promised, the bodies here, and what the allocator keeps. Unbounded,
+    // one of the first shape takes 850 MiB.
+    assert!(peak() < 384, "{} MiB", peak());
 }
