@@ -111,12 +111,15 @@ pub fn lists(entry: &CiProject, subject: &Subject, pod: &Value, namespace: &str)
         }
 }
 
+/// Digits of the longest id: what 64 bits with a sign hold, as classes list them.
+const DIGITS: usize = 19;
+
 /// The id that a label holds. Only as a number is written: `042` is none.
 #[must_use]
 pub fn id(pod: &Value, label: &str) -> Option<u64> {
     let text = pod::metadata(pod, "labels", label)?.as_str()?;
     let id: u64 = text.parse().ok()?;
-    (id.to_string() == text).then_some(id)
+    (id.to_string() == text && text.len() <= DIGITS).then_some(id)
 }
 
 #[cfg(test)]
@@ -137,7 +140,7 @@ mod tests {
     fn ids_are_numbers_as_they_are_written() {
         let read = |text: &str| id(&json!({"metadata": {"labels": {"l": text}}}), "l");
         assert_eq!(read("42"), Some(42));
-        for odd in ["", "042", "+42", "42 ", "4_2", "x"] {
+        for odd in ["", "042", "+42", "42 ", "4_2", "x", "18446744073709551615"] {
             assert_eq!(read(odd), None, "{odd}");
         }
     }
