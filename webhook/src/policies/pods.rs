@@ -10,6 +10,7 @@ use crate::{
         Rule,
         guard::{CDI, GATE, VARIABLES},
         intent::ALIAS_GROUP,
+        provider::{Identity, PROVIDERS},
     },
 };
 
@@ -47,7 +48,8 @@ pub(super) fn described() -> Vec<(&'static str, String)> {
             "wanted",
             // A pod that is there was given what its label says.
             format!(
-                "variables.named != '' ? variables.named : variables.gpus && (request.operation == 'CREATE' || variables.label == '') ? {default} : ''"
+                "'{}' in variables.annotations ? variables.named : variables.gpus && (request.operation == 'CREATE' || variables.label == '') ? {default} : ''",
+                labels::CLASS
             ),
         ),
         (
@@ -65,6 +67,7 @@ pub(super) fn variables() -> Vec<Value> {
 pub(super) fn validations() -> Vec<Value> {
     let mut rules = reserved();
     rules.extend(devices());
+    rules.push(nameless());
     rules
 }
 
@@ -102,6 +105,20 @@ fn devices() -> [Value; 3] {
     ]
 }
 
+/// A class without a name, which does not exist. That another does not, only
+/// the webhook can know.
+fn nameless() -> Value {
+    let nameless = format!(
+        "variables.created && '{}' in variables.annotations && variables.named == ''",
+        labels::CLASS
+    );
+    refuse(
+        Rule::UnknownClass,
+        &nameless,
+        &format!("'annotation {} names no class'", labels::CLASS),
+    )
+}
+
 /// What only the webhook writes; rules of both policies on pods.
 pub(super) fn reserved() -> Vec<Value> {
     let created = "variables.created";
@@ -112,9 +129,12 @@ pub(super) fn reserved() -> Vec<Value> {
     let class = format!(
         "{created} && variables.label != '' && (variables.wanted != '' ? variables.label != variables.wanted : !variables.gpus)"
     );
+    // Of which class the label is, the other policy says; this one holds where
+    // there is no such class.
     let project = format!(
-        "{created} && '{}' in variables.labels && variables.class == ''",
-        labels::PROJECT
+        "{created} && '{0}' in variables.labels && (variables.class == '' || !(variables.labels['{0}'] in {1}))",
+        labels::PROJECT,
+        projects()
     );
     let gang = format!(
         "{created} && '{}' in variables.labels && !((variables.gpus || variables.wanted != '') && {})",
@@ -152,6 +172,21 @@ pub(super) fn reserved() -> Vec<Value> {
             ),
         ),
     ]
+}
+
+/// What the projects of a pod may be called, whatever its class.
+fn projects() -> String {
+    let names = PROVIDERS.iter().filter_map(|row| match row.identity {
+        Identity::Labels { project, .. } => Some(format!(
+            "'{}.' + variables.labels[?'{project}'].orValue('')",
+            row.word
+        )),
+        Identity::Account => None,
+    });
+    let names: Vec<_> = std::iter::once("request.namespace".to_owned())
+        .chain(names)
+        .collect();
+    format!("[{}]", names.join(", "))
 }
 
 /// The label of the gang is that of the gang which the annotations name. What
