@@ -5,7 +5,7 @@
 //! made by the same operation; one that exists is never replaced, so fields
 //! that this program has never heard of survive.
 
-use json_patch::{AddOperation, PatchOperation, jsonptr::PointerBuf};
+use json_patch::{AddOperation, PatchOperation, RemoveOperation, jsonptr::PointerBuf};
 use serde_json::{Map, Value};
 
 /// One step down into a document.
@@ -109,6 +109,21 @@ impl Editor {
     /// When something on the way is not what the path needs.
     pub fn append(&mut self, array: &[Step<'_>], value: Value) -> Result<(), WrongType> {
         self.add(array, Slot::End, value)
+    }
+
+    /// Removes `key` from the object at `object`, if it is there.
+    pub fn remove(&mut self, object: &[Step<'_>], key: &str) {
+        let parent = object
+            .iter()
+            .try_fold(&mut self.document, |value, &step| child_mut(value, step));
+        let map = parent.and_then(Value::as_object_mut);
+        if map.and_then(|map| map.remove(key)).is_some() {
+            let mut tokens: Vec<String> = object.iter().map(token).collect();
+            tokens.push(key.to_owned());
+            let path = PointerBuf::from_tokens(tokens);
+            self.operations
+                .push(PatchOperation::Remove(RemoveOperation { path }));
+        }
     }
 
     /// The edited document, and the operations that lead to it.
@@ -250,6 +265,21 @@ mod tests {
             json!({"metadata": {"labels": {"x": "1", "a/b~c": "2"}}})
         );
         assert_eq!(patch[0]["path"], "/metadata/labels/a~1b~0c");
+    }
+
+    #[test]
+    fn what_is_not_there_is_not_removed() {
+        let (after, patch) = check(json!({"metadata": {"labels": {"a/b": "1"}}}), |pod| {
+            pod.remove(&["metadata".into(), "labels".into()], "a/b");
+            pod.remove(&["metadata".into(), "labels".into()], "a/b");
+            pod.remove(&["spec".into()], "x");
+            Ok(())
+        });
+        assert_eq!(after, json!({"metadata": {"labels": {}}}));
+        assert_eq!(
+            patch,
+            json!([{"op": "remove", "path": "/metadata/labels/a~1b"}])
+        );
     }
 
     #[test]

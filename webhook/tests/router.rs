@@ -101,6 +101,25 @@ async fn a_pod_is_patched() {
 }
 
 #[tokio::test]
+async fn a_forged_decision_goes_where_there_is_no_room_for_ours() {
+    let mut pod = pod(2, json!({labels::CLASS: "any"}));
+    pod["metadata"]["labels"] = json!({labels::CLASS: "any"});
+    pod["metadata"]["annotations"]["a"] = json!("x".repeat((256 << 10) - 300));
+    pod["metadata"]["annotations"][labels::DECISION] = json!("{\"class\":\"restricted\"}");
+    for _ in 0..2 {
+        let response = send(review(&pod).to_string()).await;
+        assert_eq!(response["allowed"], true, "{response}");
+        assert!(response["warnings"].to_string().contains("was not written"));
+        if let Some(patch) = response["patch"].as_str() {
+            let patch = STANDARD.decode(patch).unwrap();
+            let patch: json_patch::Patch = serde_json::from_slice(&patch).unwrap();
+            json_patch::patch(&mut pod, &patch).unwrap();
+        }
+        assert_eq!(pod["metadata"]["annotations"].get(labels::DECISION), None);
+    }
+}
+
+#[tokio::test]
 async fn a_plain_pod_is_let_through() {
     let response = send(review(&pod(0, json!({}))).to_string()).await;
     assert_eq!(response, json!({"uid": UID, "allowed": true}));

@@ -98,7 +98,8 @@ fn why(chosen: &Chosen) -> String {
 const MOST_ANNOTATIONS: usize = 256 << 10;
 
 /// Writes the annotation, unless it says the same already. Where there is no
-/// room for it, the pod goes without: that is what the answer says.
+/// room for it, the pod goes without, also without one that says something
+/// else: that is what the answer says.
 pub(super) fn write(editor: &mut Editor, record: &Record) -> Result<Option<String>, Refusal> {
     let text = serde_json::to_string(record).map_err(|error| {
         Refusal::new(
@@ -117,6 +118,7 @@ pub(super) fn write(editor: &mut Editor, record: &Record) -> Result<Option<Strin
         .map(|(key, value)| key.len() + value.as_str().map_or(0, str::len))
         .sum();
     if used + labels::DECISION.len() + text.len() > MOST_ANNOTATIONS {
+        editor.remove(&["metadata".into(), "annotations".into()], labels::DECISION);
         return Ok(Some(format!(
             "annotation {} was not written: the pod's other annotations leave no room for it",
             labels::DECISION
