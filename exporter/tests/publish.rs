@@ -234,7 +234,7 @@ async fn what_is_unknown_is_not_published() {
     assert_eq!(
         published,
         [
-            ("nvlink-domains.io/capacity", "inter-node=200GBps"),
+            ("nvlink-domains.io/capacity", "inter-node=25GBps"),
             ("node.k8s.io/gpu-count", "8")
         ]
     );

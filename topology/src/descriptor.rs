@@ -3,7 +3,7 @@
 
 use std::{fmt, str::FromStr};
 
-use crate::{Link, NodeTopologySpec, Via, bandwidth};
+use crate::{Link, Nic, NodeTopologySpec, Via, bandwidth};
 
 /// The annotation `nvlink-domains.io/topology`: which GPUs form a domain.
 ///
@@ -17,13 +17,14 @@ pub struct Descriptor {
 /// The annotation `nvlink-domains.io/capacity`: how fast they are.
 ///
 /// `domain0=450GBps;domain1=450GBps;inter-node=50GBps`. Bytes per second of
-/// one GPU in one direction, to the whole GB/s below; `inter-node` is the
-/// node's network, absent where it is not known.
+/// one GPU in one direction, to the whole GB/s below; `inter-node` is a GPU's
+/// share of the node's network, absent where it is not known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Capacity {
     /// Nominal NVLink bandwidth of each domain's slowest GPU, bytes per second.
     pub domains: Vec<u64>,
-    /// All RDMA devices together, bytes per second.
+    /// The slowest GPU's share of the RDMA devices, bytes per second: those
+    /// nearest to it, or all of them where some GPU is near to none.
     pub inter_node: Option<u64>,
 }
 
@@ -100,18 +101,13 @@ impl Capacity {
     #[must_use]
     pub fn of(spec: &NodeTopologySpec) -> Self {
         let slowest = |gpus: &[u32]| gpus.iter().map(|&gpu| gpu_rate(spec, gpu)).min();
-        let rates: Option<Vec<u64>> = spec.nics.iter().map(|nic| nic.bytes_per_second).collect();
         Self {
             domains: spec
                 .domains
                 .iter()
                 .map(|one| slowest(&one.gpus).unwrap_or(0))
                 .collect(),
-            inter_node: rates.filter(|rates| !rates.is_empty()).map(|rates| {
-                rates
-                    .iter()
-                    .fold(0, |sum, rate| u64::saturating_add(sum, *rate))
-            }),
+            inter_node: network_rate(spec),
         }
     }
 
@@ -121,6 +117,37 @@ impl Capacity {
     pub fn per_gpu(&self) -> u64 {
         self.domains.iter().copied().max().unwrap_or(0)
     }
+}
+
+/// What the slowest GPU has of the RDMA devices. A device that each GPU of a
+/// whole NUMA node is as near to is for storage where the GPUs have nearer ones.
+fn network_rate(spec: &NodeTopologySpec) -> Option<u64> {
+    let nearest: Option<Vec<Vec<&Nic>>> = spec
+        .gpus
+        .iter()
+        .map(|gpu| nearest_nics(spec, gpu.index))
+        .collect();
+    let Some(nearest) = nearest else {
+        let all: Option<Vec<u64>> = spec.nics.iter().map(|nic| nic.bytes_per_second).collect();
+        let all = all.filter(|all| !all.is_empty())?;
+        let sum = all.into_iter().fold(0, u64::saturating_add);
+        return sum.checked_div(spec.gpus.len() as u64);
+    };
+    let share = |nic: &&Nic| Some(nic.bytes_per_second? / nic.gpus.len() as u64);
+    let of_gpu = |nics: &Vec<&Nic>| {
+        let shares: Option<Vec<u64>> = nics.iter().map(share).collect();
+        Some(shares?.into_iter().fold(0, u64::saturating_add))
+    };
+    let rates: Option<Vec<u64>> = nearest.iter().map(of_gpu).collect();
+    rates?.into_iter().min()
+}
+
+/// The RDMA devices that a GPU shares with the fewest others; none where it is
+/// near to none.
+fn nearest_nics(spec: &NodeTopologySpec, gpu: u32) -> Option<Vec<&Nic>> {
+    let near = || spec.nics.iter().filter(|nic| nic.gpus.contains(&gpu));
+    let fewest = near().map(|nic| nic.gpus.len()).min()?;
+    Some(near().filter(|nic| nic.gpus.len() == fewest).collect())
 }
 
 /// NVLink bandwidth of one GPU: its active links, or as many as its edges show.

@@ -379,8 +379,37 @@ fn what_the_source_cannot_tell_is_not_said() {
     let annotations: Vec<_> = node_annotations(&node).into_iter().collect();
     assert_eq!(
         annotations,
-        [(labels::CAPACITY, "inter-node=50GBps".to_owned())]
+        [(labels::CAPACITY, "inter-node=12GBps".to_owned())],
+        "the share of each of the four"
     );
+}
+
+#[test]
+fn the_network_is_what_the_slowest_gpu_has_of_it() {
+    let nic = |gpus: &[u32], rate: Option<u64>| Nic {
+        name: "mlx5_0".to_owned(),
+        pci_bus_id: None,
+        numa_node: None,
+        bytes_per_second: rate,
+        gpus: gpus.to_vec(),
+    };
+    let inter_node = |nics: Vec<Nic>| {
+        let mut spec = spec(vec![gpu(0, "x", 0, &[]), gpu(1, "x", 0, &[])]);
+        spec.nics = nics;
+        nvlink_topology::descriptor::Capacity::of(&spec).inter_node
+    };
+    let own = || vec![nic(&[0], Some(50)), nic(&[1], Some(40))];
+    assert_eq!(inter_node(vec![]), None);
+    assert_eq!(inter_node(own()), Some(40));
+    let storage = nic(&[0, 1], Some(25));
+    assert_eq!(inter_node([own(), vec![storage]].concat()), Some(40));
+    let unplugged = nic(&[0, 1], None);
+    assert_eq!(inter_node([own(), vec![unplugged]].concat()), Some(40));
+    let pair = || nic(&[0, 1], Some(25));
+    assert_eq!(inter_node(vec![pair(), pair()]), Some(24), "halves, whole");
+    assert_eq!(inter_node(vec![nic(&[0], Some(50))]), Some(25), "all share");
+    assert_eq!(inter_node(vec![nic(&[], None)]), None);
+    assert_eq!(inter_node(vec![nic(&[0], None), nic(&[1], Some(9))]), None);
 }
 
 #[test]
