@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use crate::pods::gpu_pod;
 
 const SOON: Duration = Duration::from_secs(60);
-const NAMES: [&str; 3] = ["class", "pods", "namespaces"];
+const NAMES: [&str; 4] = ["class", "pods", "bindings", "namespaces"];
 const MISSING: &str = "to add what is missing: ";
 const CHANGED: &str = "to put right what was changed: ";
 const KINDS: [&str; 2] = [
@@ -97,7 +97,7 @@ fn check_tells_what_differs() {
         }
     }
     let (status, said) = check(cluster, &[]);
-    assert_eq!((status, named(&said).len()), (Some(1), 6), "{said}");
+    assert_eq!((status, named(&said).len()), (Some(1), 8), "{said}");
     repair(cluster, &said, MISSING);
 
     for (what, patch, differs) in [
@@ -133,7 +133,7 @@ fn check_tells_what_differs() {
 
     repair(cluster, &said, MISSING);
     let (status, said) = check(cluster, &["--exempt-namespace", "elsewhere"]);
-    assert_eq!((status, named(&said).len()), (Some(1), 2), "{said}");
+    assert_eq!((status, named(&said).len()), (Some(1), 3), "{said}");
 }
 
 #[test]
@@ -182,6 +182,52 @@ fn a_refusal_by_the_policies_has_its_remedy() {
     wait_until("the right to be known", SOON, || create(&pod).map(Some)).unwrap();
     pod["spec"]["serviceAccountName"] = json!("default");
     create(&pod).unwrap_err();
+}
+
+#[test]
+fn a_binding_brings_nothing_of_ours() {
+    let (cluster, _turn) = control_plane();
+    apply(cluster);
+    let admin = cluster
+        .namespace("policies-binding", &json!({}), &json!({}))
+        .unwrap();
+    for user in ["ben", "robin"] {
+        let verbs = ["create", "pods/binding"];
+        allow(&admin, "clusterrole", user, "binding", &verbs);
+    }
+    let release = ["release", "domainclasses.nvlink-domains.io"];
+    allow(&admin, "clusterrole", "robin", "release", &release);
+    let mut pod = gpu_pod("train", 1);
+    pod["spec"]["schedulerName"] = json!("nobody");
+    admin.create(&pod).unwrap();
+
+    let bind = |user: &str, metadata: &Value| {
+        let mut metadata = metadata.clone();
+        metadata["name"] = json!("train");
+        let binding = json!({
+            "apiVersion": "v1", "kind": "Binding", "metadata": metadata,
+            "target": {"apiVersion": "v1", "kind": "Node", "name": "node-1"}
+        });
+        let path = "/api/v1/namespaces/policies-binding/pods/train/binding?dryRun=All";
+        let create = ["create", "--raw", path, "-f", "-"];
+        let kubectl = cluster.kubectl_as(user).unwrap();
+        kubectl.run_with(&create, &binding.to_string())
+    };
+    let ours = json!({"annotations": {"nvlink-domains.io/class": "gold"}});
+    let labels = json!({"labels": {"nvlink-domains.io/project": "theirs"}});
+    let denied = wait_until("the policy to hold", SOON, || {
+        Ok(bind("ben", &ours).err().map(|error| format!("{error:#}")))
+    })
+    .unwrap();
+    for part in ["rule locked:", "ben", "release"] {
+        assert!(denied.contains(part), "{part} is not in {denied}");
+    }
+    bind("ben", &labels).unwrap_err();
+    bind("ben", &json!({"annotations": {"example.com/x": "y"}})).unwrap();
+    wait_until("robin's right to be known", SOON, || {
+        bind("robin", &ours).map(Some)
+    })
+    .unwrap();
 }
 
 #[test]

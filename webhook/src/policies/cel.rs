@@ -3,9 +3,10 @@
 //! Each is one expression over `object` or `oldObject`. None fails on a pod
 //! that the API server has read: what may be absent is asked for by `.?`.
 
-use nvlink_topology::labels;
+use nvlink_topology::{GROUP, labels};
 
 use crate::{
+    authorize::{RELEASE, RESOURCE},
     class::GPU,
     decide::guard::{CAPABILITIES, CDI, DEVICE_MOUNTS, GATE, HARMLESS, HOST_PATHS, VARIABLES},
     pod::{DEVICE_CLASSES, GPU_RESOURCES},
@@ -155,6 +156,13 @@ pub(super) fn changed() -> String {
         differ("annotations"),
         gated("oldObject"),
         gated("object")
+    )
+}
+
+/// The user may change what the webhook wrote.
+pub(super) fn may_release() -> String {
+    format!(
+        "authorizer.group('{GROUP}').resource('{RESOURCE}').namespace(request.namespace).check('{RELEASE}').allowed()"
     )
 }
 

@@ -9,7 +9,7 @@ use nvlink_topology::{API_VERSION, GROUP};
 use serde_json::{Value, json};
 
 use crate::{
-    authorize::RESOURCE,
+    authorize::{RELEASE, RESOURCE},
     decide::Rule,
     registration::{OPT_OUT, exempt_names},
 };
@@ -50,6 +50,7 @@ pub fn documents(exempt: &[String]) -> Vec<Value> {
     [
         policy("class", &class, Some(&classes)),
         policy("pods", &pods, None),
+        policy("bindings", &bindings(exempt), None),
         policy("namespaces", &namespaces(), None),
     ]
     .concat()
@@ -69,9 +70,26 @@ fn policy(name: &str, spec: &Value, params: Option<&Value>) -> Vec<Value> {
     ]
 }
 
-/// Pods that are created or changed, outside the exempt namespaces.
+/// Pods that are created or changed.
 fn pod_rules(exempt: &[String]) -> Value {
-    let rule = |operations: &[&str], resources: &[&str]| {
+    constraints(
+        exempt,
+        &[
+            (&["CREATE", "UPDATE"], &["pods"]),
+            (
+                &["UPDATE"],
+                &["pods/ephemeralcontainers", "pods/resize", "pods/status"],
+            ),
+        ],
+    )
+}
+
+/// Operations, and the resources that they are done to.
+type Operations<'a> = (&'a [&'a str], &'a [&'a str]);
+
+/// What is done to `rules`, outside the exempt namespaces.
+fn constraints(exempt: &[String], rules: &[Operations<'_>]) -> Value {
+    let rule = |(operations, resources): &Operations<'_>| {
         json!({
             "apiGroups": [""], "apiVersions": ["v1"],
             "operations": operations, "resources": resources, "scope": "Namespaced"
@@ -84,10 +102,7 @@ fn pod_rules(exempt: &[String]) -> Value {
             {"key": OPT_OUT, "operator": "NotIn", "values": ["ignore"]}
         ]},
         "objectSelector": {},
-        "resourceRules": [
-            rule(&["CREATE", "UPDATE"], &["pods"]),
-            rule(&["UPDATE"], &["pods/ephemeralcontainers", "pods/resize", "pods/status"])
-        ]
+        "resourceRules": rules.iter().map(rule).collect::<Vec<_>>()
     })
 }
 
@@ -98,6 +113,31 @@ fn conditions(created: &str, changed: &str) -> Value {
         {"name": "not-of-a-kubelet", "expression": format!("!{}", cel::mirror())},
         {"name": "concerns-a-rule", "expression": concerns}
     ])
+}
+
+/// What comes to a pod with its node: the API server copies labels and
+/// annotations of a Binding to the pod, past all rules on pods. That a Binding
+/// names a node past all taints is what the right to create one means; RBAC
+/// gives it to schedulers.
+fn bindings(exempt: &[String]) -> Value {
+    let own = |name| {
+        format!(
+            "{}.exists(k, k.startsWith('{GROUP}/'))",
+            cel::map("object", name)
+        )
+    };
+    let message = format!(
+        "'a Binding cannot bring labels and annotations {GROUP}/* to a pod: user ' + request.userInfo.username + ' has not the verb {RELEASE} on all {RESOURCE}.{GROUP} in namespace ' + request.namespace"
+    );
+    json!({
+        "matchConstraints": constraints(exempt, &[(&["CREATE"], &["pods/binding", "bindings"])]),
+        "matchConditions": [{
+            "name": "brings-what-is-ours",
+            "expression": format!("{} || {}", own("labels"), own("annotations"))
+        }],
+        "validations": [validation(Rule::Locked, &cel::may_release(), &message)],
+        "failurePolicy": "Fail"
+    })
 }
 
 /// Who may take a namespace out: whoever may change classes.

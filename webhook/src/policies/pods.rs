@@ -141,13 +141,11 @@ pub(super) fn reserved() -> Vec<Value> {
         labels::GANG,
         named_gang()
     );
-    let release = format!(
-        "authorizer.group('{GROUP}').resource('{RESOURCE}').namespace(request.namespace).check('{RELEASE}').allowed()"
-    );
     let locked = format!(
-        "request.operation == 'UPDATE' && {} in ['', 'status'] && {} && !{release}",
+        "request.operation == 'UPDATE' && {} in ['', 'status'] && {} && !{}",
         cel::SUBRESOURCE,
-        cel::changed()
+        cel::changed(),
+        cel::may_release()
     );
     let alone = |key: &str| {
         format!("'label {key} is written by the webhook alone: remove it from the pod'")
