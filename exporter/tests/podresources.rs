@@ -190,6 +190,31 @@ proptest! {
     }
 }
 
+/// A pod that ends slowly, and the next one of its name.
+#[test]
+fn two_pods_of_one_name_hold_the_gpus_of_both() {
+    let spec = node();
+    let uuid = |gpu: usize| spec.gpus[gpu].uuid.clone().unwrap();
+    let pod = |container: &str, gpus: &[usize]| PodResources {
+        name: "train-0".to_owned(),
+        namespace: "ci".to_owned(),
+        containers: vec![ContainerResources {
+            name: container.to_owned(),
+            devices: vec![ContainerDevices {
+                resource_name: "nvidia.com/gpu".to_owned(),
+                device_ids: gpus.iter().map(|&gpu| uuid(gpu)).collect(),
+            }],
+            dynamic_resources: Vec::new(),
+        }],
+    };
+    let pod_resources = vec![pod("main", &[0, 1]), pod("main", &[2]), pod("side", &[3])];
+    let bytes = ListPodResourcesResponse { pod_resources }.encode_to_vec();
+    let holdings = Holdings::decode(&bytes, &spec).unwrap();
+    let held: Vec<_> = holdings.gpus().collect();
+    let of = |container, gpus: &[u32]| ("ci", "train-0", container, gpus.to_vec());
+    assert_eq!(held, [of("main", &[0, 1, 2]), of("side", &[3])]);
+}
+
 /// A busy node: 250 pods of 8 containers that share GPUs.
 #[test]
 fn a_busy_node_is_read_quickly() {
