@@ -126,7 +126,8 @@ pub struct Gpu {
     /// NUMA node that the GPU is attached to (the lowest, where the source names a range).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub numa_node: Option<u32>,
-    /// MIG splits the GPU: no peer access, NVLink reported as down.
+    /// MIG splits the GPU: no peer access, NVLink reported as down. That it does
+    /// not is known only where [`NodeTopologySpec::knows_mig`] says so.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub mig_enabled: bool,
     /// The GPU's NVLinks; absent where the source cannot see links
@@ -417,6 +418,18 @@ impl NodeTopologySpec {
     pub fn knows_nvlink(&self) -> bool {
         let seen = |gpu: &Gpu| gpu.links.is_some() || gpu.mig_enabled;
         !self.edges.is_empty() || self.gpus.iter().all(seen)
+    }
+
+    /// Whether the source can tell if MIG splits `gpu`: the driver and the
+    /// simulator can, and of files those that have what only they know.
+    #[must_use]
+    pub fn knows_mig(&self, gpu: &Gpu) -> bool {
+        gpu.mig_enabled
+            || match self.source.kind {
+                SourceKind::Nvml | SourceKind::Sim => true,
+                SourceKind::File => gpu.uuid.is_some() && gpu.links.is_some(),
+                SourceKind::Sysfs => false,
+            }
     }
 
     /// GPUs that no allocation of `status` names, by ascending index.

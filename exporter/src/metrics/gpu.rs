@@ -25,7 +25,11 @@ pub(super) fn write(out: &mut Exposition, data: &Reading) -> fmt::Result {
             gpu.model.as_deref().into(),
             domain.map(|domain| &*domain.id).into(),
             gpu.numa_node.map_or(Label::Unknown, Label::from),
-            if gpu.mig_enabled { "true" } else { "false" }.into(),
+            match gpu.mig_enabled {
+                true => "true".into(),
+                false if node.spec.knows_mig(gpu) => "false".into(),
+                false => Label::Unknown,
+            },
             name,
         ];
         (labels, Value::Whole(1))
