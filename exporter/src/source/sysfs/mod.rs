@@ -58,9 +58,6 @@ pub enum SysfsError {
     /// A directory with more entries than any machine has devices.
     #[error("{} has more entries than a machine has devices", .0.display())]
     Endless(PathBuf),
-    /// A device of a name that no device has.
-    #[error("{:?} is no name of a network device", .0)]
-    Name(PathBuf),
     /// There is no PCI bus to look at.
     #[error("{} does not exist: no PCI bus, or a sandbox hides it", .0.display())]
     NoBus(PathBuf),

@@ -13,6 +13,8 @@ use crate::source::pci::{Address, Place, Tree, is_name};
 
 /// The most that a NodeTopology object holds.
 const MAX_NICS: usize = 256;
+/// So many odd names are told.
+const MAX_ODD: usize = 4;
 /// Slingshot devices are not of the class `infiniband`.
 const CLASSES: [&str; 2] = ["sys/class/infiniband", "sys/class/cxi"];
 
@@ -26,15 +28,20 @@ pub(super) struct Nics {
 }
 
 /// All NICs below `root`, each with the nearest of `gpus`. Software devices
-/// (rxe, siw) are left out, since they sit nowhere.
+/// (rxe, siw) are left out, since they sit nowhere, and so are, with a
+/// warning, devices of names that no network device has.
 pub(super) fn read(root: &Root, tree: Tree, gpus: &[(u32, Place)]) -> Result<Nics, SysfsError> {
-    let mut found = Vec::new();
+    let (mut found, mut odd) = (Vec::new(), Vec::new());
     for class in CLASSES {
         let class = root.path(class);
         for name in root.names(&class)?.unwrap_or_default() {
             let entry = class.join(&name);
             if !is_name(&name) {
-                return Err(SysfsError::Name(entry));
+                odd.push(format!(
+                    "{:?} is no name of a network device: left out",
+                    entry.display().to_string()
+                ));
+                continue;
             }
             let Some(device) = Device::open(root, &entry.join("device"))? else {
                 continue;
@@ -45,7 +52,10 @@ pub(super) fn read(root: &Root, tree: Tree, gpus: &[(u32, Place)]) -> Result<Nic
         }
     }
     found.sort_unstable_by(|a, b| (a.0, &a.1).cmp(&(b.0, &b.1)));
-    Ok(collect(found, tree, gpus))
+    let mut all = collect(found, tree, gpus);
+    odd.truncate(MAX_ODD);
+    all.warnings.extend(odd);
+    Ok(all)
 }
 
 fn collect(
