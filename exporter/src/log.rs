@@ -6,8 +6,9 @@ use tracing_subscriber::EnvFilter;
 
 use crate::args::LogFormat;
 
-/// What is logged where nobody says.
-const DEFAULT: &str = "info";
+/// What is logged where nobody says. What the client of Kubernetes logs of its
+/// own is told by who calls it, with what is lost and what to do about it.
+const DEFAULT: &str = "info,kube=off,kube_client=off,kube_runtime=off";
 
 /// Starts logging; `RUST_LOG` says what. Where it cannot be understood, what is
 /// logged otherwise is, and that.
@@ -33,6 +34,6 @@ pub(crate) fn start(format: LogFormat) {
     };
     drop(started);
     if let Some(error) = error {
-        tracing::warn!(%error, "RUST_LOG={wanted:?} is not understood: logging {DEFAULT}");
+        tracing::warn!(%error, "RUST_LOG={wanted:?} is not understood: logging info");
     }
 }

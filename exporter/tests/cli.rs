@@ -55,6 +55,14 @@ fn text(output: Output) -> String {
 }
 
 #[test]
+fn a_reason_is_said_once() {
+    let (status, error) = failure(&run(&["topology", "--source", "sysfs:/no/such"]));
+    assert_eq!(status, 1);
+    assert_eq!(error.matches("/no/such").count(), 1, "{error}");
+    assert_eq!(error.matches("No such file").count(), 1, "{error}");
+}
+
+#[test]
 fn bad_input_is_one_line_and_status_1() {
     let cases: [(&[u8], &str); 6] = [
         (b"", "standard input: the input is empty"),
@@ -399,6 +407,26 @@ fn a_log_filter_that_is_not_understood_is_told() {
         said.contains("RUST_LOG=\"kube=loud\" is not understood: logging info"),
         "{said}"
     );
+}
+
+/// The client of Kubernetes logs each failure of its own.
+#[test]
+fn what_libraries_log_is_not_shown_unless_wanted() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("config");
+    let config = "apiVersion: v1\nkind: Config\ncurrent-context: c\n\
+        clusters: [{name: c, cluster: {server: 'http://127.0.0.1:1'}}]\n\
+        contexts: [{name: c, context: {cluster: c, user: u}}]\nusers: [{name: u, user: {}}]\n";
+    fs::write(&path, config).unwrap();
+    let lines = |filter: &str| {
+        let mut command = command(&["unpublish", "--node-name", "n"]);
+        command.env("KUBECONFIG", &path).env("RUST_LOG", filter);
+        let output = command.output().unwrap();
+        assert_eq!(output.status.code(), Some(1));
+        String::from_utf8(output.stderr).unwrap().lines().count()
+    };
+    assert_eq!(lines(""), 1);
+    assert!(lines("info") > 1);
 }
 
 #[test]

@@ -41,12 +41,24 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            let text = format!("{error:#}").replace('\n', " ");
+            let text = told(&error).replace('\n', " ");
             // Nowhere to complain where stderr is closed, too.
             drop(writeln!(io::stderr(), "nvlink-exporter: {text}"));
             ExitCode::FAILURE
         }
     }
+}
+
+/// The error and its causes, but for those that are part of what they caused.
+fn told(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if !text.contains(&cause) {
+            let colon = if text.is_empty() { "" } else { ": " };
+            text = format!("{text}{colon}{cause}");
+        }
+    }
+    text
 }
 
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
