@@ -161,7 +161,7 @@ pub(super) fn summary(chosen: &Chosen) -> String {
     )
 }
 
-/// That the pod will wait, if no node can hold it, or none has room now.
+/// That the pod will wait, if none has room now, and for ever, if no node can hold it.
 pub(super) fn room(chosen: &Chosen, view: &View) -> Option<String> {
     if !view.has_nodes() {
         // Nothing is known, which is not the same as nothing being there.
@@ -180,7 +180,7 @@ pub(super) fn room(chosen: &Chosen, view: &View) -> Option<String> {
             "no node of class {name:?}{fast} has published its domains: the pod will wait"
         )),
         (_, 0, _) => Some(format!(
-            "no node of class {name:?}{fast} has a domain of {need} GPUs; the largest is {}: the pod will wait",
+            "no node of class {name:?}{fast} has a domain of {need} GPUs; the largest is {}: the pod will stay Pending, no node can hold it",
             room.largest
         )),
         (_, fitting, 0) => Some(format!(
@@ -190,7 +190,7 @@ pub(super) fn room(chosen: &Chosen, view: &View) -> Option<String> {
     }
 }
 
-/// That a gang will wait, if no domain can hold all of it. A node whose GPUs
+/// That a gang will wait for ever, if no domain can hold all of it. A node whose GPUs
 /// lie in several domains has no domain's label, by which a gang is held together.
 fn gang_room(chosen: &Chosen, view: &View) -> Option<String> {
     let Chosen {
@@ -206,14 +206,14 @@ fn gang_room(chosen: &Chosen, view: &View) -> Option<String> {
     let room = view.gang_room(class);
     if room.node < *gpus {
         return Some(format!(
-            "no node of class {name:?} with a domain of {gpus} GPU(s) has the label {}, which holds a gang together: its pods will wait",
+            "no node of class {name:?} with a domain of {gpus} GPU(s) has the label {}, which holds a gang together: its pods will stay Pending",
             labels::DOMAIN
         ));
     }
     let need = u64::from(intent.gang_size?) * u64::from(*gpus);
     (need > room.domain).then(|| {
         format!(
-            "the gang needs {need} GPUs in one NVLink domain of class {name:?}; the largest has {}: its pods will wait",
+            "the gang needs {need} GPUs in one NVLink domain of class {name:?}; the largest has {}: its pods will stay Pending, no domain can hold them",
             room.domain
         )
     })
