@@ -31,9 +31,20 @@ pub fn denial(subject: &Subject, class: &Class, how: &str, pod: &Value, namespac
             "{why}, and {project} is not listed in the class. To grant it to {project}:\n{command}"
         ),
         None => format!(
-            "{why}. To grant it to the service account:\n{}",
+            "{why}.{} To grant it to the service account:\n{}",
+            shared(service_account),
             role(name, service_account, namespace)
         ),
+    }
+}
+
+/// What a grant to the account of all pods that name none would mean.
+fn shared(service_account: &str) -> &'static str {
+    match service_account {
+        "default" => {
+            " All pods of the namespace that name no account run as \"default\": better give this one an account of its own."
+        }
+        _ => "",
     }
 }
 
