@@ -73,11 +73,7 @@ pub fn choose(
         intent,
         evidence,
     };
-    let choice = match (&chooser.intent.class, view.default_class(namespace)) {
-        (Some(name), _) => chooser.named(name, By::Annotation),
-        (None, Some(name)) => chooser.default(name),
-        (None, None) => chooser.claimed(),
-    }?;
+    let choice = chooser.choice()?;
     let gpus = || {
         let mut containers = chooser.containers.iter();
         containers.any(|container| container.may_hold_gpu(GPU))
@@ -87,9 +83,12 @@ pub fn choose(
         let keys = [labels::CLASS, labels::PROJECT, labels::GANG];
         identity::refuse(pod, &keys)?;
     }
-    let Choice::Leave(warnings) = choice else {
+    let Choice::Leave(mut warnings) = choice else {
         return Ok(choice);
     };
+    if gpus() {
+        warnings.extend(chooser.misspelt(warnings.is_empty()));
+    }
     Ok(match guard::reached(case) {
         Some(class) => Choice::Shield(warnings, class),
         None => Choice::Leave(warnings),
@@ -108,6 +107,14 @@ struct Chooser<'a> {
 }
 
 impl Chooser<'_> {
+    fn choice(&self) -> Result<Choice, Refusal> {
+        match (&self.intent.class, self.view.default_class(self.namespace)) {
+            (Some(name), _) => self.named(name, By::Annotation),
+            (None, Some(name)) => self.default(name),
+            (None, None) => self.claimed(),
+        }
+    }
+
     /// A class that the pod or its namespace names: denied if it cannot be had.
     fn named(&self, name: &str, by: By) -> Result<Choice, Refusal> {
         let class = match self.view.class(name) {
@@ -204,8 +211,9 @@ impl Chooser<'_> {
         class: &Arc<Class>,
         by: By,
         gpus: u32,
-        warnings: Vec<String>,
+        mut warnings: Vec<String>,
     ) -> Result<Box<Chosen>, Refusal> {
+        warnings.extend(self.intent.unknown.iter().cloned());
         let scope = self.intent.scope.unwrap_or(class.scope);
         let about = |refusal: Refusal| refusal.about(&class.name);
         self.check_scope(scope, gpus).map_err(about)?;
@@ -325,6 +333,15 @@ impl Chooser<'_> {
             "not changed: no class applies to this pod, so {said} has no effect; {}",
             self.known()
         )]
+    }
+
+    /// Annotations that nobody knows, in a pod without a class; the `first` line says that it has none.
+    fn misspelt(&self, first: bool) -> Vec<String> {
+        let mut lines = self.intent.unknown.clone();
+        if let Some(line) = lines.first_mut().filter(|_| first) {
+            *line = format!("not changed: no class applies to this pod, and {line}");
+        }
+        lines
     }
 
     /// Whether the class lists the CI project that the pod is of.

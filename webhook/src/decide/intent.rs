@@ -2,7 +2,7 @@
 
 use std::{fmt::Display, str::FromStr};
 
-use nvlink_topology::{Pattern, Scope, labels};
+use nvlink_topology::{GROUP, Pattern, Scope, labels};
 use serde_json::Value;
 
 use super::refusal::{Refusal, Rule};
@@ -32,6 +32,8 @@ pub struct Intent {
     pub no_environment: bool,
     /// Keys of the annotations that said so.
     pub said: Vec<&'static str>,
+    /// Keys with our prefix that mean nothing, as a line for the user each.
+    pub unknown: Vec<String>,
 }
 
 impl Intent {
@@ -80,7 +82,50 @@ impl Intent {
             gang_size: size.filter(|&size| size != 1),
             no_environment,
             said,
+            unknown: unknown(pod),
         })
+    }
+}
+
+/// What a job may say.
+const KEYS: [&str; 6] = [
+    labels::CLASS,
+    labels::SCOPE,
+    labels::PATTERN,
+    labels::GANG,
+    labels::GANG_SIZE,
+    labels::ENVIRONMENT,
+];
+/// Keys that are told of; nobody misspells more.
+const MOST_UNKNOWN: usize = 3;
+/// Letters that a misspelt key may have wrong.
+const SLIPS: usize = 2;
+
+/// Annotations with our prefix that nobody reads: a misspelt one would be
+/// ignored in silence.
+fn unknown(pod: &Value) -> Vec<String> {
+    let annotations = pod.pointer("/metadata/annotations");
+    let annotations = annotations.and_then(Value::as_object).into_iter().flatten();
+    let strange = annotations.filter_map(|(key, _)| {
+        let name = key.strip_prefix(GROUP)?.strip_prefix('/')?;
+        let known = key == labels::DECISION || KEYS.contains(&key.as_str());
+        (!known).then(|| meant(key, name))
+    });
+    strange.take(MOST_UNKNOWN).collect()
+}
+
+/// That `key` is unknown, and what may have been meant by its `name`.
+fn meant(key: &str, name: &str) -> String {
+    let names = KEYS.map(|key| key.rsplit('/').next().unwrap_or(key));
+    let distance = |known: &&str| strsim::osa_distance(known, name);
+    match names.iter().min_by_key(|known| distance(known)) {
+        Some(near) if distance(near) <= SLIPS => {
+            format!("annotation {key} is unknown; did you mean {near}?")
+        }
+        _ => format!(
+            "annotation {key} is unknown; a pod's are {}",
+            names.join(", ")
+        ),
     }
 }
 
@@ -163,6 +208,29 @@ mod tests {
             (Some(Scope::Rack), Some("own"))
         );
         assert_eq!(read(json!({ALIAS_POLICY: "other"})).unwrap().scope, None);
+    }
+
+    #[test]
+    fn what_is_misspelt_is_told() {
+        let told = |annotations| read(annotations).unwrap().unknown;
+        let key = |name: &str| format!("{GROUP}/{name}");
+        for (name, near) in [
+            ("clas", "class"),
+            ("patern", "pattern"),
+            ("gang-zise", "gang-size"),
+            ("Scope", "scope"),
+        ] {
+            let said = told(json!({key(name): "x"}));
+            let hint = format!("{GROUP}/{name} is unknown; did you mean {near}?");
+            assert!(said.len() == 1 && said[0].ends_with(&hint), "{said:?}");
+        }
+        let far = told(json!({key("default-class"): "x"}));
+        assert!(far[0].contains("a pod's are class, scope"), "{far:?}");
+        let own = json!({labels::CLASS: "a", labels::DECISION: "{}", "other.io/clas": "x"});
+        assert_eq!(told(own), Vec::<String>::new());
+        let many: serde_json::Map<_, _> =
+            (0..9).map(|i| (key(&i.to_string()), json!(""))).collect();
+        assert_eq!(told(Value::Object(many)).len(), MOST_UNKNOWN);
     }
 
     #[test]
