@@ -13,10 +13,11 @@ use super::{InvalidClass, word};
 /// An environment that contradicts itself.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidEnvironment {
-    /// RDMA devices and fabric do not fit each other.
-    #[error(
-        "spec.environment.rdmaDevices belongs to the fabrics Infiniband and RoCE, which need it, and MNNVL"
-    )]
+    /// A fabric of RDMA without its devices.
+    #[error("spec.environment: fabric {0:?} needs rdmaDevices")]
+    NoRdma(Fabric),
+    /// RDMA devices of a fabric that has none.
+    #[error("spec.environment.rdmaDevices belongs to the fabrics Infiniband, RoCE and MNNVL")]
     Rdma,
     /// A field that needs another.
     #[error("spec.environment.{field} {needs}")]
@@ -58,13 +59,14 @@ const RESERVED: [&str; 3] = [
 /// Checks `environment`.
 pub(super) fn check(environment: &Environment) -> Result<(), InvalidClass> {
     let listed = !environment.rdma_devices.is_empty();
-    let fits = match environment.fabric {
-        Fabric::Infiniband | Fabric::RoCE => listed,
-        Fabric::MNNVL => true,
-        Fabric::None | Fabric::TCP | Fabric::PCIe => !listed,
-    };
-    if !fits {
-        return Err(InvalidEnvironment::Rdma.into());
+    match environment.fabric {
+        Fabric::Infiniband | Fabric::RoCE if !listed => {
+            return Err(InvalidEnvironment::NoRdma(environment.fabric).into());
+        }
+        Fabric::None | Fabric::TCP | Fabric::PCIe if listed => {
+            return Err(InvalidEnvironment::Rdma.into());
+        }
+        _ => {}
     }
     let misplaced = |field, needs| Err(InvalidEnvironment::Misplaced { field, needs }.into());
     if environment.gpu_direct.is_some() && !listed {
@@ -189,11 +191,15 @@ mod tests {
 
     #[test]
     fn devices_fit_the_fabric() {
-        refused(json!({"fabric": "RoCE"}), "rdmaDevices");
-        refused(json!({"rdmaDevices": ["mlx5_0"]}), "rdmaDevices");
+        refused(json!({"fabric": "RoCE"}), "fabric RoCE needs rdmaDevices");
+        refused(
+            json!({"fabric": "Infiniband"}),
+            "fabric Infiniband needs rdmaDevices",
+        );
+        refused(json!({"rdmaDevices": ["mlx5_0"]}), "belongs to the fabrics");
         refused(
             json!({"fabric": "PCIe", "rdmaDevices": ["mlx5_0"]}),
-            "rdmaDevices",
+            "belongs to the fabrics",
         );
         refused(
             json!({"fabric": "TCP", "gpuDirect": "PXB"}),

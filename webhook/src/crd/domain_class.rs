@@ -33,10 +33,16 @@ pub use super::environment::{Environment, Fabric};
     printcolumn(name = "Scope", type_ = "string", json_path = ".spec.placement.scope"),
     printcolumn(name = "MinBandwidth", type_ = "string", json_path = ".spec.minBandwidth"),
     printcolumn(
-        name = "Applies",
+        name = "MinGpus",
         type_ = "integer",
         json_path = ".spec.appliesTo.minGpus",
         description = "Pods with at least so many GPUs get the class without naming it"
+    ),
+    printcolumn(
+        name = "Accepted",
+        type_ = "string",
+        json_path = ".status.conditions[?(@.type=='Accepted')].status",
+        description = "Whether the webhook can use the class; its condition says why not"
     ),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
     validation = Rule::new("self.metadata.name.size() <= 63")
