@@ -2,6 +2,7 @@
 
 mod cluster;
 mod kubelet;
+mod lost;
 
 use std::{fs, path::PathBuf, time::Duration};
 

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{Bench, GPU, SOON, held, quality, value};
 use crate::{
-    cluster::{control_plane, create_class, namespace_with_class},
+    cluster::{control_plane, create_class, namespace_with_class, namespace_without_webhook},
     pods::{decision, gpu_pod},
 };
 
@@ -42,14 +42,16 @@ fn on_node(name: &str, source: &str) -> Bench {
 
 /// The allocations that the cluster has of a node, once they are so many.
 fn published(bench: &Bench, node: &str, count: usize) -> Vec<Value> {
+    published_as(bench, node, |all| all.len() == count)
+}
+
+/// The allocations that the cluster has of a node, once they are as wanted.
+fn published_as(bench: &Bench, node: &str, wanted: impl Fn(&[Value]) -> bool) -> Vec<Value> {
     let allocations = wait_until("the allocations", SOON, || {
         let object = control_plane().kubectl().get(&["nodetopology", node])?;
         let status = &object["status"];
         let allocations = status["allocations"].as_array();
-        anyhow::ensure!(
-            allocations.is_some_and(|all| all.len() == count),
-            "{status:#}"
-        );
+        anyhow::ensure!(allocations.is_some_and(|all| wanted(all)), "{status:#}");
         Ok(allocations.cloned())
     });
     allocations.unwrap_or_else(|error| panic!("{error:#}\n{}", bench.exporter.process.log()))
@@ -57,31 +59,59 @@ fn published(bench: &Bench, node: &str, count: usize) -> Vec<Value> {
 
 #[test]
 fn what_was_free_outlives_the_exporter() {
+    let kubectl = namespace_without_webhook("ci");
     let bench = on_node("alloc-record", "sim:dgx1-v100");
     published(&bench, "alloc-record", 0);
+    let create = |name: &str| {
+        let pod = bound(&kubectl, name, "alloc-record", |_| ());
+        pod["metadata"]["uid"].as_str().unwrap().to_owned()
+    };
+    let (_, second) = (create("first"), create("second"));
     bench.run_pod("first", &[2, 3, 4, 5, 6, 7]);
     bench.wait_for_pod("first", 6);
     bench.run_pod("second", &[0, 1]);
     let text = bench.wait_for_pod("second", 2);
     assert_eq!(quality(&text, "second"), (Some(0.5), Some(1.0)));
-    let second = json!({"namespace": "ci", "pod": "second", "container": "main",
-        "gpus": [0, 1], "freeWhenPlaced": [0, 1]});
-    assert_eq!(published(&bench, "alloc-record", 2)[1], second);
+    let second = json!({"namespace": "ci", "pod": "second", "podUid": second,
+        "container": "main", "gpus": [0, 1], "freeWhenPlaced": [0, 1]});
+    let known = |all: &[Value]| all.len() == 2 && all.iter().all(|one| one["podUid"].is_string());
+    assert_eq!(published_as(&bench, "alloc-record", known)[1], second);
 
-    // A pod that comes while no exporter looks is one of which nothing is known.
+    // A pod that comes while no exporter looks is one of which nothing is known,
+    // also where it has the name and the GPUs of an earlier one.
     let Bench {
         exporter,
         kubelet,
         uuids,
     } = bench;
     drop(exporter);
+    let force = ["delete", "pod", "first", "--grace-period=0", "--force"];
+    kubectl.run(&force).unwrap();
+    create("first");
+    create("late");
     let late = Container::named("main").holding(GPU, &[&uuids[0], &uuids[1]]);
     kubelet.run_pod("ci", "late", [late]);
     let bench = publish("alloc-record", kubelet, "sim:dgx1-v100");
     let text = bench.wait_for("the record", |text| quality(text, "second").1.is_some());
     assert_eq!(quality(&text, "second"), (Some(0.5), Some(1.0)));
     assert_eq!(quality(&text, "late"), (Some(0.5), None));
-    published(&bench, "alloc-record", 3);
+    let all = published_as(&bench, "alloc-record", |all| {
+        all.len() == 3 && all.iter().all(|one| one["podUid"].is_string())
+    });
+    assert_eq!(all[0]["pod"], "first");
+    assert_eq!(
+        all[0].get("freeWhenPlaced"),
+        None,
+        "another pod of the name"
+    );
+    assert_eq!(
+        bench
+            .exporter
+            .metrics()
+            .map(|text| quality(&text, "first").1)
+            .unwrap(),
+        None
+    );
 
     // The same name with other GPUs is another pod.
     bench.kubelet.remove_pod("ci", "late");
