@@ -7,6 +7,7 @@ use std::{
 };
 
 use crate::{
+    faults::Faults,
     load::Meter,
     snapshot::{Health, Latest, Snapshot},
     source::{Source, Unread},
@@ -83,6 +84,7 @@ fn run(name: &str, mut source: Box<dyn Source>, interval: Duration, latest: &Wea
 struct Log {
     error: Option<Option<String>>,
     warnings: Vec<String>,
+    faults: Faults,
 }
 
 impl Log {
@@ -113,6 +115,11 @@ impl Log {
             tracing::warn!(source, "{warning}");
         }
         self.warnings = warnings.to_vec();
+        if let Some(data) = &snapshot.data {
+            for change in self.faults.observe(data) {
+                change.log(source);
+            }
+        }
     }
 }
 

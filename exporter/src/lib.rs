@@ -9,6 +9,7 @@ pub mod args;
 pub mod collect;
 mod commands;
 pub mod control;
+mod faults;
 pub mod load;
 mod log;
 pub mod metrics;
