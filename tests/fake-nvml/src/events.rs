@@ -1,7 +1,7 @@
 //! Event sets: XID errors, each delivered once.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     ffi::{c_uint, c_ulonglong},
     sync::Mutex,
     thread,
@@ -23,8 +23,8 @@ const PAUSE: Duration = Duration::from_millis(5);
 
 /// Event sets by number, each with the positions that it watches.
 static SETS: Mutex<BTreeMap<usize, Vec<usize>>> = Mutex::new(BTreeMap::new());
-/// How many of the file's XIDs have been delivered, or were meant for nobody.
-static DELIVERED: Mutex<usize> = Mutex::new(0);
+/// Which of the file's XIDs have been delivered, or were meant for nobody.
+static DELIVERED: Mutex<BTreeSet<usize>> = Mutex::new(BTreeSet::new());
 
 export! {
     fn nvmlEventSetCreate(_call, set: *mut nvmlEventSet_t) {
@@ -92,11 +92,18 @@ fn next(board: &Board, watched: &[usize]) -> Answer<Option<(usize, u64)>> {
     {
         return Err(GPU_IS_LOST);
     }
+    let anybody: BTreeSet<usize> = lock(&SETS).values().flatten().copied().collect();
     let mut delivered = lock(&DELIVERED);
-    *delivered = (*delivered).min(config.xids.len());
-    while let Some(event) = config.xids.get(*delivered) {
-        *delivered += 1;
-        if watched.contains(&event.gpu) {
+    delivered.retain(|&event| event < config.xids.len());
+    for (n, event) in config.xids.iter().enumerate() {
+        if delivered.contains(&n) {
+            continue;
+        }
+        let mine = watched.contains(&event.gpu);
+        if mine || !anybody.contains(&event.gpu) {
+            delivered.insert(n);
+        }
+        if mine {
             return Ok(Some((event.gpu, event.xid)));
         }
     }
