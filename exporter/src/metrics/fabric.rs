@@ -28,13 +28,21 @@ pub(super) fn write(out: &mut Exposition, data: &Reading) -> fmt::Result {
     out.write(&families::FABRIC_HEALTH, conditions)
 }
 
-/// XIDs, which come from the driver's events.
+/// XIDs, which come from the driver's events. A GPU that is lost keeps them:
+/// they often say why.
 pub(super) fn write_xids(out: &mut Exposition, data: &Reading) -> fmt::Result {
     let xids = health(data).flat_map(|([gpu, uuid], one)| {
         let xids = one.xids.iter().flatten();
         xids.map(move |&(xid, count)| ([gpu, uuid, xid.into()], Value::Whole(count)))
     });
-    out.write(&families::XID_ERRORS, xids)
+    let lost = data.lost.iter().flat_map(|gpu| {
+        let xids = gpu.xids.iter();
+        xids.map(move |&(xid, count)| {
+            let labels = [gpu.index.into(), gpu.uuid.as_deref().into(), xid.into()];
+            (labels, Value::Whole(count))
+        })
+    });
+    out.write(&families::XID_ERRORS, xids.chain(lost))
 }
 
 fn health(data: &Reading) -> impl Iterator<Item = ([Label<'_>; 2], &GpuHealth)> {

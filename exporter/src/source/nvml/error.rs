@@ -97,19 +97,13 @@ pub(super) enum Trouble {
     Library(NvmlError),
     /// The GPU does not answer any more.
     Gpu(NvmlError),
-}
-
-/// What a call gave; `None` where this GPU or this driver does not know it.
-///
-/// # Errors
-/// When the GPU is lost or the library is of no use any more.
-pub(super) fn known<T>(result: Result<T, NvmlError>) -> Result<Option<T>, Trouble> {
-    match result {
-        Ok(value) => Ok(Some(value)),
-        Err(error) if is_library(&error) => Err(Trouble::Library(error)),
-        Err(error) if is_gpu(&error) => Err(Trouble::Gpu(error)),
-        Err(_) => Ok(None),
-    }
+    /// The GPU is there, and does not say which one it is.
+    Nameless {
+        /// Its PCI address, if it tells that.
+        address: Option<String>,
+        /// What it said instead of its UUID.
+        error: String,
+    },
 }
 
 /// After these nothing works until the library is opened anew.
@@ -120,38 +114,28 @@ pub(super) fn is_library(error: &NvmlError) -> bool {
     )
 }
 
-fn is_gpu(error: &NvmlError) -> bool {
+/// After these the GPU answers nothing.
+pub(super) fn is_gpu(error: &NvmlError) -> bool {
     matches!(error, NvmlError::GpuLost | NvmlError::ResetRequired)
+}
+
+/// The GPU or the driver does not know what was asked, and asking again is of
+/// no use. All other errors may pass. (25: the version of the argument.)
+pub(super) fn is_unknown(error: &NvmlError) -> bool {
+    matches!(
+        error,
+        NvmlError::NotSupported
+            | NvmlError::FailedToLoadSymbol(_)
+            | NvmlError::FunctionNotFound
+            | NvmlError::InvalidArg
+            | NvmlError::NoData
+            | NvmlError::UnexpectedVariant(25)
+    )
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn errors_end_the_call_the_gpu_or_the_library() {
-        let known = |error| known::<()>(Err(error));
-        for error in [
-            NvmlError::NotSupported,
-            NvmlError::FailedToLoadSymbol("nvmlX".to_owned()),
-            NvmlError::FunctionNotFound,
-            NvmlError::InvalidArg,
-            NvmlError::Unknown,
-            NvmlError::UnexpectedVariant(25),
-        ] {
-            assert!(matches!(known(error), Ok(None)));
-        }
-        for error in [NvmlError::GpuLost, NvmlError::ResetRequired] {
-            assert!(matches!(known(error), Err(Trouble::Gpu(_))));
-        }
-        for error in [
-            NvmlError::Uninitialized,
-            NvmlError::DriverNotLoaded,
-            NvmlError::LibRmVersionMismatch,
-        ] {
-            assert!(matches!(known(error), Err(Trouble::Library(_))));
-        }
-    }
 
     #[test]
     fn each_error_says_what_to_do() {

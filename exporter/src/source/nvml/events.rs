@@ -2,42 +2,35 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use nvml_wrapper::{Device, error::NvmlError};
+use nvml_wrapper::Device;
 
 use super::{
-    error::{Trouble, known},
-    raw::{self, EventSet, Loaded},
+    error::{Trouble, is_gpu, is_library, is_unknown},
+    failures::{Answer, Failures, Told, detail},
+    raw::{self, Event, EventSet, Loaded},
 };
 
-/// More events than this are left for the next reading.
+/// More events of a GPU than this are left for the next reading.
 const MOST: usize = 4096;
 
 /// XIDs by UUID of the GPU, each with how often it came.
 pub(super) type Xids = BTreeMap<String, BTreeMap<u64, u64>>;
 
-/// The events that are waited for.
-#[derive(Debug)]
-pub(super) struct Events {
-    /// `None` where the driver has no events.
-    set: Option<EventSet>,
-    watched: BTreeMap<usize, Watched>,
-}
+/// The events that are waited for, by the address of the GPU.
+///
+/// Each GPU has a set of its own: one that is lost or cannot be watched spoils
+/// the set that it is in.
+#[derive(Debug, Default)]
+pub(super) struct Events(BTreeMap<usize, Watched>);
 
 #[derive(Debug)]
 struct Watched {
     uuid: String,
-    registered: bool,
+    /// `None` where the driver has no events.
+    set: Option<EventSet>,
 }
 
 impl Events {
-    /// Of no GPU yet.
-    pub(super) fn new(library: &Arc<Loaded>) -> Self {
-        Self {
-            set: EventSet::new(library).ok(),
-            watched: BTreeMap::new(),
-        }
-    }
-
     /// Watches the GPU `uuid`, once. Tells whether its XIDs can be known.
     ///
     /// # Errors
@@ -47,26 +40,27 @@ impl Events {
         library: &Arc<Loaded>,
         device: &Device<'_>,
         uuid: &str,
+        failures: &mut Failures,
     ) -> Result<bool, Trouble> {
-        if let Some(watched) = self.watched.get(&raw::address(device)) {
-            return Ok(watched.registered);
+        if let Some(watched) = self.0.get(&raw::address(device)) {
+            return Ok(watched.set.is_some());
         }
-        let Some(set) = &self.set else {
-            return Ok(false);
+        let created = failures.ask(detail("nvmlEventSetCreate"), EventSet::new(library))?;
+        let set = match created {
+            Answer::Given(set) => {
+                let call = detail("nvmlDeviceRegisterEvents");
+                match failures.ask(call, set.watch_xids(device))? {
+                    Answer::Given(()) => Some(set),
+                    Answer::Unknown => None,
+                    Answer::Failed => return Ok(false),
+                }
+            }
+            Answer::Unknown => None,
+            Answer::Failed => return Ok(false),
         };
-        let result = set.watch_xids(device);
-        if matches!(result, Err(NvmlError::Unknown)) {
-            // By its documentation the set is of no use after this: a new one,
-            // to which the other GPUs are added when they come by again.
-            self.set = EventSet::new(library).ok();
-            self.watched.retain(|_, one| !one.registered);
-        }
-        let registered = known(result)?.is_some();
-        let watched = Watched {
-            uuid: uuid.to_owned(),
-            registered,
-        };
-        self.watched.insert(raw::address(device), watched);
+        let registered = set.is_some();
+        let uuid = uuid.to_owned();
+        self.0.insert(raw::address(device), Watched { uuid, set });
         Ok(registered)
     }
 
@@ -74,22 +68,28 @@ impl Events {
     ///
     /// # Errors
     /// When the library is lost.
-    pub(super) fn drain(&self, xids: &mut Xids) -> Result<(), Trouble> {
-        let Some(set) = &self.set else { return Ok(()) };
-        if !self.watched.values().any(|one| one.registered) {
-            return Ok(());
-        }
-        for _ in 0..MOST {
-            let (device, xid) = match known(set.next()) {
-                Ok(Some(Some(event))) => event,
-                // That a GPU is lost is found when it is read.
-                Ok(_) | Err(Trouble::Gpu(_)) => break,
-                Err(error) => return Err(error),
-            };
-            if let (Some(xid), Some(gpu)) = (xid, self.watched.get(&device)) {
-                let counts = xids.entry(gpu.uuid.clone()).or_default();
-                let count = counts.entry(xid).or_default();
-                *count = count.saturating_add(1);
+    pub(super) fn drain(&self, xids: &mut Xids, told: &mut Told) -> Result<(), Trouble> {
+        for watched in self.0.values() {
+            let Some(set) = &watched.set else { continue };
+            for _ in 0..MOST {
+                match set.next() {
+                    Ok(Some(Event::Xid(xid))) => {
+                        let counts = xids.entry(watched.uuid.clone()).or_default();
+                        let count = counts.entry(xid).or_default();
+                        *count = count.saturating_add(1);
+                    }
+                    Ok(Some(Event::Other)) => {}
+                    Ok(None) => break,
+                    Err(error) if is_library(&error) => return Err(Trouble::Library(error)),
+                    // That a GPU is lost is found when it is read.
+                    Err(error) if is_gpu(&error) || is_unknown(&error) => break,
+                    Err(error) => {
+                        let uuid = &watched.uuid;
+                        let warning = format!("{uuid}: waiting for XIDs failed: {error}");
+                        told.warnings.push(warning);
+                        break;
+                    }
+                }
             }
         }
         Ok(())

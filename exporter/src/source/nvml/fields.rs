@@ -5,7 +5,8 @@ use nvml_wrapper::Device;
 use nvml_wrapper_sys::bindings::field_id::*;
 
 use super::{
-    error::{Trouble, known},
+    error::{Trouble, is_gpu, is_library, is_unknown},
+    failures::{Failures, detail, graph},
     raw,
 };
 use crate::source::{BitErrorKind, ErrorKind};
@@ -146,25 +147,72 @@ impl Era {
     }
 }
 
+/// The call that asks for fields.
+pub(super) const FIELDS: &str = "nvmlDeviceGetFieldValues";
+
 /// What the links of a GPU answered: a value for each link and field that it knows.
 #[derive(Debug, Default)]
 pub(super) struct Answers {
     ids: Vec<u32>,
     values: Vec<Option<u64>>,
+    /// Link, field and error of the values that failed though they are known.
+    failed: Vec<(u32, u32, String)>,
 }
 
 impl Answers {
     /// Asks `ids` of the first `links` links of `device`, in one call.
-    pub(super) fn ask(device: &Device<'_>, links: u32, ids: Vec<u32>) -> Result<Self, Trouble> {
+    pub(super) fn ask(
+        device: &Device<'_>,
+        links: u32,
+        ids: Vec<u32>,
+        failures: &mut Failures,
+    ) -> Result<Self, Trouble> {
         let wanted: Vec<_> = (0..links)
             .flat_map(|link| ids.iter().map(move |&id| (id, link)))
             .collect();
-        let values = match wanted.is_empty() {
-            true => Vec::new(),
-            false => known(raw::field_values(device, &wanted))?.unwrap_or_default(),
+        let mut answers = Self {
+            ids,
+            ..Self::default()
         };
-        let values = values.into_iter().map(known).collect::<Result<_, _>>()?;
-        Ok(Self { ids, values })
+        if wanted.is_empty() {
+            return Ok(answers);
+        }
+        let values = raw::field_values(device, &wanted);
+        let values = failures.ask(graph(FIELDS), values)?.given();
+        for ((id, link), value) in wanted.into_iter().zip(values.unwrap_or_default()) {
+            answers.values.push(match value {
+                Ok(value) => Some(value),
+                Err(error) if is_library(&error) => return Err(Trouble::Library(error)),
+                Err(error) if is_gpu(&error) => return Err(Trouble::Gpu(error)),
+                Err(error) => {
+                    if !is_unknown(&error) {
+                        answers.failed.push((link, id, error.to_string()));
+                    }
+                    None
+                }
+            });
+        }
+        Ok(answers)
+    }
+
+    /// Tells which values failed. The graph depends on the states of links, and
+    /// on the speeds of those that are `up`; one that is down need not have one.
+    pub(super) fn tell(&self, up: impl Fn(u32) -> bool, failures: &mut Failures) {
+        for (link, id, error) in &self.failed {
+            let needed = match *id {
+                NVML_FI_DEV_NVLINK_GET_STATE => true,
+                NVML_FI_DEV_NVLINK_GET_SPEED => up(*link),
+                _ => false,
+            };
+            let call = if needed { graph } else { detail };
+            failures.add(call(FIELDS).of_field(*id).of_link(*link), error.clone());
+        }
+    }
+
+    /// Whether the state of the link failed to be read.
+    pub(super) fn state_failed(&self, link: u32) -> bool {
+        let state = (link, NVML_FI_DEV_NVLINK_GET_STATE);
+        self.failed.iter().any(|&(link, id, _)| (link, id) == state)
     }
 
     /// For tests: of one link.
@@ -173,6 +221,7 @@ impl Answers {
         Self {
             ids: answers.iter().map(|&(id, _)| id).collect(),
             values: answers.iter().map(|&(_, value)| Some(value)).collect(),
+            failed: Vec::new(),
         }
     }
 
@@ -306,6 +355,7 @@ mod tests {
         let answers = Answers {
             ids: vec![164, 165],
             values: vec![Some(26_562), Some(1), None, Some(0)],
+            failed: Vec::new(),
         };
         assert_eq!(answers.speed(0), Some(26_562_000_000));
         assert_eq!(answers.speed(1), None);

@@ -1,12 +1,17 @@
 //! Rates of links from GPU performance monitoring, for GPUs whose driver counts no bytes.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, btree_map::Entry},
+    sync::Arc,
+    time::Duration,
+};
 
 use nvml_wrapper::Device;
 
 use super::{
     counters::Flow,
-    error::{Trouble, known},
+    error::Trouble,
+    failures::{Answer, Failures, detail},
     raw::{Loaded, Sample},
 };
 
@@ -49,15 +54,19 @@ impl Gpm {
         &mut self,
         library: &Arc<Loaded>,
         device: &Device<'_>,
-        uuid: &str,
-        links: u32,
+        (uuid, links): (&str, u32),
         now: Duration,
+        failures: &mut Failures,
     ) -> Result<&[Rate], Trouble> {
-        let entry = self.0.entry(uuid.to_owned());
-        let sampled = match entry {
-            std::collections::btree_map::Entry::Occupied(entry) => entry.into_mut(),
-            std::collections::btree_map::Entry::Vacant(entry) => {
-                let supported = known(Sample::supported(device))?.unwrap_or_default();
+        let sampled = match self.0.entry(uuid.to_owned()) {
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(entry) => {
+                let call = detail("nvmlGpmQueryDeviceSupport");
+                let supported = match failures.ask(call, Sample::supported(device))? {
+                    Answer::Given(supported) => supported,
+                    Answer::Unknown => false,
+                    Answer::Failed => return Ok(&[]),
+                };
                 entry.insert(Sampled {
                     unsupported: !supported,
                     ..Sampled::default()
@@ -68,14 +77,19 @@ impl Gpm {
         if sampled.unsupported || sampled.last.as_ref().is_some_and(|(_, at)| recent(*at)) {
             return Ok(&sampled.rates);
         }
-        let Some(sample) = known(Sample::take(library, device))? else {
+        let sample = failures.ask(detail("nvmlGpmSampleGet"), Sample::take(library, device))?;
+        let Some(sample) = sample.given() else {
             sampled.rates.clear();
             sampled.last = None;
             return Ok(&[]);
         };
         let ids: Vec<_> = (FIRST..FIRST + 2 * links.min(LINKS)).collect();
         let metrics = match &sampled.last {
-            Some((earlier, _)) => known(sample.since(earlier, &ids))?.unwrap_or_default(),
+            Some((earlier, _)) => {
+                let metrics = sample.since(earlier, &ids);
+                let metrics = failures.ask(detail("nvmlGpmMetricsGet"), metrics)?;
+                metrics.given().unwrap_or_default()
+            }
             None => Vec::new(),
         };
         sampled.rates = rates(&metrics, &sampled.rates);

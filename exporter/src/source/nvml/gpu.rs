@@ -3,14 +3,15 @@
 use std::{collections::BTreeMap, path::Path, time::Duration};
 
 use nvlink_topology::Gpu;
-use nvml_wrapper::Device;
+use nvml_wrapper::{Device, error::NvmlError};
 use nvml_wrapper_sys::bindings::{NVML_AFFINITY_SCOPE_NODE, field_id::*};
 
 use super::{
     Session, address,
     counters::{Choices, Traffic},
-    error::{Trouble, known},
-    fields::{Answers, Era, bytes_per_second, old_speed_field},
+    error::Trouble,
+    failures::{Answer, Failures, detail, graph},
+    fields::{Answers, Era, FIELDS, bytes_per_second, old_speed_field},
     gpm::Rate,
     graph::{FarEnd, GpuFacts, LinkFacts},
     raw,
@@ -31,14 +32,17 @@ pub(super) struct Fixed {
     pub(super) bus_id: Option<String>,
     model: Option<String>,
     numa_node: Option<u32>,
-    era: Era,
+    /// `None` while the driver fails to tell.
+    era: Option<Era>,
     /// PCIe generation and width.
     pub(super) pcie: Option<(u32, u32)>,
 }
 
-/// What is remembered of GPUs, by UUID.
+/// What is remembered of GPUs, by UUID: only what the driver has answered.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
+    /// UUIDs, by the address of the GPU in the library.
+    names: BTreeMap<usize, String>,
     fixed: BTreeMap<String, Fixed>,
     /// Far ends of links that have been up ever since they were asked: each
     /// costs two calls, and a cable is not moved while it carries traffic.
@@ -57,6 +61,8 @@ pub(super) struct Answered {
     pub(super) counters: Vec<LinkCounters>,
     /// Its XIDs are counted.
     pub(super) watched: bool,
+    /// What it failed to answer.
+    pub(super) failures: Failures,
 }
 
 /// Asks the GPU of index `index`.
@@ -70,38 +76,41 @@ pub(super) fn read(
     index: u32,
     now: Duration,
 ) -> Result<Answered, Trouble> {
-    let uuid = known(device.uuid())?;
+    let mut failures = Failures::default();
+    let uuid = uuid(&mut session.memory, device, &mut failures)?;
     let key = uuid.clone().unwrap_or_else(|| format!("index {index}"));
-    let fixed = match session.memory.fixed.get(&key) {
-        Some(fixed) => fixed.clone(),
-        None => {
-            let fixed = fixed(device)?;
-            session.memory.fixed.insert(key.clone(), fixed.clone());
-            fixed
-        }
+    let fixed = session.memory.fixed(device, &key, &mut failures)?;
+    let mig = failures.ask(graph("nvmlDeviceGetMigMode"), device.mig_mode())?;
+    let mig_enabled = matches!(&mig, Answer::Given(mode) if mode.current == 1);
+    let watched = {
+        let library = &session.library.loaded;
+        let events = &mut session.events;
+        events.watch(library, device, &key, &mut failures)?
     };
-    let mig_enabled = known(device.mig_mode())?.is_some_and(|mode| mode.current == 1);
-    let watched = session
-        .events
-        .watch(&session.library.loaded, device, &key)?;
+    let fabric = failures.ask(
+        graph("nvmlDeviceGetGpuFabricInfo"),
+        raw::fabric_info(device),
+    )?;
     // A GPU that MIG splits reports its links as down: it says so instead.
-    let (links, counters) = match mig_enabled {
-        true => (None, Vec::new()),
-        false => match link_count(device)? {
-            Some(count) => {
-                let mut reader = Reader {
-                    session,
-                    device,
-                    key: &key,
-                    index,
-                    count,
-                    era: fixed.era,
-                };
-                let (links, counters) = reader.links(choices, now)?;
-                (Some(links), counters)
-            }
-            None => (None, Vec::new()),
-        },
+    let count = match (&mig, mig_enabled) {
+        (Answer::Failed, _) | (_, true) => None,
+        _ => link_count(device, &mut failures)?,
+    };
+    let (links, counters) = match count {
+        Some(count) => {
+            let mut reader = Reader {
+                session,
+                device,
+                key: &key,
+                index,
+                count,
+                era: fixed.era,
+                failures: &mut failures,
+            };
+            let (links, counters) = reader.links(choices, now)?;
+            (Some(links), counters)
+        }
+        None => (None, Vec::new()),
     };
     let gpu = Gpu {
         index,
@@ -112,35 +121,103 @@ pub(super) fn read(
         mig_enabled,
         links: None,
     };
-    let fabric = known(raw::fabric_info(device))?;
     Ok(Answered {
         key,
-        facts: GpuFacts { gpu, links, fabric },
+        facts: GpuFacts {
+            gpu,
+            links,
+            fabric: fabric.given(),
+        },
         pcie: fixed.pcie,
         counters,
         watched,
+        failures,
     })
 }
 
-fn fixed(device: &Device<'_>) -> Result<Fixed, Trouble> {
-    let bus_id = known(device.pci_info())?.and_then(|info| address::normal(&info.bus_id));
-    let generation = known(device.max_pcie_link_gen())?.filter(|&n| n > 0);
-    let width = known(device.max_pcie_link_width())?.filter(|&n| n > 0);
-    let capability = known(device.cuda_compute_capability())?;
+/// The UUID, which everything is remembered by. Where the driver fails to tell
+/// it, the one that it told earlier of the same device.
+fn uuid(
+    memory: &mut Memory,
+    device: &Device<'_>,
+    failures: &mut Failures,
+) -> Result<Option<String>, Trouble> {
+    let result = device.uuid();
+    let error = result.as_ref().err().map(ToString::to_string);
+    let at = raw::address(device);
+    match failures.ask(detail("nvmlDeviceGetUUID"), result)? {
+        Answer::Given(uuid) => {
+            memory.names.insert(at, uuid.clone());
+            Ok(Some(uuid))
+        }
+        Answer::Unknown => Ok(None),
+        Answer::Failed => match memory.names.get(&at) {
+            Some(uuid) => Ok(Some(uuid.clone())),
+            None => Err(Trouble::Nameless {
+                address: bus_id(device, failures)?,
+                error: format!("nvmlDeviceGetUUID failed: {}", error.unwrap_or_default()),
+            }),
+        },
+    }
+}
+
+fn bus_id(device: &Device<'_>, failures: &mut Failures) -> Result<Option<String>, Trouble> {
+    let info = failures.ask(graph("nvmlDeviceGetPciInfo"), device.pci_info())?;
+    Ok(info.given().and_then(|info| address::normal(&info.bus_id)))
+}
+
+impl Memory {
+    /// What does not change of the GPU `key`. Asked again as long as some of it fails.
+    fn fixed(
+        &mut self,
+        device: &Device<'_>,
+        key: &str,
+        failures: &mut Failures,
+    ) -> Result<Fixed, Trouble> {
+        if let Some(fixed) = self.fixed.get(key) {
+            return Ok(fixed.clone());
+        }
+        let before = failures.len();
+        let fixed = fixed(device, failures)?;
+        if failures.len() == before {
+            self.fixed.insert(key.to_owned(), fixed.clone());
+        }
+        Ok(fixed)
+    }
+}
+
+fn fixed(device: &Device<'_>, failures: &mut Failures) -> Result<Fixed, Trouble> {
+    let bus_id = bus_id(device, failures)?;
+    let call = detail("nvmlDeviceGetMaxPcieLinkGeneration");
+    let generation = failures.ask(call, device.max_pcie_link_gen())?.given();
+    let call = detail("nvmlDeviceGetMaxPcieLinkWidth");
+    let width = failures.ask(call, device.max_pcie_link_width())?.given();
+    let call = graph("nvmlDeviceGetCudaComputeCapability");
+    let era = match failures.ask(call, device.cuda_compute_capability())? {
+        Answer::Given(capability) => Some(Era::of(Some(capability.major))),
+        Answer::Unknown => Some(Era::of(None)),
+        Answer::Failed => None,
+    };
+    let model = failures.ask(graph("nvmlDeviceGetName"), device.name())?;
     Ok(Fixed {
-        model: known(device.name())?,
-        numa_node: numa_node(device, bus_id.as_deref())?,
+        model: model.given(),
+        numa_node: numa_node(device, bus_id.as_deref(), failures)?,
         bus_id,
-        era: Era::of(capability.map(|one| one.major)),
-        pcie: generation.zip(width),
+        era,
+        pcie: generation.filter(|&n| n > 0).zip(width.filter(|&n| n > 0)),
     })
 }
 
 /// The NUMA node that the GPU is attached to, the lowest of several. (The
 /// call named after NUMA nodes tells that of the GPU's own memory, where it is one.)
-fn numa_node(device: &Device<'_>, bus_id: Option<&str>) -> Result<Option<u32>, Trouble> {
-    let mask = known(device.memory_affinity(NUMA_WORDS, NVML_AFFINITY_SCOPE_NODE))?;
-    let lowest = mask.and_then(|mask| {
+fn numa_node(
+    device: &Device<'_>,
+    bus_id: Option<&str>,
+    failures: &mut Failures,
+) -> Result<Option<u32>, Trouble> {
+    let mask = device.memory_affinity(NUMA_WORDS, NVML_AFFINITY_SCOPE_NODE);
+    let mask = failures.ask(detail("nvmlDeviceGetMemoryAffinity"), mask)?;
+    let lowest = mask.given().and_then(|mask| {
         let word = mask.iter().position(|&word| word != 0)?;
         Some(word as u32 * std::ffi::c_ulong::BITS + mask[word].trailing_zeros())
     });
@@ -149,16 +226,18 @@ fn numa_node(device: &Device<'_>, bus_id: Option<&str>) -> Result<Option<u32>, T
 }
 
 /// How many links the GPU has; `None` where the driver cannot tell.
-fn link_count(device: &Device<'_>) -> Result<Option<u32>, Trouble> {
-    use nvml_wrapper::error::NvmlError;
-    let count = raw::field_values(device, &[(NVML_FI_DEV_NVLINK_LINK_COUNT, 0)]);
-    let Some(answers) = known(count)? else {
+fn link_count(device: &Device<'_>, failures: &mut Failures) -> Result<Option<u32>, Trouble> {
+    let field = NVML_FI_DEV_NVLINK_LINK_COUNT;
+    let answers = raw::field_values(device, &[(field, 0)]);
+    let Some(answers) = failures.ask(graph(FIELDS), answers)?.given() else {
         return Ok(None);
     };
     match answers.into_iter().next() {
-        Some(Ok(count)) => Ok(Some(count.min(MOST_LINKS) as u32)),
         Some(Err(NvmlError::NotSupported)) => Ok(Some(0)),
-        Some(Err(error)) => Ok(known::<u32>(Err(error))?),
+        Some(answer) => {
+            let count = failures.ask(graph(FIELDS).of_field(field), answer)?.given();
+            Ok(count.map(|count| count.min(MOST_LINKS) as u32))
+        }
         None => Ok(None),
     }
 }
@@ -170,7 +249,9 @@ struct Reader<'a, 'nvml> {
     key: &'a str,
     index: u32,
     count: u32,
-    era: Era,
+    /// `None` while it is not known.
+    era: Option<Era>,
+    failures: &'a mut Failures,
 }
 
 impl Reader<'_, '_> {
@@ -179,13 +260,20 @@ impl Reader<'_, '_> {
         choices: &mut Choices,
         now: Duration,
     ) -> Result<(Vec<LinkFacts>, Vec<LinkCounters>), Trouble> {
-        let answers = Answers::ask(self.device, self.count, self.era.link_fields())?;
+        let fields = self.era.unwrap_or(Era::Unknown).link_fields();
+        let answers = Answers::ask(self.device, self.count, fields, self.failures)?;
         let mut links = Vec::with_capacity(self.count as usize);
         for link in 0..self.count {
             links.push(self.link(&answers, link)?);
         }
+        let up = |link: u32| links[link as usize].up != Some(false);
+        answers.tell(up, self.failures);
+        // Which counters lie is told by the era.
+        let Some(era) = self.era else {
+            return Ok((links, Vec::new()));
+        };
         self.old_speeds(&mut links)?;
-        let rates = self.rates(choices, &links, now)?;
+        let rates = self.rates(choices, era, &links, now)?;
         let mut counters = Vec::with_capacity(self.count as usize);
         for link in 0..self.count {
             let mut traffic = Traffic::of(&answers, link);
@@ -193,7 +281,7 @@ impl Reader<'_, '_> {
                 traffic.gpm = rate.flow;
                 traffic.gpm_moved_before = rate.moved_before;
             }
-            counters.extend(self.counters(choices, &answers, &traffic, link)?);
+            counters.extend(self.counters(choices, era, (&answers, &traffic), link)?);
         }
         Ok((links, counters))
     }
@@ -201,21 +289,30 @@ impl Reader<'_, '_> {
     fn link(&mut self, answers: &Answers, link: u32) -> Result<LinkFacts, Trouble> {
         let wrapper = self.device.link_wrapper_for(link);
         let up = match answers.up(link) {
-            Some(up) => up,
-            // A link that is switched off answers "not supported".
-            None => known(wrapper.is_active())?.unwrap_or_default(),
+            Some(up) => Some(up),
+            None => {
+                let call = graph("nvmlDeviceGetNvLinkState").of_link(link);
+                match self.failures.ask(call, wrapper.is_active())? {
+                    Answer::Given(up) => Some(up),
+                    // A link that is switched off answers "not supported".
+                    Answer::Unknown if !answers.state_failed(link) => Some(false),
+                    Answer::Unknown | Answer::Failed => None,
+                }
+            }
         };
         let at = (self.key.to_owned(), link);
         let memory = &mut self.session.memory.far;
         let far = match (up, memory.get(&at)) {
-            (false, _) => {
+            (Some(false), _) => {
                 memory.remove(&at);
                 FarEnd::default()
             }
-            (true, Some(far)) => far.clone(),
-            (true, None) => {
-                let far = far_end(self.device, link)?;
-                if far.address.is_some() || far.device_type == Some(2) {
+            (None, _) => FarEnd::default(),
+            (Some(true), Some(far)) => far.clone(),
+            (Some(true), None) => {
+                let far = far_end(self.device, link, self.failures)?;
+                let told = far.address.is_some() || far.device_type == Some(2);
+                if told && !far.failed {
                     memory.insert(at, far.clone());
                 }
                 far
@@ -231,20 +328,22 @@ impl Reader<'_, '_> {
 
     /// Speeds from the fields that older drivers have instead: the common one
     /// of all active links, then one of each link.
-    fn old_speeds(&self, links: &mut [LinkFacts]) -> Result<(), Trouble> {
-        let lacks = |link: &LinkFacts| link.up && link.bytes_per_second.is_none();
+    fn old_speeds(&mut self, links: &mut [LinkFacts]) -> Result<(), Trouble> {
+        let lacks = |link: &LinkFacts| link.up == Some(true) && link.bytes_per_second.is_none();
         if !links.iter().any(lacks) {
             return Ok(());
         }
         let mut wanted = vec![(NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON, 0)];
         let old = links.iter().filter_map(|link| old_speed_field(link.index));
         wanted.extend(old.map(|id| (id, 0)));
-        let Some(values) = known(raw::field_values(self.device, &wanted))? else {
+        let values = raw::field_values(self.device, &wanted);
+        let Some(values) = self.failures.ask(graph(FIELDS), values)?.given() else {
             return Ok(());
         };
         let mut speeds = Vec::with_capacity(values.len());
-        for value in values {
-            speeds.push(bytes_per_second(known(value)?));
+        for (value, (id, _)) in values.into_iter().zip(wanted) {
+            let value = self.failures.ask(detail(FIELDS).of_field(id), value)?;
+            speeds.push(bytes_per_second(value.given()));
         }
         let common = speeds.first().copied().flatten();
         for link in links.iter_mut().filter(|link| lacks(link)) {
@@ -258,29 +357,36 @@ impl Reader<'_, '_> {
     fn rates(
         &mut self,
         choices: &Choices,
+        era: Era,
         links: &[LinkFacts],
         now: Duration,
     ) -> Result<Vec<Rate>, Trouble> {
         use crate::source::CounterSource::Gpm;
         let needs = |link: &LinkFacts| {
-            link.up && matches!(choices.get(self.key, link.index), None | Some(Gpm))
+            link.up == Some(true) && matches!(choices.get(self.key, link.index), None | Some(Gpm))
         };
-        if self.era == Era::Ampere || !links.iter().any(needs) {
+        if era == Era::Ampere || !links.iter().any(needs) {
             self.session.gpm.forget(self.key);
             return Ok(Vec::new());
         }
         let library = &self.session.library.loaded;
         let gpm = &mut self.session.gpm;
-        let rates = gpm.rates(library, self.device, self.key, self.count, now)?;
+        let rates = gpm.rates(
+            library,
+            self.device,
+            (self.key, self.count),
+            now,
+            self.failures,
+        )?;
         Ok(rates.to_vec())
     }
 
     /// What is counted of a link, if anything is.
     fn counters(
-        &self,
+        &mut self,
         choices: &mut Choices,
-        answers: &Answers,
-        traffic: &Traffic,
+        era: Era,
+        (answers, traffic): (&Answers, &Traffic),
         link: u32,
     ) -> Result<Option<LinkCounters>, Trouble> {
         let empty = LinkCounters {
@@ -293,9 +399,11 @@ impl Reader<'_, '_> {
         counters.errors = answers.errors(link);
         counters.bit_error_ratios = answers.bit_error_ratios(link);
         if counters.bit_error_ratios.is_empty() {
-            for &(kind, number) in self.era.error_calls() {
+            for &(kind, number) in era.error_calls() {
                 if !counters.errors.iter().any(|(one, _)| *one == kind) {
-                    let count = known(raw::error_counter(self.device, link, number))?;
+                    let count = raw::error_counter(self.device, link, number);
+                    let call = detail("nvmlDeviceGetNvLinkErrorCounter").of_link(link);
+                    let count = self.failures.ask(call, count)?.given();
                     counters.errors.extend(count.map(|count| (kind, count)));
                 }
             }
@@ -305,17 +413,24 @@ impl Reader<'_, '_> {
     }
 }
 
-fn far_end(device: &Device<'_>, link: u32) -> Result<FarEnd, Trouble> {
-    let info = known(device.link_wrapper_for(link).remote_pci_info())?;
-    let address = info.and_then(|info| address::normal(&info.bus_id));
-    let device_type = known(raw::remote_type(device, link))?;
+fn far_end(device: &Device<'_>, link: u32, failures: &mut Failures) -> Result<FarEnd, Trouble> {
+    let call = graph("nvmlDeviceGetNvLinkRemotePciInfo").of_link(link);
+    let info = failures.ask(call, device.link_wrapper_for(link).remote_pci_info())?;
+    let call = graph("nvmlDeviceGetNvLinkRemoteDeviceType").of_link(link);
+    let kind = failures.ask(call, raw::remote_type(device, link))?;
+    let failed = matches!(info, Answer::Failed) || matches!(kind, Answer::Failed);
+    let said = info.given();
+    let address = said.as_ref().and_then(|info| address::normal(&info.bus_id));
+    let device_type = kind.given();
     let is_switch = match (&address, device_type) {
         (Some(address), None | Some(0xff)) => address::is_switch(Path::new(PCI_DEVICES), address),
         _ => false,
     };
     Ok(FarEnd {
         device_type,
+        hidden: said.is_some() && address.is_none(),
         address,
         is_switch,
+        failed,
     })
 }

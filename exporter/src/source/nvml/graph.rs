@@ -26,8 +26,8 @@ pub(super) struct GpuFacts {
 pub(super) struct LinkFacts {
     /// Its index on the GPU.
     pub(super) index: u32,
-    /// It is up, or asleep.
-    pub(super) up: bool,
+    /// It is up, or asleep; `None` where its state could not be read.
+    pub(super) up: Option<bool>,
     /// Line rate.
     pub(super) bytes_per_second: Option<u64>,
     /// The far end.
@@ -41,8 +41,13 @@ pub(super) struct FarEnd {
     pub(super) device_type: Option<u32>,
     /// Address in NVML's spelling; `None` where it is not visible.
     pub(super) address: Option<String>,
+    /// The driver answered, with the address that stands for "not visible
+    /// from here".
+    pub(super) hidden: bool,
     /// The kernel knows a switch at the address.
     pub(super) is_switch: bool,
+    /// The driver failed to answer: what it did not say means nothing.
+    pub(super) failed: bool,
 }
 
 /// Of a pair of GPUs: whether the driver lets them talk over NVLink, in its own
@@ -55,38 +60,44 @@ const TYPE_SWITCH: u32 = 2;
 impl FarEnd {
     /// What is there, if what the driver says is true.
     ///
-    /// A link that is up and whose far end has no address ends on a switch
+    /// A link that is up and whose far end is not visible ends on a switch
     /// that is hidden from here (in containers, and always from Blackwell on),
-    /// unless the driver says otherwise.
+    /// unless the driver says otherwise. Where the driver says nothing at all,
+    /// nothing is known.
     fn kind(&self, own: Option<&str>, gpus: &[&str]) -> RemoteKind {
         let to_gpu = |address: &str| gpus.contains(&address);
         match (self.device_type, self.address.as_deref()) {
             (_, Some(address)) if Some(address) == own => RemoteKind::Unknown,
             (_, Some(address)) if to_gpu(address) => RemoteKind::Gpu,
+            _ if self.failed => RemoteKind::Unknown,
             (Some(TYPE_SWITCH), _) => RemoteKind::Switch,
             (_, Some(_)) if self.is_switch => RemoteKind::Switch,
             (Some(TYPE_GPU), _) => RemoteKind::Gpu,
-            (None | Some(0xff), None) => RemoteKind::Switch,
+            (None | Some(0xff), None) if self.hidden => RemoteKind::Switch,
             _ => RemoteKind::Unknown,
         }
     }
 }
 
 /// The links of `facts` as the document has them; `gpus` are the addresses of
-/// the node's GPUs.
+/// the node's GPUs. A link whose state could not be read is none of them: it
+/// is not known to be down.
 fn links(facts: &GpuFacts, gpus: &[&str]) -> Option<Vec<Link>> {
     let own = facts.gpu.pci_bus_id.as_deref();
-    let link = |link: &LinkFacts| Link {
-        index: link.index,
-        up: link.up,
-        bytes_per_second: link.bytes_per_second.filter(|_| link.up),
-        remote: link.up.then(|| Remote {
-            kind: link.far.kind(own, gpus),
-            // A link to itself is a mistake of the system's tables.
-            pci_bus_id: link.far.address.clone().filter(|far| Some(&**far) != own),
-        }),
+    let link = |link: &LinkFacts| {
+        let up = link.up?;
+        Some(Link {
+            index: link.index,
+            up,
+            bytes_per_second: link.bytes_per_second.filter(|_| up),
+            remote: up.then(|| Remote {
+                kind: link.far.kind(own, gpus),
+                // A link to itself is a mistake of the system's tables.
+                pci_bus_id: link.far.address.clone().filter(|far| Some(&**far) != own),
+            }),
+        })
     };
-    Some(facts.links.as_ref()?.iter().map(link).collect())
+    Some(facts.links.as_ref()?.iter().filter_map(link).collect())
 }
 
 fn switch_links(gpu: &Gpu) -> usize {

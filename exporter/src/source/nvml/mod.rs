@@ -6,13 +6,15 @@
 //! GPUs that have been seen) is kept in `History`.
 //!
 //! `raw` makes the calls that the wrapper lacks; `gpu` asks one GPU;
-//! `graph`, `counters`, `fields` and `fabric` say what the answers mean.
+//! `graph`, `counters`, `fields` and `fabric` say what the answers mean, and
+//! `failures` what is left to say where there are none.
 
 mod address;
 mod counters;
 mod error;
 mod events;
 mod fabric;
+mod failures;
 mod fields;
 mod gpm;
 mod gpu;
@@ -23,7 +25,7 @@ mod raw;
 
 use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
 
-use nvlink_topology::NodeTopology;
+use nvlink_topology::{NodeTopology, NodeTopologySpec};
 use nvml_wrapper::{
     Device,
     enum_wrappers::device::{P2pCapabilitiesIndex, P2pStatus},
@@ -32,15 +34,16 @@ use nvml_wrapper::{
 
 use self::{
     counters::Choices,
-    error::{Trouble, known},
+    error::Trouble,
     events::{Events, Xids},
+    failures::{Answer, Failures, Told},
     gpm::Gpm,
     gpu::{Answered, Memory},
     graph::{GpuFacts, PeerStatus},
     library::Library,
     pcie::Ancestors,
 };
-use super::{GpuHealth, LostGpu, Reading, Source, SourceError, sysfs};
+use super::{GpuHealth, LostGpu, Reading, Source, SourceError, Unread, sysfs};
 
 pub use self::error::LibraryError;
 
@@ -81,6 +84,14 @@ struct Gpus<'nvml> {
     answered: Vec<(Device<'nvml>, Answered)>,
     /// Indices that gave an error, and the error.
     failed: BTreeMap<u32, String>,
+    /// Indices that do not say which GPU they are.
+    nameless: BTreeMap<u32, Nameless>,
+}
+
+/// A GPU that is there and does not say which one it is.
+struct Nameless {
+    address: Option<String>,
+    error: String,
 }
 
 impl NvmlSource {
@@ -117,7 +128,8 @@ impl Source for NvmlSource {
             old => {
                 if let Some(old) = old {
                     // What came until now would go with the old set of events.
-                    let _ = old.events.drain(&mut self.history.xids);
+                    let told = &mut Told::default();
+                    let _ = old.events.drain(&mut self.history.xids, told);
                 }
                 Session::open(self.path.as_deref(), now)?
             }
@@ -125,7 +137,10 @@ impl Source for NvmlSource {
         // After an error the session is gone, and the next reading opens anew.
         let reading = session.read(&mut self.history, &self.node, now)?;
         session.lost = !reading.lost.is_empty();
-        self.session = Some(session);
+        // A library that shows no GPU any more is opened anew, too.
+        if !reading.topology.spec.gpus.is_empty() {
+            self.session = Some(session);
+        }
         Ok(reading)
     }
 }
@@ -134,7 +149,7 @@ impl Session {
     fn open(path: Option<&str>, now: Duration) -> Result<Self, LibraryError> {
         let library = Library::open(path)?;
         Ok(Self {
-            events: Events::new(&library.loaded),
+            events: Events::default(),
             gpm: Gpm::default(),
             memory: Memory::default(),
             ancestors: Ancestors::default(),
@@ -158,43 +173,64 @@ impl Session {
         // The devices borrow the library, and reading them changes the session.
         let loaded = Arc::clone(&self.library.loaded);
         let gpus = self.gpus(&loaded, &mut history.choices, now)?;
-        let drained = self.events.drain(&mut history.xids);
-        self.or_closed("waiting for events", drained)?;
-        let paths = self.ancestors.paths(&gpus.answered);
-        let paths = self.or_closed("nvmlDeviceGetTopologyCommonAncestor", paths)?;
-        let facts: Vec<GpuFacts> = gpus
-            .answered
-            .iter()
-            .map(|(_, one)| one.facts.clone())
-            .collect();
-        let peers = self.or_closed("nvmlDeviceGetP2PStatus", peer_status(&gpus, &facts))?;
-        let from = self.library.from.clone();
-        let spec = graph::spec(node, from, &facts, &peers, paths);
-        let (mut spec, mut warnings) = spec.map_err(|error| SourceError::Invalid {
-            name: self.library.name.clone(),
-            error,
-        })?;
-        match sysfs::nics(Path::new("/"), &spec.gpus) {
-            Ok((nics, odd)) => {
-                spec.nics = nics;
-                warnings.extend(odd);
+        let mut told = gpus.told();
+        if let Some(error) = gpus.none(&self.library.name) {
+            // Where there have been some, that they are lost is worth knowing.
+            if history.seen.is_empty() {
+                return Err(error.into());
             }
-            Err(error) => warnings.push(format!("network devices are not known: {error}")),
+            told.unread.push(Unread {
+                gpu: None,
+                reason: error.to_string(),
+            });
         }
-        let lost = history.lost(&gpus, &mut warnings);
+        let drained = self.events.drain(&mut history.xids, &mut told);
+        self.or_closed("waiting for events", drained)?;
+        let spec = self.graph(node, &gpus, &mut told)?;
+        let lost = history.lost(&gpus, &mut told.warnings);
+        let counters = |(_, one): &(Device<'_>, Answered)| one.counters.clone();
         Ok(Reading {
             topology: NodeTopology::new(node, spec),
             health: history.health(&gpus),
             lost,
-            counters: gpus
-                .answered
-                .into_iter()
-                .flat_map(|(_, one)| one.counters)
-                .collect(),
+            counters: gpus.answered.iter().flat_map(counters).collect(),
             matrix: None,
-            warnings,
-            unread: Vec::new(),
+            warnings: told.warnings,
+            unread: told.unread,
         })
+    }
+
+    /// What the GPUs make together.
+    fn graph(
+        &mut self,
+        node: &str,
+        gpus: &Gpus<'_>,
+        told: &mut Told,
+    ) -> Result<NodeTopologySpec, SourceError> {
+        let paths = self.ancestors.paths(&gpus.answered, told);
+        let paths = self.or_closed("nvmlDeviceGetTopologyCommonAncestor", paths)?;
+        let facts = gpus.answered.iter().map(|(_, one)| one.facts.clone());
+        let facts: Vec<GpuFacts> = facts.collect();
+        let peers = peer_status(gpus, &facts, told);
+        let peers = self.or_closed("nvmlDeviceGetP2PStatus", peers)?;
+        let from = self.library.from.clone();
+        let spec = graph::spec(node, from, &facts, &peers, paths);
+        let (mut spec, odd) = spec.map_err(|error| SourceError::Invalid {
+            name: self.library.name.clone(),
+            error,
+        })?;
+        told.warnings.extend(odd);
+        match sysfs::nics(Path::new("/"), &spec.gpus) {
+            Ok((nics, odd)) => {
+                spec.nics = nics;
+                told.warnings.extend(odd);
+            }
+            Err(error) => {
+                let warning = format!("network devices are not known: {error}");
+                told.warnings.push(warning);
+            }
+        }
+        Ok(spec)
     }
 
     /// Asks all GPUs. One that fails does not keep the others from being read.
@@ -209,6 +245,7 @@ impl Session {
         let mut gpus = Gpus {
             answered: Vec::new(),
             failed: BTreeMap::new(),
+            nameless: BTreeMap::new(),
         };
         for index in 0..count {
             let answered = match loaded.device_by_index(index) {
@@ -223,19 +260,13 @@ impl Session {
                 Err(Trouble::Gpu(error)) => {
                     gpus.failed.insert(index, error.to_string());
                 }
+                Err(Trouble::Nameless { address, error }) => {
+                    gpus.nameless.insert(index, Nameless { address, error });
+                }
                 Err(Trouble::Library(error)) => {
                     return Err(self.failure("reading a GPU", error));
                 }
             }
-        }
-        if gpus.answered.is_empty() {
-            let library = self.library.name.clone();
-            let reason = |(index, error)| format!("GPU {index}: {error}");
-            let reasons: Vec<_> = gpus.failed.into_iter().map(reason).collect();
-            return Err(match reasons.is_empty() {
-                true => LibraryError::NoGpu { library },
-                false => LibraryError::NoAnswer { library, reasons },
-            });
         }
         Ok(gpus)
     }
@@ -251,12 +282,64 @@ impl Session {
     ) -> Result<T, LibraryError> {
         result.map_err(|trouble| match trouble {
             Trouble::Library(error) | Trouble::Gpu(error) => self.failure(call, error),
+            Trouble::Nameless { error, .. } => LibraryError::NoAnswer {
+                library: self.library.name.clone(),
+                reasons: vec![error],
+            },
         })
     }
 }
 
+impl Gpus<'_> {
+    /// What there is to say of each.
+    fn told(&self) -> Told {
+        let mut told = Told::default();
+        for (_, one) in &self.answered {
+            told.add(one.facts.gpu.index, &one.failures);
+        }
+        told.unread
+            .extend(self.nameless.iter().map(|(&index, one)| Unread {
+                gpu: Some(index),
+                reason: format!("GPU {index}: {}", one.error),
+            }));
+        told
+    }
+
+    /// Why there is none, if there is none.
+    fn none(&self, library: &str) -> Option<LibraryError> {
+        if !self.answered.is_empty() {
+            return None;
+        }
+        let library = library.to_owned();
+        let nameless = self.nameless.iter().map(|(index, one)| (index, &one.error));
+        let failed = self.failed.iter().chain(nameless);
+        let reasons: Vec<_> = failed
+            .map(|(index, error)| format!("GPU {index}: {error}"))
+            .collect();
+        Some(match reasons.is_empty() {
+            true => LibraryError::NoGpu { library },
+            false => LibraryError::NoAnswer { library, reasons },
+        })
+    }
+
+    /// Whether one of those that do not say which they are may be `gpu`: the
+    /// one at its address, else the one in its place.
+    fn may_have(&self, gpu: &LostGpu) -> bool {
+        self.nameless
+            .iter()
+            .any(|(&index, one)| match (&one.address, &gpu.pci_bus_id) {
+                (Some(found), Some(wanted)) => found == wanted,
+                _ => index == gpu.index,
+            })
+    }
+}
+
 /// Whether the driver lets pairs of GPUs behind switches talk over NVLink.
-fn peer_status(gpus: &Gpus<'_>, facts: &[GpuFacts]) -> Result<PeerStatus, Trouble> {
+fn peer_status(
+    gpus: &Gpus<'_>,
+    facts: &[GpuFacts],
+    told: &mut Told,
+) -> Result<PeerStatus, Trouble> {
     let device = |index: u32| {
         let found = gpus
             .answered
@@ -265,17 +348,23 @@ fn peer_status(gpus: &Gpus<'_>, facts: &[GpuFacts]) -> Result<PeerStatus, Troubl
         found.map(|(device, _)| device)
     };
     let mut peers = PeerStatus::new();
+    let mut failed: BTreeMap<u32, Failures> = BTreeMap::new();
     for (a, b) in graph::switch_pairs(facts) {
         let (Some(from), Some(to)) = (device(a), device(b)) else {
             continue;
         };
-        match known(from.p2p_status(to, P2pCapabilitiesIndex::NvLink)) {
-            Ok(Some(P2pStatus::Ok)) => _ = peers.insert((a, b), Ok(())),
-            Ok(Some(status)) => _ = peers.insert((a, b), Err(words(status).to_owned())),
+        let failures = failed.entry(a).or_default();
+        let call = failures::graph("nvmlDeviceGetP2PStatus");
+        match failures.ask(call, from.p2p_status(to, P2pCapabilitiesIndex::NvLink)) {
+            Ok(Answer::Given(P2pStatus::Ok)) => _ = peers.insert((a, b), Ok(())),
+            Ok(Answer::Given(status)) => _ = peers.insert((a, b), Err(words(status).to_owned())),
             // That a GPU is lost is found when it is read.
-            Ok(None) | Err(Trouble::Gpu(_)) => {}
+            Ok(Answer::Unknown | Answer::Failed) | Err(Trouble::Gpu(_)) => {}
             Err(error) => return Err(error),
         }
+    }
+    for (gpu, failures) in &failed {
+        told.add(*gpu, failures);
     }
     Ok(peers)
 }
@@ -305,9 +394,11 @@ impl History {
                 index: gpu.index,
                 uuid: gpu.uuid.clone(),
                 pci_bus_id: gpu.pci_bus_id.clone(),
+                xids: Vec::new(),
             };
             self.seen.insert(one.key.clone(), seen);
         }
+        gone.retain(|_, gpu| !gpus.may_have(gpu));
         let mut failed = gpus.failed.clone();
         for (key, gpu) in &gone {
             let reason = failed.remove(&gpu.index);
@@ -327,7 +418,12 @@ impl History {
         }
         let never = |(index, error)| format!("GPU {index} cannot be read: {error}");
         warnings.extend(failed.into_iter().map(never));
-        let mut gone: Vec<_> = gone.into_values().collect();
+        let with_xids = |(key, gpu): (String, LostGpu)| {
+            let xids = self.xids.get(&key).into_iter().flatten();
+            let xids = xids.map(|(&xid, &count)| (xid, count)).collect();
+            LostGpu { xids, ..gpu }
+        };
+        let mut gone: Vec<_> = gone.into_iter().map(with_xids).collect();
         gone.sort_by_key(|gpu| gpu.index);
         gone
     }

@@ -6,7 +6,8 @@ use nvlink_topology::{Path, PathClass, bandwidth};
 use nvml_wrapper::Device;
 
 use super::{
-    error::{Trouble, known},
+    error::Trouble,
+    failures::{Answer, Failures, Told, detail},
     gpu::Answered,
     raw,
 };
@@ -22,15 +23,19 @@ impl Ancestors {
     ///
     /// # Errors
     /// When the library is lost.
-    pub(super) fn paths(&mut self, gpus: &[(Device<'_>, Answered)]) -> Result<Vec<Path>, Trouble> {
+    pub(super) fn paths(
+        &mut self,
+        gpus: &[(Device<'_>, Answered)],
+        told: &mut Told,
+    ) -> Result<Vec<Path>, Trouble> {
         let mut paths = Vec::new();
         for (n, (from, a)) in gpus.iter().enumerate() {
+            let mut failures = Failures::default();
             for (to, b) in &gpus[n + 1..] {
-                let Some(class) = self.class((from, a), (to, b))? else {
-                    continue;
-                };
-                paths.push(path(a, b, class));
+                let class = self.class((from, a), (to, b), &mut failures)?;
+                paths.extend(class.map(|class| path(a, b, class)));
             }
+            told.add(a.facts.gpu.index, &failures);
         }
         Ok(paths)
     }
@@ -39,15 +44,20 @@ impl Ancestors {
         &mut self,
         (from, a): (&Device<'_>, &Answered),
         (to, b): (&Device<'_>, &Answered),
+        failures: &mut Failures,
     ) -> Result<Option<PathClass>, Trouble> {
         let pair = (a.key.clone(), b.key.clone());
         if let Some(class) = self.0.get(&pair) {
             return Ok(*class);
         }
-        let class = match known(raw::common_ancestor(from, to)) {
-            Ok(level) => level.and_then(class_of_level),
+        // The driver also says so where it cannot make out the machine's tree:
+        // the graph does without.
+        let call = detail("nvmlDeviceGetTopologyCommonAncestor");
+        let class = match failures.ask(call, raw::common_ancestor(from, to)) {
+            Ok(Answer::Given(level)) => class_of_level(level),
+            Ok(Answer::Unknown) => None,
             // That a GPU is lost is found when it is read.
-            Err(Trouble::Gpu(_)) => return Ok(None),
+            Ok(Answer::Failed) | Err(Trouble::Gpu(_)) => return Ok(None),
             Err(error) => return Err(error),
         };
         self.0.insert(pair, class);

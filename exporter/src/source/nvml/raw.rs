@@ -250,6 +250,15 @@ fn fabric_info_versioned(device: &Device<'_>, version: u32) -> Result<FabricInfo
     })
 }
 
+/// What a GPU reports by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Event {
+    /// An XID.
+    Xid(u64),
+    /// Something that was not asked for.
+    Other,
+}
+
 /// A set of events to wait for.
 #[derive(Debug)]
 pub(super) struct EventSet {
@@ -290,9 +299,8 @@ impl EventSet {
         })
     }
 
-    /// The next XID that has come: the address of its device, and the XID.
-    /// Does not wait. Other kinds of events give an XID of `None`.
-    pub(super) fn next(&self) -> Result<Option<(usize, Option<u64>)>, NvmlError> {
+    /// The next event that has come. Does not wait.
+    pub(super) fn next(&self) -> Result<Option<Event>, NvmlError> {
         let wait = nvml_sym(self.library.lib().nvmlEventSetWait_v2.as_ref())?;
         let mut event = nvmlEventData_t {
             device: ptr::null_mut(),
@@ -305,10 +313,10 @@ impl EventSet {
         match nvml_try(unsafe { wait(self.set, &mut event, 0) }) {
             Ok(()) => {
                 let xid = event.eventType == u64::from(nvmlEventTypeXidCriticalError);
-                Ok(Some((
-                    event.device as usize,
-                    xid.then_some(event.eventData),
-                )))
+                Ok(Some(match xid {
+                    true => Event::Xid(event.eventData),
+                    false => Event::Other,
+                }))
             }
             Err(NvmlError::Timeout) => Ok(None),
             Err(error) => Err(error),

@@ -5,5 +5,6 @@ mod counters;
 mod fabric;
 mod faults;
 mod hang;
+mod partial;
 mod scrape;
 mod wiring;

@@ -19,7 +19,9 @@ fn far(device_type: Option<u32>, address: Option<&str>) -> FarEnd {
     FarEnd {
         device_type,
         address: address.map(str::to_owned),
+        hidden: address.is_none(),
         is_switch: false,
+        failed: false,
     }
 }
 
@@ -31,7 +33,7 @@ fn bus(n: u32) -> String {
 fn gpu(n: u32, ends: Vec<FarEnd>, fabric: Option<FabricInfo>) -> GpuFacts {
     let link = |(index, far)| LinkFacts {
         index: index as u32,
-        up: true,
+        up: Some(true),
         bytes_per_second: Some(26_562_000_000),
         far,
     };
@@ -111,6 +113,46 @@ fn far_ends_are_told_by_address_type_and_class() {
 }
 
 #[test]
+fn a_switch_is_hidden_only_where_the_driver_says_that_something_is() {
+    let switch = bus(9);
+    let gpus = [&*bus(0), &*bus(1)];
+    let kind = |far: FarEnd| far.kind(Some(gpus[0]), &gpus);
+    for device_type in [None, Some(0xff)] {
+        let silent = FarEnd {
+            hidden: false,
+            ..far(device_type, SENTINEL)
+        };
+        assert_eq!(kind(silent), RemoteKind::Unknown, "{device_type:?}");
+    }
+    let failed = |far: FarEnd| FarEnd {
+        failed: true,
+        ..far
+    };
+    for far in [
+        far(None, SENTINEL),
+        far(Some(2), SENTINEL),
+        far(None, Some(&switch)),
+    ] {
+        assert_eq!(kind(failed(far)), RemoteKind::Unknown);
+    }
+    let to_gpu = failed(far(None, Some(gpus[1])));
+    assert_eq!(kind(to_gpu), RemoteKind::Gpu, "its address says it all");
+}
+
+#[test]
+fn a_link_whose_state_is_not_known_is_not_said_to_be_down() {
+    let mut facts = switched(2, 4, &far(Some(2), SENTINEL), None);
+    if let Some(links) = &mut facts[0].links {
+        links[1].up = None;
+        links[2].up = Some(false);
+    }
+    let (spec, _) = of(&facts, &PeerStatus::new());
+    let links = spec.gpus[0].links.iter().flatten();
+    let told: Vec<_> = links.map(|link| (link.index, link.up)).collect();
+    assert_eq!(told, [(0, true), (2, false), (3, true)]);
+}
+
+#[test]
 fn direct_links_are_edges_and_a_link_to_itself_is_none() {
     let to = |n: u32, links: usize| vec![far(Some(0), Some(&bus(n))); links];
     let mut ends = to(1, 4);
@@ -148,7 +190,7 @@ fn ends_that_disagree_give_the_smaller_count_and_a_warning() {
 fn a_visible_switch_joins_all_with_the_fewer_links() {
     let end = far(Some(2), Some("00000000:C3:00.0"));
     let mut facts = switched(3, 18, &end, Some(fabric(0, 0, 3)));
-    facts[2].links.as_mut().unwrap()[0].up = false;
+    facts[2].links.as_mut().unwrap()[0].up = Some(false);
     let (spec, odd) = of(&facts, &all_pairs(3, &Ok(())));
     let joined = [(0, 1, 18), (0, 2, 17), (1, 2, 17)].map(|(a, b, n)| (a, b, n, Via::Switch));
     assert_eq!(edges(&spec), joined);
@@ -345,15 +387,20 @@ fn ways_over_pcie_stay_below_nvlink() {
 fn any_far() -> impl Strategy<Value = FarEnd> {
     let kinds = prop::sample::select(vec![None, Some(0), Some(1), Some(2), Some(0xff)]);
     let addresses = prop::option::of((0..8_u32).prop_map(bus));
-    (kinds, addresses, any::<bool>()).prop_map(|(device_type, address, is_switch)| FarEnd {
-        device_type,
-        address,
-        is_switch,
+    let flags = (any::<bool>(), any::<bool>(), any::<bool>());
+    (kinds, addresses, flags).prop_map(|(device_type, address, (hidden, is_switch, failed))| {
+        FarEnd {
+            device_type,
+            hidden: hidden && address.is_none(),
+            address,
+            is_switch,
+            failed,
+        }
     })
 }
 
 fn any_gpu() -> impl Strategy<Value = GpuFacts> {
-    let link = (any::<bool>(), any_far());
+    let link = (any::<Option<bool>>(), any_far());
     let links = prop::option::of(prop::collection::vec(link, 0..6));
     let info = prop::option::of((0..2_u8, 0..2_u32, 0..5_u32, 0..2_u32));
     (links, info, any::<bool>()).prop_map(|(links, info, mig)| {

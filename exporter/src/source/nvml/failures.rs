@@ -1,0 +1,217 @@
+//! What the driver fails to answer: told, and asked again.
+
+use std::collections::BTreeMap;
+
+use nvml_wrapper::error::NvmlError;
+
+use super::error::{Trouble, is_gpu, is_library, is_unknown};
+use crate::source::Unread;
+
+/// What a call gave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Answer<T> {
+    /// A value.
+    Given(T),
+    /// This GPU or this driver does not know it.
+    Unknown,
+    /// It failed now; it may not the next time.
+    Failed,
+}
+
+impl<T> Answer<T> {
+    /// The value, if there is one.
+    pub(super) fn given(self) -> Option<T> {
+        match self {
+            Self::Given(value) => Some(value),
+            Self::Unknown | Self::Failed => None,
+        }
+    }
+}
+
+/// A call, for people to read.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Call {
+    name: &'static str,
+    field: Option<u32>,
+    link: Option<u32>,
+    graph: bool,
+}
+
+/// A call on which the graph depends: while it fails, nobody may act on the graph.
+pub(super) fn graph(name: &'static str) -> Call {
+    Call {
+        name,
+        field: None,
+        link: None,
+        graph: true,
+    }
+}
+
+/// A call whose answer is only left out while it fails.
+pub(super) fn detail(name: &'static str) -> Call {
+    Call {
+        graph: false,
+        ..graph(name)
+    }
+}
+
+impl Call {
+    /// The same, for one link.
+    pub(super) fn of_link(self, link: u32) -> Self {
+        Self {
+            link: Some(link),
+            ..self
+        }
+    }
+
+    /// The same, for one of the values that it gives.
+    pub(super) fn of_field(self, field: u32) -> Self {
+        Self {
+            field: Some(field),
+            ..self
+        }
+    }
+}
+
+/// The calls that failed as a GPU was read, though the driver knows them.
+#[derive(Debug, Default)]
+pub(super) struct Failures(BTreeMap<Failure, Vec<u32>>);
+
+/// Failures that differ only in their links are told together.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Failure {
+    graph: bool,
+    name: &'static str,
+    field: Option<u32>,
+    error: String,
+}
+
+impl Failures {
+    /// What `result` of `call` means; remembers that it failed.
+    ///
+    /// # Errors
+    /// When the GPU is lost or the library is of no use any more.
+    pub(super) fn ask<T>(
+        &mut self,
+        call: Call,
+        result: Result<T, NvmlError>,
+    ) -> Result<Answer<T>, Trouble> {
+        match result {
+            Ok(value) => Ok(Answer::Given(value)),
+            Err(error) if is_library(&error) => Err(Trouble::Library(error)),
+            Err(error) if is_gpu(&error) => Err(Trouble::Gpu(error)),
+            Err(error) if is_unknown(&error) => Ok(Answer::Unknown),
+            Err(error) => {
+                self.add(call, error.to_string());
+                Ok(Answer::Failed)
+            }
+        }
+    }
+
+    /// Remembers that `call` failed with `error`.
+    pub(super) fn add(&mut self, call: Call, error: String) {
+        let failure = Failure {
+            graph: call.graph,
+            name: call.name,
+            field: call.field,
+            error,
+        };
+        self.0.entry(failure).or_default().extend(call.link);
+    }
+
+    /// How many kinds there are.
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+}
+
+/// What a reading has to say besides its data.
+#[derive(Debug, Default)]
+pub(super) struct Told {
+    /// What is odd.
+    pub(super) warnings: Vec<String>,
+    /// What the graph lacks.
+    pub(super) unread: Vec<Unread>,
+}
+
+impl Told {
+    /// Tells what failed as the GPU of index `gpu` was read.
+    pub(super) fn add(&mut self, gpu: u32, failures: &Failures) {
+        for (failure, links) in &failures.0 {
+            let Failure { name, error, .. } = failure;
+            let field = failure.field.map(|id| format!(" of field {id}"));
+            let links: Vec<_> = links.iter().map(u32::to_string).collect();
+            let links = (!links.is_empty()).then(|| format!(" of link {}", links.join(", ")));
+            let (field, links) = (field.unwrap_or_default(), links.unwrap_or_default());
+            let reason = format!("GPU {gpu}: {name}{field}{links} failed: {error}");
+            match failure.graph {
+                true => self.unread.push(Unread {
+                    gpu: Some(gpu),
+                    reason,
+                }),
+                false => self.warnings.push(reason),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_end_the_call_the_gpu_or_the_library() {
+        let mut failures = Failures::default();
+        let mut ask = |error| failures.ask::<()>(graph("nvmlX"), Err(error));
+        for error in [
+            NvmlError::NotSupported,
+            NvmlError::FailedToLoadSymbol("nvmlX".to_owned()),
+            NvmlError::FunctionNotFound,
+            NvmlError::InvalidArg,
+            NvmlError::NoData,
+            NvmlError::UnexpectedVariant(25),
+        ] {
+            assert!(matches!(ask(error), Ok(Answer::Unknown)));
+        }
+        for error in [
+            NvmlError::Unknown,
+            NvmlError::NoPermission,
+            NvmlError::Timeout,
+        ] {
+            assert!(matches!(ask(error), Ok(Answer::Failed)));
+        }
+        for error in [NvmlError::GpuLost, NvmlError::ResetRequired] {
+            assert!(matches!(ask(error), Err(Trouble::Gpu(_))));
+        }
+        for error in [
+            NvmlError::Uninitialized,
+            NvmlError::DriverNotLoaded,
+            NvmlError::LibRmVersionMismatch,
+        ] {
+            assert!(matches!(ask(error), Err(Trouble::Library(_))));
+        }
+        assert_eq!(failures.len(), 3, "only those that may pass");
+    }
+
+    #[test]
+    fn links_with_the_same_error_share_a_sentence() {
+        let mut failures = Failures::default();
+        for link in [3, 4] {
+            let call = graph("nvmlDeviceGetFieldValues").of_field(165);
+            failures.add(call.of_link(link), "odd".to_owned());
+        }
+        failures.add(detail("nvmlDeviceGetMemoryAffinity"), "odd".to_owned());
+        let mut told = Told::default();
+        told.add(2, &failures);
+        let reason = "GPU 2: nvmlDeviceGetFieldValues of field 165 of link 3, 4 failed: odd";
+        let unread = Unread {
+            gpu: Some(2),
+            reason: reason.to_owned(),
+        };
+        assert_eq!(told.unread, [unread]);
+        assert_eq!(
+            told.warnings,
+            ["GPU 2: nvmlDeviceGetMemoryAffinity failed: odd"]
+        );
+    }
+}

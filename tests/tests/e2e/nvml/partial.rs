@@ -1,0 +1,228 @@
+//! Single calls that fail: told, asked again, and never taken for an answer.
+
+use nvlink_tests::{Exporter, FakeNvml, check_metrics, http, nvml::recording};
+use serde_json::{Value, json};
+
+use super::scrape::{good, series, start, succeeded, those, value, wait};
+
+const FUNCTION_NOT_FOUND: u32 = 13;
+const DRIVER_NOT_LOADED: u32 = 9;
+const UNKNOWN: u32 = 999;
+
+fn fails(function: &str) -> Value {
+    json!({"function": function, "error": UNKNOWN})
+}
+
+/// A page with data though the collection has failed, of which no document is made.
+fn partial(exporter: &Exporter, what: &str) -> String {
+    let wanted = |text: &str| !succeeded(text) && !series(text, "nvlink_gpu_info").is_empty();
+    let text = wait(exporter, what, wanted);
+    check_metrics(&text).unwrap();
+    let document = http::get(&exporter.url("/api/v1/topology"), &[], "*/*").unwrap();
+    assert_eq!(document.status, 503, "{what}: {}", document.body);
+    assert_eq!(series(&text, "nvlink_domain_gpus"), [], "{what}");
+    assert_eq!(series(&text, "nvlink_gpu_lost"), [], "{what}");
+    text
+}
+
+#[test]
+fn what_fails_at_the_start_is_asked_again() {
+    for function in [
+        "nvmlDeviceGetPciInfo_v3",
+        "nvmlDeviceGetName",
+        "nvmlDeviceGetCudaComputeCapability",
+        "nvmlDeviceGetNvLinkRemotePciInfo_v2",
+        "nvmlDeviceGetMigMode",
+    ] {
+        let mut fake = FakeNvml::of_profile("dgx1-v100").unwrap();
+        let told = |text: &str| {
+            let names = ["nvlink_gpu_info", "nvlink_peer_links", "nvlink_domain_gpus"];
+            names.map(|name| series(text, name))
+        };
+        let healthy = told(&good(&start(&fake, &[])));
+        fake.put("faults", json!([fails(function)])).unwrap();
+        let exporter = start(&fake, &[]);
+        let text = partial(&exporter, function);
+        assert_eq!(series(&text, "nvlink_gpu_info").len(), 8, "{function}");
+        fake.put("faults", json!([])).unwrap();
+        assert_eq!(told(&good(&exporter)), healthy, "{function}");
+    }
+}
+
+#[test]
+fn events_that_cannot_be_had_at_the_start_are_had_later() {
+    let mut fake = FakeNvml::of_profile("hgx-a100-4").unwrap();
+    for function in ["nvmlEventSetCreate", "nvmlDeviceRegisterEvents"] {
+        let fault = json!({"function": function, "error": UNKNOWN});
+        fake.clear_trace();
+        fake.put("faults", json!([fault])).unwrap();
+        fake.put("xids", json!([])).unwrap();
+        let exporter = start(&fake, &[]);
+        good(&exporter);
+        assert!(exporter.process.log().contains(function));
+        fake.put("faults", json!([])).unwrap();
+        // Those that come before anybody listens are told to nobody.
+        let came = || {
+            fake.set(|config| {
+                let xids = config["xids"].as_array_mut().unwrap();
+                xids.push(json!({"gpu": 1, "xid": 74}));
+            })?;
+            let text = exporter.metrics()?;
+            let count = those(&text, "nvlink_xid_errors_total", &[("gpu", "1")]);
+            Ok((!count.is_empty()).then_some(()))
+        };
+        let limit = std::time::Duration::from_secs(20);
+        exporter.process.wait_until("an XID", limit, came).unwrap();
+    }
+}
+
+#[test]
+fn a_link_whose_state_fails_is_not_down() {
+    for (profile, links) in [("dgx-h100", 18), ("dgx1-v100", 6)] {
+        let mut fake = FakeNvml::of_profile(profile).unwrap();
+        let exporter = start(&fake, &[]);
+        let healthy = good(&exporter);
+        let place = json!({"gpu": 1, "link": 3, "error": UNKNOWN});
+        let of = |function: &str, field: Value| {
+            let mut fault = place.clone();
+            fault["function"] = function.into();
+            if !field.is_null() {
+                fault["field"] = field;
+            }
+            fault
+        };
+        fake.put(
+            "faults",
+            json!([
+                of("nvmlDeviceGetFieldValues", json!(165)),
+                of("nvmlDeviceGetNvLinkState", Value::Null),
+            ]),
+        )
+        .unwrap();
+        let text = partial(&exporter, profile);
+        let up = |link| value(&text, "nvlink_link_up", &[("gpu", "1"), ("link", link)]);
+        assert_eq!([up("3"), up("4")], [None, Some(1.0)], "{profile}");
+        assert_eq!(series(&text, "nvlink_link_up").len(), 8 * links - 1);
+        let missing = |gpu| value(&text, "nvlink_missing_links", &[("gpu", gpu)]);
+        assert_eq!([missing("0"), missing("1")], [Some(0.0), None], "{profile}");
+        let between_others = |text: &str| {
+            let mut pairs = series(text, "nvlink_peer_links");
+            pairs.retain(|(labels, _)| labels["gpu"] != "1" && labels["peer"] != "1");
+            pairs
+        };
+        let told = series(&text, "nvlink_peer_links");
+        assert_eq!(told, between_others(&healthy), "{profile}");
+        assert_eq!(series(&text, "nvlink_asymmetric_links"), [], "{profile}");
+        let log = exporter.process.log();
+        assert!(log.contains("GPU 1") && log.contains("of link 3"), "{log}");
+        fake.put("faults", json!([])).unwrap();
+        let text = good(&exporter);
+        assert_eq!(series(&text, "nvlink_link_up").len(), 8 * links);
+    }
+}
+
+#[test]
+fn an_error_is_not_a_hidden_switch() {
+    let mut fake = FakeNvml::of_profile("dgx1-v100").unwrap();
+    // The driver is too old to say what is at the far end.
+    let old =
+        json!({"function": "nvmlDeviceGetNvLinkRemoteDeviceType", "error": FUNCTION_NOT_FOUND});
+    let address = fails("nvmlDeviceGetNvLinkRemotePciInfo_v2");
+    fake.put("faults", json!([old, address])).unwrap();
+    let exporter = start(&fake, &[]);
+    let text = partial(&exporter, "far ends that fail");
+    let to_switch = [("remote", "switch")];
+    assert_eq!(those(&text, "nvlink_link_up", &to_switch), []);
+    assert_eq!(series(&text, "nvlink_peer_links"), []);
+    fake.put("faults", json!([old])).unwrap();
+    let text = good(&exporter);
+    assert_eq!(those(&text, "nvlink_link_up", &to_switch), []);
+    assert!(!those(&text, "nvlink_peer_links", &[("via", "direct")]).is_empty());
+}
+
+#[test]
+fn a_gpu_that_does_not_say_its_name_is_not_lost() {
+    let mut fake = FakeNvml::of_profile("dgx-h100").unwrap();
+    let nameless = json!({"function": "nvmlDeviceGetUUID", "gpu": 2, "error": UNKNOWN});
+    fake.put("faults", json!([nameless])).unwrap();
+    let exporter = start(&fake, &[]);
+    let gpus = |text: &str| series(text, "nvlink_gpu_info").len();
+    assert_eq!(gpus(&partial(&exporter, "a nameless GPU")), 7);
+    fake.put("faults", json!([])).unwrap();
+    let text = good(&exporter);
+    assert_eq!((gpus(&text), series(&text, "nvlink_gpu_lost")), (8, vec![]));
+    // It has been named, and the library knows it by its handle.
+    fake.put("faults", json!([nameless])).unwrap();
+    let limit = std::time::Duration::from_secs(20);
+    let warned = || {
+        let log = exporter.process.log();
+        Ok(log.contains("nvmlDeviceGetUUID failed").then_some(()))
+    };
+    exporter
+        .process
+        .wait_until("a warning", limit, warned)
+        .unwrap();
+    let text = good(&exporter);
+    assert_eq!((gpus(&text), series(&text, "nvlink_gpu_lost")), (8, vec![]));
+    // A library opened anew does not know it, but it is at its address.
+    fake.put("faults", json!([{"error": DRIVER_NOT_LOADED}]))
+        .unwrap();
+    wait(&exporter, "a failed collection", |text| gpus(text) == 0);
+    fake.put("faults", json!([nameless])).unwrap();
+    assert_eq!(gpus(&partial(&exporter, "a nameless GPU again")), 7);
+}
+
+#[test]
+fn all_gpus_lost_are_told() {
+    let mut fake = FakeNvml::of_profile("hgx-a100-4").unwrap();
+    let exporter = start(&fake, &[]);
+    good(&exporter);
+    for key in ["lost", "removed"] {
+        fake.put(key, json!([0, 1, 2, 3])).unwrap();
+        let lost = |text: &str| series(text, "nvlink_gpu_lost").len() == 4;
+        let text = wait(&exporter, "all GPUs to be lost", lost);
+        assert!(!succeeded(&text), "{key}");
+        assert_eq!(series(&text, "nvlink_gpu_info"), [], "{key}");
+        check_metrics(&text).unwrap();
+        http::text(&exporter.url("/")).unwrap();
+        fake.put(key, json!([])).unwrap();
+        let text = good(&exporter);
+        assert_eq!(series(&text, "nvlink_gpu_info").len(), 4, "{key}");
+        assert_eq!(series(&text, "nvlink_gpu_lost"), [], "{key}");
+    }
+}
+
+#[test]
+fn the_xids_of_a_lost_gpu_stay() {
+    let recorded = recording("hgx-a100-4").unwrap();
+    let uuid = recorded["spec"]["gpus"][1]["uuid"].as_str().unwrap();
+    let mut fake = FakeNvml::new(&recorded).unwrap();
+    let exporter = start(&fake, &[]);
+    good(&exporter);
+    let count = |text: &str| {
+        let labels = [("gpu", "1"), ("UUID", uuid), ("xid", "79")];
+        value(text, "nvlink_xid_errors_total", &labels)
+    };
+    fake.put("xids", json!([{"gpu": 1, "xid": 79}])).unwrap();
+    wait(&exporter, "the XID", |text| count(text) == Some(1.0));
+    for key in ["lost", "removed"] {
+        fake.put(key, json!([1])).unwrap();
+        let lost = |text: &str| !series(text, "nvlink_gpu_lost").is_empty();
+        let text = wait(&exporter, "the GPU to be lost", lost);
+        assert_eq!(count(&text), Some(1.0), "{key}");
+        check_metrics(&text).unwrap();
+        fake.put(key, json!([])).unwrap();
+        let text = wait(&exporter, "the GPU to be back", |text| !lost(text));
+        assert_eq!(count(&text), Some(1.0), "{key}");
+    }
+    // One that is lost does not keep the others from being heard.
+    fake.put("lost", json!([1])).unwrap();
+    fake.set(|config| {
+        let xids = config["xids"].as_array_mut().unwrap();
+        xids.push(json!({"gpu": 2, "xid": 74}));
+    })
+    .unwrap();
+    wait(&exporter, "the XID of another", |text| {
+        value(text, "nvlink_xid_errors_total", &[("gpu", "2")]) == Some(1.0)
+    });
+}
