@@ -1,13 +1,19 @@
 //! Watches that keep the [`View`] like the cluster.
 
-use std::{collections::HashSet, fmt::Debug, pin::pin, sync::Arc};
+use std::{
+    collections::HashSet,
+    fmt::Debug,
+    pin::pin,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
-use futures::{Stream, StreamExt};
+use futures::{Stream, StreamExt, future::ready};
 use k8s_openapi::api::core::v1::{Namespace, Node};
 use kube::{
     Api, Client, Resource, ResourceExt,
     core::{ApiResource, DynamicObject, PartialObjectMeta},
-    runtime::{WatchStreamExt, watcher},
+    runtime::{WatchStreamExt, utils::Backoff, watcher},
 };
 use nvlink_topology::labels;
 use serde::de::DeserializeOwned;
@@ -172,7 +178,10 @@ impl Watches {
         self.tasks.spawn(async move {
             // Not `any_semantic`, with which API servers answer with all objects at once.
             let events = watcher(api, watcher::Config::default().page_size(M::PAGE))
-                .default_backoff()
+                // It comes before each list, also before one that fails, and the back-off
+                // starts anew with each event that is no error.
+                .filter(|event| ready(!matches!(event, Ok(watcher::Event::Init))))
+                .backoff(Pauses::default())
                 .inspect(|event| metrics.watch(M::KIND, event.is_ok()));
             mirror::<M>(events, &view, &sender).await;
             Ended(M::KIND)
@@ -208,9 +217,10 @@ async fn mirror<M: Mirrored>(
     let mut events = pin!(events);
     // Names seen since the last (re)start of the watch.
     let mut seen = HashSet::new();
+    let mut complaints = Complaints::default();
     while let Some(event) = events.next().await {
         match event {
-            Ok(watcher::Event::Init) => seen.clear(),
+            Ok(watcher::Event::Init) => {}
             Ok(watcher::Event::InitApply(object)) => {
                 let name = object.name_any();
                 M::set(&mut view.write(), &name, object);
@@ -233,10 +243,68 @@ async fn mirror<M: Mirrored>(
             }
             Ok(watcher::Event::Delete(object)) => M::remove(&mut view.write(), &object.name_any()),
             Err(error) => {
+                // A list that failed starts from its beginning.
+                seen.clear();
                 let reason = reason(M::KIND, &error);
-                tracing::warn!(kind = M::KIND, reason, "watch failed; trying again");
+                if complaints.is_due(&reason, Instant::now()) {
+                    tracing::warn!(kind = M::KIND, reason, "watch failed; trying again");
+                }
             }
         }
+    }
+}
+
+/// Pauses between the tries of a watch that fails. The longest is short: while
+/// the API server starts again, decisions go by what was seen before.
+struct Pauses(Duration);
+
+impl Pauses {
+    const FIRST: Duration = Duration::from_millis(500);
+    const LONGEST: Duration = Duration::from_secs(5);
+}
+
+impl Default for Pauses {
+    fn default() -> Self {
+        Self(Self::FIRST)
+    }
+}
+
+impl Iterator for Pauses {
+    type Item = Duration;
+
+    fn next(&mut self) -> Option<Duration> {
+        let pause = self.0;
+        self.0 = (pause * 2).min(Self::LONGEST);
+        Some(pause)
+    }
+}
+
+impl Backoff for Pauses {
+    fn reset(&mut self) {
+        *self = Self::default();
+    }
+}
+
+/// What a watch has complained of. A reason that lasts, such as missing CRDs,
+/// comes back with each try, many times a minute.
+#[derive(Default)]
+struct Complaints {
+    last: Option<(String, Instant)>,
+}
+
+impl Complaints {
+    /// How long the same reason is not told again.
+    const QUIET: Duration = Duration::from_secs(60);
+
+    /// Whether `reason` is to be told: it is new, or was last told long ago.
+    fn is_due(&mut self, reason: &str, now: Instant) -> bool {
+        let told = self.last.as_ref().is_some_and(|(last, since)| {
+            last == reason && now.saturating_duration_since(*since) < Self::QUIET
+        });
+        if !told {
+            self.last = Some((reason.to_owned(), now));
+        }
+        !told
     }
 }
 
@@ -296,6 +364,20 @@ mod tests {
         check(403, "may not list and watch DomainClass");
         check(404, "install the CRDs");
         check(500, "answered 500");
+    }
+
+    #[test]
+    fn a_reason_that_lasts_is_told_once_a_minute() {
+        let start = Instant::now();
+        let mut complaints = Complaints::default();
+        let mut told = |reason: &str, seconds: u64| {
+            complaints.is_due(reason, start + Duration::from_secs(seconds))
+        };
+        assert!(told("no CRDs", 0));
+        assert!(!told("no CRDs", 1) && !told("no CRDs", 59));
+        assert!(told("no CRDs", 60));
+        assert!(told("forbidden", 61));
+        assert!(!told("forbidden", 62));
     }
 
     #[tokio::test]
