@@ -27,8 +27,9 @@ pub enum Command {
     /// subjectaccessreviews. Takes requests only once it has seen all of them.
     #[command(after_help = "\
 Examples:
-  nvlink-webhook serve --ca-secret nvlink/webhook-ca --service nvlink/webhook
-  nvlink-webhook serve --tls-cert tls.crt --tls-key tls.key --ca-file ca.crt --service nvlink/webhook
+  nvlink-webhook serve --ca-secret nvlink-system/webhook-ca --service nvlink-system/nvlink-webhook
+  nvlink-webhook serve --tls-cert tls.crt --tls-key tls.key --ca-file ca.crt \\
+    --service nvlink-system/nvlink-webhook
   nvlink-webhook serve --tls-cert tls.crt --tls-key tls.key      registered by hand: see registration")]
     Serve(Box<ServeArgs>),
     /// Show what admission would do to pods, from files alone, and fail if it refuses one.
@@ -319,6 +320,9 @@ pub struct ExemptArgs {
     /// Namespaces whose pods are not looked at, beside kube-system: those of the platform's own
     /// daemons, such as gpu-operator. The webhook's own belongs to them.
     ///
+    /// Name only namespaces that exist: whoever may create one of these names has pods that
+    /// nobody looks at. So where the webhook runs in another than nvlink-system, name that one.
+    ///
     /// Daemons that take GPUs past the device plugin (drivers, device plugins, dcgm-exporter,
     /// nvlink-exporter) are refused elsewhere, once there is a restricted class. The label
     /// nvlink-domains.io/webhook=ignore on a namespace has the same effect.
@@ -408,6 +412,27 @@ mod tests {
                 );
             }
         }
+    }
+
+    /// An example is typed as it stands: the webhook that it starts is in a
+    /// namespace that is exempt.
+    #[test]
+    fn examples_start_in_the_exempt_namespace() {
+        let mut cli = Cli::command();
+        cli.build();
+        let serve = cli.find_subcommand("serve").unwrap();
+        let help = serve.get_after_help().unwrap().to_string();
+        let example = help.lines().nth(1).unwrap().split_whitespace();
+        let Command::Serve(args) = Cli::try_parse_from(example).unwrap().command else {
+            panic!("{help}");
+        };
+        let exempt = &args.tls.exempt.exempt_namespaces;
+        let namespace = &args.tls.ca_secret.as_ref().unwrap().namespace;
+        assert_eq!(exempt, &[namespace.clone()]);
+        assert!(matches!(
+            args.tls.service,
+            Some(WebhookTarget::Service { namespace: ref own, .. }) if own == namespace
+        ));
     }
 
     #[test]
