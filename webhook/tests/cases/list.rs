@@ -73,6 +73,9 @@ pub struct Case {
     pub change: Option<Change>,
     /// `allowed`, or the rule that denies it.
     pub expect: String,
+    /// Another rule is broken as well. The policies may name this one: nothing
+    /// says which of them the API server asks first.
+    pub or: Option<String>,
     /// Containers that the webhook shows no GPU, whatever their image says.
     #[serde(default)]
     pub hidden: Vec<String>,
