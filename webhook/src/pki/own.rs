@@ -87,12 +87,23 @@ impl OwnCertificate {
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tick.tick().await;
-            match self.look(&registered).await {
-                Ok(false) => {}
+            let now = SystemTime::now();
+            let found = secret::ensure(&self.client, &self.secret, Some(&self.trust), now).await;
+            let whole = found.is_ok();
+            let renewed = match found {
+                Ok(found) => self.take(found, now, &registered).await,
+                Err(error) => {
+                    tracing::warn!(%error, "going on with the authority in memory");
+                    self.renew(now).await
+                }
+            };
+            match renewed {
                 Ok(true) => {
                     readiness.certificate_taken(self.leaf.expiry());
                     tracing::info!("certificate renewed");
                 }
+                Ok(false) if whole => {}
+                Ok(false) => readiness.certificate_kept(),
                 Err(error) => {
                     readiness.certificate_kept();
                     tracing::warn!(%error, "keeping the certificate in use");
@@ -101,10 +112,13 @@ impl OwnCertificate {
         }
     }
 
-    /// Whether the certificate was renewed.
-    async fn look(&mut self, registered: &watch::Receiver<String>) -> Result<bool, PkiError> {
-        let now = SystemTime::now();
-        let found = secret::ensure(&self.client, &self.secret, Some(&self.trust), now).await?;
+    /// Takes what the Secret holds. Whether the certificate was renewed.
+    async fn take(
+        &mut self,
+        found: Trust,
+        now: SystemTime,
+        registered: &watch::Receiver<String>,
+    ) -> Result<bool, PkiError> {
         if found.bundle != self.trust.bundle {
             self.bundle.send_replace(found.bundle.clone());
         }
