@@ -3,18 +3,34 @@
 #![allow(clippy::unwrap_used)]
 
 use std::{
+    convert::Infallible,
     fs,
     net::TcpStream,
     os::unix::fs::symlink,
     path::Path,
-    sync::Arc,
+    sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 
-use axum::{Router, routing::get};
+use axum::{
+    Router,
+    body::{Body, to_bytes},
+    http::{Method, Request, Response},
+    routing::get,
+};
 use axum_server::Handle;
-use nvlink_webhook::{metrics::Metrics, server::Readiness, tls::Certificate};
+use base64::{Engine, engine::general_purpose::STANDARD};
+use kube::Client;
+use nvlink_webhook::{
+    metrics::Metrics,
+    pki::{PkiError, own::OwnCertificate},
+    server::Readiness,
+    tls::Certificate,
+};
+use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
 use rustls::{ClientConfig, ClientConnection, StreamOwned, pki_types::CertificateDer};
+use serde_json::{Value, json};
+use tokio::sync::watch;
 
 struct Pair {
     cert: String,
@@ -192,4 +208,153 @@ async fn missing_and_broken_files_are_named() {
     fs::write(&key, "x").unwrap();
     let error = Certificate::load(cert, key).await.unwrap_err().to_string();
     assert!(error.contains("tls.key are not a certificate"), "{error}");
+}
+
+/// An API server that has at most one object, a Secret, and may be out of order.
+#[derive(Clone, Default)]
+struct Store(Arc<Mutex<(Option<Value>, bool)>>);
+
+impl Store {
+    fn client(&self) -> Client {
+        let store = self.clone();
+        let answer = move |request: Request<kube::client::Body>| {
+            let store = store.clone();
+            async move {
+                let (method, body) = (request.method().clone(), Body::new(request.into_body()));
+                let body = to_bytes(body, usize::MAX).await.unwrap();
+                let (code, body) = store.answer(&method, &body);
+                let response = Response::builder().status(code);
+                Ok::<_, Infallible>(response.body(Body::from(body.to_string())).unwrap())
+            }
+        };
+        Client::new(tower::service_fn(answer), "default")
+    }
+
+    fn answer(&self, method: &Method, body: &[u8]) -> (u16, Value) {
+        let status = |code: u16, reason: &str| {
+            let status = json!({"kind": "Status", "status": "Failure", "code": code, "reason": reason, "message": ""});
+            (code, status)
+        };
+        let (secret, broken) = &mut *self.0.lock().unwrap();
+        if *broken {
+            return status(500, "InternalError");
+        }
+        if *method != Method::GET {
+            *secret = Some(serde_json::from_slice(body).unwrap());
+        }
+        secret
+            .clone()
+            .map_or_else(|| status(404, "NotFound"), |secret| (200, secret))
+    }
+
+    fn secret(&self) -> Option<Value> {
+        self.0.lock().unwrap().0.clone()
+    }
+
+    fn set(&self, secret: Option<Value>, broken: bool) {
+        *self.0.lock().unwrap() = (secret, broken);
+    }
+}
+
+/// A Secret as somebody might have made it by hand.
+fn foreign(certificate: &str, key: &str) -> Value {
+    let data = [
+        ("tls.crt", certificate),
+        ("tls.key", key),
+        ("ca.crt", certificate),
+    ];
+    let data = data.map(|(name, text)| (name, STANDARD.encode(text)));
+    json!({
+        "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "ca", "namespace": "nvlink"},
+        "data": data.into_iter().collect::<std::collections::BTreeMap<_, _>>(),
+    })
+}
+
+async fn start(store: &Store, validity: Duration) -> Result<OwnCertificate, PkiError> {
+    let secret = "nvlink/ca".parse().unwrap();
+    let names = vec!["localhost".to_owned()];
+    OwnCertificate::start(store.client(), secret, names, validity).await
+}
+
+#[tokio::test]
+async fn a_certificate_that_may_not_sign_is_no_authority() {
+    let store = Store::default();
+    let leaf = pair();
+    store.set(Some(foreign(&leaf.cert, &leaf.key)), false);
+    let before = store.secret();
+    let error = start(&store, Duration::from_secs(3600))
+        .await
+        .err()
+        .unwrap();
+    let error = error.to_string();
+    assert!(
+        error.contains("nvlink/ca") && error.contains("may not sign certificates"),
+        "{error}"
+    );
+    assert_eq!(store.secret(), before);
+}
+
+#[tokio::test]
+async fn an_authority_that_somebody_else_keeps_is_never_replaced() {
+    let store = Store::default();
+    // Two thirds of it are over, and then all of it.
+    for (end, fits) in [(2050, true), (2000, false)] {
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.not_before = rcgen::date_time_ymd(1970, 1, 1);
+        params.not_after = rcgen::date_time_ymd(end, 1, 1);
+        let key = KeyPair::generate().unwrap();
+        let certificate = params.self_signed(&key).unwrap().pem();
+        store.set(Some(foreign(&certificate, &key.serialize_pem())), false);
+        let before = store.secret();
+        let started = start(&store, Duration::from_secs(3600)).await;
+        assert_eq!(started.is_ok(), fits);
+        assert_eq!(store.secret(), before);
+        // With our label it is ours, and replaced; the old one stays trusted.
+        let mut ours = before.unwrap();
+        ours["metadata"]["labels"] = json!({"app.kubernetes.io/managed-by": "nvlink-webhook"});
+        store.set(Some(ours.clone()), false);
+        let own = start(&store, Duration::from_secs(3600)).await.unwrap();
+        assert_ne!(store.secret(), Some(ours));
+        assert!(own.bundle().borrow().contains(certificate.trim()));
+    }
+}
+
+/// Two thirds of a leaf of ten minutes are over when it is made, since it is
+/// valid from an hour before: each look renews it.
+#[tokio::test(start_paused = true)]
+async fn a_broken_secret_does_not_stop_renewal() {
+    let store = Store::default();
+    let own = start(&store, Duration::from_secs(600)).await.unwrap();
+    let bundle = own.bundle();
+    let trusted = bundle.borrow().clone();
+    let registered = watch::Sender::new(trusted.clone());
+    let metrics = Arc::new(Metrics::default());
+    let readiness = Readiness::new(Arc::clone(&metrics));
+    tokio::spawn(own.follow(Duration::from_secs(10), registered.subscribe(), readiness));
+    let renewed = || {
+        let page = metrics.render().unwrap();
+        let line = "nvlink_webhook_certificate_reloads_total{result=\"success\"} ";
+        let count = page.lines().find_map(|one| one.strip_prefix(line));
+        count.unwrap().parse::<u64>().unwrap()
+    };
+    let secret = store.secret();
+    let garbage = foreign("mine", "my key");
+    for (secret, broken) in [
+        (secret.clone(), false),
+        (Some(garbage.clone()), false),
+        (secret, true),
+    ] {
+        store.set(secret.clone(), broken);
+        let before = renewed();
+        for _ in 0..1000 {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            if renewed() > before {
+                break;
+            }
+        }
+        assert!(renewed() > before, "{broken} {secret:?}");
+        assert_eq!(*bundle.borrow(), trusted);
+        assert_eq!(store.secret(), secret);
+    }
 }

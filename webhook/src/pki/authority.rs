@@ -97,7 +97,7 @@ impl Authority {
     /// The authority that `certificate` and `key`, PEM, are.
     ///
     /// # Errors
-    /// When they are none, or do not fit each other.
+    /// When they are none, do not fit each other, or may not sign others.
     pub fn parse(certificate: &str, key: &str) -> Result<Self, PkiError> {
         let (start, end) = validity("tls.crt", certificate.as_bytes())?;
         let authority = Self {
@@ -112,9 +112,17 @@ impl Authority {
             .parse_x509()
             .map_err(|error| authority.unfit(&error.to_string()))?;
         let own = &parsed.tbs_certificate.subject_pki.subject_public_key.data;
-        match own.as_ref() == pair.public_key_raw() {
+        if own.as_ref() != pair.public_key_raw() {
+            return Err(authority.unfit("the key in tls.key is another one's"));
+        }
+        // What a certificate may be used for binds where it is said.
+        let usage = parsed.key_usage().ok().flatten();
+        let signs = usage.is_none_or(|usage| usage.value.key_cert_sign());
+        match parsed.is_ca() && signs {
             true => Ok(authority),
-            false => Err(authority.unfit("the key in tls.key is another one's")),
+            false => Err(authority.unfit(
+                "it is no authority's: it may not sign certificates, so the API server would take none of ours",
+            )),
         }
     }
 
@@ -129,6 +137,12 @@ impl Authority {
     #[must_use]
     pub fn is_due(&self, now: SystemTime) -> bool {
         self.lifetime.is_due(now)
+    }
+
+    /// Whether it is valid at `now`.
+    #[must_use]
+    pub fn is_valid(&self, now: SystemTime) -> bool {
+        (self.lifetime.start..self.lifetime.end).contains(&now)
     }
 
     /// A certificate for a server that is called `names`, valid for `validity` from `now`.
@@ -187,6 +201,9 @@ mod tests {
         let error = Authority::parse(&made.certificate, &other.key).unwrap_err();
         assert!(error.to_string().contains("another one's"), "{error}");
         assert!(Authority::parse("", &made.key).is_err());
+        let leaf = made.issue(&["x".to_owned()], now, VALIDITY).unwrap();
+        let error = Authority::parse(&leaf.certificate, &leaf.key).unwrap_err();
+        assert!(error.to_string().contains("no authority's"), "{error}");
         assert!(Authority::parse(&made.certificate, "").is_err());
     }
 

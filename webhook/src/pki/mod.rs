@@ -41,6 +41,9 @@ pub enum PkiError {
         /// What is missing or wrong.
         reason: String,
     },
+    /// There is nowhere to keep the Secret.
+    #[error("namespace {0} does not exist: kubectl create namespace {0}")]
+    NoNamespace(String),
     /// The API server refused or did not answer.
     #[error("cannot {what} Secret {name}: {error}")]
     Api {

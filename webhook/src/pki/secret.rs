@@ -11,7 +11,7 @@ use kube::{
     api::{ObjectMeta, PostParams},
 };
 
-use super::{Authority, PkiError, expiry};
+use super::{Authority, PkiError};
 
 /// Keys of the Secret, as cert-manager calls them.
 const CERTIFICATE: &str = "tls.crt";
@@ -19,6 +19,8 @@ const KEY: &str = "tls.key";
 const BUNDLE: &str = "ca.crt";
 /// Authorities that are trusted at a time: the one that signs, and those before it.
 const KEPT: usize = 3;
+/// The label of Secrets that we made, and its value.
+const MADE_BY: (&str, &str) = ("app.kubernetes.io/managed-by", "nvlink-webhook");
 
 /// `NAMESPACE/NAME` of a Secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,7 +61,7 @@ pub struct Trust {
     /// Signs new certificates.
     pub signing: Authority,
     /// Certificates of all authorities that the API server is to trust, PEM:
-    /// the one that signs first, then those before it that are still valid.
+    /// the one that signs first, then those before it.
     pub bundle: String,
 }
 
@@ -71,12 +73,12 @@ impl Trust {
     }
 
     /// A new authority signs; those before it stay trusted, since their
-    /// certificates are in use until each replica has seen the new one.
+    /// certificates are in use until each replica has seen the new one. Which
+    /// of them have expired is for the API server to say: a replica whose clock
+    /// is ahead would drop what the others need.
     fn next(&self, now: SystemTime) -> Result<Self, PkiError> {
         let mut next = Self::first(now)?;
-        let before = certificates(&self.bundle);
-        let valid = before.filter(|one| expiry(BUNDLE, one.as_bytes()).is_ok_and(|end| end > now));
-        for certificate in valid.take(KEPT - 1) {
+        for certificate in certificates(&self.bundle).take(KEPT - 1) {
             next.bundle.push_str(&certificate);
         }
         Ok(next)
@@ -132,7 +134,7 @@ fn certificates(bundle: &str) -> impl Iterator<Item = String> + '_ {
 ///
 /// # Errors
 /// When the API server cannot be asked, or when the Secret holds something
-/// that we did not make, which is left alone.
+/// that is no authority, which is left alone, as is one that somebody else made.
 pub(super) async fn ensure(
     client: &Client,
     name: &SecretName,
@@ -159,6 +161,9 @@ pub(super) async fn ensure(
                 if !trust.signing.is_due(now) {
                     return Ok(trust);
                 }
+                if !is_ours(&secret) {
+                    return foreign(trust, name, now);
+                }
                 let next = trust.next(now)?;
                 // Carries the resourceVersion that was read.
                 let changed = Secret {
@@ -174,6 +179,9 @@ pub(super) async fn ensure(
                 tracing::info!(secret = %name, what, "made a certificate authority");
                 return Ok(trust);
             }
+            Err(kube::Error::Api(status)) if what == "create" && status.code == 404 => {
+                return Err(PkiError::NoNamespace(name.namespace.clone()));
+            }
             Err(kube::Error::Api(status)) if status.code == 409 || status.code == 404 => {}
             Err(error) => return Err(failed(what, name, error)),
         }
@@ -184,14 +192,35 @@ pub(super) async fn ensure(
     })
 }
 
+fn is_ours(secret: &Secret) -> bool {
+    let labels = secret.metadata.labels.as_ref();
+    let label = labels.and_then(|labels| labels.get(MADE_BY.0));
+    label.is_some_and(|value| value == MADE_BY.1)
+}
+
+/// An authority that somebody else made and keeps: it is used for as long as
+/// it is valid, and its Secret is never written to.
+fn foreign(trust: Trust, name: &SecretName, now: SystemTime) -> Result<Trust, PkiError> {
+    if trust.signing.is_valid(now) {
+        return Ok(trust);
+    }
+    Err(PkiError::Foreign {
+        name: name.to_string(),
+        reason: format!(
+            "its certificate is not valid now, and without the label {}={} it is not ours to replace",
+            MADE_BY.0, MADE_BY.1
+        ),
+    })
+}
+
 fn new(name: &SecretName, trust: &Trust) -> Secret {
     Secret {
         metadata: ObjectMeta {
             name: Some(name.name.clone()),
             namespace: Some(name.namespace.clone()),
             labels: Some(BTreeMap::from([(
-                "app.kubernetes.io/managed-by".to_owned(),
-                "nvlink-webhook".to_owned(),
+                MADE_BY.0.to_owned(),
+                MADE_BY.1.to_owned(),
             )])),
             ..ObjectMeta::default()
         },
@@ -230,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn the_old_authority_stays_trusted_until_it_expires() {
+    fn the_old_authority_stays_trusted_whatever_the_clock_says() {
         let now = SystemTime::now();
         let first = Trust::first(now).unwrap();
         assert!(!first.signing.is_due(now + 6 * YEAR) && first.signing.is_due(now + 7 * YEAR));
@@ -239,11 +268,29 @@ mod tests {
             second.bundle,
             second.signing.certificate.clone() + &first.signing.certificate
         );
+        // By the clock of this replica the first has expired.
         let third = second.next(now + 14 * YEAR).unwrap();
-        assert!(!third.bundle.contains(first.signing.certificate.trim()));
+        assert!(third.bundle.contains(first.signing.certificate.trim()));
         assert!(third.bundle.contains(second.signing.certificate.trim()));
+        let fourth = third.next(now + 21 * YEAR).unwrap();
+        assert_eq!(certificates(&fourth.bundle).count(), KEPT);
+        assert!(!fourth.bundle.contains(first.signing.certificate.trim()));
         let read = Trust::read(&new(&name(), &third), &name()).unwrap();
         assert_eq!(read, third);
+    }
+
+    #[test]
+    fn what_somebody_else_made_is_used_while_it_is_valid() {
+        let now = SystemTime::now();
+        let trust = Trust::first(now).unwrap();
+        let mut secret = new(&name(), &trust);
+        assert!(is_ours(&secret));
+        secret.metadata.labels = None;
+        assert!(!is_ours(&secret));
+        let later = |years: u32| foreign(trust.clone(), &name(), now + years * YEAR);
+        assert_eq!(later(8).unwrap(), trust);
+        let error = later(11).unwrap_err().to_string();
+        assert!(error.contains("not valid now"), "{error}");
     }
 
     #[test]
