@@ -7,24 +7,27 @@
 use std::time::Duration;
 
 use futures::StreamExt;
-use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
+use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration as Registration;
 use kube::{
-    Api, Client,
+    Api, Client, ResourceExt,
     api::{Patch, PatchParams},
     core::PartialObjectMeta,
     runtime::{WatchStreamExt, watcher},
 };
 use tokio::{
     sync::watch,
-    time::{sleep, timeout},
+    time::{Instant, sleep, timeout},
 };
 
 use crate::registration::{NAME, WebhookTarget, registration};
 
+mod quarrel;
+
+use quarrel::{Quarrel, differences};
+
 /// Field manager of the configuration.
 pub const MANAGER: &str = "nvlink-webhook";
-/// At least this long between two writes: replicas of two versions would
-/// otherwise put each other's right without end.
+/// At least this long between two writes. Where each is undone it grows ([`quarrel`]).
 const PACE: Duration = Duration::from_secs(1);
 /// A look without any reason, and the wait after a failure.
 const LOOK: Duration = Duration::from_secs(60);
@@ -67,30 +70,50 @@ impl Registrar {
     /// Applies the configuration now, when the bundle changes, when somebody
     /// else changed it, and every minute. Never ends.
     pub async fn run(mut self) {
-        let api: Api<MutatingWebhookConfiguration> = Api::all(self.client.clone());
+        let api: Api<Registration> = Api::all(self.client.clone());
         let config = watcher::Config::default().fields(&format!("metadata.name={NAME}"));
-        let metas: Api<PartialObjectMeta<MutatingWebhookConfiguration>> =
-            Api::all(self.client.clone());
+        let metas: Api<PartialObjectMeta<Registration>> = Api::all(self.client.clone());
         let mut changes = watcher(metas, config).default_backoff().boxed();
-        let mut version = None;
+        let (mut applied, mut foreign): (Option<Registration>, bool) = (None, false);
+        let mut quarrel = Quarrel::default();
         loop {
             let bundle = self.bundle.borrow_and_update().clone();
-            let wait = match self.apply(&api, &bundle).await {
+            let version = applied.as_ref().and_then(ResourceExt::resource_version);
+            let found = match (foreign, &applied) {
+                (true, Some(applied)) => self.changed(&api, applied).await,
+                _ => String::new(),
+            };
+            let (mut wait, mut rest) = (LOOK, None);
+            match self.apply(&api, &bundle).await {
                 Ok(now) => {
-                    if version != now {
+                    if version != now.resource_version() {
                         tracing::info!(name = NAME, "registered with the API server");
+                        rest = foreign.then(|| quarrel.repaired(Instant::now())).flatten();
                     }
-                    version = now;
+                    applied = Some(now);
                     self.registered.send_replace(bundle);
-                    LOOK
                 }
                 Err(error) => {
                     let reason = reason(&error);
                     tracing::warn!(name = NAME, reason, "cannot register with the API server");
-                    RETRY
+                    wait = RETRY;
                 }
-            };
+            }
             sleep(PACE).await;
+            if let Some(rest) = rest {
+                tracing::warn!(
+                    name = NAME,
+                    fields = found,
+                    seconds = rest.as_secs(),
+                    "somebody keeps changing the registration, perhaps a replica with other flags: the next change stays for a while"
+                );
+                // A new authority is told at once.
+                if timeout(rest, news(&mut self.bundle)).await.is_ok() {
+                    foreign = false;
+                    continue;
+                }
+            }
+            let version = applied.as_ref().and_then(ResourceExt::resource_version);
             let other = async {
                 while let Some(event) = changes.next().await {
                     if event.is_ok_and(|event| concerns(&event, version.as_deref())) {
@@ -102,31 +125,45 @@ impl Registrar {
             };
             let wake = async {
                 tokio::select! {
-                    // An error: nobody sends any more, and the bundle stays as it is.
-                    Ok(()) = self.bundle.changed() => {}
-                    () = other => {}
+                    () = news(&mut self.bundle) => false,
+                    () = other => true,
                 }
             };
-            drop(timeout(wait, wake).await);
+            foreign = timeout(wait, wake).await.unwrap_or(false);
         }
     }
 
-    /// Applies it and gives its version: an old one where it was right already.
-    async fn apply(
-        &self,
-        api: &Api<MutatingWebhookConfiguration>,
-        bundle: &str,
-    ) -> kube::Result<Option<String>> {
+    /// What somebody changed of what was `applied`, for people.
+    async fn changed(&self, api: &Api<Registration>, applied: &Registration) -> String {
+        let webhooks =
+            |registration: &Registration| serde_json::json!({"webhooks": registration.webhooks});
+        match api.get_opt(NAME).await {
+            Ok(Some(found)) => differences(&webhooks(applied), &webhooks(&found)),
+            Ok(None) => "all: it was deleted".to_owned(),
+            Err(error) => format!("not known: {}", reason(&error)),
+        }
+    }
+
+    /// Applies it and gives what the API server has then: with an old version
+    /// where it was right already.
+    async fn apply(&self, api: &Api<Registration>, bundle: &str) -> kube::Result<Registration> {
         let wanted = registration(&self.target, &self.exempt, bundle.as_bytes());
         let params = PatchParams::apply(MANAGER).force();
-        let applied = api.patch(NAME, &params, &Patch::Apply(&wanted)).await?;
-        Ok(applied.metadata.resource_version)
+        api.patch(NAME, &params, &Patch::Apply(&wanted)).await
+    }
+}
+
+/// Until there is another bundle.
+async fn news(bundle: &mut watch::Receiver<String>) {
+    if bundle.changed().await.is_err() {
+        // Nobody sends any more, and the bundle stays as it is.
+        std::future::pending::<()>().await;
     }
 }
 
 /// Whether an event tells of something else than what we applied.
 fn concerns(
-    event: &watcher::Event<PartialObjectMeta<MutatingWebhookConfiguration>>,
+    event: &watcher::Event<PartialObjectMeta<Registration>>,
     version: Option<&str>,
 ) -> bool {
     match event {

@@ -151,6 +151,38 @@ fn repaired_by_itself(kubectl: &Kubectl) {
     }
 }
 
+#[test]
+fn replicas_with_other_flags_come_to_rest_and_say_what_differs() {
+    let (control_plane, _turn) = control_plane();
+    control_plane
+        .namespace("quarrel", &json!({}), &json!({}))
+        .unwrap();
+    let (address, url) = free_address();
+    let kubeconfig = control_plane.kubeconfig();
+    let arguments = ["--ca-secret", "quarrel/ca", "--url", &url];
+    let first = Replica::start_on(address, kubeconfig, &arguments).unwrap();
+    let other = [&arguments[..], &["--exempt-namespace", "elsewhere"]].concat();
+    let second = Replica::start(kubeconfig, &other).unwrap();
+    let said = wait_until("a replica to say that they quarrel", SOON, || {
+        let log = first.process.log() + &second.process.log();
+        let mut lines = log.lines();
+        Ok(lines
+            .find(|line| line.contains("somebody keeps changing the registration"))
+            .map(str::to_owned))
+    })
+    .unwrap();
+    assert!(said.contains("webhooks[0].namespaceSelector"), "{said}");
+    let writes = || {
+        let log = first.process.log() + &second.process.log();
+        log.matches("registered with the API server").count()
+    };
+    // Once a second each they would make forty.
+    let before = writes();
+    thread::sleep(Duration::from_secs(20));
+    let made = writes() - before;
+    assert!(made < 14, "{made} writes in 20 seconds");
+}
+
 /// An authority of which two thirds are over (from 1970 to 2050).
 fn old_authority() -> (String, String) {
     let mut params = CertificateParams::new(Vec::new()).unwrap();
@@ -222,7 +254,10 @@ fn an_old_authority_is_replaced_in_time_and_a_foreign_secret_left_alone() {
     let (certificate, key) = old_authority();
     let data = |tls: &str, key: &str, ca: &str| {
         json!({
-            "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "webhook-ca"},
+            "apiVersion": "v1", "kind": "Secret",
+            "metadata": {
+                "name": "webhook-ca", "labels": {"app.kubernetes.io/managed-by": "nvlink-webhook"},
+            },
             "type": "kubernetes.io/tls", "stringData": {"tls.crt": tls, "tls.key": key, "ca.crt": ca},
         })
     };
