@@ -146,7 +146,7 @@ fn hub(scene: &Scene<'_>, domain: &Domain, gpus: &[Shown<'_>]) -> String {
     let mut html = format!("<div class=\"hub\"><b>{title}</b>");
     for (name, up, sent) in switches {
         let sent = sent
-            .map(|sent| format!(", {}", rate(sent)))
+            .map(|sent| format!(", {} now", rate(sent)))
             .unwrap_or_default();
         let name = if name == "switch" {
             String::new()

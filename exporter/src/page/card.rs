@@ -8,7 +8,10 @@ use super::{
     scene::Scene,
     trouble,
 };
-use crate::output::{self, summary};
+use crate::{
+    output::{self, summary},
+    source::FabricState,
+};
 
 /// The card.
 pub(super) fn render(scene: &Scene<'_>, gpu: &Gpu, lanes: &[Lane<'_>]) -> String {
@@ -44,8 +47,23 @@ fn badges(scene: &Scene<'_>, gpu: &Gpu, lanes: &[Lane<'_>]) -> String {
             &format!("✕ {} missing", count(missing as usize, "link")),
         ),
     }
+    let health = scene.data.health.iter().find(|one| one.gpu == gpu.index);
+    let fabric = health.and_then(|health| health.fabric.as_ref());
+    let state = fabric.map(|fabric| fabric.state);
+    if let Some(state) = state.filter(|&state| state != FabricState::Completed) {
+        let state = state.as_str().replace('_', " ");
+        badge("bad", &format!("✕ fabric {state}"));
+    }
     if lanes.iter().any(|lane| lane.state() == State::Rising) {
         badge("warning", "▲ errors rise");
+    }
+    for (xid, _) in health.iter().flat_map(|health| &health.xids).flatten() {
+        badge("warning", &format!("▲ XID {xid}"));
+    }
+    let conditions = fabric.iter().flat_map(|fabric| &fabric.conditions);
+    for (condition, _) in conditions.filter(|(_, holds)| *holds) {
+        let condition = condition.as_str().replace('_', " ");
+        badge("warning", &format!("▲ {condition}"));
     }
     if gpu.mig_enabled {
         badge("plain", "MIG");
@@ -105,14 +123,14 @@ fn sum(gpu: &Gpu, lanes: &[Lane<'_>]) -> String {
     let traffic = both(sent, received);
     let busy: Vec<f64> = lanes.iter().filter_map(Lane::utilization).collect();
     let load = (!busy.is_empty()).then(|| {
+        let mean = percent(busy.iter().sum::<f64>() / busy.len() as f64);
         format!(
-            "{} load",
-            percent(busy.iter().sum::<f64>() / busy.len() as f64)
+            "<span title=\"Mean over the links, of each its busier direction\">{mean} load</span>"
         )
     });
-    let parts = [Some(format!("{up} up")), load, traffic];
+    let plain = |part: String| format!("<span>{part}</span>");
+    let parts = [Some(plain(format!("{up} up"))), load, traffic.map(plain)];
     let parts = parts.into_iter().flatten();
-    let parts = parts.map(|part| format!("<span>{part}</span>"));
     parts.collect::<Vec<_>>().join(" ")
 }
 

@@ -12,8 +12,13 @@ use crate::{output, placement::Judged};
 pub(super) fn render(scene: &Scene<'_>) -> String {
     let mut html = "<section class=\"jobs\"><h2>Jobs</h2>\n".to_owned();
     if !scene.knows_jobs() && scene.jobs.is_empty() {
-        html += "<p class=\"soft\">Who holds which GPUs is not known.</p></section>\n";
-        return html;
+        let why = match scene.asks_for_jobs() {
+            true => "The kubelet did not tell.",
+            false => "No kubelet is asked: name its socket with <code>--kubelet-socket</code>.",
+        };
+        return format!(
+            "{html}<p class=\"soft\">Who holds which GPUs is not known. {why}</p></section>\n"
+        );
     }
     let allocations = scene.jobs.iter().map(|job| job.held.clone()).collect();
     let free = scene

@@ -119,6 +119,12 @@ impl<'a> Scene<'a> {
             .filter(move |job| job.held.gpus.contains(&gpu))
     }
 
+    /// Whether somebody is asked who holds which GPUs.
+    pub(super) fn asks_for_jobs(&self) -> bool {
+        let placements = self.view.placements.as_ref();
+        placements.is_some_and(|one| one.health.is_some())
+    }
+
     /// Whether it is known who holds which GPUs.
     pub(super) fn knows_jobs(&self) -> bool {
         let placements = self.view.placements.as_ref();

@@ -194,6 +194,8 @@ fn a_fault_shows_without_a_reload_and_the_reader_is_not_disturbed() {
     wait_for_text(&browser, "GPU 1: does not answer");
     wait_for_text(&browser, "GPU 2: XID 74, 1 time since the start");
     wait_for_text(&browser, "GPU 5: errors rise on link 2");
+    let badges = "return [...document.querySelectorAll('#gpu-2 summary > .warning')].map((one) => one.textContent);";
+    assert_eq!(browser.run(badges).unwrap(), json!(["▲ XID 74"]));
     let undisturbed = "const gpu = document.getElementById('gpu-5');
         return [window.here, gpu === window.gpu, gpu.open, document.activeElement === gpu.querySelector('summary'),
             document.querySelectorAll('#gpu-5 .rise').length, document.title.startsWith('▲')];";
