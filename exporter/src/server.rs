@@ -53,7 +53,12 @@ pub fn router(site: Site) -> Router {
     if site.metrics_path != "/" {
         router = router.route("/", get(index)).merge(page::assets());
     }
-    router.with_state(Arc::new(site))
+    router.fallback(nothing).with_state(Arc::new(site))
+}
+
+async fn nothing() -> (StatusCode, &'static str) {
+    let body = "there is nothing at this path; / leads to what there is\n";
+    (StatusCode::NOT_FOUND, body)
 }
 
 type Sites = State<Arc<Site>>;

@@ -188,6 +188,13 @@ fn site() -> Site {
 }
 
 #[tokio::test]
+async fn a_path_that_leads_nowhere_says_where_to_begin() {
+    let (status, body) = request(site(), "GET", "/nonsense").await;
+    assert_eq!(status, StatusCode::NOT_FOUND);
+    assert!(body.contains("/ leads to what there is"), "{body}");
+}
+
+#[tokio::test]
 async fn methods() {
     for path in ["/", "/metrics", "/livez", "/readyz", "/api/v1/topology"] {
         let (status, body) = request(site(), "HEAD", path).await;
