@@ -33,9 +33,17 @@ impl Files {
         let config = read(path)?;
         let parsed = Config::parse(&config).map_err(|reason| invalid(path, reason))?;
         let tls = parsed.tls_server_config.unwrap_or_default();
-        let named = [tls.cert_file, tls.key_file, tls.client_ca_file];
-        let named = named.into_iter().flatten().map(|file| {
-            let content = read(&beside(path, &file))?;
+        let named = [
+            ("cert_file", tls.cert_file),
+            ("key_file", tls.key_file),
+            ("client_ca_file", tls.client_ca_file),
+        ];
+        let named = named
+            .into_iter()
+            .filter_map(|(key, file)| Some((key, file?)));
+        let named = named.map(|(key, file)| {
+            let content = read(&beside(path, &file))
+                .map_err(|error| invalid(path, format!("tls_server_config.{key}: {error}")))?;
             Ok((file, content))
         });
         let named = named.collect::<Result<_, WebError>>()?;

@@ -10,6 +10,10 @@ const REFUSED: &[(&str, &str)] = &[
     ),
     (
         "tls_server_config:\n  cert_file: nothing.pem\n",
+        "web.yml: tls_server_config.cert_file: ",
+    ),
+    (
+        "tls_server_config:\n  cert_file: nothing.pem\n",
         "nothing.pem: No such file",
     ),
     (
