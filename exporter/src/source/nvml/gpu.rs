@@ -82,11 +82,8 @@ pub(super) fn read(
     let fixed = session.memory.fixed(device, &key, &mut failures)?;
     let mig = failures.ask(graph("nvmlDeviceGetMigMode"), device.mig_mode())?;
     let mig_enabled = matches!(&mig, Answer::Given(mode) if mode.current == 1);
-    let watched = {
-        let library = &session.library.loaded;
-        let events = &mut session.events;
-        events.watch(library, device, &key, &mut failures)?
-    };
+    let (library, events) = (&session.library.loaded, &mut session.events);
+    let watched = events.watch(library, device, &key, &mut failures)?;
     let fabric = failures.ask(
         graph("nvmlDeviceGetGpuFabricInfo"),
         raw::fabric_info(device),
@@ -96,22 +93,17 @@ pub(super) fn read(
         (Answer::Failed, _) | (_, true) => None,
         _ => link_count(device, &mut failures)?,
     };
-    let (links, counters) = match count {
-        Some(count) => {
-            let mut reader = Reader {
-                session,
-                device,
-                key: &key,
-                index,
-                count,
-                era: fixed.era,
-                failures: &mut failures,
-            };
-            let (links, counters) = reader.links(choices, now)?;
-            (Some(links), counters)
-        }
-        None => (None, Vec::new()),
-    };
+    let reader = count.map(|count| Reader {
+        session,
+        device,
+        key: &key,
+        index,
+        count,
+        era: fixed.era,
+        failures: &mut failures,
+    });
+    let read = reader.map(|mut reader| reader.links(choices, now));
+    let (links, counters) = read.transpose()?.unzip();
     let gpu = Gpu {
         index,
         uuid,
@@ -129,7 +121,7 @@ pub(super) fn read(
             fabric: fabric.given(),
         },
         pcie: fixed.pcie,
-        counters,
+        counters: counters.unwrap_or_default(),
         watched,
         failures,
     })
