@@ -16,7 +16,12 @@ use crate::{allocations::AllocationArgs, output::TopologyFormat, source::SourceS
 
 /// Discovers the NVLink graph of a GPU node, exports it to Prometheus and publishes it to Kubernetes
 #[derive(Debug, Parser)]
-#[command(version, after_help = EXAMPLES, max_term_width = 100)]
+#[command(
+    version,
+    override_usage = "nvlink-exporter [COMMAND] [FLAGS]",
+    after_help = EXAMPLES,
+    max_term_width = 100
+)]
 pub struct Cli {
     /// What to do; `serve` where nothing is said.
     #[command(subcommand)]

@@ -13,6 +13,9 @@ use crate::{
 #[derive(Debug, Args)]
 pub struct WebArgs {
     /// Address to listen on; :PORT means all IPv4 addresses, [::]:PORT all addresses (repeatable)
+    ///
+    /// A host name is looked up once, at the start, and its first IPv4 address taken, else its
+    /// first address.
     #[arg(
         long = "web.listen-address",
         env = "NVLINK_EXPORTER_WEB_LISTEN_ADDRESS",
@@ -21,7 +24,7 @@ pub struct WebArgs {
         value_name = "ADDRESS",
         value_parser = listen_address
     )]
-    pub listen_addresses: Vec<SocketAddr>,
+    pub listen_addresses: Vec<String>,
 
     /// Path of the metrics; with / there is no page
     #[arg(
@@ -46,12 +49,30 @@ pub struct WebArgs {
     pub config_file: Option<PathBuf>,
 }
 
-fn listen_address(text: &str) -> Result<SocketAddr, String> {
-    let all = text.strip_prefix(':').map(|port| format!("0.0.0.0:{port}"));
-    let address = all.as_deref().unwrap_or(text);
-    address
-        .parse()
-        .map_err(|_| "expected ADDRESS:PORT, as 0.0.0.0:9836, [::]:9836 or :9836".into())
+/// `HOST:PORT` as it can be looked up.
+fn listen_address(text: &str) -> Result<String, String> {
+    let expected = || "expected HOST:PORT, as 0.0.0.0:9836, [::]:9836, localhost:9836 or :9836";
+    let (host, port) = text.rsplit_once(':').ok_or_else(expected)?;
+    if port.is_empty() || !port.bytes().all(|b| b.is_ascii_digit()) {
+        return Err(expected().to_owned());
+    }
+    if port.parse::<u16>().is_err() {
+        return Err(format!(
+            "the port {port} is too large: the largest is 65535"
+        ));
+    }
+    let host = if host.is_empty() { "0.0.0.0" } else { host };
+    let address = format!("{host}:{port}");
+    match is_host_name(host) || address.parse::<SocketAddr>().is_ok() {
+        true => Ok(address),
+        false => Err(expected().to_owned()),
+    }
+}
+
+/// Whether it may be looked up; what looks like an IPv4 address is none.
+fn is_host_name(text: &str) -> bool {
+    let good = |b: u8| b.is_ascii_alphanumeric() || b"-_.".contains(&b);
+    text.bytes().all(good) && text.bytes().any(|b| b.is_ascii_alphabetic())
 }
 
 fn telemetry_path(text: &str) -> Result<String, String> {
@@ -80,7 +101,7 @@ impl Args for Collectors {
             .env("NVLINK_EXPORTER_COLLECTOR_DISABLE_DEFAULTS")
             .action(ArgAction::SetTrue)
             .help_heading(HEADING)
-            .help("Serve only what is switched on by a --collector.NAME of those below");
+            .help("Serve only what is switched on by a --collector.NAME");
         Group::SWITCHED
             .into_iter()
             .fold(command.arg(disable), |command, group| {
@@ -96,7 +117,10 @@ impl Args for Collectors {
                 let off_arg = switch(&off, &on)
                     .env(format!("NVLINK_EXPORTER_{no}"))
                     .help(format!("Leave out {}", names(group)));
-                command.arg(switch(&on, &off).hide(true)).arg(off_arg)
+                let on_arg = switch(&on, &off).help(format!(
+                    "Serve what --{off} leaves out; as it is without --{DISABLE_DEFAULTS}"
+                ));
+                command.arg(on_arg).arg(off_arg)
             })
     }
 
@@ -181,8 +205,7 @@ mod tests {
     fn addresses() {
         let addresses = |args: &[&str]| {
             let web = parse(args).web;
-            let texts = web.listen_addresses.iter().map(SocketAddr::to_string);
-            texts.collect::<Vec<_>>()
+            web.listen_addresses
         };
         assert_eq!(addresses(&[]), ["0.0.0.0:9836"]);
         assert_eq!(
@@ -194,7 +217,14 @@ mod tests {
             ]),
             ["0.0.0.0:1", "[::1]:2", "127.0.0.1:3"]
         );
-        assert!(listen_address("9836").is_err());
+        assert_eq!(listen_address("localhost:1").as_deref(), Ok("localhost:1"));
+        for bad in ["9836", "x:", "x:+1", "::1:1", "1.2.3:1", "a b:1", "[x]:1"] {
+            let error = listen_address(bad).unwrap_err();
+            assert!(error.starts_with("expected HOST:PORT"), "{bad}: {error}");
+        }
+        for bad in [":99999", "localhost:123456789012"] {
+            assert!(listen_address(bad).unwrap_err().contains("too large"));
+        }
     }
 
     #[test]

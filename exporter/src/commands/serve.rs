@@ -1,6 +1,11 @@
 //! `serve`.
 
-use std::{net::TcpListener, sync::Arc, time::Duration};
+use std::{
+    io,
+    net::{SocketAddr, TcpListener, ToSocketAddrs},
+    sync::Arc,
+    time::Duration,
+};
 
 use anyhow::Context;
 use tokio::signal::unix::{SignalKind, signal};
@@ -67,11 +72,18 @@ async fn run(args: &ServeArgs) -> anyhow::Result<()> {
 
 /// All addresses, before anything is served on one of them.
 fn listen(args: &WebArgs) -> anyhow::Result<Vec<TcpListener>> {
-    let bind = |address| {
-        let listener = TcpListener::bind(address);
+    let bind = |address: &String| {
+        let listener = look_up(address).and_then(TcpListener::bind);
         listener.with_context(|| format!("listening on {address}"))
     };
     args.listen_addresses.iter().map(bind).collect()
+}
+
+/// One address of a host, IPv4 before IPv6 as programs in Go take it.
+fn look_up(address: &str) -> io::Result<SocketAddr> {
+    let all: Vec<_> = address.to_socket_addrs()?.collect();
+    let first = all.iter().find(|one| one.is_ipv4()).or(all.first());
+    first.copied().ok_or_else(|| io::ErrorKind::NotFound.into())
 }
 
 async fn publisher(
