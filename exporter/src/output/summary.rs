@@ -1,6 +1,8 @@
 //! A node in a few words, as all outputs for people begin.
 
-use nvlink_topology::{Domain, Gpu, Interconnect, NodeTopologySpec, Via};
+use nvlink_topology::{
+    Domain, Edge, Gpu, Interconnect, NodeTopologySpec, Via, bandwidth, generation::Generation,
+};
 
 use super::rate;
 
@@ -59,10 +61,36 @@ pub fn joined(spec: &NodeTopologySpec, domain: &Domain) -> String {
     let (slow, fast) = least_most(&mut rates.into_iter());
     let links = span(least.to_string(), most.to_string());
     let s = if most == 1 { "" } else { "s" };
-    format!(
-        "{links} link{s}, {} per pair, {over}",
-        span(rate(slow), rate(fast))
-    )
+    let rates = span(rate(slow), rate(fast));
+    let assumed = assumed(spec, domain);
+    format!("{links} link{s}, {rates} per pair{assumed}, {over}")
+}
+
+/// That the rates are no knowledge: of some GPU neither product nor line rate is known.
+fn assumed(spec: &NodeTopologySpec, domain: &Domain) -> String {
+    let unknown = |gpu: &Gpu| {
+        let product = gpu.model.as_deref().and_then(Generation::of_model);
+        let mut links = gpu.links.iter().flatten();
+        product.is_none() && links.all(|link| link.bytes_per_second.is_none())
+    };
+    let unknown = |index: u32| {
+        let gpu = spec.gpus.iter().find(|gpu| gpu.index == index);
+        gpu.is_some_and(unknown)
+    };
+    let inside = |gpu: u32| domain.gpus.contains(&gpu);
+    let is_assumed = |edge: &&Edge| {
+        inside(edge.a)
+            && inside(edge.b)
+            && (unknown(edge.a) || unknown(edge.b))
+            && edge.bytes_per_second == bandwidth::assumed_nvlink(edge.links)
+    };
+    match spec.edges.iter().any(|edge| is_assumed(&edge)) {
+        true => format!(
+            " (model unknown: assumed {} per link)",
+            rate(bandwidth::ASSUMED_NVLINK)
+        ),
+        false => String::new(),
+    }
 }
 
 /// `16/18`: links up of all; absent where links are not known.
