@@ -272,6 +272,7 @@ fn help_teaches() {
     for args in [&["--help"][..], &["place", "--help"], &["help", "record"]] {
         assert!(text(run(args)).contains("Example"), "{args:?}");
     }
+    assert!(text(run(&["--help"])).contains("Usage: nvlink-exporter [COMMAND] [FLAGS]"));
     assert!(text(run(&["--version"])).starts_with("nvlink-exporter "));
 }
 
@@ -427,6 +428,30 @@ fn what_libraries_log_is_not_shown_unless_wanted() {
     };
     assert_eq!(lines(""), 1);
     assert!(lines("info") > 1);
+}
+
+#[test]
+fn a_cluster_that_is_not_there_is_one_sentence() {
+    let home = tempfile::tempdir().unwrap();
+    let mut command = command(&["unpublish", "--node-name", "n"]);
+    command.env_remove("KUBECONFIG").env("HOME", home.path());
+    let (status, error) = failure(&command.output().unwrap());
+    assert_eq!(status, 1);
+    assert!(error.contains("no kubeconfig to use"), "{error}");
+    assert!(!error.contains("infer"), "{error}");
+}
+
+#[test]
+fn assumed_rates_are_called_so() {
+    let pair = |input: &str| {
+        let args = ["topology", "--source", "file:-"];
+        text(with_input(&args, input.as_bytes()))
+    };
+    let matrix = "\tGPU0\tGPU1\nGPU0\t X \tNV4\nGPU1\tNV4\t X \n";
+    let assumed = "(model unknown: assumed 20 GB/s per link)";
+    assert!(pair(matrix).contains(assumed));
+    let known = text(run(&["topology", "--source", "sim:dgx-h100"]));
+    assert!(!known.contains("assumed"), "{known}");
 }
 
 #[test]
