@@ -22,9 +22,9 @@ pub struct Cli {
 pub enum Command {
     /// Answer the API server's admission reviews.
     ///
-    /// Needs a kubeconfig, or the service account of a pod, that may watch
-    /// domainclasses, nodetopologies, nodes and namespaces and create
-    /// subjectaccessreviews. Takes requests only once it has seen all of them.
+    /// Needs a kubeconfig, or the service account of a pod, with the rights of
+    /// docs/webhook-rbac.yaml; docs/webhook.md says what each is for. Takes
+    /// requests only once it has seen all classes, nodes and namespaces.
     #[command(after_help = "\
 Examples:
   nvlink-webhook serve --ca-secret nvlink-system/webhook-ca --service nvlink-system/nvlink-webhook
@@ -61,7 +61,8 @@ All that a decision looks at, from a cluster:
     /// Print the MutatingWebhookConfiguration.
     ///
     /// Pods that name a class fail closed when the webhook is down; other GPU
-    /// pods fail open; pods without GPUs and kube-system never reach it.
+    /// pods fail open. Pods without GPUs reach it only where they reach for a
+    /// class, as do changes of pods; kube-system never does.
     #[command(after_help = "\
 Examples:
   nvlink-webhook registration --service nvlink-system/nvlink-webhook --ca-file ca.crt > hook.yaml
@@ -71,8 +72,8 @@ Examples:
     ///
     /// They hold the rules on who may use restricted classes, also when the
     /// webhook is down. Install the CRDs first: a policy whose parameters are
-    /// not known to the API server refuses every pod. Exit status 1 with
-    /// --check: the cluster has other policies, or none.
+    /// not known to the API server refuses every pod. Exit status with --check:
+    /// 1, the cluster has other policies, or none; 2, it cannot be asked.
     #[command(after_help = "\
 Examples:
   nvlink-webhook policies | kubectl apply --server-side -f -
@@ -428,7 +429,7 @@ mod tests {
         };
         let exempt = &args.tls.exempt.exempt_namespaces;
         let namespace = &args.tls.ca_secret.as_ref().unwrap().namespace;
-        assert_eq!(exempt, &[namespace.clone()]);
+        assert_eq!(exempt, std::slice::from_ref(namespace));
         assert!(matches!(
             args.tls.service,
             Some(WebhookTarget::Service { namespace: ref own, .. }) if own == namespace
