@@ -14,10 +14,11 @@ use super::documents;
 use crate::{args::PoliciesArgs, run::print, yaml};
 
 /// Prints the policies, or compares them with those of the cluster: exit
-/// status 1, and what differs, where they are not the same.
+/// status 1, and what differs, where they are not the same; 2 where the
+/// cluster cannot be asked.
 ///
 /// # Errors
-/// When the cluster cannot be asked.
+/// When they cannot be printed.
 pub fn run(args: &PoliciesArgs) -> anyhow::Result<ExitCode> {
     let wanted = documents(&args.exempt.exempt_namespaces);
     if !args.check {
@@ -28,12 +29,14 @@ pub fn run(args: &PoliciesArgs) -> anyhow::Result<ExitCode> {
         .enable_all()
         .build()
         .context("cannot start")?;
-    let found = runtime.block_on(async {
-        let client = Client::try_default().await.context(
-            "cannot find the API server: neither a kubeconfig nor a service account works",
-        )?;
-        found(&client, &wanted).await
-    })?;
+    let found = match runtime.block_on(ask(&wanted)) {
+        Ok(found) => found,
+        Err(error) => {
+            // Not the status of policies that differ.
+            eprintln!("error: {error}: {}", error.root_cause());
+            return Ok(ExitCode::from(2));
+        }
+    };
     let differences = differences(&found, &wanted)?;
     if differences.is_empty() {
         eprintln!(
@@ -45,6 +48,13 @@ pub fn run(args: &PoliciesArgs) -> anyhow::Result<ExitCode> {
     print(&differences)?;
     eprintln!("error: the cluster's policies differ\n{}", remedy(args));
     Ok(ExitCode::FAILURE)
+}
+
+async fn ask(wanted: &[Value]) -> anyhow::Result<Vec<Value>> {
+    let client = Client::try_default()
+        .await
+        .context("cannot find the API server: neither a kubeconfig nor a service account works")?;
+    found(&client, wanted).await
 }
 
 /// The commands that put the policies right. An apply would add to the lists
