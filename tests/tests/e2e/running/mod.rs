@@ -5,6 +5,7 @@
 //! restarts the API server. One test at a time.
 
 mod authority;
+mod rights;
 mod storm;
 
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};

@@ -1,0 +1,83 @@
+//! The webhook with the rights that `docs/webhook-rbac.yaml` gives it, and no more.
+
+use std::{net::SocketAddr, time::Duration};
+
+use nvlink_tests::{Kubectl, Replica, port, wait_until};
+use serde_json::{Value, json};
+
+use super::{control_plane, registered};
+use crate::pods::{decision, gpu_pod};
+
+/// What README has a cluster's keeper apply.
+const RBAC: &str = include_str!("../../../../docs/webhook-rbac.yaml");
+const SOON: Duration = Duration::from_secs(60);
+
+/// What the API server says of a pod of `class`, which is not kept.
+fn try_pod(kubectl: &Kubectl, class: &str) -> anyhow::Result<Value> {
+    let mut pod = gpu_pod("probe", 2);
+    pod["metadata"]["annotations"] = json!({"nvlink-domains.io/class": class});
+    let arguments = ["create", "--dry-run=server", "-f", "-", "-o", "json"];
+    let made = kubectl.run_with(&arguments, &pod.to_string())?;
+    Ok(serde_json::from_str(&made)?)
+}
+
+/// Each right is used once: the authority, the registration, the watches, a
+/// review of who may use a class, and the condition of a class.
+#[test]
+fn the_rights_of_the_documentation_are_enough() {
+    let (control_plane, _turn) = control_plane();
+    let address = SocketAddr::from(([127, 0, 0, 1], port::free().unwrap()));
+    let url = format!("https://{address}");
+    let arguments = ["--ca-secret", "nvlink-system/webhook-ca", "--url", &url];
+    let early = Replica::start_on(address, control_plane.kubeconfig(), &arguments).unwrap_err();
+    let early = format!("{early:#}");
+    let remedy = "namespace nvlink-system does not exist: kubectl create namespace nvlink-system";
+    assert!(early.contains(remedy), "{early}");
+
+    let all = control_plane.kubectl();
+    all.run(&["create", "namespace", "nvlink-system"]).unwrap();
+    all.apply(RBAC).unwrap();
+    let account = "system:serviceaccount:nvlink-system:nvlink-webhook";
+    let kubeconfig = control_plane.kubeconfig_for(account).unwrap();
+    let replica = Replica::start_on(address, &kubeconfig, &arguments).unwrap();
+    let team = control_plane
+        .namespace("least-rights", &json!({}), &json!({}))
+        .unwrap();
+    wait_until("the API server to reach the webhook", SOON, || {
+        Ok(decision(&try_pod(&team, "nvlink")?).map(drop))
+    })
+    .unwrap();
+
+    let class = json!({
+        "apiVersion": "nvlink-domains.io/v1alpha1", "kind": "DomainClass",
+        "metadata": {"name": "closed"}, "spec": {"access": {"mode": "Restricted"}},
+    });
+    all.create(&class).unwrap();
+    wait_until("the class to be accepted", SOON, || {
+        let shown = all.run(&["get", "domainclass", "closed"])?;
+        Ok(shown.contains("True").then_some(()))
+    })
+    .unwrap();
+    wait_until("the class to be refused", SOON, || {
+        let Err(refused) = try_pod(&team, "closed") else {
+            anyhow::bail!("it was let in");
+        };
+        let refused = format!("{refused:#}");
+        anyhow::ensure!(refused.contains("rule not-authorized"), "{refused}");
+        Ok(Some(()))
+    })
+    .unwrap();
+    all.run(&[
+        "delete",
+        "mutatingwebhookconfiguration",
+        "nvlink-domains.io",
+    ])
+    .unwrap();
+    wait_until("the registration to be back", SOON, || {
+        registered(all).map(Some)
+    })
+    .unwrap();
+    let log = replica.process.log();
+    assert!(!log.contains("forbidden"), "{log}");
+    all.run(&["delete", "domainclass", "closed"]).unwrap();
+}
