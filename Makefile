@@ -11,7 +11,7 @@ help: ## list the targets
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
 
 demo: packages ## see it work on simulated nodes and a real control plane; KEEP=1 leaves it running
-	cargo build --locked --bins -p nvlink-exporter -p nvlink-webhook -p nvlink-tests
+	cargo build --locked -p nvlink-exporter -p nvlink-webhook -p nvlink-fake-nvml -p nvlink-tests
 	@KEEP="$(KEEP)" "$(TARGET)/debug/demo"
 
 test: packages ## all tests, the end-to-end tests on a real control plane and Prometheus among them

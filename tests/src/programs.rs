@@ -76,6 +76,7 @@ fn build(directory: &Path) -> Result<()> {
     if ALL.iter().all(|(name, _)| is_fresh(&directory.join(name))) {
         return Ok(());
     }
+    eprintln!("compiling our programs, which are older than their sources");
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
     command.args(["build", "--quiet", "--locked"]);
