@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use futures::StreamExt;
+use futures::{Stream, StreamExt};
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration as Registration;
 use kube::{
     Api, Client, ResourceExt,
@@ -24,6 +24,8 @@ use crate::registration::{NAME, WebhookTarget, registration};
 mod quarrel;
 
 use quarrel::{Quarrel, differences};
+
+type Change = watcher::Event<PartialObjectMeta<Registration>>;
 
 /// Field manager of the configuration.
 pub const MANAGER: &str = "nvlink-webhook";
@@ -100,37 +102,29 @@ impl Registrar {
                 }
             }
             sleep(PACE).await;
-            if let Some(rest) = rest {
-                tracing::warn!(
-                    name = NAME,
-                    fields = found,
-                    seconds = rest.as_secs(),
-                    "somebody keeps changing the registration, perhaps a replica with other flags: the next change stays for a while"
-                );
-                // A new authority is told at once.
-                if timeout(rest, news(&mut self.bundle)).await.is_ok() {
-                    foreign = false;
-                    continue;
-                }
+            if let Some(rest) = rest
+                && self.rest(rest, &found).await
+            {
+                foreign = false;
+                continue;
             }
             let version = applied.as_ref().and_then(ResourceExt::resource_version);
-            let other = async {
-                while let Some(event) = changes.next().await {
-                    if event.is_ok_and(|event| concerns(&event, version.as_deref())) {
-                        return;
-                    }
-                }
-                // The stream never ends; if it did, the next look still comes.
-                std::future::pending::<()>().await;
-            };
-            let wake = async {
-                tokio::select! {
-                    () = news(&mut self.bundle) => false,
-                    () = other => true,
-                }
-            };
+            let wake = woken(&mut self.bundle, &mut changes, version.as_deref());
             foreign = timeout(wait, wake).await.unwrap_or(false);
         }
+    }
+
+    /// Leaves the configuration as it is for a while. Whether it is to be
+    /// written before that, because there is another bundle.
+    async fn rest(&mut self, rest: Duration, fields: &str) -> bool {
+        let seconds = rest.as_secs();
+        tracing::warn!(
+            name = NAME,
+            fields,
+            seconds,
+            "somebody keeps changing the registration, perhaps a replica with other flags: the next change stays for a while"
+        );
+        timeout(rest, news(&mut self.bundle)).await.is_ok()
     }
 
     /// What somebody changed of what was `applied`, for people.
@@ -153,6 +147,28 @@ impl Registrar {
     }
 }
 
+/// Until there is something to write: another bundle, or (then it is true)
+/// somebody else's change of what we wrote as `version`.
+async fn woken(
+    bundle: &mut watch::Receiver<String>,
+    changes: &mut (impl Stream<Item = Result<Change, watcher::Error>> + Unpin),
+    version: Option<&str>,
+) -> bool {
+    let other = async {
+        while let Some(event) = changes.next().await {
+            if event.is_ok_and(|event| concerns(&event, version)) {
+                return;
+            }
+        }
+        // The stream never ends; if it did, the next look still comes.
+        std::future::pending::<()>().await;
+    };
+    tokio::select! {
+        () = news(bundle) => false,
+        () = other => true,
+    }
+}
+
 /// Until there is another bundle.
 async fn news(bundle: &mut watch::Receiver<String>) {
     if bundle.changed().await.is_err() {
@@ -162,10 +178,7 @@ async fn news(bundle: &mut watch::Receiver<String>) {
 }
 
 /// Whether an event tells of something else than what we applied.
-fn concerns(
-    event: &watcher::Event<PartialObjectMeta<Registration>>,
-    version: Option<&str>,
-) -> bool {
+fn concerns(event: &Change, version: Option<&str>) -> bool {
     match event {
         watcher::Event::Delete(_) => true,
         watcher::Event::Apply(object) | watcher::Event::InitApply(object) => {
