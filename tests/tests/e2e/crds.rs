@@ -126,3 +126,22 @@ fn a_topology_that_contradicts_itself_is_refused() {
         .unwrap();
     assert!(said.contains("lower GPU index"), "{said}");
 }
+
+/// As on a node with one GPU of a fabric.
+#[test]
+fn a_domain_of_one_gpu_spans_nodes() {
+    let topology = |name: &str, domain: Value| {
+        json!({
+            "apiVersion": "nvlink-domains.io/v1alpha1", "kind": "NodeTopology",
+            "metadata": {"name": name},
+            "spec": {"source": {"kind": "sim"}, "gpus": [{"index": 0}], "domains": [domain]},
+        })
+    };
+    let kubectl = control_plane().kubectl();
+    let fabric = json!({"clusterUuid": "7b5c", "clique": 1});
+    let lone = json!({"id": "7b5c.1", "gpus": [0], "fabric": fabric});
+    kubectl.create(&topology("lone-fabric", lone)).unwrap();
+    let alone = topology("lone-local", json!({"id": "x.0", "gpus": [0]})).to_string();
+    let said = kubectl.refused(&["create", "-f", "-"], &alone).unwrap();
+    assert!(said.contains("two or more GPUs"), "{said}");
+}

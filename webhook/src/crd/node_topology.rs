@@ -63,8 +63,8 @@ const RULES: &[(&[&str], &str, &str)] = &[
     ),
     (
         &["spec", "domains"],
-        "self.all(domain, domain.gpus.size() >= 2)",
-        "a domain has two or more GPUs",
+        "self.all(domain, domain.gpus.size() >= 2 || has(domain.fabric))",
+        "a domain has two or more GPUs, but where it spans nodes",
     ),
 ];
 
