@@ -126,8 +126,8 @@ pub struct Gpu {
     /// NUMA node that the GPU is attached to (the lowest, where the source names a range).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub numa_node: Option<u32>,
-    /// MIG splits the GPU: no peer access, NVLink reported as down. That it does
-    /// not is known only where [`NodeTopologySpec::knows_mig`] says so.
+    /// MIG splits the GPU: no peer access, NVLink reported as down.
+    // Absent where it does not, and where the source cannot tell: see `knows_mig`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub mig_enabled: bool,
     /// The GPU's NVLinks; absent where the source cannot see links
