@@ -101,6 +101,7 @@ fn passes(terminal: &Terminal, team: &Kubectl) -> Result<()> {
     terminal.command("kubectl get pods --namespace team -L nvlink-domains.io/class")?;
     let get = ["get", "pods", "-L", "nvlink-domains.io/class"];
     terminal.output(&team.run(&get)?)?;
+    terminal.say("It stays Pending with 0/1 ready: these nodes have no kubelet, so pods are placed, not run.")?;
     show_node(terminal, &pod)
 }
 

@@ -85,7 +85,7 @@ fn start_nodes(
     let columns = "NODE:.metadata.name,GPUS:.status.capacity.nvidia\\.com/gpu,\
         INTERCONNECT:.metadata.labels.nvlink-domains\\.io/interconnect,\
         DOMAIN-SIZE:.metadata.labels.nvlink-domains\\.io/domain-size,\
-        GB/S:.metadata.labels.nvlink-domains\\.io/bandwidth";
+        GB/S (DATA SHEET):.metadata.labels.nvlink-domains\\.io/bandwidth";
     terminal.command("kubectl get nodes -o custom-columns=…")?;
     terminal.output(&kubectl.run(&[
         "get",

@@ -21,6 +21,9 @@ pub(crate) fn show(terminal: &Terminal, cluster: &Cluster) -> Result<()> {
     let before = control_plane.namespace("without", &json!({}), &json!({}))?;
     let without = create(terminal, &before)?;
     show_node(terminal, &without)?;
+    terminal.say(
+        "It takes the node that is left emptiest, and knows nothing of NVLink: that one has most CPUs.",
+    )?;
     // Its GPUs are free again for the second run.
     before.run(&[
         "delete",
@@ -118,7 +121,10 @@ fn difference(kubectl: &Kubectl, without: &Value, with: &Value) -> Result<String
     for (name, pod) in [("without", without), ("with", with)] {
         let arguments = ["create", "--dry-run=client", "-f", "-", "-o", "yaml"];
         let yaml = kubectl.run_with(&arguments, &essence(pod).to_string())?;
-        fs::write(directory.join(name), yaml)?;
+        // kubectl writes that of its own, where the pods never were.
+        let own = |line: &&str| !line.starts_with("  namespace: ");
+        let lines: Vec<&str> = yaml.lines().filter(own).collect();
+        fs::write(directory.join(name), lines.join("\n") + "\n")?;
     }
     let mut diff = Command::new("diff");
     let output = diff
@@ -152,7 +158,7 @@ fn essence(pod: &Value) -> Value {
 /// The best that four GPUs can have on either node, as `nvlink-exporter place` says.
 fn compare(terminal: &Terminal, without: &Value, with: &Value) -> Result<()> {
     let mut rows = vec![
-        ["", "NODE", "BEST FOUR GPUS", "SLOWEST LINK"]
+        ["", "NODE", "BEST FOUR GPUS", "SLOWEST PATH"]
             .map(str::to_owned)
             .to_vec(),
     ];
@@ -175,7 +181,7 @@ fn compare(terminal: &Terminal, without: &Value, with: &Value) -> Result<()> {
         ]);
     }
     terminal.say(
-        "What four GPUs of each node can do at best: the slowest link of a ring through them.",
+        "What four GPUs of each node can do at best: the slowest path of a ring through them.",
     )?;
     terminal.command("nvlink-exporter place --gpus 4 --source …")?;
     terminal.table(&rows)
