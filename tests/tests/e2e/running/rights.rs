@@ -1,6 +1,6 @@
 //! The webhook with the rights that `docs/webhook-rbac.yaml` gives it, and no more.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{net::SocketAddr, path::Path, time::Duration};
 
 use nvlink_tests::{Kubectl, Replica, port, wait_until};
 use serde_json::{Value, json};
@@ -21,6 +21,13 @@ fn try_pod(kubectl: &Kubectl, class: &str) -> anyhow::Result<Value> {
     Ok(serde_json::from_str(&made)?)
 }
 
+fn says_that_the_namespace_is_missing(address: SocketAddr, admin: &Path, arguments: &[&str]) {
+    let error = Replica::start_on(address, admin, arguments).unwrap_err();
+    let error = format!("{error:#}");
+    let remedy = "namespace nvlink-system does not exist: kubectl create namespace nvlink-system";
+    assert!(error.contains(remedy), "{error}");
+}
+
 /// Each right is used once: the authority, the registration, the watches, a
 /// review of who may use a class, and the condition of a class.
 #[test]
@@ -29,11 +36,7 @@ fn the_rights_of_the_documentation_are_enough() {
     let address = SocketAddr::from(([127, 0, 0, 1], port::free().unwrap()));
     let url = format!("https://{address}");
     let arguments = ["--ca-secret", "nvlink-system/webhook-ca", "--url", &url];
-    let early = Replica::start_on(address, control_plane.kubeconfig(), &arguments).unwrap_err();
-    let early = format!("{early:#}");
-    let remedy = "namespace nvlink-system does not exist: kubectl create namespace nvlink-system";
-    assert!(early.contains(remedy), "{early}");
-
+    says_that_the_namespace_is_missing(address, control_plane.kubeconfig(), &arguments);
     let all = control_plane.kubectl();
     all.run(&["create", "namespace", "nvlink-system"]).unwrap();
     all.apply(RBAC).unwrap();
