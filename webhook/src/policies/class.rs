@@ -184,12 +184,15 @@ fn written() -> [Value; 2] {
 
 /// What the host has, taken by a pod that is for the nodes of a restricted class.
 fn privileges() -> [Value; 3] {
+    // What is there is looked at again when a change makes the pod one for these nodes.
+    let whole = "(variables.created || variables.changed)";
     let privileged = format!(
-        "variables.way != '' && (variables.added.exists(c, {}) || (variables.created && object.spec.?hostPID.orValue(false)))",
+        "variables.way != '' && ((variables.changed ? {} : variables.added).exists(c, {}) || ({whole} && object.spec.?hostPID.orValue(false)))",
+        cel::containers("object"),
         cel::privileged("c")
     );
     let host = format!(
-        "variables.way != '' && variables.created && {}",
+        "variables.way != '' && {whole} && {}",
         cel::host_path("object")
     );
     let ephemeral = format!(

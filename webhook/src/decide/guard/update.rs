@@ -106,6 +106,8 @@ fn change(case: Case<'_>, old: &Value, answered: &Answered) -> Result<Option<Que
         } else {
             continue;
         };
+        // What it has of the host was nobody's business on other nodes.
+        devices::check_privileges(case.pod, class)?;
         if let Some(class) = permit(case, class, rule, how, &answered.uses)? {
             return Ok(Some(Question::Use(class)));
         }
