@@ -57,16 +57,25 @@ fn published_as(bench: &Bench, node: &str, wanted: impl Fn(&[Value]) -> bool) ->
     allocations.unwrap_or_else(|error| panic!("{error:#}\n{}", bench.exporter.process.log()))
 }
 
+const RECORD: &str = "alloc-record";
+
+/// Creates a pod on the node of the record; its UID.
+fn create_there(kubectl: &Kubectl, name: &str) -> String {
+    let pod = bound(kubectl, name, RECORD, |_| ());
+    pod["metadata"]["uid"].as_str().unwrap().to_owned()
+}
+
+fn all_with_uid(all: &[Value], count: usize) -> bool {
+    all.len() == count && all.iter().all(|one| one["podUid"].is_string())
+}
+
 #[test]
 fn what_was_free_outlives_the_exporter() {
     let kubectl = namespace_without_webhook("ci");
-    let bench = on_node("alloc-record", "sim:dgx1-v100");
-    published(&bench, "alloc-record", 0);
-    let create = |name: &str| {
-        let pod = bound(&kubectl, name, "alloc-record", |_| ());
-        pod["metadata"]["uid"].as_str().unwrap().to_owned()
-    };
-    let (_, second) = (create("first"), create("second"));
+    let bench = on_node(RECORD, "sim:dgx1-v100");
+    published(&bench, RECORD, 0);
+    create_there(&kubectl, "first");
+    let second = create_there(&kubectl, "second");
     bench.run_pod("first", &[2, 3, 4, 5, 6, 7]);
     bench.wait_for_pod("first", 6);
     bench.run_pod("second", &[0, 1]);
@@ -74,44 +83,19 @@ fn what_was_free_outlives_the_exporter() {
     assert_eq!(quality(&text, "second"), (Some(0.5), Some(1.0)));
     let second = json!({"namespace": "ci", "pod": "second", "podUid": second,
         "container": "main", "gpus": [0, 1], "freeWhenPlaced": [0, 1]});
-    let known = |all: &[Value]| all.len() == 2 && all.iter().all(|one| one["podUid"].is_string());
-    assert_eq!(published_as(&bench, "alloc-record", known)[1], second);
+    let all = published_as(&bench, RECORD, |all| all_with_uid(all, 2));
+    assert_eq!(all[1], second);
 
-    // A pod that comes while no exporter looks is one of which nothing is known,
-    // also where it has the name and the GPUs of an earlier one.
-    let Bench {
-        exporter,
-        kubelet,
-        uuids,
-    } = bench;
-    drop(exporter);
-    let force = ["delete", "pod", "first", "--grace-period=0", "--force"];
-    kubectl.run(&force).unwrap();
-    create("first");
-    create("late");
-    let late = Container::named("main").holding(GPU, &[&uuids[0], &uuids[1]]);
-    kubelet.run_pod("ci", "late", [late]);
-    let bench = publish("alloc-record", kubelet, "sim:dgx1-v100");
+    let bench = pods_come_unseen(&kubectl, bench);
     let text = bench.wait_for("the record", |text| quality(text, "second").1.is_some());
     assert_eq!(quality(&text, "second"), (Some(0.5), Some(1.0)));
     assert_eq!(quality(&text, "late"), (Some(0.5), None));
-    let all = published_as(&bench, "alloc-record", |all| {
-        all.len() == 3 && all.iter().all(|one| one["podUid"].is_string())
-    });
+    let all = published_as(&bench, RECORD, |all| all_with_uid(all, 3));
     assert_eq!(all[0]["pod"], "first");
-    assert_eq!(
-        all[0].get("freeWhenPlaced"),
-        None,
-        "another pod of the name"
-    );
-    assert_eq!(
-        bench
-            .exporter
-            .metrics()
-            .map(|text| quality(&text, "first").1)
-            .unwrap(),
-        None
-    );
+    let free = all[0].get("freeWhenPlaced");
+    assert_eq!(free, None, "another pod of the name");
+    let text = bench.exporter.metrics().unwrap();
+    assert_eq!(quality(&text, "first").1, None);
 
     // The same name with other GPUs is another pod.
     bench.kubelet.remove_pod("ci", "late");
@@ -121,13 +105,34 @@ fn what_was_free_outlives_the_exporter() {
     let (node, free) = quality(&text, "second");
     assert!(free.unwrap() < 0.4, "{free:?}");
     assert_eq!(free, node);
-    let all = published(&bench, "alloc-record", 2);
+    let all = published(&bench, RECORD, 2);
     assert_eq!(all[1]["freeWhenPlaced"], json!([0, 1, 5]));
+    both_managers_stay();
+}
 
-    // The spec has another manager: both stay.
+/// While no exporter looks a pod comes, and another takes the name and the GPUs
+/// of an earlier one: nothing is known of what was free for them.
+fn pods_come_unseen(kubectl: &Kubectl, bench: Bench) -> Bench {
+    let Bench {
+        exporter,
+        kubelet,
+        uuids,
+    } = bench;
+    drop(exporter);
+    let force = ["delete", "pod", "first", "--grace-period=0", "--force"];
+    kubectl.run(&force).unwrap();
+    create_there(kubectl, "first");
+    create_there(kubectl, "late");
+    let late = Container::named("main").holding(GPU, &[&uuids[0], &uuids[1]]);
+    kubelet.run_pod("ci", "late", [late]);
+    publish(RECORD, kubelet, "sim:dgx1-v100")
+}
+
+/// The spec has another manager than the status.
+fn both_managers_stay() {
     let object = control_plane()
         .kubectl()
-        .get(&["nodetopology", "alloc-record", "--show-managed-fields"])
+        .get(&["nodetopology", RECORD, "--show-managed-fields"])
         .unwrap();
     assert_eq!(object["spec"]["gpus"].as_array().unwrap().len(), 8);
     let managers = object["metadata"]["managedFields"].to_string();
