@@ -30,6 +30,19 @@ fn classes() {
             "ci",
             pod(9, json!({labels::GANG: "g"})),
         ),
+        story(
+            "misspelt annotations",
+            "ci",
+            pod(9, json!({"nvlink-domains.io/clas": "any"})),
+        ),
+        story(
+            "misspelt beside a class",
+            "ci",
+            pod(
+                1,
+                json!({labels::CLASS: "any", "nvlink-domains.io/patern": "none"}),
+            ),
+        ),
         story("a class that does not exist", "ci", pod(1, class("nope"))),
         story("a class that is broken", "ci", pod(1, class("broken"))),
         story(
