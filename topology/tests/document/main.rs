@@ -5,11 +5,13 @@
 use std::collections::BTreeSet;
 
 use nvlink_topology::{
-    Domain, Edge, Fabric, Gpu, Link, Nic, NodeTopology, NodeTopologySpec, Path, PathClass, Remote,
+    Domain, Edge, Fabric, Gpu, Link, NodeTopology, NodeTopologySpec, Path, PathClass, Remote,
     RemoteKind, Source, SourceKind, Via, bandwidth,
-    labels::{self, alias_labels, node_annotations, node_labels},
+    labels::{self, node_labels},
 };
 use proptest::prelude::*;
+
+mod published;
 
 fn bus(gpu: u32) -> String {
     format!("00000000:{gpu:02X}:00.0")
@@ -303,113 +305,6 @@ fn every_contradiction_is_refused_with_its_place() {
         change(&mut spec);
         assert_eq!(spec.complete("n1").unwrap_err().to_string(), expected);
     }
-}
-
-#[test]
-fn labels_and_annotations_of_a_switch_node() {
-    let node = NodeTopology::new("n1", h100(8));
-    let labels = node_labels(&node);
-    let labels: Vec<_> = labels
-        .iter()
-        .map(|(key, value)| (*key, value.as_str()))
-        .collect();
-    assert_eq!(
-        labels,
-        [
-            ("nvlink-domains.io/bandwidth", "450"),
-            ("nvlink-domains.io/domain", "n1.0"),
-            ("nvlink-domains.io/domain-size", "8"),
-            ("nvlink-domains.io/interconnect", "nvswitch"),
-        ]
-    );
-    let annotations = node_annotations(&node);
-    assert_eq!(
-        annotations[labels::TOPOLOGY],
-        "nvlink-domain:0:gpus=0,1,2,3,4,5,6,7"
-    );
-    assert_eq!(annotations[labels::CAPACITY], "domain0=450GBps");
-    let aliases = alias_labels(&node);
-    assert_eq!(aliases["topology.k8s.io/nvlink-domain"], "n1.0");
-    assert_eq!(aliases["nvidia.com/nvswitch.present"], "true");
-    assert_eq!(aliases["node.k8s.io/gpu-count"], "8");
-    assert_eq!(aliases.len(), 9);
-}
-
-#[test]
-fn labels_of_a_node_without_nvlink() {
-    let mut spec = spec((0..4).map(|i| gpu(i, "NVIDIA L40S", 0, &[])).collect());
-    spec.complete("n1").unwrap();
-    let labels = node_labels(&NodeTopology::new("n1", spec));
-    assert_eq!(labels[labels::DOMAIN_SIZE], "1");
-    assert_eq!(labels[labels::INTERCONNECT], "pcie");
-    assert_eq!(labels[labels::BANDWIDTH], "0");
-    assert!(!labels.contains_key(labels::DOMAIN));
-}
-
-#[test]
-fn what_the_source_cannot_tell_is_not_said() {
-    let mut spec = spec((0..4).map(|i| gpu(i, "NVIDIA H200", 0, &[])).collect());
-    for gpu in &mut spec.gpus {
-        gpu.links = None;
-    }
-    spec.source.kind = SourceKind::Sysfs;
-    spec.complete("n1").unwrap();
-    let mut node = NodeTopology::new("n1", spec);
-    assert_eq!(node.spec.interconnect(), None);
-    assert_eq!(node.spec.largest_domain(), None);
-    assert!(node_labels(&node).is_empty());
-    assert!(node_annotations(&node).is_empty());
-    let aliases = alias_labels(&node);
-    assert_eq!(
-        aliases.keys().collect::<Vec<_>>(),
-        [&"node.k8s.io/gpu-count"]
-    );
-    let json = serde_json::to_value(&node).unwrap();
-    assert!(json["spec"].get("edges").is_none() && json["spec"].get("domains").is_none());
-    assert_eq!(json["spec"]["paths"].as_array().unwrap().len(), 6);
-    assert_eq!(serde_json::from_value::<NodeTopology>(json).unwrap(), node);
-    // The network is known, though.
-    node.spec.nics.push(Nic {
-        name: "mlx5_0".to_owned(),
-        pci_bus_id: None,
-        numa_node: None,
-        bytes_per_second: Some(50_000_000_000),
-        gpus: Vec::new(),
-    });
-    let annotations: Vec<_> = node_annotations(&node).into_iter().collect();
-    assert_eq!(
-        annotations,
-        [(labels::CAPACITY, "inter-node=12GBps".to_owned())],
-        "the share of each of the four"
-    );
-}
-
-#[test]
-fn the_network_is_what_the_slowest_gpu_has_of_it() {
-    let nic = |gpus: &[u32], rate: Option<u64>| Nic {
-        name: "mlx5_0".to_owned(),
-        pci_bus_id: None,
-        numa_node: None,
-        bytes_per_second: rate,
-        gpus: gpus.to_vec(),
-    };
-    let inter_node = |nics: Vec<Nic>| {
-        let mut spec = spec(vec![gpu(0, "x", 0, &[]), gpu(1, "x", 0, &[])]);
-        spec.nics = nics;
-        nvlink_topology::descriptor::Capacity::of(&spec).inter_node
-    };
-    let own = || vec![nic(&[0], Some(50)), nic(&[1], Some(40))];
-    assert_eq!(inter_node(vec![]), None);
-    assert_eq!(inter_node(own()), Some(40));
-    let storage = nic(&[0, 1], Some(25));
-    assert_eq!(inter_node([own(), vec![storage]].concat()), Some(40));
-    let unplugged = nic(&[0, 1], None);
-    assert_eq!(inter_node([own(), vec![unplugged]].concat()), Some(40));
-    let pair = || nic(&[0, 1], Some(25));
-    assert_eq!(inter_node(vec![pair(), pair()]), Some(24), "halves, whole");
-    assert_eq!(inter_node(vec![nic(&[0], Some(50))]), Some(25), "all share");
-    assert_eq!(inter_node(vec![nic(&[], None)]), None);
-    assert_eq!(inter_node(vec![nic(&[0], None), nic(&[1], Some(9))]), None);
 }
 
 #[test]
