@@ -2,7 +2,7 @@
 //!
 //! It is loaded by path, as the driver's own library would be, and answers with
 //! the C types, units, enums and error codes of the real one. The environment
-//! variable `FAKE_NVML_CONFIG` names the file, a [`config::Config`] in JSON. It
+//! variable `FAKE_NVML_CONFIG` names the file, a `config::Config` in JSON. It
 //! is read again whenever another file is renamed over it, so that hardware and
 //! faults change while a program runs.
 //!
