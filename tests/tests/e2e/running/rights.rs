@@ -28,6 +28,18 @@ fn says_that_the_namespace_is_missing(address: SocketAddr, admin: &Path, argumen
     assert!(error.contains(remedy), "{error}");
 }
 
+fn is_refused(ada: &Kubectl) {
+    wait_until("the class to be refused", SOON, || {
+        let Err(refused) = try_pod(ada, "closed") else {
+            anyhow::bail!("it was let in");
+        };
+        let refused = format!("{refused:#}");
+        anyhow::ensure!(refused.contains("rule not-authorized"), "{refused}");
+        Ok(Some(()))
+    })
+    .unwrap();
+}
+
 /// Each right is used once: the authority, the registration, the watches, a
 /// review of who may use a class, and the condition of a class.
 #[test]
@@ -66,15 +78,7 @@ fn the_rights_of_the_documentation_are_enough() {
     team.run(&[&["create"], &role[..]].concat()).unwrap();
     let ada = control_plane.kubectl_as("ada").unwrap();
     let ada = ada.in_namespace("least-rights");
-    wait_until("the class to be refused", SOON, || {
-        let Err(refused) = try_pod(&ada, "closed") else {
-            anyhow::bail!("it was let in");
-        };
-        let refused = format!("{refused:#}");
-        anyhow::ensure!(refused.contains("rule not-authorized"), "{refused}");
-        Ok(Some(()))
-    })
-    .unwrap();
+    is_refused(&ada);
     all.run(&[
         "delete",
         "mutatingwebhookconfiguration",
