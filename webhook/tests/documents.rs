@@ -1,11 +1,13 @@
-//! What the program prints for the cluster: CRDs and registration.
+//! What the program prints for the cluster: CRDs, registration and policies.
 
 #![allow(clippy::unwrap_used)]
 
 mod fixture;
 
+use std::process::Command;
+
 use fixture::check_golden;
-use nvlink_webhook::{WebhookTarget, crd, registration};
+use nvlink_webhook::{WebhookTarget, crd, policies, registration};
 use serde_json::Value;
 
 #[test]
@@ -60,4 +62,31 @@ fn webhook_configuration() {
     ))
     .unwrap();
     check_golden("registration.yaml", &text);
+}
+
+#[test]
+fn admission_policies() {
+    let documents = policies::documents(&["nvlink-system".to_owned()]);
+    check_golden(
+        "policies.yaml",
+        &serde_saphyr::to_string_multiple(&documents).unwrap(),
+    );
+}
+
+/// Status 1 says that the policies differ: a pipeline has to tell the two apart.
+#[test]
+fn where_there_is_no_cluster_to_compare_with_the_status_is_2() {
+    let output = Command::new(env!("CARGO_BIN_EXE_nvlink-webhook"))
+        .args(["policies", "--check"])
+        .env("KUBECONFIG", "/nonexistent/kubeconfig")
+        .env_remove("KUBERNETES_SERVICE_HOST")
+        .output()
+        .unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(
+        said.starts_with("error: cannot find the API server"),
+        "{said}"
+    );
+    assert_eq!(said.lines().count(), 1, "{said}");
 }
