@@ -11,7 +11,6 @@
 //! * [`labels`] and [`descriptor`] are the words published on the Node.
 
 pub mod bandwidth;
-pub mod cluster;
 mod complete;
 pub mod cost;
 pub mod descriptor;
@@ -22,6 +21,7 @@ mod gpu_set;
 mod graph;
 pub mod labels;
 mod model;
+pub mod multi_node;
 mod pattern;
 pub mod search;
 

@@ -10,8 +10,8 @@ use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use nvlink_topology::labels;
 use nvlink_webhook::{
     authorize::{Grants, Subject},
+    cluster::view::View,
     decide::{self, Admitted, Choice, Settings},
-    view::View,
 };
 use serde_json::Value;
 use support::{cluster, pod};

@@ -27,12 +27,12 @@ use axum::{
 use axum_server::{Handle, tls_rustls::RustlsConfig};
 use client::Client;
 use nvlink_webhook::{
-    admit::Admission,
+    admission::admit::Admission,
+    admission::server::{PATH, Webhook, admission_router},
     authorize::ListedAuthorizer,
+    cluster::view::SharedView,
     decide::Settings,
     metrics::Metrics,
-    server::{PATH, Webhook, admission_router},
-    view::SharedView,
 };
 use serde_json::{Value, json};
 use tokio::runtime::Builder;

@@ -4,7 +4,7 @@ use std::{net::SocketAddr, path::PathBuf};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::{pki::SecretName, registration::WebhookTarget};
+use crate::{certificate::pki::SecretName, registration::WebhookTarget};
 
 /// Puts GPU pods into NVLink domains, at admission.
 ///

@@ -7,13 +7,16 @@ use axum_server::tls_rustls::RustlsConfig;
 use kube::Client;
 use tokio::sync::watch;
 
+pub mod files;
+pub mod pki;
+
 use crate::{
+    admission::server::Readiness,
     args::TlsArgs,
-    pki::{SecretName, own::OwnCertificate},
-    register::Registrar,
+    certificate::files::Certificate,
+    certificate::pki::{SecretName, own::OwnCertificate},
     registration::WebhookTarget,
-    server::Readiness,
-    tls::{self, Certificate},
+    registration::registrar::Registrar,
 };
 
 type Upkeep = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -56,7 +59,7 @@ pub(crate) async fn identity(
         let path = args.ca_file.context(
             "--service and --url with --tls-cert need --ca-file: the CA that the API server is to trust",
         )?;
-        let (bundle, authority) = tls::follow_authority(path, every).await?;
+        let (bundle, authority) = files::follow_authority(path, every).await?;
         return Ok(Identity {
             config,
             upkeep: Box::pin(async {

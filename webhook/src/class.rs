@@ -2,20 +2,18 @@
 
 use nvlink_topology::{Pattern, Scope};
 
-use crate::{
-    crd::{
-        access::CiProject,
-        domain_class::{
-            AccessMode, AppliesTo, DomainClassSpec, Environment, PatternName, Scheduler, ScopeName,
-        },
+use crate::crd::{
+    access::CiProject,
+    domain_class::{
+        AccessMode, AppliesTo, DomainClassSpec, Environment, PatternName, Scheduler, ScopeName,
     },
-    syntax,
 };
 
 mod accepted;
 mod access;
 mod broken;
 mod environment;
+pub(crate) mod syntax;
 mod unready;
 
 pub use accepted::accepted;

@@ -22,12 +22,14 @@ use tokio::sync::watch;
 
 use crate::{
     class::Class,
+    cluster::view::{SharedView, View},
     crd::{DomainClass, node_topology},
     metrics::Metrics,
-    view::{SharedView, View},
 };
 
 mod extent;
+pub mod status;
+pub mod view;
 
 use extent::Extent;
 pub use extent::free;

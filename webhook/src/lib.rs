@@ -6,31 +6,20 @@
 //! but the questions to the API server is pure. [`cluster`] keeps the [`view`]
 //! that decisions are made from; [`preview`] fills it from files.
 
-pub mod admit;
+pub mod admission;
 pub mod args;
 pub mod authorize;
-mod certificate;
+pub mod certificate;
 pub mod class;
 pub mod cluster;
 pub mod crd;
 pub mod decide;
 pub mod metrics;
-pub mod patch;
-pub mod pki;
-pub mod pod;
 pub mod policies;
 pub mod preview;
-pub mod quantity;
-pub mod register;
 pub mod registration;
-pub mod review;
 mod run;
 pub mod serve;
-pub mod server;
-pub mod status;
-mod syntax;
-pub mod tls;
-pub mod view;
 mod yaml;
 
 pub use registration::{WebhookTarget, registration};

@@ -10,7 +10,9 @@ use k8s_openapi::{
 };
 use nvlink_topology::{GROUP, labels};
 
-use crate::{policies, server::PATH};
+pub mod registrar;
+
+use crate::{admission::server::PATH, policies};
 
 /// Name of the configuration.
 pub const NAME: &str = "nvlink-domains.io";

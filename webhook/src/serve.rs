@@ -15,17 +15,17 @@ use tokio::{
 };
 
 use crate::{
-    admit::Admission,
+    admission::admit::Admission,
+    admission::server::{self, Readiness, Webhook},
     args::{LogFormat, ScopeArgs, ServeArgs},
     authorize::ClusterAuthorizer,
     certificate,
     cluster::Watches,
+    cluster::status,
+    cluster::view::SharedView,
     decide::Settings,
     metrics::Metrics,
-    register::Registrar,
-    server::{self, Readiness, Webhook},
-    status,
-    view::SharedView,
+    registration::registrar::Registrar,
 };
 
 /// An access review that takes longer would make the API server give up on us.

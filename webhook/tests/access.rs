@@ -9,12 +9,12 @@ use std::{collections::BTreeSet, time::Instant};
 
 use list::{Action, Case, List};
 use nvlink_webhook::{
-    admit::Admission,
+    admission::admit::Admission,
     authorize::{Authorizer, Grant, RELEASE, Subject, USE, User},
     class::Class,
+    cluster::view::{SharedView, View},
+    decide::pod,
     decide::{Refusal, Settings, guard},
-    pod,
-    view::{SharedView, View},
 };
 use serde_json::Value;
 

@@ -22,10 +22,10 @@ use axum_server::Handle;
 use base64::{Engine, engine::general_purpose::STANDARD};
 use kube::Client;
 use nvlink_webhook::{
+    admission::server::Readiness,
+    certificate::files::Certificate,
+    certificate::pki::{PkiError, own::OwnCertificate},
     metrics::Metrics,
-    pki::{PkiError, own::OwnCertificate},
-    server::Readiness,
-    tls::Certificate,
 };
 use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
 use rustls::{ClientConfig, ClientConnection, StreamOwned, pki_types::CertificateDer};

@@ -12,11 +12,11 @@ use std::{
 use fixture::{pod, subject};
 use nvlink_topology::labels;
 use nvlink_webhook::{
-    admit::Admission,
+    admission::admit::Admission,
     authorize::{Authorizer, Grant, Subject},
     class::Class,
+    cluster::view::{SharedView, View},
     decide::{Admitted, Refusal, Rule, Settings},
-    view::{SharedView, View},
 };
 use serde_json::{Value, json};
 

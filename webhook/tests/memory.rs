@@ -9,7 +9,7 @@ use std::{fs, sync::Arc};
 
 use axum::{body::Body, http::Request};
 use fixture::{admission, pod, review};
-use nvlink_webhook::server::{MAX_BODY, PATH, Webhook, admission_router};
+use nvlink_webhook::admission::server::{MAX_BODY, PATH, Webhook, admission_router};
 use serde_json::json;
 use tower::ServiceExt;
 

@@ -6,7 +6,7 @@ mod fixture;
 
 use fixture::{admission, pod, review, subject};
 use nvlink_topology::labels;
-use nvlink_webhook::{decide::Refusal, review};
+use nvlink_webhook::{admission::review, decide::Refusal};
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 

@@ -19,14 +19,14 @@ use fixture::{admission, pod, review};
 use futures::StreamExt;
 use nvlink_topology::labels;
 use nvlink_webhook::{
-    admit::Admission,
+    admission::admit::Admission,
+    admission::server::{
+        ARRIVAL, PATH, Readiness, SMALL, SMALL_ROOM, Webhook, admin_router, admission_router,
+    },
     authorize::{Authorizer, Grant, Subject, User},
     class::Class,
     decide::Settings,
     metrics::Metrics,
-    server::{
-        ARRIVAL, PATH, Readiness, SMALL, SMALL_ROOM, Webhook, admin_router, admission_router,
-    },
 };
 use serde_json::{Value, json};
 use tower::ServiceExt;

@@ -12,7 +12,7 @@ use tokio::{sync::watch, task::spawn_blocking, time::timeout};
 
 use super::{
     AllocationArgs, Judge,
-    cluster::Cluster,
+    api::Cluster,
     holdings::{Holdings, Names, PodName},
     kubelet::Kubelet,
     tracker::Tracker,

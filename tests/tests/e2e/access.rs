@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 use std::time::Duration;
 
 use crate::{
-    cluster::{control_plane, create_class, webhook},
     pods::{assert_mutated, decision, gpu_pod},
+    shared::{control_plane, create_class, webhook},
 };
 
 const SOON: Duration = Duration::from_secs(30);

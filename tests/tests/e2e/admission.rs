@@ -3,13 +3,13 @@
 use serde_json::{Value, json};
 
 use crate::{
-    cluster::{
-        control_plane, create_class, dry_run, each_webhook, namespace_with_class, registration,
-        webhook,
-    },
     pods::{
         assert_mutated, comparable, container, decision, domain_of, gpu_pod, node_terms, spec,
         variable, wait_for_pods,
+    },
+    shared::{
+        control_plane, create_class, dry_run, each_webhook, namespace_with_class, registration,
+        webhook,
     },
 };
 

@@ -1,8 +1,8 @@
 //! Who holds which GPUs, by a kubelet on a real socket: what the exporter makes of it.
 
-mod cluster;
 mod kubelet;
 mod lost;
+mod with_api;
 
 use std::{fs, path::PathBuf, time::Duration};
 

@@ -4,8 +4,8 @@ use nvlink_tests::port;
 use serde_json::json;
 
 use crate::{
-    cluster::{control_plane, create_class, each_webhook, registration, webhook},
     pods::{decision, gpu_pod},
+    shared::{control_plane, create_class, each_webhook, registration, webhook},
 };
 
 #[test]

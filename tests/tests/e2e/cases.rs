@@ -18,7 +18,7 @@ use nvlink_tests::{
 };
 use serde_json::{Value, json};
 
-use crate::cluster::{control_plane, create_class, each_webhook, registration, webhook};
+use crate::shared::{control_plane, create_class, each_webhook, registration, webhook};
 
 #[path = "../../../webhook/tests/cases/list.rs"]
 mod list;

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::cluster::control_plane;
+use crate::shared::control_plane;
 
 fn class(name: &str, spec: Value) -> Value {
     json!({

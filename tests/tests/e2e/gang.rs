@@ -6,8 +6,8 @@ use nvlink_tests::{Exporter, Node, node, programs, wait_until, workdir};
 use serde_json::{Value, json};
 
 use crate::{
-    cluster::{control_plane, create_class, namespace_with_class},
     pods::{decision, gpu_pod, is_bound, wait_for_pods},
+    shared::{control_plane, create_class, namespace_with_class},
 };
 
 const POOL: &str = "fabric";

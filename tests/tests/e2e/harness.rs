@@ -15,7 +15,7 @@ use kube::Api;
 use nvlink_tests::{Node, Process, Prometheus, command, node, wait_until, workdir};
 use serde_json::json;
 
-use crate::cluster::control_plane;
+use crate::shared::control_plane;
 
 const SOON: Duration = Duration::from_secs(30);
 

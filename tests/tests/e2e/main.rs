@@ -1,7 +1,7 @@
 //! The whole path on real parts: etcd, API server, scheduler, controllers,
 //! kubectl, Prometheus, and our own two programs.
 //!
-//! One binary, so that its tests share one control plane: see [`cluster`].
+//! One binary, so that its tests share one control plane: see [`shared`].
 
 // Clippy knows test functions as tests, but not what they call.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
@@ -12,7 +12,6 @@ mod allocations;
 mod availability;
 mod build;
 mod cases;
-mod cluster;
 mod crds;
 mod gang;
 mod harness;
@@ -24,5 +23,6 @@ mod policies;
 mod publishing;
 mod running;
 mod scheduling;
+mod shared;
 mod untouched;
 mod web;

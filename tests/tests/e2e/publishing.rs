@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use nvlink_tests::{Exporter, Node, node, wait_until};
 use serde_json::Value;
 
-use crate::cluster::control_plane;
+use crate::shared::control_plane;
 
 const SOON: Duration = Duration::from_secs(30);
 

@@ -6,8 +6,8 @@ use nvlink_tests::{Exporter, Kubectl, Node, node, wait_until};
 use serde_json::{Value, json};
 
 use crate::{
-    cluster::{control_plane, create_class, namespace_with_class, namespace_without_webhook},
     pods::{gpu_pod, is_bound, is_unschedulable, wait_for_pods},
+    shared::{control_plane, create_class, namespace_with_class, namespace_without_webhook},
 };
 
 const POOL: &str = "pairs";

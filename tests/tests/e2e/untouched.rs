@@ -4,8 +4,8 @@ use nvlink_tests::Kubectl;
 use serde_json::{Value, json};
 
 use crate::{
-    cluster::{control_plane, create_class, namespace_with_class, namespace_without_webhook},
     pods::{comparable, container, decision, gpu_pod, wait_for_pods},
+    shared::{control_plane, create_class, namespace_with_class, namespace_without_webhook},
 };
 
 /// A pod with a bit of everything, and no GPU.

@@ -4,7 +4,7 @@
 
 mod boards;
 mod brute;
-mod cluster;
+mod multi_node;
 
 use boards::{board, dgx1v, graph, pairs, renumbered, switched};
 use brute::Brute;

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use nvlink_webhook::server::PATH;
+use nvlink_webhook::admission::server::PATH;
 use rustls::{
     ClientConfig, ClientConnection, RootCertStore, StreamOwned,
     pki_types::{CertificateDer, pem::PemObject},

@@ -1,7 +1,7 @@
 //! The cluster and the pods of the benchmarks.
 
 use nvlink_topology::labels;
-use nvlink_webhook::{class::Class, view::View};
+use nvlink_webhook::{class::Class, cluster::view::View};
 use serde_json::{Value, json};
 
 /// A cluster with so many nodes and classes; the last class claims the pod.

@@ -4,8 +4,8 @@
 use std::net::IpAddr;
 
 use crate::{
+    class::syntax,
     crd::environment::{Environment, Fabric, RoCE},
-    syntax,
 };
 
 use super::{InvalidClass, word};

@@ -11,8 +11,8 @@ use super::{
 };
 use crate::{
     class::Class,
-    patch::{Editor, Step},
-    pod,
+    decide::patch::{Editor, Step},
+    decide::pod,
 };
 
 const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";

@@ -14,8 +14,8 @@ use super::{
 use crate::{
     authorize::{Grant, Grants, Subject},
     class::{Class, GPU, Unready},
-    pod::{self, Container},
-    view::View,
+    cluster::view::View,
+    decide::pod::{self, Container},
 };
 
 /// Restricted classes that are asked about for one pod; those that would come

@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 use super::{Chosen, Refusal};
 use crate::{
     class::Class,
-    patch::Editor,
-    pod::{self, Container},
+    decide::patch::Editor,
+    decide::pod::{self, Container},
 };
 
 /// Hides GPUs from a container that asked for none, whatever its image says.

@@ -14,8 +14,8 @@ use serde_json::{Value, json};
 use super::{Chosen, devices::Devices, refusal::Refusal};
 use crate::{
     crd::environment::{AddressFamily, Distance, Environment, Fabric, Mnnvl, PeerToPeer, RoCE},
-    patch::Editor,
-    pod::{self, Container},
+    decide::patch::Editor,
+    decide::pod::{self, Container},
 };
 
 /// The jobs that a variable is for.

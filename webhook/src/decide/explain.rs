@@ -11,7 +11,7 @@ use super::{
     identity,
     refusal::{Refusal, Rule},
 };
-use crate::{patch::Editor, pod, view::View};
+use crate::{cluster::view::View, decide::patch::Editor, decide::pod};
 
 /// The annotation `nvlink-domains.io/decision`. It holds only what follows
 /// from the pod, its class and its namespace: with the state of the cluster in

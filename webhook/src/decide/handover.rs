@@ -11,8 +11,8 @@ use serde_json::Value;
 use super::{Chosen, Settings, refusal::Refusal};
 use crate::{
     crd::domain_class::{Integration, Scheduler as Settled},
-    patch::Editor,
-    pod,
+    decide::patch::Editor,
+    decide::pod,
 };
 
 /// A scheduler that is not the cluster's own.

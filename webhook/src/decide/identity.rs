@@ -4,7 +4,7 @@ use nvlink_topology::labels;
 use serde_json::{Value, json};
 
 use super::refusal::{Refusal, Rule};
-use crate::{patch::Editor, pod, syntax};
+use crate::{class::syntax, decide::patch::Editor, decide::pod};
 
 /// Refuses a pod that has one of the labels `keys`, which the webhook did not write.
 pub(super) fn refuse(pod: &Value, keys: &[&str]) -> Result<(), Refusal> {

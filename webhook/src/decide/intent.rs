@@ -6,7 +6,7 @@ use nvlink_topology::{GROUP, Pattern, Scope, labels};
 use serde_json::Value;
 
 use super::refusal::{Refusal, Rule};
-use crate::pod;
+use crate::decide::pod;
 
 /// Published recipes' name for the scope; `nvlink-locality` means `nvlink-domain`.
 const ALIAS_POLICY: &str = "scheduling.run.ai/topology-policy";

@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::{
     authorize::Subject,
     crd::access::{Account, CiProject, CiProvider},
-    pod,
+    decide::pod,
 };
 
 /// What says which project a pod is of.

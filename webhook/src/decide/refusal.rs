@@ -1,6 +1,6 @@
 //! The ways in which a pod is refused.
 
-use crate::patch::WrongType;
+use crate::decide::patch::WrongType;
 
 /// The rule that refuses a pod; bounded, so that it can be a metric's label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

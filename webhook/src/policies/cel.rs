@@ -9,7 +9,7 @@ use crate::{
     authorize::{RELEASE, RESOURCE},
     class::GPU,
     decide::guard::{CAPABILITIES, CDI, DEVICE_MOUNTS, GATE, HARMLESS, HOST_PATHS, VARIABLES},
-    pod::{DEVICE_CLASSES, GPU_RESOURCES},
+    decide::pod::{DEVICE_CLASSES, GPU_RESOURCES},
 };
 
 /// A list of strings.
@@ -50,7 +50,7 @@ pub(super) fn gpus(object: &str) -> String {
 }
 
 /// Some container was handed GPUs, or what may be some: see
-/// [`crate::pod::GPU_RESOURCES`].
+/// [`crate::decide::pod::GPU_RESOURCES`].
 pub(super) fn holds(object: &str) -> String {
     let known = strings(&GPU_RESOURCES);
     asks(

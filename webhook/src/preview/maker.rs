@@ -152,7 +152,7 @@ pub(super) fn subject(template: &Template, pod: &Value, user: User) -> Subject {
     };
     Subject {
         user,
-        service_account: crate::pod::service_account(pod).to_owned(),
+        service_account: crate::decide::pod::service_account(pod).to_owned(),
     }
 }
 

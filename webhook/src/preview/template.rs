@@ -3,7 +3,7 @@
 use nvlink_topology::GROUP;
 use serde_json::Value;
 
-use crate::pod;
+use crate::decide::pod;
 
 /// A pod, or the template of pods, in a document.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use nvlink_topology::labels;
-use nvlink_webhook::{authorize::Authorizer, server::Webhook};
+use nvlink_webhook::{admission::server::Webhook, authorize::Authorizer};
 use serde_json::{Value, json};
 
 use crate::patch;

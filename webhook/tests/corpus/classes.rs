@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use nvlink_topology::labels;
 use nvlink_webhook::{
-    admit::Admission,
+    admission::admit::Admission,
     authorize::ListedAuthorizer,
     class::{Broken, Class},
+    cluster::view::{Labels, SharedView, View},
     decide::Settings,
     metrics::Metrics,
-    view::{Labels, SharedView, View},
 };
 use serde_json::{Value, json};
 
@@ -47,7 +47,7 @@ fn specs() -> Value {
 }
 
 /// A webhook whose list says who may use what.
-pub(crate) type Webhook = nvlink_webhook::server::Webhook<ListedAuthorizer>;
+pub(crate) type Webhook = nvlink_webhook::admission::server::Webhook<ListedAuthorizer>;
 
 fn view() -> View {
     let mut view = View::default();

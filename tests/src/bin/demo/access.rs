@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 
 use crate::{
     alone::Files,
-    cluster::Cluster,
     job::{SOON, node, show_node},
+    nodes::Cluster,
     terminal::Terminal,
 };
 

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::{
     alone::Files,
-    cluster::{Cluster, NODES},
+    nodes::{Cluster, NODES},
     terminal::Terminal,
 };
 

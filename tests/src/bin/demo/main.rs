@@ -9,13 +9,13 @@ use anyhow::{Context, Result};
 
 mod access;
 mod alone;
-mod cluster;
 mod fault;
 mod job;
 mod metrics;
+mod nodes;
 mod terminal;
 
-use cluster::Cluster;
+use nodes::Cluster;
 use nvlink_tests::{Exporter, Prometheus, assets};
 use terminal::Terminal;
 
@@ -35,7 +35,7 @@ fn run(terminal: &Terminal) -> Result<()> {
     let page = alone::show_graph(terminal, keep)?;
     fault::show(terminal, &page)?;
     alone::show_preview(terminal, &files)?;
-    let cluster = cluster::start(terminal)?;
+    let cluster = nodes::start(terminal)?;
     job::show(terminal, &cluster)?;
     access::show(terminal, &cluster, &files)?;
     let prometheus = metrics::show(terminal, &cluster)?;

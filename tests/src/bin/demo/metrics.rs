@@ -6,7 +6,7 @@ use anyhow::Result;
 use nvlink_tests::Prometheus;
 
 use crate::{
-    cluster::{Cluster, NODES},
+    nodes::{Cluster, NODES},
     terminal::Terminal,
 };
 

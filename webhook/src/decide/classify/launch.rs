@@ -6,7 +6,7 @@ use base64::Engine;
 use serde_json::Value;
 
 use super::shell;
-use crate::pod::{self, Container};
+use crate::decide::pod::{self, Container};
 
 /// Shells in shells that are followed.
 const DEEPEST: usize = 4;
@@ -245,7 +245,7 @@ impl<'a> Launch<'a> {
 
 fn assignment(word: &str) -> Option<(&str, &str)> {
     let (name, value) = word.split_once('=')?;
-    (!name.is_empty() && crate::syntax::is_variable(name)).then_some((name, value))
+    (!name.is_empty() && crate::class::syntax::is_variable(name)).then_some((name, value))
 }
 
 /// What a wrapper starts: after its options, their values and `before` words.

@@ -208,7 +208,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::pod;
+    use crate::decide::pod;
 
     fn read(command: &str) -> Sizes {
         let pod = json!({"spec": {"containers": [{}]}});

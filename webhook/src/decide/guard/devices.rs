@@ -154,7 +154,7 @@ pub(super) fn hides_gpus(container: &Value) -> bool {
 
 /// Checks that a pod on the nodes of `class` does not take what the host has.
 pub(super) fn check_privileges(pod: &Value, class: &Class) -> Result<(), Refusal> {
-    for container in crate::pod::containers(pod) {
+    for container in crate::decide::pod::containers(pod) {
         check_privileged(container.name(), container.value(), class)?;
     }
     let pids = pod.get("spec").and_then(|spec| spec.get("hostPID"));

@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::Case;
 use crate::{
     class::GPU,
-    pod::{self, Container},
+    decide::pod::{self, Container},
 };
 
 /// What a pod says of its class.

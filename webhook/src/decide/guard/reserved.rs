@@ -7,11 +7,11 @@ use serde_json::Value;
 
 use super::{Case, Held};
 use crate::{
+    decide::pod,
     decide::{
         identity, intent, project,
         refusal::{Refusal, Rule},
     },
-    pod,
 };
 
 pub(super) fn check(case: Case<'_>, held: &Held<'_>) -> Result<(), Refusal> {

@@ -12,9 +12,9 @@ use super::{
 use crate::{
     authorize::{Grant, Grants, RELEASE, RESOURCE, Subject},
     class::Class,
+    cluster::view::View,
+    decide::pod,
     decide::refusal::{Refusal, Rule},
-    pod,
-    view::View,
 };
 
 /// What is done to a pod.

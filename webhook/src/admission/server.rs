@@ -18,12 +18,12 @@ use axum::{
 };
 
 use crate::{
-    admit::Admission,
+    admission::admit::Admission,
+    admission::review::{self, Answer, Invalid, Request, Review},
     authorize::Authorizer,
+    decide::pod,
     decide::{Admitted, Refusal, guard::Action},
     metrics::{Metrics, Outcome},
-    pod,
-    review::{self, Answer, Invalid, Request, Review},
 };
 
 mod intake;

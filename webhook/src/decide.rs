@@ -8,7 +8,7 @@ use nvlink_topology::{Pattern, Scope, labels};
 use serde_json::Value;
 use std::sync::Arc;
 
-use crate::{class::Class, patch::Editor, view::View};
+use crate::{class::Class, cluster::view::View, decide::patch::Editor};
 use json_patch::PatchOperation;
 
 pub mod affinity;
@@ -21,8 +21,11 @@ pub mod guard;
 mod handover;
 mod identity;
 pub(crate) mod intent;
+pub mod patch;
+pub mod pod;
 mod project;
 pub mod provider;
+pub mod quantity;
 mod refusal;
 
 use handover::Handover;

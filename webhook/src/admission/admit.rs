@@ -6,11 +6,11 @@ use serde_json::Value;
 
 use crate::{
     authorize::{Authorizer, Grants, Subject},
+    cluster::view::SharedView,
     decide::{
         self, Admitted, Choice, Refusal, Settings,
         guard::{self, Action, Answered, Question},
     },
-    view::SharedView,
 };
 
 /// What all access reviews of one pod may take together: the API server waits

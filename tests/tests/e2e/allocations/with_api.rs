@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 
 use super::{Bench, GPU, SOON, held, quality, value};
 use crate::{
-    cluster::{control_plane, create_class, namespace_with_class, namespace_without_webhook},
     pods::{decision, gpu_pod},
+    shared::{control_plane, create_class, namespace_with_class, namespace_without_webhook},
 };
 
 /// What README has a cluster's keeper apply.

@@ -5,7 +5,7 @@ use nvlink_topology::Pattern;
 use serde_json::Value;
 
 use super::Intent;
-use crate::pod::{self, Container};
+use crate::decide::pod::{self, Container};
 
 mod launch;
 mod shell;

@@ -17,9 +17,9 @@ use super::{
 use crate::{
     class::Class,
     cluster,
+    cluster::view::View,
     crd::{DomainClass, unknown_fields},
     registration::OPT_OUT,
-    view::View,
 };
 
 /// What a cluster has.

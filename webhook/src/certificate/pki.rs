@@ -1,6 +1,6 @@
 //! The certificate that the API server meets, and who signed it.
 //!
-//! Either from files (cert-manager, or an administrator; [`crate::tls`]), or by
+//! Either from files (cert-manager, or an administrator; [`crate::certificate::files`]), or by
 //! an authority of our own ([`own`]) that all replicas share in a Secret. Its
 //! key is made by whichever replica is first; leaf certificates are made by
 //! each replica for itself and never leave its memory.

@@ -103,7 +103,7 @@ fn question(request: &mut Value, action: Action) -> Result<Request, String> {
     if !pod.is_object() {
         return Err("request.object is missing: there is no pod to decide on".to_owned());
     }
-    let containers = crate::pod::containers(&pod).len();
+    let containers = crate::decide::pod::containers(&pod).len();
     if containers > MOST_CONTAINERS {
         return Err(format!(
             "request.object has {containers} containers: no node runs more than {MOST_CONTAINERS} in a pod"
@@ -121,7 +121,7 @@ fn question(request: &mut Value, action: Action) -> Result<Request, String> {
         namespace: namespace.to_owned(),
         subject: Subject {
             user: user(&request["userInfo"]),
-            service_account: crate::pod::service_account(&pod).to_owned(),
+            service_account: crate::decide::pod::service_account(&pod).to_owned(),
         },
         action,
         pod,

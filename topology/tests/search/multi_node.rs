@@ -2,7 +2,7 @@
 
 use nvlink_topology::{
     Fabric, Graph, Interconnect, NoPlacement, Pattern, Scope,
-    cluster::{Gang, Node, place_gang, place_on_best},
+    multi_node::{Gang, Node, place_gang, place_on_best},
 };
 
 use crate::boards::{graph, pairs, switched};

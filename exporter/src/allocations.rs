@@ -6,8 +6,8 @@
 //! `judge` says how good its GPUs are, and `cluster` is what the Kubernetes
 //! API adds where it is at hand.
 
+mod api;
 mod args;
-mod cluster;
 mod collector;
 mod devices;
 mod holdings;
@@ -21,7 +21,7 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::{sync::watch, task::JoinSet};
 
-use self::{cluster::Cluster, collector::Collector};
+use self::{api::Cluster, collector::Collector};
 use crate::{
     args::PublishArgs,
     publish::{self, PublishError, status::Keeper},

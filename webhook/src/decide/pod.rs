@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::{class::GPU, patch::Step, quantity};
+use crate::{class::GPU, decide::patch::Step, decide::quantity};
 
 /// Beginnings of the names of resources that are GPUs or parts of them: of
 /// NVIDIA's plugin beside whole ones, of DRA's classes, which may be anything,

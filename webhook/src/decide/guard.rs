@@ -20,8 +20,8 @@ use super::refusal::{Refusal, Rule};
 use crate::{
     authorize::{Grant, Grants, Subject, denial},
     class::Class,
-    pod,
-    view::View,
+    cluster::view::View,
+    decide::pod,
 };
 
 mod devices;

@@ -13,7 +13,7 @@ use kube::{
 };
 use serde_json::json;
 
-use crate::{class::accepted, crd::DomainClass, register::MANAGER};
+use crate::{class::accepted, crd::DomainClass, registration::registrar::MANAGER};
 
 /// Follows the classes for ever.
 pub async fn follow(client: Client) {

@@ -22,7 +22,7 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
-use crate::review::{Invalid, uid_of_prefix};
+use crate::admission::review::{Invalid, uid_of_prefix};
 
 /// Largest body that is read. An API server takes requests of 3 MiB at most,
 /// and a review of an update holds two objects.

@@ -12,12 +12,12 @@ use std::{
 };
 
 mod cache;
-mod cluster;
 mod denial;
+mod reviews;
 
-pub use cluster::ClusterAuthorizer;
 pub use denial::denial;
 pub(crate) use denial::role;
+pub use reviews::ClusterAuthorizer;
 
 /// Plural of `DomainClass`, as RBAC rules name it.
 pub const RESOURCE: &str = "domainclasses";

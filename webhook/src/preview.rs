@@ -10,24 +10,24 @@ use anyhow::Context;
 use serde_json::Value;
 
 use crate::{
-    admit::Admission,
+    admission::admit::Admission,
     args::{Output, PreviewArgs},
     authorize::{Authorizer, Grant, ListedAuthorizer, Subject},
+    cluster::view::SharedView,
     decide::{Admitted, Refusal, Rule, affinity},
     registration::{OPT_OUT, exempt_names},
     run::print,
-    view::SharedView,
 };
 
-mod cluster;
 mod files;
+mod inputs;
 mod maker;
 mod rbac;
 mod render;
 mod template;
 mod verdict;
 
-use cluster::Cluster;
+use inputs::Cluster;
 use maker::Dress;
 use rbac::Rights;
 use template::Template;
