@@ -11,10 +11,10 @@ pub mod files;
 pub mod pki;
 
 use crate::{
-    admission::server::Readiness,
     args::TlsArgs,
     certificate::files::Certificate,
     certificate::pki::{SecretName, own::OwnCertificate},
+    health::Readiness,
     registration::WebhookTarget,
     registration::registrar::Registrar,
 };

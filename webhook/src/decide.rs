@@ -35,6 +35,19 @@ pub use explain::Record;
 pub use intent::Intent;
 pub use refusal::{Refusal, Rule};
 
+/// What is done to a pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// It is created.
+    Create,
+    /// Its metadata or spec change.
+    Update,
+    /// It gets ephemeral containers.
+    Debug,
+    /// Its containers' resources change.
+    Resize,
+}
+
 /// What an administrator decides for the whole cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {

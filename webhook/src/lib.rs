@@ -14,6 +14,7 @@ pub mod class;
 pub mod cluster;
 pub mod crd;
 pub mod decide;
+pub mod health;
 pub mod metrics;
 pub mod policies;
 pub mod preview;

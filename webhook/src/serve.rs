@@ -16,7 +16,7 @@ use tokio::{
 
 use crate::{
     admission::admit::Admission,
-    admission::server::{self, Readiness, Webhook},
+    admission::server::{self, Webhook},
     args::{LogFormat, ScopeArgs, ServeArgs},
     authorize::ClusterAuthorizer,
     certificate,
@@ -24,6 +24,7 @@ use crate::{
     cluster::status,
     cluster::view::SharedView,
     decide::Settings,
+    health::{self, Readiness},
     metrics::Metrics,
     registration::registrar::Registrar,
 };
@@ -153,7 +154,7 @@ async fn admin(
         .with_context(|| format!("cannot listen on {address}"))?;
     tracing::info!(address = %listener.local_addr()?, "serving /metrics, /livez and /readyz");
     let task =
-        tokio::spawn(async move { axum::serve(listener, server::admin_router(readiness)).await });
+        tokio::spawn(async move { axum::serve(listener, health::admin_router(readiness)).await });
     Ok(async move {
         match task.await {
             Ok(Ok(())) => anyhow::anyhow!("the admin server ended"),

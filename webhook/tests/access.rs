@@ -14,7 +14,7 @@ use nvlink_webhook::{
     class::Class,
     cluster::view::{SharedView, View},
     decide::pod,
-    decide::{Refusal, Settings, guard},
+    decide::{self, Refusal, Settings},
 };
 use serde_json::Value;
 
@@ -113,9 +113,9 @@ async fn decide<A: Authorizer>(
             let mut after: Value = before.clone();
             change.apply(&mut after);
             let action = match change.action {
-                Action::Update | Action::Status => guard::Action::Update,
-                Action::Debug => guard::Action::Debug,
-                Action::Resize => guard::Action::Resize,
+                Action::Update | Action::Status => decide::Action::Update,
+                Action::Debug => decide::Action::Debug,
+                Action::Resize => decide::Action::Resize,
             };
             admission
                 .change(action, &before, after, namespace, &subject)

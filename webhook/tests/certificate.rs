@@ -22,9 +22,9 @@ use axum_server::Handle;
 use base64::{Engine, engine::general_purpose::STANDARD};
 use kube::Client;
 use nvlink_webhook::{
-    admission::server::Readiness,
     certificate::files::Certificate,
     certificate::pki::{PkiError, own::OwnCertificate},
+    health::Readiness,
     metrics::Metrics,
 };
 use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};

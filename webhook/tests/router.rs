@@ -20,12 +20,11 @@ use futures::StreamExt;
 use nvlink_topology::labels;
 use nvlink_webhook::{
     admission::admit::Admission,
-    admission::server::{
-        ARRIVAL, PATH, Readiness, SMALL, SMALL_ROOM, Webhook, admin_router, admission_router,
-    },
+    admission::server::{ARRIVAL, PATH, SMALL, SMALL_ROOM, Webhook, admission_router},
     authorize::{Authorizer, Grant, Subject, User},
     class::Class,
     decide::Settings,
+    health::{Readiness, admin_router},
     metrics::Metrics,
 };
 use serde_json::{Value, json};

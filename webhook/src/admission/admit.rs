@@ -8,8 +8,8 @@ use crate::{
     authorize::{Authorizer, Grants, Subject},
     cluster::view::SharedView,
     decide::{
-        self, Admitted, Choice, Refusal, Settings,
-        guard::{self, Action, Answered, Question},
+        self, Action, Admitted, Choice, Refusal, Settings,
+        guard::{self, Answered, Question},
     },
 };
 

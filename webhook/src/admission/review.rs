@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::{
     authorize::{Subject, User},
-    decide::guard::Action,
+    decide::Action,
 };
 
 /// The only version of the protocol that API servers of this decade speak.

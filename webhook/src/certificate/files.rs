@@ -16,7 +16,7 @@ use tokio::{
     time::{MissedTickBehavior, interval},
 };
 
-use crate::{admission::server::Readiness, certificate::pki};
+use crate::{certificate::pki, health::Readiness};
 
 /// Why there is no certificate. The reason stands in the message, so it is no
 /// `source`: who prints the chain would print it twice.

@@ -33,7 +33,7 @@ mod update;
 pub use devices::{CAPABILITIES, CDI, DEVICE_MOUNTS, HARMLESS, HOST_PATHS, VARIABLES};
 pub use held::Held;
 pub(crate) use update::GATE;
-pub use update::{Action, Answered, Question, update};
+pub use update::{Answered, Question, update};
 
 /// A pod, where it is created, and by whom.
 #[derive(Clone, Copy)]

@@ -10,7 +10,7 @@ use tokio::{
 };
 
 use super::{Leaf, PkiError, SecretName, Trust, secret};
-use crate::admission::server::Readiness;
+use crate::health::Readiness;
 
 /// What the API server gets to hear of a changed configuration before a
 /// certificate of the new authority is shown to it.

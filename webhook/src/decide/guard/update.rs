@@ -13,22 +13,9 @@ use crate::{
     authorize::{Grant, Grants, RELEASE, RESOURCE, Subject},
     class::Class,
     cluster::view::View,
-    decide::pod,
     decide::refusal::{Refusal, Rule},
+    decide::{Action, pod},
 };
-
-/// What is done to a pod.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Action {
-    /// It is created.
-    Create,
-    /// Its metadata or spec change.
-    Update,
-    /// It gets ephemeral containers.
-    Debug,
-    /// Its containers' resources change.
-    Resize,
-}
 
 /// A question that must be answered before a change can be decided on.
 #[derive(Clone, Debug, PartialEq, Eq)]

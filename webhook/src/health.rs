@@ -1,0 +1,107 @@
+//! Whether the webhook is well, and its metrics: the admin endpoints, on a port of their own.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicI64, Ordering},
+    },
+    time::SystemTime,
+};
+
+use axum::{
+    Router,
+    extract::State,
+    http::{StatusCode, header},
+    response::{IntoResponse, Response},
+    routing::get,
+};
+
+use crate::metrics::Metrics;
+
+/// Whether the webhook may get requests: a handle that is flipped.
+#[derive(Clone, Debug)]
+pub struct Readiness {
+    serving: Arc<AtomicBool>,
+    /// When the certificate ceases to be valid, seconds since 1970.
+    expiry: Arc<AtomicI64>,
+    metrics: Arc<Metrics>,
+}
+
+impl Readiness {
+    /// Not ready yet.
+    #[must_use]
+    pub fn new(metrics: Arc<Metrics>) -> Self {
+        Self {
+            serving: Arc::default(),
+            expiry: Arc::new(AtomicI64::new(i64::MAX)),
+            metrics,
+        }
+    }
+
+    /// Says whether requests are served.
+    pub fn set(&self, serving: bool) {
+        self.serving.store(serving, Ordering::Relaxed);
+        self.metrics.ready(serving);
+    }
+
+    /// The certificate in use is valid until `expiry`.
+    pub fn certificate_until(&self, expiry: SystemTime) {
+        let seconds = seconds(expiry);
+        self.expiry.store(seconds, Ordering::Relaxed);
+        self.metrics.certificate_expiry(seconds);
+    }
+
+    /// A new certificate is in use, valid until `expiry`.
+    pub fn certificate_taken(&self, expiry: SystemTime) {
+        self.certificate_until(expiry);
+        self.metrics.certificate(true);
+    }
+
+    /// A new certificate could not be taken; the one in use stays.
+    pub fn certificate_kept(&self) {
+        self.metrics.certificate(false);
+    }
+
+    /// Why it is not ready; none where it is.
+    #[must_use]
+    pub fn obstacle(&self) -> Option<&'static str> {
+        if !self.serving.load(Ordering::Relaxed) {
+            return Some("the caches are not synced yet, or the webhook is shutting down");
+        }
+        let expired = self.expiry.load(Ordering::Relaxed) <= seconds(SystemTime::now());
+        expired.then_some("the certificate has expired: the API server does not take it")
+    }
+}
+
+fn seconds(time: SystemTime) -> i64 {
+    let since = time.duration_since(SystemTime::UNIX_EPOCH);
+    since.map_or(0, |since| {
+        i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
+    })
+}
+
+/// The router of the admin endpoints.
+pub fn admin_router(readiness: Readiness) -> Router {
+    Router::new()
+        .route("/livez", get(|| async { "ok\n" }))
+        .route("/readyz", get(readyz))
+        .route("/metrics", get(metrics))
+        .with_state(readiness)
+}
+
+async fn readyz(State(readiness): State<Readiness>) -> (StatusCode, String) {
+    match readiness.obstacle() {
+        None => (StatusCode::OK, "ok\n".to_owned()),
+        Some(obstacle) => (StatusCode::SERVICE_UNAVAILABLE, format!("{obstacle}\n")),
+    }
+}
+
+async fn metrics(State(readiness): State<Readiness>) -> Response {
+    match readiness.metrics.render() {
+        Ok(page) => {
+            let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+            ([(header::CONTENT_TYPE, kind)], page).into_response()
+        }
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
+    }
+}
