@@ -1,0 +1,142 @@
+//! The client of the Kubernetes API. Whatever is asked of it ends: kube itself
+//! waits for ever for an answer on a connection that is frozen.
+//!
+//! An ordinary request has a limit for the whole of it: connection, retries
+//! and answer. A watch has the same for the beginning of its answer. From then
+//! on it is silent for as long as nothing happens, so whoever reads it bounds
+//! how long ([`watch::events`](crate::watch::events) does).
+
+use std::{
+    pin::Pin,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use http::{Request, Response};
+use http_body_util::{BodyExt, Full};
+use kube::{
+    Client, Config,
+    client::{Body, ClientBuilder, DynBody},
+};
+use tokio::{task::spawn_blocking, time::timeout};
+use tower::{BoxError, Service, layer::layer_fn};
+
+/// How long is waited for the API server.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// For a connection with TLS.
+    pub connect: Duration,
+    /// For a request as a whole. The API server itself gives most up after a minute.
+    pub request: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connect: Duration::from_secs(10),
+            request: Duration::from_secs(30),
+        }
+    }
+}
+
+/// A client from the kubeconfig, or from the service account of the pod.
+///
+/// May be dropped at any moment: what can block (files, and programs that
+/// kubeconfigs name) is on a thread of its own. The runtime is to be ended with
+/// `shutdown_background`, or it waits for that thread.
+///
+/// # Errors
+/// Where there is neither.
+pub async fn connect(limits: Limits) -> kube::Result<Client> {
+    let runtime = tokio::runtime::Handle::current();
+    let inferred = spawn_blocking(move || {
+        let config = runtime.block_on(Config::infer());
+        with(config.map_err(kube::Error::InferConfig)?, limits)
+    });
+    inferred
+        .await
+        .unwrap_or_else(|error| Err(kube::Error::Service(error.into())))
+}
+
+/// A client with `config`, of which the limits are replaced.
+///
+/// # Errors
+/// When the certificates or the credentials of `config` cannot be used.
+pub fn with(mut config: Config, limits: Limits) -> kube::Result<Client> {
+    config.connect_timeout = Some(limits.connect);
+    let layer = layer_fn(|inner| Limited {
+        inner,
+        limit: limits.request,
+    });
+    Ok(ClientBuilder::try_from(config)?.with_layer(&layer).build())
+}
+
+/// What went wrong, for people: what the API server said, else why it could
+/// not be asked, down to the cause.
+#[must_use]
+pub fn reason(error: &kube::Error) -> String {
+    match error {
+        kube::Error::Api(status) if !status.message.is_empty() => status.message.clone(),
+        kube::Error::Api(status) => format!("status {} {}", status.code, status.reason),
+        kube::Error::Service(error) => causes(&**error),
+        error => causes(error),
+    }
+}
+
+/// The error and its causes, but for those that are part of what they caused.
+fn causes(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        let words = cause.to_string();
+        if !text.contains(&words) {
+            text = format!("{text}: {words}");
+        }
+        next = cause.source();
+    }
+    text
+}
+
+/// Gives up what takes too long.
+struct Limited<S> {
+    inner: S,
+    limit: Duration,
+}
+
+impl<S> Service<Request<Body>> for Limited<S>
+where
+    S: Service<Request<Body>, Response = Response<Box<DynBody>>, Error = BoxError>,
+    S::Future: Send + 'static,
+{
+    type Response = Response<Box<DynBody>>;
+    type Error = BoxError;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, BoxError>> + Send>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let (watch, limit) = (is_watch(&request), self.limit);
+        let answer = self.inner.call(request);
+        let whole = async move {
+            let (head, body) = answer.await?.into_parts();
+            if watch {
+                return Ok(Response::from_parts(head, body));
+            }
+            let body = Full::new(body.collect().await?.to_bytes());
+            let body: Box<DynBody> = Box::new(body.map_err(|never| match never {}));
+            Ok(Response::from_parts(head, body))
+        };
+        Box::pin(async move {
+            let late = |_| format!("the API server did not answer within {limit:?}");
+            timeout(limit, whole).await.map_err(late)?
+        })
+    }
+}
+
+/// Whether the answer has no end.
+fn is_watch(request: &Request<Body>) -> bool {
+    let query = request.uri().query().unwrap_or_default();
+    query.split('&').any(|pair| pair == "watch=true")
+}

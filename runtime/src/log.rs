@@ -1,0 +1,280 @@
+//! The log: to stderr, by a thread of its own, so that nothing waits for it.
+//!
+//! Whoever reads it may go away, stop reading, or run out of space: lines are
+//! dropped then, and counted, and the program goes on. (tracing-appender's
+//! writer is not used: when its queue is full its end prints to stdout, which
+//! may be the very pipe that nobody reads; it bounds lines, not bytes; and it
+//! does not count what cannot be written.)
+
+use std::{
+    backtrace::{Backtrace, BacktraceStatus},
+    io::{self, IsTerminal, Write},
+    panic,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
+        mpsc::{Receiver, Sender, SyncSender, channel, sync_channel},
+    },
+    thread,
+    time::Duration,
+};
+
+use tracing_subscriber::{EnvFilter, fmt::MakeWriter};
+
+/// Forms of a log line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// For people.
+    Text,
+    /// For machines: a JSON object a line.
+    Json,
+}
+
+/// Lines wait in so many bytes of memory, then they are dropped.
+const ROOM: usize = 1 << 20;
+/// What a waiting line costs beside its text.
+const OVERHEAD: usize = 64;
+/// So much is written at once where lines wait.
+const BATCH: usize = 1 << 14;
+/// What the last lines get to be written when the program ends.
+const LAST: Duration = Duration::from_millis(500);
+
+/// The queue of the process; none before [`start`].
+static QUEUE: OnceLock<Queue> = OnceLock::new();
+
+/// Lines on their way to the thread that writes them.
+struct Queue {
+    messages: Sender<Message>,
+    counts: Arc<Counts>,
+}
+
+#[derive(Default)]
+struct Counts {
+    /// Bytes that wait.
+    waiting: AtomicUsize,
+    /// Lines.
+    dropped: AtomicU64,
+}
+
+enum Message {
+    Line(Vec<u8>),
+    /// All before it was dealt with.
+    Flush(SyncSender<()>),
+}
+
+/// Starts logging what `filter` lets through; panics are logged too, where
+/// they happen. `targets`: lines name the module that they come from. A
+/// second call, in tests, changes nothing.
+pub fn start(filter: EnvFilter, format: Format, targets: bool) {
+    QUEUE.get_or_init(|| Queue::to(io::stderr()));
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_target(targets)
+        .log_internal_errors(false)
+        .with_writer(Lines);
+    let started = match format {
+        Format::Json => builder.json().flatten_event(true).try_init(),
+        Format::Text => builder.with_ansi(io::stderr().is_terminal()).try_init(),
+    };
+    if started.is_ok() {
+        panic::set_hook(Box::new(|panic| log_panic(panic)));
+    }
+}
+
+/// Lines that were dropped because nobody reads them, or because they cannot be written.
+#[must_use]
+pub fn dropped() -> u64 {
+    QUEUE.get().map_or(0, Queue::dropped)
+}
+
+/// Writes a line as it is, after what was logged before, and waits half a
+/// second at most for all to be written: the last words of a program.
+pub fn last_words(line: &str) {
+    let line = format!("{line}\n").into_bytes();
+    match QUEUE.get() {
+        Some(queue) => queue.push(line),
+        // Nobody to tell is no failure.
+        None => drop(io::stderr().write_all(&line)),
+    }
+    finish();
+}
+
+/// Waits half a second at most for all lines to be written.
+pub fn finish() {
+    if let Some(queue) = QUEUE.get() {
+        queue.flush(LAST);
+    }
+}
+
+/// The default hook writes to stderr and waits until somebody reads it.
+fn log_panic(panic: &panic::PanicHookInfo<'_>) {
+    let what = panic.payload_as_str().unwrap_or("no message");
+    let place = panic.location().map(ToString::to_string);
+    let thread = thread::current();
+    let backtrace = Backtrace::capture();
+    let backtrace = (backtrace.status() == BacktraceStatus::Captured).then_some(backtrace);
+    tracing::error!(
+        thread = thread.name(),
+        place,
+        backtrace = backtrace.map(|trace| trace.to_string()),
+        "panicked: {what}"
+    );
+}
+
+impl Queue {
+    fn to(out: impl Write + Send + 'static) -> Self {
+        let (messages, inbox) = channel();
+        let counts = Arc::<Counts>::default();
+        let shared = Arc::clone(&counts);
+        let thread = thread::Builder::new().name("log".to_owned());
+        // Without a thread there is no inbox, and all lines are counted as dropped.
+        drop(thread.spawn(move || write(&inbox, &shared, out)));
+        Self { messages, counts }
+    }
+
+    fn push(&self, line: Vec<u8>) {
+        let size = line.len() + OVERHEAD;
+        let before = self.counts.waiting.fetch_add(size, Relaxed);
+        if before + size > ROOM || self.messages.send(Message::Line(line)).is_err() {
+            self.counts.waiting.fetch_sub(size, Relaxed);
+            self.counts.dropped.fetch_add(1, Relaxed);
+        }
+    }
+
+    fn flush(&self, limit: Duration) {
+        let (done, written) = sync_channel(1);
+        if self.messages.send(Message::Flush(done)).is_ok() {
+            // Late means that nobody reads, and nothing can be done about it.
+            let _ = written.recv_timeout(limit);
+        }
+    }
+
+    fn dropped(&self) -> u64 {
+        self.counts.dropped.load(Relaxed)
+    }
+}
+
+/// What waits is written at once, since a line each would cost a call each.
+fn write(inbox: &Receiver<Message>, counts: &Counts, mut out: impl Write) {
+    let mut batch = Vec::new();
+    while let Ok(first) = inbox.recv() {
+        let (mut next, mut lines, mut flushed) = (Some(first), 0, None);
+        batch.clear();
+        while let Some(message) = next.take() {
+            match message {
+                Message::Line(line) => {
+                    lines += 1;
+                    batch.extend_from_slice(&line);
+                    counts.waiting.fetch_sub(line.len() + OVERHEAD, Relaxed);
+                    next = (batch.len() < BATCH)
+                        .then(|| inbox.try_recv().ok())
+                        .flatten();
+                }
+                Message::Flush(done) => flushed = Some(done),
+            }
+        }
+        if out.write_all(&batch).and_then(|()| out.flush()).is_err() {
+            counts.dropped.fetch_add(lines, Relaxed);
+        }
+        if let Some(done) = flushed {
+            let _ = done.send(());
+        }
+    }
+}
+
+/// Hands each line to the queue.
+struct Lines;
+
+impl Write for Lines {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        if let Some(queue) = QUEUE.get() {
+            queue.push(line.to_vec());
+        }
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl MakeWriter<'_> for Lines {
+    type Writer = Self;
+
+    fn make_writer(&self) -> Self {
+        Self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+
+    /// Takes what it is given, unless `Err`.
+    #[derive(Clone)]
+    struct Reader(Arc<Mutex<Result<Vec<u8>, io::ErrorKind>>>);
+
+    impl Write for Reader {
+        fn write(&mut self, text: &[u8]) -> io::Result<usize> {
+            let mut written = self.0.lock().unwrap();
+            let written = written.as_mut().map_err(|kind| io::Error::from(*kind))?;
+            written.extend_from_slice(text);
+            Ok(text.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn lines_are_written_in_order() {
+        let reader = Reader(Arc::new(Mutex::new(Ok(Vec::new()))));
+        let queue = Queue::to(reader.clone());
+        let lines: Vec<_> = (0..5000).map(|n| format!("line {n}\n")).collect();
+        for line in &lines {
+            queue.push(line.clone().into_bytes());
+        }
+        queue.flush(LONG);
+        let written = reader.0.lock().unwrap().clone().unwrap();
+        assert_eq!(String::from_utf8(written).unwrap(), lines.concat());
+        assert_eq!(queue.dropped(), 0);
+    }
+
+    #[test]
+    fn a_reader_that_is_gone_and_a_full_disk_cost_lines_alone() {
+        for kind in [io::ErrorKind::BrokenPipe, io::ErrorKind::StorageFull] {
+            let reader = Reader(Arc::new(Mutex::new(Err(kind))));
+            let queue = Queue::to(reader.clone());
+            queue.push(b"lost\n".to_vec());
+            queue.flush(LONG);
+            assert_eq!(queue.dropped(), 1);
+            *reader.0.lock().unwrap() = Ok(Vec::new());
+            queue.push(b"kept\n".to_vec());
+            queue.flush(LONG);
+            assert_eq!(*reader.0.lock().unwrap(), Ok(b"kept\n".to_vec()));
+        }
+    }
+
+    #[test]
+    fn a_reader_that_does_not_read_costs_no_time_and_bounded_memory() {
+        let reader = Reader(Arc::new(Mutex::new(Ok(Vec::new()))));
+        let queue = Queue::to(reader.clone());
+        let stuck = reader.0.lock().unwrap();
+        for _ in 0..100 {
+            queue.push(vec![b'x'; ROOM / 50]);
+        }
+        let waiting = queue.counts.waiting.load(Relaxed);
+        assert!(waiting <= ROOM, "{waiting}");
+        // What waits, and what is being written.
+        assert!((48..=52).contains(&queue.dropped()), "{}", queue.dropped());
+        queue.flush(Duration::from_millis(1));
+        drop(stuck);
+        queue.flush(LONG);
+        assert_eq!(queue.counts.waiting.load(Relaxed), 0);
+    }
+}

@@ -1,0 +1,400 @@
+//! The parts of a program: whatever happens to one of them is seen.
+//!
+//! - [`keep`](Supervisor::keep) and [`thread`](Supervisor::thread) run a part
+//!   for ever: one that panics or ends is started again, after pauses that
+//!   grow, with a line that says so.
+//! - [`require`](Supervisor::require) runs one without which the process is of
+//!   no use: when it panics or ends, [`failed`](Supervisor::failed) gives the
+//!   line with which the process is to end.
+//! - A part that may hang has a [`Heartbeat`].
+//! - [`obstacle`](Supervisor::obstacle) says which part is dead or stuck; it is
+//!   what `/livez` answers.
+
+mod part;
+
+use std::{
+    convert::Infallible,
+    fmt::Display,
+    future::Future,
+    io,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    thread,
+    time::Duration,
+};
+
+use futures::FutureExt;
+use tokio::{sync::watch, task::JoinSet, time::Instant};
+
+use part::Part;
+
+/// What it means for the process that a part is dead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Weight {
+    /// The process is of no use without: [`Supervisor::obstacle`] names it.
+    Vital,
+    /// The process does its work without: the log and the count of restarts tell.
+    Minor,
+}
+
+/// How a part came to its end, which it should not have done.
+pub trait Ending {
+    /// For people, after the part's name: `failed: no such file`.
+    fn words(self) -> String;
+}
+
+impl Ending for () {
+    fn words(self) -> String {
+        "ended".to_owned()
+    }
+}
+
+impl Ending for Infallible {
+    fn words(self) -> String {
+        match self {}
+    }
+}
+
+impl<E: Display> Ending for Result<(), E> {
+    fn words(self) -> String {
+        match self {
+            Ok(()) => ().words(),
+            Err(error) => format!("failed: {error:#}"),
+        }
+    }
+}
+
+/// A required part that ended: `the admin server failed: address in use`.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{part} {how}")]
+pub struct Failed {
+    /// Its name.
+    pub part: &'static str,
+    /// `ended`, or `failed` or `panicked` with the reason.
+    pub how: String,
+}
+
+/// Runs the parts. All tasks end when the last clone is dropped; threads go on.
+#[derive(Clone, Debug)]
+pub struct Supervisor(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    parts: Mutex<Vec<Arc<Part>>>,
+    heartbeats: Mutex<Vec<Arc<Pulse>>>,
+    tasks: Mutex<JoinSet<()>>,
+    failed: watch::Sender<Option<Failed>>,
+}
+
+impl Default for Supervisor {
+    fn default() -> Self {
+        Self(Arc::new(Inner {
+            parts: Mutex::default(),
+            heartbeats: Mutex::default(),
+            tasks: Mutex::default(),
+            failed: watch::Sender::new(None),
+        }))
+    }
+}
+
+impl Supervisor {
+    /// Runs what `make` makes in a task, again and again. `name` goes before
+    /// "ended" in sentences: "the registrar".
+    pub fn keep<F>(
+        &self,
+        name: &'static str,
+        weight: Weight,
+        mut make: impl FnMut() -> F + Send + 'static,
+    ) where
+        F: Future<Output: Ending> + Send,
+    {
+        let part = self.part(name, weight);
+        lock(&self.0.tasks).spawn(async move {
+            loop {
+                part.starts();
+                let run = AssertUnwindSafe(async { make().await.words() });
+                let how = run.catch_unwind().await.unwrap_or_else(panicked);
+                tokio::time::sleep(part.ended(how)).await;
+            }
+        });
+    }
+
+    /// The same in a thread, for what blocks.
+    ///
+    /// # Errors
+    /// When there is no thread to be had.
+    pub fn thread<E: Ending>(
+        &self,
+        name: &'static str,
+        weight: Weight,
+        mut run: impl FnMut() -> E + Send + 'static,
+    ) -> io::Result<()> {
+        let part = self.part(name, weight);
+        let endless = move || loop {
+            part.starts();
+            let run = AssertUnwindSafe(|| run().words());
+            let how = catch_unwind(run).unwrap_or_else(panicked);
+            thread::sleep(part.ended(how));
+        };
+        thread::Builder::new()
+            .name(name.to_owned())
+            .spawn(endless)
+            .map(drop)
+    }
+
+    /// Runs `part` in a task, once; its end is the end of the process.
+    pub fn require<F>(&self, name: &'static str, part: F)
+    where
+        F: Future<Output: Ending> + Send + 'static,
+    {
+        let failed = self.0.failed.clone();
+        lock(&self.0.tasks).spawn(async move {
+            let run = AssertUnwindSafe(async { part.await.words() });
+            let how = run.catch_unwind().await.unwrap_or_else(panicked);
+            // The first is what the others may follow from.
+            failed.send_if_modified(|first| {
+                let new = first.is_none();
+                first.get_or_insert(Failed { part: name, how });
+                new
+            });
+        });
+    }
+
+    /// Waits until a required part has ended: the process is to say why, and to end.
+    pub async fn failed(&self) -> Failed {
+        let mut failed = self.0.failed.subscribe();
+        loop {
+            if let Some(failed) = failed.borrow_and_update().clone() {
+                return failed;
+            }
+            // Never an error: the sender is here.
+            drop(failed.changed().await);
+        }
+    }
+
+    /// A sign of life of a part that may hang: one that gives none for longer
+    /// than `within` is stuck. The count starts now.
+    #[must_use]
+    pub fn heartbeat(&self, name: &'static str, within: Duration) -> Heartbeat {
+        let pulse = Arc::new(Pulse {
+            name,
+            due: Mutex::new(Some(Instant::now() + within)),
+        });
+        lock(&self.0.heartbeats).push(Arc::clone(&pulse));
+        Heartbeat { pulse, within }
+    }
+
+    /// Which part is dead or stuck, and why; none where all is well.
+    #[must_use]
+    pub fn obstacle(&self) -> Option<String> {
+        let now = Instant::now();
+        let failed = self.0.failed.borrow().as_ref().map(ToString::to_string);
+        let dead = || {
+            lock(&self.0.parts)
+                .iter()
+                .find_map(|part| part.obstacle(now))
+        };
+        let stuck = || {
+            lock(&self.0.heartbeats)
+                .iter()
+                .find_map(|pulse| pulse.obstacle(now))
+        };
+        failed.or_else(dead).or_else(stuck)
+    }
+
+    /// How often each part was started again.
+    #[must_use]
+    pub fn restarts(&self) -> Vec<(&'static str, u64)> {
+        let parts = lock(&self.0.parts);
+        parts
+            .iter()
+            .map(|part| (part.name(), part.restarts()))
+            .collect()
+    }
+
+    fn part(&self, name: &'static str, weight: Weight) -> Arc<Part> {
+        let part = Arc::new(Part::new(name, weight));
+        lock(&self.0.parts).push(Arc::clone(&part));
+        part
+    }
+}
+
+/// Signs of life; see [`Supervisor::heartbeat`]. When it is dropped, nothing is
+/// expected any more.
+#[derive(Debug)]
+pub struct Heartbeat {
+    pulse: Arc<Pulse>,
+    within: Duration,
+}
+
+#[derive(Debug)]
+struct Pulse {
+    name: &'static str,
+    /// When the next sign is due; none while none is expected.
+    due: Mutex<Option<Instant>>,
+}
+
+impl Heartbeat {
+    /// It lives, and the next sign comes in time.
+    pub fn beat(&self) {
+        *lock(&self.pulse.due) = Some(Instant::now() + self.within);
+    }
+
+    /// It lives, and waits for something that may take for ever.
+    pub fn rest(&self) {
+        *lock(&self.pulse.due) = None;
+    }
+}
+
+impl Drop for Heartbeat {
+    fn drop(&mut self) {
+        self.rest();
+    }
+}
+
+impl Pulse {
+    fn obstacle(&self, now: Instant) -> Option<String> {
+        let late = now.checked_duration_since((*lock(&self.due))?)?;
+        let (name, late) = (self.name, late.as_secs());
+        Some(format!("{name} is stuck: a sign of life is {late} s late"))
+    }
+}
+
+fn panicked(payload: Box<dyn std::any::Any + Send>) -> String {
+    let text = payload.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
+    format!("panicked: {}", text.unwrap_or("no message"))
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+    use super::*;
+
+    fn counter() -> (Arc<AtomicU32>, Arc<AtomicU32>) {
+        let counter = Arc::<AtomicU32>::default();
+        (Arc::clone(&counter), counter)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_part_that_panics_or_ends_is_started_again() {
+        let supervisor = Supervisor::default();
+        let (count, runs) = counter();
+        supervisor.keep("the writer", Weight::Vital, move || {
+            let run = count.fetch_add(1, Relaxed);
+            async move {
+                match run {
+                    0 => panic!("no {}", "ink"),
+                    1 => Err("no paper"),
+                    2 => Ok(()),
+                    _ => std::future::pending().await,
+                }
+            }
+        });
+        tokio::time::sleep(Duration::from_secs(120)).await;
+        assert_eq!(runs.load(Relaxed), 4);
+        assert_eq!(supervisor.restarts(), [("the writer", 3)]);
+        assert_eq!(supervisor.obstacle(), None, "it works again");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_part_that_ends_all_the_time_is_dead() {
+        let supervisor = Supervisor::default();
+        for (name, weight) in [("the clerk", Weight::Minor), ("the writer", Weight::Vital)] {
+            supervisor.keep(name, weight, || async { Err::<(), _>("no ink") });
+        }
+        tokio::time::sleep(Duration::from_secs(50)).await;
+        assert_eq!(supervisor.obstacle(), None, "it may come back");
+        tokio::time::sleep(Duration::from_secs(3600)).await;
+        let obstacle = supervisor.obstacle().unwrap();
+        assert!(
+            obstacle.starts_with("the writer failed: no ink; it has not worked for"),
+            "{obstacle}"
+        );
+        let pauses = supervisor
+            .restarts()
+            .iter()
+            .map(|(_, count)| *count)
+            .collect::<Vec<_>>();
+        assert!(
+            pauses.iter().all(|count| (100..150).contains(count)),
+            "{pauses:?}"
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_required_part_ends_the_process_with_its_name() {
+        for panics in [false, true] {
+            let supervisor = Supervisor::default();
+            supervisor.require("the server", async move {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                assert!(!panics, "out of sockets");
+            });
+            assert_eq!(supervisor.obstacle(), None);
+            let failed = supervisor.failed().await.to_string();
+            let words = if panics {
+                "the server panicked: out of sockets"
+            } else {
+                "the server ended"
+            };
+            assert_eq!(failed, words);
+            assert_eq!(supervisor.obstacle().as_deref(), Some(words));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_part_without_a_sign_of_life_is_stuck() {
+        let supervisor = Supervisor::default();
+        let heart = supervisor.heartbeat("the collector", Duration::from_secs(30));
+        tokio::time::sleep(Duration::from_secs(20)).await;
+        heart.beat();
+        tokio::time::sleep(Duration::from_secs(20)).await;
+        assert_eq!(supervisor.obstacle(), None);
+        tokio::time::sleep(Duration::from_secs(20)).await;
+        let words = "the collector is stuck: a sign of life is 10 s late";
+        assert_eq!(supervisor.obstacle().as_deref(), Some(words));
+        heart.rest();
+        assert_eq!(supervisor.obstacle(), None);
+        heart.beat();
+        drop(heart);
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        assert_eq!(supervisor.obstacle(), None, "it is gone on purpose");
+    }
+
+    #[tokio::test]
+    async fn a_thread_that_panics_is_started_again() {
+        let supervisor = Supervisor::default();
+        let (sender, runs) = std::sync::mpsc::channel();
+        let run = move || {
+            sender.send(()).unwrap();
+            panic!("no luck")
+        };
+        supervisor
+            .thread::<()>("the collector", Weight::Vital, run)
+            .unwrap();
+        for _ in 0..2 {
+            runs.recv_timeout(Duration::from_secs(60)).unwrap();
+        }
+        assert_eq!(supervisor.restarts(), [("the collector", 1)]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn tasks_end_with_the_supervisor() {
+        let supervisor = Supervisor::default();
+        let (count, runs) = counter();
+        supervisor.keep("the writer", Weight::Vital, move || {
+            let count = Arc::clone(&count);
+            async move {
+                count.fetch_add(1, Relaxed);
+            }
+        });
+        drop(supervisor);
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        assert_eq!(Arc::strong_count(&runs), 1);
+    }
+}
