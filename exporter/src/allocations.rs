@@ -19,14 +19,11 @@ mod tracker;
 
 use std::{sync::Arc, time::Duration};
 
+use kube::Client;
 use tokio::{sync::watch, task::JoinSet};
 
 use self::{api::Cluster, collector::Collector};
-use crate::{
-    args::PublishArgs,
-    publish::{self, PublishError, status::Keeper},
-    snapshot::Latest,
-};
+use crate::{publish::status::Keeper, snapshot::Latest};
 
 pub use self::{
     args::{AllocationArgs, Socket},
@@ -35,44 +32,50 @@ pub use self::{
     kubelet::KubeletError,
 };
 
-/// Starts to collect every `interval`, for the node `node`. All ends when the
-/// returned set is dropped.
-///
-/// # Errors
-/// When the Kubernetes API is wanted and there is no access to it.
-pub async fn start(
+/// What the Kubernetes API is used for, where there is one.
+#[derive(Clone)]
+pub struct ClusterAccess {
+    /// The way to it.
+    pub client: Client,
+    /// The Node's name.
+    pub node: String,
+    /// Publish the allocations in the NodeTopology object, and look so often
+    /// whether they are still there.
+    pub publish_every: Option<Duration>,
+}
+
+/// Starts to collect every `interval`. All ends when the returned set is dropped.
+#[must_use]
+pub fn start(
     args: &AllocationArgs,
-    publish: &PublishArgs,
-    node: Option<&str>,
+    access: Option<ClusterAccess>,
     interval: Duration,
     latest: &Arc<Latest>,
-) -> Result<JoinSet<()>, PublishError> {
+) -> JoinSet<()> {
     let mut tasks = JoinSet::new();
     let cluster = Cluster::default();
-    let mut collector = Collector::new(args, cluster.clone(), Arc::clone(latest));
-    let wanted = args.kubernetes || publish.publish;
-    if let Some(node) = node.filter(|_| wanted) {
-        publish::install_crypto();
-        let client = publish::client().await?;
+    let mut collector = Collector::new(args.socket(), cluster.clone(), Arc::clone(latest));
+    if let Some(access) = access {
+        let ClusterAccess { client, node, .. } = access;
         if args.socket().is_some() {
-            let watch = cluster.clone().watch_pods(client.clone(), node.to_owned());
+            let watch = cluster.clone().watch_pods(client.clone(), node.clone());
             tasks.spawn(watch);
-            tasks.spawn(cluster.watch_slices(client.clone(), node.to_owned()));
+            tasks.spawn(cluster.watch_slices(client.clone(), node.clone()));
         }
-        if publish.publish {
+        if let Some(recheck) = access.publish_every {
             let (record, recorded) = watch::channel(None);
             let (want, wanted) = watch::channel(None);
             collector.keep(recorded, want);
             let keeper = Keeper {
                 client,
-                node: node.to_owned(),
+                node,
                 record,
                 wanted,
-                recheck: publish.publish_interval,
+                recheck,
             };
             tasks.spawn(keeper.run());
         }
     }
     tasks.spawn(collector.run(interval));
-    Ok(tasks)
+    tasks
 }

@@ -106,9 +106,15 @@ impl Latest {
     #[must_use]
     pub fn view(&self, now: Instant) -> View {
         let good_at = self.good_at.load_full();
+        let snapshot = self.snapshot.load_full();
+        let placements = self.placements.load_full();
+        let data = snapshot.as_ref().and_then(|one| one.data.as_ref());
         View {
-            snapshot: self.snapshot.load_full(),
-            placements: self.placements.load_full(),
+            placements: match data {
+                Some(data) => placements.and_then(|one| one.in_terms_of(data)),
+                None => placements,
+            },
+            snapshot,
             age: good_at.map(|at| now.saturating_duration_since(*at)),
             stale_after: self.stale_after,
             since_start: now.saturating_duration_since(self.start),
@@ -121,7 +127,8 @@ impl Latest {
 pub struct View {
     /// The last collection; none before the first one ends.
     pub snapshot: Option<Arc<Snapshot>>,
-    /// The last placements; none before the first ones are known.
+    /// The last placements, in the indices of the snapshot; none before the
+    /// first ones are known.
     pub placements: Option<Arc<Placements>>,
     /// Time since the last collection that gave data began: grows while the
     /// source hangs or fails.

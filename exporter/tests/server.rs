@@ -15,9 +15,11 @@ use axum::{
 };
 use nvlink_exporter::{
     metrics::{Group, Groups},
+    placement::{self, Judged, Keys, PatternFrom, Placements},
     server::{self, Site},
     snapshot::{Health, Latest, Snapshot},
 };
+use nvlink_topology::{Allocation, Pattern};
 use tower::ServiceExt;
 
 struct Answer {
@@ -276,4 +278,87 @@ async fn collectors_are_chosen_by_flag_and_by_scrape() {
         assert_eq!(status, StatusCode::BAD_REQUEST);
         assert!(body.contains(reason), "{query}: {body}");
     }
+}
+
+/// A job on the GPUs 2 and 5 of eight, judged when all of them answered.
+fn judged_on(snapshot: &Snapshot) -> Placements {
+    let spec = &snapshot.data.as_ref().unwrap().topology.spec;
+    let allocation = Allocation {
+        namespace: "ci".into(),
+        pod: "job".into(),
+        container: "main".into(),
+        gpus: vec![2, 5],
+        free_when_placed: Some(vec![2, 3, 5]),
+        ..Allocation::default()
+    };
+    Placements {
+        on: Keys::of(&spec.gpus),
+        status: Some(nvlink_topology::NodeTopologyStatus {
+            allocations: vec![allocation.clone()],
+        }),
+        judged: vec![Judged {
+            allocation,
+            lost: Vec::new(),
+            pattern: Pattern::default(),
+            pattern_from: PatternFrom::Default,
+            domains: Some(1),
+            bottleneck_bytes_per_second: None,
+            quality_node: Some(1.0),
+            quality_free: None,
+        }],
+        health: Some(placement::Health::default()),
+    }
+}
+
+/// GPU 2 is gone, and those behind it have moved up.
+fn without_gpu_2() -> Snapshot {
+    let mut snapshot = good();
+    let spec = &mut snapshot.data.as_mut().unwrap().topology.spec;
+    spec.gpus.remove(2);
+    (0..)
+        .zip(&mut spec.gpus)
+        .for_each(|(index, gpu)| gpu.index = index);
+    spec.edges.retain(|edge| edge.b < 7);
+    spec.paths.retain(|path| path.b < 7);
+    spec.domains[0].gpus = (0..7).collect();
+    snapshot
+}
+
+#[tokio::test]
+async fn a_job_keeps_its_gpus_when_their_indices_move() {
+    let latest = Arc::new(Latest::default());
+    let whole = good();
+    latest.place(judged_on(&whole));
+    let gpus = whole.data.as_ref().unwrap().topology.spec.gpus.iter();
+    let uuids: Vec<String> = gpus.filter_map(|gpu| gpu.uuid.clone()).collect();
+    let held = async || {
+        let metrics = ask(&latest, "/metrics", "").await.body;
+        let lines = metrics.lines();
+        let held = lines.filter(|line| line.starts_with("nvlink_allocation_info{"));
+        let gpu = |line: &str| {
+            let (gpu, rest) = line.split_once(",UUID=\"").unwrap();
+            let index: u32 = gpu.rsplit('"').nth(1).unwrap().parse().unwrap();
+            (index, rest.split('"').next().unwrap().to_owned())
+        };
+        held.map(gpu).collect::<Vec<_>>()
+    };
+    let (two, five) = (uuids[2].clone(), uuids[5].clone());
+    latest.publish(whole);
+    assert_eq!(held().await, [(2, two.clone()), (5, five.clone())]);
+
+    latest.publish(without_gpu_2());
+    assert_eq!(held().await, [(4, five.clone()), (2, two.clone())]);
+    let document = ask(&latest, "/api/v1/topology", "").await.body;
+    let document: serde_json::Value = serde_json::from_str(&document).unwrap();
+    let allocation = &document["status"]["allocations"][0];
+    assert_eq!(allocation["gpus"], serde_json::json!([4]));
+    assert_eq!(allocation["freeWhenPlaced"], serde_json::json!([2, 4]));
+    let metrics = ask(&latest, "/metrics", "").await.body;
+    assert!(metrics.contains("nvlink_largest_free_set_gpus{node=\"node-a\"} 6\n"));
+
+    // Allocations that were judged in between know of the loss; it comes back.
+    let placements = latest.view(Instant::now()).placements.unwrap();
+    latest.place(Placements::clone(&placements));
+    latest.publish(good());
+    assert_eq!(held().await, [(2, two), (5, five)]);
 }

@@ -3,22 +3,27 @@
 use std::{
     collections::BTreeSet,
     mem,
+    path::Path,
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use nvlink_topology::{Allocation, NodeTopologySpec, NodeTopologyStatus, Pattern};
-use tokio::{sync::watch, task::spawn_blocking, time::timeout};
+use tokio::{
+    sync::watch,
+    task::{JoinError, spawn_blocking},
+    time::timeout,
+};
 
 use super::{
-    AllocationArgs, Judge,
+    Judge,
     api::Cluster,
     holdings::{Holdings, Names, PodName},
     kubelet::Kubelet,
     tracker::Tracker,
 };
 use crate::{
-    placement::{Health, Judged, Placements},
+    placement::{Health, Judged, Keys, Placements},
     publish::status::Record,
     snapshot::Latest,
     source::LostGpu,
@@ -32,6 +37,8 @@ const TOLD: usize = 4;
 /// What the keeper of the record is told: none before the record was taken in.
 type Want = watch::Sender<Option<Option<NodeTopologyStatus>>>;
 type Recorded = watch::Receiver<Option<Record>>;
+/// [`Judge::judge`].
+type Judging = fn(&mut Judge, &NodeTopologySpec, Vec<(Allocation, Option<Pattern>)>) -> Vec<Judged>;
 
 /// Collects the allocations of one node.
 pub(super) struct Collector {
@@ -42,13 +49,17 @@ pub(super) struct Collector {
     latest: Arc<Latest>,
     tracker: Tracker,
     judge: Judge,
+    judging: Judging,
     keeper: Option<(Recorded, Want)>,
     log: Log,
 }
 
 impl Collector {
-    pub(super) fn new(args: &AllocationArgs, cluster: Cluster, latest: Arc<Latest>) -> Self {
-        let socket = args.socket();
+    pub(super) fn new(
+        socket: Option<(&Path, bool)>,
+        cluster: Cluster,
+        latest: Arc<Latest>,
+    ) -> Self {
         Self {
             kubelet: socket.map(|(path, _)| Kubelet::new(path)),
             optional: socket.is_some_and(|(_, optional)| optional),
@@ -56,6 +67,7 @@ impl Collector {
             latest,
             tracker: Tracker::default(),
             judge: Judge::default(),
+            judging: Judge::judge,
             keeper: None,
             log: Log::default(),
         }
@@ -118,12 +130,16 @@ impl Collector {
             let placed = self.tracker.look(&spec.gpus, &holdings, uid);
             (placed, holdings.unknown)
         };
-        self.log.succeeded(&unknown);
         let (allocations, lost): (Vec<_>, Vec<_>) = placed
             .into_iter()
             .map(|one| (one.allocation, one.lost))
             .unzip();
-        let mut judged = self.judge(spec, allocations.clone()).await;
+        let judged = self.judge(spec, allocations.clone()).await;
+        let mut judged = match judged {
+            Ok(judged) => judged,
+            Err(error) => return self.fail(error, start.elapsed()),
+        };
+        self.log.succeeded(&unknown);
         for (one, lost) in judged.iter_mut().zip(lost) {
             one.lost = lost;
         }
@@ -136,22 +152,29 @@ impl Collector {
             error: None,
             duration: start.elapsed(),
         };
-        self.place(status, judged, Some(health));
+        self.place(spec, status, judged, Some(health));
     }
 
     /// Takes what the source itself says, where nobody is asked.
     async fn read(&mut self, spec: &NodeTopologySpec, status: Option<NodeTopologyStatus>) {
+        let start = Instant::now();
         let allocations = status.as_ref().map(|status| status.allocations.clone());
-        let judged = self.judge(spec, allocations.unwrap_or_default()).await;
-        self.place(status, judged, None);
+        match self.judge(spec, allocations.unwrap_or_default()).await {
+            Ok(judged) => {
+                self.log.succeeded(&BTreeSet::new());
+                self.place(spec, status, judged, None);
+            }
+            Err(error) => self.fail(error, start.elapsed()),
+        }
     }
 
-    /// Judges on a thread where it does not keep requests waiting.
+    /// Judges on a thread where it does not keep requests waiting. An error is
+    /// a panic: no allocations at all would say that the node is empty.
     async fn judge(
         &mut self,
         spec: &NodeTopologySpec,
         allocations: Vec<Allocation>,
-    ) -> Vec<Judged> {
+    ) -> Result<Vec<Judged>, String> {
         let allocations: Vec<(Allocation, Option<Pattern>)> = {
             let facts = self.cluster.read();
             let with_pattern = |one: Allocation| {
@@ -170,33 +193,30 @@ impl Collector {
             allocations.into_iter().map(with_pattern).collect()
         };
         let mut judge = mem::take(&mut self.judge);
-        let spec = spec.clone();
+        let (judging, spec) = (self.judging, spec.clone());
         let judged = spawn_blocking(move || {
-            let judged = judge.judge(&spec, allocations);
+            let judged = judging(&mut judge, &spec, allocations);
             (judge, judged)
         });
-        // An error means that the process is ending.
-        let Ok((judge, judged)) = judged.await else {
-            return Vec::new();
-        };
+        let (judge, judged) = judged.await.map_err(panicked)?;
         self.judge = judge;
-        judged
+        Ok(judged)
     }
 
     fn fail(&mut self, error: String, duration: Duration) {
         self.log.failed(&error);
         self.latest.place(Placements {
-            status: None,
-            judged: Vec::new(),
             health: Some(Health {
                 error: Some(error),
                 duration,
             }),
+            ..Placements::default()
         });
     }
 
     fn place(
         &mut self,
+        spec: &NodeTopologySpec,
         status: Option<NodeTopologyStatus>,
         judged: Vec<Judged>,
         health: Option<Health>,
@@ -211,11 +231,22 @@ impl Collector {
             });
         }
         self.latest.place(Placements {
+            on: Keys::of(&spec.gpus),
             status,
             judged,
             health,
         });
     }
+}
+
+/// What a panic said.
+fn panicked(error: JoinError) -> String {
+    let said = error.try_into_panic().ok().and_then(|panic| {
+        let text = panic.downcast_ref::<&str>().map(|&text| text.to_owned());
+        text.or_else(|| panic.downcast_ref::<String>().cloned())
+    });
+    let said = said.unwrap_or_else(|| "no reason".to_owned());
+    format!("judging the allocations panicked, which is an error of this program: {said}")
 }
 
 /// Says what changed, not the same thing at each look.
@@ -248,5 +279,52 @@ impl Log {
             );
         }
         self.unknown.clone_from(unknown);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::source::SourceSpec;
+
+    /// A node whose source says who holds GPU 0.
+    fn held() -> Arc<Latest> {
+        let source: SourceSpec = "sim:dgx-h100".parse().unwrap();
+        let mut source = source.open(Some("n")).unwrap();
+        let mut snapshot = crate::collect::collect("sim", source.as_mut(), Duration::ZERO);
+        let one = Allocation {
+            gpus: vec![0],
+            ..Allocation::default()
+        };
+        snapshot.data.as_mut().unwrap().topology.status = Some(NodeTopologyStatus {
+            allocations: vec![one],
+        });
+        let latest = Arc::new(Latest::default());
+        latest.publish(snapshot);
+        latest
+    }
+
+    #[tokio::test]
+    async fn a_judge_that_panics_has_not_judged() {
+        let latest = held();
+        let mut collector = Collector::new(None, Cluster::default(), Arc::clone(&latest));
+        collector.judging = |_, _, _| panic!("out of order");
+        let run = collector.run(Duration::from_millis(1));
+        let failed = async {
+            loop {
+                let view = latest.view(Instant::now());
+                if let Some(placements) = view.placements {
+                    return placements;
+                }
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        let placements = tokio::select! {
+            placements = failed => placements,
+            () = run => unreachable!(),
+        };
+        assert_eq!((&placements.status, placements.judged.len()), (&None, 0));
+        let error = placements.health.as_ref().unwrap().error.as_deref();
+        assert!(error.unwrap().ends_with("out of order"), "{error:?}");
     }
 }

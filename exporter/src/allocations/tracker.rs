@@ -17,7 +17,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use nvlink_topology::{Allocation, Gpu};
 
 use super::holdings::{Held, Holdings, PodName};
-use crate::{publish::status::Record, source::LostGpu};
+use crate::{
+    placement::{Key, Keys},
+    publish::status::Record,
+    source::LostGpu,
+};
 
 /// What is known of the pods of the last look.
 #[derive(Debug, Default)]
@@ -36,46 +40,12 @@ pub(super) struct Placed {
     pub(super) lost: Vec<LostGpu>,
 }
 
-/// A GPU, as it is called as long as it lives.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Key {
-    Uuid(String),
-    /// Where the source knows no UUID.
-    Index(u32),
-}
-
-impl Key {
-    fn new(index: u32, uuid: Option<&str>) -> Self {
-        uuid.map_or(Self::Index(index), |uuid| Self::Uuid(uuid.to_owned()))
-    }
-}
-
-/// Indices and keys of the GPUs of one moment.
-struct Keys(BTreeMap<u32, Key>);
-
-impl Keys {
-    fn of(gpus: &[Gpu]) -> Self {
-        let key = |gpu: &Gpu| (gpu.index, Key::new(gpu.index, gpu.uuid.as_deref()));
-        Self(gpus.iter().map(key).collect())
-    }
-
-    fn of_index(&self, index: u32) -> Option<Key> {
-        self.0.get(&index).cloned()
-    }
-
-    /// All that `held` names.
-    fn of_held(&self, held: &Held) -> BTreeSet<Key> {
-        let present = held.gpus.iter().filter_map(|&gpu| self.of_index(gpu));
-        let lost = held.lost.iter();
-        let lost = lost.map(|gpu| Key::new(gpu.index, gpu.uuid.as_deref()));
-        present.chain(lost).collect()
-    }
-
-    /// Indices of those that are there now.
-    fn indices(&self, keys: &BTreeSet<Key>) -> Vec<u32> {
-        let there = self.0.iter().filter(|(_, key)| keys.contains(key));
-        there.map(|(&index, _)| index).collect()
-    }
+/// All that `held` names.
+fn keys_of(held: &Held, keys: &Keys) -> BTreeSet<Key> {
+    let present = held.gpus.iter().filter_map(|&gpu| keys.of_index(gpu));
+    let lost = held.lost.iter();
+    let lost = lost.map(|gpu| Key::new(gpu.index, gpu.uuid.as_deref()));
+    present.chain(lost).collect()
 }
 
 #[derive(Clone, Debug)]
@@ -126,7 +96,7 @@ impl Tracker {
             let known = before.as_mut().and_then(|pods| pods.remove(name));
             let uid = uid(name);
             let known = known.filter(|pod| pod.is(containers, uid.as_deref()));
-            let own = containers.values().flat_map(|held| keys.of_held(held));
+            let own = containers.values().flat_map(|held| keys_of(held, &keys));
             let mut pod = Pod {
                 containers: containers.clone(),
                 own: own.collect(),
@@ -148,7 +118,7 @@ impl Tracker {
         }
         if !first {
             let taken: BTreeSet<&Key> = pods.values().flat_map(|pod: &Pod| &pod.own).collect();
-            let left = keys.0.values().filter(|key| !taken.contains(key));
+            let left = keys.all().filter(|key| !taken.contains(key));
             let left: BTreeSet<Key> = left.cloned().collect();
             for pod in new.values_mut() {
                 pod.free = Some(left.clone());

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use nvlink_exporter::{
     collect::collect,
-    placement::{Health, Judged, PatternFrom, Placements},
+    placement::{Health, Judged, Keys, PatternFrom, Placements},
     snapshot::{Latest, View},
     source::{Reading, SourceSpec},
 };
@@ -33,8 +33,11 @@ fn view(source: &str, gpus: u32, per_container: usize) -> View {
     let finished = snapshot.health.finished;
     snapshot.health.duration = Duration::from_millis(2);
     let latest = Latest::default();
+    let data = snapshot.data.as_ref().expect("data");
+    let on = Keys::of(&data.topology.spec.gpus);
     latest.publish(snapshot);
     latest.place(Placements {
+        on,
         status: Some(NodeTopologyStatus { allocations }),
         judged,
         health: Some(Health::default()),
