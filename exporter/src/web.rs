@@ -2,15 +2,21 @@
 //! headers, in the file format of Prometheus' exporter-toolkit, so that one
 //! file serves all exporters of a node.
 //!
-//! `config` is the file as written, `settings` what follows from it, `tls` and
-//! `client` its TLS part, `gate` decides on requests, `listen` serves, `pace`
-//! ends connections whose clients do not read.
+//! `config` is the file as written, `files` what lies on disk, `settings` what
+//! follows from it, `tls` and `client` its TLS part, `gate` and `rate` decide
+//! on requests, `listen` serves, `places` bounds connections and what their
+//! answers (`pace`) hold in memory, `connection` ends those whose clients do
+//! not read.
 
 mod client;
 mod config;
+mod connection;
+mod files;
 mod gate;
 mod listen;
 mod pace;
+mod places;
+mod rate;
 mod settings;
 mod tls;
 
@@ -23,38 +29,19 @@ use std::{
 use arc_swap::ArcSwap;
 use axum::{Router, middleware};
 use axum_server::tls_rustls::RustlsConfig;
-use tokio::time::{MissedTickBehavior, interval};
-
-pub use self::listen::Servers;
-use self::{
-    gate::Gate,
-    settings::{Files, Settings},
+use tokio::{
+    task::spawn_blocking,
+    time::{MissedTickBehavior, interval, timeout},
 };
+
+use self::{files::Files, gate::Gate, settings::Settings};
+pub use self::{files::WebError, listen::Servers, places::CutOff};
 
 /// How often the file and the certificates are looked at. By content: a Secret
 /// volume swaps symlinks, of which a file watch hears once at most.
 const LOOK: Duration = Duration::from_secs(5);
-
-/// Why a web configuration cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum WebError {
-    /// A file cannot be read.
-    #[error("{path}: {reason}")]
-    Read {
-        /// The file.
-        path: String,
-        /// Why; it stands in the message, so it is no `source`.
-        reason: std::io::Error,
-    },
-    /// The configuration says what cannot be.
-    #[error("{path}: {reason}")]
-    Invalid {
-        /// The configuration file.
-        path: String,
-        /// What, and where in it.
-        reason: String,
-    },
-}
+/// Files that are read for so long lie on a mount that is dead.
+const LONG: Duration = Duration::from_secs(10);
 
 /// How requests are let in. Follows its file while it runs.
 #[derive(Debug)]
@@ -116,15 +103,22 @@ impl Web {
             return Ok(false);
         };
         let files = Files::read(path)?;
-        if files == self.files {
+        self.take(files)
+    }
+
+    /// Takes what the files say, if it is new and of use.
+    fn take(&mut self, files: Files) -> Result<bool, WebError> {
+        let Some(path) = self.path.as_deref().filter(|_| files != self.files) else {
             return Ok(false);
-        }
+        };
         let settings = Settings::new(path, &files)?;
+        let refused = |reason: &str| Err(WebError::invalid(path, reason));
         if settings.tls.is_some() != self.is_tls() || settings.http2 != self.http2 {
-            return Err(WebError::Invalid {
-                path: path.display().to_string(),
-                reason: "TLS and HTTP/2 are switched on and off by a restart only".to_owned(),
-            });
+            return refused("TLS and HTTP/2 are switched on and off by a restart only");
+        }
+        // A file that is being written is empty for a moment, or ends too early.
+        if settings.users.is_empty() && !self.gate.settings.load().users.is_empty() {
+            return refused("passwords are switched off by a restart only");
         }
         if let (Some(current), Some(new)) = (&self.tls, &settings.tls) {
             current.reload_from_config(Arc::clone(new));
@@ -134,28 +128,42 @@ impl Web {
         Ok(true)
     }
 
-    /// Reloads for ever.
+    /// Reloads for ever. Files are read on a thread of their own, on one at a
+    /// time: on a mount that is dead it does not come back.
     pub async fn follow(mut self) {
+        let Some(path) = self.path.clone() else {
+            return std::future::pending().await;
+        };
         let mut tick = interval(LOOK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut said = None;
         loop {
             tick.tick().await;
-            // A few small files: no thread is worth it.
-            let error = match self.reload() {
-                Ok(taken) => {
-                    if taken {
-                        tracing::info!("web configuration reloaded");
-                    }
-                    None
+            let path = path.clone();
+            let mut reading = spawn_blocking(move || Files::read(&path));
+            let read = match timeout(LONG, &mut reading).await {
+                Ok(read) => read,
+                Err(_) => {
+                    let error = format!("it is being read for more than {} s", LONG.as_secs());
+                    say(&mut said, Err(error));
+                    reading.await
                 }
-                Err(error) => Some(error.to_string()),
             };
-            // Once for each thing that is wrong, not every few seconds.
-            if let Some(error) = error.as_ref().filter(|_| error != said) {
-                tracing::warn!(%error, "keeping the web configuration in use");
-            }
-            said = error;
+            let read = read.map_err(|error| error.to_string());
+            let files = read.and_then(|read| read.map_err(|error| error.to_string()));
+            let taken = files.and_then(|files| self.take(files).map_err(|error| error.to_string()));
+            say(&mut said, taken);
         }
     }
+}
+
+/// Tells how a reload went: once for each thing that is wrong, not every few seconds.
+fn say(said: &mut Option<String>, taken: Result<bool, String>) {
+    match &taken {
+        Ok(true) => tracing::info!("web configuration reloaded"),
+        Ok(false) => {}
+        Err(error) if said.as_ref() == Some(error) => {}
+        Err(error) => tracing::warn!(%error, "keeping the web configuration in use"),
+    }
+    *said = taken.err();
 }

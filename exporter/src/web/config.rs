@@ -4,7 +4,7 @@
 
 use std::{collections::BTreeMap, path::PathBuf};
 
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
 /// The whole file.
@@ -21,11 +21,17 @@ pub(super) struct Config {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Tls {
+    #[serde(deserialize_with = "filled")]
     pub(super) cert: Option<String>,
+    #[serde(deserialize_with = "filled")]
     pub(super) key: Option<String>,
+    #[serde(deserialize_with = "filled")]
     pub(super) client_ca: Option<String>,
+    #[serde(deserialize_with = "filled")]
     pub(super) cert_file: Option<PathBuf>,
+    #[serde(deserialize_with = "filled")]
     pub(super) key_file: Option<PathBuf>,
+    #[serde(deserialize_with = "filled")]
     pub(super) client_ca_file: Option<PathBuf>,
     pub(super) client_auth_type: Option<ClientAuth>,
     pub(super) client_allowed_sans: Vec<String>,
@@ -85,9 +91,28 @@ pub(super) struct Headers {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct RateLimit {
-    /// Time between two requests, as `1s`; 0 for no limit.
-    pub(super) interval: Option<String>,
+    /// Time between two requests; 0 for no limit.
+    pub(super) interval: Option<Interval>,
     pub(super) burst: u32,
+}
+
+/// A length of time as the toolkit takes it.
+#[derive(Debug, Deserialize)]
+#[serde(untagged, expecting = "expected a duration such as 1s or 1m30s")]
+pub(super) enum Interval {
+    /// A number is one of nanoseconds, as in Go; what is written is 0.
+    Nanos(u64),
+    Text(String),
+}
+
+/// In this format an empty text is the same as none.
+fn filled<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: From<String>,
+{
+    let text = Option::<String>::deserialize(deserializer)?;
+    Ok(text.filter(|text| !text.is_empty()).map(T::from))
 }
 
 impl Config {
@@ -170,6 +195,7 @@ mod tests {
             "{}",
             "tls_server_config:\nbasic_auth_users:\n",
             "tls_server_config: {client_auth_type: ''}",
+            "tls_server_config: {cert_file: '', key_file: '', client_ca_file: '', cert: ''}",
         ] {
             let config = Config::parse(text.as_bytes()).unwrap();
             assert!(

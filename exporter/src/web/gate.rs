@@ -3,7 +3,7 @@
 use std::{
     collections::{BTreeMap, HashSet},
     sync::{Arc, Mutex, PoisonError},
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use arc_swap::ArcSwap;
@@ -17,12 +17,14 @@ use base64::{Engine, prelude::BASE64_STANDARD};
 use ring::{hmac, rand::SystemRandom};
 use tokio::sync::Semaphore;
 
-use super::settings::Settings;
+use super::{places::Peer, settings::Settings};
 
 /// Passwords that wait for their check; more are sent away. A check takes a
 /// tenth of a second and more of a core, and only one runs at a time, so that
 /// guessing costs the node no more than that.
-const MAX_WAITING: usize = 16;
+const MAX_WAITING: usize = 64;
+/// Those of one peer: who guesses must not keep out who knows.
+const MAX_WAITING_OF_PEER: usize = 32;
 /// Right passwords that are remembered; there are as many as users.
 const MAX_REMEMBERED: usize = 256;
 /// Checked when the user is unknown, so that the answer takes as long:
@@ -36,8 +38,43 @@ pub(super) struct Gate {
     /// What passwords are remembered by; never leaves the process.
     key: Option<hmac::Key>,
     right: Mutex<HashSet<Vec<u8>>>,
-    waiting: Semaphore,
+    waiting: Waiting,
     checking: Arc<Semaphore>,
+}
+
+/// How many passwords of each peer wait.
+#[derive(Debug, Default)]
+struct Waiting(Mutex<BTreeMap<Option<Peer>, usize>>);
+
+impl Waiting {
+    fn enter(&self, peer: Option<Peer>) -> Option<InLine<'_>> {
+        let mut waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let of_peer = waiting.get(&peer).copied().unwrap_or_default();
+        let all: usize = waiting.values().sum();
+        if all >= MAX_WAITING || of_peer >= MAX_WAITING_OF_PEER {
+            return None;
+        }
+        waiting.insert(peer, of_peer + 1);
+        let waiting = self;
+        Some(InLine { waiting, peer })
+    }
+}
+
+/// One that waits, for as long as it lives.
+struct InLine<'a> {
+    waiting: &'a Waiting,
+    peer: Option<Peer>,
+}
+
+impl Drop for InLine<'_> {
+    fn drop(&mut self) {
+        let waiting = self.waiting.0.lock();
+        let mut waiting = waiting.unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = waiting.get_mut(&self.peer) {
+            *count -= 1;
+        }
+        waiting.retain(|_, count| *count > 0);
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,12 +91,17 @@ impl Gate {
             // Without randomness nothing is remembered.
             key: hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new()).ok(),
             right: Mutex::default(),
-            waiting: Semaphore::new(MAX_WAITING),
+            waiting: Waiting::default(),
             checking: Arc::new(Semaphore::new(1)),
         }
     }
 
-    async fn check(&self, users: &BTreeMap<String, String>, headers: &HeaderMap) -> Verdict {
+    async fn check(
+        &self,
+        users: &BTreeMap<String, String>,
+        headers: &HeaderMap,
+        peer: Option<Peer>,
+    ) -> Verdict {
         let Some((user, password)) = credentials(headers) else {
             return Verdict::Denied;
         };
@@ -75,7 +117,7 @@ impl Gate {
             (None, Some(other)) => of_cost(NOBODY, cost(other)),
             (None, None) => return Verdict::Denied,
         };
-        match self.verify(password, hash).await {
+        match self.verify(peer, password, hash).await {
             Some(true) if known.is_some() => {}
             Some(_) => return Verdict::Denied,
             None => return Verdict::Busy,
@@ -91,8 +133,8 @@ impl Gate {
     }
 
     /// Off the threads that serve, one at a time; none when too many wait.
-    async fn verify(&self, password: Vec<u8>, hash: String) -> Option<bool> {
-        let _waiting = self.waiting.try_acquire().ok()?;
+    async fn verify(&self, peer: Option<Peer>, password: Vec<u8>, hash: String) -> Option<bool> {
+        let _waiting = self.waiting.enter(peer)?;
         let checking = Arc::clone(&self.checking).acquire_owned().await.ok()?;
         let check = move || {
             // Held to the end, also when the client goes away meanwhile.
@@ -147,7 +189,10 @@ pub(super) async fn guard(State(gate): State<Arc<Gate>>, request: Request, next:
     let verdict = match settings.users.is_empty() {
         _ if too_many => Verdict::Busy,
         true => Verdict::Allowed,
-        false => gate.check(&settings.users, request.headers()).await,
+        false => {
+            let peer = request.extensions().get().copied();
+            gate.check(&settings.users, request.headers(), peer).await
+        }
     };
     let mut response = match verdict {
         Verdict::Allowed => next.run(request).await,
@@ -166,54 +211,9 @@ pub(super) async fn guard(State(gate): State<Arc<Gate>>, request: Request, next:
     response
 }
 
-/// A bucket of tokens: one more each interval, up to `burst`.
-#[derive(Debug)]
-pub(super) struct Bucket {
-    interval: Duration,
-    burst: u32,
-    /// Until when requests are paid for in advance.
-    paid: Mutex<Option<Instant>>,
-}
-
-impl Bucket {
-    pub(super) fn new(interval: Duration, burst: u32) -> Self {
-        let paid = Mutex::default();
-        Self {
-            interval,
-            burst,
-            paid,
-        }
-    }
-
-    /// Whether a request may pass at `now`.
-    fn take(&self, now: Instant) -> bool {
-        let mut paid = self.paid.lock().unwrap_or_else(PoisonError::into_inner);
-        let from = paid.map_or(now, |paid| paid.max(now));
-        let next = from + self.interval;
-        let allowed = next.duration_since(now) <= self.interval * self.burst;
-        if allowed {
-            *paid = Some(next);
-        }
-        allowed
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_bucket_gives_a_burst_and_fills_again() {
-        let bucket = Bucket::new(Duration::from_secs(1), 3);
-        let now = Instant::now();
-        let taken = |after: u64| bucket.take(now + Duration::from_millis(after));
-        assert_eq!([0, 0, 0, 0].map(taken), [true, true, true, false]);
-        assert_eq!([900, 1100, 1200].map(taken), [false, true, false]);
-        assert_eq!(
-            [9000, 9000, 9000, 9000].map(taken),
-            [true, true, true, false]
-        );
-    }
 
     #[test]
     fn credentials_are_read_as_the_standard_says() {

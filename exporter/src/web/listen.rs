@@ -10,33 +10,41 @@ use std::{
     time::Duration,
 };
 
-use axum::{Router, response::Response};
+use axum::{
+    Router,
+    body::HttpBody,
+    http::{Request, StatusCode, header},
+    response::{IntoResponse, Response},
+};
 use axum_server::{Handle, accept::Accept, tls_rustls::RustlsAcceptor};
 use hyper_util::{
     rt::{TokioExecutor, TokioTimer},
     server::conn::auto::Builder,
 };
+use socket2::SockRef;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::TcpStream,
-    sync::{OwnedSemaphorePermit, Semaphore},
     task::JoinSet,
 };
 use tower::Service;
 
 use super::{
     Web,
-    pace::{Pace, Paced},
+    connection::{Paced, SILENT},
+    places::{CutOff, Peer, Places, Seat},
 };
 
-/// Connections that are open at a time, over all addresses; more are closed at once.
-const MAX_CONNECTIONS: usize = 128;
-/// What a client gets to send a request's head, the idle time before it
-/// included: one that scrapes once a minute keeps its connection.
-const HEAD: Duration = Duration::from_secs(75);
 /// Requests of HTTP/2 that are under way at a time on one connection: an answer
 /// waits whole in memory for a client that does not read it.
 const MAX_STREAMS: u32 = 8;
+/// What the kernel keeps of what was sent and not taken, and of what came and
+/// was not read, bytes a connection; it takes twice as much for itself. Left
+/// alone it takes megabytes.
+const SOCKET_BUFFER: usize = 128 << 10;
+/// What is kept of a request's head, and of an answer that the socket does not
+/// take, bytes.
+const BUFFER: usize = 64 << 10;
 /// How soon a peer must answer a ping of HTTP/2.
 const PING: Duration = Duration::from_secs(20);
 
@@ -45,6 +53,7 @@ const PING: Duration = Duration::from_secs(20);
 pub struct Servers {
     handle: Handle<SocketAddr>,
     tasks: JoinSet<io::Result<()>>,
+    places: Places,
 }
 
 impl Servers {
@@ -54,13 +63,18 @@ impl Servers {
     /// When a listener cannot be used.
     pub fn start(listeners: Vec<TcpListener>, web: &Web, router: &Router) -> io::Result<Self> {
         let handle = Handle::new();
+        let places = Places::default();
         let acceptor = Acceptor {
             tls: web.tls.clone().map(RustlsAcceptor::new),
-            connections: Arc::new(Semaphore::new(MAX_CONNECTIONS)),
+            places: places.clone(),
         };
         let mut tasks = JoinSet::new();
         for listener in listeners {
             listener.set_nonblocking(true)?;
+            // Connections have them from their listener.
+            let socket = SockRef::from(&listener);
+            socket.set_send_buffer_size(SOCKET_BUFFER)?;
+            socket.set_recv_buffer_size(SOCKET_BUFFER)?;
             tracing::info!(address = %listener.local_addr()?, tls = web.is_tls(), "serving");
             let mut server = axum_server::from_tcp(listener)?
                 .acceptor(acceptor.clone())
@@ -72,7 +86,17 @@ impl Servers {
             }
             tasks.spawn(server.serve(router.clone().into_make_service()));
         }
-        Ok(Self { handle, tasks })
+        Ok(Self {
+            handle,
+            tasks,
+            places,
+        })
+    }
+
+    /// Clients that were cut off since the start, by reason.
+    #[must_use]
+    pub fn cut_off(&self) -> [(CutOff, u64); 4] {
+        self.places.cut_off()
     }
 
     /// Waits for the end of one of them, which is a failure.
@@ -96,12 +120,16 @@ fn limit(builder: &mut Builder<TokioExecutor>) {
     builder
         .http1()
         .timer(TokioTimer::new())
-        .header_read_timeout(HEAD);
+        .max_buf_size(BUFFER)
+        .header_read_timeout(SILENT);
     builder
         .http2()
         .timer(TokioTimer::new())
         .max_concurrent_streams(MAX_STREAMS)
-        .keep_alive_interval(Some(HEAD))
+        .max_send_buf_size(BUFFER)
+        .initial_stream_window_size(BUFFER as u32)
+        .initial_connection_window_size(BUFFER as u32)
+        .keep_alive_interval(Some(SILENT))
         .keep_alive_timeout(PING);
 }
 
@@ -109,7 +137,7 @@ fn limit(builder: &mut Builder<TokioExecutor>) {
 #[derive(Clone, Debug)]
 struct Acceptor {
     tls: Option<RustlsAcceptor>,
-    connections: Arc<Semaphore>,
+    places: Places,
 }
 
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -124,47 +152,39 @@ impl<S: Send + 'static> Accept<TcpStream, S> for Acceptor {
     type Future = Pin<Box<dyn Future<Output = Accepted<S>> + Send>>;
 
     fn accept(&self, stream: TcpStream, service: S) -> Self::Future {
-        let permit = Arc::clone(&self.connections).try_acquire_owned();
-        let tls = self.tls.clone();
+        let (tls, places) = (self.tls.clone(), self.places.clone());
         Box::pin(async move {
-            let permit = permit.map_err(|error| {
-                tracing::debug!("{MAX_CONNECTIONS} connections are open: closing one more");
-                io::Error::other(error)
-            })?;
             stream.set_nodelay(true)?;
-            let peer = stream.peer_addr()?;
+            let peer = Peer(stream.peer_addr()?.ip().to_canonical());
+            let place = places.enter(peer);
+            let mut place = place.ok_or_else(|| io::Error::other("no room"))?;
             let stream: Box<dyn Stream> = match tls {
                 None => Box::new(stream),
                 Some(tls) => {
-                    let failed =
-                        |error: &io::Error| tracing::debug!(%peer, %error, "TLS handshake");
-                    Box::new(tls.accept(stream, ()).await.inspect_err(failed)?.0)
+                    let accepted = tokio::select! {
+                        accepted = tls.accept(stream, ()) => accepted,
+                        () = place.lost() => Err(io::ErrorKind::ConnectionAborted.into()),
+                    };
+                    let failed = |error: &io::Error| tracing::debug!(peer = %peer.0, %error, "TLS handshake");
+                    Box::new(accepted.inspect_err(failed)?.0)
                 }
             };
-            let (permit, pace) = (Arc::new(permit), Pace::default());
-            let stream = Paced::new(stream, pace.clone());
-            let service = Counted {
-                service,
-                pace,
-                permit,
-            };
-            Ok((stream, service))
+            let seat = place.seat();
+            Ok((Paced::new(stream, place), Counted { service, seat }))
         })
     }
 }
 
-/// The service of one connection; counts as long as it lives.
+/// The service of one connection.
 #[derive(Clone, Debug)]
 struct Counted<S> {
     service: S,
-    pace: Pace,
-    #[expect(dead_code, reason = "held, not read")]
-    permit: Arc<OwnedSemaphorePermit>,
+    seat: Arc<Seat>,
 }
 
-impl<S, R> Service<R> for Counted<S>
+impl<S, B> Service<Request<B>> for Counted<S>
 where
-    S: Service<R, Response = Response>,
+    S: Service<Request<B>, Response = Response>,
     S::Future: Send + 'static,
 {
     type Response = Response;
@@ -175,9 +195,21 @@ where
         self.service.poll_ready(context)
     }
 
-    fn call(&mut self, request: R) -> Self::Future {
-        let untaken = self.pace.ask();
+    fn call(&mut self, mut request: Request<B>) -> Self::Future {
+        let seat = Arc::clone(&self.seat);
+        let mut untaken = seat.pace.ask();
+        request.extensions_mut().insert(seat.peer);
         let answer = self.service.call(request);
-        Box::pin(async move { Ok(answer.await?.map(|body| untaken.with(body))) })
+        Box::pin(async move {
+            let answer = answer.await?;
+            let bytes = answer.body().size_hint().lower() as usize;
+            if !seat.has_room(bytes) {
+                let later = [(header::RETRY_AFTER, "1")];
+                let reason = "too many answers are under way\n";
+                return Ok((StatusCode::SERVICE_UNAVAILABLE, later, reason).into_response());
+            }
+            untaken.hold(bytes);
+            Ok(answer.map(|body| untaken.with(body)))
+        })
     }
 }

@@ -1,37 +1,55 @@
-//! Answers must be taken in time: a client that asks and does not read would
-//! hold them in memory, and its connection, for ever.
+//! The answers of a connection that are under way, and what they hold in memory.
 
 use std::{
     collections::BTreeMap,
-    io,
     pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::{Context, Poll, ready},
-    time::Duration,
 };
 
 use axum::body::{Body, Bytes, HttpBody};
 use http_body::{Frame, SizeHint};
-use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
-    time::{Instant, Sleep, sleep_until},
-};
+use tokio::time::Instant;
 
-/// What a client gets to take an answer, the time to make it included.
-const TAKEN: Duration = Duration::from_secs(20);
 /// An answer is handed over in parts of so many bytes: what HTTP/2 was given
-/// waits for the client where [`Untaken`] does not see it.
+/// waits for the client where nobody sees it.
 const PART: usize = 16 << 10;
 
 /// The answers of one connection that are under way.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Pace(Arc<Mutex<State>>);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
     /// When each was asked for; numbers ascend with time.
     asked: BTreeMap<u64, Instant>,
     next: u64,
+    /// Since when none is under way, or when the client was heard last.
+    idle: Instant,
+    /// What all of them hold in memory.
+    bytes: usize,
+}
+
+impl Default for State {
+    fn default() -> Self {
+        Self {
+            asked: BTreeMap::new(),
+            next: 0,
+            idle: Instant::now(),
+            bytes: 0,
+        }
+    }
+}
+
+/// What a connection does at one moment.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Load {
+    /// When the oldest answer that is under way was asked for.
+    pub(super) asked: Option<Instant>,
+    /// Since when the client is silent.
+    pub(super) idle: Instant,
+    /// What its answers hold in memory.
+    pub(super) bytes: usize,
 }
 
 impl Pace {
@@ -48,11 +66,22 @@ impl Pace {
         Untaken {
             pace: self.clone(),
             number,
+            bytes: 0,
         }
     }
 
-    fn oldest(&self) -> Option<Instant> {
-        self.state().asked.values().next().copied()
+    pub(super) fn load(&self) -> Load {
+        let state = self.state();
+        Load {
+            asked: state.asked.values().next().copied(),
+            idle: state.idle,
+            bytes: state.bytes,
+        }
+    }
+
+    /// The client has sent something.
+    pub(super) fn heard(&self) {
+        self.state().idle = Instant::now();
     }
 }
 
@@ -61,15 +90,25 @@ impl Pace {
 pub(super) struct Untaken {
     pace: Pace,
     number: u64,
+    bytes: usize,
 }
 
 impl Drop for Untaken {
     fn drop(&mut self) {
-        self.pace.state().asked.remove(&self.number);
+        let mut state = self.pace.state();
+        state.asked.remove(&self.number);
+        state.bytes -= self.bytes;
+        state.idle = Instant::now();
     }
 }
 
 impl Untaken {
+    /// Counts what the answer holds in memory.
+    pub(super) fn hold(&mut self, bytes: usize) {
+        self.pace.state().bytes += bytes;
+        self.bytes += bytes;
+    }
+
     /// `body` in parts; it is under way until the last one was handed over.
     pub(super) fn with(self, body: Body) -> Body {
         Body::new(Parts {
@@ -120,115 +159,5 @@ impl HttpBody for Parts {
             hint.set_upper(upper + left);
         }
         hint
-    }
-}
-
-/// A connection that ends when its client does not keep pace.
-pub(super) struct Paced<S> {
-    stream: S,
-    pace: Pace,
-    /// Since when bytes wait for the client.
-    blocked: Option<Instant>,
-    alarm: Pin<Box<Sleep>>,
-}
-
-impl<S> Paced<S> {
-    pub(super) fn new(stream: S, pace: Pace) -> Self {
-        let alarm = Box::pin(sleep_until(Instant::now() + TAKEN));
-        Self {
-            stream,
-            pace,
-            blocked: None,
-            alarm,
-        }
-    }
-
-    /// Fails when an answer has waited too long; else wakes when it will have.
-    fn check(&mut self, context: &mut Context<'_>) -> io::Result<()> {
-        let Some(since) = self.blocked.into_iter().chain(self.pace.oldest()).min() else {
-            return Ok(());
-        };
-        let due = since + TAKEN;
-        if self.alarm.deadline() != due {
-            self.alarm.as_mut().reset(due);
-        }
-        match self.alarm.as_mut().poll(context) {
-            Poll::Pending => Ok(()),
-            Poll::Ready(()) => {
-                tracing::debug!("a client does not take its answer: closing the connection");
-                Err(io::ErrorKind::TimedOut.into())
-            }
-        }
-    }
-
-    /// After a write: one that is pending waits for the client. Only a flush
-    /// tells that nothing waits any more.
-    fn wrote<T>(
-        &mut self,
-        context: &mut Context<'_>,
-        result: Poll<io::Result<T>>,
-    ) -> Poll<io::Result<T>> {
-        if result.is_pending() {
-            self.blocked.get_or_insert_with(Instant::now);
-            self.check(context)?;
-        }
-        result
-    }
-
-    /// After a flush.
-    fn flushed(
-        &mut self,
-        context: &mut Context<'_>,
-        result: Poll<io::Result<()>>,
-    ) -> Poll<io::Result<()>> {
-        if result.is_ready() {
-            self.blocked = None;
-        }
-        self.wrote(context, result)
-    }
-}
-
-impl<S: AsyncRead + Unpin> AsyncRead for Paced<S> {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        self.check(context)?;
-        Pin::new(&mut self.stream).poll_read(context, buffer)
-    }
-}
-
-impl<S: AsyncWrite + Unpin> AsyncWrite for Paced<S> {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        let result = Pin::new(&mut self.stream).poll_write(context, bytes);
-        self.wrote(context, result)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        let result = Pin::new(&mut self.stream).poll_write_vectored(context, bytes);
-        self.wrote(context, result)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let result = Pin::new(&mut self.stream).poll_flush(context);
-        self.flushed(context, result)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let result = Pin::new(&mut self.stream).poll_shutdown(context);
-        self.flushed(context, result)
     }
 }

@@ -1,77 +1,16 @@
 //! What follows from the web configuration file and the files that it names.
 
-use std::{
-    collections::BTreeMap,
-    fs,
-    path::{Path, PathBuf},
-    str::FromStr,
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeMap, path::Path, str::FromStr, sync::Arc, time::Duration};
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 use rustls::ServerConfig;
 
 use super::{
-    WebError,
-    config::{Config, Headers, RateLimit, Tls},
-    gate::Bucket,
+    config::{Config, Headers, Interval, RateLimit, Tls},
+    files::{Files, WebError},
+    rate::{Bucket, parse_duration},
     tls,
 };
-use crate::args;
-
-/// The content of the configuration file and of the files that it names, by path.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Files {
-    config: Vec<u8>,
-    named: BTreeMap<PathBuf, Vec<u8>>,
-}
-
-impl Files {
-    /// Reads them all.
-    pub(super) fn read(path: &Path) -> Result<Self, WebError> {
-        let config = read(path)?;
-        let parsed = Config::parse(&config).map_err(|reason| invalid(path, reason))?;
-        let tls = parsed.tls_server_config.unwrap_or_default();
-        let named = [
-            ("cert_file", tls.cert_file),
-            ("key_file", tls.key_file),
-            ("client_ca_file", tls.client_ca_file),
-        ];
-        let named = named
-            .into_iter()
-            .filter_map(|(key, file)| Some((key, file?)));
-        let named = named.map(|(key, file)| {
-            let content = read(&beside(path, &file))
-                .map_err(|error| invalid(path, format!("tls_server_config.{key}: {error}")))?;
-            Ok((file, content))
-        });
-        let named = named.collect::<Result<_, WebError>>()?;
-        Ok(Self { config, named })
-    }
-
-    /// What a file holds, by its name in the configuration.
-    pub(super) fn content(&self, file: &Path) -> &[u8] {
-        self.named.get(file).map_or(&[], Vec::as_slice)
-    }
-}
-
-/// Relative paths are relative to the configuration file.
-fn beside(config: &Path, file: &Path) -> PathBuf {
-    config.parent().unwrap_or(Path::new("")).join(file)
-}
-
-fn read(path: &Path) -> Result<Vec<u8>, WebError> {
-    fs::read(path).map_err(|reason| WebError::Read {
-        path: path.display().to_string(),
-        reason,
-    })
-}
-
-fn invalid(path: &Path, reason: String) -> WebError {
-    let path = path.display().to_string();
-    WebError::Invalid { path, reason }
-}
 
 /// How requests are let in.
 #[derive(Debug)]
@@ -99,7 +38,7 @@ impl Default for Settings {
 impl Settings {
     /// Of the configuration at `path`.
     pub(super) fn new(path: &Path, files: &Files) -> Result<Self, WebError> {
-        Self::of(files).map_err(|reason| invalid(path, reason))
+        Self::of(files).map_err(|reason| WebError::invalid(path, reason))
     }
 
     fn of(files: &Files) -> Result<Self, String> {
@@ -188,11 +127,12 @@ fn headers(config: &Headers) -> Result<HeaderMap, String> {
 }
 
 fn rate(config: &RateLimit) -> Result<Option<Bucket>, String> {
-    let text = config.interval.as_deref().unwrap_or("0");
-    let interval = match text {
-        "0" => Duration::ZERO,
-        text => args::parse_duration(text)
-            .ok_or_else(|| format!("rate_limit.interval: {text:?} is no duration such as 1s"))?,
+    let interval = match &config.interval {
+        None => Duration::ZERO,
+        Some(Interval::Nanos(nanos)) => Duration::from_nanos(*nanos),
+        Some(Interval::Text(text)) => parse_duration(text).ok_or_else(|| {
+            format!("rate_limit.interval: {text:?} is no duration such as 1s or 1m30s")
+        })?,
     };
     if interval.is_zero() {
         return Ok(None);

@@ -13,7 +13,7 @@ use rustls::{
 use super::{
     client::Clients,
     config::{ClientAuth, Tls, Version},
-    settings::Files,
+    files::Files,
 };
 
 /// The server's configuration, without its protocols.

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
 
+mod crowd;
 mod passwords;
 mod refused;
 mod slow;
@@ -9,16 +10,13 @@ mod tls;
 
 use std::{
     fs,
-    io::Read,
-    net::{SocketAddr, TcpListener, TcpStream},
-    time::{Duration, Instant},
+    net::{SocketAddr, TcpListener},
 };
 
 use axum::{Router, routing::get};
 use nvlink_exporter::web::{Servers, Web};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, SanType};
 use tempfile::TempDir;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// A certificate and its key, PEM.
 struct Pair(String, String);
@@ -78,39 +76,3 @@ fn start(web: &Web) -> (Servers, SocketAddr) {
 }
 
 const TLS: &str = "tls_server_config:\n  cert_file: server.pem\n  key_file: server.key\n";
-
-/// Whether the other end has closed the connection.
-fn is_closed(mut socket: &TcpStream) -> bool {
-    socket.set_nonblocking(true).unwrap();
-    match socket.read(&mut [0]) {
-        Ok(read) => read == 0,
-        Err(error) => error.kind() != std::io::ErrorKind::WouldBlock,
-    }
-}
-
-#[tokio::test]
-async fn connections_are_bounded() {
-    let (_servers, address) = start(&Web::open());
-    let mut open = Vec::new();
-    for _ in 0..130 {
-        let socket = tokio::net::TcpStream::connect(address).await.unwrap();
-        open.push(socket.into_std().unwrap());
-    }
-    let until = Instant::now() + Duration::from_secs(10);
-    // Which of them is a matter of the scheduler.
-    while open.len() > 128 && Instant::now() < until {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-        open.retain(|socket| !is_closed(socket));
-    }
-    assert_eq!(open.len(), 128);
-    drop(open);
-    let (mut status, request) = ([0; 12], b"GET / HTTP/1.1\r\nHost: x\r\n\r\n");
-    while &status != b"HTTP/1.1 200" && Instant::now() < until {
-        let mut socket = tokio::net::TcpStream::connect(address).await.unwrap();
-        // Refused as long as the others are not quite gone.
-        if socket.write_all(request).await.is_ok() {
-            drop(socket.read_exact(&mut status).await);
-        }
-    }
-    assert_eq!(&status, b"HTTP/1.1 200");
-}

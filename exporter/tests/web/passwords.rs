@@ -90,6 +90,56 @@ async fn a_flood_of_passwords_is_sent_away() {
 }
 
 #[tokio::test]
+async fn who_knows_gets_in_while_others_guess() {
+    let config = format!("basic_auth_users: {{alice: '{}'}}\n", hash("right"));
+    let directory = directory(&Authority::new(), &config);
+    let web = load(&directory).unwrap();
+    let guesses: Vec<String> = (0..24).map(|n| format!("alice:{n}")).collect();
+    let flood = guesses.iter().map(|guess| log_in(&web, Some(guess)));
+    // Nobody was let in before, so that nobody is known.
+    let (_, right) = tokio::join!(
+        futures::future::join_all(flood),
+        log_in(&web, Some("alice:right"))
+    );
+    assert_eq!(right.status(), StatusCode::OK);
+}
+
+#[tokio::test]
+async fn a_file_that_loses_its_passwords_opens_nothing() {
+    let users = format!("basic_auth_users: {{alice: '{}'}}\n", hash("one"));
+    let directory = directory(&Authority::new(), &users);
+    let mut web = load(&directory).unwrap();
+    for text in ["", "basic_auth_users:\n", "# basic_auth_users: {}\n"] {
+        fs::write(directory.path().join("web.yml"), text).unwrap();
+        let refused = web.reload().unwrap_err().to_string();
+        assert!(refused.contains("passwords are switched off by a restart only"));
+        assert_eq!(log_in(&web, None).await.status(), StatusCode::UNAUTHORIZED);
+    }
+}
+
+#[tokio::test]
+async fn rate_limits_as_the_toolkit_takes_them() {
+    let limits = [
+        ("0", false),
+        ("'0'", false),
+        ("1m30s", true),
+        ("1.5h", true),
+        ("2540400h", true),
+    ];
+    for (interval, limited) in limits {
+        let config = format!("rate_limit: {{interval: {interval}, burst: 1}}\n");
+        let directory = directory(&Authority::new(), &config);
+        let web = load(&directory).unwrap();
+        assert_eq!(log_in(&web, None).await.status(), StatusCode::OK);
+        let expected = match limited {
+            true => StatusCode::TOO_MANY_REQUESTS,
+            false => StatusCode::OK,
+        };
+        assert_eq!(log_in(&web, None).await.status(), expected, "{interval}");
+    }
+}
+
+#[tokio::test]
 async fn requests_are_limited() {
     let config = "rate_limit: {interval: 1h, burst: 2}\n";
     let directory = directory(&Authority::new(), config);

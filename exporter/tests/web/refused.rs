@@ -81,6 +81,18 @@ const REFUSED: &[(&str, &str)] = &[
         "rate_limit.burst: with 0 no request",
     ),
     (
+        "rate_limit: {interval: 9999999999h, burst: 1}\n",
+        "rate_limit.interval: \"9999999999h\" is no duration",
+    ),
+    (
+        "rate_limit: {interval: -1s, burst: 1}\n",
+        "rate_limit.interval: \"-1s\" is no duration",
+    ),
+    (
+        "rate_limit: {interval: [1], burst: 1}\n",
+        "rate_limit.interval: expected a duration",
+    ),
+    (
         "rate_limit: {interval: soon, burst: 1}\n",
         "rate_limit.interval: \"soon\" is no duration",
     ),
@@ -101,4 +113,19 @@ fn what_cannot_be_is_refused() {
         );
         assert_eq!(error.lines().count(), 1, "{error}");
     }
+}
+
+#[test]
+fn what_is_no_file_is_refused_and_not_waited_for() {
+    let directory = directory(&Authority::new(), "");
+    let path = directory.path().join("web.yml");
+    std::fs::remove_file(&path).unwrap();
+    let made = std::process::Command::new("mkfifo").arg(&path).status();
+    assert!(made.unwrap().success());
+    let error = load(&directory).unwrap_err();
+    assert!(error.contains("no regular file"), "{error}");
+    std::fs::remove_file(&path).unwrap();
+    std::fs::write(&path, vec![b'#'; (1 << 20) + 1]).unwrap();
+    let error = load(&directory).unwrap_err();
+    assert!(error.contains("larger than 1048576 bytes"), "{error}");
 }

@@ -18,7 +18,7 @@ use rustls::{
 use crate::{Authority, TLS, directory, load};
 
 /// More than the kernel's buffers of a connection take.
-const LARGE: usize = 64 << 20;
+const LARGE: usize = 8 << 20;
 /// After so long a client that takes nothing has lost its connection.
 const LOST: Duration = Duration::from_secs(25);
 
@@ -31,7 +31,7 @@ fn start(web: &Web) -> (Servers, SocketAddr) {
     (servers, address)
 }
 
-fn connect(address: SocketAddr) -> TcpStream {
+pub(crate) fn connect(address: SocketAddr) -> TcpStream {
     let socket = TcpStream::connect(address).unwrap();
     socket.set_read_timeout(Some(2 * LOST)).unwrap();
     socket
@@ -79,7 +79,7 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
 }
 
 /// The preface, with no room for answers, and `streams` requests for `/`.
-fn greedy(streams: u32) -> Vec<u8> {
+pub(crate) fn greedy(streams: u32) -> Vec<u8> {
     let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
     bytes.extend(frame(4, 0, 0, &[0, 4, 0, 0, 0, 0]));
     // GET, https, / of the static table, and an authority.
@@ -90,7 +90,7 @@ fn greedy(streams: u32) -> Vec<u8> {
     bytes
 }
 
-fn tls(address: SocketAddr, roots: &str) -> StreamOwned<ClientConnection, TcpStream> {
+pub(crate) fn tls(socket: TcpStream, roots: &str) -> StreamOwned<ClientConnection, TcpStream> {
     let mut store = RootCertStore::empty();
     let root = CertificateDer::from_pem_slice(roots.as_bytes()).unwrap();
     store.add(root).unwrap();
@@ -101,7 +101,7 @@ fn tls(address: SocketAddr, roots: &str) -> StreamOwned<ClientConnection, TcpStr
     config.alpn_protocols = vec![b"h2".to_vec()];
     let name = ServerName::try_from("127.0.0.1").unwrap();
     let connection = ClientConnection::new(Arc::new(config), name).unwrap();
-    StreamOwned::new(connection, connect(address))
+    StreamOwned::new(connection, socket)
 }
 
 /// Kinds of frames and their payloads, until the connection ends.
@@ -124,7 +124,7 @@ async fn http2_without_room_for_answers_is_bounded_and_ends() {
     let directory = directory(&ours, TLS);
     let (_servers, address) = start(&load(&directory).unwrap());
     let talk = move || {
-        let mut stream = tls(address, &ours.1);
+        let mut stream = tls(connect(address), &ours.1);
         stream.write_all(&greedy(50)).unwrap();
         frames(&mut stream)
     };

@@ -1,0 +1,150 @@
+//! A connection whose client keeps pace. Answers must be taken in time: a
+//! client that asks and does not read would hold them in memory, and its
+//! connection, for ever.
+//!
+//! Timeouts that others have made do not see these clients. Hyper bounds the
+//! time for a head (`header_read_timeout`), and pings peers of HTTP/2: one that
+//! opens no window answers pings all day. A timeout of writes, as
+//! `tokio-io-timeout` has it, begins anew with each byte that is taken, and
+//! sees no write at all while HTTP/2 waits for a window. A timeout of bodies,
+//! as `tower-http` has it, bounds how long a body waits for its maker; here it
+//! is the body that waits.
+
+use std::{
+    io,
+    pin::Pin,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    time::{Instant, Sleep, sleep_until},
+};
+
+use super::places::{CutOff, Place};
+
+/// What a client gets to take an answer, the time to make it included.
+const TAKEN: Duration = Duration::from_secs(20);
+/// A client is silent for so long at most: one that scrapes once a minute keeps
+/// its connection. Hyper's own time for a head does not count while it waits to
+/// see which version of HTTP a client speaks.
+pub(super) const SILENT: Duration = Duration::from_secs(75);
+
+/// A connection that ends when its client does not keep pace, or is silent for
+/// too long, or when its place is needed.
+pub(super) struct Paced<S> {
+    stream: S,
+    place: Place,
+    /// Since when bytes wait for the client.
+    blocked: Option<Instant>,
+    alarm: Pin<Box<Sleep>>,
+}
+
+impl<S> Paced<S> {
+    pub(super) fn new(stream: S, place: Place) -> Self {
+        let alarm = Box::pin(sleep_until(Instant::now() + TAKEN));
+        Self {
+            stream,
+            place,
+            blocked: None,
+            alarm,
+        }
+    }
+
+    /// Fails when the connection must end; else wakes when it may have to.
+    fn check(&mut self, context: &mut Context<'_>) -> io::Result<()> {
+        if self.place.poll_lost(context).is_ready() {
+            return Err(io::ErrorKind::ConnectionAborted.into());
+        }
+        let load = self.place.pace().load();
+        let waits = self.blocked.into_iter().chain(load.asked).min();
+        let due = waits.map_or(load.idle + SILENT, |since| since + TAKEN);
+        if self.alarm.deadline() != due {
+            self.alarm.as_mut().reset(due);
+        }
+        if self.alarm.as_mut().poll(context).is_pending() {
+            return Ok(());
+        }
+        if waits.is_some() {
+            self.place.cut_off(CutOff::Slow);
+        }
+        Err(io::ErrorKind::TimedOut.into())
+    }
+
+    /// After a write: one that is pending waits for the client. Only a flush
+    /// tells that nothing waits any more.
+    fn wrote<T>(
+        &mut self,
+        context: &mut Context<'_>,
+        result: Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
+        if result.is_pending() {
+            self.blocked.get_or_insert_with(Instant::now);
+            self.check(context)?;
+        }
+        result
+    }
+
+    /// After a flush.
+    fn flushed(
+        &mut self,
+        context: &mut Context<'_>,
+        result: Poll<io::Result<()>>,
+    ) -> Poll<io::Result<()>> {
+        if result.is_ready() {
+            self.blocked = None;
+        }
+        self.wrote(context, result)
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Paced<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        self.check(context)?;
+        let before = buffer.filled().len();
+        let result = Pin::new(&mut self.stream).poll_read(context, buffer);
+        if buffer.filled().len() > before {
+            self.place.pace().heard();
+        }
+        result
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Paced<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let result = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.wrote(context, result)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let result = Pin::new(&mut self.stream).poll_write_vectored(context, bytes);
+        self.wrote(context, result)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let result = Pin::new(&mut self.stream).poll_flush(context);
+        self.flushed(context, result)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let result = Pin::new(&mut self.stream).poll_shutdown(context);
+        self.flushed(context, result)
+    }
+}
