@@ -57,8 +57,8 @@ pub(super) fn parse_duration(text: &str) -> Option<Duration> {
         }
         rest = after;
     }
-    i64::try_from(nanos).ok()?;
-    Some(Duration::from_nanos_u128(nanos))
+    let nanos = i64::try_from(nanos).ok()?;
+    Some(Duration::from_nanos(nanos.unsigned_abs()))
 }
 
 fn split(text: &str, belongs: impl Fn(char) -> bool) -> (&str, &str) {
