@@ -26,11 +26,7 @@ mod raw;
 use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
 
 use nvlink_topology::{NodeTopology, NodeTopologySpec};
-use nvml_wrapper::{
-    Device,
-    enum_wrappers::device::{P2pCapabilitiesIndex, P2pStatus},
-    error::NvmlError,
-};
+use nvml_wrapper::{Device, error::NvmlError};
 
 use self::{
     counters::Choices,
@@ -349,15 +345,21 @@ fn peer_status(
     };
     let mut peers = PeerStatus::new();
     let mut failed: BTreeMap<u32, Failures> = BTreeMap::new();
+    let mut odd: BTreeMap<u32, (u32, u32)> = BTreeMap::new();
     for (a, b) in graph::switch_pairs(facts) {
         let (Some(from), Some(to)) = (device(a), device(b)) else {
             continue;
         };
         let failures = failed.entry(a).or_default();
         let call = failures::graph("nvmlDeviceGetP2PStatus");
-        match failures.ask(call, from.p2p_status(to, P2pCapabilitiesIndex::NvLink)) {
-            Ok(Answer::Given(P2pStatus::Ok)) => _ = peers.insert((a, b), Ok(())),
-            Ok(Answer::Given(status)) => _ = peers.insert((a, b), Err(words(status).to_owned())),
+        match failures.ask(call, raw::p2p_status(from, to)) {
+            Ok(Answer::Given(0)) => _ = peers.insert((a, b), Ok(())),
+            Ok(Answer::Given(status)) => {
+                if status > MOST_STATUS {
+                    odd.entry(status).or_insert((a, b));
+                }
+                peers.insert((a, b), Err(words(status)));
+            }
             // That a GPU is lost is found when it is read.
             Ok(Answer::Unknown | Answer::Failed) | Err(Trouble::Gpu(_)) => {}
             Err(error) => return Err(error),
@@ -366,26 +368,38 @@ fn peer_status(
     for (gpu, failures) in &failed {
         told.add(*gpu, failures);
     }
+    for (status, (a, b)) in odd {
+        told.warnings.push(format!(
+            "nvmlDeviceGetP2PStatus answers {status} for GPU {a} and {b}, which this version does \
+             not know: they are taken for not joined, as are all pairs with it"
+        ));
+    }
     Ok(peers)
 }
 
-/// A status as `nvidia-smi topo -p2p` explains it.
-fn words(status: P2pStatus) -> &'static str {
-    match status {
-        P2pStatus::Ok => "OK",
-        P2pStatus::ChipsetNotSupported => "chipset not supported",
-        P2pStatus::GpuNotSupported => "GPU not supported",
-        P2pStatus::IohTopologyNotSupported => "topology not supported",
-        P2pStatus::DisabledByRegkey => "disabled by a registry key",
-        P2pStatus::NotSupported => "not supported",
-        P2pStatus::Unknown => "unknown",
-    }
+/// The last status of `nvmlGpuP2PStatus_t` that is known here.
+const MOST_STATUS: u32 = 6;
+
+/// A status of a pair that may not talk, as `nvidia-smi topo -p2p` explains it.
+fn words(status: u32) -> String {
+    let known = match status {
+        1 => "chipset not supported",
+        2 => "GPU not supported",
+        3 => "topology not supported",
+        4 => "disabled by a registry key",
+        5 => "not supported",
+        6 => "unknown",
+        // That they may talk has one number only: this is another reason why not.
+        other => return format!("status {other}"),
+    };
+    known.to_owned()
 }
 
 impl History {
     /// GPUs that were there and did not answer now, with a warning for each,
     /// and for those that never answered. Remembers those that did.
     fn lost(&mut self, gpus: &Gpus<'_>, warnings: &mut Vec<String>) -> Vec<LostGpu> {
+        self.forget_replaced(gpus, warnings);
         let mut gone = self.seen.clone();
         for (_, one) in &gpus.answered {
             gone.remove(&one.key);
@@ -426,6 +440,32 @@ impl History {
         let mut gone: Vec<_> = gone.into_iter().map(with_xids).collect();
         gone.sort_by_key(|gpu| gpu.index);
         gone
+    }
+
+    /// A GPU in whose place another one answers that was never there before is
+    /// not lost: somebody has changed it.
+    fn forget_replaced(&mut self, gpus: &Gpus<'_>, warnings: &mut Vec<String>) {
+        for (_, new) in &gpus.answered {
+            let Some(address) = &new.facts.gpu.pci_bus_id else {
+                continue;
+            };
+            if self.seen.contains_key(&new.key) {
+                continue;
+            }
+            let answers = |key: &String| gpus.answered.iter().any(|(_, one)| one.key == *key);
+            let in_its_place = |key: &String, gpu: &LostGpu| {
+                gpu.pci_bus_id.as_ref() == Some(address) && !answers(key)
+            };
+            let old = self.seen.iter().find(|(key, gpu)| in_its_place(key, gpu));
+            if let Some(old) = old.map(|(key, _)| key.clone()) {
+                let index = new.facts.gpu.index;
+                warnings.push(format!(
+                    "GPU {index} ({address}) was replaced: {old} is now {}",
+                    new.key
+                ));
+                self.seen.remove(&old);
+            }
+        }
     }
 
     /// Fabric and XIDs of the GPUs that answered.

@@ -30,6 +30,9 @@ pub(crate) struct Config {
     /// Each is delivered once, in this order; append to deliver more.
     #[serde(default)]
     pub(crate) xids: Vec<Xid>,
+    /// The library does not keep event sets apart: whoever asks first gets the event.
+    #[serde(default)]
+    pub(crate) event_sets_shared: bool,
     #[serde(default)]
     pub(crate) faults: Vec<Fault>,
     /// A file to which a line is added when a function is called for the first

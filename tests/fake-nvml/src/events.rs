@@ -93,13 +93,17 @@ fn next(board: &Board, watched: &[usize]) -> Answer<Option<(usize, u64)>> {
         return Err(GPU_IS_LOST);
     }
     let anybody: BTreeSet<usize> = lock(&SETS).values().flatten().copied().collect();
+    let is_mine = |gpu: &usize| match config.event_sets_shared {
+        true => anybody.contains(gpu),
+        false => watched.contains(gpu),
+    };
     let mut delivered = lock(&DELIVERED);
     delivered.retain(|&event| event < config.xids.len());
     for (n, event) in config.xids.iter().enumerate() {
         if delivered.contains(&n) {
             continue;
         }
-        let mine = watched.contains(&event.gpu);
+        let mine = is_mine(&event.gpu);
         if mine || !anybody.contains(&event.gpu) {
             delivered.insert(n);
         }

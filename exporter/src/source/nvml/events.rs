@@ -73,11 +73,16 @@ impl Events {
             let Some(set) = &watched.set else { continue };
             for _ in 0..MOST {
                 match set.next() {
-                    Ok(Some(Event::Xid(xid))) => {
-                        let counts = xids.entry(watched.uuid.clone()).or_default();
-                        let count = counts.entry(xid).or_default();
-                        *count = count.saturating_add(1);
-                    }
+                    Ok(Some(Event::Xid { device, xid })) => match self.owner(device, watched) {
+                        Some(uuid) => {
+                            let count = xids.entry(uuid.to_owned()).or_default();
+                            let count = count.entry(xid).or_default();
+                            *count = count.saturating_add(1);
+                        }
+                        None => told.warnings.push(format!(
+                            "XID {xid} of a GPU that is not watched: it is not counted"
+                        )),
+                    },
                     Ok(Some(Event::Other)) => {}
                     Ok(None) => break,
                     Err(error) if is_library(&error) => return Err(Trouble::Library(error)),
@@ -93,5 +98,15 @@ impl Events {
             }
         }
         Ok(())
+    }
+
+    /// The GPU that an event from the set of `watched` is of: the one that it
+    /// names, because some libraries deliver all events to any set.
+    fn owner<'a>(&'a self, device: Option<usize>, watched: &'a Watched) -> Option<&'a str> {
+        let named = match device {
+            Some(device) => self.0.get(&device)?,
+            None => watched,
+        };
+        Some(&named.uuid)
     }
 }

@@ -24,7 +24,9 @@ use nvml_wrapper::{
 use nvml_wrapper_sys::bindings::{
     NVML_GPM_METRICS_GET_VERSION, NVML_GPM_SUPPORT_VERSION, nvmlDevice_t, nvmlEventData_t,
     nvmlEventSet_t, nvmlEventTypeXidCriticalError, nvmlFieldValue_t, nvmlGpmMetricsGet_t,
-    nvmlGpmSample_t, nvmlGpmSupport_t, nvmlGpuFabricInfo_t, nvmlGpuFabricInfoV_t, nvmlValue_t,
+    nvmlGpmSample_t, nvmlGpmSupport_t, nvmlGpuFabricInfo_t, nvmlGpuFabricInfoV_t,
+    nvmlGpuP2PCapsIndex_enum_NVML_P2P_CAPS_INDEX_NVLINK,
+    nvmlGpuP2PStatus_enum_NVML_P2P_STATUS_UNKNOWN, nvmlValue_t,
 };
 
 /// The error code "the version of the argument is not known", which the
@@ -175,6 +177,17 @@ pub(super) fn common_ancestor(a: &Device<'_>, b: &Device<'_>) -> Result<u32, Nvm
     Ok(level)
 }
 
+/// Whether the driver lets two GPUs talk over NVLink: 0 for yes, else why not,
+/// as `nvmlGpuP2PStatus_t`. (The wrapper fails where it does not know the reason.)
+pub(super) fn p2p_status(a: &Device<'_>, b: &Device<'_>) -> Result<u32, NvmlError> {
+    let get = nvml_sym(a.nvml().lib().nvmlDeviceGetP2PStatus.as_ref())?;
+    let mut status = nvmlGpuP2PStatus_enum_NVML_P2P_STATUS_UNKNOWN;
+    let over = nvmlGpuP2PCapsIndex_enum_NVML_P2P_CAPS_INDEX_NVLINK;
+    // SAFETY: both handles are of one library; `status` outlives the call.
+    nvml_try(unsafe { get(handle(a), handle(b), over, &mut status) })?;
+    Ok(status)
+}
+
 /// The NVLink fabric as a GPU sees it, as the library says it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FabricInfo {
@@ -254,7 +267,11 @@ fn fabric_info_versioned(device: &Device<'_>, version: u32) -> Result<FabricInfo
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Event {
     /// An XID.
-    Xid(u64),
+    Xid {
+        /// The [`address`] of the device that it is of, where the library says it.
+        device: Option<usize>,
+        xid: u64,
+    },
     /// Something that was not asked for.
     Other,
 }
@@ -312,9 +329,12 @@ impl EventSet {
         // SAFETY: the set is alive; `event` outlives the call.
         match nvml_try(unsafe { wait(self.set, &mut event, 0) }) {
             Ok(()) => {
-                let xid = event.eventType == u64::from(nvmlEventTypeXidCriticalError);
-                Ok(Some(match xid {
-                    true => Event::Xid(event.eventData),
+                let is_xid = event.eventType == u64::from(nvmlEventTypeXidCriticalError);
+                Ok(Some(match is_xid {
+                    true => Event::Xid {
+                        device: (!event.device.is_null()).then_some(event.device as usize),
+                        xid: event.eventData,
+                    },
                     false => Event::Other,
                 }))
             }

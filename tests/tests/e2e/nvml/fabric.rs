@@ -153,6 +153,19 @@ fn partitions_of_a_board_are_domains_of_their_own() {
 }
 
 #[test]
+fn a_status_that_a_newer_driver_invents_costs_its_pairs_and_nothing_else() {
+    let mut fake = FakeNvml::of_profile("dgx-h100").unwrap();
+    fake.put("p2p", json!([{"pair": [0, 1], "index": 2, "status": 7}]))
+        .unwrap();
+    let exporter = start(&fake, &[]);
+    let text = good(&exporter);
+    assert_eq!(series(&text, "nvlink_peer_links").len(), 8 * 7 - 2);
+    let log = exporter.process.log();
+    let said = "nvmlDeviceGetP2PStatus answers 7 for GPU 0 and 1";
+    assert_eq!(log.matches(said).count(), 1, "{log}");
+}
+
+#[test]
 fn links_without_a_peer_are_warned_of() {
     let mut fake = FakeNvml::of_profile("hgx-b200").unwrap();
     fake.put("p2p", json!([{"index": 2, "status": 5}])).unwrap();

@@ -54,6 +54,30 @@ fn a_lost_gpu_is_told_and_the_others_stay() {
 }
 
 #[test]
+fn a_gpu_that_was_replaced_is_not_lost() {
+    let mut fake = FakeNvml::of_profile("hgx-a100-4").unwrap();
+    let exporter = start(&fake, &[]);
+    good(&exporter);
+    fake.put("removed", json!([2])).unwrap();
+    let lost = |text: &str| series(text, "nvlink_gpu_lost");
+    wait(&exporter, "the GPU to be lost", |text| {
+        !lost(text).is_empty()
+    });
+    let new = "GPU-99999999-9999-9999-9999-999999999999";
+    fake.set(|config| {
+        config["removed"] = json!([]);
+        config["board"]["spec"]["gpus"][2]["uuid"] = json!(new);
+    })
+    .unwrap();
+    let text = wait(&exporter, "the new GPU", |text| text.contains(new));
+    assert_eq!(lost(&text), []);
+    assert_eq!(gpus(&text), 4);
+    let log = exporter.process.log();
+    assert!(log.contains("GPU 2 (0000"), "{log}");
+    assert!(log.contains(&format!("is now {new}")), "{log}");
+}
+
+#[test]
 fn a_driver_that_goes_takes_its_data_along_and_brings_them_back() {
     let mut fake = FakeNvml::of_profile("hgx-a100-4").unwrap();
     let exporter = start(&fake, &["--stale-after", "1s"]);
@@ -238,6 +262,21 @@ fn xids_are_counted_each_once_and_outlive_the_library() {
     wait(&exporter, "the next XID", |text| {
         count(text, "1", "74") == Some(3.0)
     });
+}
+
+#[test]
+fn an_xid_is_counted_for_the_gpu_that_it_names() {
+    let mut fake = FakeNvml::of_profile("dgx-h100").unwrap();
+    // GPU 0's set is asked first, and gives what is GPU 6's.
+    fake.put("eventSetsShared", json!(true)).unwrap();
+    let exporter = start(&fake, &[]);
+    good(&exporter);
+    fake.put("xids", json!([{"gpu": 6, "xid": 79}])).unwrap();
+    let text = wait(&exporter, "the XID", |text| {
+        !series(text, "nvlink_xid_errors_total").is_empty()
+    });
+    let told = series(&text, "nvlink_xid_errors_total");
+    assert_eq!((told.len(), told[0].0["gpu"].as_str()), (1, "6"));
 }
 
 /// Where GPU 0's link `link` ends.
