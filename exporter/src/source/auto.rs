@@ -116,14 +116,20 @@ impl Source for AutoSource {
 
 /// A driver that is loaded and does not work must be seen, not passed over.
 fn is_failure(error: &SourceError) -> bool {
-    use LibraryError::{Call, NoAnswer, NoDriver, NoGpu, NoPermission, NotFound, VersionMismatch};
+    use LibraryError::{
+        Call, NoAnswer, NoDriver, NoGpu, NoPermission, NotFound, Refused, VersionMismatch,
+    };
     let SourceError::Nvml(error) = error else {
         return false;
     };
     match error {
         // No driver yet, or none that shows a GPU to anyone here.
         NotFound { .. } | NoDriver { .. } | NoGpu { .. } => false,
-        Call { .. } | NoAnswer { .. } | VersionMismatch { .. } | NoPermission { .. } => true,
+        Call { .. }
+        | NoAnswer { .. }
+        | VersionMismatch { .. }
+        | NoPermission { .. }
+        | Refused { .. } => true,
     }
 }
 
@@ -279,6 +285,12 @@ mod tests {
             (
                 LibraryError::NoPermission { library: library() },
                 "no permission",
+            ),
+            (
+                LibraryError::Refused {
+                    refused: vec!["lib: file too short".to_owned()],
+                },
+                "file too short",
             ),
         ] {
             let mut source = fails_once(error);

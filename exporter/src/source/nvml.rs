@@ -11,6 +11,7 @@
 
 mod address;
 mod counters;
+mod elf;
 mod error;
 mod events;
 mod fabric;

@@ -1,5 +1,7 @@
 //! What goes wrong with the driver's library, in words that say what to do.
 
+use std::env::consts::ARCH;
+
 use nvml_wrapper::error::NvmlError;
 
 /// Why NVML gives nothing.
@@ -15,6 +17,17 @@ pub enum LibraryError {
     NotFound {
         /// What was tried, and why it failed.
         tried: Vec<String>,
+    },
+    /// There is a library that the loader refuses.
+    #[error(
+        "the driver's library cannot be loaded: {}. It must be whole and made for this machine \
+         ({ARCH}): install the driver anew, restart this container so that it gets the library \
+         anew, or name another one with --source nvml:PATH",
+        refused.join("; ")
+    )]
+    Refused {
+        /// Each library, and why.
+        refused: Vec<String>,
     },
     /// The kernel module is not there.
     #[error(

@@ -1,13 +1,19 @@
 //! Finding and opening the driver's library.
 
-use std::{env::consts::ARCH, sync::Arc};
+use std::{
+    env::{self, consts::ARCH},
+    path::PathBuf,
+    sync::Arc,
+};
 
 use nvml_wrapper::error::NvmlError;
 
-use super::{error::LibraryError, raw::Loaded};
+use super::{elf, error::LibraryError, raw::Loaded};
 
 /// The name under which the loader knows the library.
 const NAME: &str = "libnvidia-ml.so.1";
+/// How the loader ends its message where there is no such file.
+const MISSING: &str = "No such file or directory";
 
 /// An open library.
 #[derive(Debug)]
@@ -27,16 +33,32 @@ impl Library {
     /// # Errors
     /// When there is none, or the one that is there cannot be initialized.
     pub(super) fn open(path: Option<&str>) -> Result<Self, LibraryError> {
-        let mut tried = Vec::new();
+        let (mut tried, mut refused) = (Vec::new(), Vec::new());
         for name in places(path) {
+            if let Some(file) = file(&name)
+                && let Err(error) = elf::check(&file)
+            {
+                refused.push(format!("{}: {error}", file.display()));
+                continue;
+            }
             match Loaded::open(Some(&name)) {
                 Ok(loaded) => return Self::opened(name, path.is_some(), loaded),
-                // The loader's message begins with the path.
-                Err(NvmlError::LibloadingError(error)) => tried.push(error.to_string()),
+                Err(NvmlError::LibloadingError(error)) => {
+                    // The loader's message begins with the path of what it is about.
+                    let error = error.to_string();
+                    match error.strip_prefix(&name) {
+                        Some(rest) if rest.ends_with(MISSING) => tried.push(error),
+                        Some(_) => refused.push(error),
+                        None => refused.push(format!("{name}: {error}")),
+                    }
+                }
                 Err(error) => return Err(LibraryError::of(&name, "nvmlInit", error)),
             }
         }
-        Err(LibraryError::NotFound { tried })
+        Err(match refused.is_empty() {
+            true => LibraryError::NotFound { tried },
+            false => LibraryError::Refused { refused },
+        })
     }
 
     fn opened(name: String, named: bool, loaded: Loaded) -> Result<Self, LibraryError> {
@@ -72,6 +94,26 @@ fn places(path: Option<&str>) -> Vec<String> {
     }
 }
 
+/// The file that the loader takes for `name`, as far as that is known without
+/// asking it.
+fn file(name: &str) -> Option<PathBuf> {
+    let directories = match name.contains('/') {
+        true => vec![PathBuf::new()],
+        false => {
+            let own = env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+            let usual = ["/lib", "/usr/lib"].map(|one| format!("{one}/{ARCH}-linux-gnu"));
+            let usual = usual
+                .into_iter()
+                .chain(["/lib64".into(), "/usr/lib64".into()]);
+            env::split_paths(&own)
+                .chain(usual.map(PathBuf::from))
+                .collect()
+        }
+    };
+    let mut files = directories.into_iter().map(|one| one.join(name));
+    files.find(|file| file.exists())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -86,6 +128,48 @@ mod tests {
             "{text}"
         );
         assert!(text.contains("--source nvml:PATH"), "{text}");
+    }
+
+    #[test]
+    fn a_library_that_is_there_and_no_library_is_not_said_to_be_missing() {
+        let directory = tempfile::TempDir::new().unwrap();
+        let path = directory.path().join("libnvidia-ml.so.1");
+        for (content, why) in [
+            ("", "file too short"),
+            (&*"#!/bin/sh\n".repeat(100), "invalid ELF"),
+        ] {
+            std::fs::write(&path, content).unwrap();
+            let error = Library::open(path.to_str()).unwrap_err().to_string();
+            assert!(
+                error.contains(why) && !error.contains("not found"),
+                "{error}"
+            );
+            assert!(error.contains(&*path.to_string_lossy()), "{error}");
+        }
+        let error = Library::open(directory.path().to_str()).unwrap_err();
+        assert!(error.to_string().contains("no regular file"), "{error}");
+    }
+
+    #[test]
+    fn a_library_that_was_broken_off_is_not_touched() {
+        let directory = tempfile::TempDir::new().unwrap();
+        let path = directory.path().join("libnvidia-ml.so.1");
+        let places = [
+            format!("/lib/{ARCH}-linux-gnu"),
+            format!("/usr/lib/{ARCH}-linux-gnu"),
+            "/lib64".to_owned(),
+        ];
+        let libc = places.iter().map(|one| format!("{one}/libc.so.6"));
+        let whole = libc.filter_map(|path| std::fs::read(path).ok());
+        let whole = whole.max_by_key(Vec::len).unwrap();
+        std::fs::write(&path, &whole).unwrap();
+        elf::check(&path).unwrap();
+        for length in [100, 5000, whole.len() / 2, whole.len() - 100] {
+            std::fs::write(&path, &whole[..length]).unwrap();
+            let error = Library::open(path.to_str()).unwrap_err().to_string();
+            let why = format!("the file is not whole: it has {length} bytes");
+            assert!(error.contains(&why), "{error}");
+        }
     }
 
     #[test]
