@@ -7,6 +7,7 @@
 //! provider's file mostly has no NVLinks, so they are unknown. Host bridges are not told
 //! apart: devices of one NUMA node that share no switch are `NODE`, assumed.
 
+mod bounds;
 mod device;
 mod links;
 
@@ -63,6 +64,7 @@ pub struct Topology {
 /// # Errors
 /// Anything but one node's topology with at least one GPU, with the line.
 pub fn parse(text: &str, from: &str, node: &str) -> Result<Topology, XmlError> {
+    bounds::check(text)?;
     let options = ParsingOptions {
         allow_dtd: false,
         nodes_limit: MAX_NODES,

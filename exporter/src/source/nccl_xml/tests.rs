@@ -418,6 +418,26 @@ fn bombs_do_not_go_off() {
     );
 }
 
+#[test]
+fn what_would_take_the_parser_long_is_not_given_to_it() {
+    let attributes = |count: usize| {
+        let each = |n: usize| format!(" a{n}='>' b{n}=\"<!--\"");
+        (0..count / 2).map(each).collect::<String>()
+    };
+    let odd = "<?x '?><!-- it's \" <a --><![CDATA[ it's <a \" ]]>\n";
+    let text = |count| system(&format!("{odd}<x{}/>", attributes(count)));
+    let (line, reason) = refused(&text(200_000));
+    let expected = "an element with more than 100 attributes; NCCL writes ten";
+    assert_eq!((line, &*reason), (3, expected));
+    // With fewer, it is for the parser to say what is wrong.
+    let (_, reason) = refused(&text(100));
+    assert!(!reason.contains("attributes"), "{reason}");
+    let nested = "<a xmlns:x='y'>\n".repeat(50_000);
+    let (line, reason) = refused(&nested);
+    assert_eq!(line, 101);
+    assert!(reason.contains("more than 100 namespaces"), "{reason}");
+}
+
 /// `good` with one thing changed; nothing is wrong where nothing is expected.
 fn refused_at(good: &str, (from, to): (&str, &str), line: usize, expected: &str) {
     let text = good.replacen(from, to, 1);
