@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
     metrics::missing_links,
-    source::{FabricCondition, FabricState, GpuHealth, Reading},
+    source::{FabricCondition, FabricState, GpuHealth, LostGpu, Reading},
 };
 
 /// What can be wrong with a GPU, for as long as it holds.
@@ -61,16 +61,20 @@ impl Faults {
     }
 
     fn lost(&mut self, reading: &Reading, changes: &mut Vec<Change>) {
-        let lost: BTreeSet<u32> = reading.lost.iter().map(|gpu| gpu.index).collect();
+        let lost = reading
+            .lost
+            .iter()
+            .map(|gpu| (gpu.index, words_of_lost(gpu)));
+        let lost: BTreeMap<u32, String> = lost.collect();
         let held = self
             .holding
             .keys()
             .filter(|(_, fault)| *fault == Fault::Lost);
-        let known: Vec<u32> = held.map(|(gpu, _)| *gpu).collect();
-        for gpu in lost.union(&known.into_iter().collect()) {
-            let text = "lost: it was there and does not answer".to_owned();
-            let wrong = lost.contains(gpu).then_some(text);
-            self.set((*gpu, Fault::Lost), wrong, "answers again", changes);
+        let held = held.map(|(gpu, _)| *gpu);
+        let all: BTreeSet<u32> = held.chain(lost.keys().copied()).collect();
+        for gpu in all {
+            let wrong = lost.get(&gpu).cloned();
+            self.set((gpu, Fault::Lost), wrong, "answers again", changes);
         }
     }
 
@@ -123,6 +127,22 @@ impl Faults {
             }
             _ => {}
         }
+    }
+}
+
+/// Which one it was, why it is lost, and what it reported by itself.
+fn words_of_lost(gpu: &LostGpu) -> String {
+    let reason = gpu.reason.as_deref();
+    let reason = reason.unwrap_or("it was there and does not answer");
+    let xids: Vec<_> = gpu.xids.iter().map(|(xid, _)| xid.to_string()).collect();
+    let xids = (!xids.is_empty()).then(|| format!("XIDs seen: {}", xids.join(", ")));
+    let which: Vec<_> = [gpu.uuid.clone(), gpu.pci_bus_id.clone(), xids]
+        .into_iter()
+        .flatten()
+        .collect();
+    match which.is_empty() {
+        true => format!("lost: {reason}"),
+        false => format!("lost: {reason} ({})", which.join("; ")),
     }
 }
 

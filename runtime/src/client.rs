@@ -8,6 +8,7 @@
 
 use std::{
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll},
     time::Duration,
 };
@@ -64,8 +65,10 @@ pub async fn connect(limits: Limits) -> kube::Result<Client> {
 /// When the certificates or the credentials of `config` cannot be used.
 pub fn with(mut config: Config, limits: Limits) -> kube::Result<Client> {
     config.connect_timeout = Some(limits.connect);
+    let server: Arc<str> = config.cluster_url.to_string().trim_end_matches('/').into();
     let layer = layer_fn(|inner| Limited {
         inner,
+        server: Arc::clone(&server),
         limit: limits.request,
     });
     Ok(ClientBuilder::try_from(config)?.with_layer(&layer).build())
@@ -97,9 +100,19 @@ fn causes(error: &(dyn std::error::Error + 'static)) -> String {
     text
 }
 
-/// Gives up what takes too long.
+/// Which server gave no answer, which no error of kube or hyper says.
+#[derive(Debug, thiserror::Error)]
+#[error("{server}: {error}")]
+struct Unanswered {
+    server: Arc<str>,
+    #[source]
+    error: BoxError,
+}
+
+/// Gives up what takes too long, and says of whom it was asked.
 struct Limited<S> {
     inner: S,
+    server: Arc<str>,
     limit: Duration,
 }
 
@@ -117,7 +130,7 @@ where
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let (watch, limit) = (is_watch(&request), self.limit);
+        let (watch, limit, server) = (is_watch(&request), self.limit, Arc::clone(&self.server));
         let answer = self.inner.call(request);
         let whole = async move {
             let (head, body) = answer.await?.into_parts();
@@ -129,8 +142,11 @@ where
             Ok(Response::from_parts(head, body))
         };
         Box::pin(async move {
-            let late = |_| format!("the API server did not answer within {limit:?}");
-            timeout(limit, whole).await.map_err(late)?
+            let late = |_| format!("the API server did not answer within {limit:?}").into();
+            let answer = timeout(limit, whole)
+                .await
+                .unwrap_or_else(|over| Err(late(over)));
+            answer.map_err(|error| Unanswered { server, error }.into())
         })
     }
 }
@@ -139,4 +155,57 @@ where
 fn is_watch(request: &Request<Body>) -> bool {
     let query = request.uri().query().unwrap_or_default();
     query.split('&').any(|pair| pair == "watch=true")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+
+    use k8s_openapi::api::core::v1::Node;
+    use kube::Api;
+
+    use super::*;
+
+    /// What is said of an API server at `url`.
+    async fn asked(url: &str) -> String {
+        crate::tls::install_provider();
+        let config = Config::new(url.parse().unwrap());
+        let limits = Limits {
+            connect: Duration::from_secs(10),
+            request: Duration::from_millis(500),
+        };
+        let nodes = Api::<Node>::all(with(config, limits).unwrap());
+        reason(&nodes.get("n").await.unwrap_err())
+    }
+
+    #[tokio::test]
+    async fn who_does_not_answer_is_named_with_the_cause() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let url = |scheme: &str| format!("{scheme}://{address}");
+        let silent = asked(&url("http")).await;
+        let expected = format!("http://{address}: the API server did not answer within 500ms");
+        assert_eq!(silent, expected);
+        let answering = std::thread::spawn(move || {
+            // The first is the one of above.
+            for _ in 0..2 {
+                let (mut socket, _) = listener.accept().unwrap();
+                let _ = socket.read(&mut [0; 4096]);
+                let _ = socket.write_all(b"no TLS at all");
+            }
+        });
+        let no_tls = asked(&url("https")).await;
+        assert!(
+            no_tls.starts_with(&format!("https://{address}: ")),
+            "{no_tls}"
+        );
+        assert!(no_tls.contains("InvalidContentType"), "{no_tls}");
+        answering.join().unwrap();
+        let refused = asked(&url("http")).await;
+        assert!(
+            refused.starts_with(&format!("http://{address}: ")),
+            "{refused}"
+        );
+        assert!(refused.contains("Connection refused"), "{refused}");
+    }
 }

@@ -32,8 +32,11 @@ const POOR: f64 = 0.7;
 pub(super) fn find(scene: &Scene<'_>) -> Vec<Trouble> {
     let mut all = Vec::new();
     for lost in &scene.data.lost {
-        let text = "does not answer: lost since it was last seen";
-        add(&mut all, Level::Bad, Some(lost.index), text.to_owned());
+        let text = match &lost.reason {
+            Some(reason) => format!("lost since it was last seen: {reason}"),
+            None => "does not answer: lost since it was last seen".to_owned(),
+        };
+        add(&mut all, Level::Bad, Some(lost.index), text);
     }
     for unread in &scene.data.unread {
         add(&mut all, Level::Bad, None, unread.reason.clone());

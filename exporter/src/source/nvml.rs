@@ -397,8 +397,8 @@ fn words(status: u32) -> String {
 }
 
 impl History {
-    /// GPUs that were there and did not answer now, with a warning for each,
-    /// and for those that never answered. Remembers those that did.
+    /// GPUs that were there and did not answer now, with a warning for each
+    /// that never answered. Remembers those that did.
     fn lost(&mut self, gpus: &Gpus<'_>, warnings: &mut Vec<String>) -> Vec<LostGpu> {
         self.forget_replaced(gpus, warnings);
         let mut gone = self.seen.clone();
@@ -409,37 +409,26 @@ impl History {
                 index: gpu.index,
                 uuid: gpu.uuid.clone(),
                 pci_bus_id: gpu.pci_bus_id.clone(),
-                xids: Vec::new(),
+                ..LostGpu::default()
             };
             self.seen.insert(one.key.clone(), seen);
         }
         gone.retain(|_, gpu| !gpus.may_have(gpu));
         let mut failed = gpus.failed.clone();
-        for (key, gpu) in &gone {
+        let mut known = |(key, gpu): (String, LostGpu)| {
             let reason = failed.remove(&gpu.index);
-            let reason =
-                reason.unwrap_or_else(|| "the driver does not list it any more".to_owned());
-            let address = gpu.pci_bus_id.as_deref().unwrap_or("address unknown");
-            let xids = self.xids.get(key).into_iter().flat_map(BTreeMap::keys);
-            let xids: Vec<_> = xids.map(u64::to_string).collect();
-            let xids = match xids.is_empty() {
-                true => String::new(),
-                false => format!("; XIDs seen: {}", xids.join(", ")),
-            };
-            warnings.push(format!(
-                "GPU {} ({key}, {address}) is lost: {reason}{xids}",
-                gpu.index
-            ));
-        }
+            let unlisted = || "the driver does not list it any more".to_owned();
+            let xids = self.xids.get(&key).into_iter().flatten();
+            LostGpu {
+                reason: Some(reason.unwrap_or_else(unlisted)),
+                xids: xids.map(|(&xid, &count)| (xid, count)).collect(),
+                ..gpu
+            }
+        };
+        let mut gone: Vec<_> = gone.into_iter().map(&mut known).collect();
+        gone.sort_by_key(|gpu| gpu.index);
         let never = |(index, error)| format!("GPU {index} cannot be read: {error}");
         warnings.extend(failed.into_iter().map(never));
-        let with_xids = |(key, gpu): (String, LostGpu)| {
-            let xids = self.xids.get(&key).into_iter().flatten();
-            let xids = xids.map(|(&xid, &count)| (xid, count)).collect();
-            LostGpu { xids, ..gpu }
-        };
-        let mut gone: Vec<_> = gone.into_iter().map(with_xids).collect();
-        gone.sort_by_key(|gpu| gpu.index);
         gone
     }
 

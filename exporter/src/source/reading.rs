@@ -283,6 +283,9 @@ pub struct LostGpu {
     /// PCI address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pci_bus_id: Option<String>,
+    /// What the driver says of it, for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
     /// XIDs and how often they came, as in [`GpuHealth`]: they often say why.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub xids: Vec<(u64, u64)>,

@@ -91,7 +91,7 @@ impl Node {
             index,
             uuid: Some(build::uuid(name, index as usize)),
             pci_bus_id: Some(profile.gpus[index as usize].bus.to_owned()),
-            xids: Vec::new(),
+            ..LostGpu::default()
         });
         Ok(Self {
             lost: lost.collect(),

@@ -29,7 +29,10 @@ fn a_lost_gpu_is_told_and_the_others_stay() {
     for key in ["lost", "removed"] {
         fake.put(key, json!([3])).unwrap();
         let lost = |text: &str| !series(text, "nvlink_gpu_lost").is_empty();
-        let text = wait(&exporter, "the GPU to be lost", lost);
+        // A reading during which the others move up takes one of them for lost.
+        let text = wait(&exporter, "the GPU to be lost", |text| {
+            !those(text, "nvlink_gpu_lost", &[("UUID", uuid)]).is_empty() && gpus(text) == 7
+        });
         assert!(succeeded(&text), "{key}");
         let told = series(&text, "nvlink_gpu_lost");
         assert_eq!((told.len(), told[0].0["gpu"].as_str()), (1, "3"), "{key}");
@@ -43,14 +46,19 @@ fn a_lost_gpu_is_told_and_the_others_stay() {
         );
         assert_eq!(series(&text, "nvlink_peer_links").len(), 7 * 6, "{key}");
         check_metrics(&text).unwrap();
+        let page = http::text(&exporter.url("/")).unwrap();
+        assert_eq!(page.matches("lost since").count(), 1, "{key}");
+        assert!(page.contains("1 thing needs a look"), "{key}");
         fake.put(key, json!([])).unwrap();
         let text = wait(&exporter, "the GPU to be back", |text| !lost(text));
         assert_eq!(gpus(&text), 8, "{key}");
     }
-    assert!(
-        exporter.process.log().contains("is lost"),
-        "a warning says why"
-    );
+    let log = exporter.process.log();
+    let told = log.lines().filter(|line| line.contains(uuid));
+    let told: Vec<_> = told.filter(|line| line.contains("lost")).collect();
+    assert_eq!(told.len(), 2, "each time once: {told:?}");
+    assert!(told[0].contains("GPU 3: lost: "), "{told:?}");
+    assert!(told[1].contains("the driver does not list it any more"));
 }
 
 #[test]
