@@ -12,7 +12,12 @@ use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum, error::ErrorKind
 use nvlink_topology::{Pattern, Scope};
 
 pub use self::web::{Collectors, WebArgs};
-use crate::{allocations::AllocationArgs, output::TopologyFormat, source::SourceSpec};
+use crate::{
+    allocations::AllocationArgs,
+    duration,
+    output::TopologyFormat,
+    source::{self, SourceSpec},
+};
 
 /// Discovers the NVLink graph of a GPU node, exports it to Prometheus and publishes it to Kubernetes
 #[derive(Debug, Parser)]
@@ -35,7 +40,7 @@ Examples:
   nvlink-exporter --source sim:dgx-h100             serve a simulated node on http://localhost:9836
   nvidia-smi topo -m | nvlink-exporter topology --source file:-
                                                     what this machine's GPUs look like
-  nvlink-exporter topology --source sim:dgx1-v100 --output svg > node.svg
+  nvlink-exporter topology --source sim:dgx1-v100 --output dot | dot -Tsvg > node.svg
   nvlink-exporter place --source sim:dgx1-v100 --gpus 4 --free 0,1,2,4,5,7
   eval \"$(nvlink-exporter place --source file:node.json --gpus 4 --output env)\" && torchrun …";
 
@@ -77,7 +82,7 @@ pub struct SourceArgs {
     pub source: SourceSpec,
 
     /// The node's name [default: the recorded name, else the host's]
-    #[arg(long, env = "NODE_NAME", value_name = "NAME", value_parser = node_name)]
+    #[arg(long, env = "NODE_NAME", value_name = "NAME", value_parser = source::node_name)]
     pub node_name: Option<String>,
 }
 
@@ -98,7 +103,7 @@ pub struct ServeArgs {
         env = "NVLINK_EXPORTER_COLLECTION_INTERVAL",
         default_value = "5s",
         value_name = "DURATION",
-        value_parser = duration
+        value_parser = duration::flag
     )]
     pub collection_interval: Duration,
 
@@ -108,7 +113,7 @@ pub struct ServeArgs {
         env = "NVLINK_EXPORTER_STALE_AFTER",
         default_value = "30s",
         value_name = "DURATION",
-        value_parser = duration
+        value_parser = duration::flag
     )]
     pub stale_after: Duration,
 
@@ -151,7 +156,7 @@ pub struct PublishArgs {
         env = "NVLINK_EXPORTER_PUBLISH_INTERVAL",
         default_value = "5m",
         value_name = "DURATION",
-        value_parser = duration
+        value_parser = duration::flag
     )]
     pub publish_interval: Duration,
 }
@@ -220,7 +225,7 @@ pub struct RecordArgs {
         env = "NVLINK_EXPORTER_RECORD_INTERVAL",
         default_value = "1s",
         value_name = "DURATION",
-        value_parser = duration
+        value_parser = duration::flag
     )]
     pub interval: Duration,
 }
@@ -290,7 +295,7 @@ pub enum PlaceFormat {
   nvlink-exporter unpublish --node-name gpu-7")]
 pub struct UnpublishArgs {
     /// The node's name
-    #[arg(long, env = "NODE_NAME", value_name = "NAME", value_parser = node_name)]
+    #[arg(long, env = "NODE_NAME", value_name = "NAME", value_parser = source::node_name)]
     pub node_name: String,
 }
 
@@ -349,45 +354,6 @@ pub fn with_default_command(args: impl IntoIterator<Item = OsString>) -> Vec<OsS
     args
 }
 
-/// A name that the API server takes for a Node.
-pub(crate) fn node_name(text: &str) -> Result<String, String> {
-    let good = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'.';
-    let ends = |b: Option<&u8>| b.is_some_and(u8::is_ascii_alphanumeric);
-    let bytes = text.as_bytes();
-    match text.len() <= 253
-        && bytes.iter().all(|&b| good(b))
-        && ends(bytes.first())
-        && ends(bytes.last())
-    {
-        true => Ok(text.to_owned()),
-        false => Err("a node name has lower case letters, digits, - and .".to_owned()),
-    }
-}
-
-fn duration(text: &str) -> Result<Duration, String> {
-    let duration = parse_duration(text).ok_or("expected a duration such as 500ms, 5s or 2m")?;
-    let bounds = Duration::from_millis(100)..=Duration::from_secs(86_400);
-    match bounds.contains(&duration) {
-        true => Ok(duration),
-        false => Err("expected a duration from 100ms to 24h".to_owned()),
-    }
-}
-
-/// `500ms`, `5s`, `2m`, `1h`.
-pub(crate) fn parse_duration(text: &str) -> Option<Duration> {
-    let digits = text.find(|c: char| !c.is_ascii_digit())?;
-    let (number, unit) = text.split_at(digits);
-    let factor: u64 = match unit {
-        "ms" => 1,
-        "s" => 1000,
-        "m" => 60_000,
-        "h" => 3_600_000,
-        _ => return None,
-    };
-    let millis = number.parse::<u64>().ok()?.checked_mul(factor)?;
-    Some(Duration::from_millis(millis))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -427,9 +393,5 @@ mod tests {
         assert_eq!("".parse(), Ok(Gpus(vec![])));
         assert!("3-1".parse::<Gpus>().is_err() && "a".parse::<Gpus>().is_err());
         assert!("0-4000000000".parse::<Gpus>().is_err());
-        assert_eq!(duration("250ms"), Ok(Duration::from_millis(250)));
-        assert!(duration("5").is_err() && duration("0s").is_err() && duration("s").is_err());
-        assert!(node_name("gpu-7.rack").is_ok() && node_name("../x").is_err());
-        assert!(node_name("").is_err() && node_name("A").is_err());
     }
 }

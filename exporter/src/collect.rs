@@ -68,7 +68,9 @@ fn run(name: &str, mut source: Box<dyn Source>, interval: Duration, latest: &Wea
     let mut meter = Meter::default();
     loop {
         let mut snapshot = collect(name, source.as_mut(), start.elapsed());
-        snapshot.loads = meter.observe(&snapshot);
+        if let Some(data) = &snapshot.data {
+            snapshot.loads = meter.observe(data, snapshot.health.finished);
+        }
         log.write(&snapshot);
         let Some(latest) = latest.upgrade() else {
             return;

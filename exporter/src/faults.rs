@@ -3,10 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::{
-    metrics::missing_links,
-    source::{FabricCondition, FabricState, GpuHealth, LostGpu, Reading},
-};
+use nvlink_topology::missing_links;
+
+use crate::source::{FabricCondition, FabricState, GpuHealth, LostGpu, Reading};
 
 /// What can be wrong with a GPU, for as long as it holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

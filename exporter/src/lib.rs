@@ -9,6 +9,7 @@ pub mod args;
 pub mod collect;
 mod commands;
 pub mod control;
+mod duration;
 mod faults;
 pub mod load;
 mod log;

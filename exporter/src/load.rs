@@ -6,10 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::{
-    snapshot::Snapshot,
-    source::{ErrorKind, LinkCounters, Reading},
-};
+use crate::source::{ErrorKind, LinkCounters, Reading};
 
 /// Errors stay "recent" for this long.
 pub const RECENT: Duration = Duration::from_secs(300);
@@ -63,13 +60,9 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// What moved since the last good reading, by GPU and link. A snapshot
-    /// without data moves nothing, and is passed over by the next one.
-    pub fn observe(&mut self, snapshot: &Snapshot) -> Vec<LinkLoad> {
-        let Some(now) = &snapshot.data else {
-            return Vec::new();
-        };
-        let finished = snapshot.health.finished;
+    /// What moved since the reading before, by GPU and link. `now` was read
+    /// until `finished`.
+    pub fn observe(&mut self, now: &Reading, finished: Instant) -> Vec<LinkLoad> {
         let start = *self.start.get_or_insert(finished);
         let slot = slot(finished.saturating_duration_since(start));
         self.forget(slot);
@@ -175,24 +168,20 @@ impl Counted {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{snapshot::Health, source::SourceSpec};
+    use crate::source::SourceSpec;
 
-    /// A reading of a simulated node after `seconds`, changed by `edit`.
-    fn snapshot(base: Instant, seconds: u64, edit: impl FnOnce(&mut Reading)) -> Snapshot {
+    /// What moved until a simulated node is read after `seconds`, changed by `edit`.
+    fn observe(
+        meter: &mut Meter,
+        base: Instant,
+        seconds: u64,
+        edit: impl FnOnce(&mut Reading),
+    ) -> Vec<LinkLoad> {
         let spec: SourceSpec = "sim:h200-degraded".parse().unwrap();
         let now = Duration::from_secs(seconds);
         let mut reading = spec.open(Some("n")).unwrap().read(now).unwrap();
         edit(&mut reading);
-        Snapshot {
-            data: Some(reading),
-            loads: Vec::new(),
-            health: Health {
-                source: String::new(),
-                error: None,
-                duration: Duration::ZERO,
-                finished: base + now,
-            },
-        }
+        meter.observe(&reading, base + now)
     }
 
     fn of(loads: &[LinkLoad], gpu: u32, link: u32) -> &LinkLoad {
@@ -203,38 +192,35 @@ mod tests {
     #[test]
     fn rates_and_rises_lie_between_two_good_readings() {
         let (mut meter, base) = (Meter::default(), Instant::now());
-        let first = meter.observe(&snapshot(base, 0, |_| {}));
+        let first = observe(&mut meter, base, 0, |_| {});
         assert!(
             first
                 .iter()
                 .all(|one| one.transmit_bytes_per_second.is_none())
         );
         assert!(first.iter().all(|one| one.rises.is_empty()));
-        let mut failed = snapshot(base, 5, |_| {});
-        failed.data = None;
-        assert!(meter.observe(&failed).is_empty());
-        let loads = meter.observe(&snapshot(base, 10, |_| {}));
+        let loads = observe(&mut meter, base, 10, |_| {});
         let busy = of(&loads, 0, 0).transmit_bytes_per_second.unwrap();
         assert!((0.5..0.61).contains(&(busy / 26_562_000_000.0)), "{busy}");
         let kind = ErrorKind::CrcFlit;
         let rise = |last, recent| Rise { kind, last, recent };
         assert_eq!(of(&loads, 6, 4).rises[0], rise(20, 20));
         assert!(of(&loads, 0, 0).rises.is_empty());
-        let loads = meter.observe(&snapshot(base, 15, |_| {}));
+        let loads = observe(&mut meter, base, 15, |_| {});
         assert_eq!(of(&loads, 6, 4).rises[0], rise(10, 30));
     }
 
     #[test]
     fn what_was_reset_is_not_known() {
         let (mut meter, base) = (Meter::default(), Instant::now());
-        meter.observe(&snapshot(base, 50, |_| {}));
-        let loads = meter.observe(&snapshot(base, 60, |reading| {
+        observe(&mut meter, base, 50, |_| {});
+        let loads = observe(&mut meter, base, 60, |reading| {
             reading.counters.retain_mut(|one| {
                 one.transmit_bytes = Some(0);
                 one.errors.iter_mut().for_each(|error| error.1 = 0);
                 true
             });
-        }));
+        });
         let link = of(&loads, 6, 4);
         assert_eq!(link.transmit_bytes_per_second, None);
         assert!(link.receive_bytes_per_second.is_some());
@@ -244,10 +230,10 @@ mod tests {
     #[test]
     fn another_gpu_at_the_same_index_is_another_gpu() {
         let (mut meter, base) = (Meter::default(), Instant::now());
-        meter.observe(&snapshot(base, 0, |_| {}));
-        let loads = meter.observe(&snapshot(base, 10, |reading| {
+        observe(&mut meter, base, 0, |_| {});
+        let loads = observe(&mut meter, base, 10, |reading| {
             reading.topology.spec.gpus[6].uuid = Some("GPU-other".to_owned());
-        }));
+        });
         assert_eq!(of(&loads, 6, 4).transmit_bytes_per_second, None);
         assert!(of(&loads, 6, 4).rises.is_empty());
         assert!(of(&loads, 5, 4).transmit_bytes_per_second.is_some());
@@ -256,8 +242,8 @@ mod tests {
     #[test]
     fn errors_of_long_ago_are_forgotten_and_rates_are_taken_as_they_are() {
         let (mut meter, base) = (Meter::default(), Instant::now());
-        meter.observe(&snapshot(base, 0, |_| {}));
-        meter.observe(&snapshot(base, 10, |_| {}));
+        observe(&mut meter, base, 0, |_| {});
+        observe(&mut meter, base, 10, |_| {});
         let still = |reading: &mut Reading| {
             for one in &mut reading.counters {
                 one.errors.clear();
@@ -265,8 +251,8 @@ mod tests {
                 one.transmit_bytes_per_second = Some(7.0);
             }
         };
-        meter.observe(&snapshot(base, 200, still));
-        let loads = meter.observe(&snapshot(base, 1000, still));
+        observe(&mut meter, base, 200, still);
+        let loads = observe(&mut meter, base, 1000, still);
         assert!(loads.iter().all(|one| one.rises.is_empty()));
         assert!(meter.recent.is_empty());
         assert_eq!(of(&loads, 0, 0).transmit_bytes_per_second, Some(7.0));

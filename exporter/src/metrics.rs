@@ -18,7 +18,6 @@ use std::fmt;
 use crate::snapshot::View;
 
 use self::exposition::Exposition;
-pub(crate) use self::gpu::missing_links;
 pub use self::{
     families::FAMILIES,
     family::{Family, Group, Groups, Kind},

@@ -5,7 +5,6 @@ pub mod environment;
 pub mod matrix;
 pub mod placement;
 pub mod summary;
-pub mod svg;
 pub mod table;
 
 use crate::source::Reading;
@@ -20,8 +19,6 @@ pub enum TopologyFormat {
     Json,
     /// Graphviz.
     Dot,
-    /// A drawing.
-    Svg,
     /// The layout of `nvidia-smi topo -m`.
     Matrix,
 }
@@ -40,7 +37,6 @@ pub fn topology(
         TopologyFormat::Table => table::render(node, color),
         TopologyFormat::Json => json(node)?,
         TopologyFormat::Dot => dot::render(node),
-        TopologyFormat::Svg => svg::render(node),
         TopologyFormat::Matrix => matrix::render(reading),
     })
 }

@@ -194,6 +194,7 @@ impl fmt::Display for SourceSpec {
 impl SourceSpec {
     /// The source, for the node `node` (a recording knows its own name, which
     /// `node` overrides; where nobody names one, the host's name is taken).
+    /// Opens no file yet: that is for the thread that reads, which may hang in it.
     ///
     /// # Errors
     /// Where this version has no such source.
@@ -215,7 +216,6 @@ impl SourceSpec {
     }
 }
 
-/// Opens nothing yet: that is for the thread that reads, which may hang in it.
 /// The host's name, in lower case, as the kubelet makes it the Node's.
 #[must_use]
 pub fn host_name() -> String {
@@ -223,5 +223,31 @@ pub fn host_name() -> String {
     match kernel.trim() {
         "" => "localhost".to_owned(),
         name => name.to_lowercase(),
+    }
+}
+
+/// `text`, where the API server takes it for the name of a Node.
+pub(crate) fn node_name(text: &str) -> Result<String, String> {
+    let good = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'.';
+    let ends = |b: Option<&u8>| b.is_some_and(u8::is_ascii_alphanumeric);
+    let bytes = text.as_bytes();
+    match text.len() <= 253
+        && bytes.iter().all(|&b| good(b))
+        && ends(bytes.first())
+        && ends(bytes.last())
+    {
+        true => Ok(text.to_owned()),
+        false => Err("a node name has lower case letters, digits, - and .".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::node_name;
+
+    #[test]
+    fn names_of_nodes() {
+        assert!(node_name("gpu-7.rack").is_ok() && node_name("../x").is_err());
+        assert!(node_name("").is_err() && node_name("A").is_err());
     }
 }

@@ -253,7 +253,7 @@ fn a_recording_keeps_its_name_and_its_allocations() {
 
 #[test]
 fn a_closed_pipe_is_silent() {
-    let mut command = command(&["topology", "--source", "sim:dgx2-v100", "--output", "svg"]);
+    let mut command = command(&["topology", "--source", "sim:dgx2-v100", "--output", "json"]);
     let mut child = command
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

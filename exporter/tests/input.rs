@@ -273,7 +273,6 @@ fn check(reading: &Reading) {
         TopologyFormat::Table,
         TopologyFormat::Json,
         TopologyFormat::Dot,
-        TopologyFormat::Svg,
     ] {
         topology(reading, format, true).unwrap();
     }

@@ -20,6 +20,7 @@ pub mod generation;
 mod gpu_set;
 mod graph;
 pub mod labels;
+mod missing;
 mod model;
 pub mod multi_node;
 mod pattern;
@@ -30,6 +31,7 @@ pub use domain::domains;
 pub use error::{Invalid, NoPlacement};
 pub use gpu_set::{GpuSet, MAX_GPUS};
 pub use graph::Graph;
+pub use missing::missing_links;
 pub use model::{
     API_VERSION, Allocation, Domain, Edge, Fabric, GROUP, Gpu, Interconnect, KIND, Link, Metadata,
     Nic, NodeTopology, NodeTopologySpec, NodeTopologyStatus, Path, PathClass, Remote, RemoteKind,

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use nvlink_topology::{Gpu, generation};
+use nvlink_topology::{Gpu, missing_links};
 
 use super::{
     exposition::Exposition,
@@ -61,103 +61,4 @@ pub(super) fn ids(gpu: &Gpu) -> [Label<'_>; 2] {
 pub(super) fn by_index(gpus: &[Gpu], index: u32) -> Option<&Gpu> {
     let there = gpus.get(index as usize).filter(|gpu| gpu.index == index);
     there.or_else(|| gpus.iter().find(|gpu| gpu.index == index))
-}
-
-/// Links that should be up and are not.
-///
-/// Expected is the most among the GPUs of the same model on the node (so cards
-/// without a bridge stay quiet where none has one), and at least what the
-/// model's SXM board has (so that a node whose whole fabric is down shows).
-/// Absent where links are not known, where the GPU should have none, and for
-/// GPUs split by MIG, whose links the driver reports as down.
-#[must_use]
-pub(crate) fn missing_links(gpu: &Gpu, gpus: &[Gpu]) -> Option<u64> {
-    let up = |gpu: &Gpu| {
-        let links = gpu.links.as_ref().filter(|_| !gpu.mig_enabled)?;
-        Some(links.iter().filter(|link| link.up).count() as u64)
-    };
-    let active = up(gpu)?;
-    let siblings = gpus
-        .iter()
-        .filter(|other| other.model == gpu.model)
-        .filter_map(up);
-    let board = gpu
-        .model
-        .as_deref()
-        .and_then(generation::board_links)
-        .map(u64::from);
-    let expected = siblings.chain(board).max().unwrap_or(0);
-    (expected > 0).then(|| expected.saturating_sub(active))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use nvlink_topology::Link;
-
-    fn gpu(model: &str, up: usize, down: usize) -> Gpu {
-        let link = |n: usize| Link {
-            index: n as u32,
-            up: n < up,
-            bytes_per_second: None,
-            remote: None,
-        };
-        let links = Some((0..up + down).map(link).collect());
-        Gpu {
-            model: Some(model.to_owned()),
-            links,
-            ..Gpu::default()
-        }
-    }
-
-    /// Model, links up and down of each GPU, and what is missing.
-    type Case = (
-        &'static str,
-        &'static [(usize, usize)],
-        &'static [Option<u64>],
-    );
-
-    #[test]
-    fn expected_by_siblings_and_by_board() {
-        let cases: [Case; 6] = [
-            (
-                "NVIDIA H100 80GB HBM3",
-                &[(18, 0), (16, 2)],
-                &[Some(0), Some(2)],
-            ),
-            (
-                "NVIDIA H100 80GB HBM3",
-                &[(0, 18), (0, 18)],
-                &[Some(18), Some(18)],
-            ),
-            (
-                "NVIDIA A100 80GB PCIe",
-                &[(12, 0), (0, 12)],
-                &[Some(0), Some(12)],
-            ),
-            ("NVIDIA A100 80GB PCIe", &[(0, 12), (0, 12)], &[None, None]),
-            ("NVIDIA GH200 480GB", &[(0, 18)], &[None]),
-            ("NVIDIA L40S", &[(0, 0)], &[None]),
-        ];
-        for (model, links, expected) in cases {
-            let gpus: Vec<_> = links
-                .iter()
-                .map(|&(up, down)| gpu(model, up, down))
-                .collect();
-            let missing: Vec<_> = gpus.iter().map(|one| missing_links(one, &gpus)).collect();
-            assert_eq!(missing, expected, "{model}");
-        }
-    }
-
-    #[test]
-    fn mig_and_unknown_links_say_nothing() {
-        let mut gpus = [
-            gpu("NVIDIA H200", 18, 0),
-            gpu("NVIDIA H200", 0, 18),
-            Gpu::default(),
-        ];
-        gpus[1].mig_enabled = true;
-        let missing: Vec<_> = gpus.iter().map(|one| missing_links(one, &gpus)).collect();
-        assert_eq!(missing, [Some(0), None, None]);
-    }
 }

@@ -75,7 +75,7 @@ fn edges(spec: &NodeTopologySpec) -> String {
 }
 
 /// Links of a GPU to the switches: the most that one of its edges uses.
-pub(super) fn switch_links(spec: &NodeTopologySpec, gpu: u32) -> u32 {
+fn switch_links(spec: &NodeTopologySpec, gpu: u32) -> u32 {
     let edges = spec.edges.iter().filter(|edge| edge.via != Via::Direct);
     edges
         .filter(|edge| edge.a == gpu || edge.b == gpu)

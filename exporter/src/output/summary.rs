@@ -104,12 +104,6 @@ pub fn links_up(gpu: &Gpu) -> Option<String> {
     ))
 }
 
-/// Whether the GPU has fewer links up than it should.
-#[must_use]
-pub fn lacks_links(gpu: &Gpu, gpus: &[Gpu]) -> bool {
-    crate::metrics::missing_links(gpu, gpus).is_some_and(|missing| missing > 0)
-}
-
 /// NICs that the GPU is nearest to, those that it shares with the fewest first.
 #[must_use]
 pub fn nics(spec: &NodeTopologySpec, gpu: u32) -> Vec<&str> {

@@ -1,6 +1,6 @@
 //! The topology for people at a terminal.
 
-use nvlink_topology::{Gpu, NodeTopology, NodeTopologySpec, SourceKind};
+use nvlink_topology::{Gpu, NodeTopology, NodeTopologySpec, SourceKind, missing_links};
 
 use super::{ranges, rate, summary};
 use crate::source::topo_matrix;
@@ -82,7 +82,7 @@ fn remarks(gpu: &Gpu, node: &NodeTopology) -> String {
     if gpu.mig_enabled {
         remarks.push("MIG".to_owned());
     }
-    if summary::lacks_links(gpu, &node.spec.gpus) {
+    if missing_links(gpu, &node.spec.gpus) > Some(0) {
         remarks.push("links missing!".to_owned());
     }
     let allocations = node.status.iter().flat_map(|status| &status.allocations);

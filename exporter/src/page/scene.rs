@@ -2,15 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use nvlink_topology::{Allocation, Gpu, NodeTopologySpec, RemoteKind};
+use nvlink_topology::{Allocation, Gpu, NodeTopologySpec, RemoteKind, missing_links};
 
 use super::{
     lane::Lane,
     trouble::{self, Trouble},
 };
 use crate::{
-    load::LinkLoad, metrics::missing_links, placement::Judged, snapshot::View,
-    source::LinkCounters, source::Reading,
+    load::LinkLoad, placement::Judged, snapshot::View, source::LinkCounters, source::Reading,
 };
 
 /// A view that has data, and the ways into it.

@@ -168,7 +168,7 @@ fn of_recording(
     match node {
         Some(node) => node.clone_into(recorded),
         None => {
-            crate::args::node_name(recorded).map_err(|reason| {
+            super::node_name(recorded).map_err(|reason| {
                 let name = recorded.chars().take(80).collect();
                 failed(RecordingError::Name { name, reason })
             })?;

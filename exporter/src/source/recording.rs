@@ -12,7 +12,6 @@ use nvlink_topology::{API_VERSION, KIND, NodeTopology};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::{GpuHealth, LinkCounters, Reading, text::MAX_BYTES};
-use crate::output;
 
 pub(super) use self::samples::check as check_samples;
 
@@ -158,7 +157,7 @@ impl Recorder {
     /// # Errors
     /// When the document is no JSON (which does not happen).
     pub fn new(topology: &NodeTopology) -> Result<Self, serde_json::Error> {
-        let document = output::json(topology)?;
+        let document = serde_json::to_string_pretty(topology)?;
         Ok(Self {
             bytes: document.len(),
             document,
@@ -200,13 +199,12 @@ impl Recorder {
     /// it, and a line for each sample where a sample holds anything.
     #[must_use]
     pub fn text(&self) -> String {
-        let document = self.document.trim_end();
-        match document.strip_suffix('}') {
+        match self.document.strip_suffix('}') {
             Some(open) if self.moving => {
                 let (open, lines) = (open.trim_end(), self.lines.join(",\n    "));
                 format!("{open},\n  \"samples\": [\n    {lines}\n  ]\n}}\n")
             }
-            _ => self.document.clone(),
+            _ => format!("{}\n", self.document),
         }
     }
 }

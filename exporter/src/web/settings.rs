@@ -8,9 +8,10 @@ use rustls::ServerConfig;
 use super::{
     config::{Config, Headers, Interval, RateLimit, Tls},
     files::{Files, WebError},
-    rate::{Bucket, parse_duration},
+    rate::Bucket,
     tls,
 };
+use crate::duration;
 
 /// How requests are let in.
 #[derive(Debug)]
@@ -130,7 +131,7 @@ fn rate(config: &RateLimit) -> Result<Option<Bucket>, String> {
     let interval = match &config.interval {
         None => Duration::ZERO,
         Some(Interval::Nanos(nanos)) => Duration::from_nanos(*nanos),
-        Some(Interval::Text(text)) => parse_duration(text).ok_or_else(|| {
+        Some(Interval::Text(text)) => duration::parse(text).ok_or_else(|| {
             format!("rate_limit.interval: {text:?} is no duration such as 1s or 1m30s")
         })?,
     };

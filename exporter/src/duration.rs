@@ -1,0 +1,117 @@
+//! Durations as people write them, in flags and in files.
+
+use std::time::Duration;
+
+/// The value of a flag: 100 ms to a day.
+pub(crate) fn flag(text: &str) -> Result<Duration, String> {
+    let duration = parse(text).ok_or("expected a duration such as 500ms, 5s or 2m")?;
+    let bounds = Duration::from_millis(100)..=Duration::from_secs(86_400);
+    match bounds.contains(&duration) {
+        true => Ok(duration),
+        false => Err("expected a duration from 100ms to 24h".to_owned()),
+    }
+}
+
+/// A length of time as Go's `time.ParseDuration` reads it: `1s`, `1.5s`,
+/// `1m30s`, `0`. None where it is none, where it is negative, and where it is
+/// longer than Go's longest, which is 292 years.
+pub(crate) fn parse(text: &str) -> Option<Duration> {
+    let mut rest = text.strip_prefix('+').unwrap_or(text);
+    if rest == "0" {
+        return Some(Duration::ZERO);
+    }
+    let mut nanos = 0_u128;
+    while !rest.is_empty() || nanos == 0 {
+        let (number, after) = split(rest, |c| c.is_ascii_digit() || c == '.');
+        let (unit, after) = split(after, |c| !(c.is_ascii_digit() || c == '.'));
+        nanos = nanos.checked_add(scaled(number, nanos_of(unit)?)?)?;
+        if after.is_empty() {
+            break;
+        }
+        rest = after;
+    }
+    let nanos = i64::try_from(nanos).ok()?;
+    Some(Duration::from_nanos(nanos.unsigned_abs()))
+}
+
+fn split(text: &str, belongs: impl Fn(char) -> bool) -> (&str, &str) {
+    let end = text.find(|c| !belongs(c)).unwrap_or(text.len());
+    text.split_at(end)
+}
+
+fn nanos_of(unit: &str) -> Option<u128> {
+    Some(match unit {
+        "ns" => 1,
+        "us" | "µs" | "μs" => 1_000,
+        "ms" => 1_000_000,
+        "s" => 1_000_000_000,
+        "m" => 60 * 1_000_000_000,
+        "h" => 3_600 * 1_000_000_000,
+        _ => return None,
+    })
+}
+
+/// `number`, which may have a point, times `factor`.
+fn scaled(number: &str, factor: u128) -> Option<u128> {
+    let (whole, part) = number.split_once('.').unwrap_or((number, ""));
+    if whole.is_empty() && part.is_empty() || part.contains('.') {
+        return None;
+    }
+    let digits = |text: &str| match text {
+        "" => Some(0),
+        text => text.parse::<u128>().ok(),
+    };
+    // More digits than these are less than a nanosecond.
+    let part = &part[..part.len().min(15)];
+    let of_part = digits(part)? * factor / 10_u128.pow(part.len() as u32);
+    digits(whole)?.checked_mul(factor)?.checked_add(of_part)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_are_neither_short_nor_long() {
+        assert_eq!(flag("250ms"), Ok(Duration::from_millis(250)));
+        for text in ["5", "0s", "s", "25h"] {
+            assert!(flag(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn durations_as_go_reads_them() {
+        for (text, millis) in [
+            ("0", 0),
+            ("0s", 0),
+            ("1s", 1000),
+            ("+1s", 1000),
+            ("1.5s", 1500),
+            (".5s", 500),
+            ("1.s", 1000),
+            ("1m30s", 90_000),
+            ("1h0.5m", 3_630_000),
+            ("250000us", 250),
+            ("250000µs", 250),
+            ("1000000ns", 1),
+        ] {
+            let duration = Duration::from_millis(millis);
+            assert_eq!(parse(text), Some(duration), "{text}");
+        }
+        for bad in [
+            "",
+            "s",
+            "1",
+            "1.2.3s",
+            ".s",
+            "-1s",
+            "1d",
+            "1 s",
+            "1s2",
+            "9999999999h",
+            "99999999999999999999999999999999999999999999h",
+        ] {
+            assert_eq!(parse(bad), None, "{bad}");
+        }
+    }
+}
