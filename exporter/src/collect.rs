@@ -180,9 +180,8 @@ mod tests {
         assert!(view.data().is_some() && view.is_fresh());
         assert!(view.whole().is_none() && view.document().is_none());
         assert_eq!(view.error().unwrap(), "GPU 3: its links cannot be read");
-        let format = crate::metrics::Format::Prometheus;
         let all = crate::metrics::Groups::ALL;
-        let text = crate::metrics::render(&view, format, all).unwrap();
+        let text = crate::metrics::render(&view, all).unwrap();
         let count = |start: &str| text.lines().filter(|line| line.starts_with(start)).count();
         assert_eq!(
             count("nvlink_exporter_collector_success{collector=\"topology\"} 0"),

@@ -27,14 +27,9 @@ pub fn render(view: &View, metrics: &str) -> String {
     let name = scene.as_ref().map_or("nvlink-exporter", |scene| {
         &scene.data.topology.metadata.name
     });
-    let body = match &scene {
+    let (mark, body) = match &scene {
         Some(scene) => content(scene),
-        None => nothing(view),
-    };
-    let mark = match &scene {
-        Some(scene) if scene.troubles.is_empty() => "",
-        Some(_) => "▲ ",
-        None => "✕ ",
+        None => ("✕ ", nothing(view)),
     };
     let (name, metrics) = (escape(name), escape(metrics));
     format!(
@@ -86,7 +81,8 @@ fn nothing(view: &View) -> String {
     )
 }
 
-fn content(scene: &Scene<'_>) -> String {
+/// The mark of the title, and what the page shows.
+fn content(scene: &Scene<'_>) -> (&'static str, String) {
     let spec = scene.spec();
     let source = scene.view.snapshot.as_ref();
     let source = source.map_or("", |snapshot| &snapshot.health.source);
@@ -96,9 +92,10 @@ fn content(scene: &Scene<'_>) -> String {
         summary::interconnect(spec),
         escape(source)
     );
-    html += &trouble::render(scene);
+    let troubles = trouble::find(scene);
+    html += &trouble::render(&troubles);
     html += &jobs::render(scene);
     html += &board::render(scene);
     html += &nics::render(spec);
-    html
+    (if troubles.is_empty() { "" } else { "▲ " }, html)
 }

@@ -1,21 +1,21 @@
 //! HTTP: metrics, health, the document, the page. Every answer comes from the
 //! latest snapshot; none waits for the source.
 
+mod scrape;
+
 use std::{sync::Arc, time::Instant};
 
 use axum::{
     Router,
-    extract::{RawQuery, State},
-    http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header},
+    body::Body,
+    extract::State,
+    http::{HeaderName, HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
     routing::get,
 };
 
-use crate::{
-    metrics::{self, Format, Group, Groups},
-    output, page,
-    snapshot::Latest,
-};
+use self::scrape::Shared;
+use crate::{metrics::Groups, output, page, snapshot::Latest};
 
 /// What is served, and where.
 #[derive(Debug)]
@@ -45,8 +45,9 @@ pub const PATHS: [&str; 6] = ["/livez", "/readyz", "/api", "/page.css", "/page.j
 
 /// The routes.
 pub fn router(site: Site) -> Router {
+    let scrape = get(scrape::scrape).with_state(Arc::new(Shared::new(&site)));
     let mut router = Router::new()
-        .route(&site.metrics_path, get(scrape))
+        .route(&site.metrics_path, scrape)
         .route("/livez", get(|| async { "ok\n" }))
         .route("/readyz", get(ready))
         .route("/api/v1/topology", get(topology));
@@ -62,53 +63,6 @@ async fn nothing() -> (StatusCode, &'static str) {
 }
 
 type Sites = State<Arc<Site>>;
-
-async fn scrape(State(site): Sites, RawQuery(query): RawQuery, headers: HeaderMap) -> Response {
-    let groups = match wanted(site.groups, query.as_deref().unwrap_or_default()) {
-        Ok(groups) => groups,
-        Err(reason) => return (StatusCode::BAD_REQUEST, format!("{reason}\n")).into_response(),
-    };
-    let accept: Vec<_> = headers
-        .get_all(header::ACCEPT)
-        .into_iter()
-        .filter_map(|value| value.to_str().ok())
-        .collect();
-    let format = Format::accepted(&accept.join(","));
-    match metrics::render(&site.latest.view(Instant::now()), format, groups) {
-        Ok(text) => typed(format.content_type(), text),
-        Err(error) => {
-            tracing::error!(%error, "metrics cannot be written");
-            let reason = "metrics cannot be written\n";
-            (StatusCode::INTERNAL_SERVER_ERROR, reason).into_response()
-        }
-    }
-}
-
-/// The part of `enabled` that a scrape asks for, as node_exporter's users write
-/// it: `collect[]=link&collect[]=error`, or `exclude[]=peer`.
-fn wanted(enabled: Groups, query: &str) -> Result<Groups, String> {
-    let (mut collect, mut exclude) = (None, Groups::NONE);
-    for (key, name) in form_urlencoded::parse(query.as_bytes()) {
-        if key != "collect[]" && key != "exclude[]" {
-            continue;
-        }
-        let group = Group::SWITCHED.into_iter().find(|one| one.as_str() == name);
-        let group = group.ok_or_else(|| format!("there is no collector {name:?}"))?;
-        if !enabled.contains(group) {
-            return Err(format!("the collector {name:?} is switched off"));
-        }
-        match &*key {
-            "collect[]" => collect = Some(collect.unwrap_or(Groups::NONE).with(group)),
-            _ => exclude = exclude.with(group),
-        }
-    }
-    if collect.is_some() && exclude != Groups::NONE {
-        return Err("collect[] and exclude[] cannot be combined".to_owned());
-    }
-    let switched = Group::SWITCHED.into_iter();
-    let excluded = switched.filter(|&group| exclude.contains(group));
-    Ok(excluded.fold(collect.unwrap_or(enabled), Groups::without))
-}
 
 /// Ready while there are recent data: the Node's page and metrics are of use
 /// then. `/metrics` itself always answers, and says why there are none.
@@ -152,12 +106,12 @@ async fn index(State(site): Sites) -> Response {
     response
 }
 
-fn typed(content_type: &'static str, body: String) -> Response {
+fn typed(content_type: &'static str, body: impl Into<Body>) -> Response {
     let headers: [(HeaderName, &str); 2] = [
         (header::CONTENT_TYPE, content_type),
         (header::CACHE_CONTROL, "no-store"),
     ];
-    (headers, body).into_response()
+    (headers, body.into()).into_response()
 }
 
 fn unavailable(reason: &str) -> (StatusCode, String) {

@@ -10,7 +10,8 @@ use std::{
 };
 
 use axum::{
-    body::{Body, to_bytes},
+    Router,
+    body::{Body, Bytes, to_bytes},
     http::{Request, StatusCode, header},
 };
 use nvlink_exporter::{
@@ -133,27 +134,55 @@ async fn after_a_good_one() {
 }
 
 #[tokio::test]
-async fn metrics_in_both_formats() {
+async fn metrics_are_openmetrics_whatever_is_accepted() {
+    const OPEN: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     let latest = Arc::new(Latest::default());
     latest.publish(good());
-    let old = ask(&latest, "/metrics", "text/plain;version=0.0.4").await;
-    assert_eq!(old.kind, "text/plain; version=0.0.4; charset=utf-8");
-    assert!(
-        old.body
-            .contains("nvlink_exporter_collector_success{collector=\"topology\"} 1\n")
-    );
-    assert!(!old.body.contains("# EOF"));
-    let open = ask(
-        &latest,
-        "/metrics",
-        "application/openmetrics-text;version=1.0.0;q=0.8,*/*;q=0.1",
-    )
-    .await;
-    assert_eq!(
-        open.kind,
-        "application/openmetrics-text; version=1.0.0; charset=utf-8"
-    );
-    assert!(open.body.ends_with("# EOF\n"));
+    let browser = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8";
+    for (accept, kind) in [
+        ("", OPEN),
+        ("text/plain;version=0.0.4", OPEN),
+        (
+            "application/openmetrics-text;version=1.0.0;q=0.8,*/*;q=0.1",
+            OPEN,
+        ),
+        // A browser would save what it is not told to be text.
+        (browser, "text/plain; charset=utf-8"),
+    ] {
+        let answer = ask(&latest, "/metrics", accept).await;
+        assert_eq!(answer.kind, kind, "{accept}");
+        let success = "nvlink_exporter_collector_success{collector=\"topology\"} 1\n";
+        assert!(answer.body.contains(success), "{accept}");
+        assert!(answer.body.ends_with("# EOF\n"), "{accept}");
+    }
+}
+
+/// The text of a scrape, where it lies in memory.
+async fn scrape(router: &Router, query: &str) -> Bytes {
+    let request = Request::builder().uri(format!("/metrics{query}"));
+    let request = request.body(Body::empty()).unwrap();
+    let response = router.clone().oneshot(request).await.unwrap();
+    to_bytes(response.into_body(), usize::MAX).await.unwrap()
+}
+
+#[tokio::test]
+async fn scrapes_of_a_moment_share_one_text() {
+    let latest = Arc::new(Latest::default());
+    latest.publish(good());
+    let router = server::router(Site::new(Arc::clone(&latest)));
+    let (mut shared, mut texts) = (false, Vec::new());
+    // A second may end between two of them, not between all.
+    for _ in 0..5 {
+        let (a, b) = (scrape(&router, "").await, scrape(&router, "").await);
+        shared |= a.as_ptr() == b.as_ptr();
+        texts.extend([a, b]);
+    }
+    assert!(shared, "each scrape has a text of its own");
+    let part = scrape(&router, "?collect[]=gpu").await;
+    assert!(part.len() < texts[0].len() / 2);
+    latest.publish(bad());
+    let failed = String::from_utf8(scrape(&router, "").await.to_vec()).unwrap();
+    assert!(!failed.contains("nvlink_gpu_info"), "{failed}");
 }
 
 #[tokio::test]

@@ -1,15 +1,8 @@
-//! The faults of a simulated node: their control over HTTP, without sockets,
-//! and the metrics that show them.
+//! The faults of a simulated node: their control over HTTP, without sockets.
 
 #![allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
 
-mod support;
-
-use std::{
-    collections::BTreeSet,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Duration};
 
 use axum::{
     Router,
@@ -18,12 +11,9 @@ use axum::{
 };
 use nvlink_exporter::{
     control,
-    metrics::{self, FAMILIES, Format, Group, Groups, Kind},
     server::{self, Site},
-    snapshot::Latest,
-    source::{Source, SourceSpec, sim},
+    source::{Source, SourceSpec},
 };
-use support::{golden, reading, snapshot};
 use tower::ServiceExt;
 
 fn simulated(profile: &str) -> (Box<dyn Source>, Router) {
@@ -118,83 +108,4 @@ async fn other_sources_have_no_faults() {
     let router = server::router(Site::new(Arc::default()));
     let (status, _) = send(&router, "PUT", &[JSON], "[]").await;
     assert_eq!(status, StatusCode::NOT_FOUND);
-}
-
-/// Metrics of a board 100 s after the start, half of it with `faults`.
-fn metrics_with(profile: &str, faults: &str) -> String {
-    let spec: SourceSpec = format!("sim:{profile}").parse().unwrap();
-    let mut source = spec.open(Some("node-a")).unwrap();
-    source.read(Duration::from_secs(50)).unwrap();
-    source
-        .control()
-        .unwrap()
-        .replace(faults.as_bytes())
-        .unwrap();
-    let reading = source.read(Duration::from_secs(100)).unwrap();
-    metrics_of(snapshot(&spec.to_string(), reading, Instant::now()))
-}
-
-fn metrics_of(snapshot: nvlink_exporter::snapshot::Snapshot) -> String {
-    let now = snapshot.health.finished;
-    let latest = Latest::default();
-    latest.publish(snapshot);
-    let view = latest.view(now + Duration::from_millis(1500));
-    metrics::render(&view, Format::Prometheus, Groups::ALL).unwrap()
-}
-
-/// Golden file, board and faults.
-const BROKEN: [(&str, &str, &str); 3] = [
-    (
-        "direct-with-faults",
-        "dgx1-v100",
-        r#"[{"link-down": {"gpu": 0, "link": 0, "oneSided": true}},
-            {"link-down": {"gpu": 5, "link": 2}}, {"gpu-lost": {"gpu": 7}},
-            {"errors": {"gpu": 1, "link": 1, "kind": "replay", "perHour": 3600}},
-            {"rates-only": {"gpu": 2}}, {"xid": {"gpu": 3, "xid": 79}}]"#,
-    ),
-    (
-        "switched-with-faults",
-        "gb200-nvl72",
-        r#"[{"fabric-down": {"state": "in_progress"}}, {"xid": {"gpu": 3, "xid": 149}},
-            {"errors": {"gpu": 1, "link": 1, "kind": "symbol", "perHour": 3600}}]"#,
-    ),
-    (
-        "degraded-fabric",
-        "hgx-b200",
-        r#"[{"fabric-condition": {"gpu": 1, "condition": "route_unhealthy"}},
-            {"link-down": {"gpu": 1, "link": 4}}]"#,
-    ),
-];
-
-#[test]
-fn every_family_is_in_some_golden_file() {
-    let broken = BROKEN.map(|(name, board, faults)| (name, metrics_with(board, faults)));
-    let mut all = broken.to_vec();
-    for (name, text) in &all {
-        golden(&format!("metrics/{name}.prom"), text);
-    }
-    for name in sim::names() {
-        let source = format!("sim:{name}");
-        let reading = reading(&source);
-        all.push((name, metrics_of(snapshot(&source, reading, Instant::now()))));
-    }
-    let names: BTreeSet<&str> = all
-        .iter()
-        .flat_map(|(_, text)| text.lines())
-        .filter_map(|line| line.split(['{', ' ']).next())
-        .collect();
-    // What is free is known with the allocations, as the placements are.
-    let allocated = ["nvlink_domain_free_gpus", "nvlink_largest_free_set_gpus"];
-    for family in FAMILIES {
-        if family.group == Group::Placement || allocated.contains(&family.name) {
-            continue;
-        }
-        let suffix = if family.kind == Kind::Counter {
-            "_total"
-        } else {
-            ""
-        };
-        let name = format!("{}{suffix}", family.name);
-        assert!(names.contains(name.as_str()), "{name} is in no golden file");
-    }
 }

@@ -106,12 +106,7 @@ fn nvlink_is_unknown_and_not_none() {
         virtual_machine().read().unwrap(),
         now,
     ));
-    let text = metrics::render(
-        &latest.view(now),
-        metrics::Format::Prometheus,
-        metrics::Groups::ALL,
-    )
-    .unwrap();
+    let text = metrics::render(&latest.view(now), metrics::Groups::ALL).unwrap();
     assert!(text.contains("nvlink_gpu_info{gpu=\"0\""), "{text}");
     for absent in [
         "nvlink_link_",

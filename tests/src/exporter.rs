@@ -108,7 +108,7 @@ impl Exporter {
         format!("http://{}{path}", self.address)
     }
 
-    /// What a scrape gets, in Prometheus' text format.
+    /// What a scrape gets.
     ///
     /// # Errors
     /// When it does not answer.

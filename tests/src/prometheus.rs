@@ -1,6 +1,11 @@
 //! A real Prometheus, and the checks of promtool.
 
-use std::{collections::BTreeMap, fs, process::Command, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    process::Command,
+    time::Duration,
+};
 
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
@@ -127,18 +132,40 @@ impl Prometheus {
     }
 }
 
-/// Has `promtool check metrics` look at a scrape.
+/// Has `promtool check metrics` look at a scrape. Debian's promtool reads the
+/// older text alone.
 ///
 /// # Errors
 /// When it finds anything to say.
 pub fn check_metrics(text: &str) -> Result<()> {
     let mut promtool = Command::new(assets::path("promtool")?);
-    let output = feed(promtool.args(["check", "metrics"]), text).context("cannot run promtool")?;
+    let output =
+        feed(promtool.args(["check", "metrics"]), &older(text)).context("cannot run promtool")?;
     let said = [output.stdout, output.stderr].concat();
     if !output.status.success() || !said.is_empty() {
         bail!("promtool check metrics: {}", String::from_utf8_lossy(&said));
     }
     Ok(())
+}
+
+/// OpenMetrics as Prometheus' older text: the families of counters are named as
+/// their samples, and no line ends it.
+fn older(text: &str) -> String {
+    let kinds = text.lines().filter_map(|line| line.strip_prefix("# TYPE "));
+    let counters: BTreeSet<&str> = kinds
+        .filter_map(|kind| kind.strip_suffix(" counter"))
+        .collect();
+    let mut out = String::with_capacity(text.len());
+    for line in text.lines().filter(|line| *line != "# EOF") {
+        match line.splitn(4, ' ').collect::<Vec<_>>()[..] {
+            ["#", what, name, rest] if counters.contains(name) => {
+                out += &format!("# {what} {name}_total {rest}");
+            }
+            _ => out += line,
+        }
+        out.push('\n');
+    }
+    out
 }
 
 fn sample(result: &Value) -> Result<Sample> {

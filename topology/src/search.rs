@@ -22,6 +22,7 @@ mod order;
 mod remainder;
 mod shape;
 mod subsets;
+mod tour;
 mod tours;
 
 use serde::Serialize;
@@ -229,8 +230,8 @@ fn search_region(graph: &Graph, request: &Request, region: GpuSet) -> Found {
     }
     let instance = Instance::new(graph, request, region);
     match request.pattern {
-        Pattern::AllReduce => subsets::of_tours(&instance, order::Kind::Ring),
-        Pattern::Pipeline => subsets::of_tours(&instance, order::Kind::Chain),
+        Pattern::AllReduce => subsets::of_tours(&instance, tour::Kind::Ring),
+        Pattern::Pipeline => subsets::of_tours(&instance, tour::Kind::Chain),
         Pattern::AllToAll => subsets::of_sums(&instance, subsets::Sums::AllToAll),
         Pattern::ParameterServer => subsets::of_sums(&instance, subsets::Sums::Star),
         Pattern::None => subsets::of_sums(&instance, subsets::Sums::Nothing),

@@ -5,13 +5,13 @@ use std::fmt;
 use nvlink_topology::{Domain, NodeTopology, NodeTopologyStatus};
 
 use super::{
-    exposition::Exposition,
     families,
     family::{Label, Value},
+    writer::Writer,
 };
 
 pub(super) fn write(
-    out: &mut Exposition,
+    out: &mut Writer<'_>,
     node: &NodeTopology,
     status: Option<&NodeTopologyStatus>,
 ) -> fmt::Result {

@@ -3,14 +3,14 @@
 use std::fmt;
 
 use super::{
-    exposition::Exposition,
     families,
     family::{Label, Value},
     gpu::{by_index, ids},
+    writer::Writer,
 };
 use crate::source::{FabricState, GpuHealth, Reading};
 
-pub(super) fn write(out: &mut Exposition, data: &Reading) -> fmt::Result {
+pub(super) fn write(out: &mut Writer<'_>, data: &Reading) -> fmt::Result {
     let fabrics = || health(data).filter_map(|(ids, one)| Some((ids, one.fabric.as_ref()?)));
     let states = fabrics().flat_map(|([gpu, uuid], fabric)| {
         FabricState::ALL.into_iter().map(move |state| {
@@ -25,12 +25,13 @@ pub(super) fn write(out: &mut Exposition, data: &Reading) -> fmt::Result {
             (labels, Value::Whole(holds.into()))
         })
     });
-    out.write(&families::FABRIC_HEALTH, conditions)
+    out.write(&families::FABRIC_HEALTH, conditions)?;
+    xids(out, data)
 }
 
 /// XIDs, which come from the driver's events. A GPU that is lost keeps them:
 /// they often say why.
-pub(super) fn write_xids(out: &mut Exposition, data: &Reading) -> fmt::Result {
+fn xids(out: &mut Writer<'_>, data: &Reading) -> fmt::Result {
     let xids = health(data).flat_map(|([gpu, uuid], one)| {
         let xids = one.xids.iter().flatten();
         xids.map(move |&(xid, count)| ([gpu, uuid, xid.into()], Value::Whole(count)))

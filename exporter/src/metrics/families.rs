@@ -51,8 +51,8 @@ families! {
         Group::Throughput,
         "nvlink_traffic_source_info",
         &["gpu", "UUID", "link", "source"],
-        "links",
-        "Where the traffic of the NVLink is read, chosen once; always 1.",
+        "GPUs; links of a GPU whose links differ",
+        "Where the traffic of the GPU's NVLinks is read, chosen once; of one link where they differ; always 1.",
     );
     TRANSMIT = counter(
         Group::Throughput,

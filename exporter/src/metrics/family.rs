@@ -1,5 +1,7 @@
 //! What a family is.
 
+use prometheus_client::metrics::MetricType;
+
 /// One metric family.
 #[derive(Debug)]
 pub struct Family {
@@ -7,8 +9,8 @@ pub struct Family {
     pub name: &'static str,
     /// What it says, a sentence.
     pub help: &'static str,
-    /// Gauge or counter.
-    pub kind: Kind,
+    /// Gauge or counter; the name of a counter's samples ends in `_total`.
+    pub kind: MetricType,
     /// Names of its labels. A label whose value is not known is left out.
     pub labels: &'static [&'static str],
     /// What it is switched on and off with.
@@ -103,15 +105,6 @@ impl Groups {
     }
 }
 
-/// Types of metric.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// Goes up and down.
-    Gauge,
-    /// Only grows; its name gets `_total`.
-    Counter,
-}
-
 pub(super) const fn gauge(
     group: Group,
     name: &'static str,
@@ -122,7 +115,7 @@ pub(super) const fn gauge(
     Family {
         name,
         help,
-        kind: Kind::Gauge,
+        kind: MetricType::Gauge,
         labels,
         group,
         series,
@@ -139,7 +132,7 @@ pub(super) const fn counter(
     Family {
         name,
         help,
-        kind: Kind::Counter,
+        kind: MetricType::Counter,
         labels,
         group,
         series,
@@ -152,6 +145,13 @@ pub(super) enum Label<'a> {
     Text(&'a str),
     Number(u64),
     Unknown,
+}
+
+impl Label<'_> {
+    /// Nor is what is empty: to Prometheus that is no label.
+    pub(super) fn is_unknown(&self) -> bool {
+        matches!(self, Self::Unknown | Self::Text(""))
+    }
 }
 
 impl<'a> From<&'a str> for Label<'a> {
@@ -189,13 +189,9 @@ impl Family {
     /// The name of its samples.
     #[must_use]
     pub fn sample_name(&self) -> String {
-        format!("{}{}", self.name, self.suffix())
-    }
-
-    pub(super) fn suffix(&self) -> &'static str {
         match self.kind {
-            Kind::Gauge => "",
-            Kind::Counter => "_total",
+            MetricType::Counter => format!("{}_total", self.name),
+            _ => self.name.to_owned(),
         }
     }
 }

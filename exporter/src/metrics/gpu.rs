@@ -5,13 +5,13 @@ use std::fmt;
 use nvlink_topology::{Gpu, missing_links};
 
 use super::{
-    exposition::Exposition,
     families,
     family::{Label, Value},
+    writer::Writer,
 };
 use crate::source::Reading;
 
-pub(super) fn write(out: &mut Exposition, data: &Reading) -> fmt::Result {
+pub(super) fn write(out: &mut Writer<'_>, data: &Reading) -> fmt::Result {
     let node = &data.topology;
     let gpus = &node.spec.gpus;
     let name = Label::Text(&node.metadata.name);

@@ -3,13 +3,13 @@
 use std::{fmt, time::Duration};
 
 use super::{
-    exposition::Exposition,
     families,
     family::{Label, Value},
+    writer::Writer,
 };
 use crate::snapshot::View;
 
-pub(super) fn write(out: &mut Exposition, view: &View) -> fmt::Result {
+pub(super) fn write(out: &mut Writer<'_>, view: &View) -> fmt::Result {
     let collectors = collectors(view);
     let successes = collectors
         .iter()

@@ -5,27 +5,45 @@ use std::fmt;
 use nvlink_topology::{Gpu, Link, RemoteKind};
 
 use super::{
-    exposition::Exposition,
     families,
     family::{Label, Value},
     gpu::{by_index, ids},
+    writer::Writer,
 };
 use crate::source::{LinkCounters, Reading};
 
-pub(super) fn write(out: &mut Exposition, data: &Reading) -> fmt::Result {
+pub(super) fn write(out: &mut Writer<'_>, data: &Reading) -> fmt::Result {
     let gpus = &data.topology.spec.gpus;
     out.write(&families::LINK_UP, links(gpus).map(up))?;
     let speeds = links(gpus)
         .filter_map(|(gpu, link)| Some((name(gpu, link.index), whole(link.bytes_per_second?))));
     out.write(&families::LINK_SPEED, speeds)?;
-    let sources = counters(data, |one| one.source)
-        .map(|(link, source)| (with(link, source.as_str()), Value::Whole(1)));
-    out.write(&families::COUNTER_SOURCE, sources)?;
+    sources(out, data)?;
     traffic(out, data)?;
     errors(out, data)
 }
 
-fn traffic(out: &mut Exposition, data: &Reading) -> fmt::Result {
+/// A series for each GPU; for each of its links where they differ.
+fn sources(out: &mut Writer<'_>, data: &Reading) -> fmt::Result {
+    let gpus = data.topology.spec.gpus.iter();
+    let sources = gpus.flat_map(|gpu| {
+        let links = data.counters.iter().filter(|one| one.gpu == gpu.index);
+        let links = links.filter_map(|one| Some((one.link, one.source?)));
+        let mut links: Vec<_> = links.collect();
+        let differ = links.windows(2).any(|two| two[0].1 != two[1].1);
+        if !differ {
+            links.truncate(1);
+        }
+        let [gpu, uuid] = ids(gpu);
+        links.into_iter().map(move |(link, source)| {
+            let link = if differ { link.into() } else { Label::Unknown };
+            ([gpu, uuid, link, source.as_str().into()], whole(1))
+        })
+    });
+    out.write(&families::COUNTER_SOURCE, sources)
+}
+
+fn traffic(out: &mut Writer<'_>, data: &Reading) -> fmt::Result {
     let count = |value: fn(&LinkCounters) -> Option<u64>| {
         counters(data, move |one| value(one).map(Value::Whole))
     };
@@ -40,7 +58,7 @@ fn traffic(out: &mut Exposition, data: &Reading) -> fmt::Result {
     out.write(&families::RECEIVE_RATE, received)
 }
 
-fn errors(out: &mut Exposition, data: &Reading) -> fmt::Result {
+fn errors(out: &mut Writer<'_>, data: &Reading) -> fmt::Result {
     let errors = counters(data, |one| Some(&one.errors)).flat_map(|(link, errors)| {
         errors
             .iter()

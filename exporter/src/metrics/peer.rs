@@ -5,14 +5,14 @@ use std::fmt;
 use nvlink_topology::{Edge, Gpu, RemoteKind, direct_links};
 
 use super::{
-    exposition::Exposition,
     families,
     family::{Label, Value},
     gpu::{by_index, ids},
+    writer::Writer,
 };
 use crate::source::Reading;
 
-pub(super) fn write(out: &mut Exposition, data: &Reading) -> fmt::Result {
+pub(super) fn write(out: &mut Writer<'_>, data: &Reading) -> fmt::Result {
     let spec = &data.topology.spec;
     // Of a pair, both ends must have been read.
     let known = |gpu: u32| data.is_read(gpu);

@@ -5,15 +5,15 @@ use std::fmt;
 use nvlink_topology::NodeTopologySpec;
 
 use super::{
-    exposition::Exposition,
     families,
     family::{Label, Value},
     gpu::{by_index, ids},
+    writer::Writer,
 };
 use crate::placement::Judged;
 
 pub(super) fn write(
-    out: &mut Exposition,
+    out: &mut Writer<'_>,
     spec: &NodeTopologySpec,
     judged: &[Judged],
 ) -> fmt::Result {
@@ -49,7 +49,7 @@ pub(super) fn write(
     judgements(out, judged)
 }
 
-fn judgements(out: &mut Exposition, judged: &[Judged]) -> fmt::Result {
+fn judgements(out: &mut Writer<'_>, judged: &[Judged]) -> fmt::Result {
     let quality = judged.iter().flat_map(|one| {
         let both = [("node", one.quality_node), ("free", one.quality_free)];
         both.into_iter().filter_map(move |(reference, quality)| {

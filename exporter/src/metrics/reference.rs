@@ -1,7 +1,7 @@
 //! The families in words, as Markdown: what `nvlink-exporter metrics` prints
 //! and what stands in the documentation.
 
-use super::{FAMILIES, Family, Group, Kind};
+use super::{FAMILIES, Family, Group};
 
 /// All families, a table for each group.
 #[must_use]
@@ -24,18 +24,15 @@ fn section(group: Group) -> String {
 }
 
 fn row(family: &Family) -> String {
-    let kind = match family.kind {
-        Kind::Gauge => "gauge",
-        Kind::Counter => "counter",
-    };
     let labels: Vec<_> = family
         .labels
         .iter()
         .map(|label| format!("`{label}`"))
         .collect();
     format!(
-        "| `{}` | {kind} | {} | {} | {} |\n",
+        "| `{}` | {} | {} | {} | {} |\n",
         family.sample_name(),
+        family.kind.as_str(),
         unit(family),
         labels.join(" "),
         family.help

@@ -4,10 +4,7 @@ use std::collections::BTreeMap;
 
 use nvlink_topology::{Allocation, Gpu, NodeTopologySpec, RemoteKind, missing_links};
 
-use super::{
-    lane::Lane,
-    trouble::{self, Trouble},
-};
+use super::lane::Lane;
 use crate::{
     load::LinkLoad, placement::Judged, snapshot::View, source::LinkCounters, source::Reading,
 };
@@ -17,8 +14,6 @@ pub(super) struct Scene<'a> {
     pub(super) view: &'a View,
     pub(super) data: &'a Reading,
     pub(super) jobs: Vec<Job<'a>>,
-    /// What needs a look, worst first.
-    pub(super) troubles: Vec<Trouble>,
     counters: BTreeMap<(u32, u32), &'a LinkCounters>,
     loads: BTreeMap<(u32, u32), &'a LinkLoad>,
     /// Addresses of the switches, ascending.
@@ -45,17 +40,14 @@ impl<'a> Scene<'a> {
         switches.dedup();
         let loads = view.snapshot.iter().flat_map(|snapshot| &snapshot.loads);
         let counters = data.counters.iter();
-        let mut scene = Self {
+        Self {
             view,
             data,
             jobs: jobs(view, data),
-            troubles: Vec::new(),
             counters: counters.map(|one| ((one.gpu, one.link), one)).collect(),
             loads: loads.map(|one| ((one.gpu, one.link), one)).collect(),
             switches,
-        };
-        scene.troubles = trouble::find(&scene);
-        scene
+        }
     }
 
     pub(super) fn spec(&self) -> &'a NodeTopologySpec {

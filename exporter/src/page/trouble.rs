@@ -158,8 +158,7 @@ fn allocations(scene: &Scene<'_>, all: &mut Vec<Trouble>) {
 }
 
 /// The list, or a line that says that there is nothing in it.
-pub(super) fn render(scene: &Scene<'_>) -> String {
-    let troubles = &scene.troubles;
+pub(super) fn render(troubles: &[Trouble]) -> String {
     let Some(worst) = troubles.first() else {
         return "<section class=\"troubles good\"><h2 role=\"status\">✓ Nothing is out of the ordinary</h2></section>\n"
             .to_owned();

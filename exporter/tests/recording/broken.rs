@@ -206,12 +206,7 @@ fn check(text: &str, reading: &Reading, directory: &Path) {
     let now = Instant::now();
     let latest = Latest::default();
     latest.publish(support::snapshot("x", reading.clone(), now));
-    let exported = metrics::render(
-        &latest.view(now),
-        metrics::Format::Prometheus,
-        metrics::Groups::ALL,
-    )
-    .unwrap();
+    let exported = metrics::render(&latest.view(now), metrics::Groups::ALL).unwrap();
     let mut names: Vec<_> = exported
         .lines()
         .filter(|line| !line.starts_with('#'))

@@ -1,5 +1,7 @@
 //! Nodes all of whose GPUs are held: the most series that they have.
 
+#![allow(dead_code, reason = "each test takes its part")]
+
 use std::time::Duration;
 
 use nvlink_exporter::{
@@ -28,20 +30,13 @@ fn view(source: &str, gpus: u32, per_container: usize) -> View {
     let data = snapshot.data.as_mut().expect("data");
     widen(data, gpus);
     let gpus: Vec<u32> = (0..gpus).collect();
-    let judged: Vec<Judged> = gpus.chunks(per_container).map(judged).collect();
-    let allocations = judged.iter().map(|one| one.allocation.clone()).collect();
+    let held = gpus.chunks(per_container).map(judged).collect();
+    let held = placements(data, held);
     let finished = snapshot.health.finished;
     snapshot.health.duration = Duration::from_millis(2);
     let latest = Latest::default();
-    let data = snapshot.data.as_ref().expect("data");
-    let on = Keys::of(&data.topology.spec.gpus);
     latest.publish(snapshot);
-    latest.place(Placements {
-        on,
-        status: Some(NodeTopologyStatus { allocations }),
-        judged,
-        health: Some(Health::default()),
-    });
+    latest.place(held);
     latest.view(finished + Duration::from_millis(1500))
 }
 
@@ -90,7 +85,19 @@ fn widen(data: &mut Reading, gpus: u32) {
     spec.domains[0].gpus = (0..gpus).collect();
 }
 
-fn judged(gpus: &[u32]) -> Judged {
+/// What is published of `judged` on a node.
+pub(crate) fn placements(data: &Reading, judged: Vec<Judged>) -> Placements {
+    let allocations = judged.iter().map(|one| one.allocation.clone()).collect();
+    Placements {
+        on: Keys::of(&data.topology.spec.gpus),
+        status: Some(NodeTopologyStatus { allocations }),
+        judged,
+        health: Some(Health::default()),
+    }
+}
+
+/// A container that holds `gpus`, well placed.
+pub(crate) fn judged(gpus: &[u32]) -> Judged {
     Judged {
         allocation: Allocation {
             namespace: "ci-group-project".to_owned(),

@@ -9,6 +9,7 @@ use std::{
 };
 
 use nvlink_exporter::{
+    load::Meter,
     snapshot::{Health, Snapshot},
     source::{Reading, SourceSpec},
 };
@@ -34,6 +35,24 @@ pub(crate) fn snapshot(source: &str, reading: Reading, finished: Instant) -> Sna
         data: Some(reading),
         loads: Vec::new(),
         health,
+    }
+}
+
+/// A snapshot of a simulated board that has had `faults` for 50 s, with what
+/// moved in that time.
+pub(crate) fn broken(profile: &str, faults: &str, finished: Instant) -> Snapshot {
+    let spec: SourceSpec = format!("sim:{profile}").parse().unwrap();
+    let mut source = spec.open(Some("node-a")).unwrap();
+    let (then, now) = (Duration::from_secs(50), Duration::from_secs(100));
+    let mut meter = Meter::default();
+    meter.observe(&source.read(then).unwrap(), finished);
+    let control = source.control().unwrap();
+    control.replace(faults.as_bytes()).unwrap();
+    let reading = source.read(now).unwrap();
+    let loads = meter.observe(&reading, finished + (now - then));
+    Snapshot {
+        loads,
+        ..snapshot(&spec.to_string(), reading, finished)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use nvlink_tests::{Exporter, Prometheus, check_metrics, http, programs};
+use nvlink_tests::{Exporter, Prometheus, check_metrics, programs};
 use serde_json::Value;
 
 const SOON: Duration = Duration::from_secs(30);
@@ -41,27 +41,6 @@ fn promtool_has_nothing_to_say_about_any_profile() {
         assert_eq!(infos, gpus, "{profile}: one info per GPU");
         check_metrics(&text).unwrap_or_else(|error| panic!("{profile}: {error:#}"));
     }
-}
-
-#[test]
-fn a_scraper_gets_the_format_that_it_asks_for() {
-    let exporter = Exporter::start(&["--source", "sim:dgx-h100"]).unwrap();
-    let get = |accept| http::get(&exporter.url("/metrics"), &[], accept).unwrap();
-    let open = get("application/openmetrics-text; version=1.0.0");
-    assert!(
-        open.content_type
-            .starts_with("application/openmetrics-text"),
-        "{}",
-        open.content_type
-    );
-    assert!(open.body.ends_with("# EOF\n"));
-    let plain = get("text/plain; version=0.0.4");
-    assert!(
-        plain.content_type.starts_with("text/plain"),
-        "{}",
-        plain.content_type
-    );
-    assert!(!plain.body.contains("# EOF"));
 }
 
 #[test]

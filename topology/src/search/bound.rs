@@ -11,28 +11,9 @@
 use super::{
     EXACT_GPUS,
     instance::{Instance, Mask},
-    order::Kind,
+    tour::{Kind, Score},
 };
 use crate::graph::Weight;
-
-/// The least that the heaviest edge, and the sum of all edges, can be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Score {
-    pub(super) heaviest: Weight,
-    pub(super) sum: Weight,
-}
-
-impl Score {
-    pub(super) const ZERO: Self = Self {
-        heaviest: 0,
-        sum: 0,
-    };
-    /// Worse than any.
-    pub(super) const UNKNOWN: Self = Self {
-        heaviest: Weight::MAX,
-        sum: Weight::MAX,
-    };
-}
 
 /// Two GPUs and the weight between them; edges are compared by weight first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{EXACT_GPUS, Found, Instance, Rank, Request, order, shape, subsets};
+use super::{EXACT_GPUS, Found, Instance, Rank, Request, shape, subsets, tour::Kind};
 use crate::{GpuSet, Graph, Pattern, cost, graph::Weight};
 
 /// Different choices that are tried one by one.
@@ -123,8 +123,8 @@ fn grown(graph: &Graph, request: &Request, region: GpuSet, twins: &[Vec<usize>])
 /// The best order of `set` that can be found: exactly for few GPUs and for patterns without a tour.
 fn ordered(graph: &Graph, request: &Request, set: GpuSet) -> Found {
     let kind = match request.pattern {
-        Pattern::AllReduce => order::Kind::Ring,
-        _ => order::Kind::Chain,
+        Pattern::AllReduce => Kind::Ring,
+        _ => Kind::Chain,
     };
     if set.len() > EXACT_GPUS {
         return match request.pattern {
@@ -167,7 +167,7 @@ fn star(graph: &Graph, set: GpuSet) -> Vec<usize> {
 }
 
 /// From the lowest GPU to the nearest one left, then pieces turned round while that helps (2-opt).
-fn near_neighbours(graph: &Graph, set: GpuSet, kind: order::Kind) -> Vec<usize> {
+fn near_neighbours(graph: &Graph, set: GpuSet, kind: Kind) -> Vec<usize> {
     let mut order: Vec<usize> = set.iter().take(1).collect();
     let mut rest = set.difference(order.iter().copied().collect());
     while let Some(next) = rest
@@ -180,7 +180,7 @@ fn near_neighbours(graph: &Graph, set: GpuSet, kind: order::Kind) -> Vec<usize> 
     let n = order.len();
     let weight = |order: &[usize], at: usize| match order.get(at + 1) {
         Some(&next) => graph.weight(order[at], next),
-        None if kind == order::Kind::Ring => graph.weight(order[at], order[0]),
+        None if kind == Kind::Ring => graph.weight(order[at], order[0]),
         None => 0,
     };
     let mut improved = true;

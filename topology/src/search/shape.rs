@@ -4,9 +4,9 @@ use std::cmp::Ordering;
 
 use super::{
     Found,
-    bound::Score,
     instance::{Instance, Mask, members},
     subsets::{self, Best},
+    tour::Score,
 };
 use crate::{Pattern, cost::Volumes, graph::Weight};
 

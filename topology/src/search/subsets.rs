@@ -4,9 +4,10 @@ use std::cmp::Ordering;
 
 use super::{
     Found,
-    bound::{self, Edge, Score},
+    bound::{self, Edge},
     instance::{Instance, Mask, comes_first, members, within},
-    order::{self, Kind},
+    order,
+    tour::{Kind, Score},
     tours,
 };
 use crate::graph::Weight;

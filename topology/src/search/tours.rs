@@ -7,9 +7,9 @@
 //! edge is no use if the rest has a heavier one.
 
 use super::{
-    bound::{self, Edge, Score},
+    bound::{self, Edge},
     instance::{Mask, Weights, members, within},
-    order::{Kind, Tour},
+    tour::{Kind, Score, Tour},
 };
 use crate::graph::Weight;
 

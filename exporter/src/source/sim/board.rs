@@ -109,3 +109,31 @@ impl Slot {
         }
     }
 }
+
+/// Who GPU `n` is wired to, link by link: the peer and the link's index there.
+pub(super) fn peers(profile: &Profile, n: usize) -> impl Iterator<Item = (usize, u32)> {
+    let pairs: &[(u32, u32, u32)] = match profile.wiring {
+        Wiring::Direct(pairs) => pairs,
+        _ => &[],
+    };
+    // Links are numbered by ascending peer on both ends.
+    let first_link = |of: u32, to: u32| -> u32 {
+        let to_lower = |&&(a, b, _): &&(u32, u32, u32)| (a == of && b < to) || (b == of && a < to);
+        pairs
+            .iter()
+            .filter(to_lower)
+            .map(|&(_, _, links)| links)
+            .sum()
+    };
+    let n = n as u32;
+    let mut ends: Vec<_> = pairs
+        .iter()
+        .filter(|&&(a, b, _)| a == n || b == n)
+        .map(|&(a, b, links)| (if a == n { b } else { a }, links))
+        .collect();
+    ends.sort_unstable();
+    ends.into_iter().flat_map(move |(peer, links)| {
+        let first = first_link(peer, n);
+        (0..links).map(move |k| (peer as usize, first + k))
+    })
+}

@@ -76,7 +76,7 @@ fn links(profile: &Profile, n: usize, damage: &Damage) -> Vec<Link> {
             .iter()
             .flat_map(|&(bus, links)| (0..links).map(move |_| switch(Some(bus))))
             .collect(),
-        Wiring::Direct(_) => super::counters::peers(profile, n)
+        Wiring::Direct(_) => super::board::peers(profile, n)
             .map(|(peer, _)| Remote {
                 kind: RemoteKind::Gpu,
                 pci_bus_id: Some(profile.gpus[peer].bus.to_owned()),

@@ -2,7 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use super::{board::Profile, counters::peers, fault::Fault};
+use super::{
+    board::{Profile, peers},
+    fault::Fault,
+};
 use crate::source::FabricState;
 
 /// What does not work.

@@ -107,7 +107,7 @@ fn what_one_end_sends_the_other_receives() {
             .map(|one| ((one.gpu, one.link), one))
             .collect();
         for (&(gpu, link), counters) in &at {
-            let (peer, there) = counters::peers(profile(name).unwrap(), gpu as usize)
+            let (peer, there) = board::peers(profile(name).unwrap(), gpu as usize)
                 .nth(link as usize)
                 .unwrap();
             let far = at[&(peer as u32, there)];

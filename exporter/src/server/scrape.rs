@@ -1,0 +1,129 @@
+//! The metrics.
+
+use std::{
+    fmt,
+    sync::{Arc, Mutex, PoisonError},
+    time::Instant,
+};
+
+use axum::{
+    body::Bytes,
+    extract::{RawQuery, State},
+    http::{HeaderMap, StatusCode, header},
+    response::{IntoResponse, Response},
+};
+
+use super::{Site, typed};
+use crate::{
+    metrics::{self, Group, Groups},
+    snapshot::{Latest, View},
+};
+
+/// What scrapes are answered from.
+#[derive(Debug)]
+pub(super) struct Shared {
+    latest: Arc<Latest>,
+    groups: Groups,
+    last: Mutex<Option<Answer>>,
+}
+
+/// The text of the last scrape, and what it was made of.
+#[derive(Debug)]
+struct Answer {
+    view: View,
+    groups: Groups,
+    text: Bytes,
+}
+
+impl Shared {
+    pub(super) fn new(site: &Site) -> Self {
+        Self {
+            latest: Arc::clone(&site.latest),
+            groups: site.groups,
+            last: Mutex::default(),
+        }
+    }
+
+    /// Scrapes of one second that want the same families share one text:
+    /// however many they are and however slowly they read, it is there once.
+    fn answer(&self, groups: Groups) -> Result<Bytes, fmt::Error> {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let view = self.latest.view(Instant::now());
+        if let Some(answer) = last.as_ref().filter(|last| last.is_of(&view, groups)) {
+            return Ok(answer.text.clone());
+        }
+        // Gone before the next is made, unless somebody still reads it.
+        *last = None;
+        let text = Bytes::from(metrics::render(&view, groups)?);
+        let shared = text.clone();
+        *last = Some(Answer { view, groups, text });
+        Ok(shared)
+    }
+}
+
+impl Answer {
+    fn is_of(&self, view: &View, groups: Groups) -> bool {
+        same(&self.view.snapshot, &view.snapshot)
+            && same(&self.view.placements, &view.placements)
+            && self.groups == groups
+            && self.view.is_fresh() == view.is_fresh()
+            && self.view.since_start.as_secs() == view.since_start.as_secs()
+    }
+}
+
+fn same<T>(a: &Option<Arc<T>>, b: &Option<Arc<T>>) -> bool {
+    a.as_ref().map(Arc::as_ptr) == b.as_ref().map(Arc::as_ptr)
+}
+
+pub(super) async fn scrape(
+    State(shared): State<Arc<Shared>>,
+    RawQuery(query): RawQuery,
+    headers: HeaderMap,
+) -> Response {
+    let groups = match wanted(shared.groups, query.as_deref().unwrap_or_default()) {
+        Ok(groups) => groups,
+        Err(reason) => return (StatusCode::BAD_REQUEST, format!("{reason}\n")).into_response(),
+    };
+    match shared.answer(groups) {
+        Ok(text) if is_browser(&headers) => typed("text/plain; charset=utf-8", text),
+        Ok(text) => typed(metrics::CONTENT_TYPE, text),
+        Err(error) => {
+            tracing::error!(%error, "metrics cannot be written");
+            let reason = "metrics cannot be written\n";
+            (StatusCode::INTERNAL_SERVER_ERROR, reason).into_response()
+        }
+    }
+}
+
+/// A browser would save a type that it does not know; it is shown the same text.
+fn is_browser(headers: &HeaderMap) -> bool {
+    let accept = headers.get(header::ACCEPT);
+    let accept = accept.and_then(|accept| accept.to_str().ok());
+    accept.is_some_and(|accept| accept.contains("text/html"))
+}
+
+/// The part of `enabled` that a scrape asks for, as node_exporter's users write
+/// it: `collect[]=link&collect[]=error`, or `exclude[]=peer`.
+fn wanted(enabled: Groups, query: &str) -> Result<Groups, String> {
+    let (mut collect, mut exclude) = (None, Groups::NONE);
+    for (key, name) in form_urlencoded::parse(query.as_bytes()) {
+        if key != "collect[]" && key != "exclude[]" {
+            continue;
+        }
+        let group = Group::SWITCHED.into_iter().find(|one| one.as_str() == name);
+        let group = group.ok_or_else(|| format!("there is no collector {name:?}"))?;
+        if !enabled.contains(group) {
+            return Err(format!("the collector {name:?} is switched off"));
+        }
+        match &*key {
+            "collect[]" => collect = Some(collect.unwrap_or(Groups::NONE).with(group)),
+            _ => exclude = exclude.with(group),
+        }
+    }
+    if collect.is_some() && exclude != Groups::NONE {
+        return Err("collect[] and exclude[] cannot be combined".to_owned());
+    }
+    let switched = Group::SWITCHED.into_iter();
+    let excluded = switched.filter(|&group| exclude.contains(group));
+    Ok(excluded.fold(collect.unwrap_or(enabled), Groups::without))
+}
