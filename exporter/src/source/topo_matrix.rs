@@ -1,9 +1,9 @@
 //! The text of `nvidia-smi topo -m`, as it is found in captures, issues and chat logs.
 //!
 //! Tolerant of form (escapes, tabs or blanks, prose around, a second `-p2p`
-//! matrix, a missing legend), strict about content: a matrix that is cut,
-//! glued or contradicts itself is refused with the line named, since a wrong
-//! relation would place jobs wrongly.
+//! matrix, a missing legend, lines that a terminal or a mail program broke),
+//! strict about content: a matrix that is cut, glued or contradicts itself is
+//! refused with the line named, since a wrong relation would place jobs wrongly.
 
 mod cell;
 mod check;
@@ -11,10 +11,14 @@ mod line;
 mod read;
 mod spec;
 mod tail;
+mod wrapped;
 
 pub use cell::Relation;
 pub use read::parse;
 pub use spec::{of_document, spec};
+
+/// What to do about a text that was damaged on its way.
+const SAVE_IT: &str = "save it with `nvidia-smi topo -m > topo.txt` and give that file";
 
 /// Why a text is not a usable matrix.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{
-    GpuRow, Matrix, MatrixError, NicColumn,
+    GpuRow, Matrix, MatrixError, NicColumn, SAVE_IT,
     cell::{self, Relation},
     read::{Draft, Row},
 };
@@ -68,7 +68,8 @@ fn rows_present(draft: &Draft, gpus: &[(usize, u32)], nics: &[usize]) -> Result<
     let of_nics = missing(&mut nics.iter().copied());
     let cut = |what: &str, missing: usize, all: usize| {
         let have = all - missing;
-        let reason = format!("the matrix ends here with {have} of {all} {what} rows; it is cut");
+        let reason =
+            format!("the matrix ends here with {have} of {all} {what} rows; it is cut; {SAVE_IT}");
         Err(MatrixError::new(draft.last_line, reason))
     };
     match (of_gpus, of_nics) {

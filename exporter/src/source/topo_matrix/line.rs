@@ -2,7 +2,10 @@
 
 use super::cell;
 
-/// A line: its number, its text without escapes, its words.
+/// A line's number, from 1, and its text without escapes.
+pub(super) type NumberedLine = (usize, String);
+
+/// A line with its words.
 pub(super) struct Line<'a> {
     pub(super) number: usize,
     pub(super) text: &'a str,

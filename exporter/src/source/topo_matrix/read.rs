@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 
 use super::{
-    Matrix, MatrixError,
+    Matrix, MatrixError, SAVE_IT,
     cell::{self, Cell, Relation},
     check,
-    line::{Header, Line, Title, without_escapes},
+    line::{Header, Line, NumberedLine, Title, without_escapes},
     tail::{self, Tail},
+    wrapped,
 };
 
 /// One matrix while it is read.
@@ -40,10 +41,16 @@ pub(super) struct Row {
 /// # Errors
 /// No such matrix, two of them, or one that is cut or contradicts itself.
 pub fn parse(text: &str) -> Result<Matrix, MatrixError> {
+    let lines = text.lines().map(without_escapes);
+    let lines: Vec<NumberedLine> = (1..).zip(lines).collect();
+    read(&lines).or_else(|error| wrapped::read(&lines, error))
+}
+
+/// The topology matrix in `lines`, none of which is broken.
+pub(super) fn read(lines: &[NumberedLine]) -> Result<Matrix, MatrixError> {
     let mut reader = Reader::default();
-    for (n, line) in text.lines().enumerate() {
-        let line = without_escapes(line);
-        reader.line(&Line::new(n + 1, &line));
+    for (number, text) in lines {
+        reader.line(&Line::new(*number, text));
     }
     reader.finish()
 }
@@ -177,7 +184,7 @@ impl Draft {
         self.last_line = line.number;
         let stray = self.closed.take();
         if let Some(stray) = stray.filter(|_| !self.rows.is_empty()) {
-            let reason = "this is no row, but stands among the rows: is a line wrapped?";
+            let reason = "this is no row, but stands among the rows";
             self.fail(stray, reason.to_owned());
         }
         match self.read_row(column, line) {
@@ -191,7 +198,9 @@ impl Draft {
         for (n, device) in self.devices.iter().enumerate() {
             let Some(word) = line.words.get(n + 1) else {
                 let (have, want) = (n, self.devices.len());
-                return Err(format!("{have} of {want} relations; the line is cut"));
+                return Err(format!(
+                    "{have} of {want} relations; the line is cut; {SAVE_IT}"
+                ));
             };
             match cell::parse(word) {
                 Some(Cell::PeerStatus) => {

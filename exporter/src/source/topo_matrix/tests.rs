@@ -14,7 +14,7 @@ fn tabs(header: &str, rows: &[&str]) -> String {
 }
 
 /// Two pairs behind two sockets, two NICs.
-fn pairs() -> String {
+pub(super) fn pairs() -> String {
     tabs(
         "GPU0 GPU1 GPU2 GPU3 NIC0 NIC1",
         &[
@@ -30,7 +30,7 @@ fn pairs() -> String {
 }
 
 /// A switched board of `n` GPUs with `links` links each, aligned by blanks.
-fn board(n: usize, links: u32, tail: &str) -> String {
+pub(super) fn board(n: usize, links: u32, tail: &str) -> String {
     let header: String = (0..n).map(|gpu| format!("GPU{gpu}    ")).collect();
     let row = |gpu: usize| {
         let cell = |other| {
@@ -260,11 +260,11 @@ fn a_cpu_affinity_is_no_numa_node() {
         // Wrapped lines.
         (
             two(TWO, ["0-31\n,64-95 0", "32-63\n,96-127 1"]),
-            "line 2: GPU0: the affinity \"0-31\" stands",
+            "line 3: this line continues the one above",
         ),
         (
             two("CPU Affinity", ["0-31\n,64-95", "32-63\n,96-127"]),
-            "line 3: this is no row",
+            "line 3: this line continues the one above",
         ),
         // One cell lost in each row, then in one.
         (
