@@ -123,8 +123,7 @@ fn bad_usage_is_status_2() {
 }
 
 #[test]
-fn a_huge_input_is_refused_quickly() {
-    let start = Instant::now();
+fn a_huge_input_is_refused_before_it_is_read() {
     let mut command = command(&["topology", "--source", "file:-"]);
     let command = command
         .stdin(Stdio::piped())
@@ -145,7 +144,6 @@ fn a_huge_input_is_refused_quickly() {
             .contains("larger than 16 MiB")
     );
     assert!(written < 20, "read {written} MiB");
-    assert!(start.elapsed() < Duration::from_secs(5));
 }
 
 #[test]

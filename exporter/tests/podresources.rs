@@ -4,10 +4,7 @@
 
 mod support;
 
-use std::{
-    cell::Cell,
-    time::{Duration, Instant},
-};
+use std::cell::Cell;
 
 use nvlink_exporter::allocations::{
     Holdings, Judge,
@@ -217,7 +214,7 @@ fn two_pods_of_one_name_hold_the_gpus_of_both() {
 
 /// A busy node: 250 pods of 8 containers that share GPUs.
 #[test]
-fn a_busy_node_is_read_quickly() {
+fn a_busy_node_is_read_whole() {
     let spec = node();
     let container = |name: usize| ContainerResources {
         name: name.to_string(),
@@ -234,13 +231,7 @@ fn a_busy_node_is_read_quickly() {
     };
     let pod_resources = (0..250).map(pod).collect();
     let bytes = ListPodResourcesResponse { pod_resources }.encode_to_vec();
-    let start = Instant::now();
     let holdings = Holdings::decode(&bytes, &spec).unwrap();
     assert_eq!(holdings.gpus().count(), 2000);
     judged(&mut Judge::default(), &spec, &holdings);
-    assert!(
-        start.elapsed() < Duration::from_secs(2),
-        "{:?}",
-        start.elapsed()
-    );
 }

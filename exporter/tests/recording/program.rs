@@ -2,9 +2,9 @@
 
 use std::{
     fs,
+    io::{BufRead, BufReader, Read},
     path::Path,
     process::{Command, Output, Stdio},
-    time::{Duration, Instant},
 };
 
 use crate::support;
@@ -88,11 +88,13 @@ fn an_interrupted_recording_keeps_what_there_is() {
         let path = directory.path().join("node.json");
         let many = ["--samples", "1000", "--interval", "200ms", "--to"];
         let mut command = recorded("sim:rtx-a6000-pairs", &many);
-        let child = command.arg(&path).stderr(Stdio::piped()).spawn().unwrap();
-        std::thread::sleep(Duration::from_millis(2600));
+        let mut child = command.arg(&path).stderr(Stdio::piped()).spawn().unwrap();
+        let mut said = BufReader::new(child.stderr.take().unwrap());
+        let mut progress = String::new();
+        said.read_line(&mut progress).unwrap();
+        assert!(progress.ends_with(" of 199 s\n"), "{progress}");
         assert!(!path.exists(), "nothing is written before the end");
         let id = child.id().to_string();
-        let start = Instant::now();
         assert!(
             Command::new("kill")
                 .args(["-s", signal, &id])
@@ -100,19 +102,14 @@ fn an_interrupted_recording_keeps_what_there_is() {
                 .unwrap()
                 .success()
         );
-        let output = child.wait_with_output().unwrap();
-        assert!(
-            output.status.success() && start.elapsed() < Duration::from_secs(2),
-            "{output:?}"
-        );
+        assert!(child.wait().unwrap().success());
         let taken = samples(&path).len();
-        assert!((5..20).contains(&taken), "{taken}");
-        let said = stderr(&output);
+        let mut rest = String::new();
+        said.read_to_string(&mut rest).unwrap();
         assert!(
-            said.contains(&format!("{taken} of 1000 samples are recorded")),
-            "{said}"
+            taken < 1000 && rest.contains(&format!("{taken} of 1000 samples are recorded")),
+            "{taken}: {rest}"
         );
-        assert!(said.contains(" of 1000, 2 of 199 s"), "progress: {said}");
         assert_eq!(
             fs::read_dir(directory.path()).unwrap().count(),
             1,

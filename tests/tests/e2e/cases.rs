@@ -26,7 +26,6 @@ mod list;
 use list::{Action, Case, List};
 
 const SOON: Duration = Duration::from_secs(60);
-const BOUND: Duration = Duration::from_secs(300);
 
 #[test]
 fn the_webhook_and_the_policies_agree_with_each_case() {
@@ -319,7 +318,6 @@ impl Runner {
     /// Checks all cases.
     #[track_caller]
     fn check(&self, who: &str, list: &List, held: &Pods, right: impl Fn(&Case, &Said) -> bool) {
-        let start = std::time::Instant::now();
         let mut wrong = Vec::new();
         for case in &list.cases {
             let said = self.run(list, case, held.get(&case.name));
@@ -332,13 +330,7 @@ impl Runner {
                 ));
             }
         }
-        let (count, took) = (list.cases.len(), start.elapsed());
-        println!(
-            "{who}: {count} cases in {took:?}, {} of them otherwise",
-            wrong.len()
-        );
         assert!(wrong.is_empty(), "{who}:\n{}", wrong.join("\n"));
-        assert!(took < BOUND, "{who}: {took:?}");
     }
 
     /// What the API server says. Nothing is stored.

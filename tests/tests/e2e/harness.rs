@@ -6,7 +6,7 @@ use std::{
     path::Path,
     process::{Command, Stdio},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use anyhow::bail;
@@ -122,7 +122,6 @@ fn a_program_that_ends_at_once_is_reported_with_its_log() {
     let mut shell = command("sh");
     shell.args(["-c", "echo flag not known >&2; exit 3"]);
     let process = Process::start("shell", &directory, shell).unwrap();
-    let start = Instant::now();
     let error = process
         .wait_until("it to serve", SOON, || Ok(None::<()>))
         .unwrap_err();
@@ -131,10 +130,7 @@ fn a_program_that_ends_at_once_is_reported_with_its_log() {
         error.contains("flag not known") && error.contains("exit status: 3"),
         "{error}"
     );
-    assert!(
-        start.elapsed() < SOON,
-        "gives up at once, not at the deadline"
-    );
+    assert!(!error.contains("waited"), "the deadline passed: {error}");
 }
 
 #[test]

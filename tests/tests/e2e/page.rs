@@ -1,6 +1,6 @@
 //! The exporter's page in a real browser.
 
-use std::{fs, path::PathBuf, thread, time::Duration};
+use std::{fs, path::PathBuf, time::Duration};
 
 use nvlink_tests::{
     Browser, Exporter, Kubelet, http,
@@ -301,8 +301,10 @@ fn a_node_that_hangs_and_an_exporter_that_is_gone_are_told() {
     let before = browser.run(age).unwrap().as_f64().unwrap();
     drop(exporter);
     wait_for_text(&browser, "The exporter has not answered for");
-    thread::sleep(Duration::from_millis(1100));
-    assert!(browser.run(age).unwrap().as_f64().unwrap() > before);
+    wait_until("the age to count on", SOON, || {
+        Ok(browser.run(age)?.as_f64().filter(|age| *age > before))
+    })
+    .unwrap();
     assert!(
         browser.text().unwrap().contains("GPU 7"),
         "what it said last stays"

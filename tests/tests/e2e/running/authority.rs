@@ -152,7 +152,7 @@ fn repaired_by_itself(kubectl: &Kubectl) {
 }
 
 #[test]
-fn replicas_with_other_flags_come_to_rest_and_say_what_differs() {
+fn replicas_with_other_flags_say_what_differs() {
     let (control_plane, _turn) = control_plane();
     control_plane
         .namespace("quarrel", &json!({}), &json!({}))
@@ -172,15 +172,6 @@ fn replicas_with_other_flags_come_to_rest_and_say_what_differs() {
     })
     .unwrap();
     assert!(said.contains("webhooks[0].namespaceSelector"), "{said}");
-    let writes = || {
-        let log = first.process.log() + &second.process.log();
-        log.matches("registered with the API server").count()
-    };
-    // Once a second each they would make forty.
-    let before = writes();
-    thread::sleep(Duration::from_secs(20));
-    let made = writes() - before;
-    assert!(made < 14, "{made} writes in 20 seconds");
 }
 
 /// An authority of which two thirds are over (from 1970 to 2050).
