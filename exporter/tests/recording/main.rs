@@ -11,7 +11,7 @@ use std::{collections::BTreeMap, fs, path::Path, time::Duration};
 
 use nvlink_exporter::source::{
     FabricHealth, FabricState, GpuHealth, Reading, Source, SourceSpec, file, recording::Recorder,
-    sim,
+    sim, text,
 };
 
 /// A node of `source`, read at each of `seconds`, as a recording.
@@ -132,5 +132,5 @@ fn a_recording_that_could_not_be_read_back_takes_no_more() {
     let mut recorder = Recorder::new(&reading.topology).unwrap();
     let added = (0..2000).take_while(|&n| recorder.add(Duration::from_secs(n), &reading).unwrap());
     assert!((2..2000).contains(&added.count()));
-    assert!(parse(recorder.text().as_bytes()).is_ok());
+    assert!(text::read(recorder.text().as_bytes()).is_ok());
 }

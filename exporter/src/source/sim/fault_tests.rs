@@ -311,6 +311,8 @@ fn any_fault() -> impl Strategy<Value = String> {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
+
     /// Whatever breaks and heals, no counter goes down, and what is sent is received.
     #[test]
     fn counters_never_go_down(rounds in prop::collection::vec(prop::collection::vec(any_fault(), 0..4), 1..12)) {
