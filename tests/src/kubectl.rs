@@ -2,16 +2,14 @@
 
 use std::{
     env,
-    io::Write,
     path::{Path, PathBuf},
-    process::{Command, Output, Stdio},
-    thread,
+    process::{Command, Output},
 };
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use crate::assets;
+use crate::{assets, process::feed};
 
 /// kubectl for one user and one namespace.
 #[derive(Clone, Debug)]
@@ -43,7 +41,6 @@ impl Kubectl {
         }
     }
 
-    /// The kubeconfig file.
     #[must_use]
     pub fn kubeconfig(&self) -> &Path {
         &self.kubeconfig
@@ -152,23 +149,4 @@ impl Kubectl {
     pub fn apply(&self, manifest: &str) -> Result<String> {
         self.run_with(&["apply", "-f", "-"], manifest)
     }
-}
-
-/// Runs a command to its end with `input` on its standard input.
-pub(crate) fn feed(command: &mut Command, input: &str) -> Result<Output> {
-    let mut child = command
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()?;
-    let stdin = child.stdin.take();
-    thread::scope(|scope| {
-        scope.spawn(move || {
-            if let Some(mut stdin) = stdin {
-                // A program that does not read to the end is free to do so.
-                let _ = stdin.write_all(input.as_bytes());
-            }
-        });
-        Ok(child.wait_with_output()?)
-    })
 }

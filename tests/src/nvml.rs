@@ -15,7 +15,7 @@ use std::{
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
-use crate::{Exporter, kubectl::feed, programs, workdir};
+use crate::{exporter::Exporter, process::feed, programs, workdir};
 
 /// A machine with NVIDIA GPUs, and the driver's library of it.
 #[derive(Debug)]

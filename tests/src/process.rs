@@ -3,10 +3,10 @@
 use std::{
     ffi::OsStr,
     fs::{self, File},
-    io,
+    io::{self, Write},
     os::unix::process::CommandExt,
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::{Child, Command, Output, Stdio},
     sync::{LazyLock, Mutex, PoisonError, mpsc},
     thread,
     time::Duration,
@@ -61,7 +61,6 @@ impl Process {
         })
     }
 
-    /// Its process id.
     #[must_use]
     pub fn id(&self) -> u32 {
         self.child
@@ -152,6 +151,25 @@ impl Drop for Process {
         let _ = child.kill();
         let _ = child.wait();
     }
+}
+
+/// Runs a command to its end with `input` on its standard input.
+pub(crate) fn feed(command: &mut Command, input: &str) -> Result<Output> {
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    let stdin = child.stdin.take();
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            if let Some(mut stdin) = stdin {
+                // A program that does not read to the end is free to do so.
+                let _ = stdin.write_all(input.as_bytes());
+            }
+        });
+        Ok(child.wait_with_output()?)
+    })
 }
 
 /// Spawns on one thread that lives as long as the process: the kernel's

@@ -9,11 +9,9 @@ use std::{
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 
-use crate::kubectl::feed;
+use crate::process::feed;
 
-/// The binary of `nvlink-exporter`.
 pub const EXPORTER: &str = "nvlink-exporter";
-/// The binary of `nvlink-webhook`.
 pub const WEBHOOK: &str = "nvlink-webhook";
 /// The library that stands for the driver's, see [`crate::nvml`].
 pub const FAKE_NVML: &str = "libfake_nvml.so";

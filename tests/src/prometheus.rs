@@ -11,10 +11,8 @@ use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
 use crate::{
-    assets, http,
-    kubectl::feed,
-    port,
-    process::{Process, command},
+    assets, http, port,
+    process::{Process, command, feed},
     wait::wait_until,
     workdir,
 };
@@ -26,16 +24,13 @@ const START: Duration = Duration::from_secs(60);
 pub struct Prometheus {
     /// `http://127.0.0.1:PORT`.
     pub url: String,
-    /// The program.
     pub process: Process,
 }
 
 /// One series of an instant query's answer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sample {
-    /// Its labels.
     pub labels: BTreeMap<String, String>,
-    /// Its value.
     pub value: f64,
 }
 
