@@ -1,7 +1,7 @@
 //! What a scrape costs, in CPU time of the thread, so that a busy machine does
 //! not matter.
 
-#![allow(missing_docs, clippy::expect_used)]
+#![allow(clippy::expect_used)]
 
 #[path = "../tests/support/full.rs"]
 mod full;

@@ -73,7 +73,6 @@ fn print(text: &str) -> anyhow::Result<()> {
     Ok(out.flush()?)
 }
 
-/// Reads the source once.
 fn read(args: &SourceArgs) -> Result<Reading, SourceError> {
     args.source
         .open(args.node_name.as_deref())?

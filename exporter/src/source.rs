@@ -46,36 +46,14 @@ pub trait Source: Send {
 pub enum SourceError {
     /// The input is no text.
     #[error("{name}: {error}")]
-    Text {
-        /// The file.
-        name: String,
-        /// Why.
-        error: TextError,
-    },
-    /// The matrix is refused.
+    Text { name: String, error: TextError },
     #[error("{name}: {error}")]
-    Matrix {
-        /// The file.
-        name: String,
-        /// Where and why.
-        error: MatrixError,
-    },
-    /// The recording is refused.
+    Matrix { name: String, error: MatrixError },
     #[error("{name}: {}", one_line(error))]
-    Recording {
-        /// The file.
-        name: String,
-        /// Where and why.
-        error: RecordingError,
-    },
+    Recording { name: String, error: RecordingError },
     /// The NCCL topology is refused.
     #[error("{name}: {error}")]
-    Xml {
-        /// The file.
-        name: String,
-        /// Where and why.
-        error: XmlError,
-    },
+    Xml { name: String, error: XmlError },
     /// The kernel's tree gives nothing.
     #[error("sysfs: {0}")]
     Sysfs(#[from] SysfsError),
@@ -85,23 +63,12 @@ pub enum SourceError {
          driver, name its library (--source nvml:PATH) or mount the host's /sys (--source \
          sysfs:ROOT); elsewhere name a source: --source file:PATH or --source sim:PROFILE"
     )]
-    Nothing {
-        /// Why not NVML.
-        nvml: String,
-        /// Why not sysfs.
-        sysfs: String,
-    },
+    Nothing { nvml: String, sysfs: String },
     /// The driver's library gives nothing.
     #[error("NVML: {0}")]
     Nvml(#[from] nvml::LibraryError),
-    /// The document contradicts itself.
     #[error("{name}: {}", one_line(error))]
-    Invalid {
-        /// The file.
-        name: String,
-        /// Where and why.
-        error: Invalid,
-    },
+    Invalid { name: String, error: Invalid },
     /// This version does not read such a thing.
     #[error("{0}")]
     Unsupported(String),
@@ -139,7 +106,6 @@ pub enum SourceSpec {
 /// A value of `--source` that means nothing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadSource {
-    /// An unknown kind.
     #[error(
         "unknown source {0:?}: use auto, nvml[:PATH], sysfs[:ROOT], file:PATH (- is the standard \
          input) or sim:PROFILE"
@@ -148,7 +114,6 @@ pub enum BadSource {
     /// No path behind `file:`.
     #[error("file: needs a path (file:- is the standard input)")]
     NoPath,
-    /// An unknown profile.
     #[error("unknown profile {0:?}: use one of {known}", known = sim::names().join(", "))]
     Profile(String),
 }

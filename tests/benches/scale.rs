@@ -6,8 +6,6 @@
 //! All but a few nodes are copied inside etcd: an API server takes minutes to check them.
 //! `NODES=1000` makes it smaller.
 
-#![allow(missing_docs)]
-
 mod store;
 
 use std::{fs, time::Instant};

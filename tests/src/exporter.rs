@@ -21,7 +21,6 @@ const START: Duration = Duration::from_secs(30);
 pub struct Exporter {
     /// `127.0.0.1:PORT`.
     pub address: String,
-    /// The program.
     pub process: Process,
 }
 

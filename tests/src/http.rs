@@ -8,14 +8,11 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// Bytes of an answer: pictures of pages are large.
 const MOST_BYTES: u64 = 64 << 20;
 
-/// What a server answered.
 #[derive(Debug)]
 pub struct Answer {
-    /// The status code.
     pub status: u16,
     /// The `Content-Type` header, empty if there is none.
     pub content_type: String,
-    /// The body, as text.
     pub body: String,
 }
 

@@ -78,7 +78,6 @@ impl Kubelet {
             .insert(name, containers.into_iter().collect());
     }
 
-    /// Removes a pod.
     pub fn remove_pod(&self, namespace: &str, pod: &str) {
         self.state()
             .pods

@@ -37,7 +37,6 @@ impl Node {
         self
     }
 
-    /// Adds a label.
     #[must_use]
     pub fn label(mut self, key: &str, value: &str) -> Self {
         self.labels.insert(key.to_owned(), value.to_owned());

@@ -28,7 +28,6 @@ const START: Duration = Duration::from_secs(120);
 pub struct Webhook {
     /// The address that the API server calls.
     pub url: String,
-    /// The program.
     pub replica: Replica,
     authority: PathBuf,
 }
@@ -40,7 +39,6 @@ pub struct Replica {
     pub address: SocketAddr,
     /// `127.0.0.1:PORT` of its metrics and probes.
     pub admin: String,
-    /// The program.
     pub process: Process,
 }
 

@@ -10,6 +10,8 @@
 //!   placement of least communication time; [`cluster`] does it over nodes.
 //! * [`labels`] and [`descriptor`] are the words published on the Node.
 
+#![warn(missing_docs)]
+
 pub mod bandwidth;
 mod complete;
 pub mod cost;

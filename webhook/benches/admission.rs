@@ -1,6 +1,6 @@
 //! The decision at two sizes of cluster, in one run: it must not depend on the number of nodes.
 
-#![allow(missing_docs, clippy::expect_used)]
+#![allow(clippy::expect_used)]
 
 mod support;
 

@@ -2,7 +2,7 @@
 //! handler that does nothing on the same axum and rustls, each on one thread,
 //! at 10,000 nodes and 100 classes. Both in one run, by turns. Prints a table.
 
-#![allow(missing_docs, clippy::expect_used)]
+#![allow(clippy::expect_used)]
 
 mod client;
 mod support;

@@ -27,7 +27,6 @@ pub const GPU: &str = "nvidia.com/gpu";
 /// A class, ready to decide with.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Class {
-    /// Its name.
     pub name: String,
     /// Only who has the verb `use` on it may use it.
     pub restricted: bool,
@@ -68,7 +67,6 @@ pub enum InvalidClass {
         /// Most GPUs.
         max: u32,
     },
-    /// The environment contradicts itself.
     #[error(transparent)]
     Environment(#[from] InvalidEnvironment),
     /// The scheduler's fields do not fit its integration.
@@ -88,7 +86,6 @@ pub enum InvalidClass {
     /// A word that Kubernetes would refuse in every pod of the class.
     #[error("{field} holds {text:?}, which is no {what}")]
     Word {
-        /// Where it stands.
         field: &'static str,
         /// The word, cut.
         text: String,

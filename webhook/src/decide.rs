@@ -81,7 +81,6 @@ pub enum By {
 /// The class of a pod, and what was read from the pod on the way.
 #[derive(Clone, Debug)]
 pub struct Chosen {
-    /// The class.
     pub class: Arc<Class>,
     /// How the pod came to it.
     pub by: By,

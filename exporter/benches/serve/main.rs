@@ -2,7 +2,7 @@
 //! collection, the answer while the driver hangs, and the size of the program.
 //! Prints tables, and what misses its goal.
 
-#![allow(missing_docs, clippy::expect_used)]
+#![allow(clippy::expect_used)]
 
 mod exporter;
 #[path = "../../tests/support/full.rs"]

@@ -87,7 +87,6 @@ fn take(mut source: Box<dyn Source>, samples: u32, interval: Duration, to: &mpsc
     }
 }
 
-/// A recording under way.
 struct Session {
     recorder: Option<(Recorder, NodeTopologySpec)>,
     samples: u32,

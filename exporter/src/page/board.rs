@@ -21,7 +21,6 @@ const PAIR: usize = 2;
 /// A GPU and its links.
 type Shown<'a> = (&'a Gpu, Vec<Lane<'a>>);
 
-/// All panels.
 pub(super) fn render(scene: &Scene<'_>) -> String {
     let spec = scene.spec();
     let dense = if spec.gpus.len() > DENSE {

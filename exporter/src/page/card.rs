@@ -13,7 +13,6 @@ use crate::{
     source::FabricState,
 };
 
-/// The card.
 pub(super) fn render(scene: &Scene<'_>, gpu: &Gpu, lanes: &[Lane<'_>]) -> String {
     let index = gpu.index;
     let badges = badges(scene, gpu, lanes);

@@ -14,7 +14,6 @@ use crate::output::rate;
 const HALF: (f64, f64) = (165.0, 140.0);
 const NODE: (f64, f64) = (27.0, 13.0);
 
-/// The drawing.
 pub(super) fn render(scene: &Scene<'_>, domain: &Domain, gpus: &[(&Gpu, Vec<Lane<'_>>)]) -> String {
     let places: Vec<(u32, f64, f64)> = gpus
         .iter()

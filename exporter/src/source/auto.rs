@@ -31,8 +31,10 @@ enum State {
     /// The library answers, or has answered.
     Nvml(Box<dyn Source>),
     /// It has not yet: why, and when it is tried again.
-    Sysfs { reason: String, retry: Duration },
-    /// Nothing was tried.
+    Sysfs {
+        reason: String,
+        retry: Duration,
+    },
     New,
 }
 

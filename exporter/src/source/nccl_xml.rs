@@ -31,7 +31,6 @@ const MAX_NODES: u32 = 100_000;
 pub struct XmlError {
     /// Line of the text, from 1.
     pub line: usize,
-    /// What is wrong there.
     pub reason: String,
 }
 
@@ -41,14 +40,12 @@ impl XmlError {
         Self { line, reason }
     }
 
-    /// About the element `node`.
     fn at(node: Node<'_, '_>, reason: impl Into<String>) -> Self {
         let position = node.document().text_pos_at(node.range().start);
         Self::new(position.row as usize, reason)
     }
 }
 
-/// A whole topology.
 #[derive(Clone, Debug)]
 pub struct Topology {
     /// The document's spec, complete.

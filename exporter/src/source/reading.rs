@@ -8,7 +8,6 @@ use super::topo_matrix;
 /// What one reading gives.
 #[derive(Clone, Debug)]
 pub struct Reading {
-    /// The document.
     pub topology: NodeTopology,
     /// The moving parts of the links; empty where the source has none.
     pub counters: Vec<LinkCounters>,
@@ -220,7 +219,6 @@ pub enum FabricState {
 }
 
 impl FabricState {
-    /// All states.
     pub const ALL: [Self; 4] = [
         Self::NotStarted,
         Self::InProgress,
@@ -247,9 +245,7 @@ impl FabricState {
 pub enum FabricCondition {
     /// Fewer links than the board has.
     DegradedBandwidth,
-    /// Routes are being recovered.
     RouteRecovery,
-    /// Routes are unhealthy.
     RouteUnhealthy,
     /// Recovery after an access timed out.
     AccessTimeoutRecovery,

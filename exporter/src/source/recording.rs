@@ -28,7 +28,6 @@ pub enum RecordingError {
         path: &'static str,
         /// What is there.
         found: String,
-        /// What should be.
         expected: &'static str,
     },
     /// A key is missing, or holds the wrong type.
@@ -44,7 +43,6 @@ pub enum RecordingError {
     Sample {
         /// Path in the document.
         path: String,
-        /// What is wrong.
         reason: String,
     },
     /// It is of a node that no cluster could have.
@@ -65,10 +63,8 @@ struct TypeMeta {
     kind: Option<String>,
 }
 
-/// What a recording holds.
 #[derive(Clone, Debug)]
 pub struct Recording {
-    /// The document.
     pub topology: NodeTopology,
     /// What moved, by ascending time; empty in a document that only describes the node.
     pub samples: Vec<Sample>,

@@ -30,19 +30,16 @@ pub fn names() -> Vec<&'static str> {
     PROFILES.iter().map(|profile| profile.name).collect()
 }
 
-/// All profiles, by name.
 #[must_use]
 pub fn profiles() -> &'static [Profile] {
     PROFILES
 }
 
-/// The profile called `name`.
 #[must_use]
 pub fn profile(name: &str) -> Option<&'static Profile> {
     PROFILES.iter().find(|profile| profile.name == name)
 }
 
-/// A simulated node.
 pub struct SimSource {
     profile: &'static Profile,
     name: String,

@@ -39,7 +39,6 @@ pub enum SysfsError {
     /// A file or directory that is there cannot be read.
     #[error("{}: {error}", path.display())]
     Io {
-        /// Which.
         path: PathBuf,
         /// Why.
         error: io::Error,
@@ -48,11 +47,8 @@ pub enum SysfsError {
     #[error("{} leads to {}, out of {}: this is no copy of /sys that can be trusted",
         path.display(), target.display(), root.display())]
     Escapes {
-        /// The link.
         path: PathBuf,
-        /// Where it leads.
         target: PathBuf,
-        /// The root.
         root: PathBuf,
     },
     /// A directory with more entries than any machine has devices.
@@ -64,7 +60,6 @@ pub enum SysfsError {
     /// More GPUs than a document holds.
     #[error("{gpus} NVIDIA GPUs in {}; one node has at most {MAX_GPUS}", path.display())]
     Crowded {
-        /// Where.
         path: PathBuf,
         /// How many.
         gpus: usize,
@@ -75,7 +70,6 @@ pub enum SysfsError {
          or 0x0300{})", path.display(), if *.left_out > 0 { "; GPUs that the driver does not hold are left out" } else { "" }
     )]
     NoGpu {
-        /// Where.
         path: PathBuf,
         /// How many devices were looked at.
         devices: usize,

@@ -48,7 +48,6 @@ pub struct Matrix {
     pub nics: Vec<NicColumn>,
 }
 
-/// One GPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GpuRow {
     /// The number in `GPUn`.
@@ -63,7 +62,6 @@ pub struct GpuRow {
     pub numa_affinity: String,
 }
 
-/// One NIC.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NicColumn {
     /// The column's title: `NIC0`, `mlx5_0`.

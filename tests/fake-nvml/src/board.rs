@@ -21,7 +21,6 @@ pub(crate) struct Board {
     pub(crate) fabric: Option<(String, u32)>,
 }
 
-/// One GPU.
 pub(crate) struct Card {
     pub(crate) gpu: Gpu,
     pub(crate) generation: Generation,

@@ -56,7 +56,6 @@ pub(crate) enum BoardSpec {
     Here(Box<NodeTopology>),
 }
 
-/// One GPU.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub(crate) struct GpuOptions {
@@ -92,7 +91,6 @@ pub(crate) struct FabricOptions {
     pub(crate) health_summary: Option<u8>,
 }
 
-/// One link.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub(crate) struct LinkOptions {

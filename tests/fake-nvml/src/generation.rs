@@ -9,7 +9,6 @@ use nvml_wrapper_sys::bindings::{
 
 use crate::config::Counter;
 
-/// A GPU's generation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Generation {
     pub(crate) architecture: u32,

@@ -6,7 +6,6 @@ use crate::crd::{DomainClass, condition::Condition};
 
 use super::Class;
 
-/// Type of the condition.
 const ACCEPTED: &str = "Accepted";
 
 /// The condition `Accepted` of `class` at `now`. The time stays that of the

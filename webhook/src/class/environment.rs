@@ -22,7 +22,6 @@ pub enum InvalidEnvironment {
     /// A field that needs another.
     #[error("spec.environment.{field} {needs}")]
     Misplaced {
-        /// The field.
         field: &'static str,
         /// What it needs.
         needs: &'static str,
@@ -30,7 +29,6 @@ pub enum InvalidEnvironment {
     /// A number that is too large.
     #[error("spec.environment.roce.{field} is {value}, which is more than {most}")]
     Number {
-        /// The field.
         field: &'static str,
         /// What it holds.
         value: u32,
@@ -56,7 +54,6 @@ const RESERVED: [&str; 3] = [
     "CUDA_DEVICE_ORDER",
 ];
 
-/// Checks `environment`.
 pub(super) fn check(environment: &Environment) -> Result<(), InvalidClass> {
     let listed = !environment.rdma_devices.is_empty();
     match environment.fabric {

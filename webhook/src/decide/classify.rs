@@ -22,10 +22,8 @@ use table::{
 /// Longest word of a pod's that is shown in a reason, in characters.
 const LONGEST_SHOWN: usize = 63;
 
-/// How a pod communicates.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Classified {
-    /// The pattern.
     pub(super) pattern: Pattern,
     /// The pattern is a guess.
     pub(super) guess: bool,

@@ -239,7 +239,6 @@ fn family_name(family: AddressFamily) -> &'static str {
     }
 }
 
-/// What came of it.
 #[derive(Debug, Default)]
 pub(super) struct Report {
     /// Names that have our value somewhere.

@@ -19,7 +19,6 @@ use crate::{cluster::view::View, decide::patch::Editor, decide::pod};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Record {
-    /// The class.
     pub class: String,
     /// How the pod came to it.
     pub by: By,

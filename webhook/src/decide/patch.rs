@@ -68,7 +68,6 @@ pub struct Editor {
 }
 
 impl Editor {
-    /// Starts to edit `document`.
     #[must_use]
     pub fn new(document: Value) -> Self {
         Self {

@@ -31,14 +31,12 @@ pub enum Role {
     Init,
     /// A restartable init container: runs beside everything after it.
     Sidecar,
-    /// An ordinary container.
     Main,
 }
 
 /// A container of a pod.
 #[derive(Clone, Copy, Debug)]
 pub struct Container<'a> {
-    /// When it runs.
     pub role: Role,
     index: usize,
     value: &'a Value,
@@ -83,7 +81,6 @@ impl<'a> Container<'a> {
             .unwrap_or_default()
     }
 
-    /// The container itself.
     #[must_use]
     pub fn value(&self) -> &'a Value {
         self.value

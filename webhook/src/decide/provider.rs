@@ -26,10 +26,8 @@ pub enum Identity {
     Account,
 }
 
-/// A CI system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Provider {
-    /// Which one.
     pub provider: CiProvider,
     /// Its name in classes and in the names of projects.
     pub word: &'static str,
@@ -37,7 +35,6 @@ pub struct Provider {
     pub identity: Identity,
 }
 
-/// The CI systems.
 pub const PROVIDERS: [Provider; 4] = [
     // From the job's payload, and users cannot override labels of this domain.
     // The labels `/namespace`, `/namespace-id` and `/root-namespace` come from

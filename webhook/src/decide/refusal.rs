@@ -95,7 +95,6 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    /// A refusal by `rule`.
     pub fn new(rule: Rule, message: impl Into<String>) -> Self {
         Self {
             rule,

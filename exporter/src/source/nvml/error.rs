@@ -62,9 +62,7 @@ pub enum LibraryError {
     Call {
         /// Name or path of the library.
         library: String,
-        /// What was asked.
         call: &'static str,
-        /// The library's answer.
         error: NvmlError,
     },
     /// There is no GPU to be seen.

@@ -10,7 +10,6 @@ use crate::source::Unread;
 /// What a call gave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Answer<T> {
-    /// A value.
     Given(T),
     /// This GPU or this driver does not know it.
     Unknown,

@@ -30,7 +30,6 @@ pub(super) struct LinkFacts {
     pub(super) up: Option<bool>,
     /// Line rate.
     pub(super) bytes_per_second: Option<u64>,
-    /// The far end.
     pub(super) far: FarEnd,
 }
 

@@ -15,7 +15,6 @@ const NAME: &str = "libnvidia-ml.so.1";
 /// How the loader ends its message where there is no such file.
 const MISSING: &str = "No such file or directory";
 
-/// An open library.
 #[derive(Debug)]
 pub(super) struct Library {
     /// Name or path.
@@ -23,7 +22,6 @@ pub(super) struct Library {
     /// What it was read from, for people: the driver's version, and the path
     /// where it is not the usual one.
     pub(super) from: String,
-    /// The calls.
     pub(super) loaded: Arc<Loaded>,
 }
 

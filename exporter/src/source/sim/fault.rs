@@ -29,13 +29,11 @@ pub enum Fault {
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         one_sided: bool,
     },
-    /// The link makes errors.
     Errors {
         /// Index of the GPU.
         gpu: u32,
         /// Index of the link on the GPU.
         link: u32,
-        /// What is counted.
         kind: ErrorKind,
         /// How many of them in an hour.
         per_hour: u64,
@@ -57,14 +55,12 @@ pub enum Fault {
     FabricCondition {
         /// Index of the GPU.
         gpu: u32,
-        /// What it reports.
         condition: FabricCondition,
     },
     /// The driver reports this error once, when the fault is set.
     Xid {
         /// Index of the GPU.
         gpu: u32,
-        /// The error's number.
         xid: u64,
     },
     /// The driver counts no bytes on the GPU's links: there are rates only.

@@ -21,7 +21,6 @@ const NVLINK5: &[ErrorKind] = &[
     Symbol,
 ];
 
-/// All profiles, by name.
 pub(super) static PROFILES: &[Profile] = &[
     A100_PCIE_PAIRS,
     DGX_A100,

@@ -11,7 +11,6 @@ pub enum Relation {
     Own,
     /// `NV#`: that many NVLinks.
     Nvlink(u32),
-    /// A PCIe class.
     Class(PathClass),
 }
 

@@ -29,7 +29,6 @@ pub(super) struct Draft {
     error: Option<MatrixError>,
 }
 
-/// One row.
 pub(super) struct Row {
     pub(super) line: usize,
     pub(super) cells: Vec<Relation>,

@@ -40,7 +40,6 @@ impl Terminal {
         ))
     }
 
-    /// A paragraph.
     pub(crate) fn say(&self, text: &str) -> Result<()> {
         let lines: Vec<String> = text.lines().map(|line| format!("   {line}\n")).collect();
         self.print(&format!("{}\n", lines.concat()))
@@ -51,7 +50,6 @@ impl Terminal {
         self.print(&format!("   {}\n", self.style(CYAN, &format!("$ {text}"))))
     }
 
-    /// What a program printed.
     pub(crate) fn output(&self, text: &str) -> Result<()> {
         let lines: Vec<String> = text.lines().map(expand_tabs).collect();
         self.lines(&lines.join("\n"), |_| None)

@@ -95,7 +95,6 @@ const ASSIGNERS: &[&str] = &["export", "declare", "local", "readonly", "typeset"
 pub(super) struct Launch<'a> {
     /// Commands, each as its words; a Python module stands for itself.
     pub(super) commands: Vec<Vec<String>>,
-    /// The container.
     pub(super) container: Container<'a>,
     foreign: &'a dyn Fn(&str) -> bool,
     /// Variables that scripts assign.

@@ -43,7 +43,6 @@ const fn program(names: &'static [&'static str], meaning: Meaning, why: &'static
     }
 }
 
-/// Programs.
 pub(super) const PROGRAMS: &[Program] = &[
     // Benchmarks are told by their names, whatever starts them.
     program(
@@ -289,7 +288,6 @@ const fn hint(key: &'static str, value: &'static str, pattern: Pattern, why: &'s
     }
 }
 
-/// Labels and annotations.
 pub(super) const MARKS: &[Mark] = &[
     mark(
         "training.kubeflow.org/replica-type",
