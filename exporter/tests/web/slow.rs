@@ -14,26 +14,47 @@ use rustls::{
     crypto::ring,
     pki_types::{CertificateDer, ServerName, pem::PemObject},
 };
+use tokio::{
+    sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
+    task::spawn_blocking,
+};
 
 use crate::{Authority, TLS, directory, load};
 
 /// More than the kernel's buffers of a connection take.
 const LARGE: usize = 8 << 20;
-/// After so long a client that takes nothing has lost its connection.
-const LOST: Duration = Duration::from_secs(25);
+/// Longer than any client gets, of the server's time, which flies.
+const LONG: Duration = Duration::from_secs(60);
 
-fn start(web: &Web) -> (Servers, SocketAddr) {
+/// A large answer that tells its end, taken or not.
+struct Answer(UnboundedSender<()>);
+
+impl AsRef<[u8]> for Answer {
+    fn as_ref(&self) -> &[u8] {
+        static BYTES: [u8; LARGE] = [0; LARGE];
+        &BYTES
+    }
+}
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        let _ = self.0.send(());
+    }
+}
+
+fn start(web: &Web) -> (Servers, SocketAddr, UnboundedReceiver<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    let large = Bytes::from(vec![b'x'; LARGE]);
-    let router = Router::new().route("/", get(|| async { large }));
+    let (sender, over) = unbounded_channel();
+    let answer = get(move || async move { Bytes::from_owner(Answer(sender)) });
+    let router = Router::new().route("/", answer);
     let servers = Servers::start(vec![listener], web, &web.protect(router)).unwrap();
-    (servers, address)
+    (servers, address, over)
 }
 
 pub(crate) fn connect(address: SocketAddr) -> TcpStream {
     let socket = TcpStream::connect(address).unwrap();
-    socket.set_read_timeout(Some(2 * LOST)).unwrap();
+    socket.set_read_timeout(Some(LONG)).unwrap();
     socket
 }
 
@@ -53,20 +74,34 @@ fn read_all(stream: &mut impl Read) -> usize {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
+/// Until `count` answers are over, as soon as only time can end them.
+async fn wait(over: &mut UnboundedReceiver<()>, count: usize) {
+    tokio::time::pause();
+    for _ in 0..count {
+        let end = tokio::time::timeout(LONG, over.recv());
+        end.await.unwrap().unwrap();
+    }
+    tokio::time::resume();
+}
+
+#[tokio::test]
 async fn an_answer_that_nobody_takes_is_dropped() {
-    let (_servers, address) = start(&Web::open());
-    const GET: &[u8] = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
-    let takes = move |after: Duration| {
+    let (_servers, address, mut over) = start(&Web::open());
+    let ask = move || {
+        const GET: &[u8] = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
         let mut socket = connect(address);
         socket.write_all(GET).unwrap();
-        std::thread::sleep(after);
-        read_all(&mut socket)
+        // The answer has begun.
+        socket.read_exact(&mut [0]).unwrap();
+        socket
     };
-    let at_once = tokio::task::spawn_blocking(move || takes(Duration::ZERO));
-    let late = tokio::task::spawn_blocking(move || takes(LOST));
-    assert!(at_once.await.unwrap() > LARGE);
-    assert!(late.await.unwrap() < LARGE);
+    let taken = spawn_blocking(move || read_all(&mut ask())).await;
+    assert!(taken.unwrap() > LARGE);
+    over.recv().await.unwrap();
+    let mut socket = spawn_blocking(ask).await.unwrap();
+    wait(&mut over, 1).await;
+    let taken = spawn_blocking(move || read_all(&mut socket)).await;
+    assert!(taken.unwrap() < LARGE);
 }
 
 fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
@@ -104,11 +139,14 @@ pub(crate) fn tls(socket: TcpStream, roots: &str) -> StreamOwned<ClientConnectio
     StreamOwned::new(connection, socket)
 }
 
-/// Kinds of frames and their payloads, until the connection ends.
-fn frames(stream: &mut impl Read) -> Vec<(u8, Vec<u8>)> {
+/// Its kind and its payload.
+type Frame = (u8, Vec<u8>);
+
+/// Frames until the connection ends, or `enough` are there.
+fn frames(stream: &mut impl Read, enough: impl Fn(&[Frame]) -> bool) -> Vec<Frame> {
     let mut frames = Vec::new();
     let mut head = [0; 9];
-    while stream.read_exact(&mut head).is_ok() {
+    while !enough(&frames) && stream.read_exact(&mut head).is_ok() {
         let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
         let mut payload = vec![0; length as usize];
         stream.read_exact(&mut payload).unwrap();
@@ -117,34 +155,35 @@ fn frames(stream: &mut impl Read) -> Vec<(u8, Vec<u8>)> {
     frames
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test]
 async fn http2_without_room_for_answers_is_bounded_and_ends() {
-    const REFUSED_STREAM: [u8; 4] = [0, 0, 0, 7];
+    let refused = (3, vec![0, 0, 0, 7]);
     let ours = Authority::new();
     let directory = directory(&ours, TLS);
-    let (_servers, address) = start(&load(&directory).unwrap());
-    let talk = move || {
+    let (_servers, address, mut over) = start(&load(&directory).unwrap());
+    let ask = move || {
         let mut stream = tls(connect(address), &ours.1);
         stream.write_all(&greedy(50)).unwrap();
-        frames(&mut stream)
+        let count = |frames: &[Frame]| frames.iter().filter(|&one| *one == refused).count();
+        let frames = frames(&mut stream, |frames| count(frames) == 42);
+        (stream, frames)
     };
-    let talk = tokio::task::spawn_blocking(talk);
-    let frames = tokio::time::timeout(LOST, talk).await.expect("it ends");
-    let frames = frames.unwrap();
-    let of = |kind: u8| frames.iter().filter(move |frame| frame.0 == kind);
+    let (mut stream, mut seen) = spawn_blocking(ask).await.unwrap();
+    wait(&mut over, 8).await;
+    let rest = spawn_blocking(move || frames(&mut stream, |_| false)).await;
+    seen.extend(rest.unwrap());
+    let of = |kind: u8| seen.iter().filter(move |frame| frame.0 == kind);
     let settings = &of(4).next().unwrap().1;
     assert!(
         settings.chunks(6).any(|one| one == [0, 3, 0, 0, 0, 8]),
         "8 streams at a time: {settings:?}"
     );
-    let refused = of(3).filter(|frame| frame.1 == REFUSED_STREAM).count();
-    assert!(refused >= 42, "{refused}");
     assert_eq!(of(0).filter(|frame| !frame.1.is_empty()).count(), 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn http2_needs_tls() {
-    let (_servers, address) = start(&Web::open());
+    let (_servers, address, _over) = start(&Web::open());
     let talk = move || {
         let mut socket = connect(address);
         socket.write_all(&greedy(1)).unwrap();
@@ -152,7 +191,7 @@ async fn http2_needs_tls() {
         drop(socket.read_to_end(&mut answer));
         String::from_utf8_lossy(&answer).into_owned()
     };
-    let answer = tokio::task::spawn_blocking(talk).await.unwrap();
+    let answer = spawn_blocking(talk).await.unwrap();
     assert!(
         answer.is_empty() || answer.starts_with("HTTP/1.1 400"),
         "{answer:?}"
