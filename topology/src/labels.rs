@@ -38,6 +38,8 @@ pub const PROJECT: &str = "nvlink-domains.io/project";
 pub const DECISION: &str = "nvlink-domains.io/decision";
 /// Namespace annotation: the class of its GPU pods that name none.
 pub const DEFAULT_CLASS: &str = "nvlink-domains.io/default-class";
+/// Namespace label: no rule holds for its pods when its value is `ignore`.
+pub const OPT_OUT: &str = "nvlink-domains.io/webhook";
 
 /// The labels that describe `node`, ready for its Node object; none where the
 /// source cannot tell how NVLink joins the GPUs.

@@ -12,11 +12,8 @@ use std::{
 };
 
 mod cache;
-mod denial;
 mod reviews;
 
-pub use denial::denial;
-pub(crate) use denial::role;
 pub use reviews::ClusterAuthorizer;
 
 /// Plural of `DomainClass`, as RBAC rules name it.

@@ -13,6 +13,7 @@ mod accepted;
 mod access;
 mod broken;
 mod environment;
+pub mod provider;
 pub(crate) mod syntax;
 mod unready;
 
@@ -21,8 +22,7 @@ pub use broken::Broken;
 pub use environment::InvalidEnvironment;
 pub use unready::Unready;
 
-/// The resource that stands for one whole GPU, unless a class names another.
-pub const GPU: &str = "nvidia.com/gpu";
+pub use crate::crd::GPU;
 
 /// A class, ready to decide with.
 #[derive(Clone, Debug, PartialEq)]

@@ -11,7 +11,7 @@ pub mod environment;
 pub mod node_topology;
 mod unknown;
 
-pub use domain_class::{DomainClass, DomainClassSpec};
+pub use domain_class::{DomainClass, DomainClassSpec, GPU};
 pub use unknown::unknown_fields;
 
 /// All CRDs of this project.

@@ -14,6 +14,7 @@ use json_patch::PatchOperation;
 pub mod affinity;
 mod choose;
 mod classify;
+pub(crate) mod denial;
 mod devices;
 mod environment;
 mod explain;
@@ -24,7 +25,6 @@ pub(crate) mod intent;
 pub mod patch;
 pub mod pod;
 mod project;
-pub mod provider;
 pub mod quantity;
 mod refusal;
 

@@ -21,6 +21,7 @@ pub mod preview;
 pub mod registration;
 mod run;
 pub mod serve;
+mod stdout;
 mod yaml;
 
 pub use registration::{WebhookTarget, registration};

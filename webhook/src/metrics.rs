@@ -13,8 +13,6 @@ use prometheus_client::{
     registry::{Registry, Unit},
 };
 
-use crate::decide::Rule;
-
 /// What became of an admission request; the label is bounded by construction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Outcome {
@@ -50,12 +48,6 @@ impl EncodeLabelValue for Outcome {
     }
 }
 
-impl EncodeLabelValue for Rule {
-    fn encode(&self, encoder: &mut LabelValueEncoder<'_>) -> Result<(), fmt::Error> {
-        self.as_str().encode(encoder)
-    }
-}
-
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ByOutcome {
     outcome: Outcome,
@@ -64,7 +56,7 @@ struct ByOutcome {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ByRule {
     class: String,
-    rule: Rule,
+    rule: &'static str,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -182,7 +174,7 @@ impl Metrics {
     }
 
     /// Counts a refusal. `class` is one that exists, or empty: what users write is no label.
-    pub fn denial(&self, class: String, rule: Rule) {
+    pub fn denial(&self, class: String, rule: &'static str) {
         self.denials.get_or_create(&ByRule { class, rule }).inc();
     }
 

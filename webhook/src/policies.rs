@@ -1,196 +1,297 @@
 //! The rules of [`crate::decide::guard`] as ValidatingAdmissionPolicies, which
 //! hold where the webhook is down or was never asked.
 //!
-//! Both are made from the same tables, and one list of cases is run against
-//! both: `webhook/tests/cases`. A policy fails closed, so what it looks at is
-//! narrowed first, by an expression that cannot fail: plain pods are let in by it.
+//! They are the file `policies/policies.yaml`, with what expressions share from
+//! `policies/shared.yaml` and with the tables of the rules filled in, so that
+//! both sides hold to the same ones. One list of cases is run against both:
+//! `webhook/tests/cases`.
 
-use nvlink_topology::{API_VERSION, GROUP};
 use serde_json::{Value, json};
 
 use crate::{
-    authorize::{RELEASE, RESOURCE},
-    decide::Rule,
-    registration::{OPT_OUT, exempt_names},
+    class::provider::{Identity, PROVIDERS},
+    decide::{
+        denial::role,
+        guard::{CAPABILITIES, HARMLESS, HOST_PATHS, VARIABLES},
+        pod::GPU_RESOURCES,
+    },
+    yaml::{self, YamlError},
 };
 
-mod cel;
 mod check;
-mod class;
-mod pods;
 
-pub use cel::{concerns_changed, concerns_created};
-pub use check::{differences, run};
+pub use check::run;
 
-/// The version of the API.
-const POLICY_API: &str = "admissionregistration.k8s.io/v1";
+const POLICIES: &str = include_str!("policies/policies.yaml");
+const SHARED: &str = include_str!("policies/shared.yaml");
 
-/// The policies and their bindings, ready to be applied. Pods in `kube-system`
-/// and in the namespaces `exempt` are not looked at, and neither are those in
-/// namespaces with the label that says so.
-#[must_use]
-pub fn documents(exempt: &[String]) -> Vec<Value> {
-    let class = json!({
-        "paramKind": {"apiVersion": API_VERSION, "kind": "DomainClass"},
-        "matchConstraints": pod_rules(exempt),
-        "matchConditions": conditions(&cel::class_created(), &cel::class_changed()),
-        "variables": class::variables(),
-        "validations": class::validations(),
-        "failurePolicy": "Fail"
-    });
-    let pods = json!({
-        "matchConstraints": pod_rules(exempt),
-        "matchConditions": conditions(&concerns_created(), &concerns_changed()),
-        "variables": pods::variables(),
-        "validations": pods::validations(),
-        "failurePolicy": "Fail"
-    });
-    // No class, no rule: the policies may be there before the classes.
-    let classes = json!({"selector": {}, "parameterNotFoundAction": "Allow"});
-    [
-        policy("class", &class, Some(&classes)),
-        policy("pods", &pods, None),
-        policy("bindings", &bindings(exempt), None),
-        policy("namespaces", &namespaces(), None),
-    ]
-    .concat()
+/// The policies and their bindings as YAML, ready to be applied. Pods in
+/// `kube-system` and in the namespaces `exempt` are not looked at, and neither
+/// are those in namespaces with the label that says so.
+fn text(exempt: &[String]) -> String {
+    let mut tables = tables();
+    tables.push(("EXEMPT", json!(exempt_names(exempt)).to_string()));
+    fill(POLICIES, &tables)
 }
 
-/// A policy and the binding that puts it to work everywhere.
-fn policy(name: &str, spec: &Value, params: Option<&Value>) -> Vec<Value> {
-    let name = format!("{name}.{GROUP}");
-    let mut binding = json!({"policyName": name, "validationActions": ["Deny"]});
-    if let Some(params) = params {
-        binding["paramRef"] = params.clone();
+/// The documents of [`text`].
+///
+/// # Errors
+/// When it is not YAML.
+fn documents(exempt: &[String]) -> Result<Vec<Value>, YamlError> {
+    yaml::read(&text(exempt))
+}
+
+/// The expression of the policies that says whether what is done to a pod
+/// concerns any rule. It cannot fail.
+pub(crate) fn concerns_a_rule() -> String {
+    fill("${CONCERNS_A_RULE}", &tables())
+}
+
+/// The names of the exempt namespaces: `kube-system` and `others`.
+pub(crate) fn exempt_names(others: &[String]) -> Vec<String> {
+    let mut names = vec!["kube-system".to_owned()];
+    for other in others {
+        if !names.contains(other) {
+            names.push(other.clone());
+        }
     }
-    let document = |kind: &str, spec: &Value| json!({"apiVersion": POLICY_API, "kind": kind, "metadata": {"name": name}, "spec": spec});
+    names
+}
+
+/// A placeholder's name, and what is filled in.
+type Table = (&'static str, String);
+
+/// The tables of the rules as literals of CEL.
+fn tables() -> Vec<Table> {
+    let by_account = PROVIDERS
+        .iter()
+        .filter(|row| row.identity == Identity::Account);
+    let by_account: Vec<_> = by_account.map(|row| row.word).collect();
+    let by_labels = PROVIDERS.iter().filter_map(|row| match row.identity {
+        Identity::Labels { project, group } => Some(format!(
+            "{{'word': '{}', 'project': '{project}', 'group': '{group}'}}",
+            row.word
+        )),
+        Identity::Account => None,
+    });
+    let by_labels: Vec<_> = by_labels.collect();
     vec![
-        document("ValidatingAdmissionPolicy", spec),
-        document("ValidatingAdmissionPolicyBinding", &binding),
+        ("BY_ACCOUNT", strings(&by_account)),
+        ("BY_LABELS", format!("[{}]", by_labels.join(", "))),
+        ("CAPABILITIES", strings(&CAPABILITIES)),
+        ("GPU_RESOURCES", strings(&GPU_RESOURCES)),
+        ("GRANT", grant()),
+        ("HARMLESS", strings(&HARMLESS)),
+        ("HOST_PATHS", strings(&HOST_PATHS)),
+        ("VARIABLES", strings(&VARIABLES)),
     ]
 }
 
-/// Pods that are created or changed.
-fn pod_rules(exempt: &[String]) -> Value {
-    constraints(
-        exempt,
-        &[
-            (&["CREATE", "UPDATE"], &["pods"]),
-            (
-                &["UPDATE"],
-                &["pods/ephemeralcontainers", "pods/resize", "pods/status"],
-            ),
-        ],
-    )
+fn strings(items: &[&str]) -> String {
+    let quoted: Vec<_> = items.iter().map(|item| format!("'{item}'")).collect();
+    format!("[{}]", quoted.join(", "))
 }
 
-/// Operations, and the resources that they are done to.
-type Operations<'a> = (&'a [&'a str], &'a [&'a str]);
-
-/// What is done to `rules`, outside the exempt namespaces.
-fn constraints(exempt: &[String], rules: &[Operations<'_>]) -> Value {
-    let rule = |(operations, resources): &Operations<'_>| {
-        json!({
-            "apiGroups": [""], "apiVersions": ["v1"],
-            "operations": operations, "resources": resources, "scope": "Namespaced"
-        })
-    };
-    json!({
-        "matchPolicy": "Equivalent",
-        "namespaceSelector": {"matchExpressions": [
-            {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": exempt_names(exempt)},
-            {"key": OPT_OUT, "operator": "NotIn", "values": ["ignore"]}
-        ]},
-        "objectSelector": {},
-        "resourceRules": rules.iter().map(rule).collect::<Vec<_>>()
+/// The commands that grant the right, as the webhook names them; on one line,
+/// as the API server wants it. Within a string of CEL.
+fn grant() -> String {
+    let commands = role("@class", "@account", "@namespace")
+        .replace('\n', " && ")
+        .replace('\'', "\\'");
+    [
+        ("@class", "variables.name"),
+        ("@account", "variables.account"),
+        ("@namespace", "request.namespace"),
+    ]
+    .iter()
+    .fold(commands, |text, (place, name)| {
+        text.replace(place, &format!("' + {name} + '"))
     })
 }
 
-/// `created`, `changed`: what of a pod that is created or changed concerns a rule.
-fn conditions(created: &str, changed: &str) -> Value {
-    let concerns = format!("request.operation == 'CREATE' ? {created} : {changed}");
-    json!([
-        {"name": "not-of-a-kubelet", "expression": format!("!{}", cel::mirror())},
-        {"name": "concerns-a-rule", "expression": concerns}
-    ])
+/// `text` with each `${NAME}` replaced by the table of that name, or by what is
+/// shared under it. The lines of what is filled in are indented as its first.
+fn fill(text: &str, tables: &[Table]) -> String {
+    let mut lines = Vec::new();
+    for line in text.lines() {
+        let indent = &line[..line.len() - line.trim_start().len()];
+        let mut parts = line.split("${");
+        let mut filled = parts.next().unwrap_or_default().to_owned();
+        for part in parts {
+            let (name, rest) = part.split_once('}').unwrap_or((part, ""));
+            let table = tables.iter().find(|(known, _)| *known == name);
+            let value = match table {
+                Some((_, value)) => value.clone(),
+                None => fill(&shared(name), tables),
+            };
+            filled += &value.replace('\n', &format!("\n{indent}"));
+            filled += rest;
+        }
+        lines.push(filled);
+    }
+    lines.join("\n")
 }
 
-/// What comes to a pod with its node: the API server copies labels and
-/// annotations of a Binding to the pod, past all rules on pods. That a Binding
-/// names a node past all taints is what the right to create one means; RBAC
-/// gives it to schedulers.
-fn bindings(exempt: &[String]) -> Value {
-    let own = |name| {
-        format!(
-            "{}.exists(k, k.startsWith('{GROUP}/'))",
-            cel::map("object", name)
-        )
-    };
-    let message = format!(
-        "'a Binding cannot bring labels and annotations {GROUP}/* to a pod: user ' + request.userInfo.username + ' has not the verb {RELEASE} on all {RESOURCE}.{GROUP} in namespace ' + request.namespace"
-    );
-    json!({
-        "matchConstraints": constraints(exempt, &[(&["CREATE"], &["pods/binding", "bindings"])]),
-        "matchConditions": [{
-            "name": "brings-what-is-ours",
-            "expression": format!("{} || {}", own("labels"), own("annotations"))
-        }],
-        "validations": [validation(Rule::Locked, &cel::may_release(), &message)],
-        "failurePolicy": "Fail"
-    })
+/// What is shared under `name`: the lines below it that are indented.
+fn shared(name: &str) -> String {
+    let start = SHARED.split_once(&format!("\n{name}: |-\n"));
+    let lines = start.map_or("", |(_, rest)| rest).lines();
+    let lines: Vec<_> = lines.map_while(|line| line.strip_prefix("  ")).collect();
+    lines.join("\n")
 }
 
-/// Who may take a namespace out: whoever may change classes.
-fn namespaces() -> Value {
-    let label = |object: &str| format!("{}[?'{OPT_OUT}'].orValue('')", cel::map(object, "labels"));
-    let old = format!(
-        "(request.operation == 'CREATE' ? '' : {})",
-        label("oldObject")
-    );
-    let allowed =
-        format!("authorizer.group('{GROUP}').resource('{RESOURCE}').check('update').allowed()");
-    let message = format!(
-        "'label {OPT_OUT} takes a namespace out of the rules on GPU pods: user ' + request.userInfo.username + ' has not the verb update on {RESOURCE}.{GROUP}'"
-    );
-    json!({
-        "matchConstraints": {
-            "matchPolicy": "Equivalent",
-            "namespaceSelector": {},
-            "objectSelector": {},
-            // Labels may be written with the status and with what holds a deletion up too.
-            "resourceRules": [{
-                "apiGroups": [""], "apiVersions": ["v1"],
-                "operations": ["CREATE", "UPDATE"],
-                "resources": ["namespaces", "namespaces/status", "namespaces/finalize"],
-                "scope": "*"
-            }]
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use nvlink_topology::{API_VERSION, GROUP, labels};
+
+    use super::*;
+    use crate::{
+        authorize::{RELEASE, RESOURCE, USE},
+        crd::GPU,
+        decide::{
+            Rule,
+            guard::{CDI, DEVICE_MOUNTS, GATE},
+            intent::ALIAS_GROUP,
+            pod::DEVICE_CLASSES,
         },
-        "matchConditions": [{
-            "name": "label-changes", "expression": format!("{} != {old}", label("object"))
-        }],
-        "validations": [validation(Rule::OptOut, &allowed, &message)],
-        "failurePolicy": "Fail"
-    })
-}
+    };
 
-fn variables(all: Vec<(&'static str, String)>) -> Vec<Value> {
-    let variable = |(name, expression)| json!({"name": name, "expression": expression});
-    all.into_iter().map(variable).collect()
-}
+    /// The names of placeholders in `text`.
+    fn placeholders(text: &str) -> BTreeSet<&str> {
+        let names = text.split("${").skip(1);
+        names.map(|rest| rest.split_once('}').unwrap().0).collect()
+    }
 
-/// A validation that denies by `rule` where `when` holds.
-fn refuse(rule: Rule, when: &str, message: &str) -> Value {
-    validation(rule, &format!("!({when})"), message)
-}
+    #[test]
+    fn each_placeholder_is_filled_and_each_table_is_used() {
+        let shared = yaml::read(SHARED).unwrap().remove(0);
+        let mut known: BTreeSet<_> = tables().into_iter().map(|(name, _)| name).collect();
+        known.insert("EXEMPT");
+        for (name, value) in shared.as_object().unwrap() {
+            assert_eq!(super::shared(name), value.as_str().unwrap(), "{name}");
+            assert!(known.insert(name), "{name} is there twice");
+        }
+        assert_eq!(placeholders(&[POLICIES, SHARED].concat()), known);
+        let text = text(&["own".to_owned()]);
+        assert!(!text.contains("${"), "{text}");
+        for (name, value) in tables() {
+            assert!(text.contains(&value), "{name}: {value}");
+        }
+        assert!(text.contains(&concerns_a_rule().replace('\n', "\n      ")));
+    }
 
-/// A validation that denies by `rule` unless `holds`. `message` is an
-/// expression of one line, without the rule.
-fn validation(rule: Rule, holds: &str, message: &str) -> Value {
-    let rule = rule.as_str();
-    json!({
-        "expression": holds,
-        "message": format!("rule {rule}"),
-        "messageExpression": format!("'rule {rule}: ' + {message}"),
-        "reason": "Forbidden"
-    })
+    #[test]
+    fn the_tables_are_literals_of_cel() {
+        let tables: std::collections::BTreeMap<_, _> = tables().into_iter().collect();
+        assert_eq!(
+            tables["VARIABLES"],
+            "['NVIDIA_VISIBLE_DEVICES', 'NVIDIA_IMEX_CHANNELS']"
+        );
+        assert_eq!(tables["BY_ACCOUNT"], "['buildkite', 'tekton', 'arc']");
+        assert_eq!(
+            tables["BY_LABELS"],
+            "[{'word': 'gitlab', 'project': 'project.runner.gitlab.com/id', \
+             'group': 'project.runner.gitlab.com/root-namespace-id'}]"
+        );
+        assert!(
+            tables["GRANT"].starts_with("echo \\'{\"apiVersion\"")
+                && tables["GRANT"].contains("--role=use-' + variables.name + ' "),
+            "{}",
+            tables["GRANT"]
+        );
+        for (name, text) in tables {
+            assert!(!text.contains('\n'), "{name}");
+        }
+    }
+
+    /// The file says by hand what the rest of the program has constants for.
+    #[test]
+    fn the_names_in_the_file_are_those_of_the_program() {
+        let file = [POLICIES, SHARED].concat();
+        for name in [
+            labels::CLASS,
+            labels::DEFAULT_CLASS,
+            labels::DECISION,
+            labels::GANG,
+            labels::GANG_SIZE,
+            labels::OPT_OUT,
+            labels::PROJECT,
+            ALIAS_GROUP,
+            CDI,
+            DEVICE_CLASSES,
+            DEVICE_MOUNTS,
+            GATE,
+            GPU,
+            GROUP,
+            RELEASE,
+            RESOURCE,
+            USE,
+        ] {
+            assert!(file.contains(&format!("'{name}'")), "{name}");
+        }
+        assert!(file.contains(&format!("apiVersion: {API_VERSION}\n")));
+        let rules = [
+            Rule::ReservedAnnotation,
+            Rule::ReservedLabel,
+            Rule::Locked,
+            Rule::NotAuthorized,
+            Rule::Toleration,
+            Rule::NodeName,
+            Rule::NodeSelector,
+            Rule::Privileged,
+            Rule::HostPath,
+            Rule::EphemeralContainer,
+            Rule::VisibleDevices,
+            Rule::RuntimeClass,
+            Rule::Resize,
+            Rule::UnknownClass,
+            Rule::OptOut,
+        ]
+        .map(Rule::as_str);
+        for rule in rules {
+            let named = [format!("'rule {rule}: "), format!("'{rule}'")];
+            assert!(named.iter().any(|name| file.contains(name)), "{rule}");
+        }
+        let said = file
+            .lines()
+            .filter_map(|line| line.trim().strip_prefix("message: rule "));
+        for rule in said {
+            assert!(rules.contains(&rule), "{rule} is no rule");
+        }
+    }
+
+    #[test]
+    fn each_validation_says_its_rule() {
+        for policy in documents(&[]).unwrap() {
+            for validation in policy["spec"]["validations"]
+                .as_array()
+                .into_iter()
+                .flatten()
+            {
+                let message = validation["message"].as_str().unwrap();
+                let said = validation["messageExpression"].as_str().unwrap();
+                let own = said.starts_with(&format!("'{message}: "));
+                assert!(own || message == "the class is restricted", "{said}");
+                assert_eq!(validation["reason"], "Forbidden", "{said}");
+                assert!(!said.contains('\n'), "{said}");
+            }
+        }
+    }
+
+    /// Whatever somebody writes as the name of a namespace, the policies stay what they are.
+    #[test]
+    fn names_of_namespaces_are_quoted() {
+        let odd = ["it's", "a\"b", "${CAPABILITIES}", "c: [d", "kube-system"];
+        let documents = documents(&odd.map(str::to_owned)).unwrap();
+        let selector = &documents[0]["spec"]["matchConstraints"]["namespaceSelector"];
+        let names = &selector["matchExpressions"][0]["values"];
+        assert_eq!(
+            *names,
+            json!(["kube-system", "it's", "a\"b", "${CAPABILITIES}", "c: [d"])
+        );
+        assert_eq!(documents.len(), 8);
+    }
 }

@@ -7,6 +7,7 @@ use std::{
 };
 
 use anyhow::Context;
+use nvlink_topology::labels;
 use serde_json::Value;
 
 use crate::{
@@ -15,8 +16,8 @@ use crate::{
     authorize::{Authorizer, Grant, ListedAuthorizer, Subject},
     cluster::view::SharedView,
     decide::{Admitted, Refusal, Rule, affinity},
-    registration::{OPT_OUT, exempt_names},
-    run::print,
+    policies::exempt_names,
+    stdout::print,
 };
 
 mod files;
@@ -205,10 +206,12 @@ impl<'a> Preview<'a> {
         if names.iter().any(|name| name == namespace) {
             return Some(format!("not looked at: namespace {namespace} is exempt"));
         }
-        self.cluster
-            .exempt
-            .contains(namespace)
-            .then(|| format!("not looked at: namespace {namespace} has the label {OPT_OUT}=ignore"))
+        self.cluster.exempt.contains(namespace).then(|| {
+            format!(
+                "not looked at: namespace {namespace} has the label {}=ignore",
+                labels::OPT_OUT
+            )
+        })
     }
 
     fn default_class(&self, namespace: &str) {

@@ -16,8 +16,6 @@ use crate::{admission::server::PATH, policies};
 
 /// Name of the configuration.
 pub const NAME: &str = "nvlink-domains.io";
-/// Label of a namespace whose pods never reach the webhook when its value is `ignore`.
-pub const OPT_OUT: &str = "nvlink-domains.io/webhook";
 
 /// Where the API server finds the webhook.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,11 +57,8 @@ pub fn registration(
     let names_none = format!("!({names_class})");
     // What reaches for a class in another way, and what is done to a pod later.
     // The policies hold these rules when the webhook is down; it explains them.
-    let reaches = format!(
-        "request.operation == 'CREATE' ? !({ASKS_FOR_GPU}) && {} : {}",
-        policies::concerns_created(),
-        policies::concerns_changed()
-    );
+    let others = format!("request.operation != 'CREATE' || !({ASKS_FOR_GPU})");
+    let reaches = policies::concerns_a_rule();
     let gpus = ("asks-for-gpu", ASKS_FOR_GPU);
     let entry = |name: &str, policy: &str, conditions: &[(&str, &str)]| MutatingWebhook {
         name: format!("{name}.{GROUP}"),
@@ -75,7 +70,14 @@ pub fn registration(
     };
     let changes = MutatingWebhook {
         rules: Some(rules(true)),
-        ..entry("guard", "Ignore", &[("concerns-a-rule", &reaches)])
+        ..entry(
+            "guard",
+            "Ignore",
+            &[
+                ("not-of-the-other-entries", &others),
+                ("concerns-a-rule", &reaches),
+            ],
+        )
     };
     MutatingWebhookConfiguration {
         metadata: ObjectMeta {
@@ -186,17 +188,6 @@ fn client(target: &WebhookTarget, ca_bundle_pem: &[u8]) -> WebhookClientConfig {
     }
 }
 
-/// The names of the exempt namespaces: `kube-system` and `others`.
-pub(crate) fn exempt_names(others: &[String]) -> Vec<String> {
-    let mut names = vec!["kube-system".to_owned()];
-    for other in others {
-        if !names.contains(other) {
-            names.push(other.clone());
-        }
-    }
-    names
-}
-
 /// Every namespace but `kube-system` and our own (the cluster must be able to
 /// start, and we with it, when the webhook is down), but those of the
 /// platform's own daemons, and but those that are labelled to be left alone.
@@ -205,7 +196,7 @@ fn elsewhere(target: &WebhookTarget, exempt: &[String]) -> LabelSelector {
     if let WebhookTarget::Service { namespace, .. } = target {
         others.insert(0, namespace.clone());
     }
-    let values = exempt_names(&others);
+    let values = policies::exempt_names(&others);
     let not_in = |key: &str, values: Vec<String>| LabelSelectorRequirement {
         key: key.to_owned(),
         operator: "NotIn".to_owned(),
@@ -214,7 +205,7 @@ fn elsewhere(target: &WebhookTarget, exempt: &[String]) -> LabelSelector {
     LabelSelector {
         match_expressions: Some(vec![
             not_in("kubernetes.io/metadata.name", values),
-            not_in(OPT_OUT, vec!["ignore".to_owned()]),
+            not_in(labels::OPT_OUT, vec!["ignore".to_owned()]),
         ]),
         match_labels: None,
     }

@@ -1,9 +1,6 @@
 //! From the command line to an exit status.
 
-use std::{
-    io::{self, Write},
-    process::ExitCode,
-};
+use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::Parser;
@@ -11,7 +8,9 @@ use serde_json::json;
 
 use crate::{
     args::{Cli, Command, RegistrationArgs},
-    crd, policies, preview, registration, serve, yaml,
+    crd, policies, preview, registration, serve,
+    stdout::print,
+    yaml,
 };
 
 /// Runs the program: 0 for success, 1 for failure, 2 for bad usage.
@@ -49,7 +48,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         }
         Command::Policies(args) => {
             install_tls_provider()?;
-            policies::run(&args)
+            policies::run(args.check, &args.exempt.exempt_namespaces)
         }
         Command::Registration(args) => {
             print(&yaml::write(&[json!(configuration(args)?)])?)?;
@@ -84,15 +83,4 @@ fn configuration(
         &args.exempt.exempt_namespaces,
         &ca,
     ))
-}
-
-/// Prints to stdout. A reader that has seen enough, such as `head`, is no failure.
-pub(crate) fn print(text: &str) -> anyhow::Result<()> {
-    let mut out = io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(error).context("cannot write to stdout")
-        }
-        _ => Ok(()),
-    }
 }

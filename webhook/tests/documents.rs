@@ -7,7 +7,7 @@ mod fixture;
 use std::process::Command;
 
 use fixture::check_golden;
-use nvlink_webhook::{WebhookTarget, crd, policies, registration};
+use nvlink_webhook::{WebhookTarget, crd, registration};
 use serde_json::Value;
 
 #[test]
@@ -62,15 +62,6 @@ fn webhook_configuration() {
     ))
     .unwrap();
     check_golden("registration.yaml", &text);
-}
-
-#[test]
-fn admission_policies() {
-    let documents = policies::documents(&["nvlink-system".to_owned()]);
-    check_golden(
-        "policies.yaml",
-        &serde_saphyr::to_string_multiple(&documents).unwrap(),
-    );
 }
 
 /// Status 1 says that the policies differ: a pipeline has to tell the two apart.

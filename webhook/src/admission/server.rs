@@ -170,7 +170,7 @@ impl<A: Authorizer> Webhook<A> {
             .as_deref()
             .filter(|class| self.admission.view.read().class(class).is_some());
         self.metrics
-            .denial(known.unwrap_or_default().to_owned(), rule);
+            .denial(known.unwrap_or_default().to_owned(), rule.as_str());
         let (outcome, rule) = (Outcome::Denied.as_str(), rule.as_str());
         tracing::info!(outcome, class, rule, ?took, reason = message, "decided");
         Answer {

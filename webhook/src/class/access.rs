@@ -1,10 +1,10 @@
 //! Checks of `spec.access`: what the CRD's rules check, for classes from files.
 
-use super::InvalidClass;
-use crate::{
-    crd::access::Access,
-    decide::provider::{self, Identity},
+use super::{
+    InvalidClass,
+    provider::{self, Identity},
 };
+use crate::crd::access::Access;
 
 /// Checks that each entry has what its provider goes by.
 ///

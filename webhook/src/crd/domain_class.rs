@@ -254,8 +254,11 @@ impl Default for Devices {
     }
 }
 
+/// The resource that stands for one whole GPU, unless a class names another.
+pub const GPU: &str = "nvidia.com/gpu";
+
 fn gpu() -> String {
-    crate::class::GPU.to_owned()
+    GPU.to_owned()
 }
 
 /// Who hands GPUs to containers.

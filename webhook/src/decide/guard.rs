@@ -18,10 +18,10 @@ use serde_json::Value;
 
 use super::refusal::{Refusal, Rule};
 use crate::{
-    authorize::{Grant, Grants, Subject, denial},
+    authorize::{Grant, Grants, Subject},
     class::Class,
     cluster::view::View,
-    decide::pod,
+    decide::{denial::denial, pod},
 };
 
 mod devices;
@@ -32,6 +32,7 @@ mod update;
 
 pub use devices::{CAPABILITIES, CDI, DEVICE_MOUNTS, HARMLESS, HOST_PATHS, VARIABLES};
 pub use held::Held;
+#[cfg(test)]
 pub(crate) use update::GATE;
 pub use update::{Answered, Question, update};
 

@@ -10,21 +10,21 @@ use kube::{
 use serde_json::{Value, json};
 use similar::TextDiff;
 
-use super::documents;
-use crate::{args::PoliciesArgs, run::print, yaml};
+use super::{documents, text};
+use crate::{stdout::print, yaml};
 
-/// Prints the policies, or compares them with those of the cluster: exit
-/// status 1, and what differs, where they are not the same; 2 where the
-/// cluster cannot be asked.
+/// Prints the policies, or, to `check` them, compares them with those of the
+/// cluster: exit status 1, and what differs, where they are not the same; 2
+/// where the cluster cannot be asked.
 ///
 /// # Errors
 /// When they cannot be printed.
-pub fn run(args: &PoliciesArgs) -> anyhow::Result<ExitCode> {
-    let wanted = documents(&args.exempt.exempt_namespaces);
-    if !args.check {
-        print(&yaml::write(&wanted)?)?;
+pub fn run(check: bool, exempt: &[String]) -> anyhow::Result<ExitCode> {
+    if !check {
+        print(&text(exempt))?;
         return Ok(ExitCode::SUCCESS);
     }
+    let wanted = documents(exempt)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -46,7 +46,7 @@ pub fn run(args: &PoliciesArgs) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     print(&differences)?;
-    eprintln!("error: the cluster's policies differ\n{}", remedy(args));
+    eprintln!("error: the cluster's policies differ\n{}", remedy(exempt));
     Ok(ExitCode::FAILURE)
 }
 
@@ -59,8 +59,8 @@ async fn ask(wanted: &[Value]) -> anyhow::Result<Vec<Value>> {
 
 /// The commands that put the policies right. An apply would add to the lists
 /// that somebody else has changed, so what is there is replaced.
-fn remedy(args: &PoliciesArgs) -> String {
-    let exempt = args.exempt.exempt_namespaces.join(",");
+fn remedy(exempt: &[String]) -> String {
+    let exempt = exempt.join(",");
     let print = format!("nvlink-webhook policies --exempt-namespace={exempt}");
     format!(
         "to add what is missing: {print} | kubectl apply --server-side -f -\n\
@@ -96,7 +96,7 @@ async fn found(client: &Client, wanted: &[Value]) -> anyhow::Result<Vec<Value>> 
 ///
 /// # Errors
 /// When a document cannot be written as YAML.
-pub fn differences(found: &[Value], wanted: &[Value]) -> anyhow::Result<String> {
+fn differences(found: &[Value], wanted: &[Value]) -> anyhow::Result<String> {
     let mut all = String::new();
     for (found, wanted) in found.iter().zip(wanted) {
         if found.get("spec") == wanted.get("spec") {

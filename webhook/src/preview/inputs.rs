@@ -19,7 +19,6 @@ use crate::{
     cluster,
     cluster::view::View,
     crd::{DomainClass, unknown_fields},
-    registration::OPT_OUT,
 };
 
 /// What a cluster has.
@@ -94,7 +93,10 @@ impl Cluster {
         let default = annotations.get(labels::DEFAULT_CLASS).map(String::as_str);
         self.view.set_default_class(&name, default);
         let labels = entries(document, "/metadata/labels");
-        if labels.get(OPT_OUT).is_some_and(|value| value == "ignore") {
+        if labels
+            .get(labels::OPT_OUT)
+            .is_some_and(|value| value == "ignore")
+        {
             self.exempt.insert(name.clone());
         }
         self.namespaces.insert(name);

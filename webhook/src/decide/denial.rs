@@ -3,10 +3,13 @@
 use nvlink_topology::GROUP;
 use serde_json::{Value, json};
 
-use super::{RESOURCE, Subject, USE};
+use super::project;
 use crate::{
-    class::Class,
-    decide::provider::{self, Identity},
+    authorize::{RESOURCE, Subject, USE},
+    class::{
+        Class,
+        provider::{self, Identity},
+    },
 };
 
 /// Why `subject` may not use `class` in `namespace`, and the commands that
@@ -14,8 +17,13 @@ use crate::{
 ///
 /// The commands come last, a line each: the request of a CI runner is answered
 /// by the change of the class that lists its project, any other by a Role.
-#[must_use]
-pub fn denial(subject: &Subject, class: &Class, how: &str, pod: &Value, namespace: &str) -> String {
+pub(super) fn denial(
+    subject: &Subject,
+    class: &Class,
+    how: &str,
+    pod: &Value,
+    namespace: &str,
+) -> String {
     let Subject {
         user,
         service_account,
@@ -75,10 +83,10 @@ fn listing(
     namespace: &str,
 ) -> Option<(String, String)> {
     let mut entries = class.ci_projects.iter().enumerate();
-    let (index, entry) = entries.find(|(_, entry)| provider::runs(entry, subject))?;
+    let (index, entry) = entries.find(|(_, entry)| project::runs(entry, subject))?;
     let (who, field, value, present) = match provider::of(entry.provider).identity {
         Identity::Labels { project, .. } => {
-            let id = provider::id(pod, project)?;
+            let id = project::id(pod, project)?;
             let present = !entry.project_ids.is_empty();
             (format!("project {id}"), "projectIds", json!(id), present)
         }

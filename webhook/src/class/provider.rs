@@ -4,13 +4,7 @@
 //! whoever may create pods can write any label and run as any service account
 //! of the namespace.
 
-use serde_json::Value;
-
-use crate::{
-    authorize::Subject,
-    crd::access::{Account, CiProject, CiProvider},
-    decide::pod,
-};
+use crate::crd::access::CiProvider;
 
 /// What says which project a pod is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,45 +74,6 @@ pub fn of(provider: CiProvider) -> &'static Provider {
     }
 }
 
-/// Whether the request comes from a runner of `entry`.
-#[must_use]
-pub fn runs(entry: &CiProject, subject: &Subject) -> bool {
-    let name = |account: &Account| {
-        format!(
-            "system:serviceaccount:{}:{}",
-            account.namespace, account.service_account
-        )
-    };
-    let mut runners = entry.runners.iter();
-    runners.any(|runner| name(runner) == subject.user.username)
-}
-
-/// Whether the class that holds `entry` lists the pod's project.
-#[must_use]
-pub fn lists(entry: &CiProject, subject: &Subject, pod: &Value, namespace: &str) -> bool {
-    runs(entry, subject)
-        && match of(entry.provider).identity {
-            Identity::Labels { project, group } => {
-                id(pod, project).is_some_and(|id| entry.project_ids.contains(&id))
-                    || id(pod, group).is_some_and(|id| entry.root_namespace_ids.contains(&id))
-            }
-            Identity::Account => entry.identities.iter().any(|account| {
-                account.namespace == namespace && account.service_account == subject.service_account
-            }),
-        }
-}
-
-/// Digits of the longest id: what 64 bits with a sign hold, as classes list them.
-const DIGITS: usize = 19;
-
-/// The id that a label holds. Only as a number is written: `042` is none.
-#[must_use]
-pub fn id(pod: &Value, label: &str) -> Option<u64> {
-    let text = pod::metadata(pod, "labels", label)?.as_str()?;
-    let id: u64 = text.parse().ok()?;
-    (id.to_string() == text && text.len() <= DIGITS).then_some(id)
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -130,15 +85,6 @@ mod tests {
         for provider in PROVIDERS {
             assert_eq!(of(provider.provider), &provider);
             assert_eq!(json!(provider.provider), json!(provider.word));
-        }
-    }
-
-    #[test]
-    fn ids_are_numbers_as_they_are_written() {
-        let read = |text: &str| id(&json!({"metadata": {"labels": {"l": text}}}), "l");
-        assert_eq!(read("42"), Some(42));
-        for odd in ["", "042", "+42", "42 ", "4_2", "x", "18446744073709551615"] {
-            assert_eq!(read(odd), None, "{odd}");
         }
     }
 }

@@ -1,0 +1,16 @@
+//! What the subcommands print.
+
+use std::io::{self, Write};
+
+use anyhow::Context;
+
+/// Prints to stdout. A reader that has seen enough, such as `head`, is no failure.
+pub(crate) fn print(text: &str) -> anyhow::Result<()> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(error).context("cannot write to stdout")
+        }
+        _ => Ok(()),
+    }
+}
