@@ -59,7 +59,7 @@ fn real_pods() {
                 "{name}: expected {expected}, got {actual} ({from})"
             ));
         }
-        told.push_str(&format!("{name}: {actual}\n    {from}\n"));
+        told.push_str(&format!("{name}: {actual}: {from}\n"));
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     check_golden("classify.txt", &told);

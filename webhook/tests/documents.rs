@@ -8,15 +8,38 @@ use std::process::Command;
 
 use fixture::check_golden;
 use nvlink_webhook::{WebhookTarget, crd, registration};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 #[test]
 fn crds() {
-    let documents = crd::documents().unwrap();
-    check_golden(
-        "crds.yaml",
-        &serde_saphyr::to_string_multiple(&documents).unwrap(),
-    );
+    let mut text = String::new();
+    for mut document in crd::documents().unwrap() {
+        let schema = document["spec"]["versions"][0]["schema"]["openAPIV3Schema"].take();
+        text += &format!("# {}\n", document["metadata"]["name"].as_str().unwrap());
+        text += &serde_saphyr::to_string(&document).unwrap();
+        outline(&mut text, "", schema);
+    }
+    check_golden("crds.txt", &text);
+}
+
+/// Writes down `schema` and what lies in it: a line for each field, with all
+/// that is said of it but its description, which the field must have.
+fn outline(text: &mut String, path: &str, mut schema: Value) {
+    let Some(own) = schema.as_object_mut() else {
+        return;
+    };
+    let described = own.remove("description").is_some();
+    let field = path.starts_with(".spec.") && !path.ends_with([']', '}']);
+    assert!(described || !field, "{path} has no description");
+    let properties = own.remove("properties").unwrap_or_default();
+    let items = own.remove("items").unwrap_or_default();
+    let values = own.remove("additionalProperties").unwrap_or_default();
+    *text += &format!("{path}: {}\n", json!(own));
+    for (key, property) in properties.as_object().into_iter().flatten() {
+        outline(text, &format!("{path}.{key}"), property.clone());
+    }
+    outline(text, &format!("{path}[]"), items);
+    outline(text, &format!("{path}{{}}"), values);
 }
 
 #[test]
@@ -55,13 +78,23 @@ fn webhook_configuration() {
         name: "nvlink-webhook".to_owned(),
         port: 443,
     };
-    let text = serde_saphyr::to_string(&registration(
-        &target,
-        &["nvlink-system".to_owned()],
-        b"PEM",
-    ))
-    .unwrap();
-    check_golden("registration.yaml", &text);
+    let configuration = json!(registration(&target, &["gpu-operator".to_owned()], b"PEM"));
+    let mut entries = configuration["webhooks"].as_array().unwrap().clone();
+    // What each has of its own; the expressions by their names.
+    let mut text = String::new();
+    for entry in &mut entries {
+        let entry = entry.as_object_mut().unwrap();
+        for key in ["name", "failurePolicy", "matchConditions", "rules"] {
+            let mut own = entry.remove(key).unwrap();
+            for condition in own.as_array_mut().into_iter().flatten() {
+                condition.as_object_mut().unwrap().remove("expression");
+            }
+            text += &format!("{key}: {own}\n");
+        }
+    }
+    assert!(entries.iter().all(|entry| *entry == entries[0]));
+    text += &serde_saphyr::to_string(&entries[0]).unwrap();
+    check_golden("registration.txt", &text);
 }
 
 /// Status 1 says that the policies differ: a pipeline has to tell the two apart.

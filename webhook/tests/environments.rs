@@ -7,7 +7,7 @@ mod fixture;
 
 use fixture::{
     check_golden, pod,
-    story::{containers, story_of},
+    story::{CONTAINERS, story_of},
 };
 use nvlink_topology::labels;
 use serde_json::{Value, json};
@@ -25,7 +25,7 @@ fn gang() -> Value {
 
 /// What `environment` puts into the containers of `pod`.
 fn environment(title: &str, environment: Value, pod: Value) -> String {
-    story_of(title, &json!({"environment": environment}), pod, containers)
+    story_of(title, &json!({"environment": environment}), pod, CONTAINERS)
 }
 
 #[test]
@@ -119,7 +119,7 @@ fn devices() {
             }));
         pod
     };
-    let devices = |title, spec, pod| story_of(title, &spec, pod, containers);
+    let devices = |title, spec, pod| story_of(title, &spec, pod, CONTAINERS);
     let on = |key: &str, value: &str| {
         let mut pod = pod(2, own(json!({})));
         pod["spec"]["nodeSelector"] = json!({key: value});

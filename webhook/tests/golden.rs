@@ -4,23 +4,23 @@
 
 mod fixture;
 
-use fixture::{admission, check_golden, pod, story::story, subject};
+use fixture::{
+    admission, check_golden, class, pod,
+    story::{self, METADATA, Shown, WHOLE},
+    subject, with,
+};
 use nvlink_topology::labels;
 use serde_json::{Value, json};
 
-fn class(name: &str) -> Value {
-    json!({labels::CLASS: name})
-}
-
-fn with(mut pod: Value, pointer: &str, key: &str, value: Value) -> Value {
-    pod.pointer_mut(pointer).unwrap()[key] = value;
-    pod
-}
+/// Where a gang is held together.
+const GANG: Shown = &["/metadata/labels/nvlink-domains.io~1gang", "/spec/affinity"];
 
 #[test]
 fn classes() {
+    let story = |title: &str, namespace: &str, pod| story::story(title, namespace, pod, METADATA);
     let text = [
-        story("named by the pod", "ci", pod(4, class("restricted"))),
+        // All that is written, once.
+        story::story("named by the pod", "ci", pod(4, class("restricted")), WHOLE),
         story("the namespace's default", "defaulted", pod(1, json!(null))),
         story("claimed by appliesTo", "ci", pod(2, json!({}))),
         story("too many GPUs for appliesTo", "ci", pod(9, json!({}))),
@@ -76,6 +76,14 @@ fn classes() {
 
 #[test]
 fn affinity() {
+    let story = |title: &str, namespace: &str, pod| {
+        story::story(
+            title,
+            namespace,
+            pod,
+            &["/spec/affinity", "/spec/tolerations"],
+        )
+    };
     let required = |terms: Value| {
         let affinity = json!({"nodeAffinity": {
             "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms},
@@ -138,6 +146,7 @@ fn affinity() {
 
 #[test]
 fn gangs() {
+    let story = |title: &str, namespace: &str, pod| story::story(title, namespace, pod, GANG);
     let gang = |class: &str, scope: Option<&str>| {
         let mut annotations =
             json!({labels::CLASS: class, labels::GANG: "job-7", labels::GANG_SIZE: "2"});
@@ -189,6 +198,7 @@ fn gangs() {
 
 #[test]
 fn gangs_that_cannot_be() {
+    let story = |title: &str, namespace: &str, pod| story::story(title, namespace, pod, GANG);
     let gang = |scope: &str, size: &str| {
         json!({
             labels::CLASS: "any", labels::GANG: "g", labels::GANG_SIZE: size, labels::SCOPE: scope
@@ -273,6 +283,18 @@ fn gangs_that_cannot_be() {
 
 #[test]
 fn environment() {
+    let story = |title: &str, namespace: &str, pod| {
+        story::story(
+            title,
+            namespace,
+            pod,
+            &[
+                "/metadata/annotations",
+                "/spec/containers",
+                "/spec/initContainers",
+            ],
+        )
+    };
     let gang = || pod(2, json!({labels::CLASS: "restricted", labels::GANG: "g"}));
     let set = json!([
         {"name": "CUDA_VISIBLE_DEVICES", "value": "1,0"},
@@ -336,6 +358,7 @@ fn environment() {
 
 #[test]
 fn identity() {
+    let story = |title: &str, namespace: &str, pod| story::story(title, namespace, pod, METADATA);
     let labelled = |key: &str, value: &str| {
         with(
             pod(2, class("any")),

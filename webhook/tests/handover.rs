@@ -7,10 +7,19 @@ mod fixture;
 
 use fixture::{
     check_golden, pod,
-    story::{story_of, whole},
+    story::{Shown, story_of},
 };
 use nvlink_topology::labels;
 use serde_json::{Value, json};
+
+/// Requests and labels of other schedulers, and our affinity; not the decision.
+const HANDED_OVER: Shown = &[
+    "/metadata/labels",
+    "/metadata/annotations/k",
+    "/metadata/annotations/v",
+    "/spec/affinity",
+    "/spec/schedulerName",
+];
 
 fn job(changes: Value) -> Value {
     let mut pod = pod(4, json!({labels::CLASS: "own"}));
@@ -29,7 +38,7 @@ fn tell(title: &str, scheduler: Value, changes: Value) -> String {
     let spec = json!({
         "nodeSelector": {"matchLabels": {"pool": "h100"}}, "scheduler": scheduler
     });
-    story_of(title, &spec, job(changes), whole)
+    story_of(title, &spec, job(changes), HANDED_OVER)
 }
 
 const QUEUE: &str = "/metadata/labels/kueue.x-k8s.io~1queue-name";

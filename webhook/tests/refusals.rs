@@ -6,22 +6,13 @@
 mod fixture;
 
 use fixture::{
-    check_golden, pod,
+    check_golden, class, pod,
     story::{self, story, story_by, story_of},
-    subject,
+    subject, with,
 };
 use nvlink_topology::labels;
 use nvlink_webhook::authorize::{Subject, User};
-use serde_json::{Value, json};
-
-fn class(name: &str) -> Value {
-    json!({labels::CLASS: name})
-}
-
-fn with(mut pod: Value, pointer: &str, key: &str, value: Value) -> Value {
-    pod.pointer_mut(pointer).unwrap()[key] = value;
-    pod
-}
+use serde_json::json;
 
 #[test]
 fn ways_around_a_restricted_class() {
@@ -29,7 +20,7 @@ fn ways_around_a_restricted_class() {
         "access": {"mode": "Restricted"},
         "nodeSelector": {"matchLabels": {"pool": "gold"}}
     });
-    let tell = |title: &str, pod| story_of(title, &closed, pod, story::whole);
+    let tell = |title: &str, pod| story_of(title, &closed, pod, story::METADATA);
     let plain = || pod(1, json!({}));
     let spec = |key: &str, value| with(plain(), "/spec", key, value);
     let main = |key: &str, value| with(plain(), "/spec/containers/0", key, value);
@@ -71,7 +62,7 @@ fn ways_around_a_restricted_class() {
         ),
     ];
     check_golden("ways-around.txt", &text.concat());
-    let open = |title: &str, pod| story(title, "ci", pod);
+    let open = |title: &str, pod| story(title, "ci", pod, story::METADATA);
     let named = |key: &str, value| with(pod(1, class("restricted")), "/spec", key, value);
     let text = [
         open("a privileged container", {
@@ -123,7 +114,7 @@ fn ci_projects() {
         job
     };
     let runner = by("runner", "default");
-    let tell = |who, title, spec, pod| story_by(who, title, spec, pod, story::labels);
+    let tell = |who, title, spec, pod| story_by(who, title, spec, pod, story::LABELS);
     let named = || pod(1, class("own"));
     let text = [
         tell(&runner, "a listed project", &gitlab, job("42", "1")),
