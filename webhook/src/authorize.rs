@@ -113,14 +113,19 @@ impl ListedAuthorizer {
             allowed: allowed.into_iter().collect(),
         }
     }
+
+    /// Whether everybody may use `class`.
+    #[must_use]
+    pub fn allows(&self, class: &str) -> bool {
+        self.allowed.contains(class) || self.allowed.contains("*")
+    }
 }
 
 impl Authorizer for ListedAuthorizer {
     async fn may_use(&self, _: &Subject, class: &str, _: &str, _: Instant) -> Grant {
-        if self.allowed.contains(class) || self.allowed.contains("*") {
-            Grant::Granted
-        } else {
-            Grant::Denied
+        match self.allows(class) {
+            true => Grant::Granted,
+            false => Grant::Denied,
         }
     }
 }

@@ -1,10 +1,6 @@
 //! The decision of admission, made offline from files.
 
-use std::{
-    path::Path,
-    process::ExitCode,
-    time::{Duration, Instant},
-};
+use std::{path::Path, process::ExitCode};
 
 use anyhow::Context;
 use nvlink_topology::labels;
@@ -13,7 +9,7 @@ use serde_json::Value;
 use crate::{
     admission::admit::Admission,
     args::{Output, PreviewArgs},
-    authorize::{Authorizer, Grant, ListedAuthorizer, Subject},
+    authorize::ListedAuthorizer,
     cluster::view::SharedView,
     decide::{Admitted, Refusal, Rule, affinity},
     policies::exempt_names,
@@ -23,14 +19,12 @@ use crate::{
 mod files;
 mod inputs;
 mod maker;
-mod rbac;
 mod render;
 mod template;
 mod verdict;
 
 use inputs::Cluster;
 use maker::Dress;
-use rbac::Rights;
 use template::Template;
 use verdict::{Fit, Verdict};
 
@@ -88,9 +82,6 @@ fn decide(args: &PreviewArgs) -> anyhow::Result<Vec<Change>> {
         }
     }
     let cluster = Cluster::load(args.cluster.iter().map(AsRef::<Path>::as_ref))?;
-    if let Some(dangling) = cluster.rbac.dangling() {
-        eprintln!("note: {dangling}");
-    }
     let preview = Preview::new(args, cluster)?;
     let mut changes = Vec::new();
     for document in documents {
@@ -107,21 +98,17 @@ fn decide(args: &PreviewArgs) -> anyhow::Result<Vec<Change>> {
 struct Preview<'a> {
     args: &'a PreviewArgs,
     cluster: Cluster,
-    admission: Admission<Rights>,
+    admission: Admission<ListedAuthorizer>,
     runtime: tokio::runtime::Runtime,
 }
 
 impl<'a> Preview<'a> {
     fn new(args: &'a PreviewArgs, mut cluster: Cluster) -> anyhow::Result<Self> {
-        let rights = Rights {
-            listed: ListedAuthorizer::new(args.allow_use.iter().cloned()),
-            rbac: cluster.rbac.clone(),
-        };
         Ok(Self {
             args,
             admission: Admission {
                 view: SharedView::new(std::mem::take(&mut cluster.view)),
-                authorizer: rights,
+                authorizer: ListedAuthorizer::new(args.allow_use.iter().cloned()),
                 settings: args.scopes.clone().into(),
             },
             cluster,
@@ -158,7 +145,7 @@ impl<'a> Preview<'a> {
     ) -> anyhow::Result<(Verdict, Option<Value>)> {
         let namespace = template.object.namespace.as_deref();
         let namespace = namespace.unwrap_or(&self.args.namespace);
-        let user = maker::user(&self.args.user, &self.args.groups);
+        let user = maker::user(&self.args.user);
         let subject = maker::subject(template, &before, user);
         let mut verdict = Verdict::new(template, namespace, &subject);
         if let Some(why) = self.exempt(namespace) {
@@ -183,7 +170,7 @@ impl<'a> Preview<'a> {
                 if let Some(node) = node {
                     pod["spec"]["nodeName"] = node;
                 }
-                self.explain(&mut verdict, &subject, admitted);
+                self.explain(&mut verdict, admitted);
                 let (after, patch) = match dress {
                     None => (pod, own),
                     Some(_) if own.is_empty() => (before, own),
@@ -236,20 +223,19 @@ impl<'a> Preview<'a> {
                     template.object.kind
                 ));
             }
-            if self.cluster.rbac.is_empty() {
-                verdict.notes.push(
-                    "no rights were given: use --cluster with Roles and RoleBindings, or --allow-use CLASS"
-                        .to_owned(),
-                );
-            }
+            verdict.notes.push(
+                "who may use a class is the cluster's to say: --allow-use CLASS takes it as given, \
+                 kubectl create --dry-run=server --as USER -f POD asks the cluster"
+                    .to_owned(),
+            );
         }
         verdict.refuse(refusal);
     }
 
-    fn explain(&self, verdict: &mut Verdict, subject: &Subject, admitted: Admitted) {
+    fn explain(&self, verdict: &mut Verdict, admitted: Admitted) {
         verdict.warnings = admitted.warnings;
         let Some(record) = admitted.record else {
-            verdict.notes.extend(self.passed_over(verdict, subject));
+            verdict.notes.extend(self.passed_over());
             return;
         };
         let view = self.admission.view.read();
@@ -267,20 +253,15 @@ impl<'a> Preview<'a> {
         verdict.decision = Some(record);
     }
 
-    /// What to tell of restricted classes that claim pods, but not those of this subject.
-    fn passed_over(&self, verdict: &Verdict, subject: &Subject) -> Option<String> {
-        let names: Vec<String> = {
-            let view = self.admission.view.read();
-            let claiming = view.claiming().iter().filter(|class| class.restricted);
-            claiming.map(|class| class.name.clone()).collect()
-        };
-        let deadline = Instant::now() + Duration::from_secs(1);
-        let denied = |name: &String| {
-            let authorizer = &self.admission.authorizer;
-            let asked = authorizer.may_use(subject, name, &verdict.namespace, deadline);
-            self.runtime.block_on(asked) != Grant::Granted
-        };
-        let names: Vec<String> = names.into_iter().filter(denied).collect();
+    /// What to tell of restricted classes that claim pods, but not of those who may not use them.
+    fn passed_over(&self) -> Option<String> {
+        let view = self.admission.view.read();
+        let allows = |name: &str| self.admission.authorizer.allows(name);
+        let claiming = view.claiming().iter();
+        let names: Vec<_> = claiming
+            .filter(|class| class.restricted && !allows(&class.name))
+            .map(|class| class.name.as_str())
+            .collect();
         (!names.is_empty()).then(|| {
             format!(
                 "restricted classes claim only pods of those who may use them; to see what they would do: --allow-use {}",

@@ -1,4 +1,4 @@
-//! What a cluster has, from files: classes, nodes, namespaces and rights.
+//! What a cluster has, from files: classes, nodes and namespaces.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -10,10 +10,7 @@ use kube::CustomResourceExt;
 use nvlink_topology::{API_VERSION, NodeTopology, labels};
 use serde_json::Value;
 
-use super::{
-    files,
-    rbac::{self, Rbac},
-};
+use super::files;
 use crate::{
     class::Class,
     cluster,
@@ -25,7 +22,6 @@ use crate::{
 #[derive(Debug, Default)]
 pub(super) struct Cluster {
     pub(super) view: View,
-    pub(super) rbac: Rbac,
     /// Namespaces of which a file says something.
     pub(super) namespaces: BTreeSet<String>,
     /// Namespaces that are labelled to be left alone.
@@ -80,9 +76,8 @@ impl Cluster {
                 let labels = entries(&document, "/metadata/labels");
                 nodes.entry(object).or_default().extend(labels);
             }
-            _ if rbac::KINDS.contains(&kind.as_str()) => self.rbac.add(&kind, document)?,
             _ => bail!(
-                "expected a DomainClass, NodeTopology, Node, Namespace, Role, ClusterRole, RoleBinding or ClusterRoleBinding; pods to decide on are for --filename"
+                "expected a DomainClass, NodeTopology, Node or Namespace; pods to decide on are for --filename"
             ),
         }
         Ok(())

@@ -113,18 +113,10 @@ fn of(template: &Template) -> Option<&'static Maker> {
     makers.find(|maker| maker.kind == object.kind && object.api_version.starts_with(maker.api))
 }
 
-/// `name` as the API server knows it, with the groups that every such user is in.
-pub(super) fn user(name: &str, groups: &[String]) -> User {
-    let mut groups = groups.to_vec();
-    if let Some(account) = name.strip_prefix("system:serviceaccount:") {
-        let namespace = account.split(':').next().unwrap_or_default();
-        groups.push("system:serviceaccounts".to_owned());
-        groups.push(format!("system:serviceaccounts:{namespace}"));
-    }
-    groups.push("system:authenticated".to_owned());
+/// The user of that name. Groups count for rights alone, which are not asked about.
+pub(super) fn user(name: &str) -> User {
     User {
         username: name.to_owned(),
-        groups,
         ..User::default()
     }
 }
@@ -132,15 +124,8 @@ pub(super) fn user(name: &str, groups: &[String]) -> User {
 /// Who makes the pods of a template that a user made: a controller.
 pub(super) fn controller(template: &Template) -> User {
     match of(template).and_then(|maker| maker.account) {
-        Some(account) => user(&format!("system:serviceaccount:kube-system:{account}"), &[]),
-        None => User {
-            username: format!("(the controller of {})", template.name()),
-            groups: vec![
-                "system:serviceaccounts".to_owned(),
-                "system:authenticated".to_owned(),
-            ],
-            ..User::default()
-        },
+        Some(account) => user(&format!("system:serviceaccount:kube-system:{account}")),
+        None => user(&format!("(the controller of {})", template.name())),
     }
 }
 

@@ -200,7 +200,7 @@ fn restricted_classes() {
             "\"ci/default\"",
             "kubectl create rolebinding",
             "a controller makes the pods of a Job",
-            "no rights were given",
+            "--allow-use CLASS takes it as given",
         ],
     );
     let output = run(

@@ -1,4 +1,4 @@
-//! Who may use a restricted class: by Roles from files, by CI identity, and
+//! Who may use a restricted class: whom `--allow-use` says, by CI identity, and
 //! none of the ways around it.
 
 use std::{fs, path::Path, process::Output};
@@ -8,43 +8,6 @@ use serde_json::{Value, json};
 use crate::{fails, files, run, text};
 
 const CLASS: &str = "closed";
-
-/// Two groups, a user and a service account may use the class, each somewhere.
-const RBAC: &str = r#"
-apiVersion: rbac.authorization.k8s.io/v1
-kind: Role
-metadata: {name: use-closed, namespace: ci}
-rules:
-- {apiGroups: [nvlink-domains.io], resources: [domainclasses], resourceNames: [closed], verbs: [use]}
-- {apiGroups: [""], resources: [pods], verbs: ["*"]}
----
-apiVersion: v1
-kind: List
-items:
-- apiVersion: rbac.authorization.k8s.io/v1
-  kind: RoleBinding
-  metadata: {name: trainers, namespace: ci}
-  roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: use-closed}
-  subjects:
-  - {kind: ServiceAccount, name: trainer, namespace: ci}
-  - {kind: ServiceAccount, name: shared, namespace: other}
-  - {apiGroup: rbac.authorization.k8s.io, kind: User, name: ada}
-- apiVersion: rbac.authorization.k8s.io/v1
-  kind: ClusterRoleBinding
-  metadata: {name: chiefs}
-  roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: all-classes}
-  subjects: [{apiGroup: rbac.authorization.k8s.io, kind: Group, name: chiefs}]
-- apiVersion: rbac.authorization.k8s.io/v1
-  kind: RoleBinding
-  metadata: {name: lost, namespace: ci}
-  roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: gone}
-  subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: bob}]
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: ClusterRole
-metadata: {name: all-classes}
-rules: [{apiGroups: ["*"], resources: ["*"], verbs: ["*"]}]
-"#;
 
 /// A document of `kind` in `namespace` whose pods name the class.
 fn document(kind: &str, namespace: &str, account: &str) -> Value {
@@ -81,82 +44,49 @@ fn preview(directory: &Path, arguments: &[&str], document: &Value) -> Output {
 }
 
 #[test]
-fn roles_and_bindings_from_files() {
+fn rights_are_not_read_from_files() {
     let directory = files();
-    fs::write(directory.path().join("rbac.yaml"), RBAC).unwrap();
-    let account = "system:serviceaccount:other:shared";
-    for (kind, namespace, runs_as, who, allowed) in [
-        ("Pod", "ci", "default", &["--user", "ada"][..], true),
-        ("Pod", "other", "default", &["--user", "ada"], false),
-        ("Pod", "ci", "default", &["--user", "bob"], false),
-        ("Pod", "ci", "trainer", &["--user", "bob"], true),
-        ("Pod", "other", "trainer", &["--user", "bob"], false),
-        ("Pod", "ci", "default", &["--user", account], true),
-        (
-            "Pod",
-            "other",
-            "x",
-            &["--user", "bob", "--group", "chiefs"],
-            true,
-        ),
-        (
-            "Pod",
-            "other",
-            "x",
-            &["--as", "bob", "--as-group", "chefs"],
-            false,
-        ),
-        ("Pod", "other", "x", &["--group", "system:masters"], true),
-        // The job controller makes the pods, whoever made the Job.
-        ("Job", "ci", "default", &["--user", "ada"], false),
-        ("Job", "ci", "trainer", &["--user", "bob"], true),
+    let role = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role",
+        "metadata": {"name": "use-closed", "namespace": "ci"}
+    });
+    fs::write(directory.path().join("role.json"), role.to_string()).unwrap();
+    let pod = document("Pod", "ci", "trainer");
+    let output = preview(directory.path(), &["--cluster", "role.json"], &pod);
+    fails(
+        &output,
+        2,
+        &["role.json: Role \"use-closed\": expected a DomainClass"],
+    );
+
+    for (kind, arguments, allowed) in [
+        ("Pod", &["--user", "ada"][..], false),
+        ("Pod", &["--user", "ada", "--allow-use", CLASS], true),
+        ("Pod", &["--as", "ada", "--allow-use", "other,*"], true),
+        ("Pod", &["--allow-use", "other"], false),
+        ("Job", &["--allow-use", CLASS], true),
+        ("Job", &[], false),
     ] {
-        let arguments = [&["--rbac", "rbac.yaml"], who].concat();
         let output = preview(
             directory.path(),
-            &arguments,
-            &document(kind, namespace, runs_as),
+            arguments,
+            &document(kind, "ci", "trainer"),
         );
-        let (said, notes) = (text(&output.stdout), text(&output.stderr));
-        let code = i32::from(!allowed);
+        let said = text(&output.stdout);
         assert_eq!(
             output.status.code(),
-            Some(code),
-            "{kind} {namespace} {who:?}: {said}"
+            Some(i32::from(!allowed)),
+            "{kind} {arguments:?}: {said}"
         );
-        assert_eq!(
-            said.contains("refused by rule not-authorized"),
-            !allowed,
-            "{said}"
-        );
-        assert!(notes.contains("RoleBinding ci/lost (gone)"), "{notes}");
-        assert!(!said.contains("no rights were given"), "{said}");
+        for part in [
+            "refused by rule not-authorized",
+            "kubectl create --dry-run=server --as",
+        ] {
+            assert_eq!(said.contains(part), !allowed, "{said}");
+        }
+        let controller = said.contains("a controller makes the pods of a Job");
+        assert_eq!(controller, kind == "Job" && !allowed, "{said}");
     }
-}
-
-#[test]
-fn the_remedy_of_a_denial_is_one() {
-    let directory = files();
-    let job = document("Job", "ci", "trainer");
-    let denied = text(&preview(directory.path(), &[], &job).stdout);
-    let role = denied.lines().find_map(|line| {
-        let rest = line.trim().strip_prefix("echo '")?;
-        rest.strip_suffix("' | kubectl apply -f -")
-    });
-    fs::write(directory.path().join("role.json"), role.expect(&denied)).unwrap();
-    // What `kubectl create rolebinding` makes of the second command.
-    let command = "kubectl create rolebinding use-closed-trainer --role=use-closed --serviceaccount=ci:trainer -n ci";
-    assert!(denied.contains(command), "{denied}");
-    let binding = json!({
-        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding",
-        "metadata": {"name": "use-closed-trainer", "namespace": "ci"},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "use-closed"},
-        "subjects": [{"kind": "ServiceAccount", "name": "trainer", "namespace": "ci"}]
-    });
-    fs::write(directory.path().join("binding.json"), binding.to_string()).unwrap();
-    let granted = ["--cluster", "role.json,binding.json"];
-    let output = preview(directory.path(), &granted, &job);
-    assert!(output.status.success(), "{}", text(&output.stdout));
 }
 
 #[test]
