@@ -4,7 +4,7 @@ use std::{net::SocketAddr, path::PathBuf};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::{certificate::pki::SecretName, registration::WebhookTarget};
+use crate::{certificate::pki::SecretName, decide::Settings, registration::WebhookTarget};
 
 /// Puts GPU pods into NVLink domains, at admission.
 ///
@@ -45,15 +45,19 @@ Examples:
   What would change in a job, with the classes of a file:
     nvlink-webhook preview -f job.yaml --class class.yaml -o diff
   In CI, fail if a job would be refused:
-    nvlink-webhook preview -f jobs/ --cluster cluster.yaml --rbac rbac.yaml -o text
-  A pod that ada would make; a pod as the runner of a GitLab job made it:
-    nvlink-webhook preview -f pod.yaml --cluster cluster.yaml --user ada --group research
+    nvlink-webhook preview -f jobs/ --cluster cluster.yaml --allow-use high-throughput -o text
+  A pod as the runner of a GitLab job made it:
     kubectl get pod runner-x -o yaml | nvlink-webhook preview -f - --cluster cluster.yaml \\
       --user system:serviceaccount:gitlab-runners:gitlab-runner
 
 All that a decision looks at, from a cluster:
   kubectl get domainclasses,nodetopologies,nodes,namespaces -o yaml > cluster.yaml
-  kubectl get roles,rolebindings,clusterroles,clusterrolebindings -A -o yaml > rbac.yaml")]
+
+Who may use a restricted class is in no file: --allow-use takes it as given. Where the webhook
+or its policies run, the API server says it, of a pod and of a service account:
+  kubectl create --dry-run=server --as USER -f pod.yaml
+  kubectl auth can-i use domainclasses.nvlink-domains.io/CLASS -n NAMESPACE \\
+    --as system:serviceaccount:NAMESPACE:ACCOUNT")]
     Preview(Box<PreviewArgs>),
     /// Print the CRDs.
     #[command(after_help = "Example:\n  nvlink-webhook crds | kubectl apply --server-side -f -")]
@@ -100,6 +104,15 @@ pub struct ScopeArgs {
         default_value = "topology.kubernetes.io/zone"
     )]
     pub zone_label: String,
+}
+
+impl From<ScopeArgs> for Settings {
+    fn from(args: ScopeArgs) -> Self {
+        Self {
+            rack_label: args.rack_label,
+            zone_label: args.zone_label,
+        }
+    }
 }
 
 /// Flags of `serve`.
@@ -226,11 +239,10 @@ pub struct PreviewArgs {
     /// What the cluster has: files, or directories of them.
     ///
     /// Each document counts by its kind: DomainClass, Node and NodeTopology (`nvlink-exporter
-    /// record` writes one), Namespace (its default class, and whether it is exempt), Role,
-    /// RoleBinding, ClusterRole and ClusterRoleBinding (who may use a restricted class).
+    /// record` writes one), Namespace (its default class, and whether it is exempt).
     #[arg(
         long,
-        visible_aliases = ["class", "nodes", "rbac"],
+        visible_aliases = ["class", "nodes"],
         env = "NVLINK_WEBHOOK_CLUSTER",
         value_name = "PATH",
         value_delimiter = ','
@@ -259,16 +271,9 @@ pub struct PreviewArgs {
         default_value = "preview"
     )]
     pub user: String,
-    /// Groups of that user, beside those that it has as an authenticated user or service account.
-    #[arg(
-        long = "group",
-        visible_alias = "as-group",
-        env = "NVLINK_WEBHOOK_GROUP",
-        value_name = "GROUP",
-        value_delimiter = ','
-    )]
-    pub groups: Vec<String>,
-    /// Restricted classes that everybody may use, whatever the Roles say; `*`: each.
+    /// Restricted classes that everybody may use; `*`: each.
+    ///
+    /// Without it, only pods of CI projects that a class lists may use it.
     #[arg(
         long,
         env = "NVLINK_WEBHOOK_ALLOW_USE",

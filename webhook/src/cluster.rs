@@ -34,6 +34,9 @@ pub mod view;
 use extent::Extent;
 pub use extent::free;
 
+/// Field manager of what the webhook writes into the cluster.
+pub(crate) const MANAGER: &str = "nvlink-webhook";
+
 /// A kind of object of which the view holds something.
 trait Mirrored {
     type Object: Resource + Clone + Debug + DeserializeOwned + Send + 'static;

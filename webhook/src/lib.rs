@@ -1,10 +1,24 @@
 //! Admission of GPU pods into NVLink domains: the program, and its parts for tests.
 //!
-//! The way of a request: [`review`] reads it, [`admit`] asks [`decide`] which
-//! class the pod is in and what that changes, with [`authorize`] in between for
-//! restricted classes; [`patch`] records the changes; [`review`] answers. All
-//! but the questions to the API server is pure. [`cluster`] keeps the [`view`]
-//! that decisions are made from; [`preview`] fills it from files.
+//! The modules in an order in which each uses only those above it:
+//!
+//! - [`metrics`]: what the program counts of itself;
+//! - [`health`]: whether it is ready, and the endpoints that say so;
+//! - `yaml`, `stdout`: documents in and out;
+//! - [`crd`]: the custom resources as the API server stores them;
+//! - [`class`]: a class as decisions need it, and the CI systems that it may list;
+//! - [`authorize`]: who stands behind a pod, and whether they may use a class;
+//! - [`cluster`]: the view that decisions are made from, kept by watches;
+//! - [`decide`]: the decision on a pod, pure: its class, its pattern, what must
+//!   not be and what is written;
+//! - [`policies`]: the rules of the decision as the API server's own;
+//! - [`admission`]: reviews in and out, over HTTP;
+//! - [`registration`]: which pods the API server asks about, kept right;
+//! - [`certificate`]: what the API server trusts when it asks;
+//! - [`args`]: the command line;
+//! - [`preview`]: the decision made from files;
+//! - [`serve`]: the running webhook;
+//! - `run`: from the command line to an exit status.
 
 pub mod admission;
 pub mod args;

@@ -233,6 +233,11 @@ mod tests {
             assert!(file.contains(&format!("'{name}'")), "{name}");
         }
         assert!(file.contains(&format!("apiVersion: {API_VERSION}\n")));
+    }
+
+    #[test]
+    fn the_rules_in_the_file_are_those_of_the_program() {
+        let file = [POLICIES, SHARED].concat();
         let rules = [
             Rule::ReservedAnnotation,
             Rule::ReservedLabel,

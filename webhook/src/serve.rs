@@ -14,16 +14,16 @@ use tokio::{
     signal::unix::{SignalKind, signal},
 };
 
+mod identity;
+
 use crate::{
     admission::admit::Admission,
     admission::server::{self, Webhook},
-    args::{LogFormat, ScopeArgs, ServeArgs},
+    args::{LogFormat, ServeArgs},
     authorize::ClusterAuthorizer,
-    certificate,
     cluster::Watches,
     cluster::status,
     cluster::view::SharedView,
-    decide::Settings,
     health::{self, Readiness},
     metrics::Metrics,
     registration::registrar::Registrar,
@@ -35,15 +35,6 @@ const REVIEW_TIMEOUT: Duration = Duration::from_secs(3);
 const HEAD: Duration = Duration::from_secs(5);
 /// What open requests get after the end of listening.
 const GRACE: Duration = Duration::from_secs(10);
-
-impl From<ScopeArgs> for Settings {
-    fn from(args: ScopeArgs) -> Self {
-        Self {
-            rack_label: args.rack_label,
-            zone_label: args.zone_label,
-        }
-    }
-}
 
 /// Serves until SIGTERM or SIGINT.
 ///
@@ -59,7 +50,7 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     let client = Client::try_default()
         .await
         .context("cannot find the API server: neither a kubeconfig nor a service account works")?;
-    let identity = certificate::identity(args.tls, &client, &readiness).await?;
+    let identity = identity::identity(args.tls, &client, &readiness).await?;
     let view = SharedView::default();
     let mut watches = Watches::start(&client, &view, &metrics);
     tokio::select! {

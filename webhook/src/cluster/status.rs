@@ -13,7 +13,8 @@ use kube::{
 };
 use serde_json::json;
 
-use crate::{class::accepted, crd::DomainClass, registration::registrar::MANAGER};
+use super::MANAGER;
+use crate::{class::accepted, crd::DomainClass};
 
 /// Follows the classes for ever.
 pub async fn follow(client: Client) {

@@ -11,16 +11,13 @@ use k8s_openapi::{
     },
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
-use kube::core::{ApiResource, Object, schema};
+use kube::core::{ApiResource, schema};
 use nvlink_topology::{API_VERSION, GROUP, KIND, NodeTopologySpec, NodeTopologyStatus, VERSION};
 use schemars::{JsonSchema, generate::SchemaSettings, json_schema, transform};
 use serde_json::json;
 
 /// Plural of the kind, as in URLs.
 pub const PLURAL: &str = "nodetopologies";
-
-/// A `NodeTopology` as the API server hands it out; its `ApiResource` is [`resource`].
-pub type NodeTopologyObject = Object<NodeTopologySpec, NodeTopologyStatus>;
 
 /// How the API server serves the kind.
 #[must_use]

@@ -19,7 +19,10 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-use crate::registration::{NAME, WebhookTarget, registration};
+use crate::{
+    cluster::MANAGER,
+    registration::{NAME, WebhookTarget, registration},
+};
 
 mod quarrel;
 
@@ -27,8 +30,6 @@ use quarrel::{Quarrel, differences};
 
 type Change = watcher::Event<PartialObjectMeta<Registration>>;
 
-/// Field manager of the configuration.
-pub const MANAGER: &str = "nvlink-webhook";
 /// At least this long between two writes. Where each is undone it grows ([`quarrel`]).
 const PACE: Duration = Duration::from_secs(1);
 /// A look without any reason, and the wait after a failure.
