@@ -116,9 +116,8 @@ impl Web {
         if settings.tls.is_some() != self.is_tls() || settings.http2 != self.http2 {
             return refused("TLS and HTTP/2 are switched on and off by a restart only");
         }
-        // A file that is being written is empty for a moment, or ends too early.
-        if settings.users.is_empty() && !self.gate.settings.load().users.is_empty() {
-            return refused("passwords are switched off by a restart only");
+        if let Some(reason) = self.gate.settings.load().loses_in(&settings) {
+            return refused(reason);
         }
         if let (Some(current), Some(new)) = (&self.tls, &settings.tls) {
             current.reload_from_config(Arc::clone(new));

@@ -34,12 +34,15 @@ pub(super) struct Tls {
     #[serde(deserialize_with = "filled")]
     pub(super) client_ca_file: Option<PathBuf>,
     pub(super) client_auth_type: Option<ClientAuth>,
+    #[serde(deserialize_with = "or_default")]
     pub(super) client_allowed_sans: Vec<String>,
     pub(super) min_version: Option<Version>,
     pub(super) max_version: Option<Version>,
     /// Of TLS 1.2, by their names in the standard.
+    #[serde(deserialize_with = "or_default")]
     pub(super) cipher_suites: Vec<String>,
     pub(super) prefer_server_cipher_suites: Option<bool>,
+    #[serde(deserialize_with = "or_default")]
     pub(super) curve_preferences: Vec<String>,
 }
 
@@ -76,15 +79,15 @@ pub(super) struct Http {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Headers {
-    #[serde(rename = "Content-Security-Policy")]
+    #[serde(rename = "Content-Security-Policy", deserialize_with = "or_default")]
     pub(super) content_security_policy: String,
-    #[serde(rename = "X-Frame-Options")]
+    #[serde(rename = "X-Frame-Options", deserialize_with = "or_default")]
     pub(super) x_frame_options: String,
-    #[serde(rename = "X-Content-Type-Options")]
+    #[serde(rename = "X-Content-Type-Options", deserialize_with = "or_default")]
     pub(super) x_content_type_options: String,
-    #[serde(rename = "X-XSS-Protection")]
+    #[serde(rename = "X-XSS-Protection", deserialize_with = "or_default")]
     pub(super) x_xss_protection: String,
-    #[serde(rename = "Strict-Transport-Security")]
+    #[serde(rename = "Strict-Transport-Security", deserialize_with = "or_default")]
     pub(super) strict_transport_security: String,
 }
 
@@ -93,6 +96,7 @@ pub(super) struct Headers {
 pub(super) struct RateLimit {
     /// Time between two requests; 0 for no limit.
     pub(super) interval: Option<Interval>,
+    #[serde(deserialize_with = "or_default")]
     pub(super) burst: u32,
 }
 
@@ -115,7 +119,24 @@ where
     Ok(text.filter(|text| !text.is_empty()).map(T::from))
 }
 
+/// A key without a value says nothing.
+fn or_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de> + Default,
+{
+    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
+}
+
 impl Config {
+    /// Whether nothing is said at all.
+    pub(super) fn is_empty(&self) -> bool {
+        self.tls_server_config.is_none()
+            && self.http_server_config.is_none()
+            && self.basic_auth_users.is_none()
+            && self.rate_limit.is_none()
+    }
+
     /// Reads the text of a file.
     ///
     /// # Errors
@@ -147,6 +168,15 @@ impl Tls {
         texts.iter().all(|text| text.is_none())
             && files.iter().all(|file| file.is_none())
             && self.client_auth_type.unwrap_or_default() == ClientAuth::NoClientCert
+    }
+
+    /// Whether nobody gets in without a certificate.
+    pub(super) fn wants_certificates(&self) -> bool {
+        let policy = self.client_auth_type.unwrap_or_default();
+        matches!(
+            policy,
+            ClientAuth::RequireAnyClientCert | ClientAuth::RequireAndVerifyClientCert
+        )
     }
 }
 
@@ -195,6 +225,8 @@ mod tests {
             "{}",
             "tls_server_config:\nbasic_auth_users:\n",
             "tls_server_config: {client_auth_type: ''}",
+            "tls_server_config: {cipher_suites: , client_allowed_sans: }",
+            "rate_limit: {interval: , burst: }\nhttp_server_config: {headers: {X-Frame-Options: }}",
             "tls_server_config: {cert_file: '', key_file: '', client_ca_file: '', cert: ''}",
         ] {
             let config = Config::parse(text.as_bytes()).unwrap();

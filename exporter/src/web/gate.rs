@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, HashSet},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError, Weak},
     time::Instant,
 };
 
@@ -19,13 +19,12 @@ use tokio::sync::Semaphore;
 
 use super::{places::Peer, settings::Settings};
 
-/// Passwords that wait for their check; more are sent away. A check takes a
-/// tenth of a second and more of a core, and only one runs at a time, so that
-/// guessing costs the node no more than that.
-const MAX_WAITING: usize = 64;
-/// Those of one peer: who guesses must not keep out who knows.
-const MAX_WAITING_OF_PEER: usize = 32;
-/// Right passwords that are remembered; there are as many as users.
+/// Passwords of one peer that wait for their check; more are sent away. A check
+/// takes a tenth of a second and more of a core, and only one runs at a time, so
+/// that guessing costs the node no more than that.
+const MAX_WAITING: usize = 32;
+/// Passwords that are remembered as right, and as wrong; of the right ones there
+/// are as many as users.
 const MAX_REMEMBERED: usize = 256;
 /// Checked when the user is unknown, so that the answer takes as long:
 /// of cost 10, which `htpasswd -B` is mostly asked for.
@@ -37,43 +36,54 @@ pub(super) struct Gate {
     pub(super) settings: ArcSwap<Settings>,
     /// What passwords are remembered by; never leaves the process.
     key: Option<hmac::Key>,
-    right: Mutex<HashSet<Vec<u8>>>,
-    waiting: Waiting,
+    checked: Mutex<Checked>,
+    /// By peer, while something waits in it: each has one password at most in
+    /// front of `checking`, so that one that guesses holds up nobody else.
+    lines: Mutex<BTreeMap<Option<Peer>, Weak<Line>>>,
     checking: Arc<Semaphore>,
 }
 
-/// How many passwords of each peer wait.
+/// Passwords that need not be checked again. A client with a wrong one mostly
+/// goes on asking.
 #[derive(Debug, Default)]
-struct Waiting(Mutex<BTreeMap<Option<Peer>, usize>>);
+struct Checked {
+    right: HashSet<Vec<u8>>,
+    wrong: HashSet<Vec<u8>>,
+}
 
-impl Waiting {
-    fn enter(&self, peer: Option<Peer>) -> Option<InLine<'_>> {
-        let mut waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let of_peer = waiting.get(&peer).copied().unwrap_or_default();
-        let all: usize = waiting.values().sum();
-        if all >= MAX_WAITING || of_peer >= MAX_WAITING_OF_PEER {
-            return None;
+impl Checked {
+    fn recall(&self, tag: &[u8]) -> Option<bool> {
+        match self.right.contains(tag) {
+            true => Some(true),
+            false => self.wrong.contains(tag).then_some(false),
         }
-        waiting.insert(peer, of_peer + 1);
-        let waiting = self;
-        Some(InLine { waiting, peer })
+    }
+
+    fn remember(&mut self, tag: Vec<u8>, is_right: bool) {
+        let tags = match is_right {
+            true => &mut self.right,
+            false => &mut self.wrong,
+        };
+        if tags.len() >= MAX_REMEMBERED {
+            tags.clear();
+        }
+        tags.insert(tag);
     }
 }
 
-/// One that waits, for as long as it lives.
-struct InLine<'a> {
-    waiting: &'a Waiting,
-    peer: Option<Peer>,
+/// Where the passwords of one peer wait, in the order in which they came.
+#[derive(Debug)]
+struct Line {
+    room: Semaphore,
+    turn: Semaphore,
 }
 
-impl Drop for InLine<'_> {
-    fn drop(&mut self) {
-        let waiting = self.waiting.0.lock();
-        let mut waiting = waiting.unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = waiting.get_mut(&self.peer) {
-            *count -= 1;
+impl Default for Line {
+    fn default() -> Self {
+        Self {
+            room: Semaphore::new(MAX_WAITING),
+            turn: Semaphore::new(1),
         }
-        waiting.retain(|_, count| *count > 0);
     }
 }
 
@@ -90,8 +100,8 @@ impl Gate {
             settings,
             // Without randomness nothing is remembered.
             key: hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new()).ok(),
-            right: Mutex::default(),
-            waiting: Waiting::default(),
+            checked: Mutex::default(),
+            lines: Mutex::default(),
             checking: Arc::new(Semaphore::new(1)),
         }
     }
@@ -106,42 +116,65 @@ impl Gate {
             return Verdict::Denied;
         };
         let known = users.get(&user);
-        let tag = known.and_then(|hash| self.tag(&user, hash, &password));
-        let right = || self.right.lock().unwrap_or_else(PoisonError::into_inner);
-        if tag.as_ref().is_some_and(|tag| right().contains(tag)) {
-            return Verdict::Allowed;
-        }
-        let stranger = users.values().max_by_key(|hash| cost(hash));
-        let hash = match (known, stranger) {
-            (Some(hash), _) => hash.clone(),
-            (None, Some(other)) => of_cost(NOBODY, cost(other)),
-            (None, None) => return Verdict::Denied,
+        let stranger = || users.values().max_by_key(|hash| cost(hash));
+        let hash = match known {
+            Some(hash) => hash.clone(),
+            None => of_cost(NOBODY, stranger().map_or("", |hash| cost(hash))),
         };
-        match self.verify(peer, password, hash).await {
-            Some(true) if known.is_some() => {}
-            Some(_) => return Verdict::Denied,
-            None => return Verdict::Busy,
+        let tag = self.tag(&user, &hash, &password);
+        match self.verify(peer, tag, password, hash).await {
+            Some(true) if known.is_some() => Verdict::Allowed,
+            Some(_) => Verdict::Denied,
+            None => Verdict::Busy,
         }
-        if let Some(tag) = tag {
-            let mut right = right();
-            if right.len() >= MAX_REMEMBERED {
-                right.clear();
-            }
-            right.insert(tag);
-        }
-        Verdict::Allowed
+    }
+
+    fn recall(&self, tag: Option<&[u8]>) -> Option<bool> {
+        let checked = self.checked.lock().unwrap_or_else(PoisonError::into_inner);
+        checked.recall(tag?)
     }
 
     /// Off the threads that serve, one at a time; none when too many wait.
-    async fn verify(&self, peer: Option<Peer>, password: Vec<u8>, hash: String) -> Option<bool> {
-        let _waiting = self.waiting.enter(peer)?;
+    async fn verify(
+        &self,
+        peer: Option<Peer>,
+        tag: Option<Vec<u8>>,
+        password: Vec<u8>,
+        hash: String,
+    ) -> Option<bool> {
+        if let Some(is_right) = self.recall(tag.as_deref()) {
+            return Some(is_right);
+        }
+        let line = self.line(peer);
+        let _room = line.room.try_acquire().ok()?;
+        let _turn = line.turn.acquire().await.ok()?;
         let checking = Arc::clone(&self.checking).acquire_owned().await.ok()?;
+        // The same one may have been in front.
+        if let Some(is_right) = self.recall(tag.as_deref()) {
+            return Some(is_right);
+        }
         let check = move || {
             // Held to the end, also when the client goes away meanwhile.
             let _checking = checking;
             bcrypt::verify(password, &hash).unwrap_or(false)
         };
-        tokio::task::spawn_blocking(check).await.ok()
+        let is_right = tokio::task::spawn_blocking(check).await.ok()?;
+        if let Some(tag) = tag {
+            let mut checked = self.checked.lock().unwrap_or_else(PoisonError::into_inner);
+            checked.remember(tag, is_right);
+        }
+        Some(is_right)
+    }
+
+    fn line(&self, peer: Option<Peer>) -> Arc<Line> {
+        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(line) = lines.get(&peer).and_then(Weak::upgrade) {
+            return line;
+        }
+        lines.retain(|_, line| line.strong_count() > 0);
+        let line = Arc::new(Line::default());
+        lines.insert(peer, Arc::downgrade(&line));
+        line
     }
 
     /// What a password is remembered by. The hash is part of it, so a changed one is asked for anew.

@@ -22,6 +22,10 @@ pub(super) struct Settings {
     /// User → bcrypt hash. Nobody is asked for a password where it is empty.
     pub(super) users: BTreeMap<String, String>,
     pub(super) rate: Option<Bucket>,
+    /// Nobody gets in without a certificate.
+    certificates: bool,
+    /// The file says nothing.
+    is_empty: bool,
 }
 
 impl Default for Settings {
@@ -32,11 +36,26 @@ impl Default for Settings {
             headers: HeaderMap::new(),
             users: BTreeMap::new(),
             rate: None,
+            certificates: false,
+            is_empty: true,
         }
     }
 }
 
 impl Settings {
+    /// Why a server that runs may not take `new`: a file that is being written
+    /// is empty for a moment, or ends too early, and must not open what is closed.
+    pub(super) fn loses_in(&self, new: &Self) -> Option<&'static str> {
+        if new.users.is_empty() && !self.users.is_empty() {
+            return Some("passwords are switched off by a restart only");
+        }
+        if self.certificates && !new.certificates {
+            return Some("client certificates are made optional by a restart only");
+        }
+        (new.is_empty && !self.is_empty)
+            .then_some("the file is empty: what it said is given up by a restart only")
+    }
+
     /// Of the configuration at `path`.
     pub(super) fn new(path: &Path, files: &Files) -> Result<Self, WebError> {
         Self::of(files).map_err(|reason| WebError::invalid(path, reason))
@@ -44,12 +63,16 @@ impl Settings {
 
     fn of(files: &Files) -> Result<Self, String> {
         let config = Config::parse(&files.config)?;
+        let is_empty = config.is_empty();
         let http = config.http_server_config.unwrap_or_default();
         let http2 = http.http2.unwrap_or(true);
         let tls = config.tls_server_config.filter(|tls| !tls.is_empty());
+        let certificates = tls.as_ref().is_some_and(Tls::wants_certificates);
         let tls = tls.map(|config| server_config(&config, files, http2));
         Ok(Self {
             tls: tls.transpose()?.map(Arc::new),
+            certificates,
+            is_empty,
             http2,
             headers: headers(&http.headers.unwrap_or_default())?,
             users: users(config.basic_auth_users.unwrap_or_default())?,

@@ -3,7 +3,7 @@
 use std::{path::Path, sync::Arc};
 
 use rustls::{
-    RootCertStore, ServerConfig, SupportedCipherSuite, SupportedProtocolVersion,
+    Error, RootCertStore, ServerConfig, SupportedCipherSuite, SupportedProtocolVersion,
     crypto::{CryptoProvider, SupportedKxGroup, ring},
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
     server::{WebPkiClientVerifier, danger::ClientCertVerifier},
@@ -25,8 +25,7 @@ pub(super) fn server(config: &Tls, files: &Files) -> Result<ServerConfig, String
     let certificates = certificates(pem("cert", &config.cert, &config.cert_file, files)?)
         .map_err(|why| format!("cert: {why}"))?;
     let key = pem("key", &config.key, &config.key_file, files)?;
-    let key = PrivateKeyDer::from_pem_slice(key)
-        .map_err(|error| format!("key: no private key in PEM form: {error}"))?;
+    let key = private_key(key, &provider).map_err(|why| format!("key: {why}"))?;
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
         .with_protocol_versions(&versions(config)?)
         .map_err(|error| format!("cipher_suites: {error}"))?;
@@ -35,7 +34,10 @@ pub(super) fn server(config: &Tls, files: &Files) -> Result<ServerConfig, String
         None => builder.with_no_client_auth(),
     };
     let server = builder.with_single_cert(certificates, key);
-    let mut server = server.map_err(|error| format!("cert: it does not fit its key: {error}"))?;
+    let mut server = server.map_err(|error| match error {
+        Error::InconsistentKeys(_) => "cert: it does not fit its key".to_owned(),
+        error => format!("cert: it cannot be used: {error}"),
+    })?;
     server.ignore_client_order = config.prefer_server_cipher_suites.unwrap_or(true);
     Ok(server)
 }
@@ -52,6 +54,31 @@ fn pem<'a>(
         (None, Some(file)) => Ok(files.content(file.as_ref())),
         (None, None) => Err(format!("{key}_file: missing")),
         (Some(_), Some(_)) => Err(format!("{key}: given twice, here and in {key}_file")),
+    }
+}
+
+/// A key that can be signed with.
+fn private_key(pem: &[u8], provider: &CryptoProvider) -> Result<PrivateKeyDer<'static>, String> {
+    // In the label of PKCS#8, or in a header of the older forms.
+    let is_encrypted = pem.split(|&byte| byte == b'\n').any(|line| {
+        line.starts_with(b"-----BEGIN ENCRYPTED") || line.starts_with(b"Proc-Type: 4,ENCRYPTED")
+    });
+    if is_encrypted {
+        return Err(
+            "it is encrypted, and nobody is there to say its passphrase; decrypt it with: \
+             openssl pkey -in FILE -out DECRYPTED"
+                .to_owned(),
+        );
+    }
+    let key = PrivateKeyDer::from_pem_slice(pem)
+        .map_err(|error| format!("no private key in PEM form: {error}"))?;
+    match provider.key_provider.load_private_key(key.clone_key()) {
+        Ok(_) => Ok(key),
+        Err(_) => Err(
+            "this kind of key is not served; there are ECDSA with P-256 or P-384, Ed25519, and \
+             RSA of 2048 to 4096 bits"
+                .to_owned(),
+        ),
     }
 }
 

@@ -1,6 +1,6 @@
 //! Passwords, headers and limits.
 
-use std::fs;
+use std::{fs, net::SocketAddr, time::Duration};
 
 use axum::{
     body::Body,
@@ -8,9 +8,13 @@ use axum::{
 };
 use base64::{Engine, prelude::BASE64_STANDARD};
 use nvlink_exporter::web::Web;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpSocket,
+};
 use tower::ServiceExt;
 
-use crate::{Authority, TLS, directory, load, router};
+use crate::{Authority, TLS, directory, load, router, start};
 
 /// Asks `web` as `user:password`.
 async fn log_in(web: &Web, credentials: Option<&str>) -> Response<Body> {
@@ -102,6 +106,65 @@ async fn who_knows_gets_in_while_others_guess() {
         log_in(&web, Some("alice:right"))
     );
     assert_eq!(right.status(), StatusCode::OK);
+}
+
+#[tokio::test]
+async fn a_wrong_password_that_is_repeated_is_checked_once() {
+    let config = format!("basic_auth_users: {{alice: '{}'}}\n", hash("right"));
+    let directory = directory(&Authority::new(), &config);
+    let web = load(&directory).unwrap();
+    let wrong = || log_in(&web, Some("alice:wrong"));
+    assert_eq!(wrong().await.status(), StatusCode::UNAUTHORIZED);
+    // Were each checked, most would be too many.
+    let flood = futures::future::join_all((0..200).map(|_| wrong())).await;
+    let denied = |response: &Response<Body>| response.status() == StatusCode::UNAUTHORIZED;
+    assert!(flood.iter().all(denied));
+}
+
+/// The status that a client at 127.0.0.`peer` gets for `user:password`.
+async fn ask_as(peer: u8, address: SocketAddr, credentials: String) -> String {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind(([127, 0, 0, peer], 0).into()).unwrap();
+    let mut stream = socket.connect(address).await.unwrap();
+    let credentials = BASE64_STANDARD.encode(credentials);
+    let request = format!(
+        "GET / HTTP/1.1\r\nHost: x\r\nAuthorization: Basic {credentials}\r\nConnection: close\r\n\r\n"
+    );
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    answer.split(' ').nth(1).unwrap_or_default().to_owned()
+}
+
+#[tokio::test]
+async fn peers_that_guess_do_not_keep_another_out() {
+    // Each check takes long enough for all to have come meanwhile.
+    let hash = bcrypt::hash("right", 7).unwrap();
+    let config = format!("basic_auth_users: {{alice: '{hash}'}}\n");
+    let directory = directory(&Authority::new(), &config);
+    let (_servers, address) = start(&load(&directory).unwrap());
+    let guess = |n: u8| ask_as(3 + n % 3, address, format!("alice:{n}"));
+    let flood = futures::future::join_all((0..90).map(guess));
+    let right = async {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        ask_as(2, address, "alice:right".to_owned()).await
+    };
+    let (_, right) = tokio::join!(flood, right);
+    assert_eq!(right, "200");
+}
+
+#[tokio::test]
+async fn a_file_that_is_being_written_changes_nothing() {
+    let headers = "http_server_config: {headers: {X-Frame-Options: deny}}\n";
+    let directory = directory(&Authority::new(), headers);
+    let mut web = load(&directory).unwrap();
+    for text in ["", "# headers\n", "http_server_config:\n"] {
+        fs::write(directory.path().join("web.yml"), text).unwrap();
+        let refused = web.reload().unwrap_err().to_string();
+        assert!(refused.contains("the file is empty"), "{refused}");
+        let response = log_in(&web, None).await;
+        assert_eq!(response.headers()["x-frame-options"], "deny");
+    }
 }
 
 #[tokio::test]

@@ -1,5 +1,8 @@
 //! Configurations that are refused.
 
+use base64::{Engine, prelude::BASE64_STANDARD};
+use rcgen::KeyPair;
+
 use crate::{Authority, TLS, directory, load};
 
 /// Configurations and what is wrong with them; TLS stands for the keys that all need.
@@ -96,7 +99,50 @@ const REFUSED: &[(&str, &str)] = &[
         "rate_limit: {interval: soon, burst: 1}\n",
         "rate_limit.interval: \"soon\" is no duration",
     ),
+    (
+        "tls_server_config:\n  cert_file: ''\n  key_file: server.key\n",
+        "tls_server_config.cert_file: missing",
+    ),
 ];
+
+/// Keys that cannot be used, as openssl writes them, with the reason.
+const KEYS: &[(&str, &str)] = &[
+    (
+        "-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----\n",
+        "tls_server_config.key: it is encrypted",
+    ),
+    (
+        "-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\nDEK-Info: AES-128-CBC,00\n\nAAAA\n-----END RSA PRIVATE KEY-----\n",
+        "tls_server_config.key: it is encrypted",
+    ),
+    (
+        "AAAA\n",
+        "tls_server_config.key: no private key in PEM form",
+    ),
+];
+
+/// A key of a curve of ECDSA that nobody serves: P-256's name with another number.
+fn key_of_another_curve() -> String {
+    let mut key = KeyPair::generate().unwrap().serialize_der();
+    let p256 = [0x2a, 0x86, 0x48, 0xce, 0x3d, 3, 1, 7];
+    let at = key.windows(8).position(|bytes| bytes == p256).unwrap();
+    key[at + 7] = 6;
+    let text = BASE64_STANDARD.encode(key);
+    format!("-----BEGIN PRIVATE KEY-----\n{text}\n-----END PRIVATE KEY-----\n")
+}
+
+#[test]
+fn keys_that_cannot_be_used_are_refused_with_the_reason() {
+    let directory = directory(&Authority::new(), TLS);
+    let other = key_of_another_curve();
+    let unserved = "tls_server_config.key: this kind of key is not served";
+    for (key, expected) in KEYS.iter().chain([&(&*other, unserved)]) {
+        std::fs::write(directory.path().join("server.key"), key).unwrap();
+        let error = load(&directory).err().unwrap();
+        assert!(error.contains(expected), "{error}");
+        assert_eq!(error.lines().count(), 1, "{error}");
+    }
+}
 
 #[test]
 fn what_cannot_be_is_refused() {

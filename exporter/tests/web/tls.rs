@@ -189,3 +189,15 @@ async fn certificates_change_without_a_restart() {
     assert!(web.reload().unwrap());
     assert_ne!(ask(address, &ours.1, None).await.unwrap().1, first);
 }
+
+#[test]
+fn certificates_of_clients_are_not_made_optional_by_half_a_file() {
+    let asked =
+        format!("{TLS}  client_ca_file: ca.pem\n  client_auth_type: RequireAndVerifyClientCert\n");
+    let directory = directory(&Authority::new(), &asked);
+    let mut web = load(&directory).unwrap();
+    fs::write(directory.path().join("web.yml"), TLS).unwrap();
+    let refused = web.reload().unwrap_err().to_string();
+    let said = "client certificates are made optional by a restart only";
+    assert!(refused.contains(said), "{refused}");
+}
