@@ -13,7 +13,7 @@ mod placement;
 mod reference;
 mod writer;
 
-use std::fmt;
+use std::{collections::BTreeSet, fmt};
 
 use prometheus_client::{
     collector::Collector,
@@ -71,7 +71,9 @@ impl Collector for Scrape {
             // What is made of the whole graph is not known from a part of it.
             let whole = data.unread.is_empty();
             if whole {
-                domain::write(&mut out, &data.topology, status.as_ref())?;
+                let none = BTreeSet::new();
+                let uncertain = placements.map_or(&none, |one| &one.uncertain);
+                domain::write(&mut out, &data.topology, status.as_ref(), uncertain)?;
             }
             fabric::write(&mut out, data)?;
             let judged = placements.filter(|_| whole).map(|one| &one.judged[..]);

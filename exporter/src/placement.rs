@@ -50,6 +50,11 @@ impl Keys {
         self.0.get(&index).cloned()
     }
 
+    fn keys<'a>(&self, gpus: impl IntoIterator<Item = &'a u32>) -> BTreeSet<Key> {
+        let keys = gpus.into_iter().filter_map(|&gpu| self.of_index(gpu));
+        keys.collect()
+    }
+
     /// Indices of those that are there.
     pub(crate) fn indices(&self, keys: &BTreeSet<Key>) -> Vec<u32> {
         let there = self.0.iter().filter(|(_, key)| keys.contains(key));
@@ -64,6 +69,9 @@ pub struct Placements {
     pub on: Keys,
     /// What the document says under `status`; absent where nobody knows.
     pub status: Option<NodeTopologyStatus>,
+    /// GPUs of which it is not known whether somebody holds them: the kubelet
+    /// names devices of which it is not known which GPUs they are.
+    pub uncertain: BTreeSet<u32>,
     /// One for each container that holds GPUs, by namespace, pod, container;
     /// also where none of them answers.
     pub judged: Vec<Judged>,
@@ -94,6 +102,10 @@ impl Placements {
                 .status
                 .as_ref()
                 .map(|_| NodeTopologyStatus { allocations }),
+            uncertain: now
+                .indices(&self.on.keys(&self.uncertain))
+                .into_iter()
+                .collect(),
             judged,
             health: self.health.clone(),
             on: now,
@@ -138,8 +150,7 @@ impl Judged {
     /// The same GPUs by the indices that they have `now`; those that have none are lost.
     fn moved(&self, on: &Keys, now: &Keys, reading: &Reading) -> Self {
         let there: BTreeSet<&Key> = now.all().collect();
-        let keys = |gpus: &[u32]| gpus.iter().filter_map(|&gpu| on.of_index(gpu)).collect();
-        let mut held: BTreeSet<Key> = keys(&self.allocation.gpus);
+        let mut held = on.keys(&self.allocation.gpus);
         let mut lost = Vec::new();
         for gpu in &self.lost {
             match there.contains(&Key::of(gpu)) {
@@ -164,7 +175,7 @@ impl Judged {
         Self {
             allocation: Allocation {
                 gpus: now.indices(&held),
-                free_when_placed: free.map(|free| now.indices(&keys(free))),
+                free_when_placed: free.map(|free| now.indices(&on.keys(free))),
                 ..self.allocation.clone()
             },
             lost,

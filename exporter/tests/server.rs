@@ -336,6 +336,7 @@ fn judged_on(snapshot: &Snapshot) -> Placements {
             quality_free: None,
         }],
         health: Some(placement::Health::default()),
+        ..Placements::default()
     }
 }
 

@@ -121,14 +121,15 @@ impl Collector {
             let record = record.borrow_and_update().clone();
             self.tracker.restore(record.unwrap_or_default());
         }
-        let (placed, unknown) = {
+        let (placed, unknown, uncertain) = {
             let facts = self.cluster.read();
             let names = Names::of(spec, lost, &facts.slices);
             let mut holdings = Holdings::of(answer, &names);
             holdings.pods.retain(|pod, _| !facts.has_ended(pod));
             let uid = |pod: &PodName| facts.uid(pod);
             let placed = self.tracker.look(&spec.gpus, &holdings, uid);
-            (placed, holdings.unknown)
+            let uncertain = holdings.uncertain();
+            (placed, holdings.unknown, uncertain)
         };
         let (allocations, lost): (Vec<_>, Vec<_>) = placed
             .into_iter()
@@ -152,7 +153,7 @@ impl Collector {
             error: None,
             duration: start.elapsed(),
         };
-        self.place(spec, status, judged, Some(health));
+        self.place(spec, (status, uncertain), judged, Some(health));
     }
 
     /// Takes what the source itself says, where nobody is asked.
@@ -162,7 +163,7 @@ impl Collector {
         match self.judge(spec, allocations.unwrap_or_default()).await {
             Ok(judged) => {
                 self.log.succeeded(&BTreeSet::new());
-                self.place(spec, status, judged, None);
+                self.place(spec, (status, BTreeSet::new()), judged, None);
             }
             Err(error) => self.fail(error, start.elapsed()),
         }
@@ -217,7 +218,7 @@ impl Collector {
     fn place(
         &mut self,
         spec: &NodeTopologySpec,
-        status: Option<NodeTopologyStatus>,
+        (status, uncertain): (Option<NodeTopologyStatus>, BTreeSet<u32>),
         judged: Vec<Judged>,
         health: Option<Health>,
     ) {
@@ -233,6 +234,7 @@ impl Collector {
         self.latest.place(Placements {
             on: Keys::of(&spec.gpus),
             status,
+            uncertain,
             judged,
             health,
         });
@@ -269,17 +271,28 @@ impl Log {
             tracing::info!("collection of allocations succeeded");
         }
         if *unknown != self.unknown && !unknown.is_empty() {
-            let some: Vec<&str> = unknown.iter().take(TOLD).map(|name| &**name).collect();
+            let some: Vec<_> = unknown.iter().take(TOLD).map(|name| short(name)).collect();
             let (count, some) = (unknown.len(), some.join(", "));
             tracing::warn!(
                 count,
                 some,
                 "the kubelet names GPUs that are not among this node's (of a MIG device the GPU is \
-                 known where only one has MIG enabled, or from a ResourceSlice); they are left out"
+                 known where only one has MIG enabled, or from a ResourceSlice); they are left \
+                 out, and what is free is not told where they may be"
             );
         }
         self.unknown.clone_from(unknown);
     }
+}
+
+/// As much of a name as is good for the log: whoever gives it may give megabytes.
+fn short(name: &str) -> String {
+    const MOST: usize = 80;
+    let mut short: String = name.chars().take(MOST).collect();
+    if short.len() < name.len() {
+        short.push('…');
+    }
+    short.replace(char::is_control, " ")
 }
 
 #[cfg(test)]

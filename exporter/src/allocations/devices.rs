@@ -16,21 +16,50 @@ pub(super) struct Devices {
     /// By UUID, in lower case.
     uuids: HashMap<String, u32>,
     indices: BTreeSet<u32>,
-    /// The GPU that MIG devices are on, where there is only one that can be.
-    only_mig: Option<u32>,
+    /// Those that MIG splits.
+    mig: BTreeSet<u32>,
+    /// Those that do not say their UUID.
+    nameless: BTreeSet<u32>,
 }
 
 impl Devices {
     pub(super) fn of(spec: &NodeTopologySpec) -> Self {
         let uuid = |gpu: &Gpu| Some((gpu.uuid.as_ref()?.to_ascii_lowercase(), gpu.index));
-        let mut mig = spec.gpus.iter().filter(|gpu| gpu.mig_enabled);
+        let those = |wanted: fn(&&Gpu) -> bool| {
+            let gpus = spec.gpus.iter().filter(wanted);
+            gpus.map(|gpu| gpu.index).collect()
+        };
         Self {
             uuids: spec.gpus.iter().filter_map(uuid).collect(),
-            indices: spec.gpus.iter().map(|gpu| gpu.index).collect(),
-            only_mig: match (mig.next(), mig.next()) {
-                (Some(gpu), None) => Some(gpu.index),
-                _ => None,
-            },
+            indices: those(|_| true),
+            mig: those(|gpu| gpu.mig_enabled),
+            nameless: those(|gpu| gpu.uuid.is_none()),
+        }
+    }
+
+    /// The GPU that MIG devices are on, where there is only one that can be.
+    fn only_mig(&self) -> Option<u32> {
+        let first = self.mig.first().copied();
+        first.filter(|_| self.mig.len() == 1)
+    }
+
+    /// The GPUs that the device `id` may be, or may be on, where it is not known
+    /// which: a UUID that none has is at most one of those that say none.
+    pub(super) fn possible(&self, id: &str) -> BTreeSet<u32> {
+        let is_uuid = |id: &str| strip(id, "GPU-").is_some();
+        match strip(id, "MIG-") {
+            Some(on) if is_uuid(on) => self.nameless.clone(),
+            Some(_) => self.mig.clone(),
+            None if is_uuid(id) => self.nameless.clone(),
+            None => self.indices.clone(),
+        }
+    }
+
+    /// The same of a claim's device.
+    pub(super) fn possible_claim(&self, claim: &ClaimResource, slices: &Slices) -> BTreeSet<u32> {
+        match slices.uuids(&claim.pool_name, &claim.device_name) {
+            Some(uuids) => uuids.iter().flat_map(|uuid| self.possible(uuid)).collect(),
+            None => self.possible(&claim.device_name),
         }
     }
 
@@ -59,7 +88,7 @@ impl Devices {
         let (device, _share) = id.split_once("::").unwrap_or((id, ""));
         if let Some(on) = strip(device, "MIG-") {
             let (uuid, _instances) = on.split_once('/').unwrap_or((on, ""));
-            return self.uuid(uuid).or(self.only_mig);
+            return self.uuid(uuid).or(self.only_mig());
         }
         if let Some(gpu) = self.uuid(device) {
             return Some(gpu);
@@ -207,6 +236,22 @@ mod tests {
         assert_eq!(on(&[5]), Some(5));
         assert_eq!(on(&[5, 6]), None);
         assert_eq!(on(&[]), None);
+    }
+
+    #[test]
+    fn what_a_name_leaves_open() {
+        let possible = |mig: &[u32], id: &str| {
+            let mut spec = spec(mig);
+            spec.gpus[1].uuid = None;
+            let possible = Devices::of(&spec).possible(id);
+            possible.into_iter().collect::<Vec<_>>()
+        };
+        assert_eq!(possible(&[5, 6], "MIG-7f3e1b1c-0000::1"), [5, 6]);
+        assert_eq!(possible(&[], "MIG-7f3e1b1c-0000"), [0_u32; 0]);
+        for id in ["GPU-foreign", "gpu-foreign::2", "MIG-GPU-foreign/1/0"] {
+            assert_eq!(possible(&[5], id), [1], "{id}");
+        }
+        assert_eq!(possible(&[5], "vfio-17").len(), 8);
     }
 
     fn claim(device: &str, cdi: &str) -> ClaimResource {

@@ -33,6 +33,8 @@ pub(super) struct Held {
     pub(super) gpus: BTreeSet<u32>,
     /// Those that do not, each once.
     pub(super) lost: Vec<LostGpu>,
+    /// GPUs that its unknown names may mean.
+    pub(super) possible: BTreeSet<u32>,
 }
 
 impl Held {
@@ -53,6 +55,7 @@ impl Held {
     fn merge(&mut self, other: Self) {
         self.ids.extend(other.ids);
         self.gpus.extend(other.gpus);
+        self.possible.extend(other.possible);
         for gpu in other.lost {
             self.lose(&gpu);
         }
@@ -120,6 +123,7 @@ impl Holdings {
                 let find = |devices: &Devices| devices.plugin(&one.resource_name, id);
                 let known = held.add(id, names, find);
                 if !known && is_gpu_resource(&one.resource_name) {
+                    held.possible.extend(names.present.possible(id));
                     held.ids.insert(id.clone());
                     self.unknown.insert(id.clone());
                 }
@@ -131,12 +135,23 @@ impl Holdings {
                 let id = format!("{}/{}", claim.pool_name, claim.device_name);
                 let find = |devices: &Devices| devices.claim(claim, names.slices);
                 if !held.add(&id, names, find) {
+                    let possible = names.present.possible_claim(claim, names.slices);
+                    held.possible.extend(possible);
                     self.unknown.insert(id.clone());
                     held.ids.insert(id);
                 }
             }
         }
         held
+    }
+
+    /// GPUs of which it is not known whether a pod holds them: unknown names may
+    /// mean them.
+    pub(super) fn uncertain(&self) -> BTreeSet<u32> {
+        let all = || self.pods.values().flat_map(BTreeMap::values);
+        let held: BTreeSet<u32> = all().flat_map(|held| &held.gpus).copied().collect();
+        let possible = all().flat_map(|held| &held.possible).copied();
+        possible.filter(|gpu| !held.contains(gpu)).collect()
     }
 
     /// The pods, by namespace and name, and the GPUs of their containers, by

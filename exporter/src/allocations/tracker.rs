@@ -117,11 +117,9 @@ impl Tracker {
             }
         }
         if !first {
-            let taken: BTreeSet<&Key> = pods.values().flat_map(|pod: &Pod| &pod.own).collect();
-            let left = keys.all().filter(|key| !taken.contains(key));
-            let left: BTreeSet<Key> = left.cloned().collect();
+            let left = left(&keys, pods.values());
             for pod in new.values_mut() {
-                pod.free = Some(left.clone());
+                pod.free.clone_from(&left);
             }
         }
         pods.append(&mut new);
@@ -139,6 +137,18 @@ impl Tracker {
         self.pods = Some(pods);
         placed
     }
+}
+
+/// What `pods` leave. Not known where their names may mean GPUs that none of
+/// them is known to hold.
+fn left<'a>(keys: &Keys, pods: impl Iterator<Item = &'a Pod> + Clone) -> Option<BTreeSet<Key>> {
+    let taken: BTreeSet<&Key> = pods.clone().flat_map(|pod| &pod.own).collect();
+    let left = keys.all().filter(|key| !taken.contains(key));
+    let left: BTreeSet<Key> = left.cloned().collect();
+    let held = pods.flat_map(|pod| pod.containers.values());
+    let mut possible = held.flat_map(|held| &held.possible);
+    let is_left = |gpu: &u32| keys.of_index(*gpu).is_some_and(|key| left.contains(&key));
+    (!possible.any(is_left)).then_some(left)
 }
 
 /// What the record says was free for the pod of this UID.
@@ -222,7 +232,7 @@ mod tests {
             let held = Held {
                 ids,
                 gpus,
-                lost: Vec::new(),
+                ..Held::default()
             };
             containers.insert(container.to_owned(), held);
         }

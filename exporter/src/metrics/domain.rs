@@ -1,6 +1,6 @@
 //! Domains, and what is free in them.
 
-use std::fmt;
+use std::{collections::BTreeSet, fmt};
 
 use nvlink_topology::{Domain, NodeTopology, NodeTopologyStatus};
 
@@ -14,6 +14,7 @@ pub(super) fn write(
     out: &mut Writer<'_>,
     node: &NodeTopology,
     status: Option<&NodeTopologyStatus>,
+    uncertain: &BTreeSet<u32>,
 ) -> fmt::Result {
     let name = Label::Text(&node.metadata.name);
     let domains = &node.spec.domains;
@@ -26,23 +27,29 @@ pub(super) fn write(
         return Ok(());
     };
     let free = node.spec.free_gpus(Some(status));
-    let free_in = |domain: &Domain| {
-        let gpus = domain.gpus.iter();
-        gpus.filter(|gpu| free.contains(gpu)).count() as u64
-    };
-    let left = domains
+    // With those that may be held, and without.
+    let most = |domain: &Domain| count(domain, |gpu| free.contains(gpu));
+    let least =
+        |domain: &Domain| count(domain, |gpu| free.contains(gpu) && !uncertain.contains(gpu));
+    let known = domains
         .iter()
-        .map(|domain| (labels(domain, name), Value::Whole(free_in(domain))));
+        .filter(|domain| most(domain) == least(domain));
+    let left = known.map(|domain| (labels(domain, name), Value::Whole(most(domain))));
     out.write(&families::DOMAIN_FREE_GPUS, left)?;
     if !node.spec.knows_nvlink() {
         return Ok(());
     }
-    let largest = domains.iter().map(free_in).max().unwrap_or(0);
-    let largest = largest.max(u64::from(!free.is_empty()));
-    out.write(
-        &families::LARGEST_FREE_SET,
-        [([name], Value::Whole(largest))],
-    )
+    let alone = |any: bool| u64::from(any);
+    let largest = domains.iter().map(most).max().unwrap_or(0);
+    let largest = largest.max(alone(!free.is_empty()));
+    let at_least = domains.iter().map(least).max().unwrap_or(0);
+    let at_least = at_least.max(alone(free.iter().any(|gpu| !uncertain.contains(gpu))));
+    let largest = (largest == at_least).then_some(([name], Value::Whole(largest)));
+    out.write(&families::LARGEST_FREE_SET, largest)
+}
+
+fn count(domain: &Domain, wanted: impl Fn(&u32) -> bool) -> u64 {
+    domain.gpus.iter().filter(|gpu| wanted(gpu)).count() as u64
 }
 
 fn labels<'a>(domain: &'a Domain, node: Label<'a>) -> [Label<'a>; 2] {

@@ -129,14 +129,14 @@ families! {
         "nvlink_domain_free_gpus",
         &["domain", "node"],
         "domains",
-        "GPUs of the node in the NVLink domain that no pod holds; absent where allocations are not known.",
+        "GPUs of the node in the NVLink domain that no pod holds; absent where allocations are not known, and where the kubelet names devices that may be among those GPUs and cannot be told.",
     );
     LARGEST_FREE_SET = gauge(
         Group::Domain,
         "nvlink_largest_free_set_gpus",
         &["node"],
         "1",
-        "The most free GPUs in one NVLink domain of the node (1 where free GPUs are in none): the largest job that still fits well.",
+        "The most free GPUs in one NVLink domain of the node (1 where free GPUs are in none): the largest job that still fits well. Absent where it depends on GPUs of which that is not known.",
     );
     FABRIC_STATE = gauge(
         Group::Fabric,

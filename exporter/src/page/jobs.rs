@@ -21,10 +21,22 @@ pub(super) fn render(scene: &Scene<'_>) -> String {
         );
     }
     let allocations = scene.jobs.iter().map(|job| job.held.clone()).collect();
-    let free = scene
+    let mut free = scene
         .spec()
         .free_gpus(Some(&NodeTopologyStatus { allocations }));
+    let placements = scene.view.placements.as_deref();
+    let uncertain = placements.map(|one| &one.uncertain);
+    if let Some(uncertain) = uncertain.filter(|one| !one.is_empty()) {
+        free.retain(|gpu| !uncertain.contains(gpu));
+        let some: Vec<u32> = uncertain.iter().copied().collect();
+        html += &format!(
+            "<p class=\"soft\">Held or free, which is not known: {}. The kubelet names devices that \
+             cannot be told.</p>\n",
+            gpus(&some)
+        );
+    }
     html += &match free.len() {
+        0 if uncertain.is_some_and(|one| !one.is_empty()) => String::new(),
         0 => "<p class=\"soft\">Every GPU is held.</p>\n".to_owned(),
         all if all == scene.spec().gpus.len() => {
             "<p class=\"soft\">No job holds a GPU.</p>\n".to_owned()

@@ -93,6 +93,7 @@ pub(crate) fn placements(data: &Reading, judged: Vec<Judged>) -> Placements {
         status: Some(NodeTopologyStatus { allocations }),
         judged,
         health: Some(Health::default()),
+        ..Placements::default()
     }
 }
 

@@ -1,8 +1,12 @@
 //! A kubelet that fails, hangs, goes and comes.
 
-use nvlink_tests::{Exporter, kubelet::Mood, wait_until};
+use nvlink_tests::{
+    Exporter,
+    kubelet::{Container, Mood},
+    wait_until,
+};
 
-use super::{Bench, SOON, held, succeeded, topology, values};
+use super::{Bench, GPU, SOON, held, succeeded, topology, values};
 
 /// Nothing is said of allocations but that they are not known.
 fn assert_unknown(text: &str) {
@@ -71,6 +75,36 @@ fn a_kubelet_that_hangs_keeps_no_scrape_waiting() {
     assert!(log.contains("has not answered within 3 s"), "{log}");
     bench.kubelet.set_mood(Mood::Answers);
     bench.wait_for_pod("job", 2);
+}
+
+#[test]
+fn names_that_cannot_be_told_leave_open_what_is_free() {
+    let bench = Bench::start("sim:dgx1-v100");
+    bench.run_pod("job", &[0, 1]);
+    bench.wait_for_pod("job", 2);
+    let free = |text: &str| {
+        let names = ["nvlink_domain_free_gpus", "nvlink_largest_free_set_gpus"];
+        names.map(|name| values(text, name, &[]))
+    };
+    let six = [vec![6.0], vec![6.0]];
+    let run = |id: &str| {
+        let main = Container::named("main").holding(GPU, &[id]);
+        bench.kubelet.run_pod("ci", "odd", [main]);
+    };
+    // One that is no GPU of this node says nothing about them.
+    run("GPU-99999999-9999-9999-9999-999999999999");
+    let log = || bench.exporter.process.log();
+    let told = || Ok(log().contains("GPU-99999999").then_some(()));
+    wait_until("the warning", SOON, told).unwrap();
+    assert_eq!(free(&bench.exporter.metrics().unwrap()), six);
+    run(&format!("vfio-17{}", "x".repeat(1 << 20)));
+    let text = bench.wait_for("nothing of what is free", |text| free(text)[0].is_empty());
+    assert_eq!(free(&text), [vec![], vec![]]);
+    assert_eq!(held(&text, "job"), [0, 1], "the rest stays");
+    let longest = log().lines().map(str::len).max();
+    assert!(longest < Some(1000), "{longest:?}");
+    bench.kubelet.remove_pod("ci", "odd");
+    bench.wait_for("what is free", |text| free(text) == six);
 }
 
 #[test]
