@@ -9,6 +9,7 @@ mod web;
 use std::{ffi::OsString, path::PathBuf, str::FromStr, time::Duration};
 
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum, error::ErrorKind};
+use nvlink_runtime::flags;
 use nvlink_topology::{Pattern, Scope};
 
 pub use self::web::{Collectors, WebArgs};
@@ -327,7 +328,9 @@ impl FromStr for Gpus {
 /// # Errors
 /// What clap says of bad usage, and of a request for help.
 pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
-    let cli = Cli::try_parse_from(with_default_command(args))?;
+    let args = with_default_command(args);
+    let cli = Cli::try_parse_from(&args)
+        .map_err(|error| flags::naming_variable(error, &Cli::command(), &args))?;
     if let Command::Serve(serve) = &cli.command
         && serve.stale_after <= serve.collection_interval
     {

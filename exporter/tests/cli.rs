@@ -459,3 +459,34 @@ fn metrics_are_explained() {
         text.contains("| `nvlink_transmit_bytes_total` | counter | bytes | `gpu` `UUID` `link` |")
     );
 }
+
+#[test]
+fn a_wrong_variable_is_named_and_not_the_flag() {
+    let serve = |variable: &str, args: &[&str]| {
+        let args = [args, &["--node-name", "n", "--stale-after", "30s"]].concat();
+        let output = command(&args).env(variable, "yes").output().unwrap();
+        assert_eq!(output.status.code(), Some(2));
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let variable = "NVLINK_EXPORTER_PUBLISH";
+    let error = serve(variable, &[]);
+    let expected = format!("invalid value 'yes' for 'the environment variable {variable}'");
+    assert!(error.contains(&expected), "{error}");
+    let variable = "NVLINK_EXPORTER_PUBLISH_INTERVAL";
+    let error = serve(variable, &["serve"]);
+    assert!(error.contains(variable), "{error}");
+    // What is written wins over the variable.
+    let error = serve(variable, &["--publish-interval", "no"]);
+    assert!(error.contains("'--publish-interval <DURATION>'"), "{error}");
+}
+
+#[test]
+fn the_names_that_others_have_for_a_flag_lead_to_it() {
+    for args in [&["--listen", ":1"], &["--listen-address", ":1"]] {
+        let output = run(args);
+        assert_eq!(output.status.code(), Some(2));
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert!(error.contains("'--web.listen-address'"), "{error}");
+        assert!(!error.contains("interval"), "{error}");
+    }
+}

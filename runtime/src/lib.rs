@@ -7,6 +7,7 @@
 //! for ever, and what they follow there comes through [`watch`].
 
 pub mod client;
+pub mod flags;
 pub mod log;
 pub mod signals;
 pub mod supervise;

@@ -132,7 +132,8 @@ impl Queue {
         Self { messages, counts }
     }
 
-    fn push(&self, line: Vec<u8>) {
+    fn push(&self, mut line: Vec<u8>) {
+        one_line(&mut line);
         let size = line.len() + OVERHEAD;
         let before = self.counts.waiting.fetch_add(size, Relaxed);
         if before + size > ROOM || self.messages.send(Message::Line(line)).is_err() {
@@ -151,6 +152,17 @@ impl Queue {
 
     fn dropped(&self) -> u64 {
         self.counts.dropped.load(Relaxed)
+    }
+}
+
+/// What drivers and servers say is quoted as it came: it must not begin a line
+/// of its own, which could say anything.
+fn one_line(line: &mut [u8]) {
+    let last = line.len().saturating_sub(1);
+    for byte in line.iter_mut().take(last) {
+        if matches!(byte, b'\n' | b'\r') {
+            *byte = b' ';
+        }
     }
 }
 
@@ -243,6 +255,17 @@ mod tests {
         let written = reader.0.lock().unwrap().clone().unwrap();
         assert_eq!(String::from_utf8(written).unwrap(), lines.concat());
         assert_eq!(queue.dropped(), 0);
+    }
+
+    #[test]
+    fn what_is_quoted_begins_no_line() {
+        let reader = Reader(Arc::new(Mutex::new(Ok(Vec::new()))));
+        let queue = Queue::to(reader.clone());
+        queue.push(b"GPU 0: \r\n2026-01-01 INFO all is well\n".to_vec());
+        queue.flush(LONG);
+        let written = reader.0.lock().unwrap().clone().unwrap();
+        let expected = "GPU 0:   2026-01-01 INFO all is well\n";
+        assert_eq!(String::from_utf8(written).unwrap(), expected);
     }
 
     #[test]

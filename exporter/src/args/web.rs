@@ -1,8 +1,10 @@
 //! Flags of serving, by the names that Prometheus exporters use.
 
-use std::{fmt::Write, net::SocketAddr, path::PathBuf};
+use std::{convert::Infallible, fmt::Write, net::SocketAddr, path::PathBuf};
 
-use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
+use clap::{
+    Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, builder::UnknownArgumentValueParser,
+};
 
 use crate::{
     metrics::{FAMILIES, Group, Groups},
@@ -47,6 +49,15 @@ pub struct WebArgs {
         value_name = "FILE"
     )]
     pub config_file: Option<PathBuf>,
+
+    /// What other programs call it: clap would propose a flag that only looks alike.
+    #[arg(
+        long = "listen",
+        aliases = ["listen-address", "address", "port"],
+        hide = true,
+        value_parser = UnknownArgumentValueParser::suggest_arg("--web.listen-address")
+    )]
+    listen: Option<Infallible>,
 }
 
 /// `HOST:PORT` as it can be looked up.
