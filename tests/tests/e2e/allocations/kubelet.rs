@@ -99,7 +99,7 @@ fn names_that_cannot_be_told_leave_open_what_is_free() {
     assert_eq!(free(&bench.exporter.metrics().unwrap()), six);
     run(&format!("vfio-17{}", "x".repeat(1 << 20)));
     let text = bench.wait_for("nothing of what is free", |text| free(text)[0].is_empty());
-    assert_eq!(free(&text), [vec![], vec![]]);
+    assert!(free(&text).iter().all(Vec::is_empty), "{:?}", free(&text));
     assert_eq!(held(&text, "job"), [0, 1], "the rest stays");
     let longest = log().lines().map(str::len).max();
     assert!(longest < Some(1000), "{longest:?}");
