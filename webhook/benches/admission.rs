@@ -11,19 +11,22 @@ use nvlink_topology::labels;
 use nvlink_webhook::{
     authorize::{Grants, Subject},
     cluster::view::View,
-    decide::{self, Admitted, Choice, Settings},
+    decide::{self, Admitted, Choice, Facts, Settings},
 };
 use serde_json::Value;
 use support::{cluster, pod};
 
 /// Gives the outcome back, so that freeing the pod is not measured.
 fn decision(pod: Value, view: &View, settings: &Settings) -> Admitted {
-    let chosen =
-        decide::choose(&pod, "ci", &Subject::default(), &Grants::new(), view).expect("no refusal");
+    let subject = Subject::default();
+    let facts = Facts::of(&pod, "ci", &subject, &view.variables()).expect("no refusal");
+    let chosen = decide::choose(&facts, &Grants::new(), view).expect("no refusal");
     let Choice::Take(chosen) = chosen else {
         panic!("the pod is claimed")
     };
-    decide::apply(pod, &chosen, view, settings).expect("no refusal")
+    let mut admitted = decide::apply(pod, &chosen, settings).expect("no refusal");
+    admitted.warnings.extend(decide::room(&chosen, view));
+    admitted
 }
 
 fn admission(criterion: &mut Criterion) {

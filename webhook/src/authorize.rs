@@ -8,7 +8,6 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     future::Future,
-    time::Instant,
 };
 
 mod cache;
@@ -76,25 +75,19 @@ pub enum Grant {
 /// What was found out about the right to use classes, by class.
 pub type Grants = BTreeMap<String, Grant>;
 
-/// Finds out who has a right.
+/// Finds out who has a right. Takes as long as it takes: whoever asks gives up.
 pub trait Authorizer: Send + Sync {
-    /// Whether `subject` may use `class` in `namespace`; not found out after `deadline`.
+    /// Whether `subject` may use `class` in `namespace`.
     fn may_use(
         &self,
         subject: &Subject,
         class: &str,
         namespace: &str,
-        deadline: Instant,
     ) -> impl Future<Output = Grant> + Send;
 
     /// Whether `user` may change what the webhook wrote into the pods of
-    /// `namespace`; not found out after `deadline`. Nobody, unless a cluster says otherwise.
-    fn may_release(
-        &self,
-        _user: &User,
-        _namespace: &str,
-        _deadline: Instant,
-    ) -> impl Future<Output = Grant> + Send {
+    /// `namespace`. Nobody, unless a cluster says otherwise.
+    fn may_release(&self, _user: &User, _namespace: &str) -> impl Future<Output = Grant> + Send {
         async { Grant::Denied }
     }
 }
@@ -122,7 +115,7 @@ impl ListedAuthorizer {
 }
 
 impl Authorizer for ListedAuthorizer {
-    async fn may_use(&self, _: &Subject, class: &str, _: &str, _: Instant) -> Grant {
+    async fn may_use(&self, _: &Subject, class: &str, _: &str) -> Grant {
         match self.allows(class) {
             true => Grant::Granted,
             false => Grant::Denied,

@@ -1,6 +1,6 @@
 //! The decision on a pod: which class it is in, and what that changes in it.
 //!
-//! Pure: a pod as raw JSON and a [`View`] go in, a patch comes out. It is a
+//! Pure: a pod as raw JSON and a [`View`](crate::cluster::view::View) go in, a patch comes out. It is a
 //! function of the pod's final state: what is wanted is compared with what is
 //! there, so that a second pass over the patched pod changes nothing.
 
@@ -8,7 +8,7 @@ use nvlink_topology::{Pattern, Scope, labels};
 use serde_json::Value;
 use std::sync::Arc;
 
-use crate::{class::Class, cluster::view::View, decide::patch::Editor};
+use crate::{class::Class, decide::patch::Editor};
 use json_patch::PatchOperation;
 
 pub mod affinity;
@@ -18,6 +18,7 @@ pub(crate) mod denial;
 mod devices;
 mod environment;
 mod explain;
+mod facts;
 pub mod guard;
 mod handover;
 mod identity;
@@ -31,7 +32,8 @@ mod refusal;
 use handover::Handover;
 
 pub use choose::{Choice, choose};
-pub use explain::Record;
+pub use explain::{Record, room};
+pub use facts::Facts;
 pub use intent::Intent;
 pub use refusal::{Refusal, Rule};
 
@@ -105,7 +107,7 @@ pub struct Chosen {
 }
 
 /// A pod that is let in.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Admitted {
     /// The pod as it should be.
     pub pod: Value,
@@ -121,12 +123,7 @@ pub struct Admitted {
 ///
 /// # Errors
 /// When the pod contradicts the class or itself.
-pub fn apply(
-    pod: Value,
-    chosen: &Chosen,
-    view: &View,
-    settings: &Settings,
-) -> Result<Admitted, Refusal> {
+pub fn apply(pod: Value, chosen: &Chosen, settings: &Settings) -> Result<Admitted, Refusal> {
     let about = |refusal: Refusal| refusal.about(&chosen.class.name);
     let mut pod = Editor::new(pod);
     let (report, handover) = change(&mut pod, chosen, settings).map_err(about)?;
@@ -137,7 +134,6 @@ pub fn apply(
     warnings.extend(unwritten);
     warnings.extend(report.warnings);
     warnings.extend(handover.warning);
-    warnings.extend(explain::room(chosen, view));
     let (pod, patch) = pod.finish();
     Ok(Admitted {
         pod,

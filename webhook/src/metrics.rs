@@ -26,6 +26,8 @@ pub enum Outcome {
     Denied,
     /// Could not be read.
     Invalid,
+    /// Not decided on: there was no time or no room.
+    Overloaded,
 }
 
 impl Outcome {
@@ -38,6 +40,7 @@ impl Outcome {
             Self::Untouched => "untouched",
             Self::Denied => "denied",
             Self::Invalid => "invalid",
+            Self::Overloaded => "overloaded",
         }
     }
 }
@@ -119,7 +122,7 @@ impl Metrics {
         let registry = &mut self.registry;
         registry.register(
             "admission_requests",
-            "Admission requests by outcome",
+            "Admission requests by outcome; overloaded ones are not decided, and the API server does what the failurePolicy says",
             self.requests.clone(),
         );
         registry.register(
@@ -158,8 +161,8 @@ impl Metrics {
         let build = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
         registry.register("build", "The running version", build);
         // Series that are there from the start can be alerted on.
-        use Outcome::{Denied, Invalid, Mutated, Unchanged, Untouched};
-        for outcome in [Mutated, Unchanged, Untouched, Denied, Invalid] {
+        use Outcome::{Denied, Invalid, Mutated, Overloaded, Unchanged, Untouched};
+        for outcome in [Mutated, Unchanged, Untouched, Denied, Invalid, Overloaded] {
             drop(self.requests.get_or_create(&ByOutcome { outcome }));
         }
         for result in [Reload::success, Reload::failure] {

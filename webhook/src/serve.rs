@@ -4,10 +4,6 @@ use std::{future::Future, net::SocketAddr, sync::Arc, time::Duration};
 
 use anyhow::Context;
 use axum_server::Handle;
-use hyper_util::{
-    rt::{TokioExecutor, TokioTimer},
-    server::conn::auto::Builder,
-};
 use kube::Client;
 use tokio::{
     net::TcpListener,
@@ -18,7 +14,7 @@ mod identity;
 
 use crate::{
     admission::admit::Admission,
-    admission::server::{self, Webhook},
+    admission::server::{self, Webhook, listen},
     args::{LogFormat, ServeArgs},
     authorize::ClusterAuthorizer,
     cluster::Watches,
@@ -29,10 +25,6 @@ use crate::{
     registration::registrar::Registrar,
 };
 
-/// An access review that takes longer would make the API server give up on us.
-const REVIEW_TIMEOUT: Duration = Duration::from_secs(3);
-/// What a client gets to send a request's head; idle HTTP/1 connections end after it too.
-const HEAD: Duration = Duration::from_secs(5);
 /// What open requests get after the end of listening.
 const GRACE: Duration = Duration::from_secs(10);
 
@@ -60,7 +52,7 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
         ended = &mut admin => return Err(ended),
     }
 
-    let authorizer = ClusterAuthorizer::new(client.clone(), REVIEW_TIMEOUT);
+    let authorizer = ClusterAuthorizer::new(client.clone());
     let admission = Admission {
         view,
         authorizer,
@@ -68,9 +60,8 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     };
     let router = server::admission_router(Arc::new(Webhook { admission, metrics }));
     let handle = Handle::new();
-    let mut server = axum_server::bind_rustls(args.listen, identity.config).handle(handle.clone());
-    limit(server.http_builder());
-    let mut server = std::pin::pin!(server.serve(router.into_make_service()));
+    let server = listen::serve(args.listen, identity.config, handle.clone(), router);
+    let mut server = std::pin::pin!(server);
     let statuses = status::follow(client.clone());
     let telling = tell(&handle, &readiness, identity.registrar);
     tokio::select! {
@@ -89,19 +80,6 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     let drained = drain(&handle, Duration::from_secs(args.drain_seconds));
     let (ended, ()) = tokio::join!(server, drained);
     ended.context("the admission server failed while it was shut down")
-}
-
-/// Lets no client keep a connection open by sending nothing.
-fn limit(builder: &mut Builder<TokioExecutor>) {
-    builder
-        .http1()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEAD);
-    builder
-        .http2()
-        .timer(TokioTimer::new())
-        .keep_alive_interval(Some(HEAD * 6))
-        .keep_alive_timeout(HEAD);
 }
 
 /// Takes requests for a little longer, until nobody sends them here any more,

@@ -5,7 +5,7 @@
 #[path = "cases/list.rs"]
 mod list;
 
-use std::{collections::BTreeSet, time::Instant};
+use std::collections::BTreeSet;
 
 use list::{Action, Case, List};
 use nvlink_webhook::{
@@ -44,7 +44,7 @@ impl Rights {
 }
 
 impl Authorizer for Rights {
-    async fn may_use(&self, subject: &Subject, class: &str, namespace: &str, _: Instant) -> Grant {
+    async fn may_use(&self, subject: &Subject, class: &str, namespace: &str) -> Grant {
         let user = self.has(&subject.user, USE, Some(class), namespace);
         match user {
             Grant::Granted => user,
@@ -52,7 +52,7 @@ impl Authorizer for Rights {
         }
     }
 
-    async fn may_release(&self, user: &User, namespace: &str, _: Instant) -> Grant {
+    async fn may_release(&self, user: &User, namespace: &str) -> Grant {
         self.has(user, RELEASE, None, namespace)
     }
 }
@@ -61,11 +61,11 @@ impl Authorizer for Rights {
 struct Unknown;
 
 impl Authorizer for Unknown {
-    async fn may_use(&self, _: &Subject, _: &str, _: &str, _: Instant) -> Grant {
+    async fn may_use(&self, _: &Subject, _: &str, _: &str) -> Grant {
         Grant::Failed("nobody answers".to_owned())
     }
 
-    async fn may_release(&self, _: &User, _: &str, _: Instant) -> Grant {
+    async fn may_release(&self, _: &User, _: &str) -> Grant {
         Grant::Failed("nobody answers".to_owned())
     }
 }

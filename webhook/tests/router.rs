@@ -4,10 +4,7 @@
 
 mod fixture;
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Duration};
 
 use axum::{
     body::{Body, to_bytes},
@@ -20,7 +17,7 @@ use futures::StreamExt;
 use nvlink_topology::labels;
 use nvlink_webhook::{
     admission::admit::Admission,
-    admission::server::{ARRIVAL, PATH, SMALL, SMALL_ROOM, Webhook, admission_router},
+    admission::server::{PATH, SMALL, WAITING_ROOM, Webhook, admission_router},
     authorize::{Authorizer, Grant, Subject, User},
     class::Class,
     decide::Settings,
@@ -138,7 +135,7 @@ async fn who_reaches_a_restricted_class_without_naming_it_is_shown_no_gpu() {
     sidecar["env"] = json!([{"name": "NVIDIA_VISIBLE_DEVICES", "value": "none"}]);
     pod["spec"]["initContainers"] = json!([sidecar]);
     let answer = webhook.answer(review(&pod).to_string().as_bytes()).await;
-    let review = answer.to_review();
+    let review: Value = serde_json::from_slice(&answer.to_review().unwrap()).unwrap();
     let patch = STANDARD
         .decode(review["response"]["patch"].as_str().unwrap())
         .unwrap();
@@ -252,7 +249,7 @@ async fn operations_that_nobody_asked_for_are_let_through() {
 #[tokio::test]
 async fn deep_and_large_bodies_are_answered() {
     let deep = format!(
-        "{{\"kind\":\"AdmissionReview\",\"request\":{{\"uid\":\"{UID}\",\"object\":{}",
+        "{{\"kind\":\"AdmissionReview\",\"request\":{{\"uid\":\"{UID}\",\"object\":{{\"spec\":{}",
         "[".repeat(100_000)
     );
     refused(deep, UID, "recursion limit").await;
@@ -277,98 +274,193 @@ fn stuck(head: &str) -> Body {
     Body::from_stream(head.chain(futures::stream::pending()))
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_body_that_does_not_arrive_is_given_up() {
-    let head = format!("{{\"kind\":\"AdmissionReview\",\"request\":{{\"uid\":\"{UID}\",");
-    refused(
-        stuck(&head),
-        UID,
-        "the request ended early: it did not arrive",
-    )
-    .await;
-}
-
-/// A router, and a way to post to it.
+/// A router, and a way to post to it, with a query.
 fn poster<A: Authorizer + 'static>(
     admission: Admission<A>,
-) -> impl Fn(Body) -> tower::util::Oneshot<axum::Router, Request<Body>> {
+    metrics: &Arc<Metrics>,
+) -> impl Fn(&str, Body) -> tower::util::Oneshot<axum::Router, Request<Body>> + use<A> {
     let webhook = Webhook {
         admission,
-        metrics: Arc::default(),
+        metrics: Arc::clone(metrics),
     };
     let router = admission_router(Arc::new(webhook));
-    move |body| {
-        let request = Request::post(PATH).body(body).unwrap();
+    move |query, body| {
+        let request = Request::post(format!("{PATH}{query}")).body(body).unwrap();
         router.clone().oneshot(request)
     }
 }
 
-async fn is_allowed(answer: Response) -> bool {
+async fn is_allowed(answer: Result<Response, std::convert::Infallible>) -> bool {
+    let Ok(answer) = answer;
+    assert_eq!(answer.status(), StatusCode::OK);
     let body = to_bytes(answer.into_body(), usize::MAX).await.unwrap();
     let answer: Value = serde_json::from_slice(&body).unwrap();
     answer["response"]["allowed"] == true
 }
 
+/// Checks that nothing was decided, so that the API server does what the registration says.
+async fn is_failed_call(answer: Result<Response, std::convert::Infallible>) {
+    let Ok(answer) = answer;
+    assert_eq!(answer.status(), StatusCode::SERVICE_UNAVAILABLE);
+    let body = to_bytes(answer.into_body(), usize::MAX).await.unwrap();
+    let body = String::from_utf8(body.into()).unwrap();
+    assert!(
+        !body.is_empty() && !body.contains("AdmissionReview"),
+        "{body}"
+    );
+}
+
+fn plain() -> Body {
+    review(&pod(0, json!({}))).to_string().into()
+}
+
+fn naming(class: &str) -> Body {
+    let pod = pod(1, json!({labels::CLASS: class}));
+    review(&pod).to_string().into()
+}
+
+/// A body that arrives after so long.
+fn late(body: &Value, after: Duration) -> Body {
+    let body = body.to_string();
+    let after = async move {
+        tokio::time::sleep(after).await;
+        Ok::<_, std::io::Error>(body)
+    };
+    Body::from_stream(futures::stream::once(after))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_that_does_not_arrive_is_a_failed_call() {
+    let metrics = Arc::default();
+    let post = poster(admission(&[]), &metrics);
+    let start = tokio::time::Instant::now();
+    is_failed_call(post("?timeout=2s", stuck("{")).await).await;
+    assert_eq!(start.elapsed(), Duration::from_millis(1600));
+    let page = metrics.render().unwrap();
+    assert!(page.contains("outcome=\"overloaded\"} 1"), "{page}");
+    assert!(page.contains("outcome=\"invalid\"} 0"), "{page}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn slow_bodies_keep_nobody_waiting() {
-    let post = poster(admission(&[]));
+    let post = poster(admission(&[]), &Arc::default());
     let large = "{".to_owned() + &" ".repeat(SMALL);
-    let slow = (0..200).map(|index| post(stuck(if index < 100 { "{" } else { &large })));
+    let slow = (0..200).map(|index| post("", stuck(if index < 100 { "{" } else { &large })));
     let mut slow = Box::pin(futures::future::join_all(slow));
     assert!(futures::poll!(&mut slow).is_pending());
     let start = tokio::time::Instant::now();
-    let answer = post(review(&pod(0, json!({}))).to_string().into()).await;
-    assert!(is_allowed(answer.unwrap()).await);
+    assert!(is_allowed(post("", plain()).await).await);
     assert_eq!(start.elapsed(), Duration::ZERO);
     // They are given up together, and large ones find room again.
     for answer in slow.await {
-        assert!(!is_allowed(answer.unwrap()).await);
+        is_failed_call(answer).await;
     }
-    assert_eq!(start.elapsed(), ARRIVAL);
-    let large = pod(0, json!({"a": "x".repeat(2 * SMALL)}));
-    let answer = post(review(&large).to_string().into()).await;
-    assert!(is_allowed(answer.unwrap()).await);
+    assert_eq!(start.elapsed(), Duration::from_secs(4));
+    let large = review(&pod(0, json!({"a": "x".repeat(2 * SMALL)})));
+    assert!(is_allowed(post("", large.to_string().into()).await).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn reviews_wait_until_there_is_room() {
+    let post = poster(admission(&[]), &Arc::default());
+    let large = "{".to_owned() + &" ".repeat(SMALL);
+    let slow = (0..3).map(|_| post("?timeout=2s", stuck(&large)));
+    let mut slow = Box::pin(futures::future::join_all(slow));
+    assert!(futures::poll!(&mut slow).is_pending());
+    let slow = tokio::spawn(slow);
+    let start = tokio::time::Instant::now();
+    let large = || Body::from(review(&pod(0, json!({"a": "x".repeat(4 << 20)}))).to_string());
+    is_failed_call(post("?timeout=1s", large()).await).await;
+    assert_eq!(start.elapsed(), Duration::from_millis(800));
+    // Those that were given up make room for one that may wait longer.
+    assert!(is_allowed(post("?timeout=5s", large()).await).await);
+    assert_eq!(start.elapsed(), Duration::from_millis(1600));
+    drop(slow.await);
 }
 
 /// An API server that does not answer access reviews.
 struct Silent;
 
 impl Authorizer for Silent {
-    async fn may_use(&self, _: &Subject, _: &str, _: &str, _: Instant) -> Grant {
+    async fn may_use(&self, _: &Subject, _: &str, _: &str) -> Grant {
         std::future::pending().await
     }
 
-    async fn may_release(&self, _: &User, _: &str, _: Instant) -> Grant {
+    async fn may_release(&self, _: &User, _: &str) -> Grant {
         std::future::pending().await
+    }
+}
+
+fn silent() -> Admission<Silent> {
+    Admission {
+        view: admission(&[]).view,
+        authorizer: Silent,
+        settings: Settings::default(),
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn reviews_wait_until_there_is_memory() {
-    let post = poster(Admission {
-        view: admission(&[]).view,
-        authorizer: Silent,
-        settings: Settings::default(),
-    });
-    let annotations = json!({labels::CLASS: "restricted", "a": "x".repeat(SMALL - 2048)});
-    let held = review(&pod(1, annotations)).to_string();
-    assert!(held.len() <= SMALL);
-    let count = SMALL_ROOM / (128 * SMALL) + 1;
-    let deciding = (0..count).map(|_| post(held.clone().into()));
-    let mut deciding = Box::pin(futures::future::join_all(deciding));
-    assert!(futures::poll!(&mut deciding).is_pending());
-    let plain = || post(review(&pod(0, json!({}))).to_string().into());
-    let waiting = tokio::spawn(plain());
-    tokio::time::sleep(ARRIVAL / 2).await;
-    assert!(!waiting.is_finished());
-    // Those that were given up make room.
-    drop(deciding);
-    assert!(is_allowed(waiting.await.unwrap().unwrap()).await);
+async fn arrival_and_access_reviews_share_one_deadline() {
+    let post = poster(silent(), &Arc::default());
+    let slow = review(&pod(1, json!({labels::CLASS: "restricted"})));
+    for (query, waits) in [("?timeout=10s", 9000), ("", 4000), ("?timeout=bad", 4000)] {
+        let start = tokio::time::Instant::now();
+        let body = late(&slow, Duration::from_secs(3));
+        is_failed_call(post(query, body).await).await;
+        assert_eq!(start.elapsed(), Duration::from_millis(waits));
+    }
+    // A change of what the webhook wrote asks for a right as well.
+    let mut change = slow;
+    change["request"]["operation"] = json!("UPDATE");
+    change["request"]["oldObject"] = pod(1, json!({}));
+    is_failed_call(post("", change.to_string().into()).await).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_api_server_keeps_nobody_else_waiting() {
+    let metrics = Arc::default();
+    let post = poster(silent(), &metrics);
+    let waiting = (0..1000).map(|_| post("", naming("restricted")));
+    let mut waiting = Box::pin(futures::future::join_all(waiting));
+    assert!(futures::poll!(&mut waiting).is_pending());
+    let start = tokio::time::Instant::now();
+    for _ in 0..500 {
+        assert!(is_allowed(post("", plain()).await).await);
+        assert!(is_allowed(post("", naming("any")).await).await);
+    }
+    assert_eq!(start.elapsed(), Duration::ZERO);
+    for answer in waiting.await {
+        is_failed_call(answer).await;
+    }
+    assert_eq!(start.elapsed(), Duration::from_secs(4));
+    let page = metrics.render().unwrap();
+    assert!(page.contains("outcome=\"overloaded\"} 1000"), "{page}");
+    assert!(page.contains("outcome=\"denied\"} 0"), "{page}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn more_than_there_is_room_for_do_not_wait() {
+    let post = poster(silent(), &Arc::default());
+    // Each takes a hundredth of the room, by its weight: 650 bytes an object.
+    let objects = json!({"x": vec![json!({}); WAITING_ROOM / 100 / 800]});
+    let mut pod = pod(1, json!({labels::CLASS: "restricted"}));
+    pod["spec"]["x"] = objects;
+    let heavy = review(&pod).to_string();
+    let waiting = (0..150).map(|_| post("", heavy.clone().into()));
+    let start = tokio::time::Instant::now();
+    let mut waiting: futures::stream::FuturesUnordered<_> = waiting.collect();
+    let mut at_once = 0;
+    while let Some(answer) = waiting.next().await {
+        is_failed_call(answer).await;
+        at_once += usize::from(start.elapsed().is_zero());
+    }
+    assert_eq!(start.elapsed(), Duration::from_secs(4));
+    assert!((25..100).contains(&at_once), "{at_once} of 150");
 }
 
 #[tokio::test]
 async fn more_values_than_any_pod_has_are_refused() {
-    let post = poster(admission(&[]));
+    let post = poster(admission(&[]), &Arc::default());
     for (value, most) in [
         (r#"{"":0},"#, 200_000),
         ("[[[[0]]]],", 200_000),
@@ -378,7 +470,7 @@ async fn more_values_than_any_pod_has_are_refused() {
             let list = value.repeat(count);
             let review = changed("/request/object/metadata/annotations", json!({"a": "@"}));
             let list = format!("[{}]", list.trim_end_matches(','));
-            post(review.replace("\"@\"", &list).into())
+            post("", review.replace("\"@\"", &list).into())
         };
         let answer = values(most).await.unwrap();
         let body = to_bytes(answer.into_body(), usize::MAX).await.unwrap();
@@ -386,10 +478,7 @@ async fn more_values_than_any_pod_has_are_refused() {
         let message = answer["response"]["status"]["message"].as_str().unwrap();
         assert!(message.contains("so many values"), "{value}: {message}");
         // A tenth of it is read. What stands in a string is no value.
-        assert!(
-            is_allowed(values(most / 10).await.unwrap()).await,
-            "{value}"
-        );
+        assert!(is_allowed(values(most / 10).await).await, "{value}");
     }
     let containers = json!(vec![json!({"name": "c"}); 1001]);
     refused(
@@ -400,7 +489,7 @@ async fn more_values_than_any_pod_has_are_refused() {
     .await;
     let text = json!({"a": r#"{"":0},"#.repeat(300_000)});
     let review = changed("/request/object/metadata/annotations", text);
-    assert!(is_allowed(post(review.into()).await.unwrap()).await);
+    assert!(is_allowed(post("", review.into()).await).await);
 }
 
 #[tokio::test]

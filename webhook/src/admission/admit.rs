@@ -1,6 +1,6 @@
 //! From a pod to an answer: choose, ask who may, apply.
 
-use std::time::{Duration, Instant};
+use std::convert::Infallible;
 
 use serde_json::Value;
 
@@ -8,14 +8,10 @@ use crate::{
     authorize::{Authorizer, Grants, Subject},
     cluster::view::SharedView,
     decide::{
-        self, Action, Admitted, Choice, Refusal, Settings,
-        guard::{self, Answered, Question},
+        self, Action, Admitted, Choice, Chosen, Facts, Refusal, Settings,
+        guard::{self, Answered, Change, Question},
     },
 };
-
-/// What all access reviews of one pod may take together: the API server waits
-/// 5 seconds for the answer.
-const REVIEWS: Duration = Duration::from_secs(4);
 
 /// What decisions are made with.
 #[derive(Clone, Debug, Default)]
@@ -26,6 +22,11 @@ pub struct Admission<A> {
     pub authorizer: A,
     /// What holds for the whole cluster.
     pub settings: Settings,
+}
+
+/// Lets every decision wait.
+fn always() -> Result<(), Infallible> {
+    Ok(())
 }
 
 impl<A: Authorizer> Admission<A> {
@@ -39,28 +40,8 @@ impl<A: Authorizer> Admission<A> {
         namespace: &str,
         subject: &Subject,
     ) -> Result<Admitted, Refusal> {
-        let mut grants = Grants::new();
-        let deadline = Instant::now() + REVIEWS;
-        loop {
-            let question = {
-                let view = self.view.read();
-                match decide::choose(&pod, namespace, subject, &grants, &view)? {
-                    Choice::Ask(class) => class,
-                    Choice::Leave(warnings) => return Ok(left(pod, warnings)),
-                    Choice::Shield(warnings, class) => {
-                        return decide::shield(pod, warnings, &class);
-                    }
-                    Choice::Take(chosen) => {
-                        return decide::apply(pod, &chosen, &view, &self.settings);
-                    }
-                }
-            };
-            let asked = self
-                .authorizer
-                .may_use(subject, &question, namespace, deadline);
-            let grant = asked.await;
-            grants.insert(question, grant);
-        }
+        let Ok(decided) = self.create(pod, namespace, subject, always).await;
+        decided
     }
 
     /// Decides on the change of a pod from `old` to `pod`, which `subject`
@@ -76,25 +57,74 @@ impl<A: Authorizer> Admission<A> {
         namespace: &str,
         subject: &Subject,
     ) -> Result<Admitted, Refusal> {
-        let mut answered = Answered::default();
-        let deadline = Instant::now() + REVIEWS;
+        let change = Change::of(action, old, &pod, namespace, subject);
+        let Ok(decided) = self.update(&change, always).await;
+        decided.map(|()| left(pod, Vec::new()))
+    }
+
+    /// As [`Self::admit`]. `wait` is called before the API server is asked: its error ends it.
+    pub(super) async fn create<E>(
+        &self,
+        pod: Value,
+        namespace: &str,
+        subject: &Subject,
+        mut wait: impl FnMut() -> Result<(), E>,
+    ) -> Result<Result<Admitted, Refusal>, E> {
+        let variables = self.view.read().variables();
+        let facts = match Facts::of(&pod, namespace, subject, &variables) {
+            Ok(facts) => facts,
+            Err(refusal) => return Ok(Err(refusal)),
+        };
+        let mut grants = Grants::new();
         loop {
-            let question = {
-                let view = self.view.read();
-                guard::update(action, old, &pod, namespace, subject, &answered, &view)?
+            let choice = decide::choose(&facts, &grants, &self.view.read());
+            let class = match choice {
+                Ok(Choice::Ask(class)) => class,
+                Ok(Choice::Leave(warnings)) => return Ok(Ok(left(pod, warnings))),
+                Ok(Choice::Shield(warnings, class)) => {
+                    return Ok(decide::shield(pod, warnings, &class));
+                }
+                Ok(Choice::Take(chosen)) => return Ok(self.apply(pod, &chosen)),
+                Err(refusal) => return Ok(Err(refusal)),
             };
+            wait()?;
+            let asked = self.authorizer.may_use(subject, &class, namespace);
+            let grant = asked.await;
+            grants.insert(class, grant);
+        }
+    }
+
+    fn apply(&self, pod: Value, chosen: &Chosen) -> Result<Admitted, Refusal> {
+        let mut admitted = decide::apply(pod, chosen, &self.settings)?;
+        let room = decide::room(chosen, &self.view.read());
+        admitted.warnings.extend(room);
+        Ok(admitted)
+    }
+
+    /// As [`Self::change`], `wait` as in [`Self::create`].
+    pub(super) async fn update<E>(
+        &self,
+        change: &Change<'_>,
+        mut wait: impl FnMut() -> Result<(), E>,
+    ) -> Result<Result<(), Refusal>, E> {
+        let Change {
+            namespace, subject, ..
+        } = change;
+        let mut answered = Answered::default();
+        loop {
+            let question = guard::update(change, &answered, &self.view.read());
             match question {
-                None => return Ok(left(pod, Vec::new())),
-                Some(Question::Use(class)) => {
-                    let asked = self
-                        .authorizer
-                        .may_use(subject, &class, namespace, deadline);
+                Ok(None) => return Ok(Ok(())),
+                Err(refusal) => return Ok(Err(refusal)),
+                Ok(Some(Question::Use(class))) => {
+                    wait()?;
+                    let asked = self.authorizer.may_use(subject, &class, namespace);
                     let grant = asked.await;
                     answered.uses.insert(class, grant);
                 }
-                Some(Question::Release) => {
-                    let user = &subject.user;
-                    let asked = self.authorizer.may_release(user, namespace, deadline);
+                Ok(Some(Question::Release)) => {
+                    wait()?;
+                    let asked = self.authorizer.may_release(&subject.user, namespace);
                     answered.release = Some(asked.await);
                 }
             }

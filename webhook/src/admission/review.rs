@@ -1,17 +1,20 @@
 //! The AdmissionReview protocol: bytes in, a question or the reason why there
 //! is none; an answer out, bytes again.
 //!
-//! Read by hand from raw JSON, so that whatever arrives gets an AdmissionReview
-//! back that says what is wrong with it.
+//! Read leniently, so that whatever arrives gets an AdmissionReview back that
+//! says what is wrong with it.
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use json_patch::PatchOperation;
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::Value;
 
 use crate::{
     authorize::{Subject, User},
-    decide::Action,
+    decide::{self, Action},
 };
+
+mod wire;
 
 /// The only version of the protocol that API servers of this decade speak.
 const API_VERSION: &str = "admission.k8s.io/v1";
@@ -66,62 +69,70 @@ pub struct Invalid {
 /// # Errors
 /// When it is none, or not one of a pod.
 pub fn read(body: &[u8]) -> Result<Review, Invalid> {
-    let mut review: Value = serde_json::from_slice(body).map_err(|error| Invalid {
+    let review = wire::read(body).map_err(|error| Invalid {
         uid: uid_of_prefix(body),
         message: format!("the request is not valid JSON: {error}"),
     })?;
-    let uid = string(&review, &["request", "uid"]).to_owned();
-    check(&review, &uid).map_err(|message| Invalid {
+    let checked = check(&review);
+    let request = review.request.unwrap_or_default();
+    let uid = request.uid.clone();
+    let invalid = |message| Invalid {
         uid: uid.clone(),
         message,
-    })?;
-    let request = &mut review["request"];
-    let operation = string(request, &["operation"]);
-    let subresource = string(request, &["subResource"]);
-    let action = match (operation, subresource) {
+    };
+    checked.map_err(invalid)?;
+    let action = match (&request.operation[..], &request.sub_resource[..]) {
         ("CREATE", "") => Action::Create,
         // Labels and annotations may be written with the status too.
         ("UPDATE", "" | "status") => Action::Update,
         ("UPDATE", "ephemeralcontainers") => Action::Debug,
         ("UPDATE", "resize") => Action::Resize,
-        _ => return Ok(other(uid, operation, subresource)),
+        (operation, subresource) => return Ok(other(uid, operation, subresource)),
     };
-    let question = question(request, action).map_err(|message| Invalid {
-        uid: uid.clone(),
-        message,
-    })?;
-    Ok(Review::Pod(Box::new(Request { uid, ..question })))
+    let question = question(request, action).map_err(invalid)?;
+    Ok(Review::Pod(Box::new(question)))
 }
 
-/// What `request` asks, without its id.
-fn question(request: &mut Value, action: Action) -> Result<Request, String> {
-    let old = request["oldObject"].take();
+/// What `request` asks.
+fn question(request: wire::Request, action: Action) -> Result<Request, String> {
+    let (pod, old) = (request.object.0, request.old_object.0);
     if action != Action::Create && !old.is_object() {
         return Err("request.oldObject is missing: there is no change to decide on".to_owned());
     }
-    let pod = request["object"].take();
     if !pod.is_object() {
         return Err("request.object is missing: there is no pod to decide on".to_owned());
     }
-    let containers = crate::decide::pod::containers(&pod).len();
+    let containers = decide::pod::containers(&pod).len();
     if containers > MOST_CONTAINERS {
         return Err(format!(
             "request.object has {containers} containers: no node runs more than {MOST_CONTAINERS} in a pod"
         ));
     }
-    let own = string(&pod, &["metadata", "namespace"]);
-    let namespace = Some(string(request, &["namespace"]))
+    let own = pod.pointer("/metadata/namespace").and_then(Value::as_str);
+    let namespace = Some(request.namespace)
         .filter(|name| !name.is_empty())
-        .unwrap_or(own);
+        .unwrap_or_else(|| own.unwrap_or_default().to_owned());
     if namespace.is_empty() {
         return Err("request.namespace is missing: a pod is in a namespace".to_owned());
     }
+    let wire::UserInfo {
+        username,
+        uid,
+        groups,
+        extra,
+    } = request.user_info;
+    let user = User {
+        username,
+        uid,
+        groups,
+        extra,
+    };
     Ok(Request {
-        uid: String::new(),
-        namespace: namespace.to_owned(),
+        uid: request.uid,
+        namespace,
         subject: Subject {
-            user: user(&request["userInfo"]),
-            service_account: crate::decide::pod::service_account(&pod).to_owned(),
+            user,
+            service_account: decide::pod::service_account(&pod).to_owned(),
         },
         action,
         pod,
@@ -140,9 +151,8 @@ fn other(uid: String, operation: &str, subresource: &str) -> Review {
     Review::Other { uid, reason }
 }
 
-fn check(review: &Value, uid: &str) -> Result<(), String> {
-    let field = |path: &[&str]| string(review, path).chars().take(64).collect::<String>();
-    let (version, kind) = (field(&["apiVersion"]), field(&["kind"]));
+fn check(review: &wire::Review) -> Result<(), String> {
+    let (kind, version) = (short(&review.kind), short(&review.api_version));
     if kind != "AdmissionReview" {
         return Err(format!(
             "the request's kind is {kind:?}, not \"AdmissionReview\""
@@ -153,13 +163,18 @@ fn check(review: &Value, uid: &str) -> Result<(), String> {
             "the request's apiVersion is {version:?}, not {API_VERSION:?}"
         ));
     }
-    if !review["request"].is_object() {
+    let Some(request) = &review.request else {
         return Err("the review has no request".to_owned());
-    }
-    if uid.is_empty() {
+    };
+    if request.uid.is_empty() {
         return Err("request.uid is missing".to_owned());
     }
-    let kind = ["group", "version", "kind"].map(|name| field(&["request", "kind", name]));
+    let wire::Kind {
+        group,
+        version,
+        kind,
+    } = &request.kind;
+    let kind = [group, version, kind].map(|text| short(text));
     if kind != ["", "v1", "Pod"] {
         let [group, version, kind] = kind;
         return Err(format!(
@@ -169,35 +184,10 @@ fn check(review: &Value, uid: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// The string at `path`; empty where there is none.
-fn string<'a>(value: &'a Value, path: &[&str]) -> &'a str {
-    path.iter()
-        .try_fold(value, |value, key| value.get(key))
-        .and_then(Value::as_str)
-        .unwrap_or_default()
-}
-
-fn strings(value: &Value) -> Vec<String> {
-    let items = value.as_array().into_iter().flatten();
-    items
-        .filter_map(|item| item.as_str().map(str::to_owned))
-        .collect()
-}
-
-fn user(info: &Value) -> User {
-    let extra = info
-        .get("extra")
-        .and_then(Value::as_object)
-        .into_iter()
-        .flatten();
-    User {
-        username: string(info, &["username"]).to_owned(),
-        uid: string(info, &["uid"]).to_owned(),
-        groups: info.get("groups").map(strings).unwrap_or_default(),
-        extra: extra
-            .map(|(key, values)| (key.clone(), strings(values)))
-            .collect(),
-    }
+/// The beginning of `text`: more than any word is long that belongs here.
+fn short(text: &str) -> &str {
+    let cut = text.char_indices().nth(64);
+    cut.map_or(text, |(cut, _)| &text[..cut])
 }
 
 /// The uid of a review that is cut off or broken further on: API servers write it first.
@@ -237,6 +227,59 @@ pub struct Answer {
 /// API servers cut longer warnings.
 const LONGEST_WARNING: usize = 256;
 
+/// An answer as it is written.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Written<'a> {
+    api_version: &'static str,
+    kind: &'static str,
+    response: Response<'a>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Response<'a> {
+    uid: &'a str,
+    allowed: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    status: Option<Status<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    patch_type: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    patch: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    warnings: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    audit_annotations: Option<Audit<'a>>,
+}
+
+#[derive(Serialize)]
+struct Status<'a> {
+    code: u16,
+    reason: &'static str,
+    message: &'a str,
+}
+
+impl<'a> Status<'a> {
+    fn of((code, message): &'a (u16, String)) -> Self {
+        let reason = match code {
+            403 => "Forbidden",
+            _ => "BadRequest",
+        };
+        Self {
+            code: *code,
+            reason,
+            message,
+        }
+    }
+}
+
+/// The API server puts the name of the webhook before the key.
+#[derive(Serialize)]
+struct Audit<'a> {
+    decision: &'a str,
+}
+
 impl Answer {
     /// The answer to a review that could not be read.
     #[must_use]
@@ -256,30 +299,28 @@ impl Answer {
     }
 
     /// The answer as an AdmissionReview.
-    #[must_use]
-    pub fn to_review(&self) -> Value {
-        let mut response = json!({"uid": self.uid, "allowed": self.refused.is_none()});
-        if let Some((code, message)) = &self.refused {
-            let reason = if *code == 403 {
-                "Forbidden"
-            } else {
-                "BadRequest"
-            };
-            response["status"] = json!({"code": code, "reason": reason, "message": message});
-        }
-        if !self.patch.is_empty() {
-            response["patchType"] = json!("JSONPatch");
-            response["patch"] = json!(STANDARD.encode(json!(self.patch).to_string()));
-        }
-        if !self.warnings.is_empty() {
-            let warnings = self.warnings.iter().map(|line| warning(line));
-            response["warnings"] = warnings.collect();
-        }
-        if let Some(audit) = &self.audit {
-            // The API server puts the name of the webhook before the key.
-            response["auditAnnotations"] = json!({"decision": audit});
-        }
-        json!({"apiVersion": API_VERSION, "kind": "AdmissionReview", "response": response})
+    ///
+    /// # Errors
+    /// Never in practice: all of it is texts.
+    pub fn to_review(&self) -> serde_json::Result<Vec<u8>> {
+        let patch = match self.patch.is_empty() {
+            true => None,
+            false => Some(STANDARD.encode(serde_json::to_vec(&self.patch)?)),
+        };
+        let decision = self.audit.as_deref();
+        serde_json::to_vec(&Written {
+            api_version: API_VERSION,
+            kind: "AdmissionReview",
+            response: Response {
+                uid: &self.uid,
+                allowed: self.refused.is_none(),
+                status: self.refused.as_ref().map(Status::of),
+                patch_type: patch.is_some().then_some("JSONPatch"),
+                patch,
+                warnings: self.warnings.iter().map(|line| warning(line)).collect(),
+                audit_annotations: decision.map(|decision| Audit { decision }),
+            },
+        })
     }
 }
 

@@ -1,6 +1,7 @@
 //! HTTP: the admission endpoint.
 
 use std::{
+    convert::Infallible,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -8,25 +9,28 @@ use std::{
 use axum::{
     Router,
     body::Body,
-    extract::State,
-    http::header,
+    extract::{RawQuery, State},
+    http::{StatusCode, header},
     response::{IntoResponse, Response},
     routing::post,
 };
+use tokio::time::timeout_at;
 
 use crate::{
     admission::admit::Admission,
     admission::review::{self, Answer, Invalid, Request, Review},
     authorize::Authorizer,
     decide::pod,
-    decide::{Action, Admitted, Refusal},
+    decide::{Action, Admitted, Refusal, guard::Change},
     metrics::{Metrics, Outcome},
 };
 
+mod deadline;
 mod intake;
+pub mod listen;
 
-use intake::Intake;
-pub use intake::{ARRIVAL, MAX_BODY, SMALL, SMALL_ROOM};
+use intake::{Intake, Overloaded, Unread};
+pub use intake::{MAX_BODY, SMALL, WAITING_ROOM};
 
 /// The path of the admission endpoint.
 pub const PATH: &str = "/mutate";
@@ -54,33 +58,83 @@ pub fn admission_router<A: Authorizer + 'static>(webhook: Arc<Webhook<A>>) -> Ro
         .with_state(Arc::new(Endpoint { webhook, intake }))
 }
 
-async fn mutate<A: Authorizer>(State(endpoint): State<Arc<Endpoint<A>>>, body: Body) -> Response {
-    let Endpoint { webhook, intake } = &*endpoint;
-    let (start, deadline) = (Instant::now(), tokio::time::Instant::now() + ARRIVAL);
-    let answer = match intake.take(body, deadline).await {
-        Ok(taken) => webhook.answer(&taken.body).await,
-        Err(invalid) => webhook.invalid(invalid, start),
+async fn mutate<A: Authorizer>(
+    State(endpoint): State<Arc<Endpoint<A>>>,
+    RawQuery(query): RawQuery,
+    body: Body,
+) -> Response {
+    let start = Instant::now();
+    let deadline = tokio::time::Instant::now() + deadline::allowed(query.as_deref());
+    let answer = match endpoint.answer(body, start, deadline).await {
+        Ok(answer) => answer,
+        Err(overloaded) => {
+            let reason = endpoint.webhook.overloaded(&overloaded, start.elapsed());
+            return (StatusCode::SERVICE_UNAVAILABLE, reason).into_response();
+        }
     };
-    let json = [(header::CONTENT_TYPE, "application/json")];
-    (json, answer.to_review().to_string()).into_response()
+    match answer.to_review() {
+        Ok(review) => ([(header::CONTENT_TYPE, "application/json")], review).into_response(),
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
+    }
+}
+
+impl<A: Authorizer> Endpoint<A> {
+    async fn answer(
+        &self,
+        body: Body,
+        start: Instant,
+        deadline: tokio::time::Instant,
+    ) -> Result<Answer, Overloaded> {
+        let webhook = &self.webhook;
+        let mut seat = match self.intake.take(body, deadline).await {
+            Ok(seat) => seat,
+            Err(Unread::Invalid(invalid)) => return Ok(webhook.invalid(invalid, start)),
+            Err(Unread::Overloaded(overloaded)) => return Err(overloaded),
+        };
+        let request = match webhook.read(&seat.body, start) {
+            Ok(request) => request,
+            Err(answer) => return Ok(*answer),
+        };
+        let uid = request.uid.clone();
+        let decision = webhook.decide(request, start, || seat.wait());
+        let reason = match timeout_at(deadline, decision).await {
+            Ok(Ok(answer)) => return Ok(answer),
+            Ok(Err(full)) => full,
+            Err(_) => Overloaded::LATE,
+        };
+        Err(Overloaded { uid, reason })
+    }
 }
 
 impl<A: Authorizer> Webhook<A> {
-    /// The answer to a review.
+    /// The answer to a review, however long the access reviews take.
     pub async fn answer(&self, body: &[u8]) -> Answer {
         let start = Instant::now();
+        match self.read(body, start) {
+            Ok(request) => {
+                let Ok(answer) = self
+                    .decide(request, start, || Ok::<_, Infallible>(()))
+                    .await;
+                answer
+            }
+            Err(answer) => *answer,
+        }
+    }
+
+    /// The pod to decide on; or the answer, where there is none.
+    fn read(&self, body: &[u8], start: Instant) -> Result<Request, Box<Answer>> {
         match review::read(body) {
-            Ok(Review::Pod(request)) => self.decide(*request, start).await,
+            Ok(Review::Pod(request)) => Ok(*request),
             Ok(Review::Other { uid, reason }) => {
                 self.metrics.admission(Outcome::Untouched, start.elapsed());
                 tracing::info!(uid, outcome = "untouched", reason, "decided");
-                Answer {
+                Err(Box::new(Answer {
                     uid,
                     warnings: vec![reason],
                     ..Answer::default()
-                }
+                }))
             }
-            Err(invalid) => self.invalid(invalid, start),
+            Err(invalid) => Err(Box::new(self.invalid(invalid, start))),
         }
     }
 
@@ -95,7 +149,20 @@ impl<A: Authorizer> Webhook<A> {
         Answer::invalid(invalid)
     }
 
-    async fn decide(&self, request: Request, start: Instant) -> Answer {
+    fn overloaded(&self, overloaded: &Overloaded, took: Duration) -> &'static str {
+        let Overloaded { uid, reason } = overloaded;
+        self.metrics.admission(Outcome::Overloaded, took);
+        tracing::warn!(uid, outcome = "overloaded", ?took, reason, "not decided");
+        reason
+    }
+
+    /// Decides on `request`. `wait` is called before the API server is asked: its error ends it.
+    async fn decide<E>(
+        &self,
+        request: Request,
+        start: Instant,
+        wait: impl FnMut() -> Result<(), E>,
+    ) -> Result<Answer, E> {
         let Request {
             uid,
             namespace,
@@ -107,21 +174,21 @@ impl<A: Authorizer> Webhook<A> {
         let name = pod::display_name(&pod);
         let admission = &self.admission;
         let decision = match action {
-            Action::Create => admission.admit(pod, &namespace, &subject).await,
+            Action::Create => admission.create(pod, &namespace, &subject, wait).await?,
             _ => {
-                admission
-                    .change(action, &old, pod, &namespace, &subject)
-                    .await
+                let change = Change::of(action, &old, &pod, &namespace, &subject);
+                let let_in = |()| Admitted::default();
+                admission.update(&change, wait).await?.map(let_in)
             }
         };
         // One line a decision, which carries the request's uid.
         let user = &subject.user.username;
         let span = tracing::info_span!("admission", uid, namespace, pod = name, user);
         let _entered = span.enter();
-        match decision {
+        Ok(match decision {
             Ok(admitted) => self.admitted(uid, admitted, start.elapsed()),
             Err(refusal) => self.denied(uid, refusal, start.elapsed()),
-        }
+        })
     }
 
     fn admitted(&self, uid: String, admitted: Admitted, took: Duration) -> Answer {

@@ -10,53 +10,42 @@ use k8s_openapi::api::authorization::v1::{
 };
 use kube::{Api, Client, api::PostParams};
 use nvlink_topology::GROUP;
+use tokio::time::sleep;
 
 use super::{
     Authorizer, Grant, RELEASE, RESOURCE, Subject, USE, User,
     cache::{Cache, Right},
 };
 
+/// Before an API server that has too much to do is asked again.
+const PAUSE: Duration = Duration::from_millis(250);
+
 /// Asks the API server, by a SubjectAccessReview each for the user and the
 /// service account. What was granted is believed for some seconds.
 #[derive(Clone)]
 pub struct ClusterAuthorizer {
     client: Client,
-    timeout: Duration,
     granted: Arc<Cache>,
 }
 
 impl ClusterAuthorizer {
-    /// Asks through `client`, and gives up after `timeout`.
+    /// Asks through `client`.
     #[must_use]
-    pub fn new(client: Client, timeout: Duration) -> Self {
+    pub fn new(client: Client) -> Self {
         Self {
             client,
-            timeout,
             granted: Arc::default(),
         }
     }
 
     /// Whether somebody has one of `rights`.
-    async fn any(&self, rights: Vec<Right>, deadline: Instant) -> Grant {
+    async fn any(&self, rights: Vec<Right>) -> Grant {
         let now = Instant::now();
         if rights.iter().any(|right| self.granted.holds(right, now)) {
             return Grant::Granted;
         }
-        let left = deadline.saturating_duration_since(now);
-        if left.is_zero() {
-            return Grant::Failed("the API server took too long over earlier reviews".to_owned());
-        }
-        let reviews = futures::future::join_all(rights.iter().map(|right| self.review(right)));
-        let answers = match tokio::time::timeout(self.timeout.min(left), reviews).await {
-            Ok(answers) => answers,
-            Err(_) => {
-                let class = rights.first().map(|right| &right.class);
-                tracing::warn!(class, "access review timed out");
-                return Grant::Failed(
-                    "the API server took too long to answer the access review".to_owned(),
-                );
-            }
-        };
+        let reviews = rights.iter().map(|right| self.review(right));
+        let answers = futures::future::join_all(reviews).await;
         let mut grant = Grant::Denied;
         for (right, answer) in rights.into_iter().zip(answers) {
             match answer {
@@ -99,19 +88,24 @@ impl ClusterAuthorizer {
             ..Default::default()
         };
         let api: Api<SubjectAccessReview> = Api::all(self.client.clone());
-        let answer = api.create(&PostParams::default(), &review).await?;
-        Ok(answer.status.is_some_and(|status| status.allowed))
+        loop {
+            match api.create(&PostParams::default(), &review).await {
+                Ok(answer) => return Ok(answer.status.is_some_and(|status| status.allowed)),
+                Err(kube::Error::Api(status)) if is_busy(status.code) => sleep(PAUSE).await,
+                Err(error) => return Err(error),
+            }
+        }
     }
 }
 
+/// Whether an API server that answers so has no time. That is nothing to
+/// refuse a pod for: it is asked again until whoever waits gives up.
+fn is_busy(code: u16) -> bool {
+    matches!(code, 429 | 503 | 504)
+}
+
 impl Authorizer for ClusterAuthorizer {
-    async fn may_use(
-        &self,
-        subject: &Subject,
-        class: &str,
-        namespace: &str,
-        deadline: Instant,
-    ) -> Grant {
+    async fn may_use(&self, subject: &Subject, class: &str, namespace: &str) -> Grant {
         let right = |user| Right {
             user,
             verb: USE,
@@ -122,17 +116,17 @@ impl Authorizer for ClusterAuthorizer {
             right(subject.user.clone()),
             right(subject.as_user(namespace)),
         ];
-        self.any(rights, deadline).await
+        self.any(rights).await
     }
 
-    async fn may_release(&self, user: &User, namespace: &str, deadline: Instant) -> Grant {
+    async fn may_release(&self, user: &User, namespace: &str) -> Grant {
         let right = Right {
             user: user.clone(),
             verb: RELEASE,
             class: String::new(),
             namespace: namespace.to_owned(),
         };
-        self.any(vec![right], deadline).await
+        self.any(vec![right]).await
     }
 }
 
@@ -183,10 +177,7 @@ mod tests {
             }
         });
         let client = Client::new(api, "default");
-        (
-            ClusterAuthorizer::new(client, Duration::from_secs(3)),
-            asked,
-        )
+        (ClusterAuthorizer::new(client), asked)
     }
 
     async fn ask(authorizer: &ClusterAuthorizer, user: &str) -> Grant {
@@ -199,8 +190,7 @@ mod tests {
             user,
             service_account: "trainer".to_owned(),
         };
-        let deadline = Instant::now() + Duration::from_secs(60);
-        authorizer.may_use(&subject, "gold", "team", deadline).await
+        authorizer.may_use(&subject, "gold", "team").await
     }
 
     #[tokio::test]
@@ -269,17 +259,10 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_api_server_that_does_not_answer_is_given_up() {
-        let api = tower::service_fn(|_: Request<Body>| async {
-            std::future::pending::<Result<Response<Body>, tower::BoxError>>().await
-        });
-        let client = Client::new(api, "default");
-        let authorizer = ClusterAuthorizer::new(client, Duration::from_secs(3));
-        let before = tokio::time::Instant::now();
-        let Grant::Failed(reason) = ask(&authorizer, "alice").await else {
-            panic!("nobody answered");
-        };
-        assert!(reason.contains("took too long"), "{reason}");
-        assert_eq!(before.elapsed(), Duration::from_secs(3));
+    async fn an_api_server_that_is_busy_is_asked_again() {
+        let busy = Err(StatusCode::TOO_MANY_REQUESTS);
+        let answers = [busy, Err(StatusCode::SERVICE_UNAVAILABLE), busy, Ok(true)];
+        let (authorizer, _) = authorizer(&answers);
+        assert_eq!(ask(&authorizer, "alice").await, Grant::Granted);
     }
 }

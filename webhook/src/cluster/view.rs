@@ -6,7 +6,7 @@
 
 use std::{
     cmp::Reverse,
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
 };
 
@@ -31,6 +31,10 @@ pub struct View {
     classes: BTreeMap<String, Entry>,
     /// Classes that claim pods: highest precedence first, then by name.
     claiming: Vec<Arc<Class>>,
+    /// Classes that not everybody may use, by name.
+    restricted: Vec<Arc<Class>>,
+    /// Variables that classes set beside the table's.
+    variables: Arc<BTreeSet<String>>,
     defaults: HashMap<String, String>,
     nodes: HashMap<String, Node>,
 }
@@ -93,16 +97,10 @@ impl View {
             .map(|entry| entry.class.as_ref().map_err(String::as_str))
     }
 
-    /// Whether a class sets the variable `name` in its pods.
+    /// The variables that classes set in their pods beside the table's.
     #[must_use]
-    pub fn sets_variable(&self, name: &str) -> bool {
-        let classes = self
-            .classes
-            .values()
-            .filter_map(|entry| entry.class.as_ref().ok());
-        classes
-            .into_iter()
-            .any(|class| class.environment.extra.contains_key(name))
+    pub fn variables(&self) -> Arc<BTreeSet<String>> {
+        Arc::clone(&self.variables)
     }
 
     /// The names of all classes, in order.
@@ -118,9 +116,9 @@ impl View {
 
     /// The classes that not everybody may use, in order. Those that cannot be
     /// used are among them, with their name and node selector alone.
-    pub fn restricted(&self) -> impl Iterator<Item = &Arc<Class>> {
-        let classes = self.classes.values().map(|entry| &entry.guarded);
-        classes.filter(|class| class.restricted)
+    #[must_use]
+    pub fn restricted(&self) -> &[Arc<Class>] {
+        &self.restricted
     }
 
     /// The class that a namespace gives to its GPU pods.
@@ -172,13 +170,13 @@ impl View {
         let mut entry = Entry::new(class);
         self.nodes.values().for_each(|node| entry.add(node));
         self.classes.insert(name.to_owned(), entry);
-        self.order_claims();
+        self.index();
     }
 
     /// Forgets a class.
     pub fn remove_class(&mut self, name: &str) {
         self.classes.remove(name);
-        self.order_claims();
+        self.index();
     }
 
     /// Sets or removes the class that a namespace gives to its GPU pods.
@@ -251,13 +249,20 @@ impl View {
         }
     }
 
-    fn order_claims(&mut self) {
-        let usable = self
-            .classes
-            .values()
-            .filter_map(|entry| entry.class.as_ref().ok());
+    /// Finds anew what decisions ask of all classes: there are few changes of
+    /// classes and many decisions.
+    fn index(&mut self) {
+        let guarded = self.classes.values().map(|entry| &entry.guarded);
+        let restricted = guarded.filter(|class| class.restricted);
+        self.restricted = restricted.cloned().collect();
+        let usable = || {
+            let entries = self.classes.values();
+            entries.filter_map(|entry| entry.class.as_ref().ok())
+        };
+        let variables = usable().flat_map(|class| class.environment.extra.keys());
+        self.variables = Arc::new(variables.cloned().collect());
         let rank = |class: &Arc<Class>| class.applies_to.as_ref().map(|applies| applies.precedence);
-        self.claiming = usable
+        self.claiming = usable()
             .filter(|class| rank(class).is_some())
             .cloned()
             .collect();

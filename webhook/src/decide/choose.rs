@@ -3,19 +3,16 @@
 use std::{collections::HashMap, sync::Arc};
 
 use nvlink_topology::{Pattern, Scope, labels};
-use serde_json::Value;
 
 use super::{
-    By, Chosen, Intent,
-    classify::Evidence,
-    guard, identity, project,
+    By, Chosen, Facts, Intent, guard, identity, project,
     refusal::{Refusal, Rule},
 };
 use crate::{
-    authorize::{Grant, Grants, Subject},
+    authorize::{Grant, Grants},
     class::{Class, GPU, Unready},
     cluster::view::View,
-    decide::pod::{self, Container},
+    decide::pod,
 };
 
 /// Restricted classes that are asked about for one pod; those that would come
@@ -35,58 +32,40 @@ pub enum Choice {
     Take(Box<Chosen>),
 }
 
-/// Chooses the class of `pod` in `namespace`. `grants` holds what was found
-/// out about restricted classes; one that is not in it is asked for.
+/// Chooses the class of a pod. `grants` holds what was found out about
+/// restricted classes; one that is not in it is asked for.
 ///
 /// # Errors
 /// When the pod is refused.
-pub fn choose(
-    pod: &Value,
-    namespace: &str,
-    subject: &Subject,
-    grants: &Grants,
-    view: &View,
-) -> Result<Choice, Refusal> {
-    if guard::is_mirror(pod, subject) {
-        return Ok(Choice::Leave(Vec::new()));
-    }
-    let intent = Intent::of(pod)?;
-    let case = guard::Case {
+pub fn choose(facts: &Facts<'_>, grants: &Grants, view: &View) -> Result<Choice, Refusal> {
+    let Facts {
         pod,
         namespace,
         subject,
-        view,
+        held,
+        ..
+    } = facts;
+    let Some(intent) = &facts.intent else {
+        return Ok(Choice::Leave(Vec::new()));
     };
+    let case = guard::Case::new(pod, namespace, subject, held, view);
     if let Some(class) = guard::create(case, grants)? {
         return Ok(Choice::Ask(class));
     }
-    let containers = pod::containers(pod);
-    // A class's own variables say nothing about the job.
-    let evidence = Evidence::of(pod, &containers, &|name| view.sets_variable(name));
     let chooser = Chooser {
-        pod,
-        namespace,
-        subject,
+        facts,
+        intent,
         grants,
         view,
-        containers,
-        intent,
-        evidence,
     };
     let choice = chooser.choice()?;
-    let gpus = || {
-        let mut containers = chooser.containers.iter();
-        containers.any(|container| container.may_hold_gpu(GPU))
-    };
-    if matches!(choice, Choice::Leave(_)) && gpus() {
-        // A pod that was in a class before still is, so these are not ours.
-        let keys = [labels::CLASS, labels::PROJECT, labels::GANG];
-        identity::refuse(pod, &keys)?;
-    }
     let Choice::Leave(mut warnings) = choice else {
         return Ok(choice);
     };
-    if gpus() {
+    if held.gpus {
+        // A pod that was in a class before still is, so these are not ours.
+        let keys = [labels::CLASS, labels::PROJECT, labels::GANG];
+        identity::refuse(pod, &keys)?;
         warnings.extend(chooser.misspelt(warnings.is_empty()));
     }
     Ok(match guard::reached(case) {
@@ -96,19 +75,18 @@ pub fn choose(
 }
 
 struct Chooser<'a> {
-    pod: &'a Value,
-    namespace: &'a str,
-    subject: &'a Subject,
+    facts: &'a Facts<'a>,
+    intent: &'a Intent,
     grants: &'a Grants,
     view: &'a View,
-    containers: Vec<Container<'a>>,
-    intent: Intent,
-    evidence: Evidence,
 }
 
 impl Chooser<'_> {
     fn choice(&self) -> Result<Choice, Refusal> {
-        match (&self.intent.class, self.view.default_class(self.namespace)) {
+        match (
+            &self.intent.class,
+            self.view.default_class(self.facts.namespace),
+        ) {
             (Some(name), _) => self.named(name, By::Annotation),
             (None, Some(name)) => self.default(name),
             (None, None) => self.claimed(),
@@ -125,7 +103,7 @@ impl Chooser<'_> {
             }
             None => return Err(self.unknown(name)),
         };
-        let gpus = match pod::request(&self.containers, &class.resource) {
+        let gpus = match pod::request(&self.facts.held.containers, &class.resource) {
             Ok(0) => return Ok(Choice::Leave(self.without_gpus(class, by))),
             Ok(gpus) => gpus,
             Err(error) => return Ok(Choice::Leave(vec![format!("not changed: {error}")])),
@@ -143,11 +121,11 @@ impl Chooser<'_> {
             Some(Ok(_)) => self.named(name, By::Namespace),
             Some(Err(reason)) => Ok(Choice::Leave(vec![format!(
                 "not changed: the default class {name:?} of namespace {} cannot be used, because {reason}",
-                self.namespace
+                self.facts.namespace
             )])),
             None => Ok(Choice::Leave(vec![format!(
                 "not changed: the default class {name:?} of namespace {} does not exist ({})",
-                self.namespace,
+                self.facts.namespace,
                 self.known()
             )])),
         }
@@ -161,12 +139,12 @@ impl Chooser<'_> {
         for class in self.view.claiming() {
             let gpus = match counts.get(class.resource.as_str()) {
                 Some(&gpus) => gpus,
-                None => match pod::request(&self.containers, &class.resource) {
+                None => match pod::request(&self.facts.held.containers, &class.resource) {
                     Ok(gpus) => *counts.entry(&class.resource).or_insert(gpus),
                     Err(error) => return Ok(Choice::Leave(vec![format!("not changed: {error}")])),
                 },
             };
-            let pattern = self.evidence.classify(&self.intent, gpus).pattern;
+            let pattern = self.facts.evidence.classify(&self.intent, gpus).pattern;
             if gpus == 0 || !class.claims(gpus, &pattern) || self.outgrows(class, gpus) {
                 continue;
             }
@@ -218,17 +196,18 @@ impl Chooser<'_> {
         let about = |refusal: Refusal| refusal.about(&class.name);
         self.check_scope(scope, gpus).map_err(about)?;
         self.check_shape(gpus).map_err(about)?;
-        let classified = self.evidence.classify(&self.intent, gpus);
+        let classified = self.facts.evidence.classify(&self.intent, gpus);
         let (class, intent) = (Arc::clone(class), self.intent.clone());
+        let facts = self.facts;
         Ok(Box::new(Chosen {
-            project: project::of(&class, self.subject, self.pod, self.namespace),
+            project: project::of(&class, facts.subject, facts.pod, facts.namespace),
             class,
             by,
             gpus,
             pattern: classified.pattern,
             guess: classified.guess,
             pattern_from: classified.from,
-            spans: intent.gang.is_some() || self.evidence.spans,
+            spans: intent.gang.is_some() || facts.evidence.spans,
             scope,
             intent,
             warnings,
@@ -324,7 +303,7 @@ impl Chooser<'_> {
 
     /// Annotations that have no effect, because no class applies.
     fn unheard(&self) -> Vec<String> {
-        let gpus = pod::request(&self.containers, GPU).unwrap_or(0);
+        let gpus = pod::request(&self.facts.held.containers, GPU).unwrap_or(0);
         let said = self.intent.said.join(", ");
         if gpus == 0 || said.is_empty() {
             return Vec::new();
@@ -346,7 +325,8 @@ impl Chooser<'_> {
 
     /// Whether the class lists the CI project that the pod is of.
     fn is_listed(&self, class: &Class) -> bool {
-        project::is_listed(class, self.subject, self.pod, self.namespace)
+        let facts = self.facts;
+        project::is_listed(class, facts.subject, facts.pod, facts.namespace)
     }
 }
 

@@ -161,7 +161,8 @@ pub(super) fn summary(chosen: &Chosen) -> String {
 }
 
 /// That the pod will wait, if none has room now, and for ever, if no node can hold it.
-pub(super) fn room(chosen: &Chosen, view: &View) -> Option<String> {
+#[must_use]
+pub fn room(chosen: &Chosen, view: &View) -> Option<String> {
     if !view.has_nodes() {
         // Nothing is known, which is not the same as nothing being there.
         return None;

@@ -31,27 +31,59 @@ mod reserved;
 mod update;
 
 pub use devices::{CAPABILITIES, CDI, DEVICE_MOUNTS, HARMLESS, HOST_PATHS, VARIABLES};
-pub use held::Held;
+pub(super) use held::Held;
 #[cfg(test)]
 pub(crate) use update::GATE;
-pub use update::{Answered, Question, update};
+pub use update::{Answered, Change, Question, update};
 
-/// A pod, where it is created, and by whom.
+/// A pod, where it is, who stands behind it, and the classes that there are.
 #[derive(Clone, Copy)]
 pub(super) struct Case<'a> {
-    pub(super) pod: &'a Value,
-    pub(super) namespace: &'a str,
-    pub(super) subject: &'a Subject,
-    pub(super) view: &'a View,
+    pod: &'a Value,
+    namespace: &'a str,
+    subject: &'a Subject,
+    held: &'a Held<'a>,
+    view: &'a View,
+    /// The class that its namespace gives it, because it holds GPUs and names none.
+    default: Option<&'a str>,
+}
+
+impl<'a> Case<'a> {
+    pub(super) fn new(
+        pod: &'a Value,
+        namespace: &'a str,
+        subject: &'a Subject,
+        held: &'a Held<'a>,
+        view: &'a View,
+    ) -> Self {
+        let default = view.default_class(namespace);
+        Self {
+            pod,
+            namespace,
+            subject,
+            held,
+            view,
+            default: default.filter(|_| held.takes_default()),
+        }
+    }
+
+    /// The class that the pod asks for.
+    fn wanted(self) -> Option<&'a str> {
+        self.held.named.or(self.default)
+    }
+
+    /// The class that the pod asks for or was given.
+    fn class(self) -> Option<&'a str> {
+        self.wanted().or(self.held.label)
+    }
 }
 
 /// Checks a pod that is created. A class that comes back must be asked about first.
 pub(super) fn create(case: Case<'_>, grants: &Grants) -> Result<Option<String>, Refusal> {
-    let held = Held::of(case);
-    reserved::check(case, &held)?;
-    devices::check(case, &held)?;
+    reserved::check(case)?;
+    devices::check(case)?;
     for class in case.view.restricted() {
-        let Some(way) = reach::of_pod(case, &held, class) else {
+        let Some(way) = reach::of_pod(case, class) else {
             continue;
         };
         devices::check_privileges(case.pod, class)?;
@@ -64,9 +96,8 @@ pub(super) fn create(case: Case<'_>, grants: &Grants) -> Result<Option<String>, 
 
 /// The first restricted class whose nodes the pod reaches for, if any.
 pub(super) fn reached(case: Case<'_>) -> Option<Arc<Class>> {
-    let held = Held::of(case);
-    let mut restricted = case.view.restricted();
-    let class = restricted.find(|class| reach::of_pod(case, &held, class).is_some())?;
+    let mut restricted = case.view.restricted().iter();
+    let class = restricted.find(|class| reach::of_pod(case, class).is_some())?;
     Some(Arc::clone(class))
 }
 

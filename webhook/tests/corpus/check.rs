@@ -59,8 +59,9 @@ pub(crate) async fn check<A: Authorizer>(
 
 /// The `response` of the answer, as the API server gets it.
 async fn send<A: Authorizer>(webhook: &Webhook<A>, body: &[u8]) -> Result<Value, String> {
-    let text = webhook.answer(body).await.to_review().to_string();
-    let mut review: Value = serde_json::from_str(&text).map_err(|why| why.to_string())?;
+    let text = webhook.answer(body).await.to_review();
+    let text = text.map_err(|why| why.to_string())?;
+    let mut review: Value = serde_json::from_slice(&text).map_err(|why| why.to_string())?;
     if review["apiVersion"] != "admission.k8s.io/v1" || review["kind"] != "AdmissionReview" {
         return Err(format!("no AdmissionReview: {review}"));
     }

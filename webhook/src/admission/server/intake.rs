@@ -1,5 +1,5 @@
-//! How reviews come in: within a time, and within the memory that all of them
-//! may take together.
+//! How reviews come in: within their time, and within the memory that all of
+//! them may take together.
 //!
 //! A parsed document takes far more than its text: an object with one field in
 //! seven bytes becomes a map of 640. Measured with 7 MiB of each: 118 times the
@@ -8,12 +8,13 @@
 //! ones; a pod of 10 KiB takes 10 to 20 times. So the text is weighed before it
 //! is parsed ([`weight`] is above each of these), and waits until there is room.
 //!
-//! All reviews together take 256 MiB at most: [`SMALL_ROOM`] and [`LARGE_ROOM`]
-//! parsed, and [`LARGE_BODIES`] unparsed. Beside it each connection may be in
-//! the middle of sending [`SMALL`] bytes. The allocator keeps what was once
-//! used for later reviews.
-
-use std::time::Duration;
+//! All reviews together take 256 MiB at most: [`ARRIVING`] and [`LARGE_BODIES`]
+//! unparsed, [`SMALL_ROOM`] and [`LARGE_ROOM`] parsed and decided on, and
+//! [`WAITING_ROOM`] parsed and waiting for the API server to answer access
+//! reviews. Who waits for that has left the room of the others, which takes
+//! as long as the computer needs, so that a slow API server keeps none of
+//! them waiting. What a connection holds beside it is bounded by
+//! [`super::listen`]. The allocator keeps what was once used for later reviews.
 
 use axum::body::{Body, BodyDataStream, Bytes, HttpBody};
 use futures::StreamExt;
@@ -29,21 +30,24 @@ use crate::admission::review::{Invalid, uid_of_prefix};
 pub const MAX_BODY: usize = 7 << 20;
 /// What is read and thrown away of a larger one, so that the client hears the answer.
 const MAX_DRAINED: usize = 64 << 20;
-/// What a review gets to arrive and to wait: the API server waits 5 seconds for the answer.
-pub const ARRIVAL: Duration = Duration::from_secs(4);
 
-/// Bodies up to here, which those of almost all pods are, are read without
-/// asking for room: whoever sends slowly keeps nobody else waiting.
+/// Bodies up to here, which those of almost all pods are, do not wait for
+/// larger ones: whoever sends slowly keeps few others waiting.
 pub const SMALL: usize = 64 << 10;
+/// Room for small bodies that arrive, in bytes: 384 of the largest.
+const ARRIVING: usize = 24 << 20;
 /// Room for larger bodies, in bytes.
-const LARGE_BODIES: usize = 32 << 20;
+const LARGE_BODIES: usize = 24 << 20;
 /// Room for what small bodies become, in bytes. Their weight is taken for the
-/// largest possible, so it is room for 76 of 10 KiB, and 12 of the largest.
-pub const SMALL_ROOM: usize = 96 << 20;
+/// largest possible, so it is room for 25 of 10 KiB, and 4 of the largest.
+const SMALL_ROOM: usize = 32 << 20;
 /// Room for what larger bodies become, in bytes, and the most that one may
 /// become. The heaviest object that etcd takes has 1.5 MB; made of nothing but
 /// variables of 25 bytes it weighs 57 MiB, and an update has two.
 const LARGE_ROOM: usize = 128 << 20;
+/// Room for pods that wait for the API server, in bytes: some 2,000 of 1 KiB
+/// of text, 240 of 10 KiB.
+pub const WAITING_ROOM: usize = 48 << 20;
 
 /// Times its length: more than any text weighs.
 const HEAVIEST: usize = 128;
@@ -53,25 +57,77 @@ const UNIT: usize = 1 << 10;
 /// Where reviews come in.
 #[derive(Debug)]
 pub(super) struct Intake {
+    arriving: Semaphore,
     bodies: Semaphore,
     small: Semaphore,
     large: Semaphore,
+    waiting: Semaphore,
+}
+
+/// Why a review is not decided on.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Unread {
+    /// It cannot be.
+    Invalid(Invalid),
+    /// There is no time or no room for it.
+    Overloaded(Overloaded),
+}
+
+/// There is no time or no room for a review: nothing was decided, so that the
+/// API server is to do what the registration says of failed calls.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{reason}")]
+pub(super) struct Overloaded {
+    /// Id of the request, as far as it is known.
+    pub(super) uid: String,
+    /// What there was none of.
+    pub(super) reason: &'static str,
+}
+
+impl Overloaded {
+    pub(super) const LATE: &str =
+        "the API server did not answer the access reviews in time: try again";
+    const SLOW: &str = "the request did not arrive in time";
+    const FULL: &str = "other reviews take all the memory that there is for them: try again";
 }
 
 /// A review's text, and the room that it has until this is dropped.
 #[derive(Debug)]
-pub(super) struct Taken<'a> {
+pub(super) struct Seat<'a> {
+    intake: &'a Intake,
     pub(super) body: Vec<u8>,
-    _parsed: SemaphorePermit<'a>,
-    _unparsed: Option<SemaphorePermit<'a>>,
+    /// For the text and for what it becomes; none when it waits.
+    deciding: Vec<SemaphorePermit<'a>>,
+    waiting: Option<SemaphorePermit<'a>>,
+}
+
+impl Seat<'_> {
+    /// Makes room for others, because the decision waits for the API server.
+    /// The text goes, and what it has become counts by its weight.
+    ///
+    /// # Errors
+    /// When too many wait already.
+    pub(super) fn wait(&mut self) -> Result<(), &'static str> {
+        if self.waiting.is_none() {
+            let units = units(weight(&self.body)).ok_or(Overloaded::FULL)?;
+            let permit = self.intake.waiting.try_acquire_many(units);
+            self.waiting = Some(permit.map_err(|_| Overloaded::FULL)?);
+            self.body = Vec::new();
+            self.deciding.clear();
+        }
+        Ok(())
+    }
 }
 
 impl Default for Intake {
     fn default() -> Self {
+        let room = |bytes| Semaphore::new(bytes / UNIT);
         Self {
-            bodies: Semaphore::new(LARGE_BODIES / UNIT),
-            small: Semaphore::new(SMALL_ROOM / UNIT),
-            large: Semaphore::new(LARGE_ROOM / UNIT),
+            arriving: room(ARRIVING),
+            bodies: room(LARGE_BODIES),
+            small: room(SMALL_ROOM),
+            large: room(LARGE_ROOM),
+            waiting: room(WAITING_ROOM),
         }
     }
 }
@@ -80,14 +136,15 @@ impl Intake {
     /// Reads a review, and waits until there is room to parse it.
     ///
     /// # Errors
-    /// When it does not arrive until `deadline`, is too large or too heavy, or
-    /// there is no room until then.
-    pub(super) async fn take(&self, body: Body, deadline: Instant) -> Result<Taken<'_>, Invalid> {
+    /// When it is too large or too heavy, or does not arrive, or there is no
+    /// room for it, until `deadline`.
+    pub(super) async fn take(&self, body: Body, deadline: Instant) -> Result<Seat<'_>, Unread> {
         let mut reader = Reader::new(body, deadline);
-        let mut unparsed = None;
+        let expected = reader.expected;
+        let mut unparsed = reader.room(&self.arriving, expected.min(SMALL)).await?;
         if let Some(chunk) = reader.read_small().await? {
-            let permit = room(&self.bodies, reader.expected, deadline).await;
-            unparsed = Some(permit.ok_or_else(|| reader.invalid(BUSY))?);
+            // The first room is given up only then: what was read is in it.
+            unparsed = reader.room(&self.bodies, expected).await?;
             reader.read_large(chunk).await?;
         }
         let length = reader.read.len();
@@ -101,21 +158,18 @@ impl Intake {
                 "the request holds so many values that they take more than {mib} MiB"
             )));
         }
-        let permit = room(rooms, weight, deadline).await;
-        Ok(Taken {
-            _parsed: permit.ok_or_else(|| reader.invalid(BUSY))?,
-            _unparsed: unparsed,
+        let parsed = reader.room(rooms, weight).await?;
+        Ok(Seat {
+            intake: self,
             body: reader.read,
+            deciding: vec![unparsed, parsed],
+            waiting: None,
         })
     }
 }
 
-const BUSY: &str = "other reviews take all the memory that there is for them: try again";
-
-async fn room(rooms: &Semaphore, bytes: usize, deadline: Instant) -> Option<SemaphorePermit<'_>> {
-    let units = u32::try_from(bytes.div_ceil(UNIT)).ok()?;
-    let permit = timeout_at(deadline, rooms.acquire_many(units)).await;
-    permit.ok()?.ok()
+fn units(bytes: usize) -> Option<u32> {
+    u32::try_from(bytes.div_ceil(UNIT)).ok()
 }
 
 /// The most that the document in `body` takes when it is parsed, in bytes.
@@ -159,8 +213,22 @@ impl Reader {
         }
     }
 
+    /// Waits for room.
+    async fn room<'a>(
+        &mut self,
+        rooms: &'a Semaphore,
+        bytes: usize,
+    ) -> Result<SemaphorePermit<'a>, Unread> {
+        // None that has to wait for more than there is comes this far.
+        let units = units(bytes).unwrap_or(u32::MAX);
+        let permit = timeout_at(self.deadline, rooms.acquire_many(units)).await;
+        let permit = permit.ok().and_then(Result::ok);
+        permit.ok_or_else(|| self.overloaded(Overloaded::FULL))
+    }
+
     /// Reads what is small. Gives the chunk with which it is not any more.
-    async fn read_small(&mut self) -> Result<Option<Bytes>, Invalid> {
+    async fn read_small(&mut self) -> Result<Option<Bytes>, Unread> {
+        self.read.reserve_exact(self.expected.min(SMALL));
         while let Some(chunk) = self.chunk().await? {
             if self.read.len() + chunk.len() > SMALL {
                 return Ok(Some(chunk));
@@ -171,7 +239,7 @@ impl Reader {
     }
 
     /// Reads the rest, which begins with `chunk`.
-    async fn read_large(&mut self, chunk: Bytes) -> Result<(), Invalid> {
+    async fn read_large(&mut self, chunk: Bytes) -> Result<(), Unread> {
         self.read
             .reserve_exact(self.expected.saturating_sub(self.read.len()));
         let (mut next, mut drained) = (Some(chunk), 0);
@@ -195,20 +263,26 @@ impl Reader {
         }
     }
 
-    async fn chunk(&mut self) -> Result<Option<Bytes>, Invalid> {
-        let why = match timeout_at(self.deadline, self.stream.next()).await {
-            Ok(None) => return Ok(None),
-            Ok(Some(Ok(chunk))) => return Ok(Some(chunk)),
-            Ok(Some(Err(error))) => error.to_string(),
-            Err(_) => format!("it did not arrive within {} seconds", ARRIVAL.as_secs()),
-        };
-        Err(self.invalid(&format!("the request ended early: {why}")))
+    async fn chunk(&mut self) -> Result<Option<Bytes>, Unread> {
+        match timeout_at(self.deadline, self.stream.next()).await {
+            Ok(None) => Ok(None),
+            Ok(Some(Ok(chunk))) => Ok(Some(chunk)),
+            Ok(Some(Err(error))) => Err(self.invalid(&format!("the request ended early: {error}"))),
+            Err(_) => Err(self.overloaded(Overloaded::SLOW)),
+        }
     }
 
-    fn invalid(&self, message: &str) -> Invalid {
-        Invalid {
+    fn invalid(&self, message: &str) -> Unread {
+        Unread::Invalid(Invalid {
             uid: uid_of_prefix(&self.read),
             message: message.to_owned(),
-        }
+        })
+    }
+
+    fn overloaded(&self, reason: &'static str) -> Unread {
+        Unread::Overloaded(Overloaded {
+            uid: uid_of_prefix(&self.read),
+            reason,
+        })
     }
 }

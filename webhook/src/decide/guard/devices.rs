@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{Case, Held, reach::list};
+use super::{Case, reach::list};
 use crate::{
     class::{Class, GPU},
     decide::refusal::{Refusal, Rule},
@@ -63,18 +63,18 @@ pub const CAPABILITIES: [&str; 7] = [
 ];
 
 /// Checks a pod that is created: variables, and the runtime without a request.
-pub(super) fn check(case: Case<'_>, held: &Held<'_>) -> Result<(), Refusal> {
-    let guarded = case.view.restricted().next().is_some() || held.class().is_some();
+pub(super) fn check(case: Case<'_>) -> Result<(), Refusal> {
+    let guarded = !case.view.restricted().is_empty() || case.class().is_some();
     if !guarded {
         return Ok(());
     }
     check_annotations(case.pod)?;
-    for container in &held.containers {
+    for container in &case.held.containers {
         check_variables(container.name(), container.value())?;
     }
     let runtime = case.pod.get("spec");
     let runtime = runtime.and_then(|spec| spec.get("runtimeClassName")?.as_str());
-    let handed = held.containers.iter().any(|one| one.holds_gpu(GPU));
+    let handed = case.held.containers.iter().any(|one| one.holds_gpu(GPU));
     match runtime.filter(|name| name.contains("nvidia") && !handed) {
         None => Ok(()),
         Some(name) => Err(Refusal::new(

@@ -3,68 +3,54 @@
 use nvlink_topology::labels;
 use serde_json::Value;
 
-use super::Case;
 use crate::{
     class::GPU,
     decide::pod::{self, Container},
 };
 
 /// What a pod says of its class.
-#[derive(Debug)]
-pub struct Held<'a> {
+#[derive(Clone, Debug)]
+pub(in crate::decide) struct Held<'a> {
     /// Its containers, init containers first.
-    pub containers: Vec<Container<'a>>,
+    pub(in crate::decide) containers: Vec<Container<'a>>,
     /// Some container may hold a GPU.
-    pub gpus: bool,
+    pub(in crate::decide) gpus: bool,
     /// The class that its annotation names.
-    pub named: Option<&'a str>,
-    /// The class that its namespace gives it, because it holds GPUs and names
-    /// none. None for a pod that is there and has a label: it was given that.
-    pub default: Option<&'a str>,
+    pub(super) named: Option<&'a str>,
     /// The class that its label says it was given.
-    pub label: Option<&'a str>,
+    pub(super) label: Option<&'a str>,
+    /// It is there already: what it was given is in its label, and the
+    /// namespace may have got its default class since then.
+    running: bool,
 }
 
 impl<'a> Held<'a> {
-    pub(super) fn of(case: Case<'a>) -> Self {
-        let containers = pod::containers(case.pod);
+    /// Reads a pod that is created.
+    pub(in crate::decide) fn of(pod: &'a Value) -> Self {
+        let containers = pod::containers(pod);
         let gpus = containers
             .iter()
             .any(|container| container.may_hold_gpu(GPU));
-        let text = |map| pod::metadata(case.pod, map, labels::CLASS).and_then(Value::as_str);
-        let named = text("annotations");
-        let default = case
-            .view
-            .default_class(case.namespace)
-            .filter(|_| gpus && named.is_none());
+        let text = |map| pod::metadata(pod, map, labels::CLASS).and_then(Value::as_str);
         Self {
             containers,
             gpus,
-            named,
-            default,
+            named: text("annotations"),
             label: text("labels"),
+            running: false,
         }
     }
 
-    /// The same of a pod that is there already: what it was given is in its
-    /// label, and the namespace may have got its default class since then.
-    pub(super) fn of_running(case: Case<'a>) -> Self {
-        let held = Self::of(case);
+    /// Reads a pod that is there already.
+    pub(super) fn of_running(pod: &'a Value) -> Self {
         Self {
-            default: held.default.filter(|_| held.label.is_none()),
-            ..held
+            running: true,
+            ..Self::of(pod)
         }
     }
 
-    /// The class that the pod asks for.
-    #[must_use]
-    pub fn wanted(&self) -> Option<&'a str> {
-        self.named.or(self.default)
-    }
-
-    /// The class that the pod asks for or was given.
-    #[must_use]
-    pub fn class(&self) -> Option<&'a str> {
-        self.wanted().or(self.label)
+    /// Whether a namespace's default class is for the pod.
+    pub(super) fn takes_default(&self) -> bool {
+        self.gpus && self.named.is_none() && !(self.running && self.label.is_some())
     }
 }

@@ -3,7 +3,7 @@
 use nvlink_topology::labels;
 use serde_json::Value;
 
-use super::{Case, Held, node_name};
+use super::{Case, node_name};
 use crate::{class::Class, decide::Rule};
 
 /// How a pod reaches for the nodes of a class.
@@ -47,12 +47,12 @@ impl Way {
 }
 
 /// How the pod reaches for the nodes of `class`, if it does.
-pub(super) fn of_pod(case: Case<'_>, held: &Held<'_>, class: &Class) -> Option<Way> {
+pub(super) fn of_pod(case: Case<'_>, class: &Class) -> Option<Way> {
     let is = |name: Option<&str>| name == Some(class.name.as_str());
-    if is(held.named) {
+    if is(case.held.named) {
         return Some(Way::Named);
     }
-    if is(held.default) {
+    if is(case.default) {
         return Some(Way::Default);
     }
     if tolerates(case.pod, class) {
@@ -62,33 +62,33 @@ pub(super) fn of_pod(case: Case<'_>, held: &Held<'_>, class: &Class) -> Option<W
     if !node_name(case.pod).is_empty() {
         return Some(Way::NodeName);
     }
-    by_selector(case, held, class)
+    by_selector(case, class)
 }
 
 /// How a pod that is there already reaches for the nodes of `class`. The
 /// scheduler has named its node, so that its `nodeName` says nothing.
-pub(super) fn of_running(case: Case<'_>, held: &Held<'_>, class: &Class) -> Option<Way> {
+pub(super) fn of_running(case: Case<'_>, class: &Class) -> Option<Way> {
     let is = |name: Option<&str>| name == Some(class.name.as_str());
-    if is(held.named) {
+    if is(case.held.named) {
         return Some(Way::Named);
     }
-    if is(held.label) {
+    if is(case.held.label) {
         return Some(Way::Given);
     }
-    if is(held.default) {
+    if is(case.default) {
         return Some(Way::Default);
     }
     if tolerates(case.pod, class) {
         return Some(Way::Toleration);
     }
-    by_selector(case, held, class)
+    by_selector(case, class)
 }
 
-fn by_selector(case: Case<'_>, held: &Held<'_>, class: &Class) -> Option<Way> {
+fn by_selector(case: Case<'_>, class: &Class) -> Option<Way> {
     // A pod of another class is kept off these nodes by their taint, and the
     // webhook itself may have written a selector that two classes share.
-    let other = held.class().is_some_and(|name| name != class.name);
-    (held.gpus && !other && selects(case.pod, class)).then_some(Way::Selector)
+    let other = case.class().is_some_and(|name| name != class.name);
+    (case.held.gpus && !other && selects(case.pod, class)).then_some(Way::Selector)
 }
 
 /// Whether the pod tolerates the taint of `class`.

@@ -5,7 +5,7 @@
 use nvlink_topology::labels;
 use serde_json::Value;
 
-use super::{Case, Held};
+use super::Case;
 use crate::{
     decide::pod,
     decide::{
@@ -14,8 +14,8 @@ use crate::{
     },
 };
 
-pub(super) fn check(case: Case<'_>, held: &Held<'_>) -> Result<(), Refusal> {
-    let Case { pod, .. } = case;
+pub(super) fn check(case: Case<'_>) -> Result<(), Refusal> {
+    let Case { pod, held, .. } = case;
     let label = |key| pod::metadata(pod, "labels", key);
     if pod::metadata(pod, "annotations", labels::DECISION).is_some()
         && label(labels::CLASS).is_none()
@@ -29,7 +29,7 @@ pub(super) fn check(case: Case<'_>, held: &Held<'_>) -> Result<(), Refusal> {
         ));
     }
     if label(labels::CLASS).is_some() {
-        match held.wanted() {
+        match case.wanted() {
             Some(wanted) if held.label != Some(wanted) => {
                 return Err(forged(labels::CLASS, Some(wanted)));
             }
@@ -39,17 +39,17 @@ pub(super) fn check(case: Case<'_>, held: &Held<'_>) -> Result<(), Refusal> {
         }
     }
     if let Some(own) = label(labels::PROJECT) {
-        check_project(case, held, own)?;
+        check_project(case, own)?;
     }
-    check_gang(case, held)
+    check_gang(case)
 }
 
 /// The gang's label is drawn to by its other pods, so it must be this pod's own.
-fn check_gang(case: Case<'_>, held: &Held<'_>) -> Result<(), Refusal> {
+fn check_gang(case: Case<'_>) -> Result<(), Refusal> {
     let Some(own) = pod::metadata(case.pod, "labels", labels::GANG) else {
         return Ok(());
     };
-    let gang = intent::gang(case.pod).filter(|_| held.gpus || held.wanted().is_some());
+    let gang = intent::gang(case.pod).filter(|_| case.held.gpus || case.wanted().is_some());
     let right = gang.as_deref().map(identity::label_value);
     if right.is_some() && own.as_str() == right.as_deref() {
         return Ok(());
@@ -57,14 +57,15 @@ fn check_gang(case: Case<'_>, held: &Held<'_>) -> Result<(), Refusal> {
     Err(forged(labels::GANG, right.as_deref()))
 }
 
-fn check_project(case: Case<'_>, held: &Held<'_>, own: &Value) -> Result<(), Refusal> {
+fn check_project(case: Case<'_>, own: &Value) -> Result<(), Refusal> {
     let Case {
         pod,
         namespace,
         subject,
         view,
+        ..
     } = case;
-    let Some(name) = held.class() else {
+    let Some(name) = case.class() else {
         return Err(forged(labels::PROJECT, None));
     };
     let Some(Ok(class)) = view.class(name) else {

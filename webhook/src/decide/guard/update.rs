@@ -38,35 +38,66 @@ pub struct Answered {
 /// The gate behind which pods wait in the queue.
 pub(crate) const GATE: &str = "nvlink-domains.io/queue";
 
-/// Decides on the change from `old` to `pod`, which `subject` makes in
-/// `namespace`; a question that comes back must be answered first.
+/// A change of a pod, and what was read from the pod once.
+#[derive(Clone, Debug)]
+pub struct Change<'a> {
+    action: Action,
+    old: &'a Value,
+    pod: &'a Value,
+    /// Where the pod is.
+    pub namespace: &'a str,
+    /// Who makes the change.
+    pub subject: &'a Subject,
+    held: Held<'a>,
+}
+
+impl<'a> Change<'a> {
+    /// The change from `old` to `pod`, which `subject` makes in `namespace`.
+    #[must_use]
+    pub fn of(
+        action: Action,
+        old: &'a Value,
+        pod: &'a Value,
+        namespace: &'a str,
+        subject: &'a Subject,
+    ) -> Self {
+        Self {
+            action,
+            old,
+            pod,
+            namespace,
+            subject,
+            held: Held::of_running(pod),
+        }
+    }
+}
+
+/// Decides on a change; a question that comes back must be answered first.
 ///
 /// # Errors
 /// When the change is refused.
 pub fn update(
-    action: Action,
-    old: &Value,
-    pod: &Value,
-    namespace: &str,
-    subject: &Subject,
+    change: &Change<'_>,
     answered: &Answered,
     view: &View,
 ) -> Result<Option<Question>, Refusal> {
-    let case = Case {
+    let Change {
         pod,
         namespace,
         subject,
-        view,
-    };
-    match action {
+        held,
+        ..
+    } = change;
+    let (old, case) = (change.old, Case::new(pod, namespace, subject, held, view));
+    match change.action {
         Action::Create => Ok(None),
-        Action::Update => change(case, old, answered),
+        Action::Update => metadata(case, old, answered),
         Action::Debug => debug(case, old, answered),
         Action::Resize => resize(case, old),
     }
 }
 
-fn change(case: Case<'_>, old: &Value, answered: &Answered) -> Result<Option<Question>, Refusal> {
+fn metadata(case: Case<'_>, old: &Value, answered: &Answered) -> Result<Option<Question>, Refusal> {
     if let Some(what) = changed(old, case.pod) {
         match &answered.release {
             None => return Ok(Some(Question::Release)),
@@ -82,10 +113,9 @@ fn change(case: Case<'_>, old: &Value, answered: &Answered) -> Result<Option<Que
             Some(Grant::Denied) => return Err(locked(case, &what)),
         }
     }
-    let held = Held::of_running(case);
     for class in case.view.restricted() {
-        let other = held.class().is_some_and(|name| name != class.name);
-        let selector = |pod| held.gpus && !other && selects(pod, class);
+        let other = case.class().is_some_and(|name| name != class.name);
+        let selector = |pod| case.held.gpus && !other && selects(pod, class);
         let (rule, how) = if tolerates(case.pod, class) && !tolerates(old, class) {
             (Rule::Toleration, " (the change tolerates its taint)")
         } else if selector(case.pod) && !selector(old) {
@@ -152,14 +182,13 @@ fn debug(case: Case<'_>, old: &Value, answered: &Answered) -> Result<Option<Ques
     let added: Vec<_> = ephemeral(case.pod)
         .filter(|one| !known.contains(&name(one)))
         .collect();
-    let held = Held::of_running(case);
-    if case.view.restricted().next().is_some() || held.class().is_some() {
+    if !case.view.restricted().is_empty() || case.class().is_some() {
         for container in &added {
             devices::check_variables(name(container), container)?;
         }
     }
     for class in case.view.restricted() {
-        let Some(way) = reach::of_running(case, &held, class) else {
+        let Some(way) = reach::of_running(case, class) else {
             continue;
         };
         for container in &added {
