@@ -193,14 +193,18 @@ impl ControlPlane {
         Ok(kubectl)
     }
 
+    /// The certificate that the API server's is from.
+    pub(crate) fn authority(&self) -> PathBuf {
+        self.directory.join("ca.pem")
+    }
+
     fn write_kubeconfig(&self, name: &str, token: &str, user: Option<&str>) -> Result<PathBuf> {
         let path = self.directory.join(format!("{name}.kubeconfig"));
-        let authority = self.directory.join("ca.pem");
         kubeconfig::write(
             &path,
             &Server {
                 url: &self.url,
-                authority: &authority,
+                authority: &self.authority(),
             },
             token,
             user,

@@ -17,6 +17,7 @@ mod gang;
 mod harness;
 mod metrics;
 mod nvml;
+mod overload;
 mod page;
 mod pods;
 mod policies;

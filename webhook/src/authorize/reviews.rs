@@ -163,17 +163,15 @@ mod tests {
                     seen.len()
                 };
                 let answer = answers[(count - 1).min(answers.len() - 1)];
-                let status = match answer {
+                let (status, body) = match answer {
                     Ok(allowed) => {
                         review["status"] = json!({"allowed": allowed});
-                        StatusCode::CREATED
+                        (StatusCode::CREATED, review.to_string())
                     }
-                    Err(status) => status,
+                    Err(status) => (status, "Try again later.\n".to_owned()),
                 };
                 let response = Response::builder().status(status);
-                Ok::<_, tower::BoxError>(
-                    response.body(Body::from(review.to_string().into_bytes()))?,
-                )
+                Ok::<_, tower::BoxError>(response.body(Body::from(body.into_bytes()))?)
             }
         });
         let client = Client::new(api, "default");

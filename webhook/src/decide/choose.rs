@@ -144,7 +144,7 @@ impl Chooser<'_> {
                     Err(error) => return Ok(Choice::Leave(vec![format!("not changed: {error}")])),
                 },
             };
-            let pattern = self.facts.evidence.classify(&self.intent, gpus).pattern;
+            let pattern = self.facts.evidence.classify(self.intent, gpus).pattern;
             if gpus == 0 || !class.claims(gpus, &pattern) || self.outgrows(class, gpus) {
                 continue;
             }
@@ -196,7 +196,7 @@ impl Chooser<'_> {
         let about = |refusal: Refusal| refusal.about(&class.name);
         self.check_scope(scope, gpus).map_err(about)?;
         self.check_shape(gpus).map_err(about)?;
-        let classified = self.facts.evidence.classify(&self.intent, gpus);
+        let classified = self.facts.evidence.classify(self.intent, gpus);
         let (class, intent) = (Arc::clone(class), self.intent.clone());
         let facts = self.facts;
         Ok(Box::new(Chosen {

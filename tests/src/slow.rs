@@ -1,0 +1,118 @@
+//! An API server that answers access reviews late: everything else it passes
+//! on to the real one.
+
+use std::{
+    net::{SocketAddr, TcpListener},
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use anyhow::{Context, Result};
+use axum::{
+    Router,
+    body::{Body, to_bytes},
+    extract::{Request, State},
+    http::{StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use tokio::runtime::Runtime;
+
+use crate::{
+    ControlPlane,
+    kubeconfig::{self, Server},
+    workdir,
+};
+
+/// How late it answers; whoever waits has given up long before.
+const LATE: Duration = Duration::from_secs(60);
+
+/// A running one; gone when dropped.
+#[derive(Debug)]
+pub struct SlowApi {
+    /// How to reach it, with the administrator's rights.
+    pub kubeconfig: PathBuf,
+    state: Arc<Reviews>,
+    _runtime: Runtime,
+}
+
+#[derive(Debug, Default)]
+struct Reviews {
+    late: AtomicBool,
+    asked: AtomicUsize,
+}
+
+impl SlowApi {
+    /// Starts one before `control_plane`, which is not late yet.
+    ///
+    /// # Errors
+    /// When it cannot listen, or has no client.
+    pub fn start(control_plane: &ControlPlane) -> Result<Self> {
+        let runtime = Runtime::new()?;
+        let client = runtime.block_on(control_plane.client())?;
+        let listener = TcpListener::bind(("127.0.0.1", 0)).context("cannot listen")?;
+        let address: SocketAddr = listener.local_addr()?;
+        listener.set_nonblocking(true)?;
+        let state = Arc::<Reviews>::default();
+        let router = Router::new()
+            .fallback(pass)
+            .with_state((Arc::clone(&state), client));
+        runtime.spawn(async move {
+            let listener = tokio::net::TcpListener::from_std(listener)?;
+            axum::serve(listener, router).await
+        });
+        let directory = workdir::fresh("slow-api")?;
+        let kubeconfig = directory.join("kubeconfig");
+        let server = Server {
+            url: &format!("http://{address}"),
+            authority: &control_plane.authority(),
+        };
+        kubeconfig::write(&kubeconfig, &server, "admin", None)?;
+        Ok(Self {
+            kubeconfig,
+            state,
+            _runtime: runtime,
+        })
+    }
+
+    /// Whether it answers access reviews late from now on.
+    pub fn set_late(&self, late: bool) {
+        self.state.late.store(late, Ordering::Relaxed);
+    }
+
+    /// How many access reviews it was asked for.
+    #[must_use]
+    pub fn asked(&self) -> usize {
+        self.state.asked.load(Ordering::Relaxed)
+    }
+}
+
+async fn pass(
+    State((reviews, client)): State<(Arc<Reviews>, kube::Client)>,
+    request: Request,
+) -> Response {
+    if request.uri().path().ends_with("/subjectaccessreviews") {
+        reviews.asked.fetch_add(1, Ordering::Relaxed);
+        if reviews.late.load(Ordering::Relaxed) {
+            tokio::time::sleep(LATE).await;
+        }
+    }
+    match forward(client, request).await {
+        Ok(response) => response,
+        Err(error) => (StatusCode::BAD_GATEWAY, format!("{error:#}")).into_response(),
+    }
+}
+
+async fn forward(client: kube::Client, request: Request) -> Result<Response> {
+    let (mut head, body) = request.into_parts();
+    // The client has its own.
+    head.headers.remove(header::AUTHORIZATION);
+    head.headers.remove(header::HOST);
+    let body = to_bytes(body, usize::MAX).await?;
+    let request = axum::http::Request::from_parts(head, kube::client::Body::from(body));
+    let response = client.send(request).await?;
+    Ok(response.map(Body::new))
+}

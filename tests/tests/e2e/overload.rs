@@ -1,0 +1,119 @@
+//! When the API server takes too long over access reviews.
+
+use std::{fs, time::Duration};
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::{Api, api::PostParams};
+use nvlink_tests::{SlowApi, Webhook, wait_until};
+use serde_json::json;
+use tokio::task::JoinSet;
+
+use crate::{
+    pods::{decision, gpu_pod},
+    shared::{control_plane, create_class, each_webhook, registration},
+};
+
+/// Pods that arrive at once: half of them name a class.
+const PODS: usize = 500;
+/// What the webhook promises its reviews, and what it takes beside them.
+const MEMORY: u64 = 384 << 10;
+const SOON: Duration = Duration::from_secs(60);
+const NAMESPACE: &str = "overload";
+
+/// The most memory that a process ever took, in KiB.
+fn peak(process: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kib = line.unwrap().split_whitespace().next().unwrap();
+    kib.parse().unwrap()
+}
+
+/// A webhook behind the slow API server, asked about pods of the namespace alone.
+fn registered(slow: &SlowApi) -> Webhook {
+    let webhook = Webhook::start(&slow.kubeconfig).unwrap();
+    let mut own = registration(&webhook).unwrap();
+    own["metadata"]["name"] = json!(NAMESPACE);
+    each_webhook(&mut own, |entry| {
+        entry["namespaceSelector"] =
+            json!({"matchLabels": {"kubernetes.io/metadata.name": NAMESPACE}});
+    });
+    control_plane().kubectl().apply(&own.to_string()).unwrap();
+    webhook
+}
+
+fn pod(index: usize) -> Pod {
+    let mut pod = gpu_pod(&format!("pod-{index}"), 1);
+    if index.is_multiple_of(2) {
+        pod["metadata"]["annotations"] = json!({"nvlink-domains.io/class": NAMESPACE});
+    }
+    serde_json::from_value(pod).unwrap()
+}
+
+/// Creates the pod, as a controller does: an API server that has too much to
+/// do is asked again.
+async fn create(pods: Api<Pod>, index: usize) -> (usize, Result<(), String>) {
+    let created = loop {
+        match pods.create(&PostParams::default(), &pod(index)).await {
+            Ok(_) => break Ok(()),
+            Err(kube::Error::Api(status)) if status.code == 429 => {
+                tokio::time::sleep(Duration::from_millis(200)).await;
+            }
+            Err(error) => break Err(error.to_string()),
+        }
+    };
+    (index, created)
+}
+
+#[test]
+fn a_slow_api_server_refuses_nobody() {
+    create_class(NAMESPACE, &json!({"access": {"mode": "Restricted"}}));
+    // The webhook that all tests share is not asked here.
+    let kubectl = control_plane()
+        .namespace(NAMESPACE, &json!({"webhook": "off"}), &json!({}))
+        .unwrap();
+    let slow = SlowApi::start(control_plane()).unwrap();
+    let webhook = registered(&slow);
+    let mut named = gpu_pod("named", 1);
+    named["metadata"]["annotations"] = json!({"nvlink-domains.io/class": NAMESPACE});
+    // As somebody who is denied: a right that was granted would be believed for some seconds.
+    let stranger = "system:serviceaccount:kube-system:replicaset-controller";
+    let stranger = control_plane().kubectl_as(stranger).unwrap();
+    let stranger = stranger.in_namespace(NAMESPACE);
+    wait_until("the webhook to be asked", SOON, || {
+        let dry_run = ["create", "--dry-run=server", "-f", "-"];
+        let refusal = stranger.refused(&dry_run, &named.to_string())?;
+        Ok(refusal.contains("is restricted").then_some(()))
+    })
+    .unwrap();
+
+    slow.set_late(true);
+    let before = slow.asked();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let answers: Vec<_> = runtime.block_on(async {
+        let client = control_plane().client().await.unwrap();
+        let pods: Api<Pod> = Api::namespaced(client, NAMESPACE);
+        let all: JoinSet<_> = (0..PODS).map(|index| create(pods.clone(), index)).collect();
+        all.join_all().await
+    });
+    assert!(slow.asked() > before, "access reviews were asked for");
+    for (index, answer) in answers {
+        match answer {
+            Ok(()) => assert_eq!(index % 2, 1, "pod {index} names a class and was let in"),
+            Err(why) => {
+                assert_eq!(index % 2, 0, "pod {index} names no class: {why}");
+                assert!(why.contains("failed calling webhook"), "{why}");
+                assert!(!why.contains("denied the request"), "{why}");
+            }
+        }
+    }
+    let metrics = webhook.replica.metrics().unwrap();
+    assert!(metrics.contains("{outcome=\"denied\"} 0"), "{metrics}");
+    assert!(!metrics.contains("{outcome=\"overloaded\"} 0"), "{metrics}");
+    let peak = peak(webhook.replica.process.id());
+    assert!(peak < MEMORY, "{peak} KiB");
+
+    // Nothing is left of it once the API server answers.
+    slow.set_late(false);
+    let stored = kubectl.create(&named).unwrap();
+    assert_eq!(decision(&stored).unwrap()["class"], NAMESPACE);
+}

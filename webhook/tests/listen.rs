@@ -1,0 +1,191 @@
+//! The bounds of the server: over real sockets, as an API server and somebody
+//! who means harm would use it.
+
+#![allow(clippy::unwrap_used)]
+
+mod fixture;
+
+use std::{
+    io::{ErrorKind, Read, Write},
+    net::{SocketAddr, TcpStream},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use axum_server::{Handle, tls_rustls::RustlsConfig};
+use fixture::{admission, pod, review};
+use nvlink_webhook::admission::server::{PATH, Webhook, admission_router, listen};
+use rustls::{
+    ClientConfig, ClientConnection, RootCertStore, StreamOwned,
+    pki_types::{CertificateDer, pem::PemObject},
+};
+use serde_json::json;
+
+/// A running server, and the certificate that it has.
+struct Server {
+    address: SocketAddr,
+    certificate: String,
+    _runtime: tokio::runtime::Runtime,
+}
+
+fn start() -> Server {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let (certificate, key) = (made.cert.pem(), made.signing_key.serialize_pem());
+    let webhook = Webhook {
+        admission: admission(&[]),
+        metrics: Arc::default(),
+    };
+    let router = admission_router(Arc::new(webhook));
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let address = runtime.block_on(async {
+        let pem = certificate.clone().into_bytes();
+        let tls = RustlsConfig::from_pem(pem, key.into_bytes()).await.unwrap();
+        let handle = Handle::new();
+        let address = SocketAddr::from(([127, 0, 0, 1], 0));
+        tokio::spawn(listen::serve(address, tls, handle.clone(), router));
+        handle.listening().await.unwrap()
+    });
+    Server {
+        address,
+        certificate,
+        _runtime: runtime,
+    }
+}
+
+type Stream = StreamOwned<ClientConnection, TcpStream>;
+
+impl Server {
+    fn connect(&self, protocol: &str) -> Stream {
+        let mut roots = RootCertStore::empty();
+        let certificate = CertificateDer::from_pem_slice(self.certificate.as_bytes());
+        roots.add(certificate.unwrap()).unwrap();
+        let mut config = ClientConfig::builder()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        config.alpn_protocols = vec![protocol.as_bytes().to_vec()];
+        let name = "localhost".try_into().unwrap();
+        let connection = ClientConnection::new(Arc::new(config), name).unwrap();
+        let socket = TcpStream::connect(self.address).unwrap();
+        socket
+            .set_read_timeout(Some(Duration::from_secs(30)))
+            .unwrap();
+        StreamOwned::new(connection, socket)
+    }
+}
+
+/// Whether the server hangs up within so long.
+fn is_closed(socket: &TcpStream, within: Duration) -> bool {
+    socket.set_read_timeout(Some(within)).unwrap();
+    match socket.peek(&mut [0]) {
+        Ok(_) => true,
+        Err(error) => error.kind() != ErrorKind::WouldBlock,
+    }
+}
+
+#[test]
+fn connections_are_bounded() {
+    let server = start();
+    let connect = || TcpStream::connect(server.address).unwrap();
+    let moment = Duration::from_millis(5);
+    // They are looked at in no order, so that it need not be the last that has no place.
+    let mut open: Vec<_> = (0..65).map(|_| connect()).collect();
+    let end = Instant::now() + Duration::from_secs(5);
+    while open.len() > 64 && Instant::now() < end {
+        open.retain(|socket| !is_closed(socket, moment));
+    }
+    assert_eq!(open.len(), 64);
+    assert!(open.iter().all(|socket| !is_closed(socket, moment)));
+    // A place that is given up is taken again.
+    drop(open.pop());
+    let taken = (0..50).any(|_| !is_closed(&connect(), Duration::from_millis(100)));
+    assert!(taken);
+}
+
+/// A frame of HTTP/2.
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+    let mut frame = vec![length[1], length[2], length[3], kind, flags];
+    frame.extend(stream.to_be_bytes());
+    frame.extend(payload);
+    frame
+}
+
+/// The head of a request, without an end of the request.
+fn head(stream: u32) -> Vec<u8> {
+    const END_HEADERS: u8 = 4;
+    // POST, https, and as literals path and authority.
+    let mut fields = vec![0x83, 0x87, 0x04, u8::try_from(PATH.len()).unwrap()];
+    fields.extend(PATH.as_bytes());
+    fields.extend([0x01, 9]);
+    fields.extend(b"localhost");
+    frame(1, END_HEADERS, stream, &fields)
+}
+
+/// The next frame: its kind, stream and payload.
+fn next(stream: &mut Stream) -> (u8, u32, Vec<u8>) {
+    let mut head = [0; 9];
+    stream.read_exact(&mut head).unwrap();
+    let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
+    let mut payload = vec![0; usize::try_from(length).unwrap()];
+    stream.read_exact(&mut payload).unwrap();
+    let number = u32::from_be_bytes([head[5], head[6], head[7], head[8]]);
+    (head[3], number, payload)
+}
+
+const DATA: u8 = 0;
+const HEADERS: u8 = 1;
+const RESET: u8 = 3;
+const SETTINGS: u8 = 4;
+
+#[test]
+fn an_api_server_s_250_requests_at_a_time_pass_and_more_are_refused() {
+    let server = start();
+    let mut stream = server.connect("h2");
+    stream
+        .write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+        .unwrap();
+    stream.write_all(&frame(SETTINGS, 0, 0, &[])).unwrap();
+    let heads = (0..251).flat_map(|index| head(1 + 2 * index));
+    stream.write_all(&heads.collect::<Vec<_>>()).unwrap();
+    let reset = loop {
+        match next(&mut stream) {
+            (RESET, number, payload) => break (number, payload),
+            (kind, ..) => assert_ne!(kind, HEADERS, "nobody is answered yet"),
+        }
+    };
+    // Refused: it may be tried again, elsewhere or later.
+    assert_eq!(reset, (501, 7_u32.to_be_bytes().to_vec()));
+
+    let body = review(&pod(0, json!({}))).to_string();
+    for number in (1..500).step_by(2) {
+        const END: u8 = 1;
+        let body = frame(DATA, END, number, body.as_bytes());
+        stream.write_all(&body).unwrap();
+    }
+    let mut answered = 0;
+    while answered < 250 {
+        let (kind, _, payload) = next(&mut stream);
+        if kind == HEADERS {
+            // `:status: 200` of the static table.
+            assert_eq!(payload[0], 0x88);
+            answered += 1;
+        }
+    }
+}
+
+#[test]
+fn a_head_that_is_too_long_is_refused() {
+    let server = start();
+    let mut stream = server.connect("http/1.1");
+    let head = format!(
+        "POST {PATH} HTTP/1.1\r\nhost: localhost\r\nx: {}\r\n\r\n",
+        "x".repeat(128 << 10)
+    );
+    // The server may hang up before it has read all of it.
+    let _ = stream.write_all(head.as_bytes());
+    let mut answer = [0; 12];
+    if stream.read_exact(&mut answer).is_ok() {
+        assert_eq!(&answer, b"HTTP/1.1 431");
+    }
+}
