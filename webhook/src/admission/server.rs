@@ -28,6 +28,7 @@ use crate::{
 mod deadline;
 mod intake;
 pub mod listen;
+mod places;
 
 use intake::{Intake, Overloaded, Unread};
 pub use intake::{MAX_BODY, SMALL, WAITING_ROOM};

@@ -2,19 +2,11 @@
 //!
 //! What a connection may hold beside the reviews that have room: of HTTP/2,
 //! [`WINDOW`] bytes that arrived and were not read yet, and the heads of
-//! [`MAX_STREAMS`] requests; of HTTP/1, [`BUFFER`]. Those of all connections
+//! [`MAX_STREAMS`] requests; of HTTP/1, [`BUFFER`]. Those of all 64 connections
 //! come to 128 MiB, from clients that mean harm; an API server's to next to
 //! nothing, because what it sends is read as it arrives.
 
-use std::{
-    future::Future,
-    io,
-    net::SocketAddr,
-    pin::Pin,
-    sync::Arc,
-    task::{Context, Poll},
-    time::Duration,
-};
+use std::{future::Future, io, net::SocketAddr, pin::Pin, sync::Arc, time::Duration};
 
 use axum::Router;
 use axum_server::{
@@ -26,15 +18,10 @@ use hyper_util::{
     rt::{TokioExecutor, TokioTimer},
     server::conn::auto::Builder,
 };
-use tokio::{
-    net::TcpStream,
-    sync::{OwnedSemaphorePermit, Semaphore},
-};
-use tower::Service;
+use tokio::net::TcpStream;
 
-/// Connections that are open at a time; more are closed at once. An API server
-/// has one, or a few where more requests are under way than one takes.
-const MAX_CONNECTIONS: usize = 64;
+use super::places::{Placed, Places};
+
 /// Requests of HTTP/2 that are under way at a time on one connection: as many
 /// as an API server's own.
 const MAX_STREAMS: u32 = 250;
@@ -63,7 +50,7 @@ pub async fn serve(
     let mut server = axum_server::bind(address)
         .acceptor(Acceptor {
             tls: RustlsAcceptor::new(tls),
-            connections: Arc::new(Semaphore::new(MAX_CONNECTIONS)),
+            places: Arc::default(),
         })
         .handle(handle);
     limit(server.http_builder());
@@ -88,54 +75,26 @@ fn limit(builder: &mut Builder<TokioExecutor>) {
         .keep_alive_timeout(HEAD);
 }
 
-/// Takes connections, while there are not too many.
+/// Takes connections, each in a place.
 #[derive(Clone, Debug)]
 struct Acceptor {
     tls: RustlsAcceptor,
-    connections: Arc<Semaphore>,
+    places: Arc<Places>,
 }
 
-type Accepted<T, S> = io::Result<(T, Counted<S>)>;
+type Accepted<S> = <RustlsAcceptor as Accept<Placed<TcpStream>, S>>::Stream;
 
 impl<S: Send + 'static> Accept<TcpStream, S> for Acceptor {
-    type Stream = <RustlsAcceptor as Accept<TcpStream, S>>::Stream;
-    type Service = Counted<S>;
-    type Future = Pin<Box<dyn Future<Output = Accepted<Self::Stream, S>> + Send>>;
+    type Stream = Accepted<S>;
+    type Service = S;
+    type Future = Pin<Box<dyn Future<Output = io::Result<(Accepted<S>, S)>> + Send>>;
 
     fn accept(&self, stream: TcpStream, service: S) -> Self::Future {
-        let permit = Arc::clone(&self.connections).try_acquire_owned();
-        let tls = self.tls.clone();
+        let Self { tls, places } = self.clone();
         Box::pin(async move {
-            let permit = permit.map_err(|error| {
-                tracing::warn!("{MAX_CONNECTIONS} connections are open: closing one more");
-                io::Error::other(error)
-            })?;
             stream.set_nodelay(true)?;
-            let (stream, service) = tls.accept(stream, service).await?;
-            let permit = Arc::new(permit);
-            Ok((stream, Counted { service, permit }))
+            let peer = stream.peer_addr()?.ip();
+            tls.accept(places.take(stream, peer), service).await
         })
-    }
-}
-
-/// The service of one connection; counts as long as it lives.
-#[derive(Clone, Debug)]
-struct Counted<S> {
-    service: S,
-    #[expect(dead_code, reason = "held, not read")]
-    permit: Arc<OwnedSemaphorePermit>,
-}
-
-impl<S: Service<R>, R> Service<R> for Counted<S> {
-    type Response = S::Response;
-    type Error = S::Error;
-    type Future = S::Future;
-
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        self.service.poll_ready(context)
-    }
-
-    fn call(&mut self, request: R) -> Self::Future {
-        self.service.call(request)
     }
 }
