@@ -87,6 +87,7 @@ pub(super) struct Overloaded {
 impl Overloaded {
     pub(super) const LATE: &str =
         "the API server did not answer the access reviews in time: try again";
+    const GONE: &str = "the request ended early";
     const SLOW: &str = "the request did not arrive in time";
     const FULL: &str = "other reviews take all the memory that there is for them: try again";
 }
@@ -267,7 +268,8 @@ impl Reader {
         match timeout_at(self.deadline, self.stream.next()).await {
             Ok(None) => Ok(None),
             Ok(Some(Ok(chunk))) => Ok(Some(chunk)),
-            Ok(Some(Err(error))) => Err(self.invalid(&format!("the request ended early: {error}"))),
+            // The client has gone: it may have waited for too long.
+            Ok(Some(Err(_))) => Err(self.overloaded(Overloaded::GONE)),
             Err(_) => Err(self.overloaded(Overloaded::SLOW)),
         }
     }
