@@ -1,8 +1,26 @@
 //! Discovers the NVLink graph of a GPU node, exports it to Prometheus and
 //! publishes it to Kubernetes.
 //!
-//! [`source`] reads a node, [`collect`] makes [`snapshot`]s of it, and
-//! [`metrics`], [`page`], [`publish`] and [`output`] show them. [`run`] is the program.
+//! The modules; each uses only those above it:
+//!
+//! - [`source`] reads a node: its hardware, a file, a simulation.
+//! - `duration` reads lengths of time, as flags and files have them.
+//! - [`placement`] is who holds which GPUs, and how well they were placed.
+//! - [`load`] is what moved between two readings.
+//! - `faults` is what came and went between them, for the log.
+//! - [`snapshot`] holds the latest of everything, for readers that never wait.
+//! - [`metrics`] is what a scrape gets.
+//! - [`output`] shows a topology and a placement in a terminal.
+//! - [`page`] shows a snapshot in a browser.
+//! - [`collect`] reads the source and makes snapshots.
+//! - [`publish`] writes snapshots to the cluster.
+//! - [`allocations`] asks who holds which GPUs, and judges it.
+//! - [`control`] breaks a simulated node over HTTP.
+//! - [`server`] answers requests: metrics, page, document, probes.
+//! - [`web`] lets them in: TLS, passwords, limits.
+//! - [`args`] is the command line.
+//! - `log` starts the log.
+//! - `commands` are the subcommands; [`run`] is the program.
 
 pub mod allocations;
 pub mod args;

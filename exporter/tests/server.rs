@@ -171,8 +171,8 @@ async fn scrapes_of_a_moment_share_one_text() {
     latest.publish(good());
     let router = server::router(Site::new(Arc::clone(&latest)));
     let (mut shared, mut texts) = (false, Vec::new());
-    // A second may end between two of them, not between all.
-    for _ in 0..5 {
+    // A moment may end between two of them, not between all.
+    for _ in 0..20 {
         let (a, b) = (scrape(&router, "").await, scrape(&router, "").await);
         shared |= a.as_ptr() == b.as_ptr();
         texts.extend([a, b]);

@@ -129,14 +129,9 @@ pub(super) const fn counter(
     series: &'static str,
     help: &'static str,
 ) -> Family {
-    Family {
-        name,
-        help,
-        kind: MetricType::Counter,
-        labels,
-        group,
-        series,
-    }
+    let kind = MetricType::Counter;
+    let gauge = gauge(group, name, labels, series, help);
+    Family { kind, ..gauge }
 }
 
 /// A label's value. What is not known is left out of the series.

@@ -44,7 +44,7 @@ impl Shared {
         }
     }
 
-    /// Scrapes of one second that want the same families share one text:
+    /// Scrapes of one moment that want the same families share one text:
     /// however many they are and however slowly they read, it is there once.
     fn answer(&self, groups: Groups) -> Result<Bytes, fmt::Error> {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
@@ -67,8 +67,13 @@ impl Answer {
             && same(&self.view.placements, &view.placements)
             && self.groups == groups
             && self.view.is_fresh() == view.is_fresh()
-            && self.view.since_start.as_secs() == view.since_start.as_secs()
+            && moment(&self.view) == moment(view)
     }
+}
+
+/// Ages are right to a tenth of a second.
+fn moment(view: &View) -> u128 {
+    view.since_start.as_millis() / 100
 }
 
 fn same<T>(a: &Option<Arc<T>>, b: &Option<Arc<T>>) -> bool {
