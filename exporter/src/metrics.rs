@@ -21,7 +21,10 @@ use prometheus_client::{
     registry::Registry,
 };
 
-use crate::snapshot::View;
+use crate::{
+    snapshot::View,
+    source::{LinkCounters, Reading},
+};
 
 use self::writer::Writer;
 pub use self::{
@@ -39,11 +42,7 @@ pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; cha
 /// # Errors
 /// When a metric cannot be written (never, as far as is known).
 pub fn render(view: &View, groups: Groups) -> Result<String, fmt::Error> {
-    // Grown step by step, a long text would be copied again and again.
-    let data = view.data();
-    let counters = data.map_or(0, |data| data.counters.len());
-    let edges = data.map_or(0, |data| data.topology.spec.edges.len());
-    let mut out = String::with_capacity(8192 + counters * BYTES_PER_LINK + edges * BYTES_PER_EDGE);
+    let mut out = String::with_capacity(view.data().map_or(4096, size));
     let view = view.clone();
     let mut registry = Registry::default();
     registry.register_collector(Box::new(Scrape { view, groups }));
@@ -83,7 +82,10 @@ impl Collector for Scrape {
     }
 }
 
-/// What the series of a link take, roughly; measured on NVLink 4.
-const BYTES_PER_LINK: usize = 1100;
-/// What the series of a pair of GPUs take.
-const BYTES_PER_EDGE: usize = 700;
+/// About so long is the text: grown step by step, it would be copied again and again.
+fn size(data: &Reading) -> usize {
+    let series = |one: &LinkCounters| 5 + one.errors.len() + one.bit_error_ratios.len();
+    let of_links: usize = data.counters.iter().map(series).sum();
+    let of_pairs = 4 * data.topology.spec.edges.len();
+    8192 + of_links * 115 + of_pairs * 175
+}

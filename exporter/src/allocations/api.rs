@@ -18,9 +18,8 @@ use nvlink_topology::{Pattern, labels};
 use serde::{Deserialize, de::DeserializeOwned};
 
 use super::{
-    devices::DRIVER,
     holdings::PodName,
-    slices::{self, Nothing, SliceObject, Slices},
+    slices::{self, DRIVER, Nothing, SliceObject, Slices},
 };
 
 /// What is known; the watches write it, the collector reads it. Empty where

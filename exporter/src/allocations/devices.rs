@@ -7,9 +7,6 @@ use nvlink_topology::{Gpu, NodeTopologySpec};
 use super::{podresources::ClaimResource, slices::Slices};
 use crate::source::LostGpu;
 
-/// The DRA driver whose devices are GPUs.
-pub(super) const DRIVER: &str = "gpu.nvidia.com";
-
 /// The GPUs of a node, by all their names.
 #[derive(Debug, Default)]
 pub(super) struct Devices {
@@ -159,7 +156,10 @@ fn strip<'t>(text: &'t str, prefix: &str) -> Option<&'t str> {
 mod tests {
     use super::*;
     use crate::{
-        allocations::{podresources::CdiDevice, slices::Slice},
+        allocations::{
+            podresources::CdiDevice,
+            slices::{DRIVER, Slice},
+        },
         source::SourceSpec,
     };
 

@@ -6,9 +6,9 @@ use nvlink_topology::NodeTopologySpec;
 use prost::{DecodeError, Message};
 
 use super::{
-    devices::{DRIVER, Devices, is_gpu_resource},
+    devices::{Devices, is_gpu_resource},
     podresources::{ContainerResources, ListPodResourcesResponse},
-    slices::Slices,
+    slices::{DRIVER, Slices},
 };
 use crate::source::LostGpu;
 

@@ -8,6 +8,9 @@ use kube::{
 };
 use serde::Deserialize;
 
+/// The DRA driver whose devices are GPUs.
+pub(super) const DRIVER: &str = "gpu.nvidia.com";
+
 /// A ResourceSlice as far as it is read.
 pub(super) type SliceObject = Object<Spec, Nothing>;
 
@@ -83,7 +86,7 @@ impl From<Spec> for Slice {
         let uuids = |mut device: Device| {
             // The driver's own attributes need no domain, and may have it.
             let mut text = |name: &str| {
-                let long = format!("{}/{name}", super::devices::DRIVER);
+                let long = format!("{}/{name}", DRIVER);
                 let found = device.attributes.remove(name);
                 found.or_else(|| device.attributes.remove(&long))?.string
             };

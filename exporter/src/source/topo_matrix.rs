@@ -7,14 +7,16 @@
 
 mod cell;
 mod check;
+mod draft;
 mod line;
 mod read;
 mod spec;
 mod tail;
 mod wrapped;
 
+use line::{NumberedLine, without_escapes};
+
 pub use cell::Relation;
-pub use read::parse;
 pub use spec::{of_document, spec};
 
 /// What to do about a text that was damaged on its way.
@@ -37,6 +39,16 @@ impl MatrixError {
             reason: reason.into(),
         }
     }
+}
+
+/// The topology matrix in `text`.
+///
+/// # Errors
+/// No such matrix, two of them, or one that is cut or contradicts itself.
+pub fn parse(text: &str) -> Result<Matrix, MatrixError> {
+    let lines = text.lines().map(without_escapes);
+    let lines: Vec<NumberedLine> = (1..).zip(lines).collect();
+    read::read(&lines).or_else(|error| wrapped::read(&lines, error))
 }
 
 /// A whole and consistent matrix.

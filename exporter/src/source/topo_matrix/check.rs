@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::{
     GpuRow, Matrix, MatrixError, NicColumn, SAVE_IT,
     cell::{self, Relation},
-    read::{Draft, Row},
+    draft::{Draft, Row},
 };
 
 /// The matrix of `draft`, if it has all its rows and they are symmetric.
