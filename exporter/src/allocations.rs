@@ -20,10 +20,14 @@ mod tracker;
 use std::{sync::Arc, time::Duration};
 
 use kube::Client;
-use tokio::{sync::watch, task::JoinSet};
+use nvlink_runtime::supervise::{Supervisor, Weight};
+use tokio::sync::watch;
 
-use self::{api::Cluster, collector::Collector};
-use crate::{publish::status::Keeper, snapshot::Latest};
+use self::{
+    api::Cluster,
+    collector::{Collector, Recorded, Want},
+};
+use crate::{publish::status::Keeper, snapshot::Latest, tally::Publishing};
 
 pub use self::{
     args::{AllocationArgs, Socket},
@@ -39,43 +43,74 @@ pub struct ClusterAccess {
     pub client: Client,
     /// The Node's name.
     pub node: String,
-    /// Publish the allocations in the NodeTopology object, and look so often
-    /// whether they are still there.
-    pub publish_every: Option<Duration>,
 }
 
-/// Starts to collect every `interval`. All ends when the returned set is dropped.
-#[must_use]
+/// Publishing of the allocations in the NodeTopology object.
+pub struct Publish {
+    /// Time between two looks whether they are still there.
+    pub recheck: Duration,
+    /// How it goes.
+    pub tally: Publishing,
+}
+
+/// Starts to collect every `interval`.
 pub fn start(
+    supervisor: &Supervisor,
     args: &AllocationArgs,
-    access: Option<ClusterAccess>,
+    access: Option<(ClusterAccess, Option<Publish>)>,
     interval: Duration,
     latest: &Arc<Latest>,
-) -> JoinSet<()> {
-    let mut tasks = JoinSet::new();
+) {
     let cluster = Cluster::default();
-    let mut collector = Collector::new(args.socket(), cluster.clone(), Arc::clone(latest));
-    if let Some(access) = access {
-        let ClusterAccess { client, node, .. } = access;
-        if args.socket().is_some() {
-            let watch = cluster.clone().watch_pods(client.clone(), node.clone());
-            tasks.spawn(watch);
-            tasks.spawn(cluster.watch_slices(client.clone(), node.clone()));
+    let socket = args
+        .socket()
+        .map(|(path, optional)| (path.to_owned(), optional));
+    let mut keeper = None;
+    if let Some((access, publish)) = access {
+        if socket.is_some() {
+            watch(supervisor, &cluster, &access);
         }
-        if let Some(recheck) = access.publish_every {
-            let (record, recorded) = watch::channel(None);
-            let (want, wanted) = watch::channel(None);
-            collector.keep(recorded, want);
-            let keeper = Keeper {
-                client,
-                node,
-                record,
-                wanted,
-                recheck,
-            };
-            tasks.spawn(keeper.run());
-        }
+        keeper = publish.map(|publish| keep(supervisor, access, publish));
     }
-    tasks.spawn(collector.run(interval));
-    tasks
+    let latest = Arc::clone(latest);
+    supervisor.keep("the collector of allocations", Weight::Vital, move || {
+        let socket = socket.as_ref().map(|(path, optional)| (&**path, *optional));
+        let mut collector = Collector::new(socket, cluster.clone(), Arc::clone(&latest));
+        if let Some((recorded, want)) = &keeper {
+            collector.keep(recorded.clone(), want.clone());
+        }
+        collector.run(interval)
+    });
+}
+
+/// Without what they see, jobs are judged less well, and are judged.
+fn watch(supervisor: &Supervisor, cluster: &Cluster, access: &ClusterAccess) {
+    let (pods, slices) = (cluster.clone(), cluster.clone());
+    let (one, other) = (access.clone(), access.clone());
+    supervisor.keep("the watch of pods", Weight::Minor, move || {
+        pods.clone()
+            .watch_pods(one.client.clone(), one.node.clone())
+    });
+    supervisor.keep("the watch of ResourceSlices", Weight::Minor, move || {
+        slices
+            .clone()
+            .watch_slices(other.client.clone(), other.node.clone())
+    });
+}
+
+/// Starts the keeper of the record; what it has, and where it is told what to keep.
+fn keep(supervisor: &Supervisor, access: ClusterAccess, publish: Publish) -> (Recorded, Want) {
+    let (record, recorded) = watch::channel(None);
+    let (want, wanted) = watch::channel(None);
+    let keeper = Keeper {
+        client: access.client,
+        node: access.node,
+        record,
+        wanted,
+        recheck: publish.recheck,
+        tally: publish.tally,
+    };
+    let name = "the keeper of the record of allocations";
+    supervisor.keep(name, Weight::Vital, move || keeper.clone().run());
+    (recorded, want)
 }

@@ -1,16 +1,18 @@
 //! The collector: one thread that reads the source and publishes snapshots.
 
 use std::{
-    sync::{Arc, Weak},
+    sync::Arc,
     thread,
     time::{Duration, Instant},
 };
+
+use nvlink_runtime::supervise::{Supervisor, Weight};
 
 use crate::{
     faults::Faults,
     load::Meter,
     snapshot::{Health, Latest, Snapshot},
-    source::{Source, Unread},
+    source::{Source, SourceError, Unread},
 };
 
 /// Reads `source` once. What moved since an earlier reading is not known here.
@@ -44,40 +46,103 @@ fn unread(all: &[Unread]) -> Option<String> {
     (!reasons.is_empty()).then(|| reasons.join("; "))
 }
 
-/// Starts the thread. It reads at once and then every `interval`, and ends when
-/// nobody holds `latest` any more. A source that hangs hangs this thread alone.
+/// Opens a source anew.
+pub type Open = Box<dyn FnMut() -> Result<Box<dyn Source>, SourceError> + Send>;
+
+/// Starts the thread. It reads `source` at once and then every `interval`.
+///
+/// A source that panics is opened anew. One that hangs hangs this thread alone:
+/// it is told, `/readyz` says no when the data are old, but the process is not
+/// called dead. It waits for the driver, which another process would wait for,
+/// too; and there would be no exporter to say so while it is restarted.
 ///
 /// # Errors
 /// When the system gives no thread.
-pub fn spawn(
+pub fn start(
+    supervisor: &Supervisor,
     name: String,
     source: Box<dyn Source>,
+    mut open: Open,
     interval: Duration,
     latest: &Arc<Latest>,
 ) -> std::io::Result<()> {
-    let latest = Arc::downgrade(latest);
-    let thread = thread::Builder::new().name("collector".to_owned());
-    thread
-        .spawn(move || run(&name, source, interval, &latest))
-        .map(drop)
+    let hang = Hang::new(name.clone(), latest);
+    supervisor.keep("the watch of the source", Weight::Minor, move || {
+        hang.clone().watch()
+    });
+    let latest = Arc::clone(latest);
+    let mut first = Some(source);
+    supervisor.thread("the collector", Weight::Vital, move || {
+        let source = first.take().map_or_else(&mut open, Ok)?;
+        run(&name, source, interval, &latest)
+    })
 }
 
-fn run(name: &str, mut source: Box<dyn Source>, interval: Duration, latest: &Weak<Latest>) {
+fn run(
+    name: &str,
+    mut source: Box<dyn Source>,
+    interval: Duration,
+    latest: &Latest,
+) -> Result<(), SourceError> {
     let start = Instant::now();
     let mut log = Log::default();
     let mut meter = Meter::default();
     loop {
+        latest.reads_since(Some(Instant::now()));
         let mut snapshot = collect(name, source.as_mut(), start.elapsed());
+        latest.reads_since(None);
         if let Some(data) = &snapshot.data {
             snapshot.loads = meter.observe(data, snapshot.health.finished);
         }
         log.write(&snapshot);
-        let Some(latest) = latest.upgrade() else {
-            return;
-        };
         latest.publish(snapshot);
-        drop(latest);
         thread::sleep(interval);
+    }
+}
+
+/// A source that has not answered for so long hangs: it takes a second or two.
+const HANGS: Duration = Duration::from_secs(10);
+
+/// Tells when the source begins to hang, and when it answers again.
+#[derive(Clone)]
+struct Hang {
+    source: String,
+    latest: Arc<Latest>,
+    within: Duration,
+}
+
+impl Hang {
+    fn new(source: String, latest: &Arc<Latest>) -> Self {
+        let latest = Arc::clone(latest);
+        let within = HANGS.min(latest.stale_after());
+        Self {
+            source,
+            latest,
+            within,
+        }
+    }
+
+    async fn watch(self) {
+        let mut hangs: Option<Instant> = None;
+        let source = self.source;
+        loop {
+            tokio::time::sleep(self.within / 10).await;
+            let reads = self.latest.reading();
+            if let Some(since) = hangs.filter(|_| reads != hangs) {
+                let seconds = since.elapsed().as_secs();
+                tracing::info!(source, "the source answers again, after {seconds} s");
+                hangs = None;
+            }
+            let late = reads.filter(|since| since.elapsed() >= self.within);
+            if let Some(since) = late.filter(|_| hangs.is_none()) {
+                let seconds = since.elapsed().as_secs_f64();
+                tracing::error!(
+                    source,
+                    "the source hangs: it has not answered for {seconds:.0} s"
+                );
+                hangs = Some(since);
+            }
+        }
     }
 }
 
@@ -128,7 +193,7 @@ impl Log {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::source::{Reading, SourceError};
+    use crate::source::Reading;
 
     /// Fails at every second reading.
     struct Flaky(u32);
@@ -197,32 +262,35 @@ mod tests {
         assert_eq!(count("nvlink_domain_gpus{"), 0);
     }
 
-    #[test]
-    fn the_thread_publishes_and_ends_with_its_readers() {
+    /// Panics at its first reading.
+    struct Broken;
+
+    impl Source for Broken {
+        fn read(&mut self, _: Duration) -> Result<Reading, SourceError> {
+            panic!("out of order")
+        }
+    }
+
+    #[tokio::test]
+    async fn a_source_that_panics_is_opened_anew() {
         let latest = Arc::new(Latest::default());
-        spawn(
-            "flaky".into(),
-            Box::new(Flaky(0)),
-            Duration::from_millis(1),
-            &latest,
-        )
-        .unwrap();
-        let until = Instant::now() + Duration::from_secs(10);
+        let supervisor = Supervisor::default();
+        let open: Open = Box::new(|| Ok(Box::new(Flaky(0))));
+        let interval = Duration::from_millis(1);
+        let name = "flaky".to_owned();
+        start(&supervisor, name, Box::new(Broken), open, interval, &latest).unwrap();
+        let until = Instant::now() + Duration::from_secs(30);
         let (mut good, mut bad) = (false, false);
         while !(good && bad) && Instant::now() < until {
             let view = latest.view(Instant::now());
             match view.snapshot.map(|snapshot| snapshot.data.is_some()) {
                 Some(true) => good = true,
                 Some(false) => bad = true,
-                None => thread::sleep(Duration::from_millis(1)),
+                None => {}
             }
+            tokio::time::sleep(Duration::from_millis(1)).await;
         }
         assert!(good && bad);
-        let weak = Arc::downgrade(&latest);
-        drop(latest);
-        while weak.upgrade().is_some() && Instant::now() < until {
-            thread::sleep(Duration::from_millis(1));
-        }
-        assert!(weak.upgrade().is_none());
+        assert!(supervisor.restarts().contains(&("the collector", 1)));
     }
 }

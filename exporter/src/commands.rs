@@ -12,6 +12,8 @@ use std::{
     time::Duration,
 };
 
+use nvlink_runtime::log;
+
 use crate::{
     args::{self, Command, LogFormat, SourceArgs, UnpublishArgs},
     metrics, publish,
@@ -38,12 +40,14 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Unpublish(args) => unpublish(&args),
     };
     match result {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(()) => {
+            log::finish();
+            ExitCode::SUCCESS
+        }
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             let text = told(&error).replace('\n', " ");
-            // Nowhere to complain where stderr is closed, too.
-            drop(writeln!(io::stderr(), "nvlink-exporter: {text}"));
+            log::last_words(&format!("nvlink-exporter: {text}"));
             ExitCode::FAILURE
         }
     }
@@ -106,7 +110,6 @@ fn runtime() -> io::Result<tokio::runtime::Runtime> {
 
 fn unpublish(args: &UnpublishArgs) -> anyhow::Result<()> {
     crate::log::start(LogFormat::Text);
-    publish::install_crypto();
     let node = &args.node_name;
     let existed = runtime()?.block_on(async {
         let client = publish::client().await?;

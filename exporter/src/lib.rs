@@ -39,6 +39,7 @@ pub mod publish;
 pub mod server;
 pub mod snapshot;
 pub mod source;
+pub mod tally;
 pub mod web;
 
 pub use commands::run;

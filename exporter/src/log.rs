@@ -1,7 +1,6 @@
-//! The log: to stderr, so that outputs stay clean.
+//! What is logged.
 
-use std::io::IsTerminal;
-
+use nvlink_runtime::log::{self, Format};
 use tracing_subscriber::EnvFilter;
 
 use crate::args::LogFormat;
@@ -21,18 +20,11 @@ pub(crate) fn start(format: LogFormat) {
             Err(error) => (EnvFilter::new(DEFAULT), Some(error)),
         },
     };
-    let builder = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_target(false)
-        .with_writer(std::io::stderr);
-    // A second start, in tests, keeps the first.
-    let started = match format {
-        LogFormat::Json => builder.json().flatten_event(true).try_init(),
-        LogFormat::Text => builder
-            .with_ansi(std::io::stderr().is_terminal())
-            .try_init(),
+    let format = match format {
+        LogFormat::Text => Format::Text,
+        LogFormat::Json => Format::Json,
     };
-    drop(started);
+    log::start(filter, format, false);
     if let Some(error) = error {
         tracing::warn!(%error, "RUST_LOG={wanted:?} is not understood: logging info");
     }

@@ -17,10 +17,17 @@ pub mod status;
 use std::{sync::Arc, time::Duration};
 
 use kube::Client;
+use nvlink_runtime::{
+    client::{self, Limits},
+    tls,
+};
 use nvlink_topology::NodeTopology;
 use tokio::time::Instant;
 
-use crate::snapshot::Latest;
+use crate::{
+    snapshot::Latest,
+    tally::{Failure, Publishing},
+};
 
 /// Field manager of the Node's labels and annotations, and of the object.
 pub const MANAGER: &str = "nvlink-exporter";
@@ -37,7 +44,7 @@ pub enum PublishError {
     #[error("there is no Node {0:?} in the cluster; is --node-name right?")]
     NoNode(String),
     /// The API server refused or did not answer.
-    #[error("{what} {name}: {}", message(error))]
+    #[error("{what} {name}: {}{}", client::reason(error), advice(error))]
     Api {
         /// What was done: `reading Node`.
         what: &'static str,
@@ -58,6 +65,20 @@ impl PublishError {
     }
 }
 
+impl From<&PublishError> for Failure {
+    fn from(error: &PublishError) -> Self {
+        match error {
+            PublishError::NoNode(_) => Self::NoNode,
+            PublishError::Access(_) => Self::Unreachable,
+            PublishError::Api { error, .. } => match &**error {
+                kube::Error::Api(status) if status.code == 403 => Self::Forbidden,
+                kube::Error::Api(_) => Self::Refused,
+                _ => Self::Unreachable,
+            },
+        }
+    }
+}
+
 /// Where nothing was found, the kubeconfig is what people can mend.
 fn no_access(error: &kube::Error) -> String {
     match error {
@@ -69,21 +90,18 @@ fn no_access(error: &kube::Error) -> String {
                 why.unwrap_or_default()
             )
         }
-        error => error.to_string(),
+        error => client::reason(error),
     }
 }
 
-/// TLS needs one provider in the process; a second call changes nothing.
-pub fn install_crypto() {
-    drop(rustls::crypto::ring::default_provider().install_default());
-}
-
-/// A client from the service account, or from the kubeconfig.
+/// A client from the service account, or from the kubeconfig. What is asked of
+/// it is answered, or fails in time.
 ///
 /// # Errors
 /// Where there is neither.
 pub async fn client() -> Result<Client, PublishError> {
-    Client::try_default()
+    tls::install_provider();
+    client::connect(Limits::default())
         .await
         .map_err(|error| PublishError::Access(Box::new(error)))
 }
@@ -163,12 +181,13 @@ impl Publisher {
     }
 }
 
-/// What the API server said, else what kept it from being asked.
-fn message(error: &kube::Error) -> String {
+/// What to do about a refusal.
+fn advice(error: &kube::Error) -> &'static str {
     match error {
-        kube::Error::Api(status) if !status.message.is_empty() => status.message.clone(),
-        kube::Error::Api(status) => format!("status {} {}", status.code, status.reason),
-        error => error.to_string(),
+        kube::Error::Api(status) if status.code == 403 => {
+            "; --publish needs the rights get and patch of nodes and of nodetopologies and their status"
+        }
+        _ => "",
     }
 }
 
@@ -198,7 +217,12 @@ const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_se
 /// every `recheck` whether the cluster still says so. Never ends.
 ///
 /// A failed collection changes nothing in the cluster: the hardware is still there.
-pub async fn run(mut publisher: Publisher, latest: Arc<Latest>, recheck: Duration) {
+pub async fn run(
+    mut publisher: Publisher,
+    latest: Arc<Latest>,
+    recheck: Duration,
+    tally: Publishing,
+) {
     let mut published: Option<(NodeTopology, Instant)> = None;
     let mut backoff = BACKOFF.0;
     loop {
@@ -222,10 +246,12 @@ pub async fn run(mut publisher: Publisher, latest: Arc<Latest>, recheck: Duratio
                 if written != Written::default() {
                     tracing::info!(node = publisher.node, ?written, "published");
                 }
+                tally.succeeded();
                 published = Some((topology, Instant::now()));
                 backoff = BACKOFF.0;
             }
             Err(error) => {
+                tally.failed(Failure::from(&error));
                 tracing::warn!(retry_in = ?backoff, "not published: {error}");
                 tokio::time::sleep(backoff).await;
                 backoff = (backoff * 2).min(BACKOFF.1);

@@ -48,7 +48,7 @@ pub fn router(site: Site) -> Router {
     let scrape = get(scrape::scrape).with_state(Arc::new(Shared::new(&site)));
     let mut router = Router::new()
         .route(&site.metrics_path, scrape)
-        .route("/livez", get(|| async { "ok\n" }))
+        .route("/livez", get(live))
         .route("/readyz", get(ready))
         .route("/api/v1/topology", get(topology));
     if site.metrics_path != "/" {
@@ -63,6 +63,15 @@ async fn nothing() -> (StatusCode, &'static str) {
 }
 
 type Sites = State<Arc<Site>>;
+
+/// Alive while all parts are that it is of no use without. A source that hangs
+/// is no such part: see [`collect::start`](crate::collect::start).
+async fn live(State(site): Sites) -> Response {
+    match site.latest.tally().supervisor.obstacle() {
+        None => "ok\n".into_response(),
+        Some(reason) => unavailable(&reason).into_response(),
+    }
+}
 
 /// Ready while there are recent data: the Node's page and metrics are of use
 /// then. `/metrics` itself always answers, and says why there are none.

@@ -9,7 +9,7 @@ use arc_swap::ArcSwapOption;
 use nvlink_topology::NodeTopology;
 use tokio::sync::Notify;
 
-use crate::{load::LinkLoad, placement::Placements, source::Reading};
+use crate::{load::LinkLoad, placement::Placements, source::Reading, tally::Tally};
 
 /// The outcome of one collection. Data and health are separate: a collection
 /// that failed has health and no data, never the data of an earlier one. One
@@ -56,9 +56,12 @@ pub struct Latest {
     snapshot: ArcSwapOption<Snapshot>,
     good_at: ArcSwapOption<Instant>,
     placements: ArcSwapOption<Placements>,
+    /// Since when the source is being read.
+    reading: ArcSwapOption<Instant>,
     changed: Notify,
     stale_after: Duration,
     start: Instant,
+    tally: Tally,
 }
 
 impl Default for Latest {
@@ -75,10 +78,41 @@ impl Latest {
             snapshot: ArcSwapOption::empty(),
             good_at: ArcSwapOption::empty(),
             placements: ArcSwapOption::empty(),
+            reading: ArcSwapOption::empty(),
             changed: Notify::new(),
             stale_after,
             start: Instant::now(),
+            tally: Tally::default(),
         }
+    }
+
+    /// The same, beside what `tally` counts.
+    #[must_use]
+    pub fn with(self, tally: Tally) -> Self {
+        Self { tally, ..self }
+    }
+
+    /// What the process knows of its own work.
+    #[must_use]
+    pub fn tally(&self) -> &Tally {
+        &self.tally
+    }
+
+    /// Data older than this are not served.
+    #[must_use]
+    pub fn stale_after(&self) -> Duration {
+        self.stale_after
+    }
+
+    /// The source is being read since then; none while it is not.
+    pub fn reads_since(&self, since: Option<Instant>) {
+        self.reading.store(since.map(Arc::new));
+    }
+
+    /// Since when the source is being read.
+    #[must_use]
+    pub fn reading(&self) -> Option<Instant> {
+        self.reading.load().as_deref().copied()
     }
 
     /// Replaces the snapshot.
@@ -118,6 +152,7 @@ impl Latest {
             age: good_at.map(|at| now.saturating_duration_since(*at)),
             stale_after: self.stale_after,
             since_start: now.saturating_duration_since(self.start),
+            tally: self.tally.clone(),
         }
     }
 }
@@ -137,6 +172,8 @@ pub struct View {
     pub stale_after: Duration,
     /// Time since the exporter has been looking.
     pub since_start: Duration,
+    /// What the process knows of its own work.
+    pub tally: Tally,
 }
 
 impl View {

@@ -34,8 +34,12 @@ use tokio::{
     time::{MissedTickBehavior, interval, timeout},
 };
 
-use self::{files::Files, gate::Gate, settings::Settings};
-pub use self::{files::WebError, listen::Servers, places::CutOff};
+use self::{files::Files, gate::Gate, places::Places, settings::Settings};
+pub use self::{
+    files::WebError,
+    listen::Servers,
+    places::{CutOff, CutOffs},
+};
 
 /// How often the file and the certificates are looked at. By content: a Secret
 /// volume swaps symlinks, of which a file watch hears once at most.
@@ -51,6 +55,7 @@ pub struct Web {
     tls: Option<RustlsConfig>,
     http2: bool,
     gate: Arc<Gate>,
+    places: Places,
 }
 
 impl Web {
@@ -78,6 +83,7 @@ impl Web {
             tls,
             http2: settings.http2,
             gate: Arc::new(Gate::new(ArcSwap::from_pointee(settings))),
+            places: Places::default(),
         }
     }
 
@@ -85,6 +91,12 @@ impl Web {
     #[must_use]
     pub fn is_tls(&self) -> bool {
         self.tls.is_some()
+    }
+
+    /// Clients that its servers have cut off.
+    #[must_use]
+    pub fn cut_offs(&self) -> CutOffs {
+        self.places.cut_offs().clone()
     }
 
     /// `router` behind the passwords, the rate limit and the headers of the file.
@@ -129,7 +141,7 @@ impl Web {
 
     /// Reloads for ever. Files are read on a thread of their own, on one at a
     /// time: on a mount that is dead it does not come back.
-    pub async fn follow(mut self) {
+    pub async fn follow(&mut self) {
         let Some(path) = self.path.clone() else {
             return std::future::pending().await;
         };

@@ -19,6 +19,7 @@ use nvlink_exporter::{
     placement::{self, Judged, Keys, PatternFrom, Placements},
     server::{self, Site},
     snapshot::{Health, Latest, Snapshot},
+    tally::Tally,
 };
 use nvlink_topology::{Allocation, Pattern};
 use tower::ServiceExt;
@@ -391,4 +392,17 @@ async fn a_job_keeps_its_gpus_when_their_indices_move() {
     latest.place(Placements::clone(&placements));
     latest.publish(good());
     assert_eq!(held().await, [(2, two), (5, five)]);
+}
+
+#[tokio::test]
+async fn the_process_lives_while_its_parts_do() {
+    let tally = Tally::default();
+    let latest = Arc::new(Latest::default().with(tally.clone()));
+    assert_eq!(ask(&latest, "/livez", "").await.status, StatusCode::OK);
+    let failed = async { Err("out of order") };
+    tally.supervisor.require("the publisher", failed);
+    tally.supervisor.failed().await;
+    let answer = ask(&latest, "/livez", "").await;
+    assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(answer.body, "the publisher failed: out of order\n");
 }

@@ -1,10 +1,15 @@
-//! The start of the program: whatever hangs in it, the program can be ended.
+//! The program from its start to its end: whatever hangs, it serves and can be ended.
 
 #![allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
 
+mod support;
+
 use std::{
-    fs,
-    process::{Child, Command, Stdio},
+    fs::{self, File},
+    io::{BufRead, BufReader, Read, Write},
+    net::TcpStream,
+    path::Path,
+    process::{Child, Command, ExitStatus, Stdio},
     thread::sleep,
     time::{Duration, Instant},
 };
@@ -14,20 +19,30 @@ use tempfile::TempDir;
 /// A machine that is busy with other tests may take so long for anything.
 const SOON: Duration = Duration::from_secs(30);
 
+/// A running program, killed with its test.
+struct Program(Child);
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        drop(self.0.kill());
+        drop(self.0.wait());
+    }
+}
+
 /// Runs the program, with the kubeconfig of `directory`.
-fn start(directory: &TempDir, arguments: &[&str]) -> Child {
-    Command::new(env!("CARGO_BIN_EXE_nvlink-exporter"))
-        .args(["--source", "sim:l40s", "--node-name", "n"])
-        .args(["--web.listen-address", "127.0.0.1:0"])
+fn start(directory: &TempDir, arguments: &[&str], stderr: impl Into<Stdio>) -> Program {
+    let child = Command::new(env!("CARGO_BIN_EXE_nvlink-exporter"))
+        .args(["--node-name", "n", "--web.listen-address", "127.0.0.1:0"])
+        .args(["--kubelet-socket", "none", "--collection-interval", "100ms"])
         .args(arguments)
         .env("KUBECONFIG", directory.path().join("kubeconfig"))
         .stdin(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap()
+        .stderr(stderr)
+        .spawn();
+    Program(child.unwrap())
 }
 
-fn wait<T>(what: &str, probe: impl Fn() -> Option<T>) -> T {
+fn wait<T>(what: &str, mut probe: impl FnMut() -> Option<T>) -> T {
     let until = Instant::now() + SOON;
     loop {
         if let Some(found) = probe() {
@@ -36,6 +51,92 @@ fn wait<T>(what: &str, probe: impl Fn() -> Option<T>) -> T {
         assert!(Instant::now() < until, "{what}");
         sleep(Duration::from_millis(20));
     }
+}
+
+fn terminate(program: &mut Program) -> ExitStatus {
+    let id = program.0.id().to_string();
+    let sent = Command::new("kill").args(["-s", "TERM", &id]).status();
+    assert!(sent.unwrap().success());
+    wait("SIGTERM to be obeyed", || program.0.try_wait().unwrap())
+}
+
+/// The address that a line of the log says is served.
+fn address(log: &str) -> Option<String> {
+    let at = log.split("address=").nth(1)?;
+    Some(at.split_whitespace().next()?.to_owned())
+}
+
+/// The answer to a request for `path`.
+fn get(address: &str, path: &str) -> String {
+    let mut socket = TcpStream::connect(address).unwrap();
+    let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    socket.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    socket.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+fn fifo(path: &Path) {
+    assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
+}
+
+#[test]
+fn a_source_that_hangs_is_told_once_and_so_is_its_end() {
+    let directory = TempDir::new().unwrap();
+    let (pipe, log) = (directory.path().join("pipe"), directory.path().join("log"));
+    fifo(&pipe);
+    let source = format!("file:{}", pipe.display());
+    let arguments = ["--source", &source, "--stale-after", "500ms"];
+    let mut program = start(&directory, &arguments, File::create(&log).unwrap());
+    let said = |text: &str| fs::read_to_string(&log).unwrap().matches(text).count();
+    wait("the hang to be told", || {
+        (said("the source hangs") > 0).then_some(())
+    });
+    sleep(Duration::from_millis(300));
+    assert_eq!(said("the source hangs"), 1);
+    let address = address(&fs::read_to_string(&log).unwrap()).unwrap();
+    assert!(
+        get(&address, "/livez").starts_with("HTTP/1.1 200"),
+        "another process would wait, too"
+    );
+    assert!(get(&address, "/readyz").starts_with("HTTP/1.1 503"));
+    fs::write(&pipe, support::PAIRS).unwrap();
+    wait("the end to be told", || {
+        (said("the source answers again") > 0).then_some(())
+    });
+    wait("the next one to be told", || {
+        (said("the source hangs") > 1).then_some(())
+    });
+    assert_eq!(said("the source answers again"), 1);
+    assert!(terminate(&mut program).success());
+}
+
+#[test]
+fn a_log_that_nobody_reads_stops_nothing() {
+    let directory = TempDir::new().unwrap();
+    let matrix = directory.path().join("matrix");
+    fs::write(&matrix, support::PAIRS).unwrap();
+    let source = format!("file:{}", matrix.display());
+    let mut program = start(&directory, &["--source", &source], Stdio::piped());
+    let mut log = BufReader::new(program.0.stderr.take().unwrap());
+    let address = wait("an address", || {
+        let mut line = String::new();
+        log.read_line(&mut line).unwrap();
+        address(&line)
+    });
+    drop(log);
+    // Each change is a line that cannot be written.
+    for content in ["nonsense", support::PAIRS, "nonsense", support::PAIRS] {
+        fs::write(&matrix, content).unwrap();
+        let success = u8::from(content != "nonsense");
+        let line =
+            format!("nvlink_exporter_collector_success{{collector=\"topology\"}} {success}\n");
+        wait("a collection", || {
+            get(&address, "/metrics").contains(&line).then_some(())
+        });
+    }
+    assert!(get(&address, "/livez").starts_with("HTTP/1.1 200"));
+    assert!(terminate(&mut program).success());
 }
 
 #[test]
@@ -53,28 +154,10 @@ fn sigterm_ends_a_start_that_waits_for_credentials() {
             "command": "sh", "args": ["-c", script]}}}],
     });
     fs::write(directory.path().join("kubeconfig"), kubeconfig.to_string()).unwrap();
-    let mut child = start(&directory, &["--kubernetes"]);
+    let arguments = ["--source", "sim:l40s", "--kubernetes"];
+    let mut program = start(&directory, &arguments, Stdio::null());
     wait("credentials to be asked for", || {
         asked.exists().then_some(())
     });
-    let id = child.id().to_string();
-    assert!(
-        Command::new("kill")
-            .args(["-s", "TERM", &id])
-            .status()
-            .unwrap()
-            .success()
-    );
-    let until = Instant::now() + SOON;
-    let status = loop {
-        match child.try_wait().unwrap() {
-            Some(status) => break status,
-            None if Instant::now() < until => sleep(Duration::from_millis(20)),
-            None => {
-                drop(child.kill());
-                panic!("SIGTERM is not obeyed");
-            }
-        }
-    };
-    assert!(status.success(), "{status}");
+    assert!(terminate(&mut program).success());
 }

@@ -2,20 +2,18 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    fmt::Debug,
-    pin::pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use futures::{Stream, StreamExt};
 use k8s_openapi::api::core::v1;
 use kube::{
-    Api, Client, Resource, ResourceExt,
+    Api, Client, ResourceExt,
     core::{ApiResource, Object},
-    runtime::{WatchStreamExt, watcher},
+    runtime::watcher,
 };
+use nvlink_runtime::watch::{self, Mirror};
 use nvlink_topology::{Pattern, labels};
-use serde::{Deserialize, de::DeserializeOwned};
+use serde::Deserialize;
 
 use super::{
     holdings::PodName,
@@ -69,8 +67,7 @@ impl Cluster {
         let api = Api::<PodObject>::all_with(client, &ApiResource::erase::<v1::Pod>(&()));
         let fields = format!("spec.nodeName={node}");
         let config = watcher::Config::default().fields(&fields);
-        let events = watcher(api, config).default_backoff();
-        self.mirror::<Pods>(events).await;
+        watch::follow(api, config, Pods(self)).await;
     }
 
     /// Watches what NVIDIA's DRA driver says of `node`. Ends never.
@@ -78,62 +75,12 @@ impl Cluster {
         let api = Api::<SliceObject>::all_with(client, &slices::resource());
         let fields = format!("spec.nodeName={node},spec.driver={DRIVER}");
         let config = watcher::Config::default().fields(&fields);
-        let events = watcher(api, config).default_backoff();
-        self.mirror::<SlicesOfNode>(events).await;
-    }
-
-    async fn mirror<M: Mirrored>(
-        &self,
-        events: impl Stream<Item = Result<watcher::Event<M::Object>, watcher::Error>>,
-    ) {
-        use watcher::Event::{Apply, Delete, Init, InitApply, InitDone};
-        let mut events = pin!(events);
-        // Names seen since the last (re)start of the watch.
-        let mut seen = HashSet::new();
-        let mut said = None;
-        while let Some(event) = events.next().await {
-            match event {
-                Ok(Init) => seen.clear(),
-                Ok(InitApply(object)) => {
-                    seen.insert(name(&object));
-                    M::set(&mut self.read(), object);
-                }
-                Ok(InitDone) => {
-                    M::retain(&mut self.read(), &std::mem::take(&mut seen));
-                    said = None;
-                }
-                Ok(Apply(object)) => M::set(&mut self.read(), object),
-                Ok(Delete(object)) => M::remove(&mut self.read(), &name(&object)),
-                Err(error) => {
-                    let reason = reason::<M>(&error);
-                    if said.as_ref() != Some(&reason) {
-                        tracing::warn!(kind = M::KIND, reason, "watch failed; trying again");
-                    }
-                    said = Some(reason);
-                }
-            }
-        }
+        watch::follow(api, config, SlicesOfNode(self)).await;
     }
 }
 
-fn name<K: Resource>(object: &K) -> PodName {
-    (object.namespace().unwrap_or_default(), object.name_any())
-}
-
-/// A kind of object of which something is known.
-trait Mirrored {
-    type Object: Resource + Clone + Debug + DeserializeOwned + Send + 'static;
-    const KIND: &'static str;
-    /// What is lost without it.
-    const USE: &'static str;
-
-    fn set(facts: &mut Facts, object: Self::Object);
-    fn remove(facts: &mut Facts, name: &PodName);
-    fn retain(facts: &mut Facts, names: &HashSet<PodName>);
-}
-
-struct Pods;
-struct SlicesOfNode;
+struct Pods(Cluster);
+struct SlicesOfNode(Cluster);
 
 /// A Pod as far as it is read.
 type PodObject = Object<Nothing, Status>;
@@ -149,12 +96,13 @@ struct Decision {
     pattern: String,
 }
 
-impl Mirrored for Pods {
+impl Mirror for Pods {
     type Object = PodObject;
     const KIND: &'static str = "Pod";
-    const USE: &'static str = "jobs are taken to do all-reduce";
+    const UNKNOWN: &'static str = " of this version, so that jobs are taken to do all-reduce";
+    const FORBIDDEN: &'static str = ", so that jobs are taken to do all-reduce";
 
-    fn set(facts: &mut Facts, object: PodObject) {
+    fn set(&mut self, object: PodObject) {
         let decision = object.annotations().get(labels::DECISION);
         let pattern = decision.and_then(|text| {
             let decision: Decision = serde_json::from_str(text).ok()?;
@@ -170,55 +118,37 @@ impl Mirrored for Pods {
             pattern,
             ended,
         };
-        facts.pods.insert(name(&object), pod);
+        let name = (object.namespace().unwrap_or_default(), object.name_any());
+        self.0.read().pods.insert(name, pod);
     }
 
-    fn remove(facts: &mut Facts, name: &PodName) {
-        facts.pods.remove(name);
+    fn remove(&mut self, name: &PodName) {
+        self.0.read().pods.remove(name);
     }
 
-    fn retain(facts: &mut Facts, names: &HashSet<PodName>) {
-        facts.pods.retain(|name, _| names.contains(name));
+    fn retain(&mut self, names: &HashSet<PodName>) {
+        self.0.read().pods.retain(|name, _| names.contains(name));
     }
 }
 
-impl Mirrored for SlicesOfNode {
+impl Mirror for SlicesOfNode {
     type Object = SliceObject;
     const KIND: &'static str = "ResourceSlice";
-    const USE: &'static str = "devices of DRA are known by their names alone";
+    const UNKNOWN: &'static str =
+        " of this version, so that devices of DRA are known by their names alone";
+    const FORBIDDEN: &'static str = ", so that devices of DRA are known by their names alone";
 
-    fn set(facts: &mut Facts, object: SliceObject) {
-        facts.slices.apply(object);
+    fn set(&mut self, object: SliceObject) {
+        self.0.read().slices.apply(object);
     }
 
-    fn remove(facts: &mut Facts, (_, name): &PodName) {
-        facts.slices.remove(name);
+    fn remove(&mut self, (_, name): &PodName) {
+        self.0.read().slices.remove(name);
     }
 
-    fn retain(facts: &mut Facts, names: &HashSet<PodName>) {
+    fn retain(&mut self, names: &HashSet<PodName>) {
         let names: HashSet<&str> = names.iter().map(|(_, name)| &**name).collect();
-        facts.slices.retain(|name| names.contains(name));
-    }
-}
-
-/// Why a watch failed, what is lost, and what to do about it.
-fn reason<M: Mirrored>(error: &watcher::Error) -> String {
-    use watcher::Error::{InitialListFailed, WatchError, WatchFailed, WatchStartFailed};
-    let (kind, lost) = (M::KIND, M::USE);
-    let status = match error {
-        InitialListFailed(kube::Error::Api(status))
-        | WatchStartFailed(kube::Error::Api(status))
-        | WatchFailed(kube::Error::Api(status))
-        | WatchError(status) => status,
-        other => return other.to_string(),
-    };
-    let message = &status.message;
-    match status.code {
-        403 => format!(
-            "the service account may not list and watch {kind}s, so that {lost}: grant it both verbs ({message})"
-        ),
-        404 => format!("the API server knows no {kind} of this version, so that {lost}"),
-        code => format!("the API server answered {code}: {message}"),
+        self.0.read().slices.retain(|name| names.contains(name));
     }
 }
 
@@ -257,7 +187,8 @@ mod tests {
             InitApply(pod("worst", r#"{"pattern":4}"#, "Succeeded")),
             InitDone,
         ];
-        cluster.mirror::<Pods>(stream::iter(events.map(Ok))).await;
+        let pods = Pods(cluster.clone());
+        watch::reflect(stream::iter(events.map(Ok)), pods).await;
         let facts = cluster.read();
         let of = |name: &str| ("ci".to_owned(), name.to_owned());
         assert_eq!(facts.pattern(&of("a")), "tp=4,pp=2".parse().ok());
@@ -269,18 +200,5 @@ mod tests {
         assert!(facts.has_ended(&of("worse")) && facts.has_ended(&of("worst")));
         assert!(!facts.has_ended(&of("a")) && !facts.has_ended(&of("gone")));
         assert_eq!(facts.pods.len(), 4);
-    }
-
-    #[test]
-    fn a_failed_watch_says_what_is_lost() {
-        let said = |code: u16| {
-            let status = json!({"code": code, "message": "no such luck", "status": "Failure"});
-            let status = serde_json::from_value(status).unwrap();
-            let error = watcher::Error::InitialListFailed(kube::Error::Api(Box::new(status)));
-            reason::<SlicesOfNode>(&error)
-        };
-        assert!(said(403).contains("may not list and watch ResourceSlices"));
-        assert!(said(404).contains("knows no ResourceSlice"));
-        assert!(said(500).contains("answered 500: no such luck"));
     }
 }

@@ -35,8 +35,8 @@ const TOPOLOGY: Duration = Duration::from_secs(1);
 const TOLD: usize = 4;
 
 /// What the keeper of the record is told: none before the record was taken in.
-type Want = watch::Sender<Option<Option<NodeTopologyStatus>>>;
-type Recorded = watch::Receiver<Option<Record>>;
+pub(super) type Want = watch::Sender<Option<Option<NodeTopologyStatus>>>;
+pub(super) type Recorded = watch::Receiver<Option<Record>>;
 /// [`Judge::judge`].
 type Judging = fn(&mut Judge, &NodeTopologySpec, Vec<(Allocation, Option<Pattern>)>) -> Vec<Judged>;
 

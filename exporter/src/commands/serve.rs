@@ -3,26 +3,32 @@
 use std::{
     io,
     net::{SocketAddr, TcpListener, ToSocketAddrs},
+    path::PathBuf,
     sync::Arc,
     time::Duration,
 };
 
 use anyhow::Context;
-use tokio::{
-    runtime::Handle,
-    signal::unix::{SignalKind, signal},
-    task::JoinSet,
+use nvlink_runtime::{
+    signals,
+    supervise::{Supervisor, Weight},
 };
+use tokio::{sync::Mutex, time::timeout};
 
 use crate::{
     allocations::{self, ClusterAccess},
     args::ServeArgs,
-    collect, control, log, publish,
+    collect::{self, Open},
+    control, log,
+    publish::{self, Publisher},
     server::{self, Site},
     snapshot::Latest,
+    tally::{Publishing, Tally},
     web::{Servers, Web},
 };
 
+/// A web configuration that is read for so long lies on a mount that is dead.
+const READ: Duration = Duration::from_secs(30);
 /// Requests that are under way when the end comes have this long.
 const GRACE: Duration = Duration::from_secs(5);
 
@@ -36,55 +42,58 @@ pub(super) fn serve(args: &ServeArgs) -> anyhow::Result<()> {
 }
 
 async fn run(args: &ServeArgs) -> anyhow::Result<()> {
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    let end = async {
-        tokio::select! {
-            _ = terminate.recv() => tracing::info!("SIGTERM: ending"),
-            _ = interrupt.recv() => tracing::info!("SIGINT: ending"),
+    let mut signals = signals::install()?;
+    let mut servers = tokio::select! {
+        servers = start(args) => servers?,
+        signal = signals.received() => {
+            tracing::info!("{signal}: ending");
+            return Ok(());
         }
     };
-    tokio::pin!(end);
-    let mut running = tokio::select! {
-        running = start(args) => running?,
-        () = &mut end => return Ok(()),
-    };
     tokio::select! {
-        error = running.servers.ended() => Err(error).context("serving"),
-        () = &mut end => {
-            drop(running.tasks);
-            running.servers.shut_down(GRACE).await;
+        error = servers.ended() => Err(error).context("serving"),
+        signal = signals.received() => {
+            tracing::info!("{signal}: ending");
+            servers.shut_down(GRACE).await;
             Ok(())
         }
     }
 }
 
-/// What runs until the end.
-struct Running {
-    servers: Servers,
-    tasks: JoinSet<()>,
-}
-
-async fn start(args: &ServeArgs) -> anyhow::Result<Running> {
+async fn start(args: &ServeArgs) -> anyhow::Result<Servers> {
     let node = args.source.node_name.clone();
     let spec = args.source.source.clone();
     let name = spec.to_string();
-    let source = blocking(move || Ok(spec.open(node.as_deref())?)).await?;
-    let file = args.web.config_file.clone();
-    let web = blocking(move || Ok(file.map_or_else(|| Ok(Web::open()), |path| Web::load(&path))?));
-    let web = web.await?;
+    let mut open: Open = Box::new(move || spec.open(node.as_deref()));
+    let (source, open) = blocking(move || Ok((open()?, open))).await?;
+    let web = web(args.web.config_file.clone()).await?;
     let addresses = args.web.listen_addresses.clone();
     let listeners = blocking(move || listen(&addresses)).await?;
-    let latest = Arc::new(Latest::new(args.stale_after));
-    let every = args.collection_interval;
     let access = access(args).await?;
-    let mut tasks = allocations::start(&args.allocations, access.clone(), every, &latest);
-    if let Some(access) = access.filter(|access| access.publish_every.is_some()) {
-        let aliases = args.publish.alias_labels;
-        let publisher = publish::Publisher::new(access.client, access.node, aliases);
-        let recheck = args.publish.publish_interval;
-        tasks.spawn(publish::run(publisher, Arc::clone(&latest), recheck));
+    let (object, status) = (Publishing::default(), Publishing::default());
+    let publishes = args.publish.publish && access.is_some();
+    let tally = Tally {
+        supervisor: Supervisor::default(),
+        cut_offs: web.cut_offs(),
+        publishing: match publishes {
+            true => vec![
+                ("topology", object.clone()),
+                ("allocations", status.clone()),
+            ],
+            false => Vec::new(),
+        },
+    };
+    let supervisor = tally.supervisor.clone();
+    let latest = Arc::new(Latest::new(args.stale_after).with(tally));
+    let every = args.collection_interval;
+    if let Some(access) = access.clone().filter(|_| publishes) {
+        publish(&supervisor, args, access, &latest, object);
     }
+    let recheck = args.publish.publish_interval;
+    let tally = status;
+    let keep = publishes.then_some(allocations::Publish { recheck, tally });
+    let access = access.map(|access| (access, keep));
+    allocations::start(&supervisor, &args.allocations, access, every, &latest);
     let mut router = server::router(Site {
         latest: Arc::clone(&latest),
         metrics_path: args.web.telemetry_path.clone(),
@@ -93,10 +102,50 @@ async fn start(args: &ServeArgs) -> anyhow::Result<Running> {
     if let Some(control) = source.control() {
         router = router.merge(control::router(control));
     }
-    collect::spawn(name, source, every, &latest)?;
+    collect::start(&supervisor, name, source, open, every, &latest)?;
     let servers = Servers::start(listeners, &web, &web.protect(router)).context("serving")?;
-    tasks.spawn(web.follow());
-    Ok(Running { servers, tasks })
+    follow(&supervisor, web);
+    Ok(servers)
+}
+
+/// Without it a certificate would end and nobody would know.
+fn follow(supervisor: &Supervisor, web: Web) {
+    let web = Arc::new(Mutex::new(web));
+    supervisor.keep(
+        "the watch of the web configuration",
+        Weight::Vital,
+        move || {
+            let web = Arc::clone(&web);
+            async move { web.lock().await.follow().await }
+        },
+    );
+}
+
+fn publish(
+    supervisor: &Supervisor,
+    args: &ServeArgs,
+    access: ClusterAccess,
+    latest: &Arc<Latest>,
+    tally: Publishing,
+) {
+    let (aliases, recheck) = (args.publish.alias_labels, args.publish.publish_interval);
+    let latest = Arc::clone(latest);
+    supervisor.keep("the publisher", Weight::Vital, move || {
+        let ClusterAccess { client, node } = access.clone();
+        let publisher = Publisher::new(client, node, aliases);
+        publish::run(publisher, Arc::clone(&latest), recheck, tally.clone())
+    });
+}
+
+/// What the file says that `--web.config.file` names.
+async fn web(file: Option<PathBuf>) -> anyhow::Result<Web> {
+    let Some(path) = file else {
+        return Ok(Web::open());
+    };
+    let name = path.display().to_string();
+    let read = blocking(move || Ok(Web::load(&path)?));
+    let read = timeout(READ, read).await;
+    read.with_context(|| format!("reading {name} takes more than {} s", READ.as_secs()))?
 }
 
 /// What may hang (a name that is looked up, a file on a dead mount) does so on
@@ -123,20 +172,12 @@ fn look_up(address: &str) -> io::Result<SocketAddr> {
     first.copied().ok_or_else(|| io::ErrorKind::NotFound.into())
 }
 
-/// The way to the Kubernetes API, where it is used. A kubeconfig may run a
-/// program that asks for credentials, and waits for it.
+/// The way to the Kubernetes API, where it is used.
 async fn access(args: &ServeArgs) -> anyhow::Result<Option<ClusterAccess>> {
     let wanted = args.allocations.kubernetes || args.publish.publish;
     let Some(node) = args.source.node_name.clone().filter(|_| wanted) else {
         return Ok(None);
     };
-    publish::install_crypto();
-    let runtime = Handle::current();
-    let client = blocking(move || Ok(runtime.block_on(publish::client())?)).await?;
-    let publish = &args.publish;
-    Ok(Some(ClusterAccess {
-        client,
-        node,
-        publish_every: publish.publish.then_some(publish.publish_interval),
-    }))
+    let client = publish::client().await?;
+    Ok(Some(ClusterAccess { client, node }))
 }

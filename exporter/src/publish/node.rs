@@ -7,10 +7,11 @@ use kube::{
     Api, Client, Error, ResourceExt,
     api::{Patch, PatchParams},
 };
+use nvlink_runtime::client;
 use nvlink_topology::{NodeTopology, labels};
 use serde_json::{Value, json};
 
-use super::{ALIAS_MANAGER, MANAGER, PublishError, message};
+use super::{ALIAS_MANAGER, MANAGER, PublishError};
 
 type Values = BTreeMap<&'static str, String>;
 
@@ -59,7 +60,7 @@ pub(super) async fn apply_aliases(
         Err(PublishError::Api { error, .. }) if is_conflict(&error) => {
             tracing::warn!(
                 "alias labels are set by another manager: {}",
-                message(&error)
+                client::reason(&error)
             );
             Ok(false)
         }

@@ -4,9 +4,8 @@ use k8s_openapi::api::core::v1::Node;
 use kube::{
     Api, Client, ResourceExt,
     api::{DeleteParams, DynamicObject, Patch, PatchParams},
-    discovery::ApiResource,
 };
-use nvlink_topology::{API_VERSION, GROUP, KIND, NodeTopology, VERSION};
+use nvlink_topology::{API_VERSION, KIND, NodeTopology};
 use serde_json::{Value, json};
 
 use super::{MANAGER, PublishError, is_not_found};
@@ -20,13 +19,7 @@ pub(super) enum Outcome {
 }
 
 pub(super) fn api(client: &Client) -> Api<DynamicObject> {
-    let resource = ApiResource {
-        group: GROUP.to_owned(),
-        version: VERSION.to_owned(),
-        api_version: API_VERSION.to_owned(),
-        kind: KIND.to_owned(),
-        plural: "nodetopologies".to_owned(),
-    };
+    let resource = nvlink_runtime::topology::resource();
     Api::all_with(client.clone(), &resource)
 }
 

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use tokio::{sync::watch, time::timeout};
 
 use super::{BACKOFF, PublishError, is_not_found, object};
+use crate::tally::{Failure, Publishing};
 
 /// Field manager of the status.
 pub const STATUS_MANAGER: &str = "nvlink-exporter-allocations";
@@ -110,6 +111,7 @@ async fn present(client: &Client, node: &str) -> Result<Option<DynamicObject>, P
 }
 
 /// What the collector of allocations and the keeper of their record tell each other.
+#[derive(Clone)]
 pub(crate) struct Keeper {
     pub(crate) client: Client,
     pub(crate) node: String,
@@ -119,12 +121,13 @@ pub(crate) struct Keeper {
     pub(crate) wanted: watch::Receiver<Option<Option<NodeTopologyStatus>>>,
     /// Time between two looks at it, in case someone changed it.
     pub(crate) recheck: Duration,
+    pub(crate) tally: Publishing,
 }
 
 impl Keeper {
     /// Reads the record once, and then writes it on each change. Nothing is
     /// written before it was read: it is all that is known of the pods that
-    /// came in the time of an earlier process. Ends with the collector.
+    /// came in the time of an earlier process. Ends when nobody can want anything.
     pub(crate) async fn run(mut self) {
         let mut backoff = Backoff::default();
         loop {
@@ -133,7 +136,10 @@ impl Keeper {
                     self.record.send_replace(Some(record));
                     break;
                 }
-                Err(error) => backoff.wait("no record of allocations", &error).await,
+                Err(error) => {
+                    self.tally.failed(Failure::from(&error));
+                    backoff.wait("no record of allocations", &error).await;
+                }
             }
         }
         loop {
@@ -145,16 +151,18 @@ impl Keeper {
             let wait = match outcome {
                 Ok(StatusOutcome::NoObject) => BACKOFF.0,
                 Ok(outcome) => {
+                    self.tally.succeeded();
                     tracing::debug!(node = self.node, ?outcome, "allocations published");
                     backoff = Backoff::default();
                     self.recheck
                 }
                 Err(error) => {
+                    self.tally.failed(Failure::from(&error));
                     backoff.wait("allocations not published", &error).await;
                     continue;
                 }
             };
-            // An error here means that the collector has ended; a timeout, that it is time to look.
+            // An error here means that nobody can want anything; a timeout, that it is time to look.
             if let Ok(Err(_)) = timeout(wait, self.wanted.changed()).await {
                 return;
             }

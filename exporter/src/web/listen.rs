@@ -32,7 +32,7 @@ use tower::Service;
 use super::{
     Web,
     connection::{Paced, SILENT},
-    places::{CutOff, Peer, Places, Seat},
+    places::{Peer, Places, Seat},
 };
 
 /// Requests of HTTP/2 that are under way at a time on one connection: an answer
@@ -53,7 +53,6 @@ const PING: Duration = Duration::from_secs(20);
 pub struct Servers {
     handle: Handle<SocketAddr>,
     tasks: JoinSet<io::Result<()>>,
-    places: Places,
 }
 
 impl Servers {
@@ -63,10 +62,9 @@ impl Servers {
     /// When a listener cannot be used.
     pub fn start(listeners: Vec<TcpListener>, web: &Web, router: &Router) -> io::Result<Self> {
         let handle = Handle::new();
-        let places = Places::default();
         let acceptor = Acceptor {
             tls: web.tls.clone().map(RustlsAcceptor::new),
-            places: places.clone(),
+            places: web.places.clone(),
         };
         let mut tasks = JoinSet::new();
         for listener in listeners {
@@ -86,17 +84,7 @@ impl Servers {
             }
             tasks.spawn(server.serve(router.clone().into_make_service()));
         }
-        Ok(Self {
-            handle,
-            tasks,
-            places,
-        })
-    }
-
-    /// Clients that were cut off since the start, by reason.
-    #[must_use]
-    pub fn cut_off(&self) -> [(CutOff, u64); 4] {
-        self.places.cut_off()
+        Ok(Self { handle, tasks })
     }
 
     /// Waits for the end of one of them, which is a failure.

@@ -71,12 +71,9 @@ impl CutOff {
 
 /// The places of all servers.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Places(Arc<Shared>);
-
-#[derive(Debug, Default)]
-struct Shared {
-    open: Mutex<Open>,
-    counts: Counts,
+pub(super) struct Places {
+    open: Arc<Mutex<Open>>,
+    cut_offs: CutOffs,
 }
 
 #[derive(Debug, Default)]
@@ -117,12 +114,11 @@ impl Open {
 
 impl Places {
     fn open(&self) -> MutexGuard<'_, Open> {
-        self.0.open.lock().unwrap_or_else(PoisonError::into_inner)
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn cut_off(&self) -> [(CutOff, u64); 4] {
-        let count = |why: CutOff| self.0.counts.counts[why as usize].load(Ordering::Relaxed);
-        CutOff::ALL.map(|why| (why, count(why)))
+    pub(super) fn cut_offs(&self) -> &CutOffs {
+        &self.cut_offs
     }
 
     /// A place for `peer`; none where there is no room.
@@ -132,14 +128,14 @@ impl Places {
         if full {
             let Some(victim) = open.victim(peer, Instant::now()) else {
                 drop(open);
-                self.0.counts.add(CutOff::Full, peer);
+                self.cut_offs.add(CutOff::Full, peer);
                 return None;
             };
             let victim = open.connections.remove(&victim);
             let idle = victim.map(|one| (one.peer, one.pace.load().asked.is_none()));
             if let Some((peer, idle)) = idle {
                 let why = if idle { CutOff::Idle } else { CutOff::Slow };
-                self.0.counts.add(why, peer);
+                self.cut_offs.add(why, peer);
             }
         }
         let (place, lost) = oneshot::channel();
@@ -179,7 +175,7 @@ impl Place {
     }
 
     pub(super) fn cut_off(&self, why: CutOff) {
-        self.seat.places.0.counts.add(why, self.seat.peer);
+        self.seat.places.cut_offs.add(why, self.seat.peer);
     }
 
     /// Ready when another needs it.
@@ -224,28 +220,33 @@ impl Seat {
         let room = fits(all, MAX_BYTES) && fits(own, MAX_BYTES_OF_PEER);
         drop(open);
         if !room {
-            self.places.0.counts.add(CutOff::Memory, self.peer);
+            self.places.cut_offs.add(CutOff::Memory, self.peer);
         }
         room
     }
 }
 
-/// How many were cut off since the start.
+/// How many clients were cut off since the start.
+#[derive(Clone, Debug, Default)]
+pub struct CutOffs(Arc<Counts>);
+
 #[derive(Debug, Default)]
 struct Counts {
-    counts: [AtomicU64; 4],
+    counts: [AtomicU64; CutOff::ALL.len()],
     told: Mutex<Option<(Instant, u64)>>,
 }
 
-impl Counts {
+impl CutOffs {
+    /// By reason.
+    #[must_use]
+    pub fn counts(&self) -> [(CutOff, u64); 4] {
+        CutOff::ALL.map(|why| (why, self.0.counts[why as usize].load(Ordering::Relaxed)))
+    }
+
     fn add(&self, why: CutOff, peer: Peer) {
-        self.counts[why as usize].fetch_add(1, Ordering::Relaxed);
-        let all: u64 = self
-            .counts
-            .iter()
-            .map(|one| one.load(Ordering::Relaxed))
-            .sum();
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        self.0.counts[why as usize].fetch_add(1, Ordering::Relaxed);
+        let all: u64 = self.counts().iter().map(|(_, count)| count).sum();
+        let mut told = self.0.told.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
         let before = match *told {
             Some((at, _)) if now.duration_since(at) < TELL => return,

@@ -60,8 +60,8 @@ fn scrape(mut stream: impl Read + Write) -> String {
     String::from_utf8_lossy(&answer).into_owned()
 }
 
-fn count(servers: &Servers, why: CutOff) -> u64 {
-    let counts = servers.cut_off();
+fn count(web: &Web, why: CutOff) -> u64 {
+    let counts = web.cut_offs().counts();
     counts.into_iter().find(|one| one.0 == why).unwrap().1
 }
 
@@ -73,7 +73,8 @@ fn silent(address: SocketAddr) -> Vec<TcpStream> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn silent_connections_keep_no_scrape_out() {
-    let (servers, address) = start(&Web::open());
+    let web = Web::open();
+    let (_servers, address) = start(&web);
     let talk = move || {
         let silent = silent(address);
         for _ in 0..3 {
@@ -86,8 +87,8 @@ async fn silent_connections_keep_no_scrape_out() {
         silent.len()
     };
     assert_eq!(spawn_blocking(talk).await.unwrap(), 128);
-    assert!(count(&servers, CutOff::Idle) >= 1);
-    assert_eq!(count(&servers, CutOff::Full), 0);
+    assert!(count(&web, CutOff::Idle) >= 1);
+    assert_eq!(count(&web, CutOff::Full), 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -110,7 +111,8 @@ async fn handshakes_that_do_not_begin_keep_no_scrape_out() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn connections_are_bounded() {
-    let (servers, address) = start(&Web::open());
+    let web = Web::open();
+    let (_servers, address) = start(&web);
     let talk = move || {
         let mut open = silent(address);
         open.extend((0..40).map(|_| connect_as(6, address)));
@@ -130,7 +132,7 @@ async fn connections_are_bounded() {
         }
     };
     spawn_blocking(talk).await.unwrap();
-    assert_eq!(count(&servers, CutOff::Idle), 80);
+    assert_eq!(count(&web, CutOff::Idle), 80);
 }
 
 /// Answers that are alive.
@@ -175,7 +177,8 @@ fn serve(web: &Web, bytes: usize) -> (Servers, SocketAddr, Arc<Alive>) {
 async fn answers_that_nobody_takes_are_bounded_in_memory() {
     let ours = Authority::new();
     let directory = directory(&ours, TLS);
-    let (servers, address, alive) = serve(&load(&directory).unwrap(), 4 << 20);
+    let web = load(&directory).unwrap();
+    let (_servers, address, alive) = serve(&web, 4 << 20);
     let roots = ours.1.clone();
     let talk = move || {
         let ask = |peer: u8| {
@@ -193,7 +196,7 @@ async fn answers_that_nobody_takes_are_bounded_in_memory() {
     // 32 MiB, and those that are being made and find no room.
     let most = alive.most.load(Ordering::SeqCst);
     assert!((8..=12).contains(&most), "{most}");
-    assert!(count(&servers, CutOff::Memory) >= 20);
+    assert!(count(&web, CutOff::Memory) >= 20);
     drop(held);
 }
 
