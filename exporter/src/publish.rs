@@ -185,7 +185,7 @@ impl Publisher {
 fn advice(error: &kube::Error) -> &'static str {
     match error {
         kube::Error::Api(status) if status.code == 403 => {
-            "; --publish needs the rights get and patch of nodes and of nodetopologies and their status"
+            "; docs/exporter-rbac.yaml has the rights that publishing needs"
         }
         _ => "",
     }

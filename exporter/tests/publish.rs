@@ -122,6 +122,9 @@ impl Cluster {
             .split('&')
             .find_map(|part| part.strip_prefix("fieldManager="))
             .unwrap();
+        if body["apiVersion"].is_null() {
+            return self.merge_into_node(body);
+        }
         let mut wanted = BTreeMap::new();
         for field in ["labels", "annotations"] {
             for (name, value) in body["metadata"][field].as_object().into_iter().flatten() {
@@ -143,6 +146,16 @@ impl Cluster {
             .retain(|key, (_, by)| by != manager || wanted.contains_key(key));
         for (key, value) in wanted {
             self.fields.insert(key, (value, manager.to_owned()));
+        }
+        (StatusCode::OK, self.node())
+    }
+
+    fn merge_into_node(&mut self, body: &Value) -> (StatusCode, Value) {
+        for field in ["labels", "annotations"] {
+            for (name, value) in body["metadata"][field].as_object().into_iter().flatten() {
+                assert!(value.is_null(), "{name}");
+                self.fields.remove(&(field.to_owned(), name.clone()));
+            }
         }
         (StatusCode::OK, self.node())
     }
@@ -242,6 +255,43 @@ async fn what_is_unknown_is_not_published() {
     assert!(spec.get("edges").is_none() && spec.get("domains").is_none());
     assert_eq!(spec["source"]["kind"], "sysfs");
     assert_eq!(spec["paths"].as_array().unwrap().len(), 28);
+}
+
+#[tokio::test]
+async fn what_somebody_else_says_by_our_names_goes() {
+    let key = |field: &str, name: &str| (field.to_owned(), format!("nvlink-domains.io/{name}"));
+    let by_hand = |value: &str| (value.to_owned(), "kubectl-label".to_owned());
+    let mut cluster = Cluster::default();
+    // A domain that the node does not lie in, a wrong size, a name that is nobody's.
+    for (key, value) in [
+        (key("labels", "domain"), "foo.0"),
+        (key("labels", "domain-size"), "8"),
+        (key("labels", "team"), "a"),
+        (key("annotations", "topology"), "x"),
+    ] {
+        cluster.fields.insert(key, by_hand(value));
+    }
+    let (client, cluster) = start(cluster);
+    let mut publisher = publisher(&client, false);
+    let pairs = reading("sim:a100-pcie-pairs").topology;
+    assert!(publisher.publish(&pairs).await.unwrap().node);
+    {
+        let cluster = cluster.lock().unwrap();
+        assert_eq!(cluster.label(DOMAIN), None);
+        assert_eq!(cluster.label(SIZE), Some("2"));
+        assert_eq!(cluster.label("nvlink-domains.io/team"), Some("a"));
+        let topology = &cluster.fields[&key("annotations", "topology")];
+        assert!(topology.0.starts_with("nvlink-domain:"), "{topology:?}");
+    }
+    assert_eq!(publisher.publish(&pairs).await.unwrap(), Written::default());
+    // It comes again.
+    let mut shared = cluster.lock().unwrap();
+    shared
+        .fields
+        .insert(key("labels", "domain"), by_hand("foo.0"));
+    drop(shared);
+    assert!(publisher.publish(&pairs).await.unwrap().node);
+    assert_eq!(cluster.lock().unwrap().label(DOMAIN), None);
 }
 
 #[tokio::test]
@@ -380,7 +430,10 @@ async fn a_refusal_is_told_in_the_words_of_the_api_server() {
     });
     let l40s = reading("sim:l40s").topology;
     let error = publisher(&client, false).publish(&l40s).await.unwrap_err();
-    assert_eq!(error.to_string(), "applying to Node gpu-7: Forbidden");
+    assert_eq!(
+        error.to_string(),
+        "applying to Node gpu-7: Forbidden; docs/exporter-rbac.yaml has the rights that publishing needs"
+    );
 }
 
 #[tokio::test]

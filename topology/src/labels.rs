@@ -20,6 +20,11 @@ pub const TOPOLOGY: &str = "nvlink-domains.io/topology";
 /// Node annotation: a [`Capacity`].
 pub const CAPACITY: &str = "nvlink-domains.io/capacity";
 
+/// All labels that describe a node.
+pub const NODE_LABELS: [&str; 4] = [DOMAIN_SIZE, DOMAIN, INTERCONNECT, BANDWIDTH];
+/// All annotations that do.
+pub const NODE_ANNOTATIONS: [&str; 2] = [TOPOLOGY, CAPACITY];
+
 /// Pod annotation: the class that a job asks for. Pod label: the class that it was given.
 pub const CLASS: &str = "nvlink-domains.io/class";
 /// Pod annotation: how close the job's GPUs must be.

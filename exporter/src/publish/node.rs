@@ -24,7 +24,9 @@ pub(super) async fn get(client: &Client, name: &str) -> Result<Node, PublishErro
     }
 }
 
-/// Applies this program's own names; whether anything was written.
+/// Applies this program's own names; whether anything was written. What
+/// somebody else says by one of them is replaced or removed: jobs are placed by
+/// it, and it would be taken for what was measured.
 pub(super) async fn apply_own(
     client: &Client,
     node: &Node,
@@ -34,12 +36,87 @@ pub(super) async fn apply_own(
         labels::node_labels(topology),
         labels::node_annotations(topology),
     );
-    if says(node, MANAGER, &labels, &annotations) {
-        return Ok(false);
+    let foreign = [
+        Foreign::of(node, "labels", &labels::NODE_LABELS, &labels),
+        Foreign::of(node, "annotations", &labels::NODE_ANNOTATIONS, &annotations),
+    ];
+    for one in foreign.iter().flat_map(|one| &one.told) {
+        tracing::warn!(
+            node = node.name_any(),
+            "not from this program, and replaced or removed: {one}"
+        );
     }
-    let params = PatchParams::apply(MANAGER).force();
-    apply(client, node, &params, &labels, &annotations).await?;
-    Ok(true)
+    let mut written = !says(node, MANAGER, &labels, &annotations);
+    if written {
+        let params = PatchParams::apply(MANAGER).force();
+        apply(client, node, &params, &labels, &annotations).await?;
+    }
+    if foreign.iter().any(|one| !one.unwanted.is_empty()) {
+        clear(client, node, &foreign).await?;
+        written = true;
+    }
+    Ok(written)
+}
+
+/// What somebody else says by names of this program.
+struct Foreign {
+    /// `labels` or `annotations`.
+    field: &'static str,
+    /// Names that this program does not set now.
+    unwanted: Vec<&'static str>,
+    /// All of it, for people.
+    told: Vec<String>,
+}
+
+impl Foreign {
+    fn of(node: &Node, field: &'static str, names: &[&'static str], wanted: &Values) -> Self {
+        let have = match field {
+            "labels" => node.labels(),
+            _ => node.annotations(),
+        };
+        let managed = format!("f:{field}");
+        let own = owned(node, |manager| manager == MANAGER, &managed);
+        let others = owned(node, |manager| manager != MANAGER, &managed);
+        let (mut unwanted, mut told) = (Vec::new(), Vec::new());
+        for &name in names {
+            let Some(value) = have.get(name) else {
+                continue;
+            };
+            let foreign = !own.contains(name) || others.contains(name);
+            if !foreign || wanted.get(name) == Some(value) {
+                continue;
+            }
+            told.push(format!("{name}={value}"));
+            if !wanted.contains_key(name) {
+                unwanted.push(name);
+            }
+        }
+        Self {
+            field,
+            unwanted,
+            told,
+        }
+    }
+}
+
+/// Removes names whoever has set them, which applying does not.
+async fn clear(client: &Client, node: &Node, foreign: &[Foreign]) -> Result<(), PublishError> {
+    let name = node.name_any();
+    let mut metadata = json!({ "uid": node.uid() });
+    for one in foreign {
+        let nothing: BTreeMap<_, _> = one.unwanted.iter().map(|&name| (name, ())).collect();
+        metadata[one.field] = json!(nothing);
+    }
+    let params = PatchParams {
+        field_manager: Some(MANAGER.to_owned()),
+        ..PatchParams::default()
+    };
+    let patch = Patch::Merge(json!({ "metadata": metadata }));
+    let api = Api::<Node>::all(client.clone());
+    let result = api.patch_metadata(&name, &params, &patch).await;
+    result
+        .map(drop)
+        .map_err(|error| PublishError::api("removing from Node", &name, error))
 }
 
 /// Applies the alias labels, except those that another manager owns; whether anything was written.
