@@ -15,6 +15,7 @@ mod support;
 
 use std::{
     collections::BTreeSet,
+    convert::Infallible,
     fmt::Write,
     time::{Duration, Instant},
 };
@@ -26,7 +27,9 @@ use nvlink_exporter::{
     placement::{Judged, PatternFrom, Placements},
     snapshot::{Latest, Snapshot, View},
     source::{self, sim},
+    tally::{Publishing, Tally},
 };
+use nvlink_runtime::supervise::Weight;
 use nvlink_topology::{Allocation, NodeTopologyStatus, Pattern, Via};
 use support::{PAIRS, broken, golden, reading, snapshot};
 
@@ -141,9 +144,30 @@ fn the_numbers_of_every_board() {
     golden("metrics/boards.txt", &text);
 }
 
+/// A node that is published, by a process that has parts.
+fn published() -> View {
+    let published = Publishing::default();
+    published.succeeded();
+    let tally = Tally {
+        publishing: vec![("topology", published)],
+        ..Tally::default()
+    };
+    let park = || -> Result<(), Infallible> {
+        loop {
+            std::thread::park();
+        }
+    };
+    let part = tally
+        .supervisor
+        .thread("the collector", Weight::Minor, park);
+    part.unwrap();
+    Latest::default().with(tally).view(Instant::now())
+}
+
 #[test]
 fn no_family_is_dead() {
     let texts = [
+        published(),
         troubled(),
         in_a_fabric(),
         full::eight(),

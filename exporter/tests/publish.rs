@@ -11,6 +11,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     convert::Infallible,
     sync::{Arc, Mutex},
+    time::{Duration, Instant},
 };
 
 use axum::{
@@ -18,7 +19,12 @@ use axum::{
     http::{Method, Request, Response, StatusCode},
 };
 use kube::{Client, client};
-use nvlink_exporter::publish::{PublishError, Publisher, Written, unpublish};
+use nvlink_exporter::{
+    metrics::{self, Groups},
+    publish::{self, PublishError, Publisher, Written, unpublish},
+    snapshot::Latest,
+    tally::{Publishing, Tally},
+};
 use serde_json::{Value, json};
 use support::reading;
 
@@ -434,6 +440,52 @@ async fn a_refusal_is_told_in_the_words_of_the_api_server() {
         error.to_string(),
         "applying to Node gpu-7: Forbidden; docs/exporter-rbac.yaml has the rights that publishing needs"
     );
+}
+
+/// Waits for a scrape that holds `wanted`.
+async fn scraped(latest: &Latest, wanted: &str) -> String {
+    let until = Instant::now() + Duration::from_secs(30);
+    loop {
+        let text = metrics::render(&latest.view(Instant::now()), Groups::ALL).unwrap();
+        if text.contains(wanted) {
+            return text;
+        }
+        assert!(Instant::now() < until, "{text}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[tokio::test]
+async fn how_publishing_goes_is_scraped() {
+    let (client, cluster) = start(Cluster {
+        denied: true,
+        ..Cluster::default()
+    });
+    let publishing = Publishing::default();
+    let tally = Tally {
+        publishing: vec![("topology", publishing.clone())],
+        ..Tally::default()
+    };
+    let latest = Arc::new(Latest::default().with(tally));
+    let l40s = support::snapshot("sim:l40s", reading("sim:l40s"), Instant::now());
+    latest.publish(l40s);
+    let publisher = publisher(&client, false);
+    let recheck = Duration::from_secs(60);
+    tokio::spawn(publish::run(
+        publisher,
+        Arc::clone(&latest),
+        recheck,
+        publishing,
+    ));
+    let failures = |reason: &str, count: u32| {
+        format!("publish_failures_total{{what=\"topology\",reason=\"{reason}\"}} {count}\n")
+    };
+    let text = scraped(&latest, &failures("forbidden", 1)).await;
+    assert!(text.contains(&failures("unreachable", 0)), "{text}");
+    let success = "nvlink_exporter_published_timestamp_seconds{what=\"topology\"} ";
+    assert!(!text.contains(success), "{text}");
+    cluster.lock().unwrap().denied = false;
+    scraped(&latest, success).await;
 }
 
 #[tokio::test]

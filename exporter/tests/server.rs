@@ -21,6 +21,7 @@ use nvlink_exporter::{
     snapshot::{Health, Latest, Snapshot},
     tally::Tally,
 };
+use nvlink_runtime::supervise::Weight;
 use nvlink_topology::{Allocation, Pattern};
 use tower::ServiceExt;
 
@@ -402,6 +403,16 @@ async fn the_process_lives_while_its_parts_do() {
     let failed = async { Err("out of order") };
     tally.supervisor.require("the publisher", failed);
     tally.supervisor.failed().await;
+    tally
+        .supervisor
+        .keep("the collector", Weight::Vital, || async {});
+    let until = Instant::now() + Duration::from_secs(30);
+    let restarted = "nvlink_exporter_part_restarts_total{part=\"the collector\"} 1\n";
+    // Scrapes of one second share one text.
+    while !ask(&latest, "/metrics", "").await.body.contains(restarted) {
+        assert!(Instant::now() < until);
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
     let answer = ask(&latest, "/livez", "").await;
     assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE);
     assert_eq!(answer.body, "the publisher failed: out of order\n");

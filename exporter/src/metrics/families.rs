@@ -222,6 +222,41 @@ families! {
         "1",
         "Time since the last collection that gave data began, or since the start where none has; grows while the source hangs or fails.",
     );
+    PUBLISHED_AT = gauge(
+        Group::Exporter,
+        "nvlink_exporter_published_timestamp_seconds",
+        &["what"],
+        "2 with --publish",
+        "When the cluster was last seen to say what it should, Unix time; looked at on each change and every --publish-interval. Absent until it first does.",
+    );
+    PUBLISH_FAILURES = counter(
+        Group::Exporter,
+        "nvlink_exporter_publish_failures",
+        &["what", "reason"],
+        "8 with --publish",
+        "Attempts at publishing that failed.",
+    );
+    CUT_OFFS = counter(
+        Group::Exporter,
+        "nvlink_exporter_clients_cut_off",
+        &["reason"],
+        "4",
+        "Clients that lost their connection or did not get their answer: idle, another needed the place; full, there was no place; memory, there was no room for the answer; slow, the answer was not taken.",
+    );
+    RESTARTS = counter(
+        Group::Exporter,
+        "nvlink_exporter_part_restarts",
+        &["part"],
+        "4; 8 with --publish",
+        "How often a part of the exporter ended or panicked and was started again.",
+    );
+    LOG_DROPPED = counter(
+        Group::Exporter,
+        "nvlink_exporter_log_lines_dropped",
+        &[],
+        "1",
+        "Lines of the log that nobody took.",
+    );
     SOURCE_INFO = gauge(
         Group::Exporter,
         "nvlink_exporter_source_info",

@@ -1,13 +1,19 @@
 //! The exporter itself.
 
-use std::{fmt, time::Duration};
+use std::{
+    fmt,
+    time::{Duration, UNIX_EPOCH},
+};
 
 use super::{
     families,
     family::{Label, Value},
     writer::Writer,
 };
-use crate::snapshot::View;
+use crate::{
+    snapshot::View,
+    tally::{Failure, Tally},
+};
 
 pub(super) fn write(out: &mut Writer<'_>, view: &View) -> fmt::Result {
     let collectors = collectors(view);
@@ -23,6 +29,7 @@ pub(super) fn write(out: &mut Writer<'_>, view: &View) -> fmt::Result {
     let age = view.age.unwrap_or(view.since_start);
     let age = [([], Value::Real(age.as_secs_f64()))];
     out.write(&families::SNAPSHOT_AGE, age)?;
+    work(out, &view.tally)?;
     let source = view.data().map(|data| {
         let source = &data.topology.spec.source;
         let labels = [source.kind.as_str().into(), Label::Text(&source.from)];
@@ -31,6 +38,30 @@ pub(super) fn write(out: &mut Writer<'_>, view: &View) -> fmt::Result {
     out.write(&families::SOURCE_INFO, source)?;
     let version = Label::Text(env!("CARGO_PKG_VERSION"));
     out.write(&families::BUILD_INFO, [([version], Value::Whole(1))])
+}
+
+/// What the process knows of its own work.
+fn work(out: &mut Writer<'_>, tally: &Tally) -> fmt::Result {
+    let publishing = &tally.publishing;
+    let published = publishing.iter().filter_map(|(what, one)| {
+        let at = one.last_success()?.duration_since(UNIX_EPOCH).ok()?;
+        Some(([(*what).into()], Value::Real(at.as_secs_f64())))
+    });
+    out.write(&families::PUBLISHED_AT, published)?;
+    let failures = publishing.iter().flat_map(|(what, one)| {
+        let labels = |why: Failure| [(*what).into(), why.as_str().into()];
+        let failures = one.failures().into_iter();
+        failures.map(move |(why, count)| (labels(why), Value::Whole(count)))
+    });
+    out.write(&families::PUBLISH_FAILURES, failures)?;
+    let cut_offs = tally.cut_offs.counts();
+    let cut_offs = cut_offs.map(|(why, count)| ([why.as_str().into()], Value::Whole(count)));
+    out.write(&families::CUT_OFFS, cut_offs)?;
+    let restarts = tally.supervisor.restarts().into_iter();
+    let restarts = restarts.map(|(part, count)| ([part.into()], Value::Whole(count)));
+    out.write(&families::RESTARTS, restarts)?;
+    let dropped = Value::Whole(nvlink_runtime::log::dropped());
+    out.write(&families::LOG_DROPPED, [([], dropped)])
 }
 
 /// Name, success and duration of the last collection of each collector. A

@@ -52,6 +52,10 @@ fn unit(family: &Family) -> &'static str {
         ("_gpus", "GPUs"),
         ("_domains", "domains"),
         ("_errors", "errors"),
+        ("_failures", "failures"),
+        ("_cut_off", "clients"),
+        ("_restarts", "restarts"),
+        ("_dropped", "lines"),
     ];
     let unit = units.iter().find(|(end, _)| family.name.ends_with(end));
     unit.map_or("0 or 1", |(_, unit)| unit)
