@@ -291,11 +291,8 @@ async fn what_somebody_else_says_by_our_names_goes() {
     }
     assert_eq!(publisher.publish(&pairs).await.unwrap(), Written::default());
     // It comes again.
-    let mut shared = cluster.lock().unwrap();
-    shared
-        .fields
-        .insert(key("labels", "domain"), by_hand("foo.0"));
-    drop(shared);
+    let again = (key("labels", "domain"), by_hand("foo.0"));
+    cluster.lock().unwrap().fields.extend([again]);
     assert!(publisher.publish(&pairs).await.unwrap().node);
     assert_eq!(cluster.lock().unwrap().label(DOMAIN), None);
 }
