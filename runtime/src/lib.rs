@@ -4,11 +4,15 @@
 //! so that from then on nothing that it says can stop it and whoever ends it is
 //! heard. Its parts run under a [`supervise::Supervisor`]; what they ask of
 //! Kubernetes goes through the client of [`client`], which waits for no answer
-//! for ever, and what they follow there comes through [`watch`].
+//! for ever, and what they follow there comes through [`watch`]. What one replica
+//! alone may do is done by whoever has the [`lease`].
 
 pub mod client;
+mod complaints;
 pub mod flags;
+pub mod lease;
 pub mod log;
+mod panics;
 pub mod signals;
 pub mod supervise;
 pub mod tls;

@@ -21,6 +21,8 @@ use std::{
 
 use tracing_subscriber::{EnvFilter, fmt::MakeWriter};
 
+use crate::panics;
+
 /// Forms of a log line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
@@ -77,7 +79,7 @@ pub fn start(filter: EnvFilter, format: Format, targets: bool) {
         Format::Text => builder.with_ansi(io::stderr().is_terminal()).try_init(),
     };
     if started.is_ok() {
-        panic::set_hook(Box::new(|panic| log_panic(panic)));
+        panic::set_hook(Box::new(log_panic));
     }
 }
 
@@ -108,7 +110,7 @@ pub fn finish() {
 
 /// The default hook writes to stderr and waits until somebody reads it.
 fn log_panic(panic: &panic::PanicHookInfo<'_>) {
-    let what = panic.payload_as_str().unwrap_or("no message");
+    let what = panics::message(panic.payload());
     let place = panic.location().map(ToString::to_string);
     let thread = thread::current();
     let backtrace = Backtrace::capture();

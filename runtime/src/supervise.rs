@@ -13,6 +13,7 @@
 mod part;
 
 use std::{
+    any::Any,
     convert::Infallible,
     fmt::Display,
     future::Future,
@@ -26,6 +27,7 @@ use std::{
 use futures::FutureExt;
 use tokio::{sync::watch, task::JoinSet, time::Instant};
 
+use crate::panics;
 use part::Part;
 
 /// What it means for the process that a part is dead.
@@ -64,7 +66,7 @@ impl<E: Display> Ending for Result<(), E> {
     }
 }
 
-/// A required part that ended: `the admin server failed: address in use`.
+/// A required part that ended: `admin server failed: address in use`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{part} {how}")]
 pub struct Failed {
@@ -98,8 +100,8 @@ impl Default for Supervisor {
 }
 
 impl Supervisor {
-    /// Runs what `make` makes in a task, again and again. `name` goes before
-    /// "ended" in sentences: "the registrar".
+    /// Runs what `make` makes in a task, again and again. `name` is the
+    /// beginning of sentences: "registrar ended".
     pub fn keep<F>(
         &self,
         name: &'static str,
@@ -260,10 +262,9 @@ impl Pulse {
     }
 }
 
-fn panicked(payload: Box<dyn std::any::Any + Send>) -> String {
-    let text = payload.downcast_ref::<&str>().copied();
-    let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
-    format!("panicked: {}", text.unwrap_or("no message"))
+#[allow(clippy::needless_pass_by_value)] // as `unwrap_or_else` wants it
+fn panicked(payload: Box<dyn Any + Send>) -> String {
+    format!("panicked: {}", panics::message(&*payload))
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -285,7 +286,7 @@ mod tests {
     async fn a_part_that_panics_or_ends_is_started_again() {
         let supervisor = Supervisor::default();
         let (count, runs) = counter();
-        supervisor.keep("the writer", Weight::Vital, move || {
+        supervisor.keep("writer", Weight::Vital, move || {
             let run = count.fetch_add(1, Relaxed);
             async move {
                 match run {
@@ -298,14 +299,14 @@ mod tests {
         });
         tokio::time::sleep(Duration::from_secs(120)).await;
         assert_eq!(runs.load(Relaxed), 4);
-        assert_eq!(supervisor.restarts(), [("the writer", 3)]);
+        assert_eq!(supervisor.restarts(), [("writer", 3)]);
         assert_eq!(supervisor.obstacle(), None, "it works again");
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_part_that_ends_all_the_time_is_dead() {
         let supervisor = Supervisor::default();
-        for (name, weight) in [("the clerk", Weight::Minor), ("the writer", Weight::Vital)] {
+        for (name, weight) in [("clerk", Weight::Minor), ("writer", Weight::Vital)] {
             supervisor.keep(name, weight, || async { Err::<(), _>("no ink") });
         }
         tokio::time::sleep(Duration::from_secs(50)).await;
@@ -313,7 +314,7 @@ mod tests {
         tokio::time::sleep(Duration::from_secs(3600)).await;
         let obstacle = supervisor.obstacle().unwrap();
         assert!(
-            obstacle.starts_with("the writer failed: no ink; it has not worked for"),
+            obstacle.starts_with("writer failed: no ink; it has not worked for"),
             "{obstacle}"
         );
         let pauses = supervisor
@@ -331,16 +332,16 @@ mod tests {
     async fn a_required_part_ends_the_process_with_its_name() {
         for panics in [false, true] {
             let supervisor = Supervisor::default();
-            supervisor.require("the server", async move {
+            supervisor.require("server", async move {
                 tokio::time::sleep(Duration::from_secs(1)).await;
                 assert!(!panics, "out of sockets");
             });
             assert_eq!(supervisor.obstacle(), None);
             let failed = supervisor.failed().await.to_string();
             let words = if panics {
-                "the server panicked: out of sockets"
+                "server panicked: out of sockets"
             } else {
-                "the server ended"
+                "server ended"
             };
             assert_eq!(failed, words);
             assert_eq!(supervisor.obstacle().as_deref(), Some(words));
@@ -350,13 +351,13 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_part_without_a_sign_of_life_is_stuck() {
         let supervisor = Supervisor::default();
-        let heart = supervisor.heartbeat("the collector", Duration::from_secs(30));
+        let heart = supervisor.heartbeat("collector", Duration::from_secs(30));
         tokio::time::sleep(Duration::from_secs(20)).await;
         heart.beat();
         tokio::time::sleep(Duration::from_secs(20)).await;
         assert_eq!(supervisor.obstacle(), None);
         tokio::time::sleep(Duration::from_secs(20)).await;
-        let words = "the collector is stuck: a sign of life is 10 s late";
+        let words = "collector is stuck: a sign of life is 10 s late";
         assert_eq!(supervisor.obstacle().as_deref(), Some(words));
         heart.rest();
         assert_eq!(supervisor.obstacle(), None);
@@ -375,19 +376,19 @@ mod tests {
             panic!("no luck")
         };
         supervisor
-            .thread::<()>("the collector", Weight::Vital, run)
+            .thread::<()>("collector", Weight::Vital, run)
             .unwrap();
         for _ in 0..2 {
             runs.recv_timeout(Duration::from_secs(60)).unwrap();
         }
-        assert_eq!(supervisor.restarts(), [("the collector", 1)]);
+        assert_eq!(supervisor.restarts(), [("collector", 1)]);
     }
 
     #[tokio::test(start_paused = true)]
     async fn tasks_end_with_the_supervisor() {
         let supervisor = Supervisor::default();
         let (count, runs) = counter();
-        supervisor.keep("the writer", Weight::Vital, move || {
+        supervisor.keep("writer", Weight::Vital, move || {
             let count = Arc::clone(&count);
             async move {
                 count.fetch_add(1, Relaxed);

@@ -1,7 +1,5 @@
 //! Objects of the cluster that a program follows.
 
-mod complaints;
-
 use std::{collections::HashSet, fmt::Debug, future::ready, pin::pin, time::Duration};
 
 use futures::{Stream, StreamExt};
@@ -11,8 +9,7 @@ use kube::{
 };
 use serde::de::DeserializeOwned;
 
-use crate::client;
-use complaints::Complaints;
+use crate::{client, complaints::Complaints};
 
 /// Seconds after which the API server ends a watch and it is taken up where it
 /// was. A connection that is frozen is noticed five seconds after that.
@@ -29,7 +26,7 @@ pub trait Mirror: Send {
     const KIND: &'static str;
     /// Ends "the API server knows no KIND": what is lost, or what to do about it.
     const UNKNOWN: &'static str;
-    /// Ends "the service account may not list and watch KINDs", likewise.
+    /// Ends "the service account may not list and watch KIND", likewise.
     const FORBIDDEN: &'static str = "";
 
     /// It is there, or has changed.
@@ -128,7 +125,7 @@ fn reason<M: Mirror>(error: &watcher::Error) -> String {
     let message = &status.message;
     match status.code {
         403 => format!(
-            "the service account may not list and watch {kind}s{}: grant it both verbs ({message})",
+            "the service account may not list and watch {kind}{}: grant it both verbs ({message})",
             M::FORBIDDEN
         ),
         404 => format!("the API server knows no {kind}{} ({message})", M::UNKNOWN),
@@ -164,5 +161,46 @@ impl Iterator for Pauses {
 impl Backoff for Pauses {
     fn reset(&mut self) {
         *self = Self::default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::Namespace;
+    use serde_json::json;
+
+    use super::*;
+
+    struct Namespaces;
+
+    impl Mirror for Namespaces {
+        type Object = Namespace;
+        const KIND: &'static str = "Namespace";
+        const UNKNOWN: &'static str = ": install it";
+        const FORBIDDEN: &'static str = ", so that nobody is let in";
+
+        fn set(&mut self, _: Namespace) {}
+        fn remove(&mut self, _: &Key) {}
+        fn retain(&mut self, _: &HashSet<Key>) {}
+    }
+
+    #[test]
+    fn a_failed_watch_says_what_to_do() {
+        let said = |code: u16| {
+            let status = json!({"code": code, "message": "no such luck", "status": "Failure"});
+            let status = serde_json::from_value(status).unwrap();
+            let error = kube::Error::Api(Box::new(status));
+            reason::<Namespaces>(&watcher::Error::InitialListFailed(error))
+        };
+        let check = |code, words: &str| assert_eq!(said(code), words);
+        check(
+            403,
+            "the service account may not list and watch Namespace, so that nobody is let in: grant it both verbs (no such luck)",
+        );
+        check(
+            404,
+            "the API server knows no Namespace: install it (no such luck)",
+        );
+        check(500, "the API server answered 500: no such luck");
     }
 }

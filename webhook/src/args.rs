@@ -140,6 +140,9 @@ pub struct ServeArgs {
     /// Seconds between SIGTERM and the end of listening, for the Service to take this replica out.
     #[arg(long, env = "NVLINK_WEBHOOK_DRAIN_SECONDS", value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(0..=600))]
     pub drain_seconds: u64,
+    /// Which replica leads.
+    #[command(flatten)]
+    pub lease: LeaseArgs,
     /// Node labels that stand for wider scopes.
     #[command(flatten)]
     pub scopes: ScopeArgs,
@@ -154,6 +157,25 @@ pub struct ServeArgs {
     /// How to log.
     #[arg(long, env = "NVLINK_WEBHOOK_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text)]
     pub log_format: LogFormat,
+}
+
+/// Flags of the Lease by which replicas choose their leader.
+#[derive(Debug, Args)]
+pub struct LeaseArgs {
+    /// Namespace of the Lease that one replica holds: the one that writes the status of classes.
+    ///
+    /// Without: that of --ca-secret, else the service account's, else the kubeconfig's. Needs the
+    /// rights to get, create and update the Lease.
+    #[arg(long, env = "NVLINK_WEBHOOK_LEASE_NAMESPACE", value_name = "NAME")]
+    pub lease_namespace: Option<String>,
+    /// Name of that Lease.
+    #[arg(
+        long,
+        env = "NVLINK_WEBHOOK_LEASE_NAME",
+        value_name = "NAME",
+        default_value = "nvlink-webhook"
+    )]
+    pub lease_name: String,
 }
 
 /// Flags of the certificate and of the registration.

@@ -2,7 +2,7 @@
 
 use std::{
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicBool, AtomicI64, Ordering},
     },
     time::SystemTime,
@@ -15,6 +15,8 @@ use axum::{
     response::{IntoResponse, Response},
     routing::get,
 };
+
+use nvlink_runtime::{lease::Leadership, log, supervise::Supervisor};
 
 use crate::metrics::Metrics;
 
@@ -80,24 +82,50 @@ fn seconds(time: SystemTime) -> i64 {
     })
 }
 
-/// The router of the admin endpoints.
-pub fn admin_router(readiness: Readiness) -> Router {
-    Router::new()
-        .route("/livez", get(|| async { "ok\n" }))
-        .route("/readyz", get(readyz))
-        .route("/metrics", get(metrics))
-        .with_state(readiness)
+/// What the admin endpoints tell of.
+#[derive(Clone, Debug)]
+pub struct Health {
+    /// Whether it may get requests.
+    pub readiness: Readiness,
+    /// Whether its parts live.
+    pub supervisor: Supervisor,
+    /// Whether it leads, once it may.
+    pub leadership: Arc<OnceLock<Leadership>>,
 }
 
-async fn readyz(State(readiness): State<Readiness>) -> (StatusCode, String) {
-    match readiness.obstacle() {
+/// The router of the admin endpoints.
+pub fn admin_router(health: Health) -> Router {
+    Router::new()
+        .route("/livez", get(livez))
+        .route("/readyz", get(readyz))
+        .route("/metrics", get(metrics))
+        .with_state(health)
+}
+
+async fn livez(State(health): State<Health>) -> (StatusCode, String) {
+    answer(health.supervisor.obstacle())
+}
+
+async fn readyz(State(health): State<Health>) -> (StatusCode, String) {
+    answer(health.readiness.obstacle())
+}
+
+fn answer(obstacle: Option<impl std::fmt::Display>) -> (StatusCode, String) {
+    match obstacle {
         None => (StatusCode::OK, "ok\n".to_owned()),
         Some(obstacle) => (StatusCode::SERVICE_UNAVAILABLE, format!("{obstacle}\n")),
     }
 }
 
-async fn metrics(State(readiness): State<Readiness>) -> Response {
-    match readiness.metrics.render() {
+async fn metrics(State(health): State<Health>) -> Response {
+    let metrics = &health.readiness.metrics;
+    let leads = health.leadership.get().and_then(Leadership::term);
+    metrics.process(
+        leads.is_some(),
+        log::dropped(),
+        &health.supervisor.restarts(),
+    );
+    match metrics.render() {
         Ok(page) => {
             let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
             ([(header::CONTENT_TYPE, kind)], page).into_response()

@@ -3,7 +3,10 @@
 use std::{
     collections::BTreeMap,
     fmt,
-    sync::{Mutex, PoisonError, atomic::AtomicU64},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -63,6 +66,11 @@ struct ByRule {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ByPart {
+    part: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ByKind {
     kind: &'static str,
 }
@@ -91,6 +99,9 @@ pub struct Metrics {
     reloads: Family<ByResult, Counter>,
     expiry: Gauge,
     ready: Gauge,
+    leader: Gauge,
+    restarts: Family<ByPart, Counter>,
+    dropped: Counter,
     cache_age: Family<ByKind, Gauge<f64, AtomicU64>>,
     /// Since when the watch of each kind has failed; none while it follows the cluster.
     failing: Mutex<BTreeMap<&'static str, Option<Instant>>>,
@@ -109,6 +120,9 @@ impl Default for Metrics {
             reloads: Family::default(),
             expiry: Gauge::default(),
             ready: Gauge::default(),
+            leader: Gauge::default(),
+            restarts: Family::default(),
+            dropped: Counter::default(),
             cache_age: Family::default(),
             failing: Mutex::default(),
         };
@@ -157,6 +171,21 @@ impl Metrics {
             "ready",
             "Whether the caches are synced and requests are served",
             self.ready.clone(),
+        );
+        registry.register(
+            "leader",
+            "Whether this replica leads: the one that writes the status of classes",
+            self.leader.clone(),
+        );
+        registry.register(
+            "part_restarts",
+            "How often a part of the program ended, which it should not, and was started again",
+            self.restarts.clone(),
+        );
+        registry.register(
+            "log_lines_dropped",
+            "Lines of the log that nobody read in time, or that could not be written",
+            self.dropped.clone(),
         );
         let build = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
         registry.register("build", "The running version", build);
@@ -209,6 +238,17 @@ impl Metrics {
     /// Says whether the webhook is ready.
     pub fn ready(&self, ready: bool) {
         self.ready.set(ready.into());
+    }
+
+    /// Takes what the process says of itself now: whether it leads, how many lines of
+    /// the log were dropped, and how often each part was started again.
+    pub fn process(&self, leads: bool, dropped: u64, restarts: &[(&'static str, u64)]) {
+        self.leader.set(leads.into());
+        self.dropped.inner().store(dropped, Ordering::Relaxed);
+        for &(part, count) in restarts {
+            let counter = self.restarts.get_or_create_owned(&ByPart { part });
+            counter.inner().store(count, Ordering::Relaxed);
+        }
     }
 
     /// All metrics in OpenMetrics text.

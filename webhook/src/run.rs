@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::Parser;
+use nvlink_runtime::{log, tls};
 use serde_json::json;
 
 use crate::{
@@ -19,7 +20,7 @@ pub fn run() -> ExitCode {
     match dispatch(Cli::parse()) {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("error: {error:#}");
+            log::last_words(&format!("error: {error:#}"));
             ExitCode::FAILURE
         }
     }
@@ -28,9 +29,12 @@ pub fn run() -> ExitCode {
 fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
     match cli.command {
         Command::Serve(args) => {
-            install_tls_provider()?;
+            tls::install_provider();
             let runtime = tokio::runtime::Runtime::new().context("cannot start")?;
             let ended = runtime.block_on(serve::serve(*args));
+            // Neither a file on a hung mount nor the log keeps the process.
+            runtime.shutdown_background();
+            log::finish();
             if let Err(error) = &ended {
                 // `kubectl describe pod` shows it.
                 drop(std::fs::write(
@@ -47,7 +51,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
         Command::Policies(args) => {
-            install_tls_provider()?;
+            tls::install_provider();
             policies::run(args.check, &args.exempt.exempt_namespaces)
         }
         Command::Registration(args) => {
@@ -55,13 +59,6 @@ fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
     }
-}
-
-/// Before anything that speaks TLS: rustls panics without a provider.
-fn install_tls_provider() -> anyhow::Result<()> {
-    rustls::crypto::ring::default_provider()
-        .install_default()
-        .map_err(|_| anyhow::anyhow!("another TLS provider is installed already"))
 }
 
 fn configuration(

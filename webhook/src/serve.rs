@@ -1,160 +1,202 @@
-//! The running webhook: watches, servers, signals.
+//! The running webhook: its parts, its start and its end.
 
-use std::{future::Future, net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    io,
+    net::SocketAddr,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use anyhow::Context;
-use axum_server::Handle;
+use axum_server::{Handle, tls_rustls::RustlsConfig};
 use kube::Client;
-use tokio::{
-    net::TcpListener,
-    signal::unix::{SignalKind, signal},
+use nvlink_runtime::{
+    client::{self, Limits},
+    lease::{self, Candidate, Leadership},
+    log, signals,
+    supervise::{Supervisor, Weight},
 };
+use tokio::{net::TcpListener, task::JoinHandle};
 
 mod identity;
 
 use crate::{
     admission::admit::Admission,
     admission::server::{self, Webhook, listen},
-    args::{LogFormat, ServeArgs},
+    args::{LeaseArgs, LogFormat, ServeArgs, TlsArgs},
     authorize::ClusterAuthorizer,
     cluster::Watches,
     cluster::status,
     cluster::view::SharedView,
-    health::{self, Readiness},
+    health::{self, Health, Readiness},
     metrics::Metrics,
-    registration::registrar::Registrar,
 };
 
 /// What open requests get after the end of listening.
 const GRACE: Duration = Duration::from_secs(10);
+/// What the API server gets to take the lease back.
+const RESIGN: Duration = Duration::from_secs(2);
 
-/// Serves until SIGTERM or SIGINT.
+/// Serves until SIGTERM or SIGINT, which are obeyed at any moment; a second one
+/// ends the drain too.
 ///
 /// # Errors
 /// When it cannot start, or a part of it ends that should not.
 pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
+    let mut signals = signals::install().context("cannot handle signals")?;
     log_to_stderr(&args)?;
-    let mut stop = std::pin::pin!(stop_signal()?);
+    let (address, linger) = (args.listen, Duration::from_secs(args.drain_seconds));
+    let supervisor = Supervisor::default();
+    let mut running = tokio::select! {
+        started = start(args, &supervisor) => started?,
+        failed = supervisor.failed() => return Err(failed.into()),
+        signal = signals.received() => {
+            tracing::info!(signal, "ending before the start was over");
+            return Ok(());
+        }
+    };
+    let signal = tokio::select! {
+        ended = &mut running.server => return Err(server_ended(ended, address)),
+        failed = supervisor.failed() => return Err(failed.into()),
+        signal = signals.received() => signal,
+    };
+    tracing::info!(signal, seconds = linger.as_secs(), "draining");
+    tokio::select! {
+        ended = running.end(linger) => ended,
+        signal = signals.received() => {
+            tracing::info!(signal, "ending without waiting for open requests");
+            Ok(())
+        }
+    }
+}
+
+/// The webhook, taking requests.
+struct Running {
+    server: JoinHandle<io::Result<()>>,
+    handle: Handle<SocketAddr>,
+    readiness: Readiness,
+    candidate: Candidate,
+}
+
+impl Running {
+    /// Takes requests for a little longer, until nobody sends them here any more,
+    /// then lets those that are open end.
+    async fn end(self, linger: Duration) -> anyhow::Result<()> {
+        self.readiness.set(false);
+        tokio::join!(self.candidate.resign(RESIGN), tokio::time::sleep(linger));
+        self.handle.graceful_shutdown(Some(GRACE));
+        let ended = self.server.await.map_err(io::Error::other).flatten();
+        ended.context("the admission server failed while it was shut down")
+    }
+}
+
+async fn start(args: ServeArgs, supervisor: &Supervisor) -> anyhow::Result<Running> {
     let metrics = Arc::new(Metrics::default());
     let readiness = Readiness::new(Arc::clone(&metrics));
-    let admin = admin(args.admin_listen, readiness.clone()).await?;
-    let mut admin = std::pin::pin!(admin);
-    let client = Client::try_default()
-        .await
+    let leadership = Arc::<OnceLock<Leadership>>::default();
+    let health = Health {
+        readiness: readiness.clone(),
+        supervisor: supervisor.clone(),
+        leadership: Arc::clone(&leadership),
+    };
+    admin(args.admin_listen, health, supervisor).await?;
+    let connected = client::connect(Limits::default()).await;
+    let client = connected
         .context("cannot find the API server: neither a kubeconfig nor a service account works")?;
-    let identity = identity::identity(args.tls, &client, &readiness).await?;
+    let candidate = candidate(&client, &args.lease, &args.tls);
+    let identity = identity::identity(args.tls, &client, &readiness, supervisor).await?;
     let view = SharedView::default();
-    let mut watches = Watches::start(&client, &view, &metrics);
-    tokio::select! {
-        () = watches.synced() => {}
-        () = &mut stop => return Ok(()),
-        error = watches.ended() => return Err(error),
-        ended = &mut admin => return Err(ended),
-    }
+    let watches = Watches::start(&client, &view, &metrics, supervisor);
+    watches.synced().await;
 
-    let authorizer = ClusterAuthorizer::new(client.clone());
     let admission = Admission {
         view,
-        authorizer,
+        authorizer: ClusterAuthorizer::new(client.clone()),
         settings: args.scopes.into(),
     };
-    let router = server::admission_router(Arc::new(Webhook { admission, metrics }));
-    let handle = Handle::new();
-    let server = listen::serve(args.listen, identity.config, handle.clone(), router);
-    let mut server = std::pin::pin!(server);
-    let statuses = status::follow(client.clone());
-    let telling = tell(&handle, &readiness, identity.registrar);
+    let webhook = Webhook { admission, metrics };
+    let (mut server, handle) = admit(args.listen, identity.config, webhook);
     tokio::select! {
+        // None where it has failed, as the other says.
+        Some(address) = handle.listening() => {
+            tracing::info!(%address, "taking admission requests");
+        }
         ended = &mut server => return Err(server_ended(ended, args.listen)),
-        ended = &mut admin => return Err(ended),
-        error = watches.ended() => return Err(error),
-        // None of these ends but the last.
-        () = telling => {}
-        () = identity.upkeep => {}
-        () = statuses => {}
-        () = &mut stop => {}
     }
-
-    tracing::info!(seconds = args.drain_seconds, "draining");
-    readiness.set(false);
-    let drained = drain(&handle, Duration::from_secs(args.drain_seconds));
-    let (ended, ()) = tokio::join!(server, drained);
-    ended.context("the admission server failed while it was shut down")
-}
-
-/// Takes requests for a little longer, until nobody sends them here any more,
-/// then lets those that are open end.
-async fn drain(handle: &Handle<SocketAddr>, linger: Duration) {
-    tokio::time::sleep(linger).await;
-    handle.graceful_shutdown(Some(GRACE));
-}
-
-/// Says that requests are taken, here and then to the cluster: nobody is sent
-/// here before there is somebody to answer.
-async fn tell(handle: &Handle<SocketAddr>, readiness: &Readiness, registrar: Option<Registrar>) {
-    announce(handle, readiness).await;
-    match registrar {
-        Some(registrar) => registrar.run().await,
-        None => std::future::pending().await,
+    // Nobody is sent here before there is somebody to answer.
+    readiness.set(true);
+    if let Some(registrar) = identity.registrar {
+        supervisor.keep("registrar", Weight::Vital, move || registrar.clone().run());
     }
+    let leads = leadership.get_or_init(|| candidate.leadership()).clone();
+    let running = candidate.clone();
+    supervisor.keep("election of a leader", Weight::Minor, move || {
+        running.clone().run()
+    });
+    supervisor.keep("writer of the classes' status", Weight::Minor, move || {
+        status::follow(client.clone(), leads.clone())
+    });
+    Ok(Running {
+        server,
+        handle,
+        readiness,
+        candidate,
+    })
 }
 
-async fn announce(handle: &Handle<SocketAddr>, readiness: &Readiness) {
-    if let Some(address) = handle.listening().await {
-        tracing::info!(%address, "taking admission requests");
-        readiness.set(true);
-    }
+/// The replica, where one of several is to lead.
+fn candidate(client: &Client, args: &LeaseArgs, tls: &TlsArgs) -> Candidate {
+    let secret = tls.ca_secret.as_ref().map(|secret| &secret.namespace);
+    let namespace = args.lease_namespace.as_ref().or(secret);
+    // In a pod it is the service account's.
+    let namespace = namespace.map_or(client.default_namespace(), String::as_str);
+    Candidate::new(
+        client.clone(),
+        namespace,
+        &args.lease_name,
+        lease::identity(),
+    )
 }
 
-fn server_ended(ended: std::io::Result<()>, address: SocketAddr) -> anyhow::Error {
-    match ended {
+/// Starts to take admission requests.
+fn admit(
+    address: SocketAddr,
+    config: RustlsConfig,
+    webhook: Webhook<ClusterAuthorizer>,
+) -> (JoinHandle<io::Result<()>>, Handle<SocketAddr>) {
+    let router = server::admission_router(Arc::new(webhook));
+    let handle = Handle::new();
+    let serving = listen::serve(address, config, handle.clone(), router);
+    (tokio::spawn(serving), handle)
+}
+
+fn server_ended(
+    ended: Result<io::Result<()>, tokio::task::JoinError>,
+    address: SocketAddr,
+) -> anyhow::Error {
+    match ended.map_err(io::Error::other).flatten() {
         Ok(()) => anyhow::anyhow!("the admission server on {address} ended"),
         Err(error) => anyhow::Error::new(error).context(format!("cannot serve on {address}")),
     }
 }
 
-/// Starts the admin server; the future that comes back never ends but by failure.
-async fn admin(
-    address: SocketAddr,
-    readiness: Readiness,
-) -> anyhow::Result<impl Future<Output = anyhow::Error>> {
-    let listener = TcpListener::bind(address)
-        .await
-        .with_context(|| format!("cannot listen on {address}"))?;
+/// Starts the admin server.
+async fn admin(address: SocketAddr, health: Health, supervisor: &Supervisor) -> anyhow::Result<()> {
+    let listener = TcpListener::bind(address).await;
+    let listener = listener.with_context(|| format!("cannot listen on {address}"))?;
     tracing::info!(address = %listener.local_addr()?, "serving /metrics, /livez and /readyz");
-    let task =
-        tokio::spawn(async move { axum::serve(listener, health::admin_router(readiness)).await });
-    Ok(async move {
-        match task.await {
-            Ok(Ok(())) => anyhow::anyhow!("the admin server ended"),
-            Ok(Err(error)) => anyhow::Error::new(error).context("the admin server failed"),
-            Err(error) => anyhow::Error::new(error).context("the admin server failed"),
-        }
-    })
-}
-
-fn stop_signal() -> anyhow::Result<impl Future<Output = ()>> {
-    let mut terminate = signal(SignalKind::terminate()).context("cannot handle SIGTERM")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("cannot handle SIGINT")?;
-    Ok(async move {
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-        }
-    })
+    let serving = async { axum::serve(listener, health::admin_router(health)).await };
+    supervisor.require("admin server", serving);
+    Ok(())
 }
 
 fn log_to_stderr(args: &ServeArgs) -> anyhow::Result<()> {
     let filter = tracing_subscriber::EnvFilter::try_new(&args.log)
         .with_context(|| format!("--log {:?} is not a level or filter", args.log))?;
-    let builder = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr);
-    let installed = match args.log_format {
-        LogFormat::Text => builder
-            .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
-            .try_init(),
-        LogFormat::Json => builder.json().flatten_event(true).try_init(),
+    let format = match args.log_format {
+        LogFormat::Text => log::Format::Text,
+        LogFormat::Json => log::Format::Json,
     };
-    installed.map_err(|error| anyhow::anyhow!("cannot start to log: {error}"))
+    log::start(filter, format, true);
+    Ok(())
 }

@@ -14,6 +14,7 @@ use axum::{
 use base64::{Engine, engine::general_purpose::STANDARD};
 use fixture::{admission, pod, review};
 use futures::StreamExt;
+use nvlink_runtime::supervise::{Supervisor, Weight};
 use nvlink_topology::labels;
 use nvlink_webhook::{
     admission::admit::Admission,
@@ -21,7 +22,7 @@ use nvlink_webhook::{
     authorize::{Authorizer, Grant, Subject, User},
     class::Class,
     decide::Settings,
-    health::{Readiness, admin_router},
+    health::{Health, Readiness, admin_router},
     metrics::Metrics,
 };
 use serde_json::{Value, json};
@@ -505,17 +506,19 @@ async fn probes_and_metrics() {
         webhook.answer(review.as_bytes()).await;
     }
     webhook.answer(b"{").await;
+    let health = Health {
+        readiness: readiness.clone(),
+        supervisor: Supervisor::default(),
+        leadership: Arc::default(),
+    };
     let get = async |path: &str| {
         let request = Request::get(path).body(Body::empty()).unwrap();
-        let response = admin_router(readiness.clone())
-            .oneshot(request)
-            .await
-            .unwrap();
+        let response = admin_router(health.clone()).oneshot(request).await.unwrap();
         let status = response.status();
         let body = to_bytes(response.into_body(), usize::MAX).await.unwrap();
         (status, String::from_utf8(body.into()).unwrap())
     };
-    assert_eq!(get("/livez").await.0, StatusCode::OK);
+    assert_eq!(get("/livez").await, (StatusCode::OK, "ok\n".to_owned()));
     assert_eq!(get("/readyz").await.0, StatusCode::SERVICE_UNAVAILABLE);
     readiness.set(true);
     assert_eq!(get("/readyz").await.0, StatusCode::OK);
@@ -531,6 +534,8 @@ async fn probes_and_metrics() {
         "nvlink_webhook_denials_total{class=\"restricted\",rule=\"not-authorized\"} 1",
         "nvlink_webhook_admission_duration_seconds_count 4",
         "nvlink_webhook_ready 1",
+        "nvlink_webhook_leader 0",
+        "nvlink_webhook_log_lines_dropped_total 0",
         "nvlink_webhook_certificate_reloads_total{result=\"success\"} 0",
         "# EOF",
     ] {
@@ -539,4 +544,14 @@ async fn probes_and_metrics() {
             "no {line} in\n{page}"
         );
     }
+    let supervisor = &health.supervisor;
+    supervisor.keep("registrar", Weight::Vital, std::future::pending::<()>);
+    supervisor.require("server", async { Err::<(), _>("out of sockets") });
+    supervisor.failed().await;
+    let obstacle = "server failed: out of sockets\n".to_owned();
+    let dead = (StatusCode::SERVICE_UNAVAILABLE, obstacle);
+    assert_eq!(get("/livez").await, dead);
+    let line = "nvlink_webhook_part_restarts_total{part=\"registrar\"} 0";
+    let page = get("/metrics").await.1;
+    assert!(page.lines().any(|found| found == line), "{page}");
 }

@@ -4,7 +4,6 @@
 //! file watch hears once at most. So the content is read again and again.
 
 use std::{
-    future::Future,
     io,
     path::{Path, PathBuf},
     time::{Duration, SystemTime},
@@ -46,7 +45,7 @@ pub enum TlsError {
 }
 
 /// The files of a certificate and its key, and what they held when last taken.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Certificate {
     cert: PathBuf,
     key: PathBuf,
@@ -143,21 +142,36 @@ fn unfit(cert: &Path, key: &Path, reason: io::Error) -> TlsError {
     }
 }
 
-/// Follows the file of a CA; what it holds comes out of the receiver.
-///
-/// # Errors
-/// When it cannot be read at first, or holds no certificate.
-pub async fn follow_authority(
+/// The file of a CA, and what it held last.
+#[derive(Clone, Debug)]
+pub struct Authority {
     path: PathBuf,
-    every: Duration,
-) -> Result<(watch::Receiver<String>, impl Future<Output = ()>), TlsError> {
-    let (sender, receiver) = watch::channel(authority(&path).await?);
-    let following = async move {
+    bundle: watch::Sender<String>,
+}
+
+impl Authority {
+    /// Reads the file.
+    ///
+    /// # Errors
+    /// When it cannot be read, or holds no certificate.
+    pub async fn load(path: PathBuf) -> Result<Self, TlsError> {
+        let bundle = watch::Sender::new(authority(&path).await?);
+        Ok(Self { path, bundle })
+    }
+
+    /// What the file holds; follows it.
+    #[must_use]
+    pub fn bundle(&self) -> watch::Receiver<String> {
+        self.bundle.subscribe()
+    }
+
+    /// Reads the file again for ever.
+    pub async fn follow(self, every: Duration) {
         loop {
             tokio::time::sleep(every).await;
-            match authority(&path).await {
+            match authority(&self.path).await {
                 Ok(bundle) => {
-                    sender.send_if_modified(|known| {
+                    self.bundle.send_if_modified(|known| {
                         let new = *known != bundle;
                         if new {
                             *known = bundle;
@@ -168,8 +182,7 @@ pub async fn follow_authority(
                 Err(error) => tracing::warn!(%error, "keeping the CA that is registered"),
             }
         }
-    };
-    Ok((receiver, following))
+    }
 }
 
 async fn authority(path: &PathBuf) -> Result<String, TlsError> {

@@ -45,7 +45,10 @@ pub enum PkiError {
     #[error("namespace {0} does not exist: kubectl create namespace {0}")]
     NoNamespace(String),
     /// The API server refused or did not answer.
-    #[error("cannot {what} Secret {name}: {error}")]
+    #[error(
+        "cannot {what} Secret {name}: {}",
+        nvlink_runtime::client::reason(error)
+    )]
     Api {
         /// `read`, `create` or `update`.
         what: &'static str,

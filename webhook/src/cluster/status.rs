@@ -1,7 +1,9 @@
 //! Writes the condition `Accepted` of each DomainClass, so that `kubectl get`
 //! says why a class cannot be used.
 //!
-//! Every replica does so: they all write the same, and only what differs.
+//! The leader alone does so: during a rollout two versions would write their
+//! words over each other's for ever. Nobody waits for it, so nothing is lost
+//! while nobody leads; who leads next writes what differs.
 
 use futures::StreamExt;
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
@@ -11,25 +13,36 @@ use kube::{
     core::DeserializeGuard,
     runtime::{WatchStreamExt, watcher},
 };
+use nvlink_runtime::{client, lease::Leadership, watch};
 use serde_json::json;
 
 use super::MANAGER;
 use crate::{class::accepted, crd::DomainClass};
 
-/// Follows the classes for ever.
-pub async fn follow(client: Client) {
+/// Follows the classes while this replica leads, for ever.
+pub async fn follow(client: Client, mut leadership: Leadership) {
+    loop {
+        leadership.gained().await;
+        tokio::select! {
+            () = write_all(&client) => {}
+            () = leadership.lost() => {}
+        }
+    }
+}
+
+async fn write_all(client: &Client) {
     let classes: Api<DeserializeGuard<DomainClass>> = Api::all(client.clone());
-    let mut events = watcher(classes, watcher::Config::default())
-        .default_backoff()
+    let mut events = watch::events(classes, watcher::Config::default())
         .applied_objects()
         .boxed();
     while let Some(event) = events.next().await {
         // A watch that fails is told of by the one that decisions are made from. A
         // class that cannot be read has no status that could be written.
         if let Ok(DeserializeGuard(Ok(class))) = event
-            && let Err(error) = write(&client, &class).await
+            && let Err(error) = write(client, &class).await
         {
-            tracing::warn!(class = class.name_any(), %error, "cannot write the class's status");
+            let (class, reason) = (class.name_any(), client::reason(&error));
+            tracing::warn!(class, reason, "cannot write the class's status");
         }
     }
 }

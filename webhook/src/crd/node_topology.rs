@@ -11,25 +11,11 @@ use k8s_openapi::{
     },
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
-use kube::core::{ApiResource, schema};
-use nvlink_topology::{API_VERSION, GROUP, KIND, NodeTopologySpec, NodeTopologyStatus, VERSION};
+use kube::core::schema;
+use nvlink_runtime::topology::PLURAL;
+use nvlink_topology::{GROUP, KIND, NodeTopologySpec, NodeTopologyStatus, VERSION};
 use schemars::{JsonSchema, generate::SchemaSettings, json_schema, transform};
 use serde_json::json;
-
-/// Plural of the kind, as in URLs.
-pub const PLURAL: &str = "nodetopologies";
-
-/// How the API server serves the kind.
-#[must_use]
-pub fn resource() -> ApiResource {
-    ApiResource {
-        group: GROUP.to_owned(),
-        version: VERSION.to_owned(),
-        api_version: API_VERSION.to_owned(),
-        kind: KIND.to_owned(),
-        plural: PLURAL.to_owned(),
-    }
-}
 
 /// The object without its metadata, which the API server itself knows.
 struct Root;

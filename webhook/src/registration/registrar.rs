@@ -1,8 +1,13 @@
 //! Keeps the `MutatingWebhookConfiguration` right while the webhook runs.
 //!
 //! Server-side apply of the whole object: what somebody changed is put right
-//! as soon as the watch tells of it, and every replica may do so, since they
-//! all apply the same.
+//! as soon as the watch tells of it.
+//!
+//! Every replica does so, not the leader alone: while nobody leads, a
+//! registration that somebody deleted lets jobs past the webhook, and one whose
+//! authority is no longer right refuses them all. A replica that starts must be
+//! known before anybody is sent to it. They all apply the same; where they do
+//! not, as in a rollout, [`quarrel`] makes them slow.
 
 use std::time::Duration;
 
@@ -12,8 +17,9 @@ use kube::{
     Api, Client, ResourceExt,
     api::{Patch, PatchParams},
     core::PartialObjectMeta,
-    runtime::{WatchStreamExt, watcher},
+    runtime::watcher,
 };
+use nvlink_runtime::{client, watch::events};
 use tokio::{
     sync::watch,
     time::{Instant, sleep, timeout},
@@ -37,6 +43,7 @@ const LOOK: Duration = Duration::from_secs(60);
 const RETRY: Duration = Duration::from_secs(5);
 
 /// Keeps the configuration right.
+#[derive(Clone)]
 pub struct Registrar {
     client: Client,
     target: WebhookTarget,
@@ -76,7 +83,7 @@ impl Registrar {
         let api: Api<Registration> = Api::all(self.client.clone());
         let config = watcher::Config::default().fields(&format!("metadata.name={NAME}"));
         let metas: Api<PartialObjectMeta<Registration>> = Api::all(self.client.clone());
-        let mut changes = watcher(metas, config).default_backoff().boxed();
+        let mut changes = events(metas, config).boxed();
         let (mut applied, mut foreign): (Option<Registration>, bool) = (None, false);
         let mut quarrel = Quarrel::default();
         loop {
@@ -196,7 +203,6 @@ fn reason(error: &kube::Error) -> String {
              mutatingwebhookconfigurations ({})",
             status.message
         ),
-        kube::Error::Api(status) => status.message.clone(),
-        error => error.to_string(),
+        error => client::reason(error),
     }
 }

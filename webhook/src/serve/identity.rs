@@ -1,16 +1,17 @@
 //! From the command line to a certificate in use, what keeps it so, and who is told of it.
 
-use std::{future::Future, pin::Pin, time::Duration};
+use std::time::Duration;
 
 use anyhow::Context;
 use axum_server::tls_rustls::RustlsConfig;
 use kube::Client;
+use nvlink_runtime::supervise::{Supervisor, Weight};
 use tokio::sync::watch;
 
 use crate::{
     args::TlsArgs,
     certificate::{
-        files::{self, Certificate},
+        files::{Authority, Certificate},
         pki::{SecretName, own::OwnCertificate},
     },
     health::Readiness,
@@ -18,19 +19,18 @@ use crate::{
     registration::registrar::Registrar,
 };
 
-type Upkeep = Pin<Box<dyn Future<Output = ()> + Send>>;
+/// What keeps the certificate fresh.
+const UPKEEP: &str = "upkeep of the certificate";
 
 /// A certificate in use.
 pub(crate) struct Identity {
     /// What the server is configured with.
     pub(crate) config: RustlsConfig,
-    /// Keeps the certificate fresh; never ends.
-    pub(crate) upkeep: Upkeep,
     /// Keeps the API server told of it; where it is to be told.
     pub(crate) registrar: Option<Registrar>,
 }
 
-/// The certificate that `args` ask for.
+/// The certificate that `args` ask for, which `supervisor` keeps fresh from now on.
 ///
 /// # Errors
 /// When there is none: a file cannot be read, a Secret cannot be made.
@@ -38,6 +38,7 @@ pub(crate) async fn identity(
     args: TlsArgs,
     client: &Client,
     readiness: &Readiness,
+    supervisor: &Supervisor,
 ) -> anyhow::Result<Identity> {
     let every = Duration::from_secs(args.tls_poll_seconds);
     let target = args.service.or(args.url);
@@ -46,24 +47,26 @@ pub(crate) async fn identity(
         let certificate = Certificate::load(cert, key).await?;
         readiness.certificate_until(certificate.expiry());
         let config = certificate.config();
-        let following = certificate.follow(every, readiness.clone());
+        let readiness = readiness.clone();
+        supervisor.keep(UPKEEP, Weight::Vital, move || {
+            certificate.clone().follow(every, readiness.clone())
+        });
         let Some(target) = target else {
-            let upkeep = Box::pin(following);
             return Ok(Identity {
                 config,
-                upkeep,
                 registrar: None,
             });
         };
         let path = args.ca_file.context(
             "--service and --url with --tls-cert need --ca-file: the CA that the API server is to trust",
         )?;
-        let (bundle, authority) = files::follow_authority(path, every).await?;
+        let authority = Authority::load(path).await?;
+        let bundle = authority.bundle();
+        supervisor.keep("look at the file of the CA", Weight::Vital, move || {
+            authority.clone().follow(every)
+        });
         return Ok(Identity {
             config,
-            upkeep: Box::pin(async {
-                tokio::join!(following, authority);
-            }),
             registrar: Some(Registrar::new(client.clone(), target, exempt, bundle)),
         });
     }
@@ -77,7 +80,7 @@ pub(crate) async fn identity(
         secret,
         (target, exempt),
         (every, validity),
-        readiness,
+        (readiness, supervisor),
     )
     .await
 }
@@ -87,17 +90,20 @@ async fn own(
     secret: SecretName,
     (target, exempt): (WebhookTarget, Vec<String>),
     (every, validity): (Duration, Duration),
-    readiness: &Readiness,
+    (readiness, supervisor): (&Readiness, &Supervisor),
 ) -> anyhow::Result<Identity> {
     let own = OwnCertificate::start(client.clone(), secret, target.names(), validity).await?;
     readiness.certificate_until(own.expiry());
     let bundle: watch::Receiver<String> = own.bundle();
     let config = own.config();
     let registrar = Registrar::new(client.clone(), target, exempt, bundle);
-    let upkeep = own.follow(every, registrar.registered(), readiness.clone());
+    let (registered, readiness) = (registrar.registered(), readiness.clone());
+    supervisor.keep(UPKEEP, Weight::Vital, move || {
+        own.clone()
+            .follow(every, registered.clone(), readiness.clone())
+    });
     Ok(Identity {
         config,
-        upkeep: Box::pin(upkeep),
         registrar: Some(registrar),
     })
 }

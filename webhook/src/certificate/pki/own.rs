@@ -17,6 +17,7 @@ use crate::health::Readiness;
 const SETTLE: Duration = Duration::from_secs(5);
 
 /// A certificate of our own authority, renewed for ever.
+#[derive(Clone)]
 pub struct OwnCertificate {
     client: Client,
     secret: SecretName,

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 /// A reason that lasts, such as a CRD that is missing, comes back with each
 /// try, many times a minute.
 #[derive(Default)]
-pub(super) struct Complaints {
+pub(crate) struct Complaints {
     last: Option<(String, Instant)>,
 }
 
@@ -14,7 +14,7 @@ impl Complaints {
     const QUIET: Duration = Duration::from_secs(60);
 
     /// Whether `reason` is to be told: it is new, or was last told long ago.
-    pub(super) fn is_due(&mut self, reason: &str, now: Instant) -> bool {
+    pub(crate) fn is_due(&mut self, reason: &str, now: Instant) -> bool {
         let told = self.last.as_ref().is_some_and(|(last, since)| {
             last == reason && now.saturating_duration_since(*since) < Self::QUIET
         });

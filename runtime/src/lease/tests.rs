@@ -1,0 +1,239 @@
+use std::sync::Mutex;
+
+use http::{Method, Request, Response, StatusCode};
+use kube::client::Body;
+use serde_json::{Value, json};
+
+use super::*;
+
+/// An API server with one Lease.
+#[derive(Clone, Default)]
+struct Api(Arc<Mutex<Server>>);
+
+#[derive(Default)]
+struct Server {
+    lease: Option<Value>,
+    version: u64,
+    /// Those whose requests are never answered, by identity.
+    silent: Vec<&'static str>,
+}
+
+impl Server {
+    fn answer(&mut self, method: &Method, body: &[u8]) -> (StatusCode, Value) {
+        let failure = |code: StatusCode, reason: &str| {
+            let status = json!({"status": "Failure", "code": code.as_u16(), "reason": reason, "message": ""});
+            (code, status)
+        };
+        let version = |lease: &Value| lease["metadata"]["resourceVersion"].clone();
+        match (method, &self.lease) {
+            (&Method::GET, None) => return failure(StatusCode::NOT_FOUND, "NotFound"),
+            (&Method::GET, Some(lease)) => return (StatusCode::OK, lease.clone()),
+            (&Method::POST, Some(_)) => return failure(StatusCode::CONFLICT, "Conflict"),
+            (&Method::PUT, None) => return failure(StatusCode::NOT_FOUND, "NotFound"),
+            _ => {}
+        }
+        let mut wanted: Value = serde_json::from_slice(body).unwrap();
+        if self
+            .lease
+            .as_ref()
+            .is_some_and(|lease| version(lease) != version(&wanted))
+        {
+            return failure(StatusCode::CONFLICT, "Conflict");
+        }
+        self.version += 1;
+        wanted["metadata"]["resourceVersion"] = json!(self.version.to_string());
+        self.lease = Some(wanted.clone());
+        (StatusCode::OK, wanted)
+    }
+}
+
+impl Api {
+    /// A replica's way to it.
+    fn client(&self, identity: &'static str) -> Client {
+        let server = Arc::clone(&self.0);
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let server = Arc::clone(&server);
+            async move {
+                let (head, body) = request.into_parts();
+                let body = body.collect_bytes().await?;
+                let silent = server.lock().unwrap().silent.contains(&identity);
+                if silent {
+                    std::future::pending::<()>().await;
+                }
+                let (status, answer) = server.lock().unwrap().answer(&head.method, &body);
+                let response = Response::builder().status(status);
+                let body = Body::from(answer.to_string().into_bytes());
+                Ok::<_, tower::BoxError>(response.body(body)?)
+            }
+        });
+        Client::new(service, "default")
+    }
+
+    fn candidate(&self, identity: &'static str) -> (Candidate, Leadership) {
+        let client = self.client(identity);
+        let candidate = Candidate::new(client, "nvlink-system", "webhook", identity.to_owned());
+        let leadership = candidate.leadership();
+        (candidate, leadership)
+    }
+
+    fn silence(&self, identity: &'static str) {
+        self.0.lock().unwrap().silent.push(identity);
+    }
+
+    fn holder(&self) -> String {
+        let server = self.0.lock().unwrap();
+        server.lease.as_ref().unwrap()["spec"]["holderIdentity"]
+            .as_str()
+            .unwrap()
+            .to_owned()
+    }
+}
+
+async fn seconds(count: u64) {
+    sleep(Duration::from_secs(count)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_of_two_leads_for_as_long_as_it_renews() {
+    let api = Api::default();
+    let ((a, leads_a), (b, leads_b)) = (api.candidate("a"), api.candidate("b"));
+    tokio::spawn(a.run());
+    seconds(1).await;
+    tokio::spawn(b.run());
+    for _ in 0..100 {
+        seconds(1).await;
+        assert_eq!(leads_a.term().unwrap().number, 1);
+        assert_eq!(leads_b.term(), None);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_that_reach_for_it_at_once_do_not_both_lead() {
+    let api = Api::default();
+    let candidates = ["a", "b", "c"].map(|identity| api.candidate(identity));
+    let leads = candidates.map(|(candidate, leads)| {
+        tokio::spawn(candidate.run());
+        leads
+    });
+    seconds(5).await;
+    let count = leads.iter().filter(|leads| leads.term().is_some()).count();
+    assert_eq!(count, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_is_killed_is_followed_by_another() {
+    let api = Api::default();
+    let ((a, mut leads_a), (b, mut leads_b)) = (api.candidate("a"), api.candidate("b"));
+    let killed = tokio::spawn(a.run());
+    leads_a.gained().await;
+    tokio::spawn(b.run());
+    seconds(60).await;
+    killed.abort();
+    let before = Instant::now();
+    let term = leads_b.gained().await;
+    assert_eq!(term.number, 2);
+    let took = before.elapsed();
+    assert!(
+        took >= DURATION - LOOK && took <= DURATION + 2 * LOOK,
+        "{took:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_is_cut_off_ceases_to_lead_before_another_begins() {
+    let api = Api::default();
+    let ((a, mut leads_a), (b, mut leads_b)) = (api.candidate("a"), api.candidate("b"));
+    tokio::spawn(a.run());
+    leads_a.gained().await;
+    tokio::spawn(b.run());
+    seconds(30).await;
+    api.silence("a");
+    let cut = Instant::now();
+    leads_a.lost().await;
+    assert!(cut.elapsed() <= TERM, "{:?}", cut.elapsed());
+    assert_eq!(leads_a.term(), None);
+    assert_eq!(leads_b.term(), None, "the lease still lasts");
+    assert_eq!(leads_b.gained().await.number, 2);
+    assert_eq!(api.holder(), "b");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_whose_candidate_is_gone_ceases_to_lead() {
+    let api = Api::default();
+    let (a, mut leads) = api.candidate("a");
+    let running = tokio::spawn(a.run());
+    leads.gained().await;
+    running.abort();
+    leads.lost().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_given_back_is_taken_at_once() {
+    let api = Api::default();
+    let ((a, mut leads_a), (b, mut leads_b)) = (api.candidate("a"), api.candidate("b"));
+    tokio::spawn(a.clone().run());
+    leads_a.gained().await;
+    tokio::spawn(b.clone().run());
+    seconds(10).await;
+    a.resign(Duration::from_secs(2)).await;
+    assert_eq!(leads_a.term(), None);
+    assert_eq!(api.holder(), "");
+    let before = Instant::now();
+    assert_eq!(leads_b.gained().await.number, 2);
+    assert!(before.elapsed() <= LOOK);
+    seconds(60).await;
+    assert_eq!(leads_a.term(), None, "who resigned does not come back");
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_does_not_lead_gives_nothing_back_and_who_is_cut_off_does_not_wait() {
+    let api = Api::default();
+    let ((a, mut leads_a), (b, _)) = (api.candidate("a"), api.candidate("b"));
+    tokio::spawn(a.clone().run());
+    leads_a.gained().await;
+    tokio::spawn(b.clone().run());
+    seconds(10).await;
+    b.resign(Duration::from_secs(2)).await;
+    assert_eq!(api.holder(), "a");
+    api.silence("a");
+    let before = Instant::now();
+    a.resign(Duration::from_secs(2)).await;
+    assert_eq!(before.elapsed(), Duration::from_secs(2));
+    assert_eq!(leads_a.term(), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_somebody_deletes_does_not_begin_anew() {
+    let api = Api::default();
+    let (a, mut leads) = api.candidate("a");
+    tokio::spawn(a.run());
+    leads.gained().await;
+    api.0.lock().unwrap().lease.as_mut().unwrap()["spec"]["leaseTransitions"] = json!(7);
+    seconds(5).await;
+    assert_eq!(leads.term().unwrap().number, 7);
+    api.0.lock().unwrap().lease = None;
+    seconds(5).await;
+    assert_eq!(leads.term().unwrap().number, 8);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_somebody_takes_is_lost() {
+    let api = Api::default();
+    let (a, mut leads) = api.candidate("a");
+    tokio::spawn(a.run());
+    leads.gained().await;
+    {
+        let mut server = api.0.lock().unwrap();
+        let lease = server.lease.as_mut().unwrap();
+        lease["spec"]["holderIdentity"] = json!("kubectl");
+        lease["metadata"]["resourceVersion"] = json!("somebody's");
+    }
+    let before = Instant::now();
+    leads.lost().await;
+    assert!(before.elapsed() <= LOOK);
+}
+
+#[test]
+fn identities_differ() {
+    assert_ne!(identity(), identity());
+}

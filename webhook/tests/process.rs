@@ -1,0 +1,152 @@
+//! The program as it is run: signals, and logs that nobody reads.
+
+#![allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
+
+use std::{
+    fs::{self, File},
+    io::{Read, Write, pipe},
+    net::{SocketAddr, TcpListener, TcpStream},
+    path::Path,
+    process::{Child, Command, ExitStatus, Stdio},
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+const SOON: Duration = Duration::from_secs(20);
+
+/// An API server that takes connections and never says anything, for those who
+/// have the kubeconfig.
+fn frozen(directory: &Path) -> TcpListener {
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    let config = format!(
+        "{{current-context: a, contexts: [{{name: a, context: {{cluster: a, user: a}}}}], \
+         users: [{{name: a, user: {{}}}}], \
+         clusters: [{{name: a, cluster: {{server: 'http://{}'}}}}]}}",
+        server.local_addr().unwrap()
+    );
+    fs::write(directory.join("kubeconfig"), config).unwrap();
+    server
+}
+
+/// Where its certificate is from; each waits for the API server elsewhere.
+fn arguments(directory: &Path) -> [Vec<String>; 2] {
+    let names = vec!["localhost".to_owned()];
+    let made = rcgen::generate_simple_self_signed(names).unwrap();
+    let path = |name: &str| directory.join(name).to_string_lossy().into_owned();
+    fs::write(path("tls.crt"), made.cert.pem()).unwrap();
+    fs::write(path("tls.key"), made.signing_key.serialize_pem()).unwrap();
+    let texts = |all: &[&str]| all.iter().map(|&text| text.to_owned()).collect();
+    [
+        texts(&["--ca-secret", "a/b", "--url", "https://127.0.0.1:1"]),
+        texts(&[
+            "--tls-cert",
+            &path("tls.crt"),
+            "--tls-key",
+            &path("tls.key"),
+        ]),
+    ]
+}
+
+/// Ended when dropped.
+struct Running {
+    child: Child,
+    admin: SocketAddr,
+}
+
+impl Running {
+    fn start(directory: &Path, arguments: &[String], log: impl Into<Stdio>) -> Self {
+        let free = TcpListener::bind("127.0.0.1:0").unwrap();
+        let admin = free.local_addr().unwrap();
+        drop(free);
+        let mut command = Command::new(env!("CARGO_BIN_EXE_nvlink-webhook"));
+        command
+            .args(["serve", "--listen", "127.0.0.1:0", "--admin-listen"])
+            .arg(admin.to_string())
+            .args(arguments)
+            .env("KUBECONFIG", directory.join("kubeconfig"))
+            .stdout(Stdio::null())
+            .stderr(log);
+        let child = command.spawn().unwrap();
+        Self { child, admin }
+    }
+
+    fn get(&self, path: &str) -> std::io::Result<String> {
+        let mut connection = TcpStream::connect(self.admin)?;
+        connection.set_read_timeout(Some(SOON))?;
+        write!(connection, "GET {path} HTTP/1.0\r\n\r\n")?;
+        let mut answer = String::new();
+        connection.read_to_string(&mut answer)?;
+        Ok(answer)
+    }
+
+    /// Waits until it says `part`.
+    fn says(&self, path: &str, part: &str) {
+        let begin = Instant::now();
+        loop {
+            match self.get(path) {
+                Ok(answer) if answer.contains(part) => return,
+                answer => assert!(begin.elapsed() < SOON, "{answer:?}"),
+            }
+            sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn terminate(mut self) -> ExitStatus {
+        let id = self.child.id().to_string();
+        assert!(Command::new("kill").arg(id).status().unwrap().success());
+        let begin = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status;
+            }
+            assert!(begin.elapsed() < SOON, "it does not end");
+            sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+#[test]
+fn sigterm_is_obeyed_while_the_api_server_does_not_answer() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = frozen(directory.path());
+    for arguments in arguments(directory.path()) {
+        let running = Running::start(directory.path(), &arguments, Stdio::null());
+        // It has asked, and waits for the answer.
+        let (mut asked, _) = server.accept().unwrap();
+        asked.read_exact(&mut [0; 16]).unwrap();
+        assert_eq!(running.terminate().code(), Some(0), "{arguments:?}");
+    }
+}
+
+#[test]
+fn a_log_that_nobody_reads_neither_kills_nor_blocks() {
+    let directory = tempfile::tempdir().unwrap();
+    let _server = frozen(directory.path());
+    let [_, arguments] = arguments(directory.path());
+    let (unread, mut full) = pipe().unwrap();
+    // What a pipe holds on Linux.
+    full.write_all(&[b'x'; 1 << 16]).unwrap();
+    let (reader, closed) = pipe().unwrap();
+    drop(reader);
+    let disk = File::options().write(true).open("/dev/full").unwrap();
+    // What fits into memory waits for a reader that is there.
+    for (log, dropped) in [
+        (Stdio::from(full), 0),
+        (Stdio::from(closed), 1),
+        (Stdio::from(disk), 1),
+    ] {
+        let running = Running::start(directory.path(), &arguments, log);
+        running.says("/livez", "ok\n");
+        let line = format!("nvlink_webhook_log_lines_dropped_total {dropped}\n");
+        running.says("/metrics", &line);
+        assert_eq!(running.terminate().code(), Some(0));
+    }
+    drop(unread);
+}
