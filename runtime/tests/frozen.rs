@@ -53,9 +53,9 @@ async fn server(answers: &'static [&'static str]) -> Client {
     .unwrap()
 }
 
-const NAMESPACE: &str = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 66\r\n\r\n\
+const NAMESPACE: &str = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 67\r\n\r\n\
     {\"apiVersion\":\"v1\",\"kind\":\"Namespace\",\"metadata\":{\"name\":\"team-a\"}}";
-const HALF: &str = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 66\r\n\r\n{\"apiVersion\"";
+const HALF: &str = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 67\r\n\r\n{\"apiVersion\"";
 
 #[tokio::test]
 async fn a_request_that_is_not_answered_ends_and_the_next_has_a_connection_of_its_own() {

@@ -20,6 +20,10 @@ use super::{
     slices::{self, DRIVER, Nothing, SliceObject, Slices},
 };
 
+/// Seconds of a watch. Longer than usual: there is an exporter on each node, and
+/// what it hears too late on a frozen connection is the pattern of a job.
+const ROUND: u32 = 240;
+
 /// What is known; the watches write it, the collector reads it. Empty where
 /// there is no API.
 #[derive(Clone, Debug, Default)]
@@ -66,7 +70,7 @@ impl Cluster {
     pub(super) async fn watch_pods(self, client: Client, node: String) {
         let api = Api::<PodObject>::all_with(client, &ApiResource::erase::<v1::Pod>(&()));
         let fields = format!("spec.nodeName={node}");
-        let config = watcher::Config::default().fields(&fields);
+        let config = watcher::Config::default().fields(&fields).timeout(ROUND);
         watch::follow(api, config, Pods(self)).await;
     }
 
@@ -74,7 +78,7 @@ impl Cluster {
     pub(super) async fn watch_slices(self, client: Client, node: String) {
         let api = Api::<SliceObject>::all_with(client, &slices::resource());
         let fields = format!("spec.nodeName={node},spec.driver={DRIVER}");
-        let config = watcher::Config::default().fields(&fields);
+        let config = watcher::Config::default().fields(&fields).timeout(ROUND);
         watch::follow(api, config, SlicesOfNode(self)).await;
     }
 }
