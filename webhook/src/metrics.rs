@@ -127,6 +127,7 @@ impl Default for Metrics {
             failing: Mutex::default(),
         };
         metrics.register();
+        metrics.register_process();
         metrics
     }
 }
@@ -172,6 +173,19 @@ impl Metrics {
             "Whether the caches are synced and requests are served",
             self.ready.clone(),
         );
+        // Series that are there from the start can be alerted on.
+        use Outcome::{Denied, Invalid, Mutated, Overloaded, Unchanged, Untouched};
+        for outcome in [Mutated, Unchanged, Untouched, Denied, Invalid, Overloaded] {
+            drop(self.requests.get_or_create(&ByOutcome { outcome }));
+        }
+        for result in [Reload::success, Reload::failure] {
+            drop(self.reloads.get_or_create(&ByResult { result }));
+        }
+    }
+
+    /// What the process says of itself.
+    fn register_process(&mut self) {
+        let registry = &mut self.registry;
         registry.register(
             "leader",
             "Whether this replica leads: the one that writes the status of classes",
@@ -189,14 +203,6 @@ impl Metrics {
         );
         let build = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
         registry.register("build", "The running version", build);
-        // Series that are there from the start can be alerted on.
-        use Outcome::{Denied, Invalid, Mutated, Overloaded, Unchanged, Untouched};
-        for outcome in [Mutated, Unchanged, Untouched, Denied, Invalid, Overloaded] {
-            drop(self.requests.get_or_create(&ByOutcome { outcome }));
-        }
-        for result in [Reload::success, Reload::failure] {
-            drop(self.reloads.get_or_create(&ByResult { result }));
-        }
     }
 
     /// Counts a request.
