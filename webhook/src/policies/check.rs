@@ -7,6 +7,7 @@ use kube::{
     Client,
     api::{Api, ApiResource, DynamicObject, GroupVersionKind},
 };
+use nvlink_runtime::client::{self, Limits};
 use serde_json::{Value, json};
 use similar::TextDiff;
 
@@ -51,8 +52,8 @@ pub fn run(check: bool, exempt: &[String]) -> anyhow::Result<ExitCode> {
 }
 
 async fn ask(wanted: &[Value]) -> anyhow::Result<Vec<Value>> {
-    let client = Client::try_default()
-        .await
+    let connected = client::connect(Limits::default()).await;
+    let client = connected
         .context("cannot find the API server: neither a kubeconfig nor a service account works")?;
     found(&client, wanted).await
 }
