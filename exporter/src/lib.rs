@@ -5,6 +5,8 @@
 //!
 //! - [`source`] reads a node: its hardware, a file, a simulation.
 //! - `duration` reads lengths of time, as flags and files have them.
+//! - [`web`] lets requests in: TLS, passwords, limits.
+//! - [`tally`] is what the process knows of its own work.
 //! - [`placement`] is who holds which GPUs, and how well they were placed.
 //! - [`load`] is what moved between two readings.
 //! - `faults` is what came and went between them, for the log.
@@ -17,7 +19,6 @@
 //! - [`allocations`] asks who holds which GPUs, and judges it.
 //! - [`control`] breaks a simulated node over HTTP.
 //! - [`server`] answers requests: metrics, page, document, probes.
-//! - [`web`] lets them in: TLS, passwords, limits.
 //! - [`args`] is the command line.
 //! - `log` starts the log.
 //! - `commands` are the subcommands; [`run`] is the program.
