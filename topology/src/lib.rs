@@ -7,7 +7,7 @@
 //!   exporter records, serves and publishes, and what the webhook reads.
 //! * [`Graph`] is the same in the form that the search wants.
 //! * [`Pattern`] and [`Shape`] say who talks to whom; [`search`] finds the
-//!   placement of least communication time; [`cluster`] does it over nodes.
+//!   placement of least communication time; [`multi_node`] does it over nodes.
 //! * [`labels`] and [`descriptor`] are the words published on the Node.
 
 #![warn(missing_docs)]

@@ -13,7 +13,7 @@
 //!   not be and what is written;
 //! - [`policies`]: the rules of the decision as the API server's own;
 //! - [`admission`]: reviews in and out, over HTTP;
-//! - [`registration`]: which pods the API server asks about, kept right;
+//! - [`mod@registration`]: which pods the API server asks about, kept right;
 //! - [`certificate`]: what the API server trusts when it asks;
 //! - [`args`]: the command line;
 //! - [`preview`]: the decision made from files;

@@ -7,7 +7,7 @@
 //! registration that somebody deleted lets jobs past the webhook, and one whose
 //! authority is no longer right refuses them all. A replica that starts must be
 //! known before anybody is sent to it. They all apply the same; where they do
-//! not, as in a rollout, [`quarrel`] makes them slow.
+//! not, as in a rollout, `quarrel` makes them slow.
 
 use std::time::Duration;
 

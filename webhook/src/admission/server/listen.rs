@@ -1,8 +1,8 @@
 //! Serves the admission endpoint over TLS, within bounds.
 //!
 //! What a connection may hold beside the reviews that have room: of HTTP/2,
-//! [`WINDOW`] bytes that arrived and were not read yet, and the heads of
-//! [`MAX_STREAMS`] requests; of HTTP/1, [`BUFFER`]. Those of all 64 connections
+//! `WINDOW` bytes that arrived and were not read yet, and the heads of
+//! `MAX_STREAMS` requests; of HTTP/1, `BUFFER`. Those of all 64 connections
 //! come to 128 MiB, from clients that mean harm; an API server's to next to
 //! nothing, because what it sends is read as it arrives.
 
