@@ -37,6 +37,11 @@ impl Bench {
     }
 
     fn of(exporter: Exporter, kubelet: Kubelet) -> Self {
+        let read = || http::text(&exporter.url("/readyz")).map(Some);
+        let ready = exporter
+            .process
+            .wait_until("the first collection", SOON, read);
+        ready.unwrap();
         let topology = topology(&exporter);
         let gpus = topology["spec"]["gpus"].as_array().unwrap().iter();
         let uuids = gpus.map(|gpu| gpu["uuid"].as_str().unwrap().to_owned());

@@ -165,9 +165,15 @@ fn passwords_alone_and_the_end() {
     logged(&exporter, "keeping the web configuration in use");
     let answer = http::get(&exporter.url("/metrics"), &[], "*/*").unwrap();
     assert_eq!(answer.status, 401);
+    // A file that is emptied opens nothing.
     write(&directory, "web.yml", "");
+    logged(&exporter, "passwords are switched off by a restart only");
+    let answer = http::get(&exporter.url("/metrics"), &[], "*/*").unwrap();
+    assert_eq!(answer.status, 401);
+    let headers = json!({"headers": {"X-Frame-Options": "deny"}});
+    let config = json!({"basic_auth_users": {"prometheus": HASH}, "http_server_config": headers});
+    write(&directory, "web.yml", &config.to_string());
     logged(&exporter, "web configuration reloaded");
-    http::text(&exporter.url("/metrics")).unwrap();
 
     let status = exporter.process.terminate(SOON).unwrap();
     assert!(status.success(), "{status}");
