@@ -224,6 +224,8 @@ pub struct Answer {
     pub audit: Option<String>,
 }
 
+/// What each warning begins with.
+const SPEAKER: &str = "nvlink-domains: ";
 /// API servers cut longer warnings.
 const LONGEST_WARNING: usize = 256;
 
@@ -326,11 +328,17 @@ impl Answer {
 
 /// Header values cannot hold control characters, and long ones are cut.
 fn warning(line: &str) -> String {
-    let line = format!("nvlink-domains: {}", line.replace(char::is_control, " "));
-    match line.char_indices().nth(LONGEST_WARNING - 1) {
-        Some((cut, _)) => format!("{}…", &line[..cut]),
-        None => line,
+    let mut text = String::with_capacity(SPEAKER.len() + line.len());
+    text.push_str(SPEAKER);
+    text.extend(line.chars().map(|c| if c.is_control() { ' ' } else { c }));
+    // As many bytes are as many characters at most.
+    if text.len() >= LONGEST_WARNING
+        && let Some((cut, _)) = text.char_indices().nth(LONGEST_WARNING - 1)
+    {
+        text.truncate(cut);
+        text.push('…');
     }
+    text
 }
 
 #[cfg(test)]

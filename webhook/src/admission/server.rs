@@ -79,6 +79,16 @@ async fn mutate<A: Authorizer>(
     }
 }
 
+/// What each line of the log says of a decision.
+#[derive(Clone, Copy)]
+struct About<'a> {
+    uid: &'a str,
+    namespace: &'a str,
+    pod: &'a str,
+    user: &'a str,
+    took: Duration,
+}
+
 impl<A: Authorizer> Endpoint<A> {
     async fn answer(
         &self,
@@ -182,17 +192,28 @@ impl<A: Authorizer> Webhook<A> {
                 admission.update(&change, wait).await?.map(let_in)
             }
         };
-        // One line a decision, which carries the request's uid.
-        let user = &subject.user.username;
-        let span = tracing::info_span!("admission", uid, namespace, pod = name, user);
-        let _entered = span.enter();
-        Ok(match decision {
-            Ok(admitted) => self.admitted(uid, admitted, start.elapsed()),
-            Err(refusal) => self.denied(uid, refusal, start.elapsed()),
-        })
+        let about = About {
+            uid: &uid,
+            namespace: &namespace,
+            pod: &name,
+            user: &subject.user.username,
+            took: start.elapsed(),
+        };
+        let answer = match decision {
+            Ok(admitted) => self.admitted(&about, admitted),
+            Err(refusal) => self.denied(&about, refusal),
+        };
+        Ok(Answer { uid, ..answer })
     }
 
-    fn admitted(&self, uid: String, admitted: Admitted, took: Duration) -> Answer {
+    fn admitted(&self, about: &About<'_>, admitted: Admitted) -> Answer {
+        let About {
+            uid,
+            namespace,
+            pod,
+            user,
+            took,
+        } = *about;
         let Admitted {
             record,
             patch,
@@ -208,6 +229,10 @@ impl<A: Authorizer> Webhook<A> {
         self.metrics.admission(outcome, took);
         let record = record.as_ref();
         tracing::info!(
+            uid,
+            namespace,
+            pod,
+            user,
             outcome = outcome.as_str(),
             class = record.map(|record| record.class.as_str()),
             gpus = record.map(|record| record.gpus),
@@ -218,15 +243,21 @@ impl<A: Authorizer> Webhook<A> {
             "decided"
         );
         Answer {
-            uid,
             patch,
             warnings,
-            refused: None,
             audit: record.and_then(|record| serde_json::to_string(record).ok()),
+            ..Answer::default()
         }
     }
 
-    fn denied(&self, uid: String, refusal: Refusal, took: Duration) -> Answer {
+    fn denied(&self, about: &About<'_>, refusal: Refusal) -> Answer {
+        let About {
+            uid,
+            namespace,
+            pod,
+            user,
+            took,
+        } = *about;
         let answer = refusal.answer();
         let Refusal {
             rule,
@@ -240,9 +271,19 @@ impl<A: Authorizer> Webhook<A> {
         self.metrics
             .denial(known.unwrap_or_default().to_owned(), rule.as_str());
         let (outcome, rule) = (Outcome::Denied.as_str(), rule.as_str());
-        tracing::info!(outcome, class, rule, ?took, reason = message, "decided");
-        Answer {
+        tracing::info!(
             uid,
+            namespace,
+            pod,
+            user,
+            outcome,
+            class,
+            rule,
+            ?took,
+            reason = message,
+            "decided"
+        );
+        Answer {
             refused: Some((403, answer)),
             audit: Some(format!("denied: {rule}")),
             ..Answer::default()

@@ -1,6 +1,6 @@
 //! Which class a pod is in.
 
-use std::{collections::HashMap, sync::Arc};
+use std::sync::Arc;
 
 use nvlink_topology::{Pattern, Scope, labels};
 
@@ -133,18 +133,25 @@ impl Chooser<'_> {
 
     /// The first class that claims the pod and that its subject may use.
     fn claimed(&self) -> Result<Choice, Refusal> {
-        let mut counts: HashMap<&str, u32> = HashMap::new();
+        // By resource, of which classes have few: what the pod asks for, and how it communicates.
+        let mut asked: Vec<(&str, u32, Pattern)> = Vec::new();
         let (mut failed, mut unasked) = (Vec::new(), 0);
         let mut unready = Vec::new();
         for class in self.view.claiming() {
-            let gpus = match counts.get(class.resource.as_str()) {
-                Some(&gpus) => gpus,
+            let known = asked
+                .iter()
+                .find(|(resource, ..)| *resource == class.resource);
+            let (gpus, pattern) = match known {
+                Some(&(_, gpus, pattern)) => (gpus, pattern),
                 None => match pod::request(&self.facts.held.containers, &class.resource) {
-                    Ok(gpus) => *counts.entry(&class.resource).or_insert(gpus),
+                    Ok(gpus) => {
+                        let pattern = self.facts.evidence.classify(self.intent, gpus).pattern;
+                        asked.push((&class.resource, gpus, pattern));
+                        (gpus, pattern)
+                    }
                     Err(error) => return Ok(Choice::Leave(vec![format!("not changed: {error}")])),
                 },
             };
-            let pattern = self.facts.evidence.classify(self.intent, gpus).pattern;
             if gpus == 0 || !class.claims(gpus, &pattern) || self.outgrows(class, gpus) {
                 continue;
             }
