@@ -41,7 +41,6 @@ pub use self::{
 pub struct ClusterAccess {
     /// The way to it.
     pub client: Client,
-    /// The Node's name.
     pub node: String,
 }
 
@@ -49,7 +48,6 @@ pub struct ClusterAccess {
 pub struct Publish {
     /// Time between two looks whether they are still there.
     pub recheck: Duration,
-    /// How it goes.
     pub tally: Publishing,
 }
 

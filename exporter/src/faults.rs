@@ -19,7 +19,6 @@ enum Fault {
 /// What changed for one GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
-    /// Something is wrong.
     Came(u32, String),
     /// It is no more.
     Gone(u32, String),

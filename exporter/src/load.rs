@@ -32,7 +32,6 @@ pub struct LinkLoad {
 /// Errors of one kind that came lately on one link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rise {
-    /// The kind.
     pub kind: ErrorKind,
     /// How many came between the last two good readings.
     pub last: u64,
@@ -51,7 +50,6 @@ struct Counted {
     uuids: BTreeMap<u32, Option<String>>,
 }
 
-/// Watches successive snapshots.
 #[derive(Debug, Default)]
 pub struct Meter {
     start: Option<Instant>,

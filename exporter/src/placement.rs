@@ -125,7 +125,6 @@ pub struct Health {
 /// One container's GPUs, judged.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Judged {
-    /// Who holds which.
     pub allocation: Allocation,
     /// GPUs that it holds as well and that do not answer now.
     pub lost: Vec<LostGpu>,

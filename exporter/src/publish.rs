@@ -48,9 +48,7 @@ pub enum PublishError {
     Api {
         /// What was done: `reading Node`.
         what: &'static str,
-        /// To which object.
         name: String,
-        /// The reason.
         error: Box<kube::Error>,
     },
 }
@@ -106,7 +104,6 @@ pub async fn client() -> Result<Client, PublishError> {
         .map_err(|error| PublishError::Access(Box::new(error)))
 }
 
-/// Publishes one node.
 pub struct Publisher {
     client: Client,
     node: String,
@@ -118,11 +115,8 @@ pub struct Publisher {
 /// What [`Publisher::publish`] wrote.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Written {
-    /// Labels or annotations.
     pub node: bool,
-    /// Alias labels.
     pub aliases: bool,
-    /// The NodeTopology object.
     pub object: bool,
 }
 

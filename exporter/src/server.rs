@@ -43,7 +43,6 @@ impl Site {
 /// The paths that the metrics cannot have.
 pub const PATHS: [&str; 6] = ["/livez", "/readyz", "/api", "/page.css", "/page.js", "/sim"];
 
-/// The routes.
 pub fn router(site: Site) -> Router {
     let scrape = get(scrape::scrape).with_state(Arc::new(Shared::new(&site)));
     let mut router = Router::new()

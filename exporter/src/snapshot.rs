@@ -20,7 +20,6 @@ pub struct Snapshot {
     pub data: Option<Reading>,
     /// What moved on each link since the last good reading, by GPU and link.
     pub loads: Vec<LinkLoad>,
-    /// How it went.
     pub health: Health,
 }
 
@@ -33,7 +32,6 @@ pub struct Health {
     pub error: Option<String>,
     /// How long it took.
     pub duration: Duration,
-    /// When it ended.
     pub finished: Instant,
 }
 
@@ -115,7 +113,6 @@ impl Latest {
         self.reading.load().as_deref().copied()
     }
 
-    /// Replaces the snapshot.
     pub fn publish(&self, snapshot: Snapshot) {
         if snapshot.data.is_some() {
             self.good_at
@@ -125,7 +122,6 @@ impl Latest {
         self.changed.notify_waiters();
     }
 
-    /// Replaces the placements.
     pub fn place(&self, placements: Placements) {
         self.placements.store(Some(Arc::new(placements)));
         self.changed.notify_waiters();

@@ -99,7 +99,6 @@ pub enum SourceSpec {
     Sysfs(Option<String>),
     /// A recording or a capture; `-` is the standard input.
     File(String),
-    /// A simulated node.
     Sim(&'static sim::Profile),
 }
 

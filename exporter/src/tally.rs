@@ -20,7 +20,6 @@ pub struct Tally {
     pub publishing: Vec<(&'static str, Publishing)>,
 }
 
-/// How publishing goes.
 #[derive(Clone, Debug, Default)]
 pub struct Publishing(Arc<Mutex<Published>>);
 
@@ -44,7 +43,6 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// All of them.
     pub const ALL: [Self; 4] = [
         Self::Forbidden,
         Self::NoNode,

@@ -45,7 +45,6 @@ const DURATION: Duration = Duration::from_secs(15);
 const TERM: Duration = Duration::from_secs(10);
 /// Between two looks at the Lease, each of which renews it where it is ours.
 const LOOK: Duration = Duration::from_secs(2);
-/// For one look.
 const PATIENCE: Duration = Duration::from_secs(4);
 
 /// A time in which this process leads.

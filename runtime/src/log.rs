@@ -26,7 +26,6 @@ use crate::panics;
 /// Forms of a log line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// For people.
     Text,
     /// For machines: a JSON object a line.
     Json,
@@ -52,9 +51,7 @@ struct Queue {
 
 #[derive(Default)]
 struct Counts {
-    /// Bytes that wait.
     waiting: AtomicUsize,
-    /// Lines.
     dropped: AtomicU64,
 }
 

@@ -70,7 +70,6 @@ impl<E: Display> Ending for Result<(), E> {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{part} {how}")]
 pub struct Failed {
-    /// Its name.
     pub part: &'static str,
     /// `ended`, or `failed` or `panicked` with the reason.
     pub how: String,

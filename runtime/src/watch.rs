@@ -31,7 +31,6 @@ pub trait Mirror: Send {
 
     /// It is there, or has changed.
     fn set(&mut self, object: Self::Object);
-    /// It is gone.
     fn remove(&mut self, key: &Key);
     /// None but these are there. Comes after all of them were set.
     fn retain(&mut self, keys: &HashSet<Key>);

@@ -22,7 +22,6 @@ const LOOK: Duration = Duration::from_millis(100);
 /// A replica: where it serves, and where it says whether it is ready.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Backend {
-    /// Connections go here.
     pub address: SocketAddr,
     /// `http://…/readyz`.
     pub readyz: String,
@@ -31,7 +30,6 @@ pub struct Backend {
 /// The address that stands for all replicas.
 #[derive(Debug)]
 pub struct Balancer {
-    /// Where it listens.
     pub address: SocketAddr,
     state: Arc<State>,
 }

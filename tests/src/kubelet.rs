@@ -33,7 +33,6 @@ pub enum Mood {
     Answers,
     /// It answers with the gRPC status `INTERNAL`.
     Fails,
-    /// It never answers.
     Hangs,
 }
 
@@ -59,7 +58,6 @@ impl Kubelet {
         Ok(this)
     }
 
-    /// Where it listens.
     #[must_use]
     pub fn socket(&self) -> &Path {
         &self.socket

@@ -26,11 +26,8 @@ pub const RELEASE: &str = "release";
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, serde::Deserialize)]
 #[serde(default)]
 pub struct User {
-    /// Name.
     pub username: String,
-    /// Stable id.
     pub uid: String,
-    /// Groups.
     pub groups: Vec<String>,
     /// What else the authenticator said.
     pub extra: BTreeMap<String, Vec<String>>,
@@ -66,7 +63,6 @@ impl Subject {
 pub enum Grant {
     /// The subject has it.
     Granted,
-    /// It has not.
     Denied,
     /// Nobody could say, because of this.
     Failed(String),

@@ -61,12 +61,7 @@ pub enum InvalidClass {
     Bandwidth(String),
     /// An empty range of GPU counts.
     #[error("spec.appliesTo.maxGpus {max} is below minGpus {min}")]
-    Range {
-        /// Fewest GPUs.
-        min: u32,
-        /// Most GPUs.
-        max: u32,
-    },
+    Range { min: u32, max: u32 },
     #[error(transparent)]
     Environment(#[from] InvalidEnvironment),
     /// The scheduler's fields do not fit its integration.

@@ -192,7 +192,6 @@ pub struct Watches {
 }
 
 impl Watches {
-    /// Starts to watch.
     #[must_use]
     pub fn start(
         client: &Client,

@@ -40,7 +40,6 @@ pub use refusal::{Refusal, Rule};
 /// What is done to a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// It is created.
     Create,
     /// Its metadata or spec change.
     Update,
@@ -90,7 +89,6 @@ pub struct Chosen {
     pub project: String,
     /// Whole GPUs that the pod holds.
     pub gpus: u32,
-    /// How they communicate.
     pub pattern: Pattern,
     /// The pattern is a guess.
     pub guess: bool,

@@ -30,7 +30,6 @@ pub struct Readiness {
 }
 
 impl Readiness {
-    /// Not ready yet.
     #[must_use]
     pub fn new(metrics: Arc<Metrics>) -> Self {
         Self {

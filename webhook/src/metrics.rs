@@ -19,13 +19,11 @@ use prometheus_client::{
 /// What became of an admission request; the label is bounded by construction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Outcome {
-    /// Admitted and changed.
     Mutated,
     /// In a class, and already as it should be.
     Unchanged,
     /// Admitted without a class.
     Untouched,
-    /// Refused.
     Denied,
     /// Could not be read.
     Invalid,
@@ -205,7 +203,6 @@ impl Metrics {
         registry.register("build", "The running version", build);
     }
 
-    /// Counts a request.
     pub fn admission(&self, outcome: Outcome, took: Duration) {
         self.requests.get_or_create(&ByOutcome { outcome }).inc();
         self.duration.observe(took.as_secs_f64());

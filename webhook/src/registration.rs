@@ -22,7 +22,6 @@ pub const NAME: &str = "nvlink-domains.io";
 pub enum WebhookTarget {
     /// By URL, for a webhook outside the cluster: `https://HOST:PORT`, with or without the path.
     Url(String),
-    /// By Service.
     Service {
         /// Namespace of the Service; pods in it never reach the webhook.
         namespace: String,

@@ -33,7 +33,6 @@ pub(super) struct Cluster(Arc<Mutex<Facts>>);
 #[derive(Debug, Default)]
 pub(super) struct Facts {
     pods: HashMap<PodName, Pod>,
-    /// Devices of DRA.
     pub(super) slices: Slices,
 }
 

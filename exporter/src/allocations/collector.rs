@@ -105,7 +105,6 @@ impl Collector {
         self.kubelet.is_some() && !self.optional
     }
 
-    /// Asks the kubelet.
     async fn ask(&mut self, spec: &NodeTopologySpec, lost: &[LostGpu]) {
         let Some(kubelet) = &self.kubelet else {
             return;

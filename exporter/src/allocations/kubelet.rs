@@ -22,36 +22,16 @@ const MOST_BYTES: usize = 16 << 20;
 /// Why the kubelet said nothing.
 #[derive(Debug, thiserror::Error)]
 pub enum KubeletError {
-    /// No connection.
     #[error("cannot connect to the kubelet at {socket}: {error}{advice}", advice = advice(error))]
-    Connect {
-        /// The socket.
-        socket: String,
-        /// Why.
-        error: io::Error,
-    },
+    Connect { socket: String, error: io::Error },
     /// Something else than the kubelet listens there, or it is going down.
     #[error("the kubelet at {socket} broke the connection: {reason}")]
-    Broken {
-        /// The socket.
-        socket: String,
-        /// Why.
-        reason: String,
-    },
-    /// It hangs.
+    Broken { socket: String, reason: String },
     #[error("the kubelet at {socket} has not answered within {} s", DEADLINE.as_secs())]
-    Slow {
-        /// The socket.
-        socket: String,
-    },
+    Slow { socket: String },
     /// It answered with an error, or with what is no answer.
     #[error("the kubelet at {socket} answered {}: {}", status.code(), status.message())]
-    Refused {
-        /// The socket.
-        socket: String,
-        /// What it said.
-        status: Box<Status>,
-    },
+    Refused { socket: String, status: Box<Status> },
 }
 
 fn advice(error: &io::Error) -> &'static str {

@@ -19,24 +19,18 @@ pub struct ListPodResourcesResponse {
     pub pod_resources: Vec<PodResources>,
 }
 
-/// One pod.
 #[derive(Clone, PartialEq, Message)]
 pub struct PodResources {
-    /// Its name.
     #[prost(string, tag = "1")]
     pub name: String,
-    /// Its namespace.
     #[prost(string, tag = "2")]
     pub namespace: String,
-    /// Its containers.
     #[prost(message, repeated, tag = "3")]
     pub containers: Vec<ContainerResources>,
 }
 
-/// One container.
 #[derive(Clone, PartialEq, Message)]
 pub struct ContainerResources {
-    /// Its name.
     #[prost(string, tag = "1")]
     pub name: String,
     /// What device plugins gave it.
@@ -61,7 +55,6 @@ pub struct ContainerDevices {
 /// What one claim gave.
 #[derive(Clone, PartialEq, Message)]
 pub struct DynamicResource {
-    /// The claim's devices.
     #[prost(message, repeated, tag = "4")]
     pub claim_resources: Vec<ClaimResource>,
 }

@@ -31,10 +31,8 @@ pub(super) struct Tracker {
     record: Record,
 }
 
-/// One container's GPUs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Placed {
-    /// Those that answer.
     pub(super) allocation: Allocation,
     /// Those that do not.
     pub(super) lost: Vec<LostGpu>,

@@ -2,7 +2,6 @@
 
 use prometheus_client::metrics::MetricType;
 
-/// One metric family.
 #[derive(Debug)]
 pub struct Family {
     /// Name without `_total`.
@@ -26,9 +25,7 @@ pub enum Group {
     Gpu,
     /// State and speed of links.
     Link,
-    /// Traffic of links.
     Throughput,
-    /// Errors of links.
     Error,
     /// The graph: pairs of GPUs.
     Peer,
@@ -36,7 +33,6 @@ pub enum Group {
     Domain,
     /// The fabric as each GPU sees it.
     Fabric,
-    /// XIDs.
     Xid,
     /// Who holds which GPUs, and how well they were placed.
     Placement,
@@ -81,7 +77,6 @@ impl Group {
 pub struct Groups(u16);
 
 impl Groups {
-    /// All of them.
     pub const ALL: Self = Self(u16::MAX);
     /// None but the exporter's own.
     pub const NONE: Self = Self(0);
@@ -173,7 +168,6 @@ impl<'a> From<Option<&'a str>> for Label<'a> {
     }
 }
 
-/// A sample's value.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Value {
     Whole(u64),

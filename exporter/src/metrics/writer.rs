@@ -58,7 +58,6 @@ fn sample(metric: &mut MetricEncoder<'_>, kind: MetricType, value: Value) -> fmt
     }
 }
 
-/// Names and values.
 struct Labels<'a>(&'a [&'static str], &'a [Label<'a>]);
 
 impl Labels<'_> {

@@ -21,7 +21,6 @@ pub(super) enum State {
     Down,
     /// Up, and errors came lately.
     Rising,
-    /// Up.
     Up,
     /// Down, and nobody misses it.
     Unused,

@@ -23,7 +23,6 @@ const MOST: usize = 1024;
 /// What [`apply`] did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StatusOutcome {
-    /// It was written.
     Written,
     /// It says so already.
     Same,
@@ -34,7 +33,6 @@ pub enum StatusOutcome {
 /// What the cluster has of a node since an earlier process.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Record {
-    /// The allocations.
     pub allocations: Vec<Allocation>,
     /// The GPUs that their indices mean.
     pub gpus: Vec<Gpu>,

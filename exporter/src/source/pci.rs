@@ -148,7 +148,6 @@ pub enum Tree {
 /// The way between two devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Way {
-    /// What it crosses.
     pub class: PathClass,
     /// Usable bandwidth in one direction.
     pub bytes_per_second: u64,

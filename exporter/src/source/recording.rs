@@ -26,7 +26,6 @@ pub enum RecordingError {
     Foreign {
         /// `apiVersion` or `kind`.
         path: &'static str,
-        /// What is there.
         found: String,
         expected: &'static str,
     },
@@ -48,7 +47,6 @@ pub enum RecordingError {
     /// It is of a node that no cluster could have.
     #[error("metadata.name: {name:?}: {reason} (--node-name gives another)")]
     Name {
-        /// What is there.
         name: String,
         /// What is wrong with it.
         reason: String,
@@ -75,10 +73,8 @@ pub struct Recording {
 pub struct Sample {
     /// Seconds since the recording began.
     pub seconds: f64,
-    /// Of the links.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub counters: Vec<LinkCounters>,
-    /// Of the GPUs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub health: Vec<GpuHealth>,
 }

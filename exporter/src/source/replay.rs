@@ -76,9 +76,7 @@ impl Replay {
 /// What is known of one counter so far.
 struct Seen {
     first: u64,
-    /// As recorded.
     last: u64,
-    /// Without resets.
     counted: u64,
 }
 

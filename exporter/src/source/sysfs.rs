@@ -38,11 +38,7 @@ const DEVICES: &str = "sys/bus/pci/devices";
 pub enum SysfsError {
     /// A file or directory that is there cannot be read.
     #[error("{}: {error}", path.display())]
-    Io {
-        path: PathBuf,
-        /// Why.
-        error: io::Error,
-    },
+    Io { path: PathBuf, error: io::Error },
     /// A link points to what is not part of the tree.
     #[error("{} leads to {}, out of {}: this is no copy of /sys that can be trusted",
         path.display(), target.display(), root.display())]
@@ -59,11 +55,7 @@ pub enum SysfsError {
     NoBus(PathBuf),
     /// More GPUs than a document holds.
     #[error("{gpus} NVIDIA GPUs in {}; one node has at most {MAX_GPUS}", path.display())]
-    Crowded {
-        path: PathBuf,
-        /// How many.
-        gpus: usize,
-    },
+    Crowded { path: PathBuf, gpus: usize },
     /// There is a PCI bus, and no GPU on it.
     #[error(
         "no NVIDIA GPU among the {devices} devices of {} (looked for vendor {NVIDIA}, class 0x0302 \

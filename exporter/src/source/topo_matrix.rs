@@ -66,7 +66,6 @@ pub struct GpuRow {
     pub index: u32,
     /// To each GPU, itself included.
     pub to_gpus: Vec<Relation>,
-    /// To each NIC.
     pub to_nics: Vec<Relation>,
     /// The `CPU Affinity` cell; empty where there is none.
     pub cpu_affinity: String,

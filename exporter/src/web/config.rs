@@ -7,7 +7,6 @@ use std::{collections::BTreeMap, path::PathBuf};
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
-/// The whole file.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Config {

@@ -86,7 +86,6 @@ impl<S> Paced<S> {
         result
     }
 
-    /// After a flush.
     fn flushed(
         &mut self,
         context: &mut Context<'_>,

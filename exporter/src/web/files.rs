@@ -18,7 +18,6 @@ pub enum WebError {
     /// A file cannot be read.
     #[error("{path}: {reason}")]
     Read {
-        /// The file.
         path: String,
         /// Why; it stands in the message, so it is no `source`.
         reason: io::Error,
@@ -26,7 +25,6 @@ pub enum WebError {
     /// The configuration says what cannot be.
     #[error("{path}: {reason}")]
     Invalid {
-        /// The configuration file.
         path: String,
         /// What, and where in it.
         reason: String,

@@ -30,7 +30,6 @@ const MAX_REMEMBERED: usize = 256;
 /// of cost 10, which `htpasswd -B` is mostly asked for.
 const NOBODY: &str = "$2b$10$CwTycUXWue0Thq9StjUM0uJ8iRUcLGWYSkiXh3HwkyzGZ8a6Q0U9K";
 
-/// What requests pass.
 #[derive(Debug)]
 pub(super) struct Gate {
     pub(super) settings: ArcSwap<Settings>,

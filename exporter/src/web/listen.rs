@@ -48,7 +48,6 @@ const BUFFER: usize = 64 << 10;
 /// How soon a peer must answer a ping of HTTP/2.
 const PING: Duration = Duration::from_secs(20);
 
-/// Running servers.
 #[derive(Debug)]
 pub struct Servers {
     handle: Handle<SocketAddr>,

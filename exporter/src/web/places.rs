@@ -54,7 +54,6 @@ pub enum CutOff {
 }
 
 impl CutOff {
-    /// All of them.
     pub const ALL: [Self; 4] = [Self::Idle, Self::Full, Self::Memory, Self::Slow];
 
     /// The word used in label values.
@@ -237,7 +236,6 @@ struct Counts {
 }
 
 impl CutOffs {
-    /// By reason.
     #[must_use]
     pub fn counts(&self) -> [(CutOff, u64); 4] {
         CutOff::ALL.map(|why| (why, self.0.counts[why as usize].load(Ordering::Relaxed)))

@@ -60,7 +60,6 @@ pub enum Review {
 pub struct Invalid {
     /// Id of the request, as far as it could be read.
     pub uid: String,
-    /// What is wrong.
     pub message: String,
 }
 
@@ -216,7 +215,6 @@ pub struct Answer {
     pub uid: String,
     /// The refusal, if it is one: HTTP status and text.
     pub refused: Option<(u16, String)>,
-    /// What to change.
     pub patch: Vec<PatchOperation>,
     /// Lines that kubectl prints.
     pub warnings: Vec<String>,

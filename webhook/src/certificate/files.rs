@@ -23,20 +23,12 @@ use crate::{certificate::pki, health::Readiness};
 pub enum TlsError {
     /// A file cannot be read.
     #[error("cannot read {path}: {reason}")]
-    Read {
-        /// The file.
-        path: String,
-        /// Why.
-        reason: io::Error,
-    },
+    Read { path: String, reason: io::Error },
     /// The files hold no certificate with its key.
     #[error("{cert} and {key} are not a certificate with its key: {reason}")]
     Parse {
-        /// The certificate's file.
         cert: String,
-        /// The key's file.
         key: String,
-        /// Why.
         reason: io::Error,
     },
     /// The file of the CA holds none.
@@ -109,7 +101,6 @@ impl Certificate {
         Ok(true)
     }
 
-    /// Reloads for ever.
     pub async fn follow(mut self, every: Duration, readiness: Readiness) {
         let mut tick = interval(every);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -54,7 +54,6 @@ pub enum PkiError {
         what: &'static str,
         /// `NAMESPACE/NAME`.
         name: String,
-        /// The reason.
         error: Box<kube::Error>,
     },
 }

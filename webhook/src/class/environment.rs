@@ -23,14 +23,12 @@ pub enum InvalidEnvironment {
     #[error("spec.environment.{field} {needs}")]
     Misplaced {
         field: &'static str,
-        /// What it needs.
         needs: &'static str,
     },
     /// A number that is too large.
     #[error("spec.environment.roce.{field} is {value}, which is more than {most}")]
     Number {
         field: &'static str,
-        /// What it holds.
         value: u32,
         /// The most that it may hold.
         most: u32,

@@ -29,7 +29,6 @@ const KEPT: &[&str] = &[
     "allocations",
 ];
 
-/// A NodeTopology object.
 #[derive(Clone, Debug)]
 pub(super) struct Extent {
     metadata: ObjectMeta,

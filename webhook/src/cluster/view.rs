@@ -173,7 +173,6 @@ impl View {
         self.index();
     }
 
-    /// Forgets a class.
     pub fn remove_class(&mut self, name: &str) {
         self.classes.remove(name);
         self.index();

@@ -26,7 +26,6 @@ pub struct Record {
     pub gpus: u32,
     /// How close they must be.
     pub scope: String,
-    /// How they communicate.
     pub pattern: String,
     /// The pattern is a guess.
     #[serde(skip_serializing_if = "std::ops::Not::not")]

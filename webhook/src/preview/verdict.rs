@@ -52,7 +52,6 @@ pub(super) struct Verdict {
 /// Which nodes the pods fit.
 #[derive(Debug, Serialize)]
 pub(super) struct Fit {
-    /// Their names.
     pub(super) fitting: Vec<String>,
     /// How many nodes there are.
     pub(super) all: usize,

@@ -115,7 +115,6 @@ fn no_gpu(document: &Document<'_>) -> XmlError {
     XmlError::at(document.root_element(), reason)
 }
 
-/// The driver's index.
 fn number(pci: Node<'_, '_>) -> Result<Option<u32>, XmlError> {
     let Some(gpu) = child(pci, "gpu") else {
         return Ok(None);

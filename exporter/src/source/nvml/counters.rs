@@ -13,9 +13,7 @@ const KIB: u64 = 1024;
 /// What one link sent and received, as one source counts it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Flow<T> {
-    /// Sent.
     pub(super) transmit: Option<T>,
-    /// Received.
     pub(super) receive: Option<T>,
 }
 

@@ -74,7 +74,6 @@ pub enum LibraryError {
         /// Name or path of the library.
         library: String,
     },
-    /// All GPUs fail.
     #[error("{library}: no GPU answers: {}", reasons.join("; "))]
     NoAnswer {
         /// Name or path of the library.

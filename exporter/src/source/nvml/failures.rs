@@ -127,7 +127,6 @@ impl Failures {
 /// What a reading has to say besides its data.
 #[derive(Debug, Default)]
 pub(super) struct Told {
-    /// What is odd.
     pub(super) warnings: Vec<String>,
     /// What the graph lacks.
     pub(super) unread: Vec<Unread>,

@@ -17,7 +17,6 @@ const MISSING: &str = "No such file or directory";
 
 #[derive(Debug)]
 pub(super) struct Library {
-    /// Name or path.
     pub(super) name: String,
     /// What it was read from, for people: the driver's version, and the path
     /// where it is not the usual one.

@@ -266,7 +266,6 @@ fn fabric_info_versioned(device: &Device<'_>, version: u32) -> Result<FabricInfo
 /// What a GPU reports by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Event {
-    /// An XID.
     Xid {
         /// The [`address`] of the device that it is of, where the library says it.
         device: Option<usize>,
@@ -288,7 +287,6 @@ pub(super) struct EventSet {
 unsafe impl Send for EventSet {}
 
 impl EventSet {
-    /// An empty set.
     pub(super) fn new(library: &Arc<Loaded>) -> Result<Self, NvmlError> {
         // A set that cannot be freed, or not be asked, is not made.
         nvml_sym(library.lib().nvmlEventSetFree.as_ref())?;

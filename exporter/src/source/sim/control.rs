@@ -64,7 +64,6 @@ impl Control {
         Ok(faults)
     }
 
-    /// Heals everything.
     pub fn clear(&self) {
         self.set(Vec::new());
     }

@@ -13,7 +13,6 @@ use serde::{
 };
 use serde_json::{Map, Value};
 
-/// A review.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct Review {
@@ -25,7 +24,6 @@ pub(super) struct Review {
     pub(super) request: Option<Request>,
 }
 
-/// What it asks.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct Request {
@@ -59,7 +57,6 @@ pub(super) struct Kind {
     pub(super) kind: String,
 }
 
-/// Who asks.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 pub(super) struct UserInfo {

@@ -67,7 +67,6 @@ pub(super) struct Intake {
 /// Why a review is not decided on.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Unread {
-    /// It cannot be.
     Invalid(Invalid),
     /// There is no time or no room for it.
     Overloaded(Overloaded),
@@ -214,7 +213,6 @@ impl Reader {
         }
     }
 
-    /// Waits for room.
     async fn room<'a>(
         &mut self,
         rooms: &'a Semaphore,

@@ -25,9 +25,7 @@ const MADE_BY: (&str, &str) = ("app.kubernetes.io/managed-by", "nvlink-webhook")
 /// `NAMESPACE/NAME` of a Secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SecretName {
-    /// Its namespace.
     pub namespace: String,
-    /// Its name.
     pub name: String,
 }
 
@@ -58,7 +56,6 @@ impl FromStr for SecretName {
 /// The authority that signs, and all that are trusted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trust {
-    /// Signs new certificates.
     pub signing: Authority,
     /// Certificates of all authorities that the API server is to trust, PEM:
     /// the one that signs first, then those before it.

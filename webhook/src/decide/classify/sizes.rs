@@ -55,7 +55,6 @@ const FLAGS: &[(&str, Dimension)] = &[
     ("num-nodes", Dimension::Nodes),
 ];
 
-/// What was found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Sizes {
     pub(super) tensor: Option<u32>,
