@@ -9,6 +9,7 @@
 
 pub mod client;
 mod complaints;
+pub mod files;
 pub mod flags;
 pub mod lease;
 pub mod log;

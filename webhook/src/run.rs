@@ -3,8 +3,8 @@
 use std::process::ExitCode;
 
 use anyhow::Context;
-use clap::Parser;
-use nvlink_runtime::{log, tls};
+use clap::{CommandFactory, Parser};
+use nvlink_runtime::{flags, log, tls};
 use serde_json::json;
 
 use crate::{
@@ -17,7 +17,10 @@ use crate::{
 /// Runs the program: 0 for success, 1 for failure, 2 for bad usage.
 #[must_use]
 pub fn run() -> ExitCode {
-    match dispatch(Cli::parse()) {
+    let args: Vec<_> = std::env::args_os().collect();
+    let cli = Cli::try_parse_from(&args)
+        .unwrap_or_else(|error| flags::naming_variable(error, &Cli::command(), &args).exit());
+    match dispatch(cli) {
         Ok(code) => code,
         Err(error) => {
             log::last_words(&format!("error: {error:#}"));

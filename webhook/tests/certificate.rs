@@ -201,6 +201,18 @@ async fn shown_blocking(port: u16) -> CertificateDer<'static> {
         .unwrap()
 }
 
+/// It would never be read to its end, and not twice.
+#[tokio::test]
+async fn a_pipe_is_refused() {
+    let volume = tempfile::tempdir().unwrap();
+    let (cert, key) = (volume.path().join("tls.crt"), volume.path().join("tls.key"));
+    let made = std::process::Command::new("mkfifo").arg(&cert).status();
+    assert!(made.unwrap().success());
+    fs::write(&key, pair().key).unwrap();
+    let error = Certificate::load(cert, key).await.unwrap_err().to_string();
+    assert!(error.contains("tls.crt: it is no regular file"), "{error}");
+}
+
 #[tokio::test]
 async fn missing_and_broken_files_are_named() {
     let directory = tempfile::tempdir().unwrap();

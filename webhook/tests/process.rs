@@ -150,3 +150,22 @@ fn a_log_that_nobody_reads_neither_kills_nor_blocks() {
     }
     drop(unread);
 }
+
+#[test]
+fn a_wrong_variable_is_named_and_not_the_flag() {
+    let variable = "NVLINK_WEBHOOK_DRAIN_SECONDS";
+    let run = |args: &[&str]| {
+        let mut program = Command::new(env!("CARGO_BIN_EXE_nvlink-webhook"));
+        let output = program.arg("serve").args(args).env(variable, "soon");
+        let output = output.output().unwrap();
+        assert_eq!(output.status.code(), Some(2));
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let error = run(&[]);
+    assert!(
+        error.contains(&format!("'the environment variable {variable}'")),
+        "{error}"
+    );
+    let error = run(&["--drain-seconds", "late"]);
+    assert!(!error.contains("environment variable"), "{error}");
+}

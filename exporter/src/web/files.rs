@@ -2,15 +2,13 @@
 
 use std::{
     collections::BTreeMap,
-    fs::{self, File},
-    io::{self, Read},
+    io,
     path::{Path, PathBuf},
 };
 
-use super::config::Config;
+use nvlink_runtime::files;
 
-/// The largest file that is read, bytes: one of a few kB would be large.
-const MOST_BYTES: u64 = 1 << 20;
+use super::config::Config;
 
 /// Why a web configuration cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -82,26 +80,8 @@ fn beside(config: &Path, file: &Path) -> PathBuf {
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, WebError> {
-    bounded(path).map_err(|reason| WebError::Read {
+    files::read(path).map_err(|reason| WebError::Read {
         path: path.display().to_string(),
         reason,
     })
-}
-
-/// A pipe or a device may block, or never end; and it cannot be read twice.
-fn bounded(path: &Path) -> io::Result<Vec<u8>> {
-    let kind = fs::metadata(path)?;
-    if !kind.is_file() && !kind.is_dir() {
-        let reason = "it is no regular file: it could not be read again when it changes";
-        return Err(io::Error::other(reason));
-    }
-    let mut content = Vec::new();
-    File::open(path)?
-        .take(MOST_BYTES + 1)
-        .read_to_end(&mut content)?;
-    if content.len() as u64 > MOST_BYTES {
-        let reason = format!("it is larger than {MOST_BYTES} bytes");
-        return Err(io::Error::other(reason));
-    }
-    Ok(content)
 }

@@ -10,6 +10,7 @@ use std::{
 };
 
 use axum_server::tls_rustls::RustlsConfig;
+use nvlink_runtime::files;
 use tokio::{
     sync::watch,
     time::{MissedTickBehavior, interval},
@@ -176,7 +177,7 @@ impl Authority {
     }
 }
 
-async fn authority(path: &PathBuf) -> Result<String, TlsError> {
+async fn authority(path: &Path) -> Result<String, TlsError> {
     let bytes = read(path).await?;
     let text = String::from_utf8_lossy(&bytes).into_owned();
     match pki::expiry(&path.display().to_string(), text.as_bytes()) {
@@ -185,8 +186,8 @@ async fn authority(path: &PathBuf) -> Result<String, TlsError> {
     }
 }
 
-async fn read(path: &PathBuf) -> Result<Vec<u8>, TlsError> {
-    let read = tokio::fs::read(path).await;
+async fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
+    let read = files::read_aside(path.to_owned()).await;
     read.map_err(|reason| TlsError::Read {
         path: path.display().to_string(),
         reason,
