@@ -27,6 +27,8 @@ pub(super) fn check(text: &str) -> Result<(), XmlError> {
             rest = behind(rest, end);
             continue;
         }
+        // A text that is cut here has neither a quote nor an end to go on from.
+        rest = &rest[1..];
         let mut attributes = 0;
         while let Some(at) = rest.find(['"', '\'', '>']) {
             let (quote, next) = rest[at..].split_at(1);
