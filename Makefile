@@ -35,7 +35,7 @@ lint: toolchain ## formatting, clippy and rustdoc with warnings denied, scripts
 	cargo clippy --manifest-path webhook/fuzz/Cargo.toml --target-dir "$(TARGET)" --locked -- -D warnings
 	@for script in $(SCRIPTS); do bash -n "$$script" || exit 1; done
 
-packages: ## install the Debian packages that are missing: etcd, Prometheus, Alertmanager
+packages: ## install the Debian packages that are missing: etcd, Prometheus, Alertmanager, Chromium
 	@tests/controlplane/packages
 
 control-plane: ## build the Kubernetes control plane into the user's cache, once

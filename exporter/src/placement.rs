@@ -86,7 +86,8 @@ impl Placements {
     /// source said then is not what it says now.
     pub(crate) fn in_terms_of(self: Arc<Self>, reading: &Reading) -> Option<Arc<Self>> {
         let now = Keys::of(&reading.topology.spec.gpus);
-        if self.on == now {
+        let says_nothing = self.judged.is_empty() && self.status.is_none();
+        if self.on == now || says_nothing && self.uncertain.is_empty() {
             return Some(self);
         }
         self.health.as_ref()?;

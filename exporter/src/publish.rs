@@ -38,7 +38,7 @@ pub const ALIAS_MANAGER: &str = "nvlink-exporter-aliases";
 #[derive(Debug, thiserror::Error)]
 pub enum PublishError {
     /// No way to the API server.
-    #[error("no access to the cluster: {}", no_access(.0))]
+    #[error("no access to the cluster: {}", client::reason(.0))]
     Access(Box<kube::Error>),
     /// There is no such Node.
     #[error("there is no Node {0:?} in the cluster; is --node-name right?")]
@@ -74,21 +74,6 @@ impl From<&PublishError> for Failure {
                 _ => Self::Unreachable,
             },
         }
-    }
-}
-
-/// Where nothing was found, the kubeconfig is what people can mend.
-fn no_access(error: &kube::Error) -> String {
-    match error {
-        kube::Error::InferConfig(error) => {
-            let kubeconfig = std::error::Error::source(error);
-            let why = kubeconfig.map(|why| format!(" ({why})"));
-            format!(
-                "this is no pod with a service account, and there is no kubeconfig to use{}; KUBECONFIG names one",
-                why.unwrap_or_default()
-            )
-        }
-        error => client::reason(error),
     }
 }
 

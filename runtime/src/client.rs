@@ -82,6 +82,14 @@ pub fn reason(error: &kube::Error) -> String {
         kube::Error::Api(status) if !status.message.is_empty() => status.message.clone(),
         kube::Error::Api(status) => format!("status {} {}", status.code, status.reason),
         kube::Error::Service(error) => causes(&**error),
+        // A kubeconfig is what people can mend.
+        kube::Error::InferConfig(error) => {
+            let why = std::error::Error::source(error).map(|why| format!(" ({why})"));
+            let why = why.unwrap_or_default();
+            format!(
+                "this is no pod with a service account, and there is no kubeconfig to use{why}; KUBECONFIG names one"
+            )
+        }
         error => causes(error),
     }
 }

@@ -147,16 +147,13 @@ impl Candidate {
         let mut observed = Observed::default();
         let mut complaints = Complaints::default();
         while *wish.borrow_and_update() == Wish::Lead {
-            tokio::select! {
-                looked = self.look(&mut observed) => {
-                    if let Err(reason) = looked
-                        && complaints.is_due(&reason, std::time::Instant::now())
-                    {
-                        let lease = &self.place;
-                        tracing::warn!(lease, reason, "cannot get or keep the lease; trying again");
-                    }
-                }
-                _ = wish.changed() => continue,
+            // Never given up halfway: a write that is on its way could take the
+            // Lease again after it was given back.
+            if let Err(reason) = self.look(&mut observed).await
+                && complaints.is_due(&reason, std::time::Instant::now())
+            {
+                let lease = &self.place;
+                tracing::warn!(lease, reason, "cannot get or keep the lease; trying again");
             }
             self.expire();
             tokio::select! {
@@ -164,6 +161,8 @@ impl Candidate {
                 _ = wish.changed() => {}
             }
         }
+        // A look that ended last may have renewed the term that was resigned.
+        self.term.send_replace(None);
         match self.give_back().await {
             Ok(true) => tracing::info!(lease = self.place, "given back"),
             Ok(false) => {}

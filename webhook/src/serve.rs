@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use axum_server::{Handle, tls_rustls::RustlsConfig};
 use kube::Client;
 use nvlink_runtime::{
@@ -16,7 +16,7 @@ use nvlink_runtime::{
     log, signals,
     supervise::{Supervisor, Weight},
 };
-use tokio::{net::TcpListener, task::JoinHandle};
+use tokio::{net::TcpListener, sync::watch, task::JoinHandle};
 
 mod identity;
 
@@ -30,6 +30,7 @@ use crate::{
     cluster::view::SharedView,
     health::{self, Health, Readiness},
     metrics::Metrics,
+    registration::registrar::{self, Registrar},
 };
 
 /// What open requests get after the end of listening.
@@ -76,6 +77,8 @@ struct Running {
     handle: Handle<SocketAddr>,
     readiness: Readiness,
     candidate: Candidate,
+    /// What says so to the registrar.
+    leaving: watch::Sender<bool>,
 }
 
 impl Running {
@@ -83,6 +86,8 @@ impl Running {
     /// then lets those that are open end.
     async fn end(self, linger: Duration) -> anyhow::Result<()> {
         self.readiness.set(false);
+        // Whoever deletes the registration now wants it to stay away.
+        self.leaving.send_replace(true);
         tokio::join!(self.candidate.resign(RESIGN), tokio::time::sleep(linger));
         self.handle.graceful_shutdown(Some(GRACE));
         let ended = self.server.await.map_err(io::Error::other).flatten();
@@ -101,8 +106,8 @@ async fn start(args: ServeArgs, supervisor: &Supervisor) -> anyhow::Result<Runni
     };
     admin(args.admin_listen, health, supervisor).await?;
     let connected = client::connect(Limits::default()).await;
-    let client = connected
-        .context("cannot find the API server: neither a kubeconfig nor a service account works")?;
+    let no_access = |error| anyhow!("no access to the cluster: {}", client::reason(&error));
+    let client = connected.map_err(no_access)?;
     let candidate = candidate(&client, &args.lease, &args.tls);
     let identity = identity::identity(args.tls, &client, &readiness, supervisor).await?;
     let view = SharedView::default();
@@ -125,23 +130,47 @@ async fn start(args: ServeArgs, supervisor: &Supervisor) -> anyhow::Result<Runni
     }
     // Nobody is sent here before there is somebody to answer.
     readiness.set(true);
+    let leaving = watch::Sender::new(false);
     if let Some(registrar) = identity.registrar {
-        supervisor.keep("registrar", Weight::Vital, move || registrar.clone().run());
+        register(registrar, supervisor, leaving.subscribe());
     }
     let leads = leadership.get_or_init(|| candidate.leadership()).clone();
-    let running = candidate.clone();
-    supervisor.keep("election of a leader", Weight::Minor, move || {
-        running.clone().run()
-    });
-    supervisor.keep("writer of the classes' status", Weight::Minor, move || {
-        status::follow(client.clone(), leads.clone())
-    });
+    lead(candidate.clone(), leads, client, supervisor);
     Ok(Running {
         server,
         handle,
         readiness,
         candidate,
+        leaving,
     })
+}
+
+/// Keeps the registration right until the process `leaves`.
+fn register(registrar: Registrar, supervisor: &Supervisor, leaves: watch::Receiver<bool>) {
+    const NAME: &str = "registrar";
+    let heart = Arc::new(supervisor.heartbeat(NAME, registrar::STUCK));
+    supervisor.keep(NAME, Weight::Vital, move || {
+        let (registrar, heart, mut leaves) = (registrar.clone(), heart.clone(), leaves.clone());
+        async move {
+            tokio::select! {
+                () = registrar.run(heart) => {}
+                // An error means that the process has ended.
+                () = async { drop(leaves.wait_for(|&leaves| leaves).await) } => {
+                    std::future::pending().await
+                }
+            }
+        }
+    });
+}
+
+/// Reaches for the Lease, and does what only the leader does.
+fn lead(candidate: Candidate, leads: Leadership, client: Client, supervisor: &Supervisor) {
+    supervisor.keep("election of a leader", Weight::Minor, move || {
+        candidate.clone().run()
+    });
+    supervisor.keep("writer of the classes' status", Weight::Minor, move || {
+        status::follow(client.clone(), leads.clone())
+    });
 }
 
 /// The replica, where one of several is to lead.
@@ -185,7 +214,8 @@ async fn admin(address: SocketAddr, health: Health, supervisor: &Supervisor) -> 
     let listener = TcpListener::bind(address).await;
     let listener = listener.with_context(|| format!("cannot listen on {address}"))?;
     tracing::info!(address = %listener.local_addr()?, "serving /metrics, /livez and /readyz");
-    let serving = async { axum::serve(listener, health::admin_router(health)).await };
+    let listener = listener.into_std()?;
+    let serving = listen::serve_plain(listener, health::admin_router(health));
     supervisor.require("admin server", serving);
     Ok(())
 }

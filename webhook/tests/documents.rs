@@ -109,7 +109,7 @@ fn where_there_is_no_cluster_to_compare_with_the_status_is_2() {
     let said = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(2), "{said}");
     assert!(
-        said.starts_with("error: cannot find the API server"),
+        said.starts_with("error: no access to the cluster: this is no pod"),
         "{said}"
     );
     assert_eq!(said.lines().count(), 1, "{said}");

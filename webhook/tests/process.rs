@@ -169,3 +169,22 @@ fn a_wrong_variable_is_named_and_not_the_flag() {
     let error = run(&["--drain-seconds", "late"]);
     assert!(!error.contains("environment variable"), "{error}");
 }
+
+#[test]
+fn silent_connections_keep_no_probe_out() {
+    let directory = tempfile::tempdir().unwrap();
+    let _server = frozen(directory.path());
+    let [_, arguments] = arguments(directory.path());
+    let running = Running::start(directory.path(), &arguments, Stdio::null());
+    running.says("/livez", "ok\n");
+    let connect = |_| TcpStream::connect(running.admin).unwrap();
+    let mut silent: Vec<_> = (0..100).map(connect).collect();
+    running.says("/livez", "ok\n");
+    // The first has made room.
+    silent[0].set_read_timeout(Some(SOON)).unwrap();
+    match silent[0].read(&mut [0; 1]) {
+        Ok(0) => {}
+        Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset),
+        Ok(_) => panic!("it was sent something"),
+    }
+}

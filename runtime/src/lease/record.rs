@@ -37,7 +37,7 @@ impl Observed {
                 name: Some(name.to_owned()),
                 ..ObjectMeta::default()
             };
-            let spec = Some(taken(identity, self.number + 1));
+            let spec = Some(taken(identity, self.number.saturating_add(1)));
             return Some(Lease { metadata, spec });
         };
         let version = |lease: &Lease| lease.metadata.resource_version.clone();
@@ -59,7 +59,7 @@ impl Observed {
                 ..spec
             }
         } else if holder.is_empty() || since + lasts <= now {
-            taken(identity, self.number + 1)
+            taken(identity, self.number.saturating_add(1))
         } else {
             return None;
         };

@@ -5,6 +5,8 @@
 //! words over each other's for ever. Nobody waits for it, so nothing is lost
 //! while nobody leads; who leads next writes what differs.
 
+use std::time::Duration;
+
 use futures::StreamExt;
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 use kube::{
@@ -19,6 +21,9 @@ use serde_json::json;
 use super::MANAGER;
 use crate::{class::accepted, crd::DomainClass};
 
+/// After a status that could not be written.
+const RETRY: Duration = Duration::from_secs(10);
+
 /// Follows the classes while this replica leads, for ever.
 pub async fn follow(client: Client, mut leadership: Leadership) {
     loop {
@@ -30,6 +35,8 @@ pub async fn follow(client: Client, mut leadership: Leadership) {
     }
 }
 
+/// Writes the status of all classes, and of those that change. Ends when one
+/// cannot be written.
 async fn write_all(client: &Client) {
     let classes: Api<DeserializeGuard<DomainClass>> = Api::all(client.clone());
     let mut events = watch::events(classes, watcher::Config::default())
@@ -42,7 +49,14 @@ async fn write_all(client: &Client) {
             && let Err(error) = write(client, &class).await
         {
             let (class, reason) = (class.name_any(), client::reason(&error));
-            tracing::warn!(class, reason, "cannot write the class's status");
+            tracing::warn!(
+                class,
+                reason,
+                "cannot write the class's status; trying again"
+            );
+            // A watch does not tell of a class again that nobody changes: list them anew.
+            tokio::time::sleep(RETRY).await;
+            return;
         }
     }
 }

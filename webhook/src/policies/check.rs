@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use kube::{
     Client,
     api::{Api, ApiResource, DynamicObject, GroupVersionKind},
@@ -34,7 +34,7 @@ pub fn run(check: bool, exempt: &[String]) -> anyhow::Result<ExitCode> {
         Ok(found) => found,
         Err(error) => {
             // Not the status of policies that differ.
-            eprintln!("error: {error}: {}", error.root_cause());
+            eprintln!("error: {error:#}");
             return Ok(ExitCode::from(2));
         }
     };
@@ -53,8 +53,8 @@ pub fn run(check: bool, exempt: &[String]) -> anyhow::Result<ExitCode> {
 
 async fn ask(wanted: &[Value]) -> anyhow::Result<Vec<Value>> {
     let connected = client::connect(Limits::default()).await;
-    let client = connected
-        .context("cannot find the API server: neither a kubeconfig nor a service account works")?;
+    let no_access = |error| anyhow!("no access to the cluster: {}", client::reason(&error));
+    let client = connected.map_err(no_access)?;
     found(&client, wanted).await
 }
 
@@ -83,10 +83,10 @@ async fn found(client: &Client, wanted: &[Value]) -> anyhow::Result<Vec<Value>> 
         let kind = GroupVersionKind::gvk("admissionregistration.k8s.io", "v1", kind);
         let resource = ApiResource::from_gvk(&kind);
         let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
-        let object = api
-            .get_opt(name)
-            .await
-            .with_context(|| format!("cannot read {} {name}", kind.kind))?;
+        let object = api.get_opt(name).await.map_err(|error| {
+            let reason = client::reason(&error);
+            anyhow!("cannot read {} {name}: {reason}", kind.kind)
+        })?;
         found.push(object.map_or(Value::Null, |object| json!(object)));
     }
     Ok(found)

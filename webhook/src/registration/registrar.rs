@@ -9,7 +9,7 @@
 //! known before anybody is sent to it. They all apply the same; where they do
 //! not, as in a rollout, `quarrel` makes them slow.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use futures::{Stream, StreamExt};
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration as Registration;
@@ -19,7 +19,7 @@ use kube::{
     core::PartialObjectMeta,
     runtime::watcher,
 };
-use nvlink_runtime::{client, watch::events};
+use nvlink_runtime::{client, supervise::Heartbeat, watch::events};
 use tokio::{
     sync::watch,
     time::{Instant, sleep, timeout},
@@ -41,6 +41,9 @@ const PACE: Duration = Duration::from_secs(1);
 /// A look without any reason, and the wait after a failure.
 const LOOK: Duration = Duration::from_secs(60);
 const RETRY: Duration = Duration::from_secs(5);
+
+/// Without a sign of life for so long it is stuck: two requests and a look take less.
+pub const STUCK: Duration = Duration::from_secs(300);
 
 /// Keeps the configuration right.
 #[derive(Clone)]
@@ -79,7 +82,7 @@ impl Registrar {
 
     /// Applies the configuration now, when the bundle changes, when somebody
     /// else changed it, and every minute. Never ends.
-    pub async fn run(mut self) {
+    pub async fn run(mut self, heart: Arc<Heartbeat>) {
         let api: Api<Registration> = Api::all(self.client.clone());
         let config = watcher::Config::default().fields(&format!("metadata.name={NAME}"));
         let metas: Api<PartialObjectMeta<Registration>> = Api::all(self.client.clone());
@@ -87,6 +90,7 @@ impl Registrar {
         let (mut applied, mut foreign): (Option<Registration>, bool) = (None, false);
         let mut quarrel = Quarrel::default();
         loop {
+            heart.beat();
             let bundle = self.bundle.borrow_and_update().clone();
             let version = applied.as_ref().and_then(ResourceExt::resource_version);
             let found = match (foreign, &applied) {
@@ -110,11 +114,13 @@ impl Registrar {
                 }
             }
             sleep(PACE).await;
-            if let Some(rest) = rest
-                && self.rest(rest, &found).await
-            {
-                foreign = false;
-                continue;
+            if let Some(rest) = rest {
+                heart.rest();
+                if self.rest(rest, &found).await {
+                    foreign = false;
+                    continue;
+                }
+                heart.beat();
             }
             let version = applied.as_ref().and_then(ResourceExt::resource_version);
             let wake = woken(&mut self.bundle, &mut changes, version.as_deref());

@@ -57,6 +57,18 @@ pub async fn serve(
     server.serve(router.into_make_service()).await
 }
 
+/// Serves `router` in plain text on `listener`, within the same bounds: probes
+/// get through whoever else is connected. Never ends but by failure.
+///
+/// # Errors
+/// When the listener cannot be used.
+pub async fn serve_plain(listener: std::net::TcpListener, router: Router) -> io::Result<()> {
+    let places = Arc::default();
+    let mut server = axum_server::from_tcp(listener)?.acceptor(PlainAcceptor { places });
+    limit(server.http_builder());
+    server.serve(router.into_make_service()).await
+}
+
 /// Lets no client keep a connection open by sending nothing, nor send much at once.
 fn limit(builder: &mut Builder<TokioExecutor>) {
     builder
@@ -96,5 +108,23 @@ impl<S: Send + 'static> Accept<TcpStream, S> for Acceptor {
             let peer = stream.peer_addr()?.ip();
             tls.accept(places.take(stream, peer), service).await
         })
+    }
+}
+
+/// The same without TLS.
+#[derive(Clone, Debug)]
+struct PlainAcceptor {
+    places: Arc<Places>,
+}
+
+impl<S> Accept<TcpStream, S> for PlainAcceptor {
+    type Stream = Placed<TcpStream>;
+    type Service = S;
+    type Future = std::future::Ready<io::Result<(Placed<TcpStream>, S)>>;
+
+    fn accept(&self, stream: TcpStream, service: S) -> Self::Future {
+        let peer = stream.set_nodelay(true).and_then(|()| stream.peer_addr());
+        let placed = peer.map(|peer| (self.places.take(stream, peer.ip()), service));
+        std::future::ready(placed)
     }
 }
