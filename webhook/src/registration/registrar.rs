@@ -169,8 +169,12 @@ async fn woken(
     version: Option<&str>,
 ) -> bool {
     let other = async {
+        let mut listed = false;
         while let Some(event) = changes.next().await {
-            if event.is_ok_and(|event| concerns(&event, version)) {
+            // A list that lacks it tells of a deletion before the watch began.
+            let gone = matches!(event, Ok(watcher::Event::InitDone)) && !listed;
+            listed = matches!(event, Ok(watcher::Event::InitApply(_)));
+            if gone || event.is_ok_and(|event| concerns(&event, version)) {
                 return;
             }
         }
