@@ -5,9 +5,7 @@ use std::{
     time::SystemTime,
 };
 
-use nvlink_runtime::supervise::Supervisor;
-
-use crate::web::CutOffs;
+use nvlink_runtime::{connections::CutOffs, supervise::Supervisor};
 
 /// All of it; clones share what they count.
 #[derive(Clone, Debug, Default)]

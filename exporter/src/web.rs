@@ -4,18 +4,13 @@
 //!
 //! `config` is the file as written, `files` what lies on disk, `settings` what
 //! follows from it, `tls` and `client` its TLS part, `gate` and `rate` decide
-//! on requests, `listen` serves, `places` bounds connections and what their
-//! answers (`pace`) hold in memory, `connection` ends those whose clients do
-//! not read.
+//! on requests, `listen` serves within bounds.
 
 mod client;
 mod config;
-mod connection;
 mod files;
 mod gate;
 mod listen;
-mod pace;
-mod places;
 mod rate;
 mod settings;
 mod tls;
@@ -29,17 +24,14 @@ use std::{
 use arc_swap::ArcSwap;
 use axum::{Router, middleware};
 use axum_server::tls_rustls::RustlsConfig;
+use nvlink_runtime::connections::{CutOffs, Places};
 use tokio::{
     task::spawn_blocking,
     time::{MissedTickBehavior, interval, timeout},
 };
 
-use self::{files::Files, gate::Gate, places::Places, settings::Settings};
-pub use self::{
-    files::WebError,
-    listen::Servers,
-    places::{CutOff, CutOffs},
-};
+use self::{files::Files, gate::Gate, settings::Settings};
+pub use self::{files::WebError, listen::Servers};
 
 /// How often the file and the certificates are looked at. By content: a Secret
 /// volume swaps symlinks, of which a file watch hears once at most.
@@ -83,7 +75,7 @@ impl Web {
             tls,
             http2: settings.http2,
             gate: Arc::new(Gate::new(ArcSwap::from_pointee(settings))),
-            places: Places::default(),
+            places: Places::new(listen::BOUNDS),
         }
     }
 

@@ -5,10 +5,12 @@
 //! heard. Its parts run under a [`supervise::Supervisor`]; what they ask of
 //! Kubernetes goes through the client of [`client`], which waits for no answer
 //! for ever, and what they follow there comes through [`watch`]. What one replica
-//! alone may do is done by whoever has the [`lease`].
+//! alone may do is done by whoever has the [`lease`]. Its servers take their
+//! [`connections`] within bounds.
 
 pub mod client;
 mod complaints;
+pub mod connections;
 pub mod files;
 pub mod flags;
 pub mod lease;

@@ -120,6 +120,33 @@ fn silent_connections_are_bounded_and_keep_nobody_out() {
     assert!(silent.iter().all(|socket| !is_closed(socket, moment)));
 }
 
+#[test]
+fn answers_that_nobody_takes_are_bounded_in_memory() {
+    let server = start();
+    // The answer has it again.
+    let uid = "x".repeat(3 << 20);
+    let body = json!({"request": {"uid": uid, "operation": "DELETE"}}).to_string();
+    let ask = |_| {
+        let mut stream = server.connect("http/1.1");
+        let head = format!(
+            "POST {PATH} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        stream.write_all(head.as_bytes()).unwrap();
+        let mut status = [0; 12];
+        stream.read_exact(&mut status).unwrap();
+        (String::from_utf8_lossy(&status[9..]).into_owned(), stream)
+    };
+    let (statuses, streams): (Vec<_>, Vec<_>) = (0..4).map(ask).unzip();
+    assert_eq!(statuses, ["200", "200", "503", "503"]);
+    // There is room again when they have gone.
+    drop(streams);
+    let end = Instant::now() + Duration::from_secs(30);
+    while ask(4).0 != "200" {
+        assert!(Instant::now() < end);
+    }
+}
+
 /// A frame of HTTP/2.
 fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).unwrap().to_be_bytes();

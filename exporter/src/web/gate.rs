@@ -14,10 +14,11 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use base64::{Engine, prelude::BASE64_STANDARD};
+use nvlink_runtime::connections::Peer;
 use ring::{hmac, rand::SystemRandom};
 use tokio::sync::Semaphore;
 
-use super::{places::Peer, settings::Settings};
+use super::settings::Settings;
 
 /// Passwords of one peer that wait for their check; more are sent away. A check
 /// takes a tenth of a second and more of a core, and only one runs at a time, so

@@ -1,47 +1,41 @@
 //! Serves on several addresses, with and without TLS, within bounds.
 
 use std::{
-    future::Future,
     io,
     net::{SocketAddr, TcpListener},
-    pin::Pin,
-    sync::Arc,
-    task::{Context, Poll},
     time::Duration,
 };
 
-use axum::{
-    Router,
-    body::HttpBody,
-    http::{Request, StatusCode, header},
-    response::{IntoResponse, Response},
-};
-use axum_server::{Handle, accept::Accept, tls_rustls::RustlsAcceptor};
+use axum::Router;
+use axum_server::{Handle, tls_rustls::RustlsAcceptor};
 use hyper_util::{
     rt::{TokioExecutor, TokioTimer},
     server::conn::auto::Builder,
 };
-use socket2::SockRef;
-use tokio::{
-    io::{AsyncRead, AsyncWrite},
-    net::TcpStream,
-    task::JoinSet,
-};
-use tower::Service;
+use nvlink_runtime::connections::{Acceptor, Bounds};
+use tokio::task::JoinSet;
 
-use super::{
-    Web,
-    connection::{Paced, SILENT},
-    places::{Peer, Places, Seat},
+use super::Web;
+
+/// What clients may use, over all addresses.
+pub(super) const BOUNDS: Bounds = Bounds {
+    connections: 128,
+    connections_of_peer: 32,
+    bytes: 32 << 20,
+    bytes_of_peer: 16 << 20,
+    patience: Duration::from_secs(5),
+    taken: Duration::from_secs(20),
+    silent: SILENT,
 };
+
+/// A client that scrapes once a minute keeps its connection. Hyper's own time
+/// for a head does not count while it waits to see which version of HTTP a
+/// client speaks.
+const SILENT: Duration = Duration::from_secs(75);
 
 /// Requests of HTTP/2 that are under way at a time on one connection: an answer
 /// waits whole in memory for a client that does not read it.
 const MAX_STREAMS: u32 = 8;
-/// What the kernel keeps of what was sent and not taken, and of what came and
-/// was not read, bytes a connection; it takes twice as much for itself. Left
-/// alone it takes megabytes.
-const SOCKET_BUFFER: usize = 128 << 10;
 /// What is kept of a request's head, and of an answer that the socket does not
 /// take, bytes.
 const BUFFER: usize = 64 << 10;
@@ -61,17 +55,11 @@ impl Servers {
     /// When a listener cannot be used.
     pub fn start(listeners: Vec<TcpListener>, web: &Web, router: &Router) -> io::Result<Self> {
         let handle = Handle::new();
-        let acceptor = Acceptor {
-            tls: web.tls.clone().map(RustlsAcceptor::new),
-            places: web.places.clone(),
-        };
+        let tls = web.tls.clone().map(RustlsAcceptor::new);
+        let acceptor = Acceptor::new(tls, web.places.clone());
         let mut tasks = JoinSet::new();
         for listener in listeners {
             listener.set_nonblocking(true)?;
-            // Connections have them from their listener.
-            let socket = SockRef::from(&listener);
-            socket.set_send_buffer_size(SOCKET_BUFFER)?;
-            socket.set_recv_buffer_size(SOCKET_BUFFER)?;
             tracing::info!(address = %listener.local_addr()?, tls = web.is_tls(), "serving");
             let mut server = axum_server::from_tcp(listener)?
                 .acceptor(acceptor.clone())
@@ -118,85 +106,4 @@ fn limit(builder: &mut Builder<TokioExecutor>) {
         .initial_connection_window_size(BUFFER as u32)
         .keep_alive_interval(Some(SILENT))
         .keep_alive_timeout(PING);
-}
-
-/// Takes connections, while there are not too many.
-#[derive(Clone, Debug)]
-struct Acceptor {
-    tls: Option<RustlsAcceptor>,
-    places: Places,
-}
-
-trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
-
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
-
-type Accepted<S> = io::Result<(Paced<Box<dyn Stream>>, Counted<S>)>;
-
-impl<S: Send + 'static> Accept<TcpStream, S> for Acceptor {
-    type Stream = Paced<Box<dyn Stream>>;
-    type Service = Counted<S>;
-    type Future = Pin<Box<dyn Future<Output = Accepted<S>> + Send>>;
-
-    fn accept(&self, stream: TcpStream, service: S) -> Self::Future {
-        let (tls, places) = (self.tls.clone(), self.places.clone());
-        Box::pin(async move {
-            stream.set_nodelay(true)?;
-            let peer = Peer(stream.peer_addr()?.ip().to_canonical());
-            let place = places.enter(peer);
-            let mut place = place.ok_or_else(|| io::Error::other("no room"))?;
-            let stream: Box<dyn Stream> = match tls {
-                None => Box::new(stream),
-                Some(tls) => {
-                    let accepted = tokio::select! {
-                        accepted = tls.accept(stream, ()) => accepted,
-                        () = place.lost() => Err(io::ErrorKind::ConnectionAborted.into()),
-                    };
-                    let failed = |error: &io::Error| tracing::debug!(peer = %peer.0, %error, "TLS handshake");
-                    Box::new(accepted.inspect_err(failed)?.0)
-                }
-            };
-            let seat = place.seat();
-            Ok((Paced::new(stream, place), Counted { service, seat }))
-        })
-    }
-}
-
-/// The service of one connection.
-#[derive(Clone, Debug)]
-struct Counted<S> {
-    service: S,
-    seat: Arc<Seat>,
-}
-
-impl<S, B> Service<Request<B>> for Counted<S>
-where
-    S: Service<Request<B>, Response = Response>,
-    S::Future: Send + 'static,
-{
-    type Response = Response;
-    type Error = S::Error;
-    type Future = Pin<Box<dyn Future<Output = Result<Response, S::Error>> + Send>>;
-
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        self.service.poll_ready(context)
-    }
-
-    fn call(&mut self, mut request: Request<B>) -> Self::Future {
-        let seat = Arc::clone(&self.seat);
-        let mut untaken = seat.pace.ask();
-        request.extensions_mut().insert(seat.peer);
-        let answer = self.service.call(request);
-        Box::pin(async move {
-            let answer = answer.await?;
-            let bytes = answer.body().size_hint().lower() as usize;
-            if !seat.has_room(bytes) {
-                let later = [(header::RETRY_AFTER, "1")];
-                let reason = "too many answers are under way\n";
-                return Ok((StatusCode::SERVICE_UNAVAILABLE, later, reason).into_response());
-            }
-            untaken.hold(bytes);
-            Ok(answer.map(|body| untaken.with(body)))
-        })
-    }
 }

@@ -26,13 +26,13 @@ const LARGE: usize = 8 << 20;
 /// Longer than any client gets, of the server's time, which flies.
 const LONG: Duration = Duration::from_secs(60);
 
-/// A large answer that tells its end, taken or not.
-struct Answer(UnboundedSender<()>);
+/// An answer that tells its end, taken or not.
+struct Answer(UnboundedSender<()>, usize);
 
 impl AsRef<[u8]> for Answer {
     fn as_ref(&self) -> &[u8] {
         static BYTES: [u8; LARGE] = [0; LARGE];
-        &BYTES
+        &BYTES[..self.1]
     }
 }
 
@@ -42,11 +42,11 @@ impl Drop for Answer {
     }
 }
 
-fn start(web: &Web) -> (Servers, SocketAddr, UnboundedReceiver<()>) {
+fn start(web: &Web, bytes: usize) -> (Servers, SocketAddr, UnboundedReceiver<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let (sender, over) = unbounded_channel();
-    let answer = get(move || async move { Bytes::from_owner(Answer(sender)) });
+    let answer = get(move || async move { Bytes::from_owner(Answer(sender, bytes)) });
     let router = Router::new().route("/", answer);
     let servers = Servers::start(vec![listener], web, &web.protect(router)).unwrap();
     (servers, address, over)
@@ -86,7 +86,7 @@ async fn wait(over: &mut UnboundedReceiver<()>, count: usize) {
 
 #[tokio::test]
 async fn an_answer_that_nobody_takes_is_dropped() {
-    let (_servers, address, mut over) = start(&Web::open());
+    let (_servers, address, mut over) = start(&Web::open(), LARGE);
     let ask = move || {
         const GET: &[u8] = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
         let mut socket = connect(address);
@@ -115,8 +115,13 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
 
 /// The preface, with no room for answers, and `streams` requests for `/`.
 pub(crate) fn greedy(streams: u32) -> Vec<u8> {
+    asking(streams, 0)
+}
+
+/// The same with so much room for each answer.
+fn asking(streams: u32, window: u8) -> Vec<u8> {
     let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
-    bytes.extend(frame(4, 0, 0, &[0, 4, 0, 0, 0, 0]));
+    bytes.extend(frame(4, 0, 0, &[0, 4, 0, 0, 0, window]));
     // GET, https, / of the static table, and an authority.
     let head = [0x82, 0x87, 0x84, 0x41, 1, b'x'];
     for stream in 0..streams {
@@ -160,7 +165,7 @@ async fn http2_without_room_for_answers_is_bounded_and_ends() {
     let refused = (3, vec![0, 0, 0, 7]);
     let ours = Authority::new();
     let directory = directory(&ours, TLS);
-    let (_servers, address, mut over) = start(&load(&directory).unwrap());
+    let (_servers, address, mut over) = start(&load(&directory).unwrap(), LARGE);
     let ask = move || {
         let mut stream = tls(connect(address), &ours.1);
         stream.write_all(&greedy(50)).unwrap();
@@ -181,9 +186,26 @@ async fn http2_without_room_for_answers_is_bounded_and_ends() {
     assert_eq!(of(0).filter(|frame| !frame.1.is_empty()).count(), 0);
 }
 
+#[tokio::test]
+async fn a_small_answer_of_which_one_byte_is_taken_ends_too() {
+    let ours = Authority::new();
+    let directory = directory(&ours, TLS);
+    let (_servers, address, mut over) = start(&load(&directory).unwrap(), 1000);
+    let ask = move || {
+        let mut stream = tls(connect(address), &ours.1);
+        stream.write_all(&asking(1, 1)).unwrap();
+        let part = (0, vec![0]);
+        let seen = frames(&mut stream, |frames| frames.contains(&part));
+        assert!(seen.contains(&part));
+        stream
+    };
+    let _stream = spawn_blocking(ask).await.unwrap();
+    wait(&mut over, 1).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn http2_needs_tls() {
-    let (_servers, address, _over) = start(&Web::open());
+    let (_servers, address, _over) = start(&Web::open(), LARGE);
     let talk = move || {
         let mut socket = connect(address);
         socket.write_all(&greedy(1)).unwrap();

@@ -28,7 +28,6 @@ use crate::{
 mod deadline;
 mod intake;
 pub mod listen;
-mod places;
 
 use intake::{Intake, Overloaded, Unread};
 pub use intake::{MAX_BODY, SMALL, WAITING_ROOM};

@@ -4,23 +4,35 @@
 //! `WINDOW` bytes that arrived and were not read yet, and the heads of
 //! `MAX_STREAMS` requests; of HTTP/1, `BUFFER`. Those of all 64 connections
 //! come to 128 MiB, from clients that mean harm; an API server's to next to
-//! nothing, because what it sends is read as it arrives.
+//! nothing, because what it sends is read as it arrives. Answers that are not
+//! taken come to 16 MiB.
 
-use std::{future::Future, io, net::SocketAddr, pin::Pin, sync::Arc, time::Duration};
+use std::{io, net::SocketAddr, time::Duration};
 
 use axum::Router;
 use axum_server::{
     Handle,
-    accept::Accept,
     tls_rustls::{RustlsAcceptor, RustlsConfig},
 };
 use hyper_util::{
     rt::{TokioExecutor, TokioTimer},
     server::conn::auto::Builder,
 };
-use tokio::net::TcpStream;
+use nvlink_runtime::connections::{Acceptor, Bounds, Places};
 
-use super::places::{Placed, Places};
+/// An API server has one connection, or a few where more requests are under way
+/// than one takes; several may come from one address. A new one always finds a
+/// place: nobody keeps an API server out.
+const BOUNDS: Bounds = Bounds {
+    connections: 64,
+    connections_of_peer: 64,
+    bytes: 16 << 20,
+    bytes_of_peer: 8 << 20,
+    patience: Duration::ZERO,
+    // The longest that a review may take, and as long as a slow network may need.
+    taken: Duration::from_secs(45),
+    silent: Duration::from_secs(75),
+};
 
 /// Requests of HTTP/2 that are under way at a time on one connection: as many
 /// as an API server's own.
@@ -32,7 +44,7 @@ const STREAM_WINDOW: u32 = 32 << 10;
 const WINDOW: u32 = 1 << 20;
 /// The longest head of a request, in bytes: an API server's has some 300.
 const LONGEST_HEAD: u32 = 4 << 10;
-/// Bytes of HTTP/1 that are read ahead.
+/// Bytes of HTTP/1 that are read ahead, and of an answer that the socket does not take.
 const BUFFER: usize = 64 << 10;
 /// What a client gets to send a request's head; idle HTTP/1 connections end after it too.
 const HEAD: Duration = Duration::from_secs(5);
@@ -48,10 +60,10 @@ pub async fn serve(
     router: Router,
 ) -> io::Result<()> {
     let mut server = axum_server::bind(address)
-        .acceptor(Acceptor {
-            tls: RustlsAcceptor::new(tls),
-            places: Arc::default(),
-        })
+        .acceptor(Acceptor::new(
+            Some(RustlsAcceptor::new(tls)),
+            Places::new(BOUNDS),
+        ))
         .handle(handle);
     limit(server.http_builder());
     server.serve(router.into_make_service()).await
@@ -63,8 +75,8 @@ pub async fn serve(
 /// # Errors
 /// When the listener cannot be used.
 pub async fn serve_plain(listener: std::net::TcpListener, router: Router) -> io::Result<()> {
-    let places = Arc::default();
-    let mut server = axum_server::from_tcp(listener)?.acceptor(PlainAcceptor { places });
+    let acceptor = Acceptor::new(None, Places::new(BOUNDS));
+    let mut server = axum_server::from_tcp(listener)?.acceptor(acceptor);
     limit(server.http_builder());
     server.serve(router.into_make_service()).await
 }
@@ -82,49 +94,8 @@ fn limit(builder: &mut Builder<TokioExecutor>) {
         .max_concurrent_streams(MAX_STREAMS)
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(WINDOW)
+        .max_send_buf_size(BUFFER)
         .max_header_list_size(LONGEST_HEAD)
         .keep_alive_interval(Some(HEAD * 6))
         .keep_alive_timeout(HEAD);
-}
-
-/// Takes connections, each in a place.
-#[derive(Clone, Debug)]
-struct Acceptor {
-    tls: RustlsAcceptor,
-    places: Arc<Places>,
-}
-
-type Accepted<S> = <RustlsAcceptor as Accept<Placed<TcpStream>, S>>::Stream;
-
-impl<S: Send + 'static> Accept<TcpStream, S> for Acceptor {
-    type Stream = Accepted<S>;
-    type Service = S;
-    type Future = Pin<Box<dyn Future<Output = io::Result<(Accepted<S>, S)>> + Send>>;
-
-    fn accept(&self, stream: TcpStream, service: S) -> Self::Future {
-        let Self { tls, places } = self.clone();
-        Box::pin(async move {
-            stream.set_nodelay(true)?;
-            let peer = stream.peer_addr()?.ip();
-            tls.accept(places.take(stream, peer), service).await
-        })
-    }
-}
-
-/// The same without TLS.
-#[derive(Clone, Debug)]
-struct PlainAcceptor {
-    places: Arc<Places>,
-}
-
-impl<S> Accept<TcpStream, S> for PlainAcceptor {
-    type Stream = Placed<TcpStream>;
-    type Service = S;
-    type Future = std::future::Ready<io::Result<(Placed<TcpStream>, S)>>;
-
-    fn accept(&self, stream: TcpStream, service: S) -> Self::Future {
-        let peer = stream.set_nodelay(true).and_then(|()| stream.peer_addr());
-        let placed = peer.map(|peer| (self.places.take(stream, peer.ip()), service));
-        std::future::ready(placed)
-    }
 }

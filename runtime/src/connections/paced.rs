@@ -14,7 +14,6 @@ use std::{
     io,
     pin::Pin,
     task::{Context, Poll},
-    time::Duration,
 };
 
 use tokio::{
@@ -22,18 +21,11 @@ use tokio::{
     time::{Instant, Sleep, sleep_until},
 };
 
-use super::places::{CutOff, Place};
-
-/// What a client gets to take an answer, the time to make it included.
-const TAKEN: Duration = Duration::from_secs(20);
-/// A client is silent for so long at most: one that scrapes once a minute keeps
-/// its connection. Hyper's own time for a head does not count while it waits to
-/// see which version of HTTP a client speaks.
-pub(super) const SILENT: Duration = Duration::from_secs(75);
+use super::{cut_offs::CutOff, places::Place};
 
 /// A connection that ends when its client does not keep pace, or is silent for
 /// too long, or when its place is needed.
-pub(super) struct Paced<S> {
+pub struct Paced<S> {
     stream: S,
     place: Place,
     /// Since when bytes wait for the client.
@@ -43,7 +35,7 @@ pub(super) struct Paced<S> {
 
 impl<S> Paced<S> {
     pub(super) fn new(stream: S, place: Place) -> Self {
-        let alarm = Box::pin(sleep_until(Instant::now() + TAKEN));
+        let alarm = Box::pin(sleep_until(Instant::now() + place.bounds().taken));
         Self {
             stream,
             place,
@@ -59,7 +51,8 @@ impl<S> Paced<S> {
         }
         let load = self.place.pace().load();
         let waits = self.blocked.into_iter().chain(load.asked).min();
-        let due = waits.map_or(load.idle + SILENT, |since| since + TAKEN);
+        let bounds = self.place.bounds();
+        let due = waits.map_or(load.idle + bounds.silent, |since| since + bounds.taken);
         if self.alarm.deadline() != due {
             self.alarm.as_mut().reset(due);
         }

@@ -1,4 +1,4 @@
-//! The answers of a connection that are under way, and what they hold in memory.
+//! The answers of a connection that are under way.
 
 use std::{
     collections::BTreeMap,
@@ -10,6 +10,8 @@ use std::{
 use axum::body::{Body, Bytes, HttpBody};
 use http_body::{Frame, SizeHint};
 use tokio::time::Instant;
+
+use super::places::Held;
 
 /// An answer is handed over in parts of so many bytes: what HTTP/2 was given
 /// waits for the client where nobody sees it.
@@ -26,8 +28,6 @@ struct State {
     next: u64,
     /// Since when none is under way, or when the client was heard last.
     idle: Instant,
-    /// What all of them hold in memory.
-    bytes: usize,
 }
 
 impl Default for State {
@@ -36,7 +36,6 @@ impl Default for State {
             asked: BTreeMap::new(),
             next: 0,
             idle: Instant::now(),
-            bytes: 0,
         }
     }
 }
@@ -48,8 +47,6 @@ pub(super) struct Load {
     pub(super) asked: Option<Instant>,
     /// Since when the client is silent.
     pub(super) idle: Instant,
-    /// What its answers hold in memory.
-    pub(super) bytes: usize,
 }
 
 impl Pace {
@@ -66,7 +63,6 @@ impl Pace {
         Untaken {
             pace: self.clone(),
             number,
-            bytes: 0,
         }
     }
 
@@ -75,7 +71,6 @@ impl Pace {
         Load {
             asked: state.asked.values().next().copied(),
             idle: state.idle,
-            bytes: state.bytes,
         }
     }
 
@@ -90,31 +85,25 @@ impl Pace {
 pub(super) struct Untaken {
     pace: Pace,
     number: u64,
-    bytes: usize,
 }
 
 impl Drop for Untaken {
     fn drop(&mut self) {
         let mut state = self.pace.state();
         state.asked.remove(&self.number);
-        state.bytes -= self.bytes;
         state.idle = Instant::now();
     }
 }
 
 impl Untaken {
-    /// Counts what the answer holds in memory.
-    pub(super) fn hold(&mut self, bytes: usize) {
-        self.pace.state().bytes += bytes;
-        self.bytes += bytes;
-    }
-
-    /// `body` in parts; it is under way until the last one was handed over.
-    pub(super) fn with(self, body: Body) -> Body {
+    /// `body`, which is in memory as `held`, in parts; it is under way until
+    /// the last one was handed over.
+    pub(super) fn with(self, body: Body, held: Held) -> Body {
         Body::new(Parts {
             body,
             left: Bytes::new(),
             _untaken: self,
+            _held: held,
         })
     }
 }
@@ -124,6 +113,7 @@ struct Parts {
     /// Of the frame that was read last.
     left: Bytes,
     _untaken: Untaken,
+    _held: Held,
 }
 
 impl HttpBody for Parts {
@@ -143,7 +133,10 @@ impl HttpBody for Parts {
                 other => return Poll::Ready(other),
             }
         }
-        let part = self.left.len().min(PART);
+        // The last byte on its own: HTTP/2 asks for it only when the client has
+        // opened its window for all that comes before.
+        let but_one = self.left.len().saturating_sub(1);
+        let part = but_one.clamp(1, PART).min(self.left.len());
         Poll::Ready(Some(Ok(Frame::data(self.left.split_to(part)))))
     }
 

@@ -1,0 +1,246 @@
+//! Places for connections, and room in memory for their answers.
+//!
+//! Whoever comes gets in as long as somebody who does nothing, or who asks for
+//! much, can make room: the peers with most connections give theirs first, and
+//! of those the ones that are silent (their TLS handshake may not even have
+//! begun). So many silent connections keep nobody out.
+
+use std::{
+    cmp::Reverse,
+    collections::BTreeMap,
+    net::IpAddr,
+    pin::Pin,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::{Context, Poll},
+};
+
+use tokio::{sync::oneshot, time::Instant};
+
+use super::{
+    Bounds,
+    cut_offs::{CutOff, CutOffs},
+    pace::{Load, Pace},
+};
+
+/// Who is at the other end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Peer(pub IpAddr);
+
+/// The places of all servers that share them.
+#[derive(Clone, Debug)]
+pub struct Places {
+    bounds: Bounds,
+    open: Arc<Mutex<Open>>,
+    cut_offs: CutOffs,
+}
+
+#[derive(Debug, Default)]
+struct Open {
+    next: u64,
+    connections: BTreeMap<u64, Connection>,
+    /// What answers hold in memory, bytes. Also those of connections that have
+    /// lost their place and are not gone yet.
+    held: BTreeMap<Peer, usize>,
+}
+
+#[derive(Debug)]
+struct Connection {
+    peer: Peer,
+    pace: Pace,
+    /// Its end is the end of the connection.
+    _place: oneshot::Sender<()>,
+}
+
+impl Open {
+    fn of_peer(&self, peer: Peer) -> usize {
+        let all = self.connections.values();
+        all.filter(|one| one.peer == peer).count()
+    }
+
+    /// Who gives its place to `peer`; none where all are at work.
+    fn victim(&self, peer: Peer, bounds: &Bounds, now: Instant) -> Option<u64> {
+        let own = self.of_peer(peer) >= bounds.connections_of_peer;
+        let mut crowds = BTreeMap::<Peer, usize>::new();
+        for one in self.connections.values() {
+            *crowds.entry(one.peer).or_default() += 1;
+        }
+        let all = self.connections.iter();
+        let others = all.filter(|(_, one)| !own || one.peer == peer);
+        let ranked = others.filter_map(|(&number, one)| {
+            let Load { asked, idle } = one.pace.load();
+            let patient = asked.is_none_or(|asked| now.duration_since(asked) >= bounds.patience);
+            let crowd = Reverse(crowds.get(&one.peer));
+            let since = asked.unwrap_or(idle);
+            patient.then_some(((crowd, asked.is_some(), since), number))
+        });
+        ranked.min().map(|(_, number)| number)
+    }
+
+    /// Takes so much memory for `peer`, if there is as much.
+    fn hold(&mut self, peer: Peer, bytes: usize, bounds: &Bounds) -> bool {
+        let all: usize = self.held.values().sum();
+        let own = self.held.get(&peer).copied().unwrap_or_default();
+        let fits = |held: usize, most: usize| held == 0 || held.saturating_add(bytes) <= most;
+        let room = fits(all, bounds.bytes) && fits(own, bounds.bytes_of_peer);
+        if room && bytes > 0 {
+            self.held.insert(peer, own + bytes);
+        }
+        room
+    }
+
+    fn let_go(&mut self, peer: Peer, bytes: usize) {
+        if let Some(held) = self.held.get_mut(&peer) {
+            *held -= bytes;
+            if *held == 0 {
+                self.held.remove(&peer);
+            }
+        }
+    }
+}
+
+impl Places {
+    /// None of them is taken.
+    #[must_use]
+    pub fn new(bounds: Bounds) -> Self {
+        Self {
+            bounds,
+            open: Arc::default(),
+            cut_offs: CutOffs::default(),
+        }
+    }
+
+    fn open(&self) -> MutexGuard<'_, Open> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Clients that were cut off.
+    #[must_use]
+    pub fn cut_offs(&self) -> &CutOffs {
+        &self.cut_offs
+    }
+
+    /// A place for `peer`; none where there is no room.
+    #[must_use]
+    pub fn enter(&self, peer: Peer) -> Option<Place> {
+        let mut open = self.open();
+        let full = open.connections.len() >= self.bounds.connections
+            || open.of_peer(peer) >= self.bounds.connections_of_peer;
+        if full {
+            let Some(victim) = open.victim(peer, &self.bounds, Instant::now()) else {
+                drop(open);
+                self.cut_offs.add(CutOff::Full, peer);
+                return None;
+            };
+            let victim = open.connections.remove(&victim);
+            let idle = victim.map(|one| (one.peer, one.pace.load().asked.is_none()));
+            if let Some((peer, idle)) = idle {
+                let why = if idle { CutOff::Idle } else { CutOff::Slow };
+                self.cut_offs.add(why, peer);
+            }
+        }
+        let (place, lost) = oneshot::channel();
+        let number = open.next;
+        open.next += 1;
+        let pace = Pace::default();
+        let connection = Connection {
+            peer,
+            pace: pace.clone(),
+            _place: place,
+        };
+        open.connections.insert(number, connection);
+        let seat = Arc::new(Seat {
+            places: self.clone(),
+            number,
+            peer,
+            pace,
+        });
+        Some(Place { seat, lost })
+    }
+}
+
+/// The place of one connection, for as long as it lives.
+#[derive(Debug)]
+pub struct Place {
+    seat: Arc<Seat>,
+    lost: oneshot::Receiver<()>,
+}
+
+impl Place {
+    /// What the connection's service works with.
+    #[must_use]
+    pub fn seat(&self) -> Arc<Seat> {
+        Arc::clone(&self.seat)
+    }
+
+    pub(super) fn bounds(&self) -> &Bounds {
+        &self.seat.places.bounds
+    }
+
+    pub(super) fn pace(&self) -> &Pace {
+        &self.seat.pace
+    }
+
+    pub(super) fn cut_off(&self, why: CutOff) {
+        self.seat.places.cut_offs.add(why, self.seat.peer);
+    }
+
+    /// Ready when another needs it.
+    pub(super) fn poll_lost(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        if self.lost.is_terminated() {
+            return Poll::Ready(());
+        }
+        Pin::new(&mut self.lost).poll(context).map(drop)
+    }
+
+    /// Waits until another needs it.
+    pub(super) async fn lost(&mut self) {
+        std::future::poll_fn(|context| self.poll_lost(context)).await;
+    }
+}
+
+/// What a connection and its service share.
+#[derive(Debug)]
+pub struct Seat {
+    places: Places,
+    number: u64,
+    pub(super) peer: Peer,
+    pub(super) pace: Pace,
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.places.open().connections.remove(&self.number);
+    }
+}
+
+impl Seat {
+    /// Room in memory for an answer of so many bytes; none where others hold it.
+    #[must_use]
+    pub fn hold(self: &Arc<Self>, bytes: usize) -> Option<Held> {
+        let Places {
+            bounds, cut_offs, ..
+        } = &self.places;
+        if !self.places.open().hold(self.peer, bytes, bounds) {
+            cut_offs.add(CutOff::Memory, self.peer);
+            return None;
+        }
+        Some(Held {
+            seat: Arc::clone(self),
+            bytes,
+        })
+    }
+}
+
+/// Room in memory, held as long as this lives.
+#[derive(Debug)]
+pub struct Held {
+    seat: Arc<Seat>,
+    bytes: usize,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let Seat { places, peer, .. } = &*self.seat;
+        places.open().let_go(*peer, self.bytes);
+    }
+}
