@@ -175,9 +175,7 @@ fn change(
     identity::label(pod, labels::PROJECT, &chosen.project)?;
     affinity::tolerate(pod, &chosen.class)?;
     let handover = handover::hand_over(pod, chosen, settings)?;
-    if !handover.done {
-        affinity::require_nodes(pod, chosen)?;
-    }
+    affinity::require_nodes(pod, chosen)?;
     match &chosen.intent.gang {
         Some(gang) => {
             let gang = identity::label_value(gang);

@@ -1,5 +1,5 @@
 //! Pods of other schedulers, and classes that hand over to them:
-//! `tests/golden/handover.txt`.
+//! `tests/golden/handover*.txt`.
 
 #![allow(clippy::unwrap_used)]
 
@@ -36,102 +36,158 @@ fn job(changes: Value) -> Value {
 
 fn tell(title: &str, scheduler: Value, changes: Value) -> String {
     let spec = json!({
-        "nodeSelector": {"matchLabels": {"pool": "h100"}}, "scheduler": scheduler
+        "nodeSelector": {"matchLabels": {"pool": "h100"}}, "minBandwidth": "300GBps",
+        "scheduler": scheduler
     });
     story_of(title, &spec, job(changes), HANDED_OVER)
 }
 
 const QUEUE: &str = "/metadata/labels/kueue.x-k8s.io~1queue-name";
 const GANG: &str = "/metadata/annotations/nvlink-domains.io~1gang";
+const SCOPE: &str = "/metadata/annotations/nvlink-domains.io~1scope";
+const COMMAND: &str = "/spec/containers/0/command";
+/// A launcher that says itself that its job has other pods.
+const TWO_NODES: [&str; 3] = ["torchrun", "--nnodes=2", "train.py"];
 const NAME: &str = "/spec/schedulerName";
 const GATES: &str = "/spec/schedulingGates";
 const OWNERS: &str = "/metadata/ownerReferences";
 
+fn kueue() -> Value {
+    json!({"integration": "Kueue"})
+}
+
+/// What each job asks for: the label must be on all nodes that may hold it.
 #[test]
-fn kueue() {
-    let kueue = || json!({"integration": "Kueue"});
+fn levels() {
+    let text = [
+        tell(
+            "a pod alone needs node affinity and no more",
+            kueue(),
+            json!({QUEUE: "team"}),
+        ),
+        tell(
+            "a gang asks Kueue for one domain",
+            kueue(),
+            json!({QUEUE: "team", GANG: "g"}),
+        ),
+        tell(
+            "a gang asks Kueue for one node",
+            kueue(),
+            json!({QUEUE: "team", GANG: "g", SCOPE: "node"}),
+        ),
+        tell(
+            "several nodes without a gang need not share a domain",
+            kueue(),
+            json!({QUEUE: "team", COMMAND: TWO_NODES}),
+        ),
+        tell(
+            "several nodes without a gang share a rack",
+            kueue(),
+            json!({QUEUE: "team", COMMAND: TWO_NODES, SCOPE: "rack"}),
+        ),
+    ];
+    check_golden("handover-levels.txt", &text.concat());
+}
+
+#[test]
+fn pods_of_kueue() {
     let owner = json!([{
         "apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "u", "controller": true
     }]);
     let own = "/metadata/annotations/kueue.x-k8s.io~1podset-preferred-topology";
     let text = [
         tell(
-            "a topology request for Kueue",
-            kueue(),
-            json!({QUEUE: "team"}),
-        ),
-        tell(
-            "a gang of Kueue's",
-            kueue(),
-            json!({QUEUE: "team", GANG: "g"}),
-        ),
-        tell(
             "a pod that Kueue has gated is asked for all the same",
             kueue(),
             json!({
-                QUEUE: "team", GATES: [{"name": "kueue.x-k8s.io/admission"}]
+                QUEUE: "team", GANG: "g", GATES: [{"name": "kueue.x-k8s.io/admission"}]
             }),
         ),
         tell(
-            "a pod that Kueue has placed is left alone",
+            "a pod that Kueue has placed is asked for no more",
             kueue(),
             json!({
-                QUEUE: "team", GATES: [{"name": "kueue.x-k8s.io/topology"}]
+                QUEUE: "team", GANG: "g", GATES: [{"name": "kueue.x-k8s.io/topology"}]
             }),
         ),
         tell(
             "what the user asked of Kueue stays",
             kueue(),
             json!({
-                QUEUE: "team", own: "rack"
+                QUEUE: "team", GANG: "g", own: "rack"
             }),
         ),
         tell(
             "Kueue reads the template of a Job",
             kueue(),
-            json!({QUEUE: "team", OWNERS: owner}),
+            json!({QUEUE: "team", GANG: "g", OWNERS: owner}),
         ),
-        tell("not one of Kueue's", kueue(), json!({})),
+        tell("not one of Kueue's", kueue(), json!({GANG: "g"})),
         tell(
             "Kueue's, and the class does not hand over",
             json!({}),
-            json!({QUEUE: "team"}),
+            json!({QUEUE: "team", GANG: "g"}),
         ),
     ];
     check_golden("handover-kueue.txt", &text.concat());
 }
 
 #[test]
-fn kai_and_volcano() {
+fn pods_of_kai() {
     let kai = || json!({"integration": "KAI", "topology": "cluster", "queue": "research"});
-    let volcano = || json!({"integration": "Volcano", "highestTier": 1});
     let queue = "/metadata/labels/kai.scheduler~1queue";
-    let mode = "/metadata/annotations/volcano.sh~1network-topology-mode";
-    let group = "/metadata/annotations/scheduling.k8s.io~1group-name";
     let text = [
-        tell("KAI", kai(), json!({NAME: "kai-scheduler"})),
+        tell(
+            "a pod alone of KAI's",
+            kai(),
+            json!({NAME: "kai-scheduler"}),
+        ),
+        tell(
+            "a gang of KAI's",
+            kai(),
+            json!({NAME: "kai-scheduler", GANG: "g"}),
+        ),
         tell(
             "KAI, with a queue of its own",
             kai(),
-            json!({NAME: "kai-scheduler", queue: "mine"}),
+            json!({NAME: "kai-scheduler", GANG: "g", queue: "mine"}),
         ),
         tell(
             "not one of KAI's",
             kai(),
             json!({NAME: "default-scheduler"}),
         ),
-        tell("Volcano", volcano(), json!({NAME: "volcano"})),
+    ];
+    check_golden("handover-kai.txt", &text.concat());
+}
+
+#[test]
+fn pods_of_volcano_and_others() {
+    let volcano = || json!({"integration": "Volcano", "highestTier": 1});
+    let mode = "/metadata/annotations/volcano.sh~1network-topology-mode";
+    let group = "/metadata/annotations/scheduling.k8s.io~1group-name";
+    let text = [
+        tell(
+            "a pod alone of Volcano's",
+            volcano(),
+            json!({NAME: "volcano"}),
+        ),
+        tell(
+            "a gang of Volcano's",
+            volcano(),
+            json!({NAME: "volcano", GANG: "g"}),
+        ),
         tell(
             "what the user asked of Volcano stays",
             volcano(),
             json!({
-                NAME: "volcano", mode: "soft"
+                NAME: "volcano", GANG: "g", mode: "soft"
             }),
         ),
         tell(
             "a pod of a group of Volcano's",
             volcano(),
-            json!({NAME: "volcano", group: "g"}),
+            json!({NAME: "volcano", GANG: "g", group: "g"}),
         ),
         tell("Koordinator", json!({}), json!({NAME: "koord-scheduler"})),
         tell(

@@ -273,7 +273,7 @@ pub enum Mapping {
     Mapped,
 }
 
-/// Who places the pods of a class.
+/// Who places the pods of a class. Their node affinity is written in any case.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(

@@ -38,7 +38,7 @@ pub struct Record {
     /// Who places the pod, if not the cluster's own scheduler.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scheduler: Option<&'static str>,
-    /// That scheduler's request stands for the class's affinity.
+    /// That scheduler holds the pods of the job together, not our pod affinity.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub handed_over: bool,
     /// Variables that have the class's value in some container.

@@ -1,9 +1,11 @@
 //! Pods that another scheduler places, and classes that hand them over to it.
 //!
-//! Of such a pod nothing is changed that its scheduler's own webhook set. A
-//! class with an integration writes the scheduler's own request in place of
-//! our affinity, but only where that scheduler will read it: otherwise the
-//! pod would be placed by nobody's rule, and may end up across a slow link.
+//! Of such a pod nothing is changed that its scheduler's own webhook set. The
+//! class's node affinity is written in any case, because each of these
+//! schedulers obeys it, and no request of theirs says which nodes are fast
+//! enough. A class with an integration writes the scheduler's own request in
+//! place of our pod affinity, but only where that scheduler will read it:
+//! otherwise the pods of a job would be held together by nobody's rule.
 
 use nvlink_topology::{Scope, labels};
 use serde_json::Value;
@@ -109,7 +111,7 @@ impl Scheduler {
 pub(super) struct Handover {
     /// Another scheduler than the cluster's own.
     pub(super) scheduler: Option<&'static str>,
-    /// Its request stands for our affinity.
+    /// It holds the pods of a job together, in place of our pod affinity.
     pub(super) done: bool,
     /// Why not, for the user.
     pub(super) warning: Option<String>,
@@ -137,7 +139,7 @@ pub(super) fn hand_over(
     let (class, name) = (&chosen.class.name, wanted.name());
     if placer != Some(wanted) {
         let warning = format!(
-            "class {class:?} hands its pods over to {name}, but this one is none of {name}'s: it is held by affinity; for {name}, set {}",
+            "class {class:?} hands its pods over to {name}, but this one is none of {name}'s: affinity places it; for {name}, set {}",
             wanted.how()
         );
         return Ok(kept(Some(warning)));
@@ -180,20 +182,15 @@ fn unread(name: &str, request: &[(&str, String)]) -> String {
     )
 }
 
-/// The request, as annotations; none for a pod that may be anywhere.
+/// The request, as annotations; none for a pod that needs none.
 fn request(
     scheduler: Scheduler,
     settled: &Settled,
     chosen: &Chosen,
     settings: &Settings,
 ) -> Vec<(&'static str, String)> {
-    let level = match chosen.scope {
-        Scope::Gpu => return Vec::new(),
-        _ if chosen.gpus < 2 && !chosen.spans => return Vec::new(),
-        Scope::NvlinkDomain => labels::DOMAIN,
-        Scope::Node => "kubernetes.io/hostname",
-        Scope::Rack => &settings.rack_label,
-        Scope::Zone => &settings.zone_label,
+    let Some(level) = level(chosen, settings) else {
+        return Vec::new();
     };
     match scheduler {
         Scheduler::Kueue => vec![(KUEUE_REQUIRED, level.to_owned())],
@@ -215,6 +212,28 @@ fn request(
                 .collect()
         }
         Scheduler::Koordinator | Scheduler::Hami => Vec::new(),
+    }
+}
+
+/// The node label whose value all pods of the job must share.
+///
+/// A pod without others lies on one node, and node affinity says on which, so
+/// that it asks for nothing. A label that some nodes lack would keep it off
+/// them: KAI places nothing that is required at a level on nodes without its
+/// label (<https://github.com/NVIDIA/KAI-Scheduler/blob/main/docs/topology/README.md>),
+/// and Kueue knows no nodes but those with the labels of all levels
+/// (<https://github.com/kubernetes-sigs/kueue/tree/main/keps/2724-topology-aware-scheduling>).
+/// Only a gang wants one domain or node for several pods. A node whose GPUs lie
+/// in several domains has no label for them, because nobody can say which of
+/// them a pod's GPUs will be of: the gang must stay off such nodes.
+fn level<'a>(chosen: &Chosen, settings: &'a Settings) -> Option<&'a str> {
+    let gang = chosen.intent.gang.is_some();
+    match chosen.scope {
+        Scope::NvlinkDomain if gang => Some(labels::DOMAIN),
+        Scope::Node if gang => Some("kubernetes.io/hostname"),
+        Scope::Rack if chosen.spans => Some(&settings.rack_label),
+        Scope::Zone if chosen.spans => Some(&settings.zone_label),
+        _ => None,
     }
 }
 

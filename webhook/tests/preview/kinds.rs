@@ -109,7 +109,10 @@ fn a_job_of_kueue_is_told_where_kueue_reads() {
     });
     std::fs::write(directory.path().join("kueue.json"), class.to_string()).unwrap();
     let mut job = object("batch/v1", "Job", json!({"template": template()}));
-    job["spec"]["template"]["metadata"] = json!({"labels": {"kueue.x-k8s.io/queue-name": "team"}});
+    job["spec"]["template"]["metadata"] = json!({
+        "labels": {"kueue.x-k8s.io/queue-name": "team"},
+        "annotations": {"nvlink-domains.io/gang": "train"}
+    });
     let arguments = ["preview", "--class", "kueue.json", "-f", "-", "-o", "text"];
     let printed = run(directory.path(), &arguments, &job.to_string());
     let said = text(&printed.stdout);
