@@ -25,7 +25,7 @@ fn decision(pod: Value, view: &View, settings: &Settings) -> Admitted {
         panic!("the pod is claimed")
     };
     let mut admitted = decide::apply(pod, &chosen, settings).expect("no refusal");
-    admitted.warnings.extend(decide::room(&chosen, view));
+    admitted.warnings.extend(decide::prospects(&chosen, view));
     admitted
 }
 

@@ -32,7 +32,7 @@ mod refusal;
 use handover::Handover;
 
 pub use choose::{Choice, choose};
-pub use explain::{Record, room};
+pub use explain::{Record, prospects};
 pub use facts::Facts;
 pub use intent::Intent;
 pub use refusal::{Refusal, Rule};
@@ -96,6 +96,10 @@ pub struct Chosen {
     pub pattern_from: String,
     /// The job has other pods, with which this one talks over the network.
     pub spans: bool,
+    /// Its ranks start over ssh, and do not see the variables of its containers.
+    pub over_ssh: bool,
+    /// It minds the IMEX channels that NVLink between nodes needs.
+    pub minds_channels: bool,
     /// How close they must be.
     pub scope: Scope,
     /// What the pod says about itself.

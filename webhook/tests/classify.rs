@@ -29,7 +29,8 @@ fn decide(mut pod: Value) -> Admitted {
 fn outcome(admitted: &Admitted) -> String {
     let record = admitted.record.as_ref().unwrap();
     // The class's network is set where the job has other pods.
-    let spans = record.env.iter().any(|name| name == "NCCL_IB_DISABLE");
+    let mut set = record.env.iter().chain(&record.unread);
+    let spans = set.any(|name| name == "NCCL_IB_DISABLE");
     let mut words = vec![record.pattern.clone()];
     words.extend(record.guess.then(|| "a guess".to_owned()));
     words.extend(spans.then(|| "spans".to_owned()));

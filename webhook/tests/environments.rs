@@ -1,15 +1,17 @@
 //! What each fabric and each kind of device puts into containers:
-//! `tests/golden/fabrics.txt` and `devices.txt`.
+//! `tests/golden/fabrics.txt`, `unfit.txt` and `devices.txt`.
 
 #![allow(clippy::unwrap_used, clippy::too_many_lines)]
 
 mod fixture;
 
 use fixture::{
-    check_golden, pod,
+    admission, check_golden, pod,
     story::{CONTAINERS, story_of},
+    subject, with,
 };
 use nvlink_topology::labels;
+use nvlink_webhook::class::Class;
 use serde_json::{Value, json};
 
 fn own(annotations: Value) -> Value {
@@ -87,6 +89,11 @@ fn fabrics() {
             json!({"fabric": "MNNVL", "networkInterface": "eth0", "rdmaDevices": ["ibp0"], "mnnvl": "Required"}),
             gang(),
         ),
+        environment(
+            "the nodes share NVLink, and jobs are to go without",
+            json!({"fabric": "RoCE", "rdmaDevices": ["mlx5_0"], "mnnvl": "Disabled"}),
+            gang(),
+        ),
         environment("PCIe only", json!({"fabric": "PCIe"}), alone()),
         environment(
             "PCIe only, peer access measured",
@@ -105,6 +112,107 @@ fn fabrics() {
         ),
     ];
     check_golden("fabrics.txt", &text.concat());
+}
+
+/// Pods in which a variable would break the job, or be read by nobody.
+#[test]
+fn where_variables_do_not_fit() {
+    let tcp = json!({"fabric": "TCP", "networkInterface": "eth0"});
+    let roce = json!({"fabric": "RoCE", "networkInterface": "eth0", "rdmaDevices": ["mlx5_0"]});
+    let of_host = |env: Value| {
+        let mut pod = gang();
+        pod["spec"]["hostNetwork"] = json!(true);
+        pod["spec"]["containers"][0]["env"] = env;
+        pod
+    };
+    let own = json!([{"name": "NCCL_SOCKET_IFNAME", "value": "=ens3"}]);
+    let mapped = json!([{"name": "NVSHMEM_HCA_PE_MAPPING", "value": "mlx5_0:1:4"}]);
+    let mut worker = gang();
+    worker["spec"]["containers"][0]["command"] = json!(["/usr/sbin/sshd", "-De"]);
+    let text = [
+        environment("the host's network, TCP", tcp.clone(), of_host(json!([]))),
+        environment("the host's network, RoCE", roce.clone(), of_host(json!([]))),
+        environment(
+            "the host's interface, named by the pod",
+            tcp.clone(),
+            of_host(own),
+        ),
+        environment(
+            "the host's interface, named by the class",
+            json!({"fabric": "TCP", "networkInterface": "eth0", "extra": {"NCCL_SOCKET_IFNAME": "=ens3"}}),
+            of_host(json!([])),
+        ),
+        environment(
+            "NVSHMEM has a map of its own",
+            roce.clone(),
+            with(gang(), "/spec/containers/0", "env", mapped),
+        ),
+        environment("a worker of an MPIJob", roce, worker.clone()),
+        environment("nothing that its ranks miss", json!({}), worker),
+    ];
+    check_golden("unfit.txt", &text.concat());
+}
+
+/// What the user is told of IMEX channels by a class of `environment`, on
+/// nodes of which `rack` share NVLink.
+fn told(environment: Value, rack: u32, pod: &Value) -> bool {
+    let admission = admission(&[]);
+    let spec = serde_json::from_value(json!({"environment": environment})).unwrap();
+    let class = Class::new("own", &spec).map_err(|error| error.to_string());
+    let mut view = admission.view.write();
+    view.set_class("own", class);
+    for node in 0..rack {
+        let labels = [
+            (labels::DOMAIN_SIZE, "8"),
+            (labels::BANDWIDTH, "900"),
+            (labels::DOMAIN, "rack"),
+        ];
+        let labels = labels.map(|(key, value)| (key.to_owned(), value.to_owned()));
+        view.set_node(&format!("gb200-{node}"), labels.into());
+    }
+    drop(view);
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .build()
+        .unwrap();
+    let admitted = runtime.block_on(admission.admit(pod.clone(), "ci", &subject()));
+    let warnings = admitted.unwrap().warnings;
+    warnings
+        .iter()
+        .any(|line| line.contains("NCCL fails where it finds no IMEX channel"))
+}
+
+#[test]
+fn gangs_on_shared_nvlink_are_told_of_channels() {
+    let alone = pod(8, own(json!({})));
+    let none = || json!({});
+    assert!(told(none(), 2, &gang()));
+    assert!(told(json!({"fabric": "MNNVL"}), 0, &gang()));
+    assert!(told(
+        json!({"fabric": "MNNVL", "mnnvl": "Auto"}),
+        0,
+        &gang()
+    ));
+    // No rank of another pod shares a fabric.
+    assert!(!told(none(), 1, &gang()) && !told(none(), 2, &alone));
+    // The class says what NCCL does, or that each pod has a channel.
+    assert!(!told(json!({"mnnvl": "Disabled"}), 2, &gang()));
+    assert!(!told(
+        json!({"fabric": "MNNVL", "mnnvl": "Required"}),
+        2,
+        &gang()
+    ));
+    assert!(!told(
+        json!({"extra": {"NCCL_MNNVL_ENABLE": "0"}}),
+        2,
+        &gang()
+    ));
+    // The pod does.
+    let variable = json!([{"name": "NCCL_MNNVL_ENABLE", "value": "0"}]);
+    let settled = with(gang(), "/spec/containers/0", "env", variable);
+    assert!(!told(none(), 2, &settled));
+    let claim = json!([{"name": "channel", "resourceClaimTemplateName": "train-channel"}]);
+    let claiming = with(gang(), "/spec", "resourceClaims", claim);
+    assert!(!told(none(), 2, &claiming));
 }
 
 #[test]

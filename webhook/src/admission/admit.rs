@@ -96,8 +96,8 @@ impl<A: Authorizer> Admission<A> {
 
     fn apply(&self, pod: Value, chosen: &Chosen) -> Result<Admitted, Refusal> {
         let mut admitted = decide::apply(pod, chosen, &self.settings)?;
-        let room = decide::room(chosen, &self.view.read());
-        admitted.warnings.extend(room);
+        let prospects = decide::prospects(chosen, &self.view.read());
+        admitted.warnings.extend(prospects);
         Ok(admitted)
     }
 

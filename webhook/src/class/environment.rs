@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use crate::{
     class::syntax,
-    crd::environment::{Environment, Fabric, RoCE},
+    crd::environment::{Environment, Fabric, Mnnvl, RoCE},
 };
 
 use super::{InvalidClass, word};
@@ -70,8 +70,9 @@ pub(super) fn check(environment: &Environment) -> Result<(), InvalidClass> {
             "is a distance to the rdmaDevices, of which there are none",
         );
     }
-    if environment.mnnvl.is_some() && environment.fabric != Fabric::MNNVL {
-        return misplaced("mnnvl", "belongs to the fabric MNNVL");
+    let used = |mnnvl| mnnvl != Mnnvl::Disabled;
+    if environment.mnnvl.is_some_and(used) && environment.fabric != Fabric::MNNVL {
+        return misplaced("mnnvl", "belongs to the fabric MNNVL, but for Disabled");
     }
     match &environment.roce {
         Some(_) if environment.fabric != Fabric::RoCE => {
@@ -205,6 +206,7 @@ mod tests {
             "mnnvl belongs",
         );
         accepted(json!({"fabric": "MNNVL", "mnnvl": "Required"}));
+        accepted(json!({"mnnvl": "Disabled"}));
         accepted(json!({"fabric": "MNNVL", "rdmaDevices": ["ibp0"], "gpuDirect": "SYS"}));
     }
 

@@ -400,19 +400,19 @@ mod tests {
         view.set_class("late", class("late", json!({})));
         let room = |view: &View, name: &str| {
             let room = view.gang_room(view.class(name).unwrap().unwrap());
-            (room.node, room.domain)
+            (room.node, room.domain, room.shared)
         };
-        assert_eq!(room(&view, "any"), (6, 8));
-        assert_eq!(room(&view, "late"), (6, 8));
-        assert_eq!(room(&view, "fast"), (4, 8));
+        assert_eq!(room(&view, "any"), (6, 8, true));
+        assert_eq!(room(&view, "late"), (6, 8, true));
+        assert_eq!(room(&view, "fast"), (4, 8, true));
         view.set_node("b", rack(4, 900, "r3"));
-        assert_eq!(room(&view, "any"), (6, 6));
+        assert_eq!(room(&view, "any"), (6, 6, false));
         view.remove_node("c");
         view.set_free("a", Some(0));
-        assert_eq!(room(&view, "any"), (4, 4));
+        assert_eq!(room(&view, "any"), (4, 4, false));
         view.remove_node("a");
         view.remove_node("b");
-        assert_eq!(room(&view, "any"), (0, 0));
+        assert_eq!(room(&view, "any"), (0, 0, false));
     }
 
     #[test]

@@ -23,14 +23,14 @@ use serde::{Deserialize, Serialize};
         .message("gpuDirect is a distance to the rdmaDevices, of which there are none"),
     validation = Rule::new("!has(self.roce) || self.fabric == 'RoCE'")
         .message("roce belongs to the fabric RoCE"),
-    validation = Rule::new("!has(self.mnnvl) || self.fabric == 'MNNVL'")
-        .message("mnnvl belongs to the fabric MNNVL")
+    validation = Rule::new("!has(self.mnnvl) || self.mnnvl == 'Disabled' || self.fabric == 'MNNVL'")
+        .message("mnnvl belongs to the fabric MNNVL, but for Disabled")
 )]
 pub struct Environment {
     /// The network between nodes.
     #[serde(default)]
     pub fabric: Fabric,
-    /// Interface that NCCL starts up over: `eth0`.
+    /// Interface of pods that NCCL starts up over: `eth0`. Not for pods with `hostNetwork`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,14}$"))]
     pub network_interface: Option<String>,
@@ -45,7 +45,7 @@ pub struct Environment {
     /// directly; absent: NCCL's own choice.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu_direct: Option<Distance>,
-    /// Whether NVLink between nodes is required; absent: used where it works.
+    /// Whether NVLink between nodes is used; absent: `Auto`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mnnvl: Option<Mnnvl>,
     /// How GPUs without NVLink between them talk; absent: NCCL's own choice,
@@ -147,13 +147,17 @@ pub enum Distance {
     SYS,
 }
 
-/// Whether NVLink between nodes is required.
+/// Whether NVLink between nodes is used. Ranks that share a fabric and have no
+/// IMEX channel fail, unless it is `Disabled`.
 #[derive(JsonSchema, Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Mnnvl {
-    /// It is used where it works.
+    /// As NCCL chooses: between hosts whose ranks share a fabric.
     Auto,
-    /// A job fails rather than go without; only where each pod surely has an IMEX channel.
+    /// As `Auto`, and within one host too, where each pod surely has an IMEX
+    /// channel. Ranks that share no fabric go without.
     Required,
+    /// Never: jobs take the network between nodes, and need no IMEX channel.
+    Disabled,
 }
 
 /// How GPUs without NVLink between them talk.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use nvlink_topology::{Pattern, Scope, labels};
 
 use super::{
-    By, Chosen, Facts, Intent, guard, identity, project,
+    By, Chosen, Facts, Intent, environment, guard, identity, project,
     refusal::{Refusal, Rule},
 };
 use crate::{
@@ -215,6 +215,8 @@ impl Chooser<'_> {
             guess: classified.guess,
             pattern_from: classified.from,
             spans: intent.gang.is_some() || facts.evidence.spans,
+            over_ssh: facts.evidence.over_ssh,
+            minds_channels: environment::minds_channels(facts.pod, &facts.held.containers),
             scope,
             intent,
             warnings,

@@ -37,6 +37,8 @@ pub(super) struct Evidence {
     finding: Option<Finding>,
     /// The job has other pods.
     pub(super) spans: bool,
+    /// It waits for others to start its ranks over ssh.
+    pub(super) over_ssh: bool,
     /// The CI system that keeps the job's script to itself.
     silent: Option<&'static str>,
 }
@@ -98,6 +100,10 @@ impl Evidence {
         let spans = mark.as_ref().is_some_and(|(_, spans)| *spans)
             || owner.as_ref().is_some_and(|(_, spans)| *spans)
             || holders.iter().any(|launch| several_nodes(launch));
+        let over_ssh = holders.iter().any(|launch| {
+            let mut programs = launch.commands.iter().filter_map(|words| words.first());
+            programs.any(|program| program == "sshd")
+        });
         let finding = started(&holders)
             .or_else(|| variables(&holders))
             .or(mark.map(|(finding, _)| finding))
@@ -111,6 +117,7 @@ impl Evidence {
         Self {
             finding,
             spans,
+            over_ssh,
             silent,
         }
     }

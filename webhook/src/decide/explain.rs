@@ -6,12 +6,17 @@ use serde_json::Value;
 
 use super::{
     By, Chosen, affinity,
-    environment::Report,
+    environment::{self, Report},
     handover::Handover,
     identity,
     refusal::{Refusal, Rule},
 };
-use crate::{cluster::view::View, decide::patch::Editor, decide::pod};
+use crate::{
+    cluster::view::View,
+    crd::environment::{Fabric, Mnnvl},
+    decide::patch::Editor,
+    decide::pod,
+};
 
 /// The annotation `nvlink-domains.io/decision`. It holds only what follows
 /// from the pod, its class and its namespace: with the state of the cluster in
@@ -44,6 +49,9 @@ pub struct Record {
     /// Variables that have the class's value in some container.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub env: Vec<String>,
+    /// The same, where the ranks do not see them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unread: Vec<String>,
     /// Variables that the user set to another value in some container.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub kept: Vec<String>,
@@ -65,6 +73,7 @@ impl Record {
             scheduler: handover.scheduler,
             handed_over: handover.done,
             env: report.set.iter().cloned().collect(),
+            unread: report.unread.iter().cloned().collect(),
             kept: report.kept.iter().cloned().collect(),
             why: why(chosen),
         }
@@ -159,9 +168,33 @@ pub(super) fn summary(chosen: &Chosen) -> String {
     )
 }
 
+/// What the state of the cluster lets the user expect.
+pub fn prospects(chosen: &Chosen, view: &View) -> impl Iterator<Item = String> + use<> {
+    let lines = [room(chosen, view), channels(chosen, view)];
+    lines.into_iter().flatten()
+}
+
+/// That NCCL may fail for want of an IMEX channel: it does so by itself where
+/// ranks of several pods share a fabric, which is where gangs are drawn to.
+fn channels(chosen: &Chosen, view: &View) -> Option<String> {
+    let class = &chosen.class;
+    let environment = &class.environment;
+    let settled = matches!(environment.mnnvl, Some(Mnnvl::Required | Mnnvl::Disabled))
+        || environment.extra.contains_key(environment::MNNVL);
+    if !chosen.spans || chosen.minds_channels || settled {
+        return None;
+    }
+    let shared = environment.fabric == Fabric::MNNVL || view.gang_room(class).shared;
+    shared.then(|| {
+        format!(
+            "nodes of class {:?} share NVLink, and the pod has no claim of a ComputeDomain: NCCL fails where it finds no IMEX channel; add the claim, or set {}=0 to go without",
+            class.name, environment::MNNVL
+        )
+    })
+}
+
 /// That the pod will wait, if none has room now, and for ever, if no node can hold it.
-#[must_use]
-pub fn room(chosen: &Chosen, view: &View) -> Option<String> {
+fn room(chosen: &Chosen, view: &View) -> Option<String> {
     if !view.has_nodes() {
         // Nothing is known, which is not the same as nothing being there.
         return None;

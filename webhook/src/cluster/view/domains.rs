@@ -11,6 +11,8 @@ pub(super) struct Domains {
     totals: BTreeMap<u64, usize>,
     /// GPUs that nodes bring, and how many nodes bring as many.
     nodes: BTreeMap<u32, usize>,
+    /// Domains of several nodes.
+    shared: usize,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -26,6 +28,8 @@ pub struct GangRoom {
     pub node: u32,
     /// Most GPUs of one domain, on all of its nodes.
     pub domain: u64,
+    /// Some domain has several nodes.
+    pub shared: bool,
 }
 
 impl Domains {
@@ -36,6 +40,7 @@ impl Domains {
             take(&mut self.totals, domain.gpus);
         }
         domain.nodes += 1;
+        self.shared += usize::from(domain.nodes == 2);
         domain.gpus += u64::from(gpus);
         *self.totals.entry(domain.gpus).or_default() += 1;
         *self.nodes.entry(gpus).or_default() += 1;
@@ -49,6 +54,7 @@ impl Domains {
         };
         take(&mut self.nodes, gpus);
         take(&mut self.totals, domain.gpus);
+        self.shared -= usize::from(domain.nodes == 2);
         domain.nodes -= 1;
         domain.gpus -= u64::from(gpus);
         if domain.nodes == 0 {
@@ -61,7 +67,12 @@ impl Domains {
     pub(super) fn room(&self) -> GangRoom {
         let node = self.nodes.last_key_value().map_or(0, |(&gpus, _)| gpus);
         let domain = self.totals.last_key_value().map_or(0, |(&gpus, _)| gpus);
-        GangRoom { node, domain }
+        let shared = self.shared > 0;
+        GangRoom {
+            node,
+            domain,
+            shared,
+        }
     }
 }
 
