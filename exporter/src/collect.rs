@@ -87,16 +87,69 @@ fn run(
     let start = Instant::now();
     let mut log = Log::default();
     let mut meter = Meter::default();
+    let release = &latest.tally().release;
     loop {
-        latest.reads_since(Some(Instant::now()));
+        if release.is_asked() {
+            let_go(name, source.as_mut(), latest);
+        }
+        let asking = Asking::new(name, latest);
         let mut snapshot = collect(name, source.as_mut(), start.elapsed());
-        latest.reads_since(None);
+        drop(asking);
         if let Some(data) = &snapshot.data {
             snapshot.loads = meter.observe(data, snapshot.health.finished);
         }
         log.write(&snapshot);
         latest.publish(snapshot);
-        thread::sleep(interval);
+        release.pause(interval);
+    }
+}
+
+/// Lets go of the source for as long as is asked.
+fn let_go(name: &str, source: &mut dyn Source, latest: &Latest) {
+    let asking = Asking::new(name, latest);
+    source.release();
+    drop(asking);
+    latest.publish(nothing(name, "the source was let go of on request"));
+    tracing::info!(source = name, "let go of the source, on request");
+    latest.tally().release.rest();
+    tracing::info!(source = name, "the source is taken up again");
+}
+
+/// The source is asked for as long as this lives. One that panics has not
+/// answered, and what it said before holds no longer.
+struct Asking<'a> {
+    name: &'a str,
+    latest: &'a Latest,
+}
+
+impl<'a> Asking<'a> {
+    fn new(name: &'a str, latest: &'a Latest) -> Self {
+        latest.reads_since(Some(Instant::now()));
+        Self { name, latest }
+    }
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        self.latest.reads_since(None);
+        if thread::panicking() {
+            let reason = "the source panicked, and is opened anew";
+            self.latest.publish(nothing(self.name, reason));
+        }
+    }
+}
+
+/// A collection that gave nothing.
+fn nothing(name: &str, reason: &str) -> Snapshot {
+    Snapshot {
+        data: None,
+        loads: Vec::new(),
+        health: Health {
+            source: name.to_owned(),
+            error: Some(reason.to_owned()),
+            duration: Duration::ZERO,
+            finished: Instant::now(),
+        },
     }
 }
 

@@ -12,7 +12,7 @@ use axum::{
     routing::get,
 };
 
-use crate::{output, source::sim::Control};
+use crate::{origin, output, source::sim::Control};
 
 /// Bytes of a list of faults.
 const MOST_BYTES: usize = 1 << 16;
@@ -36,7 +36,7 @@ async fn replace(
     headers: HeaderMap,
     body: Bytes,
 ) -> Result<Response, Refusal> {
-    check_origin(&headers)?;
+    origin::check(&headers)?;
     let kind = headers.get(header::CONTENT_TYPE);
     let kind = kind.and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     let kind = kind.split(';').next().unwrap_or_default().trim();
@@ -53,26 +53,12 @@ async fn clear(
     State(control): State<Arc<Control>>,
     headers: HeaderMap,
 ) -> Result<Response, Refusal> {
-    check_origin(&headers)?;
+    origin::check(&headers)?;
     control.clear();
     Ok(answer(&control))
 }
 
 type Refusal = (StatusCode, String);
-
-/// A page from elsewhere, open in the browser of someone who can reach this
-/// port, must not break the node: browsers say where a request comes from.
-fn check_origin(headers: &HeaderMap) -> Result<(), Refusal> {
-    let value = |name| headers.get(name).and_then(|value| value.to_str().ok());
-    let site = value(header::HeaderName::from_static("sec-fetch-site"));
-    let host = value(header::HOST).unwrap_or_default();
-    let origin = value(header::ORIGIN).map(|origin| origin.split("://").nth(1) == Some(host));
-    if site.is_some_and(|site| !["same-origin", "none"].contains(&site)) || origin == Some(false) {
-        let reason = "not from another site's page\n";
-        return Err((StatusCode::FORBIDDEN, reason.to_owned()));
-    }
-    Ok(())
-}
 
 fn answer(control: &Control) -> Response {
     let kind = [

@@ -5,6 +5,8 @@
 //!
 //! - [`source`] reads a node: its hardware, a file, a simulation.
 //! - `duration` reads lengths of time, as flags and files have them.
+//! - `origin` says which requests come from a page of another site.
+//! - [`release`] has the source let go of for a while.
 //! - [`web`] lets requests in: TLS, passwords, limits.
 //! - [`tally`] is what the process knows of its own work.
 //! - [`placement`] is who holds which GPUs, and how well they were placed.
@@ -18,6 +20,7 @@
 //! - [`publish`] writes snapshots to the cluster.
 //! - [`allocations`] asks who holds which GPUs, and judges it.
 //! - [`control`] breaks a simulated node over HTTP.
+//! - [`lifecycle`] has the source let go of over HTTP.
 //! - [`server`] answers requests: metrics, page, document, probes.
 //! - [`args`] is the command line.
 //! - `log` starts the log.
@@ -30,13 +33,16 @@ mod commands;
 pub mod control;
 mod duration;
 mod faults;
+pub mod lifecycle;
 pub mod load;
 mod log;
 pub mod metrics;
+mod origin;
 pub mod output;
 pub mod page;
 pub mod placement;
 pub mod publish;
+pub mod release;
 pub mod server;
 pub mod snapshot;
 pub mod source;

@@ -41,7 +41,15 @@ impl Site {
 }
 
 /// The paths that the metrics cannot have.
-pub const PATHS: [&str; 6] = ["/livez", "/readyz", "/api", "/page.css", "/page.js", "/sim"];
+pub const PATHS: [&str; 7] = [
+    "/livez",
+    "/readyz",
+    "/api",
+    "/page.css",
+    "/page.js",
+    "/sim",
+    "/-",
+];
 
 pub fn router(site: Site) -> Router {
     let scrape = get(scrape::scrape).with_state(Arc::new(Shared::new(&site)));
@@ -76,7 +84,7 @@ async fn live(State(site): Sites) -> Response {
 /// then. `/metrics` itself always answers, and says why there are none.
 async fn ready(State(site): Sites) -> Response {
     let view = site.latest.view(Instant::now());
-    if view.is_fresh() {
+    if view.is_fresh() && !view.is_released() {
         return "ok\n".into_response();
     }
     let error = view.error().unwrap_or_default();

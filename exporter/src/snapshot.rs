@@ -9,7 +9,7 @@ use arc_swap::ArcSwapOption;
 use nvlink_topology::NodeTopology;
 use tokio::sync::Notify;
 
-use crate::{load::LinkLoad, placement::Placements, source::Reading, tally::Tally};
+use crate::{load::LinkLoad, placement::Placements, release::Hold, source::Reading, tally::Tally};
 
 /// The outcome of one collection. Data and health are separate: a collection
 /// that failed has health and no data, never the data of an earlier one. One
@@ -147,6 +147,9 @@ impl Latest {
             snapshot,
             age: good_at.map(|at| now.saturating_duration_since(*at)),
             stale_after: self.stale_after,
+            silent: self
+                .reading()
+                .map(|since| now.saturating_duration_since(since)),
             since_start: now.saturating_duration_since(self.start),
             tally: self.tally.clone(),
         }
@@ -166,6 +169,8 @@ pub struct View {
     pub age: Option<Duration>,
     /// Data older than this are not served.
     pub stale_after: Duration,
+    /// How long the source has been asked and has not answered.
+    pub silent: Option<Duration>,
     /// Time since the exporter has been looking.
     pub since_start: Duration,
     /// What the process knows of its own work.
@@ -190,17 +195,30 @@ impl View {
     /// Why there are no data, or not all.
     #[must_use]
     pub fn error(&self) -> Option<String> {
-        let Some(snapshot) = &self.snapshot else {
-            return Some("no collection has ended yet".to_owned());
-        };
-        match (&snapshot.health.error, self.age) {
-            (Some(error), _) => Some(error.clone()),
-            (None, Some(age)) if age > self.stale_after => Some(format!(
-                "the source has not answered for {} s",
-                age.as_secs()
-            )),
-            _ => None,
+        if let Hold::Released(left) = self.tally.release.hold() {
+            let left = left.as_secs_f64();
+            return Some(format!(
+                "the source was let go of on request; it is read again in {left:.0} s, or after POST /-/open"
+            ));
         }
+        let said = self.snapshot.as_ref().map(|one| one.health.error.as_ref());
+        let silent = self.silent.filter(|_| !self.is_fresh());
+        match (said, silent) {
+            (Some(Some(error)), _) => Some(error.clone()),
+            (_, Some(silent)) => Some(format!(
+                "the source has not answered for {} s",
+                silent.as_secs()
+            )),
+            (None, None) => Some("no collection has ended yet".to_owned()),
+            (Some(None), None) if self.is_fresh() => None,
+            (Some(None), None) => Some("no collection has ended since".to_owned()),
+        }
+    }
+
+    /// Whether the source was let go of on request.
+    #[must_use]
+    pub fn is_released(&self) -> bool {
+        matches!(self.tally.release.hold(), Hold::Released(_))
     }
 
     /// The same, if all of it could be read: a graph that lacks something must

@@ -35,10 +35,8 @@ pub trait Source: Send {
     /// When it cannot be read; the next call may succeed.
     fn read(&mut self, now: Duration) -> Result<Reading, SourceError>;
 
-    /// What sets the faults of a simulated node; nothing else has them.
-    fn control(&self) -> Option<Arc<sim::Control>> {
-        None
-    }
+    /// Lets go of the driver until the next reading. What is known stays.
+    fn release(&mut self) {}
 }
 
 /// Why a source gives nothing.
@@ -163,20 +161,60 @@ impl SourceSpec {
     /// # Errors
     /// Where this version has no such source.
     pub fn open(&self, node: Option<&str>) -> Result<Box<dyn Source>, SourceError> {
-        let name = node.map(str::to_owned);
-        match self {
-            Self::File(path) => Ok(Box::new(file::FileSource::new(path.clone(), name))),
-            Self::Sim(profile) => Ok(Box::new(sim::SimSource::new(
-                profile,
-                &name.unwrap_or_else(host_name),
-            ))),
-            Self::Sysfs(root) => Ok(Box::new(sysfs::SysfsSource::new(root.as_deref(), name))),
-            Self::Nvml(path) => {
-                let name = name.unwrap_or_else(host_name);
-                Ok(Box::new(nvml::NvmlSource::new(path.as_deref(), &name)))
-            }
-            Self::Auto => Ok(Box::new(auto::AutoSource::of_machine(name))),
+        Opener::new(self.clone(), node.map(str::to_owned)).open()
+    }
+}
+
+/// Opens a source again and again: one that has panicked is opened anew.
+#[derive(Clone, Debug)]
+pub struct Opener {
+    spec: SourceSpec,
+    node: Option<String>,
+    control: Option<Arc<sim::Control>>,
+}
+
+impl Opener {
+    /// Of `spec`, for the node `node`.
+    #[must_use]
+    pub fn new(spec: SourceSpec, node: Option<String>) -> Self {
+        let control = match &spec {
+            SourceSpec::Sim(profile) => Some(Arc::new(sim::Control::new(profile))),
+            _ => None,
+        };
+        Self {
+            spec,
+            node,
+            control,
         }
+    }
+
+    /// What sets the faults of a simulated node, whichever opening of it is
+    /// read; nothing else has them.
+    #[must_use]
+    pub fn control(&self) -> Option<&Arc<sim::Control>> {
+        self.control.as_ref()
+    }
+
+    /// As [`SourceSpec::open`].
+    ///
+    /// # Errors
+    /// Where this version has no such source.
+    pub fn open(&self) -> Result<Box<dyn Source>, SourceError> {
+        let node = self.node.clone();
+        let name = || self.node.clone().unwrap_or_else(host_name);
+        Ok(match &self.spec {
+            SourceSpec::File(path) => Box::new(file::FileSource::new(path.clone(), node)),
+            SourceSpec::Sim(profile) => {
+                let source = sim::SimSource::new(profile, &name());
+                match self.control.clone() {
+                    Some(control) => Box::new(source.driven_by(control)),
+                    None => Box::new(source),
+                }
+            }
+            SourceSpec::Sysfs(root) => Box::new(sysfs::SysfsSource::new(root.as_deref(), node)),
+            SourceSpec::Nvml(path) => Box::new(nvml::NvmlSource::new(path.as_deref(), &name())),
+            SourceSpec::Auto => Box::new(auto::AutoSource::of_machine(node)),
+        })
     }
 }
 

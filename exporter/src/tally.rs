@@ -7,11 +7,15 @@ use std::{
 
 use nvlink_runtime::{connections::CutOffs, supervise::Supervisor};
 
+use crate::release::Release;
+
 /// All of it; clones share what they count.
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
     /// The parts of the process.
     pub supervisor: Supervisor,
+    /// Whether the source was let go of.
+    pub release: Release,
     /// Clients that were cut off.
     pub cut_offs: CutOffs,
     /// What is published, by what it says; empty where nothing is.

@@ -12,16 +12,16 @@ use axum::{
 use nvlink_exporter::{
     control,
     server::{self, Site},
-    source::{Source, SourceSpec},
+    source::{Opener, Source, SourceSpec},
 };
 use tower::ServiceExt;
 
 fn simulated(profile: &str) -> (Box<dyn Source>, Router) {
     let spec: SourceSpec = format!("sim:{profile}").parse().unwrap();
-    let source = spec.open(Some("n")).unwrap();
-    let control = source.control().unwrap();
+    let opener = Opener::new(spec, Some("n".to_owned()));
+    let control = Arc::clone(opener.control().unwrap());
     let router = server::router(Site::new(Arc::default())).merge(control::router(control));
-    (source, router)
+    (opener.open().unwrap(), router)
 }
 
 async fn send(
@@ -104,7 +104,7 @@ async fn pages_from_elsewhere_break_nothing() {
 #[tokio::test]
 async fn other_sources_have_no_faults() {
     let spec: SourceSpec = "file:/nowhere".parse().unwrap();
-    assert!(spec.open(None).unwrap().control().is_none());
+    assert!(Opener::new(spec, None).control().is_none());
     let router = server::router(Site::new(Arc::default()));
     let (status, _) = send(&router, "PUT", &[JSON], "[]").await;
     assert_eq!(status, StatusCode::NOT_FOUND);

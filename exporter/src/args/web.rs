@@ -7,6 +7,7 @@ use clap::{
 };
 
 use crate::{
+    lifecycle,
     metrics::{FAMILIES, Group, Groups},
     server,
 };
@@ -49,6 +50,17 @@ pub struct WebArgs {
         value_name = "FILE"
     )]
     pub config_file: Option<PathBuf>,
+
+    /// Let the source go when asked: POST /-/release and /-/open
+    ///
+    /// For whoever upgrades the driver, resets a GPU or changes its MIG mode, which nobody can
+    /// while the driver's library is open. Whoever may read the metrics may ask for it.
+    #[arg(
+        long = lifecycle::FLAG,
+        env = "NVLINK_EXPORTER_WEB_ENABLE_LIFECYCLE",
+        value_parser = clap::builder::FalseyValueParser::new()
+    )]
+    pub enable_lifecycle: bool,
 
     /// What other programs call it: clap would propose a flag that only looks alike.
     #[arg(

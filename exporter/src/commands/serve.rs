@@ -19,10 +19,12 @@ use crate::{
     allocations::{self, ClusterAccess},
     args::ServeArgs,
     collect::{self, Open},
-    control, log,
+    control, lifecycle, log,
     publish::{self, Publisher},
+    release::Release,
     server::{self, Site},
     snapshot::Latest,
+    source::Opener,
     tally::{Publishing, Tally},
     web::{Servers, Web},
 };
@@ -61,10 +63,11 @@ async fn run(args: &ServeArgs) -> anyhow::Result<()> {
 }
 
 async fn start(args: &ServeArgs) -> anyhow::Result<Servers> {
-    let node = args.source.node_name.clone();
-    let spec = args.source.source.clone();
+    let (spec, node) = (args.source.source.clone(), args.source.node_name.clone());
     let name = spec.to_string();
-    let mut open: Open = Box::new(move || spec.open(node.as_deref()));
+    let opener = Opener::new(spec, node);
+    let control = opener.control().cloned();
+    let mut open: Open = Box::new(move || opener.open());
     let (source, open) = blocking(move || Ok((open()?, open))).await?;
     let web = web(args.web.config_file.clone()).await?;
     let addresses = args.web.listen_addresses.clone();
@@ -74,6 +77,7 @@ async fn start(args: &ServeArgs) -> anyhow::Result<Servers> {
     let publishes = args.publish.publish && access.is_some();
     let tally = Tally {
         supervisor: Supervisor::default(),
+        release: Release::default(),
         cut_offs: web.cut_offs(),
         publishing: match publishes {
             true => vec![
@@ -99,7 +103,9 @@ async fn start(args: &ServeArgs) -> anyhow::Result<Servers> {
         metrics_path: args.web.telemetry_path.clone(),
         groups: args.collectors.0,
     });
-    if let Some(control) = source.control() {
+    let release = latest.tally().release.clone();
+    router = router.merge(lifecycle::router(release, args.web.enable_lifecycle));
+    if let Some(control) = control {
         router = router.merge(control::router(control));
     }
     collect::start(&supervisor, name, source, open, every, &latest)?;

@@ -222,6 +222,13 @@ families! {
         "1",
         "Time since the last collection that gave data began, or since the start where none has; grows while the source hangs or fails.",
     );
+    SOURCE_RELEASED = gauge(
+        Group::Exporter,
+        "nvlink_exporter_source_released",
+        &[],
+        "1",
+        "Whether the source was let go of on request (POST /-/release): there are no data then.",
+    );
     PUBLISHED_AT = gauge(
         Group::Exporter,
         "nvlink_exporter_published_timestamp_seconds",

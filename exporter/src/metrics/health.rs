@@ -29,6 +29,8 @@ pub(super) fn write(out: &mut Writer<'_>, view: &View) -> fmt::Result {
     let age = view.age.unwrap_or(view.since_start);
     let age = [([], Value::Real(age.as_secs_f64()))];
     out.write(&families::SNAPSHOT_AGE, age)?;
+    let released = Value::Whole(view.is_released().into());
+    out.write(&families::SOURCE_RELEASED, [([], released)])?;
     work(out, &view.tally)?;
     let source = view.data().map(|data| {
         let source = &data.topology.spec.source;

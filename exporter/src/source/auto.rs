@@ -114,6 +114,13 @@ impl Source for AutoSource {
         };
         self.read_sysfs(now, &reason)
     }
+
+    /// The library stays the source, where it has answered.
+    fn release(&mut self) {
+        if let State::Nvml(source) = &mut self.state {
+            source.release();
+        }
+    }
 }
 
 /// A driver that is loaded and does not work must be seen, not passed over.

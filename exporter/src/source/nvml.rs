@@ -124,9 +124,7 @@ impl Source for NvmlSource {
             Some(session) if !session.is_due(now) => session,
             old => {
                 if let Some(old) = old {
-                    // What came until now would go with the old set of events.
-                    let told = &mut Told::default();
-                    let _ = old.events.drain(&mut self.history.xids, told);
+                    old.end(&mut self.history);
                 }
                 Session::open(self.path.as_deref(), now)?
             }
@@ -139,6 +137,12 @@ impl Source for NvmlSource {
             self.session = Some(session);
         }
         Ok(reading)
+    }
+
+    fn release(&mut self) {
+        if let Some(session) = self.session.take() {
+            session.end(&mut self.history);
+        }
     }
 }
 
@@ -159,6 +163,11 @@ impl Session {
     /// Whether it is time to look for lost GPUs with a library opened anew.
     fn is_due(&self, now: Duration) -> bool {
         self.lost && now.saturating_sub(self.opened) >= LOOK_AGAIN
+    }
+
+    /// What came until now would go with the set of events.
+    fn end(self, history: &mut History) {
+        let _ = self.events.drain(&mut history.xids, &mut Told::default());
     }
 
     fn read(

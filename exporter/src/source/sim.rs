@@ -71,6 +71,12 @@ impl SimSource {
             counters: Counters::default(),
         }
     }
+
+    /// The same, with the faults of `control`.
+    #[must_use]
+    pub fn driven_by(self, control: Arc<Control>) -> Self {
+        Self { control, ..self }
+    }
 }
 
 impl Node {
@@ -125,10 +131,6 @@ impl Source for SimSource {
             warnings: node.warnings.clone(),
             unread: Vec::new(),
         })
-    }
-
-    fn control(&self) -> Option<Arc<Control>> {
-        Some(Arc::clone(&self.control))
     }
 }
 

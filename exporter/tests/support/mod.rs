@@ -11,7 +11,7 @@ use std::{
 use nvlink_exporter::{
     load::Meter,
     snapshot::{Health, Snapshot},
-    source::{Reading, SourceSpec},
+    source::{Opener, Reading, SourceSpec},
 };
 
 /// A reading of `source`, as the node `node-a`, 100 s after the start.
@@ -42,11 +42,12 @@ pub(crate) fn snapshot(source: &str, reading: Reading, finished: Instant) -> Sna
 /// moved in that time.
 pub(crate) fn broken(profile: &str, faults: &str, finished: Instant) -> Snapshot {
     let spec: SourceSpec = format!("sim:{profile}").parse().unwrap();
-    let mut source = spec.open(Some("node-a")).unwrap();
+    let opener = Opener::new(spec.clone(), Some("node-a".to_owned()));
+    let mut source = opener.open().unwrap();
     let (then, now) = (Duration::from_secs(50), Duration::from_secs(100));
     let mut meter = Meter::default();
     meter.observe(&source.read(then).unwrap(), finished);
-    let control = source.control().unwrap();
+    let control = opener.control().unwrap();
     control.replace(faults.as_bytes()).unwrap();
     let reading = source.read(now).unwrap();
     let loads = meter.observe(&reading, finished + (now - then));

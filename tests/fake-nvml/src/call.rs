@@ -198,9 +198,15 @@ fn trace(config: &Config, line: String) {
 pub(crate) struct Library {
     pub(crate) users: u32,
     pub(crate) era: usize,
+    /// Open while somebody uses the library, as the driver's devices are.
+    pub(crate) device: Option<fs::File>,
 }
 
-pub(crate) static LIBRARY: Mutex<Library> = Mutex::new(Library { users: 0, era: 0 });
+pub(crate) static LIBRARY: Mutex<Library> = Mutex::new(Library {
+    users: 0,
+    era: 0,
+    device: None,
+});
 
 /// A lock that outlives a panic.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -214,7 +220,7 @@ type Loaded = Option<(Option<Stamp>, Answer<Arc<Board>>)>;
 /// The board as the file describes it now.
 pub(crate) fn board() -> Answer<Arc<Board>> {
     static LOADED: Mutex<Loaded> = Mutex::new(None);
-    let path = PathBuf::from(env::var_os("FAKE_NVML_CONFIG").unwrap_or_default());
+    let path = config();
     let data = fs::metadata(&path);
     let stamp = data.and_then(|data| Ok((path.clone(), data.modified()?, data.len(), data.ino())));
     let stamp = stamp.ok();
@@ -228,4 +234,9 @@ pub(crate) fn board() -> Answer<Arc<Board>> {
     });
     *loaded = Some((stamp, board.clone()));
     board
+}
+
+/// Where the description of the machine is.
+pub(crate) fn config() -> PathBuf {
+    env::var_os("FAKE_NVML_CONFIG").unwrap_or_default().into()
 }

@@ -1,12 +1,15 @@
 //! The library itself: start and end, versions, error texts.
 
-use std::ffi::{CStr, c_char, c_int, c_uint};
+use std::{
+    ffi::{CStr, c_char, c_int, c_uint},
+    fs::File,
+};
 
 use nvml_wrapper_sys::bindings::nvmlReturn_t;
 
 use crate::{
     c::{Answer, UNINITIALIZED, put, put_text},
-    call::{LIBRARY, export, lock},
+    call::{LIBRARY, config, export, lock},
 };
 
 export! {
@@ -17,6 +20,9 @@ export! {
     fn nvmlShutdown(_call) {
         let mut library = lock(&LIBRARY);
         library.users = library.users.checked_sub(1).ok_or(UNINITIALIZED)?;
+        if library.users == 0 {
+            library.device = None;
+        }
         Ok(())
     }
 
@@ -37,6 +43,7 @@ fn begin() -> Answer {
     let mut library = lock(&LIBRARY);
     if library.users == 0 {
         library.era += 1;
+        library.device = File::open(config()).ok();
     }
     library.users += 1;
     Ok(())

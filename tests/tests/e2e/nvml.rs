@@ -6,5 +6,6 @@ mod fabric;
 mod faults;
 mod hang;
 mod partial;
+mod release;
 mod scrape;
 mod wiring;

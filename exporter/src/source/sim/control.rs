@@ -35,7 +35,7 @@ pub(super) struct Current {
 }
 
 impl Control {
-    pub(super) fn new(profile: &'static Profile) -> Self {
+    pub(in crate::source) fn new(profile: &'static Profile) -> Self {
         let xids = profile.xids.iter();
         let xids = xids.map(|&(gpu, xid, count)| ((gpu, xid), count));
         Self {
