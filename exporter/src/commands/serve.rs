@@ -9,6 +9,7 @@ use std::{
 };
 
 use anyhow::Context;
+use axum::Router;
 use nvlink_runtime::{
     signals,
     supervise::{Supervisor, Weight},
@@ -24,7 +25,7 @@ use crate::{
     release::Release,
     server::{self, Site},
     snapshot::Latest,
-    source::Opener,
+    source::{Opener, sim::Control},
     tally::{Publishing, Tally},
     web::{Servers, Web},
 };
@@ -98,20 +99,26 @@ async fn start(args: &ServeArgs) -> anyhow::Result<Servers> {
     let keep = publishes.then_some(allocations::Publish { recheck, tally });
     let access = access.map(|access| (access, keep));
     allocations::start(&supervisor, &args.allocations, access, every, &latest);
-    let mut router = server::router(Site {
-        latest: Arc::clone(&latest),
-        metrics_path: args.web.telemetry_path.clone(),
-        groups: args.collectors.0,
-    });
-    let release = latest.tally().release.clone();
-    router = router.merge(lifecycle::router(release, args.web.enable_lifecycle));
-    if let Some(control) = control {
-        router = router.merge(control::router(control));
-    }
+    let router = router(args, &latest, control);
     collect::start(&supervisor, name, source, open, every, &latest)?;
     let servers = Servers::start(listeners, &web, &web.protect(router)).context("serving")?;
     follow(&supervisor, web);
     Ok(servers)
+}
+
+fn router(args: &ServeArgs, latest: &Arc<Latest>, control: Option<Arc<Control>>) -> Router {
+    let site = Site {
+        latest: Arc::clone(latest),
+        metrics_path: args.web.telemetry_path.clone(),
+        groups: args.collectors.0,
+    };
+    let release = latest.tally().release.clone();
+    let lifecycle = lifecycle::router(release, args.web.enable_lifecycle);
+    let router = server::router(site).merge(lifecycle);
+    match control {
+        Some(control) => router.merge(control::router(control)),
+        None => router,
+    }
 }
 
 /// Without it a certificate would end and nobody would know.
