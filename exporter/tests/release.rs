@@ -4,7 +4,7 @@
 
 use std::{
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicBool, AtomicU32, Ordering::SeqCst},
     },
     time::{Duration, Instant},
@@ -34,15 +34,16 @@ struct State {
     open: AtomicBool,
     readings: AtomicU32,
     panics: AtomicBool,
-    /// Held while it hangs.
-    hangs: Mutex<()>,
+    hangs: AtomicBool,
 }
 
 impl Source for Driver {
     fn read(&mut self, now: Duration) -> Result<Reading, SourceError> {
         self.0.open.store(true, SeqCst);
         self.0.readings.fetch_add(1, SeqCst);
-        drop(self.0.hangs.lock());
+        while self.0.hangs.load(SeqCst) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
         assert!(!self.0.panics.load(SeqCst), "out of order");
         let spec: SourceSpec = "sim:l40s".parse().unwrap();
         spec.open(Some("n"))?.read(now)
@@ -171,7 +172,7 @@ async fn it_is_taken_up_again_when_the_time_is_over() {
 #[tokio::test]
 async fn a_source_that_hangs_is_let_go_of_as_soon_as_it_answers() {
     let driver = Driver::default();
-    let hangs = driver.0.hangs.lock().unwrap();
+    driver.0.hangs.store(true, SeqCst);
     let exporter = Exporter::of(&driver);
     let began = |_: &Latest| driver.0.readings.load(SeqCst) == 1;
     exporter.wait("a reading", began).await;
@@ -179,7 +180,7 @@ async fn a_source_that_hangs_is_let_go_of_as_soon_as_it_answers() {
     assert_eq!(exporter.release.ask(hour, moment).await, Hold::Asked);
     let (_, metrics) = exporter.ask("GET", "/metrics", &[]).await;
     assert!(metrics.contains(&format!("{RELEASED}0\n")), "{metrics}");
-    drop(hangs);
+    driver.0.hangs.store(false, SeqCst);
     let released = |_: &Latest| matches!(exporter.release.hold(), Hold::Released(_));
     exporter.wait("it to be let go of", released).await;
     assert_eq!(driver.0.readings.load(SeqCst), 1);
