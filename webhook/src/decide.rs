@@ -8,8 +8,10 @@ use nvlink_topology::{Pattern, Scope, labels};
 use serde_json::Value;
 use std::sync::Arc;
 
-use crate::{class::Class, decide::patch::Editor};
-use json_patch::PatchOperation;
+use crate::{
+    class::Class,
+    decide::patch::{Editor, Patch},
+};
 
 pub mod affinity;
 mod choose;
@@ -114,7 +116,7 @@ pub struct Admitted {
     /// The pod as it should be.
     pub pod: Value,
     /// What makes it so; empty: nothing to change.
-    pub patch: Vec<PatchOperation>,
+    pub patch: Patch,
     /// What was decided; `None` for a pod without a class.
     pub record: Option<Record>,
     /// Lines for the user.

@@ -166,7 +166,8 @@ impl<'a> Preview<'a> {
                 Ok((verdict, None))
             }
             Ok(admitted) => {
-                let (mut pod, own) = (admitted.pod.clone(), admitted.patch.clone());
+                let mut pod = admitted.pod.clone();
+                let own: json_patch::Patch = serde_json::from_str(&admitted.patch.to_json())?;
                 if let Some(node) = node {
                     pod["spec"]["nodeName"] = node;
                 }
@@ -177,7 +178,7 @@ impl<'a> Preview<'a> {
                     // The pod's own patch knows labels that the template has not.
                     Some(dress) => {
                         let after = dress.take_off(pod, &before);
-                        let patch = json_patch::diff(&before, &after).0;
+                        let patch = json_patch::diff(&before, &after);
                         (after, patch)
                     }
                 };

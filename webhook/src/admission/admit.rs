@@ -135,8 +135,7 @@ impl<A: Authorizer> Admission<A> {
 fn left(pod: Value, warnings: Vec<String>) -> Admitted {
     Admitted {
         pod,
-        patch: Vec::new(),
-        record: None,
         warnings,
+        ..Admitted::default()
     }
 }

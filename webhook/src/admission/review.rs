@@ -5,13 +5,12 @@
 //! says what is wrong with it.
 
 use base64::{Engine, engine::general_purpose::STANDARD};
-use json_patch::PatchOperation;
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::{
     authorize::{Subject, User},
-    decide::{self, Action},
+    decide::{self, Action, patch::Patch},
 };
 
 mod wire;
@@ -215,7 +214,7 @@ pub struct Answer {
     pub uid: String,
     /// The refusal, if it is one: HTTP status and text.
     pub refused: Option<(u16, String)>,
-    pub patch: Vec<PatchOperation>,
+    pub patch: Patch,
     /// Lines that kubectl prints.
     pub warnings: Vec<String>,
     /// What the API server's audit log keeps of the decision.
@@ -303,10 +302,8 @@ impl Answer {
     /// # Errors
     /// Never in practice: all of it is texts.
     pub fn to_review(&self) -> serde_json::Result<Vec<u8>> {
-        let patch = match self.patch.is_empty() {
-            true => None,
-            false => Some(STANDARD.encode(serde_json::to_vec(&self.patch)?)),
-        };
+        let patch = !self.patch.is_empty();
+        let patch = patch.then(|| STANDARD.encode(self.patch.to_json()));
         let decision = self.audit.as_deref();
         serde_json::to_vec(&Written {
             api_version: API_VERSION,

@@ -3,9 +3,11 @@
 //! The document is changed in place while the operations are recorded, so
 //! that a later edit sees an earlier one. A parent that is absent or null is
 //! made by the same operation; one that exists is never replaced, so fields
-//! that this program has never heard of survive.
+//! that this program has never heard of survive. The operations are written at
+//! once as the text that the API server gets: the values are in the document.
 
-use json_patch::{AddOperation, PatchOperation, RemoveOperation, jsonptr::PointerBuf};
+use std::fmt::Write;
+
 use serde_json::{Map, Value};
 
 /// One step down into a document.
@@ -60,11 +62,57 @@ impl Slot<'_> {
     }
 }
 
+/// Operations of JSON Patch, as text.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Patch {
+    /// With commas between them.
+    operations: String,
+    count: usize,
+}
+
+impl Patch {
+    /// Whether it changes nothing.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// How many operations it has.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.count
+    }
+
+    /// The patch as a JSON document.
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        format!("[{}]", self.operations)
+    }
+
+    /// Records that `value` is added as `last` of what is at `parent`; `None`: that it is removed.
+    fn record(&mut self, parent: &[Step<'_>], last: &str, value: Option<&Value>) {
+        let comma = if self.is_empty() { "" } else { "," };
+        let path = Value::String(pointer(parent.iter().copied().chain([last.into()])));
+        // Writing to a string never fails.
+        let _ = match value {
+            Some(value) => write!(
+                self.operations,
+                r#"{comma}{{"op":"add","path":{path},"value":{value}}}"#
+            ),
+            None => write!(
+                self.operations,
+                r#"{comma}{{"op":"remove","path":{path}}}"#
+            ),
+        };
+        self.count += 1;
+    }
+}
+
 /// A document under edit.
 #[derive(Clone, Debug)]
 pub struct Editor {
     document: Value,
-    operations: Vec<PatchOperation>,
+    patch: Patch,
 }
 
 impl Editor {
@@ -72,7 +120,7 @@ impl Editor {
     pub fn new(document: Value) -> Self {
         Self {
             document,
-            operations: Vec::new(),
+            patch: Patch::default(),
         }
     }
 
@@ -117,18 +165,14 @@ impl Editor {
             .try_fold(&mut self.document, |value, &step| child_mut(value, step));
         let map = parent.and_then(Value::as_object_mut);
         if map.and_then(|map| map.remove(key)).is_some() {
-            let mut tokens: Vec<String> = object.iter().map(token).collect();
-            tokens.push(key.to_owned());
-            let path = PointerBuf::from_tokens(tokens);
-            self.operations
-                .push(PatchOperation::Remove(RemoveOperation { path }));
+            self.patch.record(object, key, None);
         }
     }
 
-    /// The edited document, and the operations that lead to it.
+    /// The edited document, and the patch that leads to it.
     #[must_use]
-    pub fn finish(self) -> (Value, Vec<PatchOperation>) {
-        (self.document, self.operations)
+    pub fn finish(self) -> (Value, Patch) {
+        (self.document, self.patch)
     }
 
     fn add(&mut self, parents: &[Step<'_>], slot: Slot<'_>, value: Value) -> Result<(), WrongType> {
@@ -161,21 +205,17 @@ impl Editor {
             .iter()
             .try_fold(&mut self.document, |value, &step| child_mut(value, step))
             .ok_or_else(|| wrong(path, "present"))?;
-        let mut tokens: Vec<String> = path.iter().map(token).collect();
         match (parent, slot) {
             (Value::Object(map), Slot::Key(key)) => {
-                tokens.push(key.to_owned());
-                map.insert(key.to_owned(), value.clone());
+                self.patch.record(path, key, Some(&value));
+                map.insert(key.to_owned(), value);
             }
             (Value::Array(items), Slot::End) => {
-                tokens.push("-".to_owned());
-                items.push(value.clone());
+                self.patch.record(path, "-", Some(&value));
+                items.push(value);
             }
             _ => return Err(wrong(path, slot.expected())),
         }
-        let path = PointerBuf::from_tokens(tokens);
-        self.operations
-            .push(PatchOperation::Add(AddOperation { path, value }));
         Ok(())
     }
 }
@@ -195,11 +235,21 @@ fn child_mut<'v>(value: &'v mut Value, step: Step<'_>) -> Option<&'v mut Value> 
     }
 }
 
-fn token(step: &Step<'_>) -> String {
-    match step {
-        Step::Key(key) => (*key).to_owned(),
-        Step::Index(index) => index.to_string(),
+/// The JSON Pointer of `path`.
+fn pointer<'a>(path: impl IntoIterator<Item = Step<'a>>) -> String {
+    let mut pointer = String::new();
+    for step in path {
+        pointer.push('/');
+        match step {
+            Step::Key(key) => key.chars().for_each(|c| match c {
+                '~' => pointer.push_str("~0"),
+                '/' => pointer.push_str("~1"),
+                c => pointer.push(c),
+            }),
+            Step::Index(index) => pointer += &index.to_string(),
+        }
     }
+    pointer
 }
 
 fn object(key: &str, value: Value) -> Value {
@@ -207,7 +257,7 @@ fn object(key: &str, value: Value) -> Value {
 }
 
 fn wrong(path: &[Step<'_>], expected: &'static str) -> WrongType {
-    let path = PointerBuf::from_tokens(path.iter().map(token)).to_string();
+    let path = pointer(path.iter().copied());
     WrongType {
         path: if path.is_empty() {
             "the document".to_owned()
@@ -232,11 +282,13 @@ mod tests {
     ) -> (Value, Value) {
         let mut editor = Editor::new(before.clone());
         edit(&mut editor).unwrap();
-        let (after, operations) = editor.finish();
+        let (after, patch) = editor.finish();
+        let patch = patch.to_json();
+        let operations: json_patch::Patch = serde_json::from_str(&patch).unwrap();
         let mut patched = before;
         json_patch::patch(&mut patched, &operations).unwrap();
         assert_eq!(patched, after);
-        (after, serde_json::to_value(&operations).unwrap())
+        (after, serde_json::from_str(&patch).unwrap())
     }
 
     #[test]
