@@ -119,6 +119,8 @@ pub struct Admitted {
     pub patch: Patch,
     /// What was decided; `None` for a pod without a class.
     pub record: Option<Record>,
+    /// The same as text.
+    pub decision: Option<String>,
     /// Lines for the user.
     pub warnings: Vec<String>,
 }
@@ -132,7 +134,8 @@ pub fn apply(pod: Value, chosen: &Chosen, settings: &Settings) -> Result<Admitte
     let mut pod = Editor::new(pod);
     let (report, handover) = change(&mut pod, chosen, settings).map_err(about)?;
     let record = Record::new(chosen, &report, &handover);
-    let unwritten = explain::write(&mut pod, &record).map_err(about)?;
+    let decision = record.to_json().map_err(about)?;
+    let unwritten = explain::write(&mut pod, &decision).map_err(about)?;
     let mut warnings = vec![explain::summary(chosen)];
     warnings.extend(chosen.warnings.iter().cloned());
     warnings.extend(unwritten);
@@ -143,6 +146,7 @@ pub fn apply(pod: Value, chosen: &Chosen, settings: &Settings) -> Result<Admitte
         pod,
         patch,
         record: Some(record),
+        decision: Some(decision),
         warnings,
     })
 }
@@ -167,8 +171,8 @@ pub fn shield(pod: Value, mut warnings: Vec<String>, class: &Class) -> Result<Ad
     Ok(Admitted {
         pod,
         patch,
-        record: None,
         warnings,
+        ..Admitted::default()
     })
 }
 

@@ -167,7 +167,7 @@ impl<'a> Preview<'a> {
             }
             Ok(admitted) => {
                 let mut pod = admitted.pod.clone();
-                let own: json_patch::Patch = serde_json::from_str(&admitted.patch.to_json())?;
+                let own: json_patch::Patch = serde_json::from_slice(&admitted.patch.to_json())?;
                 if let Some(node) = node {
                     pod["spec"]["nodeName"] = node;
                 }

@@ -106,7 +106,7 @@ fn question(request: wire::Request, action: Action) -> Result<Request, String> {
             "request.object has {containers} containers: no node runs more than {MOST_CONTAINERS} in a pod"
         ));
     }
-    let own = pod.pointer("/metadata/namespace").and_then(Value::as_str);
+    let own = decide::pod::at(&pod, &["metadata", "namespace"]).and_then(Value::as_str);
     let namespace = Some(request.namespace)
         .filter(|name| !name.is_empty())
         .unwrap_or_else(|| own.unwrap_or_default().to_owned());

@@ -215,6 +215,7 @@ impl<A: Authorizer> Webhook<A> {
         } = *about;
         let Admitted {
             record,
+            decision,
             patch,
             warnings,
             ..
@@ -244,7 +245,7 @@ impl<A: Authorizer> Webhook<A> {
         Answer {
             patch,
             warnings,
-            audit: record.and_then(|record| serde_json::to_string(record).ok()),
+            audit: decision,
             ..Answer::default()
         }
     }

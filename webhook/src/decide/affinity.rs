@@ -40,7 +40,10 @@ pub(super) fn require_nodes(pod: &mut Editor, chosen: &Chosen) -> Result<(), Ref
     ]
     .map(Step::from);
     if pod.get(&required).is_none() {
-        return Ok(pod.append(&terms, json!({"matchExpressions": expressions}))?);
+        return Ok(pod.append(
+            &terms,
+            Value::from_iter([("matchExpressions", Value::Array(expressions))]),
+        )?);
     }
     // The terms are alternatives, so each is narrowed. One without any
     // requirement matches no node; a requirement would make it match some.

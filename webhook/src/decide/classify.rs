@@ -278,22 +278,22 @@ fn variables(holders: &[Launch<'_>]) -> Option<Finding> {
 }
 
 fn marked(pod: &Value) -> Option<(Finding, bool)> {
-    let says = |map: &str, key: &str, value: &str| {
-        let own = pod::metadata(pod, map, key).and_then(Value::as_str);
+    let maps = ["labels", "annotations"].map(|map| pod::at(pod, &["metadata", map]));
+    let says = |map: &Value, key: &str, value: &str| {
+        let own = map.get(key).and_then(Value::as_str);
         own.is_some_and(|own| value.is_empty() || own.eq_ignore_ascii_case(value))
     };
     let mark = MARKS.iter().find(|mark| {
-        says("labels", mark.key, mark.value) || says("annotations", mark.key, mark.value)
+        let mut maps = maps.iter().flatten();
+        maps.any(|map| says(map, mark.key, mark.value))
     })?;
     let from = format!("{}{} ({})", guessed(mark.guess), mark.why, mark.key);
     Some((Finding::fixed(mark.pattern, mark.guess, from), mark.spans))
 }
 
 fn owned(pod: &Value) -> Option<(Finding, bool)> {
-    let owners = pod.pointer("/metadata/ownerReferences")?.as_array()?;
-    let mut kinds = owners
-        .iter()
-        .filter_map(|owner| owner.get("kind")?.as_str());
+    let owners = pod::list(pod, &["metadata", "ownerReferences"]);
+    let mut kinds = owners.filter_map(|owner| owner.get("kind")?.as_str());
     let (_, pattern, guess, spans, why) =
         kinds.find_map(|kind| OWNERS.iter().find(|(known, ..)| *known == kind))?;
     let from = format!("{}{why}", guessed(*guess));

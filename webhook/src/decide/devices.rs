@@ -41,7 +41,7 @@ impl<'a> Devices<'a> {
     /// Reads what concerns the devices of `pod`.
     pub(super) fn of(pod: &Value, chosen: &'a Chosen) -> Self {
         let class = &chosen.class;
-        let own = pod.pointer("/spec/nodeSelector").and_then(Value::as_object);
+        let own = pod::at(pod, &["spec", "nodeSelector"]);
         let says = |key: &str, whole: &str| {
             let by_class = class.selector.iter().find(|(name, _)| name == key);
             let by_pod = own.and_then(|own| own.get(key)?.as_str());

@@ -78,6 +78,14 @@ impl Record {
             why: why(chosen),
         }
     }
+
+    /// As the annotation has it.
+    pub(super) fn to_json(&self) -> Result<String, Refusal> {
+        serde_json::to_string(self).map_err(|error| {
+            let message = format!("the decision cannot be written: {error}");
+            Refusal::new(Rule::Malformed, message)
+        })
+    }
 }
 
 fn why(chosen: &Chosen) -> String {
@@ -107,19 +115,12 @@ const MOST_ANNOTATIONS: usize = 256 << 10;
 /// Writes the annotation, unless it says the same already. Where there is no
 /// room for it, the pod goes without, also without one that says something
 /// else: that is what the answer says.
-pub(super) fn write(editor: &mut Editor, record: &Record) -> Result<Option<String>, Refusal> {
-    let text = serde_json::to_string(record).map_err(|error| {
-        Refusal::new(
-            Rule::Malformed,
-            format!("the decision cannot be written: {error}"),
-        )
-    })?;
+pub(super) fn write(editor: &mut Editor, text: &str) -> Result<Option<String>, Refusal> {
     let present = pod::metadata(editor.document(), "annotations", labels::DECISION);
-    if present.and_then(Value::as_str) == Some(text.as_str()) {
+    if present.and_then(Value::as_str) == Some(text) {
         return Ok(None);
     }
-    let all = editor.get(&["metadata".into(), "annotations".into()]);
-    let others = all.and_then(Value::as_object).into_iter().flatten();
+    let others = pod::entries(editor.document(), &["metadata", "annotations"]);
     let used: usize = others
         .filter(|(key, _)| *key != labels::DECISION)
         .map(|(key, value)| key.len() + value.as_str().map_or(0, str::len))

@@ -93,14 +93,13 @@ impl Scheduler {
 
     /// Who places `pod`; `None`: the cluster's own scheduler, or one unknown.
     fn of(pod: &Value) -> Option<Self> {
-        let labels = pod.pointer("/metadata/labels").and_then(Value::as_object);
-        let mut labels = labels.into_iter().flatten();
+        let mut labels = pod::entries(pod, &["metadata", "labels"]);
         if labels.any(|(key, _)| key.starts_with(KUEUE))
             || gated(pod, |gate| gate.starts_with(KUEUE))
         {
             return Some(Self::Kueue);
         }
-        let name = pod.pointer("/spec/schedulerName")?.as_str()?;
+        let name = pod::at(pod, &["spec", "schedulerName"])?.as_str()?;
         let (_, scheduler) = NAMES.iter().find(|(known, _)| *known == name)?;
         Some(*scheduler)
     }
@@ -261,22 +260,14 @@ fn reads_elsewhere(pod: &Value, scheduler: Scheduler) -> bool {
     match scheduler {
         Scheduler::Volcano => pod::metadata(pod, "annotations", VOLCANO_GROUP).is_some(),
         _ => {
-            let owners = pod
-                .pointer("/metadata/ownerReferences")
-                .and_then(Value::as_array);
             let controls = |owner: &Value| owner.get("controller") == Some(&Value::Bool(true));
-            owners.is_some_and(|owners| owners.iter().any(controls))
+            pod::list(pod, &["metadata", "ownerReferences"]).any(controls)
         }
     }
 }
 
 fn gated(pod: &Value, is: impl Fn(&str) -> bool) -> bool {
-    let gates = pod
-        .pointer("/spec/schedulingGates")
-        .and_then(Value::as_array);
-    let mut names = gates
-        .into_iter()
-        .flatten()
-        .filter_map(|gate| gate.get("name")?.as_str());
+    let gates = pod::list(pod, &["spec", "schedulingGates"]);
+    let mut names = gates.filter_map(|gate| gate.get("name")?.as_str());
     names.any(is)
 }

@@ -104,8 +104,7 @@ const SLIPS: usize = 2;
 /// Annotations with our prefix that nobody reads: a misspelt one would be
 /// ignored in silence.
 fn unknown(pod: &Value) -> Vec<String> {
-    let annotations = pod.pointer("/metadata/annotations");
-    let annotations = annotations.and_then(Value::as_object).into_iter().flatten();
+    let annotations = pod::entries(pod, &["metadata", "annotations"]);
     let strange = annotations.filter_map(|(key, _)| {
         let name = key.strip_prefix(GROUP)?.strip_prefix('/')?;
         let known = key == labels::DECISION || KEYS.contains(&key.as_str());

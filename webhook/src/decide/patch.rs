@@ -6,8 +6,7 @@
 //! that this program has never heard of survive. The operations are written at
 //! once as the text that the API server gets: the values are in the document.
 
-use std::fmt::Write;
-
+use serde::Serialize;
 use serde_json::{Map, Value};
 
 /// One step down into a document.
@@ -66,8 +65,19 @@ impl Slot<'_> {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Patch {
     /// With commas between them.
-    operations: String,
+    operations: Vec<u8>,
     count: usize,
+}
+
+/// What the text of most patches takes, in bytes.
+const USUAL: usize = 2 << 10;
+
+#[derive(Serialize)]
+struct Operation<'a> {
+    op: &'static str,
+    path: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    value: Option<&'a Value>,
 }
 
 impl Patch {
@@ -85,25 +95,20 @@ impl Patch {
 
     /// The patch as a JSON document.
     #[must_use]
-    pub fn to_json(&self) -> String {
-        format!("[{}]", self.operations)
+    pub fn to_json(&self) -> Vec<u8> {
+        [b"[", &self.operations[..], b"]"].concat()
     }
 
     /// Records that `value` is added as `last` of what is at `parent`; `None`: that it is removed.
     fn record(&mut self, parent: &[Step<'_>], last: &str, value: Option<&Value>) {
-        let comma = if self.is_empty() { "" } else { "," };
-        let path = Value::String(pointer(parent.iter().copied().chain([last.into()])));
-        // Writing to a string never fails.
-        let _ = match value {
-            Some(value) => write!(
-                self.operations,
-                r#"{comma}{{"op":"add","path":{path},"value":{value}}}"#
-            ),
-            None => write!(
-                self.operations,
-                r#"{comma}{{"op":"remove","path":{path}}}"#
-            ),
-        };
+        match self.is_empty() {
+            true => self.operations.reserve(USUAL),
+            false => self.operations.push(b','),
+        }
+        let op = if value.is_some() { "add" } else { "remove" };
+        let path = &pointer(parent.iter().copied().chain([last.into()]));
+        // Never fails: all keys are strings, and memory takes all.
+        let _ = serde_json::to_writer(&mut self.operations, &Operation { op, path, value });
         self.count += 1;
     }
 }
@@ -237,7 +242,7 @@ fn child_mut<'v>(value: &'v mut Value, step: Step<'_>) -> Option<&'v mut Value> 
 
 /// The JSON Pointer of `path`.
 fn pointer<'a>(path: impl IntoIterator<Item = Step<'a>>) -> String {
-    let mut pointer = String::new();
+    let mut pointer = String::with_capacity(64);
     for step in path {
         pointer.push('/');
         match step {
@@ -284,11 +289,11 @@ mod tests {
         edit(&mut editor).unwrap();
         let (after, patch) = editor.finish();
         let patch = patch.to_json();
-        let operations: json_patch::Patch = serde_json::from_str(&patch).unwrap();
+        let operations: json_patch::Patch = serde_json::from_slice(&patch).unwrap();
         let mut patched = before;
         json_patch::patch(&mut patched, &operations).unwrap();
         assert_eq!(patched, after);
-        (after, serde_json::from_str(&patch).unwrap())
+        (after, serde_json::from_slice(&patch).unwrap())
     }
 
     #[test]

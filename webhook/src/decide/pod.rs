@@ -211,6 +211,31 @@ pub fn request(containers: &[Container<'_>], resource: &str) -> Result<u32, BadQ
     Ok(together.saturating_add(sidecars).max(phase))
 }
 
+/// What is at `path`, key by key. `Value::pointer` makes two strings of each.
+#[must_use]
+pub fn at<'a>(value: &'a Value, path: &[&str]) -> Option<&'a Value> {
+    path.iter().try_fold(value, |value, key| value.get(key))
+}
+
+/// The items of the list at `path`; none where there is no list.
+pub fn list<'a>(value: &'a Value, path: &[&str]) -> impl Iterator<Item = &'a Value> + use<'a> {
+    at(value, path)
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+}
+
+/// The entries of the object at `path`; none where there is no object.
+pub fn entries<'a>(
+    value: &'a Value,
+    path: &[&str],
+) -> impl Iterator<Item = (&'a String, &'a Value)> + use<'a> {
+    at(value, path)
+        .and_then(Value::as_object)
+        .into_iter()
+        .flatten()
+}
+
 /// A label or annotation: `None` where it is absent or null.
 #[must_use]
 pub fn metadata<'a>(pod: &'a Value, map: &str, key: &str) -> Option<&'a Value> {

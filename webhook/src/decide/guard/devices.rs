@@ -2,10 +2,13 @@
 
 use serde_json::Value;
 
-use super::{Case, reach::list};
+use super::Case;
 use crate::{
     class::{Class, GPU},
-    decide::refusal::{Refusal, Rule},
+    decide::{
+        pod::{self, list},
+        refusal::{Refusal, Rule},
+    },
 };
 
 /// The variables by which NVIDIA's runtime hands GPUs, and channels to the
@@ -88,9 +91,7 @@ pub(super) fn check(case: Case<'_>) -> Result<(), Refusal> {
 
 /// Checks that the pod does not name devices to the runtime.
 fn check_annotations(pod: &Value) -> Result<(), Refusal> {
-    let annotations = pod.get("metadata");
-    let annotations = annotations.and_then(|metadata| metadata.get("annotations")?.as_object());
-    let mut keys = annotations.into_iter().flatten().map(|(key, _)| key);
+    let mut keys = pod::entries(pod, &["metadata", "annotations"]).map(|(key, _)| key);
     match keys.find(|key| key.starts_with(CDI)) {
         None => Ok(()),
         Some(key) => Err(Refusal::new(
@@ -154,7 +155,7 @@ pub(super) fn hides_gpus(container: &Value) -> bool {
 
 /// Checks that a pod on the nodes of `class` does not take what the host has.
 pub(super) fn check_privileges(pod: &Value, class: &Class) -> Result<(), Refusal> {
-    for container in crate::decide::pod::containers(pod) {
+    for container in pod::containers(pod) {
         check_privileged(container.name(), container.value(), class)?;
     }
     let pids = pod.get("spec").and_then(|spec| spec.get("hostPID"));

@@ -4,7 +4,10 @@ use nvlink_topology::labels;
 use serde_json::Value;
 
 use super::{Case, node_name};
-use crate::{class::Class, decide::Rule};
+use crate::{
+    class::Class,
+    decide::{Rule, pod::list},
+};
 
 /// How a pod reaches for the nodes of a class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,10 +144,4 @@ fn requires(term: &Value, key: &str, value: &str) -> bool {
             && field("operator") == Some("In")
             && list(expression, &["values"]).any(|one| one.as_str() == Some(value))
     })
-}
-
-/// The items of the list at `path`; none where there is no list.
-pub(super) fn list<'a>(value: &'a Value, path: &[&str]) -> impl Iterator<Item = &'a Value> {
-    let found = path.iter().try_fold(value, |value, key| value.get(key));
-    found.and_then(Value::as_array).into_iter().flatten()
 }

@@ -7,14 +7,17 @@ use serde_json::Value;
 
 use super::{
     Case, Held, devices, permit,
-    reach::{self, list, selects, tolerates},
+    reach::{self, selects, tolerates},
 };
 use crate::{
     authorize::{Grant, Grants, RELEASE, RESOURCE, Subject},
     class::Class,
     cluster::view::View,
     decide::refusal::{Refusal, Rule},
-    decide::{Action, pod},
+    decide::{
+        Action,
+        pod::{self, list},
+    },
 };
 
 /// A question that must be answered before a change can be decided on.
@@ -157,15 +160,11 @@ fn changed(old: &Value, new: &Value) -> Option<String> {
 
 /// The entries of a map in the pod's metadata whose keys are ours.
 fn entries<'a>(pod: &'a Value, map: &str) -> BTreeMap<&'a str, &'a Value> {
-    let map = pod
-        .get("metadata")
-        .and_then(|metadata| metadata.get(map)?.as_object());
     let own = |key: &str| {
         key.strip_prefix(GROUP)
             .is_some_and(|rest| rest.starts_with('/'))
     };
-    let entries = map.into_iter().flatten();
-    entries
+    pod::entries(pod, &["metadata", map])
         .map(|(key, value)| (key.as_str(), value))
         .filter(|(key, _)| own(key))
         .collect()
