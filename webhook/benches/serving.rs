@@ -237,8 +237,11 @@ fn main() {
     rustls::crypto::ring::default_provider()
         .install_default()
         .expect("the only one");
-    // Lines are written as in production, but to nowhere.
-    tracing_subscriber::fmt().with_writer(std::io::sink).init();
+    // Lines are written as in production, where stderr is no terminal, but to nowhere.
+    tracing_subscriber::fmt()
+        .with_ansi(false)
+        .with_writer(std::io::sink)
+        .init();
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
     let (certificate, key) = (made.cert.pem(), made.signing_key.serialize_pem());
     let tls = (certificate.as_str(), key.as_str());
