@@ -206,6 +206,7 @@ impl Chooser<'_> {
         let classified = self.facts.evidence.classify(self.intent, gpus);
         let (class, intent) = (Arc::clone(class), self.intent.clone());
         let facts = self.facts;
+        let spans = intent.gang.is_some() || facts.evidence.spans;
         Ok(Box::new(Chosen {
             project: project::of(&class, facts.subject, facts.pod, facts.namespace),
             class,
@@ -214,9 +215,9 @@ impl Chooser<'_> {
             pattern: classified.pattern,
             guess: classified.guess,
             pattern_from: classified.from,
-            spans: intent.gang.is_some() || facts.evidence.spans,
+            spans,
             over_ssh: facts.evidence.over_ssh,
-            minds_channels: environment::minds_channels(facts.pod, &facts.held.containers),
+            minds_channels: spans && environment::minds_channels(facts.pod, &facts.held.containers),
             scope,
             intent,
             warnings,

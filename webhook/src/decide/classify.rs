@@ -8,16 +8,15 @@ use super::Intent;
 use crate::decide::pod::{self, Container};
 
 mod launch;
+mod marks;
 mod shell;
 mod sizes;
 mod table;
 
-use launch::Launch;
+use launch::{Command, Launch};
+use marks::{MARKS, NAME_VARIABLES, NAME_WORDS, NAMES, OWNERS, SILENT};
 use sizes::Sizes;
-use table::{
-    IMAGES, MARKS, Meaning, NAME_VARIABLES, NAME_WORDS, NAMES, OWNERS, PROGRAMS, Program, SILENT,
-    SIZE_VARIABLES, VARIABLES,
-};
+use table::{DENSE, EXPERTS, IMAGES, Meaning, PROGRAMS, Program, SIZE_VARIABLES, VARIABLES};
 
 /// Longest word of a pod's that is shown in a reason, in characters.
 const LONGEST_SHOWN: usize = 63;
@@ -65,11 +64,45 @@ impl Finding {
     fn pattern(&self, gpus: u32) -> Pattern {
         match self.meaning {
             Meaning::Always(pattern) => pattern,
+            _ if self.shares_experts() => Pattern::AllToAll,
             _ if self.sizes.splits_model() => self.sizes.pattern(gpus),
             Meaning::ServeWhole if self.sizes.tensor.is_none() => Pattern::AllToAll,
-            Meaning::Serve | Meaning::ServeWhole => Pattern::None,
+            Meaning::Serve | Meaning::ServeExperts if self.sizes.hidden => Pattern::AllToAll,
+            Meaning::Serve | Meaning::ServeExperts | Meaning::ServeWhole => Pattern::None,
             Meaning::Train => Pattern::AllReduce,
         }
+    }
+
+    /// The same, as a guess where `words` do not say what it takes: whether a
+    /// model has experts, and what a file says. By default the experts of vLLM
+    /// span data and tensor parallel ranks
+    /// (<https://docs.vllm.ai/en/latest/serving/data_parallel_deployment/>).
+    fn doubted(mut self, words: &[String]) -> Self {
+        let serves = matches!(self.meaning, Meaning::Serve | Meaning::ServeExperts);
+        let spread = self.sizes.expert.is_some_and(|size| size > 1);
+        let unsure = if self.shares_experts() && !spread {
+            match has_experts(words) {
+                Some(true) => return self,
+                // Replicas, which have nothing to say to each other.
+                Some(false) => {
+                    self.meaning = Meaning::Serve;
+                    return self;
+                }
+                None => "the model may have experts, which data parallel ranks share",
+            }
+        } else if serves && self.sizes.hidden && !self.sizes.splits_model() {
+            "its sizes are in a file or in a variable"
+        } else {
+            return self;
+        };
+        self.guess = true;
+        self.from = format!("a guess: {}, and {unsure}", self.from);
+        self
+    }
+
+    /// Whether data parallel ranks may share the experts of a model.
+    fn shares_experts(&self) -> bool {
+        self.meaning == Meaning::ServeExperts && self.sizes.data.is_some_and(|size| size > 1)
     }
 
     /// Who communicates most decides for the pod.
@@ -101,8 +134,8 @@ impl Evidence {
             || owner.as_ref().is_some_and(|(_, spans)| *spans)
             || holders.iter().any(|launch| several_nodes(launch));
         let over_ssh = holders.iter().any(|launch| {
-            let mut programs = launch.commands.iter().filter_map(|words| words.first());
-            programs.any(|program| program == "sshd")
+            let mut commands = launch.commands.iter();
+            commands.any(|command| command.words.first().is_some_and(|word| word == "sshd"))
         });
         let finding = started(&holders)
             .or_else(|| variables(&holders))
@@ -160,7 +193,7 @@ fn started(holders: &[Launch<'_>]) -> Option<Finding> {
     let mut best: Option<Finding> = None;
     for launch in holders {
         let commands = launch.commands.iter();
-        let found = commands.filter_map(|words| command(words, launch));
+        let found = commands.filter_map(|command| started_by(command, launch));
         for finding in found.chain(image(launch)) {
             if best
                 .as_ref()
@@ -173,14 +206,14 @@ fn started(holders: &[Launch<'_>]) -> Option<Finding> {
     best
 }
 
-fn command(words: &[String], launch: &Launch<'_>) -> Option<Finding> {
+fn started_by(command: &Command, launch: &Launch<'_>) -> Option<Finding> {
+    let words = &command.words;
     let sizes = Sizes::of(words, launch);
     let name = shown(launch.container.name());
     let Some(program) = program(words) else {
         // A script of somebody's own, with flags that are not.
-        let python = words.first().is_some_and(|word| word.starts_with("python"));
         let from = || format!("container {name:?} starts a script with {}", sizes.said());
-        return (python && sizes.splits_model()).then(|| Finding {
+        return (command.python && sizes.splits_model()).then(|| Finding {
             meaning: Meaning::Train,
             sizes,
             guess: false,
@@ -200,12 +233,13 @@ fn command(words: &[String], launch: &Launch<'_>) -> Option<Finding> {
         (_, false) => format!("container {name:?} starts {word} with {said}"),
     };
     let guess = row.meaning == Meaning::Train && alone;
-    Some(Finding {
+    let finding = Finding {
         meaning: row.meaning,
         sizes,
         guess,
         from,
-    })
+    };
+    Some(finding.doubted(words))
 }
 
 /// The row of what a command starts, and the word that says so.
@@ -238,7 +272,11 @@ fn image(launch: &Launch<'_>) -> Option<Finding> {
     }
     let image = container.value().get("image")?.as_str()?;
     let (_, meaning, why) = IMAGES.iter().find(|(part, ..)| image.contains(part))?;
-    let words: Vec<_> = launch.commands.concat();
+    let commands = launch.commands.iter();
+    let words: Vec<_> = commands
+        .flat_map(|command| &command.words)
+        .cloned()
+        .collect();
     let mut sizes = Sizes::of(&words, launch);
     for (name, dimension) in SIZE_VARIABLES {
         if let Some(size) = launch.variable(name).and_then(|value| value.parse().ok()) {
@@ -251,21 +289,47 @@ fn image(launch: &Launch<'_>) -> Option<Finding> {
     } else {
         format!("container {name:?} serves with {said}")
     };
-    Some(Finding {
+    let finding = Finding {
         meaning: *meaning,
         sizes,
         guess: false,
         from,
+    };
+    Some(finding.doubted(&words))
+}
+
+/// Whether a container starts a part of a job that has others.
+fn several_nodes(launch: &Launch<'_>) -> bool {
+    let gpus = launch.container.amount(crate::class::GPU).unwrap_or(0);
+    launch.commands.iter().any(|command| {
+        let sizes = Sizes::of(&command.words, launch);
+        match program(&command.words) {
+            Some((row, _)) => sizes.outgrow(gpus, row.meaning == Meaning::ServeExperts),
+            None => command.python && sizes.splits_model() && sizes.outgrow(gpus, false),
+        }
     })
 }
 
-fn several_nodes(launch: &Launch<'_>) -> bool {
-    launch.commands.iter().any(|words| {
-        program(words).is_some()
-            && Sizes::of(words, launch)
-                .nodes
-                .is_some_and(|nodes| nodes > 1)
-    })
+/// Whether the model that a command names has experts, if its name tells.
+fn has_experts(words: &[String]) -> Option<bool> {
+    let names = words.iter().filter(|word| !word.starts_with('-'));
+    names
+        .map(|word| word.to_ascii_lowercase())
+        .find_map(|name| {
+            let has = |parts: &[&str]| parts.iter().any(|part| name.contains(part));
+            let distilled = name.contains("distill");
+            let active = |part: &str| {
+                let size = part
+                    .strip_prefix('a')
+                    .and_then(|part| part.strip_suffix('b'));
+                size.is_some_and(|size| size.parse::<f32>().is_ok())
+            };
+            let experts = has(EXPERTS) || name.split('-').any(active);
+            match experts && !distilled {
+                true => Some(true),
+                false => (distilled || has(DENSE)).then_some(false),
+            }
+        })
 }
 
 fn variables(holders: &[Launch<'_>]) -> Option<Finding> {

@@ -91,10 +91,17 @@ const KEYWORDS: &[&str] = &[
 ];
 const ASSIGNERS: &[&str] = &["export", "declare", "local", "readonly", "typeset"];
 
+/// A command that a container starts.
+pub(super) struct Command {
+    /// Its words; a Python module stands for itself.
+    pub(super) words: Vec<String>,
+    /// It is a script or a module of Python.
+    pub(super) python: bool,
+}
+
 /// What a container starts.
 pub(super) struct Launch<'a> {
-    /// Commands, each as its words; a Python module stands for itself.
-    pub(super) commands: Vec<Vec<String>>,
+    pub(super) commands: Vec<Command>,
     pub(super) container: Container<'a>,
     foreign: &'a dyn Fn(&str) -> bool,
     /// Variables that scripts assign.
@@ -221,24 +228,20 @@ impl<'a> Launch<'a> {
         if self.commands.len() >= MOST_COMMANDS {
             return;
         }
-        let module = name.starts_with("python").then(|| {
-            let options = words
-                .iter()
-                .skip(1)
-                .take_while(|word| word.starts_with('-'));
-            let at = 1 + options.take_while(|word| *word != "-m").count();
-            let named = words.get(at).is_some_and(|word| word == "-m");
-            // Lazily: a bare `python` has nothing after it to cut.
-            named.then(|| &words[at + 1..])
-        });
-        let mut command = match module.flatten() {
-            Some(module) => module.to_vec(),
-            None => words.to_vec(),
+        let python = name.starts_with("python");
+        let options = words
+            .iter()
+            .skip(1)
+            .take_while(|word| word.starts_with('-'));
+        let at = 1 + options.take_while(|word| *word != "-m").count();
+        let module = python && words.get(at).is_some_and(|word| word == "-m");
+        let words = if module {
+            words[at + 1..].to_vec()
+        } else {
+            let name = std::iter::once(name.to_owned());
+            name.chain(words.iter().skip(1).cloned()).collect()
         };
-        if let (None, Some(program)) = (module.flatten(), command.first_mut()) {
-            *program = name.to_owned();
-        }
-        self.commands.push(command);
+        self.commands.push(Command { words, python });
     }
 }
 

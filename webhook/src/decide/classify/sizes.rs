@@ -14,6 +14,8 @@ pub(super) enum Dimension {
     Tensor,
     Pipeline,
     Data,
+    /// Data parallel ranks on a node.
+    Local,
     Expert,
     /// Experts are spread, over as many GPUs as there are.
     Experts,
@@ -21,6 +23,8 @@ pub(super) enum Dimension {
     Processes,
     /// Nodes, that is pods.
     Nodes,
+    /// None: a file, which may size any.
+    File,
 }
 
 /// Flags, without dashes, in lower case and with `-` for `_`.
@@ -41,6 +45,8 @@ const FLAGS: &[(&str, Dimension)] = &[
     ("data-parallel-size", Dimension::Data),
     ("dp-size", Dimension::Data),
     ("dp", Dimension::Data),
+    ("data-parallel-size-local", Dimension::Local),
+    ("dpl", Dimension::Local),
     ("expert-parallel-size", Dimension::Expert),
     ("expert-model-parallel-size", Dimension::Expert),
     ("expert-parallel-degree", Dimension::Expert),
@@ -49,20 +55,42 @@ const FLAGS: &[(&str, Dimension)] = &[
     ("ep", Dimension::Expert),
     ("enable-expert-parallel", Dimension::Experts),
     ("enable-ep-moe", Dimension::Experts),
+    ("enable-deepep-moe", Dimension::Experts),
+    ("moe-a2a-backend", Dimension::Experts),
     ("nproc-per-node", Dimension::Processes),
+    ("n-gpus-per-node", Dimension::Processes),
     ("nnodes", Dimension::Nodes),
     ("num-machines", Dimension::Nodes),
     ("num-nodes", Dimension::Nodes),
+    // MaxText: `ici` within a node, `dcn` between nodes.
+    ("ici-tensor-parallelism", Dimension::Tensor),
+    ("ici-pipeline-parallelism", Dimension::Pipeline),
+    ("ici-data-parallelism", Dimension::Data),
+    ("ici-fsdp-parallelism", Dimension::Data),
+    ("ici-expert-parallelism", Dimension::Expert),
+    ("dcn-data-parallelism", Dimension::Nodes),
+    ("dcn-fsdp-parallelism", Dimension::Nodes),
+    ("dcn-pipeline-parallelism", Dimension::Nodes),
+    // Servers that take their options from a file.
+    ("config", Dimension::File),
+    ("extra-engine-args", Dimension::File),
+    ("extra-llm-api-options", Dimension::File),
 ];
+
+/// Names of a configuration's own, which a key with dots may end with.
+const SETTINGS: &[&str] = &["nnodes", "num-nodes", "n-gpus-per-node"];
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Sizes {
     pub(super) tensor: Option<u32>,
     pub(super) pipeline: Option<u32>,
     pub(super) data: Option<u32>,
+    pub(super) local: Option<u32>,
     pub(super) expert: Option<u32>,
     pub(super) processes: Option<u32>,
     pub(super) nodes: Option<u32>,
+    /// Some are in a file, or in a variable that is not known.
+    pub(super) hidden: bool,
 }
 
 impl Sizes {
@@ -78,17 +106,23 @@ impl Sizes {
                 continue;
             };
             let value = value.or_else(|| words.get(at + 1).map(String::as_str));
-            let number = value
-                .and_then(|value| launch.resolve(value))
-                .and_then(number);
-            match (dimension, number) {
+            let known = value.and_then(|value| launch.resolve(value));
+            match (dimension, known.and_then(number)) {
                 // `-ep` is a switch in vLLM.
                 (Dimension::Experts, _) | (Dimension::Expert, None) => {
-                    let off = value.is_some_and(|value| matches!(value, "false" | "False" | "0"));
-                    sizes.expert = (!off).then_some(2);
+                    let off = ["false", "False", "none", "0", "-1"];
+                    if !value.is_some_and(|value| off.contains(&value)) {
+                        sizes.expert = sizes.expert.max(Some(2));
+                    }
+                }
+                (Dimension::File, _) => sizes.hidden = true,
+                // Hydra's overrides size several models; the largest is split the most.
+                (dimension, Some(number)) if !key.starts_with('-') => {
+                    let number = number.max(sizes.get(dimension).unwrap_or(0));
+                    sizes.set(dimension, number);
                 }
                 (dimension, Some(number)) => sizes.set(dimension, number),
-                (_, None) => {}
+                (_, None) => sizes.hidden |= value.is_some() && known.is_none(),
             }
         }
         sizes
@@ -114,15 +148,38 @@ impl Sizes {
     }
 
     pub(super) fn set(&mut self, dimension: Dimension, number: u32) {
-        let slot = match dimension {
+        if let Some(slot) = self.slot(dimension) {
+            *slot = Some(number);
+        }
+    }
+
+    fn get(&mut self, dimension: Dimension) -> Option<u32> {
+        self.slot(dimension).and_then(|slot| *slot)
+    }
+
+    fn slot(&mut self, dimension: Dimension) -> Option<&mut Option<u32>> {
+        Some(match dimension {
             Dimension::Tensor => &mut self.tensor,
             Dimension::Pipeline => &mut self.pipeline,
             Dimension::Data => &mut self.data,
+            Dimension::Local => &mut self.local,
             Dimension::Expert | Dimension::Experts => &mut self.expert,
             Dimension::Processes => &mut self.processes,
             Dimension::Nodes => &mut self.nodes,
-        };
-        *slot = Some(number);
+            Dimension::File => return None,
+        })
+    }
+
+    /// Whether the job has more ranks than a pod of `gpus`, or says so itself.
+    /// `replicas`: the data parallel ranks are ranks of one server.
+    pub(super) fn outgrow(&self, gpus: u32, replicas: bool) -> bool {
+        let size = |size: Option<u32>| size.unwrap_or(1);
+        let data = if replicas { size(self.data) } else { 1 };
+        let ranks = [size(self.tensor), size(self.pipeline), data];
+        let ranks = ranks.into_iter().fold(1, u32::saturating_mul);
+        size(self.nodes) > 1
+            || replicas && self.local.is_some_and(|local| local < data)
+            || gpus > 0 && ranks > gpus
     }
 
     /// Whether GPUs share a model, or its experts.
@@ -180,8 +237,8 @@ impl Sizes {
     }
 }
 
-/// The dimension that `key` sizes. Without a dash (as Hydra's overrides are)
-/// only names that mean nothing else.
+/// The dimension that `key` sizes. Without a dash (as the overrides of Hydra and
+/// MaxText are) only names that mean nothing else.
 fn dimension(key: &str, has_value: bool) -> Option<Dimension> {
     let name = key.trim_start_matches('-');
     let dashed = name.len() < key.len();
@@ -191,7 +248,8 @@ fn dimension(key: &str, has_value: bool) -> Option<Dimension> {
     let last = name.rsplit('.').next()?;
     let last = last.to_ascii_lowercase().replace('_', "-");
     let (_, dimension) = FLAGS.iter().find(|(flag, _)| *flag == last)?;
-    (dashed || last.contains("-parallel-")).then_some(*dimension)
+    let setting = name.contains('.') && SETTINGS.contains(&last.as_str());
+    (dashed || setting || last.contains("-parallel")).then_some(*dimension)
 }
 
 /// A size; of a range such as `1:4` its upper end.

@@ -1,5 +1,5 @@
-//! What tells how a job communicates, and why: the one place to add a launcher,
-//! an operator or a CI system.
+//! What a container starts, and how that communicates: the one place to add a
+//! launcher or an image. `marks` has the rows of operators and CI systems.
 //!
 //! Rows are tried in their order: programs, images, variables, labels, owners,
 //! then the job's name. What starts the job says the most, a name the least.
@@ -15,6 +15,8 @@ pub(super) enum Meaning {
     Train,
     /// Servers of one GPU each, unless the sizes say that they share a model.
     Serve,
+    /// The same, but data parallel ranks share the experts of a model that has some.
+    ServeExperts,
     /// One server whose model lies on all GPUs, unless the sizes say fewer.
     ServeWhole,
     /// This pattern, whatever the sizes.
@@ -75,7 +77,7 @@ pub(super) const PROGRAMS: &[Program] = &[
         then: &["serve"],
         ..program(
             &["vllm"],
-            Meaning::Serve,
+            Meaning::ServeExperts,
             "each model lies on as many GPUs as its flags say",
         )
     },
@@ -85,8 +87,23 @@ pub(super) const PROGRAMS: &[Program] = &[
             "vllm.entrypoints.api_server",
             "vllm.entrypoints.cli.main",
         ],
+        Meaning::ServeExperts,
+        "each model lies on as many GPUs as its flags say",
+    ),
+    program(
+        &["dynamo.vllm"],
+        Meaning::ServeExperts,
+        "each model lies on as many GPUs as its flags say",
+    ),
+    program(
+        &["dynamo.sglang", "dynamo.trtllm"],
         Meaning::Serve,
         "each model lies on as many GPUs as its flags say",
+    ),
+    program(
+        &["sglang_router.launch_server"],
+        Meaning::Serve,
+        "each of its servers has a model of its own",
     ),
     program(
         &["sglang.launch_server"],
@@ -159,6 +176,16 @@ pub(super) const PROGRAMS: &[Program] = &[
         "ZeRO gathers and scatters in a ring",
     ),
     program(
+        &["maxtext.trainers.pre_train.train", "MaxText.train"],
+        Meaning::Train,
+        "MaxText gathers and scatters in a ring",
+    ),
+    program(
+        &["verl.trainer.main_ppo"],
+        Meaning::Train,
+        "ranks that train gather and scatter in a ring",
+    ),
+    program(
         &["horovodrun", "horovod.runner"],
         Meaning::Train,
         "Horovod is a ring all-reduce",
@@ -190,6 +217,22 @@ pub(super) const PROGRAMS: &[Program] = &[
 pub(super) const IMAGES: &[(&str, Meaning, &str)] = &[
     (
         "vllm/vllm-openai",
+        Meaning::ServeExperts,
+        "the image serves models, on as many GPUs as its flags say",
+    ),
+    // Its entry point is vLLM's (docker/Dockerfile.cuda of https://github.com/llm-d/llm-d).
+    (
+        "llm-d/llm-d-",
+        Meaning::ServeExperts,
+        "the image serves models, on as many GPUs as its flags say",
+    ),
+    (
+        "ai-dynamo/vllm-runtime",
+        Meaning::ServeExperts,
+        "the image serves models, on as many GPUs as its flags say",
+    ),
+    (
+        "ai-dynamo/",
         Meaning::Serve,
         "the image serves models, on as many GPUs as its flags say",
     ),
@@ -213,6 +256,39 @@ pub(super) const IMAGES: &[(&str, Meaning, &str)] = &[
         Meaning::Serve,
         "each model instance has a GPU of its own",
     ),
+];
+
+/// Parts of names of models with experts, in lower case. Many others say how
+/// much of them is active, as `-a3b` does.
+pub(super) const EXPERTS: &[&str] = &[
+    "moe",
+    "mixtral",
+    "deepseek-v2",
+    "deepseek-v3",
+    "deepseek-v4",
+    "deepseek-r1",
+    "deepseek-coder-v2",
+    "kimi-k",
+    "gpt-oss",
+    "llama-4",
+    "glm-4.5",
+    "glm-4.6",
+    "glm-5",
+    "minimax-m",
+    "dbrx",
+];
+
+/// Parts of names of models without experts, where nothing above says otherwise.
+/// What was distilled from a model with experts has none.
+pub(super) const DENSE: &[&str] = &[
+    "llama-2",
+    "llama-3",
+    "qwen2",
+    "qwen3",
+    "gemma",
+    "mistral-7b",
+    "mistral-small",
+    "phi-4",
 ];
 
 /// Variables of images that have no flags.
@@ -255,233 +331,4 @@ pub(super) const VARIABLES: &[(&str, &str, Pattern, &str)] = &[
         Pattern::AllReduce,
         "the operator starts torchrun, whose ranks sum their gradients",
     ),
-];
-
-/// A label or annotation that an operator writes.
-pub(super) struct Mark {
-    pub(super) key: &'static str,
-    /// Its value; empty: any.
-    pub(super) value: &'static str,
-    pub(super) pattern: Pattern,
-    /// It says what the job is, not how it communicates.
-    pub(super) guess: bool,
-    /// The job has other pods.
-    pub(super) spans: bool,
-    pub(super) why: &'static str,
-}
-
-const fn mark(key: &'static str, value: &'static str, pattern: Pattern, why: &'static str) -> Mark {
-    Mark {
-        key,
-        value,
-        pattern,
-        guess: false,
-        spans: true,
-        why,
-    }
-}
-
-const fn hint(key: &'static str, value: &'static str, pattern: Pattern, why: &'static str) -> Mark {
-    Mark {
-        guess: true,
-        ..mark(key, value, pattern, why)
-    }
-}
-
-pub(super) const MARKS: &[Mark] = &[
-    mark(
-        "training.kubeflow.org/replica-type",
-        "ps",
-        Pattern::ParameterServer,
-        "a parameter server of Kubeflow",
-    ),
-    mark(
-        "volcano.sh/task-spec",
-        "ps",
-        Pattern::ParameterServer,
-        "a parameter server of a Volcano job",
-    ),
-    mark(
-        "training.kubeflow.org/operator-name",
-        "pytorchjob-controller",
-        Pattern::AllReduce,
-        "a PyTorchJob's ranks sum their gradients",
-    ),
-    mark(
-        "training.kubeflow.org/operator-name",
-        "mpijob-controller",
-        Pattern::AllReduce,
-        "an MPIJob is mostly a ring all-reduce",
-    ),
-    mark(
-        "training.kubeflow.org/operator-name",
-        "mpi-operator",
-        Pattern::AllReduce,
-        "an MPIJob is mostly a ring all-reduce",
-    ),
-    mark(
-        "training.kubeflow.org/operator-name",
-        "jaxjob-controller",
-        Pattern::AllReduce,
-        "a JAXJob's ranks sum their gradients",
-    ),
-    mark(
-        "training.kubeflow.org/operator-name",
-        "paddlejob-controller",
-        Pattern::AllReduce,
-        "a PaddleJob's ranks sum their gradients",
-    ),
-    mark(
-        "training.kubeflow.org/operator-name",
-        "xgboostjob-controller",
-        Pattern::AllReduce,
-        "XGBoost sums histograms over all ranks",
-    ),
-    hint(
-        "training.kubeflow.org/job-name",
-        "",
-        Pattern::AllReduce,
-        "a training job of Kubeflow",
-    ),
-    hint(
-        "trainer.kubeflow.org/trainjob-ancestor-step",
-        "trainer",
-        Pattern::AllReduce,
-        "a TrainJob of Kubeflow",
-    ),
-    hint(
-        "leaderworkerset.sigs.k8s.io/name",
-        "",
-        Pattern::AllToAll,
-        "a LeaderWorkerSet mostly splits one model over its pods",
-    ),
-    // Servers first: a RayService is a Ray cluster as well.
-    hint(
-        "ray.io/originated-from-crd",
-        "RayService",
-        Pattern::AllToAll,
-        "GPUs of one Ray Serve pod mostly share a model",
-    ),
-    hint(
-        "ray.io/node-type",
-        "",
-        Pattern::AllReduce,
-        "Ray says nothing of how its tasks communicate; most train",
-    ),
-    hint(
-        "jobset.sigs.k8s.io/jobset-name",
-        "",
-        Pattern::AllReduce,
-        "a JobSet says nothing of how it communicates; most train",
-    ),
-    hint(
-        "volcano.sh/job-name",
-        "",
-        Pattern::AllReduce,
-        "a Volcano job says nothing of how it communicates; most train",
-    ),
-    Mark {
-        spans: false,
-        ..hint(
-            "serving.kserve.io/inferenceservice",
-            "",
-            Pattern::AllToAll,
-            "GPUs of one server mostly share a model",
-        )
-    },
-    Mark {
-        spans: false,
-        ..hint(
-            "notebook-name",
-            "",
-            Pattern::AllReduce,
-            "a notebook runs anything; most of several GPUs train",
-        )
-    },
-];
-
-/// Kinds of owners: pattern, whether that is a guess, whether the job has other pods, and why.
-pub(super) const OWNERS: &[(&str, Pattern, bool, bool, &str)] = &[
-    (
-        "PyTorchJob",
-        Pattern::AllReduce,
-        false,
-        true,
-        "a PyTorchJob's ranks sum their gradients",
-    ),
-    (
-        "MPIJob",
-        Pattern::AllReduce,
-        false,
-        true,
-        "an MPIJob is mostly a ring all-reduce",
-    ),
-    (
-        "JAXJob",
-        Pattern::AllReduce,
-        false,
-        true,
-        "a JAXJob's ranks sum their gradients",
-    ),
-    (
-        "PaddleJob",
-        Pattern::AllReduce,
-        false,
-        true,
-        "a PaddleJob's ranks sum their gradients",
-    ),
-    (
-        "TFJob",
-        Pattern::AllReduce,
-        true,
-        true,
-        "a TFJob without parameter servers in TF_CONFIG",
-    ),
-    (
-        "RayCluster",
-        Pattern::AllReduce,
-        true,
-        true,
-        "Ray says nothing of how its tasks communicate; most train",
-    ),
-    (
-        "ReplicaSet",
-        Pattern::AllToAll,
-        true,
-        false,
-        "a Deployment serves, and GPUs of one server mostly share a model",
-    ),
-];
-
-/// Where CI systems write a job's name: label or annotation, and the system.
-pub(super) const NAMES: &[(&str, &str, &str)] = &[
-    ("annotations", "job.runner.gitlab.com/name", "GitLab"),
-    ("labels", "tekton.dev/pipelineTask", "Tekton"),
-    ("labels", "tekton.dev/task", "Tekton"),
-    ("labels", "tekton.dev/taskRun", "Tekton"),
-    ("labels", "actions.github.com/scale-set-name", "ARC"),
-];
-
-/// Variables in which Buildkite writes a step's name.
-pub(super) const NAME_VARIABLES: &[&str] = &["BUILDKITE_STEP_KEY", "BUILDKITE_LABEL"];
-
-/// Parts of a job's name, between other characters than letters and digits.
-pub(super) const NAME_WORDS: &[(&[&str], Pattern)] = &[
-    (&["alltoall", "all2all", "moe"], Pattern::AllToAll),
-    (
-        &["allreduce", "ddp", "fsdp", "zero3", "horovod"],
-        Pattern::AllReduce,
-    ),
-];
-
-/// Labels by which a CI system is known that runs the job's script later, so
-/// that the pod does not show it.
-pub(super) const SILENT: &[(&str, &str)] = &[
-    ("project.runner.gitlab.com/id", "GitLab's runner"),
-    ("job.runner.gitlab.com/id", "GitLab's runner"),
-    ("actions-ephemeral-runner", "ARC's runner"),
-    ("actions.github.com/scale-set-name", "ARC's runner"),
-    ("runner-pod", "ARC's runner"),
-    ("buildkite.com/job-uuid", "Buildkite's agent"),
-    ("tekton.dev/taskRun", "Tekton"),
 ];
