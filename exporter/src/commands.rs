@@ -46,7 +46,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         }
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            let text = told(&error).replace('\n', " ");
+            let text = told(&error).replace(char::is_control, " ");
             log::last_words(&format!("nvlink-exporter: {text}"));
             ExitCode::FAILURE
         }
@@ -95,8 +95,10 @@ fn read_and_warn(args: &SourceArgs) -> Result<Reading, SourceError> {
     Ok(reading)
 }
 
-/// Says what is odd; nobody to tell is no failure.
+/// Says what is odd, on one line and without what a terminal would obey: the
+/// driver and files have a say in it. Nobody to tell is no failure.
 fn warn(warning: &str) {
+    let warning = warning.replace(char::is_control, " ");
     let line = format!("nvlink-exporter: warning: {warning}");
     drop(writeln!(io::stderr(), "{line}"));
 }

@@ -58,7 +58,7 @@ fn metrics_md() {
          What cannot be measured is absent, never 0: a family without series is not written.\n\
          A label whose value is not known is left out.\n\
          `gpu`, `UUID` and `pci_bus_id` are spelled as DCGM spells them, so that the two join.\n\
-         `nvlink-exporter metrics` prints these tables.\n\n{}\n",
+         `nvlink-exporter metrics` prints these tables, but for the last one.\n\n{}\n",
         metrics::reference()
     );
     let views = [full::eight(), full::seventy_two()].map(|view| series(&view));

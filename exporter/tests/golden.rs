@@ -203,6 +203,15 @@ fn a_capture_has_no_links_and_no_uuids() {
 }
 
 #[test]
+fn a_recording_is_not_taken_for_what_it_was_recorded_of() {
+    let document = output::json(&reading("sim:l40s").topology).unwrap();
+    let recording = source::file::parse("node.json", document.as_bytes(), None).unwrap();
+    let text = metrics("file:node.json", recording);
+    let line = "nvlink_exporter_source_info{source=\"file\",from=\"node.json, recorded of sim: l40s\"} 1\n";
+    assert!(text.contains(line), "{text}");
+}
+
+#[test]
 fn the_source_of_traffic_is_said_once_a_gpu_and_by_link_where_links_differ() {
     let mut reading = reading("sim:hgx-a100-4");
     let sources = |reading: &source::Reading| {

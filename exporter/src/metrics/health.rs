@@ -5,6 +5,8 @@ use std::{
     time::{Duration, UNIX_EPOCH},
 };
 
+use nvlink_topology::{Source, SourceKind};
+
 use super::{
     families,
     family::{Label, Value},
@@ -32,14 +34,27 @@ pub(super) fn write(out: &mut Writer<'_>, view: &View) -> fmt::Result {
     let released = Value::Whole(view.is_released().into());
     out.write(&families::SOURCE_RELEASED, [([], released)])?;
     work(out, &view.tally)?;
-    let source = view.data().map(|data| {
-        let source = &data.topology.spec.source;
-        let labels = [source.kind.as_str().into(), Label::Text(&source.from)];
+    let source = source(view);
+    let source = source.as_ref().map(|(kind, from)| {
+        let labels = [kind.as_str().into(), Label::Text(from)];
         (labels, Value::Whole(1))
     });
     out.write(&families::SOURCE_INFO, source)?;
     let version = Label::Text(env!("CARGO_PKG_VERSION"));
     out.write(&families::BUILD_INFO, [([version], Value::Whole(1))])
+}
+
+/// Kind and name of what is read: of a recording, not what it was recorded of.
+fn source(view: &View) -> Option<(SourceKind, String)> {
+    let Source { kind, from } = &view.data()?.topology.spec.source;
+    let read = &view.snapshot.as_ref()?.health.source;
+    Some(match (kind, read.strip_prefix("file:")) {
+        (SourceKind::File, _) | (_, None) => (*kind, from.clone()),
+        (kind, Some(file)) => {
+            let of = format!("{file}, recorded of {}: {from}", kind.as_str());
+            (SourceKind::File, of)
+        }
+    })
 }
 
 /// What the process knows of its own work.

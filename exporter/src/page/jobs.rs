@@ -6,7 +6,7 @@ use super::{
     html::{count, escape, gpus, percent},
     scene::{Job, Scene},
 };
-use crate::{output, placement::Judged};
+use crate::{output, placement::Judged, source::LostGpu};
 
 /// The jobs, and what is free.
 pub(super) fn render(scene: &Scene<'_>) -> String {
@@ -69,9 +69,24 @@ fn entry(job: &Job<'_>) -> String {
     format!(
         "<details class=\"job\" id=\"job-{mark}\"><summary><span class=\"mark\">job {mark}</span> \
          <b>{name}</b> <span>{}</span> {quality}</summary>\n<div class=\"more\"><dl>{}</dl></div></details>\n",
-        gpus(&held.gpus),
+        holds(job),
         facts(job)
     )
+}
+
+/// The GPUs of a job, those that do not answer beside the others.
+fn holds(job: &Job<'_>) -> String {
+    let lost: Vec<u32> = lost(job).map(|gpu| gpu.index).collect();
+    let answer = &job.held.gpus;
+    match (answer.is_empty(), lost.is_empty()) {
+        (_, true) => gpus(answer),
+        (true, false) => format!("{} (lost)", gpus(&lost)),
+        (false, false) => format!("{}, {} (lost)", gpus(answer), gpus(&lost)),
+    }
+}
+
+fn lost<'a>(job: &Job<'a>) -> impl Iterator<Item = &'a LostGpu> {
+    job.judged.into_iter().flat_map(|judged| &judged.lost)
 }
 
 /// Class and words of a quality: the words alone tell them apart.
@@ -87,6 +102,10 @@ fn facts(job: &Job<'_>) -> String {
     let mut facts = vec![("Container", escape(&job.held.container))];
     let links = job.held.gpus.iter();
     let links = links.map(|gpu| format!("<a href=\"#gpu-{gpu}\">GPU {gpu}</a>"));
+    let links = links.chain(lost(job).map(|gpu| {
+        let index = gpu.index;
+        format!("<a class=\"bad\" href=\"#gpu-{index}\">✕ GPU {index} (lost)</a>")
+    }));
     facts.push(("GPUs", links.collect::<Vec<_>>().join(" ")));
     if let Some(judged) = job.judged {
         facts.extend(judgement(judged));

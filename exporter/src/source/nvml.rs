@@ -21,6 +21,7 @@ mod gpm;
 mod gpu;
 mod graph;
 mod library;
+mod loader;
 mod pcie;
 mod raw;
 

@@ -1,6 +1,6 @@
 //! The text of `nvidia-smi topo -m`, as it is found in captures, issues and chat logs.
 //!
-//! Tolerant of form (escapes, tabs or blanks, prose around, a second `-p2p`
+//! Tolerant of form (escapes, tabs or blanks, quotes and prose around, a second `-p2p`
 //! matrix, a missing legend, lines that a terminal or a mail program broke),
 //! strict about content: a matrix that is cut, glued or contradicts itself is
 //! refused with the line named, since a wrong relation would place jobs wrongly.
@@ -14,7 +14,7 @@ mod spec;
 mod tail;
 mod wrapped;
 
-use line::{NumberedLine, without_escapes};
+use line::{NumberedLine, unquoted, without_escapes};
 
 pub use cell::Relation;
 pub use spec::{of_document, spec};
@@ -46,7 +46,7 @@ impl MatrixError {
 /// # Errors
 /// No such matrix, two of them, or one that is cut or contradicts itself.
 pub fn parse(text: &str) -> Result<Matrix, MatrixError> {
-    let lines = text.lines().map(without_escapes);
+    let lines = text.lines().map(|line| without_escapes(unquoted(line)));
     let lines: Vec<NumberedLine> = (1..).zip(lines).collect();
     read::read(&lines).or_else(|error| wrapped::read(&lines, error))
 }

@@ -9,7 +9,9 @@ use nvlink_exporter::{
     placement::{Health, Judged, Keys, PatternFrom, Placements},
     snapshot::{Latest, View},
     source::{Reading, SourceSpec},
+    tally::Tally,
 };
+use nvlink_runtime::supervise::{Supervisor, Weight};
 use nvlink_topology::{Allocation, Edge, NodeTopologyStatus, Pattern};
 
 /// Eight GPUs with 18 links of NVLink 4 each, held by two containers.
@@ -34,10 +36,30 @@ fn view(source: &str, gpus: u32, per_container: usize) -> View {
     let held = placements(data, held);
     let finished = snapshot.health.finished;
     snapshot.health.duration = Duration::from_millis(2);
-    let latest = Latest::default();
+    let tally = Tally {
+        supervisor: parts(),
+        ..Tally::default()
+    };
+    let latest = Latest::default().with(tally);
     latest.publish(snapshot);
     latest.place(held);
     latest.view(finished + Duration::from_millis(1500))
+}
+
+/// The parts of an exporter that publishes nothing.
+fn parts() -> Supervisor {
+    let supervisor = Supervisor::default();
+    let runtime = tokio::runtime::Builder::new_current_thread().build();
+    let _inside = runtime.as_ref().expect("a runtime").enter();
+    for part in [
+        "the collector",
+        "the watch of the source",
+        "the collector of allocations",
+        "the watch of the web configuration",
+    ] {
+        supervisor.keep(part, Weight::Minor, std::future::pending::<()>);
+    }
+    supervisor
 }
 
 /// Repeats the GPUs until there are so many, each joined with each.

@@ -1,14 +1,10 @@
 //! Finding and opening the driver's library.
 
-use std::{
-    env::{self, consts::ARCH},
-    path::PathBuf,
-    sync::Arc,
-};
+use std::{env::consts::ARCH, sync::Arc};
 
 use nvml_wrapper::error::NvmlError;
 
-use super::{elf, error::LibraryError, raw::Loaded};
+use super::{elf, error::LibraryError, loader, raw::Loaded};
 
 /// The name under which the loader knows the library.
 const NAME: &str = "libnvidia-ml.so.1";
@@ -32,7 +28,7 @@ impl Library {
     pub(super) fn open(path: Option<&str>) -> Result<Self, LibraryError> {
         let (mut tried, mut refused) = (Vec::new(), Vec::new());
         for name in places(path) {
-            if let Some(file) = file(&name)
+            if let Some(file) = loader::file(&name)
                 && let Err(error) = elf::check(&file)
             {
                 refused.push(format!("{}: {error}", file.display()));
@@ -89,26 +85,6 @@ fn places(path: Option<&str>) -> Vec<String> {
             format!("/run/nvidia/driver/usr/lib64/{NAME}"),
         ],
     }
-}
-
-/// The file that the loader takes for `name`, as far as that is known without
-/// asking it.
-fn file(name: &str) -> Option<PathBuf> {
-    let directories = match name.contains('/') {
-        true => vec![PathBuf::new()],
-        false => {
-            let own = env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
-            let usual = ["/lib", "/usr/lib"].map(|one| format!("{one}/{ARCH}-linux-gnu"));
-            let usual = usual
-                .into_iter()
-                .chain(["/lib64".into(), "/usr/lib64".into()]);
-            env::split_paths(&own)
-                .chain(usual.map(PathBuf::from))
-                .collect()
-        }
-    };
-    let mut files = directories.into_iter().map(|one| one.join(name));
-    files.find(|file| file.exists())
 }
 
 #[cfg(test)]

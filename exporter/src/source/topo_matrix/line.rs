@@ -98,6 +98,14 @@ impl<'a> Line<'a> {
     }
 }
 
+/// What `line` quotes, as mail programs and forges mark it: `> `, once or more.
+pub(super) fn unquoted(mut line: &str) -> &str {
+    while let Some(rest) = line.trim_start_matches(' ').strip_prefix('>') {
+        line = rest.strip_prefix(' ').unwrap_or(rest);
+    }
+    line
+}
+
 /// `text` without the escapes that underline the header, also where the escape
 /// character was lost on the way and `[4m` is left.
 pub(super) fn without_escapes(text: &str) -> String {

@@ -91,6 +91,9 @@ fn forms_that_change_nothing() {
         text.lines()
             .map(|line| format!("{line}{}\n", " ".repeat(40)))
             .collect(),
+        text.lines().map(|line| format!("> {line}\n")).collect(),
+        text.lines().map(|line| format!(">> {line}\n")).collect(),
+        text.lines().map(|line| format!("> >{line}\n")).collect(),
         text.replace(" X ", "X "),
         text.replace(" X ", "X"),
         text.lines()

@@ -226,3 +226,23 @@ fn the_xids_of_a_lost_gpu_stay() {
         value(text, "nvlink_xid_errors_total", &[("gpu", "2")]) == Some(1.0)
     });
 }
+
+#[test]
+fn what_the_driver_says_stays_on_its_line() {
+    const NO_PERMISSION: u32 = 4;
+    let mut fake = FakeNvml::of_profile("l40s").unwrap();
+    let uuid = "GPU-0\nnvlink-exporter: warning: forged \u{1b}[31m";
+    fake.rewire(|gpus| gpus[0]["uuid"] = json!(uuid)).unwrap();
+    let fault = json!({"function": "nvmlEventSetWait_v2", "error": NO_PERMISSION});
+    fake.put("faults", json!([fault])).unwrap();
+    let output = fake.run(&["topology"]).unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let said = String::from_utf8(output.stderr).unwrap();
+    let warned = said.lines().filter(|line| line.contains("forged"));
+    let warned: Vec<_> = warned.collect();
+    assert!(
+        warned.len() == 1 && warned[0].contains("waiting for XIDs failed"),
+        "{said}"
+    );
+    assert!(!said.contains('\u{1b}'), "{said}");
+}
