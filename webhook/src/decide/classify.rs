@@ -14,7 +14,7 @@ mod sizes;
 mod table;
 
 use launch::{Command, Launch};
-use marks::{MARKS, NAME_VARIABLES, NAME_WORDS, NAMES, OWNERS, SILENT};
+use marks::{MARKS, MPI_OPERATOR, NAME_VARIABLES, NAME_WORDS, NAMES, OWNERS, SILENT};
 use sizes::Sizes;
 use table::{DENSE, EXPERTS, IMAGES, Meaning, PROGRAMS, Program, SIZE_VARIABLES, VARIABLES};
 
@@ -133,10 +133,7 @@ impl Evidence {
         let spans = mark.as_ref().is_some_and(|(_, spans)| *spans)
             || owner.as_ref().is_some_and(|(_, spans)| *spans)
             || holders.iter().any(|launch| several_nodes(launch));
-        let over_ssh = holders.iter().any(|launch| {
-            let mut commands = launch.commands.iter();
-            commands.any(|command| command.words.first().is_some_and(|word| word == "sshd"))
-        });
+        let over_ssh = holders.iter().any(|launch| waits_for_ssh(pod, launch));
         let finding = started(&holders)
             .or_else(|| variables(&holders))
             .or(mark.map(|(finding, _)| finding))
@@ -330,6 +327,19 @@ fn has_experts(words: &[String]) -> Option<bool> {
                 false => (distilled || has(DENSE)).then_some(false),
             }
         })
+}
+
+/// Whether a container runs the server over which others start its ranks. A
+/// worker of mpi-operator's that says nothing will run it: the operator sees to
+/// it before the pod is there, but a template shows nothing (`newWorker` of
+/// <https://github.com/kubeflow/mpi-operator/blob/master/pkg/controller/mpi_job_controller.go>).
+fn waits_for_ssh(pod: &Value, launch: &Launch<'_>) -> bool {
+    let mut commands = launch.commands.iter();
+    let silent = || {
+        let operator = pod::metadata(pod, "labels", MPI_OPERATOR.0).and_then(Value::as_str);
+        launch.commands.is_empty() && operator == Some(MPI_OPERATOR.1)
+    };
+    commands.any(|command| command.words.first().is_some_and(|word| word == "sshd")) || silent()
 }
 
 fn variables(holders: &[Launch<'_>]) -> Option<Finding> {

@@ -125,6 +125,31 @@ fn a_job_of_kueue_is_told_where_kueue_reads() {
 }
 
 #[test]
+fn a_job_of_mpi_is_told_where_its_ranks_read() {
+    let directory = files();
+    let class = json!({
+        "apiVersion": "nvlink-domains.io/v1alpha1", "kind": "DomainClass", "metadata": {"name": "tcp"},
+        "spec": {"appliesTo": {"minGpus": 1}, "environment": {"fabric": "TCP"}}
+    });
+    std::fs::write(directory.path().join("tcp.json"), class.to_string()).unwrap();
+    let mut launcher = template();
+    launcher["spec"]["containers"][0]["resources"] = json!({});
+    let replicas = json!({"Launcher": {"template": launcher}, "Worker": {"template": template()}});
+    let job = object(
+        "kubeflow.org/v2beta1",
+        "MPIJob",
+        json!({"mpiReplicaSpecs": replicas}),
+    );
+    let arguments = ["preview", "--class", "tcp.json", "-f", "-", "-o", "text"];
+    let printed = run(directory.path(), &arguments, &job.to_string());
+    let said = text(&printed.stdout);
+    assert!(printed.status.success(), "{said}");
+    // The operator starts sshd in a worker that says nothing.
+    let told = "the ranks start over ssh, which hands on no variable of the container: name NCCL_IB_DISABLE, UCX_TLS to mpirun";
+    assert_eq!(said.matches(told).count(), 1, "{said}");
+}
+
+#[test]
 fn lists_directories_and_documents_without_pods() {
     let directory = files();
     let job = object("batch/v1", "Job", json!({"template": template()}));

@@ -34,6 +34,10 @@ const fn hint(key: &'static str, value: &'static str, pattern: Pattern, why: &'s
     }
 }
 
+/// The label of pods that mpi-operator makes, which starts ranks over ssh.
+pub(super) const MPI_OPERATOR: (&str, &str) =
+    ("training.kubeflow.org/operator-name", "mpi-operator");
+
 pub(super) const MARKS: &[Mark] = &[
     mark(
         "training.kubeflow.org/replica-type",
@@ -60,8 +64,8 @@ pub(super) const MARKS: &[Mark] = &[
         "an MPIJob is mostly a ring all-reduce",
     ),
     mark(
-        "training.kubeflow.org/operator-name",
-        "mpi-operator",
+        MPI_OPERATOR.0,
+        MPI_OPERATOR.1,
         Pattern::AllReduce,
         "an MPIJob is mostly a ring all-reduce",
     ),
