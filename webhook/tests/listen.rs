@@ -20,12 +20,13 @@ use rustls::{
     pki_types::{CertificateDer, pem::PemObject},
 };
 use serde_json::json;
+use tokio::net::TcpSocket;
 
 /// A running server, and the certificate that it has.
 struct Server {
     address: SocketAddr,
     certificate: String,
-    _runtime: tokio::runtime::Runtime,
+    runtime: tokio::runtime::Runtime,
 }
 
 fn start() -> Server {
@@ -49,7 +50,7 @@ fn start() -> Server {
     Server {
         address,
         certificate,
-        _runtime: runtime,
+        runtime,
     }
 }
 
@@ -57,6 +58,11 @@ type Stream = StreamOwned<ClientConnection, TcpStream>;
 
 impl Server {
     fn connect(&self, protocol: &str) -> Stream {
+        self.connect_from([127, 0, 0, 1], protocol)
+    }
+
+    /// Connects as the peer at `address`.
+    fn connect_from(&self, address: [u8; 4], protocol: &str) -> Stream {
         let mut roots = RootCertStore::empty();
         let certificate = CertificateDer::from_pem_slice(self.certificate.as_bytes());
         roots.add(certificate.unwrap()).unwrap();
@@ -66,7 +72,13 @@ impl Server {
         config.alpn_protocols = vec![protocol.as_bytes().to_vec()];
         let name = "localhost".try_into().unwrap();
         let connection = ClientConnection::new(Arc::new(config), name).unwrap();
-        let socket = TcpStream::connect(self.address).unwrap();
+        let socket = self.runtime.block_on(async {
+            let socket = TcpSocket::new_v4().unwrap();
+            socket.bind((address, 0).into()).unwrap();
+            socket.connect(self.address).await.unwrap()
+        });
+        let socket = socket.into_std().unwrap();
+        socket.set_nonblocking(false).unwrap();
         socket
             .set_read_timeout(Some(Duration::from_secs(30)))
             .unwrap();
@@ -217,6 +229,53 @@ fn an_api_server_s_250_requests_at_a_time_pass_and_more_are_refused() {
             answered += 1;
         }
     }
+}
+
+/// The head of a request that says that 64 KiB follow, and that there is time.
+fn announcing(stream: u32) -> Vec<u8> {
+    const END_HEADERS: u8 = 4;
+    let path = format!("{PATH}?timeout=30s");
+    let mut fields = vec![0x83, 0x87, 0x04, u8::try_from(path.len()).unwrap()];
+    fields.extend(path.as_bytes());
+    fields.extend([0x01, 9]);
+    fields.extend(b"localhost");
+    fields.extend([0x0f, 0x0d, 5]);
+    fields.extend(b"65536");
+    frame(HEADERS, END_HEADERS, stream, &fields)
+}
+
+#[test]
+fn who_announces_bodies_and_sends_none_keeps_no_other_peer_out() {
+    const PING: u8 = 6;
+    let server = start();
+    let flood = |_| {
+        let mut stream = server.connect_from([127, 0, 0, 2], "h2");
+        stream
+            .write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+            .unwrap();
+        stream.write_all(&frame(SETTINGS, 0, 0, &[])).unwrap();
+        let heads = (0..240).flat_map(|index| announcing(1 + 2 * index));
+        stream.write_all(&heads.collect::<Vec<_>>()).unwrap();
+        stream.write_all(&frame(PING, 0, 0, &[0; 8])).unwrap();
+        // All that came before was read.
+        while next(&mut stream).0 != PING {}
+        stream
+    };
+    let floods: Vec<_> = (0..2).map(flood).collect();
+    // It is answered before the others are given up.
+    let body = review(&pod(0, json!({}))).to_string();
+    let request = format!(
+        "POST {PATH}?timeout=1500ms HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    for _ in 0..5 {
+        let mut stream = server.connect("http/1.1");
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut answer = [0; 12];
+        stream.read_exact(&mut answer).unwrap();
+        assert_eq!(&answer, b"HTTP/1.1 200");
+    }
+    drop(floods);
 }
 
 #[test]

@@ -7,13 +7,14 @@ use std::{
 };
 
 use axum::{
-    Router,
+    Extension, Router,
     body::Body,
     extract::{RawQuery, State},
     http::{StatusCode, header},
     response::{IntoResponse, Response},
     routing::post,
 };
+use nvlink_runtime::connections::Peer;
 use tokio::time::timeout_at;
 
 use crate::{
@@ -28,6 +29,8 @@ use crate::{
 mod deadline;
 mod intake;
 pub mod listen;
+mod room;
+mod weight;
 
 use intake::{Intake, Overloaded, Unread};
 pub use intake::{MAX_BODY, SMALL, WAITING_ROOM};
@@ -60,12 +63,14 @@ pub fn admission_router<A: Authorizer + 'static>(webhook: Arc<Webhook<A>>) -> Ro
 
 async fn mutate<A: Authorizer>(
     State(endpoint): State<Arc<Endpoint<A>>>,
+    peer: Option<Extension<Peer>>,
     RawQuery(query): RawQuery,
     body: Body,
 ) -> Response {
     let start = Instant::now();
     let deadline = tokio::time::Instant::now() + deadline::allowed(query.as_deref());
-    let answer = match endpoint.answer(body, start, deadline).await {
+    let peer = peer.map(|Extension(peer)| peer);
+    let answer = match endpoint.answer(peer, body, start, deadline).await {
         Ok(answer) => answer,
         Err(overloaded) => {
             let reason = endpoint.webhook.overloaded(&overloaded, start.elapsed());
@@ -91,12 +96,13 @@ struct About<'a> {
 impl<A: Authorizer> Endpoint<A> {
     async fn answer(
         &self,
+        peer: Option<Peer>,
         body: Body,
         start: Instant,
         deadline: tokio::time::Instant,
     ) -> Result<Answer, Overloaded> {
         let webhook = &self.webhook;
-        let mut seat = match self.intake.take(body, deadline).await {
+        let mut seat = match self.intake.take(peer, body, deadline).await {
             Ok(seat) => seat,
             Err(Unread::Invalid(invalid)) => return Ok(webhook.invalid(invalid, start)),
             Err(Unread::Overloaded(overloaded)) => return Err(overloaded),

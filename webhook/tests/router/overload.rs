@@ -8,6 +8,7 @@ use axum::{
     response::Response,
 };
 use futures::StreamExt;
+use nvlink_runtime::connections::Peer;
 use nvlink_topology::labels;
 use nvlink_webhook::{
     admission::admit::Admission,
@@ -31,15 +32,27 @@ fn stuck(head: &str) -> Body {
 pub(crate) fn poster<A: Authorizer + 'static>(
     admission: Admission<A>,
     metrics: &Arc<Metrics>,
-) -> impl Fn(&str, Body) -> tower::util::Oneshot<axum::Router, Request<Body>> + use<A> {
+) -> impl Fn(&str, Body) -> Answering + use<A> {
+    let post = poster_of_peers(admission, metrics);
+    move |query, body| post(1, query, body)
+}
+
+type Answering = tower::util::Oneshot<axum::Router, Request<Body>>;
+
+/// The same for peers, each with a number.
+fn poster_of_peers<A: Authorizer + 'static>(
+    admission: Admission<A>,
+    metrics: &Arc<Metrics>,
+) -> impl Fn(u8, &str, Body) -> Answering + use<A> {
     let webhook = Webhook {
         admission,
         metrics: Arc::clone(metrics),
     };
     let router = admission_router(Arc::new(webhook));
-    move |query, body| {
-        let request = Request::post(format!("{PATH}{query}")).body(body).unwrap();
-        router.clone().oneshot(request)
+    move |peer, query, body| {
+        let request = Request::post(format!("{PATH}{query}"));
+        let request = request.extension(Peer([10, 0, 0, peer].into()));
+        router.clone().oneshot(request.body(body).unwrap())
     }
 }
 
@@ -95,22 +108,37 @@ async fn a_body_that_does_not_arrive_is_a_failed_call() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn slow_bodies_keep_nobody_waiting() {
+async fn a_body_that_stands_still_is_not_waited_for_as_long_as_an_api_server_waits() {
     let post = poster(admission(&[]), &Arc::default());
     let large = "{".to_owned() + &" ".repeat(SMALL);
-    let slow = (0..200).map(|index| post("", stuck(if index < 100 { "{" } else { &large })));
+    for (head, seconds) in [("{", 2), (large.as_str(), 9)] {
+        let start = tokio::time::Instant::now();
+        is_failed_call(post("?timeout=30s", stuck(head)).await).await;
+        assert_eq!(start.elapsed(), Duration::from_secs(seconds));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn slow_bodies_keep_nobody_else_waiting() {
+    let post = poster_of_peers(admission(&[]), &Arc::default());
+    let large = "{".to_owned() + &" ".repeat(SMALL);
+    // More than there is room for, of either kind.
+    let slow = (0..1000).map(|index| {
+        let head = if index < 100 { &large } else { "{" };
+        post(1, "?timeout=30s", stuck(head))
+    });
     let mut slow = Box::pin(futures::future::join_all(slow));
     assert!(futures::poll!(&mut slow).is_pending());
     let start = tokio::time::Instant::now();
-    assert!(is_allowed(post("", plain()).await).await);
+    let large = || Body::from(review(&pod(0, json!({"a": "x".repeat(4 << 20)}))).to_string());
+    assert!(is_allowed(post(2, "", plain()).await).await);
+    assert!(is_allowed(post(2, "", large()).await).await);
     assert_eq!(start.elapsed(), Duration::ZERO);
-    // They are given up together, and large ones find room again.
     for answer in slow.await {
         is_failed_call(answer).await;
     }
-    assert_eq!(start.elapsed(), Duration::from_secs(4));
-    let large = review(&pod(0, json!({"a": "x".repeat(2 * SMALL)})));
-    assert!(is_allowed(post("", large.to_string().into()).await).await);
+    // Who sent them finds room again.
+    assert!(is_allowed(post(1, "", large()).await).await);
 }
 
 #[tokio::test(start_paused = true)]
@@ -158,7 +186,7 @@ async fn arrival_and_access_reviews_share_one_deadline() {
     let slow = review(&pod(1, json!({labels::CLASS: "restricted"})));
     for (query, waits) in [("?timeout=10s", 9000), ("", 4000), ("?timeout=bad", 4000)] {
         let start = tokio::time::Instant::now();
-        let body = late(&slow, Duration::from_secs(3));
+        let body = late(&slow, Duration::from_secs(1));
         is_failed_call(post(query, body).await).await;
         assert_eq!(start.elapsed(), Duration::from_millis(waits));
     }
@@ -209,4 +237,29 @@ async fn more_than_there_is_room_for_do_not_wait() {
     }
     assert_eq!(start.elapsed(), Duration::from_secs(4));
     assert!((25..100).contains(&at_once), "{at_once} of 150");
+}
+
+#[tokio::test]
+async fn what_the_parser_throws_away_has_no_weight() {
+    let name = |number| format!("CI_VARIABLE_{number}");
+    let env = (0..20_000).map(|number| json!({"name": name(number), "value": "x"}));
+    let field = |number| {
+        let key = format!("k:{{\"name\":\"{}\"}}", name(number));
+        (key, json!({".": {}, "f:name": {}, "f:value": {}}))
+    };
+    let fields: serde_json::Map<_, _> = (0..20_000).map(field).collect();
+    let mut pod = pod(0, json!({}));
+    pod["spec"]["containers"][0]["env"] = env.collect();
+    pod["metadata"]["managedFields"] = json!([{"manager": "kubectl", "fieldsV1": fields}]);
+    let mut change = review(&pod);
+    change["request"]["operation"] = json!("UPDATE");
+    change["request"]["oldObject"] = pod.clone();
+    let post = poster(admission(&[]), &Arc::default());
+    assert!(is_allowed(post("", change.to_string().into()).await).await);
+    // The same elsewhere is kept, and too heavy.
+    let fields = pod["metadata"]["managedFields"].take();
+    pod["spec"]["managedFields"] = fields;
+    change["request"]["object"] = pod.clone();
+    change["request"]["oldObject"] = pod;
+    assert!(!is_allowed(post("", change.to_string().into()).await).await);
 }

@@ -1,28 +1,32 @@
 //! How reviews come in: within their time, and within the memory that all of
 //! them may take together.
 //!
-//! A parsed document takes far more than its text: an object with one field in
-//! seven bytes becomes a map of 640. Measured with 7 MiB of each: 118 times the
-//! text where maps are nested, 96 times for a list of `{"":0}`, 66 times for
-//! nested arrays, 26 times for a list of variables, 9 to 16 times for long flat
-//! ones; a pod of 10 KiB takes 10 to 20 times. So the text is weighed before it
-//! is parsed ([`weight`] is above each of these), and waits until there is room.
+//! A parsed document takes far more than its text, so the text is weighed
+//! before it is parsed ([`weight`]), and waits until there is room.
 //!
 //! All reviews together take 256 MiB at most: [`ARRIVING`] and [`LARGE_BODIES`]
 //! unparsed, [`SMALL_ROOM`] and [`LARGE_ROOM`] parsed and decided on, and
 //! [`WAITING_ROOM`] parsed and waiting for the API server to answer access
 //! reviews. Who waits for that has left the room of the others, which takes
 //! as long as the computer needs, so that a slow API server keeps none of
-//! them waiting. What a connection holds beside it is bounded by
-//! [`super::listen`]. The allocator keeps what was once used for later reviews.
+//! them waiting. A body must arrive within [`ARRIVES`], for which one peer gets
+//! half of the room at most: who sends nothing keeps no other out. What a
+//! connection holds beside it is bounded by [`super::listen`]. The allocator keeps what was once used for later reviews.
+
+use std::{future::Future, time::Duration};
 
 use axum::body::{Body, BodyDataStream, Bytes, HttpBody};
 use futures::StreamExt;
+use nvlink_runtime::connections::Peer;
 use tokio::{
-    sync::{Semaphore, SemaphorePermit},
+    sync::{AcquireError, Semaphore, SemaphorePermit},
     time::{Instant, timeout_at},
 };
 
+use super::{
+    room::{Part, Shared, UNIT, units},
+    weight::weight,
+};
 use crate::admission::review::{Invalid, uid_of_prefix};
 
 /// Largest body that is read. An API server takes requests of 3 MiB at most,
@@ -51,14 +55,15 @@ pub const WAITING_ROOM: usize = 48 << 20;
 
 /// Times its length: more than any text weighs.
 const HEAVIEST: usize = 128;
-/// Room is handed out in units of so many bytes.
-const UNIT: usize = 1 << 10;
+/// What a body gets to arrive when there is room for it, and a second more for
+/// each MiB: an API server sends it at once.
+const ARRIVES: Duration = Duration::from_secs(2);
 
 /// Where reviews come in.
 #[derive(Debug)]
 pub(super) struct Intake {
-    arriving: Semaphore,
-    bodies: Semaphore,
+    arriving: Shared,
+    bodies: Shared,
     small: Semaphore,
     large: Semaphore,
     waiting: Semaphore,
@@ -97,7 +102,7 @@ pub(super) struct Seat<'a> {
     intake: &'a Intake,
     pub(super) body: Vec<u8>,
     /// For the text and for what it becomes; none when it waits.
-    deciding: Vec<SemaphorePermit<'a>>,
+    deciding: Option<(Part<'a>, SemaphorePermit<'a>)>,
     waiting: Option<SemaphorePermit<'a>>,
 }
 
@@ -113,7 +118,7 @@ impl Seat<'_> {
             let permit = self.intake.waiting.try_acquire_many(units);
             self.waiting = Some(permit.map_err(|_| Overloaded::FULL)?);
             self.body = Vec::new();
-            self.deciding.clear();
+            self.deciding = None;
         }
         Ok(())
     }
@@ -123,8 +128,8 @@ impl Default for Intake {
     fn default() -> Self {
         let room = |bytes| Semaphore::new(bytes / UNIT);
         Self {
-            arriving: room(ARRIVING),
-            bodies: room(LARGE_BODIES),
+            arriving: Shared::new(ARRIVING),
+            bodies: Shared::new(LARGE_BODIES),
             small: room(SMALL_ROOM),
             large: room(LARGE_ROOM),
             waiting: room(WAITING_ROOM),
@@ -133,18 +138,25 @@ impl Default for Intake {
 }
 
 impl Intake {
-    /// Reads a review, and waits until there is room to parse it.
+    /// Reads a review that `peer` sends, and waits until there is room to parse it.
     ///
     /// # Errors
     /// When it is too large or too heavy, or does not arrive, or there is no
     /// room for it, until `deadline`.
-    pub(super) async fn take(&self, body: Body, deadline: Instant) -> Result<Seat<'_>, Unread> {
+    pub(super) async fn take(
+        &self,
+        peer: Option<Peer>,
+        body: Body,
+        deadline: Instant,
+    ) -> Result<Seat<'_>, Unread> {
         let mut reader = Reader::new(body, deadline);
         let expected = reader.expected;
-        let mut unparsed = reader.room(&self.arriving, expected.min(SMALL)).await?;
+        let mut unparsed = reader
+            .begin(&self.arriving, peer, expected.min(SMALL))
+            .await?;
         if let Some(chunk) = reader.read_small().await? {
             // The first room is given up only then: what was read is in it.
-            unparsed = reader.room(&self.bodies, expected).await?;
+            unparsed = reader.begin(&self.bodies, peer, expected).await?;
             reader.read_large(chunk).await?;
         }
         let length = reader.read.len();
@@ -158,44 +170,24 @@ impl Intake {
                 "the request holds so many values that they take more than {mib} MiB"
             )));
         }
-        let parsed = reader.room(rooms, weight).await?;
+        // None that has to wait for more than there is comes this far.
+        let units = units(weight).unwrap_or(u32::MAX);
+        let parsed = reader.wait(rooms.acquire_many(units)).await?;
         Ok(Seat {
             intake: self,
             body: reader.read,
-            deciding: vec![unparsed, parsed],
+            deciding: Some((unparsed, parsed)),
             waiting: None,
         })
     }
-}
-
-fn units(bytes: usize) -> Option<u32> {
-    u32::try_from(bytes.div_ceil(UNIT)).ok()
-}
-
-/// The most that the document in `body` takes when it is parsed, in bytes.
-/// Quick, and exact enough: what stands in strings does not count.
-fn weight(body: &[u8]) -> usize {
-    let (mut objects, mut arrays, mut commas) = (0, 0, 0);
-    let (mut inside, mut escaped) = (false, false);
-    for &byte in body {
-        match byte {
-            _ if escaped => escaped = false,
-            b'\\' => escaped = inside,
-            b'"' => inside = !inside,
-            _ if inside => {}
-            b'{' => objects += 1,
-            b'[' => arrays += 1,
-            b',' => commas += 1,
-            _ => {}
-        }
-    }
-    2 * body.len() + 648 * objects + 144 * arrays + 150 * commas
 }
 
 /// A body that arrives.
 struct Reader {
     stream: BodyDataStream,
     deadline: Instant,
+    /// Until when it must have arrived.
+    due: Instant,
     /// How large it says it is.
     expected: usize,
     read: Vec<u8>,
@@ -208,19 +200,31 @@ impl Reader {
         Self {
             stream: body.into_data_stream(),
             deadline,
+            due: deadline,
             expected: size.map_or(MAX_BODY, |size| size.min(MAX_BODY)),
             read: Vec::new(),
         }
     }
 
-    async fn room<'a>(
+    /// Waits until there is room for so many bytes, which must arrive then.
+    async fn begin<'a>(
         &mut self,
-        rooms: &'a Semaphore,
+        room: &'a Shared,
+        peer: Option<Peer>,
         bytes: usize,
-    ) -> Result<SemaphorePermit<'a>, Unread> {
-        // None that has to wait for more than there is comes this far.
+    ) -> Result<Part<'a>, Unread> {
         let units = units(bytes).unwrap_or(u32::MAX);
-        let permit = timeout_at(self.deadline, rooms.acquire_many(units)).await;
+        let part = self.wait(room.take(peer, units)).await?;
+        let more = Duration::from_secs((bytes >> 20) as u64);
+        self.due = self.deadline.min(Instant::now() + ARRIVES + more);
+        Ok(part)
+    }
+
+    async fn wait<T>(
+        &mut self,
+        room: impl Future<Output = Result<T, AcquireError>>,
+    ) -> Result<T, Unread> {
+        let permit = timeout_at(self.deadline, room).await;
         let permit = permit.ok().and_then(Result::ok);
         permit.ok_or_else(|| self.overloaded(Overloaded::FULL))
     }
@@ -263,7 +267,7 @@ impl Reader {
     }
 
     async fn chunk(&mut self) -> Result<Option<Bytes>, Unread> {
-        match timeout_at(self.deadline, self.stream.next()).await {
+        match timeout_at(self.due, self.stream.next()).await {
             Ok(None) => Ok(None),
             Ok(Some(Ok(chunk))) => Ok(Some(chunk)),
             // The client has gone: it may have waited for too long.
