@@ -361,11 +361,3 @@ fn skipped(failed: &[&str], unasked: usize) -> Vec<String> {
     }
     lines
 }
-
-/// The refusal where nobody could say whether the class may be used.
-pub(super) fn failed(name: &str, reason: &str) -> Refusal {
-    let message = format!(
-        "class {name:?} is restricted, and whether it may be used could not be found out: {reason}; try again"
-    );
-    Refusal::new(Rule::ReviewFailed, message).about(name)
-}

@@ -3,7 +3,10 @@
 use nvlink_topology::GROUP;
 use serde_json::{Value, json};
 
-use super::project;
+use super::{
+    project,
+    refusal::{Refusal, Rule},
+};
 use crate::{
     authorize::{RESOURCE, Subject, USE},
     class::{
@@ -44,6 +47,14 @@ pub(super) fn denial(
             role(name, service_account, namespace)
         ),
     }
+}
+
+/// The refusal where nobody could say whether the class may be used.
+pub(super) fn unknown(name: &str, reason: &str) -> Refusal {
+    let message = format!(
+        "class {name:?} is restricted, and whether it may be used could not be found out: {reason}; try again"
+    );
+    Refusal::new(Rule::ReviewFailed, message).about(name)
 }
 
 /// What a grant to the account of all pods that name none would mean.

@@ -21,7 +21,7 @@ use crate::{
     authorize::{Grant, Grants, Subject},
     class::Class,
     cluster::view::View,
-    decide::{denial::denial, pod},
+    decide::{denial, pod},
 };
 
 mod devices;
@@ -115,9 +115,9 @@ fn permit(
     match grants.get(&class.name) {
         None => Ok(Some(class.name.clone())),
         Some(Grant::Granted) => Ok(None),
-        Some(Grant::Failed(reason)) => Err(super::choose::failed(&class.name, reason)),
+        Some(Grant::Failed(reason)) => Err(denial::unknown(&class.name, reason)),
         Some(Grant::Denied) => {
-            let message = denial(case.subject, class, how, case.pod, case.namespace);
+            let message = denial::denial(case.subject, class, how, case.pod, case.namespace);
             Err(Refusal::new(rule, message).about(&class.name))
         }
     }

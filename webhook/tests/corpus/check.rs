@@ -3,6 +3,7 @@
 use base64::{Engine, engine::general_purpose::STANDARD};
 use nvlink_topology::labels;
 use nvlink_webhook::{admission::server::Webhook, authorize::Authorizer};
+use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 
 use crate::patch;
@@ -36,9 +37,14 @@ pub(crate) async fn check<A: Authorizer>(
         return Ok(if invalid { Kind::Invalid } else { Kind::Denied });
     }
     let Some(mut review) = review else {
-        // What nobody looks at is skipped unread: it may nest deeper than a
-        // document, or hold a number or text that is none.
-        return Ok(Kind::Untouched);
+        // What nobody looks at may nest deeper than a document, or hold a number
+        // that is too large or half a surrogate, but it must be JSON.
+        let text = std::str::from_utf8(body).map_err(|why| why.to_string());
+        let json = text.map(serde_json::from_str::<IgnoredAny>)?;
+        return match json {
+            Ok(_) => Ok(Kind::Untouched),
+            Err(why) => Err(format!("let in, and it is no JSON: {why}")),
+        };
     };
     let Some(text) = response["patch"].as_str() else {
         return Ok(Kind::Untouched);

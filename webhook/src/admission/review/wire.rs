@@ -74,9 +74,12 @@ pub(super) struct UserInfo {
 #[derive(Default)]
 pub(super) struct Object(pub(super) Value);
 
-/// A review in `body`.
-pub(super) fn read(body: &[u8]) -> Result<Review, serde_json::Error> {
-    serde_json::from_slice::<Read<Review>>(body).map(|read| read.0)
+/// A review in `body`. All of it must be text: what is not kept is skipped
+/// without a look at its strings.
+pub(super) fn read(body: &[u8]) -> Result<Review, String> {
+    let text = std::str::from_utf8(body).map_err(|error| error.to_string())?;
+    let read = serde_json::from_str::<Read<Review>>(text);
+    read.map_or_else(|error| Err(error.to_string()), |read| Ok(read.0))
 }
 
 /// What reads as its default where the JSON has another type.
