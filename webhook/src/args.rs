@@ -4,7 +4,10 @@ use std::{net::SocketAddr, path::PathBuf};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::{certificate::pki::SecretName, decide::Settings, registration::WebhookTarget};
+use crate::{
+    certificate::pki::SecretName, class::syntax::is_namespace, decide::Settings,
+    registration::WebhookTarget,
+};
 
 /// Puts GPU pods into NVLink domains, at admission.
 ///
@@ -65,8 +68,9 @@ or its policies run, the API server says it, of a pod and of a service account:
     /// Print the MutatingWebhookConfiguration.
     ///
     /// Pods that name a class fail closed when the webhook is down; other GPU
-    /// pods fail open. Pods without GPUs reach it only where they reach for a
-    /// class, as do changes of pods; kube-system never does.
+    /// pods fail open. Other pods, and changes of pods, reach it only where a
+    /// rule is about them, such as a toleration, a nodeName, a claim or a label
+    /// of nvlink-domains.io; kube-system and the exempt namespaces never do.
     #[command(after_help = "\
 Examples:
   nvlink-webhook registration --service nvlink-system/nvlink-webhook --ca-file ca.crt > hook.yaml
@@ -359,6 +363,7 @@ pub struct ExemptArgs {
         env = "NVLINK_WEBHOOK_EXEMPT_NAMESPACES",
         value_name = "NAME",
         value_delimiter = ',',
+        value_parser = namespace,
         default_value = "nvlink-system"
     )]
     pub exempt_namespaces: Vec<String>,
@@ -366,9 +371,10 @@ pub struct ExemptArgs {
 
 /// Flags of `registration`.
 #[derive(Debug, Args)]
+#[group(id = "target", required = true, multiple = false, args = ["url", "service"])]
 pub struct RegistrationArgs {
     /// Address of a webhook outside the cluster: `https://HOST:PORT`.
-    #[arg(long, env = "NVLINK_WEBHOOK_URL", value_name = "URL", value_parser = url, conflicts_with = "service", required_unless_present = "service")]
+    #[arg(long, env = "NVLINK_WEBHOOK_URL", value_name = "URL", value_parser = url)]
     pub url: Option<WebhookTarget>,
     /// The webhook's Service: `NAMESPACE/NAME` or `NAMESPACE/NAME:PORT`.
     #[arg(long, env = "NVLINK_WEBHOOK_SERVICE", value_name = "NS/NAME", value_parser = service)]
@@ -379,6 +385,13 @@ pub struct RegistrationArgs {
     /// Where no rule holds.
     #[command(flatten)]
     pub exempt: ExemptArgs,
+}
+
+fn namespace(text: &str) -> Result<String, String> {
+    if is_namespace(text) {
+        return Ok(text.to_owned());
+    }
+    Err("no namespace has this name: use lower-case letters, digits and '-', 63 at most".to_owned())
 }
 
 fn url(text: &str) -> Result<WebhookTarget, String> {

@@ -170,6 +170,34 @@ fn a_wrong_variable_is_named_and_not_the_flag() {
     assert!(!error.contains("environment variable"), "{error}");
 }
 
+/// The error of a command line that is wrong.
+fn error_of(args: &[&str]) -> String {
+    let mut program = Command::new(env!("CARGO_BIN_EXE_nvlink-webhook"));
+    let output = program.args(args).output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "{args:?}");
+    String::from_utf8(output.stderr).unwrap()
+}
+
+#[test]
+fn both_ways_to_say_where_the_webhook_is_are_named() {
+    let error = error_of(&["registration", "--ca-file", "ca.crt"]);
+    assert!(
+        error.contains("<--url <URL>|--service <NS/NAME>>"),
+        "{error}"
+    );
+    let both = ["--url", "https://h:1", "--service", "a/b"];
+    let error = error_of(&[&["registration", "--ca-file", "ca.crt"], &both[..]].concat());
+    assert!(error.contains("cannot be used with"), "{error}");
+}
+
+#[test]
+fn a_namespace_that_cannot_be_is_refused() {
+    for name in ["Bad_Name", "", "a,,b"] {
+        let error = error_of(&["policies", "--exempt-namespace", name]);
+        assert!(error.contains("no namespace has this name"), "{error}");
+    }
+}
+
 #[test]
 fn silent_connections_keep_no_probe_out() {
     let directory = tempfile::tempdir().unwrap();

@@ -21,6 +21,12 @@ pub(crate) fn is_label_value(text: &str) -> bool {
     text.is_empty() || text.len() <= 63 && within(text, "-_.") && has_edges(text)
 }
 
+/// Whether `text` names a namespace.
+#[must_use]
+pub(crate) fn is_namespace(text: &str) -> bool {
+    text.len() <= 63 && is_dns_name(text) && !text.contains('.')
+}
+
 /// Whether `text` names a variable.
 #[must_use]
 pub(crate) fn is_variable(text: &str) -> bool {
@@ -79,6 +85,9 @@ mod tests {
     #[test]
     fn other_words() {
         assert!(is_label_value("") && is_label_value("A-1.b_c") && !is_label_value("x y"));
+        let long = "x".repeat(64);
+        assert!(is_namespace("gpu-operator") && is_namespace("0") && !is_namespace(&long));
+        assert!(!is_namespace("") && !is_namespace("A") && !is_namespace("a.b"));
         assert!(is_variable("_A1") && !is_variable("") && !is_variable("1A") && !is_variable("A-"));
         assert!(is_interface("eth0.1") && !is_interface("") && !is_interface("eth0,eth1"));
         assert!(is_device("mlx5_0") && !is_device("") && !is_device("mlx5_0:1"));
