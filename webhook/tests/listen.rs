@@ -14,7 +14,15 @@ use std::{
 
 use axum_server::{Handle, tls_rustls::RustlsConfig};
 use fixture::{admission, pod, review};
-use nvlink_webhook::admission::server::{PATH, Webhook, admission_router, listen};
+use nvlink_topology::labels;
+use nvlink_webhook::{
+    admission::{
+        admit::Admission,
+        server::{PATH, Webhook, admission_router, listen},
+    },
+    authorize::{Authorizer, Grant, Subject, User},
+    decide::Settings,
+};
 use rustls::{
     ClientConfig, ClientConnection, RootCertStore, StreamOwned,
     pki_types::{CertificateDer, pem::PemObject},
@@ -30,11 +38,15 @@ struct Server {
 }
 
 fn start() -> Server {
+    start_with(admission(&[]))
+}
+
+fn start_with<A: Authorizer + 'static>(admission: Admission<A>) -> Server {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     let (certificate, key) = (made.cert.pem(), made.signing_key.serialize_pem());
     let webhook = Webhook {
-        admission: admission(&[]),
+        admission,
         metrics: Arc::default(),
     };
     let router = admission_router(Arc::new(webhook));
@@ -130,6 +142,51 @@ fn silent_connections_are_bounded_and_keep_nobody_out() {
     }
     assert_eq!(silent.len(), 63);
     assert!(silent.iter().all(|socket| !is_closed(socket, moment)));
+}
+
+/// An API server that does not answer access reviews.
+struct Silent;
+
+impl Authorizer for Silent {
+    async fn may_use(&self, _: &Subject, _: &str, _: &str) -> Grant {
+        std::future::pending().await
+    }
+
+    async fn may_release(&self, _: &User, _: &str) -> Grant {
+        std::future::pending().await
+    }
+}
+
+#[test]
+fn a_connection_on_which_a_review_waits_is_not_silent() {
+    let server = start_with(Admission {
+        view: admission(&[]).view,
+        authorizer: Silent,
+        settings: Settings::default(),
+    });
+    let mut waiting = server.connect("http/1.1");
+    let body = review(&pod(1, json!({labels::CLASS: "restricted"}))).to_string();
+    let request = format!(
+        "POST {PATH}?timeout=30s HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    waiting.write_all(request.as_bytes()).unwrap();
+    let connect = |_| {
+        let mut stream = server.connect("http/1.1");
+        while stream.conn.is_handshaking() {
+            stream.conn.complete_io(&mut stream.sock).unwrap();
+        }
+        stream.sock
+    };
+    // One more than there are places for: one that is silent goes.
+    let mut silent: Vec<_> = (0..64).map(connect).collect();
+    let moment = Duration::from_millis(5);
+    let end = Instant::now() + Duration::from_secs(5);
+    while silent.len() > 63 && Instant::now() < end {
+        silent.retain(|socket| !is_closed(socket, moment));
+    }
+    assert_eq!(silent.len(), 63);
+    assert!(!is_closed(&waiting.sock, moment));
 }
 
 #[test]
