@@ -24,7 +24,7 @@ use super::{
 };
 use crate::{
     placement::{Health, Judged, Keys, Placements},
-    publish::status::Record,
+    publish::status::{Record, Wanted},
     snapshot::Latest,
     source::LostGpu,
 };
@@ -35,7 +35,7 @@ const TOPOLOGY: Duration = Duration::from_secs(1);
 const TOLD: usize = 4;
 
 /// What the keeper of the record is told: none before the record was taken in.
-pub(super) type Want = watch::Sender<Option<Option<NodeTopologyStatus>>>;
+pub(super) type Want = watch::Sender<Option<Wanted>>;
 pub(super) type Recorded = watch::Receiver<Option<Record>>;
 /// [`Judge::judge`].
 type Judging = fn(&mut Judge, &NodeTopologySpec, Vec<(Allocation, Option<Pattern>)>) -> Vec<Judged>;
@@ -224,9 +224,13 @@ impl Collector {
         if let Some((record, want)) = &self.keeper
             && (health.is_none() || record.borrow().is_some())
         {
+            let now = Wanted {
+                on: Keys::of(&spec.gpus),
+                status: status.clone(),
+            };
             want.send_if_modified(|wanted| {
-                let changed = wanted.as_ref() != Some(&status);
-                *wanted = Some(status.clone());
+                let changed = wanted.as_ref() != Some(&now);
+                *wanted = Some(now);
                 changed
             });
         }

@@ -4,14 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::Node;
 use kube::{
-    Api, Client, Error, ResourceExt,
+    Api, Client, ResourceExt,
     api::{Patch, PatchParams},
 };
 use nvlink_runtime::client;
 use nvlink_topology::{NodeTopology, labels};
 use serde_json::{Value, json};
 
-use super::{ALIAS_MANAGER, MANAGER, PublishError};
+use super::{ALIAS_MANAGER, MANAGER, PublishError, is_conflict};
 
 type Values = BTreeMap<&'static str, String>;
 
@@ -213,8 +213,4 @@ fn owned(node: &Node, manager: impl Fn(&str) -> bool, field: &str) -> BTreeSet<S
         .flatten()
         .filter_map(|(name, _)| Some(name.strip_prefix("f:")?.to_owned()))
         .collect()
-}
-
-fn is_conflict(error: &Error) -> bool {
-    matches!(error, Error::Api(status) if status.code == 409)
 }

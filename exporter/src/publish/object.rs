@@ -8,7 +8,8 @@ use kube::{
 use nvlink_topology::{API_VERSION, KIND, NodeTopology};
 use serde_json::{Value, json};
 
-use super::{MANAGER, PublishError, is_not_found};
+use super::{MANAGER, PublishError, is_not_found, status};
+use crate::placement::Keys;
 
 /// What [`apply`] did.
 pub(super) enum Outcome {
@@ -23,7 +24,8 @@ pub(super) fn api(client: &Client) -> Api<DynamicObject> {
     Api::all_with(client.clone(), &resource)
 }
 
-/// Applies the spec. The Node owns the object, so that it goes with the Node.
+/// Applies the spec; where it has other GPUs, without the status of those that
+/// were there before, which the keeper of the status writes anew. The Node owns the object, so that it goes with the Node.
 pub(super) async fn apply(
     client: &Client,
     node: &Node,
@@ -41,15 +43,22 @@ pub(super) async fn apply(
         Err(error) if is_not_found(&error) => None,
         Err(error) => return failed("reading NodeTopology", error),
     };
-    if present.is_some_and(|present| says(&present, &spec, &owner)) {
-        return Ok(Outcome::Same);
-    }
-    let object = json!({
+    let mut object = json!({
         "apiVersion": API_VERSION,
         "kind": KIND,
-        "metadata": { "name": name, "ownerReferences": [owner] },
+        "metadata": { "name": name, "ownerReferences": [&owner] },
         "spec": spec,
     });
+    if let Some(present) = present {
+        if says(&present, &spec, &owner) {
+            return Ok(Outcome::Same);
+        }
+        let gpus = status::gpus(&present).unwrap_or_default();
+        if Keys::of(&gpus) != Keys::of(&topology.spec.gpus) {
+            let version = status::clear(client, &name, &present).await?;
+            object["metadata"]["resourceVersion"] = json!(version);
+        }
+    }
     let params = PatchParams::apply(MANAGER).force();
     match api.patch(&name, &params, &Patch::Apply(&object)).await {
         Ok(_) => Ok(Outcome::Written),

@@ -1,18 +1,27 @@
 //! The status of the NodeTopology object: the allocations. It has a field
 //! manager of its own, so that the spec is written without it and stays when it goes.
+//!
+//! Its indices mean the GPUs of the spec, which is another write. So it is
+//! written only beside a spec with the GPUs that it speaks of, and goes before
+//! another such spec comes ([`clear`]); each write names the version that it
+//! looked at. Whoever reads the object in between finds no status, never one of
+//! other GPUs.
 
 use std::time::Duration;
 
 use kube::{
-    Client,
+    Client, ResourceExt,
     api::{DynamicObject, Patch, PatchParams},
 };
 use nvlink_topology::{API_VERSION, Allocation, Gpu, KIND, NodeTopologyStatus};
 use serde_json::{Value, json};
 use tokio::{sync::watch, time::timeout};
 
-use super::{BACKOFF, PublishError, is_not_found, object};
-use crate::tally::{Failure, Publishing};
+use super::{BACKOFF, PublishError, is_conflict, is_not_found, object};
+use crate::{
+    placement::Keys,
+    tally::{Failure, Publishing},
+};
 
 /// Field manager of the status.
 pub const STATUS_MANAGER: &str = "nvlink-exporter-allocations";
@@ -26,8 +35,19 @@ pub enum StatusOutcome {
     Written,
     /// It says so already.
     Same,
+    /// The object has other GPUs yet, or was changed just now.
+    Behind,
     /// There is no object yet, or no such kind.
     NoObject,
+}
+
+/// What the cluster shall have of a node.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Wanted {
+    /// What the indices mean.
+    pub on: Keys,
+    /// The allocations; none where nobody knows them.
+    pub status: Option<NodeTopologyStatus>,
 }
 
 /// What the cluster has of a node since an earlier process.
@@ -48,56 +68,94 @@ pub async fn read(client: &Client, node: &str) -> Result<Record, PublishError> {
     let record = present.and_then(|object| {
         let status = object.data.get("status")?.clone();
         let status: NodeTopologyStatus = serde_json::from_value(status).ok()?;
-        let gpus = object.data.get("spec")?.get("gpus")?.clone();
         Some(Record {
             allocations: status.allocations,
-            gpus: serde_json::from_value(gpus).ok()?,
+            gpus: gpus(&object)?,
         })
     });
     Ok(record.unwrap_or_default())
 }
 
-/// Brings the cluster to say `status` of `node`; with none, that nobody knows.
+/// The GPUs of the spec.
+pub(super) fn gpus(object: &DynamicObject) -> Option<Vec<Gpu>> {
+    let gpus = object.data.get("spec")?.get("gpus")?.clone();
+    serde_json::from_value(gpus).ok()
+}
+
+/// Brings the cluster to say `wanted` of `node`.
 ///
 /// # Errors
 /// When the API server cannot be reached or refuses; trying again is safe.
 pub async fn apply(
     client: &Client,
     node: &str,
-    status: Option<&NodeTopologyStatus>,
+    wanted: &Wanted,
 ) -> Result<StatusOutcome, PublishError> {
     let Some(present) = present(client, node).await? else {
         return Ok(StatusOutcome::NoObject);
     };
-    let wanted = status.map(|status| {
+    let on = gpus(&present).map(|gpus| Keys::of(&gpus));
+    if wanted.status.is_some() && on.as_ref() != Some(&wanted.on) {
+        return Ok(StatusOutcome::Behind);
+    }
+    let status = wanted.status.as_ref().map(|status| {
         let most = &status.allocations[..status.allocations.len().min(MOST)];
         json!({ "allocations": most })
     });
-    let has = present.data.get("status").filter(|has| **has != json!({}));
-    if has == wanted.as_ref() {
+    if said(&present) == status.as_ref() {
         return Ok(StatusOutcome::Same);
     }
-    let mut patch = json!({
-        "apiVersion": API_VERSION, "kind": KIND, "metadata": { "name": node },
-    });
-    if let Some(wanted) = wanted {
-        patch["status"] = wanted;
-    }
-    write(client, node, &patch).await
-}
-
-async fn write(client: &Client, node: &str, patch: &Value) -> Result<StatusOutcome, PublishError> {
-    let params = PatchParams::apply(STATUS_MANAGER).force();
-    let api = object::api(client);
-    match api.patch_status(node, &params, &Patch::Apply(patch)).await {
+    match write(client, node, &present, status).await {
         Ok(_) => Ok(StatusOutcome::Written),
         Err(error) if is_not_found(&error) => Ok(StatusOutcome::NoObject),
-        Err(error) => Err(PublishError::api(
-            "applying status of NodeTopology",
-            node,
-            error,
-        )),
+        Err(error) if is_conflict(&error) => Ok(StatusOutcome::Behind),
+        Err(error) => Err(PublishError::api(WRITING, node, error)),
     }
+}
+
+/// Takes the status away from `present`, before its spec gets other GPUs. The
+/// version that the object has then.
+///
+/// # Errors
+/// When the API server cannot be reached or refuses; trying again is safe.
+pub(super) async fn clear(
+    client: &Client,
+    node: &str,
+    present: &DynamicObject,
+) -> Result<Option<String>, PublishError> {
+    if said(present).is_none() {
+        return Ok(present.resource_version());
+    }
+    let cleared = write(client, node, present, None).await;
+    let cleared = cleared.map_err(|error| PublishError::api(WRITING, node, error))?;
+    Ok(cleared.resource_version())
+}
+
+const WRITING: &str = "applying status of NodeTopology";
+
+/// What `object` says; without a field an empty status is left of it.
+fn said(object: &DynamicObject) -> Option<&Value> {
+    let status = object.data.get("status");
+    status.filter(|status| **status != json!({}))
+}
+
+/// Writes the status of `present`, as long as nobody has changed it.
+async fn write(
+    client: &Client,
+    node: &str,
+    present: &DynamicObject,
+    status: Option<Value>,
+) -> kube::Result<DynamicObject> {
+    let mut patch = json!({
+        "apiVersion": API_VERSION, "kind": KIND,
+        "metadata": { "name": node, "resourceVersion": present.resource_version() },
+    });
+    if let Some(status) = status {
+        patch["status"] = status;
+    }
+    let params = PatchParams::apply(STATUS_MANAGER).force();
+    let api = object::api(client);
+    api.patch_status(node, &params, &Patch::Apply(&patch)).await
 }
 
 async fn present(client: &Client, node: &str) -> Result<Option<DynamicObject>, PublishError> {
@@ -116,7 +174,7 @@ pub(crate) struct Keeper {
     /// Filled once, with what the cluster has at the start.
     pub(crate) record: watch::Sender<Option<Record>>,
     /// What the cluster shall have; none before the record was taken in.
-    pub(crate) wanted: watch::Receiver<Option<Option<NodeTopologyStatus>>>,
+    pub(crate) wanted: watch::Receiver<Option<Wanted>>,
     /// Time between two looks at it, in case someone changed it.
     pub(crate) recheck: Duration,
     pub(crate) tally: Publishing,
@@ -144,10 +202,10 @@ impl Keeper {
             let wanted = self.wanted.borrow_and_update().clone();
             let outcome = match wanted {
                 None => Ok(StatusOutcome::Same),
-                Some(status) => apply(&self.client, &self.node, status.as_ref()).await,
+                Some(wanted) => apply(&self.client, &self.node, &wanted).await,
             };
             let wait = match outcome {
-                Ok(StatusOutcome::NoObject) => BACKOFF.0,
+                Ok(StatusOutcome::NoObject | StatusOutcome::Behind) => BACKOFF.0,
                 Ok(outcome) => {
                     self.tally.succeeded();
                     tracing::debug!(node = self.node, ?outcome, "allocations published");

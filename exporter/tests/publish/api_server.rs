@@ -24,6 +24,8 @@ pub(crate) struct Cluster {
     pub(crate) no_node: bool,
     pub(crate) denied: bool,
     pub(crate) writes: usize,
+    /// The object after each write of it.
+    pub(crate) history: Vec<Value>,
 }
 
 pub(crate) type Shared = Arc<Mutex<Cluster>>;
@@ -79,17 +81,40 @@ impl Cluster {
                 match (method, &self.object) {
                     ("PATCH", _) => {
                         assert!(query.contains("force=true"), "{query}");
-                        self.writes += 1;
-                        self.object = Some(body.clone());
-                        (StatusCode::OK, body.clone())
+                        self.write("spec", body)
                     }
                     (_, None) => failure(404, "NotFound"),
                     ("DELETE", Some(_)) => (StatusCode::OK, self.object.take().unwrap()),
                     (_, Some(object)) => (StatusCode::OK, object.clone()),
                 }
             }
+            ("/apis/nvlink-domains.io/v1alpha1/nodetopologies/gpu-7/status", "PATCH") => {
+                self.write("status", body)
+            }
             other => panic!("unexpected request {other:?}"),
         }
+    }
+
+    /// Takes `part` of `body` into the object, if it speaks of its version.
+    fn write(&mut self, part: &str, body: &Value) -> (StatusCode, Value) {
+        let present = self.object.take();
+        let version = |object: &Value| object["metadata"]["resourceVersion"].clone();
+        let wanted = version(body);
+        if !wanted.is_null() && Some(&wanted) != present.as_ref().map(version).as_ref() {
+            self.object = present;
+            return failure(409, "Conflict");
+        }
+        self.writes += 1;
+        let mut object = present.unwrap_or_else(|| body.clone());
+        // An empty object is left where no field is.
+        object[part] = body.get(part).cloned().unwrap_or_else(|| json!({}));
+        if part == "spec" {
+            object["metadata"] = body["metadata"].clone();
+        }
+        object["metadata"]["resourceVersion"] = json!(self.writes.to_string());
+        self.history.push(object.clone());
+        self.object = Some(object.clone());
+        (StatusCode::OK, object)
     }
 
     pub(crate) fn node(&self) -> Value {

@@ -54,10 +54,10 @@ struct Gpu {
     index: u32,
 }
 
-#[derive(Default, Deserialize)]
+#[derive(Deserialize)]
 struct Status {
-    #[serde(default)]
-    allocations: Vec<Set>,
+    /// None while nobody knows: an empty status is left where one was taken away.
+    allocations: Option<Vec<Set>>,
 }
 
 /// A domain, or what a container holds.
@@ -73,11 +73,11 @@ impl Extent {
     /// When it is not as the CRD has it.
     pub(super) fn free(self) -> Result<Option<u32>, serde_json::Error> {
         let Document { spec, status } = serde_json::from_value(self.document)?;
-        let Some(status) = status else {
+        let Some(allocations) = status.and_then(|status| status.allocations) else {
             return Ok(None);
         };
         let mut free: HashSet<u32> = spec.gpus.iter().map(|gpu| gpu.index).collect();
-        for gpu in status.allocations.iter().flat_map(|set| &set.gpus) {
+        for gpu in allocations.iter().flat_map(|set| &set.gpus) {
             free.remove(gpu);
         }
         let domains = spec.domains.iter().map(|set| set.gpus.as_slice());
@@ -250,6 +250,8 @@ mod tests {
         let whole = |document: &Value| serde_json::from_value(document.clone()).unwrap();
         assert_eq!(read(&document).free().unwrap(), None);
         assert_eq!(free(&whole(&document)), None);
+        document["status"] = json!({});
+        assert_eq!(read(&document).free().unwrap(), None);
         for (held, left) in [
             (json!([]), 3),
             (json!([[0, 1]]), 2),
