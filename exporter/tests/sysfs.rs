@@ -36,6 +36,7 @@ fn a_virtual_machine_with_switches() {
             model: Some("NVIDIA H200".to_owned()),
             numa_node: Some(n / 4),
             mig_enabled: false,
+            virtual_machine: false,
             links: None,
         };
         assert_eq!(*gpu, expected);

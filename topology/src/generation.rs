@@ -117,6 +117,15 @@ pub fn board_links(model: &str) -> Option<u32> {
     }
 }
 
+/// How many GPUs the largest board of this product has: eight on HGX and DGX,
+/// four in a tray of a rack. Sources as of [`board_links`].
+#[must_use]
+pub fn board_gpus(model: &str) -> usize {
+    let model = model.to_ascii_uppercase();
+    let in_tray = ["GB200", "GB300"].iter().any(|name| model.contains(name));
+    if in_tray { 4 } else { 8 }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -6,7 +6,9 @@ use crate::{Gpu, generation};
 ///
 /// Expected is the most among the GPUs of the same model on the node (so cards
 /// without a bridge stay quiet where none has one), and at least what the
-/// model's SXM board has (so that a node whose whole fabric is down shows).
+/// model's SXM board has (so that a node whose whole fabric is down shows). In a
+/// virtual machine the board counts only where it is there as a whole: one H100
+/// of eight rightly has no links there, and two have them all or none.
 /// Absent where links are not known, where the GPU should have none, and for
 /// GPUs split by MIG, whose links the driver reports as down.
 #[must_use]
@@ -20,11 +22,10 @@ pub fn missing_links(gpu: &Gpu, gpus: &[Gpu]) -> Option<u64> {
         .iter()
         .filter(|other| other.model == gpu.model)
         .filter_map(up);
-    let board = gpu
-        .model
-        .as_deref()
-        .and_then(generation::board_links)
-        .map(u64::from);
+    let alike = gpus.iter().filter(|other| other.model == gpu.model).count();
+    let is_whole = |model: &&str| !gpu.virtual_machine || alike >= generation::board_gpus(model);
+    let model = gpu.model.as_deref().filter(is_whole);
+    let board = model.and_then(generation::board_links).map(u64::from);
     let expected = siblings.chain(board).max().unwrap_or(0);
     (expected > 0).then(|| expected.saturating_sub(active))
 }
@@ -86,6 +87,26 @@ mod tests {
             let missing: Vec<_> = gpus.iter().map(|one| missing_links(one, &gpus)).collect();
             assert_eq!(missing, expected, "{model}");
         }
+    }
+
+    #[test]
+    fn in_a_virtual_machine_only_a_whole_board_has_what_the_board_has() {
+        let missing = |model: &str, links: &[(usize, usize)]| {
+            let in_machine = |&(up, down): &(usize, usize)| Gpu {
+                virtual_machine: true,
+                ..gpu(model, up, down)
+            };
+            let gpus: Vec<_> = links.iter().map(in_machine).collect();
+            let missing = gpus.iter().map(|one| missing_links(one, &gpus));
+            missing.collect::<Vec<_>>()
+        };
+        let h100 = "NVIDIA H100 80GB HBM3";
+        assert_eq!(missing(h100, &[(0, 18)]), [None]);
+        assert_eq!(missing(h100, &[(0, 18); 7]), [None; 7]);
+        assert_eq!(missing(h100, &[(18, 0), (17, 1)]), [Some(0), Some(1)]);
+        assert_eq!(missing(h100, &[(0, 18); 8]), [Some(18); 8]);
+        assert_eq!(missing("NVIDIA GB200", &[(0, 18); 3]), [None; 3]);
+        assert_eq!(missing("NVIDIA GB200", &[(0, 18); 4]), [Some(18); 4]);
     }
 
     #[test]

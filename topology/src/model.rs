@@ -130,6 +130,11 @@ pub struct Gpu {
     // Absent where it does not, and where the source cannot tell: see `knows_mig`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub mig_enabled: bool,
+    /// The GPU is in a virtual machine, or is a share of one: the hypervisor
+    /// decides which links it has.
+    // Absent where it is not, and where the source cannot tell.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub virtual_machine: bool,
     /// The GPU's NVLinks; absent where the source cannot see links
     /// (sysfs, or `topo -m` where NVLink joins GPUs), empty where the GPU has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -31,7 +31,7 @@ families! {
         "nvlink_missing_links",
         &["gpu", "UUID"],
         "GPUs",
-        "NVLinks that should be up and are not, judged by the other GPUs of the model on the node and by what its board has.",
+        "NVLinks that should be up and are not, judged by the other GPUs of the model on the node and by what its board has; in a virtual machine by its board only where all of it is there. Absent where a GPU should have none.",
     );
     LINK_UP = gauge(
         Group::Link,

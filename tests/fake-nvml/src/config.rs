@@ -65,6 +65,8 @@ pub(crate) struct GpuOptions {
     /// Type of a link's far end that has no PCI address (2 switch, 255 unknown).
     pub(crate) hidden_type: Option<u32>,
     pub(crate) minor: Option<u32>,
+    /// As `nvmlGpuVirtualizationMode_t`.
+    pub(crate) virtualization: u32,
     pub(crate) links: BTreeMap<u32, LinkOptions>,
 }
 

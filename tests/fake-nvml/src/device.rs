@@ -3,7 +3,8 @@
 use std::ffi::{c_char, c_int, c_uint, c_ulong};
 
 use nvml_wrapper_sys::bindings::{
-    nvmlAffinityScope_t, nvmlDevice_t, nvmlDeviceArchitecture_t, nvmlPciInfo_t, nvmlPciInfoExt_t,
+    nvmlAffinityScope_t, nvmlDevice_t, nvmlDeviceArchitecture_t, nvmlGpuVirtualizationMode_t,
+    nvmlPciInfo_t, nvmlPciInfoExt_t,
 };
 
 use crate::{
@@ -116,6 +117,13 @@ export! {
         let mode = gpu.card().gpu.mig_enabled.into();
         put(current, mode)?;
         put(pending, mode)
+    }
+
+    fn nvmlDeviceGetVirtualizationMode(
+        call, device: nvmlDevice_t, mode: *mut nvmlGpuVirtualizationMode_t,
+    ) {
+        let gpu = call.gpu(device)?;
+        put(mode, gpu.card().options.virtualization)
     }
 
     fn nvmlDeviceGetMaxPcieLinkGeneration(call, device: nvmlDevice_t, generation: *mut c_uint) {

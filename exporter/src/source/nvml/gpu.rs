@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, path::Path, time::Duration};
 
 use nvlink_topology::Gpu;
-use nvml_wrapper::{Device, error::NvmlError};
+use nvml_wrapper::{Device, enum_wrappers::device::GpuVirtualizationMode, error::NvmlError};
 use nvml_wrapper_sys::bindings::{NVML_AFFINITY_SCOPE_NODE, field_id::*};
 
 use super::{
@@ -32,6 +32,7 @@ pub(super) struct Fixed {
     pub(super) bus_id: Option<String>,
     model: Option<String>,
     numa_node: Option<u32>,
+    virtual_machine: bool,
     /// `None` while the driver fails to tell.
     era: Option<Era>,
     /// PCIe generation and width.
@@ -111,6 +112,7 @@ pub(super) fn read(
         model: fixed.model,
         numa_node: fixed.numa_node,
         mig_enabled,
+        virtual_machine: fixed.virtual_machine,
         links: None,
     };
     Ok(Answered {
@@ -191,8 +193,15 @@ fn fixed(device: &Device<'_>, failures: &mut Failures) -> Result<Fixed, Trouble>
         Answer::Failed => None,
     };
     let model = failures.ask(graph("nvmlDeviceGetName"), device.name())?;
+    let call = detail("nvmlDeviceGetVirtualizationMode");
+    let mode = failures.ask(call, device.virtualization_mode())?.given();
+    let inside = [
+        GpuVirtualizationMode::PassThrough,
+        GpuVirtualizationMode::Vgpu,
+    ];
     Ok(Fixed {
         model: model.given(),
+        virtual_machine: mode.is_some_and(|mode| inside.contains(&mode)),
         numa_node: numa_node(device, bus_id.as_deref(), failures)?,
         bus_id,
         era,

@@ -24,6 +24,7 @@ pub(super) fn spec(profile: &Profile, name: &str, damage: &Damage) -> NodeTopolo
         model: Some(profile.model.to_owned()),
         numa_node: Some(profile.gpus[n].numa),
         mig_enabled: false,
+        virtual_machine: false,
         links: Some(links(profile, n, damage)),
     };
     let gpus: Vec<usize> = (0..profile.gpus.len())

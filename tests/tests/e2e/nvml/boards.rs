@@ -164,8 +164,15 @@ fn a_board_whose_links_are_all_down_does() {
         rate: 0,
         wiring: Wiring::Inactive(18),
     };
-    let text = good(&start(&FakeNvml::new(&board.recording()).unwrap(), &[]));
+    let mut fake = FakeNvml::new(&board.recording()).unwrap();
+    let text = good(&start(&fake, &[]));
     assert_eq!(values(&text, "nvlink_missing_links", &[]), [18.0, 18.0]);
+    // But for two of its GPUs in a virtual machine, which may rightly have none.
+    const PASSTHROUGH: u32 = 1;
+    let guest = json!({"virtualization": PASSTHROUGH});
+    fake.put("gpus", json!({"0": guest, "1": guest})).unwrap();
+    let text = good(&start(&fake, &[]));
+    assert_eq!(series(&text, "nvlink_missing_links"), []);
 }
 
 #[test]
