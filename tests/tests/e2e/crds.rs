@@ -37,6 +37,10 @@ fn classes_that_contradict_themselves_are_refused() {
         ),
         (json!({"environment": {"fabric": "RoCE"}}), "rdmaDevices"),
         (
+            json!({"environment": {"fabric": "TCP", "mnnvl": "Required"}}),
+            "mnnvl belongs to the fabric MNNVL",
+        ),
+        (
             json!({"environment": {"extra": {"NVIDIA_VISIBLE_DEVICES": "all"}}}),
             "visible devices",
         ),
@@ -80,6 +84,14 @@ fn lists_of_transports_keep_cuda() {
         let said = said.unwrap();
         assert!(said.contains("UCX_TLS"), "{list}: {said}");
     }
+}
+
+/// Nodes share NVLink whatever the class says of the network between them.
+#[test]
+fn each_fabric_may_go_without_nvlink_between_nodes() {
+    let spec = json!({"environment": {"fabric": "TCP", "mnnvl": "Disabled"}});
+    let class = class("without-mnnvl", spec);
+    control_plane().kubectl().create(&class).unwrap();
 }
 
 #[test]
