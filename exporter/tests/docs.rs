@@ -12,13 +12,21 @@ mod flags;
 #[path = "support/full.rs"]
 mod full;
 
-use std::{collections::BTreeMap, fmt::Write, fs, path::PathBuf};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Write,
+    fs,
+    path::PathBuf,
+    time::{Duration, Instant},
+};
 
 use clap::CommandFactory;
 use nvlink_exporter::{
     args::Cli,
+    collect::collect,
     metrics::{self, FAMILIES, Groups},
-    snapshot::View,
+    snapshot::{Latest, View},
+    source::{SourceSpec, sim},
 };
 
 const GENERATED: &str =
@@ -51,6 +59,32 @@ fn series(view: &View) -> BTreeMap<String, usize> {
     series
 }
 
+/// Kinds of errors and sources of traffic, of all simulated boards.
+fn kinds() -> BTreeSet<String> {
+    let mut kinds = BTreeSet::new();
+    for name in sim::names() {
+        let spec: SourceSpec = format!("sim:{name}").parse().unwrap();
+        let mut source = spec.open(Some("n")).unwrap();
+        let latest = Latest::default();
+        latest.publish(collect(name, source.as_mut(), Duration::from_secs(1000)));
+        let text = metrics::render(&latest.view(Instant::now()), Groups::ALL).unwrap();
+        let families = ["nvlink_errors_total{", "nvlink_traffic_source_info{"];
+        let lines = text
+            .lines()
+            .filter(|line| families.iter().any(|one| line.starts_with(one)));
+        let value = |line: &str| {
+            let (_, rest) = line
+                .split_once("kind=\"")
+                .or(line.split_once("source=\""))
+                .unwrap();
+            rest.split('"').next().unwrap().to_owned()
+        };
+        kinds.extend(lines.map(value));
+    }
+    assert!(kinds.len() > 10, "{kinds:?}");
+    kinds
+}
+
 #[test]
 fn metrics_md() {
     let mut text = format!(
@@ -61,6 +95,12 @@ fn metrics_md() {
          `nvlink-exporter metrics` prints these tables, but for the last one.\n\n{}\n",
         metrics::reference()
     );
+    for kind in kinds() {
+        assert!(
+            text.contains(&format!("\n| `{kind}` |")),
+            "no word on {kind}"
+        );
+    }
     let views = [full::eight(), full::seventy_two()].map(|view| series(&view));
     text += "## Series\n\n\
              Bounded by the hardware and by the containers that hold GPUs; those of a removed pod go away.\n\

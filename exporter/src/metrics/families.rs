@@ -52,35 +52,35 @@ families! {
         "nvlink_traffic_source_info",
         &["gpu", "UUID", "link", "source"],
         "GPUs; links of a GPU whose links differ",
-        "Where the traffic of the GPU's NVLinks is read, chosen once; of one link where they differ; always 1.",
+        "Where the traffic of the GPU's NVLinks is read, chosen once; of one link where they differ; always 1. Sources count different things and do not compare.",
     );
     TRANSMIT = counter(
         Group::Throughput,
         "nvlink_transmit_bytes",
         &["gpu", "UUID", "link"],
         "links",
-        "Payload bytes that the GPU sent over the NVLink.",
+        "Bytes that the GPU sent over the NVLink, with or without headers as nvlink_traffic_source_info says.",
     );
     RECEIVE = counter(
         Group::Throughput,
         "nvlink_receive_bytes",
         &["gpu", "UUID", "link"],
         "links",
-        "Payload bytes that the GPU received over the NVLink.",
+        "Bytes that the GPU received over the NVLink, with or without headers as nvlink_traffic_source_info says.",
     );
     TRANSMIT_RATE = gauge(
         Group::Throughput,
         "nvlink_transmit_bytes_per_second",
         &["gpu", "UUID", "link"],
         "links",
-        "Payload bytes a second that the GPU sent over the NVLink between the last two collections; only where the driver counts no bytes.",
+        "Bytes a second that the GPU sent over the NVLink between the last two collections; only where the driver counts no bytes.",
     );
     RECEIVE_RATE = gauge(
         Group::Throughput,
         "nvlink_receive_bytes_per_second",
         &["gpu", "UUID", "link"],
         "links",
-        "Payload bytes a second that the GPU received over the NVLink between the last two collections; only where the driver counts no bytes.",
+        "Bytes a second that the GPU received over the NVLink between the last two collections; only where the driver counts no bytes.",
     );
     ERRORS = counter(
         Group::Error,
@@ -94,7 +94,7 @@ families! {
         "nvlink_bit_error_ratio",
         &["gpu", "UUID", "link", "kind"],
         "links × 2, from NVLink 5 on",
-        "Bits in error over bits received on the NVLink: effective is what error correction left, symbol is by symbol.",
+        "Bits in error over bits received on the NVLink: effective after error correction, symbol before it.",
     );
     PEER_LINKS = gauge(
         Group::Peer,

@@ -18,10 +18,56 @@ fn section(group: Group) -> String {
     };
     let families = FAMILIES.iter().filter(|family| family.group == group);
     let rows: String = families.map(|family| row(family)).collect();
+    let note = note(group);
     format!(
-        "## {name}\n\n{switch}\n\n| name | type | unit | labels | what it says |\n|---|---|---|---|---|\n{rows}"
+        "## {name}\n\n{switch}\n\n| name | type | unit | labels | what it says |\n|---|---|---|---|---|\n{rows}{note}"
     )
 }
+
+/// What the counters of a group count, by NVML's field ids.
+fn note(group: Group) -> &'static str {
+    match group {
+        Group::Throughput => TRAFFIC,
+        Group::Error => ERRORS,
+        _ => "",
+    }
+}
+
+/// By the comments in nvml.h and in dcgm_fields.h.
+const TRAFFIC: &str = "
+What a byte is depends on the source, which `nvlink_traffic_source_info` names.
+Sources do not compare, and so neither do GPUs of generations that have different ones.
+
+| source | GPUs | fields of NVML | what it counts |
+|---|---|---|---|
+| `throughput_data` | Volta to Hopper, some later ones | 138, 139 | data without the overhead of the protocol, in KiB |
+| `nvlink5_bytes` | NVLink 5 on | 202, 204 | all bytes on the link; NVIDIA does not say that headers are left out |
+| `gpm` | Hopper on, where neither moves | GPM metrics 62 on | a rate, in MiB a second; NVIDIA does not say whether with headers |
+
+Fields 140 and 141, data with overhead, are not read. DCGM's `DCGM_FI_PROF_NVLINK_TX_BYTES` is another rate, which its documentation gives once with headers and once without.
+";
+
+const ERRORS: &str = "
+What each kind is, and where NVML has it: a field, or a counter of `nvmlDeviceGetNvLinkErrorCounter`. Kinds of one name need not count alike on two generations.
+
+| kind | up to NVLink 3 | NVLink 4 (Hopper) | NVLink 5 on | what it counts |
+|---|---|---|---|---|
+| `replay` | counter 0 | field 161 | | packets that were sent again |
+| `recovery` | counter 1 | field 162 | field 213 | retrainings of the link; from NVLink 5 on those that succeeded |
+| `crc_flit` | counter 2 | field 163, the only CRC counter there | | flits with a wrong checksum |
+| `crc_data` | counter 3 | | | data packets with a wrong checksum |
+| `ecc_data` | counter 4 | counter 4 | | errors that the link's memory corrected |
+| `malformed_packet` | | | field 206 | packets received that are malformed |
+| `buffer_overrun` | | | field 207 | packets dropped on receipt for want of a buffer |
+| `receive` | | | field 208 | packets received with errors |
+| `receive_remote` | | | field 209 | packets received that the far end had marked as bad |
+| `receive_general` | | | field 210 | packets received with a header mismatch |
+| `local_link_integrity` | | | field 211 | times that the count of local errors exceeded a threshold |
+| `transmit_discard` | | | field 212 | packets with errors that were discarded before they were sent |
+| `recovery_failed` | | | field 214 | retrainings that failed: the link is down |
+| `effective` | | | field 219; ratio 220 | errors in packets, after error correction |
+| `symbol` | | | field 221; ratio 222 | errors in received symbols, before it |
+";
 
 fn row(family: &Family) -> String {
     let labels: Vec<_> = family

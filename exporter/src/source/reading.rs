@@ -121,15 +121,15 @@ pub enum ErrorKind {
     Receive,
     /// Packets received that the sender had marked as bad (NVLink 5).
     ReceiveRemote,
-    /// Packets received with errors of no other kind (NVLink 5).
+    /// Packets received whose header does not fit (NVLink 5).
     ReceiveGeneral,
-    /// The far end exceeded the local error threshold (NVLink 5).
+    /// Times that the errors of the link exceeded a threshold (NVLink 5).
     LocalLinkIntegrity,
     /// Packets discarded before they were sent (NVLink 5).
     TransmitDiscard,
-    /// Errors left after correction (NVLink 5).
+    /// Errors in packets (NVLink 5).
     Effective,
-    /// Symbol errors (NVLink 5).
+    /// Errors in received symbols (NVLink 5).
     Symbol,
 }
 
