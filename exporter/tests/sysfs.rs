@@ -345,6 +345,31 @@ fn nics_for_gpus_known_from_elsewhere() {
 }
 
 #[test]
+fn virtual_functions_share_the_ports_of_their_nic() {
+    let names = |machine: &Machine| {
+        let nics = machine.read().unwrap().topology.spec.nics;
+        nics.into_iter().map(|nic| nic.name).collect::<Vec<_>>()
+    };
+    let machine = Machine::new();
+    let bridge = "pci0000:80/0000:80:00.0";
+    machine.device(&format!("{bridge}/0000:81:00.0"), "0", &GPU);
+    for (name, function) in [("mlx5_1", 1), ("mlx5_2", 2)] {
+        let address = format!("0000:82:00.{function}");
+        let path = format!("{bridge}/{address}");
+        machine.device(&path, "0", &NIC);
+        machine.hca(name, &path, "4: ACTIVE", "200 Gb/sec (4X HDR)");
+        let physical = machine.path(&format!("sys/devices/{path}/physfn"));
+        std::os::unix::fs::symlink("../0000:82:00.0", physical).unwrap();
+    }
+    let physical = format!("{bridge}/0000:82:00.0");
+    machine.device(&physical, "0", &NIC);
+    // Where the NIC itself is no RDMA device, one of them stands for it.
+    assert_eq!(names(&machine), ["mlx5_1"]);
+    machine.hca("mlx5_0", &physical, "4: ACTIVE", "200 Gb/sec (4X HDR)");
+    assert_eq!(names(&machine), ["mlx5_0"]);
+}
+
+#[test]
 fn nothing_there_says_what_was_looked_for() {
     let machine = Machine::new();
     machine.device("pci0000:00/0000:00:1f.0", "0", &NIC);

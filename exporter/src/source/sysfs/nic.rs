@@ -1,6 +1,6 @@
 //! Network devices that can do RDMA: InfiniBand, RoCE and Slingshot.
 
-use std::path::Path;
+use std::{collections::BTreeSet, path::Path};
 
 use nvlink_topology::Nic;
 
@@ -28,8 +28,9 @@ pub(super) struct Nics {
 }
 
 /// All NICs below `root`, each with the nearest of `gpus`. Software devices
-/// (rxe, siw) are left out, since they sit nowhere, and so are, with a
-/// warning, devices of names that no network device has.
+/// (rxe, siw) are left out, since they sit nowhere; so are virtual functions of
+/// a NIC that is there itself, since they share its ports; and, with a warning,
+/// devices of names that no network device has.
 pub(super) fn read(root: &Root, tree: Tree, gpus: &[(u32, Place)]) -> Result<Nics, SysfsError> {
     let (mut found, mut odd) = (Vec::new(), Vec::new());
     for class in CLASSES {
@@ -48,21 +49,50 @@ pub(super) fn read(root: &Root, tree: Tree, gpus: &[(u32, Place)]) -> Result<Nic
             };
             let directory = root.resolve(&entry)?.unwrap_or(entry);
             let rate = Rate::read(root, &directory, &device.directory)?;
-            found.push((device.address, name, device.place, rate));
+            let physical = physical(root, &device)?;
+            found.push(Found {
+                address: device.address,
+                name,
+                place: device.place,
+                rate,
+                physical,
+            });
         }
     }
-    found.sort_unstable_by(|a, b| (a.0, &a.1).cmp(&(b.0, &b.1)));
+    found.sort_unstable_by(|a, b| (a.address, &a.name).cmp(&(b.address, &b.name)));
+    let found = without_virtual(found);
     let mut all = collect(found, tree, gpus);
     odd.truncate(MAX_ODD);
     all.warnings.extend(odd);
     Ok(all)
 }
 
-fn collect(
-    mut found: Vec<(Address, String, Place, Rate)>,
-    tree: Tree,
-    gpus: &[(u32, Place)],
-) -> Nics {
+/// A NIC, as it was found.
+struct Found {
+    address: Address,
+    name: String,
+    place: Place,
+    rate: Rate,
+    /// Of what it is a virtual function.
+    physical: Option<Address>,
+}
+
+/// Of what `device` is a virtual function. A virtual machine does not see it.
+fn physical(root: &Root, device: &Device) -> Result<Option<Address>, SysfsError> {
+    let physical = root.resolve(&device.directory.join("physfn"))?;
+    let name = physical.as_deref().and_then(Path::file_name);
+    Ok(name.and_then(|name| name.to_str()?.parse().ok()))
+}
+
+/// One of each physical function: itself, else the first of its virtual ones.
+fn without_virtual(found: Vec<Found>) -> Vec<Found> {
+    let real = found.iter().filter(|one| one.physical.is_none());
+    let mut there: BTreeSet<Address> = real.map(|one| one.address).collect();
+    let mut is_first = |one: &Found| one.physical.is_none_or(|physical| there.insert(physical));
+    found.into_iter().filter(|one| is_first(one)).collect()
+}
+
+fn collect(mut found: Vec<Found>, tree: Tree, gpus: &[(u32, Place)]) -> Nics {
     let mut all = Nics::default();
     if found.len() > MAX_NICS {
         all.warnings.push(format!(
@@ -72,7 +102,14 @@ fn collect(
         found.truncate(MAX_NICS);
     }
     let mut down = Vec::new();
-    for (address, name, place, rate) in found {
+    for Found {
+        address,
+        name,
+        place,
+        rate,
+        ..
+    } in found
+    {
         if matches!(rate, Rate::Down) {
             down.push(name.clone());
         }
