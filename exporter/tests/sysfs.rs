@@ -367,6 +367,17 @@ fn virtual_functions_share_the_ports_of_their_nic() {
     assert_eq!(names(&machine), ["mlx5_1"]);
     machine.hca("mlx5_0", &physical, "4: ACTIVE", "200 Gb/sec (4X HDR)");
     assert_eq!(names(&machine), ["mlx5_0"]);
+
+    let guid = |text: &str| {
+        let directory = format!("sys/devices/{physical}/infiniband/mlx5_0");
+        machine.write(&format!("{directory}/node_guid"), text);
+        machine.read().unwrap().topology.spec.nics[0].guid.clone()
+    };
+    let written = "b83f:d203:0012:3456";
+    assert_eq!(guid(written).as_deref(), Some(written));
+    for none in ["0000:0000:0000:0000", "x", "b83f:d203:0012:34567"] {
+        assert_eq!(guid(none), None, "{none}");
+    }
 }
 
 #[test]

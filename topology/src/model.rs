@@ -329,6 +329,10 @@ pub struct Nic {
     /// PCI address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pci_bus_id: Option<String>,
+    /// Node GUID as the kernel writes it, `b83f:d203:0012:3456`: by it fabric
+    /// managers know which switch the NIC is cabled to, which no node can see.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub guid: Option<String>,
     /// NUMA node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub numa_node: Option<u32>,

@@ -74,6 +74,7 @@ fn what_the_source_cannot_tell_is_not_said() {
     node.spec.nics.push(Nic {
         name: "mlx5_0".to_owned(),
         pci_bus_id: None,
+        guid: None,
         numa_node: None,
         bytes_per_second: Some(50_000_000_000),
         gpus: Vec::new(),
@@ -91,6 +92,7 @@ fn the_network_is_what_the_slowest_gpu_has_of_it() {
     let nic = |gpus: &[u32], rate: Option<u64>| Nic {
         name: "mlx5_0".to_owned(),
         pci_bus_id: None,
+        guid: None,
         numa_node: None,
         bytes_per_second: rate,
         gpus: gpus.to_vec(),

@@ -193,6 +193,7 @@ fn nic(node: Node<'_, '_>) -> Result<Option<(Option<Address>, NicDevice)>, XmlEr
     let nic = Nic {
         name,
         pci_bus_id: address.map(|address| address.to_string()),
+        guid: None,
         numa_node: place.numa,
         bytes_per_second: rate.map(|megabits| megabits.saturating_mul(1_000_000 / 8)),
         gpus: Vec::new(),

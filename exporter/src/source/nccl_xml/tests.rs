@@ -145,6 +145,7 @@ fn a_mesh_with_a_link_missing_at_one_end() {
     let nic = Nic {
         name: "cxi3".to_owned(),
         pci_bus_id: Some("00000000:01:00.0".to_owned()),
+        guid: None,
         numa_node: Some(3),
         bytes_per_second: Some(25_000_000_000),
         gpus: vec![0],

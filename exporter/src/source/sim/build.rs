@@ -122,6 +122,7 @@ fn nic(profile: &Profile, nic: &NicSlot, gpus: &[usize]) -> Nic {
     Nic {
         name: nic.name.to_owned(),
         pci_bus_id: Some(nic.slot.bus.to_owned()),
+        guid: None,
         numa_node: Some(nic.slot.numa),
         bytes_per_second: Some(nic.rate),
         gpus: near.map(|&n| n as u32).collect(),

@@ -52,6 +52,7 @@ pub(super) fn read(root: &Root, tree: Tree, gpus: &[(u32, Place)]) -> Result<Nic
             let physical = physical(root, &device)?;
             found.push(Found {
                 address: device.address,
+                guid: attribute(&directory, "node_guid").filter(|guid| is_guid(guid)),
                 name,
                 place: device.place,
                 rate,
@@ -70,11 +71,19 @@ pub(super) fn read(root: &Root, tree: Tree, gpus: &[(u32, Place)]) -> Result<Nic
 /// A NIC, as it was found.
 struct Found {
     address: Address,
+    guid: Option<String>,
     name: String,
     place: Place,
     rate: Rate,
     /// Of what it is a virtual function.
     physical: Option<Address>,
+}
+
+/// `b83f:d203:0012:3456`; a function that nobody has given one has zeros.
+fn is_guid(text: &str) -> bool {
+    let is_group = |group: &str| group.len() == 4 && group.bytes().all(|b| b.is_ascii_hexdigit());
+    let is_set = text.contains(|c: char| c != '0' && c != ':');
+    is_set && text.split(':').count() == 4 && text.split(':').all(is_group)
 }
 
 /// Of what `device` is a virtual function. A virtual machine does not see it.
@@ -104,6 +113,7 @@ fn collect(mut found: Vec<Found>, tree: Tree, gpus: &[(u32, Place)]) -> Nics {
     let mut down = Vec::new();
     for Found {
         address,
+        guid,
         name,
         place,
         rate,
@@ -116,6 +126,7 @@ fn collect(mut found: Vec<Found>, tree: Tree, gpus: &[(u32, Place)]) -> Nics {
         all.nics.push(Nic {
             name,
             pci_bus_id: Some(address.to_string()),
+            guid,
             numa_node: place.numa,
             bytes_per_second: match rate {
                 Rate::Up(rate) => Some(rate),
