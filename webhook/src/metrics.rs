@@ -10,6 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use nvlink_runtime::connections::CutOffs;
 use prometheus_client::{
     encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder, text},
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram, info::Info},
@@ -69,6 +70,11 @@ struct ByPart {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ByReason {
+    reason: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ByKind {
     kind: &'static str,
 }
@@ -100,6 +106,8 @@ pub struct Metrics {
     leader: Gauge,
     restarts: Family<ByPart, Counter>,
     dropped: Counter,
+    clients: Family<ByReason, Counter>,
+    cut_offs: CutOffs,
     cache_age: Family<ByKind, Gauge<f64, AtomicU64>>,
     /// Since when the watch of each kind has failed; none while it follows the cluster.
     failing: Mutex<BTreeMap<&'static str, Option<Instant>>>,
@@ -121,6 +129,8 @@ impl Default for Metrics {
             leader: Gauge::default(),
             restarts: Family::default(),
             dropped: Counter::default(),
+            clients: Family::default(),
+            cut_offs: CutOffs::default(),
             cache_age: Family::default(),
             failing: Mutex::default(),
         };
@@ -199,8 +209,19 @@ impl Metrics {
             "Lines of the log that nobody read in time, or that could not be written",
             self.dropped.clone(),
         );
+        registry.register(
+            "clients_cut_off",
+            "Clients of the admission endpoint that lost their connection or did not get their answer: idle, another needed the place; full, there was no place; memory, there was no room for the answer; slow, the answer was not taken",
+            self.clients.clone(),
+        );
         let build = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
         registry.register("build", "The running version", build);
+    }
+
+    /// Where clients that are cut off are counted.
+    #[must_use]
+    pub fn cut_offs(&self) -> &CutOffs {
+        &self.cut_offs
     }
 
     pub fn admission(&self, outcome: Outcome, took: Duration) {
@@ -265,6 +286,11 @@ impl Metrics {
             self.cache_age.get_or_create(&ByKind { kind }).set(age);
         }
         drop(failing);
+        for (why, count) in self.cut_offs.counts() {
+            let reason = why.as_str();
+            let clients = self.clients.get_or_create_owned(&ByReason { reason });
+            clients.inner().store(count, Ordering::Relaxed);
+        }
         let mut page = String::new();
         text::encode(&mut page, &self.registry)?;
         Ok(page)

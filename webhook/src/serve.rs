@@ -193,9 +193,10 @@ fn admit(
     config: RustlsConfig,
     webhook: Webhook<ClusterAuthorizer>,
 ) -> (JoinHandle<io::Result<()>>, Handle<SocketAddr>) {
+    let cut_offs = webhook.metrics.cut_offs().clone();
     let router = server::admission_router(Arc::new(webhook));
     let handle = Handle::new();
-    let serving = listen::serve(address, config, handle.clone(), router);
+    let serving = listen::serve(address, config, handle.clone(), router, cut_offs);
     (tokio::spawn(serving), handle)
 }
 

@@ -22,6 +22,7 @@ use nvlink_webhook::{
     },
     authorize::{Authorizer, Grant, Subject, User},
     decide::Settings,
+    metrics::Metrics,
 };
 use rustls::{
     ClientConfig, ClientConnection, RootCertStore, StreamOwned,
@@ -34,6 +35,7 @@ use tokio::net::TcpSocket;
 struct Server {
     address: SocketAddr,
     certificate: String,
+    metrics: Arc<Metrics>,
     runtime: tokio::runtime::Runtime,
 }
 
@@ -45,10 +47,12 @@ fn start_with<A: Authorizer + 'static>(admission: Admission<A>) -> Server {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     let (certificate, key) = (made.cert.pem(), made.signing_key.serialize_pem());
+    let metrics = Arc::<Metrics>::default();
     let webhook = Webhook {
         admission,
-        metrics: Arc::default(),
+        metrics: Arc::clone(&metrics),
     };
+    let cut_offs = metrics.cut_offs().clone();
     let router = admission_router(Arc::new(webhook));
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let address = runtime.block_on(async {
@@ -56,12 +60,14 @@ fn start_with<A: Authorizer + 'static>(admission: Admission<A>) -> Server {
         let tls = RustlsConfig::from_pem(pem, key.into_bytes()).await.unwrap();
         let handle = Handle::new();
         let address = SocketAddr::from(([127, 0, 0, 1], 0));
-        tokio::spawn(listen::serve(address, tls, handle.clone(), router));
+        let serving = listen::serve(address, tls, handle.clone(), router, cut_offs);
+        tokio::spawn(serving);
         handle.listening().await.unwrap()
     });
     Server {
         address,
         certificate,
+        metrics,
         runtime,
     }
 }
@@ -208,6 +214,9 @@ fn answers_that_nobody_takes_are_bounded_in_memory() {
     };
     let (statuses, streams): (Vec<_>, Vec<_>) = (0..4).map(ask).unzip();
     assert_eq!(statuses, ["200", "200", "503", "503"]);
+    let counted = "nvlink_webhook_clients_cut_off_total{reason=\"memory\"} 2\n";
+    let page = server.metrics.render().unwrap();
+    assert!(page.contains(counted), "{page}");
     // There is room again when they have gone.
     drop(streams);
     let end = Instant::now() + Duration::from_secs(30);

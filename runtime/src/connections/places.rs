@@ -109,6 +109,12 @@ impl Places {
         }
     }
 
+    /// The same, with what is cut off counted in `cut_offs`.
+    #[must_use]
+    pub fn counting(self, cut_offs: CutOffs) -> Self {
+        Self { cut_offs, ..self }
+    }
+
     fn open(&self) -> MutexGuard<'_, Open> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }

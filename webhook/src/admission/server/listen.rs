@@ -18,7 +18,7 @@ use hyper_util::{
     rt::{TokioExecutor, TokioTimer},
     server::conn::auto::Builder,
 };
-use nvlink_runtime::connections::{Acceptor, Bounds, Places};
+use nvlink_runtime::connections::{Acceptor, Bounds, CutOffs, Places};
 
 /// An API server has one connection, or a few where more requests are under way
 /// than one takes; several may come from one address. A new one always finds a
@@ -49,7 +49,8 @@ const BUFFER: usize = 64 << 10;
 /// What a client gets to send a request's head; idle HTTP/1 connections end after it too.
 const HEAD: Duration = Duration::from_secs(5);
 
-/// Serves `router` on `address` until `handle` says otherwise.
+/// Serves `router` on `address` until `handle` says otherwise. Who is cut off
+/// is counted in `cut_offs`.
 ///
 /// # Errors
 /// When it cannot listen.
@@ -58,12 +59,12 @@ pub async fn serve(
     tls: RustlsConfig,
     handle: Handle<SocketAddr>,
     router: Router,
+    cut_offs: CutOffs,
 ) -> io::Result<()> {
+    let tls = Some(RustlsAcceptor::new(tls));
+    let places = Places::new(BOUNDS).counting(cut_offs);
     let mut server = axum_server::bind(address)
-        .acceptor(Acceptor::new(
-            Some(RustlsAcceptor::new(tls)),
-            Places::new(BOUNDS),
-        ))
+        .acceptor(Acceptor::new(tls, places))
         .handle(handle);
     limit(server.http_builder());
     server.serve(router.into_make_service()).await
