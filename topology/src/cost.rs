@@ -1,19 +1,30 @@
 //! Expected communication time of a placement whose rank order is given.
+//!
+//! It is a lower bound of the time that is reached in practice: it knows
+//! bandwidths and what shares them, and leaves out latency, NVLink SHARP and
+//! trees (which do not change the order of sets of equal size behind one
+//! switch), and what other jobs do.
 
 use crate::{
-    Graph, Pattern, Shape,
+    GpuSet, Graph, Pattern, Shape,
+    flows::Loads,
     graph::{UNIT, Weight},
+    rings::{self, Mesh, Rings},
 };
 
 /// Communication time of a placement, in seconds per byte of payload per GPU.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Cost {
-    /// Of the slowest GPU: a collective ends when its slowest member does.
+    /// The volume over the capacity of the busiest resource: a collective ends
+    /// when its slowest part does.
     pub slowest: f64,
-    /// Of all GPUs together.
+    /// All transfers one after the other; it breaks ties.
     pub total: f64,
-    /// The slowest path that carries traffic, bytes per second; `None` without traffic.
+    /// The capacity of the busiest resource, bytes per second in one direction;
+    /// `None` without traffic. Of an all-reduce over direct NVLinks: all its rings together.
     pub bottleneck_bytes_per_second: Option<u64>,
+    /// Some traffic leaves NVLink.
+    pub over_pcie: bool,
 }
 
 /// What each rank sends to each other for one byte of payload per GPU: whole
@@ -105,6 +116,32 @@ impl Volumes {
         &self.numerators[from * self.ranks..][..self.ranks]
     }
 
+    /// One byte from each rank to the next; in a ring, from the last to the first too.
+    pub(crate) fn tour(ranks: usize, ring: bool) -> Self {
+        let pattern = if ring {
+            Pattern::AllReduce
+        } else {
+            Pattern::Pipeline
+        };
+        let mut volumes = Self::new(pattern, ranks);
+        volumes
+            .numerators
+            .iter_mut()
+            .for_each(|volume| *volume = (*volume).min(1));
+        volumes.denominator = 1;
+        volumes
+    }
+
+    /// The most that one rank sends to another.
+    pub(crate) fn largest(&self) -> u64 {
+        self.numerators.iter().copied().max().unwrap_or(0)
+    }
+
+    /// What all ranks send.
+    pub(crate) fn sum(&self) -> u64 {
+        self.numerators.iter().sum()
+    }
+
     /// Seconds per byte of payload, of so many units times numerators.
     pub(crate) fn seconds(&self, units: Weight) -> f64 {
         // Above 2^53 units the rounding is below that of the bandwidths.
@@ -115,29 +152,42 @@ impl Volumes {
 }
 
 /// The cost of the GPUs at the positions `order`, in rank order, for `pattern`:
-/// `cost(i) = Σ_j v(i,j) / b(i,j)`.
+/// the volume over the capacity of the busiest resource.
+///
+/// An all-reduce over direct NVLinks runs as many rings at once as the links
+/// allow, whatever the rank order; elsewhere it is one ring in that order.
 ///
 /// # Panics
 /// When `order` names a position that the graph does not have.
 #[must_use]
 pub fn evaluate(graph: &Graph, order: &[usize], pattern: Pattern) -> Cost {
     let volumes = Volumes::new(pattern, order.len());
-    let (mut slowest, mut total, mut bottleneck) = (0, 0, None);
-    for (from, &a) in order.iter().enumerate() {
-        let mut units: Weight = 0;
-        for (&b, &volume) in order.iter().zip(volumes.row(from)) {
-            if volume > 0 && a != b {
-                units += volume * graph.weight(a, b);
-                let bandwidth = graph.bytes_per_second(a, b);
-                bottleneck = Some(bottleneck.map_or(bandwidth, |least: u64| least.min(bandwidth)));
-            }
+    let job: GpuSet = order.iter().copied().collect();
+    if pattern == Pattern::AllReduce {
+        let mesh = Mesh::new(graph, job);
+        let rings = mesh.map(|mesh| mesh.most(rings::all(job.len()), 1));
+        if let Some(rings) = rings.filter(|rings| rings.number > 0) {
+            return of_rings(graph, &volumes, rings);
         }
-        slowest = slowest.max(units);
-        total += units;
     }
+    let loads = Loads::of(graph, order, &volumes);
+    let busy = loads.busy();
     Cost {
-        slowest: volumes.seconds(slowest),
-        total: volumes.seconds(total),
-        bottleneck_bytes_per_second: bottleneck,
+        slowest: volumes.seconds(busy.busiest),
+        total: volumes.seconds(busy.total),
+        bottleneck_bytes_per_second: loads.bottleneck(),
+        over_pcie: busy.over_pcie,
+    }
+}
+
+/// Each GPU sends its part over all rings.
+fn of_rings(graph: &Graph, volumes: &Volumes, rings: Rings) -> Cost {
+    let weight = rings.weight(graph);
+    let sent: u64 = volumes.row(0).iter().sum();
+    Cost {
+        slowest: volumes.seconds(sent * weight),
+        total: volumes.seconds(sent * rings.total(weight, volumes.ranks())),
+        bottleneck_bytes_per_second: Some(graph.link() * u64::from(rings.number)),
+        over_pcie: false,
     }
 }

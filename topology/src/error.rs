@@ -1,6 +1,6 @@
 //! The two ways in which this library says no.
 
-use crate::pattern::Scope;
+use crate::pattern::{Pattern, Scope};
 
 /// A document that contradicts itself.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -73,6 +73,18 @@ pub enum NoPlacement {
         asked: usize,
         /// The most free GPUs (with the required ones) within one such scope.
         most: usize,
+    },
+    /// NVLink joins no free GPUs as the pattern needs it.
+    #[error(
+        "no {asked} free GPUs of one nvlink-domain reach each other over NVLink as {pattern} needs: \
+         a domain is joined pair by pair, so two of its GPUs may have no NVLink between them. \
+         Free other GPUs, or allow PCIe with the scope node"
+    )]
+    OffNvlink {
+        /// GPUs asked for.
+        asked: usize,
+        /// Who has to reach whom.
+        pattern: Pattern,
     },
     /// A shape whose sizes do not multiply to the number of GPUs.
     #[error("the shape {shape} is for {needs} GPUs, but {asked} were asked for")]

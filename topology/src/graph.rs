@@ -1,6 +1,9 @@
 //! A node's GPUs as the search wants them: positions, a matrix of costs, domains as sets.
 
-use crate::{GpuSet, Invalid, MAX_GPUS, NoPlacement, NodeTopologySpec, PathClass, bandwidth};
+use crate::{
+    Edge, GpuSet, Invalid, MAX_GPUS, NoPlacement, NodeTopologySpec, PathClass, Via, bandwidth,
+    sharing::{self, Capacity, Group},
+};
 
 /// One byte over the path of two GPUs takes this many [`UNIT`]s.
 ///
@@ -18,6 +21,17 @@ const UNITS_PER_SECOND: u128 = 100_000_000_000_000_000_000;
 /// A path of 10 MB/s: no sum over 128 GPUs with the largest volumes overflows 64 bits.
 const MAX_WEIGHT: u128 = 10_000_000_000_000;
 
+/// The most parallel links of a pair that rings are counted on; no GPU up to
+/// Blackwell has more than 18 links in all.
+const MOST_LINKS: u64 = 64;
+
+/// The weight of one byte at `bytes_per_second`.
+pub(crate) fn weight_of(bytes_per_second: u64) -> Weight {
+    let weight = (UNITS_PER_SECOND / u128::from(bytes_per_second.max(1))).min(MAX_WEIGHT);
+    // At most MAX_WEIGHT.
+    Weight::try_from(weight).unwrap_or(Weight::MAX)
+}
+
 /// The GPUs of one node, or of several nodes of one fabric, ready to be searched.
 ///
 /// GPUs are *positions* `0..len()` in here, in the order of their indices.
@@ -31,6 +45,16 @@ pub struct Graph {
     bandwidths: Vec<u64>,
     /// GPUs joined to each by an NVLink edge.
     neighbours: Vec<GpuSet>,
+    /// Those of them that links join without a switch.
+    direct: Vec<GpuSet>,
+    /// Links of each direct edge, in units of `link`; row-major.
+    links: Vec<u8>,
+    /// Usable bandwidth of one direct link, bytes per second; 0 without such links.
+    link: u64,
+    /// What a GPU's links to the switches carry, one direction; `None` without such links.
+    ports: Vec<Option<Capacity>>,
+    /// What PCIe paths share.
+    groups: Vec<Group>,
     domains: Vec<(String, GpuSet)>,
 }
 
@@ -59,9 +83,15 @@ impl Graph {
             weights: vec![0; n * n],
             bandwidths: vec![0; n * n],
             neighbours: vec![GpuSet::EMPTY; n],
+            direct: vec![GpuSet::EMPTY; n],
+            links: vec![0; n * n],
+            link: 0,
+            ports: vec![None; n],
+            groups: Vec::new(),
             domains: Vec::new(),
         };
         graph.connect(spec)?;
+        graph.groups = sharing::groups(&graph, spec);
         for (at, domain) in spec.domains.iter().enumerate() {
             let set = graph.set(&domain.gpus).map_err(|reason| {
                 Invalid::new(format!("spec.domains[{at}].gpus"), reason.to_string())
@@ -81,13 +111,32 @@ impl Graph {
             let (a, b) = self.pair(path.a, path.b, || format!("spec.paths[{at}]"))?;
             self.set_path(a, b, path.bytes_per_second);
         }
+        let direct = spec.edges.iter().filter(|edge| edge.via == Via::Direct);
+        self.link = direct.map(one_link).min().unwrap_or(0);
         for (at, edge) in spec.edges.iter().enumerate() {
             let (a, b) = self.pair(edge.a, edge.b, || format!("spec.edges[{at}]"))?;
             self.set_path(a, b, edge.bytes_per_second);
-            self.neighbours[a].insert(b);
-            self.neighbours[b].insert(a);
+            self.set_edge(a, b, edge);
+            self.set_edge(b, a, edge);
         }
         Ok(())
+    }
+
+    /// What an edge means to the GPU at one end of it.
+    fn set_edge(&mut self, from: usize, to: usize, edge: &Edge) {
+        self.neighbours[from].insert(to);
+        if edge.via == Via::Direct {
+            self.direct[from].insert(to);
+            let links = (edge.bytes_per_second / self.link.max(1)).min(MOST_LINKS);
+            let n = self.len();
+            // At most MOST_LINKS.
+            self.links[from * n + to] = u8::try_from(links).unwrap_or(u8::MAX);
+        } else {
+            // The fastest edge is as fast as the slower of two ports, so at least this one.
+            let port = Capacity::new(edge.bytes_per_second);
+            let known = self.ports[from].get_or_insert(port);
+            *known = (*known).max(port);
+        }
     }
 
     fn pair(&self, a: u32, b: u32, at: impl Fn() -> String) -> Result<(usize, usize), Invalid> {
@@ -102,10 +151,8 @@ impl Graph {
 
     fn set_path(&mut self, a: usize, b: usize, bytes_per_second: u64) {
         let n = self.len();
-        let weight = (UNITS_PER_SECOND / u128::from(bytes_per_second.max(1))).min(MAX_WEIGHT);
         for at in [a * n + b, b * n + a] {
-            // At most MAX_WEIGHT.
-            self.weights[at] = u64::try_from(weight).unwrap_or(u64::MAX);
+            self.weights[at] = weight_of(bytes_per_second);
             self.bandwidths[at] = bytes_per_second;
         }
     }
@@ -146,7 +193,7 @@ impl Graph {
         self.indices[position]
     }
 
-    fn position(&self, index: u32) -> Option<usize> {
+    pub(crate) fn position(&self, index: u32) -> Option<usize> {
         self.indices.binary_search(&index).ok()
     }
 
@@ -180,6 +227,79 @@ impl Graph {
     pub(crate) fn neighbours(&self, position: usize) -> GpuSet {
         self.neighbours[position]
     }
+
+    /// The GPUs that links join to `position` without a switch.
+    pub(crate) fn direct(&self, position: usize) -> GpuSet {
+        self.direct[position]
+    }
+
+    /// Links from `a` to `b` without a switch, each of [`Self::link`].
+    pub(crate) fn links(&self, a: usize, b: usize) -> u8 {
+        self.links[a * self.len() + b]
+    }
+
+    /// Usable bandwidth of one direct link, bytes per second in one direction.
+    pub(crate) fn link(&self) -> u64 {
+        self.link
+    }
+
+    /// What the links of the GPU to the switches carry in one direction.
+    pub(crate) fn port(&self, position: usize) -> Option<Capacity> {
+        self.ports[position]
+    }
+
+    /// Whether two GPUs use resources of the same kinds and sizes.
+    pub(crate) fn alike(&self, a: usize, b: usize) -> bool {
+        let both: GpuSet = [a, b].into_iter().collect();
+        let direct = |gpu: usize| self.direct[gpu].difference(both);
+        let alone = |group: &Group| group.members.len() == 1;
+        let shared = |group: &Group| group.members.contains(a) == group.members.contains(b);
+        direct(a) == direct(b)
+            && self.ports[a] == self.ports[b]
+            && self
+                .groups
+                .iter()
+                .all(|group| alone(group) || shared(group))
+            && self.own_uplink(a) == self.own_uplink(b)
+    }
+
+    fn own_uplink(&self, gpu: usize) -> Option<Capacity> {
+        let own = |group: &&Group| group.members.len() == 1 && group.members.contains(gpu);
+        self.groups.iter().find(own).map(|group| group.uplink)
+    }
+
+    /// What PCIe paths share.
+    pub(crate) fn groups(&self) -> &[Group] {
+        &self.groups
+    }
+
+    /// The GPUs of `job` through which two GPUs that no edge joins reach each
+    /// other over two direct edges, by the widest ways, and the weight of those.
+    ///
+    /// NCCL routes so (`PATH_NVB`: `ncclTopoSetPaths` in `src/graph/paths.cc`
+    /// goes through one GPU, over NVLink alone, and never through one that the
+    /// job does not have: its topology holds the job's GPUs only), and prefers
+    /// this to PCIe because it counts fewer hops. Which of equal ways it takes
+    /// depends on the order of the links, which is not known here.
+    pub(crate) fn relays(&self, a: usize, b: usize, job: GpuSet) -> Option<(GpuSet, Weight)> {
+        if self.neighbours[a].contains(b) {
+            return None;
+        }
+        let both = self.direct[a]
+            .intersection(self.direct[b])
+            .intersection(job);
+        let way = |relay: usize| self.weight(a, relay).max(self.weight(relay, b));
+        let widest = both.iter().map(way).min()?;
+        Some((
+            both.iter().filter(|&relay| way(relay) == widest).collect(),
+            widest,
+        ))
+    }
+}
+
+/// Usable bandwidth of one link of an edge.
+fn one_link(edge: &Edge) -> u64 {
+    edge.bytes_per_second / u64::from(edge.links.max(1))
 }
 
 /// NUMA nodes renumbered from 0, in the order of their first GPU.

@@ -18,6 +18,7 @@ pub mod cost;
 pub mod descriptor;
 mod domain;
 mod error;
+mod flows;
 pub mod generation;
 mod gpu_set;
 mod graph;
@@ -26,7 +27,9 @@ mod missing;
 mod model;
 pub mod multi_node;
 mod pattern;
+mod rings;
 pub mod search;
+mod sharing;
 
 pub use complete::direct_links;
 pub use domain::domains;

@@ -105,6 +105,7 @@ pub fn place_on_best<'a>(
 /// The reason that comes nearest to a placement.
 fn nearer(one: Option<NoPlacement>, other: NoPlacement) -> NoPlacement {
     let room = |reason: &NoPlacement| match *reason {
+        NoPlacement::OffNvlink { asked, .. } => (2, asked),
         NoPlacement::Scope { most, .. } => (2, most),
         NoPlacement::NotEnoughFree { free, .. } => (1, free),
         NoPlacement::TooMany { have, .. } => (0, have),

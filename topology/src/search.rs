@@ -3,8 +3,8 @@
 //! In this order a placement
 //! 1. stays inside one domain if one can hold it (it must, when the scope is
 //!    [`Scope::NvlinkDomain`]);
-//! 2. has the least cost of its slowest GPU, then the least total, over all
-//!    subsets and all rank orders;
+//! 2. has the least cost of its busiest resource, then the least total, over
+//!    all subsets and all rank orders;
 //! 3. spans the fewest NUMA nodes;
 //! 4. leaves the largest free domains behind, least fragmented;
 //! 5. has the lowest GPU indices, and the lowest first in its rank order.
@@ -18,6 +18,7 @@
 mod bound;
 mod instance;
 mod large;
+mod meshed;
 mod order;
 mod remainder;
 mod shape;
@@ -64,11 +65,13 @@ pub struct Placement {
     /// Who talks to whom.
     #[serde(serialize_with = "as_text")]
     pub pattern: Pattern,
-    /// Time of the slowest GPU, seconds per byte of payload.
+    /// Time of the busiest resource, seconds per byte of payload.
     pub cost: f64,
-    /// Time of all GPUs together, seconds per byte of payload.
+    /// Time of all transfers one after the other, seconds per byte of payload.
     pub total_cost: f64,
-    /// The slowest path that carries traffic, bytes per second; absent without traffic.
+    /// Capacity of the busiest resource, bytes per second in one direction;
+    /// absent without traffic. Of an all-reduce over direct NVLinks, all its
+    /// rings together.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bottleneck_bytes_per_second: Option<u64>,
     /// Best possible cost over this one's.
@@ -98,7 +101,10 @@ fn as_text<S: serde::Serializer>(pattern: &Pattern, to: S) -> Result<S::Ok, S::E
 pub fn place(graph: &Graph, request: &Request) -> Result<Placement, NoPlacement> {
     check(graph, request)?;
     let regions = regions(graph, request)?;
-    let found = search(graph, request, &regions);
+    let found = search(graph, request, &regions).ok_or(NoPlacement::OffNvlink {
+        asked: request.gpus,
+        pattern: request.pattern,
+    })?;
     Ok(placement(graph, request, &found))
 }
 
@@ -202,40 +208,43 @@ fn holding(mut regions: Vec<GpuSet>, gpus: usize) -> Vec<GpuSet> {
     regions
 }
 
-/// The best over all regions, of which there is at least one.
-fn search(graph: &Graph, request: &Request, regions: &[GpuSet]) -> Found {
+/// The best over all regions; `None` if the scope allows none.
+fn search(graph: &Graph, request: &Request, regions: &[GpuSet]) -> Option<Found> {
     let mut best: Option<(Rank, Found)> = None;
     for &region in regions {
-        let found = search_region(graph, request, region);
+        let Some(found) = search_region(graph, request, region) else {
+            continue;
+        };
         if let [_] = regions {
-            return found;
+            return Some(found);
         }
         let rank = Rank::of(graph, request, &found.order);
         if best.as_ref().is_none_or(|(least, _)| rank < *least) {
             best = Some((rank, found));
         }
     }
-    best.map_or(
-        Found {
-            order: Vec::new(),
-            exact: true,
-        },
-        |(_, found)| found,
-    )
+    best.map(|(_, found)| found)
 }
 
-fn search_region(graph: &Graph, request: &Request, region: GpuSet) -> Found {
+fn search_region(graph: &Graph, request: &Request, region: GpuSet) -> Option<Found> {
     if region.len() > EXACT_GPUS {
         return large::search(graph, request, region);
     }
     let instance = Instance::new(graph, request, region);
-    match request.pattern {
-        Pattern::AllReduce => subsets::of_tours(&instance, tour::Kind::Ring),
-        Pattern::Pipeline => subsets::of_tours(&instance, tour::Kind::Chain),
-        Pattern::AllToAll => subsets::of_sums(&instance, subsets::Sums::AllToAll),
-        Pattern::ParameterServer => subsets::of_sums(&instance, subsets::Sums::Star),
-        Pattern::None => subsets::of_sums(&instance, subsets::Sums::Nothing),
-        Pattern::Shape(_) => shape::search(&instance, request.pattern),
+    instance.search(request.pattern)
+}
+
+impl Instance<'_> {
+    /// The best placement in the region; `None` if the scope allows none.
+    fn search(&self, pattern: Pattern) -> Option<Found> {
+        match pattern {
+            Pattern::AllReduce => subsets::of_tours(self, tour::Kind::Ring),
+            Pattern::Pipeline => subsets::of_tours(self, tour::Kind::Chain),
+            Pattern::AllToAll => subsets::of_sums(self, subsets::Sums::AllToAll),
+            Pattern::ParameterServer => subsets::of_sums(self, subsets::Sums::Star),
+            Pattern::None => subsets::of_sums(self, subsets::Sums::Nothing),
+            Pattern::Shape(_) => shape::search(self, pattern),
+        }
     }
 }
 
@@ -302,7 +311,9 @@ fn quality(graph: &Graph, request: &Request, cost: f64) -> Quality {
         let Ok(regions) = regions(graph, &request) else {
             return cost;
         };
-        let found = search(graph, &request, &regions);
+        let Some(found) = search(graph, &request, &regions) else {
+            return cost;
+        };
         cost::evaluate(graph, &found.order, request.pattern).slowest
     };
     let free = if request.required.is_empty() {

@@ -10,7 +10,7 @@
 
 use super::{
     EXACT_GPUS,
-    instance::{Instance, Mask},
+    instance::{Mask, Weights},
     tour::{Kind, Score},
 };
 use crate::graph::Weight;
@@ -24,13 +24,13 @@ pub(super) struct Edge {
     b: u8,
 }
 
-/// Edges of an instance by ascending weight.
-pub(super) fn sorted_edges(instance: &Instance) -> Vec<Edge> {
-    let mut edges = Vec::with_capacity(instance.len() * instance.len() / 2);
-    for (b, at) in (0..).zip(0..instance.len()) {
+/// Edges of `gpus` GPUs by ascending weight.
+pub(super) fn sorted_edges(weights: &Weights, gpus: usize) -> Vec<Edge> {
+    let mut edges = Vec::with_capacity(gpus * gpus / 2);
+    for (b, at) in (0..).zip(0..gpus) {
         for (a, to) in (0..b).zip(0..at) {
             edges.push(Edge {
-                weight: instance.weights[at][to],
+                weight: weights[at][to],
                 ends: 1 << a | 1 << b,
                 a,
                 b,

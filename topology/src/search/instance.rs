@@ -1,19 +1,34 @@
 //! A region of at most [`EXACT_GPUS`] GPUs, renumbered for bit masks, and its k-subsets.
 
-use super::{EXACT_GPUS, Request};
-use crate::{GpuSet, Graph, Pattern, graph::Weight};
+use super::{EXACT_GPUS, Request, tour::Score};
+use crate::{GpuSet, Graph, Pattern, Scope, flows::Loads, graph::Weight, rings::Mesh};
 
 /// A set of GPUs by their number in the [`Instance`].
 pub(super) type Mask = u32;
 
+/// Weight of a path that the scope does not allow: heavier than any path is.
+pub(super) const FORBIDDEN: Weight = 100_000_000_000_000;
+
 /// One region to choose from. GPUs are numbers `0..len`, in the order of their indices.
-pub(super) struct Instance {
+pub(super) struct Instance<'a> {
+    pub(super) graph: &'a Graph,
     /// Number of GPUs to choose.
     pub(super) k: usize,
     /// Position in the graph of each number.
     positions: Vec<usize>,
     pub(super) required: Mask,
+    /// Of the path of each two if the job has the whole region: no job of
+    /// fewer GPUs has a lighter one. Paths over PCIe are [`FORBIDDEN`] where
+    /// the job must stay on NVLink.
     pub(super) weights: Weights,
+    /// The same without ways through a third GPU.
+    pub(super) plain: Weights,
+    /// The job must stay on NVLink.
+    on_nvlink: bool,
+    /// Ways through a third GPU make the difference.
+    pub(super) relayed: bool,
+    /// Direct links, where rings of three or more may run over them.
+    pub(super) mesh: Option<Mesh>,
     /// One bit for the NUMA node of each; the same for all in a job without traffic, which spans nothing.
     numa: [Mask; EXACT_GPUS],
     /// GPUs of the region that NVLink edges join to each.
@@ -53,36 +68,113 @@ pub(super) fn comes_first(a: Mask, b: Mask) -> bool {
     a & differ & differ.wrapping_neg() != 0
 }
 
-impl Instance {
+impl<'a> Instance<'a> {
     /// The GPUs of `region`, at most [`EXACT_GPUS`].
-    pub(super) fn new(graph: &Graph, request: &Request, region: GpuSet) -> Self {
+    pub(super) fn new(graph: &'a Graph, request: &Request, region: GpuSet) -> Self {
         let positions: Vec<usize> = region.iter().collect();
-        let mut weights = [[0; EXACT_GPUS]; EXACT_GPUS];
+        let on_nvlink = request.scope == Scope::NvlinkDomain;
+        let mut plain = [[0; EXACT_GPUS]; EXACT_GPUS];
         let mut neighbours = [0; EXACT_GPUS];
         let mut required = 0;
         for (a, &at) in positions.iter().enumerate() {
             let (row, near) = (graph.row(at), graph.neighbours(at));
             for (b, &to) in positions.iter().enumerate() {
-                weights[a][b] = row[to];
+                let joined = at == to || near.contains(to);
+                plain[a][b] = if on_nvlink && !joined {
+                    FORBIDDEN
+                } else {
+                    row[to]
+                };
                 neighbours[a] |= Mask::from(near.contains(to)) << b;
             }
             required |= Mask::from(request.required.contains(at)) << a;
         }
         let mut instance = Self {
+            graph,
+            on_nvlink,
             k: request.gpus,
             numa: numa_bits(graph, request.pattern, &positions),
             positions,
             required,
-            weights,
+            weights: plain,
+            plain,
+            relayed: false,
+            mesh: Mesh::new(graph, region),
             neighbours,
             twins: Vec::new(),
         };
+        // Without two direct neighbours no GPU leads from one to the other.
+        if instance.mesh.is_some() {
+            let everything = (1 << instance.len()) - 1;
+            let lightest = instance.relay_weights(everything);
+            for (a, row) in instance.weights.iter_mut().enumerate() {
+                for (b, weight) in row.iter_mut().enumerate() {
+                    *weight = (*weight).min(lightest[a][b]);
+                }
+            }
+            instance.relayed = instance.weights != instance.plain;
+        }
         instance.twins = instance.find_twins();
         instance
     }
 
+    /// The GPUs of `mask` as the graph numbers them.
+    pub(super) fn set(&self, mask: Mask) -> GpuSet {
+        members(mask).map(|gpu| self.positions[gpu]).collect()
+    }
+
+    /// Of the path of each two GPUs if the job has those of `job`.
+    pub(super) fn relay_weights(&self, job: Mask) -> Weights {
+        let mut weights = self.plain;
+        let set = self.set(job);
+        for a in members(job) {
+            for b in members(job & !self.neighbours[a] & !(1 << a)) {
+                let (at, to) = (self.positions[a], self.positions[b]);
+                if let Some((_, weight)) = self.graph.relays(at, to, set) {
+                    weights[a][b] = weight;
+                }
+            }
+        }
+        weights
+    }
+
     pub(super) fn len(&self) -> usize {
         self.positions.len()
+    }
+
+    /// Whether direct links join two GPUs.
+    pub(super) fn joined_directly(&self, a: usize, b: usize) -> bool {
+        self.graph
+            .direct(self.positions[a])
+            .contains(self.positions[b])
+    }
+
+    /// The weight of the port through which a GPU sends whatever it sends to others of `set`.
+    pub(super) fn only_port(&self, set: Mask, gpu: usize) -> Option<Weight> {
+        let others = set & !(1 << gpu);
+        let direct = members(others).any(|other| self.joined_directly(gpu, other));
+        let all = !direct && self.neighbours[gpu] & others == others;
+        self.graph
+            .port(self.positions[gpu])
+            .filter(|_| all)
+            .map(|port| port.weight)
+    }
+
+    /// Position in the graph of a GPU by number.
+    pub(super) fn position(&self, gpu: usize) -> usize {
+        self.positions[gpu]
+    }
+
+    /// What flows cost; forbidden if they leave NVLink and must not.
+    pub(super) fn score(&self, loads: &Loads<'_>) -> Score {
+        let busy = loads.busy();
+        if self.on_nvlink && busy.over_pcie {
+            return Score::FORBIDDEN;
+        }
+        Score {
+            heaviest: busy.busiest,
+            sum: busy.total,
+        }
     }
 
     /// Positions in the graph of GPUs by number.
@@ -144,8 +236,11 @@ impl Instance {
         if self.numa[a] != self.numa[b] || required(a) != required(b) {
             return false;
         }
+        if !self.graph.alike(self.positions[a], self.positions[b]) {
+            return false;
+        }
         let both: Mask = 1 << a | 1 << b;
-        let same = |other| self.weights[a][other] == self.weights[b][other];
+        let same = |other| self.plain[a][other] == self.plain[b][other];
         self.neighbours[a] & !both == self.neighbours[b] & !both
             && members(((1 << self.len()) - 1) & !both).all(same)
     }

@@ -6,14 +6,14 @@
 
 use std::collections::BTreeMap;
 
-use super::{EXACT_GPUS, Found, Instance, Rank, Request, shape, subsets, tour::Kind};
-use crate::{GpuSet, Graph, Pattern, cost, graph::Weight};
+use super::{EXACT_GPUS, Found, Instance, Rank, Request, tour::Kind};
+use crate::{GpuSet, Graph, Pattern, Scope, cost, graph::Weight};
 
 /// Different choices that are tried one by one.
 const CHOICES: usize = 2_000;
 
-/// The best set and order found in `region`.
-pub(super) fn search(graph: &Graph, request: &Request, region: GpuSet) -> Found {
+/// The best set and order found in `region`; `None` if none is that the scope allows.
+pub(super) fn search(graph: &Graph, request: &Request, region: GpuSet) -> Option<Found> {
     let twins = twins(graph, request, region);
     let (sets, complete) = match all_choices(&twins, request) {
         Some(sets) => (sets, true),
@@ -22,22 +22,26 @@ pub(super) fn search(graph: &Graph, request: &Request, region: GpuSet) -> Found 
     let mut proven = complete;
     let mut best: Option<(Rank, Found)> = None;
     for set in sets {
-        let found = ordered(graph, request, set);
+        let Some(found) =
+            ordered(graph, request, set).filter(|found| allowed(graph, request, found))
+        else {
+            continue;
+        };
         proven &= found.exact;
         let rank = Rank::of(graph, request, &found.order);
         if best.as_ref().is_none_or(|(least, _)| rank < *least) {
             best = Some((rank, found));
         }
     }
-    let mut found = best.map_or(
-        Found {
-            order: Vec::new(),
-            exact: true,
-        },
-        |(_, found)| found,
-    );
+    let (_, mut found) = best?;
     found.exact = proven || at_floor(graph, request, region, &found.order);
-    found
+    Some(found)
+}
+
+/// Whether the placement stays on NVLink if it must.
+fn allowed(graph: &Graph, request: &Request, found: &Found) -> bool {
+    request.scope != Scope::NvlinkDomain
+        || !cost::evaluate(graph, &found.order, request.pattern).over_pcie
 }
 
 /// Sets of GPUs any two of which can change places; see [`Instance`].
@@ -51,7 +55,8 @@ fn twins(graph: &Graph, request: &Request, region: GpuSet) -> Vec<Vec<usize>> {
                 .difference(both)
         };
         let same = |c| c == a || c == b || graph.weight(a, c) == graph.weight(b, c);
-        graph.numa(a) == graph.numa(b)
+        graph.alike(a, b)
+            && graph.numa(a) == graph.numa(b)
             && request.required.contains(a) == request.required.contains(b)
             && near(a) == near(b)
             && region.iter().all(same)
@@ -121,40 +126,22 @@ fn grown(graph: &Graph, request: &Request, region: GpuSet, twins: &[Vec<usize>])
 }
 
 /// The best order of `set` that can be found: exactly for few GPUs and for patterns without a tour.
-fn ordered(graph: &Graph, request: &Request, set: GpuSet) -> Found {
-    let kind = match request.pattern {
-        Pattern::AllReduce => Kind::Ring,
-        _ => Kind::Chain,
-    };
+fn ordered(graph: &Graph, request: &Request, set: GpuSet) -> Option<Found> {
     if set.len() > EXACT_GPUS {
-        return match request.pattern {
-            Pattern::AllToAll | Pattern::None => Found {
-                order: set.iter().collect(),
-                exact: true,
-            },
-            Pattern::ParameterServer => Found {
-                order: star(graph, set),
-                exact: true,
-            },
-            _ => Found {
-                order: near_neighbours(graph, set, kind),
-                exact: false,
-            },
+        let (order, exact) = match request.pattern {
+            Pattern::AllToAll | Pattern::None => (set.iter().collect(), true),
+            Pattern::ParameterServer => (star(graph, set), true),
+            Pattern::AllReduce => (near_neighbours(graph, set, Kind::Ring), false),
+            _ => (near_neighbours(graph, set, Kind::Chain), false),
         };
+        return Some(Found { order, exact });
     }
     let request = Request {
         gpus: set.len(),
         required: set,
         ..*request
     };
-    let instance = Instance::new(graph, &request, set);
-    match request.pattern {
-        Pattern::AllToAll => subsets::of_sums(&instance, subsets::Sums::AllToAll),
-        Pattern::ParameterServer => subsets::of_sums(&instance, subsets::Sums::Star),
-        Pattern::None => subsets::of_sums(&instance, subsets::Sums::Nothing),
-        Pattern::Shape(_) => shape::search(&instance, request.pattern),
-        _ => subsets::of_tours(&instance, kind),
-    }
+    Instance::new(graph, &request, set).search(request.pattern)
 }
 
 fn star(graph: &Graph, set: GpuSet) -> Vec<usize> {

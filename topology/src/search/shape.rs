@@ -6,89 +6,163 @@ use super::{
     Found,
     instance::{Instance, Mask, members},
     subsets::{self, Best},
-    tour::Score,
+    tour::{Score, Tour},
 };
-use crate::{Pattern, cost::Volumes, graph::Weight};
+use crate::{
+    Pattern,
+    cost::Volumes,
+    flows::{Busy, Loads},
+    graph::Weight,
+};
 
 /// Ranks assigned before the search gives up and says so: about a quarter of a second.
 const STEPS: u64 = 4_000_000;
 
-/// The best set and order for the volumes of `pattern`.
-pub(super) fn search(instance: &Instance, pattern: Pattern) -> Found {
+/// The best set and order for the volumes of `pattern`; `None` if none is allowed.
+pub(super) fn search(instance: &Instance<'_>, pattern: Pattern) -> Option<Found> {
     let volumes = Volumes::new(pattern, instance.k);
-    let candidates = subsets::ranked(instance, |set| Some(floor(instance, &volumes, set)));
-    let mut branches = Branches {
-        instance,
-        sends: (0..instance.k)
-            .map(|rank| volumes.row(rank).iter().sum())
-            .collect(),
-        volumes,
-        best: None,
-        order: Vec::with_capacity(instance.k),
-        rows: vec![0; instance.k],
-        ties_win: true,
-        steps: STEPS,
-    };
-    for (floor, set) in candidates {
-        branches.ties_win = match &mut branches.best {
+    let floor = Floor::new(&volumes);
+    let candidates = subsets::ranked(instance, |set| Some(floor.of(instance, set)));
+    let mut best: Option<(Best<'_>, Vec<usize>)> = None;
+    let mut steps = STEPS;
+    for (bound, set) in candidates {
+        let ties_win = match &mut best {
             None => true,
-            Some((best, _)) => match floor.cmp(&best.score) {
+            Some((best, _)) => match bound.cmp(&best.score) {
                 Ordering::Greater => break,
                 _ => best.loses_tie_to(set),
             },
         };
-        branches.assign(set, set, Score::ZERO);
+        let known = best.as_ref().map(|(best, _)| best.score);
+        let mut branches = Branches::new(instance, &volumes, set, known, ties_win, steps);
+        branches.assign(set);
+        steps = branches.steps;
+        if let Some((score, order)) = branches.found {
+            best = Some((Best::new(instance, score, set), order));
+        }
     }
-    let order = branches.best.map_or_else(Vec::new, |(_, order)| order);
-    Found {
+    let (_, order) = best?;
+    Some(Found {
         order: instance.positions(&order),
-        exact: branches.steps > 0,
+        exact: steps > 0,
+    })
+}
+
+/// The best order of one set for `volumes`, unless it is worse than `known`,
+/// and whether that is proven.
+pub(super) fn of_set(
+    instance: &Instance<'_>,
+    volumes: &Volumes,
+    set: Mask,
+    known: Score,
+) -> (Option<Tour>, bool) {
+    let known = Some(known).filter(|known| *known != Score::UNKNOWN);
+    let mut branches = Branches::new(instance, volumes, set, known, true, STEPS);
+    branches.assign(set);
+    let tour = branches.found.map(|(score, order)| Tour { order, score });
+    (tour, branches.steps > 0)
+}
+
+/// What the volumes cost at least, wherever they go.
+struct Floor {
+    /// The most that one rank sends to another.
+    largest: u64,
+    /// The most that one rank sends, or receives, in all.
+    most: u64,
+    sum: u64,
+}
+
+impl Floor {
+    fn new(volumes: &Volumes) -> Self {
+        let ranks = 0..volumes.ranks();
+        let sent = ranks.clone().map(|rank| volumes.row(rank).iter().sum());
+        let received = ranks
+            .clone()
+            .map(|to| ranks.clone().map(|from| volumes.row(from)[to]).sum());
+        Self {
+            largest: ranks
+                .clone()
+                .flat_map(|rank| volumes.row(rank))
+                .copied()
+                .max()
+                .unwrap_or(0),
+            most: sent.chain(received).max().unwrap_or(0),
+            sum: volumes.sum(),
+        }
+    }
+
+    /// The largest volume on the lightest path, and all that a rank sends
+    /// through one port where the GPUs have nothing else.
+    fn of(&self, instance: &Instance<'_>, set: Mask) -> Score {
+        let lightest = lightest(instance, set);
+        let ports = members(set).map(|gpu| instance.only_port(set, gpu));
+        let port = ports.min().flatten().unwrap_or(0);
+        Score {
+            heaviest: (self.largest * lightest).max(self.most * port),
+            sum: self.sum * lightest,
+        }
     }
 }
 
-/// All volumes over the lightest path.
-fn floor(instance: &Instance, volumes: &Volumes, set: Mask) -> Score {
-    let lightest = members(set)
-        .map(|gpu| lightest(instance, set, gpu))
+/// The lightest path between two GPUs of `set`.
+fn lightest(instance: &Instance<'_>, set: Mask) -> Weight {
+    let pairs = members(set).flat_map(|a| members(set & !(1 << a)).map(move |b| (a, b)));
+    pairs
+        .map(|(a, b)| instance.weights[a][b])
         .min()
-        .unwrap_or(0);
-    let mut score = Score::ZERO;
-    for rank in 0..volumes.ranks() {
-        let row = volumes.row(rank).iter().sum::<u64>() * lightest;
-        score = Score {
-            heaviest: score.heaviest.max(row),
-            sum: score.sum + row,
-        };
-    }
-    score
-}
-
-/// The lightest path from `gpu` to another of `set`.
-fn lightest(instance: &Instance, set: Mask, gpu: usize) -> Weight {
-    let row = members(set & !(1 << gpu)).map(|other: usize| instance.weights[gpu][other]);
-    row.min().unwrap_or(0)
+        .unwrap_or(0)
 }
 
 struct Branches<'a> {
-    instance: &'a Instance,
-    volumes: Volumes,
-    best: Option<(Best<'a>, Vec<usize>)>,
+    instance: &'a Instance<'a>,
+    volumes: &'a Volumes,
+    /// Of the heaviest single flow.
+    floor: Weight,
+    lightest: Weight,
+    /// What ranks that have a GPU send to each other.
+    loads: Loads<'a>,
+    /// Volume to or from ranks that have no GPU yet.
+    missing: u64,
+    /// The best score of any set so far.
+    best: Option<Score>,
+    found: Option<(Score, Vec<usize>)>,
     /// GPU of each rank so far.
     order: Vec<usize>,
-    /// What each rank sends to ranks that have a GPU, weighted.
-    rows: Vec<Weight>,
-    /// Volume that each rank sends to ranks that have no GPU yet.
-    sends: Vec<u64>,
     /// Whether this set wins over the best one at the same score.
     ties_win: bool,
     steps: u64,
 }
 
-impl Branches<'_> {
-    fn assign(&mut self, set: Mask, unused: Mask, score: Score) {
+impl<'a> Branches<'a> {
+    fn new(
+        instance: &'a Instance<'a>,
+        volumes: &'a Volumes,
+        set: Mask,
+        best: Option<Score>,
+        ties_win: bool,
+        steps: u64,
+    ) -> Self {
+        let lightest = lightest(instance, set);
+        Self {
+            instance,
+            volumes,
+            floor: volumes.largest() * lightest,
+            lightest,
+            loads: Loads::new(instance.graph, instance.set(set)),
+            missing: volumes.sum(),
+            best,
+            found: None,
+            order: Vec::with_capacity(instance.k),
+            ties_win,
+            steps,
+        }
+    }
+
+    fn assign(&mut self, unused: Mask) {
         if unused == 0 {
-            let best = Best::new(self.instance, score, set);
-            self.best = Some((best, self.order.clone()));
+            let score = self.instance.score(&self.loads);
+            self.best = Some(score);
+            self.found = Some((score, self.order.clone()));
             // From now on another order of this set has to be cheaper.
             self.ties_win = false;
             return;
@@ -98,53 +172,62 @@ impl Branches<'_> {
                 return;
             }
             self.steps = self.steps.saturating_sub(1);
-            let (rows, sends) = (self.rows.clone(), self.sends.clone());
-            let sum = score.sum + self.take(gpu);
-            let floor = self.floor(set, sum);
-            if self.worth(floor) {
-                let heaviest = self.rows.iter().copied().max().unwrap_or(0);
-                self.assign(set, unused & !(1 << gpu), Score { heaviest, sum });
+            let (before, missing) = (self.loads.busy(), self.missing);
+            self.take(gpu);
+            if self.worth() {
+                self.assign(unused & !(1 << gpu));
             }
-            self.order.pop();
-            (self.rows, self.sends) = (rows, sends);
+            self.give_back(before);
+            self.missing = missing;
         }
     }
 
-    /// Gives `gpu` to the next rank; returns what that adds to the sum.
-    fn take(&mut self, gpu: usize) -> Weight {
-        let rank = self.order.len();
-        let mut added = 0;
-        for (other, &at) in self.order.iter().enumerate() {
-            let weight = self.instance.weights[gpu][at];
-            for (from, to) in [(rank, other), (other, rank)] {
+    /// Flows between the newest rank and those before it.
+    fn flows(&self) -> impl Iterator<Item = (usize, usize, u64)> + use<> {
+        let newest = self.order.len() - 1;
+        let position = |rank: usize| self.instance.position(self.order[rank]);
+        let mut flows = Vec::with_capacity(2 * newest);
+        for rank in 0..newest {
+            for (from, to) in [(rank, newest), (newest, rank)] {
                 let volume = self.volumes.row(from)[to];
-                self.rows[from] += volume * weight;
-                self.sends[from] -= volume;
-                added += volume * weight;
+                if volume > 0 {
+                    flows.push((position(from), position(to), volume));
+                }
             }
         }
+        flows.into_iter()
+    }
+
+    /// Gives `gpu` to the next rank.
+    fn take(&mut self, gpu: usize) {
         self.order.push(gpu);
-        added
-    }
-
-    /// The least score of any way to go on: what is still to be sent takes each GPU's lightest path.
-    fn floor(&self, set: Mask, sum: Weight) -> Score {
-        let lightest = |gpu: usize| lightest(self.instance, set, gpu);
-        let least = members(set).map(lightest).min().unwrap_or(0);
-        let mut score = Score { heaviest: 0, sum };
-        for (rank, (&row, &volume)) in self.rows.iter().zip(&self.sends).enumerate() {
-            let weight = self.order.get(rank).map_or(least, |&gpu| lightest(gpu));
-            score.heaviest = score.heaviest.max(row + volume * weight);
-            score.sum += volume * weight;
+        for (from, to, volume) in self.flows() {
+            self.loads.add(from, to, volume);
+            self.missing -= volume;
         }
-        score
     }
 
-    fn worth(&self, floor: Score) -> bool {
+    fn give_back(&mut self, before: Busy) {
+        for (from, to, volume) in self.flows() {
+            self.loads.remove(from, to, volume, before);
+        }
+        self.order.pop();
+    }
+
+    /// Whether any way to go on can be the best.
+    fn worth(&self) -> bool {
+        let now = self.instance.score(&self.loads);
+        if now.is_forbidden() {
+            return false;
+        }
+        let floor = Score {
+            heaviest: now.heaviest.max(self.floor),
+            sum: now.sum + self.missing * self.lightest,
+        };
         match &self.best {
             None => true,
-            Some((best, _)) if self.ties_win => floor <= best.score,
-            Some((best, _)) => floor < best.score,
+            Some(best) if self.ties_win => floor <= *best,
+            Some(best) => floor < *best,
         }
     }
 }

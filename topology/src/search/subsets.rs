@@ -6,11 +6,12 @@ use super::{
     Found,
     bound::{self, Edge},
     instance::{Instance, Mask, comes_first, members, within},
+    meshed::Tours,
     order,
     tour::{Kind, Score},
     tours,
 };
-use crate::graph::Weight;
+use crate::{flows::Loads, graph::Weight};
 
 /// Patterns whose cost depends on sums of weights, not on a tour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,7 +26,7 @@ pub(super) enum Sums {
 
 /// The best set so far. What rules 3 and 4 compare is computed when a tie asks for it.
 pub(super) struct Best<'a> {
-    instance: &'a Instance,
+    instance: &'a Instance<'a>,
     pub(super) score: Score,
     pub(super) set: Mask,
     numa_nodes: u32,
@@ -33,7 +34,7 @@ pub(super) struct Best<'a> {
 }
 
 impl<'a> Best<'a> {
-    pub(super) fn new(instance: &'a Instance, score: Score, set: Mask) -> Self {
+    pub(super) fn new(instance: &'a Instance<'a>, score: Score, set: Mask) -> Self {
         let numa_nodes = instance.numa_nodes(set);
         Self {
             instance,
@@ -75,58 +76,78 @@ impl<'a> Best<'a> {
     }
 }
 
-/// The best set for a pattern of sums.
-pub(super) fn of_sums(instance: &Instance, sums: Sums) -> Found {
+/// The best set for a pattern of sums; `None` if none is allowed.
+pub(super) fn of_sums(instance: &Instance<'_>, sums: Sums) -> Option<Found> {
     let mut best: Option<Best<'_>> = None;
     instance.subsets(|set| {
         let (score, _) = score_of_sums(instance, sums, set);
         match &mut best {
+            _ if score.is_forbidden() => {}
             Some(best) => best.offer(score, set),
             None => best = Some(Best::new(instance, score, set)),
         }
     });
-    let set = best.map_or(0, |best| best.set);
+    let set = best?.set;
     let (_, first) = score_of_sums(instance, sums, set);
     let mut order: Vec<usize> = first.into_iter().collect();
     order.extend(members(set).filter(|&gpu| Some(gpu) != first));
-    Found {
+    Some(Found {
         order: instance.positions(&order),
         exact: true,
-    }
+    })
 }
 
 /// The score of a set, and the GPU that has to come first.
-fn score_of_sums(instance: &Instance, sums: Sums, set: Mask) -> (Score, Option<usize>) {
-    let row = |gpu: usize| -> Weight {
-        // The weight of a GPU to itself is 0.
-        members(set).map(|other| instance.weights[gpu][other]).sum()
-    };
+fn score_of_sums(instance: &Instance<'_>, sums: Sums, set: Mask) -> (Score, Option<usize>) {
     match sums {
         Sums::Nothing => (Score::ZERO, None),
+        _ if set.count_ones() < 2 => (Score::ZERO, None),
         Sums::AllToAll => {
-            let add = |score: Score, row: Weight| Score {
-                heaviest: score.heaviest.max(row),
-                sum: score.sum + row,
-            };
-            (members(set).map(row).fold(Score::ZERO, add), None)
+            let gpus = members(set).flat_map(|a| members(set).map(move |b| (a, b)));
+            (score_of_flows(instance, set, gpus), None)
         }
-        Sums::Star => match members(set).map(|gpu| (row(gpu), gpu)).min() {
-            Some((sum, centre)) => (Score { heaviest: sum, sum }, Some(centre)),
-            None => (Score::ZERO, None),
-        },
+        Sums::Star => {
+            let of = |centre: usize| {
+                let spokes = members(set).flat_map(move |gpu| [(centre, gpu), (gpu, centre)]);
+                (score_of_flows(instance, set, spokes), centre)
+            };
+            match members(set).map(of).min() {
+                Some((score, centre)) => (score, Some(centre)),
+                None => (Score::ZERO, None),
+            }
+        }
     }
 }
 
-/// The best set for a ring or a chain.
+/// One byte from the first to the second of each pair.
+fn score_of_flows(
+    instance: &Instance<'_>,
+    set: Mask,
+    flows: impl Iterator<Item = (usize, usize)>,
+) -> Score {
+    let mut loads = Loads::new(instance.graph, instance.set(set));
+    for (from, to) in flows.filter(|(from, to)| from != to) {
+        loads.add(instance.position(from), instance.position(to), 1);
+    }
+    instance.score(&loads)
+}
+
+/// The best set for a ring or a chain; `None` if none is allowed.
 ///
 /// Sets are tried by ascending bound, until the bound of the next is worse
 /// than the best tour found. Where bounds are poor that would be many tours:
 /// then one pass of dynamic programming over all sets at once takes over.
-pub(super) fn of_tours(instance: &Instance, kind: Kind) -> Found {
-    let edges = bound::sorted_edges(instance);
-    let candidates = worth_trying(instance, kind, &edges);
-    let mut patience = effort(instance.len());
+pub(super) fn of_tours(instance: &Instance<'_>, kind: Kind) -> Option<Found> {
+    let edges = bound::sorted_edges(&instance.weights, instance.len());
+    let tours = Tours {
+        instance,
+        kind,
+        edges: &edges,
+    };
+    let candidates = tours.worth_trying();
+    let mut patience = tours.patience();
     let mut best: Option<(Best<'_>, Vec<usize>)> = None;
+    let mut proven = true;
     for (at, &(bound, set)) in candidates.iter().enumerate() {
         if let Some((best, _)) = &mut best {
             match bound.cmp(&best.score) {
@@ -136,7 +157,8 @@ pub(super) fn of_tours(instance: &Instance, kind: Kind) -> Found {
             }
         }
         let known = best.as_ref().map_or(Score::UNKNOWN, |(best, _)| best.score);
-        let tour = order::best(kind, &instance.weights, &edges, set, known);
+        let (tour, sure) = tours.of_set(set, known);
+        proven &= sure;
         let reached = tour.as_ref().is_some_and(|tour| tour.score == bound);
         match (&mut best, tour) {
             (_, None) => {}
@@ -151,21 +173,28 @@ pub(super) fn of_tours(instance: &Instance, kind: Kind) -> Found {
             }
         }
         if !reached {
-            let Some(left) = u64::checked_sub(patience, effort(instance.k)) else {
-                return of_all_tours(instance, kind, &edges, &candidates[at..], best);
-            };
-            patience = left;
+            match u64::checked_sub(patience, effort(instance.k)) {
+                Some(left) => patience = left,
+                None if instance.mesh.is_none() => {
+                    return of_all_tours(instance, kind, &edges, &candidates[at..], best);
+                }
+                None => {
+                    proven = false;
+                    break;
+                }
+            }
         }
     }
-    let order = best.map_or_else(Vec::new, |(_, order)| order);
-    Found {
-        order: instance.positions(&order),
-        exact: true,
-    }
+    let (best, order) = best.filter(|(best, _)| !best.score.is_forbidden())?;
+    Some(tours.found(best.set, order, proven))
 }
 
 /// The sets whose bound is no worse than the best tour met on the way, best first.
-fn worth_trying(instance: &Instance, kind: Kind, edges: &[Edge]) -> Vec<(Score, Mask)> {
+pub(super) fn worth_trying(
+    instance: &Instance<'_>,
+    kind: Kind,
+    edges: &[Edge],
+) -> Vec<(Score, Mask)> {
     // Walks that may fail: each costs as much as many bounds.
     let mut walks = 8;
     let mut known = Score::UNKNOWN;
@@ -194,7 +223,7 @@ fn worth_trying(instance: &Instance, kind: Kind, edges: &[Edge]) -> Vec<(Score, 
 
 /// The sets to choose from, by their bound and by what rules 3 and 5 say.
 pub(super) fn ranked(
-    instance: &Instance,
+    instance: &Instance<'_>,
     mut bound: impl FnMut(Mask) -> Option<Score>,
 ) -> Vec<(Score, Mask)> {
     let mut sets = Vec::with_capacity(64);
@@ -211,19 +240,19 @@ pub(super) fn ranked(
 }
 
 /// Steps of a pass of dynamic programming over the subsets of `n` GPUs.
-fn effort(n: usize) -> u64 {
+pub(super) fn effort(n: usize) -> u64 {
     let n64 = n as u64;
     (n64 * n64) << n
 }
 
 /// The same by one pass over all sets: the exact score of each candidate.
 fn of_all_tours(
-    instance: &Instance,
+    instance: &Instance<'_>,
     kind: Kind,
     edges: &[Edge],
     candidates: &[(Score, Mask)],
     best: Option<(Best<'_>, Vec<usize>)>,
-) -> Found {
+) -> Option<Found> {
     let all = AllTours { instance, kind };
     let everything: Mask = (1 << instance.len()) - 1;
     let least = candidates.first().map_or(0, |(bound, _)| bound.heaviest);
@@ -246,18 +275,18 @@ fn of_all_tours(
             None => best = Some(Best::new(instance, score, set)),
         }
     }
-    let set = best.map_or(0, |best| best.set);
+    let set = best.filter(|best| !best.score.is_forbidden())?.set;
     let tour = order::best(kind, &instance.weights, edges, set, Score::UNKNOWN);
     let order = tour.map_or_else(Vec::new, |tour| tour.order);
-    Found {
+    Some(Found {
         order: instance.positions(&order),
         exact: true,
-    }
+    })
 }
 
 /// Dynamic programming over all sets of at most `k` GPUs. A ring starts at its lowest GPU.
 struct AllTours<'a> {
-    instance: &'a Instance,
+    instance: &'a Instance<'a>,
     kind: Kind,
 }
 

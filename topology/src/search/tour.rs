@@ -1,6 +1,6 @@
 //! A ring or a chain over some GPUs, and how good it is.
 
-use super::instance::Mask;
+use super::instance::{FORBIDDEN, Mask};
 use crate::graph::Weight;
 
 /// A tour: each GPU sends to the next one.
@@ -50,9 +50,19 @@ impl Score {
         heaviest: 0,
         sum: 0,
     };
+    /// Of what the scope does not allow.
+    pub(super) const FORBIDDEN: Self = Self {
+        heaviest: FORBIDDEN,
+        sum: FORBIDDEN,
+    };
     /// Worse than any.
     pub(super) const UNKNOWN: Self = Self {
         heaviest: Weight::MAX,
         sum: Weight::MAX,
     };
+
+    /// It uses a path that the scope does not allow.
+    pub(super) fn is_forbidden(self) -> bool {
+        self.heaviest >= FORBIDDEN
+    }
 }

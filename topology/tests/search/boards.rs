@@ -79,10 +79,14 @@ pub(crate) fn dgx1v() -> NodeTopologySpec {
     board(8, 2, &[&quad[..], &other, &across].concat())
 }
 
-/// `n` GPUs that all reach each other.
+/// `n` GPUs on switches.
 pub(crate) fn switched(n: u32, sockets: u32) -> NodeTopologySpec {
     let pairs = (0..n).flat_map(|a| (a + 1..n).map(move |b| (a, b, 18)));
-    board(n, sockets, &pairs.collect::<Vec<_>>())
+    let mut spec = board(n, sockets, &pairs.collect::<Vec<_>>());
+    spec.edges
+        .iter_mut()
+        .for_each(|edge| edge.via = Via::Switch);
+    spec
 }
 
 /// `n` GPUs bridged in pairs of neighbours.

@@ -3,7 +3,9 @@
 
 use std::cmp::Reverse;
 
-use nvlink_topology::{GpuSet, Graph, NodeTopologySpec, Pattern, cost};
+use nvlink_topology::{GpuSet, Graph, NodeTopologySpec, Pattern, Shape, cost};
+
+use super::rings;
 
 /// What the rules compare, in their order.
 pub(crate) type Rank = (f64, f64, usize, Reverse<Vec<usize>>, Vec<usize>);
@@ -30,14 +32,10 @@ impl<'a> Brute<'a> {
             if !wanted(gpus.len()) {
                 return None;
             }
-            let mut least = (f64::INFINITY, f64::INFINITY);
-            permutations(&mut gpus, 0, &mut |order| {
-                let cost = cost::evaluate(&graph, order, pattern);
-                if (cost.slowest, cost.total) < least {
-                    least = (cost.slowest, cost.total);
-                }
-            });
-            Some(least)
+            if pattern == Pattern::AllReduce {
+                return Some(all_reduce(spec, &graph, &mut gpus));
+            }
+            Some(least(&mut gpus, |order| cost_of(&graph, order, pattern)))
         });
         Self {
             best: best.collect(),
@@ -115,6 +113,62 @@ impl<'a> Brute<'a> {
     }
 }
 
+/// Rings over links where there are any, else one ring over any paths.
+fn all_reduce(spec: &NodeTopologySpec, graph: &Graph, gpus: &mut [usize]) -> (f64, f64) {
+    // Beyond 6 GPUs a packing by brute force takes too long.
+    let counted = match gpus.len() {
+        3..=6 => rings::most(spec, gpus).map(|(rate, relayed)| {
+            let n = gpus.len() as f64;
+            let cost = 2.0 * (n - 1.0) / n / rate as f64;
+            (cost, if relayed { 2.0 * n } else { n } * cost)
+        }),
+        _ => None,
+    };
+    if let Some(counted) = counted {
+        let known = cost_of(graph, gpus, Pattern::AllReduce);
+        let close = |a: f64, b: f64| (a - b).abs() <= 1e-9 * b;
+        assert!(
+            close(known.0, counted.0) && close(known.1, counted.1),
+            "{gpus:?}: {known:?}, {counted:?}"
+        );
+        return known;
+    }
+    // A data-parallel shape is one ring of twice the volume, whatever the links.
+    let data = u32::try_from(gpus.len()).unwrap();
+    let one = Pattern::Shape(Shape {
+        tensor: 1,
+        data,
+        pipeline: 1,
+    });
+    let ring = least(gpus, |order| {
+        let (cost, total) = cost_of(graph, order, one);
+        (cost / 2.0, total / 2.0)
+    });
+    let known = cost_of(graph, gpus, Pattern::AllReduce);
+    if gpus.len() > 6 && known < ring {
+        known
+    } else {
+        ring
+    }
+}
+
+fn cost_of(graph: &Graph, order: &[usize], pattern: Pattern) -> (f64, f64) {
+    let cost = cost::evaluate(graph, order, pattern);
+    (cost.slowest, cost.total)
+}
+
+/// The least over all orders.
+fn least(gpus: &mut [usize], cost: impl Fn(&[usize]) -> (f64, f64)) -> (f64, f64) {
+    let mut least = (f64::INFINITY, f64::INFINITY);
+    permutations(gpus, 0, &mut |order| {
+        let cost = cost(order);
+        if cost < least {
+            least = cost;
+        }
+    });
+    least
+}
+
 /// A set as a bit mask of positions.
 pub(crate) fn mask(set: GpuSet) -> usize {
     set.iter().fold(0, |mask, gpu| mask | 1 << gpu)
@@ -127,7 +181,7 @@ pub(crate) fn set(mask: usize) -> GpuSet {
         .collect()
 }
 
-fn permutations(items: &mut [usize], from: usize, each: &mut impl FnMut(&[usize])) {
+pub(crate) fn permutations(items: &mut [usize], from: usize, each: &mut impl FnMut(&[usize])) {
     if from == items.len() {
         return each(items);
     }

@@ -5,6 +5,7 @@
 mod boards;
 mod brute;
 mod multi_node;
+mod rings;
 
 use boards::{board, dgx1v, graph, pairs, renumbered, switched};
 use brute::Brute;
@@ -400,7 +401,7 @@ proptest! {
         for pattern in PATTERNS {
             let a = place(&one, &request(k, one.all(), pattern)).unwrap();
             let b = place(&two, &request(k, two.all(), pattern)).unwrap();
-            prop_assert_eq!((a.cost, a.total_cost), (b.cost, b.total_cost));
+            prop_assert_eq!((a.cost, a.total_cost), (b.cost, b.total_cost), "{} {:?} {:?}", pattern, a, b);
             prop_assert_eq!(a.bottleneck_bytes_per_second, b.bottleneck_bytes_per_second);
             prop_assert_eq!(a.quality, b.quality);
             let again = place(&two, &request(k, two.all(), pattern)).unwrap();

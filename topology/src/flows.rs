@@ -1,0 +1,184 @@
+//! Which resources the bytes between two GPUs of a job use, and how busy that makes them.
+
+use crate::{GpuSet, Graph, cost::Volumes, graph::Weight, sharing::Capacity};
+
+/// Volumes that pass each resource of a node, for the flows added so far.
+///
+/// The resources: for each ordered pair of GPUs its own path (direct NVLinks
+/// in one direction, or what one transfer over PCIe or a switch gets); the
+/// links of a GPU to the switches, out and in; what PCIe paths share
+/// ([`crate::sharing`]), out and in. What does not share a resource runs in parallel.
+pub(crate) struct Loads<'a> {
+    graph: &'a Graph,
+    job: GpuSet,
+    /// In [`PARTS`] of a volume; row-major, from and to.
+    pairs: Vec<u64>,
+    /// Out and in, for each GPU.
+    ports: Vec<[u64; 2]>,
+    /// Out and in.
+    groups: Vec<[u64; 2]>,
+    busy: Busy,
+}
+
+/// What the flows of [`Loads`] cost. To be restored when flows are taken back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Busy {
+    /// How busy the busiest resource is.
+    pub(crate) busiest: Weight,
+    /// All transfers, one after the other.
+    pub(crate) total: Weight,
+    /// Some flow leaves NVLink.
+    pub(crate) over_pcie: bool,
+}
+
+/// Loads are counted in parts of a volume, so that several equal ways can share one.
+const PARTS: u64 = 60;
+
+/// How busy a resource is, in units for one byte of a flow. Saturates where a
+/// document tells of paths as slow as [`crate::graph`] allows.
+fn busy(load: u64, weight: Weight) -> Weight {
+    load.saturating_mul(weight) / PARTS
+}
+
+/// What a flow does besides to make resources busy.
+struct Way {
+    /// Of one transfer that has its path to itself.
+    weight: Weight,
+    over_pcie: bool,
+}
+
+impl<'a> Loads<'a> {
+    /// No flows yet among the GPUs of `job`.
+    pub(crate) fn new(graph: &'a Graph, job: GpuSet) -> Self {
+        let n = graph.len();
+        Self {
+            graph,
+            job,
+            pairs: vec![0; n * n],
+            ports: vec![[0; 2]; n],
+            groups: vec![[0; 2]; graph.groups().len()],
+            busy: Busy::default(),
+        }
+    }
+
+    /// The flows of ranks that are on these GPUs.
+    pub(crate) fn of(graph: &'a Graph, order: &[usize], volumes: &Volumes) -> Self {
+        let mut loads = Self::new(graph, order.iter().copied().collect());
+        for (from, &a) in order.iter().enumerate() {
+            for (&b, &volume) in order.iter().zip(volumes.row(from)) {
+                if volume > 0 && a != b {
+                    loads.add(a, b, volume);
+                }
+            }
+        }
+        loads
+    }
+
+    /// Adds a flow.
+    pub(crate) fn add(&mut self, from: usize, to: usize, volume: u64) {
+        let mut busiest = self.busy.busiest;
+        let way = self.route(from, to, |load, capacity, parts| {
+            *load += volume * PARTS / parts;
+            busiest = busiest.max(busy(*load, capacity));
+        });
+        self.busy.busiest = busiest;
+        self.busy.total += volume * way.weight;
+        self.busy.over_pcie |= way.over_pcie;
+    }
+
+    /// Takes a flow back that was added; `before` is what the others cost.
+    pub(crate) fn remove(&mut self, from: usize, to: usize, volume: u64, before: Busy) {
+        self.route(from, to, |load, _, parts| *load -= volume * PARTS / parts);
+        self.busy = before;
+    }
+
+    /// What the flows cost so far.
+    pub(crate) fn busy(&self) -> Busy {
+        self.busy
+    }
+
+    /// Calls `each` with the load and the weight of every resource on the way
+    /// of a flow, and the number of ways that share the flow there.
+    fn route(
+        &mut self,
+        from: usize,
+        to: usize,
+        mut each: impl FnMut(&mut u64, Weight, u64),
+    ) -> Way {
+        let graph = self.graph;
+        let n = graph.len();
+        let mut way = Way {
+            weight: graph.weight(from, to),
+            over_pcie: false,
+        };
+        let relays = graph.relays(from, to, self.job);
+        if let Some((relays, weight)) = relays {
+            let parts = relays.len() as u64;
+            for relay in relays.iter() {
+                for (a, b) in [(from, relay), (relay, to)] {
+                    each(&mut self.pairs[a * n + b], graph.weight(a, b), parts);
+                }
+            }
+            way.weight = weight;
+        }
+        each(&mut self.pairs[from * n + to], way.weight, 1);
+        if relays.is_some() || graph.direct(from).contains(to) {
+            return way;
+        }
+        if !graph.neighbours(from).contains(to) {
+            way.over_pcie = true;
+            for (group, loads) in graph.groups().iter().zip(&mut self.groups) {
+                let entered = group.members.contains(to);
+                if group.members.contains(from) != entered {
+                    each(&mut loads[usize::from(entered)], group.uplink.weight, 1);
+                }
+            }
+        } else {
+            for (gpu, direction) in [(from, 0), (to, 1)] {
+                if let Some(port) = graph.port(gpu) {
+                    each(&mut self.ports[gpu][direction], port.weight, 1);
+                }
+            }
+        }
+        way
+    }
+
+    /// What one transfer between two GPUs gets.
+    fn path(&self, from: usize, to: usize) -> Capacity {
+        let graph = self.graph;
+        let relay = graph
+            .relays(from, to, self.job)
+            .and_then(|(relays, _)| relays.iter().next());
+        let slower = |relay: usize| {
+            let hops = [(from, relay), (relay, to)].map(|(a, b)| graph.bytes_per_second(a, b));
+            hops[0].min(hops[1])
+        };
+        Capacity::new(relay.map_or_else(|| graph.bytes_per_second(from, to), slower))
+    }
+
+    /// The capacity of the busiest resource, bytes per second; of equally busy
+    /// ones the least. `None` without flows.
+    pub(crate) fn bottleneck(&self) -> Option<u64> {
+        let graph = self.graph;
+        let n = graph.len();
+        let pairs = self
+            .pairs
+            .iter()
+            .enumerate()
+            .map(|(at, &load)| (load, self.path(at / n, at % n)));
+        let ports = self.ports.iter().enumerate().flat_map(|(gpu, loads)| {
+            let port = graph.port(gpu);
+            port.into_iter()
+                .flat_map(move |port| loads.map(|load| (load, port)))
+        });
+        let groups = graph.groups().iter().zip(&self.groups);
+        let groups = groups.flat_map(|(group, loads)| loads.map(|load| (load, group.uplink)));
+        let used = pairs
+            .chain(ports)
+            .chain(groups)
+            .filter(|(load, _)| *load > 0);
+        let busiest =
+            used.max_by_key(|(load, capacity)| (busy(*load, capacity.weight), capacity.weight));
+        busiest.map(|(_, capacity)| capacity.bytes_per_second)
+    }
+}

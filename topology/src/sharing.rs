@@ -1,0 +1,147 @@
+//! What several PCIe paths of a node share.
+//!
+//! PCIe is a tree: a GPU's own link, the uplink of a PCIe switch, the link of a
+//! host bridge into its socket, the links between sockets. Whatever leaves such
+//! a group of GPUs passes the group's one link. A document tells classes of
+//! paths, not switches, so the groups are what the classes join: GPUs that are
+//! at most `PIX` apart hang on one switch, at most `PXB` on one tree of
+//! switches, at most `PHB` on one host bridge, at most `NODE` on one socket
+//! (GPUs of one NUMA node among them).
+
+use crate::{
+    GpuSet, Graph, NodeTopologySpec, PathClass,
+    graph::{Weight, weight_of},
+};
+
+/// What a resource carries in one direction. Greater is faster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Capacity {
+    /// Bytes per second.
+    pub(crate) bytes_per_second: u64,
+    /// Time of one byte.
+    pub(crate) weight: Weight,
+}
+
+impl Capacity {
+    pub(crate) fn new(bytes_per_second: u64) -> Self {
+        let weight = weight_of(bytes_per_second);
+        Self {
+            bytes_per_second,
+            weight,
+        }
+    }
+
+    /// The faster of two.
+    pub(crate) fn max(self, other: Self) -> Self {
+        if other.bytes_per_second > self.bytes_per_second {
+            other
+        } else {
+            self
+        }
+    }
+}
+
+/// GPUs behind one link, which carries what they exchange with others over PCIe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Group {
+    pub(crate) members: GpuSet,
+    /// The fastest path that leaves the group: the link is at least as fast.
+    pub(crate) uplink: Capacity,
+}
+
+/// The groups of a node, each set of GPUs once.
+pub(crate) fn groups(graph: &Graph, spec: &NodeTopologySpec) -> Vec<Group> {
+    let pairs = pairs(graph, spec);
+    let mut groups: Vec<Group> = Vec::new();
+    if pairs.iter().all(|(.., apart)| apart.is_none()) {
+        return groups;
+    }
+    let mut sockets = vec![None; graph.len()];
+    for gpu in &spec.gpus {
+        if let Some(position) = graph.position(gpu.index) {
+            sockets[position] = gpu.numa_node;
+        }
+    }
+    let each: Vec<GpuSet> = (0..graph.len()).map(|gpu| one(gpu)).collect();
+    add(&mut groups, graph, &pairs, &each);
+    for class in [
+        PathClass::Pix,
+        PathClass::Pxb,
+        PathClass::Phb,
+        PathClass::Node,
+    ] {
+        let mut joined = each.clone();
+        for &(a, b, apart) in &pairs {
+            let near = match apart {
+                Some(apart) => apart <= class,
+                None => {
+                    class == PathClass::Node && sockets[a].is_some() && sockets[a] == sockets[b]
+                }
+            };
+            if near {
+                join(&mut joined, a, b);
+            }
+        }
+        add(&mut groups, graph, &pairs, &joined);
+    }
+    groups
+}
+
+/// Two GPUs and the class of their PCIe path. A pair that an edge joins has a
+/// PCIe path too, but the document does not say of which class.
+type Pair = (usize, usize, Option<PathClass>);
+
+/// Each two GPUs of the node.
+fn pairs(graph: &Graph, spec: &NodeTopologySpec) -> Vec<Pair> {
+    let n = graph.len();
+    // A pair of which the document says nothing is assumed to be the farthest.
+    let mut classes = vec![Some(PathClass::Sys); n * n];
+    for (a, b) in (0..n).flat_map(|a| (a + 1..n).map(move |b| (a, b))) {
+        if graph.neighbours(a).contains(b) {
+            classes[a * n + b] = None;
+        }
+    }
+    for path in &spec.paths {
+        if let (Some(a), Some(b)) = (graph.position(path.a), graph.position(path.b)) {
+            let class = &mut classes[a.min(b) * n + a.max(b)];
+            if path.class != PathClass::Nvlink {
+                *class = class.map(|_| path.class);
+            }
+        }
+    }
+    let pairs = (0..n).flat_map(|a| (a + 1..n).map(move |b| (a, b)));
+    pairs.map(|(a, b)| (a, b, classes[a * n + b])).collect()
+}
+
+fn one(gpu: usize) -> GpuSet {
+    [gpu].into_iter().collect()
+}
+
+/// Makes one set of those of `a` and `b`.
+fn join(sets: &mut [GpuSet], a: usize, b: usize) {
+    if sets[a].contains(b) {
+        return;
+    }
+    let both = sets[a].union(sets[b]);
+    for member in both.iter() {
+        sets[member] = both;
+    }
+}
+
+/// Adds the sets that PCIe paths leave and that are not there yet.
+fn add(groups: &mut Vec<Group>, graph: &Graph, pairs: &[Pair], sets: &[GpuSet]) {
+    for (gpu, &members) in sets.iter().enumerate() {
+        let first = members.iter().next() == Some(gpu);
+        if !first || groups.iter().any(|group| group.members == members) {
+            continue;
+        }
+        let leaves =
+            |(a, b, apart): &&Pair| apart.is_some() && members.contains(*a) != members.contains(*b);
+        let leaving = pairs.iter().filter(leaves);
+        let fastest = leaving.map(|&(a, b, _)| graph.bytes_per_second(a, b)).max();
+        if let Some(fastest) = fastest {
+            let uplink = Capacity::new(fastest);
+            groups.push(Group { members, uplink });
+        }
+    }
+}
