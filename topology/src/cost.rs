@@ -165,7 +165,8 @@ pub fn evaluate(graph: &Graph, order: &[usize], pattern: Pattern) -> Cost {
     let job: GpuSet = order.iter().copied().collect();
     if pattern == Pattern::AllReduce {
         let mesh = Mesh::new(graph, job);
-        let rings = mesh.map(|mesh| mesh.most(rings::all(job.len()), 1));
+        let mut steps = rings::steps(job.len());
+        let rings = mesh.map(|mesh| mesh.most(rings::all(job.len()), 1, &mut steps));
         if let Some(rings) = rings.filter(|rings| rings.number > 0) {
             return of_rings(graph, &volumes, rings);
         }

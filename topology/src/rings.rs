@@ -21,8 +21,8 @@ const MOST_GPUS: usize = 16;
 /// average and 120,000 at most; real boards need 120.
 const STEPS: u32 = 1_000_000;
 
-/// The same beyond 8 GPUs, where no real board has direct links.
-const FEW_STEPS: u32 = 2_000;
+/// The same beyond 8 GPUs, where no real board has direct links: a millisecond.
+const FEW_STEPS: u32 = 50_000;
 
 /// A number of rings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +30,8 @@ pub(crate) struct Rings {
     pub(crate) number: u32,
     /// They go through neighbours.
     pub(crate) relayed: bool,
+    /// One of them, by number.
+    pub(crate) one: [u8; MOST_GPUS],
     /// No more are possible.
     pub(crate) proven: bool,
 }
@@ -38,6 +40,7 @@ impl Rings {
     const NONE: Self = Self {
         number: 0,
         relayed: false,
+        one: [0; _],
         proven: true,
     };
 
@@ -98,24 +101,37 @@ impl Mesh {
         Some(mesh)
     }
 
-    /// The fewest links that leave a GPU of `job` for others of it: a ring
-    /// needs one. `None` where the job is not joined by direct links alone.
+    /// A bound on the rings of `job`; `None` where it is not joined by direct links alone.
     pub(crate) fn bound(&self, job: u16) -> Option<u32> {
-        let mut least = u32::MAX;
+        let gpus = job.count_ones();
+        let (mut through, mut leaving, mut fewest) = (u32::MAX, u32::MAX, gpus);
         for gpu in members(job) {
-            if self.near[gpu] & job == 0 || self.switched[gpu] & job != 0 {
+            let near = self.near[gpu] & job;
+            if near == 0 || self.switched[gpu] & job != 0 {
                 return None;
             }
-            least = least.min(self.leaving(gpu, job));
+            let (all, most) = self.links_to(gpu, near);
+            through = through.min(all.min(2 * (all - most)));
+            leaving = leaving.min(all);
+            fewest = fewest.min(near.count_ones());
         }
-        (job.count_ones() >= 3).then_some(least)
+        // GPUs each of which has half of them as neighbours have a ring over
+        // links alone (Dirac 1952). Where there is none, rings go through neighbours.
+        let bound = if 2 * fewest >= gpus { through } else { leaving };
+        (gpus >= 3).then_some(bound)
+    }
+
+    /// Links from a GPU to those of `near`, and the most to one of them.
+    fn links_to(&self, gpu: usize, near: u16) -> (u32, u32) {
+        members(near).fold((0, 0), |(all, most), other| {
+            let links = u32::from(self.links[gpu][other]);
+            (all + links, links.max(most))
+        })
     }
 
     /// Links that leave a GPU for others of `job`.
     fn leaving(&self, gpu: usize, job: u16) -> u32 {
-        members(job)
-            .map(|other| u32::from(self.links[gpu][other]))
-            .sum()
+        self.links_to(gpu, self.near[gpu] & job).0
     }
 
     /// A bound for rings over links alone. A ring comes to a GPU from another
@@ -123,9 +139,8 @@ impl Mesh {
     /// more than those to all others; and it leaves each set of GPUs.
     fn direct_bound(&self, job: u16) -> u32 {
         let turn = |gpu: usize| {
-            let links = members(job).map(|other| u32::from(self.links[gpu][other]));
-            let all = self.leaving(gpu, job);
-            all.min(2 * (all - links.max().unwrap_or(0)))
+            let (all, most) = self.links_to(gpu, self.near[gpu] & job);
+            all.min(2 * (all - most))
         };
         let least = members(job).map(turn).min().unwrap_or(0);
         if job.count_ones() > 8 {
@@ -156,57 +171,36 @@ impl Mesh {
     }
 
     /// The most rings inside `job`: over links alone, or, where there is none,
-    /// through neighbours as well ([`Graph::relay`]), as NCCL tries one type of
+    /// through neighbours as well ([`Graph::relays`]), as NCCL tries one type of
     /// path after the other. Fewer than `floor` are not counted: the number is 0 then.
-    pub(crate) fn most(&self, job: u16, floor: u32) -> Rings {
+    /// `steps` is what may be spent, and what is left.
+    pub(crate) fn most(&self, job: u16, floor: u32, steps: &mut u32) -> Rings {
         let (Some(bound), floor) = (self.bound(job), floor.max(1)) else {
             return Rings::NONE;
         };
         if bound < floor {
             return Rings::NONE;
         }
-        let direct = self.direct_bound(job);
-        let rings = self.count(job, direct, floor, false);
-        if rings.number > 0 {
-            return rings;
-        }
-        let one = floor > 1 && self.count(job, direct.min(1), 1, false).number > 0;
-        if one {
-            return rings;
-        }
-        let relayed = self.count(job, bound, floor, true);
-        Rings {
-            proven: rings.proven && relayed.proven,
-            ..relayed
-        }
+        let mut search = Search::new(self, job, *steps);
+        let rings = search.most(bound.min(self.direct_bound(job)), floor);
+        let below = floor > 1 && rings.number == 0 && search.most(1, 1).number > 0;
+        let rings = if rings.number > 0 || below {
+            rings
+        } else {
+            search.relayed = true;
+            let proven = rings.proven;
+            let rings = search.most(bound, floor);
+            let proven = proven && rings.proven;
+            Rings { proven, ..rings }
+        };
+        *steps = search.steps;
+        rings
     }
+}
 
-    /// The most rings of `bound` down to `floor`.
-    fn count(&self, job: u16, bound: u32, floor: u32, relayed: bool) -> Rings {
-        let mut search = Search::new(self, job, relayed);
-        for number in (floor..=bound).rev() {
-            // Rings that run both ways are sooner found, and mostly the best.
-            let found =
-                number % 2 == 0 && search.run(true, number / 2) || search.run(false, number);
-            if found {
-                let proven = true;
-                return Rings {
-                    number,
-                    relayed,
-                    proven,
-                };
-            }
-            if search.steps == 0 {
-                let (number, proven) = (search.most, false);
-                return Rings {
-                    number,
-                    relayed,
-                    proven,
-                };
-            }
-        }
-        Rings::NONE
-    }
+/// Hops that may be tried for a job of so many GPUs.
+pub(crate) fn steps(gpus: usize) -> u32 {
+    if gpus <= 8 { STEPS } else { FEW_STEPS }
 }
 
 /// The numbers below `gpus`, which is at most [`MOST_GPUS`].
@@ -237,28 +231,45 @@ struct Search {
     /// Each ring takes the links of both directions and stands for two.
     both_ways: bool,
     rings: Vec<[u8; MOST_GPUS]>,
-    /// The most rings that were there at once.
+    /// The most rings that were there at once, and one of them.
     most: u32,
+    one: [u8; MOST_GPUS],
     steps: u32,
 }
 
 impl Search {
-    fn new(mesh: &Mesh, job: u16, relayed: bool) -> Self {
+    fn new(mesh: &Mesh, job: u16, steps: u32) -> Self {
         Self {
             job,
-            relayed,
+            relayed: false,
             links: mesh.links,
             near: mesh.near,
             joined: mesh.near,
             both_ways: false,
             rings: Vec::with_capacity(8),
             most: 0,
-            steps: if job.count_ones() <= 8 {
-                STEPS
-            } else {
-                FEW_STEPS
-            },
+            one: [0; _],
+            steps,
         }
+    }
+
+    /// The most rings of `bound` down to `floor`.
+    fn most(&mut self, bound: u32, floor: u32) -> Rings {
+        self.most = 0;
+        for number in (floor..=bound).rev() {
+            // Rings that run both ways are sooner found, and mostly the best.
+            let found = number % 2 == 0 && self.run(true, number / 2) || self.run(false, number);
+            let given_up = self.steps == 0;
+            if found || given_up {
+                return Rings {
+                    number: self.most,
+                    relayed: self.relayed,
+                    one: self.one,
+                    proven: found,
+                };
+            }
+        }
+        Rings::NONE
     }
 
     /// Finds so many rings, or pairs of rings.
@@ -274,15 +285,18 @@ impl Search {
 
     /// Finds so many rings in the links that are left, none lower than the last one.
     fn ring(&mut self, missing: u32) -> bool {
-        let there = self.rings.len() as u32;
-        self.most = self
-            .most
-            .max(if self.both_ways { 2 * there } else { there });
+        let there = self.rings.len() as u32 * if self.both_ways { 2 } else { 1 };
+        if there > self.most {
+            self.most = there;
+            self.one = self.rings[0];
+        }
         if missing == 0 {
             return true;
         }
         let tied = !self.rings.is_empty();
-        self.rings.push([0; MOST_GPUS]);
+        let mut ring = [0; MOST_GPUS];
+        ring[0] = self.start() as u8;
+        self.rings.push(ring);
         let found = self.walk(self.start(), 1 << self.start(), 1, missing, tied);
         self.rings.pop();
         found

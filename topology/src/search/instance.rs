@@ -27,6 +27,8 @@ pub(super) struct Instance<'a> {
     on_nvlink: bool,
     /// Ways through a third GPU make the difference.
     pub(super) relayed: bool,
+    /// Hops of one tour may share something.
+    pub(super) sharing: bool,
     /// Direct links, where rings of three or more may run over them.
     pub(super) mesh: Option<Mesh>,
     /// One bit for the NUMA node of each; the same for all in a job without traffic, which spans nothing.
@@ -99,6 +101,7 @@ impl<'a> Instance<'a> {
             weights: plain,
             plain,
             relayed: false,
+            sharing: false,
             mesh: Mesh::new(graph, region),
             neighbours,
             twins: Vec::new(),
@@ -114,6 +117,9 @@ impl<'a> Instance<'a> {
             }
             instance.relayed = instance.weights != instance.plain;
         }
+        let split = |members: GpuSet| members.len() > 1 && !members.is_superset(region);
+        instance.sharing =
+            instance.relayed || graph.groups().iter().any(|group| split(group.members));
         instance.twins = instance.find_twins();
         instance
     }

@@ -6,9 +6,8 @@
 //! who else has the job, so each set is looked at by its own weights.
 
 use super::{
-    Found,
     bound::{self, Edge},
-    instance::{FORBIDDEN, Instance, Mask, Weights, members},
+    instance::{FORBIDDEN, Instance, Mask, Weights},
     order, shape, subsets,
     tour::{Kind, Score, Tour},
 };
@@ -16,7 +15,7 @@ use crate::{
     cost::Volumes,
     flows::Loads,
     graph::Weight,
-    rings::{Mesh, Rings},
+    rings::{self, Mesh, Rings},
 };
 
 /// Tours over sets of one instance.
@@ -24,7 +23,29 @@ pub(super) struct Tours<'a> {
     pub(super) instance: &'a Instance<'a>,
     pub(super) kind: Kind,
     /// By [`Instance::weights`].
-    pub(super) edges: &'a [Edge],
+    pub(super) edges: Vec<Edge>,
+    /// The lightest path that is no direct link.
+    lightest_apart: Weight,
+    /// Hops that may still be tried to count rings.
+    steps: u32,
+}
+
+impl<'a> Tours<'a> {
+    pub(super) fn new(instance: &'a Instance<'a>, kind: Kind) -> Self {
+        let apart = |a: usize, b: usize| !instance.joined_directly(a, b);
+        let pairs = (0..instance.len()).flat_map(|a| (0..a).map(move |b| (a, b)));
+        let weights = pairs
+            .filter(|&(a, b)| apart(a, b))
+            .map(|(a, b)| instance.plain[a][b]);
+        Self {
+            instance,
+            kind,
+            edges: bound::sorted_edges(&instance.weights, instance.len()),
+            lightest_apart: weights.min().unwrap_or(FORBIDDEN),
+            // Twice what is spent on one set, so that some are left where the first takes all.
+            steps: 2 * rings::steps(instance.len()),
+        }
+    }
 }
 
 impl Tours<'_> {
@@ -37,32 +58,20 @@ impl Tours<'_> {
     /// The sets that can be best, by their bound, best first.
     pub(super) fn worth_trying(&self) -> Vec<(Score, Mask)> {
         if self.instance.mesh.is_none() {
-            return subsets::worth_trying(self.instance, self.kind, self.edges);
+            return subsets::worth_trying(self.instance, self.kind, &self.edges);
         }
-        let lightest_apart = self.lightest_apart();
         subsets::ranked(self.instance, |set| {
-            let one = || bound::bound(self.kind, self.edges, set, FORBIDDEN);
+            let one = || bound::bound(self.kind, &self.edges, set, FORBIDDEN);
             let Some(links) = self.mesh().and_then(|mesh| mesh.bound(set as u16)) else {
                 return one();
             };
             let rings = self.score_of(Rings::at_most(links));
-            if rings.heaviest <= lightest_apart {
+            if rings.heaviest <= self.lightest_apart {
                 // A tour that leaves the links is no better, and one that does not is one of the rings.
                 return Some(rings);
             }
             Some(one()?.min(rings))
         })
-    }
-
-    /// The lightest path that is no direct link.
-    fn lightest_apart(&self) -> Weight {
-        let instance = self.instance;
-        let apart = |a: usize, b: usize| !instance.joined_directly(a, b);
-        let pairs = (0..instance.len()).flat_map(|a| (0..a).map(move |b| (a, b)));
-        let weights = pairs
-            .filter(|&(a, b)| apart(a, b))
-            .map(|(a, b)| instance.plain[a][b]);
-        weights.min().unwrap_or(FORBIDDEN)
     }
 
     /// Steps that may be spent on sets whose bound is not reached.
@@ -82,16 +91,23 @@ impl Tours<'_> {
         }
     }
 
-    /// The best of one set, unless it is worse than `known`, and whether that is proven.
-    /// The order of a set whose rings are counted is left out.
-    pub(super) fn of_set(&self, set: Mask, known: Score) -> (Option<Tour>, bool) {
+    /// The best of one set, unless it is worse than `known`, and whether that is
+    /// proven. Where rings are counted, the GPUs come in the order of one of them.
+    pub(super) fn of_set(&mut self, set: Mask, known: Score) -> (Option<Tour>, bool) {
+        let floor = self.rings_within(known);
         let mut proven = true;
-        if let Some(mesh) = self.mesh() {
-            let rings = mesh.most(set as u16, self.rings_within(known));
+        if let (Some(mesh), Kind::Ring) = (&self.instance.mesh, self.kind) {
+            let allowance = self.steps.min(rings::steps(self.instance.k));
+            let mut left = allowance;
+            let rings = mesh.most(set as u16, floor, &mut left);
+            self.steps -= allowance - left;
             proven = rings.proven;
             if rings.number > 0 {
                 let score = self.score_of(rings);
-                let order = Vec::new();
+                let order = rings.one[..self.instance.k]
+                    .iter()
+                    .map(|&gpu| gpu.into())
+                    .collect();
                 return ((score <= known).then_some(Tour { order, score }), proven);
             }
         }
@@ -102,7 +118,7 @@ impl Tours<'_> {
     /// The fewest rings that are no worse than `known`. Any, where a tour that
     /// leaves the links might be.
     fn rings_within(&self, known: Score) -> u32 {
-        if known == Score::UNKNOWN || self.lightest_apart() <= known.heaviest {
+        if known == Score::UNKNOWN || self.lightest_apart <= known.heaviest {
             return 1;
         }
         let enough =
@@ -114,10 +130,10 @@ impl Tours<'_> {
     /// unless its hops share something: then all orders are tried.
     fn tour(&self, set: Mask, known: Score) -> (Option<Tour>, bool) {
         let instance = self.instance;
-        let tour = if instance.relayed {
+        let tour = if instance.relayed && set.count_ones() > 2 {
             self.tour_by(&instance.relay_weights(set), set, known)
         } else {
-            order::best(self.kind, &instance.weights, self.edges, set, known)
+            order::best(self.kind, &instance.plain, &self.edges, set, known)
         };
         let shared =
             |tour: &Tour| tour.score < Score::FORBIDDEN && self.score(&tour.order) != tour.score;
@@ -139,20 +155,5 @@ impl Tours<'_> {
     fn tour_by(&self, weights: &Weights, set: Mask, known: Score) -> Option<Tour> {
         let edges = bound::sorted_edges(weights, self.instance.len());
         order::best(self.kind, weights, &edges, set, known)
-    }
-
-    /// The answer. Rings have no order of their own: the GPUs come in that of
-    /// the widest single ring.
-    pub(super) fn found(&self, set: Mask, order: Vec<usize>, proven: bool) -> Found {
-        let order = if order.len() == members(set).count() {
-            order
-        } else {
-            let plain = self.tour_by(&self.instance.plain, set, Score::UNKNOWN);
-            plain.map_or_else(|| members(set).collect(), |tour| tour.order)
-        };
-        Found {
-            order: self.instance.positions(&order),
-            exact: proven,
-        }
     }
 }

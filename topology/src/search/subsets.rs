@@ -138,12 +138,7 @@ fn score_of_flows(
 /// than the best tour found. Where bounds are poor that would be many tours:
 /// then one pass of dynamic programming over all sets at once takes over.
 pub(super) fn of_tours(instance: &Instance<'_>, kind: Kind) -> Option<Found> {
-    let edges = bound::sorted_edges(&instance.weights, instance.len());
-    let tours = Tours {
-        instance,
-        kind,
-        edges: &edges,
-    };
+    let mut tours = Tours::new(instance, kind);
     let candidates = tours.worth_trying();
     let mut patience = tours.patience();
     let mut best: Option<(Best<'_>, Vec<usize>)> = None;
@@ -176,7 +171,7 @@ pub(super) fn of_tours(instance: &Instance<'_>, kind: Kind) -> Option<Found> {
             match u64::checked_sub(patience, effort(instance.k)) {
                 Some(left) => patience = left,
                 None if instance.mesh.is_none() => {
-                    return of_all_tours(instance, kind, &edges, &candidates[at..], best);
+                    return of_all_tours(instance, kind, &tours.edges, &candidates[at..], best);
                 }
                 None => {
                     proven = false;
@@ -186,7 +181,11 @@ pub(super) fn of_tours(instance: &Instance<'_>, kind: Kind) -> Option<Found> {
         }
     }
     let (best, order) = best.filter(|(best, _)| !best.score.is_forbidden())?;
-    Some(tours.found(best.set, order, proven))
+    debug_assert_eq!(order.len(), best.set.count_ones() as usize);
+    Some(Found {
+        order: instance.positions(&order),
+        exact: proven,
+    })
 }
 
 /// The sets whose bound is no worse than the best tour met on the way, best first.
