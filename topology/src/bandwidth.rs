@@ -54,26 +54,22 @@ pub fn assumed_nvlink(links: u32) -> u64 {
 
 /// A PCIe path whose slowest link is of this generation (1 to 7) and width (lanes).
 ///
-/// Raw rate × encoding (8b/10b up to generation 2, 128b/130b from 3; PCI-SIG
-/// base specifications), times what the farther classes leave of it: 95 % for
-/// `PXB`, 80 % for `PHB`, 70 % for `NODE`, 50 % for `SYS`.
+/// What is usable of the link, as NCCL reckons it: 12 GB/s for sixteen lanes of
+/// generation 3, twice that for each later one (`PCI_BW` in `src/graph/topo.h`,
+/// `kvDictPciGen` in `src/graph/topo.cc`), times what the farther classes leave of
+/// it ([`share`], which is ours).
 #[must_use]
 pub fn pcie(generation: u32, width: u32, class: PathClass) -> u64 {
-    let lane: u64 = match generation {
-        0 | 1 => 250_000_000,
-        2 => 500_000_000,
-        // 8 GT/s × 128/130 ÷ 8 bits, doubled in each later generation.
-        later => 984_615_384 << (later.min(7) - 3),
-    };
+    let lane: u64 = 187_500_000 << (generation.clamp(1, 7) - 1);
     lane * u64::from(width.clamp(1, 32)) * share(class) / 100
 }
 
 /// Per cent of the slowest PCIe link that is left for a GPU-to-GPU copy.
 ///
 /// One switch forwards at line rate; each further thing on the way is shared
-/// or slower. The steps follow NCCL's model (`src/graph/topo.h`: a host bridge
-/// and the links between sockets are given less than a PCIe x16 link) and the
-/// order of its path types; only the order is relied upon.
+/// or slower. The figures are this project's: what a host bridge or the link
+/// between sockets passes differs by CPU (NCCL's constants for links between
+/// sockets go from 6 to 40 GB/s), and no source tells the CPU. Only the order is relied upon.
 fn share(class: PathClass) -> u64 {
     match class {
         PathClass::Nvlink | PathClass::Pix => 100,
@@ -117,9 +113,10 @@ mod tests {
 
     #[test]
     fn pcie_is_rate_times_width_and_falls_with_distance() {
-        assert_eq!(pcie(3, 16, PathClass::Pix), 15_753_846_144);
-        assert_eq!(pcie(5, 16, PathClass::Pix), 63_015_384_576);
-        assert_eq!(pcie(1, 1, PathClass::Pix), 250_000_000);
+        assert_eq!(pcie(3, 16, PathClass::Pix), 12_000_000_000);
+        assert_eq!(pcie(4, 16, PathClass::Pix), 24_000_000_000);
+        assert_eq!(pcie(5, 16, PathClass::Pix), 48_000_000_000);
+        assert_eq!(pcie(1, 1, PathClass::Pix), 187_500_000);
         let classes = [
             PathClass::Pix,
             PathClass::Pxb,

@@ -32,11 +32,11 @@ pub(crate) struct Busy {
 }
 
 /// Loads are counted in parts of a volume, so that several equal ways can share one.
-const PARTS: u64 = 60;
+pub(crate) const PARTS: u64 = 60;
 
 /// How busy a resource is, in units for one byte of a flow. Saturates where a
 /// document tells of paths as slow as [`crate::graph`] allows.
-fn busy(load: u64, weight: Weight) -> Weight {
+pub(crate) fn busy(load: u64, weight: Weight) -> Weight {
     load.saturating_mul(weight) / PARTS
 }
 

@@ -19,10 +19,10 @@ const MOST_GPUS: usize = 16;
 
 /// Hops tried before the search gives up. A random mesh of 8 GPUs needs 500 on
 /// average and 120,000 at most; real boards need 120.
-const STEPS: u32 = 1_000_000;
+const STEPS: u32 = 200_000;
 
-/// The same beyond 8 GPUs, where no real board has direct links: a millisecond.
-const FEW_STEPS: u32 = 50_000;
+/// The same beyond 8 GPUs, where no real board has direct links: half a millisecond.
+const FEW_STEPS: u32 = 20_000;
 
 /// A number of rings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -16,6 +16,7 @@
 //! that it is exact where the graph is regular, and says so (`large`).
 
 mod bound;
+mod exchange;
 mod instance;
 mod large;
 mod meshed;

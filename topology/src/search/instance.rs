@@ -34,7 +34,11 @@ pub(super) struct Instance<'a> {
     /// One bit for the NUMA node of each; the same for all in a job without traffic, which spans nothing.
     numa: [Mask; EXACT_GPUS],
     /// GPUs of the region that NVLink edges join to each.
-    neighbours: [Mask; EXACT_GPUS],
+    pub(super) neighbours: [Mask; EXACT_GPUS],
+    /// Those of them that links join without a switch.
+    pub(super) direct: [Mask; EXACT_GPUS],
+    /// What PCIe paths share, and the weight of that.
+    pub(super) groups: Vec<(Mask, Weight)>,
     /// Sets of interchangeable GPUs.
     twins: Vec<Mask>,
 }
@@ -76,7 +80,7 @@ impl<'a> Instance<'a> {
         let positions: Vec<usize> = region.iter().collect();
         let on_nvlink = request.scope == Scope::NvlinkDomain;
         let mut plain = [[0; EXACT_GPUS]; EXACT_GPUS];
-        let mut neighbours = [0; EXACT_GPUS];
+        let (mut neighbours, mut direct) = ([0; EXACT_GPUS], [0; EXACT_GPUS]);
         let mut required = 0;
         for (a, &at) in positions.iter().enumerate() {
             let (row, near) = (graph.row(at), graph.neighbours(at));
@@ -88,6 +92,7 @@ impl<'a> Instance<'a> {
                     row[to]
                 };
                 neighbours[a] |= Mask::from(near.contains(to)) << b;
+                direct[a] |= Mask::from(graph.direct(at).contains(to)) << b;
             }
             required |= Mask::from(request.required.contains(at)) << a;
         }
@@ -104,6 +109,8 @@ impl<'a> Instance<'a> {
             sharing: false,
             mesh: Mesh::new(graph, region),
             neighbours,
+            direct,
+            groups: Vec::new(),
             twins: Vec::new(),
         };
         // Without two direct neighbours no GPU leads from one to the other.
@@ -115,13 +122,29 @@ impl<'a> Instance<'a> {
                     *weight = (*weight).min(lightest[a][b]);
                 }
             }
-            instance.relayed = instance.weights != instance.plain;
+            instance.relayed = lightest != instance.plain;
         }
-        let split = |members: GpuSet| members.len() > 1 && !members.is_superset(region);
-        instance.sharing =
-            instance.relayed || graph.groups().iter().any(|group| split(group.members));
+        instance.groups = instance.groups_inside();
+        let several = |(members, _): &(Mask, Weight)| members.count_ones() > 1;
+        instance.sharing = instance.relayed || instance.groups.iter().any(several);
         instance.twins = instance.find_twins();
         instance
+    }
+
+    /// The groups that split the region.
+    fn groups_inside(&self) -> Vec<(Mask, Weight)> {
+        let inside = |members: GpuSet| {
+            let positions = self.positions.iter().enumerate();
+            positions.fold(0, |mask, (gpu, &at)| {
+                mask | Mask::from(members.contains(at)) << gpu
+            })
+        };
+        let groups = self.graph.groups().iter();
+        let groups = groups.map(|group| (inside(group.members), group.uplink.weight));
+        let everything = (1 << self.len()) - 1;
+        groups
+            .filter(|&(mask, _)| mask != 0 && mask != everything)
+            .collect()
     }
 
     /// The GPUs of `mask` as the graph numbers them.
@@ -150,9 +173,13 @@ impl<'a> Instance<'a> {
 
     /// Whether direct links join two GPUs.
     pub(super) fn joined_directly(&self, a: usize, b: usize) -> bool {
-        self.graph
-            .direct(self.positions[a])
-            .contains(self.positions[b])
+        self.direct[a] >> b & 1 == 1
+    }
+
+    /// The weight of the links of a GPU to the switches.
+    pub(super) fn port(&self, gpu: usize) -> Weight {
+        let port = self.graph.port(self.positions[gpu]);
+        port.map_or(0, |port| port.weight)
     }
 
     /// The weight of the port through which a GPU sends whatever it sends to others of `set`.

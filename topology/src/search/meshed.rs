@@ -6,8 +6,9 @@
 //! who else has the job, so each set is looked at by its own weights.
 
 use super::{
+    EXACT_GPUS,
     bound::{self, Edge},
-    instance::{FORBIDDEN, Instance, Mask, Weights},
+    instance::{FORBIDDEN, Instance, Mask, Weights, members, within},
     order, shape, subsets,
     tour::{Kind, Score, Tour},
 };
@@ -55,31 +56,88 @@ impl Tours<'_> {
         mesh.filter(|_| self.kind == Kind::Ring)
     }
 
-    /// The sets that can be best, by their bound, best first.
-    pub(super) fn worth_trying(&self) -> Vec<(Score, Mask)> {
-        if self.instance.mesh.is_none() {
-            return subsets::worth_trying(self.instance, self.kind, &self.edges);
-        }
-        subsets::ranked(self.instance, |set| {
-            let one = || bound::bound(self.kind, &self.edges, set, FORBIDDEN);
-            let Some(links) = self.mesh().and_then(|mesh| mesh.bound(set as u16)) else {
-                return one();
+    /// The sets whose bound is no worse than the best score met on the way, best first.
+    pub(super) fn worth_trying(&mut self) -> Vec<(Score, Mask)> {
+        let instance = self.instance;
+        // Walks that may fail: each costs as much as many bounds.
+        let mut walks = 8;
+        let mut known = Score::UNKNOWN;
+        let mut near = within(&instance.weights, instance.len(), known.heaviest);
+        let mut sets = Vec::with_capacity(64);
+        instance.subsets(|set| {
+            let Some(bound) = self.bound(set, known, &near) else {
+                return;
             };
-            let rings = self.score_of(Rings::at_most(links));
-            if rings.heaviest <= self.lightest_apart {
-                // A tour that leaves the links is no better, and one that does not is one of the rings.
-                return Some(rings);
+            if bound < known && walks > 0 {
+                match self.reached(set, bound) {
+                    Some(score) => {
+                        known = score;
+                        near = within(&instance.weights, instance.len(), known.heaviest);
+                    }
+                    None => walks -= 1,
+                }
             }
-            Some(one()?.min(rings))
-        })
+            sets.push((bound, set));
+        });
+        // Those that were met before the best score was.
+        sets.retain(|(bound, _)| *bound <= known);
+        subsets::by_rank(instance, sets)
+    }
+
+    /// A score that no tour over `set` beats; `None` if that is worse than `known`.
+    fn bound(&self, set: Mask, known: Score, near: &[Mask; EXACT_GPUS]) -> Option<Score> {
+        let k = self.instance.k;
+        let one = || {
+            // Sooner seen than the bound: a GPU too few of the others are near enough to.
+            if members(set).any(|gpu| self.kind.isolated(k, near[gpu] & set)) {
+                return None;
+            }
+            bound::bound(self.kind, &self.edges, set, known.heaviest)
+        };
+        let links = self.mesh().and_then(|mesh| mesh.bound(set as u16));
+        let rings = links.map(|links| self.score_of(Rings::at_most(links)));
+        let bound = match rings {
+            // A tour that leaves the links is no better, and one that does not is one of the rings.
+            Some(rings) if rings.heaviest <= self.lightest_apart => Some(rings),
+            rings => one().into_iter().chain(rings).min(),
+        };
+        bound.filter(|bound| *bound <= known)
+    }
+
+    /// The score of `set`, if it is soon found and as good as the bound.
+    fn reached(&mut self, set: Mask, bound: Score) -> Option<Score> {
+        let counted = self
+            .mesh()
+            .and_then(|mesh| mesh.bound(set as u16))
+            .is_some();
+        let tour = if counted {
+            self.of_set(set, bound).0
+        } else {
+            let weights = self.weights(set);
+            let edges = bound::sorted_edges(&weights, self.instance.len());
+            let tour = order::at_bound(self.kind, &weights, &edges, set);
+            tour.filter(|tour| !self.instance.sharing || self.score(&tour.order) == tour.score)
+        };
+        tour.map(|tour| tour.score).filter(|score| *score == bound)
+    }
+
+    /// The weights that hold if the job has the GPUs of `set`.
+    fn weights(&self, set: Mask) -> Weights {
+        if self.instance.relayed && set.count_ones() > 2 {
+            self.instance.relay_weights(set)
+        } else {
+            self.instance.plain
+        }
     }
 
     /// Steps that may be spent on sets whose bound is not reached.
     pub(super) fn patience(&self) -> u64 {
+        let all = subsets::effort(self.instance.len());
         match (&self.instance.mesh, self.instance.len()) {
             // All sets of a real board are looked at if need be.
             (Some(_), ..=8) => u64::MAX,
-            (_, gpus) => subsets::effort(gpus),
+            (Some(_), _) => all / 64,
+            (None, _) => all,
         }
     }
 
@@ -94,51 +152,58 @@ impl Tours<'_> {
     /// The best of one set, unless it is worse than `known`, and whether that is
     /// proven. Where rings are counted, the GPUs come in the order of one of them.
     pub(super) fn of_set(&mut self, set: Mask, known: Score) -> (Option<Tour>, bool) {
-        let floor = self.rings_within(known);
-        let mut proven = true;
-        if let (Some(mesh), Kind::Ring) = (&self.instance.mesh, self.kind) {
-            let allowance = self.steps.min(rings::steps(self.instance.k));
-            let mut left = allowance;
-            let rings = mesh.most(set as u16, floor, &mut left);
-            self.steps -= allowance - left;
-            proven = rings.proven;
-            if rings.number > 0 {
-                let score = self.score_of(rings);
-                let order = rings.one[..self.instance.k]
-                    .iter()
-                    .map(|&gpu| gpu.into())
-                    .collect();
-                return ((score <= known).then_some(Tour { order, score }), proven);
-            }
-        }
-        let (tour, sure) = self.tour(set, known);
-        (tour, proven && sure)
-    }
-
-    /// The fewest rings that are no worse than `known`. Any, where a tour that
-    /// leaves the links might be.
-    fn rings_within(&self, known: Score) -> u32 {
-        if known == Score::UNKNOWN || self.lightest_apart <= known.heaviest {
-            return 1;
-        }
+        let bound = self.mesh().and_then(|mesh| mesh.bound(set as u16));
+        let (Some(mesh), Some(bound)) = (&self.instance.mesh, bound) else {
+            return self.tour(set, known);
+        };
+        // A tour that leaves the links may be as good as few rings.
+        let any = self.lightest_apart <= known.heaviest;
         let enough =
             |&number: &u32| self.score_of(Rings::at_most(number)).heaviest <= known.heaviest;
-        (1..=u32::from(u16::MAX)).find(enough).unwrap_or(1)
+        let floor = match (1..=bound).find(enough) {
+            _ if any => 1,
+            Some(floor) => floor,
+            None => return (None, true),
+        };
+        let allowance = self.steps.min(rings::steps(self.instance.k));
+        let mut left = allowance;
+        let rings = mesh.most(set as u16, floor, &mut left);
+        self.steps -= allowance - left;
+        if rings.number > 0 {
+            let score = self.score_of(rings);
+            let order = rings.one[..self.instance.k]
+                .iter()
+                .map(|&gpu| gpu.into())
+                .collect();
+            return (
+                (score <= known).then_some(Tour { order, score }),
+                rings.proven,
+            );
+        }
+        if !any {
+            return (None, rings.proven);
+        }
+        let (tour, proven) = self.tour(set, known);
+        (tour, proven && rings.proven)
     }
 
     /// The best single tour of a set. That of the least heaviest hop is it,
     /// unless its hops share something: then all orders are tried.
     fn tour(&self, set: Mask, known: Score) -> (Option<Tour>, bool) {
         let instance = self.instance;
-        let tour = if instance.relayed && set.count_ones() > 2 {
-            self.tour_by(&instance.relay_weights(set), set, known)
+        let tour = if instance.relayed {
+            self.tour_by(&self.weights(set), set, known)
         } else {
             order::best(self.kind, &instance.plain, &self.edges, set, known)
         };
-        let shared =
-            |tour: &Tour| tour.score < Score::FORBIDDEN && self.score(&tour.order) != tour.score;
+        let shared = |tour: &Tour| {
+            instance.sharing && !tour.score.is_forbidden() && self.score(&tour.order) != tour.score
+        };
         if !tour.as_ref().is_some_and(shared) {
             return (tour, true);
+        }
+        if instance.k > 8 {
+            return (tour, false);
         }
         let volumes = Volumes::tour(instance.k, self.kind == Kind::Ring);
         shape::of_set(instance, &volumes, set, known)

@@ -22,7 +22,7 @@ const STEPS: u64 = 4_000_000;
 pub(super) fn search(instance: &Instance<'_>, pattern: Pattern) -> Option<Found> {
     let volumes = Volumes::new(pattern, instance.k);
     let floor = Floor::new(&volumes);
-    let candidates = subsets::ranked(instance, |set| Some(floor.of(instance, set)));
+    let candidates = subsets::ranked(instance, |set| floor.of(instance, set));
     let mut best: Option<(Best<'_>, Vec<usize>)> = None;
     let mut steps = STEPS;
     for (bound, set) in candidates {

@@ -3,15 +3,16 @@
 use std::cmp::Ordering;
 
 use super::{
-    Found,
-    bound::{self, Edge},
+    EXACT_GPUS, Found,
+    bound::Edge,
+    exchange::Partners,
     instance::{Instance, Mask, comes_first, members, within},
     meshed::Tours,
     order,
     tour::{Kind, Score},
     tours,
 };
-use crate::{flows::Loads, graph::Weight};
+use crate::graph::Weight;
 
 /// Patterns whose cost depends on sums of weights, not on a tour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,17 +100,18 @@ pub(super) fn of_sums(instance: &Instance<'_>, sums: Sums) -> Option<Found> {
 
 /// The score of a set, and the GPU that has to come first.
 fn score_of_sums(instance: &Instance<'_>, sums: Sums, set: Mask) -> (Score, Option<usize>) {
+    let mut partners: Partners = [0; EXACT_GPUS];
     match sums {
         Sums::Nothing => (Score::ZERO, None),
-        _ if set.count_ones() < 2 => (Score::ZERO, None),
         Sums::AllToAll => {
-            let gpus = members(set).flat_map(|a| members(set).map(move |b| (a, b)));
-            (score_of_flows(instance, set, gpus), None)
+            members(set).for_each(|gpu| partners[gpu] = set & !(1 << gpu));
+            (instance.exchange(set, &partners), None)
         }
         Sums::Star => {
             let of = |centre: usize| {
-                let spokes = members(set).flat_map(move |gpu| [(centre, gpu), (gpu, centre)]);
-                (score_of_flows(instance, set, spokes), centre)
+                members(set).for_each(|gpu| partners[gpu] = 1 << centre);
+                partners[centre] = set & !(1 << centre);
+                (instance.exchange(set, &partners), centre)
             };
             match members(set).map(of).min() {
                 Some((score, centre)) => (score, Some(centre)),
@@ -117,19 +119,6 @@ fn score_of_sums(instance: &Instance<'_>, sums: Sums, set: Mask) -> (Score, Opti
             }
         }
     }
-}
-
-/// One byte from the first to the second of each pair.
-fn score_of_flows(
-    instance: &Instance<'_>,
-    set: Mask,
-    flows: impl Iterator<Item = (usize, usize)>,
-) -> Score {
-    let mut loads = Loads::new(instance.graph, instance.set(set));
-    for (from, to) in flows.filter(|(from, to)| from != to) {
-        loads.add(instance.position(from), instance.position(to), 1);
-    }
-    instance.score(&loads)
 }
 
 /// The best set for a ring or a chain; `None` if none is allowed.
@@ -188,54 +177,20 @@ pub(super) fn of_tours(instance: &Instance<'_>, kind: Kind) -> Option<Found> {
     })
 }
 
-/// The sets whose bound is no worse than the best tour met on the way, best first.
-pub(super) fn worth_trying(
-    instance: &Instance<'_>,
-    kind: Kind,
-    edges: &[Edge],
-) -> Vec<(Score, Mask)> {
-    // Walks that may fail: each costs as much as many bounds.
-    let mut walks = 8;
-    let mut known = Score::UNKNOWN;
-    let mut near = within(&instance.weights, instance.len(), known.heaviest);
-    let mut sets = ranked(instance, |set| {
-        // Sooner seen than the bound: a GPU too few of the others are near enough to.
-        if members(set).any(|gpu| kind.isolated(instance.k, near[gpu] & set)) {
-            return None;
-        }
-        let bound = bound::bound(kind, edges, set, known.heaviest)?;
-        if bound < known && walks > 0 {
-            match order::at_bound(kind, &instance.weights, edges, set) {
-                Some(tour) => {
-                    known = tour.score;
-                    near = within(&instance.weights, instance.len(), known.heaviest);
-                }
-                None => walks -= 1,
-            }
-        }
-        (bound <= known).then_some(bound)
-    });
-    // Those that were met before the best tour was.
-    sets.truncate(sets.partition_point(|(bound, _)| *bound <= known));
-    sets
+/// All sets to choose from, by their bound and by what rules 3 and 5 say.
+pub(super) fn ranked(instance: &Instance<'_>, bound: impl Fn(Mask) -> Score) -> Vec<(Score, Mask)> {
+    let mut sets = Vec::with_capacity(64);
+    instance.subsets(|set| sets.push((bound(set), set)));
+    by_rank(instance, sets)
 }
 
-/// The sets to choose from, by their bound and by what rules 3 and 5 say.
-pub(super) fn ranked(
-    instance: &Instance<'_>,
-    mut bound: impl FnMut(Mask) -> Option<Score>,
-) -> Vec<(Score, Mask)> {
-    let mut sets = Vec::with_capacity(64);
-    instance.subsets(|set| {
-        if let Some(bound) = bound(set) {
-            // The reversed complement puts lower GPUs first.
-            sets.push((bound, instance.numa_nodes(set), !set.reverse_bits(), set));
-        }
-    });
-    sets.sort_unstable();
-    sets.into_iter()
-        .map(|(bound, _, _, set)| (bound, set))
-        .collect()
+/// Sets in the order of their bound and of what rules 3 and 5 say.
+pub(super) fn by_rank(instance: &Instance<'_>, sets: Vec<(Score, Mask)>) -> Vec<(Score, Mask)> {
+    // The reversed complement puts lower GPUs first.
+    let rank = |(bound, set): (Score, Mask)| (bound, instance.numa_nodes(set), !set.reverse_bits());
+    let mut ranked: Vec<_> = sets.into_iter().map(|one| (rank(one), one)).collect();
+    ranked.sort_unstable_by_key(|(rank, _)| *rank);
+    ranked.into_iter().map(|(_, one)| one).collect()
 }
 
 /// Steps of a pass of dynamic programming over the subsets of `n` GPUs.

@@ -61,6 +61,12 @@ impl Score {
         sum: Weight::MAX,
     };
 
+    /// Another transfer, over a path of its own.
+    pub(super) fn add(&mut self, weight: Weight) {
+        self.heaviest = self.heaviest.max(weight);
+        self.sum += weight;
+    }
+
     /// It uses a path that the scope does not allow.
     pub(super) fn is_forbidden(self) -> bool {
         self.heaviest >= FORBIDDEN
