@@ -136,7 +136,7 @@ pub struct Judged {
     /// NVLink domains that the GPUs lie in; a GPU outside any counts as one;
     /// absent where NVLink is unknown, and where no GPU answers.
     pub domains: Option<usize>,
-    /// Bandwidth of the slowest path that the pattern uses, bytes per second in
+    /// Capacity of the busiest resource when the pattern runs, bytes per second in
     /// one direction; absent where there is no traffic, and where NVLink is unknown.
     pub bottleneck_bytes_per_second: Option<u64>,
     /// Best possible cost on the empty node over the cost; absent where it cannot be told.

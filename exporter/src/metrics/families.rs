@@ -185,7 +185,7 @@ families! {
         "nvlink_placement_bottleneck_bytes_per_second",
         &["namespace", "pod", "container"],
         "containers with 2 GPUs and more",
-        "Bandwidth of the slowest path that the pattern of the job uses between the GPUs of the container.",
+        "Capacity of the busiest resource (links, switch port, PCIe or socket link) when the GPUs of the container talk as the pattern of the job does; of an all-reduce over direct NVLinks, all its rings together.",
     );
     PLACEMENT_QUALITY = gauge(
         Group::Placement,

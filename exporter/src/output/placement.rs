@@ -19,7 +19,7 @@ pub fn table(placement: &Placement, spec: &NodeTopologySpec) -> String {
         ("way", way(placement, spec)),
     ];
     if let Some(bottleneck) = placement.bottleneck_bytes_per_second {
-        rows.push(("slowest path used", rate(bottleneck)));
+        rows.push(("busiest resource", rate(bottleneck)));
         let gib = placement.cost * f64::from(1 << 30) * 1000.0;
         rows.push(("time for 1 GiB per GPU", format!("{gib:.2} ms")));
     }
