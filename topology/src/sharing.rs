@@ -62,7 +62,7 @@ pub(crate) fn groups(graph: &Graph, spec: &NodeTopologySpec) -> Vec<Group> {
             sockets[position] = gpu.numa_node;
         }
     }
-    let each: Vec<GpuSet> = (0..graph.len()).map(|gpu| one(gpu)).collect();
+    let each: Vec<GpuSet> = (0..graph.len()).map(one).collect();
     add(&mut groups, graph, &pairs, &each);
     for class in [
         PathClass::Pix,

@@ -113,22 +113,27 @@ impl<'a> Instance<'a> {
             groups: Vec::new(),
             twins: Vec::new(),
         };
-        // Without two direct neighbours no GPU leads from one to the other.
-        if instance.mesh.is_some() {
-            let everything = (1 << instance.len()) - 1;
-            let lightest = instance.relay_weights(everything);
-            for (a, row) in instance.weights.iter_mut().enumerate() {
-                for (b, weight) in row.iter_mut().enumerate() {
-                    *weight = (*weight).min(lightest[a][b]);
-                }
-            }
-            instance.relayed = lightest != instance.plain;
-        }
+        instance.find_relays();
         instance.groups = instance.groups_inside();
         let several = |(members, _): &(Mask, Weight)| members.count_ones() > 1;
         instance.sharing = instance.relayed || instance.groups.iter().any(several);
         instance.twins = instance.find_twins();
         instance
+    }
+
+    /// Lets paths lead through a third GPU of the region.
+    fn find_relays(&mut self) {
+        // Without two direct neighbours no GPU leads from one to the other.
+        if self.mesh.is_none() {
+            return;
+        }
+        let relayed = self.relay_weights((1 << self.len()) - 1);
+        for (row, relayed) in self.weights.iter_mut().zip(&relayed) {
+            for (weight, &relayed) in row.iter_mut().zip(relayed) {
+                *weight = (*weight).min(relayed);
+            }
+        }
+        self.relayed = relayed != self.plain;
     }
 
     /// The groups that split the region.
