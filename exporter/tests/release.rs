@@ -163,7 +163,7 @@ async fn the_source_is_let_go_of_and_taken_up_again() {
 async fn it_is_taken_up_again_when_the_time_is_over() {
     let exporter = Exporter::of(&Driver::default());
     exporter.has_data().await;
-    let (status, _) = exporter.ask("POST", "/-/release?for=100ms", &[]).await;
+    let (status, _) = exporter.ask("POST", "/-/release?for=1s", &[]).await;
     assert_eq!(status, StatusCode::OK);
     exporter.has_data().await;
     assert_eq!(exporter.release.hold(), Hold::Held);

@@ -3,7 +3,7 @@
 //!
 //! Its indices mean the GPUs of the spec, which is another write. So it is
 //! written only beside a spec with the GPUs that it speaks of, and goes before
-//! another such spec comes ([`clear`]); each write names the version that it
+//! another such spec comes (`clear`); each write names the version that it
 //! looked at. Whoever reads the object in between finds no status, never one of
 //! other GPUs.
 
