@@ -57,7 +57,7 @@ pub fn assumed_nvlink(links: u32) -> u64 {
 /// What is usable of the link, as NCCL reckons it: 12 GB/s for sixteen lanes of
 /// generation 3, twice that for each later one (`PCI_BW` in `src/graph/topo.h`,
 /// `kvDictPciGen` in `src/graph/topo.cc`), times what the farther classes leave of
-/// it ([`share`], which is ours).
+/// it, which is ours.
 #[must_use]
 pub fn pcie(generation: u32, width: u32, class: PathClass) -> u64 {
     let lane: u64 = 187_500_000 << (generation.clamp(1, 7) - 1);

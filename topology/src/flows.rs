@@ -42,8 +42,8 @@ pub(crate) fn busy(load: u64, weight: Weight) -> Weight {
 
 /// What a flow does besides to make resources busy.
 struct Way {
-    /// Of one transfer that has its path to itself.
-    weight: Weight,
+    /// Of all hops, one after the other.
+    hops: Weight,
     over_pcie: bool,
 }
 
@@ -82,7 +82,7 @@ impl<'a> Loads<'a> {
             busiest = busiest.max(busy(*load, capacity));
         });
         self.busy.busiest = busiest;
-        self.busy.total += volume * way.weight;
+        self.busy.total += volume * way.hops;
         self.busy.over_pcie |= way.over_pcie;
     }
 
@@ -107,8 +107,9 @@ impl<'a> Loads<'a> {
     ) -> Way {
         let graph = self.graph;
         let n = graph.len();
+        let own = graph.weight(from, to);
         let mut way = Way {
-            weight: graph.weight(from, to),
+            hops: own,
             over_pcie: false,
         };
         let relays = graph.relays(from, to, self.job);
@@ -119,10 +120,13 @@ impl<'a> Loads<'a> {
                     each(&mut self.pairs[a * n + b], graph.weight(a, b), parts);
                 }
             }
-            way.weight = weight;
+            // One transfer takes one of the ways.
+            each(&mut self.pairs[from * n + to], weight, 1);
+            way.hops = 2 * weight;
+            return way;
         }
-        each(&mut self.pairs[from * n + to], way.weight, 1);
-        if relays.is_some() || graph.direct(from).contains(to) {
+        each(&mut self.pairs[from * n + to], own, 1);
+        if graph.direct(from).contains(to) {
             return way;
         }
         if !graph.neighbours(from).contains(to) {

@@ -24,7 +24,7 @@ impl Instance<'_> {
         let mut score = Score::ZERO;
         let mut relayed: Relayed = [[0; EXACT_GPUS]; EXACT_GPUS];
         let mut over_pcie = [0; EXACT_GPUS];
-        let mut passed_on = 0;
+        let mut passed_on = false;
         for a in members(set) {
             let switched = partners[a] & self.neighbours[a] & !self.direct[a];
             if switched != 0 {
@@ -35,17 +35,18 @@ impl Instance<'_> {
                 score.add(self.plain[a][b]);
             }
             for b in members(partners[a] & !self.neighbours[a] & !((2 << a) - 1)) {
-                let weight = self.relay(set, a, b, &mut relayed);
-                let weight = weight.inspect(|_| passed_on |= 1 << a).unwrap_or_else(|| {
+                if let Some(weight) = self.relay(set, a, b, &mut relayed) {
+                    passed_on = true;
+                    // Two hops each way.
+                    (0..4).for_each(|_| score.add(weight));
+                } else {
                     over_pcie[a] |= 1 << b;
                     over_pcie[b] |= 1 << a;
-                    self.plain[a][b]
-                });
-                score.add(weight);
-                score.add(weight);
+                    (0..2).for_each(|_| score.add(self.plain[a][b]));
+                }
             }
         }
-        if passed_on != 0 {
+        if passed_on {
             let busiest = self.busiest_link(set, partners, &relayed);
             score.heaviest = score.heaviest.max(busiest);
         }
