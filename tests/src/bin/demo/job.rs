@@ -181,7 +181,7 @@ fn compare(terminal: &Terminal, without: &Value, with: &Value) -> Result<()> {
         ]);
     }
     terminal.say(
-        "What four GPUs of each node can do at best: the slowest path of a ring through them.",
+        "What four GPUs of each node can do at best in an all-reduce.",
     )?;
     terminal.command("nvlink-exporter place --gpus 4 --source …")?;
     terminal.table(&rows)
