@@ -18,6 +18,7 @@ use crate::{
 
 mod files;
 mod inputs;
+mod links;
 mod maker;
 mod render;
 mod template;
@@ -245,6 +246,8 @@ impl<'a> Preview<'a> {
         {
             let need = affinity::domain_size(scope, record.gpus).unwrap_or(1);
             let fitting = view.matching_nodes(class, need);
+            let off_nvlink = links::off_nvlink(&record, &fitting, &self.cluster.topologies);
+            verdict.notes.extend(off_nvlink);
             verdict.nodes = Some(Fit {
                 fitting: fitting.into_iter().map(str::to_owned).collect(),
                 all: view.nodes().len(),

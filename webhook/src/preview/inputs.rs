@@ -22,6 +22,8 @@ use crate::{
 #[derive(Debug, Default)]
 pub(super) struct Cluster {
     pub(super) view: View,
+    /// The nodes whose hardware a file tells, by name.
+    pub(super) topologies: BTreeMap<String, NodeTopology>,
     /// Namespaces of which a file says something.
     pub(super) namespaces: BTreeSet<String>,
     /// Namespaces that are labelled to be left alone.
@@ -71,6 +73,7 @@ impl Cluster {
                 let node = nodes.entry(object.clone()).or_default();
                 node.extend(labels.map(|(key, value)| (key.to_owned(), value)));
                 self.view.set_free(&object, cluster::free(&topology));
+                self.topologies.insert(object, topology);
             }
             "Node" => {
                 let labels = entries(&document, "/metadata/labels");

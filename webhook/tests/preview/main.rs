@@ -336,3 +336,36 @@ fn what_was_passed_over_or_not_heard_is_said() {
         "{reasons}"
     );
 }
+
+/// GPUs 0 and 2 are of one domain, but only 1 has links to both.
+#[test]
+fn gpus_of_one_domain_that_nvlink_does_not_join_are_told() {
+    let directory = files();
+    let chain = NODE
+        .replace("pair", "chain")
+        .replace(r#"{"index": 1}]"#, r#"{"index": 1}, {"index": 2}]"#)
+        .replace(
+            "56000000000}]",
+            r#"56000000000}, {"a": 1, "b": 2, "via": "direct", "links": 4, "bytesPerSecond": 56000000000}]"#,
+        )
+        .replace("[0, 1]}]", "[0, 1, 2]}]");
+    let held = r#""status": {"allocations": [{"namespace": "ci", "pod": "x", "container": "main", "gpus": [1]}]}"#;
+    let busy = chain.trim_end().strip_suffix('}').unwrap().to_owned() + "," + held + "}";
+    for (document, told) in [(chain, false), (busy, true)] {
+        fs::write(directory.path().join("nodes/pair.json"), document).unwrap();
+        let args = [
+            "preview",
+            "--cluster",
+            "classes.yaml",
+            "--cluster",
+            "nodes",
+            "-f",
+            "job.yaml",
+        ];
+        let output = run(directory.path(), &args, "");
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let said = text(&output.stdout) + &text(&output.stderr);
+        let note = "node chain: no 2 free GPUs of one nvlink-domain reach each other over NVLink";
+        assert_eq!(said.contains(note), told, "{said}");
+    }
+}

@@ -180,9 +180,7 @@ fn compare(terminal: &Terminal, without: &Value, with: &Value) -> Result<()> {
             format!("{bottleneck:.0} GB/s"),
         ]);
     }
-    terminal.say(
-        "What four GPUs of each node can do at best in an all-reduce.",
-    )?;
+    terminal.say("What four GPUs of each node can do at best in an all-reduce.")?;
     terminal.command("nvlink-exporter place --gpus 4 --source …")?;
     terminal.table(&rows)
 }

@@ -1,0 +1,54 @@
+//! Whether the GPUs of a node reach each other as the scope `nvlink-domain`
+//! promises. Admission goes by labels, which tell the size of a domain; here
+//! the whole graph is at hand.
+
+use std::collections::BTreeMap;
+
+use nvlink_topology::{GpuSet, Graph, NoPlacement, NodeTopology, Request, Scope, place};
+
+use crate::decide::Record;
+
+/// What to tell where none of the nodes that fit by their labels has free GPUs
+/// that NVLink joins as the pattern needs it.
+pub(super) fn off_nvlink(
+    record: &Record,
+    fitting: &[&str],
+    topologies: &BTreeMap<String, NodeTopology>,
+) -> Option<String> {
+    let scope: Scope = record.scope.parse().ok()?;
+    if scope != Scope::NvlinkDomain || record.gpus < 2 {
+        return None;
+    }
+    let mut last = None;
+    for name in fitting {
+        let node = topologies
+            .get(*name)
+            .filter(|node| node.spec.knows_nvlink())?;
+        match placed(node, record)? {
+            Ok(()) => return None,
+            Err(reason) => last = Some(format!("node {name}: {reason}")),
+        }
+    }
+    last
+}
+
+/// `None` where it cannot be told.
+fn placed(node: &NodeTopology, record: &Record) -> Option<Result<(), NoPlacement>> {
+    let mut spec = node.spec.clone();
+    // As the exporter completes what it reads: recordings may leave out what follows from the rest.
+    spec.complete(&node.metadata.name).ok()?;
+    let graph = Graph::new(&spec).ok()?;
+    let request = Request {
+        gpus: usize::try_from(record.gpus).ok()?,
+        free: graph.set(&node.free_gpus()).ok()?,
+        required: GpuSet::EMPTY,
+        pattern: record.pattern.parse().ok()?,
+        scope: Scope::NvlinkDomain,
+    };
+    match place(&graph, &request) {
+        Ok(_) => Some(Ok(())),
+        // That GPUs are in use is told by the warnings of admission.
+        Err(reason @ NoPlacement::OffNvlink { .. }) => Some(Err(reason)),
+        Err(_) => None,
+    }
+}
