@@ -168,7 +168,7 @@ pub fn evaluate(graph: &Graph, order: &[usize], pattern: Pattern) -> Cost {
         let mut steps = rings::steps(job.len());
         let rings = mesh.map(|mesh| mesh.most(rings::all(job.len()), 1, &mut steps));
         if let Some(rings) = rings.filter(|rings| rings.number > 0) {
-            return of_rings(graph, &volumes, rings);
+            return of_rings(graph, order.len(), rings);
         }
     }
     let loads = Loads::of(graph, order, &volumes);
@@ -181,8 +181,9 @@ pub fn evaluate(graph: &Graph, order: &[usize], pattern: Pattern) -> Cost {
     }
 }
 
-/// Each GPU sends its part over all rings.
-fn of_rings(graph: &Graph, volumes: &Volumes, rings: Rings) -> Cost {
+/// The cost of an all-reduce of `gpus` GPUs, each of which sends its part over all rings.
+pub(crate) fn of_rings(graph: &Graph, gpus: usize, rings: Rings) -> Cost {
+    let volumes = Volumes::new(Pattern::AllReduce, gpus);
     let weight = rings.weight(graph);
     let sent: u64 = volumes.row(0).iter().sum();
     Cost {

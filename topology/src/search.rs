@@ -32,6 +32,7 @@ use serde::Serialize;
 use crate::{
     GpuSet, Graph, NoPlacement, Pattern, Scope,
     cost::{self, Cost},
+    rings::Rings,
 };
 use instance::Instance;
 use remainder::Remainder;
@@ -134,6 +135,17 @@ pub fn rate(
 struct Found {
     order: Vec<usize>,
     exact: bool,
+    /// The rings over direct links, where they were counted.
+    rings: Option<Rings>,
+}
+
+impl Found {
+    fn cost(&self, graph: &Graph, pattern: Pattern) -> Cost {
+        match self.rings {
+            Some(rings) => cost::of_rings(graph, self.order.len(), rings),
+            None => cost::evaluate(graph, &self.order, pattern),
+        }
+    }
 }
 
 fn check(graph: &Graph, request: &Request) -> Result<(), NoPlacement> {
@@ -219,7 +231,7 @@ fn search(graph: &Graph, request: &Request, regions: &[GpuSet]) -> Option<Found>
         if let [_] = regions {
             return Some(found);
         }
-        let rank = Rank::of(graph, request, &found.order);
+        let rank = Rank::of(graph, request, &found);
         if best.as_ref().is_none_or(|(least, _)| rank < *least) {
             best = Some((rank, found));
         }
@@ -259,9 +271,9 @@ struct Rank {
 }
 
 impl Rank {
-    fn of(graph: &Graph, request: &Request, order: &[usize]) -> Self {
-        let Cost { slowest, total, .. } = cost::evaluate(graph, order, request.pattern);
-        let set: GpuSet = order.iter().copied().collect();
+    fn of(graph: &Graph, request: &Request, found: &Found) -> Self {
+        let Cost { slowest, total, .. } = found.cost(graph, request.pattern);
+        let set: GpuSet = found.order.iter().copied().collect();
         Self {
             cost: (slowest, total),
             numa_nodes: match request.pattern {
@@ -275,7 +287,7 @@ impl Rank {
 }
 
 fn placement(graph: &Graph, request: &Request, found: &Found) -> Placement {
-    let cost = cost::evaluate(graph, &found.order, request.pattern);
+    let cost = found.cost(graph, request.pattern);
     let held: GpuSet = found.order.iter().copied().collect();
     let domain = graph.domains().find(|(_, domain)| domain.is_superset(held));
     Placement {
@@ -315,7 +327,7 @@ fn quality(graph: &Graph, request: &Request, cost: f64) -> Quality {
         let Some(found) = search(graph, &request, &regions) else {
             return cost;
         };
-        cost::evaluate(graph, &found.order, request.pattern).slowest
+        found.cost(graph, request.pattern).slowest
     };
     let free = if request.required.is_empty() {
         cost

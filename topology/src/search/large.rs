@@ -28,7 +28,7 @@ pub(super) fn search(graph: &Graph, request: &Request, region: GpuSet) -> Option
             continue;
         };
         proven &= found.exact;
-        let rank = Rank::of(graph, request, &found.order);
+        let rank = Rank::of(graph, request, &found);
         if best.as_ref().is_none_or(|(least, _)| rank < *least) {
             best = Some((rank, found));
         }
@@ -40,8 +40,7 @@ pub(super) fn search(graph: &Graph, request: &Request, region: GpuSet) -> Option
 
 /// Whether the placement stays on NVLink if it must.
 fn allowed(graph: &Graph, request: &Request, found: &Found) -> bool {
-    request.scope != Scope::NvlinkDomain
-        || !cost::evaluate(graph, &found.order, request.pattern).over_pcie
+    request.scope != Scope::NvlinkDomain || !found.cost(graph, request.pattern).over_pcie
 }
 
 /// Sets of GPUs any two of which can change places; see [`Instance`].
@@ -134,7 +133,11 @@ fn ordered(graph: &Graph, request: &Request, set: GpuSet) -> Option<Found> {
             Pattern::AllReduce => (near_neighbours(graph, set, Kind::Ring), false),
             _ => (near_neighbours(graph, set, Kind::Chain), false),
         };
-        return Some(Found { order, exact });
+        return Some(Found {
+            order,
+            exact,
+            rings: None,
+        });
     }
     let request = Request {
         gpus: set.len(),

@@ -175,10 +175,12 @@ impl Tours<'_> {
                 .iter()
                 .map(|&gpu| gpu.into())
                 .collect();
-            return (
-                (score <= known).then_some(Tour { order, score }),
-                rings.proven,
-            );
+            let rings_of_set = Tour {
+                order,
+                score,
+                rings: Some(rings),
+            };
+            return ((score <= known).then_some(rings_of_set), rings.proven);
         }
         if !any {
             return (None, rings.proven);

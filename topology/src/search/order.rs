@@ -23,18 +23,12 @@ pub(super) fn best(
     let order: Vec<usize> = members(set).collect();
     match order[..] {
         [] | [_] => {
-            return Some(Tour {
-                order,
-                score: Score::ZERO,
-            });
+            return Some(Tour::one(order, Score::ZERO));
         }
         [a, b] => {
             let heaviest = weights[a][b];
             let sum = heaviest * Weight::from(kind.edges(2));
-            return Some(Tour {
-                order,
-                score: Score { heaviest, sum },
-            });
+            return Some(Tour::one(order, Score { heaviest, sum }));
         }
         _ => {}
     }
@@ -64,10 +58,7 @@ pub(super) fn at_bound(kind: Kind, weights: &Weights, edges: &[Edge], set: Mask)
         walk.order.push(first);
         match walk.on(set & !(1 << first)) {
             Step::Arrived => {
-                return Some(Tour {
-                    order: walk.order,
-                    score,
-                });
+                return Some(Tour::one(walk.order, score));
             }
             Step::GivenUp => return None,
             // A ring passes through every GPU: no other start can do better.

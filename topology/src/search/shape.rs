@@ -18,6 +18,9 @@ use crate::{
 /// Ranks assigned before the search gives up and says so: about a quarter of a second.
 const STEPS: u64 = 4_000_000;
 
+/// The same for one of many sets of a larger board.
+const FEW_STEPS: u64 = 2_000;
+
 /// The best set and order for the volumes of `pattern`; `None` if none is allowed.
 pub(super) fn search(instance: &Instance<'_>, pattern: Pattern) -> Option<Found> {
     let volumes = Volumes::new(pattern, instance.k);
@@ -45,6 +48,7 @@ pub(super) fn search(instance: &Instance<'_>, pattern: Pattern) -> Option<Found>
     Some(Found {
         order: instance.positions(&order),
         exact: steps > 0,
+        rings: None,
     })
 }
 
@@ -57,9 +61,14 @@ pub(super) fn of_set(
     known: Score,
 ) -> (Option<Tour>, bool) {
     let known = Some(known).filter(|known| *known != Score::UNKNOWN);
-    let mut branches = Branches::new(instance, volumes, set, known, true, STEPS);
+    let steps = if instance.len() <= 8 {
+        STEPS
+    } else {
+        FEW_STEPS
+    };
+    let mut branches = Branches::new(instance, volumes, set, known, true, steps);
     branches.assign(set);
-    let tour = branches.found.map(|(score, order)| Tour { order, score });
+    let tour = branches.found.map(|(score, order)| Tour::one(order, score));
     (tour, branches.steps > 0)
 }
 

@@ -9,7 +9,7 @@ use super::{
     instance::{Instance, Mask, comes_first, members, within},
     meshed::Tours,
     order,
-    tour::{Kind, Score},
+    tour::{Kind, Score, Tour},
     tours,
 };
 use crate::graph::Weight;
@@ -95,6 +95,7 @@ pub(super) fn of_sums(instance: &Instance<'_>, sums: Sums) -> Option<Found> {
     Some(Found {
         order: instance.positions(&order),
         exact: true,
+        rings: None,
     })
 }
 
@@ -130,7 +131,7 @@ pub(super) fn of_tours(instance: &Instance<'_>, kind: Kind) -> Option<Found> {
     let mut tours = Tours::new(instance, kind);
     let candidates = tours.worth_trying();
     let mut patience = tours.patience();
-    let mut best: Option<(Best<'_>, Vec<usize>)> = None;
+    let mut best: Option<(Best<'_>, Tour)> = None;
     let mut proven = true;
     for (at, &(bound, set)) in candidates.iter().enumerate() {
         if let Some((best, _)) = &mut best {
@@ -141,25 +142,26 @@ pub(super) fn of_tours(instance: &Instance<'_>, kind: Kind) -> Option<Found> {
             }
         }
         let known = best.as_ref().map_or(Score::UNKNOWN, |(best, _)| best.score);
-        let (tour, sure) = tours.of_set(set, known);
+        let (found, sure) = tours.of_set(set, known);
         proven &= sure;
-        let reached = tour.as_ref().is_some_and(|tour| tour.score == bound);
-        match (&mut best, tour) {
+        let reached = found.as_ref().is_some_and(|tour| tour.score == bound);
+        match (&mut best, found) {
             (_, None) => {}
-            (Some((best, order)), Some(tour)) => {
-                best.offer(tour.score, set);
+            (Some((best, tour)), Some(found)) => {
+                best.offer(found.score, set);
                 if best.set == set {
-                    *order = tour.order;
+                    *tour = found;
                 }
             }
-            (None, Some(tour)) => {
-                best = Some((Best::new(instance, tour.score, set), tour.order));
+            (None, Some(found)) => {
+                best = Some((Best::new(instance, found.score, set), found));
             }
         }
         if !reached {
             match u64::checked_sub(patience, effort(instance.k)) {
                 Some(left) => patience = left,
                 None if instance.mesh.is_none() => {
+                    let best = best.map(|(best, _)| best);
                     return of_all_tours(instance, kind, &tours.edges, &candidates[at..], best);
                 }
                 None => {
@@ -169,11 +171,11 @@ pub(super) fn of_tours(instance: &Instance<'_>, kind: Kind) -> Option<Found> {
             }
         }
     }
-    let (best, order) = best.filter(|(best, _)| !best.score.is_forbidden())?;
-    debug_assert_eq!(order.len(), best.set.count_ones() as usize);
+    let (_, tour) = best.filter(|(best, _)| !best.score.is_forbidden())?;
     Some(Found {
-        order: instance.positions(&order),
+        order: instance.positions(&tour.order),
         exact: proven,
+        rings: tour.rings,
     })
 }
 
@@ -200,25 +202,24 @@ pub(super) fn effort(n: usize) -> u64 {
 }
 
 /// The same by one pass over all sets: the exact score of each candidate.
-fn of_all_tours(
-    instance: &Instance<'_>,
+fn of_all_tours<'a>(
+    instance: &'a Instance<'a>,
     kind: Kind,
     edges: &[Edge],
     candidates: &[(Score, Mask)],
-    best: Option<(Best<'_>, Vec<usize>)>,
+    mut best: Option<Best<'a>>,
 ) -> Option<Found> {
     let all = AllTours { instance, kind };
     let everything: Mask = (1 << instance.len()) - 1;
     let least = candidates.first().map_or(0, |(bound, _)| bound.heaviest);
     let known = best
         .as_ref()
-        .map_or(Weight::MAX, |(best, _)| best.score.heaviest);
+        .map_or(Weight::MAX, |best| best.score.heaviest);
     let mut limits = tours::weights_between(&instance.weights, everything, least);
     limits.retain(|&limit| limit <= known);
     let sets: Vec<Mask> = candidates.iter().map(|&(_, set)| set).collect();
     let heaviest = tours::lightest(limits, |limit| limit >= known || all.reaches(limit, &sets));
     let sums = all.sums(heaviest);
-    let mut best = best.map(|(best, _)| best);
     for set in sets {
         let Some(sum) = all.sum(&sums, set) else {
             continue;
@@ -235,6 +236,7 @@ fn of_all_tours(
     Some(Found {
         order: instance.positions(&order),
         exact: true,
+        rings: None,
     })
 }
 

@@ -1,7 +1,7 @@
 //! A ring or a chain over some GPUs, and how good it is.
 
 use super::instance::{FORBIDDEN, Mask};
-use crate::graph::Weight;
+use crate::{graph::Weight, rings::Rings};
 
 /// A tour: each GPU sends to the next one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +36,19 @@ impl Kind {
 pub(super) struct Tour {
     pub(super) order: Vec<usize>,
     pub(super) score: Score,
+    /// The rings that it stands for, where they are counted.
+    pub(super) rings: Option<Rings>,
+}
+
+impl Tour {
+    /// A tour of its own.
+    pub(super) fn one(order: Vec<usize>, score: Score) -> Self {
+        Self {
+            order,
+            score,
+            rings: None,
+        }
+    }
 }
 
 /// The least that the heaviest edge, and the sum of all edges, can be.

@@ -35,7 +35,7 @@ impl<'a> EveryOrder<'a> {
             ..known
         };
         let order = Vec::new();
-        let best = Tour { order, score };
+        let best = Tour::one(order, score);
         let order = Vec::with_capacity(FEW);
         let mut every = Self {
             kind,
@@ -68,10 +68,7 @@ impl<'a> EveryOrder<'a> {
                 score
             };
             if score < self.best.score {
-                self.best = Tour {
-                    order: self.order.clone(),
-                    score,
-                };
+                self.best = Tour::one(self.order.clone(), score);
             }
             return;
         }
@@ -122,7 +119,7 @@ pub(super) fn best(
     let (sum, order) = compact.least_sum(heaviest);
     let order = order.into_iter().map(|gpu| compact.gpus[gpu]).collect();
     let score = Score { heaviest, sum };
-    (score <= known).then_some(Tour { order, score })
+    (score <= known).then_some(Tour::one(order, score))
 }
 
 /// The different weights inside `set` that are at least `least`, ascending.
