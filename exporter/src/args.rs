@@ -43,7 +43,7 @@ Examples:
                                                     what this machine's GPUs look like
   nvlink-exporter topology --source sim:dgx1-v100 --output dot | dot -Tsvg > node.svg
   nvlink-exporter place --source sim:dgx1-v100 --gpus 4 --free 0,1,2,4,5,7
-  eval \"$(nvlink-exporter place --source file:node.json --gpus 4 --output env)\" && torchrun …";
+  gpus=$(nvlink-exporter place --source file:node.json --gpus 4 --output env) && eval \"$gpus\" && torchrun …";
 
 /// The subcommands.
 #[derive(Debug, Subcommand)]
@@ -235,7 +235,8 @@ pub struct RecordArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   nvlink-exporter place --source sim:dgx1-v100 --gpus 4
-  nvlink-exporter place --source sim:dgx1-v100 --gpus 3 --free 0,2-5 --require 4 --pattern all-to-all
+  nvlink-exporter place --source sim:dgx1-v100 --gpus 3 --free 0,2-5 --require 4
+  nvlink-exporter place --source sim:dgx1-v100 --gpus 8 --pattern pipeline
   nvlink-exporter place --source sim:a100-pcie-pairs --gpus 2 --scope nvlink-domain --output env
 
 Exit status 1, with the reason, where there is no such placement.")]
@@ -264,7 +265,7 @@ pub struct PlaceArgs {
     )]
     pub pattern: Pattern,
 
-    /// How close the GPUs must be: gpu, nvlink-domain, node, rack or zone
+    /// How close the GPUs must be: gpu, nvlink-domain (all traffic over NVLink) or node; rack and zone are as node here
     #[arg(long, default_value = "node", env = "NVLINK_EXPORTER_PLACE_SCOPE")]
     pub scope: Scope,
 

@@ -77,8 +77,8 @@ pub enum NoPlacement {
     /// NVLink joins no free GPUs as the pattern needs it.
     #[error(
         "no {asked} free GPUs of one nvlink-domain reach each other over NVLink as {pattern} needs: \
-         a domain is joined pair by pair, so two of its GPUs may have no NVLink between them. \
-         Free other GPUs, or allow PCIe with the scope node"
+         a domain is joined pair by pair, and some two of them have no NVLink between them. \
+         Make other GPUs free, ask for one more that links them, or allow PCIe with scope node"
     )]
     OffNvlink {
         /// GPUs asked for.

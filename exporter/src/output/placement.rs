@@ -1,6 +1,6 @@
 //! A placement, explained.
 
-use nvlink_topology::{NodeTopologySpec, PathClass, Pattern, Placement};
+use nvlink_topology::{Edge, NodeTopologySpec, PathClass, Pattern, Placement, Via};
 
 use super::rate;
 
@@ -58,9 +58,10 @@ fn way(placement: &Placement, spec: &NodeTopologySpec) -> String {
         let pair = (from.min(to), from.max(to));
         let edge = spec.edges.iter().find(|edge| (edge.a, edge.b) == pair);
         let path = spec.paths.iter().find(|path| (path.a, path.b) == pair);
-        let word = match (edge, path) {
+        let word = match (edge, through(pair, &placement.gpus, spec)) {
             (Some(edge), _) => format!("NV{}", edge.links),
-            (None, path) => path
+            (None, Some((links, gpu))) => format!("NV{links} through {gpu}"),
+            (None, None) => path
                 .map_or(PathClass::Sys, |path| path.class)
                 .as_str()
                 .to_owned(),
@@ -69,6 +70,19 @@ fn way(placement: &Placement, spec: &NodeTopologySpec) -> String {
         from = to;
     }
     way
+}
+
+/// Over how many direct links, and through which of `gpus`, two that no edge
+/// joins reach each other: the widest way, of equals that of the lowest GPU.
+fn through(ends: (u32, u32), gpus: &[u32], spec: &NodeTopologySpec) -> Option<(u32, u32)> {
+    let links = |a: u32, b: u32| {
+        let pair = (a.min(b), a.max(b));
+        let direct = |edge: &&Edge| (edge.a, edge.b) == pair && edge.via == Via::Direct;
+        spec.edges.iter().find(direct).map(|edge| edge.links)
+    };
+    let way = |&gpu: &u32| Some((links(ends.0, gpu)?.min(links(gpu, ends.1)?), gpu));
+    let widest = |&(links, gpu): &(u32, u32)| (links, std::cmp::Reverse(gpu));
+    gpus.iter().filter_map(way).max_by_key(widest)
 }
 
 fn assumed(gpus: &[u32], spec: &NodeTopologySpec) -> bool {
