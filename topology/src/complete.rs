@@ -95,12 +95,16 @@ impl NodeTopologySpec {
                     format!("a second edge {}-{}", edge.a, edge.b),
                 ));
             }
-            check_positive(edge.bytes_per_second, &at)?;
+            check_rate(edge.bytes_per_second, &at)?;
             if edge.links == 0 {
                 return Err(Invalid::new(
                     format!("{at}.links"),
                     "0 links make no edge; leave it out",
                 ));
+            }
+            if edge.bytes_per_second < u64::from(edge.links) {
+                let reason = format!("{} links at less than a byte per second", edge.links);
+                return Err(Invalid::new(format!("{at}.links"), reason));
             }
         }
         Ok(())
@@ -122,7 +126,7 @@ impl NodeTopologySpec {
                     format!("a second path {}-{}", path.a, path.b),
                 ));
             }
-            check_positive(path.bytes_per_second, &at)?;
+            check_rate(path.bytes_per_second, &at)?;
             let derived = self.edges.is_empty() && links;
             if path.class == PathClass::Nvlink && !derived && !edges.contains(&(path.a, path.b)) {
                 let reason = format!("NVLINK, but spec.edges has no edge {}-{}", path.a, path.b);
@@ -192,14 +196,16 @@ impl NodeTopologySpec {
     }
 }
 
-fn check_positive(bytes_per_second: u64, at: &str) -> Result<(), Invalid> {
-    if bytes_per_second > 0 {
-        return Ok(());
-    }
-    Err(Invalid::new(
-        format!("{at}.bytesPerSecond"),
-        "0; leave out what is not known",
-    ))
+/// No path of a node is as fast as this: a petabyte per second.
+const TOO_FAST: u64 = 1_000_000_000_000_000;
+
+fn check_rate(bytes_per_second: u64, at: &str) -> Result<(), Invalid> {
+    let reason = match bytes_per_second {
+        0 => "0; leave out what is not known",
+        TOO_FAST.. => "a petabyte per second or more; expected bytes per second",
+        _ => return Ok(()),
+    };
+    Err(Invalid::new(format!("{at}.bytesPerSecond"), reason))
 }
 
 fn check_links(links: &[Link], at: &str) -> Result<(), Invalid> {

@@ -137,6 +137,14 @@ impl Volumes {
         self.numerators.iter().copied().max().unwrap_or(0)
     }
 
+    /// The most that one rank sends, or receives, in all.
+    pub(crate) fn most(&self) -> u64 {
+        let ranks = 0..self.ranks;
+        let sent = ranks.clone().map(|rank| self.row(rank).iter().sum());
+        let received = |to: usize| ranks.clone().map(|from| self.row(from)[to]).sum();
+        sent.chain(ranks.clone().map(received)).max().unwrap_or(0)
+    }
+
     /// What all ranks send.
     pub(crate) fn sum(&self) -> u64 {
         self.numerators.iter().sum()
@@ -189,7 +197,7 @@ pub(crate) fn of_rings(graph: &Graph, gpus: usize, rings: Rings) -> Cost {
     Cost {
         slowest: volumes.seconds(sent * weight),
         total: volumes.seconds(sent * rings.total(weight, volumes.ranks())),
-        bottleneck_bytes_per_second: Some(graph.link() * u64::from(rings.number)),
+        bottleneck_bytes_per_second: Some(rings.bytes_per_second(graph)),
         over_pcie: false,
     }
 }

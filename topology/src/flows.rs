@@ -34,10 +34,11 @@ pub(crate) struct Busy {
 /// Loads are counted in parts of a volume, so that several equal ways can share one.
 pub(crate) const PARTS: u64 = 60;
 
-/// How busy a resource is, in units for one byte of a flow. Saturates where a
-/// document tells of paths as slow as [`crate::graph`] allows.
+/// How busy a resource is, in units for one byte of a flow.
 pub(crate) fn busy(load: u64, weight: Weight) -> Weight {
-    load.saturating_mul(weight) / PARTS
+    let busy = u128::from(load) * u128::from(weight) / u128::from(PARTS);
+    // 128 GPUs that send the largest volumes over the slowest paths stay below that.
+    Weight::try_from(busy).unwrap_or(Weight::MAX)
 }
 
 /// What a flow does besides to make resources busy.
@@ -78,7 +79,7 @@ impl<'a> Loads<'a> {
     pub(crate) fn add(&mut self, from: usize, to: usize, volume: u64) {
         let mut busiest = self.busy.busiest;
         let way = self.route(from, to, |load, capacity, parts| {
-            *load += volume * PARTS / parts;
+            *load += (volume * PARTS).div_ceil(parts);
             busiest = busiest.max(busy(*load, capacity));
         });
         self.busy.busiest = busiest;
@@ -88,7 +89,9 @@ impl<'a> Loads<'a> {
 
     /// Takes a flow back that was added; `before` is what the others cost.
     pub(crate) fn remove(&mut self, from: usize, to: usize, volume: u64, before: Busy) {
-        self.route(from, to, |load, _, parts| *load -= volume * PARTS / parts);
+        self.route(from, to, |load, _, parts| {
+            *load -= (volume * PARTS).div_ceil(parts)
+        });
         self.busy = before;
     }
 

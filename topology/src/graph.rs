@@ -12,11 +12,12 @@ use crate::{
 pub(crate) type Weight = u64;
 
 /// Seconds in one unit of [`Weight`].
-pub(crate) const UNIT: f64 = 1e-20;
+pub(crate) const UNIT: f64 = 1.0 / UNITS_PER_SECOND as f64;
 
 /// Units in a second; a path slower than this many bytes per second divided by
-/// [`MAX_WEIGHT`] is taken to be that slow.
-const UNITS_PER_SECOND: u128 = 100_000_000_000_000_000_000;
+/// [`MAX_WEIGHT`] is taken to be that slow. A multiple of 1 to 20, so that 3
+/// transfers over 3 links weigh what one over 1 link does.
+const UNITS_PER_SECOND: u128 = 232_792_560 * 400_000_000_000;
 
 /// A path of 10 MB/s: no sum over 128 GPUs with the largest volumes overflows 64 bits.
 const MAX_WEIGHT: u128 = 10_000_000_000_000;

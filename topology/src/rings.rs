@@ -52,9 +52,14 @@ impl Rings {
         }
     }
 
+    /// What all rings carry together.
+    pub(crate) fn bytes_per_second(self, graph: &Graph) -> u64 {
+        graph.link().saturating_mul(self.number.into())
+    }
+
     /// The weight of one byte that each GPU sends, over all rings.
     pub(crate) fn weight(self, graph: &Graph) -> Weight {
-        weight_of(graph.link() * u64::from(self.number))
+        weight_of(self.bytes_per_second(graph))
     }
 
     /// The weights of all GPUs together. A hop through a neighbour is two; that

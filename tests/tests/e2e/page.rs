@@ -264,7 +264,7 @@ fn jobs_are_shown_with_how_well_they_were_placed() {
     run("b-bad", &["1", "4"]);
     wait_for_text(&browser, "Free: GPUs 2,5-7");
     wait_for_text(&browser, "100 % ✓ the best here");
-    wait_for_text(&browser, "job B (ci/b-bad) is placed at 20 % of the best");
+    wait_for_text(&browser, "job B (ci/b-bad) is placed at 15 % of the best");
     let marks = "return [0, 1, 2, 3, 4].map((gpu) =>
         document.querySelector(`#gpu-${gpu} .mark`)?.textContent ?? '')";
     let expected = json!(["job A", "job B", "", "job A", "job B"]);

@@ -69,7 +69,7 @@ impl Instance<'_> {
         let widest = members(both).map(way).min()?;
         let ways = members(both).filter(|&relay| way(relay) == widest);
         // At most PARTS.
-        let part = (PARTS / ways.clone().count() as u64) as u16;
+        let part = PARTS.div_ceil(ways.clone().count() as u64) as u16;
         for relay in ways {
             for (from, to) in [(a, relay), (relay, a), (relay, b), (b, relay)] {
                 relayed[from][to] += part;

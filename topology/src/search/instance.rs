@@ -1,6 +1,6 @@
 //! A region of at most [`EXACT_GPUS`] GPUs, renumbered for bit masks, and its k-subsets.
 
-use super::{EXACT_GPUS, Request, tour::Score};
+use super::{EXACT_GPUS, Request, shape, tour::Score};
 use crate::{GpuSet, Graph, Pattern, Scope, flows::Loads, graph::Weight, rings::Mesh};
 
 /// A set of GPUs by their number in the [`Instance`].
@@ -12,6 +12,8 @@ pub(super) const FORBIDDEN: Weight = 100_000_000_000_000;
 /// One region to choose from. GPUs are numbers `0..len`, in the order of their indices.
 pub(super) struct Instance<'a> {
     pub(super) graph: &'a Graph,
+    /// Ranks of a shape that may be assigned.
+    pub(super) steps: u64,
     /// Number of GPUs to choose.
     pub(super) k: usize,
     /// Position in the graph of each number.
@@ -98,6 +100,7 @@ impl<'a> Instance<'a> {
         }
         let mut instance = Self {
             graph,
+            steps: shape::STEPS,
             on_nvlink,
             k: request.gpus,
             numa: numa_bits(graph, request.pattern, &positions),

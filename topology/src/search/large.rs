@@ -6,8 +6,8 @@
 
 use std::collections::BTreeMap;
 
-use super::{EXACT_GPUS, Found, Instance, Rank, Request, tour::Kind};
-use crate::{GpuSet, Graph, Pattern, Scope, cost, graph::Weight};
+use super::{EXACT_GPUS, Found, Instance, Rank, Request, shape, tour::Kind};
+use crate::{GpuSet, Graph, Pattern, Scope, cost::Volumes, graph::Weight};
 
 /// Different choices that are tried one by one.
 const CHOICES: usize = 2_000;
@@ -21,10 +21,10 @@ pub(super) fn search(graph: &Graph, request: &Request, region: GpuSet) -> Option
     };
     let mut proven = complete;
     let mut best: Option<(Rank, Found)> = None;
+    let steps = shape::STEPS / sets.len().max(1) as u64;
     for set in sets {
-        let Some(found) =
-            ordered(graph, request, set).filter(|found| allowed(graph, request, found))
-        else {
+        let found = ordered(graph, request, set, steps);
+        let Some(found) = found.filter(|found| allowed(graph, request, found)) else {
             continue;
         };
         proven &= found.exact;
@@ -34,7 +34,7 @@ pub(super) fn search(graph: &Graph, request: &Request, region: GpuSet) -> Option
         }
     }
     let (_, mut found) = best?;
-    found.exact = proven || at_floor(graph, request, region, &found.order);
+    found.exact = proven || at_floor(graph, request, region, &found);
     Some(found)
 }
 
@@ -125,7 +125,7 @@ fn grown(graph: &Graph, request: &Request, region: GpuSet, twins: &[Vec<usize>])
 }
 
 /// The best order of `set` that can be found: exactly for few GPUs and for patterns without a tour.
-fn ordered(graph: &Graph, request: &Request, set: GpuSet) -> Option<Found> {
+fn ordered(graph: &Graph, request: &Request, set: GpuSet, steps: u64) -> Option<Found> {
     if set.len() > EXACT_GPUS {
         let (order, exact) = match request.pattern {
             Pattern::AllToAll | Pattern::None => (set.iter().collect(), true),
@@ -144,7 +144,9 @@ fn ordered(graph: &Graph, request: &Request, set: GpuSet) -> Option<Found> {
         required: set,
         ..*request
     };
-    Instance::new(graph, &request, set).search(request.pattern)
+    let mut instance = Instance::new(graph, &request, set);
+    instance.steps = steps;
+    instance.search(request.pattern)
 }
 
 fn star(graph: &Graph, set: GpuSet) -> Vec<usize> {
@@ -192,14 +194,25 @@ fn near_neighbours(graph: &Graph, set: GpuSet, kind: Kind) -> Vec<usize> {
     order
 }
 
-/// Whether every byte takes a path as fast as the region's fastest, which nothing can beat.
-fn at_floor(graph: &Graph, request: &Request, region: GpuSet, order: &[usize]) -> bool {
+/// Whether no placement in the region costs less, nor less in total: the
+/// largest volume takes the lightest path, what a GPU sends passes its port
+/// where it has nothing else, and all bytes take the lightest path.
+fn at_floor(graph: &Graph, request: &Request, region: GpuSet, found: &Found) -> bool {
     let pairs = region
         .iter()
         .flat_map(|a| region.iter().filter(move |&b| a < b).map(move |b| (a, b)));
-    let fastest = pairs.map(|(a, b)| graph.bytes_per_second(a, b)).max();
-    match cost::evaluate(graph, order, request.pattern).bottleneck_bytes_per_second {
-        Some(bottleneck) => Some(bottleneck) == fastest,
-        None => true,
-    }
+    let lightest = pairs.map(|(a, b)| graph.weight(a, b)).min().unwrap_or(0);
+    let only_port = |gpu: usize| {
+        let others = region.difference([gpu].into_iter().collect());
+        let all = graph.neighbours(gpu).is_superset(others);
+        let direct = !graph.direct(gpu).intersection(others).is_empty();
+        let port = graph.port(gpu).filter(|_| all && !direct);
+        port.map(|port| port.weight)
+    };
+    let port = region.iter().map(only_port).min().flatten().unwrap_or(0);
+    let volumes = Volumes::new(request.pattern, request.gpus);
+    let busiest = (volumes.largest() * lightest).max(volumes.most() * port);
+    let cost = found.cost(graph, request.pattern);
+    cost.slowest <= volumes.seconds(busiest)
+        && cost.total <= volumes.seconds(volumes.sum() * lightest)
 }

@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// Ranks assigned before the search gives up and says so: about a quarter of a second.
-const STEPS: u64 = 4_000_000;
+pub(super) const STEPS: u64 = 400_000;
 
 /// The same for one of many sets of a larger board.
 const FEW_STEPS: u64 = 2_000;
@@ -27,7 +27,7 @@ pub(super) fn search(instance: &Instance<'_>, pattern: Pattern) -> Option<Found>
     let floor = Floor::new(&volumes);
     let candidates = subsets::ranked(instance, |set| floor.of(instance, set));
     let mut best: Option<(Best<'_>, Vec<usize>)> = None;
-    let mut steps = STEPS;
+    let mut steps = instance.steps;
     for (bound, set) in candidates {
         let ties_win = match &mut best {
             None => true,
@@ -83,19 +83,9 @@ struct Floor {
 
 impl Floor {
     fn new(volumes: &Volumes) -> Self {
-        let ranks = 0..volumes.ranks();
-        let sent = ranks.clone().map(|rank| volumes.row(rank).iter().sum());
-        let received = ranks
-            .clone()
-            .map(|to| ranks.clone().map(|from| volumes.row(from)[to]).sum());
         Self {
-            largest: ranks
-                .clone()
-                .flat_map(|rank| volumes.row(rank))
-                .copied()
-                .max()
-                .unwrap_or(0),
-            most: sent.chain(received).max().unwrap_or(0),
+            largest: volumes.largest(),
+            most: volumes.most(),
             sum: volumes.sum(),
         }
     }

@@ -241,7 +241,7 @@ fn parts_of_a_fabric_have_ids_of_their_own() {
 
 type Change = fn(&mut NodeTopologySpec);
 
-const CONTRADICTIONS: [(&str, Change); 13] = [
+const CONTRADICTIONS: [(&str, Change); 15] = [
     ("spec.gpus[1].index: a second GPU 0", |s| {
         s.gpus[1].index = 0
     }),
@@ -284,6 +284,14 @@ const CONTRADICTIONS: [(&str, Change); 13] = [
         "spec.edges[0].links: 0 links make no edge; leave it out",
         |s| s.edges[0].links = 0,
     ),
+    (
+        "spec.edges[0].links: 4294967295 links at less than a byte per second",
+        |s| (s.edges[0].links, s.edges[0].bytes_per_second) = (u32::MAX, 1000),
+    ),
+    (
+        "spec.edges[0].bytesPerSecond: a petabyte per second or more; expected bytes per second",
+        |s| s.edges[0].bytes_per_second = 7_000_000_000_000_000_000,
+    ),
     ("spec.paths[1]: a second path 0-1", |s| {
         s.paths[1] = s.paths[0].clone()
     }),
@@ -324,7 +332,7 @@ fn nvlink_is_known_where_the_links_of_all_are_or_an_edge_is() {
         b: 1,
         via: Via::Direct,
         links: 4,
-        bytes_per_second: 1,
+        bytes_per_second: 80_000_000_000,
     };
     assert!(known(None, false, vec![edge]), "`topo -m`");
 }

@@ -285,6 +285,35 @@ fn direct_links_work_in_parallel_and_a_port_is_shared() {
 }
 
 #[test]
+fn one_fast_path_does_not_prove_a_placement_on_24_gpus() {
+    // All paths are of one speed, but what leaves a switch of four shares its uplink.
+    let mut spec = board(24, 24, &[]);
+    for path in &mut spec.paths {
+        path.bytes_per_second = 12_000_000_000;
+        if path.a / 4 == path.b / 4 {
+            path.class = PathClass::Pix;
+        }
+    }
+    let graph = graph(&spec);
+    let found = place(&graph, &request(8, graph.all(), Pattern::AllToAll)).unwrap();
+    // Two GPUs of a switch send to six others each; four of a switch would send more.
+    let best = 2.0 * 6.0 / 8.0 / 12e9;
+    assert!(!found.exact || found.cost <= best * 1.000_001, "{found:?}");
+}
+
+#[test]
+fn a_shape_on_an_irregular_fabric_is_answered_soon() {
+    let edges: Vec<_> = (0..24)
+        .flat_map(|a| (a + 1..24).map(move |b| (a, b, (a * 7 + b * 13) % 5)))
+        .filter(|edge| edge.2 > 0)
+        .collect();
+    let graph = graph(&board(24, 2, &edges));
+    let shape = "tp=4,pp=3".parse().unwrap();
+    let found = place(&graph, &request(12, graph.all(), shape)).unwrap();
+    assert!(!found.exact, "given up in bounded time");
+}
+
+#[test]
 fn the_scope_nvlink_domain_keeps_every_flow_on_nvlink() {
     let graph = graph(&dgx1v());
     let ask = |gpus: &[u32], pattern| {
