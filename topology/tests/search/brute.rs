@@ -133,6 +133,9 @@ fn all_reduce(spec: &NodeTopologySpec, graph: &Graph, gpus: &mut [usize]) -> (f6
         );
         return known;
     }
+    if gpus.len() > 6 && rings::exist(spec, gpus) {
+        return cost_of(graph, gpus, Pattern::AllReduce);
+    }
     // A data-parallel shape is one ring of twice the volume, whatever the links.
     let data = u32::try_from(gpus.len()).unwrap();
     let one = Pattern::Shape(Shape {
@@ -144,12 +147,7 @@ fn all_reduce(spec: &NodeTopologySpec, graph: &Graph, gpus: &mut [usize]) -> (f6
         let (cost, total) = cost_of(graph, order, one);
         (cost / 2.0, total / 2.0)
     });
-    let known = cost_of(graph, gpus, Pattern::AllReduce);
-    if gpus.len() > 6 && known < ring {
-        known
-    } else {
-        ring
-    }
+    ring
 }
 
 fn cost_of(graph: &Graph, order: &[usize], pattern: Pattern) -> (f64, f64) {

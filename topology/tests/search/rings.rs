@@ -10,6 +10,31 @@ type Links = Vec<Vec<u64>>;
 /// Bandwidth of the most rings over the links of `gpus`, bytes per second, and whether they go through neighbours;
 /// `None` if links do not join all of them, or make no ring even through neighbours.
 pub(crate) fn most(spec: &NodeTopologySpec, gpus: &[usize]) -> Option<(u64, bool)> {
+    let (mut links, link) = links(spec, gpus)?;
+    for relays in [false, true] {
+        let rings = all(&links, relays);
+        let number = pack(&rings, &mut links);
+        if number > 0 {
+            return Some((number * link, relays));
+        }
+    }
+    None
+}
+
+/// Whether there is a ring over the links of `gpus`, be it through neighbours.
+pub(crate) fn exist(spec: &NodeTopologySpec, gpus: &[usize]) -> bool {
+    let Some((links, _)) = links(spec, gpus) else {
+        return false;
+    };
+    let fits = |ring: &Vec<(usize, usize)>| {
+        let uses = |link: &(usize, usize)| ring.iter().filter(|one| *one == link).count() as u64;
+        ring.iter().all(|link| links[link.0][link.1] >= uses(link))
+    };
+    all(&links, true).iter().any(fits)
+}
+
+/// Links between each two of `gpus`, and the bandwidth of one.
+fn links(spec: &NodeTopologySpec, gpus: &[usize]) -> Option<(Links, u64)> {
     let n = gpus.len();
     let direct = spec.edges.iter().filter(|edge| edge.via == Via::Direct);
     let link = direct
@@ -27,14 +52,7 @@ pub(crate) fn most(spec: &NodeTopologySpec, gpus: &[usize]) -> Option<(u64, bool
     if links.iter().any(|row| row.iter().sum::<u64>() == 0) {
         return None;
     }
-    for relays in [false, true] {
-        let rings = all(&links, relays);
-        let number = pack(&rings, &mut links);
-        if number > 0 {
-            return Some((number * link, relays));
-        }
-    }
-    None
+    Some((links, link))
 }
 
 /// Every directed ring, as the links that it uses.
