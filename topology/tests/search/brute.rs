@@ -143,11 +143,10 @@ fn all_reduce(spec: &NodeTopologySpec, graph: &Graph, gpus: &mut [usize]) -> (f6
         data,
         pipeline: 1,
     });
-    let ring = least(gpus, |order| {
+    least(gpus, |order| {
         let (cost, total) = cost_of(graph, order, one);
         (cost / 2.0, total / 2.0)
-    });
-    ring
+    })
 }
 
 fn cost_of(graph: &Graph, order: &[usize], pattern: Pattern) -> (f64, f64) {
