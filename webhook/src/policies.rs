@@ -12,7 +12,7 @@ use crate::{
     class::provider::{Identity, PROVIDERS},
     decide::{
         denial::role,
-        guard::{CAPABILITIES, HARMLESS, HOST_PATHS, VARIABLES},
+        guard::{ANNOTATIONS, CAPABILITIES, HARMLESS, HOST_PATHS, OPEN_DEVICES, VARIABLES},
         pod::GPU_RESOURCES,
     },
     yaml::{self, YamlError},
@@ -77,6 +77,7 @@ fn tables() -> Vec<Table> {
     });
     let by_labels: Vec<_> = by_labels.collect();
     vec![
+        ("ANNOTATIONS", strings(&ANNOTATIONS)),
         ("BY_ACCOUNT", strings(&by_account)),
         ("BY_LABELS", format!("[{}]", by_labels.join(", "))),
         ("CAPABILITIES", strings(&CAPABILITIES)),
@@ -84,6 +85,7 @@ fn tables() -> Vec<Table> {
         ("GRANT", grant()),
         ("HARMLESS", strings(&HARMLESS)),
         ("HOST_PATHS", strings(&HOST_PATHS)),
+        ("OPEN_DEVICES", strings(&OPEN_DEVICES)),
         ("VARIABLES", strings(&VARIABLES)),
     ]
 }
@@ -153,7 +155,7 @@ mod tests {
         crd::GPU,
         decide::{
             Rule,
-            guard::{CDI, DEVICE_MOUNTS, GATE},
+            guard::{DEVICE_MOUNTS, GATE},
             intent::ALIAS_GROUP,
             pod::DEVICE_CLASSES,
         },
@@ -188,7 +190,8 @@ mod tests {
         let tables: std::collections::BTreeMap<_, _> = tables().into_iter().collect();
         assert_eq!(
             tables["VARIABLES"],
-            "['NVIDIA_VISIBLE_DEVICES', 'NVIDIA_IMEX_CHANNELS']"
+            "['NVIDIA_VISIBLE_DEVICES', 'NVIDIA_IMEX_CHANNELS', 'NVIDIA_NVSWITCH', \
+             'NVIDIA_MIG_CONFIG_DEVICES', 'NVIDIA_MIG_MONITOR_DEVICES']"
         );
         assert_eq!(tables["BY_ACCOUNT"], "['buildkite', 'tekton', 'arc']");
         assert_eq!(
@@ -220,7 +223,6 @@ mod tests {
             labels::OPT_OUT,
             labels::PROJECT,
             ALIAS_GROUP,
-            CDI,
             DEVICE_CLASSES,
             DEVICE_MOUNTS,
             GATE,

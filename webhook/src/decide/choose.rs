@@ -52,24 +52,26 @@ pub fn choose(facts: &Facts<'_>, grants: &Grants, view: &View) -> Result<Choice,
     if let Some(class) = guard::create(case, grants)? {
         return Ok(Choice::Ask(class));
     }
+    let reached: Vec<_> = guard::reached(case).collect();
     let chooser = Chooser {
         facts,
         intent,
         grants,
         view,
+        reached: &reached,
     };
     let choice = chooser.choice()?;
     let Choice::Leave(mut warnings) = choice else {
         return Ok(choice);
     };
+    // A pod that was in a class before still is, so these are not ours.
+    let keys = [labels::CLASS, labels::PROJECT, labels::GANG];
+    identity::refuse(pod, &keys)?;
     if held.gpus {
-        // A pod that was in a class before still is, so these are not ours.
-        let keys = [labels::CLASS, labels::PROJECT, labels::GANG];
-        identity::refuse(pod, &keys)?;
         warnings.extend(chooser.misspelt(warnings.is_empty()));
     }
-    Ok(match guard::reached(case) {
-        Some(class) => Choice::Shield(warnings, class),
+    Ok(match reached.first() {
+        Some(&class) => Choice::Shield(warnings, Arc::clone(class)),
         None => Choice::Leave(warnings),
     })
 }
@@ -79,6 +81,8 @@ struct Chooser<'a> {
     intent: &'a Intent,
     grants: &'a Grants,
     view: &'a View,
+    /// The restricted classes whose nodes the pod reaches for.
+    reached: &'a [&'a Arc<Class>],
 }
 
 impl Chooser<'_> {
@@ -118,6 +122,7 @@ impl Chooser<'_> {
 
     fn default(&self, name: &str) -> Result<Choice, Refusal> {
         match self.view.class(name) {
+            Some(Ok(_)) if self.is_elsewhere(name) => Ok(Choice::Leave(self.unnamed())),
             Some(Ok(_)) => self.named(name, By::Namespace),
             Some(Err(reason)) => Ok(Choice::Leave(vec![format!(
                 "not changed: the default class {name:?} of namespace {} cannot be used, because {reason}",
@@ -152,7 +157,8 @@ impl Chooser<'_> {
                     Err(error) => return Ok(Choice::Leave(vec![format!("not changed: {error}")])),
                 },
             };
-            if gpus == 0 || !class.claims(gpus, &pattern) || self.outgrows(class, gpus) {
+            let claims = gpus > 0 && class.claims(gpus, &pattern) && !self.outgrows(class, gpus);
+            if !claims || self.is_elsewhere(&class.name) {
                 continue;
             }
             if let Some(reason) = class.unready {
@@ -179,9 +185,29 @@ impl Chooser<'_> {
             return Ok(Choice::Take(chosen));
         }
         let mut warnings = self.unheard();
+        warnings.extend(self.unnamed());
         warnings.extend(unready);
         warnings.extend(skipped(&failed, unasked));
         Ok(Choice::Leave(warnings))
+    }
+
+    /// Whether the pod, which names no class, is for the nodes of another
+    /// restricted class than `name`: it would be counted for a class whose
+    /// nodes it does not use.
+    fn is_elsewhere(&self, name: &str) -> bool {
+        self.reached.iter().any(|class| class.name != name)
+    }
+
+    fn unnamed(&self) -> Vec<String> {
+        if self.reached.is_empty() || !self.facts.held.gpus {
+            return Vec::new();
+        }
+        let names: Vec<_> = self.reached.iter().map(|class| &*class.name).collect();
+        vec![format!(
+            "not changed: the pod is for nodes of {} without naming a class, so it is in none: name one in annotation {}",
+            names.join(", "),
+            labels::CLASS
+        )]
     }
 
     /// Whether the scope of the class itself cannot hold the pod, which is

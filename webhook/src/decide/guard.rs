@@ -30,7 +30,9 @@ mod reach;
 mod reserved;
 mod update;
 
-pub use devices::{CAPABILITIES, CDI, DEVICE_MOUNTS, HARMLESS, HOST_PATHS, VARIABLES};
+pub use devices::{
+    ANNOTATIONS, CAPABILITIES, DEVICE_MOUNTS, HARMLESS, HOST_PATHS, OPEN_DEVICES, VARIABLES,
+};
 pub(super) use held::Held;
 #[cfg(test)]
 pub(crate) use update::GATE;
@@ -94,11 +96,10 @@ pub(super) fn create(case: Case<'_>, grants: &Grants) -> Result<Option<String>, 
     Ok(None)
 }
 
-/// The first restricted class whose nodes the pod reaches for, if any.
-pub(super) fn reached(case: Case<'_>) -> Option<Arc<Class>> {
-    let mut restricted = case.view.restricted().iter();
-    let class = restricted.find(|class| reach::of_pod(case, class).is_some())?;
-    Some(Arc::clone(class))
+/// The restricted classes whose nodes the pod reaches for.
+pub(super) fn reached(case: Case<'_>) -> impl Iterator<Item = &Arc<Class>> {
+    let restricted = case.view.restricted().iter();
+    restricted.filter(move |class| reach::of_pod(case, class).is_some())
 }
 
 /// Refuses the pod by `rule`, unless its subject may use `class`.

@@ -79,6 +79,8 @@ pub struct Case {
     /// Containers that the webhook shows no GPU, whatever their image says.
     #[serde(default)]
     pub hidden: Vec<String>,
+    /// The class that the webhook gives to the pod; empty: none.
+    given: Option<String>,
 }
 
 /// The ways around the rules, each of which has a case that is refused.
@@ -216,8 +218,23 @@ fn merge(target: &mut Value, patch: &Value) {
     }
 }
 
+impl Case {
+    /// Whether `pod`, which the webhook let in, is as the case wants it.
+    pub fn is_as_wanted(&self, pod: &Value) -> bool {
+        let hidden = hidden(pod);
+        let class = pod["metadata"]["labels"]["nvlink-domains.io/class"].as_str();
+        self.hidden
+            .iter()
+            .all(|name| hidden.contains(&name.as_str()))
+            && self
+                .given
+                .as_ref()
+                .is_none_or(|given| class.unwrap_or_default() == given)
+    }
+}
+
 /// The containers of `pod` that are told to see no GPU.
-pub fn hidden(pod: &Value) -> Vec<&str> {
+fn hidden(pod: &Value) -> Vec<&str> {
     let lists = ["initContainers", "containers"];
     let containers = lists.iter().filter_map(|list| pod["spec"][list].as_array());
     let told = |container: &&Value| {

@@ -11,13 +11,38 @@ use crate::{
     },
 };
 
-/// The variables by which NVIDIA's runtime hands GPUs, and channels to the
-/// memory of those of other nodes, to a container.
-pub const VARIABLES: [&str; 2] = ["NVIDIA_VISIBLE_DEVICES", "NVIDIA_IMEX_CHANNELS"];
-/// Beginning of the annotations by which a pod names devices to the runtime.
-pub const CDI: &str = "cdi.k8s.io/";
+/// The variables by which NVIDIA's runtime hands a container GPUs, channels to
+/// the memory of those of other nodes, the switches between GPUs, and the right
+/// to cut GPUs up. Not those by which a job asks for what its own GPUs need,
+/// such as `NVIDIA_GDRCOPY`.
+pub const VARIABLES: [&str; 5] = [
+    "NVIDIA_VISIBLE_DEVICES",
+    "NVIDIA_IMEX_CHANNELS",
+    "NVIDIA_NVSWITCH",
+    "NVIDIA_MIG_CONFIG_DEVICES",
+    "NVIDIA_MIG_MONITOR_DEVICES",
+];
 /// Values of the variables that give nothing.
-pub const HARMLESS: [&str; 3] = ["", "void", "none"];
+pub const HARMLESS: [&str; 4] = ["", "disabled", "none", "void"];
+
+/// Beginnings of the annotations by which a pod names devices, or directories
+/// of the host, to the runtime: CDI's own, those of the device injector of
+/// containerd's NRI (<https://github.com/containerd/nri>, in both spellings),
+/// and those of CRI-O (`pkg/annotations` of <https://github.com/cri-o/cri-o>).
+pub const ANNOTATIONS: [&str; 9] = [
+    "cdi.k8s.io/",
+    "cdi-devices.nri.io",
+    "cdi-devices.noderesource.dev",
+    "devices.crio.io",
+    "devices.nri.io",
+    "devices.noderesource.dev",
+    "io.kubernetes.cri-o.Devices",
+    "mounts.nri.io",
+    "mounts.noderesource.dev",
+];
+/// Devices that such an annotation may name: CRI-O's own defaults, with which
+/// images are built.
+pub const OPEN_DEVICES: [&str; 2] = ["/dev/fuse", "/dev/net/tun"];
 
 /// Where a container mounts something by which NVIDIA's toolkit, told to look
 /// there, hands it the GPUs that the mounts are named after.
@@ -65,13 +90,27 @@ pub const CAPABILITIES: [&str; 7] = [
     "SYS_RAWIO",
 ];
 
+/// Checks a change of a pod: the runtime reads annotations when it starts a
+/// container, which may be later.
+pub(super) fn check_change(case: Case<'_>, old: &Value) -> Result<(), Refusal> {
+    match is_guarded(case) {
+        true => check_annotations(case.pod, old),
+        false => Ok(()),
+    }
+}
+
+/// Whether GPUs are guarded from the pod: where there is a restricted class,
+/// and in each class.
+pub(super) fn is_guarded(case: Case<'_>) -> bool {
+    !case.view.restricted().is_empty() || case.class().is_some()
+}
+
 /// Checks a pod that is created: variables, and the runtime without a request.
 pub(super) fn check(case: Case<'_>) -> Result<(), Refusal> {
-    let guarded = !case.view.restricted().is_empty() || case.class().is_some();
-    if !guarded {
+    if !is_guarded(case) {
         return Ok(());
     }
-    check_annotations(case.pod)?;
+    check_annotations(case.pod, &Value::Null)?;
     for container in &case.held.containers {
         check_variables(container.name(), container.value())?;
     }
@@ -89,18 +128,33 @@ pub(super) fn check(case: Case<'_>) -> Result<(), Refusal> {
     }
 }
 
-/// Checks that the pod does not name devices to the runtime.
-fn check_annotations(pod: &Value) -> Result<(), Refusal> {
-    let mut keys = pod::entries(pod, &["metadata", "annotations"]).map(|(key, _)| key);
-    match keys.find(|key| key.starts_with(CDI)) {
+/// Checks that the pod does not name devices to the runtime. What it was let in
+/// with, as `old` has it, is not looked at again.
+fn check_annotations(pod: &Value, old: &Value) -> Result<(), Refusal> {
+    let mut entries = pod::entries(pod, &["metadata", "annotations"]);
+    let found = entries.find(|(key, value)| {
+        ANNOTATIONS.iter().any(|start| key.starts_with(start))
+            && !are_open(value)
+            && pod::metadata(old, "annotations", key) != Some(value)
+    });
+    match found {
         None => Ok(()),
-        Some(key) => Err(Refusal::new(
+        Some((key, _)) => Err(Refusal::new(
             Rule::VisibleDevices,
             format!(
                 "annotation {key} names devices by hand, which gives the pod those that were handed to others: remove it and ask for nvidia.com/gpu in resources.limits"
             ),
         )),
     }
+}
+
+/// Whether the value of such an annotation names devices alone that anybody may have.
+fn are_open(value: &Value) -> bool {
+    let mut devices = value.as_str().unwrap_or_default().split(',');
+    devices.all(|device| {
+        let path = device.split(':').next().unwrap_or_default();
+        OPEN_DEVICES.contains(&path)
+    })
 }
 
 /// Checks that a container does not say itself which GPUs it sees. What its

@@ -33,8 +33,8 @@ pub(super) fn check(case: Case<'_>) -> Result<(), Refusal> {
             Some(wanted) if held.label != Some(wanted) => {
                 return Err(forged(labels::CLASS, Some(wanted)));
             }
-            // Nobody claims a pod without GPUs.
-            None if !held.gpus => return Err(forged(labels::CLASS, None)),
+            // A pod without GPUs is in no class, whatever it names.
+            _ if !held.gpus => return Err(forged(labels::CLASS, None)),
             _ => {}
         }
     }
@@ -49,7 +49,7 @@ fn check_gang(case: Case<'_>) -> Result<(), Refusal> {
     let Some(own) = pod::metadata(case.pod, "labels", labels::GANG) else {
         return Ok(());
     };
-    let gang = intent::gang(case.pod).filter(|_| case.held.gpus || case.wanted().is_some());
+    let gang = intent::gang(case.pod).filter(|_| case.held.gpus && case.class().is_some());
     let right = gang.as_deref().map(identity::label_value);
     if right.is_some() && own.as_str() == right.as_deref() {
         return Ok(());
@@ -65,7 +65,7 @@ fn check_project(case: Case<'_>, own: &Value) -> Result<(), Refusal> {
         view,
         ..
     } = case;
-    let Some(name) = case.class() else {
+    let Some(name) = case.class().filter(|_| case.held.gpus) else {
         return Err(forged(labels::PROJECT, None));
     };
     let Some(Ok(class)) = view.class(name) else {

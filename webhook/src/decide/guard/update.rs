@@ -116,6 +116,7 @@ fn metadata(case: Case<'_>, old: &Value, answered: &Answered) -> Result<Option<Q
             Some(Grant::Denied) => return Err(locked(case, &what)),
         }
     }
+    devices::check_change(case, old)?;
     for class in case.view.restricted() {
         let other = case.class().is_some_and(|name| name != class.name);
         let selector = |pod| case.held.gpus && !other && selects(pod, class);
@@ -181,7 +182,7 @@ fn debug(case: Case<'_>, old: &Value, answered: &Answered) -> Result<Option<Ques
     let added: Vec<_> = ephemeral(case.pod)
         .filter(|one| !known.contains(&name(one)))
         .collect();
-    if !case.view.restricted().is_empty() || case.class().is_some() {
+    if devices::is_guarded(case) {
         for container in &added {
             devices::check_variables(name(container), container)?;
         }
