@@ -14,7 +14,7 @@ pub struct Node {
     gpus: u32,
     cpus: u32,
     labels: BTreeMap<String, String>,
-    pool: Option<String>,
+    taints: Vec<Value>,
 }
 
 impl Node {
@@ -26,7 +26,7 @@ impl Node {
             gpus,
             cpus: 64,
             labels: BTreeMap::new(),
-            pool: None,
+            taints: Vec::new(),
         }
     }
 
@@ -43,11 +43,18 @@ impl Node {
         self
     }
 
+    /// Keeps pods away that do not tolerate `key=value:NoSchedule`.
+    #[must_use]
+    pub fn taint(mut self, key: &str, value: &str) -> Self {
+        let taint = json!({"key": key, "value": value, "effect": "NoSchedule"});
+        self.taints.push(taint);
+        self
+    }
+
     /// Keeps pods away that do not name this pool: see [`in_pool`].
     #[must_use]
-    pub fn pool(mut self, pool: &str) -> Self {
-        self.pool = Some(pool.to_owned());
-        self.label("pool", pool)
+    pub fn pool(self, pool: &str) -> Self {
+        self.taint("pool", pool).label("pool", pool)
     }
 
     fn object(&self) -> Value {
@@ -57,15 +64,13 @@ impl Node {
             "pods": "110",
             "nvidia.com/gpu": self.gpus.to_string(),
         });
-        let taint = |pool| json!({"key": "pool", "value": pool, "effect": "NoSchedule"});
-        let taints: Vec<Value> = self.pool.iter().map(taint).collect();
         let mut labels = self.labels.clone();
         labels.insert("kubernetes.io/hostname".to_owned(), self.name.clone());
         json!({
             "apiVersion": "v1",
             "kind": "Node",
             "metadata": {"name": self.name, "labels": labels},
-            "spec": {"taints": taints},
+            "spec": {"taints": self.taints},
             "status": {
                 "capacity": resources,
                 "allocatable": resources,

@@ -352,8 +352,9 @@ pub struct ExemptArgs {
     /// Namespaces whose pods are not looked at, beside kube-system: those of the platform's own
     /// daemons, such as gpu-operator. The webhook's own belongs to them.
     ///
-    /// Name only namespaces that exist: whoever may create one of these names has pods that
-    /// nobody looks at. So where the webhook runs in another than nvlink-system, name that one.
+    /// Name only namespaces that exist: where the policies are not installed, whoever may create
+    /// one of these names has pods that nobody looks at (`serve` warns of it). So where the webhook
+    /// runs in another than nvlink-system, name that one.
     ///
     /// Daemons that take GPUs past the device plugin (drivers, device plugins, dcgm-exporter,
     /// nvlink-exporter) are refused elsewhere, once there is a restricted class. The label

@@ -21,6 +21,8 @@ pub const RESOURCE: &str = "domainclasses";
 pub const USE: &str = "use";
 /// The right to change what the webhook wrote into pods.
 pub const RELEASE: &str = "release";
+/// In place of a class's name: all classes, those that are made later too.
+pub const ALL: &str = "";
 
 /// A user, as the API server describes one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, serde::Deserialize)]
@@ -73,7 +75,7 @@ pub type Grants = BTreeMap<String, Grant>;
 
 /// Finds out who has a right. Takes as long as it takes: whoever asks gives up.
 pub trait Authorizer: Send + Sync {
-    /// Whether `subject` may use `class` in `namespace`.
+    /// Whether `subject` may use `class`, or [`ALL`], in `namespace`.
     fn may_use(
         &self,
         subject: &Subject,

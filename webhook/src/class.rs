@@ -17,7 +17,7 @@ pub mod provider;
 pub(crate) mod syntax;
 mod unready;
 
-pub use accepted::accepted;
+pub use accepted::{accepted, condition};
 pub use broken::Broken;
 pub use environment::InvalidEnvironment;
 pub use unready::Unready;

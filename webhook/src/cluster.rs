@@ -2,10 +2,10 @@
 
 use std::{collections::HashSet, fmt::Debug, marker::PhantomData, sync::Arc};
 
-use k8s_openapi::api::core::v1::{Namespace, Node};
+use k8s_openapi::api::core::v1::{Namespace, Node, Taint};
 use kube::{
     Api, Client, Resource, ResourceExt,
-    core::{ApiResource, DynamicObject, PartialObjectMeta},
+    core::{ApiResource, DynamicObject, NotUsed, Object, PartialObjectMeta},
     runtime::watcher,
 };
 use nvlink_runtime::{
@@ -14,7 +14,7 @@ use nvlink_runtime::{
     watch::{self, Key, Mirror},
 };
 use nvlink_topology::labels;
-use serde::de::DeserializeOwned;
+use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::Value;
 use tokio::sync::watch as channel;
 
@@ -26,7 +26,9 @@ use crate::{
 };
 
 mod extent;
+mod isolated;
 pub mod status;
+mod strays;
 pub mod view;
 
 use extent::Extent;
@@ -82,13 +84,32 @@ impl Mirrored for Classes {
     }
 }
 
+/// What of a node's spec counts: its taints, of which its metadata says nothing.
+#[derive(Clone, Debug, Deserialize)]
+struct NodeSpec {
+    #[serde(default)]
+    taints: Vec<Taint>,
+}
+
+impl NodeSpec {
+    /// The classes whose taint keeps pods off the node.
+    fn classes(self) -> Vec<String> {
+        let ours = |taint: &Taint| taint.key == labels::CLASS && taint.effect == "NoSchedule";
+        let ours = self.taints.into_iter().filter(ours);
+        ours.filter_map(|taint| taint.value).collect()
+    }
+}
+
 impl Mirrored for Nodes {
-    type Object = PartialObjectMeta<Node>;
+    type Object = Object<NodeSpec, NotUsed>;
     const KIND: &'static str = "Node";
     const WATCH: &'static str = "watch of nodes";
+    /// They have 20 KiB each, most of it images.
+    const PAGE: u32 = 100;
 
     fn set(view: &mut View, name: &str, mut object: Self::Object) {
         view.set_node(name, object.metadata.labels.take().unwrap_or_default());
+        view.set_tainted(name, object.spec.classes());
     }
 
     fn remove(view: &mut View, name: &str) {
@@ -203,7 +224,8 @@ impl Watches {
         let classes = ApiResource::erase::<DomainClass>(&());
         let classes = Api::all_with(client.clone(), &classes);
         watches.add::<Classes>(classes, view, metrics, supervisor);
-        watches.add::<Nodes>(Api::all(client.clone()), view, metrics, supervisor);
+        let nodes = Api::all_with(client.clone(), &ApiResource::erase::<Node>(&()));
+        watches.add::<Nodes>(nodes, view, metrics, supervisor);
         watches.add::<Namespaces>(Api::all(client.clone()), view, metrics, supervisor);
         let topologies = Api::all_with(client.clone(), &topology::resource());
         watches.add::<Topologies>(topologies, view, metrics, supervisor);

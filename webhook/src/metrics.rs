@@ -65,6 +65,11 @@ struct ByRule {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ByClass {
+    class: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ByPart {
     part: &'static str,
 }
@@ -109,6 +114,8 @@ pub struct Metrics {
     clients: Family<ByReason, Counter>,
     cut_offs: CutOffs,
     cache_age: Family<ByKind, Gauge<f64, AtomicU64>>,
+    untainted: Family<ByClass, Gauge>,
+    strays: Family<ByClass, Gauge>,
     /// Since when the watch of each kind has failed; none while it follows the cluster.
     failing: Mutex<BTreeMap<&'static str, Option<Instant>>>,
 }
@@ -132,10 +139,13 @@ impl Default for Metrics {
             clients: Family::default(),
             cut_offs: CutOffs::default(),
             cache_age: Family::default(),
+            untainted: Family::default(),
+            strays: Family::default(),
             failing: Mutex::default(),
         };
         metrics.register();
         metrics.register_process();
+        metrics.register_isolation();
         metrics
     }
 }
@@ -216,6 +226,38 @@ impl Metrics {
         );
         let build = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
         registry.register("build", "The running version", build);
+    }
+
+    /// What the leader finds on the nodes of restricted classes.
+    fn register_isolation(&mut self) {
+        let registry = &mut self.registry;
+        registry.register(
+            "untainted_nodes",
+            "Nodes of a restricted class that have not its taint, so that any pod may go there; told by the leader",
+            self.untainted.clone(),
+        );
+        registry.register(
+            "stray_pods",
+            "Pods that are on nodes with the taint of a restricted class, or wait and tolerate it, and were not admitted for it; told by the leader",
+            self.strays.clone(),
+        );
+    }
+
+    /// Says what was found of each restricted class: nodes without its taint,
+    /// and pods that were not admitted for it, where that is known.
+    pub fn isolation<'a>(&self, found: impl IntoIterator<Item = (&'a str, usize, Option<usize>)>) {
+        self.untainted.clear();
+        self.strays.clear();
+        let number = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+        for (class, untainted, strays) in found {
+            let class = ByClass {
+                class: class.to_owned(),
+            };
+            self.untainted.get_or_create(&class).set(number(untainted));
+            if let Some(strays) = strays {
+                self.strays.get_or_create(&class).set(number(strays));
+            }
+        }
     }
 
     /// Where clients that are cut off are counted.

@@ -18,6 +18,7 @@ use nvlink_runtime::{
 };
 use tokio::{net::TcpListener, sync::watch, task::JoinHandle};
 
+mod exempt;
 mod identity;
 
 use crate::{
@@ -26,7 +27,7 @@ use crate::{
     args::{LeaseArgs, LogFormat, ServeArgs, TlsArgs},
     authorize::ClusterAuthorizer,
     cluster::Watches,
-    cluster::status,
+    cluster::status::Writer,
     cluster::view::SharedView,
     health::{self, Health, Readiness},
     metrics::Metrics,
@@ -109,11 +110,13 @@ async fn start(args: ServeArgs, supervisor: &Supervisor) -> anyhow::Result<Runni
     let no_access = |error| anyhow!("no access to the cluster: {}", client::reason(&error));
     let client = connected.map_err(no_access)?;
     let candidate = candidate(&client, &args.lease, &args.tls);
+    let exempt = exempt::names(&args.tls, &client);
     let identity = identity::identity(args.tls, &client, &readiness, supervisor).await?;
     let view = SharedView::default();
     let watches = Watches::start(&client, &view, &metrics, supervisor);
     watches.synced().await;
 
+    let writer = Writer::new(&client, &view, &metrics, exempt);
     let admission = Admission {
         view,
         authorizer: ClusterAuthorizer::new(client.clone()),
@@ -135,7 +138,7 @@ async fn start(args: ServeArgs, supervisor: &Supervisor) -> anyhow::Result<Runni
         register(registrar, supervisor, leaving.subscribe());
     }
     let leads = leadership.get_or_init(|| candidate.leadership()).clone();
-    lead(candidate.clone(), leads, client, supervisor);
+    lead(candidate.clone(), leads, writer, supervisor);
     Ok(Running {
         server,
         handle,
@@ -164,12 +167,12 @@ fn register(registrar: Registrar, supervisor: &Supervisor, leaves: watch::Receiv
 }
 
 /// Reaches for the Lease, and does what only the leader does.
-fn lead(candidate: Candidate, leads: Leadership, client: Client, supervisor: &Supervisor) {
+fn lead(candidate: Candidate, leads: Leadership, writer: Writer, supervisor: &Supervisor) {
     supervisor.keep("election of a leader", Weight::Minor, move || {
         candidate.clone().run()
     });
     supervisor.keep("writer of the classes' status", Weight::Minor, move || {
-        status::follow(client.clone(), leads.clone())
+        writer.clone().follow(leads.clone())
     });
 }
 

@@ -16,7 +16,7 @@ use nvlink_webhook::{
     decide::pod,
     decide::{self, Refusal, Settings},
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// The rights of the list.
 struct Rights(Vec<list::Grant>);
@@ -229,14 +229,9 @@ async fn a_denial_of_the_right_names_class_subject_rule_and_remedy() {
         let account = list.pod(case);
         let account = format!("\"{}/{}\"", case.namespace, pod::service_account(&account));
         let by = format!("user {:?}", case.by);
-        for part in [
-            &rule,
-            "class \"case-",
-            &by,
-            &account,
-            "To grant it",
-            "kubectl ",
-        ] {
+        let several = case.name.contains("several classes");
+        let what = ["class \"case-", "several classes"][usize::from(several)];
+        for part in [&rule, what, &by, &account, "To grant it", "kubectl "] {
             assert!(
                 text.contains(part),
                 "{}: {part} is not in {text}",
@@ -268,4 +263,43 @@ async fn the_remedy_of_a_ci_project_is_its_place_in_the_class() {
         said.contains("ciProjects/0/identities/-") && said.contains(value),
         "{said}"
     );
+}
+
+#[tokio::test]
+async fn a_toleration_by_hand_takes_the_right_where_there_is_no_class_at_all() {
+    let mut list = list::read();
+    list.classes.clear();
+    let admission = admission(&list, rights(&list));
+    let decide = async |by: &str, toleration: Value| {
+        let mut pod = list.pods["gpu"].clone();
+        pod["spec"]["tolerations"] = json!([toleration]);
+        let user = User {
+            username: by.to_owned(),
+            ..User::default()
+        };
+        let subject = Subject {
+            user,
+            service_account: "default".to_owned(),
+        };
+        admission.admit(pod, "team", &subject).await
+    };
+    let any = json!({"key": "nvlink-domains.io/class", "operator": "Exists"});
+    let refused = decide("alice", any.clone()).await.unwrap_err().answer();
+    for part in [
+        "rule toleration:",
+        "the taints of several classes",
+        "all domainclasses.nvlink-domains.io in namespace team",
+        "--role=use-all-classes",
+    ] {
+        assert!(refused.contains(part), "{part} is not in {refused}");
+    }
+    // The right to one class is none to those that come later.
+    decide("ursula", any.clone()).await.unwrap_err();
+    decide("chief", any).await.unwrap();
+    let later = json!({"key": "nvlink-domains.io/class", "operator": "Gt", "value": "1"});
+    decide("alice", later).await.unwrap_err();
+    // Daemons tolerate everything, and where no class is restricted nothing is behind a taint.
+    decide("alice", json!({"operator": "Exists"}))
+        .await
+        .unwrap();
 }

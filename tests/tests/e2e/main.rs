@@ -15,6 +15,7 @@ mod cases;
 mod crds;
 mod gang;
 mod harness;
+mod later;
 mod metrics;
 mod nvml;
 mod overload;

@@ -133,7 +133,7 @@ fn check_tells_what_differs() {
 
     repair(cluster, &said, MISSING);
     let (status, said) = check(cluster, &["--exempt-namespace", "elsewhere"]);
-    assert_eq!((status, named(&said).len()), (Some(1), 3), "{said}");
+    assert_eq!((status, named(&said).len()), (Some(1), 4), "{said}");
 }
 
 #[test]
@@ -283,9 +283,9 @@ fn namespace_admins(cluster: &ControlPlane) {
     }
 }
 
-/// The label set in other ways: with the status, and as the namespace is
-/// created. Arguments of kubectl, and its input.
-fn other_doors() -> [(Vec<String>, String); 2] {
+/// The label set in other ways, with the status and as the namespace is
+/// created, and a name that is exempt. Arguments of kubectl, and its input.
+fn other_doors() -> [(Vec<String>, String); 3] {
     let words = |line: &str| line.split(' ').map(str::to_owned).collect::<Vec<_>>();
     let labels = json!({"nvlink-domains.io/webhook": "ignore"});
     let mut status =
@@ -296,7 +296,14 @@ fn other_doors() -> [(Vec<String>, String); 2] {
         "metadata": {"name": "policies-fresh", "labels": labels}
     });
     let create = words("create --dry-run=server -f -");
-    [(status, String::new()), (create, fresh.to_string())]
+    let exempt = json!({
+        "apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "nvlink-system"}
+    });
+    [
+        (status, String::new()),
+        (create.clone(), fresh.to_string()),
+        (create, exempt.to_string()),
+    ]
 }
 
 /// Gives `user` verbs on resources by a role and its binding, `kind` of them.

@@ -5,6 +5,7 @@
 //! restarts the API server. One test at a time.
 
 mod authority;
+mod isolated;
 mod leader;
 mod rights;
 mod storm;

@@ -22,14 +22,25 @@ pub fn accepted(class: &DomainClass, now: Time) -> Condition {
         }) => ("False", "NotSupported", unready.to_string()),
         Ok(_) => ("True", "Valid", "pods may use the class".to_owned()),
     };
+    condition(class, (ACCEPTED, status, reason), message, now)
+}
+
+/// A condition of `class`, of which the type, the status and the reason are given.
+#[must_use]
+pub fn condition(
+    class: &DomainClass,
+    (type_, status, reason): (&str, &str, &str),
+    message: String,
+    now: Time,
+) -> Condition {
     let conditions = class.status.as_ref().map(|status| &status.conditions);
     let before = conditions.into_iter().flatten();
     let same = before
-        .filter(|condition| condition.type_ == ACCEPTED && condition.status == status)
+        .filter(|condition| condition.type_ == type_ && condition.status == status)
         .map(|condition| condition.last_transition_time.clone())
         .next();
     Condition {
-        type_: ACCEPTED.to_owned(),
+        type_: type_.to_owned(),
         status: status.to_owned(),
         reason: reason.to_owned(),
         message,

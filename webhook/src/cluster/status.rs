@@ -1,11 +1,16 @@
-//! Writes the condition `Accepted` of each DomainClass, so that `kubectl get`
-//! says why a class cannot be used.
+//! Writes the conditions of each DomainClass, so that `kubectl` says why a class
+//! cannot be used (`Accepted`), and what else is on the nodes of a restricted
+//! one (`Isolated`).
 //!
 //! The leader alone does so: during a rollout two versions would write their
 //! words over each other's for ever. Nobody waits for it, so nothing is lost
 //! while nobody leads; who leads next writes what differs.
 
-use std::time::Duration;
+use std::{
+    collections::BTreeMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use futures::StreamExt;
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
@@ -17,69 +22,199 @@ use kube::{
 };
 use nvlink_runtime::{client, lease::Leadership, watch};
 use serde_json::json;
+use tokio::time::{MissedTickBehavior, interval};
 
-use super::MANAGER;
-use crate::{class::accepted, crd::DomainClass};
+use super::{
+    MANAGER,
+    isolated::{Findings, ISOLATED, isolated},
+    strays::Search,
+    view::SharedView,
+};
+use crate::{
+    class::accepted,
+    crd::{DomainClass, access::AccessMode},
+    metrics::Metrics,
+};
 
 /// After a status that could not be written.
 const RETRY: Duration = Duration::from_secs(10);
+/// Between two looks at the nodes of restricted classes, which cost no request.
+const LOOK: Duration = Duration::from_secs(5);
+/// Pods are listed again when the nodes of their class change, and after this:
+/// while some do not belong there, or could not be listed, and else.
+const AGAIN: Duration = Duration::from_secs(30);
+const REST: Duration = Duration::from_secs(600);
 
-/// Follows the classes while this replica leads, for ever.
-pub async fn follow(client: Client, mut leadership: Leadership) {
-    loop {
-        leadership.gained().await;
-        tokio::select! {
-            () = write_all(&client) => {}
-            () = leadership.lost() => {}
-        }
-    }
+/// Writes the status of classes.
+#[derive(Clone)]
+pub struct Writer {
+    client: Client,
+    view: SharedView,
+    metrics: Arc<Metrics>,
+    search: Search,
 }
 
-/// Writes the status of all classes, and of those that change. Ends when one
-/// cannot be written.
-async fn write_all(client: &Client) {
-    let classes: Api<DeserializeGuard<DomainClass>> = Api::all(client.clone());
-    let mut events = watch::events(classes, watcher::Config::default())
-        .applied_objects()
-        .boxed();
-    while let Some(event) = events.next().await {
-        // A watch that fails is told of by the one that decisions are made from. A
-        // class that cannot be read has no status that could be written.
-        if let Ok(DeserializeGuard(Ok(class))) = event
-            && let Err(error) = write(client, &class).await
+/// A class, and what was found of it, if it is restricted.
+struct Known {
+    class: DomainClass,
+    found: Option<(Findings, Instant)>,
+}
+
+impl Writer {
+    /// `exempt`: namespaces whose pods no rule concerns.
+    #[must_use]
+    pub fn new(
+        client: &Client,
+        view: &SharedView,
+        metrics: &Arc<Metrics>,
+        exempt: Vec<String>,
+    ) -> Self {
+        Self {
+            client: client.clone(),
+            view: view.clone(),
+            metrics: Arc::clone(metrics),
+            search: Search::new(client.clone(), exempt),
+        }
+    }
+
+    /// Follows the classes while this replica leads, for ever.
+    pub async fn follow(self, mut leadership: Leadership) {
+        loop {
+            leadership.gained().await;
+            tokio::select! {
+                () = self.write_all() => {}
+                () = leadership.lost() => {}
+            }
+            self.metrics.isolation([]);
+        }
+    }
+
+    /// Writes the status of all classes, and of those that change or whose
+    /// nodes do. Ends when one cannot be written.
+    async fn write_all(&self) {
+        let classes: Api<DeserializeGuard<DomainClass>> = Api::all(self.client.clone());
+        let mut events = watch::events(classes, watcher::Config::default())
+            .applied_objects()
+            .boxed();
+        let mut known = BTreeMap::<String, Known>::new();
+        let mut look = interval(LOOK);
+        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            let written = tokio::select! {
+                event = events.next() => match event {
+                    // A watch that fails is told of by the one that decisions are made from. A
+                    // class that cannot be read has no status that could be written.
+                    Some(Ok(DeserializeGuard(Ok(class)))) => self.changed(class, &mut known).await,
+                    Some(_) => Ok(()),
+                    None => return,
+                },
+                _ = look.tick() => self.look(&mut known).await,
+            };
+            if let Err((class, error)) = written {
+                let reason = client::reason(&error);
+                tracing::warn!(
+                    class,
+                    reason,
+                    "cannot write the class's status; trying again"
+                );
+                // A watch does not tell of a class again that nobody changes: list them anew.
+                tokio::time::sleep(RETRY).await;
+                return;
+            }
+        }
+    }
+
+    async fn changed(
+        &self,
+        class: DomainClass,
+        known: &mut BTreeMap<String, Known>,
+    ) -> Result<(), (String, kube::Error)> {
+        let name = class.name_any();
+        let before = known.remove(&name);
+        let same = before
+            .filter(|before| before.class.uid() == class.uid() && before.class.spec == class.spec);
+        let found = same.and_then(|same| same.found);
+        let one = Known { class, found };
+        let written = self.write(&one).await;
+        let written = written.map_err(|error| (name.clone(), error));
+        known.insert(name, one);
+        written
+    }
+
+    /// Looks at the nodes of restricted classes, and at the pods there where it is time.
+    async fn look(&self, known: &mut BTreeMap<String, Known>) -> Result<(), (String, kube::Error)> {
+        known.retain(|name, _| self.view.read().class(name).is_some());
+        for (name, one) in &mut *known {
+            if one.class.spec.access.mode != AccessMode::Restricted {
+                continue;
+            }
+            let class = match self.view.read().class(name) {
+                Some(Ok(class)) => Arc::clone(class),
+                _ => continue,
+            };
+            let guarded = self.view.read().guarded(&class);
+            let before = one.found.take();
+            let kept = before.filter(|(found, at)| {
+                let quiet = found.strays.as_ref().is_ok_and(Vec::is_empty);
+                let wait = if quiet { REST } else { AGAIN };
+                found.guarded.tainted == guarded.tainted && at.elapsed() < wait
+            });
+            let (strays, at) = match kept {
+                Some((found, at)) => (found.strays, at),
+                None => {
+                    let strays = self.search.strays(name, &guarded.tainted).await;
+                    let strays = strays.map_err(|error| client::reason(&error));
+                    (strays, Instant::now())
+                }
+            };
+            one.found = Some((Findings { guarded, strays }, at));
+            let written = self.write(one).await;
+            written.map_err(|error| (name.clone(), error))?;
+        }
+        let findings = known.iter().filter_map(|(name, one)| {
+            let (Findings { guarded, strays }, _) = one.found.as_ref()?;
+            let strays = strays.as_ref().ok().map(Vec::len);
+            Some((name.as_str(), guarded.open.len(), strays))
+        });
+        self.metrics.isolation(findings);
+        Ok(())
+    }
+
+    async fn write(&self, one: &Known) -> kube::Result<()> {
+        let Known { class, found } = one;
+        let now = || Time(Timestamp::now());
+        let mut conditions = vec![accepted(class, now())];
+        let restricted = class.spec.access.mode == AccessMode::Restricted;
+        match found {
+            Some((found, _)) if restricted => conditions.push(isolated(class, found, now())),
+            _ => {}
+        }
+        let present = class.status.iter().flat_map(|status| &status.conditions);
+        let present: Vec<_> = present.collect();
+        // What is not looked at yet, after a restart or a change, stays as it was.
+        let outlived = restricted && found.is_none();
+        let others = present.iter().any(|one| one.type_ == ISOLATED) && !restricted;
+        if outlived {
+            let before = present.iter().find(|one| one.type_ == ISOLATED);
+            conditions.extend(before.map(|&one| one.clone()));
+        }
+        if !others && conditions.iter().all(|one| present.contains(&one)) {
+            return Ok(());
+        }
+        let status = json!({
+            "apiVersion": nvlink_topology::API_VERSION, "kind": "DomainClass",
+            "status": {"conditions": conditions},
+        });
+        let api: Api<DomainClass> = Api::all(self.client.clone());
+        let params = PatchParams::apply(MANAGER).force();
+        let name = class.name_any();
+        match api
+            .patch_status(&name, &params, &Patch::Apply(&status))
+            .await
         {
-            let (class, reason) = (class.name_any(), client::reason(&error));
-            tracing::warn!(
-                class,
-                reason,
-                "cannot write the class's status; trying again"
-            );
-            // A watch does not tell of a class again that nobody changes: list them anew.
-            tokio::time::sleep(RETRY).await;
-            return;
+            // Deleted meanwhile.
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+            written => written.map(drop),
         }
-    }
-}
-
-async fn write(client: &Client, class: &DomainClass) -> kube::Result<()> {
-    let condition = accepted(class, Time(Timestamp::now()));
-    let present = class.status.iter().flat_map(|status| &status.conditions);
-    if present.into_iter().any(|one| *one == condition) {
-        return Ok(());
-    }
-    let status = json!({
-        "apiVersion": nvlink_topology::API_VERSION, "kind": "DomainClass",
-        "status": {"conditions": [condition]},
-    });
-    let api: Api<DomainClass> = Api::all(client.clone());
-    let params = PatchParams::apply(MANAGER).force();
-    let name = class.name_any();
-    match api
-        .patch_status(&name, &params, &Patch::Apply(&status))
-        .await
-    {
-        // Deleted meanwhile.
-        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
-        written => written.map(drop),
     }
 }

@@ -15,10 +15,12 @@ use serde_json::Value;
 use crate::class::{Broken, Class};
 
 mod domains;
+mod guarded;
 mod nodes;
 
 use domains::Domains;
 pub use domains::GangRoom;
+pub use guarded::Guarded;
 pub use nodes::Room;
 use nodes::{Fits, Node};
 
@@ -201,6 +203,7 @@ impl View {
     pub fn remove_node(&mut self, name: &str) {
         self.change_node(name, |node| {
             node.set_labels(None);
+            node.tainted.clear();
             true
         });
     }

@@ -1,6 +1,6 @@
 //! Why somebody may not use a class, and what would change that.
 
-use nvlink_topology::GROUP;
+use nvlink_topology::{GROUP, labels};
 use serde_json::{Value, json};
 
 use super::{
@@ -8,7 +8,7 @@ use super::{
     refusal::{Refusal, Rule},
 };
 use crate::{
-    authorize::{RESOURCE, Subject, USE},
+    authorize::{ALL, RESOURCE, Subject, USE},
     class::{
         Class,
         provider::{self, Identity},
@@ -49,11 +49,35 @@ pub(super) fn denial(
     }
 }
 
+/// Why `subject` may not tolerate the taint of `class`, or of [`ALL`], by hand.
+/// Nobody need know whether there is such a class.
+pub(super) fn toleration(subject: &Subject, class: &str, namespace: &str) -> String {
+    let Subject {
+        user,
+        service_account,
+    } = subject;
+    let (taint, right) = match class {
+        ALL => ("the taints of several classes".to_owned(), String::new()),
+        name => (format!("the taint of class {name:?}"), format!("/{name}")),
+    };
+    format!(
+        "the pod tolerates {taint} by hand, and neither user {:?} nor service account {:?} has the verb {USE:?} on {}{RESOURCE}.{GROUP}{right} in namespace {namespace}. Pods with GPUs get the toleration from the webhook: name the class in annotation {} instead. To grant it to the service account:\n{}",
+        user.username,
+        format!("{namespace}/{service_account}"),
+        if class == ALL { "all " } else { "" },
+        labels::CLASS,
+        role(class, service_account, namespace)
+    )
+}
+
 /// The refusal where nobody could say whether the class may be used.
 pub(super) fn unknown(name: &str, reason: &str) -> Refusal {
-    let message = format!(
-        "class {name:?} is restricted, and whether it may be used could not be found out: {reason}; try again"
-    );
+    let what = match name {
+        ALL => "the right to all classes is needed".to_owned(),
+        name => format!("the right to class {name:?} is needed"),
+    };
+    let message =
+        format!("{what}, and whether it may be used could not be found out: {reason}; try again");
     Refusal::new(Rule::ReviewFailed, message).about(name)
 }
 
@@ -71,14 +95,19 @@ fn shared(service_account: &str) -> &'static str {
 /// The Role is applied as a document, because `kubectl create role` takes the
 /// verb `use` for PodSecurityPolicies alone.
 pub(crate) fn role(class: &str, service_account: &str, namespace: &str) -> String {
-    let role = format!("{USE}-{class}");
+    let mut rule = json!({"apiGroups": [GROUP], "resources": [RESOURCE], "verbs": [USE]});
+    let role = match class {
+        ALL => format!("{USE}-all-classes"),
+        name => {
+            rule["resourceNames"] = json!([name]);
+            format!("{USE}-{name}")
+        }
+    };
     let document = json!({
         "apiVersion": "rbac.authorization.k8s.io/v1",
         "kind": "Role",
         "metadata": {"name": role, "namespace": namespace},
-        "rules": [{
-            "apiGroups": [GROUP], "resources": [RESOURCE], "resourceNames": [class], "verbs": [USE]
-        }]
+        "rules": [rule]
     });
     format!(
         "echo '{document}' | kubectl apply -f -\n\

@@ -2,7 +2,8 @@
 //!
 //! Two kinds of rules. Some are about a right: a pod that *reaches* for the
 //! nodes of a restricted class in another way than by naming it needs the same
-//! right as one that names it (`reach`). The others hold for everybody: GPUs
+//! right as one that names it (`reach`), and so does one that tolerates the
+//! taint of any class by hand (`by_hand`). The others hold for everybody: GPUs
 //! are not taken past the device plugin (`devices`), and what the webhook
 //! writes is written by nobody else (`reserved`, [`update`]).
 //!
@@ -24,6 +25,7 @@ use crate::{
     decide::{denial, pod},
 };
 
+mod by_hand;
 mod devices;
 mod held;
 mod reach;
@@ -93,7 +95,7 @@ pub(super) fn create(case: Case<'_>, grants: &Grants) -> Result<Option<String>, 
             return Ok(Some(question));
         }
     }
-    Ok(None)
+    by_hand::check(case, None, grants)
 }
 
 /// The restricted classes whose nodes the pod reaches for.

@@ -40,8 +40,28 @@ fn is_refused(ada: &Kubectl) {
     .unwrap();
 }
 
+/// Makes a restricted class, and waits for its conditions.
+fn make_closed_class(kubectl: &Kubectl) {
+    let class = json!({
+        "apiVersion": "nvlink-domains.io/v1alpha1", "kind": "DomainClass",
+        "metadata": {"name": "closed"}, "spec": {"access": {"mode": "Restricted"}},
+    });
+    kubectl.create(&class).unwrap();
+    wait_until("the class to be accepted", SOON, || {
+        let shown = kubectl.run(&["get", "domainclass", "closed"])?;
+        Ok(shown.contains("True").then_some(()))
+    })
+    .unwrap();
+    wait_until("the nodes of the class to be looked at", SOON, || {
+        let class = kubectl.run(&["get", "domainclass", "closed", "-o", "yaml"])?;
+        anyhow::ensure!(!class.contains("PodsUnknown"), "{class}");
+        Ok(class.contains("type: Isolated").then_some(()))
+    })
+    .unwrap();
+}
+
 /// Each right is used once: the authority, the registration, the watches, a
-/// review of who may use a class, and the condition of a class.
+/// review of who may use a class, and the conditions of a class.
 #[test]
 fn the_rights_of_the_documentation_are_enough() {
     let (control_plane, _turn) = control_plane();
@@ -63,16 +83,7 @@ fn the_rights_of_the_documentation_are_enough() {
     })
     .unwrap();
 
-    let class = json!({
-        "apiVersion": "nvlink-domains.io/v1alpha1", "kind": "DomainClass",
-        "metadata": {"name": "closed"}, "spec": {"access": {"mode": "Restricted"}},
-    });
-    all.create(&class).unwrap();
-    wait_until("the class to be accepted", SOON, || {
-        let shown = all.run(&["get", "domainclass", "closed"])?;
-        Ok(shown.contains("True").then_some(()))
-    })
-    .unwrap();
+    make_closed_class(all);
     // The administrator may use each class; nobody aggregates the role `edit` here.
     for made in [
         &["role", "ada", "--verb=create", "--resource=pods"][..],

@@ -13,6 +13,8 @@ pub(super) struct Node {
     /// Read from the labels once, not at each change of a class.
     size: Option<u32>,
     bandwidth: u32,
+    /// The classes whose taint it has.
+    pub(super) tainted: Vec<String>,
     /// Most free GPUs in one domain, if somebody says.
     pub(super) free: Option<u32>,
 }

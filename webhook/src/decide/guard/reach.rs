@@ -5,6 +5,7 @@ use serde_json::Value;
 
 use super::{Case, node_name};
 use crate::{
+    authorize::ALL,
     class::Class,
     decide::{Rule, pod::list},
 };
@@ -108,6 +109,19 @@ pub(super) fn tolerates(pod: &Value, class: &Class) -> bool {
         // A taint that only prefers keeps nobody out.
         matches && field("effect") != "PreferNoSchedule"
     })
+}
+
+/// The class whose taint alone `toleration` tolerates; [`ALL`] where its key is
+/// the taint's and its value any.
+pub(super) fn class_of(toleration: &Value) -> Option<&str> {
+    let field = |name: &str| toleration.get(name).and_then(Value::as_str).unwrap_or("");
+    if field("key") != labels::CLASS || field("effect") == "PreferNoSchedule" {
+        return None;
+    }
+    match field("operator") {
+        "" | "Equal" => Some(field("value")).filter(|class| (1..=63).contains(&class.len())),
+        _ => Some(ALL),
+    }
 }
 
 /// Whether the node selector, with one of the required terms of node

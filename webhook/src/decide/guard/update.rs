@@ -6,7 +6,7 @@ use nvlink_topology::GROUP;
 use serde_json::Value;
 
 use super::{
-    Case, Held, devices, permit,
+    Case, Held, by_hand, devices, permit,
     reach::{self, selects, tolerates},
 };
 use crate::{
@@ -133,7 +133,8 @@ fn metadata(case: Case<'_>, old: &Value, answered: &Answered) -> Result<Option<Q
             return Ok(Some(Question::Use(class)));
         }
     }
-    Ok(None)
+    let asked = by_hand::check(case, Some(old), &answered.uses)?;
+    Ok(asked.map(Question::Use))
 }
 
 fn locked(case: Case<'_>, what: &str) -> Refusal {

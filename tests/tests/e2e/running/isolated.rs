@@ -1,0 +1,172 @@
+//! What the leader finds on the nodes of a restricted class: nodes without its
+//! taint, and pods that were there before the class was.
+
+use std::time::Duration;
+
+use nvlink_tests::{
+    ControlPlane, Kubectl, Node, Replica, certificates::Authority, node, wait_until, workdir,
+};
+use serde_json::{Value, json};
+
+use super::control_plane;
+
+const SOON: Duration = Duration::from_secs(60);
+
+fn replica(kubeconfig: &std::path::Path) -> Replica {
+    let directory = workdir::fresh("isolated").unwrap();
+    let files = Authority::new("isolated").unwrap();
+    let files = files.issue("tls", &directory).unwrap();
+    let [cert, key] = [&files.certificate, &files.key].map(|path| path.to_string_lossy());
+    let arguments = ["--tls-cert", &cert, "--tls-key", &key];
+    let others = ["--lease-name", "test-of-isolation", "--drain-seconds", "0"];
+    let exempt = ["--exempt-namespace", "isolated-out,isolated-nowhere"];
+    let arguments = [&arguments[..], &others, &exempt].concat();
+    Replica::start(kubeconfig, &arguments).unwrap()
+}
+
+/// A pod as a daemon is, for the node `node`.
+fn daemon(name: &str, node: &str, account: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
+        "spec": {
+            "serviceAccountName": account,
+            "nodeSelector": {"kubernetes.io/hostname": node},
+            "tolerations": [{"operator": "Exists"}],
+            "containers": [{"name": "main", "image": "busybox"}]
+        }
+    })
+}
+
+/// A service account of its namespace that may use the class.
+fn grant(admin: &Kubectl) {
+    let role = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role",
+        "metadata": {"name": "use"},
+        "rules": [{
+            "apiGroups": ["nvlink-domains.io"], "resources": ["domainclasses"],
+            "resourceNames": ["isolated"], "verbs": ["use"]
+        }]
+    });
+    admin.create(&role).unwrap();
+    let account = "--serviceaccount=isolated:user";
+    for arguments in [
+        &["serviceaccount", "user"][..],
+        &["rolebinding", "use", "--role=use", account],
+    ] {
+        admin.run(&[&["create"], arguments].concat()).unwrap();
+    }
+}
+
+/// Waits until the condition `Isolated` has the reason, and gives its message.
+fn condition(kubectl: &Kubectl, reason: &str) -> String {
+    wait_until(&format!("the reason {reason}"), SOON, || {
+        let class = kubectl.get(&["domainclass", "isolated"])?;
+        let conditions = class["status"]["conditions"].as_array();
+        let mut conditions = conditions.into_iter().flatten();
+        let Some(found) = conditions.find(|one| one["type"] == "Isolated") else {
+            anyhow::bail!("no condition: {class}");
+        };
+        anyhow::ensure!(found["reason"] == reason, "{found}");
+        Ok(found["message"].as_str().map(str::to_owned))
+    })
+    .unwrap()
+}
+
+/// Two nodes, one of them with the taint, and pods as they were before there
+/// was a class. Gives the namespace of those that do not belong there.
+fn prepare(cluster: &ControlPlane) -> Kubectl {
+    let space = |name: &str, labels: Value| {
+        let space = cluster.namespace(name, &labels, &json!({}));
+        space.unwrap()
+    };
+    let admin = space("isolated", json!({}));
+    grant(&admin);
+    let pool = |name: &str| Node::new(name, 8).label("pool", "isolated");
+    let tainted = pool("isolated-1").taint("nvlink-domains.io/class", "isolated");
+    node::create(&admin, &[tainted, pool("isolated-2")]).unwrap();
+    let ignored = json!({"nvlink-domains.io/webhook": "ignore"});
+    for (kubectl, pod) in [
+        (&admin, daemon("early", "isolated-1", "default")),
+        (&admin, daemon("waits", "nowhere", "default")),
+        (&admin, daemon("allowed", "isolated-1", "user")),
+        (
+            &space("isolated-out", json!({})),
+            daemon("exempt", "isolated-1", "default"),
+        ),
+        (
+            &space("isolated-ignored", ignored),
+            daemon("ignored", "isolated-1", "default"),
+        ),
+    ] {
+        kubectl.create(&pod).unwrap();
+    }
+    wait_until("the pod to be bound", SOON, || {
+        let pod = admin.get(&["pod", "early"])?;
+        Ok(pod["spec"]["nodeName"].as_str().map(drop))
+    })
+    .unwrap();
+    admin
+}
+
+/// Runs the two commands of a message.
+fn obey(kubectl: &Kubectl, message: &str) {
+    let after = |words: &str| message.split(words).nth(1).expect(message);
+    let taint = after("To keep others off: ").split("; ").next().unwrap();
+    // No kubelet is there that would end a pod.
+    let delete = format!("{} --force --grace-period=0", after("To end them: "));
+    for command in [&delete, taint] {
+        let output = kubectl.shell(command).unwrap();
+        assert!(output.status.success(), "{command}: {output:?}");
+    }
+}
+
+#[track_caller]
+fn assert_counts(replica: &Replica, untainted: usize, strays: usize) {
+    let page = replica.metrics().unwrap();
+    for (name, count) in [("untainted_nodes", untainted), ("stray_pods", strays)] {
+        let line = format!("nvlink_webhook_{name}{{class=\"isolated\"}} {count}\n");
+        assert!(page.contains(&line), "{line} is not in {page}");
+    }
+}
+
+#[test]
+fn what_was_there_before_a_restricted_class_is_named_and_counted() {
+    let (control_plane, _turn) = control_plane();
+    let kubectl = &prepare(control_plane);
+    let replica = replica(control_plane.kubeconfig());
+    let mut class = json!({
+        "apiVersion": "nvlink-domains.io/v1alpha1", "kind": "DomainClass",
+        "metadata": {"name": "isolated"}, "spec": {
+            "access": {"mode": "Restricted"},
+            "nodeSelector": {"matchLabels": {"pool": "isolated"}}
+        },
+    });
+    kubectl.create(&class).unwrap();
+    let message = condition(kubectl, "NodesWithoutTaint");
+    for part in [
+        "1 node(s) of the class have not its taint, so that any pod may go there: isolated-2.",
+        "2 pod(s) are on nodes of the class",
+        "isolated/early (on isolated-1), isolated/waits (waiting).",
+    ] {
+        assert!(message.contains(part), "{part} is not in {message}");
+    }
+    assert_counts(&replica, 1, 2);
+
+    obey(kubectl, &message);
+    let message = condition(kubectl, "Isolated");
+    assert!(message.starts_with("2 node(s) have the taint"), "{message}");
+    assert_counts(&replica, 0, 0);
+
+    class["spec"]["access"]["mode"] = json!("Open");
+    kubectl.apply(&class.to_string()).unwrap();
+    wait_until("the condition to go", SOON, || {
+        let class = kubectl.run(&["get", "domainclass", "isolated", "-o", "yaml"])?;
+        Ok((!class.contains("type: Isolated")).then_some(()))
+    })
+    .unwrap();
+    kubectl.run(&["delete", "domainclass", "isolated"]).unwrap();
+    let log = replica.process.log();
+    let told = "an exempt namespace does not exist";
+    assert_eq!(log.matches(told).count(), 1, "{log}");
+    assert!(log.contains("isolated-nowhere"), "{log}");
+}

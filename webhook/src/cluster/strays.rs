@@ -1,0 +1,152 @@
+//! Pods on the nodes of a restricted class, or waiting for them, that were not
+//! admitted for it: those that were there before the class, or its taint, was.
+//!
+//! Nobody watches pods for this. They are listed when the class or its nodes
+//! change, node by node, which the API server answers from its cache, and now
+//! and then.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::api::core::v1::{Namespace, Pod, Toleration};
+use kube::{
+    Api, Client, ResourceExt,
+    api::ListParams,
+    core::{ApiResource, NotUsed, Object, PartialObjectMeta},
+};
+use nvlink_topology::labels;
+use serde::Deserialize;
+
+use super::isolated::Stray;
+use crate::authorize::{Authorizer, ClusterAuthorizer, Grant, Subject};
+
+/// Pods that wait are asked for so many at a time.
+const PAGE: u32 = 500;
+/// Service accounts that are asked about for one class; pods of the others count as strays.
+const ACCOUNTS: usize = 100;
+
+/// What of a pod counts.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Spec {
+    node_name: Option<String>,
+    #[serde(default)]
+    service_account_name: String,
+    #[serde(default)]
+    tolerations: Vec<Toleration>,
+}
+
+type Found = Object<Spec, NotUsed>;
+
+/// Looks for pods where they should not be.
+#[derive(Clone)]
+pub(super) struct Search {
+    client: Client,
+    authorizer: ClusterAuthorizer,
+    /// Namespaces whose pods no rule concerns.
+    exempt: Vec<String>,
+}
+
+impl Search {
+    pub(super) fn new(client: Client, exempt: Vec<String>) -> Self {
+        Self {
+            authorizer: ClusterAuthorizer::new(client.clone()),
+            client,
+            exempt,
+        }
+    }
+
+    /// The pods on `nodes`, which have the taint of `class`, and those that
+    /// wait and tolerate it, that are not of the class and whose service
+    /// account may not use it.
+    pub(super) async fn strays(&self, class: &str, nodes: &[String]) -> kube::Result<Vec<Stray>> {
+        let exempt = self.exempt().await?;
+        let mut found = Vec::new();
+        for node in nodes {
+            let running =
+                format!("spec.nodeName={node},status.phase!=Succeeded,status.phase!=Failed");
+            found.extend(self.list(&running).await?);
+        }
+        let mut waiting = self.list("spec.nodeName=,status.phase=Pending").await?;
+        waiting.retain(|pod| pod.spec.tolerations.iter().any(|one| tolerates(one, class)));
+        found.extend(waiting);
+        found.retain(|pod| !belongs(pod, class, &exempt));
+        let mut rights = BTreeMap::new();
+        let mut strays = Vec::new();
+        for pod in found {
+            let namespace = pod.namespace().unwrap_or_default();
+            let account = match pod.spec.service_account_name.as_str() {
+                "" => "default",
+                name => name,
+            };
+            let key = (namespace.clone(), account.to_owned());
+            let may = match rights.get(&key) {
+                Some(&may) => may,
+                None if rights.len() >= ACCOUNTS => false,
+                None => {
+                    let may = self.may_use(class, &namespace, account).await;
+                    rights.insert(key, may);
+                    may
+                }
+            };
+            if !may {
+                strays.push(Stray {
+                    name: pod.name_any(),
+                    namespace,
+                    node: pod.spec.node_name.filter(|node| !node.is_empty()),
+                });
+            }
+        }
+        Ok(strays)
+    }
+
+    async fn may_use(&self, class: &str, namespace: &str, account: &str) -> bool {
+        let mut subject = Subject {
+            service_account: account.to_owned(),
+            ..Subject::default()
+        };
+        subject.user = subject.as_user(namespace);
+        self.authorizer.may_use(&subject, class, namespace).await == Grant::Granted
+    }
+
+    /// All exempt namespaces: by name, and by their label.
+    async fn exempt(&self) -> kube::Result<BTreeSet<String>> {
+        let namespaces: Api<PartialObjectMeta<Namespace>> = Api::all(self.client.clone());
+        let out = ListParams::default().labels(&format!("{}=ignore", labels::OPT_OUT));
+        let out = namespaces.list_metadata(&out.match_any()).await?;
+        let named = self.exempt.iter().cloned();
+        Ok(named.chain(out.iter().map(ResourceExt::name_any)).collect())
+    }
+
+    async fn list(&self, fields: &str) -> kube::Result<Vec<Found>> {
+        let pods = ApiResource::erase::<Pod>(&());
+        let pods: Api<Found> = Api::all_with(self.client.clone(), &pods);
+        let mut params = ListParams::default().fields(fields).limit(PAGE);
+        let mut found = Vec::new();
+        loop {
+            let page = pods.list(&params).await?;
+            found.extend(page.items);
+            match page.metadata.continue_.filter(|token| !token.is_empty()) {
+                Some(token) => params = params.continue_token(&token),
+                None => return Ok(found),
+            }
+        }
+    }
+}
+
+/// Whether a pod is where it should be, or none of our business.
+fn belongs(pod: &Found, class: &str, exempt: &BTreeSet<String>) -> bool {
+    pod.labels().get(labels::CLASS).is_some_and(|own| own == class)
+        || pod.namespace().is_some_and(|own| exempt.contains(&own))
+        // The kubelet runs it from a file, whatever the API says.
+        || pod.annotations().contains_key("kubernetes.io/config.mirror")
+}
+
+/// Whether the taint of `class`, which is `NoSchedule`, is tolerated.
+fn tolerates(toleration: &Toleration, class: &str) -> bool {
+    let text = |field: &Option<String>| field.clone().unwrap_or_default();
+    let exists = text(&toleration.operator) == "Exists";
+    let key = text(&toleration.key);
+    matches!(text(&toleration.effect).as_str(), "" | "NoSchedule")
+        && (key.is_empty() && exists
+            || key == labels::CLASS && (exists || text(&toleration.value) == class))
+}

@@ -1,0 +1,107 @@
+//! Which nodes of a restricted class keep other pods off, and which do not.
+
+use super::{View, nodes::Node};
+use crate::class::Class;
+
+/// The nodes of a restricted class, by name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Guarded {
+    /// They have the taint of the class.
+    pub tainted: Vec<String>,
+    /// They match the class and have not its taint.
+    pub open: Vec<String>,
+}
+
+impl View {
+    /// Sets the classes whose taint a node has.
+    pub fn set_tainted(&mut self, name: &str, classes: Vec<String>) {
+        if let Some(node) = self.nodes.get_mut(name) {
+            node.tainted = classes;
+        }
+    }
+
+    /// The nodes of `class`, in order. Looks at every node: for people, not
+    /// for decisions.
+    #[must_use]
+    pub fn guarded(&self, class: &Class) -> Guarded {
+        let mut guarded = Guarded::default();
+        for (name, node) in &self.nodes {
+            if node.tainted.contains(&class.name) {
+                guarded.tainted.push(name.clone());
+            } else if is_of(node, class) {
+                guarded.open.push(name.clone());
+            }
+        }
+        guarded.tainted.sort_unstable();
+        guarded.open.sort_unstable();
+        guarded
+    }
+}
+
+/// Whether the class has the node. Where it has every node, only those with
+/// GPUs: nobody taints the others.
+fn is_of(node: &Node, class: &Class) -> bool {
+    let least = class.min_bandwidth.unwrap_or(0);
+    let fits = match node.fit() {
+        Some(fit) => fit.holds(1, least),
+        None => !class.selector.is_empty(),
+    };
+    fits && node.matches(&class.selector)
+}
+
+#[cfg(test)]
+mod tests {
+    use nvlink_topology::labels;
+    use serde_json::json;
+
+    use super::*;
+    use crate::cluster::view::Labels;
+
+    fn class(spec: serde_json::Value) -> Class {
+        Class::new("gold", &serde_json::from_value(spec).unwrap()).unwrap()
+    }
+
+    fn labels(pairs: &[(&str, &str)]) -> Labels {
+        let own = |&(key, value): &(&str, &str)| (key.to_owned(), value.to_owned());
+        pairs.iter().map(own).collect()
+    }
+
+    #[test]
+    fn nodes_without_the_taint_are_found() {
+        let mut view = View::default();
+        let fast = [
+            (labels::DOMAIN_SIZE, "8"),
+            (labels::BANDWIDTH, "450"),
+            ("pool", "gold"),
+        ];
+        let slow = [
+            (labels::DOMAIN_SIZE, "8"),
+            (labels::BANDWIDTH, "50"),
+            ("pool", "gold"),
+        ];
+        view.set_node("a", labels(&fast));
+        view.set_node("b", labels(&fast));
+        view.set_node("slow", labels(&slow));
+        // Its exporter has not published anything yet.
+        view.set_node("new", labels(&[("pool", "gold")]));
+        view.set_node("cpu", labels(&[("pool", "cpu")]));
+        view.set_tainted("b", vec!["gold".to_owned()]);
+        view.set_tainted("new", vec!["silver".to_owned()]);
+        view.set_tainted("unknown", vec!["gold".to_owned()]);
+        let of = |spec| {
+            let Guarded { tainted, open } = view.guarded(&class(spec));
+            (tainted.join(" "), open.join(" "))
+        };
+        let pool = json!({"matchLabels": {"pool": "gold"}});
+        let check = |spec, open: &str| assert_eq!(of(spec), ("b".to_owned(), open.to_owned()));
+        check(json!({"nodeSelector": pool}), "a new slow");
+        check(
+            json!({"nodeSelector": pool, "minBandwidth": "400GBps"}),
+            "a new",
+        );
+        check(json!({}), "a slow");
+        view.remove_node("b");
+        view.set_node("b", labels(&fast));
+        assert_eq!(view.guarded(&class(json!({}))).open, ["a", "b", "slow"]);
+    }
+}
