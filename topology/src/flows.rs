@@ -41,6 +41,12 @@ pub(crate) fn busy(load: u64, weight: Weight) -> Weight {
     Weight::try_from(busy).unwrap_or(Weight::MAX)
 }
 
+/// The largest load with which a resource is no busier than `limit`.
+pub(crate) fn most(limit: Weight, weight: Weight) -> u64 {
+    let parts = limit.saturating_add(1).checked_mul(PARTS);
+    parts.map_or(u64::MAX, |parts| (parts - 1) / weight.max(1))
+}
+
 /// What a flow does besides to make resources busy.
 struct Way {
     /// Of all hops, one after the other.

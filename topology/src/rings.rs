@@ -21,8 +21,8 @@ const MOST_GPUS: usize = 16;
 /// average and 120,000 at most; real boards need 120.
 const STEPS: u32 = 200_000;
 
-/// The same beyond 8 GPUs, where no real board has direct links: half a millisecond.
-const FEW_STEPS: u32 = 20_000;
+/// The same beyond 8 GPUs, where no real board has direct links: a quarter of a millisecond.
+const FEW_STEPS: u32 = 10_000;
 
 /// A number of rings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,11 +4,11 @@
 
 use super::{
     EXACT_GPUS,
-    instance::{FORBIDDEN, Instance, Mask, members},
+    instance::{Instance, Mask, members},
     tour::Score,
 };
 use crate::{
-    flows::{PARTS, busy},
+    flows::{PARTS, busy, most},
     graph::Weight,
 };
 
@@ -18,52 +18,95 @@ pub(super) type Partners = [Mask; EXACT_GPUS];
 /// What each two direct neighbours pass on for others, in [`PARTS`].
 type Relayed = [[u16; EXACT_GPUS]; EXACT_GPUS];
 
+/// How busy a resource may be. Most sets are given up as soon as one of their
+/// resources is busier.
+pub(super) struct Limit {
+    pub(super) weight: Weight,
+    /// What the direct link of each two may carry, in [`PARTS`].
+    most: Relayed,
+    /// Direct neighbours to whom the links are too slow for a byte.
+    too_slow: [Mask; EXACT_GPUS],
+}
+
+impl Limit {
+    pub(super) fn new(instance: &Instance<'_>, weight: Weight) -> Self {
+        let mut limit = Self {
+            weight,
+            most: [[u16::MAX; EXACT_GPUS]; EXACT_GPUS],
+            too_slow: [0; EXACT_GPUS],
+        };
+        for a in 0..instance.len() {
+            for b in members(instance.direct[a]) {
+                let most = most(weight, instance.plain[a][b]);
+                limit.most[a][b] = u16::try_from(most).unwrap_or(u16::MAX);
+                limit.too_slow[a] |= Mask::from(most < PARTS) << b;
+            }
+        }
+        limit
+    }
+}
+
 impl Instance<'_> {
-    /// The score of the exchange among the GPUs of `set`.
-    pub(super) fn exchange(&self, set: Mask, partners: &Partners) -> Score {
+    /// The score of the exchange among the GPUs of `set`; `None` if a resource
+    /// is busier than `limit`.
+    pub(super) fn exchange(&self, set: Mask, partners: &Partners, limit: &Limit) -> Option<Score> {
+        if members(set).any(|a| partners[a] & limit.too_slow[a] != 0) {
+            return None;
+        }
+        let over_pcie = self.over_pcie(set, partners);
         let mut score = Score::ZERO;
-        let mut relayed: Relayed = [[0; EXACT_GPUS]; EXACT_GPUS];
-        let mut over_pcie = [0; EXACT_GPUS];
-        let mut passed_on = false;
-        for a in members(set) {
-            let switched = partners[a] & self.neighbours[a] & !self.direct[a];
-            if switched != 0 {
-                let port = Weight::from(switched.count_ones()) * self.port(a);
-                score.heaviest = score.heaviest.max(port);
-            }
-            for b in members(partners[a] & self.neighbours[a]) {
-                score.add(self.plain[a][b]);
-            }
-            for b in members(partners[a] & !self.neighbours[a] & !((2 << a) - 1)) {
-                if let Some(weight) = self.relay(set, a, b, &mut relayed) {
-                    passed_on = true;
-                    // Two hops each way.
-                    (0..4).for_each(|_| score.add(weight));
-                } else {
-                    over_pcie[a] |= 1 << b;
-                    over_pcie[b] |= 1 << a;
-                    (0..2).for_each(|_| score.add(self.plain[a][b]));
-                }
-            }
-        }
-        if passed_on {
-            let busiest = self.busiest_link(set, partners, &relayed);
-            score.heaviest = score.heaviest.max(busiest);
-        }
         for &(group, uplink) in &self.groups {
             let leaving = |a: usize| (over_pcie[a] & !group).count_ones();
             let load: u32 = members(set & group).map(leaving).sum();
             score.heaviest = score.heaviest.max(Weight::from(load) * uplink);
         }
-        if score.heaviest >= FORBIDDEN {
-            Score::FORBIDDEN
-        } else {
-            score
+        if score.heaviest > limit.weight {
+            return None;
         }
+        let mut relayed: Relayed = [[0; EXACT_GPUS]; EXACT_GPUS];
+        for a in members(set) {
+            let near = partners[a] & self.neighbours[a];
+            let switched = near & !self.direct[a];
+            if switched != 0 {
+                let port = Weight::from(switched.count_ones()) * self.port(a);
+                score.heaviest = score.heaviest.max(port);
+            }
+            for b in members(partners[a] & !near & !over_pcie[a] & !((2 << a) - 1)) {
+                // Two hops each way.
+                score.sum += 4 * self.relay(set, (a, b), partners, &mut relayed, limit)?;
+            }
+            for b in members(near | over_pcie[a]) {
+                score.add(self.plain[a][b]);
+            }
+        }
+        let busiest = self.busiest_link(set, partners, &relayed);
+        score.heaviest = score.heaviest.max(busiest);
+        (score.heaviest <= limit.weight && !score.is_forbidden()).then_some(score)
     }
 
-    /// Splits a byte over the widest ways from `a` to `b` through a third GPU of `set`.
-    fn relay(&self, set: Mask, a: usize, b: usize, relayed: &mut Relayed) -> Option<Weight> {
+    /// The partners that each reaches neither over a link nor through a third GPU of `set`.
+    fn over_pcie(&self, set: Mask, partners: &Partners) -> Partners {
+        let mut over_pcie = [0; EXACT_GPUS];
+        for a in members(set) {
+            let through = self.direct[a] & set;
+            let apart = members(partners[a] & !self.neighbours[a]);
+            over_pcie[a] = apart
+                .filter(|&b| self.direct[b] & through == 0)
+                .fold(0, |mask, b| mask | 1 << b);
+        }
+        over_pcie
+    }
+
+    /// Splits a byte over the widest ways between two GPUs through a third one
+    /// of `set`, of which there is one; `None` if a link has more than its limit.
+    fn relay(
+        &self,
+        set: Mask,
+        (a, b): (usize, usize),
+        partners: &Partners,
+        relayed: &mut Relayed,
+        limit: &Limit,
+    ) -> Option<Weight> {
         let both = self.direct[a] & self.direct[b] & set;
         let way = |relay: usize| self.plain[a][relay].max(self.plain[relay][b]);
         let widest = members(both).map(way).min()?;
@@ -73,6 +116,9 @@ impl Instance<'_> {
         for relay in ways {
             for (from, to) in [(a, relay), (relay, a), (relay, b), (b, relay)] {
                 relayed[from][to] += part;
+                if own(partners, from, to) + relayed[from][to] > limit.most[from][to] {
+                    return None;
+                }
             }
         }
         Some(widest)
@@ -83,11 +129,16 @@ impl Instance<'_> {
         let mut busiest = 0;
         for a in members(set) {
             for b in members(self.direct[a] & set) {
-                let own = if partners[a] >> b & 1 == 1 { PARTS } else { 0 };
-                let load = own + u64::from(relayed[a][b]);
-                busiest = busiest.max(busy(load, self.plain[a][b]));
+                let load = own(partners, a, b) + relayed[a][b];
+                busiest = busiest.max(busy(load.into(), self.plain[a][b]));
             }
         }
         busiest
     }
+}
+
+/// What a GPU sends to another for itself, in [`PARTS`].
+fn own(partners: &Partners, from: usize, to: usize) -> u16 {
+    // At most PARTS, which is far below.
+    (partners[from] >> to & 1) as u16 * PARTS as u16
 }

@@ -136,7 +136,7 @@ impl Tours<'_> {
         match (&self.instance.mesh, self.instance.len()) {
             // All sets of a real board are looked at if need be.
             (Some(_), ..=8) => u64::MAX,
-            (Some(_), _) => all / 64,
+            (Some(_), _) => all / 128,
             (None, _) => all,
         }
     }

@@ -5,7 +5,7 @@ use std::cmp::Ordering;
 use super::{
     EXACT_GPUS, Found,
     bound::Edge,
-    exchange::Partners,
+    exchange::{Limit, Partners},
     instance::{Instance, Mask, comes_first, members, within},
     meshed::Tours,
     order,
@@ -64,8 +64,8 @@ impl<'a> Best<'a> {
         }
     }
 
-    /// Takes `set` if it is better.
-    fn offer(&mut self, score: Score, set: Mask) {
+    /// Takes `set` if it is better, and says whether it is.
+    fn offer(&mut self, score: Score, set: Mask) -> bool {
         let better = match score.cmp(&self.score) {
             Ordering::Less => true,
             Ordering::Greater => false,
@@ -74,24 +74,33 @@ impl<'a> Best<'a> {
         if better {
             *self = Self::new(self.instance, score, set);
         }
+        better
     }
 }
 
 /// The best set for a pattern of sums; `None` if none is allowed.
 pub(super) fn of_sums(instance: &Instance<'_>, sums: Sums) -> Option<Found> {
-    let mut best: Option<Best<'_>> = None;
+    let mut best: Option<(Best<'_>, Option<usize>)> = None;
+    let mut limit = Limit::new(instance, Weight::MAX);
     instance.subsets(|set| {
-        let (score, _) = score_of_sums(instance, sums, set);
+        let Some((score, centre)) = score_of_sums(instance, sums, set, &limit) else {
+            return;
+        };
         match &mut best {
-            _ if score.is_forbidden() => {}
-            Some(best) => best.offer(score, set),
-            None => best = Some(Best::new(instance, score, set)),
+            Some((best, first)) => {
+                if best.offer(score, set) {
+                    *first = centre;
+                }
+            }
+            None => best = Some((Best::new(instance, score, set), centre)),
+        }
+        if score.heaviest < limit.weight {
+            limit = Limit::new(instance, score.heaviest);
         }
     });
-    let set = best?.set;
-    let (_, first) = score_of_sums(instance, sums, set);
+    let (best, first) = best?;
     let mut order: Vec<usize> = first.into_iter().collect();
-    order.extend(members(set).filter(|&gpu| Some(gpu) != first));
+    order.extend(members(best.set).filter(|&gpu| Some(gpu) != first));
     Some(Found {
         order: instance.positions(&order),
         exact: true,
@@ -99,25 +108,30 @@ pub(super) fn of_sums(instance: &Instance<'_>, sums: Sums) -> Option<Found> {
     })
 }
 
-/// The score of a set, and the GPU that has to come first.
-fn score_of_sums(instance: &Instance<'_>, sums: Sums, set: Mask) -> (Score, Option<usize>) {
+/// The score of a set and the GPU that has to come first; `None` if a resource
+/// is busier than `limit`.
+fn score_of_sums(
+    instance: &Instance<'_>,
+    sums: Sums,
+    set: Mask,
+    limit: &Limit,
+) -> Option<(Score, Option<usize>)> {
     let mut partners: Partners = [0; EXACT_GPUS];
     match sums {
-        Sums::Nothing => (Score::ZERO, None),
+        Sums::Nothing => Some((Score::ZERO, None)),
         Sums::AllToAll => {
             members(set).for_each(|gpu| partners[gpu] = set & !(1 << gpu));
-            (instance.exchange(set, &partners), None)
+            let score = instance.exchange(set, &partners, limit)?;
+            Some((score, None))
         }
         Sums::Star => {
             let of = |centre: usize| {
                 members(set).for_each(|gpu| partners[gpu] = 1 << centre);
                 partners[centre] = set & !(1 << centre);
-                (instance.exchange(set, &partners), centre)
+                let score = instance.exchange(set, &partners, limit)?;
+                Some((score, Some(centre)))
             };
-            match members(set).map(of).min() {
-                Some((score, centre)) => (score, Some(centre)),
-                None => (Score::ZERO, None),
-            }
+            members(set).filter_map(of).min()
         }
     }
 }
@@ -148,8 +162,7 @@ pub(super) fn of_tours(instance: &Instance<'_>, kind: Kind) -> Option<Found> {
         match (&mut best, found) {
             (_, None) => {}
             (Some((best, tour)), Some(found)) => {
-                best.offer(found.score, set);
-                if best.set == set {
+                if best.offer(found.score, set) {
                     *tour = found;
                 }
             }
@@ -226,7 +239,9 @@ fn of_all_tours<'a>(
         };
         let score = Score { heaviest, sum };
         match &mut best {
-            Some(best) => best.offer(score, set),
+            Some(best) => {
+                best.offer(score, set);
+            }
             None => best = Some(Best::new(instance, score, set)),
         }
     }

@@ -7,14 +7,12 @@
 //! edge is no use if the rest has a heavier one.
 
 use super::{
+    EXACT_GPUS,
     bound::{self, Edge},
     instance::{Mask, Weights, members, within},
     tour::{Kind, Score, Tour},
 };
 use crate::graph::Weight;
-
-/// More than any sum of weights.
-const FAR: Weight = Weight::MAX / 4;
 
 /// So many GPUs are sooner tried in every order than put into tables.
 pub(super) const FEW: usize = 6;
@@ -122,6 +120,19 @@ pub(super) fn best(
     (score <= known).then_some(Tour::one(order, score))
 }
 
+/// The least of the sums of each two numbers at one place.
+fn least_of_sums(a: &[f64; EXACT_GPUS], b: &[f64; EXACT_GPUS]) -> f64 {
+    let lesser = |a: f64, b: f64| if a < b { a } else { b };
+    // Four at a time, whatever their order.
+    let mut least = [f64::INFINITY; 4];
+    for (a, b) in a.chunks_exact(4).zip(b.chunks_exact(4)) {
+        for (least, (a, b)) in least.iter_mut().zip(a.iter().zip(b)) {
+            *least = lesser(a + b, *least);
+        }
+    }
+    lesser(lesser(least[0], least[1]), lesser(least[2], least[3]))
+}
+
 /// The different weights inside `set` that are at least `least`, ascending.
 pub(super) fn weights_between(weights: &Weights, set: Mask, least: Weight) -> Vec<Weight> {
     let of = |a: usize| {
@@ -199,40 +210,46 @@ impl Compact {
     }
 
     /// The least sum of a tour without an edge heavier than `limit`, and the lowest such order.
+    ///
+    /// Sums are below 2⁵³, so `f64` holds them exactly; every machine compares
+    /// several of them at once, which not all do with 64-bit integers.
     fn least_sum(&self, limit: Weight) -> (Weight, Vec<usize>) {
         let n = self.gpus.len();
         let others = self.others();
         let first = others.trailing_zeros();
         let full = (others >> first) as usize;
-        let step = |a: usize, b: usize| match self.weights[a][b] {
-            weight if weight <= limit => weight,
-            _ => FAR,
-        };
+        let mut steps = [[f64::INFINITY; EXACT_GPUS]; EXACT_GPUS];
+        for (steps, weights) in steps.iter_mut().zip(&self.weights) {
+            for (step, &weight) in steps.iter_mut().zip(weights) {
+                if weight <= limit {
+                    *step = weight as f64;
+                }
+            }
+        }
         // left[rest][here]: the least sum from `here` through all of `rest` to the end.
-        let mut left: Vec<Weight> = vec![FAR; (full + 1) * n];
+        let mut left = vec![f64::INFINITY; (full + 1) * n];
         for here in members(others) {
             left[here] = if self.kind == Kind::Ring {
-                step(here, 0)
+                steps[here][0]
             } else {
-                0
+                0.0
             };
         }
         for rest in 1..=full {
             let rest_mask = (rest as Mask) << first;
+            // Gathered once for every `here`.
+            let mut onward = [f64::INFINITY; EXACT_GPUS];
+            for next in members(rest_mask) {
+                onward[next] = left[(rest & !(1 << next >> first)) * n + next];
+            }
             for here in members(others & !rest_mask) {
-                let through = |next: usize| {
-                    step(here, next) + left[(rest & !(1 << next >> first)) * n + next]
-                };
-                left[rest * n + here] = members(rest_mask)
-                    .map(through)
-                    .min()
-                    .unwrap_or(FAR)
-                    .min(FAR);
+                left[rest * n + here] = least_of_sums(&steps[here], &onward);
             }
         }
         self.lowest_order(others, |here, rest, next| {
             let onward = left[((rest & !(1 << next)) >> first) as usize * n + next];
-            here.map_or(0, |here| step(here, next)) + onward
+            let sum = here.map_or(0.0, |here| steps[here][next]) + onward;
+            sum as Weight
         })
     }
 

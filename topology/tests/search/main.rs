@@ -66,8 +66,8 @@ fn assert_best(
     let gpus = graph.set(&found.gpus).unwrap();
     prop_assert_eq!(gpus.len(), request.gpus, "each GPU once");
     if !found.exact {
-        // Of rings through neighbours on 7 or 8 GPUs the most may stay unproven.
-        prop_assert!(request.gpus > 6 && request.pattern == Pattern::AllReduce);
+        // Of rings through neighbours on 5 GPUs or more the most may stay unproven.
+        prop_assert!(request.gpus > 4 && request.pattern == Pattern::AllReduce);
         return Ok(found);
     }
     prop_assert_eq!(

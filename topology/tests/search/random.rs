@@ -75,9 +75,9 @@ proptest! {
         for pattern in PATTERNS {
             let a = place(&one, &request(k, one.all(), pattern)).unwrap();
             let b = place(&two, &request(k, two.all(), pattern)).unwrap();
-            // Of rings through neighbours on 7 or 8 GPUs the most may stay unproven.
+            // Of rings through neighbours on 5 GPUs or more the most may stay unproven.
             if !(a.exact && b.exact) {
-                prop_assert!(k > 6 && pattern == Pattern::AllReduce);
+                prop_assert!(k > 4 && pattern == Pattern::AllReduce);
                 continue;
             }
             prop_assert_eq!((a.cost, a.total_cost), (b.cost, b.total_cost), "{}", pattern);
