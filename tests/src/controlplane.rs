@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use crate::{
     assets,
-    certificates::{Authority, signing_keys},
+    certificates::{Authority, ServerFiles, signing_keys},
     kubeconfig::{self, Server},
     kubectl::Kubectl,
     port,
@@ -41,6 +41,9 @@ const CONTROLLERS: [&str; 10] = [
     "serviceaccount-controller",
     "statefulset-controller",
 ];
+
+/// The file of the AdmissionConfiguration, where there is one.
+const ADMISSION: &str = "admission.yaml";
 
 /// Who has a token of their own. Everybody else is impersonated by the administrator.
 const TOKENS: &str = "\
@@ -68,6 +71,15 @@ impl ControlPlane {
     /// # Errors
     /// When a part does not come up; shows the end of its log.
     pub fn start() -> Result<Self> {
+        Self::start_showing(None)
+    }
+
+    /// The same, with an API server that shows the certificate `shown` to all
+    /// webhooks.
+    ///
+    /// # Errors
+    /// When a part does not come up; shows the end of its log.
+    pub fn start_showing(shown: Option<&ServerFiles>) -> Result<Self> {
         assets::build()?;
         let directory = workdir::fresh("control-plane")?;
         let port = port::free()?;
@@ -86,6 +98,9 @@ impl ControlPlane {
 
         this.etcd = Some(start_etcd(&this.directory)?);
         this.write_keys()?;
+        if let Some(shown) = shown {
+            this.write_admission(shown)?;
+        }
         let api = this.start_api_server()?;
         for user in ["admin", "scheduler", "controllers"] {
             this.write_kubeconfig(user, user, None)?;
@@ -220,6 +235,27 @@ impl ControlPlane {
         signing_keys("service-accounts", &self.directory).map(drop)
     }
 
+    /// What an API server is told of the certificate that it shows.
+    fn write_admission(&self, shown: &ServerFiles) -> Result<()> {
+        let users = self.directory.join("webhooks.kubeconfig");
+        let kubeconfig = json!({"apiVersion": "v1", "kind": "Config", "users": [
+            {"name": "*", "user": {
+                "client-certificate": shown.certificate, "client-key": shown.key
+            }}
+        ]});
+        fs::write(&users, kubeconfig.to_string())?;
+        let admission = json!({
+            "apiVersion": "apiserver.config.k8s.io/v1", "kind": "AdmissionConfiguration",
+            "plugins": [{"name": "MutatingAdmissionWebhook", "configuration": {
+                "apiVersion": "apiserver.config.k8s.io/v1",
+                "kind": "WebhookAdmissionConfiguration",
+                "kubeConfigFile": users
+            }}]
+        });
+        fs::write(self.directory.join(ADMISSION), admission.to_string())?;
+        Ok(())
+    }
+
     fn start_api_server(&self) -> Result<Process> {
         let directory = &self.directory;
         let (_, etcd) = self.etcd.as_ref().context("etcd is not there yet")?;
@@ -247,6 +283,10 @@ impl ControlPlane {
             "--endpoint-reconciler-type=none",
             "--enable-priority-and-fairness=false",
         ]);
+        let admission = directory.join(ADMISSION);
+        if admission.exists() {
+            api.arg("--admission-control-config-file").arg(admission);
+        }
         Process::start("kube-apiserver", directory, api)
     }
 

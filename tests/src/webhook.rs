@@ -29,7 +29,8 @@ pub struct Webhook {
     /// The address that the API server calls.
     pub url: String,
     pub replica: Replica,
-    authority: PathBuf,
+    /// The file of the certificate that its own is from.
+    pub authority: PathBuf,
 }
 
 /// One running `nvlink-webhook serve`; gone when dropped.
@@ -113,16 +114,22 @@ impl Webhook {
     /// # Errors
     /// When it does not become ready; shows the end of its log.
     pub fn start(kubeconfig: &Path) -> Result<Self> {
+        Self::start_with(kubeconfig, &[])
+    }
+
+    /// The same, with further `arguments`.
+    ///
+    /// # Errors
+    /// When it does not become ready; shows the end of its log.
+    pub fn start_with(kubeconfig: &Path, arguments: &[&str]) -> Result<Self> {
         let directory = workdir::fresh("webhook")?;
         let ca = Authority::new("webhook of the tests")?;
         let files = ca.issue("webhook", &directory)?;
         let authority = directory.join("ca.pem");
         fs::write(&authority, &ca.certificate)?;
         let files = [&files.certificate, &files.key].map(|path| path.to_string_lossy());
-        let replica = Replica::start(
-            kubeconfig,
-            &["--tls-cert", &files[0], "--tls-key", &files[1]],
-        )?;
+        let own = ["--tls-cert", &files[0], "--tls-key", &files[1]];
+        let replica = Replica::start(kubeconfig, &[&own, arguments].concat())?;
         Ok(Self {
             url: format!("https://{}", replica.address),
             replica,

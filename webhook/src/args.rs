@@ -235,6 +235,12 @@ pub struct TlsArgs {
         requires = "target"
     )]
     pub ca_file: Option<PathBuf>,
+    /// Answer none but callers with a certificate of this CA, PEM. Read again when it changes.
+    ///
+    /// Without it whoever reaches the port can ask who may use which class. The API servers show a
+    /// certificate where their AdmissionConfiguration has one for the webhook: docs/webhook.md has an example.
+    #[arg(long, env = "NVLINK_WEBHOOK_CLIENT_CA_FILE", value_name = "FILE")]
+    pub client_ca_file: Option<PathBuf>,
     /// Where no rule holds.
     #[command(flatten)]
     pub exempt: ExemptArgs,

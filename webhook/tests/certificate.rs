@@ -146,7 +146,7 @@ async fn rotation_of_a_secret_volume() {
     write(volume.path(), "..1", &first.cert, &first.key);
     let files = ["tls.crt", "tls.key"].map(|name| volume.path().join(name));
     let [cert, key] = files.clone();
-    let certificate = Certificate::load(cert, key).await.unwrap();
+    let certificate = Certificate::load(cert, key, None).await.unwrap();
     let handle = Handle::<std::net::SocketAddr>::new();
     let server = axum_server::bind_rustls("127.0.0.1:0".parse().unwrap(), certificate.config())
         .handle(handle.clone());
@@ -209,7 +209,10 @@ async fn a_pipe_is_refused() {
     let made = std::process::Command::new("mkfifo").arg(&cert).status();
     assert!(made.unwrap().success());
     fs::write(&key, pair().key).unwrap();
-    let error = Certificate::load(cert, key).await.unwrap_err().to_string();
+    let error = Certificate::load(cert, key, None)
+        .await
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("tls.crt: it is no regular file"), "{error}");
 }
 
@@ -217,7 +220,7 @@ async fn a_pipe_is_refused() {
 async fn missing_and_broken_files_are_named() {
     let directory = tempfile::tempdir().unwrap();
     let [cert, key] = ["tls.crt", "tls.key"].map(|name| directory.path().join(name));
-    let error = Certificate::load(cert.clone(), key.clone())
+    let error = Certificate::load(cert.clone(), key.clone(), None)
         .await
         .unwrap_err()
         .to_string();
@@ -227,7 +230,10 @@ async fn missing_and_broken_files_are_named() {
     );
     fs::write(&cert, "x").unwrap();
     fs::write(&key, "x").unwrap();
-    let error = Certificate::load(cert, key).await.unwrap_err().to_string();
+    let error = Certificate::load(cert, key, None)
+        .await
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("tls.key are not a certificate"), "{error}");
 }
 
@@ -294,7 +300,7 @@ fn foreign(certificate: &str, key: &str) -> Value {
 async fn start(store: &Store, validity: Duration) -> Result<OwnCertificate, PkiError> {
     let secret = "nvlink/ca".parse().unwrap();
     let names = vec!["localhost".to_owned()];
-    OwnCertificate::start(store.client(), secret, names, validity).await
+    OwnCertificate::start(store.client(), secret, names, validity, None).await
 }
 
 #[tokio::test]

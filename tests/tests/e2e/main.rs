@@ -12,6 +12,7 @@ mod allocations;
 mod availability;
 mod build;
 mod cases;
+mod clients;
 mod crds;
 mod gang;
 mod harness;

@@ -6,6 +6,7 @@
 use std::{
     io,
     path::{Path, PathBuf},
+    sync::Arc,
     time::{Duration, SystemTime},
 };
 
@@ -16,6 +17,7 @@ use tokio::{
     time::{MissedTickBehavior, interval},
 };
 
+use super::clients::{Clients, server};
 use crate::{certificate::pki, health::Readiness};
 
 /// Why there is no certificate. The reason stands in the message, so it is no
@@ -44,25 +46,31 @@ pub struct Certificate {
     key: PathBuf,
     taken: (Vec<u8>, Vec<u8>),
     expiry: SystemTime,
+    clients: Option<Arc<Clients>>,
     config: RustlsConfig,
 }
 
 impl Certificate {
-    /// Reads the files.
+    /// Reads the files. The certificate is for `clients` alone, where there are any.
     ///
     /// # Errors
     /// When they cannot be read, or do not fit each other.
-    pub async fn load(cert: PathBuf, key: PathBuf) -> Result<Self, TlsError> {
+    pub async fn load(
+        cert: PathBuf,
+        key: PathBuf,
+        clients: Option<Arc<Clients>>,
+    ) -> Result<Self, TlsError> {
         let pair = (read(&cert).await?, read(&key).await?);
         let unfit = |reason| unfit(&cert, &key, reason);
-        let config = RustlsConfig::from_pem(pair.0.clone(), pair.1.clone()).await;
-        let config = config.map_err(unfit)?;
+        let config = server(&pair.0, &pair.1, clients.clone()).map_err(unfit)?;
+        let config = RustlsConfig::from_config(config);
         let expiry = expiry(&pair.0).map_err(unfit)?;
         Ok(Self {
             cert,
             key,
             taken: pair,
             expiry,
+            clients,
             config,
         })
     }
@@ -92,11 +100,8 @@ impl Certificate {
         }
         let unfit = |reason| unfit(&self.cert, &self.key, reason);
         let expiry = expiry(&pair.0).map_err(unfit)?;
-        let reloaded = self
-            .config
-            .reload_from_pem(pair.0.clone(), pair.1.clone())
-            .await;
-        reloaded.map_err(unfit)?;
+        let config = server(&pair.0, &pair.1, self.clients.clone()).map_err(unfit)?;
+        self.config.reload_from_config(config);
         self.expiry = expiry;
         self.taken = pair;
         Ok(true)
@@ -186,7 +191,7 @@ async fn authority(path: &Path) -> Result<String, TlsError> {
     }
 }
 
-async fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
+pub(super) async fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
     let read = files::read_aside(path.to_owned()).await;
     read.map_err(|reason| TlsError::Read {
         path: path.display().to_string(),

@@ -1,6 +1,6 @@
 //! From the command line to a certificate in use, what keeps it so, and who is told of it.
 
-use std::time::Duration;
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use anyhow::Context;
 use axum_server::tls_rustls::RustlsConfig;
@@ -11,6 +11,7 @@ use tokio::sync::watch;
 use crate::{
     args::TlsArgs,
     certificate::{
+        clients::Clients,
         files::{Authority, Certificate},
         pki::{SecretName, own::OwnCertificate},
     },
@@ -41,10 +42,11 @@ pub(crate) async fn identity(
     supervisor: &Supervisor,
 ) -> anyhow::Result<Identity> {
     let every = Duration::from_secs(args.tls_poll_seconds);
+    let clients = clients(args.client_ca_file, every, supervisor).await?;
     let target = args.service.or(args.url);
     let exempt = args.exempt.exempt_namespaces;
     if let (Some(cert), Some(key)) = (args.tls_cert, args.tls_key) {
-        let certificate = Certificate::load(cert, key).await?;
+        let certificate = Certificate::load(cert, key, clients).await?;
         readiness.certificate_until(certificate.expiry());
         let config = certificate.config();
         let readiness = readiness.clone();
@@ -80,9 +82,30 @@ pub(crate) async fn identity(
         secret,
         (target, exempt),
         (every, validity),
+        clients,
         (readiness, supervisor),
     )
     .await
+}
+
+/// Who may call, where that is not anybody.
+async fn clients(
+    file: Option<PathBuf>,
+    every: Duration,
+    supervisor: &Supervisor,
+) -> anyhow::Result<Option<Arc<Clients>>> {
+    let Some(file) = file else {
+        tracing::info!(
+            "whoever reaches the port may ask who may use which class: --client-ca-file, or a NetworkPolicy, leaves the API servers alone"
+        );
+        return Ok(None);
+    };
+    let clients = Clients::load(file).await?;
+    let followed = Arc::clone(&clients);
+    supervisor.keep("look at the CA of the clients", Weight::Vital, move || {
+        Arc::clone(&followed).follow(every)
+    });
+    Ok(Some(clients))
 }
 
 async fn own(
@@ -90,9 +113,11 @@ async fn own(
     secret: SecretName,
     (target, exempt): (WebhookTarget, Vec<String>),
     (every, validity): (Duration, Duration),
+    clients: Option<Arc<Clients>>,
     (readiness, supervisor): (&Readiness, &Supervisor),
 ) -> anyhow::Result<Identity> {
-    let own = OwnCertificate::start(client.clone(), secret, target.names(), validity).await?;
+    let own = OwnCertificate::start(client.clone(), secret, target.names(), validity, clients);
+    let own = own.await?;
     readiness.certificate_until(own.expiry());
     let bundle: watch::Receiver<String> = own.bundle();
     let config = own.config();

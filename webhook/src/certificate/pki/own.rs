@@ -1,16 +1,23 @@
 //! Certificates by our own authority.
 
-use std::time::{Duration, SystemTime};
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use axum_server::tls_rustls::RustlsConfig;
 use kube::Client;
+use rustls::ServerConfig;
 use tokio::{
     sync::watch,
     time::{MissedTickBehavior, interval},
 };
 
 use super::{Leaf, PkiError, SecretName, Trust, secret};
-use crate::health::Readiness;
+use crate::{
+    certificate::clients::{Clients, server},
+    health::Readiness,
+};
 
 /// What the API server gets to hear of a changed configuration before a
 /// certificate of the new authority is shown to it.
@@ -25,12 +32,14 @@ pub struct OwnCertificate {
     validity: Duration,
     trust: Trust,
     leaf: Leaf,
+    clients: Option<Arc<Clients>>,
     config: RustlsConfig,
     bundle: watch::Sender<String>,
 }
 
 impl OwnCertificate {
-    /// Takes the authority from its Secret, or makes it, and a certificate for `names`.
+    /// Takes the authority from its Secret, or makes it, and a certificate for `names`,
+    /// which is for `clients` alone, where there are any.
     ///
     /// # Errors
     /// When the Secret cannot be read or made, or holds something else.
@@ -39,12 +48,12 @@ impl OwnCertificate {
         secret: SecretName,
         names: Vec<String>,
         validity: Duration,
+        clients: Option<Arc<Clients>>,
     ) -> Result<Self, PkiError> {
         let now = SystemTime::now();
         let trust = secret::ensure(&client, &secret, None, now).await?;
         let leaf = trust.signing.issue(&names, now, validity)?;
-        let config = RustlsConfig::from_pem(pem(&leaf.certificate), pem(&leaf.key));
-        let config = config.await.map_err(unfit)?;
+        let config = RustlsConfig::from_config(show(&leaf, clients.clone())?);
         let bundle = watch::Sender::new(trust.bundle.clone());
         Ok(Self {
             client,
@@ -53,6 +62,7 @@ impl OwnCertificate {
             validity,
             trust,
             leaf,
+            clients,
             config,
             bundle,
         })
@@ -95,7 +105,7 @@ impl OwnCertificate {
                 Ok(found) => self.take(found, now, &registered).await,
                 Err(error) => {
                     tracing::warn!(%error, "going on with the authority in memory");
-                    self.renew(now).await
+                    self.renew(now)
                 }
             };
             match renewed {
@@ -125,43 +135,39 @@ impl OwnCertificate {
         }
         if found.signing == self.trust.signing {
             self.trust = found;
-            return self.renew(now).await;
+            return self.renew(now);
         }
         // What the API server does not trust yet is not shown to it: it is told
         // first, and the certificate follows at a later look.
         if *registered.borrow() != found.bundle {
-            return self.renew(now).await;
+            return self.renew(now);
         }
         tokio::time::sleep(SETTLE).await;
         self.trust = found;
-        self.issue(now).await.map(|()| true)
+        self.issue(now).map(|()| true)
     }
 
     /// A new certificate by the same authority, where it is time.
-    async fn renew(&mut self, now: SystemTime) -> Result<bool, PkiError> {
+    fn renew(&mut self, now: SystemTime) -> Result<bool, PkiError> {
         if !self.leaf.is_due(now) {
             return Ok(false);
         }
-        self.issue(now).await.map(|()| true)
+        self.issue(now).map(|()| true)
     }
 
     /// New connections meet the new certificate; open ones stay.
-    async fn issue(&mut self, now: SystemTime) -> Result<(), PkiError> {
+    fn issue(&mut self, now: SystemTime) -> Result<(), PkiError> {
         self.leaf = self.trust.signing.issue(&self.names, now, self.validity)?;
-        let shown = self
-            .config
-            .reload_from_pem(pem(&self.leaf.certificate), pem(&self.leaf.key));
-        shown.await.map_err(unfit)
+        let config = show(&self.leaf, self.clients.clone())?;
+        self.config.reload_from_config(config);
+        Ok(())
     }
 }
 
-fn pem(text: &str) -> Vec<u8> {
-    text.as_bytes().to_vec()
-}
-
-fn unfit(error: std::io::Error) -> PkiError {
-    PkiError::Parse {
+fn show(leaf: &Leaf, clients: Option<Arc<Clients>>) -> Result<Arc<ServerConfig>, PkiError> {
+    let config = server(leaf.certificate.as_bytes(), leaf.key.as_bytes(), clients);
+    config.map_err(|error| PkiError::Parse {
         what: "the certificate that was just made".to_owned(),
         reason: error.to_string(),
-    }
+    })
 }
