@@ -72,14 +72,17 @@ async fn open(State(release): State<Release>, headers: HeaderMap) -> Result<Answ
     Ok((StatusCode::OK, "the source is read again\n".to_owned()))
 }
 
-/// `for=5m`, and nothing else.
+/// `for=5m` once, and nothing else.
 fn time(query: &str) -> Result<Duration, String> {
-    let mut time = USUAL;
+    let mut time = None;
     for (key, value) in form_urlencoded::parse(query.as_bytes()) {
         if key != "for" {
             return Err(format!("unknown parameter {key:?}; known is for=DURATION"));
         }
-        time = duration::flag(&value).map_err(|reason| format!("for: {reason}"))?;
+        let value = duration::flag(&value).map_err(|reason| format!("for: {reason}"))?;
+        if time.replace(value).is_some() {
+            return Err("for is given twice: give it once".to_owned());
+        }
     }
-    Ok(time)
+    Ok(time.unwrap_or(USUAL))
 }

@@ -93,6 +93,8 @@ impl Release {
     fn want(&self, until: Option<Instant>) {
         self.state().until = until;
         self.0.asked.notify_all();
+        // Who waits for a release that is cancelled is told at once.
+        self.0.done.notify_waiters();
     }
 
     /// Waits so long, or until the source is to be let go of.

@@ -3,10 +3,12 @@
 #![allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
 
 use std::{
+    pin::pin,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU32, Ordering::SeqCst},
     },
+    task::Poll,
     time::{Duration, Instant},
 };
 
@@ -15,6 +17,7 @@ use axum::{
     body::{Body, to_bytes},
     http::{Request, StatusCode},
 };
+use futures::poll;
 use nvlink_exporter::{
     collect, control, lifecycle,
     release::{Hold, Release},
@@ -188,12 +191,24 @@ async fn a_source_that_hangs_is_let_go_of_as_soon_as_it_answers() {
 }
 
 #[tokio::test]
+async fn whoever_waits_for_a_release_that_is_cancelled_is_told_at_once() {
+    // Nobody reads, so nothing is ever let go of.
+    let release = Release::default();
+    let hour = Duration::from_secs(3600);
+    let mut waiting = pin!(release.ask(hour, hour));
+    assert!(poll!(waiting.as_mut()).is_pending());
+    release.cancel();
+    assert_eq!(poll!(waiting), Poll::Ready(Hold::Held));
+}
+
+#[tokio::test]
 async fn only_who_may_and_means_it_has_it_let_go_of() {
     let exporter = Exporter::of(&Driver::default());
     for (path, headers, expected) in [
         ("/-/release?for=x", vec![], StatusCode::BAD_REQUEST),
         ("/-/release?for=25h", vec![], StatusCode::BAD_REQUEST),
         ("/-/release?until=1h", vec![], StatusCode::BAD_REQUEST),
+        ("/-/release?for=1s&for=24h", vec![], StatusCode::BAD_REQUEST),
         (
             "/-/release",
             vec![("sec-fetch-site", "cross-site")],
