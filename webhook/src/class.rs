@@ -32,6 +32,8 @@ pub struct Class {
     pub restricted: bool,
     /// CI projects that may use it as well.
     pub ci_projects: Vec<CiProject>,
+    /// Namespaces whose daemons may run on its nodes.
+    pub daemon_namespaces: Vec<String>,
     /// Node labels that must match, by key.
     pub selector: Vec<(String, String)>,
     /// Least bandwidth per GPU, GB/s.
@@ -126,6 +128,7 @@ impl Class {
             name: name.to_owned(),
             restricted: spec.access.mode == AccessMode::Restricted,
             ci_projects: spec.access.ci_projects.clone(),
+            daemon_namespaces: spec.access.daemon_namespaces.clone(),
             selector: selector.into_iter().collect(),
             min_bandwidth: spec.min_bandwidth.as_deref().map(bandwidth).transpose()?,
             applies_to: spec.applies_to.clone(),

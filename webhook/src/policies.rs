@@ -12,7 +12,10 @@ use crate::{
     class::provider::{Identity, PROVIDERS},
     decide::{
         denial::role,
-        guard::{ANNOTATIONS, CAPABILITIES, HARMLESS, HOST_PATHS, OPEN_DEVICES, VARIABLES},
+        guard::{
+            ANNOTATIONS, CAPABILITIES, FRACTIONS, HARMLESS, HOST_PATHS, OPEN_DEVICES, VARIABLES,
+            daemon,
+        },
         pod::GPU_RESOURCES,
     },
     yaml::{self, YamlError},
@@ -81,10 +84,20 @@ fn tables() -> Vec<Table> {
         ("BY_ACCOUNT", strings(&by_account)),
         ("BY_LABELS", format!("[{}]", by_labels.join(", "))),
         ("CAPABILITIES", strings(&CAPABILITIES)),
+        ("DEBUGGING", said(&daemon::debugging("@node"), " ")),
+        ("EXEMPTION", said(&daemon::exemption("@namespace"), " ")),
+        ("FRACTIONS", strings(&FRACTIONS)),
         ("GPU_RESOURCES", strings(&GPU_RESOURCES)),
-        ("GRANT", grant()),
+        (
+            "GRANT",
+            said(&role("@class", "@account", "@namespace"), " && "),
+        ),
         ("HARMLESS", strings(&HARMLESS)),
         ("HOST_PATHS", strings(&HOST_PATHS)),
+        (
+            "LISTING",
+            said(&daemon::listing("@class", "@namespace"), " "),
+        ),
         ("OPEN_DEVICES", strings(&OPEN_DEVICES)),
         ("VARIABLES", strings(&VARIABLES)),
     ]
@@ -95,19 +108,18 @@ fn strings(items: &[&str]) -> String {
     format!("[{}]", quoted.join(", "))
 }
 
-/// The commands that grant the right, as the webhook names them; on one line,
-/// as the API server wants it. Within a string of CEL.
-fn grant() -> String {
-    let commands = role("@class", "@account", "@namespace")
-        .replace('\n', " && ")
-        .replace('\'', "\\'");
+/// A text of the webhook within a string of CEL: on one line, as the API server
+/// wants it, and of what the expressions know.
+fn said(text: &str, newline: &str) -> String {
+    let text = text.replace('\n', newline).replace('\'', "\\'");
     [
         ("@class", "variables.name"),
         ("@account", "variables.account"),
         ("@namespace", "request.namespace"),
+        ("@node", "variables.node"),
     ]
     .iter()
-    .fold(commands, |text, (place, name)| {
+    .fold(text, |text, (place, name)| {
         text.replace(place, &format!("' + {name} + '"))
     })
 }
@@ -155,7 +167,7 @@ mod tests {
         crd::GPU,
         decide::{
             Rule,
-            guard::{DEVICE_MOUNTS, GATE},
+            guard::{DEVICE_MOUNTS, GATE, KAI_CONFIG_MAPS},
             intent::ALIAS_GROUP,
             pod::DEVICE_CLASSES,
         },
@@ -228,6 +240,7 @@ mod tests {
             GATE,
             GPU,
             GROUP,
+            KAI_CONFIG_MAPS,
             RELEASE,
             RESOURCE,
             USE,

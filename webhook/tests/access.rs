@@ -229,9 +229,12 @@ async fn a_denial_of_the_right_names_class_subject_rule_and_remedy() {
         let account = list.pod(case);
         let account = format!("\"{}/{}\"", case.namespace, pod::service_account(&account));
         let by = format!("user {:?}", case.by);
-        let several = case.name.contains("several classes");
+        let several = text.contains("several classes");
         let what = ["class \"case-", "several classes"][usize::from(several)];
-        for part in [&rule, what, &by, &account, "To grant it", "kubectl "] {
+        // Who names a node debugs it, and the right would be one of all pods.
+        let debugs = text.contains("kubectl debug node/");
+        let remedy = ["To grant it", "-n kube-system"][usize::from(debugs)];
+        for part in [&rule, what, &by, &account, remedy, "kubectl "] {
             assert!(
                 text.contains(part),
                 "{}: {part} is not in {text}",
@@ -245,6 +248,28 @@ async fn a_denial_of_the_right_names_class_subject_rule_and_remedy() {
 async fn text(admission: &Admission<Rights>, list: &List, case: &Case) -> String {
     let refused = decide(admission, list, case).await;
     refused.unwrap_err().answer()
+}
+
+#[tokio::test]
+async fn a_refusal_of_a_legitimate_pod_says_what_helps() {
+    let list = list::read();
+    let admission = admission(&list, rights(&list));
+    let mut told = 0;
+    for case in decided(&list).filter(|case| case.expect != "allowed") {
+        let text = match case.told.as_slice() {
+            [] => continue,
+            _ => text(&admission, &list, case).await,
+        };
+        for part in &case.told {
+            assert!(
+                text.contains(part),
+                "{}: {part} is not in {text}",
+                case.name
+            );
+            told += 1;
+        }
+    }
+    assert!(told >= 40, "{told}");
 }
 
 #[tokio::test]

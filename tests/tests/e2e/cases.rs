@@ -2,8 +2,11 @@
 //! and no webhook, and with the policies and a webhook that does not answer.
 //!
 //! The same list is run against the pure decision in `webhook/tests/access.rs`.
+//!
+//! On a control plane of its own: a daemon that tolerates all is refused by each
+//! restricted class that does not list its namespace, those of other tests too.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{cell::RefCell, collections::BTreeMap, time::Duration};
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
@@ -12,13 +15,11 @@ use kube::{
     config::Kubeconfig,
 };
 use nvlink_tests::{
-    Webhook,
+    ControlPlane, Kubectl, Webhook,
     programs::{self, WEBHOOK},
-    wait_until,
+    wait_until, webhook,
 };
 use serde_json::{Value, json};
-
-use crate::shared::{control_plane, create_class, each_webhook, registration, webhook};
 
 #[path = "../../../webhook/tests/cases/list.rs"]
 mod list;
@@ -29,40 +30,45 @@ const SOON: Duration = Duration::from_secs(60);
 
 #[test]
 fn the_webhook_and_the_policies_agree_with_each_case() {
+    let cluster = ControlPlane::start().unwrap();
+    let kubectl = cluster.kubectl();
+    webhook::install_crds(kubectl).unwrap();
     let list = list::read();
-    prepare(&list);
-    let runner = Runner::new();
+    prepare(&cluster, &list);
+    let runner = Runner::new(&cluster);
     let held = runner.create_pods_to_be_changed(&list);
 
-    label(&list, &["webhook-"]);
+    let webhook = Webhook::start(cluster.kubeconfig()).unwrap();
+    webhook.register(kubectl).unwrap();
     wait_until_denied(&runner, &list, "admission webhook");
-    runner.check("the webhook", &list, &held, |case, said| {
+    let mut wrong = runner.check("the webhook", &list, &held, |case, said| {
         expected(case, said) && (said.pod.is_null() || case.is_as_wanted(&said.pod))
     });
 
-    apply_policies();
-    label(&list, &["webhook=off", "policies=on"]);
+    let registration = "mutatingwebhookconfiguration/nvlink-domains.io";
+    kubectl.run(&["delete", registration]).unwrap();
+    let policies = programs::run(WEBHOOK, &["policies"], "").unwrap();
+    let apply = ["apply", "--server-side", "-f", "-"];
+    kubectl.run_with(&apply, &policies).unwrap();
     wait_until_denied(&runner, &list, "ValidatingAdmissionPolicy");
-    runner.check("the policies", &list, &held, by_policies);
+    wrong.extend(runner.check("the policies", &list, &held, by_policies));
 
-    register_and_kill_webhook();
+    webhook.register(kubectl).unwrap();
+    drop(webhook);
     let open = list.cases.iter().find(|case| case.name == "open, anybody");
     wait_until("the API server to call the dead webhook", SOON, || {
         let said = runner.run(&list, open.unwrap(), None);
         Ok(said.text.contains(UNANSWERED).then_some(()))
     })
     .unwrap();
-    runner.check(
-        "the policies, the webhook dead",
-        &list,
-        &held,
-        |case, said| {
-            // GPU pods that ask for a class wait for the webhook, whatever the
-            // policies say. All others are let in or not by the policies alone.
-            let waits = case.change.is_none() && asks_for_a_class(&list.pod(case));
-            by_policies(case, said) || waits && said.text.contains(UNANSWERED)
-        },
-    );
+    let dead = "the policies, the webhook dead";
+    wrong.extend(runner.check(dead, &list, &held, |case, said| {
+        // GPU pods that ask for a class wait for the webhook, whatever the
+        // policies say. All others are let in or not by the policies alone.
+        let waits = case.change.is_none() && asks_for_a_class(&list.pod(case));
+        by_policies(case, said) || waits && said.text.contains(UNANSWERED)
+    }));
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 /// What the API server says of a webhook that does not answer.
@@ -93,19 +99,25 @@ fn expected(case: &Case, said: &Said) -> bool {
         "allowed" => said == "allowed",
         // The API server's own validation may come first.
         _ if resized => said != "allowed",
-        rule => said.contains(&format!("rule {rule}:")),
+        rule => said.contains(&format!("rule {rule}:")) && is_told(case, said),
     }
+}
+
+/// Whether a refusal says what helps.
+fn is_told(case: &Case, said: &str) -> bool {
+    case.told.iter().all(|part| said.contains(part))
 }
 
 /// The same of the policies, which may name another rule that is broken as well.
 fn by_policies(case: &Case, said: &Said) -> bool {
     let other = case.or.as_ref();
-    expected(case, said) || other.is_some_and(|rule| said.text.contains(&format!("rule {rule}:")))
+    let or =
+        |rule: &String| said.text.contains(&format!("rule {rule}:")) && is_told(case, &said.text);
+    expected(case, said) || other.is_some_and(or)
 }
 
 /// Namespaces, classes and rights. Nothing is at work in the namespaces yet.
-fn prepare(list: &List) {
-    webhook();
+fn prepare(cluster: &ControlPlane, list: &List) {
     let mut objects = Vec::new();
     for name in ["nvidia", "nvidia-cdi", "kata-qemu-nvidia-gpu", "gvisor"] {
         objects.push(json!({
@@ -115,35 +127,35 @@ fn prepare(list: &List) {
     }
     for (name, namespace) in &list.namespaces {
         if name != "kube-system" {
-            let mut labels = json!({"webhook": "off"});
-            if namespace.exempt {
-                labels["nvlink-domains.io/webhook"] = json!("ignore");
-            }
+            let labels = match namespace.exempt {
+                true => json!({"nvlink-domains.io/webhook": "ignore"}),
+                false => json!({}),
+            };
             let default = namespace.default.as_ref();
             let annotations = match default {
                 Some(class) => json!({"nvlink-domains.io/default-class": class}),
                 None => json!({}),
             };
-            control_plane()
-                .namespace(name, &labels, &annotations)
-                .unwrap();
+            cluster.namespace(name, &labels, &annotations).unwrap();
         }
         objects.extend(pod_rights(name));
     }
     for (index, grant) in list.grants.iter().enumerate() {
         objects.extend(class_rights(index, grant));
     }
-    create_all(&objects);
-    for (name, spec) in &list.classes {
-        create_class(name, spec);
-    }
+    objects.extend(list.classes.iter().map(|(name, spec)| {
+        json!({
+            "apiVersion": "nvlink-domains.io/v1alpha1", "kind": "DomainClass",
+            "metadata": {"name": name}, "spec": spec
+        })
+    }));
+    create_all(cluster.kubectl(), &objects);
 }
 
 /// Creates all of it by one call.
-fn create_all(objects: &[Value]) -> Vec<Value> {
+fn create_all(kubectl: &Kubectl, objects: &[Value]) -> Vec<Value> {
     let all = json!({"apiVersion": "v1", "kind": "List", "items": objects});
     let arguments = ["create", "-f", "-", "-o", "json"];
-    let kubectl = control_plane().kubectl();
     documents(&kubectl.run_with(&arguments, &all.to_string()).unwrap())
 }
 
@@ -210,16 +222,9 @@ fn class_rights(index: usize, grant: &list::Grant) -> [Value; 2] {
     ]
 }
 
-/// Labels all namespaces of the list; those that are exempt too.
-fn label(list: &List, labels: &[&str]) {
-    let names: Vec<_> = list.namespaces.keys().map(String::as_str).collect();
-    let command = [&["label", "namespace", "--overwrite"], &names[..], labels].concat();
-    control_plane().kubectl().run(&command).unwrap();
-}
-
 /// Waits until, in each namespace that is not exempt, a pod of somebody without
 /// the right is denied by `who`.
-fn wait_until_denied(runner: &Runner, list: &List, who: &str) {
+fn wait_until_denied(runner: &Runner<'_>, list: &List, who: &str) {
     let nobody = "silver, the right to gold is none to silver";
     let mut cases = list::read().cases.into_iter();
     let mut case = cases.find(|case| case.name == nobody).expect("the case");
@@ -239,54 +244,25 @@ fn wait_until_denied(runner: &Runner, list: &List, who: &str) {
     }
 }
 
-/// The policies as they are printed, for the namespaces of the cases alone.
-fn apply_policies() {
-    let printed = programs::run(WEBHOOK, &["policies"], "").unwrap();
-    let kubectl = control_plane().kubectl();
-    let arguments = ["create", "--dry-run=client", "-f", "-", "-o", "json"];
-    let printed = kubectl.run_with(&arguments, &printed).unwrap();
-    for mut document in documents(&printed) {
-        if document["kind"] == "ValidatingAdmissionPolicyBinding" {
-            document["metadata"]["name"] = json!(format!(
-                "cases-{}",
-                document["metadata"]["name"].as_str().unwrap()
-            ));
-            document["spec"]["matchResources"] =
-                json!({"namespaceSelector": {"matchLabels": {"policies": "on"}}});
-        }
-        kubectl.apply(&document.to_string()).unwrap();
-    }
-}
-
-/// Registers another webhook for the namespaces of the cases, and kills it.
-fn register_and_kill_webhook() {
-    let killed = Webhook::start(control_plane().kubeconfig()).unwrap();
-    let mut dead = registration(&killed).unwrap();
-    dead["metadata"]["name"] = json!("cases-dead");
-    each_webhook(&mut dead, |entry| {
-        let here = json!({"key": "policies", "operator": "In", "values": ["on"]});
-        let expressions = &mut entry["namespaceSelector"]["matchExpressions"];
-        expressions.as_array_mut().unwrap().push(here);
-    });
-    control_plane().kubectl().apply(&dead.to_string()).unwrap();
-    drop(killed);
-}
-
 /// Pods that are there, by the name of their case.
 type Pods = BTreeMap<String, Value>;
 
 /// Does what the cases say, as those who do it.
-struct Runner {
+struct Runner<'a> {
+    cluster: &'a ControlPlane,
     runtime: tokio::runtime::Runtime,
+    clients: RefCell<BTreeMap<(String, Vec<String>), Client>>,
 }
 
-impl Runner {
-    fn new() -> Self {
+impl<'a> Runner<'a> {
+    fn new(cluster: &'a ControlPlane) -> Self {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build();
         Self {
+            cluster,
             runtime: runtime.unwrap(),
+            clients: RefCell::default(),
         }
     }
 
@@ -301,31 +277,43 @@ impl Runner {
         };
         let pods: Vec<_> = changed.iter().map(pod).collect();
         let names = changed.iter().map(|(_, case)| case.name.clone());
-        names.zip(create_all(&pods)).collect()
+        names
+            .zip(create_all(self.cluster.kubectl(), &pods))
+            .collect()
     }
 
-    /// Checks all cases.
-    #[track_caller]
-    fn check(&self, who: &str, list: &List, held: &Pods, right: impl Fn(&Case, &Said) -> bool) {
+    /// What is wrong about the cases, a line each.
+    fn check(
+        &self,
+        who: &str,
+        list: &List,
+        held: &Pods,
+        right: impl Fn(&Case, &Said) -> bool,
+    ) -> Vec<String> {
         let mut wrong = Vec::new();
         for case in &list.cases {
             let said = self.run(list, case, held.get(&case.name));
             if !right(case, &said) {
                 let Said { text, pod } = said;
-                let hidden = &case.hidden;
+                let Case {
+                    name,
+                    expect,
+                    hidden,
+                    ..
+                } = case;
                 wrong.push(format!(
-                    "{}: expected {} {hidden:?}, but: {text} {}",
-                    case.name, case.expect, pod["spec"]
+                    "{who}: {name}: expected {expect} {hidden:?}, but: {text} {}",
+                    pod["spec"]
                 ));
             }
         }
-        assert!(wrong.is_empty(), "{who}:\n{}", wrong.join("\n"));
+        wrong
     }
 
     /// What the API server says. Nothing is stored.
     fn run(&self, list: &List, case: &Case, held: Option<&Value>) -> Said {
         let answer = self.runtime.block_on(async {
-            let api = pods(client(case).await, &case.namespace);
+            let api = pods(self.client(case).await, &case.namespace);
             let dry = PostParams {
                 dry_run: true,
                 ..PostParams::default()
@@ -359,18 +347,24 @@ impl Runner {
         };
         Said { text, pod }
     }
-}
 
-/// A client that impersonates who does what the case says.
-async fn client(case: &Case) -> Client {
-    let file = Kubeconfig::read_from(control_plane().kubeconfig()).unwrap();
-    let config = Config::from_custom_kubeconfig(file, &Default::default()).await;
-    let mut config = config.unwrap();
-    config.auth_info.impersonate = Some(case.by.clone());
-    if !case.groups.is_empty() {
-        config.auth_info.impersonate_groups = Some(case.groups.clone());
+    /// A client that impersonates who does what the case says.
+    async fn client(&self, case: &Case) -> Client {
+        let who = (case.by.clone(), case.groups.clone());
+        if let Some(client) = self.clients.borrow().get(&who) {
+            return client.clone();
+        }
+        let file = Kubeconfig::read_from(self.cluster.kubeconfig()).unwrap();
+        let config = Config::from_custom_kubeconfig(file, &Default::default()).await;
+        let mut config = config.unwrap();
+        config.auth_info.impersonate = Some(case.by.clone());
+        if !case.groups.is_empty() {
+            config.auth_info.impersonate_groups = Some(case.groups.clone());
+        }
+        let client = Client::try_from(config).unwrap();
+        self.clients.borrow_mut().insert(who, client.clone());
+        client
     }
-    Client::try_from(config).unwrap()
 }
 
 /// The pods of a namespace, as they are.

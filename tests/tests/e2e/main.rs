@@ -14,6 +14,7 @@ mod build;
 mod cases;
 mod clients;
 mod crds;
+mod debug;
 mod gang;
 mod harness;
 mod later;

@@ -32,12 +32,18 @@ impl Broken {
         let labels = labels.and_then(Value::as_object).into_iter().flatten();
         let selector =
             labels.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.into())));
+        let daemons = access.and_then(|access| access.get("daemonNamespaces")?.as_array());
+        let daemons = daemons.into_iter().flatten();
         let guard = Class {
             name: name.to_owned(),
             restricted: !open,
             // Who is listed here is one of the things that may be wrong: the
             // right to use the class is what Roles say.
             ci_projects: Vec::new(),
+            // The daemons of its nodes are none the less needed there.
+            daemon_namespaces: daemons
+                .filter_map(|name| Some(name.as_str()?.to_owned()))
+                .collect(),
             selector: selector.collect(),
             min_bandwidth: None,
             applies_to: None,
@@ -95,5 +101,7 @@ mod tests {
         assert!(Class::read("c", &Value::Null).unwrap_err().guard.restricted);
         let guard = odd(json!({"nodeSelector": {"matchLabels": {"pool": "fast", "odd": 1}}}));
         assert_eq!(guard.selector, [("pool".to_owned(), "fast".to_owned())]);
+        let access = json!({"mode": "Restricted", "daemonNamespaces": ["logs", 7]});
+        assert_eq!(odd(json!({"access": access})).daemon_namespaces, ["logs"]);
     }
 }

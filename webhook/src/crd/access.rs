@@ -19,6 +19,17 @@ pub struct Access {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub ci_projects: Vec<CiProject>,
+    /// Namespaces whose daemons may run on the nodes of the class. Pods in them that hold no GPU
+    /// may tolerate its taint or name a node, and have privileges and paths of the host there.
+    /// Whoever may create pods in such a namespace has these nodes.
+    // Always there, so that one can be added to it by a JSON Patch.
+    #[serde(default)]
+    #[schemars(
+        length(max = 64),
+        inner(length(max = 63), regex(pattern = r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$")),
+        extend("x-kubernetes-list-type" = "set")
+    )]
+    pub daemon_namespaces: Vec<String>,
 }
 
 /// Whether a class is open to everybody.

@@ -4,6 +4,7 @@ use nvlink_topology::{GROUP, labels};
 use serde_json::{Value, json};
 
 use super::{
+    guard::daemon::{self, Remedy},
     project,
     refusal::{Refusal, Rule},
 };
@@ -20,12 +21,14 @@ use crate::{
 ///
 /// The commands come last, a line each: the request of a CI runner is answered
 /// by the change of the class that lists its project, any other by a Role.
+/// `remedy`: what else helps.
 pub(super) fn denial(
     subject: &Subject,
     class: &Class,
     how: &str,
     pod: &Value,
     namespace: &str,
+    remedy: Option<Remedy>,
 ) -> String {
     let Subject {
         user,
@@ -37,15 +40,20 @@ pub(super) fn denial(
         "class {name:?}{how} is restricted: neither user {:?} nor service account {account:?} has the verb {USE:?} on {RESOURCE}.{GROUP}/{name} in namespace {namespace}",
         user.username,
     );
-    match listing(subject, class, pod, namespace) {
-        Some((project, command)) => format!(
-            "{why}, and {project} is not listed in the class. To grant it to {project}:\n{command}"
-        ),
-        None => format!(
-            "{why}.{} To grant it to the service account:\n{}",
+    let grant = |aside: &str| {
+        format!(
+            "{why}.{aside}{}To grant it to the service account:\n{}",
             shared(service_account),
             role(name, service_account, namespace)
+        )
+    };
+    match (listing(subject, class, pod, namespace), remedy) {
+        (Some((project, command)), _) => format!(
+            "{why}, and {project} is not listed in the class. To grant it to {project}:\n{command}"
         ),
+        (None, Some(Remedy::Only(text))) => format!("{why}. {text}"),
+        (None, Some(Remedy::Else(text))) => grant(&format!(" {text}\n")),
+        (None, None) => grant(" "),
     }
 }
 
@@ -61,11 +69,12 @@ pub(super) fn toleration(subject: &Subject, class: &str, namespace: &str) -> Str
         name => (format!("the taint of class {name:?}"), format!("/{name}")),
     };
     format!(
-        "the pod tolerates {taint} by hand, and neither user {:?} nor service account {:?} has the verb {USE:?} on {}{RESOURCE}.{GROUP}{right} in namespace {namespace}. Pods with GPUs get the toleration from the webhook: name the class in annotation {} instead. To grant it to the service account:\n{}",
+        "the pod tolerates {taint} by hand, and neither user {:?} nor service account {:?} has the verb {USE:?} on {}{RESOURCE}.{GROUP}{right} in namespace {namespace}. Pods with GPUs get the toleration from the webhook: name the class in annotation {} instead. {}\nTo grant it to the service account:\n{}",
         user.username,
         format!("{namespace}/{service_account}"),
         if class == ALL { "all " } else { "" },
         labels::CLASS,
+        daemon::exemption(namespace),
         role(class, service_account, namespace)
     )
 }
@@ -85,7 +94,7 @@ pub(super) fn unknown(name: &str, reason: &str) -> Refusal {
 fn shared(service_account: &str) -> &'static str {
     match service_account {
         "default" => {
-            " All pods of the namespace that name no account run as \"default\": better give this one an account of its own."
+            "All pods of the namespace that name no account run as \"default\": better give this one an account of its own. "
         }
         _ => "",
     }

@@ -19,7 +19,7 @@ pub(super) const VOID: (&str, &str) = ("NVIDIA_VISIBLE_DEVICES", "void");
 /// More GPUs than any node has: bounds the patch of a pod that asks for nonsense.
 const MAX_ORDINALS: u32 = 1024;
 /// Annotations by which KAI hands out parts of GPUs that no resource names.
-const FRACTIONS: [&str; 2] = ["gpu-fraction", "gpu-memory"];
+pub(crate) const FRACTIONS: [&str; 2] = ["gpu-fraction", "gpu-memory"];
 /// Node labels of NVIDIA's feature discovery that say how a node's GPUs are
 /// cut up, and the values that mean not at all.
 const SHARING: [(&str, &str); 2] = [
@@ -111,7 +111,7 @@ pub(super) fn hide(pod: &mut Editor, class: &Class) -> Result<Vec<String>, Refus
 }
 
 /// Whether KAI hands the pod parts of GPUs.
-fn has_fractions(pod: &Value) -> bool {
+pub(super) fn has_fractions(pod: &Value) -> bool {
     let mut keys = FRACTIONS.iter();
     keys.any(|key| pod::metadata(pod, "annotations", key).is_some())
 }

@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::refusal::{Refusal, Rule};
+use super::refusal::Refusal;
 use crate::{
     authorize::{Grant, Grants, Subject},
     class::Class,
@@ -26,16 +26,20 @@ use crate::{
 };
 
 mod by_hand;
+pub(crate) mod daemon;
 mod devices;
 mod held;
 mod reach;
 mod reserved;
 mod update;
 
+pub(crate) use super::devices::FRACTIONS;
 pub use devices::{
-    ANNOTATIONS, CAPABILITIES, DEVICE_MOUNTS, HARMLESS, HOST_PATHS, OPEN_DEVICES, VARIABLES,
+    ANNOTATIONS, CAPABILITIES, DEVICE_MOUNTS, HARMLESS, HOST_PATHS, KAI_CONFIG_MAPS, OPEN_DEVICES,
+    VARIABLES,
 };
 pub(super) use held::Held;
+use reach::Way;
 #[cfg(test)]
 pub(crate) use update::GATE;
 pub use update::{Answered, Change, Question, update};
@@ -90,8 +94,11 @@ pub(super) fn create(case: Case<'_>, grants: &Grants) -> Result<Option<String>, 
         let Some(way) = reach::of_pod(case, class) else {
             continue;
         };
-        devices::check_privileges(case.pod, class)?;
-        if let Some(question) = permit(case, class, way.rule(), &way.how(case.namespace), grants)? {
+        if daemon::is_let_in(case, class) {
+            continue;
+        }
+        devices::check_privileges(case, class, way)?;
+        if let Some(question) = permit(case, class, way, &way.how(case.namespace), grants)? {
             return Ok(Some(question));
         }
     }
@@ -104,11 +111,11 @@ pub(super) fn reached(case: Case<'_>) -> impl Iterator<Item = &Arc<Class>> {
     restricted.filter(move |class| reach::of_pod(case, class).is_some())
 }
 
-/// Refuses the pod by `rule`, unless its subject may use `class`.
+/// Refuses the pod, which comes to `class` by `way`, unless its subject may use it.
 fn permit(
     case: Case<'_>,
     class: &Class,
-    rule: Rule,
+    way: Way,
     how: &str,
     grants: &Grants,
 ) -> Result<Option<String>, Refusal> {
@@ -120,8 +127,15 @@ fn permit(
         Some(Grant::Granted) => Ok(None),
         Some(Grant::Failed(reason)) => Err(denial::unknown(&class.name, reason)),
         Some(Grant::Denied) => {
-            let message = denial::denial(case.subject, class, how, case.pod, case.namespace);
-            Err(Refusal::new(rule, message).about(&class.name))
+            let remedy = way.is_unnamed().then(|| daemon::remedy(case, class));
+            let Case {
+                subject,
+                pod,
+                namespace,
+                ..
+            } = case;
+            let message = denial::denial(subject, class, how, pod, namespace, remedy);
+            Err(Refusal::new(way.rule(), message).about(&class.name))
         }
     }
 }

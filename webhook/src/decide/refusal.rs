@@ -109,6 +109,15 @@ impl Refusal {
         format!("rule {}: {}", self.rule.as_str(), self.message)
     }
 
+    /// The same, with what else helps.
+    #[must_use]
+    pub fn with(self, remedy: &str) -> Self {
+        Self {
+            message: format!("{}. {remedy}", self.message),
+            ..self
+        }
+    }
+
     /// The same, about a class.
     #[must_use]
     pub fn about(self, class: &str) -> Self {

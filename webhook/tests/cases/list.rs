@@ -1,7 +1,7 @@
 //! The list of cases: who may do what to a pod, and the rule that says no.
 //!
-//! One file, `access.json`, is run against the pure decision, against the
-//! running webhook and against the policies alone.
+//! Two files, `access.json` and the pods of `legitimate.json`, are run against
+//! the pure decision, against the running webhook and against the policies alone.
 
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::expect_used)]
 
@@ -81,6 +81,36 @@ pub struct Case {
     pub hidden: Vec<String>,
     /// The class that the webhook gives to the pod; empty: none.
     given: Option<String>,
+    /// What the refusal says.
+    #[serde(default)]
+    pub told: Vec<String>,
+}
+
+/// Pods as they are on real clusters, of nobody who wants to get around a rule.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Legitimate {
+    pods: Vec<Real>,
+}
+
+/// A pod as it is on real clusters.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Real {
+    name: String,
+    #[serde(default = "daemon_set_controller")]
+    by: String,
+    /// `allowed` in a namespace like any other, or the rule that denies it.
+    team: String,
+    /// The same in a namespace whose daemons the classes let onto their nodes.
+    platform: Option<String>,
+    /// As in [`Case`].
+    or: Option<String>,
+    #[serde(default)]
+    hidden: Vec<String>,
+    /// What its refusals say; absent: how its namespace is taken out of the rules.
+    told: Option<Vec<String>>,
+    pod: Value,
 }
 
 /// The ways around the rules, each of which has a case that is refused.
@@ -161,9 +191,71 @@ fn gpu() -> String {
     "gpu".to_owned()
 }
 
+fn daemon_set_controller() -> String {
+    "system:serviceaccount:kube-system:daemon-set-controller".to_owned()
+}
+
 /// The list.
 pub fn read() -> List {
-    serde_json::from_str(include_str!("access.json")).expect("the list of cases")
+    let mut list: List =
+        serde_json::from_str(include_str!("access.json")).expect("the list of cases");
+    let real: Legitimate =
+        serde_json::from_str(include_str!("legitimate.json")).expect("the legitimate pods");
+    for real in real.pods {
+        list.cases.extend(real.cases());
+        let mut pod = real.pod;
+        pod["apiVersion"] = json!("v1");
+        pod["kind"] = json!("Pod");
+        list.pods.insert(real.name, pod);
+    }
+    list
+}
+
+/// How a namespace is taken out of all rules.
+const EXEMPTION: &str = "nvlink-domains.io/webhook=ignore";
+/// How the daemons of one are let onto the nodes of a class.
+const LISTING: &str = "/spec/access/daemonNamespaces/-";
+
+impl Real {
+    /// What becomes of the pod in a namespace like any other, in one of daemons,
+    /// and, where that is not enough, in one without rules.
+    fn cases(&self) -> Vec<Case> {
+        let allowed = |expect: Option<&str>| expect == Some("allowed");
+        let (team, platform) = (Some(self.team.as_str()), self.platform.as_deref());
+        let exempt = (!allowed(team) && !allowed(platform)).then_some("allowed");
+        let namespaces = [("team", team), ("platform", platform), ("exempt", exempt)];
+        let expected = namespaces.into_iter();
+        let expected = expected.filter_map(|(namespace, expect)| Some((namespace, expect?)));
+        expected
+            .map(|(namespace, expect)| {
+                let helps = [EXEMPTION, LISTING];
+                let count = 1 + usize::from(allowed(platform));
+                let told = self.told.clone();
+                let told =
+                    told.unwrap_or_else(|| helps[..count].iter().map(<_>::to_string).collect());
+                Case {
+                    name: format!("{}, in {namespace}", self.name),
+                    row: None,
+                    by: self.by.clone(),
+                    groups: Vec::new(),
+                    namespace: namespace.to_owned(),
+                    base: self.name.clone(),
+                    meta: Value::Null,
+                    spec: Value::Null,
+                    main: Value::Null,
+                    change: None,
+                    expect: expect.to_owned(),
+                    or: self.or.clone(),
+                    hidden: match allowed(Some(expect)) && namespace != "exempt" {
+                        true => self.hidden.clone(),
+                        false => Vec::new(),
+                    },
+                    given: None,
+                    told,
+                }
+            })
+            .collect()
+    }
 }
 
 impl List {

@@ -2,10 +2,12 @@
 
 use serde_json::Value;
 
-use super::Case;
+use super::{Case, daemon, reach::Way};
 use crate::{
     class::{Class, GPU},
+    crd::domain_class::Integration,
     decide::{
+        devices::has_fractions,
         pod::{self, list},
         refusal::{Refusal, Rule},
     },
@@ -43,6 +45,10 @@ pub const ANNOTATIONS: [&str; 9] = [
 /// Devices that such an annotation may name: CRI-O's own defaults, with which
 /// images are built.
 pub const OPEN_DEVICES: [&str; 2] = ["/dev/fuse", "/dev/net/tun"];
+
+/// Annotation in which KAI's admission keeps the beginning of the names of the
+/// ConfigMaps by which its binder hands parts of GPUs to the pod.
+pub const KAI_CONFIG_MAPS: &str = "runai/shared-gpu-configmap";
 
 /// Where a container mounts something by which NVIDIA's toolkit, told to look
 /// there, hands it the GPUs that the mounts are named after.
@@ -110,13 +116,22 @@ pub(super) fn check(case: Case<'_>) -> Result<(), Refusal> {
     if !is_guarded(case) {
         return Ok(());
     }
+    let remedy = daemon::exemption(case.namespace);
+    check_devices(case).map_err(|refusal| refusal.with(&remedy))
+}
+
+fn check_devices(case: Case<'_>) -> Result<(), Refusal> {
     check_annotations(case.pod, &Value::Null)?;
+    let parts = parts_of_kai(case.pod);
     for container in &case.held.containers {
-        check_variables(container.name(), container.value())?;
+        check_variables(container.name(), container.value(), parts)?;
     }
     let runtime = case.pod.get("spec");
     let runtime = runtime.and_then(|spec| spec.get("runtimeClassName")?.as_str());
-    let handed = case.held.containers.iter().any(|one| one.holds_gpu(GPU));
+    let handed = case.held.containers.iter().any(|one| {
+        let mut values = entries(one.value(), VARIABLES[0]);
+        one.holds_gpu(GPU) || values.any(|entry| is_part(entry, parts))
+    });
     match runtime.filter(|name| name.contains("nvidia") && !handed) {
         None => Ok(()),
         Some(name) => Err(Refusal::new(
@@ -158,8 +173,13 @@ fn are_open(value: &Value) -> bool {
 }
 
 /// Checks that a container does not say itself which GPUs it sees. What its
-/// image says is answered by the value `void`, where it may hold none.
-pub(super) fn check_variables(name: &str, container: &Value) -> Result<(), Refusal> {
+/// image says is answered by the value `void`, where it may hold none. `parts`:
+/// what [`parts_of_kai`] says, where KAI may hand out GPUs.
+pub(super) fn check_variables(
+    name: &str,
+    container: &Value,
+    parts: Option<&str>,
+) -> Result<(), Refusal> {
     let refuse = |what: &str, variable: &str| {
         Err(Refusal::new(
             Rule::VisibleDevices,
@@ -169,7 +189,8 @@ pub(super) fn check_variables(name: &str, container: &Value) -> Result<(), Refus
         ))
     };
     for variable in VARIABLES {
-        if values(container, variable).any(|harmless| !harmless) {
+        let mut values = entries(container, variable);
+        if values.any(|entry| !gives_nothing(entry) && !is_part(entry, parts)) {
             return refuse("sets", variable);
         }
         let mut prefixes = list(container, &["envFrom"])
@@ -190,61 +211,116 @@ pub(super) fn check_variables(name: &str, container: &Value) -> Result<(), Refus
     Ok(())
 }
 
-/// For each entry of `variable`, whether it gives nothing.
-fn values<'a>(container: &'a Value, variable: &'a str) -> impl Iterator<Item = bool> + use<'a> {
-    let entries = list(container, &["env"])
-        .filter(move |entry| entry.get("name").and_then(Value::as_str) == Some(variable));
-    entries.map(|entry| {
-        let elsewhere = entry.get("valueFrom").is_some_and(|from| !from.is_null());
-        let value = entry.get("value").and_then(Value::as_str).unwrap_or("");
-        !elsewhere && HARMLESS.contains(&value)
-    })
+/// The entries of `variable` in the container's environment.
+fn entries<'a>(
+    container: &'a Value,
+    variable: &'a str,
+) -> impl Iterator<Item = &'a Value> + use<'a> {
+    list(container, &["env"])
+        .filter(move |entry| entry.get("name").and_then(Value::as_str) == Some(variable))
+}
+
+fn gives_nothing(entry: &Value) -> bool {
+    let elsewhere = entry.get("valueFrom").is_some_and(|from| !from.is_null());
+    let value = entry.get("value").and_then(Value::as_str).unwrap_or("");
+    !elsewhere && HARMLESS.contains(&value)
+}
+
+/// The beginning of the names of the ConfigMaps in which KAI's binder names the
+/// GPUs of which the pod gets parts, if KAI's admission has prepared it for that.
+fn parts_of_kai(pod: &Value) -> Option<&str> {
+    let maps = pod::metadata(pod, "annotations", KAI_CONFIG_MAPS)?.as_str()?;
+    (has_fractions(pod) && !maps.is_empty()).then_some(maps)
+}
+
+/// Whether an entry takes its value from a ConfigMap whose name begins with `parts`.
+fn is_part(entry: &Value, parts: Option<&str>) -> bool {
+    let map = pod::at(entry, &["valueFrom", "configMapKeyRef", "name"]).and_then(Value::as_str);
+    let visible = entry.get("name").and_then(Value::as_str) == Some(VARIABLES[0]);
+    visible
+        && parts
+            .zip(map)
+            .is_some_and(|(parts, map)| map.starts_with(parts))
 }
 
 /// Whether a container says that it sees no GPU, whatever its image says.
 pub(super) fn hides_gpus(container: &Value) -> bool {
-    let values = || values(container, VARIABLES[0]);
-    values().next().is_some() && values().all(|harmless| harmless)
+    let mut told = entries(container, VARIABLES[0]).peekable();
+    told.peek().is_some() && told.all(gives_nothing)
 }
 
-/// Checks that a pod on the nodes of `class` does not take what the host has.
-pub(super) fn check_privileges(pod: &Value, class: &Class) -> Result<(), Refusal> {
-    for container in pod::containers(pod) {
-        check_privileged(container.name(), container.value(), class)?;
+/// Checks that a pod, which comes to the nodes of `class` by `way`, does not
+/// take what the host has.
+pub(super) fn check_privileges(case: Case<'_>, class: &Class, way: Way) -> Result<(), Refusal> {
+    let remedy = daemon::remedy(case, class);
+    check_parts(case, class, way)?;
+    for container in &case.held.containers {
+        let (name, value) = (container.name(), container.value());
+        check_privileged(name, value, class, way, remedy.text())?;
     }
-    let pids = pod.get("spec").and_then(|spec| spec.get("hostPID"));
+    let pids = case.pod.get("spec").and_then(|spec| spec.get("hostPID"));
     if pids.and_then(Value::as_bool) == Some(true) {
         let what = "the pod has hostPID, by which it takes over processes that hold GPUs";
-        return Err(refuse_privileged(what, "spec.hostPID", class));
+        let refusal = refuse_privileged(what, "spec.hostPID", class, way);
+        return Err(refusal.with(remedy.text()));
     }
-    let mut paths = list(pod, &["spec", "volumes"])
+    let mut paths = list(case.pod, &["spec", "volumes"])
         .filter_map(|volume| volume.get("hostPath")?.get("path")?.as_str());
     match paths.find(|path| !is_open(path)) {
         None => Ok(()),
         Some(path) => Err(Refusal::new(
             Rule::HostPath,
             format!(
-                "hostPath {path:?} may lead to the host's GPUs or their driver, which pods on the nodes of the restricted class {:?} get from the device plugin alone; what they may have of the host is {}: remove the volume, or run the pod in a namespace that is exempt",
+                "hostPath {path:?} may lead to the host's GPUs or their driver, and the pod {} the restricted class {:?}: remove the volume; what its pods may have of the host is {}",
+                way.reaches(),
                 class.name,
                 HOST_PATHS.join(", ")
             ),
         )
-        .about(&class.name)),
+        .about(&class.name)
+        .with(remedy.text())),
     }
 }
 
-/// Checks that a container has no rights by which it reaches all GPUs of its node.
+/// Checks that the pod takes no parts of GPUs on nodes where KAI hands out none:
+/// whoever may write ConfigMaps in its namespace chooses the GPUs.
+fn check_parts(case: Case<'_>, class: &Class, way: Way) -> Result<(), Refusal> {
+    if class.scheduler.integration == Integration::KAI {
+        return Ok(());
+    }
+    let mut containers = case.held.containers.iter();
+    let taking = containers.find(|one| check_variables(one.name(), one.value(), None).is_err());
+    match taking {
+        None => Ok(()),
+        Some(one) => Err(Refusal::new(
+            Rule::VisibleDevices,
+            format!(
+                "the environment of container {:?} names the GPUs that it sees, as with KAI, and the pod {} the restricted class {:?}, on whose nodes KAI shares none: its spec.scheduler.integration is not KAI",
+                one.name(),
+                way.reaches(),
+                class.name
+            ),
+        )
+        .about(&class.name)
+        .with(&daemon::exemption(case.namespace))),
+    }
+}
+
+/// Checks that a container has no rights by which it reaches all GPUs of its
+/// node, in a pod that comes to the nodes of `class` by `way`.
 pub(super) fn check_privileged(
     name: &str,
     container: &Value,
     class: &Class,
+    way: Way,
+    remedy: &str,
 ) -> Result<(), Refusal> {
     let context = container.get("securityContext");
     let field = |field: &str| context.and_then(|context| context.get(field));
     let refuse = |what: &str, field: &str| {
         let what = format!("container {name:?} {what}, which gives it all GPUs of its node");
         let field = format!("securityContext.{field}");
-        Err(refuse_privileged(&what, &field, class))
+        Err(refuse_privileged(&what, &field, class, way).with(remedy))
     };
     if field("privileged").and_then(Value::as_bool) == Some(true) {
         return refuse("is privileged", "privileged");
@@ -271,11 +347,12 @@ fn is_capability_of_the_host(name: &str) -> bool {
     CAPABILITIES.contains(&name.strip_prefix("CAP_").unwrap_or(&name))
 }
 
-fn refuse_privileged(what: &str, field: &str, class: &Class) -> Refusal {
+fn refuse_privileged(what: &str, field: &str, class: &Class, way: Way) -> Refusal {
     Refusal::new(
         Rule::Privileged,
         format!(
-            "{what}, and the pod is for nodes of the restricted class {:?}: remove {field}, or run the pod in a namespace that is exempt",
+            "{what}, and the pod {} the restricted class {:?}: remove {field}",
+            way.reaches(),
             class.name
         ),
     )

@@ -21,7 +21,7 @@ pub(in crate::decide) struct Held<'a> {
     pub(super) label: Option<&'a str>,
     /// It is there already: what it was given is in its label, and the
     /// namespace may have got its default class since then.
-    running: bool,
+    pub(super) running: bool,
 }
 
 impl<'a> Held<'a> {

@@ -37,6 +37,21 @@ impl Way {
         }
     }
 
+    /// Whether daemons come this way: they are for all nodes, or for one by name.
+    pub(super) fn is_unnamed(self) -> bool {
+        matches!(self, Self::Toleration | Self::NodeName)
+    }
+
+    /// For a denial, after "the pod" and before the class.
+    pub(super) fn reaches(self) -> &'static str {
+        match self {
+            Self::Named | Self::Default | Self::Given => "is for nodes of",
+            Self::Toleration => "tolerates the taint of",
+            Self::NodeName => "names a node, which may be one of",
+            Self::Selector => "selects the nodes of",
+        }
+    }
+
     /// For a denial, after the name of the class.
     pub(super) fn how(self, namespace: &str) -> String {
         match self {
@@ -106,8 +121,8 @@ pub(super) fn tolerates(pod: &Value, class: &Class) -> bool {
             (labels::CLASS, _) => true,
             _ => false,
         };
-        // A taint that only prefers keeps nobody out.
-        matches && field("effect") != "PreferNoSchedule"
+        // The taint has the effect NoSchedule; others are tolerated past it.
+        matches && matches!(field("effect"), "" | "NoSchedule")
     })
 }
 
@@ -115,7 +130,7 @@ pub(super) fn tolerates(pod: &Value, class: &Class) -> bool {
 /// the taint's and its value any.
 pub(super) fn class_of(toleration: &Value) -> Option<&str> {
     let field = |name: &str| toleration.get(name).and_then(Value::as_str).unwrap_or("");
-    if field("key") != labels::CLASS || field("effect") == "PreferNoSchedule" {
+    if field("key") != labels::CLASS || !matches!(field("effect"), "" | "NoSchedule") {
         return None;
     }
     match field("operator") {

@@ -23,7 +23,7 @@ pub(super) fn check(case: Case<'_>) -> Result<(), Refusal> {
         return Err(Refusal::new(
             Rule::ReservedAnnotation,
             format!(
-                "annotation {} is written by the webhook alone: remove it from the pod",
+                "annotation {} is written by the webhook alone: remove it from the pod; with kubectl debug --copy-to, leave out --keep-annotations or add --keep-labels",
                 labels::DECISION
             ),
         ));

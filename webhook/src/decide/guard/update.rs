@@ -6,8 +6,8 @@ use nvlink_topology::GROUP;
 use serde_json::Value;
 
 use super::{
-    Case, Held, by_hand, devices, permit,
-    reach::{self, selects, tolerates},
+    Case, Held, by_hand, daemon, devices, node_name, permit,
+    reach::{self, Way, selects, tolerates},
 };
 use crate::{
     authorize::{Grant, Grants, RELEASE, RESOURCE, Subject},
@@ -120,16 +120,19 @@ fn metadata(case: Case<'_>, old: &Value, answered: &Answered) -> Result<Option<Q
     for class in case.view.restricted() {
         let other = case.class().is_some_and(|name| name != class.name);
         let selector = |pod| case.held.gpus && !other && selects(pod, class);
-        let (rule, how) = if tolerates(case.pod, class) && !tolerates(old, class) {
-            (Rule::Toleration, " (the change tolerates its taint)")
+        let (way, how) = if tolerates(case.pod, class) && !tolerates(old, class) {
+            (Way::Toleration, " (the change tolerates its taint)")
         } else if selector(case.pod) && !selector(old) {
-            (Rule::NodeSelector, " (the change selects its nodes)")
+            (Way::Selector, " (the change selects its nodes)")
         } else {
             continue;
         };
+        if daemon::is_let_in(case, class) {
+            continue;
+        }
         // What it has of the host was nobody's business on other nodes.
-        devices::check_privileges(case.pod, class)?;
-        if let Some(class) = permit(case, class, rule, how, &answered.uses)? {
+        devices::check_privileges(case, class, way)?;
+        if let Some(class) = permit(case, class, way, how, &answered.uses)? {
             return Ok(Some(Question::Use(class)));
         }
     }
@@ -185,27 +188,36 @@ fn debug(case: Case<'_>, old: &Value, answered: &Answered) -> Result<Option<Ques
         .collect();
     if devices::is_guarded(case) {
         for container in &added {
-            devices::check_variables(name(container), container)?;
+            devices::check_variables(name(container), container, None)?;
         }
     }
     for class in case.view.restricted() {
         let Some(way) = reach::of_running(case, class) else {
             continue;
         };
+        if daemon::is_let_in(case, class) {
+            continue;
+        }
         for container in &added {
-            check_ephemeral(container, class)?;
+            check_ephemeral(case, container, class, way)?;
         }
         let how = way.how(case.namespace);
-        if let Some(class) = permit(case, class, way.rule(), &how, &answered.uses)? {
+        if let Some(class) = permit(case, class, way, &how, &answered.uses)? {
             return Ok(Some(Question::Use(class)));
         }
     }
     Ok(None)
 }
 
-fn check_ephemeral(container: &Value, class: &Class) -> Result<(), Refusal> {
+fn check_ephemeral(
+    case: Case<'_>,
+    container: &Value,
+    class: &Class,
+    way: Way,
+) -> Result<(), Refusal> {
     let name = name(container);
-    devices::check_privileged(name, container, class)?;
+    let node = daemon::debugging(node_name(case.pod));
+    devices::check_privileged(name, container, class, way, &node)?;
     if devices::hides_gpus(container) {
         return Ok(());
     }
