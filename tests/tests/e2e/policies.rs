@@ -185,6 +185,52 @@ fn a_refusal_by_the_policies_has_its_remedy() {
 }
 
 #[test]
+fn a_daemon_is_let_in_by_the_commands_of_its_refusals() {
+    let (cluster, _turn) = control_plane();
+    apply(cluster);
+    let class = json!({
+        "apiVersion": "nvlink-domains.io/v1alpha1", "kind": "DomainClass",
+        "metadata": {"name": "daemons"}, "spec": {"access": {"mode": "Restricted"}}
+    });
+    cluster.kubectl().create(&class).unwrap();
+    let admin = cluster
+        .namespace("policies-daemon", &json!({}), &json!({}))
+        .unwrap();
+    let refused = |pod: &Value| {
+        let create = ["create", "--dry-run=server", "-f", "-"];
+        let said = admin.run_with(&create, &pod.to_string());
+        said.err().map(|error| format!("{error:#}"))
+    };
+    let mut pod = gpu_pod("logs", 0);
+    pod["spec"]["tolerations"] = json!([{"operator": "Exists"}]);
+    pod["spec"]["volumes"] = json!([{"name": "v", "hostPath": {"path": "/var/lib/docker"}}]);
+    let mut looking = gpu_pod("metrics", 0);
+    looking["spec"]["containers"][0]["env"] =
+        json!([{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]);
+    for (pod, rule, before, after) in [
+        (pod, "host-path", "the nodes of the class: ", " or take"),
+        (looking, "visible-devices", "all these rules: ", "\n"),
+    ] {
+        let rule = format!("rule {rule}:");
+        wait_until("the policy to hold", SOON, || {
+            Ok(refused(&pod).filter(|said| said.contains(&rule)).map(drop))
+        })
+        .unwrap();
+        // Each class that refuses it has a command of its own, and is heard of later.
+        wait_until("the daemon to be let in", SOON, || {
+            let Some(said) = refused(&pod) else {
+                return Ok(Some(()));
+            };
+            let (_, rest) = said.split_once(before).expect(&said);
+            let command = rest.split(after).next().unwrap();
+            admin.shell(command).unwrap();
+            Ok(None)
+        })
+        .unwrap();
+    }
+}
+
+#[test]
 fn a_binding_brings_nothing_of_ours() {
     let (cluster, _turn) = control_plane();
     apply(cluster);
