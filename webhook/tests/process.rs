@@ -115,8 +115,9 @@ impl Drop for Running {
 #[test]
 fn sigterm_is_obeyed_while_the_api_server_does_not_answer() {
     let directory = tempfile::tempdir().unwrap();
-    let server = frozen(directory.path());
     for arguments in arguments(directory.path()) {
+        // One for each: what asks it may have asked twice.
+        let server = frozen(directory.path());
         let running = Running::start(directory.path(), &arguments, Stdio::null());
         // It has asked, and waits for the answer.
         let (mut asked, _) = server.accept().unwrap();
