@@ -10,6 +10,8 @@ use std::{
     future::Future,
 };
 
+use crate::crd::access::GrantedIn;
+
 mod cache;
 mod reviews;
 
@@ -75,12 +77,14 @@ pub type Grants = BTreeMap<String, Grant>;
 
 /// Finds out who has a right. Takes as long as it takes: whoever asks gives up.
 pub trait Authorizer: Send + Sync {
-    /// Whether `subject` may use `class`, or [`ALL`], in `namespace`.
+    /// Whether `subject` may use `class`, or [`ALL`], for a pod in `namespace`, by a
+    /// right that is `granted_in` it or in the whole cluster.
     fn may_use(
         &self,
         subject: &Subject,
         class: &str,
         namespace: &str,
+        granted_in: GrantedIn,
     ) -> impl Future<Output = Grant> + Send;
 
     /// Whether `user` may change what the webhook wrote into the pods of
@@ -113,7 +117,7 @@ impl ListedAuthorizer {
 }
 
 impl Authorizer for ListedAuthorizer {
-    async fn may_use(&self, _: &Subject, class: &str, _: &str) -> Grant {
+    async fn may_use(&self, _: &Subject, class: &str, _: &str, _: GrantedIn) -> Grant {
         match self.allows(class) {
             true => Grant::Granted,
             false => Grant::Denied,

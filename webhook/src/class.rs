@@ -3,7 +3,7 @@
 use nvlink_topology::{Pattern, Scope};
 
 use crate::crd::{
-    access::CiProject,
+    access::{CiProject, GrantedIn},
     domain_class::{
         AccessMode, AppliesTo, DomainClassSpec, Environment, PatternName, Scheduler, ScopeName,
     },
@@ -30,6 +30,8 @@ pub struct Class {
     pub name: String,
     /// Only who has the verb `use` on it may use it.
     pub restricted: bool,
+    /// Where they must have it.
+    pub granted_in: GrantedIn,
     /// CI projects that may use it as well.
     pub ci_projects: Vec<CiProject>,
     /// Namespaces whose daemons may run on its nodes.
@@ -127,6 +129,7 @@ impl Class {
         Ok(Self {
             name: name.to_owned(),
             restricted: spec.access.mode == AccessMode::Restricted,
+            granted_in: spec.access.granted_in,
             ci_projects: spec.access.ci_projects.clone(),
             daemon_namespaces: spec.access.daemon_namespaces.clone(),
             selector: selector.into_iter().collect(),

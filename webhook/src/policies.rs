@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use crate::{
     class::provider::{Identity, PROVIDERS},
+    crd::access::GrantedIn,
     decide::{
         denial::role,
         guard::{
@@ -88,10 +89,8 @@ fn tables() -> Vec<Table> {
         ("EXEMPTION", said(&daemon::exemption("@namespace"), " ")),
         ("FRACTIONS", strings(&FRACTIONS)),
         ("GPU_RESOURCES", strings(&GPU_RESOURCES)),
-        (
-            "GRANT",
-            said(&role("@class", "@account", "@namespace"), " && "),
-        ),
+        ("GRANT", grant(GrantedIn::Namespace)),
+        ("GRANT_IN_CLUSTER", grant(GrantedIn::Cluster)),
         ("HARMLESS", strings(&HARMLESS)),
         ("HOST_PATHS", strings(&HOST_PATHS)),
         (
@@ -106,6 +105,14 @@ fn tables() -> Vec<Table> {
 fn strings(items: &[&str]) -> String {
     let quoted: Vec<_> = items.iter().map(|item| format!("'{item}'")).collect();
     format!("[{}]", quoted.join(", "))
+}
+
+/// The commands that grant the right, as the webhook names them.
+fn grant(granted_in: GrantedIn) -> String {
+    said(
+        &role("@class", "@account", "@namespace", granted_in),
+        " && ",
+    )
 }
 
 /// A text of the webhook within a string of CEL: on one line, as the API server

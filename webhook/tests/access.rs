@@ -13,6 +13,7 @@ use nvlink_webhook::{
     authorize::{Authorizer, Grant, RELEASE, Subject, USE, User},
     class::Class,
     cluster::view::{SharedView, View},
+    crd::access::GrantedIn,
     decide::pod,
     decide::{self, Refusal, Settings},
 };
@@ -22,7 +23,8 @@ use serde_json::{Value, json};
 struct Rights(Vec<list::Grant>);
 
 impl Rights {
-    fn has(&self, user: &User, verb: &str, class: Option<&str>, namespace: &str) -> Grant {
+    /// In no `namespace`: in the whole cluster.
+    fn has(&self, user: &User, verb: &str, class: Option<&str>, namespace: Option<&str>) -> Grant {
         let account = user.username.strip_prefix("system:serviceaccount:");
         let account = account.map(|name| name.replacen(':', "/", 1));
         let found = self.0.iter().any(|grant| {
@@ -32,28 +34,35 @@ impl Rights {
                     .group
                     .as_ref()
                     .is_some_and(|group| user.groups.contains(group));
-            who && grant.verb == verb
+            who && (grant.verb == verb || grant.verb == "*")
                 && grant.class.as_deref().is_none_or(|own| Some(own) == class)
                 && grant
                     .namespace
                     .as_deref()
-                    .is_none_or(|own| own == namespace)
+                    .is_none_or(|own| Some(own) == namespace)
         });
         if found { Grant::Granted } else { Grant::Denied }
     }
 }
 
 impl Authorizer for Rights {
-    async fn may_use(&self, subject: &Subject, class: &str, namespace: &str) -> Grant {
-        let user = self.has(&subject.user, USE, Some(class), namespace);
+    async fn may_use(
+        &self,
+        subject: &Subject,
+        class: &str,
+        namespace: &str,
+        granted_in: GrantedIn,
+    ) -> Grant {
+        let place = Some(namespace).filter(|_| granted_in == GrantedIn::Namespace);
+        let user = self.has(&subject.user, USE, Some(class), place);
         match user {
             Grant::Granted => user,
-            _ => self.has(&subject.as_user(namespace), USE, Some(class), namespace),
+            _ => self.has(&subject.as_user(namespace), USE, Some(class), place),
         }
     }
 
     async fn may_release(&self, user: &User, namespace: &str) -> Grant {
-        self.has(user, RELEASE, None, namespace)
+        self.has(user, RELEASE, None, Some(namespace))
     }
 }
 
@@ -61,7 +70,7 @@ impl Authorizer for Rights {
 struct Unknown;
 
 impl Authorizer for Unknown {
-    async fn may_use(&self, _: &Subject, _: &str, _: &str) -> Grant {
+    async fn may_use(&self, _: &Subject, _: &str, _: &str, _: GrantedIn) -> Grant {
         Grant::Failed("nobody answers".to_owned())
     }
 

@@ -13,6 +13,7 @@ use nvlink_webhook::{
     authorize::{Authorizer, Grant, Subject},
     class::Class,
     cluster::view::{SharedView, View},
+    crd::access::GrantedIn,
     decide::{Admitted, Refusal, Rule, Settings},
 };
 use serde_json::{Value, json};
@@ -21,7 +22,7 @@ use serde_json::{Value, json};
 struct Always(Grant, AtomicUsize);
 
 impl Authorizer for Always {
-    async fn may_use(&self, _: &Subject, _: &str, _: &str) -> Grant {
+    async fn may_use(&self, _: &Subject, _: &str, _: &str, _: GrantedIn) -> Grant {
         self.1.fetch_add(1, Ordering::Relaxed);
         self.0.clone()
     }

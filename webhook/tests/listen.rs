@@ -21,6 +21,7 @@ use nvlink_webhook::{
         server::{PATH, Webhook, admission_router, listen},
     },
     authorize::{Authorizer, Grant, Subject, User},
+    crd::access::GrantedIn,
     decide::Settings,
     metrics::Metrics,
 };
@@ -154,7 +155,7 @@ fn silent_connections_are_bounded_and_keep_nobody_out() {
 struct Silent;
 
 impl Authorizer for Silent {
-    async fn may_use(&self, _: &Subject, _: &str, _: &str) -> Grant {
+    async fn may_use(&self, _: &Subject, _: &str, _: &str, _: GrantedIn) -> Grant {
         std::future::pending().await
     }
 

@@ -88,7 +88,8 @@ impl<A: Authorizer> Admission<A> {
                 Err(refusal) => return Ok(Err(refusal)),
             };
             wait()?;
-            let asked = self.authorizer.may_use(subject, &class, namespace);
+            let place = self.view.read().granted_in(&class);
+            let asked = self.authorizer.may_use(subject, &class, namespace, place);
             let grant = asked.await;
             grants.insert(class, grant);
         }
@@ -118,7 +119,8 @@ impl<A: Authorizer> Admission<A> {
                 Err(refusal) => return Ok(Err(refusal)),
                 Ok(Some(Question::Use(class))) => {
                     wait()?;
-                    let asked = self.authorizer.may_use(subject, &class, namespace);
+                    let place = self.view.read().granted_in(&class);
+                    let asked = self.authorizer.may_use(subject, &class, namespace, place);
                     let grant = asked.await;
                     answered.uses.insert(class, grant);
                 }

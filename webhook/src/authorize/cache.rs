@@ -25,6 +25,7 @@ pub(super) struct Right {
     pub(super) verb: &'static str,
     /// Empty: all classes.
     pub(super) class: String,
+    /// Empty: in the whole cluster.
     pub(super) namespace: String,
 }
 

@@ -16,6 +16,7 @@ use super::{
     Authorizer, Grant, RELEASE, RESOURCE, Subject, USE, User,
     cache::{Cache, Right},
 };
+use crate::crd::access::GrantedIn;
 
 /// Before an API server that has too much to do is asked again.
 const PAUSE: Duration = Duration::from_millis(250);
@@ -79,7 +80,7 @@ impl ClusterAuthorizer {
                     group: Some(GROUP.to_owned()),
                     resource: Some(RESOURCE.to_owned()),
                     name: Some(right.class.clone()).filter(|name| !name.is_empty()),
-                    namespace: Some(right.namespace.clone()),
+                    namespace: Some(right.namespace.clone()).filter(|name| !name.is_empty()),
                     verb: Some(right.verb.to_owned()),
                     ..Default::default()
                 }),
@@ -105,12 +106,22 @@ fn is_busy(code: u16) -> bool {
 }
 
 impl Authorizer for ClusterAuthorizer {
-    async fn may_use(&self, subject: &Subject, class: &str, namespace: &str) -> Grant {
+    async fn may_use(
+        &self,
+        subject: &Subject,
+        class: &str,
+        namespace: &str,
+        granted_in: GrantedIn,
+    ) -> Grant {
+        let place = match granted_in {
+            GrantedIn::Namespace => namespace,
+            GrantedIn::Cluster => "",
+        };
         let right = |user| Right {
             user,
             verb: USE,
             class: class.to_owned(),
-            namespace: namespace.to_owned(),
+            namespace: place.to_owned(),
         };
         let rights = vec![
             right(subject.user.clone()),
@@ -188,7 +199,8 @@ mod tests {
             user,
             service_account: "trainer".to_owned(),
         };
-        authorizer.may_use(&subject, "gold", "team").await
+        let place = GrantedIn::Namespace;
+        authorizer.may_use(&subject, "gold", "team", place).await
     }
 
     #[tokio::test]

@@ -4,7 +4,10 @@ use nvlink_topology::Scope;
 use serde_json::Value;
 
 use super::{Class, GPU};
-use crate::crd::domain_class::{DomainClassSpec, Environment, Scheduler};
+use crate::crd::{
+    access::GrantedIn,
+    domain_class::{DomainClassSpec, Environment, Scheduler},
+};
 
 /// A class that cannot be used. Nobody gets it, and its nodes stay as guarded
 /// as they were: an administrator's typo opens nothing.
@@ -13,7 +16,7 @@ pub struct Broken {
     /// Why it cannot be used.
     pub reason: String,
     /// What can be told of it: its name, whether it is restricted (it is,
-    /// where that cannot be told) and its node selector.
+    /// where that cannot be told), where the right to it is held, and its node selector.
     pub(crate) guard: Class,
 }
 
@@ -37,6 +40,11 @@ impl Broken {
         let guard = Class {
             name: name.to_owned(),
             restricted: !open,
+            granted_in: match access.and_then(|access| access.get("grantedIn")) {
+                None => GrantedIn::Namespace,
+                Some(place) if place == "Namespace" => GrantedIn::Namespace,
+                Some(_) => GrantedIn::Cluster,
+            },
             // Who is listed here is one of the things that may be wrong: the
             // right to use the class is what Roles say.
             ci_projects: Vec::new(),

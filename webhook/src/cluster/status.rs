@@ -162,7 +162,7 @@ impl Writer {
             let (strays, at) = match kept {
                 Some((found, at)) => (found.strays, at),
                 None => {
-                    let strays = self.search.strays(name, &guarded.tainted).await;
+                    let strays = self.search.strays(&class, &guarded.tainted).await;
                     let strays = strays.map_err(|error| client::reason(&error));
                     (strays, Instant::now())
                 }

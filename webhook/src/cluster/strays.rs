@@ -2,8 +2,8 @@
 //! admitted for it: those that were there before the class, or its taint, was.
 //!
 //! Nobody watches pods for this. They are listed when the class or its nodes
-//! change, node by node, which the API server answers from its cache, and now
-//! and then.
+//! change, and now and then: those of each node, and a page at a time those
+//! that wait.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,7 +17,10 @@ use nvlink_topology::labels;
 use serde::Deserialize;
 
 use super::isolated::Stray;
-use crate::authorize::{Authorizer, ClusterAuthorizer, Grant, Subject};
+use crate::{
+    authorize::{Authorizer, ClusterAuthorizer, Grant, Subject},
+    class::Class,
+};
 
 /// Pods that wait are asked for so many at a time.
 const PAGE: u32 = 500;
@@ -58,18 +61,27 @@ impl Search {
     /// The pods on `nodes`, which have the taint of `class`, and those that
     /// wait and tolerate it, that are not of the class and whose service
     /// account may not use it.
-    pub(super) async fn strays(&self, class: &str, nodes: &[String]) -> kube::Result<Vec<Stray>> {
-        let exempt = self.exempt().await?;
+    pub(super) async fn strays(&self, class: &Class, nodes: &[String]) -> kube::Result<Vec<Stray>> {
+        let mut exempt = self.exempt().await?;
+        exempt.extend(class.daemon_namespaces.iter().cloned());
         let mut found = Vec::new();
         for node in nodes {
             let running =
                 format!("spec.nodeName={node},status.phase!=Succeeded,status.phase!=Failed");
-            found.extend(self.list(&running).await?);
+            // From the API server's cache, which has the pods by their nodes.
+            let running = ListParams::default().fields(&running).match_any();
+            found.extend(self.list(running).await?);
         }
-        let mut waiting = self.list("spec.nodeName=,status.phase=Pending").await?;
-        waiting.retain(|pod| pod.spec.tolerations.iter().any(|one| tolerates(one, class)));
+        let waiting = ListParams::default().fields("spec.nodeName=,status.phase=Pending");
+        let mut waiting = self.list(waiting.limit(PAGE)).await?;
+        waiting.retain(|pod| {
+            pod.spec
+                .tolerations
+                .iter()
+                .any(|one| tolerates(one, &class.name))
+        });
         found.extend(waiting);
-        found.retain(|pod| !belongs(pod, class, &exempt));
+        found.retain(|pod| !belongs(pod, &class.name, &exempt));
         let mut rights = BTreeMap::new();
         let mut strays = Vec::new();
         for pod in found {
@@ -99,13 +111,17 @@ impl Search {
         Ok(strays)
     }
 
-    async fn may_use(&self, class: &str, namespace: &str, account: &str) -> bool {
+    async fn may_use(&self, class: &Class, namespace: &str, account: &str) -> bool {
         let mut subject = Subject {
             service_account: account.to_owned(),
             ..Subject::default()
         };
         subject.user = subject.as_user(namespace);
-        self.authorizer.may_use(&subject, class, namespace).await == Grant::Granted
+        let place = class.granted_in;
+        let asked = self
+            .authorizer
+            .may_use(&subject, &class.name, namespace, place);
+        asked.await == Grant::Granted
     }
 
     /// All exempt namespaces: by name, and by their label.
@@ -117,10 +133,9 @@ impl Search {
         Ok(named.chain(out.iter().map(ResourceExt::name_any)).collect())
     }
 
-    async fn list(&self, fields: &str) -> kube::Result<Vec<Found>> {
+    async fn list(&self, mut params: ListParams) -> kube::Result<Vec<Found>> {
         let pods = ApiResource::erase::<Pod>(&());
         let pods: Api<Found> = Api::all_with(self.client.clone(), &pods);
-        let mut params = ListParams::default().fields(fields).limit(PAGE);
         let mut found = Vec::new();
         loop {
             let page = pods.list(&params).await?;

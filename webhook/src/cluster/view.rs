@@ -12,7 +12,10 @@ use std::{
 
 use serde_json::Value;
 
-use crate::class::{Broken, Class};
+use crate::{
+    class::{Broken, Class},
+    crd::access::GrantedIn,
+};
 
 mod domains;
 mod guarded;
@@ -121,6 +124,16 @@ impl View {
     #[must_use]
     pub fn restricted(&self) -> &[Arc<Class>] {
         &self.restricted
+    }
+
+    /// Where the right to the class `name` must be held, whether it is there or not.
+    #[must_use]
+    pub fn granted_in(&self, name: &str) -> GrantedIn {
+        let entry = self
+            .classes
+            .get(name)
+            .filter(|entry| entry.guarded.restricted);
+        entry.map_or_else(GrantedIn::default, |entry| entry.guarded.granted_in)
     }
 
     /// The class that a namespace gives to its GPU pods.

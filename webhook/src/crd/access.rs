@@ -15,6 +15,11 @@ pub struct Access {
     /// namespace, as the requesting user or as the pod's service account, and the CI projects.
     #[serde(default)]
     pub mode: AccessMode,
+    /// Where somebody must have the verb `use`: `Namespace`, in the pod's namespace, by a RoleBinding
+    /// or a ClusterRoleBinding. `Cluster`, by a ClusterRoleBinding alone, so that who has all rights
+    /// in a namespace has not this one.
+    #[serde(default)]
+    pub granted_in: GrantedIn,
     /// CI projects that may use the class, whoever their jobs run as.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
@@ -40,6 +45,16 @@ pub enum AccessMode {
     Open,
     /// Only who has the verb `use` on it, and the listed CI projects.
     Restricted,
+}
+
+/// Where somebody must have the verb `use` on a restricted class.
+#[derive(JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum GrantedIn {
+    /// In the pod's namespace.
+    #[default]
+    Namespace,
+    /// In the whole cluster.
+    Cluster,
 }
 
 /// Projects of one CI system: the request must come from a listed runner, and

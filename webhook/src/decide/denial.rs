@@ -14,6 +14,7 @@ use crate::{
         Class,
         provider::{self, Identity},
     },
+    crd::access::GrantedIn,
 };
 
 /// Why `subject` may not use `class` in `namespace`, and the commands that
@@ -37,14 +38,18 @@ pub(super) fn denial(
     let name = &class.name;
     let account = format!("{namespace}/{service_account}");
     let why = format!(
-        "class {name:?}{how} is restricted: neither user {:?} nor service account {account:?} has the verb {USE:?} on {RESOURCE}.{GROUP}/{name} in namespace {namespace}",
+        "class {name:?}{how} is restricted: neither user {:?} nor service account {account:?} has the verb {USE:?} on {RESOURCE}.{GROUP}/{name} in {}",
         user.username,
+        match class.granted_in {
+            GrantedIn::Namespace => format!("namespace {namespace}"),
+            GrantedIn::Cluster => "the whole cluster".to_owned(),
+        }
     );
     let grant = |aside: &str| {
         format!(
             "{why}.{aside}{}To grant it to the service account:\n{}",
             shared(service_account),
-            role(name, service_account, namespace)
+            role(name, service_account, namespace, class.granted_in)
         )
     };
     match (listing(subject, class, pod, namespace), remedy) {
@@ -75,7 +80,7 @@ pub(super) fn toleration(subject: &Subject, class: &str, namespace: &str) -> Str
         if class == ALL { "all " } else { "" },
         labels::CLASS,
         daemon::exemption(namespace),
-        role(class, service_account, namespace)
+        role(class, service_account, namespace, GrantedIn::Namespace)
     )
 }
 
@@ -103,7 +108,12 @@ fn shared(service_account: &str) -> &'static str {
 /// The commands, a line each, that let the service account use the class.
 /// The Role is applied as a document, because `kubectl create role` takes the
 /// verb `use` for PodSecurityPolicies alone.
-pub(crate) fn role(class: &str, service_account: &str, namespace: &str) -> String {
+pub(crate) fn role(
+    class: &str,
+    service_account: &str,
+    namespace: &str,
+    granted_in: GrantedIn,
+) -> String {
     let mut rule = json!({"apiGroups": [GROUP], "resources": [RESOURCE], "verbs": [USE]});
     let role = match class {
         ALL => format!("{USE}-all-classes"),
@@ -112,15 +122,27 @@ pub(crate) fn role(class: &str, service_account: &str, namespace: &str) -> Strin
             format!("{USE}-{name}")
         }
     };
+    let mut metadata = json!({"name": role});
+    let (kind, word, binding, place) = match granted_in {
+        GrantedIn::Namespace => {
+            metadata["namespace"] = json!(namespace);
+            let place = format!(" -n {namespace}");
+            ("Role", "role", format!("{role}-{service_account}"), place)
+        }
+        GrantedIn::Cluster => {
+            let binding = format!("{role}-{namespace}-{service_account}");
+            ("ClusterRole", "clusterrole", binding, String::new())
+        }
+    };
     let document = json!({
         "apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": "Role",
-        "metadata": {"name": role, "namespace": namespace},
+        "kind": kind,
+        "metadata": metadata,
         "rules": [rule]
     });
     format!(
         "echo '{document}' | kubectl apply -f -\n\
-         kubectl create rolebinding {role}-{service_account} --role={role} --serviceaccount={namespace}:{service_account} -n {namespace}"
+         kubectl create {word}binding {binding} --{word}={role} --serviceaccount={namespace}:{service_account}{place}"
     )
 }
 

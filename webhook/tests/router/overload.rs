@@ -14,6 +14,7 @@ use nvlink_webhook::{
     admission::admit::Admission,
     admission::server::{PATH, SMALL, WAITING_ROOM, Webhook, admission_router},
     authorize::{Authorizer, Grant, Subject, User},
+    crd::access::GrantedIn,
     decide::Settings,
     metrics::Metrics,
 };
@@ -163,7 +164,7 @@ async fn reviews_wait_until_there_is_room() {
 struct Silent;
 
 impl Authorizer for Silent {
-    async fn may_use(&self, _: &Subject, _: &str, _: &str) -> Grant {
+    async fn may_use(&self, _: &Subject, _: &str, _: &str, _: GrantedIn) -> Grant {
         std::future::pending().await
     }
 
