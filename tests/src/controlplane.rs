@@ -147,6 +147,15 @@ impl ControlPlane {
         Ok(())
     }
 
+    /// The CPU that the API server has used so far.
+    ///
+    /// # Errors
+    /// When it does not run.
+    pub fn api_server_cpu(&self) -> Result<Duration> {
+        let api = self.api.lock().unwrap_or_else(PoisonError::into_inner);
+        api.as_ref().context("there is an API server")?.cpu()
+    }
+
     /// kubectl as the administrator.
     #[must_use]
     pub fn kubectl(&self) -> &Kubectl {

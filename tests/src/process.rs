@@ -69,6 +69,20 @@ impl Process {
             .id()
     }
 
+    /// The CPU that it has used so far, of all its threads.
+    ///
+    /// # Errors
+    /// When it has ended.
+    pub fn cpu(&self) -> Result<Duration> {
+        const TICK: Duration = Duration::from_millis(10); // USER_HZ
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.id()))?;
+        // The name may hold anything; what follows it does not. User and system time are 14 and 15.
+        let (_, fields) = stat.rsplit_once(')').context("it has a name")?;
+        let ticks = fields.split_whitespace().skip(11).take(2);
+        let ticks = ticks.map(str::parse::<u32>).sum::<Result<u32, _>>()?;
+        Ok(TICK * ticks)
+    }
+
     /// All that it has written so far.
     #[must_use]
     pub fn log(&self) -> String {

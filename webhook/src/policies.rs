@@ -52,6 +52,11 @@ pub(crate) fn concerns_a_rule() -> String {
     fill("${CONCERNS_A_RULE}", &tables())
 }
 
+/// The same for a change of a pod's labels, annotations and gate that are ours.
+pub(crate) fn changes_ours() -> String {
+    fill("${CHANGES_OURS}", &tables())
+}
+
 /// The names of the exempt namespaces: `kube-system` and `others`.
 pub(crate) fn exempt_names(others: &[String]) -> Vec<String> {
     let mut names = vec!["kube-system".to_owned()];
@@ -319,6 +324,6 @@ mod tests {
             *names,
             json!(["kube-system", "it's", "a\"b", "${CAPABILITIES}", "c: [d"])
         );
-        assert_eq!(documents.len(), 8);
+        assert_eq!(documents.len(), 10);
     }
 }

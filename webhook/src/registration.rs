@@ -43,39 +43,55 @@ list.exists(c, has(c.resources) && (\
 /// The configuration: entries with the same path. A pod that names a class
 /// fails closed, since its author relies on the class; another GPU pod fails
 /// open, so that plain jobs run when the webhook is down.
+///
+/// The API server reads the pod anew for each entry whose rules match, and
+/// evaluates all its conditions: there are as few of both as can be, and of
+/// status, which kubelets write often, only that of the pods of a class is
+/// looked at.
 #[must_use]
 pub fn registration(
     target: &WebhookTarget,
     exempt: &[String],
     ca_bundle_pem: &[u8],
 ) -> MutatingWebhookConfiguration {
-    let names_class = format!(
-        "has(object.metadata.annotations) && '{}' in object.metadata.annotations",
+    let relies = format!(
+        "has(object.metadata.annotations) && '{}' in object.metadata.annotations && {ASKS_FOR_GPU}",
         labels::CLASS
     );
-    let names_none = format!("!({names_class})");
-    // What reaches for a class in another way, and what is done to a pod later.
-    // The policies hold these rules when the webhook is down; it explains them.
-    let others = format!("request.operation != 'CREATE' || !({ASKS_FOR_GPU})");
-    let reaches = policies::concerns_a_rule();
-    let gpus = ("asks-for-gpu", ASKS_FOR_GPU);
-    let entry = |name: &str, policy: &str, conditions: &[(&str, &str)]| MutatingWebhook {
-        name: format!("{name}.{GROUP}"),
-        client_config: client(target, ca_bundle_pem),
-        failure_policy: Some(policy.to_owned()),
-        match_conditions: Some(conditions.iter().map(matches).collect()),
-        namespace_selector: Some(elsewhere(target, exempt)),
-        ..common()
+    // Other GPU pods, what reaches for a class in another way, and what is done
+    // to a pod later. The policies hold these rules when the webhook is down; it
+    // explains them.
+    let others = format!(
+        "!(request.operation == 'CREATE' && {relies}) && ({})",
+        policies::concerns_a_rule()
+    );
+    let entry = |name: &str, policy: &str, rules, (condition, expression): (&str, String)| {
+        let condition = MatchCondition {
+            name: condition.to_owned(),
+            expression,
+        };
+        MutatingWebhook {
+            name: format!("{name}.{GROUP}"),
+            client_config: client(target, ca_bundle_pem),
+            failure_policy: Some(policy.to_owned()),
+            match_conditions: Some(vec![condition]),
+            namespace_selector: Some(elsewhere(target, exempt)),
+            rules: Some(rules),
+            ..common()
+        }
     };
-    let changes = MutatingWebhook {
-        rules: Some(rules(true)),
+    let created = rule("CREATE", &["pods"]);
+    let changed = rule(
+        "UPDATE",
+        &["pods", "pods/ephemeralcontainers", "pods/resize"],
+    );
+    let status = MutatingWebhook {
+        object_selector: Some(of_a_class()),
         ..entry(
-            "guard",
+            "status",
             "Ignore",
-            &[
-                ("not-of-the-other-entries", &others),
-                ("concerns-a-rule", &reaches),
-            ],
+            vec![rule("UPDATE", &["pods/status"])],
+            ("changes-ours", policies::changes_ours()),
         )
     };
     MutatingWebhookConfiguration {
@@ -84,10 +100,33 @@ pub fn registration(
             ..Default::default()
         },
         webhooks: Some(vec![
-            entry("class", "Fail", &[gpus, ("names-a-class", &names_class)]),
-            entry("gpu", "Ignore", &[gpus, ("names-no-class", &names_none)]),
-            changes,
+            entry(
+                "class",
+                "Fail",
+                vec![created.clone()],
+                ("names-a-class", relies),
+            ),
+            entry(
+                "guard",
+                "Ignore",
+                vec![created, changed],
+                ("concerns-a-rule", others),
+            ),
+            status,
         ]),
+    }
+}
+
+/// Pods that have the label of a class, before a change or after it.
+fn of_a_class() -> LabelSelector {
+    let labelled = LabelSelectorRequirement {
+        key: labels::CLASS.to_owned(),
+        operator: "Exists".to_owned(),
+        values: None,
+    };
+    LabelSelector {
+        match_expressions: Some(vec![labelled]),
+        match_labels: None,
     }
 }
 
@@ -97,7 +136,6 @@ fn common() -> MutatingWebhook {
         admission_review_versions: vec!["v1".to_owned()],
         match_policy: Some("Equivalent".to_owned()),
         reinvocation_policy: Some("IfNeeded".to_owned()),
-        rules: Some(rules(false)),
         side_effects: "None".to_owned(),
         timeout_seconds: Some(5),
         ..Default::default()
@@ -127,32 +165,14 @@ impl WebhookTarget {
     }
 }
 
-/// Pods that are created; `all`: also what is done to them later.
-fn rules(all: bool) -> Vec<RuleWithOperations> {
-    let rule = |operation: &str, resources: &[&str]| RuleWithOperations {
+/// An operation on `resources` of pods.
+fn rule(operation: &str, resources: &[&str]) -> RuleWithOperations {
+    RuleWithOperations {
         api_groups: Some(vec![String::new()]),
         api_versions: Some(vec!["v1".to_owned()]),
         operations: Some(vec![operation.to_owned()]),
         resources: Some(resources.iter().map(|&name| name.to_owned()).collect()),
         scope: Some("Namespaced".to_owned()),
-    };
-    let mut rules = vec![rule("CREATE", &["pods"])];
-    if all {
-        let parts = [
-            "pods",
-            "pods/ephemeralcontainers",
-            "pods/resize",
-            "pods/status",
-        ];
-        rules.push(rule("UPDATE", &parts));
-    }
-    rules
-}
-
-fn matches(&(name, expression): &(&str, &str)) -> MatchCondition {
-    MatchCondition {
-        name: name.to_owned(),
-        expression: expression.to_owned(),
     }
 }
 

@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use crate::pods::gpu_pod;
 
 const SOON: Duration = Duration::from_secs(60);
-const NAMES: [&str; 4] = ["class", "pods", "bindings", "namespaces"];
+const NAMES: [&str; 5] = ["class", "pods", "status", "bindings", "namespaces"];
 const MISSING: &str = "to add what is missing: ";
 const CHANGED: &str = "to put right what was changed: ";
 const KINDS: [&str; 2] = [
@@ -97,7 +97,11 @@ fn check_tells_what_differs() {
         }
     }
     let (status, said) = check(cluster, &[]);
-    assert_eq!((status, named(&said).len()), (Some(1), 8), "{said}");
+    assert_eq!(
+        (status, named(&said).len()),
+        (Some(1), 2 * NAMES.len()),
+        "{said}"
+    );
     repair(cluster, &said, MISSING);
 
     for (what, patch, differs) in [

@@ -1,0 +1,116 @@
+//! What admission costs the API server: pods a second by 8 clients, and the CPU
+//! of the API server for each, on a real one, by turns and in one run, on four
+//! sides: bare; the smallest mutating handler that Go's controller-runtime can
+//! be (`gohandler/`); this webhook; this webhook with the policies. For pods
+//! with GPUs and without, for status updates of both, and for 3, 10 and 100
+//! classes. Prints tables and the goals.
+//!
+//! `PODS=100` and `ROUNDS=1` make it shorter. Other load on the machine changes
+//! the rates; the CPU of each pod it hardly does.
+
+mod load;
+mod sides;
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use load::{Load, WORK, Work};
+use nvlink_tests::{ControlPlane, webhook::install_crds};
+use sides::{SIDES, Side, Sides};
+
+const CLASSES: [usize; 3] = [3, 10, 100];
+/// Of the Go handler's rate: with the webhook, and with the policies as well.
+const GOALS: [(Side, f64); 2] = [(Side::Webhook, 1.0), (Side::Policies, 0.75)];
+
+fn main() -> Result<()> {
+    let pods = number("PODS", 200)?;
+    let rounds = number("ROUNDS", 4)?;
+    let plane = ControlPlane::start()?;
+    install_crds(plane.kubectl())?;
+    let sides = Sides::start(&plane)?;
+    let load = Load::new(&plane, pods)?;
+    let mut classes = 0;
+    for wanted in CLASSES {
+        sides.create_classes(classes..wanted)?;
+        classes = wanted;
+        println!(
+            "\n{classes} classes, {pods} requests by {} clients in each of {rounds} rounds",
+            load::CLIENTS
+        );
+        for work in WORK {
+            let spent = measure(&sides, &load, work, rounds)?;
+            print(work, &spent);
+        }
+    }
+    Ok(())
+}
+
+fn number(name: &str, default: u32) -> Result<u32> {
+    match std::env::var(name) {
+        Ok(text) => text.parse().with_context(|| format!("{name} is a number")),
+        Err(_) => Ok(default),
+    }
+}
+
+/// What some requests took.
+#[derive(Clone, Copy, Default)]
+struct Spent {
+    requests: u32,
+    time: Duration,
+    api: Duration,
+    handler: Duration,
+}
+
+impl Spent {
+    fn rate(self) -> f64 {
+        f64::from(self.requests) / self.time.as_secs_f64()
+    }
+
+    /// Milliseconds for each request.
+    fn each(self, cpu: Duration) -> f64 {
+        1e3 * cpu.as_secs_f64() / f64::from(self.requests)
+    }
+}
+
+/// All sides by turns; the first turn of each warms it up and does not count.
+fn measure(sides: &Sides<'_>, load: &Load, work: Work, rounds: u32) -> Result<[Spent; 4]> {
+    let mut all = [Spent::default(); 4];
+    for round in 0..=rounds {
+        for (side, spent) in SIDES.into_iter().zip(&mut all) {
+            load.prepare(side, work)?;
+            let before = (sides.api_cpu()?, sides.handler_cpu(side)?);
+            let (requests, time) = load.run(side, work)?;
+            if round > 0 {
+                spent.requests += requests;
+                spent.time += time;
+                spent.api += sides.api_cpu()? - before.0;
+                spent.handler += sides.handler_cpu(side)? - before.1;
+            }
+            load.tidy(side, work)?;
+        }
+    }
+    Ok(all)
+}
+
+fn print(work: Work, all: &[Spent; 4]) {
+    println!("  {}", work.name());
+    let bare = all[0];
+    for (side, spent) in SIDES.into_iter().zip(all) {
+        print!(
+            "    {:22} {:5.0} a second   CPU of each: API server {:.2} ms ({:+.2}), handler {:.2} ms",
+            side.name(),
+            spent.rate(),
+            spent.each(spent.api),
+            spent.each(spent.api) - bare.each(bare.api),
+            spent.each(spent.handler),
+        );
+        let goal = GOALS.iter().find(|(of, _)| *of == side);
+        if let Some((_, goal)) = goal.filter(|_| work == Work::GpuPods) {
+            let ratio = spent.rate() / all[1].rate();
+            print!("   {ratio:.2} of the Go handler's rate (goal {goal})");
+        } else if side != Side::Bare {
+            print!("   {:.2} of the bare rate", spent.rate() / bare.rate());
+        }
+        println!();
+    }
+}
