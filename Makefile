@@ -19,13 +19,13 @@ test: packages ## all tests, the end-to-end tests on a real control plane and Pr
 	@tests/controlplane/build
 	cargo test --workspace --locked
 
-bench: packages ## the benchmarks; the last fills a control plane with 10,000 nodes
+bench: packages ## the benchmarks; the last two on a control plane: 10,000 nodes, and what pods cost it
 	cargo build --release --locked -p nvlink-exporter
 	@cp "$(TARGET)/release/nvlink-exporter" "$(TARGET)/release/nvlink-exporter-shipped" # cargo bench may build another
 	NVLINK_EXPORTER="$(abspath $(TARGET))/release/nvlink-exporter-shipped" cargo bench --locked -p nvlink-topology -p nvlink-webhook -p nvlink-exporter \
 		--bench search --bench admission --bench serving --bench render --bench serve
 	@tests/controlplane/build
-	cargo bench --locked -p nvlink-tests --bench scale
+	cargo bench --locked -p nvlink-tests --bench scale --bench cost
 
 lint: toolchain ## formatting, clippy and rustdoc with warnings denied, scripts
 	cargo fmt --all --check

@@ -14,8 +14,8 @@ use crate::{
     decide::{
         denial::role,
         guard::{
-            ANNOTATIONS, CAPABILITIES, FRACTIONS, HARMLESS, HOST_PATHS, OPEN_DEVICES, VARIABLES,
-            daemon,
+            ANNOTATIONS, CAPABILITIES, FRACTIONS, HARMLESS, HOST_PATHS, LONGEST_PATH, MOST_PARTS,
+            OPEN_DEVICES, VARIABLES, daemon,
         },
         pod::GPU_RESOURCES,
     },
@@ -52,9 +52,9 @@ pub(crate) fn concerns_a_rule() -> String {
     fill("${CONCERNS_A_RULE}", &tables())
 }
 
-/// The same for a change of a pod's labels, annotations and gate that are ours.
-pub(crate) fn changes_ours() -> String {
-    fill("${CHANGES_OURS}", &tables())
+/// The same for what is written with a pod's status.
+pub(crate) fn status_concerns_a_rule() -> String {
+    fill("${STATUS_CONCERNS_A_RULE}", &tables())
 }
 
 /// The names of the exempt namespaces: `kube-system` and `others`.
@@ -102,6 +102,8 @@ fn tables() -> Vec<Table> {
             "LISTING",
             said(&daemon::listing("@class", "@namespace"), " "),
         ),
+        ("LONGEST_PATH", LONGEST_PATH.to_string()),
+        ("MOST_PARTS", MOST_PARTS.to_string()),
         ("OPEN_DEVICES", strings(&OPEN_DEVICES)),
         ("VARIABLES", strings(&VARIABLES)),
     ]
@@ -281,6 +283,7 @@ mod tests {
             Rule::Resize,
             Rule::UnknownClass,
             Rule::OptOut,
+            Rule::Size,
         ]
         .map(Rule::as_str);
         for rule in rules {

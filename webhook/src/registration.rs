@@ -91,7 +91,7 @@ pub fn registration(
             "status",
             "Ignore",
             vec![rule("UPDATE", &["pods/status"])],
-            ("changes-ours", policies::changes_ours()),
+            ("concerns-a-rule", policies::status_concerns_a_rule()),
         )
     };
     MutatingWebhookConfiguration {

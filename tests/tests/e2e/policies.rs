@@ -137,7 +137,11 @@ fn check_tells_what_differs() {
 
     repair(cluster, &said, MISSING);
     let (status, said) = check(cluster, &["--exempt-namespace", "elsewhere"]);
-    assert_eq!((status, named(&said).len()), (Some(1), 4), "{said}");
+    assert_eq!(
+        (status, named(&said).len()),
+        (Some(1), NAMES.len()),
+        "{said}"
+    );
 }
 
 #[test]
@@ -186,6 +190,48 @@ fn a_refusal_by_the_policies_has_its_remedy() {
     wait_until("the right to be known", SOON, || create(&pod).map(Some)).unwrap();
     pod["spec"]["serviceAccountName"] = json!("default");
     create(&pod).unwrap_err();
+}
+
+/// A pod of a restricted class with `parts` parts, most of them variables.
+fn large_pod(parts: usize) -> Value {
+    let mut pod = gpu_pod("large", 1);
+    pod["metadata"]["annotations"] = json!({"nvlink-domains.io/class": "large"});
+    // The container, its limit and the request that follows from it, the annotation, and the
+    // tolerations of nodes that are not ready or cannot be reached.
+    let variables = (0..parts - 6).map(|number| json!({"name": format!("V{number}")}));
+    pod["spec"]["containers"][0]["env"] = variables.collect();
+    pod
+}
+
+#[test]
+fn a_pod_of_absurd_size_is_refused_before_each_class_looks_at_it() {
+    let (cluster, _turn) = control_plane();
+    apply(cluster);
+    let class = json!({
+        "apiVersion": "nvlink-domains.io/v1alpha1", "kind": "DomainClass",
+        "metadata": {"name": "large"}, "spec": {"access": {"mode": "Restricted"}}
+    });
+    cluster.kubectl().create(&class).unwrap();
+    let admin = cluster
+        .namespace("policies-large", &json!({}), &json!({}))
+        .unwrap();
+    allow(&admin, "role", "lara", "pods", &["create", "pods"]);
+    let lara = cluster.kubectl_as("lara").unwrap();
+    let lara = lara.in_namespace("policies-large");
+    let create = |parts: usize| {
+        let create = ["create", "--dry-run=server", "-f", "-"];
+        lara.refused(&create, &large_pod(parts).to_string())
+    };
+    wait_until("the policies to hold", SOON, || {
+        let said = create(10)?;
+        Ok(said.contains("rule not-authorized:").then_some(()))
+    })
+    .unwrap();
+    let decided = create(2000).unwrap();
+    assert!(decided.contains("rule not-authorized:"), "{decided}");
+    let refused = create(2001).unwrap();
+    assert!(refused.contains("rule size:"), "{refused}");
+    assert!(!refused.contains("class.nvlink-domains.io"), "{refused}");
 }
 
 #[test]

@@ -31,6 +31,7 @@ mod devices;
 mod held;
 mod reach;
 mod reserved;
+mod size;
 mod update;
 
 pub(crate) use super::devices::FRACTIONS;
@@ -40,6 +41,7 @@ pub use devices::{
 };
 pub(super) use held::Held;
 use reach::Way;
+pub use size::{LONGEST_PATH, MOST_PARTS};
 #[cfg(test)]
 pub(crate) use update::GATE;
 pub use update::{Answered, Change, Question, update};
@@ -88,6 +90,7 @@ impl<'a> Case<'a> {
 
 /// Checks a pod that is created. A class that comes back must be asked about first.
 pub(super) fn create(case: Case<'_>, grants: &Grants) -> Result<Option<String>, Refusal> {
+    size::check(case.pod)?;
     reserved::check(case)?;
     devices::check(case)?;
     for class in case.view.restricted() {

@@ -43,6 +43,8 @@ pub enum Rule {
     Resize,
     /// A namespace taken out of the rules; the policies alone know it.
     OptOut,
+    /// More parts than any pod has.
+    Size,
     /// The GPUs cannot be as close as the scope says.
     Scope,
     /// Pod affinity that would keep the pod's gang out for ever.
@@ -75,6 +77,7 @@ impl Rule {
             Self::EphemeralContainer => "ephemeral-container",
             Self::Resize => "resize",
             Self::OptOut => "opt-out",
+            Self::Size => "size",
             Self::Scope => "scope",
             Self::Affinity => "affinity",
             Self::Malformed => "malformed",

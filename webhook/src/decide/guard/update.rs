@@ -8,6 +8,7 @@ use serde_json::Value;
 use super::{
     Case, Held, by_hand, daemon, devices, node_name, permit,
     reach::{self, Way, selects, tolerates},
+    size,
 };
 use crate::{
     authorize::{Grant, Grants, RELEASE, RESOURCE, Subject},
@@ -91,6 +92,7 @@ pub fn update(
         held,
         ..
     } = change;
+    size::check(pod)?;
     let (old, case) = (change.old, Case::new(pod, namespace, subject, held, view));
     match change.action {
         Action::Create => Ok(None),
