@@ -54,17 +54,6 @@ pub fn registration(
     exempt: &[String],
     ca_bundle_pem: &[u8],
 ) -> MutatingWebhookConfiguration {
-    let relies = format!(
-        "has(object.metadata.annotations) && '{}' in object.metadata.annotations && {ASKS_FOR_GPU}",
-        labels::CLASS
-    );
-    // Other GPU pods, what reaches for a class in another way, and what is done
-    // to a pod later. The policies hold these rules when the webhook is down; it
-    // explains them.
-    let others = format!(
-        "!(request.operation == 'CREATE' && {relies}) && ({})",
-        policies::concerns_a_rule()
-    );
     let entry = |name: &str, policy: &str, rules, (condition, expression): (&str, String)| {
         let condition = MatchCondition {
             name: condition.to_owned(),
@@ -81,40 +70,45 @@ pub fn registration(
         }
     };
     let created = rule("CREATE", &["pods"]);
-    let changed = rule(
-        "UPDATE",
-        &["pods", "pods/ephemeralcontainers", "pods/resize"],
-    );
-    let status = MutatingWebhook {
-        object_selector: Some(of_a_class()),
-        ..entry(
-            "status",
-            "Ignore",
-            vec![rule("UPDATE", &["pods/status"])],
-            ("concerns-a-rule", policies::status_concerns_a_rule()),
-        )
-    };
+    let changed = ["pods", "pods/ephemeralcontainers", "pods/resize"];
+    let either = vec![created.clone(), rule("UPDATE", &changed)];
+    let written = vec![rule("UPDATE", &["pods/status"])];
+    let relies = ("names-a-class", relies_on_a_class());
+    let others = ("concerns-a-rule", others());
+    let status = ("concerns-a-rule", policies::status_concerns_a_rule());
     MutatingWebhookConfiguration {
         metadata: ObjectMeta {
             name: Some(NAME.to_owned()),
             ..Default::default()
         },
         webhooks: Some(vec![
-            entry(
-                "class",
-                "Fail",
-                vec![created.clone()],
-                ("names-a-class", relies),
-            ),
-            entry(
-                "guard",
-                "Ignore",
-                vec![created, changed],
-                ("concerns-a-rule", others),
-            ),
-            status,
+            entry("class", "Fail", vec![created], relies),
+            entry("guard", "Ignore", either, others),
+            MutatingWebhook {
+                object_selector: Some(of_a_class()),
+                ..entry("status", "Ignore", written, status)
+            },
         ]),
     }
+}
+
+/// A GPU pod names a class.
+fn relies_on_a_class() -> String {
+    format!(
+        "has(object.metadata.annotations) && '{}' in object.metadata.annotations && {ASKS_FOR_GPU}",
+        labels::CLASS
+    )
+}
+
+/// Other GPU pods, what reaches for a class in another way, and what is done to
+/// a pod later. The policies hold these rules when the webhook is down; it
+/// explains them.
+fn others() -> String {
+    format!(
+        "!(request.operation == 'CREATE' && {}) && ({})",
+        relies_on_a_class(),
+        policies::concerns_a_rule()
+    )
 }
 
 /// Pods that have the label of a class, before a change or after it.

@@ -84,8 +84,16 @@ fn webhook_configuration() {
     let mut text = String::new();
     for entry in &mut entries {
         let entry = entry.as_object_mut().unwrap();
-        for key in ["name", "failurePolicy", "matchConditions", "rules"] {
-            let mut own = entry.remove(key).unwrap();
+        for key in [
+            "name",
+            "failurePolicy",
+            "matchConditions",
+            "rules",
+            "objectSelector",
+        ] {
+            let Some(mut own) = entry.remove(key) else {
+                continue;
+            };
             for condition in own.as_array_mut().into_iter().flatten() {
                 condition.as_object_mut().unwrap().remove("expression");
             }
