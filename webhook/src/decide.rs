@@ -9,7 +9,7 @@ use serde_json::Value;
 use std::sync::Arc;
 
 use crate::{
-    class::Class,
+    class::{Class, GPU},
     decide::patch::{Editor, Patch},
 };
 
@@ -17,7 +17,7 @@ pub mod affinity;
 mod choose;
 mod classify;
 pub(crate) mod denial;
-mod devices;
+pub(crate) mod devices;
 mod environment;
 mod explain;
 mod facts;
@@ -152,19 +152,28 @@ pub fn apply(pod: Value, chosen: &Chosen, settings: &Settings) -> Result<Admitte
 }
 
 /// Hides GPUs from the containers of `pod`, which is in no class, that hold
-/// none: it is for the nodes of the restricted class `class` all the same.
+/// none: it is for the nodes of the restricted class `class` all the same, or
+/// has a runtime that shows it what its images name.
 ///
 /// # Errors
 /// When the pod is not shaped like a pod.
-pub fn shield(pod: Value, mut warnings: Vec<String>, class: &Class) -> Result<Admitted, Refusal> {
+pub fn shield(
+    pod: Value,
+    mut warnings: Vec<String>,
+    class: Option<&Class>,
+) -> Result<Admitted, Refusal> {
     let mut pod = Editor::new(pod);
-    let hidden = devices::hide(&mut pod, class)?;
+    let resource = class.map_or(GPU, |class| &class.resource);
+    let hidden = devices::hide(&mut pod, resource)?;
     if !hidden.is_empty() {
         let (name, value) = devices::VOID;
+        let why = match class {
+            Some(class) => format!("is for nodes of the restricted class {:?}", class.name),
+            None => "has NVIDIA's runtime".to_owned(),
+        };
         warnings.push(format!(
-            "{name}={value} is set in {}: no GPU is asked for there, and the pod is for nodes of the restricted class {:?}",
-            hidden.join(", "),
-            class.name
+            "{name}={value} is set in {}: no GPU is asked for there, and the pod {why}",
+            hidden.join(", ")
         ));
     }
     let (pod, patch) = pod.finish();

@@ -13,8 +13,9 @@ use crate::{
     crd::access::GrantedIn,
     decide::{
         denial::role,
+        devices::{FRACTION_CONTAINER, FRACTIONS, KAI},
         guard::{
-            ANNOTATIONS, CAPABILITIES, FRACTIONS, HARMLESS, HOST_PATHS, LONGEST_PATH, MOST_PARTS,
+            ANNOTATIONS, CAPABILITIES, HARMLESS, HOST_PATHS, LONGEST_PATH, MOST_PARTS,
             OPEN_DEVICES, VARIABLES, daemon,
         },
         pod::GPU_RESOURCES,
@@ -93,11 +94,13 @@ fn tables() -> Vec<Table> {
         ("DEBUGGING", said(&daemon::debugging("@node"), " ")),
         ("EXEMPTION", said(&daemon::exemption("@namespace"), " ")),
         ("FRACTIONS", strings(&FRACTIONS)),
+        ("FRACTION_CONTAINER", format!("'{FRACTION_CONTAINER}'")),
         ("GPU_RESOURCES", strings(&GPU_RESOURCES)),
         ("GRANT", grant(GrantedIn::Namespace)),
         ("GRANT_IN_CLUSTER", grant(GrantedIn::Cluster)),
         ("HARMLESS", strings(&HARMLESS)),
         ("HOST_PATHS", strings(&HOST_PATHS)),
+        ("KAI", format!("'{KAI}'")),
         (
             "LISTING",
             said(&daemon::listing("@class", "@namespace"), " "),

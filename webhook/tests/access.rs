@@ -85,6 +85,9 @@ fn admission<A>(list: &List, authorizer: A) -> Admission<A> {
         let spec = serde_json::from_value(spec.clone()).unwrap();
         view.set_class(name, Ok(Class::new(name, &spec).unwrap()));
     }
+    for (name, labels) in &list.nodes {
+        view.set_node(name, labels.clone());
+    }
     for (name, namespace) in &list.namespaces {
         view.set_default_class(name, namespace.default.as_deref());
     }
@@ -158,7 +161,7 @@ async fn the_decision_agrees_with_each_case() {
         if word(&said) != case.expect {
             wrong.push(format!("{}: not {}: {said:?}", case.name, case.expect));
         } else if let Ok(pod) = said
-            && !case.is_as_wanted(&pod)
+            && !case.is_as_wanted(&list.pod(case), &pod)
         {
             wrong.push(format!("{}: not as wanted: {pod}", case.name));
         }

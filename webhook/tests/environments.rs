@@ -227,6 +227,13 @@ fn devices() {
             }));
         pod
     };
+    let fraction = || {
+        let mut pod = holding(json!({"cpu": 1}));
+        let annotations = &mut pod["metadata"]["annotations"];
+        annotations["gpu-fraction"] = json!("0.5");
+        annotations["gpu-fraction-container-name"] = json!("second");
+        pod
+    };
     let devices = |title, spec, pod| story_of(title, &spec, pod, CONTAINERS);
     let on = |key: &str, value: &str| {
         let mut pod = pod(2, own(json!({})));
@@ -268,10 +275,15 @@ fn devices() {
             holding(json!({"volcano.sh/vgpu-number": 1})),
         ),
         devices("a fraction of a GPU, as KAI hands out", json!({}), {
-            let mut pod = holding(json!({"cpu": 1}));
-            pod["metadata"]["annotations"]["gpu-fraction"] = json!("0.5");
+            let mut pod = fraction();
+            pod["spec"]["schedulerName"] = json!("kai-scheduler");
             pod
         }),
+        devices(
+            "the same, where another scheduler places the pod",
+            json!({}),
+            fraction(),
+        ),
         devices(
             "a class of nodes that share GPUs",
             json!({"nodeSelector": {"matchLabels": sharing}}),

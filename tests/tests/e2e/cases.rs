@@ -41,8 +41,9 @@ fn the_webhook_and_the_policies_agree_with_each_case() {
     let webhook = Webhook::start(cluster.kubeconfig()).unwrap();
     webhook.register(kubectl).unwrap();
     wait_until_denied(&runner, &list, "admission webhook");
-    let mut wrong = runner.check("the webhook", &list, &held, |case, said| {
-        expected(case, said) && (said.pod.is_null() || case.is_as_wanted(&said.pod))
+    let mut wrong = runner.check("the webhook", &list, &held, List::pod, |case, said| {
+        let refused = said.pod.is_null() || case.change.is_some();
+        expected(case, said) && (refused || case.is_as_wanted(&list.pod(case), &said.pod))
     });
 
     let registration = "mutatingwebhookconfiguration/nvlink-domains.io";
@@ -51,23 +52,27 @@ fn the_webhook_and_the_policies_agree_with_each_case() {
     let apply = ["apply", "--server-side", "-f", "-"];
     kubectl.run_with(&apply, &policies).unwrap();
     wait_until_denied(&runner, &list, "ValidatingAdmissionPolicy");
-    wrong.extend(runner.check("the policies", &list, &held, by_policies));
+    wrong.extend(runner.check("the policies", &list, &held, List::shielded, by_policies));
+    let alone = "the policies, where no webhook hides GPUs";
+    wrong.extend(runner.check(alone, &list, &held, List::pod, by_policies_alone));
 
     webhook.register(kubectl).unwrap();
     drop(webhook);
     let open = list.cases.iter().find(|case| case.name == "open, anybody");
     wait_until("the API server to call the dead webhook", SOON, || {
-        let said = runner.run(&list, open.unwrap(), None);
+        let said = runner.run(open.unwrap(), &list.pod(open.unwrap()), None);
         Ok(said.text.contains(UNANSWERED).then_some(()))
     })
     .unwrap();
     let dead = "the policies, the webhook dead";
-    wrong.extend(runner.check(dead, &list, &held, |case, said| {
-        // GPU pods that ask for a class wait for the webhook, whatever the
-        // policies say. All others are let in or not by the policies alone.
-        let waits = case.change.is_none() && asks_for_a_class(&list.pod(case));
-        by_policies(case, said) || waits && said.text.contains(UNANSWERED)
-    }));
+    wrong.extend(
+        runner.check(dead, &list, &held, List::shielded, |case, said| {
+            // GPU pods that ask for a class wait for the webhook, whatever the
+            // policies say. All others are let in or not by the policies alone.
+            let waits = case.change.is_none() && asks_for_a_class(&list.pod(case));
+            by_policies(case, said) || waits && said.text.contains(UNANSWERED)
+        }),
+    );
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
@@ -110,10 +115,25 @@ fn is_told(case: &Case, said: &str) -> bool {
 
 /// The same of the policies, which may name another rule that is broken as well.
 fn by_policies(case: &Case, said: &Said) -> bool {
+    if case.unseen {
+        return said.text == "allowed";
+    }
     let other = case.or.as_ref();
     let or =
         |rule: &String| said.text.contains(&format!("rule {rule}:")) && is_told(case, &said.text);
     expected(case, said) || other.is_some_and(or)
+}
+
+/// The same where nobody has told the containers of a pod that is created that
+/// they see no GPU: the pod is refused for that, unless it is a daemon of a
+/// namespace that the classes list.
+fn by_policies_alone(case: &Case, said: &Said) -> bool {
+    if case.hidden.is_empty() || case.expect != "allowed" {
+        return by_policies(case, said);
+    }
+    let rule = case.or.as_deref().unwrap_or("visible-devices");
+    let passes = case.namespace == "platform" || rule == "allowed";
+    passes && said.text == "allowed" || said.text.contains(&format!("rule {rule}:"))
 }
 
 /// Namespaces, classes and rights. Nothing is at work in the namespaces yet.
@@ -143,6 +163,12 @@ fn prepare(cluster: &ControlPlane, list: &List) {
     for (index, grant) in list.grants.iter().enumerate() {
         objects.extend(class_rights(index, grant));
     }
+    objects.extend(list.nodes.iter().map(|(name, labels)| {
+        json!({
+            "apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels},
+            "spec": {"unschedulable": true}
+        })
+    }));
     objects.extend(list.classes.iter().map(|(name, spec)| {
         json!({
             "apiVersion": "nvlink-domains.io/v1alpha1", "kind": "DomainClass",
@@ -235,7 +261,7 @@ fn wait_until_denied(runner: &Runner<'_>, list: &List, who: &str) {
         case.namespace.clone_from(name);
         wait_until(&format!("{who} to deny in {name}"), SOON, || {
             Ok(runner
-                .run(list, &case, None)
+                .run(&case, &list.pod(&case), None)
                 .text
                 .contains(who)
                 .then_some(()))
@@ -288,11 +314,12 @@ impl<'a> Runner<'a> {
         who: &str,
         list: &List,
         held: &Pods,
+        pod: impl Fn(&List, &Case) -> Value,
         right: impl Fn(&Case, &Said) -> bool,
     ) -> Vec<String> {
         let mut wrong = Vec::new();
         for case in &list.cases {
-            let said = self.run(list, case, held.get(&case.name));
+            let said = self.run(case, &pod(list, case), held.get(&case.name));
             if !right(case, &said) {
                 let Said { text, pod } = said;
                 let Case {
@@ -310,8 +337,9 @@ impl<'a> Runner<'a> {
         wrong
     }
 
-    /// What the API server says. Nothing is stored.
-    fn run(&self, list: &List, case: &Case, held: Option<&Value>) -> Said {
+    /// What the API server says to `pod`, which the case creates, or to the
+    /// change of `held`. Nothing is stored.
+    fn run(&self, case: &Case, pod: &Value, held: Option<&Value>) -> Said {
         let answer = self.runtime.block_on(async {
             let api = pods(self.client(case).await, &case.namespace);
             let dry = PostParams {
@@ -335,7 +363,7 @@ impl<'a> Runner<'a> {
                     api.replace_subresource(part, &name, &dry, &pod).await
                 }
                 _ => {
-                    let pod = serde_json::from_value(list.pod(case)).unwrap();
+                    let pod = serde_json::from_value(pod.clone()).unwrap();
                     api.create(&dry, &pod).await
                 }
             }

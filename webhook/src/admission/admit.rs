@@ -82,7 +82,7 @@ impl<A: Authorizer> Admission<A> {
                 Ok(Choice::Ask(class)) => class,
                 Ok(Choice::Leave(warnings)) => return Ok(Ok(left(pod, warnings))),
                 Ok(Choice::Shield(warnings, class)) => {
-                    return Ok(decide::shield(pod, warnings, &class));
+                    return Ok(decide::shield(pod, warnings, class.as_deref()));
                 }
                 Ok(Choice::Take(chosen)) => return Ok(self.apply(pod, &chosen)),
                 Err(refusal) => return Ok(Err(refusal)),

@@ -24,8 +24,9 @@ const MAX_QUESTIONS: usize = 16;
 pub enum Choice {
     /// The pod is in no class; with lines for the user.
     Leave(Vec<String>),
-    /// The same, and it is for the nodes of this restricted class all the same.
-    Shield(Vec<String>, Arc<Class>),
+    /// The same, and it must not see GPUs that it does not hold: it is for the
+    /// nodes of this restricted class all the same, or has NVIDIA's runtime.
+    Shield(Vec<String>, Option<Arc<Class>>),
     /// It must first be found out whether the subject may use this class.
     Ask(String),
     /// The pod is in a class.
@@ -71,7 +72,8 @@ pub fn choose(facts: &Facts<'_>, grants: &Grants, view: &View) -> Result<Choice,
         warnings.extend(chooser.misspelt(warnings.is_empty()));
     }
     Ok(match reached.first() {
-        Some(&class) => Choice::Shield(warnings, Arc::clone(class)),
+        Some(&class) => Choice::Shield(warnings, Some(Arc::clone(class))),
+        None if guard::runs_nvidia(case) => Choice::Shield(warnings, None),
         None => Choice::Leave(warnings),
     })
 }

@@ -9,9 +9,8 @@ use serde_json::{Value, json};
 
 use super::{Chosen, Refusal};
 use crate::{
-    class::Class,
     decide::patch::Editor,
-    decide::pod::{self, Container},
+    decide::pod::{self, Container, list},
 };
 
 /// Hides GPUs from a container that asked for none, whatever its image says.
@@ -20,6 +19,10 @@ pub(super) const VOID: (&str, &str) = ("NVIDIA_VISIBLE_DEVICES", "void");
 const MAX_ORDINALS: u32 = 1024;
 /// Annotations by which KAI hands out parts of GPUs that no resource names.
 pub(crate) const FRACTIONS: [&str; 2] = ["gpu-fraction", "gpu-memory"];
+/// The scheduler that does so, and the annotation that names the container that
+/// gets them; absent: the first.
+pub(crate) const KAI: &str = "kai-scheduler";
+pub(crate) const FRACTION_CONTAINER: &str = "gpu-fraction-container-name";
 /// Node labels of NVIDIA's feature discovery that say how a node's GPUs are
 /// cut up, and the values that mean not at all.
 const SHARING: [(&str, &str); 2] = [
@@ -28,13 +31,15 @@ const SHARING: [(&str, &str); 2] = [
 ];
 
 /// What holds for all containers of a pod.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Devices<'a> {
     resource: &'a str,
     /// The nodes hand out parts of GPUs under the name of whole ones.
     cut: bool,
     /// Some container may hold a part of a GPU that its resources do not show.
     hidden: bool,
+    /// That container.
+    fraction: Option<String>,
 }
 
 impl<'a> Devices<'a> {
@@ -52,6 +57,7 @@ impl<'a> Devices<'a> {
             resource: &class.resource,
             cut: SHARING.iter().any(|(key, whole)| says(key, whole)),
             hidden: has_fractions(pod),
+            fraction: fraction(pod),
         }
     }
 
@@ -73,8 +79,9 @@ impl<'a> Devices<'a> {
     /// What keeps GPUs out of sight of `container`, if it surely holds none.
     /// Not tuning but isolation, so that `environment: none` does not switch it off.
     pub(super) fn none(&self, container: &Container<'_>) -> Option<(String, String)> {
-        let bare = !container.holds_gpu(self.resource);
-        (bare && !self.hidden).then(|| pair(VOID.0, VOID.1))
+        let handed = container.holds_gpu(self.resource)
+            || self.fraction.as_deref() == Some(container.name());
+        (!handed).then(|| pair(VOID.0, VOID.1))
     }
 
     fn has_parts(&self, container: &Container<'_>) -> bool {
@@ -85,23 +92,30 @@ impl<'a> Devices<'a> {
     }
 }
 
-/// Hides GPUs from the containers of a pod that surely hold none, where it is
-/// for the nodes of `class` without being in it, and gives their names.
-pub(super) fn hide(pod: &mut Editor, class: &Class) -> Result<Vec<String>, Refusal> {
+/// The containers of a pod that surely hold no GPU, and do not say which they
+/// see. `resource` stands for a whole GPU.
+pub(super) fn untold<'a>(pod: &'a Value, resource: &str) -> Vec<Container<'a>> {
     let devices = Devices {
-        resource: &class.resource,
+        resource,
         cut: false,
-        hidden: has_fractions(pod.document()),
+        hidden: has_fractions(pod),
+        fraction: fraction(pod),
     };
-    let mut planned = Vec::new();
-    for container in pod::containers(pod.document()) {
-        let env = container.value().get("env").and_then(Value::as_array);
-        let mut names = env.into_iter().flatten().map(|entry| entry.get("name"));
-        let told = names.any(|name| name.and_then(Value::as_str) == Some(VOID.0));
-        if let Some(pair) = devices.none(&container).filter(|_| !told) {
-            planned.push((container.place(), container.name().to_owned(), pair));
-        }
-    }
+    let untold = |container: &Container<'_>| {
+        let mut names = list(container.value(), &["env"]).filter_map(|entry| entry.get("name"));
+        devices.none(container).is_some() && !names.any(|name| name == VOID.0)
+    };
+    let containers = pod::containers(pod).into_iter();
+    containers.filter(untold).collect()
+}
+
+/// Hides GPUs from the containers of a pod that surely hold none, where it is in
+/// no class, and gives their names.
+pub(super) fn hide(pod: &mut Editor, resource: &str) -> Result<Vec<String>, Refusal> {
+    let untold = untold(pod.document(), resource).into_iter();
+    let planned: Vec<_> = untold
+        .map(|container| (container.place(), container.name().to_owned(), VOID))
+        .collect();
     let mut hidden = Vec::new();
     for (place, container, (name, value)) in planned {
         pod.append(&place.path("env"), json!({"name": name, "value": value}))?;
@@ -114,6 +128,19 @@ pub(super) fn hide(pod: &mut Editor, class: &Class) -> Result<Vec<String>, Refus
 pub(super) fn has_fractions(pod: &Value) -> bool {
     let mut keys = FRACTIONS.iter();
     keys.any(|key| pod::metadata(pod, "annotations", key).is_some())
+}
+
+/// The container of `pod` to which KAI hands parts of GPUs. In pods of others
+/// such annotations say nothing.
+fn fraction(pod: &Value) -> Option<String> {
+    let spec = pod.get("spec")?;
+    if spec.get("schedulerName")?.as_str() != Some(KAI) || !has_fractions(pod) {
+        return None;
+    }
+    let named = pod::metadata(pod, "annotations", FRACTION_CONTAINER);
+    let first = || list(pod, &["spec", "containers"]).next()?.get("name");
+    let name = named.or_else(first)?.as_str()?;
+    Some(name.to_owned())
 }
 
 fn pair(name: &str, value: &str) -> (String, String) {

@@ -34,7 +34,6 @@ mod reserved;
 mod size;
 mod update;
 
-pub(crate) use super::devices::FRACTIONS;
 pub use devices::{
     ANNOTATIONS, CAPABILITIES, DEVICE_MOUNTS, HARMLESS, HOST_PATHS, KAI_CONFIG_MAPS, OPEN_DEVICES,
     VARIABLES,
@@ -152,6 +151,11 @@ pub(super) fn is_mirror(pod: &Value, subject: &Subject) -> bool {
     pod::metadata(pod, "annotations", "kubernetes.io/config.mirror").is_some()
         && user.groups.iter().any(|group| group == "system:nodes")
         && node.is_some_and(|node| !node.is_empty() && node_name(pod) == node)
+}
+
+/// Whether the pod has NVIDIA's runtime, and GPUs are guarded from it.
+pub(super) fn runs_nvidia(case: Case<'_>) -> bool {
+    devices::is_guarded(case) && devices::runtime(case.pod).is_some()
 }
 
 /// The node that the pod names, past the scheduler.

@@ -5,14 +5,13 @@ use serde_json::Value;
 use crate::{class::GPU, decide::patch::Step, decide::quantity};
 
 /// Beginnings of the names of resources that are GPUs or parts of them: of
-/// NVIDIA's plugin beside whole ones, of DRA's classes, which may be anything,
-/// and of those who share GPUs out. Other resources of NVIDIA's are networks.
-pub const GPU_RESOURCES: [&str; 11] = [
+/// NVIDIA's plugin beside whole ones, and of those who share GPUs out. Other resources of
+/// NVIDIA's are networks.
+pub const GPU_RESOURCES: [&str; 10] = [
     "nvidia.com/gpu.",
     "nvidia.com/gpumem",
     "nvidia.com/gpucores",
     "nvidia.com/mig-",
-    DEVICE_CLASSES,
     "volcano.sh/gpu",
     "volcano.sh/vgpu",
     "koordinator.sh/gpu",
@@ -127,21 +126,23 @@ impl<'a> Container<'a> {
     #[must_use]
     pub fn may_hold_gpu(&self, also: &str) -> bool {
         self.has_claims()
-            || self.resources().any(|name| {
-                name.starts_with("nvidia.com/") || name.starts_with(DEVICE_CLASSES) || name == also
-            })
+            || self
+                .resources()
+                .any(|name| name.starts_with("nvidia.com/") || name == also)
     }
 
-    /// Whether it was handed GPUs, so that they must not be hidden from it:
-    /// whole ones, parts, `also`, or what DRA hands out. A network adapter of
-    /// NVIDIA's is none.
+    /// Whether a device plugin hands it GPUs, so that they must not be hidden
+    /// from it: whole ones, parts, or `also`. A network adapter of NVIDIA's is
+    /// none. What DRA hands out does not count: it comes by CDI, whatever the
+    /// environment of the pod says. NVIDIA's driver hides all else itself, by
+    /// the same variable (`cmd/gpu-kubelet-plugin/cdi.go` of
+    /// <https://github.com/kubernetes-sigs/dra-driver-nvidia-gpu>).
     #[must_use]
     pub fn holds_gpu(&self, also: &str) -> bool {
-        self.has_claims()
-            || self.resources().any(|name| {
-                let mut known = GPU_RESOURCES.iter();
-                name == GPU || name == also || known.any(|known| name.starts_with(known))
-            })
+        self.resources().any(|name| {
+            let mut known = GPU_RESOURCES.iter();
+            name == GPU || name == also || known.any(|known| name.starts_with(known))
+        })
     }
 
     /// Names of the resources of which it asks for some.
@@ -156,10 +157,15 @@ impl<'a> Container<'a> {
             .map(|(name, _)| name.as_str())
     }
 
-    fn has_claims(&self) -> bool {
+    /// Whether DRA hands it devices of whichever kind.
+    #[must_use]
+    pub fn has_claims(&self) -> bool {
         let claims = self.value.get("resources");
         let claims = claims.and_then(|all| all.get("claims")?.as_array());
         claims.is_some_and(|all| !all.is_empty())
+            || self
+                .resources()
+                .any(|name| name.starts_with(DEVICE_CLASSES))
     }
 }
 
@@ -355,7 +361,7 @@ mod tests {
             ("nvidia.com/gpu", true),
             ("nvidia.com/gpu.shared", true),
             ("nvidia.com/mig-1g.10gb.shared", true),
-            ("deviceclass.resource.kubernetes.io/gpu.nvidia.com", true),
+            ("deviceclass.resource.kubernetes.io/gpu.nvidia.com", false),
             ("example.com/gpu", true),
             ("nvidia.com/hostdev", false),
             ("nvidia.com/gpudirect", false),

@@ -17,6 +17,8 @@ pub struct List {
     pub namespaces: BTreeMap<String, Namespace>,
     /// The specs of the classes, by name.
     pub classes: BTreeMap<String, Value>,
+    /// The labels of nodes, by name.
+    pub nodes: BTreeMap<String, BTreeMap<String, String>>,
     pub grants: Vec<Grant>,
     /// The pods that cases start from.
     pub pods: BTreeMap<String, Value>,
@@ -74,11 +76,17 @@ pub struct Case {
     /// `allowed`, or the rule that denies it.
     pub expect: String,
     /// Another rule is broken as well. The policies may name this one: nothing
-    /// says which of them the API server asks first.
+    /// says which of them the API server asks first. Of a pod from which the
+    /// webhook hides GPUs: what the policies say where nobody did so, unless it is
+    /// `visible-devices`.
     pub or: Option<String>,
     /// Containers that the webhook shows no GPU, whatever their image says.
     #[serde(default)]
     pub hidden: Vec<String>,
+    /// Only who knows the pod's node sees that a rule is broken: the policies
+    /// do not.
+    #[serde(default)]
+    pub unseen: bool,
     /// The class that the webhook gives to the pod; empty: none.
     given: Option<String>,
     /// What the refusal says.
@@ -114,7 +122,7 @@ struct Real {
 }
 
 /// The ways around the rules, each of which has a case that is refused.
-pub const WAYS: [&str; 32] = [
+pub const WAYS: [&str; 33] = [
     "tolerates the taint exactly",
     "tolerates with Exists and an empty key",
     "tolerates without an effect",
@@ -123,6 +131,7 @@ pub const WAYS: [&str; 32] = [
     "node selector",
     "affinity term",
     "adds a toleration",
+    "changes an image",
     "removes our gate",
     "changes labels",
     "changes annotations",
@@ -250,6 +259,7 @@ impl Real {
                         true => self.hidden.clone(),
                         false => Vec::new(),
                     },
+                    unseen: false,
                     given: None,
                     told,
                 }
@@ -259,6 +269,24 @@ impl Real {
 }
 
 impl List {
+    /// The pod of a case as the webhook leaves it: those containers that it
+    /// shows no GPU are told so.
+    pub fn shielded(&self, case: &Case) -> Value {
+        let mut pod = self.pod(case);
+        for list in ["initContainers", "containers"] {
+            let containers = pod["spec"][list].as_array_mut().into_iter().flatten();
+            for container in containers {
+                let name = container["name"].as_str().unwrap_or_default();
+                if case.hidden.iter().any(|hidden| hidden == name) {
+                    let mut env = container["env"].as_array().cloned().unwrap_or_default();
+                    env.push(void());
+                    container["env"] = json!(env);
+                }
+            }
+        }
+        pod
+    }
+
     /// The pod of a case, before any change.
     pub fn pod(&self, case: &Case) -> Value {
         let mut pod = self.pods[&case.base].clone();
@@ -312,13 +340,14 @@ fn merge(target: &mut Value, patch: &Value) {
 }
 
 impl Case {
-    /// Whether `pod`, which the webhook let in, is as the case wants it.
-    pub fn is_as_wanted(&self, pod: &Value) -> bool {
-        let hidden = hidden(pod);
+    /// Whether `pod`, which was `before` and which the webhook let in, is as the
+    /// case wants it.
+    pub fn is_as_wanted(&self, before: &Value, pod: &Value) -> bool {
+        let told = hidden(before);
+        let hidden = hidden(pod).into_iter();
+        let hidden: Vec<_> = hidden.filter(|name| !told.contains(name)).collect();
         let class = pod["metadata"]["labels"]["nvlink-domains.io/class"].as_str();
-        self.hidden
-            .iter()
-            .all(|name| hidden.contains(&name.as_str()))
+        hidden == self.hidden
             && self
                 .given
                 .as_ref()
@@ -332,9 +361,13 @@ fn hidden(pod: &Value) -> Vec<&str> {
     let containers = lists.iter().filter_map(|list| pod["spec"][list].as_array());
     let told = |container: &&Value| {
         let mut env = container["env"].as_array().into_iter().flatten();
-        env.any(|entry| entry == &json!({"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}))
+        env.any(|entry| entry == &void())
     };
     let told = containers.flatten().filter(told);
     told.filter_map(|container| container["name"].as_str())
         .collect()
+}
+
+fn void() -> Value {
+    json!({"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"})
 }

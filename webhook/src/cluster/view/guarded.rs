@@ -20,6 +20,13 @@ impl View {
         }
     }
 
+    /// Whether the node `name` is one of `class`, with its taint or without.
+    #[must_use]
+    pub fn is_node_of(&self, name: &str, class: &Class) -> bool {
+        let node = self.nodes.get(name);
+        node.is_some_and(|node| node.tainted.contains(&class.name) || is_of(node, class))
+    }
+
     /// The nodes of `class`, in order. Looks at every node: for people, not
     /// for decisions.
     #[must_use]
@@ -100,6 +107,10 @@ mod tests {
             "a new",
         );
         check(json!({}), "a slow");
+        let gold = class(json!({"nodeSelector": pool, "minBandwidth": "400GBps"}));
+        let own =
+            ["a", "b", "cpu", "new", "slow", "unknown"].map(|node| view.is_node_of(node, &gold));
+        assert_eq!(own, [true, true, false, true, false, false]);
         view.remove_node("b");
         view.set_node("b", labels(&fast));
         assert_eq!(view.guarded(&class(json!({}))).open, ["a", "b", "slow"]);

@@ -7,8 +7,8 @@ use crate::{
     class::{Class, GPU},
     crd::domain_class::Integration,
     decide::{
-        devices::has_fractions,
-        pod::{self, list},
+        devices::{self, has_fractions},
+        pod::{self, Container, list},
         refusal::{Refusal, Rule},
     },
 };
@@ -126,13 +126,15 @@ fn check_devices(case: Case<'_>) -> Result<(), Refusal> {
     for container in &case.held.containers {
         check_variables(container.name(), container.value(), parts)?;
     }
-    let runtime = case.pod.get("spec");
-    let runtime = runtime.and_then(|spec| spec.get("runtimeClassName")?.as_str());
-    let handed = case.held.containers.iter().any(|one| {
+    // What DRA hands out, and what sees no GPU, is told so.
+    let handed = |one: &Container<'_>| {
         let mut values = entries(one.value(), VARIABLES[0]);
-        one.holds_gpu(GPU) || values.any(|entry| is_part(entry, parts))
-    });
-    match runtime.filter(|name| name.contains("nvidia") && !handed) {
+        one.holds_gpu(GPU) || one.has_claims() || values.any(|entry| is_part(entry, parts))
+    };
+    let containers = &case.held.containers;
+    let told = || containers.iter().all(|one| hides_gpus(one.value()));
+    let fits = containers.iter().any(handed) || told();
+    match runtime(case.pod).filter(|_| !fits) {
         None => Ok(()),
         Some(name) => Err(Refusal::new(
             Rule::RuntimeClass,
@@ -140,6 +142,29 @@ fn check_devices(case: Case<'_>) -> Result<(), Refusal> {
                 "runtimeClassName {name:?} would give the pod the GPUs that its image names, but no container asks for one: ask for nvidia.com/gpu in resources.limits, or remove runtimeClassName"
             ),
         )),
+    }
+}
+
+/// The class of the pod's runtime, if that is NVIDIA's.
+pub(super) fn runtime(pod: &Value) -> Option<&str> {
+    let name = pod.get("spec")?.get("runtimeClassName")?.as_str()?;
+    name.contains("nvidia").then_some(name)
+}
+
+/// Checks that GPUs are hidden from those containers of a pod that hold none. It
+/// is there already, and cannot be given the variable any more.
+pub(super) fn check_hidden(pod: &Value, class: &Class) -> Result<(), Refusal> {
+    match devices::untold(pod, &class.resource).first() {
+        None => Ok(()),
+        Some(container) => Err(Refusal::new(
+            Rule::VisibleDevices,
+            format!(
+                "container {:?} asks for no GPU and would see those that its image names, on nodes of the restricted class {:?}: create the pod anew as it should be, which hides them",
+                container.name(),
+                class.name
+            ),
+        )
+        .about(&class.name)),
     }
 }
 

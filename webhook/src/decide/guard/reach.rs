@@ -23,6 +23,8 @@ pub(super) enum Way {
     Toleration,
     /// It names a node, which passes the scheduler and all taints by.
     NodeName,
+    /// It is on a node of the class.
+    Node,
     /// Its selector or affinity names the nodes.
     Selector,
 }
@@ -32,7 +34,7 @@ impl Way {
         match self {
             Self::Named | Self::Default | Self::Given => Rule::NotAuthorized,
             Self::Toleration => Rule::Toleration,
-            Self::NodeName => Rule::NodeName,
+            Self::NodeName | Self::Node => Rule::NodeName,
             Self::Selector => Rule::NodeSelector,
         }
     }
@@ -48,6 +50,7 @@ impl Way {
             Self::Named | Self::Default | Self::Given => "is for nodes of",
             Self::Toleration => "tolerates the taint of",
             Self::NodeName => "names a node, which may be one of",
+            Self::Node => "is on a node of",
             Self::Selector => "selects the nodes of",
         }
     }
@@ -60,6 +63,7 @@ impl Way {
             Self::Given => " (the class of this pod)".to_owned(),
             Self::Toleration => " (the pod tolerates the taint of its nodes)".to_owned(),
             Self::NodeName => " (the pod's nodeName may be a node of it)".to_owned(),
+            Self::Node => " (the pod is on a node of it)".to_owned(),
             Self::Selector => " (the pod selects its nodes)".to_owned(),
         }
     }
@@ -85,7 +89,7 @@ pub(super) fn of_pod(case: Case<'_>, class: &Class) -> Option<Way> {
 }
 
 /// How a pod that is there already reaches for the nodes of `class`. The
-/// scheduler has named its node, so that its `nodeName` says nothing.
+/// scheduler has named its node, so that its `nodeName` says only where it is.
 pub(super) fn of_running(case: Case<'_>, class: &Class) -> Option<Way> {
     let is = |name: Option<&str>| name == Some(class.name.as_str());
     if is(case.held.named) {
@@ -99,6 +103,9 @@ pub(super) fn of_running(case: Case<'_>, class: &Class) -> Option<Way> {
     }
     if tolerates(case.pod, class) {
         return Some(Way::Toleration);
+    }
+    if case.view.is_node_of(node_name(case.pod), class) {
+        return Some(Way::Node);
     }
     by_selector(case, class)
 }

@@ -119,23 +119,34 @@ fn metadata(case: Case<'_>, old: &Value, answered: &Answered) -> Result<Option<Q
         }
     }
     devices::check_change(case, old)?;
+    let swapped = images(old) != images(case.pod);
     for class in case.view.restricted() {
         let other = case.class().is_some_and(|name| name != class.name);
         let selector = |pod| case.held.gpus && !other && selects(pod, class);
-        let (way, how) = if tolerates(case.pod, class) && !tolerates(old, class) {
-            (Way::Toleration, " (the change tolerates its taint)")
+        let on = || reach::of_running(case, class).filter(|_| swapped);
+        let (way, how, moved) = if tolerates(case.pod, class) && !tolerates(old, class) {
+            (Way::Toleration, " (the change tolerates its taint)", true)
         } else if selector(case.pod) && !selector(old) {
-            (Way::Selector, " (the change selects its nodes)")
+            (Way::Selector, " (the change selects its nodes)", true)
+        } else if let Some(way) = on() {
+            // Who may not have made the pod may not make another of it.
+            let how = " (the change is of an image in a pod that is for its nodes)";
+            (way, how, false)
         } else {
             continue;
         };
         if daemon::is_let_in(case, class) {
             continue;
         }
-        // What it has of the host was nobody's business on other nodes.
-        devices::check_privileges(case, class, way)?;
+        if moved {
+            // What it has of the host was nobody's business on other nodes.
+            devices::check_privileges(case, class, way)?;
+        }
         if let Some(class) = permit(case, class, way, how, &answered.uses)? {
             return Ok(Some(Question::Use(class)));
+        }
+        if moved {
+            devices::check_hidden(case.pod, class)?;
         }
     }
     let asked = by_hand::check(case, Some(old), &answered.uses)?;
@@ -174,6 +185,15 @@ fn entries<'a>(pod: &'a Value, map: &str) -> BTreeMap<&'a str, &'a Value> {
     pod::entries(pod, &["metadata", map])
         .map(|(key, value)| (key.as_str(), value))
         .filter(|(key, _)| own(key))
+        .collect()
+}
+
+/// The images of its containers, of which alone a change of a pod that is there
+/// may make something else of it.
+fn images(pod: &Value) -> Vec<Option<&Value>> {
+    let containers = pod::containers(pod).into_iter();
+    containers
+        .map(|container| container.value().get("image"))
         .collect()
 }
 
