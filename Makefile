@@ -1,4 +1,4 @@
-# Everything that a newcomer and the CI need. `make help` lists the targets.
+# The targets for developers and CI. `make help` lists them.
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
@@ -10,24 +10,24 @@ SCRIPTS := .ci/run tests/controlplane/build tests/controlplane/packages
 help: ## list the targets
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
 
-demo: packages ## see it work on simulated nodes and a real control plane; KEEP=1 leaves it running
+demo: packages ## show everything on simulated nodes and a real control plane; KEEP=1 leaves it running
 	cargo build --locked -p nvlink-exporter -p nvlink-webhook -p nvlink-fake-nvml -p nvlink-tests
 	@KEEP="$(KEEP)" "$(TARGET)/debug/demo"
 
-test: packages ## all tests, the end-to-end tests on a real control plane and Prometheus among them
+test: packages ## run all tests, including the end-to-end tests on a real control plane and Prometheus
 	cargo test --workspace --locked --no-run
 	@tests/controlplane/build
 	cargo test --workspace --locked
 
-bench: packages ## the benchmarks; the last two on a control plane: 10,000 nodes, and what pods cost it
+bench: packages ## run the benchmarks; the last two use a control plane: 10,000 nodes, and the cost of pods
 	cargo build --release --locked -p nvlink-exporter
-	@cp "$(TARGET)/release/nvlink-exporter" "$(TARGET)/release/nvlink-exporter-shipped" # cargo bench may build another
+	@cp "$(TARGET)/release/nvlink-exporter" "$(TARGET)/release/nvlink-exporter-shipped" # cargo bench may overwrite the original
 	NVLINK_EXPORTER="$(abspath $(TARGET))/release/nvlink-exporter-shipped" cargo bench --locked -p nvlink-topology -p nvlink-webhook -p nvlink-exporter \
 		--bench search --bench admission --bench serving --bench render --bench serve
 	@tests/controlplane/build
 	cargo bench --locked -p nvlink-tests --bench scale --bench cost
 
-lint: toolchain ## formatting, clippy and rustdoc with warnings denied, scripts
+lint: toolchain ## check formatting, clippy and rustdoc with warnings denied, and scripts
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked
@@ -35,10 +35,10 @@ lint: toolchain ## formatting, clippy and rustdoc with warnings denied, scripts
 	cargo clippy --manifest-path webhook/fuzz/Cargo.toml --target-dir "$(TARGET)" --locked -- -D warnings
 	@for script in $(SCRIPTS); do bash -n "$$script" || exit 1; done
 
-packages: ## install the Debian packages that are missing: etcd, Prometheus, Alertmanager, Chromium
+packages: ## install missing Debian packages: etcd, Prometheus, Alertmanager, Chromium
 	@tests/controlplane/packages
 
-control-plane: ## build the Kubernetes control plane into the user's cache, once
+control-plane: ## build the Kubernetes control plane once, into the user's cache
 	@tests/controlplane/build
 
 toolchain:

@@ -1,5 +1,5 @@
-//! What a scrape costs, in CPU time of the thread, so that a busy machine does
-//! not matter.
+//! The cost of a scrape, in CPU time of the thread, which does not depend on
+//! other load of the machine.
 
 #![allow(clippy::expect_used)]
 
@@ -31,7 +31,7 @@ fn render(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// CPU time of this thread so far.
+/// Returns the CPU time of this thread so far.
 fn cpu() -> Duration {
     let stat = fs::read_to_string("/proc/thread-self/schedstat").expect("Linux");
     let nanoseconds = stat.split(' ').next().and_then(|text| text.parse().ok());

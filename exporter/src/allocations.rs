@@ -1,10 +1,11 @@
-//! Who holds which GPUs: asked of the kubelet, judged, and published with
+//! Reads from the kubelet which containers hold which GPUs, judges these
+//! allocations, and publishes them with
 //! [`Latest::place`](crate::snapshot::Latest::place).
 //!
-//! `kubelet` asks, `devices` and `slices` know the names of GPUs, `holdings` is
-//! what the answer means, `tracker` remembers what was free when a pod came,
-//! `judge` says how good its GPUs are, and `cluster` is what the Kubernetes
-//! API adds where it is at hand.
+//! `kubelet` calls the kubelet, `devices` and `slices` map device names to GPUs,
+//! `holdings` interprets the answer, `tracker` remembers which GPUs were free when a
+//! pod started, `judge` judges the quality of its GPUs, and `api` adds data from the
+//! Kubernetes API if there is one.
 
 mod api;
 mod args;
@@ -36,22 +37,21 @@ pub use self::{
     kubelet::KubeletError,
 };
 
-/// What the Kubernetes API is used for, where there is one.
+/// Access to the Kubernetes API.
 #[derive(Clone)]
 pub struct ClusterAccess {
-    /// The way to it.
     pub client: Client,
     pub node: String,
 }
 
 /// Publishing of the allocations in the NodeTopology object.
 pub struct Publish {
-    /// Time between two looks whether they are still there.
+    /// Time between two checks that the published allocations still exist.
     pub recheck: Duration,
     pub tally: Publishing,
 }
 
-/// Starts to collect every `interval`.
+/// Starts to collect the allocations every `interval`.
 pub fn start(
     supervisor: &Supervisor,
     args: &AllocationArgs,
@@ -81,7 +81,8 @@ pub fn start(
     });
 }
 
-/// Without what they see, jobs are judged less well, and are judged.
+/// Starts the watches of pods and ResourceSlices. Jobs are judged without their data,
+/// too, but less precisely.
 fn watch(supervisor: &Supervisor, cluster: &Cluster, access: &ClusterAccess) {
     let (pods, slices) = (cluster.clone(), cluster.clone());
     let (one, other) = (access.clone(), access.clone());
@@ -96,7 +97,8 @@ fn watch(supervisor: &Supervisor, cluster: &Cluster, access: &ClusterAccess) {
     });
 }
 
-/// Starts the keeper of the record; what it has, and where it is told what to keep.
+/// Starts the keeper of the record. Returns the record that it has read, and the sender
+/// of the record that it is to keep.
 fn keep(supervisor: &Supervisor, access: ClusterAccess, publish: Publish) -> (Recorded, Want) {
     let (record, recorded) = watch::channel(None);
     let (want, wanted) = watch::channel(None);

@@ -1,7 +1,7 @@
-//! The command line. Doc comments are the help texts.
+//! The command line. The doc comments are the help texts.
 #![allow(
     rustdoc::broken_intra_doc_links,
-    reason = "brackets of a help text are no links"
+    reason = "brackets in a help text are not links"
 )]
 
 mod web;
@@ -29,18 +29,18 @@ use crate::{
     max_term_width = 100
 )]
 pub struct Cli {
-    /// What to do; `serve` where nothing is said.
+    /// The subcommand; `serve` by default.
     #[command(subcommand)]
     pub command: Command,
 }
 
 const EXAMPLES: &str = "\
-Without a command: serve, with the flags of serve.
+Without a command, nvlink-exporter runs serve and accepts the flags of serve.
 
 Examples:
   nvlink-exporter --source sim:dgx-h100             serve a simulated node on http://localhost:9836
   nvidia-smi topo -m | nvlink-exporter topology --source file:-
-                                                    what this machine's GPUs look like
+                                                    print the graph of this machine
   nvlink-exporter topology --source sim:dgx1-v100 --output dot | dot -Tsvg > node.svg
   nvlink-exporter place --source sim:dgx1-v100 --gpus 4 --free 0,1,2,4,5,7
   gpus=$(nvlink-exporter place --source file:node.json --gpus 4 --output env) && eval \"$gpus\" && torchrun …";
@@ -54,7 +54,7 @@ pub enum Command {
     Topology(TopologyArgs),
     /// Write the JSON recording of a node
     Record(RecordArgs),
-    /// Find the best GPUs for a job, and explain them
+    /// Find the best GPUs for a job, and explain the choice
     Place(PlaceArgs),
     /// Print what each metric means, as Markdown
     Metrics,
@@ -67,13 +67,14 @@ pub enum Command {
 pub struct SourceArgs {
     /// Where the topology comes from: auto, nvml[:PATH], sysfs[:ROOT], file:PATH or sim:PROFILE
     ///
-    /// auto is nvml where the driver's library answers, else sysfs (which cannot see NVLink, and
-    /// says so); it tries the library again every minute. nvml:PATH names the library.
-    /// sysfs:ROOT is the kernel's PCI tree below another root, such as a container's /host.
-    /// file:PATH is a recording (JSON), the text of `nvidia-smi topo -m` or an NCCL topology
-    /// (XML), told apart by content; file:- is the standard input. sim:PROFILE is a simulated
-    /// node: a100-pcie-pairs, dgx-a100, dgx-h100, dgx1-v100, dgx2-v100, gb200-nvl72,
-    /// h200-degraded, hgx-a100-4, hgx-b200, l40s, rtx-a6000-pairs.
+    /// auto reads nvml where the driver's library answers, else sysfs (which cannot see NVLink
+    /// and reports so); while it reads sysfs, it tries the library again every minute.
+    /// nvml:PATH sets the path of the library. sysfs:ROOT reads the kernel's PCI tree below
+    /// another root, such as a container's /host. file:PATH reads a recording (JSON), the output
+    /// of `nvidia-smi topo -m` or an NCCL topology (XML), detected by content; file:- reads
+    /// standard input. sim:PROFILE simulates a node: a100-pcie-pairs, dgx-a100, dgx-h100,
+    /// dgx1-v100, dgx2-v100, gb200-nvl72, h200-degraded, hgx-a100-4, hgx-b200, l40s,
+    /// rtx-a6000-pairs.
     #[arg(
         long,
         env = "NVLINK_EXPORTER_SOURCE",
@@ -98,7 +99,7 @@ pub struct ServeArgs {
     #[command(flatten)]
     pub web: WebArgs,
 
-    /// Time between two readings of the source; a scrape gets the latest one and never waits
+    /// Time between two readings of the source; a scrape gets the latest reading and never waits
     #[arg(
         long,
         env = "NVLINK_EXPORTER_COLLECTION_INTERVAL",
@@ -108,7 +109,7 @@ pub struct ServeArgs {
     )]
     pub collection_interval: Duration,
 
-    /// Age from which data are not served any more, and /readyz says no
+    /// Age above which data are no longer served and /readyz reports not ready
     #[arg(
         long,
         env = "NVLINK_EXPORTER_STALE_AFTER",
@@ -126,7 +127,7 @@ pub struct ServeArgs {
     #[command(flatten)]
     pub publish: PublishArgs,
 
-    /// Form of the log; RUST_LOG sets what is logged (info, debug, …)
+    /// Log format; RUST_LOG sets the filter (info, debug, …)
     #[arg(
         long,
         env = "NVLINK_EXPORTER_LOG_FORMAT",
@@ -135,7 +136,7 @@ pub struct ServeArgs {
     )]
     pub log_format: LogFormat,
 
-    /// Switches for groups of metrics
+    /// Groups of metrics to serve
     #[command(flatten)]
     pub collectors: Collectors,
 }
@@ -147,11 +148,11 @@ pub struct PublishArgs {
     #[arg(long, env = "NVLINK_EXPORTER_PUBLISH", requires = "node_name")]
     pub publish: bool,
 
-    /// Also publish the label names of published guides (node.k8s.io/gpu-count, …)
+    /// Also publish the labels that published guides use (node.k8s.io/gpu-count, …)
     #[arg(long, env = "NVLINK_EXPORTER_ALIAS_LABELS", requires = "publish")]
     pub alias_labels: bool,
 
-    /// Time between two looks at what is published, in case someone changed it
+    /// Time between two checks of the published objects, in case someone changed them
     #[arg(
         long,
         env = "NVLINK_EXPORTER_PUBLISH_INTERVAL",
@@ -162,12 +163,12 @@ pub struct PublishArgs {
     pub publish_interval: Duration,
 }
 
-/// Forms of the log.
+/// Log formats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
     /// For people.
     Text,
-    /// One object a line.
+    /// One JSON object per line.
     Json,
 }
 
@@ -182,7 +183,7 @@ pub struct TopologyArgs {
     #[command(flatten)]
     pub source: SourceArgs,
 
-    /// Form of the output
+    /// Output format
     #[arg(
         long,
         short,
@@ -197,20 +198,20 @@ pub struct TopologyArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   nvidia-smi topo -m | nvlink-exporter record --source file:- --node-name gpu-7 --to gpu-7.json
-  nvlink-exporter record --samples 60 --interval 1s --to gpu-7.json    a minute, with the counters
+  nvlink-exporter record --samples 60 --interval 1s --to gpu-7.json    one minute of counters
   nvlink-exporter topology --source file:gpu-7.json
 
-Ctrl-C ends a recording early; what was read until then is written.")]
+Ctrl-C ends a recording early; the samples read so far are written.")]
 pub struct RecordArgs {
     /// What to read
     #[command(flatten)]
     pub source: SourceArgs,
 
-    /// File to write [default: the standard output]
+    /// File to write [default: standard output]
     #[arg(long, env = "NVLINK_EXPORTER_RECORD_TO", value_name = "FILE")]
     pub to: Option<PathBuf>,
 
-    /// How often to read the counters and the health of the GPUs; `--source file:` replays them
+    /// Number of samples of the GPUs' counters and health; `--source file:` replays them
     #[arg(
         long,
         env = "NVLINK_EXPORTER_RECORD_SAMPLES",
@@ -239,7 +240,7 @@ pub struct RecordArgs {
   nvlink-exporter place --source sim:dgx1-v100 --gpus 8 --pattern pipeline
   nvlink-exporter place --source sim:a100-pcie-pairs --gpus 2 --scope nvlink-domain --output env
 
-Exit status 1, with the reason, where there is no such placement.")]
+Exits with status 1 and the reason if there is no such placement.")]
 pub struct PlaceArgs {
     /// What to read
     #[command(flatten)]
@@ -249,15 +250,15 @@ pub struct PlaceArgs {
     #[arg(long, short, value_name = "K", env = "NVLINK_EXPORTER_PLACE_GPUS")]
     pub gpus: usize,
 
-    /// GPUs that may be taken, as 0,1,4-7 [default: those that no allocation of the recording holds]
+    /// GPUs that may be used, such as 0,1,4-7 [default: GPUs that no allocation of the recording holds]
     #[arg(long, value_name = "LIST", env = "NVLINK_EXPORTER_PLACE_FREE")]
     pub free: Option<Gpus>,
 
-    /// GPUs that must be among them
+    /// GPUs that the placement must include
     #[arg(long, value_name = "LIST", env = "NVLINK_EXPORTER_PLACE_REQUIRE")]
     pub require: Option<Gpus>,
 
-    /// Who talks to whom: all-reduce, all-to-all, pipeline, parameter-server, none, or a shape such as tp=4,pp=2
+    /// Communication pattern: all-reduce, all-to-all, pipeline, parameter-server, none, or a shape such as tp=4,pp=2
     #[arg(
         long,
         default_value = "all-reduce",
@@ -265,11 +266,11 @@ pub struct PlaceArgs {
     )]
     pub pattern: Pattern,
 
-    /// How close the GPUs must be: gpu, nvlink-domain (all traffic over NVLink) or node; rack and zone are as node here
+    /// How close the GPUs must be: gpu, nvlink-domain (all traffic over NVLink) or node; here, rack and zone mean node
     #[arg(long, default_value = "node", env = "NVLINK_EXPORTER_PLACE_SCOPE")]
     pub scope: Scope,
 
-    /// Form of the output
+    /// Output format
     #[arg(
         long,
         short,
@@ -280,7 +281,7 @@ pub struct PlaceArgs {
     pub output: PlaceFormat,
 }
 
-/// The values of `place --output`.
+/// Values of `place --output`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum PlaceFormat {
     /// For people.
@@ -315,7 +316,7 @@ impl FromStr for Gpus {
             let (first, last) = part.split_once('-').unwrap_or((part, part));
             match (number(first), number(last)) {
                 (Some(first), Some(last)) if first <= last => gpus.extend(first..=last),
-                _ => return Err(format!("{part:?} is no GPU index; write 0,1,4-7")),
+                _ => return Err(format!("{part:?} is not a GPU index; write 0,1,4-7")),
             }
         }
         gpus.sort_unstable();
@@ -324,10 +325,10 @@ impl FromStr for Gpus {
     }
 }
 
-/// The command line, understood.
+/// Parses the command line.
 ///
 /// # Errors
-/// What clap says of bad usage, and of a request for help.
+/// What clap reports on bad usage, and on a request for help.
 pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
     let args = with_default_command(args);
     let cli = Cli::try_parse_from(&args)
@@ -335,13 +336,13 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Erro
     if let Command::Serve(serve) = &cli.command
         && serve.stale_after <= serve.collection_interval
     {
-        let reason = "--stale-after must be longer than --collection-interval, or all data would be stale before the next come";
+        let reason = "--stale-after must be longer than --collection-interval, otherwise data become stale before the next collection";
         return Err(Cli::command().error(ErrorKind::ValueValidation, reason));
     }
     Ok(cli)
 }
 
-/// The arguments with `serve` put in where no command is named.
+/// Returns the arguments, with `serve` inserted where they name no command.
 #[must_use]
 pub fn with_default_command(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     let mut args: Vec<_> = args.into_iter().collect();

@@ -15,7 +15,7 @@ use crate::{
     source::{Source, SourceError, Unread},
 };
 
-/// Reads `source` once. What moved since an earlier reading is not known here.
+/// Reads `source` once. The snapshot has no loads: they need an earlier reading.
 pub fn collect(name: &str, source: &mut dyn Source, since_start: Duration) -> Snapshot {
     let start = Instant::now();
     let result = source.read(since_start);
@@ -40,24 +40,24 @@ pub fn collect(name: &str, source: &mut dyn Source, since_start: Duration) -> Sn
     }
 }
 
-/// Everything that could not be read, in one sentence.
+/// Joins the reasons for all data that could not be read.
 fn unread(all: &[Unread]) -> Option<String> {
     let reasons: Vec<_> = all.iter().map(|one| &*one.reason).collect();
     (!reasons.is_empty()).then(|| reasons.join("; "))
 }
 
-/// Opens a source anew.
+/// A function that opens the source again.
 pub type Open = Box<dyn FnMut() -> Result<Box<dyn Source>, SourceError> + Send>;
 
 /// Starts the thread. It reads `source` at once and then every `interval`.
 ///
-/// A source that panics is opened anew. One that hangs hangs this thread alone:
-/// it is told, `/readyz` says no when the data are old, but the process is not
-/// called dead. It waits for the driver, which another process would wait for,
-/// too; and there would be no exporter to say so while it is restarted.
+/// A source that panics is opened again. A source that hangs blocks only this
+/// thread: the log reports it, and `/readyz` fails when the data are stale, but
+/// `/livez` does not. The source waits for the driver, for which a new process
+/// would wait, too; and during a restart no exporter would report the hang.
 ///
 /// # Errors
-/// When the system gives no thread.
+/// When the system cannot start a thread.
 pub fn start(
     supervisor: &Supervisor,
     name: String,
@@ -104,19 +104,19 @@ fn run(
     }
 }
 
-/// Lets go of the source for as long as is asked.
+/// Releases the source for as long as requested.
 fn let_go(name: &str, source: &mut dyn Source, latest: &Latest) {
     let asking = Asking::new(name, latest);
     source.release();
     drop(asking);
-    latest.publish(nothing(name, "the source was let go of on request"));
-    tracing::info!(source = name, "let go of the source, on request");
+    latest.publish(nothing(name, "the source is released on request"));
+    tracing::info!(source = name, "released the source on request");
     latest.tally().release.rest();
-    tracing::info!(source = name, "the source is taken up again");
+    tracing::info!(source = name, "the source is opened again");
 }
 
-/// The source is asked for as long as this lives. One that panics has not
-/// answered, and what it said before holds no longer.
+/// Marks a reading in progress while it exists. A source that panics has not
+/// answered, and its earlier data are no longer valid.
 struct Asking<'a> {
     name: &'a str,
     latest: &'a Latest,
@@ -133,13 +133,13 @@ impl Drop for Asking<'_> {
     fn drop(&mut self) {
         self.latest.reads_since(None);
         if thread::panicking() {
-            let reason = "the source panicked, and is opened anew";
+            let reason = "the source panicked and is opened again";
             self.latest.publish(nothing(self.name, reason));
         }
     }
 }
 
-/// A collection that gave nothing.
+/// Returns a collection without data.
 fn nothing(name: &str, reason: &str) -> Snapshot {
     Snapshot {
         data: None,
@@ -153,10 +153,10 @@ fn nothing(name: &str, reason: &str) -> Snapshot {
     }
 }
 
-/// A source that has not answered for so long hangs: it takes a second or two.
+/// A source that has not answered for this long hangs: a reading takes a second or two.
 const HANGS: Duration = Duration::from_secs(10);
 
-/// Tells when the source begins to hang, and when it answers again.
+/// Logs when the source begins to hang, and when it answers again.
 #[derive(Clone)]
 struct Hang {
     source: String,
@@ -199,7 +199,7 @@ impl Hang {
     }
 }
 
-/// Says what changed, not the same thing at each collection.
+/// Logs changes only, not the same line at each collection.
 #[derive(Default)]
 struct Log {
     error: Option<Option<String>>,
@@ -274,7 +274,7 @@ mod tests {
         assert_eq!(bad.health.error.as_deref(), Some("out of order"));
     }
 
-    /// Answers all but one question.
+    /// Cannot read the links of one GPU.
     struct Partial;
 
     impl Source for Partial {
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_collection_that_lacks_something_has_failed_and_has_the_rest() {
+    fn an_incomplete_collection_has_failed_and_has_the_other_data() {
         let latest = Latest::default();
         latest.publish(collect("partial", &mut Partial, Duration::ZERO));
         let view = latest.view(Instant::now());
@@ -309,7 +309,7 @@ mod tests {
         assert_eq!(
             count("nvlink_peer_links{"),
             7 * 6,
-            "only between the others"
+            "only between the other GPUs"
         );
         assert_eq!(count("nvlink_missing_links{"), 7);
         assert_eq!(count("nvlink_domain_gpus{"), 0);
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_source_that_panics_is_opened_anew() {
+    async fn a_source_that_panics_is_opened_again() {
         let latest = Arc::new(Latest::default());
         let supervisor = Supervisor::default();
         let open: Open = Box::new(|| Ok(Box::new(Flaky(0))));

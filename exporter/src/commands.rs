@@ -20,12 +20,12 @@ use crate::{
     source::{Reading, SourceError},
 };
 
-/// Runs the program: exit status 0, 1 for bad input or a failure, 2 for bad usage.
+/// Runs the program. The exit status is 0, 1 for bad input or a failure, or 2 for bad usage.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let cli = match args::parse(args) {
         Ok(cli) => cli,
         Err(error) => {
-            // Help goes to stdout and is no error.
+            // Help goes to stdout and is not an error.
             let status = if error.use_stderr() { 2 } else { 0 };
             drop(error.print());
             return ExitCode::from(status);
@@ -53,7 +53,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     }
 }
 
-/// The error and its causes, but for those that are part of what they caused.
+/// Returns the error and its causes, except causes that the text already contains.
 fn told(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain().map(ToString::to_string) {
@@ -70,7 +70,7 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
     io.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
-/// Writes to the standard output; `head` closing it is no failure.
+/// Prints to standard output. [`run`] does not treat a reader that closes the pipe as a failure.
 fn print(text: &str) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes())?;
@@ -83,7 +83,7 @@ fn read(args: &SourceArgs) -> Result<Reading, SourceError> {
         .read(Duration::ZERO)
 }
 
-/// Reads the source once, and says what is odd.
+/// Reads the source once, and prints its warnings.
 fn read_and_warn(args: &SourceArgs) -> Result<Reading, SourceError> {
     let reading = read(args)?;
     for warning in &reading.warnings {
@@ -95,8 +95,9 @@ fn read_and_warn(args: &SourceArgs) -> Result<Reading, SourceError> {
     Ok(reading)
 }
 
-/// Says what is odd, on one line and without what a terminal would obey: the
-/// driver and files have a say in it. Nobody to tell is no failure.
+/// Prints a warning on one line. Control characters are replaced, because parts
+/// of the text come from the driver and from files. A closed standard error is
+/// not a failure.
 fn warn(warning: &str) {
     let warning = warning.replace(char::is_control, " ");
     let line = format!("nvlink-exporter: warning: {warning}");
@@ -104,7 +105,7 @@ fn warn(warning: &str) {
 }
 
 fn runtime() -> io::Result<tokio::runtime::Runtime> {
-    // Answers come from memory: more threads would only cost memory of their own.
+    // Answers come from memory: more threads would only cost more memory.
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -119,7 +120,7 @@ fn unpublish(args: &UnpublishArgs) -> anyhow::Result<()> {
     })?;
     print(&if existed {
         format!(
-            "removed what was published on Node {node}; an exporter that still runs publishes it again\n"
+            "removed what was published about Node {node}; an exporter that still runs publishes it again\n"
         )
     } else {
         format!("there is no Node {node}, and nothing is published about it\n")

@@ -1,5 +1,5 @@
-//! HTTP: `/sim/faults`, where a simulated node is broken and healed. It is
-//! there for the source `sim` alone.
+//! HTTP: `/sim/faults`, which injects faults into a simulated node and removes
+//! them. It exists only for the source `sim`.
 
 use std::sync::Arc;
 
@@ -14,12 +14,12 @@ use axum::{
 
 use crate::{origin, output, source::sim::Control};
 
-/// Bytes of a list of faults.
+/// Maximum size of a list of faults, in bytes.
 const MOST_BYTES: usize = 1 << 16;
 
-/// The route, over the faults of `control`: `GET` shows the list, `PUT`
-/// replaces it, `DELETE` heals everything. Each answers with the list that
-/// then holds.
+/// Returns the route for the faults of `control`: `GET` returns the list, `PUT`
+/// replaces it, `DELETE` removes all faults. Each answers with the resulting
+/// list.
 pub fn router(control: Arc<Control>) -> Router {
     Router::new()
         .route("/sim/faults", get(show).put(replace).delete(clear))

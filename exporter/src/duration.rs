@@ -1,8 +1,8 @@
-//! Durations as people write them, in flags and in files.
+//! Durations in flags and in files.
 
 use std::time::Duration;
 
-/// The value of a flag: 100 ms to a day.
+/// Parses the value of a flag: 100 ms to 24 h.
 pub(crate) fn flag(text: &str) -> Result<Duration, String> {
     let duration = parse(text).ok_or("expected a duration such as 500ms, 5s or 2m")?;
     let bounds = Duration::from_millis(100)..=Duration::from_secs(86_400);
@@ -12,9 +12,9 @@ pub(crate) fn flag(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// A length of time as Go's `time.ParseDuration` reads it: `1s`, `1.5s`,
-/// `1m30s`, `0`. None where it is none, where it is negative, and where it is
-/// longer than Go's longest, which is 292 years.
+/// Parses a duration as Go's `time.ParseDuration` does: `1s`, `1.5s`, `1m30s`,
+/// `0`. Returns `None` if it is invalid, negative, or longer than Go's maximum,
+/// which is 292 years.
 pub(crate) fn parse(text: &str) -> Option<Duration> {
     let mut rest = text.strip_prefix('+').unwrap_or(text);
     if rest == "0" {
@@ -51,7 +51,7 @@ fn nanos_of(unit: &str) -> Option<u128> {
     })
 }
 
-/// `number`, which may have a point, times `factor`.
+/// Returns `number`, which may have a decimal point, times `factor`.
 fn scaled(number: &str, factor: u128) -> Option<u128> {
     let (whole, part) = number.split_once('.').unwrap_or((number, ""));
     if whole.is_empty() && part.is_empty() || part.contains('.') {
@@ -61,7 +61,7 @@ fn scaled(number: &str, factor: u128) -> Option<u128> {
         "" => Some(0),
         text => text.parse::<u128>().ok(),
     };
-    // More digits than these are less than a nanosecond.
+    // Further digits are worth less than a nanosecond.
     let part = &part[..part.len().min(15)];
     let of_part = digits(part)? * factor / 10_u128.pow(part.len() as u32);
     digits(whole)?.checked_mul(factor)?.checked_add(of_part)
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn flags_are_neither_short_nor_long() {
+    fn flags_accept_neither_too_short_nor_too_long_durations() {
         assert_eq!(flag("250ms"), Ok(Duration::from_millis(250)));
         for text in ["5", "0s", "s", "25h"] {
             assert!(flag(text).is_err(), "{text}");
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn durations_as_go_reads_them() {
+    fn durations_are_parsed_as_in_go() {
         for (text, millis) in [
             ("0", 0),
             ("0s", 0),

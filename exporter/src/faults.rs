@@ -1,5 +1,5 @@
-//! Faults for the log: a line when one comes, another when it is gone, none
-//! while nothing changes.
+//! Faults for the log: one line when a fault begins, one when it ends, none while
+//! nothing changes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +7,7 @@ use nvlink_topology::missing_links;
 
 use crate::source::{FabricCondition, FabricState, GpuHealth, LostGpu, Reading};
 
-/// What can be wrong with a GPU, for as long as it holds.
+/// A fault of a GPU that lasts for a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Fault {
     Lost,
@@ -16,31 +16,32 @@ enum Fault {
     Condition(FabricCondition),
 }
 
-/// What changed for one GPU.
+/// A change of one GPU's faults.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
+    /// A fault began.
     Came(u32, String),
-    /// It is no more.
+    /// A fault ended.
     Gone(u32, String),
 }
 
-/// The faults that hold and the XIDs that came, to see what changed.
+/// The current faults and the XIDs so far, to find changes.
 #[derive(Debug, Default)]
 pub(crate) struct Faults {
-    /// What is said of each that holds, by GPU.
+    /// The log text of each current fault, by GPU.
     holding: BTreeMap<(u32, Fault), String>,
-    /// Times, by GPU and XID.
+    /// Number of XIDs, by GPU and XID.
     xids: BTreeMap<(u32, u64), u64>,
 }
 
 impl Faults {
-    /// What changed since the reading before; at the first one, all that is wrong.
+    /// Returns the changes since the previous reading; at the first one, all faults.
     pub(crate) fn observe(&mut self, reading: &Reading) -> Vec<Change> {
         let mut changes = Vec::new();
         self.lost(reading, &mut changes);
         for gpu in &reading.topology.spec.gpus {
             let missing = missing_links(gpu, &reading.topology.spec.gpus);
-            // What could not be read stays as it was.
+            // A fault that could not be read does not change.
             let Some(missing) = missing.filter(|_| reading.is_read(gpu.index)) else {
                 continue;
             };
@@ -87,13 +88,13 @@ impl Faults {
         for (condition, holds) in &fabric.conditions {
             let name = words(condition.as_str());
             let wrong = holds.then(|| format!("fabric reports {name}"));
-            let right = format!("fabric reports no {name} any more");
+            let right = format!("fabric no longer reports {name}");
             let key = (health.gpu, Fault::Condition(*condition));
             self.set(key, wrong, &right, changes);
         }
     }
 
-    /// XIDs are events: none of them ends.
+    /// Adds the new XIDs. They are events, so none of them ends.
     fn xids(&mut self, health: &GpuHealth, changes: &mut Vec<Change>) {
         let gpu = health.gpu;
         for (xid, times) in health.xids.iter().flatten() {
@@ -128,10 +129,10 @@ impl Faults {
     }
 }
 
-/// Which one it was, why it is lost, and what it reported by itself.
+/// Describes a lost GPU: which one it is, why it is lost, and which XIDs it reported.
 fn words_of_lost(gpu: &LostGpu) -> String {
     let reason = gpu.reason.as_deref();
-    let reason = reason.unwrap_or("it was there and does not answer");
+    let reason = reason.unwrap_or("it no longer answers");
     let xids: Vec<_> = gpu.xids.iter().map(|(xid, _)| xid.to_string()).collect();
     let xids = (!xids.is_empty()).then(|| format!("XIDs seen: {}", xids.join(", ")));
     let which: Vec<_> = [gpu.uuid.clone(), gpu.pci_bus_id.clone(), xids]
@@ -149,7 +150,7 @@ fn words(name: &str) -> String {
 }
 
 impl Change {
-    /// Writes it to the log, a line.
+    /// Logs the change, as one line.
     pub(crate) fn log(&self, source: &str) {
         match self {
             Self::Came(gpu, text) => tracing::warn!(source, gpu, "GPU {gpu}: {text}"),

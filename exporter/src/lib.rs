@@ -4,27 +4,27 @@
 //! The modules; each uses only those above it:
 //!
 //! - [`source`] reads a node: its hardware, a file, a simulation.
-//! - `duration` reads lengths of time, as flags and files have them.
-//! - `origin` says which requests come from a page of another site.
-//! - [`release`] has the source let go of for a while.
-//! - [`web`] lets requests in: TLS, passwords, limits.
-//! - [`tally`] is what the process knows of its own work.
-//! - [`placement`] is who holds which GPUs, and how well they were placed.
-//! - [`load`] is what moved between two readings.
-//! - `faults` is what came and went between them, for the log.
-//! - [`snapshot`] holds the latest of everything, for readers that never wait.
-//! - [`metrics`] is what a scrape gets.
-//! - [`output`] shows a topology and a placement in a terminal.
+//! - `duration` parses the durations of flags and files.
+//! - `origin` refuses requests that come from a page of another site.
+//! - [`release`] releases the source for a while.
+//! - [`web`] admits requests: TLS, passwords, limits.
+//! - [`tally`] keeps the process's statistics about itself.
+//! - [`placement`] describes which container holds which GPUs, and how good they are for it.
+//! - [`load`] computes link rates and new errors from two readings.
+//! - `faults` finds the faults that began or ended between them, for the log.
+//! - [`snapshot`] holds the latest state, for readers that never wait.
+//! - [`metrics`] renders the answer to a scrape.
+//! - [`output`] prints a topology and a placement.
 //! - [`page`] shows a snapshot in a browser.
 //! - [`collect`] reads the source and makes snapshots.
 //! - [`publish`] writes snapshots to the cluster.
-//! - [`allocations`] asks who holds which GPUs, and judges it.
-//! - [`control`] breaks a simulated node over HTTP.
-//! - [`lifecycle`] has the source let go of over HTTP.
+//! - [`allocations`] finds out which container holds which GPUs, and judges the placements.
+//! - [`control`] injects faults into a simulated node over HTTP.
+//! - [`lifecycle`] releases the source over HTTP.
 //! - [`server`] answers requests: metrics, page, document, probes.
-//! - [`args`] is the command line.
+//! - [`args`] defines the command line.
 //! - `log` starts the log.
-//! - `commands` are the subcommands; [`run`] is the program.
+//! - `commands` implements the subcommands; [`run`] is the program.
 
 pub mod allocations;
 pub mod args;

@@ -1,6 +1,6 @@
-//! HTTP: `/-/release` and `/-/open`, by which whoever works on the driver has
-//! the source let go of and taken up again. The paths begin as those of
-//! Prometheus that change what it does.
+//! HTTP: `/-/release` and `/-/open`, which release the source and open it again,
+//! for work on the driver. The paths begin with `/-/`, as in Prometheus all paths
+//! that change its state.
 
 use std::time::Duration;
 
@@ -16,14 +16,14 @@ use crate::{
     release::{Hold, Release},
 };
 
-/// The flag without which nothing is done.
+/// The flag that enables the paths.
 pub const FLAG: &str = "web.enable-lifecycle";
-/// How long the source is let go of where nobody says.
+/// How long the source is released by default.
 const USUAL: Duration = Duration::from_secs(600);
-/// How long a request waits for it.
+/// How long a request waits for the release.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The routes; where they are not `enabled`, they say how they would be.
+/// Returns the routes. If they are not `enabled`, their answers name the flag that enables them.
 pub fn router(release: Release, enabled: bool) -> Router {
     match enabled {
         true => Router::new()
@@ -54,15 +54,18 @@ async fn let_go(
     Ok(match release.ask(time, PATIENCE).await {
         Hold::Released(left) => {
             let left = left.as_secs_f64();
-            let text = format!("let go of; read again in {left:.0} s, or after POST /-/open\n");
+            let text = format!("released; opened again in {left:.0} s, or after POST /-/open\n");
             (StatusCode::OK, text)
         }
         Hold::Asked => {
-            let text = "the source does not answer: it is let go of as soon as it does\n";
+            let text = "the source does not answer: it is released as soon as it does\n";
             (StatusCode::ACCEPTED, text.to_owned())
         }
-        // Another request came in between.
-        Hold::Held => (StatusCode::CONFLICT, "taken up again\n".to_owned()),
+        // Another request cancelled the release in the meantime.
+        Hold::Held => (
+            StatusCode::CONFLICT,
+            "the source is open again\n".to_owned(),
+        ),
     })
 }
 
@@ -72,12 +75,12 @@ async fn open(State(release): State<Release>, headers: HeaderMap) -> Result<Answ
     Ok((StatusCode::OK, "the source is read again\n".to_owned()))
 }
 
-/// `for=5m` once, and nothing else.
+/// Parses the query: at most one `for=5m`, and nothing else.
 fn time(query: &str) -> Result<Duration, String> {
     let mut time = None;
     for (key, value) in form_urlencoded::parse(query.as_bytes()) {
         if key != "for" {
-            return Err(format!("unknown parameter {key:?}; known is for=DURATION"));
+            return Err(format!("unknown parameter {key:?}; expected for=DURATION"));
         }
         let value = duration::flag(&value).map_err(|reason| format!("for: {reason}"))?;
         if time.replace(value).is_some() {

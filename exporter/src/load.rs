@@ -1,5 +1,5 @@
-//! What moved between two readings: the traffic of each link as a rate, and
-//! the errors that came. For the page; Prometheus computes its own rates.
+//! The changes between two readings: the traffic rate of each link, and its new
+//! errors. They are for the page; Prometheus computes its own rates.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -8,13 +8,13 @@ use std::{
 
 use crate::source::{ErrorKind, LinkCounters, Reading};
 
-/// Errors stay "recent" for this long.
+/// How long errors count as recent.
 pub const RECENT: Duration = Duration::from_secs(300);
-/// Recent errors are kept by slots of this length.
+/// Length of the time slots in which recent errors are counted.
 const SLOT: Duration = Duration::from_secs(30);
 
-/// What moved on one link between the last two good readings. What cannot be
-/// told (no earlier reading, a counter that was reset) is absent.
+/// Rates and new errors of one link between the last two good readings. Unknown
+/// values (no earlier reading, a counter that was reset) are absent.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LinkLoad {
     /// Index of the GPU.
@@ -25,24 +25,24 @@ pub struct LinkLoad {
     pub transmit_bytes_per_second: Option<f64>,
     /// Payload bytes received per second.
     pub receive_bytes_per_second: Option<f64>,
-    /// The kinds of errors that came lately, in the order of [`ErrorKind`].
+    /// The kinds of errors that occurred recently, in the order of [`ErrorKind`].
     pub rises: Vec<Rise>,
 }
 
-/// Errors of one kind that came lately on one link.
+/// Recent errors of one kind on one link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rise {
     pub kind: ErrorKind,
-    /// How many came between the last two good readings.
+    /// Number of errors between the last two good readings.
     pub last: u64,
-    /// How many came within [`RECENT`].
+    /// Number of errors within [`RECENT`].
     pub recent: u64,
 }
 
 /// A link, by the indices of its GPU and of itself.
 type Place = (u32, u32);
 
-/// What a reading counted, and when.
+/// The counters of a reading, and its time.
 #[derive(Debug)]
 struct Counted {
     at: Instant,
@@ -58,8 +58,8 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// What moved since the reading before, by GPU and link. `now` was read
-    /// until `finished`.
+    /// Returns the rates and new errors since the previous reading, by GPU and
+    /// link. The reading `now` ended at `finished`.
     pub fn observe(&mut self, now: &Reading, finished: Instant) -> Vec<LinkLoad> {
         let start = *self.start.get_or_insert(finished);
         let slot = slot(finished.saturating_duration_since(start));
@@ -156,7 +156,7 @@ impl Counted {
         }
     }
 
-    /// The same link, unless its index belongs to another GPU `now`.
+    /// Finds the same link, unless its index belongs to another GPU `now`.
     fn find(&self, link: &LinkCounters, now: &Self) -> Option<&LinkCounters> {
         let same = self.uuids.get(&link.gpu) == now.uuids.get(&link.gpu);
         self.counters.get(&(link.gpu, link.link)).filter(|_| same)
@@ -168,7 +168,7 @@ mod tests {
     use super::*;
     use crate::source::SourceSpec;
 
-    /// What moved until a simulated node is read after `seconds`, changed by `edit`.
+    /// Reads a simulated node after `seconds`, changes the reading by `edit` and observes it.
     fn observe(
         meter: &mut Meter,
         base: Instant,
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_and_rises_lie_between_two_good_readings() {
+    fn rates_and_rises_span_two_good_readings() {
         let (mut meter, base) = (Meter::default(), Instant::now());
         let first = observe(&mut meter, base, 0, |_| {});
         assert!(
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_reset_is_not_known() {
+    fn a_counter_that_was_reset_has_no_rate() {
         let (mut meter, base) = (Meter::default(), Instant::now());
         observe(&mut meter, base, 50, |_| {});
         let loads = observe(&mut meter, base, 60, |reading| {
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_of_long_ago_are_forgotten_and_rates_are_taken_as_they_are() {
+    fn old_errors_are_dropped_and_reported_rates_are_used_directly() {
         let (mut meter, base) = (Meter::default(), Instant::now());
         observe(&mut meter, base, 0, |_| {});
         observe(&mut meter, base, 10, |_| {});

@@ -1,16 +1,16 @@
-//! What is logged.
+//! The log.
 
 use nvlink_runtime::log::{self, Format};
 use tracing_subscriber::EnvFilter;
 
 use crate::args::LogFormat;
 
-/// What is logged where nobody says. What the client of Kubernetes logs of its
-/// own is told by who calls it, with what is lost and what to do about it.
+/// The default filter. It drops the lines of the Kubernetes client: its callers
+/// log each error themselves, with the consequence and the remedy.
 const DEFAULT: &str = "info,kube=off,kube_client=off,kube_runtime=off";
 
-/// Starts logging; `RUST_LOG` says what. Where it cannot be understood, what is
-/// logged otherwise is, and that.
+/// Starts logging with the filter of `RUST_LOG`. If it is invalid, the default
+/// filter is used and a warning is logged.
 pub(crate) fn start(format: LogFormat) {
     let wanted = std::env::var(EnvFilter::DEFAULT_ENV).unwrap_or_default();
     let (filter, error) = match wanted.is_empty() {
@@ -26,6 +26,6 @@ pub(crate) fn start(format: LogFormat) {
     };
     log::start(filter, format, false);
     if let Some(error) = error {
-        tracing::warn!(%error, "RUST_LOG={wanted:?} is not understood: logging info");
+        tracing::warn!(%error, "RUST_LOG={wanted:?} is invalid: logging info");
     }
 }

@@ -1,4 +1,4 @@
-//! The program; everything is in the library.
+//! The program; all its code is in the library.
 
 use std::process::ExitCode;
 

@@ -1,5 +1,5 @@
-//! Snapshot → metrics. Families are made anew from the snapshot at each
-//! scrape, so that nothing outlives the thing it describes.
+//! Snapshot → metrics. Each scrape builds the families anew from the snapshot,
+//! so that no series outlives the object that it describes.
 
 mod domain;
 mod fabric;
@@ -33,14 +33,14 @@ pub use self::{
     reference::reference,
 };
 
-/// The `Content-Type` of what [`render`] makes.
+/// The `Content-Type` of the text that [`render`] returns.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// The answer to a scrape, in OpenMetrics text: the families of `groups`, and
-/// those of the exporter itself.
+/// Renders the answer to a scrape, in the OpenMetrics text format: the families
+/// of `groups`, and those of the exporter itself.
 ///
 /// # Errors
-/// When a metric cannot be written (never, as far as is known).
+/// When a metric cannot be written (no such case is known).
 pub fn render(view: &View, groups: Groups) -> Result<String, fmt::Error> {
     let mut out = String::with_capacity(view.data().map_or(4096, size));
     let view = view.clone();
@@ -50,7 +50,7 @@ pub fn render(view: &View, groups: Groups) -> Result<String, fmt::Error> {
     Ok(out)
 }
 
-/// One scrape of one moment.
+/// One scrape, at one point in time.
 #[derive(Debug)]
 struct Scrape {
     view: View,
@@ -67,7 +67,7 @@ impl Collector for Scrape {
             peer::write(&mut out, data)?;
             let placements = view.placements.as_deref();
             let status = placements.map_or(&data.topology.status, |one| &one.status);
-            // What is made of the whole graph is not known from a part of it.
+            // Values that depend on the whole graph are not known from a part of it.
             let whole = data.unread.is_empty();
             if whole {
                 let none = BTreeSet::new();
@@ -82,7 +82,7 @@ impl Collector for Scrape {
     }
 }
 
-/// About so long is the text: grown step by step, it would be copied again and again.
+/// Estimates the length of the text: a string that grows step by step is copied again and again.
 fn size(data: &Reading) -> usize {
     let series = |one: &LinkCounters| 5 + one.errors.len() + one.bit_error_ratios.len();
     let of_links: usize = data.counters.iter().map(series).sum();

@@ -1,4 +1,4 @@
-//! How a topology and a placement are shown. Every output is deterministic.
+//! Prints a topology and a placement. Every output is deterministic.
 
 pub mod dot;
 pub mod environment;
@@ -9,7 +9,7 @@ pub mod table;
 
 use crate::source::Reading;
 
-/// The values of `topology --output`.
+/// Values of `topology --output`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum TopologyFormat {
     /// For people.
@@ -23,10 +23,10 @@ pub enum TopologyFormat {
     Matrix,
 }
 
-/// Shows what was read.
+/// Renders a reading.
 ///
 /// # Errors
-/// When the document is no JSON (which does not happen).
+/// When the document cannot be written as JSON (which does not happen).
 pub fn topology(
     reading: &Reading,
     format: TopologyFormat,
@@ -41,15 +41,15 @@ pub fn topology(
     })
 }
 
-/// Pretty JSON with a line end.
+/// Returns pretty-printed JSON that ends with a line break.
 ///
 /// # Errors
-/// When `value` is no JSON.
+/// When `value` cannot be written as JSON.
 pub fn json(value: &impl serde::Serialize) -> Result<String, serde_json::Error> {
     serde_json::to_string_pretty(value).map(|text| text + "\n")
 }
 
-/// `371 GB/s`; `12.5 GB/s` where a tenth matters.
+/// Formats a rate: `371 GB/s`, or `12.5 GB/s` where a tenth matters.
 #[must_use]
 pub fn rate(bytes_per_second: u64) -> String {
     let tenths = bytes_per_second.saturating_add(50_000_000) / 100_000_000;
@@ -59,7 +59,7 @@ pub fn rate(bytes_per_second: u64) -> String {
     }
 }
 
-/// `0-3,5`: GPU indices in ascending order.
+/// Formats GPU indices, which are in ascending order: `0-3,5`.
 #[must_use]
 pub fn ranges(indices: &[u32]) -> String {
     let mut parts: Vec<(u32, u32)> = Vec::new();

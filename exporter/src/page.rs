@@ -1,6 +1,6 @@
-//! The page at `/`: the graph drawn from the latest snapshot. It is whole
-//! without its script; the script fetches it again every few seconds and
-//! changes what changed. Nothing is loaded from elsewhere.
+//! The page at `/`: the graph drawn from the latest snapshot. It is complete
+//! without its script, which fetches it again every few seconds and updates what
+//! changed. Nothing is loaded from other sites.
 
 mod assets;
 mod board;
@@ -18,7 +18,7 @@ use crate::{output::summary, snapshot::View};
 pub use self::assets::{POLICY, router as assets};
 use self::{html::escape, scene::Scene};
 
-/// The page, as HTML; `metrics` is where the metrics are, as a path.
+/// Renders the page as HTML; `metrics` is the path of the metrics.
 ///
 /// The same view gives the same page, byte for byte.
 #[must_use]
@@ -41,7 +41,7 @@ pub fn render(view: &View, metrics: &str) -> String {
          </head>\n<body>\n<a class=\"skip\" href=\"#node\">Skip to the GPUs</a>\n\
          <header><h1>{name}</h1>{age}</header>\n\
          <p id=\"silent\" role=\"alert\" hidden></p>\n\
-         <noscript><p class=\"note\">Without JavaScript the page stays as it is: reload it for newer data.</p></noscript>\n\
+         <noscript><p class=\"note\">Without JavaScript, the page does not update: reload it for newer data.</p></noscript>\n\
          <main id=\"main\">\n{body}</main>\n\
          <footer><a href=\"{metrics}\">Metrics</a> · <a href=\"/api/v1/topology\">Topology as JSON</a> · \
          <a href=\"/readyz\">Readiness</a> · nvlink-exporter {version}</footer>\n</body>\n</html>\n",
@@ -52,7 +52,7 @@ pub fn render(view: &View, metrics: &str) -> String {
     )
 }
 
-/// How old the data are. The script counts on from `data-age`, in seconds.
+/// Renders the age of the data. The script keeps counting from `data-age`, in seconds.
 fn age(view: &View) -> String {
     match view.age {
         Some(age) => format!(
@@ -63,10 +63,10 @@ fn age(view: &View) -> String {
     }
 }
 
-/// What is said when there are no data.
+/// Renders the content of a page without data.
 fn nothing(view: &View) -> String {
     let (title, text) = match (&view.snapshot, view.age) {
-        (None, _) => ("No collection has ended yet.", String::new()),
+        (None, _) => ("No collection has finished yet.", String::new()),
         (Some(_), None) => ("No collection has succeeded yet.", String::new()),
         (Some(_), Some(age)) => (
             "There are no current data.",
@@ -81,7 +81,7 @@ fn nothing(view: &View) -> String {
     )
 }
 
-/// The mark of the title, and what the page shows.
+/// Renders the mark of the title, and the content of the page.
 fn content(scene: &Scene<'_>) -> (&'static str, String) {
     let spec = scene.spec();
     let source = scene.view.snapshot.as_ref();

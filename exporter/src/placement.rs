@@ -1,4 +1,4 @@
-//! Who holds which GPUs, and how well they were placed.
+//! Which containers hold which GPUs, and how good the placements are.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,11 +11,11 @@ use nvlink_topology::{Allocation, Gpu, NodeTopologyStatus, Pattern};
 
 use crate::source::{LostGpu, Reading};
 
-/// A GPU, as it is called as long as it lives.
+/// The identity of a GPU, which does not change while it exists.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Key {
     Uuid(String),
-    /// Where the source knows no UUID.
+    /// If the source does not know the UUID.
     Index(u32),
 }
 
@@ -29,13 +29,13 @@ impl Key {
     }
 }
 
-/// What the indices of GPUs mean at one moment: when a GPU goes, those behind
-/// it move up.
+/// Which GPUs the indices mean at one point in time: when a GPU goes away, the
+/// indices of the GPUs behind it change.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Keys(BTreeMap<u32, Key>);
 
 impl Keys {
-    /// Of a node with these GPUs.
+    /// Returns the keys of a node with these GPUs.
     #[must_use]
     pub fn of(gpus: &[Gpu]) -> Self {
         let key = |gpu: &Gpu| (gpu.index, Key::new(gpu.index, gpu.uuid.as_deref()));
@@ -55,35 +55,36 @@ impl Keys {
         keys.collect()
     }
 
-    /// Indices of those that are there.
+    /// Returns the indices of those of `keys` that exist.
     pub(crate) fn indices(&self, keys: &BTreeSet<Key>) -> Vec<u32> {
         let there = self.0.iter().filter(|(_, key)| keys.contains(key));
         there.map(|(&index, _)| index).collect()
     }
 }
 
-/// The allocations of a node at one moment, judged. Replaced whole.
+/// The judged allocations of a node at one point in time. They are replaced as a whole.
 #[derive(Clone, Debug, Default)]
 pub struct Placements {
-    /// What the indices of GPUs in it mean.
+    /// Which GPUs its indices mean.
     pub on: Keys,
-    /// What the document says under `status`; absent where nobody knows.
+    /// The `status` of the document; absent if it is not known.
     pub status: Option<NodeTopologyStatus>,
-    /// GPUs of which it is not known whether somebody holds them: the kubelet
-    /// names devices of which it is not known which GPUs they are.
+    /// GPUs that may or may not be held: the kubelet reports devices that cannot
+    /// be mapped to GPUs.
     pub uncertain: BTreeSet<u32>,
-    /// One for each container that holds GPUs, by namespace, pod, container;
-    /// also where none of them answers.
+    /// One entry for each container that holds GPUs, sorted by namespace, pod and
+    /// container; also if none of its GPUs answers.
     pub judged: Vec<Judged>,
-    /// How asking for them went; absent where nobody is asked (a recording holds them, or nothing does).
+    /// Outcome of the query; absent if there is none (a recording holds the
+    /// allocations, or nothing does).
     pub health: Option<Health>,
 }
 
 impl Placements {
-    /// The same in the indices of `reading`. They are judged less often than
-    /// the node is read: when a GPU is lost in between, a job must not be shown
-    /// with the GPU that took its index. None where nobody was asked: what the
-    /// source said then is not what it says now.
+    /// Returns the same placements in the indices of `reading`. They are judged
+    /// less often than the node is read: when a GPU is lost in between, a job must
+    /// not be shown with the GPU that took over the index. Returns `None` if the
+    /// allocations came from the source itself: they belong to an older reading.
     pub(crate) fn in_terms_of(self: Arc<Self>, reading: &Reading) -> Option<Arc<Self>> {
         let now = Keys::of(&reading.topology.spec.gpus);
         let says_nothing = self.judged.is_empty() && self.status.is_none();
@@ -114,10 +115,10 @@ impl Placements {
     }
 }
 
-/// How asking for the allocations went.
+/// Outcome of the query for the allocations.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Health {
-    /// Why there is no answer.
+    /// Why it failed.
     pub error: Option<String>,
     /// How long it took.
     pub duration: Duration,
@@ -127,27 +128,27 @@ pub struct Health {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Judged {
     pub allocation: Allocation,
-    /// GPUs that it holds as well and that do not answer now.
+    /// Further GPUs that it holds and that do not answer now.
     pub lost: Vec<LostGpu>,
-    /// How the job is taken to communicate.
+    /// Assumed communication pattern of the job.
     pub pattern: Pattern,
-    /// Why it is taken so.
+    /// Where the pattern comes from.
     pub pattern_from: PatternFrom,
-    /// NVLink domains that the GPUs lie in; a GPU outside any counts as one;
-    /// absent where NVLink is unknown, and where no GPU answers.
+    /// Number of NVLink domains that the GPUs belong to; a GPU outside all domains
+    /// counts as one. Absent if NVLink is unknown, and if no GPU answers.
     pub domains: Option<usize>,
     /// Capacity of the busiest resource when the pattern runs, bytes per second in
-    /// one direction; absent where there is no traffic, and where NVLink is unknown.
+    /// one direction; absent if there is no traffic, and if NVLink is unknown.
     pub bottleneck_bytes_per_second: Option<u64>,
-    /// Best possible cost on the empty node over the cost; absent where it cannot be told.
+    /// Best possible cost on the empty node divided by the cost; absent if it is not known.
     pub quality_node: Option<f64>,
-    /// Best possible cost in what was free when the pod came, over the cost;
-    /// absent where it is not known what was free.
+    /// Best possible cost among the GPUs that were free when the pod started,
+    /// divided by the cost; absent if those GPUs are not known.
     pub quality_free: Option<f64>,
 }
 
 impl Judged {
-    /// The same GPUs by the indices that they have `now`; those that have none are lost.
+    /// Returns the same GPUs by their indices `now`; those without an index are lost.
     fn moved(&self, on: &Keys, now: &Keys, reading: &Reading) -> Self {
         let there: BTreeSet<&Key> = now.all().collect();
         let mut held = on.keys(&self.allocation.gpus);
@@ -184,17 +185,17 @@ impl Judged {
     }
 }
 
-/// Why a job is taken to communicate in its pattern.
+/// Where the communication pattern of a job comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PatternFrom {
     /// The webhook's annotation `decision`.
     Decision,
-    /// Nobody said: the most common one.
+    /// Nothing specifies it: the most common pattern is assumed.
     Default,
 }
 
 impl PatternFrom {
-    /// The word used in label values.
+    /// Returns the word used in label values.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {

@@ -1,13 +1,13 @@
-//! What the cluster is told: labels and annotations on the Node, and the NodeTopology object.
+//! Publishes to the cluster: labels and annotations on the Node, and the NodeTopology object.
 //!
-//! Server-side apply, and only where the cluster differs: nothing is written
-//! while nothing changes, and what someone else changed is put right at the
-//! next look.
+//! It uses server-side apply, and only where the cluster differs: nothing is
+//! written while nothing changes, and foreign changes are reverted at the next
+//! check.
 //!
-//! Conflicts: the names under `nvlink-domains.io/` are this program's, so it
-//! takes them over. The alias labels are names that others may own; they have
-//! a field manager of their own, take nothing over, and yield where another
-//! manager sets one.
+//! Conflicts: the names under `nvlink-domains.io/` belong to this program, so it
+//! forces their ownership. The alias labels are names that others may own. They
+//! have a field manager of their own, which never forces ownership and skips a
+//! label that another manager sets.
 
 mod node;
 mod object;
@@ -37,16 +37,16 @@ pub const ALIAS_MANAGER: &str = "nvlink-exporter-aliases";
 /// Why something could not be published.
 #[derive(Debug, thiserror::Error)]
 pub enum PublishError {
-    /// No way to the API server.
+    /// The API server is not accessible.
     #[error("no access to the cluster: {}", client::reason(.0))]
     Access(Box<kube::Error>),
     /// There is no such Node.
-    #[error("there is no Node {0:?} in the cluster; is --node-name right?")]
+    #[error("there is no Node {0:?} in the cluster; check --node-name")]
     NoNode(String),
     /// The API server refused or did not answer.
     #[error("{what} {name}: {}{}", client::reason(error), advice(error))]
     Api {
-        /// What was done: `reading Node`.
+        /// The failed operation: `reading Node`.
         what: &'static str,
         name: String,
         error: Box<kube::Error>,
@@ -77,11 +77,11 @@ impl From<&PublishError> for Failure {
     }
 }
 
-/// A client from the service account, or from the kubeconfig. What is asked of
-/// it is answered, or fails in time.
+/// Returns a client from the service account or from the kubeconfig. Its
+/// requests have timeouts.
 ///
 /// # Errors
-/// Where there is neither.
+/// If there is neither.
 pub async fn client() -> Result<Client, PublishError> {
     tls::install_provider();
     client::connect(Limits::default())
@@ -106,7 +106,8 @@ pub struct Written {
 }
 
 impl Publisher {
-    /// For the Node `node`; with `aliases`, also the names of published guides.
+    /// Returns a publisher for the Node `node`; with `aliases`, it also publishes the
+    /// label names of published guides.
     #[must_use]
     pub fn new(client: Client, node: String, aliases: bool) -> Self {
         Self {
@@ -118,7 +119,7 @@ impl Publisher {
         }
     }
 
-    /// Brings the cluster to say what `topology` says.
+    /// Updates the cluster to `topology`.
     ///
     /// # Errors
     /// When the API server cannot be reached or refuses; trying again is safe.
@@ -136,9 +137,8 @@ impl Publisher {
             object::Outcome::NoCrd if !self.crd_missing => {
                 self.crd_missing = true;
                 tracing::warn!(
-                    "the CRD of NodeTopology is missing in the cluster: install it with \
-                     `nvlink-webhook crds | kubectl apply --server-side -f -`; until then only labels and \
-                     annotations are published"
+                    "the CRD of NodeTopology is missing in the cluster, so only labels and annotations are \
+                     published: install it with `nvlink-webhook crds | kubectl apply --server-side -f -`"
                 );
             }
             object::Outcome::NoCrd | object::Outcome::Same => {}
@@ -152,25 +152,26 @@ impl Publisher {
             tracing::warn!(
                 node = self.node,
                 times,
-                "something else writes this Node: what is published about it had to be put right \
-                 again and again; does a second exporter run with this --node-name?"
+                "something else keeps changing what is published about this Node: it had to be \
+                 restored repeatedly; check for a second exporter with this --node-name"
             );
         }
         Ok(written)
     }
 }
 
-/// What to do about a refusal.
+/// Returns advice on what to do about an error.
 fn advice(error: &kube::Error) -> &'static str {
     match error {
         kube::Error::Api(status) if status.code == 403 => {
-            "; docs/exporter-rbac.yaml has the rights that publishing needs"
+            "; grant the rights in docs/exporter-rbac.yaml"
         }
         _ => "",
     }
 }
 
-/// Also where a whole kind is missing, which is told in plain text without a reason.
+/// Reports whether an object is missing, or its whole kind, which the API server
+/// reports in plain text without a reason.
 fn is_not_found(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 404)
 }
@@ -179,7 +180,7 @@ fn is_conflict(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 409)
 }
 
-/// Removes everything that was published about `node`; says whether there is such a Node.
+/// Removes everything that was published about `node`; returns whether the Node exists.
 ///
 /// # Errors
 /// When the API server cannot be reached or refuses.
@@ -187,7 +188,7 @@ pub async fn unpublish(client: &Client, node: &str) -> Result<bool, PublishError
     object::delete(client, node).await?;
     match node::get(client, node).await {
         Ok(node) => node::remove(client, &node).await.map(|()| true),
-        // Nothing is published about a Node that is gone.
+        // Nothing is published about a Node that no longer exists.
         Err(PublishError::NoNode(_)) => Ok(false),
         Err(error) => Err(error),
     }
@@ -196,8 +197,8 @@ pub async fn unpublish(client: &Client, node: &str) -> Result<bool, PublishError
 /// The first and the longest wait after a failure.
 const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
-/// Publishes each good snapshot that differs from the one before, and looks
-/// every `recheck` whether the cluster still says so. Never ends.
+/// Publishes each good snapshot that differs from the previous one, and checks
+/// every `recheck` whether the cluster still matches. Never ends.
 ///
 /// A failed collection changes nothing in the cluster: the hardware is still there.
 pub async fn run(
@@ -220,7 +221,7 @@ pub async fn run(
                 .is_none_or(|(before, at)| before.spec != topology.spec || at.elapsed() >= recheck)
         };
         let Some(topology) = topology.filter(due) else {
-            // The first snapshot may have come just before this waits.
+            // The timeout covers a first snapshot that arrived just before this wait.
             drop(tokio::time::timeout(Duration::from_secs(1), changed).await);
             continue;
         };
@@ -235,7 +236,7 @@ pub async fn run(
             }
             Err(error) => {
                 tally.failed(Failure::from(&error));
-                tracing::warn!(retry_in = ?backoff, "not published: {error}");
+                tracing::warn!(retry_in = ?backoff, "publishing failed: {error}");
                 tokio::time::sleep(backoff).await;
                 backoff = (backoff * 2).min(BACKOFF.1);
             }

@@ -1,8 +1,8 @@
-//! Letting go of the source for a while: no driver can be unloaded, no GPU reset
-//! and no MIG mode changed while somebody has the driver open.
+//! Releases the source for a while: while a process has the driver open, the
+//! driver cannot be unloaded, no GPU reset and no MIG mode changed.
 //!
-//! Whoever asks only says so; the thread that reads lets go between two
-//! readings, because nobody else may use the library.
+//! A request only records what it wants. The thread that reads the source
+//! releases it between two readings, because no other thread may use the library.
 
 use std::{
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
@@ -11,25 +11,25 @@ use std::{
 
 use tokio::{sync::Notify, time::timeout};
 
-/// What is asked of the thread that reads, and where it is with it. Clones
-/// share it.
+/// What the reading thread is requested to do, and what it has done. Clones
+/// share the state.
 #[derive(Clone, Debug, Default)]
 pub struct Release(Arc<Shared>);
 
 #[derive(Debug, Default)]
 struct Shared {
     state: Mutex<State>,
-    /// For the thread that reads.
+    /// Wakes the reading thread.
     asked: Condvar,
-    /// For those who asked.
+    /// Wakes the requests that wait.
     done: Notify,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct State {
-    /// Until when the source is to be let go of.
+    /// Until when the source is requested to be released.
     until: Option<Instant>,
-    /// Whether it is.
+    /// Whether it is released.
     released: bool,
 }
 
@@ -40,13 +40,13 @@ impl State {
     }
 }
 
-/// Whether the source is held.
+/// Whether the source is held or released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hold {
     Held,
-    /// It is to be let go of, as soon as it has answered.
+    /// It is released as soon as it has answered.
     Asked,
-    /// It was let go of, and is taken up again after so long.
+    /// It is released, and opened again after this time.
     Released(Duration),
 }
 
@@ -55,20 +55,20 @@ impl Release {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How it is now.
+    /// Returns the current state.
     #[must_use]
     pub fn hold(&self) -> Hold {
         let state = self.state();
         match (state.released, state.left()) {
-            // Its time is over, and the thread is about to take it up.
+            // If no time is left, the thread is about to open the source.
             (true, left) => Hold::Released(left.unwrap_or_default()),
             (false, Some(_)) => Hold::Asked,
             (false, None) => Hold::Held,
         }
     }
 
-    /// Has the source let go of for so long from now, and waits a while for it:
-    /// a source that hangs is let go of when it answers.
+    /// Requests that the source be released for `time` from now, and waits up to
+    /// `patience` for it: a source that hangs is released when it answers.
     pub async fn ask(&self, time: Duration, patience: Duration) -> Hold {
         self.want(Instant::now().checked_add(time));
         let released = async {
@@ -80,12 +80,12 @@ impl Release {
                 done.await;
             }
         };
-        // Where it takes longer, the answer says so.
+        // If it takes longer, the returned state shows it.
         let _ = timeout(patience, released).await;
         self.hold()
     }
 
-    /// Has it taken up again.
+    /// Requests that the source be opened again.
     pub fn cancel(&self) {
         self.want(None);
     }
@@ -93,23 +93,23 @@ impl Release {
     fn want(&self, until: Option<Instant>) {
         self.state().until = until;
         self.0.asked.notify_all();
-        // Who waits for a release that is cancelled is told at once.
+        // A request that waits for a cancelled release is answered at once.
         self.0.done.notify_waiters();
     }
 
-    /// Waits so long, or until the source is to be let go of.
+    /// Waits for `time`, or until a release is requested.
     pub(crate) fn pause(&self, time: Duration) {
         let state = self.state();
         let held = |state: &mut State| state.left().is_none();
         drop(self.0.asked.wait_timeout_while(state, time, held));
     }
 
-    /// Whether the source is to be let go of.
+    /// Reports whether a release is requested.
     pub(crate) fn is_asked(&self) -> bool {
         self.state().left().is_some()
     }
 
-    /// The source is let go of: waits until it may be taken up again.
+    /// Marks the source as released, and waits until it may be opened again.
     pub(crate) fn rest(&self) {
         let mut state = self.state();
         state.released = true;

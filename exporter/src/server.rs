@@ -1,5 +1,5 @@
 //! HTTP: metrics, health, the document, the page. Every answer comes from the
-//! latest snapshot; none waits for the source.
+//! latest snapshot and never waits for the source.
 
 mod scrape;
 
@@ -20,16 +20,16 @@ use crate::{metrics::Groups, output, page, snapshot::Latest};
 /// What is served, and where.
 #[derive(Debug)]
 pub struct Site {
-    /// Where it comes from.
+    /// The state to serve.
     pub latest: Arc<Latest>,
-    /// The path of the metrics; with `/` there is no page.
+    /// The path of the metrics; with `/`, there is no page.
     pub metrics_path: String,
     /// The families that are served.
     pub groups: Groups,
 }
 
 impl Site {
-    /// Everything, in its usual place.
+    /// Returns a site with all families and the default paths.
     #[must_use]
     pub fn new(latest: Arc<Latest>) -> Self {
         Self {
@@ -40,7 +40,7 @@ impl Site {
     }
 }
 
-/// The paths that the metrics cannot have.
+/// The paths that the metrics cannot use.
 pub const PATHS: [&str; 7] = [
     "/livez",
     "/readyz",
@@ -65,14 +65,14 @@ pub fn router(site: Site) -> Router {
 }
 
 async fn nothing() -> (StatusCode, &'static str) {
-    let body = "there is nothing at this path; / leads to what there is\n";
+    let body = "there is nothing at this path; see / for links\n";
     (StatusCode::NOT_FOUND, body)
 }
 
 type Sites = State<Arc<Site>>;
 
-/// Alive while all parts are that it is of no use without. A source that hangs
-/// is no such part: see [`collect::start`](crate::collect::start).
+/// Reports whether all vital parts of the process work. The source is not one of
+/// them, even if it hangs: see [`collect::start`](crate::collect::start).
 async fn live(State(site): Sites) -> Response {
     match site.latest.tally().supervisor.obstacle() {
         None => "ok\n".into_response(),
@@ -80,8 +80,8 @@ async fn live(State(site): Sites) -> Response {
     }
 }
 
-/// Ready while there are recent data: the Node's page and metrics are of use
-/// then. `/metrics` itself always answers, and says why there are none.
+/// Reports whether there are recent data, without which the node's page and
+/// metrics are of no use. `/metrics` itself always answers, and reports the failure.
 async fn ready(State(site): Sites) -> Response {
     let view = site.latest.view(Instant::now());
     if view.is_fresh() && !view.is_released() {

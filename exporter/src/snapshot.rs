@@ -1,4 +1,4 @@
-//! What the collectors hand to everything else: whole, immutable, shared.
+//! What the collectors pass to the rest of the program: complete, immutable, shared.
 
 use std::{
     sync::Arc,
@@ -11,24 +11,25 @@ use tokio::sync::Notify;
 
 use crate::{load::LinkLoad, placement::Placements, release::Hold, source::Reading, tally::Tally};
 
-/// The outcome of one collection. Data and health are separate: a collection
-/// that failed has health and no data, never the data of an earlier one. One
-/// that could not read everything has failed, and has the data that it got.
+/// The outcome of one collection. Data and health are separate: a failed
+/// collection has health and no data, and never the data of an earlier one. A
+/// collection that could not read everything has failed and has the data that it
+/// did read.
 #[derive(Debug)]
 pub struct Snapshot {
-    /// What was read; absent when nothing was.
+    /// The data; absent if nothing was read.
     pub data: Option<Reading>,
-    /// What moved on each link since the last good reading, by GPU and link.
+    /// Rates and new errors of each link since the last good reading, by GPU and link.
     pub loads: Vec<LinkLoad>,
     pub health: Health,
 }
 
-/// How a collection went.
+/// Outcome of a collection.
 #[derive(Clone, Debug)]
 pub struct Health {
-    /// What was asked, as in `--source`.
+    /// The source, as in `--source`.
     pub source: String,
-    /// Why there are no data, or not all.
+    /// Why data are missing, all or some of them.
     pub error: Option<String>,
     /// How long it took.
     pub duration: Duration,
@@ -36,8 +37,8 @@ pub struct Health {
 }
 
 impl Health {
-    /// When it began: the oldest of what was read is of then, and a source
-    /// that hung halfway has given data of before the hang.
+    /// Returns the start of the collection, which is the time of its oldest data:
+    /// a source that hung halfway returned data from before the hang.
     #[must_use]
     pub fn started(&self) -> Instant {
         let started = self.finished.checked_sub(self.duration);
@@ -45,16 +46,16 @@ impl Health {
     }
 }
 
-/// Data older than this are not served, where nothing else is said.
+/// Default age above which data are not served.
 pub const STALE_AFTER: Duration = Duration::from_secs(30);
 
-/// The latest of everything, for readers that never wait for a collector.
+/// The latest state, for readers that never wait for a collector.
 #[derive(Debug)]
 pub struct Latest {
     snapshot: ArcSwapOption<Snapshot>,
     good_at: ArcSwapOption<Instant>,
     placements: ArcSwapOption<Placements>,
-    /// Since when the source is being read.
+    /// Start of the reading in progress.
     reading: ArcSwapOption<Instant>,
     changed: Notify,
     stale_after: Duration,
@@ -69,7 +70,7 @@ impl Default for Latest {
 }
 
 impl Latest {
-    /// Nothing yet. Data older than `stale_after` will not be served.
+    /// Returns an empty state. Data older than `stale_after` are not served.
     #[must_use]
     pub fn new(stale_after: Duration) -> Self {
         Self {
@@ -84,30 +85,30 @@ impl Latest {
         }
     }
 
-    /// The same, beside what `tally` counts.
+    /// Returns the same state with the statistics of `tally`.
     #[must_use]
     pub fn with(self, tally: Tally) -> Self {
         Self { tally, ..self }
     }
 
-    /// What the process knows of its own work.
+    /// Returns the statistics of the process about itself.
     #[must_use]
     pub fn tally(&self) -> &Tally {
         &self.tally
     }
 
-    /// Data older than this are not served.
+    /// Returns the age above which data are not served.
     #[must_use]
     pub fn stale_after(&self) -> Duration {
         self.stale_after
     }
 
-    /// The source is being read since then; none while it is not.
+    /// Records the start of a reading; `None` when no reading is in progress.
     pub fn reads_since(&self, since: Option<Instant>) {
         self.reading.store(since.map(Arc::new));
     }
 
-    /// Since when the source is being read.
+    /// Returns the start of the reading in progress.
     #[must_use]
     pub fn reading(&self) -> Option<Instant> {
         self.reading.load().as_deref().copied()
@@ -127,12 +128,12 @@ impl Latest {
         self.changed.notify_waiters();
     }
 
-    /// Waits for the next snapshot, or for other placements.
+    /// Waits for the next snapshot or the next placements.
     pub async fn changed(&self) {
         self.changed.notified().await;
     }
 
-    /// Everything as it is `now`.
+    /// Returns the state as of `now`.
     #[must_use]
     pub fn view(&self, now: Instant) -> View {
         let good_at = self.good_at.load_full();
@@ -156,49 +157,49 @@ impl Latest {
     }
 }
 
-/// Everything at one moment.
+/// The state at one point in time.
 #[derive(Clone, Debug)]
 pub struct View {
-    /// The last collection; none before the first one ends.
+    /// The last collection; none before the end of the first one.
     pub snapshot: Option<Arc<Snapshot>>,
     /// The last placements, in the indices of the snapshot; none before the
     /// first ones are known.
     pub placements: Option<Arc<Placements>>,
-    /// Time since the last collection that gave data began: grows while the
-    /// source hangs or fails.
+    /// Time since the start of the last collection that returned data: grows while
+    /// the source hangs or fails.
     pub age: Option<Duration>,
-    /// Data older than this are not served.
+    /// Age above which data are not served.
     pub stale_after: Duration,
-    /// How long the source has been asked and has not answered.
+    /// How long the reading in progress has been waiting for the source.
     pub silent: Option<Duration>,
-    /// Time since the exporter has been looking.
+    /// Time since the exporter started to collect.
     pub since_start: Duration,
-    /// What the process knows of its own work.
+    /// Statistics of the process about itself.
     pub tally: Tally,
 }
 
 impl View {
-    /// Whether the last good data are recent.
+    /// Reports whether the last good data are recent.
     #[must_use]
     pub fn is_fresh(&self) -> bool {
         self.age.is_some_and(|age| age <= self.stale_after)
     }
 
-    /// What was read; none when the last collection failed, or when the source
-    /// has hung for so long that it is no longer true.
+    /// Returns the data; none if the last collection failed, or if the source has
+    /// hung so long that the data are stale.
     #[must_use]
     pub fn data(&self) -> Option<&Reading> {
         let snapshot = self.snapshot.as_deref().filter(|_| self.is_fresh())?;
         snapshot.data.as_ref()
     }
 
-    /// Why there are no data, or not all.
+    /// Returns why data are missing, all or some of them.
     #[must_use]
     pub fn error(&self) -> Option<String> {
         if let Hold::Released(left) = self.tally.release.hold() {
             let left = left.as_secs_f64();
             return Some(format!(
-                "the source was let go of on request; it is read again in {left:.0} s, or after POST /-/open"
+                "the source is released on request; it is opened again in {left:.0} s, or after POST /-/open"
             ));
         }
         let said = self.snapshot.as_ref().map(|one| one.health.error.as_ref());
@@ -209,26 +210,26 @@ impl View {
                 "the source has not answered for {} s",
                 silent.as_secs()
             )),
-            (None, None) => Some("no collection has ended yet".to_owned()),
+            (None, None) => Some("no collection has finished yet".to_owned()),
             (Some(None), None) if self.is_fresh() => None,
-            (Some(None), None) => Some("no collection has ended since".to_owned()),
+            (Some(None), None) => Some("no collection has finished since".to_owned()),
         }
     }
 
-    /// Whether the source was let go of on request.
+    /// Reports whether the source is released on request.
     #[must_use]
     pub fn is_released(&self) -> bool {
         matches!(self.tally.release.hold(), Hold::Released(_))
     }
 
-    /// The same, if all of it could be read: a graph that lacks something must
-    /// neither be published nor placed on.
+    /// Returns the data if they are complete: an incomplete graph must not be
+    /// published or used for placements.
     #[must_use]
     pub fn whole(&self) -> Option<&Reading> {
         self.data().filter(|data| data.unread.is_empty())
     }
 
-    /// The document, with the allocations; none where it would not be whole.
+    /// Returns the document with the allocations; none if the data are incomplete.
     #[must_use]
     pub fn document(&self) -> Option<NodeTopology> {
         let mut document = self.whole()?.topology.clone();

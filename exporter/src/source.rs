@@ -1,4 +1,4 @@
-//! Where a node's topology comes from.
+//! The sources of a node's topology.
 
 pub mod auto;
 pub mod file;
@@ -27,53 +27,53 @@ pub use self::reading::{
     LinkCounters, LostGpu, Reading, Unread,
 };
 
-/// Reads a node, again and again.
+/// A node that can be read repeatedly.
 pub trait Source: Send {
-    /// What the node looks like `now`, the time since the exporter started.
+    /// Reads the node. `now` is the time since the exporter started.
     ///
     /// # Errors
     /// When it cannot be read; the next call may succeed.
     fn read(&mut self, now: Duration) -> Result<Reading, SourceError>;
 
-    /// Lets go of the driver until the next reading. What is known stays.
+    /// Releases the driver's library until the next reading. The source keeps its state.
     fn release(&mut self) {}
 }
 
-/// Why a source gives nothing.
+/// Why a source has no reading.
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
-    /// The input is no text.
+    /// The input is not text.
     #[error("{name}: {error}")]
     Text { name: String, error: TextError },
     #[error("{name}: {error}")]
     Matrix { name: String, error: MatrixError },
     #[error("{name}: {}", one_line(error))]
     Recording { name: String, error: RecordingError },
-    /// The NCCL topology is refused.
+    /// The NCCL topology is invalid.
     #[error("{name}: {error}")]
     Xml { name: String, error: XmlError },
-    /// The kernel's tree gives nothing.
+    /// The kernel's PCI tree cannot be used.
     #[error("sysfs: {0}")]
     Sysfs(#[from] SysfsError),
-    /// `auto` finds nothing to read.
+    /// `auto` found neither a driver nor a usable sysfs.
     #[error(
         "--source auto found nothing to read. NVML: {nvml}. {sysfs}. On a GPU node: load the \
          driver, name its library (--source nvml:PATH) or mount the host's /sys (--source \
          sysfs:ROOT); elsewhere name a source: --source file:PATH or --source sim:PROFILE"
     )]
     Nothing { nvml: String, sysfs: String },
-    /// The driver's library gives nothing.
+    /// The driver's library cannot be used.
     #[error("NVML: {0}")]
     Nvml(#[from] nvml::LibraryError),
     #[error("{name}: {}", one_line(error))]
     Invalid { name: String, error: Invalid },
-    /// This version does not read such a thing.
+    /// This version does not support the input.
     #[error("{0}")]
     Unsupported(String),
 }
 
-/// A message that quotes what an input says: on one line, of a readable
-/// length, and without what a terminal would obey.
+/// Formats a message that quotes the input: on one line, at most 400
+/// characters, and without control characters.
 fn one_line(error: &impl fmt::Display) -> String {
     const MOST: usize = 400;
     let text = error.to_string();
@@ -88,7 +88,7 @@ fn one_line(error: &impl fmt::Display) -> String {
 /// The value of `--source`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum SourceSpec {
-    /// The best that the machine offers.
+    /// NVML where the driver's library answers, else sysfs.
     #[default]
     Auto,
     /// The driver's library, optionally from a path.
@@ -100,7 +100,7 @@ pub enum SourceSpec {
     Sim(&'static sim::Profile),
 }
 
-/// A value of `--source` that means nothing.
+/// An invalid value of `--source`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadSource {
     #[error(
@@ -108,7 +108,7 @@ pub enum BadSource {
          input) or sim:PROFILE"
     )]
     Kind(String),
-    /// No path behind `file:`.
+    /// The path after `file:` is missing.
     #[error("file: needs a path (file:- is the standard input)")]
     NoPath,
     #[error("unknown profile {0:?}: use one of {known}", known = sim::names().join(", "))]
@@ -154,18 +154,18 @@ impl fmt::Display for SourceSpec {
 }
 
 impl SourceSpec {
-    /// The source, for the node `node` (a recording knows its own name, which
-    /// `node` overrides; where nobody names one, the host's name is taken).
-    /// Opens no file yet: that is for the thread that reads, which may hang in it.
+    /// Returns the source for the node `node`. A recording has its own node
+    /// name, which `node` overrides; without either, the host's name is used.
+    /// Opens no file yet: the reading thread does that, because opening may hang.
     ///
     /// # Errors
-    /// Where this version has no such source.
+    /// When this version does not support the source.
     pub fn open(&self, node: Option<&str>) -> Result<Box<dyn Source>, SourceError> {
         Opener::new(self.clone(), node.map(str::to_owned)).open()
     }
 }
 
-/// Opens a source again and again: one that has panicked is opened anew.
+/// Opens a source repeatedly: a source that has panicked is opened again.
 #[derive(Clone, Debug)]
 pub struct Opener {
     spec: SourceSpec,
@@ -174,7 +174,7 @@ pub struct Opener {
 }
 
 impl Opener {
-    /// Of `spec`, for the node `node`.
+    /// Creates an opener of `spec` for the node `node`.
     #[must_use]
     pub fn new(spec: SourceSpec, node: Option<String>) -> Self {
         let control = match &spec {
@@ -188,17 +188,17 @@ impl Opener {
         }
     }
 
-    /// What sets the faults of a simulated node, whichever opening of it is
-    /// read; nothing else has them.
+    /// Returns the control that sets the faults of a simulated node, or `None`
+    /// for any other source. All openings of the node share it.
     #[must_use]
     pub fn control(&self) -> Option<&Arc<sim::Control>> {
         self.control.as_ref()
     }
 
-    /// As [`SourceSpec::open`].
+    /// Opens the source, as [`SourceSpec::open`] does.
     ///
     /// # Errors
-    /// Where this version has no such source.
+    /// When this version does not support the source.
     pub fn open(&self) -> Result<Box<dyn Source>, SourceError> {
         let node = self.node.clone();
         let name = || self.node.clone().unwrap_or_else(host_name);
@@ -218,7 +218,7 @@ impl Opener {
     }
 }
 
-/// The host's name, in lower case, as the kubelet makes it the Node's.
+/// Returns the host's name in lower case: the kubelet's default name of the Node.
 #[must_use]
 pub fn host_name() -> String {
     let kernel = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
@@ -228,7 +228,7 @@ pub fn host_name() -> String {
     }
 }
 
-/// `text`, where the API server takes it for the name of a Node.
+/// Returns `text` if the API server accepts it as the name of a Node.
 pub(crate) fn node_name(text: &str) -> Result<String, String> {
     let good = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'.';
     let ends = |b: Option<&u8>| b.is_some_and(u8::is_ascii_alphanumeric);
@@ -239,7 +239,7 @@ pub(crate) fn node_name(text: &str) -> Result<String, String> {
         && ends(bytes.last())
     {
         true => Ok(text.to_owned()),
-        false => Err("a node name has lower case letters, digits, - and .".to_owned()),
+        false => Err("a node name consists of lower case letters, digits, - and .".to_owned()),
     }
 }
 

@@ -1,4 +1,4 @@
-//! What the process knows of its own work: for the metrics, and for `/livez`.
+//! Statistics of the process about itself, for the metrics and for `/livez`.
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -9,16 +9,16 @@ use nvlink_runtime::{connections::CutOffs, supervise::Supervisor};
 
 use crate::release::Release;
 
-/// All of it; clones share what they count.
+/// All statistics; clones share their counters.
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
     /// The parts of the process.
     pub supervisor: Supervisor,
-    /// Whether the source was let go of.
+    /// Whether the source is released.
     pub release: Release,
     /// Clients that were cut off.
     pub cut_offs: CutOffs,
-    /// What is published, by what it says; empty where nothing is.
+    /// The published objects, by the value of the label `what`; empty if nothing is published.
     pub publishing: Vec<(&'static str, Publishing)>,
 }
 
@@ -40,7 +40,7 @@ pub enum Failure {
     NoNode,
     /// The API server refused for another reason.
     Refused,
-    /// The API server could not be asked, or did not answer in time.
+    /// The API server could not be reached, or did not answer in time.
     Unreachable,
 }
 
@@ -52,7 +52,7 @@ impl Failure {
         Self::Unreachable,
     ];
 
-    /// The word used in label values.
+    /// Returns the word used in label values.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -69,23 +69,23 @@ impl Publishing {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The cluster says now what it should.
+    /// Records that the cluster is up to date now.
     pub fn succeeded(&self) {
         self.state().at = Some(SystemTime::now());
     }
 
-    /// It could not be brought to.
+    /// Records that publishing failed.
     pub fn failed(&self, why: Failure) {
         self.state().failures[why as usize] += 1;
     }
 
-    /// When the cluster was last seen to say what it should.
+    /// Returns when the cluster was last seen to be up to date.
     #[must_use]
     pub fn last_success(&self) -> Option<SystemTime> {
         self.state().at
     }
 
-    /// Failures since the start.
+    /// Returns the numbers of failures since the start.
     #[must_use]
     pub fn failures(&self) -> [(Failure, u64); 4] {
         let state = self.state();

@@ -2,9 +2,9 @@
 //! headers, in the file format of Prometheus' exporter-toolkit, so that one
 //! file serves all exporters of a node.
 //!
-//! `config` is the file as written, `files` what lies on disk, `settings` what
-//! follows from it, `tls` and `client` its TLS part, `gate` and `rate` decide
-//! on requests, `listen` serves within bounds.
+//! `config` parses the file, `files` reads it and the files that it names,
+//! `settings` is the resulting configuration, `tls` and `client` its TLS part,
+//! `gate` and `rate` decide on requests, `listen` serves within bounds.
 
 mod client;
 mod config;
@@ -33,13 +33,14 @@ use tokio::{
 use self::{files::Files, gate::Gate, settings::Settings};
 pub use self::{files::WebError, listen::Servers};
 
-/// How often the file and the certificates are looked at. By content: a Secret
-/// volume swaps symlinks, of which a file watch hears once at most.
+/// How often the file and the certificates are checked for changes. They are
+/// compared by content, because a Secret volume swaps symlinks, which a file
+/// watch notices once at most.
 const LOOK: Duration = Duration::from_secs(5);
-/// Files that are read for so long lie on a mount that is dead.
+/// Time limit for reading the files: a longer read is on a mount that hangs.
 const LONG: Duration = Duration::from_secs(10);
 
-/// How requests are let in. Follows its file while it runs.
+/// How requests are admitted. It follows its file while it runs.
 #[derive(Debug)]
 pub struct Web {
     path: Option<PathBuf>,
@@ -51,13 +52,13 @@ pub struct Web {
 }
 
 impl Web {
-    /// Plain HTTP for everyone.
+    /// Returns a configuration with plain HTTP for everyone.
     #[must_use]
     pub fn open() -> Self {
         Self::new(None, Files::default(), Settings::default())
     }
 
-    /// As the file says.
+    /// Loads the configuration from a file.
     ///
     /// # Errors
     /// When the file, or one that it names, cannot be read or used.
@@ -79,29 +80,29 @@ impl Web {
         }
     }
 
-    /// Whether it serves HTTPS.
+    /// Reports whether it serves HTTPS.
     #[must_use]
     pub fn is_tls(&self) -> bool {
         self.tls.is_some()
     }
 
-    /// Clients that its servers have cut off.
+    /// Returns the numbers of clients that its servers have cut off.
     #[must_use]
     pub fn cut_offs(&self) -> CutOffs {
         self.places.cut_offs().clone()
     }
 
-    /// `router` behind the passwords, the rate limit and the headers of the file.
+    /// Returns `router` behind the passwords, the rate limit and the headers of the file.
     pub fn protect(&self, router: Router) -> Router {
         let gate = Arc::clone(&self.gate);
         router.layer(middleware::from_fn_with_state(gate, gate::guard))
     }
 
-    /// Reads the files again, and takes what they say if it is new and of use.
-    /// Connections stay open. Returns whether something new was taken.
+    /// Reads the files again, and uses the configuration if it changed and is
+    /// valid. Connections stay open. Returns whether a new configuration is used.
     ///
     /// # Errors
-    /// When they cannot be read or used: what is in use stays.
+    /// When they cannot be read or used: the current configuration stays in use.
     pub fn reload(&mut self) -> Result<bool, WebError> {
         let Some(path) = &self.path else {
             return Ok(false);
@@ -110,7 +111,7 @@ impl Web {
         self.take(files)
     }
 
-    /// Takes what the files say, if it is new and of use.
+    /// Uses the configuration in the files, if it changed and is valid.
     fn take(&mut self, files: Files) -> Result<bool, WebError> {
         let Some(path) = self.path.as_deref().filter(|_| files != self.files) else {
             return Ok(false);
@@ -118,7 +119,7 @@ impl Web {
         let settings = Settings::new(path, &files)?;
         let refused = |reason: &str| Err(WebError::invalid(path, reason));
         if settings.tls.is_some() != self.is_tls() || settings.http2 != self.http2 {
-            return refused("TLS and HTTP/2 are switched on and off by a restart only");
+            return refused("TLS and HTTP/2 can be switched on or off only by a restart");
         }
         if let Some(reason) = self.gate.settings.load().loses_in(&settings) {
             return refused(reason);
@@ -131,8 +132,8 @@ impl Web {
         Ok(true)
     }
 
-    /// Reloads for ever. Files are read on a thread of their own, on one at a
-    /// time: on a mount that is dead it does not come back.
+    /// Reloads for ever. The files are read on a thread of their own, one thread at
+    /// a time: on a mount that hangs, the thread does not return.
     pub async fn follow(&mut self) {
         let Some(path) = self.path.clone() else {
             return std::future::pending().await;
@@ -147,7 +148,7 @@ impl Web {
             let read = match timeout(LONG, &mut reading).await {
                 Ok(read) => read,
                 Err(_) => {
-                    let error = format!("it is being read for more than {} s", LONG.as_secs());
+                    let error = format!("reading it takes more than {} s", LONG.as_secs());
                     say(&mut said, Err(error));
                     reading.await
                 }
@@ -160,13 +161,15 @@ impl Web {
     }
 }
 
-/// Tells how a reload went: once for each thing that is wrong, not every few seconds.
+/// Logs the outcome of a reload: each error once, not every few seconds.
 fn say(said: &mut Option<String>, taken: Result<bool, String>) {
     match &taken {
         Ok(true) => tracing::info!("web configuration reloaded"),
         Ok(false) => {}
         Err(error) if said.as_ref() == Some(error) => {}
-        Err(error) => tracing::warn!(%error, "keeping the web configuration in use"),
+        Err(error) => {
+            tracing::warn!(%error, "cannot reload the web configuration: keeping the old one");
+        }
     }
     *said = taken.err();
 }

@@ -41,7 +41,7 @@ fn with_input(args: &[&str], input: &[u8]) -> Output {
     child.wait_with_output().unwrap()
 }
 
-/// Exit status and the one line on stderr.
+/// Returns the exit status and the only line on stderr.
 fn failure(output: &Output) -> (i32, String) {
     let error = String::from_utf8(output.stderr.clone()).unwrap();
     assert!(output.stdout.is_empty(), "{output:?}");
@@ -55,7 +55,7 @@ fn text(output: Output) -> String {
 }
 
 #[test]
-fn a_reason_is_said_once() {
+fn an_error_states_its_reason_once() {
     let (status, error) = failure(&run(&["topology", "--source", "sysfs:/no/such"]));
     assert_eq!(status, 1);
     assert_eq!(error.matches("/no/such").count(), 1, "{error}");
@@ -164,7 +164,7 @@ fn no_placement_is_status_1_with_the_reason() {
         ),
         (
             &["--gpus", "3", "--scope", "nvlink-domain"],
-            "no nvlink-domain can hold 3",
+            "no nvlink-domain has room for 3",
         ),
     ];
     for (args, expected) in cases {
@@ -269,7 +269,7 @@ fn a_closed_pipe_is_silent() {
 }
 
 #[test]
-fn help_teaches() {
+fn help_has_examples() {
     for args in [&["--help"][..], &["place", "--help"], &["help", "record"]] {
         assert!(text(run(args)).contains("Example"), "{args:?}");
     }
@@ -277,7 +277,7 @@ fn help_teaches() {
     assert!(text(run(&["--version"])).starts_with("nvlink-exporter "));
 }
 
-/// The line of a log that tells the address, once all of it is there.
+/// Returns the log line with the address, once it is complete.
 fn address(log: &str) -> Option<String> {
     let mut lines = log.split_inclusive('\n');
     let line = lines.find(|line| line.contains("\"address\""))?;
@@ -302,7 +302,7 @@ fn serving_ends_on_sigterm() {
     let mut log = child.stderr.take().unwrap();
     let mut seen = String::new();
     let mut buffer = [0; 4096];
-    // The first collection may be told before it.
+    // The first collection may be logged before it.
     let line = loop {
         if let Some(line) = address(&seen) {
             break line;
@@ -336,7 +336,7 @@ fn serving_ends_on_sigterm() {
 }
 
 #[test]
-fn a_taken_port_is_a_clear_error() {
+fn a_port_in_use_is_a_clear_error() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let output = run(&[
@@ -356,7 +356,7 @@ fn a_taken_port_is_a_clear_error() {
 }
 
 #[test]
-fn serving_that_cannot_be_is_refused_at_once() {
+fn an_invalid_configuration_fails_at_the_start() {
     let directory = tempfile::tempdir().unwrap();
     let config = directory.path().join("web.yml");
     fs::write(&config, "tls_server_config: {cert_fiel: x}\n").unwrap();
@@ -401,19 +401,19 @@ fn serving_that_cannot_be_is_refused_at_once() {
 }
 
 #[test]
-fn a_log_filter_that_is_not_understood_is_told() {
+fn an_invalid_log_filter_is_logged() {
     let mut command = command(&["unpublish", "--node-name", "n"]);
     let output = command.env("RUST_LOG", "kube=loud").output().unwrap();
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(
-        said.contains("RUST_LOG=\"kube=loud\" is not understood: logging info"),
+        said.contains("RUST_LOG=\"kube=loud\" is invalid: logging info"),
         "{said}"
     );
 }
 
-/// The client of Kubernetes logs each failure of its own.
+/// The Kubernetes client logs each of its failures.
 #[test]
-fn what_libraries_log_is_not_shown_unless_wanted() {
+fn log_lines_of_libraries_appear_only_if_the_filter_enables_them() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("config");
     let config = "apiVersion: v1\nkind: Config\ncurrent-context: c\n\
@@ -432,7 +432,7 @@ fn what_libraries_log_is_not_shown_unless_wanted() {
 }
 
 #[test]
-fn a_cluster_that_is_not_there_is_one_sentence() {
+fn a_missing_cluster_is_reported_in_one_line() {
     let home = tempfile::tempdir().unwrap();
     let mut command = command(&["unpublish", "--node-name", "n"]);
     command.env_remove("KUBECONFIG").env("HOME", home.path());
@@ -443,7 +443,7 @@ fn a_cluster_that_is_not_there_is_one_sentence() {
 }
 
 #[test]
-fn assumed_rates_are_called_so() {
+fn assumed_rates_are_marked() {
     let pair = |input: &str| {
         let args = ["topology", "--source", "file:-"];
         text(with_input(&args, input.as_bytes()))
@@ -464,7 +464,7 @@ fn metrics_are_explained() {
 }
 
 #[test]
-fn a_wrong_variable_is_named_and_not_the_flag() {
+fn an_error_in_a_variable_names_the_variable_and_not_the_flag() {
     let serve = |variable: &str, args: &[&str]| {
         let args = [args, &["--node-name", "n", "--stale-after", "30s"]].concat();
         let output = command(&args).env(variable, "yes").output().unwrap();
@@ -478,13 +478,13 @@ fn a_wrong_variable_is_named_and_not_the_flag() {
     let variable = "NVLINK_EXPORTER_PUBLISH_INTERVAL";
     let error = serve(variable, &["serve"]);
     assert!(error.contains(variable), "{error}");
-    // What is written wins over the variable.
+    // The flag takes precedence over the variable.
     let error = serve(variable, &["--publish-interval", "no"]);
     assert!(error.contains("'--publish-interval <DURATION>'"), "{error}");
 }
 
 #[test]
-fn the_names_that_others_have_for_a_flag_lead_to_it() {
+fn flag_names_of_other_programs_lead_to_the_flag() {
     for args in [&["--listen", ":1"], &["--listen-address", ":1"]] {
         let output = run(args);
         assert_eq!(output.status.code(), Some(2));

@@ -1,5 +1,5 @@
-//! What the documentation says of metrics and flags is generated from the
-//! code, and compared. `UPDATE_GOLDEN=1` writes it.
+//! Compares the documentation of metrics and flags with the code, from which it
+//! is generated. `UPDATE_GOLDEN=1` writes it.
 
 #![allow(
     clippy::unwrap_used,
@@ -44,11 +44,11 @@ fn compare(name: &str, text: &str) {
     let there = fs::read_to_string(&path).unwrap_or_default();
     assert!(
         there == text,
-        "docs/{name} is not what the code says; write it with UPDATE_GOLDEN=1"
+        "docs/{name} differs from the code; write it with UPDATE_GOLDEN=1"
     );
 }
 
-/// How many series `view` has, by family.
+/// Counts the series of `view`, by family.
 fn series(view: &View) -> BTreeMap<String, usize> {
     let text = metrics::render(view, Groups::ALL).unwrap();
     let mut series = BTreeMap::new();
@@ -59,7 +59,7 @@ fn series(view: &View) -> BTreeMap<String, usize> {
     series
 }
 
-/// Kinds of errors and sources of traffic, of all simulated boards.
+/// Returns the kinds of errors and the sources of traffic of all simulated boards.
 fn kinds() -> BTreeSet<String> {
     let mut kinds = BTreeSet::new();
     for name in sim::names() {
@@ -89,24 +89,24 @@ fn kinds() -> BTreeSet<String> {
 fn metrics_md() {
     let mut text = format!(
         "# Metrics of nvlink-exporter\n\n{GENERATED}\n\n\
-         What cannot be measured is absent, never 0: a family without series is not written.\n\
-         A label whose value is not known is left out.\n\
-         `gpu`, `UUID` and `pci_bus_id` are spelled as DCGM spells them, so that the two join.\n\
-         `nvlink-exporter metrics` prints these tables, but for the last one.\n\n{}\n",
+         A value that cannot be measured is absent, never 0; a family without series is omitted.\n\
+         A label with an unknown value is omitted.\n\
+         `gpu`, `UUID` and `pci_bus_id` have the same names as in DCGM, so that series join.\n\
+         `nvlink-exporter metrics` prints these tables, except the last one.\n\n{}\n",
         metrics::reference()
     );
     for kind in kinds() {
         assert!(
             text.contains(&format!("\n| `{kind}` |")),
-            "no word on {kind}"
+            "{kind} is not documented"
         );
     }
     let views = [full::eight(), full::seventy_two()].map(|view| series(&view));
     text += "## Series\n\n\
-             Bounded by the hardware and by the containers that hold GPUs; those of a removed pod go away.\n\
-             The columns count a node with 8 GPUs of 18 links (NVLink 4) whose GPUs are held by 2 containers, \
-             and 72 GPUs of 18 links (NVLink 5) on one node, held by 9.\n\
-             The pairs grow with the square of the GPUs: `--no-collector.peer` leaves them out.\n\n\
+             The number of series is bounded by the hardware and by the containers that hold GPUs. Series of a removed pod disappear.\n\
+             The last two columns are for a node with 8 GPUs of 18 links (NVLink 4), held by 2 containers, \
+             and for 72 GPUs of 18 links (NVLink 5) on one node, held by 9.\n\
+             The number of pairs grows with the square of the number of GPUs: `--no-collector.peer` disables them.\n\n\
              | name | series per node | 8 GPUs | 72 GPUs |\n|---|---|--:|--:|\n";
     for family in FAMILIES {
         let name = family.sample_name();
@@ -129,8 +129,8 @@ fn metrics_md() {
 fn exporter_flags_md() {
     let preface = format!(
         "# Flags of nvlink-exporter\n\n{GENERATED}\n\n\
-         Without a subcommand, `serve` is meant.\n\
-         A flag wins over its environment variable.\n"
+         The default subcommand is `serve`.\n\
+         A flag takes precedence over its environment variable.\n"
     );
     compare("exporter-flags.md", &flags::page(&preface, Cli::command()));
 }

@@ -1,4 +1,4 @@
-//! The log tells each fault once when it comes, and once when it is gone.
+//! The log has one line when a fault begins, and one when it ends.
 
 #![allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
 
@@ -44,7 +44,7 @@ impl Serving {
         Self { child, lines }
     }
 
-    /// Level and message of each line that is about a GPU, from line `from` on.
+    /// Returns level and message of the log lines about GPUs, from line `from` on.
     fn told(&self, from: usize) -> Vec<String> {
         let lines = self.lines.lock().unwrap();
         let text = |line: &serde_json::Value| {
@@ -56,7 +56,8 @@ impl Serving {
         about_gpus.skip(from).collect()
     }
 
-    /// What is told from line `from` on, once it is `count` lines and some readings later.
+    /// Waits for `count` lines from line `from` on and for some more readings. Returns
+    /// all lines from `from` on.
     fn wait(&self, from: usize, count: usize) -> Vec<String> {
         let until = Instant::now() + Duration::from_secs(30);
         while self.told(from).len() < count && Instant::now() < until {
@@ -93,7 +94,7 @@ impl Serving {
 }
 
 #[test]
-fn each_fault_is_told_once_and_so_is_its_end() {
+fn the_beginning_and_the_end_of_each_fault_are_logged_once() {
     let serving = Serving::start();
     serving.address();
     assert_eq!(serving.wait(0, 0), [""; 0], "a healthy node");
@@ -103,10 +104,10 @@ fn each_fault_is_told_once_and_so_is_its_end() {
             {"fabric-condition": {"gpu": 5, "condition": "route_unhealthy"}}]"#,
     );
     let mut told = serving.wait(0, 5);
-    // Faults of several GPUs may come in any order.
+    // Faults of several GPUs may be logged in any order.
     told.sort();
     let lost = told.remove(0);
-    let expected = "WARN GPU 1: lost: it was there and does not answer (GPU-";
+    let expected = "WARN GPU 1: lost: it no longer answers (GPU-";
     assert!(lost.starts_with(expected), "{lost}");
     assert_eq!(
         told,
@@ -125,8 +126,8 @@ fn each_fault_is_told_once_and_so_is_its_end() {
         [
             "INFO GPU 1: answers again",
             "INFO GPU 3: all NVLink links are up again",
-            "INFO GPU 3: fabric reports no degraded bandwidth any more",
-            "INFO GPU 5: fabric reports no route unhealthy any more",
+            "INFO GPU 3: fabric no longer reports degraded bandwidth",
+            "INFO GPU 5: fabric no longer reports route unhealthy",
         ]
     );
 }

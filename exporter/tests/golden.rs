@@ -1,5 +1,5 @@
-//! What people and Prometheus read, byte for byte: one node with faults and
-//! jobs, the page of it, and the numbers of every simulated board.
+//! The outputs that people and Prometheus read, byte for byte: one node with
+//! faults and jobs, its page, and the numbers of every simulated board.
 
 #![allow(
     clippy::unwrap_used,
@@ -48,8 +48,8 @@ fn metrics(source: &str, reading: source::Reading) -> String {
     metrics::render(&view, Groups::ALL).unwrap()
 }
 
-/// Two bridged pairs. The pair 0 and 1 has a link that one end reports as
-/// down, GPU 1 has errors, GPU 3 is lost; one job lies across the pairs.
+/// Returns two bridged pairs. The pair 0 and 1 has a link that one end reports as
+/// down, GPU 1 has errors, GPU 3 is lost; one job spans both pairs.
 fn troubled() -> View {
     let faults = r#"[{"link-down": {"gpu": 0, "link": 0, "oneSided": true}},
         {"errors": {"gpu": 1, "link": 1, "kind": "replay", "perHour": 3600}},
@@ -74,7 +74,7 @@ fn troubled() -> View {
     view(snapshot, Some(placements))
 }
 
-/// A tray of a rack, whose fabric is not as it should be.
+/// Returns a tray of a rack with a faulty fabric.
 fn in_a_fabric() -> View {
     let faults = r#"[{"fabric-condition": {"gpu": 1, "condition": "route_unhealthy"}},
         {"errors": {"gpu": 1, "link": 1, "kind": "symbol", "perHour": 3600}}]"#;
@@ -104,7 +104,7 @@ fn the_page_of_a_node_with_faults_and_jobs() {
 fn a_gpu_in_a_fabric() {
     let text = metrics::render(&in_a_fabric(), Groups::ALL).unwrap();
     scrape::read(&text);
-    // Of links like each other, two.
+    // Only two of the links, which are alike.
     let shown = |line: &&str| {
         let has = |label: &str, values: &[&str]| {
             let value = line.split_once(&format!("{label}=\""));
@@ -117,7 +117,7 @@ fn a_gpu_in_a_fabric() {
     golden("metrics/gpu-in-a-fabric.prom", &(lines.join("\n") + "\n"));
 }
 
-/// Of each board, the families that it has, and how many series with which values.
+/// Compares, for each board, its families with the number of series and their values.
 #[test]
 fn the_numbers_of_every_board() {
     let mut boards: Vec<(String, String)> = sim::names()
@@ -144,7 +144,7 @@ fn the_numbers_of_every_board() {
     golden("metrics/boards.txt", &text);
 }
 
-/// A node that is published, by a process that has parts.
+/// Returns a node that is published, by a process that has parts.
 fn published() -> View {
     let published = Publishing::default();
     published.succeeded();
@@ -165,7 +165,7 @@ fn published() -> View {
 }
 
 #[test]
-fn no_family_is_dead() {
+fn every_family_has_series_in_some_view() {
     let texts = [
         published(),
         troubled(),
@@ -203,7 +203,7 @@ fn a_capture_has_no_links_and_no_uuids() {
 }
 
 #[test]
-fn a_recording_is_not_taken_for_what_it_was_recorded_of() {
+fn a_recording_is_reported_as_a_file_and_not_as_its_source() {
     let document = output::json(&reading("sim:l40s").topology).unwrap();
     let recording = source::file::parse("node.json", document.as_bytes(), None).unwrap();
     let text = metrics("file:node.json", recording);
@@ -212,7 +212,7 @@ fn a_recording_is_not_taken_for_what_it_was_recorded_of() {
 }
 
 #[test]
-fn the_source_of_traffic_is_said_once_a_gpu_and_by_link_where_links_differ() {
+fn the_source_of_traffic_is_written_per_gpu_and_per_link_where_links_differ() {
     let mut reading = reading("sim:hgx-a100-4");
     let sources = |reading: &source::Reading| {
         let text = metrics("x", reading.clone());
@@ -242,7 +242,7 @@ fn the_source_of_traffic_is_said_once_a_gpu_and_by_link_where_links_differ() {
 }
 
 #[test]
-fn what_is_free_is_known_only_with_a_status() {
+fn free_gpus_are_known_only_with_a_status() {
     let mut reading = reading("sim:a100-pcie-pairs");
     let text = metrics("x", reading.clone());
     assert!(!text.contains("free"), "{text}");
@@ -295,7 +295,7 @@ fn topologies() {
 }
 
 #[test]
-fn every_board_is_shown_whole() {
+fn every_board_is_shown_completely() {
     for name in sim::names() {
         let reading = reading(&format!("sim:{name}"));
         let spec = &reading.topology.spec;
@@ -309,7 +309,7 @@ fn every_board_is_shown_whole() {
                 "{name}: {dot}"
             );
         }
-        // Switched GPUs are joined with their switch, not each with each.
+        // Switched GPUs are joined to their switch, not to each other.
         let direct = spec.edges.iter().filter(|edge| edge.via == Via::Direct);
         let switched = spec.edges.iter().filter(|edge| edge.via != Via::Direct);
         let switched: BTreeSet<u32> = switched.flat_map(|edge| [edge.a, edge.b]).collect();
@@ -344,7 +344,7 @@ fn how_the_gpus_of_a_domain_are_joined() {
 }
 
 #[test]
-fn a_matrix_reads_back_the_same() {
+fn a_printed_matrix_is_read_back_unchanged() {
     let mut texts: Vec<String> = vec![PAIRS.to_owned()];
     for name in sim::names() {
         let reading = reading(&format!("sim:{name}"));
@@ -362,7 +362,7 @@ fn a_matrix_reads_back_the_same() {
 }
 
 #[test]
-fn a_recording_reads_back_the_same() {
+fn a_recording_is_read_back_unchanged() {
     for name in sim::names() {
         let reading = reading(&format!("sim:{name}"));
         let text = output::json(&reading.topology).unwrap();
@@ -385,7 +385,7 @@ fn nodes_of_any_size() {
     }
 }
 
-/// `gpus` GPUs, each pair with `links` NVLinks (`SYS` for 0), as a matrix.
+/// Returns a matrix of `gpus` GPUs, each pair with `links` NVLinks (`SYS` for 0).
 fn board(gpus: usize, links: u32) -> String {
     let relation = match links {
         0 => "SYS".to_owned(),

@@ -1,5 +1,5 @@
-//! Inputs that were cut, changed or made up: refused with a reason or read
-//! right, never a panic.
+//! Truncated, changed or invented inputs: they are refused with a reason or parsed
+//! correctly, and never cause a panic.
 
 #![allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
 
@@ -22,7 +22,7 @@ fn parse(bytes: &[u8]) -> Result<Reading, String> {
     })
 }
 
-/// With one sample of the moving parts.
+/// A recording with one sample of counters and health.
 fn recording() -> String {
     let reading = support::reading("sim:rtx-a6000-pairs");
     let mut recorder = source::recording::Recorder::new(&reading.topology).unwrap();
@@ -30,7 +30,7 @@ fn recording() -> String {
     recorder.text()
 }
 
-/// An NCCL topology: a switch with a GPU and a NIC, a bridged pair.
+/// An NCCL topology: a switch with a GPU and a NIC, and a bridged pair of GPUs.
 const XML: &str = "<system version=\"1\">
   <cpu host_hash=\"0x5\" numaid=\"0\" affinity=\"0000ffff\" arch=\"x86_64\" vendor=\"AuthenticAMD\">
     <pci busid=\"0000:81:00.0\" class=\"0x060400\" vendor=\"0x1000\" link_speed=\"16.0 GT/s PCIe\" link_width=\"16\">
@@ -57,7 +57,7 @@ const XML: &str = "<system version=\"1\">
 ";
 
 #[test]
-fn a_capture_cut_at_every_byte() {
+fn a_capture_truncated_at_every_byte() {
     let whole = parse(PAIRS.as_bytes()).unwrap().topology.spec;
     for end in 0..PAIRS.len() {
         if let Ok(reading) = parse(&PAIRS.as_bytes()[..end]) {
@@ -73,10 +73,10 @@ fn a_capture_cut_at_every_byte() {
 }
 
 #[test]
-fn a_recording_cut_anywhere() {
+fn a_recording_truncated_anywhere() {
     let text = recording();
     let text = text.trim_end();
-    // Prime to the indentation, so that all sorts of places are met.
+    // A step that does not divide the indentation, so that all kinds of places occur.
     for end in (0..text.len()).step_by(7) {
         let error = parse(&text.as_bytes()[..end]).unwrap_err();
         assert!(
@@ -87,7 +87,7 @@ fn a_recording_cut_anywhere() {
 }
 
 #[test]
-fn an_nccl_topology_cut_at_every_byte() {
+fn an_nccl_topology_truncated_at_every_byte() {
     check(&parse(XML.as_bytes()).unwrap());
     for end in 0..XML.trim_end().len() {
         let error = parse(&XML.as_bytes()[..end]).unwrap_err();
@@ -99,7 +99,7 @@ fn an_nccl_topology_cut_at_every_byte() {
 }
 
 #[test]
-fn contradictions_name_their_place() {
+fn contradictions_are_refused_with_their_path() {
     let text = recording();
     let cases = [
         (
@@ -133,7 +133,7 @@ fn contradictions_name_their_place() {
 }
 
 #[test]
-fn a_recorded_name_is_a_node_name() {
+fn a_recorded_name_must_be_a_node_name() {
     let text = recording();
     let unnamed = |text: &str| source::file::parse("x", text.as_bytes(), None);
     assert!(unnamed(&text).is_ok());
@@ -142,17 +142,17 @@ fn a_recorded_name_is_a_node_name() {
         let error = unnamed(&text).unwrap_err().to_string();
         assert!(error.starts_with("x: metadata.name: \""), "{error}");
         assert!(!error.contains(char::is_control), "{error}");
-        // The name given is the one that counts.
+        // A given name overrides the recorded one.
         assert!(parse(text.as_bytes()).is_ok());
     }
 }
 
 #[test]
-fn what_is_something_else_is_told_so() {
+fn other_documents_are_refused_with_what_they_are() {
     let cases = [
         (
             "<system version=\"1\"><cpu/></system>",
-            "line 1: no GPU among its 0 PCI devices",
+            "line 1: no GPU among the 0 PCI devices",
         ),
         (
             "<!--\n-->\n<html></html>",
@@ -185,10 +185,10 @@ fn a_capture_in_utf16_is_read() {
     assert_eq!(spec, parse(PAIRS.as_bytes()).unwrap().topology.spec);
 }
 
-/// How many texts each property is tried on.
+/// Number of texts for each property.
 const CASES: u32 = 1000;
 
-/// Replaces, inserts, removes and doubles pieces of a text.
+/// Replaces, inserts and removes pieces of a text.
 fn mutated(text: String) -> impl Strategy<Value = Vec<u8>> {
     let piece = prop_oneof![
         Just("\t".to_owned()),
@@ -220,7 +220,7 @@ fn mutated(text: String) -> impl Strategy<Value = Vec<u8>> {
 }
 
 #[test]
-fn changed_recordings_do_no_harm() {
+fn changed_recordings_are_harmless() {
     let (good, bad) = (Cell::new(0), Cell::new(0));
     let mut runner = TestRunner::new(ProptestConfig::with_cases(CASES));
     let result = runner.run(&mutated(recording()), |bytes| {
@@ -237,7 +237,7 @@ fn changed_recordings_do_no_harm() {
         Ok(())
     });
     result.unwrap();
-    // Each is one or the other, and there are some of both.
+    // Each text is accepted or refused, and there are some of both.
     assert_eq!(good.get() + bad.get(), CASES);
     assert!(
         good.get() > CASES / 100 && bad.get() > CASES / 10,
@@ -249,7 +249,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: CASES, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn changed_nccl_topologies_do_no_harm(bytes in mutated(XML.to_owned())) {
+    fn changed_nccl_topologies_are_harmless(bytes in mutated(XML.to_owned())) {
         if let Ok(reading) = parse(&bytes) {
             check(&reading);
         }
@@ -261,19 +261,20 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: CASES, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn changed_captures_do_no_harm(bytes in mutated(PAIRS.to_owned())) {
+    fn changed_captures_are_harmless(bytes in mutated(PAIRS.to_owned())) {
         if let Ok(reading) = parse(&bytes) {
             check(&reading);
         }
     }
 
     #[test]
-    fn noise_does_no_harm(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+    fn noise_is_harmless(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
         drop(parse(&bytes));
     }
 }
 
-/// What was accepted can be shown in every way, and its matrix reads back.
+/// Checks that an accepted input can be shown in every form, and that its matrix can be
+/// parsed again.
 fn check(reading: &Reading) {
     use nvlink_exporter::output::{TopologyFormat, topology};
     for format in [

@@ -1,4 +1,5 @@
-//! Whatever the kubelet's socket says, nothing panics, and what is no answer is an error.
+//! Answers of the kubelet: nothing panics on any of them, and an invalid message is an
+//! error.
 
 #![allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
 
@@ -18,14 +19,14 @@ use proptest::{collection::vec, prelude::*, test_runner::TestRunner};
 use prost::Message;
 use support::reading;
 
-/// A node on which every kind of name means something.
+/// A node on which every kind of name is valid.
 fn node() -> NodeTopologySpec {
     let mut spec = reading("sim:dgx1-v100").topology.spec;
     spec.gpus[7].mig_enabled = true;
     spec
 }
 
-/// Names of devices: right ones, nearly right ones, and any text.
+/// Names of devices: valid ones, nearly valid ones, and any text.
 fn id(spec: &NodeTopologySpec) -> impl Strategy<Value = String> + use<> {
     let uuids: Vec<String> = spec
         .gpus
@@ -113,7 +114,7 @@ fn whole_answer(spec: &NodeTopologySpec) -> impl Strategy<Value = Vec<u8>> + use
     })
 }
 
-/// What comes of an answer: only GPUs that are there, each container's once.
+/// Checks the allocations of an answer: only existing GPUs, each once per container.
 fn judged(judge: &mut Judge, spec: &NodeTopologySpec, holdings: &Holdings) {
     let allocation = |(namespace, pod, container, gpus): (&str, &str, &str, Vec<u32>)| {
         assert!(
@@ -159,7 +160,7 @@ fn ten_thousand_broken_answers() {
         Ok(())
     });
     result.unwrap();
-    // Each is one or the other, and there are many of both.
+    // Each answer is accepted or refused, and there are many of both.
     assert_eq!(good.get() + bad.get(), 10_000);
     assert!(good.get() > 1000 && bad.get() > 1000, "{good:?} {bad:?}");
 }
@@ -167,9 +168,10 @@ fn ten_thousand_broken_answers() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 
-    /// Nothing that an answer names is lost: it is a GPU, or it is counted, or it is no GPU's name.
+    /// No name in an answer is lost: it is a known GPU, it is reported as unknown, or it
+    /// is not the name of a GPU.
     #[test]
-    fn names_are_gpus_or_counted(bytes in whole_answer(&node())) {
+    fn names_are_gpus_or_unknown(bytes in whole_answer(&node())) {
         let spec = node();
         let answer = ListPodResourcesResponse::decode(&*bytes).unwrap();
         let holdings = Holdings::decode(&bytes, &spec).unwrap();
@@ -187,9 +189,9 @@ proptest! {
     }
 }
 
-/// A pod that ends slowly, and the next one of its name.
+/// A pod that ends slowly, and the next pod of the same name.
 #[test]
-fn two_pods_of_one_name_hold_the_gpus_of_both() {
+fn two_pods_of_the_same_name_hold_the_gpus_of_both() {
     let spec = node();
     let uuid = |gpu: usize| spec.gpus[gpu].uuid.clone().unwrap();
     let pod = |container: &str, gpus: &[usize]| PodResources {
@@ -214,7 +216,7 @@ fn two_pods_of_one_name_hold_the_gpus_of_both() {
 
 /// A busy node: 250 pods of 8 containers that share GPUs.
 #[test]
-fn a_busy_node_is_read_whole() {
+fn a_busy_node_is_read_completely() {
     let spec = node();
     let container = |name: usize| ContainerResources {
         name: name.to_string(),

@@ -1,4 +1,4 @@
-//! A source that is let go of on request, that panics, and that hangs.
+//! A source that is released on request, that panics, and that hangs.
 
 #![allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
 
@@ -28,7 +28,7 @@ use nvlink_exporter::{
 use nvlink_runtime::supervise::Supervisor;
 use tower::ServiceExt;
 
-/// A driver that counts who has it open.
+/// A driver that knows whether it is open.
 #[derive(Clone, Default)]
 struct Driver(Arc<State>);
 
@@ -133,7 +133,7 @@ async fn ask(
 const RELEASED: &str = "nvlink_exporter_source_released ";
 
 #[tokio::test]
-async fn the_source_is_let_go_of_and_taken_up_again() {
+async fn the_source_is_released_and_opened_again() {
     let driver = Driver::default();
     let exporter = Exporter::of(&driver);
     exporter.has_data().await;
@@ -146,7 +146,7 @@ async fn the_source_is_let_go_of_and_taken_up_again() {
     assert!(!metrics.contains("nvlink_gpu_info{"), "{metrics}");
     let (status, reason) = exporter.ask("GET", "/readyz", &[]).await;
     assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
-    let expected = "the source was let go of on request; it is read again in 3600 s";
+    let expected = "the source is released on request; it is opened again in 3600 s";
     assert!(reason.contains(expected), "{reason}");
     let (status, _) = exporter.ask("GET", "/livez", &[]).await;
     assert_eq!(status, StatusCode::OK);
@@ -163,7 +163,7 @@ async fn the_source_is_let_go_of_and_taken_up_again() {
 }
 
 #[tokio::test]
-async fn it_is_taken_up_again_when_the_time_is_over() {
+async fn the_source_is_opened_again_when_the_time_is_over() {
     let exporter = Exporter::of(&Driver::default());
     exporter.has_data().await;
     let (status, _) = exporter.ask("POST", "/-/release?for=1s", &[]).await;
@@ -173,7 +173,7 @@ async fn it_is_taken_up_again_when_the_time_is_over() {
 }
 
 #[tokio::test]
-async fn a_source_that_hangs_is_let_go_of_as_soon_as_it_answers() {
+async fn a_source_that_hangs_is_released_as_soon_as_it_answers() {
     let driver = Driver::default();
     driver.0.hangs.store(true, SeqCst);
     let exporter = Exporter::of(&driver);
@@ -185,14 +185,14 @@ async fn a_source_that_hangs_is_let_go_of_as_soon_as_it_answers() {
     assert!(metrics.contains(&format!("{RELEASED}0\n")), "{metrics}");
     driver.0.hangs.store(false, SeqCst);
     let released = |_: &Latest| matches!(exporter.release.hold(), Hold::Released(_));
-    exporter.wait("it to be let go of", released).await;
+    exporter.wait("the release", released).await;
     assert_eq!(driver.0.readings.load(SeqCst), 1);
     assert!(!driver.0.open.load(SeqCst));
 }
 
 #[tokio::test]
-async fn whoever_waits_for_a_release_that_is_cancelled_is_told_at_once() {
-    // Nobody reads, so nothing is ever let go of.
+async fn a_request_that_waits_for_a_cancelled_release_is_answered_at_once() {
+    // Nothing reads the source, so it is never released.
     let release = Release::default();
     let hour = Duration::from_secs(3600);
     let mut waiting = pin!(release.ask(hour, hour));
@@ -202,7 +202,7 @@ async fn whoever_waits_for_a_release_that_is_cancelled_is_told_at_once() {
 }
 
 #[tokio::test]
-async fn only_who_may_and_means_it_has_it_let_go_of() {
+async fn only_valid_requests_of_the_same_site_release_the_source() {
     let exporter = Exporter::of(&Driver::default());
     for (path, headers, expected) in [
         ("/-/release?for=x", vec![], StatusCode::BAD_REQUEST),
@@ -236,7 +236,7 @@ async fn only_who_may_and_means_it_has_it_let_go_of() {
 }
 
 #[tokio::test]
-async fn what_a_source_said_before_it_panicked_is_not_served() {
+async fn data_from_before_a_panic_of_the_source_are_not_served() {
     let driver = Driver::default();
     let exporter = Exporter::of(&driver);
     exporter.has_data().await;
@@ -246,16 +246,16 @@ async fn what_a_source_said_before_it_panicked_is_not_served() {
     let view = exporter.latest.view(Instant::now());
     assert_eq!(
         view.error().as_deref(),
-        Some("the source panicked, and is opened anew")
+        Some("the source panicked and is opened again")
     );
-    // Nor is it said to hang.
+    // It is not reported as hanging either.
     assert_eq!(exporter.latest.reading(), None);
     driver.0.panics.store(false, SeqCst);
     exporter.has_data().await;
 }
 
 #[tokio::test]
-async fn a_simulated_node_that_panicked_is_broken_and_healed_as_before() {
+async fn a_simulated_node_still_accepts_faults_after_a_panic() {
     let opener = Opener::new("sim:dgx-h100".parse().unwrap(), Some("n".to_owned()));
     let control = Arc::clone(opener.control().unwrap());
     let broken = Driver::default();
@@ -277,7 +277,7 @@ async fn a_simulated_node_that_panicked_is_broken_and_healed_as_before() {
 }
 
 #[tokio::test]
-async fn the_age_of_the_data_is_not_how_long_the_source_hangs() {
+async fn the_age_of_the_data_differs_from_the_time_that_the_source_hangs() {
     let latest = Arc::new(Latest::new(Duration::from_secs(10)));
     let spec: SourceSpec = "sim:l40s".parse().unwrap();
     let mut source = spec.open(Some("n")).unwrap();

@@ -89,7 +89,7 @@ async fn before_the_first_collection() {
         StatusCode::SERVICE_UNAVAILABLE
     );
     let page = ask(&latest, "/", "").await;
-    assert!(page.status == StatusCode::OK && page.body.contains("No collection has ended yet"));
+    assert!(page.status == StatusCode::OK && page.body.contains("No collection has finished yet"));
     let metrics = ask(&latest, "/metrics", "").await;
     assert_eq!(metrics.status, StatusCode::OK);
     assert!(metrics.body.contains("nvlink_exporter_build_info"));
@@ -102,7 +102,7 @@ async fn before_the_first_collection() {
 }
 
 #[tokio::test]
-async fn data_that_were_old_when_they_came_are_not_served() {
+async fn data_that_are_stale_on_arrival_are_not_served() {
     let latest = Arc::new(Latest::new(Duration::from_secs(3)));
     let mut slow = good();
     slow.health.duration = Duration::from_secs(4);
@@ -117,7 +117,7 @@ async fn data_that_were_old_when_they_came_are_not_served() {
 }
 
 #[tokio::test]
-async fn after_a_good_one() {
+async fn after_a_good_collection() {
     let latest = Arc::new(Latest::default());
     latest.publish(good());
     assert_eq!(ask(&latest, "/readyz", "").await.status, StatusCode::OK);
@@ -148,7 +148,7 @@ async fn metrics_are_openmetrics_whatever_is_accepted() {
             "application/openmetrics-text;version=1.0.0;q=0.8,*/*;q=0.1",
             OPEN,
         ),
-        // A browser would save what it is not told to be text.
+        // A browser would save any other type to a file.
         (browser, "text/plain; charset=utf-8"),
     ] {
         let answer = ask(&latest, "/metrics", accept).await;
@@ -159,7 +159,7 @@ async fn metrics_are_openmetrics_whatever_is_accepted() {
     }
 }
 
-/// The text of a scrape, where it lies in memory.
+/// Returns the text of a scrape, without copying it.
 async fn scrape(router: &Router, query: &str) -> Bytes {
     let request = Request::builder().uri(format!("/metrics{query}"));
     let request = request.body(Body::empty()).unwrap();
@@ -173,13 +173,13 @@ async fn scrapes_of_a_moment_share_one_text() {
     latest.publish(good());
     let router = server::router(Site::new(Arc::clone(&latest)));
     let (mut shared, mut texts) = (false, Vec::new());
-    // A moment may end between two of them, not between all.
+    // The texts of some pairs may differ because time passes between them, but not all.
     for _ in 0..20 {
         let (a, b) = (scrape(&router, "").await, scrape(&router, "").await);
         shared |= a.as_ptr() == b.as_ptr();
         texts.extend([a, b]);
     }
-    assert!(shared, "each scrape has a text of its own");
+    assert!(shared, "no two scrapes share a text");
     let part = scrape(&router, "?collect[]=gpu").await;
     assert!(part.len() < texts[0].len() / 2);
     latest.publish(bad());
@@ -200,11 +200,11 @@ async fn a_failed_collection_shows_no_stale_data() {
     assert!(document.body.contains("line 3"));
     let page = ask(&latest, "/", "").await.body;
     assert!(page.contains("line 3: &lt;cut&gt;") && !page.contains("<svg"));
-    // The metrics that say so must still be scraped.
+    // The metrics that report the failure must still be scraped.
     assert_eq!(ask(&latest, "/readyz", "").await.status, StatusCode::OK);
 }
 
-/// Status and body of a request to `site`.
+/// Returns status and body of a request to `site`.
 async fn request(site: Site, method: &str, path: &str) -> (StatusCode, String) {
     let request = Request::builder().method(method).uri(path);
     let request = request.body(Body::empty()).unwrap();
@@ -221,10 +221,10 @@ fn site() -> Site {
 }
 
 #[tokio::test]
-async fn a_path_that_leads_nowhere_says_where_to_begin() {
+async fn an_unknown_path_points_to_the_page() {
     let (status, body) = request(site(), "GET", "/nonsense").await;
     assert_eq!(status, StatusCode::NOT_FOUND);
-    assert!(body.contains("/ leads to what there is"), "{body}");
+    assert!(body.contains("see / for links"), "{body}");
 }
 
 #[tokio::test]
@@ -256,7 +256,7 @@ async fn the_metrics_may_have_another_path() {
     assert!(body.starts_with("# HELP"));
 }
 
-/// Names of the families in a scrape.
+/// Returns the names of the families in a scrape.
 fn families(text: &str) -> Vec<&str> {
     let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE "));
     types.filter_map(|text| text.split(' ').next()).collect()
@@ -311,7 +311,7 @@ async fn collectors_are_chosen_by_flag_and_by_scrape() {
     }
 }
 
-/// A job on the GPUs 2 and 5 of eight, judged when all of them answered.
+/// Returns a job on the GPUs 2 and 5 of eight, judged when all of them answered.
 fn judged_on(snapshot: &Snapshot) -> Placements {
     let spec = &snapshot.data.as_ref().unwrap().topology.spec;
     let allocation = Allocation {
@@ -342,7 +342,7 @@ fn judged_on(snapshot: &Snapshot) -> Placements {
     }
 }
 
-/// GPU 2 is gone, and those behind it have moved up.
+/// Returns a snapshot without GPU 2, in which the GPUs behind it have moved up.
 fn without_gpu_2() -> Snapshot {
     let mut snapshot = good();
     let spec = &mut snapshot.data.as_mut().unwrap().topology.spec;
@@ -388,7 +388,7 @@ async fn a_job_keeps_its_gpus_when_their_indices_move() {
     let metrics = ask(&latest, "/metrics", "").await.body;
     assert!(metrics.contains("nvlink_largest_free_set_gpus{node=\"node-a\"} 6\n"));
 
-    // Allocations that were judged in between know of the loss; it comes back.
+    // Allocations that were judged in the meantime record the loss; then the GPU comes back.
     let placements = latest.view(Instant::now()).placements.unwrap();
     latest.place(Placements::clone(&placements));
     latest.publish(good());
@@ -396,7 +396,7 @@ async fn a_job_keeps_its_gpus_when_their_indices_move() {
 }
 
 #[tokio::test]
-async fn the_process_lives_while_its_parts_do() {
+async fn the_process_is_live_while_its_parts_are() {
     let tally = Tally::default();
     let latest = Arc::new(Latest::default().with(tally.clone()));
     assert_eq!(ask(&latest, "/livez", "").await.status, StatusCode::OK);

@@ -1,4 +1,4 @@
-//! The faults of a simulated node: their control over HTTP, without sockets.
+//! Control of a simulated node's faults over HTTP, without sockets.
 
 #![allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
 
@@ -77,7 +77,7 @@ async fn bad_lists_are_refused_in_one_line() {
 }
 
 #[tokio::test]
-async fn pages_from_elsewhere_break_nothing() {
+async fn requests_from_other_origins_are_refused() {
     let (_, router) = simulated("dgx-h100");
     let form = ("content-type", "text/plain");
     let (status, _) = send(&router, "PUT", &[form], r#"["hang"]"#).await;

@@ -1,4 +1,4 @@
-//! The program from its start to its end: whatever hangs, it serves and can be ended.
+//! The program from start to end: it serves and can be stopped, whatever hangs.
 
 #![allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
 
@@ -16,7 +16,7 @@ use std::{
 
 use tempfile::TempDir;
 
-/// A machine that is busy with other tests may take so long for anything.
+/// How long any step may take on a machine that is busy with other tests.
 const SOON: Duration = Duration::from_secs(30);
 
 /// A running program, killed with its test.
@@ -57,16 +57,16 @@ fn terminate(program: &mut Program) -> ExitStatus {
     let id = program.0.id().to_string();
     let sent = Command::new("kill").args(["-s", "TERM", &id]).status();
     assert!(sent.unwrap().success());
-    wait("SIGTERM to be obeyed", || program.0.try_wait().unwrap())
+    wait("the end after SIGTERM", || program.0.try_wait().unwrap())
 }
 
-/// The address that a line of the log says is served.
+/// Returns the served address, from the log.
 fn address(log: &str) -> Option<String> {
     let at = log.split("address=").nth(1)?;
     Some(at.split_whitespace().next()?.to_owned())
 }
 
-/// The answer to a request for `path`.
+/// Returns the answer to a request for `path`.
 fn get(address: &str, path: &str) -> String {
     let mut socket = TcpStream::connect(address).unwrap();
     let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
@@ -81,7 +81,7 @@ fn fifo(path: &Path) {
 }
 
 #[test]
-fn a_source_that_hangs_is_told_once_and_so_is_its_end() {
+fn the_begin_and_the_end_of_a_hang_are_logged_once() {
     let directory = TempDir::new().unwrap();
     let (pipe, log) = (directory.path().join("pipe"), directory.path().join("log"));
     fifo(&pipe);
@@ -89,7 +89,7 @@ fn a_source_that_hangs_is_told_once_and_so_is_its_end() {
     let arguments = ["--source", &source, "--stale-after", "500ms"];
     let mut program = start(&directory, &arguments, File::create(&log).unwrap());
     let said = |text: &str| fs::read_to_string(&log).unwrap().matches(text).count();
-    wait("the hang to be told", || {
+    wait("the hang in the log", || {
         (said("the source hangs") > 0).then_some(())
     });
     sleep(Duration::from_millis(300));
@@ -97,14 +97,14 @@ fn a_source_that_hangs_is_told_once_and_so_is_its_end() {
     let address = address(&fs::read_to_string(&log).unwrap()).unwrap();
     assert!(
         get(&address, "/livez").starts_with("HTTP/1.1 200"),
-        "another process would wait, too"
+        "a new process would wait, too"
     );
     assert!(get(&address, "/readyz").starts_with("HTTP/1.1 503"));
     fs::write(&pipe, support::PAIRS).unwrap();
-    wait("the end to be told", || {
+    wait("its end in the log", || {
         (said("the source answers again") > 0).then_some(())
     });
-    wait("the next one to be told", || {
+    wait("the next hang in the log", || {
         (said("the source hangs") > 1).then_some(())
     });
     assert_eq!(said("the source answers again"), 1);
@@ -112,7 +112,7 @@ fn a_source_that_hangs_is_told_once_and_so_is_its_end() {
 }
 
 #[test]
-fn a_log_that_nobody_reads_stops_nothing() {
+fn a_log_that_nobody_reads_does_not_stop_the_program() {
     let directory = TempDir::new().unwrap();
     let matrix = directory.path().join("matrix");
     fs::write(&matrix, support::PAIRS).unwrap();
@@ -143,7 +143,7 @@ fn a_log_that_nobody_reads_stops_nothing() {
 fn sigterm_ends_a_start_that_waits_for_credentials() {
     let directory = TempDir::new().unwrap();
     let asked = directory.path().join("asked");
-    // A program of credentials that never has any.
+    // A credential plugin that never returns credentials.
     let script = format!("echo > {}; exec sleep 60", asked.display());
     let kubeconfig = serde_json::json!({
         "apiVersion": "v1", "kind": "Config", "current-context": "c",
@@ -156,7 +156,7 @@ fn sigterm_ends_a_start_that_waits_for_credentials() {
     fs::write(directory.path().join("kubeconfig"), kubeconfig.to_string()).unwrap();
     let arguments = ["--source", "sim:l40s", "--kubernetes"];
     let mut program = start(&directory, &arguments, Stdio::null());
-    wait("credentials to be asked for", || {
+    wait("the request for credentials", || {
         asked.exists().then_some(())
     });
     assert!(terminate(&mut program).success());

@@ -1,5 +1,5 @@
-//! The kernel's tree: machines of several makes, built of directories and
-//! links as the kernel builds them, and trees that are traps.
+//! The kernel's tree: several kinds of machines, built of directories and links as the
+//! kernel does, and malicious trees.
 
 #![allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
 
@@ -14,7 +14,7 @@ use nvlink_topology::{Gpu, PathClass, SourceKind, bandwidth};
 
 use machine::{GPU, Machine, NIC, read, virtual_machine};
 
-/// The class of each pair, and whether it is assumed.
+/// Returns the class of each pair, and whether it is assumed.
 fn classes(reading: &Reading) -> Vec<(u32, u32, PathClass, bool)> {
     let paths = reading.topology.spec.paths.iter();
     paths
@@ -71,7 +71,7 @@ fn a_virtual_machine_with_switches() {
 }
 
 #[test]
-fn the_matrix_is_the_one_that_nvidia_smi_prints_but_for_nvlink() {
+fn the_matrix_is_that_of_nvidia_smi_without_nvlink() {
     use nvlink_exporter::{output, source::file};
     let reading = virtual_machine().read().unwrap();
     let text = output::topology(&reading, output::TopologyFormat::Matrix, false).unwrap();
@@ -97,7 +97,7 @@ fn the_matrix_is_the_one_that_nvidia_smi_prints_but_for_nvlink() {
 }
 
 #[test]
-fn nvlink_is_unknown_and_not_none() {
+fn nvlink_is_unknown_rather_than_none() {
     use nvlink_exporter::{metrics, snapshot::Latest};
     use std::time::Instant;
     let now = Instant::now();
@@ -199,13 +199,14 @@ fn a_riscv_machine_has_host_bridges_in_its_soc_and_no_numa() {
     ] {
         machine.device(&format!("{soc}/{path}"), "-1", &GPU);
     }
-    // Two ends of one switch share a slow link to it, which is not on their way.
+    // The two devices below one switch share its slow upstream link, which is not on the
+    // path between them.
     machine.attribute("0002:00:00.0", "max_link_speed", "8.0 GT/s PCIe");
     machine.attribute("0002:00:00.0", "max_link_width", "4");
     let reading = machine.read().unwrap();
     let spec = &reading.topology.spec;
     assert!(spec.gpus.iter().all(|gpu| gpu.numa_node.is_none()));
-    // One NUMA node there is, even where the kernel has no number for it.
+    // There is one NUMA node, even if the kernel has no number for it.
     let expected = [
         (0, 1, PathClass::Node, false),
         (0, 2, PathClass::Node, false),
@@ -222,7 +223,7 @@ fn a_riscv_machine_has_host_bridges_in_its_soc_and_no_numa() {
 }
 
 #[test]
-fn where_numa_is_not_known_the_slower_class_is_assumed() {
+fn where_numa_is_unknown_the_slower_class_is_assumed() {
     let machine = Machine::new();
     machine.write("sys/devices/system/node/online", "0-1");
     machine.device("pci0000:10/0000:10:00.0/0000:11:00.0", "-1", &GPU);
@@ -235,7 +236,7 @@ fn where_numa_is_not_known_the_slower_class_is_assumed() {
         (1, 2, PathClass::Sys, true),
     ];
     assert_eq!(classes(&reading), expected);
-    // And the bandwidth, where no link of one end says its own.
+    // The bandwidth is assumed, too, if no link of one end has a rate.
     machine.device("pci0000:20/0000:20:01.0/0000:22:00.0", "-1", &GPU[..2]);
     let path = machine.read().unwrap().topology.spec.paths.pop().unwrap();
     assert_eq!((path.class, path.assumed), (PathClass::Phb, true));
@@ -243,7 +244,7 @@ fn where_numa_is_not_known_the_slower_class_is_assumed() {
 }
 
 #[test]
-fn gpus_that_the_driver_does_not_hold_are_left_out() {
+fn gpus_that_the_driver_does_not_use_are_skipped() {
     let machine = Machine::new();
     for n in 1..=4 {
         machine.device(
@@ -263,7 +264,7 @@ fn gpus_that_the_driver_does_not_hold_are_left_out() {
     };
     driver("vfio-pci", "0000:03:00.0");
     driver("nvidia", "0000:04:00.0");
-    // Its sound, and another maker's graphics.
+    // The sound function of a GPU, and graphics of another vendor.
     let sound = [("vendor", "0x10de"), ("class", "0x040300")];
     machine.device("pci0000:00/0000:00:02.0/0000:02:00.1", "0", &sound);
     machine.device(
@@ -291,7 +292,7 @@ fn gpus_that_the_driver_does_not_hold_are_left_out() {
         reading.warnings
     );
     assert!(
-        reading.warnings[1].contains("00000000:03:00.0 is given to virtual"),
+        reading.warnings[1].contains("00000000:03:00.0 is assigned to virtual"),
         "{:?}",
         reading.warnings
     );
@@ -303,7 +304,7 @@ fn nics_for_gpus_known_from_elsewhere() {
     let path = "pci0000:80/0000:80:00.0/0000:81:00.0/0000:82:02.0/0000:85:00.0";
     machine.device(path, "0", &NIC);
     machine.hca("mlx5_bond_0", path, "1: DOWN", "10 Gb/sec (4X SDR)");
-    // A NIC in software sits nowhere.
+    // A software NIC has no place in the PCI tree.
     fs::create_dir_all(machine.path("sys/devices/virtual/infiniband/rxe0/ports/1")).unwrap();
     symlink(
         "../../devices/virtual/infiniband/rxe0",
@@ -339,13 +340,13 @@ fn nics_for_gpus_known_from_elsewhere() {
         warnings,
         ["RDMA devices without an active port: mlx5_bond_0"]
     );
-    // A machine without any.
+    // A machine without NICs.
     let (nics, warnings) = sysfs::nics(Machine::new().0.path(), &gpus).unwrap();
     assert!(nics.is_empty() && warnings.is_empty());
 }
 
 #[test]
-fn nothing_there_says_what_was_looked_for() {
+fn without_a_gpu_the_error_names_what_was_searched() {
     let machine = Machine::new();
     machine.device("pci0000:00/0000:00:1f.0", "0", &NIC);
     let error = machine.refused();
@@ -360,7 +361,7 @@ fn nothing_there_says_what_was_looked_for() {
     let empty = tempfile::tempdir().unwrap();
     let error = read(empty.path()).unwrap_err();
     assert!(
-        error.contains("sys/bus/pci/devices does not exist: no PCI bus"),
+        error.contains("sys/bus/pci/devices does not exist: there is no PCI bus"),
         "{error}"
     );
     let error = read(Path::new("/no/such/root")).unwrap_err();
@@ -398,7 +399,7 @@ fn the_program_reads_another_root() {
 }
 
 #[test]
-fn traps_are_refused_or_passed_over() {
+fn malicious_trees_are_refused_or_parts_of_them_skipped() {
     let outside = tempfile::tempdir().unwrap();
     fs::write(outside.path().join("vendor"), "0x10de").unwrap();
     let machine = Machine::new();
@@ -408,7 +409,7 @@ fn traps_are_refused_or_passed_over() {
     symlink(outside.path(), &trap).unwrap();
     let error = machine.refused();
     assert!(
-        error.contains("ROOT/sys/bus/pci/devices/0000:02:00.0 leads to "),
+        error.contains("ROOT/sys/bus/pci/devices/0000:02:00.0 points to "),
         "{error}"
     );
     fs::remove_file(&trap).unwrap();
@@ -419,10 +420,10 @@ fn traps_are_refused_or_passed_over() {
         "{error}"
     );
     fs::remove_file(&trap).unwrap();
-    // A link that leads nowhere is a device that has gone.
+    // A dangling link is a device that was removed.
     symlink("../../../devices/pci0000:00/gone", &trap).unwrap();
     assert_eq!(machine.read().unwrap().topology.spec.gpus.len(), 1);
-    // Attributes that are no files.
+    // Attributes that are not regular files.
     let odd = |name: &str| {
         machine.path(&format!(
             "sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0/{name}"
@@ -444,9 +445,8 @@ fn traps_are_refused_or_passed_over() {
     assert_eq!(gpu.numa_node, None);
 }
 
-/// A name that would break a table takes nothing else along.
 #[test]
-fn more_gpus_than_a_node_has() {
+fn more_gpus_than_a_node_may_have_are_refused() {
     let machine = Machine::new();
     for n in 0..129 {
         machine.device(&format!("pci0000:00/0000:{n:02x}:00.0"), "0", &GPU);

@@ -1,5 +1,5 @@
-//! Any tree in the place of the kernel's: names and texts that look right,
-//! nearly right, or not at all.
+//! Random trees instead of the kernel's: names and texts that are valid, nearly valid
+//! or invalid.
 
 #![allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
 
@@ -53,7 +53,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn does_no_harm(
+    fn any_tree_is_harmless(
         paths in prop::collection::vec(prop::collection::vec(name(), 1..6), 1..8),
         links in prop::collection::vec((name(), prop::collection::vec(name(), 0..5)), 0..6),
         texts in prop::collection::vec((0..8_usize, prop::sample::select(vec![

@@ -1,4 +1,4 @@
-//! Network devices in the kernel's tree: which of them count, and what is known of them.
+//! Network devices in the kernel's tree: which of them are used, and their facts.
 
 #![allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
 
@@ -28,7 +28,7 @@ fn virtual_functions_share_the_ports_of_their_nic() {
     }
     let physical = format!("{bridge}/0000:82:00.0");
     machine.device(&physical, "0", &NIC);
-    // Where the NIC itself is no RDMA device, one of them stands for it.
+    // If the NIC itself is not an RDMA device, one virtual function represents it.
     assert_eq!(names(&machine), ["mlx5_1"]);
     machine.hca("mlx5_0", &physical, "4: ACTIVE", "200 Gb/sec (4X HDR)");
     assert_eq!(names(&machine), ["mlx5_0"]);
@@ -46,13 +46,13 @@ fn virtual_functions_share_the_ports_of_their_nic() {
 }
 
 #[test]
-fn a_network_device_of_an_odd_name_is_left_out() {
+fn a_network_device_with_an_invalid_name_is_skipped() {
     let machine = virtual_machine();
     fs::create_dir_all(machine.path("sys/class/infiniband/mlx5\n0")).unwrap();
     let reading = machine.read().unwrap();
     assert_eq!(reading.topology.spec.gpus.len(), 8);
     assert_eq!(reading.topology.spec.nics.len(), 8);
-    let told = |warning: &String| warning.contains("is no name of a network device: left out");
+    let told = |warning: &String| warning.contains("is not a valid network device name: skipped");
     let warning = reading.warnings.iter().find(|warning| told(warning));
     assert!(!warning.unwrap().contains('\n'), "{warning:?}");
 }

@@ -1,10 +1,10 @@
-//! The client of the Kubernetes API. Whatever is asked of it ends: kube itself
-//! waits for ever for an answer on a connection that is frozen.
+//! The client of the Kubernetes API. Every request ends: kube itself waits
+//! forever for a response on a frozen connection.
 //!
-//! An ordinary request has a limit for the whole of it: connection, retries
-//! and answer. A watch has the same for the beginning of its answer. From then
-//! on it is silent for as long as nothing happens, so whoever reads it bounds
-//! how long ([`watch::events`](crate::watch::events) does).
+//! For an ordinary request, one limit covers all of it: connection, retries
+//! and response. For a watch, the same limit covers the time until the response
+//! begins. After that a watch is silent while nothing changes, so its reader
+//! must limit the silence ([`watch::events`](crate::watch::events) does).
 
 use std::{
     pin::Pin,
@@ -22,12 +22,12 @@ use kube::{
 use tokio::{task::spawn_blocking, time::timeout};
 use tower::{BoxError, Service, layer::layer_fn};
 
-/// How long is waited for the API server.
+/// How long the client waits for the API server.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// For a connection with TLS.
+    /// For a connection, TLS handshake included.
     pub connect: Duration,
-    /// For a request as a whole. The API server itself gives most up after a minute.
+    /// For a whole request. The API server itself ends most requests after a minute.
     pub request: Duration,
 }
 
@@ -40,14 +40,14 @@ impl Default for Limits {
     }
 }
 
-/// A client from the kubeconfig, or from the service account of the pod.
+/// Returns a client from the kubeconfig or from the pod's service account.
 ///
-/// May be dropped at any moment: what can block (files, and programs that
-/// kubeconfigs name) is on a thread of its own. The runtime is to be ended with
-/// `shutdown_background`, or it waits for that thread.
+/// The future may be dropped at any moment: what can block (files, and programs
+/// that kubeconfigs name) runs on a separate thread. End the runtime with
+/// `shutdown_background`; otherwise it waits for that thread.
 ///
 /// # Errors
-/// Where there is neither.
+/// When there is neither.
 pub async fn connect(limits: Limits) -> kube::Result<Client> {
     let runtime = tokio::runtime::Handle::current();
     let inferred = spawn_blocking(move || {
@@ -59,7 +59,7 @@ pub async fn connect(limits: Limits) -> kube::Result<Client> {
         .unwrap_or_else(|error| Err(kube::Error::Service(error.into())))
 }
 
-/// A client with `config`, of which the limits are replaced.
+/// Returns a client with `config`, with its limits replaced by `limits`.
 ///
 /// # Errors
 /// When the certificates or the credentials of `config` cannot be used.
@@ -74,27 +74,27 @@ pub fn with(mut config: Config, limits: Limits) -> kube::Result<Client> {
     Ok(ClientBuilder::try_from(config)?.with_layer(&layer).build())
 }
 
-/// What went wrong, for people: what the API server said, else why it could
-/// not be asked, down to the cause.
+/// Returns what went wrong, for people: the API server's message, or else why
+/// the request failed, with all causes.
 #[must_use]
 pub fn reason(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) if !status.message.is_empty() => status.message.clone(),
         kube::Error::Api(status) => format!("status {} {}", status.code, status.reason),
         kube::Error::Service(error) => causes(&**error),
-        // A kubeconfig is what people can mend.
+        // The user can fix a kubeconfig, so the message starts there.
         kube::Error::InferConfig(error) => {
             let why = std::error::Error::source(error).map(|why| format!(" ({why})"));
             let why = why.unwrap_or_default();
             format!(
-                "this is no pod with a service account, and there is no kubeconfig to use{why}; KUBECONFIG names one"
+                "not in a pod with a service account, and no kubeconfig to use{why}; set KUBECONFIG to the path of one"
             )
         }
         error => causes(error),
     }
 }
 
-/// The error and its causes, but for those that are part of what they caused.
+/// Returns the error and its causes, without those whose text the message already contains.
 fn causes(error: &(dyn std::error::Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut next = error.source();
@@ -108,7 +108,7 @@ fn causes(error: &(dyn std::error::Error + 'static)) -> String {
     text
 }
 
-/// Which server gave no answer, which no error of kube or hyper says.
+/// Names the server that did not answer, which no error of kube or hyper does.
 #[derive(Debug, thiserror::Error)]
 #[error("{server}: {error}")]
 struct Unanswered {
@@ -117,7 +117,7 @@ struct Unanswered {
     error: BoxError,
 }
 
-/// Gives up what takes too long, and says of whom it was asked.
+/// Ends requests that take too long, and adds the server's address to errors.
 struct Limited<S> {
     inner: S,
     server: Arc<str>,
@@ -159,7 +159,7 @@ where
     }
 }
 
-/// Whether the answer has no end.
+/// Reports whether the request is a watch, whose response has no end.
 fn is_watch(request: &Request<Body>) -> bool {
     let query = request.uri().query().unwrap_or_default();
     query.split('&').any(|pair| pair == "watch=true")
@@ -174,7 +174,7 @@ mod tests {
 
     use super::*;
 
-    /// What is said of an API server at `url`.
+    /// Returns the reason that a request to an API server at `url` fails with.
     async fn asked(url: &str) -> String {
         crate::tls::install_provider();
         let config = Config::new(url.parse().unwrap());
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_does_not_answer_is_named_with_the_cause() {
+    async fn errors_name_the_server_and_the_cause() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let url = |scheme: &str| format!("{scheme}://{address}");
@@ -195,7 +195,7 @@ mod tests {
         let expected = format!("http://{address}: the API server did not answer within 500ms");
         assert_eq!(silent, expected);
         let answering = std::thread::spawn(move || {
-            // The first is the one of above.
+            // The first connection is the one that timed out above.
             for _ in 0..2 {
                 let (mut socket, _) = listener.accept().unwrap();
                 let _ = socket.read(&mut [0; 4096]);

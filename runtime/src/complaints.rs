@@ -1,19 +1,19 @@
-//! What was complained of lately.
+//! Limits how often the same failure is logged.
 
 use std::time::{Duration, Instant};
 
-/// A reason that lasts, such as a CRD that is missing, comes back with each
-/// try, many times a minute.
+/// The reason that was logged last. A lasting reason, such as a missing CRD,
+/// returns with each retry, many times a minute.
 #[derive(Default)]
 pub(crate) struct Complaints {
     last: Option<(String, Instant)>,
 }
 
 impl Complaints {
-    /// How long the same reason is not told again.
+    /// For this long the same reason is not logged again.
     const QUIET: Duration = Duration::from_secs(60);
 
-    /// Whether `reason` is to be told: it is new, or was last told long ago.
+    /// Reports whether to log `reason`: it is new, or was last logged long ago.
     pub(crate) fn is_due(&mut self, reason: &str, now: Instant) -> bool {
         let told = self.last.as_ref().is_some_and(|(last, since)| {
             last == reason && now.saturating_duration_since(*since) < Self::QUIET
@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reason_that_lasts_is_told_once_a_minute() {
+    fn a_lasting_reason_is_logged_once_a_minute() {
         let start = Instant::now();
         let mut complaints = Complaints::default();
         let mut told = |reason: &str, seconds: u64| {

@@ -1,7 +1,7 @@
-//! The connections of a server, within [`Bounds`]: an [`Acceptor`] takes them,
-//! [`Places`] counts them and what their answers hold in memory, and a client
-//! that takes no answers, or that is silent, loses its connection. What was cut
-//! off is counted in [`CutOffs`].
+//! The connections of a server, within [`Bounds`]: an [`Acceptor`] accepts them,
+//! [`Places`] counts them and the memory that their responses hold, and a client
+//! that does not read its responses, or is silent, loses its connection.
+//! [`CutOffs`] counts clients that were cut off.
 
 mod accept;
 mod cut_offs;
@@ -17,22 +17,22 @@ pub use self::{
     places::{Held, Peer, Place, Places, Seat},
 };
 
-/// How much clients may use of a server.
+/// How much of a server its clients may use.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
-    /// Connections that are open at a time.
+    /// Connections open at a time.
     pub connections: usize,
-    /// Those of one peer.
+    /// Connections open at a time from one peer.
     pub connections_of_peer: usize,
-    /// What all answers that are under way hold in memory, bytes; one that is
-    /// larger has it alone.
+    /// Memory that all pending responses hold together, in bytes. A larger
+    /// response is admitted only while no other holds memory.
     pub bytes: usize,
-    /// Those of one peer.
+    /// The same for the responses of one peer.
     pub bytes_of_peer: usize,
-    /// An answer that is under way for so long may lose its place to a new connection.
+    /// After this time a connection with a pending response may lose its place to a new one.
     pub patience: Duration,
-    /// What a client gets to take an answer, the time to make it included.
+    /// Time for a client to read a response, including the time to make it.
     pub taken: Duration,
-    /// A client is silent for so long at most.
+    /// The longest that a client may be silent.
     pub silent: Duration,
 }

@@ -1,4 +1,4 @@
-//! Files that a program reads again and again: configuration, certificates.
+//! Files that a program reads again when they change: configuration, certificates.
 
 use std::{
     fs::{self, File},
@@ -9,21 +9,21 @@ use std::{
 
 use tokio::{task::spawn_blocking, time::timeout};
 
-/// The largest file that is read, bytes: one of a few kB would be large.
+/// The size of the largest file that is read, in bytes; real ones have a few kB.
 const MOST_BYTES: u64 = 1 << 20;
-/// A disk that takes longer is told of.
+/// A read that takes longer is logged.
 const LONG: Duration = Duration::from_secs(10);
 
-/// Reads a regular file of 1 MiB at most. It takes as long as the disk does,
-/// which is for ever where a mount is dead.
+/// Reads a regular file of at most 1 MiB. Blocks as long as the disk does:
+/// forever if the mount is dead.
 ///
 /// # Errors
-/// When it cannot be read, is no regular file, or is larger.
+/// When the file cannot be read, is not a regular file, or is larger.
 pub fn read(path: &Path) -> io::Result<Vec<u8>> {
-    // A pipe or a device may block, or never end; and it cannot be read twice.
+    // A pipe or a device may block or never end, and cannot be read twice.
     let kind = fs::metadata(path)?;
     if !kind.is_file() && !kind.is_dir() {
-        let reason = "it is no regular file: it could not be read again when it changes";
+        let reason = "not a regular file: it cannot be read again when it changes";
         return Err(io::Error::other(reason));
     }
     let mut content = Vec::new();
@@ -31,15 +31,15 @@ pub fn read(path: &Path) -> io::Result<Vec<u8>> {
         .take(MOST_BYTES + 1)
         .read_to_end(&mut content)?;
     if content.len() as u64 > MOST_BYTES {
-        let reason = format!("it is larger than {MOST_BYTES} bytes");
+        let reason = format!("larger than {MOST_BYTES} bytes");
         return Err(io::Error::other(reason));
     }
     Ok(content)
 }
 
-/// The same on a thread of its own, so that a dead mount keeps nothing else
-/// waiting. A file that takes long is told of, once, and waited for: another
-/// try would cost another thread.
+/// Reads a file as [`read`] does, on a separate thread, so that a dead mount
+/// blocks nothing else. If the read takes long, it logs a warning once and keeps
+/// waiting: a retry would cost another thread.
 ///
 /// # Errors
 /// As [`read`].
@@ -50,7 +50,11 @@ pub async fn read_aside(path: PathBuf) -> io::Result<Vec<u8>> {
         Ok(read) => read,
         Err(_) => {
             let seconds = LONG.as_secs();
-            tracing::warn!(file = name, seconds, "still being read: is its mount dead?");
+            tracing::warn!(
+                file = name,
+                seconds,
+                "the file is still being read; check whether its mount is dead"
+            );
             reading.await
         }
     };

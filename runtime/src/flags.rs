@@ -7,8 +7,8 @@ use clap::{
     error::{ContextKind, ContextValue},
 };
 
-/// The same error about the environment variable, where the value came from
-/// there: clap names the flag, which nobody has written.
+/// Returns `error` with the name of the environment variable if the value came
+/// from one: clap names the flag, which the user did not write.
 #[must_use]
 pub fn naming_variable(mut error: Error, command: &Command, args: &[OsString]) -> Error {
     let Some(ContextValue::String(named)) = error.get(ContextKind::InvalidArg) else {

@@ -1,23 +1,24 @@
-//! What one replica alone may do is done by the one that holds a Lease.
+//! Leader election: the replica that holds a Lease does the work that only one may do.
 //!
-//! A [`Candidate`] takes the Lease when nobody has it, renews it, and gives it
-//! back when asked to. A [`Leadership`] says whether this process leads, and
-//! until when: a leader that cannot renew the Lease ceases to lead, by its own
-//! clock, while the Lease still has a third of its time, before anybody else
-//! may take it. Clocks of other machines count for nothing: a Lease is free
-//! when nobody has renewed it for its duration since this process first saw it
-//! so.
+//! A [`Candidate`] acquires the Lease when it is free, renews it, and releases it
+//! on request. A [`Leadership`] reports whether this process leads, and until
+//! when. A leader that cannot renew the Lease stops leading, by its own clock,
+//! while a third of the Lease's duration remains, so before anybody else may
+//! acquire it. Clocks of other machines do not matter: a Lease is free when it
+//! has not been renewed for its duration since this process first saw its
+//! current version.
 //!
-//! Only one of two that reach for the Lease gets it, since each write names the
-//! version that was read. What a leader wrote at the very end of its term may
-//! still arrive after it: writes that two leaders must not both make are to
-//! name the version that they are about, or to carry the [`Term::number`].
+//! If two candidates try to acquire the Lease at once, only one succeeds, since
+//! each write names the version that was read. A write that a leader sends at
+//! the very end of its term may arrive after the term. Writes that two leaders
+//! must not both make must therefore name the version that they change, or carry
+//! the [`Term::number`].
 //!
-//! The shape is kubert's and client-go's. No crate does the same on kube 5:
-//! kube-leader-election is made for kube 4, kubert's lease comes with a
-//! runtime of its own, and kube-lease-manager goes by the clocks of other
-//! machines, takes a Lease over without naming the version it read, and says
-//! that it leads for as long as the API server does not answer.
+//! The design is that of kubert and client-go. No crate offers it for kube 5:
+//! kube-leader-election is for kube 4; kubert's lease needs kubert's own runtime;
+//! and kube-lease-manager trusts the clocks of other machines, takes a Lease over
+//! without naming the version that it read, and claims to lead for as long as the
+//! API server does not answer.
 
 mod record;
 
@@ -38,30 +39,31 @@ use tokio::{
 use crate::{client, complaints::Complaints};
 use record::{Observed, released};
 
-/// How long a Lease lasts that is not renewed: so long nobody leads after a
-/// leader was killed.
+/// How long a Lease lasts without a renewal. After a leader was killed, nobody
+/// leads for this long.
 const DURATION: Duration = Duration::from_secs(15);
-/// For so long a leader leads after it asked to renew the Lease.
+/// How long a leader leads after it requested a renewal.
 const TERM: Duration = Duration::from_secs(10);
-/// Between two looks at the Lease, each of which renews it where it is ours.
+/// The time between two checks of the Lease; each renews it if this process holds it.
 const LOOK: Duration = Duration::from_secs(2);
+/// How long a check may take.
 const PATIENCE: Duration = Duration::from_secs(4);
 
 /// A time in which this process leads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Term {
-    /// It leads until then, if the Lease is not renewed; a renewal moves it on.
+    /// When the term ends unless the Lease is renewed; a renewal extends it.
     pub until: Instant,
-    /// Counts changes of the holder: of two leaders the later has the higher number.
+    /// Counts changes of the holder: a later leader has a higher number.
     pub number: i32,
 }
 
-/// Whether this process leads. Clones say the same.
+/// Reports whether this process leads. Clones report the same.
 #[derive(Clone, Debug)]
 pub struct Leadership(watch::Receiver<Option<Term>>);
 
 impl Leadership {
-    /// The term, if this process leads now.
+    /// Returns the term if this process leads now.
     #[must_use]
     pub fn term(&self) -> Option<Term> {
         let term = self.0.borrow().clone();
@@ -79,8 +81,8 @@ impl Leadership {
         }
     }
 
-    /// Waits until this process does not lead: the Lease was lost or given
-    /// back, or it could not be renewed in time.
+    /// Waits until this process does not lead: the Lease was lost or released,
+    /// or could not be renewed in time.
     pub async fn lost(&mut self) {
         loop {
             self.0.mark_unchanged();
@@ -94,13 +96,13 @@ impl Leadership {
 
     async fn changed(&mut self) {
         if self.0.changed().await.is_err() {
-            // The candidate is gone, and with it every hope of another term.
+            // The candidate is gone, so there is never another term.
             std::future::pending::<()>().await;
         }
     }
 }
 
-/// What [`Candidate::run`] and [`Candidate::resign`] tell each other.
+/// The state that [`Candidate::run`] and [`Candidate::resign`] share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wish {
     Lead,
@@ -108,7 +110,7 @@ enum Wish {
     Resigned,
 }
 
-/// Reaches for a Lease.
+/// A process that tries to acquire a Lease and to keep it.
 #[derive(Clone, Debug)]
 pub struct Candidate {
     api: Api<Lease>,
@@ -120,8 +122,8 @@ pub struct Candidate {
 }
 
 impl Candidate {
-    /// For the Lease `name` of `namespace`, as `identity`, which no other
-    /// process ever has ([`identity`] makes one).
+    /// Returns a candidate for the Lease `name` in `namespace`, as `identity`,
+    /// which no other process ever has ([`identity`] makes one).
     #[must_use]
     pub fn new(client: Client, namespace: &str, name: &str, identity: String) -> Self {
         Self {
@@ -134,26 +136,26 @@ impl Candidate {
         }
     }
 
-    /// Whether this process leads, which is to be asked again and again.
+    /// Returns a handle that reports, at any time, whether this process leads.
     #[must_use]
     pub fn leadership(&self) -> Leadership {
         Leadership(self.term.subscribe())
     }
 
-    /// Takes the Lease when it is free and renews it. Never ends. It may be
-    /// dropped and called again.
+    /// Acquires the Lease when it is free, and renews it. Never ends. The future
+    /// may be dropped and requested again.
     pub async fn run(self) {
         let mut wish = self.wish.subscribe();
         let mut observed = Observed::default();
         let mut complaints = Complaints::default();
         while *wish.borrow_and_update() == Wish::Lead {
-            // Never given up halfway: a write that is on its way could take the
-            // Lease again after it was given back.
+            // Never cancel a check: a write in flight could acquire the Lease again
+            // after it was released.
             if let Err(reason) = self.look(&mut observed).await
                 && complaints.is_due(&reason, std::time::Instant::now())
             {
                 let lease = &self.place;
-                tracing::warn!(lease, reason, "cannot get or keep the lease; trying again");
+                tracing::warn!(lease, reason, "cannot acquire or renew the lease; retrying");
             }
             self.expire();
             tokio::select! {
@@ -161,20 +163,26 @@ impl Candidate {
                 _ = wish.changed() => {}
             }
         }
-        // A look that ended last may have renewed the term that was resigned.
+        // The last check may have renewed the term after the resignation.
         self.term.send_replace(None);
         match self.give_back().await {
-            Ok(true) => tracing::info!(lease = self.place, "given back"),
+            Ok(true) => tracing::info!(lease = self.place, "released the lease"),
             Ok(false) => {}
-            Err(reason) => tracing::warn!(lease = self.place, reason, "not given back"),
+            Err(reason) => {
+                tracing::warn!(
+                    lease = self.place,
+                    reason,
+                    "cannot release the lease; it will expire"
+                );
+            }
         }
         self.wish.send_replace(Wish::Resigned);
         std::future::pending().await
     }
 
-    /// Leads no more, and gives the Lease back, so that another replica has it
-    /// at once. Waits `limit` at most. To be called when the process ends, after
-    /// whatever only the leader does has ended.
+    /// Stops leading and releases the Lease, so that another replica can acquire
+    /// it at once. Waits at most `limit`. Call it when the process ends, after all
+    /// work that only the leader does has ended.
     pub async fn resign(&self, limit: Duration) {
         self.wish.send_replace(Wish::Resign);
         self.term.send_replace(None);
@@ -183,12 +191,12 @@ impl Candidate {
         if timeout(limit, resigned).await.is_err() {
             tracing::warn!(
                 lease = self.place,
-                "not given back in time: it ends by itself"
+                "the lease was not released in time; it will expire"
             );
         }
     }
 
-    /// Looks at the Lease once, and takes or renews it.
+    /// Checks the Lease once, and acquires or renews it.
     async fn look(&self, observed: &mut Observed) -> Result<(), String> {
         let before = Instant::now();
         let held = timeout(PATIENCE, self.hold(observed)).await;
@@ -199,13 +207,21 @@ impl Candidate {
         match held {
             Some(number) => {
                 if !leads {
-                    tracing::info!(lease, number, identity = self.identity, "leading");
+                    tracing::info!(
+                        lease,
+                        number,
+                        identity = self.identity,
+                        "acquired the lease; this replica leads"
+                    );
                 }
                 let until = before + TERM;
                 self.term.send_replace(Some(Term { until, number }));
             }
             None if leads => {
-                tracing::warn!(lease, "somebody else has taken the lease: leading no more");
+                tracing::warn!(
+                    lease,
+                    "another holder took the lease; this replica no longer leads"
+                );
                 self.term.send_replace(None);
             }
             None => {}
@@ -213,10 +229,10 @@ impl Candidate {
         Ok(())
     }
 
-    /// The number of the term, if the Lease is ours now.
+    /// Tries to hold the Lease; returns the number of the term if this process holds it now.
     async fn hold(&self, observed: &mut Observed) -> Result<Option<i32>, String> {
         let params = PostParams::default();
-        // Who loses a race reads what won it.
+        // After a conflict, read what the other process wrote.
         for _ in 0..3 {
             let found = self.get().await?;
             let Some(wanted) = observed.look(found, &self.name, &self.identity) else {
@@ -235,7 +251,7 @@ impl Candidate {
                 Err(error) => return Err(self.reason(what, &error)),
             }
         }
-        Err("it changes all the time".to_owned())
+        Err("the Lease keeps changing".to_owned())
     }
 
     async fn get(&self) -> Result<Option<Lease>, String> {
@@ -254,14 +270,17 @@ impl Candidate {
             over
         });
         if ended {
-            tracing::warn!(lease = self.place, "not renewed in time: leading no more");
+            tracing::warn!(
+                lease = self.place,
+                "the lease was not renewed in time; this replica no longer leads"
+            );
         }
     }
 
-    /// Whether it was ours.
+    /// Releases the Lease; reports whether this process held it.
     async fn give_back(&self) -> Result<bool, String> {
         let params = PostParams::default();
-        // What was on its way when we resigned may have changed it since.
+        // A write in flight when this process resigned may have changed it since.
         let Some(free) = released(self.get().await?, &self.identity) else {
             return Ok(false);
         };
@@ -274,18 +293,19 @@ impl Candidate {
         let reason = client::reason(error);
         match error {
             kube::Error::Api(status) if status.code == 403 => format!(
-                "the service account may not: grant it get, create and update on leases ({reason})"
+                "the service account may not {what} Lease {}: grant it get, create and update on leases ({reason})",
+                self.place
             ),
             _ => format!("cannot {what} Lease {}: {reason}", self.place),
         }
     }
 }
 
-/// A name for this process that no other has: the machine's or pod's, and a random part.
+/// Returns a unique name for this process: the name of the machine or pod, and a random part.
 #[must_use]
 pub fn identity() -> String {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    // The keys of a hash map are from the system's source of random numbers.
+    // The keys of a hash map come from the system's random number source.
     let random = RandomState::new().build_hasher().finish();
     format!("{}_{random:016x}", host.trim())
 }

@@ -1,12 +1,11 @@
-//! What both programs need to live in a cluster, one subject a module.
+//! What both programs need to run in a cluster, one subject per module.
 //!
-//! A long-running program starts with [`log::start`] and [`signals::install`],
-//! so that from then on nothing that it says can stop it and whoever ends it is
-//! heard. Its parts run under a [`supervise::Supervisor`]; what they ask of
-//! Kubernetes goes through the client of [`client`], which waits for no answer
-//! for ever, and what they follow there comes through [`watch`]. What one replica
-//! alone may do is done by whoever has the [`lease`]. Its servers take their
-//! [`connections`] within bounds.
+//! A long-running program starts with [`log::start`], so that logging cannot
+//! block it, and [`signals::install`], so that it handles SIGTERM. Its parts run
+//! under a [`supervise::Supervisor`]. Requests to Kubernetes go through the
+//! client of [`client`], which never waits forever; [`watch`] follows objects.
+//! Work that only one replica may do belongs to the holder of the [`lease`].
+//! Servers limit their [`connections`].
 
 pub mod client;
 mod complaints;

@@ -1,10 +1,10 @@
-//! The log: to stderr, by a thread of its own, so that nothing waits for it.
+//! The log: written to stderr by its own thread, so that nothing waits for it.
 //!
-//! Whoever reads it may go away, stop reading, or run out of space: lines are
-//! dropped then, and counted, and the program goes on. (tracing-appender's
-//! writer is not used: when its queue is full its end prints to stdout, which
-//! may be the very pipe that nobody reads; it bounds lines, not bytes; and it
-//! does not count what cannot be written.)
+//! The reader of the log may close the pipe, stop reading, or run out of disk
+//! space. Lines are then dropped and counted, and the program continues.
+//! (`tracing-appender`'s writer does not fit: when its queue is full at shutdown
+//! it prints to stdout, which may be the very pipe that nobody reads; it limits
+//! lines, not bytes; and it does not count lines that cannot be written.)
 
 use std::{
     backtrace::{Backtrace, BacktraceStatus},
@@ -23,27 +23,27 @@ use tracing_subscriber::{EnvFilter, fmt::MakeWriter};
 
 use crate::panics;
 
-/// Forms of a log line.
+/// The format of a log line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     Text,
-    /// For machines: a JSON object a line.
+    /// For machines: one JSON object per line.
     Json,
 }
 
-/// Lines wait in so many bytes of memory, then they are dropped.
+/// Memory for lines that wait to be written, in bytes; beyond it lines are dropped.
 const ROOM: usize = 1 << 20;
-/// What a waiting line costs beside its text.
+/// Memory that a waiting line takes in addition to its text, in bytes.
 const OVERHEAD: usize = 64;
-/// So much is written at once where lines wait.
+/// While lines wait, about this many bytes are written at once.
 const BATCH: usize = 1 << 14;
-/// What the last lines get to be written when the program ends.
+/// Time to write the last lines when the program ends.
 const LAST: Duration = Duration::from_millis(500);
 
 /// The queue of the process; none before [`start`].
 static QUEUE: OnceLock<Queue> = OnceLock::new();
 
-/// Lines on their way to the thread that writes them.
+/// The queue to the thread that writes lines.
 struct Queue {
     messages: Sender<Message>,
     counts: Arc<Counts>,
@@ -57,13 +57,13 @@ struct Counts {
 
 enum Message {
     Line(Vec<u8>),
-    /// All before it was dealt with.
+    /// A request to confirm that all earlier messages were handled.
     Flush(SyncSender<()>),
 }
 
-/// Starts logging what `filter` lets through; panics are logged too, where
-/// they happen. `targets`: lines name the module that they come from. A
-/// second call, in tests, changes nothing.
+/// Starts logging what `filter` selects, and panics with their location. With
+/// `targets`, lines name the module that they come from. A second call, as in
+/// tests, changes nothing.
 pub fn start(filter: EnvFilter, format: Format, targets: bool) {
     QUEUE.get_or_init(|| Queue::to(io::stderr()));
     let builder = tracing_subscriber::fmt()
@@ -80,32 +80,32 @@ pub fn start(filter: EnvFilter, format: Format, targets: bool) {
     }
 }
 
-/// Lines that were dropped because nobody reads them, or because they cannot be written.
+/// Returns the number of lines dropped because nobody read them or they could not be written.
 #[must_use]
 pub fn dropped() -> u64 {
     QUEUE.get().map_or(0, Queue::dropped)
 }
 
-/// Writes a line as it is, after what was logged before, and waits half a
-/// second at most for all to be written: the last words of a program.
+/// Writes a program's last line, unformatted, after everything logged before,
+/// and waits at most half a second until all lines are written.
 pub fn last_words(line: &str) {
     let line = format!("{line}\n").into_bytes();
     match QUEUE.get() {
         Some(queue) => queue.push(line),
-        // Nobody to tell is no failure.
+        // If stderr is closed, nobody can read the line anyway.
         None => drop(io::stderr().write_all(&line)),
     }
     finish();
 }
 
-/// Waits half a second at most for all lines to be written.
+/// Waits at most half a second until all lines are written.
 pub fn finish() {
     if let Some(queue) = QUEUE.get() {
         queue.flush(LAST);
     }
 }
 
-/// The default hook writes to stderr and waits until somebody reads it.
+/// Logs a panic. The default hook writes to stderr and blocks until somebody reads it.
 fn log_panic(panic: &panic::PanicHookInfo<'_>) {
     let what = panics::message(panic.payload());
     let place = panic.location().map(ToString::to_string);
@@ -126,7 +126,7 @@ impl Queue {
         let counts = Arc::<Counts>::default();
         let shared = Arc::clone(&counts);
         let thread = thread::Builder::new().name("log".to_owned());
-        // Without a thread there is no inbox, and all lines are counted as dropped.
+        // If the thread cannot start, the inbox is closed and all lines count as dropped.
         drop(thread.spawn(move || write(&inbox, &shared, out)));
         Self { messages, counts }
     }
@@ -144,7 +144,7 @@ impl Queue {
     fn flush(&self, limit: Duration) {
         let (done, written) = sync_channel(1);
         if self.messages.send(Message::Flush(done)).is_ok() {
-            // Late means that nobody reads, and nothing can be done about it.
+            // A timeout means that nobody reads the log; there is nothing to do about it.
             let _ = written.recv_timeout(limit);
         }
     }
@@ -154,8 +154,8 @@ impl Queue {
     }
 }
 
-/// What drivers and servers say is quoted as it came: it must not begin a line
-/// of its own, which could say anything.
+/// Replaces line breaks within a line. Lines quote messages of drivers and
+/// servers verbatim; such a message must not be able to forge a log line.
 fn one_line(line: &mut [u8]) {
     let last = line.len().saturating_sub(1);
     for byte in line.iter_mut().take(last) {
@@ -165,7 +165,7 @@ fn one_line(line: &mut [u8]) {
     }
 }
 
-/// What waits is written at once, since a line each would cost a call each.
+/// Writes waiting lines in batches, to save a system call per line.
 fn write(inbox: &Receiver<Message>, counts: &Counts, mut out: impl Write) {
     let mut batch = Vec::new();
     while let Ok(first) = inbox.recv() {
@@ -193,7 +193,7 @@ fn write(inbox: &Receiver<Message>, counts: &Counts, mut out: impl Write) {
     }
 }
 
-/// Hands each line to the queue.
+/// Adds each line to the queue.
 struct Lines;
 
 impl Write for Lines {
@@ -223,7 +223,7 @@ mod tests {
 
     use super::*;
 
-    /// Takes what it is given, unless `Err`.
+    /// Accepts what is written, unless it holds an `Err`.
     #[derive(Clone)]
     struct Reader(Arc<Mutex<Result<Vec<u8>, io::ErrorKind>>>);
 
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_quoted_begins_no_line() {
+    fn a_quoted_message_cannot_start_a_line() {
         let reader = Reader(Arc::new(Mutex::new(Ok(Vec::new()))));
         let queue = Queue::to(reader.clone());
         queue.push(b"GPU 0: \r\n2026-01-01 INFO all is well\n".to_vec());
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_is_gone_and_a_full_disk_cost_lines_alone() {
+    fn a_closed_pipe_or_a_full_disk_only_drops_lines() {
         for kind in [io::ErrorKind::BrokenPipe, io::ErrorKind::StorageFull] {
             let reader = Reader(Arc::new(Mutex::new(Err(kind))));
             let queue = Queue::to(reader.clone());
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_does_not_read_costs_no_time_and_bounded_memory() {
+    fn a_stuck_reader_blocks_nothing_and_costs_bounded_memory() {
         let reader = Reader(Arc::new(Mutex::new(Ok(Vec::new()))));
         let queue = Queue::to(reader.clone());
         let stuck = reader.0.lock().unwrap();
@@ -292,7 +292,7 @@ mod tests {
         }
         let waiting = queue.counts.waiting.load(Relaxed);
         assert!(waiting <= ROOM, "{waiting}");
-        // What waits, and what is being written.
+        // Of the lines that are not dropped, some wait and some are being written.
         assert!((48..=52).contains(&queue.dropped()), "{}", queue.dropped());
         queue.flush(Duration::from_millis(1));
         drop(stuck);

@@ -11,12 +11,12 @@ pub struct Signals {
     interrupt: Signal,
 }
 
-/// From now on the signals wait to be asked for. To be called before anything
-/// that takes time: process 1 of a container does not get a signal that it
-/// does not handle. Within a tokio runtime.
+/// Installs handlers for the signals; from then on they wait to be received.
+/// Call it within a tokio runtime, before anything that takes time: process 1 of
+/// a container does not get a signal that it does not handle.
 ///
 /// # Errors
-/// When the system refuses.
+/// When a handler cannot be installed.
 pub fn install() -> io::Result<Signals> {
     Ok(Signals {
         terminate: signal(SignalKind::terminate())?,
@@ -25,7 +25,8 @@ pub fn install() -> io::Result<Signals> {
 }
 
 impl Signals {
-    /// Waits for a signal and names it. May be dropped and called again: none is lost.
+    /// Waits for a signal and returns its name. The future may be dropped and
+    /// requested again: no signal is lost.
     pub async fn received(&mut self) -> &'static str {
         tokio::select! {
             _ = self.terminate.recv() => "SIGTERM",

@@ -1,14 +1,14 @@
-//! The parts of a program: whatever happens to one of them is seen.
+//! Supervises the parts of a program. No failure of a part goes unnoticed.
 //!
 //! - [`keep`](Supervisor::keep) and [`thread`](Supervisor::thread) run a part
-//!   for ever: one that panics or ends is started again, after pauses that
-//!   grow, with a line that says so.
-//! - [`require`](Supervisor::require) runs one without which the process is of
-//!   no use: when it panics or ends, [`failed`](Supervisor::failed) gives the
-//!   line with which the process is to end.
+//!   forever: if it panics or ends, they log it and start it again, with growing
+//!   pauses.
+//! - [`require`](Supervisor::require) runs a part that the process cannot work
+//!   without: when it panics or ends, [`failed`](Supervisor::failed) returns the
+//!   line that the process should end with.
 //! - A part that may hang has a [`Heartbeat`].
-//! - [`obstacle`](Supervisor::obstacle) says which part is dead or stuck; it is
-//!   what `/livez` answers.
+//! - [`obstacle`](Supervisor::obstacle) returns which part is dead or stuck;
+//!   `/livez` reports it.
 
 mod part;
 
@@ -30,18 +30,18 @@ use tokio::{sync::watch, task::JoinSet, time::Instant};
 use crate::panics;
 use part::Part;
 
-/// What it means for the process that a part is dead.
+/// What a dead part means for the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Weight {
-    /// The process is of no use without: [`Supervisor::obstacle`] names it.
+    /// The process cannot work without it: [`Supervisor::obstacle`] names it.
     Vital,
-    /// The process does its work without: the log and the count of restarts tell.
+    /// The process works without it: only the log and the number of restarts show it.
     Minor,
 }
 
-/// How a part came to its end, which it should not have done.
+/// How a part ended that should not have ended.
 pub trait Ending {
-    /// For people, after the part's name: `failed: no such file`.
+    /// Returns the text that follows the part's name: `failed: no such file`.
     fn words(self) -> String;
 }
 
@@ -75,7 +75,7 @@ pub struct Failed {
     pub how: String,
 }
 
-/// Runs the parts. All tasks end when the last clone is dropped; threads go on.
+/// Runs the parts. All tasks end when the last clone is dropped; threads continue.
 #[derive(Clone, Debug)]
 pub struct Supervisor(Arc<Inner>);
 
@@ -99,8 +99,8 @@ impl Default for Supervisor {
 }
 
 impl Supervisor {
-    /// Runs what `make` makes in a task, again and again. `name` is the
-    /// beginning of sentences: "registrar ended".
+    /// Runs the futures that `make` returns in a task, one after the other,
+    /// forever. `name` starts sentences: "registrar ended".
     pub fn keep<F>(
         &self,
         name: &'static str,
@@ -120,10 +120,10 @@ impl Supervisor {
         });
     }
 
-    /// The same in a thread, for what blocks.
+    /// Runs `run` in a thread as [`keep`](Self::keep) does in a task, for code that blocks.
     ///
     /// # Errors
-    /// When there is no thread to be had.
+    /// When the thread cannot be started.
     pub fn thread<E: Ending>(
         &self,
         name: &'static str,
@@ -143,7 +143,7 @@ impl Supervisor {
             .map(drop)
     }
 
-    /// Runs `part` in a task, once; its end is the end of the process.
+    /// Runs `part` in a task, once; when it ends, the process should end.
     pub fn require<F>(&self, name: &'static str, part: F)
     where
         F: Future<Output: Ending> + Send + 'static,
@@ -152,7 +152,7 @@ impl Supervisor {
         lock(&self.0.tasks).spawn(async move {
             let run = AssertUnwindSafe(async { part.await.words() });
             let how = run.catch_unwind().await.unwrap_or_else(panicked);
-            // The first is what the others may follow from.
+            // Keep the first failure: it may have caused the others.
             failed.send_if_modified(|first| {
                 let new = first.is_none();
                 first.get_or_insert(Failed { part: name, how });
@@ -161,20 +161,20 @@ impl Supervisor {
         });
     }
 
-    /// Waits until a required part has ended: the process is to say why, and to end.
+    /// Waits until a required part has ended. The process should then log why, and end.
     pub async fn failed(&self) -> Failed {
         let mut failed = self.0.failed.subscribe();
         loop {
             if let Some(failed) = failed.borrow_and_update().clone() {
                 return failed;
             }
-            // Never an error: the sender is here.
+            // Never an error: `self` holds the sender.
             drop(failed.changed().await);
         }
     }
 
-    /// A sign of life of a part that may hang: one that gives none for longer
-    /// than `within` is stuck. The count starts now.
+    /// Returns a heartbeat for a part that may hang: a part without a beat for
+    /// longer than `within` is stuck. The time starts now.
     #[must_use]
     pub fn heartbeat(&self, name: &'static str, within: Duration) -> Heartbeat {
         let pulse = Arc::new(Pulse {
@@ -185,7 +185,7 @@ impl Supervisor {
         Heartbeat { pulse, within }
     }
 
-    /// Which part is dead or stuck, and why; none where all is well.
+    /// Returns which part is dead or stuck, and why; none if all parts work.
     #[must_use]
     pub fn obstacle(&self) -> Option<String> {
         let now = Instant::now();
@@ -203,7 +203,7 @@ impl Supervisor {
         failed.or_else(dead).or_else(stuck)
     }
 
-    /// How often each part was started again.
+    /// Returns the number of restarts of each part.
     #[must_use]
     pub fn restarts(&self) -> Vec<(&'static str, u64)> {
         let parts = lock(&self.0.parts);
@@ -220,8 +220,8 @@ impl Supervisor {
     }
 }
 
-/// Signs of life; see [`Supervisor::heartbeat`]. When it is dropped, nothing is
-/// expected any more.
+/// Signs of life of a part; see [`Supervisor::heartbeat`]. After it is dropped,
+/// none are expected.
 #[derive(Debug)]
 pub struct Heartbeat {
     pulse: Arc<Pulse>,
@@ -231,17 +231,17 @@ pub struct Heartbeat {
 #[derive(Debug)]
 struct Pulse {
     name: &'static str,
-    /// When the next sign is due; none while none is expected.
+    /// When the next beat is due; none while none is expected.
     due: Mutex<Option<Instant>>,
 }
 
 impl Heartbeat {
-    /// It lives, and the next sign comes in time.
+    /// Signals that the part lives, and that the next beat comes in time.
     pub fn beat(&self) {
         *lock(&self.pulse.due) = Some(Instant::now() + self.within);
     }
 
-    /// It lives, and waits for something that may take for ever.
+    /// Signals that the part lives, and waits for something that may take forever.
     pub fn rest(&self) {
         *lock(&self.pulse.due) = None;
     }
@@ -257,7 +257,7 @@ impl Pulse {
     fn obstacle(&self, now: Instant) -> Option<String> {
         let late = now.checked_duration_since((*lock(&self.due))?)?;
         let (name, late) = (self.name, late.as_secs());
-        Some(format!("{name} is stuck: a sign of life is {late} s late"))
+        Some(format!("{name} is stuck: its heartbeat is {late} s late"))
     }
 }
 
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_part_that_ends_all_the_time_is_dead() {
+    async fn a_part_that_keeps_ending_is_dead() {
         let supervisor = Supervisor::default();
         for (name, weight) in [("clerk", Weight::Minor), ("writer", Weight::Vital)] {
             supervisor.keep(name, weight, || async { Err::<(), _>("no ink") });
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_part_without_a_sign_of_life_is_stuck() {
+    async fn a_part_without_a_heartbeat_is_stuck() {
         let supervisor = Supervisor::default();
         let heart = supervisor.heartbeat("collector", Duration::from_secs(30));
         tokio::time::sleep(Duration::from_secs(20)).await;
@@ -356,7 +356,7 @@ mod tests {
         tokio::time::sleep(Duration::from_secs(20)).await;
         assert_eq!(supervisor.obstacle(), None);
         tokio::time::sleep(Duration::from_secs(20)).await;
-        let words = "collector is stuck: a sign of life is 10 s late";
+        let words = "collector is stuck: its heartbeat is 10 s late";
         assert_eq!(supervisor.obstacle().as_deref(), Some(words));
         heart.rest();
         assert_eq!(supervisor.obstacle(), None);

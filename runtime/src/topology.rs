@@ -1,12 +1,12 @@
-//! How the API server serves the NodeTopology.
+//! The NodeTopology as a resource of the API server.
 
 use kube::core::ApiResource;
 use nvlink_topology::{API_VERSION, GROUP, KIND, VERSION};
 
-/// Plural of the kind, as in URLs.
+/// The plural of the kind, as in URLs.
 pub const PLURAL: &str = "nodetopologies";
 
-/// The kind for an [`Api`](kube::Api) of objects that are not typed.
+/// Returns the resource for an [`Api`](kube::Api) of untyped objects.
 #[must_use]
 pub fn resource() -> ApiResource {
     ApiResource {

@@ -1,4 +1,4 @@
-//! Objects of the cluster that a program follows.
+//! Watches: keep a local copy of objects of the cluster.
 
 use std::{collections::HashSet, fmt::Debug, future::ready, pin::pin, time::Duration};
 
@@ -11,35 +11,35 @@ use serde::de::DeserializeOwned;
 
 use crate::{client, complaints::Complaints};
 
-/// Seconds after which the API server ends a watch and it is taken up where it
-/// was. A connection that is frozen is noticed five seconds after that.
+/// Seconds after which the API server ends a watch, which then resumes where it
+/// stopped. A frozen connection is noticed five seconds later.
 pub const ROUND: u32 = 60;
 
-/// Namespace, empty where there is none, and name of an object.
+/// Namespace (empty for cluster-scoped objects) and name of an object.
 pub type Key = (String, String);
 
-/// Those objects of a kind that matter, as a program keeps them.
+/// A program's local copy of the objects of one kind that it needs.
 pub trait Mirror: Send {
-    /// The objects as they are read.
+    /// The type that the objects are parsed into.
     type Object: Resource + Clone + Debug + DeserializeOwned + Send + 'static;
-    /// What messages call it.
+    /// The name of the kind in messages.
     const KIND: &'static str;
-    /// Ends "the API server knows no KIND": what is lost, or what to do about it.
+    /// Follows "the API server does not know KIND": the consequence, or what to do.
     const UNKNOWN: &'static str;
-    /// Ends "the service account may not list and watch KIND", likewise.
+    /// Follows "the service account may not list and watch KIND", likewise.
     const FORBIDDEN: &'static str = "";
 
-    /// It is there, or has changed.
+    /// Adds or changes an object.
     fn set(&mut self, object: Self::Object);
     fn remove(&mut self, key: &Key);
-    /// None but these are there. Comes after all of them were set.
+    /// Removes all objects but these, which have all been set before.
     fn retain(&mut self, keys: &HashSet<Key>);
-    /// Whether the cluster is followed; comes with each event and each failure.
+    /// Records whether the watch is in sync; called with each event and each failure.
     fn follows(&mut self, _follows: bool) {}
 }
 
-/// Keeps `mirror` like the objects of `api` that `config` selects. Never ends;
-/// a failure is told once, and then once a minute.
+/// Keeps `mirror` in sync with the objects of `api` that `config` selects.
+/// Never ends. A lasting failure is logged once a minute.
 pub async fn follow<M: Mirror>(api: Api<M::Object>, config: watcher::Config, mirror: M)
 where
     <M::Object as Resource>::DynamicType: Clone + Debug + Send + Sync + 'static,
@@ -47,7 +47,7 @@ where
     reflect(events(api, config), mirror).await;
 }
 
-/// The events of a watch that is started again when it fails or falls silent.
+/// Returns the events of a watch that is restarted when it fails or falls silent.
 pub fn events<K>(
     api: Api<K>,
     config: watcher::Config,
@@ -65,19 +65,19 @@ where
         ..config
     };
     watcher(api, config)
-        // It comes before each list, also before one that fails, and the back-off
-        // starts anew with each event that is no error.
+        // `Init` comes before each list, even one that then fails, and each event
+        // that is not an error resets the back-off.
         .filter(|event| ready(!matches!(event, Ok(watcher::Event::Init))))
         .backoff(Pauses::default())
 }
 
-/// Tells `mirror` of all events.
+/// Applies all events to `mirror`.
 pub async fn reflect<M: Mirror>(
     events: impl Stream<Item = Result<watcher::Event<M::Object>, watcher::Error>>,
     mut mirror: M,
 ) {
     let mut events = pin!(events);
-    // What was seen of the list that is being read.
+    // The objects seen so far in the current list.
     let mut seen = HashSet::new();
     let mut complaints = Complaints::default();
     while let Some(event) = events.next().await {
@@ -92,11 +92,11 @@ pub async fn reflect<M: Mirror>(
             Ok(watcher::Event::Apply(object)) => mirror.set(object),
             Ok(watcher::Event::Delete(object)) => mirror.remove(&key(&object)),
             Err(error) => {
-                // A list that failed starts from its beginning.
+                // A failed list starts from its beginning.
                 seen.clear();
                 let reason = reason::<M>(&error);
                 if complaints.is_due(&reason, std::time::Instant::now()) {
-                    tracing::warn!(kind = M::KIND, reason, "watch failed; trying again");
+                    tracing::warn!(kind = M::KIND, reason, "watch failed; retrying");
                 }
             }
         }
@@ -107,7 +107,7 @@ fn key<K: Resource>(object: &K) -> Key {
     (object.namespace().unwrap_or_default(), object.name_any())
 }
 
-/// Why a watch failed, and what to do about it.
+/// Returns why a watch failed, and what to do about it.
 fn reason<M: Mirror>(error: &watcher::Error) -> String {
     use watcher::Error::{InitialListFailed, WatchError, WatchFailed, WatchStartFailed};
     let kind = M::KIND;
@@ -127,13 +127,16 @@ fn reason<M: Mirror>(error: &watcher::Error) -> String {
             "the service account may not list and watch {kind}{}: grant it both verbs ({message})",
             M::FORBIDDEN
         ),
-        404 => format!("the API server knows no {kind}{} ({message})", M::UNKNOWN),
+        404 => format!(
+            "the API server does not know {kind}{} ({message})",
+            M::UNKNOWN
+        ),
         code => format!("the API server answered {code}: {message}"),
     }
 }
 
-/// Pauses between the tries of a watch that fails. The longest is short: while
-/// the API server starts again, what was seen before is believed.
+/// Pauses between retries of a failed watch. The longest is short: while the API
+/// server restarts, decisions use the last known state.
 struct Pauses(Duration);
 
 impl Pauses {
@@ -176,7 +179,7 @@ mod tests {
         type Object = Namespace;
         const KIND: &'static str = "Namespace";
         const UNKNOWN: &'static str = ": install it";
-        const FORBIDDEN: &'static str = ", so that nobody is let in";
+        const FORBIDDEN: &'static str = ", so nobody is admitted";
 
         fn set(&mut self, _: Namespace) {}
         fn remove(&mut self, _: &Key) {}
@@ -194,11 +197,11 @@ mod tests {
         let check = |code, words: &str| assert_eq!(said(code), words);
         check(
             403,
-            "the service account may not list and watch Namespace, so that nobody is let in: grant it both verbs (no such luck)",
+            "the service account may not list and watch Namespace, so nobody is admitted: grant it both verbs (no such luck)",
         );
         check(
             404,
-            "the API server knows no Namespace: install it (no such luck)",
+            "the API server does not know Namespace: install it (no such luck)",
         );
         check(500, "the API server answered 500: no such luck");
     }

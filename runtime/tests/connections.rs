@@ -1,4 +1,4 @@
-//! Room in memory for answers.
+//! Room in memory for responses.
 
 #![allow(clippy::unwrap_used)]
 
@@ -33,7 +33,7 @@ fn count(places: &Places, why: CutOff) -> u64 {
 }
 
 #[tokio::test]
-async fn answers_that_come_at_once_get_no_more_room_than_there_is() {
+async fn concurrent_responses_stay_within_the_memory_bound() {
     const THREADS: usize = 8;
     let places = Places::new(BOUNDS);
     let enter = |index: usize| places.enter(peer(u8::try_from(index).unwrap())).unwrap();
@@ -66,7 +66,7 @@ async fn answers_that_come_at_once_get_no_more_room_than_there_is() {
 }
 
 #[tokio::test]
-async fn a_peer_gets_its_share_and_what_is_larger_than_all_room_gets_it_alone() {
+async fn a_peer_gets_its_share_and_an_oversized_response_is_admitted_alone() {
     let places = Places::new(BOUNDS);
     let (one, two) = (
         places.enter(peer(1)).unwrap(),
@@ -85,7 +85,7 @@ async fn a_peer_gets_its_share_and_what_is_larger_than_all_room_gets_it_alone() 
 }
 
 #[tokio::test]
-async fn what_a_connection_without_a_place_still_holds_counts() {
+async fn memory_of_a_connection_that_lost_its_place_still_counts() {
     let places = Places::new(Bounds {
         connections: 1,
         ..BOUNDS

@@ -1,4 +1,4 @@
-//! API servers that take a connection and then say nothing, or not all.
+//! API servers that accept a connection and then send nothing, or only a part of the response.
 
 #![allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
 
@@ -21,7 +21,7 @@ use tokio::{
     time::Instant,
 };
 
-/// Answers the nth connection with the nth text and then keeps it open.
+/// Answers each request on the nth connection with the nth text, and keeps the connection open.
 async fn server(answers: &'static [&'static str]) -> Client {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -58,7 +58,7 @@ const NAMESPACE: &str = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nco
 const HALF: &str = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 67\r\n\r\n{\"apiVersion\"";
 
 #[tokio::test]
-async fn a_request_that_is_not_answered_ends_and_the_next_has_a_connection_of_its_own() {
+async fn an_unanswered_request_ends_and_the_next_uses_a_new_connection() {
     for frozen in [&["", NAMESPACE], &[HALF, NAMESPACE]] {
         let api: Api<Namespace> = Api::all(server(frozen).await);
         let error = api.get("team-a").await.unwrap_err();
@@ -70,7 +70,7 @@ async fn a_request_that_is_not_answered_ends_and_the_next_has_a_connection_of_it
 }
 
 #[tokio::test]
-async fn a_watch_that_does_not_begin_ends() {
+async fn a_watch_that_does_not_start_ends() {
     let api: Api<Namespace> = Api::all(server(&[""]).await);
     let Err(error) = api.watch(&kube::api::WatchParams::default(), "1").await else {
         panic!("it began");
@@ -78,7 +78,8 @@ async fn a_watch_that_does_not_begin_ends() {
     assert!(client::reason(&error).contains("did not answer"), "{error}");
 }
 
-/// Lists nothing; the first watch falls silent, the second tells of a namespace.
+/// Returns a client whose lists are empty, whose first watch falls silent, and whose second
+/// watch reports a namespace.
 fn silent_watch() -> Client {
     let watches = std::sync::Arc::<std::sync::atomic::AtomicU32>::default();
     let service = tower::service_fn(move |request: Request<Body>| {
@@ -102,7 +103,7 @@ fn silent_watch() -> Client {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_watch_that_falls_silent_is_taken_up_again() {
+async fn a_watch_that_falls_silent_is_restarted() {
     let api: Api<Namespace> = Api::all(silent_watch());
     let before = Instant::now();
     let mut events = pin!(watch::events(api, watcher::Config::default()));

@@ -1,10 +1,10 @@
-//! The webhook in a large cluster, on a real API server: memory, and the time
-//! from its start until it is ready. Prints a table and the goals.
+//! Measures the webhook in a large cluster, on a real API server: its memory, and the
+//! time from its start until it is ready. Prints a table and the goals.
 //!
-//! 10,000 nodes, each with a NodeTopology of 8 GPUs of which a pod holds some, and
-//! 100 classes. Pods are not there: nothing of the webhook watches them.
-//! All but a few nodes are copied inside etcd: an API server takes minutes to check them.
-//! `NODES=1000` makes it smaller.
+//! There are 10,000 nodes, each with a NodeTopology of 8 GPUs of which a pod holds some,
+//! and 100 classes. There are no pods, because the webhook does not watch pods. All but a
+//! few nodes are copied inside etcd, because an API server takes minutes to validate
+//! them. `NODES=1000` makes it smaller.
 
 mod store;
 
@@ -25,7 +25,7 @@ use serde_json::{Value, json};
 use store::Store;
 
 const CLASSES: usize = 100;
-/// Nodes that are made through the API server.
+/// The number of nodes that are created through the API server.
 const TEMPLATES: usize = 10;
 const STARTS: usize = 3;
 const MEGABYTES: f64 = 200.0;
@@ -34,10 +34,10 @@ const MIB: f64 = 1024.0;
 
 fn main() -> Result<()> {
     let nodes = match std::env::var("NODES") {
-        Ok(text) => text.parse().context("NODES is a number")?,
+        Ok(text) => text.parse().context("invalid NODES")?,
         Err(_) => 10_000,
     };
-    // Compiled before anything is timed.
+    // This compiles the program before anything is timed.
     let arguments = ["topology", "--source", "sim:dgx-h100", "--output", "json"];
     let document = serde_json::from_str(&programs::run(EXPORTER, &arguments, "")?)?;
     let plane = ControlPlane::start()?;
@@ -46,7 +46,7 @@ fn main() -> Result<()> {
     let start = Instant::now();
     runtime.block_on(fill(&plane, document, nodes))?;
     println!(
-        "{nodes} nodes and {CLASSES} classes made in {:.1?}",
+        "{nodes} nodes and {CLASSES} classes created in {:.1?}",
         start.elapsed()
     );
     for _ in 0..STARTS {
@@ -55,7 +55,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Starts the webhook, and sees what it costs.
+/// Starts the webhook, and prints its start time and memory.
 fn measure(plane: &ControlPlane) -> Result<()> {
     let start = Instant::now();
     let webhook = Webhook::start(plane.kubeconfig())?;
@@ -74,7 +74,7 @@ fn measure(plane: &ControlPlane) -> Result<()> {
     Ok(())
 }
 
-/// Makes a few nodes as people do, and the others as copies of them.
+/// Creates a few nodes through the API, and the others as copies of them.
 async fn fill(plane: &ControlPlane, document: Value, nodes: usize) -> Result<()> {
     let client = plane.client().await?;
     let cluster = Cluster { client, document };
@@ -82,7 +82,7 @@ async fn fill(plane: &ControlPlane, document: Value, nodes: usize) -> Result<()>
         cluster.class(index).await?;
     }
     let mut templates = Vec::new();
-    let store = Store::new(plane.etcd().context("there is an etcd")?);
+    let store = Store::new(plane.etcd().context("the control plane has no etcd")?);
     for index in 0..TEMPLATES.min(nodes) {
         for (key, uid) in cluster.node(index).await? {
             templates.push(store.template(key, &name(index), &uid)?);
@@ -124,8 +124,8 @@ impl Cluster {
         Ok(())
     }
 
-    /// A node with the labels that clouds and operators give it, and its NodeTopology.
-    /// Gives their places in etcd and their uids.
+    /// Creates a node with the labels that clouds and operators set, and its
+    /// NodeTopology. Returns their keys in etcd and their UIDs.
     async fn node(&self, index: usize) -> Result<[(String, String); 2]> {
         let name = name(index);
         let node = json!({
@@ -149,7 +149,7 @@ impl Cluster {
         let topology = topologies
             .patch_status(&name, &parameters, &Patch::Merge(status))
             .await?;
-        let uid = |uid: Option<String>| uid.context("it has a uid");
+        let uid = |uid: Option<String>| uid.context("the object has no UID");
         let prefix = "/registry/nvlink-domains.io/nodetopologies";
         Ok([
             (format!("/registry/minions/{name}"), uid(node.metadata.uid)?),

@@ -1,5 +1,5 @@
-//! Keeps the library in memory after `dlclose`: what it has delivered and
-//! counted is the machine's, and lasts while programs open and close it.
+//! Keeps the library in memory after `dlclose`: its delivered events and its counters
+//! belong to the machine, and must last while programs open and close the library.
 
 fn main() {
     println!("cargo::rustc-cdylib-link-arg=-Wl,-z,nodelete");

@@ -1,4 +1,4 @@
-//! The programs of others that the harness runs, and where they are.
+//! Finds the third-party programs that the harness runs.
 //!
 //! Kubernetes' own are in `$KUBEBUILDER_ASSETS`, or in the user's cache where
 //! `controlplane/build` puts them; etcd and Prometheus come with the system.
@@ -23,7 +23,7 @@ pub const KUBERNETES: [&str; 4] = [
     "kubectl",
 ];
 
-/// The Kubernetes version that the tests run, as in `v1.36.3`.
+/// Returns the Kubernetes version that the tests run, such as `v1.36.3`.
 #[must_use]
 pub fn kubernetes_version() -> &'static str {
     let require = |line: &'static str| line.trim().trim_start_matches("require ").split_once(' ');
@@ -34,13 +34,13 @@ pub fn kubernetes_version() -> &'static str {
     })
 }
 
-/// Whether all Kubernetes programs are there, so that nothing has to be built.
+/// Reports whether all Kubernetes programs exist, so that nothing has to be built.
 #[must_use]
 pub fn ready() -> bool {
     KUBERNETES.iter().all(|name| find(name).is_some())
 }
 
-/// Builds the Kubernetes programs that are missing, with progress on standard error.
+/// Builds the missing Kubernetes programs and prints progress to standard error.
 ///
 /// # Errors
 /// When the build fails.
@@ -55,21 +55,21 @@ pub fn build() -> Result<()> {
     if ready() || *BUILT.get_or_init(run) {
         return Ok(());
     }
-    bail!("the control plane could not be built; `make control-plane` tries again")
+    bail!("cannot build the control plane; to retry, run `make control-plane`")
 }
 
-/// The path of the program `name`.
+/// Returns the path of the program `name`.
 ///
 /// # Errors
-/// When it is nowhere, with what to do about it.
+/// When it is missing, with what to do about it.
 pub fn path(name: &str) -> Result<PathBuf> {
-    find(name).ok_or_else(|| anyhow!("{name} is not here: run `make packages control-plane`"))
+    find(name).ok_or_else(|| anyhow!("cannot find {name}: run `make packages control-plane`"))
 }
 
 fn find(name: &str) -> Option<PathBuf> {
     let assets = env::var_os("KUBEBUILDER_ASSETS").map(PathBuf::from);
     let places = if KUBERNETES.contains(&name) {
-        // Another version on the PATH is none of our business.
+        // Another version on the PATH is ignored.
         assets.into_iter().chain(cache().ok()).collect()
     } else {
         let system = env::var_os("PATH").unwrap_or_default();

@@ -1,5 +1,5 @@
-//! What a Service does for several replicas: takes connections on one address
-//! and passes them on to those that are ready, in turn.
+//! Stands in for a Service with several replicas: accepts connections on one address and forwards
+//! them to the ready replicas in turn.
 
 use std::{
     io,
@@ -16,10 +16,10 @@ use anyhow::{Context, Result};
 
 use crate::http;
 
-/// How often the replicas are asked whether they are ready.
+/// Time between two readiness checks of the replicas.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// A replica: where it serves, and where it says whether it is ready.
+/// A replica: where it serves, and where it reports whether it is ready.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Backend {
     pub address: SocketAddr,
@@ -42,10 +42,10 @@ struct State {
 }
 
 impl Balancer {
-    /// Listens on a free port of loopback, for no replicas yet.
+    /// Listens on a free port of loopback, without replicas at first.
     ///
     /// # Errors
-    /// When there is no port or no thread.
+    /// When it can get no port or no thread.
     pub fn start() -> Result<Self> {
         let listener = TcpListener::bind(("127.0.0.1", 0)).context("cannot listen")?;
         let address = listener.local_addr()?;
@@ -56,14 +56,14 @@ impl Balancer {
         thread::Builder::new().spawn(move || {
             for client in listener.incoming().flatten() {
                 let state = Arc::clone(&serving);
-                // Without a thread the connection is closed, as by a Service without replicas.
+                // Without a thread, the connection is closed, as by a Service without replicas.
                 drop(thread::Builder::new().spawn(move || pass(&client, &state)));
             }
         })?;
         Ok(Self { address, state })
     }
 
-    /// The replicas from now on.
+    /// Replaces the replicas.
     pub fn set(&self, backends: Vec<Backend>) {
         *lock(&self.state.backends) = backends;
         self.state.look();
@@ -79,7 +79,7 @@ impl State {
         *lock(&self.ready) = ready;
     }
 
-    /// A connection to the next replica that takes one.
+    /// Returns a connection to the next replica that accepts one.
     fn connect(&self) -> Option<TcpStream> {
         let ready = lock(&self.ready).clone();
         let turn = self.turn.fetch_add(1, Ordering::Relaxed);
@@ -95,7 +95,7 @@ fn look(state: &Weak<State>) {
     }
 }
 
-/// Copies both ways until both ends are closed.
+/// Copies in both directions until both ends are closed.
 fn pass(client: &TcpStream, state: &State) {
     let Some(server) = state.connect() else {
         return;
@@ -107,7 +107,7 @@ fn pass(client: &TcpStream, state: &State) {
 }
 
 fn copy(mut from: &TcpStream, mut to: &TcpStream) {
-    // A broken connection ends both ways: the other copier notices.
+    // A broken connection is shut down in both directions, so that the other copier notices.
     let how = match io::copy(&mut from, &mut to) {
         Ok(_) => Shutdown::Write,
         Err(_) => Shutdown::Both,

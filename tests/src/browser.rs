@@ -1,4 +1,4 @@
-//! A headless Chromium, driven by the W3C WebDriver protocol.
+//! A headless Chromium, controlled through the W3C WebDriver protocol.
 
 use std::{fs, path::Path, time::Duration};
 
@@ -23,19 +23,19 @@ const ARGUMENTS: [&str; 7] = [
     "--disable-component-update",
 ];
 
-/// A browser with one window; gone when dropped.
+/// A browser with one window. It ends when dropped.
 #[derive(Debug)]
 pub struct Browser {
     session: String,
-    // Dropped after the session has been ended, which ends the browser.
+    // Dropped last: `drop` first ends the session, which ends the browser.
     driver: Process,
 }
 
 impl Browser {
-    /// Starts it: `chromedriver`, which starts `chromium`.
+    /// Starts `chromedriver`, which starts `chromium`.
     ///
     /// # Errors
-    /// When one of them is not installed (`make packages` does that) or does not start.
+    /// When one of them is not installed (`make packages` installs both) or does not start.
     pub fn start() -> Result<Self> {
         let port = port::free()?;
         let mut chromedriver = command("chromedriver");
@@ -57,7 +57,7 @@ impl Browser {
         })
     }
 
-    /// Goes to `url` and waits until it is loaded.
+    /// Opens `url` and waits until it is loaded.
     ///
     /// # Errors
     /// When it cannot be loaded.
@@ -65,7 +65,7 @@ impl Browser {
         self.post("url", &json!({ "url": url })).map(drop)
     }
 
-    /// Runs `script`, the body of a function, in the page and gives what it returns.
+    /// Runs `script`, the body of a function, in the page and returns its result.
     ///
     /// # Errors
     /// When it throws.
@@ -73,7 +73,7 @@ impl Browser {
         self.post("execute/sync", &json!({"script": script, "args": []}))
     }
 
-    /// The text of the page as a reader sees it.
+    /// Returns the text of the page as a reader sees it.
     ///
     /// # Errors
     /// When there is no page.
@@ -82,7 +82,7 @@ impl Browser {
         Ok(text.as_str().unwrap_or_default().to_owned())
     }
 
-    /// Makes the window `width` CSS pixels wide, and the reader prefer `theme`, `dark` or `light`.
+    /// Sets the width of the window in CSS pixels, and the preferred `theme`, `dark` or `light`.
     ///
     /// # Errors
     /// When the browser cannot.
@@ -95,7 +95,7 @@ impl Browser {
             .map(drop)
     }
 
-    /// Forbids pages that are opened from now on to run scripts.
+    /// Disables scripts in pages that are opened from now on.
     ///
     /// # Errors
     /// When the browser cannot.
@@ -107,7 +107,7 @@ impl Browser {
         .map(drop)
     }
 
-    /// Presses and releases one key; special ones by their WebDriver code points.
+    /// Presses and releases one key. Special keys have WebDriver code points.
     ///
     /// # Errors
     /// When the browser cannot.
@@ -118,25 +118,25 @@ impl Browser {
             .map(drop)
     }
 
-    /// What was written to the console since the last call: errors of scripts,
+    /// Returns what was written to the console since the last call: errors of scripts,
     /// failed loads, violations of the content security policy.
     ///
     /// # Errors
-    /// When the browser cannot say.
+    /// When the browser does not return it.
     pub fn console(&self) -> Result<Vec<String>> {
         let log = self.post("se/log", &json!({"type": "browser"}))?;
         let lines = log.as_array().into_iter().flatten();
         Ok(lines.map(|line| line["message"].to_string()).collect())
     }
 
-    /// Writes a picture (PNG) of the whole page to `path`.
+    /// Writes a screenshot (PNG) of the whole page to `path`.
     ///
     /// # Errors
     /// When it cannot be taken or written.
     pub fn picture(&self, path: &Path) -> Result<()> {
         let shot = json!({"captureBeyondViewport": true, "format": "png"});
         let shot = self.devtools("Page.captureScreenshot", &shot)?;
-        let base64 = shot["data"].as_str().context("no picture")?;
+        let base64 = shot["data"].as_str().context("no screenshot")?;
         fs::write(path, decode(base64)?).with_context(|| path.display().to_string())
     }
 
@@ -155,7 +155,7 @@ impl Browser {
 
 impl Drop for Browser {
     fn drop(&mut self) {
-        // Ends the browser; without a driver there is none.
+        // Ends the browser, which has ended already if the driver has.
         if self.driver.check_running().is_ok() {
             let _ = http::send("DELETE", &self.session, "");
         }
@@ -175,7 +175,7 @@ fn call(method: &str, url: &str, body: &Value) -> Result<Value> {
     Ok(value)
 }
 
-/// Base64, as WebDriver gives pictures.
+/// Decodes Base64, in which WebDriver returns screenshots.
 fn decode(text: &str) -> Result<Vec<u8>> {
     let mut bytes = Vec::with_capacity(text.len() / 4 * 3);
     let (mut bits, mut count) = (0_u32, 0);
@@ -186,7 +186,7 @@ fn decode(text: &str) -> Result<Vec<u8>> {
             b'0'..=b'9' => letter - b'0' + 52,
             b'+' => 62,
             b'/' => 63,
-            _ => bail!("no base64: {letter}"),
+            _ => bail!("not a Base64 character: {letter}"),
         };
         bits = bits << 6 | u32::from(value);
         count += 6;

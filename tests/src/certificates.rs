@@ -11,15 +11,15 @@ use rcgen::{
     KeyUsagePurpose,
 };
 
-/// A certificate authority that lives as long as the run.
+/// A certificate authority for the time of one run.
 #[derive(Debug)]
 pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
-    /// Its certificate, PEM.
+    /// The authority's certificate, PEM.
     pub certificate: String,
 }
 
-/// The files of a server or a client: what it proves itself with.
+/// The files with which a server or a client authenticates itself.
 #[derive(Clone, Debug)]
 pub struct ServerFiles {
     /// Certificate, PEM.
@@ -29,7 +29,7 @@ pub struct ServerFiles {
 }
 
 impl Authority {
-    /// A new authority called `name`.
+    /// Creates an authority called `name`.
     ///
     /// # Errors
     /// When the key or the certificate cannot be made.
@@ -87,7 +87,7 @@ impl Authority {
     }
 }
 
-/// Writes a key pair for signing service account tokens: `NAME.key` and `NAME.pub`.
+/// Writes a key pair that signs service account tokens: `NAME.key` and `NAME.pub`.
 ///
 /// # Errors
 /// When it cannot be made or written.

@@ -1,7 +1,7 @@
 //! A real Kubernetes control plane on loopback: etcd, API server, scheduler
 //! and controller manager.
 //!
-//! There is no kubelet: pods get scheduled and bound, and stay pending.
+//! There is no kubelet: pods are scheduled and bound, and stay Pending.
 
 use std::{
     fs,
@@ -27,8 +27,8 @@ use crate::{
 const START: Duration = Duration::from_secs(120);
 const SETTLE: Duration = Duration::from_secs(60);
 
-/// The controllers that make pods and tidy up; not the one that taints nodes
-/// whose kubelet is silent, for there are none.
+/// The controllers that create pods and clean up. The controller that taints nodes with a silent
+/// kubelet is left out, because there are no kubelets.
 const CONTROLLERS: [&str; 10] = [
     "cronjob-controller",
     "daemonset-controller",
@@ -42,17 +42,17 @@ const CONTROLLERS: [&str; 10] = [
     "statefulset-controller",
 ];
 
-/// The file of the AdmissionConfiguration, where there is one.
+/// The file of the AdmissionConfiguration, if there is one.
 const ADMISSION: &str = "admission.yaml";
 
-/// Who has a token of their own. Everybody else is impersonated by the administrator.
+/// Users with a token of their own. The administrator impersonates everybody else.
 const TOKENS: &str = "\
 admin,admin,1,system:masters
 scheduler,system:kube-scheduler,2
 controllers,system:kube-controller-manager,3
 ";
 
-/// A running control plane; gone when dropped.
+/// A running control plane. It ends when dropped.
 #[derive(Debug)]
 pub struct ControlPlane {
     directory: PathBuf,
@@ -66,7 +66,7 @@ pub struct ControlPlane {
 }
 
 impl ControlPlane {
-    /// Starts one; builds it first if that was never done on this machine.
+    /// Starts a control plane. Builds it first if it was never built on this machine.
     ///
     /// # Errors
     /// When a part does not come up; shows the end of its log.
@@ -74,8 +74,7 @@ impl ControlPlane {
         Self::start_showing(None)
     }
 
-    /// The same, with an API server that shows the certificate `shown` to all
-    /// webhooks.
+    /// Starts a control plane whose API server shows the certificate `shown` to all webhooks.
     ///
     /// # Errors
     /// When a part does not come up; shows the end of its log.
@@ -106,10 +105,10 @@ impl ControlPlane {
             this.write_kubeconfig(user, user, None)?;
         }
         let scheduler = this.start_client("kube-scheduler", "scheduler", &[])?;
-        // The controllers give up if the API server is not ready soon.
+        // The controllers exit if the API server is not ready soon.
         this.wait_for(&api)?;
         let controllers = format!("--controllers={}", CONTROLLERS.join(","));
-        // Pods of a Job then come from the job controller's account, as in a real cluster.
+        // The job controller then creates pods with its own account, as in a real cluster.
         let accounts = "--use-service-account-credentials";
         let manager = this.start_client(
             "kube-controller-manager",
@@ -134,7 +133,7 @@ impl ControlPlane {
         .map(drop)
     }
 
-    /// Kills the API server and starts it again; for a few seconds there is none.
+    /// Kills the API server and starts it again. For a few seconds there is none.
     ///
     /// # Errors
     /// When it does not come back.
@@ -147,28 +146,28 @@ impl ControlPlane {
         Ok(())
     }
 
-    /// The CPU that the API server has used so far.
+    /// Returns the CPU time that the API server has used so far.
     ///
     /// # Errors
     /// When it does not run.
     pub fn api_server_cpu(&self) -> Result<Duration> {
         let api = self.api.lock().unwrap_or_else(PoisonError::into_inner);
-        api.as_ref().context("there is an API server")?.cpu()
+        api.as_ref().context("the API server does not run")?.cpu()
     }
 
-    /// kubectl as the administrator.
+    /// Returns kubectl as the administrator.
     #[must_use]
     pub fn kubectl(&self) -> &Kubectl {
         &self.kubectl
     }
 
-    /// The administrator's kubeconfig file.
+    /// Returns the administrator's kubeconfig file.
     #[must_use]
     pub fn kubeconfig(&self) -> &Path {
         self.kubectl.kubeconfig()
     }
 
-    /// A kubeconfig file for any user, such as `alice` or `system:serviceaccount:ci:runner`.
+    /// Writes a kubeconfig file for any user, such as `alice` or `system:serviceaccount:ci:runner`.
     ///
     /// # Errors
     /// When it cannot be written.
@@ -176,7 +175,7 @@ impl ControlPlane {
         self.write_kubeconfig(&user.replace(':', "-"), "admin", Some(user))
     }
 
-    /// kubectl as any user.
+    /// Returns kubectl as any user.
     ///
     /// # Errors
     /// When the kubeconfig cannot be written.
@@ -184,13 +183,13 @@ impl ControlPlane {
         Kubectl::new(self.kubeconfig_for(user)?)
     }
 
-    /// Where etcd answers; none before it has started.
+    /// Returns the address of etcd, or `None` before it has started.
     #[must_use]
     pub fn etcd(&self) -> Option<&str> {
         self.etcd.as_ref().map(|(_, url)| url.as_str())
     }
 
-    /// A client with the administrator's rights, for the runtime that it is called on.
+    /// Returns a client with the administrator's rights, for the current runtime.
     ///
     /// # Errors
     /// When the kubeconfig is not accepted.
@@ -200,7 +199,7 @@ impl ControlPlane {
         Ok(kube::Client::try_from(config)?)
     }
 
-    /// Creates a namespace, ready for pods, and gives kubectl for it.
+    /// Creates a namespace, waits until it is ready for pods, and returns kubectl for it.
     ///
     /// # Errors
     /// When it is refused.
@@ -217,7 +216,7 @@ impl ControlPlane {
         Ok(kubectl)
     }
 
-    /// The certificate that the API server's is from.
+    /// Returns the file of the CA that signed the API server's certificate.
     pub(crate) fn authority(&self) -> PathBuf {
         self.directory.join("ca.pem")
     }
@@ -236,7 +235,7 @@ impl ControlPlane {
         Ok(path)
     }
 
-    /// The API server's certificate, and the keys of service accounts.
+    /// Writes the API server's certificate and the keys of service accounts.
     fn write_keys(&self) -> Result<()> {
         let authority = Authority::new("control plane of the tests")?;
         fs::write(self.directory.join("ca.pem"), &authority.certificate)?;
@@ -244,7 +243,7 @@ impl ControlPlane {
         signing_keys("service-accounts", &self.directory).map(drop)
     }
 
-    /// What an API server is told of the certificate that it shows.
+    /// Writes the configuration by which the API server shows the certificate `shown`.
     fn write_admission(&self, shown: &ServerFiles) -> Result<()> {
         let users = self.directory.join("webhooks.kubeconfig");
         let kubeconfig = json!({"apiVersion": "v1", "kind": "Config", "users": [
@@ -267,7 +266,7 @@ impl ControlPlane {
 
     fn start_api_server(&self) -> Result<Process> {
         let directory = &self.directory;
-        let (_, etcd) = self.etcd.as_ref().context("etcd is not there yet")?;
+        let (_, etcd) = self.etcd.as_ref().context("etcd does not run yet")?;
         let mut api = command(assets::path("kube-apiserver")?);
         api.arg(format!("--etcd-servers={etcd}"))
             .arg(format!("--secure-port={}", self.port));
@@ -286,7 +285,7 @@ impl ControlPlane {
             "--service-account-issuer=https://kubernetes.default.svc",
             "--authorization-mode=Node,RBAC",
             "--service-cluster-ip-range=10.0.0.0/24",
-            // No kubelet: nobody would mount tokens, nor take the taint of a new node away.
+            // Without kubelets, nothing mounts tokens or removes the taint of a new node.
             "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",
             "--allow-privileged=true",
             "--endpoint-reconciler-type=none",
@@ -316,7 +315,7 @@ fn start_etcd(directory: &Path) -> Result<(Process, String)> {
     let url = format!("http://127.0.0.1:{}", port::free()?);
     let peers = format!("http://127.0.0.1:{}", port::free()?);
     let mut etcd = command(assets::path("etcd")?);
-    // etcd 3.4 wants to be told that one means it on other architectures.
+    // On other architectures, etcd 3.4 starts only with this variable.
     match std::env::consts::ARCH {
         "x86_64" => {}
         "aarch64" => drop(etcd.env("ETCD_UNSUPPORTED_ARCH", "arm64")),

@@ -1,4 +1,4 @@
-//! `nvlink-exporter serve`, running.
+//! Runs `nvlink-exporter serve`.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -16,7 +16,7 @@ use crate::{
 
 const START: Duration = Duration::from_secs(30);
 
-/// A running exporter; gone when dropped.
+/// A running exporter. It ends when dropped.
 #[derive(Debug)]
 pub struct Exporter {
     /// `127.0.0.1:PORT`.
@@ -33,7 +33,8 @@ impl Exporter {
         Self::launch(arguments, None)
     }
 
-    /// The same, with access to a cluster: what it publishes goes there.
+    /// Starts an exporter that publishes to the cluster of `kubeconfig`, and waits until it is
+    /// ready.
     ///
     /// # Errors
     /// When it does not become ready; shows the end of its log.
@@ -42,8 +43,8 @@ impl Exporter {
         Self::launch(&[&publish, arguments].concat(), Some(kubeconfig))
     }
 
-    /// Starts it with variables of its own, and waits until it answers at all:
-    /// for sources that may never become ready.
+    /// Starts an exporter with additional environment variables, and waits until it answers
+    /// requests: for sources that may never become ready.
     ///
     /// # Errors
     /// When it does not answer; shows the end of its log.
@@ -56,11 +57,10 @@ impl Exporter {
         Ok(this)
     }
 
-    /// The same, for one that lets only those in who can prove themselves:
-    /// waits until it says that it serves.
+    /// Starts an exporter that requires authentication, and waits until it logs that it serves.
     ///
     /// # Errors
-    /// When it does not say so; shows the end of its log.
+    /// When it does not log that; shows the end of its log.
     pub fn guarded(arguments: &[&str]) -> Result<Self> {
         let this = Self::spawn(arguments, None, &[])?;
         this.process
@@ -101,13 +101,13 @@ impl Exporter {
         Ok(Self { address, process })
     }
 
-    /// The address of a page of it.
+    /// Returns the URL of `path` on this exporter.
     #[must_use]
     pub fn url(&self, path: &str) -> String {
         format!("http://{}{path}", self.address)
     }
 
-    /// What a scrape gets.
+    /// Returns the text of a scrape.
     ///
     /// # Errors
     /// When it does not answer.

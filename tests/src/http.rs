@@ -1,11 +1,11 @@
-//! HTTP on loopback, as a scraper or a browser would.
+//! HTTP requests on loopback, as from a scraper or a browser.
 
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Bytes of an answer: pictures of pages are large.
+/// The most bytes of an answer. Screenshots are large.
 const MOST_BYTES: u64 = 64 << 20;
 
 #[derive(Debug)]
@@ -16,7 +16,7 @@ pub struct Answer {
     pub body: String,
 }
 
-/// Fetches `url`, whatever the status.
+/// Fetches `url`. Accepts any status.
 ///
 /// # Errors
 /// When there is no answer.
@@ -47,10 +47,10 @@ pub fn get(url: &str, query: &[(&str, &str)], accept: &str) -> Result<Answer> {
     })
 }
 
-/// Fetches the text behind `url`.
+/// Fetches the text at `url`.
 ///
 /// # Errors
-/// When there is no answer, or one that is not 200.
+/// When there is no answer, or its status is not 200.
 pub fn text(url: &str) -> Result<String> {
     let answer = get(url, &[], "*/*")?;
     ensure!(
@@ -62,7 +62,7 @@ pub fn text(url: &str) -> Result<String> {
     Ok(answer.body)
 }
 
-/// Sends `method` with a body of JSON (none where it is empty), whatever the status.
+/// Sends `method` with a JSON body, or none if `body` is empty. Accepts any status.
 ///
 /// # Errors
 /// When there is no answer.

@@ -5,7 +5,7 @@ use std::{fs, path::Path};
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
-/// Where the API server is, and how to trust it.
+/// The address of the API server, and the CA to trust.
 #[derive(Clone, Debug)]
 pub(crate) struct Server<'a> {
     pub(crate) url: &'a str,
@@ -21,7 +21,7 @@ pub(crate) fn write(
 ) -> Result<()> {
     let mut identity = json!({"token": token});
     if let Some(user) = user {
-        // The API server adds the groups of a service account by itself.
+        // The API server itself adds the groups of a service account.
         identity["as"] = Value::from(user);
     }
     // YAML is a superset of JSON.

@@ -1,4 +1,4 @@
-//! kubectl, as a user runs it.
+//! Runs kubectl as a user would.
 
 use std::{
     env,
@@ -20,7 +20,7 @@ pub struct Kubectl {
 }
 
 impl Kubectl {
-    /// kubectl with this kubeconfig.
+    /// Uses this kubeconfig.
     ///
     /// # Errors
     /// When there is no kubectl.
@@ -32,7 +32,7 @@ impl Kubectl {
         })
     }
 
-    /// The same for the namespace `name`.
+    /// Returns the same for the namespace `name`.
     #[must_use]
     pub fn in_namespace(&self, name: &str) -> Self {
         Self {
@@ -46,13 +46,13 @@ impl Kubectl {
         &self.kubeconfig
     }
 
-    /// Its namespace, `default` if none was chosen.
+    /// Returns the namespace, `default` if none was set.
     #[must_use]
     pub fn namespace(&self) -> &str {
         self.namespace.as_deref().unwrap_or("default")
     }
 
-    /// Runs `kubectl ARGUMENTS` with `input` on standard input, whatever the exit status.
+    /// Runs `kubectl ARGUMENTS` with `input` on standard input. Accepts any exit status.
     ///
     /// # Errors
     /// When kubectl cannot be run.
@@ -65,10 +65,10 @@ impl Kubectl {
         feed(command.args(arguments), input).context("cannot run kubectl")
     }
 
-    /// Runs a line of shell in which `kubectl` is this one, whatever the exit status.
+    /// Runs a shell command in which `kubectl` is this one. Accepts any exit status.
     ///
     /// # Errors
-    /// When there is no shell.
+    /// When the shell cannot be run.
     pub fn shell(&self, line: &str) -> Result<Output> {
         let mut shell = Command::new("sh");
         let system = env::var_os("PATH").unwrap_or_default();
@@ -80,18 +80,18 @@ impl Kubectl {
         feed(self.environment(&mut shell).args(["-c", line]), "").context("cannot run sh")
     }
 
-    /// Runs `kubectl ARGUMENTS` and gives what it prints.
+    /// Runs `kubectl ARGUMENTS` and returns its standard output.
     ///
     /// # Errors
-    /// When it fails, with what it says on standard error.
+    /// When it fails, with its standard error.
     pub fn run(&self, arguments: &[&str]) -> Result<String> {
         self.run_with(arguments, "")
     }
 
-    /// As [`Self::run`], with `input` on standard input.
+    /// Runs `kubectl ARGUMENTS` with `input` on standard input and returns its standard output.
     ///
     /// # Errors
-    /// When it fails, with what it says on standard error.
+    /// When it fails, with its standard error.
     pub fn run_with(&self, arguments: &[&str], input: &str) -> Result<String> {
         let output = self.output(arguments, input)?;
         if !output.status.success() {
@@ -101,7 +101,7 @@ impl Kubectl {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
-    /// Runs `kubectl ARGUMENTS` and expects it to fail; gives what it says on standard error.
+    /// Runs `kubectl ARGUMENTS`, which must fail, and returns its standard error.
     ///
     /// # Errors
     /// When it succeeds.
@@ -109,23 +109,23 @@ impl Kubectl {
         let output = self.output(arguments, input)?;
         if output.status.success() {
             bail!(
-                "kubectl {} was expected to fail, and did not",
+                "kubectl {} succeeded, but should have failed",
                 arguments.join(" ")
             );
         }
         Ok(String::from_utf8_lossy(&output.stderr).into_owned())
     }
 
-    /// `kubectl get WHAT -o json`.
+    /// Runs `kubectl get WHAT -o json` and returns the object.
     ///
     /// # Errors
     /// When it fails.
     pub fn get(&self, what: &[&str]) -> Result<Value> {
         let text = self.run(&[&["get"], what, &["-o", "json"]].concat())?;
-        serde_json::from_str(&text).context("kubectl prints JSON")
+        serde_json::from_str(&text).context("kubectl printed no JSON")
     }
 
-    /// Nothing of the user's own configuration.
+    /// Sets the environment so that kubectl uses nothing of the user's own configuration.
     fn environment<'c>(&self, command: &'c mut Command) -> &'c mut Command {
         command
             .env("KUBECONFIG", &self.kubeconfig)
@@ -133,16 +133,16 @@ impl Kubectl {
         command.env("KUBECACHEDIR", self.kubeconfig.with_extension("cache"))
     }
 
-    /// `kubectl create -f -`; gives the object as the API server stored it.
+    /// Runs `kubectl create -f -` and returns the object as the API server stored it.
     ///
     /// # Errors
     /// When it is refused.
     pub fn create(&self, object: &Value) -> Result<Value> {
         let text = self.run_with(&["create", "-f", "-", "-o", "json"], &object.to_string())?;
-        serde_json::from_str(&text).context("kubectl prints JSON")
+        serde_json::from_str(&text).context("kubectl printed no JSON")
     }
 
-    /// `kubectl apply -f -`.
+    /// Runs `kubectl apply -f -` and returns its standard output.
     ///
     /// # Errors
     /// When it is refused.

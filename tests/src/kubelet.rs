@@ -1,5 +1,5 @@
-//! A kubelet as far as the exporter asks one: its API of pod resources, on a
-//! real unix socket. It says what it is told to say, fails, hangs, and restarts.
+//! A fake kubelet with the part that the exporter uses: the pod resources API, on a real Unix
+//! socket. Tests choose its answers, and make it fail, hang and restart.
 
 use std::{
     collections::BTreeMap,
@@ -17,7 +17,7 @@ use tonic_prost::ProstCodec;
 
 use crate::workdir;
 
-/// A running fake kubelet; gone when dropped.
+/// A running fake kubelet. It ends when dropped.
 #[derive(Debug)]
 pub struct Kubelet {
     socket: PathBuf,
@@ -25,7 +25,7 @@ pub struct Kubelet {
     server: Option<Runtime>,
 }
 
-/// What it does when asked.
+/// How it reacts to calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mood {
     /// It lists the pods.
@@ -44,7 +44,7 @@ struct State {
 }
 
 impl Kubelet {
-    /// Starts one without pods.
+    /// Starts a kubelet without pods.
     ///
     /// # Errors
     /// When it cannot listen.
@@ -63,7 +63,7 @@ impl Kubelet {
         &self.socket
     }
 
-    /// Adds a pod, or replaces the one of this name.
+    /// Adds a pod, or replaces the pod of this name.
     pub fn run_pod(
         &self,
         namespace: &str,
@@ -82,27 +82,27 @@ impl Kubelet {
             .remove(&(namespace.to_owned(), pod.to_owned()));
     }
 
-    /// Changes what it does when asked.
+    /// Changes how it reacts to calls.
     pub fn set_mood(&self, mood: Mood) {
         self.state().mood = mood;
     }
 
-    /// How often it was asked.
+    /// Returns the number of calls so far.
     #[must_use]
     pub fn calls(&self) -> usize {
         self.state().calls
     }
 
-    /// Ends it: connections break, the socket goes.
+    /// Stops it: connections break, and the socket is deleted.
     pub fn stop(&mut self) {
         if let Some(server) = self.server.take() {
             server.shutdown_background();
-            // Where it is gone already, all is well.
+            // The socket may be gone already.
             let _ = fs::remove_file(&self.socket);
         }
     }
 
-    /// Ends it, and starts it anew with the same pods and a new socket at the same place.
+    /// Stops it and starts it again, with the same pods and a new socket at the same path.
     ///
     /// # Errors
     /// When it cannot listen.
@@ -260,7 +260,7 @@ struct Cdi {
 }
 
 impl Container {
-    /// A container without devices.
+    /// Creates a container without devices.
     #[must_use]
     pub fn named(name: &str) -> Self {
         Self {
@@ -269,7 +269,7 @@ impl Container {
         }
     }
 
-    /// Gives it devices of a device plugin's resource.
+    /// Adds devices of a device plugin's resource.
     #[must_use]
     pub fn holding<S: AsRef<str>>(mut self, resource: &str, ids: &[S]) -> Self {
         self.devices.push(Devices {
@@ -282,7 +282,7 @@ impl Container {
         self
     }
 
-    /// Gives it devices of NVIDIA's DRA driver, from the pool of the node `pool`.
+    /// Adds devices of NVIDIA's DRA driver, from the pool of the node `pool`.
     #[must_use]
     pub fn claiming(mut self, pool: &str, devices: &[&str]) -> Self {
         let device = |device: &&str| ClaimDevice {

@@ -1,9 +1,9 @@
-//! The harness of the end-to-end tests and of the demo: the real parts, on
-//! loopback, with nothing left behind.
+//! The harness of the end-to-end tests and of the demo. It runs the real programs on loopback and
+//! leaves nothing behind.
 //!
 //! [`ControlPlane`] is etcd, API server, scheduler and controller manager;
 //! [`Kubectl`] talks to it as a user would; [`Prometheus`] scrapes;
-//! [`Exporter`] and [`Webhook`] are our own programs as users run them.
+//! [`Exporter`] and [`Webhook`] are this project's programs as users run them.
 //!
 //! Everything is synchronous: a test reads like a shell session.
 

@@ -1,4 +1,4 @@
-//! Nodes without machines: objects that the scheduler takes for real.
+//! Nodes without machines: Node objects that the scheduler treats as real nodes.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// A node with `gpus` GPUs and enough of everything else.
+    /// Creates a node with `gpus` GPUs and enough of everything else.
     #[must_use]
     pub fn new(name: impl Into<String>, gpus: u32) -> Self {
         Self {
@@ -30,7 +30,7 @@ impl Node {
         }
     }
 
-    /// Gives it so many CPUs.
+    /// Sets the number of CPUs.
     #[must_use]
     pub fn cpus(mut self, cpus: u32) -> Self {
         self.cpus = cpus;
@@ -43,7 +43,7 @@ impl Node {
         self
     }
 
-    /// Keeps pods away that do not tolerate `key=value:NoSchedule`.
+    /// Adds the taint `key=value:NoSchedule`.
     #[must_use]
     pub fn taint(mut self, key: &str, value: &str) -> Self {
         let taint = json!({"key": key, "value": value, "effect": "NoSchedule"});
@@ -51,7 +51,7 @@ impl Node {
         self
     }
 
-    /// Keeps pods away that do not name this pool: see [`in_pool`].
+    /// Keeps pods away that do not name this pool (see [`in_pool`]).
     #[must_use]
     pub fn pool(self, pool: &str) -> Self {
         self.taint("pool", pool).label("pool", pool)
@@ -80,7 +80,7 @@ impl Node {
     }
 }
 
-/// Creates the nodes.
+/// Creates the nodes in the cluster.
 ///
 /// # Errors
 /// When one is refused.
@@ -92,7 +92,7 @@ pub fn create(kubectl: &Kubectl, nodes: &[Node]) -> Result<()> {
         .map(drop)
 }
 
-/// Makes a pod spec one for the nodes of `pool` and no others.
+/// Restricts a pod spec to the nodes of `pool`.
 pub fn in_pool(spec: &mut Value, pool: &str) {
     spec["nodeSelector"] = json!({"pool": pool});
     spec["tolerations"] = json!([{"key": "pool", "value": pool, "effect": "NoSchedule"}]);

@@ -1,8 +1,8 @@
-//! GPUs that are not there, behind a `libnvidia-ml.so` of our own.
+//! Fake GPUs, behind a `libnvidia-ml.so` of our own.
 //!
-//! The library (crate `nvlink-fake-nvml`) is loaded by the exporter by path, as
-//! the driver's own would be; nothing in the exporter knows about it. What it
-//! answers is in a file, which is replaced while the exporter runs.
+//! The exporter loads the library (crate `nvlink-fake-nvml`) by path, as it would load the
+//! driver's own; nothing in the exporter knows about it. A file holds the library's answers, and
+//! tests replace it while the exporter runs.
 
 use std::{
     collections::BTreeSet,
@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use crate::{exporter::Exporter, process::feed, programs, workdir};
 
-/// A machine with NVIDIA GPUs, and the driver's library of it.
+/// A machine with fake NVIDIA GPUs, and its driver library.
 #[derive(Debug)]
 pub struct FakeNvml {
     directory: PathBuf,
@@ -26,7 +26,7 @@ pub struct FakeNvml {
 }
 
 impl FakeNvml {
-    /// The machine that a recording (a NodeTopology) describes, in good health.
+    /// Creates the machine that a recording (a NodeTopology) describes, without faults.
     ///
     /// # Errors
     /// When the library cannot be built or the file cannot be written.
@@ -40,7 +40,7 @@ impl FakeNvml {
         Ok(this)
     }
 
-    /// The machine of a profile of the simulator.
+    /// Creates the machine of a profile of the simulator.
     ///
     /// # Errors
     /// When the exporter cannot record it, or as [`FakeNvml::new`].
@@ -48,8 +48,8 @@ impl FakeNvml {
         Self::new(&recording(profile)?)
     }
 
-    /// Changes the file (`Config` in the crate `nvlink-fake-nvml` is its shape;
-    /// the recording is under `board`). The next call sees the change.
+    /// Changes the file, which has the form of `Config` in the crate `nvlink-fake-nvml`; the
+    /// recording is under `board`. The next call sees the change.
     ///
     /// # Errors
     /// When the file cannot be written.
@@ -58,7 +58,7 @@ impl FakeNvml {
         self.write()
     }
 
-    /// Changes one key of the file: [`FakeNvml::set`] for the common case.
+    /// Changes one key of the file. This is [`FakeNvml::set`] for the common case.
     ///
     /// # Errors
     /// When the file cannot be written.
@@ -66,7 +66,7 @@ impl FakeNvml {
         self.set(|config| config[key] = value)
     }
 
-    /// Changes the recording. Its edges and domains follow from its links.
+    /// Changes the GPUs of the recording. Its edges and domains follow from their links.
     ///
     /// # Errors
     /// When the file cannot be written.
@@ -81,7 +81,7 @@ impl FakeNvml {
         })
     }
 
-    /// Takes the whole file back to what [`FakeNvml::new`] made of `recording`.
+    /// Resets the whole file to the one that [`FakeNvml::new`] writes for `recording`.
     ///
     /// # Errors
     /// When the file cannot be written.
@@ -90,11 +90,10 @@ impl FakeNvml {
         self.write()
     }
 
-    /// Replaces the library by one of an older driver, which lacks `symbols`.
+    /// Replaces the library with that of an older driver, which lacks `symbols`.
     ///
-    /// The names are spoilt in a copy of the file. The loader finds a symbol by
-    /// the hash of its name and then compares the name, so that nothing else
-    /// needs to change.
+    /// The names are changed in a copy of the file. The loader finds a symbol by the hash of its
+    /// name and then compares the name, so nothing else needs to change.
     ///
     /// # Errors
     /// When the library has no such symbol, or the copy cannot be written.
@@ -113,25 +112,25 @@ impl FakeNvml {
         let left = symbols.iter().find(|symbol| !spoilt.contains(*symbol));
         ensure!(left.is_none(), "the library has no symbol {left:?}");
         self.library = self.directory.join("older-libnvidia-ml.so");
-        let _ = fs::remove_file(&self.library); // whoever has it loaded keeps it
+        let _ = fs::remove_file(&self.library); // a process that has loaded it keeps it
         fs::write(&self.library, bytes)?;
         Ok(())
     }
 
-    /// The value of `--source` that reads this machine.
+    /// Returns the value of `--source` that reads this machine.
     #[must_use]
     pub fn source(&self) -> String {
         format!("nvml:{}", self.library.display())
     }
 
-    /// The environment that the library wants.
+    /// Returns the environment variable that the library needs.
     #[must_use]
     pub fn environment(&self) -> (&'static str, OsString) {
         ("FAKE_NVML_CONFIG", self.file().into())
     }
 
-    /// Starts `nvlink-exporter serve` on this machine, and waits until it answers
-    /// requests; whether it is ready by then depends on the machine.
+    /// Starts `nvlink-exporter serve` on this machine, and waits until it answers requests.
+    /// Whether it is ready by then depends on the machine.
     ///
     /// # Errors
     /// When it does not start.
@@ -141,7 +140,7 @@ impl FakeNvml {
         Exporter::with_environment(&[self.environment()], &arguments)
     }
 
-    /// Runs `nvlink-exporter ARGUMENTS --source …` on this machine to its end.
+    /// Runs `nvlink-exporter ARGUMENTS --source …` on this machine and waits until it ends.
     ///
     /// # Errors
     /// When it cannot be run.
@@ -152,10 +151,10 @@ impl FakeNvml {
         feed(command.env(name, value), "").context("cannot run the exporter")
     }
 
-    /// The document that `nvlink-exporter topology` prints on this machine.
+    /// Returns the document that `nvlink-exporter topology` prints on this machine.
     ///
     /// # Errors
-    /// When it fails, with what it says.
+    /// When it fails, with its standard error.
     pub fn topology(&self) -> Result<Value> {
         let output = self.run(&["topology", "--output", "json", "--node-name", NODE])?;
         let said = String::from_utf8_lossy(&output.stderr);
@@ -163,17 +162,17 @@ impl FakeNvml {
         Ok(serde_json::from_slice(&output.stdout)?)
     }
 
-    /// What the library has noted: `call NAME` for each function that was ever
-    /// called, `hang NAME` for each call that began to hang.
+    /// Returns the trace of the library: `call NAME` for each function that was ever called,
+    /// `hang NAME` for each call that began to hang.
     #[must_use]
     pub fn trace(&self) -> Vec<String> {
         let text = fs::read_to_string(self.trace_file()).unwrap_or_default();
         text.lines().map(str::to_owned).collect()
     }
 
-    /// Forgets what the library has noted.
+    /// Deletes the trace of the library.
     pub fn clear_trace(&self) {
-        // What was never written is forgotten already.
+        // There may be none yet.
         let _ = fs::remove_file(self.trace_file());
     }
 
@@ -185,7 +184,7 @@ impl FakeNvml {
         self.directory.join("config.json")
     }
 
-    /// Renamed into place: a reader sees the old file or the new one.
+    /// Writes the file and renames it into place: a reader sees the old file or the new one.
     fn write(&self) -> Result<()> {
         let new = self.directory.join("config.json.new");
         fs::write(&new, self.config.to_string())?;
@@ -197,10 +196,10 @@ impl FakeNvml {
 /// The name of the machine.
 const NODE: &str = "gpu-1";
 
-/// What `nvlink-exporter record` writes of a simulated machine.
+/// Returns what `nvlink-exporter record` writes about a simulated machine.
 ///
 /// # Errors
-/// When it fails, with what it says.
+/// When it fails, with its standard error.
 pub fn recording(profile: &str) -> Result<Value> {
     let source = format!("sim:{profile}");
     let arguments = ["record", "--source", &source, "--node-name", NODE];

@@ -9,18 +9,18 @@ use std::{
 
 use anyhow::{Result, bail};
 
-/// Below the range from which the kernel takes ports for outgoing
-/// connections, so that none of them takes a port between the choice and its use.
+/// The first port, below the range that the kernel uses for outgoing connections, so that none of
+/// them gets a port between its choice and its use.
 const FIRST: u16 = 20_000;
 const COUNT: u16 = 10_000;
 
-/// A loopback port that nothing listens on, never the same twice.
+/// Returns a loopback port on which nothing listens, never the same twice.
 ///
 /// # Errors
-/// When all ports of the range are taken.
+/// When all ports of the range are in use.
 pub fn free() -> Result<u16> {
     static CURSOR: AtomicU16 = AtomicU16::new(u16::MAX);
-    // Start where another process that runs at the same time probably does not.
+    // Start at a random port, unlike other processes that run at the same time.
     let _ = CURSOR.compare_exchange(u16::MAX, start(), Ordering::Relaxed, Ordering::Relaxed);
     for _ in 0..COUNT {
         let port = FIRST + CURSOR.fetch_add(1, Ordering::Relaxed) % COUNT;

@@ -1,4 +1,4 @@
-//! Child processes that never outlive this one, each with its log.
+//! Child processes that never outlive this process, each with its own log.
 
 use std::{
     ffi::OsStr,
@@ -18,8 +18,8 @@ use crate::wait::wait_until;
 
 const TAIL: usize = 15;
 
-/// A running program; killed when this value is dropped, and by the kernel
-/// when this process ends in any other way.
+/// A running program. It is killed when this value is dropped, and by the kernel when this process
+/// ends in any other way.
 #[derive(Debug)]
 pub struct Process {
     name: String,
@@ -27,11 +27,11 @@ pub struct Process {
     log: PathBuf,
 }
 
-/// A command for [`Process::start`].
+/// Returns a command for [`Process::start`].
 ///
-/// The kernel kills the program as soon as the thread that started it is
-/// gone (`setpriv --pdeathsig`); it is in a process group of its own, so that
-/// a Ctrl-C in the terminal reaches this process alone.
+/// With `setpriv --pdeathsig`, the kernel kills the program as soon as the thread that started it
+/// ends. The program is in a process group of its own, so that Ctrl-C in the terminal reaches only
+/// this process.
 pub fn command(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new("setpriv");
     command
@@ -42,7 +42,7 @@ pub fn command(program: impl AsRef<OsStr>) -> Command {
 }
 
 impl Process {
-    /// Starts a command made by [`command`]; its output goes to `NAME.log` in `directory`.
+    /// Starts a command of [`command`]. Its output goes to `NAME.log` in `directory`.
     ///
     /// # Errors
     /// When the log cannot be created or the program cannot be started.
@@ -69,21 +69,22 @@ impl Process {
             .id()
     }
 
-    /// The CPU that it has used so far, of all its threads.
+    /// Returns the CPU time that all its threads have used so far.
     ///
     /// # Errors
     /// When it has ended.
     pub fn cpu(&self) -> Result<Duration> {
         const TICK: Duration = Duration::from_millis(10); // USER_HZ
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.id()))?;
-        // The name may hold anything; what follows it does not. User and system time are 14 and 15.
-        let (_, fields) = stat.rsplit_once(')').context("it has a name")?;
+        // The name may contain anything, so the fields behind it are parsed. 14 and 15 are user
+        // and system time.
+        let (_, fields) = stat.rsplit_once(')').context("no name in stat")?;
         let ticks = fields.split_whitespace().skip(11).take(2);
         let ticks = ticks.map(str::parse::<u32>).sum::<Result<u32, _>>()?;
         Ok(TICK * ticks)
     }
 
-    /// All that it has written so far.
+    /// Returns all output so far.
     #[must_use]
     pub fn log(&self) -> String {
         fs::read(&self.log).map_or_else(
@@ -92,7 +93,7 @@ impl Process {
         )
     }
 
-    /// Waits as [`wait_until`] does, but gives up at once when the program ends.
+    /// Waits like [`wait_until`], but fails at once when the program ends.
     /// The error shows the end of its log.
     ///
     /// # Errors
@@ -112,7 +113,7 @@ impl Process {
             .map_err(|error| error.context(self.tail()))
     }
 
-    /// Says whether the program still runs.
+    /// Checks that the program still runs.
     ///
     /// # Errors
     /// When it has ended, with its exit status.
@@ -128,10 +129,10 @@ impl Process {
         }
     }
 
-    /// Asks it to end (SIGTERM) and waits for its exit status.
+    /// Sends SIGTERM and waits for the exit status.
     ///
     /// # Errors
-    /// When it is still there after `limit`.
+    /// When it still runs after `limit`.
     pub fn terminate(&self, limit: Duration) -> Result<std::process::ExitStatus> {
         let id = self.id().to_string();
         let sent = Command::new("kill").args(["-s", "TERM", &id]).status();
@@ -145,7 +146,7 @@ impl Process {
         })
     }
 
-    /// The end of the log, ready to be part of an error message.
+    /// Returns the end of the log, formatted for an error message.
     fn tail(&self) -> String {
         let log = self.log();
         let lines: Vec<&str> = log.lines().collect();
@@ -161,13 +162,13 @@ impl Process {
 impl Drop for Process {
     fn drop(&mut self) {
         let child = self.child.get_mut().unwrap_or_else(PoisonError::into_inner);
-        // Errors mean that it has ended already.
+        // An error means that it has ended already.
         let _ = child.kill();
         let _ = child.wait();
     }
 }
 
-/// Runs a command to its end with `input` on its standard input.
+/// Runs a command with `input` on its standard input and waits until it ends.
 pub(crate) fn feed(command: &mut Command, input: &str) -> Result<Output> {
     let mut child = command
         .stdin(Stdio::piped())
@@ -178,7 +179,7 @@ pub(crate) fn feed(command: &mut Command, input: &str) -> Result<Output> {
     thread::scope(|scope| {
         scope.spawn(move || {
             if let Some(mut stdin) = stdin {
-                // A program that does not read to the end is free to do so.
+                // The program need not read all of it.
                 let _ = stdin.write_all(input.as_bytes());
             }
         });
@@ -186,13 +187,13 @@ pub(crate) fn feed(command: &mut Command, input: &str) -> Result<Output> {
     })
 }
 
-/// Spawns on one thread that lives as long as the process: the kernel's
-/// death signal is tied to the spawning *thread*, and those of tests come and go.
+/// Spawns the command on one thread that lives as long as the process: the kernel's death signal
+/// is tied to the spawning *thread*, and the threads of tests end early.
 fn spawn(command: Command) -> Result<Child> {
     type Order = (Command, mpsc::SyncSender<io::Result<Child>>);
     static SPAWNER: LazyLock<mpsc::Sender<Order>> = LazyLock::new(|| {
         let (orders, inbox) = mpsc::channel::<Order>();
-        // If there is no thread, the channel is closed and each spawn says so.
+        // Without the thread, the channel is closed, and each spawn returns an error.
         let _ = thread::Builder::new()
             .name("spawner".to_owned())
             .spawn(move || {

@@ -1,4 +1,4 @@
-//! Our own programs: the real binaries, as built beside this one, and the library that the tests give them.
+//! This project's programs: the real binaries beside this one, and the fake driver library.
 
 use std::{
     env, fs,
@@ -13,7 +13,7 @@ use crate::process::feed;
 
 pub const EXPORTER: &str = "nvlink-exporter";
 pub const WEBHOOK: &str = "nvlink-webhook";
-/// The library that stands for the driver's, see [`crate::nvml`].
+/// The fake of the driver's library, see [`crate::nvml`].
 pub const FAKE_NVML: &str = "libfake_nvml.so";
 
 const ALL: [(&str, &str); 3] = [
@@ -22,7 +22,7 @@ const ALL: [(&str, &str); 3] = [
     (FAKE_NVML, "nvlink-fake-nvml"),
 ];
 
-/// The path of one of our programs, or of [`FAKE_NVML`], built from the sources as they are now.
+/// Returns the path of one of our programs, or of [`FAKE_NVML`], built from the current sources.
 ///
 /// # Errors
 /// When it does not compile.
@@ -34,7 +34,7 @@ pub fn path(program: &str) -> Result<PathBuf> {
     Ok(directory.join(program))
 }
 
-/// Runs one of our programs to its end, with `input` on standard input.
+/// Runs one of our programs with `input` on standard input and waits until it ends.
 ///
 /// # Errors
 /// When it cannot be run.
@@ -43,10 +43,10 @@ pub fn output(program: &str, arguments: &[&str], input: &str) -> Result<Output> 
         .with_context(|| format!("cannot run {program}"))
 }
 
-/// Runs one of our programs and gives what it prints.
+/// Runs one of our programs and returns its standard output.
 ///
 /// # Errors
-/// When it fails, with what it says on standard error.
+/// When it fails, with its standard error.
 pub fn run(program: &str, arguments: &[&str], input: &str) -> Result<String> {
     let output = output(program, arguments, input)?;
     let said = String::from_utf8_lossy(&output.stderr);
@@ -58,23 +58,23 @@ pub fn run(program: &str, arguments: &[&str], input: &str) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// `target/PROFILE`, where this program is, or the directory above it.
+/// Returns `target/PROFILE`: the directory of this program, or its parent.
 fn directory() -> Result<PathBuf> {
     let this = env::current_exe()?;
-    let mut directory = this.parent().context("this program lies nowhere")?;
+    let mut directory = this.parent().context("this program has no directory")?;
     if directory.ends_with("deps") {
         directory = directory.parent().unwrap_or(directory);
     }
     Ok(directory.to_owned())
 }
 
-/// Has cargo bring the programs up to date, unless they are: `cargo test`
-/// itself does so before it starts us, when it tests the whole workspace.
+/// Builds the programs with cargo unless they are up to date. When `cargo test` tests the whole
+/// workspace, it has built them already.
 fn build(directory: &Path) -> Result<()> {
     if ALL.iter().all(|(name, _)| is_fresh(&directory.join(name))) {
         return Ok(());
     }
-    eprintln!("compiling our programs, which are older than their sources");
+    eprintln!("compiling our programs, because they are older than their sources");
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
     command.args(["build", "--quiet", "--locked"]);
@@ -93,7 +93,7 @@ fn build(directory: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Whether `program` is newer than every source that cargo noted beside it.
+/// Reports whether `program` is newer than every source that cargo lists in its `.d` file.
 fn is_fresh(program: &Path) -> bool {
     let Ok(built) = fs::metadata(program).and_then(|data| data.modified()) else {
         return false;

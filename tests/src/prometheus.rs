@@ -1,4 +1,4 @@
-//! A real Prometheus, and the checks of promtool.
+//! Runs a real Prometheus, and the checks of promtool.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,7 +19,7 @@ use crate::{
 
 const START: Duration = Duration::from_secs(60);
 
-/// A running Prometheus that scrapes every second; gone when dropped.
+/// A running Prometheus that scrapes every second. It ends when dropped.
 #[derive(Debug)]
 pub struct Prometheus {
     /// `http://127.0.0.1:PORT`.
@@ -27,7 +27,7 @@ pub struct Prometheus {
     pub process: Process,
 }
 
-/// One series of an instant query's answer.
+/// One series in the answer to an instant query.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sample {
     pub labels: BTreeMap<String, String>,
@@ -35,7 +35,7 @@ pub struct Sample {
 }
 
 impl Prometheus {
-    /// Starts one that scrapes `targets`: addresses, each with its `instance` label.
+    /// Starts a Prometheus that scrapes `targets`: addresses, each with its `instance` label.
     ///
     /// # Errors
     /// When it does not become ready; shows the end of its log.
@@ -47,7 +47,7 @@ impl Prometheus {
         ])
     }
 
-    /// The same, with scrape configurations as they stand in its file.
+    /// Starts a Prometheus with these scrape configurations, in the form of its configuration file.
     ///
     /// # Errors
     /// When it does not become ready; shows the end of its log.
@@ -76,14 +76,14 @@ impl Prometheus {
         Ok(Self { url, process })
     }
 
-    /// The answer to an instant query, in the order that Prometheus gives.
+    /// Returns the answer to an instant query, in the order of Prometheus.
     ///
     /// # Errors
-    /// When it refuses the query.
+    /// When Prometheus rejects the query.
     pub fn query(&self, promql: &str) -> Result<Vec<Sample>> {
         let url = format!("{}/api/v1/query", self.url);
         let answer = http::get(&url, &[("query", promql)], "application/json")?;
-        let body: Value = serde_json::from_str(&answer.body).context("Prometheus answers JSON")?;
+        let body: Value = serde_json::from_str(&answer.body).context("Prometheus sent no JSON")?;
         if body["status"] != "success" {
             bail!(
                 "{promql}: {}",
@@ -102,11 +102,11 @@ impl Prometheus {
                 labels: BTreeMap::new(),
                 value: number(&result[1])?,
             }]),
-            other => bail!("{promql}: an answer of type {other:?} is not expected"),
+            other => bail!("{promql}: unexpected answer of type {other:?}"),
         }
     }
 
-    /// Asks until the answer is as wanted.
+    /// Repeats the query until `wanted` accepts the answer.
     ///
     /// # Errors
     /// When the deadline passes; shows the last answer.
@@ -127,11 +127,11 @@ impl Prometheus {
     }
 }
 
-/// Has `promtool check metrics` look at a scrape. Debian's promtool reads the
-/// older text alone.
+/// Checks a scrape with `promtool check metrics`. Debian's promtool reads only the older text
+/// format.
 ///
 /// # Errors
-/// When it finds anything to say.
+/// When it prints anything.
 pub fn check_metrics(text: &str) -> Result<()> {
     let mut promtool = Command::new(assets::path("promtool")?);
     let output =
@@ -143,8 +143,8 @@ pub fn check_metrics(text: &str) -> Result<()> {
     Ok(())
 }
 
-/// OpenMetrics as Prometheus' older text: the families of counters are named as
-/// their samples, and no line ends it.
+/// Converts OpenMetrics to Prometheus' older text format: a family of counters has the name of its
+/// samples, and there is no end marker.
 fn older(text: &str) -> String {
     let kinds = text.lines().filter_map(|line| line.strip_prefix("# TYPE "));
     let counters: BTreeSet<&str> = kinds
@@ -177,5 +177,5 @@ fn sample(result: &Value) -> Result<Sample> {
 fn number(value: &Value) -> Result<f64> {
     let text = value.as_str().context("a sample's value is a string")?;
     text.parse()
-        .with_context(|| format!("{text:?} is no number"))
+        .with_context(|| format!("{text:?} is not a number"))
 }

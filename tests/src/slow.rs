@@ -1,5 +1,4 @@
-//! An API server that answers access reviews late: everything else it passes
-//! on to the real one.
+//! An API server that answers access reviews late. It forwards everything else to the real one.
 
 use std::{
     net::{SocketAddr, TcpListener},
@@ -27,13 +26,13 @@ use crate::{
     workdir,
 };
 
-/// How late it answers; whoever waits has given up long before.
+/// The delay of late answers, longer than any client waits.
 const LATE: Duration = Duration::from_secs(60);
 
-/// A running one; gone when dropped.
+/// A running slow API server. It ends when dropped.
 #[derive(Debug)]
 pub struct SlowApi {
-    /// How to reach it, with the administrator's rights.
+    /// The kubeconfig file for it, with the administrator's rights.
     pub kubeconfig: PathBuf,
     state: Arc<Reviews>,
     _runtime: Runtime,
@@ -46,10 +45,10 @@ struct Reviews {
 }
 
 impl SlowApi {
-    /// Starts one before `control_plane`, which is not late yet.
+    /// Starts one in front of `control_plane`. It is not late yet.
     ///
     /// # Errors
-    /// When it cannot listen, or has no client.
+    /// When it cannot listen, or cannot create a client.
     pub fn start(control_plane: &ControlPlane) -> Result<Self> {
         let runtime = Runtime::new()?;
         let client = runtime.block_on(control_plane.client())?;
@@ -78,12 +77,12 @@ impl SlowApi {
         })
     }
 
-    /// Whether it answers access reviews late from now on.
+    /// Sets whether it answers access reviews late from now on.
     pub fn set_late(&self, late: bool) {
         self.state.late.store(late, Ordering::Relaxed);
     }
 
-    /// How many access reviews it was asked for.
+    /// Returns the number of access reviews that it received.
     #[must_use]
     pub fn asked(&self) -> usize {
         self.state.asked.load(Ordering::Relaxed)
@@ -108,7 +107,7 @@ async fn pass(
 
 async fn forward(client: kube::Client, request: Request) -> Result<Response> {
     let (mut head, body) = request.into_parts();
-    // The client has its own.
+    // The client sets its own.
     head.headers.remove(header::AUTHORIZATION);
     head.headers.remove(header::HOST);
     let body = to_bytes(body, usize::MAX).await?;

@@ -1,4 +1,4 @@
-//! Waiting with a deadline, instead of sleeping and hoping.
+//! Waits for a condition with a deadline, instead of sleeping for a fixed time.
 
 use std::{
     thread,
@@ -9,13 +9,13 @@ use anyhow::{Result, anyhow};
 
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Asks `probe` until it has an answer, at most for `limit`.
+/// Calls `probe` until it returns a value, for `limit` at most.
 ///
-/// `Ok(None)` and `Err` both mean "not yet"; the last error is part of the
-/// message when the time is over. `what` completes "waited 5 s for …".
+/// `Ok(None)` and `Err` both mean "not yet". After the deadline, the last error is part of the
+/// message. `what` completes "waited 5 s for …".
 ///
 /// # Errors
-/// When the deadline passes without an answer.
+/// When the deadline passes without a value.
 pub fn wait_until<T>(
     what: &str,
     limit: Duration,

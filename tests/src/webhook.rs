@@ -1,4 +1,4 @@
-//! `nvlink-webhook serve`, running and registered with an API server.
+//! Runs `nvlink-webhook serve` and registers it with an API server.
 
 use std::{
     fs,
@@ -20,23 +20,23 @@ use crate::{
     workdir,
 };
 
-/// A busy machine, or a large cluster.
+/// Long enough for a busy machine or a large cluster.
 const START: Duration = Duration::from_secs(120);
 
-/// A running webhook; gone when dropped, but its registration stays.
+/// A running webhook. It ends when dropped, but its registration stays.
 #[derive(Debug)]
 pub struct Webhook {
     /// The address that the API server calls.
     pub url: String,
     pub replica: Replica,
-    /// The file of the certificate that its own is from.
+    /// The file of the CA that signed its certificate.
     pub authority: PathBuf,
 }
 
-/// One running `nvlink-webhook serve`; gone when dropped.
+/// One running `nvlink-webhook serve`. It ends when dropped.
 #[derive(Debug)]
 pub struct Replica {
-    /// Where it takes admission requests.
+    /// Where it accepts admission requests.
     pub address: SocketAddr,
     /// `127.0.0.1:PORT` of its metrics and probes.
     pub admin: String,
@@ -44,8 +44,8 @@ pub struct Replica {
 }
 
 impl Replica {
-    /// Starts one on a free port, with further `arguments` (where its
-    /// certificate is from), and waits until it is ready.
+    /// Starts a replica on a free port, with further `arguments` (such as its certificate), and
+    /// waits until it is ready.
     ///
     /// # Errors
     /// When it does not become ready; shows the end of its log.
@@ -54,7 +54,7 @@ impl Replica {
         Self::start_on(address, kubeconfig, arguments)
     }
 
-    /// The same, on `address`.
+    /// Starts a replica on `address` and waits until it is ready.
     ///
     /// # Errors
     /// When it does not become ready; shows the end of its log.
@@ -76,7 +76,7 @@ impl Replica {
         })
     }
 
-    /// What it says of itself.
+    /// Returns its metrics.
     ///
     /// # Errors
     /// When it does not answer.
@@ -84,7 +84,7 @@ impl Replica {
         http::text(&format!("http://{}/metrics", self.admin))
     }
 
-    /// The replica as a [`crate::Balancer`] wants it.
+    /// Returns the replica as a backend of a [`crate::Balancer`].
     #[must_use]
     pub fn backend(&self) -> Backend {
         Backend {
@@ -94,7 +94,7 @@ impl Replica {
     }
 }
 
-/// Applies the CRDs that the webhook prints, as an administrator would.
+/// Applies the CRDs that the webhook prints, and waits until they are established.
 ///
 /// # Errors
 /// When the API server refuses one.
@@ -117,7 +117,7 @@ impl Webhook {
         Self::start_with(kubeconfig, &[])
     }
 
-    /// The same, with further `arguments`.
+    /// Starts `nvlink-webhook serve` with further `arguments` and waits until it is ready.
     ///
     /// # Errors
     /// When it does not become ready; shows the end of its log.
@@ -137,7 +137,7 @@ impl Webhook {
         })
     }
 
-    /// The registration for the API server, as `nvlink-webhook registration` prints it.
+    /// Returns the registration that `nvlink-webhook registration` prints.
     ///
     /// # Errors
     /// When it prints none.
@@ -150,7 +150,7 @@ impl Webhook {
         )
     }
 
-    /// Registers it: from now on the API server asks it about pods.
+    /// Registers the webhook: from now on, the API server calls it for pods.
     ///
     /// # Errors
     /// When the API server refuses the registration.

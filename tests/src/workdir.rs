@@ -1,5 +1,5 @@
-//! One directory for all that this process leaves on disk: logs, databases,
-//! keys. It goes away with the process, however that ends.
+//! One directory for all files of this process: logs, databases, keys. It is deleted when the
+//! process ends, in whatever way.
 
 use std::{
     fs,
@@ -15,18 +15,18 @@ use std::os::unix::process::CommandExt;
 
 use anyhow::{Context, Result, anyhow};
 
-/// Waits until its standard input closes, which the kernel does when the
-/// process that holds the other end is gone, then deletes. A second try
-/// catches what dying children still wrote.
+/// Waits until the kernel closes its standard input, because the process at the other end has
+/// ended, and then deletes the directory. The second try deletes what children wrote while they
+/// were ending.
 const REAPER: &str = r#"read -r _; rm -rf -- "$1" 2>/dev/null || { sleep 1; rm -rf -- "$1"; }"#;
 
 struct Root {
     path: PathBuf,
-    /// Holds the write end of the reaper's standard input.
+    /// Holds the write end of the reaper's standard input open.
     _reaper: Child,
 }
 
-/// A fresh directory named after `subject`, under the directory of this process.
+/// Creates a new directory named after `subject`, in the directory of this process.
 ///
 /// # Errors
 /// When it cannot be created.
@@ -42,7 +42,7 @@ fn root() -> Result<&'static Path> {
     static ROOT: OnceLock<Result<Root, String>> = OnceLock::new();
     match ROOT.get_or_init(|| create_root().map_err(|error| format!("{error:#}"))) {
         Ok(root) => Ok(&root.path),
-        Err(error) => Err(anyhow!("no working directory: {error}")),
+        Err(error) => Err(anyhow!("cannot create the working directory: {error}")),
     }
 }
 
@@ -57,7 +57,7 @@ fn create_root() -> Result<Root> {
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
-        .process_group(0) // a Ctrl-C in the terminal is not for it
+        .process_group(0) // Ctrl-C in the terminal does not reach it
         .spawn()
         .context("cannot start sh")?;
     Ok(Root {

@@ -1,4 +1,4 @@
-//! The search by board and number of GPUs: `cargo bench -p nvlink-topology`.
+//! Benchmarks the search by board and number of GPUs: `cargo bench -p nvlink-topology`.
 
 #![allow(clippy::expect_used, clippy::unwrap_used)] // a bad board is a bug in the benchmark
 
@@ -24,7 +24,7 @@ fn request(gpus: usize, free: GpuSet, pattern: Pattern) -> Request {
     }
 }
 
-/// A board of 16 GPUs whose links come from a fixed pseudo-random sequence
+/// Returns a board of 16 GPUs whose links come from a fixed pseudo-random sequence
 /// (Knuth's MMIX multiplier), so that every run measures the same boards.
 fn random(seed: u64) -> NodeTopologySpec {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
@@ -62,7 +62,8 @@ fn by_gpus(criterion: &mut Criterion) {
     }
 }
 
-/// A cube mesh in every one of its 256 free states, all sizes: a mean that no lucky state decides.
+/// Measures all sizes on a cube mesh in each of its 256 free states, so that no single
+/// state decides the mean.
 fn all_states(criterion: &mut Criterion) {
     let graph = Graph::new(&boards::dgx1v()).expect("a valid board");
     for k in 1..=8 {
@@ -84,7 +85,7 @@ fn all_states(criterion: &mut Criterion) {
     }
 }
 
-/// The worst of 1,000 random boards, and whether all of them were exact.
+/// Prints the worst time of 1,000 random boards, and how many of the placements were exact.
 fn worst(_: &mut Criterion) {
     for pattern in [Pattern::AllReduce, Pattern::Pipeline, Pattern::AllToAll] {
         let (mut worst, mut exact) = (Duration::ZERO, 0);
@@ -100,7 +101,8 @@ fn worst(_: &mut Criterion) {
     }
 }
 
-/// Some ninety benchmarks: a second each is enough to tell microseconds from milliseconds.
+/// Limits each of about ninety benchmarks to a second, which is enough to distinguish
+/// microseconds from milliseconds.
 fn brief() -> Criterion {
     Criterion::default()
         .sample_size(20)

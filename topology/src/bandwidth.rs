@@ -1,22 +1,23 @@
 //! Usable bandwidth of a path, bytes per second in one direction.
 //!
-//! These are constants from the literature until something is measured. They
-//! rank paths; they do not promise a benchmark's figure.
+//! The values are constants from the literature, not measurements. They rank paths and do
+//! not predict benchmark results.
 
 use crate::{PathClass, generation::Generation};
 
-/// Usable bandwidth of one NVLink of a GPU whose product is not known.
+/// Usable bandwidth of one NVLink of a GPU of an unknown product.
 ///
 /// From Volta to Hopper every SXM generation is within 3 % of this
 /// ([`Generation::bytes_per_second_per_link`]).
 pub const ASSUMED_NVLINK: u64 = 20_000_000_000;
 
-/// Nominal bandwidth of one NVLink of a GPU whose product is not known: the
-/// data sheets' figure for every SXM generation from Volta to Hopper.
+/// Nominal bandwidth of one NVLink of a GPU of an unknown product: the data sheets'
+/// figure for every SXM generation from Volta to Hopper.
 pub const ASSUMED_NOMINAL_NVLINK: u64 = 25_000_000_000;
 
-/// Nominal bandwidth of `links` NVLinks: the product's data sheet, else the
-/// line rate that the driver reports, else [`ASSUMED_NOMINAL_NVLINK`].
+/// Returns the nominal bandwidth of `links` NVLinks, bytes per second in one direction:
+/// from the product's data sheet, else from the line rate that the driver reports, else
+/// from [`ASSUMED_NOMINAL_NVLINK`].
 #[must_use]
 pub fn nominal_nvlink(model: Option<&str>, links: u32, line_rate: Option<u64>) -> u64 {
     let nominal = model
@@ -28,11 +29,12 @@ pub fn nominal_nvlink(model: Option<&str>, links: u32, line_rate: Option<u64>) -
         .saturating_mul(links.into())
 }
 
-/// `links` NVLinks of the product `model`.
+/// Returns the usable bandwidth of `links` NVLinks of the product `model`, bytes per
+/// second in one direction.
 ///
-/// The generation's usable bandwidth where the product is known (and never
-/// more than `line_rate`, bytes per second of one link), else the line rate
-/// that the driver reports, else [`ASSUMED_NVLINK`].
+/// It uses the generation's usable bandwidth if the product is known (capped at
+/// `line_rate`, bytes per second of one link), else the line rate that the driver
+/// reports, else [`ASSUMED_NVLINK`].
 #[must_use]
 pub fn nvlink(model: Option<&str>, links: u32, line_rate: Option<u64>) -> u64 {
     let usable = model
@@ -46,30 +48,31 @@ pub fn nvlink(model: Option<&str>, links: u32, line_rate: Option<u64>) -> u64 {
     one.saturating_mul(links.into())
 }
 
-/// `links` NVLinks of which nothing is known but their number.
+/// Returns the usable bandwidth of `links` NVLinks of an unknown product and line rate.
 #[must_use]
 pub fn assumed_nvlink(links: u32) -> u64 {
     nvlink(None, links, None)
 }
 
-/// A PCIe path whose slowest link is of this generation (1 to 7) and width (lanes).
+/// Returns the usable bandwidth of a PCIe path whose slowest link has this generation (1
+/// to 7) and width (lanes).
 ///
-/// What is usable of the link, as NCCL reckons it: 12 GB/s for sixteen lanes of
-/// generation 3, twice that for each later one (`PCI_BW` in `src/graph/topo.h`,
-/// `kvDictPciGen` in `src/graph/topo.cc`), times what the farther classes leave of
-/// it, which is ours.
+/// The usable bandwidth of the link is NCCL's: 12 GB/s for sixteen lanes of generation 3,
+/// twice that for each later generation (`PCI_BW` in `src/graph/topo.h`, `kvDictPciGen`
+/// in `src/graph/topo.cc`). Farther classes get only a share of it; the shares are this
+/// project's.
 #[must_use]
 pub fn pcie(generation: u32, width: u32, class: PathClass) -> u64 {
     let lane: u64 = 187_500_000 << (generation.clamp(1, 7) - 1);
     lane * u64::from(width.clamp(1, 32)) * share(class) / 100
 }
 
-/// Per cent of the slowest PCIe link that is left for a GPU-to-GPU copy.
+/// Returns the percentage of the slowest PCIe link that is left for a GPU-to-GPU copy.
 ///
-/// One switch forwards at line rate; each further thing on the way is shared
-/// or slower. The figures are this project's: what a host bridge or the link
-/// between sockets passes differs by CPU (NCCL's constants for links between
-/// sockets go from 6 to 40 GB/s), and no source tells the CPU. Only the order is relied upon.
+/// One switch forwards at line rate; each further hop is shared or slower. The figures
+/// are this project's: the throughput of a host bridge or of the link between sockets
+/// depends on the CPU (NCCL's constants for links between sockets range from 6 to 40
+/// GB/s), and no source names the CPU. Only the order of the figures matters.
 fn share(class: PathClass) -> u64 {
     match class {
         PathClass::Nvlink | PathClass::Pix => 100,
@@ -80,7 +83,8 @@ fn share(class: PathClass) -> u64 {
     }
 }
 
-/// A path of which only the class is known: PCIe 4.0 x16, or one NVLink.
+/// Returns the usable bandwidth of a path of which only the class is known: PCIe 4.0 x16,
+/// or one NVLink.
 #[must_use]
 pub fn assumed(class: PathClass) -> u64 {
     match class {
@@ -94,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nvlink_takes_the_best_knowledge() {
+    fn nvlink_uses_the_most_specific_bandwidth_known() {
         assert_eq!(
             nvlink(Some("NVIDIA H100 80GB HBM3"), 18, Some(26_562_000_000)),
             370_800_000_000

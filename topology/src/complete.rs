@@ -1,4 +1,4 @@
-//! From what a source saw to a whole document: checks it and derives the rest.
+//! Checks what a source reported and derives the rest of the document from it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,19 +8,19 @@ use crate::{
 };
 
 impl NodeTopologySpec {
-    /// Checks what the source saw of the node `node` and derives what follows from it.
+    /// Checks what the source reported about the node `node` and derives the rest.
     ///
-    /// Edges come from the GPUs' links where links are known and no edge is
-    /// given; each pair gets a path (its edge, else the given one, else
-    /// [`bandwidth::assumed`] for `SYS`); domains are computed anew, and keep
-    /// the fabric that they were given. Everything is put in ascending order.
+    /// If links are known and no edge is given, edges are derived from the GPUs' links.
+    /// Each pair gets a path: its edge, else the given path, else [`bandwidth::assumed`]
+    /// for `SYS`. Domains are recomputed and keep their given fabric. All lists are
+    /// sorted in ascending order.
     ///
-    /// Returns what is odd but usable, a sentence each: links that only one
-    /// of their ends reports, for example.
+    /// Returns warnings about data that is odd but usable, one sentence each: for
+    /// example, links that only one of their ends reports.
     ///
     /// # Errors
-    /// A contradiction, with its place in the document: two GPUs of one
-    /// index, an edge to a GPU that does not exist, a bandwidth of zero.
+    /// A contradiction, with its place in the document: two GPUs with the same index, an
+    /// edge to a GPU that does not exist, a bandwidth of zero.
     pub fn complete(&mut self, node: &str) -> Result<Vec<String>, Invalid> {
         self.check_gpus()?;
         self.check_edges()?;
@@ -63,20 +63,20 @@ impl NodeTopologySpec {
             if !indices.insert(gpu.index) {
                 return Err(Invalid::new(
                     at("index"),
-                    format!("a second GPU {}", gpu.index),
+                    format!("duplicate GPU {}", gpu.index),
                 ));
             }
             if let Some(uuid) = &gpu.uuid
                 && !uuids.insert(uuid)
             {
-                return Err(Invalid::new(at("uuid"), format!("a second GPU {uuid}")));
+                return Err(Invalid::new(at("uuid"), format!("duplicate GPU {uuid}")));
             }
             if let Some(address) = &gpu.pci_bus_id
                 && !addresses.insert(bus_id(address))
             {
                 return Err(Invalid::new(
                     at("pciBusId"),
-                    format!("a second GPU at {address}"),
+                    format!("duplicate GPU at {address}"),
                 ));
             }
             check_links(gpu.links.as_deref().unwrap_or_default(), &at("links"))?;
@@ -92,18 +92,18 @@ impl NodeTopologySpec {
             if !seen.insert((edge.a, edge.b)) {
                 return Err(Invalid::new(
                     at,
-                    format!("a second edge {}-{}", edge.a, edge.b),
+                    format!("duplicate edge {}-{}", edge.a, edge.b),
                 ));
             }
             check_rate(edge.bytes_per_second, &at)?;
             if edge.links == 0 {
                 return Err(Invalid::new(
                     format!("{at}.links"),
-                    "0 links make no edge; leave it out",
+                    "0 links; omit an edge without links",
                 ));
             }
             if edge.bytes_per_second < u64::from(edge.links) {
-                let reason = format!("{} links at less than a byte per second", edge.links);
+                let reason = format!("{} links with under 1 byte per second each", edge.links);
                 return Err(Invalid::new(format!("{at}.links"), reason));
             }
         }
@@ -123,7 +123,7 @@ impl NodeTopologySpec {
             if !seen.insert((path.a, path.b)) {
                 return Err(Invalid::new(
                     at,
-                    format!("a second path {}-{}", path.a, path.b),
+                    format!("duplicate path {}-{}", path.a, path.b),
                 ));
             }
             check_rate(path.bytes_per_second, &at)?;
@@ -151,7 +151,7 @@ impl NodeTopologySpec {
 
     fn check_pair(&self, a: u32, b: u32, at: &str) -> Result<(), Invalid> {
         if a >= b {
-            let reason = format!("a = {a}, b = {b}: a must be the lower of two different GPUs");
+            let reason = format!("a = {a}, b = {b}: a must be less than b");
             return Err(Invalid::new(format!("{at}.a"), reason));
         }
         self.check_exists(a, &format!("{at}.a"))?;
@@ -165,7 +165,7 @@ impl NodeTopologySpec {
         Err(Invalid::new(at, format!("GPU {gpu} is not in spec.gpus")))
     }
 
-    /// One path for each pair: the edge where there is one.
+    /// Sets one path for each pair: its NVLink edge if there is one.
     fn fill_paths(&mut self) {
         let given: BTreeMap<_, _> = self.paths.drain(..).map(|p| ((p.a, p.b), p)).collect();
         let edges: BTreeMap<_, _> = self.edges.iter().map(|e| ((e.a, e.b), e)).collect();
@@ -180,7 +180,7 @@ impl NodeTopologySpec {
                         a: pair.0,
                         b: pair.1,
                     },
-                    // An NVLINK path without an edge: its links are down now.
+                    // A given NVLINK path without an edge means that its links are down now.
                     (None, Some(path)) if path.class != PathClass::Nvlink => path.clone(),
                     (None, _) => Path {
                         class: PathClass::Sys,
@@ -196,13 +196,13 @@ impl NodeTopologySpec {
     }
 }
 
-/// No path of a node is as fast as this: a petabyte per second.
+/// No path of a node reaches this rate: a petabyte per second.
 const TOO_FAST: u64 = 1_000_000_000_000_000;
 
 fn check_rate(bytes_per_second: u64, at: &str) -> Result<(), Invalid> {
     let reason = match bytes_per_second {
-        0 => "0; leave out what is not known",
-        TOO_FAST.. => "a petabyte per second or more; expected bytes per second",
+        0 => "0; omit an edge or path of unknown bandwidth",
+        TOO_FAST.. => "a petabyte per second or more; the unit is bytes per second",
         _ => return Ok(()),
     };
     Err(Invalid::new(format!("{at}.bytesPerSecond"), reason))
@@ -212,15 +212,15 @@ fn check_links(links: &[Link], at: &str) -> Result<(), Invalid> {
     let mut seen = BTreeSet::new();
     match links.iter().position(|link| !seen.insert(link.index)) {
         Some(n) => {
-            let reason = format!("a second link {}", links[n].index);
+            let reason = format!("duplicate link {}", links[n].index);
             Err(Invalid::new(format!("{at}[{n}].index"), reason))
         }
         None => Ok(()),
     }
 }
 
-/// A PCI address in one spelling: lower case, and the domain as wide as the
-/// kernel writes it (NVML writes eight digits).
+/// Normalizes a PCI address: lower case, with the domain as wide as the kernel writes it
+/// (NVML writes eight digits).
 fn bus_id(address: &str) -> String {
     let address = address.to_ascii_lowercase();
     match address.split_once(':') {
@@ -231,7 +231,7 @@ fn bus_id(address: &str) -> String {
     }
 }
 
-/// The edges that the GPUs' active links make. A MIG-enabled GPU has none.
+/// Returns the edges that the GPUs' active links form. A GPU with MIG enabled has none.
 fn edges_of_links(gpus: &[Gpu], odd: &mut Vec<String>) -> Vec<Edge> {
     let mut edges = Vec::new();
     for (n, a) in gpus.iter().enumerate() {
@@ -248,7 +248,7 @@ fn edge_of_links(a: &Gpu, b: &Gpu, odd: &mut Vec<String>) -> Option<Edge> {
     let (there, back) = (direct_links(a, b), direct_links(b, a));
     if there != back {
         odd.push(format!(
-            "GPU {} reports {there} NVLinks to GPU {}, which reports {back} back: taking the smaller",
+            "GPU {} reports {there} NVLinks to GPU {}, which reports {back} back: using the smaller",
             a.index, b.index
         ));
     }
@@ -277,7 +277,7 @@ fn slowest_link(gpu: &Gpu) -> Option<u64> {
         .min()
 }
 
-/// Active links of `from` that, as `from` reports them, end on `to`.
+/// Returns the number of active links of `from` that, as `from` reports them, end on `to`.
 #[must_use]
 pub fn direct_links(from: &Gpu, to: &Gpu) -> u32 {
     let Some(to) = to.pci_bus_id.as_deref().map(bus_id) else {
@@ -294,7 +294,7 @@ pub fn direct_links(from: &Gpu, to: &Gpu) -> u32 {
     count(active(from).filter(ends_there))
 }
 
-/// Active links of `gpu` that end on a switch.
+/// Returns the number of active links of `gpu` that end on a switch.
 fn switch_links(gpu: &Gpu) -> u32 {
     let on_switch = |link: &&Link| {
         link.remote

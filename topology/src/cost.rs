@@ -1,9 +1,8 @@
 //! Expected communication time of a placement whose rank order is given.
 //!
-//! It is a lower bound of the time that is reached in practice: it knows
-//! bandwidths and what shares them, and leaves out latency, NVLink SHARP and
-//! trees (which do not change the order of sets of equal size behind one
-//! switch), and what other jobs do.
+//! The cost is a lower bound of the real time. It includes bandwidths and the resources
+//! that share them. It leaves out latency, NVLink SHARP and trees (which do not change
+//! the order of sets of equal size behind one switch), and the traffic of other jobs.
 
 use crate::{
     GpuSet, Graph, Pattern, Shape,
@@ -15,20 +14,21 @@ use crate::{
 /// Communication time of a placement, in seconds per byte of payload per GPU.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Cost {
-    /// The volume over the capacity of the busiest resource: a collective ends
-    /// when its slowest part does.
+    /// The volume divided by the capacity of the busiest resource: a collective ends when
+    /// its slowest part does.
     pub slowest: f64,
-    /// All transfers one after the other; it breaks ties.
+    /// The time of all transfers one after the other; it breaks ties.
     pub total: f64,
-    /// The capacity of the busiest resource, bytes per second in one direction;
-    /// `None` without traffic. Of an all-reduce over direct NVLinks: all its rings together.
+    /// The capacity of the busiest resource, bytes per second in one direction; `None`
+    /// without traffic. For an all-reduce over direct NVLinks, the capacity of all its
+    /// rings together.
     pub bottleneck_bytes_per_second: Option<u64>,
-    /// Some traffic leaves NVLink.
+    /// Whether some traffic leaves NVLink.
     pub over_pcie: bool,
 }
 
-/// What each rank sends to each other for one byte of payload per GPU: whole
-/// numbers over one denominator.
+/// The volume that each rank sends to each other rank for one byte of payload per GPU, as
+/// whole numbers over one denominator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Volumes {
     ranks: usize,
@@ -37,7 +37,7 @@ pub(crate) struct Volumes {
 }
 
 impl Volumes {
-    /// The volumes of `pattern` for `ranks` GPUs.
+    /// Returns the volumes of `pattern` for `ranks` GPUs.
     pub(crate) fn new(pattern: Pattern, ranks: usize) -> Self {
         let mut volumes = Self {
             ranks,
@@ -68,7 +68,7 @@ impl Volumes {
         volumes
     }
 
-    /// See [`Shape`] for the numbering and the weights.
+    /// Adds the volumes of a shape; see [`Shape`] for the numbering and the weights.
     fn shape(&mut self, shape: Shape) {
         let (tensor, data) = (shape.tensor as usize, shape.data as usize);
         let stages = self.ranks / (tensor * data);
@@ -111,12 +111,13 @@ impl Volumes {
         self.ranks
     }
 
-    /// What rank `from` sends to each rank, over the denominator.
+    /// Returns what rank `from` sends to each rank, over the denominator.
     pub(crate) fn row(&self, from: usize) -> &[u64] {
         &self.numerators[from * self.ranks..][..self.ranks]
     }
 
-    /// One byte from each rank to the next; in a ring, from the last to the first too.
+    /// Returns the volumes of a tour: one byte from each rank to the next and, in a ring,
+    /// from the last to the first.
     pub(crate) fn tour(ranks: usize, ring: bool) -> Self {
         let pattern = if ring {
             Pattern::AllReduce
@@ -132,12 +133,12 @@ impl Volumes {
         volumes
     }
 
-    /// The most that one rank sends to another.
+    /// Returns the most that one rank sends to another.
     pub(crate) fn largest(&self) -> u64 {
         self.numerators.iter().copied().max().unwrap_or(0)
     }
 
-    /// The most that one rank sends, or receives, in all.
+    /// Returns the most that one rank sends, or receives, in total.
     pub(crate) fn most(&self) -> u64 {
         let ranks = 0..self.ranks;
         let sent = ranks.clone().map(|rank| self.row(rank).iter().sum());
@@ -145,25 +146,25 @@ impl Volumes {
         sent.chain(ranks.clone().map(received)).max().unwrap_or(0)
     }
 
-    /// What all ranks send.
+    /// Returns what all ranks send in total.
     pub(crate) fn sum(&self) -> u64 {
         self.numerators.iter().sum()
     }
 
-    /// Seconds per byte of payload, of so many units times numerators.
+    /// Converts `units` times numerators to seconds per byte of payload.
     pub(crate) fn seconds(&self, units: Weight) -> f64 {
-        // Above 2^53 units the rounding is below that of the bandwidths.
+        // Above 2^53 units the rounding error is smaller than the error of the bandwidths.
         #[allow(clippy::cast_precision_loss)]
         let (units, denominator) = (units as f64, self.denominator as f64);
         units * UNIT / denominator
     }
 }
 
-/// The cost of the GPUs at the positions `order`, in rank order, for `pattern`:
-/// the volume over the capacity of the busiest resource.
+/// Returns the cost for `pattern` of the GPUs at the positions `order`, in rank order:
+/// the volume divided by the capacity of the busiest resource.
 ///
-/// An all-reduce over direct NVLinks runs as many rings at once as the links
-/// allow, whatever the rank order; elsewhere it is one ring in that order.
+/// An all-reduce over direct NVLinks runs as many rings at once as the links allow,
+/// whatever the rank order. Elsewhere it is one ring in that order.
 ///
 /// # Panics
 /// When `order` names a position that the graph does not have.
@@ -189,7 +190,7 @@ pub fn evaluate(graph: &Graph, order: &[usize], pattern: Pattern) -> Cost {
     }
 }
 
-/// The cost of an all-reduce of `gpus` GPUs, each of which sends its part over all rings.
+/// Returns the cost of an all-reduce of `gpus` GPUs that splits its data over all rings.
 pub(crate) fn of_rings(graph: &Graph, gpus: usize, rings: Rings) -> Cost {
     let volumes = Volumes::new(Pattern::AllReduce, gpus);
     let weight = rings.weight(graph);

@@ -1,5 +1,5 @@
-//! The two annotations on a Node, written and read, and the rule for values
-//! that are too long for a label.
+//! Writes and parses the two annotations of a Node, and shortens values that are too long
+//! for a label.
 
 use std::{fmt, str::FromStr};
 
@@ -14,21 +14,21 @@ pub struct Descriptor {
     pub domains: Vec<Vec<u32>>,
 }
 
-/// The annotation `nvlink-domains.io/capacity`: how fast they are.
+/// The annotation `nvlink-domains.io/capacity`: the bandwidth of the domains and the network.
 ///
-/// `domain0=450GBps;domain1=450GBps;inter-node=50GBps`. Bytes per second of
-/// one GPU in one direction, to the whole GB/s below; `inter-node` is a GPU's
-/// share of the node's network, absent where it is not known.
+/// `domain0=450GBps;domain1=450GBps;inter-node=50GBps`. The rates are per GPU in one
+/// direction, rounded down to whole GB/s. `inter-node` is a GPU's share of the node's
+/// network; it is absent if unknown.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Capacity {
     /// Nominal NVLink bandwidth of each domain's slowest GPU, bytes per second.
     pub domains: Vec<u64>,
-    /// The slowest GPU's share of the RDMA devices, bytes per second: those
-    /// nearest to it, or all of them where some GPU is near to none.
+    /// The slowest GPU's share of the RDMA devices, bytes per second: of those nearest to
+    /// it, or of all if some GPU has no nearest device.
     pub inter_node: Option<u64>,
 }
 
-/// An annotation that does not parse.
+/// The error for an annotation that does not parse.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{part:?}: expected {expected}")]
 pub struct Malformed {
@@ -46,11 +46,11 @@ impl Malformed {
 }
 
 const GIGA: u64 = 1_000_000_000;
-const DOMAIN_FORM: &str = "nvlink-domain:N:gpus=I,J,… with N counting from 0";
-const CAPACITY_FORM: &str = "domainN=XGBps, N counting from 0, or inter-node=XGBps at the end";
+const DOMAIN_FORM: &str = "nvlink-domain:N:gpus=I,J,… with N counted from 0";
+const CAPACITY_FORM: &str = "domainN=XGBps with N counted from 0, or inter-node=XGBps at the end";
 
 impl Descriptor {
-    /// The domains of a node.
+    /// Returns the domains of a node.
     #[must_use]
     pub fn of(spec: &NodeTopologySpec) -> Self {
         Self {
@@ -97,7 +97,7 @@ fn parts(text: &str) -> impl Iterator<Item = &str> {
 }
 
 impl Capacity {
-    /// The bandwidths of a node, nominal as data sheets give them.
+    /// Returns the nominal bandwidths of a node, as data sheets give them.
     #[must_use]
     pub fn of(spec: &NodeTopologySpec) -> Self {
         let slowest = |gpus: &[u32]| gpus.iter().map(|&gpu| gpu_rate(spec, gpu)).min();
@@ -111,7 +111,7 @@ impl Capacity {
         }
     }
 
-    /// NVLink bandwidth of the node's best-connected domain, bytes per second
+    /// Returns the NVLink bandwidth of the node's best-connected domain, bytes per second
     /// per GPU in one direction; 0 without NVLink.
     #[must_use]
     pub fn per_gpu(&self) -> u64 {
@@ -119,8 +119,9 @@ impl Capacity {
     }
 }
 
-/// What the slowest GPU has of the RDMA devices. A device that each GPU of a
-/// whole NUMA node is as near to is for storage where the GPUs have nearer ones.
+/// Returns the slowest GPU's share of the RDMA devices. If the GPUs have nearer devices,
+/// a device to which all GPUs of a NUMA node are equally near is assumed to serve storage
+/// and is left out.
 fn network_rate(spec: &NodeTopologySpec) -> Option<u64> {
     let nearest: Option<Vec<Vec<&Nic>>> = spec
         .gpus
@@ -142,15 +143,16 @@ fn network_rate(spec: &NodeTopologySpec) -> Option<u64> {
     rates?.into_iter().min()
 }
 
-/// The RDMA devices that a GPU shares with the fewest others; none where it is
-/// near to none.
+/// Returns the RDMA devices near a GPU that it shares with the fewest others; `None` if
+/// no device is near it.
 fn nearest_nics(spec: &NodeTopologySpec, gpu: u32) -> Option<Vec<&Nic>> {
     let near = || spec.nics.iter().filter(|nic| nic.gpus.contains(&gpu));
     let fewest = near().map(|nic| nic.gpus.len()).min()?;
     Some(near().filter(|nic| nic.gpus.len() == fewest).collect())
 }
 
-/// NVLink bandwidth of one GPU: its active links, or as many as its edges show.
+/// Returns the NVLink bandwidth of one GPU: of its active links or, if there are none, of
+/// as many links as its edges show.
 fn gpu_rate(spec: &NodeTopologySpec, index: u32) -> u64 {
     let Some(gpu) = spec.gpus.iter().find(|gpu| gpu.index == index) else {
         return 0;
@@ -177,7 +179,7 @@ fn links_of_edges(spec: &NodeTopologySpec, gpu: u32) -> u32 {
     for edge in edges {
         match edge.via {
             Via::Direct => direct = direct.saturating_add(edge.links),
-            // The same links reach every peer: they count once.
+            // The same links reach every peer, so they count once.
             Via::Switch | Via::Fabric => switched = edge.links.max(switched),
         }
     }
@@ -219,11 +221,11 @@ impl FromStr for Capacity {
     }
 }
 
-/// Bytes per second of `400GBps`.
+/// Parses a rate such as `400GBps` into bytes per second.
 #[must_use]
 pub fn parse_rate(text: &str) -> Option<u64> {
     let number = text.strip_suffix("GBps")?;
-    // `parse` alone would take a sign.
+    // `parse` alone would accept a sign.
     let digits = number.bytes().all(|byte| byte.is_ascii_digit());
     number
         .parse::<u64>()
@@ -232,15 +234,15 @@ pub fn parse_rate(text: &str) -> Option<u64> {
         .checked_mul(GIGA)
 }
 
-/// The most characters that Kubernetes allows in a label value.
+/// The maximum length of a label value in Kubernetes, in characters.
 pub const MAX_LABEL_VALUE: usize = 63;
 
-/// `value` where it fits a label, else a short name for it that is the same
-/// everywhere and for ever: `x` and the 16 hexadecimal digits of its FNV-1a
-/// hash (the form that topograph uses).
+/// Returns `value` if it is a valid label value, else a stable short name for it: `x` and
+/// the 16 hexadecimal digits of its FNV-1a hash (the form that topograph uses). The name
+/// never changes and is the same on every node.
 ///
-/// A value fits when it has at most [`MAX_LABEL_VALUE`] characters, all of
-/// them letters, digits, `-`, `_` or `.`, with a letter or digit at each end.
+/// A valid label value has at most [`MAX_LABEL_VALUE`] characters, all of them letters,
+/// digits, `-`, `_` or `.`, with a letter or digit at each end.
 #[must_use]
 pub fn short_value(value: &str) -> String {
     if is_label_value(value) {
@@ -250,7 +252,7 @@ pub fn short_value(value: &str) -> String {
     }
 }
 
-/// Whether Kubernetes takes `value` as a label value.
+/// Reports whether Kubernetes accepts `value` as a label value.
 #[must_use]
 pub fn is_label_value(value: &str) -> bool {
     let ends = |byte: Option<&u8>| byte.is_none_or(u8::is_ascii_alphanumeric);
@@ -263,8 +265,9 @@ pub fn is_label_value(value: &str) -> bool {
             .all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(byte))
 }
 
-/// FNV-1a, 64 bits: <https://datatracker.ietf.org/doc/draft-eastlake-fnv/>.
-/// The standard library's hashers promise no stability, which is the point here.
+/// Returns the 64-bit FNV-1a hash:
+/// <https://datatracker.ietf.org/doc/draft-eastlake-fnv/>. The standard library's hashers
+/// do not guarantee stable values; this name needs them.
 fn fnv1a(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
@@ -277,7 +280,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn the_published_forms() {
+    fn the_published_forms_parse() {
         let text = "nvlink-domain:0:gpus=0,1;nvlink-domain:1:gpus=2,3";
         let descriptor: Descriptor = text.parse().unwrap();
         assert_eq!(descriptor.domains, [[0, 1], [2, 3]]);
@@ -290,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_is_refused_with_the_part() {
+    fn other_forms_are_errors_that_name_the_part() {
         for text in [
             "nvlink-domain:1:gpus=0,1",
             "nvlink-domain:0:gpus=1,0",

@@ -1,21 +1,22 @@
-//! Domains: what the edges join.
+//! Domains: the sets of GPUs that NVLink edges connect.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{Domain, Edge, Fabric, Gpu};
 
-/// The maximal sets of two or more GPUs that `edges` join, by their lowest GPU.
+/// Returns the maximal sets of two or more GPUs that `edges` connect, ordered by their
+/// lowest GPU.
 ///
-/// `fabric` tells the multi-node fabric of a GPU, if it is in one; a domain is
-/// part of a fabric when all its GPUs are part of the same. Ids are unique in
-/// the cluster: `NODE.N`, or `CLUSTER-UUID.CLIQUE`. Edges that name a GPU
-/// which `gpus` lacks are passed over.
+/// `fabric` returns the multi-node fabric of a GPU, if it is in one. A domain is part of
+/// a fabric if all its GPUs are part of that fabric. Ids are unique in the cluster:
+/// `NODE.N`, or `CLUSTER-UUID.CLIQUE`. Edges that name a GPU missing from `gpus` are
+/// skipped.
 ///
-/// One GPU of a fabric that is alone on its node is a domain too: its peers
-/// are on other nodes. Not where all its links are down: it reaches nobody.
-/// Of several parts of one fabric on a node, which no edge joins, the largest
-/// (of equals the one with the lowest GPU) has the fabric's id, and the others
-/// `CLUSTER-UUID.CLIQUE-2`, `-3` and so on, by their lowest GPU.
+/// A single GPU of a fabric is also a domain, because its peers are on other nodes. The
+/// exception is a GPU whose links are all down: it reaches no peer. If a node has several
+/// parts of one fabric that no edge connects, the largest part has the fabric's id (among
+/// equals, the one with the lowest GPU). The others have `CLUSTER-UUID.CLIQUE-2`, `-3`
+/// and so on, in the order of their lowest GPU.
 #[must_use]
 pub fn domains(
     node: &str,
@@ -26,7 +27,7 @@ pub fn domains(
     let mut root: BTreeMap<u32, u32> = gpus.iter().map(|gpu| (gpu.index, gpu.index)).collect();
     for edge in edges {
         if let (Some(a), Some(b)) = (find(&root, edge.a), find(&root, edge.b)) {
-            // The lower index is the root, so that domains come in the order of their first GPU.
+            // The lower index is the root, so domains come in the order of their first GPU.
             root.insert(a.max(b), a.min(b));
         }
     }
@@ -54,13 +55,13 @@ pub fn domains(
     named(node, parts)
 }
 
-/// Links are known, and none is up.
+/// Reports whether the GPU's links are known and all down.
 fn is_cut_off(gpu: &Gpu) -> bool {
     let links = gpu.links.as_ref();
     links.is_some_and(|links| links.iter().all(|link| !link.up))
 }
 
-/// Gives each part an id that no other has.
+/// Gives each part a unique id.
 fn named(node: &str, parts: Vec<(Vec<u32>, Option<Fabric>)>) -> Vec<Domain> {
     let mut largest: BTreeMap<Fabric, usize> = BTreeMap::new();
     for (n, (gpus, fabric)) in parts.iter().enumerate() {
@@ -109,7 +110,8 @@ fn common(mut fabrics: impl Iterator<Item = Option<Fabric>>) -> Option<Fabric> {
 }
 
 impl Fabric {
-    /// A fabric, unless the UUID is all zero (as on an HGX board, whose fabric ends at the node).
+    /// Returns a fabric, or `None` if the UUID is all zero (as on an HGX board, whose
+    /// fabric ends at the node).
     #[must_use]
     pub fn new(cluster_uuid: &str, clique: u32) -> Option<Self> {
         let means_something = cluster_uuid.chars().any(|c| c != '0' && c != '-');
@@ -119,7 +121,7 @@ impl Fabric {
         })
     }
 
-    /// `CLUSTER-UUID.CLIQUE`, the value of the label `nvidia.com/gpu.clique`.
+    /// Returns `CLUSTER-UUID.CLIQUE`, the value of the label `nvidia.com/gpu.clique`.
     #[must_use]
     pub fn id(&self) -> String {
         format!("{}.{}", self.cluster_uuid, self.clique)
@@ -152,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_domain_is_what_edges_join_and_a_lone_gpu_is_in_none() {
+    fn edges_connect_gpus_to_domains_and_a_lone_gpu_is_in_none() {
         let edges = [edge(4, 5), edge(0, 2), edge(2, 3)];
         let found = domains("n", &gpus(&[5, 4, 3, 2, 1, 0]), &edges, |_| None);
         let found: Vec<_> = found

@@ -1,19 +1,19 @@
-//! The two ways in which this library says no.
+//! The two errors of this library.
 
 use crate::pattern::{Pattern, Scope};
 
-/// A document that contradicts itself.
+/// The error for a document that contradicts itself.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{path}: {reason}")]
 pub struct Invalid {
-    /// Where, as a path in the document: `spec.edges[3].b`.
+    /// The place of the error as a path in the document: `spec.edges[3].b`.
     pub path: String,
-    /// What is wrong, and what would be right.
+    /// What is wrong, and what is expected.
     pub reason: String,
 }
 
 impl Invalid {
-    /// An error at `path`.
+    /// Returns an error at `path`.
     pub fn new(path: impl Into<String>, reason: impl Into<String>) -> Self {
         Self {
             path: path.into(),
@@ -22,26 +22,26 @@ impl Invalid {
     }
 }
 
-/// Why a request has no placement.
+/// The reason why a request has no placement.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoPlacement {
-    /// Zero GPUs were asked for.
-    #[error("asked for 0 GPUs: ask for at least one")]
+    /// The request is for zero GPUs.
+    #[error("0 GPUs requested: request at least one")]
     NoGpus,
-    /// More GPUs than there are.
-    #[error("asked for {asked} GPUs, but there are only {have}")]
+    /// The request is for more GPUs than there are.
+    #[error("{asked} GPUs requested, but there are only {have}")]
     TooMany {
-        /// GPUs asked for.
+        /// Requested GPUs.
         asked: usize,
         /// GPUs of the node.
         have: usize,
     },
-    /// More GPUs than are free.
-    #[error("asked for {asked} GPUs, but only {free} are free")]
+    /// The request is for more GPUs than are free.
+    #[error("{asked} GPUs requested, but only {free} are free")]
     NotEnoughFree {
-        /// GPUs asked for.
+        /// Requested GPUs.
         asked: usize,
-        /// GPUs free.
+        /// Free GPUs.
         free: usize,
     },
     /// A required GPU does not exist.
@@ -56,44 +56,44 @@ pub enum NoPlacement {
         /// Its index.
         gpu: u32,
     },
-    /// More GPUs are required than asked for.
-    #[error("{required} GPUs are required, but only {asked} asked for")]
+    /// More GPUs are required than requested.
+    #[error("{required} GPUs are required, but only {asked} were requested")]
     TooManyRequired {
-        /// GPUs required.
+        /// Required GPUs.
         required: usize,
-        /// GPUs asked for.
+        /// Requested GPUs.
         asked: usize,
     },
-    /// The scope cannot be met.
-    #[error("no {scope} can hold {asked} free GPUs: the most in one is {most}")]
+    /// The scope cannot be satisfied.
+    #[error("no {scope} has room for {asked} GPUs: the most that fit in one is {most}")]
     Scope {
-        /// The scope asked for.
+        /// The requested scope.
         scope: Scope,
-        /// GPUs asked for.
+        /// Requested GPUs.
         asked: usize,
-        /// The most free GPUs (with the required ones) within one such scope.
+        /// The most free GPUs (including the required ones) within one such scope.
         most: usize,
     },
-    /// NVLink joins no free GPUs as the pattern needs it.
+    /// No free GPUs have the NVLinks that the pattern needs.
     #[error(
-        "no {asked} free GPUs of one nvlink-domain reach each other over NVLink as {pattern} needs: \
-         a domain is joined pair by pair, and some two of them have no NVLink between them. \
-         Make other GPUs free, ask for one more that links them, or allow PCIe with scope node"
+        "no {asked} free GPUs of one nvlink-domain have all the NVLinks that {pattern} needs: \
+         two GPUs of a domain may have no NVLink between them. \
+         Free other GPUs, request one more GPU that links them, or allow PCIe with scope node"
     )]
     OffNvlink {
-        /// GPUs asked for.
+        /// Requested GPUs.
         asked: usize,
-        /// Who has to reach whom.
+        /// The pattern, which determines who must reach whom.
         pattern: Pattern,
     },
-    /// A shape whose sizes do not multiply to the number of GPUs.
-    #[error("the shape {shape} is for {needs} GPUs, but {asked} were asked for")]
+    /// The product of the shape's sizes differs from the number of requested GPUs.
+    #[error("the shape {shape} needs {needs} GPUs, but {asked} were requested")]
     Shape {
         /// The shape.
         shape: String,
         /// GPUs that the shape needs.
         needs: usize,
-        /// GPUs asked for.
+        /// Requested GPUs.
         asked: usize,
     },
 }

@@ -1,61 +1,62 @@
-//! Which resources the bytes between two GPUs of a job use, and how busy that makes them.
+//! Computes which resources the flows between the GPUs of a job use, and how busy they are.
 
 use crate::{GpuSet, Graph, cost::Volumes, graph::Weight, sharing::Capacity};
 
-/// Volumes that pass each resource of a node, for the flows added so far.
+/// The volume on each resource of a node, for the flows added so far.
 ///
-/// The resources: for each ordered pair of GPUs its own path (direct NVLinks
-/// in one direction, or what one transfer over PCIe or a switch gets); the
-/// links of a GPU to the switches, out and in; what PCIe paths share
-/// ([`crate::sharing`]), out and in. What does not share a resource runs in parallel.
+/// The resources are: for each ordered pair of GPUs its own path (direct NVLinks in one
+/// direction, or the bandwidth of one transfer over PCIe or a switch); a GPU's links to
+/// the switches, out and in; and the links that PCIe paths share ([`crate::sharing`]),
+/// out and in. Flows that share no resource run in parallel.
 pub(crate) struct Loads<'a> {
     graph: &'a Graph,
     job: GpuSet,
-    /// In [`PARTS`] of a volume; row-major, from and to.
+    /// The load of each pair, in [`PARTS`] of a volume; row-major, from and to.
     pairs: Vec<u64>,
-    /// Out and in, for each GPU.
+    /// The load of each GPU's switch links, out and in.
     ports: Vec<[u64; 2]>,
-    /// Out and in.
+    /// The load of each group's uplink, out and in.
     groups: Vec<[u64; 2]>,
     busy: Busy,
 }
 
-/// What the flows of [`Loads`] cost. To be restored when flows are taken back.
+/// The cost of the flows in [`Loads`]. The caller saves it and restores it when it
+/// removes flows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Busy {
-    /// How busy the busiest resource is.
+    /// The time of the busiest resource.
     pub(crate) busiest: Weight,
-    /// All transfers, one after the other.
+    /// The time of all transfers, one after the other.
     pub(crate) total: Weight,
-    /// Some flow leaves NVLink.
+    /// Whether some flow leaves NVLink.
     pub(crate) over_pcie: bool,
 }
 
-/// Loads are counted in parts of a volume, so that several equal ways can share one.
+/// Parts per volume. Loads are counted in parts so that several equal paths can share a volume.
 pub(crate) const PARTS: u64 = 60;
 
-/// How busy a resource is, in units for one byte of a flow.
+/// Returns how busy a resource is, in units for one byte of a flow.
 pub(crate) fn busy(load: u64, weight: Weight) -> Weight {
     let busy = u128::from(load) * u128::from(weight) / u128::from(PARTS);
-    // 128 GPUs that send the largest volumes over the slowest paths stay below that.
+    // Even 128 GPUs that send the largest volumes over the slowest paths stay below the maximum.
     Weight::try_from(busy).unwrap_or(Weight::MAX)
 }
 
-/// The largest load with which a resource is no busier than `limit`.
+/// Returns the largest load with which a resource is no busier than `limit`.
 pub(crate) fn most(limit: Weight, weight: Weight) -> u64 {
     let parts = limit.saturating_add(1).checked_mul(PARTS);
     parts.map_or(u64::MAX, |parts| (parts - 1) / weight.max(1))
 }
 
-/// What a flow does besides to make resources busy.
+/// The cost of a flow apart from the load on resources.
 struct Way {
-    /// Of all hops, one after the other.
+    /// The weight of all hops, one after the other.
     hops: Weight,
     over_pcie: bool,
 }
 
 impl<'a> Loads<'a> {
-    /// No flows yet among the GPUs of `job`.
+    /// Returns the loads of the GPUs of `job` without flows.
     pub(crate) fn new(graph: &'a Graph, job: GpuSet) -> Self {
         let n = graph.len();
         Self {
@@ -68,7 +69,7 @@ impl<'a> Loads<'a> {
         }
     }
 
-    /// The flows of ranks that are on these GPUs.
+    /// Returns the loads of ranks placed on the GPUs `order`.
     pub(crate) fn of(graph: &'a Graph, order: &[usize], volumes: &Volumes) -> Self {
         let mut loads = Self::new(graph, order.iter().copied().collect());
         for (from, &a) in order.iter().enumerate() {
@@ -93,7 +94,7 @@ impl<'a> Loads<'a> {
         self.busy.over_pcie |= way.over_pcie;
     }
 
-    /// Takes a flow back that was added; `before` is what the others cost.
+    /// Removes a flow; `before` is the cost of the other flows.
     pub(crate) fn remove(&mut self, from: usize, to: usize, volume: u64, before: Busy) {
         self.route(from, to, |load, _, parts| {
             *load -= (volume * PARTS).div_ceil(parts)
@@ -101,13 +102,13 @@ impl<'a> Loads<'a> {
         self.busy = before;
     }
 
-    /// What the flows cost so far.
+    /// Returns the cost of the flows so far.
     pub(crate) fn busy(&self) -> Busy {
         self.busy
     }
 
-    /// Calls `each` with the load and the weight of every resource on the way
-    /// of a flow, and the number of ways that share the flow there.
+    /// Calls `each` with the load and the weight of every resource on the path of a flow,
+    /// and with the number of paths that share the flow there.
     fn route(
         &mut self,
         from: usize,
@@ -129,7 +130,7 @@ impl<'a> Loads<'a> {
                     each(&mut self.pairs[a * n + b], graph.weight(a, b), parts);
                 }
             }
-            // One transfer takes one of the ways.
+            // One transfer uses one of the paths.
             each(&mut self.pairs[from * n + to], weight, 1);
             way.hops = 2 * weight;
             return way;
@@ -156,7 +157,7 @@ impl<'a> Loads<'a> {
         way
     }
 
-    /// What one transfer between two GPUs gets.
+    /// Returns the capacity of one transfer between two GPUs.
     fn path(&self, from: usize, to: usize) -> Capacity {
         let graph = self.graph;
         let relay = graph
@@ -169,8 +170,8 @@ impl<'a> Loads<'a> {
         Capacity::new(relay.map_or_else(|| graph.bytes_per_second(from, to), slower))
     }
 
-    /// The capacity of the busiest resource, bytes per second; of equally busy
-    /// ones the least. `None` without flows.
+    /// Returns the capacity of the busiest resource, bytes per second; among equally busy
+    /// ones the smallest. `None` without flows.
     pub(crate) fn bottleneck(&self) -> Option<u64> {
         let graph = self.graph;
         let n = graph.len();

@@ -1,23 +1,23 @@
-//! What a GPU's product name tells about its NVLinks.
+//! Derives the properties of a GPU's NVLinks from its product name.
 
-/// NVLink as one GPU architecture has it.
+/// The NVLink properties of one GPU architecture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Generation {
     /// CUDA compute capability, major and minor as one number: 90 for Hopper.
     pub compute_capability: u32,
     /// Usable bandwidth of one link, bytes per second in one direction.
     ///
-    /// NCCL's own constants (`SM60_NVLINK_BW` and the like in its
-    /// `src/graph/topo.h`): what its collectives reach, below the line rate.
+    /// These are NCCL's constants (`SM60_NVLINK_BW` and others in `src/graph/topo.h`):
+    /// the bandwidth that its collectives reach, below the line rate.
     pub bytes_per_second_per_link: u64,
-    /// Nominal bandwidth of one link, bytes per second in one direction: the
-    /// figure of NVIDIA's data sheets, by which people know their machines
-    /// (450 GB/s for the 18 links of an H100). The line rate that the driver
-    /// reports is a little higher, since it counts the encoding.
+    /// Nominal bandwidth of one link, bytes per second in one direction: the figure of
+    /// NVIDIA's data sheets, which users know (450 GB/s for the 18 links of an H100). The
+    /// line rate that the driver reports is slightly higher, because it includes the
+    /// encoding.
     pub nominal_bytes_per_second_per_link: u64,
 }
 
-/// Rates in MB/s.
+/// Returns a generation; rates are in MB/s.
 const fn generation(compute_capability: u32, usable: u64, nominal: u64) -> Generation {
     Generation {
         compute_capability,
@@ -28,7 +28,7 @@ const fn generation(compute_capability: u32, usable: u64, nominal: u64) -> Gener
 
 const PASCAL: Generation = generation(60, 18_000, 20_000);
 const VOLTA: Generation = generation(70, 20_000, 25_000);
-/// NCCL has no constant for Turing and takes the one of the generation before.
+/// NCCL has no constant for Turing and uses the one of the previous generation.
 const TURING: Generation = generation(75, 20_000, 25_000);
 const AMPERE: Generation = generation(80, 20_000, 25_000);
 /// GA10x: bridges of four narrow links.
@@ -36,7 +36,7 @@ const AMPERE_WORKSTATION: Generation = generation(86, 12_000, 14_062);
 const HOPPER: Generation = generation(90, 20_600, 25_000);
 const BLACKWELL: Generation = generation(100, 40_100, 50_000);
 
-/// Words of a product name, in the order in which they are looked for.
+/// Words of product names, in the order of the search.
 const MODELS: [(&str, Generation); 21] = [
     ("P100", PASCAL),
     ("V100", VOLTA),
@@ -62,10 +62,10 @@ const MODELS: [(&str, Generation); 21] = [
 ];
 
 impl Generation {
-    /// The generation of the product `model`, `NVIDIA H100 80GB HBM3` for
-    /// example; `None` for a name without NVLink or one that is not known.
+    /// Returns the generation of the product `model`, for example
+    /// `NVIDIA H100 80GB HBM3`; `None` for a product without NVLink or an unknown one.
     ///
-    /// `GH200`, `GB200` and `GB300` are found by the name of their GPU.
+    /// `GH200`, `GB200` and `GB300` match by the name of their GPU.
     #[must_use]
     pub fn of_model(model: &str) -> Option<Self> {
         let model = model.to_ascii_uppercase();
@@ -75,8 +75,8 @@ impl Generation {
             .map(|(_, generation)| *generation)
     }
 
-    /// The generation of a compute capability, 90 for Hopper; `None` for one
-    /// without NVLink (Ada, GeForce Blackwell) or one that is not known.
+    /// Returns the generation of a compute capability, 90 for Hopper; `None` for one
+    /// without NVLink (Ada, GeForce Blackwell) or an unknown one.
     #[must_use]
     pub fn of_compute_capability(capability: u32) -> Option<Self> {
         match capability {
@@ -93,12 +93,12 @@ impl Generation {
     }
 }
 
-/// NVLinks that an SXM board of this product wires up, all of which must be
-/// active on a healthy node.
+/// Returns the number of NVLinks that an SXM board of this product wires up. All of them
+/// must be active on a healthy node.
 ///
-/// `None` for PCIe cards, whose bridges are optional, and for GH200, whose
-/// links are unused unless it is part of a fabric. Source: NVIDIA's data
-/// sheets, by the names that `nvidia-smi` prints.
+/// Returns `None` for PCIe cards, whose bridges are optional, and for GH200, whose links
+/// are unused unless it is part of a fabric. Source: NVIDIA's data sheets, by the names
+/// that `nvidia-smi` prints.
 #[must_use]
 pub fn board_links(model: &str) -> Option<u32> {
     let model = model.to_ascii_uppercase();
@@ -117,8 +117,8 @@ pub fn board_links(model: &str) -> Option<u32> {
     }
 }
 
-/// How many GPUs the largest board of this product has: eight on HGX and DGX,
-/// four in a tray of a rack. Sources as of [`board_links`].
+/// Returns the number of GPUs on the largest board of this product: eight on HGX and DGX,
+/// four in a tray of a rack. The sources are those of [`board_links`].
 #[must_use]
 pub fn board_gpus(model: &str) -> usize {
     let model = model.to_ascii_uppercase();
@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn products_are_known_by_the_names_that_the_driver_prints() {
+    fn products_match_by_the_names_that_the_driver_prints() {
         for (model, capability, links) in [
             ("Tesla P100-SXM2-16GB", Some(60), Some(4)),
             ("Tesla V100-SXM2-32GB", Some(70), Some(6)),

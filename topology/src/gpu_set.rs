@@ -1,17 +1,19 @@
 //! Sets of GPUs of one graph.
 
-/// The most GPUs that one graph holds: more than the 72 of the largest NVLink fabric sold as one domain.
+/// The maximum number of GPUs in a graph: more than the 72 of the largest NVLink fabric
+/// sold as one domain.
 pub const MAX_GPUS: usize = 128;
 
-/// A set of GPU *positions* in a [`crate::Graph`] (which are not GPU indices: a lost GPU leaves a gap in those).
+/// A set of GPU *positions* in a [`crate::Graph`]. Positions are not GPU indices: a lost
+/// GPU leaves a gap in the indices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct GpuSet(pub(crate) u128);
 
 impl GpuSet {
-    /// No GPU.
+    /// The empty set.
     pub const EMPTY: Self = Self(0);
 
-    /// The positions `0..n`.
+    /// Returns the positions `0..n`.
     ///
     /// # Panics
     /// When `n` is more than [`MAX_GPUS`].
@@ -25,25 +27,25 @@ impl GpuSet {
         }
     }
 
-    /// Number of GPUs.
+    /// Returns the number of GPUs.
     #[must_use]
     pub fn len(self) -> usize {
         self.0.count_ones() as usize
     }
 
-    /// No GPU is in it.
+    /// Reports whether the set is empty.
     #[must_use]
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// Whether `position` is in it.
+    /// Reports whether `position` is in the set.
     #[must_use]
     pub fn contains(self, position: usize) -> bool {
         position < MAX_GPUS && self.0 >> position & 1 == 1
     }
 
-    /// Every member of `other` is in it.
+    /// Reports whether the set contains every member of `other`.
     #[must_use]
     pub fn is_superset(self, other: Self) -> bool {
         other.0 & !self.0 == 0
@@ -58,25 +60,25 @@ impl GpuSet {
         self.0 |= 1 << position;
     }
 
-    /// Members of both.
+    /// Returns the members of both sets.
     #[must_use]
     pub fn intersection(self, other: Self) -> Self {
         Self(self.0 & other.0)
     }
 
-    /// Members of either.
+    /// Returns the members of either set.
     #[must_use]
     pub fn union(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// Members of this one that `other` lacks.
+    /// Returns the members of this set that are not in `other`.
     #[must_use]
     pub fn difference(self, other: Self) -> Self {
         Self(self.0 & !other.0)
     }
 
-    /// Positions, ascending.
+    /// Returns the positions in ascending order.
     pub fn iter(self) -> impl Iterator<Item = usize> {
         let mut rest = self.0;
         std::iter::from_fn(move || {

@@ -1,41 +1,43 @@
-//! A node's GPUs as the search wants them: positions, a matrix of costs, domains as sets.
+//! A node's GPUs in the form that the search needs: positions, a matrix of costs, domains
+//! as sets.
 
 use crate::{
     Edge, GpuSet, Invalid, MAX_GPUS, NoPlacement, NodeTopologySpec, PathClass, Via, bandwidth,
     sharing::{self, Capacity, Group},
 };
 
-/// One byte over the path of two GPUs takes this many [`UNIT`]s.
+/// The time of one byte over the path of two GPUs, in [`UNIT`]s.
 ///
-/// Costs are whole numbers inside the search, so that equal costs are equal
-/// whatever the order of the additions, and ties are real ties.
+/// Costs are whole numbers inside the search, so that equal costs compare as equal
+/// whatever the order of the additions.
 pub(crate) type Weight = u64;
 
-/// Seconds in one unit of [`Weight`].
+/// The length of one unit of [`Weight`], seconds.
 pub(crate) const UNIT: f64 = 1.0 / UNITS_PER_SECOND as f64;
 
-/// Units in a second; a path slower than this many bytes per second divided by
-/// [`MAX_WEIGHT`] is taken to be that slow. A multiple of 1 to 20, so that 3
-/// transfers over 3 links weigh what one over 1 link does.
+/// The number of units in a second. A path whose weight exceeds [`MAX_WEIGHT`] gets that
+/// weight. The number is a multiple of 1 to 20, so that 3 transfers over 3 links weigh
+/// the same as one over 1 link.
 const UNITS_PER_SECOND: u128 = 232_792_560 * 400_000_000_000;
 
-/// A path of 10 MB/s: no sum over 128 GPUs with the largest volumes overflows 64 bits.
+/// The weight of a path of 10 MB/s. With it, no sum over 128 GPUs with the largest
+/// volumes overflows 64 bits.
 const MAX_WEIGHT: u128 = 10_000_000_000_000;
 
-/// The most parallel links of a pair that rings are counted on; no GPU up to
-/// Blackwell has more than 18 links in all.
+/// The maximum number of parallel links of a pair that the count of rings considers. No
+/// GPU up to Blackwell has more than 18 links in total.
 const MOST_LINKS: u64 = 64;
 
-/// The weight of one byte at `bytes_per_second`.
+/// Returns the weight of one byte at `bytes_per_second`.
 pub(crate) fn weight_of(bytes_per_second: u64) -> Weight {
     let weight = (UNITS_PER_SECOND / u128::from(bytes_per_second.max(1))).min(MAX_WEIGHT);
     // At most MAX_WEIGHT.
     Weight::try_from(weight).unwrap_or(Weight::MAX)
 }
 
-/// The GPUs of one node, or of several nodes of one fabric, ready to be searched.
+/// The GPUs of one node, or of several nodes of one fabric, in the form that the search needs.
 ///
-/// GPUs are *positions* `0..len()` in here, in the order of their indices.
+/// GPUs are *positions* `0..len()` in the graph, in the order of their indices.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Graph {
     indices: Vec<u32>,
@@ -44,27 +46,28 @@ pub struct Graph {
     /// Row-major `len × len`.
     weights: Vec<Weight>,
     bandwidths: Vec<u64>,
-    /// GPUs joined to each by an NVLink edge.
+    /// For each GPU, the GPUs to which an NVLink edge connects it.
     neighbours: Vec<GpuSet>,
-    /// Those of them that links join without a switch.
+    /// For each GPU, the neighbours to which links connect it without a switch.
     direct: Vec<GpuSet>,
-    /// Links of each direct edge, in units of `link`; row-major.
+    /// The number of links of each direct edge, in units of `link`; row-major.
     links: Vec<u8>,
-    /// Usable bandwidth of one direct link, bytes per second; 0 without such links.
+    /// Usable bandwidth of one direct link, bytes per second; 0 if there are no direct links.
     link: u64,
-    /// What a GPU's links to the switches carry, one direction; `None` without such links.
+    /// The capacity of each GPU's links to the switches, in one direction; `None` if it
+    /// has none.
     ports: Vec<Option<Capacity>>,
-    /// What PCIe paths share.
+    /// The links that PCIe paths share.
     groups: Vec<Group>,
     domains: Vec<(String, GpuSet)>,
 }
 
 impl Graph {
-    /// The graph of a node.
+    /// Returns the graph of a node.
     ///
     /// # Errors
-    /// When the document has more than [`MAX_GPUS`] GPUs, or edges, paths or
-    /// domains that name a GPU it lacks. A document that went through
+    /// When the document has more than [`MAX_GPUS`] GPUs, or has edges, paths or domains
+    /// that name a missing GPU. A document that went through
     /// [`NodeTopologySpec::complete`] has neither.
     pub fn new(spec: &NodeTopologySpec) -> Result<Self, Invalid> {
         let mut indices: Vec<u32> = spec.gpus.iter().map(|gpu| gpu.index).collect();
@@ -72,7 +75,7 @@ impl Graph {
         indices.dedup();
         if indices.len() > MAX_GPUS || indices.len() != spec.gpus.len() {
             let reason = format!(
-                "{} GPUs: at most {MAX_GPUS}, each index once",
+                "{} GPUs; expected at most {MAX_GPUS} with unique indices",
                 spec.gpus.len()
             );
             return Err(Invalid::new("spec.gpus", reason));
@@ -123,7 +126,7 @@ impl Graph {
         Ok(())
     }
 
-    /// What an edge means to the GPU at one end of it.
+    /// Records an edge for the GPU at one end of it.
     fn set_edge(&mut self, from: usize, to: usize, edge: &Edge) {
         self.neighbours[from].insert(to);
         if edge.via == Via::Direct {
@@ -133,7 +136,8 @@ impl Graph {
             // At most MOST_LINKS.
             self.links[from * n + to] = u8::try_from(links).unwrap_or(u8::MAX);
         } else {
-            // The fastest edge is as fast as the slower of two ports, so at least this one.
+            // An edge is as fast as the slower of its two ports, so the port is at least
+            // as fast as the GPU's fastest edge.
             let port = Capacity::new(edge.bytes_per_second);
             let known = self.ports[from].get_or_insert(port);
             *known = (*known).max(port);
@@ -158,25 +162,25 @@ impl Graph {
         }
     }
 
-    /// Number of GPUs.
+    /// Returns the number of GPUs.
     #[must_use]
     pub fn len(&self) -> usize {
         self.indices.len()
     }
 
-    /// The node has no GPU.
+    /// Reports whether the node has no GPU.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.indices.is_empty()
     }
 
-    /// All GPUs.
+    /// Returns all GPUs.
     #[must_use]
     pub fn all(&self) -> GpuSet {
         GpuSet::first(self.len())
     }
 
-    /// The GPUs with these indices.
+    /// Returns the GPUs with these indices.
     ///
     /// # Errors
     /// [`NoPlacement::UnknownGpu`] for an index that the node does not have.
@@ -185,7 +189,7 @@ impl Graph {
         indices.iter().map(position).collect()
     }
 
-    /// The index of the GPU at `position`.
+    /// Returns the index of the GPU at `position`.
     ///
     /// # Panics
     /// When there is no such position.
@@ -198,7 +202,8 @@ impl Graph {
         self.indices.binary_search(&index).ok()
     }
 
-    /// Usable bandwidth between two different GPUs, bytes per second in one direction.
+    /// Returns the usable bandwidth between two different GPUs, bytes per second in one
+    /// direction.
     ///
     /// # Panics
     /// When there is no such position.
@@ -207,7 +212,7 @@ impl Graph {
         self.bandwidths[a * self.len() + b]
     }
 
-    /// The domains, by id, and their GPUs.
+    /// Returns the ids of the domains and their GPUs.
     pub fn domains(&self) -> impl Iterator<Item = (&str, GpuSet)> {
         self.domains.iter().map(|(id, set)| (id.as_str(), *set))
     }
@@ -229,27 +234,28 @@ impl Graph {
         self.neighbours[position]
     }
 
-    /// The GPUs that links join to `position` without a switch.
+    /// Returns the GPUs that links connect to `position` without a switch.
     pub(crate) fn direct(&self, position: usize) -> GpuSet {
         self.direct[position]
     }
 
-    /// Links from `a` to `b` without a switch, each of [`Self::link`].
+    /// Returns the number of links from `a` to `b` without a switch, each with the
+    /// bandwidth [`Self::link`].
     pub(crate) fn links(&self, a: usize, b: usize) -> u8 {
         self.links[a * self.len() + b]
     }
 
-    /// Usable bandwidth of one direct link, bytes per second in one direction.
+    /// Returns the usable bandwidth of one direct link, bytes per second in one direction.
     pub(crate) fn link(&self) -> u64 {
         self.link
     }
 
-    /// What the links of the GPU to the switches carry in one direction.
+    /// Returns the capacity of the GPU's links to the switches, in one direction.
     pub(crate) fn port(&self, position: usize) -> Option<Capacity> {
         self.ports[position]
     }
 
-    /// Whether two GPUs use resources of the same kinds and sizes.
+    /// Reports whether two GPUs use resources of the same kinds and sizes.
     pub(crate) fn alike(&self, a: usize, b: usize) -> bool {
         let both: GpuSet = [a, b].into_iter().collect();
         let direct = |gpu: usize| self.direct[gpu].difference(both);
@@ -269,19 +275,20 @@ impl Graph {
         self.groups.iter().find(own).map(|group| group.uplink)
     }
 
-    /// What PCIe paths share.
+    /// Returns the groups of GPUs whose PCIe paths share a link.
     pub(crate) fn groups(&self) -> &[Group] {
         &self.groups
     }
 
-    /// The GPUs of `job` through which two GPUs that no edge joins reach each
-    /// other over two direct edges, by the widest ways, and the weight of those.
+    /// Returns the GPUs of `job` (relays) through which two GPUs without an edge reach
+    /// each other over two direct edges, limited to the widest such paths, and the weight
+    /// of those paths.
     ///
-    /// NCCL routes so (`PATH_NVB`: `ncclTopoSetPaths` in `src/graph/paths.cc`
-    /// goes through one GPU, over NVLink alone, and never through one that the
-    /// job does not have: its topology holds the job's GPUs only), and prefers
-    /// this to PCIe because it counts fewer hops. Which of equal ways it takes
-    /// depends on the order of the links, which is not known here.
+    /// NCCL uses the same routing (`PATH_NVB`: `ncclTopoSetPaths` in
+    /// `src/graph/paths.cc`). Such a path leads through one GPU, over NVLink alone, and
+    /// never through a GPU outside the job, because NCCL's topology contains only the
+    /// job's GPUs. NCCL prefers it to PCIe because it counts fewer hops. Which of several
+    /// equal paths NCCL uses depends on the order of the links, which is unknown here.
     pub(crate) fn relays(&self, a: usize, b: usize, job: GpuSet) -> Option<(GpuSet, Weight)> {
         if self.neighbours[a].contains(b) {
             return None;
@@ -298,12 +305,12 @@ impl Graph {
     }
 }
 
-/// Usable bandwidth of one link of an edge.
+/// Returns the usable bandwidth of one link of an edge.
 fn one_link(edge: &Edge) -> u64 {
     edge.bytes_per_second / u64::from(edge.links.max(1))
 }
 
-/// NUMA nodes renumbered from 0, in the order of their first GPU.
+/// Returns the NUMA node of each GPU, renumbered from 0 in the order of their first GPU.
 fn numa_numbers(spec: &NodeTopologySpec, indices: &[u32]) -> Vec<u8> {
     let mut known: Vec<Option<u32>> = Vec::new();
     let numa = |index: &u32| {
@@ -319,7 +326,7 @@ fn numa_numbers(spec: &NodeTopologySpec, indices: &[u32]) -> Vec<u8> {
                 known.push(node);
                 known.len() - 1
             });
-        // At most MAX_GPUS different ones.
+        // There are at most MAX_GPUS different nodes.
         u8::try_from(number).unwrap_or(u8::MAX)
     };
     indices.iter().map(numa).collect()

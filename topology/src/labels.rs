@@ -1,4 +1,5 @@
-//! The names that this project writes on Nodes and pods, and the values on a Node.
+//! The label and annotation names that this project writes on Nodes and pods, and their
+//! values on a Node.
 
 use std::collections::BTreeMap;
 
@@ -7,9 +8,9 @@ use crate::{
     descriptor::{Capacity, Descriptor, short_value},
 };
 
-/// Node label: GPUs in the node's largest domain; `1` where there is no NVLink.
+/// Node label: number of GPUs in the node's largest domain; `1` without NVLink.
 pub const DOMAIN_SIZE: &str = "nvlink-domains.io/domain-size";
-/// Node label: id of the domain, when the whole node lies in one.
+/// Node label: id of the domain, if the whole node is in one.
 pub const DOMAIN: &str = "nvlink-domains.io/domain";
 /// Node label: `nvswitch`, `nvlink` or `pcie`.
 pub const INTERCONNECT: &str = "nvlink-domains.io/interconnect";
@@ -22,32 +23,32 @@ pub const CAPACITY: &str = "nvlink-domains.io/capacity";
 
 /// All labels that describe a node.
 pub const NODE_LABELS: [&str; 4] = [DOMAIN_SIZE, DOMAIN, INTERCONNECT, BANDWIDTH];
-/// All annotations that do.
+/// All annotations that describe a node.
 pub const NODE_ANNOTATIONS: [&str; 2] = [TOPOLOGY, CAPACITY];
 
-/// Pod annotation: the class that a job asks for. Pod label: the class that it was given.
+/// Pod annotation: the class that a job requests. Pod label: the class that the pod got.
 pub const CLASS: &str = "nvlink-domains.io/class";
 /// Pod annotation: how close the job's GPUs must be.
 pub const SCOPE: &str = "nvlink-domains.io/scope";
 /// Pod annotation: the communication pattern or shape.
 pub const PATTERN: &str = "nvlink-domains.io/pattern";
-/// Pod annotation, and the label that pod affinity selects by: the gang's name.
+/// Pod annotation, and the label that pod affinity selects by: the name of the gang.
 pub const GANG: &str = "nvlink-domains.io/gang";
 /// Pod annotation: number of pods in the gang.
 pub const GANG_SIZE: &str = "nvlink-domains.io/gang-size";
-/// Pod annotation: `none` switches off the injection of environment variables.
+/// Pod annotation: `none` disables the injection of environment variables.
 pub const ENVIRONMENT: &str = "nvlink-domains.io/environment";
 /// Pod label: the project that the pod belongs to.
 pub const PROJECT: &str = "nvlink-domains.io/project";
-/// Pod annotation: what the webhook set, and why; short JSON.
+/// Pod annotation: what the webhook set, and why, as short JSON.
 pub const DECISION: &str = "nvlink-domains.io/decision";
-/// Namespace annotation: the class of its GPU pods that name none.
+/// Namespace annotation: the class of GPU pods that name none.
 pub const DEFAULT_CLASS: &str = "nvlink-domains.io/default-class";
-/// Namespace label: no rule holds for its pods when its value is `ignore`.
+/// Namespace label: with the value `ignore`, no rule applies to the namespace's pods.
 pub const OPT_OUT: &str = "nvlink-domains.io/webhook";
 
-/// The labels that describe `node`, ready for its Node object; none where the
-/// source cannot tell how NVLink joins the GPUs.
+/// Returns the labels that describe `node`, ready for its Node object; none if the source
+/// cannot determine how NVLink connects the GPUs.
 #[must_use]
 pub fn node_labels(node: &NodeTopology) -> BTreeMap<&'static str, String> {
     let spec = &node.spec;
@@ -68,7 +69,7 @@ pub fn node_labels(node: &NodeTopology) -> BTreeMap<&'static str, String> {
 
 const GIGA: u64 = 1_000_000_000;
 
-/// Names of published guides, each with the label whose value it has.
+/// Label names from published guides, each with the label whose value it has.
 const ALIASES: [(&str, &str); 5] = [
     ("k8s.node/bus-topology", INTERCONNECT),
     ("gpu.topology/nvlink-domain-size", DOMAIN_SIZE),
@@ -77,8 +78,8 @@ const ALIASES: [(&str, &str); 5] = [
     ("gpu.topology/nvlink-domain", DOMAIN),
 ];
 
-/// The same facts under the names that published guides use. `*.k8s.io` is
-/// reserved for Kubernetes, so these are written only when asked for.
+/// Returns the same values under the names that published guides use. `*.k8s.io` is
+/// reserved for Kubernetes, so these labels are written only on request.
 #[must_use]
 pub fn alias_labels(node: &NodeTopology) -> BTreeMap<&'static str, String> {
     let spec = &node.spec;
@@ -99,8 +100,8 @@ pub fn alias_labels(node: &NodeTopology) -> BTreeMap<&'static str, String> {
     labels
 }
 
-/// The annotations that describe `node`, ready for its Node object; only what
-/// the source can tell.
+/// Returns the annotations that describe `node`, ready for its Node object; only those
+/// that the source can determine.
 #[must_use]
 pub fn node_annotations(node: &NodeTopology) -> BTreeMap<&'static str, String> {
     let capacity = Capacity::of(&node.spec);

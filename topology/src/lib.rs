@@ -1,14 +1,15 @@
-//! The NVLink graph of GPU nodes, and where to put a job on it.
+//! The NVLink graph of GPU nodes, and the search for the best placement of a job on it.
 //!
-//! Everything here is pure: values in, values out; no IO, no async, no clock,
-//! no Kubernetes client. Both programs of the workspace stand on it.
+//! The crate is pure: values in, values out; no IO, no async, no clock, no Kubernetes
+//! client. Both programs of the workspace use it.
 //!
-//! * [`NodeTopology`] is the one document that describes a node: what the
-//!   exporter records, serves and publishes, and what the webhook reads.
-//! * [`Graph`] is the same in the form that the search wants.
-//! * [`Pattern`] and [`Shape`] say who talks to whom; [`search`] finds the
-//!   placement of least communication time; [`multi_node`] does it over nodes.
-//! * [`labels`] and [`descriptor`] are the words published on the Node.
+//! * [`NodeTopology`] is the one document that describes a node: the exporter records,
+//!   serves and publishes it, and the webhook reads it.
+//! * [`Graph`] has the same content in the form that the search needs.
+//! * [`Pattern`] and [`Shape`] define which ranks communicate; [`search`] finds the
+//!   placement with the least communication time; [`multi_node`] does so for several
+//!   nodes.
+//! * [`labels`] and [`descriptor`] define the labels and annotations of the Node.
 
 #![warn(missing_docs)]
 

@@ -1,16 +1,17 @@
-//! What a node lacks of what it should have.
+//! Finds the NVLinks that a node should have but that are down.
 
 use crate::{Gpu, generation};
 
-/// Links that should be up and are not.
+/// Returns the number of links that should be up but are not.
 ///
-/// Expected is the most among the GPUs of the same model on the node (so cards
-/// without a bridge stay quiet where none has one), and at least what the
-/// model's SXM board has (so that a node whose whole fabric is down shows). In a
-/// virtual machine the board counts only where it is there as a whole: one H100
-/// of eight rightly has no links there, and two have them all or none.
-/// Absent where links are not known, where the GPU should have none, and for
-/// GPUs split by MIG, whose links the driver reports as down.
+/// The expected number is the maximum among the node's GPUs of the same model (so cards
+/// without a bridge are not reported if no card has one), and at least the number of the
+/// model's SXM board (so a node whose whole fabric is down is reported). In a virtual
+/// machine the board's number applies only if the machine has the whole board: one of
+/// eight H100 correctly has no links there, and two have all of them or none.
+///
+/// Returns `None` if the links are unknown, if the GPU should have none, and for GPUs
+/// split by MIG, whose links the driver reports as down.
 #[must_use]
 pub fn missing_links(gpu: &Gpu, gpus: &[Gpu]) -> Option<u64> {
     let up = |gpu: &Gpu| {
@@ -50,7 +51,7 @@ mod tests {
         }
     }
 
-    /// Model, links up and down of each GPU, and what is missing.
+    /// The model, each GPU's number of links up and down, and the expected missing links.
     type Case = (
         &'static str,
         &'static [(usize, usize)],
@@ -58,7 +59,7 @@ mod tests {
     );
 
     #[test]
-    fn expected_by_siblings_and_by_board() {
+    fn the_expected_number_comes_from_siblings_and_from_the_board() {
         let cases: [Case; 6] = [
             (
                 "NVIDIA H100 80GB HBM3",
@@ -90,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn in_a_virtual_machine_only_a_whole_board_has_what_the_board_has() {
+    fn in_a_virtual_machine_the_number_of_the_board_applies_only_to_a_whole_board() {
         let missing = |model: &str, links: &[(usize, usize)]| {
             let in_machine = |&(up, down): &(usize, usize)| Gpu {
                 virtual_machine: true,
@@ -110,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn mig_and_unknown_links_say_nothing() {
+    fn mig_and_unknown_links_report_nothing() {
         let mut gpus = [
             gpu("NVIDIA H200", 18, 0),
             gpu("NVIDIA H200", 0, 18),

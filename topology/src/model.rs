@@ -1,10 +1,10 @@
-//! The NodeTopology document: one shape for recordings, the HTTP API and the
-//! cluster-scoped object. Field names are camelCase in JSON; a key that does
-//! not apply is absent, never null or zero.
+//! The NodeTopology document: one schema for recordings, the HTTP API and the
+//! cluster-scoped object. Field names are camelCase in JSON. A key that does not apply is
+//! absent, never null or zero.
 
 use serde::{Deserialize, Serialize, Serializer, ser::SerializeStruct};
 
-/// API group of every object and label of this project.
+/// API group of all objects and labels of this project.
 pub const GROUP: &str = "nvlink-domains.io";
 /// API version inside [`GROUP`].
 pub const VERSION: &str = "v1alpha1";
@@ -25,8 +25,8 @@ pub struct NodeTopology {
     pub metadata: Metadata,
     /// The hardware.
     pub spec: NodeTopologySpec,
-    /// The use of it; apart from the spec so that a change of allocation
-    /// wakes nobody who watches the hardware.
+    /// The use of the hardware. It is separate from the spec so that a change of
+    /// allocations does not notify the watchers of the hardware.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<NodeTopologyStatus>,
 }
@@ -38,26 +38,26 @@ pub struct Metadata {
     pub name: String,
 }
 
-/// The hardware of a node. Written without `edges` and `domains` where the
-/// source cannot tell ([`NodeTopologySpec::knows_nvlink`]).
+/// The hardware of a node. It is written without `edges` and `domains` if the source
+/// cannot determine them ([`NodeTopologySpec::knows_nvlink`]).
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct NodeTopologySpec {
-    /// What was read, and where.
+    /// The source of the topology.
     pub source: Source,
     /// The GPUs, by ascending index.
     #[cfg_attr(feature = "schema", schemars(length(max = 128)))]
     pub gpus: Vec<Gpu>,
-    /// Pairs joined by NVLink, each once, by ascending `(a, b)`.
+    /// Pairs connected by NVLink, each once, by ascending `(a, b)`.
     #[serde(default)]
     #[cfg_attr(feature = "schema", schemars(length(max = 8128)))]
     pub edges: Vec<Edge>,
-    /// The best way between each two GPUs, each pair once.
+    /// The best path between each two GPUs, each pair once.
     #[serde(default)]
     #[cfg_attr(feature = "schema", schemars(length(max = 8128)))]
     pub paths: Vec<Path>,
-    /// Maximal sets of two or more GPUs joined by edges.
+    /// Maximal sets of two or more GPUs that edges connect.
     #[serde(default)]
     #[cfg_attr(feature = "schema", schemars(length(max = 64)))]
     pub domains: Vec<Domain>,
@@ -67,14 +67,14 @@ pub struct NodeTopologySpec {
     pub nics: Vec<Nic>,
 }
 
-/// What a topology was read from.
+/// The source from which a topology was read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Source {
     /// The kind of source.
     pub kind: SourceKind,
-    /// What it was read from: a path, a profile, a driver version.
+    /// What was read: a path, a profile, a driver version.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub from: String,
 }
@@ -95,7 +95,7 @@ pub enum SourceKind {
 }
 
 impl SourceKind {
-    /// The word used in JSON and in label values.
+    /// Returns the word used in JSON and in label values.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -114,7 +114,7 @@ impl SourceKind {
 pub struct Gpu {
     /// Index as NVML and `nvidia-smi` number it (PCI bus order).
     pub index: u32,
-    /// `GPU-…`; absent where the source does not say.
+    /// `GPU-…`; absent if the source does not report it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uuid: Option<String>,
     /// PCI address as NVML prints it, `00000000:1A:00.0`.
@@ -123,20 +123,21 @@ pub struct Gpu {
     /// Product name, `NVIDIA H100 80GB HBM3`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// NUMA node that the GPU is attached to (the lowest, where the source names a range).
+    /// NUMA node of the GPU (the lowest, if the source names a range).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub numa_node: Option<u32>,
-    /// MIG splits the GPU: no peer access, NVLink reported as down.
-    // Absent where it does not, and where the source cannot tell: see `knows_mig`.
+    /// Whether MIG splits the GPU. It then has no peer access, and its NVLinks are
+    /// reported as down.
+    // Absent if MIG does not split it, or if the source cannot determine it: see `knows_mig`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub mig_enabled: bool,
-    /// The GPU is in a virtual machine, or is a share of one: the hypervisor
+    /// Whether the GPU is in a virtual machine, or is a share of one. The hypervisor then
     /// decides which links it has.
-    // Absent where it is not, and where the source cannot tell.
+    // Absent if it is not, or if the source cannot determine it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub virtual_machine: bool,
-    /// The GPU's NVLinks; absent where the source cannot see links
-    /// (sysfs, or `topo -m` where NVLink joins GPUs), empty where the GPU has none.
+    /// The GPU's NVLinks; absent if the source cannot see links (sysfs, or `topo -m`
+    /// where NVLink connects GPUs), empty if the GPU has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(length(max = 64)))]
     pub links: Option<Vec<Link>>,
@@ -149,12 +150,12 @@ pub struct Gpu {
 pub struct Link {
     /// Link number on its GPU.
     pub index: u32,
-    /// The link carries traffic (or sleeps, ready to).
+    /// Whether the link carries traffic, or sleeps and is ready to.
     pub up: bool,
     /// Line rate, bytes per second in one direction; absent while down.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes_per_second: Option<u64>,
-    /// The other end; absent where the source does not say.
+    /// The other end; absent if the source does not report it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remote: Option<Remote>,
 }
@@ -164,14 +165,14 @@ pub struct Link {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Remote {
-    /// What is there.
+    /// The kind of the other end.
     pub kind: RemoteKind,
-    /// Its PCI address; absent for a switch that the node cannot see.
+    /// PCI address of the other end; absent for a switch that the node cannot see.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pci_bus_id: Option<String>,
 }
 
-/// What a link ends on.
+/// The kind of device at the other end of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
@@ -180,12 +181,12 @@ pub enum RemoteKind {
     Gpu,
     /// An NVSwitch.
     Switch,
-    /// The driver does not say.
+    /// The driver does not report it.
     Unknown,
 }
 
 impl RemoteKind {
-    /// The word used in JSON and in label values.
+    /// Returns the word used in JSON and in label values.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -205,16 +206,16 @@ pub struct Edge {
     pub a: u32,
     /// GPU index, the higher of the two.
     pub b: u32,
-    /// How.
+    /// How the two GPUs are connected.
     pub via: Via,
-    /// Links that carry traffic between them: those that join them directly,
-    /// or the smaller of their active switch links.
+    /// Number of links that carry traffic between them: the links that connect them
+    /// directly, or the smaller number of their active switch links.
     pub links: u32,
     /// Usable bandwidth, bytes per second in one direction.
     pub bytes_per_second: u64,
 }
 
-/// How an edge is made.
+/// How an edge connects two GPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
@@ -228,7 +229,7 @@ pub enum Via {
 }
 
 impl Via {
-    /// The word used in JSON and in label values.
+    /// Returns the word used in JSON and in label values.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -239,7 +240,7 @@ impl Via {
     }
 }
 
-/// The best way between two GPUs of a node.
+/// The best path between two GPUs of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
@@ -248,16 +249,16 @@ pub struct Path {
     pub a: u32,
     /// GPU index, the higher of the two.
     pub b: u32,
-    /// What the path crosses.
+    /// The hardware that the path crosses.
     pub class: PathClass,
     /// Usable bandwidth, bytes per second in one direction.
     pub bytes_per_second: u64,
-    /// The bandwidth is a constant that stands for what the source does not say.
+    /// Whether the bandwidth is an assumed constant, because the source does not report it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub assumed: bool,
 }
 
-/// What a path crosses, nearest first; the words of `nvidia-smi topo -m`.
+/// The hardware that a path crosses, nearest first, in the words of `nvidia-smi topo -m`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "UPPERCASE")]
@@ -277,7 +278,7 @@ pub enum PathClass {
 }
 
 impl PathClass {
-    /// The word used in JSON, in label values and in `topo -m`.
+    /// Returns the word used in JSON, in label values and in `topo -m`.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -291,29 +292,29 @@ impl PathClass {
     }
 }
 
-/// A maximal set of two or more GPUs joined by edges.
+/// A maximal set of two or more GPUs that edges connect.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Domain {
-    /// Unique in the cluster: `NODE.N` for a domain that ends at its node,
-    /// `CLUSTER-UUID.CLIQUE` (as the label `nvidia.com/gpu.clique`) for one
-    /// that spans nodes, with `-2` and so on appended where the node has
-    /// several parts of it that no edge joins.
+    /// Id, unique in the cluster: `NODE.N` for a domain that ends at its node, or
+    /// `CLUSTER-UUID.CLIQUE` (like the label `nvidia.com/gpu.clique`) for a domain that
+    /// spans nodes. `-2` and so on is appended if the node has several parts of it that
+    /// no edge connects.
     pub id: String,
     /// Indices of the domain's GPUs on this node, ascending.
     pub gpus: Vec<u32>,
-    /// The fabric that the domain is part of, when it spans nodes.
+    /// The fabric that the domain is part of, if it spans nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fabric: Option<Fabric>,
 }
 
-/// A partition of a multi-node NVLink fabric. Two nodes share a domain when both fields are equal.
+/// A partition of a multi-node NVLink fabric. Two nodes share a domain if both fields are equal.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Fabric {
-    /// Cluster UUID as NVML reports it; never all zero (that means: no fabric).
+    /// Cluster UUID as NVML reports it; never all zero, which means that there is no fabric.
     pub cluster_uuid: String,
     /// Clique inside the cluster.
     pub clique: u32,
@@ -329,8 +330,8 @@ pub struct Nic {
     /// PCI address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pci_bus_id: Option<String>,
-    /// Node GUID as the kernel writes it, `b83f:d203:0012:3456`: by it fabric
-    /// managers know which switch the NIC is cabled to, which no node can see.
+    /// Node GUID as the kernel writes it, `b83f:d203:0012:3456`. Fabric managers use it
+    /// to find the switch to which the NIC is cabled, which no node can see.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guid: Option<String>,
     /// NUMA node.
@@ -339,7 +340,8 @@ pub struct Nic {
     /// Port rate, bytes per second in one direction.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes_per_second: Option<u64>,
-    /// Indices of the GPUs nearest to it, ascending; empty when none is nearer than any other.
+    /// Indices of the GPUs nearest to the NIC, ascending; empty if none is nearer than
+    /// the others.
     #[serde(default)]
     pub gpus: Vec<u32>,
 }
@@ -349,7 +351,7 @@ pub struct Nic {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct NodeTopologyStatus {
-    /// Who holds which GPUs, by namespace, pod, container.
+    /// The containers that hold GPUs, by namespace, pod, container.
     #[serde(default)]
     #[cfg_attr(feature = "schema", schemars(length(max = 1024)))]
     pub allocations: Vec<Allocation>,
@@ -364,23 +366,22 @@ pub struct Allocation {
     pub namespace: String,
     /// Name of the pod.
     pub pod: String,
-    /// UID of the pod, which tells it from others of its name; absent where
-    /// that is not known.
+    /// UID of the pod, which distinguishes it from others with the same name; absent if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_uid: Option<String>,
     /// Name of the container.
     pub container: String,
     /// Indices of the GPUs, ascending.
     pub gpus: Vec<u32>,
-    /// GPUs that nobody else held when the pod came, its own among them,
-    /// ascending; absent where that is not known.
+    /// GPUs that no other container held when the pod came, including its own GPUs,
+    /// ascending; absent if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(length(max = 128)))]
     pub free_when_placed: Option<Vec<u32>>,
 }
 
 impl NodeTopology {
-    /// A document of this version for the node `name`.
+    /// Returns a document of this version for the node `name`.
     #[must_use]
     pub fn new(name: impl Into<String>, spec: NodeTopologySpec) -> Self {
         Self {
@@ -392,7 +393,7 @@ impl NodeTopology {
         }
     }
 
-    /// GPUs that no allocation names.
+    /// Returns the GPUs that no allocation names.
     #[must_use]
     pub fn free_gpus(&self) -> Vec<u32> {
         self.spec.free_gpus(self.status.as_ref())
@@ -405,7 +406,7 @@ impl Serialize for NodeTopologySpec {
         spec.serialize_field("source", &self.source)?;
         spec.serialize_field("gpus", &self.gpus)?;
         let known = self.knows_nvlink();
-        // An empty list would say that there are none.
+        // An empty list would mean that there are none.
         match known {
             true => spec.serialize_field("edges", &self.edges)?,
             false => spec.skip_field("edges")?,
@@ -421,16 +422,16 @@ impl Serialize for NodeTopologySpec {
 }
 
 impl NodeTopologySpec {
-    /// Whether the source can tell how NVLink joins the GPUs. Where it cannot,
-    /// that there are no edges and no domains means nothing.
+    /// Reports whether the source can determine how NVLink connects the GPUs. If not,
+    /// empty edges and domains mean nothing.
     #[must_use]
     pub fn knows_nvlink(&self) -> bool {
         let seen = |gpu: &Gpu| gpu.links.is_some() || gpu.mig_enabled;
         !self.edges.is_empty() || self.gpus.iter().all(seen)
     }
 
-    /// Whether the source can tell if MIG splits `gpu`: the driver and the
-    /// simulator can, and of files those that have what only they know.
+    /// Reports whether the source can determine if MIG splits `gpu`. The driver and the
+    /// simulator can, as can files that contain data that only those two know.
     #[must_use]
     pub fn knows_mig(&self, gpu: &Gpu) -> bool {
         gpu.mig_enabled
@@ -441,7 +442,7 @@ impl NodeTopologySpec {
             }
     }
 
-    /// GPUs that no allocation of `status` names, by ascending index.
+    /// Returns the GPUs that no allocation of `status` names, by ascending index.
     #[must_use]
     pub fn free_gpus(&self, status: Option<&NodeTopologyStatus>) -> Vec<u32> {
         let allocations = || status.into_iter().flat_map(|status| &status.allocations);
@@ -450,8 +451,8 @@ impl NodeTopologySpec {
         indices.filter(|gpu| !taken(gpu)).collect()
     }
 
-    /// How the GPUs are joined, as the label `interconnect` says it; `None`
-    /// where the source cannot tell.
+    /// Returns how the GPUs are connected, as in the label `interconnect`; `None` if the
+    /// source cannot determine it.
     #[must_use]
     pub fn interconnect(&self) -> Option<Interconnect> {
         let via = |wanted: fn(Via) -> bool| self.edges.iter().any(|edge| wanted(edge.via));
@@ -464,8 +465,8 @@ impl NodeTopologySpec {
         }
     }
 
-    /// GPUs in the largest domain on this node; 1 where there is no NVLink,
-    /// `None` where the source cannot tell.
+    /// Returns the number of GPUs in the largest domain on this node; 1 without NVLink,
+    /// `None` if the source cannot determine it.
     #[must_use]
     pub fn largest_domain(&self) -> Option<usize> {
         let sizes = self.domains.iter().map(|domain| domain.gpus.len());
@@ -473,7 +474,7 @@ impl NodeTopologySpec {
     }
 }
 
-/// How the GPUs of a node are joined.
+/// How the GPUs of a node are connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Interconnect {
@@ -486,7 +487,7 @@ pub enum Interconnect {
 }
 
 impl Interconnect {
-    /// The word used in the label value.
+    /// Returns the word used in the label value.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {

@@ -1,11 +1,11 @@
-//! Over nodes: which of them for one job, and which for a gang.
+//! Chooses nodes for a job or a gang.
 //!
-//! The same rules one level up. A gang goes to one node if one can hold it,
-//! else to nodes of one NVLink fabric, else to one rack, else to one zone, as
-//! far as its scope allows; there to the nodes of least cost, to as few of
-//! them as can be, and among equals to where it does least harm: a node
-//! without NVSwitch before one with, a fragment before a whole domain, a
-//! fuller node before an emptier one.
+//! The rules are those of the search, one level up. A gang goes to one node if one can
+//! hold it, else to nodes of one NVLink fabric, else to one rack, else to one zone, as
+//! far as its scope allows. There it goes to the nodes of least cost, then to as few
+//! nodes as possible, and among equals to the nodes where it does least harm: a node
+//! without NVSwitch before one with it, a fragment before a whole domain, a fuller node
+//! before an emptier one.
 
 use std::{cmp::Ordering, collections::BTreeMap};
 
@@ -14,28 +14,28 @@ use crate::{
     search::place,
 };
 
-/// Usable bandwidth between nodes of which no RDMA device is known: 10 Gbit/s
-/// Ethernet at line rate, bytes per second in one direction.
+/// Usable bandwidth between nodes without a known RDMA device: 10 Gbit/s Ethernet at line
+/// rate, bytes per second in one direction.
 pub const ASSUMED_ETHERNET: u64 = 1_250_000_000;
 
-/// A node to choose from.
+/// A candidate node.
 #[derive(Clone, Debug)]
 pub struct Node<'a> {
-    /// Its name; the last thing that decides.
+    /// Its name; the last tie-break.
     pub name: &'a str,
     /// Its GPUs.
     pub graph: &'a Graph,
-    /// Those that may be taken.
+    /// The GPUs that the job may use.
     pub free: GpuSet,
-    /// How they are joined.
+    /// How its GPUs are connected.
     pub interconnect: Interconnect,
-    /// The NVLink fabric that they are part of.
+    /// The NVLink fabric that its GPUs are part of.
     pub fabric: Option<&'a Fabric>,
-    /// Its rack; a node without one shares a rack with no other.
+    /// Its rack; a node without a rack shares a rack with no other node.
     pub rack: Option<&'a str>,
-    /// Its zone; a node without one shares a zone with no other.
+    /// Its zone; a node without a zone shares a zone with no other node.
     pub zone: Option<&'a str>,
-    /// Its RDMA devices together, bytes per second; [`ASSUMED_ETHERNET`] where not known.
+    /// Total bandwidth of its RDMA devices, bytes per second; [`ASSUMED_ETHERNET`] if unknown.
     pub network_bytes_per_second: Option<u64>,
 }
 
@@ -44,30 +44,30 @@ pub struct Node<'a> {
 pub struct Gang {
     /// Number of pods.
     pub pods: usize,
-    /// GPUs of each.
+    /// GPUs per pod.
     pub gpus: usize,
-    /// Who talks to whom, over all of them.
+    /// The communication pattern over all pods.
     pub pattern: Pattern,
-    /// How far apart they may be.
+    /// How far apart the pods may be.
     pub scope: Scope,
 }
 
-/// Where the pods of a gang go.
+/// The placement of the pods of a gang.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GangPlacement {
     /// Each pod's node and GPUs; pods of one node are adjacent.
     pub pods: Vec<(String, Placement)>,
-    /// What holds all of them.
+    /// The scope that contains all pods.
     pub within: Scope,
     /// Expected time of the slowest GPU, seconds per byte of payload.
     pub cost: f64,
 }
 
-/// The node where `request` costs least, and the placement on it. The
-/// request's sets are each node's own: all that is free there, none required.
+/// Returns the node where a job of `gpus` GPUs costs least, and the placement on it. The
+/// placement on each node may use all of the node's free GPUs and requires none.
 ///
 /// # Errors
-/// The reason why no node has a placement: that of the node that comes nearest.
+/// The reason why no node has a placement: the reason of the node that comes nearest to one.
 pub fn place_on_best<'a>(
     nodes: &'a [Node<'a>],
     gpus: usize,
@@ -102,7 +102,7 @@ pub fn place_on_best<'a>(
     })
 }
 
-/// The reason that comes nearest to a placement.
+/// Returns the reason that comes nearest to a placement.
 fn nearer(one: Option<NoPlacement>, other: NoPlacement) -> NoPlacement {
     let room = |reason: &NoPlacement| match *reason {
         NoPlacement::OffNvlink { asked, .. } => (2, asked),
@@ -128,7 +128,7 @@ impl Node<'_> {
         }
     }
 
-    /// What a placement here takes from others, least first.
+    /// Returns how much a placement on this node harms other jobs; less is better.
     fn harm(&self, placement: &Placement) -> (Interconnect, bool, usize, &str) {
         let held = self.graph.set(&placement.gpus).unwrap_or_default();
         let breaks = self.graph.domains().any(|(_, domain)| {
@@ -138,7 +138,7 @@ impl Node<'_> {
         (self.interconnect, breaks, self.free.len(), self.name)
     }
 
-    /// Bandwidth to other nodes of what holds the gang, bytes per second.
+    /// Returns the bandwidth to the other nodes in `within`, bytes per second.
     fn outward(&self, within: Scope) -> u64 {
         let network = self.network_bytes_per_second.unwrap_or(ASSUMED_ETHERNET);
         if within != Scope::NvlinkDomain {
@@ -152,22 +152,22 @@ impl Node<'_> {
     }
 }
 
-/// A node and the pods that fit on it, one after the other.
+/// A node and the pods that fit on it, placed one after the other.
 struct Fit<'a> {
     node: &'a Node<'a>,
     pods: Vec<Placement>,
-    /// Cost of its slowest pod, and of what leaves the node.
+    /// The cost of its slowest pod or of the traffic that leaves the node, whichever is higher.
     cost: f64,
 }
 
 /// Finds nodes for a gang.
 ///
-/// Within a set of nodes the result has the least cost and then the fewest
-/// nodes; which GPUs the pods of one node take is decided pod by pod.
+/// Within a set of nodes the result has the least cost and then the fewest nodes. The
+/// GPUs of the pods on one node are chosen pod by pod.
 ///
 /// # Errors
-/// The reason why there are none: for [`NoPlacement::Scope`], `most` counts
-/// the GPUs of the pods that fit within one such scope.
+/// The reason why there is no placement. For [`NoPlacement::Scope`], `most` counts the
+/// GPUs of the pods that fit within one such scope.
 pub fn place_gang(nodes: &[Node<'_>], gang: &Gang) -> Result<GangPlacement, NoPlacement> {
     let asked = gang.pods * gang.gpus;
     if asked == 0 {
@@ -200,11 +200,11 @@ pub fn place_gang(nodes: &[Node<'_>], gang: &Gang) -> Result<GangPlacement, NoPl
     })
 }
 
-/// Whether a gang of this scope may be spread like this.
+/// Reports whether a gang with this scope may spread over `within`.
 fn allows(scope: Scope, within: Scope, pods: usize) -> bool {
     match within {
         Scope::Gpu => pods == 1,
-        // One domain of one node is one node; `fits` keeps to the domain.
+        // One domain of one node is within one node; `fits` ensures the domain.
         Scope::Node => scope != Scope::Gpu || pods == 1,
         Scope::NvlinkDomain => matches!(scope, Scope::NvlinkDomain | Scope::Rack | Scope::Zone),
         Scope::Rack => scope >= Scope::Rack,
@@ -212,7 +212,8 @@ fn allows(scope: Scope, within: Scope, pods: usize) -> bool {
     }
 }
 
-/// The nodes that share what `within` names, in the order of that.
+/// Groups the nodes that share a `within` (a fabric, a rack, a zone, or the node itself),
+/// in the order of its name.
 fn groups<'a>(nodes: &'a [Node<'a>], within: Scope) -> Vec<Vec<&'a Node<'a>>> {
     let mut groups: BTreeMap<String, Vec<&Node<'_>>> = BTreeMap::new();
     for node in nodes {
@@ -229,13 +230,13 @@ fn groups<'a>(nodes: &'a [Node<'a>], within: Scope) -> Vec<Vec<&'a Node<'a>>> {
     groups.into_values().collect()
 }
 
-/// For each node, as many of the gang's pods as it can hold.
+/// Returns, for each node, as many of the gang's pods as it can hold.
 fn fits<'a>(group: &[&'a Node<'a>], gang: &Gang, within: Scope) -> Vec<Fit<'a>> {
     let alone = within == Scope::Node;
     let one_domain = gang.scope == Scope::NvlinkDomain;
     let fit = |&node: &&'a Node<'a>| {
         let pods = if alone && one_domain {
-            // All pods of the gang in one domain: place them as one job first.
+            // All pods of the gang must be in one domain: place them as one job first.
             let scope = Scope::NvlinkDomain;
             let pattern = plain(gang.pattern);
             let all = node.request(node.free, gang.pods * gang.gpus, pattern, scope);
@@ -260,7 +261,8 @@ fn fits<'a>(group: &[&'a Node<'a>], gang: &Gang, within: Scope) -> Vec<Fit<'a>> 
     group.iter().filter_map(fit).collect()
 }
 
-/// The pattern of one pod, or of pods taken together, where a shape is for the whole gang.
+/// Returns the pattern of one pod, or of all pods together. A shape applies only to the
+/// whole gang.
 fn plain(pattern: Pattern) -> Pattern {
     match pattern {
         Pattern::Shape(_) => Pattern::AllReduce,
@@ -268,7 +270,7 @@ fn plain(pattern: Pattern) -> Pattern {
     }
 }
 
-/// Pods of the gang on `free` GPUs of one node until no more fit.
+/// Places pods of the gang on `free` GPUs of one node until no more fit.
 fn pods_of(node: &Node<'_>, mut free: GpuSet, gang: &Gang) -> Vec<Placement> {
     let pattern = plain(gang.pattern);
     let scope = if gang.scope == Scope::NvlinkDomain {
@@ -288,23 +290,23 @@ fn pods_of(node: &Node<'_>, mut free: GpuSet, gang: &Gang) -> Vec<Placement> {
     pods
 }
 
-/// Bytes that one GPU of a gang sends to other nodes for one byte of payload,
-/// at worst: the ranks at a node's edge of a ring or chain, every rank of an
-/// all-to-all, the centre of a star.
+/// Returns the most bytes that one GPU of a gang sends to other nodes for one byte of
+/// payload. For a ring or chain this is a rank at the node's edge, for an all-to-all
+/// every rank, for a star the centre.
 fn leaving(gang: &Gang) -> f64 {
     #[allow(clippy::cast_precision_loss)] // a gang is far below 2^53
     let (n, k) = ((gang.pods * gang.gpus) as f64, gang.gpus as f64);
     match gang.pattern {
         Pattern::None => 0.0,
         Pattern::AllReduce | Pattern::Shape(_) => 2.0 * (n - 1.0) / n,
-        // A node's GPUs share its way out.
+        // The GPUs of a node share its network.
         Pattern::AllToAll => k * (n - k) / n,
         Pattern::Pipeline => 1.0,
         Pattern::ParameterServer => n - k,
     }
 }
 
-/// The nodes of least cost that hold the gang, then as few as can be.
+/// Chooses the nodes of least cost that hold the gang, then as few nodes as possible.
 fn choose(mut fits: Vec<Fit<'_>>, gang: &Gang, within: Scope) -> Option<GangPlacement> {
     let by_cost = |a: &Fit<'_>, b: &Fit<'_>| a.cost.total_cmp(&b.cost);
     fits.sort_by(|a, b| by_cost(a, b).then_with(|| a.node.name.cmp(b.node.name)));
@@ -326,7 +328,7 @@ fn choose(mut fits: Vec<Fit<'_>>, gang: &Gang, within: Scope) -> Option<GangPlac
     let mut cost: f64 = 0.0;
     while pods.len() < gang.pods {
         let missing = gang.pods - pods.len();
-        // The last node is the one that the rest fills best.
+        // The last node is the one that the remaining pods fill best.
         let last = fits.iter().rposition(|fit| fit.pods.len() >= missing);
         let fit = match last {
             Some(at) => {

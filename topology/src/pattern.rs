@@ -1,9 +1,9 @@
-//! Who talks to whom in a job, how close its GPUs must be, and how much each rank sends.
+//! The communication pattern of a job, how close its GPUs must be, and how much each rank sends.
 
 use std::{fmt, str::FromStr};
 
-/// The communication pattern of a job: the volume that each rank sends to each
-/// other, for one byte of payload per GPU.
+/// The communication pattern of a job: the volume that each rank sends to each other
+/// rank, for one byte of payload per GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Pattern {
     /// Data parallel: a ring, `2(n-1)/n` to the next rank (bandwidth-optimal
@@ -16,7 +16,7 @@ pub enum Pattern {
     Pipeline,
     /// A star around rank 0: 1 each way with every other rank.
     ParameterServer,
-    /// Inference: nothing. Such a job uses up fragments and leaves large domains whole.
+    /// Inference: no traffic. Such a job uses up fragments and leaves large domains whole.
     None,
     /// Blocks of tensor, data and pipeline parallel ranks.
     Shape(Shape),
@@ -24,9 +24,9 @@ pub enum Pattern {
 
 /// Sizes of a job's parallel dimensions.
 ///
-/// Ranks are numbered as Megatron-LM does by default: tensor parallel ranks
-/// are neighbours, then data parallel, then pipeline stages. For one byte of
-/// payload per GPU a rank sends
+/// Ranks are numbered as in Megatron-LM by default: tensor parallel ranks are neighbours,
+/// then data parallel ranks, then pipeline stages. For one byte of payload per GPU a rank
+/// sends
 /// * [`Shape::TENSOR_WEIGHT`]`/tp` to each other rank of its tensor group,
 /// * [`Shape::DATA_WEIGHT`]` * 2(dp-1)/dp` to the next rank of its data group (a ring),
 /// * [`Shape::PIPELINE_WEIGHT`] to its successor in the next stage.
@@ -41,19 +41,20 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// Tensor parallelism exchanges activations several times in every layer.
+    /// The weight of tensor parallelism, which exchanges activations several times in
+    /// every layer.
     pub const TENSOR_WEIGHT: u64 = 16;
-    /// Data parallelism exchanges the gradients once a step, mostly hidden behind the backward pass.
+    /// The weight of data parallelism, which exchanges the gradients once per step,
+    /// mostly hidden behind the backward pass.
     pub const DATA_WEIGHT: u64 = 2;
-    /// A pipeline hands one boundary's activations on.
+    /// The weight of a pipeline, which passes on the activations of one boundary.
     ///
-    /// The three weights are orders of magnitude, after the traffic analysis
-    /// of Narayanan et al., "Efficient Large-Scale Language Model Training on
-    /// GPU Clusters Using Megatron-LM" (2021), section 3: only their order
-    /// matters to the search.
+    /// The three weights are orders of magnitude, based on the traffic analysis of
+    /// Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters
+    /// Using Megatron-LM" (2021), section 3. Only their order matters to the search.
     pub const PIPELINE_WEIGHT: u64 = 1;
 
-    /// GPUs that the shape needs.
+    /// Returns the number of GPUs that the shape needs.
     #[must_use]
     pub fn gpus(self) -> usize {
         self.tensor as usize * self.data as usize * self.pipeline as usize
@@ -76,7 +77,7 @@ pub enum Scope {
     Zone,
 }
 
-/// A word that is not a pattern, shape or scope.
+/// The error for a word that is not a pattern, shape or scope.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unknown {what} {word:?}: use {expected}")]
 pub struct UnknownWord {
@@ -109,7 +110,8 @@ impl FromStr for Pattern {
     }
 }
 
-/// `tp=4,pp=2`: each dimension at most once, each at least 1, at least one of them, at most [`crate::MAX_GPUS`] GPUs.
+/// Parses a shape such as `tp=4,pp=2`. It names at least one dimension and each at most
+/// once; each size is at least 1, and the product is at most [`crate::MAX_GPUS`] GPUs.
 fn parse_shape(text: &str) -> Option<Shape> {
     let (mut tensor, mut data, mut pipeline) = (None, None, None);
     for part in text.split(',') {

@@ -1,38 +1,39 @@
-//! The most rings that run at once over direct NVLinks, each on links of its own.
+//! Counts the most rings that can run at once over direct NVLinks, each on links of its own.
 //!
-//! NCCL's channels are such rings: directed, and none uses a link in the
-//! direction in which another does (`src/graph/search.cc` takes the bandwidth
-//! of each hop off the link). Four GPUs joined pairwise by four links each hold
-//! twelve, a DGX-1 holds six.
+//! NCCL's channels are such rings. They are directed, and no two rings use the same link
+//! in the same direction (`src/graph/search.cc` subtracts the bandwidth of each hop from
+//! the link). Four GPUs, each pair joined by four links, hold twelve rings; a DGX-1 holds
+//! six.
 //!
-//! The most are found by a search for one number of rings after the other,
-//! from a bound downwards: rings in ascending order, each on what the ones
-//! before have left.
+//! The maximum is found by trying one number of rings after the other, from a bound
+//! downwards. Each attempt searches for rings in ascending order, each on the links that
+//! the previous rings left.
 
 use crate::{
     GpuSet, Graph,
     graph::{Weight, weight_of},
 };
 
-/// The most GPUs for which rings are counted.
+/// The maximum number of GPUs for which rings are counted.
 const MOST_GPUS: usize = 16;
 
-/// Hops tried before the search gives up. A random mesh of 8 GPUs needs 500 on
-/// average and 120,000 at most; real boards need 120.
+/// The number of hops that the search tries before it gives up. A random mesh of 8 GPUs
+/// needs 500 on average and 120,000 at most; real boards need 120.
 const STEPS: u32 = 200_000;
 
-/// The same beyond 8 GPUs, where no real board has direct links: a quarter of a millisecond.
+/// The same for more than 8 GPUs, where no real board has direct links: a quarter of a
+/// millisecond.
 const FEW_STEPS: u32 = 10_000;
 
-/// A number of rings.
+/// The result of counting rings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Rings {
     pub(crate) number: u32,
-    /// They go through neighbours.
+    /// Whether the rings go through neighbours.
     pub(crate) relayed: bool,
-    /// One of them, by number.
+    /// One of the rings, as GPU numbers.
     pub(crate) one: [u8; MOST_GPUS],
-    /// No more are possible.
+    /// Whether it is proven that no more rings are possible.
     pub(crate) proven: bool,
 }
 
@@ -44,7 +45,7 @@ impl Rings {
         proven: true,
     };
 
-    /// So many, over links alone.
+    /// Returns `number` rings over links alone, as a bound.
     pub(crate) fn at_most(number: u32) -> Self {
         Self {
             number,
@@ -52,35 +53,36 @@ impl Rings {
         }
     }
 
-    /// What all rings carry together.
+    /// Returns the total bandwidth of all rings.
     pub(crate) fn bytes_per_second(self, graph: &Graph) -> u64 {
         graph.link().saturating_mul(self.number.into())
     }
 
-    /// The weight of one byte that each GPU sends, over all rings.
+    /// Returns the weight of one byte that each GPU sends, split over all rings.
     pub(crate) fn weight(self, graph: &Graph) -> Weight {
         weight_of(self.bytes_per_second(graph))
     }
 
-    /// The weights of all GPUs together. A hop through a neighbour is two; that
-    /// all hops are counted so lets rings over links alone win a tie.
+    /// Returns the total weight of all GPUs. A hop through a neighbour counts twice. If
+    /// some hops go through neighbours, all hops count twice, so that rings over links
+    /// alone win a tie.
     pub(crate) fn total(self, weight: Weight, gpus: usize) -> Weight {
         weight * gpus as Weight * if self.relayed { 2 } else { 1 }
     }
 }
 
-/// The direct links of at most [`MOST_GPUS`] GPUs, which are numbered in order.
+/// The direct links of at most [`MOST_GPUS`] GPUs, numbered in order.
 pub(crate) struct Mesh {
     links: [[u8; MOST_GPUS]; MOST_GPUS],
-    /// GPUs to which links are left, a bit each.
+    /// For each GPU, the GPUs to which it has links left, as a bit mask.
     near: [u16; MOST_GPUS],
-    /// GPUs that are joined by a switch.
+    /// For each GPU, the GPUs to which a switch connects it, as a bit mask.
     switched: [u16; MOST_GPUS],
 }
 
 impl Mesh {
-    /// The links inside `region`; `None` where they make no ring of three or
-    /// more: too few GPUs, too many, or none with two neighbours.
+    /// Returns the links inside `region`; `None` if they form no ring of three or more:
+    /// too few GPUs, too many, or none with two neighbours.
     pub(crate) fn new(graph: &Graph, region: GpuSet) -> Option<Self> {
         if !(3..=MOST_GPUS).contains(&region.len()) {
             return None;
@@ -106,7 +108,8 @@ impl Mesh {
         Some(mesh)
     }
 
-    /// A bound on the rings of `job`; `None` where it is not joined by direct links alone.
+    /// Returns an upper bound on the number of rings of `job`; `None` if direct links
+    /// alone do not connect it.
     pub(crate) fn bound(&self, job: u16) -> Option<u32> {
         let gpus = job.count_ones();
         let (mut through, mut leaving, mut fewest) = (u32::MAX, u32::MAX, gpus);
@@ -120,13 +123,13 @@ impl Mesh {
             leaving = leaving.min(all);
             fewest = fewest.min(near.count_ones());
         }
-        // GPUs each of which has half of them as neighbours have a ring over
-        // links alone (Dirac 1952). Where there is none, rings go through neighbours.
+        // If each GPU has half of the GPUs as neighbours, there is a ring over links
+        // alone (Dirac 1952). If there is no such ring, rings go through neighbours.
         let bound = if 2 * fewest >= gpus { through } else { leaving };
         (gpus >= 3).then_some(bound)
     }
 
-    /// Links from a GPU to those of `near`, and the most to one of them.
+    /// Returns the number of links from a GPU to those of `near`, and the most to one of them.
     fn links_to(&self, gpu: usize, near: u16) -> (u32, u32) {
         members(near).fold((0, 0), |(all, most), other| {
             let links = u32::from(self.links[gpu][other]);
@@ -134,14 +137,15 @@ impl Mesh {
         })
     }
 
-    /// Links that leave a GPU for others of `job`.
+    /// Returns the number of links that leave a GPU for others of `job`.
     fn leaving(&self, gpu: usize, job: u16) -> u32 {
         self.links_to(gpu, self.near[gpu] & job).0
     }
 
-    /// A bound for rings over links alone. A ring comes to a GPU from another
-    /// neighbour than it goes to, so that links to one neighbour count for no
-    /// more than those to all others; and it leaves each set of GPUs.
+    /// Returns an upper bound on the number of rings over links alone. A ring enters a
+    /// GPU from one neighbour and leaves it to another. Therefore links to one neighbour
+    /// count for no more than the links to all others. A ring also leaves each set of
+    /// GPUs.
     fn direct_bound(&self, job: u16) -> u32 {
         let turn = |gpu: usize| {
             let (all, most) = self.links_to(gpu, self.near[gpu] & job);
@@ -154,7 +158,8 @@ impl Mesh {
         least.min(self.least_cut(job))
     }
 
-    /// The fewest links that leave a set of GPUs of `job`, at most 8, for the others.
+    /// Returns the fewest links that leave a set of GPUs of `job`, which has at most 8,
+    /// for the others.
     fn least_cut(&self, job: u16) -> u32 {
         let mut gpus = [0; 8];
         let n = members(job)
@@ -175,10 +180,10 @@ impl Mesh {
         least
     }
 
-    /// The most rings inside `job`: over links alone, or, where there is none,
-    /// through neighbours as well ([`Graph::relays`]), as NCCL tries one type of
-    /// path after the other. Fewer than `floor` are not counted: the number is 0 then.
-    /// `steps` is what may be spent, and what is left.
+    /// Returns the most rings inside `job`. It counts rings over links alone or, if there
+    /// are none, rings through neighbours as well ([`Graph::relays`]), as NCCL tries one
+    /// type of path after the other. If there are fewer than `floor`, the result is 0.
+    /// `steps` is the number of steps allowed; on return, the number left.
     pub(crate) fn most(&self, job: u16, floor: u32, steps: &mut u32) -> Rings {
         let (Some(bound), floor) = (self.bound(job), floor.max(1)) else {
             return Rings::NONE;
@@ -203,17 +208,17 @@ impl Mesh {
     }
 }
 
-/// Hops that may be tried for a job of so many GPUs.
+/// Returns the number of hops that the search may try for a job of `gpus` GPUs.
 pub(crate) fn steps(gpus: usize) -> u32 {
     if gpus <= 8 { STEPS } else { FEW_STEPS }
 }
 
-/// The numbers below `gpus`, which is at most [`MOST_GPUS`].
+/// Returns the mask of the numbers below `gpus`, which is at most [`MOST_GPUS`].
 pub(crate) fn all(gpus: usize) -> u16 {
     u16::MAX >> (MOST_GPUS - gpus)
 }
 
-/// The numbers in `set`, ascending.
+/// Returns the numbers in `set`, ascending.
 fn members(set: u16) -> impl Iterator<Item = usize> + Clone {
     let mut rest = set;
     std::iter::from_fn(move || {
@@ -227,16 +232,17 @@ fn members(set: u16) -> impl Iterator<Item = usize> + Clone {
 
 struct Search {
     job: u16,
-    /// A hop may lead through a third GPU of the job.
+    /// Whether a hop may lead through a third GPU of the job.
     relayed: bool,
     links: [[u8; MOST_GPUS]; MOST_GPUS],
     near: [u16; MOST_GPUS],
-    /// GPUs to which there were links at the start: a hop there takes one.
+    /// For each GPU, the GPUs to which it had links at the start: a hop to one of them
+    /// uses a link.
     joined: [u16; MOST_GPUS],
-    /// Each ring takes the links of both directions and stands for two.
+    /// Whether each ring uses the links of both directions and stands for two.
     both_ways: bool,
     rings: Vec<[u8; MOST_GPUS]>,
-    /// The most rings that were there at once, and one of them.
+    /// The most rings found at once, and one of them.
     most: u32,
     one: [u8; MOST_GPUS],
     steps: u32,
@@ -258,11 +264,11 @@ impl Search {
         }
     }
 
-    /// The most rings of `bound` down to `floor`.
+    /// Finds the most rings, from `bound` down to `floor`.
     fn most(&mut self, bound: u32, floor: u32) -> Rings {
         self.most = 0;
         for number in (floor..=bound).rev() {
-            // Rings that run both ways are sooner found, and mostly the best.
+            // Rings that run both ways are found faster, and are mostly the best.
             let found = number % 2 == 0 && self.run(true, number / 2) || self.run(false, number);
             let given_up = self.steps == 0;
             if found || given_up {
@@ -277,18 +283,18 @@ impl Search {
         Rings::NONE
     }
 
-    /// Finds so many rings, or pairs of rings.
+    /// Searches for `number` rings, or pairs of rings if `both_ways`.
     fn run(&mut self, both_ways: bool, number: u32) -> bool {
         self.both_ways = both_ways;
         self.ring(number)
     }
 
-    /// The GPU at which every ring starts.
+    /// Returns the GPU at which every ring starts.
     fn start(&self) -> usize {
         self.job.trailing_zeros() as usize
     }
 
-    /// Finds so many rings in the links that are left, none lower than the last one.
+    /// Searches for `missing` rings in the links that are left, none lower than the last one.
     fn ring(&mut self, missing: u32) -> bool {
         let there = self.rings.len() as u32 * if self.both_ways { 2 } else { 1 };
         if there > self.most {
@@ -307,15 +313,15 @@ impl Search {
         found
     }
 
-    /// Goes on from `here`, the GPU before place `at` of the newest ring;
-    /// `tied` while that ring is equal to the one before.
+    /// Continues from `here`, the GPU before position `at` of the newest ring; `tied`
+    /// while that ring is equal to the previous one.
     fn walk(&mut self, here: usize, visited: u16, at: usize, missing: u32, tied: bool) -> bool {
         if self.steps == 0 {
             return false;
         }
         self.steps -= 1;
         if visited == self.job {
-            // Of the two directions of a ring that runs both ways, one is enough.
+            // One of the two directions of a ring that runs both ways is enough.
             let ring = self.rings.last().copied().unwrap_or_default();
             let other_way = self.both_ways && ring[1] > ring[at - 1];
             return !other_way && self.hop(here, self.start(), |search| search.ring(missing - 1));
@@ -324,7 +330,7 @@ impl Search {
         let low = if tied { self.rings[newest - 1][at] } else { 0 };
         let ahead = self.job & !visited & self.onward(here) & u16::MAX << low;
         for next in members(ahead) {
-            // Below MOST_GPUS.
+            // `next` is below MOST_GPUS.
             self.rings[newest][at] = next as u8;
             let tied = tied && next == usize::from(low);
             let found = self.hop(here, next, |search| {
@@ -337,7 +343,7 @@ impl Search {
         false
     }
 
-    /// GPUs to which a hop may be possible.
+    /// Returns the GPUs to which a hop may be possible.
     fn onward(&self, here: usize) -> u16 {
         let near = self.near[here] & self.job;
         if !self.relayed {
@@ -347,7 +353,7 @@ impl Search {
         members(near).fold(near, reached)
     }
 
-    /// Goes on with the links of a hop taken, if there are any, and gives them back.
+    /// Uses the links of a hop, if there are any, calls `on`, and releases the links.
     fn hop(&mut self, from: usize, to: usize, mut on: impl FnMut(&mut Self) -> bool) -> bool {
         if self.joined[from] >> to & 1 == 1 {
             return self.near[from] >> to & 1 == 1 && self.over(&[(from, to)], &mut on);

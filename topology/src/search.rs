@@ -1,19 +1,19 @@
-//! The placement of least communication time.
+//! Finds the placement with the least communication time.
 //!
-//! In this order a placement
-//! 1. stays inside one domain if one can hold it (it must, when the scope is
-//!    [`Scope::NvlinkDomain`]);
-//! 2. has the least cost of its busiest resource, then the least total, over
-//!    all subsets and all rank orders;
-//! 3. spans the fewest NUMA nodes;
-//! 4. leaves the largest free domains behind, least fragmented;
-//! 5. has the lowest GPU indices, and the lowest first in its rank order.
+//! The rules, in this order, for a placement:
+//! 1. It stays inside one domain if one can hold it (with [`Scope::NvlinkDomain`] it must).
+//! 2. It has the least cost of its busiest resource, then the least total cost, over all
+//!    subsets and all rank orders.
+//! 3. It spans the fewest NUMA nodes.
+//! 4. It leaves the largest and least fragmented free domains.
+//! 5. It has the lowest GPU indices, and the lowest first in its rank order.
 //!
-//! Jobs without traffic ([`Pattern::None`]) pass over rules 1 and 3, so that they use up fragments.
+//! Rules 1 and 3 do not apply to jobs without traffic ([`Pattern::None`]), so that such
+//! jobs use up fragments.
 //!
-//! Up to [`EXACT_GPUS`] GPUs to choose from, the result is exact: see
-//! `subsets` for the choice of the GPUs and `order` for their order. Beyond
-//! that it is exact where the graph is regular, and says so (`large`).
+//! With up to [`EXACT_GPUS`] candidate GPUs, the result is exact: see `subsets` for the
+//! choice of the GPUs and `order` for their order. With more, it is exact if the graph is
+//! regular; the result reports whether it is (`large`).
 
 mod bound;
 mod exchange;
@@ -37,21 +37,22 @@ use crate::{
 use instance::Instance;
 use remainder::Remainder;
 
-/// The most free GPUs of one domain, or of one node, for which every answer is exact.
+/// The maximum number of free GPUs of one domain, or of one node, for which every result
+/// is exact.
 pub const EXACT_GPUS: usize = 16;
 
-/// What a job asks for.
+/// The request of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
     /// Number of GPUs.
     pub gpus: usize,
-    /// GPUs that may be taken.
+    /// GPUs that the placement may use.
     pub free: GpuSet,
-    /// GPUs that must be among them.
+    /// GPUs that the placement must include.
     pub required: GpuSet,
-    /// Who talks to whom.
+    /// The communication pattern.
     pub pattern: Pattern,
-    /// How close the GPUs must be. On one node, [`Scope::Node`] and wider ask for nothing more.
+    /// How close the GPUs must be. On one node, [`Scope::Node`] and wider scopes have no effect.
     pub scope: Scope,
 }
 
@@ -61,34 +62,34 @@ pub struct Request {
 pub struct Placement {
     /// GPU indices in rank order (for a ring: neighbours are adjacent).
     pub gpus: Vec<u32>,
-    /// Id of the domain that holds all of them.
+    /// Id of the domain that contains all of them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub domain: Option<String>,
-    /// Who talks to whom.
+    /// The communication pattern.
     #[serde(serialize_with = "as_text")]
     pub pattern: Pattern,
     /// Time of the busiest resource, seconds per byte of payload.
     pub cost: f64,
     /// Time of all transfers one after the other, seconds per byte of payload.
     pub total_cost: f64,
-    /// Capacity of the busiest resource, bytes per second in one direction;
-    /// absent without traffic. Of an all-reduce over direct NVLinks, all its
+    /// Capacity of the busiest resource, bytes per second in one direction; absent
+    /// without traffic. For an all-reduce over direct NVLinks, the capacity of all its
     /// rings together.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bottleneck_bytes_per_second: Option<u64>,
-    /// Best possible cost over this one's.
+    /// Best possible cost divided by the cost of this placement.
     pub quality: Quality,
-    /// Proven to be of the least cost, then the least total. Where it is not,
-    /// the placement is the best that a heuristic found.
+    /// Whether the placement is proven to have the least cost, then the least total cost.
+    /// If not, it is the best that a heuristic found.
     pub exact: bool,
 }
 
-/// Best possible cost over actual cost, in (0, 1]; 1 is the best.
+/// Best possible cost divided by actual cost, in (0, 1]; 1 is the best.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Quality {
-    /// Against the best on this node when empty.
+    /// Relative to the best placement on this node when empty.
     pub node: f64,
-    /// Against the best in what is free.
+    /// Relative to the best placement on the free GPUs.
     pub free: f64,
 }
 
@@ -99,7 +100,7 @@ fn as_text<S: serde::Serializer>(pattern: &Pattern, to: S) -> Result<S::Ok, S::E
 /// Finds the best placement of `request` on `graph`.
 ///
 /// # Errors
-/// The reason why there is none.
+/// The reason why there is no placement.
 pub fn place(graph: &Graph, request: &Request) -> Result<Placement, NoPlacement> {
     check(graph, request)?;
     let regions = regions(graph, request)?;
@@ -110,11 +111,12 @@ pub fn place(graph: &Graph, request: &Request) -> Result<Placement, NoPlacement>
     Ok(placement(graph, request, &found))
 }
 
-/// Rates GPUs that a job already holds: the best rank order of `held`, and its
-/// quality against what was free (with `held`) when the job came.
+/// Rates GPUs that a job already holds: returns the best rank order of `held`, and its
+/// quality relative to the GPUs that were free when the job came (`free`, which includes
+/// `held`).
 ///
 /// # Errors
-/// When `held` is empty, or not all of it was free.
+/// When `held` is empty, or is not a subset of `free`.
 pub fn rate(
     graph: &Graph,
     held: GpuSet,
@@ -135,7 +137,7 @@ pub fn rate(
 struct Found {
     order: Vec<usize>,
     exact: bool,
-    /// The rings over direct links, where they were counted.
+    /// The rings over direct links, if they were counted.
     rings: Option<Rings>,
 }
 
@@ -184,7 +186,7 @@ fn check(graph: &Graph, request: &Request) -> Result<(), NoPlacement> {
     }
 }
 
-/// The sets within one of which the placement must lie.
+/// Returns the regions: the placement must be within one of these sets.
 fn regions(graph: &Graph, request: &Request) -> Result<Vec<GpuSet>, NoPlacement> {
     let free = request.free.intersection(graph.all());
     let asked = request.gpus;
@@ -221,7 +223,7 @@ fn holding(mut regions: Vec<GpuSet>, gpus: usize) -> Vec<GpuSet> {
     regions
 }
 
-/// The best over all regions; `None` if the scope allows none.
+/// Returns the best placement over all regions; `None` if the scope allows none.
 fn search(graph: &Graph, request: &Request, regions: &[GpuSet]) -> Option<Found> {
     let mut best: Option<(Rank, Found)> = None;
     for &region in regions {
@@ -248,7 +250,7 @@ fn search_region(graph: &Graph, request: &Request, region: GpuSet) -> Option<Fou
 }
 
 impl Instance<'_> {
-    /// The best placement in the region; `None` if the scope allows none.
+    /// Returns the best placement in the region; `None` if the scope allows none.
     fn search(&self, pattern: Pattern) -> Option<Found> {
         match pattern {
             Pattern::AllReduce => subsets::of_tours(self, tour::Kind::Ring),
@@ -261,7 +263,7 @@ impl Instance<'_> {
     }
 }
 
-/// What rules 2 to 5 compare, for placements of different regions.
+/// The values that rules 2 to 5 compare, for placements in different regions.
 #[derive(PartialEq, PartialOrd)]
 struct Rank {
     cost: (f64, f64),

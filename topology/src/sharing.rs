@@ -1,19 +1,18 @@
-//! What several PCIe paths of a node share.
+//! The links that several PCIe paths of a node share.
 //!
-//! PCIe is a tree: a GPU's own link, the uplink of a PCIe switch, the link of a
-//! host bridge into its socket, the links between sockets. Whatever leaves such
-//! a group of GPUs passes the group's one link. A document tells classes of
-//! paths, not switches, so the groups are what the classes join: GPUs that are
-//! at most `PIX` apart hang on one switch, at most `PXB` on one tree of
-//! switches, at most `PHB` on one host bridge, at most `NODE` on one socket
-//! (GPUs of one NUMA node among them).
+//! PCIe is a tree: a GPU's own link, the uplink of a PCIe switch, the link of a host
+//! bridge into its socket, the links between sockets. All traffic that leaves such a
+//! group of GPUs passes the group's one uplink. A document contains the classes of paths,
+//! not switches, so the groups are derived from the classes: GPUs that are at most `PIX`
+//! apart are on one switch, at most `PXB` on one tree of switches, at most `PHB` on one
+//! host bridge, at most `NODE` on one socket (as are GPUs of one NUMA node).
 
 use crate::{
     GpuSet, Graph, NodeTopologySpec, PathClass,
     graph::{Weight, weight_of},
 };
 
-/// What a resource carries in one direction. Greater is faster.
+/// The capacity of a resource in one direction. Greater is faster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Capacity {
     /// Bytes per second.
@@ -31,7 +30,7 @@ impl Capacity {
         }
     }
 
-    /// The faster of two.
+    /// Returns the faster of two capacities.
     pub(crate) fn max(self, other: Self) -> Self {
         if other.bytes_per_second > self.bytes_per_second {
             other
@@ -41,15 +40,15 @@ impl Capacity {
     }
 }
 
-/// GPUs behind one link, which carries what they exchange with others over PCIe.
+/// GPUs behind one uplink, which carries all PCIe traffic between them and other GPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Group {
     pub(crate) members: GpuSet,
-    /// The fastest path that leaves the group: the link is at least as fast.
+    /// The capacity of the fastest path that leaves the group; the uplink is at least as fast.
     pub(crate) uplink: Capacity,
 }
 
-/// The groups of a node, each set of GPUs once.
+/// Returns the groups of a node, each set of GPUs once.
 pub(crate) fn groups(graph: &Graph, spec: &NodeTopologySpec) -> Vec<Group> {
     let pairs = pairs(graph, spec);
     let mut groups: Vec<Group> = Vec::new();
@@ -87,14 +86,14 @@ pub(crate) fn groups(graph: &Graph, spec: &NodeTopologySpec) -> Vec<Group> {
     groups
 }
 
-/// Two GPUs and the class of their PCIe path. A pair that an edge joins has a
-/// PCIe path too, but the document does not say of which class.
+/// Two GPUs and the class of their PCIe path. A pair with an NVLink edge has a PCIe path
+/// too, but the document does not give its class.
 type Pair = (usize, usize, Option<PathClass>);
 
-/// Each two GPUs of the node.
+/// Returns all pairs of GPUs of the node.
 fn pairs(graph: &Graph, spec: &NodeTopologySpec) -> Vec<Pair> {
     let n = graph.len();
-    // A pair of which the document says nothing is assumed to be the farthest.
+    // A pair without a path in the document is assumed to be the farthest.
     let mut classes = vec![Some(PathClass::Sys); n * n];
     for (a, b) in (0..n).flat_map(|a| (a + 1..n).map(move |b| (a, b))) {
         if graph.neighbours(a).contains(b) {
@@ -117,7 +116,7 @@ fn one(gpu: usize) -> GpuSet {
     [gpu].into_iter().collect()
 }
 
-/// Makes one set of those of `a` and `b`.
+/// Merges the sets of `a` and `b`.
 fn join(sets: &mut [GpuSet], a: usize, b: usize) {
     if sets[a].contains(b) {
         return;
@@ -128,7 +127,7 @@ fn join(sets: &mut [GpuSet], a: usize, b: usize) {
     }
 }
 
-/// Adds the sets that PCIe paths leave and that are not there yet.
+/// Adds the sets that PCIe paths leave, unless a group with the same GPUs exists.
 fn add(groups: &mut Vec<Group>, graph: &Graph, pairs: &[Pair], sets: &[GpuSet]) {
     for (gpu, &members) in sets.iter().enumerate() {
         let first = members.iter().next() == Some(gpu);

@@ -1,4 +1,5 @@
-//! The decision at two sizes of cluster, in one run: it must not depend on the number of nodes.
+//! The time of a decision for two sizes of cluster, in one run: it must not depend on the number
+//! of nodes.
 
 #![allow(clippy::expect_used)]
 
@@ -16,7 +17,7 @@ use nvlink_webhook::{
 use serde_json::Value;
 use support::{cluster, pod};
 
-/// Gives the outcome back, so that freeing the pod is not measured.
+/// Returns the outcome, so that freeing the pod is not measured.
 fn decision(pod: Value, view: &View, settings: &Settings) -> Admitted {
     let subject = Subject::default();
     let facts = Facts::of(&pod, "ci", &subject, &view.variables()).expect("no refusal");

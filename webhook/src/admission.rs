@@ -1,4 +1,4 @@
-//! The way of a review: read, judged, answered.
+//! Admission reviews: read, decided on, answered.
 
 pub mod admit;
 pub mod review;

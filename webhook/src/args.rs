@@ -9,13 +9,13 @@ use crate::{
     registration::WebhookTarget,
 };
 
-/// Puts GPU pods into NVLink domains, at admission.
+/// Places GPU pods in NVLink domains, at admission.
 ///
 /// Every flag can also be given as an environment variable.
 #[derive(Debug, Parser)]
 #[command(name = "nvlink-webhook", version, max_term_width = 100)]
 pub struct Cli {
-    /// What to do.
+    /// The subcommand.
     #[command(subcommand)]
     pub command: Command,
 }
@@ -26,8 +26,8 @@ pub enum Command {
     /// Answer the API server's admission reviews.
     ///
     /// Needs a kubeconfig, or the service account of a pod, with the rights of
-    /// docs/webhook-rbac.yaml; docs/webhook.md says what each is for. Takes
-    /// requests only once it has seen all classes, nodes and namespaces.
+    /// docs/webhook-rbac.yaml; docs/webhook.md explains each right. Accepts
+    /// requests only once it has read all classes, nodes and namespaces.
     #[command(after_help = "\
 Examples:
   nvlink-webhook serve --ca-secret nvlink-system/webhook-ca --service nvlink-system/nvlink-webhook
@@ -37,11 +37,11 @@ Examples:
     Serve(Box<ServeArgs>),
     /// Show what admission would do to pods, from files alone, and fail if it refuses one.
     ///
-    /// Takes pods and whatever holds templates of pods: Jobs, CronJobs,
-    /// Deployments, JobSets, PyTorchJobs, RayClusters and so on; other
-    /// documents pass through. Of a template it decides on the pod that the
-    /// controller would make, with the controller as the requesting user.
-    /// Nothing is asked of any cluster. What was decided, and why, goes to stderr.
+    /// Accepts pods and objects with pod templates: Jobs, CronJobs, Deployments,
+    /// JobSets, PyTorchJobs, RayClusters and so on; other documents pass through
+    /// unchanged. For a template it decides on the pod that the controller would
+    /// create, with the controller as the requesting user. It contacts no cluster.
+    /// It prints each decision and its reason to stderr.
     /// Exit status 1: a pod is refused. 2: an input cannot be read.
     #[command(after_help = "\
 Examples:
@@ -49,15 +49,15 @@ Examples:
     nvlink-webhook preview -f job.yaml --class class.yaml -o diff
   In CI, fail if a job would be refused:
     nvlink-webhook preview -f jobs/ --cluster cluster.yaml --allow-use high-throughput -o text
-  A pod as the runner of a GitLab job made it:
+  A pod that the runner of a GitLab job created:
     kubectl get pod runner-x -o yaml | nvlink-webhook preview -f - --cluster cluster.yaml \\
       --user system:serviceaccount:gitlab-runners:gitlab-runner
 
-All that a decision looks at, from a cluster:
+Everything that decisions need from a cluster:
   kubectl get domainclasses,nodetopologies,nodes,namespaces -o yaml > cluster.yaml
 
-Who may use a restricted class is in no file: --allow-use takes it as given. Where the webhook
-or its policies run, the API server says it, of a pod and of a service account:
+No file holds the right to use a restricted class: --allow-use assumes it. Where the webhook or
+its policies are installed, ask the API server about a pod and about a service account:
   kubectl create --dry-run=server --as USER -f pod.yaml
   kubectl auth can-i use domainclasses.nvlink-domains.io/CLASS -n NAMESPACE \\
     --as system:serviceaccount:NAMESPACE:ACCOUNT")]
@@ -67,10 +67,10 @@ or its policies run, the API server says it, of a pod and of a service account:
     Crds,
     /// Print the MutatingWebhookConfiguration.
     ///
-    /// Pods that name a class fail closed when the webhook is down; other GPU
-    /// pods fail open. Other pods, and changes of pods, reach it only where a
-    /// rule is about them, such as a toleration, a nodeName, a claim or a label
-    /// of nvlink-domains.io; kube-system and the exempt namespaces never do.
+    /// Pods that name a class fail closed when the webhook is down; other GPU pods fail open. For
+    /// pods without GPUs and for changes of pods, the API server calls the webhook only if a rule
+    /// applies, such as those on tolerations, nodeName, claims and labels of nvlink-domains.io. It
+    /// never calls it for kube-system and the exempt namespaces.
     #[command(after_help = "\
 Examples:
   nvlink-webhook registration --service nvlink-system/nvlink-webhook --ca-file ca.crt > hook.yaml
@@ -78,10 +78,10 @@ Examples:
     Registration(RegistrationArgs),
     /// Print the ValidatingAdmissionPolicies, or compare them with a cluster's.
     ///
-    /// They hold the rules on who may use restricted classes, also when the
-    /// webhook is down. Install the CRDs first: a policy whose parameters are
-    /// not known to the API server refuses every pod. Exit status with --check:
-    /// 1, the cluster has other policies, or none; 2, it cannot be asked.
+    /// They enforce the rules on who may use restricted classes even when the
+    /// webhook is down. Install the CRDs first: a policy whose parameter kind the
+    /// API server does not know refuses every pod. Exit status with --check:
+    /// 1, the cluster's policies differ or are missing; 2, the cluster does not answer.
     #[command(after_help = "\
 Examples:
   nvlink-webhook policies | kubectl apply --server-side -f -
@@ -130,7 +130,7 @@ pub struct ServeArgs {
         default_value = "0.0.0.0:8443"
     )]
     pub listen: SocketAddr,
-    /// Address of /metrics, /livez and /readyz, plain.
+    /// Address of /metrics, /livez and /readyz, over plain HTTP.
     #[arg(
         long,
         env = "NVLINK_WEBHOOK_ADMIN_LISTEN",
@@ -138,13 +138,13 @@ pub struct ServeArgs {
         default_value = "0.0.0.0:8080"
     )]
     pub admin_listen: SocketAddr,
-    /// Where the certificate is from, and who is told of it.
+    /// The certificate and the registration.
     #[command(flatten)]
     pub tls: TlsArgs,
-    /// Seconds between SIGTERM and the end of listening, for the Service to take this replica out.
+    /// Seconds to keep serving after SIGTERM, so that the Service can remove this replica.
     #[arg(long, env = "NVLINK_WEBHOOK_DRAIN_SECONDS", value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(0..=600))]
     pub drain_seconds: u64,
-    /// Which replica leads.
+    /// The leader election.
     #[command(flatten)]
     pub lease: LeaseArgs,
     /// Node labels that stand for wider scopes.
@@ -158,21 +158,21 @@ pub struct ServeArgs {
         default_value = "info"
     )]
     pub log: String,
-    /// How to log.
+    /// Format of log lines.
     #[arg(long, env = "NVLINK_WEBHOOK_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text)]
     pub log_format: LogFormat,
 }
 
-/// Flags of the Lease by which replicas choose their leader.
+/// Flags of the Lease with which replicas elect their leader.
 #[derive(Debug, Args)]
 pub struct LeaseArgs {
-    /// Namespace of the Lease that one replica holds: the one that writes the status of classes.
+    /// Namespace of the Lease of the leader, which writes the status of classes.
     ///
-    /// Without: that of --ca-secret, else the service account's, else the kubeconfig's. Needs the
-    /// rights to get, create and update the Lease.
+    /// Default: the namespace of --ca-secret, else of the service account, else of the kubeconfig.
+    /// Needs the rights to get, create and update the Lease.
     #[arg(long, env = "NVLINK_WEBHOOK_LEASE_NAMESPACE", value_name = "NAME")]
     pub lease_namespace: Option<String>,
-    /// Name of that Lease.
+    /// Name of the Lease of the leader.
     #[arg(
         long,
         env = "NVLINK_WEBHOOK_LEASE_NAME",
@@ -202,10 +202,10 @@ pub struct TlsArgs {
         requires = "tls_cert"
     )]
     pub tls_key: Option<PathBuf>,
-    /// Without files: Secret of an authority of our own, NAMESPACE/NAME.
+    /// Secret of the webhook's own CA, NAMESPACE/NAME, used instead of certificate files.
     ///
-    /// Made by the replica that comes first; each replica makes its certificate from it and renews
-    /// it in time. Needs --service or --url, and the rights to get, create and update the Secret.
+    /// The first replica creates it; each replica issues its own certificate from it and renews it
+    /// in time. Needs --service or --url, and the rights to get, create and update the Secret.
     #[arg(
         long,
         env = "NVLINK_WEBHOOK_CA_SECRET",
@@ -214,19 +214,20 @@ pub struct TlsArgs {
         requires = "target"
     )]
     pub ca_secret: Option<SecretName>,
-    /// Days that a certificate of our own authority is valid; renewed after two thirds of them.
+    /// Days that a certificate of the webhook's own CA is valid; renewed after two thirds of them.
     #[arg(long, env = "NVLINK_WEBHOOK_CERTIFICATE_DAYS", value_name = "N", default_value_t = 90, value_parser = clap::value_parser!(u16).range(1..=825))]
     pub certificate_days: u16,
-    /// Seconds between two looks at the certificate files, or at the Secret.
+    /// Seconds between two checks of the certificate files, or of the Secret.
     #[arg(long, env = "NVLINK_WEBHOOK_TLS_POLL_SECONDS", value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub tls_poll_seconds: u64,
-    /// Keep the MutatingWebhookConfiguration right: the webhook's Service, NAMESPACE/NAME or NAMESPACE/NAME:PORT.
+    /// Maintain the MutatingWebhookConfiguration for this Service of the webhook: NAMESPACE/NAME or
+    /// NAMESPACE/NAME:PORT.
     #[arg(long, env = "NVLINK_WEBHOOK_SERVICE", value_name = "NS/NAME", value_parser = service, group = "target")]
     pub service: Option<WebhookTarget>,
-    /// Keep the MutatingWebhookConfiguration right: the address of a webhook outside the cluster.
+    /// Maintain the MutatingWebhookConfiguration for a webhook outside the cluster at this URL.
     #[arg(long, env = "NVLINK_WEBHOOK_URL", value_name = "URL", value_parser = url, group = "target")]
     pub url: Option<WebhookTarget>,
-    /// With files and --service or --url: the CA that signs them, PEM. Read again when it changes.
+    /// CA of the certificate files, for --service or --url, PEM. Read again when it changes.
     #[arg(
         long,
         env = "NVLINK_WEBHOOK_CA_FILE",
@@ -235,18 +236,18 @@ pub struct TlsArgs {
         requires = "target"
     )]
     pub ca_file: Option<PathBuf>,
-    /// Answer none but callers with a certificate of this CA, PEM. Read again when it changes.
+    /// Answer only callers with a certificate of this CA, PEM. Read again when it changes.
     ///
-    /// Without it whoever reaches the port can ask who may use which class. The API servers show a
-    /// certificate where their AdmissionConfiguration has one for the webhook: docs/webhook.md has an example.
+    /// Without it, anybody who reaches the port can find out who may use which class. API servers
+    /// present the certificate that their AdmissionConfiguration names: see docs/webhook.md.
     #[arg(long, env = "NVLINK_WEBHOOK_CLIENT_CA_FILE", value_name = "FILE")]
     pub client_ca_file: Option<PathBuf>,
-    /// Where no rule holds.
+    /// Namespaces without rules.
     #[command(flatten)]
     pub exempt: ExemptArgs,
 }
 
-/// Forms of a log line.
+/// The format of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
     /// For people.
@@ -258,7 +259,7 @@ pub enum LogFormat {
 /// Flags of `preview`.
 #[derive(Debug, Args)]
 pub struct PreviewArgs {
-    /// The pods and what makes pods, YAML or JSON: files, directories of them, or `-` for stdin.
+    /// Pods and objects with pod templates, YAML or JSON: files, directories, or `-` for stdin.
     #[arg(
         short,
         long = "filename",
@@ -268,10 +269,10 @@ pub struct PreviewArgs {
         required = true
     )]
     pub filenames: Vec<PathBuf>,
-    /// What the cluster has: files, or directories of them.
+    /// Objects of the cluster: files or directories.
     ///
-    /// Each document counts by its kind: DomainClass, Node and NodeTopology (`nvlink-exporter
-    /// record` writes one), Namespace (its default class, and whether it is exempt).
+    /// Uses documents of these kinds: DomainClass, Node, NodeTopology (`nvlink-exporter record`
+    /// writes one) and Namespace (its default class, and whether it is exempt).
     #[arg(
         long,
         visible_aliases = ["class", "nodes"],
@@ -280,10 +281,10 @@ pub struct PreviewArgs {
         value_delimiter = ','
     )]
     pub cluster: Vec<PathBuf>,
-    /// The class that namespaces give to pods that name none, unless --cluster has the namespace.
+    /// Default class for pods that name none, in namespaces that --cluster does not have.
     #[arg(long, env = "NVLINK_WEBHOOK_NAMESPACE_DEFAULT", value_name = "CLASS")]
     pub namespace_default: Option<String>,
-    /// Namespace of documents that name none.
+    /// Namespace of documents that have none.
     #[arg(
         short,
         long,
@@ -292,9 +293,9 @@ pub struct PreviewArgs {
         default_value = "default"
     )]
     pub namespace: String,
-    /// The user who makes the pods; a service account is `system:serviceaccount:NAMESPACE:NAME`.
+    /// User who creates the pods; a service account is `system:serviceaccount:NAMESPACE:NAME`.
     ///
-    /// Counts for pods alone: those of a Job are made by the job controller, whoever made the Job.
+    /// Applies to pods only: the job controller creates a Job's pods, whoever created the Job.
     #[arg(
         long,
         visible_alias = "as",
@@ -303,9 +304,9 @@ pub struct PreviewArgs {
         default_value = "preview"
     )]
     pub user: String,
-    /// Restricted classes that everybody may use; `*`: each.
+    /// Restricted classes that everybody may use; `*` means all.
     ///
-    /// Without it, only pods of CI projects that a class lists may use it.
+    /// Without it, only pods of the CI projects that a class lists may use that class.
     #[arg(
         long,
         env = "NVLINK_WEBHOOK_ALLOW_USE",
@@ -316,7 +317,7 @@ pub struct PreviewArgs {
     /// What to print.
     #[arg(short, long, env = "NVLINK_WEBHOOK_OUTPUT", value_enum, default_value_t = Output::Yaml)]
     pub output: Output,
-    /// Namespaces that are left alone.
+    /// Namespaces without rules.
     #[command(flatten)]
     pub exempt: ExemptArgs,
     /// Node labels that stand for wider scopes.
@@ -324,18 +325,18 @@ pub struct PreviewArgs {
     pub scopes: ScopeArgs,
 }
 
-/// Forms of a preview.
+/// The output format of `preview`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Output {
-    /// The documents as they would be, YAML.
+    /// The resulting documents, YAML.
     Yaml,
-    /// What changes, as a unified diff of the YAML.
+    /// A unified diff of the YAML.
     Diff,
     /// The JSON Patch of each document.
     Patch,
-    /// The documents as they would be, JSON.
+    /// The resulting documents, JSON.
     Json,
-    /// What is decided on each pod and why, for people; on stdout, refused or not.
+    /// The decision on each pod and its reason, for people, on stdout even for refused pods.
     Text,
     /// The same for programs: a JSON array with an entry for each pod or template.
     Report,
@@ -344,27 +345,27 @@ pub enum Output {
 /// Flags of `policies`.
 #[derive(Debug, Args)]
 pub struct PoliciesArgs {
-    /// Compare with the policies of the cluster, and print what differs.
+    /// Compare with the policies of the cluster, and print the differences.
     #[arg(long, env = "NVLINK_WEBHOOK_CHECK")]
     pub check: bool,
-    /// Where no rule holds.
+    /// Namespaces without rules.
     #[command(flatten)]
     pub exempt: ExemptArgs,
 }
 
-/// Where no rule holds, the same for `serve`, `registration` and `policies`.
+/// Namespaces without rules: the same for `serve`, `registration` and `policies`.
 #[derive(Clone, Debug, Args)]
 pub struct ExemptArgs {
-    /// Namespaces whose pods are not looked at, beside kube-system: those of the platform's own
-    /// daemons, such as gpu-operator. The webhook's own belongs to them.
+    /// Namespaces whose pods are not checked, in addition to kube-system: those of the platform's
+    /// own daemons, such as gpu-operator, and the webhook's own namespace.
     ///
-    /// Name only namespaces that exist: where the policies are not installed, whoever may create
-    /// one of these names has pods that nobody looks at (`serve` warns of it). So where the webhook
-    /// runs in another than nvlink-system, name that one.
+    /// Name only namespaces that exist: if the policies are not installed, anybody who may create
+    /// a namespace of such a name can create unchecked pods in it (`serve` logs a warning). If the
+    /// webhook does not run in nvlink-system, set this to the namespace that it runs in.
     ///
-    /// Daemons that take GPUs past the device plugin (drivers, device plugins, dcgm-exporter,
-    /// nvlink-exporter) are refused elsewhere, once there is a restricted class. The label
-    /// nvlink-domains.io/webhook=ignore on a namespace has the same effect.
+    /// Once there is a restricted class, daemons that use GPUs without the device plugin (drivers,
+    /// device plugins, dcgm-exporter, nvlink-exporter) are refused in all other namespaces. The
+    /// label nvlink-domains.io/webhook=ignore on a namespace has the same effect as this flag.
     #[arg(
         long = "exempt-namespace",
         env = "NVLINK_WEBHOOK_EXEMPT_NAMESPACES",
@@ -389,7 +390,7 @@ pub struct RegistrationArgs {
     /// The CA that signs the webhook's certificate, PEM.
     #[arg(long, env = "NVLINK_WEBHOOK_CA_FILE", value_name = "FILE")]
     pub ca_file: PathBuf,
-    /// Where no rule holds.
+    /// Namespaces without rules.
     #[command(flatten)]
     pub exempt: ExemptArgs,
 }
@@ -398,7 +399,7 @@ fn namespace(text: &str) -> Result<String, String> {
     if is_namespace(text) {
         return Ok(text.to_owned());
     }
-    Err("no namespace has this name: use lower-case letters, digits and '-', 63 at most".to_owned())
+    Err("not a namespace name: use at most 63 lower-case letters, digits and '-'".to_owned())
 }
 
 fn url(text: &str) -> Result<WebhookTarget, String> {
@@ -462,8 +463,7 @@ mod tests {
         }
     }
 
-    /// An example is typed as it stands: the webhook that it starts is in a
-    /// namespace that is exempt.
+    /// People run the example as it is, so its webhook must start in an exempt namespace.
     #[test]
     fn examples_start_in_the_exempt_namespace() {
         let mut cli = Cli::command();

@@ -1,9 +1,9 @@
 //! Who may use a restricted class.
 //!
-//! Whoever has the verb `use` on it in the pod's namespace: the user who
-//! creates the pod, or the service account that the pod runs as. And whoever
-//! has the verb `release` on all classes in a namespace may change what the
-//! webhook wrote into the pods there: that is the queue, and administrators.
+//! A pod may use the class if the user who creates it, or the service account that
+//! it runs as, has the verb `use` on the class in the pod's namespace. A user with
+//! the verb `release` on all classes in a namespace may change what the webhook
+//! wrote into the pods there: the queue and administrators have it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -17,13 +17,13 @@ mod reviews;
 
 pub use reviews::ClusterAuthorizer;
 
-/// Plural of `DomainClass`, as RBAC rules name it.
+/// The plural of `DomainClass`, as in RBAC rules.
 pub const RESOURCE: &str = "domainclasses";
-/// The right to use a class; a verb as PodSecurityPolicies had it in their time.
+/// The verb for the right to use a class, as for PodSecurityPolicies in the past.
 pub const USE: &str = "use";
-/// The right to change what the webhook wrote into pods.
+/// The verb for the right to change what the webhook wrote into pods.
 pub const RELEASE: &str = "release";
-/// In place of a class's name: all classes, those that are made later too.
+/// In place of a class's name: all classes, including those created later.
 pub const ALL: &str = "";
 
 /// A user, as the API server describes one.
@@ -33,21 +33,21 @@ pub struct User {
     pub username: String,
     pub uid: String,
     pub groups: Vec<String>,
-    /// What else the authenticator said.
+    /// Further attributes from the authenticator.
     pub extra: BTreeMap<String, Vec<String>>,
 }
 
-/// Who stands behind a pod.
+/// The users behind a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Subject {
-    /// The user who creates it.
+    /// The user who creates the pod.
     pub user: User,
-    /// The service account that it runs as, in the pod's namespace.
+    /// The service account that the pod runs as, in its namespace.
     pub service_account: String,
 }
 
 impl Subject {
-    /// The service account as the user that it is to the API server.
+    /// Returns the service account as a user, as the API server represents it.
     #[must_use]
     pub fn as_user(&self, namespace: &str) -> User {
         User {
@@ -62,23 +62,24 @@ impl Subject {
     }
 }
 
-/// What was found out about a right.
+/// The result of checking a right.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Grant {
-    /// The subject has it.
+    /// The subject has the right.
     Granted,
     Denied,
-    /// Nobody could say, because of this.
+    /// The right could not be checked, for this reason.
     Failed(String),
 }
 
-/// What was found out about the right to use classes, by class.
+/// The results of checking the right to use classes, by class.
 pub type Grants = BTreeMap<String, Grant>;
 
-/// Finds out who has a right. Takes as long as it takes: whoever asks gives up.
+/// Checks rights. It has no time limit of its own: the caller sets one.
 pub trait Authorizer: Send + Sync {
-    /// Whether `subject` may use `class`, or [`ALL`], for a pod in `namespace`, by a
-    /// right that is `granted_in` it or in the whole cluster.
+    /// Reports whether `subject` may use `class`, or [`ALL`], for a pod in
+    /// `namespace`, by a right granted in that namespace or in the whole cluster,
+    /// as `granted_in` requires.
     fn may_use(
         &self,
         subject: &Subject,
@@ -87,21 +88,21 @@ pub trait Authorizer: Send + Sync {
         granted_in: GrantedIn,
     ) -> impl Future<Output = Grant> + Send;
 
-    /// Whether `user` may change what the webhook wrote into the pods of
-    /// `namespace`. Nobody, unless a cluster says otherwise.
+    /// Reports whether `user` may change what the webhook wrote into the pods of
+    /// `namespace`. By default nobody may.
     fn may_release(&self, _user: &User, _namespace: &str) -> impl Future<Output = Grant> + Send {
         async { Grant::Denied }
     }
 }
 
-/// Answers from a list of classes, for `preview` and for tests.
+/// Grants the classes of a list, for `preview` and for tests.
 #[derive(Clone, Debug, Default)]
 pub struct ListedAuthorizer {
     allowed: BTreeSet<String>,
 }
 
 impl ListedAuthorizer {
-    /// Grants the classes in `allowed`; `*` grants each.
+    /// Returns an authorizer that grants the classes in `allowed`; `*` grants all.
     #[must_use]
     pub fn new(allowed: impl IntoIterator<Item = String>) -> Self {
         Self {
@@ -109,7 +110,7 @@ impl ListedAuthorizer {
         }
     }
 
-    /// Whether everybody may use `class`.
+    /// Reports whether everybody may use `class`.
     #[must_use]
     pub fn allows(&self, class: &str) -> bool {
         self.allowed.contains(class) || self.allowed.contains("*")

@@ -1,4 +1,4 @@
-//! The certificate that the API server meets: from files, or by an authority of our own.
+//! The webhook's certificate, which the API server trusts: from files, or issued by its own CA.
 
 pub mod clients;
 pub mod files;

@@ -1,4 +1,4 @@
-//! A `DomainClass` in the form that decisions want: parsed, checked, defaults filled in.
+//! A `DomainClass` in the form that decisions need: parsed, checked, with defaults.
 
 use nvlink_topology::{Pattern, Scope};
 
@@ -24,13 +24,13 @@ pub use unready::Unready;
 
 pub use crate::crd::GPU;
 
-/// A class, ready to decide with.
+/// A parsed class, as decisions use it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Class {
     pub name: String,
-    /// Only who has the verb `use` on it may use it.
+    /// Using the class needs the verb `use` on it.
     pub restricted: bool,
-    /// Where they must have it.
+    /// Where the verb must be granted.
     pub granted_in: GrantedIn,
     /// CI projects that may use it as well.
     pub ci_projects: Vec<CiProject>,
@@ -38,19 +38,19 @@ pub struct Class {
     pub daemon_namespaces: Vec<String>,
     /// Node labels that must match, by key.
     pub selector: Vec<(String, String)>,
-    /// Least bandwidth per GPU, GB/s.
+    /// Minimum bandwidth per GPU, in GB/s.
     pub min_bandwidth: Option<u32>,
-    /// Pods that get it without naming it.
+    /// Pods that get the class without naming it.
     pub applies_to: Option<AppliesTo>,
     /// The scope of a pod that names none.
     pub scope: Scope,
     /// The resource that stands for one whole GPU.
     pub resource: String,
-    /// What is set in the containers.
+    /// Variables for the containers.
     pub environment: Environment,
-    /// Who places its pods.
+    /// The scheduler that places its pods.
     pub scheduler: Scheduler,
-    /// What it asks for that this version cannot do: its pods are refused.
+    /// A requested feature that this version does not have: pods of the class are refused.
     pub unready: Option<Unready>,
 }
 
@@ -71,22 +71,22 @@ pub enum InvalidClass {
     /// The scheduler's fields do not fit its integration.
     #[error("spec.scheduler: {0}")]
     Scheduler(&'static str),
-    /// The way to wait does not fit the rest of the class.
+    /// `whenUnavailable` contradicts the rest of the class.
     #[error("spec.placement: {0}")]
     Placement(&'static str),
     /// An entry of `spec.access.ciProjects` does not fit its provider.
     #[error("spec.access.ciProjects[{0}]: {1}")]
     CiProject(usize, &'static str),
-    /// A resource that cannot be a whole GPU.
+    /// The resource cannot be a whole GPU.
     #[error(
         "spec.devices.resourceName {0:?} is not a resource of whole NVIDIA GPUs, such as nvidia.com/gpu"
     )]
     Resource(String),
-    /// A word that Kubernetes would refuse in every pod of the class.
-    #[error("{field} holds {text:?}, which is no {what}")]
+    /// A value that Kubernetes would reject in every pod of the class.
+    #[error("{field} has {text:?}, which is not a valid {what}")]
     Word {
         field: &'static str,
-        /// The word, cut.
+        /// The value, truncated.
         text: String,
         /// What it should be.
         what: &'static str,
@@ -94,7 +94,7 @@ pub enum InvalidClass {
 }
 
 impl Class {
-    /// Parses the class `name`. Checks what the CRD's rules check, because a
+    /// Parses the class `name`. Makes the same checks as the CRD's rules, because a
     /// class may also come from a file.
     ///
     /// # Errors
@@ -143,7 +143,7 @@ impl Class {
         })
     }
 
-    /// Whether the class claims a pod of `gpus` GPUs that communicates as `pattern`.
+    /// Reports whether the class claims a pod with `gpus` GPUs and communication `pattern`.
     #[must_use]
     pub fn claims(&self, gpus: u32, pattern: &Pattern) -> bool {
         self.applies_to.as_ref().is_some_and(|applies| {
@@ -187,7 +187,7 @@ fn scope(name: ScopeName) -> Scope {
     }
 }
 
-/// Whether a pattern is, or for a shape contains, the named one.
+/// Reports whether a pattern is the named one or, for a shape, contains it.
 fn covers(name: PatternName, pattern: &Pattern) -> bool {
     match (name, pattern) {
         (PatternName::AllReduce, Pattern::AllReduce)
@@ -239,9 +239,15 @@ mod tests {
             "resourceName",
         );
         for (labels, expected) in [
-            (json!({"pool ": "gpu"}), "\"pool \", which is no label key"),
-            (json!({"": "gpu"}), "\"\", which is no label key"),
-            (json!({"pool": "x y"}), "\"x y\", which is no label value"),
+            (
+                json!({"pool ": "gpu"}),
+                "\"pool \", which is not a valid label key",
+            ),
+            (json!({"": "gpu"}), "\"\", which is not a valid label key"),
+            (
+                json!({"pool": "x y"}),
+                "\"x y\", which is not a valid label value",
+            ),
         ] {
             check(json!({"nodeSelector": {"matchLabels": labels}}), expected);
         }

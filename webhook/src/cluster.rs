@@ -1,4 +1,4 @@
-//! Watches that keep the [`View`] like the cluster.
+//! Watches that keep the [`View`] in sync with the cluster.
 
 use std::{collections::HashSet, fmt::Debug, marker::PhantomData, sync::Arc};
 
@@ -34,23 +34,23 @@ pub mod view;
 use extent::Extent;
 pub use extent::free;
 
-/// Field manager of what the webhook writes into the cluster.
+/// The field manager of the webhook's writes to the cluster.
 pub(crate) const MANAGER: &str = "nvlink-webhook";
 
-/// A kind of object of which the view holds something.
+/// A kind of object that the view uses.
 trait Mirrored {
     type Object: Resource + Clone + Debug + DeserializeOwned + Send + 'static;
     const KIND: &'static str;
-    /// What its watch is called.
+    /// The supervisor's name of its watch.
     const WATCH: &'static str;
-    /// Objects that are asked for at a time.
+    /// Objects per page of a list.
     const PAGE: u32 = 500;
-    /// Decisions hang on it: nothing is decided before all of it was seen.
+    /// Whether decisions need it: no decision is made before all its objects were read.
     const DECIDES: bool = true;
 
     fn set(view: &mut View, name: &str, object: Self::Object);
     fn remove(view: &mut View, name: &str);
-    /// Names of all objects that may be in the view.
+    /// Returns the names of all objects that may be in the view.
     fn names(view: &View) -> Vec<String>;
 }
 
@@ -60,7 +60,7 @@ struct Namespaces;
 struct Topologies;
 
 impl Mirrored for Classes {
-    /// As raw JSON: one that cannot be read is guarded by what can be told of it.
+    /// Raw JSON, because a class that cannot be parsed is guarded by its known fields.
     type Object = DynamicObject;
     const KIND: &'static str = "DomainClass";
     const WATCH: &'static str = "watch of classes";
@@ -84,7 +84,7 @@ impl Mirrored for Classes {
     }
 }
 
-/// What of a node's spec counts: its taints, of which its metadata says nothing.
+/// The part of a node's spec that decisions need: its taints, which are not in its metadata.
 #[derive(Clone, Debug, Deserialize)]
 struct NodeSpec {
     #[serde(default)]
@@ -92,7 +92,7 @@ struct NodeSpec {
 }
 
 impl NodeSpec {
-    /// The classes whose taint keeps pods off the node.
+    /// Returns the classes whose taint keeps pods off the node.
     fn classes(self) -> Vec<String> {
         let ours = |taint: &Taint| taint.key == labels::CLASS && taint.effect == "NoSchedule";
         let ours = self.taints.into_iter().filter(ours);
@@ -104,7 +104,7 @@ impl Mirrored for Nodes {
     type Object = Object<NodeSpec, NotUsed>;
     const KIND: &'static str = "Node";
     const WATCH: &'static str = "watch of nodes";
-    /// They have 20 KiB each, most of it images.
+    /// A node has 20 KiB, most of it images.
     const PAGE: u32 = 100;
 
     fn set(view: &mut View, name: &str, mut object: Self::Object) {
@@ -144,14 +144,14 @@ impl Mirrored for Topologies {
     type Object = Extent;
     const KIND: &'static str = "NodeTopology";
     const WATCH: &'static str = "watch of topologies";
-    /// They have 20 KiB each.
+    /// A NodeTopology has 20 KiB.
     const PAGE: u32 = 100;
-    /// Only the warning that all nodes are in use; those not seen count as free.
+    /// Only the warning that all nodes are in use needs it; unknown nodes count as free.
     const DECIDES: bool = false;
 
     fn set(view: &mut View, name: &str, object: Self::Object) {
         let free = object.free().unwrap_or_else(|error| {
-            tracing::warn!(node = name, %error, "NodeTopology cannot be read; going by the node's labels");
+            tracing::warn!(node = name, %error, "cannot parse the NodeTopology; using the node's labels");
             None
         });
         view.set_free(name, free);
@@ -166,7 +166,7 @@ impl Mirrored for Topologies {
     }
 }
 
-/// Tells the view, and the metrics, what the watch of a kind says.
+/// Applies the events of a watch to the view and to the metrics.
 struct Follower<M> {
     view: SharedView,
     metrics: Arc<Metrics>,
@@ -207,7 +207,7 @@ impl<M: Mirrored> Mirror for Follower<M> {
     }
 }
 
-/// The watches, and whether those on which decisions hang have seen everything once.
+/// The watches, and whether those that decisions need have been in sync once.
 pub struct Watches {
     synced: Vec<channel::Receiver<bool>>,
 }
@@ -253,16 +253,16 @@ impl Watches {
                 synced: sender.clone(),
                 kind: PhantomData,
             };
-            // Not `any_semantic`, with which API servers answer with all objects at once.
+            // Not `any_semantic`: with it API servers return all objects at once.
             let config = watcher::Config::default().page_size(M::PAGE);
             watch::follow(api.clone(), config, follower)
         });
     }
 
-    /// Waits until every kind on which decisions hang was seen once.
+    /// Waits until every kind that decisions need has been in sync once.
     pub async fn synced(self) {
         for mut receiver in self.synced {
-            // An error means that the supervisor is gone, and with it the process.
+            // An error means that the supervisor is gone: the process ends.
             drop(receiver.wait_for(|synced| *synced).await);
         }
     }
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_restarted_watch_forgets_what_is_gone() {
+    async fn a_restarted_watch_drops_deleted_objects() {
         use watcher::Event::{Apply, Delete, Init, InitApply, InitDone};
         let view = SharedView::default();
         let (synced, receiver) = channel::channel(false);
@@ -312,7 +312,7 @@ mod tests {
         assert_eq!(view.class_names().collect::<Vec<_>>(), ["b", "d"]);
         let reason = view.class("b").unwrap().unwrap_err();
         assert!(
-            reason.contains("cannot be read") && reason.contains("universe"),
+            reason.contains("cannot be parsed") && reason.contains("universe"),
             "{reason}"
         );
     }

@@ -1,4 +1,4 @@
-//! The custom resources: their Rust types, and the CRDs printed from them.
+//! The custom resources: their Rust types, and the CRDs generated from them.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt;
@@ -14,7 +14,7 @@ mod unknown;
 pub use domain_class::{DomainClass, DomainClassSpec, GPU};
 pub use unknown::unknown_fields;
 
-/// All CRDs of this project.
+/// Returns all CRDs of this project.
 ///
 /// # Errors
 /// When a derived schema does not fit the API's type, which a test rules out.
@@ -22,7 +22,7 @@ pub fn crds() -> Result<Vec<CustomResourceDefinition>, serde_json::Error> {
     Ok(vec![DomainClass::crd(), node_topology::crd()?])
 }
 
-/// All CRDs as JSON documents, ready to be printed or applied.
+/// Returns all CRDs as JSON documents, ready to print or apply.
 ///
 /// # Errors
 /// When a derived schema does not fit the API's type, which a test rules out.
@@ -40,9 +40,9 @@ pub fn documents() -> Result<Vec<Value>, serde_json::Error> {
     Ok(documents)
 }
 
-/// Makes a schema read well. Bounds are floating point numbers in the API's
-/// types: `1` for `1.0`. And API servers warn of formats that they do not
-/// know, such as `uint32`.
+/// Cleans up a schema. The API's types have floating-point bounds, so `1.0`
+/// becomes `1`. API servers warn about unknown formats such as `uint32`, so these
+/// become `int64`.
 fn tidy(value: &mut Value) {
     match value {
         Value::Array(items) => items.iter_mut().for_each(tidy),

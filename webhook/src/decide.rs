@@ -1,8 +1,8 @@
-//! The decision on a pod: which class it is in, and what that changes in it.
+//! The decision on a pod: which class it gets, and how that changes the pod.
 //!
-//! Pure: a pod as raw JSON and a [`View`](crate::cluster::view::View) go in, a patch comes out. It is a
-//! function of the pod's final state: what is wanted is compared with what is
-//! there, so that a second pass over the patched pod changes nothing.
+//! The decision is pure: it takes a pod as raw JSON and a
+//! [`View`](crate::cluster::view::View), and returns a patch. It compares the wanted state with the
+//! pod's existing state, so that a second pass over the patched pod changes nothing.
 
 use nvlink_topology::{Pattern, Scope, labels};
 use serde_json::Value;
@@ -39,19 +39,19 @@ pub use facts::Facts;
 pub use intent::Intent;
 pub use refusal::{Refusal, Rule};
 
-/// What is done to a pod.
+/// The operation on a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     Create,
-    /// Its metadata or spec change.
+    /// A change of its metadata or spec.
     Update,
-    /// It gets ephemeral containers.
+    /// New ephemeral containers.
     Debug,
-    /// Its containers' resources change.
+    /// A change of its containers' resources.
     Resize,
 }
 
-/// What an administrator decides for the whole cluster.
+/// Settings of an administrator for the whole cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// Node label that names the rack.
@@ -69,63 +69,63 @@ impl Default for Settings {
     }
 }
 
-/// How a pod came to its class.
+/// How a pod got its class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum By {
     /// The pod names it.
     Annotation,
-    /// The namespace gives it to pods that name none.
+    /// It is the namespace's default for pods that name no class.
     Namespace,
-    /// The class claims such pods.
+    /// The class claims the pod by `appliesTo`.
     AppliesTo,
 }
 
-/// The class of a pod, and what was read from the pod on the way.
+/// The class of a pod, and the facts about the pod that the choice used.
 #[derive(Clone, Debug)]
 pub struct Chosen {
     pub class: Arc<Class>,
-    /// How the pod came to it.
+    /// How the pod got the class.
     pub by: By,
     /// The project that the pod belongs to.
     pub project: String,
-    /// Whole GPUs that the pod holds.
+    /// Number of whole GPUs that the pod requests.
     pub gpus: u32,
     pub pattern: Pattern,
     /// The pattern is a guess.
     pub guess: bool,
-    /// Where the pattern comes from, short.
+    /// Where the pattern comes from, in a few words.
     pub pattern_from: String,
-    /// The job has other pods, with which this one talks over the network.
+    /// The job has other pods, and this pod communicates with them over the network.
     pub spans: bool,
-    /// Its ranks start over ssh, and do not see the variables of its containers.
+    /// Its ranks start over ssh and do not see the variables of its containers.
     pub over_ssh: bool,
-    /// It minds the IMEX channels that NVLink between nodes needs.
+    /// The pod itself handles the IMEX channels that NVLink between nodes needs.
     pub minds_channels: bool,
-    /// How close they must be.
+    /// How close the GPUs must be.
     pub scope: Scope,
-    /// What the pod says about itself.
+    /// The pod's own annotations.
     pub intent: Intent,
-    /// What happened on the way, for the user.
+    /// Warnings for the user about the choice.
     pub warnings: Vec<String>,
 }
 
-/// A pod that is let in.
+/// An admitted pod.
 #[derive(Clone, Debug, Default)]
 pub struct Admitted {
     /// The pod as it should be.
     pub pod: Value,
-    /// What makes it so; empty: nothing to change.
+    /// The patch that leads to `pod`; empty if there is nothing to change.
     pub patch: Patch,
-    /// What was decided; `None` for a pod without a class.
+    /// The decision; `None` for a pod without a class.
     pub record: Option<Record>,
-    /// The same as text.
+    /// The decision as text.
     pub decision: Option<String>,
-    /// Lines for the user.
+    /// Warnings for the user, one line each.
     pub warnings: Vec<String>,
 }
 
-/// Changes `pod` as its class wants it.
+/// Changes `pod` as its class requires.
 ///
 /// # Errors
 /// When the pod contradicts the class or itself.
@@ -151,9 +151,10 @@ pub fn apply(pod: Value, chosen: &Chosen, settings: &Settings) -> Result<Admitte
     })
 }
 
-/// Hides GPUs from the containers of `pod`, which is in no class, that hold
-/// none: it is for the nodes of the restricted class `class` all the same, or
-/// has a runtime that shows it what its images name.
+/// Hides GPUs from the containers without GPUs of `pod`, which has no class.
+///
+/// This is needed for pods that target the nodes of the restricted class `class`, and for pods
+/// with NVIDIA's runtime, which shows them the GPUs that their images select.
 ///
 /// # Errors
 /// When the pod is not shaped like a pod.
@@ -168,11 +169,11 @@ pub fn shield(
     if !hidden.is_empty() {
         let (name, value) = devices::VOID;
         let why = match class {
-            Some(class) => format!("is for nodes of the restricted class {:?}", class.name),
-            None => "has NVIDIA's runtime".to_owned(),
+            Some(class) => format!("targets nodes of the restricted class {:?}", class.name),
+            None => "uses NVIDIA's runtime".to_owned(),
         };
         warnings.push(format!(
-            "{name}={value} is set in {}: no GPU is asked for there, and the pod {why}",
+            "{name}={value} is set in {}: no GPU is requested there, and the pod {why}",
             hidden.join(", ")
         ));
     }
@@ -203,7 +204,7 @@ fn change(
                 affinity::join_gang(pod, chosen.scope, &gang, settings)?;
             }
         }
-        // It would draw the gang of that name to this pod.
+        // The label would attract the gang of that name to this pod.
         None => identity::refuse(pod.document(), &[labels::GANG])?,
     }
     Ok((environment::set(pod, chosen)?, handover))

@@ -1,4 +1,4 @@
-//! Whether the webhook is well, and its metrics: the admin endpoints, on a port of their own.
+//! The admin endpoints, on a separate port: health, readiness and metrics.
 
 use std::{
     sync::{
@@ -20,11 +20,11 @@ use nvlink_runtime::{lease::Leadership, log, supervise::Supervisor};
 
 use crate::metrics::Metrics;
 
-/// Whether the webhook may get requests: a handle that is flipped.
+/// A shared handle to whether the webhook may get requests.
 #[derive(Clone, Debug)]
 pub struct Readiness {
     serving: Arc<AtomicBool>,
-    /// When the certificate ceases to be valid, seconds since 1970.
+    /// When the certificate expires, in seconds since 1970.
     expiry: Arc<AtomicI64>,
     metrics: Arc<Metrics>,
 }
@@ -39,38 +39,38 @@ impl Readiness {
         }
     }
 
-    /// Says whether requests are served.
+    /// Records whether requests are served.
     pub fn set(&self, serving: bool) {
         self.serving.store(serving, Ordering::Relaxed);
         self.metrics.ready(serving);
     }
 
-    /// The certificate in use is valid until `expiry`.
+    /// Records that the certificate in use is valid until `expiry`.
     pub fn certificate_until(&self, expiry: SystemTime) {
         let seconds = seconds(expiry);
         self.expiry.store(seconds, Ordering::Relaxed);
         self.metrics.certificate_expiry(seconds);
     }
 
-    /// A new certificate is in use, valid until `expiry`.
+    /// Records that a new certificate is in use, valid until `expiry`.
     pub fn certificate_taken(&self, expiry: SystemTime) {
         self.certificate_until(expiry);
         self.metrics.certificate(true);
     }
 
-    /// A new certificate could not be taken; the one in use stays.
+    /// Records that a new certificate could not be used; the one in use stays.
     pub fn certificate_kept(&self) {
         self.metrics.certificate(false);
     }
 
-    /// Why it is not ready; none where it is.
+    /// Returns why the webhook is not ready; none if it is.
     #[must_use]
     pub fn obstacle(&self) -> Option<&'static str> {
         if !self.serving.load(Ordering::Relaxed) {
             return Some("the caches are not synced yet, or the webhook is shutting down");
         }
         let expired = self.expiry.load(Ordering::Relaxed) <= seconds(SystemTime::now());
-        expired.then_some("the certificate has expired: the API server does not take it")
+        expired.then_some("the certificate has expired: the API server does not accept it")
     }
 }
 
@@ -81,18 +81,18 @@ fn seconds(time: SystemTime) -> i64 {
     })
 }
 
-/// What the admin endpoints tell of.
+/// The state that the admin endpoints report.
 #[derive(Clone, Debug)]
 pub struct Health {
-    /// Whether it may get requests.
+    /// Whether the webhook may get requests.
     pub readiness: Readiness,
     /// Whether its parts live.
     pub supervisor: Supervisor,
-    /// Whether it leads, once it may.
+    /// Whether this replica leads; set once the election has started.
     pub leadership: Arc<OnceLock<Leadership>>,
 }
 
-/// The router of the admin endpoints.
+/// Returns the router of the admin endpoints.
 pub fn admin_router(health: Health) -> Router {
     Router::new()
         .route("/livez", get(livez))

@@ -1,22 +1,22 @@
 //! Admission of GPU pods into NVLink domains: the program, and its parts for tests.
 //!
-//! The modules in an order in which each uses only those above it:
+//! The modules, in an order in which each uses only those above it:
 //!
-//! - [`metrics`]: what the program counts of itself;
-//! - [`health`]: whether it is ready, and the endpoints that say so;
-//! - `yaml`, `stdout`: documents in and out;
+//! - [`metrics`]: metrics of the program itself;
+//! - [`health`]: readiness, and the endpoints that report it;
+//! - `yaml`, `stdout`: reading and printing documents;
 //! - [`crd`]: the custom resources as the API server stores them;
 //! - [`class`]: a class as decisions need it, and the CI systems that it may list;
-//! - [`authorize`]: who stands behind a pod, and whether they may use a class;
-//! - [`cluster`]: the view that decisions are made from, kept by watches;
-//! - [`decide`]: the decision on a pod, pure: its class, its pattern, what must
-//!   not be and what is written;
-//! - [`policies`]: the rules of the decision as the API server's own;
-//! - [`admission`]: reviews in and out, over HTTP;
-//! - [`mod@registration`]: which pods the API server asks about, kept right;
-//! - [`certificate`]: what the API server trusts when it asks;
+//! - [`authorize`]: the users behind a pod, and whether they may use a class;
+//! - [`cluster`]: the view of the cluster that decisions use, kept by watches;
+//! - [`decide`]: the decision on a pod, a pure function: its class, its pattern,
+//!   what is refused and what is written;
+//! - [`policies`]: the rules of the decision as ValidatingAdmissionPolicies;
+//! - [`admission`]: admission reviews over HTTP;
+//! - [`mod@registration`]: which pods the API server calls the webhook for;
+//! - [`certificate`]: the certificate that the API server trusts;
 //! - [`args`]: the command line;
-//! - [`preview`]: the decision made from files;
+//! - [`preview`]: the decision, made from files;
 //! - [`serve`]: the running webhook;
 //! - `run`: from the command line to an exit status.
 

@@ -17,23 +17,23 @@ use prometheus_client::{
     registry::{Registry, Unit},
 };
 
-/// What became of an admission request; the label is bounded by construction.
+/// The outcome of an admission request, a label with a bounded number of values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Outcome {
     Mutated,
-    /// In a class, and already as it should be.
+    /// Admitted in a class, and already as it should be.
     Unchanged,
     /// Admitted without a class.
     Untouched,
     Denied,
-    /// Could not be read.
+    /// Could not be parsed.
     Invalid,
     /// Not decided on: there was no time or no room.
     Overloaded,
 }
 
 impl Outcome {
-    /// The word used in logs and label values.
+    /// Returns the word used in logs and label values.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -84,7 +84,7 @@ struct ByKind {
     kind: &'static str,
 }
 
-/// Whether a certificate could be reloaded.
+/// The result of reloading a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
 enum Reload {
     #[allow(non_camel_case_types)]
@@ -98,7 +98,7 @@ struct ByResult {
     result: Reload,
 }
 
-/// The metrics, and the registry that they are in.
+/// The metrics and their registry.
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
@@ -116,7 +116,7 @@ pub struct Metrics {
     cache_age: Family<ByKind, Gauge<f64, AtomicU64>>,
     untainted: Family<ByClass, Gauge>,
     strays: Family<ByClass, Gauge>,
-    /// Since when the watch of each kind has failed; none while it follows the cluster.
+    /// Since when the watch of each kind has failed; none while it is in sync.
     failing: Mutex<BTreeMap<&'static str, Option<Instant>>>,
 }
 
@@ -155,34 +155,34 @@ impl Metrics {
         let registry = &mut self.registry;
         registry.register(
             "admission_requests",
-            "Admission requests by outcome; overloaded ones are not decided, and the API server does what the failurePolicy says",
+            "Admission requests by outcome; for overloaded ones there is no decision, and the API server applies the failurePolicy",
             self.requests.clone(),
         );
         registry.register(
             "denials",
-            "Refused pods by class and by the rule that refuses them; no class where it does not exist",
+            "Refused pods by class and by the rule that refuses them; the class is empty if it does not exist",
             self.denials.clone(),
         );
         registry.register_with_unit(
             "admission_duration",
-            "Time from the request's body to the answer",
+            "Time from the arrival of a request to its response, including the time to read the body",
             Unit::Seconds,
             self.duration.clone(),
         );
         registry.register(
             "certificate_reloads",
-            "New certificates by whether they were taken",
+            "Reloads of the certificate by result",
             self.reloads.clone(),
         );
         registry.register_with_unit(
             "cache_age",
-            "How long what is known of a kind of object has not followed the cluster; 0 while it does",
+            "Seconds since the watch of a kind of object was last in sync; 0 while it is",
             Unit::Seconds,
             self.cache_age.clone(),
         );
         registry.register_with_unit(
             "certificate_expiry_timestamp",
-            "When the certificate in use ceases to be valid, since 1970",
+            "When the certificate in use expires, in seconds since 1970",
             Unit::Seconds,
             self.expiry.clone(),
         );
@@ -191,7 +191,7 @@ impl Metrics {
             "Whether the caches are synced and requests are served",
             self.ready.clone(),
         );
-        // Series that are there from the start can be alerted on.
+        // Alerts need series that exist from the start.
         use Outcome::{Denied, Invalid, Mutated, Overloaded, Unchanged, Untouched};
         for outcome in [Mutated, Unchanged, Untouched, Denied, Invalid, Overloaded] {
             drop(self.requests.get_or_create(&ByOutcome { outcome }));
@@ -201,50 +201,50 @@ impl Metrics {
         }
     }
 
-    /// What the process says of itself.
+    /// Registers the metrics of the process.
     fn register_process(&mut self) {
         let registry = &mut self.registry;
         registry.register(
             "leader",
-            "Whether this replica leads: the one that writes the status of classes",
+            "Whether this replica is the leader, which writes the status of classes",
             self.leader.clone(),
         );
         registry.register(
             "part_restarts",
-            "How often a part of the program ended, which it should not, and was started again",
+            "How often a part of the program ended unexpectedly and was started again",
             self.restarts.clone(),
         );
         registry.register(
             "log_lines_dropped",
-            "Lines of the log that nobody read in time, or that could not be written",
+            "Log lines that were dropped because nobody read them in time or they could not be written",
             self.dropped.clone(),
         );
         registry.register(
             "clients_cut_off",
-            "Clients of the admission endpoint that lost their connection or did not get their answer: idle, another needed the place; full, there was no place; memory, there was no room for the answer; slow, the answer was not taken",
+            "Clients of the admission endpoint that lost their connection or did not get their response: idle, another client needed the place; full, there was no place; memory, there was no room for the response; slow, the client did not read the response in time",
             self.clients.clone(),
         );
         let build = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
         registry.register("build", "The running version", build);
     }
 
-    /// What the leader finds on the nodes of restricted classes.
+    /// Registers the metrics of the leader's findings on the nodes of restricted classes.
     fn register_isolation(&mut self) {
         let registry = &mut self.registry;
         registry.register(
             "untainted_nodes",
-            "Nodes of a restricted class that have not its taint, so that any pod may go there; told by the leader",
+            "Nodes of a restricted class that do not have its taint, so any pod may run there; reported by the leader",
             self.untainted.clone(),
         );
         registry.register(
             "stray_pods",
-            "Pods that are on nodes with the taint of a restricted class, or wait and tolerate it, and were not admitted for it; told by the leader",
+            "Pods that are on nodes with the taint of a restricted class, or are waiting and tolerate it, but were not admitted for it; reported by the leader",
             self.strays.clone(),
         );
     }
 
-    /// Says what was found of each restricted class: nodes without its taint,
-    /// and pods that were not admitted for it, where that is known.
+    /// Sets the findings on each restricted class: the number of nodes without its
+    /// taint and, if known, of pods that were not admitted for it.
     pub fn isolation<'a>(&self, found: impl IntoIterator<Item = (&'a str, usize, Option<usize>)>) {
         self.untainted.clear();
         self.strays.clear();
@@ -260,7 +260,7 @@ impl Metrics {
         }
     }
 
-    /// Where clients that are cut off are counted.
+    /// Returns the counts of clients that were cut off.
     #[must_use]
     pub fn cut_offs(&self) -> &CutOffs {
         &self.cut_offs
@@ -271,12 +271,12 @@ impl Metrics {
         self.duration.observe(took.as_secs_f64());
     }
 
-    /// Counts a refusal. `class` is one that exists, or empty: what users write is no label.
+    /// Counts a refusal. `class` exists or is empty: text from users must not become a label value.
     pub fn denial(&self, class: String, rule: &'static str) {
         self.denials.get_or_create(&ByRule { class, rule }).inc();
     }
 
-    /// Says whether the watch of `kind` follows the cluster.
+    /// Records whether the watch of `kind` is in sync.
     pub fn watch(&self, kind: &'static str, follows: bool) {
         let mut failing = self.failing.lock().unwrap_or_else(PoisonError::into_inner);
         let since = failing.entry(kind).or_default();
@@ -286,7 +286,7 @@ impl Metrics {
         };
     }
 
-    /// Counts a change of the certificate files.
+    /// Counts a reload of the certificate, and whether the new one is in use.
     pub fn certificate(&self, taken: bool) {
         let result = if taken {
             Reload::success
@@ -296,18 +296,18 @@ impl Metrics {
         self.reloads.get_or_create(&ByResult { result }).inc();
     }
 
-    /// Says when the certificate in use ceases to be valid, in seconds since 1970.
+    /// Sets when the certificate in use expires, in seconds since 1970.
     pub fn certificate_expiry(&self, seconds: i64) {
         self.expiry.set(seconds);
     }
 
-    /// Says whether the webhook is ready.
+    /// Sets whether the webhook is ready.
     pub fn ready(&self, ready: bool) {
         self.ready.set(ready.into());
     }
 
-    /// Takes what the process says of itself now: whether it leads, how many lines of
-    /// the log were dropped, and how often each part was started again.
+    /// Updates the metrics of the process: whether it leads, the number of dropped
+    /// log lines, and the number of restarts of each part.
     pub fn process(&self, leads: bool, dropped: u64, restarts: &[(&'static str, u64)]) {
         self.leader.set(leads.into());
         self.dropped.inner().store(dropped, Ordering::Relaxed);
@@ -317,7 +317,7 @@ impl Metrics {
         }
     }
 
-    /// All metrics in OpenMetrics text.
+    /// Returns all metrics in the OpenMetrics text format.
     ///
     /// # Errors
     /// Never in practice: it writes to a string.

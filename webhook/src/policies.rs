@@ -1,10 +1,9 @@
-//! The rules of [`crate::decide::guard`] as ValidatingAdmissionPolicies, which
-//! hold where the webhook is down or was never asked.
+//! The rules of [`crate::decide::guard`] as ValidatingAdmissionPolicies, which also apply while the
+//! webhook is down, or if the API server does not call it.
 //!
-//! They are the file `policies/policies.yaml`, with what expressions share from
-//! `policies/shared.yaml` and with the tables of the rules filled in, so that
-//! both sides hold to the same ones. One list of cases is run against both:
-//! `webhook/tests/cases`.
+//! They are the file `policies/policies.yaml`. Its placeholders are replaced by the shared
+//! expressions of `policies/shared.yaml` and by the tables of the rules, so that webhook and
+//! policies use the same tables. The same list of cases tests both: `webhook/tests/cases`.
 
 use serde_json::{Value, json};
 
@@ -30,35 +29,34 @@ pub use check::run;
 const POLICIES: &str = include_str!("policies/policies.yaml");
 const SHARED: &str = include_str!("policies/shared.yaml");
 
-/// The policies and their bindings as YAML, ready to be applied. Pods in
-/// `kube-system` and in the namespaces `exempt` are not looked at, and neither
-/// are those in namespaces with the label that says so.
+/// Returns the policies and their bindings as YAML, ready to apply. They skip pods in
+/// `kube-system`, in the namespaces `exempt`, and in namespaces with the opt-out label.
 fn text(exempt: &[String]) -> String {
     let mut tables = tables();
     tables.push(("EXEMPT", json!(exempt_names(exempt)).to_string()));
     fill(POLICIES, &tables)
 }
 
-/// The documents of [`text`].
+/// Returns the documents of [`text`].
 ///
 /// # Errors
-/// When it is not YAML.
+/// When the text is not YAML.
 fn documents(exempt: &[String]) -> Result<Vec<Value>, YamlError> {
     yaml::read(&text(exempt))
 }
 
-/// The expression of the policies that says whether what is done to a pod
-/// concerns any rule. It cannot fail.
+/// Returns the expression of the policies that selects the requests on pods that a rule is about.
+/// It cannot fail.
 pub(crate) fn concerns_a_rule() -> String {
     fill("${CONCERNS_A_RULE}", &tables())
 }
 
-/// The same for what is written with a pod's status.
+/// Returns the same expression for changes of a pod's status.
 pub(crate) fn status_concerns_a_rule() -> String {
     fill("${STATUS_CONCERNS_A_RULE}", &tables())
 }
 
-/// The names of the exempt namespaces: `kube-system` and `others`.
+/// Returns the names of the exempt namespaces: `kube-system` and `others`.
 pub(crate) fn exempt_names(others: &[String]) -> Vec<String> {
     let mut names = vec!["kube-system".to_owned()];
     for other in others {
@@ -69,10 +67,10 @@ pub(crate) fn exempt_names(others: &[String]) -> Vec<String> {
     names
 }
 
-/// A placeholder's name, and what is filled in.
+/// The name of a placeholder, and its replacement.
 type Table = (&'static str, String);
 
-/// The tables of the rules as literals of CEL.
+/// Returns the tables of the rules as CEL literals.
 fn tables() -> Vec<Table> {
     let by_account = PROVIDERS
         .iter()
@@ -117,7 +115,7 @@ fn strings(items: &[&str]) -> String {
     format!("[{}]", quoted.join(", "))
 }
 
-/// The commands that grant the right, as the webhook names them.
+/// Returns the commands that grant the right, as in the webhook's refusals.
 fn grant(granted_in: GrantedIn) -> String {
     said(
         &role("@class", "@account", "@namespace", granted_in),
@@ -125,8 +123,8 @@ fn grant(granted_in: GrantedIn) -> String {
     )
 }
 
-/// A text of the webhook within a string of CEL: on one line, as the API server
-/// wants it, and of what the expressions know.
+/// Turns a text of the webhook into a part of a CEL string: on one line, as the API server
+/// requires, and with the variables of the expressions.
 fn said(text: &str, newline: &str) -> String {
     let text = text.replace('\n', newline).replace('\'', "\\'");
     [
@@ -141,8 +139,8 @@ fn said(text: &str, newline: &str) -> String {
     })
 }
 
-/// `text` with each `${NAME}` replaced by the table of that name, or by what is
-/// shared under it. The lines of what is filled in are indented as its first.
+/// Replaces each `${NAME}` in `text` by the table of that name, or by the shared text of that name.
+/// All lines of a replacement get the indentation of the placeholder's line.
 fn fill(text: &str, tables: &[Table]) -> String {
     let mut lines = Vec::new();
     for line in text.lines() {
@@ -164,7 +162,7 @@ fn fill(text: &str, tables: &[Table]) -> String {
     lines.join("\n")
 }
 
-/// What is shared under `name`: the lines below it that are indented.
+/// Returns the shared text of `name`: the indented lines below it.
 fn shared(name: &str) -> String {
     let start = SHARED.split_once(&format!("\n{name}: |-\n"));
     let lines = start.map_or("", |(_, rest)| rest).lines();
@@ -190,7 +188,7 @@ mod tests {
         },
     };
 
-    /// The names of placeholders in `text`.
+    /// Returns the names of the placeholders in `text`.
     fn placeholders(text: &str) -> BTreeSet<&str> {
         let names = text.split("${").skip(1);
         names.map(|rest| rest.split_once('}').unwrap().0).collect()
@@ -203,7 +201,7 @@ mod tests {
         known.insert("EXEMPT");
         for (name, value) in shared.as_object().unwrap() {
             assert_eq!(super::shared(name), value.as_str().unwrap(), "{name}");
-            assert!(known.insert(name), "{name} is there twice");
+            assert!(known.insert(name), "{name} exists twice");
         }
         assert_eq!(placeholders(&[POLICIES, SHARED].concat()), known);
         let text = text(&["own".to_owned()]);
@@ -215,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tables_are_literals_of_cel() {
+    fn the_tables_are_cel_literals() {
         let tables: std::collections::BTreeMap<_, _> = tables().into_iter().collect();
         assert_eq!(
             tables["VARIABLES"],
@@ -239,9 +237,9 @@ mod tests {
         }
     }
 
-    /// The file says by hand what the rest of the program has constants for.
+    /// The YAML files repeat names for which the program has constants.
     #[test]
-    fn the_names_in_the_file_are_those_of_the_program() {
+    fn the_yaml_files_use_the_names_of_the_program() {
         let file = [POLICIES, SHARED].concat();
         for name in [
             labels::CLASS,
@@ -268,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rules_in_the_file_are_those_of_the_program() {
+    fn the_yaml_files_use_the_rules_of_the_program() {
         let file = [POLICIES, SHARED].concat();
         let rules = [
             Rule::ReservedAnnotation,
@@ -297,12 +295,12 @@ mod tests {
             .lines()
             .filter_map(|line| line.trim().strip_prefix("message: rule "));
         for rule in said {
-            assert!(rules.contains(&rule), "{rule} is no rule");
+            assert!(rules.contains(&rule), "{rule} is not a rule");
         }
     }
 
     #[test]
-    fn each_validation_says_its_rule() {
+    fn each_validation_names_its_rule() {
         for policy in documents(&[]).unwrap() {
             for validation in policy["spec"]["validations"]
                 .as_array()
@@ -319,7 +317,7 @@ mod tests {
         }
     }
 
-    /// Whatever somebody writes as the name of a namespace, the policies stay what they are.
+    /// No name of a namespace can change the structure of the policies.
     #[test]
     fn names_of_namespaces_are_quoted() {
         let odd = ["it's", "a\"b", "${CAPABILITIES}", "c: [d", "kube-system"];

@@ -1,4 +1,4 @@
-//! The decision of admission, made offline from files.
+//! The admission decision, made offline from files.
 
 use std::{path::Path, process::ExitCode};
 
@@ -29,11 +29,11 @@ use maker::Dress;
 use template::Template;
 use verdict::{Fit, Verdict};
 
-/// Pods are refused by this status, and input that cannot be read by the next one.
+/// The exit status if a pod is refused, and if an input cannot be read.
 const REFUSED: u8 = 1;
 const BAD_INPUT: u8 = 2;
 
-/// Runs `preview`: status 1 where a pod is refused, 2 where an input cannot be read.
+/// Runs `preview`. Returns status 1 if a pod is refused, 2 if an input cannot be read.
 ///
 /// # Errors
 /// When nothing can be printed.
@@ -60,8 +60,8 @@ pub fn run(args: &PreviewArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(if refused { REFUSED } else { 0 }))
 }
 
-/// Takes the node from a pod that a cluster has: there the scheduler named it,
-/// and no author past the scheduler.
+/// Removes the node from a pod that comes from a cluster: there the scheduler chose
+/// the node, and not the pod's author.
 fn node_of_scheduler(template: &Template, pod: &mut Value) -> Option<Value> {
     let stored = template.is_pod() && pod.pointer("/metadata/uid").is_some_and(Value::is_string);
     let spec = pod.get_mut("spec").and_then(Value::as_object_mut);
@@ -89,9 +89,9 @@ fn decide(args: &PreviewArgs) -> anyhow::Result<Vec<Change>> {
         changes.push(preview.document(document)?);
     }
     if changes.iter().all(|change| change.verdicts.is_empty()) {
-        eprintln!("note: there is no pod and no template of pods in what was given");
+        eprintln!("note: the input has no pods and no pod templates");
     } else if args.cluster.is_empty() {
-        eprintln!("note: no classes were given: use --cluster FILE");
+        eprintln!("note: there are no classes: add them with --cluster FILE");
     }
     Ok(changes)
 }
@@ -138,7 +138,7 @@ impl<'a> Preview<'a> {
         Ok(change)
     }
 
-    /// What is decided on the pods of `template`, and what becomes of it.
+    /// Decides on the pods of `template`. Returns the verdict and the resulting template.
     fn template(
         &self,
         template: &Template,
@@ -176,7 +176,7 @@ impl<'a> Preview<'a> {
                 let (after, patch) = match dress {
                     None => (pod, own),
                     Some(_) if own.is_empty() => (before, own),
-                    // The pod's own patch knows labels that the template has not.
+                    // The pod's own patch has labels that the template does not have.
                     Some(dress) => {
                         let after = dress.take_off(pod, &before);
                         let patch = json_patch::diff(&before, &after);
@@ -189,15 +189,15 @@ impl<'a> Preview<'a> {
         }
     }
 
-    /// Why nobody looks at the pods of `namespace`, if nobody does.
+    /// Returns why the pods of `namespace` are not checked, if they are not.
     fn exempt(&self, namespace: &str) -> Option<String> {
         let names = exempt_names(&self.args.exempt.exempt_namespaces);
         if names.iter().any(|name| name == namespace) {
-            return Some(format!("not looked at: namespace {namespace} is exempt"));
+            return Some(format!("not checked: namespace {namespace} is exempt"));
         }
         self.cluster.exempt.contains(namespace).then(|| {
             format!(
-                "not looked at: namespace {namespace} has the label {}=ignore",
+                "not checked: namespace {namespace} has the label {}=ignore",
                 labels::OPT_OUT
             )
         })
@@ -221,13 +221,13 @@ impl<'a> Preview<'a> {
         if right.contains(&refusal.rule) {
             if !template.is_pod() {
                 verdict.notes.push(format!(
-                    "a controller makes the pods of a {}, so what counts is the right of the service account that they run as, and not that of who makes the {0}",
+                    "a controller creates the pods of a {}, so the service account of the pods needs the right, not the user who creates the {0}",
                     template.object.kind
                 ));
             }
             verdict.notes.push(
-                "who may use a class is the cluster's to say: --allow-use CLASS takes it as given, \
-                 kubectl create --dry-run=server --as USER -f POD asks the cluster"
+                "only a cluster knows who may use a class: --allow-use CLASS assumes the right, \
+                 kubectl create --dry-run=server --as USER -f POD checks it"
                     .to_owned(),
             );
         }
@@ -257,7 +257,7 @@ impl<'a> Preview<'a> {
         verdict.decision = Some(record);
     }
 
-    /// What to tell of restricted classes that claim pods, but not of those who may not use them.
+    /// Returns a note on restricted classes that claim pods but were passed over.
     fn passed_over(&self) -> Option<String> {
         let view = self.admission.view.read();
         let allows = |name: &str| self.admission.authorizer.allows(name);
@@ -268,7 +268,7 @@ impl<'a> Preview<'a> {
             .collect();
         (!names.is_empty()).then(|| {
             format!(
-                "restricted classes claim only pods of those who may use them; to see what they would do: --allow-use {}",
+                "restricted classes claim only pods that may use them; to see their effect, add --allow-use {}",
                 names.join(",")
             )
         })

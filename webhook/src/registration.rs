@@ -1,4 +1,4 @@
-//! The `MutatingWebhookConfiguration`: which pods reach the webhook.
+//! The `MutatingWebhookConfiguration`: which pods the API server calls the webhook for.
 
 use k8s_openapi::{
     ByteString,
@@ -14,16 +14,16 @@ pub mod registrar;
 
 use crate::{admission::server::PATH, policies};
 
-/// Name of the configuration.
+/// The name of the configuration.
 pub const NAME: &str = "nvlink-domains.io";
 
-/// Where the API server finds the webhook.
+/// The address at which the API server calls the webhook.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WebhookTarget {
     /// By URL, for a webhook outside the cluster: `https://HOST:PORT`, with or without the path.
     Url(String),
     Service {
-        /// Namespace of the Service; pods in it never reach the webhook.
+        /// Namespace of the Service; the webhook is never called for pods in it.
         namespace: String,
         /// Name of the Service.
         name: String,
@@ -32,22 +32,22 @@ pub enum WebhookTarget {
     },
 }
 
-/// A pod asks for a GPU: some container names a resource of NVIDIA's or one
-/// that stands for a device class of DRA.
+/// CEL: the pod requests a GPU. Some container requests a resource of NVIDIA or
+/// one that stands for a DRA device class.
 const ASKS_FOR_GPU: &str = "\
 [object.spec.containers, has(object.spec.initContainers) ? object.spec.initContainers : []].exists(list, \
 list.exists(c, has(c.resources) && (\
 (has(c.resources.limits) && c.resources.limits.exists(name, name.startsWith('nvidia.com/') || name.startsWith('deviceclass.resource.kubernetes.io/'))) || \
 (has(c.resources.requests) && c.resources.requests.exists(name, name.startsWith('nvidia.com/') || name.startsWith('deviceclass.resource.kubernetes.io/'))))))";
 
-/// The configuration: entries with the same path. A pod that names a class
-/// fails closed, since its author relies on the class; another GPU pod fails
+/// Returns the configuration. All entries have the same path. Pods that name a
+/// class fail closed, since their authors rely on the class; other GPU pods fail
 /// open, so that plain jobs run when the webhook is down.
 ///
-/// The API server reads the pod anew for each entry whose rules match, and
-/// evaluates all its conditions: there are as few of both as can be, and of
-/// status, which kubelets write often, only that of the pods of a class is
-/// looked at.
+/// The API server decodes the pod again for each entry whose rules match, and
+/// evaluates all its conditions. So there are as few entries and conditions as
+/// possible. Kubelets write status often, so only the status of pods of a class
+/// is checked.
 #[must_use]
 pub fn registration(
     target: &WebhookTarget,
@@ -92,7 +92,7 @@ pub fn registration(
     }
 }
 
-/// A GPU pod names a class.
+/// Returns the CEL condition of a GPU pod that names a class.
 fn relies_on_a_class() -> String {
     format!(
         "has(object.metadata.annotations) && '{}' in object.metadata.annotations && {ASKS_FOR_GPU}",
@@ -100,9 +100,9 @@ fn relies_on_a_class() -> String {
     )
 }
 
-/// Other GPU pods, what reaches for a class in another way, and what is done to
-/// a pod later. The policies hold these rules when the webhook is down; it
-/// explains them.
+/// Returns the CEL condition of other GPU pods, pods that target a class in another
+/// way, and later changes of pods. The policies enforce these rules when the
+/// webhook is down; the webhook gives better explanations.
 fn others() -> String {
     format!(
         "!(request.operation == 'CREATE' && {}) && ({})",
@@ -111,7 +111,7 @@ fn others() -> String {
     )
 }
 
-/// Pods that have the label of a class, before a change or after it.
+/// Selects pods that have the label of a class before or after a change.
 fn of_a_class() -> LabelSelector {
     let labelled = LabelSelectorRequirement {
         key: labels::CLASS.to_owned(),
@@ -124,7 +124,7 @@ fn of_a_class() -> LabelSelector {
     }
 }
 
-/// What the entries have in common.
+/// Returns the fields that all entries share.
 fn common() -> MutatingWebhook {
     MutatingWebhook {
         admission_review_versions: vec!["v1".to_owned()],
@@ -137,7 +137,7 @@ fn common() -> MutatingWebhook {
 }
 
 impl WebhookTarget {
-    /// The names by which the API server calls it: what its certificate must be for.
+    /// Returns the host names that the API server calls, which the certificate must have.
     #[must_use]
     pub fn names(&self) -> Vec<String> {
         match self {
@@ -159,7 +159,7 @@ impl WebhookTarget {
     }
 }
 
-/// An operation on `resources` of pods.
+/// Returns a rule for `operation` on `resources` of pods.
 fn rule(operation: &str, resources: &[&str]) -> RuleWithOperations {
     RuleWithOperations {
         api_groups: Some(vec![String::new()]),
@@ -201,9 +201,9 @@ fn client(target: &WebhookTarget, ca_bundle_pem: &[u8]) -> WebhookClientConfig {
     }
 }
 
-/// Every namespace but `kube-system` and our own (the cluster must be able to
-/// start, and we with it, when the webhook is down), but those of the
-/// platform's own daemons, and but those that are labelled to be left alone.
+/// Selects every namespace except `kube-system` and the webhook's own (the cluster
+/// and the webhook must be able to start while the webhook is down), the `exempt`
+/// ones of the platform's own daemons, and those with the label that exempts them.
 fn elsewhere(target: &WebhookTarget, exempt: &[String]) -> LabelSelector {
     let mut others = exempt.to_vec();
     if let WebhookTarget::Service { namespace, .. } = target {

@@ -14,7 +14,7 @@ use crate::{
     yaml,
 };
 
-/// Runs the program: 0 for success, 1 for failure, 2 for bad usage.
+/// Runs the program. Returns 0 for success, 1 for failure, 2 for wrong usage.
 #[must_use]
 pub fn run() -> ExitCode {
     let args: Vec<_> = std::env::args_os().collect();
@@ -35,7 +35,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
             tls::install_provider();
             let runtime = tokio::runtime::Runtime::new().context("cannot start")?;
             let ended = runtime.block_on(serve::serve(*args));
-            // Neither a file on a hung mount nor the log keeps the process.
+            // Neither a file on a dead mount nor the log may block the exit.
             runtime.shutdown_background();
             log::finish();
             if let Err(error) = &ended {
@@ -49,7 +49,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         }
         Command::Preview(args) => preview::run(&args),
         Command::Crds => {
-            let documents = crd::documents().context("cannot make the CRDs")?;
+            let documents = crd::documents().context("cannot generate the CRDs")?;
             print(&yaml::write(&documents)?)?;
             Ok(ExitCode::SUCCESS)
         }
@@ -70,7 +70,7 @@ fn configuration(
     let target = args
         .url
         .or(args.service)
-        .context("give --url or --service")?;
+        .context("set --url or --service")?;
     let path = args.ca_file;
     let ca = std::fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
     anyhow::ensure!(

@@ -1,4 +1,4 @@
-//! The running webhook: its parts, its start and its end.
+//! The running webhook: its parts, startup and shutdown.
 
 use std::{
     io,
@@ -34,16 +34,16 @@ use crate::{
     registration::registrar::{self, Registrar},
 };
 
-/// What open requests get after the end of listening.
+/// Time for open requests after the server stops listening.
 const GRACE: Duration = Duration::from_secs(10);
-/// What the API server gets to take the lease back.
+/// Time to release the Lease.
 const RESIGN: Duration = Duration::from_secs(2);
 
-/// Serves until SIGTERM or SIGINT, which are obeyed at any moment; a second one
-/// ends the drain too.
+/// Serves until SIGTERM or SIGINT, which it obeys at any moment; a second signal
+/// ends the drain.
 ///
 /// # Errors
-/// When it cannot start, or a part of it ends that should not.
+/// When it cannot start, or a required part ends.
 pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     let mut signals = signals::install().context("cannot handle signals")?;
     log_to_stderr(&args)?;
@@ -53,7 +53,7 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
         started = start(args, &supervisor) => started?,
         failed = supervisor.failed() => return Err(failed.into()),
         signal = signals.received() => {
-            tracing::info!(signal, "ending before the start was over");
+            tracing::info!(signal, "stopping during startup");
             return Ok(());
         }
     };
@@ -66,33 +66,33 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     tokio::select! {
         ended = running.end(linger) => ended,
         signal = signals.received() => {
-            tracing::info!(signal, "ending without waiting for open requests");
+            tracing::info!(signal, "stopping without waiting for open requests");
             Ok(())
         }
     }
 }
 
-/// The webhook, taking requests.
+/// The webhook while it accepts requests.
 struct Running {
     server: JoinHandle<io::Result<()>>,
     handle: Handle<SocketAddr>,
     readiness: Readiness,
     candidate: Candidate,
-    /// What says so to the registrar.
+    /// Tells the registrar that the process is leaving.
     leaving: watch::Sender<bool>,
 }
 
 impl Running {
-    /// Takes requests for a little longer, until nobody sends them here any more,
-    /// then lets those that are open end.
+    /// Keeps accepting requests for `linger`, until the Service sends no more, and
+    /// then waits for open ones.
     async fn end(self, linger: Duration) -> anyhow::Result<()> {
         self.readiness.set(false);
-        // Whoever deletes the registration now wants it to stay away.
+        // From now on, a deleted registration must stay deleted.
         self.leaving.send_replace(true);
         tokio::join!(self.candidate.resign(RESIGN), tokio::time::sleep(linger));
         self.handle.graceful_shutdown(Some(GRACE));
         let ended = self.server.await.map_err(io::Error::other).flatten();
-        ended.context("the admission server failed while it was shut down")
+        ended.context("the admission server failed during shutdown")
     }
 }
 
@@ -125,13 +125,13 @@ async fn start(args: ServeArgs, supervisor: &Supervisor) -> anyhow::Result<Runni
     let webhook = Webhook { admission, metrics };
     let (mut server, handle) = admit(args.listen, identity.config, webhook);
     tokio::select! {
-        // None where it has failed, as the other says.
+        // `None` if it has failed; then the other branch reports it.
         Some(address) = handle.listening() => {
-            tracing::info!(%address, "taking admission requests");
+            tracing::info!(%address, "accepting admission requests");
         }
         ended = &mut server => return Err(server_ended(ended, args.listen)),
     }
-    // Nobody is sent here before there is somebody to answer.
+    // Only now: no requests must come before the server listens.
     readiness.set(true);
     let leaving = watch::Sender::new(false);
     if let Some(registrar) = identity.registrar {
@@ -148,7 +148,7 @@ async fn start(args: ServeArgs, supervisor: &Supervisor) -> anyhow::Result<Runni
     })
 }
 
-/// Keeps the registration right until the process `leaves`.
+/// Maintains the registration until the process `leaves`.
 fn register(registrar: Registrar, supervisor: &Supervisor, leaves: watch::Receiver<bool>) {
     const NAME: &str = "registrar";
     let heart = Arc::new(supervisor.heartbeat(NAME, registrar::STUCK));
@@ -166,7 +166,7 @@ fn register(registrar: Registrar, supervisor: &Supervisor, leaves: watch::Receiv
     });
 }
 
-/// Reaches for the Lease, and does what only the leader does.
+/// Starts the leader election, and the work that only the leader does.
 fn lead(candidate: Candidate, leads: Leadership, writer: Writer, supervisor: &Supervisor) {
     supervisor.keep("election of a leader", Weight::Minor, move || {
         candidate.clone().run()
@@ -176,11 +176,11 @@ fn lead(candidate: Candidate, leads: Leadership, writer: Writer, supervisor: &Su
     });
 }
 
-/// The replica, where one of several is to lead.
+/// Returns this replica as a candidate in the leader election.
 fn candidate(client: &Client, args: &LeaseArgs, tls: &TlsArgs) -> Candidate {
     let secret = tls.ca_secret.as_ref().map(|secret| &secret.namespace);
     let namespace = args.lease_namespace.as_ref().or(secret);
-    // In a pod it is the service account's.
+    // In a pod, the default is the service account's namespace.
     let namespace = namespace.map_or(client.default_namespace(), String::as_str);
     Candidate::new(
         client.clone(),
@@ -190,7 +190,7 @@ fn candidate(client: &Client, args: &LeaseArgs, tls: &TlsArgs) -> Candidate {
     )
 }
 
-/// Starts to take admission requests.
+/// Starts the admission server.
 fn admit(
     address: SocketAddr,
     config: RustlsConfig,

@@ -1,10 +1,10 @@
-//! What the subcommands print.
+//! Output of the subcommands.
 
 use std::io::{self, Write};
 
 use anyhow::Context;
 
-/// Prints to stdout. A reader that has seen enough, such as `head`, is no failure.
+/// Prints to stdout. It is not an error if the reader closes the pipe, as `head` does.
 pub(crate) fn print(text: &str) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {

@@ -1,16 +1,16 @@
-//! YAML in and out.
+//! Parses and writes YAML.
 
 use serde_json::Value;
 
 const UNFOLDED: usize = 1 << 30;
 
-/// A document that cannot be read or written.
+/// A document that cannot be parsed or written.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct YamlError(String);
 
-/// Reads all documents of `text`, which may be JSON too. Documents that are
-/// empty are left out. Nesting, aliases and size are bounded by the parser.
+/// Parses all documents of `text`, which may also be JSON. Skips empty documents.
+/// The parser limits nesting, aliases and size.
 pub(crate) fn read(text: &str) -> Result<Vec<Value>, YamlError> {
     if text.trim_start().starts_with('{')
         && let Ok(document) = serde_json::from_str(text)
@@ -30,7 +30,7 @@ pub(crate) fn read(text: &str) -> Result<Vec<Value>, YamlError> {
 
 /// Writes documents, separated by `---`.
 pub(crate) fn write(documents: &[Value]) -> Result<String, YamlError> {
-    // Long lines stay lines: folded, a change in one would look like a change in many.
+    // Long lines are not folded: a change in one would look like a change in many.
     let options =
         serde_saphyr::ser_options! { min_fold_chars: UNFOLDED, folded_wrap_chars: UNFOLDED };
     serde_saphyr::to_string_multiple_with_options(documents, options)

@@ -1,4 +1,4 @@
-//! The list of cases against the pure decision: `cases/access.json`.
+//! Runs the list of cases, `cases/access.json`, against the pure decision.
 
 #![allow(clippy::unwrap_used)]
 
@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 struct Rights(Vec<list::Grant>);
 
 impl Rights {
-    /// In no `namespace`: in the whole cluster.
+    /// Reports whether `user` has the right; without a `namespace`, in the whole cluster.
     fn has(&self, user: &User, verb: &str, class: Option<&str>, namespace: Option<&str>) -> Grant {
         let account = user.username.strip_prefix("system:serviceaccount:");
         let account = account.map(|name| name.replacen(':', "/", 1));
@@ -66,7 +66,7 @@ impl Authorizer for Rights {
     }
 }
 
-/// Cannot tell of anybody.
+/// Cannot check anybody's rights.
 struct Unknown;
 
 impl Authorizer for Unknown {
@@ -102,7 +102,7 @@ fn rights(list: &List) -> Rights {
     Rights(list.grants.clone())
 }
 
-/// The pod that is let in, or the refusal.
+/// Returns the admitted pod, or the refusal.
 async fn decide<A: Authorizer>(
     admission: &Admission<A>,
     list: &List,
@@ -137,7 +137,7 @@ async fn decide<A: Authorizer>(
     decision.map(|admitted| admitted.pod)
 }
 
-/// `allowed`, or the rule.
+/// Returns `allowed`, or the rule of the refusal.
 fn word(decision: &Result<Value, Refusal>) -> &str {
     match decision {
         Ok(_) => "allowed",
@@ -145,7 +145,8 @@ fn word(decision: &Result<Value, Refusal>) -> &str {
     }
 }
 
-/// What is exempt is so by the registration, before any decision.
+/// Returns the cases outside exempt namespaces, which the registration excludes before any
+/// decision.
 fn decided(list: &List) -> impl Iterator<Item = &Case> {
     let exempt = |case: &&Case| list.namespaces[&case.namespace].exempt;
     list.cases.iter().filter(move |case| !exempt(case))
@@ -179,7 +180,7 @@ fn each_way_around_has_a_case_that_is_refused() {
     let list = list::read();
     assert!(list.cases.len() >= 150, "{} cases", list.cases.len());
     let names: BTreeSet<_> = list.cases.iter().map(|case| &case.name).collect();
-    assert_eq!(names.len(), list.cases.len(), "a name is there twice");
+    assert_eq!(names.len(), list.cases.len(), "a name exists twice");
     let refused = |way: &str| {
         let mut cases = list.cases.iter();
         cases.any(|case| case.row.as_deref() == Some(way) && case.expect != "allowed")
@@ -197,7 +198,7 @@ fn each_way_around_has_a_case_that_is_refused() {
 }
 
 #[tokio::test]
-async fn who_cannot_be_asked_about_is_refused_where_a_right_is_needed() {
+async fn a_pod_that_needs_a_right_is_refused_if_the_right_cannot_be_checked() {
     let list = list::read();
     let known = admission(&list, rights(&list));
     let unknown = admission(&list, Unknown);
@@ -208,7 +209,7 @@ async fn who_cannot_be_asked_about_is_refused_where_a_right_is_needed() {
             decide(&unknown, &list, case).await,
         );
         if word(&said) != "review-failed" {
-            // Nobody had to be asked about: the answer is the same, to the letter.
+            // No right was needed: the answer is exactly the same.
             assert_eq!(said, known, "{}", case.name);
             continue;
         }
@@ -230,7 +231,7 @@ async fn who_cannot_be_asked_about_is_refused_where_a_right_is_needed() {
 }
 
 #[tokio::test]
-async fn a_denial_of_the_right_names_class_subject_rule_and_remedy() {
+async fn a_refusal_for_a_missing_right_names_class_subject_rule_and_remedy() {
     let list = list::read();
     let admission = admission(&list, rights(&list));
     let rights = ["not-authorized", "toleration", "node-name", "node-selector"];
@@ -243,9 +244,9 @@ async fn a_denial_of_the_right_names_class_subject_rule_and_remedy() {
         let by = format!("user {:?}", case.by);
         let several = text.contains("several classes");
         let what = ["class \"case-", "several classes"][usize::from(several)];
-        // Who names a node debugs it, and the right would be one of all pods.
+        // A user who names a node debugs it, and a grant would apply to all pods.
         let debugs = text.contains("kubectl debug node/");
-        let remedy = ["To grant it", "-n kube-system"][usize::from(debugs)];
+        let remedy = ["To grant this right", "-n kube-system"][usize::from(debugs)];
         for part in [&rule, what, &by, &account, remedy, "kubectl "] {
             assert!(
                 text.contains(part),
@@ -256,14 +257,14 @@ async fn a_denial_of_the_right_names_class_subject_rule_and_remedy() {
     }
 }
 
-/// The text of a refusal.
+/// Returns the text of a refusal.
 async fn text(admission: &Admission<Rights>, list: &List, case: &Case) -> String {
     let refused = decide(admission, list, case).await;
     refused.unwrap_err().answer()
 }
 
 #[tokio::test]
-async fn a_refusal_of_a_legitimate_pod_says_what_helps() {
+async fn a_refusal_of_a_legitimate_pod_contains_the_remedy() {
     let list = list::read();
     let admission = admission(&list, rights(&list));
     let mut told = 0;
@@ -285,7 +286,7 @@ async fn a_refusal_of_a_legitimate_pod_says_what_helps() {
 }
 
 #[tokio::test]
-async fn the_remedy_of_a_ci_project_is_its_place_in_the_class() {
+async fn the_remedy_for_a_ci_project_lists_it_in_the_class() {
     let list = list::read();
     let admission = admission(&list, rights(&list));
     let named = |name: &str| list.cases.iter().find(|case| case.name == name).unwrap();
@@ -303,7 +304,7 @@ async fn the_remedy_of_a_ci_project_is_its_place_in_the_class() {
 }
 
 #[tokio::test]
-async fn a_toleration_by_hand_takes_the_right_where_there_is_no_class_at_all() {
+async fn a_toleration_by_hand_needs_the_right_even_without_any_class() {
     let mut list = list::read();
     list.classes.clear();
     let admission = admission(&list, rights(&list));
@@ -330,12 +331,12 @@ async fn a_toleration_by_hand_takes_the_right_where_there_is_no_class_at_all() {
     ] {
         assert!(refused.contains(part), "{part} is not in {refused}");
     }
-    // The right to one class is none to those that come later.
+    // The right to one class does not include classes that are created later.
     decide("ursula", any.clone()).await.unwrap_err();
     decide("chief", any).await.unwrap();
     let later = json!({"key": "nvlink-domains.io/class", "operator": "Gt", "value": "1"});
     decide("alice", later).await.unwrap_err();
-    // Daemons tolerate everything, and where no class is restricted nothing is behind a taint.
+    // Daemons tolerate everything, and without a restricted class no taint protects anything.
     decide("alice", json!({"operator": "Exists"}))
         .await
         .unwrap();

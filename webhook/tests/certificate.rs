@@ -1,4 +1,5 @@
-//! The certificate follows its files the way the kubelet changes them.
+//! The certificate follows its files when they change as the kubelet changes them, and the CA
+//! follows its Secret.
 
 #![allow(clippy::unwrap_used)]
 
@@ -47,8 +48,8 @@ fn pair() -> Pair {
     }
 }
 
-/// Writes a Secret volume's new content: a new directory, then the symlink
-/// `..data` is swapped by a rename. The files' own symlinks stay.
+/// Writes new content into a Secret volume: creates a new directory, then swaps the
+/// symlink `..data` by a rename. The symlinks of the files stay.
 fn write(volume: &Path, version: &str, cert: &str, key: &str) {
     let directory = volume.join(version);
     fs::create_dir(&directory).unwrap();
@@ -61,7 +62,7 @@ fn write(volume: &Path, version: &str, cert: &str, key: &str) {
     }
 }
 
-/// The certificate that the server shows.
+/// Returns the certificate that the server presents.
 fn shown(port: u16) -> CertificateDer<'static> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = ClientConfig::builder_with_provider(provider)
@@ -132,7 +133,7 @@ async fn eventually(port: u16, expected: &Pair) {
         }
         assert!(
             start.elapsed() < Duration::from_secs(10),
-            "the certificate was not taken"
+            "the server does not use the new certificate"
         );
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
@@ -169,7 +170,7 @@ async fn rotation_of_a_secret_volume() {
         eventually(port, &next).await;
     }
 
-    // What does not fit is refused, and the certificate in use stays.
+    // A certificate without its key cannot be loaded, and the one in use stays.
     let (last, other) = (shown_blocking(port).await, pair());
     for (version, cert, key) in [
         ("..5", &*other.cert, &*first.key),
@@ -177,7 +178,7 @@ async fn rotation_of_a_secret_volume() {
     ] {
         let before = reloads(&metrics, "failure");
         write(volume.path(), version, cert, key);
-        // Two, for a look that was under way may be one of them.
+        // Two failures: the first may be from a reload that started before the write.
         while reloads(&metrics, "failure") < before + 2 {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
@@ -201,9 +202,9 @@ async fn shown_blocking(port: u16) -> CertificateDer<'static> {
         .unwrap()
 }
 
-/// It would never be read to its end, and not twice.
+/// Reading a pipe never ends, and a pipe cannot be read twice.
 #[tokio::test]
-async fn a_pipe_is_refused() {
+async fn a_pipe_cannot_be_loaded() {
     let volume = tempfile::tempdir().unwrap();
     let (cert, key) = (volume.path().join("tls.crt"), volume.path().join("tls.key"));
     let made = std::process::Command::new("mkfifo").arg(&cert).status();
@@ -213,7 +214,7 @@ async fn a_pipe_is_refused() {
         .await
         .unwrap_err()
         .to_string();
-    assert!(error.contains("tls.crt: it is no regular file"), "{error}");
+    assert!(error.contains("tls.crt: not a regular file"), "{error}");
 }
 
 #[tokio::test]
@@ -234,10 +235,10 @@ async fn missing_and_broken_files_are_named() {
         .await
         .unwrap_err()
         .to_string();
-    assert!(error.contains("tls.key are not a certificate"), "{error}");
+    assert!(error.contains("do not hold a certificate"), "{error}");
 }
 
-/// An API server that has at most one object, a Secret, and may be out of order.
+/// An API server that has at most one object, a Secret, and may be broken.
 #[derive(Clone, Default)]
 struct Store(Arc<Mutex<(Option<Value>, bool)>>);
 
@@ -283,7 +284,7 @@ impl Store {
     }
 }
 
-/// A Secret as somebody might have made it by hand.
+/// Returns a Secret that somebody created by hand.
 fn foreign(certificate: &str, key: &str) -> Value {
     let data = [
         ("tls.crt", certificate),
@@ -304,7 +305,7 @@ async fn start(store: &Store, validity: Duration) -> Result<OwnCertificate, PkiE
 }
 
 #[tokio::test]
-async fn a_certificate_that_may_not_sign_is_no_authority() {
+async fn a_certificate_that_may_not_sign_is_not_a_ca() {
     let store = Store::default();
     let leaf = pair();
     store.set(Some(foreign(&leaf.cert, &leaf.key)), false);
@@ -315,16 +316,16 @@ async fn a_certificate_that_may_not_sign_is_no_authority() {
         .unwrap();
     let error = error.to_string();
     assert!(
-        error.contains("nvlink/ca") && error.contains("may not sign certificates"),
+        error.contains("nvlink/ca") && error.contains("not a CA certificate"),
         "{error}"
     );
     assert_eq!(store.secret(), before);
 }
 
 #[tokio::test]
-async fn an_authority_that_somebody_else_keeps_is_never_replaced() {
+async fn a_ca_of_somebody_else_is_never_replaced() {
     let store = Store::default();
-    // Two thirds of it are over, and then all of it.
+    // One CA is due for renewal but valid, the other has expired.
     for (end, fits) in [(2050, true), (2000, false)] {
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -337,7 +338,7 @@ async fn an_authority_that_somebody_else_keeps_is_never_replaced() {
         let started = start(&store, Duration::from_secs(3600)).await;
         assert_eq!(started.is_ok(), fits);
         assert_eq!(store.secret(), before);
-        // With our label it is ours, and replaced; the old one stays trusted.
+        // With the webhook's label it is replaced; the old CA stays trusted.
         let mut ours = before.unwrap();
         ours["metadata"]["labels"] = json!({"app.kubernetes.io/managed-by": "nvlink-webhook"});
         store.set(Some(ours.clone()), false);
@@ -347,8 +348,8 @@ async fn an_authority_that_somebody_else_keeps_is_never_replaced() {
     }
 }
 
-/// Two thirds of a leaf of ten minutes are over when it is made, since it is
-/// valid from an hour before: each look renews it.
+/// A certificate of ten minutes is due for renewal when it is issued, since it is
+/// valid from an hour before: each check renews it.
 #[tokio::test(start_paused = true)]
 async fn a_broken_secret_does_not_stop_renewal() {
     let store = Store::default();

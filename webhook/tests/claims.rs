@@ -1,4 +1,4 @@
-//! Classes that claim pods: a gift is passed over, never a reason to refuse.
+//! Classes that claim pods: such a class may be skipped, but is never a reason to refuse a pod.
 
 #![allow(clippy::unwrap_used)]
 
@@ -18,7 +18,7 @@ use nvlink_webhook::{
 };
 use serde_json::{Value, json};
 
-/// Gives the same answer to everything, and counts the questions.
+/// Returns the same answer to every question, and counts the questions.
 struct Always(Grant, AtomicUsize);
 
 impl Authorizer for Always {
@@ -51,7 +51,7 @@ fn admit(
     (admitted, admission.authorizer.1.into_inner())
 }
 
-/// So many restricted classes, and an open one that comes last.
+/// Returns this number of restricted classes, and an open class of lower precedence.
 fn crowd(restricted: usize) -> Vec<(String, Value)> {
     let closed = json!({"access": {"mode": "Restricted"}, "appliesTo": {"precedence": 1}});
     let mut classes: Vec<_> = (0..restricted)
@@ -66,7 +66,7 @@ fn class(admitted: &Admitted) -> &str {
 }
 
 #[test]
-fn many_restricted_classes_leave_the_open_ones() {
+fn an_open_class_is_reached_behind_many_restricted_ones() {
     let (admitted, questions) = admit(&crowd(40), Grant::Denied, pod(2, json!({})));
     let admitted = admitted.unwrap();
     assert_eq!((class(&admitted), questions), ("open", 16));
@@ -75,7 +75,7 @@ fn many_restricted_classes_leave_the_open_ones() {
 }
 
 #[test]
-fn a_failed_review_passes_a_claiming_class_over() {
+fn a_claiming_class_is_skipped_after_a_failed_review() {
     let failed = Grant::Failed("no answer".to_owned());
     let (admitted, _) = admit(&crowd(2), failed, pod(2, json!({})));
     let admitted = admitted.unwrap();
@@ -85,7 +85,7 @@ fn a_failed_review_passes_a_claiming_class_over() {
 }
 
 #[test]
-fn a_scope_that_cannot_hold_the_pod_passes_a_claiming_class_over() {
+fn a_claiming_class_is_skipped_if_its_scope_cannot_hold_the_pod() {
     let classes = [
         (
             "a",
@@ -99,7 +99,7 @@ fn a_scope_that_cannot_hold_the_pod_passes_a_claiming_class_over() {
     assert_eq!(class(&chosen(pod(2, json!({}))).unwrap()), "b");
     let gang = pod(1, json!({labels::GANG: "g"}));
     assert_eq!(class(&chosen(gang).unwrap()), "b");
-    // What the pod itself says is the pod's to correct.
+    // The pod's own scope is an error of the pod, so it is refused.
     let own = pod(2, json!({labels::SCOPE: "gpu"}));
     assert_eq!(chosen(own).unwrap_err().rule, Rule::Scope);
 }
@@ -115,5 +115,8 @@ fn a_broken_class_claims_nothing() {
     assert_eq!(class(&chosen(pod(2, json!({}))).unwrap()), "open");
     let refusal = chosen(pod(2, json!({labels::CLASS: "typo"}))).unwrap_err();
     assert_eq!(refusal.rule, Rule::BrokenClass);
-    assert!(refusal.message.contains("no label key"), "{refusal}");
+    assert!(
+        refusal.message.contains("not a valid label key"),
+        "{refusal}"
+    );
 }

@@ -1,8 +1,8 @@
-//! Pods as launchers, operators and CI systems make them: `tests/classify/*.yaml`.
+//! Pods as launchers, operators and CI systems create them: `tests/classify/*.yaml`.
 //!
-//! The first line of each says what is expected; `tests/golden/classify.txt`
-//! shows what people are told. `tests/launch-lines.yaml` has launch lines as
-//! projects document them.
+//! The first line of each file is the expected result. `tests/golden/classify.txt` shows the
+//! reasons for users. `tests/launch-lines.yaml` has launch lines from the documentation of
+//! projects.
 
 #![allow(clippy::unwrap_used)]
 
@@ -26,10 +26,10 @@ fn decide(mut pod: Value) -> Admitted {
     admitted
 }
 
-/// The pattern with what belongs to it, as the first line of a file says it.
+/// Returns the pattern with its attributes, in the form of the first line of a file.
 fn outcome(admitted: &Admitted) -> String {
     let record = admitted.record.as_ref().unwrap();
-    // The class's network is set where the job has other pods.
+    // The class's network variables are set if the job has other pods.
     let mut set = record.env.iter().chain(&record.unread);
     let spans = set.any(|name| name == "NCCL_IB_DISABLE");
     let mut words = vec![record.pattern.clone()];
@@ -39,7 +39,7 @@ fn outcome(admitted: &Admitted) -> String {
 }
 
 #[test]
-fn real_pods() {
+fn real_pods_are_classified() {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/classify");
     let mut files: Vec<_> = fs::read_dir(folder)
         .unwrap()
@@ -99,7 +99,7 @@ impl Line {
 }
 
 #[test]
-fn launch_lines_of_today() {
+fn documented_launch_lines_are_classified() {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/launch-lines.yaml");
     let lines: Vec<Line> = serde_saphyr::from_str(&fs::read_to_string(path).unwrap()).unwrap();
     assert!(lines.len() > 40, "{} lines", lines.len());
@@ -118,7 +118,7 @@ fn launch_lines_of_today() {
 }
 
 #[test]
-fn a_class_that_sets_a_variable_does_not_change_the_answer() {
+fn a_variable_of_the_class_does_not_change_the_pattern() {
     let admission = admission(&[]);
     let spec = json!({"environment": {"extra": {"DMLC_PS_ROOT_URI": "x", "TP": "2"}}});
     let class = nvlink_webhook::class::Class::new("own", &serde_json::from_value(spec).unwrap());

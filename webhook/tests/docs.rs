@@ -1,5 +1,5 @@
-//! What the documentation says of flags, metrics and rules is compared with
-//! the code. `UPDATE_GOLDEN=1` writes what is generated.
+//! Compares the flags, metrics and rules in the documentation with the code.
+//! `UPDATE_GOLDEN=1` writes the generated pages.
 
 #![allow(
     clippy::unwrap_used,
@@ -39,11 +39,11 @@ fn webhook_flags_md() {
     }
     assert!(
         fs::read_to_string(path).unwrap_or_default() == text,
-        "docs/webhook-flags.md is not what the code says; write it with UPDATE_GOLDEN=1"
+        "docs/webhook-flags.md is outdated; regenerate it with UPDATE_GOLDEN=1"
     );
 }
 
-/// Each command line of `nvlink-webhook` in `text`, as words, without what a shell does.
+/// Returns the command lines of `nvlink-webhook` in `text`, as words, without shell syntax.
 fn command_lines(text: &str) -> Vec<Vec<String>> {
     let joined = text.replace("\\\n", " ");
     let starts = joined.match_indices("nvlink-webhook ");
@@ -66,9 +66,9 @@ fn subcommands() -> Vec<String> {
     names.map(str::to_owned).collect()
 }
 
-/// Every flag that a command line of the documentation has is one of its subcommand.
+/// Every flag in a command line of the documentation belongs to the subcommand.
 #[test]
-fn command_lines_of_the_documentation_are_true() {
+fn command_lines_of_the_documentation_have_existing_flags() {
     let mut seen = 0;
     for page in ["README.md", "docs/webhook.md"] {
         for words in command_lines(&read(page)) {
@@ -91,7 +91,7 @@ fn command_lines_of_the_documentation_are_true() {
     assert!(seen >= 8, "{seen} command lines");
 }
 
-/// Words in backquotes on a page.
+/// Returns the words in backticks on a page.
 fn quoted(text: &str) -> Vec<&str> {
     text.split('`').skip(1).step_by(2).collect()
 }
@@ -115,7 +115,7 @@ fn the_page_lists_the_metrics() {
 fn the_page_lists_the_rules() {
     let page = read("docs/webhook.md");
     let quoted = quoted(&page);
-    // The rules are the words of `Rule::as_str`.
+    // The rules are the values of `Rule::as_str`.
     let source = read("webhook/src/decide/refusal.rs");
     let words = source.lines().filter_map(|line| {
         let (_, word) = line.trim().split_once(" => \"")?;
@@ -131,7 +131,7 @@ fn the_page_lists_the_rules() {
     }
 }
 
-/// The classes that the documentation shows are accepted, with no unknown field.
+/// The classes in the documentation are accepted and have no unknown fields.
 #[test]
 fn classes_of_the_documentation_are_accepted() {
     let mut seen = 0;
@@ -143,7 +143,7 @@ fn classes_of_the_documentation_are_accepted() {
             let written: Value = serde_saphyr::from_str(block).unwrap();
             let class: DomainClass = serde_json::from_value(written.clone()).unwrap();
             Class::new("documented", &class.spec).unwrap();
-            // What is not known is lost on the way back.
+            // Unknown fields are lost in the round trip.
             let read = serde_json::to_value(&class.spec).unwrap();
             let fields = |spec: &Value| spec.as_object().unwrap().keys().cloned().collect();
             let (written, read): (Vec<String>, Vec<String>) =
@@ -158,9 +158,9 @@ fn classes_of_the_documentation_are_accepted() {
     assert_eq!(seen, 2);
 }
 
-/// The code map names modules that are there.
+/// The code map names modules that exist.
 #[test]
-fn the_code_map_is_true() {
+fn the_code_map_names_existing_modules() {
     let map = read("ARCHITECTURE.md");
     let mut seen = 0;
     for name in ["topology", "runtime", "exporter", "webhook"] {
@@ -175,7 +175,7 @@ fn the_code_map_is_true() {
                 let module = source.join(folder).join(word);
                 module.is_dir() || module.with_extension("rs").is_file()
             });
-            // A word of the programs, such as a flag or a verb.
+            // Not a module but a flag or a verb.
             let other = word.starts_with("--") || word == "use";
             assert!(
                 there || other,

@@ -1,4 +1,4 @@
-//! What the program prints for the cluster: CRDs, registration and policies.
+//! The objects that the program prints for the cluster: CRDs, registration and policies.
 
 #![allow(clippy::unwrap_used)]
 
@@ -22,8 +22,8 @@ fn crds() {
     check_golden("crds.txt", &text);
 }
 
-/// Writes down `schema` and what lies in it: a line for each field, with all
-/// that is said of it but its description, which the field must have.
+/// Appends an outline of `schema` and its fields: one line for each field, with
+/// everything except its description, which the field must have.
 fn outline(text: &mut String, path: &str, mut schema: Value) {
     let Some(own) = schema.as_object_mut() else {
         return;
@@ -80,7 +80,7 @@ fn webhook_configuration() {
     };
     let configuration = json!(registration(&target, &["gpu-operator".to_owned()], b"PEM"));
     let mut entries = configuration["webhooks"].as_array().unwrap().clone();
-    // What each has of its own; the expressions by their names.
+    // The fields that differ between the entries; expressions only by their names.
     let mut text = String::new();
     for entry in &mut entries {
         let entry = entry.as_object_mut().unwrap();
@@ -105,9 +105,9 @@ fn webhook_configuration() {
     check_golden("registration.txt", &text);
 }
 
-/// Status 1 says that the policies differ: a pipeline has to tell the two apart.
+/// Status 1 means that the policies differ: a pipeline must be able to tell the two apart.
 #[test]
-fn where_there_is_no_cluster_to_compare_with_the_status_is_2() {
+fn without_a_cluster_to_compare_with_the_status_is_2() {
     let output = Command::new(env!("CARGO_BIN_EXE_nvlink-webhook"))
         .args(["policies", "--check"])
         .env("KUBECONFIG", "/nonexistent/kubeconfig")
@@ -117,7 +117,7 @@ fn where_there_is_no_cluster_to_compare_with_the_status_is_2() {
     let said = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(2), "{said}");
     assert!(
-        said.starts_with("error: no access to the cluster: this is no pod"),
+        said.starts_with("error: no access to the cluster: not in a pod"),
         "{said}"
     );
     assert_eq!(said.lines().count(), 1, "{said}");

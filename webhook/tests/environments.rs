@@ -1,4 +1,4 @@
-//! What each fabric and each kind of device puts into containers:
+//! The variables that each fabric and each kind of device sets in containers:
 //! `tests/golden/fabrics.txt`, `unfit.txt` and `devices.txt`.
 
 #![allow(clippy::unwrap_used, clippy::too_many_lines)]
@@ -25,7 +25,7 @@ fn gang() -> Value {
     pod(8, own(json!({labels::GANG: "g"})))
 }
 
-/// What `environment` puts into the containers of `pod`.
+/// Returns the story of what `environment` sets in the containers of `pod`.
 fn environment(title: &str, environment: Value, pod: Value) -> String {
     story_of(title, &json!({"environment": environment}), pod, CONTAINERS)
 }
@@ -53,10 +53,10 @@ fn fabrics() {
     ]);
     let text = [
         environment("InfiniBand", infiniband.clone(), gang()),
-        environment("what the user set stays", infiniband.clone(), set),
+        environment("the user's values are kept", infiniband.clone(), set),
         environment("one node needs no network", infiniband.clone(), alone()),
         environment(
-            "one GPU talks to nobody",
+            "one GPU does not communicate",
             json!({"fabric": "PCIe", "peerToPeer": "SYS"}),
             pod(1, own(json!({}))),
         ),
@@ -90,7 +90,7 @@ fn fabrics() {
             gang(),
         ),
         environment(
-            "the nodes share NVLink, and jobs are to go without",
+            "the nodes share NVLink, but jobs must not use it",
             json!({"fabric": "RoCE", "rdmaDevices": ["mlx5_0"], "mnnvl": "Disabled"}),
             gang(),
         ),
@@ -106,7 +106,7 @@ fn fabrics() {
             alone(),
         ),
         environment(
-            "what the class says beats the table",
+            "the class's own variables override the table",
             json!({"fabric": "TCP", "extra": {"UCX_TLS": "tcp,cuda", "NCCL_DEBUG": "WARN"}}),
             gang(),
         ),
@@ -114,9 +114,9 @@ fn fabrics() {
     check_golden("fabrics.txt", &text.concat());
 }
 
-/// Pods in which a variable would break the job, or be read by nobody.
+/// Pods in which a variable would break the job, or would not be read.
 #[test]
-fn where_variables_do_not_fit() {
+fn variables_that_do_not_fit() {
     let tcp = json!({"fabric": "TCP", "networkInterface": "eth0"});
     let roce = json!({"fabric": "RoCE", "networkInterface": "eth0", "rdmaDevices": ["mlx5_0"]});
     let of_host = |env: Value| {
@@ -148,13 +148,13 @@ fn where_variables_do_not_fit() {
             with(gang(), "/spec/containers/0", "env", mapped),
         ),
         environment("a worker of an MPIJob", roce, worker.clone()),
-        environment("nothing that its ranks miss", json!({}), worker),
+        environment("no variables that its ranks need", json!({}), worker),
     ];
     check_golden("unfit.txt", &text.concat());
 }
 
-/// What the user is told of IMEX channels by a class of `environment`, on
-/// nodes of which `rack` share NVLink.
+/// Reports whether the user is warned about IMEX channels in a class with `environment`, if `rack`
+/// nodes share NVLink.
 fn told(environment: Value, rack: u32, pod: &Value) -> bool {
     let admission = admission(&[]);
     let spec = serde_json::from_value(json!({"environment": environment})).unwrap();
@@ -182,7 +182,7 @@ fn told(environment: Value, rack: u32, pod: &Value) -> bool {
 }
 
 #[test]
-fn gangs_on_shared_nvlink_are_told_of_channels() {
+fn gangs_on_shared_nvlink_are_warned_about_channels() {
     let alone = pod(8, own(json!({})));
     let none = || json!({});
     assert!(told(none(), 2, &gang()));
@@ -194,7 +194,7 @@ fn gangs_on_shared_nvlink_are_told_of_channels() {
     ));
     // No rank of another pod shares a fabric.
     assert!(!told(none(), 1, &gang()) && !told(none(), 2, &alone));
-    // The class says what NCCL does, or that each pod has a channel.
+    // The class sets what NCCL does, or states that each pod has a channel.
     assert!(!told(json!({"mnnvl": "Disabled"}), 2, &gang()));
     assert!(!told(
         json!({"fabric": "MNNVL", "mnnvl": "Required"}),
@@ -206,7 +206,7 @@ fn gangs_on_shared_nvlink_are_told_of_channels() {
         2,
         &gang()
     ));
-    // The pod does.
+    // The pod itself does.
     let variable = json!([{"name": "NCCL_MNNVL_ENABLE", "value": "0"}]);
     let settled = with(gang(), "/spec/containers/0", "env", variable);
     assert!(!told(none(), 2, &settled));
@@ -265,7 +265,7 @@ fn devices() {
             holding(json!({"nvidia.com/gpu.shared": 1})),
         ),
         devices(
-            "a part of a GPU, as HAMi hands out",
+            "a part of a GPU, as HAMi allocates it",
             json!({}),
             holding(part),
         ),
@@ -274,13 +274,13 @@ fn devices() {
             json!({}),
             holding(json!({"volcano.sh/vgpu-number": 1})),
         ),
-        devices("a fraction of a GPU, as KAI hands out", json!({}), {
+        devices("a fraction of a GPU, as KAI allocates it", json!({}), {
             let mut pod = fraction();
             pod["spec"]["schedulerName"] = json!("kai-scheduler");
             pod
         }),
         devices(
-            "the same, where another scheduler places the pod",
+            "a fraction of a GPU, in a pod that another scheduler places",
             json!({}),
             fraction(),
         ),
@@ -290,17 +290,17 @@ fn devices() {
             pod(2, own(json!({}))),
         ),
         devices(
-            "a pod for nodes that cut GPUs up",
+            "a pod for nodes that partition GPUs",
             json!({}),
             on("nvidia.com/mig.strategy", "single"),
         ),
         devices(
-            "a pod for nodes that do not",
+            "a pod for nodes that do not partition GPUs",
             json!({}),
             on("nvidia.com/mig.strategy", "none"),
         ),
         devices(
-            "the queue is not there yet",
+            "the queue does not exist yet",
             json!({"placement": {"whenUnavailable": "Queue"}}),
             pod(2, own(json!({}))),
         ),
@@ -315,7 +315,7 @@ fn devices() {
             pod(2, own(json!({}))),
         ),
         devices(
-            "what claims pods never denies them",
+            "a class that only claims pods never refuses them",
             json!({
                 "placement": {"whenUnavailable": "Queue"},
                 "appliesTo": {"minGpus": 2, "precedence": 9}

@@ -1,4 +1,4 @@
-//! One readable before and after for each feature: `tests/golden/*.txt`.
+//! One readable story for each feature: `tests/golden/*.txt`.
 
 #![allow(clippy::unwrap_used, clippy::too_many_lines)]
 
@@ -12,14 +12,14 @@ use fixture::{
 use nvlink_topology::labels;
 use serde_json::{Value, json};
 
-/// Where a gang is held together.
+/// The parts of a pod that hold a gang together.
 const GANG: Shown = &["/metadata/labels/nvlink-domains.io~1gang", "/spec/affinity"];
 
 #[test]
 fn classes() {
     let story = |title: &str, namespace: &str, pod| story::story(title, namespace, pod, METADATA);
     let text = [
-        // All that is written, once.
+        // Everything that the webhook writes, once.
         story::story("named by the pod", "ci", pod(4, class("restricted")), WHOLE),
         story("the namespace's default", "defaulted", pod(1, json!(null))),
         story("claimed by appliesTo", "ci", pod(2, json!({}))),
@@ -109,14 +109,14 @@ fn affinity() {
         ),
         story("no terms stay none", "ci", required(json!([]))),
         story(
-            "what is there is not repeated",
+            "existing expressions are not repeated",
             "ci",
             required(json!([
                 {"matchExpressions": [{"key": labels::DOMAIN_SIZE, "operator": "Gt", "values": ["1"]}, own]}
             ])),
         ),
         story(
-            "a null is filled",
+            "a null affinity is replaced",
             "ci",
             with(pod(2, class("any")), "/spec", "affinity", json!(null)),
         ),
@@ -131,7 +131,7 @@ fn affinity() {
             pod(4, json!({labels::CLASS: "any", labels::SCOPE: "node"})),
         ),
         story(
-            "several GPUs are not within one",
+            "several GPUs do not fit one GPU",
             "ci",
             pod(2, json!({labels::CLASS: "any", labels::SCOPE: "gpu"})),
         ),
@@ -197,7 +197,7 @@ fn gangs() {
 }
 
 #[test]
-fn gangs_that_cannot_be() {
+fn gangs_that_cannot_be_placed() {
     let story = |title: &str, namespace: &str, pod| story::story(title, namespace, pod, GANG);
     let gang = |scope: &str, size: &str| {
         json!({
@@ -236,7 +236,7 @@ fn gangs_that_cannot_be() {
             near(json!({"matchLabels": {"app": "cache"}})),
         ),
         story(
-            "near what may be itself",
+            "near pods that may be its own",
             "ci",
             near(json!({"matchExpressions": [
                 {"key": "app", "operator": "Exists"}
@@ -317,7 +317,7 @@ fn environment() {
     );
     let text = [
         story(
-            "what the user set stays",
+            "variables that the user set stay",
             "ci",
             with(gang(), "/spec/containers/0", "env", set),
         ),
@@ -369,7 +369,7 @@ fn identity() {
     };
     let text = [
         story(
-            "the right label may be there",
+            "the right label may exist already",
             "ci",
             labelled(labels::CLASS, "any"),
         ),
@@ -398,7 +398,7 @@ fn identity() {
             with(pod(2, class("any")), "/spec", "tolerations", json!("all")),
         ),
         story(
-            "fields of tomorrow",
+            "unknown fields pass through",
             "ci",
             with(
                 pod(2, class("any")),
@@ -412,7 +412,7 @@ fn identity() {
 }
 
 #[test]
-fn restricted_classes_are_refused_or_skipped() {
+fn restricted_classes_are_refused_or_passed_over() {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .build()
         .unwrap();
@@ -439,6 +439,6 @@ fn restricted_classes_are_refused_or_skipped() {
     let record = admit("ci", pod(2, json!({}))).unwrap().record.unwrap();
     assert_eq!(
         record.class, "claiming",
-        "a class that claims is skipped by who may not use it"
+        "a claiming class that the pod may not use is passed over"
     );
 }

@@ -1,4 +1,4 @@
-//! Pods of other schedulers, and classes that hand over to them:
+//! Pods of other schedulers, and classes that hand their pods over to them:
 //! `tests/golden/handover*.txt`.
 
 #![allow(clippy::unwrap_used)]
@@ -12,7 +12,7 @@ use fixture::{
 use nvlink_topology::labels;
 use serde_json::{Value, json};
 
-/// Requests and labels of other schedulers, and our affinity; not the decision.
+/// Requests and labels of other schedulers, and our affinity, without the decision.
 const HANDED_OVER: Shown = &[
     "/metadata/labels",
     "/metadata/annotations/k",
@@ -46,7 +46,7 @@ const QUEUE: &str = "/metadata/labels/kueue.x-k8s.io~1queue-name";
 const GANG: &str = "/metadata/annotations/nvlink-domains.io~1gang";
 const SCOPE: &str = "/metadata/annotations/nvlink-domains.io~1scope";
 const COMMAND: &str = "/spec/containers/0/command";
-/// A launcher that says itself that its job has other pods.
+/// A launcher whose flags show that the job has other pods.
 const TWO_NODES: [&str; 3] = ["torchrun", "--nnodes=2", "train.py"];
 const NAME: &str = "/spec/schedulerName";
 const GATES: &str = "/spec/schedulingGates";
@@ -56,22 +56,22 @@ fn kueue() -> Value {
     json!({"integration": "Kueue"})
 }
 
-/// What each job asks for: the label must be on all nodes that may hold it.
+/// The level that each job requests. All nodes that may hold the job must have its label.
 #[test]
-fn levels() {
+fn levels_of_requests() {
     let text = [
         tell(
-            "a pod alone needs node affinity and no more",
+            "a single pod needs only node affinity",
             kueue(),
             json!({QUEUE: "team"}),
         ),
         tell(
-            "a gang asks Kueue for one domain",
+            "a gang requests one domain from Kueue",
             kueue(),
             json!({QUEUE: "team", GANG: "g"}),
         ),
         tell(
-            "a gang asks Kueue for one node",
+            "a gang requests one node from Kueue",
             kueue(),
             json!({QUEUE: "team", GANG: "g", SCOPE: "node"}),
         ),
@@ -97,21 +97,21 @@ fn pods_of_kueue() {
     let own = "/metadata/annotations/kueue.x-k8s.io~1podset-preferred-topology";
     let text = [
         tell(
-            "a pod that Kueue has gated is asked for all the same",
+            "a pod that Kueue has gated gets the request",
             kueue(),
             json!({
                 QUEUE: "team", GANG: "g", GATES: [{"name": "kueue.x-k8s.io/admission"}]
             }),
         ),
         tell(
-            "a pod that Kueue has placed is asked for no more",
+            "a pod that Kueue has placed gets no request",
             kueue(),
             json!({
                 QUEUE: "team", GANG: "g", GATES: [{"name": "kueue.x-k8s.io/topology"}]
             }),
         ),
         tell(
-            "what the user asked of Kueue stays",
+            "the user's own request to Kueue is kept",
             kueue(),
             json!({
                 QUEUE: "team", GANG: "g", own: "rack"
@@ -122,9 +122,9 @@ fn pods_of_kueue() {
             kueue(),
             json!({QUEUE: "team", GANG: "g", OWNERS: owner}),
         ),
-        tell("not one of Kueue's", kueue(), json!({GANG: "g"})),
+        tell("not a pod of Kueue", kueue(), json!({GANG: "g"})),
         tell(
-            "Kueue's, and the class does not hand over",
+            "a pod of Kueue, and the class does not hand over",
             json!({}),
             json!({QUEUE: "team", GANG: "g"}),
         ),
@@ -138,22 +138,22 @@ fn pods_of_kai() {
     let queue = "/metadata/labels/kai.scheduler~1queue";
     let text = [
         tell(
-            "a pod alone of KAI's",
+            "a single pod for KAI",
             kai(),
             json!({NAME: "kai-scheduler"}),
         ),
         tell(
-            "a gang of KAI's",
+            "a gang of KAI",
             kai(),
             json!({NAME: "kai-scheduler", GANG: "g"}),
         ),
         tell(
-            "KAI, with a queue of its own",
+            "a pod of KAI with its own queue",
             kai(),
             json!({NAME: "kai-scheduler", GANG: "g", queue: "mine"}),
         ),
         tell(
-            "not one of KAI's",
+            "not a pod of KAI",
             kai(),
             json!({NAME: "default-scheduler"}),
         ),
@@ -168,24 +168,24 @@ fn pods_of_volcano_and_others() {
     let group = "/metadata/annotations/scheduling.k8s.io~1group-name";
     let text = [
         tell(
-            "a pod alone of Volcano's",
+            "a single pod for Volcano",
             volcano(),
             json!({NAME: "volcano"}),
         ),
         tell(
-            "a gang of Volcano's",
+            "a gang of Volcano",
             volcano(),
             json!({NAME: "volcano", GANG: "g"}),
         ),
         tell(
-            "what the user asked of Volcano stays",
+            "the user's own request to Volcano is kept",
             volcano(),
             json!({
                 NAME: "volcano", GANG: "g", mode: "soft"
             }),
         ),
         tell(
-            "a pod of a group of Volcano's",
+            "a pod of a Volcano group",
             volcano(),
             json!({NAME: "volcano", GANG: "g", group: "g"}),
         ),

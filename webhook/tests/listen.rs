@@ -1,5 +1,5 @@
-//! The bounds of the server: over real sockets, as an API server and somebody
-//! who means harm would use it.
+//! The bounds of the server, over real sockets, with clients that behave like an
+//! API server and with malicious ones.
 
 #![allow(clippy::unwrap_used)]
 
@@ -32,7 +32,7 @@ use rustls::{
 use serde_json::json;
 use tokio::net::TcpSocket;
 
-/// A running server, and the certificate that it has.
+/// A running server and its certificate.
 struct Server {
     address: SocketAddr,
     certificate: String,
@@ -105,11 +105,11 @@ impl Server {
     }
 }
 
-/// Whether the server hangs up within so long.
+/// Reports whether the server closes the connection `within` a time.
 fn is_closed(socket: &TcpStream, within: Duration) -> bool {
     socket.set_read_timeout(Some(within)).unwrap();
     let mut socket = socket;
-    // Tickets come after the handshake.
+    // Session tickets may come after the handshake.
     loop {
         match socket.read(&mut [0; 1024]) {
             Ok(0) => return true,
@@ -125,14 +125,14 @@ fn silent_connections_are_bounded_and_keep_nobody_out() {
     let moment = Duration::from_millis(5);
     let connect = |_| {
         let mut stream = server.connect("http/1.1");
-        // It has a place when the handshake is done.
+        // After the handshake the connection has a place.
         while stream.conn.is_handshaking() {
             stream.conn.complete_io(&mut stream.sock).unwrap();
         }
         stream.sock
     };
     let mut silent: Vec<_> = (0..64).map(connect).collect();
-    // An API server finds a place all the same: that of one that is silent.
+    // An API server still gets a place: that of a silent connection.
     let mut stream = server.connect("http/1.1");
     let body = review(&pod(0, json!({}))).to_string();
     let head = format!(
@@ -165,7 +165,7 @@ impl Authorizer for Silent {
 }
 
 #[test]
-fn a_connection_on_which_a_review_waits_is_not_silent() {
+fn a_connection_with_a_waiting_review_is_not_silent() {
     let server = start_with(Admission {
         view: admission(&[]).view,
         authorizer: Silent,
@@ -185,7 +185,7 @@ fn a_connection_on_which_a_review_waits_is_not_silent() {
         }
         stream.sock
     };
-    // One more than there are places for: one that is silent goes.
+    // One more than there are places for: a silent connection is closed.
     let mut silent: Vec<_> = (0..64).map(connect).collect();
     let moment = Duration::from_millis(5);
     let end = Instant::now() + Duration::from_secs(5);
@@ -197,9 +197,9 @@ fn a_connection_on_which_a_review_waits_is_not_silent() {
 }
 
 #[test]
-fn answers_that_nobody_takes_are_bounded_in_memory() {
+fn responses_that_nobody_reads_use_bounded_memory() {
     let server = start();
-    // The answer has it again.
+    // The response repeats the uid.
     let uid = "x".repeat(3 << 20);
     let body = json!({"request": {"uid": uid, "operation": "DELETE"}}).to_string();
     let ask = |_| {
@@ -218,7 +218,7 @@ fn answers_that_nobody_takes_are_bounded_in_memory() {
     let counted = "nvlink_webhook_clients_cut_off_total{reason=\"memory\"} 2\n";
     let page = server.metrics.render().unwrap();
     assert!(page.contains(counted), "{page}");
-    // There is room again when they have gone.
+    // There is room again after they have closed.
     drop(streams);
     let end = Instant::now() + Duration::from_secs(30);
     while ask(4).0 != "200" {
@@ -226,7 +226,7 @@ fn answers_that_nobody_takes_are_bounded_in_memory() {
     }
 }
 
-/// A frame of HTTP/2.
+/// Returns an HTTP/2 frame.
 fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
     let mut frame = vec![length[1], length[2], length[3], kind, flags];
@@ -235,10 +235,10 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// The head of a request, without an end of the request.
+/// Returns the head of a request, without the end of the request.
 fn head(stream: u32) -> Vec<u8> {
     const END_HEADERS: u8 = 4;
-    // POST, https, and as literals path and authority.
+    // POST, https, and path and authority as literals.
     let mut fields = vec![0x83, 0x87, 0x04, u8::try_from(PATH.len()).unwrap()];
     fields.extend(PATH.as_bytes());
     fields.extend([0x01, 9]);
@@ -246,7 +246,7 @@ fn head(stream: u32) -> Vec<u8> {
     frame(1, END_HEADERS, stream, &fields)
 }
 
-/// The next frame: its kind, stream and payload.
+/// Returns the next frame: its kind, stream and payload.
 fn next(stream: &mut Stream) -> (u8, u32, Vec<u8>) {
     let mut head = [0; 9];
     stream.read_exact(&mut head).unwrap();
@@ -263,7 +263,7 @@ const RESET: u8 = 3;
 const SETTINGS: u8 = 4;
 
 #[test]
-fn an_api_server_s_250_requests_at_a_time_pass_and_more_are_refused() {
+fn a_connection_accepts_250_requests_at_a_time_and_rejects_more() {
     let server = start();
     let mut stream = server.connect("h2");
     stream
@@ -275,10 +275,10 @@ fn an_api_server_s_250_requests_at_a_time_pass_and_more_are_refused() {
     let reset = loop {
         match next(&mut stream) {
             (RESET, number, payload) => break (number, payload),
-            (kind, ..) => assert_ne!(kind, HEADERS, "nobody is answered yet"),
+            (kind, ..) => assert_ne!(kind, HEADERS, "no request is complete yet"),
         }
     };
-    // Refused: it may be tried again, elsewhere or later.
+    // `REFUSED_STREAM`: the client may retry, elsewhere or later.
     assert_eq!(reset, (501, 7_u32.to_be_bytes().to_vec()));
 
     let body = review(&pod(0, json!({}))).to_string();
@@ -298,7 +298,7 @@ fn an_api_server_s_250_requests_at_a_time_pass_and_more_are_refused() {
     }
 }
 
-/// The head of a request that says that 64 KiB follow, and that there is time.
+/// Returns the head of a request that announces 64 KiB and a long timeout.
 fn announcing(stream: u32) -> Vec<u8> {
     const END_HEADERS: u8 = 4;
     let path = format!("{PATH}?timeout=30s");
@@ -312,7 +312,7 @@ fn announcing(stream: u32) -> Vec<u8> {
 }
 
 #[test]
-fn who_announces_bodies_and_sends_none_keeps_no_other_peer_out() {
+fn a_peer_that_announces_bodies_and_sends_none_keeps_no_other_out() {
     const PING: u8 = 6;
     let server = start();
     let flood = |_| {
@@ -324,12 +324,12 @@ fn who_announces_bodies_and_sends_none_keeps_no_other_peer_out() {
         let heads = (0..240).flat_map(|index| announcing(1 + 2 * index));
         stream.write_all(&heads.collect::<Vec<_>>()).unwrap();
         stream.write_all(&frame(PING, 0, 0, &[0; 8])).unwrap();
-        // All that came before was read.
+        // After the reply to the ping, the server has read everything before it.
         while next(&mut stream).0 != PING {}
         stream
     };
     let floods: Vec<_> = (0..2).map(flood).collect();
-    // It is answered before the others are given up.
+    // The response comes before the server gives up the other requests.
     let body = review(&pod(0, json!({}))).to_string();
     let request = format!(
         "POST {PATH}?timeout=1500ms HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n{body}",
@@ -346,14 +346,14 @@ fn who_announces_bodies_and_sends_none_keeps_no_other_peer_out() {
 }
 
 #[test]
-fn a_head_that_is_too_long_is_refused() {
+fn a_head_that_is_too_long_is_rejected() {
     let server = start();
     let mut stream = server.connect("http/1.1");
     let head = format!(
         "POST {PATH} HTTP/1.1\r\nhost: localhost\r\nx: {}\r\n\r\n",
         "x".repeat(128 << 10)
     );
-    // The server may hang up before it has read all of it.
+    // The server may close the connection before it has read the whole head.
     let _ = stream.write_all(head.as_bytes());
     let mut answer = [0; 12];
     if stream.read_exact(&mut answer).is_ok() {

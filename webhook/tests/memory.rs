@@ -1,5 +1,5 @@
-//! What the admission endpoint takes of memory, whatever arrives at it. In a
-//! program of its own, whose peak nothing else raises.
+//! The memory that the admission endpoint uses, whatever arrives. It is a test
+//! program of its own, so that nothing else raises the peak.
 
 #![allow(clippy::unwrap_used)]
 
@@ -13,7 +13,7 @@ use nvlink_webhook::admission::server::{MAX_BODY, PATH, Webhook, admission_route
 use serde_json::json;
 use tower::ServiceExt;
 
-/// The most memory that this process ever took, in MiB.
+/// Returns the peak memory of this process, in MiB.
 fn peak() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
@@ -21,7 +21,7 @@ fn peak() -> u64 {
     kib.parse::<u64>().unwrap() / 1024
 }
 
-/// A review of `size` bytes whose pod holds `head`, then `part` again and again, then `tail`.
+/// Returns a review of `size` bytes whose pod holds `head`, repetitions of `part`, and `tail`.
 fn body(size: usize, (head, part, tail): (&str, &str, &str)) -> String {
     let whole = review(&pod(1, json!({"a": "@"}))).to_string();
     let count = (size - whole.len() - head.len() - tail.len()) / part.len();
@@ -31,7 +31,7 @@ fn body(size: usize, (head, part, tail): (&str, &str, &str)) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn reviews_take_a_bounded_amount_of_memory_together() {
+async fn all_reviews_together_use_bounded_memory() {
     let webhook = Webhook {
         admission: admission(&[]),
         metrics: Arc::default(),
@@ -59,7 +59,7 @@ async fn reviews_take_a_bounded_amount_of_memory_together() {
             assert!(answers.all(|answer| answer.unwrap().is_ok()));
         }
     }
-    // What is promised, the bodies here, and what the allocator keeps. Unbounded,
-    // one of the first shape takes 850 MiB.
+    // The limit of the endpoint, the bodies here, and memory that the allocator
+    // keeps. Without a limit, one review of the first shape takes 850 MiB.
     assert!(peak() < 384, "{} MiB", peak());
 }

@@ -1,4 +1,4 @@
-//! The program as it is run: signals, and logs that nobody reads.
+//! The program as a process: signals, and logs that nobody reads.
 
 #![allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
 
@@ -14,8 +14,8 @@ use std::{
 
 const SOON: Duration = Duration::from_secs(20);
 
-/// An API server that takes connections and never says anything, for those who
-/// have the kubeconfig.
+/// Starts an API server that accepts connections and never answers, and writes a
+/// kubeconfig for it.
 fn frozen(directory: &Path) -> TcpListener {
     let server = TcpListener::bind("127.0.0.1:0").unwrap();
     let config = format!(
@@ -28,7 +28,8 @@ fn frozen(directory: &Path) -> TcpListener {
     server
 }
 
-/// Where its certificate is from; each waits for the API server elsewhere.
+/// Returns the flags of the certificate, for two cases that wait for the API server at different
+/// points.
 fn arguments(directory: &Path) -> [Vec<String>; 2] {
     let names = vec!["localhost".to_owned()];
     let made = rcgen::generate_simple_self_signed(names).unwrap();
@@ -47,7 +48,7 @@ fn arguments(directory: &Path) -> [Vec<String>; 2] {
     ]
 }
 
-/// Ended when dropped.
+/// A running webhook, which is killed when dropped.
 struct Running {
     child: Child,
     admin: SocketAddr,
@@ -79,7 +80,7 @@ impl Running {
         Ok(answer)
     }
 
-    /// Waits until it says `part`.
+    /// Waits until the response at `path` contains `part`.
     fn says(&self, path: &str, part: &str) {
         let begin = Instant::now();
         loop {
@@ -113,13 +114,13 @@ impl Drop for Running {
 }
 
 #[test]
-fn sigterm_is_obeyed_while_the_api_server_does_not_answer() {
+fn sigterm_works_while_the_api_server_does_not_answer() {
     let directory = tempfile::tempdir().unwrap();
     for arguments in arguments(directory.path()) {
-        // One for each: what asks it may have asked twice.
+        // A server for each case: a client may have sent its request twice.
         let server = frozen(directory.path());
         let running = Running::start(directory.path(), &arguments, Stdio::null());
-        // It has asked, and waits for the answer.
+        // The webhook has sent a request, and waits for the response.
         let (mut asked, _) = server.accept().unwrap();
         asked.read_exact(&mut [0; 16]).unwrap();
         assert_eq!(running.terminate().code(), Some(0), "{arguments:?}");
@@ -127,17 +128,17 @@ fn sigterm_is_obeyed_while_the_api_server_does_not_answer() {
 }
 
 #[test]
-fn a_log_that_nobody_reads_neither_kills_nor_blocks() {
+fn a_log_that_nobody_reads_neither_ends_nor_blocks_the_program() {
     let directory = tempfile::tempdir().unwrap();
     let _server = frozen(directory.path());
     let [_, arguments] = arguments(directory.path());
     let (unread, mut full) = pipe().unwrap();
-    // What a pipe holds on Linux.
+    // The capacity of a pipe on Linux.
     full.write_all(&[b'x'; 1 << 16]).unwrap();
     let (reader, closed) = pipe().unwrap();
     drop(reader);
     let disk = File::options().write(true).open("/dev/full").unwrap();
-    // What fits into memory waits for a reader that is there.
+    // If the pipe still has a reader, lines wait in memory and none is dropped.
     for (log, dropped) in [
         (Stdio::from(full), 0),
         (Stdio::from(closed), 1),
@@ -171,7 +172,7 @@ fn a_wrong_variable_is_named_and_not_the_flag() {
     assert!(!error.contains("environment variable"), "{error}");
 }
 
-/// The error of a command line that is wrong.
+/// Returns the error of a wrong command line.
 fn error_of(args: &[&str]) -> String {
     let mut program = Command::new(env!("CARGO_BIN_EXE_nvlink-webhook"));
     let output = program.args(args).output().unwrap();
@@ -180,7 +181,7 @@ fn error_of(args: &[&str]) -> String {
 }
 
 #[test]
-fn both_ways_to_say_where_the_webhook_is_are_named() {
+fn the_error_names_both_flags_for_the_address_of_the_webhook() {
     let error = error_of(&["registration", "--ca-file", "ca.crt"]);
     assert!(
         error.contains("<--url <URL>|--service <NS/NAME>>"),
@@ -192,10 +193,10 @@ fn both_ways_to_say_where_the_webhook_is_are_named() {
 }
 
 #[test]
-fn a_namespace_that_cannot_be_is_refused() {
+fn an_invalid_namespace_is_rejected() {
     for name in ["Bad_Name", "", "a,,b"] {
         let error = error_of(&["policies", "--exempt-namespace", name]);
-        assert!(error.contains("no namespace has this name"), "{error}");
+        assert!(error.contains("not a namespace name"), "{error}");
     }
 }
 
@@ -209,7 +210,7 @@ fn silent_connections_keep_no_probe_out() {
     let connect = |_| TcpStream::connect(running.admin).unwrap();
     let mut silent: Vec<_> = (0..100).map(connect).collect();
     running.says("/livez", "ok\n");
-    // The first has made room.
+    // The first connection was closed to make room.
     silent[0].set_read_timeout(Some(SOON)).unwrap();
     match silent[0].read(&mut [0; 1]) {
         Ok(0) => {}

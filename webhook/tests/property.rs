@@ -1,4 +1,4 @@
-//! Pods of every shape: no panic, idempotent, and nothing that the user wrote is lost.
+//! Pods of every shape: no panic, the decision is idempotent, and nothing of the user's is lost.
 
 #![allow(clippy::unwrap_used)]
 
@@ -10,7 +10,7 @@ use nvlink_webhook::{admission::review, decide::Refusal};
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
-/// Any JSON value, with words that the program looks for among the keys.
+/// Generates any JSON value. Its keys include words that the program looks for.
 fn any_json() -> impl Strategy<Value = Value> {
     let word = prop_oneof![
         "[a-z/~.]{0,6}",
@@ -161,7 +161,7 @@ fn any_pod() -> impl Strategy<Value = Value> {
     })
 }
 
-/// Everything in `before` is in `after`, lists grow only, and nulls may be filled.
+/// Checks that everything in `before` is in `after`. Lists may only grow, and nulls may be filled.
 fn kept(before: &Value, after: &Value, path: &str) -> Result<(), TestCaseError> {
     match (before, after) {
         (Value::Null, _) => Ok(()),
@@ -209,7 +209,7 @@ proptest! {
     }
 
     #[test]
-    fn any_review_is_read(change in any_json(), at in prop::sample::select(vec![
+    fn any_review_is_parsed_without_a_panic(change in any_json(), at in prop::sample::select(vec![
         "", "/apiVersion", "/kind", "/request", "/request/uid", "/request/kind", "/request/namespace",
         "/request/operation", "/request/userInfo", "/request/userInfo/groups", "/request/object",
     ])) {

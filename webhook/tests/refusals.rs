@@ -1,5 +1,5 @@
-//! What is refused to whom, and what is said: ways around a class, the host's
-//! devices, CI identity. `tests/golden/ways-around.txt`, `privileges.txt`, `ci.txt`.
+//! Refusals and their texts: ways around a class, the host's devices, CI identity.
+//! `tests/golden/ways-around.txt`, `privileges.txt`, `ci.txt`.
 
 #![allow(clippy::unwrap_used, clippy::too_many_lines)]
 
@@ -42,12 +42,12 @@ fn ways_around_a_restricted_class() {
             spec("nodeSelector", json!({"pool": "gold"})),
         ),
         tell("its nodes by affinity", spec("affinity", required)),
-        tell("GPUs by hand", main("env", visible("all"))),
-        tell("GPUs from a ConfigMap", {
+        tell("a container selects GPUs", main("env", visible("all"))),
+        tell("a ConfigMap selects GPUs", {
             let source = json!([{"prefix": "NVIDIA_", "configMapRef": {"name": "c"}}]);
             main("envFrom", source)
         }),
-        tell("no GPU, by hand", main("env", visible("void"))),
+        tell("a container hides GPUs", main("env", visible("void"))),
         tell("NVIDIA's runtime, and no GPU", {
             with(
                 pod(0, json!({})),
@@ -57,7 +57,7 @@ fn ways_around_a_restricted_class() {
             )
         }),
         tell(
-            "a decision of one's own",
+            "a forged decision annotation",
             pod(1, json!({labels::DECISION: "{}"})),
         ),
     ];
@@ -132,7 +132,7 @@ fn ci_projects() {
         ),
         tell(
             &subject(),
-            "its labels, from somebody else",
+            "the labels of a listed project, from another user",
             &gitlab,
             job("42", "7"),
         ),

@@ -1,4 +1,4 @@
-//! The exporter as a process, asked and measured from outside.
+//! The exporter as a process, queried and measured from outside.
 
 use std::{
     env, fs,
@@ -10,8 +10,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The program: the one that `NVLINK_EXPORTER` names, such as the one that is
-/// shipped, else the one that was built for this benchmark.
+/// Returns the program that `NVLINK_EXPORTER` names, such as a released one, else
+/// the one that was built for this benchmark.
 pub(crate) fn program() -> PathBuf {
     let named = env::var_os("NVLINK_EXPORTER").map(PathBuf::from);
     named.unwrap_or_else(|| env!("CARGO_BIN_EXE_nvlink-exporter").into())
@@ -20,14 +20,14 @@ pub(crate) fn program() -> PathBuf {
 /// The kernel's unit of CPU times in `/proc`; the same on all architectures.
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// A running exporter; gone when dropped.
+/// A running exporter, which is killed when dropped.
 pub(crate) struct Exporter {
     child: Child,
     address: String,
 }
 
 impl Exporter {
-    /// Starts it and waits until it is ready.
+    /// Starts an exporter and waits until it is ready.
     pub(crate) fn start(arguments: &[&str], environment: &[(&str, &str)]) -> Self {
         let free = TcpListener::bind("127.0.0.1:0").and_then(|one| one.local_addr());
         let address = free.expect("a port").to_string();
@@ -54,7 +54,7 @@ impl Exporter {
         this
     }
 
-    /// The metrics.
+    /// Returns the metrics.
     pub(crate) fn scrape(&self) -> String {
         let answer = self.ask("/metrics").expect("an answer");
         let (_, body) = answer.split_once("\r\n\r\n").expect("a body");
@@ -70,18 +70,18 @@ impl Exporter {
         Ok(answer)
     }
 
-    /// User and system time so far, in seconds.
+    /// Returns the user and system time so far, in seconds.
     pub(crate) fn cpu(&self) -> f64 {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id()));
         let stat = stat.expect("it runs");
-        // The name, in brackets, may have spaces.
+        // The name, in parentheses, may contain spaces.
         let (_, fields) = stat.rsplit_once(") ").expect("fields");
         let times = fields.split(' ').skip(11).take(2);
         let ticks: f64 = times.filter_map(|field| field.parse::<f64>().ok()).sum();
         ticks / TICKS_PER_SECOND
     }
 
-    /// Resident memory, in MiB.
+    /// Returns the resident memory, in MiB.
     pub(crate) fn memory(&self) -> f64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id()));
         let status = status.expect("it runs");
@@ -93,20 +93,20 @@ impl Exporter {
 
 impl Drop for Exporter {
     fn drop(&mut self) {
-        // Whoever ended by itself needs no end.
+        // Killing fails if the process has already ended.
         drop(self.child.kill());
         drop(self.child.wait());
     }
 }
 
-/// The value of a series without other labels than those in `series`.
+/// Returns the value of a series that has no other labels than those in `series`.
 pub(crate) fn value(text: &str, series: &str) -> Option<f64> {
     let lines = text.lines();
     let mut values = lines.filter_map(|line| line.strip_prefix(series)?.trim().parse().ok());
     values.next()
 }
 
-/// The time that a collection took, in milliseconds.
+/// Returns the duration of the last collection, in milliseconds.
 pub(crate) fn collection(text: &str) -> f64 {
     let series = "nvlink_exporter_collection_duration_seconds{collector=\"topology\"} ";
     value(text, series).expect("a collection") * 1000.0

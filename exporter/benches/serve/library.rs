@@ -1,5 +1,5 @@
-//! Collections from a library that stands for the driver's
-//! (`tests/fake-nvml`), of each board; and scrapes while it hangs.
+//! Collections from a stand-in for the driver's library (`tests/fake-nvml`), for
+//! each board, and scrapes while the library hangs.
 
 use std::{
     fs,
@@ -14,9 +14,9 @@ use nvlink_exporter::source::sim;
 use crate::exporter::{Exporter, collection, program, value};
 
 const COLLECTIONS: usize = 30;
-/// The shortest that the exporter takes.
+/// The minimum that the exporter accepts.
 const INTERVAL: Duration = Duration::from_millis(100);
-/// Goal for a collection, and bound for an answer while the library hangs.
+/// Goal for a collection, and limit for an answer while the library hangs.
 const MILLISECONDS: f64 = 5.0;
 const SCRAPES: usize = 200;
 
@@ -43,7 +43,7 @@ pub(crate) fn measure(directory: &Path) {
     hanging(directory, &library);
 }
 
-/// The answers of an exporter whose library has stopped answering.
+/// Measures the answers of an exporter whose library hangs.
 fn hanging(directory: &Path, library: &Path) {
     let board = Board::new(directory, "dgx-h100");
     let exporter = board.exporter(library);
@@ -64,7 +64,7 @@ fn hanging(directory: &Path, library: &Path) {
     println!(
         "scrapes while the library hangs: median {median:.2} ms, longest {most:.2} ms of {SCRAPES}; the data are {after:.1} s old"
     );
-    // Otherwise nothing ends it but the end of the process.
+    // Otherwise only the end of the process ends the hang.
     board.write("[]");
 }
 
@@ -73,7 +73,7 @@ fn median_and_most(times: &mut [f64]) -> (f64, f64) {
     (times[times.len() / 2], times[times.len() - 1])
 }
 
-/// Has cargo build the library, which no target of this package needs.
+/// Builds the library with cargo, because no target of this package depends on it.
 fn build() -> PathBuf {
     let program = program();
     let directory = program.parent().expect("a directory");
@@ -87,7 +87,7 @@ fn build() -> PathBuf {
     directory.join("libfake_nvml.so")
 }
 
-/// A simulated machine, as the library reads it.
+/// A simulated machine, in the files that the library reads.
 struct Board {
     recording: String,
     config: String,
@@ -109,7 +109,7 @@ impl Board {
         this
     }
 
-    /// Writes what the library reads: the machine with `faults`.
+    /// Writes the configuration of the library: the machine with `faults`.
     fn write(&self, faults: &str) {
         let text = format!("{{\"board\": {:?}, \"faults\": {faults}}}", self.recording);
         let new = format!("{}.new", self.config);

@@ -1,6 +1,6 @@
-//! What the running exporter costs: memory, CPU per scrape, the time of a
+//! The cost of the running exporter: memory, CPU per scrape, the time of a
 //! collection, the answer while the driver hangs, and the size of the program.
-//! Prints tables, and what misses its goal.
+//! Prints tables, and marks what misses its goal.
 
 #![allow(clippy::expect_used)]
 
@@ -20,7 +20,7 @@ use nvlink_exporter::{snapshot::View, source::recording::Recorder};
 
 const SCRAPES: u32 = 1000;
 
-/// A node, and what it may cost.
+/// A node, and its goals.
 struct Case {
     name: &'static str,
     source: String,

@@ -1,4 +1,4 @@
-//! What the Kubernetes API says of the pods and devices of this node.
+//! Data of the Kubernetes API about the pods and devices of this node.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -20,16 +20,16 @@ use super::{
     slices::{self, DRIVER, Nothing, SliceObject, Slices},
 };
 
-/// Seconds of a watch. Longer than usual: there is an exporter on each node, and
-/// what it hears too late on a frozen connection is the pattern of a job.
+/// Seconds of a watch. Longer than the default: there is an exporter on each node, and
+/// a frozen connection only delays the pattern of a job.
 const ROUND: u32 = 240;
 
-/// What is known; the watches write it, the collector reads it. Empty where
-/// there is no API.
+/// The current data. The watches write it, the collector reads it. Empty without an
+/// API.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Cluster(Arc<Mutex<Facts>>);
 
-/// What is known at one moment.
+/// The data at one moment.
 #[derive(Debug, Default)]
 pub(super) struct Facts {
     pods: HashMap<PodName, Pod>,
@@ -44,17 +44,18 @@ struct Pod {
 }
 
 impl Facts {
-    /// The pattern that the webhook decided on.
+    /// Returns the pattern that the webhook chose.
     pub(super) fn pattern(&self, pod: &PodName) -> Option<Pattern> {
         self.pods.get(pod)?.pattern
     }
 
-    /// What tells it from earlier and later pods of its name.
+    /// Returns the UID, which distinguishes the pod from others of the same name.
     pub(super) fn uid(&self, pod: &PodName) -> Option<String> {
         self.pods.get(pod)?.uid.clone()
     }
 
-    /// It runs no more and holds nothing, though the kubelet may still list it.
+    /// Reports whether the pod has ended and holds nothing, even if the kubelet still
+    /// lists it.
     pub(super) fn has_ended(&self, pod: &PodName) -> bool {
         self.pods.get(pod).is_some_and(|pod| pod.ended)
     }
@@ -65,7 +66,7 @@ impl Cluster {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Watches the pods of `node`. Ends never.
+    /// Watches the pods of `node`. Never ends.
     pub(super) async fn watch_pods(self, client: Client, node: String) {
         let api = Api::<PodObject>::all_with(client, &ApiResource::erase::<v1::Pod>(&()));
         let fields = format!("spec.nodeName={node}");
@@ -73,7 +74,7 @@ impl Cluster {
         watch::follow(api, config, Pods(self)).await;
     }
 
-    /// Watches what NVIDIA's DRA driver says of `node`. Ends never.
+    /// Watches the ResourceSlices of NVIDIA's DRA driver on `node`. Never ends.
     pub(super) async fn watch_slices(self, client: Client, node: String) {
         let api = Api::<SliceObject>::all_with(client, &slices::resource());
         let fields = format!("spec.nodeName={node},spec.driver={DRIVER}");
@@ -85,7 +86,7 @@ impl Cluster {
 struct Pods(Cluster);
 struct SlicesOfNode(Cluster);
 
-/// A Pod as far as it is read.
+/// The parts of a Pod that are read.
 type PodObject = Object<Nothing, Status>;
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -102,8 +103,8 @@ struct Decision {
 impl Mirror for Pods {
     type Object = PodObject;
     const KIND: &'static str = "Pod";
-    const UNKNOWN: &'static str = " of this version, so that jobs are taken to do all-reduce";
-    const FORBIDDEN: &'static str = ", so that jobs are taken to do all-reduce";
+    const UNKNOWN: &'static str = " of this version, so all-reduce is assumed for all jobs";
+    const FORBIDDEN: &'static str = ", so all-reduce is assumed for all jobs";
 
     fn set(&mut self, object: PodObject) {
         let decision = object.annotations().get(labels::DECISION);
@@ -138,8 +139,8 @@ impl Mirror for SlicesOfNode {
     type Object = SliceObject;
     const KIND: &'static str = "ResourceSlice";
     const UNKNOWN: &'static str =
-        " of this version, so that devices of DRA are known by their names alone";
-    const FORBIDDEN: &'static str = ", so that devices of DRA are known by their names alone";
+        " of this version, so DRA devices are identified only by their names";
+    const FORBIDDEN: &'static str = ", so DRA devices are identified only by their names";
 
     fn set(&mut self, object: SliceObject) {
         self.0.read().slices.apply(object);
@@ -172,7 +173,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn pods_have_patterns_and_ends() {
+    async fn pods_have_patterns_and_may_have_ended() {
         use watcher::Event::{Apply, Delete, Init, InitApply, InitDone};
         let good = r#"{"class":"fast","pattern":"tp=4,pp=2","why":"…"}"#;
         let cluster = Cluster::default();

@@ -4,16 +4,16 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-/// Where the kubelet listens unless it was told otherwise.
+/// The kubelet's default socket.
 const SOCKET: &str = "/var/lib/kubelet/pod-resources/kubelet.sock";
 
 /// Flags of the allocations.
 #[derive(Clone, Debug, Default, Args)]
 pub struct AllocationArgs {
-    /// Socket on which the kubelet says which pods hold which GPUs; none switches it off
-    /// [default: /var/lib/kubelet/pod-resources/kubelet.sock where there is one]
+    /// Socket on which the kubelet reports which pods hold which GPUs; none disables it
+    /// [default: /var/lib/kubelet/pod-resources/kubelet.sock if it exists]
     ///
-    /// Mount its directory, not the socket: a kubelet that restarts makes a new one.
+    /// Mount its directory, not the socket: a kubelet that restarts creates a new socket.
     #[arg(
         long,
         env = "NVLINK_EXPORTER_KUBELET_SOCKET",
@@ -23,10 +23,10 @@ pub struct AllocationArgs {
     pub kubelet_socket: Option<Socket>,
 
     /// Read the pods and ResourceSlices of this node from the Kubernetes API (needs --node-name);
-    /// --publish does so, too
+    /// implied by --publish
     ///
-    /// Pods: the pattern that the webhook decided on, and which of them have ended. ResourceSlices:
-    /// which GPUs the device names of DRA are.
+    /// From pods: the pattern that the webhook chose, and which pods have ended. From
+    /// ResourceSlices: the GPUs of DRA device names.
     #[arg(long, env = "NVLINK_EXPORTER_KUBERNETES", requires = "node_name")]
     pub kubernetes: bool,
 }
@@ -34,9 +34,9 @@ pub struct AllocationArgs {
 /// A value of `--kubelet-socket`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Socket {
-    /// The kubelet is not asked.
+    /// The kubelet is not called.
     Off,
-    /// It must be there.
+    /// The socket must exist.
     At(PathBuf),
 }
 
@@ -50,7 +50,7 @@ impl From<String> for Socket {
 }
 
 impl AllocationArgs {
-    /// The socket to ask, and whether it may be missing.
+    /// Returns the socket, and whether it may be missing.
     pub(super) fn socket(&self) -> Option<(&Path, bool)> {
         match &self.kubelet_socket {
             None => Some((Path::new(SOCKET), true)),

@@ -1,4 +1,4 @@
-//! The loop: asks, judges, publishes.
+//! The loop that reads allocations, judges and publishes them.
 
 use std::{
     collections::BTreeSet,
@@ -29,12 +29,12 @@ use crate::{
     source::LostGpu,
 };
 
-/// How long to wait for the node's topology before looking again.
+/// How long to wait for the node's topology before checking again.
 const TOPOLOGY: Duration = Duration::from_secs(1);
-/// So many unknown names are told; there may be thousands.
+/// The maximum number of unknown names in a log line; there may be thousands.
 const TOLD: usize = 4;
 
-/// What the keeper of the record is told: none before the record was taken in.
+/// Sends the record to its keeper; `None` until the earlier record was restored.
 pub(super) type Want = watch::Sender<Option<Wanted>>;
 pub(super) type Recorded = watch::Receiver<Option<Record>>;
 /// [`Judge::judge`].
@@ -43,7 +43,7 @@ type Judging = fn(&mut Judge, &NodeTopologySpec, Vec<(Allocation, Option<Pattern
 /// Collects the allocations of one node.
 pub(super) struct Collector {
     kubelet: Option<Kubelet>,
-    /// The kubelet need not be there; once it was, it must.
+    /// The kubelet's socket may be missing, until it has existed once.
     optional: bool,
     cluster: Cluster,
     latest: Arc<Latest>,
@@ -73,7 +73,7 @@ impl Collector {
         }
     }
 
-    /// Takes in `record`, once it is there, and then says what to keep.
+    /// Restores `record` once it was read, and then sends the current record to `want`.
     pub(super) fn keep(&mut self, record: Recorded, want: Want) {
         self.keeper = Some((record, want));
     }
@@ -83,7 +83,7 @@ impl Collector {
             let view = self.latest.view(Instant::now());
             let Some(data) = view.data() else {
                 if view.snapshot.is_some() && self.asks() {
-                    let error = "the node's topology is not known".to_owned();
+                    let error = "the node's topology is unknown".to_owned();
                     self.fail(error, Duration::ZERO);
                 }
                 drop(timeout(interval.min(TOPOLOGY), self.latest.changed()).await);
@@ -98,7 +98,7 @@ impl Collector {
         }
     }
 
-    /// Whether there is a kubelet to be asked.
+    /// Reports whether there is a kubelet to call.
     fn asks(&mut self) -> bool {
         let there = self.kubelet.as_ref().is_some_and(Kubelet::is_there);
         self.optional &= !there;
@@ -143,7 +143,7 @@ impl Collector {
         for (one, lost) in judged.iter_mut().zip(lost) {
             one.lost = lost;
         }
-        // One whose GPUs are all lost holds none of those that the document has.
+        // A container whose GPUs are all lost holds no GPU of the document.
         let there = allocations.into_iter().filter(|one| !one.gpus.is_empty());
         let status = Some(NodeTopologyStatus {
             allocations: there.collect(),
@@ -155,7 +155,7 @@ impl Collector {
         self.place(spec, (status, uncertain), judged, Some(health));
     }
 
-    /// Takes what the source itself says, where nobody is asked.
+    /// Uses the allocations of the source itself, if the kubelet is not called.
     async fn read(&mut self, spec: &NodeTopologySpec, status: Option<NodeTopologyStatus>) {
         let start = Instant::now();
         let allocations = status.as_ref().map(|status| status.allocations.clone());
@@ -168,8 +168,8 @@ impl Collector {
         }
     }
 
-    /// Judges on a thread where it does not keep requests waiting. An error is
-    /// a panic: no allocations at all would say that the node is empty.
+    /// Judges on another thread, so that requests do not have to wait. A panic is
+    /// returned as an error: an empty list would mean that the node is empty.
     async fn judge(
         &mut self,
         spec: &NodeTopologySpec,
@@ -244,17 +244,17 @@ impl Collector {
     }
 }
 
-/// What a panic said.
+/// Returns the message of a panic.
 fn panicked(error: JoinError) -> String {
     let said = error.try_into_panic().ok().and_then(|panic| {
         let text = panic.downcast_ref::<&str>().map(|&text| text.to_owned());
         text.or_else(|| panic.downcast_ref::<String>().cloned())
     });
-    let said = said.unwrap_or_else(|| "no reason".to_owned());
-    format!("judging the allocations panicked, which is an error of this program: {said}")
+    let said = said.unwrap_or_else(|| "no message".to_owned());
+    format!("judging the allocations panicked, which is a bug in the exporter: {said}")
 }
 
-/// Says what changed, not the same thing at each look.
+/// Logs changes, and not the same state after each collection.
 #[derive(Default)]
 struct Log {
     error: Option<String>,
@@ -279,16 +279,16 @@ impl Log {
             tracing::warn!(
                 count,
                 some,
-                "the kubelet names GPUs that are not among this node's (of a MIG device the GPU is \
-                 known where only one has MIG enabled, or from a ResourceSlice); they are left \
-                 out, and what is free is not told where they may be"
+                "the kubelet reports GPU devices that are unknown on this node (the GPU of a MIG \
+                 device is known only from a ResourceSlice, or if one GPU alone has MIG enabled); \
+                 they are skipped, and free GPUs are not reported where these devices may be"
             );
         }
         self.unknown.clone_from(unknown);
     }
 }
 
-/// As much of a name as is good for the log: whoever gives it may give megabytes.
+/// Shortens a name for the log: names may have megabytes.
 fn short(name: &str) -> String {
     const MOST: usize = 80;
     let mut short: String = name.chars().take(MOST).collect();
@@ -303,7 +303,7 @@ mod tests {
     use super::*;
     use crate::source::SourceSpec;
 
-    /// A node whose source says who holds GPU 0.
+    /// A node whose source has an allocation of GPU 0.
     fn held() -> Arc<Latest> {
         let source: SourceSpec = "sim:dgx-h100".parse().unwrap();
         let mut source = source.open(Some("n")).unwrap();
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_judge_that_panics_has_not_judged() {
+    async fn a_panic_while_judging_is_an_error() {
         let latest = held();
         let mut collector = Collector::new(None, Cluster::default(), Arc::clone(&latest));
         collector.judging = |_, _, _| panic!("out of order");

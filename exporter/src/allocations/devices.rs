@@ -1,4 +1,4 @@
-//! Names of devices, as device plugins and DRA drivers write them → GPU indices.
+//! Maps names of devices, as device plugins and DRA drivers write them, to GPU indices.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -13,9 +13,9 @@ pub(super) struct Devices {
     /// By UUID, in lower case.
     uuids: HashMap<String, u32>,
     indices: BTreeSet<u32>,
-    /// Those that MIG splits.
+    /// GPUs with MIG enabled.
     mig: BTreeSet<u32>,
-    /// Those that do not say their UUID.
+    /// GPUs without a known UUID.
     nameless: BTreeSet<u32>,
 }
 
@@ -34,14 +34,14 @@ impl Devices {
         }
     }
 
-    /// The GPU that MIG devices are on, where there is only one that can be.
+    /// Returns the only GPU with MIG enabled, if there is exactly one.
     fn only_mig(&self) -> Option<u32> {
         let first = self.mig.first().copied();
         first.filter(|_| self.mig.len() == 1)
     }
 
-    /// The GPUs that the device `id` may be, or may be on, where it is not known
-    /// which: a UUID that none has is at most one of those that say none.
+    /// Returns the GPUs that an unknown device `id` may be, or may be on. An unknown
+    /// UUID can only be that of a GPU without a known UUID.
     pub(super) fn possible(&self, id: &str) -> BTreeSet<u32> {
         let is_uuid = |id: &str| strip(id, "GPU-").is_some();
         match strip(id, "MIG-") {
@@ -52,7 +52,7 @@ impl Devices {
         }
     }
 
-    /// The same of a claim's device.
+    /// Returns the GPUs that an unknown device of a claim may be, or may be on.
     pub(super) fn possible_claim(&self, claim: &ClaimResource, slices: &Slices) -> BTreeSet<u32> {
         match slices.uuids(&claim.pool_name, &claim.device_name) {
             Some(uuids) => uuids.iter().flat_map(|uuid| self.possible(uuid)).collect(),
@@ -60,8 +60,8 @@ impl Devices {
         }
     }
 
-    /// GPUs that do not answer, by their UUIDs alone, as places in `lost`: their
-    /// indices may be those of others now.
+    /// Maps UUIDs of GPUs that do not answer to positions in `lost`. Their indices are
+    /// not mapped: other GPUs may have them now.
     pub(super) fn lost(lost: &[LostGpu]) -> Self {
         let uuids = (0..)
             .zip(lost)
@@ -72,15 +72,15 @@ impl Devices {
         }
     }
 
-    /// The GPU that a device plugin calls `id`:
+    /// Returns the GPU of the device plugin's name `id`:
     ///
     /// * `GPU-UUID`; `GPU-UUID::3` is a share of it (time-slicing, MPS);
-    /// * `MIG-GPU-UUID/1/0` (drivers before R470), and `MIG-UUID`, which does
-    ///   not say on which GPU it is: known where only one has MIG enabled;
-    /// * of NVIDIA's own resources also `0`, `0::3` and `0:1` (an index, a share
-    ///   of it, a MIG device on it), and GKE's `nvidia0`, `nvidia0/gi3`,
-    ///   `nvidia0/vgpu1`. GKE numbers device files, which follow the order of
-    ///   the PCI bus, as indices do.
+    /// * `MIG-GPU-UUID/1/0` (drivers before R470), and `MIG-UUID`, which does not
+    ///   contain the GPU: it is known only if one GPU alone has MIG enabled;
+    /// * for NVIDIA's own resources also `0`, `0::3` and `0:1` (an index, a share of
+    ///   it, a MIG device on it), and GKE's `nvidia0`, `nvidia0/gi3`,
+    ///   `nvidia0/vgpu1`. GKE uses the numbers of device files, which are in the
+    ///   order of the PCI bus, like indices.
     pub(super) fn plugin(&self, resource: &str, id: &str) -> Option<u32> {
         let (device, _share) = id.split_once("::").unwrap_or((id, ""));
         if let Some(on) = strip(device, "MIG-") {
@@ -100,9 +100,9 @@ impl Devices {
         self.index(device)
     }
 
-    /// The GPU of a claim's device: by its ResourceSlice; where that is not at
-    /// hand by the number in the device's name, which NVIDIA's driver takes
-    /// from the device file (see [`Self::plugin`]).
+    /// Returns the GPU of a claim's device, from its ResourceSlice. Without a
+    /// ResourceSlice, the number in the device's name is used, which is that of the
+    /// device file (see [`Self::plugin`]).
     pub(super) fn claim(&self, claim: &ClaimResource, slices: &Slices) -> Option<u32> {
         if let Some(uuids) = slices.uuids(&claim.pool_name, &claim.device_name) {
             return uuids.iter().find_map(|uuid| self.uuid(uuid));
@@ -115,7 +115,8 @@ impl Devices {
             .find_map(|name| self.in_name(name))
     }
 
-    /// `gpu-0`, `gpu-0-mig-1g18gb-19-0`, `gpu-UUID`, `CLAIM-UID-gpu-0`, `GPU-UUID`, `0`.
+    /// Returns the GPU of a name such as `gpu-0`, `gpu-0-mig-1g18gb-19-0`, `gpu-UUID`,
+    /// `CLAIM-UID-gpu-0`, `GPU-UUID` or `0`.
     fn in_name(&self, name: &str) -> Option<u32> {
         let lower = name.to_ascii_lowercase();
         let Some(at) = lower.find("gpu-") else {
@@ -140,13 +141,13 @@ impl Devices {
     }
 }
 
-/// Whether each device of a resource is a GPU, or a part of one.
+/// Reports whether each device of a resource is a GPU, or a part of one.
 pub(super) fn is_gpu_resource(name: &str) -> bool {
     let name = name.strip_prefix("nvidia.com/").unwrap_or_default();
     name == "gpu" || name.starts_with("gpu.") || name.starts_with("mig-")
 }
 
-/// `text` without `prefix` in any case.
+/// Removes `prefix` from `text`, ignoring case.
 fn strip<'t>(text: &'t str, prefix: &str) -> Option<&'t str> {
     let (head, tail) = text.split_at_checked(prefix.len())?;
     head.eq_ignore_ascii_case(prefix).then_some(tail)
@@ -217,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn resources_of_others_count_only_with_uuids() {
+    fn devices_of_other_vendors_are_gpus_only_by_uuid() {
         let spec = spec(&[]);
         let devices = Devices::of(&spec);
         for resource in ["acme.com/gold-gpu", "nvidia.com/hostdev", "rdma/hca"] {
@@ -239,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_name_leaves_open() {
+    fn an_unknown_name_has_possible_gpus() {
         let possible = |mig: &[u32], id: &str| {
             let mut spec = spec(mig);
             spec.gpus[1].uuid = None;
@@ -264,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_s_device_is_known_by_its_slice_or_by_its_name() {
+    fn a_claim_s_device_is_identified_by_its_slice_or_its_name() {
         let spec = spec(&[]);
         let devices = Devices::of(&spec);
         let mut slices = Slices::default();
@@ -290,7 +291,7 @@ mod tests {
         assert_eq!(known(&devices, &slices, "gpu-9", ""), None);
         assert_eq!(known(&devices, &slices, "gpu-vfio-2", ""), None);
 
-        // The slice knows better than the name.
+        // The slice has priority over the name.
         let four = vec!["MIG-x".to_owned(), uuid(&spec, 4).to_owned()];
         let slice = Slice::new("n", 1, [("gpu-2".to_owned(), four)]);
         slices.set("s", slice);
@@ -298,7 +299,7 @@ mod tests {
             known(&devices, &slices, "gpu-2", &format!("{uid}gpu-2")),
             Some(4)
         );
-        // A GPU of which the slice says that it is not among ours is not guessed at.
+        // If the slice has a GPU of another node, the name is not used.
         let foreign = vec!["GPU-foreign".to_owned()];
         slices.set("s", Slice::new("n", 1, [("gpu-2".to_owned(), foreign)]));
         assert_eq!(known(&devices, &slices, "gpu-2", ""), None);

@@ -1,4 +1,4 @@
-//! The kubelet's answer → who holds which GPUs.
+//! Interprets the kubelet's answer: which containers hold which GPUs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,30 +15,30 @@ use crate::source::LostGpu;
 /// Namespace and name of a pod.
 pub(super) type PodName = (String, String);
 
-/// What the kubelet's answer means.
+/// The GPUs that containers hold, from the kubelet's answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Holdings {
-    /// Pods that hold GPUs, known or not, and their containers that do, by name.
+    /// Pods with known or unknown GPUs, and their containers with GPUs, by name.
     pub(super) pods: BTreeMap<PodName, BTreeMap<String, Held>>,
-    /// Names of GPUs that none of the node's is called.
+    /// Names of GPU devices that match no GPU of the node.
     pub unknown: BTreeSet<String>,
 }
 
-/// What one container holds.
+/// The GPUs of one container.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Held {
-    /// Names of the devices, as the kubelet has them: the same as long as the container lives.
+    /// Names of the devices in the kubelet. They never change while the container runs.
     pub(super) ids: BTreeSet<String>,
     /// The GPUs that answer.
     pub(super) gpus: BTreeSet<u32>,
-    /// Those that do not, each once.
+    /// The GPUs that do not answer, each once.
     pub(super) lost: Vec<LostGpu>,
-    /// GPUs that its unknown names may mean.
+    /// GPUs that its unknown names may refer to.
     pub(super) possible: BTreeSet<u32>,
 }
 
 impl Held {
-    /// Takes in the GPU that `find` knows; says whether there is one.
+    /// Adds the GPU that `find` returns. Returns whether there is one.
     fn add(&mut self, id: &str, names: &Names<'_>, find: impl Fn(&Devices) -> Option<u32>) -> bool {
         let lost = |at: u32| names.lost_gpus.get(at as usize);
         if let Some(gpu) = find(&names.present) {
@@ -68,7 +68,7 @@ impl Held {
     }
 }
 
-/// What names of devices mean.
+/// The GPUs of device names.
 pub(super) struct Names<'a> {
     present: Devices,
     lost: Devices,
@@ -77,7 +77,7 @@ pub(super) struct Names<'a> {
 }
 
 impl<'a> Names<'a> {
-    /// On the node `spec`, of whose GPUs `lost` do not answer.
+    /// Creates the names of the node `spec`, whose GPUs `lost` do not answer.
     pub(super) fn of(spec: &NodeTopologySpec, lost: &'a [LostGpu], slices: &'a Slices) -> Self {
         Self {
             present: Devices::of(spec),
@@ -89,11 +89,10 @@ impl<'a> Names<'a> {
 }
 
 impl Holdings {
-    /// Reads the answer to `List` as it came, for the node `spec`, without the
-    /// help of ResourceSlices.
+    /// Decodes the raw answer to `List` for the node `spec`, without ResourceSlices.
     ///
     /// # Errors
-    /// When it is no such message.
+    /// When it is not such a message.
     pub fn decode(answer: &[u8], spec: &NodeTopologySpec) -> Result<Self, DecodeError> {
         let answer = ListPodResourcesResponse::decode(answer)?;
         Ok(Self::of(answer, &Names::of(spec, &[], &Slices::default())))
@@ -107,7 +106,7 @@ impl Holdings {
                 if held.ids.is_empty() {
                     continue;
                 }
-                // Two pods of one name, of which one is ending, both hold what they hold.
+                // Of two pods with the same name, one is ending: both hold their GPUs.
                 let name = (pod.namespace.clone(), pod.name.clone());
                 let containers = holdings.pods.entry(name).or_default();
                 containers.entry(container.name).or_default().merge(held);
@@ -145,8 +144,8 @@ impl Holdings {
         held
     }
 
-    /// GPUs of which it is not known whether a pod holds them: unknown names may
-    /// mean them.
+    /// Returns the GPUs for which it is unknown whether a pod holds them, because
+    /// unknown names may refer to them.
     pub(super) fn uncertain(&self) -> BTreeSet<u32> {
         let all = || self.pods.values().flat_map(BTreeMap::values);
         let held: BTreeSet<u32> = all().flat_map(|held| &held.gpus).copied().collect();
@@ -154,8 +153,8 @@ impl Holdings {
         possible.filter(|gpu| !held.contains(gpu)).collect()
     }
 
-    /// The pods, by namespace and name, and the GPUs of their containers, by
-    /// name: containers all of whose GPUs are lost or unknown are not among them.
+    /// Returns namespace, pod, container and GPUs of each container. Containers whose
+    /// GPUs are all lost or unknown are skipped.
     pub fn gpus(&self) -> impl Iterator<Item = (&str, &str, &str, Vec<u32>)> {
         self.pods.iter().flat_map(|((namespace, pod), containers)| {
             let present = containers.iter().filter(|(_, held)| !held.gpus.is_empty());

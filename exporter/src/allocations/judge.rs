@@ -1,5 +1,5 @@
-//! How good the GPUs are that a job got. The search may take long on a large
-//! node, so that each question is answered once.
+//! Judges the quality of a job's GPUs. The search may take long on a large node, so
+//! each question is answered only once.
 
 use std::collections::HashMap;
 
@@ -7,7 +7,7 @@ use nvlink_topology::{Allocation, GpuSet, Graph, NodeTopologySpec, Pattern, sear
 
 use crate::placement::{Judged, PatternFrom};
 
-/// Judges placements on one node, and remembers.
+/// Judges placements on one node, and remembers the verdicts.
 #[derive(Debug, Default)]
 pub struct Judge {
     spec: Option<NodeTopologySpec>,
@@ -32,9 +32,9 @@ struct Verdict {
 }
 
 impl Judge {
-    /// Judges `allocations`, each with the pattern that was decided for it, in
-    /// their order. Where none was, or one that needs another number of GPUs
-    /// (a shape of a whole gang), the job is taken to do all-reduce.
+    /// Judges `allocations` in their order, each with the pattern that the webhook
+    /// chose for it. Without a pattern, or with one for another number of GPUs (the
+    /// shape of a whole gang), all-reduce is assumed.
     pub fn judge(
         &mut self,
         spec: &NodeTopologySpec,
@@ -42,7 +42,7 @@ impl Judge {
     ) -> Vec<Judged> {
         if self.spec.as_ref() != Some(spec) {
             self.known.clear();
-            // Over PCIe alone a job would look worse than it is.
+            // Without known NVLinks a job would look worse than it is.
             let graph = spec.knows_nvlink().then(|| Graph::new(spec).ok());
             self.graph = graph.flatten();
             self.spec = Some(spec.clone());
@@ -75,7 +75,7 @@ impl Judge {
         judged
     }
 
-    /// The verdict, from memory where it is there; none where the pattern does not fit.
+    /// Returns the verdict, from memory if possible; `None` if the pattern does not fit.
     fn ask(
         &mut self,
         before: &mut HashMap<Question, Verdict>,
@@ -99,7 +99,8 @@ impl Judge {
 }
 
 impl Verdict {
-    /// Of a node of which too little is known: what was decided stands.
+    /// Returns the verdict for a node whose graph is unknown: the chosen pattern is
+    /// kept, without a quality.
     fn unjudged() -> Self {
         Self {
             fits: true,
@@ -110,10 +111,10 @@ impl Verdict {
 
 fn verdict(graph: &Graph, question: &Question) -> Verdict {
     let Ok(held) = graph.set(&question.gpus) else {
-        // A recording may name GPUs that it lacks.
+        // A recording may have allocations of GPUs that it does not have.
         return Verdict::default();
     };
-    // GPUs that are gone are free for nobody.
+    // Free GPUs that no longer exist do not count.
     let free = question.free.as_ref().map(|free| {
         let there = free.iter().filter_map(|&gpu| graph.set(&[gpu]).ok());
         there
@@ -133,7 +134,8 @@ fn verdict(graph: &Graph, question: &Question) -> Verdict {
     }
 }
 
-/// NVLink domains that the GPUs lie in; a GPU outside any counts as one.
+/// Returns the number of NVLink domains of the GPUs; a GPU outside any domain counts as
+/// one.
 fn domains(spec: &NodeTopologySpec, gpus: &[u32]) -> usize {
     let domains = spec.domains.iter();
     let touched = domains.filter(|one| gpus.iter().any(|gpu| one.gpus.contains(gpu)));
@@ -169,7 +171,7 @@ mod tests {
 
     /// On a DGX-1 GPUs 0 and 3 have two links, 0 and 1 one, 0 and 5 none.
     #[test]
-    fn against_the_node_and_against_what_was_free() {
+    fn quality_is_relative_to_the_node_and_to_the_free_gpus() {
         let spec = spec("sim:dgx1-v100");
         let mut judge = Judge::default();
         let mut quality = |gpus: &[u32], free: Option<&[u32]>| {
@@ -191,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn bottleneck_and_domains() {
+    fn a_verdict_has_a_bottleneck_and_domains() {
         let pairs = spec("sim:a100-pcie-pairs");
         let mut judge = Judge::default();
         let judged = one(&mut judge, &pairs, held(&[0, 1, 2], None), "");
@@ -212,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_decided_pattern_counts_where_it_fits() {
+    fn a_chosen_pattern_is_used_where_it_fits() {
         let spec = spec("sim:dgx1-v100");
         let mut judge = Judge::default();
         let mut pattern = |text: &str| {
@@ -223,11 +225,11 @@ mod tests {
         assert_eq!(pattern("all-to-all"), decision("all-to-all"));
         assert_eq!(pattern("tp=2,pp=2"), decision("tp=2,pp=2"));
         let default = ("all-reduce".to_owned(), PatternFrom::Default);
-        assert_eq!(pattern("tp=8"), default, "a gang's");
+        assert_eq!(pattern("tp=8"), default, "the shape of a gang");
     }
 
     #[test]
-    fn what_was_judged_is_remembered_until_the_hardware_changes() {
+    fn verdicts_are_remembered_until_the_hardware_changes() {
         let nvl72 = spec("sim:gb200-nvl72");
         let mut judge = Judge::default();
         let gpus: Vec<u32> = nvl72.gpus.iter().map(|gpu| gpu.index).collect();
@@ -245,14 +247,14 @@ mod tests {
         assert!(again.iter().all(|one| one.quality_free == Some(0.5)));
         assert_eq!(judge.known.len(), gpus.len() / 2);
         judge.judge(&nvl72, Vec::new());
-        assert!(judge.known.is_empty(), "nothing outlives its pod");
+        assert!(judge.known.is_empty(), "verdicts end with their pod");
         let l40s = spec("sim:l40s");
         let apart = one(&mut judge, &l40s, held(&[0, 1], None), "");
         assert_eq!(apart.domains, Some(2));
     }
 
     #[test]
-    fn where_nvlink_is_unknown_nothing_is_judged() {
+    fn without_known_nvlinks_nothing_is_judged() {
         let mut unknown = spec("sim:l40s");
         for gpu in &mut unknown.gpus {
             gpu.links = None;

@@ -1,4 +1,4 @@
-//! Asks the kubelet who holds which devices.
+//! Calls the kubelet for the devices of each container.
 
 use std::{
     io,
@@ -14,22 +14,23 @@ use tonic_prost::ProstCodec;
 
 use super::podresources::{LIST, ListPodResourcesRequest, ListPodResourcesResponse};
 
-/// A kubelet that takes longer hangs: it answers from memory.
+/// The deadline of a call. The kubelet answers from memory: if it takes longer, it hangs.
 const DEADLINE: Duration = Duration::from_secs(3);
-/// The largest answer that is taken, bytes. 250 pods with a claim of 100 devices each are 5 MB.
+/// The largest accepted answer, in bytes. 250 pods with a claim of 100 devices each are
+/// 5 MB.
 const MOST_BYTES: usize = 16 << 20;
 
-/// Why the kubelet said nothing.
+/// Why there is no answer from the kubelet.
 #[derive(Debug, thiserror::Error)]
 pub enum KubeletError {
     #[error("cannot connect to the kubelet at {socket}: {error}{advice}", advice = advice(error))]
     Connect { socket: String, error: io::Error },
-    /// Something else than the kubelet listens there, or it is going down.
-    #[error("the kubelet at {socket} broke the connection: {reason}")]
+    /// Another program listens there, or the kubelet is shutting down.
+    #[error("the connection to the kubelet at {socket} failed: {reason}")]
     Broken { socket: String, reason: String },
     #[error("the kubelet at {socket} has not answered within {} s", DEADLINE.as_secs())]
     Slow { socket: String },
-    /// It answered with an error, or with what is no answer.
+    /// It answered with an error, or with an invalid message.
     #[error("the kubelet at {socket} answered {}: {}", status.code(), status.message())]
     Refused { socket: String, status: Box<Status> },
 }
@@ -37,7 +38,7 @@ pub enum KubeletError {
 fn advice(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::NotFound => {
-            " (mount its directory from the host, or say --kubelet-socket none)"
+            " (mount its directory from the host, or use --kubelet-socket none)"
         }
         io::ErrorKind::PermissionDenied => " (the exporter must run as root to read it)",
         _ => "",
@@ -61,8 +62,8 @@ impl Kubelet {
         self.socket.exists()
     }
 
-    /// What each container holds. Each call connects anew: a kubelet that
-    /// restarts replaces its socket.
+    /// Returns the devices of each container. Each call uses a new connection: a
+    /// kubelet that restarts replaces its socket.
     pub(super) async fn list(&self) -> Result<ListPodResourcesResponse, KubeletError> {
         match timeout(DEADLINE, self.ask()).await {
             Ok(answer) => answer,
@@ -82,7 +83,7 @@ impl Kubelet {
             socket: self.name(),
             error,
         })?);
-        // The channel may want a second connection, when the first one breaks.
+        // The channel may request a second connection if the first one fails.
         let once = tower::service_fn(move |_: Uri| {
             let gone = || io::Error::from(io::ErrorKind::ConnectionReset);
             let stream = stream.take().map(TokioIo::new).ok_or_else(gone);
@@ -112,7 +113,7 @@ impl Kubelet {
     }
 }
 
-/// What is at the bottom of an error: the rest is "transport error".
+/// Returns the innermost cause of an error: the outer ones are "transport error".
 fn innermost(mut error: &dyn std::error::Error) -> String {
     while let Some(source) = error.source() {
         error = source;

@@ -1,17 +1,16 @@
-//! The part that is read of the kubelet's API `v1.PodResourcesLister`
-//! (`k8s.io/kubelet/pkg/apis/podresources/v1/api.proto`). Fields that are not
-//! here are skipped.
+//! The parts of the kubelet's API `v1.PodResourcesLister` that are read
+//! (`k8s.io/kubelet/pkg/apis/podresources/v1/api.proto`). Other fields are skipped.
 
 use prost::Message;
 
 /// The call, as a path.
 pub const LIST: &str = "/v1.PodResourcesLister/List";
 
-/// What `List` is asked with.
+/// The request of `List`.
 #[derive(Clone, PartialEq, Message)]
 pub struct ListPodResourcesRequest {}
 
-/// What `List` answers.
+/// The answer of `List`.
 #[derive(Clone, PartialEq, Message)]
 pub struct ListPodResourcesResponse {
     /// The pods of the node.
@@ -33,10 +32,10 @@ pub struct PodResources {
 pub struct ContainerResources {
     #[prost(string, tag = "1")]
     pub name: String,
-    /// What device plugins gave it.
+    /// Devices that device plugins allocated.
     #[prost(message, repeated, tag = "2")]
     pub devices: Vec<ContainerDevices>,
-    /// What DRA drivers gave it.
+    /// Devices that DRA drivers allocated.
     #[prost(message, repeated, tag = "5")]
     pub dynamic_resources: Vec<DynamicResource>,
 }
@@ -47,12 +46,12 @@ pub struct ContainerDevices {
     /// `nvidia.com/gpu`.
     #[prost(string, tag = "1")]
     pub resource_name: String,
-    /// As the plugin calls them.
+    /// The plugin's names of the devices.
     #[prost(string, repeated, tag = "2")]
     pub device_ids: Vec<String>,
 }
 
-/// What one claim gave.
+/// The devices of one claim.
 #[derive(Clone, PartialEq, Message)]
 pub struct DynamicResource {
     #[prost(message, repeated, tag = "4")]
@@ -62,7 +61,7 @@ pub struct DynamicResource {
 /// One device of a claim.
 #[derive(Clone, PartialEq, Message)]
 pub struct ClaimResource {
-    /// What the container runtime was told.
+    /// The devices as passed to the container runtime.
     #[prost(message, repeated, tag = "1")]
     pub cdi_devices: Vec<CdiDevice>,
     /// `gpu.nvidia.com`.

@@ -1,4 +1,4 @@
-//! What ResourceSlices say of the devices of this node.
+//! The devices of this node in ResourceSlices.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -11,10 +11,10 @@ use serde::Deserialize;
 /// The DRA driver whose devices are GPUs.
 pub(super) const DRIVER: &str = "gpu.nvidia.com";
 
-/// A ResourceSlice as far as it is read.
+/// The parts of a ResourceSlice that are read.
 pub(super) type SliceObject = Object<Spec, Nothing>;
 
-/// How the API server serves the kind.
+/// Returns the API resource of the kind.
 pub(super) fn resource() -> ApiResource {
     ApiResource {
         group: "resource.k8s.io".to_owned(),
@@ -25,7 +25,7 @@ pub(super) fn resource() -> ApiResource {
     }
 }
 
-/// What is not read.
+/// A part that is not read.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub(super) struct Nothing {}
 
@@ -62,7 +62,7 @@ struct Attribute {
 pub(super) struct Slice {
     pool: String,
     generation: i64,
-    /// The device's own UUID, then that of the GPU which it is a part of.
+    /// The device's own UUID, then that of its GPU if it is a part of one.
     devices: HashMap<String, Vec<String>>,
 }
 
@@ -84,7 +84,7 @@ impl Slice {
 impl From<Spec> for Slice {
     fn from(spec: Spec) -> Self {
         let uuids = |mut device: Device| {
-            // The driver's own attributes need no domain, and may have it.
+            // The driver's own attributes may have its domain, but need not.
             let mut text = |name: &str| {
                 let long = format!("{}/{name}", DRIVER);
                 let found = device.attributes.remove(name);
@@ -125,8 +125,8 @@ impl Slices {
         self.0.retain(|name, _| keep(name));
     }
 
-    /// UUIDs of a device: its own, and its GPU's. The newest generation of a
-    /// pool is the one that counts.
+    /// Returns the UUIDs of a device: its own, and its GPU's. The newest generation of
+    /// a pool is used.
     pub(super) fn uuids(&self, pool: &str, device: &str) -> Option<&[String]> {
         let of_pool = self.0.values().filter(|slice| slice.pool == pool);
         let named =

@@ -1,16 +1,16 @@
-//! Remembers what was free when each pod came.
+//! Remembers which GPUs were free when each pod started.
 //!
-//! There is no clock in it: pods that are new in a look came after those that
-//! were there in the look before. What the looks cannot tell is decided so:
+//! It uses no clock: pods that are new in a look started after those of the previous
+//! look. Where the looks do not show the order, these rules apply:
 //!
-//! * Pods that are new in the same look came together: the GPUs of each were
-//!   free for the others, too. So none is flattered by a guess at their order.
-//! * Pods that left between two looks left before the new ones came.
-//! * Of pods that are there at the first look nothing is known but what the
-//!   record says: the allocations that an earlier process has published. It
-//!   says something of a pod only where the pod's UID is known to be the same.
+//! * Pods that are new in the same look started together: the GPUs of each were free
+//!   for the others, too. So no pod gets a better quality by a guess at their order.
+//! * Pods that ended between two looks ended before the new ones started.
+//! * For pods that exist at the first look, only the record is used: the allocations
+//!   that an earlier process has published. The record applies to a pod only if the
+//!   pod's UID is known to be the same.
 //!
-//! GPUs are remembered by UUID: indices are those of others when a GPU goes.
+//! GPUs are remembered by UUID: when a GPU disappears, others get its index.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,10 +23,10 @@ use crate::{
     source::LostGpu,
 };
 
-/// What is known of the pods of the last look.
+/// The pods of the last look.
 #[derive(Debug, Default)]
 pub(super) struct Tracker {
-    /// None before the first look.
+    /// `None` before the first look.
     pods: Option<BTreeMap<PodName, Pod>>,
     record: Record,
 }
@@ -34,11 +34,11 @@ pub(super) struct Tracker {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Placed {
     pub(super) allocation: Allocation,
-    /// Those that do not.
+    /// The GPUs that do not answer.
     pub(super) lost: Vec<LostGpu>,
 }
 
-/// All that `held` names.
+/// Returns the keys of all GPUs of `held`.
 fn keys_of(held: &Held, keys: &Keys) -> BTreeSet<Key> {
     let present = held.gpus.iter().filter_map(|&gpu| keys.of_index(gpu));
     let lost = held.lost.iter();
@@ -50,16 +50,16 @@ fn keys_of(held: &Held, keys: &Keys) -> BTreeSet<Key> {
 struct Pod {
     uid: Option<String>,
     containers: BTreeMap<String, Held>,
-    /// All that its containers hold.
+    /// All GPUs of its containers.
     own: BTreeSet<Key>,
-    /// Its own GPUs among them; none where it is not known.
+    /// The GPUs that were free, including its own; `None` if unknown.
     free: Option<BTreeSet<Key>>,
-    /// It was there at the first look.
+    /// It existed at the first look.
     first: bool,
 }
 
 impl Pod {
-    /// Whether it still is the pod that `now` is, and not another of its name.
+    /// Reports whether it is the same pod as `now`, and not another one of the same name.
     fn is(&self, now: &BTreeMap<String, Held>, uid: Option<&str>) -> bool {
         if let (Some(before), Some(uid)) = (self.uid.as_deref(), uid)
             && before != uid
@@ -73,13 +73,14 @@ impl Pod {
 }
 
 impl Tracker {
-    /// Takes what an earlier process has published, before the first look or after it.
+    /// Sets the record that an earlier process has published, before or after the first
+    /// look.
     pub(super) fn restore(&mut self, record: Record) {
         self.record = record;
     }
 
-    /// What the containers hold, by namespace, pod, container, on a node with
-    /// these GPUs; `uid` tells the UID of a pod, where it is known.
+    /// Returns the allocations of a node with these GPUs, by namespace, pod and
+    /// container. `uid` returns the UID of a pod, if known.
     pub(super) fn look(
         &mut self,
         gpus: &[Gpu],
@@ -125,7 +126,7 @@ impl Tracker {
             if pod.first && pod.free.is_none() {
                 pod.free = recorded(&self.record, name, pod.uid.as_deref());
             }
-            // A pod that got more than it came with had that free as well.
+            // GPUs that a pod got later were free for it as well.
             if let Some(free) = &mut pod.free {
                 free.extend(pod.own.iter().cloned());
             }
@@ -137,8 +138,8 @@ impl Tracker {
     }
 }
 
-/// What `pods` leave. Not known where their names may mean GPUs that none of
-/// them is known to hold.
+/// Returns the GPUs that `pods` do not hold. Returns `None` if unknown names of
+/// theirs may refer to such GPUs.
 fn left<'a>(keys: &Keys, pods: impl Iterator<Item = &'a Pod> + Clone) -> Option<BTreeSet<Key>> {
     let taken: BTreeSet<&Key> = pods.clone().flat_map(|pod| &pod.own).collect();
     let left = keys.all().filter(|key| !taken.contains(key));
@@ -149,7 +150,7 @@ fn left<'a>(keys: &Keys, pods: impl Iterator<Item = &'a Pod> + Clone) -> Option<
     (!possible.any(is_left)).then_some(left)
 }
 
-/// What the record says was free for the pod of this UID.
+/// Returns the GPUs that were free for the pod of this UID, from the record.
 fn recorded(
     record: &Record,
     (namespace, pod): &PodName,
@@ -191,7 +192,7 @@ mod tests {
 
     const ALL: [u32; 4] = [0, 1, 2, 3];
 
-    /// GPUs whose UUIDs are their numbers at first, at these indices now.
+    /// GPUs whose UUIDs are `names`, in ascending order of index.
     fn gpus(names: &[u32]) -> Vec<Gpu> {
         let gpu = |(index, name): (u32, &u32)| Gpu {
             index,
@@ -217,7 +218,7 @@ mod tests {
         }
     }
 
-    /// `pod/container=0,1` each.
+    /// Parses pods of the form `pod/container=0,1`.
     fn holdings(pods: &[&str]) -> Holdings {
         let mut holdings = Holdings::default();
         for text in pods {
@@ -246,19 +247,19 @@ mod tests {
     }
 
     #[test]
-    fn free_is_what_earlier_pods_do_not_hold() {
+    fn gpus_that_earlier_pods_do_not_hold_are_free() {
         let mut tracker = Tracker::default();
-        assert_eq!(free(&mut tracker, &["a/c=0"]), [None], "already there");
+        assert_eq!(free(&mut tracker, &["a/c=0"]), [None], "existed before");
         let with_b = [None, Some(vec![1, 2, 3])];
         assert_eq!(free(&mut tracker, &["a/c=0", "b/c=2"]), with_b);
-        // b stays as it came, whoever leaves and comes.
+        // The value of b never changes, whatever pods end and start.
         assert_eq!(free(&mut tracker, &["b/c=2"]), [Some(vec![1, 2, 3])]);
         let with_d = [Some(vec![1, 2, 3]), Some(vec![0, 1, 3])];
         assert_eq!(free(&mut tracker, &["b/c=2", "d/c=0,1"]), with_d);
     }
 
     #[test]
-    fn pods_of_one_look_came_together() {
+    fn pods_of_one_look_started_together() {
         let mut tracker = Tracker::default();
         assert!(free(&mut tracker, &[]).is_empty());
         let all = Some(ALL.to_vec());
@@ -267,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shared_gpu_is_free_for_who_got_it() {
+    fn a_shared_gpu_is_free_for_the_pod_that_gets_it() {
         let mut tracker = Tracker::default();
         free(&mut tracker, &[]);
         free(&mut tracker, &["a/c=0"]);
@@ -276,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_of_the_same_name_with_other_gpus_is_another() {
+    fn a_pod_of_the_same_name_with_other_gpus_is_another_pod() {
         let mut tracker = Tracker::default();
         free(&mut tracker, &[]);
         free(&mut tracker, &["a/c=0"]);
@@ -289,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn the_record_tells_of_pods_that_were_there_first() {
+    fn the_record_has_the_free_gpus_of_pods_that_existed_before() {
         let mut before = Tracker::default();
         free(&mut before, &[]);
         look(&mut before, &["a/c=0"]);
@@ -318,7 +319,7 @@ mod tests {
                 .all(|one| one.allocation.free_when_placed.is_none())
         );
         assert_eq!(free(&mut later, &pods), known);
-        // It says nothing of a pod of another UID, nor of one that came later.
+        // It does not apply to a pod of another UID, or to one that started later.
         let mut other = Tracker::default();
         other.restore(record(published));
         let mut again = |pods: &[&str]| {
@@ -334,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_of_another_uid_is_another_on_the_same_gpus() {
+    fn a_pod_of_another_uid_is_another_pod_on_the_same_gpus() {
         let mut tracker = Tracker::default();
         free(&mut tracker, &["o/c=2,3"]);
         free(&mut tracker, &["a/c=0", "o/c=2,3"]);
@@ -345,11 +346,11 @@ mod tests {
     }
 
     #[test]
-    fn indices_that_move_take_nothing_along() {
+    fn free_gpus_are_kept_when_indices_change() {
         let mut tracker = Tracker::default();
         free(&mut tracker, &["o/c=1"]);
         free(&mut tracker, &["a/c=3", "o/c=1"]);
-        // GPU 0 is gone: what was 3 is 2 now, by the same name.
+        // GPU 0 is gone: GPU 3 now has the index 2 and the same name.
         let mut moved = holdings(&["a/c=2"]);
         let held = moved.pods.values_mut().flat_map(BTreeMap::values_mut);
         held.for_each(|held| held.ids = ["GPU-3".to_owned()].into());
@@ -359,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gpu_that_is_lost_makes_no_new_pod() {
+    fn a_lost_gpu_does_not_make_its_pod_a_new_one() {
         let mut tracker = Tracker::default();
         free(&mut tracker, &[]);
         free(&mut tracker, &["a/c=0", "b/c=2,3"]);
@@ -377,7 +378,7 @@ mod tests {
         assert_eq!(placed[1].allocation.gpus, [2]);
         assert_eq!(placed[1].lost, [three]);
         assert_eq!(placed[1].allocation.free_when_placed, Some(vec![0, 1, 2]));
-        // It was not free meanwhile, and is there again.
+        // GPU 3 was not free meanwhile, and answers again.
         let back = free(&mut tracker, &["a/c=0", "b/c=2,3", "d/c=1"]);
         assert_eq!(
             back,

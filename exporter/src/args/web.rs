@@ -1,4 +1,4 @@
-//! Flags of serving, by the names that Prometheus exporters use.
+//! Flags of serving, under the names that Prometheus exporters use.
 
 use std::{convert::Infallible, fmt::Write, net::SocketAddr, path::PathBuf};
 
@@ -17,8 +17,8 @@ use crate::{
 pub struct WebArgs {
     /// Address to listen on; :PORT means all IPv4 addresses, [::]:PORT all addresses (repeatable)
     ///
-    /// A host name is looked up once, at the start, and its first IPv4 address taken, else its
-    /// first address.
+    /// A host name is resolved once, at the start: the first IPv4 address is used, else the first
+    /// address.
     #[arg(
         long = "web.listen-address",
         env = "NVLINK_EXPORTER_WEB_LISTEN_ADDRESS",
@@ -29,7 +29,7 @@ pub struct WebArgs {
     )]
     pub listen_addresses: Vec<String>,
 
-    /// Path of the metrics; with / there is no page
+    /// Path of the metrics; with /, there is no page
     #[arg(
         long = "web.telemetry-path",
         env = "NVLINK_EXPORTER_WEB_TELEMETRY_PATH",
@@ -39,11 +39,11 @@ pub struct WebArgs {
     )]
     pub telemetry_path: String,
 
-    /// File with TLS, client certificates, passwords and headers, as all Prometheus exporters read it
+    /// File with TLS, client certificates, passwords and headers, in the format of all Prometheus exporters
     ///
-    /// The format: <https://prometheus.io/docs/prometheus/latest/configuration/https/>. The file,
-    /// and the certificates that it names, are read again when they change. Passwords and client
-    /// certificates protect every path, /livez and /readyz too.
+    /// The format: <https://prometheus.io/docs/prometheus/latest/configuration/https/>. The file
+    /// and the certificates that it names are read again when they change. Passwords and client
+    /// certificates protect every path, including /livez and /readyz.
     #[arg(
         long = "web.config.file",
         env = "NVLINK_EXPORTER_WEB_CONFIG_FILE",
@@ -51,10 +51,10 @@ pub struct WebArgs {
     )]
     pub config_file: Option<PathBuf>,
 
-    /// Let the source go when asked: POST /-/release and /-/open
+    /// Enable POST /-/release and /-/open, which release the source and open it again
     ///
-    /// For whoever upgrades the driver, resets a GPU or changes its MIG mode, which nobody can
-    /// while the driver's library is open. Whoever may read the metrics may ask for it.
+    /// While the driver's library is open, nobody can upgrade the driver, reset a GPU or change
+    /// its MIG mode. Everyone who may read the metrics may call these paths.
     #[arg(
         long = lifecycle::FLAG,
         env = "NVLINK_EXPORTER_WEB_ENABLE_LIFECYCLE",
@@ -62,7 +62,8 @@ pub struct WebArgs {
     )]
     pub enable_lifecycle: bool,
 
-    /// What other programs call it: clap would propose a flag that only looks alike.
+    /// Names that other programs use for `--web.listen-address`: otherwise clap would suggest a
+    /// flag that only looks similar.
     #[arg(
         long = "listen",
         aliases = ["listen-address", "address", "port"],
@@ -72,17 +73,16 @@ pub struct WebArgs {
     listen: Option<Infallible>,
 }
 
-/// `HOST:PORT` as it can be looked up.
+/// Parses `HOST:PORT`, in a form that can be resolved.
 fn listen_address(text: &str) -> Result<String, String> {
-    let expected = || "expected HOST:PORT, as 0.0.0.0:9836, [::]:9836, localhost:9836 or :9836";
+    let expected =
+        || "expected HOST:PORT, such as 0.0.0.0:9836, [::]:9836, localhost:9836 or :9836";
     let (host, port) = text.rsplit_once(':').ok_or_else(expected)?;
     if port.is_empty() || !port.bytes().all(|b| b.is_ascii_digit()) {
         return Err(expected().to_owned());
     }
     if port.parse::<u16>().is_err() {
-        return Err(format!(
-            "the port {port} is too large: the largest is 65535"
-        ));
+        return Err(format!("port {port} is too large: the maximum is 65535"));
     }
     let host = if host.is_empty() { "0.0.0.0" } else { host };
     let address = format!("{host}:{port}");
@@ -92,7 +92,7 @@ fn listen_address(text: &str) -> Result<String, String> {
     }
 }
 
-/// Whether it may be looked up; what looks like an IPv4 address is none.
+/// Reports whether `text` is a host name; text that looks like an IPv4 address is not.
 fn is_host_name(text: &str) -> bool {
     let good = |b: u8| b.is_ascii_alphanumeric() || b"-_.".contains(&b);
     text.bytes().all(good) && text.bytes().any(|b| b.is_ascii_alphabetic())
@@ -104,13 +104,13 @@ fn telemetry_path(text: &str) -> Result<String, String> {
         return Err("expected a path such as /metrics".to_owned());
     }
     match server::PATHS.iter().find(|path| text.starts_with(**path)) {
-        Some(path) => Err(format!("{path} is something else's path")),
+        Some(path) => Err(format!("{path} is reserved for another endpoint")),
         None => Ok(text.to_owned()),
     }
 }
 
 /// The families that are served: `--collector.NAME` and `--no-collector.NAME`,
-/// as node_exporter has them. The last of two that contradict each other holds.
+/// as in node_exporter. Of two flags that contradict each other, the last one wins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Collectors(pub Groups);
 
@@ -124,7 +124,7 @@ impl Args for Collectors {
             .env("NVLINK_EXPORTER_COLLECTOR_DISABLE_DEFAULTS")
             .action(ArgAction::SetTrue)
             .help_heading(HEADING)
-            .help("Serve only what is switched on by a --collector.NAME");
+            .help("Serve only what a --collector.NAME switches on");
         Group::SWITCHED
             .into_iter()
             .fold(command.arg(disable), |command, group| {
@@ -141,7 +141,7 @@ impl Args for Collectors {
                     .env(format!("NVLINK_EXPORTER_{no}"))
                     .help(format!("Leave out {}", names(group)));
                 let on_arg = switch(&on, &off).help(format!(
-                    "Serve what --{off} leaves out; as it is without --{DISABLE_DEFAULTS}"
+                    "Serve what --{off} leaves out; the default without --{DISABLE_DEFAULTS}"
                 ));
                 command.arg(on_arg).arg(off_arg)
             })
@@ -178,12 +178,12 @@ fn off(group: Group) -> String {
     format!("no-collector.{}", group.as_str())
 }
 
-/// The families of a group, for its help.
+/// Lists the families of a group, for its help text.
 fn names(group: Group) -> String {
     let mut text = String::new();
     for family in FAMILIES.iter().filter(|family| family.group == group) {
         let comma = if text.is_empty() { "" } else { ", " };
-        // Writing to a string does not fail.
+        // Writing to a string never fails.
         let _ = write!(text, "{comma}{}", family.sample_name());
     }
     text
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn collectors_as_node_exporter_has_them() {
+    fn collector_flags_work_as_in_node_exporter() {
         let groups = |args: &[&str]| parse(args).collectors.0;
         let all = Group::SWITCHED.into_iter().fold(Groups::NONE, Groups::with);
         assert_eq!(groups(&[]), all);

@@ -21,20 +21,20 @@ use crate::{
     source::{Reading, Source, SourceError, recording::Recorder},
 };
 
-/// A recording that takes longer says how far it is.
+/// A recording that takes longer prints its progress.
 const QUIET: Duration = Duration::from_secs(2);
-/// Time between two lines of progress where nobody watches a terminal.
+/// Time between two lines of progress if standard error is not a terminal.
 const PROGRESS: Duration = Duration::from_secs(30);
 
 pub(super) fn record(args: &RecordArgs) -> anyhow::Result<()> {
-    // Before the time is spent on recording.
+    // Fail before time is spent on recording.
     if let Some(path) = &args.to {
         check_directory(path).with_context(|| path.display().to_string())?;
     }
     let source = args.source.source.open(args.source.node_name.as_deref())?;
     let runtime = runtime()?;
     let text = runtime.block_on(run(source, args.samples, args.interval));
-    // A source that hangs must not keep the process.
+    // A source that hangs must not keep the process running.
     runtime.shutdown_background();
     let text = text?;
     match &args.to {
@@ -43,11 +43,11 @@ pub(super) fn record(args: &RecordArgs) -> anyhow::Result<()> {
     }
 }
 
-/// One reading, and when it was made.
+/// One reading, and its time since the start.
 type Taken = (Duration, Result<Reading, SourceError>);
 
-/// The recording of `samples` readings, or of those made before the first
-/// SIGINT or SIGTERM.
+/// Records `samples` readings, or those made before the first SIGINT or
+/// SIGTERM, and returns the text.
 async fn run(source: Box<dyn Source>, samples: u32, interval: Duration) -> anyhow::Result<String> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
@@ -69,13 +69,13 @@ async fn run(source: Box<dyn Source>, samples: u32, interval: Duration) -> anyho
     session.end()
 }
 
-/// Reads `samples` times, `interval` apart, as long as somebody listens.
+/// Reads `samples` times, `interval` apart, until the receiver is gone.
 fn take(mut source: Box<dyn Source>, samples: u32, interval: Duration, to: &mpsc::Sender<Taken>) {
     let start = Instant::now();
     for n in 0..samples {
         let due = interval.saturating_mul(n);
         thread::sleep(due.saturating_sub(start.elapsed()));
-        // The first reading is the beginning.
+        // Time counts from the first reading.
         let now = if n == 0 {
             Duration::ZERO
         } else {
@@ -110,8 +110,8 @@ impl Session {
         }
     }
 
-    /// Keeps a reading; `false` where no more fits. A first reading that
-    /// fails is the end, a later one is missing.
+    /// Adds a reading; returns `false` if it does not fit. If the first reading
+    /// fails, the recording fails; if a later one fails, it is skipped.
     fn add(&mut self, (at, reading): Taken) -> anyhow::Result<bool> {
         let reading = match reading {
             Err(error) if self.recorder.is_none() => return Err(error.into()),
@@ -133,7 +133,7 @@ impl Session {
             .is_some_and(|(_, spec)| *spec != reading.topology.spec)
         {
             self.warn(
-                "the topology changed while it was recorded: the first one is kept".to_owned(),
+                "the topology changed during the recording: the first one is kept".to_owned(),
             );
         }
         let (recorder, _) = match &mut self.recorder {
@@ -151,7 +151,7 @@ impl Session {
         Ok(fits)
     }
 
-    /// The text, and what there is to say about it.
+    /// Ends the recording: prints what is missing from it, and returns its text.
     fn end(mut self) -> anyhow::Result<String> {
         if self.said.is_some() && io::stderr().is_terminal() {
             drop(writeln!(io::stderr()));
@@ -161,7 +161,7 @@ impl Session {
         };
         if self.taken < self.samples {
             self.warn(format!(
-                "{} of {} samples are recorded",
+                "only {} of {} samples are recorded",
                 self.taken, self.samples
             ));
         }
@@ -214,8 +214,8 @@ fn check_directory(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Writes a whole file or none: a reader never sees half of it. Devices, pipes
-/// and links stay what they are: a rename would put a file in their place.
+/// Writes the whole file or nothing: a reader never sees half of it. Devices,
+/// pipes and links are kept: a rename would replace them with a file.
 fn write(path: &Path, text: &str) -> io::Result<()> {
     let path = match fs::metadata(path) {
         Ok(found) if found.is_file() => &fs::canonicalize(path)?,

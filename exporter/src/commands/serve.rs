@@ -30,16 +30,16 @@ use crate::{
     web::{Servers, Web},
 };
 
-/// A web configuration that is read for so long lies on a mount that is dead.
+/// Time limit for reading the web configuration: a longer read is on a mount that hangs.
 const READ: Duration = Duration::from_secs(30);
-/// Requests that are under way when the end comes have this long.
+/// Time that requests in progress get when the program stops.
 const GRACE: Duration = Duration::from_secs(5);
 
 pub(super) fn serve(args: &ServeArgs) -> anyhow::Result<()> {
     log::start(args.log_format);
     let runtime = super::runtime().context("starting")?;
     let result = runtime.block_on(run(args));
-    // Neither a source that hangs nor a file must keep the process.
+    // A source or a file that hangs must not keep the process running.
     runtime.shutdown_background();
     result
 }
@@ -49,14 +49,14 @@ async fn run(args: &ServeArgs) -> anyhow::Result<()> {
     let mut servers = tokio::select! {
         servers = start(args) => servers?,
         signal = signals.received() => {
-            tracing::info!("{signal}: ending");
+            tracing::info!("received {signal}, stopping");
             return Ok(());
         }
     };
     tokio::select! {
         error = servers.ended() => Err(error).context("serving"),
         signal = signals.received() => {
-            tracing::info!("{signal}: ending");
+            tracing::info!("received {signal}, stopping");
             servers.shut_down(GRACE).await;
             Ok(())
         }
@@ -121,7 +121,7 @@ fn router(args: &ServeArgs, latest: &Arc<Latest>, control: Option<Arc<Control>>)
     }
 }
 
-/// Without it a certificate would end and nobody would know.
+/// Keeps the web configuration up to date. Without this, a certificate would expire unnoticed.
 fn follow(supervisor: &Supervisor, web: Web) {
     let web = Arc::new(Mutex::new(web));
     supervisor.keep(
@@ -150,7 +150,7 @@ fn publish(
     });
 }
 
-/// What the file says that `--web.config.file` names.
+/// Loads the file that `--web.config.file` names.
 async fn web(file: Option<PathBuf>) -> anyhow::Result<Web> {
     let Some(path) = file else {
         return Ok(Web::open());
@@ -161,15 +161,15 @@ async fn web(file: Option<PathBuf>) -> anyhow::Result<Web> {
     read.with_context(|| format!("reading {name} takes more than {} s", READ.as_secs()))?
 }
 
-/// What may hang (a name that is looked up, a file on a dead mount) does so on
-/// a thread of its own, so that signals are obeyed meanwhile.
+/// Runs work that may hang (resolving a name, reading a file on a mount that
+/// hangs) on its own thread, so that the program still reacts to signals.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> anyhow::Result<T> + Send + 'static,
 ) -> anyhow::Result<T> {
     tokio::task::spawn_blocking(work).await?
 }
 
-/// All addresses, before anything is served on one of them.
+/// Listens on all addresses, before any of them is served.
 fn listen(addresses: &[String]) -> anyhow::Result<Vec<TcpListener>> {
     let bind = |address: &String| {
         let listener = look_up(address).and_then(TcpListener::bind);
@@ -178,14 +178,14 @@ fn listen(addresses: &[String]) -> anyhow::Result<Vec<TcpListener>> {
     addresses.iter().map(bind).collect()
 }
 
-/// One address of a host, IPv4 before IPv6 as programs in Go take it.
+/// Resolves one address of a host, and prefers IPv4 to IPv6 as Go programs do.
 fn look_up(address: &str) -> io::Result<SocketAddr> {
     let all: Vec<_> = address.to_socket_addrs()?.collect();
     let first = all.iter().find(|one| one.is_ipv4()).or(all.first());
     first.copied().ok_or_else(|| io::ErrorKind::NotFound.into())
 }
 
-/// The way to the Kubernetes API, where it is used.
+/// Returns the access to the Kubernetes API, if it is used.
 async fn access(args: &ServeArgs) -> anyhow::Result<Option<ClusterAccess>> {
     let wanted = args.allocations.kubernetes || args.publish.publish;
     let Some(node) = args.source.node_name.clone().filter(|_| wanted) else {

@@ -1,4 +1,4 @@
-//! Domains, and what is free in them.
+//! Domains, and their free GPUs.
 
 use std::{collections::BTreeSet, fmt};
 
@@ -22,12 +22,12 @@ pub(super) fn write(
         .iter()
         .map(|domain| (labels(domain, name), Value::Whole(domain.gpus.len() as u64)));
     out.write(&families::DOMAIN_GPUS, sizes)?;
-    // Without a status nobody knows what is free.
+    // Without a status it is not known which GPUs are free.
     let Some(status) = status else {
         return Ok(());
     };
     let free = node.spec.free_gpus(Some(status));
-    // With those that may be held, and without.
+    // Including and excluding the GPUs that may be held.
     let most = |domain: &Domain| count(domain, |gpu| free.contains(gpu));
     let least =
         |domain: &Domain| count(domain, |gpu| free.contains(gpu) && !uncertain.contains(gpu));

@@ -1,4 +1,4 @@
-//! How GPUs and their fabric do.
+//! Health of the GPUs and of their fabric.
 
 use std::fmt;
 
@@ -29,8 +29,8 @@ pub(super) fn write(out: &mut Writer<'_>, data: &Reading) -> fmt::Result {
     xids(out, data)
 }
 
-/// XIDs, which come from the driver's events. A GPU that is lost keeps them:
-/// they often say why.
+/// Writes the XIDs, which come from the driver's events. A lost GPU keeps its
+/// XIDs: they often show why it was lost.
 fn xids(out: &mut Writer<'_>, data: &Reading) -> fmt::Result {
     let xids = health(data).flat_map(|([gpu, uuid], one)| {
         let xids = one.xids.iter().flatten();

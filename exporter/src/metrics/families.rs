@@ -1,4 +1,4 @@
-//! Every family, in one table: from it metrics are written and documented.
+//! All families, in one table, from which metrics are written and documented.
 
 use super::family::{Family, Group, counter, gauge};
 
@@ -17,28 +17,28 @@ families! {
         "nvlink_gpu_info",
         &["gpu", "UUID", "pci_bus_id", "model", "domain", "numa_node", "mig", "node"],
         "GPUs",
-        "A GPU of the node and the NVLink domain that it is in; always 1.",
+        "A GPU of the node and its NVLink domain; always 1.",
     );
     GPU_LOST = gauge(
         Group::Gpu,
         "nvlink_gpu_lost",
         &["gpu", "UUID", "pci_bus_id", "node"],
         "lost GPUs",
-        "A GPU that was there since the exporter started and does not answer now; always 1.",
+        "A GPU that the exporter has seen since it started and that does not answer now; always 1.",
     );
     MISSING_LINKS = gauge(
         Group::Gpu,
         "nvlink_missing_links",
         &["gpu", "UUID"],
         "GPUs",
-        "NVLinks that should be up and are not, judged by the other GPUs of the model on the node and by what its board has; in a virtual machine by its board only where all of it is there. Absent where a GPU should have none.",
+        "NVLinks that should be up and are not. The expected number comes from the other GPUs of the model on the node and from the board; in a virtual machine, from the board only if the machine has the whole board. Absent where a GPU should have none.",
     );
     LINK_UP = gauge(
         Group::Link,
         "nvlink_link_up",
         &["gpu", "UUID", "link", "remote"],
         "links",
-        "Whether the NVLink is up. The label remote says what is at the other end.",
+        "Whether the NVLink is up. The label remote is the kind of device at the other end.",
     );
     LINK_SPEED = gauge(
         Group::Link,
@@ -52,56 +52,56 @@ families! {
         "nvlink_traffic_source_info",
         &["gpu", "UUID", "link", "source"],
         "GPUs; links of a GPU whose links differ",
-        "Where the traffic of the GPU's NVLinks is read, chosen once; of one link where they differ; always 1. Sources count different things and do not compare.",
+        "The source from which the traffic of the GPU's NVLinks is read, chosen once; has the label link only where the links of a GPU differ; always 1. Sources count different things and are not comparable.",
     );
     TRANSMIT = counter(
         Group::Throughput,
         "nvlink_transmit_bytes",
         &["gpu", "UUID", "link"],
         "links",
-        "Bytes that the GPU sent over the NVLink, with or without headers as nvlink_traffic_source_info says.",
+        "Bytes that the GPU sent over the NVLink; the source in nvlink_traffic_source_info determines whether headers are included.",
     );
     RECEIVE = counter(
         Group::Throughput,
         "nvlink_receive_bytes",
         &["gpu", "UUID", "link"],
         "links",
-        "Bytes that the GPU received over the NVLink, with or without headers as nvlink_traffic_source_info says.",
+        "Bytes that the GPU received over the NVLink; the source in nvlink_traffic_source_info determines whether headers are included.",
     );
     TRANSMIT_RATE = gauge(
         Group::Throughput,
         "nvlink_transmit_bytes_per_second",
         &["gpu", "UUID", "link"],
         "links",
-        "Bytes a second that the GPU sent over the NVLink between the last two collections; only where the driver counts no bytes.",
+        "Bytes per second that the GPU sent over the NVLink between the last two collections; present only where the driver has no byte counters.",
     );
     RECEIVE_RATE = gauge(
         Group::Throughput,
         "nvlink_receive_bytes_per_second",
         &["gpu", "UUID", "link"],
         "links",
-        "Bytes a second that the GPU received over the NVLink between the last two collections; only where the driver counts no bytes.",
+        "Bytes per second that the GPU received over the NVLink between the last two collections; present only where the driver has no byte counters.",
     );
     ERRORS = counter(
         Group::Error,
         "nvlink_errors",
         &["gpu", "UUID", "link", "kind"],
-        "links × kinds (4 or 5 up to Hopper, 11 from NVLink 5 on)",
+        "links × kinds (4 or 5 up to Hopper, 11 since NVLink 5)",
         "Errors that the GPU counted on the NVLink, by kind.",
     );
     BIT_ERROR_RATIO = gauge(
         Group::Error,
         "nvlink_bit_error_ratio",
         &["gpu", "UUID", "link", "kind"],
-        "links × 2, from NVLink 5 on",
-        "Bits in error over bits received on the NVLink: effective after error correction, symbol before it.",
+        "links × 2, since NVLink 5",
+        "Bits in error divided by bits received on the NVLink: kind effective after error correction, kind symbol before it.",
     );
     PEER_LINKS = gauge(
         Group::Peer,
         "nvlink_peer_links",
         &["gpu", "UUID", "peer", "peer_UUID", "via"],
         "ordered pairs joined by NVLink",
-        "NVLinks that carry traffic from the GPU to its peer: direct ones, or the fewer of both GPUs' links to the switches.",
+        "NVLinks that carry traffic from the GPU to its peer: the direct links or, over switches, the smaller of the two GPUs' numbers of switch links.",
     );
     PEER_BANDWIDTH = gauge(
         Group::Peer,
@@ -115,7 +115,7 @@ families! {
         "nvlink_asymmetric_links",
         &["gpu", "UUID", "peer", "peer_UUID"],
         "ordered pairs that disagree",
-        "Direct NVLinks to the peer that the GPU reports and the peer does not report back.",
+        "Direct NVLinks to the peer that the GPU reports and the peer does not.",
     );
     DOMAIN_GPUS = gauge(
         Group::Domain,
@@ -129,28 +129,28 @@ families! {
         "nvlink_domain_free_gpus",
         &["domain", "node"],
         "domains",
-        "GPUs of the node in the NVLink domain that no pod holds; absent where allocations are not known, and where the kubelet names devices that may be among those GPUs and cannot be told.",
+        "GPUs of the node in the NVLink domain that no pod holds. Absent where allocations are not known, and where the kubelet reports devices that cannot be identified and may be among those GPUs.",
     );
     LARGEST_FREE_SET = gauge(
         Group::Domain,
         "nvlink_largest_free_set_gpus",
         &["node"],
         "1",
-        "The most free GPUs in one NVLink domain of the node (1 where free GPUs are in none): the largest job that still fits well. Absent where it depends on GPUs of which that is not known.",
+        "Largest number of free GPUs in one NVLink domain of the node (1 where the free GPUs are in no domain): the largest job that still fits well. Absent where it depends on GPUs that may or may not be free.",
     );
     FABRIC_STATE = gauge(
         Group::Fabric,
         "nvlink_fabric_state",
         &["gpu", "UUID", "state"],
         "GPUs × 4 states",
-        "How far the registration of the GPU with its NVLink fabric is: 1 for the state that it is in.",
+        "State of the GPU's registration with its NVLink fabric: 1 for the current state, 0 for the others.",
     );
     FABRIC_HEALTH = gauge(
         Group::Fabric,
         "nvlink_fabric_health",
         &["gpu", "UUID", "condition"],
         "GPUs × 5 conditions",
-        "What is wrong with the place of the GPU in its NVLink fabric: 1 for each condition that holds. What the fabric manager does not say is absent.",
+        "Problems of the GPU in its NVLink fabric: 1 for each condition that holds, else 0. A condition that the fabric manager does not report is absent.",
     );
     XID_ERRORS = counter(
         Group::Xid,
@@ -164,7 +164,7 @@ families! {
         "nvlink_allocation_info",
         &["gpu", "UUID", "namespace", "pod", "container", "domain"],
         "GPUs held by containers",
-        "A GPU that a container holds; always 1. Joins the counters of links with jobs.",
+        "A GPU that a container holds; always 1. Joins link counters with jobs.",
     );
     PLACEMENT_GPUS = gauge(
         Group::Placement,
@@ -178,28 +178,28 @@ families! {
         "nvlink_placement_domains",
         &["namespace", "pod", "container"],
         "containers with GPUs",
-        "NVLink domains that the GPUs of the container lie in; a GPU outside any counts as one.",
+        "NVLink domains that the container's GPUs belong to; a GPU outside all domains counts as one.",
     );
     PLACEMENT_BOTTLENECK = gauge(
         Group::Placement,
         "nvlink_placement_bottleneck_bytes_per_second",
         &["namespace", "pod", "container"],
         "containers with 2 GPUs and more",
-        "Capacity of the busiest resource (links, switch port, PCIe or socket link) when the GPUs of the container talk as the pattern of the job does; of an all-reduce over direct NVLinks, all its rings together.",
+        "Capacity of the busiest resource (links, switch port, PCIe or socket link) when the container's GPUs communicate in the job's pattern; for an all-reduce over direct NVLinks, of all its rings together.",
     );
     PLACEMENT_QUALITY = gauge(
         Group::Placement,
         "nvlink_placement_quality_ratio",
         &["namespace", "pod", "container", "reference"],
         "containers with GPUs × 2",
-        "Best possible communication time over that of the GPUs that the container got: reference node is the best on the empty node, free the best in what was free when the pod came (absent where that is not known).",
+        "Best possible communication time divided by that of the container's GPUs. Reference node: the best on the empty node. Reference free: the best of the GPUs that were free when the pod started, absent where those are not known.",
     );
     PLACEMENT_PATTERN = gauge(
         Group::Placement,
         "nvlink_placement_pattern_info",
         &["namespace", "pod", "container", "pattern", "source"],
         "containers with GPUs",
-        "The communication pattern by which the placement is judged, and whether the webhook decided it or it is the default; always 1.",
+        "Communication pattern by which the placement is judged, and whether it comes from the webhook's decision or is the default; always 1.",
     );
     COLLECTOR_SUCCESS = gauge(
         Group::Exporter,
@@ -220,49 +220,49 @@ families! {
         "nvlink_exporter_snapshot_age_seconds",
         &[],
         "1",
-        "Time since the last collection that gave data began, or since the start where none has; grows while the source hangs or fails.",
+        "Time since the start of the last collection that returned data, or since the exporter's start if there was none; grows while the source hangs or fails.",
     );
     SOURCE_RELEASED = gauge(
         Group::Exporter,
         "nvlink_exporter_source_released",
         &[],
         "1",
-        "Whether the source was let go of on request (POST /-/release): there are no data then.",
+        "Whether the source is released on request (POST /-/release); there are no data while it is.",
     );
     PUBLISHED_AT = gauge(
         Group::Exporter,
         "nvlink_exporter_published_timestamp_seconds",
         &["what"],
         "2 with --publish",
-        "When the cluster was last seen to say what it should, Unix time; looked at on each change and every --publish-interval. Absent until it first does.",
+        "Unix time at which the cluster was last seen to be up to date; checked on each change and every --publish-interval. Absent until the first success.",
     );
     PUBLISH_FAILURES = counter(
         Group::Exporter,
         "nvlink_exporter_publish_failures",
         &["what", "reason"],
         "8 with --publish",
-        "Attempts at publishing that failed.",
+        "Failed attempts to publish.",
     );
     CUT_OFFS = counter(
         Group::Exporter,
         "nvlink_exporter_clients_cut_off",
         &["reason"],
         "4",
-        "Clients that lost their connection or did not get their answer: idle, another needed the place; full, there was no place; memory, there was no room for the answer; slow, the answer was not taken.",
+        "Clients that lost their connection or did not get their answer. Reason idle: another client needed the connection; full: no connection was free; memory: there was no memory for the answer; slow: the client did not read the answer.",
     );
     RESTARTS = counter(
         Group::Exporter,
         "nvlink_exporter_part_restarts",
         &["part"],
         "4; 8 with --publish",
-        "How often a part of the exporter ended or panicked and was started again.",
+        "Number of times that a part of the exporter ended or panicked and was restarted.",
     );
     LOG_DROPPED = counter(
         Group::Exporter,
         "nvlink_exporter_log_lines_dropped",
         &[],
         "1",
-        "Lines of the log that nobody took.",
+        "Log lines that were dropped because nothing read them or they could not be written.",
     );
     SOURCE_INFO = gauge(
         Group::Exporter,

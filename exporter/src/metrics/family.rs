@@ -1,4 +1,4 @@
-//! What a family is.
+//! A family of metrics, and its labels and values.
 
 use prometheus_client::metrics::MetricType;
 
@@ -6,22 +6,22 @@ use prometheus_client::metrics::MetricType;
 pub struct Family {
     /// Name without `_total`.
     pub name: &'static str,
-    /// What it says, a sentence.
+    /// Help text: sentences, each with a full stop.
     pub help: &'static str,
-    /// Gauge or counter; the name of a counter's samples ends in `_total`.
+    /// Gauge or counter; the sample names of a counter end in `_total`.
     pub kind: MetricType,
-    /// Names of its labels. A label whose value is not known is left out.
+    /// Names of its labels. A label with an unknown value is omitted.
     pub labels: &'static [&'static str],
-    /// What it is switched on and off with.
+    /// The group that switches it on and off.
     pub group: Group,
-    /// How many series one node has of it, for the table of cardinality.
+    /// Number of series per node, for the table of series in the documentation.
     pub series: &'static str,
 }
 
 /// Families that are switched on and off together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Group {
-    /// GPUs and what they lack.
+    /// GPUs and their missing links.
     Gpu,
     /// State and speed of links.
     Link,
@@ -29,19 +29,19 @@ pub enum Group {
     Error,
     /// The graph: pairs of GPUs.
     Peer,
-    /// Domains, and what is free in them.
+    /// Domains, and their free GPUs.
     Domain,
-    /// The fabric as each GPU sees it.
+    /// The fabric, as each GPU sees it.
     Fabric,
     Xid,
-    /// Who holds which GPUs, and how well they were placed.
+    /// Which containers hold which GPUs, and how good the placements are.
     Placement,
     /// The exporter itself; always on.
     Exporter,
 }
 
 impl Group {
-    /// All that can be switched off.
+    /// All groups that can be switched off.
     pub const SWITCHED: [Self; 9] = [
         Self::Gpu,
         Self::Link,
@@ -54,7 +54,7 @@ impl Group {
         Self::Placement,
     ];
 
-    /// The word of its flag, `--collector.WORD`.
+    /// Returns its word in the flag `--collector.WORD`.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -78,22 +78,22 @@ pub struct Groups(u16);
 
 impl Groups {
     pub const ALL: Self = Self(u16::MAX);
-    /// None but the exporter's own.
+    /// Only the exporter's own group.
     pub const NONE: Self = Self(0);
 
-    /// These and `group`.
+    /// Returns these groups and `group`.
     #[must_use]
     pub fn with(self, group: Group) -> Self {
         Self(self.0 | 1 << group as u16)
     }
 
-    /// These but `group`.
+    /// Returns these groups without `group`.
     #[must_use]
     pub fn without(self, group: Group) -> Self {
         Self(self.0 & !(1 << group as u16))
     }
 
-    /// Whether `group` is among them.
+    /// Reports whether `group` is one of these groups.
     #[must_use]
     pub fn contains(self, group: Group) -> bool {
         group == Group::Exporter || self.0 & 1 << group as u16 != 0
@@ -129,7 +129,7 @@ pub(super) const fn counter(
     Family { kind, ..gauge }
 }
 
-/// A label's value. What is not known is left out of the series.
+/// A label's value. The series omits a label with an unknown value.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Label<'a> {
     Text(&'a str),
@@ -138,7 +138,7 @@ pub(super) enum Label<'a> {
 }
 
 impl Label<'_> {
-    /// Nor is what is empty: to Prometheus that is no label.
+    /// Reports whether the value is unknown. An empty text is: to Prometheus it means no label.
     pub(super) fn is_unknown(&self) -> bool {
         matches!(self, Self::Unknown | Self::Text(""))
     }
@@ -175,7 +175,7 @@ pub(super) enum Value {
 }
 
 impl Family {
-    /// The name of its samples.
+    /// Returns the name of its samples.
     #[must_use]
     pub fn sample_name(&self) -> String {
         match self.kind {

@@ -1,4 +1,4 @@
-//! GPUs: what they are, and what they lack.
+//! GPUs: their properties, and their missing links.
 
 use std::fmt;
 
@@ -52,12 +52,12 @@ pub(super) fn write(out: &mut Writer<'_>, data: &Reading) -> fmt::Result {
     out.write(&families::MISSING_LINKS, missing)
 }
 
-/// Index and UUID: the labels that name a GPU.
+/// Returns index and UUID: the labels that identify a GPU.
 pub(super) fn ids(gpu: &Gpu) -> [Label<'_>; 2] {
     [gpu.index.into(), gpu.uuid.as_deref().into()]
 }
 
-/// The GPU of an index: nearly always in its place.
+/// Returns the GPU with this index. Its position in the list is nearly always its index.
 pub(super) fn by_index(gpus: &[Gpu], index: u32) -> Option<&Gpu> {
     let there = gpus.get(index as usize).filter(|gpu| gpu.index == index);
     there.or_else(|| gpus.iter().find(|gpu| gpu.index == index))

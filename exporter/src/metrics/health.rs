@@ -27,7 +27,7 @@ pub(super) fn write(out: &mut Writer<'_>, view: &View) -> fmt::Result {
         .iter()
         .filter_map(|&(name, _, took)| Some(([name.into()], Value::Real(took?.as_secs_f64()))));
     out.write(&families::COLLECTION_DURATION, durations)?;
-    // Where nothing was ever read, the wait for it is as long as the exporter runs.
+    // Without any successful reading, the age is the time since the exporter started.
     let age = view.age.unwrap_or(view.since_start);
     let age = [([], Value::Real(age.as_secs_f64()))];
     out.write(&families::SNAPSHOT_AGE, age)?;
@@ -44,7 +44,7 @@ pub(super) fn write(out: &mut Writer<'_>, view: &View) -> fmt::Result {
     out.write(&families::BUILD_INFO, [([version], Value::Whole(1))])
 }
 
-/// Kind and name of what is read: of a recording, not what it was recorded of.
+/// Returns kind and name of the source: for a recording, the file and not the recorded source.
 fn source(view: &View) -> Option<(SourceKind, String)> {
     let Source { kind, from } = &view.data()?.topology.spec.source;
     let read = &view.snapshot.as_ref()?.health.source;
@@ -57,7 +57,7 @@ fn source(view: &View) -> Option<(SourceKind, String)> {
     })
 }
 
-/// What the process knows of its own work.
+/// Writes the process's statistics about itself.
 fn work(out: &mut Writer<'_>, tally: &Tally) -> fmt::Result {
     let publishing = &tally.publishing;
     let published = publishing.iter().filter_map(|(what, one)| {
@@ -81,9 +81,9 @@ fn work(out: &mut Writer<'_>, tally: &Tally) -> fmt::Result {
     out.write(&families::LOG_DROPPED, [([], dropped)])
 }
 
-/// Name, success and duration of the last collection of each collector. A
-/// source that hangs has not succeeded, nor one whose first collection has not
-/// ended; that one has no duration.
+/// Returns name, success and duration of the last collection of each collector.
+/// A source that hangs has not succeeded. Neither has one whose first collection
+/// has not ended; it has no duration either.
 fn collectors(view: &View) -> Vec<(&'static str, bool, Option<Duration>)> {
     let topology = view.snapshot.as_ref().map(|snapshot| &snapshot.health);
     let ok = topology.is_some_and(|health| health.error.is_none()) && view.is_fresh();

@@ -23,7 +23,7 @@ pub(super) fn write(out: &mut Writer<'_>, data: &Reading) -> fmt::Result {
     errors(out, data)
 }
 
-/// A series for each GPU; for each of its links where they differ.
+/// Writes one series for each GPU, or one for each of its links where they differ.
 fn sources(out: &mut Writer<'_>, data: &Reading) -> fmt::Result {
     let gpus = data.topology.spec.gpus.iter();
     let sources = gpus.flat_map(|gpu| {
@@ -73,7 +73,7 @@ fn errors(out: &mut Writer<'_>, data: &Reading) -> fmt::Result {
     out.write(&families::BIT_ERROR_RATIO, ratios)
 }
 
-/// The labels of each link that has `value`.
+/// Returns labels and value of each link that has `value`.
 fn counters<'a, T>(
     data: &'a Reading,
     value: impl Fn(&'a LinkCounters) -> Option<T> + 'a,
@@ -97,7 +97,7 @@ fn up<'a>((gpu, link): (&'a Gpu, &'a Link)) -> ([Label<'a>; 4], Value) {
     (labels, whole(link.up.into()))
 }
 
-/// GPU, UUID and link.
+/// Returns the labels of a link: GPU, UUID and link.
 fn name(gpu: &Gpu, link: u32) -> [Label<'_>; 3] {
     let [gpu, uuid] = ids(gpu);
     [gpu, uuid, link.into()]

@@ -14,7 +14,7 @@ use crate::source::Reading;
 
 pub(super) fn write(out: &mut Writer<'_>, data: &Reading) -> fmt::Result {
     let spec = &data.topology.spec;
-    // Of a pair, both ends must have been read.
+    // Both GPUs of a pair must have been read.
     let known = |gpu: u32| data.is_read(gpu);
     let edges = spec.edges.iter();
     let ordered = ordered(edges.filter(|edge| known(edge.a) && known(edge.b)));
@@ -31,7 +31,7 @@ pub(super) fn write(out: &mut Writer<'_>, data: &Reading) -> fmt::Result {
         &families::PEER_BANDWIDTH,
         pairs(|edge| edge.bytes_per_second),
     )?;
-    // Behind switches there is nothing to compare, and many pairs.
+    // With switches there is nothing to compare, and there are many pairs.
     let direct = spec.gpus.iter().filter(|gpu| has_direct_links(gpu));
     let asymmetric = direct
         .flat_map(|a| spec.gpus.iter().map(move |b| (a, b)))
@@ -49,7 +49,7 @@ fn has_direct_links(gpu: &Gpu) -> bool {
     remotes.any(|remote| remote.kind != RemoteKind::Switch)
 }
 
-/// Each edge in both directions, by ascending `(from, to)`.
+/// Returns each edge in both directions, sorted by `(from, to)`.
 fn ordered<'a>(edges: impl Iterator<Item = &'a Edge>) -> Vec<(u32, u32, &'a Edge)> {
     let both = |edge: &'a Edge| {
         let &Edge { a, b, .. } = edge;

@@ -1,4 +1,4 @@
-//! Who holds which GPUs, and how well they were placed.
+//! Which containers hold which GPUs, and how good the placements are.
 
 use std::fmt;
 

@@ -1,6 +1,6 @@
-//! The way of series from the snapshot into prometheus-client's encoder:
-//! nothing is kept between scrapes, and no string is made per label, for a
-//! rack's 72 GPUs are 40,000 series.
+//! Writes series from the snapshot to the encoder of prometheus-client. Nothing
+//! is kept between scrapes, and no label allocates a string, because the 72 GPUs
+//! of a rack have 40,000 series.
 
 use std::fmt;
 
@@ -13,20 +13,20 @@ use prometheus_client::metrics::MetricType;
 
 use super::family::{Family, Groups, Label, Value};
 
-/// Where the families of one scrape go.
+/// The writer of the families of one scrape.
 pub(super) struct Writer<'a> {
     encoder: DescriptorEncoder<'a>,
     groups: Groups,
 }
 
 impl<'a> Writer<'a> {
-    /// Of families that are in none of `groups`, nothing is written.
+    /// Returns a writer that skips the families that are not in `groups`.
     pub(super) fn new(encoder: DescriptorEncoder<'a>, groups: Groups) -> Self {
         Self { encoder, groups }
     }
 
-    /// Writes a family: values of its labels in the order of
-    /// [`Family::labels`], and the sample's value. Nothing where there is no series.
+    /// Writes a family: for each series its label values, in the order of
+    /// [`Family::labels`], and its value. Writes nothing if there are no series.
     pub(super) fn write<'l, const N: usize>(
         &mut self,
         family: &Family,
@@ -42,7 +42,7 @@ impl<'a> Writer<'a> {
         for (values, value) in series {
             let labels = Labels(family.labels, &values);
             match labels.is_empty() {
-                // Not `{}`.
+                // Without labels, prometheus-client must not write `{}`.
                 true => sample(&mut metric, kind, value)?,
                 false => sample(&mut metric.encode_family(&labels)?, kind, value)?,
             }

@@ -46,7 +46,7 @@ fn gpus(spec: &NodeTopologySpec) -> String {
     out
 }
 
-/// A switched domain is drawn as what it is: links from each GPU to the switches.
+/// Draws the edges. A switched domain is drawn as links from each GPU to the switches.
 fn edges(spec: &NodeTopologySpec) -> String {
     let mut out = String::new();
     for (n, domain) in spec.domains.iter().enumerate() {
@@ -74,7 +74,7 @@ fn edges(spec: &NodeTopologySpec) -> String {
     out
 }
 
-/// Links of a GPU to the switches: the most that one of its edges uses.
+/// Returns the number of links from a GPU to the switches: the maximum over its edges.
 fn switch_links(spec: &NodeTopologySpec, gpu: u32) -> u32 {
     let edges = spec.edges.iter().filter(|edge| edge.via != Via::Direct);
     edges
@@ -88,8 +88,9 @@ fn width(links: u32) -> u32 {
     1 + links / 4
 }
 
-/// A string of the dot language. Text from a file must not command the
-/// terminal, so of its control characters only line ends are kept, escaped.
+/// Returns a string of the DOT language. Text from a file must not send control
+/// sequences to the terminal, so line breaks are escaped and all other control
+/// characters are replaced.
 fn quoted(text: &str) -> String {
     let escaped = text
         .replace('\\', "\\\\")
@@ -104,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_command_no_terminal() {
+    fn names_send_no_control_sequences_to_the_terminal() {
         let source: crate::source::SourceSpec = "sim:rtx-a6000-pairs".parse().unwrap();
         let reading = source.open(Some("n")).unwrap().read(Default::default());
         let mut node = reading.unwrap().topology;

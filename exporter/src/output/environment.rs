@@ -1,13 +1,14 @@
-//! `place --output env`: what a runner on a plain machine evaluates before it starts a job.
+//! `place --output env`: the lines that a runner outside Kubernetes evaluates before it starts a
+//! job.
 
 use nvlink_topology::Placement;
 
-/// `export` lines for a job on the GPUs of `placement`, in rank order.
+/// Returns `export` lines for a job on the GPUs of `placement`, in rank order.
 ///
-/// Nothing here changes NCCL's choice of paths: inside one node its own
-/// defaults are right, be it a domain, bridges or PCIe (and `NCCL_P2P_LEVEL`
-/// and the like are known to switch NVLink off by mistake). UCX, where it is
-/// used at all, must be told of CUDA in the same list as its other transports.
+/// None of them changes NCCL's choice of paths: inside one node its defaults
+/// are right for a domain, for bridges and for PCIe (and settings such as
+/// `NCCL_P2P_LEVEL` are known to switch NVLink off by mistake). UCX, if the job
+/// uses it, needs `cuda` in the same list as its other transports.
 #[must_use]
 pub fn render(placement: &Placement) -> String {
     let gpus: Vec<_> = placement.gpus.iter().map(ToString::to_string).collect();

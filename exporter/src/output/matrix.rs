@@ -1,11 +1,11 @@
-//! The layout of `nvidia-smi topo -m`, to the tab, without its escapes.
+//! The layout of `nvidia-smi topo -m`, identical up to the tabs, without its escape sequences.
 
 use crate::source::{
     Reading,
     topo_matrix::{self, GpuRow, Matrix, Relation},
 };
 
-/// The driver's own words.
+/// The legend, as `nvidia-smi` prints it.
 const LEGEND: &str = "
 Legend:
 
@@ -18,8 +18,8 @@ Legend:
   NV#  = Connection traversing a bonded set of # NVLinks
 ";
 
-/// Renders what was read. NICs are shown where the source told their relations;
-/// a recording keeps only which GPUs are nearest, so there they are left out.
+/// Renders a reading. NICs are shown where the source reports their relations.
+/// A recording keeps only the GPUs nearest to each NIC, so its NICs are left out.
 #[must_use]
 pub fn render(reading: &Reading) -> String {
     match &reading.matrix {
@@ -28,7 +28,7 @@ pub fn render(reading: &Reading) -> String {
     }
 }
 
-/// The text of a matrix.
+/// Renders a matrix.
 #[must_use]
 pub fn text(matrix: &Matrix) -> String {
     let gpus = matrix.gpus.iter().map(|gpu| format!("GPU{}", gpu.index));
@@ -73,7 +73,7 @@ fn cells<'a>(relations: impl Iterator<Item = &'a Relation>) -> String {
     relations.map(cell).collect::<Vec<_>>().join("\t")
 }
 
-/// The driver writes two tabs before the last column.
+/// Returns the last columns. `nvidia-smi` prints two tabs before the very last one.
 fn tail(gpu: &GpuRow) -> String {
     let numa = if gpu.numa_affinity.is_empty() {
         "N/A"

@@ -1,10 +1,10 @@
-//! A placement, explained.
+//! Explains a placement.
 
 use nvlink_topology::{Edge, NodeTopologySpec, PathClass, Pattern, Placement, Via};
 
 use super::rate;
 
-/// The placement for people.
+/// Renders the placement as a table.
 #[must_use]
 pub fn table(placement: &Placement, spec: &NodeTopologySpec) -> String {
     let gpus: Vec<_> = placement.gpus.iter().map(ToString::to_string).collect();
@@ -16,7 +16,7 @@ pub fn table(placement: &Placement, spec: &NodeTopologySpec) -> String {
             placement.domain.clone().unwrap_or("none".into()),
         ),
         ("pattern", placement.pattern.to_string()),
-        ("way", way(placement, spec)),
+        ("path", way(placement, spec)),
     ];
     if let Some(bottleneck) = placement.bottleneck_bytes_per_second {
         rows.push(("busiest resource", rate(bottleneck)));
@@ -24,7 +24,7 @@ pub fn table(placement: &Placement, spec: &NodeTopologySpec) -> String {
         rows.push(("time for 1 GiB per GPU", format!("{gib:.2} ms")));
     }
     rows.push(("quality on this node", quality(placement.quality.node)));
-    rows.push(("quality in what is free", quality(placement.quality.free)));
+    rows.push(("quality among free GPUs", quality(placement.quality.free)));
     rows.push((
         "search",
         if placement.exact {
@@ -37,7 +37,7 @@ pub fn table(placement: &Placement, spec: &NodeTopologySpec) -> String {
     if assumed(&placement.gpus, spec) {
         rows.push((
             "note",
-            "bandwidths are assumed: the source does not say them".to_owned(),
+            "bandwidths are assumed: the source does not report them".to_owned(),
         ));
     }
     let width = rows.iter().map(|(title, _)| title.len()).max().unwrap_or(0);
@@ -46,7 +46,7 @@ pub fn table(placement: &Placement, spec: &NodeTopologySpec) -> String {
         .collect()
 }
 
-/// The paths between neighbours in rank order, `0 -NV2- 3 -NV2- 2`; a ring returns to its start.
+/// Returns the path through the GPUs in rank order, `0 -NV2- 3 -NV2- 2`; a ring ends at its start.
 fn way(placement: &Placement, spec: &NodeTopologySpec) -> String {
     let [first, rest @ ..] = &placement.gpus[..] else {
         return String::new();
@@ -72,8 +72,9 @@ fn way(placement: &Placement, spec: &NodeTopologySpec) -> String {
     way
 }
 
-/// Over how many direct links, and through which of `gpus`, two that no edge
-/// joins reach each other: the widest way, of equals that of the lowest GPU.
+/// Finds the widest path between two GPUs that no edge joins, through one of
+/// `gpus`: the number of its direct links, and the GPU between. Of equally wide
+/// paths, it returns the one through the GPU with the lowest index.
 fn through(ends: (u32, u32), gpus: &[u32], spec: &NodeTopologySpec) -> Option<(u32, u32)> {
     let links = |a: u32, b: u32| {
         let pair = (a.min(b), a.max(b));

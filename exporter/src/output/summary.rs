@@ -1,4 +1,4 @@
-//! A node in a few words, as all outputs for people begin.
+//! Short descriptions of a node, with which all outputs for people begin.
 
 use nvlink_topology::{
     Domain, Edge, Gpu, Interconnect, NodeTopologySpec, Via, bandwidth, generation::Generation,
@@ -6,7 +6,7 @@ use nvlink_topology::{
 
 use super::rate;
 
-/// `8 × NVIDIA H100 80GB HBM3`; several models are all named.
+/// Lists the models: `8 × NVIDIA H100 80GB HBM3`.
 #[must_use]
 pub fn models(gpus: &[Gpu]) -> String {
     let mut counts: Vec<(&str, usize)> = Vec::new();
@@ -24,14 +24,14 @@ pub fn models(gpus: &[Gpu]) -> String {
     }
 }
 
-/// How the GPUs of the node are joined: `nvswitch`, or that nobody can tell.
+/// Describes how the GPUs of the node are joined: `nvswitch`, or `NVLink unknown`.
 #[must_use]
 pub fn interconnect(spec: &NodeTopologySpec) -> &'static str {
     let known = spec.interconnect();
     known.map_or("NVLink unknown", Interconnect::as_str)
 }
 
-/// How the GPUs of a domain are joined: `18 links, 371 GB/s per pair, over NVSwitch`.
+/// Describes how the GPUs of a domain are joined: `18 links, 371 GB/s per pair, over NVSwitch`.
 #[must_use]
 pub fn joined(spec: &NodeTopologySpec, domain: &Domain) -> String {
     let inside = |a, b| domain.gpus.contains(&a) && domain.gpus.contains(&b);
@@ -66,7 +66,7 @@ pub fn joined(spec: &NodeTopologySpec, domain: &Domain) -> String {
     format!("{links} link{s}, {rates} per pair{assumed}, {over}")
 }
 
-/// That the rates are no knowledge: of some GPU neither product nor line rate is known.
+/// Returns a remark if the rates are assumed: for some GPU, neither product nor line rate is known.
 fn assumed(spec: &NodeTopologySpec, domain: &Domain) -> String {
     let unknown = |gpu: &Gpu| {
         let product = gpu.model.as_deref().and_then(Generation::of_model);
@@ -93,7 +93,7 @@ fn assumed(spec: &NodeTopologySpec, domain: &Domain) -> String {
     }
 }
 
-/// `16/18`: links up of all; absent where links are not known.
+/// Returns the number of links that are up, of all links: `16/18`; `None` if links are not known.
 #[must_use]
 pub fn links_up(gpu: &Gpu) -> Option<String> {
     let links = gpu.links.as_ref()?;
@@ -104,7 +104,7 @@ pub fn links_up(gpu: &Gpu) -> Option<String> {
     ))
 }
 
-/// NICs that the GPU is nearest to, those that it shares with the fewest first.
+/// Returns the NICs that the GPU is nearest to, sorted by the number of GPUs that share them.
 #[must_use]
 pub fn nics(spec: &NodeTopologySpec, gpu: u32) -> Vec<&str> {
     let mut near: Vec<_> = spec

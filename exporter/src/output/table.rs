@@ -1,11 +1,11 @@
-//! The topology for people at a terminal.
+//! The topology as tables for a terminal.
 
 use nvlink_topology::{Gpu, NodeTopology, NodeTopologySpec, SourceKind, missing_links};
 
 use super::{ranges, rate, summary};
 use crate::source::topo_matrix;
 
-/// A wider matrix does not fit a terminal.
+/// Maximum number of columns: a wider matrix does not fit a terminal.
 const MOST_COLUMNS: usize = 16;
 
 /// Renders `node`; headings are bold where `color` is set.
@@ -76,14 +76,14 @@ fn gpus(node: &NodeTopology) -> Vec<Vec<String>> {
     rows
 }
 
-/// What is out of the ordinary, and who holds the GPU.
+/// Returns what is unusual about the GPU, and which pods hold it.
 fn remarks(gpu: &Gpu, node: &NodeTopology) -> String {
     let mut remarks = Vec::new();
     if gpu.mig_enabled {
         remarks.push("MIG".to_owned());
     }
     if missing_links(gpu, &node.spec.gpus) > Some(0) {
-        remarks.push("links missing!".to_owned());
+        remarks.push("links missing".to_owned());
     }
     let allocations = node.status.iter().flat_map(|status| &status.allocations);
     for held in allocations.filter(|one| one.gpus.contains(&gpu.index)) {
@@ -148,7 +148,7 @@ fn nics(spec: &NodeTopologySpec) -> Vec<Vec<String>> {
 fn matrix(spec: &NodeTopologySpec) -> String {
     if spec.gpus.len() > MOST_COLUMNS {
         let count = spec.gpus.len();
-        return format!("{count} GPUs are too many for a terminal: see --output matrix\n");
+        return format!("{count} GPUs are too many for a terminal: use --output matrix\n");
     }
     let matrix = topo_matrix::of_document(spec);
     let mut rows = vec![vec![String::new()]];
@@ -161,7 +161,7 @@ fn matrix(spec: &NodeTopologySpec) -> String {
     columns(&rows)
 }
 
-/// Rows with aligned columns, two blanks apart.
+/// Returns the rows with aligned columns, separated by two spaces.
 fn columns(rows: &[Vec<String>]) -> String {
     let count = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {
@@ -182,7 +182,7 @@ fn columns(rows: &[Vec<String>]) -> String {
     out
 }
 
-/// Text from a file must not command the terminal.
+/// Replaces control characters: text from a file must not send control sequences to the terminal.
 fn clean(text: &str) -> String {
     text.chars()
         .map(|c| if c.is_control() { '\u{fffd}' } else { c })

@@ -1,4 +1,4 @@
-//! Style and script of the page, embedded.
+//! Style and script of the page, embedded in the program.
 
 use axum::{
     Router,
@@ -10,12 +10,12 @@ use axum::{
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
 
-/// The page's `Content-Security-Policy`: its own style and script, its own
-/// addresses to fetch from, and nothing else.
+/// The page's `Content-Security-Policy`: it may load its own style and script, fetch
+/// from its own origin, and nothing else.
 pub const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; \
      img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-/// The routes of style and script. Their addresses change with their content.
+/// Returns the routes of style and script. Their addresses change with their content.
 pub fn router<S: Clone + Send + Sync + 'static>() -> Router<S> {
     Router::new()
         .route(
@@ -37,19 +37,19 @@ fn typed(content_type: &'static str, body: &'static str) -> impl IntoResponse {
     (headers, body)
 }
 
-/// Where this version's style is.
+/// Returns the address of this version's style.
 pub(super) fn style_address() -> String {
     const VERSION: u64 = version(STYLE.as_bytes());
     format!("/page.css?v={VERSION:x}")
 }
 
-/// Where this version's script is.
+/// Returns the address of this version's script.
 pub(super) fn script_address() -> String {
     const VERSION: u64 = version(SCRIPT.as_bytes());
     format!("/page.js?v={VERSION:x}")
 }
 
-/// FNV-1a: another number for another text.
+/// Returns the FNV-1a hash of a text.
 const fn version(text: &[u8]) -> u64 {
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
     let mut n = 0;

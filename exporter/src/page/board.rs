@@ -1,4 +1,4 @@
-//! The GPUs: a panel for each domain, in it the NUMA nodes, in them the cards.
+//! The GPUs: a panel for each domain with its NUMA nodes, and their cards.
 
 use std::collections::BTreeSet;
 
@@ -13,9 +13,9 @@ use super::{
 };
 use crate::output::summary;
 
-/// More GPUs than this are shown in less room each.
+/// If there are more GPUs than this, each gets less space.
 const DENSE: usize = 24;
-/// Of so many GPUs no drawing is needed to see which are joined.
+/// This many GPUs need no drawing to show which are joined.
 const PAIR: usize = 2;
 
 /// A GPU and its links.
@@ -49,14 +49,14 @@ pub(super) fn render(scene: &Scene<'_>) -> String {
     html + "</div>\n"
 }
 
-/// How to read the marks; only where there are links to read.
+/// Renders the legend, if there are any links.
 fn legend(scene: &Scene<'_>) -> String {
     let links = scene.spec().gpus.iter().flat_map(|gpu| &gpu.links);
     if links.flatten().next().is_none() {
         return String::new();
     }
     "<p class=\"legend\"><span><i class=\"l5\"></i> up, filled by load</span> \
-     <span><i class=\"rise l5\"></i> errors rise</span> \
+     <span><i class=\"rise l5\"></i> new errors</span> \
      <span><i class=\"down\"></i> missing</span> \
      <span><i class=\"nk\"></i> load not known</span> \
      <span><i class=\"unused\"></i> unused</span>"
@@ -65,7 +65,7 @@ fn legend(scene: &Scene<'_>) -> String {
         + "</p>\n"
 }
 
-/// What the words below the links mean, as far as they are there.
+/// Explains the labels below the links, as far as the page uses them.
 fn places(scene: &Scene<'_>) -> String {
     let spec = scene.spec();
     let lanes = spec.gpus.iter().flat_map(|gpu| scene.lanes(gpu));
@@ -110,7 +110,7 @@ fn panel(scene: &Scene<'_>, domain: &Domain) -> String {
     html + "</section>\n"
 }
 
-/// Whether the GPUs of a domain are joined without switches.
+/// Reports whether the GPUs of a domain are joined without switches.
 fn is_direct(spec: &NodeTopologySpec, domain: &Domain) -> bool {
     let inside = |gpu| domain.gpus.contains(&gpu);
     let mut edges = spec
@@ -120,9 +120,9 @@ fn is_direct(spec: &NodeTopologySpec, domain: &Domain) -> bool {
     edges.all(|edge| edge.via == Via::Direct)
 }
 
-/// What the links of a switched domain lead to: one bar, whatever the number of pairs.
+/// Renders what the links of a switched domain lead to: one bar, however many pairs there are.
 fn hub(scene: &Scene<'_>, domain: &Domain, gpus: &[Shown<'_>]) -> String {
-    // By switch: links up, and bytes per second that the switch took in.
+    // By switch: number of links up, and bytes per second that the switch received.
     let mut switches: Vec<(String, usize, Option<f64>)> = Vec::new();
     for lane in gpus.iter().flat_map(|(_, lanes)| lanes) {
         let Some(name) = scene.remote(lane).filter(|name| !name.starts_with("GPU")) else {
@@ -170,14 +170,14 @@ fn outside(scene: &Scene<'_>, gpus: &[&Gpu]) -> String {
         (false, false) => "no NVLink between them: they reach each other over PCIe",
     };
     format!(
-        "<section class=\"domain outside\"><h3>In no NVLink domain</h3>\n<p class=\"soft\">{}: {why}</p>\n{}</section>\n",
+        "<section class=\"domain outside\"><h3>Outside NVLink domains</h3>\n<p class=\"soft\">{}: {why}</p>\n{}</section>\n",
         count(gpus.len(), "GPU"),
         numa_nodes(scene, &gpus)
     )
 }
 
 fn numa_nodes(scene: &Scene<'_>, gpus: &[Shown<'_>]) -> String {
-    // By node, whatever the indices: they may go back and forth between two.
+    // Sorted by NUMA node: the order of the indices may alternate between two nodes.
     let mut gpus: Vec<&Shown<'_>> = gpus.iter().collect();
     gpus.sort_by_key(|(gpu, _)| (gpu.numa_node.is_none(), gpu.numa_node));
     let groups = || gpus.chunk_by(|(a, _), (b, _)| a.numa_node == b.numa_node);

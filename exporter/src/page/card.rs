@@ -1,4 +1,4 @@
-//! One GPU: a card with its links that opens to a table of them.
+//! One GPU: a card with its links, which opens to a table of them.
 
 use nvlink_topology::Gpu;
 
@@ -54,7 +54,7 @@ fn badges(scene: &Scene<'_>, gpu: &Gpu, lanes: &[Lane<'_>]) -> String {
         badge("bad", &format!("✕ fabric {state}"));
     }
     if lanes.iter().any(|lane| lane.state() == State::Rising) {
-        badge("warning", "▲ errors rise");
+        badge("warning", "▲ new errors");
     }
     for (xid, _) in health.iter().flat_map(|health| &health.xids).flatten() {
         badge("warning", &format!("▲ XID {xid}"));
@@ -70,7 +70,7 @@ fn badges(scene: &Scene<'_>, gpu: &Gpu, lanes: &[Lane<'_>]) -> String {
     html
 }
 
-/// The links as bars, filled by load and grouped by what is at their far end.
+/// Renders the links as bars, filled by load and grouped by the device at the other end.
 fn strip(scene: &Scene<'_>, lanes: &[Lane<'_>]) -> String {
     if lanes.is_empty() {
         return String::new();
@@ -78,8 +78,8 @@ fn strip(scene: &Scene<'_>, lanes: &[Lane<'_>]) -> String {
     let mut groups: Vec<(Option<String>, Vec<&Lane<'_>>)> = Vec::new();
     for (n, lane) in lanes.iter().enumerate() {
         let remote = scene.remote(lane).or_else(|| {
-            // A link that is down does not say where it leads; between two that
-            // lead to the same place it is taken to lead there.
+            // A link that is down does not report where it leads. Between two links
+            // that lead to the same device, it is assumed to lead there, too.
             let before = groups.last().and_then(|(remote, _)| remote.clone());
             let after = lanes[n..].iter().find_map(|lane| scene.remote(lane));
             before.filter(|before| after.as_ref() == Some(before))
@@ -101,7 +101,7 @@ fn strip(scene: &Scene<'_>, lanes: &[Lane<'_>]) -> String {
     html + "</span>"
 }
 
-/// The links in a line.
+/// Summarizes the links in one line.
 fn sum(gpu: &Gpu, lanes: &[Lane<'_>]) -> String {
     let Some(up) = summary::links_up(gpu) else {
         return "links not known".to_owned();
@@ -124,7 +124,7 @@ fn sum(gpu: &Gpu, lanes: &[Lane<'_>]) -> String {
     let load = (!busy.is_empty()).then(|| {
         let mean = percent(busy.iter().sum::<f64>() / busy.len() as f64);
         format!(
-            "<span title=\"Mean over the links, of each its busier direction\">{mean} load</span>"
+            "<span title=\"Mean over the links, each with its busier direction\">{mean} load</span>"
         )
     });
     let plain = |part: String| format!("<span>{part}</span>");
@@ -133,7 +133,7 @@ fn sum(gpu: &Gpu, lanes: &[Lane<'_>]) -> String {
     parts.collect::<Vec<_>>().join(" ")
 }
 
-/// `↑ 261 ↓ 265 GB/s`: what is sent and received, the unit once where it is the same.
+/// Formats what is sent and received: `↑ 261 ↓ 265 GB/s`, with a common unit only once.
 fn both(sent: Option<f64>, received: Option<f64>) -> Option<String> {
     let (sent, received) = (sent.map(rate), received.map(rate));
     match (sent, received) {
@@ -217,7 +217,7 @@ fn table(scene: &Scene<'_>, gpu: &Gpu, lanes: &[Lane<'_>]) -> String {
     html + "</tbody></table></div>"
 }
 
-/// What came lately; else the counts that are not zero.
+/// Lists the recent errors, else the counters that are not zero.
 fn errors(lane: &Lane<'_>) -> String {
     if lane.errors() > 0 {
         return format!("{} in 5 min", trouble::rises(lane));

@@ -1,8 +1,8 @@
-//! HTML from words that somebody else chose.
+//! HTML from foreign text, and from numbers.
 
 use crate::output;
 
-/// Text that is safe inside XML and HTML, elements and attributes.
+/// Escapes text so that it is safe in XML and HTML, inside elements and attributes.
 pub(super) fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -19,7 +19,7 @@ pub(super) fn escape(text: &str) -> String {
     out
 }
 
-/// `3 links`, `1 link`.
+/// Formats a number of things: `3 links`, `1 link`.
 pub(super) fn count(number: usize, word: &str) -> String {
     match number {
         1 => format!("1 {word}"),
@@ -27,7 +27,7 @@ pub(super) fn count(number: usize, word: &str) -> String {
     }
 }
 
-/// `GPU 3`, `GPUs 0-7`.
+/// Formats a list of GPUs: `GPU 3`, `GPUs 0-7`.
 pub(super) fn gpus(indices: &[u32]) -> String {
     match indices {
         [one] => format!("GPU {one}"),
@@ -35,7 +35,7 @@ pub(super) fn gpus(indices: &[u32]) -> String {
     }
 }
 
-/// A rate in bytes per second, for people; small ones lose their tenths.
+/// Formats a rate in bytes per second; small rates have no decimals.
 pub(super) fn rate(bytes_per_second: f64) -> String {
     match bytes_per_second {
         rate if rate >= 99.5e6 => output::rate(rate as u64),
@@ -43,7 +43,7 @@ pub(super) fn rate(bytes_per_second: f64) -> String {
     }
 }
 
-/// A share of one, as a whole percentage.
+/// Formats a fraction as a whole percentage.
 pub(super) fn percent(share: f64) -> String {
     format!("{:.0} %", share * 100.0)
 }
@@ -53,7 +53,7 @@ mod tests {
     use super::escape;
 
     #[test]
-    fn what_others_chose_is_text() {
+    fn foreign_text_is_escaped() {
         let model = "</title><script>\"&'\u{1b}";
         let text = "&lt;/title&gt;&lt;script&gt;&quot;&amp;&#39;\u{fffd}";
         assert_eq!(escape(model), text);

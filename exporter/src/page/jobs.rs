@@ -1,4 +1,4 @@
-//! Who holds which GPUs, and how well they were placed.
+//! Which containers hold which GPUs, and how good the placements are.
 
 use nvlink_topology::NodeTopologyStatus;
 
@@ -8,16 +8,16 @@ use super::{
 };
 use crate::{output, placement::Judged, source::LostGpu};
 
-/// The jobs, and what is free.
+/// Renders the jobs, and the free GPUs.
 pub(super) fn render(scene: &Scene<'_>) -> String {
     let mut html = "<section class=\"jobs\"><h2>Jobs</h2>\n".to_owned();
     if !scene.knows_jobs() && scene.jobs.is_empty() {
         let why = match scene.asks_for_jobs() {
-            true => "The kubelet did not tell.",
-            false => "No kubelet is asked: name its socket with <code>--kubelet-socket</code>.",
+            true => "The kubelet did not report them.",
+            false => "No kubelet is queried: set its socket with <code>--kubelet-socket</code>.",
         };
         return format!(
-            "{html}<p class=\"soft\">Who holds which GPUs is not known. {why}</p></section>\n"
+            "{html}<p class=\"soft\">GPU allocations are not known. {why}</p></section>\n"
         );
     }
     let allocations = scene.jobs.iter().map(|job| job.held.clone()).collect();
@@ -30,14 +30,14 @@ pub(super) fn render(scene: &Scene<'_>) -> String {
         free.retain(|gpu| !uncertain.contains(gpu));
         let some: Vec<u32> = uncertain.iter().copied().collect();
         html += &format!(
-            "<p class=\"soft\">Held or free, which is not known: {}. The kubelet names devices that \
-             cannot be told.</p>\n",
+            "<p class=\"soft\">Not known whether held or free: {}. The kubelet reports devices that \
+             cannot be identified.</p>\n",
             gpus(&some)
         );
     }
     html += &match free.len() {
         0 if uncertain.is_some_and(|one| !one.is_empty()) => String::new(),
-        0 => "<p class=\"soft\">Every GPU is held.</p>\n".to_owned(),
+        0 => "<p class=\"soft\">All GPUs are held.</p>\n".to_owned(),
         all if all == scene.spec().gpus.len() => {
             "<p class=\"soft\">No job holds a GPU.</p>\n".to_owned()
         }
@@ -74,7 +74,7 @@ fn entry(job: &Job<'_>) -> String {
     )
 }
 
-/// The GPUs of a job, those that do not answer beside the others.
+/// Lists the GPUs of a job, and separately those that do not answer.
 fn holds(job: &Job<'_>) -> String {
     let lost: Vec<u32> = lost(job).map(|gpu| gpu.index).collect();
     let answer = &job.held.gpus;
@@ -89,7 +89,7 @@ fn lost<'a>(job: &Job<'a>) -> impl Iterator<Item = &'a LostGpu> {
     job.judged.into_iter().flat_map(|judged| &judged.lost)
 }
 
-/// Class and words of a quality: the words alone tell them apart.
+/// Returns class and words of a quality. The words alone are enough to tell the grades apart.
 fn grade(quality: f64) -> (&'static str, &'static str) {
     match quality {
         quality if quality >= 0.995 => ("good", "✓ the best here"),
@@ -125,8 +125,8 @@ fn judgement(judged: &Judged) -> Vec<(&'static str, String)> {
     }
     let free = match judged.quality_free {
         Some(quality) => percent(quality),
-        None => "what was free then is not known".to_owned(),
+        None => "not known which GPUs were free".to_owned(),
     };
-    facts.push(("Of the best in what was free", free));
+    facts.push(("Of the best among free GPUs", free));
     facts
 }

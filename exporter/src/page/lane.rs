@@ -1,28 +1,28 @@
-//! One link, with all that is known of it.
+//! One link, with everything that is known about it.
 
 use nvlink_topology::{Link, RemoteKind};
 
 use crate::{load::LinkLoad, source::LinkCounters};
 
-/// A link and what moves on it.
+/// A link, its counters and its load.
 #[derive(Clone, Copy)]
 pub(super) struct Lane<'a> {
     pub(super) link: &'a Link,
     pub(super) counters: Option<&'a LinkCounters>,
     pub(super) load: Option<&'a LinkLoad>,
-    /// A link that is down is missed: others of its kind are up.
+    /// Whether the link counts as missing if it is down: the GPU has fewer links up than expected.
     pub(super) wanted: bool,
 }
 
-/// How a link does, worst first.
+/// The state of a link, worst first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum State {
-    /// Down, and it should not be.
+    /// Down, and it should be up.
     Down,
-    /// Up, and errors came lately.
+    /// Up, with recent errors.
     Rising,
     Up,
-    /// Down, and nobody misses it.
+    /// Down, and not expected to be up.
     Unused,
 }
 
@@ -36,13 +36,13 @@ impl Lane<'_> {
         }
     }
 
-    /// Errors that came lately.
+    /// Returns the number of recent errors.
     pub(super) fn errors(&self) -> u64 {
         let rises = self.load.iter().flat_map(|load| &load.rises);
         rises.fold(0, |sum, rise| sum.saturating_add(rise.recent))
     }
 
-    /// The busier direction's share of the line rate.
+    /// Returns the busier direction's share of the line rate.
     pub(super) fn utilization(&self) -> Option<f64> {
         let load = self.load.filter(|_| self.link.up)?;
         let both = [
@@ -54,7 +54,7 @@ impl Lane<'_> {
         Some((busier / rate as f64).clamp(0.0, 1.0))
     }
 
-    /// The class of its mark on the page: state, and load in tenths, or that it is not known.
+    /// Returns the class of its mark on the page: state, and load in tenths or `nk` (not known).
     pub(super) fn class(&self) -> String {
         let level = self.utilization().map_or("nk".to_owned(), |share| {
             format!("l{:.0}", (share * 10.0).ceil())
@@ -67,7 +67,7 @@ impl Lane<'_> {
         }
     }
 
-    /// The state in a word.
+    /// Returns the state as a word.
     pub(super) fn word(&self) -> &'static str {
         match self.state() {
             State::Down => "✕ down",
@@ -77,7 +77,7 @@ impl Lane<'_> {
         }
     }
 
-    /// What the link ends on; a link that is down does not say.
+    /// Returns the device at the other end; a link that is down does not report it.
     pub(super) fn remote(&self) -> Option<(RemoteKind, Option<&str>)> {
         let remote = self.link.remote.as_ref()?;
         Some((remote.kind, remote.pci_bus_id.as_deref()))

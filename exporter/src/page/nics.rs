@@ -1,11 +1,11 @@
-//! The NICs, folded away.
+//! The NICs, in a collapsed table.
 
 use nvlink_topology::{Nic, NodeTopologySpec};
 
 use super::html::{count, escape};
 use crate::output;
 
-/// A table, or nothing where there are no NICs.
+/// Renders the table; it is empty if there are no NICs.
 pub(super) fn render(spec: &NodeTopologySpec) -> String {
     if spec.nics.is_empty() {
         return String::new();

@@ -1,5 +1,5 @@
-// Fetches the page again every few seconds and changes what changed, so that
-// focus, scroll position and opened details stay. The page is whole without it.
+// Fetches the page again every few seconds and updates what changed, so that
+// focus, scroll position and opened details stay. The page is complete without it.
 (() => {
   "use strict";
   const PERIOD = 3000;
@@ -12,17 +12,17 @@
   let fetched = performance.now();
   let failed = false;
   let timer;
-  // What has an id, as it was before the page is changed.
+  // The elements with an id, before the page is updated.
   let elements = new Map();
 
-  // The age counts on between two answers, and when there are no more.
+  // The age keeps counting between two answers, and when no more answers come.
   function tick() {
     const since = Math.round((performance.now() - fetched) / 1000);
     if (!Number.isNaN(known)) {
       set(age, `${known + since} s ago`);
     }
     if (failed) {
-      set(silent, `✕ The exporter has not answered for ${since} s. This is what it said last.`);
+      set(silent, `✕ The exporter has not answered for ${since} s. The page shows its last answer.`);
     }
   }
 
@@ -59,12 +59,12 @@
     morph(document.querySelector("h1"), next.querySelector("h1"));
     morph(main, next.getElementById("main"));
     if (focused === document.body || focused === document.activeElement) return;
-    // It was moved, or it is gone: then stay near it.
+    // The focused element was moved or removed: keep the focus near it.
     const near = focused.isConnected ? focused : document.getElementById(focused.id || "node");
     near?.focus({ preventScroll: true });
   }
 
-  // Makes `from` like `to`, and keeps each element that is in both.
+  // Makes `from` equal to `to`, and keeps each element that is in both.
   function morph(from, to) {
     attributes(from, to);
     let last = null;
@@ -81,18 +81,18 @@
     while (next()) next().remove();
   }
 
-  // Puts the elements that are here already where they belong in a part that is new.
+  // Moves existing elements to their places in a new part.
   function adopt(part) {
     for (const wanted of part.querySelectorAll?.("[id]") ?? []) {
       const match = sameId(wanted);
-      // What lay in one that was replaced is done.
+      // Elements inside a replaced one are already done.
       if (!match || !part.contains(wanted)) continue;
       wanted.replaceWith(match);
       morph(match, wanted);
     }
   }
 
-  // The element of this id, wherever it was: a GPU that changes its domain takes its card along.
+  // Returns the element with this id, wherever it was: a GPU that changes its domain keeps its card.
   function sameId(wanted) {
     const match = elements.get(wanted.id);
     return match?.nodeName === wanted.nodeName ? match : null;
@@ -107,7 +107,7 @@
       if (from.getAttribute(name) !== value) from.setAttribute(name, value);
     }
     for (const { name } of [...from.attributes]) {
-      // Whether details are open is up to the reader.
+      // The reader decides which details are open.
       if (!to.hasAttribute(name) && name !== "open") from.removeAttribute(name);
     }
   }

@@ -1,4 +1,4 @@
-//! A domain of direct links as a ring of GPUs with the wires between them.
+//! A domain with direct links, drawn as a ring of GPUs with the wires between them.
 
 use nvlink_topology::{Domain, Edge, Gpu};
 
@@ -9,8 +9,8 @@ use super::{
 };
 use crate::output::rate;
 
-/// Half of the drawing's width and height, and of a GPU's. Shown no smaller
-/// than this many pixels, so that 13 px of type stay 13 px.
+/// Half of the width and height of the drawing, and of a GPU. The drawing is shown
+/// at this size in pixels or larger, so that 13 px text stays 13 px.
 const HALF: (f64, f64) = (165.0, 140.0);
 const NODE: (f64, f64) = (27.0, 13.0);
 
@@ -59,7 +59,7 @@ pub(super) fn render(scene: &Scene<'_>, domain: &Domain, gpus: &[(&Gpu, Vec<Lane
     svg + "</svg>\n"
 }
 
-/// The links of both ends of an edge that lead to each other.
+/// Returns the links of both GPUs of an edge that lead to the other one.
 fn between<'a>(scene: &Scene<'_>, gpus: &[(&Gpu, Vec<Lane<'a>>)], edge: &Edge) -> Vec<Lane<'a>> {
     let towards = |from: u32, to: u32| {
         let name = format!("GPU {to}");
@@ -103,7 +103,7 @@ fn rising(lanes: &[Lane<'_>]) -> bool {
     lanes.iter().any(|lane| lane.state() == State::Rising)
 }
 
-/// The number of links on the wire, off its middle, where others cross.
+/// Renders the number of links on a wire, away from its middle if other wires cross there.
 fn label(edge: &Edge, from: (u32, f64, f64), to: (u32, f64, f64), lanes: &[Lane<'_>]) -> String {
     let share = if (edge.b - edge.a).is_multiple_of(2) {
         0.4
@@ -122,7 +122,7 @@ fn label(edge: &Edge, from: (u32, f64, f64), to: (u32, f64, f64), lanes: &[Lane<
     )
 }
 
-/// The middle of the `n`th of `all` GPUs, clockwise from the upper left.
+/// Returns the center of the `n`th of `all` GPUs, clockwise from the upper left.
 fn place(n: usize, all: usize) -> (f64, f64) {
     let angle = std::f64::consts::TAU * (n as f64 + 0.5) / all as f64 - std::f64::consts::PI * 0.75;
     let (rx, ry) = (HALF.0 - NODE.0 - 3.0, HALF.1 - NODE.1 - 3.0);

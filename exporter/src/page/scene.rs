@@ -1,4 +1,4 @@
-//! What the parts of the page look things up in.
+//! The data of the page, with indices for its parts.
 
 use std::collections::BTreeMap;
 
@@ -9,20 +9,20 @@ use crate::{
     load::LinkLoad, placement::Judged, snapshot::View, source::LinkCounters, source::Reading,
 };
 
-/// A view that has data, and the ways into it.
+/// A view that has data, and indices into it.
 pub(super) struct Scene<'a> {
     pub(super) view: &'a View,
     pub(super) data: &'a Reading,
     pub(super) jobs: Vec<Job<'a>>,
     counters: BTreeMap<(u32, u32), &'a LinkCounters>,
     loads: BTreeMap<(u32, u32), &'a LinkLoad>,
-    /// Addresses of the switches, ascending.
+    /// Addresses of the switches, in ascending order.
     switches: Vec<&'a str>,
 }
 
 /// A container that holds GPUs.
 pub(super) struct Job<'a> {
-    /// `A`, `B`, …: what marks its GPUs.
+    /// The mark on its GPUs: `A`, `B`, ….
     pub(super) mark: String,
     pub(super) held: &'a Allocation,
     pub(super) judged: Option<&'a Judged>,
@@ -54,14 +54,14 @@ impl<'a> Scene<'a> {
         &self.data.topology.spec
     }
 
-    /// Links that should be up and are not; 0 where nobody can tell.
+    /// Returns the number of links that should be up and are not; 0 if it is not known.
     pub(super) fn missing(&self, gpu: &Gpu) -> u64 {
         let known = self.data.is_read(gpu.index);
         let missing = known.then(|| missing_links(gpu, &self.spec().gpus));
         missing.flatten().unwrap_or_default()
     }
 
-    /// The links of a GPU; empty where they are not known.
+    /// Returns the links of a GPU; empty if they are not known.
     pub(super) fn lanes(&self, gpu: &'a Gpu) -> Vec<Lane<'a>> {
         let wanted = self.missing(gpu) > 0;
         let lane = |link: &'a nvlink_topology::Link| {
@@ -76,7 +76,7 @@ impl<'a> Scene<'a> {
         gpu.links.iter().flatten().map(lane).collect()
     }
 
-    /// What a link ends on, in a few letters: `GPU 4`, `S2`, `switch`, `?`.
+    /// Returns a short name of the device at the other end: `GPU 4`, `S2`, `switch`, `?`.
     pub(super) fn remote(&self, lane: &Lane<'_>) -> Option<String> {
         let name = match lane.remote()? {
             (RemoteKind::Switch, Some(bus)) => match self.switches.binary_search(&bus) {
@@ -103,20 +103,20 @@ impl<'a> Scene<'a> {
         self.spec().gpus.iter().find(is_here).map(|gpu| gpu.index)
     }
 
-    /// The jobs that hold a GPU.
+    /// Returns the jobs that hold a GPU.
     pub(super) fn jobs_on(&self, gpu: u32) -> impl Iterator<Item = &Job<'a>> {
         self.jobs
             .iter()
             .filter(move |job| job.held.gpus.contains(&gpu))
     }
 
-    /// Whether somebody is asked who holds which GPUs.
+    /// Reports whether the exporter queries which containers hold which GPUs.
     pub(super) fn asks_for_jobs(&self) -> bool {
         let placements = self.view.placements.as_ref();
         placements.is_some_and(|one| one.health.is_some())
     }
 
-    /// Whether it is known who holds which GPUs.
+    /// Reports whether it is known which containers hold which GPUs.
     pub(super) fn knows_jobs(&self) -> bool {
         let placements = self.view.placements.as_ref();
         let status = placements.map_or(&self.data.topology.status, |one| &one.status);
@@ -124,7 +124,7 @@ impl<'a> Scene<'a> {
     }
 }
 
-/// The judged placements; where nobody judges, the allocations as they are.
+/// Returns the judged placements; if there are none, the allocations without judgement.
 fn jobs<'a>(view: &'a View, data: &'a Reading) -> Vec<Job<'a>> {
     let placements = view.placements.as_deref();
     let judged = placements.map(|one| &one.judged[..]).unwrap_or_default();
@@ -148,7 +148,7 @@ fn jobs<'a>(view: &'a View, data: &'a Reading) -> Vec<Job<'a>> {
     held.into_iter().enumerate().map(job).collect()
 }
 
-/// `A` to `Z`, then `AA` and so on.
+/// Returns the `n`th mark: `A` to `Z`, then `AA` and so on.
 fn mark(n: usize) -> String {
     let letter = char::from(b'A' + (n % 26) as u8);
     match n / 26 {
@@ -162,7 +162,7 @@ mod tests {
     use super::mark;
 
     #[test]
-    fn marks_go_on_behind_z() {
+    fn marks_continue_after_z() {
         assert_eq!(
             [0, 25, 26, 701, 702].map(mark),
             ["A", "Z", "AA", "ZZ", "AAA"]

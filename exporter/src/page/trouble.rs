@@ -1,4 +1,4 @@
-//! What needs a look, at the top of the page.
+//! The list of problems at the top of the page.
 
 use super::{
     html::{count, escape, gpus},
@@ -7,34 +7,34 @@ use super::{
 };
 use crate::source::FabricState;
 
-/// Something out of the ordinary.
+/// A problem.
 pub(super) struct Trouble {
     level: Level,
-    /// The GPUs that have it, ascending; none where it is the node's.
+    /// The GPUs that have it, in ascending order; none if it is a problem of the node.
     gpus: Vec<u32>,
-    /// What it is, without the GPUs.
+    /// Its description, without the GPUs.
     text: String,
-    /// Where on the page more is said.
+    /// The element of the page with the details.
     place: Option<String>,
 }
 
-/// How bad it is, worst first.
+/// How bad a problem is, worst first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Level {
     Bad,
     Warning,
 }
 
-/// Placements below this share of the best are worth a look.
+/// Placements below this share of the best are listed.
 const POOR: f64 = 0.7;
 
-/// All that is out of the ordinary, worst first. GPUs with the same trouble share a line.
+/// Finds all problems, worst first. GPUs with the same problem share a line.
 pub(super) fn find(scene: &Scene<'_>) -> Vec<Trouble> {
     let mut all = Vec::new();
     for lost in &scene.data.lost {
         let text = match &lost.reason {
-            Some(reason) => format!("lost since it was last seen: {reason}"),
-            None => "does not answer: lost since it was last seen".to_owned(),
+            Some(reason) => format!("lost: {reason}"),
+            None => "lost: it no longer answers".to_owned(),
         };
         add(&mut all, Level::Bad, Some(lost.index), text);
     }
@@ -113,7 +113,7 @@ fn links(scene: &Scene<'_>, all: &mut Vec<Trouble>) {
         }
         for lane in lanes.iter().filter(|lane| lane.state() == State::Rising) {
             let link = lane.link.index;
-            let text = format!("errors rise on link {link}: {} in 5 minutes", rises(lane));
+            let text = format!("new errors on link {link}: {} in 5 minutes", rises(lane));
             add(all, Level::Warning, index, text);
             if let Some(last) = all.last_mut().filter(|last| last.gpus == [gpu.index]) {
                 last.place = Some(format!("gpu-{}-link-{link}", gpu.index));
@@ -122,7 +122,7 @@ fn links(scene: &Scene<'_>, all: &mut Vec<Trouble>) {
     }
 }
 
-/// `20 crc_flit, 5 replay`.
+/// Lists recent errors: `20 crc_flit, 5 replay`.
 pub(super) fn rises(lane: &super::lane::Lane<'_>) -> String {
     let rises = lane.load.iter().flat_map(|load| &load.rises);
     let rises = rises.map(|rise| format!("{} {}", rise.recent, rise.kind.as_str()));
@@ -157,17 +157,17 @@ fn allocations(scene: &Scene<'_>, all: &mut Vec<Trouble>) {
     }
 }
 
-/// The list, or a line that says that there is nothing in it.
+/// Renders the list, or a line if it is empty.
 pub(super) fn render(troubles: &[Trouble]) -> String {
     let Some(worst) = troubles.first() else {
-        return "<section class=\"troubles good\"><h2 role=\"status\">✓ Nothing is out of the ordinary</h2></section>\n"
+        return "<section class=\"troubles good\"><h2 role=\"status\">✓ Nothing needs attention</h2></section>\n"
             .to_owned();
     };
-    let title = count(troubles.len(), "thing");
+    let title = count(troubles.len(), "item");
     let verb = if troubles.len() == 1 { "needs" } else { "need" };
     let (mark, class) = worst.level.mark();
     let mut html = format!(
-        "<section class=\"troubles {class}\"><h2 role=\"status\">{mark} {title} {verb} a look</h2>\n<ul>\n"
+        "<section class=\"troubles {class}\"><h2 role=\"status\">{mark} {title} {verb} attention</h2>\n<ul>\n"
     );
     for trouble in troubles {
         html += &trouble.render();

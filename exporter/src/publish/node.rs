@@ -15,7 +15,7 @@ use super::{ALIAS_MANAGER, MANAGER, PublishError, is_conflict};
 
 type Values = BTreeMap<&'static str, String>;
 
-/// The Node, without which nothing is published: applying would create one.
+/// Reads the Node. Nothing is published without it: applying would create one.
 pub(super) async fn get(client: &Client, name: &str) -> Result<Node, PublishError> {
     let node = Api::<Node>::all(client.clone()).get_opt(name).await;
     match node.map_err(|error| PublishError::api("reading Node", name, error))? {
@@ -24,9 +24,9 @@ pub(super) async fn get(client: &Client, name: &str) -> Result<Node, PublishErro
     }
 }
 
-/// Applies this program's own names; whether anything was written. What
-/// somebody else says by one of them is replaced or removed: jobs are placed by
-/// it, and it would be taken for what was measured.
+/// Applies this program's own names; returns whether anything was written. Values
+/// that another program set under these names are replaced or removed: jobs are
+/// placed by them, and they would pass for measured values.
 pub(super) async fn apply_own(
     client: &Client,
     node: &Node,
@@ -43,7 +43,7 @@ pub(super) async fn apply_own(
     for one in foreign.iter().flat_map(|one| &one.told) {
         tracing::warn!(
             node = node.name_any(),
-            "not from this program, and replaced or removed: {one}"
+            "replacing or removing a value that another program set: {one}"
         );
     }
     let mut written = !says(node, MANAGER, &labels, &annotations);
@@ -58,13 +58,13 @@ pub(super) async fn apply_own(
     Ok(written)
 }
 
-/// What somebody else says by names of this program.
+/// Values that another program set under the names of this program.
 struct Foreign {
     /// `labels` or `annotations`.
     field: &'static str,
     /// Names that this program does not set now.
     unwanted: Vec<&'static str>,
-    /// All of it, for people.
+    /// All foreign values, for the log.
     told: Vec<String>,
 }
 
@@ -99,7 +99,7 @@ impl Foreign {
     }
 }
 
-/// Removes names whoever has set them, which applying does not.
+/// Removes names that any manager has set, which applying does not do.
 async fn clear(client: &Client, node: &Node, foreign: &[Foreign]) -> Result<(), PublishError> {
     let name = node.name_any();
     let mut metadata = json!({ "uid": node.uid() });
@@ -119,7 +119,8 @@ async fn clear(client: &Client, node: &Node, foreign: &[Foreign]) -> Result<(), 
         .map_err(|error| PublishError::api("removing from Node", &name, error))
 }
 
-/// Applies the alias labels, except those that another manager owns; whether anything was written.
+/// Applies the alias labels, except those that another manager owns; returns whether anything was
+/// written.
 pub(super) async fn apply_aliases(
     client: &Client,
     node: &Node,
@@ -133,7 +134,7 @@ pub(super) async fn apply_aliases(
     let params = PatchParams::apply(ALIAS_MANAGER);
     match apply(client, node, &params, &labels, &none).await {
         Ok(()) => Ok(true),
-        // Someone was faster; the next look sees who.
+        // Another manager was faster; the next check sees which.
         Err(PublishError::Api { error, .. }) if is_conflict(&error) => {
             tracing::warn!(
                 "alias labels are set by another manager: {}",
@@ -145,7 +146,7 @@ pub(super) async fn apply_aliases(
     }
 }
 
-/// Removes all that either manager has set.
+/// Removes everything that the two managers of this program have set.
 pub(super) async fn remove(client: &Client, node: &Node) -> Result<(), PublishError> {
     let none = Values::new();
     for manager in [MANAGER, ALIAS_MANAGER] {
@@ -182,7 +183,7 @@ async fn apply(
         .map_err(|error| PublishError::api("applying to Node", &name, error))
 }
 
-/// Whether the Node has exactly these values from `manager`.
+/// Reports whether the Node has exactly these values from `manager`.
 fn says(node: &Node, manager: &str, labels: &Values, annotations: &Values) -> bool {
     let same = |field: &str, have: &BTreeMap<String, String>, want: &Values| {
         let owned = owned(node, |name| name == manager, field);
@@ -196,12 +197,12 @@ fn says(node: &Node, manager: &str, labels: &Values, annotations: &Values) -> bo
         && same("f:annotations", node.annotations(), annotations)
 }
 
-/// Whether a manager other than `manager` owns the label `name`.
+/// Reports whether a manager other than `manager` owns the label `name`.
 fn set_by_another(node: &Node, manager: &str, name: &str) -> bool {
     owned(node, |other| other != manager, "f:labels").contains(name)
 }
 
-/// Names of labels or annotations that the managers own, from the object's managed fields.
+/// Returns the names of labels or annotations that the managers own, from the managed fields.
 fn owned(node: &Node, manager: impl Fn(&str) -> bool, field: &str) -> BTreeSet<String> {
     let entries = node.managed_fields().iter();
     let entries = entries.filter(|entry| entry.manager.as_deref().is_some_and(&manager));

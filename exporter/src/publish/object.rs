@@ -24,8 +24,9 @@ pub(super) fn api(client: &Client) -> Api<DynamicObject> {
     Api::all_with(client.clone(), &resource)
 }
 
-/// Applies the spec; where it has other GPUs, without the status of those that
-/// were there before, which the keeper of the status writes anew. The Node owns the object, so that it goes with the Node.
+/// Applies the spec. If it has other GPUs than the present one, it first removes
+/// the status, which refers to the old GPUs; the keeper of the status writes a new
+/// one. The Node owns the object, so that it is deleted with the Node.
 pub(super) async fn apply(
     client: &Client,
     node: &Node,
@@ -62,13 +63,13 @@ pub(super) async fn apply(
     let params = PatchParams::apply(MANAGER).force();
     match api.patch(&name, &params, &Patch::Apply(&object)).await {
         Ok(_) => Ok(Outcome::Written),
-        // Applying creates an object that is not there: what is not there is its kind.
+        // Applying creates a missing object, so it is the kind that is missing.
         Err(error) if is_not_found(&error) => Ok(Outcome::NoCrd),
         Err(error) => failed("applying NodeTopology", error),
     }
 }
 
-/// Deletes the object; also fine where it, or its kind, is not there.
+/// Deletes the object; succeeds also if the object or its kind does not exist.
 pub(super) async fn delete(client: &Client, name: &str) -> Result<(), PublishError> {
     match api(client).delete(name, &DeleteParams::default()).await {
         Ok(_) => Ok(()),

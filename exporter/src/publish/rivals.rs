@@ -1,13 +1,14 @@
-//! Notices when something else keeps writing what this program publishes.
+//! Detects another program that keeps changing what this program publishes.
 
 use nvlink_topology::NodeTopologySpec;
 
-/// So many rewrites of an unchanged document are no accident; said again after as many.
+/// This many rewrites of an unchanged document are no coincidence; each further
+/// multiple is reported again.
 const MANY: u32 = 3;
-/// So many looks without a rewrite end the matter.
+/// This many checks without a rewrite reset the count.
 const CALM: u32 = 10;
 
-/// What happened to the document that was published last.
+/// The history of the last published document.
 #[derive(Default)]
 pub(super) struct Rivals {
     spec: Option<NodeTopologySpec>,
@@ -16,8 +17,8 @@ pub(super) struct Rivals {
 }
 
 impl Rivals {
-    /// After a look at the cluster that found `spec` there, or had to write it:
-    /// the number of rewrites, where it is time to speak of them.
+    /// Counts a check of the cluster that found `spec`, or had to write it. Returns
+    /// the number of rewrites if it should be reported.
     pub(super) fn look(&mut self, spec: &NodeTopologySpec, wrote: bool) -> Option<u32> {
         if self.spec.as_ref() != Some(spec) {
             *self = Self {
@@ -51,7 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn many_rewrites_are_told_once_in_a_while() {
+    fn every_third_rewrite_is_reported() {
         let (mut rivals, spec) = (Rivals::default(), spec("sim:l40s"));
         let told: Vec<_> = (0..8).map(|_| rivals.look(&spec, true)).collect();
         let (three, six) = (Some(3), Some(6));
@@ -59,14 +60,14 @@ mod tests {
     }
 
     #[test]
-    fn a_rival_that_writes_less_often_is_told_too() {
+    fn a_rival_that_writes_less_often_is_reported_too() {
         let (mut rivals, spec) = (Rivals::default(), spec("sim:l40s"));
         let mut looks = (0..20).map(|n| rivals.look(&spec, n % 3 == 0));
         assert!(looks.any(|told| told.is_some()));
     }
 
     #[test]
-    fn a_change_of_one_s_own_and_a_calm_while_are_no_fight() {
+    fn own_changes_and_rare_rewrites_are_not_reported() {
         let mut rivals = Rivals::default();
         for source in ["sim:l40s", "sim:dgx-h100"].iter().cycle().take(20) {
             assert_eq!(rivals.look(&spec(source), true), None);

@@ -1,11 +1,11 @@
-//! The status of the NodeTopology object: the allocations. It has a field
-//! manager of its own, so that the spec is written without it and stays when it goes.
+//! The status of the NodeTopology object: the allocations. It has its own field
+//! manager, so that the spec is written without it and stays when it is removed.
 //!
-//! Its indices mean the GPUs of the spec, which is another write. So it is
-//! written only beside a spec with the GPUs that it speaks of, and goes before
-//! another such spec comes (`clear`); each write names the version that it
-//! looked at. Whoever reads the object in between finds no status, never one of
-//! other GPUs.
+//! Its indices refer to the GPUs of the spec, which is written separately. So the
+//! status is written only if the spec has the same GPUs, and is removed before a
+//! spec with other GPUs is written (`clear`). Each write names the version of the
+//! object that was read. A reader in between finds no status, and never the status
+//! of other GPUs.
 
 use std::time::Duration;
 
@@ -26,40 +26,40 @@ use crate::{
 /// Field manager of the status.
 pub const STATUS_MANAGER: &str = "nvlink-exporter-allocations";
 
-/// The most allocations that the CRD takes.
+/// Maximum number of allocations that the CRD accepts.
 const MOST: usize = 1024;
 
 /// What [`apply`] did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StatusOutcome {
     Written,
-    /// It says so already.
+    /// The object already has this status.
     Same,
-    /// The object has other GPUs yet, or was changed just now.
+    /// The object still has other GPUs, or was changed in the meantime.
     Behind,
     /// There is no object yet, or no such kind.
     NoObject,
 }
 
-/// What the cluster shall have of a node.
+/// The allocations that the cluster should have for a node.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Wanted {
-    /// What the indices mean.
+    /// Which GPUs the indices mean.
     pub on: Keys,
-    /// The allocations; none where nobody knows them.
+    /// The allocations; none if they are not known.
     pub status: Option<NodeTopologyStatus>,
 }
 
-/// What the cluster has of a node since an earlier process.
+/// The allocations of a node that an earlier process wrote to the cluster.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Record {
     pub allocations: Vec<Allocation>,
-    /// The GPUs that their indices mean.
+    /// The GPUs that the indices refer to.
     pub gpus: Vec<Gpu>,
 }
 
-/// What the cluster has of `node`; nothing where there is no such object, or
-/// where it is of a version that cannot be read.
+/// Reads the record of `node`; it is empty if there is no such object, or if its
+/// version cannot be parsed.
 ///
 /// # Errors
 /// When the API server cannot be reached or refuses.
@@ -76,13 +76,13 @@ pub async fn read(client: &Client, node: &str) -> Result<Record, PublishError> {
     Ok(record.unwrap_or_default())
 }
 
-/// The GPUs of the spec.
+/// Returns the GPUs of the spec.
 pub(super) fn gpus(object: &DynamicObject) -> Option<Vec<Gpu>> {
     let gpus = object.data.get("spec")?.get("gpus")?.clone();
     serde_json::from_value(gpus).ok()
 }
 
-/// Brings the cluster to say `wanted` of `node`.
+/// Updates the status of `node` in the cluster to `wanted`.
 ///
 /// # Errors
 /// When the API server cannot be reached or refuses; trying again is safe.
@@ -113,8 +113,8 @@ pub async fn apply(
     }
 }
 
-/// Takes the status away from `present`, before its spec gets other GPUs. The
-/// version that the object has then.
+/// Removes the status of `present`, before its spec gets other GPUs. Returns the
+/// resulting version of the object.
 ///
 /// # Errors
 /// When the API server cannot be reached or refuses; trying again is safe.
@@ -133,13 +133,14 @@ pub(super) async fn clear(
 
 const WRITING: &str = "applying status of NodeTopology";
 
-/// What `object` says; without a field an empty status is left of it.
+/// Returns the status of `object`. An empty one, which remains when the last field is removed,
+/// counts as none.
 fn said(object: &DynamicObject) -> Option<&Value> {
     let status = object.data.get("status");
     status.filter(|status| **status != json!({}))
 }
 
-/// Writes the status of `present`, as long as nobody has changed it.
+/// Writes the status of `present`, unless the object was changed since it was read.
 async fn write(
     client: &Client,
     node: &str,
@@ -166,24 +167,24 @@ async fn present(client: &Client, node: &str) -> Result<Option<DynamicObject>, P
     }
 }
 
-/// What the collector of allocations and the keeper of their record tell each other.
+/// The channels between the collector of allocations and the keeper of their record.
 #[derive(Clone)]
 pub(crate) struct Keeper {
     pub(crate) client: Client,
     pub(crate) node: String,
-    /// Filled once, with what the cluster has at the start.
+    /// Filled once, with the record in the cluster at the start.
     pub(crate) record: watch::Sender<Option<Record>>,
-    /// What the cluster shall have; none before the record was taken in.
+    /// What the cluster should have; none before the collector has used the record.
     pub(crate) wanted: watch::Receiver<Option<Wanted>>,
-    /// Time between two looks at it, in case someone changed it.
+    /// Time between two checks of the status, in case someone changed it.
     pub(crate) recheck: Duration,
     pub(crate) tally: Publishing,
 }
 
 impl Keeper {
-    /// Reads the record once, and then writes it on each change. Nothing is
-    /// written before it was read: it is all that is known of the pods that
-    /// came in the time of an earlier process. Ends when nobody can want anything.
+    /// Reads the record once, and then writes it on each change. Nothing is written
+    /// before it was read: it is all that is known about pods that started while an
+    /// earlier process ran. Ends when the sender of `wanted` is gone.
     pub(crate) async fn run(mut self) {
         let mut backoff = Backoff::default();
         loop {
@@ -194,7 +195,9 @@ impl Keeper {
                 }
                 Err(error) => {
                     self.tally.failed(Failure::from(&error));
-                    backoff.wait("no record of allocations", &error).await;
+                    backoff
+                        .wait("reading the record of allocations failed", &error)
+                        .await;
                 }
             }
         }
@@ -214,11 +217,13 @@ impl Keeper {
                 }
                 Err(error) => {
                     self.tally.failed(Failure::from(&error));
-                    backoff.wait("allocations not published", &error).await;
+                    backoff
+                        .wait("publishing the allocations failed", &error)
+                        .await;
                     continue;
                 }
             };
-            // An error here means that nobody can want anything; a timeout, that it is time to look.
+            // An error means that the sender is gone; a timeout, that the next check is due.
             if let Ok(Err(_)) = timeout(wait, self.wanted.changed()).await {
                 return;
             }
@@ -226,7 +231,7 @@ impl Keeper {
     }
 }
 
-/// Waits longer after each failure.
+/// A wait that grows with each failure.
 struct Backoff(Duration);
 
 impl Default for Backoff {

@@ -19,7 +19,7 @@ use crate::{
     snapshot::{Latest, View},
 };
 
-/// What scrapes are answered from.
+/// The state from which scrapes are answered.
 #[derive(Debug)]
 pub(super) struct Shared {
     latest: Arc<Latest>,
@@ -27,7 +27,7 @@ pub(super) struct Shared {
     last: Mutex<Option<Answer>>,
 }
 
-/// The text of the last scrape, and what it was made of.
+/// The text of the last scrape, and what it was rendered from.
 #[derive(Debug)]
 struct Answer {
     view: View,
@@ -44,15 +44,15 @@ impl Shared {
         }
     }
 
-    /// Scrapes of one moment that want the same families share one text:
-    /// however many they are and however slowly they read, it is there once.
+    /// Returns the text. Simultaneous scrapes that request the same families share
+    /// one text: it is in memory once, however many clients read it and however slowly.
     fn answer(&self, groups: Groups) -> Result<Bytes, fmt::Error> {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let view = self.latest.view(Instant::now());
         if let Some(answer) = last.as_ref().filter(|last| last.is_of(&view, groups)) {
             return Ok(answer.text.clone());
         }
-        // Gone before the next is made, unless somebody still reads it.
+        // Free the old text before rendering the next, unless a client still reads it.
         *last = None;
         let text = Bytes::from(metrics::render(&view, groups)?);
         let shared = text.clone();
@@ -71,7 +71,7 @@ impl Answer {
     }
 }
 
-/// Ages are right to a tenth of a second.
+/// Rounds the time, so that ages in a shared text are right to a tenth of a second.
 fn moment(view: &View) -> u128 {
     view.since_start.as_millis() / 100
 }
@@ -100,15 +100,16 @@ pub(super) async fn scrape(
     }
 }
 
-/// A browser would save a type that it does not know; it is shown the same text.
+/// Reports whether a browser sent the request. It would save a type that it does
+/// not know, so it gets the same text as `text/plain`.
 fn is_browser(headers: &HeaderMap) -> bool {
     let accept = headers.get(header::ACCEPT);
     let accept = accept.and_then(|accept| accept.to_str().ok());
     accept.is_some_and(|accept| accept.contains("text/html"))
 }
 
-/// The part of `enabled` that a scrape asks for, as node_exporter's users write
-/// it: `collect[]=link&collect[]=error`, or `exclude[]=peer`.
+/// Returns the groups of `enabled` that a scrape requests, in the syntax of
+/// node_exporter: `collect[]=link&collect[]=error`, or `exclude[]=peer`.
 fn wanted(enabled: Groups, query: &str) -> Result<Groups, String> {
     let (mut collect, mut exclude) = (None, Groups::NONE);
     for (key, name) in form_urlencoded::parse(query.as_bytes()) {

@@ -1,10 +1,10 @@
-//! The source `auto`: the driver's library, else the kernel's tree.
+//! The source `auto`: the driver's library, else the kernel's PCI tree.
 //!
-//! While there is no library or no driver, the kernel's tree is read, and the
-//! library is tried again every minute: on a new node the driver is often
-//! loaded after the exporter has started. Once the library has answered, it is the source
-//! for good: a driver that hangs or is reloaded later is a failure to be seen,
-//! and must not turn NVLink into "unknown" without a word.
+//! While there is no library or no driver, `auto` reads the kernel's tree and
+//! tries the library again every minute: on a new node the driver is often
+//! loaded after the exporter has started. Once the library has answered, `auto`
+//! never goes back to the kernel's tree. A driver that hangs or is reloaded
+//! later must be visible as a failure; NVLink must not silently become "unknown".
 
 use std::time::Duration;
 
@@ -14,13 +14,13 @@ use super::{
     sysfs::SysfsSource,
 };
 
-/// Time between two attempts at the library.
+/// Time between two attempts to open the library.
 const RETRY: Duration = Duration::from_secs(60);
 
-/// Opens a source, or says why it cannot.
+/// A function that opens a source.
 pub type Open = Box<dyn FnMut() -> Result<Box<dyn Source>, SourceError> + Send>;
 
-/// Chooses between two sources.
+/// Reads the driver's library where it answers, else sysfs.
 pub struct AutoSource {
     open_nvml: Open,
     sysfs: Box<dyn Source>,
@@ -30,7 +30,7 @@ pub struct AutoSource {
 enum State {
     /// The library answers, or has answered.
     Nvml(Box<dyn Source>),
-    /// It has not yet: why, and when it is tried again.
+    /// The library has not answered yet: why, and when to retry it.
     Sysfs {
         reason: String,
         retry: Duration,
@@ -39,7 +39,7 @@ enum State {
 }
 
 impl AutoSource {
-    /// Of the machine itself, for the node `node` (by default the host).
+    /// Creates the source for this machine, as the node `node` (by default the host's name).
     #[must_use]
     pub fn of_machine(node: Option<String>) -> Self {
         let sysfs = Box::new(SysfsSource::new(None, node.clone()));
@@ -50,7 +50,7 @@ impl AutoSource {
         Self::new(Box::new(open), sysfs)
     }
 
-    /// `open_nvml` where it works, else `sysfs`.
+    /// Creates a source that reads `open_nvml`'s source where it answers, else `sysfs`.
     #[must_use]
     pub fn new(open_nvml: Open, sysfs: Box<dyn Source>) -> Self {
         Self {
@@ -60,8 +60,9 @@ impl AutoSource {
         }
     }
 
-    /// Tries the library; remembers it where it answers. `Err(Ok)` is why
-    /// there is none, `Err(Err)` a driver that is there and fails.
+    /// Tries the library, and keeps it as the source if it answers. `Err(Ok)`
+    /// says why there is no driver; `Err(Err)` is the error of a driver that
+    /// exists and fails.
     fn try_nvml(&mut self, now: Duration) -> Result<Reading, Result<String, SourceError>> {
         let result = (self.open_nvml)().and_then(|mut source| {
             let reading = source.read(now)?;
@@ -69,7 +70,7 @@ impl AutoSource {
         });
         match result {
             Ok((source, reading)) => {
-                tracing::info!("source auto: NVML answers and is read");
+                tracing::info!("source auto: NVML answers; reading it from now on");
                 self.state = State::Nvml(source);
                 Ok(reading)
             }
@@ -93,8 +94,8 @@ impl AutoSource {
         let from = &mut reading.topology.spec.source.from;
         *from = format!("{from} (auto: {nvml})");
         reading.warnings.push(format!(
-            "source auto: NVML does not answer ({nvml}), so sysfs is read and NVLink is unknown; \
-             NVML is tried again every {} s",
+            "source auto: NVML does not answer ({nvml}); reading sysfs instead, where NVLink is \
+             unknown; retrying NVML every {} s",
             RETRY.as_secs()
         ));
         Ok(reading)
@@ -115,7 +116,7 @@ impl Source for AutoSource {
         self.read_sysfs(now, &reason)
     }
 
-    /// The library stays the source, where it has answered.
+    /// Releases the library. If it has answered before, it stays the source.
     fn release(&mut self) {
         if let State::Nvml(source) = &mut self.state {
             source.release();
@@ -123,7 +124,8 @@ impl Source for AutoSource {
     }
 }
 
-/// A driver that is loaded and does not work must be seen, not passed over.
+/// Reports whether `error` comes from a driver that exists and fails. Such an
+/// error is returned, and `auto` does not fall back to sysfs.
 fn is_failure(error: &SourceError) -> bool {
     use LibraryError::{
         Call, NoAnswer, NoDriver, NoGpu, NoPermission, NotFound, Refused, VersionMismatch,
@@ -132,7 +134,7 @@ fn is_failure(error: &SourceError) -> bool {
         return false;
     };
     match error {
-        // No driver yet, or none that shows a GPU to anyone here.
+        // No driver yet, or a driver that shows no GPU here.
         NotFound { .. } | NoDriver { .. } | NoGpu { .. } => false,
         Call { .. }
         | NoAnswer { .. }
@@ -142,7 +144,8 @@ fn is_failure(error: &SourceError) -> bool {
     }
 }
 
-/// What is wrong, without what to do about it: that is another thing here.
+/// Returns what is wrong, without the advice on what to do: with `auto`, other
+/// steps help.
 fn short(reason: &str) -> String {
     let reason = reason.strip_prefix("NVML: ").unwrap_or(reason);
     let end = [". ", "; "].iter().filter_map(|end| reason.find(end)).min();
@@ -160,7 +163,7 @@ mod tests {
     use super::*;
     use crate::source::SourceSpec;
 
-    /// A simulated node that answers, or does not.
+    /// A simulated node. Fails if `answers` is false.
     struct Fake {
         profile: &'static str,
         answers: bool,
@@ -183,7 +186,7 @@ mod tests {
         Box::new(Fake { profile, answers })
     }
 
-    /// The library answers from the attempt `from` on; counts the attempts.
+    /// A source whose library answers from the attempt `from` on, and its count of attempts.
     fn auto(from: u32, sysfs: bool) -> (AutoSource, Arc<AtomicU32>) {
         let attempts = Arc::new(AtomicU32::new(0));
         let counted = Arc::clone(&attempts);
@@ -206,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn the_library_first() {
+    fn the_library_is_read_first() {
         let (mut source, attempts) = auto(1, true);
         let reading = read(&mut source, 0).unwrap();
         assert_eq!(reading.topology.spec.source.from, "dgx-h100");
@@ -216,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn else_the_kernel_and_why() {
+    fn without_a_library_sysfs_is_read_with_the_reason() {
         let (mut source, _) = auto(9, true);
         let reading = read(&mut source, 0).unwrap();
         assert_eq!(reading.topology.spec.source.from, "l40s (auto: no library)");
@@ -226,7 +229,10 @@ mod tests {
             reading.warnings
         );
         let again = read(&mut source, 5).unwrap();
-        assert_eq!(again.warnings, reading.warnings, "said once in the log");
+        assert_eq!(
+            again.warnings, reading.warnings,
+            "the same text, so it is logged once"
+        );
     }
 
     #[test]
@@ -243,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_library_that_has_answered_is_not_left() {
+    fn a_library_that_has_answered_stays_the_source() {
         let mut answers = true;
         let open = move || Ok(fake("sim:dgx-h100", std::mem::take(&mut answers)));
         let mut source = AutoSource::new(Box::new(open), fake("sim:l40s", true));
@@ -255,7 +261,7 @@ mod tests {
         );
     }
 
-    /// The library gives `error` once, then it answers.
+    /// A source whose library fails once with `error`, then answers.
     fn fails_once(error: LibraryError) -> AutoSource {
         let mut error = Some(error);
         let open = move || match error.take() {
@@ -266,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_driver_that_fails_is_not_passed_over() {
+    fn a_driver_that_fails_is_reported() {
         let library = || "lib".to_owned();
         let reasons = vec!["GPU 0: lost".to_owned()];
         let call = "nvmlInit";
@@ -323,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn both_reasons_where_neither_works() {
+    fn the_error_has_both_reasons_where_neither_works() {
         let (mut source, _) = auto(9, false);
         let error = read(&mut source, 0).unwrap_err();
         for part in ["no library", "sim:l40s is silent", "--source file:PATH"] {

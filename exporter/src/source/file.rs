@@ -1,4 +1,4 @@
-//! The source `file`: a recording or a capture, told apart by content.
+//! The source `file`: a recording or a capture, distinguished by content.
 
 use std::{
     fs::File,
@@ -17,24 +17,24 @@ use super::{
     topo_matrix,
 };
 
-/// Reads a file anew at each reading, so that a replaced file is noticed.
-/// The standard input is read once. The samples of a recording are replayed.
+/// A file, read again at each reading so that a replaced file is noticed. The
+/// standard input is read once. The samples of a recording are replayed.
 pub struct FileSource {
     path: String,
     node: Option<String>,
     loaded: Option<Loaded>,
 }
 
-/// What was read last.
+/// The content that was read last.
 struct Loaded {
-    /// Of its bytes.
+    /// Hash of the file's bytes.
     hash: u64,
     reading: Reading,
     replay: Replay,
 }
 
 impl FileSource {
-    /// Of the file `path` (`-`: the standard input), for the node `node`.
+    /// Creates a source of the file `path` (`-` is the standard input) for the node `node`.
     #[must_use]
     pub fn new(path: String, node: Option<String>) -> Self {
         Self {
@@ -44,7 +44,7 @@ impl FileSource {
         }
     }
 
-    /// Reads the file, and parses it where it has changed.
+    /// Reads the file, and parses it if it has changed.
     fn load(&mut self) -> Result<&Loaded, SourceError> {
         let stdin = self.path == "-";
         let last = match self.loaded.take() {
@@ -92,18 +92,19 @@ impl Source for FileSource {
     }
 }
 
-/// What `bytes`, read from `name`, say about the node `node` (by default the
-/// recorded name, else the host's), at the beginning of a recording.
+/// Parses `bytes`, which were read from `name`, as the node `node` (by default
+/// the recorded name, else the host's). Counters and health are those at the
+/// beginning of a recording.
 ///
 /// # Errors
-/// Anything that is not wholly understood, with the line or the path.
+/// Anything that cannot be parsed completely, with the line or the path.
 pub fn parse(name: &str, bytes: &[u8], node: Option<&str>) -> Result<Reading, SourceError> {
     let (mut reading, replay) = load(name, bytes, node)?;
     (reading.counters, reading.health) = replay.at(Duration::ZERO);
     Ok(reading)
 }
 
-/// What stands still, and what moves.
+/// Returns the static part of the document, and its samples for replay.
 fn load(name: &str, bytes: &[u8], node: Option<&str>) -> Result<(Reading, Replay), SourceError> {
     let failed = |error| SourceError::Text {
         name: name.to_owned(),
@@ -116,16 +117,16 @@ fn load(name: &str, bytes: &[u8], node: Option<&str>) -> Result<(Reading, Replay
         Some(b'{') => of_recording(name, &text, node),
         Some(b'<') => Ok((of_xml(name, &text, node)?, Replay::default())),
         Some(b'[') if !start.starts_with("[4m") => {
-            unsupported("this is a JSON list; give one NodeTopology object")
+            unsupported("this is a JSON list; use one NodeTopology object")
         }
         _ if start.starts_with("apiVersion:") => {
-            unsupported("this is YAML; give JSON (`kubectl get nodetopology NODE -o json`)")
+            unsupported("this is YAML; use JSON (`kubectl get nodetopology NODE -o json`)")
         }
         _ => Ok((of_matrix(name, &text, node)?, Replay::default())),
     }
 }
 
-/// A reading of a document without moving parts.
+/// Returns a reading of `topology` without counters and health.
 fn reading(
     name: &str,
     mut topology: NodeTopology,

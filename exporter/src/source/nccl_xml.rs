@@ -1,11 +1,12 @@
-//! NCCL topology XML: what `NCCL_TOPO_DUMP_FILE` writes, and the files that
-//! cloud providers give to `NCCL_TOPO_FILE`.
+//! NCCL topology XML: the files that NCCL writes to `NCCL_TOPO_DUMP_FILE`, and
+//! those that cloud providers ship for `NCCL_TOPO_FILE`.
 //!
-//! A dump has the NVLinks that were up, but neither their numbers (they are
+//! A dump has the NVLinks that were up, but neither their indices (they are
 //! numbered here, in the order of the file) nor their speed, and no UUIDs or
-//! product names: the bandwidth follows from the compute capability. A
-//! provider's file mostly has no NVLinks, so they are unknown. Host bridges are not told
-//! apart: devices of one NUMA node that share no switch are `NODE`, assumed.
+//! product names: the bandwidth follows from the compute capability. Most
+//! providers' files have no NVLinks, so the links are unknown. The format does
+//! not distinguish host bridges: devices of one NUMA node that share no switch
+//! are assumed to be `NODE`.
 
 mod bounds;
 mod device;
@@ -22,10 +23,10 @@ use super::{
     topo_matrix::Matrix,
 };
 
-/// NCCL writes about ten for each GPU.
+/// The maximum number of XML nodes. NCCL writes about ten for each GPU.
 const MAX_NODES: u32 = 100_000;
 
-/// Why a text is no usable topology.
+/// Why a text is not a usable topology.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {reason}")]
 pub struct XmlError {
@@ -50,16 +51,16 @@ impl XmlError {
 pub struct Topology {
     /// The document's spec, complete.
     pub spec: NodeTopologySpec,
-    /// The relations, those of the NICs among them.
+    /// The relations, including those of the NICs.
     pub matrix: Matrix,
-    /// What is odd but usable, a sentence each.
+    /// Problems that leave the topology usable, a sentence each.
     pub warnings: Vec<String>,
 }
 
-/// Reads `text`, which was read from `from`, as the node `node`.
+/// Parses `text`, which was read from `from`, as the node `node`.
 ///
 /// # Errors
-/// Anything but one node's topology with at least one GPU, with the line.
+/// Anything but the topology of one node with at least one GPU, with the line.
 pub fn parse(text: &str, from: &str, node: &str) -> Result<Topology, XmlError> {
     bounds::check(text)?;
     let options = ParsingOptions {
@@ -76,7 +77,7 @@ pub fn parse(text: &str, from: &str, node: &str) -> Result<Topology, XmlError> {
     complete(from, node, gpus, nics).map_err(|reason| XmlError::new(1, reason))
 }
 
-/// The parser's own words, and a line also where it names none.
+/// Converts the parser's error, and adds a line if the parser does not have one.
 fn syntax(text: &str, error: &Error) -> XmlError {
     let line_of = |at: usize| 1 + text[..at].matches('\n').count();
     match error {
@@ -84,16 +85,16 @@ fn syntax(text: &str, error: &Error) -> XmlError {
             let line = line_of(text.find("<!DOCTYPE").unwrap_or_default());
             XmlError::new(
                 line,
-                "a document type definition; NCCL writes none, and none is read",
+                "a document type definition; NCCL writes none, and it is not accepted",
             )
         }
         Error::UnclosedRootNode => {
             let line = line_of(text.trim_end().len());
-            XmlError::new(line, "the text ends inside an element: it is cut")
+            XmlError::new(line, "the text ends inside an element: it is truncated")
         }
         Error::NodesLimitReached => XmlError::new(
             1,
-            format!("more than {MAX_NODES} elements: no topology of one node"),
+            format!("more than {MAX_NODES} elements: not the topology of one node"),
         ),
         error => {
             let words = error.to_string().replace(char::is_control, " ");
@@ -110,7 +111,7 @@ fn check_root(root: Node<'_, '_>) -> Result<(), XmlError> {
         ("system", Some(_)) => Err(XmlError::at(root, "<system> has a version other than 1")),
         ("graphs", _) => Err(XmlError::at(
             root,
-            "this is what NCCL_GRAPH_DUMP_FILE writes; give what NCCL_TOPO_DUMP_FILE writes",
+            "this is an NCCL_GRAPH_DUMP_FILE; use the file of NCCL_TOPO_DUMP_FILE",
         )),
         _ => Err(XmlError::at(
             root,
@@ -119,7 +120,8 @@ fn check_root(root: Node<'_, '_>) -> Result<(), XmlError> {
     }
 }
 
-/// A dump of a job on a multi-node fabric has the GPUs of all its nodes.
+/// Checks that all CPUs are of one host. The dump of a job on a multi-node
+/// fabric has the GPUs of all its nodes.
 fn check_hosts(document: &Document<'_>) -> Result<(), XmlError> {
     let mut first = None;
     for cpu in document
@@ -130,7 +132,7 @@ fn check_hosts(document: &Document<'_>) -> Result<(), XmlError> {
             continue;
         };
         if *first.get_or_insert(hash) != hash {
-            let reason = "a second host (host_hash differs); give the dump of a job on one node";
+            let reason = "a second host (host_hash differs); use the dump of a job on one node";
             return Err(XmlError::at(cpu, reason));
         }
     }
@@ -173,7 +175,7 @@ fn complete(
     warnings.extend(spec.complete(node).map_err(|error| error.to_string())?);
     rate_edges(&mut spec, &generations);
     if spec.gpus.iter().all(|gpu| gpu.links.is_none()) {
-        warnings.push("this file says nothing of NVLink: links are unknown, not absent".to_owned());
+        warnings.push("this file has no NVLinks: links are unknown, not absent".to_owned());
     }
     let matrix = tree.matrix(&spec, &places, &nic_places);
     Ok(Topology {
@@ -183,8 +185,8 @@ fn complete(
     })
 }
 
-/// Bandwidths of the edges by generation: `complete` knows products by name
-/// alone, and a dump has no names.
+/// Sets the bandwidths of the edges by generation: `complete` knows products only
+/// by name, and a dump has no product names.
 fn rate_edges(spec: &mut NodeTopologySpec, generations: &[(u32, Option<Generation>)]) {
     let rate = |gpu: u32| {
         let known = generations.iter().find(|(index, _)| *index == gpu);
@@ -207,7 +209,7 @@ fn rate_edges(spec: &mut NodeTopologySpec, generations: &[(u32, Option<Generatio
     }
 }
 
-/// The number of GPUs that a document may have.
+/// Checks that there are not more GPUs than a document may have.
 fn check_count(gpus: usize, last: Node<'_, '_>) -> Result<(), XmlError> {
     match gpus <= MAX_GPUS {
         true => Ok(()),

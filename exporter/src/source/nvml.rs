@@ -1,13 +1,13 @@
 //! The source `nvml`: the driver's management library, loaded at run time.
 //!
-//! Whoever calls [`NvmlSource::read`] owns the library: its devices are looked
-//! up at each reading, and when it fails as a whole it is closed and opened
-//! anew at the next. What must outlive that (which counter is believed, XIDs,
-//! GPUs that have been seen) is kept in `History`.
+//! The caller of [`NvmlSource::read`] owns the library. Each reading looks up the
+//! devices; if the library fails as a whole, it is closed and the next reading
+//! opens it again. State that must outlive this (which counter is used, XIDs,
+//! GPUs that have been seen) is in `History`.
 //!
-//! `raw` makes the calls that the wrapper lacks; `gpu` asks one GPU;
-//! `graph`, `counters`, `fields` and `fabric` say what the answers mean, and
-//! `failures` what is left to say where there are none.
+//! `raw` makes the calls that the wrapper lacks; `gpu` queries one GPU; `graph`,
+//! `counters`, `fields` and `fabric` interpret the answers; `failures` handles
+//! calls that fail.
 
 mod address;
 mod counters;
@@ -45,8 +45,8 @@ use super::{GpuHealth, LostGpu, Reading, Source, SourceError, Unread, sysfs};
 
 pub use self::error::LibraryError;
 
-/// While a GPU is lost the library is opened anew this often: it may not see a
-/// GPU that came back otherwise.
+/// While a GPU is lost, the library is opened again at this interval: otherwise it
+/// may not see a GPU that came back.
 const LOOK_AGAIN: Duration = Duration::from_secs(60);
 
 /// A node as the driver's library sees it.
@@ -57,7 +57,7 @@ pub struct NvmlSource {
     history: History,
 }
 
-/// One opening of the library, with what is valid for as long as it is open.
+/// An open library, and the state that is valid while it is open.
 #[derive(Debug)]
 struct Session {
     events: Events,
@@ -69,7 +69,7 @@ struct Session {
     lost: bool,
 }
 
-/// What is kept for as long as the process lives, by UUID of the GPU.
+/// State that is kept for the life of the process, by UUID of the GPU.
 #[derive(Debug, Default)]
 struct History {
     choices: Choices,
@@ -80,22 +80,22 @@ struct History {
 /// The GPUs of one reading.
 struct Gpus<'nvml> {
     answered: Vec<(Device<'nvml>, Answered)>,
-    /// Indices that gave an error, and the error.
+    /// Errors, by the index of the GPU that failed.
     failed: BTreeMap<u32, String>,
-    /// Indices that do not say which GPU they are.
+    /// GPUs that do not report their UUID, by index.
     nameless: BTreeMap<u32, Nameless>,
 }
 
-/// A GPU that is there and does not say which one it is.
+/// A GPU that exists but does not report its UUID.
 struct Nameless {
     address: Option<String>,
     error: String,
 }
 
 impl NvmlSource {
-    /// Of the library at `path` (by default where the loader finds it, else
-    /// where the GPU operator's driver container leaves it), for the node
-    /// `node`. Opens nothing: the driver may come later.
+    /// Creates a source of the library at `path` for the node `node`. By default
+    /// the library is where the loader finds it, else where the GPU operator's
+    /// driver container puts it. Opens nothing: the driver may be loaded later.
     #[must_use]
     pub fn new(path: Option<&str>, node: &str) -> Self {
         Self {
@@ -106,12 +106,12 @@ impl NvmlSource {
         }
     }
 
-    /// The same, with the library opened: for callers that have another source
-    /// where there is no driver.
+    /// Creates a source and opens the library, for callers that fall back to
+    /// another source if there is no driver.
     ///
     /// # Errors
-    /// When there is no library, or it cannot be initialized: the driver is
-    /// not loaded, or is of another version.
+    /// When there is no library, or it cannot be initialized because the driver is
+    /// not loaded or has another version.
     pub fn open(path: Option<&str>, node: &str) -> Result<Self, SourceError> {
         let mut source = Self::new(path, node);
         source.session = Some(Session::open(path, Duration::ZERO)?);
@@ -130,10 +130,10 @@ impl Source for NvmlSource {
                 Session::open(self.path.as_deref(), now)?
             }
         };
-        // After an error the session is gone, and the next reading opens anew.
+        // After an error the session is dropped, and the next reading opens a new one.
         let reading = session.read(&mut self.history, &self.node, now)?;
         session.lost = !reading.lost.is_empty();
-        // A library that shows no GPU any more is opened anew, too.
+        // A library that no longer shows any GPU is opened again, too.
         if !reading.topology.spec.gpus.is_empty() {
             self.session = Some(session);
         }
@@ -161,12 +161,12 @@ impl Session {
         })
     }
 
-    /// Whether it is time to look for lost GPUs with a library opened anew.
+    /// Reports whether it is time to open the library again and look for lost GPUs.
     fn is_due(&self, now: Duration) -> bool {
         self.lost && now.saturating_sub(self.opened) >= LOOK_AGAIN
     }
 
-    /// What came until now would go with the set of events.
+    /// Counts the pending events, which would be lost with the session.
     fn end(self, history: &mut History) {
         let _ = self.events.drain(&mut history.xids, &mut Told::default());
     }
@@ -177,12 +177,12 @@ impl Session {
         node: &str,
         now: Duration,
     ) -> Result<Reading, SourceError> {
-        // The devices borrow the library, and reading them changes the session.
+        // The devices borrow the library, while reading them changes the session.
         let loaded = Arc::clone(&self.library.loaded);
         let gpus = self.gpus(&loaded, &mut history.choices, now)?;
         let mut told = gpus.told();
         if let Some(error) = gpus.none(&self.library.name) {
-            // Where there have been some, that they are lost is worth knowing.
+            // If there were GPUs before, they must be reported as lost.
             if history.seen.is_empty() {
                 return Err(error.into());
             }
@@ -207,7 +207,7 @@ impl Session {
         })
     }
 
-    /// What the GPUs make together.
+    /// Builds the document from all GPUs.
     fn graph(
         &mut self,
         node: &str,
@@ -233,14 +233,14 @@ impl Session {
                 told.warnings.extend(odd);
             }
             Err(error) => {
-                let warning = format!("network devices are not known: {error}");
+                let warning = format!("network devices are unknown: {error}");
                 told.warnings.push(warning);
             }
         }
         Ok(spec)
     }
 
-    /// Asks all GPUs. One that fails does not keep the others from being read.
+    /// Queries all GPUs. If one fails, the others are read nevertheless.
     fn gpus<'nvml>(
         &mut self,
         loaded: &'nvml raw::Loaded,
@@ -298,7 +298,7 @@ impl Session {
 }
 
 impl Gpus<'_> {
-    /// What there is to say of each.
+    /// Returns the failures of all GPUs.
     fn told(&self) -> Told {
         let mut told = Told::default();
         for (_, one) in &self.answered {
@@ -312,7 +312,7 @@ impl Gpus<'_> {
         told
     }
 
-    /// Why there is none, if there is none.
+    /// Returns the reason if no GPU answered.
     fn none(&self, library: &str) -> Option<LibraryError> {
         if !self.answered.is_empty() {
             return None;
@@ -329,8 +329,8 @@ impl Gpus<'_> {
         })
     }
 
-    /// Whether one of those that do not say which they are may be `gpu`: the
-    /// one at its address, else the one in its place.
+    /// Reports whether a GPU without a UUID may be `gpu`: it has the same address,
+    /// or the same index if one of the addresses is unknown.
     fn may_have(&self, gpu: &LostGpu) -> bool {
         self.nameless
             .iter()
@@ -341,7 +341,7 @@ impl Gpus<'_> {
     }
 }
 
-/// Whether the driver lets pairs of GPUs behind switches talk over NVLink.
+/// Queries which pairs of GPUs behind switches the driver allows to communicate over NVLink.
 fn peer_status(
     gpus: &Gpus<'_>,
     facts: &[GpuFacts],
@@ -371,7 +371,7 @@ fn peer_status(
                 }
                 peers.insert((a, b), Err(words(status)));
             }
-            // That a GPU is lost is found when it is read.
+            // The next reading of a lost GPU reports it.
             Ok(Answer::Unknown | Answer::Failed) | Err(Trouble::Gpu(_)) => {}
             Err(error) => return Err(error),
         }
@@ -381,17 +381,17 @@ fn peer_status(
     }
     for (status, (a, b)) in odd {
         told.warnings.push(format!(
-            "nvmlDeviceGetP2PStatus answers {status} for GPU {a} and {b}, which this version does \
-             not know: they are taken for not joined, as are all pairs with it"
+            "nvmlDeviceGetP2PStatus returned the unknown status {status} for GPU {a} and {b}: \
+             these GPUs, and all other pairs with this status, are assumed not to be joined"
         ));
     }
     Ok(peers)
 }
 
-/// The last status of `nvmlGpuP2PStatus_t` that is known here.
+/// The last status of `nvmlGpuP2PStatus_t` that this version knows.
 const MOST_STATUS: u32 = 6;
 
-/// A status of a pair that may not talk, as `nvidia-smi topo -p2p` explains it.
+/// Describes the status of a pair that may not communicate, as `nvidia-smi topo -p2p` does.
 fn words(status: u32) -> String {
     let known = match status {
         1 => "chipset not supported",
@@ -400,15 +400,15 @@ fn words(status: u32) -> String {
         4 => "disabled by a registry key",
         5 => "not supported",
         6 => "unknown",
-        // That they may talk has one number only: this is another reason why not.
+        // Only 0 means that they may communicate: any other status is a reason why not.
         other => return format!("status {other}"),
     };
     known.to_owned()
 }
 
 impl History {
-    /// GPUs that were there and did not answer now, with a warning for each
-    /// that never answered. Remembers those that did.
+    /// Returns the GPUs that answered earlier and not now, remembers those that
+    /// answered, and adds a warning for each GPU that never answered.
     fn lost(&mut self, gpus: &Gpus<'_>, warnings: &mut Vec<String>) -> Vec<LostGpu> {
         self.forget_replaced(gpus, warnings);
         let mut gone = self.seen.clone();
@@ -427,7 +427,7 @@ impl History {
         let mut failed = gpus.failed.clone();
         let mut known = |(key, gpu): (String, LostGpu)| {
             let reason = failed.remove(&gpu.index);
-            let unlisted = || "the driver does not list it any more".to_owned();
+            let unlisted = || "the driver no longer lists it".to_owned();
             let xids = self.xids.get(&key).into_iter().flatten();
             LostGpu {
                 reason: Some(reason.unwrap_or_else(unlisted)),
@@ -442,8 +442,8 @@ impl History {
         gone
     }
 
-    /// A GPU in whose place another one answers that was never there before is
-    /// not lost: somebody has changed it.
+    /// Forgets GPUs that were replaced. If a GPU that was never seen before answers
+    /// at the address of another one, the other one is not lost: it was swapped.
     fn forget_replaced(&mut self, gpus: &Gpus<'_>, warnings: &mut Vec<String>) {
         for (_, new) in &gpus.answered {
             let Some(address) = &new.facts.gpu.pci_bus_id else {
@@ -468,7 +468,7 @@ impl History {
         }
     }
 
-    /// Fabric and XIDs of the GPUs that answered.
+    /// Returns the fabric and the XIDs of the GPUs that answered.
     fn health(&self, gpus: &Gpus<'_>) -> Vec<GpuHealth> {
         let health = |one: &Answered| {
             let counted = self.xids.get(&one.key);

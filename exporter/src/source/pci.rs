@@ -1,5 +1,5 @@
-//! Where devices sit in a PCI tree, and what follows from it: the class and
-//! the bandwidth of the way between two of them, and who is near whom.
+//! Positions of devices in a PCI tree, and what follows from them: the class and
+//! the bandwidth of the path between two devices, and which devices are nearest.
 
 use std::{fmt, str::FromStr};
 
@@ -7,7 +7,7 @@ use nvlink_topology::{NodeTopologySpec, Path, PathClass, bandwidth};
 
 use super::topo_matrix::{self, Matrix, NicColumn, Relation};
 
-/// A PCI address. Its order is the one in which the driver numbers GPUs.
+/// A PCI address. The driver numbers GPUs in ascending order of address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Address {
     domain: u32,
@@ -16,15 +16,15 @@ pub struct Address {
     function: u8,
 }
 
-/// A text that is no PCI address.
+/// A text that is not a PCI address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("expected a PCI address, as 0000:1a:00.0")]
+#[error("expected a PCI address such as 0000:1a:00.0")]
 pub struct BadAddress;
 
 impl FromStr for Address {
     type Err = BadAddress;
 
-    /// Reads `0000:1a:00.0`, in any case, with a domain of one to eight digits.
+    /// Parses `0000:1a:00.0`, in upper or lower case, with a domain of one to eight digits.
     fn from_str(text: &str) -> Result<Self, BadAddress> {
         let hex = |text: &str, most: usize| {
             let good =
@@ -49,7 +49,7 @@ impl FromStr for Address {
     }
 }
 
-/// As NVML prints it: `00000000:1A:00.0`.
+/// Writes the address as NVML prints it: `00000000:1A:00.0`.
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
@@ -63,7 +63,7 @@ impl fmt::Display for Address {
 }
 
 impl Address {
-    /// As the kernel names it: `0000:1a:00.0`.
+    /// Returns the address as the kernel writes it: `0000:1a:00.0`.
     #[must_use]
     pub fn kernel_name(&self) -> String {
         let Self {
@@ -76,7 +76,7 @@ impl Address {
     }
 }
 
-/// What a PCIe link can do at best.
+/// The maximum speed and width of a PCIe link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkRate {
     /// PCIe generation, from 1.
@@ -86,8 +86,8 @@ pub struct LinkRate {
 }
 
 impl LinkRate {
-    /// From the kernel's words: `32.0 GT/s PCIe` (older: `16 GT/s`) and `16`.
-    /// `None` for what the kernel does not know either (`Unknown`, width 0 or 255).
+    /// Parses the kernel's speed, `32.0 GT/s PCIe` (older: `16 GT/s`), and width, `16`.
+    /// Returns `None` where the kernel does not know them (`Unknown`, width 0 or 255).
     #[must_use]
     pub fn parse(speed: &str, width: &str) -> Option<Self> {
         let generation = match speed.split_whitespace().next()? {
@@ -105,58 +105,60 @@ impl LinkRate {
         Some(Self { generation, lanes })
     }
 
-    /// Bytes per second in one direction, of a path of `class` whose slowest link this is.
+    /// Returns the bytes per second, in one direction, of a path of `class`
+    /// whose slowest link this is.
     fn bytes_per_second(self, class: PathClass) -> u64 {
         bandwidth::pcie(self.generation, self.lanes, class)
     }
 }
 
-/// A bridge on the way from a host bridge to a device.
+/// A bridge between a host bridge and a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bridge {
-    /// Its address; bridges are the same where address and host bridge are.
+    /// Its address. Two bridges are the same if address and host bridge are equal.
     pub address: Address,
-    /// Its link, where that is known.
+    /// Its link, if known.
     pub rate: Option<LinkRate>,
 }
 
-/// Where a device sits.
+/// The position of a device in the PCI tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// NUMA node, where that is known.
+    /// NUMA node, if known.
     pub numa: Option<u32>,
-    /// Names the host bridge, or the CPU where the source does not tell host bridges apart.
+    /// Identifies the host bridge, or the CPU if the source does not distinguish host bridges.
     pub host: String,
     /// The bridges between host and device, from the top.
     pub bridges: Vec<Bridge>,
-    /// The device's own link, where that is known.
+    /// The device's own link, if known.
     pub rate: Option<LinkRate>,
 }
 
-/// How a source shows a PCI tree.
+/// How a source represents a PCI tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tree {
-    /// Every port of every switch, and every host bridge: the kernel.
+    /// The kernel's tree, with every port of every switch and every host bridge.
     Ports {
-        /// The machine has one NUMA node, so that one which is not known is that one.
+        /// The machine has one NUMA node, so an unknown NUMA node must be this one.
         one_numa_node: bool,
     },
-    /// A switch is one bridge, and all host bridges of a NUMA node are its CPU: NCCL.
+    /// NCCL's tree: a switch is one bridge, and the CPU stands for all host
+    /// bridges of its NUMA node.
     Switches,
 }
 
-/// The way between two devices.
+/// The path between two devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Way {
     pub class: PathClass,
     /// Usable bandwidth in one direction.
     pub bytes_per_second: u64,
-    /// The class or the bandwidth stands for what the source does not say.
+    /// The class or the bandwidth is assumed, because the source does not have it.
     pub assumed: bool,
 }
 
 impl Tree {
-    /// The way between `a` and `b`, with the meaning of `nvidia-smi topo -m`.
+    /// Returns the path between `a` and `b`, classified as `nvidia-smi topo -m` does.
     #[must_use]
     pub fn way(self, a: &Place, b: &Place) -> Way {
         let shared = a.shared_bridges(b);
@@ -175,7 +177,7 @@ impl Tree {
         }
     }
 
-    /// The class, and whether it is known rather than supposed.
+    /// Returns the class, and whether it is certain rather than assumed.
     fn class(self, a: &Place, b: &Place, shared: usize) -> (PathClass, bool) {
         // Below a switch, its downstream port is a bridge of its own.
         let own = match self {
@@ -205,13 +207,13 @@ impl Tree {
             (Self::Ports { one_numa_node }, false) if numa_known || one_numa_node => {
                 (PathClass::Node, true)
             }
-            // Whether the host bridge is the same is not said: the slower of the two.
+            // The host bridges may be the same or not: assume the slower class.
             (Self::Switches, same) if same || numa_known => (PathClass::Node, false),
             _ => (PathClass::Sys, false),
         }
     }
 
-    /// The paths between all `gpus`, given by ascending index.
+    /// Returns the paths between all pairs of `gpus`, which are in ascending order of index.
     #[must_use]
     pub fn paths(self, gpus: &[(u32, Place)]) -> Vec<Path> {
         let mut paths = Vec::new();
@@ -230,7 +232,7 @@ impl Tree {
         paths
     }
 
-    /// Those of `gpus` that are nearest to `nic`, none where all are in
+    /// Returns those of `gpus` that are nearest to `nic`; none if all are in
     /// another NUMA node.
     #[must_use]
     pub fn nearest(self, nic: &Place, gpus: &[(u32, Place)]) -> Vec<u32> {
@@ -241,7 +243,8 @@ impl Tree {
         near.map(|&(index, _)| index).collect()
     }
 
-    /// What `topo -m` would print of `spec`, whose GPUs and NICs sit at these places.
+    /// Returns the matrix that `topo -m` would print of `spec`, whose GPUs and
+    /// NICs are at these places.
     #[must_use]
     pub fn matrix(self, spec: &NodeTopologySpec, gpus: &[(u32, Place)], nics: &[Place]) -> Matrix {
         let relation = |a: &Place, b: &Place| Relation::Class(self.way(a, b).class);
@@ -268,7 +271,7 @@ impl Tree {
 }
 
 impl Place {
-    /// Bridges, from the top, that are above both.
+    /// Returns the number of bridges, from the top, that are above both devices.
     fn shared_bridges(&self, other: &Self) -> usize {
         let pairs = self.bridges.iter().zip(&other.bridges);
         match self.host == other.host {
@@ -278,7 +281,8 @@ impl Place {
     }
 }
 
-/// A device's name as it may stand in a table, a label or an environment variable.
+/// Reports whether `text` is a device name that is safe in a table, a label or
+/// an environment variable.
 #[must_use]
 pub fn is_name(text: &str) -> bool {
     let good = |b: u8| b.is_ascii_alphanumeric() || b"_-.:+@".contains(&b);
@@ -361,7 +365,7 @@ mod tests {
                 PathClass::Pix,
                 false,
             ),
-            // Under a second switch below the first.
+            // Below a second switch that is below the first.
             (
                 place(
                     Some(0),
@@ -385,7 +389,7 @@ mod tests {
             (place(Some(1), "90", &[]), PathClass::Sys, false),
             (place(None, "90", &[]), PathClass::Sys, true),
             (place(None, "80", &[]), PathClass::Phb, false),
-            // A firmware that gives devices of one host bridge different nodes.
+            // Firmware that assigns different nodes to devices of one host bridge.
             (place(Some(1), "80", &[]), PathClass::Sys, false),
         ];
         for (b, expected, assumed) in cases {
@@ -425,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn the_slowest_link_on_the_way_counts() {
+    fn the_slowest_link_on_the_path_limits_it() {
         let tree = Tree::Ports {
             one_numa_node: false,
         };
@@ -434,12 +438,12 @@ mod tests {
         let b = place(Some(0), "80", &[root, up, "0000:82:01.0"]);
         let rate = |a: &Place, b: &Place| tree.way(a, b).bytes_per_second;
         assert_eq!(rate(&a, &b), bandwidth::pcie(4, 16, PathClass::Pix));
-        // Not on the way between them.
+        // Not on the path between them.
         a.bridges[0].rate = LinkRate::parse("2.5 GT/s PCIe", "1");
         assert_eq!(rate(&a, &b), bandwidth::pcie(4, 16, PathClass::Pix));
         a.bridges[2].rate = LinkRate::parse("8.0 GT/s PCIe", "4");
         assert_eq!(rate(&a, &b), bandwidth::pcie(3, 4, PathClass::Pix));
-        // Wide and slow against narrow and fast.
+        // A wide, slow link and a narrow, fast one.
         a.bridges[2].rate = LinkRate::parse("5.0 GT/s PCIe", "16");
         a.rate = LinkRate::parse("32.0 GT/s PCIe", "1");
         assert_eq!(rate(&a, &b), bandwidth::pcie(5, 1, PathClass::Pix));

@@ -1,48 +1,48 @@
-//! What one reading of a node gives: the document, and what moves.
+//! The result of one reading of a node: the document, counters and health.
 
 use nvlink_topology::NodeTopology;
 use serde::{Deserialize, Serialize};
 
 use super::topo_matrix;
 
-/// What one reading gives.
+/// The result of one reading.
 #[derive(Clone, Debug)]
 pub struct Reading {
     pub topology: NodeTopology,
-    /// The moving parts of the links; empty where the source has none.
+    /// Counters of the links; empty if the source has none.
     pub counters: Vec<LinkCounters>,
-    /// The moving parts of the GPUs; empty where the source has none.
+    /// Health of the GPUs; empty if the source has none.
     pub health: Vec<GpuHealth>,
-    /// GPUs that were there earlier in this process and do not answer now.
+    /// GPUs that answered earlier in this process and do not answer now.
     pub lost: Vec<LostGpu>,
-    /// The relations as `nvidia-smi topo -m` shows them, where the source
-    /// knows more of them than the document keeps (those of the NICs).
+    /// The relations as `nvidia-smi topo -m` shows them, if the source knows
+    /// more relations than the document holds (those of the NICs).
     pub matrix: Option<topo_matrix::Matrix>,
-    /// What is odd but usable, a sentence each.
+    /// Problems that leave the reading usable, a sentence each.
     pub warnings: Vec<String>,
-    /// What could not be read now though the source knows it: while there is
-    /// any, the graph is not whole and nobody may act on it.
+    /// Facts that the source knows but failed to read now. While there are
+    /// any, the graph is incomplete and must not be acted on.
     pub unread: Vec<Unread>,
 }
 
 impl Reading {
-    /// Whether all that the GPU `index` knows could be read.
+    /// Reports whether everything about the GPU `index` could be read.
     #[must_use]
     pub fn is_read(&self, index: u32) -> bool {
         self.unread.iter().all(|one| one.gpu != Some(index))
     }
 }
 
-/// Something that should be known and could not be read.
+/// A fact that the source should know but failed to read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unread {
-    /// Index of the GPU that was asked; `None` where it is none of those read.
+    /// Index of the GPU that was queried; `None` if the failure is not of one GPU.
     pub gpu: Option<u32>,
-    /// What failed and why, a sentence.
+    /// What failed and why, as a sentence.
     pub reason: String,
 }
 
-/// Counters of one link. What a source cannot count is absent.
+/// Counters of one link. Values that the source cannot count are absent.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LinkCounters {
@@ -50,7 +50,7 @@ pub struct LinkCounters {
     pub gpu: u32,
     /// Index of the link on the GPU.
     pub link: u32,
-    /// Where the traffic is read; the same as long as the process lives.
+    /// The counter from which the traffic is read; it never changes while the process runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<CounterSource>,
     /// Payload bytes sent.
@@ -59,10 +59,10 @@ pub struct LinkCounters {
     /// Payload bytes received.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub receive_bytes: Option<u64>,
-    /// Payload bytes sent per second, where there is a rate and no count.
+    /// Payload bytes sent per second, if the source has a rate but no count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub transmit_bytes_per_second: Option<f64>,
-    /// Payload bytes received per second, where there is a rate and no count.
+    /// Payload bytes received per second, if the source has a rate but no count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub receive_bytes_per_second: Option<f64>,
     /// Errors by kind, in the order of [`ErrorKind`].
@@ -73,20 +73,20 @@ pub struct LinkCounters {
     pub bit_error_ratios: Vec<(BitErrorKind, f64)>,
 }
 
-/// Where the traffic of a link is read.
+/// The counter from which the traffic of a link is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CounterSource {
-    /// Bytes, counted from NVLink 5 on (NVML fields 202 and 204).
+    /// Bytes, from NVLink 5 on (NVML fields 202 and 204).
     Nvlink5Bytes,
     /// KiB of payload (NVML fields 138 and 139).
     ThroughputData,
-    /// A rate between two samples of GPM (Hopper and later).
+    /// The rate between two GPM samples (Hopper and later).
     Gpm,
 }
 
 impl CounterSource {
-    /// The word used in label values.
+    /// Returns the word used in label values.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -97,7 +97,7 @@ impl CounterSource {
     }
 }
 
-/// Kinds of link errors. The first five are counted up to Hopper, the others from NVLink 5 on.
+/// Kinds of link errors. GPUs up to Hopper count the first five, GPUs with NVLink 5 the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ErrorKind {
@@ -105,9 +105,9 @@ pub enum ErrorKind {
     CrcFlit,
     /// Data packets with a wrong checksum.
     CrcData,
-    /// Packets that were sent again.
+    /// Packets that were retransmitted.
     Replay,
-    /// Retrainings of the link (NVLink 5: those that succeeded).
+    /// Retrainings of the link (NVLink 5: successful ones only).
     Recovery,
     /// Errors that the link's memory corrected (NVML `DL_ECC_DATA`).
     EccData,
@@ -115,15 +115,15 @@ pub enum ErrorKind {
     RecoveryFailed,
     /// Packets received that could not be parsed (NVLink 5).
     MalformedPacket,
-    /// Packets dropped for want of a buffer (NVLink 5).
+    /// Packets dropped because no buffer was free (NVLink 5).
     BufferOverrun,
     /// Packets received with errors (NVLink 5).
     Receive,
     /// Packets received that the sender had marked as bad (NVLink 5).
     ReceiveRemote,
-    /// Packets received whose header does not fit (NVLink 5).
+    /// Packets received whose header does not match (NVLink 5).
     ReceiveGeneral,
-    /// Times that the errors of the link exceeded a threshold (NVLink 5).
+    /// How often the link's errors exceeded a threshold (NVLink 5).
     LocalLinkIntegrity,
     /// Packets discarded before they were sent (NVLink 5).
     TransmitDiscard,
@@ -134,7 +134,7 @@ pub enum ErrorKind {
 }
 
 impl ErrorKind {
-    /// The word used in label values.
+    /// Returns the word used in label values.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -168,7 +168,7 @@ pub enum BitErrorKind {
 }
 
 impl BitErrorKind {
-    /// The word used in label values.
+    /// Returns the word used in label values.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -178,17 +178,17 @@ impl BitErrorKind {
     }
 }
 
-/// How a GPU and its place in the fabric do.
+/// The health of a GPU and of its registration with the fabric.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct GpuHealth {
     /// Index of the GPU.
     pub gpu: u32,
-    /// The fabric as the GPU sees it; absent where it has none.
+    /// The fabric as the GPU sees it; absent if the GPU has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fabric: Option<FabricHealth>,
-    /// XID and how often it came since the source was opened, by ascending
-    /// XID. Absent where the source cannot watch for them, empty where none came.
+    /// XIDs, each with its count since the source was opened, by ascending
+    /// XID. Absent if the source cannot watch for XIDs, empty if there were none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub xids: Option<Vec<(u64, u64)>>,
 }
@@ -197,22 +197,21 @@ pub struct GpuHealth {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FabricHealth {
-    /// How far the GPU's registration is.
+    /// State of the GPU's registration.
     pub state: FabricState,
-    /// What the fabric manager says of it, by ascending condition; what it does not say is absent.
+    /// Conditions that the fabric manager reports, in ascending order. Others are absent.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<(FabricCondition, bool)>,
 }
 
-/// How far the registration of a GPU with its fabric is.
+/// State of a GPU's registration with its fabric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FabricState {
-    /// Nobody has begun: no fabric manager, or it does not know the GPU.
+    /// Not started: there is no fabric manager, or it does not know the GPU.
     NotStarted,
-    /// Under way.
     InProgress,
-    /// Ended well.
+    /// Ended successfully.
     Completed,
     /// Ended with an error.
     Failed,
@@ -226,7 +225,7 @@ impl FabricState {
         Self::Failed,
     ];
 
-    /// The word used in label values.
+    /// Returns the word used in label values.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -238,7 +237,7 @@ impl FabricState {
     }
 }
 
-/// What can be wrong with a GPU's place in its fabric; named after the masks
+/// A problem of a GPU's connection to its fabric, named after the masks
 /// `NVML_GPU_FABRIC_HEALTH_MASK_*`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -249,12 +248,12 @@ pub enum FabricCondition {
     RouteUnhealthy,
     /// Recovery after an access timed out.
     AccessTimeoutRecovery,
-    /// Wired or set up in a way that the fabric does not take.
+    /// Wired or configured in a way that the fabric does not accept.
     IncorrectConfiguration,
 }
 
 impl FabricCondition {
-    /// The word used in label values.
+    /// Returns the word used in label values.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -267,11 +266,11 @@ impl FabricCondition {
     }
 }
 
-/// A GPU that was there and does not answer now.
+/// A GPU that answered earlier and does not answer now.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LostGpu {
-    /// Its index, while it was there.
+    /// Its last known index.
     pub index: u32,
     /// `GPU-…`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -279,10 +278,10 @@ pub struct LostGpu {
     /// PCI address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pci_bus_id: Option<String>,
-    /// What the driver says of it, for people.
+    /// What the driver reports about it, for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// XIDs and how often they came, as in [`GpuHealth`]: they often say why.
+    /// XIDs with their counts, as in [`GpuHealth`]: they often explain the loss.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub xids: Vec<(u64, u64)>,
 }

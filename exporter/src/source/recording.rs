@@ -1,8 +1,8 @@
-//! The project's own JSON: what `record` writes, what `/api/v1/topology` serves,
-//! what `kubectl get nodetopology NODE -o json` prints.
+//! The project's own JSON format, which `record` writes, `/api/v1/topology`
+//! serves and `kubectl get nodetopology NODE -o json` prints.
 //!
-//! `record` adds one key to the document, `samples`: what the counters and the
-//! health of the GPUs were, by seconds since the recording began.
+//! `record` adds one key to the document, `samples`: the counters and the health
+//! of the GPUs, by seconds since the recording began.
 
 mod samples;
 
@@ -15,13 +15,13 @@ use super::{GpuHealth, LinkCounters, Reading, text::MAX_BYTES};
 
 pub(super) use self::samples::check as check_samples;
 
-/// Why a text is not such a document.
+/// Why a text is not a valid recording.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordingError {
-    /// It is no JSON, or too deeply nested.
+    /// It is not JSON, or is nested too deeply.
     #[error("not valid JSON: {0}")]
     Syntax(serde_json::Error),
-    /// It is JSON of another kind.
+    /// It is an object of another kind or version.
     #[error("{path} is {found:?}, expected {expected:?}")]
     Foreign {
         /// `apiVersion` or `kind`.
@@ -29,7 +29,7 @@ pub enum RecordingError {
         found: String,
         expected: &'static str,
     },
-    /// A key is missing, or holds the wrong type.
+    /// A key is missing, or its value has the wrong type.
     #[error("{path}: {error}")]
     Shape {
         /// Path in the document.
@@ -37,15 +37,15 @@ pub enum RecordingError {
         /// What is wrong, with line and column.
         error: serde_json::Error,
     },
-    /// A sample contradicts the document, or another one.
+    /// A sample contradicts the document or another sample.
     #[error("{path}: {reason}")]
     Sample {
         /// Path in the document.
         path: String,
         reason: String,
     },
-    /// It is of a node that no cluster could have.
-    #[error("metadata.name: {name:?}: {reason} (--node-name gives another)")]
+    /// Its node name is not valid in Kubernetes.
+    #[error("metadata.name: {name:?}: {reason} (--node-name overrides it)")]
     Name {
         name: String,
         /// What is wrong with it.
@@ -53,7 +53,7 @@ pub enum RecordingError {
     },
 }
 
-/// The two keys that say what a document is.
+/// The two keys that identify the type of a document.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct TypeMeta {
@@ -64,11 +64,11 @@ struct TypeMeta {
 #[derive(Clone, Debug)]
 pub struct Recording {
     pub topology: NodeTopology,
-    /// What moved, by ascending time; empty in a document that only describes the node.
+    /// Counters and health by ascending time; empty in a document that only describes the node.
     pub samples: Vec<Sample>,
 }
 
-/// The moving parts at one moment.
+/// Counters and health at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
     /// Seconds since the recording began.
@@ -80,7 +80,7 @@ pub struct Sample {
 }
 
 impl Sample {
-    /// When it was taken; `None` for what is no time.
+    /// Returns the time of the sample; `None` if `seconds` is not a valid time.
     pub(super) fn at(&self) -> Option<Duration> {
         Duration::try_from_secs_f64(self.seconds).ok()
     }
@@ -93,13 +93,13 @@ struct Samples {
     samples: Vec<Sample>,
 }
 
-/// Parses `text`; keys of later versions are ignored. Whether what it says is
-/// possible is checked apart.
+/// Parses `text`; keys of later versions are ignored. Whether the content is
+/// consistent is checked separately.
 ///
 /// # Errors
-/// Anything but a document of this version, with the path of the first wrong key.
+/// Anything but a document of this version, with the path of the first invalid key.
 pub fn parse(text: &str) -> Result<Recording, RecordingError> {
-    // Another kind of object is told so, not that it lacks `spec.gpus`.
+    // For another kind of object the error names the kind, not a missing `spec.gpus`.
     if let Ok(meta) = serde_json::from_str::<TypeMeta>(text) {
         let foreign = |path, found: Option<String>, expected: &'static str| match found {
             Some(found) if found != expected => {
@@ -144,10 +144,10 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// Of the node that `topology` describes.
+    /// Creates a recorder for the node that `topology` describes.
     ///
     /// # Errors
-    /// When the document is no JSON (which does not happen).
+    /// When the document cannot be written as JSON (which does not happen).
     pub fn new(topology: &NodeTopology) -> Result<Self, serde_json::Error> {
         let document = serde_json::to_string_pretty(topology)?;
         Ok(Self {
@@ -158,12 +158,12 @@ impl Recorder {
         })
     }
 
-    /// Adds what `reading` says of the moving parts, `at` after the recording
-    /// began. `false`, and nothing added, where the recording would become
-    /// larger than what can be read back.
+    /// Adds the counters and the health of `reading`, taken `at` after the
+    /// recording began. Returns `false` and adds nothing if the recording would
+    /// become too large to be read back.
     ///
     /// # Errors
-    /// When the sample is no JSON (which does not happen).
+    /// When the sample cannot be written as JSON (which does not happen).
     pub fn add(&mut self, at: Duration, reading: &Reading) -> Result<bool, serde_json::Error> {
         let sample = Sample {
             seconds: at.as_millis() as f64 / 1000.0,
@@ -171,7 +171,7 @@ impl Recorder {
             health: reading.health.clone(),
         };
         let line = serde_json::to_string(&sample)?;
-        // The key, and what separates lines.
+        // Reserve for the key and the line separators.
         if self.bytes + line.len() + 64 > MAX_BYTES {
             return Ok(false);
         }
@@ -181,14 +181,14 @@ impl Recorder {
         Ok(true)
     }
 
-    /// Whether anything moving was added.
+    /// Reports whether any counters or health were added.
     #[must_use]
     pub fn is_moving(&self) -> bool {
         self.moving
     }
 
-    /// The recording so far: the document as `topology --output json` prints
-    /// it, and a line for each sample where a sample holds anything.
+    /// Returns the recording so far: the document as `topology --output json`
+    /// prints it, with a line for each sample unless all samples are empty.
     #[must_use]
     pub fn text(&self) -> String {
         match self.document.strip_suffix('}') {

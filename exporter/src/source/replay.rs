@@ -1,15 +1,15 @@
 //! Replays the samples of a recording.
 //!
-//! Each sample holds from its own time to that of the next one. After the last
-//! one the first follows again, with everything that was counted added, so
-//! that counters never fall and their rates go on as recorded. A
-//! counter that was reset while it was recorded goes on counting instead.
+//! Each sample holds until the time of the next one. Recordings loop: the first
+//! sample follows the last one, and the gains of all earlier rounds are added, so
+//! that counters keep increasing at the recorded rates. A counter that was reset
+//! while it was recorded continues without the reset.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use super::{ErrorKind, GpuHealth, LinkCounters, recording::Sample};
 
-/// Names one counter of a node.
+/// The identity of one counter of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Counter {
     Transmit(u32, u32),
@@ -18,17 +18,17 @@ enum Counter {
     Xid(u32, u64),
 }
 
-/// The moving parts of a recording, endlessly.
+/// The counters and the health of a recording, in an endless loop.
 #[derive(Clone, Debug, Default)]
 pub struct Replay {
-    /// Time since the first sample, and the sample; counters never fall.
+    /// Time since the first sample, and the sample. Counters never decrease.
     samples: Vec<(Duration, Sample)>,
-    /// What each counter gains from the first sample to the last.
+    /// The increase of each counter from the first sample to the last.
     gains: BTreeMap<Counter, u64>,
 }
 
 impl Replay {
-    /// Of checked samples, by ascending time.
+    /// Creates a replay of samples that are checked and in ascending order of time.
     #[must_use]
     pub fn new(samples: Vec<Sample>) -> Self {
         let start = samples.first().and_then(Sample::at).unwrap_or_default();
@@ -49,11 +49,11 @@ impl Replay {
         }
     }
 
-    /// The counters and the health, `now` after the replay began.
+    /// Returns the counters and the health at `now`, the time since the replay began.
     #[must_use]
     pub fn at(&self, now: Duration) -> (Vec<LinkCounters>, Vec<GpuHealth>) {
         let length = self.samples.last().map_or(0, |(at, _)| at.as_nanos());
-        // The last sample is shown for a moment, too, before the first one comes again.
+        // The last sample is shown at its exact time, before the first one follows again.
         let now = now.as_nanos();
         let round = now.saturating_sub(1).checked_div(length).unwrap_or(0);
         let phase = now - round * length;
@@ -73,7 +73,7 @@ impl Replay {
     }
 }
 
-/// What is known of one counter so far.
+/// The values of one counter so far.
 struct Seen {
     first: u64,
     last: u64,
@@ -89,7 +89,7 @@ impl Seen {
         }
     }
 
-    /// The next value without resets: after one, a counter has counted all that it shows.
+    /// Returns the value without resets. After a reset the whole new value counts as gained.
     fn next(&mut self, value: u64) -> u64 {
         let more = value.checked_sub(self.last).unwrap_or(value);
         self.last = value;
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_follow_the_recorded_time_and_go_on() {
+    fn counters_follow_the_recorded_time_and_keep_increasing() {
         let replay = Replay::new(vec![
             sample(3.0, 5000, 0.0),
             sample(4.0, 6000, 1.0),
@@ -162,7 +162,7 @@ mod tests {
             (1000, 6000),
             (3999, 6000),
             (4000, 9000),
-            // Again, from 9000.
+            // The second round starts from 9000.
             (4001, 9000),
             (5000, 10_000),
             (8000, 13_000),
@@ -172,7 +172,7 @@ mod tests {
         for (millis, expected) in cases {
             assert_eq!(transmit(&replay, millis), expected, "at {millis} ms");
         }
-        // What is no counter is shown as recorded.
+        // Values other than counters are shown as recorded.
         let rate = |millis| replay.at(Duration::from_millis(millis)).0[0].transmit_bytes_per_second;
         assert_eq!(
             [rate(0), rate(4000), rate(5000)],
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reset_does_not_make_a_counter_fall() {
+    fn a_reset_does_not_decrease_a_counter() {
         let replay = Replay::new(vec![
             sample(0.0, 7000, 0.0),
             sample(1.0, 2000, 0.0),
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn one_sample_stands_still_and_none_is_nothing() {
+    fn one_sample_never_changes_and_no_samples_are_empty() {
         let one = Replay::new(vec![sample(5.0, 1000, 0.0)]);
         assert_eq!(transmit(&one, 0), transmit(&one, 1_000_000));
         let (counters, health) = Replay::default().at(Duration::from_secs(1));
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replay_ends_at_the_largest_number() {
+    fn counters_saturate() {
         let replay = Replay::new(vec![sample(0.0, 0, 0.0), sample(1e-9, u64::MAX / 2, 0.0)]);
         let (counters, _) = replay.at(Duration::MAX);
         assert_eq!(counters[0].transmit_bytes, Some(u64::MAX));

@@ -1,6 +1,6 @@
-//! The source `sim`: a node that is not there, for demos, tests and for trying
-//! out the other parts. Its hardware is data; its counters are a pure function of
-//! time, and of the faults that are set while it runs.
+//! The source `sim`: a simulated node, for demos, tests and trying out the other
+//! parts. Its hardware is data; its counters are a pure function of time and of
+//! the faults that are set while it runs.
 
 mod board;
 mod build;
@@ -24,7 +24,7 @@ pub use self::{
     fault::{BadFaults, Fault},
 };
 
-/// Names of all profiles, sorted.
+/// Returns the names of all profiles, sorted.
 #[must_use]
 pub fn names() -> Vec<&'static str> {
     PROFILES.iter().map(|profile| profile.name).collect()
@@ -49,7 +49,7 @@ pub struct SimSource {
     counters: Counters,
 }
 
-/// What does not move while the faults stay the same.
+/// The part of a reading that does not change while the faults stay the same.
 struct Node {
     topology: NodeTopology,
     matrix: Matrix,
@@ -59,7 +59,7 @@ struct Node {
 }
 
 impl SimSource {
-    /// A node of `profile` called `name`.
+    /// Creates a node of `profile` called `name`.
     #[must_use]
     pub fn new(profile: &'static Profile, name: &str) -> Self {
         Self {
@@ -72,7 +72,7 @@ impl SimSource {
         }
     }
 
-    /// The same, with the faults of `control`.
+    /// Returns the source with the faults of `control`.
     #[must_use]
     pub fn driven_by(self, control: Arc<Control>) -> Self {
         Self { control, ..self }
@@ -85,7 +85,7 @@ impl Node {
         let mut warnings = topology.spec.complete(name)?;
         if damage.fabric.is_some() {
             warnings.push(
-                "the NVLinks are up, but their fabric is not: no GPU reaches another over them"
+                "the NVLinks are up, but their fabric is down: no GPU reaches another over them"
                     .to_owned(),
             );
         }
@@ -109,7 +109,7 @@ impl Node {
 impl Source for SimSource {
     fn read(&mut self, now: Duration) -> Result<Reading, SourceError> {
         let (current, xids, hung) = self.control.wait();
-        // Time went on while the node hung.
+        // Time passed while the node hung.
         let now = now.saturating_add(hung);
         if current.version != self.current.version {
             let damage = Damage::new(self.profile, &current.faults);

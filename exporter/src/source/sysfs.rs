@@ -1,8 +1,9 @@
-//! The source `sysfs`: what the kernel knows without the driver's library.
+//! The source `sysfs`: GPUs, NUMA nodes, PCIe paths and NICs, as the kernel
+//! shows them without the driver's library.
 //!
-//! GPUs, NUMA nodes, PCIe paths and NICs. NVLink is not in the kernel's tree,
-//! so links are *unknown* here, never none. The tree may be below any
-//! directory: that of the host in a container (`/host`), or a copy.
+//! The kernel's tree does not show NVLink, so links are *unknown* here, which
+//! is not the same as none. The tree may be below any directory, such as that of
+//! the host in a container (`/host`) or a copy.
 
 mod device;
 mod information;
@@ -33,14 +34,14 @@ const NVIDIA: &str = "0x10de";
 const GPU_CLASSES: [&str; 2] = ["0x0302", "0x0300"];
 const DEVICES: &str = "sys/bus/pci/devices";
 
-/// Why the kernel's tree gives nothing.
+/// Why the kernel's PCI tree cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum SysfsError {
-    /// A file or directory that is there cannot be read.
+    /// An existing file or directory cannot be read.
     #[error("{}: {error}", path.display())]
     Io { path: PathBuf, error: io::Error },
-    /// A link points to what is not part of the tree.
-    #[error("{} leads to {}, out of {}: this is no copy of /sys that can be trusted",
+    /// A symbolic link points out of the tree.
+    #[error("{} points to {}, outside of {}: this is not a trustworthy copy of /sys",
         path.display(), target.display(), root.display())]
     Escapes {
         path: PathBuf,
@@ -50,22 +51,22 @@ pub enum SysfsError {
     /// A directory with more entries than any machine has devices.
     #[error("{} has more entries than a machine has devices", .0.display())]
     Endless(PathBuf),
-    /// There is no PCI bus to look at.
-    #[error("{} does not exist: no PCI bus, or a sandbox hides it", .0.display())]
+    /// There is no PCI bus.
+    #[error("{} does not exist: there is no PCI bus, or a sandbox hides it", .0.display())]
     NoBus(PathBuf),
-    /// More GPUs than a document holds.
-    #[error("{gpus} NVIDIA GPUs in {}; one node has at most {MAX_GPUS}", path.display())]
+    /// More GPUs than a document may have.
+    #[error("{gpus} NVIDIA GPUs in {}; a node may have at most {MAX_GPUS}", path.display())]
     Crowded { path: PathBuf, gpus: usize },
-    /// There is a PCI bus, and no GPU on it.
+    /// There is a PCI bus without a GPU.
     #[error(
-        "no NVIDIA GPU among the {devices} devices of {} (looked for vendor {NVIDIA}, class 0x0302 \
-         or 0x0300{})", path.display(), if *.left_out > 0 { "; GPUs that the driver does not hold are left out" } else { "" }
+        "no NVIDIA GPU among the {devices} devices of {} (searched for vendor {NVIDIA}, class \
+         0x0302 or 0x0300{})", path.display(), if *.left_out > 0 { "; GPUs that the driver does not use are skipped" } else { "" }
     )]
     NoGpu {
         path: PathBuf,
-        /// How many devices were looked at.
+        /// Number of devices that were examined.
         devices: usize,
-        /// GPUs that were passed over.
+        /// Number of GPUs that were skipped.
         left_out: usize,
     },
 }
@@ -77,14 +78,15 @@ impl SysfsError {
     }
 }
 
-/// Reads the kernel's tree below a root.
+/// The kernel's PCI tree below a root directory.
 pub struct SysfsSource {
     root: PathBuf,
     node: Option<String>,
 }
 
 impl SysfsSource {
-    /// Of the tree below `root` (by default `/`), for the node `node` (by default the host).
+    /// Creates a source of the tree below `root` (by default `/`) for the node
+    /// `node` (by default the host's name).
     #[must_use]
     pub fn new(root: Option<&str>, node: Option<String>) -> Self {
         let root = root.unwrap_or("/").into();
@@ -99,14 +101,15 @@ impl Source for SysfsSource {
     }
 }
 
-/// The NICs below `root` (`/` on the machine itself), by PCI address, each
-/// with the nearest of `gpus` by index, and what is odd about them. Also for
-/// sources that know the GPUs from elsewhere: they are found by their
-/// `pci_bus_id`; one without, or whose address is not in the tree, is near nothing.
+/// Returns the NICs below `root` (`/` on the machine itself), by PCI address,
+/// and warnings about them. Each NIC has the indices of the nearest of `gpus`.
+///
+/// Also works for sources that know the GPUs from elsewhere: a GPU is found by
+/// its `pci_bus_id`. A GPU without an address in the tree is near no NIC.
 ///
 /// # Errors
-/// A tree that cannot be read. One without a PCI bus or without NICs is no
-/// error, and gives none.
+/// A tree that cannot be read. A tree without a PCI bus or without NICs is not
+/// an error and has no NICs.
 pub fn nics(root: &Path, gpus: &[Gpu]) -> Result<(Vec<Nic>, Vec<String>), SysfsError> {
     let root = Root::open(root)?;
     let devices = root.path(DEVICES);
@@ -122,7 +125,7 @@ pub fn nics(root: &Path, gpus: &[Gpu]) -> Result<(Vec<Nic>, Vec<String>), SysfsE
     Ok((found.nics, found.warnings))
 }
 
-/// The node `node` as the kernel below `root` shows it.
+/// Reads the node `node` from the kernel's tree below `root`.
 ///
 /// # Errors
 /// No GPU, or a tree that cannot be read.
@@ -161,13 +164,13 @@ pub fn read(root: &Path, node: &str) -> Result<Reading, SourceError> {
     })
 }
 
-/// Whether a NUMA node of -1 leaves a choice.
+/// Reports whether the machine has one NUMA node, so that -1 can only mean that one.
 fn tree(root: &Root) -> Result<Tree, SysfsError> {
     let system = root.path("sys/devices/system");
     let directory = |name: &str| root.resolve(&system.join(name));
     let one_numa_node = match directory("node")? {
         Some(nodes) => attribute(&nodes, "online").is_some_and(|online| online == "0"),
-        // A kernel without NUMA; but a tree without CPUs says nothing.
+        // A kernel without NUMA. In a tree without CPUs it stays unknown.
         None => directory("cpu")?.is_some(),
     };
     Ok(Tree::Ports { one_numa_node })
@@ -175,7 +178,7 @@ fn tree(root: &Root) -> Result<Tree, SysfsError> {
 
 type Gpus = (Vec<Gpu>, Vec<(u32, Place)>);
 
-/// The GPUs in the order of their addresses, which is the driver's.
+/// Returns the GPUs by ascending address, which is the driver's order.
 fn gpus(root: &Root, warnings: &mut Vec<String>) -> Result<Gpus, SysfsError> {
     let path = root.path(DEVICES);
     let names = root.names(&path)?;
@@ -196,7 +199,7 @@ fn gpus(root: &Root, warnings: &mut Vec<String>) -> Result<Gpus, SysfsError> {
     for device in found {
         let information = information::read(root, device.address)?;
         if let Some(reason) = why_left_out(&device, &information) {
-            warnings.push(format!("GPU at {} {reason}: left out", device.address));
+            warnings.push(format!("GPU at {} {reason}: skipped", device.address));
             left_out += 1;
             continue;
         }
@@ -228,12 +231,13 @@ fn is_gpu(directory: &Path) -> bool {
         && GPU_CLASSES.iter().any(|known| class().starts_with(known))
 }
 
-/// GPUs that the driver's library does not number, so that the indices agree.
+/// Returns why a GPU is skipped. GPUs that the driver's library does not number
+/// are skipped, so that the indices agree with it.
 fn why_left_out(device: &Device, information: &information::Information) -> Option<&'static str> {
     let driver = std::fs::read_link(device.directory.join("driver")).ok();
     let driver = driver.as_deref().and_then(Path::file_name);
     if driver.is_some_and(|name| name == "vfio-pci") {
-        return Some("is given to virtual machines (vfio-pci)");
+        return Some("is assigned to virtual machines (vfio-pci)");
     }
-    information.excluded.then_some("is excluded in the driver")
+    information.excluded.then_some("is excluded by the driver")
 }

@@ -1,8 +1,8 @@
-//! From bytes to text: limits and encodings, before anything is parsed.
+//! Turns bytes into text: limits and encodings, before anything is parsed.
 
 use std::io::Read;
 
-/// The largest input. A node of 128 GPUs makes a recording of less than 3 MiB.
+/// The largest accepted input. The recording of a node with 128 GPUs is smaller than 3 MiB.
 pub const MAX_BYTES: usize = 16 << 20;
 
 /// Why an input is not text that can be parsed.
@@ -11,25 +11,25 @@ pub enum TextError {
     /// It could not be read.
     #[error("{0}")]
     Io(#[from] std::io::Error),
-    /// It is empty, or nothing but blanks.
+    /// It is empty or only white space.
     #[error("the input is empty (did the command that should write it fail?)")]
     Empty,
     /// It is larger than [`MAX_BYTES`].
     #[error("the input is larger than {} MiB", MAX_BYTES >> 20)]
     TooLarge,
-    /// It holds NUL bytes and no mark of UTF-16.
+    /// It has NUL bytes and no UTF-16 byte order mark.
     #[error("line {line}: a NUL byte: the input is binary, or UTF-16 without a byte order mark")]
     Binary {
-        /// Where the first NUL is.
+        /// Line of the first NUL.
         line: usize,
     },
-    /// It is marked as UTF-16 and is not.
+    /// It has a UTF-16 byte order mark but is not valid UTF-16.
     #[error("the input is marked as UTF-16, but is not valid UTF-16")]
     Utf16,
     /// It is neither UTF-8 nor UTF-16.
     #[error("line {line}: not UTF-8")]
     Utf8 {
-        /// Where the first wrong byte is.
+        /// Line of the first invalid byte.
         line: usize,
     },
 }
@@ -37,7 +37,7 @@ pub enum TextError {
 /// Reads all of `input`, up to [`MAX_BYTES`].
 ///
 /// # Errors
-/// When it cannot be read, or there is more.
+/// When it cannot be read, or is larger.
 pub fn read(input: impl Read) -> Result<Vec<u8>, TextError> {
     let mut bytes = Vec::new();
     input.take(MAX_BYTES as u64 + 1).read_to_end(&mut bytes)?;
@@ -47,8 +47,8 @@ pub fn read(input: impl Read) -> Result<Vec<u8>, TextError> {
     Ok(bytes)
 }
 
-/// The text of `bytes`: UTF-8 with or without a byte order mark, or UTF-16 with one
-/// (what PowerShell's `>` writes).
+/// Decodes `bytes`: UTF-8 with or without a byte order mark, or UTF-16 with one
+/// (as PowerShell's `>` writes it).
 ///
 /// # Errors
 /// Empty, binary or wrongly encoded input.

@@ -1,9 +1,10 @@
-//! The text of `nvidia-smi topo -m`, as it is found in captures, issues and chat logs.
+//! The text of `nvidia-smi topo -m`, as found in captures, issues and chat logs.
 //!
-//! Tolerant of form (escapes, tabs or blanks, quotes and prose around, a second `-p2p`
-//! matrix, a missing legend, lines that a terminal or a mail program broke),
-//! strict about content: a matrix that is cut, glued or contradicts itself is
-//! refused with the line named, since a wrong relation would place jobs wrongly.
+//! The parser is tolerant of form: escapes, tabs or blanks, quotes and surrounding
+//! prose, a second `-p2p` matrix, a missing legend, lines that a terminal or a mail
+//! program wrapped. It is strict about content: a matrix that is truncated, has
+//! joined cells or contradicts itself is refused with its line, since a wrong
+//! relation would place jobs wrongly.
 
 mod cell;
 mod check;
@@ -19,8 +20,8 @@ use line::{NumberedLine, unquoted, without_escapes};
 pub use cell::Relation;
 pub use spec::{of_document, spec};
 
-/// What to do about a text that was damaged on its way.
-const SAVE_IT: &str = "save it with `nvidia-smi topo -m > topo.txt` and give that file";
+/// What to do about a text that was damaged by copying.
+const SAVE_IT: &str = "save it with `nvidia-smi topo -m > topo.txt` and use that file";
 
 /// Why a text is not a usable matrix.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -28,7 +29,7 @@ const SAVE_IT: &str = "save it with `nvidia-smi topo -m > topo.txt` and give tha
 pub struct MatrixError {
     /// Line of the text, from 1.
     pub line: usize,
-    /// What is wrong there.
+    /// What is wrong in this line.
     pub reason: String,
 }
 
@@ -41,17 +42,17 @@ impl MatrixError {
     }
 }
 
-/// The topology matrix in `text`.
+/// Parses the topology matrix in `text`.
 ///
 /// # Errors
-/// No such matrix, two of them, or one that is cut or contradicts itself.
+/// No such matrix, two of them, or one that is truncated or contradicts itself.
 pub fn parse(text: &str) -> Result<Matrix, MatrixError> {
     let lines = text.lines().map(|line| without_escapes(unquoted(line)));
     let lines: Vec<NumberedLine> = (1..).zip(lines).collect();
     read::read(&lines).or_else(|error| wrapped::read(&lines, error))
 }
 
-/// A whole and consistent matrix.
+/// A complete and consistent matrix.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Matrix {
     /// The GPUs, in the order of the columns.
@@ -64,12 +65,12 @@ pub struct Matrix {
 pub struct GpuRow {
     /// The number in `GPUn`.
     pub index: u32,
-    /// To each GPU, itself included.
+    /// The relation to each GPU, including itself.
     pub to_gpus: Vec<Relation>,
     pub to_nics: Vec<Relation>,
-    /// The `CPU Affinity` cell; empty where there is none.
+    /// The `CPU Affinity` cell; empty if there is none.
     pub cpu_affinity: String,
-    /// The `NUMA Affinity` cell; empty where there is none.
+    /// The `NUMA Affinity` cell; empty if there is none.
     pub numa_affinity: String,
 }
 
@@ -79,7 +80,7 @@ pub struct NicColumn {
     pub title: String,
     /// The name in the NIC legend, else the title.
     pub name: String,
-    /// To each NIC, itself included; empty where the capture has no NIC rows.
+    /// The relation to each NIC, including itself; empty if the capture has no NIC rows.
     pub to_nics: Vec<Relation>,
 }
 

@@ -1,4 +1,4 @@
-//! Who may connect, by the certificate that it shows.
+//! Decides by their certificates which clients may connect.
 
 use std::{net::IpAddr, sync::Arc};
 
@@ -14,7 +14,7 @@ use webpki::EndEntityCert;
 /// The policies of Go's `crypto/tls`, and a list of allowed names.
 #[derive(Debug)]
 pub(super) struct Clients {
-    /// Checks the chain; any certificate will do where there is none.
+    /// Checks the chain; without it, any certificate is accepted.
     verifier: Option<Arc<dyn ClientCertVerifier>>,
     mandatory: bool,
     names: Vec<Name>,
@@ -29,7 +29,7 @@ enum Name {
 }
 
 impl Clients {
-    /// With any name where `names` is empty.
+    /// Returns the policy. If `names` is empty, any name is accepted.
     pub(super) fn new(
         verifier: Option<Arc<dyn ClientCertVerifier>>,
         mandatory: bool,
@@ -39,7 +39,7 @@ impl Clients {
         let names = names.iter().map(|name| match name.parse() {
             Ok(address) => Ok(Name::Address(address)),
             Err(_) if name.contains('@') && !name.contains("://") => Err(format!(
-                "{name:?}: e-mail addresses are not looked at; use a DNS name, a URI or an IP address"
+                "{name:?}: e-mail addresses are not supported; use a DNS name, a URI or an IP address"
             )),
             Err(_) => Ok(Name::Text(name.clone())),
         });
@@ -64,7 +64,7 @@ impl Clients {
                     .verify_is_valid_for_subject_name(&address)
                     .is_ok()
             }
-            // Compared as written: a wildcard in a certificate allows nothing.
+            // Names are compared literally: a wildcard in a certificate matches nothing.
             Name::Text(text) => {
                 let mut there = certificate
                     .valid_dns_names()

@@ -1,4 +1,4 @@
-//! The web configuration file as it is written.
+//! The web configuration file, parsed.
 //!
 //! The format: <https://github.com/prometheus/exporter-toolkit/blob/master/docs/web-configuration.md>
 
@@ -37,7 +37,7 @@ pub(super) struct Tls {
     pub(super) client_allowed_sans: Vec<String>,
     pub(super) min_version: Option<Version>,
     pub(super) max_version: Option<Version>,
-    /// Of TLS 1.2, by their names in the standard.
+    /// Cipher suites of TLS 1.2, by their names in the standard.
     #[serde(deserialize_with = "or_default")]
     pub(super) cipher_suites: Vec<String>,
     pub(super) prefer_server_cipher_suites: Option<bool>,
@@ -57,7 +57,7 @@ pub(super) enum ClientAuth {
     RequireAndVerifyClientCert,
 }
 
-/// The older ones are known in order to be refused with a reason.
+/// The versions of TLS. The older ones are parsed so that they can be refused with a reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub(super) enum Version {
@@ -74,7 +74,7 @@ pub(super) struct Http {
     pub(super) headers: Option<Headers>,
 }
 
-/// The headers that may be added to answers; an empty one is not set.
+/// The headers that can be added to answers; an empty one is not set.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Headers {
@@ -99,16 +99,16 @@ pub(super) struct RateLimit {
     pub(super) burst: u32,
 }
 
-/// A length of time as the toolkit takes it.
+/// A duration as the toolkit accepts it.
 #[derive(Debug, Deserialize)]
 #[serde(untagged, expecting = "expected a duration such as 1s or 1m30s")]
 pub(super) enum Interval {
-    /// A number is one of nanoseconds, as in Go; what is written is 0.
+    /// A number means nanoseconds, as in Go; in practice it is 0.
     Nanos(u64),
     Text(String),
 }
 
-/// In this format an empty text is the same as none.
+/// Parses an optional text. In this format an empty text is the same as none.
 fn filled<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
 where
     D: Deserializer<'de>,
@@ -118,7 +118,7 @@ where
     Ok(text.filter(|text| !text.is_empty()).map(T::from))
 }
 
-/// A key without a value says nothing.
+/// Parses a value; a key without a value means the default.
 fn or_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,
@@ -128,7 +128,7 @@ where
 }
 
 impl Config {
-    /// Whether nothing is said at all.
+    /// Reports whether the file has no content at all.
     pub(super) fn is_empty(&self) -> bool {
         self.tls_server_config.is_none()
             && self.http_server_config.is_none()
@@ -136,7 +136,7 @@ impl Config {
             && self.rate_limit.is_none()
     }
 
-    /// Reads the text of a file.
+    /// Parses the text of a file.
     ///
     /// # Errors
     /// What is wrong, with its path in the file.
@@ -160,7 +160,7 @@ fn one_line(text: &str) -> String {
 }
 
 impl Tls {
-    /// Whether nothing is said, which is the same as no TLS.
+    /// Reports whether nothing is set, which is the same as no TLS.
     pub(super) fn is_empty(&self) -> bool {
         let texts = [&self.cert, &self.key, &self.client_ca];
         let files = [&self.cert_file, &self.key_file, &self.client_ca_file];
@@ -169,7 +169,7 @@ impl Tls {
             && self.client_auth_type.unwrap_or_default() == ClientAuth::NoClientCert
     }
 
-    /// Whether nobody gets in without a certificate.
+    /// Reports whether a client needs a certificate.
     pub(super) fn wants_certificates(&self) -> bool {
         let policy = self.client_auth_type.unwrap_or_default();
         matches!(
@@ -184,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_unknown_is_named_with_its_path() {
+    fn errors_name_the_path_in_the_file() {
         let cases = [
             (
                 "tls_server_config:\n  cert_fiel: x\n",
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_empty_says_nothing() {
+    fn empty_values_mean_the_defaults() {
         for text in [
             "",
             "# nothing\n",

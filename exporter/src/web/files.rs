@@ -1,4 +1,4 @@
-//! The web configuration file and the files that it names, as they lie on disk.
+//! The web configuration file and the files that it names, as they are on disk.
 
 use std::{
     collections::BTreeMap,
@@ -17,14 +17,14 @@ pub enum WebError {
     #[error("{path}: {reason}")]
     Read {
         path: String,
-        /// Why; it stands in the message, so it is no `source`.
+        /// Why; it is part of the message, so it is not a `source`.
         reason: io::Error,
     },
-    /// The configuration says what cannot be.
+    /// The configuration is invalid.
     #[error("{path}: {reason}")]
     Invalid {
         path: String,
-        /// What, and where in it.
+        /// What is wrong, and where in the file.
         reason: String,
     },
 }
@@ -44,8 +44,7 @@ pub(super) struct Files {
 }
 
 impl Files {
-    /// Reads them all. It takes as long as the disk does, which is for ever
-    /// where a mount is dead.
+    /// Reads all files. On a mount that hangs, this never returns.
     pub(super) fn read(path: &Path) -> Result<Self, WebError> {
         let config = read(path)?;
         let parsed = Config::parse(&config).map_err(|reason| WebError::invalid(path, reason))?;
@@ -68,13 +67,13 @@ impl Files {
         Ok(Self { config, named })
     }
 
-    /// What a file holds, by its name in the configuration.
+    /// Returns the content of a file, by its name in the configuration.
     pub(super) fn content(&self, file: &Path) -> &[u8] {
         self.named.get(file).map_or(&[], Vec::as_slice)
     }
 }
 
-/// Relative paths are relative to the configuration file.
+/// Resolves a path, which may be relative to the configuration file.
 fn beside(config: &Path, file: &Path) -> PathBuf {
     config.parent().unwrap_or(Path::new("")).join(file)
 }

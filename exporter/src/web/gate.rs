@@ -20,31 +20,31 @@ use tokio::sync::Semaphore;
 
 use super::settings::Settings;
 
-/// Passwords of one peer that wait for their check; more are sent away. A check
-/// takes a tenth of a second and more of a core, and only one runs at a time, so
-/// that guessing costs the node no more than that.
+/// How many passwords of one peer may wait for their check; further ones are
+/// rejected. A check takes a tenth of a second of one core or more, and only one
+/// runs at a time, so that guessing passwords costs the node at most one core.
 const MAX_WAITING: usize = 32;
-/// Passwords that are remembered as right, and as wrong; of the right ones there
-/// are as many as users.
+/// How many right passwords, and how many wrong ones, are remembered. There are
+/// only as many right ones as users.
 const MAX_REMEMBERED: usize = 256;
-/// Checked when the user is unknown, so that the answer takes as long:
-/// of cost 10, which `htpasswd -B` is mostly asked for.
+/// The hash that is checked if the user is unknown, so that the answer takes
+/// equally long. Its cost is 10, the usual choice with `htpasswd -B`.
 const NOBODY: &str = "$2b$10$CwTycUXWue0Thq9StjUM0uJ8iRUcLGWYSkiXh3HwkyzGZ8a6Q0U9K";
 
 #[derive(Debug)]
 pub(super) struct Gate {
     pub(super) settings: ArcSwap<Settings>,
-    /// What passwords are remembered by; never leaves the process.
+    /// The key of the hashes of remembered passwords; it never leaves the process.
     key: Option<hmac::Key>,
     checked: Mutex<Checked>,
-    /// By peer, while something waits in it: each has one password at most in
-    /// front of `checking`, so that one that guesses holds up nobody else.
+    /// The line of each peer that has passwords waiting. Each peer has at most one
+    /// password waiting for `checking`, so that a peer that guesses delays no other.
     lines: Mutex<BTreeMap<Option<Peer>, Weak<Line>>>,
     checking: Arc<Semaphore>,
 }
 
-/// Passwords that need not be checked again. A client with a wrong one mostly
-/// goes on asking.
+/// Passwords that need no second check. Wrong ones are among them, because a
+/// client with a wrong password usually keeps sending it.
 #[derive(Debug, Default)]
 struct Checked {
     right: HashSet<Vec<u8>>,
@@ -71,7 +71,7 @@ impl Checked {
     }
 }
 
-/// Where the passwords of one peer wait, in the order in which they came.
+/// The line in which the passwords of one peer wait, in the order of arrival.
 #[derive(Debug)]
 struct Line {
     room: Semaphore,
@@ -98,7 +98,7 @@ impl Gate {
     pub(super) fn new(settings: ArcSwap<Settings>) -> Self {
         Self {
             settings,
-            // Without randomness nothing is remembered.
+            // Without randomness, no password is remembered.
             key: hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new()).ok(),
             checked: Mutex::default(),
             lines: Mutex::default(),
@@ -134,7 +134,8 @@ impl Gate {
         checked.recall(tag?)
     }
 
-    /// Off the threads that serve, one at a time; none when too many wait.
+    /// Checks a password outside the threads that serve, one at a time. Returns
+    /// `None` if too many passwords wait.
     async fn verify(
         &self,
         peer: Option<Peer>,
@@ -149,12 +150,12 @@ impl Gate {
         let _room = line.room.try_acquire().ok()?;
         let _turn = line.turn.acquire().await.ok()?;
         let checking = Arc::clone(&self.checking).acquire_owned().await.ok()?;
-        // The same one may have been in front.
+        // The same password may have been checked in the meantime.
         if let Some(is_right) = self.recall(tag.as_deref()) {
             return Some(is_right);
         }
         let check = move || {
-            // Held to the end, also when the client goes away meanwhile.
+            // Held to the end, even if the client disconnects.
             let _checking = checking;
             bcrypt::verify(password, &hash).unwrap_or(false)
         };
@@ -177,7 +178,8 @@ impl Gate {
         line
     }
 
-    /// What a password is remembered by. The hash is part of it, so a changed one is asked for anew.
+    /// Returns the tag by which a password is remembered. The bcrypt hash is part of
+    /// it, so that a password is checked again when its hash changes.
     fn tag(&self, user: &str, hash: &str, password: &[u8]) -> Option<Vec<u8>> {
         let mut context = hmac::Context::with_key(self.key.as_ref()?);
         for part in [user.as_bytes(), hash.as_bytes(), password] {
@@ -188,7 +190,7 @@ impl Gate {
     }
 }
 
-/// The cost in `$2b$COST$…`.
+/// Returns the cost in `$2b$COST$…`.
 fn cost(hash: &str) -> &str {
     hash.split('$').nth(2).unwrap_or_default()
 }
@@ -198,7 +200,7 @@ fn of_cost(hash: &str, cost: &str) -> String {
     format!("$2b${cost}${rest}")
 }
 
-/// User and password of the header `Authorization`.
+/// Parses user and password in the header `Authorization`.
 fn credentials(headers: &HeaderMap) -> Option<(String, Vec<u8>)> {
     let header = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
     let (scheme, encoded) = header.split_once(' ')?;
@@ -212,7 +214,7 @@ fn credentials(headers: &HeaderMap) -> Option<(String, Vec<u8>)> {
     Some((String::from_utf8(user).ok()?, password))
 }
 
-/// Lets a request pass, or not.
+/// Admits a request or rejects it.
 pub(super) async fn guard(State(gate): State<Arc<Gate>>, request: Request, next: Next) -> Response {
     let settings = gate.settings.load_full();
     let too_many = settings
@@ -249,7 +251,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn credentials_are_read_as_the_standard_says() {
+    fn credentials_are_parsed_as_the_standard_requires() {
         let of = |value: &str| {
             let headers = HeaderMap::from_iter([(header::AUTHORIZATION, value.parse().unwrap())]);
             credentials(&headers)
@@ -264,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn strangers_cost_as_much_as_users() {
+    fn an_unknown_user_takes_as_long_to_check_as_a_known_one() {
         let hash = of_cost(NOBODY, "04");
         assert_eq!(cost(&hash), "04");
         assert!(!bcrypt::verify("", &hash).unwrap());

@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 
 use super::Web;
 
-/// What clients may use, over all addresses.
+/// What clients may use, in total over all addresses.
 pub(super) const BOUNDS: Bounds = Bounds {
     connections: 128,
     connections_of_peer: 32,
@@ -28,16 +28,16 @@ pub(super) const BOUNDS: Bounds = Bounds {
     silent: SILENT,
 };
 
-/// A client that scrapes once a minute keeps its connection. Hyper's own time
-/// for a head does not count while it waits to see which version of HTTP a
-/// client speaks.
+/// How long a connection may be silent: a client that scrapes once a minute keeps
+/// its connection. Hyper's own timeout for a request head does not run while Hyper
+/// waits to see which version of HTTP a client uses.
 const SILENT: Duration = Duration::from_secs(75);
 
-/// Requests of HTTP/2 that are under way at a time on one connection: an answer
-/// waits whole in memory for a client that does not read it.
+/// Maximum number of simultaneous HTTP/2 requests on one connection: the answer
+/// for a client that does not read it stays in memory as a whole.
 const MAX_STREAMS: u32 = 8;
-/// What is kept of a request's head, and of an answer that the socket does not
-/// take, bytes.
+/// Size of the buffers for a request's head and for an answer that the socket does
+/// not accept yet, in bytes.
 const BUFFER: usize = 64 << 10;
 /// How soon a peer must answer a ping of HTTP/2.
 const PING: Duration = Duration::from_secs(20);
@@ -49,7 +49,7 @@ pub struct Servers {
 }
 
 impl Servers {
-    /// Serves `router`, as it is, on all listeners. Its protection is [`Web::protect`].
+    /// Serves `router` unprotected on all listeners; [`Web::protect`] protects it.
     ///
     /// # Errors
     /// When a listener cannot be used.
@@ -65,7 +65,7 @@ impl Servers {
                 .acceptor(acceptor.clone())
                 .handle(handle.clone());
             limit(server.http_builder());
-            // Without TLS only a client that knows beforehand could use HTTP/2: none does.
+            // Without TLS, only a client with prior knowledge could use HTTP/2: none does.
             if !web.http2 || !web.is_tls() {
                 server = server.http1_only();
             }
@@ -74,7 +74,7 @@ impl Servers {
         Ok(Self { handle, tasks })
     }
 
-    /// Waits for the end of one of them, which is a failure.
+    /// Waits until one of the servers ends, which is a failure.
     pub async fn ended(&mut self) -> io::Error {
         match self.tasks.join_next().await {
             Some(Ok(Err(error))) => error,
@@ -83,14 +83,15 @@ impl Servers {
         }
     }
 
-    /// Ends listening, and gives the requests that are under way so long.
+    /// Stops listening, and waits up to `grace` for the requests in progress.
     pub async fn shut_down(mut self, grace: Duration) {
         self.handle.graceful_shutdown(Some(grace));
         while self.tasks.join_next().await.is_some() {}
     }
 }
 
-/// Lets no client keep a connection open by sending nothing, nor ask for much at once.
+/// Prevents clients from keeping a connection open without sending anything, and from
+/// requesting much at once.
 fn limit(builder: &mut Builder<TokioExecutor>) {
     builder
         .http1()

@@ -1,17 +1,17 @@
-//! The rate limit: a bucket of tokens.
+//! The rate limit: a token bucket.
 
 use std::{
     sync::{Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
-/// A bucket of tokens: one more each interval, up to `burst`.
+/// A token bucket: it gains one token per interval, up to `burst`.
 #[derive(Debug)]
 pub(super) struct Bucket {
     interval: Duration,
     /// `burst` intervals.
     full: Duration,
-    /// Until when requests are paid for in advance.
+    /// The point in time up to which tokens are spent.
     paid: Mutex<Option<Instant>>,
 }
 
@@ -24,7 +24,7 @@ impl Bucket {
         }
     }
 
-    /// Whether a request may pass at `now`.
+    /// Takes a token at `now`; returns whether there was one.
     pub(super) fn take(&self, now: Instant) -> bool {
         let mut paid = self.paid.lock().unwrap_or_else(PoisonError::into_inner);
         let from = paid.map_or(now, |paid| paid.max(now));
@@ -45,7 +45,7 @@ mod tests {
     use crate::duration;
 
     #[test]
-    fn a_bucket_gives_a_burst_and_fills_again() {
+    fn a_bucket_allows_a_burst_and_refills() {
         let bucket = Bucket::new(Duration::from_secs(1), 3);
         let now = Instant::now();
         let taken = |after: u64| bucket.take(now + Duration::from_millis(after));
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_interval_and_the_largest_burst_overflow_nothing() {
+    fn the_longest_interval_and_the_largest_burst_do_not_overflow() {
         let longest = duration::parse("2540400h").unwrap();
         let bucket = Bucket::new(longest, u32::MAX);
         let now = Instant::now();

@@ -1,4 +1,4 @@
-//! What follows from the web configuration file and the files that it names.
+//! The settings that result from the web configuration file and the files that it names.
 
 use std::{collections::BTreeMap, path::Path, str::FromStr, sync::Arc, time::Duration};
 
@@ -13,18 +13,18 @@ use super::{
 };
 use crate::duration;
 
-/// How requests are let in.
+/// How requests are admitted.
 #[derive(Debug)]
 pub(super) struct Settings {
     pub(super) tls: Option<Arc<ServerConfig>>,
     pub(super) http2: bool,
     pub(super) headers: HeaderMap,
-    /// User → bcrypt hash. Nobody is asked for a password where it is empty.
+    /// User → bcrypt hash. If it is empty, no password is required.
     pub(super) users: BTreeMap<String, String>,
     pub(super) rate: Option<Bucket>,
-    /// Nobody gets in without a certificate.
+    /// Whether a client needs a certificate.
     certificates: bool,
-    /// The file says nothing.
+    /// Whether the file has no content.
     is_empty: bool,
 }
 
@@ -43,20 +43,20 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Why a server that runs may not take `new`: a file that is being written
-    /// is empty for a moment, or ends too early, and must not open what is closed.
+    /// Returns why a running server must not use `new`: a file that is being written
+    /// is empty or incomplete for a moment, which must not remove any protection.
     pub(super) fn loses_in(&self, new: &Self) -> Option<&'static str> {
         if new.users.is_empty() && !self.users.is_empty() {
-            return Some("passwords are switched off by a restart only");
+            return Some("passwords can be switched off only by a restart");
         }
         if self.certificates && !new.certificates {
-            return Some("client certificates are made optional by a restart only");
+            return Some("client certificates can be made optional only by a restart");
         }
         (new.is_empty && !self.is_empty)
-            .then_some("the file is empty: what it said is given up by a restart only")
+            .then_some("the file is empty: its old settings can be removed only by a restart")
     }
 
-    /// Of the configuration at `path`.
+    /// Returns the settings of the configuration at `path`.
     pub(super) fn new(path: &Path, files: &Files) -> Result<Self, WebError> {
         Self::of(files).map_err(|reason| WebError::invalid(path, reason))
     }
@@ -93,10 +93,10 @@ fn server_config(config: &Tls, files: &Files, http2: bool) -> Result<ServerConfi
 
 fn users(users: BTreeMap<String, String>) -> Result<BTreeMap<String, String>, String> {
     for (user, hash) in &users {
-        // The error of the library may show parts of the hash.
+        // The library's error message may contain parts of the hash.
         if bcrypt::HashParts::from_str(hash).is_err() {
             return Err(format!(
-                "basic_auth_users.{user}: no bcrypt hash; make one with: htpasswd -nBC 10 \"\" | tr -d ':\\n'"
+                "basic_auth_users.{user}: not a bcrypt hash; create one with: htpasswd -nBC 10 \"\" | tr -d ':\\n'"
             ));
         }
     }
@@ -136,7 +136,7 @@ fn headers(config: &Headers) -> Result<HeaderMap, String> {
             Ok(value) if known => drop(headers.insert(name, value)),
             _ if known => {
                 return Err(format!(
-                    "http_server_config.headers.{name}: {value:?} is no header value"
+                    "http_server_config.headers.{name}: {value:?} is not a valid header value"
                 ));
             }
             _ => {
@@ -155,14 +155,14 @@ fn rate(config: &RateLimit) -> Result<Option<Bucket>, String> {
         None => Duration::ZERO,
         Some(Interval::Nanos(nanos)) => Duration::from_nanos(*nanos),
         Some(Interval::Text(text)) => duration::parse(text).ok_or_else(|| {
-            format!("rate_limit.interval: {text:?} is no duration such as 1s or 1m30s")
+            format!("rate_limit.interval: {text:?} is not a duration such as 1s or 1m30s")
         })?,
     };
     if interval.is_zero() {
         return Ok(None);
     }
     match config.burst {
-        0 => Err("rate_limit.burst: with 0 no request would ever pass".to_owned()),
+        0 => Err("rate_limit.burst: with 0 no request would ever be admitted".to_owned()),
         burst => Ok(Some(Bucket::new(interval, burst))),
     }
 }

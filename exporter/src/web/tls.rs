@@ -16,10 +16,10 @@ use super::{
     files::Files,
 };
 
-/// The server's configuration, without its protocols.
+/// Returns the configuration of the server, without its ALPN protocols.
 ///
 /// # Errors
-/// What is wrong, with the key that it is about.
+/// What is wrong, with the key in the file.
 pub(super) fn server(config: &Tls, files: &Files) -> Result<ServerConfig, String> {
     let provider = Arc::new(provider(config)?);
     let certificates = certificates(pem("cert", &config.cert, &config.cert_file, files)?)
@@ -35,14 +35,14 @@ pub(super) fn server(config: &Tls, files: &Files) -> Result<ServerConfig, String
     };
     let server = builder.with_single_cert(certificates, key);
     let mut server = server.map_err(|error| match error {
-        Error::InconsistentKeys(_) => "cert: it does not fit its key".to_owned(),
+        Error::InconsistentKeys(_) => "cert: it does not match the key".to_owned(),
         error => format!("cert: it cannot be used: {error}"),
     })?;
     server.ignore_client_order = config.prefer_server_cipher_suites.unwrap_or(true);
     Ok(server)
 }
 
-/// What stands inline, or in the file.
+/// Returns the PEM text, which is inline or in a file.
 fn pem<'a>(
     key: &str,
     inline: &'a Option<String>,
@@ -53,30 +53,30 @@ fn pem<'a>(
         (Some(inline), None) => Ok(inline.as_bytes()),
         (None, Some(file)) => Ok(files.content(file.as_ref())),
         (None, None) => Err(format!("{key}_file: missing")),
-        (Some(_), Some(_)) => Err(format!("{key}: given twice, here and in {key}_file")),
+        (Some(_), Some(_)) => Err(format!("{key}: set twice, here and in {key}_file")),
     }
 }
 
-/// A key that can be signed with.
+/// Parses a private key, and checks that it can sign.
 fn private_key(pem: &[u8], provider: &CryptoProvider) -> Result<PrivateKeyDer<'static>, String> {
-    // In the label of PKCS#8, or in a header of the older forms.
+    // PKCS#8 names the encryption in its label, the older formats in a header.
     let is_encrypted = pem.split(|&byte| byte == b'\n').any(|line| {
         line.starts_with(b"-----BEGIN ENCRYPTED") || line.starts_with(b"Proc-Type: 4,ENCRYPTED")
     });
     if is_encrypted {
         return Err(
-            "it is encrypted, and nobody is there to say its passphrase; decrypt it with: \
+            "it is encrypted, and there is no way to enter a passphrase; decrypt it with: \
              openssl pkey -in FILE -out DECRYPTED"
                 .to_owned(),
         );
     }
     let key = PrivateKeyDer::from_pem_slice(pem)
-        .map_err(|error| format!("no private key in PEM form: {error}"))?;
+        .map_err(|error| format!("not a private key in PEM format: {error}"))?;
     match provider.key_provider.load_private_key(key.clone_key()) {
         Ok(_) => Ok(key),
         Err(_) => Err(
-            "this kind of key is not served; there are ECDSA with P-256 or P-384, Ed25519, and \
-             RSA of 2048 to 4096 bits"
+            "this kind of key is not supported; supported are ECDSA with P-256 or P-384, Ed25519, \
+             and RSA of 2048 to 4096 bits"
                 .to_owned(),
         ),
     }
@@ -85,9 +85,9 @@ fn private_key(pem: &[u8], provider: &CryptoProvider) -> Result<PrivateKeyDer<'s
 fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
     let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     match all {
-        Ok(all) if all.is_empty() => Err("no certificate in PEM form".to_owned()),
+        Ok(all) if all.is_empty() => Err("not a certificate in PEM format".to_owned()),
         Ok(all) => Ok(all),
-        Err(error) => Err(format!("no certificate in PEM form: {error}")),
+        Err(error) => Err(format!("not a certificate in PEM format: {error}")),
     }
 }
 
@@ -97,7 +97,7 @@ fn versions(config: &Tls) -> Result<Vec<&'static SupportedProtocolVersion>, Stri
     for (key, version) in [("min_version", least), ("max_version", most)] {
         if version < Version::Tls12 {
             return Err(format!(
-                "{key}: TLS 1.0 and 1.1 are broken and not served; say TLS12 or TLS13"
+                "{key}: TLS 1.0 and 1.1 are broken and not supported; use TLS12 or TLS13"
             ));
         }
     }
@@ -115,7 +115,7 @@ fn versions(config: &Tls) -> Result<Vec<&'static SupportedProtocolVersion>, Stri
 fn provider(config: &Tls) -> Result<CryptoProvider, String> {
     let mut provider = ring::default_provider();
     if !config.cipher_suites.is_empty() {
-        // As in Go, the list is about TLS 1.2: those of 1.3 are all good.
+        // As in Go, the list applies to TLS 1.2: all suites of 1.3 are good.
         let (newest, older): (Vec<_>, Vec<_>) = provider
             .cipher_suites
             .into_iter()
@@ -146,7 +146,7 @@ fn choose<T: Copy>(
         found.copied().ok_or_else(|| {
             let all: Vec<_> = all.iter().map(name).collect();
             format!(
-                "{key}: {wanted:?} is not served; there are {}",
+                "{key}: {wanted:?} is not supported; supported are {}",
                 all.join(", ")
             )
         })
@@ -158,7 +158,7 @@ fn suite_name(suite: &SupportedCipherSuite) -> String {
     format!("{:?}", suite.suite())
 }
 
-/// Names as in Go.
+/// Returns the name of a curve, as in Go.
 fn curve_name(group: &&'static dyn SupportedKxGroup) -> String {
     match format!("{:?}", group.name()).as_str() {
         "secp256r1" => "CurveP256".to_owned(),
@@ -176,9 +176,7 @@ fn clients(
     let has_ca = config.client_ca.is_some() || config.client_ca_file.is_some();
     let (mandatory, verified) = match policy {
         ClientAuth::NoClientCert if has_ca => {
-            return Err(
-                "client_ca_file: without a client_auth_type it would not be used".to_owned(),
-            );
+            return Err("client_ca_file: it has no effect without a client_auth_type".to_owned());
         }
         ClientAuth::NoClientCert => (false, false),
         ClientAuth::RequestClientCert => (false, false),
@@ -187,7 +185,7 @@ fn clients(
         ClientAuth::RequireAndVerifyClientCert => (true, true),
     };
     if !mandatory && !config.client_allowed_sans.is_empty() {
-        return Err("client_allowed_sans: needs client_auth_type RequireAnyClientCert or RequireAndVerifyClientCert, else a client without a certificate passes".to_owned());
+        return Err("client_allowed_sans: needs client_auth_type RequireAnyClientCert or RequireAndVerifyClientCert, otherwise a client without a certificate would be admitted".to_owned());
     }
     if policy == ClientAuth::NoClientCert {
         return Ok(None);
@@ -216,7 +214,7 @@ fn verifier(
     let mut roots = RootCertStore::empty();
     for authority in certificates(authorities).map_err(|why| format!("client_ca: {why}"))? {
         let added = roots.add(authority);
-        added.map_err(|error| format!("client_ca: no certificate authority: {error}"))?;
+        added.map_err(|error| format!("client_ca: not a certificate authority: {error}"))?;
     }
     WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
         .build()

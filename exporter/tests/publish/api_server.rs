@@ -1,5 +1,5 @@
-//! An API server that knows as much of server-side apply as is needed to see
-//! what stays, what goes and what is not written at all.
+//! An API server with as much server-side apply as is needed to see what stays,
+//! what is removed and what is not written at all.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -24,7 +24,7 @@ pub(crate) struct Cluster {
     pub(crate) no_node: bool,
     pub(crate) denied: bool,
     pub(crate) writes: usize,
-    /// The object after each write of it.
+    /// The object after each write.
     pub(crate) history: Vec<Value>,
 }
 
@@ -75,7 +75,7 @@ impl Cluster {
                 self.writes += 1;
                 self.apply_to_node(query, body)
             }
-            // No JSON: the API server does not know the path at all.
+            // The answer is not a Status: the API server does not know the path at all.
             (_, _) if self.no_crd => (StatusCode::NOT_FOUND, json!("404 page not found")),
             ("/apis/nvlink-domains.io/v1alpha1/nodetopologies/gpu-7", method) => {
                 match (method, &self.object) {
@@ -95,7 +95,7 @@ impl Cluster {
         }
     }
 
-    /// Takes `part` of `body` into the object, if it speaks of its version.
+    /// Writes `part` of `body` into the object, unless `body` names another version.
     fn write(&mut self, part: &str, body: &Value) -> (StatusCode, Value) {
         let present = self.object.take();
         let version = |object: &Value| object["metadata"]["resourceVersion"].clone();
@@ -106,7 +106,7 @@ impl Cluster {
         }
         self.writes += 1;
         let mut object = present.unwrap_or_else(|| body.clone());
-        // An empty object is left where no field is.
+        // Without fields, an empty object remains.
         object[part] = body.get(part).cloned().unwrap_or_else(|| json!({}));
         if part == "spec" {
             object["metadata"] = body["metadata"].clone();

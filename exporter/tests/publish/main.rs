@@ -1,4 +1,4 @@
-//! Publishing to the cluster: what is written, what stays, and what goes.
+//! Publishing to the cluster: what is written, what stays, and what is removed.
 
 #![allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
 
@@ -32,7 +32,7 @@ const SIZE: &str = "nvlink-domains.io/domain-size";
 const DOMAIN: &str = "nvlink-domains.io/domain";
 
 #[tokio::test]
-async fn only_on_change() {
+async fn publishing_writes_only_changes() {
     let (client, cluster) = start(Cluster::default());
     let mut publisher = publisher(&client, false);
     let h100 = reading("sim:dgx-h100").topology;
@@ -57,7 +57,7 @@ async fn only_on_change() {
 }
 
 #[tokio::test]
-async fn what_no_longer_applies_goes() {
+async fn labels_that_no_longer_apply_are_removed() {
     let (client, cluster) = start(Cluster::default());
     let mut publisher = publisher(&client, false);
     publisher
@@ -78,7 +78,7 @@ async fn what_no_longer_applies_goes() {
 }
 
 #[tokio::test]
-async fn what_is_unknown_is_not_published() {
+async fn unknown_values_are_not_published() {
     let (client, cluster) = start(Cluster::default());
     let mut publisher = publisher(&client, true);
     publisher
@@ -109,11 +109,11 @@ async fn what_is_unknown_is_not_published() {
 }
 
 #[tokio::test]
-async fn what_somebody_else_says_by_our_names_goes() {
+async fn foreign_values_under_our_names_are_removed() {
     let key = |field: &str, name: &str| (field.to_owned(), format!("nvlink-domains.io/{name}"));
     let by_hand = |value: &str| (value.to_owned(), "kubectl-label".to_owned());
     let mut cluster = Cluster::default();
-    // A domain that the node does not lie in, a wrong size, a name that is nobody's.
+    // A wrong domain, a wrong size, a name that this program does not use, a wrong annotation.
     for (key, value) in [
         (key("labels", "domain"), "foo.0"),
         (key("labels", "domain-size"), "8"),
@@ -135,7 +135,7 @@ async fn what_somebody_else_says_by_our_names_goes() {
         assert!(topology.0.starts_with("nvlink-domain:"), "{topology:?}");
     }
     assert_eq!(publisher.publish(&pairs).await.unwrap(), Written::default());
-    // It comes again.
+    // Another program sets it again.
     let again = (key("labels", "domain"), by_hand("foo.0"));
     cluster.lock().unwrap().fields.extend([again]);
     assert!(publisher.publish(&pairs).await.unwrap().node);
@@ -143,7 +143,7 @@ async fn what_somebody_else_says_by_our_names_goes() {
 }
 
 #[tokio::test]
-async fn what_someone_changed_is_put_right() {
+async fn foreign_changes_are_reverted() {
     let (client, cluster) = start(Cluster::default());
     let mut publisher = publisher(&client, false);
     let h100 = reading("sim:dgx-h100").topology;
@@ -159,7 +159,7 @@ async fn what_someone_changed_is_put_right() {
     assert_eq!(publisher.publish(&h100).await.unwrap(), Written::default());
 }
 
-/// What this thread logs from now on.
+/// The log lines of this thread from now on.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
 
@@ -188,7 +188,7 @@ impl Log {
 }
 
 #[tokio::test]
-async fn two_exporters_of_one_node_are_told() {
+async fn two_exporters_of_one_node_are_logged() {
     let log = Log::default();
     let _guard = log.start();
     let (client, _cluster) = start(Cluster::default());
@@ -200,7 +200,7 @@ async fn two_exporters_of_one_node_are_told() {
     for look in 0..7 {
         assert!(one.publish(&h100).await.unwrap().node);
         assert!(other.publish(&l40s).await.unwrap().node);
-        let told = log.count("something else writes this Node");
+        let told = log.count("something else keeps changing what is published about this Node");
         assert_eq!(told, look / 3 * 2, "look {look}");
     }
 }
@@ -231,7 +231,7 @@ async fn alias_labels_yield_to_others() {
         publisher(&client, true).publish(&h100).await.unwrap(),
         Written::default()
     );
-    // Without the flag they go again.
+    // Without the flag, they are removed again.
     assert!(
         publisher(&client, false)
             .publish(&h100)
@@ -243,7 +243,7 @@ async fn alias_labels_yield_to_others() {
 }
 
 #[tokio::test]
-async fn labels_go_out_without_the_crd() {
+async fn labels_are_published_without_the_crd() {
     let log = Log::default();
     let _guard = log.start();
     let (client, cluster) = start(Cluster {
@@ -271,7 +271,7 @@ async fn labels_go_out_without_the_crd() {
 }
 
 #[tokio::test]
-async fn a_refusal_is_told_in_the_words_of_the_api_server() {
+async fn an_error_contains_the_message_of_the_api_server() {
     let (client, _cluster) = start(Cluster {
         denied: true,
         ..Cluster::default()
@@ -280,11 +280,11 @@ async fn a_refusal_is_told_in_the_words_of_the_api_server() {
     let error = publisher(&client, false).publish(&l40s).await.unwrap_err();
     assert_eq!(
         error.to_string(),
-        "applying to Node gpu-7: Forbidden; docs/exporter-rbac.yaml has the rights that publishing needs"
+        "applying to Node gpu-7: Forbidden; grant the rights in docs/exporter-rbac.yaml"
     );
 }
 
-/// Waits for a scrape that holds `wanted`.
+/// Waits for a scrape that contains `wanted`.
 async fn scraped(latest: &Latest, wanted: &str) -> String {
     let until = Instant::now() + Duration::from_secs(30);
     loop {
@@ -298,7 +298,7 @@ async fn scraped(latest: &Latest, wanted: &str) -> String {
 }
 
 #[tokio::test]
-async fn how_publishing_goes_is_scraped() {
+async fn metrics_report_how_publishing_goes() {
     let (client, cluster) = start(Cluster {
         denied: true,
         ..Cluster::default()

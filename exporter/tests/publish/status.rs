@@ -1,4 +1,4 @@
-//! The spec and the status of the object are two writes, and never contradict each other.
+//! The spec and the status of the object are written separately, and never contradict each other.
 
 use nvlink_exporter::{
     placement::Keys,
@@ -13,7 +13,7 @@ use crate::{
     support::reading,
 };
 
-/// The same node without its first GPU: those behind it have moved up.
+/// Returns the same node without its first GPU: the GPUs behind it have moved up.
 fn without_first(node: &NodeTopology) -> NodeTopology {
     let mut node = node.clone();
     let spec = &mut node.spec;
@@ -44,7 +44,7 @@ fn held(node: &NodeTopology, gpus: &[u32]) -> Wanted {
     }
 }
 
-/// The UUIDs of the GPUs that are held; none where nobody says.
+/// Returns the UUIDs of the GPUs that are held; none if there is no status.
 fn uuids(object: &Value) -> Option<Vec<&str>> {
     let allocations = object["status"]["allocations"].as_array()?;
     let gpus = allocations
@@ -70,7 +70,7 @@ async fn no_reader_finds_a_status_of_other_gpus() {
     assert_eq!(write(&before).await, StatusOutcome::Written);
     assert_eq!(write(&before).await, StatusOutcome::Same);
 
-    // The same GPU by its new index: not before the spec has it.
+    // The same GPU by its new index is not written before the spec has that index.
     let after = held(&seven, &[2]);
     assert_eq!(write(&after).await, StatusOutcome::Behind);
     publisher.publish(&seven).await.unwrap();
@@ -85,7 +85,7 @@ async fn no_reader_finds_a_status_of_other_gpus() {
 }
 
 #[tokio::test]
-async fn a_status_stays_where_the_gpus_do() {
+async fn a_status_stays_while_the_gpus_are_the_same() {
     let (client, cluster) = start(Cluster::default());
     let mut publisher = publisher(&client, false);
     let mut node = reading("sim:dgx-h100").topology;

@@ -1,4 +1,4 @@
-//! Recordings that contradict themselves, and 10,000 changed ones.
+//! Recordings that contradict themselves, and randomly changed ones.
 
 use std::{
     path::Path,
@@ -11,11 +11,11 @@ use proptest::prelude::*;
 
 use crate::{parse, record, replayed, simulated, support};
 
-/// A place in the samples, what is written there, and what is said of it.
+/// A path in the samples, the value that is written there, and the error.
 const CONTRADICTIONS: &[(&str, &str, &str)] = &[
     ("", "1", "samples: invalid type: integer"),
     ("/1/seconds", "0", "samples[1].seconds: not later"),
-    ("/0/seconds", "-1", "samples[0].seconds: no time"),
+    ("/0/seconds", "-1", "samples[0].seconds: not a valid time"),
     (
         "/0/counters/2/gpu",
         "9",
@@ -34,7 +34,7 @@ const CONTRADICTIONS: &[(&str, &str, &str)] = &[
     (
         "/0/counters/0/errors",
         r#"[["replay", 1], ["replay", 2]]"#,
-        "samples[0].counters[0].errors[1]: a second one",
+        "samples[0].counters[0].errors[1]: a second entry",
     ),
     (
         "/0/counters/0/errors",
@@ -54,7 +54,7 @@ const CONTRADICTIONS: &[(&str, &str, &str)] = &[
 ];
 
 #[test]
-fn contradictions_name_their_place() {
+fn contradictions_are_refused_with_their_path() {
     let text = record(simulated("rtx-a6000-pairs").as_mut(), &[0, 1]);
     for (place, value, expected) in CONTRADICTIONS {
         let mut document: serde_json::Value = serde_json::from_str(&text).unwrap();
@@ -70,12 +70,12 @@ fn contradictions_name_their_place() {
         let error = parse(document.to_string().as_bytes()).unwrap_err();
         assert!(error.starts_with(&format!("x: {expected}")), "{error}");
     }
-    // Keys of later versions are no contradiction.
+    // Keys of later versions are ignored.
     let later = text.replacen("{\"seconds\":", "{\"weather\":{\"wet\":1},\"seconds\":", 1);
     assert_eq!(parse(later.as_bytes()).unwrap().counters.len(), 16);
 }
 
-/// The paths of all values of a document.
+/// Collects the paths of all values of a document.
 fn places(value: &serde_json::Value, at: String, all: &mut Vec<String>) {
     match value {
         serde_json::Value::Object(map) => {
@@ -93,7 +93,7 @@ fn places(value: &serde_json::Value, at: String, all: &mut Vec<String>) {
     all.push(at);
 }
 
-/// What a value is replaced with.
+/// Values that replace others.
 fn strange() -> impl Strategy<Value = serde_json::Value> {
     use serde_json::json;
     let numbers = prop_oneof![
@@ -122,7 +122,7 @@ fn strange() -> impl Strategy<Value = serde_json::Value> {
     prop_oneof![numbers, prop::sample::select(others)]
 }
 
-/// A recording of one pair of GPUs, so that many can be tried.
+/// A recording of one pair of GPUs, so that many cases can be tested.
 fn small() -> serde_json::Value {
     let mut reading = support::reading("sim:rtx-a6000-pairs");
     let spec = &mut reading.topology.spec;
@@ -159,7 +159,7 @@ fn small() -> serde_json::Value {
 }
 
 #[test]
-fn the_small_recording_is_good() {
+fn the_small_recording_is_valid() {
     assert_eq!(
         parse(small().to_string().as_bytes())
             .unwrap()
@@ -169,7 +169,7 @@ fn the_small_recording_is_good() {
     );
 }
 
-/// A recording with values replaced, doubled, moved or removed.
+/// A recording with values replaced, duplicated, moved or removed.
 fn changed() -> impl Strategy<Value = String> {
     let document = small();
     let mut all = Vec::new();
@@ -199,8 +199,8 @@ fn change_at(document: &mut serde_json::Value, place: &str, how: u8, value: serd
     }
 }
 
-/// What was accepted is a valid reading at any time: it can be exported, and
-/// recorded and read again.
+/// Checks that an accepted recording is a valid reading at any time: it can be exported,
+/// and recorded and read again.
 fn check(text: &str, reading: &Reading, directory: &Path) {
     use nvlink_exporter::{metrics, snapshot::Latest};
     let now = Instant::now();
@@ -230,14 +230,14 @@ fn check(text: &str, reading: &Reading, directory: &Path) {
     parse(again.as_bytes()).unwrap();
 }
 
-/// Of all cases.
+/// The directory of all cases.
 static DIRECTORY: LazyLock<tempfile::TempDir> = LazyLock::new(|| tempfile::tempdir().unwrap());
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn changed_recordings_do_no_harm(text in changed()) {
+    fn changed_recordings_are_harmless(text in changed()) {
         if let Ok(reading) = parse(text.as_bytes()) {
             check(&text, &reading, DIRECTORY.path());
         }

@@ -1,4 +1,4 @@
-//! Recordings with what moves: written, read back, replayed, changed and broken.
+//! Recordings with counters and health: written, read back, replayed, changed and broken.
 
 #![allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
 
@@ -14,7 +14,7 @@ use nvlink_exporter::source::{
     sim, text,
 };
 
-/// A node of `source`, read at each of `seconds`, as a recording.
+/// Records the node of `source`, read at each of `seconds`.
 fn record(source: &mut dyn Source, seconds: &[u64]) -> String {
     let mut recorder: Option<Recorder> = None;
     for &second in seconds {
@@ -31,7 +31,7 @@ fn simulated(profile: &str) -> Box<dyn Source> {
     spec.open(Some("node-a")).unwrap()
 }
 
-/// The source `file` of `text`, in `directory`.
+/// Returns a source that replays `text`, from a file in `directory`.
 fn replayed(directory: &Path, text: &str) -> file::FileSource {
     let path = directory.join("node.json");
     fs::write(&path, text).unwrap();
@@ -59,7 +59,7 @@ fn a_recording_of_a_recording_is_the_same() {
 }
 
 #[test]
-fn a_replay_has_the_rates_of_the_recording_and_never_falls() {
+fn a_replay_has_the_recorded_rates_and_never_decreases() {
     let seconds: Vec<_> = (0..=12).map(|n| 5 * n).collect();
     let text = record(simulated("h200-degraded").as_mut(), &seconds);
     let directory = tempfile::tempdir().unwrap();
@@ -96,7 +96,7 @@ fn a_replay_has_the_rates_of_the_recording_and_never_falls() {
 }
 
 #[test]
-fn health_is_kept() {
+fn health_is_recorded() {
     let mut reading = support::reading("sim:rtx-a6000-pairs");
     let fabric = FabricHealth {
         state: FabricState::Failed,
@@ -117,7 +117,7 @@ fn health_is_kept() {
 }
 
 #[test]
-fn without_moving_parts_it_is_the_document_alone() {
+fn without_counters_and_health_only_the_document_is_written() {
     let reading = file::parse("x", support::PAIRS.as_bytes(), Some("n")).unwrap();
     let mut recorder = Recorder::new(&reading.topology).unwrap();
     recorder.add(Duration::ZERO, &reading).unwrap();
@@ -127,7 +127,7 @@ fn without_moving_parts_it_is_the_document_alone() {
 }
 
 #[test]
-fn a_recording_that_could_not_be_read_back_takes_no_more() {
+fn a_recording_accepts_no_samples_beyond_the_readable_size() {
     let reading = support::reading("sim:gb200-nvl72");
     let mut recorder = Recorder::new(&reading.topology).unwrap();
     let added = (0..2000).take_while(|&n| recorder.add(Duration::from_secs(n), &reading).unwrap());

@@ -1,4 +1,4 @@
-//! `record` as a program.
+//! The command `record`.
 
 use std::{
     fs,
@@ -53,14 +53,14 @@ fn the_program_takes_samples() {
 }
 
 #[test]
-fn one_reading_keeps_the_counters_too() {
+fn one_reading_records_the_counters_too() {
     let output = recorded("sim:rtx-a6000-pairs", &[]).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.contains("\"samples\": [\n    {\"seconds\":0.0,"));
 }
 
 #[test]
-fn a_source_without_counters_says_so() {
+fn a_source_without_counters_causes_a_warning() {
     let directory = tempfile::tempdir().unwrap();
     let capture = directory.path().join("topo.txt");
     fs::write(&capture, support::PAIRS).unwrap();
@@ -74,7 +74,7 @@ fn a_source_without_counters_says_so() {
 }
 
 #[test]
-fn wrong_flags_are_wrong_usage() {
+fn invalid_flags_are_usage_errors() {
     for bad in [["--samples", "0"], ["--interval", "1"], ["--samples", "x"]] {
         let output = recorded("sim:l40s", &bad).output().unwrap();
         assert_eq!(output.status.code(), Some(2), "{bad:?}");
@@ -82,7 +82,7 @@ fn wrong_flags_are_wrong_usage() {
 }
 
 #[test]
-fn an_interrupted_recording_keeps_what_there_is() {
+fn an_interrupted_recording_keeps_its_samples() {
     for signal in ["INT", "TERM"] {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("node.json");
@@ -113,14 +113,14 @@ fn an_interrupted_recording_keeps_what_there_is() {
         assert_eq!(
             fs::read_dir(directory.path()).unwrap().count(),
             1,
-            "a temporary file is left"
+            "a temporary file is left over"
         );
     }
 }
 
-/// As root a rename onto `/dev/null` would leave the machine without it.
+/// As root, a rename onto `/dev/null` would remove the device from the machine.
 #[test]
-fn pipes_and_links_stay_what_they_are() {
+fn pipes_and_links_are_not_replaced() {
     let directory = tempfile::tempdir().unwrap();
     let at = |name: &str| directory.path().join(name);
     let (pipe, link, file) = (at("pipe"), at("link"), at("node.json"));

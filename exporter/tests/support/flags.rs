@@ -1,10 +1,10 @@
-//! A page of a program's flags, written from the code. The webhook's test takes it too.
+//! Generates the page of a program's flags from the code. The webhook's test uses it, too.
 
 use std::fmt::Write;
 
 use clap::{Arg, Command};
 
-/// The page: `preface`, and a table for each subcommand.
+/// Returns the page: `preface`, and a table for each subcommand.
 pub(crate) fn page(preface: &str, mut command: Command) -> String {
     command.build();
     let mut text = preface.to_owned();
@@ -22,7 +22,7 @@ fn section(text: &mut String, command: &Command) {
     let shown = |one: &&Arg| !one.is_hide_set() && one.get_id() != "help";
     let arguments: Vec<_> = arguments.filter(shown).collect();
     if arguments.is_empty() {
-        return text.push_str("It takes no flags.\n");
+        return text.push_str("This command has no flags.\n");
     }
     text.push_str("| flag | variable | default | what it does |\n|---|---|---|---|\n");
     for argument in arguments {

@@ -1,6 +1,6 @@
-//! Nodes all of whose GPUs are held: the most series that they have.
+//! Nodes with all GPUs held, which have the maximum number of series.
 
-#![allow(dead_code, reason = "each test takes its part")]
+#![allow(dead_code, reason = "each test uses a part of it")]
 
 use std::time::Duration;
 
@@ -14,13 +14,13 @@ use nvlink_exporter::{
 use nvlink_runtime::supervise::{Supervisor, Weight};
 use nvlink_topology::{Allocation, Edge, NodeTopologyStatus, Pattern};
 
-/// Eight GPUs with 18 links of NVLink 4 each, held by two containers.
+/// Returns eight GPUs with 18 links of NVLink 4 each, held by two containers.
 pub(crate) fn eight() -> View {
     view("sim:dgx-h100", 8, 4)
 }
 
-/// A fabric of 72 GPUs with 18 links of NVLink 5 each, as one node, held by
-/// nine containers. There is none so large; it is a bound.
+/// Returns a fabric of 72 GPUs with 18 links of NVLink 5 each, as one node, held
+/// by nine containers. No real node is as large; it is an upper bound.
 pub(crate) fn seventy_two() -> View {
     view("sim:gb200-nvl72", 72, 8)
 }
@@ -46,7 +46,7 @@ fn view(source: &str, gpus: u32, per_container: usize) -> View {
     latest.view(finished + Duration::from_millis(1500))
 }
 
-/// The parts of an exporter that publishes nothing.
+/// Returns the parts of an exporter that does not publish.
 fn parts() -> Supervisor {
     let supervisor = Supervisor::default();
     let runtime = tokio::runtime::Builder::new_current_thread().build();
@@ -62,7 +62,7 @@ fn parts() -> Supervisor {
     supervisor
 }
 
-/// Repeats the GPUs until there are so many, each joined with each.
+/// Repeats the GPUs until there are `gpus`, all joined with each other.
 fn widen(data: &mut Reading, gpus: u32) {
     let spec = &mut data.topology.spec;
     let tray = spec.gpus.len() as u32;
@@ -71,7 +71,7 @@ fn widen(data: &mut Reading, gpus: u32) {
         let mut gpu = spec.gpus[twin].clone();
         gpu.index = index;
         gpu.uuid = Some(format!("GPU-{index:08x}-0000-4000-8000-{index:012x}"));
-        // Not an address that the tray has.
+        // An address that is not in the tray.
         gpu.pci_bus_id = Some(format!("{:08X}:01:00.0", 0x100 + index));
         spec.gpus.push(gpu);
         let counters: Vec<_> = data
@@ -107,7 +107,7 @@ fn widen(data: &mut Reading, gpus: u32) {
     spec.domains[0].gpus = (0..gpus).collect();
 }
 
-/// What is published of `judged` on a node.
+/// Returns the placements of a node with `judged`.
 pub(crate) fn placements(data: &Reading, judged: Vec<Judged>) -> Placements {
     let allocations = judged.iter().map(|one| one.allocation.clone()).collect();
     Placements {
@@ -119,7 +119,7 @@ pub(crate) fn placements(data: &Reading, judged: Vec<Judged>) -> Placements {
     }
 }
 
-/// A container that holds `gpus`, well placed.
+/// Returns a well placed container that holds `gpus`.
 pub(crate) fn judged(gpus: &[u32]) -> Judged {
     Judged {
         allocation: Allocation {

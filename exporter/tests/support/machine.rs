@@ -1,6 +1,6 @@
-//! A machine's `/sys` and `/proc`, built of directories and links as the kernel builds them.
+//! A machine's `/sys` and `/proc`, with directories and links as in the kernel.
 
-#![allow(dead_code, reason = "each test takes its part")]
+#![allow(dead_code, reason = "each test uses a part of it")]
 
 use std::{
     fs,
@@ -39,7 +39,7 @@ impl Machine {
         fs::write(path, format!("{text}\n")).unwrap();
     }
 
-    /// The device at `/sys/devices/PATH`, and the bridges above it.
+    /// Adds the device at `/sys/devices/PATH`, and the bridges above it.
     pub(crate) fn device(&self, path: &str, numa: &str, attributes: &[(&str, &str)]) {
         let parts: Vec<_> = path.split('/').collect();
         let host = parts
@@ -72,7 +72,7 @@ impl Machine {
         self.write(&format!("sys/bus/pci/devices/{device}/{name}"), text);
     }
 
-    /// A NIC of `/sys/class/infiniband` on the device at `/sys/devices/PATH`.
+    /// Adds a NIC of `/sys/class/infiniband` to the device at `/sys/devices/PATH`.
     pub(crate) fn hca(&self, name: &str, path: &str, state: &str, rate: &str) {
         let own = format!("sys/devices/{path}/infiniband/{name}");
         self.write(&format!("{own}/ports/1/state"), state);
@@ -115,8 +115,8 @@ pub(crate) fn read(root: &Path) -> Result<Reading, String> {
     sysfs::read(root, "node-a").map_err(|error| error.to_string())
 }
 
-/// Eight GPUs and eight virtual functions, each pair under a switch and a host
-/// bridge of its own; NVSwitches passed through.
+/// Returns a machine with eight GPUs and eight virtual functions, each pair under
+/// its own switch and host bridge, and with NVSwitches passed through.
 pub(crate) fn virtual_machine() -> Machine {
     let machine = Machine::new();
     machine.write("sys/devices/system/node/online", "0-1");

@@ -1,6 +1,6 @@
-//! What several tests need.
+//! Helpers of several tests.
 
-#![allow(dead_code, reason = "each test takes its part")]
+#![allow(dead_code, reason = "each test uses a part of it")]
 
 use std::{
     fs,
@@ -14,7 +14,7 @@ use nvlink_exporter::{
     source::{Opener, Reading, SourceSpec},
 };
 
-/// A reading of `source`, as the node `node-a`, 100 s after the start.
+/// Reads `source` as the node `node-a`, 100 s after the start.
 pub(crate) fn reading(source: &str) -> Reading {
     let spec: SourceSpec = source.parse().unwrap();
     spec.open(Some("node-a"))
@@ -23,7 +23,7 @@ pub(crate) fn reading(source: &str) -> Reading {
         .unwrap()
 }
 
-/// A snapshot with a pinned clock: it was made at `finished` in 2 ms.
+/// Returns a snapshot with a fixed time: it was finished at `finished` and took 2 ms.
 pub(crate) fn snapshot(source: &str, reading: Reading, finished: Instant) -> Snapshot {
     let health = Health {
         source: source.to_owned(),
@@ -38,8 +38,8 @@ pub(crate) fn snapshot(source: &str, reading: Reading, finished: Instant) -> Sna
     }
 }
 
-/// A snapshot of a simulated board that has had `faults` for 50 s, with what
-/// moved in that time.
+/// Returns a snapshot of a simulated board that has had `faults` for 50 s, with
+/// the rates and new errors of that time.
 pub(crate) fn broken(profile: &str, faults: &str, finished: Instant) -> Snapshot {
     let spec: SourceSpec = format!("sim:{profile}").parse().unwrap();
     let opener = Opener::new(spec.clone(), Some("node-a".to_owned()));
@@ -57,7 +57,7 @@ pub(crate) fn broken(profile: &str, faults: &str, finished: Instant) -> Snapshot
     }
 }
 
-/// Compares with `tests/golden/NAME`; `UPDATE_GOLDEN=1` writes it.
+/// Compares `text` with `tests/golden/NAME`; `UPDATE_GOLDEN=1` writes it.
 pub(crate) fn golden(name: &str, text: &str) {
     let version = format!("version=\"{}\"", env!("CARGO_PKG_VERSION"));
     let text = text.replace(&version, "version=\"VERSION\"");
@@ -74,7 +74,7 @@ pub(crate) fn golden(name: &str, text: &str) {
         let line = line.unwrap_or_else(|| expected.lines().count().min(text.lines().count()));
         panic!(
             "{} differs from line {}:\n  expected {:?}\n  got      {:?}\n\
-             If the change is meant, run the tests with UPDATE_GOLDEN=1.",
+             If the change is intended, run the tests with UPDATE_GOLDEN=1.",
             path.display(),
             line + 1,
             expected.lines().nth(line),

@@ -1,4 +1,4 @@
-//! What a scrape says, and what holds for every one.
+//! Parses a scrape, and checks what holds for every scrape.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,8 +7,8 @@ use nvlink_exporter::metrics::{FAMILIES, Family};
 /// Values of each family that has series, in the order of the text.
 pub(crate) type Values<'a> = Vec<(&'static Family, Vec<&'a str>)>;
 
-/// Checks a text, and gives what it says: each family is described once, in the
-/// order of the table, with the labels of the table; no series is there twice;
+/// Checks a text and returns its values: each family is described once, in the
+/// order of the table and with the labels of the table; no series occurs twice;
 /// each value is a number.
 pub(crate) fn read(text: &str) -> Values<'_> {
     let body = text.strip_suffix("# EOF\n").expect("it ends");
@@ -44,7 +44,7 @@ pub(crate) fn read(text: &str) -> Values<'_> {
     values
 }
 
-/// `144 × 26562000000`; more than three different values as their range.
+/// Formats values: `144 × 26562000000`; more than three different values as a range.
 pub(crate) fn summary(values: &[&str]) -> String {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     for value in values {

@@ -1,4 +1,4 @@
-//! Many clients that do nothing, or that ask for much.
+//! Many clients that do nothing, or that request much.
 
 use std::{
     io::{Read, Write},
@@ -22,10 +22,10 @@ use crate::{
     start,
 };
 
-/// A machine that is busy with other tests may take so long for anything.
+/// How long any step may take on a machine that is busy with other tests.
 const SOON: Duration = Duration::from_secs(30);
 
-/// A connection from 127.0.0.`peer`, which keeps little of what comes.
+/// Connects from 127.0.0.`peer`, with a small receive buffer.
 fn connect_as(peer: u8, address: SocketAddr) -> TcpStream {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
     socket.set_recv_buffer_size(4096).unwrap();
@@ -36,7 +36,7 @@ fn connect_as(peer: u8, address: SocketAddr) -> TcpStream {
     socket.into()
 }
 
-/// Whether the other end has closed the connection.
+/// Reports whether the other end has closed the connection.
 fn is_closed(mut socket: &TcpStream) -> bool {
     socket.set_nonblocking(true).unwrap();
     match socket.read(&mut [0]) {
@@ -53,7 +53,7 @@ fn wait(what: &str, probe: impl Fn() -> bool) {
     }
 }
 
-/// What a scrape gets.
+/// Returns the answer to a scrape.
 fn scrape(mut stream: impl Read + Write) -> String {
     let asked = stream.write_all(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
     let mut answer = Vec::new();
@@ -66,14 +66,14 @@ fn count(web: &Web, why: CutOff) -> u64 {
     counts.into_iter().find(|one| one.0 == why).unwrap().1
 }
 
-/// So many silent connections of each peer that all places are taken.
+/// Opens silent connections from several peers until all places are in use.
 fn silent(address: SocketAddr) -> Vec<TcpStream> {
     let peers = (2..=5).flat_map(|peer| [peer; 32]);
     peers.map(|peer| connect_as(peer, address)).collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn silent_connections_keep_no_scrape_out() {
+async fn silent_connections_do_not_block_scrapes() {
     let web = Web::open();
     let (_servers, address) = start(&web);
     let talk = move || {
@@ -82,7 +82,7 @@ async fn silent_connections_keep_no_scrape_out() {
             let answer = scrape(connect_as(9, address));
             assert!(answer.starts_with("HTTP/1.1 200"), "{answer:?}");
         }
-        // Nor the scrapes of their own peer.
+        // They do not block the scrapes of their own peer either.
         let answer = scrape(connect_as(2, address));
         assert!(answer.starts_with("HTTP/1.1 200"), "{answer:?}");
         silent.len()
@@ -93,7 +93,7 @@ async fn silent_connections_keep_no_scrape_out() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn handshakes_that_do_not_begin_keep_no_scrape_out() {
+async fn clients_that_never_start_a_handshake_do_not_block_scrapes() {
     let ours = Authority::new();
     let directory = directory(&ours, TLS);
     let (_servers, address) = start(&load(&directory).unwrap());
@@ -118,7 +118,7 @@ async fn connections_are_bounded() {
         let mut open = silent(address);
         open.extend((0..40).map(|_| connect_as(6, address)));
         open.extend((0..40).map(|_| connect_as(7, address)));
-        wait("so many to be closed", || {
+        wait("all but 128 to be closed", || {
             open.iter().filter(|socket| !is_closed(socket)).count() == 128
         });
         let of = |peer: u8| {
@@ -127,7 +127,7 @@ async fn connections_are_bounded() {
                 own.filter(|one| one.local_addr().unwrap().ip() == Ipv4Addr::new(127, 0, 0, peer));
             own.count()
         };
-        // The peers that have most give theirs.
+        // The peers with the most connections lose some.
         for peer in 2..=7 {
             assert!((20..=24).contains(&of(peer)), "{peer}: {}", of(peer));
         }
@@ -136,7 +136,7 @@ async fn connections_are_bounded() {
     assert_eq!(count(&web, CutOff::Idle), 80);
 }
 
-/// Answers that are alive.
+/// Numbers of answers in memory.
 #[derive(Default)]
 struct Alive {
     now: AtomicUsize,
@@ -175,7 +175,7 @@ fn serve(web: &Web, bytes: usize) -> (Servers, SocketAddr, Arc<Alive>) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn answers_that_nobody_takes_are_bounded_in_memory() {
+async fn the_memory_of_unread_answers_is_bounded() {
     let ours = Authority::new();
     let directory = directory(&ours, TLS);
     let web = load(&directory).unwrap();
@@ -194,7 +194,7 @@ async fn answers_that_nobody_takes_are_bounded_in_memory() {
     spawn_blocking(move || wait("32 answers", || made.made.load(Ordering::SeqCst) == 32))
         .await
         .unwrap();
-    // 32 MiB, and those that are being made and find no room.
+    // 32 MiB, and the answers that are being made and find no room.
     let most = alive.most.load(Ordering::SeqCst);
     assert!((8..=12).contains(&most), "{most}");
     assert!(count(&web, CutOff::Memory) >= 20);
@@ -222,7 +222,7 @@ async fn the_kernel_keeps_little_for_clients_that_do_not_read() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_answer_that_is_larger_than_all_room_is_given_alone() {
+async fn an_answer_larger_than_the_limit_is_sent_alone() {
     let (_servers, address, _alive) = serve(&Web::open(), 64 << 20);
     let answer = spawn_blocking(move || scrape(connect(address)).len()).await;
     assert!(answer.unwrap() > 64 << 20);

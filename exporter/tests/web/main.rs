@@ -1,4 +1,4 @@
-//! `--web.config.file`: who gets in, and what changes without a restart.
+//! `--web.config.file`: which requests are admitted, and what changes without a restart.
 
 #![allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
 
@@ -18,7 +18,7 @@ use nvlink_exporter::web::{Servers, Web};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, SanType};
 use tempfile::TempDir;
 
-/// A certificate and its key, PEM.
+/// A certificate and its key, in PEM format.
 struct Pair(String, String);
 
 struct Authority(Issuer<'static, KeyPair>, String);
@@ -46,7 +46,7 @@ impl Authority {
     }
 }
 
-/// A directory with the server's certificate, the authority and `web.yml`.
+/// Creates a directory with the server's certificate, the authority and `web.yml`.
 fn directory(authority: &Authority, config: &str) -> TempDir {
     let directory = TempDir::new().unwrap();
     let Pair(certificate, key) = authority.server();

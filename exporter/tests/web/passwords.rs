@@ -16,7 +16,7 @@ use tower::ServiceExt;
 
 use crate::{Authority, TLS, directory, load, router, start};
 
-/// Asks `web` as `user:password`.
+/// Sends a request to `web` as `user:password`.
 async fn log_in(web: &Web, credentials: Option<&str>) -> Response<Body> {
     let mut request = Request::get("/");
     if let Some(credentials) = credentials {
@@ -28,7 +28,7 @@ async fn log_in(web: &Web, credentials: Option<&str>) -> Response<Body> {
 }
 
 fn hash(password: &str) -> String {
-    // The least cost: this is no test of bcrypt.
+    // The minimum cost: this is not a test of bcrypt.
     bcrypt::hash(password, 4).unwrap()
 }
 
@@ -50,7 +50,7 @@ async fn passwords_and_headers() {
         (Some("bob:bob's"), true),
         (Some("carol:bob's"), false),
         (Some("alice:"), false),
-        // The second time it is remembered.
+        // The second time, the result is remembered.
         (Some("alice:a:b"), true),
         (Some("alice:a:c"), false),
     ];
@@ -72,7 +72,7 @@ async fn passwords_and_headers() {
 }
 
 #[tokio::test]
-async fn a_flood_of_passwords_is_sent_away() {
+async fn a_flood_of_passwords_is_rejected() {
     let config = format!("basic_auth_users: {{alice: '{}'}}\n", hash("right"));
     let directory = directory(&Authority::new(), &config);
     let web = load(&directory).unwrap();
@@ -90,17 +90,21 @@ async fn a_flood_of_passwords_is_sent_away() {
     statuses.extend(flood.iter().map(Response::status));
     assert!(statuses.contains(&StatusCode::TOO_MANY_REQUESTS));
     assert!(!statuses.contains(&StatusCode::OK));
-    assert_eq!(right.status(), StatusCode::OK, "who is known does not wait");
+    assert_eq!(
+        right.status(),
+        StatusCode::OK,
+        "a known password does not wait"
+    );
 }
 
 #[tokio::test]
-async fn who_knows_gets_in_while_others_guess() {
+async fn a_right_password_is_admitted_while_others_guess() {
     let config = format!("basic_auth_users: {{alice: '{}'}}\n", hash("right"));
     let directory = directory(&Authority::new(), &config);
     let web = load(&directory).unwrap();
     let guesses: Vec<String> = (0..24).map(|n| format!("alice:{n}")).collect();
     let flood = guesses.iter().map(|guess| log_in(&web, Some(guess)));
-    // Nobody was let in before, so that nobody is known.
+    // No request was admitted before, so no password is remembered.
     let (_, right) = tokio::join!(
         futures::future::join_all(flood),
         log_in(&web, Some("alice:right"))
@@ -115,13 +119,13 @@ async fn a_wrong_password_that_is_repeated_is_checked_once() {
     let web = load(&directory).unwrap();
     let wrong = || log_in(&web, Some("alice:wrong"));
     assert_eq!(wrong().await.status(), StatusCode::UNAUTHORIZED);
-    // Were each checked, most would be too many.
+    // If each were checked, most of them would get status 429.
     let flood = futures::future::join_all((0..200).map(|_| wrong())).await;
     let denied = |response: &Response<Body>| response.status() == StatusCode::UNAUTHORIZED;
     assert!(flood.iter().all(denied));
 }
 
-/// The status that a client at 127.0.0.`peer` gets for `user:password`.
+/// Returns the status that a client at 127.0.0.`peer` gets for `user:password`.
 async fn ask_as(peer: u8, address: SocketAddr, credentials: String) -> String {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind(([127, 0, 0, peer], 0).into()).unwrap();
@@ -138,7 +142,7 @@ async fn ask_as(peer: u8, address: SocketAddr, credentials: String) -> String {
 
 #[tokio::test]
 async fn peers_that_guess_do_not_keep_another_out() {
-    // Each check takes long enough for all to have come meanwhile.
+    // Each check takes long enough for all requests to arrive in the meantime.
     let hash = bcrypt::hash("right", 7).unwrap();
     let config = format!("basic_auth_users: {{alice: '{hash}'}}\n");
     let directory = directory(&Authority::new(), &config);
@@ -168,20 +172,20 @@ async fn a_file_that_is_being_written_changes_nothing() {
 }
 
 #[tokio::test]
-async fn a_file_that_loses_its_passwords_opens_nothing() {
+async fn a_file_that_loses_its_passwords_is_not_used() {
     let users = format!("basic_auth_users: {{alice: '{}'}}\n", hash("one"));
     let directory = directory(&Authority::new(), &users);
     let mut web = load(&directory).unwrap();
     for text in ["", "basic_auth_users:\n", "# basic_auth_users: {}\n"] {
         fs::write(directory.path().join("web.yml"), text).unwrap();
         let refused = web.reload().unwrap_err().to_string();
-        assert!(refused.contains("passwords are switched off by a restart only"));
+        assert!(refused.contains("passwords can be switched off only by a restart"));
         assert_eq!(log_in(&web, None).await.status(), StatusCode::UNAUTHORIZED);
     }
 }
 
 #[tokio::test]
-async fn rate_limits_as_the_toolkit_takes_them() {
+async fn rate_limits_are_parsed_as_in_the_toolkit() {
     let limits = [
         ("0", false),
         ("'0'", false),
@@ -221,7 +225,7 @@ async fn passwords_change_without_a_restart() {
     let directory = directory(&Authority::new(), "");
     let write = |text: &str| fs::write(directory.path().join("web.yml"), text).unwrap();
     let mut web = load(&directory).unwrap();
-    assert!(!web.reload().unwrap(), "nothing is new");
+    assert!(!web.reload().unwrap(), "nothing changed");
     assert_eq!(log_in(&web, None).await.status(), StatusCode::OK);
     write(&format!("basic_auth_users: {{alice: '{}'}}\n", hash("one")));
     assert!(web.reload().unwrap());
@@ -253,6 +257,6 @@ async fn passwords_change_without_a_restart() {
         web.reload()
             .unwrap_err()
             .to_string()
-            .contains("by a restart")
+            .contains("only by a restart")
     );
 }

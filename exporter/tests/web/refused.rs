@@ -5,7 +5,7 @@ use rcgen::KeyPair;
 
 use crate::{Authority, TLS, directory, load};
 
-/// Configurations and what is wrong with them; TLS stands for the keys that all need.
+/// Configurations and their errors; `TLS` stands for the keys that all of them need.
 const REFUSED: &[(&str, &str)] = &[
     (
         "tls_server_config:\n  cert_file: server.pem\n",
@@ -21,19 +21,19 @@ const REFUSED: &[(&str, &str)] = &[
     ),
     (
         "tls_server_config:\n  cert_file: ca.pem\n  key_file: server.key\n",
-        "tls_server_config.cert: it does not fit its key",
+        "tls_server_config.cert: it does not match the key",
     ),
     (
         "tls_server_config:\n  cert_file: web.yml\n  key_file: server.key\n",
-        "tls_server_config.cert: no certificate in PEM form",
+        "tls_server_config.cert: not a certificate in PEM format",
     ),
     (
         "tls_server_config:\n  cert: x\n  cert_file: server.pem\n  key_file: server.key\n",
-        "tls_server_config.cert: given twice",
+        "tls_server_config.cert: set twice",
     ),
     (
         "TLS  client_ca_file: ca.pem\n",
-        "tls_server_config.client_ca_file: without a client_auth_type",
+        "tls_server_config.client_ca_file: it has no effect without a client_auth_type",
     ),
     (
         "TLS  client_auth_type: RequireAndVerifyClientCert\n",
@@ -61,11 +61,11 @@ const REFUSED: &[(&str, &str)] = &[
     ),
     (
         "TLS  cipher_suites: [TLS_RSA_WITH_RC4_128_SHA]\n",
-        "cipher_suites: \"TLS_RSA_WITH_RC4_128_SHA\" is not served; there are TLS_ECDHE_",
+        "cipher_suites: \"TLS_RSA_WITH_RC4_128_SHA\" is not supported; supported are TLS_ECDHE_",
     ),
     (
         "TLS  curve_preferences: [CurveP521]\n",
-        "curve_preferences: \"CurveP521\" is not served; there are X25519, CurveP256, CurveP384",
+        "curve_preferences: \"CurveP521\" is not supported; supported are X25519, CurveP256, CurveP384",
     ),
     (
         "TLS  cert_fiel: x\n",
@@ -73,7 +73,7 @@ const REFUSED: &[(&str, &str)] = &[
     ),
     (
         "basic_auth_users: {alice: secret}\n",
-        "basic_auth_users.alice: no bcrypt hash",
+        "basic_auth_users.alice: not a bcrypt hash",
     ),
     (
         "http_server_config: {headers: {X-Frame-Options: maybe}}\n",
@@ -85,11 +85,11 @@ const REFUSED: &[(&str, &str)] = &[
     ),
     (
         "rate_limit: {interval: 9999999999h, burst: 1}\n",
-        "rate_limit.interval: \"9999999999h\" is no duration",
+        "rate_limit.interval: \"9999999999h\" is not a duration",
     ),
     (
         "rate_limit: {interval: -1s, burst: 1}\n",
-        "rate_limit.interval: \"-1s\" is no duration",
+        "rate_limit.interval: \"-1s\" is not a duration",
     ),
     (
         "rate_limit: {interval: [1], burst: 1}\n",
@@ -97,7 +97,7 @@ const REFUSED: &[(&str, &str)] = &[
     ),
     (
         "rate_limit: {interval: soon, burst: 1}\n",
-        "rate_limit.interval: \"soon\" is no duration",
+        "rate_limit.interval: \"soon\" is not a duration",
     ),
     (
         "tls_server_config:\n  cert_file: ''\n  key_file: server.key\n",
@@ -105,7 +105,7 @@ const REFUSED: &[(&str, &str)] = &[
     ),
 ];
 
-/// Keys that cannot be used, as openssl writes them, with the reason.
+/// Unusable keys, as openssl writes them, with the reason.
 const KEYS: &[(&str, &str)] = &[
     (
         "-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----\n",
@@ -117,11 +117,11 @@ const KEYS: &[(&str, &str)] = &[
     ),
     (
         "AAAA\n",
-        "tls_server_config.key: no private key in PEM form",
+        "tls_server_config.key: not a private key in PEM format",
     ),
 ];
 
-/// A key of a curve of ECDSA that nobody serves: P-256's name with another number.
+/// Returns a key of an unsupported ECDSA curve: P-256's identifier with a different number.
 fn key_of_another_curve() -> String {
     let mut key = KeyPair::generate().unwrap().serialize_der();
     let p256 = [0x2a, 0x86, 0x48, 0xce, 0x3d, 3, 1, 7];
@@ -135,7 +135,7 @@ fn key_of_another_curve() -> String {
 fn keys_that_cannot_be_used_are_refused_with_the_reason() {
     let directory = directory(&Authority::new(), TLS);
     let other = key_of_another_curve();
-    let unserved = "tls_server_config.key: this kind of key is not served";
+    let unserved = "tls_server_config.key: this kind of key is not supported";
     for (key, expected) in KEYS.iter().chain([&(&*other, unserved)]) {
         std::fs::write(directory.path().join("server.key"), key).unwrap();
         let error = load(&directory).err().unwrap();
@@ -145,13 +145,13 @@ fn keys_that_cannot_be_used_are_refused_with_the_reason() {
 }
 
 #[test]
-fn what_cannot_be_is_refused() {
+fn invalid_configurations_are_refused() {
     let ours = Authority::new();
     for (config, expected) in REFUSED {
         let directory = directory(&ours, &config.replace("TLS  ", &format!("{TLS}  ")));
         let error = load(&directory)
             .err()
-            .unwrap_or_else(|| panic!("taken: {config}"));
+            .unwrap_or_else(|| panic!("accepted: {config}"));
         assert!(error.contains(expected), "{config}: {error}");
         assert!(
             error.starts_with(&directory.path().display().to_string()),
@@ -162,14 +162,14 @@ fn what_cannot_be_is_refused() {
 }
 
 #[test]
-fn what_is_no_file_is_refused_and_not_waited_for() {
+fn a_pipe_and_a_huge_file_are_refused_without_reading_them() {
     let directory = directory(&Authority::new(), "");
     let path = directory.path().join("web.yml");
     std::fs::remove_file(&path).unwrap();
     let made = std::process::Command::new("mkfifo").arg(&path).status();
     assert!(made.unwrap().success());
     let error = load(&directory).unwrap_err();
-    assert!(error.contains("no regular file"), "{error}");
+    assert!(error.contains("not a regular file"), "{error}");
     std::fs::remove_file(&path).unwrap();
     std::fs::write(&path, vec![b'#'; (1 << 20) + 1]).unwrap();
     let error = load(&directory).unwrap_err();

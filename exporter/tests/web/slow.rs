@@ -1,4 +1,4 @@
-//! Clients that ask for much and take nothing.
+//! Clients that request much and read nothing.
 
 use std::{
     io::{Read, Write},
@@ -21,12 +21,12 @@ use tokio::{
 
 use crate::{Authority, TLS, directory, load};
 
-/// More than the kernel's buffers of a connection take.
+/// More than the kernel's buffers of a connection hold.
 const LARGE: usize = 8 << 20;
-/// Longer than any client gets, of the server's time, which flies.
+/// Longer than any client may take. The time of the server is simulated.
 const LONG: Duration = Duration::from_secs(60);
 
-/// An answer that tells its end, taken or not.
+/// An answer that reports when it is dropped, read or not.
 struct Answer(UnboundedSender<()>, usize);
 
 impl AsRef<[u8]> for Answer {
@@ -58,7 +58,7 @@ pub(crate) fn connect(address: SocketAddr) -> TcpStream {
     socket
 }
 
-/// All that comes until the end, also where that is a reset.
+/// Reads until the end or a reset, and returns the number of bytes.
 fn read_all(stream: &mut impl Read) -> usize {
     let (mut total, mut part) = (0, vec![0; 1 << 20]);
     loop {
@@ -74,7 +74,7 @@ fn read_all(stream: &mut impl Read) -> usize {
     }
 }
 
-/// Until `count` answers are over, as soon as only time can end them.
+/// Waits until `count` answers are dropped. Time is simulated, so a timeout passes at once.
 async fn wait(over: &mut UnboundedReceiver<()>, count: usize) {
     tokio::time::pause();
     for _ in 0..count {
@@ -85,7 +85,7 @@ async fn wait(over: &mut UnboundedReceiver<()>, count: usize) {
 }
 
 #[tokio::test]
-async fn an_answer_that_nobody_takes_is_dropped() {
+async fn an_answer_that_the_client_does_not_read_is_dropped() {
     let (_servers, address, mut over) = start(&Web::open(), LARGE);
     let ask = move || {
         const GET: &[u8] = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
@@ -113,12 +113,12 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// The preface, with no room for answers, and `streams` requests for `/`.
+/// Returns the HTTP/2 preface, with no room for answers, and `streams` requests for `/`.
 pub(crate) fn greedy(streams: u32) -> Vec<u8> {
     asking(streams, 0)
 }
 
-/// The same with so much room for each answer.
+/// Returns the same with a `window` of bytes for each answer.
 fn asking(streams: u32, window: u8) -> Vec<u8> {
     let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
     bytes.extend(frame(4, 0, 0, &[0, 4, 0, 0, 0, window]));
@@ -144,10 +144,10 @@ pub(crate) fn tls(socket: TcpStream, roots: &str) -> StreamOwned<ClientConnectio
     StreamOwned::new(connection, socket)
 }
 
-/// Its kind and its payload.
+/// Kind and payload of a frame.
 type Frame = (u8, Vec<u8>);
 
-/// Frames until the connection ends, or `enough` are there.
+/// Reads frames until the connection ends or there are `enough`.
 fn frames(stream: &mut impl Read, enough: impl Fn(&[Frame]) -> bool) -> Vec<Frame> {
     let mut frames = Vec::new();
     let mut head = [0; 9];
@@ -187,7 +187,7 @@ async fn http2_without_room_for_answers_is_bounded_and_ends() {
 }
 
 #[tokio::test]
-async fn a_small_answer_of_which_one_byte_is_taken_ends_too() {
+async fn a_small_answer_that_is_read_by_one_byte_ends_too() {
     let ours = Authority::new();
     let directory = directory(&ours, TLS);
     let (_servers, address, mut over) = start(&load(&directory).unwrap(), 1000);

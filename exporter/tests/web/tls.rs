@@ -17,7 +17,7 @@ use rustls::{
 
 use crate::{Authority, Pair, TLS, directory, load, start};
 
-/// What a client is told, and the certificate that it was shown.
+/// Returns the answer to a client, and the certificate of the server.
 fn fetch(
     address: SocketAddr,
     roots: &str,
@@ -178,7 +178,7 @@ async fn certificates_change_without_a_restart() {
         web.reload()
             .unwrap_err()
             .to_string()
-            .contains("does not fit its key")
+            .contains("does not match the key")
     );
     assert_eq!(
         ask(address, &ours.1, None).await.unwrap().1,
@@ -191,13 +191,13 @@ async fn certificates_change_without_a_restart() {
 }
 
 #[test]
-fn certificates_of_clients_are_not_made_optional_by_half_a_file() {
+fn client_certificates_stay_mandatory_while_the_file_is_incomplete() {
     let asked =
         format!("{TLS}  client_ca_file: ca.pem\n  client_auth_type: RequireAndVerifyClientCert\n");
     let directory = directory(&Authority::new(), &asked);
     let mut web = load(&directory).unwrap();
     fs::write(directory.path().join("web.yml"), TLS).unwrap();
     let refused = web.reload().unwrap_err().to_string();
-    let said = "client certificates are made optional by a restart only";
+    let said = "client certificates can be made optional only by a restart";
     assert!(refused.contains(said), "{refused}");
 }

@@ -1,5 +1,5 @@
-//! Takes connections, with and without TLS, while there are not too many, and
-//! refuses answers for which there is no room in memory.
+//! Accepts connections, with and without TLS, while there are not too many, and
+//! replaces responses that memory has no room for by HTTP 503.
 
 use std::{
     future::Future,
@@ -27,7 +27,7 @@ use super::{
     places::{Peer, Places, Seat},
 };
 
-/// Takes connections, each in a place. Requests carry their [`Peer`] as extension.
+/// Accepts connections, each in a place. Requests carry their [`Peer`] as an extension.
 #[derive(Clone, Debug)]
 pub struct Acceptor {
     tls: Option<RustlsAcceptor>,
@@ -35,23 +35,23 @@ pub struct Acceptor {
 }
 
 impl Acceptor {
-    /// Without `tls`, plain text.
+    /// Returns an acceptor; without `tls` it accepts plain text.
     #[must_use]
     pub fn new(tls: Option<RustlsAcceptor>, places: Places) -> Self {
         Self { tls, places }
     }
 }
 
-/// What a connection is, with and without TLS.
+/// A connection with or without TLS.
 pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
-/// A connection of either kind, in its place.
+/// A connection with or without TLS, in its place.
 type Placed = Paced<Box<dyn Stream>>;
-/// What the kernel keeps of what was sent and not taken, and of what came and
-/// was not read, bytes a connection; it takes twice as much for itself. Left
-/// alone it takes megabytes.
+/// Size of each of the kernel's two buffers of a connection, for sending and
+/// for receiving, in bytes. The kernel doubles it for its own bookkeeping; by
+/// default it would use megabytes.
 const SOCKET_BUFFER: usize = 128 << 10;
 
 impl<S: Send + 'static> Accept<TcpStream, S> for Acceptor {
@@ -116,7 +116,7 @@ where
             let bytes = usize::try_from(answer.body().size_hint().lower());
             let Some(held) = seat.hold(bytes.unwrap_or(usize::MAX)) else {
                 let later = [(header::RETRY_AFTER, "1")];
-                let reason = "too many answers are under way\n";
+                let reason = "too many responses are pending: try again\n";
                 return Ok((StatusCode::SERVICE_UNAVAILABLE, later, reason).into_response());
             };
             Ok(answer.map(|body| untaken.with(body, held)))

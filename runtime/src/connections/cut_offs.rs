@@ -1,4 +1,4 @@
-//! Clients that a server has cut off: counted, and told in one line a minute.
+//! Clients that a server has cut off: counted, and logged in one line a minute.
 
 use std::{
     sync::{
@@ -12,19 +12,19 @@ use tokio::time::Instant;
 
 use super::places::Peer;
 
-/// What is cut off is told in one line for so long.
+/// At most one line is logged in this time.
 const TELL: Duration = Duration::from_secs(60);
 
-/// Why a client lost its connection or did not get its answer.
+/// Why a client lost its connection or did not get its response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CutOff {
-    /// It did nothing, and another needed its place.
+    /// It was idle, and another client needed its place.
     Idle,
     /// There was no place for it.
     Full,
-    /// There was no room in memory for its answer.
+    /// There was no room in memory for its response.
     Memory,
-    /// It did not take its answer.
+    /// It did not read its response in time.
     Slow,
 }
 
@@ -32,7 +32,7 @@ impl CutOff {
     /// All reasons.
     pub const ALL: [Self; 4] = [Self::Idle, Self::Full, Self::Memory, Self::Slow];
 
-    /// The word used in label values.
+    /// Returns the word used in label values.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -44,7 +44,7 @@ impl CutOff {
     }
 }
 
-/// How many clients were cut off since the start.
+/// The number of clients cut off since the start.
 #[derive(Clone, Debug, Default)]
 pub struct CutOffs(Arc<Counts>);
 
@@ -55,7 +55,7 @@ struct Counts {
 }
 
 impl CutOffs {
-    /// How many for each reason.
+    /// Returns the number of clients for each reason.
     #[must_use]
     pub fn counts(&self) -> [(CutOff, u64); 4] {
         CutOff::ALL.map(|why| (why, self.0.counts[why as usize].load(Ordering::Relaxed)))
@@ -76,7 +76,7 @@ impl CutOffs {
             peer = %peer.0,
             reason = why.as_str(),
             times = all - before,
-            "clients are cut off: they hold connections or answers and do nothing with them, or there are too many of them"
+            "clients were cut off: they held connections or responses without using them, or there were too many clients"
         );
     }
 }

@@ -1,4 +1,4 @@
-//! The answers of a connection that are under way.
+//! The pending responses of a connection.
 
 use std::{
     collections::BTreeMap,
@@ -13,20 +13,20 @@ use tokio::time::Instant;
 
 use super::places::Held;
 
-/// An answer is handed over in parts of so many bytes: what HTTP/2 was given
-/// waits for the client where nobody sees it.
+/// Size of the parts in which a response is passed to the HTTP layer, in bytes.
+/// Data that HTTP/2 has already accepted waits for the client unobserved.
 const PART: usize = 16 << 10;
 
-/// The answers of one connection that are under way.
+/// The pending responses of one connection.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Pace(Arc<Mutex<State>>);
 
 #[derive(Debug)]
 struct State {
-    /// When each was asked for; numbers ascend with time.
+    /// When each response was requested; numbers ascend with time.
     asked: BTreeMap<u64, Instant>,
     next: u64,
-    /// Since when none is under way, or when the client was heard last.
+    /// When the last response ended, or when the client last sent something.
     idle: Instant,
 }
 
@@ -40,12 +40,12 @@ impl Default for State {
     }
 }
 
-/// What a connection does at one moment.
+/// The state of a connection at one moment.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Load {
-    /// When the oldest answer that is under way was asked for.
+    /// When the oldest pending response was requested.
     pub(super) asked: Option<Instant>,
-    /// Since when the client is silent.
+    /// Since when the client has been silent.
     pub(super) idle: Instant,
 }
 
@@ -54,7 +54,7 @@ impl Pace {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// An answer is asked for now.
+    /// Records that a response is requested now.
     pub(super) fn ask(&self) -> Untaken {
         let mut state = self.state();
         let number = state.next;
@@ -74,13 +74,13 @@ impl Pace {
         }
     }
 
-    /// The client has sent something.
+    /// Records that the client has sent something.
     pub(super) fn heard(&self) {
         self.state().idle = Instant::now();
     }
 }
 
-/// An answer that is under way as long as this lives.
+/// A response that is pending as long as this value lives.
 #[derive(Debug)]
 pub(super) struct Untaken {
     pace: Pace,
@@ -96,8 +96,8 @@ impl Drop for Untaken {
 }
 
 impl Untaken {
-    /// `body`, which is in memory as `held`, in parts; it is under way until
-    /// the last one was handed over.
+    /// Returns `body`, whose memory is accounted for in `held`, as a body in
+    /// parts. The response is pending until the last part was passed on.
     pub(super) fn with(self, body: Body, held: Held) -> Body {
         Body::new(Parts {
             body,
@@ -110,7 +110,7 @@ impl Untaken {
 
 struct Parts {
     body: Body,
-    /// Of the frame that was read last.
+    /// The rest of the frame that was read last.
     left: Bytes,
     _untaken: Untaken,
     _held: Held,
@@ -133,8 +133,8 @@ impl HttpBody for Parts {
                 other => return Poll::Ready(other),
             }
         }
-        // The last byte on its own: HTTP/2 asks for it only when the client has
-        // opened its window for all that comes before.
+        // The last byte is a part of its own: HTTP/2 requests it only after the
+        // client has opened its window for everything before it.
         let but_one = self.left.len().saturating_sub(1);
         let part = but_one.clamp(1, PART).min(self.left.len());
         Poll::Ready(Some(Ok(Frame::data(self.left.split_to(part)))))

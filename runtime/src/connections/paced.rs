@@ -1,14 +1,14 @@
-//! A connection whose client keeps pace. Answers must be taken in time: a
-//! client that asks and does not read would hold them in memory, and its
-//! connection, for ever.
+//! A connection whose client must keep pace. Clients must read responses in
+//! time: one that sends requests and does not read would hold the responses in
+//! memory, and its connection, forever.
 //!
-//! Timeouts that others have made do not see these clients. Hyper bounds the
-//! time for a head (`header_read_timeout`), and pings peers of HTTP/2: one that
-//! opens no window answers pings all day. A timeout of writes, as
-//! `tokio-io-timeout` has it, begins anew with each byte that is taken, and
-//! sees no write at all while HTTP/2 waits for a window. A timeout of bodies,
-//! as `tower-http` has it, bounds how long a body waits for its maker; here it
-//! is the body that waits.
+//! Existing timeouts do not catch such clients. Hyper limits the time for the
+//! head of a request (`header_read_timeout`) and pings HTTP/2 peers, but a peer
+//! that never opens its window still answers pings. The write timeout of
+//! `tokio-io-timeout` restarts with each byte that is written, and sees no write
+//! at all while HTTP/2 waits for a window. The body timeout of `tower-http`
+//! limits how long the server waits for the next part of a body; here the body
+//! is ready and waits for the client.
 
 use std::{
     io,
@@ -23,12 +23,12 @@ use tokio::{
 
 use super::{cut_offs::CutOff, places::Place};
 
-/// A connection that ends when its client does not keep pace, or is silent for
-/// too long, or when its place is needed.
+/// A connection that ends when its client does not keep pace, when the client
+/// is silent for too long, or when another connection needs its place.
 pub struct Paced<S> {
     stream: S,
     place: Place,
-    /// Since when bytes wait for the client.
+    /// Since when bytes have been waiting for the client.
     blocked: Option<Instant>,
     alarm: Pin<Box<Sleep>>,
 }
@@ -44,7 +44,7 @@ impl<S> Paced<S> {
         }
     }
 
-    /// Fails when the connection must end; else wakes when it may have to.
+    /// Fails when the connection must end; otherwise sets the alarm for the next check.
     fn check(&mut self, context: &mut Context<'_>) -> io::Result<()> {
         if self.place.poll_lost(context).is_ready() {
             return Err(io::ErrorKind::ConnectionAborted.into());
@@ -65,8 +65,8 @@ impl<S> Paced<S> {
         Err(io::ErrorKind::TimedOut.into())
     }
 
-    /// After a write: one that is pending waits for the client. Only a flush
-    /// tells that nothing waits any more.
+    /// Records the result of a write: a pending write waits for the client. Only
+    /// a complete flush shows that nothing waits any more.
     fn wrote<T>(
         &mut self,
         context: &mut Context<'_>,

@@ -1,9 +1,10 @@
-//! Places for connections, and room in memory for their answers.
+//! Places for connections, and room in memory for their responses.
 //!
-//! Whoever comes gets in as long as somebody who does nothing, or who asks for
-//! much, can make room: the peers with most connections give theirs first, and
-//! of those the ones that are silent (their TLS handshake may not even have
-//! begun). So many silent connections keep nobody out.
+//! A new connection gets a place as long as an idle connection, or one whose
+//! response is pending for too long, can give up its own. The peers with the
+//! most connections give up places first, and of those the silent connections
+//! (whose TLS handshake may not even have begun). So many silent connections
+//! cannot keep other clients out.
 
 use std::{
     cmp::Reverse,
@@ -22,7 +23,7 @@ use super::{
     pace::{Load, Pace},
 };
 
-/// Who is at the other end.
+/// The address at the other end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Peer(pub IpAddr);
 
@@ -38,8 +39,8 @@ pub struct Places {
 struct Open {
     next: u64,
     connections: BTreeMap<u64, Connection>,
-    /// What answers hold in memory, bytes. Also those of connections that have
-    /// lost their place and are not gone yet.
+    /// Memory that responses hold, in bytes, including responses of connections
+    /// that have lost their place but are not closed yet.
     held: BTreeMap<Peer, usize>,
 }
 
@@ -47,7 +48,7 @@ struct Open {
 struct Connection {
     peer: Peer,
     pace: Pace,
-    /// Its end is the end of the connection.
+    /// Dropping it ends the connection.
     _place: oneshot::Sender<()>,
 }
 
@@ -57,7 +58,7 @@ impl Open {
         all.filter(|one| one.peer == peer).count()
     }
 
-    /// Who gives its place to `peer`; none where all are at work.
+    /// Returns the connection that gives up its place to `peer`; none if all are busy.
     fn victim(&self, peer: Peer, bounds: &Bounds, now: Instant) -> Option<u64> {
         let own = self.of_peer(peer) >= bounds.connections_of_peer;
         let mut crowds = BTreeMap::<Peer, usize>::new();
@@ -76,7 +77,7 @@ impl Open {
         ranked.min().map(|(_, number)| number)
     }
 
-    /// Takes so much memory for `peer`, if there is as much.
+    /// Reserves `bytes` of memory for `peer`, and reports whether there was room.
     fn hold(&mut self, peer: Peer, bytes: usize, bounds: &Bounds) -> bool {
         let all: usize = self.held.values().sum();
         let own = self.held.get(&peer).copied().unwrap_or_default();
@@ -99,7 +100,7 @@ impl Open {
 }
 
 impl Places {
-    /// None of them is taken.
+    /// Returns places that are all free.
     #[must_use]
     pub fn new(bounds: Bounds) -> Self {
         Self {
@@ -109,7 +110,7 @@ impl Places {
         }
     }
 
-    /// The same, with what is cut off counted in `cut_offs`.
+    /// Returns the same places, which count clients that are cut off in `cut_offs`.
     #[must_use]
     pub fn counting(self, cut_offs: CutOffs) -> Self {
         Self { cut_offs, ..self }
@@ -119,13 +120,13 @@ impl Places {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Clients that were cut off.
+    /// Returns the counts of clients that were cut off.
     #[must_use]
     pub fn cut_offs(&self) -> &CutOffs {
         &self.cut_offs
     }
 
-    /// A place for `peer`; none where there is no room.
+    /// Returns a place for `peer`; none if there is no room.
     #[must_use]
     pub fn enter(&self, peer: Peer) -> Option<Place> {
         let mut open = self.open();
@@ -164,7 +165,7 @@ impl Places {
     }
 }
 
-/// The place of one connection, for as long as it lives.
+/// The place of one connection, held as long as this value lives.
 #[derive(Debug)]
 pub struct Place {
     seat: Arc<Seat>,
@@ -172,7 +173,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// What the connection's service works with.
+    /// Returns the part of the place that the connection's service uses.
     #[must_use]
     pub fn seat(&self) -> Arc<Seat> {
         Arc::clone(&self.seat)
@@ -190,7 +191,7 @@ impl Place {
         self.seat.places.cut_offs.add(why, self.seat.peer);
     }
 
-    /// Ready when another needs it.
+    /// Becomes ready when another connection needs the place.
     pub(super) fn poll_lost(&mut self, context: &mut Context<'_>) -> Poll<()> {
         if self.lost.is_terminated() {
             return Poll::Ready(());
@@ -198,13 +199,13 @@ impl Place {
         Pin::new(&mut self.lost).poll(context).map(drop)
     }
 
-    /// Waits until another needs it.
+    /// Waits until another connection needs the place.
     pub(super) async fn lost(&mut self) {
         std::future::poll_fn(|context| self.poll_lost(context)).await;
     }
 }
 
-/// What a connection and its service share.
+/// The state that a connection and its service share.
 #[derive(Debug)]
 pub struct Seat {
     places: Places,
@@ -220,7 +221,7 @@ impl Drop for Seat {
 }
 
 impl Seat {
-    /// Room in memory for an answer of so many bytes; none where others hold it.
+    /// Reserves room in memory for a response of `bytes`; none if others hold it.
     #[must_use]
     pub fn hold(self: &Arc<Self>, bytes: usize) -> Option<Held> {
         let Places {
@@ -237,7 +238,7 @@ impl Seat {
     }
 }
 
-/// Room in memory, held as long as this lives.
+/// Room in memory, held as long as this value lives.
 #[derive(Debug)]
 pub struct Held {
     seat: Arc<Seat>,

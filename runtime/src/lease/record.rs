@@ -1,4 +1,4 @@
-//! What was seen of a Lease, and what to write next.
+//! The observed state of a Lease, and what to write next.
 
 use std::time::Duration;
 
@@ -12,18 +12,19 @@ use tokio::time::Instant;
 
 use super::DURATION;
 
-/// A Lease as it was seen last.
+/// A Lease as this process last saw it.
 #[derive(Debug, Default)]
 pub(super) struct Observed {
-    /// What was read or written last, and since when it has been so.
+    /// The version that was read or written last, and when it was first seen.
     last: Option<(Lease, Instant)>,
-    /// The highest number of a term that was seen: a Lease that somebody
-    /// deletes does not begin anew.
+    /// The highest number of a term seen so far: if somebody deletes the Lease,
+    /// the numbers still ascend.
     number: i32,
 }
 
 impl Observed {
-    /// What to write where `found` is ours or may be taken; none where another holds it.
+    /// Returns what to write if this process holds `found` or may acquire it;
+    /// none if another process holds it.
     pub(super) fn look(
         &mut self,
         found: Option<Lease>,
@@ -69,7 +70,7 @@ impl Observed {
         })
     }
 
-    /// Remembers what was written. The number of the term.
+    /// Records the Lease that was written, and returns the number of the term.
     pub(super) fn keep(&mut self, lease: Lease) -> i32 {
         let spec = lease.spec.as_ref();
         let number = spec.and_then(|spec| spec.lease_transitions);
@@ -79,12 +80,13 @@ impl Observed {
     }
 }
 
-/// What to write to give `found` back, if it is ours.
+/// Returns what to write to release `found`, if this process holds it.
 pub(super) fn released(found: Option<Lease>, identity: &str) -> Option<Lease> {
     let mut lease = found?;
     let spec = lease.spec.as_mut()?;
     let ours = spec.holder_identity.as_deref() == Some(identity);
-    // Empty and a second, as client-go has it: others may not know what none means.
+    // An empty holder and one second, as client-go writes: other clients may not
+    // expect absent values.
     spec.holder_identity = Some(String::new());
     spec.lease_duration_seconds = Some(1);
     spec.renew_time = Some(MicroTime(Timestamp::now()));

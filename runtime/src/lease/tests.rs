@@ -14,7 +14,7 @@ struct Api(Arc<Mutex<Server>>);
 struct Server {
     lease: Option<Value>,
     version: u64,
-    /// Those whose requests are never answered, by identity.
+    /// Identities whose requests are never answered.
     silent: Vec<&'static str>,
 }
 
@@ -48,7 +48,7 @@ impl Server {
 }
 
 impl Api {
-    /// A replica's way to it.
+    /// Returns the client of the replica `identity`.
     fn client(&self, identity: &'static str) -> Client {
         let server = Arc::clone(&self.0);
         let service = tower::service_fn(move |request: Request<Body>| {
@@ -94,7 +94,7 @@ async fn seconds(count: u64) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_of_two_leads_for_as_long_as_it_renews() {
+async fn one_of_two_leads_as_long_as_it_renews() {
     let api = Api::default();
     let ((a, leads_a), (b, leads_b)) = (api.candidate("a"), api.candidate("b"));
     tokio::spawn(a.run());
@@ -108,7 +108,7 @@ async fn one_of_two_leads_for_as_long_as_it_renews() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn two_that_reach_for_it_at_once_do_not_both_lead() {
+async fn concurrent_candidates_get_one_leader() {
     let api = Api::default();
     let candidates = ["a", "b", "c"].map(|identity| api.candidate(identity));
     let leads = candidates.map(|(candidate, leads)| {
@@ -121,7 +121,7 @@ async fn two_that_reach_for_it_at_once_do_not_both_lead() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_leader_that_is_killed_is_followed_by_another() {
+async fn another_leads_after_a_leader_was_killed() {
     let api = Api::default();
     let ((a, mut leads_a), (b, mut leads_b)) = (api.candidate("a"), api.candidate("b"));
     let killed = tokio::spawn(a.run());
@@ -140,7 +140,7 @@ async fn a_leader_that_is_killed_is_followed_by_another() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_leader_that_is_cut_off_ceases_to_lead_before_another_begins() {
+async fn a_leader_that_is_cut_off_stops_leading_before_another_starts() {
     let api = Api::default();
     let ((a, mut leads_a), (b, mut leads_b)) = (api.candidate("a"), api.candidate("b"));
     tokio::spawn(a.run());
@@ -158,7 +158,7 @@ async fn a_leader_that_is_cut_off_ceases_to_lead_before_another_begins() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_leader_whose_candidate_is_gone_ceases_to_lead() {
+async fn a_leader_whose_candidate_is_dropped_stops_leading() {
     let api = Api::default();
     let (a, mut leads) = api.candidate("a");
     let running = tokio::spawn(a.run());
@@ -168,7 +168,7 @@ async fn a_leader_whose_candidate_is_gone_ceases_to_lead() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_given_back_is_taken_at_once() {
+async fn a_released_lease_is_acquired_at_once() {
     let api = Api::default();
     let ((a, mut leads_a), (b, mut leads_b)) = (api.candidate("a"), api.candidate("b"));
     tokio::spawn(a.clone().run());
@@ -182,11 +182,11 @@ async fn what_is_given_back_is_taken_at_once() {
     assert_eq!(leads_b.gained().await.number, 2);
     assert!(before.elapsed() <= LOOK);
     seconds(60).await;
-    assert_eq!(leads_a.term(), None, "who resigned does not come back");
+    assert_eq!(leads_a.term(), None, "it resigned for good");
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_does_not_lead_gives_nothing_back_and_who_is_cut_off_does_not_wait() {
+async fn only_the_leader_releases_the_lease_and_it_does_not_wait_when_cut_off() {
     let api = Api::default();
     let ((a, mut leads_a), (b, _)) = (api.candidate("a"), api.candidate("b"));
     tokio::spawn(a.clone().run());
@@ -203,7 +203,7 @@ async fn who_does_not_lead_gives_nothing_back_and_who_is_cut_off_does_not_wait()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_that_somebody_deletes_does_not_begin_anew() {
+async fn numbers_ascend_after_somebody_deletes_the_lease() {
     let api = Api::default();
     let (a, mut leads) = api.candidate("a");
     tokio::spawn(a.run());
@@ -217,7 +217,7 @@ async fn a_lease_that_somebody_deletes_does_not_begin_anew() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_that_somebody_takes_is_lost() {
+async fn a_leader_stops_when_somebody_takes_the_lease() {
     let api = Api::default();
     let (a, mut leads) = api.candidate("a");
     tokio::spawn(a.run());

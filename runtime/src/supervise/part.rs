@@ -1,4 +1,4 @@
-//! What is known of a part that is started again and again.
+//! The state of a part that is restarted whenever it ends.
 
 use std::{sync::Mutex, time::Duration};
 
@@ -8,9 +8,9 @@ use super::{Weight, lock};
 
 /// The first and the longest pause before a part is started again.
 const PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
-/// A part that has run for so long works again.
+/// A part that has run for this long works again.
 const STEADY: Duration = Duration::from_secs(30);
-/// A part that has not worked for so long is dead: to start it again does not help.
+/// A part that has not worked for this long is dead: restarts do not help.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
@@ -22,9 +22,9 @@ pub(super) struct Part {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Since when it runs; none while it waits to be started again.
+    /// Since when the part has been running; none while it waits to be restarted.
     runs: Option<Instant>,
-    /// Since when it has not been steady, and how it ended last.
+    /// Since when the part has not been steady, and how it ended last.
     fails: Option<(Instant, String)>,
     pause: Option<Duration>,
     restarts: u64,
@@ -57,7 +57,8 @@ impl Part {
         lock(&self.state).runs = Some(Instant::now());
     }
 
-    /// It ended, and should not have. How long to wait before it is started again.
+    /// Records that the part ended, which it should not have done, and returns
+    /// how long to wait before starting it again.
     pub(super) fn ended(&self, how: String) -> Duration {
         let (now, part) = (Instant::now(), self.name);
         let mut state = lock(&self.state);

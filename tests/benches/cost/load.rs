@@ -1,4 +1,4 @@
-//! The load: clients that create pods, or write the status of some.
+//! The load: clients that create pods or patch the status of pods.
 
 use std::{
     sync::{
@@ -22,10 +22,10 @@ use tokio::{runtime::Runtime, task::JoinSet};
 use crate::sides::{Side, class};
 
 pub(crate) const CLIENTS: u32 = 8;
-/// For the API server to end what it does in the background.
+/// Time for the API server to finish its background work.
 const PAUSE: Duration = Duration::from_millis(300);
 
-/// What the clients do.
+/// The kind of request that the clients send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Work {
     GpuPods,
@@ -56,7 +56,7 @@ impl Work {
     }
 }
 
-/// Eight clients, and what they have done so far.
+/// Eight clients, and the number of requests that they have sent so far.
 pub(crate) struct Load {
     runtime: Runtime,
     clients: Vec<Client>,
@@ -65,7 +65,7 @@ pub(crate) struct Load {
 }
 
 impl Load {
-    /// Clients that do `requests` together.
+    /// Returns clients that send `requests` together.
     pub(crate) fn new(plane: &ControlPlane, requests: u32) -> Result<Self> {
         let runtime = Runtime::new()?;
         let clients = (0..CLIENTS).map(|_| runtime.block_on(plane.client()));
@@ -81,7 +81,7 @@ impl Load {
         Api::namespaced(self.clients[client].clone(), side.namespace())
     }
 
-    /// Makes the pods whose status is written: one for each client.
+    /// Creates the pods whose status is patched: one for each client.
     pub(crate) fn prepare(&self, side: Side, work: Work) -> Result<()> {
         if matches!(work, Work::GpuPods | Work::PlainPods) {
             return Ok(());
@@ -97,7 +97,7 @@ impl Load {
         })
     }
 
-    /// All clients do their share. Says how many requests there were.
+    /// Runs all clients, each with its share. Returns the number of requests and the time.
     pub(crate) fn run(&self, side: Side, work: Work) -> Result<(u32, Duration)> {
         let share = self.requests.div_ceil(CLIENTS);
         let start = Instant::now();
@@ -150,8 +150,8 @@ async fn request(api: &Api<Pod>, work: Work, client: usize, number: u32) -> Resu
     Ok(())
 }
 
-/// A pod of a training job, as people write it and controllers complete it. No
-/// scheduler looks at it.
+/// Returns a pod of a training job, as users write it and controllers complete it. No
+/// scheduler handles it.
 pub(crate) fn pod(name: &str, gpus: bool) -> Value {
     let mut pod = json!({
         "apiVersion": "v1", "kind": "Pod",

@@ -1,12 +1,12 @@
-//! What admission costs the API server: pods a second by 8 clients, and the CPU
-//! of the API server for each, on a real one, by turns and in one run, on four
-//! sides: bare; the smallest mutating handler that Go's controller-runtime can
-//! be (`gohandler/`); this webhook; this webhook with the policies. For pods
-//! with GPUs and without, for status updates of both, and for 3, 10 and 100
-//! classes. Prints tables and the goals.
+//! Measures what admission costs the API server: pods per second with 8 clients, and the
+//! CPU time of the API server for each pod. It runs on a real API server, in one run and
+//! by turns, with four setups ("sides"): bare; the smallest mutating handler that Go's
+//! controller-runtime allows (`gohandler/`); this webhook; this webhook with the
+//! policies. It measures pods with and without GPUs, status updates of both, and 3, 10
+//! and 100 classes. It prints tables and the goals.
 //!
-//! `PODS=100` and `ROUNDS=1` make it shorter. Other load on the machine changes
-//! the rates; the CPU of each pod it hardly does.
+//! `PODS=100` and `ROUNDS=1` make it shorter. Other load on the machine changes the
+//! rates, but hardly changes the CPU time per pod.
 
 mod load;
 mod sides;
@@ -19,7 +19,8 @@ use nvlink_tests::{ControlPlane, webhook::install_crds};
 use sides::{SIDES, Side, Sides};
 
 const CLASSES: [usize; 3] = [3, 10, 100];
-/// Of the Go handler's rate: with the webhook, and with the policies as well.
+/// The goals as a share of the Go handler's rate: with the webhook alone, and with the
+/// policies as well.
 const GOALS: [(Side, f64); 2] = [(Side::Webhook, 1.0), (Side::Policies, 0.75)];
 
 fn main() -> Result<()> {
@@ -47,12 +48,12 @@ fn main() -> Result<()> {
 
 fn number(name: &str, default: u32) -> Result<u32> {
     match std::env::var(name) {
-        Ok(text) => text.parse().with_context(|| format!("{name} is a number")),
+        Ok(text) => text.parse().with_context(|| format!("invalid {name}")),
         Err(_) => Ok(default),
     }
 }
 
-/// What some requests took.
+/// The time that some requests took.
 #[derive(Clone, Copy, Default)]
 struct Spent {
     requests: u32,
@@ -66,13 +67,13 @@ impl Spent {
         f64::from(self.requests) / self.time.as_secs_f64()
     }
 
-    /// Milliseconds for each request.
+    /// Returns the milliseconds per request.
     fn each(self, cpu: Duration) -> f64 {
         1e3 * cpu.as_secs_f64() / f64::from(self.requests)
     }
 }
 
-/// All sides by turns; the first turn of each warms it up and does not count.
+/// Measures all sides by turns; the first turn of each is a warm-up and does not count.
 fn measure(sides: &Sides<'_>, load: &Load, work: Work, rounds: u32) -> Result<[Spent; 4]> {
     let mut all = [Spent::default(); 4];
     for round in 0..=rounds {
@@ -97,7 +98,7 @@ fn print(work: Work, all: &[Spent; 4]) {
     let bare = all[0];
     for (side, spent) in SIDES.into_iter().zip(all) {
         print!(
-            "    {:22} {:5.0} a second   CPU of each: API server {:.2} ms ({:+.2}), handler {:.2} ms",
+            "    {:22} {:5.0} per second   CPU of each: API server {:.2} ms ({:+.2}), handler {:.2} ms",
             side.name(),
             spent.rate(),
             spent.each(spent.api),

@@ -1,4 +1,4 @@
-//! The sides: each has a namespace, in which it alone is asked.
+//! The sides. Each has its own namespace, for which only its own handlers are called.
 
 use std::{net::TcpStream, ops::Range, path::PathBuf, process::Command, time::Duration};
 
@@ -15,7 +15,7 @@ use crate::load::pod;
 const SOON: Duration = Duration::from_secs(60);
 const GO_MODULE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/gohandler");
 
-/// Who is asked about a pod.
+/// The handlers that the API server calls for a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
     Bare,
@@ -29,7 +29,7 @@ pub(crate) const SIDES: [Side; 4] = [Side::Bare, Side::Go, Side::Webhook, Side::
 impl Side {
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Self::Bare => "nobody",
+            Self::Bare => "no handler",
             Self::Go => "smallest Go handler",
             Self::Webhook => "webhook",
             Self::Policies => "webhook and policies",
@@ -46,7 +46,7 @@ impl Side {
     }
 }
 
-/// All of them, at work.
+/// All sides, running.
 pub(crate) struct Sides<'a> {
     plane: &'a ControlPlane,
     go: Process,
@@ -71,7 +71,7 @@ impl<'a> Sides<'a> {
             let expressions = &mut entry["namespaceSelector"]["matchExpressions"];
             let expressions = expressions
                 .as_array_mut()
-                .context("it selects namespaces")?;
+                .context("an entry has no namespaceSelector expressions")?;
             expressions.push(only(&[Side::Webhook, Side::Policies]));
         }
         plane.kubectl().apply(&registration.to_string())?;
@@ -90,7 +90,7 @@ impl<'a> Sides<'a> {
         }
     }
 
-    /// Makes more classes, every second one open, and waits until all sides know them.
+    /// Creates more classes, every second one open, and waits until all sides know them.
     pub(crate) fn create_classes(&self, numbers: Range<usize>) -> Result<()> {
         let last = numbers.end - 1;
         for number in numbers {
@@ -109,7 +109,7 @@ impl<'a> Sides<'a> {
             });
             self.plane.kubectl().create(&class)?;
         }
-        // The API server's own watch is not slower than that of the webhook.
+        // The API server's own watch is not slower than the webhook's.
         let mut pod = pod("probe", true);
         pod["metadata"]["annotations"] = json!({"nvlink-domains.io/class": class(last)});
         for side in [Side::Webhook, Side::Policies] {
@@ -119,12 +119,12 @@ impl<'a> Sides<'a> {
     }
 }
 
-/// The name of a class.
+/// Returns the name of a class.
 pub(crate) fn class(number: usize) -> String {
     format!("class-{number:03}")
 }
 
-/// Applies the policies, for one side, and waits until they hold.
+/// Applies the policies for one side, and waits until they are in effect.
 fn install_policies(plane: &ControlPlane) -> Result<()> {
     let policies = as_json(plane, &programs::run(programs::WEBHOOK, &["policies"], "")?)?;
     for mut document in policies["items"].as_array().cloned().unwrap_or_default() {
@@ -139,11 +139,11 @@ fn install_policies(plane: &ControlPlane) -> Result<()> {
     wait_for_answer(plane, Side::Policies, &pod, "ValidatingAdmissionPolicy")
 }
 
-/// Waits until the API server's answer to `pod` on a side has `wanted` in it.
+/// Waits until the API server's answer to `pod` on a side contains `wanted`.
 fn wait_for_answer(plane: &ControlPlane, side: Side, pod: &Value, wanted: &str) -> Result<()> {
     let kubectl = plane.kubectl().in_namespace(side.namespace());
     let create = ["create", "--dry-run=server", "-f", "-", "-o", "json"];
-    wait_until(&format!("{side:?} to be at work"), SOON, || {
+    wait_until(&format!("{side:?} to be in effect"), SOON, || {
         let output = kubectl.output(&create, &pod.to_string())?;
         let said = [output.stdout, output.stderr].concat();
         let said = String::from_utf8_lossy(&said);
@@ -152,7 +152,7 @@ fn wait_for_answer(plane: &ControlPlane, side: Side, pod: &Value, wanted: &str) 
     })
 }
 
-/// A requirement for namespaces: those of `sides`.
+/// Returns a selector requirement for the namespaces of `sides`.
 fn only(sides: &[Side]) -> Value {
     let values: Vec<_> = sides.iter().map(|side| side.namespace()).collect();
     json!({"key": "side", "operator": "In", "values": values})
@@ -212,7 +212,7 @@ fn build_go(program: PathBuf) -> Result<PathBuf> {
     go.env("CGO_ENABLED", "0").current_dir(GO_MODULE);
     let status = go
         .status()
-        .context("Go builds the handler: https://go.dev/dl")?;
-    ensure!(status.success(), "the Go handler does not build");
+        .context("run `go` to build the handler; install Go from https://go.dev/dl")?;
+    ensure!(status.success(), "`go build` of the Go handler failed");
     Ok(program)
 }

@@ -1,4 +1,4 @@
-//! etcd, through its JSON gateway: objects are copied there byte by byte.
+//! etcd, through its JSON gateway. It copies objects byte by byte.
 
 use std::{
     ops::Range,
@@ -12,15 +12,16 @@ use nvlink_tests::http;
 use serde_json::{Value, json};
 
 const WRITERS: usize = 8;
-/// Digits of a node's number, in its name and now at the end of its objects' uids.
+/// The number of digits of a node's number, which is part of its name and replaces the
+/// end of its objects' UIDs.
 const DIGITS: usize = 5;
 
-/// The store of a control plane.
+/// The etcd of a control plane.
 pub(crate) struct Store {
     url: String,
 }
 
-/// An object to copy, and where its node's number stands in it.
+/// An object to copy, and the places of its node's number in it.
 pub(crate) struct Template {
     key: Vec<u8>,
     in_key: usize,
@@ -29,18 +30,18 @@ pub(crate) struct Template {
 }
 
 impl Store {
-    /// The one at `url`.
+    /// Returns the store at `url`.
     pub(crate) fn new(url: &str) -> Self {
         Self { url: url.into() }
     }
 
-    /// The object at `key`, of the node `name`.
+    /// Reads the object at `key`, which belongs to the node `name`, as a template.
     pub(crate) fn template(&self, key: String, name: &str, uid: &str) -> Result<Template> {
         let answer = self.ask("range", &json!({"key": STANDARD.encode(&key)}))?;
         let text = answer["kvs"][0]["value"].as_str();
-        let value = STANDARD.decode(text.with_context(|| format!("{key} is not there"))?)?;
+        let value = STANDARD.decode(text.with_context(|| format!("etcd has no key {key}"))?)?;
         let number = name.find(|letter: char| letter.is_ascii_digit());
-        let in_name = number.context("a name with a number")?;
+        let in_name = number.context("the node name contains no number")?;
         let mut places = all(&value, name, in_name);
         places.extend(all(&value, uid, uid.len() - DIGITS));
         Ok(Template {
@@ -51,7 +52,7 @@ impl Store {
         })
     }
 
-    /// Writes copies for the nodes `numbers`, each of one of `templates`' nodes.
+    /// Writes copies for the nodes `numbers`, each of the objects of one template node.
     pub(crate) fn copy(&self, templates: &[Template], numbers: Range<usize>) -> Result<()> {
         let next = AtomicUsize::new(numbers.start);
         let work = || -> Result<()> {
@@ -60,7 +61,7 @@ impl Store {
                 if number >= numbers.end {
                     return Ok(());
                 }
-                // Two objects of each node follow each other.
+                // The two objects of a node are adjacent.
                 let first = number * 2 % templates.len();
                 for template in &templates[first..first + 2] {
                     self.put(template, number)?;
@@ -70,7 +71,7 @@ impl Store {
         thread::scope(|scope| {
             let running: Vec<_> = (0..WRITERS).map(|_| scope.spawn(work)).collect();
             let mut ended = running.into_iter().map(|one| one.join());
-            ended.try_for_each(|one| one.unwrap_or_else(|_| anyhow::bail!("a writer panics")))
+            ended.try_for_each(|one| one.unwrap_or_else(|_| anyhow::bail!("a writer panicked")))
         })
     }
 
@@ -91,7 +92,7 @@ impl Store {
         let answer = http::send("POST", &url, &question.to_string())?;
         ensure!(
             answer.status == 200,
-            "etcd says {}: {}",
+            "etcd answered {}: {}",
             answer.status,
             answer.body
         );
@@ -99,7 +100,7 @@ impl Store {
     }
 }
 
-/// Where the number stands, `offset` into each `text` in `value`.
+/// Returns the places of the number: `offset` into each occurrence of `text` in `value`.
 fn all(value: &[u8], text: &str, offset: usize) -> Vec<usize> {
     let windows = value.windows(text.len()).enumerate();
     let found = windows.filter(|(_, window)| *window == text.as_bytes());

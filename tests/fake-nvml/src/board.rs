@@ -1,4 +1,4 @@
-//! The board: a recording, with what its GPUs' model implies.
+//! The board: a recording, and the properties of its GPUs' model.
 
 use std::{collections::BTreeMap, fs, path::Path};
 
@@ -9,15 +9,15 @@ use crate::{
     generation::Generation,
 };
 
-/// Everything that calls are answered from.
+/// The data from which calls are answered.
 pub(crate) struct Board {
     pub(crate) config: Config,
     pub(crate) cards: Vec<Card>,
-    /// PCIe class between two positions, the lower first.
+    /// PCIe class between two positions, the lower one first.
     pub(crate) classes: BTreeMap<(usize, usize), PathClass>,
-    /// Positions joined by NVLink, the lower first.
+    /// Positions joined by NVLink, the lower one first.
     pub(crate) edges: Vec<(usize, usize)>,
-    /// Cluster UUID and clique, where the fabric spans nodes.
+    /// Cluster UUID and clique, if the fabric spans nodes.
     pub(crate) fabric: Option<(String, u32)>,
 }
 
@@ -41,7 +41,7 @@ pub(crate) struct Port {
 }
 
 impl Board {
-    /// Reads the file, and the recording that it names.
+    /// Reads the file at `path`, and the recording that it names.
     pub(crate) fn read(path: &Path) -> Result<Self, String> {
         let text = fs::read(path).map_err(|error| error.to_string())?;
         let mut config: Config =
@@ -92,7 +92,7 @@ impl Board {
         })
     }
 
-    /// Positions of the GPUs that are listed, in NVML's order.
+    /// Returns the positions of the listed GPUs, in NVML's order.
     pub(crate) fn listed(&self) -> impl Iterator<Item = usize> {
         (0..self.cards.len()).filter(|position| !self.config.removed.contains(position))
     }
@@ -105,7 +105,7 @@ impl Card {
         let links = gpu.links.iter().flatten();
         let port = |link: &nvlink_topology::Link| {
             let mine = options.links.get(&link.index).cloned().unwrap_or_default();
-            // The links of a GPU that MIG splits are reported as down.
+            // The links of a GPU with MIG enabled are reported as down.
             let up = link.up && !gpu.mig_enabled;
             Port {
                 state: mine.state.unwrap_or(up.into()),
@@ -137,14 +137,15 @@ impl Card {
         counters.contains(&counter)
     }
 
-    /// Links that are active, or asleep.
+    /// Returns the links that are active or asleep.
     pub(crate) fn active(&self) -> impl Iterator<Item = &Port> {
         self.ports.iter().filter(|port| port.state != 0)
     }
 }
 
 impl Port {
-    /// The far end is no GPU: a switch, or something that the node cannot see.
+    /// Reports whether the far end is not a GPU: a switch, or a device that is hidden
+    /// from the node.
     pub(crate) fn ends_on_switch(&self) -> bool {
         self.remote
             .as_ref()
@@ -152,8 +153,8 @@ impl Port {
     }
 }
 
-/// Finds each link's far end: the n-th link from one GPU to another is the
-/// n-th that comes back.
+/// Sets the far end of each link: the n-th link from one GPU to another is the n-th link
+/// in the other direction.
 fn join(cards: &mut [Card]) {
     let ends_on = |card: &Card, bus_id: &str| -> Vec<u32> {
         let ends_there = |port: &Port| {

@@ -1,5 +1,5 @@
-//! What happens to every call before it is answered: the file is read again if
-//! it has changed, faults strike, handles are looked up.
+//! The steps of every call before it is answered: the file is read again if it has
+//! changed, faults are applied, handles are looked up.
 
 use std::{
     collections::BTreeSet,
@@ -22,8 +22,8 @@ use crate::{
     config::{Config, Fault},
 };
 
-/// Exports functions under their C names. Each body sees the [`Call`] and gives
-/// an [`Answer`]; that the signature is NVML's is checked by the compiler.
+/// Exports functions under their C names. Each body gets the [`Call`] and returns an
+/// [`Answer`]. The compiler checks that the signature is NVML's.
 macro_rules! export {
     ($(fn $name:ident($call:ident $(, $arg:ident: $type:ty)* $(,)?) $body:block)*) => {$(
         #[allow(non_snake_case, reason = "the C name")]
@@ -40,7 +40,7 @@ pub(crate) use export;
 /// Compiles if `ours` has the type of the function that the bindings load.
 pub(crate) fn same_type<F, E>(_theirs: &Result<F, E>, _ours: F) {}
 
-/// How often a call that hangs looks whether the fault is still there.
+/// The interval at which a hanging call checks whether its fault still exists.
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// One call of one function.
@@ -49,7 +49,7 @@ pub(crate) struct Call {
     pub(crate) board: Arc<Board>,
 }
 
-/// Runs `body` unless a fault comes first; whatever happens, a code comes out.
+/// Runs `body` unless a fault applies. Always returns a code, even after a panic.
 pub(crate) fn answer(name: &'static str, body: impl FnOnce(&Call) -> Answer) -> u32 {
     let run = || {
         trace_call(name);
@@ -76,7 +76,7 @@ pub(crate) struct Gpu {
 }
 
 impl Call {
-    /// The GPU behind a handle, unless it is lost or a fault strikes it.
+    /// Returns the GPU of a handle, unless it is lost or a fault applies to it.
     pub(crate) fn gpu(&self, handle: nvmlDevice_t) -> Answer<Gpu> {
         let handle = handle.addr();
         let position = (handle >> 4 & 0xfff)
@@ -88,7 +88,7 @@ impl Call {
         self.gpu_at(position)
     }
 
-    /// The same, by its position on the board.
+    /// Returns the GPU at a position on the board, unless it is lost or a fault applies.
     pub(crate) fn gpu_at(&self, position: usize) -> Answer<Gpu> {
         let strikes_gpu = |fault: &Fault| {
             fault.gpu == Some(position) && fault.link.is_none() && fault.field.is_none()
@@ -111,12 +111,12 @@ impl Gpu {
         &self.board.cards[self.position]
     }
 
-    /// What identifies the GPU as long as the library stays initialised.
+    /// Returns the handle, which identifies the GPU while the library is initialised.
     pub(crate) fn handle(&self) -> nvmlDevice_t {
         std::ptr::without_provenance_mut(lock(&LIBRARY).era << 16 | (self.position + 1) << 4)
     }
 
-    /// One of its links, unless a fault strikes it.
+    /// Returns one of its links, unless a fault applies to it.
     pub(crate) fn port(&self, link: u32) -> Answer<&Port> {
         let card = self.card();
         strike(Arc::clone(&self.board), self.name, |fault| {
@@ -129,7 +129,7 @@ impl Gpu {
         })
     }
 
-    /// Says whether one field of one link may be answered.
+    /// Applies the faults of one field of one link.
     pub(crate) fn field(&self, field: u32, link: u32) -> Answer {
         let fits = |fault: &Fault| {
             let names_it = match (fault.field, fault.link) {
@@ -148,8 +148,8 @@ impl Fault {
     }
 }
 
-/// The board, after the faults of `name` that fit have done what they do. The
-/// file is looked at once in a call, but again and again in one that hangs.
+/// Applies the matching faults of the function `name`, and returns the board. A call
+/// checks the file once, a hanging call repeatedly.
 fn strike(mut board: Arc<Board>, name: &str, fits: impl Fn(&Fault) -> bool) -> Answer<Arc<Board>> {
     let of_name = |fault: &&Fault| fault.function.as_deref().is_none_or(|one| one == name);
     let mut hangs = false;
@@ -176,7 +176,7 @@ fn strike(mut board: Arc<Board>, name: &str, fits: impl Fn(&Fault) -> bool) -> A
     }
 }
 
-/// Notes that `name` is called, if it is for the first time.
+/// Traces the first call of `name`.
 fn trace_call(name: &'static str) {
     static CALLED: Mutex<BTreeSet<&str>> = Mutex::new(BTreeSet::new());
     if lock(&CALLED).insert(name)
@@ -186,19 +186,19 @@ fn trace_call(name: &'static str) {
     }
 }
 
-/// Adds a line to the file that the configuration names. Nobody is served by
-/// a call that fails because it cannot be noted.
+/// Adds a line to the trace file of the configuration. A call does not fail if the line
+/// cannot be written.
 fn trace(config: &Config, line: String) {
     let file = config.trace.as_ref();
     let file = file.and_then(|path| OpenOptions::new().append(true).create(true).open(path).ok());
     let _ = file.map(|mut file| file.write_all(line.as_bytes()));
 }
 
-/// Who uses the library. Handles of an earlier era are no longer valid.
+/// The users of the library. Handles of an earlier era are invalid.
 pub(crate) struct Library {
     pub(crate) users: u32,
     pub(crate) era: usize,
-    /// Open while somebody uses the library, as the driver's devices are.
+    /// Open while the library has users, like the driver's devices.
     pub(crate) device: Option<fs::File>,
 }
 
@@ -208,16 +208,16 @@ pub(crate) static LIBRARY: Mutex<Library> = Mutex::new(Library {
     device: None,
 });
 
-/// A lock that outlives a panic.
+/// Locks `mutex`, even after a panic.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// When a file was last seen to differ.
+/// Path, modification time, length and inode of a file, to notice changes.
 type Stamp = (PathBuf, SystemTime, u64, u64);
 type Loaded = Option<(Option<Stamp>, Answer<Arc<Board>>)>;
 
-/// The board as the file describes it now.
+/// Returns the board that the file currently describes.
 pub(crate) fn board() -> Answer<Arc<Board>> {
     static LOADED: Mutex<Loaded> = Mutex::new(None);
     let path = config();
@@ -236,7 +236,7 @@ pub(crate) fn board() -> Answer<Arc<Board>> {
     board
 }
 
-/// Where the description of the machine is.
+/// Returns the path of the configuration file.
 pub(crate) fn config() -> PathBuf {
     env::var_os("FAKE_NVML_CONFIG").unwrap_or_default().into()
 }

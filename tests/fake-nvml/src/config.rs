@@ -1,36 +1,38 @@
-//! What the file says: a board, what a recording does not say of it, and faults.
+//! The configuration file: a board, its properties that a recording does not have, and
+//! faults.
 
 use std::{collections::BTreeMap, path::PathBuf};
 
 use nvlink_topology::NodeTopology;
 use serde::Deserialize;
 
-/// The file. Everything but the board has a default taken from the GPUs' model.
+/// The configuration file. Everything but the board has a default from the GPUs' model.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct Config {
     pub(crate) board: BoardSpec,
     #[serde(default = "driver_version")]
     pub(crate) driver_version: String,
-    /// What differs from the model's defaults, by position in the board.
+    /// Differences from the model's defaults, by position on the board.
     #[serde(default)]
     pub(crate) gpus: BTreeMap<usize, GpuOptions>,
-    /// Answers of `nvmlDeviceGetP2PStatus`; the first that fits counts.
+    /// Answers of `nvmlDeviceGetP2PStatus`; the first matching one is used.
     #[serde(default)]
     pub(crate) p2p: Vec<P2p>,
-    /// Versions of `nvmlGpuFabricInfoV` that the driver knows.
+    /// Versions of `nvmlGpuFabricInfoV` that the driver supports.
     #[serde(default = "fabric_versions")]
     pub(crate) fabric_info_versions: Vec<u32>,
     /// Positions of GPUs that have fallen off the bus.
     #[serde(default)]
     pub(crate) lost: Vec<usize>,
-    /// Positions of GPUs that are no longer listed; those behind them move up.
+    /// Positions of GPUs that are no longer listed; the indices of those after them
+    /// decrease.
     #[serde(default)]
     pub(crate) removed: Vec<usize>,
-    /// Each is delivered once, in this order; append to deliver more.
+    /// XIDs, each delivered once, in this order; append to deliver more.
     #[serde(default)]
     pub(crate) xids: Vec<Xid>,
-    /// The library does not keep event sets apart: whoever asks first gets the event.
+    /// The library does not separate event sets: the first caller gets the event.
     #[serde(default)]
     pub(crate) event_sets_shared: bool,
     #[serde(default)]
@@ -48,7 +50,7 @@ fn fabric_versions() -> Vec<u32> {
     vec![2, 3]
 }
 
-/// A recording, here or in a file of its own.
+/// A recording, inline or in a separate file.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 pub(crate) enum BoardSpec {
@@ -60,9 +62,9 @@ pub(crate) enum BoardSpec {
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub(crate) struct GpuOptions {
     pub(crate) fabric: Option<FabricOptions>,
-    /// Which traffic counters answer.
+    /// The traffic counters that answer.
     pub(crate) counters: Option<Vec<Counter>>,
-    /// Type of a link's far end that has no PCI address (2 switch, 255 unknown).
+    /// Type of far ends without a PCI address (2 switch, 255 unknown).
     pub(crate) hidden_type: Option<u32>,
     pub(crate) minor: Option<u32>,
     /// As `nvmlGpuVirtualizationMode_t`.
@@ -79,7 +81,7 @@ pub(crate) enum Counter {
     Gpm,
 }
 
-/// What the GPU knows of its fabric, in NVML's own numbers.
+/// The fabric as the GPU reports it, in NVML's own numbers.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub(crate) struct FabricOptions {
@@ -98,23 +100,23 @@ pub(crate) struct FabricOptions {
 pub(crate) struct LinkOptions {
     /// As field 165: 0 inactive, 1 active, 2 asleep.
     pub(crate) state: Option<u32>,
-    /// Counts so far; a direct link's receiver follows its sender.
+    /// Counts so far. By default, the far end of a direct link receives what is sent.
     pub(crate) transmit_kib: Option<u64>,
     pub(crate) receive_kib: Option<u64>,
     pub(crate) transmit_kib_per_second: Option<u64>,
     pub(crate) receive_kib_per_second: Option<u64>,
     /// By the names in [`crate::fields`].
     pub(crate) errors: BTreeMap<String, u64>,
-    /// Raw values of fields, whatever the model.
+    /// Raw values of fields, for any model.
     pub(crate) fields: BTreeMap<u32, u64>,
 }
 
-/// P2P status of a pair, in both directions; all pairs where none is named.
+/// P2P status of a pair, in both directions; of all pairs if none is given.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct P2p {
     pub(crate) pair: Option<(usize, usize)>,
-    /// As `nvmlGpuP2PCapsIndex_t`; any where absent.
+    /// As `nvmlGpuP2PCapsIndex_t`; any if absent.
     pub(crate) index: Option<u32>,
     /// As `nvmlGpuP2PStatus_t`.
     pub(crate) status: u32,
@@ -128,11 +130,11 @@ pub(crate) struct Xid {
     pub(crate) xid: u64,
 }
 
-/// What goes wrong, in calls that fit all that is named here.
+/// A fault of the calls that match all given conditions.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct Fault {
-    /// Name of the function; any where absent.
+    /// Name of the function; any if absent.
     pub(crate) function: Option<String>,
     pub(crate) gpu: Option<usize>,
     pub(crate) link: Option<u32>,
@@ -141,7 +143,7 @@ pub(crate) struct Fault {
     /// The call returns this code.
     #[serde(default)]
     pub(crate) error: Option<u32>,
-    /// The call does not return before the fault is taken out of the file.
+    /// The call does not return until the fault is removed from the file.
     #[serde(default)]
     pub(crate) hang: bool,
 }

@@ -1,4 +1,4 @@
-//! Which GPUs there are, and what they are.
+//! The list of GPUs, and their properties.
 
 use std::ffi::{c_char, c_int, c_uint, c_ulong};
 
@@ -70,7 +70,7 @@ export! {
         put(minor, gpu.card().options.minor.unwrap_or(gpu.position as c_uint))
     }
 
-    // Where the GPU's own memory is a NUMA node: not the node that it is near to.
+    // Only for GPUs whose own memory is a NUMA node: that node, not the nearest one.
     fn nvmlDeviceGetNumaNodeId(call, device: nvmlDevice_t, node: *mut c_uint) {
         let gpu = call.gpu(device)?;
         match ["GB200", "GB300", "GH200"].iter().any(|one| gpu.card().model().contains(one)) {
@@ -134,7 +134,7 @@ export! {
         put(generation, call.gpu(device)?.card().generation.pcie_generation)
     }
 
-    // Idle links slow down: the current generation is not what the path can do.
+    // Idle links slow down: the current generation is not the maximum of the link.
     fn nvmlDeviceGetCurrPcieLinkGeneration(call, device: nvmlDevice_t, generation: *mut c_uint) {
         call.gpu(device)?;
         put(generation, 1)
@@ -171,14 +171,14 @@ fn put_bits(set: *mut c_ulong, size: c_uint, bits: std::ops::Range<u32>) -> Answ
     Ok(())
 }
 
-/// Domain, bus and device of a PCI address.
+/// Returns domain, bus and device of a PCI address.
 fn address(bus_id: &str) -> Option<(u32, u32, u32)> {
     let mut parts = bus_id.split([':', '.']);
     let mut number = || u32::from_str_radix(parts.next()?, 16).ok();
     Some((number()?, number()?, number()?))
 }
 
-/// What NVML says of the PCI device at `bus_id`.
+/// Returns NVML's information about the PCI device at `bus_id`.
 pub(crate) fn pci_info(bus_id: &str, device_id: u32) -> nvmlPciInfo_t {
     let (domain, bus, device) = address(bus_id).unwrap_or_default();
     let mut info = nvmlPciInfo_t {

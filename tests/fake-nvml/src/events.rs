@@ -23,7 +23,7 @@ const PAUSE: Duration = Duration::from_millis(5);
 
 /// Event sets by number, each with the positions that it watches.
 static SETS: Mutex<BTreeMap<usize, Vec<usize>>> = Mutex::new(BTreeMap::new());
-/// Which of the file's XIDs have been delivered, or were meant for nobody.
+/// Indices of the file's XIDs that have been delivered, or that no set watched.
 static DELIVERED: Mutex<BTreeSet<usize>> = Mutex::new(BTreeSet::new());
 
 export! {
@@ -83,7 +83,7 @@ export! {
     }
 }
 
-/// The next XID of a watched GPU: its position and number.
+/// Returns the next XID of a watched GPU: its position and number.
 fn next(board: &Board, watched: &[usize]) -> Answer<Option<(usize, u64)>> {
     let config = &board.config;
     if watched

@@ -1,4 +1,4 @@
-//! The NVLink fabric as a GPU knows it, in the three forms of the call.
+//! The NVLink fabric as a GPU reports it, in the three forms of the call.
 
 use nvml_wrapper_sys::bindings::{
     nvmlDevice_t, nvmlGpuFabricInfo_t, nvmlGpuFabricInfo_v2_t, nvmlGpuFabricInfoV_t,
@@ -11,7 +11,7 @@ use crate::{
 
 const STATE_NOT_SUPPORTED: u8 = 0;
 const STATE_COMPLETED: u8 = 3;
-/// Nothing is wrong: "false" for each condition, "none" for the configuration.
+/// A healthy fabric: "false" for each condition, "none" for the configuration.
 const HEALTHY: u32 = 0b1_1010_1010;
 
 export! {
@@ -52,7 +52,7 @@ export! {
     }
 }
 
-/// All that there is to say, in the newest form.
+/// Returns the complete information, in the newest form.
 fn full(gpu: &Gpu) -> Answer<nvmlGpuFabricInfoV_t> {
     let card = gpu.card();
     let given = card.options.fabric.clone().unwrap_or_default();
@@ -68,7 +68,7 @@ fn full(gpu: &Gpu) -> Answer<nvmlGpuFabricInfoV_t> {
         true => STATE_COMPLETED,
         false => STATE_NOT_SUPPORTED,
     };
-    // Hopper's fabric manager says nothing of its health.
+    // Hopper's fabric manager does not report health.
     let says_health = in_fabric && card.generation.is_blackwell_or_later();
     let cluster = given.cluster_uuid.unwrap_or(cluster);
     Ok(nvmlGpuFabricInfoV_t {
@@ -84,7 +84,7 @@ fn full(gpu: &Gpu) -> Answer<nvmlGpuFabricInfoV_t> {
     })
 }
 
-/// The bytes of a UUID; all zero for an empty text.
+/// Returns the bytes of a UUID; all zero for an empty text.
 fn uuid(text: &str) -> [u8; 16] {
     let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
     let value = u128::from_str_radix(&digits, 16).unwrap_or(0);

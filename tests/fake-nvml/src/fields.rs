@@ -1,4 +1,4 @@
-//! `nvmlDeviceGetFieldValues`: a code for each value, the real units and types.
+//! `nvmlDeviceGetFieldValues`, with a code for each value and the real units and types.
 
 use std::ffi::c_int;
 
@@ -15,7 +15,7 @@ use crate::{
 /// Error counters up to Hopper, in the order of `nvmlNvLinkErrorCounter_t`.
 pub(crate) const OLD_ERRORS: [&str; 5] = ["replay", "recovery", "crc_flit", "crc_data", "ecc_data"];
 
-/// The same as fields: the first link, link 6, the total.
+/// The same error counters as fields: those of the first link, of link 6, and the total.
 const OLD_FIELDS: [(&str, u32, u32, u32); 5] = [
     ("crc_flit", 32, 96, 38),
     ("crc_data", 39, 102, 45),
@@ -24,7 +24,7 @@ const OLD_FIELDS: [(&str, u32, u32, u32); 5] = [
     ("ecc_data", 148, 154, 160),
 ];
 
-/// Error counters from NVLink 5 on. `recovery` is those that succeeded.
+/// Error counters from NVLink 5 on. `recovery` counts successful recoveries.
 const NEW_ERRORS: [(u32, &str); 11] = [
     (206, "malformed_packet"),
     (207, "buffer_overrun"),
@@ -39,9 +39,9 @@ const NEW_ERRORS: [(u32, &str); 11] = [
     (221, "symbol"),
 ];
 
-/// Stands for all links of a GPU.
+/// The scope that means all links of a GPU.
 const ALL_LINKS: u32 = u32::MAX;
-/// No errors at all: mantissa 15 and exponent 255.
+/// The ratio that means no errors: mantissa 15 and exponent 255.
 const NO_BIT_ERRORS: u64 = 0xfff;
 
 export! {
@@ -99,7 +99,7 @@ fn field(gpu: &Gpu, id: u32, scope: u32) -> Answer<Value> {
         132..=137 => speed(card.ports.get(id as usize - 126)),
         138..=141 | 202 | 204 => traffic(gpu, id, scope).map(Value::Large),
         146 | 164..=166 => of_link(card, id, scope).map(Value::Small),
-        // From Hopper on these answer, and say nothing but 0.
+        // From Hopper on these fields answer, but always with 0.
         32..=59 | 96..=119 | 148..=160 if card.generation.is_hopper_or_later() => {
             Ok(Value::Large(0))
         }
@@ -139,7 +139,7 @@ fn of_link(card: &Card, id: u32, link: u32) -> Answer<u32> {
     }
 }
 
-/// Links that a scope means, if they are up.
+/// Returns the links of a scope that are up.
 fn in_scope(card: &Card, scope: u32) -> Answer<Vec<u32>> {
     let active = |link: &u32| card.ports[*link as usize].state != 0;
     let links = 0..card.ports.len() as u32;
@@ -165,12 +165,12 @@ fn traffic(gpu: &Gpu, id: u32, scope: u32) -> Answer<u64> {
     let payload: u64 = links
         .map(|link| kib(&gpu.board, gpu.position, link, direction) * unit)
         .sum();
-    // Raw traffic has protocol on top: 1.4 times the payload, as captured.
+    // Raw traffic includes the protocol: 1.4 times the payload, as captured.
     let raw = matches!(id, 140 | 141);
     Ok(if raw { payload / 5 * 7 } else { payload })
 }
 
-/// Errors of one kind up to Hopper.
+/// Returns the errors of one kind, up to Hopper.
 pub(crate) fn old_error(card: &Card, port: &Port, kind: &str) -> Answer<u64> {
     let generation = card.generation;
     if !generation.counts_old_errors() || (kind == "ecc_data" && !generation.counts_ecc()) {

@@ -1,4 +1,4 @@
-//! What a product's name tells: architecture, and what its NVML answers.
+//! The architecture of a product, from its name, and what its NVML answers.
 
 use nvml_wrapper_sys::bindings::{
     NVML_DEVICE_ARCH_ADA as ADA, NVML_DEVICE_ARCH_AMPERE as AMPERE,
@@ -14,11 +14,11 @@ pub(crate) struct Generation {
     pub(crate) architecture: u32,
     pub(crate) compute_capability: (i32, i32),
     pub(crate) pcie_generation: u32,
-    /// NVML's enum, which is not the number of the generation.
+    /// NVML's enum value, which is not the number of the generation.
     pub(crate) nvlink_version: u32,
 }
 
-/// Words of product names, in the order in which they are looked for.
+/// Words of product names, in the order in which they are searched.
 const MODELS: [(&str, u32, (i32, i32)); 24] = [
     ("P100", PASCAL, (6, 0)),
     ("V100", VOLTA, (7, 0)),
@@ -83,12 +83,12 @@ impl Generation {
         self.at_least(BLACKWELL)
     }
 
-    /// Whether the error counters up to Hopper answer.
+    /// Reports whether the error counters up to Hopper answer.
     pub(crate) fn counts_old_errors(self) -> bool {
         !self.is_blackwell_or_later()
     }
 
-    /// Whether corrected errors of a link's memory are counted.
+    /// Reports whether corrected errors of a link's memory are counted.
     pub(crate) fn counts_ecc(self) -> bool {
         matches!(self.architecture, AMPERE | ADA | HOPPER)
     }
@@ -111,7 +111,8 @@ impl Generation {
         }
     }
 
-    /// PCI device and vendor of the GPU, as in `pciDeviceId`. Roughly right: nobody looks.
+    /// Returns PCI device and vendor of the GPU, as in `pciDeviceId`. They are approximate,
+    /// since nothing reads them.
     pub(crate) fn pci_device_id(self) -> u32 {
         let device = match self.architecture {
             PASCAL => 0x15f9,
@@ -125,7 +126,7 @@ impl Generation {
         device << 16 | 0x10de
     }
 
-    /// The same of the NVSwitch that goes with it.
+    /// Returns PCI device and vendor of the NVSwitch of the same generation.
     pub(crate) fn switch_device_id(self) -> u32 {
         let device = match self.architecture {
             VOLTA => 0x1ac2,

@@ -18,11 +18,11 @@ use crate::{
     traffic::{Direction, kib},
 };
 
-/// Samples that lie closer together say nothing.
+/// The minimum time between two samples. Shorter intervals give no usable rates.
 const APART: Duration = Duration::from_millis(100);
 const KIB_PER_MIB: f64 = 1024.0;
 
-/// What one sample holds: when, and KiB sent and received by each link.
+/// A sample: its time, and the KiB sent and received by each link.
 #[derive(Clone)]
 struct Sample {
     at: Instant,
@@ -30,7 +30,7 @@ struct Sample {
     links: Vec<(u64, u64)>,
 }
 
-/// Samples by number; empty until something is read into them.
+/// Samples by number; empty until the GPU is sampled.
 static SAMPLES: Mutex<BTreeMap<usize, Option<Sample>>> = Mutex::new(BTreeMap::new());
 
 export! {
@@ -113,7 +113,8 @@ fn take(gpu: &Gpu) -> Sample {
     }
 }
 
-/// MiB per second: 60 and 61 for all links, then two for each, received first.
+/// Returns a metric in MiB per second: 60 and 61 are for all links, then there are two
+/// for each link, received before sent.
 fn rate(first: &Sample, second: &Sample, metric: u32) -> Answer<f64> {
     let time = second.at.saturating_duration_since(first.at);
     if time < APART {

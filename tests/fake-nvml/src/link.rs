@@ -16,7 +16,7 @@ use crate::{
     fields,
 };
 
-/// What NVML gives for a far end that the node cannot see.
+/// NVML's address of a far end that is hidden from the node.
 const SENTINEL: &str = "FFFFFFFF:FF:FF.0";
 const TYPE_GPU: u32 = 0;
 const TYPE_SWITCH: u32 = 2;
@@ -27,7 +27,7 @@ export! {
         call, device: nvmlDevice_t, link: c_uint, state: *mut nvmlEnableState_t,
     ) {
         let gpu = call.gpu(device)?;
-        // A link that sleeps is not enabled here; field 165 knows better.
+        // A sleeping link is not enabled here; only field 165 shows that it sleeps.
         put(state, (gpu.port(link)?.state == 1).into())
     }
 
@@ -77,7 +77,7 @@ export! {
     }
 }
 
-/// The link, if it is up: nothing is known of the far end of one that is not.
+/// Returns the link if it is up. The far end of other links is unknown.
 fn active(gpu: &Gpu, link: u32) -> Answer<&Port> {
     let port = gpu.port(link)?;
     (port.state != 0).then_some(port).ok_or(NOT_SUPPORTED)

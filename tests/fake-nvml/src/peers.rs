@@ -45,7 +45,7 @@ fn distance(board: &Board, one: usize, other: usize) -> u32 {
         Some(PathClass::Phb) => 30,
         Some(PathClass::Node) => 40,
         Some(_) => 50,
-        // The recording has NVLink here and does not say what is below it.
+        // The recording has NVLink for this pair and no PCIe path.
         None if numa(one) == numa(other) => 40,
         None => 50,
     }

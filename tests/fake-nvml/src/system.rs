@@ -1,4 +1,4 @@
-//! The library itself: start and end, versions, error texts.
+//! The library itself: initialisation and shutdown, versions, error texts.
 
 use std::{
     ffi::{CStr, c_char, c_int, c_uint},

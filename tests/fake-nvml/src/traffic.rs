@@ -1,4 +1,4 @@
-//! Traffic counters: a start value, and a rate that moves it with real time.
+//! Traffic counters: a start value that increases with a rate in real time.
 
 use std::{
     collections::HashMap,
@@ -8,15 +8,15 @@ use std::{
 
 use crate::{board::Board, call::lock};
 
-/// Directions of a link, seen from its GPU.
+/// The direction of traffic, seen from the link's GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Direction {
     Transmit,
     Receive,
 }
 
-/// What one end of a link has counted so far, in KiB. What comes out of one end of
-/// a direct link is what goes in at the other.
+/// Returns the count of one end of a link so far, in KiB. Each end of a direct link
+/// receives what the other end sends.
 pub(crate) fn kib(board: &Board, gpu: usize, link: u32, direction: Direction) -> u64 {
     let port = &board.cards[gpu].ports[link as usize];
     let (start, rate) = match direction {
@@ -40,7 +40,7 @@ pub(crate) fn kib(board: &Board, gpu: usize, link: u32, direction: Direction) ->
 
 type Key = (usize, u32, Direction);
 
-/// Different for each end of each link, so that a mix-up shows.
+/// Returns the start value, which differs for each end of each link to reveal mix-ups.
 fn first((gpu, link, direction): Key) -> u64 {
     let base = match direction {
         Direction::Transmit => 8_000_000,
@@ -49,10 +49,10 @@ fn first((gpu, link, direction): Key) -> u64 {
     base + 1000 * gpu as u64 + 10 * u64::from(link)
 }
 
-/// What was moved before the rate last changed, the rate, and when that was.
+/// The KiB moved before the last change of the rate, the rate, and the time of the change.
 type Moved = (f64, u64, Instant);
 
-/// KiB moved since the library was loaded, at a rate that may change.
+/// Returns the KiB moved since the library was loaded, at a rate that may change.
 fn moved(key: Key, rate: u64) -> u64 {
     static MOVED: LazyLock<Mutex<HashMap<Key, Moved>>> = LazyLock::new(Mutex::default);
     let now = Instant::now();

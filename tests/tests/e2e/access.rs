@@ -1,4 +1,4 @@
-//! Restricted classes: a denial that says how to get in, and the way in.
+//! Restricted classes: the denial names the commands that grant access, and the commands work.
 
 use nvlink_tests::{Kubectl, wait_until};
 use serde_json::{Value, json};
@@ -12,7 +12,8 @@ use crate::{
 
 const SOON: Duration = Duration::from_secs(30);
 
-/// A namespace where `user` may create pods and nothing else.
+/// Creates a namespace where `user` may only create pods. Returns the administrator's
+/// kubectl in it.
 fn namespace_for(user: &str, name: &str) -> Kubectl {
     webhook();
     let admin = control_plane()
@@ -34,15 +35,19 @@ fn namespace_for(user: &str, name: &str) -> Kubectl {
     admin
 }
 
-/// The lines of a denial after "To grant it …:", for the administrator's shell.
+/// Returns the lines of a denial after "To grant this right …:", which are commands for the
+/// administrator's shell.
 fn commands(denial: &str) -> Vec<&str> {
     let mut lines = denial.lines();
-    assert!(lines.any(|line| line.contains("To grant it")), "{denial}");
+    assert!(
+        lines.any(|line| line.contains("To grant this right")),
+        "{denial}"
+    );
     lines.filter(|line| !line.trim().is_empty()).collect()
 }
 
 #[test]
-fn a_restricted_class_is_denied_until_the_commands_of_the_denial_were_run() {
+fn a_restricted_class_is_denied_until_the_commands_in_the_denial_are_run() {
     create_class("restricted", &json!({"access": {"mode": "Restricted"}}));
     let admin = namespace_for("alice", "access-denied");
     let alice = control_plane()
@@ -64,18 +69,18 @@ fn a_restricted_class_is_denied_until_the_commands_of_the_denial_were_run() {
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(
             output.status.success(),
-            "taken from the denial: {command}: {said}"
+            "command from the denial: {command}: {said}"
         );
     }
-    wait_until("alice to be let in", SOON, || {
+    wait_until("alice to be admitted", SOON, || {
         alice.run_with(&["create", "-f", "-"], &pod_text).map(Some)
     })
     .unwrap();
     assert_mutated(&admin.get(&["pod", "train"]).unwrap(), "restricted", 2);
 }
 
-/// Runs what the denial of `pod` says, as an administrator, and waits until
-/// the same pod passes; nothing is stored. Gives the denial.
+/// Runs the commands in the denial of `pod` as an administrator, and waits until the same
+/// pod is admitted; nothing is stored. Returns the denial.
 #[track_caller]
 fn passes_after_its_remedy(admin: &Kubectl, user: &str, pod: &Value) -> String {
     let user = control_plane().kubectl_as(user).unwrap();
@@ -96,7 +101,7 @@ fn passes_after_its_remedy(admin: &Kubectl, user: &str, pod: &Value) -> String {
 }
 
 #[test]
-fn each_way_to_a_class_passes_after_the_remedy_of_its_denial() {
+fn a_pod_is_admitted_after_the_remedy_for_each_rule() {
     let spec = json!({
         "access": {"mode": "Restricted"},
         "nodeSelector": {"matchLabels": {"pool": "ways"}}
@@ -119,7 +124,7 @@ fn each_way_to_a_class_passes_after_the_remedy_of_its_denial() {
             json!({"pool": "ways"}),
         ),
     ] {
-        // Each as a service account of its own, so that no grant helps another.
+        // Each rule uses its own service account, so that no grant helps another.
         admin.run(&["create", "serviceaccount", rule]).unwrap();
         let mut pod = gpu_pod("train", 2);
         pod["spec"]["serviceAccountName"] = json!(rule);
@@ -130,7 +135,7 @@ fn each_way_to_a_class_passes_after_the_remedy_of_its_denial() {
 }
 
 #[test]
-fn a_ci_project_passes_after_the_class_lists_it() {
+fn a_ci_project_is_admitted_after_the_class_lists_it() {
     let runner = |name: &str| json!([{"namespace": "access-ci", "serviceAccount": name}]);
     let spec = json!({"access": {"mode": "Restricted", "ciProjects": [
         {"provider": "gitlab", "projectIds": [1], "runners": runner("listed")},
@@ -155,9 +160,9 @@ fn a_ci_project_passes_after_the_class_lists_it() {
         pod["metadata"]["labels"] = json!({"project.runner.gitlab.com/id": id});
         let user = format!("system:serviceaccount:access-ci:{runner}");
         let denial = passes_after_its_remedy(&admin, &user, &pod);
-        let to = format!("To grant it to {project}:");
+        let to = format!("To grant this right to {project}:");
         assert!(denial.contains(&to), "{to} is not in {denial}");
-        // Listed as the project of this runner, not as anybody's.
+        // The project is listed only for this runner, so another project is refused.
         pod["metadata"]["labels"] = json!({"project.runner.gitlab.com/id": "99"});
         pod["spec"]["serviceAccountName"] = json!("other");
         let user = control_plane().kubectl_as(&user).unwrap();
@@ -168,7 +173,7 @@ fn a_ci_project_passes_after_the_class_lists_it() {
 }
 
 #[test]
-fn kubectl_says_what_was_done() {
+fn kubectl_prints_warnings_about_the_changes() {
     create_class("told", &json!({}));
     create_class(
         "told-restricted",
@@ -193,7 +198,7 @@ fn kubectl_says_what_was_done() {
         said[0].starts_with("class \"told\", named by the pod: 2 GPUs within one nvlink-domain"),
         "{said:?}"
     );
-    // In no class, and for the nodes of a restricted one all the same.
+    // The pod is in no class, but tolerates the taint of a restricted one.
     let mut pod = gpu_pod("logs", 0);
     pod["spec"]["tolerations"] =
         json!([{"key": "nvlink-domains.io/class", "value": "told-restricted"}]);
@@ -206,7 +211,7 @@ fn kubectl_says_what_was_done() {
 }
 
 #[test]
-fn a_grant_holds_in_its_namespace_alone() {
+fn a_grant_applies_only_in_its_namespace() {
     create_class(
         "restricted-here",
         &json!({"access": {"mode": "Restricted"}}),
@@ -237,7 +242,7 @@ fn a_grant_holds_in_its_namespace_alone() {
         bob.in_namespace(namespace)
             .run_with(&["create", "-f", "-"], &pod)
     };
-    wait_until("bob to be let in here", SOON, || {
+    wait_until("bob to be admitted here", SOON, || {
         create("access-here").map(Some)
     })
     .unwrap();
@@ -246,7 +251,7 @@ fn a_grant_holds_in_its_namespace_alone() {
 }
 
 #[test]
-fn a_claim_of_a_restricted_class_is_never_a_denial() {
+fn a_restricted_class_that_only_claims_a_pod_does_not_refuse_it() {
     let spec =
         json!({"access": {"mode": "Restricted"}, "appliesTo": {"minGpus": 14, "maxGpus": 14}});
     create_class("restricted-claims", &spec);
@@ -260,7 +265,7 @@ fn a_claim_of_a_restricted_class_is_never_a_denial() {
 }
 
 #[test]
-fn a_class_that_does_not_exist_is_named_in_the_denial() {
+fn the_denial_names_a_class_that_does_not_exist() {
     webhook();
     let kubectl = control_plane()
         .namespace("access-unknown", &json!({}), &json!({}))
@@ -273,7 +278,7 @@ fn a_class_that_does_not_exist_is_named_in_the_denial() {
     assert!(denial.contains("no-such-class"), "{denial}");
 }
 
-/// Waits until an Event in the namespace of `kubectl` holds each of `parts`.
+/// Waits until the message of an Event in the namespace of `kubectl` contains each of `parts`.
 fn wait_for_event(kubectl: &Kubectl, parts: &[&str]) {
     wait_until(&format!("an event with {parts:?}"), SOON * 3, || {
         let events = kubectl.get(&["events"])?;
@@ -286,8 +291,8 @@ fn wait_for_event(kubectl: &Kubectl, parts: &[&str]) {
     .unwrap();
 }
 
-/// What makes pods of the class `restricted-owned`: a Deployment `web`, a Job
-/// `once` and a CronJob `often`.
+/// Returns controllers that create pods of the class `restricted-owned`: a Deployment
+/// `web`, a Job `once` and a CronJob `often`.
 fn owners() -> [Value; 3] {
     let template = |name: &str, restart: &str| {
         let mut pod = gpu_pod("x", 2);
@@ -326,7 +331,8 @@ fn pods_of_controllers_need_the_right_of_their_service_account() {
     for controller in ["replicaset-controller", "job-controller"] {
         wait_for_event(&kubectl, &[&denied[..], &[controller]].concat());
     }
-    // The CronJob's first run may be a minute off; the Job that it makes fares as any other.
+    // The CronJob's first run may be a minute away; the Job that it would create is
+    // treated like any other.
     kubectl
         .run(&["create", "job", "often-now", "--from=cronjob/often"])
         .unwrap();
@@ -347,13 +353,14 @@ fn pods_of_controllers_need_the_right_of_their_service_account() {
 }
 
 #[test]
-fn who_may_not_impersonate_gains_nothing_by_the_headers() {
+fn impersonation_headers_do_not_help_a_user_who_may_not_impersonate() {
     create_class(
         "restricted-mask",
         &json!({"access": {"mode": "Restricted"}}),
     );
     let admin = namespace_for("erin", "access-mask");
-    // The kubeconfig of the tests impersonates already; erin needs a token of her own for more.
+    // The kubeconfig of the tests already impersonates; erin needs her own token to add
+    // impersonation.
     admin.run(&["create", "serviceaccount", "erin"]).unwrap();
     admin
         .run(&[
@@ -369,7 +376,8 @@ fn who_may_not_impersonate_gains_nothing_by_the_headers() {
     pod["metadata"]["annotations"] = json!({"nvlink-domains.io/class": "restricted-mask"});
     let pod = pod.to_string();
     let bearer = format!("--token={}", token.trim());
-    // Its schema would be asked for with the headers too, and say less of why.
+    // With validation, kubectl would fetch the schema with the same headers, and its
+    // error would be less clear.
     let create = ["create", "--validate=false", "-f", "-", &bearer];
     let denied = admin.refused(&create, &pod).unwrap();
     assert!(

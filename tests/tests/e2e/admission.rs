@@ -1,4 +1,4 @@
-//! What the API server stores when pods of all sorts go through the webhook.
+//! The pods that the API server stores after the webhook handled them, for pods of all kinds.
 
 use serde_json::{Value, json};
 
@@ -13,7 +13,7 @@ use crate::{
     },
 };
 
-/// The owners that make pods from a template, with the selector of their pods.
+/// Returns owners that create pods from a template, with the selector of their pods.
 fn owners() -> [(Value, &'static str); 2] {
     let template = |mut spec: Value, restart: &str| {
         spec["restartPolicy"] = json!(restart);
@@ -45,7 +45,7 @@ fn a_bare_pod_gets_affinity_devices_and_a_decision() {
 }
 
 #[test]
-fn a_pod_with_a_generated_name_is_treated_alike() {
+fn a_pod_with_a_generated_name_is_mutated_in_the_same_way() {
     create_class("adm-generated", &json!({}));
     let kubectl = namespace_with_class("adm-generated", "adm-generated");
     let mut pod = gpu_pod("", 2);
@@ -61,7 +61,7 @@ fn a_pod_with_a_generated_name_is_treated_alike() {
 }
 
 #[test]
-fn pods_of_deployments_and_jobs_are_treated_alike() {
+fn pods_of_deployments_and_jobs_are_mutated_in_the_same_way() {
     create_class("adm-owners", &json!({}));
     let kubectl = namespace_with_class("adm-owners", "adm-owners");
     for (owner, selector) in owners() {
@@ -73,7 +73,7 @@ fn pods_of_deployments_and_jobs_are_treated_alike() {
 }
 
 #[test]
-fn a_class_claims_pods_that_name_none() {
+fn a_class_claims_pods_that_name_no_class() {
     create_class(
         "adm-claims",
         &json!({"appliesTo": {"minGpus": 13, "maxGpus": 13}}),
@@ -115,7 +115,7 @@ fn init_containers_and_sidecars_are_covered() {
 }
 
 #[test]
-fn affinity_of_the_user_is_narrowed_in_each_term() {
+fn each_term_of_the_users_affinity_is_narrowed() {
     create_class(
         "adm-affinity",
         &json!({"nodeSelector": {"matchLabels": {"tier": "fast"}}}),
@@ -152,7 +152,7 @@ fn affinity_of_the_user_is_narrowed_in_each_term() {
 }
 
 #[test]
-fn fields_unknown_to_the_webhook_survive() {
+fn fields_unknown_to_the_webhook_are_kept() {
     create_class("adm-newer", &json!({}));
     let kubectl = namespace_with_class("adm-newer", "adm-newer");
     let mut pod = gpu_pod("train", 2);
@@ -174,7 +174,7 @@ fn fields_unknown_to_the_webhook_survive() {
 }
 
 #[test]
-fn what_the_user_set_stays() {
+fn variables_that_the_user_set_are_kept() {
     create_class(
         "adm-kept",
         &json!({"environment": {"extra": {"NCCL_DEBUG": "WARN", "OURS": "yes"}}}),
@@ -203,7 +203,7 @@ fn what_the_user_set_stays() {
 }
 
 #[test]
-fn a_dry_run_shows_the_same_and_leaves_no_trace() {
+fn a_dry_run_shows_the_same_pod_and_stores_nothing() {
     create_class("adm-dry", &json!({}));
     let kubectl = namespace_with_class("adm-dry", "adm-dry");
     let pod = gpu_pod("train", 2);
@@ -226,7 +226,7 @@ fn a_dry_run_shows_the_same_and_leaves_no_trace() {
 }
 
 #[test]
-fn a_pod_that_was_mutated_before_is_not_changed_again() {
+fn an_already_mutated_pod_is_not_changed_again() {
     create_class("adm-again", &json!({}));
     let kubectl = namespace_with_class("adm-again", "adm-again");
     let first = kubectl.create(&gpu_pod("first", 2)).unwrap();
@@ -237,7 +237,7 @@ fn a_pod_that_was_mutated_before_is_not_changed_again() {
 }
 
 #[test]
-fn the_webhook_is_asked_again_after_other_webhooks() {
+fn the_webhook_is_called_again_after_other_webhooks() {
     let mut again = registration(webhook()).unwrap();
     again["metadata"]["name"] = json!("zz-again");
     each_webhook(&mut again, |entry| {
@@ -257,7 +257,7 @@ fn the_webhook_is_asked_again_after_other_webhooks() {
     assert_eq!(spec_of(&stored), spec_of(&twice.create(&pod).unwrap()));
 }
 
-/// The spec, and the decision without what it says about the namespace.
+/// Returns the spec and the decision, without the parts that depend on the namespace.
 fn spec_of(pod: &Value) -> (Value, Option<Value>) {
     (comparable(pod)["spec"].clone(), decision(pod))
 }

@@ -1,4 +1,5 @@
-//! Who holds which GPUs, by a kubelet on a real socket: what the exporter makes of it.
+//! Allocations as a kubelet on a real socket reports them, and what the exporter derives
+//! from them.
 
 mod kubelet;
 mod lost;
@@ -14,7 +15,7 @@ use serde_json::{Value, json};
 const SOON: Duration = Duration::from_secs(30);
 const GPU: &str = "nvidia.com/gpu";
 
-/// An exporter that asks a fake kubelet.
+/// An exporter that queries a fake kubelet.
 struct Bench {
     exporter: Exporter,
     kubelet: Kubelet,
@@ -26,7 +27,7 @@ impl Bench {
         Self::with(Kubelet::start().unwrap(), source)
     }
 
-    /// Asks `kubelet`, and has its first answer.
+    /// Starts an exporter that queries `kubelet`, and waits for the first answer.
     fn with(kubelet: Kubelet, source: &str) -> Self {
         let socket = kubelet.socket().to_str().unwrap().to_owned();
         let arguments = ["--source", source, "--kubelet-socket", &socket];
@@ -52,14 +53,14 @@ impl Bench {
         }
     }
 
-    /// A pod `ci/NAME` of one container that holds these GPUs, by UUID.
+    /// Runs a pod `ci/NAME` with one container that holds these GPUs, by UUID.
     fn run_pod(&self, name: &str, gpus: &[usize]) {
         let ids: Vec<&str> = gpus.iter().map(|&gpu| &*self.uuids[gpu]).collect();
         let main = Container::named("main").holding(GPU, &ids);
         self.kubelet.run_pod("ci", name, [main]);
     }
 
-    /// The metrics, once they are as wanted.
+    /// Waits until the metrics are as wanted, and returns them.
     fn wait_for(&self, what: &str, wanted: impl Fn(&str) -> bool) -> String {
         wait_until(what, SOON, || {
             let text = self.exporter.metrics()?;
@@ -76,7 +77,7 @@ impl Bench {
         .unwrap()
     }
 
-    /// The metrics, once the pod `ci/NAME` holds so many GPUs.
+    /// Waits until the pod `ci/NAME` holds `gpus` GPUs, and returns the metrics.
     fn wait_for_pod(&self, name: &str, gpus: usize) -> String {
         self.wait_for(&format!("{name} with {gpus} GPUs"), |text| {
             held(text, name).len() == gpus
@@ -89,7 +90,7 @@ fn topology(exporter: &Exporter) -> Value {
     serde_json::from_str(&text).unwrap()
 }
 
-/// Values of the series of `name` that have all these labels.
+/// Returns the values of the series of `name` that have all these labels.
 fn values(text: &str, name: &str, labels: &[(&str, &str)]) -> Vec<f64> {
     let wanted: Vec<String> = labels
         .iter()
@@ -111,13 +112,13 @@ fn value(text: &str, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
     values.first().copied()
 }
 
-/// How the last collection of allocations went.
+/// Returns whether the last collection of allocations succeeded, as 0 or 1.
 fn succeeded(text: &str) -> Option<f64> {
     let labels = [("collector", "allocations")];
     value(text, "nvlink_exporter_collector_success", &labels)
 }
 
-/// Indices of the GPUs that the pod `ci/NAME` holds, by its info series.
+/// Returns the indices of the GPUs that the pod `ci/NAME` holds, by its info series.
 fn held(text: &str, name: &str) -> Vec<u32> {
     let gpus = 0..72_u32;
     let holds = |gpu: &u32| {
@@ -128,7 +129,7 @@ fn held(text: &str, name: &str) -> Vec<u32> {
     gpus.filter(holds).collect()
 }
 
-/// Quality of the pod `ci/NAME` against the node, and against what was free.
+/// Returns the quality of the pod `ci/NAME` relative to the node, and relative to the free GPUs.
 fn quality(text: &str, name: &str) -> (Option<f64>, Option<f64>) {
     let against = |reference| {
         let labels = [("namespace", "ci"), ("pod", name), ("reference", reference)];
@@ -137,7 +138,7 @@ fn quality(text: &str, name: &str) -> (Option<f64>, Option<f64>) {
     (against("node"), against("free"))
 }
 
-/// Has promtool look at what is said of allocations.
+/// Checks the metrics of allocations with promtool.
 fn check_own(text: &str) {
     let own = |line: &&str| {
         ["nvlink_allocation", "nvlink_placement"]
@@ -149,7 +150,7 @@ fn check_own(text: &str) {
     check_metrics(&(lines.join("\n") + "\n")).unwrap();
 }
 
-/// A recording of the simulated node `profile`, changed.
+/// Writes a recording of the simulated node `profile` after `change`, and returns its path.
 fn recording(profile: &str, change: impl FnOnce(&mut Value)) -> PathBuf {
     let exporter = Exporter::start(&["--source", profile, "--kubelet-socket", "none"]).unwrap();
     let mut document = topology(&exporter);
@@ -159,14 +160,14 @@ fn recording(profile: &str, change: impl FnOnce(&mut Value)) -> PathBuf {
     path
 }
 
-/// One value of the pod `ci/NAME`.
+/// Returns one value of the pod `ci/NAME`.
 fn of_pod(text: &str, family: &str, pod: &str) -> Option<f64> {
     value(text, family, &[("namespace", "ci"), ("pod", pod)])
 }
 
 #[test]
-fn a_job_is_judged_against_the_node_and_against_what_was_free() {
-    // On a DGX-1 GPU 0 has two links to 3 and 4, one to 1 and 2, and none to 5.
+fn a_job_is_rated_relative_to_the_node_and_to_the_free_gpus() {
+    // On a DGX-1, GPU 0 has two links to each of 3 and 4, one to each of 1 and 2, and none to 5.
     let bench = Bench::start("sim:dgx1-v100");
     bench.run_pod("large", &[2, 3, 4, 5, 6, 7]);
     bench.wait_for_pod("large", 6);
@@ -175,7 +176,7 @@ fn a_job_is_judged_against_the_node_and_against_what_was_free() {
     assert_eq!(
         quality(&text, "rest"),
         (Some(0.5), Some(1.0)),
-        "no better pair was left"
+        "no better pair was free"
     );
     bench.kubelet.remove_pod("ci", "large");
     bench.kubelet.remove_pod("ci", "rest");
@@ -184,7 +185,7 @@ fn a_job_is_judged_against_the_node_and_against_what_was_free() {
     bench.run_pod("bad", &[0, 5]);
     let (node, free) = quality(&bench.wait_for_pod("bad", 2), "bad");
     assert!(node.unwrap() < 0.4, "{node:?}");
-    assert_eq!(free, node, "all was free");
+    assert_eq!(free, node, "all GPUs were free");
     bench.kubelet.remove_pod("ci", "bad");
     bench.wait_for_pod("bad", 0);
     bench.run_pod("good", &[0, 3]);
@@ -193,7 +194,7 @@ fn a_job_is_judged_against_the_node_and_against_what_was_free() {
 }
 
 #[test]
-fn what_a_job_holds_and_what_it_leaves_is_said_until_it_goes() {
+fn the_gpus_of_a_job_and_the_free_ones_are_reported_until_it_ends() {
     let bench = Bench::start("sim:dgx1-v100");
     bench.run_pod("large", &[2, 3, 4, 5, 6, 7]);
     let text = bench.wait_for_pod("large", 6);
@@ -229,7 +230,7 @@ fn what_a_job_holds_and_what_it_leaves_is_said_until_it_goes() {
     assert_eq!(value(&text, "nvlink_allocation_info", &info), Some(1.0));
     check_own(&text);
 
-    // A pod that is gone has no series, and its GPUs are free.
+    // A deleted pod has no series, and its GPUs are free.
     bench.kubelet.remove_pod("ci", "large");
     bench.kubelet.remove_pod("ci", "rest");
     let gone = |text: &str| !text.contains("pod=\"large\"") && !text.contains("pod=\"rest\"");
@@ -238,7 +239,7 @@ fn what_a_job_holds_and_what_it_leaves_is_said_until_it_goes() {
 }
 
 #[test]
-fn what_was_free_before_the_exporter_came_is_not_known() {
+fn free_gpus_of_pods_that_started_before_the_exporter_are_unknown() {
     let first = Bench::start("sim:dgx1-v100");
     first.run_pod("early", &[0, 1]);
     let Bench {
@@ -250,7 +251,7 @@ fn what_was_free_before_the_exporter_came_is_not_known() {
     assert_eq!(quality(&text, "early"), (Some(0.5), None));
 }
 
-/// An exporter of a node of eight GPUs of which only GPU 7 has MIG.
+/// Starts an exporter of a node of eight GPUs of which only GPU 7 has MIG.
 fn bench_with_mig() -> Bench {
     let path = recording("sim:dgx1-v100", |document| {
         document["spec"]["gpus"][7]["migEnabled"] = json!(true);
@@ -259,7 +260,7 @@ fn bench_with_mig() -> Bench {
     Bench::start(&format!("file:{}", path.display()))
 }
 
-/// Pods that say their GPUs in all ways that there are: name, resource, ids.
+/// Returns pods that identify their GPUs in all possible ways: name, resource, ids.
 fn pods_of_all_ways(
     uuid: impl Fn(usize) -> String,
 ) -> [(&'static str, &'static str, Vec<String>); 8] {
@@ -279,7 +280,7 @@ fn pods_of_all_ways(
 }
 
 #[test]
-fn gpus_have_many_names() {
+fn all_kinds_of_device_ids_are_recognised() {
     let bench = bench_with_mig();
     for (pod, resource, ids) in pods_of_all_ways(|gpu| bench.uuids[gpu].clone()) {
         let main = Container::named("main").holding(resource, &ids);
@@ -303,7 +304,7 @@ fn gpus_have_many_names() {
         assert_eq!(known, !gpus.is_empty(), "{pod}");
     }
     check_own(&text);
-    // Strangers are told of once, however often they are listed.
+    // An unknown device is logged once, however often the kubelet lists it.
     let calls = bench.kubelet.calls();
     bench.wait_for("more answers", |_| bench.kubelet.calls() > calls + 3);
     let log = bench.exporter.process.log();
@@ -311,7 +312,7 @@ fn gpus_have_many_names() {
 }
 
 #[test]
-fn containers_of_a_pod_are_judged_apart() {
+fn containers_of_a_pod_are_rated_separately() {
     let bench = Bench::start("sim:dgx1-v100");
     let uuid = |gpu: usize| bench.uuids[gpu].clone();
     let mixed = [
@@ -328,11 +329,11 @@ fn containers_of_a_pod_are_judged_apart() {
     let text = bench.wait_for_pod("mixed", 3);
     let containers = values(&text, "nvlink_placement_gpus", &[("pod", "mixed")]);
     assert_eq!(containers, [2.0, 1.0], "by name: both, one");
-    assert!(!text.contains("pod=\"web\""), "it holds no GPU");
+    assert!(!text.contains("pod=\"web\""), "the pod holds no GPU");
 }
 
 #[test]
-fn a_recording_s_allocations_are_judged_where_no_kubelet_is_asked() {
+fn allocations_of_a_recording_are_rated_without_a_kubelet() {
     let path = recording("sim:dgx1-v100", |document| {
         let one = |pod: &str, gpus: [u32; 2], free: Value| {
             json!({
@@ -347,7 +348,7 @@ fn a_recording_s_allocations_are_judged_where_no_kubelet_is_asked() {
     });
     let source = format!("file:{}", path.display());
     let exporter = Exporter::start(&["--source", &source, "--kubelet-socket", "none"]).unwrap();
-    let text = wait_until("the judgement", SOON, || {
+    let text = wait_until("the rating", SOON, || {
         let text = exporter.metrics()?;
         Ok((held(&text, "known").len() == 2).then_some(text))
     })
@@ -355,10 +356,10 @@ fn a_recording_s_allocations_are_judged_where_no_kubelet_is_asked() {
     assert_eq!(quality(&text, "known"), (Some(0.5), Some(1.0)));
     let (node, free) = quality(&text, "unknown");
     assert!(node.unwrap() < 1.0 && free.is_none());
-    assert_eq!(succeeded(&text), None, "nobody is asked");
+    assert_eq!(succeeded(&text), None, "no kubelet is queried");
 }
 
-/// The query of README, "Bandwidth of a job".
+/// Returns the query of README, "Bandwidth of a job".
 fn bandwidth_query() -> String {
     let readme = concat!(env!("CARGO_MANIFEST_DIR"), "/../README.md");
     let readme = fs::read_to_string(readme).unwrap();
@@ -389,7 +390,7 @@ fn the_bandwidth_of_a_job_is_one_join() {
         assert_eq!(one.labels["namespace"], "ci");
         one.value
     };
-    // Four GPUs send about four times what one does; no link faster than itself.
+    // Four GPUs send about four times as much as one, and no link exceeds its own rate.
     assert!(
         of("train") > of("share-1") && of("train") < 4.0 * 450e9,
         "{all:?}"

@@ -1,4 +1,4 @@
-//! When the webhook cannot be reached.
+//! Pods while the API server cannot reach the webhook.
 
 use nvlink_tests::port;
 use serde_json::json;
@@ -9,7 +9,7 @@ use crate::{
 };
 
 #[test]
-fn without_the_webhook_pods_that_name_a_class_wait_and_others_pass() {
+fn without_the_webhook_only_pods_that_name_a_class_are_refused() {
     create_class("unreachable", &json!({}));
     let nowhere = format!("https://127.0.0.1:{}/", port::free().unwrap());
     let mut dead = registration(webhook()).unwrap();

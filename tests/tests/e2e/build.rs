@@ -1,4 +1,4 @@
-//! The script that builds the control plane, with a compiler of our own.
+//! The script that builds the control plane, with a fake compiler.
 
 use std::{
     env, fs,
@@ -11,14 +11,14 @@ use nvlink_tests::{assets, workdir};
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/controlplane/build");
 
-/// Writes the name of what it builds to the file that it shall build.
+/// A fake compiler. It writes the name of the package to the output file.
 const COMPILER: &str = r#"#!/bin/sh
 while [ $# -gt 1 ]; do [ "$1" = -o ] && out=$2; shift; done
 echo "$1" > "$out"
 chmod +x "$out"
 "#;
 
-/// A machine with nothing but a compiler.
+/// A machine on which only a compiler is installed.
 struct Machine {
     root: PathBuf,
 }
@@ -74,7 +74,7 @@ fn all_binaries_are_built_once() {
 }
 
 #[test]
-fn what_is_there_already_is_not_built() {
+fn existing_binaries_are_not_built() {
     let machine = Machine::new(COMPILER);
     let assets = machine.root.join("assets");
     fs::create_dir(&assets).unwrap();
@@ -86,7 +86,7 @@ fn what_is_there_already_is_not_built() {
 }
 
 #[test]
-fn a_failed_build_leaves_no_binary_and_shows_why() {
+fn a_failed_build_leaves_no_binary_and_prints_the_reason() {
     let half = "#!/bin/sh\nwhile [ $# -gt 1 ]; do [ \"$1\" = -o ] && out=$2; shift; done\n\
         echo half > \"$out\"; echo 'disk is full' >&2; exit 1\n";
     let machine = Machine::new(half);
@@ -102,7 +102,7 @@ fn a_failed_build_leaves_no_binary_and_shows_why() {
 }
 
 #[test]
-fn a_machine_without_a_compiler_is_told_what_to_do() {
+fn the_error_for_a_missing_compiler_names_the_remedy() {
     let machine = Machine::new(COMPILER);
     let bare = machine.root.join("bare");
     fs::create_dir(&bare).unwrap();

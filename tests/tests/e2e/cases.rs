@@ -1,10 +1,11 @@
-//! The list of cases on a real API server: with the webhook, with the policies
-//! and no webhook, and with the policies and a webhook that does not answer.
+//! Runs the list of cases on a real API server: with the webhook; with the policies and
+//! no webhook; and with the policies and a webhook that does not answer.
 //!
-//! The same list is run against the pure decision in `webhook/tests/access.rs`.
+//! `webhook/tests/access.rs` runs the same list against the pure decision.
 //!
-//! On a control plane of its own: a daemon that tolerates all is refused by each
-//! restricted class that does not list its namespace, those of other tests too.
+//! It uses its own control plane: each restricted class that does not list the namespace
+//! of a daemon that tolerates everything refuses it, including the classes of other
+//! tests.
 
 use std::{cell::RefCell, collections::BTreeMap, time::Duration};
 
@@ -53,7 +54,7 @@ fn the_webhook_and_the_policies_agree_with_each_case() {
     kubectl.run_with(&apply, &policies).unwrap();
     wait_until_denied(&runner, &list, "ValidatingAdmissionPolicy");
     wrong.extend(runner.check("the policies", &list, &held, List::shielded, by_policies));
-    let alone = "the policies, where no webhook hides GPUs";
+    let alone = "the policies, without a webhook that hides GPUs";
     wrong.extend(runner.check(alone, &list, &held, List::pod, by_policies_alone));
 
     webhook.register(kubectl).unwrap();
@@ -64,11 +65,11 @@ fn the_webhook_and_the_policies_agree_with_each_case() {
         Ok(said.text.contains(UNANSWERED).then_some(()))
     })
     .unwrap();
-    let dead = "the policies, the webhook dead";
+    let dead = "the policies, with a dead webhook";
     wrong.extend(
         runner.check(dead, &list, &held, List::shielded, |case, said| {
-            // GPU pods that ask for a class wait for the webhook, whatever the
-            // policies say. All others are let in or not by the policies alone.
+            // GPU pods that name a class need the webhook, whatever the policies decide.
+            // The policies alone decide on all others.
             let waits = case.change.is_none() && asks_for_a_class(&list.pod(case));
             by_policies(case, said) || waits && said.text.contains(UNANSWERED)
         }),
@@ -76,24 +77,24 @@ fn the_webhook_and_the_policies_agree_with_each_case() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// What the API server says of a webhook that does not answer.
+/// The API server's error for a webhook that does not answer.
 const UNANSWERED: &str = "failed calling webhook";
 
-/// Whether the pod names a class and asks for a GPU.
+/// Reports whether the pod names a class and requests a GPU.
 fn asks_for_a_class(pod: &Value) -> bool {
     let named = pod["metadata"]["annotations"]["nvlink-domains.io/class"].is_string();
     named && pod["spec"].to_string().contains("\"nvidia.com/")
 }
 
-/// What the API server says to a case.
+/// The API server's answer to a case.
 struct Said {
-    /// `allowed`, or why not.
+    /// `allowed`, or the reason of the refusal.
     text: String,
-    /// The pod as it would be stored.
+    /// The pod as the API server would store it.
     pod: Value,
 }
 
-/// Whether what was `said` is what the case expects.
+/// Reports whether the answer `said` is the one that the case expects.
 fn expected(case: &Case, said: &Said) -> bool {
     let said = &said.text;
     let resized = case
@@ -108,12 +109,12 @@ fn expected(case: &Case, said: &Said) -> bool {
     }
 }
 
-/// Whether a refusal says what helps.
+/// Reports whether a refusal contains the remedy.
 fn is_told(case: &Case, said: &str) -> bool {
     case.told.iter().all(|part| said.contains(part))
 }
 
-/// The same of the policies, which may name another rule that is broken as well.
+/// Reports the same for the policies, which may name another broken rule.
 fn by_policies(case: &Case, said: &Said) -> bool {
     if case.unseen {
         return said.text == "allowed";
@@ -124,9 +125,9 @@ fn by_policies(case: &Case, said: &Said) -> bool {
     expected(case, said) || other.is_some_and(or)
 }
 
-/// The same where nobody has told the containers of a pod that is created that
-/// they see no GPU: the pod is refused for that, unless it is a daemon of a
-/// namespace that the classes list.
+/// Reports the same for the policies alone. The containers of a created pod then do not
+/// have the settings that hide GPUs, so the policies refuse the pod, unless it is a
+/// daemon in a namespace that the classes list.
 fn by_policies_alone(case: &Case, said: &Said) -> bool {
     if case.hidden.is_empty() || case.expect != "allowed" {
         return by_policies(case, said);
@@ -136,7 +137,7 @@ fn by_policies_alone(case: &Case, said: &Said) -> bool {
     passes && said.text == "allowed" || said.text.contains(&format!("rule {rule}:"))
 }
 
-/// Namespaces, classes and rights. Nothing is at work in the namespaces yet.
+/// Creates namespaces, classes and rights. Neither webhook nor policies are in effect yet.
 fn prepare(cluster: &ControlPlane, list: &List) {
     let mut objects = Vec::new();
     for name in ["nvidia", "nvidia-cdi", "kata-qemu-nvidia-gpu", "gvisor"] {
@@ -178,20 +179,21 @@ fn prepare(cluster: &ControlPlane, list: &List) {
     create_all(cluster.kubectl(), &objects);
 }
 
-/// Creates all of it by one call.
+/// Creates all objects with one call.
 fn create_all(kubectl: &Kubectl, objects: &[Value]) -> Vec<Value> {
     let all = json!({"apiVersion": "v1", "kind": "List", "items": objects});
     let arguments = ["create", "-f", "-", "-o", "json"];
     documents(&kubectl.run_with(&arguments, &all.to_string()).unwrap())
 }
 
-/// What kubectl prints, one document after the other.
+/// Parses kubectl's output, one document after the other.
 fn documents(text: &str) -> Vec<Value> {
     let stream = serde_json::Deserializer::from_str(text).into_iter();
     stream.map(Result::unwrap).collect()
 }
 
-/// Everybody may create and change pods in the namespaces of the cases.
+/// Returns a role and binding that let all users create and change pods in the namespaces
+/// of the cases.
 fn pod_rights(namespace: &str) -> [Value; 2] {
     let metadata = json!({"name": "case-pods", "namespace": namespace});
     let rules = json!([{
@@ -212,7 +214,7 @@ fn pod_rights(namespace: &str) -> [Value; 2] {
 const RBAC: &str = "rbac.authorization.k8s.io";
 const RBAC_V1: &str = "rbac.authorization.k8s.io/v1";
 
-/// A grant of the list as role and binding.
+/// Returns a grant of the list as a role and a binding.
 fn class_rights(index: usize, grant: &list::Grant) -> [Value; 2] {
     let name = format!("case-grant-{index}");
     let mut metadata = json!({"name": name});
@@ -236,7 +238,7 @@ fn class_rights(index: usize, grant: &list::Grant) -> [Value; 2] {
             let (namespace, name) = account.split_once('/').expect("namespace/name");
             json!({"kind": "ServiceAccount", "name": name, "namespace": namespace})
         }
-        _ => panic!("grant {index} is to nobody"),
+        _ => panic!("grant {index} has no subject"),
     };
     let role = format!("{prefix}Role");
     [
@@ -248,8 +250,8 @@ fn class_rights(index: usize, grant: &list::Grant) -> [Value; 2] {
     ]
 }
 
-/// Waits until, in each namespace that is not exempt, a pod of somebody without
-/// the right is denied by `who`.
+/// Waits until `who` denies a pod of a user without the right, in each namespace that is
+/// not exempt.
 fn wait_until_denied(runner: &Runner<'_>, list: &List, who: &str) {
     let nobody = "silver, the right to gold is none to silver";
     let mut cases = list::read().cases.into_iter();
@@ -270,10 +272,10 @@ fn wait_until_denied(runner: &Runner<'_>, list: &List, who: &str) {
     }
 }
 
-/// Pods that are there, by the name of their case.
+/// Existing pods, by the name of their case.
 type Pods = BTreeMap<String, Value>;
 
-/// Does what the cases say, as those who do it.
+/// Runs the cases as the users that they name.
 struct Runner<'a> {
     cluster: &'a ControlPlane,
     runtime: tokio::runtime::Runtime,
@@ -292,7 +294,7 @@ impl<'a> Runner<'a> {
         }
     }
 
-    /// The pods of the cases that change one, created before any rule holds.
+    /// Creates the pods of the cases that change one, before any rule is in effect.
     fn create_pods_to_be_changed(&self, list: &List) -> Pods {
         let changed = list.cases.iter().enumerate();
         let changed: Vec<_> = changed.filter(|(_, case)| case.change.is_some()).collect();
@@ -308,7 +310,7 @@ impl<'a> Runner<'a> {
             .collect()
     }
 
-    /// What is wrong about the cases, a line each.
+    /// Returns the wrong answers to the cases, one line each.
     fn check(
         &self,
         who: &str,
@@ -337,8 +339,8 @@ impl<'a> Runner<'a> {
         wrong
     }
 
-    /// What the API server says to `pod`, which the case creates, or to the
-    /// change of `held`. Nothing is stored.
+    /// Returns the API server's answer to the creation of `pod`, or to the change of
+    /// `held`. Nothing is stored.
     fn run(&self, case: &Case, pod: &Value, held: Option<&Value>) -> Said {
         let answer = self.runtime.block_on(async {
             let api = pods(self.client(case).await, &case.namespace);
@@ -376,7 +378,7 @@ impl<'a> Runner<'a> {
         Said { text, pod }
     }
 
-    /// A client that impersonates who does what the case says.
+    /// Returns a client that impersonates the user of the case.
     async fn client(&self, case: &Case) -> Client {
         let who = (case.by.clone(), case.groups.clone());
         if let Some(client) = self.clients.borrow().get(&who) {
@@ -395,7 +397,7 @@ impl<'a> Runner<'a> {
     }
 }
 
-/// The pods of a namespace, as they are.
+/// Returns the API of the pods of a namespace, without conversion.
 fn pods(client: Client, namespace: &str) -> Api<DynamicObject> {
     Api::namespaced_with(client, namespace, &ApiResource::erase::<Pod>(&()))
 }

@@ -1,6 +1,6 @@
-//! A webhook that answers none but API servers that prove who they are.
+//! A webhook that answers only API servers with a client certificate.
 //!
-//! On a control plane of its own, whose API server shows a certificate.
+//! It uses its own control plane, whose API server presents a certificate.
 
 use std::{fs, path::Path, time::Duration};
 
@@ -21,7 +21,7 @@ use crate::pods::{decision, gpu_pod};
 
 const SOON: Duration = Duration::from_secs(60);
 
-/// What the webhook answers to somebody who shows the certificate `shown`.
+/// Returns the webhook's answer to a client that presents the certificate `shown`.
 async fn ask(webhook: &Webhook, shown: Option<&ServerFiles>) -> Result<String> {
     let user = match shown {
         Some(files) => json!({"client-certificate": files.certificate, "client-key": files.key}),
@@ -68,7 +68,7 @@ fn start(directory: &Path, shown: &ServerFiles) -> (ControlPlane, Webhook) {
 }
 
 #[test]
-fn none_but_who_has_a_certificate_is_answered() {
+fn only_clients_with_a_certificate_are_answered() {
     let directory = workdir::fresh("clients").unwrap();
     let [own, other] = ["own", "other"].map(|name| Authority::new(name).unwrap());
     let shown = own.client("api-server", &directory).unwrap();
@@ -76,7 +76,7 @@ fn none_but_who_has_a_certificate_is_answered() {
     let server = own.issue("server", &directory).unwrap();
     fs::write(directory.join("clients.pem"), &own.certificate).unwrap();
     let (cluster, webhook) = start(&directory, &shown);
-    wait_until("the API server to be answered", SOON, || {
+    wait_until("the webhook to answer the API server", SOON, || {
         mutated(&cluster).map(Some)
     })
     .unwrap();
@@ -87,14 +87,14 @@ fn none_but_who_has_a_certificate_is_answered() {
         .unwrap();
     let ask = |shown: Option<&ServerFiles>| runtime.block_on(ask(&webhook, shown));
     assert!(ask(Some(&shown)).unwrap().contains("AdmissionReview"));
-    // A certificate of a server proves nothing of a client.
+    // A server certificate does not identify a client.
     for shown in [None, Some(&foreign), Some(&server)] {
         ask(shown).unwrap_err();
     }
 
-    // The authority is changed: who had a certificate of the former has to get another.
+    // After the CA changes, clients with a certificate of the former CA need a new one.
     fs::write(directory.join("clients.pem"), &other.certificate).unwrap();
-    wait_until("the other CA to be taken", SOON, || {
+    wait_until("the other CA to be used", SOON, || {
         ask(Some(&foreign)).map(Some)
     })
     .unwrap();
@@ -102,7 +102,7 @@ fn none_but_who_has_a_certificate_is_answered() {
     fs::write(directory.join("clients.pem"), "no certificate").unwrap();
     wait_until("the file to be refused", SOON, || {
         let log = webhook.replica.process.log();
-        Ok(log.contains("keeping the CA of the clients").then_some(()))
+        Ok(log.contains("cannot reload the client CA").then_some(()))
     })
     .unwrap();
     ask(Some(&foreign)).unwrap();

@@ -1,4 +1,4 @@
-//! The custom resources, as the API server takes them.
+//! The validation of the custom resources by the API server.
 
 use serde_json::{Value, json};
 
@@ -55,7 +55,7 @@ fn classes_that_contradict_themselves_are_refused() {
     }
 }
 
-/// The same lists as in the webhook's own test of classes: both rules agree.
+/// Uses the same lists as the webhook's own test of classes: both rules agree.
 #[test]
 fn lists_of_transports_keep_cuda() {
     let kubectl = control_plane().kubectl();
@@ -86,16 +86,16 @@ fn lists_of_transports_keep_cuda() {
     }
 }
 
-/// Nodes share NVLink whatever the class says of the network between them.
+/// Nodes share NVLink, whatever network between nodes the class names.
 #[test]
-fn each_fabric_may_go_without_nvlink_between_nodes() {
+fn mnnvl_can_be_disabled_with_each_fabric() {
     let spec = json!({"environment": {"fabric": "TCP", "mnnvl": "Disabled"}});
     let class = class("without-mnnvl", spec);
     control_plane().kubectl().create(&class).unwrap();
 }
 
 #[test]
-fn a_name_that_is_no_label_value_is_refused() {
+fn a_class_name_that_is_not_a_label_value_is_refused() {
     let class = class(&"x".repeat(64), json!({})).to_string();
     let said = control_plane()
         .kubectl()
@@ -105,7 +105,7 @@ fn a_name_that_is_no_label_value_is_refused() {
 }
 
 #[test]
-fn the_columns_of_a_class_say_what_matters() {
+fn the_columns_of_a_class_show_the_main_fields() {
     let kubectl = control_plane().kubectl();
     let spec = json!({
         "minBandwidth": "400GBps", "appliesTo": {"minGpus": 999}, "access": {"mode": "Restricted"},
@@ -139,9 +139,9 @@ fn a_topology_that_contradicts_itself_is_refused() {
     assert!(said.contains("lower GPU index"), "{said}");
 }
 
-/// As on a node with one GPU of a fabric.
+/// A node with one GPU of a fabric has such a domain.
 #[test]
-fn a_domain_of_one_gpu_spans_nodes() {
+fn a_domain_of_one_gpu_is_valid_only_if_it_spans_nodes() {
     let topology = |name: &str, domain: Value| {
         json!({
             "apiVersion": "nvlink-domains.io/v1alpha1", "kind": "NodeTopology",

@@ -1,4 +1,4 @@
-//! `kubectl debug` as people run it: refused with what helps, and it helps.
+//! `kubectl debug` as users run it: the refusal names a remedy, and the remedy works.
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,7 @@ use crate::{
 };
 
 #[test]
-fn a_node_is_debugged_by_the_command_of_the_refusal() {
+fn the_command_in_the_refusal_debugs_a_node() {
     webhook();
     create_class("debug-node", &json!({"access": {"mode": "Restricted"}}));
     let admin = control_plane()
@@ -24,7 +24,7 @@ fn a_node_is_debugged_by_the_command_of_the_refusal() {
     let mut lines = refused.lines();
     let command = lines.find(|line| line.starts_with("kubectl debug "));
     let command = command.expect(&refused);
-    // There is no kubelet, so no shell would ever come.
+    // There is no kubelet, so no shell would ever start.
     let output = admin.shell(&command.replace(" -it ", " ")).unwrap();
     assert!(output.status.success(), "{command}: {output:?}");
     let system = admin.in_namespace("kube-system");
@@ -38,7 +38,7 @@ fn a_node_is_debugged_by_the_command_of_the_refusal() {
 }
 
 #[test]
-fn a_pod_is_copied_by_the_flags_that_the_refusal_names() {
+fn the_flags_in_the_refusal_copy_a_pod() {
     create_class("debug-copied", &json!({}));
     let kubectl = control_plane()
         .namespace("debug-copy", &json!({}), &json!({}))

@@ -17,7 +17,7 @@ const FABRICS: [&str; 2] = [
 ];
 const NODES_EACH: u32 = 2;
 
-/// A compute tray as the simulation shows it, moved into another fabric.
+/// Returns a compute tray of the simulation, moved into another fabric.
 fn tray(cluster_uuid: &str) -> String {
     let arguments = [
         "topology",
@@ -41,7 +41,7 @@ fn gpus_of_a_tray() -> u32 {
     u32::try_from(tray["spec"]["gpus"].as_array().unwrap().len()).unwrap()
 }
 
-/// Two fabrics of two nodes each, under names that do not tell which is which.
+/// Starts two fabrics of two nodes each. The names of the nodes do not reveal the fabric.
 fn start_nodes() -> Vec<Exporter> {
     let directory = workdir::fresh("fabrics").unwrap();
     let mut exporters = Vec::new();
@@ -82,7 +82,7 @@ fn domain_of_node(name: &str) -> String {
 }
 
 #[test]
-fn a_gang_lands_in_one_fabric_domain() {
+fn a_gang_is_placed_in_one_fabric_domain() {
     let _exporters = start_nodes();
     let domains: BTreeSet<String> = (0..4)
         .map(|number| domain_of_node(&format!("tray-{number}")))

@@ -1,4 +1,4 @@
-//! The harness itself.
+//! Tests of the harness.
 
 use std::{
     env, fs,
@@ -19,7 +19,7 @@ use crate::shared::control_plane;
 
 const SOON: Duration = Duration::from_secs(30);
 
-/// A pod without GPUs for the nodes of `pool`.
+/// Returns a pod without GPUs for the nodes of `pool`.
 fn plain_pod(pool: &str) -> serde_json::Value {
     let mut spec = json!({"containers": [{"name": "main", "image": "busybox"}]});
     node::in_pool(&mut spec, pool);
@@ -27,7 +27,7 @@ fn plain_pod(pool: &str) -> serde_json::Value {
 }
 
 #[test]
-fn a_pod_is_bound_by_the_scheduler() {
+fn the_scheduler_binds_a_pod() {
     let kubectl = control_plane()
         .namespace("harness-bind", &json!({}), &json!({}))
         .unwrap();
@@ -45,7 +45,7 @@ fn a_pod_is_bound_by_the_scheduler() {
 }
 
 #[test]
-fn a_deployment_and_a_job_make_pods() {
+fn a_deployment_and_a_job_create_pods() {
     let kubectl = control_plane()
         .namespace("harness-owners", &json!({}), &json!({}))
         .unwrap();
@@ -75,7 +75,7 @@ fn a_deployment_and_a_job_make_pods() {
 }
 
 #[test]
-fn a_user_has_only_the_rights_of_their_own() {
+fn a_user_has_only_their_own_rights() {
     let alice = control_plane().kubectl_as("alice").unwrap();
     assert_eq!(
         alice
@@ -134,7 +134,7 @@ fn a_program_that_ends_at_once_is_reported_with_its_log() {
 }
 
 #[test]
-fn a_dropped_process_is_gone() {
+fn a_dropped_process_is_killed() {
     let mut sleep = command("sleep");
     sleep.arg("1000");
     let process = Process::start("sleep", &workdir::fresh("drop").unwrap(), sleep).unwrap();
@@ -181,7 +181,7 @@ fn a_killed_parent_leaves_nothing_behind() {
                 .map(|(_, rest)| rest.to_owned())
         })
         .next()
-        .expect("the parent says what it started");
+        .expect("the parent prints what it started");
     let (child, directory) = said.split_once(' ').unwrap();
     let child: u32 = child.parse().unwrap();
     let directory = Path::new(directory);
@@ -189,12 +189,14 @@ fn a_killed_parent_leaves_nothing_behind() {
 
     parent.kill().unwrap();
     parent.wait().unwrap();
-    wait_until("all traces to vanish", SOON, || {
-        match (is_running(child), directory.exists()) {
+    wait_until(
+        "the child and its directory to be removed",
+        SOON,
+        || match (is_running(child), directory.exists()) {
             (false, false) => Ok(Some(())),
             (runs, exists) => bail!("child runs: {runs}, directory exists: {exists}"),
-        }
-    })
+        },
+    )
     .unwrap();
 }
 
@@ -208,11 +210,11 @@ fn parent_to_be_killed() {
         prometheus.process.id(),
         directory.parent().unwrap().display()
     );
-    // Until the other end is closed, which is after the kill.
+    // Waits until the other end is closed, which is after the kill.
     let _ = std::io::stdin().read_line(&mut String::new());
 }
 
-/// Whether a process exists and is more than an entry that waits to be collected.
+/// Reports whether a process exists and is not a zombie.
 fn is_running(id: u32) -> bool {
     let status = fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
     status

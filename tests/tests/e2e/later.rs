@@ -1,4 +1,4 @@
-//! What a pod does now for a class that comes later.
+//! Pods that prepare for a class before the class exists.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::{
 
 const SOON: Duration = Duration::from_secs(60);
 
-/// A namespace where alice and bob may create pods, and bob may use `class`.
+/// Creates a namespace where alice and bob may create pods, and bob may use `class`.
 fn namespace(name: &str, class: &str) -> Kubectl {
     webhook();
     let admin = control_plane()
@@ -45,7 +45,7 @@ fn namespace(name: &str, class: &str) -> Kubectl {
     admin
 }
 
-/// A pod for the nodes that a class of the name will have one day.
+/// Returns a pod for the nodes that a future class of this name will have.
 fn early(name: &str, class: &str) -> Value {
     let mut pod = gpu_pod(name, 0);
     pod["metadata"]["labels"] = json!({"app": "early"});
@@ -56,7 +56,7 @@ fn early(name: &str, class: &str) -> Value {
 }
 
 #[test]
-fn nobody_waits_for_a_class_without_the_right_to_it() {
+fn a_pod_can_prepare_for_a_class_only_with_the_right_to_use_it() {
     let class = "later-future";
     let admin = namespace("later", class);
     let of = |user: &str| {
@@ -95,7 +95,7 @@ fn nobody_waits_for_a_class_without_the_right_to_it() {
         (1, &json!("bob"))
     );
 
-    // Between its end and its beginning a class is as safe as before.
+    // After a class is deleted, its nodes are as well protected as before it was created.
     kubectl.run(&["delete", "domainclass", class]).unwrap();
     wait_until("the class to be forgotten", SOON, || {
         let mut named = gpu_pod("named", 1);

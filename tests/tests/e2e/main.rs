@@ -1,9 +1,9 @@
-//! The whole path on real parts: etcd, API server, scheduler, controllers,
-//! kubectl, Prometheus, and our own two programs.
+//! End-to-end tests on real parts: etcd, API server, scheduler, controllers, kubectl,
+//! Prometheus, and the project's two programs.
 //!
-//! One binary, so that its tests share one control plane: see [`shared`].
+//! They are one binary, so that they share one control plane: see [`shared`].
 
-// Clippy knows test functions as tests, but not what they call.
+// Clippy recognises test functions as tests, but not the functions that they call.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod access;

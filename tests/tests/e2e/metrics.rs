@@ -1,4 +1,4 @@
-//! The exporter's metrics, by promtool and by a real Prometheus.
+//! The exporter's metrics, checked by promtool and by a real Prometheus.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ fn topology(profile: &str) -> Value {
 }
 
 #[test]
-fn promtool_has_nothing_to_say_about_any_profile() {
+fn promtool_accepts_the_metrics_of_every_profile() {
     for profile in PROFILES {
         let exporter = Exporter::start(&["--source", &format!("sim:{profile}")]).unwrap();
         let text = exporter.metrics().unwrap();
@@ -44,7 +44,7 @@ fn promtool_has_nothing_to_say_about_any_profile() {
 }
 
 #[test]
-fn prometheus_answers_questions_about_the_graph() {
+fn prometheus_can_query_the_graph() {
     let dgx = Exporter::start(&["--source", "sim:dgx-h100", "--node-name", "dgx"]).unwrap();
     let pairs =
         Exporter::start(&["--source", "sim:a100-pcie-pairs", "--node-name", "pairs"]).unwrap();
@@ -59,7 +59,7 @@ fn prometheus_answers_questions_about_the_graph() {
         })
         .unwrap();
 
-    // Every ordered pair of joined GPUs is one series.
+    // Every ordered pair of connected GPUs is one series.
     for (profile, instance) in [("dgx-h100", "dgx"), ("a100-pcie-pairs", "pairs")] {
         let edges = topology(profile)["spec"]["edges"].as_array().unwrap().len();
         let query = format!("count(nvlink_peer_links{{instance=\"{instance}\"}})");
@@ -67,7 +67,7 @@ fn prometheus_answers_questions_about_the_graph() {
         assert_eq!(answer[0].value, 2.0 * edges as f64, "{query}");
     }
 
-    // The graph joined with the names: which pairs of which model have NVLink.
+    // The join of the graph with the models: how many pairs of each model have NVLink.
     let join = r#"count by (model) (nvlink_peer_links * on (instance, gpu, UUID) group_left (model) nvlink_gpu_info)"#;
     let answer = prometheus.query(join).unwrap();
     let models: Vec<&str> = answer
@@ -87,7 +87,7 @@ fn prometheus_answers_questions_about_the_graph() {
 }
 
 #[test]
-fn broken_links_are_seen() {
+fn broken_links_are_reported() {
     let exporter = Exporter::start(&["--source", "sim:h200-degraded"]).unwrap();
     let prometheus = Prometheus::start(&[(&exporter.address, "degraded")]).unwrap();
     let dead = prometheus.wait_for("count(nvlink_link_up == 0)", SOON, |samples| {

@@ -1,4 +1,4 @@
-//! The source `nvml` on a fake driver, through the real exporter.
+//! The source `nvml` with a fake driver, through the real exporter.
 
 mod boards;
 mod counters;

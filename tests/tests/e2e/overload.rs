@@ -1,4 +1,4 @@
-//! When the API server takes too long over access reviews.
+//! An API server that is too slow to answer access reviews.
 
 use std::{fs, time::Duration};
 
@@ -13,14 +13,15 @@ use crate::{
     shared::{control_plane, create_class, each_webhook, registration},
 };
 
-/// Pods that arrive at once: half of them name a class.
+/// The number of pods that are created at once; half of them name a class.
 const PODS: usize = 500;
-/// What the webhook promises its reviews, and what it takes beside them.
+/// The limit for the webhook's memory in KiB: what it reserves for reviews, and the rest
+/// of the process.
 const MEMORY: u64 = 384 << 10;
 const SOON: Duration = Duration::from_secs(60);
 const NAMESPACE: &str = "overload";
 
-/// The most memory that a process ever took, in KiB.
+/// Returns the peak memory of a process, in KiB.
 fn peak(process: u32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
@@ -28,7 +29,8 @@ fn peak(process: u32) -> u64 {
     kib.parse().unwrap()
 }
 
-/// A webhook behind the slow API server, asked about pods of the namespace alone.
+/// Starts a webhook that uses the slow API server, and registers it for the pods of the
+/// namespace only.
 fn registered(slow: &SlowApi) -> Webhook {
     let webhook = Webhook::start(&slow.kubeconfig).unwrap();
     let mut own = registration(&webhook).unwrap();
@@ -49,8 +51,7 @@ fn pod(index: usize) -> Pod {
     serde_json::from_value(pod).unwrap()
 }
 
-/// Creates the pod, as a controller does: an API server that has too much to
-/// do is asked again.
+/// Creates the pod like a controller: it retries if the API server is overloaded.
 async fn create(pods: Api<Pod>, index: usize) -> (usize, Result<(), String>) {
     let created = loop {
         match pods.create(&PostParams::default(), &pod(index)).await {
@@ -64,7 +65,7 @@ async fn create(pods: Api<Pod>, index: usize) -> (usize, Result<(), String>) {
     (index, created)
 }
 
-/// How many requests had this outcome.
+/// Returns the number of requests with this outcome.
 fn count(webhook: &Webhook, outcome: &str) -> String {
     let metrics = webhook.replica.metrics().unwrap();
     let mut lines = metrics.lines();
@@ -78,7 +79,7 @@ fn count(webhook: &Webhook, outcome: &str) -> String {
 #[test]
 fn a_slow_api_server_refuses_nobody() {
     create_class(NAMESPACE, &json!({"access": {"mode": "Restricted"}}));
-    // The webhook that all tests share is not asked here.
+    // The API server does not call the shared webhook of all tests in this namespace.
     let kubectl = control_plane()
         .namespace(NAMESPACE, &json!({"webhook": "off"}), &json!({}))
         .unwrap();
@@ -86,11 +87,11 @@ fn a_slow_api_server_refuses_nobody() {
     let webhook = registered(&slow);
     let mut named = gpu_pod("named", 1);
     named["metadata"]["annotations"] = json!({"nvlink-domains.io/class": NAMESPACE});
-    // As somebody who is denied: a right that was granted would be believed for some seconds.
+    // Uses a user who is denied, because a granted right would be cached for some seconds.
     let stranger = "system:serviceaccount:kube-system:replicaset-controller";
     let stranger = control_plane().kubectl_as(stranger).unwrap();
     let stranger = stranger.in_namespace(NAMESPACE);
-    wait_until("the webhook to be asked", SOON, || {
+    wait_until("the webhook to be called", SOON, || {
         let dry_run = ["create", "--dry-run=server", "-f", "-"];
         let refusal = stranger.refused(&dry_run, &named.to_string())?;
         Ok(refusal.contains("is restricted").then_some(()))
@@ -106,10 +107,10 @@ fn a_slow_api_server_refuses_nobody() {
         let all: JoinSet<_> = (0..PODS).map(|index| create(pods.clone(), index)).collect();
         all.join_all().await
     });
-    assert!(slow.asked() > before, "access reviews were asked for");
+    assert!(slow.asked() > before, "the webhook sent access reviews");
     for (index, answer) in answers {
         match answer {
-            Ok(()) => assert_eq!(index % 2, 1, "pod {index} names a class and was let in"),
+            Ok(()) => assert_eq!(index % 2, 1, "pod {index} names a class and was admitted"),
             Err(why) => {
                 assert_eq!(index % 2, 0, "pod {index} names no class: {why}");
                 assert!(why.contains("failed calling webhook"), "{why}");
@@ -123,7 +124,7 @@ fn a_slow_api_server_refuses_nobody() {
     let peak = peak(webhook.replica.process.id());
     assert!(peak < MEMORY, "{peak} KiB");
 
-    // Nothing is left of it once the API server answers.
+    // Everything works again once the API server answers.
     slow.set_late(false);
     let stored = kubectl.create(&named).unwrap();
     assert_eq!(decision(&stored).unwrap()["class"], NAMESPACE);

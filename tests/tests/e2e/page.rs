@@ -9,7 +9,7 @@ use nvlink_tests::{
 };
 use serde_json::{Value, json};
 
-/// A few refreshes of the page, which are 3 s apart.
+/// The time of a few refreshes of the page, which are 3 s apart.
 const SOON: Duration = Duration::from_secs(20);
 const TAB: char = '\u{e004}';
 const ENTER: char = '\u{e007}';
@@ -31,7 +31,8 @@ fn simulated(profile: &str) -> Exporter {
     exporter
 }
 
-/// Waits until the second collection tells how busy links are: then but the legend has "not known".
+/// Waits until the second collection reports the load of links. Then only the legend
+/// contains "not known".
 fn wait_for_load(exporter: &Exporter) {
     wait_until("the load of links", SOON, || {
         let page = http::text(&exporter.url("/"))?;
@@ -40,7 +41,7 @@ fn wait_for_load(exporter: &Exporter) {
     .unwrap();
 }
 
-/// Has the exporter read a file with this document.
+/// Starts an exporter that reads a file with this document.
 fn recorded(name: &str, document: &Value) -> Exporter {
     let path = workdir::fresh("page").unwrap().join(name);
     fs::write(&path, document.to_string()).unwrap();
@@ -67,15 +68,15 @@ fn set_faults(exporter: &Exporter, faults: &str) {
 }
 
 fn wait_for_text(browser: &Browser, text: &str) {
-    let what = format!("the page to say {text:?}");
+    let what = format!("the page to show {text:?}");
     let seen = wait_until(&what, SOON, || {
         Ok(browser.text()?.contains(text).then_some(()))
     });
     seen.unwrap_or_else(|error| panic!("{error:#}\n{}", browser.text().unwrap()));
 }
 
-/// Loads the page in both widths and themes and looks for what a reader would stumble over.
-/// `PICTURES=DIRECTORY` keeps what it looks like.
+/// Loads the page in both widths and themes and checks it for problems.
+/// `PICTURES=DIRECTORY` saves screenshots.
 fn inspect(browser: &Browser, exporter: &Exporter, name: &str) {
     for theme in ["light", "dark"] {
         for width in [1280, 390] {
@@ -126,7 +127,7 @@ fn every_board_is_drawn() {
             spec["domains"].as_array().unwrap().len()
         ]);
         assert_eq!(browser.run(drawn).unwrap(), expected, "{profile}");
-        // The page must not ask on when its exporter is gone.
+        // The page must not refresh after its exporter has ended.
         browser.open("about:blank").unwrap();
     }
 }
@@ -160,7 +161,7 @@ fn seventy_two_gpus_and_hostile_names_stay_readable() {
     inspect(&browser, &exporter, "fabric-of-72");
     let drawn = "return [document.querySelectorAll('details.gpu').length, document.querySelectorAll('svg, line, img, main script').length]";
     assert_eq!(browser.run(drawn).unwrap(), json!([72, 0]));
-    // GPUs 0, 1, 4, 5, … are of one NUMA node, and stand together.
+    // GPUs 0, 1, 4, 5, … are in one NUMA node, and are drawn together.
     let together = "return [...document.querySelectorAll('.numa')].map((numa) =>
         [numa.querySelector('h4').textContent, numa.querySelectorAll('.gpu').length])";
     let nodes = json!([["NUMA 0", 36], ["NUMA 1", 36]]);
@@ -175,12 +176,12 @@ fn seventy_two_gpus_and_hostile_names_stay_readable() {
 }
 
 #[test]
-fn a_fault_shows_without_a_reload_and_the_reader_is_not_disturbed() {
+fn a_fault_is_shown_without_a_reload_and_the_focus_stays() {
     let exporter = simulated("dgx-h100");
     let browser = Browser::start().unwrap();
     browser.emulate(390, "light").unwrap();
     browser.open(&exporter.url("/")).unwrap();
-    wait_for_text(&browser, "Nothing is out of the ordinary");
+    wait_for_text(&browser, "Nothing needs attention");
     let reader = "window.here = true; const gpu = document.getElementById('gpu-5');
         gpu.open = true; gpu.querySelector('summary').focus(); window.gpu = gpu; window.at = scrollY; return scrollY;";
     assert!(browser.run(reader).unwrap().as_f64().unwrap() > 0.0);
@@ -191,9 +192,9 @@ fn a_fault_shows_without_a_reload_and_the_reader_is_not_disturbed() {
             {"errors": {"gpu": 5, "link": 2, "kind": "crc_flit", "perHour": 36000}}]"#,
     );
     wait_for_text(&browser, "GPU 3: 1 link missing: 7");
-    wait_for_text(&browser, "GPU 1: does not answer");
+    wait_for_text(&browser, "GPU 1: lost: it no longer answers");
     wait_for_text(&browser, "GPU 2: XID 74, 1 time since the start");
-    wait_for_text(&browser, "GPU 5: errors rise on link 2");
+    wait_for_text(&browser, "GPU 5: new errors on link 2");
     let badges = "return [...document.querySelectorAll('#gpu-2 summary > .warning')].map((one) => one.textContent);";
     assert_eq!(browser.run(badges).unwrap(), json!(["▲ XID 74"]));
     let undisturbed = "const gpu = document.getElementById('gpu-5');
@@ -206,7 +207,7 @@ fn a_fault_shows_without_a_reload_and_the_reader_is_not_disturbed() {
     set_faults(&exporter, r#"[{"fabric-down": {}}]"#);
     wait_for_text(&browser, "GPUs 0-7: NVLink fabric is not started");
     wait_for_text(&browser, "their links are up, but lead to no other GPU");
-    // What has the focus is still there, opened, in another place of the page.
+    // The focused element still exists, is open, and is in another place of the page.
     assert_eq!(
         browser.run(undisturbed).unwrap(),
         json!([true, true, true, true, 1, true])
@@ -218,13 +219,13 @@ fn a_fault_shows_without_a_reload_and_the_reader_is_not_disturbed() {
             .run("return [window.here, document.querySelectorAll('.down').length]")
             .unwrap(),
         json!([true, 1]),
-        "the legend's"
+        "the one in the legend"
     );
     assert!(browser.console().unwrap().is_empty());
 }
 
 #[test]
-fn the_faults_of_readme_are_understood() {
+fn the_faults_in_readme_are_accepted() {
     let readme = concat!(env!("CARGO_MANIFEST_DIR"), "/../README.md");
     let readme = fs::read_to_string(readme).unwrap();
     let (_, section) = readme.split_once("### The page").unwrap();
@@ -240,7 +241,7 @@ fn the_faults_of_readme_are_understood() {
 }
 
 #[test]
-fn jobs_are_shown_with_how_well_they_were_placed() {
+fn jobs_are_shown_with_the_quality_of_their_placement() {
     let kubelet = Kubelet::start().unwrap();
     let socket = kubelet.socket().to_str().unwrap().to_owned();
     let arguments = ["--source", "sim:dgx1-v100", "--node-name", "node-a"];
@@ -259,7 +260,7 @@ fn jobs_are_shown_with_how_well_they_were_placed() {
     let browser = Browser::start().unwrap();
     browser.open(&exporter.url("/")).unwrap();
     wait_for_text(&browser, "No job holds a GPU.");
-    // GPUs 1 and 4 have no link, 0 and 3 two.
+    // GPUs 1 and 4 have no link between them, 0 and 3 have two.
     run("a-good", &["0", "3"]);
     run("b-bad", &["1", "4"]);
     wait_for_text(&browser, "Free: GPUs 2,5-7");
@@ -277,7 +278,7 @@ fn jobs_are_shown_with_how_well_they_were_placed() {
     browser.open(&exporter.url("/")).unwrap();
     kubelet.set_mood(Mood::Fails);
     wait_for_text(&browser, "allocations are not known");
-    wait_for_text(&browser, "Who holds which GPUs is not known.");
+    wait_for_text(&browser, "GPU allocations are not known.");
     assert_eq!(
         browser
             .run("return document.querySelectorAll('.job, .gpu .mark').length")
@@ -287,7 +288,7 @@ fn jobs_are_shown_with_how_well_they_were_placed() {
 }
 
 #[test]
-fn a_node_that_hangs_and_an_exporter_that_is_gone_are_told() {
+fn a_hanging_node_and_a_missing_exporter_are_shown() {
     let exporter = simulated("a100-pcie-pairs");
     let browser = Browser::start().unwrap();
     browser.open(&exporter.url("/")).unwrap();
@@ -297,22 +298,22 @@ fn a_node_that_hangs_and_an_exporter_that_is_gone_are_told() {
         Ok(browser.run(age)?.as_f64().filter(|age| *age > 3.0))
     })
     .unwrap();
-    // The age counts on between two refreshes, a second at a time.
+    // The age continues to count between two refreshes, in steps of a second.
     let before = browser.run(age).unwrap().as_f64().unwrap();
     drop(exporter);
     wait_for_text(&browser, "The exporter has not answered for");
-    wait_until("the age to count on", SOON, || {
+    wait_until("the age to keep counting", SOON, || {
         Ok(browser.run(age)?.as_f64().filter(|age| *age > before))
     })
     .unwrap();
     assert!(
         browser.text().unwrap().contains("GPU 7"),
-        "what it said last stays"
+        "the last data stay"
     );
 }
 
 #[test]
-fn the_keyboard_reaches_everything() {
+fn the_page_can_be_used_with_the_keyboard() {
     let exporter = simulated("h200-degraded");
     let browser = Browser::start().unwrap();
     browser.emulate(1280, "dark").unwrap();
@@ -331,7 +332,7 @@ fn the_keyboard_reaches_everything() {
     };
     browser.press(TAB).unwrap();
     assert_eq!(active().0, "Skip to the GPUs");
-    // The list of what needs a look comes next, and leads to the GPU, opened.
+    // The list of problems comes next. Its link opens and focuses the GPU.
     browser.press(TAB).unwrap();
     assert!(active().0.starts_with("GPU 3: 2 links"), "{:?}", active());
     browser.press(ENTER).unwrap();
@@ -345,7 +346,7 @@ fn the_keyboard_reaches_everything() {
             .unwrap(),
         true
     );
-    // The table of its links, the next GPU, and Enter opens that.
+    // Next are the table of its links and the next GPU, which Enter opens.
     browser.press(TAB).unwrap();
     assert!(active().0.starts_with("Link"), "{:?}", active());
     browser.press(TAB).unwrap();
@@ -360,7 +361,7 @@ fn the_keyboard_reaches_everything() {
 }
 
 #[test]
-fn without_scripts_the_page_is_whole() {
+fn the_page_is_complete_without_scripts() {
     let exporter = simulated("dgx1-v100");
     let browser = Browser::start().unwrap();
     browser.forbid_scripts().unwrap();

@@ -1,7 +1,7 @@
-// What a reader of the page could stumble over, a line each. The body of a function.
+// Returns the problems of the page, one line each. The body of a function.
 const found = [];
 const root = document.documentElement;
-if (root.scrollWidth > innerWidth) found.push(`the page is ${root.scrollWidth} wide in ${innerWidth}`);
+if (root.scrollWidth > innerWidth) found.push(`the page is ${root.scrollWidth} px wide in a window of ${innerWidth} px`);
 
 function channels(color) {
   const [r, g, b, a = 1] = color.match(/[\d.]+/g).map(Number);
@@ -40,7 +40,7 @@ while (walker.nextNode()) {
   const size = parseFloat(style.fontSize) * scale;
   if (size < 11.9) found.push(`${size} px: ${text.slice(0, 40)}`);
 }
-// Where letters are, so that none lie upon others and none are cut off.
+// Collects the boxes of all text, to find text that overlaps or is cut off.
 const lines = [];
 const letters = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
 while (letters.nextNode()) {
@@ -53,7 +53,7 @@ while (letters.nextNode()) {
   for (const { left, right, top, bottom } of range.getClientRects()) {
     lines.push({ text: text.slice(0, 40), left, right, top, bottom });
     if (card && (right > card.right + 1 || left < card.left - 1 || bottom > card.bottom + 1)) {
-      found.push(`out of its frame: ${text.slice(0, 40)}`);
+      found.push(`outside its frame: ${text.slice(0, 40)}`);
     }
   }
 }
@@ -62,14 +62,14 @@ lines.forEach((one, n) => {
   for (let m = n + 1; m < lines.length && lines[m].top < one.bottom - 4; m += 1) {
     const other = lines[m];
     const across = Math.min(one.right, other.right) - Math.max(one.left, other.left);
-    if (across > 1) found.push(`${one.text} lies upon ${other.text}`);
+    if (across > 1) found.push(`${one.text} overlaps ${other.text}`);
   }
 });
 const ids = [...document.querySelectorAll("[id]")].map((element) => element.id);
-if (new Set(ids).size !== ids.length) found.push("an id is there twice");
+if (new Set(ids).size !== ids.length) found.push("duplicate id");
 for (const link of document.querySelectorAll("a[href^='#']")) {
   const id = (link.getAttribute("href") ?? "").slice(1);
-  if (!document.getElementById(id)) found.push(`a link to nowhere: ${id}`);
+  if (!document.getElementById(id)) found.push(`link without a target: ${id}`);
 }
 document.querySelectorAll("details").forEach((details) => (details.open = false));
 return found;

@@ -1,4 +1,4 @@
-//! The pods of the tests, and what to look for in them.
+//! The pods of the tests, and checks on them.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 const SOON: Duration = Duration::from_secs(60);
 
-/// A container that asks for `gpus` GPUs.
+/// Returns a container that requests `gpus` GPUs.
 pub(crate) fn container(name: &str, gpus: u32) -> Value {
     let mut container =
         json!({"name": name, "image": "busybox", "command": ["python", "train.py"]});
@@ -17,29 +17,29 @@ pub(crate) fn container(name: &str, gpus: u32) -> Value {
     container
 }
 
-/// A pod spec whose one container asks for `gpus` GPUs.
+/// Returns a pod spec with one container that requests `gpus` GPUs.
 pub(crate) fn spec(gpus: u32) -> Value {
     json!({"restartPolicy": "Never", "containers": [container("main", gpus)]})
 }
 
-/// A bare pod that asks for `gpus` GPUs.
+/// Returns a bare pod that requests `gpus` GPUs.
 pub(crate) fn gpu_pod(name: &str, gpus: u32) -> Value {
     json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec(gpus)})
 }
 
-/// The webhook's decision on a pod, if it made one.
+/// Returns the webhook's decision on a pod, if it made one.
 pub(crate) fn decision(pod: &Value) -> Option<Value> {
     let text = pod["metadata"]["annotations"]["nvlink-domains.io/decision"].as_str()?;
     Some(serde_json::from_str(text).expect("the decision is JSON"))
 }
 
-/// The value of a container's environment variable.
+/// Returns the value of a container's environment variable.
 pub(crate) fn variable<'a>(container: &'a Value, name: &str) -> Option<&'a str> {
     let mut variables = container["env"].as_array()?.iter();
     variables.find(|one| one["name"] == name)?["value"].as_str()
 }
 
-/// The alternatives of a pod's required node affinity.
+/// Returns the alternatives of a pod's required node affinity.
 pub(crate) fn node_terms(pod: &Value) -> &[Value] {
     let affinity = &pod["spec"]["affinity"]["nodeAffinity"];
     let required = &affinity["requiredDuringSchedulingIgnoredDuringExecution"];
@@ -48,22 +48,22 @@ pub(crate) fn node_terms(pod: &Value) -> &[Value] {
         .map_or(&[], Vec::as_slice)
 }
 
-/// What the webhook requires of a node for `gpus` GPUs in one domain.
+/// Returns the webhook's requirement on nodes for `gpus` GPUs in one domain.
 pub(crate) fn domain_of(gpus: u32) -> Value {
     json!({
         "key": "nvlink-domains.io/domain-size", "operator": "Gt", "values": [(gpus - 1).to_string()],
     })
 }
 
-/// Fails unless `pod` has all that the class gives to a pod of `gpus` GPUs.
+/// Asserts that `pod` has everything that the class gives to a pod of `gpus` GPUs.
 #[track_caller]
 pub(crate) fn assert_mutated(pod: &Value, class: &str, gpus: u32) {
-    let decision = decision(pod).unwrap_or_else(|| panic!("the webhook did not touch {pod:#}"));
+    let decision = decision(pod).unwrap_or_else(|| panic!("the webhook did not change {pod:#}"));
     assert_eq!(decision["class"], class);
     assert_eq!(decision["gpus"], gpus);
     assert_eq!(pod["metadata"]["labels"]["nvlink-domains.io/class"], class);
     let terms = node_terms(pod);
-    assert!(!terms.is_empty(), "there is node affinity");
+    assert!(!terms.is_empty(), "the pod has no node affinity");
     for term in terms {
         let expressions = term["matchExpressions"].as_array().expect("expressions");
         assert!(expressions.contains(&domain_of(gpus)), "{term:#}");
@@ -77,7 +77,7 @@ pub(crate) fn assert_mutated(pod: &Value, class: &str, gpus: u32) {
     assert_eq!(variable(main, "CUDA_DEVICE_ORDER"), Some("PCI_BUS_ID"));
 }
 
-/// The pods that match a selector, once there are `count` that satisfy `wanted`.
+/// Waits until `count` pods that match a selector satisfy `wanted`, and returns all that match.
 pub(crate) fn wait_for_pods(
     kubectl: &Kubectl,
     selector: &str,
@@ -98,12 +98,12 @@ pub(crate) fn wait_for_pods(
     .unwrap()
 }
 
-/// Whether the scheduler has chosen a node.
+/// Reports whether the scheduler has chosen a node.
 pub(crate) fn is_bound(pod: &Value) -> bool {
     pod["spec"]["nodeName"].is_string()
 }
 
-/// Whether the scheduler has looked at the pod and found no node.
+/// Reports whether the scheduler has tried the pod and found no node.
 pub(crate) fn is_unschedulable(pod: &Value) -> bool {
     let conditions = pod["status"]["conditions"].as_array();
     conditions
@@ -112,7 +112,7 @@ pub(crate) fn is_unschedulable(pod: &Value) -> bool {
         .any(|one| one["reason"] == "Unschedulable")
 }
 
-/// The pod's spec without what differs between two pods made alike.
+/// Returns the pod without the fields that differ between two pods made in the same way.
 pub(crate) fn comparable(pod: &Value) -> Value {
     let mut pod = pod.clone();
     let metadata = pod["metadata"].as_object_mut().expect("metadata");

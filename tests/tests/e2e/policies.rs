@@ -1,8 +1,8 @@
-//! `nvlink-webhook policies` on a cluster without a webhook: compared with
-//! what is there, a refusal with its remedy, and who may take a namespace out.
+//! `nvlink-webhook policies` on a cluster without a webhook: the comparison with the
+//! cluster, a refusal with its remedy, and who may exempt a namespace.
 //!
-//! On a control plane of its own, because the policies hold in all namespaces.
-//! One test at a time.
+//! It uses its own control plane, because the policies apply to all namespaces. It runs
+//! one test at a time.
 
 use std::{
     process::Command,
@@ -21,14 +21,14 @@ use crate::pods::gpu_pod;
 
 const SOON: Duration = Duration::from_secs(60);
 const NAMES: [&str; 5] = ["class", "pods", "status", "bindings", "namespaces"];
-const MISSING: &str = "to add what is missing: ";
-const CHANGED: &str = "to put right what was changed: ";
+const MISSING: &str = "to create what is missing: ";
+const CHANGED: &str = "to repair what was changed: ";
 const KINDS: [&str; 2] = [
     "ValidatingAdmissionPolicy",
     "ValidatingAdmissionPolicyBinding",
 ];
 
-/// The control plane, for as long as the guard lives.
+/// Returns the control plane, and a guard that reserves it for one test.
 fn control_plane() -> (&'static ControlPlane, MutexGuard<'static, ()>) {
     static SHARED: OnceLock<ControlPlane> = OnceLock::new();
     static TURN: Mutex<()> = Mutex::new(());
@@ -41,14 +41,14 @@ fn control_plane() -> (&'static ControlPlane, MutexGuard<'static, ()>) {
     (SHARED.get_or_init(start), turn)
 }
 
-/// As the documentation says it.
+/// Applies the policies as documented.
 fn apply(cluster: &ControlPlane) {
     let printed = programs::run(WEBHOOK, &["policies"], "").unwrap();
     let apply = ["apply", "--server-side", "-f", "-"];
     cluster.kubectl().run_with(&apply, &printed).unwrap();
 }
 
-/// Runs the command that `said` names after `what`.
+/// Runs the command that follows `what` in `said`.
 fn repair(cluster: &ControlPlane, said: &str, what: &str) {
     let line = said.lines().find_map(|line| line.strip_prefix(what));
     let (program, arguments) = line.expect(said).split_once(' ').unwrap();
@@ -59,10 +59,10 @@ fn repair(cluster: &ControlPlane, said: &str, what: &str) {
     assert!(output.status.success(), "{line}: {output:?}");
     let (status, said) = check(cluster, &[]);
     assert_eq!(status, Some(0), "after {line}: {said}");
-    assert!(said.contains("as they should be"), "{said}");
+    assert!(said.contains("are up to date"), "{said}");
 }
 
-/// `policies --check`: the exit status, and what it prints.
+/// Runs `policies --check` and returns its exit status and output.
 fn check(cluster: &ControlPlane, arguments: &[&str]) -> (Option<i32>, String) {
     let mut command = Command::new(programs::path(WEBHOOK).unwrap());
     command.args(["policies", "--check"]).args(arguments);
@@ -75,7 +75,7 @@ fn check(cluster: &ControlPlane, arguments: &[&str]) -> (Option<i32>, String) {
     )
 }
 
-/// The documents, by kind and name, that `said` tells something of.
+/// Returns the documents, by kind and name, that `said` reports.
 fn named(said: &str) -> Vec<String> {
     let all = KINDS.iter().flat_map(|kind| {
         let names = NAMES.iter();
@@ -86,7 +86,7 @@ fn named(said: &str) -> Vec<String> {
 }
 
 #[test]
-fn check_tells_what_differs() {
+fn check_reports_the_differences() {
     let (cluster, _turn) = control_plane();
     let (kubectl, all) = (cluster.kubectl(), NAMES.len());
     for name in NAMES {
@@ -137,7 +137,7 @@ fn check_tells_what_differs() {
 }
 
 #[test]
-fn a_refusal_by_the_policies_has_its_remedy() {
+fn a_refusal_by_the_policies_names_the_remedy() {
     let (cluster, _turn) = control_plane();
     apply(cluster);
     let class = json!({
@@ -175,7 +175,7 @@ fn a_refusal_by_the_policies_has_its_remedy() {
     create(&gpu_pod("classless", 2)).unwrap();
 
     let (_, command) = denied
-        .rsplit_once("To grant it to the service account: ")
+        .rsplit_once("To grant this right to the service account: ")
         .unwrap();
     let output = admin.shell(command.trim()).unwrap();
     assert!(output.status.success(), "{command}: {output:?}");
@@ -184,19 +184,19 @@ fn a_refusal_by_the_policies_has_its_remedy() {
     create(&pod).unwrap_err();
 }
 
-/// A pod of a restricted class with `parts` parts, most of them variables.
+/// Returns a pod of a restricted class with `parts` parts, most of them variables.
 fn large_pod(parts: usize) -> Value {
     let mut pod = gpu_pod("large", 1);
     pod["metadata"]["annotations"] = json!({"nvlink-domains.io/class": "large"});
-    // The container, its limit and the request that follows from it, the annotation, and the
-    // tolerations of nodes that are not ready or cannot be reached.
+    // The other parts are the container, its limit and the request that follows from it,
+    // the annotation, and the tolerations of nodes that are not ready or unreachable.
     let variables = (0..parts - 6).map(|number| json!({"name": format!("V{number}")}));
     pod["spec"]["containers"][0]["env"] = variables.collect();
     pod
 }
 
 #[test]
-fn a_pod_of_absurd_size_is_refused_before_each_class_looks_at_it() {
+fn an_oversized_pod_is_refused_before_the_class_policy_evaluates_it() {
     let (cluster, _turn) = control_plane();
     apply(cluster);
     let class = json!({
@@ -227,7 +227,7 @@ fn a_pod_of_absurd_size_is_refused_before_each_class_looks_at_it() {
 }
 
 #[test]
-fn a_daemon_is_let_in_by_the_commands_of_its_refusals() {
+fn the_commands_in_the_refusals_admit_a_daemon() {
     let (cluster, _turn) = control_plane();
     apply(cluster);
     let class = json!({
@@ -250,16 +250,22 @@ fn a_daemon_is_let_in_by_the_commands_of_its_refusals() {
     looking["spec"]["containers"][0]["env"] =
         json!([{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]);
     for (pod, rule, before, after) in [
-        (pod, "host-path", "the nodes of the class: ", " or take"),
-        (looking, "visible-devices", "all these rules: ", "\n"),
+        (pod, "host-path", "the nodes of the class: ", " or exempt"),
+        (
+            looking,
+            "visible-devices",
+            "all rules of nvlink-domains: ",
+            "\n",
+        ),
     ] {
         let rule = format!("rule {rule}:");
         wait_until("the policy to hold", SOON, || {
             Ok(refused(&pod).filter(|said| said.contains(&rule)).map(drop))
         })
         .unwrap();
-        // Each class that refuses it has a command of its own, and is heard of later.
-        wait_until("the daemon to be let in", SOON, || {
+        // Each class that refuses the daemon has its own command, and is reported only
+        // after the previous one.
+        wait_until("the daemon to be admitted", SOON, || {
             let Some(said) = refused(&pod) else {
                 return Ok(Some(()));
             };
@@ -273,7 +279,7 @@ fn a_daemon_is_let_in_by_the_commands_of_its_refusals() {
 }
 
 #[test]
-fn a_binding_brings_nothing_of_ours() {
+fn a_binding_may_not_set_our_labels_or_annotations() {
     let (cluster, _turn) = control_plane();
     apply(cluster);
     let admin = cluster
@@ -319,7 +325,7 @@ fn a_binding_brings_nothing_of_ours() {
 }
 
 #[test]
-fn who_may_change_classes_may_take_a_namespace_out() {
+fn only_users_who_may_change_classes_may_exempt_a_namespace() {
     let (cluster, _turn) = control_plane();
     apply(cluster);
     namespace_admins(cluster);
@@ -357,7 +363,8 @@ fn who_may_change_classes_may_take_a_namespace_out() {
     }
 }
 
-/// A namespace, and two who may change namespaces: `clara` may change classes too.
+/// Creates a namespace, and two users who may change namespaces; `clara` may also change
+/// classes.
 fn namespace_admins(cluster: &ControlPlane) {
     let admin = cluster
         .namespace("policies-out", &json!({}), &json!({}))
@@ -371,8 +378,8 @@ fn namespace_admins(cluster: &ControlPlane) {
     }
 }
 
-/// The label set in other ways, with the status and as the namespace is
-/// created, and a name that is exempt. Arguments of kubectl, and its input.
+/// Returns other ways to exempt a namespace: the label set with the status, the label set
+/// at creation, and an exempt name. Each is the arguments of kubectl and its input.
 fn other_doors() -> [(Vec<String>, String); 3] {
     let words = |line: &str| line.split(' ').map(str::to_owned).collect::<Vec<_>>();
     let labels = json!({"nvlink-domains.io/webhook": "ignore"});
@@ -394,7 +401,7 @@ fn other_doors() -> [(Vec<String>, String); 3] {
     ]
 }
 
-/// Gives `user` verbs on resources by a role and its binding, `kind` of them.
+/// Grants `user` verbs on resources by a role and its binding, both of the scope of `kind`.
 fn allow(admin: &Kubectl, kind: &str, user: &str, name: &str, [verbs, resources]: &[&str; 2]) {
     let name = format!("policies-{user}-{name}");
     let (verbs, resources) = (format!("--verb={verbs}"), format!("--resource={resources}"));

@@ -1,4 +1,4 @@
-//! What the exporter writes to the cluster, and when it does not.
+//! What the exporter writes to the cluster, and when it writes nothing.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -9,7 +9,7 @@ use crate::shared::control_plane;
 
 const SOON: Duration = Duration::from_secs(30);
 
-/// A node of its own with a running exporter.
+/// Creates a node and starts an exporter for it.
 fn publishing(name: &str, source: &str, flags: &[&str]) -> Exporter {
     let control_plane = control_plane();
     node::create(control_plane.kubectl(), &[Node::new(name, 8).pool(name)]).unwrap();
@@ -17,7 +17,7 @@ fn publishing(name: &str, source: &str, flags: &[&str]) -> Exporter {
     Exporter::publishing(control_plane.kubeconfig(), name, &arguments).unwrap()
 }
 
-/// The node object, once it has the exporter's labels.
+/// Waits until the node has the exporter's labels, and returns it.
 fn labelled(name: &str) -> Value {
     wait_until("the node to be labelled", SOON, || {
         let node = control_plane().kubectl().get(&["node", name])?;
@@ -42,7 +42,7 @@ fn topology(name: &str) -> Value {
 }
 
 #[test]
-fn a_node_says_what_its_gpus_are_joined_by() {
+fn the_labels_of_a_node_report_how_its_gpus_are_connected() {
     let cases = [
         ("publish-dgx", "sim:dgx-h100", "8", "nvswitch"),
         ("publish-pairs", "sim:a100-pcie-pairs", "2", "nvlink"),
@@ -61,7 +61,7 @@ fn a_node_says_what_its_gpus_are_joined_by() {
         assert_eq!(
             whole,
             source == "sim:dgx-h100",
-            "a domain label means the whole node: {source}"
+            "only a domain of the whole node has the label: {source}"
         );
         assert!(
             labels["nvlink-domains.io/bandwidth"].parse::<u32>().is_ok(),
@@ -92,7 +92,7 @@ fn a_node_says_what_its_gpus_are_joined_by() {
 }
 
 #[test]
-fn a_node_topology_is_what_the_exporter_serves() {
+fn the_node_topology_equals_the_one_that_the_exporter_serves() {
     let exporter = publishing("publish-same", "sim:dgx-h100", &[]);
     labelled("publish-same");
     let served = nvlink_tests::http::text(&exporter.url("/api/v1/topology")).unwrap();
@@ -101,7 +101,7 @@ fn a_node_topology_is_what_the_exporter_serves() {
 }
 
 #[test]
-fn the_columns_of_a_topology_say_what_matters() {
+fn the_columns_of_a_topology_show_the_main_fields() {
     let _exporter = publishing("publish-columns", "sim:a100-pcie-pairs", &[]);
     topology("publish-columns");
     let table = control_plane()
@@ -118,7 +118,7 @@ fn nothing_is_written_while_nothing_changes() {
     let exporter = publishing("publish-quiet", "sim:dgx-h100", &[]);
     let version = |object: &Value| object["metadata"]["resourceVersion"].clone();
     let (node, graph) = (labelled("publish-quiet"), topology("publish-quiet"));
-    // Counters move, and the exporter collects: the graph stays.
+    // Counters move and the exporter collects, but the graph does not change.
     let before = exporter.metrics().unwrap();
     wait_until("the counters to move several times", SOON, || {
         let mut seen = vec![before.clone()];
@@ -138,11 +138,11 @@ fn nothing_is_written_while_nothing_changes() {
 }
 
 #[test]
-fn aliases_of_the_labels_come_only_when_asked_for() {
+fn alias_labels_are_written_only_on_request() {
     let alias = "gpu.topology/nvlink-domain-size";
     let without = publishing("publish-plain", "sim:dgx-h100", &[]);
     let with = publishing("publish-alias", "sim:dgx-h100", &["--alias-labels"]);
-    // Aliases are a write of their own, after that of the labels.
+    // The aliases are a separate write, after that of the labels.
     let labels = wait_until("the aliases", SOON, || {
         let labels = strings(&labelled("publish-alias")["metadata"]["labels"]);
         Ok(labels.contains_key(alias).then_some(labels))
@@ -153,14 +153,14 @@ fn aliases_of_the_labels_come_only_when_asked_for() {
         labels.get("topology.k8s.io/nvlink-domain"),
         labels.get("nvlink-domains.io/domain")
     );
-    // The object is the last thing that is written.
+    // The object is written last.
     topology("publish-plain");
     assert!(!strings(&labelled("publish-plain")["metadata"]["labels"]).contains_key(alias));
     drop((with, without));
 }
 
 #[test]
-fn labels_of_others_stay() {
+fn labels_of_other_owners_are_kept() {
     let name = "publish-others";
     node::create(
         control_plane().kubectl(),

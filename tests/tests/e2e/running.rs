@@ -1,8 +1,8 @@
-//! The webhook as it is run: several replicas, certificates that change,
-//! a registration that somebody breaks, and pods that do not wait for any of it.
+//! The webhook as in production: several replicas, certificates that change, a
+//! registration that somebody breaks, and pods that do not wait for any of this.
 //!
-//! On a control plane of its own, because it registers under the real name and
-//! restarts the API server. One test at a time.
+//! It uses its own control plane, because it registers under the real name and restarts
+//! the API server. It runs one test at a time.
 
 mod authority;
 mod isolated;
@@ -15,7 +15,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use nvlink_tests::{ControlPlane, Kubectl, webhook};
 use serde_json::{Value, json};
 
-/// The control plane, for as long as the guard lives.
+/// Returns the control plane, and a guard that reserves it for one test.
 fn control_plane() -> (&'static ControlPlane, MutexGuard<'static, ()>) {
     static SHARED: OnceLock<ControlPlane> = OnceLock::new();
     static TURN: Mutex<()> = Mutex::new(());
@@ -38,7 +38,7 @@ fn control_plane() -> (&'static ControlPlane, MutexGuard<'static, ()>) {
     (SHARED.get_or_init(start), turn)
 }
 
-/// The registration as the API server has it.
+/// Returns the registration that the API server has.
 fn registered(kubectl: &Kubectl) -> anyhow::Result<Value> {
     kubectl.get(&["mutatingwebhookconfiguration", "nvlink-domains.io"])
 }

@@ -15,8 +15,8 @@ const GPUS: u32 = 8;
 const PAIRED_NODES: u32 = 5;
 const PODS: u32 = PAIRED_NODES * GPUS / 2;
 
-/// As many paired GPUs as the pods need, and as many without NVLink. These
-/// nodes have the more CPUs: the scheduler spreads by what is left of CPUs and
+/// Starts nodes with as many paired GPUs as the pods need, and nodes with as many GPUs
+/// without NVLink. The latter have more CPUs: the scheduler spreads pods by free CPU and
 /// memory, and knows nothing of the graph.
 fn start_nodes() -> Vec<Exporter> {
     let kinds = [
@@ -66,7 +66,7 @@ fn create_pods(kubectl: &Kubectl, first: u32, count: u32) {
         .unwrap();
 }
 
-/// Pods by the kind of node that they are bound to.
+/// Counts the pods by the kind of node to which they are bound.
 fn by_kind(pods: &[Value]) -> BTreeMap<&str, u32> {
     let mut kinds = BTreeMap::new();
     for pod in pods {
@@ -79,7 +79,7 @@ fn by_kind(pods: &[Value]) -> BTreeMap<&str, u32> {
 }
 
 #[test]
-fn pairs_of_gpus_land_where_nvlink_joins_them_and_without_the_webhook_do_not() {
+fn only_with_the_webhook_jobs_of_two_gpus_run_on_nvlink_pairs() {
     let _exporters = start_nodes();
     let all = PODS as usize;
 
@@ -104,7 +104,7 @@ fn pairs_of_gpus_land_where_nvlink_joins_them_and_without_the_webhook_do_not() {
     println!("with the webhook: {kinds:?}");
     assert_eq!(kinds, BTreeMap::from([("paired", PODS)]));
 
-    // Full: the next one waits, although GPUs without NVLink are free.
+    // The paired nodes are full: the next pod waits, although GPUs without NVLink are free.
     create_pods(&with, PODS, 1);
     let pods = wait_for_pods(&with, "jobs=yes", 1, is_unschedulable);
     assert_eq!(

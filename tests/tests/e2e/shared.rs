@@ -1,5 +1,5 @@
-//! The control plane that all tests share, and the webhook on it. Each test
-//! has namespaces, classes and nodes of its own.
+//! The control plane that all tests share, and its webhook. Each test has its own
+//! namespaces, classes and nodes.
 
 use std::{sync::OnceLock, time::Duration};
 
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::pods;
 
-/// The control plane, started by the first test that asks.
+/// Returns the control plane; the first call starts it.
 pub(crate) fn control_plane() -> &'static ControlPlane {
     static SHARED: OnceLock<Result<ControlPlane, String>> = OnceLock::new();
     let start = || {
@@ -19,7 +19,7 @@ pub(crate) fn control_plane() -> &'static ControlPlane {
     shared(&SHARED, start)
 }
 
-/// The webhook, registered with the control plane.
+/// Returns the webhook, registered with the control plane.
 pub(crate) fn webhook() -> &'static Webhook {
     static SHARED: OnceLock<Result<Webhook, String>> = OnceLock::new();
     let start = || {
@@ -31,7 +31,8 @@ pub(crate) fn webhook() -> &'static Webhook {
     shared(&SHARED, start)
 }
 
-/// The webhook's registration, with one more exemption: namespaces with the label `webhook=off`.
+/// Returns the webhook's registration with one more exemption: namespaces with the label
+/// `webhook=off`.
 fn exempting(webhook: &Webhook) -> anyhow::Result<String> {
     let mut registration = registration(webhook)?;
     each_webhook(&mut registration, |entry| {
@@ -44,7 +45,7 @@ fn exempting(webhook: &Webhook) -> anyhow::Result<String> {
     Ok(registration.to_string())
 }
 
-/// The webhook's registration as an object.
+/// Returns the webhook's registration as an object.
 pub(crate) fn registration(webhook: &Webhook) -> anyhow::Result<Value> {
     let arguments = ["create", "--dry-run=client", "-f", "-", "-o", "json"];
     let text = control_plane()
@@ -62,8 +63,8 @@ pub(crate) fn each_webhook(registration: &mut Value, change: impl FnMut(&mut Val
         .for_each(change);
 }
 
-/// A namespace whose GPU pods have the open class `class` by default, with
-/// the webhook at work.
+/// Creates a namespace whose GPU pods have the open class `class` by default, and waits
+/// until the webhook applies it.
 pub(crate) fn namespace_with_class(name: &str, class: &str) -> Kubectl {
     webhook();
     let annotations = json!({"nvlink-domains.io/default-class": class});
@@ -74,7 +75,7 @@ pub(crate) fn namespace_with_class(name: &str, class: &str) -> Kubectl {
     kubectl
 }
 
-/// A namespace where the webhook is not asked.
+/// Creates a namespace for which the API server does not call the webhook.
 pub(crate) fn namespace_without_webhook(name: &str) -> Kubectl {
     webhook();
     control_plane()
@@ -110,7 +111,7 @@ fn wait_until_decided(kubectl: &Kubectl, pod: &Value) {
     .unwrap();
 }
 
-/// What the API server would store, by `kubectl create --dry-run=server`.
+/// Returns the object that the API server would store, from `kubectl create --dry-run=server`.
 pub(crate) fn dry_run(kubectl: &Kubectl, object: &Value) -> anyhow::Result<Value> {
     let arguments = ["create", "--dry-run=server", "-f", "-", "-o", "json"];
     Ok(serde_json::from_str(
@@ -124,6 +125,6 @@ fn shared<T>(
 ) -> &'static T {
     match cell.get_or_init(|| start().map_err(|error| format!("{error:#}"))) {
         Ok(value) => value,
-        Err(error) => panic!("the cluster did not come up: {error}"),
+        Err(error) => panic!("the cluster did not start: {error}"),
     }
 }

@@ -1,4 +1,4 @@
-//! Pods that are none of the webhook's business.
+//! Pods that the webhook does not change.
 
 use nvlink_tests::Kubectl;
 use serde_json::{Value, json};
@@ -8,7 +8,7 @@ use crate::{
     shared::{control_plane, create_class, namespace_with_class, namespace_without_webhook},
 };
 
-/// A pod with a bit of everything, and no GPU.
+/// Returns a pod with many kinds of fields, and no GPU.
 fn ordinary() -> Value {
     let mut main = container("main", 0);
     main["env"] = json!([{"name": "MODE", "value": "test"}, {"name": "EMPTY", "value": ""}]);
@@ -55,12 +55,12 @@ fn pods_without_gpus_are_stored_as_if_there_were_no_webhook() {
 }
 
 #[test]
-fn gpu_pods_without_a_class_are_left_alone() {
+fn gpu_pods_without_a_class_are_not_changed() {
     let with = control_plane()
         .namespace("untouched-classless", &json!({}), &json!({}))
         .unwrap();
     let without = namespace_without_webhook("untouched-classless-off");
-    // As many as no class of any test claims.
+    // No class of any test claims this number of GPUs.
     let pod = gpu_pod("train", 29);
     assert_eq!(stored(&with, &pod), stored(&without, &pod));
 }

@@ -1,4 +1,4 @@
-//! `--web.config.file` and several addresses, by a real Prometheus.
+//! `--web.config.file` and several addresses, with a real Prometheus.
 
 use std::{
     fs,
@@ -14,7 +14,7 @@ use nvlink_tests::{
 use serde_json::{Value, json};
 
 const SOON: Duration = Duration::from_secs(60);
-/// bcrypt of cost 10, as `htpasswd -nBC 10` makes it, of the password below it.
+/// The bcrypt hash of [`PASSWORD`] with cost 10, as `htpasswd -nBC 10` prints it.
 const HASH: &str = "$2y$10$abcdefghijklmnopqrstuu6ZX0WN26XJKJTsyHceCGNcg2QmDxQ6a";
 const PASSWORD: &str = "a scraper's";
 
@@ -24,7 +24,7 @@ fn write(directory: &Path, name: &str, text: &str) -> String {
     path.display().to_string()
 }
 
-/// An exporter that wants a certificate and a password, on two addresses.
+/// An exporter that requires a certificate and a password, on two addresses.
 struct Guarded {
     directory: PathBuf,
     exporter: Exporter,
@@ -69,11 +69,11 @@ impl Guarded {
         }
     }
 
-    /// A scrape configuration that should do.
+    /// Returns a scrape configuration that should work.
     fn scrape(&self, name: &str) -> Value {
         let mut scrape = json!({
             "job_name": name, "scheme": "https", "metrics_path": "/nvlink",
-            // A password's hash takes its time where other tests run.
+            // Checking the hash of a password takes long while other tests run.
             "scrape_interval": "5s", "scrape_timeout": "5s",
             "static_configs": [{"targets": [&self.exporter.address]}],
             "basic_auth": {"username": "prometheus", "password": PASSWORD},
@@ -84,7 +84,7 @@ impl Guarded {
     }
 }
 
-/// Has a scrape show this certificate.
+/// Adds this client certificate to a scrape configuration.
 fn show(scrape: &mut Value, files: &ServerFiles) {
     scrape["tls_config"]["cert_file"] = json!(&files.certificate);
     scrape["tls_config"]["key_file"] = json!(&files.key);
@@ -98,7 +98,7 @@ fn wait_for_up(prometheus: &Prometheus, job: &str, up: u8) {
 }
 
 #[test]
-fn prometheus_comes_with_a_certificate_and_a_password() {
+fn prometheus_scrapes_with_a_certificate_and_a_password() {
     let guarded = Guarded::start();
     let mut second = guarded.scrape("second address");
     second["static_configs"][0]["targets"] = json!([&guarded.second]);
@@ -132,7 +132,7 @@ fn a_new_certificate_is_served_without_a_restart() {
     let rotated = Authority::new("rotated").unwrap();
     rotated.issue("server", &guarded.directory).unwrap();
     logged(&guarded.exporter, "web configuration reloaded");
-    // Connections that are open stay: so ask with ones that are new.
+    // Open connections keep the old certificate, so this uses new ones.
     let mut renewed = guarded.scrape("renewed");
     let ca = write(&guarded.directory, "ca.pem.new", &rotated.certificate);
     renewed["tls_config"]["ca_file"] = json!(ca);
@@ -143,7 +143,7 @@ fn a_new_certificate_is_served_without_a_restart() {
 }
 
 #[test]
-fn passwords_alone_and_the_end() {
+fn passwords_work_without_tls_and_sigterm_ends_the_exporter() {
     let directory = workdir::fresh("web").unwrap();
     let config = json!({"basic_auth_users": {"prometheus": HASH}});
     let config = write(&directory, "web.yml", &config.to_string());
@@ -160,14 +160,14 @@ fn passwords_alone_and_the_end() {
         let answer = http::get(&exporter.url(path), &[], "*/*").unwrap();
         assert_eq!(answer.status, 401, "{path}");
     }
-    // A mistake keeps what is in use, and says so once.
+    // An invalid file keeps the configuration in use, and is logged once.
     write(&directory, "web.yml", "basic_auth_user: {}");
-    logged(&exporter, "keeping the web configuration in use");
+    logged(&exporter, "cannot reload the web configuration");
     let answer = http::get(&exporter.url("/metrics"), &[], "*/*").unwrap();
     assert_eq!(answer.status, 401);
-    // A file that is emptied opens nothing.
+    // An emptied file does not disable the passwords.
     write(&directory, "web.yml", "");
-    logged(&exporter, "passwords are switched off by a restart only");
+    logged(&exporter, "passwords can be switched off only by a restart");
     let answer = http::get(&exporter.url("/metrics"), &[], "*/*").unwrap();
     assert_eq!(answer.status, 401);
     let headers = json!({"headers": {"X-Frame-Options": "deny"}});
@@ -177,18 +177,23 @@ fn passwords_alone_and_the_end() {
 
     let status = exporter.process.terminate(SOON).unwrap();
     assert!(status.success(), "{status}");
-    assert!(exporter.process.log().contains("SIGTERM: ending"));
+    assert!(
+        exporter
+            .process
+            .log()
+            .contains("received SIGTERM, stopping")
+    );
 }
 
 fn logged(exporter: &Exporter, line: &str) {
     let seen = || Ok(exporter.process.log().contains(line).then_some(()));
     exporter
         .process
-        .wait_until(&format!("the log to say {line:?}"), SOON, seen)
+        .wait_until(&format!("the log line {line:?}"), SOON, seen)
         .unwrap();
 }
 
-/// Why the last scrape of a job failed.
+/// Returns the reason why the last scrape of a job failed.
 fn last_error(prometheus: &Prometheus, job: &str) -> String {
     let targets = http::text(&format!("{}/api/v1/targets", prometheus.url)).unwrap();
     let targets: Value = serde_json::from_str(&targets).unwrap();

@@ -1,12 +1,11 @@
-//! How good a ring or a chain over a set of GPUs can be at best.
+//! A lower bound on the cost of a ring or a chain over a set of GPUs.
 //!
-//! Take the paths of a weight at most `w`. They join the set into components;
-//! a component of `s` GPUs holds at most `s - 1` edges of a ring that leaves
-//! it, and at most half of the sum over its GPUs of `min(2, degree)`. What
-//! the components cannot hold must be heavier than `w`. Over all weights this
-//! gives the fewest heavy edges, and with them the least total and the least
-//! bottleneck. It is reached on regular boards: switches, meshes, bridged
-//! pairs, pairs in sockets.
+//! Consider the paths with a weight of at most `w`. They divide the set into components.
+//! A component of `s` GPUs holds at most `s - 1` edges of a ring that leaves it, and at
+//! most half of the sum over its GPUs of `min(2, degree)`. The edges that the components
+//! cannot hold must be heavier than `w`. Over all weights this gives the fewest heavy
+//! edges, and with them the least total and the least bottleneck. Regular boards reach
+//! the bound: switches, meshes, bridged pairs, pairs in sockets.
 
 use super::{
     EXACT_GPUS,
@@ -24,7 +23,7 @@ pub(super) struct Edge {
     b: u8,
 }
 
-/// Edges of `gpus` GPUs by ascending weight.
+/// Returns the edges of `gpus` GPUs by ascending weight.
 pub(super) fn sorted_edges(weights: &Weights, gpus: usize) -> Vec<Edge> {
     let mut edges = Vec::with_capacity(gpus * gpus / 2);
     for (b, at) in (0..).zip(0..gpus) {
@@ -41,13 +40,14 @@ pub(super) fn sorted_edges(weights: &Weights, gpus: usize) -> Vec<Edge> {
     edges
 }
 
-/// The bound for tours of `kind` over `set`; `None` if its heaviest edge must be heavier than `limit`.
+/// Returns the bound for tours of `kind` over `set`; `None` if its heaviest edge must be
+/// heavier than `limit`.
 pub(super) fn bound(kind: Kind, edges: &[Edge], set: Mask, limit: Weight) -> Option<Score> {
     levels(kind, edges, set, limit, |_, _| {})
 }
 
-/// The bound, level by level: `each` gets a weight and the fewest edges that
-/// must be heavier, for each different weight while that is not zero.
+/// Returns the bound, level by level: for each different weight, calls `each` with the
+/// weight and the fewest edges that must be heavier, until that number is zero.
 pub(super) fn levels(
     kind: Kind,
     edges: &[Edge],
@@ -84,7 +84,7 @@ pub(super) fn levels(
 /// Components of the light edges, with the number of tour edges that each can hold.
 struct Components {
     kind: Kind,
-    /// A member of the component of each GPU, which stands for it.
+    /// For each GPU, the member that represents its component.
     of: [u8; EXACT_GPUS],
     degree: [u8; EXACT_GPUS],
     size: [u8; EXACT_GPUS],
@@ -92,7 +92,7 @@ struct Components {
     ends: [u8; EXACT_GPUS],
     number: u32,
     gpus: u32,
-    /// What all components hold together if the tour leaves each.
+    /// The number of edges that all components hold together if the tour leaves each.
     held: u32,
 }
 
@@ -138,11 +138,11 @@ impl Components {
         self.held += self.holds(into);
     }
 
-    /// The most edges of a tour that are light.
+    /// Returns the most edges of a tour that can be light.
     fn capacity(&self) -> u32 {
         let ring_in_one = self.kind == Kind::Ring && self.number == 1;
         match self.gpus {
-            // A ring of two passes its one path both ways.
+            // A ring of two uses its one path in both directions.
             2 if ring_in_one => 2,
             // One component holds the whole ring, so nothing needs to leave it.
             _ if ring_in_one => self

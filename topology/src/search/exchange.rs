@@ -1,6 +1,7 @@
-//! What it costs when GPUs exchange a byte with each of their partners, both
-//! ways: all-to-all, and a star. The same as [`crate::flows::Loads`] of these
-//! flows, which are the same in both directions, counted over bit masks.
+//! The cost of an exchange in which each GPU sends a byte to each of its partners, and
+//! receives one: all-to-all, and a star. The result is the same as
+//! [`crate::flows::Loads`] of these flows, which are symmetric, but is computed with bit
+//! masks.
 
 use super::{
     EXACT_GPUS,
@@ -12,19 +13,19 @@ use crate::{
     graph::Weight,
 };
 
-/// The GPUs with which each exchanges a byte.
+/// For each GPU, the GPUs with which it exchanges a byte.
 pub(super) type Partners = [Mask; EXACT_GPUS];
 
-/// What each two direct neighbours pass on for others, in [`PARTS`].
+/// The volume that each two direct neighbours pass on for others, in [`PARTS`].
 type Relayed = [[u16; EXACT_GPUS]; EXACT_GPUS];
 
-/// How busy a resource may be. Most sets are given up as soon as one of their
-/// resources is busier.
+/// The limit of how busy a resource may be. The search drops most sets as soon as one of
+/// their resources is busier.
 pub(super) struct Limit {
     pub(super) weight: Weight,
-    /// What the direct link of each two may carry, in [`PARTS`].
+    /// The load that the direct links of each two GPUs may carry, in [`PARTS`].
     most: Relayed,
-    /// Direct neighbours to whom the links are too slow for a byte.
+    /// For each GPU, the direct neighbours whose links are too slow for a byte.
     too_slow: [Mask; EXACT_GPUS],
 }
 
@@ -47,8 +48,8 @@ impl Limit {
 }
 
 impl Instance<'_> {
-    /// The score of the exchange among the GPUs of `set`; `None` if a resource
-    /// is busier than `limit`.
+    /// Returns the score of the exchange among the GPUs of `set`; `None` if a resource is
+    /// busier than `limit`.
     pub(super) fn exchange(&self, set: Mask, partners: &Partners, limit: &Limit) -> Option<Score> {
         if members(set).any(|a| partners[a] & limit.too_slow[a] != 0) {
             return None;
@@ -72,7 +73,7 @@ impl Instance<'_> {
                 score.heaviest = score.heaviest.max(port);
             }
             for b in members(partners[a] & !near & !over_pcie[a] & !((2 << a) - 1)) {
-                // Two hops each way.
+                // There are two hops in each direction.
                 score.sum += 4 * self.relay(set, (a, b), partners, &mut relayed, limit)?;
             }
             for b in members(near | over_pcie[a]) {
@@ -84,7 +85,8 @@ impl Instance<'_> {
         (score.heaviest <= limit.weight && !score.is_forbidden()).then_some(score)
     }
 
-    /// The partners that each reaches neither over a link nor through a third GPU of `set`.
+    /// Returns, for each GPU, the partners that it reaches neither over a link nor
+    /// through a third GPU of `set`.
     fn over_pcie(&self, set: Mask, partners: &Partners) -> Partners {
         let mut over_pcie = [0; EXACT_GPUS];
         for a in members(set) {
@@ -97,8 +99,8 @@ impl Instance<'_> {
         over_pcie
     }
 
-    /// Splits a byte over the widest ways between two GPUs through a third one
-    /// of `set`, of which there is one; `None` if a link has more than its limit.
+    /// Splits a byte over the widest paths between two GPUs through a third GPU of `set`,
+    /// of which there is at least one; `None` if a link exceeds its limit.
     fn relay(
         &self,
         set: Mask,
@@ -111,7 +113,7 @@ impl Instance<'_> {
         let way = |relay: usize| self.plain[a][relay].max(self.plain[relay][b]);
         let widest = members(both).map(way).min()?;
         let ways = members(both).filter(|&relay| way(relay) == widest);
-        // At most PARTS.
+        // `part` is at most PARTS.
         let part = PARTS.div_ceil(ways.clone().count() as u64) as u16;
         for relay in ways {
             for (from, to) in [(a, relay), (relay, a), (relay, b), (b, relay)] {
@@ -124,7 +126,7 @@ impl Instance<'_> {
         Some(widest)
     }
 
-    /// The busiest direct link, with what passes it for others.
+    /// Returns the load of the busiest direct link, including what passes it for others.
     fn busiest_link(&self, set: Mask, partners: &Partners, relayed: &Relayed) -> Weight {
         let mut busiest = 0;
         for a in members(set) {
@@ -137,8 +139,8 @@ impl Instance<'_> {
     }
 }
 
-/// What a GPU sends to another for itself, in [`PARTS`].
+/// Returns what a GPU sends to another for itself, in [`PARTS`].
 fn own(partners: &Partners, from: usize, to: usize) -> u16 {
-    // At most PARTS, which is far below.
+    // The result is at most PARTS, far below the maximum of `u16`.
     (partners[from] >> to & 1) as u16 * PARTS as u16
 }

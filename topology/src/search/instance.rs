@@ -6,40 +6,41 @@ use crate::{GpuSet, Graph, Pattern, Scope, flows::Loads, graph::Weight, rings::M
 /// A set of GPUs by their number in the [`Instance`].
 pub(super) type Mask = u32;
 
-/// Weight of a path that the scope does not allow: heavier than any path is.
+/// Weight of a path that the scope does not allow: heavier than any real path.
 pub(super) const FORBIDDEN: Weight = 100_000_000_000_000;
 
-/// One region to choose from. GPUs are numbers `0..len`, in the order of their indices.
+/// One region of candidate GPUs. GPUs are numbers `0..len`, in the order of their indices.
 pub(super) struct Instance<'a> {
     pub(super) graph: &'a Graph,
-    /// Ranks of a shape that may be assigned.
+    /// The number of rank assignments that the search for a shape may try.
     pub(super) steps: u64,
     /// Number of GPUs to choose.
     pub(super) k: usize,
     /// Position in the graph of each number.
     positions: Vec<usize>,
     pub(super) required: Mask,
-    /// Of the path of each two if the job has the whole region: no job of
-    /// fewer GPUs has a lighter one. Paths over PCIe are [`FORBIDDEN`] where
-    /// the job must stay on NVLink.
+    /// The weight of the path of each two GPUs if the job has the whole region; no job of
+    /// fewer GPUs has a lighter path. Paths over PCIe are [`FORBIDDEN`] if the job must
+    /// stay on NVLink.
     pub(super) weights: Weights,
-    /// The same without ways through a third GPU.
+    /// The same without paths through a third GPU.
     pub(super) plain: Weights,
-    /// The job must stay on NVLink.
+    /// Whether the job must stay on NVLink.
     on_nvlink: bool,
-    /// Ways through a third GPU make the difference.
+    /// Whether paths through a third GPU change any weight.
     pub(super) relayed: bool,
-    /// Hops of one tour may share something.
+    /// Whether hops of one tour may share a resource.
     pub(super) sharing: bool,
-    /// Direct links, where rings of three or more may run over them.
+    /// Direct links, if rings of three or more may run over them.
     pub(super) mesh: Option<Mesh>,
-    /// One bit for the NUMA node of each; the same for all in a job without traffic, which spans nothing.
+    /// For each GPU, one bit for its NUMA node; the same bit for all GPUs in a job
+    /// without traffic, to which NUMA nodes do not matter.
     numa: [Mask; EXACT_GPUS],
-    /// GPUs of the region that NVLink edges join to each.
+    /// For each GPU, the GPUs of the region to which NVLink edges connect it.
     pub(super) neighbours: [Mask; EXACT_GPUS],
-    /// Those of them that links join without a switch.
+    /// For each GPU, the neighbours to which links connect it without a switch.
     pub(super) direct: [Mask; EXACT_GPUS],
-    /// What PCIe paths share, and the weight of that.
+    /// Groups of GPUs whose PCIe paths share an uplink, and its weight.
     pub(super) groups: Vec<(Mask, Weight)>,
     /// Sets of interchangeable GPUs.
     twins: Vec<Mask>,
@@ -48,7 +49,7 @@ pub(super) struct Instance<'a> {
 /// Weights between GPUs by number.
 pub(super) type Weights = [[Weight; EXACT_GPUS]; EXACT_GPUS];
 
-/// For each of the first `gpus` GPUs the others within `limit`.
+/// Returns, for each of the first `gpus` GPUs, the others within `limit`.
 pub(super) fn within(weights: &Weights, gpus: usize, limit: Weight) -> [Mask; EXACT_GPUS] {
     let mut near = [0; EXACT_GPUS];
     for (a, near) in near.iter_mut().enumerate().take(gpus) {
@@ -58,7 +59,7 @@ pub(super) fn within(weights: &Weights, gpus: usize, limit: Weight) -> [Mask; EX
     near
 }
 
-/// The numbers in `mask`, ascending.
+/// Returns the numbers in `mask`, ascending.
 pub(super) fn members(mask: Mask) -> impl Iterator<Item = usize> + Clone {
     let mut rest = mask;
     std::iter::from_fn(move || {
@@ -70,14 +71,14 @@ pub(super) fn members(mask: Mask) -> impl Iterator<Item = usize> + Clone {
     })
 }
 
-/// Whether the ascending members of `a` come before those of `b`.
+/// Reports whether the ascending members of `a` come before those of `b`.
 pub(super) fn comes_first(a: Mask, b: Mask) -> bool {
     let differ = a ^ b;
     a & differ & differ.wrapping_neg() != 0
 }
 
 impl<'a> Instance<'a> {
-    /// The GPUs of `region`, at most [`EXACT_GPUS`].
+    /// Returns the instance for the GPUs of `region`, at most [`EXACT_GPUS`].
     pub(super) fn new(graph: &'a Graph, request: &Request, region: GpuSet) -> Self {
         let positions: Vec<usize> = region.iter().collect();
         let on_nvlink = request.scope == Scope::NvlinkDomain;
@@ -124,9 +125,9 @@ impl<'a> Instance<'a> {
         instance
     }
 
-    /// Lets paths lead through a third GPU of the region.
+    /// Updates the weights with paths through a third GPU of the region.
     fn find_relays(&mut self) {
-        // Without two direct neighbours no GPU leads from one to the other.
+        // Only a GPU with two direct neighbours can lead from one to the other.
         if self.mesh.is_none() {
             return;
         }
@@ -139,7 +140,7 @@ impl<'a> Instance<'a> {
         self.relayed = relayed != self.plain;
     }
 
-    /// The groups that split the region.
+    /// Returns the groups that split the region.
     fn groups_inside(&self) -> Vec<(Mask, Weight)> {
         let inside = |members: GpuSet| {
             let positions = self.positions.iter().enumerate();
@@ -155,12 +156,12 @@ impl<'a> Instance<'a> {
             .collect()
     }
 
-    /// The GPUs of `mask` as the graph numbers them.
+    /// Converts the GPUs of `mask` to positions in the graph.
     pub(super) fn set(&self, mask: Mask) -> GpuSet {
         members(mask).map(|gpu| self.positions[gpu]).collect()
     }
 
-    /// Of the path of each two GPUs if the job has those of `job`.
+    /// Returns the weight of the path of each two GPUs if the job has the GPUs of `job`.
     pub(super) fn relay_weights(&self, job: Mask) -> Weights {
         let mut weights = self.plain;
         let set = self.set(job);
@@ -179,18 +180,19 @@ impl<'a> Instance<'a> {
         self.positions.len()
     }
 
-    /// Whether direct links join two GPUs.
+    /// Reports whether direct links join two GPUs.
     pub(super) fn joined_directly(&self, a: usize, b: usize) -> bool {
         self.direct[a] >> b & 1 == 1
     }
 
-    /// The weight of the links of a GPU to the switches.
+    /// Returns the weight of the links of a GPU to the switches.
     pub(super) fn port(&self, gpu: usize) -> Weight {
         let port = self.graph.port(self.positions[gpu]);
         port.map_or(0, |port| port.weight)
     }
 
-    /// The weight of the port through which a GPU sends whatever it sends to others of `set`.
+    /// Returns the weight of a GPU's port if the GPU sends everything to the others of
+    /// `set` through it.
     pub(super) fn only_port(&self, set: Mask, gpu: usize) -> Option<Weight> {
         let others = set & !(1 << gpu);
         let direct = members(others).any(|other| self.joined_directly(gpu, other));
@@ -201,12 +203,12 @@ impl<'a> Instance<'a> {
             .map(|port| port.weight)
     }
 
-    /// Position in the graph of a GPU by number.
+    /// Returns the position in the graph of a GPU by number.
     pub(super) fn position(&self, gpu: usize) -> usize {
         self.positions[gpu]
     }
 
-    /// What flows cost; forbidden if they leave NVLink and must not.
+    /// Returns the cost of flows; forbidden if they leave NVLink but must not.
     pub(super) fn score(&self, loads: &Loads<'_>) -> Score {
         let busy = loads.busy();
         if self.on_nvlink && busy.over_pcie {
@@ -218,21 +220,21 @@ impl<'a> Instance<'a> {
         }
     }
 
-    /// Positions in the graph of GPUs by number.
+    /// Returns the positions in the graph of GPUs by number.
     pub(super) fn positions(&self, order: &[usize]) -> Vec<usize> {
         order.iter().map(|&gpu| self.positions[gpu]).collect()
     }
 
-    /// Number of NUMA nodes that `mask` spans.
+    /// Returns the number of NUMA nodes that `mask` spans.
     pub(super) fn numa_nodes(&self, mask: Mask) -> u32 {
         members(mask)
             .fold(0, |seen, gpu| seen | self.numa[gpu])
             .count_ones()
     }
 
-    /// What stays free in the region once `mask` is taken: the sizes of the
-    /// NVLink-joined sets, largest first, a byte each. Greater is better; see
-    /// [`super::Remainder`]. Sets outside the region stay as they are.
+    /// Returns the sizes of the NVLink-connected sets that stay free in the region
+    /// without `mask`, largest first, one byte each. Greater is better; see
+    /// [`super::Remainder`]. Sets outside the region do not change.
     pub(super) fn remainder(&self, mask: Mask) -> u128 {
         let mut sets_of_size = [0u8; EXACT_GPUS + 1];
         let mut rest = ((1 << self.len()) - 1) & !mask;
@@ -258,8 +260,8 @@ impl<'a> Instance<'a> {
         packed
     }
 
-    /// Sets of GPUs any two of which can change places without changing
-    /// anything that the rules compare but the indices.
+    /// Returns the sets of interchangeable GPUs (twins): exchanging two of them changes
+    /// only the indices, of all that the rules compare.
     fn find_twins(&self) -> Vec<Mask> {
         let mut twins: Vec<Mask> = Vec::with_capacity(self.len());
         for gpu in 0..self.len() {
@@ -286,8 +288,8 @@ impl<'a> Instance<'a> {
             && members(((1 << self.len()) - 1) & !both).all(same)
     }
 
-    /// The lowest member of each set of twins of which `unused` has some:
-    /// to a search, the others are the same GPU again.
+    /// Returns the lowest member of each set of twins that has members in `unused`. To a
+    /// search, the other members are the same GPU again.
     pub(super) fn distinct(&self, unused: Mask) -> Mask {
         let lowest = |set: &Mask| {
             let left = set & unused;
@@ -296,8 +298,8 @@ impl<'a> Instance<'a> {
         self.twins.iter().map(lowest).fold(0, |all, one| all | one)
     }
 
-    /// Calls `each` with every set of `k` GPUs that holds the required ones,
-    /// up to an exchange of twins: of those, the lowest.
+    /// Calls `each` with every set of `k` GPUs that includes the required ones. Of sets
+    /// that differ only by an exchange of twins, it uses the lowest.
     pub(super) fn subsets(&self, mut each: impl FnMut(Mask)) {
         self.choose(0, 0, self.k, &mut each);
     }
@@ -329,7 +331,7 @@ impl<'a> Instance<'a> {
     }
 }
 
-/// One bit for each NUMA node, in the order of their first GPU.
+/// Returns one bit for each NUMA node, in the order of their first GPU.
 fn numa_bits(graph: &Graph, pattern: Pattern, positions: &[usize]) -> [Mask; EXACT_GPUS] {
     let mut bits = [1; EXACT_GPUS];
     if pattern == Pattern::None {

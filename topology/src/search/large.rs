@@ -1,18 +1,18 @@
-//! Regions of more than [`EXACT_GPUS`] GPUs: an NVLink fabric of several nodes.
+//! Searches regions of more than [`EXACT_GPUS`] GPUs: an NVLink fabric of several nodes.
 //!
-//! GPUs that are interchangeable are merged. Where that leaves few different
-//! choices each is tried; else sets are grown from each kind of GPU. A result
-//! is called exact only when its cost equals a bound that no placement beats.
+//! Interchangeable GPUs (twins) are merged. If that leaves few different choices, each is
+//! tried; else sets are grown from each kind of GPU. A result is called exact only if its
+//! cost equals a bound that no placement beats.
 
 use std::collections::BTreeMap;
 
 use super::{EXACT_GPUS, Found, Instance, Rank, Request, shape, tour::Kind};
 use crate::{GpuSet, Graph, Pattern, Scope, cost::Volumes, graph::Weight};
 
-/// Different choices that are tried one by one.
+/// The maximum number of different choices that are tried one by one.
 const CHOICES: usize = 2_000;
 
-/// The best set and order found in `region`; `None` if none is that the scope allows.
+/// Returns the best set and order found in `region`; `None` if the scope allows none.
 pub(super) fn search(graph: &Graph, request: &Request, region: GpuSet) -> Option<Found> {
     let twins = twins(graph, request, region);
     let (sets, complete) = match all_choices(&twins, request) {
@@ -38,12 +38,12 @@ pub(super) fn search(graph: &Graph, request: &Request, region: GpuSet) -> Option
     Some(found)
 }
 
-/// Whether the placement stays on NVLink if it must.
+/// Reports whether the placement stays on NVLink if it must.
 fn allowed(graph: &Graph, request: &Request, found: &Found) -> bool {
     request.scope != Scope::NvlinkDomain || !found.cost(graph, request.pattern).over_pcie
 }
 
-/// Sets of GPUs any two of which can change places; see [`Instance`].
+/// Returns the sets of interchangeable GPUs (twins); see [`Instance`].
 fn twins(graph: &Graph, request: &Request, region: GpuSet) -> Vec<Vec<usize>> {
     let alike = |a: usize, b: usize| {
         let both: GpuSet = [a, b].into_iter().collect();
@@ -70,7 +70,8 @@ fn twins(graph: &Graph, request: &Request, region: GpuSet) -> Vec<Vec<usize>> {
     twins
 }
 
-/// Every set of the right size up to an exchange of twins, if they are few.
+/// Returns every set of the right size, up to an exchange of twins; `None` if there are
+/// too many.
 fn all_choices(twins: &[Vec<usize>], request: &Request) -> Option<Vec<GpuSet>> {
     let mut partial = vec![GpuSet::EMPTY];
     for (at, set) in twins.iter().enumerate() {
@@ -97,7 +98,8 @@ fn all_choices(twins: &[Vec<usize>], request: &Request) -> Option<Vec<GpuSet>> {
     Some(partial)
 }
 
-/// Sets grown from one GPU of each kind, always by the GPU that is nearest to those chosen.
+/// Returns sets grown from one GPU of each kind. Each step adds the GPU that is nearest
+/// to those chosen.
 fn grown(graph: &Graph, request: &Request, region: GpuSet, twins: &[Vec<usize>]) -> Vec<GpuSet> {
     let seeds = twins.iter().map(|set| set[0]);
     let grow = |seed: usize| {
@@ -124,7 +126,8 @@ fn grown(graph: &Graph, request: &Request, region: GpuSet, twins: &[Vec<usize>])
     sets.into_values().collect()
 }
 
-/// The best order of `set` that can be found: exactly for few GPUs and for patterns without a tour.
+/// Returns the best order of `set` that it finds: an exact one for few GPUs and for
+/// patterns without a tour.
 fn ordered(graph: &Graph, request: &Request, set: GpuSet, steps: u64) -> Option<Found> {
     if set.len() > EXACT_GPUS {
         let (order, exact) = match request.pattern {
@@ -158,7 +161,8 @@ fn star(graph: &Graph, set: GpuSet) -> Vec<usize> {
         .collect()
 }
 
-/// From the lowest GPU to the nearest one left, then pieces turned round while that helps (2-opt).
+/// Returns an order that goes from the lowest GPU always to the nearest one left. Then
+/// pieces are reversed as long as that helps (2-opt).
 fn near_neighbours(graph: &Graph, set: GpuSet, kind: Kind) -> Vec<usize> {
     let mut order: Vec<usize> = set.iter().take(1).collect();
     let mut rest = set.difference(order.iter().copied().collect());
@@ -194,9 +198,10 @@ fn near_neighbours(graph: &Graph, set: GpuSet, kind: Kind) -> Vec<usize> {
     order
 }
 
-/// Whether no placement in the region costs less, nor less in total: the
-/// largest volume takes the lightest path, what a GPU sends passes its port
-/// where it has nothing else, and all bytes take the lightest path.
+/// Reports whether no placement in the region has a lower cost or a lower total. The
+/// floor assumes that the largest volume uses the lightest path, that all traffic of a
+/// GPU passes its port if it has no other links, and that all bytes use the lightest
+/// path.
 fn at_floor(graph: &Graph, request: &Request, region: GpuSet, found: &Found) -> bool {
     let pairs = region
         .iter()

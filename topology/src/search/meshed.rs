@@ -1,9 +1,9 @@
-//! Rings and chains over one set of GPUs, where direct links may join them.
+//! Rings and chains over one set of GPUs that direct links may connect.
 //!
-//! An all-reduce over direct links runs as many rings as they allow
-//! ([`crate::rings`]): its score is that of all of them together. Elsewhere, and
-//! for a chain, it is that of one tour. The ways through a third GPU depend on
-//! who else has the job, so each set is looked at by its own weights.
+//! An all-reduce over direct links runs as many rings as they allow ([`crate::rings`]);
+//! its score is that of all rings together. Elsewhere, and for a chain, it is the score
+//! of one tour. The paths through a third GPU depend on which other GPUs the job has, so
+//! each set is evaluated with its own weights.
 
 use super::{
     EXACT_GPUS,
@@ -23,11 +23,11 @@ use crate::{
 pub(super) struct Tours<'a> {
     pub(super) instance: &'a Instance<'a>,
     pub(super) kind: Kind,
-    /// By [`Instance::weights`].
+    /// All edges, sorted by [`Instance::weights`].
     pub(super) edges: Vec<Edge>,
-    /// The lightest path that is no direct link.
+    /// The weight of the lightest path that is not a direct link.
     lightest_apart: Weight,
-    /// Hops that may still be tried to count rings.
+    /// The number of hops that may still be tried to count rings.
     steps: u32,
 }
 
@@ -43,23 +43,24 @@ impl<'a> Tours<'a> {
             kind,
             edges: bound::sorted_edges(&instance.weights, instance.len()),
             lightest_apart: weights.min().unwrap_or(FORBIDDEN),
-            // Twice what is spent on one set, so that some are left where the first takes all.
+            // Twice the limit of one set, so that some steps are left if the first set
+            // uses all of its steps.
             steps: 2 * rings::steps(instance.len()),
         }
     }
 }
 
 impl Tours<'_> {
-    /// The links on which rings are counted.
+    /// Returns the links on which rings are counted.
     fn mesh(&self) -> Option<&Mesh> {
         let mesh = self.instance.mesh.as_ref();
         mesh.filter(|_| self.kind == Kind::Ring)
     }
 
-    /// The sets whose bound is no worse than the best score met on the way, best first.
+    /// Returns the sets whose bound is no worse than the best score met so far, best first.
     pub(super) fn worth_trying(&mut self) -> Vec<(Score, Mask)> {
         let instance = self.instance;
-        // Walks that may fail: each costs as much as many bounds.
+        // The number of walks that may fail: each costs as much as many bounds.
         let mut walks = 8;
         let mut known = Score::UNKNOWN;
         let mut near = within(&instance.weights, instance.len(), known.heaviest);
@@ -79,16 +80,16 @@ impl Tours<'_> {
             }
             sets.push((bound, set));
         });
-        // Those that were met before the best score was.
+        // Drops the sets that were met before the best score was.
         sets.retain(|(bound, _)| *bound <= known);
         subsets::by_rank(instance, sets)
     }
 
-    /// A score that no tour over `set` beats; `None` if that is worse than `known`.
+    /// Returns a score that no tour over `set` beats; `None` if it is worse than `known`.
     fn bound(&self, set: Mask, known: Score, near: &[Mask; EXACT_GPUS]) -> Option<Score> {
         let k = self.instance.k;
         let one = || {
-            // Sooner seen than the bound: a GPU too few of the others are near enough to.
+            // This check is faster than the bound: too few of the other GPUs are near this one.
             if members(set).any(|gpu| self.kind.isolated(k, near[gpu] & set)) {
                 return None;
             }
@@ -97,14 +98,15 @@ impl Tours<'_> {
         let links = self.mesh().and_then(|mesh| mesh.bound(set as u16));
         let rings = links.map(|links| self.score_of(Rings::at_most(links)));
         let bound = match rings {
-            // A tour that leaves the links is no better, and one that does not is one of the rings.
+            // A tour that leaves the links is no better, and a tour that stays on them is
+            // one of the rings.
             Some(rings) if rings.heaviest <= self.lightest_apart => Some(rings),
             rings => one().into_iter().chain(rings).min(),
         };
         bound.filter(|bound| *bound <= known)
     }
 
-    /// The score of `set`, if it is soon found and as good as the bound.
+    /// Returns the score of `set` if it is found quickly and as good as the bound.
     fn reached(&mut self, set: Mask, bound: Score) -> Option<Score> {
         let counted = self
             .mesh()
@@ -121,7 +123,7 @@ impl Tours<'_> {
         tour.map(|tour| tour.score).filter(|score| *score == bound)
     }
 
-    /// The weights that hold if the job has the GPUs of `set`.
+    /// Returns the weights that apply if the job has the GPUs of `set`.
     fn weights(&self, set: Mask) -> Weights {
         if self.instance.relayed && set.count_ones() > 2 {
             self.instance.relay_weights(set)
@@ -130,11 +132,11 @@ impl Tours<'_> {
         }
     }
 
-    /// Steps that may be spent on sets whose bound is not reached.
+    /// Returns the number of steps that may be spent on sets whose bound is not reached.
     pub(super) fn patience(&self) -> u64 {
         let all = subsets::effort(self.instance.len());
         match (&self.instance.mesh, self.instance.len()) {
-            // All sets of a real board are looked at if need be.
+            // All sets of a real board are tried if necessary.
             (Some(_), ..=8) => u64::MAX,
             (Some(_), _) => all / 128,
             (None, _) => all,
@@ -149,8 +151,9 @@ impl Tours<'_> {
         }
     }
 
-    /// The best of one set, unless it is worse than `known`, and whether that is
-    /// proven. Where rings are counted, the GPUs come in the order of one of them.
+    /// Returns the best tour of one set, unless it is worse than `known`, and whether
+    /// that is proven. If rings are counted, the GPUs are in the order of one of the
+    /// rings.
     pub(super) fn of_set(&mut self, set: Mask, known: Score) -> (Option<Tour>, bool) {
         let bound = self.mesh().and_then(|mesh| mesh.bound(set as u16));
         let (Some(mesh), Some(bound)) = (&self.instance.mesh, bound) else {
@@ -189,8 +192,9 @@ impl Tours<'_> {
         (tour, proven && rings.proven)
     }
 
-    /// The best single tour of a set. That of the least heaviest hop is it,
-    /// unless its hops share something: then all orders are tried.
+    /// Returns the best single tour of a set, and whether it is proven. It is the tour
+    /// with the least heaviest hop, unless its hops share a resource: then all orders are
+    /// tried.
     fn tour(&self, set: Mask, known: Score) -> (Option<Tour>, bool) {
         let instance = self.instance;
         let tour = if instance.relayed {
@@ -211,7 +215,7 @@ impl Tours<'_> {
         shape::of_set(instance, &volumes, set, known)
     }
 
-    /// What the hops of a tour cost together.
+    /// Returns the cost of all hops of a tour together.
     fn score(&self, order: &[usize]) -> Score {
         let instance = self.instance;
         let volumes = Volumes::tour(order.len(), self.kind == Kind::Ring);

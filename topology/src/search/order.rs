@@ -1,4 +1,4 @@
-//! The best rank order of a set of GPUs for a ring or a chain.
+//! Finds the best rank order of a set of GPUs for a ring or a chain.
 
 use super::{
     bound::{self, Edge},
@@ -8,10 +8,11 @@ use super::{
 };
 use crate::graph::Weight;
 
-/// Steps after which a walk that aims at the bound gives up; a regular board needs `k` of them.
+/// The number of steps after which a walk that aims at the bound gives up. A regular
+/// board needs `k` of them.
 const STEPS: u32 = 2_000;
 
-/// The best tour over `set`: least heaviest edge, then least sum, then lowest
+/// Returns the best tour over `set`: least heaviest edge, then least sum, then lowest
 /// order. `None` if it is worse than `known`.
 pub(super) fn best(
     kind: Kind,
@@ -41,7 +42,8 @@ pub(super) fn best(
     reached.or_else(|| tours::best(kind, weights, edges, set, known))
 }
 
-/// The lowest order among the tours that reach the bound, if there is one and it is soon found.
+/// Returns the lowest order among the tours that reach the bound; `None` if there is none
+/// or it is not found quickly.
 pub(super) fn at_bound(kind: Kind, weights: &Weights, edges: &[Edge], set: Mask) -> Option<Tour> {
     let mut allowance = Vec::with_capacity(8);
     let note = |weight, heavier| allowance.push((weight, heavier));
@@ -61,7 +63,7 @@ pub(super) fn at_bound(kind: Kind, weights: &Weights, edges: &[Edge], set: Mask)
                 return Some(Tour::one(walk.order, score));
             }
             Step::GivenUp => return None,
-            // A ring passes through every GPU: no other start can do better.
+            // A ring passes through every GPU, so no other start can be better.
             Step::DeadEnd if kind == Kind::Ring => return None,
             Step::DeadEnd => walk.order.pop(),
         };
@@ -69,13 +71,13 @@ pub(super) fn at_bound(kind: Kind, weights: &Weights, edges: &[Edge], set: Mask)
     None
 }
 
-/// A walk through the GPUs in lexicographic order that has so many heavy edges
-/// left to use, and not one more.
+/// A walk through the GPUs in lexicographic order, with a limited number of heavy edges
+/// left to use.
 struct Walk<'a> {
     kind: Kind,
     weights: &'a Weights,
     score: Score,
-    /// Edges heavier than the weight that may still be used.
+    /// For each weight, the number of heavier edges that may still be used.
     allowance: Vec<(Weight, u32)>,
     order: Vec<usize>,
     steps: u32,

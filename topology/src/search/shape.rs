@@ -1,4 +1,5 @@
-//! Shapes: a volume for each pair of ranks. Branch and bound over the GPU of each rank in turn.
+//! Searches for the placement of a shape, which has a volume for each pair of ranks:
+//! branch and bound over the GPU of each rank in turn.
 
 use std::cmp::Ordering;
 
@@ -15,13 +16,14 @@ use crate::{
     graph::Weight,
 };
 
-/// Ranks assigned before the search gives up and says so: about a quarter of a second.
+/// The number of rank assignments after which the search gives up and reports the result
+/// as not exact: about a quarter of a second.
 pub(super) const STEPS: u64 = 400_000;
 
 /// The same for one of many sets of a larger board.
 const FEW_STEPS: u64 = 2_000;
 
-/// The best set and order for the volumes of `pattern`; `None` if none is allowed.
+/// Returns the best set and order for the volumes of `pattern`; `None` if none is allowed.
 pub(super) fn search(instance: &Instance<'_>, pattern: Pattern) -> Option<Found> {
     let volumes = Volumes::new(pattern, instance.k);
     let floor = Floor::new(&volumes);
@@ -52,8 +54,8 @@ pub(super) fn search(instance: &Instance<'_>, pattern: Pattern) -> Option<Found>
     })
 }
 
-/// The best order of one set for `volumes`, unless it is worse than `known`,
-/// and whether that is proven.
+/// Returns the best order of one set for `volumes`, unless it is worse than `known`, and
+/// whether that is proven.
 pub(super) fn of_set(
     instance: &Instance<'_>,
     volumes: &Volumes,
@@ -72,11 +74,11 @@ pub(super) fn of_set(
     (tour, branches.steps > 0)
 }
 
-/// What the volumes cost at least, wherever they go.
+/// The least cost of the volumes, whatever their placement.
 struct Floor {
     /// The most that one rank sends to another.
     largest: u64,
-    /// The most that one rank sends, or receives, in all.
+    /// The most that one rank sends, or receives, in total.
     most: u64,
     sum: u64,
 }
@@ -90,8 +92,8 @@ impl Floor {
         }
     }
 
-    /// The largest volume on the lightest path, and all that a rank sends
-    /// through one port where the GPUs have nothing else.
+    /// Returns the floor for `set`: the largest volume on the lightest path, and all that
+    /// a rank sends through one port if the GPUs have no other links.
     fn of(&self, instance: &Instance<'_>, set: Mask) -> Score {
         let lightest = lightest(instance, set);
         let ports = members(set).map(|gpu| instance.only_port(set, gpu));
@@ -103,7 +105,7 @@ impl Floor {
     }
 }
 
-/// The lightest path between two GPUs of `set`.
+/// Returns the weight of the lightest path between two GPUs of `set`.
 fn lightest(instance: &Instance<'_>, set: Mask) -> Weight {
     let pairs = members(set).flat_map(|a| members(set & !(1 << a)).map(move |b| (a, b)));
     pairs
@@ -115,17 +117,17 @@ fn lightest(instance: &Instance<'_>, set: Mask) -> Weight {
 struct Branches<'a> {
     instance: &'a Instance<'a>,
     volumes: &'a Volumes,
-    /// Of the heaviest single flow.
+    /// The least cost of the heaviest single flow.
     floor: Weight,
     lightest: Weight,
-    /// What ranks that have a GPU send to each other.
+    /// The flows between ranks that have a GPU.
     loads: Loads<'a>,
     /// Volume to or from ranks that have no GPU yet.
     missing: u64,
     /// The best score of any set so far.
     best: Option<Score>,
     found: Option<(Score, Vec<usize>)>,
-    /// GPU of each rank so far.
+    /// The GPU of each rank so far.
     order: Vec<usize>,
     /// Whether this set wins over the best one at the same score.
     ties_win: bool,
@@ -162,7 +164,7 @@ impl<'a> Branches<'a> {
             let score = self.instance.score(&self.loads);
             self.best = Some(score);
             self.found = Some((score, self.order.clone()));
-            // From now on another order of this set has to be cheaper.
+            // From now on another order of this set must be cheaper.
             self.ties_win = false;
             return;
         }
@@ -181,7 +183,7 @@ impl<'a> Branches<'a> {
         }
     }
 
-    /// Flows between the newest rank and those before it.
+    /// Returns the flows between the newest rank and the earlier ones.
     fn flows(&self) -> impl Iterator<Item = (usize, usize, u64)> + use<> {
         let newest = self.order.len() - 1;
         let position = |rank: usize| self.instance.position(self.order[rank]);
@@ -197,7 +199,7 @@ impl<'a> Branches<'a> {
         flows.into_iter()
     }
 
-    /// Gives `gpu` to the next rank.
+    /// Assigns `gpu` to the next rank.
     fn take(&mut self, gpu: usize) {
         self.order.push(gpu);
         for (from, to, volume) in self.flows() {
@@ -213,7 +215,7 @@ impl<'a> Branches<'a> {
         self.order.pop();
     }
 
-    /// Whether any way to go on can be the best.
+    /// Reports whether any continuation can be the best.
     fn worth(&self) -> bool {
         let now = self.instance.score(&self.loads);
         if now.is_forbidden() {

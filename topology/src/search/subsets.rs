@@ -1,4 +1,4 @@
-//! The choice of the GPUs: every k-subset, up to an exchange of twins.
+//! Chooses the GPUs: tries every k-subset, up to an exchange of twins.
 
 use std::cmp::Ordering;
 
@@ -14,18 +14,18 @@ use super::{
 };
 use crate::graph::Weight;
 
-/// Patterns whose cost depends on sums of weights, not on a tour.
+/// The patterns whose cost depends on sums of weights, not on a tour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sums {
-    /// Each GPU sends to each: any order will do.
+    /// Each GPU sends to each other: the order does not matter.
     AllToAll,
-    /// The centre sends to each: it comes first.
+    /// The centre exchanges data with every other GPU; it comes first.
     Star,
-    /// Nobody sends.
+    /// There is no traffic.
     Nothing,
 }
 
-/// The best set so far. What rules 3 and 4 compare is computed when a tie asks for it.
+/// The best set so far. The values that rules 3 and 4 compare are computed only for a tie.
 pub(super) struct Best<'a> {
     instance: &'a Instance<'a>,
     pub(super) score: Score,
@@ -46,7 +46,7 @@ impl<'a> Best<'a> {
         }
     }
 
-    /// Whether `set`, were it of this score, would be better by rules 3 to 5.
+    /// Reports whether `set`, if it had the same score, would be better by rules 3 to 5.
     pub(super) fn loses_tie_to(&mut self, set: Mask) -> bool {
         match self.instance.numa_nodes(set).cmp(&self.numa_nodes) {
             Ordering::Less => return true,
@@ -64,7 +64,7 @@ impl<'a> Best<'a> {
         }
     }
 
-    /// Takes `set` if it is better, and says whether it is.
+    /// Replaces the best set with `set` if that is better, and reports whether it is.
     fn offer(&mut self, score: Score, set: Mask) -> bool {
         let better = match score.cmp(&self.score) {
             Ordering::Less => true,
@@ -78,7 +78,7 @@ impl<'a> Best<'a> {
     }
 }
 
-/// The best set for a pattern of sums; `None` if none is allowed.
+/// Returns the best set for a pattern of sums; `None` if none is allowed.
 pub(super) fn of_sums(instance: &Instance<'_>, sums: Sums) -> Option<Found> {
     let mut best: Option<(Best<'_>, Option<usize>)> = None;
     let mut limit = Limit::new(instance, Weight::MAX);
@@ -108,8 +108,8 @@ pub(super) fn of_sums(instance: &Instance<'_>, sums: Sums) -> Option<Found> {
     })
 }
 
-/// The score of a set and the GPU that has to come first; `None` if a resource
-/// is busier than `limit`.
+/// Returns the score of a set and the GPU that must come first; `None` if a resource is
+/// busier than `limit`.
 fn score_of_sums(
     instance: &Instance<'_>,
     sums: Sums,
@@ -136,11 +136,11 @@ fn score_of_sums(
     }
 }
 
-/// The best set for a ring or a chain; `None` if none is allowed.
+/// Returns the best set for a ring or a chain; `None` if none is allowed.
 ///
-/// Sets are tried by ascending bound, until the bound of the next is worse
-/// than the best tour found. Where bounds are poor that would be many tours:
-/// then one pass of dynamic programming over all sets at once takes over.
+/// Sets are tried by ascending bound, until the bound of the next is worse than the best
+/// tour found. If bounds are poor, that would be many tours; then one pass of dynamic
+/// programming over all sets replaces them.
 pub(super) fn of_tours(instance: &Instance<'_>, kind: Kind) -> Option<Found> {
     let mut tours = Tours::new(instance, kind);
     let candidates = tours.worth_trying();
@@ -192,14 +192,14 @@ pub(super) fn of_tours(instance: &Instance<'_>, kind: Kind) -> Option<Found> {
     })
 }
 
-/// All sets to choose from, by their bound and by what rules 3 and 5 say.
+/// Returns all candidate sets, sorted by their bound and by rules 3 and 5.
 pub(super) fn ranked(instance: &Instance<'_>, bound: impl Fn(Mask) -> Score) -> Vec<(Score, Mask)> {
     let mut sets = Vec::with_capacity(64);
     instance.subsets(|set| sets.push((bound(set), set)));
     by_rank(instance, sets)
 }
 
-/// Sets in the order of their bound and of what rules 3 and 5 say.
+/// Sorts sets by their bound and by rules 3 and 5.
 pub(super) fn by_rank(instance: &Instance<'_>, sets: Vec<(Score, Mask)>) -> Vec<(Score, Mask)> {
     // The reversed complement puts lower GPUs first.
     let rank = |(bound, set): (Score, Mask)| (bound, instance.numa_nodes(set), !set.reverse_bits());
@@ -208,13 +208,14 @@ pub(super) fn by_rank(instance: &Instance<'_>, sets: Vec<(Score, Mask)>) -> Vec<
     ranked.into_iter().map(|(_, one)| one).collect()
 }
 
-/// Steps of a pass of dynamic programming over the subsets of `n` GPUs.
+/// Returns the number of steps of a pass of dynamic programming over the subsets of `n` GPUs.
 pub(super) fn effort(n: usize) -> u64 {
     let n64 = n as u64;
     (n64 * n64) << n
 }
 
-/// The same by one pass over all sets: the exact score of each candidate.
+/// Does the same as [`of_tours`] in one pass over all sets, with the exact score of each
+/// candidate.
 fn of_all_tours<'a>(
     instance: &'a Instance<'a>,
     kind: Kind,
@@ -261,11 +262,11 @@ struct AllTours<'a> {
     kind: Kind,
 }
 
-/// No tour.
+/// The sum if there is no tour.
 const NONE: Weight = Weight::MAX / 4;
 
 impl AllTours<'_> {
-    /// GPUs that a walk over `visited` may visit next.
+    /// Returns the GPUs that a walk over `visited` may visit next.
     fn onward(&self, visited: Mask) -> Mask {
         let all: Mask = (1 << self.instance.len()) - 1;
         let above_start = match self.kind {
@@ -282,7 +283,7 @@ impl AllTours<'_> {
         (1..1 << self.instance.len()).filter(move |set: &Mask| (set.count_ones() as usize) < k)
     }
 
-    /// Whether a tour over one of `sets` has no edge heavier than `limit`.
+    /// Reports whether a tour over one of `sets` has no edge heavier than `limit`.
     fn reaches(&self, limit: Weight, sets: &[Mask]) -> bool {
         let n = self.instance.len();
         let near = within(&self.instance.weights, n, limit);
@@ -305,7 +306,8 @@ impl AllTours<'_> {
         })
     }
 
-    /// The least sums of walks without an edge heavier than `limit`, by set and last GPU.
+    /// Returns the least sums of walks without an edge heavier than `limit`, by set and
+    /// last GPU.
     fn sums(&self, limit: Weight) -> Vec<Weight> {
         let n = self.instance.len();
         let mut step = self.instance.weights;
@@ -338,7 +340,7 @@ impl AllTours<'_> {
         }
     }
 
-    /// The least sum of a tour over `set`, if there is one.
+    /// Returns the least sum of a tour over `set`, if there is one.
     fn sum(&self, sums: &[Weight], set: Mask) -> Option<Weight> {
         let n = self.instance.len();
         let row = &sums[set as usize * n..][..n];

@@ -1,4 +1,4 @@
-//! A ring or a chain over some GPUs, and how good it is.
+//! A ring or a chain over some GPUs, and its score.
 
 use super::instance::{FORBIDDEN, Mask};
 use crate::{graph::Weight, rings::Rings};
@@ -13,7 +13,8 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    /// Edges of a tour over `gpus` GPUs. A ring of two has two: each sends to the other.
+    /// Returns the number of edges of a tour over `gpus` GPUs. A ring of two has two:
+    /// each GPU sends to the other.
     pub(super) fn edges(self, gpus: u32) -> u32 {
         match self {
             _ if gpus < 2 => 0,
@@ -22,7 +23,7 @@ impl Kind {
         }
     }
 
-    /// Whether a GPU that reaches only `near` of `gpus` GPUs is in no tour of them.
+    /// Reports whether a GPU that reaches only `near` of `gpus` GPUs is in no tour of them.
     pub(super) fn isolated(self, gpus: usize, near: Mask) -> bool {
         match self {
             _ if gpus < 2 => false,
@@ -32,16 +33,16 @@ impl Kind {
     }
 }
 
-/// Of a set of GPUs, the best order and what it costs.
+/// The best order of a set of GPUs, and its cost.
 pub(super) struct Tour {
     pub(super) order: Vec<usize>,
     pub(super) score: Score,
-    /// The rings that it stands for, where they are counted.
+    /// The rings that the tour represents, if they are counted.
     pub(super) rings: Option<Rings>,
 }
 
 impl Tour {
-    /// A tour of its own.
+    /// Returns a single tour, which represents no counted rings.
     pub(super) fn one(order: Vec<usize>, score: Score) -> Self {
         Self {
             order,
@@ -51,7 +52,7 @@ impl Tour {
     }
 }
 
-/// The least that the heaviest edge, and the sum of all edges, can be.
+/// The least weight of the heaviest edge, and the least sum of all edges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Score {
     pub(super) heaviest: Weight,
@@ -63,24 +64,24 @@ impl Score {
         heaviest: 0,
         sum: 0,
     };
-    /// Of what the scope does not allow.
+    /// The score of a tour that the scope does not allow.
     pub(super) const FORBIDDEN: Self = Self {
         heaviest: FORBIDDEN,
         sum: FORBIDDEN,
     };
-    /// Worse than any.
+    /// A score worse than any other.
     pub(super) const UNKNOWN: Self = Self {
         heaviest: Weight::MAX,
         sum: Weight::MAX,
     };
 
-    /// Another transfer, over a path of its own.
+    /// Adds another transfer, over a path of its own.
     pub(super) fn add(&mut self, weight: Weight) {
         self.heaviest = self.heaviest.max(weight);
         self.sum += weight;
     }
 
-    /// It uses a path that the scope does not allow.
+    /// Reports whether the tour uses a path that the scope does not allow.
     pub(super) fn is_forbidden(self) -> bool {
         self.heaviest >= FORBIDDEN
     }

@@ -1,10 +1,10 @@
-//! Exact tours.
+//! Finds exact tours.
 //!
-//! A few GPUs are tried in every order. For more it is dynamic programming
-//! over sets (Bellman 1962, Held and Karp 1962), in two passes: the least
-//! heaviest edge, then the least sum among tours without a heavier one. One
-//! pass over both at once would be wrong: a part with the lighter heaviest
-//! edge is no use if the rest has a heavier one.
+//! A few GPUs are tried in every order. For more GPUs it is dynamic programming over sets
+//! (Bellman 1962, Held and Karp 1962), in two passes: the least heaviest edge, then the
+//! least sum among tours without a heavier one. One pass over both at once would be
+//! wrong: a part with a lighter heaviest edge does not help if the rest has a heavier
+//! one.
 
 use super::{
     EXACT_GPUS,
@@ -14,10 +14,10 @@ use super::{
 };
 use crate::graph::Weight;
 
-/// So many GPUs are sooner tried in every order than put into tables.
+/// Up to this number of GPUs, trying every order is faster than dynamic programming.
 pub(super) const FEW: usize = 6;
 
-/// All orders from the lowest up, cut off where they are no better than the best.
+/// Tries all orders from the lowest up, and stops each one that is no better than the best.
 struct EveryOrder<'a> {
     kind: Kind,
     weights: &'a Weights,
@@ -27,7 +27,7 @@ struct EveryOrder<'a> {
 
 impl<'a> EveryOrder<'a> {
     fn best(kind: Kind, weights: &'a Weights, set: Mask, known: Score) -> Option<Tour> {
-        // A tour as good as the known one is good enough.
+        // A tour as good as the known one is accepted.
         let score = Score {
             sum: known.sum.saturating_add(1),
             ..known
@@ -85,7 +85,8 @@ struct Compact {
     weights: Weights,
 }
 
-/// The best tour over `set`, which has at least two GPUs; `None` if it is worse than `known`.
+/// Returns the best tour over `set`, which has at least two GPUs; `None` if it is worse
+/// than `known`.
 pub(super) fn best(
     kind: Kind,
     weights: &Weights,
@@ -120,10 +121,10 @@ pub(super) fn best(
     (score <= known).then_some(Tour::one(order, score))
 }
 
-/// The least of the sums of each two numbers at one place.
+/// Returns the least of the sums of two numbers at the same index.
 fn least_of_sums(a: &[f64; EXACT_GPUS], b: &[f64; EXACT_GPUS]) -> f64 {
     let lesser = |a: f64, b: f64| if a < b { a } else { b };
-    // Four at a time, whatever their order.
+    // Four at a time: their order does not matter.
     let mut least = [f64::INFINITY; 4];
     for (a, b) in a.chunks_exact(4).zip(b.chunks_exact(4)) {
         for (least, (a, b)) in least.iter_mut().zip(a.iter().zip(b)) {
@@ -133,7 +134,7 @@ fn least_of_sums(a: &[f64; EXACT_GPUS], b: &[f64; EXACT_GPUS]) -> f64 {
     lesser(lesser(least[0], least[1]), lesser(least[2], least[3]))
 }
 
-/// The different weights inside `set` that are at least `least`, ascending.
+/// Returns the different weights inside `set` that are at least `least`, ascending.
 pub(super) fn weights_between(weights: &Weights, set: Mask, least: Weight) -> Vec<Weight> {
     let of = |a: usize| {
         members(set)
@@ -149,9 +150,9 @@ pub(super) fn weights_between(weights: &Weights, set: Mask, least: Weight) -> Ve
     all
 }
 
-/// The first of `limits`, ascending, that is `enough`. The last one always is.
+/// Returns the first of `limits`, ascending, that is `enough`. The last one always is.
 ///
-/// Steps from the start double, since the bound is mostly right or nearly so.
+/// The step size doubles from the start, because the bound is mostly exact or nearly so.
 pub(super) fn lightest(limits: Vec<Weight>, enough: impl Fn(Weight) -> bool) -> Weight {
     let Some(last) = limits.len().checked_sub(1) else {
         return 0;
@@ -174,7 +175,7 @@ pub(super) fn lightest(limits: Vec<Weight>, enough: impl Fn(Weight) -> bool) -> 
 }
 
 impl Compact {
-    /// GPUs other than the fixed start: a ring starts at GPU 0, a chain anywhere.
+    /// Returns the GPUs other than the fixed start: a ring starts at GPU 0, a chain anywhere.
     fn others(&self) -> Mask {
         let all = (1 << self.gpus.len()) - 1;
         match self.kind {
@@ -183,13 +184,14 @@ impl Compact {
         }
     }
 
-    /// Whether there is a tour without an edge heavier than `limit`.
+    /// Reports whether there is a tour without an edge heavier than `limit`.
     fn has_tour(&self, limit: Weight) -> bool {
         let near = within(&self.weights, self.gpus.len(), limit);
         let others = self.others();
         let first = others.trailing_zeros();
         let full = (others >> first) as usize;
-        // By set of GPUs visited (shifted by `first`): those at which such a walk can end.
+        // For each set of visited GPUs (shifted by `first`), the GPUs at which such a
+        // walk can end.
         let mut ends: Vec<u16> = vec![0; full + 1];
         for gpu in members(others) {
             let starts = self.kind == Kind::Chain || near[0] >> gpu & 1 == 1;
@@ -209,10 +211,11 @@ impl Compact {
         last != 0 && (self.kind == Kind::Chain || last & near[0] != 0)
     }
 
-    /// The least sum of a tour without an edge heavier than `limit`, and the lowest such order.
+    /// Returns the least sum of a tour without an edge heavier than `limit`, and the
+    /// lowest such order.
     ///
-    /// Sums are below 2⁵³, so `f64` holds them exactly; every machine compares
-    /// several of them at once, which not all do with 64-bit integers.
+    /// Sums are below 2⁵³, so `f64` holds them exactly. Every machine compares several
+    /// `f64` at once; not all do so with 64-bit integers.
     fn least_sum(&self, limit: Weight) -> (Weight, Vec<usize>) {
         let n = self.gpus.len();
         let others = self.others();
@@ -237,7 +240,7 @@ impl Compact {
         }
         for rest in 1..=full {
             let rest_mask = (rest as Mask) << first;
-            // Gathered once for every `here`.
+            // Computed once for all `here`.
             let mut onward = [f64::INFINITY; EXACT_GPUS];
             for next in members(rest_mask) {
                 onward[next] = left[(rest & !(1 << next >> first)) * n + next];
@@ -253,7 +256,7 @@ impl Compact {
         })
     }
 
-    /// Follows the least sums, always to the lowest GPU that keeps them.
+    /// Follows the least sums, always to the lowest GPU that keeps the sum.
     fn lowest_order(
         &self,
         others: Mask,

@@ -1,4 +1,4 @@
-//! The document: what `complete` derives, and what it refuses.
+//! What `complete` derives from a document, and which documents it refuses.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -17,7 +17,7 @@ fn bus(gpu: u32) -> String {
     format!("00000000:{gpu:02X}:00.0")
 }
 
-/// A GPU whose links end on these.
+/// Returns a GPU whose links end on `remotes`.
 fn gpu(index: u32, model: &str, rate: u64, remotes: &[Remote]) -> Gpu {
     let link = |(index, remote): (u32, &Remote)| Link {
         index,
@@ -36,7 +36,7 @@ fn gpu(index: u32, model: &str, rate: u64, remotes: &[Remote]) -> Gpu {
 }
 
 fn to(gpu: u32) -> Remote {
-    // The kernel's spelling of the address, which NVML also uses in places.
+    // The kernel's spelling of the address, which NVML sometimes uses as well.
     let pci_bus_id = Some(format!("0000:{gpu:02x}:00.0"));
     Remote {
         kind: RemoteKind::Gpu,
@@ -76,7 +76,7 @@ fn h100(n: u32) -> NodeTopologySpec {
     spec
 }
 
-/// Leaves what the source saw.
+/// Clears what `complete` derived.
 fn forget(spec: &mut NodeTopologySpec) {
     spec.edges.clear();
     spec.paths.clear();
@@ -130,7 +130,7 @@ fn a_dead_link_makes_the_edge_narrower_and_a_dead_gpu_leaves_the_domain() {
 }
 
 #[test]
-fn direct_links_join_those_that_they_name_and_asymmetry_is_said() {
+fn direct_links_connect_the_gpus_that_they_name_and_asymmetry_is_a_warning() {
     let model = "NVIDIA A100 80GB PCIe";
     let mut spec = spec(vec![
         gpu(0, model, 25_000_000_000, &[to(1), to(1), to(1)]),
@@ -140,14 +140,14 @@ fn direct_links_join_those_that_they_name_and_asymmetry_is_said() {
     let odd = spec.complete("n1").unwrap();
     assert_eq!(
         odd,
-        ["GPU 0 reports 3 NVLinks to GPU 1, which reports 2 back: taking the smaller"]
+        ["GPU 0 reports 3 NVLinks to GPU 1, which reports 2 back: using the smaller"]
     );
-    assert_eq!(spec.edges.len(), 1, "a link to itself is no edge");
+    assert_eq!(spec.edges.len(), 1, "a link to the same GPU is no edge");
     assert_eq!((spec.edges[0].links, spec.edges[0].via), (2, Via::Direct));
 }
 
 #[test]
-fn mig_has_no_edges() {
+fn a_gpu_with_mig_enabled_has_no_edges() {
     let mut spec = h100(2);
     forget(&mut spec);
     spec.gpus[0].mig_enabled = true;
@@ -156,7 +156,7 @@ fn mig_has_no_edges() {
 }
 
 #[test]
-fn a_fabric_survives_and_an_all_zero_one_does_not() {
+fn a_fabric_is_kept_unless_its_uuid_is_all_zero() {
     for (uuid, id) in [
         (
             "7b5c0000-0000-0000-0000-000000000001",
@@ -181,7 +181,7 @@ fn a_fabric_survives_and_an_all_zero_one_does_not() {
     }
 }
 
-/// Domains of the fabric `7b5c.4`: ids and GPUs.
+/// Returns the ids and GPUs of the domains of a spec whose `gpus` are in the fabric `7b5c.4`.
 fn of_fabric(mut spec: NodeTopologySpec, gpus: &[u32]) -> Vec<(String, Vec<u32>)> {
     let fabric = Fabric {
         cluster_uuid: "7b5c".to_owned(),
@@ -218,7 +218,7 @@ fn a_gpu_of_a_fabric_without_links_is_in_no_domain() {
 }
 
 #[test]
-fn parts_of_a_fabric_have_ids_of_their_own() {
+fn unconnected_parts_of_a_fabric_have_different_ids() {
     let pairs: Vec<Remote> = [1, 0, 3, 2, 5, 4, 4].map(to).to_vec();
     let one = |index: u32| {
         gpu(
@@ -242,16 +242,19 @@ fn parts_of_a_fabric_have_ids_of_their_own() {
 type Change = fn(&mut NodeTopologySpec);
 
 const CONTRADICTIONS: [(&str, Change); 15] = [
-    ("spec.gpus[1].index: a second GPU 0", |s| {
+    ("spec.gpus[1].index: duplicate GPU 0", |s| {
         s.gpus[1].index = 0
     }),
-    ("spec.gpus[1].uuid: a second GPU GPU-0", |s| {
+    ("spec.gpus[1].uuid: duplicate GPU GPU-0", |s| {
         s.gpus[1].uuid = Some("GPU-0".into())
     }),
-    ("spec.gpus[1].pciBusId: a second GPU at 0000:00:00.0", |s| {
-        s.gpus[1].pci_bus_id = Some("0000:00:00.0".into());
-    }),
-    ("spec.gpus[0].links[1].index: a second link 0", |s| {
+    (
+        "spec.gpus[1].pciBusId: duplicate GPU at 0000:00:00.0",
+        |s| {
+            s.gpus[1].pci_bus_id = Some("0000:00:00.0".into());
+        },
+    ),
+    ("spec.gpus[0].links[1].index: duplicate link 0", |s| {
         s.gpus[0].links.as_mut().unwrap()[1].index = 0;
     }),
     ("spec.gpus: 129 GPUs; one node has at most 128", |s| {
@@ -263,7 +266,7 @@ const CONTRADICTIONS: [(&str, Change); 15] = [
             .collect();
     }),
     (
-        "spec.edges[0].a: a = 1, b = 0: a must be the lower of two different GPUs",
+        "spec.edges[0].a: a = 1, b = 0: a must be less than b",
         |s| {
             (s.edges[0].a, s.edges[0].b) = (1, 0);
         },
@@ -271,28 +274,28 @@ const CONTRADICTIONS: [(&str, Change); 15] = [
     ("spec.edges[0].b: GPU 9 is not in spec.gpus", |s| {
         s.edges[0].b = 9
     }),
-    ("spec.edges[1]: a second edge 0-1", |s| {
+    ("spec.edges[1]: duplicate edge 0-1", |s| {
         s.edges[1] = s.edges[0].clone()
     }),
     (
-        "spec.edges[0].bytesPerSecond: 0; leave out what is not known",
+        "spec.edges[0].bytesPerSecond: 0; omit an edge or path of unknown bandwidth",
         |s| {
             s.edges[0].bytes_per_second = 0;
         },
     ),
     (
-        "spec.edges[0].links: 0 links make no edge; leave it out",
+        "spec.edges[0].links: 0 links; omit an edge without links",
         |s| s.edges[0].links = 0,
     ),
     (
-        "spec.edges[0].links: 4294967295 links at less than a byte per second",
+        "spec.edges[0].links: 4294967295 links with under 1 byte per second each",
         |s| (s.edges[0].links, s.edges[0].bytes_per_second) = (u32::MAX, 1000),
     ),
     (
-        "spec.edges[0].bytesPerSecond: a petabyte per second or more; expected bytes per second",
+        "spec.edges[0].bytesPerSecond: a petabyte per second or more; the unit is bytes per second",
         |s| s.edges[0].bytes_per_second = 7_000_000_000_000_000_000,
     ),
-    ("spec.paths[1]: a second path 0-1", |s| {
+    ("spec.paths[1]: duplicate path 0-1", |s| {
         s.paths[1] = s.paths[0].clone()
     }),
     (
@@ -307,7 +310,7 @@ const CONTRADICTIONS: [(&str, Change); 15] = [
 ];
 
 #[test]
-fn every_contradiction_is_refused_with_its_place() {
+fn every_contradiction_is_an_error_that_names_its_place() {
     for (expected, change) in CONTRADICTIONS {
         let mut spec = h100(3);
         change(&mut spec);
@@ -316,7 +319,7 @@ fn every_contradiction_is_refused_with_its_place() {
 }
 
 #[test]
-fn nvlink_is_known_where_the_links_of_all_are_or_an_edge_is() {
+fn nvlink_is_known_if_all_links_are_known_or_an_edge_is() {
     let known = |links: Option<Vec<Link>>, mig_enabled: bool, edges: Vec<Edge>| {
         let mut spec = spec(vec![gpu(0, "x", 0, &[]), gpu(1, "x", 0, &[])]);
         (spec.gpus[1].links, spec.gpus[1].mig_enabled) = (links, mig_enabled);
@@ -324,8 +327,8 @@ fn nvlink_is_known_where_the_links_of_all_are_or_an_edge_is() {
         spec.complete("n1").unwrap();
         spec.knows_nvlink()
     };
-    assert!(known(Some(Vec::new()), false, Vec::new()), "it has none");
-    assert!(!known(None, false, Vec::new()), "it cannot be seen");
+    assert!(known(Some(Vec::new()), false, Vec::new()), "no links");
+    assert!(!known(None, false, Vec::new()), "the links are unknown");
     assert!(known(None, true, Vec::new()), "MIG has no peers");
     let edge = Edge {
         a: 0,
@@ -338,7 +341,7 @@ fn nvlink_is_known_where_the_links_of_all_are_or_an_edge_is() {
 }
 
 #[test]
-fn a_document_survives_json_and_unknown_keys() {
+fn a_document_survives_a_json_round_trip_and_unknown_keys() {
     let node = NodeTopology::new("n1", h100(4));
     let mut json = serde_json::to_value(&node).unwrap();
     assert_eq!(json["apiVersion"], "nvlink-domains.io/v1alpha1");
@@ -377,8 +380,8 @@ proptest! {
         prop_assert_eq!(once, spec);
     }
 
-    /// However the links are and whichever fabrics there are: each domain has
-    /// an id of its own, and each GPU is in one domain at most.
+    /// For any links and fabrics, each domain has a unique id and each GPU is in at most
+    /// one domain.
     #[test]
     fn ids_of_domains_are_unique(
         edges in prop::collection::vec(prop::bool::weighted(0.15), 28),

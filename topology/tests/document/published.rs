@@ -1,4 +1,4 @@
-//! What is said of a document on the Node.
+//! The labels and annotations of a Node.
 
 use nvlink_topology::{
     Nic, NodeTopology, SourceKind,
@@ -49,7 +49,7 @@ fn labels_of_a_node_without_nvlink() {
 }
 
 #[test]
-fn what_the_source_cannot_tell_is_not_said() {
+fn unknown_nvlink_is_not_published() {
     let mut spec = spec((0..4).map(|i| gpu(i, "NVIDIA H200", 0, &[])).collect());
     for gpu in &mut spec.gpus {
         gpu.links = None;
@@ -70,7 +70,7 @@ fn what_the_source_cannot_tell_is_not_said() {
     assert!(json["spec"].get("edges").is_none() && json["spec"].get("domains").is_none());
     assert_eq!(json["spec"]["paths"].as_array().unwrap().len(), 6);
     assert_eq!(serde_json::from_value::<NodeTopology>(json).unwrap(), node);
-    // The network is known, though.
+    // The network is known and is published.
     node.spec.nics.push(Nic {
         name: "mlx5_0".to_owned(),
         pci_bus_id: None,
@@ -83,12 +83,12 @@ fn what_the_source_cannot_tell_is_not_said() {
     assert_eq!(
         annotations,
         [(labels::CAPACITY, "inter-node=12GBps".to_owned())],
-        "the share of each of the four"
+        "each of the four GPUs' share"
     );
 }
 
 #[test]
-fn the_network_is_what_the_slowest_gpu_has_of_it() {
+fn inter_node_is_the_share_of_the_slowest_gpu() {
     let nic = |gpus: &[u32], rate: Option<u64>| Nic {
         name: "mlx5_0".to_owned(),
         pci_bus_id: None,
@@ -110,7 +110,11 @@ fn the_network_is_what_the_slowest_gpu_has_of_it() {
     let unplugged = nic(&[0, 1], None);
     assert_eq!(inter_node([own(), vec![unplugged]].concat()), Some(40));
     let pair = || nic(&[0, 1], Some(25));
-    assert_eq!(inter_node(vec![pair(), pair()]), Some(24), "halves, whole");
+    assert_eq!(
+        inter_node(vec![pair(), pair()]),
+        Some(24),
+        "half of each, in whole bytes"
+    );
     assert_eq!(inter_node(vec![nic(&[0], Some(50))]), Some(25), "all share");
     assert_eq!(inter_node(vec![nic(&[], None)]), None);
     assert_eq!(inter_node(vec![nic(&[0], None), nic(&[1], Some(9))]), None);

@@ -1,11 +1,11 @@
-//! Boards to search on.
+//! Boards that the tests and benchmarks search.
 
 use nvlink_topology::{
     Edge, Gpu, Graph, NodeTopologySpec, Path, PathClass, Source, SourceKind, Via, bandwidth,
 };
 
-/// A node of `n` GPUs in as many NUMA nodes as `sockets`, with these NVLink
-/// edges `(a, b, links)`, and PCIe paths by socket.
+/// Returns a node of `n` GPUs in `sockets` NUMA nodes, with the NVLink edges
+/// `(a, b, links)` and with PCIe paths that depend on the sockets.
 pub(crate) fn board(n: u32, sockets: u32, edges: &[(u32, u32, u32)]) -> NodeTopologySpec {
     let socket = |gpu: u32| gpu * sockets / n;
     let gpus = (0..n)
@@ -56,7 +56,7 @@ pub(crate) fn board(n: u32, sockets: u32, edges: &[(u32, u32, u32)]) -> NodeTopo
     spec
 }
 
-/// The hybrid cube mesh of a DGX-1 with V100: every GPU has six links.
+/// Returns the hybrid cube mesh of a DGX-1 with V100: every GPU has six links.
 pub(crate) fn dgx1v() -> NodeTopologySpec {
     let quad = [
         (0, 1, 1),
@@ -66,7 +66,7 @@ pub(crate) fn dgx1v() -> NodeTopologySpec {
         (1, 3, 1),
         (2, 3, 2),
     ];
-    // The other quad is wired so that the links left over, 2 2 1 1, meet.
+    // The other quad is wired so that its spare links, 2 2 1 1, match those of the first.
     let other = [
         (4, 5, 1),
         (4, 6, 1),
@@ -79,7 +79,7 @@ pub(crate) fn dgx1v() -> NodeTopologySpec {
     board(8, 2, &[&quad[..], &other, &across].concat())
 }
 
-/// `n` GPUs on switches.
+/// Returns a board of `n` GPUs on switches.
 pub(crate) fn switched(n: u32, sockets: u32) -> NodeTopologySpec {
     let pairs = (0..n).flat_map(|a| (a + 1..n).map(move |b| (a, b, 18)));
     let mut spec = board(n, sockets, &pairs.collect::<Vec<_>>());
@@ -89,18 +89,18 @@ pub(crate) fn switched(n: u32, sockets: u32) -> NodeTopologySpec {
     spec
 }
 
-/// `n` GPUs bridged in pairs of neighbours.
+/// Returns a board of `n` GPUs with bridges between pairs of neighbours.
 pub(crate) fn pairs(n: u32, sockets: u32) -> NodeTopologySpec {
     let pairs = (0..n / 2).map(|pair| (2 * pair, 2 * pair + 1, 4));
     board(n, sockets, &pairs.collect::<Vec<_>>())
 }
 
-/// The graph of a board.
+/// Returns the graph of a board.
 pub(crate) fn graph(spec: &NodeTopologySpec) -> Graph {
     Graph::new(spec).unwrap()
 }
 
-/// The same board with its GPUs renumbered: GPU `i` becomes `names[i]`.
+/// Returns the same board with its GPUs renumbered: GPU `i` becomes `names[i]`.
 pub(crate) fn renumbered(spec: &NodeTopologySpec, names: &[u32]) -> NodeTopologySpec {
     let mut spec = spec.clone();
     let name = |gpu: u32| names[gpu as usize];

@@ -1,5 +1,5 @@
-//! The rules of the search, by trying everything. Shares nothing with the
-//! search but the cost of one given order.
+//! The rules of the search by brute force. This module shares only the cost of one given
+//! order with the search.
 
 use std::cmp::Reverse;
 
@@ -7,7 +7,7 @@ use nvlink_topology::{GpuSet, Graph, NodeTopologySpec, Pattern, Shape, cost};
 
 use super::rings;
 
-/// What the rules compare, in their order.
+/// The values that the rules compare, in the order of the rules.
 pub(crate) type Rank = (f64, f64, usize, Reverse<Vec<usize>>, Vec<usize>);
 
 /// Every set of up to 8 GPUs of one node with its least cost over all orders.
@@ -19,7 +19,7 @@ pub(crate) struct Brute<'a> {
 }
 
 impl<'a> Brute<'a> {
-    /// Tries all orders of all sets of the sizes that `wanted` says.
+    /// Tries all orders of all sets whose size `wanted` accepts.
     pub(crate) fn new(
         spec: &'a NodeTopologySpec,
         pattern: Pattern,
@@ -45,7 +45,7 @@ impl<'a> Brute<'a> {
         }
     }
 
-    /// The best rank of `k` GPUs of `free` that hold `required`.
+    /// Returns the best rank of `k` GPUs of `free` that include `required`.
     pub(crate) fn best(&self, free: usize, required: usize, k: usize) -> Option<Rank> {
         let fits = |mask: usize, within: usize| {
             mask & !within == 0 && required & !mask == 0 && mask.count_ones() as usize == k
@@ -65,7 +65,7 @@ impl<'a> Brute<'a> {
             .min_by(|a, b| a.partial_cmp(b).unwrap())
     }
 
-    /// The rank of one set.
+    /// Returns the rank of one set.
     pub(crate) fn rank(&self, free: usize, set: usize) -> Rank {
         let (cost, total) = self.best[set].unwrap();
         let members: Vec<usize> = (0..self.graph.len())
@@ -89,7 +89,7 @@ impl<'a> Brute<'a> {
         )
     }
 
-    /// Sizes of the NVLink-joined sets in `free`, largest first.
+    /// Returns the sizes of the NVLink-connected sets in `free`, largest first.
     fn remainder(&self, free: usize) -> Vec<usize> {
         let mut group: Vec<usize> = (0..self.graph.len()).collect();
         for edge in &self.spec.edges {
@@ -113,9 +113,9 @@ impl<'a> Brute<'a> {
     }
 }
 
-/// Rings over links where there are any, else one ring over any paths.
+/// Returns the cost of rings over links if there are any, else of one ring over any paths.
 fn all_reduce(spec: &NodeTopologySpec, graph: &Graph, gpus: &mut [usize]) -> (f64, f64) {
-    // Beyond 6 GPUs a packing by brute force takes too long.
+    // Brute-force packing takes too long for more than 6 GPUs.
     let counted = match gpus.len() {
         3..=6 => rings::most(spec, gpus).map(|(rate, relayed)| {
             let n = gpus.len() as f64;
@@ -136,7 +136,7 @@ fn all_reduce(spec: &NodeTopologySpec, graph: &Graph, gpus: &mut [usize]) -> (f6
     if gpus.len() > 6 && rings::exist(spec, gpus) {
         return cost_of(graph, gpus, Pattern::AllReduce);
     }
-    // A data-parallel shape is one ring of twice the volume, whatever the links.
+    // A data-parallel shape is one ring with twice the volume, whatever the links.
     let data = u32::try_from(gpus.len()).unwrap();
     let one = Pattern::Shape(Shape {
         tensor: 1,
@@ -154,7 +154,7 @@ fn cost_of(graph: &Graph, order: &[usize], pattern: Pattern) -> (f64, f64) {
     (cost.slowest, cost.total)
 }
 
-/// The least over all orders.
+/// Returns the least cost over all orders.
 fn least(gpus: &mut [usize], cost: impl Fn(&[usize]) -> (f64, f64)) -> (f64, f64) {
     let mut least = (f64::INFINITY, f64::INFINITY);
     permutations(gpus, 0, &mut |order| {
@@ -166,12 +166,12 @@ fn least(gpus: &mut [usize], cost: impl Fn(&[usize]) -> (f64, f64)) -> (f64, f64
     least
 }
 
-/// A set as a bit mask of positions.
+/// Converts a set to a bit mask of positions.
 pub(crate) fn mask(set: GpuSet) -> usize {
     set.iter().fold(0, |mask, gpu| mask | 1 << gpu)
 }
 
-/// A bit mask of positions as a set.
+/// Converts a bit mask of positions to a set.
 pub(crate) fn set(mask: usize) -> GpuSet {
     (0..usize::BITS as usize)
         .filter(|gpu| mask >> gpu & 1 == 1)

@@ -1,4 +1,4 @@
-//! What a placement costs where flows share links, ports and uplinks, and where they do not.
+//! The cost of a placement, with and without flows that share links, ports and uplinks.
 
 use nvlink_topology::{
     Graph, NoPlacement, PathClass, Pattern, Request, Scope, bandwidth, place, search,
@@ -9,7 +9,7 @@ use super::{
     request,
 };
 
-/// Bandwidth of an all-reduce in GB/s, of exactly these GPUs.
+/// Returns the bandwidth of an all-reduce over exactly these GPUs, in GB/s.
 fn all_reduce(graph: &Graph, gpus: &[u32]) -> u64 {
     let held = graph.set(gpus).unwrap();
     let rated = search::rate(graph, held, held, Pattern::AllReduce).unwrap();
@@ -25,7 +25,7 @@ fn an_all_reduce_runs_on_as_many_rings_as_the_links_hold() {
     assert_eq!(
         all_reduce(&board_of_four, &[0, 1, 2]),
         160,
-        "both ways round, four links each"
+        "in both directions, four links each"
     );
     assert_eq!(
         all_reduce(&board_of_four, &[0, 3]),
@@ -37,9 +37,9 @@ fn an_all_reduce_runs_on_as_many_rings_as_the_links_hold() {
     assert_eq!(all_reduce(&cube, &[0, 1, 2, 3]), 80, "4 rings");
     assert_eq!(all_reduce(&cube, &[1, 2, 5, 6]), 40, "2 rings");
     assert_eq!(all_reduce(&cube, &[0, 1, 2, 3, 4, 5, 6, 7]), 120, "6 rings");
-    // 0-1 has one link, 1-5 two: the way from 5 to 0 leads back through 1.
+    // 0-1 has one link, 1-5 two. The path from 5 to 0 leads back through 1.
     assert_eq!(all_reduce(&cube, &[0, 1, 5]), 20);
-    // One link each of 1-2 would do for a ring, but nothing joins 0 to 5 and 6.
+    // One link each of 1-2 would be enough for a ring, but no link joins 0 to 5 and 6.
     let worse = place(
         &cube,
         &request(4, cube.set(&[1, 2, 5, 6]).unwrap(), Pattern::AllReduce),
@@ -50,7 +50,7 @@ fn an_all_reduce_runs_on_as_many_rings_as_the_links_hold() {
 #[test]
 fn transfers_over_one_socket_link_share_it() {
     let graph = graph(&board(8, 2, &[]));
-    // 3 + 1 sends three flows over the socket link, 2 + 2 would send four.
+    // A split of 3 + 1 sends three flows over the socket link; 2 + 2 would send four.
     let free = graph.set(&[0, 1, 2, 4, 5]).unwrap();
     let found = place(&graph, &request(4, free, Pattern::AllToAll)).unwrap();
     assert_eq!(found.gpus, [0, 1, 2, 4]);
@@ -63,7 +63,7 @@ fn transfers_over_one_socket_link_share_it() {
 }
 
 #[test]
-fn direct_links_work_in_parallel_and_a_port_is_shared() {
+fn direct_links_run_in_parallel_and_flows_share_a_port() {
     let pairs = (0..4).flat_map(|a| (a + 1..4).map(move |b| (a, b, 4)));
     let mesh = graph(&board(4, 1, &pairs.collect::<Vec<_>>()));
     let found = place(&mesh, &request(4, mesh.all(), Pattern::AllToAll)).unwrap();
@@ -101,7 +101,7 @@ fn the_scope_nvlink_domain_keeps_every_flow_on_nvlink() {
     ] {
         let refused = ask(&[0, 5], pattern).unwrap_err();
         assert_eq!(refused, NoPlacement::OffNvlink { asked: 2, pattern });
-        // Through 1, as NCCL does it.
+        // The path leads through 1, as in NCCL.
         let found = ask(&[0, 1, 5], pattern).unwrap();
         assert_eq!(
             found.bottleneck_bytes_per_second,
@@ -110,9 +110,9 @@ fn the_scope_nvlink_domain_keeps_every_flow_on_nvlink() {
         );
         assert!(ask(&[0, 1, 2, 3, 4, 5, 6, 7], pattern).is_ok(), "{pattern}");
     }
-    // 4 reaches 2 through 0 or 6, of which neither is free.
+    // 4 reaches 2 only through 0 or 6, and neither is free.
     assert!(ask(&[1, 2, 4], Pattern::AllToAll).is_err());
-    assert!(ask(&[0, 5], Pattern::None).is_ok(), "nobody talks");
+    assert!(ask(&[0, 5], Pattern::None).is_ok(), "no GPU communicates");
     let fabric = boards::graph(&switched(20, 2));
     let all = Request {
         scope: Scope::NvlinkDomain,

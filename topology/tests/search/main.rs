@@ -1,4 +1,4 @@
-//! The search against brute force, through its public entry.
+//! Compares the search with brute force, through the public API.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
@@ -35,7 +35,7 @@ fn request(gpus: usize, free: GpuSet, pattern: Pattern) -> Request {
     }
 }
 
-/// Shapes that need exactly `k` GPUs.
+/// Returns the shapes that need exactly `k` GPUs.
 fn shapes(k: u32) -> Vec<Pattern> {
     let mut shapes = Vec::new();
     for tensor in 1..=k {
@@ -54,7 +54,7 @@ fn shapes(k: u32) -> Vec<Pattern> {
     shapes
 }
 
-/// Holds one answer against brute force by every rule; returns it.
+/// Compares one answer with brute force by every rule, and returns it.
 fn assert_best(
     brute: &Brute<'_>,
     graph: &Graph,
@@ -66,7 +66,7 @@ fn assert_best(
     let gpus = graph.set(&found.gpus).unwrap();
     prop_assert_eq!(gpus.len(), request.gpus, "each GPU once");
     if !found.exact {
-        // Of rings through neighbours on 5 GPUs or more the most may stay unproven.
+        // On 5 GPUs or more, the maximum number of rings through neighbours may stay unproven.
         prop_assert!(request.gpus > 4 && request.pattern == Pattern::AllReduce);
         return Ok(found);
     }
@@ -86,7 +86,7 @@ fn assert_best(
     prop_assert_eq!(
         (again.slowest, again.total),
         (found.cost, found.total_cost),
-        "its own order"
+        "the cost of the returned order"
     );
     Ok(found)
 }
@@ -112,7 +112,7 @@ fn every_free_state_of_a_cube_mesh_is_exact() {
 #[test]
 fn every_free_state_of_bridged_pairs_is_exact() {
     assert_all_states(&pairs(8, 2));
-    // The bridge may join GPUs of different sockets.
+    // A bridge may join GPUs of different sockets.
     assert_all_states(&board(6, 2, &[(0, 3, 12), (1, 4, 12), (2, 5, 12)]));
 }
 
@@ -138,7 +138,7 @@ fn shapes_are_exact_on_a_cube_mesh() {
     }
 }
 
-/// Where the free GPUs of a cube mesh have a ring of NVLinks, the placement is one.
+/// If the free GPUs of a cube mesh have a ring of NVLinks, the placement is one.
 #[test]
 fn an_nvlink_ring_is_found_wherever_there_is_one() {
     let spec = dgx1v();
@@ -190,7 +190,7 @@ fn any_order(from: &[u32], k: usize, order: &mut Vec<u32>, good: &impl Fn(&[u32]
 fn quality_is_best_cost_over_actual_cost() {
     let spec = dgx1v();
     let graph = graph(&spec);
-    // 0 and 5 are joined by SYS alone; a double link is the best that this node has.
+    // Only a SYS path joins 0 and 5; the best path of this node is a double link.
     let found = place(
         &graph,
         &request(2, graph.set(&[0, 5]).unwrap(), Pattern::AllReduce),
@@ -205,7 +205,7 @@ fn quality_is_best_cost_over_actual_cost() {
         found.quality
     );
     assert_eq!(found.quality.free, 1.0, "nothing better was free");
-    // Held by a job while 0 and 3, doubly linked, were free too.
+    // A job holds 0 and 5 while 0 and 3, which have a double link, were free too.
     let free = graph.set(&[0, 3, 5]).unwrap();
     let held = graph.set(&[0, 5]).unwrap();
     let rated = search::rate(&graph, held, free, Pattern::AllReduce).unwrap();
@@ -218,7 +218,8 @@ fn quality_is_best_cost_over_actual_cost() {
 
 #[test]
 fn one_fast_path_does_not_prove_a_placement_on_24_gpus() {
-    // All paths are of one speed, but what leaves a switch of four shares its uplink.
+    // All paths have the same speed, but traffic that leaves a switch of four GPUs shares
+    // its uplink.
     let mut spec = board(24, 24, &[]);
     for path in &mut spec.paths {
         path.bytes_per_second = 12_000_000_000;
@@ -228,13 +229,13 @@ fn one_fast_path_does_not_prove_a_placement_on_24_gpus() {
     }
     let graph = graph(&spec);
     let found = place(&graph, &request(8, graph.all(), Pattern::AllToAll)).unwrap();
-    // Two GPUs of a switch send to six others each; four of a switch would send more.
+    // Two GPUs of a switch send to six others each; four GPUs of a switch would send more.
     let best = 2.0 * 6.0 / 8.0 / 12e9;
     assert!(!found.exact || found.cost <= best * 1.000_001, "{found:?}");
 }
 
 #[test]
-fn a_shape_on_an_irregular_fabric_is_answered_soon() {
+fn the_search_for_a_shape_on_an_irregular_fabric_is_bounded() {
     let edges: Vec<_> = (0..24)
         .flat_map(|a| (a + 1..24).map(move |b| (a, b, (a * 7 + b * 13) % 5)))
         .filter(|edge| edge.2 > 0)
@@ -242,13 +243,13 @@ fn a_shape_on_an_irregular_fabric_is_answered_soon() {
     let graph = graph(&board(24, 2, &edges));
     let shape = "tp=4,pp=3".parse().unwrap();
     let found = place(&graph, &request(12, graph.all(), shape)).unwrap();
-    assert!(!found.exact, "given up in bounded time");
+    assert!(!found.exact, "the search stops in bounded time");
 }
 
 #[test]
 fn a_small_job_uses_up_fragments() {
     let graph = graph(&pairs(8, 2));
-    // One of the last pair is taken: the other is of no use to a pair job.
+    // One GPU of the last pair is in use, so the other is of no use to a job of two.
     let free = graph.set(&[0, 1, 2, 3, 4, 5, 7]).unwrap();
     for pattern in PATTERNS {
         assert_eq!(
@@ -257,7 +258,7 @@ fn a_small_job_uses_up_fragments() {
             "{pattern}"
         );
     }
-    // Inference takes fragments even where a whole pair is free.
+    // Inference uses fragments even if a whole pair is free.
     let free = graph.set(&[0, 1, 2, 4]).unwrap();
     assert_eq!(
         place(&graph, &request(2, free, Pattern::None))
@@ -273,7 +274,7 @@ fn a_small_job_uses_up_fragments() {
     );
 }
 
-/// The refusal of a request on two bridged pairs.
+/// Returns the error for a request on two bridged pairs.
 fn refusal(gpus: usize, free: &[u32], required: &[u32], scope: Scope) -> NoPlacement {
     let graph = graph(&pairs(4, 2));
     let (free, required) = (graph.set(free).unwrap(), graph.set(required).unwrap());
@@ -289,7 +290,7 @@ fn refusal(gpus: usize, free: &[u32], required: &[u32], scope: Scope) -> NoPlace
 }
 
 #[test]
-fn each_refusal_says_why() {
+fn each_error_names_the_reason() {
     let all = [0, 1, 2, 3];
     let node = Scope::Node;
     assert_eq!(refusal(0, &all, &[], node), NoPlacement::NoGpus);
@@ -313,11 +314,11 @@ fn each_refusal_says_why() {
 }
 
 #[test]
-fn a_scope_or_shape_that_cannot_be_met_is_refused() {
+fn a_scope_or_shape_that_cannot_be_satisfied_is_an_error() {
     let domain = Scope::NvlinkDomain;
     assert_eq!(
         refusal(2, &[0, 2], &[], domain).to_string(),
-        "no nvlink-domain can hold 2 free GPUs: the most in one is 1"
+        "no nvlink-domain has room for 2 GPUs: the most that fit in one is 1"
     );
     let apart = NoPlacement::Scope {
         scope: domain,
@@ -333,12 +334,12 @@ fn a_scope_or_shape_that_cannot_be_met_is_refused() {
     let shape = request(3, graph.all(), "tp=2,pp=2".parse().unwrap());
     assert_eq!(
         place(&graph, &shape).unwrap_err().to_string(),
-        "the shape tp=2,pp=2 is for 4 GPUs, but 3 were asked for"
+        "the shape tp=2,pp=2 needs 4 GPUs, but 3 were requested"
     );
 }
 
 #[test]
-fn a_fabric_of_72_is_exact_where_it_is_regular() {
+fn a_regular_fabric_of_72_is_exact() {
     let spec = switched(72, 36);
     let graph = graph(&spec);
     for pattern in PATTERNS {
@@ -360,7 +361,7 @@ fn a_fabric_of_72_is_exact_where_it_is_regular() {
 }
 
 #[test]
-fn an_irregular_graph_of_24_is_answered_and_marked() {
+fn an_irregular_graph_of_24_has_a_placement_marked_as_not_exact() {
     let edges: Vec<_> = (0..24)
         .map(|gpu| (gpu, (gpu * 5 + 1) % 24, gpu % 3 + 1))
         .filter(|e| e.0 < e.1)
@@ -368,5 +369,5 @@ fn an_irregular_graph_of_24_is_answered_and_marked() {
     let graph = graph(&board(24, 2, &edges));
     let found = place(&graph, &request(9, graph.all(), Pattern::AllReduce)).unwrap();
     assert_eq!(graph.set(&found.gpus).unwrap().len(), 9);
-    assert!(!found.exact, "no proof, so no claim");
+    assert!(!found.exact, "there is no proof");
 }

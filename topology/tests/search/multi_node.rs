@@ -1,4 +1,4 @@
-//! Over nodes, through the public entry.
+//! Placement over several nodes, through the public API.
 
 use nvlink_topology::{
     Fabric, Graph, Interconnect, NoPlacement, Pattern, Scope,
@@ -51,7 +51,7 @@ fn a_small_job_goes_where_it_does_least_harm() {
     assert_eq!(on(2), "a-switch", "18 links cost less than 4");
     assert_eq!(on(8), "a-switch");
 
-    // A fragment before a whole domain, then the fuller node.
+    // It prefers a fragment to a whole domain, then the fuller node.
     let mut nodes = [
         node("a-whole", &bridged, Interconnect::Nvlink),
         node("b-fragment", &bridged, Interconnect::Nvlink),
@@ -62,7 +62,7 @@ fn a_small_job_goes_where_it_does_least_harm() {
 }
 
 #[test]
-fn the_nearest_reason_is_given() {
+fn the_error_is_of_the_node_nearest_to_a_placement() {
     let bridged = graph(&pairs(4, 2));
     let nodes = [node("a", &bridged, Interconnect::Nvlink)];
     let reason = place_on_best(&nodes, 4, Pattern::AllReduce, Scope::NvlinkDomain).unwrap_err();
@@ -122,7 +122,7 @@ fn a_gang_goes_to_a_node_then_a_fabric_then_a_rack_then_a_zone() {
     assert_eq!(on(gang(2, 4, Scope::Node)), none(Scope::Node, 8, 4));
     assert_eq!(on(gang(0, 4, Scope::Node)), Err(NoPlacement::NoGpus));
 
-    // Without the fabric's room the rack is next.
+    // If the fabric has no room, the rack is next.
     nodes[0].free = board.set(&[0]).unwrap();
     let found = place_gang(&nodes, &gang(2, 4, Scope::Zone)).unwrap();
     assert_eq!(found.within, Scope::Rack);
@@ -130,7 +130,7 @@ fn a_gang_goes_to_a_node_then_a_fabric_then_a_rack_then_a_zone() {
 }
 
 #[test]
-fn a_gang_takes_the_cheapest_then_the_fewest_nodes() {
+fn a_gang_uses_the_cheapest_then_the_fewest_nodes() {
     let (board, bridged) = (graph(&switched(8, 2)), graph(&pairs(4, 2)));
     let mut nodes = vec![
         node("a", &bridged, Interconnect::Nvlink),

@@ -10,7 +10,8 @@ use super::{
     request, shapes,
 };
 
-/// A random board of up to 8 GPUs: some links of few kinds, sockets, the rest PCIe.
+/// Generates random boards of up to 8 GPUs: 0 to 3 NVLinks per pair, up to 3 sockets, and
+/// PCIe for the other pairs.
 fn boards() -> impl Strategy<Value = NodeTopologySpec> {
     (2u32..=8, 1u32..=3).prop_flat_map(|(n, sockets)| {
         let pairs = (n * (n - 1) / 2) as usize;
@@ -75,7 +76,8 @@ proptest! {
         for pattern in PATTERNS {
             let a = place(&one, &request(k, one.all(), pattern)).unwrap();
             let b = place(&two, &request(k, two.all(), pattern)).unwrap();
-            // Of rings through neighbours on 5 GPUs or more the most may stay unproven.
+            // On 5 GPUs or more, the maximum number of rings through neighbours may stay
+            // unproven.
             if !(a.exact && b.exact) {
                 prop_assert!(k > 4 && pattern == Pattern::AllReduce);
                 continue;
@@ -106,10 +108,10 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 12, ..ProptestConfig::default() })]
 
-    /// Above 8 GPUs permutations are too many for brute force: the two ways in
-    /// which the search itself finds a tour check each other, set by set.
+    /// Above 8 GPUs there are too many permutations for brute force. Instead, the two
+    /// algorithms with which the search finds a tour check each other, set by set.
     #[test]
-    fn sixteen_gpus_agree_with_their_own_subsets(
+    fn a_placement_on_sixteen_gpus_is_no_worse_than_any_subset(
         links in prop::collection::vec(0u32..4, 120),
         k in 3usize..9,
         pattern in prop::sample::select(vec![Pattern::AllReduce, Pattern::Pipeline]),
@@ -119,7 +121,7 @@ proptest! {
         let spec = board(16, 2, &edges.map(|((a, b), links)| (a, b, links)).collect::<Vec<_>>());
         let graph = graph(&spec);
         let found = place(&graph, &request(k, graph.all(), pattern)).unwrap();
-        // Each set of k on its own, as a job that holds it would be rated.
+        // Rates each set of k GPUs on its own, like a job that holds it.
         let sets = (0usize..1 << 16).filter(|set| set.count_ones() as usize == k);
         for set in sets.step_by(61) {
             let held = brute::set(set);

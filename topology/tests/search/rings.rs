@@ -1,14 +1,15 @@
-//! Edge-disjoint directed rings over direct links, by trying all sets of rings.
+//! Counts edge-disjoint directed rings over direct links by trying all sets of rings.
 
 use nvlink_topology::{NodeTopologySpec, Via};
 
 use super::brute::permutations;
 
-/// Links left from each GPU to each other.
+/// The number of links left from each GPU to each other GPU.
 type Links = Vec<Vec<u64>>;
 
-/// Bandwidth of the most rings over the links of `gpus`, bytes per second, and whether they go through neighbours;
-/// `None` if links do not join all of them, or make no ring even through neighbours.
+/// Returns the total bandwidth of the most rings over the links of `gpus`, bytes per
+/// second, and whether they go through neighbours; `None` if links do not join all of
+/// them, or make no ring even through neighbours.
 pub(crate) fn most(spec: &NodeTopologySpec, gpus: &[usize]) -> Option<(u64, bool)> {
     let (mut links, link) = links(spec, gpus)?;
     for relays in [false, true] {
@@ -21,7 +22,7 @@ pub(crate) fn most(spec: &NodeTopologySpec, gpus: &[usize]) -> Option<(u64, bool
     None
 }
 
-/// Whether there is a ring over the links of `gpus`, be it through neighbours.
+/// Reports whether there is a ring over the links of `gpus`, directly or through neighbours.
 pub(crate) fn exist(spec: &NodeTopologySpec, gpus: &[usize]) -> bool {
     let Some((links, _)) = links(spec, gpus) else {
         return false;
@@ -33,7 +34,7 @@ pub(crate) fn exist(spec: &NodeTopologySpec, gpus: &[usize]) -> bool {
     all(&links, true).iter().any(fits)
 }
 
-/// Links between each two of `gpus`, and the bandwidth of one.
+/// Returns the number of links between each two of `gpus`, and the bandwidth of one link.
 fn links(spec: &NodeTopologySpec, gpus: &[usize]) -> Option<(Links, u64)> {
     let n = gpus.len();
     let direct = spec.edges.iter().filter(|edge| edge.via == Via::Direct);
@@ -55,7 +56,7 @@ fn links(spec: &NodeTopologySpec, gpus: &[usize]) -> Option<(Links, u64)> {
     Some((links, link))
 }
 
-/// Every directed ring, as the links that it uses.
+/// Returns every directed ring, as the list of the links that it uses.
 fn all(links: &Links, relays: bool) -> Vec<Vec<(usize, usize)>> {
     let n = links.len();
     let mut rings = Vec::new();
@@ -86,7 +87,7 @@ fn all(links: &Links, relays: bool) -> Vec<Vec<(usize, usize)>> {
     rings
 }
 
-/// The most of `rings`, each any number of times, that the links hold.
+/// Returns the maximum number of `rings` that the links hold; each ring may occur several times.
 fn pack(rings: &[Vec<(usize, usize)>], links: &mut Links) -> u64 {
     let left = |links: &Links| {
         links

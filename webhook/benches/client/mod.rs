@@ -1,4 +1,4 @@
-//! A client that costs next to nothing: one HTTP/1.1 connection over TLS, kept open.
+//! A client that uses little CPU: one HTTP/1.1 connection over TLS, kept open.
 
 use std::{
     io::{Read, Write},
@@ -13,7 +13,7 @@ use rustls::{
     pki_types::{CertificateDer, pem::PemObject},
 };
 
-/// A connection, and what was read from it last.
+/// A connection, and the last response.
 pub(crate) struct Client {
     stream: StreamOwned<ClientConnection, TcpStream>,
     answer: Vec<u8>,
@@ -40,7 +40,7 @@ impl Client {
         }
     }
 
-    /// Sends `body` again and again until `end`; how long each answer took.
+    /// Sends `body` repeatedly until `end`; returns the time of each exchange.
     pub(crate) fn repeat(&mut self, body: &[u8], end: Instant) -> Vec<Duration> {
         let head = format!(
             "POST {PATH} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
@@ -59,15 +59,20 @@ impl Client {
     }
 
     fn exchange(&mut self, request: &[u8]) {
-        self.stream.write_all(request).expect("it reads");
+        self.stream
+            .write_all(request)
+            .expect("the server reads the request");
         self.answer.clear();
         let mut chunk = [0; 16 << 10];
         while !self.is_whole() {
-            let read = self.stream.read(&mut chunk).expect("it answers");
-            assert!(read > 0, "it hangs up");
+            let read = self.stream.read(&mut chunk).expect("a response");
+            assert!(read > 0, "the server closed the connection");
             self.answer.extend_from_slice(&chunk[..read]);
         }
-        assert!(self.answer.starts_with(b"HTTP/1.1 200"), "it refuses");
+        assert!(
+            self.answer.starts_with(b"HTTP/1.1 200"),
+            "the response is an error"
+        );
     }
 
     fn is_whole(&self) -> bool {

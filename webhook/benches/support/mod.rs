@@ -4,7 +4,7 @@ use nvlink_topology::labels;
 use nvlink_webhook::{class::Class, cluster::view::View};
 use serde_json::{Value, json};
 
-/// A cluster with so many nodes and classes; the last class claims the pod.
+/// Returns a cluster with `nodes` nodes and `classes` classes; the last class claims the pod.
 pub(crate) fn cluster(nodes: usize, classes: usize) -> View {
     let mut view = View::default();
     for index in 0..classes {
@@ -34,7 +34,7 @@ pub(crate) fn cluster(nodes: usize, classes: usize) -> View {
     view
 }
 
-/// A pod as CI systems make them: helpers, volumes, many variables.
+/// Returns a pod as CI systems create them: helpers, volumes, many variables.
 pub(crate) fn pod() -> Value {
     let env: Vec<_> = (0..60)
         .map(|n| json!({"name": format!("CI_VARIABLE_{n}"), "value": "some value of a build"}))

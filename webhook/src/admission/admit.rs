@@ -1,4 +1,4 @@
-//! From a pod to an answer: choose, ask who may, apply.
+//! From a pod to a decision: choose a class, check the right to it, apply it.
 
 use std::convert::Infallible;
 
@@ -13,18 +13,18 @@ use crate::{
     },
 };
 
-/// What decisions are made with.
+/// The inputs of decisions.
 #[derive(Clone, Debug, Default)]
 pub struct Admission<A> {
     /// Classes, namespaces and nodes.
     pub view: SharedView,
-    /// Who may use restricted classes.
+    /// Checks who may use restricted classes.
     pub authorizer: A,
-    /// What holds for the whole cluster.
+    /// Settings of the whole cluster.
     pub settings: Settings,
 }
 
-/// Lets every decision wait.
+/// Allows every decision to wait.
 fn always() -> Result<(), Infallible> {
     Ok(())
 }
@@ -45,7 +45,7 @@ impl<A: Authorizer> Admission<A> {
     }
 
     /// Decides on the change of a pod from `old` to `pod`, which `subject`
-    /// makes in `namespace`. A change is let in or not, and never changed.
+    /// makes in `namespace`. A change is admitted or refused, but never modified.
     ///
     /// # Errors
     /// When the change is refused.
@@ -62,7 +62,8 @@ impl<A: Authorizer> Admission<A> {
         decided.map(|()| left(pod, Vec::new()))
     }
 
-    /// As [`Self::admit`]. `wait` is called before the API server is asked: its error ends it.
+    /// Decides as [`Self::admit`] does. Calls `wait` before each request to the
+    /// API server; an error of `wait` ends the decision.
     pub(super) async fn create<E>(
         &self,
         pod: Value,
@@ -102,7 +103,7 @@ impl<A: Authorizer> Admission<A> {
         Ok(admitted)
     }
 
-    /// As [`Self::change`], `wait` as in [`Self::create`].
+    /// Decides as [`Self::change`] does, with `wait` as in [`Self::create`].
     pub(super) async fn update<E>(
         &self,
         change: &Change<'_>,

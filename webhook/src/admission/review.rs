@@ -1,8 +1,8 @@
-//! The AdmissionReview protocol: bytes in, a question or the reason why there
-//! is none; an answer out, bytes again.
+//! The AdmissionReview protocol: parses a review from bytes, or reports why it
+//! cannot, and serializes the answer.
 //!
-//! Read leniently, so that whatever arrives gets an AdmissionReview back that
-//! says what is wrong with it.
+//! Parsing is lenient, so that every input gets an AdmissionReview back that
+//! reports what is wrong with it.
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use serde::Serialize;
@@ -15,36 +15,36 @@ use crate::{
 
 mod wire;
 
-/// The only version of the protocol that API servers of this decade speak.
+/// The only version of the protocol that current API servers use.
 const API_VERSION: &str = "admission.k8s.io/v1";
 
-/// More containers than any node runs in one pod. The patch of one that says
-/// next to nothing is a hundred times its size.
+/// More containers than any node runs in one pod. The patch of an almost empty
+/// container is a hundred times as large as the container.
 const MOST_CONTAINERS: usize = 1000;
 
 /// A pod to decide on.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Request {
-    /// Id of the request, to be given back.
+    /// Id of the request, which the answer repeats.
     pub uid: String,
     /// Namespace of the pod.
     pub namespace: String,
-    /// Who stands behind it.
+    /// The users behind the pod.
     pub subject: Subject,
-    /// What is done to the pod.
+    /// What the request does to the pod.
     pub action: Action,
-    /// The pod, untouched: as it will be.
+    /// The new pod, unchanged by the webhook.
     pub pod: Value,
-    /// The pod as it was; null where it is created.
+    /// The pod before the change; null if it is created.
     pub old: Value,
 }
 
-/// What an AdmissionReview asks for.
+/// The subject of an AdmissionReview.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Review {
-    /// A decision on a pod.
+    /// A pod to decide on.
     Pod(Box<Request>),
-    /// Nothing that concerns us; with the reason.
+    /// A request that the webhook does not handle.
     Other {
         /// Id of the request.
         uid: String,
@@ -53,7 +53,7 @@ pub enum Review {
     },
 }
 
-/// A review that cannot be answered on its merits.
+/// A review that cannot be decided on because it is malformed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct Invalid {
@@ -62,10 +62,10 @@ pub struct Invalid {
     pub message: String,
 }
 
-/// Reads an AdmissionReview.
+/// Parses an AdmissionReview.
 ///
 /// # Errors
-/// When it is none, or not one of a pod.
+/// When the body is not an AdmissionReview, or not one of a pod.
 pub fn read(body: &[u8]) -> Result<Review, Invalid> {
     let review = wire::read(body).map_err(|error| Invalid {
         uid: uid_of_prefix(body),
@@ -81,7 +81,7 @@ pub fn read(body: &[u8]) -> Result<Review, Invalid> {
     checked.map_err(invalid)?;
     let action = match (&request.operation[..], &request.sub_resource[..]) {
         ("CREATE", "") => Action::Create,
-        // Labels and annotations may be written with the status too.
+        // A status update can change labels and annotations too.
         ("UPDATE", "" | "status") => Action::Update,
         ("UPDATE", "ephemeralcontainers") => Action::Debug,
         ("UPDATE", "resize") => Action::Resize,
@@ -91,7 +91,7 @@ pub fn read(body: &[u8]) -> Result<Review, Invalid> {
     Ok(Review::Pod(Box::new(question)))
 }
 
-/// What `request` asks.
+/// Returns the pod to decide on.
 fn question(request: wire::Request, action: Action) -> Result<Request, String> {
     let (pod, old) = (request.object.0, request.old_object.0);
     if action != Action::Create && !old.is_object() {
@@ -111,7 +111,7 @@ fn question(request: wire::Request, action: Action) -> Result<Request, String> {
         .filter(|name| !name.is_empty())
         .unwrap_or_else(|| own.unwrap_or_default().to_owned());
     if namespace.is_empty() {
-        return Err("request.namespace is missing: a pod is in a namespace".to_owned());
+        return Err("request.namespace is missing: every pod has a namespace".to_owned());
     }
     let wire::UserInfo {
         username,
@@ -182,13 +182,14 @@ fn check(review: &wire::Review) -> Result<(), String> {
     Ok(())
 }
 
-/// The beginning of `text`: more than any word is long that belongs here.
+/// Returns the beginning of `text`: longer than any valid value.
 fn short(text: &str) -> &str {
     let cut = text.char_indices().nth(64);
     cut.map_or(text, |(cut, _)| &text[..cut])
 }
 
-/// The uid of a review that is cut off or broken further on: API servers write it first.
+/// Returns the uid of a review that is truncated or broken further on. API servers
+/// write the uid first.
 #[must_use]
 pub fn uid_of_prefix(body: &[u8]) -> String {
     const KEY: &[u8] = b"\"request\":{\"uid\":\"";
@@ -212,21 +213,21 @@ pub fn uid_of_prefix(body: &[u8]) -> String {
 pub struct Answer {
     /// Id of the request.
     pub uid: String,
-    /// The refusal, if it is one: HTTP status and text.
+    /// HTTP status and message of the refusal, if the request is refused.
     pub refused: Option<(u16, String)>,
     pub patch: Patch,
     /// Lines that kubectl prints.
     pub warnings: Vec<String>,
-    /// What the API server's audit log keeps of the decision.
+    /// The decision, for the API server's audit log.
     pub audit: Option<String>,
 }
 
-/// What each warning begins with.
+/// The prefix of each warning.
 const SPEAKER: &str = "nvlink-domains: ";
-/// API servers cut longer warnings.
+/// API servers truncate longer warnings.
 const LONGEST_WARNING: usize = 256;
 
-/// An answer as it is written.
+/// The serialized form of an answer.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Written<'a> {
@@ -273,20 +274,20 @@ impl<'a> Status<'a> {
     }
 }
 
-/// The API server puts the name of the webhook before the key.
+/// Audit annotations. The API server prefixes the key with the webhook's name.
 #[derive(Serialize)]
 struct Audit<'a> {
     decision: &'a str,
 }
 
 impl Answer {
-    /// The answer to a review that could not be read.
+    /// Returns the answer to a review that could not be parsed.
     #[must_use]
     pub fn invalid(invalid: Invalid) -> Self {
         let refused = Some((
             400,
             format!(
-                "nvlink-webhook cannot read this review: {}",
+                "nvlink-webhook cannot parse this review: {}",
                 invalid.message
             ),
         ));
@@ -297,10 +298,10 @@ impl Answer {
         }
     }
 
-    /// The answer as an AdmissionReview.
+    /// Returns the answer as an AdmissionReview.
     ///
     /// # Errors
-    /// Never in practice: all of it is texts.
+    /// Never in practice: all fields serialize.
     pub fn to_review(&self) -> serde_json::Result<Vec<u8>> {
         let patch = !self.patch.is_empty();
         let patch = patch.then(|| STANDARD.encode(self.patch.to_json()));
@@ -321,12 +322,13 @@ impl Answer {
     }
 }
 
-/// Header values cannot hold control characters, and long ones are cut.
+/// Returns a warning that fits an HTTP header: without control characters, and
+/// truncated if it is too long.
 fn warning(line: &str) -> String {
     let mut text = String::with_capacity(SPEAKER.len() + line.len());
     text.push_str(SPEAKER);
     text.extend(line.chars().map(|c| if c.is_control() { ' ' } else { c }));
-    // As many bytes are as many characters at most.
+    // A text has at most as many characters as bytes.
     if text.len() >= LONGEST_WARNING
         && let Some((cut, _)) = text.char_indices().nth(LONGEST_WARNING - 1)
     {
@@ -341,7 +343,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_uid_of_a_broken_review() {
+    fn a_broken_review_still_has_a_uid() {
         let uid = |text: &str| uid_of_prefix(text.as_bytes());
         assert_eq!(
             uid(r#"{"kind":"AdmissionReview","request":{"uid":"705ab4f5-6393","ki"#),

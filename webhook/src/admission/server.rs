@@ -1,4 +1,4 @@
-//! HTTP: the admission endpoint.
+//! The HTTP admission endpoint.
 
 use std::{
     convert::Infallible,
@@ -38,12 +38,12 @@ pub use intake::{MAX_BODY, SMALL, WAITING_ROOM};
 /// The path of the admission endpoint.
 pub const PATH: &str = "/mutate";
 
-/// What the admission endpoint works with.
+/// The webhook behind the admission endpoint.
 #[derive(Debug)]
 pub struct Webhook<A> {
-    /// How pods are decided on.
+    /// Decides on pods.
     pub admission: Admission<A>,
-    /// Where requests are counted.
+    /// Counts requests.
     pub metrics: Arc<Metrics>,
 }
 
@@ -53,7 +53,7 @@ struct Endpoint<A> {
     intake: Intake,
 }
 
-/// The router of the admission endpoint.
+/// Returns the router of the admission endpoint.
 pub fn admission_router<A: Authorizer + 'static>(webhook: Arc<Webhook<A>>) -> Router {
     let intake = Intake::default();
     Router::new()
@@ -83,7 +83,7 @@ async fn mutate<A: Authorizer>(
     }
 }
 
-/// What each line of the log says of a decision.
+/// The fields that every log line of a decision has.
 #[derive(Clone, Copy)]
 struct About<'a> {
     uid: &'a str,
@@ -123,7 +123,7 @@ impl<A: Authorizer> Endpoint<A> {
 }
 
 impl<A: Authorizer> Webhook<A> {
-    /// The answer to a review, however long the access reviews take.
+    /// Returns the answer to a review, however long the access reviews take.
     pub async fn answer(&self, body: &[u8]) -> Answer {
         let start = Instant::now();
         match self.read(body, start) {
@@ -137,7 +137,7 @@ impl<A: Authorizer> Webhook<A> {
         }
     }
 
-    /// The pod to decide on; or the answer, where there is none.
+    /// Returns the pod to decide on, or the answer if there is no pod.
     fn read(&self, body: &[u8], start: Instant) -> Result<Request, Box<Answer>> {
         match review::read(body) {
             Ok(Review::Pod(request)) => Ok(*request),
@@ -172,7 +172,8 @@ impl<A: Authorizer> Webhook<A> {
         reason
     }
 
-    /// Decides on `request`. `wait` is called before the API server is asked: its error ends it.
+    /// Decides on `request`. Calls `wait` before each request to the API server;
+    /// an error of `wait` ends the decision.
     async fn decide<E>(
         &self,
         request: Request,
@@ -229,7 +230,7 @@ impl<A: Authorizer> Webhook<A> {
         let outcome = match (&record, patch.is_empty()) {
             (None, true) => Outcome::Untouched,
             (Some(_), true) => Outcome::Unchanged,
-            // Also a pod without a class, whose containers are shown no GPU.
+            // Includes pods without a class whose containers get no GPU.
             (_, false) => Outcome::Mutated,
         };
         self.metrics.admission(outcome, took);

@@ -1,9 +1,8 @@
-//! Rights that were granted a moment ago.
+//! A cache of rights that were granted a moment ago.
 //!
-//! Only those: who was just denied, ran the commands of the denial and tries
-//! again must not be denied for what is no longer true. A right that was taken
-//! away holds for [`TTL`] longer here, which a denial by the policies is not
-//! subject to.
+//! Denials are not cached: a user who was just refused, ran the commands of the
+//! refusal and retries must not be refused again for an outdated reason. A revoked
+//! right holds for up to [`TTL`] longer here; the policies refuse it at once.
 
 use std::{
     collections::HashMap,
@@ -13,12 +12,13 @@ use std::{
 
 use super::User;
 
-/// How long a granted right is believed.
+/// How long a granted right is cached.
 pub(super) const TTL: Duration = Duration::from_secs(5);
-/// Most rights that are kept: beyond them the outlived go, and if that is not enough, all.
+/// The most rights in the cache. Beyond it expired rights are dropped, and if that
+/// is not enough, all.
 const MOST: usize = 4096;
 
-/// One right: who, what, where.
+/// A right: a user, a verb, a class and a namespace.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Right {
     pub(super) user: User,
@@ -29,21 +29,21 @@ pub(super) struct Right {
     pub(super) namespace: String,
 }
 
-/// The rights, each with the moment when it was granted.
+/// Rights, each with the time when it was granted.
 #[derive(Debug, Default)]
 pub(super) struct Cache {
     granted: Mutex<HashMap<Right, Instant>>,
 }
 
 impl Cache {
-    /// Whether `right` was granted less than [`TTL`] before `now`.
+    /// Reports whether `right` was granted less than [`TTL`] before `now`.
     pub(super) fn holds(&self, right: &Right, now: Instant) -> bool {
         let granted = self.granted.lock().unwrap_or_else(PoisonError::into_inner);
         let age = |since: &Instant| now.saturating_duration_since(*since);
         granted.get(right).is_some_and(|since| age(since) < TTL)
     }
 
-    /// Keeps a right that was granted at `now`.
+    /// Caches a right that was granted at `now`.
     pub(super) fn keep(&self, right: Right, now: Instant) {
         let mut granted = self.granted.lock().unwrap_or_else(PoisonError::into_inner);
         if granted.len() >= MOST {
@@ -75,12 +75,12 @@ mod tests {
     }
 
     #[test]
-    fn a_right_is_believed_for_a_moment() {
+    fn a_right_is_cached_for_the_ttl() {
         let (cache, now) = (Cache::default(), Instant::now());
         cache.keep(right("alice", &["dev"]), now);
         assert!(cache.holds(&right("alice", &["dev"]), now + TTL / 2));
         assert!(!cache.holds(&right("alice", &["dev"]), now + TTL));
-        // Rights may come from groups, so another set of groups is another question.
+        // Rights may come from groups, so other groups need another review.
         assert!(!cache.holds(&right("alice", &[]), now));
         let mut elsewhere = right("alice", &["dev"]);
         elsewhere.namespace = "m".to_owned();
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn it_does_not_grow_without_bound() {
+    fn the_cache_does_not_grow_without_bound() {
         let (cache, now) = (Cache::default(), Instant::now());
         for index in 0..3 * MOST {
             cache.keep(right(&format!("user-{index}"), &[]), now);

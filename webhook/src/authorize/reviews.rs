@@ -1,4 +1,4 @@
-//! Rights, as the API server knows them.
+//! Checks rights by access reviews of the API server.
 
 use std::{
     sync::Arc,
@@ -18,11 +18,11 @@ use super::{
 };
 use crate::crd::access::GrantedIn;
 
-/// Before an API server that has too much to do is asked again.
+/// The pause before a retry when the API server is busy.
 const PAUSE: Duration = Duration::from_millis(250);
 
-/// Asks the API server, by a SubjectAccessReview each for the user and the
-/// service account. What was granted is believed for some seconds.
+/// Checks rights by one SubjectAccessReview for the user and one for the service
+/// account. Grants are cached for a few seconds.
 #[derive(Clone)]
 pub struct ClusterAuthorizer {
     client: Client,
@@ -30,7 +30,7 @@ pub struct ClusterAuthorizer {
 }
 
 impl ClusterAuthorizer {
-    /// Asks through `client`.
+    /// Returns an authorizer that uses `client`.
     #[must_use]
     pub fn new(client: Client) -> Self {
         Self {
@@ -39,7 +39,7 @@ impl ClusterAuthorizer {
         }
     }
 
-    /// Whether somebody has one of `rights`.
+    /// Checks whether at least one of `rights` is granted.
     async fn any(&self, rights: Vec<Right>) -> Grant {
         let now = Instant::now();
         if rights.iter().any(|right| self.granted.holds(right, now)) {
@@ -99,8 +99,8 @@ impl ClusterAuthorizer {
     }
 }
 
-/// Whether an API server that answers so has no time. That is nothing to
-/// refuse a pod for: it is asked again until whoever waits gives up.
+/// Reports whether an API server that answers `code` is busy. That is no reason to
+/// refuse a pod: the review is retried until the caller's deadline.
 fn is_busy(code: u16) -> bool {
     matches!(code, 429 | 503 | 504)
 }
@@ -154,11 +154,11 @@ mod tests {
 
     use super::*;
 
-    /// What an API server says to a review: whether it allows, or nothing of use.
+    /// An API server's answer to a review: whether it is allowed, or an HTTP error.
     type Answer = Result<bool, StatusCode>;
 
-    /// An authorizer before an API server that gives `answers`, the last of
-    /// them for ever, and the reviews that it was asked for.
+    /// Returns an authorizer whose API server gives `answers`, repeating the last
+    /// one, and the reviews that the API server received.
     fn authorizer(answers: &[Answer]) -> (ClusterAuthorizer, Arc<Mutex<Vec<Value>>>) {
         let asked = Arc::<Mutex<Vec<Value>>>::default();
         let (seen, answers) = (Arc::clone(&asked), answers.to_vec());
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_user_and_the_service_account_are_asked_about() {
+    async fn the_user_and_the_service_account_are_reviewed() {
         let (authorizer, asked) = authorizer(&[Ok(false)]);
         assert_eq!(ask(&authorizer, "alice").await, Grant::Denied);
         let attributes = json!({
@@ -226,22 +226,22 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_was_granted_is_believed_and_what_was_denied_is_asked_again() {
+    async fn grants_are_cached_and_denials_are_reviewed_again() {
         let (authorizer, asked) = authorizer(&[Ok(false), Ok(false), Ok(true)]);
         let count = || asked.lock().unwrap().len();
         assert_eq!(ask(&authorizer, "alice").await, Grant::Denied);
         assert_eq!(count(), 2);
-        // Who was denied and was given the right in between need not wait.
+        // After a denial, a new right works at once.
         assert_eq!(ask(&authorizer, "alice").await, Grant::Granted);
         assert_eq!(count(), 4);
         for _ in 0..100 {
             assert_eq!(ask(&authorizer, "alice").await, Grant::Granted);
         }
-        assert_eq!(count(), 4, "the right was believed");
+        assert_eq!(count(), 4, "the right was cached");
     }
 
     #[tokio::test]
-    async fn a_review_that_fails_says_so_and_is_asked_again() {
+    async fn a_failed_review_is_reported_and_retried_by_the_next_pod() {
         let broken = Err(StatusCode::INTERNAL_SERVER_ERROR);
         let (authorizer, asked) = authorizer(&[broken, broken, Ok(true)]);
         let Grant::Failed(reason) = ask(&authorizer, "alice").await else {
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_grant_is_enough_where_the_other_review_fails() {
+    async fn one_grant_is_enough_if_the_other_review_fails() {
         for answers in [
             [Ok(true), Err(StatusCode::INTERNAL_SERVER_ERROR)],
             [Err(StatusCode::INTERNAL_SERVER_ERROR), Ok(true)],
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_api_server_that_is_busy_is_asked_again() {
+    async fn reviews_are_retried_while_the_api_server_is_busy() {
         let busy = Err(StatusCode::TOO_MANY_REQUESTS);
         let answers = [busy, Err(StatusCode::SERVICE_UNAVAILABLE), busy, Ok(true)];
         let (authorizer, _) = authorizer(&answers);

@@ -1,4 +1,4 @@
-//! Who may call: API servers that prove themselves by a certificate.
+//! Client certificates: only API servers with a certificate of a given CA may call.
 
 use std::{
     io,
@@ -19,12 +19,12 @@ use rustls::{
 
 use super::files::{TlsError, read};
 
-/// The authority whose certificates callers must have, from a file that is read
-/// again and again. New connections meet what it held last.
+/// The CA whose certificates callers must have, from a file that is read again
+/// when it changes. New connections are checked against its latest valid content.
 #[derive(Debug)]
 pub struct Clients {
     path: PathBuf,
-    /// What the file held, and what follows from it.
+    /// The content of the file, and the verifier built from it.
     taken: RwLock<(Vec<u8>, Arc<dyn ClientCertVerifier>)>,
 }
 
@@ -42,7 +42,7 @@ impl Clients {
         }))
     }
 
-    /// Reads the file again for ever.
+    /// Reads the file again, forever.
     pub async fn follow(self: Arc<Self>, every: Duration) {
         loop {
             tokio::time::sleep(every).await;
@@ -56,10 +56,10 @@ impl Clients {
                 Ok(None) => {}
                 Ok(Some(taken)) => {
                     *self.taken.write().unwrap_or_else(PoisonError::into_inner) = taken;
-                    tracing::info!(file = %self.path.display(), "CA of the clients reloaded");
+                    tracing::info!(file = %self.path.display(), "reloaded the client CA");
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "keeping the CA of the clients that is in use")
+                    tracing::warn!(%error, "cannot reload the client CA; keeping the one in use")
                 }
             }
         }
@@ -71,7 +71,7 @@ impl Clients {
     }
 }
 
-/// What the file at `path` holds, unless it is what it held `before`.
+/// Reads the file at `path`; none if its content is still `before`.
 async fn take(
     path: &Path,
     before: Option<&[u8]>,
@@ -91,14 +91,11 @@ async fn take(
 }
 
 fn unfit(path: &Path, reason: impl std::fmt::Display) -> TlsError {
-    TlsError::Authority(format!(
-        "{} is not a CA of clients: {reason}",
-        path.display()
-    ))
+    TlsError::Authority(format!("{} is not a client CA: {reason}", path.display()))
 }
 
 impl ClientCertVerifier for Clients {
-    /// No hints: a client with one certificate shows it.
+    /// Returns no hints: a client with one certificate presents it anyway.
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
         &[]
     }
@@ -135,8 +132,8 @@ impl ClientCertVerifier for Clients {
     }
 }
 
-/// The configuration of a server that shows the certificate `cert` with its
-/// `key`, both PEM; to `clients` alone, where there are any.
+/// Returns the configuration of a server that presents the certificate `cert`
+/// with its `key`, both PEM, and accepts only `clients`, if there are any.
 ///
 /// # Errors
 /// When the two are not a certificate with its key.
@@ -159,7 +156,7 @@ pub(super) fn server(
         .map_err(io::Error::other)?;
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     if bound {
-        // Who comes again is looked at again: the CA may be another.
+        // Verify clients on each connection: the CA may have changed.
         config.session_storage = Arc::new(NoServerSessionStorage {});
     }
     Ok(Arc::new(config))

@@ -1,7 +1,7 @@
-//! The server certificate, from files that change under us.
+//! The server certificate, from files that may change at any time.
 //!
-//! The kubelet updates a Secret volume by swapping a symlink, of which a
-//! file watch hears once at most. So the content is read again and again.
+//! The kubelet updates a Secret volume by swapping a symlink, which a file watch
+//! notices at most once. So the files are read again at regular intervals.
 
 use std::{
     io,
@@ -20,26 +20,26 @@ use tokio::{
 use super::clients::{Clients, server};
 use crate::{certificate::pki, health::Readiness};
 
-/// Why there is no certificate. The reason stands in the message, so it is no
-/// `source`: who prints the chain would print it twice.
+/// Why there is no certificate. The message contains the reason, so the reason is
+/// not a `source`: printing the chain of errors would print it twice.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// A file cannot be read.
     #[error("cannot read {path}: {reason}")]
     Read { path: String, reason: io::Error },
-    /// The files hold no certificate with its key.
-    #[error("{cert} and {key} are not a certificate with its key: {reason}")]
+    /// The files do not hold a certificate and its key.
+    #[error("{cert} and {key} do not hold a certificate and its key: {reason}")]
     Parse {
         cert: String,
         key: String,
         reason: io::Error,
     },
-    /// The file of the CA holds none.
+    /// The CA file holds no valid certificate.
     #[error("{0}")]
     Authority(String),
 }
 
-/// The files of a certificate and its key, and what they held when last taken.
+/// The files of a certificate and its key, and their content in use.
 #[derive(Clone, Debug)]
 pub struct Certificate {
     cert: PathBuf,
@@ -51,10 +51,10 @@ pub struct Certificate {
 }
 
 impl Certificate {
-    /// Reads the files. The certificate is for `clients` alone, where there are any.
+    /// Reads the files. The server accepts only `clients`, if there are any.
     ///
     /// # Errors
-    /// When they cannot be read, or do not fit each other.
+    /// When they cannot be read, or do not match each other.
     pub async fn load(
         cert: PathBuf,
         key: PathBuf,
@@ -75,24 +75,24 @@ impl Certificate {
         })
     }
 
-    /// When the certificate in use ceases to be valid.
+    /// Returns when the certificate in use expires.
     #[must_use]
     pub fn expiry(&self) -> SystemTime {
         self.expiry
     }
 
-    /// What the server is configured with; follows the files.
+    /// Returns the server's TLS configuration, which follows the files.
     #[must_use]
     pub fn config(&self) -> RustlsConfig {
         self.config.clone()
     }
 
-    /// Reads the files again, and takes what they hold if it is new and fits.
-    /// Connections stay open. Returns whether something new was taken.
+    /// Reads the files again, and uses their content if it is new and valid.
+    /// Connections stay open. Returns whether the certificate changed.
     ///
     /// # Errors
-    /// When they cannot be read or do not fit each other: the certificate in
-    /// use stays, and what was refused is tried again next time.
+    /// When they cannot be read or do not match each other: the certificate in
+    /// use stays, and the next call retries.
     pub async fn reload(&mut self) -> Result<bool, TlsError> {
         let pair = (read(&self.cert).await?, read(&self.key).await?);
         if pair == self.taken {
@@ -120,7 +120,7 @@ impl Certificate {
                 }
                 Err(error) => {
                     readiness.certificate_kept();
-                    tracing::warn!(%error, "keeping the certificate in use");
+                    tracing::warn!(%error, "cannot reload the certificate; keeping the one in use");
                 }
             }
         }
@@ -139,7 +139,7 @@ fn unfit(cert: &Path, key: &Path, reason: io::Error) -> TlsError {
     }
 }
 
-/// The file of a CA, and what it held last.
+/// The file of a CA, and its last valid content.
 #[derive(Clone, Debug)]
 pub struct Authority {
     path: PathBuf,
@@ -156,13 +156,13 @@ impl Authority {
         Ok(Self { path, bundle })
     }
 
-    /// What the file holds; follows it.
+    /// Returns a receiver of the file's content, which follows the file.
     #[must_use]
     pub fn bundle(&self) -> watch::Receiver<String> {
         self.bundle.subscribe()
     }
 
-    /// Reads the file again for ever.
+    /// Reads the file again, forever.
     pub async fn follow(self, every: Duration) {
         loop {
             tokio::time::sleep(every).await;
@@ -176,7 +176,9 @@ impl Authority {
                         new
                     });
                 }
-                Err(error) => tracing::warn!(%error, "keeping the CA that is registered"),
+                Err(error) => {
+                    tracing::warn!(%error, "cannot reload the CA; keeping the registered one");
+                }
             }
         }
     }

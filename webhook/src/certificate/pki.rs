@@ -1,9 +1,9 @@
-//! The certificate that the API server meets, and who signed it.
+//! The certificate that the webhook presents to the API server, and the CA that signed it.
 //!
-//! Either from files (cert-manager, or an administrator; [`crate::certificate::files`]), or by
-//! an authority of our own ([`own`]) that all replicas share in a Secret. Its
-//! key is made by whichever replica is first; leaf certificates are made by
-//! each replica for itself and never leave its memory.
+//! The certificate comes from files (of cert-manager or an administrator;
+//! [`crate::certificate::files`]), or from the webhook's own CA ([`own`]), which
+//! all replicas share in a Secret. The first replica creates the CA. Each replica
+//! issues its own leaf certificates, which never leave its memory.
 
 mod authority;
 pub mod own;
@@ -19,21 +19,21 @@ pub use self::{
 /// Why there is no certificate.
 #[derive(Debug, thiserror::Error)]
 pub enum PkiError {
-    /// A key or a certificate cannot be made.
-    #[error("cannot make a certificate: {0}")]
+    /// A key or a certificate cannot be created.
+    #[error("cannot create a certificate: {0}")]
     Make(#[from] rcgen::Error),
-    /// A PEM text holds no certificate.
-    #[error("{what} holds no certificate: {reason}")]
+    /// A PEM text holds no usable certificate.
+    #[error("{what} holds no usable certificate: {reason}")]
     Parse {
-        /// Where the text is from.
+        /// The origin of the text.
         what: String,
         /// What is wrong with it.
         reason: String,
     },
-    /// The Secret holds something else. It is left as it is.
+    /// The Secret holds something else. The webhook does not change it.
     #[error(
-        "Secret {name} does not hold our authority: {reason}; delete it and a new one is made, \
-         or name another with --ca-secret"
+        "Secret {name} does not hold the webhook's CA: {reason}; delete it so that the webhook \
+         creates a new one, or name another Secret with --ca-secret"
     )]
     Foreign {
         /// `NAMESPACE/NAME`.
@@ -41,10 +41,10 @@ pub enum PkiError {
         /// What is missing or wrong.
         reason: String,
     },
-    /// There is nowhere to keep the Secret.
+    /// The namespace of the Secret does not exist.
     #[error("namespace {0} does not exist: kubectl create namespace {0}")]
     NoNamespace(String),
-    /// The API server refused or did not answer.
+    /// The API server rejected the request or did not answer.
     #[error(
         "cannot {what} Secret {name}: {}",
         nvlink_runtime::client::reason(error)
@@ -58,15 +58,15 @@ pub enum PkiError {
     },
 }
 
-/// When the first certificate of `pem` ceases to be valid.
+/// Returns when the first certificate of `pem` expires.
 ///
 /// # Errors
-/// When there is none; `what` says in the message where the text is from.
+/// When there is none; the message names `what` as the origin of the text.
 pub fn expiry(what: &str, pem: &[u8]) -> Result<SystemTime, PkiError> {
     validity(what, pem).map(|(_, end)| end)
 }
 
-/// From when to when the first certificate of `pem` is valid.
+/// Returns the start and the end of the validity of the first certificate of `pem`.
 fn validity(what: &str, pem: &[u8]) -> Result<(SystemTime, SystemTime), PkiError> {
     let failed = |reason: String| PkiError::Parse {
         what: what.to_owned(),

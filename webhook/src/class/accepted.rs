@@ -1,4 +1,4 @@
-//! Whether a class is accepted, as a condition of its status.
+//! The condition `Accepted` of a class.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
@@ -8,9 +8,9 @@ use super::Class;
 
 const ACCEPTED: &str = "Accepted";
 
-/// The condition `Accepted` of `class` at `now`. The time stays that of the
-/// condition which the class has already, unless the status changes: so the
-/// caller need write only what differs.
+/// Returns the condition `Accepted` of `class` at `now`. It keeps the transition
+/// time of the existing condition unless the status changes, so the caller only
+/// needs to write a condition that differs.
 #[must_use]
 pub fn accepted(class: &DomainClass, now: Time) -> Condition {
     let name = class.metadata.name.as_deref().unwrap_or_default();
@@ -25,7 +25,7 @@ pub fn accepted(class: &DomainClass, now: Time) -> Condition {
     condition(class, (ACCEPTED, status, reason), message, now)
 }
 
-/// A condition of `class`, of which the type, the status and the reason are given.
+/// Returns a condition of `class` with the given type, status and reason.
 #[must_use]
 pub fn condition(
     class: &DomainClass,

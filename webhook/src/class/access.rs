@@ -1,4 +1,4 @@
-//! Checks of `spec.access`: what the CRD's rules check, for classes from files.
+//! Checks `spec.access` as the CRD's rules do, for classes from files.
 
 use super::{
     InvalidClass,
@@ -6,20 +6,20 @@ use super::{
 };
 use crate::crd::access::Access;
 
-/// Checks that each entry has what its provider goes by.
+/// Checks that each entry has the fields that its provider needs, and no others.
 ///
 /// # Errors
-/// When one has not.
+/// When an entry does not.
 pub(super) fn check(access: &Access) -> Result<(), InvalidClass> {
     for (index, entry) in access.ci_projects.iter().enumerate() {
         let ids = !entry.project_ids.is_empty() || !entry.root_namespace_ids.is_empty();
         let accounts = !entry.identities.is_empty();
         let wrong = match provider::of(entry.provider).identity {
             Identity::Labels { .. } if !ids || accounts => {
-                "this provider takes projectIds or rootNamespaceIds, and no identities"
+                "this provider needs projectIds or rootNamespaceIds, and accepts no identities"
             }
             Identity::Account if ids || !accounts => {
-                "this provider takes identities, and no projectIds or rootNamespaceIds"
+                "this provider needs identities, and accepts no projectIds or rootNamespaceIds"
             }
             _ if entry.runners.is_empty() => "name the runners that create the pods",
             _ => continue,
@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_entry_has_what_its_provider_goes_by() {
+    fn an_entry_has_the_fields_that_its_provider_needs() {
         let runner = json!([{"namespace": "n", "serviceAccount": "s"}]);
         let with = |entry: serde_json::Value| {
             let mut entry = entry;

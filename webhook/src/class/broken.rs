@@ -1,4 +1,4 @@
-//! Classes that cannot be used, and are guarded all the same.
+//! Classes that cannot be used, but whose nodes stay guarded.
 
 use nvlink_topology::Scope;
 use serde_json::Value;
@@ -9,26 +9,26 @@ use crate::crd::{
     domain_class::{DomainClassSpec, Environment, Scheduler},
 };
 
-/// A class that cannot be used. Nobody gets it, and its nodes stay as guarded
-/// as they were: an administrator's typo opens nothing.
+/// A class that cannot be used. No pod gets it, and its nodes stay guarded as
+/// before: an administrator's typo must not open them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Broken {
     /// Why it cannot be used.
     pub reason: String,
-    /// What can be told of it: its name, whether it is restricted (it is,
-    /// where that cannot be told), where the right to it is held, and its node selector.
+    /// The fields that are known: its name, whether it is restricted (if unknown,
+    /// it is), where the right to it must be granted, and its node selector.
     pub(crate) guard: Class,
 }
 
 impl Broken {
-    /// The class `name`, whose `spec` (null where nothing of it is known)
-    /// cannot be used for `reason`.
+    /// Returns the class `name`, whose `spec` (null if unknown) cannot be used
+    /// because of `reason`.
     #[must_use]
     pub fn new(name: &str, spec: &Value, reason: String) -> Self {
         let access = spec.get("access");
         let open = match access.and_then(|access| access.get("mode")) {
             Some(mode) => mode == "Open",
-            // Open is what a spec means that does not say.
+            // `Open` is the default.
             None => spec.is_object() && access.is_none_or(Value::is_object),
         };
         let labels = spec.pointer("/nodeSelector/matchLabels");
@@ -45,10 +45,9 @@ impl Broken {
                 Some(place) if place == "Namespace" => GrantedIn::Namespace,
                 Some(_) => GrantedIn::Cluster,
             },
-            // Who is listed here is one of the things that may be wrong: the
-            // right to use the class is what Roles say.
+            // The list may be what is wrong, so only RBAC grants the class.
             ci_projects: Vec::new(),
-            // The daemons of its nodes are none the less needed there.
+            // The nodes still need their daemons.
             daemon_namespaces: daemons
                 .filter_map(|name| Some(name.as_str()?.to_owned()))
                 .collect(),
@@ -66,14 +65,14 @@ impl Broken {
 }
 
 impl Class {
-    /// The class `name` from its spec as the API server, or a file, has it.
+    /// Parses the class `name` from its spec, which comes from the API server or a file.
     ///
     /// # Errors
-    /// When it cannot be read, or contradicts itself.
+    /// When it cannot be parsed, or contradicts itself.
     pub fn read(name: &str, spec: &Value) -> Result<Self, Box<Broken>> {
         let broken = |reason| Box::new(Broken::new(name, spec, reason));
         let parsed: DomainClassSpec = serde_json::from_value(spec.clone())
-            .map_err(|error| broken(format!("it cannot be read: {error}")))?;
+            .map_err(|error| broken(format!("its spec cannot be parsed: {error}")))?;
         Self::new(name, &parsed).map_err(|error| broken(error.to_string()))
     }
 }
@@ -85,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_cannot_be_told_is_restricted() {
+    fn a_class_of_unknown_mode_is_restricted() {
         let odd = |mut spec: Value| {
             spec["minBandwidth"] = json!("fast");
             Class::read("c", &spec).unwrap_err().guard

@@ -1,5 +1,5 @@
-//! What the CRD's rules say about a class's environment, checked here too,
-//! because a class may also come from a file.
+//! Checks a class's environment as the CRD's rules do, because a class may also
+//! come from a file.
 
 use std::net::IpAddr;
 
@@ -13,10 +13,10 @@ use super::{InvalidClass, word};
 /// An environment that contradicts itself.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidEnvironment {
-    /// A fabric of RDMA without its devices.
+    /// An RDMA fabric without RDMA devices.
     #[error("spec.environment: fabric {0:?} needs rdmaDevices")]
     NoRdma(Fabric),
-    /// RDMA devices of a fabric that has none.
+    /// RDMA devices with a fabric that does not use them.
     #[error("spec.environment.rdmaDevices belongs to the fabrics Infiniband, RoCE and MNNVL")]
     Rdma,
     /// A field that needs another.
@@ -26,22 +26,22 @@ pub enum InvalidEnvironment {
         needs: &'static str,
     },
     /// A number that is too large.
-    #[error("spec.environment.roce.{field} is {value}, which is more than {most}")]
+    #[error("spec.environment.roce.{field} is {value}; the maximum is {most}")]
     Number {
         field: &'static str,
         value: u32,
-        /// The most that it may hold.
+        /// The maximum.
         most: u32,
     },
-    /// A variable with too much in it.
-    #[error("spec.environment.extra gives {0:?} more than {max} characters", max = syntax::LONGEST_VARIABLE)]
+    /// A variable with too long a value.
+    #[error("spec.environment.extra: the value of {0:?} has more than {max} characters", max = syntax::LONGEST_VARIABLE)]
     Variable(String),
-    /// A variable that says which GPUs are visible.
-    #[error("spec.environment.extra sets {0}, which follows from the devices")]
+    /// A variable that selects the visible GPUs.
+    #[error("spec.environment.extra must not set {0}: it follows from the devices mapping")]
     Reserved(String),
-    /// A list of transports that leaves out the memory of GPUs.
+    /// A list of transports that leaves out GPU memory.
     #[error(
-        "spec.environment.extra sets UCX_TLS to {0:?}: without cuda UCX crashes on the memory of GPUs"
+        "spec.environment.extra sets UCX_TLS to {0:?}: without cuda, UCX crashes on GPU memory"
     )]
     Transports(String),
 }
@@ -67,12 +67,15 @@ pub(super) fn check(environment: &Environment) -> Result<(), InvalidClass> {
     if environment.gpu_direct.is_some() && !listed {
         return misplaced(
             "gpuDirect",
-            "is a distance to the rdmaDevices, of which there are none",
+            "is a distance to RDMA devices: set rdmaDevices",
         );
     }
     let used = |mnnvl| mnnvl != Mnnvl::Disabled;
     if environment.mnnvl.is_some_and(used) && environment.fabric != Fabric::MNNVL {
-        return misplaced("mnnvl", "belongs to the fabric MNNVL, but for Disabled");
+        return misplaced(
+            "mnnvl",
+            "belongs to the fabric MNNVL, unless it is Disabled",
+        );
     }
     match &environment.roce {
         Some(_) if environment.fabric != Fabric::RoCE => {
@@ -83,11 +86,11 @@ pub(super) fn check(environment: &Environment) -> Result<(), InvalidClass> {
     }
     if let Some(name) = &environment.network_interface {
         let field = "spec.environment.networkInterface";
-        word(field, name, "interface", syntax::is_interface)?;
+        word(field, name, "interface name", syntax::is_interface)?;
     }
     for name in &environment.rdma_devices {
         let field = "spec.environment.rdmaDevices";
-        word(field, name, "RDMA device", syntax::is_device)?;
+        word(field, name, "RDMA device name", syntax::is_device)?;
     }
     check_extra(environment)
 }
@@ -113,15 +116,10 @@ fn check_roce(roce: &RoCE) -> Result<(), InvalidClass> {
         return Ok(());
     };
     if roce.address_family.is_none() {
-        return misplaced("roce.addressRange", "needs its addressFamily");
+        return misplaced("roce.addressRange", "needs addressFamily");
     }
     let field = "spec.environment.roce.addressRange";
-    word(
-        field,
-        range,
-        "range of addresses such as 10.0.0.0/8",
-        is_range,
-    )
+    word(field, range, "address range, such as 10.0.0.0/8", is_range)
 }
 
 fn is_range(text: &str) -> bool {
@@ -139,7 +137,7 @@ fn is_range(text: &str) -> bool {
 fn check_extra(environment: &Environment) -> Result<(), InvalidClass> {
     for (name, value) in &environment.extra {
         let field = "spec.environment.extra";
-        word(field, name, "name of a variable", syntax::is_variable)?;
+        word(field, name, "variable name", syntax::is_variable)?;
         if RESERVED.contains(&name.as_str()) {
             return Err(InvalidEnvironment::Reserved(name.clone()).into());
         }
@@ -154,8 +152,8 @@ fn check_extra(environment: &Environment) -> Result<(), InvalidClass> {
     Ok(())
 }
 
-/// Whether a list of transports, or of those left out after `^`, leaves `cuda` in.
-/// The CRD's rule says the same in a regular expression.
+/// Reports whether a list of transports contains `cuda`, or a list of excluded
+/// ones (after `^`) does not. The CRD's rule checks the same with a regular expression.
 fn has_cuda(list: &str) -> bool {
     let cuda = |word: &str| {
         let word = word.split_once('_').map_or(word, |(family, _)| family);
@@ -211,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn roce_is_whole() {
+    fn roce_settings_are_consistent() {
         let roce = |roce: Value| json!({"fabric": "RoCE", "rdmaDevices": ["mlx5_0"], "roce": roce});
         refused(json!({"fabric": "TCP", "roce": {}}), "roce belongs");
         refused(roce(json!({"trafficClass": 256})), "trafficClass is 256");
@@ -222,7 +220,7 @@ mod tests {
         );
         refused(
             roce(json!({"addressRange": "10.0.0.0/8"})),
-            "needs its addressFamily",
+            "needs addressFamily",
         );
         for range in [
             "10.0.0.0",
@@ -233,7 +231,7 @@ mod tests {
             "x/8",
         ] {
             let range = json!({"addressFamily": "AF_INET6", "addressRange": range});
-            refused(roce(range), "no range of addresses");
+            refused(roce(range), "not a valid address range");
         }
         accepted(roce(
             json!({"trafficClass": 106, "serviceLevel": 3, "gidIndex": 3}),
@@ -244,11 +242,14 @@ mod tests {
     }
 
     #[test]
-    fn words_that_a_container_would_choke_on() {
-        refused(json!({"networkInterface": "eth0 "}), "no interface");
+    fn invalid_values_are_refused() {
+        refused(
+            json!({"networkInterface": "eth0 "}),
+            "not a valid interface name",
+        );
         let devices = json!({"fabric": "RoCE", "rdmaDevices": ["mlx5_0,x"]});
-        refused(devices, "no RDMA device");
-        refused(json!({"extra": {"A-B": "1"}}), "no name of a variable");
+        refused(devices, "not a valid RDMA device name");
+        refused(json!({"extra": {"A-B": "1"}}), "not a valid variable name");
         let long = "x".repeat(4097);
         refused(json!({"extra": {"A": long}}), "more than 4096 characters");
         refused(

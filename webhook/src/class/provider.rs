@@ -1,19 +1,19 @@
-//! CI systems, and what of their pods can be trusted.
+//! CI systems, and which attributes of their pods can be trusted.
 //!
-//! Each holds only together with the service account that makes the request:
-//! whoever may create pods can write any label and run as any service account
-//! of the namespace.
+//! Each attribute counts only together with the service account that makes the
+//! request: anybody who may create pods can set any label and use any service
+//! account of the namespace.
 
 use crate::crd::access::CiProvider;
 
-/// What says which project a pod is of.
+/// The attribute of a pod that identifies its project.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Identity {
-    /// Labels with the ids of the project and of its topmost group.
+    /// Labels with the ids of the project and of its root namespace.
     Labels {
-        /// Label of the project's id.
+        /// Label with the project's id.
         project: &'static str,
-        /// Label of the topmost group's id.
+        /// Label with the root namespace's id.
         group: &'static str,
     },
     /// The service account that the pod runs as, with its namespace.
@@ -25,14 +25,13 @@ pub struct Provider {
     pub provider: CiProvider,
     /// Its name in classes and in the names of projects.
     pub word: &'static str,
-    /// What says which project a pod is of.
     pub identity: Identity,
 }
 
 pub const PROVIDERS: [Provider; 4] = [
-    // From the job's payload, and users cannot override labels of this domain.
-    // The labels `/namespace`, `/namespace-id` and `/root-namespace` come from
-    // variables that a project may redefine, and annotations have no guard at all.
+    // These labels come from the job's payload, and users cannot override labels of
+    // this domain. The labels `/namespace`, `/namespace-id` and `/root-namespace`
+    // come from variables that a project may redefine, and anybody can set annotations.
     Provider {
         provider: CiProvider::Gitlab,
         word: "gitlab",
@@ -41,20 +40,20 @@ pub const PROVIDERS: [Provider; 4] = [
             group: "project.runner.gitlab.com/root-namespace-id",
         },
     },
-    // The stack's controller makes Jobs, so the pods come from the job
-    // controller; its labels are made from what the pipeline's author writes.
+    // The stack's controller creates Jobs, so the job controller creates the pods.
+    // Their labels come from what the pipeline's author writes.
     Provider {
         provider: CiProvider::Buildkite,
         word: "buildkite",
         identity: Identity::Account,
     },
-    // Labels of a TaskRun are its author's, and are copied to the pod.
+    // The author of a TaskRun sets its labels, which are copied to the pod.
     Provider {
         provider: CiProvider::Tekton,
         word: "tekton",
         identity: Identity::Account,
     },
-    // The labels say which scale set a runner is of, but its template may say otherwise.
+    // The labels name the scale set of a runner, but its template may change them.
     Provider {
         provider: CiProvider::Arc,
         word: "arc",
@@ -62,7 +61,7 @@ pub const PROVIDERS: [Provider; 4] = [
     },
 ];
 
-/// What is known of a CI system.
+/// Returns what is known about a CI system.
 #[must_use]
 pub fn of(provider: CiProvider) -> &'static Provider {
     let [gitlab, buildkite, tekton, arc] = &PROVIDERS;

@@ -1,10 +1,10 @@
-//! Words that Kubernetes and the node accept: label keys and values, names of
+//! The syntax that Kubernetes and nodes accept: label keys and values, names of
 //! variables and devices.
 
-/// Longest value of a variable in a class, in characters.
+/// The longest value of a variable in a class, in characters.
 pub(crate) const LONGEST_VARIABLE: usize = 4096;
 
-/// Whether `text` can be a label's key: a name, perhaps behind a DNS prefix and `/`.
+/// Reports whether `text` can be a label key: a name, optionally after a DNS prefix and `/`.
 #[must_use]
 pub(crate) fn is_label_key(text: &str) -> bool {
     let name = match text.split_once('/') {
@@ -15,32 +15,32 @@ pub(crate) fn is_label_key(text: &str) -> bool {
     !name.is_empty() && is_label_value(name)
 }
 
-/// Whether `text` can be a label's value, which may be empty.
+/// Reports whether `text` can be a label value, which may be empty.
 #[must_use]
 pub(crate) fn is_label_value(text: &str) -> bool {
     text.is_empty() || text.len() <= 63 && within(text, "-_.") && has_edges(text)
 }
 
-/// Whether `text` names a namespace.
+/// Reports whether `text` can be the name of a namespace.
 #[must_use]
 pub(crate) fn is_namespace(text: &str) -> bool {
     text.len() <= 63 && is_dns_name(text) && !text.contains('.')
 }
 
-/// Whether `text` names a variable.
+/// Reports whether `text` can be the name of an environment variable.
 #[must_use]
 pub(crate) fn is_variable(text: &str) -> bool {
     let inside = |c: char| c.is_ascii_alphanumeric() || c == '_';
     text.chars().all(inside) && text.starts_with(|c: char| !c.is_ascii_digit())
 }
 
-/// Whether `text` names a network interface.
+/// Reports whether `text` can be the name of a network interface.
 #[must_use]
 pub(crate) fn is_interface(text: &str) -> bool {
     text.len() <= 15 && within(text, "-_.") && text.starts_with(|c: char| c.is_ascii_alphanumeric())
 }
 
-/// Whether `text` names an RDMA device.
+/// Reports whether `text` can be the name of an RDMA device.
 #[must_use]
 pub(crate) fn is_device(text: &str) -> bool {
     (1..=63).contains(&text.len()) && within(text, "-_")
@@ -53,13 +53,13 @@ fn is_dns_name(text: &str) -> bool {
     text.len() <= 253 && text.split('.').all(word)
 }
 
-/// Only letters, digits and the `others`.
+/// Reports whether `text` has only letters, digits and `others`.
 fn within(text: &str, others: &str) -> bool {
     text.chars()
         .all(|c| c.is_ascii_alphanumeric() || others.contains(c))
 }
 
-/// A letter or digit at either end.
+/// Reports whether `text` starts and ends with a letter or digit.
 fn has_edges(text: &str) -> bool {
     let edge = |c: char| c.is_ascii_alphanumeric();
     text.starts_with(edge) && text.ends_with(edge)

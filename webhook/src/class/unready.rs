@@ -1,5 +1,5 @@
-//! What a class may ask for that this version cannot do yet, and what it may
-//! not ask for together.
+//! Features that a class may request but this version does not have yet, and
+//! fields that contradict each other.
 
 use std::fmt;
 
@@ -7,9 +7,9 @@ use crate::crd::domain_class::{DomainClassSpec, Integration, Mapping, Scheduler,
 
 use super::InvalidClass;
 
-/// What a class asks for that needs the queue, which this version does not
-/// have. Its pods are refused, because without the queue they would be placed
-/// as no class promises.
+/// A requested feature that needs the queue, which this version does not have.
+/// Pods of the class are refused, because without the queue their placement would
+/// not be what the class promises.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unready {
     field: &'static str,
@@ -26,12 +26,12 @@ impl fmt::Display for Unready {
         } = self;
         write!(
             f,
-            "{field} is {value}, which needs the queue, and this version has none: set it to {instead} for now"
+            "{field} is {value}, which needs the queue, but this version has no queue: set it to {instead}"
         )
     }
 }
 
-/// What `spec` asks for in vain.
+/// Returns the feature that `spec` requests and this version does not have.
 pub(super) fn of(spec: &DomainClassSpec) -> Option<Unready> {
     let mapping = |value| Unready {
         field: "spec.devices.mapping",
@@ -50,7 +50,7 @@ pub(super) fn of(spec: &DomainClassSpec) -> Option<Unready> {
     }
 }
 
-/// Checks what the CRD's rules check of placement, devices and scheduler.
+/// Checks placement, devices and scheduler as the CRD's rules do.
 pub(super) fn check(spec: &DomainClassSpec) -> Result<(), InvalidClass> {
     let queues = spec.placement.when_unavailable == WhenUnavailable::Queue;
     let timed = spec.placement.queue_timeout.is_some() || spec.placement.on_queue_timeout.is_some();
@@ -61,7 +61,7 @@ pub(super) fn check(spec: &DomainClassSpec) -> Result<(), InvalidClass> {
     }
     if queues && spec.scheduler.integration != Integration::Gate {
         return Err(InvalidClass::Placement(
-            "whenUnavailable Queue needs the scheduler integration Gate: other schedulers keep queues of their own",
+            "whenUnavailable Queue needs the scheduler integration Gate: other schedulers have their own queues",
         ));
     }
     if spec.devices.mapping != Mapping::DevicePlugin && !queues {
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn what_needs_the_queue_is_said() {
+    fn features_that_need_the_queue_are_named() {
         let queue =
             json!({"whenUnavailable": "Queue", "queueTimeout": "150s", "onQueueTimeout": "Reject"});
         for (mapping, expected) in [

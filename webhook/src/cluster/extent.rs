@@ -1,6 +1,6 @@
-//! NodeTopology objects, as little of them as is needed: which GPUs are free
-//! and which belong together. Links and paths, nine tenths of the text, are
-//! skipped as it is read, so that ten thousand nodes cost little.
+//! NodeTopology objects, reduced to what decisions need: which GPUs are free and
+//! which domains they are in. The parser skips links and paths, nine tenths of the
+//! text, so ten thousand nodes cost little.
 
 use std::{borrow::Cow, collections::HashSet, fmt};
 
@@ -16,7 +16,7 @@ use serde::{
 };
 use serde_json::{Map, Number, Value};
 
-/// The fields that are read, at whatever depth.
+/// The fields that are parsed, at any depth.
 const KEPT: &[&str] = &[
     "metadata",
     "name",
@@ -35,7 +35,7 @@ pub(super) struct Extent {
     document: Value,
 }
 
-/// The fields of the document that count.
+/// The fields of the document that are needed.
 #[derive(Deserialize)]
 struct Document {
     spec: Spec,
@@ -56,21 +56,21 @@ struct Gpu {
 
 #[derive(Deserialize)]
 struct Status {
-    /// None while nobody knows: an empty status is left where one was taken away.
+    /// None if unknown: an empty status remains when a status was removed.
     allocations: Option<Vec<Set>>,
 }
 
-/// A domain, or what a container holds.
+/// The GPUs of a domain or of a container.
 #[derive(Deserialize)]
 struct Set {
     gpus: Vec<u32>,
 }
 
 impl Extent {
-    /// As [`free`].
+    /// Returns the same as [`free`].
     ///
     /// # Errors
-    /// When it is not as the CRD has it.
+    /// When the document does not match the CRD.
     pub(super) fn free(self) -> Result<Option<u32>, serde_json::Error> {
         let Document { spec, status } = serde_json::from_value(self.document)?;
         let Some(allocations) = status.and_then(|status| status.allocations) else {
@@ -85,7 +85,7 @@ impl Extent {
     }
 }
 
-/// The most free GPUs in one domain; `None` where nobody says who uses them.
+/// Returns the highest number of free GPUs in one domain; `None` if allocations are unknown.
 #[must_use]
 pub fn free(node: &NodeTopology) -> Option<u32> {
     node.status.as_ref()?;
@@ -147,8 +147,8 @@ impl Resource for Extent {
     }
 }
 
-/// Any JSON, of whose objects only the fields in [`KEPT`] are there. Fails on
-/// no type: one odd object among ten thousand must not stop the others.
+/// Any JSON, with only the fields in [`KEPT`] of its objects. Parsing accepts every
+/// type: one malformed object among ten thousand must not stop the others.
 struct Pruned(Value);
 
 impl<'de> Deserialize<'de> for Pruned {
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_says_the_same_as_the_whole() {
+    fn a_reduced_document_gives_the_same_result_as_the_whole() {
         let mut document = document();
         let whole = |document: &Value| serde_json::from_value(document.clone()).unwrap();
         assert_eq!(read(&document).free().unwrap(), None);
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn little_is_kept_and_nothing_stops_the_reading() {
+    fn unneeded_fields_are_dropped_and_no_type_stops_the_parser() {
         let extent = read(&document());
         assert_eq!(extent.name_any(), "n");
         assert_eq!(extent.resource_version().as_deref(), Some("7"));

@@ -1,5 +1,5 @@
-//! Whether the nodes of a restricted class are kept for its pods, as a
-//! condition of its status.
+//! The condition `Isolated`: whether the nodes of a restricted class are reserved
+//! for its pods.
 
 use std::collections::BTreeMap;
 
@@ -15,28 +15,28 @@ use crate::{
 /// The type of the condition.
 pub(super) const ISOLATED: &str = "Isolated";
 
-/// Nodes, and pods, that a message names.
+/// The most nodes, and the most pods, that a message names.
 const NODES: usize = 10;
 const PODS: usize = 5;
 
-/// A pod where the class keeps others off, which was not admitted for it.
+/// A pod that was not admitted for the class, but is on one of its nodes or may go to one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Stray {
     pub(super) namespace: String,
     pub(super) name: String,
-    /// The node that it is on; `None` where it waits, and may go to one.
+    /// The node that it is on; `None` if it is waiting, and may go to a node of the class.
     pub(super) node: Option<String>,
 }
 
-/// What was found of a restricted class.
+/// The findings on a restricted class.
 #[derive(Clone, Debug)]
 pub(super) struct Findings {
     pub(super) guarded: Guarded,
-    /// The pods that do not belong there, or why nobody could look.
+    /// The pods that do not belong there, or why they could not be listed.
     pub(super) strays: Result<Vec<Stray>, String>,
 }
 
-/// The condition `Isolated` of `class` at `now`.
+/// Returns the condition `Isolated` of `class` at `now`.
 pub(super) fn isolated(class: &DomainClass, findings: &Findings, now: Time) -> Condition {
     let name = class.metadata.name.as_deref().unwrap_or_default();
     let Guarded { tainted, open } = &findings.guarded;
@@ -48,7 +48,7 @@ pub(super) fn isolated(class: &DomainClass, findings: &Findings, now: Time) -> C
         Ok(strays) if strays.is_empty() => {}
         Ok(strays) => said.push(foreign(strays)),
         Err(reason) => said.push(format!(
-            "whether other pods are there is not known: {reason}"
+            "cannot check whether other pods are there: {reason}"
         )),
     }
     let (status, reason) = match &findings.strays {
@@ -59,7 +59,7 @@ pub(super) fn isolated(class: &DomainClass, findings: &Findings, now: Time) -> C
     };
     if said.is_empty() {
         said.push(format!(
-            "{} node(s) have the taint of the class, and no pod is there that was not admitted for it",
+            "{} node(s) have the taint of the class, and no other pods are there",
             tainted.len()
         ));
     }
@@ -69,7 +69,7 @@ pub(super) fn isolated(class: &DomainClass, findings: &Findings, now: Time) -> C
 fn untainted(class: &str, nodes: &[String]) -> String {
     let shown = &nodes[..nodes.len().min(NODES)];
     format!(
-        "{} node(s) of the class have not its taint, so that any pod may go there: {}{}. To keep others off: kubectl taint nodes {} {}={class}:NoSchedule",
+        "{} node(s) of the class do not have its taint, so any pod may run there: {}{}. To keep other pods off: kubectl taint nodes {} {}={class}:NoSchedule",
         nodes.len(),
         shown.join(", "),
         more(nodes.len() - shown.len()),
@@ -99,7 +99,7 @@ fn foreign(strays: &[Stray]) -> String {
     let commands =
         commands.map(|(space, pods)| format!("kubectl delete pod -n {space} {}", pods.join(" ")));
     format!(
-        "{} pod(s) are on nodes of the class, or wait and tolerate its taint, that are not of it and whose service account may not use it: {}{}. To end them: {}",
+        "{} pod(s) are on nodes of the class, or are waiting and tolerate its taint, but do not belong to it and their service accounts may not use it: {}{}. To delete them: {}",
         strays.len(),
         names.join(", "),
         more(strays.len() - shown.len()),
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_belong_there_is_named_with_the_command_that_ends_it() {
+    fn the_message_has_the_commands_that_isolate_the_nodes() {
         let mut findings = Findings {
             guarded: Guarded {
                 tainted: vec!["a".to_owned()],
@@ -157,7 +157,7 @@ mod tests {
         assert_eq!((&*status, &*reason), ("False", "OtherPods"), "{message}");
         for part in [
             "2 pod(s) are on nodes of the class",
-            "team/early (on a), team/waits (waiting). To end them: ",
+            "team/early (on a), team/waits (waiting). To delete them: ",
             "kubectl delete pod -n team early waits",
         ] {
             assert!(message.contains(part), "{part} is not in {message}");
@@ -170,8 +170,8 @@ mod tests {
         let (status, reason, message) = said(&findings);
         assert_eq!((&*status, &*reason), ("False", "NodesWithoutTaint"));
         for part in [
-            "12 node(s) of the class have not its taint",
-            "n9 and 2 more. To keep others off: kubectl taint nodes n0 ",
+            "12 node(s) of the class do not have its taint",
+            "n9 and 2 more. To keep other pods off: kubectl taint nodes n0 ",
             "n9 nvlink-domains.io/class=gold:NoSchedule; 7 pod(s)",
             "team/p4 (waiting) and 2 more",
         ] {
@@ -183,7 +183,7 @@ mod tests {
         let (status, reason, message) = said(&findings);
         assert_eq!((&*status, &*reason), ("Unknown", "PodsUnknown"));
         assert!(
-            message.ends_with("is not known: pods is forbidden"),
+            message.ends_with("other pods are there: pods is forbidden"),
             "{message}"
         );
     }

@@ -1,10 +1,10 @@
-//! Writes the conditions of each DomainClass, so that `kubectl` says why a class
-//! cannot be used (`Accepted`), and what else is on the nodes of a restricted
-//! one (`Isolated`).
+//! Writes the conditions of each DomainClass: `Accepted` shows why a class cannot
+//! be used, and `Isolated` shows which other pods are on the nodes of a restricted
+//! class.
 //!
-//! The leader alone does so: during a rollout two versions would write their
-//! words over each other's for ever. Nobody waits for it, so nothing is lost
-//! while nobody leads; who leads next writes what differs.
+//! Only the leader writes them: during a rollout, replicas of two versions would
+//! overwrite each other's messages forever. Nothing waits for the conditions, so
+//! nothing is lost while there is no leader; the next leader writes what differs.
 
 use std::{
     collections::BTreeMap,
@@ -36,12 +36,13 @@ use crate::{
     metrics::Metrics,
 };
 
-/// After a status that could not be written.
+/// The pause after a status that could not be written.
 const RETRY: Duration = Duration::from_secs(10);
-/// Between two looks at the nodes of restricted classes, which cost no request.
+/// The time between two checks of the nodes of restricted classes, which cost no request.
 const LOOK: Duration = Duration::from_secs(5);
-/// Pods are listed again when the nodes of their class change, and after this:
-/// while some do not belong there, or could not be listed, and else.
+/// Pods are listed again when the nodes of their class change, or after a time:
+/// after `AGAIN` if some do not belong there or could not be listed, otherwise
+/// after `REST`.
 const AGAIN: Duration = Duration::from_secs(30);
 const REST: Duration = Duration::from_secs(600);
 
@@ -54,14 +55,14 @@ pub struct Writer {
     search: Search,
 }
 
-/// A class, and what was found of it, if it is restricted.
+/// A class, and the findings on it if it is restricted.
 struct Known {
     class: DomainClass,
     found: Option<(Findings, Instant)>,
 }
 
 impl Writer {
-    /// `exempt`: namespaces whose pods no rule concerns.
+    /// Returns a writer; no rule applies to pods in the namespaces `exempt`.
     #[must_use]
     pub fn new(
         client: &Client,
@@ -77,7 +78,7 @@ impl Writer {
         }
     }
 
-    /// Follows the classes while this replica leads, for ever.
+    /// Follows the classes whenever this replica leads. Never ends.
     pub async fn follow(self, mut leadership: Leadership) {
         loop {
             leadership.gained().await;
@@ -89,8 +90,8 @@ impl Writer {
         }
     }
 
-    /// Writes the status of all classes, and of those that change or whose
-    /// nodes do. Ends when one cannot be written.
+    /// Writes the status of all classes, and again when a class or its nodes
+    /// change. Ends when a status cannot be written.
     async fn write_all(&self) {
         let classes: Api<DeserializeGuard<DomainClass>> = Api::all(self.client.clone());
         let mut events = watch::events(classes, watcher::Config::default())
@@ -102,8 +103,8 @@ impl Writer {
         loop {
             let written = tokio::select! {
                 event = events.next() => match event {
-                    // A watch that fails is told of by the one that decisions are made from. A
-                    // class that cannot be read has no status that could be written.
+                    // The watch that decisions use logs failures. The status of a class that
+                    // cannot be parsed cannot be written.
                     Some(Ok(DeserializeGuard(Ok(class)))) => self.changed(class, &mut known).await,
                     Some(_) => Ok(()),
                     None => return,
@@ -115,9 +116,9 @@ impl Writer {
                 tracing::warn!(
                     class,
                     reason,
-                    "cannot write the class's status; trying again"
+                    "cannot write the status of the class; retrying"
                 );
-                // A watch does not tell of a class again that nobody changes: list them anew.
+                // A watch does not repeat an unchanged class, so list the classes again.
                 tokio::time::sleep(RETRY).await;
                 return;
             }
@@ -141,7 +142,7 @@ impl Writer {
         written
     }
 
-    /// Looks at the nodes of restricted classes, and at the pods there where it is time.
+    /// Checks the nodes of restricted classes, and the pods there if it is time.
     async fn look(&self, known: &mut BTreeMap<String, Known>) -> Result<(), (String, kube::Error)> {
         known.retain(|name, _| self.view.read().class(name).is_some());
         for (name, one) in &mut *known {
@@ -191,7 +192,7 @@ impl Writer {
         }
         let present = class.status.iter().flat_map(|status| &status.conditions);
         let present: Vec<_> = present.collect();
-        // What is not looked at yet, after a restart or a change, stays as it was.
+        // After a restart or a change, the old condition stays until the first check.
         let outlived = restricted && found.is_none();
         let others = present.iter().any(|one| one.type_ == ISOLATED) && !restricted;
         if outlived {
@@ -212,7 +213,7 @@ impl Writer {
             .patch_status(&name, &params, &Patch::Apply(&status))
             .await
         {
-            // Deleted meanwhile.
+            // The class was deleted in the meantime.
             Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
             written => written.map(drop),
         }

@@ -1,9 +1,8 @@
-//! Pods on the nodes of a restricted class, or waiting for them, that were not
-//! admitted for it: those that were there before the class, or its taint, was.
+//! Finds pods on the nodes of a restricted class, or waiting for them, that were
+//! not admitted for it: pods that are older than the class or its taint.
 //!
-//! Nobody watches pods for this. They are listed when the class or its nodes
-//! change, and now and then: those of each node, and a page at a time those
-//! that wait.
+//! There is no watch on pods. They are listed when the class or its nodes change,
+//! and from time to time: the pods of each node, and the waiting pods in pages.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,12 +21,12 @@ use crate::{
     class::Class,
 };
 
-/// Pods that wait are asked for so many at a time.
+/// Waiting pods per page of the list.
 const PAGE: u32 = 500;
-/// Service accounts that are asked about for one class; pods of the others count as strays.
+/// The most service accounts reviewed for one class; pods of others count as strays.
 const ACCOUNTS: usize = 100;
 
-/// What of a pod counts.
+/// The fields of a pod that are needed.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Spec {
@@ -40,12 +39,12 @@ struct Spec {
 
 type Found = Object<Spec, NotUsed>;
 
-/// Looks for pods where they should not be.
+/// Searches for pods that should not be on the nodes of a class.
 #[derive(Clone)]
 pub(super) struct Search {
     client: Client,
     authorizer: ClusterAuthorizer,
-    /// Namespaces whose pods no rule concerns.
+    /// Namespaces to whose pods no rule applies.
     exempt: Vec<String>,
 }
 
@@ -58,8 +57,8 @@ impl Search {
         }
     }
 
-    /// The pods on `nodes`, which have the taint of `class`, and those that
-    /// wait and tolerate it, that are not of the class and whose service
+    /// Returns pods on `nodes`, which have the taint of `class`, and waiting pods
+    /// that tolerate it, if they do not belong to the class and their service
     /// account may not use it.
     pub(super) async fn strays(&self, class: &Class, nodes: &[String]) -> kube::Result<Vec<Stray>> {
         let mut exempt = self.exempt().await?;
@@ -68,7 +67,7 @@ impl Search {
         for node in nodes {
             let running =
                 format!("spec.nodeName={node},status.phase!=Succeeded,status.phase!=Failed");
-            // From the API server's cache, which has the pods by their nodes.
+            // From the API server's cache, which indexes pods by node.
             let running = ListParams::default().fields(&running).match_any();
             found.extend(self.list(running).await?);
         }
@@ -124,7 +123,7 @@ impl Search {
         asked.await == Grant::Granted
     }
 
-    /// All exempt namespaces: by name, and by their label.
+    /// Returns all exempt namespaces: those exempt by name, and those by their label.
     async fn exempt(&self) -> kube::Result<BTreeSet<String>> {
         let namespaces: Api<PartialObjectMeta<Namespace>> = Api::all(self.client.clone());
         let out = ListParams::default().labels(&format!("{}=ignore", labels::OPT_OUT));
@@ -148,15 +147,15 @@ impl Search {
     }
 }
 
-/// Whether a pod is where it should be, or none of our business.
+/// Reports whether a pod belongs to the class, or no rule applies to it.
 fn belongs(pod: &Found, class: &str, exempt: &BTreeSet<String>) -> bool {
     pod.labels().get(labels::CLASS).is_some_and(|own| own == class)
         || pod.namespace().is_some_and(|own| exempt.contains(&own))
-        // The kubelet runs it from a file, whatever the API says.
+        // A static pod: the kubelet runs it from a file, whatever the API server does.
         || pod.annotations().contains_key("kubernetes.io/config.mirror")
 }
 
-/// Whether the taint of `class`, which is `NoSchedule`, is tolerated.
+/// Reports whether `toleration` tolerates the taint of `class`, whose effect is `NoSchedule`.
 fn tolerates(toleration: &Toleration, class: &str) -> bool {
     let text = |field: &Option<String>| field.clone().unwrap_or_default();
     let exists = text(&toleration.operator) == "Exists";

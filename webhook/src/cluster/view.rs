@@ -1,8 +1,8 @@
-//! What decisions are made from: classes, namespace defaults and nodes, kept
-//! so that a decision costs the same for ten nodes and for ten thousand.
+//! The data that decisions use: classes, namespace defaults and nodes, indexed so
+//! that a decision costs the same for ten nodes and for ten thousand.
 //!
-//! The watchers change it object by object; a decision borrows it for
-//! microseconds. It is a plain value, so tests and `preview` fill it by hand.
+//! Watches change it object by object; a decision borrows it for microseconds. It
+//! is a plain value, which tests and `preview` fill directly.
 
 use std::{
     cmp::Reverse,
@@ -36,20 +36,20 @@ pub struct View {
     classes: BTreeMap<String, Entry>,
     /// Classes that claim pods: highest precedence first, then by name.
     claiming: Vec<Arc<Class>>,
-    /// Classes that not everybody may use, by name.
+    /// Restricted classes, by name.
     restricted: Vec<Arc<Class>>,
-    /// Variables that classes set beside the table's.
+    /// Variables that classes set in addition to those of the table.
     variables: Arc<BTreeSet<String>>,
     defaults: HashMap<String, String>,
     nodes: HashMap<String, Node>,
 }
 
-/// A class, and which nodes it has.
+/// A class, and counts of its nodes.
 #[derive(Debug)]
 struct Entry {
     /// The class, or why it cannot be used.
     class: Result<Arc<Class>, String>,
-    /// The same class; of one that cannot be used, what is guarded of it.
+    /// The same class; if it cannot be used, its known fields, which are guarded.
     guarded: Arc<Class>,
     fits: Fits,
     domains: Domains,
@@ -72,7 +72,7 @@ impl Entry {
         }
     }
 
-    /// Counts a node, if the class has it.
+    /// Counts a node if it belongs to the class.
     fn add(&mut self, node: &Node) {
         if let Ok(class) = &self.class
             && node.matches(&class.selector)
@@ -82,7 +82,7 @@ impl Entry {
         }
     }
 
-    /// Takes back what [`Self::add`] did.
+    /// Undoes [`Self::add`].
     fn remove(&mut self, node: &Node) {
         if let Ok(class) = &self.class
             && node.matches(&class.selector)
@@ -94,7 +94,7 @@ impl Entry {
 }
 
 impl View {
-    /// The class `name`, or why it cannot be used; `None` if there is none.
+    /// Returns the class `name`, or why it cannot be used; `None` if it does not exist.
     #[must_use]
     pub fn class(&self, name: &str) -> Option<Result<&Arc<Class>, &str>> {
         self.classes
@@ -102,31 +102,31 @@ impl View {
             .map(|entry| entry.class.as_ref().map_err(String::as_str))
     }
 
-    /// The variables that classes set in their pods beside the table's.
+    /// Returns the variables that classes set in addition to those of the table.
     #[must_use]
     pub fn variables(&self) -> Arc<BTreeSet<String>> {
         Arc::clone(&self.variables)
     }
 
-    /// The names of all classes, in order.
+    /// Returns the names of all classes, in order.
     pub fn class_names(&self) -> impl Iterator<Item = &str> {
         self.classes.keys().map(String::as_str)
     }
 
-    /// The classes that claim pods, in the order in which they may.
+    /// Returns the classes that claim pods, in the order of their claims.
     #[must_use]
     pub fn claiming(&self) -> &[Arc<Class>] {
         &self.claiming
     }
 
-    /// The classes that not everybody may use, in order. Those that cannot be
-    /// used are among them, with their name and node selector alone.
+    /// Returns the restricted classes, in order. They include classes that cannot
+    /// be used, with only their name and node selector.
     #[must_use]
     pub fn restricted(&self) -> &[Arc<Class>] {
         &self.restricted
     }
 
-    /// Where the right to the class `name` must be held, whether it is there or not.
+    /// Returns where the right to the class `name`, which need not exist, must be granted.
     #[must_use]
     pub fn granted_in(&self, name: &str) -> GrantedIn {
         let entry = self
@@ -136,13 +136,13 @@ impl View {
         entry.map_or_else(GrantedIn::default, |entry| entry.guarded.granted_in)
     }
 
-    /// The class that a namespace gives to its GPU pods.
+    /// Returns the default class of a namespace.
     #[must_use]
     pub fn default_class(&self, namespace: &str) -> Option<&str> {
         self.defaults.get(namespace).map(String::as_str)
     }
 
-    /// Which nodes of `class` a pod fits that needs a domain of `gpus`.
+    /// Returns how a pod that needs a domain of `gpus` fits the nodes of `class`.
     #[must_use]
     pub fn room(&self, class: &Class, gpus: u32) -> Room {
         let bandwidth = class.min_bandwidth.unwrap_or(0);
@@ -151,7 +151,7 @@ impl View {
             .map_or_else(Room::default, |entry| entry.fits.room(gpus, bandwidth))
     }
 
-    /// The largest domains of `class`, for a gang.
+    /// Returns the largest domains of `class`, for a gang.
     #[must_use]
     pub fn gang_room(&self, class: &Class) -> GangRoom {
         self.classes
@@ -159,8 +159,8 @@ impl View {
             .map_or_else(GangRoom::default, |entry| entry.domains.room())
     }
 
-    /// Names of the nodes of `class` that a pod fits that needs a domain of
-    /// `gpus`, in order. Looks at every node: for people, not for decisions.
+    /// Returns the names of the nodes of `class` that fit a pod which needs a
+    /// domain of `gpus`, in order. Scans every node: for output, not for decisions.
     #[must_use]
     pub fn matching_nodes(&self, class: &Class, gpus: u32) -> Vec<&str> {
         let bandwidth = class.min_bandwidth.unwrap_or(0);
@@ -173,14 +173,14 @@ impl View {
         names
     }
 
-    /// Adds or replaces a class; the error says why it cannot be used. Of such
-    /// a one nothing else is known, so it is guarded as a restricted one.
+    /// Adds or replaces a class, or the reason why it cannot be used. Nothing else
+    /// is known about such a class, so it is guarded like a restricted one.
     pub fn set_class(&mut self, name: &str, class: Result<Class, String>) {
         let broken = |reason| Box::new(Broken::new(name, &Value::Null, reason));
         self.set_read_class(name, class.map_err(broken));
     }
 
-    /// Adds or replaces a class as [`Class::read`] gives it.
+    /// Adds or replaces a class, as returned by [`Class::read`].
     pub fn set_read_class(&mut self, name: &str, class: Result<Class, Box<Broken>>) {
         let mut entry = Entry::new(class);
         self.nodes.values().for_each(|node| entry.add(node));
@@ -193,7 +193,7 @@ impl View {
         self.index();
     }
 
-    /// Sets or removes the class that a namespace gives to its GPU pods.
+    /// Sets or removes the default class of a namespace.
     pub fn set_default_class(&mut self, namespace: &str, class: Option<&str>) {
         match class {
             Some(class) => self.defaults.insert(namespace.to_owned(), class.to_owned()),
@@ -212,7 +212,7 @@ impl View {
         });
     }
 
-    /// Forgets the labels of a node.
+    /// Removes the labels of a node.
     pub fn remove_node(&mut self, name: &str) {
         self.change_node(name, |node| {
             node.set_labels(None);
@@ -221,30 +221,30 @@ impl View {
         });
     }
 
-    /// Sets the most free GPUs in one domain of a node; `None`: unknown.
+    /// Sets the highest number of free GPUs in one domain of a node; `None` if unknown.
     pub fn set_free(&mut self, name: &str, gpus: Option<u32>) {
         self.change_node(name, |node| std::mem::replace(&mut node.free, gpus) != gpus);
     }
 
-    /// Names of the namespaces that have a default class.
+    /// Returns the names of the namespaces with a default class.
     #[must_use]
     pub fn namespaces(&self) -> Vec<String> {
         self.defaults.keys().cloned().collect()
     }
 
-    /// Whether any node is known.
+    /// Reports whether any node is known.
     #[must_use]
     pub fn has_nodes(&self) -> bool {
         !self.nodes.is_empty()
     }
 
-    /// Names of the nodes.
+    /// Returns the names of the nodes.
     #[must_use]
     pub fn nodes(&self) -> Vec<String> {
         self.nodes.keys().cloned().collect()
     }
 
-    /// Changes one node and, if it says that it changed, every class's count of it.
+    /// Changes one node and, if `change` reports a change, the counts of every class.
     fn change_node(&mut self, name: &str, change: impl FnOnce(&mut Node) -> bool) {
         let before = self.nodes.get(name).cloned();
         let mut node = before.clone().unwrap_or_default();
@@ -264,8 +264,8 @@ impl View {
         }
     }
 
-    /// Finds anew what decisions ask of all classes: there are few changes of
-    /// classes and many decisions.
+    /// Recomputes what decisions need about all classes: changes of classes are
+    /// rare, decisions are frequent.
     fn index(&mut self) {
         let guarded = self.classes.values().map(|entry| &entry.guarded);
         let restricted = guarded.filter(|class| class.restricted);
@@ -281,7 +281,7 @@ impl View {
             .filter(|class| rank(class).is_some())
             .cloned()
             .collect();
-        // Stable, so that equals stay in the order of their names.
+        // A stable sort, so that equal classes stay in the order of their names.
         self.claiming.sort_by_key(|class| Reverse(rank(class)));
     }
 }
@@ -291,13 +291,13 @@ impl View {
 pub struct SharedView(Arc<RwLock<View>>);
 
 impl SharedView {
-    /// Shares `view`.
+    /// Returns a handle that shares `view`.
     #[must_use]
     pub fn new(view: View) -> Self {
         Self(Arc::new(RwLock::new(view)))
     }
 
-    /// Borrows the view. Hold it for the length of a decision, never across an await.
+    /// Borrows the view. Hold it for the duration of a decision, never across an await.
     pub fn read(&self) -> RwLockReadGuard<'_, View> {
         self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_are_counted_whichever_comes_first() {
+    fn nodes_are_counted_whether_they_or_the_class_come_first() {
         let switched = json!({
             "minBandwidth": "400GBps",
             "nodeSelector": {"matchLabels": {labels::INTERCONNECT: "nvswitch"}}

@@ -1,6 +1,6 @@
 //! Who may use a class: `spec.access` of a `DomainClass`.
 
-// The derive makes public types inside functions.
+// The derive macro generates public types inside functions.
 #![allow(unreachable_pub)]
 
 use kube::KubeSchema;
@@ -11,23 +11,23 @@ use serde::{Deserialize, Serialize};
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Access {
-    /// `Open`: everybody. `Restricted`: who has the verb `use` on this class in the pod's
-    /// namespace, as the requesting user or as the pod's service account, and the CI projects.
+    /// `Open`: everybody may use the class. `Restricted`: the requesting user or the pod's service
+    /// account must have the verb `use` on it, or the pod must belong to a listed CI project.
     #[serde(default)]
     pub mode: AccessMode,
-    /// Where somebody must have the verb `use`: `Namespace`, in the pod's namespace, by a RoleBinding
-    /// or a ClusterRoleBinding. `Cluster`, by a ClusterRoleBinding alone, so that who has all rights
-    /// in a namespace has not this one.
+    /// Where the verb `use` must be granted. `Namespace`: in the pod's namespace, by a RoleBinding
+    /// or a ClusterRoleBinding. `Cluster`: only by a ClusterRoleBinding, so that all rights in a
+    /// namespace do not include this one.
     #[serde(default)]
     pub granted_in: GrantedIn,
-    /// CI projects that may use the class, whoever their jobs run as.
+    /// CI projects that may use the class, regardless of the service account of their jobs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub ci_projects: Vec<CiProject>,
-    /// Namespaces whose daemons may run on the nodes of the class. Pods in them that hold no GPU
-    /// may tolerate its taint or name a node, and have privileges and paths of the host there.
-    /// Whoever may create pods in such a namespace has these nodes.
-    // Always there, so that one can be added to it by a JSON Patch.
+    /// Namespaces whose daemons may run on the nodes of the class. Pods there that hold no GPU may
+    /// tolerate the taint of the class or name a node, be privileged and mount host paths. Anybody
+    /// who may create pods in such a namespace controls these nodes.
+    // Always serialized, so that a JSON Patch can add a namespace to it.
     #[serde(default)]
     #[schemars(
         length(max = 64),
@@ -37,17 +37,17 @@ pub struct Access {
     pub daemon_namespaces: Vec<String>,
 }
 
-/// Whether a class is open to everybody.
+/// Whether everybody may use a class.
 #[derive(JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AccessMode {
     /// Everybody may use it.
     #[default]
     Open,
-    /// Only who has the verb `use` on it, and the listed CI projects.
+    /// Only subjects with the verb `use` on it, and listed CI projects, may use it.
     Restricted,
 }
 
-/// Where somebody must have the verb `use` on a restricted class.
+/// Where the verb `use` on a restricted class must be granted.
 #[derive(JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum GrantedIn {
     /// In the pod's namespace.
@@ -57,31 +57,32 @@ pub enum GrantedIn {
     Cluster,
 }
 
-/// Projects of one CI system: the request must come from a listed runner, and
-/// what the runner says about the pod must be listed as well.
+/// Projects of one CI system. The request must come from a listed runner, and the
+/// pod must belong to a listed project.
 #[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
     validation = Rule::new(
         "self.provider == 'gitlab' ? !has(self.identities) && (has(self.projectIds) || has(self.rootNamespaceIds)) : has(self.identities) && !has(self.projectIds) && !has(self.rootNamespaceIds)"
-    ).message("gitlab takes projectIds and rootNamespaceIds, the other providers take identities; at least one of them")
+    ).message("gitlab needs projectIds or rootNamespaceIds, and accepts no identities; the other providers need identities, and accept no ids")
 )]
 pub struct CiProject {
     /// The CI system.
     pub provider: CiProvider,
-    /// GitLab projects by id: label `project.runner.gitlab.com/id`.
+    /// Ids of GitLab projects, as in the pod label `project.runner.gitlab.com/id`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(min = 1, max = 256), inner(range(min = 1)))]
     pub project_ids: Vec<u64>,
-    /// GitLab root namespaces by id: label `project.runner.gitlab.com/root-namespace-id`.
+    /// Ids of GitLab root namespaces, as in the pod label
+    /// `project.runner.gitlab.com/root-namespace-id`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(min = 1, max = 256), inner(range(min = 1)))]
     pub root_namespace_ids: Vec<u64>,
-    /// Service accounts that the jobs' pods run as, in the pods' namespaces.
+    /// Service accounts that the pods of the jobs run as, with the namespaces of the pods.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(min = 1, max = 256))]
     pub identities: Vec<Account>,
-    /// Service accounts that create the pods of the jobs.
+    /// Service accounts of the runners, which create the pods of the jobs.
     #[schemars(length(min = 1, max = 64))]
     pub runners: Vec<Account>,
 }
@@ -104,10 +105,10 @@ pub enum CiProvider {
 #[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Account {
-    /// Its namespace.
+    /// Namespace of the service account.
     #[schemars(length(min = 1, max = 63))]
     pub namespace: String,
-    /// Its name.
+    /// Name of the service account.
     #[schemars(length(min = 1, max = 253))]
     pub service_account: String,
 }

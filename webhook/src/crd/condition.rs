@@ -3,7 +3,7 @@
 pub use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use schemars::{Schema, SchemaGenerator, json_schema};
 
-/// The schema of `conditions`, as `metav1.Condition` declares it.
+/// Returns the schema of `conditions`, as `metav1.Condition` declares it.
 pub fn list_schema(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "array",

@@ -1,6 +1,6 @@
-//! The `DomainClass`: which NVLink domains, who may use them, what is injected.
+//! The `DomainClass`: which NVLink domains, who may use them, what pods get.
 
-// The derive makes public types inside functions.
+// The derive macro generates public types inside functions.
 #![allow(unreachable_pub)]
 
 use std::collections::BTreeMap;
@@ -13,11 +13,11 @@ pub use super::access::{Access, AccessMode};
 use super::condition::{self, Condition};
 pub use super::environment::{Environment, Fabric};
 
-/// A class of NVLink domains, cluster-scoped as a StorageClass is.
+/// A class of NVLink domains, cluster-scoped like a StorageClass.
 ///
-/// Nothing in it is ignored in silence: what this version does not know the API
-/// server warns of (or refuses, with strict field validation), and pods of a
-/// class that asks for what this version cannot do are refused.
+/// Nothing in it is silently ignored. The API server warns about fields that this
+/// version does not know (or rejects them, with strict field validation), and the
+/// webhook refuses pods of a class that requests a feature this version does not have.
 #[derive(CustomResource, KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[kube(
     group = "nvlink-domains.io",
@@ -28,7 +28,7 @@ pub use super::environment::{Environment, Fabric};
     category = "nvlink",
     status = "DomainClassStatus",
     derive = "PartialEq",
-    doc = "A class of NVLink domains: which nodes, who may use them, and what is set in the pods that do.",
+    doc = "A class of NVLink domains: which nodes, who may use them, and what their pods get.",
     printcolumn(name = "Access", type_ = "string", json_path = ".spec.access.mode"),
     printcolumn(name = "Scope", type_ = "string", json_path = ".spec.placement.scope"),
     printcolumn(name = "MinBandwidth", type_ = "string", json_path = ".spec.minBandwidth"),
@@ -36,13 +36,13 @@ pub use super::environment::{Environment, Fabric};
         name = "MinGpus",
         type_ = "integer",
         json_path = ".spec.appliesTo.minGpus",
-        description = "Pods with at least so many GPUs get the class without naming it"
+        description = "Minimum GPUs of pods that get the class without naming it"
     ),
     printcolumn(
         name = "Accepted",
         type_ = "string",
         json_path = ".status.conditions[?(@.type=='Accepted')].status",
-        description = "Whether the webhook can use the class; its condition says why not"
+        description = "Whether the webhook can use the class; the message of the condition has the reason"
     ),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
     validation = Rule::new("self.metadata.name.size() <= 63")
@@ -52,40 +52,40 @@ pub use super::environment::{Environment, Fabric};
 #[x_kube(
     validation = Rule::new(
         "self.placement.whenUnavailable != 'Queue' || self.scheduler.integration == 'Gate'"
-    ).message("whenUnavailable Queue needs the scheduler integration Gate: other schedulers keep queues of their own"),
+    ).message("whenUnavailable Queue needs the scheduler integration Gate: other schedulers have their own queues"),
     validation = Rule::new(
         "!(self.devices.mapping in ['Claim', 'Mapped']) || self.placement.whenUnavailable == 'Queue'"
     ).message("the devices mappings Claim and Mapped need whenUnavailable Queue: the queue chooses the GPUs")
 )]
 pub struct DomainClassSpec {
-    /// Nodes that belong to the class; absent: every node.
+    /// Nodes that belong to the class. If absent, every node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_selector: Option<NodeSelector>,
-    /// Least NVLink bandwidth per GPU in one direction, in whole GB/s: `400GBps`.
+    /// Minimum NVLink bandwidth per GPU in one direction, in whole GB/s, such as `400GBps`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = r"^[1-9][0-9]{0,5}GBps$"))]
     pub min_bandwidth: Option<String>,
-    /// Pods that get the class without naming it; absent: none.
+    /// Pods that get the class without naming it. If absent, none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub applies_to: Option<AppliesTo>,
     /// Who may use the class.
     #[serde(default)]
     pub access: Access,
-    /// How close a pod's GPUs must be.
+    /// How close together a pod's GPUs must be.
     #[serde(default)]
     pub placement: Placement,
-    /// How a pod asks for GPUs.
+    /// How a pod requests GPUs.
     #[serde(default)]
     pub devices: Devices,
-    /// Who places the pods.
+    /// The scheduler that places the pods.
     #[serde(default)]
     pub scheduler: Scheduler,
-    /// Which variables are set in the containers that hold GPUs.
+    /// Environment variables for the containers that hold GPUs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub environment: Option<Environment>,
 }
 
-/// Node labels, all of which must match.
+/// Node labels; all of them must match.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeSelector {
@@ -101,12 +101,12 @@ pub struct NodeSelector {
     #[x_kube(
         validation = Rule::new(
             r"self.all(key, key.size() <= 317 && key.matches('^([a-z0-9]([a-z0-9-]*[a-z0-9])?([.][a-z0-9]([a-z0-9-]*[a-z0-9])?)*/)?([A-Za-z0-9][A-Za-z0-9._-]{0,61})?[A-Za-z0-9]$'))"
-        ).message("a key is not one of a label: letters, digits, '-', '_' and '.', perhaps behind a DNS name and '/'")
+        ).message("invalid label key: use letters, digits, '-', '_' and '.', optionally after a DNS name and '/'")
     )]
     pub match_labels: BTreeMap<String, String>,
 }
 
-/// Pods that get the class without naming it, if their subject may use it.
+/// Pods that get the class without naming it, if they may use it.
 #[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
@@ -115,20 +115,20 @@ pub struct NodeSelector {
         .field_path(".maxGpus")
 )]
 pub struct AppliesTo {
-    /// Fewest GPUs of a pod.
+    /// Minimum number of GPUs of a pod.
     #[schemars(range(min = 1, max = 1024))]
     #[serde(default = "one")]
     pub min_gpus: u32,
-    /// Most GPUs of a pod; absent: no limit.
+    /// Maximum number of GPUs of a pod. If absent, no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1024))]
     pub max_gpus: Option<u32>,
-    /// Communication patterns; none named: each. A shape such as `tp=4,pp=2`
-    /// is `all-to-all` where tp is above 1, `all-reduce` where dp is, `pipeline` where pp is.
+    /// Communication patterns; if empty, all. A shape such as `tp=4,pp=2` counts as `all-to-all` if
+    /// tp is above 1, as `all-reduce` if dp is above 1, and as `pipeline` if pp is above 1.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 5))]
     pub patterns: Vec<PatternName>,
-    /// Where several classes claim a pod the highest wins, then the first by name.
+    /// If several classes claim a pod, the highest precedence wins, then the first name.
     #[schemars(range(min = -1_000_000, max = 1_000_000))]
     #[serde(default)]
     pub precedence: i32,
@@ -165,7 +165,7 @@ pub enum PatternName {
     None,
 }
 
-/// How close a pod's GPUs must be.
+/// How close together a pod's GPUs must be.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
@@ -174,17 +174,17 @@ pub enum PatternName {
     ).message("queueTimeout and onQueueTimeout belong to whenUnavailable Queue")
 )]
 pub struct Placement {
-    /// The scope of a pod that names none.
+    /// The scope of pods that name none.
     #[serde(default)]
     pub scope: ScopeName,
     /// What happens to a pod while no domain is free.
     #[serde(default)]
     pub when_unavailable: WhenUnavailable,
-    /// How long a pod may wait in the queue: `150s`, `90m`, `2h`; absent: for ever.
+    /// How long a pod may wait in the queue, such as `150s`, `90m` or `2h`. If absent, forever.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = r"^[1-9][0-9]{0,5}[smh]$"))]
     pub queue_timeout: Option<String>,
-    /// What happens then; absent: `Reject`.
+    /// What happens to a pod after `queueTimeout`. If absent, `Reject`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_queue_timeout: Option<OnQueueTimeout>,
 }
@@ -192,7 +192,7 @@ pub struct Placement {
 /// What happens to a pod while no domain is free.
 #[derive(JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum WhenUnavailable {
-    /// It is pending at the scheduler, as any pod that fits nowhere.
+    /// It is Pending, like any pod that no node fits.
     #[default]
     Pending,
     /// It waits behind a scheduling gate, in order.
@@ -202,14 +202,14 @@ pub enum WhenUnavailable {
 /// What happens to a pod that has waited too long.
 #[derive(JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum OnQueueTimeout {
-    /// It fails, and says why.
+    /// It fails, and reports why.
     #[default]
     Reject,
-    /// It is let go without the domain, and says so.
+    /// It is scheduled outside a domain, and reports it.
     Spread,
 }
 
-/// How close GPUs must be, by name.
+/// The name of a scope.
 #[derive(JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ScopeName {
@@ -226,11 +226,11 @@ pub enum ScopeName {
     Zone,
 }
 
-/// How a pod asks for GPUs.
+/// How a pod requests GPUs.
 #[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Devices {
-    /// Who hands the GPUs out.
+    /// What allocates the GPUs.
     #[serde(default)]
     pub mapping: Mapping,
     /// The extended resource that stands for one whole GPU.
@@ -239,7 +239,7 @@ pub struct Devices {
         validation = Rule::new("!self.startsWith('nvidia.com/mig-')")
             .message("a MIG slice has no NVLink: name the resource of whole GPUs"),
         validation = Rule::new("!self.endsWith('.shared')")
-            .message("a shared GPU is none to place a job on: name the resource of whole GPUs")
+            .message("a job cannot be placed on shared GPUs: name the resource of whole GPUs")
     )]
     #[serde(default = "gpu")]
     pub resource_name: String,
@@ -261,19 +261,20 @@ fn gpu() -> String {
     GPU.to_owned()
 }
 
-/// Who hands GPUs to containers.
+/// What allocates GPUs to containers.
 #[derive(JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Mapping {
-    /// The device plugin, by an extended resource.
+    /// The device plugin, for an extended resource.
     #[default]
     DevicePlugin,
-    /// A resource claim, which the queue makes with one request for each rank.
+    /// A resource claim, which the queue creates with one request for each rank.
     Claim,
     /// The container runtime, from the UUIDs that the queue writes into the pod.
     Mapped,
 }
 
-/// Who places the pods of a class. Their node affinity is written in any case.
+/// The scheduler that places the pods of a class. The webhook always writes their
+/// node affinity.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
@@ -283,27 +284,27 @@ pub enum Mapping {
         .message("highestTier belongs to the integration Volcano, which needs it")
 )]
 pub struct Scheduler {
-    /// Whose names are written into the pods.
+    /// The scheduler whose labels and annotations the webhook writes into the pods.
     #[serde(default)]
     pub integration: Integration,
-    /// KAI's queue for pods that name none.
+    /// KAI queue for pods that name none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$"))]
     pub queue: Option<String>,
-    /// KAI's Topology, in which the placement is required.
+    /// Name of the KAI Topology for the required placement.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = r"^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$"))]
     pub topology: Option<String>,
-    /// Volcano's highest HyperNode tier that a job may span.
+    /// Highest HyperNode tier of Volcano that a job may span.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 100))]
     pub highest_tier: Option<u32>,
 }
 
-/// Whose names are written into the pods of a class.
+/// The scheduler whose labels and annotations the webhook writes into the pods.
 #[derive(JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Integration {
-    /// Our own: affinity, and a scheduling gate where the class queues.
+    /// None: the webhook writes affinity, and a scheduling gate if the class queues.
     #[default]
     Gate,
     /// Kueue's topology request, in pods that Kueue manages.
@@ -312,11 +313,11 @@ pub enum Integration {
     KAI,
     /// Volcano's network topology, in pods that Volcano schedules.
     Volcano,
-    /// Our affinity, and never a gate.
+    /// None: the webhook writes affinity, but never a scheduling gate.
     None,
 }
 
-/// What is known about a class.
+/// The status of a class.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DomainClassStatus {

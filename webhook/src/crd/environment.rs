@@ -1,6 +1,6 @@
 //! The part of a `DomainClass` that becomes environment variables.
 
-// The derive makes public types inside functions.
+// The derive macro generates public types inside functions.
 #![allow(unreachable_pub)]
 
 use std::collections::BTreeMap;
@@ -9,7 +9,7 @@ use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Which variables are set in the containers that hold GPUs.
+/// Environment variables for the containers that hold GPUs.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
@@ -20,39 +20,40 @@ use serde::{Deserialize, Serialize};
         "self.fabric in ['Infiniband', 'RoCE', 'MNNVL'] || !has(self.rdmaDevices) || self.rdmaDevices.size() == 0"
     ).message("rdmaDevices belongs to the fabrics Infiniband, RoCE and MNNVL"),
     validation = Rule::new("!has(self.gpuDirect) || has(self.rdmaDevices) && self.rdmaDevices.size() > 0")
-        .message("gpuDirect is a distance to the rdmaDevices, of which there are none"),
+        .message("gpuDirect is a distance to RDMA devices: set rdmaDevices"),
     validation = Rule::new("!has(self.roce) || self.fabric == 'RoCE'")
         .message("roce belongs to the fabric RoCE"),
     validation = Rule::new("!has(self.mnnvl) || self.mnnvl == 'Disabled' || self.fabric == 'MNNVL'")
-        .message("mnnvl belongs to the fabric MNNVL, but for Disabled")
+        .message("mnnvl belongs to the fabric MNNVL, unless it is Disabled")
 )]
 pub struct Environment {
     /// The network between nodes.
     #[serde(default)]
     pub fabric: Fabric,
-    /// Interface of pods that NCCL starts up over: `eth0`. Not for pods with `hostNetwork`.
+    /// Network interface of pods, such as `eth0`, that NCCL uses to connect the ranks. Not set for
+    /// pods with `hostNetwork`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,14}$"))]
     pub network_interface: Option<String>,
-    /// RDMA devices of a node: `mlx5_0`.
+    /// RDMA devices of a node, such as `mlx5_0`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32), inner(regex(pattern = r"^[A-Za-z0-9_-]{1,63}$")))]
     pub rdma_devices: Vec<String>,
     /// How the queue pairs of RoCE are marked and addressed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub roce: Option<RoCE>,
-    /// Farthest distance between a GPU and an RDMA device over which they talk
-    /// directly; absent: NCCL's own choice.
+    /// Largest distance between a GPU and an RDMA device at which they transfer data directly.
+    /// If absent, NCCL chooses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu_direct: Option<Distance>,
-    /// Whether NVLink between nodes is used; absent: `Auto`.
+    /// Whether jobs use NVLink between nodes. If absent, `Auto`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mnnvl: Option<Mnnvl>,
-    /// How GPUs without NVLink between them talk; absent: NCCL's own choice,
-    /// which is the best one unless measured otherwise on these machines.
+    /// How GPUs without NVLink between them transfer data. If absent, NCCL chooses, which is best
+    /// unless measurements on these machines show otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peer_to_peer: Option<PeerToPeer>,
-    /// Further variables for the containers that hold GPUs.
+    /// Further environment variables for the containers that hold GPUs.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend(
         "maxProperties" = 64,
@@ -60,13 +61,13 @@ pub struct Environment {
     ))]
     #[x_kube(
         validation = Rule::new("self.all(name, name.matches('^[A-Za-z_][A-Za-z0-9_]*$'))")
-            .message("a variable's name has letters, digits and underscores"),
+            .message("invalid variable name: use letters, digits and underscores, and do not start with a digit"),
         validation = Rule::new(
             "self.all(name, !(name in ['NVIDIA_VISIBLE_DEVICES', 'CUDA_VISIBLE_DEVICES', 'CUDA_DEVICE_ORDER']))"
-        ).message("the visible devices follow from the devices mapping"),
+        ).message("extra must not set the visible devices: they follow from the devices mapping"),
         validation = Rule::new(
 r"!('UCX_TLS' in self) || self['UCX_TLS'].startsWith('^') != self['UCX_TLS'].matches(r'^\^?([^,]*,)*(cuda|all)(_[^,]*)?(,|$)')"
-        ).message("a list of UCX_TLS without cuda makes UCX crash on the memory of GPUs")
+        ).message("UCX_TLS must include cuda: without cuda, UCX crashes on GPU memory")
     )]
     pub extra: BTreeMap<String, String>,
 }
@@ -74,7 +75,7 @@ r"!('UCX_TLS' in self) || self['UCX_TLS'].startsWith('^') != self['UCX_TLS'].mat
 /// The network between nodes.
 #[derive(JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Fabric {
-    /// Not said: nothing is set for it.
+    /// Unknown: no variables are set for it.
     #[default]
     None,
     /// InfiniBand.
@@ -83,21 +84,21 @@ pub enum Fabric {
     RoCE,
     /// No RDMA.
     TCP,
-    /// NVLink between nodes, and perhaps RDMA between racks.
+    /// NVLink between nodes, optionally with RDMA between racks.
     MNNVL,
-    /// None: jobs stay on one node, whose GPUs talk over PCIe.
+    /// No network: jobs stay on one node, whose GPUs communicate over PCIe.
     PCIe,
 }
 
-/// How the queue pairs of RoCE are marked and addressed. What is absent is
-/// left to NCCL and UCX.
+/// How the queue pairs of RoCE are marked and addressed. NCCL and UCX choose the
+/// values of absent fields.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
     validation = Rule::new("!has(self.gidIndex) || !has(self.addressFamily) && !has(self.addressRange)")
         .message("gidIndex fixes the address: leave out addressFamily and addressRange"),
     validation = Rule::new("!has(self.addressRange) || has(self.addressFamily)")
-        .message("addressRange needs its addressFamily")
+        .message("addressRange needs addressFamily")
 )]
 pub struct RoCE {
     /// Traffic class, with the DSCP in its upper six bits.
@@ -108,14 +109,14 @@ pub struct RoCE {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 15))]
     pub service_level: Option<u32>,
-    /// Index of the GID; only for versions of NCCL that cannot choose it themselves.
+    /// Index of the GID. Needed only for versions of NCCL that cannot choose it themselves.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 255))]
     pub gid_index: Option<u32>,
     /// Family of the GID's address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address_family: Option<AddressFamily>,
-    /// Range of the GID's address: `10.0.0.0/8`, `fd02::/16`.
+    /// Range of the GID's address, such as `10.0.0.0/8` or `fd02::/16`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = r"^[0-9A-Fa-f.:]{2,39}/[0-9]{1,3}$"))]
     pub address_range: Option<String>,
@@ -147,26 +148,26 @@ pub enum Distance {
     SYS,
 }
 
-/// Whether NVLink between nodes is used. Ranks that share a fabric and have no
-/// IMEX channel fail, unless it is `Disabled`.
+/// Whether jobs use NVLink between nodes. Unless `Disabled`, ranks that share a
+/// fabric fail if they have no IMEX channel.
 #[derive(JsonSchema, Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Mnnvl {
-    /// As NCCL chooses: between hosts whose ranks share a fabric.
+    /// NCCL chooses: between hosts whose ranks share a fabric.
     Auto,
-    /// As `Auto`, and within one host too, where each pod surely has an IMEX
-    /// channel. Ranks that share no fabric go without.
+    /// As `Auto`, and within one host too. Only if each pod is certain to have an
+    /// IMEX channel. Ranks that share no fabric do not use it.
     Required,
-    /// Never: jobs take the network between nodes, and need no IMEX channel.
+    /// Never: jobs use the network between nodes, and need no IMEX channel.
     Disabled,
 }
 
-/// How GPUs without NVLink between them talk.
+/// How GPUs without NVLink between them transfer data.
 #[derive(JsonSchema, Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PeerToPeer {
-    /// Directly under one host bridge, through memory beyond.
+    /// Directly under one host bridge, through host memory otherwise.
     PHB,
     /// Directly, anywhere on the node.
     SYS,
-    /// Through memory, NVLink too: only where peer access is broken.
+    /// Always through host memory, even with NVLink: only if peer access is broken.
     Disabled,
 }

@@ -17,7 +17,7 @@ use nvlink_topology::{GROUP, KIND, NodeTopologySpec, NodeTopologyStatus, VERSION
 use schemars::{JsonSchema, generate::SchemaSettings, json_schema, transform};
 use serde_json::json;
 
-/// The object without its metadata, which the API server itself knows.
+/// The object without its metadata, whose schema the API server adds.
 struct Root;
 
 impl JsonSchema for Root {
@@ -30,28 +30,28 @@ impl JsonSchema for Root {
         let status = generator.subschema_for::<NodeTopologyStatus>();
         json_schema!({
             "type": "object",
-            "description": "The NVLink graph of a node, and who uses its GPUs.",
+            "description": "The NVLink graph of a node, and the pods that use its GPUs.",
             "required": ["spec"],
             "properties": {"spec": spec, "status": status}
         })
     }
 }
 
-/// CEL rules, by the path of the object that they are about.
+/// CEL rules: the path that each applies to, the rule and its message.
 const RULES: &[(&[&str], &str, &str)] = &[
     (
         &["spec", "edges"],
         "self.all(edge, edge.a < edge.b)",
-        "an edge names the lower GPU index as a and the higher as b",
+        "in an edge, a must be the lower GPU index and b the higher one",
     ),
     (
         &["spec", "domains"],
         "self.all(domain, domain.gpus.size() >= 2 || has(domain.fabric))",
-        "a domain has two or more GPUs, but where it spans nodes",
+        "a domain has two or more GPUs, unless it spans nodes",
     ),
 ];
 
-/// The CRD.
+/// Returns the CRD.
 ///
 /// # Errors
 /// When the derived schema does not fit the API's type, which a test rules out.
@@ -115,12 +115,12 @@ fn version(schema: JSONSchemaProps) -> CustomResourceDefinitionVersion {
         additional_printer_columns: Some(vec![
             column("Source", "string", ".spec.source.kind"),
             column("Model", "string", ".spec.gpus[0].model"),
-            // Columns show one value: a list of domains would show the first alone.
+            // A column shows one value: of a list of domains it would show only the first.
             column("From", "string", ".spec.source.from"),
             column("Age", "date", ".metadata.creationTimestamp"),
         ]),
         subresources: Some(CustomResourceSubresources {
-            // Its default is null, with which there is no such subresource.
+            // The default is null, which means that there is no such subresource.
             status: Some(CustomResourceSubresourceStatus(json!({}))),
             ..Default::default()
         }),

@@ -1,12 +1,12 @@
-//! Fields of a document that its schema does not have.
+//! Finds fields of a document that its schema does not have.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool,
 };
 use serde_json::Value;
 
-/// Paths of the fields in `document` that `schema` does not have. The API
-/// server would drop them with a warning; offline nobody else notices.
+/// Returns the paths of the fields in `document` that `schema` does not have. The
+/// API server would drop them with a warning; offline, nothing else reports them.
 #[must_use]
 pub fn unknown_fields(schema: &JSONSchemaProps, document: &Value) -> Vec<String> {
     let mut found = Vec::new();

@@ -1,6 +1,6 @@
-//! Which nodes a pod may go to: node affinity, toleration, gang.
+//! Which nodes a pod may run on: node affinity, toleration, and affinity within a gang.
 //!
-//! What the user wrote is narrowed, never replaced.
+//! The user's own terms are narrowed, never replaced.
 
 use nvlink_topology::{Scope, labels};
 use serde_json::{Value, json};
@@ -17,14 +17,14 @@ use crate::{
 
 const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
 
-/// The size of domain that the pod needs on its node; `None` where its GPUs
-/// need not share one: a single GPU, or a scope wider than a domain.
+/// Returns the size of the domain that the pod needs on its node, or `None` if its GPUs need not
+/// share a domain: for a single GPU, or a scope other than a domain.
 #[must_use]
 pub fn domain_size(scope: Scope, gpus: u32) -> Option<u32> {
     (scope == Scope::NvlinkDomain && gpus >= 2).then_some(gpus)
 }
 
-/// Requires nodes of the class, with domains that are large and fast enough.
+/// Adds node affinity for nodes of the class with domains that are large and fast enough.
 pub(super) fn require_nodes(pod: &mut Editor, chosen: &Chosen) -> Result<(), Refusal> {
     let expressions = expressions(&chosen.class, domain_size(chosen.scope, chosen.gpus));
     if expressions.is_empty() {
@@ -45,8 +45,8 @@ pub(super) fn require_nodes(pod: &mut Editor, chosen: &Chosen) -> Result<(), Ref
             Value::from_iter([("matchExpressions", Value::Array(expressions))]),
         )?);
     }
-    // The terms are alternatives, so each is narrowed. One without any
-    // requirement matches no node; a requirement would make it match some.
+    // The terms are alternatives, so each of them is narrowed. A term without requirements matches
+    // no node, and a new requirement would make it match some: it stays as it is.
     let count = pod
         .get(&terms)
         .and_then(Value::as_array)
@@ -68,7 +68,7 @@ fn expressions(class: &Class, size: Option<u32>) -> Vec<Value> {
     selector
         .map(|(key, value)| json!({"key": key, "operator": "In", "values": [value]}))
         .chain(size.map(|size| above(labels::DOMAIN_SIZE, size)))
-        // The bandwidth says which nodes the class has, whatever the pod's size.
+        // The bandwidth defines the nodes of the class, whatever the pod's size.
         .chain(
             class
                 .min_bandwidth
@@ -77,7 +77,7 @@ fn expressions(class: &Class, size: Option<u32>) -> Vec<Value> {
         .collect()
 }
 
-/// Tolerates the taint that keeps other pods off the nodes of the class.
+/// Adds a toleration of the taint that keeps other pods off the nodes of the class.
 pub(super) fn tolerate(pod: &mut Editor, class: &Class) -> Result<(), Refusal> {
     let path = ["spec", "tolerations"].map(Step::from);
     let same = |toleration: &Value| {
@@ -103,10 +103,11 @@ pub(super) fn tolerate(pod: &mut Editor, class: &Class) -> Result<(), Refusal> {
     Ok(pod.append(&path, toleration)?)
 }
 
-/// Draws the pods of a gang together. The scheduler lets the first of them in
-/// although nothing that it wants to be near is there yet, but only where it
-/// matches every required term of its own. So a term of the user's that it
-/// does not match would keep the whole gang out for ever: such a pod is refused.
+/// Adds pod affinity that keeps the pods of a gang together.
+///
+/// The scheduler places the first pod of the gang, although there is no other pod yet, only if the
+/// pod matches all of its own required terms. If it did not match a term of the user's, the whole
+/// gang would stay Pending forever, so such a pod is refused.
 pub(super) fn join_gang(
     pod: &mut Editor,
     scope: Scope,
@@ -129,7 +130,7 @@ pub(super) fn join_gang(
         return Err(Refusal::new(
             Rule::Affinity,
             format!(
-                "the gang's first pod could never be scheduled: required podAffinity must match the pod's own labels, in its own namespace; make your podAffinity preferred, or leave out annotation {}",
+                "the gang's first pod could never be scheduled: required podAffinity must match the pod's own labels, in its own namespace; make your podAffinity preferred, or remove annotation {}",
                 labels::GANG
             ),
         ));
@@ -137,8 +138,8 @@ pub(super) fn join_gang(
     append_missing(pod, &path, &[term])
 }
 
-/// Whether a pod surely matches its own pod affinity term: no namespaces, and
-/// labels that it has.
+/// Reports whether a pod certainly matches its own pod affinity term: the term has no namespaces,
+/// and only labels that the pod has.
 fn matches_itself(document: &Value, term: &Value) -> bool {
     let absent = |value: &Value, fields: &[&str]| {
         fields.iter().all(|field| {

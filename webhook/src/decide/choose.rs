@@ -1,4 +1,4 @@
-//! Which class a pod is in.
+//! The choice of a pod's class.
 
 use std::sync::Arc;
 
@@ -15,26 +15,26 @@ use crate::{
     decide::pod,
 };
 
-/// Restricted classes that are asked about for one pod; those that would come
-/// after so many refusals are taken for not granted.
+/// The most restricted classes whose right is checked for one pod. After so many refusals, further
+/// classes are treated as not granted.
 const MAX_QUESTIONS: usize = 16;
 
-/// What became of the choice.
+/// The result of the choice.
 #[derive(Debug)]
 pub enum Choice {
-    /// The pod is in no class; with lines for the user.
+    /// The pod gets no class; with warnings for the user.
     Leave(Vec<String>),
-    /// The same, and it must not see GPUs that it does not hold: it is for the
-    /// nodes of this restricted class all the same, or has NVIDIA's runtime.
+    /// The pod gets no class, and must not see GPUs that it does not hold: it targets the nodes of
+    /// this restricted class without naming it, or uses NVIDIA's runtime.
     Shield(Vec<String>, Option<Arc<Class>>),
-    /// It must first be found out whether the subject may use this class.
+    /// The subject's right to use this class must be checked first.
     Ask(String),
-    /// The pod is in a class.
+    /// The pod gets a class.
     Take(Box<Chosen>),
 }
 
-/// Chooses the class of a pod. `grants` holds what was found out about
-/// restricted classes; one that is not in it is asked for.
+/// Chooses the class of a pod. `grants` contains the checked rights to restricted classes; if one
+/// is missing, [`Choice::Ask`] is returned.
 ///
 /// # Errors
 /// When the pod is refused.
@@ -65,7 +65,7 @@ pub fn choose(facts: &Facts<'_>, grants: &Grants, view: &View) -> Result<Choice,
     let Choice::Leave(mut warnings) = choice else {
         return Ok(choice);
     };
-    // A pod that was in a class before still is, so these are not ours.
+    // A pod that already had a class would get it again, so the webhook did not write these labels.
     let keys = [labels::CLASS, labels::PROJECT, labels::GANG];
     identity::refuse(pod, &keys)?;
     if held.gpus {
@@ -83,7 +83,7 @@ struct Chooser<'a> {
     intent: &'a Intent,
     grants: &'a Grants,
     view: &'a View,
-    /// The restricted classes whose nodes the pod reaches for.
+    /// The restricted classes whose nodes the pod targets.
     reached: &'a [&'a Arc<Class>],
 }
 
@@ -99,7 +99,7 @@ impl Chooser<'_> {
         }
     }
 
-    /// A class that the pod or its namespace names: denied if it cannot be had.
+    /// Chooses the class that the pod or its namespace names; refuses the pod if it cannot get it.
     fn named(&self, name: &str, by: By) -> Result<Choice, Refusal> {
         let class = match self.view.class(name) {
             Some(Ok(class)) => class,
@@ -118,7 +118,7 @@ impl Chooser<'_> {
             let message = format!("class {name:?} cannot be used, because {unready}");
             return Err(Refusal::new(Rule::NotSupported, message).about(name));
         }
-        // Whether a restricted class may be used was found out by the guard.
+        // The guard has already checked the right to a restricted class.
         self.take(class, by, gpus, Vec::new()).map(Choice::Take)
     }
 
@@ -138,9 +138,9 @@ impl Chooser<'_> {
         }
     }
 
-    /// The first class that claims the pod and that its subject may use.
+    /// Chooses the first class that claims the pod and that its subject may use.
     fn claimed(&self) -> Result<Choice, Refusal> {
-        // By resource, of which classes have few: what the pod asks for, and how it communicates.
+        // The pod's GPUs and pattern, by resource. Classes use few different resources.
         let mut asked: Vec<(&str, u32, Pattern)> = Vec::new();
         let (mut failed, mut unasked) = (Vec::new(), 0);
         let mut unready = Vec::new();
@@ -173,7 +173,7 @@ impl Chooser<'_> {
                         return Ok(Choice::Ask(class.name.clone()));
                     }
                     Some(Grant::Granted) => {}
-                    // It would be a gift, so there is nothing to refuse.
+                    // The pod did not name the class, so there is nothing to refuse.
                     None => unasked += 1,
                     Some(Grant::Denied) => {}
                     Some(Grant::Failed(_)) => failed.push(class.name.as_str()),
@@ -193,9 +193,8 @@ impl Chooser<'_> {
         Ok(Choice::Leave(warnings))
     }
 
-    /// Whether the pod, which names no class, is for the nodes of another
-    /// restricted class than `name`: it would be counted for a class whose
-    /// nodes it does not use.
+    /// Reports whether the pod, which names no class, targets the nodes of another restricted class
+    /// than `name`. In class `name`, it would count towards a class whose nodes it does not use.
     fn is_elsewhere(&self, name: &str) -> bool {
         self.reached.iter().any(|class| class.name != name)
     }
@@ -206,14 +205,14 @@ impl Chooser<'_> {
         }
         let names: Vec<_> = self.reached.iter().map(|class| &*class.name).collect();
         vec![format!(
-            "not changed: the pod is for nodes of {} without naming a class, so it is in none: name one in annotation {}",
+            "not changed: the pod targets nodes of {} without naming a class, so it gets none: name one in annotation {}",
             names.join(", "),
             labels::CLASS
         )]
     }
 
-    /// Whether the scope of the class itself cannot hold the pod, which is
-    /// nothing to blame the pod for where it did not ask for the class.
+    /// Reports whether the scope of the class itself cannot hold the pod. That is no reason to
+    /// refuse a pod that did not request the class.
     fn outgrows(&self, class: &Class, gpus: u32) -> bool {
         let crowd = gpus >= 2 || self.intent.gang.is_some();
         crowd && self.intent.scope.is_none() && class.scope == Scope::Gpu
@@ -269,14 +268,13 @@ impl Chooser<'_> {
         Err(Refusal::new(
             Rule::Scope,
             format!(
-                "{source} scope is gpu, which cannot hold {crowd}: ask for one GPU, or set annotation {} to nvlink-domain, node, rack or zone",
+                "{source} scope is gpu, which cannot hold {crowd}: request one GPU, or set annotation {} to nvlink-domain, node, rack or zone",
                 labels::SCOPE
             ),
         ))
     }
 
-    /// That a shape is one of as many GPUs as the job has. Of a gang that does
-    /// not say its size nothing is known.
+    /// Checks that a shape has as many GPUs as the job. A gang without a size is not checked.
     fn check_shape(&self, gpus: u32) -> Result<(), Refusal> {
         let Some(pattern @ Pattern::Shape(shape)) = self.intent.pattern else {
             return Ok(());
@@ -299,7 +297,7 @@ impl Chooser<'_> {
         Err(Refusal::new(
             Rule::InvalidAnnotation,
             format!(
-                "annotation {} has the shape {pattern} of {wanted} GPU(s), but {job} has {held}: correct the shape, or give the gang's size in {}",
+                "annotation {} has the shape {pattern}, which is for {wanted} GPU(s), but {job} has {held}: correct the shape, or set the gang's size in {}",
                 labels::PATTERN,
                 labels::GANG_SIZE
             ),
@@ -332,14 +330,14 @@ impl Chooser<'_> {
     fn without_gpus(&self, class: &Class, by: By) -> Vec<String> {
         match by {
             By::Annotation => vec![format!(
-                "not changed: the pod names class {:?} but asks for no {}",
+                "not changed: the pod names class {:?} but requests no {}",
                 class.name, class.resource
             )],
             By::Namespace | By::AppliesTo => Vec::new(),
         }
     }
 
-    /// Annotations that have no effect, because no class applies.
+    /// Returns a warning if the pod's annotations have no effect, because no class applies.
     fn unheard(&self) -> Vec<String> {
         let gpus = pod::request(&self.facts.held.containers, GPU).unwrap_or(0);
         let said = self.intent.said.join(", ");
@@ -352,7 +350,8 @@ impl Chooser<'_> {
         )]
     }
 
-    /// Annotations that nobody knows, in a pod without a class; the `first` line says that it has none.
+    /// Returns warnings about unknown annotations of a pod without a class. If they are the `first`
+    /// warnings, they also report that no class applies.
     fn misspelt(&self, first: bool) -> Vec<String> {
         let mut lines = self.intent.unknown.clone();
         if let Some(line) = lines.first_mut().filter(|_| first) {
@@ -361,7 +360,7 @@ impl Chooser<'_> {
         lines
     }
 
-    /// Whether the class lists the CI project that the pod is of.
+    /// Reports whether the class lists the pod's CI project.
     fn is_listed(&self, class: &Class) -> bool {
         let facts = self.facts;
         project::is_listed(class, facts.subject, facts.pod, facts.namespace)
@@ -369,21 +368,22 @@ impl Chooser<'_> {
 }
 
 fn passed_over(name: &str, reason: Unready) -> String {
-    format!("class {name:?}, which claims such pods, was passed over, because {reason}")
+    format!("class {name:?}, which claims this pod, was skipped, because {reason}")
 }
 
-/// What to tell of classes that claim the pod but could not be asked about.
+/// Returns warnings about classes that claim the pod, but whose right was not or could not be
+/// checked.
 fn skipped(failed: &[&str], unasked: usize) -> Vec<String> {
     let mut lines = Vec::new();
     if !failed.is_empty() {
         lines.push(format!(
-            "restricted classes that claim such pods were passed over, because whether they may be used could not be found out: {}",
+            "restricted classes that claim this pod were skipped, because the right to use them could not be checked: {}",
             failed.join(", ")
         ));
     }
     if unasked > 0 {
         lines.push(format!(
-            "{unasked} restricted classes that claim such pods were passed over: only the first {MAX_QUESTIONS} are asked about; name a class in annotation {}",
+            "{unasked} restricted classes that claim this pod were skipped: the right to use a class is checked for the first {MAX_QUESTIONS} only; name a class in annotation {}",
             labels::CLASS
         ));
     }

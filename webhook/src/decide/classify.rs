@@ -1,5 +1,5 @@
-//! How a job communicates, where it does not say so itself: read from what
-//! launchers, operators and CI systems leave in a pod.
+//! Classification of a job's communication pattern if the job does not state it, from what
+//! launchers, operators and CI systems write into a pod.
 
 use nvlink_topology::Pattern;
 use serde_json::Value;
@@ -18,7 +18,7 @@ use marks::{MARKS, MPI_OPERATOR, NAME_VARIABLES, NAME_WORDS, NAMES, OWNERS, SILE
 use sizes::Sizes;
 use table::{DENSE, EXPERTS, IMAGES, Meaning, PROGRAMS, Program, SIZE_VARIABLES, VARIABLES};
 
-/// Longest word of a pod's that is shown in a reason, in characters.
+/// The longest word of a pod that is shown in a reason, in characters.
 const LONGEST_SHOWN: usize = 63;
 
 #[derive(Clone, Debug, PartialEq)]
@@ -26,19 +26,19 @@ pub(super) struct Classified {
     pub(super) pattern: Pattern,
     /// The pattern is a guess.
     pub(super) guess: bool,
-    /// Where it comes from, short.
+    /// Where the pattern comes from, in a few words.
     pub(super) from: String,
 }
 
-/// What a pod shows of its job; does not depend on the class.
+/// What a pod shows about its job. It does not depend on the class.
 #[derive(Clone, Debug)]
 pub(super) struct Evidence {
     finding: Option<Finding>,
     /// The job has other pods.
     pub(super) spans: bool,
-    /// It waits for others to start its ranks over ssh.
+    /// The pod waits for others to start its ranks over ssh.
     pub(super) over_ssh: bool,
-    /// The CI system that keeps the job's script to itself.
+    /// The CI system whose pods do not contain the job's script.
     silent: Option<&'static str>,
 }
 
@@ -73,17 +73,16 @@ impl Finding {
         }
     }
 
-    /// The same, as a guess where `words` do not say what it takes: whether a
-    /// model has experts, and what a file says. By default the experts of vLLM
-    /// span data and tensor parallel ranks
-    /// (<https://docs.vllm.ai/en/latest/serving/data_parallel_deployment/>).
+    /// Marks the finding as a guess if `words` leave open whether the model has experts, or if
+    /// sizes are in a file or variable. By default the experts of vLLM span data and tensor
+    /// parallel ranks (<https://docs.vllm.ai/en/latest/serving/data_parallel_deployment/>).
     fn doubted(mut self, words: &[String]) -> Self {
         let serves = matches!(self.meaning, Meaning::Serve | Meaning::ServeExperts);
         let spread = self.sizes.expert.is_some_and(|size| size > 1);
         let unsure = if self.shares_experts() && !spread {
             match has_experts(words) {
                 Some(true) => return self,
-                // Replicas, which have nothing to say to each other.
+                // These are replicas, which do not communicate.
                 Some(false) => {
                     self.meaning = Meaning::Serve;
                     return self;
@@ -100,12 +99,12 @@ impl Finding {
         self
     }
 
-    /// Whether data parallel ranks may share the experts of a model.
+    /// Reports whether data parallel ranks may share the experts of a model.
     fn shares_experts(&self) -> bool {
         self.meaning == Meaning::ServeExperts && self.sizes.data.is_some_and(|size| size > 1)
     }
 
-    /// Who communicates most decides for the pod.
+    /// Returns the amount of communication. The container with the largest one decides for the pod.
     fn weight(&self) -> u8 {
         match self.pattern(u32::from(u16::MAX)) {
             Pattern::AllToAll | Pattern::Shape(_) => 4,
@@ -118,7 +117,7 @@ impl Finding {
 }
 
 impl Evidence {
-    /// Reads `pod`. Variables that `foreign` names may come from a class.
+    /// Reads `pod`. Variables for which `foreign` is true may come from a class.
     pub(super) fn of(
         pod: &Value,
         containers: &[Container<'_>],
@@ -152,9 +151,9 @@ impl Evidence {
         }
     }
 
-    /// The pattern of a pod with `gpus` GPUs. Data parallel training is what
-    /// most jobs of several GPUs do, and its ring suffers most from one slow
-    /// link: where nothing is known, that guess costs least if it is wrong.
+    /// Returns the pattern of a pod with `gpus` GPUs. If nothing is known, it guesses data parallel
+    /// training: most jobs with several GPUs do that, and its ring suffers most from one slow link,
+    /// so a wrong guess costs the least.
     pub(super) fn classify(&self, intent: &Intent, gpus: u32) -> Classified {
         let is = |pattern, guess, from: String| Classified {
             pattern,
@@ -168,7 +167,7 @@ impl Evidence {
             return is(
                 Pattern::None,
                 false,
-                "one GPU has nobody to talk to".to_owned(),
+                "a single GPU does not communicate".to_owned(),
             );
         }
         if let Some(finding) = &self.finding {
@@ -176,16 +175,17 @@ impl Evidence {
             return is(finding.pattern(gpus), finding.guess, finding.from.clone());
         }
         let from = match self.silent {
-            Some(system) => format!(
-                "a guess: {system} hands the script over later, so the pod does not show it"
-            ),
+            Some(system) => {
+                format!("a guess: {system} gets the script later, so the pod does not show it")
+            }
             None => "a guess: nothing in the pod says how its GPUs communicate".to_owned(),
         };
         is(Pattern::AllReduce, true, from)
     }
 }
 
-/// What the containers start; of several the one that communicates most.
+/// Returns the finding about the programs that the containers start: of several, the one that
+/// communicates most.
 fn started(holders: &[Launch<'_>]) -> Option<Finding> {
     let mut best: Option<Finding> = None;
     for launch in holders {
@@ -208,7 +208,7 @@ fn started_by(command: &Command, launch: &Launch<'_>) -> Option<Finding> {
     let sizes = Sizes::of(words, launch);
     let name = shown(launch.container.name());
     let Some(program) = program(words) else {
-        // A script of somebody's own, with flags that are not.
+        // A custom script with well-known flags.
         let from = || format!("container {name:?} starts a script with {}", sizes.said());
         return (command.python && sizes.splits_model()).then(|| Finding {
             meaning: Meaning::Train,
@@ -239,7 +239,7 @@ fn started_by(command: &Command, launch: &Launch<'_>) -> Option<Finding> {
     Some(finding.doubted(words))
 }
 
-/// The row of what a command starts, and the word that says so.
+/// Returns the row of the program that a command starts, and the program's name.
 fn program(words: &[String]) -> Option<(&'static Program, &'static str)> {
     let row = |words: &[String]| {
         let first = words.first()?;
@@ -260,7 +260,7 @@ fn program(words: &[String]) -> Option<(&'static Program, &'static str)> {
     Some(inner.unwrap_or(found))
 }
 
-/// What the image starts where the container says nothing but arguments.
+/// Returns the finding about the image if the container sets no command.
 fn image(launch: &Launch<'_>) -> Option<Finding> {
     let container = launch.container;
     let given = container.value().get("command").and_then(Value::as_array);
@@ -295,7 +295,7 @@ fn image(launch: &Launch<'_>) -> Option<Finding> {
     Some(finding.doubted(&words))
 }
 
-/// Whether a container starts a part of a job that has others.
+/// Reports whether a container starts one part of a job with several pods.
 fn several_nodes(launch: &Launch<'_>) -> bool {
     let gpus = launch.container.amount(crate::class::GPU).unwrap_or(0);
     launch.commands.iter().any(|command| {
@@ -307,7 +307,7 @@ fn several_nodes(launch: &Launch<'_>) -> bool {
     })
 }
 
-/// Whether the model that a command names has experts, if its name tells.
+/// Reports whether the model that a command names has experts; `None` if its name does not show it.
 fn has_experts(words: &[String]) -> Option<bool> {
     let names = words.iter().filter(|word| !word.starts_with('-'));
     names
@@ -329,9 +329,9 @@ fn has_experts(words: &[String]) -> Option<bool> {
         })
 }
 
-/// Whether a container runs the server over which others start its ranks. A
-/// worker of mpi-operator's that says nothing will run it: the operator sees to
-/// it before the pod is there, but a template shows nothing (`newWorker` of
+/// Reports whether a container runs the ssh server over which others start its ranks. A worker of
+/// mpi-operator without a command will run it: the operator sets the command before it creates the
+/// pod, but a template does not show it (`newWorker` of
 /// <https://github.com/kubeflow/mpi-operator/blob/master/pkg/controller/mpi_job_controller.go>).
 fn waits_for_ssh(pod: &Value, launch: &Launch<'_>) -> bool {
     let mut commands = launch.commands.iter();
@@ -374,7 +374,7 @@ fn owned(pod: &Value) -> Option<(Finding, bool)> {
     Some((Finding::fixed(*pattern, *guess, from), *spans))
 }
 
-/// What the name of a CI job gives away.
+/// Returns the finding about the name of a CI job.
 fn named(pod: &Value, holders: &[Launch<'_>]) -> Option<Finding> {
     let written = NAMES
         .iter()

@@ -1,4 +1,4 @@
-//! Why somebody may not use a class, and what would change that.
+//! Texts of refusals for a missing right, with the commands that grant it.
 
 use nvlink_topology::{GROUP, labels};
 use serde_json::{Value, json};
@@ -17,12 +17,11 @@ use crate::{
     crd::access::GrantedIn,
 };
 
-/// Why `subject` may not use `class` in `namespace`, and the commands that
-/// would change that. `how` says in brackets how the pod came to the class.
+/// Explains why `subject` may not use `class` in `namespace`, with the commands that grant the
+/// right. `how` says in brackets how the pod reaches the class.
 ///
-/// The commands come last, a line each: the request of a CI runner is answered
-/// by the change of the class that lists its project, any other by a Role.
-/// `remedy`: what else helps.
+/// The commands come last, one per line. For a CI runner they change the class so that it lists
+/// the project, for all others they create a Role. `remedy` is what else helps.
 pub(super) fn denial(
     subject: &Subject,
     class: &Class,
@@ -47,14 +46,14 @@ pub(super) fn denial(
     );
     let grant = |aside: &str| {
         format!(
-            "{why}.{aside}{}To grant it to the service account:\n{}",
+            "{why}.{aside}{}To grant this right to the service account:\n{}",
             shared(service_account),
             role(name, service_account, namespace, class.granted_in)
         )
     };
     match (listing(subject, class, pod, namespace), remedy) {
         (Some((project, command)), _) => format!(
-            "{why}, and {project} is not listed in the class. To grant it to {project}:\n{command}"
+            "{why}, and {project} is not listed in the class. To grant this right to {project}:\n{command}"
         ),
         (None, Some(Remedy::Only(text))) => format!("{why}. {text}"),
         (None, Some(Remedy::Else(text))) => grant(&format!(" {text}\n")),
@@ -62,8 +61,8 @@ pub(super) fn denial(
     }
 }
 
-/// Why `subject` may not tolerate the taint of `class`, or of [`ALL`], by hand.
-/// Nobody need know whether there is such a class.
+/// Explains why `subject` may not add a toleration of the taint of `class`, or of [`ALL`].
+/// The class need not exist.
 pub(super) fn toleration(subject: &Subject, class: &str, namespace: &str) -> String {
     let Subject {
         user,
@@ -74,7 +73,7 @@ pub(super) fn toleration(subject: &Subject, class: &str, namespace: &str) -> Str
         name => (format!("the taint of class {name:?}"), format!("/{name}")),
     };
     format!(
-        "the pod tolerates {taint} by hand, and neither user {:?} nor service account {:?} has the verb {USE:?} on {}{RESOURCE}.{GROUP}{right} in namespace {namespace}. Pods with GPUs get the toleration from the webhook: name the class in annotation {} instead. {}\nTo grant it to the service account:\n{}",
+        "the pod tolerates {taint}, but neither user {:?} nor service account {:?} has the verb {USE:?} on {}{RESOURCE}.{GROUP}{right} in namespace {namespace}. Remove the toleration and name the class in annotation {} instead: the webhook adds the toleration to pods with GPUs. {}\nTo grant this right to the service account:\n{}",
         user.username,
         format!("{namespace}/{service_account}"),
         if class == ALL { "all " } else { "" },
@@ -84,30 +83,31 @@ pub(super) fn toleration(subject: &Subject, class: &str, namespace: &str) -> Str
     )
 }
 
-/// The refusal where nobody could say whether the class may be used.
+/// Returns the refusal for a right that could not be checked.
 pub(super) fn unknown(name: &str, reason: &str) -> Refusal {
     let what = match name {
-        ALL => "the right to all classes is needed".to_owned(),
-        name => format!("the right to class {name:?} is needed"),
+        ALL => "all classes".to_owned(),
+        name => format!("class {name:?}"),
     };
-    let message =
-        format!("{what}, and whether it may be used could not be found out: {reason}; try again");
+    let message = format!(
+        "the pod needs the right to use {what}, which cannot be checked: {reason}; try again"
+    );
     Refusal::new(Rule::ReviewFailed, message).about(name)
 }
 
-/// What a grant to the account of all pods that name none would mean.
+/// Returns a caution for grants to `default`, the account of all pods that set none.
 fn shared(service_account: &str) -> &'static str {
     match service_account {
         "default" => {
-            "All pods of the namespace that name no account run as \"default\": better give this one an account of its own. "
+            "All pods of the namespace without a serviceAccountName run as \"default\": prefer an account of its own for this pod. "
         }
         _ => "",
     }
 }
 
-/// The commands, a line each, that let the service account use the class.
-/// The Role is applied as a document, because `kubectl create role` takes the
-/// verb `use` for PodSecurityPolicies alone.
+/// Returns the commands, one per line, that grant the service account the right to the class.
+/// The Role is applied as a document, because `kubectl create role` accepts the verb `use` for
+/// PodSecurityPolicies only.
 pub(crate) fn role(
     class: &str,
     service_account: &str,
@@ -146,7 +146,7 @@ pub(crate) fn role(
     )
 }
 
-/// Who the CI system says that the pod is of, and the command that lists it in the class.
+/// Returns the CI project or account of the pod, and the command that lists it in the class.
 fn listing(
     subject: &Subject,
     class: &Class,

@@ -1,9 +1,7 @@
-//! Which GPUs a container sees: an order for those that it holds, and none
-//! for a container that asked for none.
+//! Which GPUs a container sees: its own GPUs in a fixed order, or none if it requests none.
 //!
-//! At admission nobody knows which GPUs these will be, so nothing here names
-//! one: a UUID or an index of the node in the pod would beat what the device
-//! plugin hands out.
+//! At admission nobody knows which GPUs the container will get, so the code here never names one: a
+//! UUID or a node's index in the pod would override what the device plugin allocates.
 
 use serde_json::{Value, json};
 
@@ -13,28 +11,28 @@ use crate::{
     decide::pod::{self, Container, list},
 };
 
-/// Hides GPUs from a container that asked for none, whatever its image says.
+/// The variable that hides GPUs from a container that requests none, whatever its image selects.
 pub(super) const VOID: (&str, &str) = ("NVIDIA_VISIBLE_DEVICES", "void");
-/// More GPUs than any node has: bounds the patch of a pod that asks for nonsense.
+/// More GPUs than any node has. Bounds the patch of a pod with an absurd request.
 const MAX_ORDINALS: u32 = 1024;
-/// Annotations by which KAI hands out parts of GPUs that no resource names.
+/// Annotations that request parts of GPUs from KAI, without a resource.
 pub(crate) const FRACTIONS: [&str; 2] = ["gpu-fraction", "gpu-memory"];
-/// The scheduler that does so, and the annotation that names the container that
-/// gets them; absent: the first.
+/// The `schedulerName` of KAI.
 pub(crate) const KAI: &str = "kai-scheduler";
+/// The annotation that names the container that gets parts of GPUs from KAI; absent: the first one.
 pub(crate) const FRACTION_CONTAINER: &str = "gpu-fraction-container-name";
-/// Node labels of NVIDIA's feature discovery that say how a node's GPUs are
-/// cut up, and the values that mean not at all.
+/// Node labels of NVIDIA's feature discovery that show how a node's GPUs are partitioned, each with
+/// the value for whole GPUs.
 const SHARING: [(&str, &str); 2] = [
     ("nvidia.com/gpu.sharing-strategy", "none"),
     ("nvidia.com/mig.strategy", "none"),
 ];
 
-/// What holds for all containers of a pod.
+/// The facts about devices that apply to all containers of a pod.
 #[derive(Clone, Debug)]
 pub(super) struct Devices<'a> {
     resource: &'a str,
-    /// The nodes hand out parts of GPUs under the name of whole ones.
+    /// The nodes allocate parts of GPUs under the resource name of whole GPUs.
     cut: bool,
     /// Some container may hold a part of a GPU that its resources do not show.
     hidden: bool,
@@ -43,7 +41,7 @@ pub(super) struct Devices<'a> {
 }
 
 impl<'a> Devices<'a> {
-    /// Reads what concerns the devices of `pod`.
+    /// Reads the facts about the devices of `pod`.
     pub(super) fn of(pod: &Value, chosen: &'a Chosen) -> Self {
         let class = &chosen.class;
         let own = pod::at(pod, &["spec", "nodeSelector"]);
@@ -61,8 +59,8 @@ impl<'a> Devices<'a> {
         }
     }
 
-    /// The order in which `container` sees its `gpus` whole GPUs. The ordinals
-    /// count what the container holds: a slice of MIG or a shared GPU has none.
+    /// Returns the variables that fix the order in which `container` sees its `gpus` whole GPUs.
+    /// The ordinals number the container's own GPUs: MIG slices and shared GPUs have none.
     pub(super) fn order(&self, container: &Container<'_>, gpus: u32) -> Vec<(String, String)> {
         if gpus == 0 || self.cut || self.hidden || self.has_parts(container) {
             return Vec::new();
@@ -76,8 +74,8 @@ impl<'a> Devices<'a> {
         ]
     }
 
-    /// What keeps GPUs out of sight of `container`, if it surely holds none.
-    /// Not tuning but isolation, so that `environment: none` does not switch it off.
+    /// Returns the variable that hides GPUs from `container`, if it certainly holds none.
+    /// This is isolation, not tuning, so `environment: none` does not turn it off.
     pub(super) fn none(&self, container: &Container<'_>) -> Option<(String, String)> {
         let handed = container.holds_gpu(self.resource)
             || self.fraction.as_deref() == Some(container.name());
@@ -92,8 +90,8 @@ impl<'a> Devices<'a> {
     }
 }
 
-/// The containers of a pod that surely hold no GPU, and do not say which they
-/// see. `resource` stands for a whole GPU.
+/// Returns the containers of a pod that certainly hold no GPU and do not set
+/// `NVIDIA_VISIBLE_DEVICES`. `resource` is the resource of a whole GPU.
 pub(super) fn untold<'a>(pod: &'a Value, resource: &str) -> Vec<Container<'a>> {
     let devices = Devices {
         resource,
@@ -109,8 +107,8 @@ pub(super) fn untold<'a>(pod: &'a Value, resource: &str) -> Vec<Container<'a>> {
     containers.filter(untold).collect()
 }
 
-/// Hides GPUs from the containers of a pod that surely hold none, where it is in
-/// no class, and gives their names.
+/// Hides GPUs from the containers of a pod without a class that certainly hold none, and returns
+/// the names of these containers.
 pub(super) fn hide(pod: &mut Editor, resource: &str) -> Result<Vec<String>, Refusal> {
     let untold = untold(pod.document(), resource).into_iter();
     let planned: Vec<_> = untold
@@ -124,14 +122,14 @@ pub(super) fn hide(pod: &mut Editor, resource: &str) -> Result<Vec<String>, Refu
     Ok(hidden)
 }
 
-/// Whether KAI hands the pod parts of GPUs.
+/// Reports whether the pod has annotations that request parts of GPUs from KAI.
 pub(super) fn has_fractions(pod: &Value) -> bool {
     let mut keys = FRACTIONS.iter();
     keys.any(|key| pod::metadata(pod, "annotations", key).is_some())
 }
 
-/// The container of `pod` to which KAI hands parts of GPUs. In pods of others
-/// such annotations say nothing.
+/// Returns the name of the container of `pod` that gets parts of GPUs from KAI. In pods of other
+/// schedulers such annotations have no effect.
 fn fraction(pod: &Value) -> Option<String> {
     let spec = pod.get("spec")?;
     if spec.get("schedulerName")?.as_str() != Some(KAI) || !has_fractions(pod) {

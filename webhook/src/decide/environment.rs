@@ -1,11 +1,10 @@
-//! Environment variables: what is set, where, and why.
+//! Environment variables: which are set, where, and why.
 //!
-//! Nothing here is set where the container's own `env` sets the name, or where
-//! its `envFrom` might. Inside one node nothing is set that changes the paths
-//! of NCCL or UCX, unless the class says so: their own choice is the best
-//! known, and a global `NCCL_P2P_LEVEL` or `UCX_TLS` without `cuda` makes jobs
-//! slow or crash. A container that is alone with one GPU has nobody to talk to,
-//! and gets nothing.
+//! No variable is set if the container's own `env` sets it, or its `envFrom` may set it. For jobs
+//! on one node, no variable changes the paths of NCCL or UCX, unless the class says so: their own
+//! choice is the best known, and a global `NCCL_P2P_LEVEL` or a `UCX_TLS` without `cuda` makes jobs
+//! slow or crash. A container with one GPU in a job of one pod does not communicate, and gets no
+//! such variables.
 
 use std::collections::BTreeSet;
 
@@ -19,28 +18,28 @@ use crate::{
 
 mod table;
 
-/// Whether NCCL looks for NVLink between nodes.
+/// Controls whether NCCL looks for NVLink between nodes.
 pub(super) const MNNVL: &str = "NCCL_MNNVL_ENABLE";
 
 #[derive(Debug, Default)]
 pub(super) struct Report {
-    /// Names that have our value somewhere.
+    /// Variables with our value in at least one container.
     pub(super) set: BTreeSet<String>,
-    /// The same, where the ranks do not see them.
+    /// Variables with our value that the ranks do not see.
     pub(super) unread: BTreeSet<String>,
-    /// Names that the user set differently somewhere.
+    /// Variables that the user set differently in at least one container.
     pub(super) kept: BTreeSet<String>,
-    /// What could not be set, for the user.
+    /// Warnings for the user about variables that were not set or are not read.
     pub(super) warnings: Vec<String>,
 }
 
 impl Report {
-    /// Says that the ranks start over ssh. Its server hands on none of its own
-    /// variables, and `mpirun` by itself none but those of Open MPI (Hydra, of
-    /// Intel MPI and MPICH, all of the launcher's). The launcher could be told
-    /// by `OMPI_MCA_mca_base_env_list`, but Open MPI ends where that is set
-    /// beside the `-x` that most launch lines have (`orterun:conflict-env-set`
-    /// of <https://github.com/open-mpi/ompi>, orte/mca/schizo/ompi/schizo_ompi.c).
+    /// Moves the variables to `unread` and warns, because the ranks start over ssh. The ssh server
+    /// passes on none of its own variables. `mpirun` passes on only those of Open MPI by default;
+    /// Hydra, of Intel MPI and MPICH, passes on all of the launcher's. The launcher could set
+    /// `OMPI_MCA_mca_base_env_list`, but Open MPI ends with an error if that is set beside the `-x`
+    /// of most launch lines (`orterun:conflict-env-set` of <https://github.com/open-mpi/ompi>,
+    /// orte/mca/schizo/ompi/schizo_ompi.c).
     fn over_ssh(&mut self) {
         let (read, unread) = std::mem::take(&mut self.set)
             .into_iter()
@@ -50,7 +49,7 @@ impl Report {
         if let Some(first) = told.next() {
             let rest: String = told.map(|name| format!(", {name}")).collect();
             self.warnings.push(format!(
-                "the ranks start over ssh, which hands on no variable of the container: name {first}{rest} to mpirun with -x (Open MPI), set them in the launcher (Intel MPI, MPICH), or write NCCL's to /etc/nccl.conf in the image"
+                "the ranks start over ssh, which passes on no variable of the container: pass {first}{rest} to mpirun with -x (Open MPI), set them in the launcher (Intel MPI, MPICH), or write the NCCL ones to /etc/nccl.conf in the image"
             ));
         }
     }
@@ -60,7 +59,7 @@ impl Report {
 struct Wanted {
     name: String,
     value: String,
-    /// It names an interface that the container does not see.
+    /// It names a network interface that the container does not see.
     unfit: bool,
 }
 
@@ -71,13 +70,13 @@ impl Wanted {
     }
 }
 
-/// What holds for all containers of a pod.
+/// The state for all containers of a pod.
 struct Plan<'a> {
     chosen: &'a Chosen,
     devices: Devices<'a>,
-    /// Its containers see the interfaces of the host.
+    /// The pod uses the host network.
     host_network: bool,
-    /// What is to be written, and where.
+    /// Position, name and value of each variable to write.
     steps: Vec<(Place, String, String)>,
     report: Report,
 }
@@ -119,7 +118,7 @@ impl Plan<'_> {
                 Some(Some(own)) if own == wanted.value => drop(self.report.set.insert(name)),
                 Some(_) => drop(self.report.kept.insert(name)),
                 None if wanted.unfit => unfit.push(name),
-                // Isolation holds against what an envFrom may say as well.
+                // The variable that isolates a container is set even if an envFrom may set it.
                 None if name != super::devices::VOID.0
                     && may_come_from_elsewhere(container, &name) =>
                 {
@@ -131,19 +130,19 @@ impl Plan<'_> {
         let name = container.name();
         if !hidden.is_empty() {
             self.report.warnings.push(format!(
-                "container {name:?} has envFrom, which may set {}: not set",
+                "container {name:?} has envFrom, which may set {}: the webhook did not set them",
                 hidden.join(", ")
             ));
         }
         if !unfit.is_empty() {
             self.report.warnings.push(format!(
-                "container {name:?} has the network of the host, whose interfaces are not those of pods: {} not set; set them if NCCL, UCX or NVSHMEM choose a wrong one",
+                "container {name:?} uses the host network, whose interfaces differ from those of pods: the webhook did not set {}; set them if NCCL, UCX or NVSHMEM choose a wrong interface",
                 unfit.join(", ")
             ));
         }
     }
 
-    /// The variables that a container should have, in the order in which they are written.
+    /// Returns the variables that a container should have, in the order of writing.
     fn wanted(&self, container: &Container<'_>) -> Vec<Wanted> {
         let class = &self.chosen.class;
         let gpus = container.amount(&class.resource).unwrap_or(0);
@@ -160,11 +159,11 @@ impl Plan<'_> {
             wanted.extend(self.tuning());
         }
         for (name, value) in &class.environment.extra {
-            // What an administrator wrote into the class beats the table.
+            // The class's own variables override the table.
             wanted.retain(|own| own.name != *name);
             wanted.push(Wanted::fit((name.clone(), value.clone())));
         }
-        // NVSHMEM ignores the one where it finds the other.
+        // NVSHMEM ignores the map if the list is set.
         if wanted.iter().any(|own| own.name == table::HCA_LIST)
             && (wanted.iter().any(|own| own.name == table::HCA_MAP)
                 || sets(container, table::HCA_MAP))
@@ -187,16 +186,15 @@ impl Plan<'_> {
     }
 }
 
-/// Whether the container's `env` has `name`, whatever its value.
+/// Reports whether the container's `env` has `name`, whatever its value.
 fn sets(container: &Container<'_>, name: &str) -> bool {
     let env = container.value().get("env").and_then(Value::as_array);
     let mut names = env.into_iter().flatten().map(|entry| entry.get("name"));
     names.any(|own| own.and_then(Value::as_str) == Some(name))
 }
 
-/// Whether the pod sees to it that NCCL finds an IMEX channel where it looks
-/// for one: by a claim, which may be that of a ComputeDomain, or by saying
-/// whether NCCL looks.
+/// Reports whether the pod itself handles IMEX channels: by a claim, which may be that of a
+/// `ComputeDomain`, or by setting the variable that controls whether NCCL needs one.
 pub(super) fn minds_channels(pod: &Value, containers: &[Container<'_>]) -> bool {
     let claims = pod
         .pointer("/spec/resourceClaims")
@@ -205,9 +203,9 @@ pub(super) fn minds_channels(pod: &Value, containers: &[Container<'_>]) -> bool 
         || containers.iter().any(|container| sets(container, MNNVL))
 }
 
-/// What the container's `env` gives to each wanted name: `None` if nothing,
-/// `Some(None)` if something that is not plain text. The last entry wins.
-/// One pass, because CI systems write hundreds of variables.
+/// Returns the value of each wanted variable in the container's `env`: `None` if it is not set,
+/// `Some(None)` if it is not plain text. The last entry wins.
+/// This is one pass, because CI systems write hundreds of variables.
 fn present<'a>(container: &Container<'a>, wanted: &[Wanted]) -> Vec<Option<Option<&'a str>>> {
     let mut found = vec![None; wanted.len()];
     let env = container.value().get("env").and_then(Value::as_array);
@@ -228,8 +226,8 @@ fn present<'a>(container: &Container<'a>, wanted: &[Wanted]) -> Vec<Option<Optio
     found
 }
 
-/// Whether an `envFrom` may set `name`. Its values are not in the pod, and a
-/// value in `env` would beat them.
+/// Reports whether an `envFrom` may set `name`. Its values are not in the pod, and a value in `env`
+/// would override them.
 fn may_come_from_elsewhere(container: &Container<'_>, name: &str) -> bool {
     let sources = container.value().get("envFrom").and_then(Value::as_array);
     sources.into_iter().flatten().any(|source| {

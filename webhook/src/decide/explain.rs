@@ -1,4 +1,4 @@
-//! What was decided, in words: the pod's annotation, and the lines that kubectl prints.
+//! The decision in words: the pod's annotation, and the warnings that kubectl prints.
 
 use nvlink_topology::{Scope, labels};
 use serde::Serialize;
@@ -18,18 +18,18 @@ use crate::{
     decide::pod,
 };
 
-/// The annotation `nvlink-domains.io/decision`. It holds only what follows
-/// from the pod, its class and its namespace: with the state of the cluster in
-/// it, a second pass would change it.
+/// The annotation `nvlink-domains.io/decision`. It contains only what follows from the pod, its
+/// class and its namespace: if it contained the state of the cluster, a second pass would change
+/// it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Record {
     pub class: String,
-    /// How the pod came to it.
+    /// How the pod got the class.
     pub by: By,
-    /// Whole GPUs that the pod holds.
+    /// Number of whole GPUs that the pod requests.
     pub gpus: u32,
-    /// How close they must be.
+    /// How close the GPUs must be.
     pub scope: String,
     pub pattern: String,
     /// The pattern is a guess.
@@ -37,25 +37,25 @@ pub struct Record {
     pub guess: bool,
     /// Where the pattern comes from.
     pub pattern_from: String,
-    /// The gang; a hash of a long name.
+    /// The gang; a hash if its name is long.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gang: Option<String>,
-    /// Who places the pod, if not the cluster's own scheduler.
+    /// The scheduler that places the pod, if it is not the cluster's own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scheduler: Option<&'static str>,
-    /// That scheduler holds the pods of the job together, not our pod affinity.
+    /// That scheduler keeps the pods of the job together, instead of our pod affinity.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub handed_over: bool,
-    /// Variables that have the class's value in some container.
+    /// Variables that have the class's value in at least one container.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub env: Vec<String>,
-    /// The same, where the ranks do not see them.
+    /// Variables with the class's value that the ranks do not see.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unread: Vec<String>,
-    /// Variables that the user set to another value in some container.
+    /// Variables that the user set to another value in at least one container.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub kept: Vec<String>,
-    /// How the pod came to its class, as a sentence.
+    /// How the pod got its class, as a sentence.
     pub why: String,
 }
 
@@ -79,7 +79,7 @@ impl Record {
         }
     }
 
-    /// As the annotation has it.
+    /// Returns the value of the annotation.
     pub(super) fn to_json(&self) -> Result<String, Refusal> {
         serde_json::to_string(self).map_err(|error| {
             let message = format!("the decision cannot be written: {error}");
@@ -109,12 +109,11 @@ fn why(chosen: &Chosen) -> String {
     }
 }
 
-/// The most that Kubernetes lets all annotations of an object hold, in bytes.
+/// Kubernetes' limit for all annotations of an object together, in bytes.
 const MOST_ANNOTATIONS: usize = 256 << 10;
 
-/// Writes the annotation, unless it says the same already. Where there is no
-/// room for it, the pod goes without, also without one that says something
-/// else: that is what the answer says.
+/// Writes the annotation, unless the pod already has the same one. If there is no room for it, an
+/// existing annotation with another decision is removed, and a warning is returned.
 pub(super) fn write(editor: &mut Editor, text: &str) -> Result<Option<String>, Refusal> {
     let present = pod::metadata(editor.document(), "annotations", labels::DECISION);
     if present.and_then(Value::as_str) == Some(text) {
@@ -140,7 +139,7 @@ pub(super) fn write(editor: &mut Editor, text: &str) -> Result<Option<String>, R
     Ok(None)
 }
 
-/// What was done, in one line.
+/// Returns a summary of the decision in one line.
 pub(super) fn summary(chosen: &Chosen) -> String {
     let Chosen {
         class,
@@ -152,11 +151,11 @@ pub(super) fn summary(chosen: &Chosen) -> String {
     let by = match chosen.by {
         By::Annotation => "named by the pod",
         By::Namespace => "the namespace's default",
-        By::AppliesTo => "which claims such pods",
+        By::AppliesTo => "which claims this pod",
     };
     let gpus = match (gpus, &chosen.intent.gang) {
         (_, Some(gang)) => format!(
-            "{gpus} GPU(s) a pod, gang {:?} within one {scope}",
+            "{gpus} GPU(s) per pod, gang {:?} within one {scope}",
             identity::shown(gang)
         ),
         (1, None) => "1 GPU".to_owned(),
@@ -169,14 +168,14 @@ pub(super) fn summary(chosen: &Chosen) -> String {
     )
 }
 
-/// What the state of the cluster lets the user expect.
+/// Returns warnings that follow from the state of the cluster: whether the pod will wait or fail.
 pub fn prospects(chosen: &Chosen, view: &View) -> impl Iterator<Item = String> + use<> {
     let lines = [room(chosen, view), channels(chosen, view)];
     lines.into_iter().flatten()
 }
 
-/// That NCCL may fail for want of an IMEX channel: it does so by itself where
-/// ranks of several pods share a fabric, which is where gangs are drawn to.
+/// Warns if NCCL may fail because the pod has no IMEX channel. By default, NCCL needs one where
+/// ranks of several pods share a fabric, and gangs are placed on such nodes.
 fn channels(chosen: &Chosen, view: &View) -> Option<String> {
     let class = &chosen.class;
     let environment = &class.environment;
@@ -188,16 +187,16 @@ fn channels(chosen: &Chosen, view: &View) -> Option<String> {
     let shared = environment.fabric == Fabric::MNNVL || view.gang_room(class).shared;
     shared.then(|| {
         format!(
-            "nodes of class {:?} share NVLink, and the pod has no claim of a ComputeDomain: NCCL fails where it finds no IMEX channel; add the claim, or set {}=0 to go without",
+            "nodes of class {:?} share NVLink, and the pod has no claim of a ComputeDomain: NCCL fails where it finds no IMEX channel; add the claim, or set {}=0 to use the network between nodes",
             class.name, environment::MNNVL
         )
     })
 }
 
-/// That the pod will wait, if none has room now, and for ever, if no node can hold it.
+/// Warns if the pod will wait because no node has room now, or forever because no node can hold it.
 fn room(chosen: &Chosen, view: &View) -> Option<String> {
     if !view.has_nodes() {
-        // Nothing is known, which is not the same as nothing being there.
+        // No node is known yet, which does not mean that there is none.
         return None;
     }
     let Chosen { class, gpus, .. } = chosen;
@@ -223,8 +222,8 @@ fn room(chosen: &Chosen, view: &View) -> Option<String> {
     }
 }
 
-/// That a gang will wait for ever, if no domain can hold all of it. A node whose GPUs
-/// lie in several domains has no domain's label, by which a gang is held together.
+/// Warns if a gang will wait forever because no domain can hold all of it. A node whose GPUs are in
+/// several domains does not have the label of the domain, which keeps a gang together.
 fn gang_room(chosen: &Chosen, view: &View) -> Option<String> {
     let Chosen {
         class,
@@ -239,7 +238,7 @@ fn gang_room(chosen: &Chosen, view: &View) -> Option<String> {
     let room = view.gang_room(class);
     if room.node < *gpus {
         return Some(format!(
-            "no node of class {name:?} with a domain of {gpus} GPU(s) has the label {}, which holds a gang together: its pods will stay Pending",
+            "no node of class {name:?} with a domain of {gpus} GPU(s) has the label {}, which keeps a gang together: its pods will stay Pending",
             labels::DOMAIN
         ));
     }

@@ -1,5 +1,5 @@
-//! What is read from a pod that is created: once, whatever the classes are and
-//! however often the choice among them is asked for.
+//! The facts of a new pod. They do not depend on the classes and are read once, although the choice
+//! of a class may run several times.
 
 use std::collections::BTreeSet;
 
@@ -8,24 +8,24 @@ use serde_json::Value;
 use super::{Intent, Refusal, classify::Evidence, guard};
 use crate::authorize::Subject;
 
-/// A pod that is created, and what was read from it.
+/// A new pod, and the facts that were read from it.
 #[derive(Debug)]
 pub struct Facts<'a> {
     pub(super) pod: &'a Value,
     pub(super) namespace: &'a str,
     pub(super) subject: &'a Subject,
     pub(super) held: guard::Held<'a>,
-    /// What it says; none of a pod that a kubelet runs whatever is said here.
+    /// The pod's annotations; `None` for a mirror pod, which runs whatever the decision is.
     pub(super) intent: Option<Intent>,
     pub(super) evidence: Evidence,
 }
 
 impl<'a> Facts<'a> {
-    /// Reads `pod`, which `subject` creates in `namespace`. `variables` are
-    /// those that classes set: they say nothing about the job.
+    /// Reads `pod`, which `subject` creates in `namespace`. `variables` are those that classes set:
+    /// they show nothing about the job.
     ///
     /// # Errors
-    /// When an annotation means nothing.
+    /// When an annotation has an invalid value.
     pub fn of(
         pod: &'a Value,
         namespace: &'a str,

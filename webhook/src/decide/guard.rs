@@ -1,17 +1,17 @@
-//! Ways around a class, closed: what a pod may not do, whether it names a class or not.
+//! Rules against ways around a class. They apply to all pods, with or without a class.
 //!
-//! Two kinds of rules. Some are about a right: a pod that *reaches* for the
-//! nodes of a restricted class in another way than by naming it needs the same
-//! right as one that names it (`reach`), and so does one that tolerates the
-//! taint of any class by hand (`by_hand`). The others hold for everybody: GPUs
-//! are not taken past the device plugin (`devices`), and what the webhook
-//! writes is written by nobody else (`reserved`, [`update`]).
+//! There are two kinds of rules. Some require a right: a pod that targets the nodes of a
+//! restricted class without naming the class needs the same right as a pod that names it
+//! (`reach`), and so does a pod whose author adds a toleration of the taint of any class
+//! (`by_hand`). The other rules apply to everybody: pods must not bypass the device plugin to get
+//! GPUs (`devices`), and only the webhook may write its labels and annotations (`reserved`,
+//! [`update`]).
 //!
 //! The nodes of a restricted class are those with the taint
-//! `nvlink-domains.io/class=CLASS:NoSchedule`, which its administrator sets.
-//! The taint keeps out what the scheduler places, whatever its selectors say;
-//! the rules here keep pods from tolerating it and from passing the scheduler by.
-//! The policies that [`crate::policies`] prints hold the same rules in CEL.
+//! `nvlink-domains.io/class=CLASS:NoSchedule`, which an administrator sets. The taint keeps off
+//! all pods that the scheduler places, whatever their selectors are. The rules here prevent pods
+//! from tolerating the taint and from bypassing the scheduler.
+//! The policies that [`crate::policies`] prints express the same rules in CEL.
 
 use std::sync::Arc;
 
@@ -45,7 +45,7 @@ pub use size::{LONGEST_PATH, MOST_PARTS};
 pub(crate) use update::GATE;
 pub use update::{Answered, Change, Question, update};
 
-/// A pod, where it is, who stands behind it, and the classes that there are.
+/// A pod, its namespace, its user and service account, and the existing classes.
 #[derive(Clone, Copy)]
 pub(super) struct Case<'a> {
     pod: &'a Value,
@@ -53,7 +53,7 @@ pub(super) struct Case<'a> {
     subject: &'a Subject,
     held: &'a Held<'a>,
     view: &'a View,
-    /// The class that its namespace gives it, because it holds GPUs and names none.
+    /// The namespace's default class, if the pod has GPUs and names no class.
     default: Option<&'a str>,
 }
 
@@ -76,18 +76,18 @@ impl<'a> Case<'a> {
         }
     }
 
-    /// The class that the pod asks for.
+    /// Returns the class that the pod requests.
     fn wanted(self) -> Option<&'a str> {
         self.held.named.or(self.default)
     }
 
-    /// The class that the pod asks for or was given.
+    /// Returns the class that the pod requests or already has.
     fn class(self) -> Option<&'a str> {
         self.wanted().or(self.held.label)
     }
 }
 
-/// Checks a pod that is created. A class that comes back must be asked about first.
+/// Checks a new pod. If a class is returned, the right to it must be checked first.
 pub(super) fn create(case: Case<'_>, grants: &Grants) -> Result<Option<String>, Refusal> {
     size::check(case.pod)?;
     reserved::check(case)?;
@@ -107,13 +107,13 @@ pub(super) fn create(case: Case<'_>, grants: &Grants) -> Result<Option<String>, 
     by_hand::check(case, None, grants)
 }
 
-/// The restricted classes whose nodes the pod reaches for.
+/// Returns the restricted classes whose nodes the pod targets.
 pub(super) fn reached(case: Case<'_>) -> impl Iterator<Item = &Arc<Class>> {
     let restricted = case.view.restricted().iter();
     restricted.filter(move |class| reach::of_pod(case, class).is_some())
 }
 
-/// Refuses the pod, which comes to `class` by `way`, unless its subject may use it.
+/// Refuses the pod, which reaches `class` by `way`, unless its subject may use the class.
 fn permit(
     case: Case<'_>,
     class: &Class,
@@ -142,9 +142,9 @@ fn permit(
     }
 }
 
-/// Whether the pod is the API's image of one that a kubelet runs from a file.
-/// The kubelet runs it whether the image is let in or not, and may create such
-/// images of its own node alone.
+/// Reports whether the pod is the mirror pod of a static pod, which a kubelet runs from a file.
+/// The kubelet runs the static pod even if the mirror pod is refused, and it may create mirror
+/// pods for its own node only.
 pub(super) fn is_mirror(pod: &Value, subject: &Subject) -> bool {
     let user = &subject.user;
     let node = user.username.strip_prefix("system:node:");
@@ -153,12 +153,12 @@ pub(super) fn is_mirror(pod: &Value, subject: &Subject) -> bool {
         && node.is_some_and(|node| !node.is_empty() && node_name(pod) == node)
 }
 
-/// Whether the pod has NVIDIA's runtime, and GPUs are guarded from it.
+/// Reports whether the pod uses NVIDIA's runtime and the rules on devices apply to it.
 pub(super) fn runs_nvidia(case: Case<'_>) -> bool {
     devices::is_guarded(case) && devices::runtime(case.pod).is_some()
 }
 
-/// The node that the pod names, past the scheduler.
+/// Returns the pod's `nodeName`, which bypasses the scheduler; empty if there is none.
 fn node_name(pod: &Value) -> &str {
     let name = pod.get("spec").and_then(|spec| spec.get("nodeName"));
     name.and_then(Value::as_str).unwrap_or_default()

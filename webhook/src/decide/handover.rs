@@ -1,11 +1,10 @@
-//! Pods that another scheduler places, and classes that hand them over to it.
+//! Pods that another scheduler places, and classes that hand their pods over to it.
 //!
-//! Of such a pod nothing is changed that its scheduler's own webhook set. The
-//! class's node affinity is written in any case, because each of these
-//! schedulers obeys it, and no request of theirs says which nodes are fast
-//! enough. A class with an integration writes the scheduler's own request in
-//! place of our pod affinity, but only where that scheduler will read it:
-//! otherwise the pods of a job would be held together by nobody's rule.
+//! Nothing that the scheduler's own webhook set in such a pod is changed. The class's node affinity
+//! is always written: each of these schedulers obeys it, and none of their own requests describes
+//! which nodes are fast enough. A class with an integration writes the scheduler's own request
+//! instead of our pod affinity, but only where that scheduler reads it. Otherwise nothing would
+//! keep the pods of a job together.
 
 use nvlink_topology::{Scope, labels};
 use serde_json::Value;
@@ -17,7 +16,7 @@ use crate::{
     decide::pod,
 };
 
-/// A scheduler that is not the cluster's own.
+/// A scheduler other than the cluster's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Scheduler {
     Kueue,
@@ -27,16 +26,16 @@ enum Scheduler {
     Hami,
 }
 
-/// Schedulers by the name that a pod asks for.
+/// Schedulers by the pod's `schedulerName`.
 const NAMES: &[(&str, Scheduler)] = &[
     ("kai-scheduler", Scheduler::Kai),
     ("volcano", Scheduler::Volcano),
     ("koord-scheduler", Scheduler::Koordinator),
     ("hami-scheduler", Scheduler::Hami),
 ];
-/// What Kueue's labels and gates start with.
+/// Prefix of Kueue's labels and gates.
 const KUEUE: &str = "kueue.x-k8s.io/";
-/// Kueue's gate on a pod that has its place already.
+/// Kueue's gate on a pod that Kueue has already placed.
 const PLACED: &str = "kueue.x-k8s.io/topology";
 const KUEUE_REQUIRED: &str = "kueue.x-k8s.io/podset-required-topology";
 const KAI_TOPOLOGY: &str = "kai.scheduler/topology";
@@ -44,9 +43,9 @@ const KAI_REQUIRED: &str = "kai.scheduler/topology-required-placement";
 const KAI_QUEUE: &str = "kai.scheduler/queue";
 const VOLCANO_MODE: &str = "volcano.sh/network-topology-mode";
 const VOLCANO_TIER: &str = "volcano.sh/network-topology-highest-tier";
-/// Names the group that a pod of Volcano's is in, whose request counts.
+/// Names the Volcano group of a pod. Volcano reads the group's request, not the pod's.
 const VOLCANO_GROUP: &str = "scheduling.k8s.io/group-name";
-/// Annotations by which a pod says where it wants to be: one of them, and the class says nothing.
+/// Annotations by which a pod requests its topology. If it has one of them, the class adds none.
 const REQUESTS: &[(Scheduler, &[&str])] = &[
     (
         Scheduler::Kueue,
@@ -80,7 +79,7 @@ impl Scheduler {
         }
     }
 
-    /// What makes a pod one of its own.
+    /// Returns the field or label that selects this scheduler.
     fn how(self) -> &'static str {
         match self {
             Self::Kueue => "label kueue.x-k8s.io/queue-name",
@@ -91,7 +90,7 @@ impl Scheduler {
         }
     }
 
-    /// Who places `pod`; `None`: the cluster's own scheduler, or one unknown.
+    /// Returns the scheduler of `pod`; `None` for the cluster's own or an unknown one.
     fn of(pod: &Value) -> Option<Self> {
         let mut labels = pod::entries(pod, &["metadata", "labels"]);
         if labels.any(|(key, _)| key.starts_with(KUEUE))
@@ -105,18 +104,18 @@ impl Scheduler {
     }
 }
 
-/// Who places a pod.
+/// The scheduler of a pod, and what it takes over.
 #[derive(Debug, Default)]
 pub(super) struct Handover {
-    /// Another scheduler than the cluster's own.
+    /// The scheduler, if it is not the cluster's own.
     pub(super) scheduler: Option<&'static str>,
-    /// It holds the pods of a job together, in place of our pod affinity.
+    /// It keeps the pods of a job together, instead of our pod affinity.
     pub(super) done: bool,
-    /// Why not, for the user.
+    /// Why it does not, for the user.
     pub(super) warning: Option<String>,
 }
 
-/// Hands the pod over, if its class says so and its scheduler will see it.
+/// Hands the pod over, if its class has an integration and its scheduler reads the request.
 pub(super) fn hand_over(
     editor: &mut Editor,
     chosen: &Chosen,
@@ -138,7 +137,7 @@ pub(super) fn hand_over(
     let (class, name) = (&chosen.class.name, wanted.name());
     if placer != Some(wanted) {
         let warning = format!(
-            "class {class:?} hands its pods over to {name}, but this one is none of {name}'s: affinity places it; for {name}, set {}",
+            "class {class:?} leaves its pods to {name}, but {name} does not place this pod, so it gets affinity instead; to use {name}, set {}",
             wanted.how()
         );
         return Ok(kept(Some(warning)));
@@ -169,19 +168,19 @@ pub(super) fn hand_over(
     Ok(done)
 }
 
-/// That the scheduler would not see the request on the pod.
+/// Returns the warning that the scheduler would not read the request on the pod.
 fn unread(name: &str, request: &[(&str, String)]) -> String {
     let request: Vec<_> = request
         .iter()
         .map(|(key, value)| format!("{key}: {value}"))
         .collect();
     format!(
-        "{name} reads its request from what made this pod, not from the pod, which is held by affinity: annotate that with {}",
+        "{name} reads the request from the owner or group of this pod, not from the pod, so the pod gets affinity instead; to use {name}, annotate the owner or group with {}",
         request.join(", ")
     )
 }
 
-/// The request, as annotations; none for a pod that needs none.
+/// Returns the request as annotations; empty for a pod that needs none.
 fn request(
     scheduler: Scheduler,
     settled: &Settled,
@@ -214,17 +213,17 @@ fn request(
     }
 }
 
-/// The node label whose value all pods of the job must share.
+/// Returns the node label whose value must be the same for all pods of the job.
 ///
-/// A pod without others lies on one node, and node affinity says on which, so
-/// that it asks for nothing. A label that some nodes lack would keep it off
-/// them: KAI places nothing that is required at a level on nodes without its
-/// label (<https://github.com/NVIDIA/KAI-Scheduler/blob/main/docs/topology/README.md>),
-/// and Kueue knows no nodes but those with the labels of all levels
+/// A single pod runs on one node, and node affinity selects that node, so it needs no request. A
+/// label that is missing on some nodes would keep the pod off them: KAI does not place pods with a
+/// required level on nodes without the level's label
+/// (<https://github.com/NVIDIA/KAI-Scheduler/blob/main/docs/topology/README.md>), and Kueue uses
+/// only nodes with the labels of all levels
 /// (<https://github.com/kubernetes-sigs/kueue/tree/main/keps/2724-topology-aware-scheduling>).
-/// Only a gang wants one domain or node for several pods. A node whose GPUs lie
-/// in several domains has no label for them, because nobody can say which of
-/// them a pod's GPUs will be of: the gang must stay off such nodes.
+/// Only a gang needs one domain or node for several pods. A node whose GPUs are in several domains
+/// has no label for them, because it is unknown which domain a pod's GPUs will be in: the gang must
+/// not run on such nodes.
 fn level<'a>(chosen: &Chosen, settings: &'a Settings) -> Option<&'a str> {
     let gang = chosen.intent.gang.is_some();
     match chosen.scope {
@@ -236,7 +235,7 @@ fn level<'a>(chosen: &Chosen, settings: &'a Settings) -> Option<&'a str> {
     }
 }
 
-/// Gives a pod of KAI's the class's queue, unless it has one.
+/// Writes the class's queue into a pod of KAI, unless the pod has one.
 fn set_queue(editor: &mut Editor, settled: &Settled) -> Result<(), Refusal> {
     let Some(queue) = &settled.queue else {
         return Ok(());
@@ -248,14 +247,14 @@ fn set_queue(editor: &mut Editor, settled: &Settled) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Whether the pod says itself where it wants to be.
+/// Reports whether the pod itself requests its topology.
 fn said(pod: &Value, scheduler: Scheduler) -> bool {
     let keys = REQUESTS.iter().filter(|(known, _)| *known == scheduler);
     keys.flat_map(|(_, keys)| *keys)
         .any(|key| pod::metadata(pod, "annotations", key).is_some())
 }
 
-/// Whether the scheduler reads the request from another object than the pod.
+/// Reports whether the scheduler reads the request from another object than the pod.
 fn reads_elsewhere(pod: &Value, scheduler: Scheduler) -> bool {
     match scheduler {
         Scheduler::Volcano => pod::metadata(pod, "annotations", VOLCANO_GROUP).is_some(),

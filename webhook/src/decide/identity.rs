@@ -1,4 +1,4 @@
-//! Labels that only the webhook writes.
+//! Labels that only the webhook may write.
 
 use nvlink_topology::labels;
 use serde_json::{Value, json};
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::refusal::{Refusal, Rule};
 use crate::{class::syntax, decide::patch::Editor, decide::pod};
 
-/// Refuses a pod that has one of the labels `keys`, which the webhook did not write.
+/// Refuses a pod with one of the labels `keys`, because the webhook does not write them here.
 pub(super) fn refuse(pod: &Value, keys: &[&str]) -> Result<(), Refusal> {
     let forged = keys
         .iter()
@@ -16,7 +16,7 @@ pub(super) fn refuse(pod: &Value, keys: &[&str]) -> Result<(), Refusal> {
         Some(key) => Err(Refusal::new(
             Rule::ReservedLabel,
             format!(
-                "label {key} is written by the webhook alone, which gives this pod none: remove the label from the pod{}",
+                "only the webhook may write label {key}, and this pod gets none: remove the label from the pod{}",
                 hint(key)
             ),
         )),
@@ -25,21 +25,21 @@ pub(super) fn refuse(pod: &Value, keys: &[&str]) -> Result<(), Refusal> {
 
 pub(super) fn hint(key: &str) -> &'static str {
     match key {
-        labels::CLASS => "; to choose a class, set the annotation of that name",
-        labels::GANG => "; to name a gang, set the annotation of that name",
+        labels::CLASS => "; to choose a class, set the annotation of the same name",
+        labels::GANG => "; to name a gang, set the annotation of the same name",
         _ => "",
     }
 }
 
-/// Sets a label; refuses the pod if it has another value already, because
-/// others trust these labels to say what the webhook decided.
+/// Sets a label. Refuses the pod if the label already has another value, because others rely on
+/// these labels to show what the webhook decided.
 pub(super) fn label(editor: &mut Editor, key: &str, value: &str) -> Result<(), Refusal> {
     match pod::metadata(editor.document(), "labels", key) {
         Some(Value::String(own)) if own == value => Ok(()),
         Some(other) => Err(Refusal::new(
             Rule::ReservedLabel,
             format!(
-                "label {key} has the value {other}, but only the webhook writes it, and here it is {value:?}: remove the label from the pod{}",
+                "only the webhook may write label {key}: the pod has {other}, but its value for this pod is {value:?}: remove the label from the pod{}",
                 hint(key)
             ),
         )),
@@ -47,19 +47,19 @@ pub(super) fn label(editor: &mut Editor, key: &str, value: &str) -> Result<(), R
     }
 }
 
-/// `name` if it can be a label value, else a short hash of it.
+/// Returns `name` if it can be a label value, else a short hash of it.
 pub(super) fn label_value(name: &str) -> String {
     if !name.is_empty() && syntax::is_label_value(name) {
         return name.to_owned();
     }
-    // FNV-1a: short, and the same in every replica and version.
+    // FNV-1a is short, and the same in every replica and version.
     let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     });
     format!("x{hash:016x}")
 }
 
-/// A gang's name for people: as it is, unless it is too long to read.
+/// Returns a gang's name for messages: the hash if the name is too long to read.
 pub(super) fn shown(gang: &str) -> String {
     if gang.chars().count() > 63 {
         label_value(gang)

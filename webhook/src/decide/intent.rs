@@ -1,4 +1,4 @@
-//! What a pod says about itself: its annotations, checked.
+//! The pod's own annotations, parsed and checked.
 
 use std::{fmt::Display, str::FromStr};
 
@@ -8,31 +8,31 @@ use serde_json::Value;
 use super::refusal::{Refusal, Rule};
 use crate::decide::pod;
 
-/// Published recipes' name for the scope; `nvlink-locality` means `nvlink-domain`.
+/// The name of the scope in published recipes; `nvlink-locality` means `nvlink-domain`.
 const ALIAS_POLICY: &str = "scheduling.run.ai/topology-policy";
-/// Published recipes' name for the gang.
+/// The name of the gang in published recipes.
 pub(crate) const ALIAS_GROUP: &str = "scheduling.run.ai/pod-group";
 /// More pods than a gang can sensibly have.
 const MAX_GANG: u32 = 100_000;
 
-/// What a pod says about itself.
+/// The pod's own annotations.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Intent {
-    /// The class that it names.
+    /// The class that the pod names.
     pub class: Option<String>,
     /// How close its GPUs must be.
     pub scope: Option<Scope>,
     /// How its GPUs communicate.
     pub pattern: Option<Pattern>,
-    /// The gang that it belongs to; a gang of one is none.
+    /// The gang that the pod belongs to; `None` for a gang of one pod.
     pub gang: Option<String>,
-    /// Pods in the gang, if it says so.
+    /// Number of pods in the gang, if the pod says so.
     pub gang_size: Option<u32>,
-    /// It wants no environment variables.
+    /// The pod opts out of environment variables.
     pub no_environment: bool,
-    /// Keys of the annotations that said so.
+    /// Keys of the annotations that are set.
     pub said: Vec<&'static str>,
-    /// Keys with our prefix that mean nothing, as a line for the user each.
+    /// Warnings about unknown keys with our prefix, one line each.
     pub unknown: Vec<String>,
 }
 
@@ -40,7 +40,7 @@ impl Intent {
     /// Reads the annotations of `pod`.
     ///
     /// # Errors
-    /// When one has a value that means nothing, or needs another.
+    /// When one has an invalid value, or needs another annotation.
     pub fn of(pod: &Value) -> Result<Self, Refusal> {
         let mut said = Vec::new();
         let mut read = |key: &'static str| {
@@ -65,12 +65,12 @@ impl Intent {
             }
         };
         if gang == Some("") {
-            return Err(invalid(labels::GANG, "", "give the gang a name"));
+            return Err(invalid(labels::GANG, "", "set it to the gang's name"));
         }
         let alias = |key| pod::metadata(pod, "annotations", key).and_then(Value::as_str);
         let gang = gang.or_else(|| alias(ALIAS_GROUP).filter(|name| !name.is_empty()));
         if let (Some(size), None) = (size, gang) {
-            let hint = format!("name the gang in {} as well", labels::GANG);
+            let hint = format!("also name the gang in {}", labels::GANG);
             return Err(invalid(labels::GANG_SIZE, &size.to_string(), &hint));
         }
         let local = alias(ALIAS_POLICY) == Some("nvlink-locality");
@@ -87,7 +87,7 @@ impl Intent {
     }
 }
 
-/// What a job may say.
+/// The annotations that a job may set.
 const KEYS: [&str; 6] = [
     labels::CLASS,
     labels::SCOPE,
@@ -96,13 +96,13 @@ const KEYS: [&str; 6] = [
     labels::GANG_SIZE,
     labels::ENVIRONMENT,
 ];
-/// Keys that are told of; nobody misspells more.
+/// The most unknown keys to warn about; nobody misspells more.
 const MOST_UNKNOWN: usize = 3;
-/// Letters that a misspelt key may have wrong.
+/// The most letters that may be wrong in a misspelt key.
 const SLIPS: usize = 2;
 
-/// Annotations with our prefix that nobody reads: a misspelt one would be
-/// ignored in silence.
+/// Returns warnings about unknown annotations with our prefix: a misspelt one would be ignored
+/// silently.
 fn unknown(pod: &Value) -> Vec<String> {
     let annotations = pod::entries(pod, &["metadata", "annotations"]);
     let strange = annotations.filter_map(|(key, _)| {
@@ -113,7 +113,7 @@ fn unknown(pod: &Value) -> Vec<String> {
     strange.take(MOST_UNKNOWN).collect()
 }
 
-/// That `key` is unknown, and what may have been meant by its `name`.
+/// Returns the warning that `key` is unknown, with the known key that is most similar to `name`.
 fn meant(key: &str, name: &str) -> String {
     let names = KEYS.map(|key| key.rsplit('/').next().unwrap_or(key));
     let distance = |known: &&str| strsim::osa_distance(known, name);
@@ -122,13 +122,13 @@ fn meant(key: &str, name: &str) -> String {
             format!("annotation {key} is unknown; did you mean {near}?")
         }
         _ => format!(
-            "annotation {key} is unknown; a pod's are {}",
+            "annotation {key} is unknown; the known ones are {}",
             names.join(", ")
         ),
     }
 }
 
-/// The gang that the pod names, if what it says of it can be read.
+/// Returns the gang that the pod names, if its annotations are valid.
 pub(super) fn gang(pod: &Value) -> Option<String> {
     Intent::of(pod).ok()?.gang
 }
@@ -158,7 +158,7 @@ fn gang_size(text: &str) -> Result<u32, Refusal> {
         invalid(
             labels::GANG_SIZE,
             text,
-            "use the number of pods, such as \"4\"",
+            "set it to the number of pods, such as \"4\"",
         )
     })
 }
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_said() {
+    fn a_pod_without_our_annotations_has_no_intent() {
         assert_eq!(Intent::of(&json!({})).unwrap(), Intent::default());
         assert_eq!(
             read(json!({labels::CLASS: null, "other": "x"})).unwrap(),
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn aliases_stand_back() {
+    fn our_annotations_win_over_aliases() {
         let alias = json!({ALIAS_POLICY: "nvlink-locality", ALIAS_GROUP: "g"});
         let intent = read(alias.clone()).unwrap();
         assert_eq!(
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_misspelt_is_told() {
+    fn a_misspelt_annotation_is_warned_about() {
         let told = |annotations| read(annotations).unwrap().unknown;
         let key = |name: &str| format!("{GROUP}/{name}");
         for (name, near) in [
@@ -224,7 +224,10 @@ mod tests {
             assert!(said.len() == 1 && said[0].ends_with(&hint), "{said:?}");
         }
         let far = told(json!({key("default-class"): "x"}));
-        assert!(far[0].contains("a pod's are class, scope"), "{far:?}");
+        assert!(
+            far[0].contains("the known ones are class, scope"),
+            "{far:?}"
+        );
         let own = json!({labels::CLASS: "a", labels::DECISION: "{}", "other.io/clas": "x"});
         assert_eq!(told(own), Vec::<String>::new());
         let many: serde_json::Map<_, _> =
@@ -233,13 +236,13 @@ mod tests {
     }
 
     #[test]
-    fn a_gang_of_one_is_none() {
+    fn a_gang_of_one_pod_is_no_gang() {
         let intent = read(json!({labels::GANG: "g", labels::GANG_SIZE: "1"})).unwrap();
         assert_eq!(intent.gang, None);
     }
 
     #[test]
-    fn what_means_nothing_is_named() {
+    fn an_invalid_value_is_named_with_a_hint() {
         for (key, value, hint) in [
             (labels::SCOPE, json!("galaxy"), "nvlink-domain"),
             (labels::PATTERN, json!("ring"), "all-reduce"),

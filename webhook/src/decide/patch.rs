@@ -1,10 +1,9 @@
 //! Edits of a raw JSON document, recorded as JSON Patch operations.
 //!
-//! The document is changed in place while the operations are recorded, so
-//! that a later edit sees an earlier one. A parent that is absent or null is
-//! made by the same operation; one that exists is never replaced, so fields
-//! that this program has never heard of survive. The operations are written at
-//! once as the text that the API server gets: the values are in the document.
+//! Each edit changes the document in place and records an operation, so that later edits see
+//! earlier ones. If a parent is absent or null, the same operation creates it. An existing parent
+//! is never replaced, so unknown fields are kept. Each operation is immediately written as the text
+//! that the API server gets, because its value moves into the document.
 
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -30,7 +29,7 @@ impl From<usize> for Step<'_> {
     }
 }
 
-/// A part of the document is not what an edit needs it to be.
+/// The error that a part of the document has the wrong type for an edit.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{path} is not {expected}")]
 pub struct WrongType {
@@ -38,7 +37,7 @@ pub struct WrongType {
     expected: &'static str,
 }
 
-/// Where a value goes, inside its parent.
+/// The position of a new value in its parent.
 #[derive(Clone, Copy)]
 enum Slot<'a> {
     Key(&'a str),
@@ -61,15 +60,15 @@ impl Slot<'_> {
     }
 }
 
-/// Operations of JSON Patch, as text.
+/// JSON Patch operations as text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Patch {
-    /// With commas between them.
+    /// The operations, separated by commas.
     operations: Vec<u8>,
     count: usize,
 }
 
-/// What the text of most patches takes, in bytes.
+/// The size of most patches as text, in bytes.
 const USUAL: usize = 2 << 10;
 
 #[derive(Serialize)]
@@ -81,25 +80,25 @@ struct Operation<'a> {
 }
 
 impl Patch {
-    /// Whether it changes nothing.
+    /// Reports whether it changes nothing.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// How many operations it has.
+    /// Returns the number of operations.
     #[must_use]
     pub fn len(&self) -> usize {
         self.count
     }
 
-    /// The patch as a JSON document.
+    /// Returns the patch as a JSON document.
     #[must_use]
     pub fn to_json(&self) -> Vec<u8> {
         [b"[", &self.operations[..], b"]"].concat()
     }
 
-    /// Records that `value` is added as `last` of what is at `parent`; `None`: that it is removed.
+    /// Records that `value` is added at `last` in `parent`, or removed if it is `None`.
     fn record(&mut self, parent: &[Step<'_>], last: &str, value: Option<&Value>) {
         match self.is_empty() {
             true => self.operations.reserve(USUAL),
@@ -107,7 +106,7 @@ impl Patch {
         }
         let op = if value.is_some() { "add" } else { "remove" };
         let path = &pointer(parent.iter().copied().chain([last.into()]));
-        // Never fails: all keys are strings, and memory takes all.
+        // This never fails: all keys are strings, and the target is memory.
         let _ = serde_json::to_writer(&mut self.operations, &Operation { op, path, value });
         self.count += 1;
     }
@@ -129,23 +128,23 @@ impl Editor {
         }
     }
 
-    /// The document as edited so far.
+    /// Returns the document as edited so far.
     #[must_use]
     pub fn document(&self) -> &Value {
         &self.document
     }
 
-    /// The value at `path`; `None` also where it is null.
+    /// Returns the value at `path`; `None` if it is absent or null.
     #[must_use]
     pub fn get(&self, path: &[Step<'_>]) -> Option<&Value> {
         path.iter()
             .try_fold(&self.document, |value, &step| child(value, step))
     }
 
-    /// Sets `key` in the object at `object`, which is made if it is absent.
+    /// Sets `key` in the object at `object`, which is created if it is absent.
     ///
     /// # Errors
-    /// When something on the way is neither absent nor an object.
+    /// When a value on the path is neither absent nor an object.
     pub fn insert(
         &mut self,
         object: &[Step<'_>],
@@ -155,15 +154,15 @@ impl Editor {
         self.add(object, Slot::Key(key), value)
     }
 
-    /// Appends to the array at `array`, which is made if it is absent.
+    /// Appends to the array at `array`, which is created if it is absent.
     ///
     /// # Errors
-    /// When something on the way is not what the path needs.
+    /// When a value on the path has the wrong type.
     pub fn append(&mut self, array: &[Step<'_>], value: Value) -> Result<(), WrongType> {
         self.add(array, Slot::End, value)
     }
 
-    /// Removes `key` from the object at `object`, if it is there.
+    /// Removes `key` from the object at `object`, if it exists.
     pub fn remove(&mut self, object: &[Step<'_>], key: &str) {
         let parent = object
             .iter()
@@ -174,7 +173,7 @@ impl Editor {
         }
     }
 
-    /// The edited document, and the patch that leads to it.
+    /// Returns the edited document, and the patch that leads to it.
     #[must_use]
     pub fn finish(self) -> (Value, Patch) {
         (self.document, self.patch)
@@ -240,7 +239,7 @@ fn child_mut<'v>(value: &'v mut Value, step: Step<'_>) -> Option<&'v mut Value> 
     }
 }
 
-/// The JSON Pointer of `path`.
+/// Returns the JSON Pointer of `path`.
 fn pointer<'a>(path: impl IntoIterator<Item = Step<'a>>) -> String {
     let mut pointer = String::with_capacity(64);
     for step in path {
@@ -297,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn parents_are_made_in_one_operation() {
+    fn parents_are_created_in_one_operation() {
         let (after, patch) = check(json!({"spec": {"affinity": null}}), |pod| {
             let at = ["spec", "affinity", "nodeAffinity", "terms"].map(Step::from);
             pod.append(&at, json!(1))?;
@@ -312,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_escaped_and_siblings_stay() {
+    fn keys_are_escaped_and_siblings_are_kept() {
         let (after, patch) = check(json!({"metadata": {"labels": {"x": "1"}}}), |pod| {
             pod.insert(&["metadata".into(), "labels".into()], "a/b~c", json!("2"))
         });
@@ -324,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_not_removed() {
+    fn missing_keys_are_not_removed() {
         let (after, patch) = check(json!({"metadata": {"labels": {"a/b": "1"}}}), |pod| {
             pod.remove(&["metadata".into(), "labels".into()], "a/b");
             pod.remove(&["metadata".into(), "labels".into()], "a/b");

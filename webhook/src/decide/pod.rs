@@ -1,12 +1,12 @@
-//! Reading pods as raw JSON: containers, GPU requests, metadata.
+//! Pods as raw JSON: containers, GPU requests, metadata.
 
 use serde_json::Value;
 
 use crate::{class::GPU, decide::patch::Step, decide::quantity};
 
-/// Beginnings of the names of resources that are GPUs or parts of them: of
-/// NVIDIA's plugin beside whole ones, and of those who share GPUs out. Other resources of
-/// NVIDIA's are networks.
+/// Prefixes of the resources that are GPUs or parts of GPUs, other than NVIDIA's whole GPUs: those
+/// of NVIDIA's device plugin, and of schedulers that share GPUs. NVIDIA's other resources are
+/// networks.
 pub const GPU_RESOURCES: [&str; 10] = [
     "nvidia.com/gpu.",
     "nvidia.com/gpumem",
@@ -20,15 +20,15 @@ pub const GPU_RESOURCES: [&str; 10] = [
     "4paradigm.com/vgpu",
 ];
 
-/// Beginning of the resources that stand for a device class of DRA.
+/// Prefix of the resources that stand for a device class of DRA.
 pub const DEVICE_CLASSES: &str = "deviceclass.resource.kubernetes.io/";
 
 /// When a container runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// An init container: runs to its end before the next one starts.
+    /// An init container: it ends before the next one starts.
     Init,
-    /// A restartable init container: runs beside everything after it.
+    /// A restartable init container: it runs beside all containers after it.
     Sidecar,
     Main,
 }
@@ -41,7 +41,7 @@ pub struct Container<'a> {
     value: &'a Value,
 }
 
-/// Where a container stands in its pod.
+/// The position of a container in its pod.
 #[derive(Clone, Copy, Debug)]
 pub struct Place {
     list: &'static str,
@@ -49,7 +49,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// The path of the container's field `field`.
+    /// Returns the path of the container's field `field`.
     #[must_use]
     pub fn path<'s>(&self, field: &'s str) -> [Step<'s>; 4] {
         [
@@ -61,9 +61,9 @@ impl Place {
     }
 }
 
-/// A GPU request that is no whole number.
+/// A GPU request that is not a whole number.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("container {container:?} asks for {quantity} of {resource}, which is not a whole number")]
+#[error("container {container:?} requests {quantity} of {resource}, which is not a whole number")]
 pub struct BadQuantity {
     container: String,
     resource: String,
@@ -71,7 +71,7 @@ pub struct BadQuantity {
 }
 
 impl<'a> Container<'a> {
-    /// Its name; empty if it has none.
+    /// Returns its name; empty if it has none.
     #[must_use]
     pub fn name(&self) -> &'a str {
         self.value
@@ -85,7 +85,7 @@ impl<'a> Container<'a> {
         self.value
     }
 
-    /// Where it stands in its pod.
+    /// Returns its position in its pod.
     #[must_use]
     pub fn place(&self) -> Place {
         let list = if self.role == Role::Main {
@@ -99,8 +99,8 @@ impl<'a> Container<'a> {
         }
     }
 
-    /// The amount of `resource` that it asks for. The API server defaults
-    /// requests to limits and wants them equal for such resources.
+    /// Returns the amount of `resource` that it requests. The API server defaults requests to
+    /// limits, and requires them to be equal for such resources.
     ///
     /// # Errors
     /// When the amount is not a whole number.
@@ -121,8 +121,8 @@ impl<'a> Container<'a> {
         Ok(most)
     }
 
-    /// Whether it may hold a GPU of any kind: a resource of NVIDIA's, `also`,
-    /// or what DRA hands out, behind which a GPU may stand.
+    /// Reports whether it may hold a GPU of any kind: by a resource of NVIDIA's, by the resource
+    /// `also`, or by a DRA request, which may be for a GPU.
     #[must_use]
     pub fn may_hold_gpu(&self, also: &str) -> bool {
         self.has_claims()
@@ -131,11 +131,11 @@ impl<'a> Container<'a> {
                 .any(|name| name.starts_with("nvidia.com/") || name == also)
     }
 
-    /// Whether a device plugin hands it GPUs, so that they must not be hidden
-    /// from it: whole ones, parts, or `also`. A network adapter of NVIDIA's is
-    /// none. What DRA hands out does not count: it comes by CDI, whatever the
-    /// environment of the pod says. NVIDIA's driver hides all else itself, by
-    /// the same variable (`cmd/gpu-kubelet-plugin/cdi.go` of
+    /// Reports whether a device plugin allocates it GPUs (whole ones, parts, or `also`), which must
+    /// therefore not be hidden from it. A network adapter of NVIDIA's is not a GPU. Devices that
+    /// DRA allocates do not count: the container gets them by CDI, whatever the pod's environment
+    /// says, and NVIDIA's DRA driver hides all other GPUs by the same variable
+    /// (`cmd/gpu-kubelet-plugin/cdi.go` of
     /// <https://github.com/kubernetes-sigs/dra-driver-nvidia-gpu>).
     #[must_use]
     pub fn holds_gpu(&self, also: &str) -> bool {
@@ -145,7 +145,7 @@ impl<'a> Container<'a> {
         })
     }
 
-    /// Names of the resources of which it asks for some.
+    /// Returns the names of the resources that it requests.
     pub fn resources(&self) -> impl Iterator<Item = &'a str> + use<'a> {
         let lists = self.value.get("resources");
         let named = ["limits", "requests"]
@@ -157,7 +157,7 @@ impl<'a> Container<'a> {
             .map(|(name, _)| name.as_str())
     }
 
-    /// Whether DRA hands it devices of whichever kind.
+    /// Reports whether DRA allocates it devices of any kind.
     #[must_use]
     pub fn has_claims(&self) -> bool {
         let claims = self.value.get("resources");
@@ -169,7 +169,7 @@ impl<'a> Container<'a> {
     }
 }
 
-/// All containers of `pod`, init containers first, each kind in its order.
+/// Returns all containers of `pod`: init containers first, each kind in the pod's order.
 #[must_use]
 pub fn containers(pod: &Value) -> Vec<Container<'_>> {
     let list = |name: &str| {
@@ -195,12 +195,12 @@ pub fn containers(pod: &Value) -> Vec<Container<'_>> {
     init.chain(main).collect()
 }
 
-/// The amount of `resource` that the pod holds, as Kubernetes computes it: the
-/// containers and sidecars together, or the largest init phase (an init
-/// container with the sidecars that started before it) where that is more.
+/// Returns the amount of `resource` that the pod requests, as Kubernetes computes it: the larger of
+/// all containers and sidecars together, and the largest init phase (an init container with the
+/// sidecars that started before it).
 ///
 /// # Errors
-/// When a container asks for an amount that is not a whole number.
+/// When a container requests an amount that is not a whole number.
 pub fn request(containers: &[Container<'_>], resource: &str) -> Result<u32, BadQuantity> {
     let (mut together, mut sidecars, mut phase) = (0_u32, 0_u32, 0_u32);
     for container in containers {
@@ -217,13 +217,13 @@ pub fn request(containers: &[Container<'_>], resource: &str) -> Result<u32, BadQ
     Ok(together.saturating_add(sidecars).max(phase))
 }
 
-/// What is at `path`, key by key. `Value::pointer` makes two strings of each.
+/// Returns the value at `path`, key by key. `Value::pointer` would allocate two strings per key.
 #[must_use]
 pub fn at<'a>(value: &'a Value, path: &[&str]) -> Option<&'a Value> {
     path.iter().try_fold(value, |value, key| value.get(key))
 }
 
-/// The items of the list at `path`; none where there is no list.
+/// Returns the items of the list at `path`; empty if there is no list.
 pub fn list<'a>(value: &'a Value, path: &[&str]) -> impl Iterator<Item = &'a Value> + use<'a> {
     at(value, path)
         .and_then(Value::as_array)
@@ -231,7 +231,7 @@ pub fn list<'a>(value: &'a Value, path: &[&str]) -> impl Iterator<Item = &'a Val
         .flatten()
 }
 
-/// The entries of the object at `path`; none where there is no object.
+/// Returns the entries of the object at `path`; empty if there is no object.
 pub fn entries<'a>(
     value: &'a Value,
     path: &[&str],
@@ -242,14 +242,14 @@ pub fn entries<'a>(
         .flatten()
 }
 
-/// A label or annotation: `None` where it is absent or null.
+/// Returns a label or annotation; `None` if it is absent or null.
 #[must_use]
 pub fn metadata<'a>(pod: &'a Value, map: &str, key: &str) -> Option<&'a Value> {
     let value = pod.get("metadata")?.get(map)?.get(key)?;
     (!value.is_null()).then_some(value)
 }
 
-/// The service account that the pod runs as.
+/// Returns the service account that the pod runs as.
 #[must_use]
 pub fn service_account(pod: &Value) -> &str {
     let spec = pod.get("spec");
@@ -260,7 +260,7 @@ pub fn service_account(pod: &Value) -> &str {
         .unwrap_or("default")
 }
 
-/// What to call the pod in a log line: a pod being created may have no name yet.
+/// Returns the pod's name for a log line. A new pod may have only a `generateName`.
 #[must_use]
 pub fn display_name(pod: &Value) -> String {
     let field = |name: &str| {
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_add_up_as_kubernetes_does_it() {
+    fn requests_add_up_as_in_kubernetes() {
         check(&[], &[container(4)], 4);
         check(
             &[],
@@ -327,12 +327,12 @@ mod tests {
         let error = request(&containers(&pod), "nvidia.com/gpu").unwrap_err();
         assert_eq!(
             error.to_string(),
-            "container \"train\" asks for \"1.5\" of nvidia.com/gpu, which is not a whole number"
+            "container \"train\" requests \"1.5\" of nvidia.com/gpu, which is not a whole number"
         );
     }
 
     #[test]
-    fn any_kind_of_gpu_is_seen() {
+    fn any_kind_of_gpu_is_recognized() {
         for (resources, expected) in [
             (json!({"limits": {"nvidia.com/mig-1g.10gb": 1}}), true),
             (json!({"limits": {"nvidia.com/gpu": "0"}}), false),
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn networks_are_no_gpus() {
+    fn network_adapters_are_not_gpus() {
         for (name, expected) in [
             ("nvidia.com/gpu", true),
             ("nvidia.com/gpu.shared", true),

@@ -1,4 +1,4 @@
-//! The project that a pod belongs to, by what its CI system says of it.
+//! The project that a pod belongs to, as its CI system reports it.
 
 use serde_json::Value;
 
@@ -12,10 +12,10 @@ use crate::{
     decide::pod,
 };
 
-/// The project of a pod of `class` in `namespace`, from sources that its
-/// author cannot forge: what a runner says whom the class trusts, as in
-/// `gitlab.42` (no namespace has a dot in its name), else the namespace. RBAC
-/// holds who may create pods in that.
+/// Returns the project of a pod of `class` in `namespace`, from sources that the pod's author
+/// cannot forge: the pod's CI label if a runner that the class trusts creates the pod, as in
+/// `gitlab.42` (no namespace has a dot in its name), else the namespace, in which RBAC controls who
+/// may create pods.
 pub(super) fn of(class: &Class, subject: &Subject, pod: &Value, namespace: &str) -> String {
     let mut runners = class.ci_projects.iter();
     let project = runners.find_map(|entry| {
@@ -33,13 +33,13 @@ pub(super) fn of(class: &Class, subject: &Subject, pod: &Value, namespace: &str)
     project.unwrap_or_else(|| namespace.to_owned())
 }
 
-/// Whether the class lists the CI project that the pod is of.
+/// Reports whether the class lists the pod's CI project.
 pub(super) fn is_listed(class: &Class, subject: &Subject, pod: &Value, namespace: &str) -> bool {
     let mut entries = class.ci_projects.iter();
     entries.any(|entry| lists(entry, subject, pod, namespace))
 }
 
-/// Whether the request comes from a runner of `entry`.
+/// Reports whether the request comes from a runner of `entry`.
 pub(super) fn runs(entry: &CiProject, subject: &Subject) -> bool {
     let name = |account: &Account| {
         format!(
@@ -51,7 +51,7 @@ pub(super) fn runs(entry: &CiProject, subject: &Subject) -> bool {
     runners.any(|runner| name(runner) == subject.user.username)
 }
 
-/// Whether the class that holds `entry` lists the pod's project.
+/// Reports whether `entry` lists the pod's project and the request comes from one of its runners.
 fn lists(entry: &CiProject, subject: &Subject, pod: &Value, namespace: &str) -> bool {
     runs(entry, subject)
         && match provider::of(entry.provider).identity {
@@ -65,10 +65,10 @@ fn lists(entry: &CiProject, subject: &Subject, pod: &Value, namespace: &str) -> 
         }
 }
 
-/// Digits of the longest id: what 64 bits with a sign hold, as classes list them.
+/// Digits of the longest id: classes list ids as signed 64-bit numbers.
 const DIGITS: usize = 19;
 
-/// The id that a label holds. Only as a number is written: `042` is none.
+/// Returns the id in a label. It must be a number in its usual form: `042` is not an id.
 pub(super) fn id(pod: &Value, label: &str) -> Option<u64> {
     let text = pod::metadata(pod, "labels", label)?.as_str()?;
     let id: u64 = text.parse().ok()?;
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_are_numbers_as_they_are_written() {
+    fn an_id_is_a_number_in_its_usual_form() {
         let read = |text: &str| id(&json!({"metadata": {"labels": {"l": text}}}), "l");
         assert_eq!(read("42"), Some(42));
         for odd in ["", "042", "+42", "42 ", "4_2", "x", "18446744073709551615"] {

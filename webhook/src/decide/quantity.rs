@@ -1,9 +1,9 @@
-//! Kubernetes quantities, as far as whole GPUs need them.
+//! Kubernetes quantities, limited to whole numbers of GPUs.
 
 use serde_json::Value;
 
-/// The whole number that `quantity` stands for: `8`, `"8"`, `"1k"`, `"2e1"`, `"1Ki"`, `"4000m"`.
-/// `None` for what is no quantity, negative, not whole or beyond `u32`.
+/// Parses `quantity` as a whole number: `8`, `"8"`, `"1k"`, `"2e1"`, `"1Ki"`, `"4000m"`.
+/// Returns `None` if it is not a quantity, negative, not whole or beyond `u32`.
 #[must_use]
 pub fn whole(quantity: &Value) -> Option<u32> {
     match quantity {
@@ -49,7 +49,7 @@ fn parse(text: &str) -> Option<u32> {
     u32::try_from(value).ok()
 }
 
-/// A suffix as powers of ten and of two.
+/// Returns a suffix as exponents of ten and of two.
 fn scale(suffix: &str) -> Option<(i32, u32)> {
     Some(match suffix {
         "" => (0, 0),

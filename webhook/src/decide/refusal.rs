@@ -1,33 +1,33 @@
-//! The ways in which a pod is refused.
+//! Refusals of pods, and the rules behind them.
 
 use crate::decide::patch::WrongType;
 
-/// The rule that refuses a pod; bounded, so that it can be a metric's label.
+/// The rule that refuses a pod. The set is bounded, so the rule can be a metric label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Rule {
     /// The named class does not exist.
     UnknownClass,
     /// The named class cannot be used.
     BrokenClass,
-    /// The class asks for what this version cannot do.
+    /// The class needs a feature that this version does not have.
     NotSupported,
-    /// Nobody who stands behind the pod may use the class.
+    /// Neither the user nor the pod's service account or CI project may use the class.
     NotAuthorized,
-    /// Whether the class may be used could not be found out.
+    /// The right to use the class could not be checked.
     ReviewFailed,
-    /// An annotation has a value that means nothing.
+    /// An annotation has an invalid value.
     InvalidAnnotation,
-    /// A label that only the webhook writes has another value.
+    /// A label that only the webhook may write has another value.
     ReservedLabel,
-    /// An annotation that only the webhook writes is there already.
+    /// The pod already has an annotation that only the webhook may write.
     ReservedAnnotation,
     /// The pod tolerates the taint of a class that it may not use.
     Toleration,
-    /// The pod names a node, which may be of a class that it may not use.
+    /// The pod names a node that may belong to a class that it may not use.
     NodeName,
     /// The pod selects the nodes of a class that it may not use.
     NodeSelector,
-    /// A container says itself which GPUs it sees.
+    /// A container selects the GPUs that it sees.
     VisibleDevices,
     /// The runtime of GPU containers, without a request for a GPU.
     RuntimeClass,
@@ -35,26 +35,26 @@ pub enum Rule {
     Privileged,
     /// A host path to GPUs on the nodes of a restricted class.
     HostPath,
-    /// A change of what the webhook wrote.
+    /// A change of something that the webhook wrote.
     Locked,
-    /// An ephemeral container that would see GPUs.
+    /// An ephemeral container would see GPUs.
     EphemeralContainer,
     /// A change of a pod's GPUs.
     Resize,
-    /// A namespace taken out of the rules; the policies alone know it.
+    /// A namespace is exempted from the rules. Only the policies have this rule.
     OptOut,
-    /// More parts than any pod has.
+    /// The pod has more parts than any real pod.
     Size,
     /// The GPUs cannot be as close as the scope says.
     Scope,
-    /// Pod affinity that would keep the pod's gang out for ever.
+    /// Pod affinity would keep the pod's gang Pending forever.
     Affinity,
     /// The pod is not shaped like a pod.
     Malformed,
 }
 
 impl Rule {
-    /// The word used in logs and label values.
+    /// Returns the rule's name in logs and label values.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -89,11 +89,10 @@ impl Rule {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct Refusal {
-    /// The rule that refuses it.
     pub rule: Rule,
     /// What is wrong, and what to do.
     pub message: String,
-    /// The class it is about, if the decision came that far.
+    /// The class that the refusal is about, if it is known.
     pub class: Option<String>,
 }
 
@@ -106,13 +105,13 @@ impl Refusal {
         }
     }
 
-    /// What the user is told: the rule by name, what is wrong, and what to do.
+    /// Returns the text for the user: the rule's name, what is wrong, and what to do.
     #[must_use]
     pub fn answer(&self) -> String {
         format!("rule {}: {}", self.rule.as_str(), self.message)
     }
 
-    /// The same, with what else helps.
+    /// Appends another remedy to the message.
     #[must_use]
     pub fn with(self, remedy: &str) -> Self {
         Self {
@@ -121,7 +120,7 @@ impl Refusal {
         }
     }
 
-    /// The same, about a class.
+    /// Sets the class that the refusal is about.
     #[must_use]
     pub fn about(self, class: &str) -> Self {
         Self {
@@ -135,7 +134,7 @@ impl From<WrongType> for Refusal {
     fn from(error: WrongType) -> Self {
         Self::new(
             Rule::Malformed,
-            format!("the pod cannot be changed: {error}"),
+            format!("the webhook cannot change the pod: {error}"),
         )
     }
 }

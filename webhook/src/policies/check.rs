@@ -1,4 +1,4 @@
-//! The `policies` subcommand: print them, or compare them with a cluster's.
+//! The `policies` subcommand, which prints the policies or compares them with those of a cluster.
 
 use std::process::ExitCode;
 
@@ -14,9 +14,8 @@ use similar::TextDiff;
 use super::{documents, text};
 use crate::{stdout::print, yaml};
 
-/// Prints the policies, or, to `check` them, compares them with those of the
-/// cluster: exit status 1, and what differs, where they are not the same; 2
-/// where the cluster cannot be asked.
+/// Prints the policies, or with `check` compares them with those of the cluster. If they differ, it
+/// prints the differences and the exit status is 1; if the cluster cannot be read, it is 2.
 ///
 /// # Errors
 /// When they cannot be printed.
@@ -33,7 +32,7 @@ pub fn run(check: bool, exempt: &[String]) -> anyhow::Result<ExitCode> {
     let found = match runtime.block_on(ask(&wanted)) {
         Ok(found) => found,
         Err(error) => {
-            // Not the status of policies that differ.
+            // Exit status 1 means that the policies differ.
             eprintln!("error: {error:#}");
             return Ok(ExitCode::from(2));
         }
@@ -41,13 +40,16 @@ pub fn run(check: bool, exempt: &[String]) -> anyhow::Result<ExitCode> {
     let differences = differences(&found, &wanted)?;
     if differences.is_empty() {
         eprintln!(
-            "the cluster has the {} policies and bindings as they should be",
+            "the {} policies and bindings in the cluster are up to date",
             wanted.len()
         );
         return Ok(ExitCode::SUCCESS);
     }
     print(&differences)?;
-    eprintln!("error: the cluster's policies differ\n{}", remedy(exempt));
+    eprintln!(
+        "error: the policies in the cluster differ from those of this version\n{}",
+        remedy(exempt)
+    );
     Ok(ExitCode::FAILURE)
 }
 
@@ -58,18 +60,18 @@ async fn ask(wanted: &[Value]) -> anyhow::Result<Vec<Value>> {
     found(&client, wanted).await
 }
 
-/// The commands that put the policies right. An apply would add to the lists
-/// that somebody else has changed, so what is there is replaced.
+/// Returns the commands that repair the policies. An apply would only add to lists that somebody
+/// else has changed, so existing objects are replaced.
 fn remedy(exempt: &[String]) -> String {
     let exempt = exempt.join(",");
     let print = format!("nvlink-webhook policies --exempt-namespace={exempt}");
     format!(
-        "to add what is missing: {print} | kubectl apply --server-side -f -\n\
-         to put right what was changed: {print} | kubectl replace -f -"
+        "to create what is missing: {print} | kubectl apply --server-side -f -\n\
+         to repair what was changed: {print} | kubectl replace -f -"
     )
 }
 
-/// What the cluster has under the names of `wanted`; null where it has nothing.
+/// Reads the objects with the names of `wanted` from the cluster; null for each missing object.
 async fn found(client: &Client, wanted: &[Value]) -> anyhow::Result<Vec<Value>> {
     let mut found = Vec::new();
     for document in wanted {
@@ -92,8 +94,8 @@ async fn found(client: &Client, wanted: &[Value]) -> anyhow::Result<Vec<Value>> 
     Ok(found)
 }
 
-/// The differences between what a cluster has and what it should have, as a
-/// unified diff; empty where there are none. Of what it has, only the spec counts.
+/// Returns the differences between the found and the wanted objects as a unified diff; empty if
+/// there are none. Only their specs are compared.
 ///
 /// # Errors
 /// When a document cannot be written as YAML.

@@ -11,10 +11,10 @@ use serde_json::Value;
 
 use crate::yaml;
 
-/// A larger file is not what anybody meant.
+/// The largest accepted file, in bytes: a larger one is a mistake.
 const MAX_FILE: u64 = 64 << 20;
 
-/// The files that `path` means: itself, or those of a directory, in order.
+/// Returns `path` itself or, for a directory, its files in order.
 ///
 /// # Errors
 /// When a directory cannot be read, or holds no file to read.
@@ -40,10 +40,10 @@ pub(super) fn expand(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// The documents of a file; `-` is stdin.
+/// Returns the documents of a file; `-` is stdin.
 ///
 /// # Errors
-/// When it cannot be read, or holds something else than objects.
+/// When it cannot be read, or holds anything but objects.
 pub(super) fn documents(path: &Path) -> anyhow::Result<Vec<Value>> {
     let name = display(path);
     let bytes = read(path).with_context(|| format!("cannot read {name}"))?;

@@ -1,4 +1,4 @@
-//! What a cluster has, from files: classes, nodes and namespaces.
+//! Objects of a cluster, read from files: classes, nodes and namespaces.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,23 +18,23 @@ use crate::{
     crd::{DomainClass, unknown_fields},
 };
 
-/// What a cluster has.
+/// The objects of a cluster.
 #[derive(Debug, Default)]
 pub(super) struct Cluster {
     pub(super) view: View,
-    /// The nodes whose hardware a file tells, by name.
+    /// Nodes whose NodeTopology a file has, by name.
     pub(super) topologies: BTreeMap<String, NodeTopology>,
-    /// Namespaces of which a file says something.
+    /// Namespaces that a file has.
     pub(super) namespaces: BTreeSet<String>,
-    /// Namespaces that are labelled to be left alone.
+    /// Namespaces whose label exempts them.
     pub(super) exempt: BTreeSet<String>,
 }
 
 impl Cluster {
-    /// Reads `paths`: files, and directories of them.
+    /// Reads `paths`: files and directories.
     ///
     /// # Errors
-    /// When one cannot be read, or holds what is of no use here.
+    /// When one cannot be read, or has an object of another kind.
     pub(super) fn load<'a>(paths: impl IntoIterator<Item = &'a Path>) -> anyhow::Result<Self> {
         let mut cluster = Self::default();
         let mut nodes = BTreeMap::<String, BTreeMap<String, String>>::new();
@@ -80,7 +80,7 @@ impl Cluster {
                 nodes.entry(object).or_default().extend(labels);
             }
             _ => bail!(
-                "expected a DomainClass, NodeTopology, Node or Namespace; pods to decide on are for --filename"
+                "expected a DomainClass, NodeTopology, Node or Namespace; use --filename for pods to decide on"
             ),
         }
         Ok(())
@@ -123,7 +123,7 @@ fn class(document: &Value) -> anyhow::Result<Class> {
     Ok(Class::new(text(document, "/metadata/name"), &class.spec)?)
 }
 
-/// The documents, with Lists replaced by their items.
+/// Returns the documents, with Lists replaced by their items.
 fn flatten(documents: Vec<Value>) -> Vec<Value> {
     let flat = documents.into_iter().flat_map(|mut document| {
         match document.get_mut("items").map(Value::take) {
@@ -134,7 +134,7 @@ fn flatten(documents: Vec<Value>) -> Vec<Value> {
     flat.collect()
 }
 
-/// The map of strings at `pointer`.
+/// Returns the map of strings at `pointer`.
 fn entries(document: &Value, pointer: &str) -> BTreeMap<String, String> {
     let map = document.pointer(pointer).and_then(Value::as_object);
     let entries = map.into_iter().flatten();

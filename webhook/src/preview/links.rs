@@ -1,6 +1,6 @@
-//! Whether the GPUs of a node reach each other as the scope `nvlink-domain`
-//! promises. Admission goes by labels, which tell the size of a domain; here
-//! the whole graph is at hand.
+//! Checks whether the GPUs of a node reach each other as the scope `nvlink-domain`
+//! promises. Admission uses labels, which have the size of a domain; the preview
+//! has the whole graph.
 
 use std::collections::BTreeMap;
 
@@ -8,8 +8,8 @@ use nvlink_topology::{GpuSet, Graph, NoPlacement, NodeTopology, Request, Scope, 
 
 use crate::decide::Record;
 
-/// What to tell where none of the nodes that fit by their labels has free GPUs
-/// that NVLink joins as the pattern needs it.
+/// Returns a note if none of the nodes that fit by their labels has free GPUs that
+/// NVLink connects as the pattern needs it.
 pub(super) fn off_nvlink(
     record: &Record,
     fitting: &[&str],
@@ -32,10 +32,10 @@ pub(super) fn off_nvlink(
     last
 }
 
-/// `None` where it cannot be told.
+/// Tries to place the pod on the node; returns `None` if the result is unknown.
 fn placed(node: &NodeTopology, record: &Record) -> Option<Result<(), NoPlacement>> {
     let mut spec = node.spec.clone();
-    // As the exporter completes what it reads: recordings may leave out what follows from the rest.
+    // Complete it as the exporter does: recordings may omit what follows from the rest.
     spec.complete(&node.metadata.name).ok()?;
     let graph = Graph::new(&spec).ok()?;
     let request = Request {
@@ -47,7 +47,7 @@ fn placed(node: &NodeTopology, record: &Record) -> Option<Result<(), NoPlacement
     };
     match place(&graph, &request) {
         Ok(_) => Some(Ok(())),
-        // That GPUs are in use is told by the warnings of admission.
+        // The warnings of admission report that GPUs are in use.
         Err(reason @ NoPlacement::OffNvlink { .. }) => Some(Err(reason)),
         Err(_) => None,
     }

@@ -1,9 +1,9 @@
-//! Who makes the pods of a template, and what the makers add to them.
+//! The controllers that create the pods of templates, and what they add to the pods.
 //!
-//! The API server asks about the pod that a controller makes, and not about
-//! the Job that a user made: the controller is the requesting user, and the
-//! pod has an owner and labels that the template has not. Both count for the
-//! decision, so the preview has them too.
+//! The API server calls the webhook for the pod that a controller creates, not for
+//! the Job that a user creates. The controller is the requesting user, and the pod
+//! has an owner and labels that the template does not have. Both affect the
+//! decision, so the preview adds them.
 
 use std::collections::BTreeMap;
 
@@ -12,17 +12,18 @@ use serde_json::{Value, json};
 use super::template::Template;
 use crate::authorize::{Subject, User};
 
-/// A controller that makes pods.
+/// A controller that creates pods.
 struct Maker {
-    /// The kind that pods are made for.
+    /// The kind of the object with the template.
     kind: &'static str,
-    /// What its `apiVersion` starts with.
+    /// The prefix of its `apiVersion`.
     api: &'static str,
-    /// The controller's service account in `kube-system`; absent: an operator's, which is not known.
+    /// The controller's service account in `kube-system`; none for an operator,
+    /// whose account is unknown.
     account: Option<&'static str>,
-    /// Kind of the pods' owner.
+    /// The kind of the pods' owner.
     owner: &'static str,
-    /// A label that its pods have; an empty value is the object's name.
+    /// A label of its pods; an empty value stands for the object's name.
     label: Option<(&'static str, &'static str)>,
 }
 
@@ -31,7 +32,7 @@ const REPLICA_SET: Option<&str> = Some("replicaset-controller");
 const STATEFUL_SET: Option<&str> = Some("statefulset-controller");
 const OPERATOR: &str = "training.kubeflow.org/operator-name";
 
-/// Of controllers that are not here, only the kind is known: it is the owner.
+/// The known controllers. For others, the kind of the object is the kind of the owner.
 const MAKERS: &[Maker] = &[
     maker("Job", "batch/", JOB, "Job"),
     maker("CronJob", "batch/", JOB, "Job"),
@@ -113,7 +114,8 @@ fn of(template: &Template) -> Option<&'static Maker> {
     makers.find(|maker| maker.kind == object.kind && object.api_version.starts_with(maker.api))
 }
 
-/// The user of that name. Groups count for rights alone, which are not asked about.
+/// Returns the user `name`, without groups: they only matter for access reviews,
+/// which the preview does not make.
 pub(super) fn user(name: &str) -> User {
     User {
         username: name.to_owned(),
@@ -121,7 +123,7 @@ pub(super) fn user(name: &str) -> User {
     }
 }
 
-/// Who makes the pods of a template that a user made: a controller.
+/// Returns the controller that creates the pods of a template, as a user.
 pub(super) fn controller(template: &Template) -> User {
     match of(template).and_then(|maker| maker.account) {
         Some(account) => user(&format!("system:serviceaccount:kube-system:{account}")),
@@ -129,7 +131,7 @@ pub(super) fn controller(template: &Template) -> User {
     }
 }
 
-/// Who stands behind the pods of `template`, which `user` made.
+/// Returns the users behind the pods of `template`, which `user` created.
 pub(super) fn subject(template: &Template, pod: &Value, user: User) -> Subject {
     let user = match template.is_pod() {
         true => user,
@@ -141,14 +143,14 @@ pub(super) fn subject(template: &Template, pod: &Value, user: User) -> Subject {
     }
 }
 
-/// What a maker adds to the pods of a template.
+/// What a controller adds to the pods of a template.
 pub(super) struct Dress {
     labels: BTreeMap<String, String>,
     owner: Value,
 }
 
 impl Dress {
-    /// What is added to the pods of `template`; nothing to a pod of its own.
+    /// Returns what the controller adds to the pods of `template`; none for a plain pod.
     pub(super) fn of(template: &Template) -> Option<Self> {
         if template.is_pod() {
             return None;
@@ -172,7 +174,7 @@ impl Dress {
         Some(Self { labels, owner })
     }
 
-    /// The pod as it is made.
+    /// Returns the pod that the controller creates from `template`.
     pub(super) fn put_on(&self, template: &Value) -> Value {
         let mut pod = template.clone();
         let metadata = object(&mut pod, "metadata");
@@ -187,7 +189,7 @@ impl Dress {
         pod
     }
 
-    /// The template of `pod` again, which `template` became.
+    /// Returns `pod`, which was created from `template`, as a template again.
     pub(super) fn take_off(&self, mut pod: Value, template: &Value) -> Value {
         if let Some(metadata) = pod.get_mut("metadata").and_then(Value::as_object_mut) {
             match template.pointer("/metadata/ownerReferences") {
@@ -210,7 +212,8 @@ impl Dress {
     }
 }
 
-/// The object at `key`, made where there is none; `None` where something else is.
+/// Returns the object at `key`, and creates it if it is missing; `None` if `key`
+/// holds another type.
 fn object<'a>(value: &'a mut Value, key: &str) -> Option<&'a mut serde_json::Map<String, Value>> {
     let entry = value.as_object_mut()?.entry(key).or_insert(Value::Null);
     if entry.is_null() {
@@ -219,7 +222,7 @@ fn object<'a>(value: &'a mut Value, key: &str) -> Option<&'a mut serde_json::Map
     entry.as_object_mut()
 }
 
-/// Labels that follow from the place of a template in Kubeflow's and Ray's kinds.
+/// Returns labels that follow from the path of a template in kinds of Kubeflow and Ray.
 fn of_path(path: &str) -> Vec<(String, String)> {
     let parts: Vec<_> = path.split('/').collect();
     let label = |key: &str, value: &str| vec![(key.to_owned(), value.to_owned())];

@@ -8,10 +8,10 @@ use similar::TextDiff;
 use super::{Change, verdict::Verdict};
 use crate::{args::Output, yaml};
 
-/// Lines around a change.
+/// Lines of context around a change.
 const CONTEXT: usize = 3;
 
-/// The documents, or what changes in them.
+/// Returns the documents, or their changes, in the format `output`.
 pub(super) fn documents(changes: &[Change], output: Output) -> anyhow::Result<String> {
     let after = || changes.iter().map(|change| change.after.clone());
     Ok(match output {
@@ -54,7 +54,7 @@ fn diff(changes: &[Change]) -> anyhow::Result<String> {
     Ok(page)
 }
 
-/// The verdicts, for people.
+/// Returns the verdicts, for people.
 pub(super) fn text(verdicts: &[&Verdict]) -> String {
     let mut page = String::new();
     for verdict in verdicts {
@@ -69,21 +69,21 @@ pub(super) fn text(verdicts: &[&Verdict]) -> String {
     page
 }
 
-/// What to tell of a verdict; the first line follows the name of the pods.
+/// Returns the lines of a verdict; the first line follows the name of the pods.
 fn lines(verdict: &Verdict) -> Vec<String> {
     let mut lines = Vec::new();
     if let (Some(rule), Some(message)) = (verdict.rule, &verdict.message) {
         let mut message = message.lines();
         let first = message.next().unwrap_or_default();
         lines.push(format!("refused by rule {rule}: {first}"));
-        // Commands to be copied, each on its line.
+        // Commands to copy, each on its own line.
         lines.extend(message.map(str::to_owned));
     }
     let mut warnings = verdict.warnings.iter();
     if verdict.allowed {
         let unchanged = || match verdict.notes.first() {
-            Some(note) if note.starts_with("not looked at") => "let in".to_owned(),
-            _ => "let in, not changed: no class applies".to_owned(),
+            Some(note) if note.starts_with("not checked") => "admitted".to_owned(),
+            _ => "admitted, not changed: no class applies".to_owned(),
         };
         lines.push(warnings.next().cloned().unwrap_or_else(unchanged));
     }
@@ -92,7 +92,7 @@ fn lines(verdict: &Verdict) -> Vec<String> {
         lines.push(format!("pattern: {}", decision.pattern_from));
         if !decision.kept.is_empty() {
             let kept = decision.kept.join(", ");
-            lines.push(format!("kept as the pod sets them: {kept}"));
+            lines.push(format!("not changed, because the pod sets them: {kept}"));
         }
     }
     if let Some(nodes) = &verdict.nodes {

@@ -1,33 +1,33 @@
-//! Where pods are in a document.
+//! Finds pods and pod templates in a document.
 
 use nvlink_topology::GROUP;
 use serde_json::Value;
 
 use crate::decide::pod;
 
-/// A pod, or the template of pods, in a document.
+/// A pod or a pod template in a document.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Template {
-    /// JSON pointer to what has the pod's `metadata` and `spec`.
+    /// JSON pointer to the value with the pod's `metadata` and `spec`.
     pub(super) path: String,
-    /// The object that the pods are made for.
+    /// The object that the pods are created for.
     pub(super) object: Object,
 }
 
 /// An object in a document, or in a list of a document.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Object {
-    /// JSON pointer to it.
+    /// JSON pointer to the object.
     pub(super) path: String,
     pub(super) api_version: String,
     pub(super) kind: String,
     pub(super) name: String,
-    /// Its namespace, if it names one.
+    /// Its namespace, if it has one.
     pub(super) namespace: Option<String>,
 }
 
 impl Object {
-    /// Reads `value`, if it is an object of the API.
+    /// Parses `value`, if it is an object of the API.
     fn of(value: &Value, path: &str) -> Option<Self> {
         let text = |name: &str| Some(value.get(name)?.as_str()?.to_owned());
         let metadata = value.get("metadata");
@@ -43,20 +43,20 @@ impl Object {
 }
 
 impl Template {
-    /// What to call it: `Job/train`, with the path of one template among several.
+    /// Returns its name for people: `Job/train`.
     pub(super) fn name(&self) -> String {
         let Object { kind, name, .. } = &self.object;
         format!("{kind}/{name}")
     }
 
-    /// Whether it is a pod itself, and none that a controller makes later.
+    /// Reports whether it is a pod, not a template for pods that a controller creates.
     pub(super) fn is_pod(&self) -> bool {
         self.object.kind == "Pod"
     }
 }
 
-/// The pods and pod templates of a document of any kind: whatever has a `spec`
-/// with `containers` is one, so that operators' own kinds are read as well.
+/// Returns the pods and pod templates of a document of any kind. Every value with
+/// `spec.containers` is one, so this covers the kinds of operators too.
 pub(super) fn find(document: &Value) -> Vec<Template> {
     let mut found = Vec::new();
     walk(document, "", &Object::default(), &mut found);
@@ -88,7 +88,7 @@ fn walk(value: &Value, path: &str, within: &Object, found: &mut Vec<Template>) {
     }
 }
 
-/// What an object says of itself that only its pods' annotations can say.
+/// Returns a note on an annotation of the object that works only on its pods.
 pub(super) fn unheard(document: &Value, template: &Template) -> Option<String> {
     if template.is_pod() {
         return None;
@@ -98,7 +98,7 @@ pub(super) fn unheard(document: &Value, template: &Template) -> Option<String> {
     let prefix = format!("{GROUP}/");
     let name = annotations.keys().find(|name| name.starts_with(&prefix))?;
     Some(format!(
-        "the annotation {name} of the {} has no effect: put it into the pod template's metadata ({}/metadata/annotations)",
+        "the annotation {name} of the {} has no effect: move it to the pod template's metadata ({}/metadata/annotations)",
         template.object.kind, template.path
     ))
 }
@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn templates_are_found_where_pods_are_made() {
+    fn templates_are_found_at_their_paths() {
         let paths =
             |document: Value| -> Vec<_> { find(&document).into_iter().map(|t| t.path).collect() };
         let template = || json!({"spec": {"containers": []}});
@@ -137,7 +137,7 @@ mod tests {
         );
         assert!(paths(json!({"kind": "Job", "spec": {}})).is_empty());
         assert!(paths(json!([1])).is_empty());
-        assert!(paths(template()).is_empty(), "that is no object of the API");
+        assert!(paths(template()).is_empty(), "not an object of the API");
     }
 
     #[test]

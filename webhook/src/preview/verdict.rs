@@ -1,4 +1,4 @@
-//! What is decided on one pod, or on the pods of one template.
+//! The decision on one pod, or on the pods of one template.
 
 use json_patch::PatchOperation;
 use serde::Serialize;
@@ -10,7 +10,7 @@ use crate::{
     decide::{Record, Refusal},
 };
 
-/// What is decided on the pods of a template, and why; `--output report` prints it.
+/// The decision on the pods of a template, and its reasons; `--output report` prints it.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Verdict {
@@ -20,45 +20,45 @@ pub(super) struct Verdict {
     pub(super) namespace: String,
     /// JSON pointer to the template in its document.
     pub(super) path: String,
-    /// Who creates the pods.
+    /// The user who creates the pods.
     pub(super) user: String,
-    /// Whom the pods run as.
+    /// The service account that the pods run as.
     pub(super) service_account: String,
-    /// Whether the pods are let in.
+    /// Whether the pods are admitted.
     pub(super) allowed: bool,
     /// The rule that refuses them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) rule: Option<&'static str>,
-    /// What is wrong with them, and what to do.
+    /// Why they are refused, and what to do.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) message: Option<String>,
     /// Their class, or the one that they are refused for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) class: Option<String>,
-    /// The decision, as the pods' annotation says it.
+    /// The decision, as in the pods' annotation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) decision: Option<Record>,
-    /// What kubectl would show, a line each.
+    /// Warnings that kubectl would print, one line each.
     pub(super) warnings: Vec<String>,
-    /// What else there is to know, a line each.
+    /// Further notes, one line each.
     pub(super) notes: Vec<String>,
-    /// The nodes, where any were given.
+    /// The nodes, if the input has any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) nodes: Option<Fit>,
     /// The JSON Patch of the document.
     pub(super) patch: Vec<Value>,
 }
 
-/// Which nodes the pods fit.
+/// The nodes that fit the pods.
 #[derive(Debug, Serialize)]
 pub(super) struct Fit {
     pub(super) fitting: Vec<String>,
-    /// How many nodes there are.
+    /// The number of all nodes.
     pub(super) all: usize,
 }
 
 impl Verdict {
-    /// A verdict on the pods of `template`: let in, and nothing changed.
+    /// Returns a verdict on the pods of `template`: admitted and not changed.
     pub(super) fn new(template: &Template, namespace: &str, subject: &Subject) -> Self {
         Self {
             name: template.name(),
@@ -85,7 +85,7 @@ impl Verdict {
         self.class = refusal.class;
     }
 
-    /// Keeps `patch`, which is one of what is at `path`, as one of the document.
+    /// Adds `patch`, which applies to the value at `path`, as a patch of the document.
     pub(super) fn patch(&mut self, path: &str, patch: &[PatchOperation]) -> anyhow::Result<()> {
         for operation in patch {
             let mut operation = serde_json::to_value(operation)?;

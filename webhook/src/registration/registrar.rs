@@ -1,13 +1,13 @@
-//! Keeps the `MutatingWebhookConfiguration` right while the webhook runs.
+//! Maintains the `MutatingWebhookConfiguration` while the webhook runs.
 //!
-//! Server-side apply of the whole object: what somebody changed is put right
-//! as soon as the watch tells of it.
+//! It applies the whole object by server-side apply, and repairs changes as soon as
+//! the watch reports them.
 //!
-//! Every replica does so, not the leader alone: while nobody leads, a
-//! registration that somebody deleted lets jobs past the webhook, and one whose
-//! authority is no longer right refuses them all. A replica that starts must be
-//! known before anybody is sent to it. They all apply the same; where they do
-//! not, as in a rollout, `quarrel` makes them slow.
+//! Every replica does so, not only the leader. While there is no leader, jobs
+//! would bypass the webhook if somebody deleted the registration, and all would be
+//! refused if its CA were outdated. A new replica must be registered before it
+//! gets requests. All replicas apply the same object; if they do not, as during a
+//! rollout, `quarrel` slows them down.
 
 use std::{sync::Arc, time::Duration};
 
@@ -36,16 +36,17 @@ use quarrel::{Quarrel, differences};
 
 type Change = watcher::Event<PartialObjectMeta<Registration>>;
 
-/// At least this long between two writes. Where each is undone it grows ([`quarrel`]).
+/// The minimum time between two writes. It grows if each write is undone ([`quarrel`]).
 const PACE: Duration = Duration::from_secs(1);
-/// A look without any reason, and the wait after a failure.
+/// The time until the next write without a change, and after a failure.
 const LOOK: Duration = Duration::from_secs(60);
 const RETRY: Duration = Duration::from_secs(5);
 
-/// Without a sign of life for so long it is stuck: two requests and a look take less.
+/// After this time without a heartbeat the registrar is stuck: two requests and
+/// `LOOK` take less.
 pub const STUCK: Duration = Duration::from_secs(300);
 
-/// Keeps the configuration right.
+/// Maintains the configuration.
 #[derive(Clone)]
 pub struct Registrar {
     client: Client,
@@ -56,8 +57,8 @@ pub struct Registrar {
 }
 
 impl Registrar {
-    /// For a webhook at `target` whose certificates `bundle` signs, which the
-    /// pods of the namespaces `exempt` do not concern.
+    /// Returns a registrar for a webhook at `target`, with a certificate of the CAs
+    /// in `bundle`, which is not called for pods in the namespaces `exempt`.
     #[must_use]
     pub fn new(
         client: Client,
@@ -74,7 +75,7 @@ impl Registrar {
         }
     }
 
-    /// The bundle that the API server was told last; empty before the first time.
+    /// Returns a receiver of the bundle that was registered last; empty before the first time.
     #[must_use]
     pub fn registered(&self) -> watch::Receiver<String> {
         self.registered.subscribe()
@@ -128,32 +129,32 @@ impl Registrar {
         }
     }
 
-    /// Leaves the configuration as it is for a while. Whether it is to be
-    /// written before that, because there is another bundle.
+    /// Waits for `rest` before the next repair. Returns whether the wait ended early
+    /// because of a new bundle.
     async fn rest(&mut self, rest: Duration, fields: &str) -> bool {
         let seconds = rest.as_secs();
         tracing::warn!(
             name = NAME,
             fields,
             seconds,
-            "somebody keeps changing the registration, perhaps a replica with other flags: the next change stays for a while"
+            "somebody keeps changing the registration, perhaps a replica with other flags; the next repair is delayed"
         );
         timeout(rest, news(&mut self.bundle)).await.is_ok()
     }
 
-    /// What somebody changed of what was `applied`, for people.
+    /// Returns which fields somebody changed since `applied`, for the log.
     async fn changed(&self, api: &Api<Registration>, applied: &Registration) -> String {
         let webhooks =
             |registration: &Registration| serde_json::json!({"webhooks": registration.webhooks});
         match api.get_opt(NAME).await {
             Ok(Some(found)) => differences(&webhooks(applied), &webhooks(&found)),
-            Ok(None) => "all: it was deleted".to_owned(),
-            Err(error) => format!("not known: {}", reason(&error)),
+            Ok(None) => "all: the registration was deleted".to_owned(),
+            Err(error) => format!("unknown: {}", reason(&error)),
         }
     }
 
-    /// Applies it and gives what the API server has then: with an old version
-    /// where it was right already.
+    /// Applies the configuration and returns the result, whose version is unchanged
+    /// if the configuration was already right.
     async fn apply(&self, api: &Api<Registration>, bundle: &str) -> kube::Result<Registration> {
         let wanted = registration(&self.target, &self.exempt, bundle.as_bytes());
         let params = PatchParams::apply(MANAGER).force();
@@ -161,8 +162,8 @@ impl Registrar {
     }
 }
 
-/// Until there is something to write: another bundle, or (then it is true)
-/// somebody else's change of what we wrote as `version`.
+/// Waits until there is something to write. Returns false for another bundle, and
+/// true if somebody else changed what the webhook wrote as `version`.
 async fn woken(
     bundle: &mut watch::Receiver<String>,
     changes: &mut (impl Stream<Item = Result<Change, watcher::Error>> + Unpin),
@@ -171,14 +172,14 @@ async fn woken(
     let other = async {
         let mut listed = false;
         while let Some(event) = changes.next().await {
-            // A list that lacks it tells of a deletion before the watch began.
+            // A list without the object means that it was deleted before the watch started.
             let gone = matches!(event, Ok(watcher::Event::InitDone)) && !listed;
             listed = matches!(event, Ok(watcher::Event::InitApply(_)));
             if gone || event.is_ok_and(|event| concerns(&event, version)) {
                 return;
             }
         }
-        // The stream never ends; if it did, the next look still comes.
+        // The stream never ends; if it did, the write after `LOOK` would still come.
         std::future::pending::<()>().await;
     };
     tokio::select! {
@@ -187,15 +188,15 @@ async fn woken(
     }
 }
 
-/// Until there is another bundle.
+/// Waits until there is another bundle.
 async fn news(bundle: &mut watch::Receiver<String>) {
     if bundle.changed().await.is_err() {
-        // Nobody sends any more, and the bundle stays as it is.
+        // The sender is gone, so the bundle does not change any more.
         std::future::pending::<()>().await;
     }
 }
 
-/// Whether an event tells of something else than what we applied.
+/// Reports whether an event shows a version that this registrar did not apply.
 fn concerns(event: &Change, version: Option<&str>) -> bool {
     match event {
         watcher::Event::Delete(_) => true,
@@ -209,7 +210,7 @@ fn concerns(event: &Change, version: Option<&str>) -> bool {
 fn reason(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) if status.code == 403 => format!(
-            "the service account may not: grant it get, list, watch, create and patch on \
+            "the service account lacks rights: grant it get, list, watch, create and patch on \
              mutatingwebhookconfigurations ({})",
             status.message
         ),

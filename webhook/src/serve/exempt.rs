@@ -1,4 +1,4 @@
-//! Namespaces whose pods no rule concerns.
+//! Exempt namespaces, to whose pods no rule applies.
 
 use k8s_openapi::api::core::v1::Namespace;
 use kube::{Api, Client, api::ListParams, core::PartialObjectMeta};
@@ -6,8 +6,8 @@ use nvlink_runtime::client;
 
 use crate::{args::TlsArgs, policies, registration::WebhookTarget};
 
-/// Their names, that of the webhook's own among them. The log tells of those
-/// that do not exist.
+/// Returns their names, including the webhook's own namespace. Logs a warning for
+/// each that does not exist.
 pub(super) fn names(args: &TlsArgs, client: &Client) -> Vec<String> {
     let mut names = policies::exempt_names(&args.exempt.exempt_namespaces);
     if let Some(WebhookTarget::Service { namespace, .. }) = &args.service
@@ -19,8 +19,8 @@ pub(super) fn names(args: &TlsArgs, client: &Client) -> Vec<String> {
     names
 }
 
-/// Whoever may create namespaces has, in one of such a name, pods that nobody
-/// looks at.
+/// Logs a warning for each missing namespace: anybody who may create a namespace of
+/// that name can create unchecked pods in it.
 async fn warn_of_missing(client: Client, names: Vec<String>) {
     let namespaces: Api<PartialObjectMeta<Namespace>> = Api::all(client);
     for namespace in names {
@@ -28,7 +28,7 @@ async fn warn_of_missing(client: Client, names: Vec<String>) {
         match namespaces.list_metadata(&named).await {
             Ok(found) if found.items.is_empty() => tracing::warn!(
                 namespace,
-                "an exempt namespace does not exist, and whoever creates it has pods that nobody looks at: create it, or take it out of --exempt-namespace"
+                "an exempt namespace does not exist, so anybody who creates it can run unchecked pods in it: create it, or remove it from --exempt-namespace"
             ),
             Ok(_) => {}
             Err(error) => {
@@ -36,7 +36,7 @@ async fn warn_of_missing(client: Client, names: Vec<String>) {
                 tracing::warn!(
                     namespace,
                     reason,
-                    "cannot look whether an exempt namespace exists"
+                    "cannot check whether an exempt namespace exists"
                 );
                 return;
             }

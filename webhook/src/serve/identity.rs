@@ -1,4 +1,4 @@
-//! From the command line to a certificate in use, what keeps it so, and who is told of it.
+//! Sets up, from the flags, the certificate, its renewal and its registration.
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
@@ -20,21 +20,21 @@ use crate::{
     registration::registrar::Registrar,
 };
 
-/// What keeps the certificate fresh.
+/// The name of the part that renews the certificate.
 const UPKEEP: &str = "upkeep of the certificate";
 
 /// A certificate in use.
 pub(crate) struct Identity {
-    /// What the server is configured with.
+    /// The server's TLS configuration.
     pub(crate) config: RustlsConfig,
-    /// Keeps the API server told of it; where it is to be told.
+    /// Maintains the registration, if `args` request one.
     pub(crate) registrar: Option<Registrar>,
 }
 
-/// The certificate that `args` ask for, which `supervisor` keeps fresh from now on.
+/// Sets up the certificate that `args` request; `supervisor` renews it from now on.
 ///
 /// # Errors
-/// When there is none: a file cannot be read, a Secret cannot be made.
+/// When a file cannot be read, or a Secret cannot be created.
 pub(crate) async fn identity(
     args: TlsArgs,
     client: &Client,
@@ -60,7 +60,7 @@ pub(crate) async fn identity(
             });
         };
         let path = args.ca_file.context(
-            "--service and --url with --tls-cert need --ca-file: the CA that the API server is to trust",
+            "--service and --url with --tls-cert need --ca-file: the CA that the API server must trust",
         )?;
         let authority = Authority::load(path).await?;
         let bundle = authority.bundle();
@@ -75,7 +75,7 @@ pub(crate) async fn identity(
     let (secret, target) = args
         .ca_secret
         .zip(target)
-        .context("give --tls-cert and --tls-key, or --ca-secret and --service (or --url)")?;
+        .context("set --tls-cert and --tls-key, or --ca-secret and --service (or --url)")?;
     let validity = Duration::from_secs(u64::from(args.certificate_days) * 24 * 3600);
     own(
         client,
@@ -88,7 +88,7 @@ pub(crate) async fn identity(
     .await
 }
 
-/// Who may call, where that is not anybody.
+/// Returns the CA that callers need a certificate of; none if anybody may call.
 async fn clients(
     file: Option<PathBuf>,
     every: Duration,
@@ -96,7 +96,7 @@ async fn clients(
 ) -> anyhow::Result<Option<Arc<Clients>>> {
     let Some(file) = file else {
         tracing::info!(
-            "whoever reaches the port may ask who may use which class: --client-ca-file, or a NetworkPolicy, leaves the API servers alone"
+            "anybody who reaches the port can find out who may use which class: restrict callers to the API servers with --client-ca-file or a NetworkPolicy"
         );
         return Ok(None);
     };

@@ -1,7 +1,7 @@
-//! The list of cases: who may do what to a pod, and the rule that says no.
+//! The list of cases: who may do what to a pod, and which rule refuses it.
 //!
-//! Two files, `access.json` and the pods of `legitimate.json`, are run against
-//! the pure decision, against the running webhook and against the policies alone.
+//! Tests run the cases of `access.json` and the pods of `legitimate.json` against the pure
+//! decision, against the running webhook, and against the policies alone.
 
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::expect_used)]
 
@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-/// The list, and what its cases have in common.
+/// The list of cases, and the objects that they share.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct List {
@@ -20,7 +20,7 @@ pub struct List {
     /// The labels of nodes, by name.
     pub nodes: BTreeMap<String, BTreeMap<String, String>>,
     pub grants: Vec<Grant>,
-    /// The pods that cases start from.
+    /// The pods that the cases are based on.
     pub pods: BTreeMap<String, Value>,
     pub cases: Vec<Case>,
 }
@@ -29,14 +29,14 @@ pub struct List {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Namespace {
-    /// The class of its GPU pods that name none.
+    /// The class of its GPU pods that name no class.
     pub default: Option<String>,
-    /// No rule holds in it.
+    /// No rule applies in it.
     #[serde(default)]
     pub exempt: bool,
 }
 
-/// A right on classes, of a user, a group or a service account (`namespace/name`).
+/// A right to classes of a user, a group or a service account (`namespace/name`).
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Grant {
@@ -50,7 +50,7 @@ pub struct Grant {
     pub namespace: Option<String>,
 }
 
-/// What somebody does to a pod.
+/// A user's operation on a pod, and the expected answer.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Case {
@@ -71,57 +71,56 @@ pub struct Case {
     spec: Value,
     #[serde(default)]
     main: Value,
-    /// The pod is there, and this is done to it; absent: it is created.
+    /// The change of an existing pod; absent: the pod is created.
     pub change: Option<Change>,
     /// `allowed`, or the rule that denies it.
     pub expect: String,
-    /// Another rule is broken as well. The policies may name this one: nothing
-    /// says which of them the API server asks first. Of a pod from which the
-    /// webhook hides GPUs: what the policies say where nobody did so, unless it is
-    /// `visible-devices`.
+    /// Another broken rule, which the policies may name instead: the API server may evaluate any
+    /// policy first. For a pod from which the webhook hides GPUs: the policies' answer if the
+    /// webhook did not hide them, unless it is `visible-devices`.
     pub or: Option<String>,
-    /// Containers that the webhook shows no GPU, whatever their image says.
+    /// Containers from which the webhook hides GPUs.
     #[serde(default)]
     pub hidden: Vec<String>,
-    /// Only who knows the pod's node sees that a rule is broken: the policies
-    /// do not.
+    /// Only the webhook can see that a rule is broken, because the policies do not know the pod's
+    /// node.
     #[serde(default)]
     pub unseen: bool,
     /// The class that the webhook gives to the pod; empty: none.
     given: Option<String>,
-    /// What the refusal says.
+    /// Texts that the refusal must contain.
     #[serde(default)]
     pub told: Vec<String>,
 }
 
-/// Pods as they are on real clusters, of nobody who wants to get around a rule.
+/// Pods of real clusters, which do not try to bypass a rule.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Legitimate {
     pods: Vec<Real>,
 }
 
-/// A pod as it is on real clusters.
+/// A pod of a real cluster.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Real {
     name: String,
     #[serde(default = "daemon_set_controller")]
     by: String,
-    /// `allowed` in a namespace like any other, or the rule that denies it.
+    /// The answer in an ordinary namespace: `allowed`, or the rule that refuses the pod.
     team: String,
-    /// The same in a namespace whose daemons the classes let onto their nodes.
+    /// The answer in a namespace whose daemons the classes admit to their nodes.
     platform: Option<String>,
     /// As in [`Case`].
     or: Option<String>,
     #[serde(default)]
     hidden: Vec<String>,
-    /// What its refusals say; absent: how its namespace is taken out of the rules.
+    /// Texts that its refusals must contain; absent: how to exempt its namespace from the rules.
     told: Option<Vec<String>>,
     pod: Value,
 }
 
-/// The ways around the rules, each of which has a case that is refused.
+/// The ways around the rules. Each of them has a case that is refused.
 pub const WAYS: [&str; 33] = [
     "tolerates the taint exactly",
     "tolerates with Exists and an empty key",
@@ -158,16 +157,16 @@ pub const WAYS: [&str; 33] = [
     "static pods",
 ];
 
-/// What is let in, although a rule might think otherwise.
+/// Requests that are admitted, although they resemble what a rule refuses.
 pub const PASSES: [&str; 2] = ["a namespace that is excluded", "everyday pods"];
 
-/// A change of a pod that is there.
+/// A change of an existing pod.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Change {
     pub action: Action,
-    /// Of tolerations that are the same one after the other, one stays: what
-    /// is added replaces the others, and the list is no longer than it was.
+    /// Of equal tolerations in a row, only one is kept: the added ones replace the others, so that
+    /// the list does not become longer.
     #[serde(default)]
     replaces: bool,
     #[serde(default)]
@@ -178,7 +177,7 @@ pub struct Change {
     main: Value,
 }
 
-/// How a pod is changed.
+/// The kind of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Action {
@@ -204,7 +203,7 @@ fn daemon_set_controller() -> String {
     "system:serviceaccount:kube-system:daemon-set-controller".to_owned()
 }
 
-/// The list.
+/// Reads the list.
 pub fn read() -> List {
     let mut list: List =
         serde_json::from_str(include_str!("access.json")).expect("the list of cases");
@@ -220,14 +219,14 @@ pub fn read() -> List {
     list
 }
 
-/// How a namespace is taken out of all rules.
+/// Part of the command that exempts a namespace from all rules.
 const EXEMPTION: &str = "nvlink-domains.io/webhook=ignore";
-/// How the daemons of one are let onto the nodes of a class.
+/// Part of the command that admits the daemons of a namespace to the nodes of a class.
 const LISTING: &str = "/spec/access/daemonNamespaces/-";
 
 impl Real {
-    /// What becomes of the pod in a namespace like any other, in one of daemons,
-    /// and, where that is not enough, in one without rules.
+    /// Returns the cases of the pod: in an ordinary namespace, in one for daemons, and, if the pod
+    /// is refused in both, in an exempt one.
     fn cases(&self) -> Vec<Case> {
         let allowed = |expect: Option<&str>| expect == Some("allowed");
         let (team, platform) = (Some(self.team.as_str()), self.platform.as_deref());
@@ -269,8 +268,8 @@ impl Real {
 }
 
 impl List {
-    /// The pod of a case as the webhook leaves it: those containers that it
-    /// shows no GPU are told so.
+    /// Returns the pod of a case as the webhook changes it: with GPUs hidden from the containers in
+    /// `hidden`.
     pub fn shielded(&self, case: &Case) -> Value {
         let mut pod = self.pod(case);
         for list in ["initContainers", "containers"] {
@@ -287,7 +286,7 @@ impl List {
         pod
     }
 
-    /// The pod of a case, before any change.
+    /// Returns the pod of a case, before any change.
     pub fn pod(&self, case: &Case) -> Value {
         let mut pod = self.pods[&case.base].clone();
         pod["metadata"]["namespace"] = json!(case.namespace);
@@ -297,8 +296,8 @@ impl List {
 }
 
 impl Change {
-    /// Makes the change. Tolerations are added to those that are there, for
-    /// none may be taken from a pod.
+    /// Applies the change. Tolerations are added to the existing ones, because a pod cannot lose
+    /// any.
     pub fn apply(&self, pod: &mut Value) {
         let before = pod["spec"]["tolerations"].take();
         put(pod, &self.meta, &self.spec, &self.main);
@@ -319,7 +318,7 @@ fn put(pod: &mut Value, meta: &Value, spec: &Value, main: &Value) {
     merge(&mut pod["spec"]["containers"][0], main);
 }
 
-/// A JSON merge patch; a null at the top changes nothing.
+/// Applies a JSON merge patch; a null at the top changes nothing.
 fn merge(target: &mut Value, patch: &Value) {
     match patch {
         Value::Null => {}
@@ -340,8 +339,8 @@ fn merge(target: &mut Value, patch: &Value) {
 }
 
 impl Case {
-    /// Whether `pod`, which was `before` and which the webhook let in, is as the
-    /// case wants it.
+    /// Reports whether `pod`, which the webhook admitted and which was `before`, is as the case
+    /// expects.
     pub fn is_as_wanted(&self, before: &Value, pod: &Value) -> bool {
         let told = hidden(before);
         let hidden = hidden(pod).into_iter();
@@ -355,7 +354,7 @@ impl Case {
     }
 }
 
-/// The containers of `pod` that are told to see no GPU.
+/// Returns the containers of `pod` from which GPUs are hidden.
 fn hidden(pod: &Value) -> Vec<&str> {
     let lists = ["initContainers", "containers"];
     let containers = lists.iter().filter_map(|list| pod["spec"][list].as_array());

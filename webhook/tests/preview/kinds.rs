@@ -1,4 +1,4 @@
-//! Whatever holds templates of pods, and what comes out for programs.
+//! Objects with pod templates, and the output for programs.
 
 use serde_json::{Value, json};
 
@@ -14,7 +14,7 @@ fn object(api: &str, kind: &str, spec: Value) -> Value {
     json!({"apiVersion": api, "kind": kind, "metadata": {"name": "train", "namespace": "ci"}, "spec": spec})
 }
 
-/// What `preview` prints about `document` as `output`; it must not be refused.
+/// Returns what `preview` prints for `document` as `output`; it must not be refused.
 #[track_caller]
 fn preview(document: &Value, output: &str) -> Value {
     let directory = files();
@@ -32,7 +32,7 @@ fn preview(document: &Value, output: &str) -> Value {
     serde_json::from_slice(&printed.stdout).unwrap()
 }
 
-/// What the decision says of the pods' pattern, one line for each template.
+/// Returns the pattern of the decision, one line for each template.
 #[track_caller]
 fn patterns(document: &Value) -> Vec<String> {
     let report = preview(document, "report");
@@ -44,8 +44,8 @@ fn patterns(document: &Value) -> Vec<String> {
     report.as_array().unwrap().iter().map(line).collect()
 }
 
-/// The patch leads to the document that is printed whole, and to nothing
-/// else: neither the owner nor the labels that only the pods will have.
+/// The patch leads to exactly the document that is printed, without the owner and
+/// the labels that only the pods will have.
 #[track_caller]
 fn patch_leads_to_the_document(document: &Value) {
     let patch: json_patch::Patch = serde_json::from_value(preview(document, "patch")).unwrap();
@@ -67,7 +67,7 @@ fn patch_leads_to_the_document(document: &Value) {
 }
 
 #[test]
-fn each_kind_is_decided_on_as_its_controller_makes_the_pods() {
+fn each_kind_is_decided_on_as_its_controller_creates_the_pods() {
     let text = include_str!("kinds.yaml").replace("TEMPLATE", &template().to_string());
     let documents: Vec<Value> = serde_saphyr::from_multiple(&text).unwrap();
     assert!(documents.len() >= 10);
@@ -80,7 +80,7 @@ fn each_kind_is_decided_on_as_its_controller_makes_the_pods() {
 }
 
 #[test]
-fn what_no_class_applies_to_stays_as_it_is() {
+fn a_document_without_a_class_is_not_changed() {
     for metadata in [
         json!(null),
         json!({"labels": null}),
@@ -101,7 +101,7 @@ fn what_no_class_applies_to_stays_as_it_is() {
 }
 
 #[test]
-fn a_job_of_kueue_is_told_where_kueue_reads() {
+fn a_job_of_kueue_gets_a_note_on_what_kueue_reads() {
     let directory = files();
     let class = json!({
         "apiVersion": "nvlink-domains.io/v1alpha1", "kind": "DomainClass", "metadata": {"name": "queued"},
@@ -117,7 +117,7 @@ fn a_job_of_kueue_is_told_where_kueue_reads() {
     let printed = run(directory.path(), &arguments, &job.to_string());
     let said = text(&printed.stdout);
     assert!(printed.status.success(), "{said}");
-    // Kueue reads the Job, which made this pod, so the pod cannot ask it.
+    // Kueue reads the Job that owns this pod, so the pod's own annotation has no effect.
     assert!(
         said.contains("kueue.x-k8s.io/podset-required-topology"),
         "{said}"
@@ -125,7 +125,7 @@ fn a_job_of_kueue_is_told_where_kueue_reads() {
 }
 
 #[test]
-fn a_job_of_mpi_is_told_where_its_ranks_read() {
+fn a_job_of_mpi_gets_a_note_on_what_its_ranks_read() {
     let directory = files();
     let class = json!({
         "apiVersion": "nvlink-domains.io/v1alpha1", "kind": "DomainClass", "metadata": {"name": "tcp"},
@@ -144,8 +144,8 @@ fn a_job_of_mpi_is_told_where_its_ranks_read() {
     let printed = run(directory.path(), &arguments, &job.to_string());
     let said = text(&printed.stdout);
     assert!(printed.status.success(), "{said}");
-    // The operator starts sshd in a worker that says nothing.
-    let told = "the ranks start over ssh, which hands on no variable of the container: name NCCL_IB_DISABLE, UCX_TLS to mpirun";
+    // The operator starts sshd in workers without a command.
+    let told = "the ranks start over ssh, which passes on no variable of the container: pass NCCL_IB_DISABLE, UCX_TLS to mpirun";
     assert_eq!(said.matches(told).count(), 1, "{said}");
 }
 
@@ -180,5 +180,5 @@ fn lists_directories_and_documents_without_pods() {
     let printed = run(directory.path(), &arguments, "");
     assert!(printed.status.success());
     let notes = text(&printed.stderr);
-    assert!(notes.contains("no pod and no template of pods"), "{notes}");
+    assert!(notes.contains("no pods and no pod templates"), "{notes}");
 }

@@ -1,4 +1,4 @@
-//! `nvlink-webhook preview` and its siblings that print, as a user meets them.
+//! `nvlink-webhook preview` and the other subcommands that print, as a user runs them.
 
 #![allow(clippy::unwrap_used)]
 
@@ -79,7 +79,7 @@ fn run(directory: &Path, args: &[&str], stdin: &str) -> Output {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // A program that refuses its arguments does not read.
+    // A program that rejects its arguments does not read stdin.
     drop(child.stdin.take().unwrap().write_all(stdin.as_bytes()));
     child.wait_with_output().unwrap()
 }
@@ -94,7 +94,10 @@ fn fails(output: &Output, code: i32, reasons: &[&str]) {
     assert_eq!(output.status.code(), Some(code), "{message}");
     assert!(output.stdout.is_empty());
     for reason in reasons {
-        assert!(message.contains(reason), "{message} should say {reason}");
+        assert!(
+            message.contains(reason),
+            "{message} should contain {reason}"
+        );
     }
 }
 
@@ -199,8 +202,8 @@ fn restricted_classes() {
             "\"system:serviceaccount:kube-system:job-controller\"",
             "\"ci/default\"",
             "kubectl create rolebinding",
-            "a controller makes the pods of a Job",
-            "--allow-use CLASS takes it as given",
+            "a controller creates the pods of a Job",
+            "--allow-use CLASS assumes the right",
         ],
     );
     let output = run(
@@ -296,7 +299,7 @@ fn bad_usage_is_status_2() {
 }
 
 #[test]
-fn what_the_cluster_gets() {
+fn crds_and_registration_are_printed() {
     let directory = files();
     let crds = text(&run(directory.path(), &["crds"], "").stdout);
     assert_eq!(crds.matches("kind: CustomResourceDefinition").count(), 2);
@@ -317,7 +320,7 @@ fn what_the_cluster_gets() {
 }
 
 #[test]
-fn what_was_passed_over_or_not_heard_is_said() {
+fn passed_over_classes_and_ignored_annotations_are_noted() {
     let directory = tempfile::tempdir().unwrap();
     let class = "{apiVersion: nvlink-domains.io/v1alpha1, kind: DomainClass, metadata: {name: fast}, \
                  spec: {appliesTo: {minGpus: 1}, access: {mode: Restricted}}}";
@@ -337,9 +340,9 @@ fn what_was_passed_over_or_not_heard_is_said() {
     );
 }
 
-/// GPUs 0 and 2 are of one domain, but only 1 has links to both.
+/// GPUs 0 and 2 are in one domain, but only GPU 1 has links to both.
 #[test]
-fn gpus_of_one_domain_that_nvlink_does_not_join_are_told() {
+fn gpus_of_one_domain_without_links_between_them_are_noted() {
     let directory = files();
     let chain = NODE
         .replace("pair", "chain")
@@ -365,7 +368,7 @@ fn gpus_of_one_domain_that_nvlink_does_not_join_are_told() {
         let output = run(directory.path(), &args, "");
         assert!(output.status.success(), "{}", text(&output.stderr));
         let said = text(&output.stdout) + &text(&output.stderr);
-        let note = "node chain: no 2 free GPUs of one nvlink-domain reach each other over NVLink";
+        let note = "node chain: no 2 free GPUs of one nvlink-domain have all the NVLinks";
         assert_eq!(said.contains(note), told, "{said}");
     }
 }

@@ -1,5 +1,5 @@
-//! Who may use a restricted class: whom `--allow-use` says, by CI identity, and
-//! none of the ways around it.
+//! Who may use a restricted class: by `--allow-use`, by CI identity, and not by any
+//! of the ways around it.
 
 use std::{fs, path::Path, process::Output};
 
@@ -9,7 +9,7 @@ use crate::{fails, files, run, text};
 
 const CLASS: &str = "closed";
 
-/// A document of `kind` in `namespace` whose pods name the class.
+/// Returns a document of `kind` in `namespace` whose pods name the class.
 fn document(kind: &str, namespace: &str, account: &str) -> Value {
     let annotations = json!({"nvlink-domains.io/class": CLASS});
     let spec = json!({"serviceAccountName": account, "containers": [{
@@ -84,7 +84,7 @@ fn rights_are_not_read_from_files() {
         ] {
             assert_eq!(said.contains(part), !allowed, "{said}");
         }
-        let controller = said.contains("a controller makes the pods of a Job");
+        let controller = said.contains("a controller creates the pods of a Job");
         assert_eq!(controller, kind == "Job" && !allowed, "{said}");
     }
 }
@@ -117,7 +117,7 @@ fn ci_identity() {
     let runner = ["--user", "system:serviceaccount:gitlab:runner"];
     pod["metadata"]["labels"] = json!({"project.runner.gitlab.com/id": "42"});
     assert_eq!(code(&pod, &runner).0, 0, "{}", code(&pod, &runner).1);
-    assert_eq!(code(&pod, &[]).0, 1, "the label alone is nobody's word");
+    assert_eq!(code(&pod, &[]).0, 1, "the label alone proves nothing");
     pod["metadata"]["labels"] = json!({"project.runner.gitlab.com/id": "43"});
     let (status, said) = code(&pod, &runner);
     assert_eq!(status, 1);
@@ -126,7 +126,7 @@ fn ci_identity() {
         "{said}"
     );
 
-    // Buildkite's stack makes Jobs, so its runner is the job controller.
+    // Buildkite's stack creates Jobs, so its runner is the job controller.
     class(json!({
         "provider": "buildkite",
         "identities": [{"namespace": "ci", "serviceAccount": "agent"}],
@@ -182,7 +182,7 @@ fn ways_around_a_class_are_refused() {
 }
 
 #[test]
-fn a_pod_that_a_cluster_has_was_placed_by_the_scheduler() {
+fn the_node_of_a_pod_from_a_cluster_is_not_refused() {
     let directory = files();
     let mut pod = document("Pod", "ci", "default");
     pod["metadata"]["annotations"] = json!({"nvlink-domains.io/class": "fast"});
@@ -276,7 +276,7 @@ fn the_report_of_a_refusal() {
             .unwrap()
             .contains("kubectl apply -f -")
     );
-    // Other forms print nothing that could be taken for a good document.
+    // Other formats print nothing that could be mistaken for an admitted document.
     for form in ["yaml", "diff", "patch", "json"] {
         let arguments = ["preview", "--class", "classes.yaml", "-f", "-", "-o", form];
         fails(

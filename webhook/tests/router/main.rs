@@ -1,4 +1,4 @@
-//! The admission endpoint, whatever arrives at it.
+//! The admission endpoint, with valid and with malformed input.
 
 #![allow(clippy::unwrap_used, clippy::too_many_lines)]
 
@@ -28,7 +28,7 @@ use tower::ServiceExt;
 
 const UID: &str = "705ab4f5-6393-11e8-b7cc-42010a800002";
 
-/// Sends a body and gives the answer's `response`, after checks that hold for every answer.
+/// Sends a body and returns the `response` of the answer, after checks that hold for every answer.
 async fn send(body: impl Into<Body>) -> Value {
     let webhook = Webhook {
         admission: admission(&[]),
@@ -56,7 +56,10 @@ async fn refused(body: impl Into<Body>, uid: &str, reason: &str) {
     assert_eq!(response["allowed"], false, "{response}");
     assert_eq!(response["uid"], uid, "{response}");
     let message = response["status"]["message"].as_str().unwrap();
-    assert!(message.contains(reason), "{message} should say {reason}");
+    assert!(
+        message.contains(reason),
+        "{message} should contain {reason}"
+    );
 }
 
 fn changed(pointer: &str, value: Value) -> String {
@@ -96,7 +99,7 @@ async fn a_pod_is_patched() {
 }
 
 #[tokio::test]
-async fn a_forged_decision_goes_where_there_is_no_room_for_ours() {
+async fn a_forged_decision_is_removed_even_if_the_real_one_has_no_room() {
     let mut pod = pod(2, json!({labels::CLASS: "any"}));
     pod["metadata"]["labels"] = json!({labels::CLASS: "any"});
     pod["metadata"]["annotations"]["a"] = json!("x".repeat((256 << 10) - 300));
@@ -115,13 +118,13 @@ async fn a_forged_decision_goes_where_there_is_no_room_for_ours() {
 }
 
 #[tokio::test]
-async fn a_plain_pod_is_let_through() {
+async fn a_plain_pod_is_admitted() {
     let response = send(review(&pod(0, json!({}))).to_string()).await;
     assert_eq!(response, json!({"uid": UID, "allowed": true}));
 }
 
 #[tokio::test]
-async fn who_reaches_a_restricted_class_without_naming_it_is_shown_no_gpu() {
+async fn a_pod_that_targets_a_restricted_class_without_naming_it_sees_no_gpu() {
     let metrics = Arc::new(Metrics::default());
     let webhook = Webhook {
         admission: admission(&["restricted"]),
@@ -153,7 +156,7 @@ async fn who_reaches_a_restricted_class_without_naming_it_is_shown_no_gpu() {
 }
 
 #[tokio::test]
-async fn a_refusal_says_why() {
+async fn a_refusal_has_the_commands() {
     let body = review(&pod(2, json!({labels::CLASS: "restricted"}))).to_string();
     refused(body, UID, "kubectl create rolebinding").await;
 }
@@ -234,7 +237,7 @@ async fn malformed_reviews_are_answered() {
 }
 
 #[tokio::test]
-async fn operations_that_nobody_asked_for_are_let_through() {
+async fn unhandled_operations_are_admitted() {
     for (pointer, value) in [
         ("/request/operation", "DELETE"),
         ("/request/operation", "CONNECT"),
@@ -286,7 +289,7 @@ async fn more_values_than_any_pod_has_are_refused() {
         let answer: Value = serde_json::from_slice(&body).unwrap();
         let message = answer["response"]["status"]["message"].as_str().unwrap();
         assert!(message.contains("so many values"), "{value}: {message}");
-        // A tenth of it is read. What stands in a string is no value.
+        // A tenth of it is accepted. The content of a string does not count as values.
         assert!(is_allowed(values(most / 10).await).await, "{value}");
     }
     let containers = json!(vec![json!({"name": "c"}); 1001]);
@@ -337,7 +340,7 @@ async fn probes_and_metrics() {
         "nvlink_webhook_admission_requests_total{outcome=\"denied\"} 2",
         "nvlink_webhook_admission_requests_total{outcome=\"invalid\"} 1",
         "nvlink_webhook_admission_requests_total{outcome=\"untouched\"} 0",
-        // What a user writes as a class is no label; what an administrator made is one.
+        // A class that exists becomes a label value; text from users does not.
         "nvlink_webhook_denials_total{class=\"\",rule=\"unknown-class\"} 1",
         "nvlink_webhook_denials_total{class=\"restricted\",rule=\"not-authorized\"} 1",
         "nvlink_webhook_admission_duration_seconds_count 4",

@@ -1,4 +1,4 @@
-//! What becomes of reviews that come late, or for which there is no room.
+//! Reviews that come late, or that there is no room for.
 
 use std::{sync::Arc, time::Duration};
 
@@ -23,13 +23,13 @@ use tower::ServiceExt;
 
 use crate::fixture::{admission, pod, review};
 
-/// A body that begins with `head` and then never goes on.
+/// Returns a body that starts with `head` and then never continues.
 fn stuck(head: &str) -> Body {
     let head = futures::stream::iter([Ok::<_, std::io::Error>(head.to_owned())]);
     Body::from_stream(head.chain(futures::stream::pending()))
 }
 
-/// A router, and a way to post to it, with a query.
+/// Returns a function that posts a body with a query to a router.
 pub(crate) fn poster<A: Authorizer + 'static>(
     admission: Admission<A>,
     metrics: &Arc<Metrics>,
@@ -40,7 +40,7 @@ pub(crate) fn poster<A: Authorizer + 'static>(
 
 type Answering = tower::util::Oneshot<axum::Router, Request<Body>>;
 
-/// The same for peers, each with a number.
+/// The same for several peers, identified by numbers.
 fn poster_of_peers<A: Authorizer + 'static>(
     admission: Admission<A>,
     metrics: &Arc<Metrics>,
@@ -65,7 +65,7 @@ pub(crate) async fn is_allowed(answer: Result<Response, std::convert::Infallible
     answer["response"]["allowed"] == true
 }
 
-/// Checks that nothing was decided, so that the API server does what the registration says.
+/// Checks that nothing was decided, so that the API server applies the failure policy.
 async fn is_failed_call(answer: Result<Response, std::convert::Infallible>) {
     let Ok(answer) = answer;
     assert_eq!(answer.status(), StatusCode::SERVICE_UNAVAILABLE);
@@ -86,7 +86,7 @@ fn naming(class: &str) -> Body {
     review(&pod).to_string().into()
 }
 
-/// A body that arrives after so long.
+/// Returns a body that arrives `after` a time.
 fn late(body: &Value, after: Duration) -> Body {
     let body = body.to_string();
     let after = async move {
@@ -109,7 +109,7 @@ async fn a_body_that_does_not_arrive_is_a_failed_call() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_body_that_stands_still_is_not_waited_for_as_long_as_an_api_server_waits() {
+async fn a_body_that_stops_arriving_times_out_before_the_deadline() {
     let post = poster(admission(&[]), &Arc::default());
     let large = "{".to_owned() + &" ".repeat(SMALL);
     for (head, seconds) in [("{", 2), (large.as_str(), 9)] {
@@ -123,7 +123,7 @@ async fn a_body_that_stands_still_is_not_waited_for_as_long_as_an_api_server_wai
 async fn slow_bodies_keep_nobody_else_waiting() {
     let post = poster_of_peers(admission(&[]), &Arc::default());
     let large = "{".to_owned() + &" ".repeat(SMALL);
-    // More than there is room for, of either kind.
+    // More than there is room for, of both sizes.
     let slow = (0..1000).map(|index| {
         let head = if index < 100 { &large } else { "{" };
         post(1, "?timeout=30s", stuck(head))
@@ -138,7 +138,7 @@ async fn slow_bodies_keep_nobody_else_waiting() {
     for answer in slow.await {
         is_failed_call(answer).await;
     }
-    // Who sent them finds room again.
+    // There is room again for the peer that sent them.
     assert!(is_allowed(post(1, "", large()).await).await);
 }
 
@@ -154,7 +154,7 @@ async fn reviews_wait_until_there_is_room() {
     let large = || Body::from(review(&pod(0, json!({"a": "x".repeat(4 << 20)}))).to_string());
     is_failed_call(post("?timeout=1s", large()).await).await;
     assert_eq!(start.elapsed(), Duration::from_millis(800));
-    // Those that were given up make room for one that may wait longer.
+    // The reviews that timed out make room for one that may wait longer.
     assert!(is_allowed(post("?timeout=5s", large()).await).await);
     assert_eq!(start.elapsed(), Duration::from_millis(1600));
     drop(slow.await);
@@ -191,7 +191,7 @@ async fn arrival_and_access_reviews_share_one_deadline() {
         is_failed_call(post(query, body).await).await;
         assert_eq!(start.elapsed(), Duration::from_millis(waits));
     }
-    // A change of what the webhook wrote asks for a right as well.
+    // A change of what the webhook wrote needs a right as well.
     let mut change = slow;
     change["request"]["operation"] = json!("UPDATE");
     change["request"]["oldObject"] = pod(1, json!({}));
@@ -221,9 +221,9 @@ async fn a_slow_api_server_keeps_nobody_else_waiting() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn more_than_there_is_room_for_do_not_wait() {
+async fn reviews_beyond_the_waiting_room_fail_at_once() {
     let post = poster(silent(), &Arc::default());
-    // Each takes a hundredth of the room, by its weight: 650 bytes an object.
+    // Each takes a hundredth of the room, by its weight of 650 bytes per object.
     let objects = json!({"x": vec![json!({}); WAITING_ROOM / 100 / 800]});
     let mut pod = pod(1, json!({labels::CLASS: "restricted"}));
     pod["spec"]["x"] = objects;
@@ -241,7 +241,7 @@ async fn more_than_there_is_room_for_do_not_wait() {
 }
 
 #[tokio::test]
-async fn what_the_parser_throws_away_has_no_weight() {
+async fn fields_that_the_parser_drops_have_no_weight() {
     let name = |number| format!("CI_VARIABLE_{number}");
     let env = (0..1000).map(|number| json!({"name": name(number), "value": "x"}));
     let field = |number| {
@@ -257,7 +257,7 @@ async fn what_the_parser_throws_away_has_no_weight() {
     change["request"]["oldObject"] = pod.clone();
     let post = poster(admission(&[]), &Arc::default());
     assert!(is_allowed(post("", change.to_string().into()).await).await);
-    // The same elsewhere is kept, and too heavy.
+    // In another place the same data is kept, and too heavy.
     let fields = pod["metadata"]["managedFields"].take();
     pod["spec"]["managedFields"] = fields;
     change["request"]["object"] = pod.clone();

@@ -1,15 +1,16 @@
-//! Looks for what the parser takes quadratic time for, before it is given a text.
+//! Refuses input on which the XML parser would take quadratic time, before parsing.
 
 use super::XmlError;
 
-/// NCCL writes about ten for each element.
+/// The maximum number of attributes of an element. NCCL writes about ten.
 const MAX_ATTRIBUTES: usize = 100;
-/// NCCL has no namespaces; each element has those of all around it, too.
+/// The maximum number of namespaces. NCCL writes none, and each element inherits
+/// those of all enclosing elements.
 const MAX_NAMESPACES: usize = 100;
 
-/// Refuses a text with too many attributes in an element, or too many
-/// namespaces. Whether it is XML at all is for the parser to say: up to where it
-/// stops, both see the same.
+/// Checks that no element has too many attributes, and that there are not too
+/// many namespaces. The parser decides whether the text is valid XML: up to the
+/// position where the parser stops, both see the same elements.
 pub(super) fn check(text: &str) -> Result<(), XmlError> {
     let refuse = |rest: &str, reason: String| {
         let read = &text[..text.len() - rest.len()];
@@ -27,7 +28,7 @@ pub(super) fn check(text: &str) -> Result<(), XmlError> {
             rest = behind(rest, end);
             continue;
         }
-        // A text that is cut here has neither a quote nor an end to go on from.
+        // A text truncated here has neither a quote nor an end, so the loop stops.
         rest = &rest[1..];
         let mut attributes = 0;
         while let Some(at) = rest.find(['"', '\'', '>']) {
@@ -49,7 +50,7 @@ pub(super) fn check(text: &str) -> Result<(), XmlError> {
     Ok(())
 }
 
-/// What follows the first `end`; nothing where there is none.
+/// Returns the text after the first `end`; empty if there is none.
 fn behind<'a>(text: &'a str, end: &str) -> &'a str {
     text.split_once(end).map_or("", |(_, rest)| rest)
 }

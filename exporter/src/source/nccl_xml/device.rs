@@ -1,4 +1,4 @@
-//! The devices of a topology: GPUs and NICs, and where they sit.
+//! The devices of a topology: GPUs and NICs, and their places in the PCI tree.
 
 use std::collections::BTreeSet;
 
@@ -8,9 +8,9 @@ use roxmltree::{Document, Node};
 use super::{XmlError, check_count, links};
 use crate::source::pci::{Address, Bridge, LinkRate, Place, is_name};
 
-/// No PCI tree is deeper.
+/// The maximum number of bridges above a device.
 const MAX_DEPTH: usize = 64;
-/// The most that a NodeTopology object holds.
+/// The maximum number of NICs in a NodeTopology object.
 const MAX_NICS: usize = 256;
 
 /// A GPU of the file.
@@ -18,7 +18,7 @@ pub(super) struct GpuDevice {
     pub(super) gpu: Gpu,
     pub(super) place: Place,
     pub(super) generation: Option<Generation>,
-    /// What is odd about its links.
+    /// A problem with its links.
     pub(super) warning: Option<String>,
 }
 
@@ -28,7 +28,8 @@ pub(super) struct NicDevice {
     pub(super) place: Place,
 }
 
-/// The GPUs, by index: the driver's where the file has it, else in the order of their addresses.
+/// Returns the GPUs by index. The index is the driver's if the file has it, else
+/// the position in ascending order of address.
 pub(super) fn gpus(document: &Document<'_>) -> Result<Vec<GpuDevice>, XmlError> {
     let mut found: Vec<(Address, Node<'_, '_>)> = Vec::new();
     for node in document.descendants().filter(|node| is_gpu(*node)) {
@@ -80,14 +81,12 @@ fn gpu(index: u32, address: Address, pci: Node<'_, '_>) -> Result<GpuDevice, Xml
         place,
         generation: capability.and_then(Generation::of_compute_capability),
         warning: (own > 0).then(|| {
-            format!(
-                "GPU {index} has {own} NVLinks to itself: dropped (where they end is not known)"
-            )
+            format!("GPU {index} has {own} NVLinks to itself: dropped (their far ends are unknown)")
         }),
     })
 }
 
-/// A PCI function that is an NVIDIA GPU, or that NCCL used as one.
+/// Reports whether `node` is a PCI function that is an NVIDIA GPU, or that NCCL used as one.
 fn is_gpu(node: Node<'_, '_>) -> bool {
     let class = node.attribute("class").unwrap_or_default();
     let vendor = node.attribute("vendor");
@@ -107,10 +106,10 @@ fn no_gpu(document: &Document<'_>) -> XmlError {
     });
     let reason = match (all, known) {
         (1.., 0) => format!(
-            "no GPU: none of its {all} PCI devices says its class (NCCL looks it up on the machine \
-             itself); give what NCCL_TOPO_DUMP_FILE writes there"
+            "no GPU: none of the {all} PCI devices has a class (NCCL looks it up on the machine \
+             itself); use the file that NCCL_TOPO_DUMP_FILE writes on that machine"
         ),
-        _ => format!("no GPU among its {all} PCI devices"),
+        _ => format!("no GPU among the {all} PCI devices"),
     };
     XmlError::at(document.root_element(), reason)
 }
@@ -123,19 +122,20 @@ fn number(pci: Node<'_, '_>) -> Result<Option<u32>, XmlError> {
         return Ok(None);
     };
     let number = dev.parse().ok().filter(|&dev| dev < MAX_GPUS as u32);
-    let wrong = || XmlError::at(gpu, format!("dev is no GPU index below {MAX_GPUS}"));
+    let wrong = || XmlError::at(gpu, format!("dev is not a GPU index below {MAX_GPUS}"));
     number.map(Some).ok_or_else(wrong)
 }
 
-/// The NICs, by address and name: those that NCCL used for RDMA, and PCI
-/// functions that are network controllers, by their address. Sockets are left out.
+/// Returns the NICs by address and name: the devices that NCCL used for RDMA, and
+/// the PCI functions that are network controllers, which are named by their
+/// address. Sockets are skipped.
 pub(super) fn nics(document: &Document<'_>) -> Result<Vec<NicDevice>, XmlError> {
     let mut found: Vec<(Option<Address>, NicDevice)> = Vec::new();
     for node in document.descendants() {
         let Some((address, device)) = nic(node)? else {
             continue;
         };
-        // The ports of a NIC have one name.
+        // All ports of a NIC have the same name.
         if found
             .iter()
             .any(|(_, other)| other.nic.name == device.nic.name)
@@ -168,7 +168,7 @@ fn nic(node: Node<'_, '_>) -> Result<Option<(Option<Address>, NicDevice)>, XmlEr
         if !is_name(name) {
             return Err(XmlError::at(
                 node,
-                "the name of this network device is no device name",
+                "the name of this network device is not a valid device name",
             ));
         }
         let pci = node.ancestors().find(|above| above.has_tag_name("pci"));
@@ -201,13 +201,13 @@ fn nic(node: Node<'_, '_>) -> Result<Option<(Option<Address>, NicDevice)>, XmlEr
     Ok(Some((address, NicDevice { nic, place })))
 }
 
-/// Ethernet and InfiniBand controllers.
+/// Reports whether `node` is an Ethernet or InfiniBand controller.
 fn is_network_controller(node: Node<'_, '_>) -> bool {
     let class = node.attribute("class").unwrap_or_default();
     node.has_tag_name("pci") && (class.starts_with("0x0200") || class.starts_with("0x0207"))
 }
 
-/// Where `device` sits: below its CPU, behind the bridges around it.
+/// Returns the place of `device`: its CPU, and the bridges above it.
 fn place(device: Node<'_, '_>) -> Result<Place, XmlError> {
     let mut bridges = Vec::new();
     let mut cpu = None;
@@ -221,7 +221,7 @@ fn place(device: Node<'_, '_>) -> Result<Place, XmlError> {
             cpu = cpu.or(Some(above));
         }
         if bridges.len() > MAX_DEPTH {
-            return Err(XmlError::at(device, "nested deeper than a PCI tree is"));
+            return Err(XmlError::at(device, "nested deeper than any PCI tree"));
         }
     }
     bridges.reverse();
@@ -234,14 +234,14 @@ fn place(device: Node<'_, '_>) -> Result<Place, XmlError> {
     })
 }
 
-/// -1 is not known.
+/// Returns the NUMA node of `cpu`; `None` for -1, which means unknown.
 fn numa_node(cpu: Node<'_, '_>) -> Result<Option<u32>, XmlError> {
     let Some(text) = cpu.attribute("numaid") else {
         return Ok(None);
     };
     let number: Option<i32> = text.parse().ok();
     let number = number.filter(|&number| number >= -1);
-    let number = number.ok_or_else(|| XmlError::at(cpu, "numaid is no NUMA node"))?;
+    let number = number.ok_or_else(|| XmlError::at(cpu, "numaid is not a NUMA node"))?;
     Ok(u32::try_from(number).ok())
 }
 

@@ -1,4 +1,4 @@
-//! The NVLinks of a GPU, as NCCL groups them by their far end.
+//! The NVLinks of a GPU, which NCCL groups by their far end.
 
 use nvlink_topology::{Link, Remote, RemoteKind};
 use roxmltree::Node;
@@ -6,15 +6,15 @@ use roxmltree::Node;
 use super::XmlError;
 use crate::source::pci::Address;
 
-/// No GPU that NVML knows has more links.
+/// The maximum number of links of a GPU in NVML.
 const MAX_LINKS: u32 = 36;
 
-/// What a `<gpu>` says of its links.
+/// The links of a `<gpu>` element.
 pub(super) struct Links {
-    /// All of them; absent where all that is said is wrong.
+    /// The usable links; absent if the file has no usable information on links.
     pub(super) known: Option<Vec<Link>>,
-    /// Links that end on the GPU itself, as some providers' files have them:
-    /// not possible, and dropped.
+    /// Number of links that end on the GPU itself, as some providers' files have
+    /// them. This is impossible, and they are dropped.
     pub(super) own: u32,
 }
 
@@ -42,7 +42,7 @@ pub(super) fn read(gpu: Node<'_, '_>, address: Address) -> Result<Links, XmlErro
             ));
         }
     }
-    // A provider's file has a <gpu> without links only where it says nothing of them.
+    // In a provider's file, a <gpu> without links means that they are unknown.
     let silent = links.is_empty() && (own > 0 || !gpu.has_attribute("sm"));
     Ok(Links {
         known: (!silent).then_some(links),
@@ -56,10 +56,10 @@ fn count(element: Node<'_, '_>) -> Result<u32, XmlError> {
         .parse()
         .ok()
         .filter(|count| (1..=MAX_LINKS).contains(count));
-    number.ok_or_else(|| XmlError::at(element, format!("count is no number from 1 to {MAX_LINKS}")))
+    number.ok_or_else(|| XmlError::at(element, format!("count must be from 1 to {MAX_LINKS}")))
 }
 
-/// The far end; `None` where it is the GPU itself.
+/// Returns the far end of a link; `None` if it is the GPU itself.
 fn remote(element: Node<'_, '_>, own: Address) -> Result<Option<Remote>, XmlError> {
     let target = element.attribute("target").unwrap_or_default();
     let address = match is_hidden(target) {
@@ -72,7 +72,7 @@ fn remote(element: Node<'_, '_>, own: Address) -> Result<Option<Remote>, XmlErro
     if address == Some(own) {
         return Ok(None);
     }
-    // NCCL writes the class of a hidden far end, too: it takes it for a switch.
+    // NCCL also writes the class of a hidden far end: it assumes a switch.
     let class = element.attribute("tclass").unwrap_or_default();
     let kind = match class {
         "0x068000" => RemoteKind::Switch,
@@ -86,7 +86,7 @@ fn remote(element: Node<'_, '_>, own: Address) -> Result<Option<Remote>, XmlErro
     }))
 }
 
-/// `fffffff:ff:ff.0`: the driver does not show the far end.
+/// Reports whether `target` is `fffffff:ff:ff.0`: the driver does not show the far end.
 fn is_hidden(target: &str) -> bool {
     let (digits, function) = target.rsplit_once('.').unwrap_or((target, ""));
     let all_f = digits.bytes().all(|b| matches!(b, b'f' | b'F' | b':'));

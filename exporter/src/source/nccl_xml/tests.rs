@@ -12,7 +12,7 @@ fn refused(text: &str) -> (usize, String) {
     (error.line, error.reason)
 }
 
-/// A CPU of one NUMA node around `inside`.
+/// A CPU of the NUMA node `numa` that contains `inside`.
 fn cpu(numa: &str, inside: &str) -> String {
     format!("<cpu host_hash=\"0x1\" numaid=\"{numa}\" arch=\"x86_64\">\n{inside}</cpu>\n")
 }
@@ -48,7 +48,7 @@ fn classes(topology: &Topology) -> Vec<(u32, u32, PathClass, bool)> {
         .collect()
 }
 
-/// Three GPUs on two switches that show.
+/// Three GPUs on two visible switches.
 fn switched_board() -> String {
     let one = |busid: &str, dev| {
         let links = nvlink("0000:c4:00.0", 5, "0x068000") + &nvlink("0000:c3:00.0", 13, "0x068000");
@@ -66,7 +66,7 @@ fn switched_board() -> String {
 }
 
 #[test]
-fn a_switched_board_whose_switches_show() {
+fn a_board_with_visible_switches() {
     let Topology { spec, warnings, .. } = read(&switched_board());
     assert!(
         warnings.is_empty() && spec.nics.is_empty(),
@@ -109,7 +109,7 @@ fn a_switched_board_whose_switches_show() {
 }
 
 #[test]
-fn switches_that_do_not_show() {
+fn a_board_with_hidden_switches() {
     let hidden = nvlink("fffffff:ff:ff.0", 18, "0x068000");
     let both = gpu("0000:51:00.0", 0, 100, &hidden) + &gpu("0000:52:00.0", 1, 100, &hidden);
     let Topology { spec, .. } = read(&system(&cpu("0", &both)));
@@ -154,7 +154,7 @@ fn a_mesh_with_a_link_missing_at_one_end() {
 }
 
 #[test]
-fn links_to_itself_are_dropped_and_then_nothing_is_known() {
+fn links_to_itself_are_dropped_and_the_gpu_s_links_are_unknown() {
     let own = gpu(
         "0001:00:00.0",
         0,
@@ -176,7 +176,7 @@ fn links_to_itself_are_dropped_and_then_nothing_is_known() {
     );
 }
 
-/// Two switches, each with two GPUs and a NIC, and no word of NVLink.
+/// Two switches, each with two GPUs and a NIC, without any NVLink.
 fn provider_s_file() -> String {
     let bare = |busid: &str, class: &str| {
         format!(
@@ -243,7 +243,7 @@ fn a_provider_s_file_has_no_links_and_numbers_follow_the_addresses() {
         ]
     );
     assert!(
-        topology.warnings[0].contains("says nothing of NVLink"),
+        topology.warnings[0].contains("has no NVLinks"),
         "{:?}",
         topology.warnings
     );
@@ -331,13 +331,13 @@ fn refusals_name_the_line() {
     let cases = [
         ("0000:05:00.0", "05:00", 3, "busid: expected a PCI address"),
         ("busid=\"0000:05:00.0\"", "", 3, "<pci> has no busid"),
-        ("numaid=\"0\"", "numaid=\"x\"", 2, "numaid is no NUMA node"),
-        ("dev=\"0\"", "dev=\"-1\"", 4, "dev is no GPU index"),
+        ("numaid=\"0\"", "numaid=\"x\"", 2, "numaid is not a NUMA"),
+        ("dev=\"0\"", "dev=\"-1\"", 4, "dev is not a GPU index"),
         (
             "count=\"18\"",
             "count=\"4000000000\"",
             5,
-            "count is no number from 1 to 36",
+            "count must be from 1 to 36",
         ),
         (
             "0000:c3:00.0",
@@ -359,7 +359,7 @@ fn refusals_name_the_line() {
             1,
             "a document type definition",
         ),
-        ("</cpu>\n</system>", "", 7, "it is cut"),
+        ("</cpu>\n</system>", "", 7, "it is truncated"),
     ];
     for (from, to, line, expected) in cases {
         refused_at(&good, (from, to), line, expected);
@@ -367,13 +367,13 @@ fn refusals_name_the_line() {
 }
 
 #[test]
-fn what_is_no_topology_of_one_node() {
+fn other_documents_are_refused() {
     let reason = |text: &str| refused(text).1;
     assert!(reason("<graphs version=\"1\"/>").contains("NCCL_GRAPH_DUMP_FILE"));
     assert!(reason("<html><body/></html>").contains("<html>, expected NCCL's <system>"));
-    assert!(reason(&system("")).contains("no GPU among its 0 PCI devices"));
+    assert!(reason(&system("")).contains("no GPU among the 0 PCI devices"));
     let bare = system("<cpu numaid=\"0\"><pci busid=\"0000:00:16.0\"/></cpu>");
-    assert!(reason(&bare).contains("none of its 1 PCI devices says its class"));
+    assert!(reason(&bare).contains("none of the 1 PCI devices has a class"));
     let two = cpu("0", &gpu("0000:05:00.0", 0, 90, "")).replace("0x1", "0x2")
         + &cpu("0", &gpu("0000:05:00.0", 0, 90, ""));
     assert!(reason(&system(&two)).contains("a second host"));
@@ -388,7 +388,7 @@ fn what_is_no_topology_of_one_node() {
 }
 
 #[test]
-fn bombs_do_not_go_off() {
+fn xml_bombs_are_refused() {
     let laughs = "<!DOCTYPE lolz [<!ENTITY a \"lol\"><!ENTITY b \"&a;&a;&a;&a;&a;&a;\">]>\n<system>&b;</system>";
     assert!(refused(laughs).1.contains("document type definition"));
     let deep = "<pci busid=\"0000:01:00.0\">".repeat(50_000);
@@ -400,12 +400,15 @@ fn bombs_do_not_go_off() {
     assert!(
         refused(&shallow)
             .1
-            .contains("nested deeper than a PCI tree"),
+            .contains("nested deeper than any PCI tree"),
         "{:?}",
         refused(&shallow)
     );
     let (line, reason) = refused(&format!("<system>\n{deep}"));
-    assert!(line == 2 && reason.contains("cut"), "{line}: {reason}");
+    assert!(
+        line == 2 && reason.contains("truncated"),
+        "{line}: {reason}"
+    );
     let wide = format!(
         "<system>{}</system>",
         "<pci busid=\"0000:01:00.0\"/>".repeat(200_000)
@@ -414,7 +417,7 @@ fn bombs_do_not_go_off() {
 }
 
 #[test]
-fn what_would_take_the_parser_long_is_not_given_to_it() {
+fn input_that_is_slow_to_parse_is_refused_before_parsing() {
     let attributes = |count: usize| {
         let each = |n: usize| format!(" a{n}='>' b{n}=\"<!--\"");
         (0..count / 2).map(each).collect::<String>()
@@ -424,7 +427,7 @@ fn what_would_take_the_parser_long_is_not_given_to_it() {
     let (line, reason) = refused(&text(200_000));
     let expected = "an element with more than 100 attributes; NCCL writes ten";
     assert_eq!((line, &*reason), (3, expected));
-    // With fewer, it is for the parser to say what is wrong.
+    // With fewer attributes, the parser reports what is wrong.
     let (_, reason) = refused(&text(100));
     assert!(!reason.contains("attributes"), "{reason}");
     let nested = "<a xmlns:x='y'>\n".repeat(50_000);
@@ -433,12 +436,13 @@ fn what_would_take_the_parser_long_is_not_given_to_it() {
     assert!(reason.contains("more than 100 namespaces"), "{reason}");
 }
 
-/// `good` with one thing changed; nothing is wrong where nothing is expected.
+/// Replaces `from` by `to` in `good` and checks the refusal; an empty
+/// `expected` means that the text is still valid.
 fn refused_at(good: &str, (from, to): (&str, &str), line: usize, expected: &str) {
     let text = good.replacen(from, to, 1);
     assert_ne!(text, good);
     if expected.is_empty() {
-        // NCCL used it, whatever the vendor.
+        // NCCL used this device as a GPU, so its vendor does not matter.
         read(&text);
         return;
     }

@@ -1,36 +1,37 @@
-//! PCI addresses as the driver prints them, and what the kernel knows at them.
+//! PCI addresses as the driver prints them, and the kernel's attributes of their devices.
 
 use std::{fs, path::Path};
 
 use crate::source::pci::Address;
 
-/// The class of an NVSwitch: a bridge of another kind.
+/// The PCI class of an NVSwitch: "bridge, other".
 const SWITCH_CLASS: u32 = 0x068000;
 
-/// An address in NVML's spelling, eight digits of domain and upper case;
-/// `None` for the one that stands for "not visible from here" (`FFFFFFFF:FF:FF.0`).
+/// Returns an address in NVML's spelling: upper case, with a domain of eight digits.
+/// Returns `None` for the address that means "not visible from here"
+/// (`FFFFFFFF:FF:FF.0`).
 pub(super) fn normal(address: &str) -> Option<String> {
     let address: Address = address.trim().parse().ok()?;
     Some(address.to_string())
 }
 
-/// What the kernel says of the device at `address` in the tree at `devices`.
+/// Reads the kernel's attribute `name` of the device at `address` in the tree at `devices`.
 fn attribute(devices: &Path, address: &str, name: &str) -> Option<String> {
     let address: Address = address.parse().ok()?;
     fs::read_to_string(devices.join(address.kernel_name()).join(name)).ok()
 }
 
-/// Whether the kernel knows an NVSwitch at `address`, in the tree at `devices`.
+/// Reports whether the kernel has an NVSwitch at `address`, in the tree at `devices`.
 pub(super) fn is_switch(devices: &Path, address: &str) -> bool {
     let class = attribute(devices, address, "class").unwrap_or_default();
     let class = class.trim().trim_start_matches("0x");
     u32::from_str_radix(class, 16) == Ok(SWITCH_CLASS)
 }
 
-/// The NUMA node that the kernel knows for `address`, in the tree at `devices`.
+/// Returns the kernel's NUMA node of `address`, in the tree at `devices`.
 pub(super) fn numa_node(devices: &Path, address: &str) -> Option<u32> {
     let node = attribute(devices, address, "numa_node")?;
-    node.trim().parse().ok() // -1 where the firmware does not say
+    node.trim().parse().ok() // -1 if the firmware does not provide it
 }
 
 #[cfg(test)]
@@ -54,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_tells_a_switch_by_its_class() {
+    fn a_switch_is_recognized_by_its_class() {
         let devices = tempfile::tempdir().unwrap();
         let device = |name: &str, class: &str, numa: &str| {
             let device = devices.path().join(name);

@@ -1,4 +1,4 @@
-//! Which counter of a link's traffic is believed. Pure.
+//! Chooses the counter from which a link's traffic is read. Pure functions.
 
 use std::collections::BTreeMap;
 
@@ -7,10 +7,10 @@ use nvml_wrapper_sys::bindings::field_id::*;
 use super::fields::Answers;
 use crate::source::{CounterSource, LinkCounters};
 
-/// The units of the throughput fields.
+/// The unit of the throughput fields, in bytes.
 const KIB: u64 = 1024;
 
-/// What one link sent and received, as one source counts it.
+/// The traffic of one link in both directions, from one source.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Flow<T> {
     pub(super) transmit: Option<T>,
@@ -28,20 +28,20 @@ impl<T: PartialOrd + Default + Copy> Flow<T> {
     }
 }
 
-/// The traffic of one link as each source has it.
+/// The traffic of one link from each source.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Traffic {
     nvlink5: Flow<u64>,
     throughput: Flow<u64>,
     /// Bytes per second between the last two samples.
     pub(super) gpm: Flow<f64>,
-    /// The rate was above 0 at the reading before already: a counter of bytes
-    /// that is still 0 does not count.
+    /// The rate was already above 0 at the previous reading: a byte counter that is
+    /// still 0 does not work.
     pub(super) gpm_moved_before: bool,
 }
 
 impl Traffic {
-    /// From the fields of a link.
+    /// Returns the traffic from the fields of a link.
     pub(super) fn of(answers: &Answers, link: u32) -> Self {
         let bytes = |id| answers.get(link, id);
         let kib = |id| bytes(id).map(|kib| kib.saturating_mul(KIB));
@@ -58,12 +58,12 @@ impl Traffic {
         }
     }
 
-    /// The source to settle on, if one has proven that it counts.
+    /// Returns the source to choose, if one has proven that it works.
     ///
-    /// The first that answers, in the order of precision, but one that has
-    /// counted something before one that says 0: drivers answer *success, 0*
-    /// for counters that they do not keep. While all say 0 nothing is settled.
-    /// Nothing is lost by that: whichever is taken later was 0 until then.
+    /// This is the first source that answers, in order of precision, but a source
+    /// with a nonzero value wins over one with 0: drivers answer *success, 0* for
+    /// counters that they do not support. While all sources are 0, none is chosen.
+    /// This loses nothing, since the source chosen later was 0 until then.
     fn proven(&self) -> Option<CounterSource> {
         if self.nvlink5.moved() {
             Some(CounterSource::Nvlink5Bytes)
@@ -78,7 +78,7 @@ impl Traffic {
         }
     }
 
-    /// The first source that counts bytes and answers at all.
+    /// Returns the first source that counts bytes and answers.
     fn first_of_bytes(&self) -> Option<CounterSource> {
         if self.nvlink5.answers() {
             Some(CounterSource::Nvlink5Bytes)
@@ -90,19 +90,19 @@ impl Traffic {
     }
 }
 
-/// The source of each link, by UUID of the GPU and index of the link. Kept for
-/// the life of the process: values of two sources cannot be compared.
+/// The chosen source of each link, by UUID of the GPU and index of the link. A choice
+/// holds for the life of the process: values of different sources cannot be compared.
 #[derive(Debug, Default)]
 pub(super) struct Choices(BTreeMap<(String, u32), CounterSource>);
 
 impl Choices {
-    /// The source of a link, once it is settled.
+    /// Returns the source of a link, once it is chosen.
     pub(super) fn get(&self, uuid: &str, link: u32) -> Option<CounterSource> {
         self.0.get(&(uuid.to_owned(), link)).copied()
     }
 
-    /// Writes what the source of the link says into `counters`; settles on a
-    /// source first, if it can.
+    /// Writes the traffic from the link's source into `counters`. Chooses a source
+    /// first, if possible.
     pub(super) fn apply(&mut self, uuid: &str, traffic: &Traffic, counters: &mut LinkCounters) {
         let settled = self.get(uuid, counters.link).or_else(|| {
             let source = traffic.proven()?;
@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn kib_become_bytes_and_bytes_come_first() {
-        // A captured reading of an A100: KiB, as nvidia-smi prints them.
+        // A reading captured on an A100: KiB, as `nvidia-smi` prints them.
         let counters = apply(
             &mut Choices::default(),
             &bytes(&[(138, 37_014_301), (139, 1)]),
@@ -179,7 +179,7 @@ mod tests {
         );
         assert_eq!(later.source, Some(CounterSource::ThroughputData));
         assert_eq!(later.transmit_bytes, Some(11 * 1024));
-        // Its source falls silent: absent, not another source's value.
+        // Its source stops answering: the value is absent, not that of another source.
         let silent = apply(&mut choices, &bytes(&[(202, 2), (204, 2)]));
         assert_eq!(silent.transmit_bytes, None);
         assert_eq!(silent.source, Some(CounterSource::ThroughputData));
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_counter_that_says_0_yields_to_one_that_counts() {
+    fn a_counter_that_counts_wins_over_one_that_stays_0() {
         let mut choices = Choices::default();
         let idle = apply(
             &mut choices,
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn gpm_serves_where_nothing_counts() {
+    fn gpm_is_used_where_no_counter_works() {
         let rate = |answers, gpm_moved_before| Traffic {
             gpm: flow(2.5e9, 0.0),
             gpm_moved_before,
@@ -220,7 +220,7 @@ mod tests {
         assert_eq!(counters.transmit_bytes_per_second, Some(2.5e9));
         assert_eq!(counters.receive_bytes_per_second, Some(0.0));
         assert_eq!(counters.transmit_bytes, None);
-        // Traffic may have begun after the counter of bytes was read.
+        // Traffic may have begun after the byte counter was read.
         let zero: &[_] = &[(138, 0), (139, 0)];
         let counters = apply(&mut Choices::default(), &rate(zero, false));
         assert_eq!((counters.source, counters.transmit_bytes), (None, Some(0)));
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_counts_is_absent() {
+    fn traffic_without_a_counter_is_absent() {
         assert_eq!(
             apply(&mut Choices::default(), &bytes(&[])),
             LinkCounters::default()
@@ -242,9 +242,9 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the driver answers, in whatever order: the source of a
-        /// link changes at most once, from none to one, and bytes and rates
-        /// are never told together.
+        /// Whatever the driver answers, in whatever order: the source of a link
+        /// changes at most once, from none to one, and bytes and rates are never
+        /// reported together.
         #[test]
         fn sources_never_mix(
             readings in prop::collection::vec(

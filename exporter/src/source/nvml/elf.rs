@@ -1,7 +1,7 @@
-//! Whether a library is whole.
+//! Checks whether a library file is complete.
 //!
-//! The loader maps a file without asking how long it is: touching what a copy
-//! that was broken off lacks ends the process with SIGBUS, and no error tells why.
+//! The loader maps a file without checking its length. If a copy was interrupted,
+//! access to the missing part ends the process with SIGBUS and without an error.
 
 use std::{
     fs::{self, File},
@@ -15,37 +15,37 @@ const PROGRAM_HEADER: usize = 56;
 const SECTION_HEADER: usize = 64;
 /// Segments that are mapped.
 const LOAD: u64 = 1;
-/// Sections that take no room in the file.
+/// Sections that have no data in the file.
 const NO_BITS: u64 = 8;
 
-/// Looks whether all that the headers of the library at `path` speak of is in
-/// the file. What else may be wrong with it, the loader says.
+/// Checks that the file at `path` has all parts that its headers describe. The
+/// loader reports all other errors.
 ///
 /// # Errors
 /// When the file cannot be read, or ends too early.
 pub(super) fn check(path: &Path) -> io::Result<()> {
     let data = fs::metadata(path)?;
-    // Opening something else, as a pipe, may wait for ever.
+    // Opening anything else, such as a pipe, may block forever.
     if !data.is_file() {
-        return Err(io::Error::other("it is no regular file"));
+        return Err(io::Error::other("not a regular file"));
     }
     let file = File::open(path)?;
     let length = data.len();
     let mut header = [0; HEADER];
-    // Other machines' files and what is no library at all, the loader refuses.
+    // The loader refuses libraries of other machines and files that are not libraries.
     if (&file).read_exact(&mut header).is_err() || header[..6] != *b"\x7fELF\x02\x01" {
         return Ok(());
     }
     let end = program_end(&file, &header)?.max(section_end(&file, &header)?);
     match end > length {
         true => Err(io::Error::other(format!(
-            "the file is not whole: it has {length} bytes, and its headers speak of {end}"
+            "the file is truncated: it has {length} bytes, but its headers require {end}"
         ))),
         false => Ok(()),
     }
 }
 
-/// Where the last segment ends.
+/// Returns the end of the last segment.
 fn program_end(file: &File, header: &[u8; HEADER]) -> io::Result<u64> {
     let table = Table {
         at: number(header, 32, 8),
@@ -58,7 +58,7 @@ fn program_end(file: &File, header: &[u8; HEADER]) -> io::Result<u64> {
     })
 }
 
-/// Where the last section ends. A stripped library may have none.
+/// Returns the end of the last section. A stripped library may have none.
 fn section_end(file: &File, header: &[u8; HEADER]) -> io::Result<u64> {
     let table = Table {
         at: number(header, 40, 8),
@@ -71,7 +71,7 @@ fn section_end(file: &File, header: &[u8; HEADER]) -> io::Result<u64> {
     })
 }
 
-/// Headers of one size, one after the other.
+/// A table of headers of the same size.
 struct Table {
     at: u64,
     size: usize,
@@ -79,7 +79,7 @@ struct Table {
 }
 
 impl Table {
-    /// Where the table ends, or the last of what its entries speak of.
+    /// Returns the end of the table, or that of the last part that its entries describe.
     fn end(&self, file: &File, end_of: impl Fn(&[u8]) -> Option<u64>) -> io::Result<u64> {
         // At most 65,535 entries of 64 bytes.
         let length = self.count as usize * self.size;
@@ -95,7 +95,7 @@ impl Table {
     }
 }
 
-/// A number of `size` bytes.
+/// Returns the little-endian number of `size` bytes at `at`.
 fn number(bytes: &[u8], at: usize, size: usize) -> u64 {
     let digits = bytes[at..at + size].iter().rev();
     digits.fold(0, |number, &byte| number << 8 | u64::from(byte))

@@ -1,46 +1,46 @@
-//! What goes wrong with the driver's library, in words that say what to do.
+//! Errors of the driver's library, with advice on what to do.
 
 use std::env::consts::ARCH;
 
 use nvml_wrapper::error::NvmlError;
 
-/// Why NVML gives nothing.
+/// Why NVML cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum LibraryError {
     /// No library could be loaded.
     #[error(
-        "the driver's library was not found: {}. In a container, let the NVIDIA runtime bring it \
+        "the driver's library was not found: {}. In a container, let the NVIDIA runtime mount it \
          (NVIDIA_VISIBLE_DEVICES=all and NVIDIA_DRIVER_CAPABILITIES=utility), or name it with \
          --source nvml:PATH; on a machine without an NVIDIA driver, use --source sysfs",
         tried.join("; ")
     )]
     NotFound {
-        /// What was tried, and why it failed.
+        /// Each attempt, and why it failed.
         tried: Vec<String>,
     },
-    /// There is a library that the loader refuses.
+    /// There is a library, but the loader refuses it.
     #[error(
-        "the driver's library cannot be loaded: {}. It must be whole and made for this machine \
-         ({ARCH}): install the driver anew, restart this container so that it gets the library \
-         anew, or name another one with --source nvml:PATH",
+        "the driver's library cannot be loaded: {}. It must be complete and built for this \
+         machine ({ARCH}): reinstall the driver, restart this container so that the library is \
+         mounted again, or name another library with --source nvml:PATH",
         refused.join("; ")
     )]
     Refused {
-        /// Each library, and why.
+        /// Each library, and why it was refused.
         refused: Vec<String>,
     },
-    /// The kernel module is not there.
+    /// The kernel module is not loaded.
     #[error(
         "{library}: the NVIDIA driver is not loaded; load it (`modprobe nvidia`), or wait for the \
-         driver's pod of this node"
+         driver pod of this node"
     )]
     NoDriver {
         /// Name or path of the library.
         library: String,
     },
-    /// The library is of another version than the kernel module.
+    /// The library and the kernel module have different versions.
     #[error(
-        "{library}: the library and the loaded driver are of different versions, as after an \
+        "{library}: the library and the loaded driver have different versions, as after an \
          upgrade of the driver; restart this container so that it gets the new library, or reload \
          the driver"
     )]
@@ -50,7 +50,7 @@ pub enum LibraryError {
     },
     /// The device files are not accessible.
     #[error(
-        "{library}: no permission to talk to the driver; /dev/nvidiactl and /dev/nvidia* must be \
+        "{library}: no permission to access the driver; /dev/nvidiactl and /dev/nvidia* must be \
          in the container (NVIDIA_VISIBLE_DEVICES=all) and readable"
     )]
     NoPermission {
@@ -65,9 +65,9 @@ pub enum LibraryError {
         call: &'static str,
         error: NvmlError,
     },
-    /// There is no GPU to be seen.
+    /// The driver shows no GPU.
     #[error(
-        "{library}: the driver shows no GPU; in a container, ask for all of them with \
+        "{library}: the driver shows no GPU; in a container, request all GPUs with \
          NVIDIA_VISIBLE_DEVICES=all"
     )]
     NoGpu {
@@ -84,7 +84,7 @@ pub enum LibraryError {
 }
 
 impl LibraryError {
-    /// What the failure of `call` means.
+    /// Returns the error that the failure of `call` means.
     pub(super) fn of(library: &str, call: &'static str, error: NvmlError) -> Self {
         let library = library.to_owned();
         match error {
@@ -100,23 +100,23 @@ impl LibraryError {
     }
 }
 
-/// A failure that ends more than the call that met it.
+/// A failure that affects more than one call.
 #[derive(Debug)]
 pub(super) enum Trouble {
-    /// The library must be opened anew: the driver is gone or is another one.
+    /// The library must be opened again: the driver was unloaded or replaced.
     Library(NvmlError),
-    /// The GPU does not answer any more.
+    /// The GPU no longer answers.
     Gpu(NvmlError),
-    /// The GPU is there, and does not say which one it is.
+    /// The GPU exists but does not report its UUID.
     Nameless {
-        /// Its PCI address, if it tells that.
+        /// Its PCI address, if it reports that.
         address: Option<String>,
-        /// What it said instead of its UUID.
+        /// The error instead of the UUID.
         error: String,
     },
 }
 
-/// After these nothing works until the library is opened anew.
+/// Reports whether no call works after `error` until the library is opened again.
 pub(super) fn is_library(error: &NvmlError) -> bool {
     matches!(
         error,
@@ -124,13 +124,14 @@ pub(super) fn is_library(error: &NvmlError) -> bool {
     )
 }
 
-/// After these the GPU answers nothing.
+/// Reports whether the GPU does not answer any call after `error`.
 pub(super) fn is_gpu(error: &NvmlError) -> bool {
     matches!(error, NvmlError::GpuLost | NvmlError::ResetRequired)
 }
 
-/// The GPU or the driver does not know what was asked, and asking again is of
-/// no use. All other errors may pass. (25: the version of the argument.)
+/// Reports whether the GPU or the driver does not support the call, so that a retry
+/// is useless. All other errors may be temporary. (25 is an unknown version of the
+/// argument.)
 pub(super) fn is_unknown(error: &NvmlError) -> bool {
     matches!(
         error,
@@ -148,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_error_says_what_to_do() {
+    fn each_error_has_advice() {
         let of = |error| LibraryError::of("libnvidia-ml.so.1", "nvmlInit", error).to_string();
         assert!(of(NvmlError::DriverNotLoaded).contains("modprobe"));
         assert!(of(NvmlError::LibRmVersionMismatch).contains("restart this container"));

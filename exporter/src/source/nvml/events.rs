@@ -1,4 +1,4 @@
-//! XIDs, which the driver tells as events.
+//! XIDs, which the driver reports as events.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -10,28 +10,29 @@ use super::{
     raw::{self, Event, EventSet, Loaded},
 };
 
-/// More events of a GPU than this are left for the next reading.
+/// The maximum number of events of a GPU in one reading. The others are left for the
+/// next one.
 const MOST: usize = 4096;
 
-/// XIDs by UUID of the GPU, each with how often it came.
+/// XIDs with their counts, by UUID of the GPU.
 pub(super) type Xids = BTreeMap<String, BTreeMap<u64, u64>>;
 
-/// The events that are waited for, by the address of the GPU.
+/// The event sets, by the address of the GPU.
 ///
-/// Each GPU has a set of its own: one that is lost or cannot be watched spoils
-/// the set that it is in.
+/// Each GPU has its own set: a GPU that is lost or cannot be watched breaks the set
+/// that it is in.
 #[derive(Debug, Default)]
 pub(super) struct Events(BTreeMap<usize, Watched>);
 
 #[derive(Debug)]
 struct Watched {
     uuid: String,
-    /// `None` where the driver has no events.
+    /// `None` if the driver does not support events.
     set: Option<EventSet>,
 }
 
 impl Events {
-    /// Watches the GPU `uuid`, once. Tells whether its XIDs can be known.
+    /// Starts to watch the GPU `uuid`, once. Returns whether its XIDs are available.
     ///
     /// # Errors
     /// When the GPU or the library is lost.
@@ -64,7 +65,7 @@ impl Events {
         Ok(registered)
     }
 
-    /// Counts what has come since the last time. Does not wait.
+    /// Counts the events since the last call. Does not wait.
     ///
     /// # Errors
     /// When the library is lost.
@@ -80,13 +81,13 @@ impl Events {
                             *count = count.saturating_add(1);
                         }
                         None => told.warnings.push(format!(
-                            "XID {xid} of a GPU that is not watched: it is not counted"
+                            "XID {xid} of a GPU that is not watched: not counted"
                         )),
                     },
                     Ok(Some(Event::Other)) => {}
                     Ok(None) => break,
                     Err(error) if is_library(&error) => return Err(Trouble::Library(error)),
-                    // That a GPU is lost is found when it is read.
+                    // The next reading of a lost GPU reports it.
                     Err(error) if is_gpu(&error) || is_unknown(&error) => break,
                     Err(error) => {
                         let uuid = &watched.uuid;
@@ -100,8 +101,8 @@ impl Events {
         Ok(())
     }
 
-    /// The GPU that an event from the set of `watched` is of: the one that it
-    /// names, because some libraries deliver all events to any set.
+    /// Returns the GPU of an event from the set of `watched`. This is the GPU that
+    /// the event names, if any: some libraries deliver all events to any set.
     fn owner<'a>(&'a self, device: Option<usize>, watched: &'a Watched) -> Option<&'a str> {
         let named = match device {
             Some(device) => self.0.get(&device)?,

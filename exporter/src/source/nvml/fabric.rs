@@ -1,22 +1,22 @@
-//! What the driver says of a GPU's place in the NVLink fabric. Pure.
+//! Interprets the driver's information about a GPU's NVLink fabric. Pure functions.
 
 use nvlink_topology::Fabric;
 
 use super::raw::FabricInfo;
 use crate::source::{FabricCondition, FabricHealth, FabricState};
 
-/// The conditions of two bits each: position in the mask.
+/// The conditions of two bits each, with their position in the mask.
 const CONDITIONS: [(FabricCondition, u32); 4] = [
     (FabricCondition::DegradedBandwidth, 0),
     (FabricCondition::RouteRecovery, 2),
     (FabricCondition::RouteUnhealthy, 4),
     (FabricCondition::AccessTimeoutRecovery, 6),
 ];
-/// The condition of four bits, which also says what is incorrect.
+/// The position of the condition of four bits, which also encodes what is incorrect.
 const INCORRECT_CONFIGURATION: u32 = 8;
 
 impl FabricInfo {
-    /// How far the registration is; `None` where the GPU has no fabric.
+    /// Returns the state of the registration; `None` if the GPU has no fabric.
     pub(super) fn progress(&self) -> Option<FabricState> {
         match (self.state, self.status) {
             (1, _) => Some(FabricState::NotStarted),
@@ -27,7 +27,7 @@ impl FabricInfo {
         }
     }
 
-    /// State and conditions; `None` where the GPU has no fabric.
+    /// Returns state and conditions; `None` if the GPU has no fabric.
     pub(super) fn condition(&self) -> Option<FabricHealth> {
         Some(FabricHealth {
             state: self.progress()?,
@@ -35,14 +35,14 @@ impl FabricInfo {
         })
     }
 
-    /// The fabric that spans nodes, if the GPU is part of one.
+    /// Returns the fabric that spans nodes, if the GPU is part of one.
     pub(super) fn multi_node(&self) -> Option<Fabric> {
         (self.progress() == Some(FabricState::Completed))
             .then(|| Fabric::new(&uuid(&self.cluster_uuid), self.clique))
             .flatten()
     }
 
-    /// Whether two GPUs are in the same partition of the same fabric.
+    /// Reports whether both GPUs are in the same partition of the same fabric.
     pub(super) fn reaches(&self, other: &Self) -> bool {
         let place = |info: &Self| (info.progress(), info.cluster_uuid, info.clique);
         place(self) == place(other) && self.progress() == Some(FabricState::Completed)
@@ -65,7 +65,7 @@ fn conditions(mask: u32) -> Vec<(FabricCondition, bool)> {
     two_bits.chain(incorrect).collect()
 }
 
-/// `xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx`.
+/// Formats a UUID as `xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx`.
 fn uuid(bytes: &[u8; 16]) -> String {
     let mut text = String::with_capacity(36);
     for (n, byte) in bytes.iter().enumerate() {
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn a_completed_registration_is_good_only_with_success() {
+    fn a_registration_with_an_error_has_failed() {
         let states = [(0, 0), (1, 0), (2, 0), (3, 0), (3, 999), (7, 0)];
         let found = states.map(|(state, status)| info(state, status).progress());
         let wanted = [
@@ -107,10 +107,10 @@ mod tests {
     }
 
     #[test]
-    fn what_the_mask_does_not_say_is_absent() {
+    fn conditions_that_the_mask_does_not_report_are_absent() {
         use FabricCondition::*;
         assert_eq!(conditions(0), []);
-        // Bandwidth not degraded, route recovery under way, configuration fine.
+        // Bandwidth not degraded, route recovery in progress, configuration correct.
         let mask = 0b10 | 0b01 << 2 | 1 << 8;
         assert_eq!(
             conditions(mask),
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn an_all_zero_cluster_ends_at_the_node() {
+    fn a_fabric_with_an_all_zero_cluster_does_not_span_nodes() {
         let mut one = info(3, 0);
         assert_eq!(one.multi_node(), None);
         assert!(one.reaches(&info(3, 0)), "an HGX board is one partition");

@@ -1,4 +1,4 @@
-//! What the driver fails to answer: told, and asked again.
+//! Calls that the driver fails to answer: they are reported and retried.
 
 use std::collections::BTreeMap;
 
@@ -7,18 +7,18 @@ use nvml_wrapper::error::NvmlError;
 use super::error::{Trouble, is_gpu, is_library, is_unknown};
 use crate::source::Unread;
 
-/// What a call gave.
+/// The result of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Answer<T> {
     Given(T),
-    /// This GPU or this driver does not know it.
+    /// This GPU or this driver does not support the call.
     Unknown,
-    /// It failed now; it may not the next time.
+    /// The call failed now; it may succeed the next time.
     Failed,
 }
 
 impl<T> Answer<T> {
-    /// The value, if there is one.
+    /// Returns the value, if there is one.
     pub(super) fn given(self) -> Option<T> {
         match self {
             Self::Given(value) => Some(value),
@@ -27,7 +27,7 @@ impl<T> Answer<T> {
     }
 }
 
-/// A call, for people to read.
+/// The description of a call in messages.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Call {
     name: &'static str,
@@ -36,7 +36,8 @@ pub(super) struct Call {
     graph: bool,
 }
 
-/// A call on which the graph depends: while it fails, nobody may act on the graph.
+/// Describes a call on which the graph depends: while it fails, the graph must not be
+/// acted on.
 pub(super) fn graph(name: &'static str) -> Call {
     Call {
         name,
@@ -46,7 +47,8 @@ pub(super) fn graph(name: &'static str) -> Call {
     }
 }
 
-/// A call whose answer is only left out while it fails.
+/// Describes a call on which the graph does not depend: while it fails, only its value
+/// is absent.
 pub(super) fn detail(name: &'static str) -> Call {
     Call {
         graph: false,
@@ -55,7 +57,7 @@ pub(super) fn detail(name: &'static str) -> Call {
 }
 
 impl Call {
-    /// The same, for one link.
+    /// Returns the call for one link.
     pub(super) fn of_link(self, link: u32) -> Self {
         Self {
             link: Some(link),
@@ -63,7 +65,7 @@ impl Call {
         }
     }
 
-    /// The same, for one of the values that it gives.
+    /// Returns the call for one of its fields.
     pub(super) fn of_field(self, field: u32) -> Self {
         Self {
             field: Some(field),
@@ -72,11 +74,11 @@ impl Call {
     }
 }
 
-/// The calls that failed as a GPU was read, though the driver knows them.
+/// The calls that failed while a GPU was read, although the driver supports them.
 #[derive(Debug, Default)]
 pub(super) struct Failures(BTreeMap<Failure, Vec<u32>>);
 
-/// Failures that differ only in their links are told together.
+/// Failures that differ only in their links share an entry.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Failure {
     graph: bool,
@@ -86,10 +88,10 @@ struct Failure {
 }
 
 impl Failures {
-    /// What `result` of `call` means; remembers that it failed.
+    /// Interprets the `result` of `call`, and remembers a failure.
     ///
     /// # Errors
-    /// When the GPU is lost or the library is of no use any more.
+    /// When the GPU is lost or the library must be opened again.
     pub(super) fn ask<T>(
         &mut self,
         call: Call,
@@ -118,22 +120,22 @@ impl Failures {
         self.0.entry(failure).or_default().extend(call.link);
     }
 
-    /// How many kinds there are.
+    /// Returns the number of different failures.
     pub(super) fn len(&self) -> usize {
         self.0.len()
     }
 }
 
-/// What a reading has to say besides its data.
+/// The problems of a reading.
 #[derive(Debug, Default)]
 pub(super) struct Told {
     pub(super) warnings: Vec<String>,
-    /// What the graph lacks.
+    /// What is missing in the graph.
     pub(super) unread: Vec<Unread>,
 }
 
 impl Told {
-    /// Tells what failed as the GPU of index `gpu` was read.
+    /// Adds the failures of the GPU with the index `gpu`.
     pub(super) fn add(&mut self, gpu: u32, failures: &Failures) {
         for (failure, links) in &failures.0 {
             let Failure { name, error, .. } = failure;
@@ -188,11 +190,11 @@ mod tests {
         ] {
             assert!(matches!(ask(error), Err(Trouble::Library(_))));
         }
-        assert_eq!(failures.len(), 3, "only those that may pass");
+        assert_eq!(failures.len(), 3, "only temporary failures");
     }
 
     #[test]
-    fn links_with_the_same_error_share_a_sentence() {
+    fn links_with_the_same_error_share_a_message() {
         let mut failures = Failures::default();
         for link in [3, 4] {
             let call = graph("nvmlDeviceGetFieldValues").of_field(165);

@@ -1,5 +1,5 @@
-//! Which fields are asked of the links, and what the answers mean. Pure, but
-//! for [`Answers::ask`].
+//! The fields that are queried for the links, and their meaning. Pure functions
+//! except [`Answers::ask`].
 
 use nvml_wrapper::Device;
 use nvml_wrapper_sys::bindings::field_id::*;
@@ -11,24 +11,25 @@ use super::{
 };
 use crate::source::{BitErrorKind, ErrorKind};
 
-/// How a GPU counts, by its architecture.
+/// The way a GPU counts, by its architecture.
 ///
-/// The architecture decides, not who answers: fields of older generations
-/// answer *success, 0* on newer ones (`NVML_FI_DEV_NVLINK_*_ERROR_COUNT_*` on
-/// Hopper), and such a zero would hide a dying link. Those ids are never asked.
+/// The architecture decides which fields are queried, not which fields answer:
+/// fields of older generations answer *success, 0* on newer ones
+/// (`NVML_FI_DEV_NVLINK_*_ERROR_COUNT_*` on Hopper), and such a zero would hide a
+/// failing link. Those fields are never queried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Era {
-    /// Up to Ampere: errors by a call of their own.
+    /// Up to Ampere: errors from a separate call.
     Ampere,
-    /// Hopper: errors by fields with a scope, and by the call.
+    /// Hopper: errors from fields with a scope, and from the call.
     Hopper,
-    /// NVLink 5 and later: the counters that came with Blackwell.
+    /// NVLink 5 and later: the counters introduced with Blackwell.
     Blackwell,
-    /// Not known: whatever answers, the newest first.
+    /// Unknown: any field that answers, the newest first.
     Unknown,
 }
 
-/// Fields of each link, whatever the GPU: traffic and speed.
+/// Fields of each link on every GPU: traffic and speed.
 const ALWAYS: [u32; 5] = [
     NVML_FI_DEV_NVLINK_COUNT_XMIT_BYTES,
     NVML_FI_DEV_NVLINK_COUNT_RCV_BYTES,
@@ -37,8 +38,8 @@ const ALWAYS: [u32; 5] = [
     NVML_FI_DEV_NVLINK_GET_SPEED,
 ];
 
-/// Error counters of Hopper. Its one CRC counter is that of flits: NVLink 4
-/// has no other, and `nvidia-smi nvlink -e` shows one.
+/// Error counters of Hopper. Its only CRC counter counts flits: NVLink 4 has no other,
+/// and `nvidia-smi nvlink -e` shows one.
 const HOPPER_ERRORS: [(ErrorKind, u32); 3] = [
     (ErrorKind::CrcFlit, NVML_FI_DEV_NVLINK_ERROR_DL_CRC),
     (ErrorKind::Replay, NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY),
@@ -97,7 +98,7 @@ const NVLINK5_RATIOS: [(BitErrorKind, u32); 2] = [
 ];
 
 impl Era {
-    /// Of a GPU of this CUDA compute capability (its first number).
+    /// Returns the era of a GPU with this CUDA compute capability (its major number).
     pub(super) fn of(capability: Option<i32>) -> Self {
         match capability {
             None => Self::Unknown,
@@ -107,13 +108,14 @@ impl Era {
         }
     }
 
-    /// Whether the state of a link is a field with a scope, which also knows sleep.
+    /// Reports whether the state of a link is a field with a scope, which also shows
+    /// sleeping links.
     pub(super) fn has_state_field(self) -> bool {
         self != Self::Ampere
     }
 
-    /// Error kinds that the call for error counters knows on such a GPU, each
-    /// with its number there.
+    /// Returns the error kinds that the call for error counters supports on such a
+    /// GPU, each with its number in that call.
     pub(super) fn error_calls(self) -> &'static [(ErrorKind, u32)] {
         const CALLS: [(ErrorKind, u32); 5] = [
             (ErrorKind::Replay, 0),
@@ -130,7 +132,7 @@ impl Era {
         }
     }
 
-    /// What is asked of each link, in one go.
+    /// Returns the fields to query for each link, in one call.
     pub(super) fn link_fields(self) -> Vec<u32> {
         let mut ids = ALWAYS.to_vec();
         if self.has_state_field() {
@@ -147,20 +149,20 @@ impl Era {
     }
 }
 
-/// The call that asks for fields.
+/// The call that queries fields.
 pub(super) const FIELDS: &str = "nvmlDeviceGetFieldValues";
 
-/// What the links of a GPU answered: a value for each link and field that it knows.
+/// The field values of a GPU's links: one for each link and supported field.
 #[derive(Debug, Default)]
 pub(super) struct Answers {
     ids: Vec<u32>,
     values: Vec<Option<u64>>,
-    /// Link, field and error of the values that failed though they are known.
+    /// Link, field and error of supported values that failed.
     failed: Vec<(u32, u32, String)>,
 }
 
 impl Answers {
-    /// Asks `ids` of the first `links` links of `device`, in one call.
+    /// Queries the fields `ids` of the first `links` links of `device`, in one call.
     pub(super) fn ask(
         device: &Device<'_>,
         links: u32,
@@ -195,8 +197,8 @@ impl Answers {
         Ok(answers)
     }
 
-    /// Tells which values failed. The graph depends on the states of links, and
-    /// on the speeds of those that are `up`; one that is down need not have one.
+    /// Adds the values that failed to `failures`. The graph depends on the states of
+    /// links, and on the speeds of links that are `up`; other links need no speed.
     pub(super) fn tell(&self, up: impl Fn(u32) -> bool, failures: &mut Failures) {
         for (link, id, error) in &self.failed {
             let needed = match *id {
@@ -209,13 +211,13 @@ impl Answers {
         }
     }
 
-    /// Whether the state of the link failed to be read.
+    /// Reports whether reading the state of the link failed.
     pub(super) fn state_failed(&self, link: u32) -> bool {
         let state = (link, NVML_FI_DEV_NVLINK_GET_STATE);
         self.failed.iter().any(|&(link, id, _)| (link, id) == state)
     }
 
-    /// For tests: of one link.
+    /// Creates the answers of one link, for tests.
     #[cfg(test)]
     pub(super) fn of_link(answers: &[(u32, u64)]) -> Self {
         Self {
@@ -225,25 +227,25 @@ impl Answers {
         }
     }
 
-    /// The value of a field of a link.
+    /// Returns the value of a field of a link.
     pub(super) fn get(&self, link: u32, id: u32) -> Option<u64> {
         let column = self.ids.iter().position(|&one| one == id)?;
         *self.values.get(link as usize * self.ids.len() + column)?
     }
 
-    /// Whether the link is up; sleeping counts, since it wakes by itself.
+    /// Reports whether the link is up. A sleeping link is up, since it wakes by itself.
     pub(super) fn up(&self, link: u32) -> Option<bool> {
         let state = self.get(link, NVML_FI_DEV_NVLINK_GET_STATE)?;
         Some(matches!(state, 1 | 2))
     }
 
-    /// Line rate of the link, bytes per second in one direction.
+    /// Returns the line rate of the link, bytes per second in one direction.
     pub(super) fn speed(&self, link: u32) -> Option<u64> {
         bytes_per_second(self.get(link, NVML_FI_DEV_NVLINK_GET_SPEED))
     }
 
-    /// Errors that fields tell of, by ascending kind. The counters of NVLink 5
-    /// where any of them answers, else those of Hopper: they share a kind.
+    /// Returns the errors from fields, by ascending kind: the counters of NVLink 5 if
+    /// any of them answers, else those of Hopper. Both families have one kind in common.
     pub(super) fn errors(&self, link: u32) -> Vec<(ErrorKind, u64)> {
         let all = |kinds: &[(ErrorKind, u32)]| -> Vec<_> {
             let value = |&(kind, id): &(ErrorKind, u32)| Some((kind, self.get(link, id)?));
@@ -257,21 +259,21 @@ impl Answers {
         errors
     }
 
-    /// Bit error ratios, by ascending kind.
+    /// Returns the bit error ratios, by ascending kind.
     pub(super) fn bit_error_ratios(&self, link: u32) -> Vec<(BitErrorKind, f64)> {
         let ratio = |&(kind, id): &(BitErrorKind, u32)| Some((kind, ratio(self.get(link, id)?)?));
         NVLINK5_RATIOS.iter().filter_map(ratio).collect()
     }
 }
 
-/// A speed in MB/s (10⁶ bytes), as bytes per second; 0 says nothing.
+/// Converts a speed in MB/s (10⁶ bytes) to bytes per second; 0 means unknown.
 pub(super) fn bytes_per_second(megabytes: Option<u64>) -> Option<u64> {
     megabytes
         .filter(|&rate| rate > 0)
         .map(|rate| rate.saturating_mul(1_000_000))
 }
 
-/// The field with the speed of a link that older drivers have instead.
+/// Returns the field with the speed of a link on older drivers.
 pub(super) fn old_speed_field(link: u32) -> Option<u32> {
     match link {
         0..6 => Some(NVML_FI_DEV_NVLINK_SPEED_MBPS_L0 + link),
@@ -280,9 +282,9 @@ pub(super) fn old_speed_field(link: u32) -> Option<u32> {
     }
 }
 
-/// A bit error ratio as the driver packs it: mantissa in bits 8 to 11,
-/// (negative) decimal exponent in bits 0 to 7. The largest of both says that
-/// there were no errors. `None` where it is more than all bits, and so no ratio.
+/// Unpacks a bit error ratio of the driver: mantissa in bits 8 to 11, (negative)
+/// decimal exponent in bits 0 to 7. The maximum of both means no errors. Returns
+/// `None` for values above 1, which are not ratios.
 pub(super) fn ratio(packed: u64) -> Option<f64> {
     let (mantissa, exponent) = (packed >> 8 & 0xf, packed & 0xff);
     let ratio = match (mantissa, exponent) {
@@ -298,7 +300,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn ratios_are_mantissa_and_exponent() {
+    fn ratios_have_a_mantissa_and_an_exponent() {
         assert_eq!(ratio(15 << 8 | 255), Some(0.0), "no errors");
         assert_eq!(ratio(1 << 8 | 12), Some(1e-12));
         assert_eq!(ratio(15 << 8 | 254), Some(15.0 * 10_f64.powi(-254)));
@@ -310,14 +312,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_ratio_is_one(packed: u64) {
+        fn a_ratio_is_between_0_and_1(packed: u64) {
             let ratio = ratio(packed);
             prop_assert!(ratio.is_none_or(|ratio| (0.0..=1.0).contains(&ratio)), "{ratio:?}");
         }
     }
 
     #[test]
-    fn fields_that_lie_are_never_asked() {
+    fn fields_with_wrong_values_are_never_queried() {
         // NVML_FI_DEV_NVLINK_{CRC_FLIT,CRC_DATA,REPLAY,RECOVERY,ECC_DATA}_ERROR_COUNT_*.
         let legacy = |id: u32| matches!(id, 32..=59 | 96..=119 | 148..=160);
         for era in [Era::Ampere, Era::Hopper, Era::Blackwell, Era::Unknown] {
@@ -329,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn the_capability_tells_the_era() {
+    fn the_era_follows_from_the_capability() {
         let eras = [
             (None, Era::Unknown),
             (Some(6), Era::Ampere),
@@ -361,7 +363,7 @@ mod tests {
         assert_eq!(answers.speed(1), None);
         assert_eq!(answers.up(1), Some(false));
         assert_eq!(answers.get(2, 164), None, "no such link");
-        assert_eq!(answers.get(0, 138), None, "not asked");
+        assert_eq!(answers.get(0, 138), None, "not queried");
         assert_eq!(bytes_per_second(Some(0)), None);
     }
 
@@ -370,14 +372,14 @@ mod tests {
         let hopper = Answers::of_link(&[(161, 7), (162, 0), (163, 2)]).errors(0);
         use ErrorKind::*;
         assert_eq!(hopper, [(CrcFlit, 2), (Replay, 7), (Recovery, 0)]);
-        // Both families answering: those of the newer generation.
+        // Both families answer: the newer generation is used.
         let both = Answers::of_link(&[(162, 9), (213, 1), (214, 0), (221, 5)]).errors(0);
         assert_eq!(both, [(Recovery, 1), (RecoveryFailed, 0), (Symbol, 5)]);
         assert_eq!(Answers::default().errors(0), []);
     }
 
     #[test]
-    fn old_speed_fields_end_at_twelve_links() {
+    fn old_speed_fields_exist_for_twelve_links() {
         assert_eq!(old_speed_field(0), Some(84));
         assert_eq!(old_speed_field(5), Some(89));
         assert_eq!(old_speed_field(6), Some(132));

@@ -1,4 +1,5 @@
-//! Rates of links from GPU performance monitoring, for GPUs whose driver counts no bytes.
+//! Link rates from GPU performance monitoring (GPM), for GPUs whose driver does not
+//! count bytes.
 
 use std::{
     collections::{BTreeMap, btree_map::Entry},
@@ -15,13 +16,13 @@ use super::{
     raw::{Loaded, Sample},
 };
 
-/// Two samples nearer than this say nothing.
+/// The minimum time between two samples. Shorter intervals give no usable rates.
 const LEAST: Duration = Duration::from_millis(100);
-/// The metric "received over link 0"; sent is the next, then link 1.
+/// The id of the metric "received over link 0". "Sent over link 0" follows, then link 1.
 const FIRST: u32 = 62;
 /// Links that have metrics.
 const LINKS: u32 = 18;
-/// The unit of the metrics: MiB a second (their documentation in some places says bytes).
+/// The unit of the metrics: MiB per second (their documentation says bytes in some places).
 const UNIT: f64 = 1_048_576.0;
 
 /// The last sample of each GPU.
@@ -38,15 +39,15 @@ struct Sampled {
 /// The rate of a link.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Rate {
-    /// Bytes a second, as of the last two samples.
+    /// Bytes per second, from the last two samples.
     pub(super) flow: Flow<f64>,
-    /// There was traffic between the two samples before these.
+    /// There was traffic in the interval before the last one.
     pub(super) moved_before: bool,
 }
 
 impl Gpm {
-    /// Samples the GPU `uuid` and tells the rates of its first `links` links;
-    /// empty where there are none, as at the first sample.
+    /// Samples the GPU `uuid` and returns the rates of its first `links` links; empty
+    /// if there are none, as after the first sample.
     ///
     /// # Errors
     /// When the GPU or the library is lost.
@@ -97,13 +98,13 @@ impl Gpm {
         Ok(&sampled.rates)
     }
 
-    /// Forgets the GPU `uuid`, whose traffic is counted otherwise or which is gone.
+    /// Forgets the GPU `uuid`, which no longer needs rates.
     pub(super) fn forget(&mut self, uuid: &str) {
         self.0.remove(uuid);
     }
 }
 
-/// Metrics in the order of their ids, received before sent, as rates of links.
+/// Converts metrics in the order of their ids, received before sent, to rates of links.
 fn rates(metrics: &[Option<f64>], before: &[Rate]) -> Vec<Rate> {
     let bytes = |metric: Option<f64>| metric.filter(|rate| *rate >= 0.0).map(|rate| rate * UNIT);
     let link = |(link, pair): (usize, &[Option<f64>])| {
@@ -125,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn metrics_are_mib_received_then_sent() {
+    fn metrics_are_in_mib_and_received_comes_before_sent() {
         let first = rates(&[Some(1.0), Some(2.5), None, Some(0.0)], &[]);
         assert_eq!(first[0].flow.receive, Some(1_048_576.0));
         assert_eq!(first[0].flow.transmit, Some(2_621_440.0));

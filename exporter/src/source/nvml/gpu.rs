@@ -1,4 +1,4 @@
-//! One GPU, asked for everything that it says of itself.
+//! Queries one GPU for everything that it reports about itself.
 
 use std::{collections::BTreeMap, path::Path, time::Duration};
 
@@ -18,14 +18,14 @@ use super::{
 };
 use crate::source::LinkCounters;
 
-/// The PCI devices that the kernel knows.
+/// The directory of the kernel's PCI devices.
 const PCI_DEVICES: &str = "/sys/bus/pci/devices";
-/// More NUMA nodes than any machine has, in words of the mask.
+/// Words of the NUMA mask: for more nodes than any machine has.
 const NUMA_WORDS: usize = 16;
-/// The largest number of links that is believed; NVML's own limit is 36.
+/// The maximum number of links that is accepted; NVML's own limit is 36.
 const MOST_LINKS: u64 = 64;
 
-/// What does not change as long as the library is loaded.
+/// Facts about a GPU that do not change while the library is loaded.
 #[derive(Clone, Debug)]
 pub(super) struct Fixed {
     /// PCI address in NVML's spelling.
@@ -33,40 +33,40 @@ pub(super) struct Fixed {
     model: Option<String>,
     numa_node: Option<u32>,
     virtual_machine: bool,
-    /// `None` while the driver fails to tell.
+    /// `None` while the driver fails to report the compute capability.
     era: Option<Era>,
     /// PCIe generation and width.
     pub(super) pcie: Option<(u32, u32)>,
 }
 
-/// What is remembered of GPUs, by UUID: only what the driver has answered.
+/// Facts that the driver has answered, by UUID of the GPU.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
     /// UUIDs, by the address of the GPU in the library.
     names: BTreeMap<usize, String>,
     fixed: BTreeMap<String, Fixed>,
-    /// Far ends of links that have been up ever since they were asked: each
-    /// costs two calls, and a cable is not moved while it carries traffic.
+    /// Far ends of links that have been up since they were queried. Each costs two
+    /// calls, and a cable is not moved while it carries traffic.
     far: BTreeMap<(String, u32), FarEnd>,
 }
 
 /// A GPU that answered.
 pub(super) struct Answered {
-    /// Its UUID, else its address or index: what it is remembered by.
+    /// Its UUID, else its index: the key under which it is remembered.
     pub(super) key: String,
-    /// What it says of itself.
+    /// What it reports about itself.
     pub(super) facts: GpuFacts,
     /// PCIe generation and width.
     pub(super) pcie: Option<(u32, u32)>,
-    /// The moving parts of its links.
+    /// The counters of its links.
     pub(super) counters: Vec<LinkCounters>,
     /// Its XIDs are counted.
     pub(super) watched: bool,
-    /// What it failed to answer.
+    /// The calls that failed.
     pub(super) failures: Failures,
 }
 
-/// Asks the GPU of index `index`.
+/// Queries the GPU with the index `index`.
 ///
 /// # Errors
 /// When it, or the library, is lost.
@@ -89,7 +89,7 @@ pub(super) fn read(
         graph("nvmlDeviceGetGpuFabricInfo"),
         raw::fabric_info(device),
     )?;
-    // A GPU that MIG splits reports its links as down: it says so instead.
+    // A GPU with MIG enabled reports its links as down: treat them as unknown.
     let count = match (&mig, mig_enabled) {
         (Answer::Failed, _) | (_, true) => None,
         _ => link_count(device, &mut failures)?,
@@ -129,8 +129,8 @@ pub(super) fn read(
     })
 }
 
-/// The UUID, which everything is remembered by. Where the driver fails to tell
-/// it, the one that it told earlier of the same device.
+/// Returns the UUID, under which everything is remembered. If the driver fails to
+/// report it, this is the UUID that it reported earlier for the same device.
 fn uuid(
     memory: &mut Memory,
     device: &Device<'_>,
@@ -161,7 +161,7 @@ fn bus_id(device: &Device<'_>, failures: &mut Failures) -> Result<Option<String>
 }
 
 impl Memory {
-    /// What does not change of the GPU `key`. Asked again as long as some of it fails.
+    /// Returns the fixed facts of the GPU `key`. Queries them again while any of them fails.
     fn fixed(
         &mut self,
         device: &Device<'_>,
@@ -209,8 +209,9 @@ fn fixed(device: &Device<'_>, failures: &mut Failures) -> Result<Fixed, Trouble>
     })
 }
 
-/// The NUMA node that the GPU is attached to, the lowest of several. (The
-/// call named after NUMA nodes tells that of the GPU's own memory, where it is one.)
+/// Returns the NUMA node to which the GPU is attached, the lowest of several.
+/// (`nvmlDeviceGetNumaNodeId` returns the node of the GPU's own memory, if that is
+/// a node.)
 fn numa_node(
     device: &Device<'_>,
     bus_id: Option<&str>,
@@ -226,7 +227,7 @@ fn numa_node(
     Ok(lowest.or_else(kernel))
 }
 
-/// How many links the GPU has; `None` where the driver cannot tell.
+/// Returns the number of links of the GPU; `None` if the driver does not report it.
 fn link_count(device: &Device<'_>, failures: &mut Failures) -> Result<Option<u32>, Trouble> {
     let field = NVML_FI_DEV_NVLINK_LINK_COUNT;
     let answers = raw::field_values(device, &[(field, 0)]);
@@ -250,7 +251,7 @@ struct Reader<'a, 'nvml> {
     key: &'a str,
     index: u32,
     count: u32,
-    /// `None` while it is not known.
+    /// `None` while it is unknown.
     era: Option<Era>,
     failures: &'a mut Failures,
 }
@@ -269,7 +270,7 @@ impl Reader<'_, '_> {
         }
         let up = |link: u32| links[link as usize].up != Some(false);
         answers.tell(up, self.failures);
-        // Which counters lie is told by the era.
+        // Without the era it is unknown which counters have wrong values.
         let Some(era) = self.era else {
             return Ok((links, Vec::new()));
         };
@@ -327,8 +328,8 @@ impl Reader<'_, '_> {
         })
     }
 
-    /// Speeds from the fields that older drivers have instead: the common one
-    /// of all active links, then one of each link.
+    /// Sets speeds from the fields of older drivers: the common speed of all active
+    /// links, else that of each link.
     fn old_speeds(&mut self, links: &mut [LinkFacts]) -> Result<(), Trouble> {
         let lacks = |link: &LinkFacts| link.up == Some(true) && link.bytes_per_second.is_none();
         if !links.iter().any(lacks) {
@@ -354,7 +355,7 @@ impl Reader<'_, '_> {
         Ok(())
     }
 
-    /// Rates of the links, sampled only while some link needs them.
+    /// Returns the rates of the links, which are sampled only while some link needs them.
     fn rates(
         &mut self,
         choices: &Choices,
@@ -382,7 +383,7 @@ impl Reader<'_, '_> {
         Ok(rates.to_vec())
     }
 
-    /// What is counted of a link, if anything is.
+    /// Returns the counters of a link, if there are any.
     fn counters(
         &mut self,
         choices: &mut Choices,

@@ -1,4 +1,4 @@
-//! What the links of a node join: from what each GPU says to the document. Pure.
+//! Builds the document from what each GPU reports about its links. Pure functions.
 
 use std::collections::BTreeMap;
 
@@ -10,59 +10,57 @@ use nvlink_topology::{
 use super::raw::FabricInfo;
 use crate::source::FabricState;
 
-/// What one GPU says of itself.
+/// What one GPU reports about itself.
 #[derive(Clone, Debug)]
 pub(super) struct GpuFacts {
-    /// Index, ids, model, NUMA node, MIG. Its links are made from `links`.
+    /// Index, ids, model, NUMA node, MIG. Its links are built from `links`.
     pub(super) gpu: Gpu,
-    /// The links; `None` where they cannot be seen.
+    /// The links; `None` if they are not visible.
     pub(super) links: Option<Vec<LinkFacts>>,
-    /// The fabric; `None` where the GPU or the driver knows none.
+    /// The fabric; `None` if the GPU or the driver does not support fabrics.
     pub(super) fabric: Option<FabricInfo>,
 }
 
-/// What a GPU says of one link.
+/// What a GPU reports about one link.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct LinkFacts {
     /// Its index on the GPU.
     pub(super) index: u32,
-    /// It is up, or asleep; `None` where its state could not be read.
+    /// It is up or asleep; `None` if its state could not be read.
     pub(super) up: Option<bool>,
     /// Line rate.
     pub(super) bytes_per_second: Option<u64>,
     pub(super) far: FarEnd,
 }
 
-/// What a GPU says of the far end of a link.
+/// What a GPU reports about the far end of a link.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct FarEnd {
-    /// 0 a GPU, 2 a switch; `None` where the driver does not say.
+    /// 0 is a GPU, 2 a switch; `None` if the driver does not report it.
     pub(super) device_type: Option<u32>,
-    /// Address in NVML's spelling; `None` where it is not visible.
+    /// Address in NVML's spelling; `None` if it is not visible.
     pub(super) address: Option<String>,
-    /// The driver answered, with the address that stands for "not visible
-    /// from here".
+    /// The driver answered with the address that means "not visible from here".
     pub(super) hidden: bool,
-    /// The kernel knows a switch at the address.
+    /// The kernel has a switch at the address.
     pub(super) is_switch: bool,
-    /// The driver failed to answer: what it did not say means nothing.
+    /// The driver failed to answer, so absent values mean nothing.
     pub(super) failed: bool,
 }
 
-/// Of a pair of GPUs: whether the driver lets them talk over NVLink, in its own
-/// words where it does not. Absent where it does not say.
+/// For each pair of GPUs, whether the driver allows them to communicate over NVLink,
+/// and its reason if not. Pairs for which the driver does not report this are absent.
 pub(super) type PeerStatus = BTreeMap<(u32, u32), Result<(), String>>;
 
 const TYPE_GPU: u32 = 0;
 const TYPE_SWITCH: u32 = 2;
 
 impl FarEnd {
-    /// What is there, if what the driver says is true.
+    /// Returns the kind of the far end, as the driver reports it.
     ///
-    /// A link that is up and whose far end is not visible ends on a switch
-    /// that is hidden from here (in containers, and always from Blackwell on),
-    /// unless the driver says otherwise. Where the driver says nothing at all,
-    /// nothing is known.
+    /// If a link is up and its far end is not visible, it ends on a hidden switch
+    /// (in containers, and always from Blackwell on), unless the driver reports
+    /// something else. If the driver does not answer at all, the kind is unknown.
     fn kind(&self, own: Option<&str>, gpus: &[&str]) -> RemoteKind {
         let to_gpu = |address: &str| gpus.contains(&address);
         match (self.device_type, self.address.as_deref()) {
@@ -78,9 +76,9 @@ impl FarEnd {
     }
 }
 
-/// The links of `facts` as the document has them; `gpus` are the addresses of
-/// the node's GPUs. A link whose state could not be read is none of them: it
-/// is not known to be down.
+/// Returns the links of `facts` for the document; `gpus` are the addresses of the
+/// node's GPUs. A link whose state could not be read is omitted: it is not known to
+/// be down.
 fn links(facts: &GpuFacts, gpus: &[&str]) -> Option<Vec<Link>> {
     let own = facts.gpu.pci_bus_id.as_deref();
     let link = |link: &LinkFacts| {
@@ -91,7 +89,7 @@ fn links(facts: &GpuFacts, gpus: &[&str]) -> Option<Vec<Link>> {
             bytes_per_second: link.bytes_per_second.filter(|_| up),
             remote: up.then(|| Remote {
                 kind: link.far.kind(own, gpus),
-                // A link to itself is a mistake of the system's tables.
+                // A link from a GPU to itself is an error in the system's tables.
                 pci_bus_id: link.far.address.clone().filter(|far| Some(&**far) != own),
             }),
         })
@@ -107,7 +105,7 @@ fn switch_links(gpu: &Gpu) -> usize {
     gpu.links.iter().flatten().filter(on_switch).count()
 }
 
-/// Pairs of GPUs with links to switches: those whose [`PeerStatus`] matters.
+/// Returns the pairs of GPUs with links to switches, for which [`PeerStatus`] matters.
 pub(super) fn switch_pairs(facts: &[GpuFacts]) -> Vec<(u32, u32)> {
     let gpus = gpus(facts);
     let on_switch = |gpu: &&Gpu| !gpu.mig_enabled && switch_links(gpu) > 0;
@@ -130,9 +128,9 @@ fn gpus(facts: &[GpuFacts]) -> Vec<Gpu> {
     facts.iter().map(gpu).collect()
 }
 
-/// Why two GPUs behind switches do not reach each other, if they do not: the
-/// driver must allow it where it says anything, and from Hopper on both must be
-/// registered with the same partition of the fabric.
+/// Returns why two GPUs behind switches do not reach each other, or `None` if they
+/// do. They reach each other unless the driver forbids it; from Hopper on, both must
+/// also be registered with the same partition of the fabric.
 fn obstacle(a: &GpuFacts, b: &GpuFacts, peers: &PeerStatus) -> Option<String> {
     let (a, b) = match a.gpu.index < b.gpu.index {
         true => (a, b),
@@ -149,12 +147,14 @@ fn obstacle(a: &GpuFacts, b: &GpuFacts, peers: &PeerStatus) -> Option<String> {
         return Some("they are in different partitions of the fabric".to_owned());
     }
     match peers.get(&(a.gpu.index, b.gpu.index)) {
-        Some(Err(status)) => Some(format!("the driver says of NVLink between them: {status}")),
+        Some(Err(status)) => Some(format!(
+            "the driver reports NVLink between them as \"{status}\""
+        )),
         _ => None,
     }
 }
 
-/// Why the fabric does not carry the GPU's traffic, if it does not.
+/// Returns why the fabric does not carry the GPU's traffic, or `None` if it does.
 fn unregistered(facts: &GpuFacts) -> Option<String> {
     let state = facts.fabric.as_ref()?.progress()?;
     let index = facts.gpu.index;
@@ -172,11 +172,11 @@ fn unregistered(facts: &GpuFacts) -> Option<String> {
     }
 }
 
-/// The hardware of the node `node`, with edges, paths and domains, and what is
-/// odd about it.
+/// Returns the hardware of the node `node`, with edges, paths and domains, and
+/// warnings about it.
 ///
-/// `from` says what it was read from; `peers` is asked for the pairs of
-/// [`switch_pairs`]; `paths` are the ways over PCIe that are known.
+/// `from` is the origin of the data; `peers` has the status of the pairs of
+/// [`switch_pairs`]; `paths` are the known PCIe paths.
 ///
 /// # Errors
 /// When the driver contradicts itself.
@@ -208,7 +208,7 @@ pub(super) fn spec(
     spec.edges
         .retain(|edge| edge.via == Via::Direct || !refused(edge.a, edge.b));
     if spec.edges.len() < all {
-        // Some pairs of the switches are apart: the links alone do not tell.
+        // Some pairs behind switches are separated, which the links do not show.
         spec.paths = paths;
         spec.domains = fabrics(facts);
         spec.complete(node)?;
@@ -216,7 +216,7 @@ pub(super) fn spec(
     Ok((spec, odd))
 }
 
-/// Each pair behind switches with what keeps it apart, if anything does.
+/// Each pair behind switches, with the reason why it is separated, if it is.
 type Judged = BTreeMap<(u32, u32), Option<String>>;
 
 fn judge(facts: &[GpuFacts], pairs: &[(u32, u32)], peers: &PeerStatus) -> Judged {
@@ -227,8 +227,8 @@ fn judge(facts: &[GpuFacts], pairs: &[(u32, u32)], peers: &PeerStatus) -> Judged
         .collect()
 }
 
-/// Marks the links of GPUs that reach nobody through their switches as leading
-/// nowhere known, and says so.
+/// Sets the far ends of links to unknown for GPUs that reach no other GPU over their
+/// switches, and returns a warning for each of these GPUs.
 fn unusable(facts: &[GpuFacts], gpus: &mut [Gpu], judged: &Judged) -> Vec<String> {
     let mut odd = Vec::new();
     for (facts, gpu) in facts.iter().zip(gpus) {
@@ -246,14 +246,15 @@ fn unusable(facts: &[GpuFacts], gpus: &mut [Gpu], judged: &Judged) -> Vec<String
         if mine().any(Option::is_none) {
             continue;
         }
-        // Its own trouble first, then what keeps it from another. Where its
-        // peers are on other nodes, or not there, its own word counts alone.
+        // Its own problem first, then the reason of a pair. If its peers are on other
+        // nodes or missing, only its own problem counts.
         let others = || mine().flatten().next().cloned();
         let Some(reason) = unregistered(facts).or_else(others) else {
             continue;
         };
         odd.push(format!(
-            "GPU {index} has {links} NVLinks up to switches and reaches no GPU of this node over them: {reason}"
+            "GPU {index} has {links} NVLinks up to switches but reaches no GPU of this node over \
+             them: {reason}"
         ));
         for remote in gpu
             .links
@@ -269,7 +270,7 @@ fn unusable(facts: &[GpuFacts], gpus: &mut [Gpu], judged: &Judged) -> Vec<String
     odd
 }
 
-/// The multi-node fabrics with their GPUs, as `complete` wants them.
+/// Returns the multi-node fabrics with their GPUs, as `complete` needs them.
 fn fabrics(facts: &[GpuFacts]) -> Vec<Domain> {
     let mut fabrics: BTreeMap<Fabric, Vec<u32>> = BTreeMap::new();
     for one in facts.iter().filter(|one| !one.gpu.mig_enabled) {

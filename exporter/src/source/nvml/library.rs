@@ -1,4 +1,4 @@
-//! Finding and opening the driver's library.
+//! Finds and opens the driver's library.
 
 use std::{env::consts::ARCH, sync::Arc};
 
@@ -6,25 +6,25 @@ use nvml_wrapper::error::NvmlError;
 
 use super::{elf, error::LibraryError, loader, raw::Loaded};
 
-/// The name under which the loader knows the library.
+/// The name by which the loader finds the library.
 const NAME: &str = "libnvidia-ml.so.1";
-/// How the loader ends its message where there is no such file.
+/// The end of the loader's message for a missing file.
 const MISSING: &str = "No such file or directory";
 
 #[derive(Debug)]
 pub(super) struct Library {
     pub(super) name: String,
-    /// What it was read from, for people: the driver's version, and the path
-    /// where it is not the usual one.
+    /// The origin, for people: the driver's version, and the path if it is not the
+    /// default.
     pub(super) from: String,
     pub(super) loaded: Arc<Loaded>,
 }
 
 impl Library {
-    /// Opens the library at `path`, else at the first of the usual places.
+    /// Opens the library at `path`, else the first one in the default places.
     ///
     /// # Errors
-    /// When there is none, or the one that is there cannot be initialized.
+    /// When there is none, or an existing one cannot be initialized.
     pub(super) fn open(path: Option<&str>) -> Result<Self, LibraryError> {
         let (mut tried, mut refused) = (Vec::new(), Vec::new());
         for name in places(path) {
@@ -37,7 +37,7 @@ impl Library {
             match Loaded::open(Some(&name)) {
                 Ok(loaded) => return Self::opened(name, path.is_some(), loaded),
                 Err(NvmlError::LibloadingError(error)) => {
-                    // The loader's message begins with the path of what it is about.
+                    // The loader's message begins with the path of the file concerned.
                     let error = error.to_string();
                     match error.strip_prefix(&name) {
                         Some(rest) if rest.ends_with(MISSING) => tried.push(error),
@@ -74,8 +74,8 @@ impl Library {
     }
 }
 
-/// Where the library may be: where the loader finds it, then where the GPU
-/// operator's driver container leaves it on the host.
+/// Returns the places of the library: where the loader finds it, then where the GPU
+/// operator's driver container puts it on the host.
 fn places(path: Option<&str>) -> Vec<String> {
     match path {
         Some(path) => vec![path.to_owned()],
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_missing_library_is_named_with_the_ways_out() {
+    fn a_missing_library_is_named_with_advice() {
         let error = Library::open(Some("/nowhere/libnvidia-ml.so.1")).unwrap_err();
         let text = error.to_string();
         assert!(text.contains("/nowhere/libnvidia-ml.so.1"), "{text}");
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_library_that_is_there_and_no_library_is_not_said_to_be_missing() {
+    fn an_existing_file_that_is_not_a_library_is_not_reported_as_missing() {
         let directory = tempfile::TempDir::new().unwrap();
         let path = directory.path().join("libnvidia-ml.so.1");
         for (content, why) in [
@@ -120,11 +120,11 @@ mod tests {
             assert!(error.contains(&*path.to_string_lossy()), "{error}");
         }
         let error = Library::open(directory.path().to_str()).unwrap_err();
-        assert!(error.to_string().contains("no regular file"), "{error}");
+        assert!(error.to_string().contains("not a regular file"), "{error}");
     }
 
     #[test]
-    fn a_library_that_was_broken_off_is_not_touched() {
+    fn a_truncated_library_is_not_loaded() {
         let directory = tempfile::TempDir::new().unwrap();
         let path = directory.path().join("libnvidia-ml.so.1");
         let places = [
@@ -140,7 +140,7 @@ mod tests {
         for length in [100, 5000, whole.len() / 2, whole.len() - 100] {
             std::fs::write(&path, &whole[..length]).unwrap();
             let error = Library::open(path.to_str()).unwrap_err().to_string();
-            let why = format!("the file is not whole: it has {length} bytes");
+            let why = format!("the file is truncated: it has {length} bytes");
             assert!(error.contains(&why), "{error}");
         }
     }

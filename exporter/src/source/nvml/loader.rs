@@ -1,4 +1,4 @@
-//! Where the loader finds a library, as far as that is known without asking it.
+//! Finds the file that the dynamic loader would load, without calling the loader.
 
 use std::{
     env::{self, consts::ARCH},
@@ -11,15 +11,15 @@ use std::{
 /// The loader's own index, which `ldconfig` writes.
 const CACHE: &str = "/etc/ld.so.cache";
 
-/// The file that the loader takes for `name`.
+/// Returns the file that the loader uses for `name`.
 pub(super) fn file(name: &str) -> Option<PathBuf> {
     let own = env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
-    // None with other C libraries than glibc.
+    // C libraries other than glibc have no cache.
     let cache = fs::read(CACHE).unwrap_or_default();
     find(name, &own, &cache)
 }
 
-/// In the order of dlopen(3): the environment, the cache, the usual directories.
+/// Searches in the order of dlopen(3): the environment, the cache, the default directories.
 fn find(name: &str, own: &OsStr, cache: &[u8]) -> Option<PathBuf> {
     let existing = |file: PathBuf| file.exists().then_some(file);
     if name.contains('/') {
@@ -36,8 +36,8 @@ fn find(name: &str, own: &OsStr, cache: &[u8]) -> Option<PathBuf> {
         .or_else(|| usual.find_map(|one| existing(one.join(name))))
 }
 
-/// What `cache` has for `name`: glibc's `struct cache_file_new`, with an entry
-/// for each library, the preferred one of a name first.
+/// Returns the path of `name` in `cache`, which is glibc's `struct cache_file_new`:
+/// an entry for each library, the preferred one of a name first.
 fn cached(cache: &[u8], name: &[u8]) -> Option<PathBuf> {
     const MAGIC: &[u8] = b"glibc-ld.so.cache1.1";
     const HEADER: usize = 48;
@@ -49,7 +49,7 @@ fn cached(cache: &[u8], name: &[u8]) -> Option<PathBuf> {
         "aarch64" => 0x0a00,
         _ => return None,
     };
-    // Some have an older table before it; offsets count from the newer one.
+    // Some caches have an older table first; offsets are relative to the newer one.
     let start = (0..cache.len())
         .step_by(4)
         .find(|&at| cache[at..].starts_with(MAGIC))?;
@@ -74,7 +74,7 @@ fn number(bytes: &[u8], at: usize) -> Option<usize> {
 mod tests {
     use super::*;
 
-    /// A cache with entries of these flags, names and paths.
+    /// Creates a cache with entries of these flags, names and paths.
     fn cache(entries: &[(u32, &str, &str)]) -> Vec<u8> {
         let count = u32::try_from(entries.len()).unwrap();
         let mut bytes = b"glibc-ld.so.cache1.1".to_vec();
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_library_that_only_the_cache_knows_is_found() {
+    fn a_library_that_is_only_in_the_cache_is_found() {
         let directory = tempfile::TempDir::new().unwrap();
         let path = directory.path().join("libx.so.1");
         fs::write(&path, "").unwrap();
@@ -115,7 +115,7 @@ mod tests {
         let none = OsStr::new("");
         assert_eq!(find("libx.so.1", none, &cache), Some(path.clone()));
         assert_eq!(find("liba.so.1", none, &cache), None);
-        // The environment comes first, and a path is looked up nowhere.
+        // The environment comes first, and a path is not searched.
         let own = tempfile::TempDir::new().unwrap();
         let first = own.path().join("libx.so.1");
         fs::write(&first, "").unwrap();
@@ -124,13 +124,13 @@ mod tests {
             Some(first)
         );
         assert_eq!(find("./libx.so.1", none, &cache), None);
-        // Behind the older table of some systems.
+        // After the older table of some systems.
         let both = [&b"ld.so-1.7.0\0"[..], &[0; 4], &cache].concat();
         assert_eq!(find("libx.so.1", none, &both), Some(path));
     }
 
     #[test]
-    fn a_cache_that_is_cut_is_of_no_harm() {
+    fn a_truncated_cache_is_harmless() {
         let whole = cache(&[(ours(), "libx.so.1", "/nowhere/libx.so.1")]);
         for end in 0..whole.len() {
             let _ = cached(&whole[..end], b"libx.so.1");

@@ -1,4 +1,4 @@
-//! The ways over PCIe between GPUs.
+//! The PCIe paths between GPUs.
 
 use std::collections::BTreeMap;
 
@@ -12,14 +12,14 @@ use super::{
     raw,
 };
 
-/// What is between two GPUs, by their addresses. Asked once as long as the
-/// library is loaded: it takes a walk through the PCI tree for each pair, and
-/// nobody rewires a running machine.
+/// The PCIe class of each pair of GPUs, by their keys. Queried once while the library
+/// is loaded: each pair needs a walk through the PCI tree, and a running machine is
+/// not rewired.
 #[derive(Debug, Default)]
 pub(super) struct Ancestors(BTreeMap<(String, String), Option<PathClass>>);
 
 impl Ancestors {
-    /// The way between each two of `gpus` where the driver tells its class.
+    /// Returns the path between each pair of `gpus` for which the driver reports the class.
     ///
     /// # Errors
     /// When the library is lost.
@@ -50,13 +50,13 @@ impl Ancestors {
         if let Some(class) = self.0.get(&pair) {
             return Ok(*class);
         }
-        // The driver also says so where it cannot make out the machine's tree:
-        // the graph does without.
+        // This call also fails if the driver does not understand the machine's PCI
+        // tree. The graph does not need it.
         let call = detail("nvmlDeviceGetTopologyCommonAncestor");
         let class = match failures.ask(call, raw::common_ancestor(from, to)) {
             Ok(Answer::Given(level)) => class_of_level(level),
             Ok(Answer::Unknown) => None,
-            // That a GPU is lost is found when it is read.
+            // The next reading of a lost GPU reports it.
             Ok(Answer::Failed) | Err(Trouble::Gpu(_)) => return Ok(None),
             Err(error) => return Err(error),
         };
@@ -65,10 +65,10 @@ impl Ancestors {
     }
 }
 
-/// The class of a level of NVML.
+/// Returns the class of an NVML topology level.
 fn class_of_level(level: u32) -> Option<PathClass> {
     match level {
-        // Two GPUs of one board have a switch on it between them.
+        // Two GPUs on one board are connected by a switch on that board.
         0 | 10 => Some(PathClass::Pix),
         20 => Some(PathClass::Pxb),
         30 => Some(PathClass::Phb),
@@ -78,7 +78,7 @@ fn class_of_level(level: u32) -> Option<PathClass> {
     }
 }
 
-/// As fast as the slower of both slots.
+/// Returns the path between two GPUs, which is as fast as the slower slot.
 fn path(a: &Answered, b: &Answered, class: PathClass) -> Path {
     let slowest = a
         .pcie

@@ -1,11 +1,10 @@
-//! The calls that the wrapper lacks or gets wrong, and the only `unsafe` of the
-//! exporter.
+//! The calls that the wrapper lacks or gets wrong, and the only `unsafe` code of
+//! the exporter.
 //!
-//! Symbols are taken as the `Option`s that they are: a driver too old for a
-//! call answers [`NvmlError::FailedToLoadSymbol`], and nothing here panics as
-//! the generated methods of the bindings do. What the library owns (event
-//! sets, samples) holds the library itself, so that it is freed before the
-//! library is closed.
+//! Symbols are optional: for a driver that is too old for a call, the call returns
+//! [`NvmlError::FailedToLoadSymbol`]. It does not panic, unlike the generated methods
+//! of the bindings. Objects that the library owns (event sets, samples) keep the
+//! library open, so that they are freed before it is closed.
 #![allow(unsafe_code)]
 
 use std::{
@@ -29,20 +28,18 @@ use nvml_wrapper_sys::bindings::{
     nvmlGpuP2PStatus_enum_NVML_P2P_STATUS_UNKNOWN, nvmlValue_t,
 };
 
-/// The error code "the version of the argument is not known", which the
-/// wrapper does not name.
+/// The error code "unknown version of the argument", which the wrapper does not name.
 const ARGUMENT_VERSION_MISMATCH: u32 = 25;
 
-/// The driver's library, loaded and initialized; shut down and closed when the
-/// last owner goes.
+/// The driver's library, loaded and initialized. It is shut down and closed when the
+/// last owner is dropped.
 #[derive(Debug)]
 pub(super) struct Loaded(ManuallyDrop<Nvml>);
 
 impl Loaded {
     /// Loads and initializes the library at `path`, or where the loader finds it.
     ///
-    /// GPUs are neither required nor attached: one that is broken must not
-    /// keep the others from being seen.
+    /// GPUs are neither required nor attached: a broken GPU must not hide the others.
     pub(super) fn open(path: Option<&str>) -> Result<Self, NvmlError> {
         let open = |flags| {
             let mut builder = Nvml::builder();
@@ -52,7 +49,7 @@ impl Loaded {
             builder.flags(flags).init()
         };
         let nvml = match open(InitFlags::NO_GPUS | InitFlags::NO_ATTACH) {
-            // Drivers of before 2018 take no flags.
+            // Drivers from before 2018 do not support flags.
             Err(NvmlError::FailedToLoadSymbol(_)) => open(InitFlags::empty()),
             result => result,
         }?;
@@ -70,7 +67,7 @@ impl Deref for Loaded {
 
 impl Drop for Loaded {
     fn drop(&mut self) {
-        // The wrapper panics where the symbol is missing: such a library stays open.
+        // The wrapper panics if the symbol is missing, so such a library stays open.
         if self.0.lib().nvmlShutdown.is_ok() {
             // SAFETY: dropped here and nowhere else, and not used afterwards.
             unsafe { ManuallyDrop::drop(&mut self.0) };
@@ -78,20 +75,20 @@ impl Drop for Loaded {
     }
 }
 
-/// The handle of `device`.
+/// Returns the handle of `device`.
 fn handle(device: &Device<'_>) -> nvmlDevice_t {
     // SAFETY: the handle is only passed to the library that it came from,
     // which `device` borrows.
     unsafe { device.handle() }
 }
 
-/// What tells a device from the others for as long as the library is loaded.
+/// Returns a number that identifies a device while the library is loaded.
 pub(super) fn address(device: &Device<'_>) -> usize {
     handle(device) as usize
 }
 
-/// Values of fields, each with its scope (the link, for fields of links), in
-/// one call. Each value succeeds or fails for itself.
+/// Returns the values of fields, each with its scope (the link, for fields of links),
+/// in one call. Each value succeeds or fails separately.
 pub(super) fn field_values(
     device: &Device<'_>,
     fields: &[(u32, u32)],
@@ -105,7 +102,7 @@ pub(super) fn field_values(
             timestamp: 0,
             latencyUsec: 0,
             valueType: 0,
-            // What the library does not touch has not been answered.
+            // A value that the library does not write is unanswered.
             nvmlReturn: NvmlError::NotSupported.into(),
             value: nvmlValue_t { ullVal: 0 },
         })
@@ -137,8 +134,8 @@ fn decode(field: &nvmlFieldValue_t) -> Result<u64, NvmlError> {
     }
 }
 
-/// What is at the far end of a link: 0 a GPU, 1 a POWER processor, 2 a switch,
-/// 255 unknown. (The wrapper's own call always says unknown.)
+/// Returns the type of the far end of a link: 0 a GPU, 1 a POWER processor, 2 a
+/// switch, 255 unknown. (The wrapper's own call always returns unknown.)
 pub(super) fn remote_type(device: &Device<'_>, link: u32) -> Result<u32, NvmlError> {
     let get = nvml_sym(
         device
@@ -153,8 +150,8 @@ pub(super) fn remote_type(device: &Device<'_>, link: u32) -> Result<u32, NvmlErr
     Ok(kind)
 }
 
-/// An error counter of a link: 0 replay, 1 recovery, 2 CRC of flits, 3 CRC of
-/// data, 4 corrected data. (The wrapper does not know the last.)
+/// Returns an error counter of a link: 0 replay, 1 recovery, 2 CRC of flits, 3 CRC of
+/// data, 4 corrected data. (The wrapper lacks the last one.)
 pub(super) fn error_counter(
     device: &Device<'_>,
     link: u32,
@@ -167,7 +164,7 @@ pub(super) fn error_counter(
     Ok(count)
 }
 
-/// How near two GPUs are in the PCIe tree: 0, 10, 20, 30, 40, 50 as
+/// Returns the distance of two GPUs in the PCIe tree: 0, 10, 20, 30, 40 or 50, as
 /// `nvmlGpuTopologyLevel_t`. (The wrapper's own call consumes a device.)
 pub(super) fn common_ancestor(a: &Device<'_>, b: &Device<'_>) -> Result<u32, NvmlError> {
     let get = nvml_sym(a.nvml().lib().nvmlDeviceGetTopologyCommonAncestor.as_ref())?;
@@ -177,8 +174,8 @@ pub(super) fn common_ancestor(a: &Device<'_>, b: &Device<'_>) -> Result<u32, Nvm
     Ok(level)
 }
 
-/// Whether the driver lets two GPUs talk over NVLink: 0 for yes, else why not,
-/// as `nvmlGpuP2PStatus_t`. (The wrapper fails where it does not know the reason.)
+/// Returns whether the driver allows two GPUs to communicate over NVLink: 0 for yes,
+/// else the reason, as `nvmlGpuP2PStatus_t`. (The wrapper fails for unknown reasons.)
 pub(super) fn p2p_status(a: &Device<'_>, b: &Device<'_>) -> Result<u32, NvmlError> {
     let get = nvml_sym(a.nvml().lib().nvmlDeviceGetP2PStatus.as_ref())?;
     let mut status = nvmlGpuP2PStatus_enum_NVML_P2P_STATUS_UNKNOWN;
@@ -188,23 +185,23 @@ pub(super) fn p2p_status(a: &Device<'_>, b: &Device<'_>) -> Result<u32, NvmlErro
     Ok(status)
 }
 
-/// The NVLink fabric as a GPU sees it, as the library says it.
+/// The NVLink fabric as a GPU sees it, with the library's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FabricInfo {
-    /// The cluster that the fabric is; all zero where it ends at the node.
+    /// UUID of the fabric's cluster; all zero if the fabric does not span nodes.
     pub(super) cluster_uuid: [u8; 16],
     /// The clique inside the cluster.
     pub(super) clique: u32,
     /// 0 not supported, 1 not started, 2 in progress, 3 completed.
     pub(super) state: u32,
-    /// How it completed: an error code, 0 for success.
+    /// The result of the registration: an error code, 0 for success.
     pub(super) status: u32,
-    /// `NVML_GPU_FABRIC_HEALTH_MASK_*`; absent in drivers that do not tell.
+    /// `NVML_GPU_FABRIC_HEALTH_MASK_*`; absent in drivers that do not report it.
     pub(super) health: Option<u32>,
 }
 
-/// The fabric, in the newest form that the driver knows: versions 3 and 2, then
-/// the one without a version.
+/// Returns the fabric, from the newest call that the driver supports: versions 3 and 2,
+/// then the call without a version.
 pub(super) fn fabric_info(device: &Device<'_>) -> Result<FabricInfo, NvmlError> {
     for version in [3, 2] {
         match fabric_info_versioned(device, version) {
@@ -224,7 +221,7 @@ pub(super) fn fabric_info(device: &Device<'_>) -> Result<FabricInfo, NvmlError> 
         cliqueId: 0,
         state: 0,
     };
-    // SAFETY: `info` is the argument that the call without a version takes.
+    // SAFETY: `info` is the argument type of the call without a version.
     nvml_try(unsafe { get(handle(device), &mut info) })?;
     Ok(FabricInfo {
         cluster_uuid: info.clusterUuid,
@@ -237,7 +234,7 @@ pub(super) fn fabric_info(device: &Device<'_>) -> Result<FabricInfo, NvmlError> 
 
 fn fabric_info_versioned(device: &Device<'_>, version: u32) -> Result<FabricInfo, NvmlError> {
     let get = nvml_sym(device.nvml().lib().nvmlDeviceGetGpuFabricInfoV.as_ref())?;
-    // Version 2 ends after the health mask; the version tells the size.
+    // Version 2 ends after the health mask; the version includes the size.
     let size = match version {
         2 => 36,
         _ => size_of::<nvmlGpuFabricInfoV_t>() as u32,
@@ -251,8 +248,8 @@ fn fabric_info_versioned(device: &Device<'_>, version: u32) -> Result<FabricInfo
         healthMask: 0,
         healthSummary: 0,
     };
-    // SAFETY: `info` is version 3, of which version 2 is the beginning: the
-    // library never writes more than the size that `version` says.
+    // SAFETY: `info` is version 3, which begins with version 2: the library never
+    // writes more than the size in `version`.
     nvml_try(unsafe { get(handle(device), &mut info) })?;
     Ok(FabricInfo {
         cluster_uuid: info.clusterUuid,
@@ -263,32 +260,32 @@ fn fabric_info_versioned(device: &Device<'_>, version: u32) -> Result<FabricInfo
     })
 }
 
-/// What a GPU reports by itself.
+/// An event of a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Event {
     Xid {
-        /// The [`address`] of the device that it is of, where the library says it.
+        /// The [`address`] of the device, if the library reports it.
         device: Option<usize>,
         xid: u64,
     },
-    /// Something that was not asked for.
+    /// An event that was not requested.
     Other,
 }
 
-/// A set of events to wait for.
+/// A set of watched events.
 #[derive(Debug)]
 pub(super) struct EventSet {
     set: nvmlEventSet_t,
     library: Arc<Loaded>,
 }
 
-// SAFETY: the library may be called from any thread, and a set belongs to one
-// owner, who is the only one to use it.
+// SAFETY: the library may be called from any thread, and a set is used only by its
+// single owner.
 unsafe impl Send for EventSet {}
 
 impl EventSet {
     pub(super) fn new(library: &Arc<Loaded>) -> Result<Self, NvmlError> {
-        // A set that cannot be freed, or not be asked, is not made.
+        // Do not create a set that could not be freed or read.
         nvml_sym(library.lib().nvmlEventSetFree.as_ref())?;
         nvml_sym(library.lib().nvmlEventSetWait_v2.as_ref())?;
         let create = nvml_sym(library.lib().nvmlEventSetCreate.as_ref())?;
@@ -301,7 +298,7 @@ impl EventSet {
         })
     }
 
-    /// Adds the XIDs of `device`, a device of the set's library.
+    /// Adds the XIDs of `device` to the set. `device` must be of the set's library.
     pub(super) fn watch_xids(&self, device: &Device<'_>) -> Result<(), NvmlError> {
         let register = nvml_sym(self.library.lib().nvmlDeviceRegisterEvents.as_ref())?;
         // SAFETY: the set is alive, and both handles are of one library.
@@ -314,7 +311,7 @@ impl EventSet {
         })
     }
 
-    /// The next event that has come. Does not wait.
+    /// Returns the next pending event. Does not wait.
     pub(super) fn next(&self) -> Result<Option<Event>, NvmlError> {
         let wait = nvml_sym(self.library.lib().nvmlEventSetWait_v2.as_ref())?;
         let mut event = nvmlEventData_t {
@@ -351,7 +348,7 @@ impl Drop for EventSet {
     }
 }
 
-/// Counters of a GPU at one moment, from which rates are made.
+/// Counters of a GPU at one moment, from which rates are computed.
 #[derive(Debug)]
 pub(super) struct Sample {
     sample: nvmlGpmSample_t,
@@ -362,19 +359,19 @@ pub(super) struct Sample {
 unsafe impl Send for Sample {}
 
 impl Sample {
-    /// Whether `device` can be sampled.
+    /// Reports whether `device` can be sampled.
     pub(super) fn supported(device: &Device<'_>) -> Result<bool, NvmlError> {
         let query = nvml_sym(device.nvml().lib().nvmlGpmQueryDeviceSupport.as_ref())?;
         let mut support = nvmlGpmSupport_t {
             version: NVML_GPM_SUPPORT_VERSION,
             isSupportedDevice: 0,
         };
-        // SAFETY: `support` outlives the call and says its version.
+        // SAFETY: `support` outlives the call and has its version.
         nvml_try(unsafe { query(handle(device), &mut support) })?;
         Ok(support.isSupportedDevice != 0)
     }
 
-    /// A sample of `device`, a device of `library`, as it is now.
+    /// Takes a sample of `device`, which must be of `library`.
     pub(super) fn take(library: &Arc<Loaded>, device: &Device<'_>) -> Result<Self, NvmlError> {
         let lib = library.lib();
         nvml_sym(lib.nvmlGpmSampleFree.as_ref())?;
@@ -387,13 +384,13 @@ impl Sample {
             sample,
             library: Arc::clone(library),
         };
-        // SAFETY: the sample was just made by the library of the device.
+        // SAFETY: the sample was just created by the library of the device.
         nvml_try(unsafe { get(handle(device), taken.sample) })?;
         Ok(taken)
     }
 
-    /// The metrics `ids` between `earlier` and this sample, of one device;
-    /// what the library does not answer is `None`.
+    /// Returns the metrics `ids` between `earlier` and this sample, of one device.
+    /// Metrics that the library does not answer are `None`.
     pub(super) fn since(&self, earlier: &Self, ids: &[u32]) -> Result<Vec<Option<f64>>, NvmlError> {
         let get = nvml_sym(self.library.lib().nvmlGpmMetricsGet.as_ref())?;
         // SAFETY: all zero is a value of each field: numbers and null pointers.

@@ -1,5 +1,5 @@
-//! Checks the samples of a recording: what contradicts itself here would
-//! become two series of one name in a scrape.
+//! Checks the samples of a recording. A contradiction here would become two
+//! series of the same name in a scrape.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -8,6 +8,8 @@ use nvlink_topology::NodeTopology;
 use super::{RecordingError, Sample};
 use crate::source::{GpuHealth, LinkCounters};
 
+/// Checks `samples` against each other and against the GPUs of `topology`.
+///
 /// # Errors
 /// The first contradiction, with its path.
 pub(in crate::source) fn check(
@@ -19,11 +21,11 @@ pub(in crate::source) fn check(
     for (n, sample) in samples.iter().enumerate() {
         let at = format!("samples[{n}]");
         let time = sample.at();
-        let time = time.ok_or_else(|| wrong(format!("{at}.seconds"), "no time since a start"))?;
+        let time = time.ok_or_else(|| wrong(format!("{at}.seconds"), "not a valid time"))?;
         if before.is_some_and(|before| time <= before) {
             return Err(wrong(
                 format!("{at}.seconds"),
-                "not later than the sample before",
+                "not later than the previous sample",
             ));
         }
         before = Some(time);
@@ -95,11 +97,11 @@ fn check_health(health: &GpuHealth, at: &str) -> Result<(), RecordingError> {
     )
 }
 
-/// Each key of a list of pairs stands there once.
+/// Checks that each key of a list of pairs occurs once.
 fn check_once<K: Ord, V>(pairs: &[(K, V)], at: &str) -> Result<(), RecordingError> {
     let mut seen = BTreeSet::new();
     match pairs.iter().position(|(key, _)| !seen.insert(key)) {
-        Some(n) => Err(wrong(format!("{at}[{n}]"), "a second one of this kind")),
+        Some(n) => Err(wrong(format!("{at}[{n}]"), "a second entry of this kind")),
         None => Ok(()),
     }
 }

@@ -1,4 +1,4 @@
-//! What a simulated board is made of.
+//! The parts of a simulated board.
 
 use nvlink_topology::PathClass;
 
@@ -7,9 +7,9 @@ use crate::source::ErrorKind;
 /// A simulated node, as data.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Profile {
-    /// The word behind `sim:`.
+    /// The name after `sim:`.
     pub name: &'static str,
-    /// What it is, in a few words.
+    /// A short description.
     pub about: &'static str,
     pub(super) model: &'static str,
     pub(super) pcie_generation: u32,
@@ -19,7 +19,7 @@ pub struct Profile {
     /// Line rate of a link, bytes per second in one direction.
     pub(super) link_rate: u64,
     pub(super) wiring: Wiring,
-    /// Cluster UUID and clique of a fabric that spans nodes.
+    /// Cluster UUID and clique, for a fabric that spans nodes.
     pub(super) fabric: Option<(&'static str, u32)>,
     pub(super) nics: &'static [NicSlot],
     /// The kinds of errors that the GPUs count.
@@ -27,11 +27,11 @@ pub struct Profile {
     /// GPU and link of each link that is down.
     pub(super) dead_links: &'static [(u32, u32)],
     pub(super) rising_errors: &'static [RisingError],
-    /// GPU, XID and how often it came before the exporter was started.
+    /// GPU, XID, and its count before the exporter was started.
     pub(super) xids: &'static [(u32, u64, u64)],
 }
 
-/// A link that makes errors.
+/// A link with errors.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct RisingError {
     pub(super) gpu: u32,
@@ -40,10 +40,10 @@ pub(super) struct RisingError {
     pub(super) per_hour: u64,
 }
 
-/// Where the NVLinks go.
+/// How the NVLinks are wired.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Wiring {
-    /// Nowhere: no bridge, no NVLink.
+    /// No bridge and no NVLink.
     None,
     /// From GPU to GPU: `(a, b, links)`.
     Direct(&'static [(u32, u32, u32)]),
@@ -54,7 +54,7 @@ pub(super) enum Wiring {
     HiddenSwitches,
 }
 
-/// Where a device sits in the PCI tree. Devices of one `switch` (of one root)
+/// A position in the PCI tree. Devices of one `switch` (of one root)
 /// share its upstream port; those of one `port` share the switch itself.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Slot {
@@ -65,7 +65,7 @@ pub(super) struct Slot {
     pub(super) port: u8,
 }
 
-/// A NIC and where it sits.
+/// A NIC and its position.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct NicSlot {
     pub(super) name: &'static str,
@@ -84,7 +84,7 @@ pub(super) const fn slot(bus: &'static str, numa: u32, root: u8, switch: u8, por
     }
 }
 
-/// A NIC of `gigabits` per second.
+/// Returns a NIC of `gigabits` per second.
 pub(super) const fn nic(name: &'static str, gigabits: u64, slot: Slot) -> NicSlot {
     NicSlot {
         name,
@@ -94,7 +94,7 @@ pub(super) const fn nic(name: &'static str, gigabits: u64, slot: Slot) -> NicSlo
 }
 
 impl Slot {
-    /// The PCIe class between two devices, as `topo -m` words it.
+    /// Returns the PCIe class between two devices, as in `topo -m`.
     pub(super) fn class(&self, other: &Self) -> PathClass {
         if self.numa != other.numa {
             PathClass::Sys
@@ -110,7 +110,7 @@ impl Slot {
     }
 }
 
-/// Who GPU `n` is wired to, link by link: the peer and the link's index there.
+/// Returns the far end of each direct link of GPU `n`: the peer and the link's index there.
 pub(super) fn peers(profile: &Profile, n: usize) -> impl Iterator<Item = (usize, u32)> {
     let pairs: &[(u32, u32, u32)] = match profile.wiring {
         Wiring::Direct(pairs) => pairs,

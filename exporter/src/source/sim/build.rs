@@ -1,4 +1,4 @@
-//! Profile → document.
+//! Builds the document of a profile.
 
 use nvlink_topology::{
     Domain, Fabric, Gpu, Link, Nic, NodeTopologySpec, Path, PathClass, Remote, RemoteKind, Source,
@@ -11,11 +11,11 @@ use super::{
 };
 use crate::source::topo_matrix::{self, Matrix, NicColumn, Relation};
 
-/// Lanes of every slot here.
+/// Lanes of every slot.
 const WIDTH: u32 = 16;
 
-/// What the node `name` would show of `profile`: GPUs with their links, PCIe
-/// paths, NICs, as far as the `damage` leaves them. Edges and domains follow from these.
+/// Returns the hardware of the node `name`, of `profile`: GPUs with their links,
+/// PCIe paths and NICs that the `damage` leaves. `complete` adds edges and domains.
 pub(super) fn spec(profile: &Profile, name: &str, damage: &Damage) -> NodeTopologySpec {
     let gpu = |n: usize| Gpu {
         index: n as u32,
@@ -59,8 +59,8 @@ pub(super) fn spec(profile: &Profile, name: &str, damage: &Damage) -> NodeTopolo
     }
 }
 
-/// The links of GPU `n`. Those to switches that nobody has set up stay trained,
-/// but the driver does not say what is at their end.
+/// Returns the links of GPU `n`. Links to switches whose fabric is not set up stay
+/// trained, but the driver does not report their far ends.
 fn links(profile: &Profile, n: usize, damage: &Damage) -> Vec<Link> {
     let kind = match damage.fabric {
         None => RemoteKind::Switch,
@@ -129,7 +129,7 @@ fn nic(profile: &Profile, nic: &NicSlot, gpus: &[usize]) -> Nic {
     }
 }
 
-/// The matrix that `topo -m` would print.
+/// Returns the matrix that `topo -m` would print.
 pub(super) fn matrix(profile: &Profile, spec: &NodeTopologySpec) -> Matrix {
     let mut matrix = topo_matrix::of_document(spec);
     for row in &mut matrix.gpus {
@@ -156,7 +156,7 @@ pub(super) fn matrix(profile: &Profile, spec: &NodeTopologySpec) -> Matrix {
     matrix
 }
 
-/// A UUID that is the same for the same node and index, and differs elsewhere.
+/// Returns a UUID that depends only on the node and the GPU's index.
 pub(super) fn uuid(node: &str, gpu: usize) -> String {
     let hash = |seed: u64| {
         // FNV-1a, then the finalizer of SplitMix64.

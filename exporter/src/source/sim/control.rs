@@ -1,4 +1,4 @@
-//! The faults of a simulated node, set while it is read.
+//! The faults of a simulated node, which can be set while it is read.
 
 use std::{
     collections::BTreeMap,
@@ -11,7 +11,7 @@ use super::{
     fault::{self, BadFaults, Fault},
 };
 
-/// Shared by the source and by whoever sets its faults.
+/// The faults, shared by the source and its control endpoint.
 #[derive(Debug)]
 pub struct Control {
     profile: &'static Profile,
@@ -22,15 +22,15 @@ pub struct Control {
 #[derive(Debug)]
 struct State {
     current: Current,
-    /// XIDs so far, by GPU and XID.
+    /// Count of XIDs so far, by GPU and XID.
     xids: BTreeMap<(u32, u64), u64>,
 }
 
-/// The faults that hold now.
+/// The current faults.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Current {
     pub(super) faults: Vec<Fault>,
-    /// Grows with each change.
+    /// Incremented with each change.
     pub(super) version: u64,
 }
 
@@ -48,16 +48,16 @@ impl Control {
         }
     }
 
-    /// The faults that hold now, in the order in which they were given.
+    /// Returns the current faults, in the order in which they were given.
     #[must_use]
     pub fn faults(&self) -> Vec<Fault> {
         self.lock().current.faults.clone()
     }
 
-    /// Replaces all faults by the JSON list `text`; what is not in it is healed.
+    /// Replaces all faults by the JSON list `text`. Faults that are not in it are cleared.
     ///
     /// # Errors
-    /// Where `text` is no list of faults of this board. Nothing changes then.
+    /// When `text` is not a list of faults of this board. Nothing changes then.
     pub fn replace(&self, text: &[u8]) -> Result<Vec<Fault>, BadFaults> {
         let faults = fault::parse(self.profile, text)?;
         self.set(faults.clone());
@@ -73,7 +73,7 @@ impl Control {
         let mut known = std::mem::take(&mut state.current.faults);
         for fault in &faults {
             match known.iter().position(|one| one == fault) {
-                // It has been there: the XID does not come a second time.
+                // The fault was set before: its XID is not counted again.
                 Some(n) => drop(known.swap_remove(n)),
                 None => {
                     if let Fault::Xid { gpu, xid } = *fault {
@@ -88,7 +88,7 @@ impl Control {
         self.changed.notify_all();
     }
 
-    /// Waits while the node hangs; the faults and XIDs after that, and for how long it hung.
+    /// Waits while the node hangs. Returns the faults and XIDs after that, and how long it hung.
     pub(super) fn wait(&self) -> (Current, BTreeMap<(u32, u64), u64>, Duration) {
         let mut state = self.lock();
         let mut hung = Duration::ZERO;

@@ -1,12 +1,12 @@
-//! The moving parts: traffic and errors as a function of the time since the start.
+//! Traffic and errors as a function of the time since the start.
 //!
-//! A job runs on all GPUs: in each minute, 45 s of busy links and 15 s of
-//! idling. What one end of a direct link sends, the other receives; behind
+//! A job runs on all GPUs: in each minute, the links are busy for 45 s and idle
+//! for 15 s. Each end of a direct link receives what the other end sends. Behind
 //! switches each GPU receives what its predecessor sends (on each link, the
-//! nearest before it whose link is up), so that the sums agree.
+//! nearest earlier GPU whose link is up), so that the sums agree.
 //!
-//! Counts are added up from reading to reading, so that a link that was down
-//! for a while goes on where it stopped.
+//! Counts accumulate from reading to reading, so that a link that was down for a
+//! while continues from its last value.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -19,18 +19,18 @@ use super::{
 };
 use crate::source::{BitErrorKind, CounterSource, ErrorKind, LinkCounters};
 
-/// Milliseconds of one round of the simulated job, and how many of them are busy.
+/// Milliseconds of one round of the simulated job, and of its busy part.
 const ROUND: u64 = 60_000;
 const BUSY: u64 = 45_000;
 /// Keep-alive traffic of an idle link, bytes per second.
 const IDLE: u64 = 1 << 20;
-/// GPUs count data in units of this.
+/// The unit in which GPUs count data, in bytes.
 const UNIT: u64 = 1024;
 
-/// Milliseconds of an hour: errors are added up in parts of this.
+/// Milliseconds of an hour. Errors accumulate in fractions of this.
 const HOUR: u128 = 3_600_000;
 
-/// What was counted until the last reading.
+/// The counts until the last reading.
 #[derive(Debug, Default)]
 pub(super) struct Counters {
     until: Duration,
@@ -41,12 +41,13 @@ pub(super) struct Counters {
 struct Count {
     sent: u64,
     received: u64,
-    /// In parts of an error: errors an hour × milliseconds.
+    /// In fractions of an error: errors per hour × milliseconds.
     errors: BTreeMap<ErrorKind, u128>,
 }
 
 impl Counters {
-    /// Counters of all links that are up, `now`; what holds now has held since the last reading.
+    /// Returns the counters of all links that are up, `now`. The current faults
+    /// are applied to the whole time since the last reading.
     pub(super) fn read(
         &mut self,
         profile: &Profile,
@@ -107,7 +108,7 @@ impl Count {
         }
     }
 
-    /// The same where the driver gives no more than rates: those since the last reading.
+    /// Returns the counters of a driver that has only rates: the rates since the last reading.
     fn rates(
         &self,
         profile: &Profile,
@@ -140,14 +141,14 @@ impl Count {
     }
 }
 
-/// Bytes that a link sent and received within `span`.
+/// Returns the bytes that a link sent and received within `span`.
 fn moved(
     profile: &Profile,
     damage: &Damage,
     (gpu, link): (u32, u32),
     (from, to): (Duration, Duration),
 ) -> (u64, u64) {
-    // Nobody routes.
+    // Without a fabric there is no routing.
     if damage.fabric.is_some() {
         return (0, 0);
     }
@@ -168,7 +169,7 @@ fn moved(
     (moved(stream(gpu, link)), moved(sender))
 }
 
-/// Bytes of a stream until `now`: 50 to 60 % of the line rate while busy.
+/// Returns the bytes of a stream until `now`: 50 to 60 % of the line rate while busy.
 fn bytes(rate: u64, stream: u64, now: Duration) -> u64 {
     let elapsed = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
     let busy = elapsed / ROUND * BUSY + (elapsed % ROUND).min(BUSY);
@@ -178,7 +179,7 @@ fn bytes(rate: u64, stream: u64, now: Duration) -> u64 {
     u64::try_from(sent).unwrap_or(u64::MAX) / UNIT * UNIT
 }
 
-/// Errors an hour of a link, by kind: those of the board and those of the faults.
+/// Returns the errors per hour of a link by kind: those of the board plus those of the faults.
 fn rates(profile: &Profile, faults: &[Fault], (gpu, link): (u32, u32)) -> BTreeMap<ErrorKind, u64> {
     let board = profile.rising_errors.iter().map(
         |&RisingError {
@@ -205,8 +206,8 @@ fn rates(profile: &Profile, faults: &[Fault], (gpu, link): (u32, u32)) -> BTreeM
     rates
 }
 
-/// Errors over bits received. Correction leaves nothing on a good link; symbols
-/// are in error now and then on any.
+/// Returns the errors per received bit. On a good link, no errors remain after
+/// correction; symbol errors occur on every link now and then.
 fn bit_error_ratios(
     profile: &Profile,
     (gpu, link): (u32, u32),

@@ -1,4 +1,4 @@
-//! What the faults do to the hardware.
+//! The effect of faults on the hardware.
 
 use std::collections::BTreeSet;
 
@@ -8,14 +8,14 @@ use super::{
 };
 use crate::source::FabricState;
 
-/// What does not work.
+/// The parts that do not work.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Damage {
     /// GPU and link of each link that its GPU reports as down.
     pub(super) down: BTreeSet<(u32, u32)>,
     /// GPUs that do not answer.
     pub(super) lost: BTreeSet<u32>,
-    /// How far the fabric is, where it is not up.
+    /// State of the fabric, if it is not up.
     pub(super) fabric: Option<FabricState>,
 }
 
@@ -53,7 +53,7 @@ impl Damage {
         damage
     }
 
-    /// Whether the GPU answers and reports the link as up.
+    /// Reports whether the GPU answers and reports the link as up.
     pub(super) fn is_up(&self, gpu: u32, link: u32) -> bool {
         !self.lost.contains(&gpu) && !self.down.contains(&(gpu, link))
     }

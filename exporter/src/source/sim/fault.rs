@@ -1,4 +1,4 @@
-//! What can be wrong with a simulated node.
+//! The faults of a simulated node.
 
 use nvlink_topology::generation::Generation;
 use serde::{Deserialize, Serialize};
@@ -6,9 +6,9 @@ use serde::{Deserialize, Serialize};
 use super::board::{Profile, Wiring};
 use crate::source::{ErrorKind, FabricCondition, FabricState};
 
-/// Faults at one time.
+/// The maximum number of faults at a time.
 const MOST_FAULTS: usize = 1024;
-/// Errors an hour of one link: more than any link has survived.
+/// The maximum number of errors per hour on a link, more than any link survives.
 const MOST_ERRORS: u64 = 1_000_000_000_000;
 
 /// One fault. In JSON its name is the key: `{"link-down": {"gpu": 3, "link": 7}}`.
@@ -25,7 +25,7 @@ pub enum Fault {
         gpu: u32,
         /// Index of the link on the GPU.
         link: u32,
-        /// The far end goes on reporting a direct link as up.
+        /// The far end of a direct link still reports it as up.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         one_sided: bool,
     },
@@ -35,7 +35,7 @@ pub enum Fault {
         /// Index of the link on the GPU.
         link: u32,
         kind: ErrorKind,
-        /// How many of them in an hour.
+        /// Errors per hour.
         per_hour: u64,
     },
     /// The source does not answer: a reading blocks until the fault is cleared.
@@ -45,13 +45,13 @@ pub enum Fault {
         /// Index of the GPU.
         gpu: u32,
     },
-    /// The links are trained, but nobody routes between them.
+    /// The links are trained, but there is no routing between them.
     FabricDown {
-        /// How far the registration is: `not_started` (the default), `in_progress` or `failed`.
+        /// State of the registration: `not_started` (the default), `in_progress` or `failed`.
         #[serde(default = "not_started")]
         state: FabricState,
     },
-    /// The fabric manager reports this about the GPU.
+    /// The fabric manager reports this condition of the GPU.
     FabricCondition {
         /// Index of the GPU.
         gpu: u32,
@@ -63,7 +63,7 @@ pub enum Fault {
         gpu: u32,
         xid: u64,
     },
-    /// The driver counts no bytes on the GPU's links: there are rates only.
+    /// The driver does not count bytes on the GPU's links: it has only rates.
     RatesOnly {
         /// Index of the GPU.
         gpu: u32,
@@ -74,20 +74,20 @@ fn not_started() -> FabricState {
     FabricState::NotStarted
 }
 
-/// A list of faults that is refused.
+/// An invalid list of faults.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("faults{path}: {reason}")]
 pub struct BadFaults {
-    /// Where, as a path in the list: `[2].link-down.gpu`.
+    /// Path in the list: `[2].link-down.gpu`.
     pub path: String,
-    /// What is wrong, and what would be right.
+    /// What is wrong, and which values are valid.
     pub reason: String,
 }
 
-/// Reads the JSON list `text` of faults of `profile`.
+/// Parses the JSON list `text` of faults of `profile`.
 ///
 /// # Errors
-/// Where it is no such list, or names what the board does not have.
+/// When it is not such a list, or names something that the board does not have.
 pub(super) fn parse(profile: &Profile, text: &[u8]) -> Result<Vec<Fault>, BadFaults> {
     let mut json = serde_json::Deserializer::from_slice(text);
     let bad = |path: String, reason: String| BadFaults { path, reason };
@@ -99,7 +99,10 @@ pub(super) fn parse(profile: &Profile, text: &[u8]) -> Result<Vec<Fault>, BadFau
     json.end()
         .map_err(|error| bad(String::new(), error.to_string()))?;
     if faults.len() > MOST_FAULTS {
-        let reason = format!("{} of them; at most {MOST_FAULTS}", faults.len());
+        let reason = format!(
+            "{} entries; at most {MOST_FAULTS} are allowed",
+            faults.len()
+        );
         return Err(bad(String::new(), reason));
     }
     for (n, fault) in faults.iter().enumerate() {
@@ -108,7 +111,7 @@ pub(super) fn parse(profile: &Profile, text: &[u8]) -> Result<Vec<Fault>, BadFau
     Ok(faults)
 }
 
-/// Key and reason of what the board does not have.
+/// Checks that the board has the parts that `fault` names. The error is a key and a reason.
 fn check(profile: &Profile, fault: &Fault) -> Result<(), (String, String)> {
     let name = fault.name();
     let at = |key: &str| format!("{name}.{key}");
@@ -158,7 +161,7 @@ fn check_fabric(profile: &Profile, fault: &Fault) -> Result<(), (String, String)
         Fault::FabricDown {
             state: FabricState::Completed,
         } => {
-            let reason = "completed is no fault; use not_started, in_progress or failed";
+            let reason = "completed is not a fault; use not_started, in_progress or failed";
             Err((format!("{name}.state"), reason.to_owned()))
         }
         Fault::FabricDown { .. } if !profile.is_switched() => {
@@ -185,7 +188,7 @@ fn links_of(profile: &Profile, gpu: u32) -> u32 {
 }
 
 impl Fault {
-    /// The name, as in JSON.
+    /// Returns the name, as in JSON.
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
@@ -200,7 +203,7 @@ impl Fault {
         }
     }
 
-    /// The GPU that has it.
+    /// Returns the GPU that has the fault.
     fn gpu(&self) -> Option<u32> {
         match *self {
             Self::LinkDown { gpu, .. }
@@ -215,17 +218,18 @@ impl Fault {
 }
 
 impl Profile {
-    /// Whether the GPUs' links end on switches.
+    /// Reports whether the GPUs' links end on switches.
     pub(super) fn is_switched(&self) -> bool {
         matches!(self.wiring, Wiring::Switches(_) | Wiring::HiddenSwitches)
     }
 
-    /// Whether the GPUs report how they are registered with a fabric: behind switches from Hopper on.
+    /// Reports whether the GPUs report their registration with a fabric. They do
+    /// behind switches, from Hopper on.
     pub(super) fn knows_fabric(&self) -> bool {
         self.is_switched() && self.compute_capability() >= 90
     }
 
-    /// Whether the links are NVLink 5.
+    /// Reports whether the links are NVLink 5.
     pub(super) fn is_nvlink5(&self) -> bool {
         self.compute_capability() >= 100
     }

@@ -26,7 +26,7 @@ fn set(control: &Control, faults: &str) {
 }
 
 #[test]
-fn a_link_goes_down_at_both_ends_and_comes_back_where_it_stopped() {
+fn a_link_goes_down_at_both_ends_and_continues_from_its_last_value() {
     let (mut source, control) = source("dgx1-v100");
     let before = counters(&read(&mut source, 10));
     set(&control, r#"[{"link-down": {"gpu": 0, "link": 0}}]"#);
@@ -69,11 +69,11 @@ fn one_end_alone_may_report_a_link_as_down() {
     );
     let reading = read(&mut source, 1);
     assert_eq!(reading.warnings.len(), 1, "{:?}", reading.warnings);
-    assert!(reading.warnings[0].contains("taking the smaller"));
+    assert!(reading.warnings[0].contains("using the smaller"));
 }
 
 #[test]
-fn errors_come_at_the_rate_that_was_set_and_stay_counted() {
+fn errors_occur_at_the_set_rate_and_stay_counted() {
     let (mut source, control) = source("h200-degraded");
     let count = |reading: &Reading, at: (u32, u32)| {
         let all = counters(reading);
@@ -152,7 +152,7 @@ fn a_fabric_that_is_down_joins_nobody() {
             .sum();
         assert_eq!(sent, 0);
         assert_eq!(reading.warnings.len(), 1, "{:?}", reading.warnings);
-        // A recording of it reads back the same.
+        // A recording of it is read back unchanged.
         let text = Recorder::new(&reading.topology).unwrap().text();
         let again = crate::source::file::parse("x", text.as_bytes(), None).unwrap();
         assert_eq!(again.topology, reading.topology, "{name}");
@@ -160,13 +160,13 @@ fn a_fabric_that_is_down_joins_nobody() {
 }
 
 #[test]
-fn what_the_driver_reports() {
+fn faults_that_the_driver_reports() {
     let (mut source, control) = source("hgx-b200");
     let faults = r#"[{"xid": {"gpu": 1, "xid": 149}}, {"rates-only": {"gpu": 2}},
         {"fabric-condition": {"gpu": 3, "condition": "route_unhealthy"}}]"#;
     set(&control, faults);
     read(&mut source, 10);
-    // Setting the same list again is no second error.
+    // Setting the same list again does not count a second error.
     set(&control, faults);
     let reading = read(&mut source, 20);
     assert_eq!(reading.health[1].xids, Some(vec![(149, 1)]));
@@ -188,14 +188,14 @@ fn what_the_driver_reports() {
 }
 
 #[test]
-fn a_hang_ends_when_it_is_cleared_and_time_goes_on_meanwhile() {
+fn a_hang_ends_when_it_is_cleared_and_time_passes_meanwhile() {
     let (mut source, control) = source("dgx-h100");
     let old = read(&mut source, 1).counters[0].transmit_bytes.unwrap();
     set(&control, r#"["hang"]"#);
     let reader = thread::spawn(move || read(&mut source, 1));
     thread::sleep(Duration::from_millis(200));
     assert!(!reader.is_finished());
-    // It can be broken further meanwhile.
+    // More faults can be set meanwhile.
     set(&control, r#"["hang", {"gpu-lost": {"gpu": 0}}]"#);
     set(&control, "[]");
     let reading = reader.join().unwrap();
@@ -203,7 +203,7 @@ fn a_hang_ends_when_it_is_cleared_and_time_goes_on_meanwhile() {
     assert_eq!(reading.topology.spec.gpus.len(), 8);
 }
 
-/// Profile, list, part of the refusal.
+/// Profile, list, part of the error.
 const REFUSED: [(&str, &str, &str); 15] = [
     (
         "dgx-h100",
@@ -278,12 +278,12 @@ const REFUSED: [(&str, &str, &str); 15] = [
     (
         "dgx-h100",
         r#"[{"fabric-down": {"state": "completed"}}]"#,
-        "faults[0].fabric-down.state: completed is no fault",
+        "faults[0].fabric-down.state: completed is not a fault",
     ),
 ];
 
 #[test]
-fn what_the_board_does_not_have_is_refused_by_its_place() {
+fn faults_that_the_board_cannot_have_are_refused_with_their_path() {
     for (name, text, expected) in REFUSED {
         let (_, control) = source(name);
         set(&control, r#"["hang"]"#);
@@ -313,7 +313,8 @@ fn any_fault() -> impl Strategy<Value = String> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
 
-    /// Whatever breaks and heals, no counter goes down, and what is sent is received.
+    /// With any sequence of faults, no counter decreases, and the sums of sent
+    /// and received bytes agree.
     #[test]
     fn counters_never_go_down(rounds in prop::collection::vec(prop::collection::vec(any_fault(), 0..4), 1..12)) {
         for name in ["dgx-a100", "a100-pcie-pairs"] {

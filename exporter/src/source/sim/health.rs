@@ -1,4 +1,4 @@
-//! How the simulated GPUs and their fabric do.
+//! The health of the simulated GPUs and of their fabric.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ const CONDITIONS: [FabricCondition; 5] = [
     FabricCondition::IncorrectConfiguration,
 ];
 
-/// The health of each of `gpus`; `xids` are those so far, by GPU and XID.
+/// Returns the health of each of `gpus`. `xids` are the counts so far, by GPU and XID.
 pub(super) fn read(
     profile: &Profile,
     gpus: &[Gpu],
@@ -50,7 +50,7 @@ fn fabric(gpu: &Gpu, faults: &[Fault], damage: &Damage) -> FabricHealth {
     };
     FabricHealth {
         state: damage.fabric.unwrap_or(FabricState::Completed),
-        // Before the registration ends, nobody says how it is.
+        // Until the registration completes, no conditions are reported.
         conditions: match damage.fabric {
             Some(_) => Vec::new(),
             None => CONDITIONS.map(|one| (one, holds(one))).to_vec(),

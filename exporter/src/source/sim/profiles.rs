@@ -1,12 +1,12 @@
-//! The simulated boards: models, link counts and speeds, switches, PCI
-//! addresses and NICs as on the machines they are named after.
+//! The simulated boards. Models, link counts and speeds, switches, PCI addresses
+//! and NICs are those of the machines that the profiles are named after.
 
 use super::board::{NicSlot, Profile, RisingError, Slot, Wiring, nic, slot};
 use crate::source::ErrorKind::{self, *};
 
-/// Counted up to Hopper.
+/// Error kinds that GPUs up to Hopper count.
 const UP_TO_HOPPER: &[ErrorKind] = &[CrcFlit, CrcData, Replay, Recovery];
-/// Counted from NVLink 5 on.
+/// Error kinds that GPUs with NVLink 5 count.
 const NVLINK5: &[ErrorKind] = &[
     Recovery,
     RecoveryFailed,
@@ -35,7 +35,7 @@ pub(super) static PROFILES: &[Profile] = &[
     RTX_A6000_PAIRS,
 ];
 
-/// What most boards have in common: nothing.
+/// The default values of a profile: an empty board.
 const BASE: Profile = Profile {
     name: "",
     about: "",
@@ -53,7 +53,7 @@ const BASE: Profile = Profile {
     xids: &[],
 };
 
-/// Eight GPUs with a PCIe switch each: DGX H100 and what follows it.
+/// Eight GPUs with a PCIe switch each: DGX H100 and its successors.
 const EIGHT_SWITCHES: &[Slot] = &[
     slot("00000000:1B:00.0", 0, 0, 0, 0),
     slot("00000000:43:00.0", 0, 1, 0, 0),
@@ -104,7 +104,7 @@ const DGX_H100: Profile = Profile {
 
 const H200_DEGRADED: Profile = Profile {
     name: "h200-degraded",
-    about: "8 GPUs on NVSwitches; 3 links are down, 2 make errors",
+    about: "8 GPUs on NVSwitches; 3 links are down, 2 have errors",
     model: "NVIDIA H200",
     dead_links: &[(3, 7), (3, 12), (5, 0)],
     rising_errors: &[
@@ -191,7 +191,7 @@ const DGX_A100: Profile = Profile {
 
 const HGX_A100_4: Profile = Profile {
     name: "hgx-a100-4",
-    about: "4 GPUs, 4 links between each two, no switch",
+    about: "4 GPUs, 4 links between each pair, no switch",
     model: "NVIDIA A100-SXM4-80GB",
     gpus: &[
         slot("00000000:01:00.0", 3, 0, 0, 0),

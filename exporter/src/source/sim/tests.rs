@@ -11,7 +11,7 @@ fn read(name: &str, seconds: u64) -> Reading {
 }
 
 #[test]
-fn boards_have_the_links_that_they_have() {
+fn boards_have_the_expected_links() {
     // Profile, GPUs, links of a GPU, edges, via, links of an edge (least, most), domains.
     let cases = [
         ("dgx-h100", 8, 18, 28, Some(Via::Switch), (18, 18), 1),
@@ -93,7 +93,7 @@ fn uuids_differ_by_node_and_gpu() {
 }
 
 #[test]
-fn what_one_end_sends_the_other_receives() {
+fn each_end_of_a_direct_link_receives_what_the_other_sends() {
     for name in [
         "dgx1-v100",
         "hgx-a100-4",
@@ -124,7 +124,7 @@ fn what_one_end_sends_the_other_receives() {
 }
 
 #[test]
-fn what_is_sent_is_received() {
+fn the_sums_of_sent_and_received_bytes_agree() {
     for profile in profiles() {
         let counters = read(profile.name, 100).counters;
         let sent: u64 = counters.iter().filter_map(|one| one.transmit_bytes).sum();
@@ -134,7 +134,7 @@ fn what_is_sent_is_received() {
 }
 
 #[test]
-fn counters_only_grow() {
+fn counters_only_increase() {
     for profile in profiles() {
         let mut source = SimSource::new(profile, "n");
         let mut before = source.read(Duration::ZERO).unwrap().counters;
@@ -157,7 +157,7 @@ fn counters_only_grow() {
 }
 
 #[test]
-fn a_degraded_board_shows_it() {
+fn a_degraded_board_has_dead_links_and_errors() {
     let reading = read("h200-degraded", 3600);
     let down = |gpu: usize| {
         let links = reading.topology.spec.gpus[gpu].links.as_ref().unwrap();

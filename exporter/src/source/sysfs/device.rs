@@ -8,28 +8,28 @@ use super::{
 };
 use crate::source::pci::{Address, Bridge, LinkRate, Place};
 
-/// A PCI device: where its attributes are, and where it sits.
+/// A PCI device: the directory of its attributes, and its place in the tree.
 pub(super) struct Device {
     pub(super) address: Address,
-    /// The directory behind all links.
+    /// The directory after resolving all links.
     pub(super) directory: PathBuf,
     pub(super) place: Place,
 }
 
 impl Device {
-    /// The device behind `path`, a link of `/sys/bus/pci/devices` or the link
-    /// `device` of a class. `None` where that is no PCI device.
+    /// Opens the device to which `path` points: a link in `/sys/bus/pci/devices`
+    /// or the link `device` of a class. Returns `None` if it is not a PCI device.
     ///
     /// # Errors
-    /// A link that leads out of the root or round in circles.
+    /// A link that points out of the root, or a loop of links.
     pub(super) fn open(root: &Root, path: &Path) -> Result<Option<Self>, SysfsError> {
         Ok(root.resolve(path)?.and_then(Self::at))
     }
 
-    /// The device of a resolved directory such as
+    /// Returns the device of a resolved directory such as
     /// `/sys/devices/platform/soc/…/pci0000:80/0000:80:00.0/0000:81:00.0`.
     fn at(directory: PathBuf) -> Option<Self> {
-        // Some devices (VMD) have a host bridge behind a bridge: the last one counts.
+        // Some devices (VMD) have a host bridge behind a bridge: use the last host bridge.
         let names: Vec<&str> = directory
             .components()
             .filter_map(|component| match component {
@@ -63,7 +63,7 @@ impl Device {
     }
 }
 
-/// `pci0000:80`, `pci10000:00`.
+/// Reports whether `name` is that of a host bridge: `pci0000:80`, `pci10000:00`.
 fn is_host_bridge(name: &str) -> bool {
     let hex = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_hexdigit());
     let parts = name
@@ -72,7 +72,7 @@ fn is_host_bridge(name: &str) -> bool {
     parts.is_some_and(|(domain, bus)| hex(domain) && hex(bus))
 }
 
-/// What the link can do at best: an idle GPU slows its link down.
+/// Returns the maximum rate of the link: an idle GPU slows its link down.
 fn rate(directory: &Path) -> Option<LinkRate> {
     let rate = |which: &str| {
         let get = |what: &str| attribute(directory, &format!("{which}_link_{what}"));
@@ -81,7 +81,7 @@ fn rate(directory: &Path) -> Option<LinkRate> {
     rate("max").or_else(|| rate("current"))
 }
 
-/// -1 and what is no number are not known.
+/// Returns the NUMA node; `None` for -1 and for anything but a number.
 fn numa_node(directory: &Path) -> Option<u32> {
     attribute(directory, "numa_node")?.parse().ok()
 }

@@ -1,5 +1,5 @@
-//! `/proc/driver/nvidia/gpus/ADDRESS/information`: what the driver says of a
-//! GPU without its library. In a container only the injected GPUs are there.
+//! `/proc/driver/nvidia/gpus/ADDRESS/information`: what the driver reports about
+//! a GPU without its library. A container sees only the GPUs injected into it.
 
 use super::{
     SysfsError,
@@ -7,16 +7,16 @@ use super::{
 };
 use crate::source::pci::Address;
 
-/// What the driver says of one GPU; what it does not know is absent.
+/// What the driver reports about one GPU; unknown values are absent.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Information {
     pub(super) model: Option<String>,
     pub(super) uuid: Option<String>,
-    /// The driver was told to leave the GPU alone; NVML does not number it.
+    /// The driver is configured to exclude the GPU; NVML does not number it.
     pub(super) excluded: bool,
 }
 
-/// Of the GPU at `address`; nothing where the driver is not loaded.
+/// Reads the information about the GPU at `address`; empty if the driver is not loaded.
 pub(super) fn read(root: &Root, address: Address) -> Result<Information, SysfsError> {
     let gpus = root.path("proc/driver/nvidia/gpus");
     let directory = root.resolve(&gpus.join(address.kernel_name()))?;
@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_driver_s_padding() {
+    fn the_driver_s_padding_is_removed() {
         let text = "Model: \t\t NVIDIA H100 80GB HBM3\nIRQ:   \t\t 10\n\
                     GPU UUID: \t GPU-9221d5d1-b60b-a624-bf14-0a1819cfda3b\n\
                     Bus Location: \t 0000:62:00.0\nGPU Excluded:\t Yes\n";

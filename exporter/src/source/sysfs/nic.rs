@@ -11,9 +11,9 @@ use super::{
 };
 use crate::source::pci::{Address, Place, Tree, is_name};
 
-/// The most that a NodeTopology object holds.
+/// The maximum number of NICs in a NodeTopology object.
 const MAX_NICS: usize = 256;
-/// So many odd names are told.
+/// The maximum number of warnings about invalid names.
 const MAX_ODD: usize = 4;
 /// Slingshot devices are not of the class `infiniband`.
 const CLASSES: [&str; 2] = ["sys/class/infiniband", "sys/class/cxi"];
@@ -22,15 +22,15 @@ const CLASSES: [&str; 2] = ["sys/class/infiniband", "sys/class/cxi"];
 #[derive(Default)]
 pub(super) struct Nics {
     pub(super) nics: Vec<Nic>,
-    /// Where each of them sits.
+    /// The place of each NIC.
     pub(super) places: Vec<Place>,
     pub(super) warnings: Vec<String>,
 }
 
-/// All NICs below `root`, each with the nearest of `gpus`. Software devices
-/// (rxe, siw) are left out, since they sit nowhere; so are virtual functions of
-/// a NIC that is there itself, since they share its ports; and, with a warning,
-/// devices of names that no network device has.
+/// Reads all NICs below `root`, each with the nearest of `gpus`. Skips software
+/// devices (rxe, siw), which have no place in the PCI tree; virtual functions of
+/// a NIC that is present itself, since they share its ports; and, with a
+/// warning, devices whose name is not valid for a network device.
 pub(super) fn read(root: &Root, tree: Tree, gpus: &[(u32, Place)]) -> Result<Nics, SysfsError> {
     let (mut found, mut odd) = (Vec::new(), Vec::new());
     for class in CLASSES {
@@ -39,7 +39,7 @@ pub(super) fn read(root: &Root, tree: Tree, gpus: &[(u32, Place)]) -> Result<Nic
             let entry = class.join(&name);
             if !is_name(&name) {
                 odd.push(format!(
-                    "{:?} is no name of a network device: left out",
+                    "{:?} is not a valid network device name: skipped",
                     entry.display().to_string()
                 ));
                 continue;
@@ -68,32 +68,34 @@ pub(super) fn read(root: &Root, tree: Tree, gpus: &[(u32, Place)]) -> Result<Nic
     Ok(all)
 }
 
-/// A NIC, as it was found.
+/// A NIC as it was found.
 struct Found {
     address: Address,
     guid: Option<String>,
     name: String,
     place: Place,
     rate: Rate,
-    /// Of what it is a virtual function.
+    /// The physical function, if this is a virtual one.
     physical: Option<Address>,
 }
 
-/// `b83f:d203:0012:3456`; a function that nobody has given one has zeros.
+/// Reports whether `text` is a GUID such as `b83f:d203:0012:3456`. A function
+/// without an assigned GUID has zeros.
 fn is_guid(text: &str) -> bool {
     let is_group = |group: &str| group.len() == 4 && group.bytes().all(|b| b.is_ascii_hexdigit());
     let is_set = text.contains(|c: char| c != '0' && c != ':');
     is_set && text.split(':').count() == 4 && text.split(':').all(is_group)
 }
 
-/// Of what `device` is a virtual function. A virtual machine does not see it.
+/// Returns the physical function of `device` if `device` is a virtual function.
+/// Virtual machines do not see it.
 fn physical(root: &Root, device: &Device) -> Result<Option<Address>, SysfsError> {
     let physical = root.resolve(&device.directory.join("physfn"))?;
     let name = physical.as_deref().and_then(Path::file_name);
     Ok(name.and_then(|name| name.to_str()?.parse().ok()))
 }
 
-/// One of each physical function: itself, else the first of its virtual ones.
+/// Keeps one NIC for each physical function: itself, else the first of its virtual functions.
 fn without_virtual(found: Vec<Found>) -> Vec<Found> {
     let real = found.iter().filter(|one| one.physical.is_none());
     let mut there: BTreeSet<Address> = real.map(|one| one.address).collect();
@@ -105,7 +107,7 @@ fn collect(mut found: Vec<Found>, tree: Tree, gpus: &[(u32, Place)]) -> Nics {
     let mut all = Nics::default();
     if found.len() > MAX_NICS {
         all.warnings.push(format!(
-            "{} RDMA devices: the first {MAX_NICS} by PCI address are kept",
+            "{} RDMA devices: only the first {MAX_NICS} by PCI address are kept",
             found.len()
         ));
         found.truncate(MAX_NICS);
@@ -148,14 +150,14 @@ fn collect(mut found: Vec<Found>, tree: Tree, gpus: &[(u32, Place)]) -> Nics {
 enum Rate {
     /// The fastest active port, bytes per second.
     Up(u64),
-    /// No port is active, so that what they say of their rate means nothing.
+    /// No port is active, so their rates mean nothing.
     Down,
-    /// No port says so.
+    /// No port reports a rate.
     Unknown,
 }
 
 impl Rate {
-    /// Of the NIC whose class directory is `class` and whose PCI device is `device`.
+    /// Reads the rate of the NIC with the class directory `class` and the PCI device `device`.
     fn read(root: &Root, class: &Path, device: &Path) -> Result<Self, SysfsError> {
         let mut rate = Self::Unknown;
         let ports = class.join("ports");
@@ -172,7 +174,7 @@ impl Rate {
             });
         }
         if matches!(rate, Self::Unknown) {
-            // Slingshot: its network interface says, in Mbit/s.
+            // Slingshot: its network interface has the rate, in Mbit/s.
             let interfaces = device.join("net");
             for name in root.names(&interfaces)?.unwrap_or_default() {
                 if let Some(interface) = root.resolve(&interfaces.join(name))? {
@@ -192,7 +194,7 @@ impl Rate {
         }
     }
 
-    /// The better of the two.
+    /// Returns the better of the two.
     fn and(self, other: Self) -> Self {
         match (self, other) {
             (Self::Up(a), Self::Up(b)) => Self::Up(a.max(b)),
@@ -203,7 +205,7 @@ impl Rate {
     }
 }
 
-/// `200 Gb/sec (4X HDR)`, `2.5 Gb/sec (1X SDR)`: bytes per second.
+/// Parses `200 Gb/sec (4X HDR)` or `2.5 Gb/sec (1X SDR)` as bytes per second.
 fn gigabits(text: &str) -> Option<u64> {
     let number: f64 = text.split_whitespace().next()?.parse().ok()?;
     let good = (0.1..=100_000.0).contains(&number) && text.contains("Gb/sec");

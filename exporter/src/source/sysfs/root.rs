@@ -1,5 +1,5 @@
-//! Reading below a root, and nowhere else: a tree may be a copy, a mount or a
-//! trap. Links are followed where they stay below the root.
+//! Reads files below a root directory and nowhere else: a tree may be a copy, a
+//! mount or malicious. Links are followed only if they stay below the root.
 
 use std::{
     fs::{self, File},
@@ -9,19 +9,20 @@ use std::{
 
 use super::SysfsError;
 
-/// No attribute of the kernel is larger.
+/// The maximum size of a kernel attribute.
 const MAX_ATTRIBUTE: u64 = 4096;
-/// A large server with all its virtual functions has a few thousand devices.
+/// The maximum number of entries in a directory. A large server with all its
+/// virtual functions has a few thousand devices.
 const MAX_ENTRIES: usize = 20_000;
 
-/// The directory that stands for `/`.
+/// The directory that is used as `/`.
 pub(super) struct Root {
     base: PathBuf,
 }
 
 impl Root {
     /// # Errors
-    /// When `root` is no directory, or not readable.
+    /// When `root` is not a directory, or not readable.
     pub(super) fn open(root: &Path) -> Result<Self, SysfsError> {
         let failed = |error| SysfsError::io(root, error);
         let base = fs::canonicalize(root).map_err(failed)?;
@@ -31,15 +32,15 @@ impl Root {
         }
     }
 
-    /// `inside` below the root, for reading and for messages.
+    /// Returns the path `inside` below the root, for reading and for messages.
     pub(super) fn path(&self, inside: &str) -> PathBuf {
         self.base.join(inside)
     }
 
-    /// What `path` is behind all links; `None` where it leads nowhere.
+    /// Resolves all links of `path`. Returns `None` if the target does not exist.
     ///
     /// # Errors
-    /// A link that leads out of the root, or round in circles.
+    /// A link that points out of the root, or a loop of links.
     pub(super) fn resolve(&self, path: &Path) -> Result<Option<PathBuf>, SysfsError> {
         let real = match fs::canonicalize(path) {
             Ok(real) => real,
@@ -56,10 +57,10 @@ impl Root {
         }
     }
 
-    /// The names in a directory, sorted; `None` where there is none.
+    /// Returns the names in a directory, sorted; `None` if it does not exist.
     ///
     /// # Errors
-    /// When it cannot be read, leads out of the root, or has no end.
+    /// When it cannot be read, is outside of the root, or has too many entries.
     pub(super) fn names(&self, directory: &Path) -> Result<Option<Vec<String>>, SysfsError> {
         let Some(directory) = self.resolve(directory)? else {
             return Ok(None);
@@ -70,7 +71,7 @@ impl Root {
             if names.len() == MAX_ENTRIES {
                 return Err(SysfsError::Endless(directory));
             }
-            // The kernel writes ASCII: another name is none of its.
+            // The kernel writes ASCII: other names are not from the kernel.
             names.extend(entry.map_err(failed)?.file_name().into_string());
         }
         names.sort_unstable();
@@ -78,9 +79,9 @@ impl Root {
     }
 }
 
-/// The attribute `name` of the resolved directory `device`, without blanks
-/// around it; `None` where there is none, or where the device does not answer.
-/// Attributes are files: a link or a pipe of that name is not followed.
+/// Reads the attribute `name` of the resolved directory `device`, and trims
+/// white space. Returns `None` if it does not exist or the device does not answer.
+/// Attributes are regular files: a link or a pipe of that name is not opened.
 pub(super) fn attribute(device: &Path, name: &str) -> Option<String> {
     let path = device.join(name);
     let is_file = fs::symlink_metadata(&path).is_ok_and(|meta| meta.is_file());

@@ -1,15 +1,15 @@
-//! The words in a matrix.
+//! The words of a matrix.
 
 use std::fmt;
 
 use nvlink_topology::PathClass;
 
-/// How two devices are joined.
+/// The connection between two devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Relation {
     /// `X`: a device and itself.
     Own,
-    /// `NV#`: that many NVLinks.
+    /// `NV#`: the number of NVLinks.
     Nvlink(u32),
     Class(PathClass),
 }
@@ -24,16 +24,17 @@ impl fmt::Display for Relation {
     }
 }
 
-/// A word that may stand in a cell.
+/// A valid word of a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cell {
-    /// Of `topo -m`.
+    /// A word of `topo -m`.
     Relation(Relation),
-    /// Of `topo -p2p`.
+    /// A word of `topo -p2p`.
     PeerStatus,
 }
 
-/// No GPU has more links (`NVML_NVLINK_MAX_LINKS`): guards against glued cells such as `NV1818`.
+/// The maximum number of links of a GPU (`NVML_NVLINK_MAX_LINKS`). Guards against
+/// joined cells such as `NV1818`.
 pub(super) const MAX_LINKS: u32 = 36;
 
 pub(super) fn parse(word: &str) -> Option<Cell> {
@@ -58,14 +59,15 @@ pub(super) fn parse(word: &str) -> Option<Cell> {
     }
 }
 
-/// The number in `GPUn`.
+/// Returns the number in `GPUn`.
 pub(super) fn gpu(word: &str) -> Option<u32> {
     let digits = word.strip_prefix("GPU")?;
     let plain = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
     plain.then(|| digits.parse().ok()).flatten()
 }
 
-/// `NIC0`, `mlx5_bond_0`: a name with a digit that is no word of the matrix.
+/// Reports whether `word` is a NIC's title, such as `NIC0` or `mlx5_bond_0`: a name
+/// with a digit that is not a word of the matrix.
 pub(super) fn is_nic(word: &str) -> bool {
     word.starts_with(|c: char| c.is_ascii_alphabetic())
         && word.bytes().any(|byte| byte.is_ascii_digit())

@@ -1,4 +1,4 @@
-//! Whether a matrix is whole and agrees with itself.
+//! Checks that a matrix is complete and consistent.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use super::{
     draft::{Draft, Row},
 };
 
-/// The matrix of `draft`, if it has all its rows and they are symmetric.
+/// Returns the matrix of `draft`, if it has all rows and they are symmetric.
 pub(super) fn whole(
     draft: &Draft,
     legend: &BTreeMap<String, String>,
@@ -48,7 +48,7 @@ pub(super) fn whole(
     })
 }
 
-/// Columns of the GPUs, with their numbers, and of the NICs.
+/// Returns the columns of the GPUs, with their numbers, and those of the NICs.
 fn columns(draft: &Draft) -> (Vec<(usize, u32)>, Vec<usize>) {
     let gpu = |n: usize| cell::gpu(&draft.devices[n]);
     let all = 0..draft.devices.len();
@@ -56,8 +56,9 @@ fn columns(draft: &Draft) -> (Vec<(usize, u32)>, Vec<usize>) {
     (gpus, all.filter(|&n| gpu(n).is_none()).collect())
 }
 
-/// Each GPU has a row, and each NIC or none: captures without NIC rows lose
-/// nothing that is used, captures that stop among them are cut.
+/// Checks that each GPU has a row, and that all NICs have rows or none has.
+/// Captures without NIC rows lose nothing that is used; captures that end among
+/// the NIC rows are truncated.
 fn rows_present(draft: &Draft, gpus: &[(usize, u32)], nics: &[usize]) -> Result<(), MatrixError> {
     let missing = |columns: &mut dyn Iterator<Item = usize>| {
         columns
@@ -68,8 +69,9 @@ fn rows_present(draft: &Draft, gpus: &[(usize, u32)], nics: &[usize]) -> Result<
     let of_nics = missing(&mut nics.iter().copied());
     let cut = |what: &str, missing: usize, all: usize| {
         let have = all - missing;
-        let reason =
-            format!("the matrix ends here with {have} of {all} {what} rows; it is cut; {SAVE_IT}");
+        let reason = format!(
+            "the matrix is truncated: it ends after {have} of {all} {what} rows; {SAVE_IT}"
+        );
         Err(MatrixError::new(draft.last_line, reason))
     };
     match (of_gpus, of_nics) {
@@ -111,15 +113,15 @@ fn relations_of_nics(draft: &Draft, nics: &[usize]) -> Result<(), MatrixError> {
             let (cell, nic) = (row.cells[column], &draft.devices[column]);
             return Err(MatrixError::new(
                 row.line,
-                format!("{cell} to {nic}, which is no GPU"),
+                format!("{cell} to {nic}, which is not a GPU"),
             ));
         }
     }
     Ok(())
 }
 
-/// A row with fewer cells behind its relations than another has lost some, and
-/// nobody knows which.
+/// Checks that all rows have equally many cells after the relations. A row with
+/// fewer cells has lost some, and it is unknown which.
 fn rows_alike(draft: &Draft, gpus: &[(usize, u32)]) -> Result<(), MatrixError> {
     let rows = || {
         let row = |&(column, _): &(usize, u32)| Some((column, draft.rows.get(&column)?));
@@ -133,14 +135,15 @@ fn rows_alike(draft: &Draft, gpus: &[(usize, u32)]) -> Result<(), MatrixError> {
         Some((column, row)) => {
             let device = &draft.devices[column];
             let reason = format!(
-                "{device}: fewer cells behind the relations than in other rows; the line is cut"
+                "{device}: fewer cells after the relations than other rows; the line is truncated"
             );
             Err(MatrixError::new(row.line, reason))
         }
     }
 }
 
-/// Names of the NICs. A legend that names two alike is cut or wrong: then titles are the names.
+/// Returns the names of the NICs. A legend with the same name twice is truncated or
+/// wrong; the titles are used as names then.
 fn names(draft: &Draft, nics: &[usize], legend: &BTreeMap<String, String>) -> Vec<String> {
     let title = |column: &usize| draft.devices[*column].clone();
     let name = |column: &usize| {

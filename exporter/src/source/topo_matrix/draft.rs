@@ -1,4 +1,4 @@
-//! A matrix while it is read, row by row.
+//! A matrix while it is parsed, row by row.
 
 use std::collections::BTreeMap;
 
@@ -9,18 +9,18 @@ use super::{
     tail::{self, Tail},
 };
 
-/// One matrix while it is read.
+/// A matrix while it is parsed.
 pub(super) struct Draft {
     /// Line of the header.
     pub(super) line: usize,
     /// Titles of the columns: GPUs and NICs.
     pub(super) devices: Vec<String>,
     titles: Vec<Title>,
-    /// Rows by the column of the same device.
+    /// Rows, by the column of the same device.
     pub(super) rows: BTreeMap<usize, Row>,
-    /// Line of the last row (of the header, where there is none yet).
+    /// Line of the last row (of the header, if there is no row yet).
     pub(super) last_line: usize,
-    /// Line of the first text behind the last row (behind the header, where there is none yet).
+    /// Line of the first text after the last row (after the header, if there is no row yet).
     pub(super) closed: Option<usize>,
     pub(super) peer_status: bool,
     pub(super) relations: bool,
@@ -64,7 +64,7 @@ impl Draft {
         self.last_line = line.number;
         let stray = self.closed.take();
         if let Some(stray) = stray.filter(|_| !self.rows.is_empty()) {
-            let reason = "this is no row, but stands among the rows";
+            let reason = "this line is not a row, but it is between rows";
             self.fail(stray, reason.to_owned());
         }
         match self.read_row(column, line) {
@@ -79,7 +79,7 @@ impl Draft {
             let Some(word) = line.words.get(n + 1) else {
                 let (have, want) = (n, self.devices.len());
                 return Err(format!(
-                    "{have} of {want} relations; the line is cut; {SAVE_IT}"
+                    "{have} of {want} relations; the line is truncated; {SAVE_IT}"
                 ));
             };
             match cell::parse(word) {
@@ -97,7 +97,8 @@ impl Draft {
                 None => {
                     let (most, known) = (cell::MAX_LINKS, "PIX, PXB, PHB, NODE or SYS");
                     return Err(format!(
-                        "{word:?} in column {device} is no relation (X, NV1 to NV{most}, {known})"
+                        "{word:?} in column {device} is not a relation (X, NV1 to NV{most}, \
+                         {known})"
                     ));
                 }
             }
@@ -113,7 +114,7 @@ impl Draft {
     }
 }
 
-/// What follows the first `words` words of `text`.
+/// Returns the text after the first `words` words of `text`.
 fn rest_after(text: &str, words: usize) -> &str {
     (0..words).fold(text, |rest, _| {
         let rest = rest.trim_start();

@@ -1,11 +1,11 @@
-//! One line of a capture, without what a terminal added.
+//! One line of a capture, without terminal escapes and quote marks.
 
 use super::cell;
 
-/// A line's number, from 1, and its text without escapes.
+/// The number of a line, from 1, and its text without escapes.
 pub(super) type NumberedLine = (usize, String);
 
-/// A line with its words.
+/// A line and its words.
 pub(super) struct Line<'a> {
     pub(super) number: usize,
     pub(super) text: &'a str,
@@ -40,7 +40,7 @@ impl<'a> Line<'a> {
         self.words.first().copied().unwrap_or_default()
     }
 
-    /// It starts as a header does: a GPU, and then no relation.
+    /// Reports whether the line starts like a header: a GPU, then anything but a relation.
     pub(super) fn looks_like_header(&self) -> bool {
         let second = self.words.get(1).copied().unwrap_or("CPU");
         let title = matches!(second, "CPU" | "NUMA" | "GPU");
@@ -48,7 +48,7 @@ impl<'a> Line<'a> {
             && (title || cell::gpu(second).is_some() || cell::is_nic(second))
     }
 
-    /// It starts as a row does: a device, and then a word of a matrix.
+    /// Reports whether the line starts like a row: a device, then a word of a matrix.
     pub(super) fn looks_like_row(&self) -> bool {
         let device = cell::gpu(self.first()).is_some() || cell::is_nic(self.first());
         device
@@ -58,7 +58,7 @@ impl<'a> Line<'a> {
                 .is_some_and(|word| cell::parse(word).is_some())
     }
 
-    /// `NIC3: mlx5_3`, as the legend has it.
+    /// Parses a line of the NIC legend, such as `NIC3: mlx5_3`.
     pub(super) fn legend(&self) -> Option<(&'a str, &'a str)> {
         let [title, name] = self.words[..] else {
             return None;
@@ -67,7 +67,7 @@ impl<'a> Line<'a> {
         (cell::is_nic(title) && title.starts_with("NIC")).then_some((title, name))
     }
 
-    /// The header that this line is; the word that does not belong where it is none.
+    /// Parses the line as a header. The error is the first unexpected word.
     pub(super) fn header(&self) -> Result<Header, &'a str> {
         let is_title = |word: &&str| matches!(*word, "CPU" | "NUMA" | "GPU");
         let end = self
@@ -98,7 +98,7 @@ impl<'a> Line<'a> {
     }
 }
 
-/// What `line` quotes, as mail programs and forges mark it: `> `, once or more.
+/// Removes the quote marks of mail programs and forges: `> `, once or more.
 pub(super) fn unquoted(mut line: &str) -> &str {
     while let Some(rest) = line.trim_start_matches(' ').strip_prefix('>') {
         line = rest.strip_prefix(' ').unwrap_or(rest);
@@ -106,8 +106,8 @@ pub(super) fn unquoted(mut line: &str) -> &str {
     line
 }
 
-/// `text` without the escapes that underline the header, also where the escape
-/// character was lost on the way and `[4m` is left.
+/// Removes the escapes that underline the header, even if the escape character was
+/// lost by copying and only `[4m` is left.
 pub(super) fn without_escapes(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
@@ -128,7 +128,7 @@ pub(super) fn without_escapes(text: &str) -> String {
         match length {
             Some(length) => rest = &body[length..],
             None => {
-                // A lone escape character goes; a lone bracket stays.
+                // Drop a lone escape character; keep a lone bracket.
                 if escape.is_none() {
                     out.push('[');
                 }

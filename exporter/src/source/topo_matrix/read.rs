@@ -1,4 +1,4 @@
-//! Lines → matrix: a small state machine over header lines and rows.
+//! Parses lines into a matrix: a small state machine over header lines and rows.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use super::{
     line::{Line, NumberedLine},
 };
 
-/// The topology matrix in `lines`, none of which is broken.
+/// Parses the topology matrix in `lines`, none of which is wrapped.
 pub(super) fn read(lines: &[NumberedLine]) -> Result<Matrix, MatrixError> {
     let mut reader = Reader::default();
     for (number, text) in lines {
@@ -21,7 +21,7 @@ pub(super) fn read(lines: &[NumberedLine]) -> Result<Matrix, MatrixError> {
 struct Reader {
     drafts: Vec<Draft>,
     legend: BTreeMap<String, String>,
-    /// The first line that looked like part of a matrix and was none.
+    /// The error of the first line outside of a matrix that looked like part of one.
     stray: Option<MatrixError>,
 }
 
@@ -49,7 +49,7 @@ impl Reader {
         }
     }
 
-    /// A line that belongs to no open matrix: a new header, a legend, prose.
+    /// Handles a line outside of the current matrix: a new header, a legend, prose.
     fn outside(&mut self, line: &Line<'_>) {
         if let Some(draft) = self.drafts.last_mut()
             && !line.words.is_empty()
@@ -60,7 +60,7 @@ impl Reader {
             match line.header() {
                 Ok(header) => self.drafts.push(Draft::new(line.number, header)),
                 Err(word) => {
-                    let reason = format!("{word:?} is no column of a topology matrix");
+                    let reason = format!("{word:?} is not a column of a topology matrix");
                     self.stray
                         .get_or_insert(MatrixError::new(line.number, reason));
                 }
@@ -76,7 +76,7 @@ impl Reader {
         }
     }
 
-    /// Picks the topology matrix among those that were found.
+    /// Returns the topology matrix among the matrices found.
     fn finish(self) -> Result<Matrix, MatrixError> {
         let peer_status = self
             .drafts
@@ -88,7 +88,8 @@ impl Reader {
             return Err(match (peer_status, self.stray) {
                 (Some(line), _) => MatrixError::new(
                     line,
-                    "the matrix of `nvidia-smi topo -p2p`; give that of `nvidia-smi topo -m`",
+                    "this is the matrix of `nvidia-smi topo -p2p`; use that of \
+                     `nvidia-smi topo -m`",
                 ),
                 (None, Some(stray)) => stray,
                 (None, None) => MatrixError::new(

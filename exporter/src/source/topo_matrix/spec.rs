@@ -1,17 +1,18 @@
-//! Between the matrix and the document.
+//! Conversion between the matrix and the document.
 
 use nvlink_topology::{Edge, Gpu, Nic, NodeTopologySpec, Path, PathClass, Source, Via, bandwidth};
 
 use super::{GpuRow, Matrix, Relation, tail};
 
-/// No bridge joins two GPUs by more links: 12 on A100 PCIe, H100 NVL and their like.
+/// The maximum number of links of a bridge between two GPUs: 12 on A100 PCIe, H100
+/// NVL and similar cards.
 const MOST_LINKS_OF_A_BRIDGE: u32 = 12;
-/// No GPU up to Blackwell has more links.
+/// The maximum number of links of a GPU, up to Blackwell.
 const MOST_LINKS_OF_A_GPU: u32 = 18;
 
-/// What `matrix` says about a node. Models, addresses and single links are not
-/// in it, so they are absent, and bandwidths are marked as assumed. Where it
-/// has several GPUs and joins none by NVLink, they have no links.
+/// Returns the document of a node with this `matrix`. A matrix has no models,
+/// addresses or individual links, so these are absent, and bandwidths are marked as
+/// assumed. If there are several GPUs and no NVLink between them, they have no links.
 #[must_use]
 pub fn spec(matrix: &Matrix, source: Source) -> NodeTopologySpec {
     let gpus = matrix.gpus.iter().map(|row| Gpu {
@@ -64,9 +65,9 @@ pub fn spec(matrix: &Matrix, source: Source) -> NodeTopologySpec {
     }
 }
 
-/// A matrix does not say how an NV# pair is joined. It is on a switch when
-/// wires cannot explain it: more links than a bridge has, or a GPU with more
-/// links in all than a GPU has (`NV8` to each of seven others).
+/// Returns how an NV# pair is joined, which a matrix does not show. The pair is on a
+/// switch if direct links are impossible: more links than a bridge has, or more
+/// links in total than a GPU has (`NV8` to each of seven others).
 fn via(links: u32, ends: [&GpuRow; 2]) -> Via {
     let all = |row: &GpuRow| -> u32 { row.to_gpus.iter().filter_map(nvlinks).sum() };
     let crowded = ends.iter().any(|row| all(row) > MOST_LINKS_OF_A_GPU);
@@ -84,8 +85,8 @@ fn nvlinks(relation: &Relation) -> Option<u32> {
     }
 }
 
-/// The NICs, each with the GPUs that are nearest to it (none where all are in
-/// another NUMA node, since then no one is near).
+/// Returns the NICs, each with the GPUs that are nearest to it. If all GPUs are in
+/// another NUMA node, none is near.
 fn nics(matrix: &Matrix) -> Vec<Nic> {
     let nic = |(n, column): (usize, &super::NicColumn)| {
         let class = |row: &GpuRow| match row.to_nics.get(n) {
@@ -115,8 +116,8 @@ fn nics(matrix: &Matrix) -> Vec<Nic> {
     matrix.nics.iter().enumerate().map(nic).collect()
 }
 
-/// The matrix that a document says. Its NICs are left out: a document keeps
-/// only which GPUs are nearest, not each relation.
+/// Returns the matrix of a document, without its NICs: a document has only the
+/// nearest GPUs of a NIC, not every relation.
 #[must_use]
 pub fn of_document(spec: &NodeTopologySpec) -> Matrix {
     let relation = |a: u32, b: u32| {

@@ -2,7 +2,7 @@ use nvlink_topology::{PathClass, Source, SourceKind, Via};
 
 use super::*;
 
-/// A matrix in the driver's own layout, from rows of words.
+/// Formats rows of words in the driver's own layout.
 fn tabs(header: &str, rows: &[&str]) -> String {
     let line = |row: &str| row.split(' ').collect::<Vec<_>>().join("\t");
     let titles = "CPU Affinity\tNUMA Affinity\tGPU NUMA ID";
@@ -13,7 +13,7 @@ fn tabs(header: &str, rows: &[&str]) -> String {
     format!("\t{}\t{titles}\n{}\n", line(header), rows.join("\n"))
 }
 
-/// Two pairs behind two sockets, two NICs.
+/// Two pairs of GPUs on two sockets, and two NICs.
 pub(super) fn pairs() -> String {
     tabs(
         "GPU0 GPU1 GPU2 GPU3 NIC0 NIC1",
@@ -71,7 +71,7 @@ const PAIRS: [&str; 4] = [
 ];
 
 #[test]
-fn the_driver_s_own_layout() {
+fn the_driver_s_own_layout_is_parsed() {
     assert_eq!(relations(&pairs()), PAIRS);
     let matrix = parse(&pairs()).unwrap();
     assert_eq!(matrix.nics[1].name, "mlx5_bond_0");
@@ -80,7 +80,7 @@ fn the_driver_s_own_layout() {
 }
 
 #[test]
-fn forms_that_change_nothing() {
+fn other_forms_give_the_same_matrix() {
     let text = pairs();
     let header = text.lines().next().unwrap();
     let forms = [
@@ -118,7 +118,7 @@ fn forms_that_change_nothing() {
 }
 
 #[test]
-fn columns_are_found_by_title_not_by_place() {
+fn columns_are_found_by_title_not_by_position() {
     let text = "      GPU0 mlx5_1 GPU1 mlx5_0 CPU Affinity\n\
                 GPU0   X   PHB   NV2  PIX  0-19,40-59\n\
                 GPU1  NV2  PIX    X   PHB  0-19,40-59\n\
@@ -157,19 +157,19 @@ fn refused_with_the_line() {
     let cases = [
         (
             up_to(1),
-            "line 1: the matrix ends here with 0 of 4 GPU rows",
+            "line 1: the matrix is truncated: it ends after 0 of 4 GPU rows",
         ),
         (
             up_to(4),
-            "line 4: the matrix ends here with 3 of 4 GPU rows",
+            "line 4: the matrix is truncated: it ends after 3 of 4 GPU rows",
         ),
         (
             up_to(6),
-            "line 6: the matrix ends here with 1 of 2 NIC rows",
+            "line 6: the matrix is truncated: it ends after 1 of 2 NIC rows",
         ),
         (
             up_to(6) + "\nNIC1\tSYS\tSYS",
-            "line 7: NIC1: 2 of 6 relations; the line is cut",
+            "line 7: NIC1: 2 of 6 relations; the line is truncated",
         ),
         (
             text.replace("\tNODE\tNODE", "\tNODENODE"),
@@ -189,7 +189,7 @@ fn refused_with_the_line() {
         ),
         (
             text.replacen("\tPIX", "\tNV4", 2),
-            "line 2: NV4 to NIC0, which is no GPU",
+            "line 2: NV4 to NIC0, which is not a GPU",
         ),
         (
             text.replace("GPU3\tNIC0", "GPU2\tNIC0"),
@@ -213,7 +213,7 @@ fn refused_with_the_line() {
         ),
         (
             text.replace("64-95\t0", "64-\t0"),
-            "line 2: GPU0: the CPU affinity \"0-31,64-\" is no",
+            "line 2: GPU0: the CPU affinity \"0-31,64-\" is not",
         ),
         (
             format!("{text}{text}"),
@@ -221,12 +221,12 @@ fn refused_with_the_line() {
         ),
         (
             "\tGPU0\tGPU1\t\nGPU0\tX\tNS\t\nGPU1\tNS\tX\t\n".into(),
-            "line 1: the matrix of `nvidia-smi topo -p2p`",
+            "line 1: this is the matrix of `nvidia-smi topo -p2p`",
         ),
         ("nothing here".into(), "line 1: no topology found"),
         (
             "GPU0 GPU1 CPU Temperature\n".into(),
-            "line 1: \"CPU\" is no column",
+            "line 1: \"CPU\" is not a column",
         ),
     ];
     for (text, expected) in cases {
@@ -239,15 +239,15 @@ fn refused_with_the_line() {
 }
 
 #[test]
-fn glued_affinities_are_refused_in_blanks_too() {
+fn joined_affinities_are_refused_between_blanks_too() {
     let rows = board(2, 4, "56-111,168-2231   N/A")
         .replace("NUMA Affinity", "NUMA Affinity   GPU NUMA ID");
-    assert!(refusal(&rows).contains("line 2: GPU0: the affinity \"56-111,168-2231\" stands alone"));
+    assert!(refusal(&rows).contains("line 2: GPU0: the affinity \"56-111,168-2231\" is ambiguous"));
     let rows = board(2, 4, "56-111,168-2231");
-    assert!(refusal(&rows).contains("stands alone"));
+    assert!(refusal(&rows).contains("is ambiguous"));
 }
 
-/// A board of two GPUs, `GPU0 X SYS TAIL`, whose lines are joined by `join`.
+/// A board of two GPUs, with the `titles` and the `tails` of its rows.
 fn two(titles: &str, tails: [&str; 2]) -> String {
     let [first, second] = tails;
     format!("     GPU0 GPU1 {titles}\nGPU0  X   SYS {first}\nGPU1 SYS   X  {second}\n")
@@ -258,41 +258,41 @@ const THREE: &str = "CPU Affinity  NUMA Affinity  GPU NUMA ID";
 
 #[test]
 #[allow(clippy::too_many_lines, reason = "one table")]
-fn a_cpu_affinity_is_no_numa_node() {
+fn a_cpu_affinity_is_not_parsed_as_a_numa_node() {
     let cases = [
         // Wrapped lines.
         (
             two(TWO, ["0-31\n,64-95 0", "32-63\n,96-127 1"]),
-            "line 3: this line continues the one above",
+            "line 3: this line continues the previous one",
         ),
         (
             two("CPU Affinity", ["0-31\n,64-95", "32-63\n,96-127"]),
-            "line 3: this line continues the one above",
+            "line 3: this line continues the previous one",
         ),
-        // One cell lost in each row, then in one.
+        // One cell is lost in each row, then in one row.
         (
             two(THREE, ["0-15 0", "16-31 1"]),
-            "line 2: GPU0: the affinity \"0-15\" stands",
+            "line 2: GPU0: the affinity \"0-15\" is ambiguous",
         ),
         (
             two(THREE, ["0-15 0 N/A", "16-31 1"]),
-            "line 3: GPU1: the affinity \"16-31\" stands",
+            "line 3: GPU1: the affinity \"16-31\" is ambiguous",
         ),
         (
             two(THREE, ["16 1", "16 1"]),
-            "line 2: GPU0: the affinity \"16\" stands",
+            "line 2: GPU0: the affinity \"16\" is ambiguous",
         ),
         (
             two(TWO, ["0-23 N/A", "0-23"]),
-            "line 3: GPU1: the affinity \"0-23\" stands",
+            "line 3: GPU1: the affinity \"0-23\" is ambiguous",
         ),
         (
             two(TWO, ["0,2", "0,2"]),
-            "line 2: GPU0: the affinity \"0,2\" stands",
+            "line 2: GPU0: the affinity \"0,2\" is ambiguous",
         ),
         (two(TWO, ["0 0", "0"]), "line 3: GPU1: fewer cells"),
         (two(TWO, ["N/A", "0 0"]), "line 2: GPU0: fewer cells"),
-        // The same with tabs, which tell how many cells there are.
+        // The same with tabs, which show the number of cells.
         (
             two(TWO, ["\t0-31", "\t32-63"]),
             "line 2: GPU0: 1 of 2 cells",
@@ -316,7 +316,7 @@ fn a_cpu_affinity_is_no_numa_node() {
 }
 
 #[test]
-fn a_row_cut_behind_its_relations_is_refused_wherever_it_is() {
+fn a_row_truncated_after_its_relations_is_refused_wherever_it_is() {
     let text = pairs();
     for n in 2..=5 {
         let line = text.lines().nth(n - 1).unwrap();
@@ -352,7 +352,7 @@ fn an_empty_cell_between_tabs_is_empty() {
         (affinities(0), affinities(1)),
         (("", "0"), ("0-31,64-95", "0"))
     );
-    // What `topology --output matrix` prints of a recording, copied from a terminal.
+    // The output of `topology --output matrix` for a recording, copied from a terminal.
     let matrix = parse(&two(THREE, ["0 N/A", "1 N/A"])).unwrap();
     assert_eq!(matrix.gpus[1].numa_affinity, "1");
 }
@@ -360,17 +360,19 @@ fn an_empty_cell_between_tabs_is_empty() {
 #[test]
 fn text_among_the_rows_is_refused() {
     let text = pairs().replacen("\nGPU2", "\n\nsome prose\nGPU2", 1);
-    assert!(refusal(&text).starts_with("line 5: this is no row"));
+    assert!(refusal(&text).starts_with("line 5: this line is not a row"));
     let text = pairs().replacen("\nGPU2", "\n\nGPU2", 1);
     assert_eq!(relations(&text), PAIRS);
 }
 
 #[test]
-fn no_gpu_has_more_links() {
+fn more_links_than_a_gpu_can_have_are_refused() {
     assert_eq!(relations(&board(2, 36, "0 0")), ["X NV36", "NV36 X"]);
     let error = refusal(&board(2, 37, "0 0"));
     assert!(
-        error.starts_with("line 2: GPU0: \"NV37\" in column GPU1 is no relation (X, NV1 to NV36,"),
+        error.starts_with(
+            "line 2: GPU0: \"NV37\" in column GPU1 is not a relation (X, NV1 to NV36,"
+        ),
         "{error}"
     );
 }
@@ -384,7 +386,7 @@ fn source() -> Source {
 
 #[test]
 fn how_edges_are_joined() {
-    // GPUs, links of each pair, how.
+    // GPUs, links of each pair, kind of connection.
     let cases = [
         (2, 4, Via::Direct),
         (2, 12, Via::Direct),
@@ -418,7 +420,7 @@ fn how_edges_are_joined() {
 }
 
 #[test]
-fn nearest_gpus_of_a_nic() {
+fn a_nic_has_its_nearest_gpus() {
     let spec = spec(&parse(&pairs()).unwrap(), source());
     let near: Vec<_> = spec
         .nics
@@ -431,7 +433,7 @@ fn nearest_gpus_of_a_nic() {
 }
 
 #[test]
-fn cut_at_every_byte_is_refused_or_the_same() {
+fn a_matrix_truncated_anywhere_is_refused_or_unchanged() {
     let whole = pairs();
     let blanks = board(5, 4, "0-9,20-29    0-1");
     for text in [&whole, &blanks] {

@@ -1,8 +1,9 @@
-//! Lines that a terminal or a mail program has broken, joined again.
+//! Joins lines that a terminal or a mail program has wrapped.
 //!
-//! A break is no content, but where it was is lost. So each way in which
-//! programs break lines is tried, and a way counts only where the whole matrix
-//! comes out of it; what the ways do not agree on is refused.
+//! The text does not show which line breaks are from wrapping, and whether a
+//! blank was lost. So the parser tries each way in which programs wrap lines. A way
+//! is valid only if it gives a complete matrix. If two ways give different
+//! matrices, the text is refused.
 
 use std::collections::BTreeSet;
 
@@ -12,8 +13,8 @@ use super::{
     read,
 };
 
-/// The matrix of `lines`, some of which continue the one above; `error` says
-/// why they are none as they stand.
+/// Parses the matrix of `lines`, some of which continue the previous line. `error`
+/// says why they are not a matrix without joining.
 pub(super) fn read(lines: &[NumberedLine], error: MatrixError) -> Result<Matrix, MatrixError> {
     let groups = groups(lines);
     let Some(&[_, (second, _), ..]) = groups.iter().find(|group| group.len() > 1) else {
@@ -21,8 +22,8 @@ pub(super) fn read(lines: &[NumberedLine], error: MatrixError) -> Result<Matrix,
     };
     let broken = groups.iter().flat_map(|group| &group[..group.len() - 1]);
     let column = broken.map(|(_, part)| width(part)).max().unwrap_or(0);
-    // Terminals break at a column, also inside a word; blanks before it may be
-    // lost. Mail programs break at a blank, and drop it.
+    // Terminals wrap at a column, even inside a word; blanks before it may be
+    // lost. Mail programs wrap at a blank, and drop it.
     let at_column = |part: &str| " ".repeat(column - width(part).min(column));
     let at_blank = |_: &str| " ".to_owned();
     let ways: [&dyn Fn(&str) -> String; 2] = [&at_column, &at_blank];
@@ -36,14 +37,14 @@ pub(super) fn read(lines: &[NumberedLine], error: MatrixError) -> Result<Matrix,
         _ => Err(MatrixError::new(
             *second,
             format!(
-                "this line continues the one above, so the text was wrapped, and it is not \
-                 clear how its lines belong together; {SAVE_IT}"
+                "this line continues the previous one, so the text was wrapped, and it is \
+                 unclear how to join its lines; {SAVE_IT}"
             ),
         )),
     }
 }
 
-/// `lines` in groups that were one line each, as far as the shape tells.
+/// Groups `lines`: by their form, each group was one line.
 fn groups(lines: &[NumberedLine]) -> Vec<&[NumberedLine]> {
     let mut groups = Vec::new();
     let (mut rest, mut titles) = (lines, BTreeSet::new());
@@ -73,7 +74,7 @@ fn groups(lines: &[NumberedLine]) -> Vec<&[NumberedLine]> {
     groups
 }
 
-/// The words of a header, wherever it was broken.
+/// Returns the words of a header, wherever it was wrapped.
 fn titles_of(parts: &[NumberedLine]) -> BTreeSet<String> {
     let parts: Vec<_> = parts.iter().map(|(_, part)| part.as_str()).collect();
     let both = [parts.concat(), parts.join(" ")];
@@ -81,7 +82,7 @@ fn titles_of(parts: &[NumberedLine]) -> BTreeSet<String> {
     words.map(str::to_owned).collect()
 }
 
-/// Only words of a matrix, or pieces of them.
+/// Reports whether `line` has only words of a matrix, or parts of them.
 fn could_continue(line: &Line<'_>) -> bool {
     let is_piece = |word: &str| {
         let own = |byte: u8| {
@@ -92,7 +93,7 @@ fn could_continue(line: &Line<'_>) -> bool {
     !line.words.is_empty() && line.words.iter().all(|word| is_piece(word))
 }
 
-/// One line a group, with `between` what follows each part but the last.
+/// Joins each group into one line; `between` returns the text after each part but the last.
 fn joined(groups: &[&[NumberedLine]], between: impl Fn(&str) -> String) -> Vec<NumberedLine> {
     let join = |group: &&[NumberedLine]| {
         let (last, parts) = group.split_last()?;
@@ -106,7 +107,7 @@ fn joined(groups: &[&[NumberedLine]], between: impl Fn(&str) -> String) -> Vec<N
     groups.iter().filter_map(join).collect()
 }
 
-/// Columns that `text` takes on a terminal.
+/// Returns the number of columns of `text` on a terminal.
 fn width(text: &str) -> usize {
     text.chars().fold(0, |column, c| match c {
         '\t' => (column / 8 + 1) * 8,
@@ -121,7 +122,7 @@ mod tests {
         tests::{board, pairs},
     };
 
-    /// `text` as a terminal of `column` columns shows it: tabs are blanks.
+    /// Wraps `text` as a terminal of `column` columns does: tabs become blanks.
     fn at_column(text: &str, column: usize) -> Vec<String> {
         let lines = text.lines().flat_map(|line| {
             let mut shown = String::new();
@@ -140,7 +141,7 @@ mod tests {
         lines.collect()
     }
 
-    /// `text` as a mail program breaks it: between words, below `column` columns.
+    /// Wraps `text` as a mail program does: between words, below `column` columns.
     fn at_blank(text: &str, column: usize) -> Vec<String> {
         let mut lines = Vec::new();
         for mut line in text.lines() {
@@ -159,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrapped_matrix_is_read_as_the_whole_one() {
+    fn a_wrapped_matrix_is_parsed_like_the_original() {
         let boards = [8, 16].map(|n| {
             let tail = "0-47,96-143     0               N/A";
             board(n, 12, tail).replace("NUMA Affinity", "NUMA Affinity   GPU NUMA ID")
@@ -179,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrapped_matrix_that_is_cut_is_refused() {
+    fn a_truncated_wrapped_matrix_is_refused() {
         let text = board(5, 12, "0-47,96-143     0");
         for lines in [at_column(&text, 50), at_blank(&text, 40)] {
             let all = lines.join("\n");
@@ -191,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_together_is_refused_with_what_to_do() {
+    fn lines_that_cannot_be_joined_are_refused_with_advice() {
         let mut lines = at_blank(&pairs(), 40);
         let second = lines
             .iter()
@@ -201,7 +202,7 @@ mod tests {
         let error = parse(&lines.join("\n")).unwrap_err().to_string();
         assert!(error.starts_with("line 2: this line continues"), "{error}");
         assert!(
-            error.ends_with("`nvidia-smi topo -m > topo.txt` and give that file"),
+            error.ends_with("`nvidia-smi topo -m > topo.txt` and use that file"),
             "{error}"
         );
     }

@@ -1,5 +1,5 @@
-//! A class that not everybody may use: a job is refused, the refusal says
-//! what would grant it, and with the grant the same job runs.
+//! A restricted class: a job is refused, the refusal names the commands that grant the right,
+//! and with the grant the same job is placed.
 
 use std::time::Duration;
 
@@ -14,27 +14,26 @@ use crate::{
     terminal::Terminal,
 };
 
-/// The job controller tries again after 1, 2, 4 … seconds.
+/// The job controller retries after 1, 2, 4 … seconds.
 const RETRIES: Duration = Duration::from_secs(90);
-/// What comes before the commands in a refusal.
-const REMEDY: &str = "To grant it";
+/// The words before the commands in a refusal.
+const REMEDY: &str = "To grant this right";
 
 pub(crate) fn show(terminal: &Terminal, cluster: &Cluster, files: &Files) -> Result<()> {
-    terminal.step("A class that not everybody may use")?;
-    terminal
-        .say("It holds the nodes with NVSwitch, for those who have the verb `use` on the class:")?;
+    terminal.step("A restricted class")?;
+    terminal.say("It has the nodes with NVSwitch, and requires the verb `use` on the class:")?;
     terminal.file(Files::RESTRICTED)?;
     let control_plane = &cluster.control_plane;
     let team = control_plane.namespace("team", &json!({}), &json!({}))?;
     control_plane.kubectl().apply(Files::RESTRICTED)?;
     terminal.command("kubectl apply -f high-throughput.yaml\n")?;
 
-    terminal.say("The same job, which now asks for that class by an annotation on its pods:")?;
+    terminal.say("The same job, which now names that class in an annotation on its pods:")?;
     let job = Files::job_of_class();
     terminal.file(&format!("spec:\n{}    spec: …", Files::NAMES_CLASS))?;
     lint(terminal, files, &job)?;
 
-    terminal.say("In the cluster it is the same. The Job is made, and its pods are refused:")?;
+    terminal.say("The cluster decides the same. It creates the Job and refuses its pods:")?;
     terminal.command("kubectl create -f job.yaml --namespace team")?;
     terminal.output(&team.run_with(&["create", "-f", "-"], &job)?)?;
     let event = refusal(&team)?;
@@ -46,9 +45,9 @@ pub(crate) fn show(terminal: &Terminal, cluster: &Cluster, files: &Files) -> Res
     passes(terminal, &team)
 }
 
-/// The refusal before the job is made, as a CI pipeline would have it.
+/// Shows the refusal before the job is created, as a CI pipeline would get it.
 fn lint(terminal: &Terminal, files: &Files, job: &str) -> Result<()> {
-    terminal.say("A pipeline can ask before anything is made; a refusal is exit status 1:")?;
+    terminal.say("A pipeline can check before it creates anything; a refusal is exit status 1:")?;
     let class = files.path("high-throughput.yaml");
     let arguments = ["--namespace", "team", "--output", "text", "-f", "-"];
     let arguments = [&["preview", "--class", &class], &arguments[..]].concat();
@@ -57,29 +56,34 @@ fn lint(terminal: &Terminal, files: &Files, job: &str) -> Result<()> {
     )?;
     let output = programs::output(programs::WEBHOOK, &arguments, job)?;
     let said = String::from_utf8_lossy(&output.stdout);
-    ensure!(output.status.code() == Some(1), "preview let it in: {said}");
+    ensure!(
+        output.status.code() == Some(1),
+        "preview admitted the job: {said}"
+    );
     let first = said.split(REMEDY).next().unwrap_or(&said);
     terminal.output(&format!("{} …", fold(first.trim_end())))
 }
 
-/// What the job controller says of the pods that it cannot make.
+/// Waits for the event in which the job controller reports that its pods are refused.
 fn refusal(team: &Kubectl) -> Result<String> {
     wait_until("the refusal", SOON, || {
         let events = team.get(&["events", "--field-selector", "reason=FailedCreate"])?;
         let items = events["items"].as_array().into_iter().flatten();
         let mut messages = items.filter_map(|event| event["message"].as_str());
-        // Until the webhook has seen the class, it says that there is none.
+        // Until the webhook has seen the class, it reports that the class does not exist.
         let remedy = messages.find(|message| message.contains(REMEDY));
         Ok(remedy.map(str::to_owned))
     })
 }
 
-/// Runs the commands of the refusal, as they stand there.
+/// Runs the commands of the refusal unchanged.
 fn grant(terminal: &Terminal, team: &Kubectl, event: &str) -> Result<()> {
-    let (_, remedy) = event.split_once(REMEDY).context("no remedy")?;
+    let (_, remedy) = event
+        .split_once(REMEDY)
+        .context("the refusal names no commands")?;
     let commands = remedy.lines().skip(1);
     terminal
-        .say("The refusal ends with the commands that grant it. An administrator runs them:")?;
+        .say("The refusal names the commands that grant the right. An administrator runs them:")?;
     for line in commands.filter(|line| !line.trim().is_empty()) {
         terminal.command(line)?;
         let output = team.shell(line)?;
@@ -91,8 +95,7 @@ fn grant(terminal: &Terminal, team: &Kubectl, event: &str) -> Result<()> {
 }
 
 fn passes(terminal: &Terminal, team: &Kubectl) -> Result<()> {
-    terminal
-        .say("Nothing else is to be done: the Job tries again by itself, and its pod is let in.")?;
+    terminal.say("That is all: the job controller retries by itself, and the pod is admitted.")?;
     let pod = wait_until("the job to pass", RETRIES, || {
         let pods = team.get(&["pods", "-l", "job-name=train"])?;
         let pod: Value = pods["items"][0].clone();
@@ -101,11 +104,13 @@ fn passes(terminal: &Terminal, team: &Kubectl) -> Result<()> {
     terminal.command("kubectl get pods --namespace team -L nvlink-domains.io/class")?;
     let get = ["get", "pods", "-L", "nvlink-domains.io/class"];
     terminal.output(&team.run(&get)?)?;
-    terminal.say("It stays Pending with 0/1 ready: these nodes have no kubelet, so pods are placed, not run.")?;
+    terminal.say(
+        "It stays Pending: these nodes have no kubelet, so pods are placed, but do not run.",
+    )?;
     show_node(terminal, &pod)
 }
 
-/// Long lines, broken where a terminal would break them worse.
+/// Wraps long lines at spaces.
 fn fold(text: &str) -> String {
     let mut lines: Vec<String> = Vec::new();
     for line in text.lines() {

@@ -1,4 +1,4 @@
-//! What needs no cluster: the graph of a node, and the preview of a decision.
+//! The parts that need no cluster: the graph of a node, and the preview of a decision.
 
 use std::{fs, path::PathBuf};
 
@@ -18,10 +18,10 @@ impl Files {
     pub(crate) const CLASS: &'static str = include_str!("class.yaml");
     pub(crate) const RESTRICTED: &'static str = include_str!("restricted.yaml");
 
-    /// What names a class, in the template of the job's pods.
+    /// The annotation that names a class, in the template of the job's pods.
     pub(crate) const NAMES_CLASS: &'static str = include_str!("names-class.yaml");
 
-    /// The job, asking for the class by name.
+    /// Returns the job with the annotation that names the class.
     pub(crate) fn job_of_class() -> String {
         Self::JOB.replace("  template:\n", Self::NAMES_CLASS)
     }
@@ -75,7 +75,7 @@ pub(crate) fn show_graph(terminal: &Terminal, keep: bool) -> Result<Exporter> {
     let until = if keep {
         "until Ctrl-C"
     } else {
-        "while the demo runs; `make demo KEEP=1` keeps it"
+        "while the demo runs; `make demo KEEP=1` keeps it running"
     };
     terminal.say(&format!(
         "The same as a page ({until}): {}",
@@ -84,7 +84,7 @@ pub(crate) fn show_graph(terminal: &Terminal, keep: bool) -> Result<Exporter> {
     Ok(exporter)
 }
 
-/// The first lines of what the exporter prints.
+/// Shows the first lines of the exporter's output.
 fn excerpt(terminal: &Terminal, arguments: &[&str], lines: usize) -> Result<()> {
     terminal.command(&format!(
         "nvlink-exporter {} | head -n {lines}",
@@ -97,10 +97,10 @@ fn excerpt(terminal: &Terminal, arguments: &[&str], lines: usize) -> Result<()> 
 
 pub(crate) fn show_preview(terminal: &Terminal, files: &Files) -> Result<()> {
     terminal.step("What the webhook would do with a job, from files alone")?;
-    terminal.say("An ordinary job, which knows nothing of NVLink:")?;
+    terminal.say("An ordinary job, which knows nothing about NVLink:")?;
     terminal.file(Files::JOB)?;
     terminal.say(
-        "A class, written once by whoever runs the cluster. It claims pods with two GPUs or more:",
+        "A class, which an administrator writes once. It claims pods with two or more GPUs:",
     )?;
     terminal.file(Files::CLASS)?;
     let record = ["record", "--source", "sim:dgx-h100", "--node-name", "dgx"];

@@ -1,4 +1,4 @@
-//! A link breaks, another makes errors, and both heal: on the page, and in the metrics.
+//! A link breaks, another has errors, and both heal: on the page and in the metrics.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ const SOON: Duration = Duration::from_secs(20);
 const FAULTS: &str = r#"[{"link-down": {"gpu": 3, "link": 7}},
  {"errors": {"gpu": 6, "link": 4, "kind": "replay", "perHour": 36000}}]"#;
 
-/// Beginnings of the metric lines to look at, up to the label UUID and behind it.
+/// The metric lines to show: their text before the label UUID, and a part of it after.
 const LINES: [(&str, &str); 4] = [
     ("nvlink_missing_links{gpu=\"3\"", "}"),
     ("nvlink_link_up{gpu=\"3\"", ",link=\"7\""),
@@ -24,9 +24,9 @@ const LINES: [(&str, &str); 4] = [
 ];
 
 pub(crate) fn show(terminal: &Terminal, exporter: &Exporter) -> Result<()> {
-    terminal.step("A link breaks, and what shows it")?;
+    terminal.step("A link breaks")?;
     terminal.say(&format!(
-        "The simulated node can be broken while it runs. The page shows it within seconds: {}",
+        "A simulated node accepts faults while it runs. The page shows them within seconds: {}",
         exporter.url("/")
     ))?;
     terminal.command("curl -s ADDRESS/metrics | grep …      (the label UUID left out)")?;
@@ -40,14 +40,14 @@ pub(crate) fn show(terminal: &Terminal, exporter: &Exporter) -> Result<()> {
     ensure!(answer.status == 200, "{url}: {}", answer.body);
     let broken = wait_until("the fault to show", SOON, || {
         let lines = lines(exporter)?;
-        // Errors are counted after a while.
+        // The error counter takes a moment to increase.
         let shown = lines[0].ends_with(" 1") && !lines[3].ends_with(" 0");
         Ok(shown.then_some(lines))
     })?;
     terminal.output(&broken.join("\n"))?;
     terminal.say(
-        "One link less to each peer of GPU 3. What an alert would ask: `nvlink_missing_links > 0`\n\
-         and `increase(nvlink_errors_total[5m]) > 0`. Now it heals:",
+        "GPU 3 has one link less to each peer. Alerts would use `nvlink_missing_links > 0`\n\
+         and `increase(nvlink_errors_total[5m]) > 0`. Now the links heal:",
     )?;
     terminal.command("curl -X DELETE ADDRESS/sim/faults")?;
     http::send("DELETE", &url, "")?;
@@ -56,10 +56,10 @@ pub(crate) fn show(terminal: &Terminal, exporter: &Exporter) -> Result<()> {
         Ok(lines[0].ends_with(" 0").then_some(lines))
     })?;
     terminal.output(&healed.join("\n"))?;
-    terminal.say("The errors stay counted, and their rate is 0 again.")
+    terminal.say("The error counter keeps its value, and its rate is 0 again.")
 }
 
-/// The metric lines, without UUIDs.
+/// Returns the metric lines, without UUIDs.
 fn lines(exporter: &Exporter) -> Result<Vec<String>> {
     let text = exporter.metrics()?;
     let line = |(first, last): &(&str, &str)| {
@@ -67,7 +67,10 @@ fn lines(exporter: &Exporter) -> Result<Vec<String>> {
         text.lines().find(matches).map(without_uuids)
     };
     let found: Vec<String> = LINES.iter().filter_map(line).collect();
-    ensure!(found.len() == LINES.len(), "not all there yet: {found:?}");
+    ensure!(
+        found.len() == LINES.len(),
+        "some metrics are still missing: {found:?}"
+    );
     Ok(found)
 }
 

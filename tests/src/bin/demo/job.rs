@@ -22,9 +22,9 @@ pub(crate) fn show(terminal: &Terminal, cluster: &Cluster) -> Result<()> {
     let without = create(terminal, &before)?;
     show_node(terminal, &without)?;
     terminal.say(
-        "It takes the node that is left emptiest, and knows nothing of NVLink: that one has most CPUs.",
+        "It prefers the emptiest node and knows nothing about NVLink: this node has the most CPUs.",
     )?;
-    // Its GPUs are free again for the second run.
+    // Release its GPUs for the second run.
     before.run(&[
         "delete",
         "job",
@@ -43,12 +43,12 @@ pub(crate) fn show(terminal: &Terminal, cluster: &Cluster) -> Result<()> {
     let after = control_plane.namespace("with", &json!({}), &json!({}))?;
     wait_for_webhook(&after)?;
     let with = create(terminal, &after)?;
-    terminal.say("What changed in the pod that the job made:")?;
+    terminal.say("What changed in the pod of the job:")?;
     terminal.diff(&difference(control_plane.kubectl(), &without, &with)?)?;
-    terminal.say(&format!("Why, in the pod's annotation {DECISION}:"))?;
+    terminal.say(&format!("The reasons, in the pod's annotation {DECISION}:"))?;
     show_decision(terminal, &with)?;
     show_node(terminal, &with)?;
-    terminal.step("What the difference is worth")?;
+    terminal.step("How much faster that is")?;
     compare(terminal, &without, &with)
 }
 
@@ -65,7 +65,7 @@ fn create(terminal: &Terminal, kubectl: &Kubectl) -> Result<Value> {
     })
 }
 
-/// Waits until the webhook has seen the class: a dry run shows it, and leaves nothing.
+/// Waits until the webhook has seen the class. A dry run shows it and creates nothing.
 fn wait_for_webhook(kubectl: &Kubectl) -> Result<()> {
     let limits = json!({"nvidia.com/gpu": "2"});
     let container = json!({"name": "probe", "image": "probe", "resources": {"limits": limits}});
@@ -115,13 +115,13 @@ fn show_decision(terminal: &Terminal, pod: &Value) -> Result<()> {
     terminal.output(&rows.join("\n"))
 }
 
-/// The unified diff of two pods, without what differs between any two.
+/// Returns the unified diff of two pods, without what differs between any two pods.
 fn difference(kubectl: &Kubectl, without: &Value, with: &Value) -> Result<String> {
     let directory = workdir::fresh("diff")?;
     for (name, pod) in [("without", without), ("with", with)] {
         let arguments = ["create", "--dry-run=client", "-f", "-", "-o", "yaml"];
         let yaml = kubectl.run_with(&arguments, &essence(pod).to_string())?;
-        // kubectl writes that of its own, where the pods never were.
+        // kubectl writes its own namespace, in which the pods never were.
         let own = |line: &&str| !line.starts_with("  namespace: ");
         let lines: Vec<&str> = yaml.lines().filter(own).collect();
         fs::write(directory.join(name), lines.join("\n") + "\n")?;
@@ -138,7 +138,7 @@ fn essence(pod: &Value) -> Value {
     let mut metadata = json!({"name": "train"});
     for map in ["labels", "annotations"] {
         let entries = pod["metadata"][map].as_object().into_iter().flatten();
-        // The decision is shown below, more readably.
+        // The decision is shown later, in a more readable form.
         let ours =
             entries.filter(|(key, _)| key.starts_with("nvlink-domains.io/") && *key != DECISION);
         let ours: serde_json::Map<_, _> = ours
@@ -155,7 +155,7 @@ fn essence(pod: &Value) -> Value {
     json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
 }
 
-/// The best that four GPUs can have on either node, as `nvlink-exporter place` says.
+/// Compares the best four GPUs of the two nodes, according to `nvlink-exporter place`.
 fn compare(terminal: &Terminal, without: &Value, with: &Value) -> Result<()> {
     let mut rows = vec![
         ["", "NODE", "BEST FOUR GPUS", "SLOWEST PATH"]
@@ -180,7 +180,7 @@ fn compare(terminal: &Terminal, without: &Value, with: &Value) -> Result<()> {
             format!("{bottleneck:.0} GB/s"),
         ]);
     }
-    terminal.say("What four GPUs of each node can do at best in an all-reduce.")?;
+    terminal.say("The best that four GPUs of each node can reach in an all-reduce:")?;
     terminal.command("nvlink-exporter place --gpus 4 --source …")?;
     terminal.table(&rows)
 }

@@ -1,5 +1,5 @@
-//! The demo: the whole path from a GPU node's graph to a job that runs inside
-//! an NVLink domain, on simulated nodes and a real control plane.
+//! The demo: from the graph of a GPU node to a job that runs inside an NVLink domain, on simulated
+//! nodes and a real control plane.
 //!
 //! `KEEP=1` leaves everything running until Ctrl-C.
 
@@ -45,7 +45,7 @@ fn run(terminal: &Terminal) -> Result<()> {
     }
     drop((page, prometheus, cluster));
     terminal.step("Done")?;
-    terminal.say("Everything that was started has ended, and nothing is left behind.")
+    terminal.say("All programs have ended, and nothing is left behind.")
 }
 
 fn show_addresses(
@@ -73,7 +73,7 @@ fn show_addresses(
         "export KUBECONFIG={kubeconfig}\nalias kubectl={}\nkubectl get nodes,nodetopologies,domainclasses",
         kubectl.display()
     ))?;
-    terminal.say("Ctrl-C ends it and cleans up.")
+    terminal.say("Ctrl-C ends the demo and cleans up.")
 }
 
 fn wait_for_interrupt() -> Result<()> {

@@ -15,7 +15,7 @@ const SOON: Duration = Duration::from_secs(60);
 /// Nodes with NVLink: all but the L40S.
 const JOINED: usize = NODES.len() - 1;
 
-/// Column title, query with one answer per instance, unit.
+/// Column title, query with one sample per instance, unit.
 const COLUMNS: [(&str, &str, f64); 4] = [
     (
         "NVLINK PAIRS",
@@ -50,7 +50,7 @@ pub(crate) fn show(terminal: &Terminal, cluster: &Cluster) -> Result<Prometheus>
     let prometheus = Prometheus::start(&targets)?;
     let all = |samples: &[nvlink_tests::Sample]| samples.len() == NODES.len();
     prometheus.wait_for("up == 1", SOON, all)?;
-    // A rate takes two scrapes of each node that has NVLink.
+    // A rate needs two scrapes of each node that has NVLink.
     let moving = "sum by (instance) (rate(nvlink_transmit_bytes_total[5s])) > 0";
     prometheus.wait_for(moving, SOON, |samples| samples.len() == JOINED)?;
 
@@ -70,7 +70,7 @@ pub(crate) fn show(terminal: &Terminal, cluster: &Cluster) -> Result<Prometheus>
         }
     }
     terminal.table(&rows)?;
-    terminal.say("A dash is an absent series: what is not there is not zero. The queries:")?;
+    terminal.say("A dash is an absent series, which is not the same as zero. The queries:")?;
     let queries: Vec<&str> = COLUMNS.iter().map(|(_, query, _)| *query).collect();
     terminal.output(&queries.join("\n"))?;
     Ok(prometheus)

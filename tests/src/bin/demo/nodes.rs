@@ -10,8 +10,8 @@ use crate::terminal::Terminal;
 
 const SOON: Duration = Duration::from_secs(60);
 
-/// Name, simulation, GPUs, CPUs. The scheduler likes the node that is left
-/// emptiest, which is the one with the most CPUs: the one without NVLink.
+/// Name, simulation, GPUs and CPUs. The scheduler prefers the emptiest node, which is the one with
+/// the most CPUs: the node without NVLink.
 pub(crate) const NODES: [(&str, &str, u32, u32); 4] = [
     ("dgx", "dgx-h100", 8, 112),
     ("hgx", "hgx-a100-4", 4, 64),
@@ -19,7 +19,7 @@ pub(crate) const NODES: [(&str, &str, u32, u32); 4] = [
     ("l40s", "l40s", 8, 192),
 ];
 
-/// What runs; ends when dropped.
+/// The running programs. They end when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Cluster {
     pub(crate) webhook: Webhook,
@@ -33,7 +33,7 @@ pub(crate) fn start(terminal: &Terminal) -> Result<Cluster> {
     terminal.step("The webhook, over TLS")?;
     let webhook = Webhook::start(control_plane.kubeconfig())?;
     terminal.say(&format!(
-        "It answers the API server at {}. It is not registered yet: first, a job without it.",
+        "It serves the API server at {}. It is not registered yet: first, a job without it.",
         webhook.url
     ))?;
     Ok(Cluster {
@@ -48,7 +48,7 @@ fn start_control_plane(terminal: &Terminal) -> Result<ControlPlane> {
     let version = assets::kubernetes_version();
     if !assets::ready() {
         terminal.say(&format!(
-            "Kubernetes {version} is built from source, the first time only: 6 to 10 minutes on 2 cores."
+            "Building Kubernetes {version} from source, the first time only: 6 to 10 minutes on 2 cores."
         ))?;
     }
     assets::build()?;
@@ -85,7 +85,7 @@ fn start_nodes(
     let columns = "NODE:.metadata.name,GPUS:.status.capacity.nvidia\\.com/gpu,\
         INTERCONNECT:.metadata.labels.nvlink-domains\\.io/interconnect,\
         DOMAIN-SIZE:.metadata.labels.nvlink-domains\\.io/domain-size,\
-        GB/S (DATA SHEET):.metadata.labels.nvlink-domains\\.io/bandwidth";
+        GB/S PER GPU:.metadata.labels.nvlink-domains\\.io/bandwidth";
     terminal.command("kubectl get nodes -o custom-columns=…")?;
     terminal.output(&kubectl.run(&[
         "get",

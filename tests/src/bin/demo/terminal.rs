@@ -1,4 +1,4 @@
-//! What the demo prints: numbered steps, commands, their output, tables.
+//! The demo's output: numbered steps, commands with their output, tables.
 
 use std::{
     cell::Cell,
@@ -14,7 +14,7 @@ const RED: &str = "31";
 const GREEN: &str = "32";
 const CYAN: &str = "36";
 
-/// The terminal, or whatever standard output is instead.
+/// Standard output, which may be a terminal.
 #[derive(Debug)]
 pub(crate) struct Terminal {
     color: bool,
@@ -22,7 +22,7 @@ pub(crate) struct Terminal {
 }
 
 impl Terminal {
-    /// Standard output; coloured on a terminal, unless `NO_COLOR` is set.
+    /// Returns standard output, coloured on a terminal unless `NO_COLOR` is set.
     pub(crate) fn new() -> Self {
         let forbidden = env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         Self {
@@ -31,7 +31,7 @@ impl Terminal {
         }
     }
 
-    /// Begins the next numbered step.
+    /// Starts the next numbered step.
     pub(crate) fn step(&self, title: &str) -> Result<()> {
         self.steps.set(self.steps.get() + 1);
         self.print(&format!(
@@ -45,7 +45,7 @@ impl Terminal {
         self.print(&format!("{}\n", lines.concat()))
     }
 
-    /// A command that a user would type.
+    /// Prints a command that a user would type.
     pub(crate) fn command(&self, text: &str) -> Result<()> {
         self.print(&format!("   {}\n", self.style(CYAN, &format!("$ {text}"))))
     }
@@ -55,12 +55,12 @@ impl Terminal {
         self.lines(&lines.join("\n"), |_| None)
     }
 
-    /// The same, less prominent: what a file holds.
+    /// Prints the content of a file, less prominently.
     pub(crate) fn file(&self, text: &str) -> Result<()> {
         self.lines(text, |_| Some(DIM))
     }
 
-    /// A unified diff, without its header.
+    /// Prints a unified diff without its header.
     pub(crate) fn diff(&self, text: &str) -> Result<()> {
         let body = text
             .lines()
@@ -82,7 +82,7 @@ impl Terminal {
         })
     }
 
-    /// A table whose first row is the header.
+    /// Prints a table whose first row is the header.
     pub(crate) fn table(&self, rows: &[Vec<String>]) -> Result<()> {
         let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
         let cell = |row: &Vec<String>, column: usize| row.get(column).cloned().unwrap_or_default();
@@ -126,7 +126,7 @@ impl Terminal {
     }
 }
 
-/// Tabs as a terminal shows them, so that the indent does not shift columns.
+/// Expands tabs as a terminal does, so that the indent does not shift columns.
 fn expand_tabs(line: &str) -> String {
     line.split_inclusive('\t')
         .fold(String::new(), |mut out, part| {

@@ -1,4 +1,4 @@
-//! A kubelet that fails, hangs, goes and comes.
+//! A kubelet that fails, hangs, stops and restarts.
 
 use nvlink_tests::{
     Exporter,
@@ -8,7 +8,7 @@ use nvlink_tests::{
 
 use super::{Bench, GPU, SOON, held, succeeded, topology, values};
 
-/// Nothing is said of allocations but that they are not known.
+/// Asserts that allocations are reported only as unknown.
 fn assert_unknown(text: &str) {
     assert_eq!(succeeded(text), Some(0.0));
     for name in [
@@ -22,12 +22,12 @@ fn assert_unknown(text: &str) {
     }
     assert!(
         !values(text, "nvlink_gpu_info", &[]).is_empty(),
-        "the rest is served"
+        "other metrics are served"
     );
 }
 
 #[test]
-fn a_kubelet_that_fails_or_restarts_is_asked_again() {
+fn a_kubelet_that_fails_or_restarts_is_queried_again() {
     let mut bench = Bench::start("sim:dgx1-v100");
     bench.run_pod("job", &[0, 1]);
     let before = bench.wait_for_pod("job", 2);
@@ -53,14 +53,15 @@ fn a_kubelet_that_fails_or_restarts_is_asked_again() {
         super::quality(&after, "job"),
         super::quality(&before, "job")
     );
-    // The socket is another, the exporter the same; a pod of the meantime is seen.
+    // The kubelet has a new socket, and the exporter still runs. It reports a pod that
+    // started in between.
     bench.kubelet.restart().unwrap();
     bench.run_pod("next", &[4]);
     assert_eq!(held(&bench.wait_for_pod("next", 1), "job"), [0, 1]);
 }
 
 #[test]
-fn a_kubelet_that_hangs_keeps_no_scrape_waiting() {
+fn a_kubelet_that_hangs_does_not_delay_scrapes() {
     let bench = Bench::start("sim:dgx1-v100");
     bench.run_pod("job", &[0, 1]);
     bench.wait_for_pod("job", 2);
@@ -78,7 +79,7 @@ fn a_kubelet_that_hangs_keeps_no_scrape_waiting() {
 }
 
 #[test]
-fn names_that_cannot_be_told_leave_open_what_is_free() {
+fn unrecognised_device_names_make_the_free_gpus_unknown() {
     let bench = Bench::start("sim:dgx1-v100");
     bench.run_pod("job", &[0, 1]);
     bench.wait_for_pod("job", 2);
@@ -91,24 +92,24 @@ fn names_that_cannot_be_told_leave_open_what_is_free() {
         let main = Container::named("main").holding(GPU, &[id]);
         bench.kubelet.run_pod("ci", "odd", [main]);
     };
-    // One that is no GPU of this node says nothing about them.
+    // A UUID that is not of this node does not affect its free GPUs.
     run("GPU-99999999-9999-9999-9999-999999999999");
     let log = || bench.exporter.process.log();
     let told = || Ok(log().contains("GPU-99999999").then_some(()));
     wait_until("the warning", SOON, told).unwrap();
     assert_eq!(free(&bench.exporter.metrics().unwrap()), six);
     run(&format!("vfio-17{}", "x".repeat(1 << 20)));
-    let text = bench.wait_for("nothing of what is free", |text| free(text)[0].is_empty());
+    let text = bench.wait_for("no metrics of free GPUs", |text| free(text)[0].is_empty());
     assert!(free(&text).iter().all(Vec::is_empty), "{:?}", free(&text));
-    assert_eq!(held(&text, "job"), [0, 1], "the rest stays");
+    assert_eq!(held(&text, "job"), [0, 1], "other allocations stay");
     let longest = log().lines().map(str::len).max();
     assert!(longest < Some(1000), "{longest:?}");
     bench.kubelet.remove_pod("ci", "odd");
-    bench.wait_for("what is free", |text| free(text) == six);
+    bench.wait_for("the free GPUs", |text| free(text) == six);
 }
 
 #[test]
-fn a_kubelet_that_must_be_there_and_is_not() {
+fn a_missing_kubelet_that_is_required_is_a_failure() {
     let arguments = [
         "--source",
         "sim:l40s",

@@ -1,11 +1,11 @@
-//! GPUs that go and come, by a driver that is not there, while jobs hold them.
+//! GPUs that disappear and return while jobs hold them, with a fake driver.
 
 use nvlink_tests::{FakeNvml, Kubelet};
 use serde_json::json;
 
 use super::{Bench, held, of_pod, quality, topology, values};
 
-/// GPUs 0 and 1, 2 and 3, 4 and 5, 6 and 7 are joined in pairs.
+/// Starts a bench whose GPUs 0 and 1, 2 and 3, 4 and 5, 6 and 7 are joined in pairs.
 fn pairs() -> (FakeNvml, Bench) {
     let fake = FakeNvml::of_profile("a100-pcie-pairs").unwrap();
     let kubelet = Kubelet::start().unwrap();
@@ -24,7 +24,8 @@ fn pairs() -> (FakeNvml, Bench) {
     (fake, bench)
 }
 
-/// One pod holds a half of each pair, and then comes one that gets two other halves.
+/// Starts a bench where one pod holds one GPU of each pair, and then another pod gets the
+/// other GPUs of two pairs.
 fn crowded() -> (FakeNvml, Bench) {
     let (fake, bench) = pairs();
     bench.run_pod("old", &[0, 2, 5, 7]);
@@ -36,11 +37,11 @@ fn crowded() -> (FakeNvml, Bench) {
 }
 
 #[test]
-fn what_was_free_stays_when_indices_move() {
+fn the_record_of_free_gpus_is_kept_when_indices_move() {
     let (mut fake, bench) = crowded();
     fake.put("removed", json!([0])).unwrap();
     let text = bench.wait_for("other indices", |text| {
-        // GPU 0 is gone, and old is said to hold it still.
+        // GPU 0 is gone; the kubelet still reports it for `old`.
         held(text, "new") == [0, 2] && quality(text, "new").1.is_some()
     });
     assert_eq!(quality(&text, "new").1, Some(1.0));
@@ -52,13 +53,13 @@ fn what_was_free_stays_when_indices_move() {
 }
 
 #[test]
-fn a_job_whose_gpus_are_lost_is_told_and_is_the_same_when_they_return() {
+fn a_job_whose_gpus_are_lost_is_reported_and_unchanged_when_they_return() {
     let (mut fake, bench) = crowded();
     fake.put("lost", json!([1, 3])).unwrap();
     let text = bench.wait_for("the loss", |text| {
         values(text, "nvlink_gpu_lost", &[]).len() == 2 && quality(text, "new").0.is_none()
     });
-    assert_eq!(held(&text, "new"), [1, 3], "the job that is hit is told");
+    assert_eq!(held(&text, "new"), [1, 3], "the affected job is reported");
     for gpu in [1, 3] {
         let uuid = &bench.uuids[gpu];
         let labels = [("pod", "new"), ("UUID", uuid)];
@@ -79,6 +80,6 @@ fn a_job_whose_gpus_are_lost_is_told_and_is_the_same_when_they_return() {
     assert_eq!(
         quality(&text, "new").1,
         Some(1.0),
-        "as it came, not as it returned"
+        "the record is from the start of the pod, not from the return of its GPUs"
     );
 }

@@ -1,4 +1,4 @@
-//! With a real API server: the record of what was free, DRA, decisions, ended pods.
+//! Allocations with a real API server: the record of free GPUs, DRA, decisions, ended pods.
 
 use std::path::PathBuf;
 
@@ -11,10 +11,10 @@ use crate::{
     shared::{control_plane, create_class, namespace_with_class, namespace_without_webhook},
 };
 
-/// What README has a cluster's keeper apply.
+/// The manifest that README tells administrators to apply.
 const RBAC: &str = include_str!("../../../../docs/exporter-rbac.yaml");
 
-/// The service account that [`RBAC`] gives its rights to.
+/// Applies [`RBAC`] and returns a kubeconfig of its service account.
 fn account() -> PathBuf {
     control_plane().kubectl().apply(RBAC).unwrap();
     let user = "system:serviceaccount:nvlink-system:nvlink-exporter";
@@ -33,19 +33,19 @@ fn publish(name: &str, kubelet: Kubelet, source: &str) -> Bench {
     bench
 }
 
-/// A node of its own with an exporter that publishes.
+/// Creates a node with an exporter that publishes.
 fn on_node(name: &str, source: &str) -> Bench {
     let nodes = [Node::new(name, 8).pool(name)];
     node::create(control_plane().kubectl(), &nodes).unwrap();
     publish(name, Kubelet::start().unwrap(), source)
 }
 
-/// The allocations that the cluster has of a node, once they are so many.
+/// Waits until the cluster has `count` allocations of a node, and returns them.
 fn published(bench: &Bench, node: &str, count: usize) -> Vec<Value> {
     published_as(bench, node, |all| all.len() == count)
 }
 
-/// The allocations that the cluster has of a node, once they are as wanted.
+/// Waits until the allocations of a node in the cluster are as wanted, and returns them.
 fn published_as(bench: &Bench, node: &str, wanted: impl Fn(&[Value]) -> bool) -> Vec<Value> {
     let allocations = wait_until("the allocations", SOON, || {
         let object = control_plane().kubectl().get(&["nodetopology", node])?;
@@ -59,7 +59,7 @@ fn published_as(bench: &Bench, node: &str, wanted: impl Fn(&[Value]) -> bool) ->
 
 const RECORD: &str = "alloc-record";
 
-/// Creates a pod on the node of the record; its UID.
+/// Creates a pod on the node [`RECORD`] and returns its UID.
 fn create_there(kubectl: &Kubectl, name: &str) -> String {
     let pod = bound(kubectl, name, RECORD, |_| ());
     pod["metadata"]["uid"].as_str().unwrap().to_owned()
@@ -70,7 +70,7 @@ fn all_with_uid(all: &[Value], count: usize) -> bool {
 }
 
 #[test]
-fn what_was_free_outlives_the_exporter() {
+fn the_record_of_free_gpus_outlives_the_exporter() {
     let kubectl = namespace_without_webhook("ci");
     let bench = on_node(RECORD, "sim:dgx1-v100");
     published(&bench, RECORD, 0);
@@ -93,15 +93,15 @@ fn what_was_free_outlives_the_exporter() {
     let all = published_as(&bench, RECORD, |all| all_with_uid(all, 3));
     assert_eq!(all[0]["pod"], "first");
     let free = all[0].get("freeWhenPlaced");
-    assert_eq!(free, None, "another pod of the name");
+    assert_eq!(free, None, "another pod with the same name");
     let text = bench.exporter.metrics().unwrap();
     assert_eq!(quality(&text, "first").1, None);
 
-    // The same name with other GPUs is another pod.
+    // A pod with the same name and other GPUs is another pod.
     bench.kubelet.remove_pod("ci", "late");
     bench.run_pod("second", &[0, 5]);
     let text = bench.wait_for("another pod", |text| held(text, "second") == [0, 5]);
-    // It could have had 1 and 5, which two links join.
+    // The pod could have got 1 and 5, which two links join.
     let (node, free) = quality(&text, "second");
     assert!(free.unwrap() < 0.4, "{free:?}");
     assert_eq!(free, node);
@@ -110,8 +110,8 @@ fn what_was_free_outlives_the_exporter() {
     both_managers_stay();
 }
 
-/// While no exporter looks a pod comes, and another takes the name and the GPUs
-/// of an earlier one: nothing is known of what was free for them.
+/// While no exporter runs, creates one pod, and another with the name and the GPUs of an
+/// earlier one. Which GPUs were free for them is unknown.
 fn pods_come_unseen(kubectl: &Kubectl, bench: Bench) -> Bench {
     let Bench {
         exporter,
@@ -128,7 +128,7 @@ fn pods_come_unseen(kubectl: &Kubectl, bench: Bench) -> Bench {
     publish(RECORD, kubelet, "sim:dgx1-v100")
 }
 
-/// The spec has another manager than the status.
+/// Asserts that the spec and the status have different managers.
 fn both_managers_stay() {
     let object = control_plane()
         .kubectl()
@@ -143,7 +143,7 @@ fn both_managers_stay() {
 }
 
 #[test]
-fn nothing_is_written_while_no_pod_comes_or_goes() {
+fn nothing_is_written_while_pods_do_not_change() {
     let bench = on_node("alloc-quiet", "sim:dgx1-v100");
     bench.run_pod("job", &[0, 1]);
     published(&bench, "alloc-quiet", 1);
@@ -159,7 +159,7 @@ fn nothing_is_written_while_no_pod_comes_or_goes() {
     assert_eq!(version(), before);
 }
 
-/// A pod on a node, as if the scheduler had chosen it.
+/// Creates a pod on a node, as if the scheduler had chosen it.
 fn bound(kubectl: &Kubectl, name: &str, node: &str, change: impl FnOnce(&mut Value)) -> Value {
     let mut pod = gpu_pod(name, 2);
     pod["spec"]["nodeName"] = json!(node);
@@ -168,7 +168,7 @@ fn bound(kubectl: &Kubectl, name: &str, node: &str, change: impl FnOnce(&mut Val
 }
 
 #[test]
-fn the_pattern_is_what_the_webhook_decided() {
+fn the_pattern_is_the_one_that_the_webhook_decided() {
     create_class("alloc-pattern", &json!({"access": {"mode": "Open"}}));
     let kubectl = namespace_with_class("alloc-pattern", "alloc-pattern");
     let bench = on_node("alloc-pattern", "sim:dgx1-v100");
@@ -193,7 +193,7 @@ fn the_pattern_is_what_the_webhook_decided() {
     });
     assert!(says(&text, "nameless", "all-reduce", "default"), "{text}");
 
-    // A pod that has ended holds nothing, whatever the kubelet says.
+    // A pod that has ended holds no GPU, whatever the kubelet reports.
     let ended = json!({"status": {"phase": "Succeeded"}}).to_string();
     let patch = [
         "patch",
@@ -208,7 +208,7 @@ fn the_pattern_is_what_the_webhook_decided() {
     bench.wait_for("its end", |text| !text.contains("pod=\"moe\""));
 }
 
-/// Has `pod` bound to `node`, as the scheduler does it.
+/// Binds `pod` to `node`, as the scheduler does.
 fn bind(kubectl: &Kubectl, pod: &str, node: &str) {
     let binding = json!({"apiVersion": "v1", "kind": "Binding", "metadata": {"name": pod},
         "target": {"apiVersion": "v1", "kind": "Node", "name": node}});
@@ -221,9 +221,9 @@ fn bind(kubectl: &Kubectl, pod: &str, node: &str) {
 }
 
 #[test]
-fn devices_of_dra_are_known_by_their_slices() {
+fn dra_devices_are_identified_by_their_slices() {
     let bench = on_node("alloc-dra", "sim:dgx1-v100");
-    // Without a slice the number in the name is all there is.
+    // Without a slice, only the number in the name identifies the GPU.
     let run = |pod: &str, devices: &[&str]| {
         let main = Container::named("main").claiming("alloc-dra", devices);
         bench.kubelet.run_pod("ci", pod, [main]);

@@ -1,4 +1,4 @@
-//! What NVML tells of a board is what the recording of it says.
+//! The exporter reads the same document from NVML as from a recording of the board.
 
 use nvlink_tests::{FakeNvml, check_metrics, nvml::recording};
 use serde_json::{Value, json};
@@ -22,7 +22,7 @@ const PROFILES: [&str; 11] = [
     "rtx-a6000-pairs",
 ];
 
-/// Pairs that no NVLink joins, with what is between them.
+/// Returns the paths of the pairs without NVLink.
 fn pcie_paths(document: &Value) -> Vec<&Value> {
     let paths = document["spec"]["paths"].as_array().unwrap();
     paths
@@ -32,7 +32,7 @@ fn pcie_paths(document: &Value) -> Vec<&Value> {
 }
 
 #[test]
-fn every_profile_is_read_as_it_was_recorded() {
+fn every_profile_is_read_exactly_as_recorded() {
     for profile in PROFILES {
         let recorded = recording(profile).unwrap();
         let read = FakeNvml::new(&recorded).unwrap().topology().unwrap();
@@ -49,7 +49,7 @@ fn every_profile_is_read_as_it_was_recorded() {
     }
 }
 
-/// Two quads, whole in themselves, and a link across from each GPU.
+/// Returns the wiring of two fully connected quads, with one link across from each GPU.
 fn cube() -> Vec<(usize, usize, usize)> {
     let pairs = mesh(8, 1).into_iter();
     pairs
@@ -57,8 +57,8 @@ fn cube() -> Vec<(usize, usize, usize)> {
         .collect()
 }
 
-/// Model, GPUs, MB/s of a link, wiring; links of each pair with an edge, and MB/s that
-/// each of them is good for.
+/// Model, GPUs, MB/s of a link, wiring, links of each pair with an edge, and usable MB/s
+/// of each of these links.
 type Row = (&'static str, usize, u64, Wiring, usize, u64);
 
 fn bridged() -> Vec<Row> {
@@ -88,7 +88,7 @@ fn modules() -> Vec<Row> {
 }
 
 #[test]
-fn boards_that_the_simulator_does_not_have() {
+fn boards_that_the_simulator_lacks_are_read_correctly() {
     for (model, gpus, rate, wiring, links, usable) in bridged().into_iter().chain(modules()) {
         let board = Board {
             model,
@@ -121,7 +121,7 @@ fn boards_that_the_simulator_does_not_have() {
 }
 
 #[test]
-fn cards_whose_links_are_unused_raise_no_alarm() {
+fn unused_links_of_cards_are_not_reported_as_missing() {
     let unused = [
         ("NVIDIA GH200 480GB", 1, 18),
         ("NVIDIA A100-PCIE-40GB", 2, 12),
@@ -157,7 +157,7 @@ fn cards_whose_links_are_unused_raise_no_alarm() {
 }
 
 #[test]
-fn a_board_whose_links_are_all_down_does() {
+fn all_links_of_a_board_that_are_down_are_reported_as_missing() {
     let board = Board {
         model: "NVIDIA H100 80GB HBM3",
         gpus: 2,
@@ -167,7 +167,7 @@ fn a_board_whose_links_are_all_down_does() {
     let mut fake = FakeNvml::new(&board.recording()).unwrap();
     let text = good(&start(&fake, &[]));
     assert_eq!(values(&text, "nvlink_missing_links", &[]), [18.0, 18.0]);
-    // But for two of its GPUs in a virtual machine, which may rightly have none.
+    // The exception is two of its GPUs in a virtual machine, which may correctly have no links.
     const PASSTHROUGH: u32 = 1;
     let guest = json!({"virtualization": PASSTHROUGH});
     fake.put("gpus", json!({"0": guest, "1": guest})).unwrap();
@@ -176,7 +176,7 @@ fn a_board_whose_links_are_all_down_does() {
 }
 
 #[test]
-fn both_kinds_of_far_end_that_a_hidden_switch_shows_are_a_switch() {
+fn both_remote_types_of_a_hidden_switch_are_read_as_a_switch() {
     let recorded = recording("hgx-b200").unwrap();
     let mut fake = FakeNvml::new(&recorded).unwrap();
     for kind in [2, 255] {

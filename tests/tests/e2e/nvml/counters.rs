@@ -8,7 +8,7 @@ use super::{
     wiring::{Board, Wiring, mesh},
 };
 
-/// What `nvidia-smi nvlink -gt d` printed of two A100 that a bridge joins: KiB, link by link.
+/// Output of `nvidia-smi nvlink -gt d` for two A100 joined by a bridge, in KiB, link by link.
 const SENT: [u64; 12] = [
     8_299_479, 8_299_472, 8_301_835, 8_301_982, 8_302_504, 8_303_175, 8_299_483, 8_298_793,
     8_301_854, 8_301_947, 8_303_158, 8_301_807,
@@ -48,14 +48,14 @@ fn two_b200() -> Value {
     board.recording()
 }
 
-/// `gpus` of the fake's file: what each link of GPU 0 has counted.
+/// Returns `gpus` of the fake's file: the counters of each link of GPU 0.
 fn links(options: impl Fn(usize) -> Value, links: usize) -> Value {
     let links = (0..links).map(|link| (link.to_string(), options(link)));
     json!({"0": {"links": links.collect::<serde_json::Map<_, _>>()}})
 }
 
 #[test]
-fn kib_become_bytes_and_what_one_end_sends_the_other_receives() {
+fn kib_are_converted_to_bytes_and_both_ends_of_a_link_agree() {
     let mut fake = FakeNvml::new(&a100_pair()).unwrap();
     let counted = |link| json!({"transmitKib": SENT[link], "receiveKib": RECEIVED[link]});
     let there = links(counted, 12);
@@ -80,7 +80,7 @@ fn kib_become_bytes_and_what_one_end_sends_the_other_receives() {
     check_metrics(&text).unwrap();
 }
 
-/// What the eight links of an H800 had sent and received during training, in KiB.
+/// Data that the eight links of an H800 had sent and received during training, in KiB.
 const TRAINING: [(u64, u64); 8] = [
     (1_390_774_681, 1_387_831_436),
     (1_390_715_554, 1_387_856_699),
@@ -103,7 +103,7 @@ fn h800() -> Value {
 }
 
 #[test]
-fn an_h800_in_training_is_read_to_the_kib() {
+fn the_counters_of_an_h800_in_training_are_exact_to_the_kib() {
     let mut fake = FakeNvml::new(&h800()).unwrap();
     let counted =
         |link: usize| json!({"transmitKib": TRAINING[link].0, "receiveKib": TRAINING[link].1});
@@ -118,7 +118,7 @@ fn an_h800_in_training_is_read_to_the_kib() {
 
 #[test]
 fn counters_past_32_and_33_bits_keep_every_kib() {
-    // An H800 during training, and an H200 after weeks.
+    // Counters of an H800 during training, and of an H200 after weeks.
     let sent = [
         1_390_774_681,
         14_984_231_343,
@@ -143,7 +143,7 @@ fn counters_past_32_and_33_bits_keep_every_kib() {
 }
 
 #[test]
-fn bytes_of_nvlink_5_come_first_and_a_source_is_never_changed() {
+fn nvlink_5_byte_counters_are_preferred_and_the_source_never_changes() {
     let mut fake = FakeNvml::new(&two_b200()).unwrap();
     let raw = |kib: u64, bytes: u64| {
         json!({"0": {"links": {"0": {"fields": {
@@ -162,7 +162,8 @@ fn bytes_of_nvlink_5_come_first_and_a_source_is_never_changed() {
     );
     let source = those(&text, "nvlink_traffic_source_info", &[("gpu", "0")]);
     assert_eq!(source[0].0["source"], "nvlink5_bytes");
-    // The other counter is not a substitute: absent until the first answers again.
+    // The other counter does not replace it: the metric is absent until the first counter
+    // answers again.
     let refuse = |field: u32| json!({"gpu": 0, "link": 0, "field": field, "error": 3});
     fake.put("faults", json!([refuse(202), refuse(204)]))
         .unwrap();
@@ -174,7 +175,7 @@ fn bytes_of_nvlink_5_come_first_and_a_source_is_never_changed() {
 }
 
 #[test]
-fn without_byte_counters_there_are_rates_under_another_name() {
+fn without_byte_counters_rates_have_another_name() {
     let mut fake = FakeNvml::new(&two_h100()).unwrap();
     let rate = json!({"transmitKibPerSecond": 20_480_000, "receiveKibPerSecond": 1_024_000});
     let mut gpus = links(|_| rate.clone(), 18);
@@ -200,7 +201,7 @@ fn without_byte_counters_there_are_rates_under_another_name() {
         those(&text, "nvlink_transmit_bytes_total", &[("gpu", "0")]),
         []
     );
-    // Its neighbour counts bytes.
+    // The neighbour GPU counts bytes.
     assert_eq!(
         those(&text, "nvlink_transmit_bytes_total", &[("gpu", "1")]).len(),
         18
@@ -213,7 +214,7 @@ fn without_byte_counters_there_are_rates_under_another_name() {
 }
 
 #[test]
-fn what_pascal_does_not_count_is_absent() {
+fn counters_that_pascal_lacks_are_absent() {
     let board = Board {
         model: "Tesla P100-SXM2-16GB",
         gpus: 2,
@@ -234,7 +235,7 @@ fn what_pascal_does_not_count_is_absent() {
     }
 }
 
-/// Errors of link 0 of GPU 0, by kind.
+/// Returns the errors of link 0 of GPU 0, by kind.
 fn errors(text: &str) -> Vec<(String, f64)> {
     let found = those(text, "nvlink_errors_total", &[("gpu", "0"), ("link", "0")]);
     let found = found.into_iter();
@@ -244,7 +245,7 @@ fn errors(text: &str) -> Vec<(String, f64)> {
 }
 
 #[test]
-fn each_generation_counts_its_kinds_of_errors() {
+fn each_generation_reports_its_kinds_of_errors() {
     let counted = |kinds: &[&str]| -> Value {
         let kinds = kinds
             .iter()
@@ -294,7 +295,7 @@ fn each_generation_counts_its_kinds_of_errors() {
 #[test]
 fn bit_error_ratios_are_decoded() {
     let mut fake = FakeNvml::new(&two_b200()).unwrap();
-    // Mantissa in bits 8 to 11, exponent in bits 0 to 7.
+    // The mantissa is in bits 8 to 11, the exponent in bits 0 to 7.
     let fields = json!({"220": 3 << 8 | 12, "222": 15 << 8 | 255});
     fake.put("gpus", json!({"0": {"links": {"0": {"fields": fields}}}}))
         .unwrap();
@@ -309,7 +310,7 @@ fn bit_error_ratios_are_decoded() {
 }
 
 #[test]
-fn counters_that_move_are_followed_and_a_reset_is_shown_as_it_is() {
+fn counters_follow_the_driver_and_a_reset_is_exported_unchanged() {
     let mut fake = FakeNvml::new(&recording("hgx-a100-4").unwrap()).unwrap();
     let sending = |kib: u64| json!({"transmitKib": kib, "transmitKibPerSecond": 1_000_000});
     fake.put("gpus", links(|_| sending(1 << 30), 12)).unwrap();

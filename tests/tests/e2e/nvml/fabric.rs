@@ -5,13 +5,13 @@ use serde_json::{Map, Value, json};
 
 use super::scrape::{good, series, start, those, value, values, wait};
 
-/// The same options for each of `gpus`.
+/// Returns the same options for each of `gpus` GPUs.
 fn each(gpus: usize, options: &Value) -> Value {
     let all = (0..gpus).map(|gpu| (gpu.to_string(), options.clone()));
     all.collect::<Map<_, _>>().into()
 }
 
-/// The state of a GPU that is 1.
+/// Returns the fabric states of a GPU whose value is 1.
 fn state(text: &str, gpu: &str) -> Vec<String> {
     let states = those(text, "nvlink_fabric_state", &[("gpu", gpu)]);
     let on = states.into_iter().filter(|(_, value)| *value == 1.0);
@@ -19,7 +19,7 @@ fn state(text: &str, gpu: &str) -> Vec<String> {
 }
 
 #[test]
-fn a_healthy_board_says_so() {
+fn a_healthy_board_is_reported_as_healthy() {
     let fake = FakeNvml::of_profile("hgx-b200").unwrap();
     let text = good(&start(&fake, &[]));
     assert_eq!(state(&text, "3"), ["completed"]);
@@ -32,7 +32,7 @@ fn a_healthy_board_says_so() {
 }
 
 #[test]
-fn without_the_fabric_manager_links_are_up_and_lead_nowhere() {
+fn without_the_fabric_manager_links_are_up_but_reach_no_gpu() {
     let mut fake = FakeNvml::of_profile("dgx-h100").unwrap();
     let exporter = start(&fake, &[]);
     let text = good(&exporter);
@@ -40,7 +40,7 @@ fn without_the_fabric_manager_links_are_up_and_lead_nowhere() {
     assert_eq!(
         series(&text, "nvlink_fabric_health"),
         [],
-        "Hopper says nothing of it"
+        "Hopper does not report it"
     );
     for (fabric, wanted) in [
         (json!({"state": 1}), "not_started"),
@@ -60,7 +60,7 @@ fn without_the_fabric_manager_links_are_up_and_lead_nowhere() {
     }
     assert!(
         exporter.process.log().contains("reaches no GPU"),
-        "a warning says why"
+        "a warning names the reason"
     );
     fake.put("gpus", json!({})).unwrap();
     let text = wait(&exporter, "the fabric", |text| {
@@ -91,10 +91,10 @@ fn a_dead_fabric_shows_as_missing_links() {
 }
 
 #[test]
-fn health_bits_are_told_one_by_one() {
+fn health_bits_are_reported_one_by_one() {
     let mut fake = FakeNvml::of_profile("gb200-nvl72").unwrap();
-    // Degraded bandwidth yes, route recovery no, route unhealthy not said,
-    // access timeout recovery no, configuration: insufficient NVLinks.
+    // Degraded bandwidth: yes. Route recovery: no. Route unhealthy: not reported. Access
+    // timeout recovery: no. Configuration: insufficient NVLinks.
     let mask = 0b10_00_10_01 | 5 << 8;
     fake.put("gpus", json!({"1": {"fabric": {"healthMask": mask}}}))
         .unwrap();
@@ -117,7 +117,7 @@ fn health_bits_are_told_one_by_one() {
 }
 
 #[test]
-fn every_version_of_the_call_tells_the_domain() {
+fn every_version_of_the_call_reports_the_domain() {
     let recorded = recording("gb200-nvl72").unwrap();
     let mut fake = FakeNvml::new(&recorded).unwrap();
     let domain = |fake: &FakeNvml| fake.topology().unwrap()["spec"]["domains"].clone();
@@ -135,7 +135,7 @@ fn every_version_of_the_call_tells_the_domain() {
 }
 
 #[test]
-fn partitions_of_a_board_are_domains_of_their_own() {
+fn partitions_of_a_board_are_separate_domains() {
     let mut fake = FakeNvml::of_profile("hgx-b200").unwrap();
     let apart = |a: usize, b: usize| json!({"pair": [a, b], "index": 2, "status": 5});
     let pairs = (0..4).flat_map(|a| (4..8).map(move |b| apart(a, b)));
@@ -153,7 +153,7 @@ fn partitions_of_a_board_are_domains_of_their_own() {
 }
 
 #[test]
-fn a_status_that_a_newer_driver_invents_costs_its_pairs_and_nothing_else() {
+fn an_unknown_p2p_status_affects_only_its_pairs() {
     let mut fake = FakeNvml::of_profile("dgx-h100").unwrap();
     fake.put("p2p", json!([{"pair": [0, 1], "index": 2, "status": 7}]))
         .unwrap();
@@ -161,12 +161,12 @@ fn a_status_that_a_newer_driver_invents_costs_its_pairs_and_nothing_else() {
     let text = good(&exporter);
     assert_eq!(series(&text, "nvlink_peer_links").len(), 8 * 7 - 2);
     let log = exporter.process.log();
-    let said = "nvmlDeviceGetP2PStatus answers 7 for GPU 0 and 1";
+    let said = "nvmlDeviceGetP2PStatus returned the unknown status 7 for GPU 0 and 1";
     assert_eq!(log.matches(said).count(), 1, "{log}");
 }
 
 #[test]
-fn links_without_a_peer_are_warned_of() {
+fn links_without_a_peer_cause_a_warning() {
     let mut fake = FakeNvml::of_profile("hgx-b200").unwrap();
     fake.put("p2p", json!([{"index": 2, "status": 5}])).unwrap();
     let exporter = start(&fake, &[]);
@@ -178,7 +178,7 @@ fn links_without_a_peer_are_warned_of() {
 }
 
 #[test]
-fn a_gpu_that_mig_splits_says_so_and_misses_no_links() {
+fn a_gpu_with_mig_is_reported_and_misses_no_links() {
     let mut fake = FakeNvml::of_profile("dgx-a100").unwrap();
     fake.rewire(|gpus| gpus[2]["migEnabled"] = true.into())
         .unwrap();
@@ -186,7 +186,7 @@ fn a_gpu_that_mig_splits_says_so_and_misses_no_links() {
     let info = those(&text, "nvlink_gpu_info", &[("mig", "true")]);
     assert_eq!(info.len(), 1);
     assert_eq!(info[0].0["gpu"], "2");
-    assert_eq!(info[0].0.get("domain"), None, "it is in none");
+    assert_eq!(info[0].0.get("domain"), None, "the GPU is in no domain");
     assert_eq!(value(&text, "nvlink_missing_links", &[("gpu", "2")]), None);
     assert_eq!(values(&text, "nvlink_missing_links", &[]), [0.0; 7]);
     assert_eq!(those(&text, "nvlink_peer_links", &[("gpu", "2")]), []);

@@ -1,4 +1,4 @@
-//! What goes wrong at run time, and that it passes.
+//! Faults at run time, and recovery from them.
 
 use std::collections::BTreeSet;
 
@@ -13,23 +13,23 @@ const DRIVER_NOT_LOADED: u32 = 9;
 const VERSION_MISMATCH: u32 = 18;
 const UNKNOWN: u32 = 999;
 
-/// GPUs that the page tells of.
+/// Returns the number of GPUs in the metrics.
 fn gpus(text: &str) -> usize {
     series(text, "nvlink_gpu_info").len()
 }
 
 #[test]
-fn a_lost_gpu_is_told_and_the_others_stay() {
+fn a_lost_gpu_is_reported_and_the_others_stay() {
     let recorded = recording("dgx-h100").unwrap();
     let mut fake = FakeNvml::new(&recorded).unwrap();
     let exporter = start(&fake, &[]);
     assert_eq!(series(&good(&exporter), "nvlink_gpu_lost"), []);
     let uuid = recorded["spec"]["gpus"][3]["uuid"].as_str().unwrap();
-    // It answers nothing, or is not listed any more: then the others move up.
+    // The GPU does not answer, or is no longer listed. In the second case the others move up.
     for key in ["lost", "removed"] {
         fake.put(key, json!([3])).unwrap();
         let lost = |text: &str| !series(text, "nvlink_gpu_lost").is_empty();
-        // A reading during which the others move up takes one of them for lost.
+        // A collection during which the others move up reports one of them as lost.
         let text = wait(&exporter, "the GPU to be lost", |text| {
             !those(text, "nvlink_gpu_lost", &[("UUID", uuid)]).is_empty() && gpus(text) == 7
         });
@@ -47,8 +47,8 @@ fn a_lost_gpu_is_told_and_the_others_stay() {
         assert_eq!(series(&text, "nvlink_peer_links").len(), 7 * 6, "{key}");
         check_metrics(&text).unwrap();
         let page = http::text(&exporter.url("/")).unwrap();
-        assert_eq!(page.matches("lost since").count(), 1, "{key}");
-        assert!(page.contains("1 thing needs a look"), "{key}");
+        assert_eq!(page.matches("</b>: lost: ").count(), 1, "{key}");
+        assert!(page.contains("1 item needs attention"), "{key}");
         fake.put(key, json!([])).unwrap();
         let text = wait(&exporter, "the GPU to be back", |text| !lost(text));
         assert_eq!(gpus(&text), 8, "{key}");
@@ -56,9 +56,9 @@ fn a_lost_gpu_is_told_and_the_others_stay() {
     let log = exporter.process.log();
     let told = log.lines().filter(|line| line.contains(uuid));
     let told: Vec<_> = told.filter(|line| line.contains("lost")).collect();
-    assert_eq!(told.len(), 2, "each time once: {told:?}");
+    assert_eq!(told.len(), 2, "once each time: {told:?}");
     assert!(told[0].contains("GPU 3: lost: "), "{told:?}");
-    assert!(told[1].contains("the driver does not list it any more"));
+    assert!(told[1].contains("the driver no longer lists it"));
 }
 
 #[test]
@@ -86,12 +86,12 @@ fn a_gpu_that_was_replaced_is_not_lost() {
 }
 
 #[test]
-fn a_driver_that_goes_takes_its_data_along_and_brings_them_back() {
+fn data_of_a_failed_driver_disappear_and_return_with_it() {
     let mut fake = FakeNvml::of_profile("hgx-a100-4").unwrap();
     let exporter = start(&fake, &["--stale-after", "1s"]);
     assert_eq!(gpus(&good(&exporter)), 4);
     let everywhere = |code: u32| json!([{"error": code}]);
-    // The first fault that fits counts.
+    // The first matching fault applies.
     let mismatch = json!([
         {"function": "nvmlInitWithFlags", "error": VERSION_MISMATCH},
         {"error": UNKNOWN},
@@ -107,7 +107,7 @@ fn a_driver_that_goes_takes_its_data_along_and_brings_them_back() {
         let left: Vec<_> = left
             .filter(|line| !line.starts_with("nvlink_exporter_"))
             .collect();
-        assert_eq!(left, [""; 0], "nothing stale");
+        assert_eq!(left, [""; 0], "no stale data");
         check_metrics(&text).unwrap();
         let not_ready = || {
             let answer = http::get(&exporter.url("/readyz"), &[], "*/*")?;
@@ -116,7 +116,7 @@ fn a_driver_that_goes_takes_its_data_along_and_brings_them_back() {
         let limit = std::time::Duration::from_secs(10);
         let said = exporter
             .process
-            .wait_until("readyz to say so", limit, not_ready)
+            .wait_until("/readyz to fail", limit, not_ready)
             .unwrap();
         assert!(said.contains(reason), "{said}");
         fake.put("faults", json!([])).unwrap();
@@ -126,7 +126,7 @@ fn a_driver_that_goes_takes_its_data_along_and_brings_them_back() {
 }
 
 #[test]
-fn a_driver_that_comes_late_is_found() {
+fn a_driver_that_loads_late_is_found() {
     let mut fake = FakeNvml::of_profile("l40s").unwrap();
     fake.put("faults", json!([{"error": DRIVER_NOT_LOADED}]))
         .unwrap();
@@ -141,13 +141,13 @@ fn a_driver_that_comes_late_is_found() {
     fake.put("faults", json!([])).unwrap();
     let text = good(&exporter);
     assert!(gpus(&text) > 0);
-    // Cards without NVLink have no links, and no 0 that says so.
+    // Cards without NVLink have no links, and no series with the value 0.
     assert_eq!(series(&text, "nvlink_link_up"), []);
     assert_eq!(series(&text, "nvlink_missing_links"), []);
 }
 
 #[test]
-fn what_an_older_driver_lacks_is_absent() {
+fn values_that_an_older_driver_lacks_are_absent() {
     let recorded = recording("dgx-h100").unwrap();
     let mut fake = FakeNvml::new(&recorded).unwrap();
     fake.without(&[
@@ -184,7 +184,7 @@ fn what_an_older_driver_lacks_is_absent() {
 }
 
 #[test]
-fn where_links_cannot_be_seen_they_are_not_said_to_be_down() {
+fn unknown_links_are_not_reported_as_down() {
     let mut fake = FakeNvml::of_profile("dgx1-v100").unwrap();
     fake.without(&["nvmlDeviceGetFieldValues"]).unwrap();
     let text = good(&start(&fake, &[]));
@@ -198,7 +198,7 @@ fn where_links_cannot_be_seen_they_are_not_said_to_be_down() {
     }
 }
 
-/// What the exporter calls while it serves a board.
+/// Returns the functions that the exporter calls while it serves a board.
 fn called(fake: &FakeNvml) -> BTreeSet<String> {
     let lines = fake.trace();
     let calls = lines.iter().filter_map(|line| line.strip_prefix("call "));
@@ -206,13 +206,13 @@ fn called(fake: &FakeNvml) -> BTreeSet<String> {
 }
 
 #[test]
-fn no_error_of_any_function_takes_the_exporter_down() {
+fn no_error_of_any_function_ends_the_exporter() {
     let mut fake = FakeNvml::of_profile("dgx-h100").unwrap();
     let exporter = start(&fake, &[]);
     good(&exporter);
     let functions = called(&fake);
     assert!(functions.len() > 15, "{functions:?}");
-    // Without these there is nothing to tell.
+    // Without these functions nothing can be reported.
     let essential = [
         "nvmlInit",
         "nvmlDeviceGetCount",
@@ -220,7 +220,7 @@ fn no_error_of_any_function_takes_the_exporter_down() {
     ];
     for function in &functions {
         for code in [NOT_SUPPORTED, NO_PERMISSION, UNKNOWN] {
-            // Some functions are called only when the library is opened anew.
+            // Some functions are called only when the library is reopened.
             fake.put("faults", json!([{"error": DRIVER_NOT_LOADED}]))
                 .unwrap();
             wait(&exporter, "a failed collection", |text| !succeeded(text));
@@ -241,7 +241,7 @@ fn no_error_of_any_function_takes_the_exporter_down() {
 }
 
 #[test]
-fn xids_are_counted_each_once_and_outlive_the_library() {
+fn each_xid_is_counted_once_and_kept_when_the_library_is_reopened() {
     let mut fake = FakeNvml::of_profile("hgx-a100-4").unwrap();
     let exporter = start(&fake, &[]);
     assert_eq!(series(&good(&exporter), "nvlink_xid_errors_total"), []);
@@ -264,7 +264,7 @@ fn xids_are_counted_each_once_and_outlive_the_library() {
         .unwrap();
     wait(&exporter, "a failed collection", |text| !succeeded(text));
     fake.put("faults", json!([])).unwrap();
-    assert!(all(&good(&exporter)), "neither lost nor counted again");
+    assert!(all(&good(&exporter)), "neither lost nor counted twice");
     fake.set(|config| config["xids"].as_array_mut().unwrap().push(xid(1, 74)))
         .unwrap();
     wait(&exporter, "the next XID", |text| {
@@ -275,7 +275,7 @@ fn xids_are_counted_each_once_and_outlive_the_library() {
 #[test]
 fn an_xid_is_counted_for_the_gpu_that_it_names() {
     let mut fake = FakeNvml::of_profile("dgx-h100").unwrap();
-    // GPU 0's set is asked first, and gives what is GPU 6's.
+    // The event set of GPU 0 is read first, and returns the event of GPU 6.
     fake.put("eventSetsShared", json!(true)).unwrap();
     let exporter = start(&fake, &[]);
     good(&exporter);
@@ -287,15 +287,15 @@ fn an_xid_is_counted_for_the_gpu_that_it_names() {
     assert_eq!((told.len(), told[0].0["gpu"].as_str()), (1, "6"));
 }
 
-/// Where GPU 0's link `link` ends.
+/// Changes the far end of GPU 0's link `link`.
 fn end_on(gpus: &mut Value, link: usize, bus_id: &Value) {
     gpus[0]["links"][link]["remote"]["pciBusId"] = bus_id.clone();
 }
 
 #[test]
-fn links_that_only_one_end_reports_are_told_and_not_counted() {
+fn links_that_only_one_end_reports_cause_a_warning_and_are_not_counted() {
     let mut fake = FakeNvml::of_profile("hgx-a100-4").unwrap();
-    // GPU 0 says that one of its links to GPU 1 goes to GPU 2.
+    // GPU 0 reports that one of its links to GPU 1 ends on GPU 2.
     fake.rewire(|gpus| {
         let second = gpus[2]["pciBusId"].clone();
         end_on(gpus, 0, &second);
@@ -321,12 +321,12 @@ fn links_that_only_one_end_reports_are_told_and_not_counted() {
     let pair = |gpu: &str, peer: &str| (gpu.to_owned(), peer.to_owned(), 1.0);
     assert_eq!(told, [pair("0", "2"), pair("1", "0")]);
     let log = exporter.process.log();
-    assert!(log.contains("taking the smaller"), "{log}");
+    assert!(log.contains("using the smaller"), "{log}");
     check_metrics(&text).unwrap();
 }
 
 #[test]
-fn a_link_to_itself_joins_nobody() {
+fn a_link_from_a_gpu_to_itself_is_no_edge() {
     let mut fake = FakeNvml::of_profile("a100-pcie-pairs").unwrap();
     fake.rewire(|gpus| {
         let own = gpus[0]["pciBusId"].clone();
@@ -339,7 +339,7 @@ fn a_link_to_itself_joins_nobody() {
 }
 
 #[test]
-fn a_link_that_goes_down_and_one_that_sleeps() {
+fn an_inactive_link_is_down_and_a_sleeping_link_is_up() {
     let mut fake = FakeNvml::of_profile("dgx-h100").unwrap();
     let exporter = start(&fake, &[]);
     good(&exporter);
@@ -349,7 +349,7 @@ fn a_link_that_goes_down_and_one_that_sleeps() {
     let text = wait(&exporter, "the link to go down", |text| {
         up(text, "7") == Some(0.0)
     });
-    assert_eq!(up(&text, "8"), Some(1.0), "asleep is up");
+    assert_eq!(up(&text, "8"), Some(1.0), "a sleeping link is up");
     assert_eq!(
         value(&text, "nvlink_missing_links", &[("gpu", "0")]),
         Some(1.0)

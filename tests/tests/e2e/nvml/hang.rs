@@ -1,4 +1,4 @@
-//! A library that hangs hangs nobody who scrapes.
+//! A library that hangs does not delay scrapes.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -13,7 +13,8 @@ use super::{
 const SOON: Duration = Duration::from_secs(20);
 const DRIVER_NOT_LOADED: u32 = 9;
 
-/// Two GPUs whose traffic only GPM tells, so that all is called that can be.
+/// Returns a board of two GPUs whose traffic only GPM reports, so that the exporter calls
+/// every function.
 fn board() -> FakeNvml {
     let board = Board {
         model: "NVIDIA H100 80GB HBM3",
@@ -27,7 +28,7 @@ fn board() -> FakeNvml {
     fake
 }
 
-/// Everything that the exporter calls in its life, the end of the library included.
+/// Returns all functions that the exporter calls, including those that close the library.
 fn functions(fake: &mut FakeNvml, exporter: &Exporter) -> BTreeSet<String> {
     wait(exporter, "rates", |text| {
         !series(text, "nvlink_transmit_bytes_per_second").is_empty()
@@ -45,8 +46,7 @@ fn functions(fake: &mut FakeNvml, exporter: &Exporter) -> BTreeSet<String> {
     calls.map(str::to_owned).collect()
 }
 
-/// Has the exporter hang in `function`: as it reads, as it closes the library, or as it
-/// opens it again.
+/// Makes the exporter hang in `function`: while it reads, closes the library, or reopens it.
 fn hang(fake: &mut FakeNvml, exporter: &Exporter, function: &str) {
     let hangs = |fake: &FakeNvml| fake.trace().contains(&format!("hang {function}"));
     let this = json!({"function": function, "hang": true});
@@ -74,7 +74,7 @@ fn age(text: &str) -> f64 {
 }
 
 #[test]
-fn whatever_hangs_the_page_answers_and_all_comes_back() {
+fn metrics_are_served_during_a_hang_in_any_function_and_recover_after_it() {
     let mut fake = board();
     let exporter = start(&fake, &[]);
     let functions = functions(&mut fake, &exporter);
@@ -91,18 +91,23 @@ fn whatever_hangs_the_page_answers_and_all_comes_back() {
     }
     for function in &functions {
         hang(&mut fake, &exporter, function);
-        // A page that waits for the library would not answer before the call is let go.
+        // If the metrics waited for the library, they would not be served before the call
+        // is released.
         let before = age(&exporter.metrics().unwrap());
-        let what = format!("the data to grow old while {function} hangs");
+        let what = format!("the data to age while {function} hangs");
         wait(&exporter, &what, |text| age(text) > before);
         fake.put("faults", json!([])).unwrap();
         let recovered = |text: &str| succeeded(text) && age(text) < before;
-        wait(&exporter, &format!("{function} to be forgotten"), recovered);
+        wait(
+            &exporter,
+            &format!("the recovery from {function}"),
+            recovered,
+        );
     }
 }
 
 #[test]
-fn data_of_before_the_hang_are_not_served_for_long() {
+fn data_from_before_a_hang_are_not_served_when_stale() {
     let mut fake = board();
     let exporter = start(&fake, &["--stale-after", "1s"]);
     good(&exporter);
@@ -124,9 +129,9 @@ fn data_of_before_the_hang_are_not_served_for_long() {
 }
 
 #[test]
-fn what_was_read_before_a_hang_is_not_fresh_after_it() {
+fn data_read_before_a_hang_are_stale_after_it() {
     let mut fake = board();
-    // Long enough for what the hung collection gave to be seen before the next one.
+    // The interval is long enough to see the result of the hung collection before the next one.
     let arguments = ["--collection-interval", "2s", "--stale-after", "2500ms"];
     let exporter = fake.exporter(&arguments).unwrap();
     fake.put(
@@ -155,7 +160,7 @@ fn what_was_read_before_a_hang_is_not_fresh_after_it() {
 }
 
 #[test]
-fn a_library_that_hangs_from_the_start_is_seen() {
+fn a_library_that_hangs_from_the_start_is_reported() {
     let mut fake = board();
     fake.put(
         "faults",
@@ -164,7 +169,7 @@ fn a_library_that_hangs_from_the_start_is_seen() {
     .unwrap();
     let exporter = start(&fake, &[]);
     let old = |text: &str| age(text) > 0.3;
-    let text = wait(&exporter, "the wait to be told", old);
+    let text = wait(&exporter, "the wait to be reported", old);
     let success = "nvlink_exporter_collector_success";
     let success = value(&text, success, &[("collector", "topology")]);
     assert_eq!(success, Some(0.0));

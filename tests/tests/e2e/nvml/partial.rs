@@ -1,4 +1,4 @@
-//! Single calls that fail: told, asked again, and never taken for an answer.
+//! Single calls that fail: they are logged, retried, and never used as a value.
 
 use nvlink_tests::{Exporter, FakeNvml, check_metrics, http, nvml::recording};
 use serde_json::{Value, json};
@@ -13,7 +13,7 @@ fn fails(function: &str) -> Value {
     json!({"function": function, "error": UNKNOWN})
 }
 
-/// A page with data though the collection has failed, of which no document is made.
+/// Waits for metrics with data of a failed collection, for which there is no document.
 fn partial(exporter: &Exporter, what: &str) -> String {
     let wanted = |text: &str| !succeeded(text) && !series(text, "nvlink_gpu_info").is_empty();
     let text = wait(exporter, what, wanted);
@@ -26,7 +26,7 @@ fn partial(exporter: &Exporter, what: &str) -> String {
 }
 
 #[test]
-fn what_fails_at_the_start_is_asked_again() {
+fn calls_that_fail_at_the_start_are_retried() {
     for function in [
         "nvmlDeviceGetPciInfo_v3",
         "nvmlDeviceGetName",
@@ -50,7 +50,7 @@ fn what_fails_at_the_start_is_asked_again() {
 }
 
 #[test]
-fn events_that_cannot_be_had_at_the_start_are_had_later() {
+fn events_that_cannot_be_registered_at_the_start_are_registered_later() {
     let mut fake = FakeNvml::of_profile("hgx-a100-4").unwrap();
     for function in ["nvmlEventSetCreate", "nvmlDeviceRegisterEvents"] {
         let fault = json!({"function": function, "error": UNKNOWN});
@@ -61,7 +61,7 @@ fn events_that_cannot_be_had_at_the_start_are_had_later() {
         good(&exporter);
         assert!(exporter.process.log().contains(function));
         fake.put("faults", json!([])).unwrap();
-        // Those that come before anybody listens are told to nobody.
+        // XIDs that come before the exporter listens are dropped.
         let came = || {
             fake.set(|config| {
                 let xids = config["xids"].as_array_mut().unwrap();
@@ -124,7 +124,7 @@ fn a_link_whose_state_fails_is_not_down() {
 #[test]
 fn an_error_is_not_a_hidden_switch() {
     let mut fake = FakeNvml::of_profile("dgx1-v100").unwrap();
-    // The driver is too old to say what is at the far end.
+    // The driver is too old to report the type of the far end.
     let old =
         json!({"function": "nvmlDeviceGetNvLinkRemoteDeviceType", "error": FUNCTION_NOT_FOUND});
     let address = fails("nvmlDeviceGetNvLinkRemotePciInfo_v2");
@@ -141,7 +141,7 @@ fn an_error_is_not_a_hidden_switch() {
 }
 
 #[test]
-fn a_gpu_that_does_not_say_its_name_is_not_lost() {
+fn a_gpu_whose_uuid_cannot_be_read_is_not_lost() {
     let mut fake = FakeNvml::of_profile("dgx-h100").unwrap();
     let nameless = json!({"function": "nvmlDeviceGetUUID", "gpu": 2, "error": UNKNOWN});
     fake.put("faults", json!([nameless])).unwrap();
@@ -151,7 +151,7 @@ fn a_gpu_that_does_not_say_its_name_is_not_lost() {
     fake.put("faults", json!([])).unwrap();
     let text = good(&exporter);
     assert_eq!((gpus(&text), series(&text, "nvlink_gpu_lost")), (8, vec![]));
-    // It has been named, and the library knows it by its handle.
+    // The UUID is known from before, and the library identifies the GPU by its handle.
     fake.put("faults", json!([nameless])).unwrap();
     let limit = std::time::Duration::from_secs(20);
     let warned = || {
@@ -164,7 +164,7 @@ fn a_gpu_that_does_not_say_its_name_is_not_lost() {
         .unwrap();
     let text = good(&exporter);
     assert_eq!((gpus(&text), series(&text, "nvlink_gpu_lost")), (8, vec![]));
-    // A library opened anew does not know it, but it is at its address.
+    // A reopened library does not know the UUID, but the GPU is at its address.
     fake.put("faults", json!([{"error": DRIVER_NOT_LOADED}]))
         .unwrap();
     wait(&exporter, "a failed collection", |text| gpus(text) == 0);
@@ -173,7 +173,7 @@ fn a_gpu_that_does_not_say_its_name_is_not_lost() {
 }
 
 #[test]
-fn all_gpus_lost_are_told() {
+fn the_loss_of_all_gpus_is_reported() {
     let mut fake = FakeNvml::of_profile("hgx-a100-4").unwrap();
     let exporter = start(&fake, &[]);
     good(&exporter);
@@ -215,7 +215,7 @@ fn the_xids_of_a_lost_gpu_stay() {
         let text = wait(&exporter, "the GPU to be back", |text| !lost(text));
         assert_eq!(count(&text), Some(1.0), "{key}");
     }
-    // One that is lost does not keep the others from being heard.
+    // A lost GPU does not block the XIDs of the others.
     fake.put("lost", json!([1])).unwrap();
     fake.set(|config| {
         let xids = config["xids"].as_array_mut().unwrap();
@@ -228,7 +228,7 @@ fn the_xids_of_a_lost_gpu_stay() {
 }
 
 #[test]
-fn what_the_driver_says_stays_on_its_line() {
+fn messages_of_the_driver_stay_on_one_log_line() {
     const NO_PERMISSION: u32 = 4;
     let mut fake = FakeNvml::of_profile("l40s").unwrap();
     let uuid = "GPU-0\nnvlink-exporter: warning: forged \u{1b}[31m";

@@ -1,4 +1,4 @@
-//! The driver's library is let go of when somebody asks for it.
+//! The exporter releases the driver's library on request.
 
 use std::{fs, time::Duration};
 
@@ -22,8 +22,8 @@ fn board() -> FakeNvml {
     FakeNvml::new(&board.recording()).unwrap()
 }
 
-/// Whether the process has a device of the driver open, which is what keeps
-/// others from changing it.
+/// Reports whether the process has a device of the driver open, which prevents others
+/// from replacing the driver.
 fn holds(fake: &FakeNvml, exporter: &Exporter) -> bool {
     let device = fake.environment().1.into_string().unwrap();
     let open = fs::read_dir(format!("/proc/{}/fd", exporter.process.id())).unwrap();
@@ -45,7 +45,7 @@ fn is_released(text: &str) -> bool {
 }
 
 #[test]
-fn the_driver_is_let_go_of_until_it_is_wanted_again() {
+fn the_driver_is_released_until_it_is_opened_again() {
     let fake = board();
     let exporter = start(&fake, &["--web.enable-lifecycle"]);
     good(&exporter);
@@ -58,7 +58,7 @@ fn the_driver_is_let_go_of_until_it_is_wanted_again() {
     let text = exporter.metrics().unwrap();
     assert!(is_released(&text));
     assert_eq!(series(&text, "nvlink_gpu_info"), []);
-    // Longer than several collections.
+    // Waits for longer than several collections take.
     fake.clear_trace();
     std::thread::sleep(Duration::from_millis(500));
     assert!(!holds(&fake, &exporter));
@@ -70,7 +70,7 @@ fn the_driver_is_let_go_of_until_it_is_wanted_again() {
 }
 
 #[test]
-fn a_library_that_hangs_is_let_go_of_when_it_answers_and_not_called_again() {
+fn a_library_that_hangs_is_released_when_it_answers_and_not_called_again() {
     let mut fake = board();
     let exporter = start(&fake, &["--web.enable-lifecycle"]);
     good(&exporter);
@@ -84,11 +84,11 @@ fn a_library_that_hangs_is_let_go_of_when_it_answers_and_not_called_again() {
             .then_some(()))
     };
     exporter.process.wait_until("a hang", SOON, hangs).unwrap();
-    // It waits a while, and says that the library does not answer.
+    // The request waits for a while, and then reports that the library does not answer.
     let (status, said) = post(&exporter, "/-/release?for=1h");
     assert_eq!(status, 202, "{said}");
     assert!(!is_released(&exporter.metrics().unwrap()));
     fake.put("faults", json!([])).unwrap();
-    wait(&exporter, "it to be let go of", is_released);
+    wait(&exporter, "the library to be released", is_released);
     assert!(!holds(&fake, &exporter));
 }

@@ -1,31 +1,31 @@
-//! Reading what an exporter serves.
+//! Helpers that read the metrics of an exporter.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use nvlink_tests::{Exporter, FakeNvml};
 
-/// Often enough for tests, and enough for two samples of GPM.
+/// Short enough for tests, and long enough for two samples of GPM.
 const INTERVAL: &str = "150ms";
 const SOON: Duration = Duration::from_secs(20);
 
-/// Starts an exporter that looks often.
+/// Starts an exporter that collects often.
 pub(super) fn start(fake: &FakeNvml, arguments: &[&str]) -> Exporter {
     let interval = ["--collection-interval", INTERVAL];
     fake.exporter(&[&interval[..], arguments].concat()).unwrap()
 }
 
-/// Scrapes until the page is as `wanted`, and gives it.
+/// Scrapes until the metrics are as `wanted`, and returns them.
 pub(super) fn wait(exporter: &Exporter, what: &str, wanted: impl Fn(&str) -> bool) -> String {
     let probe = || Ok(Some(exporter.metrics()?).filter(|text| wanted(text)));
     exporter.process.wait_until(what, SOON, probe).unwrap()
 }
 
-/// The page of a collection that succeeded.
+/// Waits for a collection that succeeded, and returns its metrics.
 pub(super) fn good(exporter: &Exporter) -> String {
     wait(exporter, "a good collection", succeeded)
 }
 
-/// Whether the last collection succeeded.
+/// Reports whether the last collection succeeded.
 pub(super) fn succeeded(text: &str) -> bool {
     value(
         text,
@@ -34,10 +34,10 @@ pub(super) fn succeeded(text: &str) -> bool {
     ) == Some(1.0)
 }
 
-/// Series of one name: labels and value.
+/// The series of one name: labels and value.
 pub(super) type Series = Vec<(BTreeMap<String, String>, f64)>;
 
-/// All series called `name`.
+/// Returns all series called `name`.
 pub(super) fn series(text: &str, name: &str) -> Series {
     let parse = |line: &str| {
         let rest = line.strip_prefix(name)?;
@@ -46,7 +46,7 @@ pub(super) fn series(text: &str, name: &str) -> Series {
             "" => "",
             _ => labels.strip_prefix('{')?.strip_suffix('}')?,
         };
-        // No label of these tests holds a comma or a quote.
+        // No label in these tests contains a comma or a quote.
         let pair = |label: &str| {
             let (name, value) = label.split_once('=')?;
             Some((name.to_owned(), value.trim_matches('"').to_owned()))
@@ -57,7 +57,7 @@ pub(super) fn series(text: &str, name: &str) -> Series {
     text.lines().filter_map(parse).collect()
 }
 
-/// Series called `name` that have `labels`, among others.
+/// Returns the series called `name` that have `labels`, among others.
 pub(super) fn those(text: &str, name: &str, labels: &[(&str, &str)]) -> Series {
     let has = |one: &BTreeMap<String, String>| {
         labels
@@ -68,14 +68,14 @@ pub(super) fn those(text: &str, name: &str, labels: &[(&str, &str)]) -> Series {
     all.into_iter().filter(|(one, _)| has(one)).collect()
 }
 
-/// The value of the one series called `name` that has `labels`, among others.
+/// Returns the value of the one series called `name` that has `labels`, among others.
 pub(super) fn value(text: &str, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
     let found = those(text, name, labels);
     assert!(found.len() <= 1, "{name} {labels:?}: {found:?}");
     found.first().map(|(_, value)| *value)
 }
 
-/// The values of all series called `name` that have `labels`, in order.
+/// Returns the values of all series called `name` that have `labels`, in order.
 pub(super) fn values(text: &str, name: &str, labels: &[(&str, &str)]) -> Vec<f64> {
     those(text, name, labels)
         .into_iter()

@@ -1,30 +1,29 @@
-//! Boards that the simulator does not have, as small recordings.
+//! Boards that the simulator lacks, as small recordings.
 
 use serde_json::{Value, json};
 
-/// A board.
 pub(super) struct Board {
     /// Product name.
     pub(super) model: &'static str,
     pub(super) gpus: usize,
-    /// Line rate of a link in MB/s, as NVML has it.
+    /// Line rate of a link in MB/s, as in NVML.
     pub(super) rate: u64,
     pub(super) wiring: Wiring,
 }
 
-/// Where the links go.
+/// The far ends of the links.
 pub(super) enum Wiring {
     /// From GPU to GPU: `(a, b, links)`.
     Direct(Vec<(usize, usize, usize)>),
-    /// So many links to each of so many switches.
+    /// The number of links to each switch.
     Switches(&'static [usize]),
-    /// So many links to switches that the node cannot see.
+    /// The number of links to switches that the node cannot see.
     Hidden(usize),
-    /// So many links, all of them down.
+    /// The number of links, all of them down.
     Inactive(usize),
 }
 
-/// Every pair of `gpus`, with so many links.
+/// Returns every pair of `gpus` GPUs, with `links` links each.
 pub(super) fn mesh(gpus: usize, links: usize) -> Vec<(usize, usize, usize)> {
     let pairs = (0..gpus).flat_map(|a| (a + 1..gpus).map(move |b| (a, b)));
     pairs.map(|(a, b)| (a, b, links)).collect()
@@ -35,7 +34,7 @@ fn bus_id(gpu: usize) -> String {
 }
 
 impl Board {
-    /// The recording of it.
+    /// Returns the recording of the board.
     pub(super) fn recording(&self) -> Value {
         let gpus: Vec<_> = (0..self.gpus).map(|gpu| self.gpu(gpu)).collect();
         json!({
@@ -67,7 +66,7 @@ impl Board {
         })
     }
 
-    /// The far end of each link of one GPU; none where it is down.
+    /// Returns the far end of each link of one GPU; `None` for a link that is down.
     fn remotes(&self, gpu: usize) -> Vec<Option<Value>> {
         match &self.wiring {
             Wiring::Direct(pairs) => {

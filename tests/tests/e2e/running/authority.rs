@@ -1,4 +1,4 @@
-//! Our own authority in its Secret, and the registration that keeps itself right.
+//! The webhook's own CA in its Secret, and the registration that the webhook repairs.
 
 use std::{
     net::SocketAddr,
@@ -15,14 +15,14 @@ use crate::pods::{decision, gpu_pod};
 
 const SOON: Duration = Duration::from_secs(60);
 
-/// A pod that names a class: refused where the webhook cannot be reached.
+/// Returns a pod that names a class: the API server refuses it if it cannot reach the webhook.
 fn named(name: &str) -> Value {
     let mut pod = gpu_pod(name, 2);
     pod["metadata"]["annotations"] = json!({"nvlink-domains.io/class": "nvlink"});
     pod
 }
 
-/// Where a replica may serve, and how the API server calls it.
+/// Returns a free address for a replica, and the URL for the API server.
 fn free_address() -> (SocketAddr, String) {
     let address = SocketAddr::from(([127, 0, 0, 1], nvlink_tests::port::free().unwrap()));
     (address, format!("https://{address}"))
@@ -46,7 +46,7 @@ fn secret(kubectl: &Kubectl) -> Value {
     kubectl.get(&["secret", "webhook-ca"]).unwrap()["data"].clone()
 }
 
-/// For how many whole days the certificate of `replica` is valid.
+/// Returns the number of whole days for which the certificate of `replica` is valid.
 fn days_left(replica: &Replica) -> u64 {
     const EXPIRY: &str = "nvlink_webhook_certificate_expiry_timestamp_seconds ";
     let page = replica.metrics().unwrap();
@@ -61,12 +61,12 @@ fn days_left(replica: &Replica) -> u64 {
 }
 
 #[test]
-fn the_authority_is_shared_and_the_registration_repaired() {
+fn replicas_share_the_ca_and_repair_the_registration() {
     let (control_plane, _turn) = control_plane();
     let kubectl = control_plane
         .namespace("own-authority", &json!({}), &json!({}))
         .unwrap();
-    // The address of the first replica stands for both; the second has the same names.
+    // The registration has the address of the first replica only; the second has the same names.
     let (address, url) = free_address();
     let kubeconfig = control_plane.kubeconfig();
     let arguments = [
@@ -77,7 +77,7 @@ fn the_authority_is_shared_and_the_registration_repaired() {
         "--tls-poll-seconds",
         "1",
     ];
-    // Both at once: one of them makes the Secret, the other takes it.
+    // Both start at once: one creates the Secret, the other uses it.
     let (first, second) = thread::scope(|scope| {
         let first = scope.spawn(|| Replica::start_on(address, kubeconfig, &arguments).unwrap());
         let second = Replica::start(kubeconfig, &arguments).unwrap();
@@ -85,11 +85,7 @@ fn the_authority_is_shared_and_the_registration_repaired() {
     });
     wait_until_decided(&kubectl);
     let logs = first.process.log() + &second.process.log();
-    assert_eq!(
-        logs.matches("made a certificate authority").count(),
-        1,
-        "{logs}"
-    );
+    assert_eq!(logs.matches("created a new CA").count(), 1, "{logs}");
     let before = secret(&kubectl);
 
     repaired_by_itself(control_plane.kubectl());
@@ -97,7 +93,7 @@ fn the_authority_is_shared_and_the_registration_repaired() {
     let days = days_left(&first);
     assert!((88..=90).contains(&days), "{days} days");
 
-    // An administrator wants a new authority; no pod notices.
+    // An administrator requests a new CA; no pod is refused meanwhile.
     kubectl.run(&["delete", "secret", "webhook-ca"]).unwrap();
     wait_until("the new authority to be in use", SOON, || {
         dry_run(&kubectl, &named("meanwhile"))?;
@@ -110,7 +106,7 @@ fn the_authority_is_shared_and_the_registration_repaired() {
     wait_until_decided(&kubectl);
 }
 
-/// What somebody breaks in the registration is put right.
+/// Asserts that the webhook repairs changes to the registration.
 fn repaired_by_itself(kubectl: &Kubectl) {
     let whole = registered(kubectl).unwrap();
     let breaks = [
@@ -139,7 +135,7 @@ fn repaired_by_itself(kubectl: &Kubectl) {
         kubectl.run(&arguments).unwrap();
         wait_until("the registration to be repaired", SOON, || {
             let found = registered(kubectl)?;
-            // A removed entry may come back in another place.
+            // A removed entry may return in another position.
             let sorted = |whole: &Value| {
                 let mut entries = whole["webhooks"].as_array().cloned().unwrap_or_default();
                 entries.sort_by_key(|entry| entry["name"].to_string());
@@ -152,7 +148,7 @@ fn repaired_by_itself(kubectl: &Kubectl) {
 }
 
 #[test]
-fn replicas_with_other_flags_say_what_differs() {
+fn replicas_with_different_flags_log_the_difference() {
     let (control_plane, _turn) = control_plane();
     control_plane
         .namespace("quarrel", &json!({}), &json!({}))
@@ -163,7 +159,7 @@ fn replicas_with_other_flags_say_what_differs() {
     let first = Replica::start_on(address, kubeconfig, &arguments).unwrap();
     let other = [&arguments[..], &["--exempt-namespace", "elsewhere"]].concat();
     let second = Replica::start(kubeconfig, &other).unwrap();
-    let said = wait_until("a replica to say that they quarrel", SOON, || {
+    let said = wait_until("a replica to log the conflict", SOON, || {
         let log = first.process.log() + &second.process.log();
         let mut lines = log.lines();
         Ok(lines
@@ -174,7 +170,7 @@ fn replicas_with_other_flags_say_what_differs() {
     assert!(said.contains("webhooks[0].namespaceSelector"), "{said}");
 }
 
-/// An authority of which two thirds are over (from 1970 to 2050).
+/// Returns a CA of which more than two thirds of the lifetime are over (1970 to 2050).
 fn old_authority() -> (String, String) {
     let mut params = CertificateParams::new(Vec::new()).unwrap();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -185,7 +181,7 @@ fn old_authority() -> (String, String) {
 }
 
 #[test]
-fn a_namespace_may_be_left_alone() {
+fn a_namespace_can_be_exempted_by_a_label() {
     let (control_plane, _turn) = control_plane();
     let labels = json!({"nvlink-domains.io/webhook": "ignore"});
     let kubectl = control_plane
@@ -205,7 +201,7 @@ fn a_namespace_may_be_left_alone() {
 }
 
 #[test]
-fn a_class_says_whether_it_is_accepted() {
+fn the_status_of_a_class_reports_whether_it_is_accepted() {
     let (control_plane, _turn) = control_plane();
     let kubectl = control_plane
         .namespace("accepted", &json!({}), &json!({}))
@@ -237,7 +233,7 @@ fn a_class_says_whether_it_is_accepted() {
 }
 
 #[test]
-fn an_old_authority_is_replaced_in_time_and_a_foreign_secret_left_alone() {
+fn an_old_ca_is_replaced_in_time_and_a_foreign_secret_is_not_changed() {
     let (control_plane, _turn) = control_plane();
     let kubectl = control_plane
         .namespace("old-authority", &json!({}), &json!({}))
@@ -259,7 +255,7 @@ fn an_old_authority_is_replaced_in_time_and_a_foreign_secret_left_alone() {
     let arguments = ["--ca-secret", "old-authority/webhook-ca", "--url", &url];
     let replica = Replica::start_on(address, control_plane.kubeconfig(), &arguments).unwrap();
     wait_until_decided(&kubectl);
-    // In base64: the new one before the old one, which stays trusted.
+    // The bundle, in base64, has the new CA before the old one, which stays trusted.
     let bundle = secret(&kubectl)["ca.crt"].as_str().unwrap().len();
     let one = certificate.len() * 4 / 3;
     assert!(bundle > one * 3 / 2, "{bundle}, one is {one}");
@@ -271,7 +267,7 @@ fn an_old_authority_is_replaced_in_time_and_a_foreign_secret_left_alone() {
     let error = Replica::start_on(address, control_plane.kubeconfig(), &arguments).unwrap_err();
     let error = format!("{error:#}");
     assert!(
-        error.contains("old-authority/webhook-ca does not hold our authority"),
+        error.contains("old-authority/webhook-ca does not hold the webhook's CA"),
         "{error}"
     );
     assert_eq!(secret(&kubectl), before);

@@ -1,5 +1,5 @@
-//! What the leader finds on the nodes of a restricted class: nodes without its
-//! taint, and pods that were there before the class was.
+//! The leader's report about the nodes of a restricted class: nodes without its taint,
+//! and pods that are older than the class.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ fn replica(kubeconfig: &std::path::Path) -> Replica {
     Replica::start(kubeconfig, &arguments).unwrap()
 }
 
-/// A pod as a daemon is, for the node `node`.
+/// Returns a pod like that of a daemon, for the node `node`.
 fn daemon(name: &str, node: &str, account: &str) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
@@ -37,7 +37,7 @@ fn daemon(name: &str, node: &str, account: &str) -> Value {
     })
 }
 
-/// A service account of its namespace that may use the class.
+/// Grants a service account of the namespace the use of the class.
 fn grant(admin: &Kubectl) {
     let role = json!({
         "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role",
@@ -57,7 +57,7 @@ fn grant(admin: &Kubectl) {
     }
 }
 
-/// Waits until the condition `Isolated` has the reason, and gives its message.
+/// Waits until the condition `Isolated` has the reason, and returns its message.
 fn condition(kubectl: &Kubectl, reason: &str) -> String {
     wait_until(&format!("the reason {reason}"), SOON, || {
         let class = kubectl.get(&["domainclass", "isolated"])?;
@@ -72,8 +72,8 @@ fn condition(kubectl: &Kubectl, reason: &str) -> String {
     .unwrap()
 }
 
-/// Two nodes, one of them with the taint, and pods as they were before there
-/// was a class. Gives the namespace of those that do not belong there.
+/// Creates two nodes, one of them with the taint, and pods that are older than the class.
+/// Returns the namespace of the pods that do not belong there.
 fn prepare(cluster: &ControlPlane) -> Kubectl {
     let space = |name: &str, labels: Value| {
         let space = cluster.namespace(name, &labels, &json!({}));
@@ -111,9 +111,12 @@ fn prepare(cluster: &ControlPlane) -> Kubectl {
 /// Runs the two commands of a message.
 fn obey(kubectl: &Kubectl, message: &str) {
     let after = |words: &str| message.split(words).nth(1).expect(message);
-    let taint = after("To keep others off: ").split("; ").next().unwrap();
-    // No kubelet is there that would end a pod.
-    let delete = format!("{} --force --grace-period=0", after("To end them: "));
+    let taint = after("To keep other pods off: ")
+        .split("; ")
+        .next()
+        .unwrap();
+    // There is no kubelet that would end a pod.
+    let delete = format!("{} --force --grace-period=0", after("To delete them: "));
     for command in [&delete, taint] {
         let output = kubectl.shell(command).unwrap();
         assert!(output.status.success(), "{command}: {output:?}");
@@ -130,7 +133,7 @@ fn assert_counts(replica: &Replica, untainted: usize, strays: usize) {
 }
 
 #[test]
-fn what_was_there_before_a_restricted_class_is_named_and_counted() {
+fn nodes_and_pods_older_than_a_restricted_class_are_named_and_counted() {
     let (control_plane, _turn) = control_plane();
     let kubectl = &prepare(control_plane);
     let replica = replica(control_plane.kubeconfig());
@@ -144,7 +147,7 @@ fn what_was_there_before_a_restricted_class_is_named_and_counted() {
     kubectl.create(&class).unwrap();
     let message = condition(kubectl, "NodesWithoutTaint");
     for part in [
-        "1 node(s) of the class have not its taint, so that any pod may go there: isolated-2.",
+        "1 node(s) of the class do not have its taint, so any pod may run there: isolated-2.",
         "2 pod(s) are on nodes of the class",
         "isolated/early (on isolated-1), isolated/waits (waiting).",
     ] {
@@ -159,7 +162,7 @@ fn what_was_there_before_a_restricted_class_is_named_and_counted() {
 
     class["spec"]["access"]["mode"] = json!("Open");
     kubectl.apply(&class.to_string()).unwrap();
-    wait_until("the condition to go", SOON, || {
+    wait_until("the condition to be removed", SOON, || {
         let class = kubectl.run(&["get", "domainclass", "isolated", "-o", "yaml"])?;
         Ok((!class.contains("type: Isolated")).then_some(()))
     })

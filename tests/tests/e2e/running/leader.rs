@@ -1,4 +1,4 @@
-//! One replica of several leads: it alone writes the status of classes.
+//! One of several replicas leads: only it writes the status of classes.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::control_plane;
 
-/// A lease that nobody renews lasts 15 seconds.
+/// A lease that is not renewed expires after 15 seconds.
 const SOON: Duration = Duration::from_secs(60);
 
 fn replica(kubeconfig: &std::path::Path) -> Replica {
@@ -38,7 +38,7 @@ fn holder(kubectl: &Kubectl) -> anyhow::Result<String> {
     Ok(holder.unwrap_or_default().to_owned())
 }
 
-/// Makes a class, waits for its condition, and removes it.
+/// Creates a class, waits for its condition, and deletes it.
 fn is_accepted(kubectl: &Kubectl, name: &str) {
     let class = json!({
         "apiVersion": "nvlink-domains.io/v1alpha1", "kind": "DomainClass",
@@ -54,7 +54,7 @@ fn is_accepted(kubectl: &Kubectl, name: &str) {
 }
 
 #[test]
-fn one_replica_leads_until_it_ends_and_then_another() {
+fn one_replica_leads_until_it_ends_and_then_another_takes_over() {
     let (control_plane, _turn) = control_plane();
     let kubectl = control_plane.kubectl();
     let first = replica(control_plane.kubeconfig());
@@ -65,7 +65,7 @@ fn one_replica_leads_until_it_ends_and_then_another() {
     assert!(leads(&first) && !leads(&second));
     assert_eq!(holder(kubectl).unwrap(), held);
 
-    // It gives the lease back: it is gone from it when the process is gone.
+    // It releases the lease: its name is no longer in the lease when the process has ended.
     let ended = first.process.terminate(SOON).unwrap();
     assert_eq!(ended.code(), Some(0));
     assert_ne!(holder(kubectl).unwrap(), held);

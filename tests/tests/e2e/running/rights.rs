@@ -1,4 +1,4 @@
-//! The webhook with the rights that `docs/webhook-rbac.yaml` gives it, and no more.
+//! The webhook with only the rights in `docs/webhook-rbac.yaml`.
 
 use std::{net::SocketAddr, path::Path, time::Duration};
 
@@ -8,11 +8,11 @@ use serde_json::{Value, json};
 use super::{control_plane, registered};
 use crate::pods::{decision, gpu_pod};
 
-/// What README has a cluster's keeper apply.
+/// The manifest that README tells administrators to apply.
 const RBAC: &str = include_str!("../../../../docs/webhook-rbac.yaml");
 const SOON: Duration = Duration::from_secs(60);
 
-/// What the API server says of a pod of `class`, which is not kept.
+/// Returns the API server's answer to a pod of `class`, which is not stored.
 fn try_pod(kubectl: &Kubectl, class: &str) -> anyhow::Result<Value> {
     let mut pod = gpu_pod("probe", 2);
     pod["metadata"]["annotations"] = json!({"nvlink-domains.io/class": class});
@@ -31,7 +31,7 @@ fn says_that_the_namespace_is_missing(address: SocketAddr, admin: &Path, argumen
 fn is_refused(ada: &Kubectl) {
     wait_until("the class to be refused", SOON, || {
         let Err(refused) = try_pod(ada, "closed") else {
-            anyhow::bail!("it was let in");
+            anyhow::bail!("the pod was admitted");
         };
         let refused = format!("{refused:#}");
         anyhow::ensure!(refused.contains("rule not-authorized"), "{refused}");
@@ -40,7 +40,7 @@ fn is_refused(ada: &Kubectl) {
     .unwrap();
 }
 
-/// Makes a restricted class, and waits for its conditions.
+/// Creates a restricted class, and waits for its conditions.
 fn make_closed_class(kubectl: &Kubectl) {
     let class = json!({
         "apiVersion": "nvlink-domains.io/v1alpha1", "kind": "DomainClass",
@@ -52,7 +52,7 @@ fn make_closed_class(kubectl: &Kubectl) {
         Ok(shown.contains("True").then_some(()))
     })
     .unwrap();
-    wait_until("the nodes of the class to be looked at", SOON, || {
+    wait_until("the nodes of the class to be checked", SOON, || {
         let class = kubectl.run(&["get", "domainclass", "closed", "-o", "yaml"])?;
         anyhow::ensure!(!class.contains("PodsUnknown"), "{class}");
         Ok(class.contains("type: Isolated").then_some(()))
@@ -60,8 +60,8 @@ fn make_closed_class(kubectl: &Kubectl) {
     .unwrap();
 }
 
-/// Each right is used once: the authority, the registration, the watches, a
-/// review of who may use a class, and the conditions of a class.
+/// Uses each right once: the CA, the registration, the watches, an access review for a
+/// class, and the conditions of a class.
 #[test]
 fn the_rights_of_the_documentation_are_enough() {
     let (control_plane, _turn) = control_plane();
@@ -84,7 +84,7 @@ fn the_rights_of_the_documentation_are_enough() {
     .unwrap();
 
     make_closed_class(all);
-    // The administrator may use each class; nobody aggregates the role `edit` here.
+    // The administrator may use each class; no controller aggregates the role `edit` here.
     for made in [
         &["role", "ada", "--verb=create", "--resource=pods"][..],
         &["rolebinding", "ada", "--role=ada", "--user=ada"],
@@ -100,7 +100,7 @@ fn the_rights_of_the_documentation_are_enough() {
         "nvlink-domains.io",
     ])
     .unwrap();
-    wait_until("the registration to be back", SOON, || {
+    wait_until("the registration to be restored", SOON, || {
         registered(all).map(Some)
     })
     .unwrap();

@@ -1,5 +1,5 @@
-//! Two thousand pods, as fast as the API server takes them, while everything
-//! around the webhook changes.
+//! Two thousand pods, as fast as the API server accepts them, while everything around the
+//! webhook changes.
 
 use std::{
     collections::BTreeMap,
@@ -25,13 +25,13 @@ use super::control_plane;
 use crate::pods::{assert_mutated, comparable, spec};
 
 const LONG: Duration = Duration::from_secs(240);
-/// Pods by a Job, by clients of the API, and by kubectl.
+/// The number of pods that a Job creates; then those by clients of the API, and by kubectl.
 const BY_JOB: usize = 1000;
 const BY_CLIENTS: usize = 900;
 const BY_KUBECTL: usize = 100;
 const CLIENTS: usize = 8;
 
-/// A Secret volume: the files are symlinks into a directory that is swapped whole.
+/// A Secret volume: the files are symlinks into a directory that is replaced as a whole.
 struct Volume {
     directory: PathBuf,
     authority: Authority,
@@ -55,7 +55,7 @@ impl Volume {
         volume
     }
 
-    /// A new certificate, put in place as the kubelet does it.
+    /// Installs a new certificate as the kubelet does.
     fn rotate(&self) {
         let version = format!("..{}", self.versions.fetch_add(1, Ordering::Relaxed));
         let fresh = self.directory.join(&version);
@@ -98,12 +98,12 @@ fn template() -> Value {
     })
 }
 
-/// Requests that failed and were sent again.
+/// The number of requests that failed and were retried.
 #[derive(Debug, Default)]
 struct Failed {
-    /// The API server was not there.
+    /// The API server was not reachable.
     away: AtomicUsize,
-    /// The API server could not reach the webhook, and said so.
+    /// The API server reported that it could not reach the webhook.
     webhook: AtomicUsize,
 }
 
@@ -117,7 +117,7 @@ impl Failed {
     }
 }
 
-/// Creates pods `NAME-N` until each is there.
+/// Creates `count` pods `NAME-N`, and retries until each exists.
 async fn create(client: kube::Client, name: String, count: usize, failed: Arc<Failed>) {
     let pods: Api<Pod> = Api::namespaced(client, "storm");
     for n in 0..count {
@@ -127,7 +127,7 @@ async fn create(client: kube::Client, name: String, count: usize, failed: Arc<Fa
         loop {
             match pods.create(&PostParams::default(), &pod).await {
                 Ok(_) => break,
-                // The answer to an earlier try was lost.
+                // The answer to an earlier attempt was lost.
                 Err(kube::Error::Api(status)) if status.code == 409 => break,
                 Err(error) => {
                     failed.count(&error.to_string());
@@ -157,7 +157,8 @@ fn by_clients(control_plane: &ControlPlane, failed: &Arc<Failed>) {
     });
 }
 
-/// Lists of ten pods; `apply`, so that what a failed call left over is made by the next.
+/// Applies lists of ten pods. It uses `apply`, so that the next call creates the pods
+/// that a failed call did not.
 fn by_kubectl(kubectl: &Kubectl, failed: &Failed) {
     for n in 0..BY_KUBECTL / 10 {
         let pods = (0..10).map(|m| {
@@ -170,7 +171,7 @@ fn by_kubectl(kubectl: &Kubectl, failed: &Failed) {
         let list = json!({"apiVersion": "v1", "kind": "List", "items": pods.collect::<Vec<_>>()});
         while let Err(error) = kubectl.run_with(&["create", "-f", "-"], &list.to_string()) {
             let error = error.to_string();
-            // What is left over after a failed call is that some are there already.
+            // After a failed call, the only errors are that some pods already exist.
             let lines = || error.lines().filter(|line| line.contains("rror"));
             if lines().count() > 0 && lines().all(|line| line.contains("AlreadyExists")) {
                 break;
@@ -200,9 +201,9 @@ fn wait_until_registered(kubectl: &Kubectl) {
     .unwrap();
 }
 
-/// All pods, as soon as they are there.
+/// Waits until all pods exist, and returns them.
 fn all_pods(kubectl: &Kubectl) -> Vec<Value> {
-    wait_until("all pods to be there", LONG, || {
+    wait_until("all pods to exist", LONG, || {
         let pods = kubectl.get(&["pods", "-l", "storm=yes"])?["items"].take();
         let pods = pods.as_array().cloned().unwrap_or_default();
         let all = BY_JOB + BY_CLIENTS + BY_KUBECTL;
@@ -212,7 +213,7 @@ fn all_pods(kubectl: &Kubectl) -> Vec<Value> {
     .unwrap()
 }
 
-/// The line that counts the certificates which `replica` took.
+/// Returns the metrics line that counts the certificates that `replica` loaded.
 fn reloads(replica: &Replica) -> String {
     const RELOADS: &str = "nvlink_webhook_certificate_reloads_total{result=\"success\"} ";
     let page = replica.metrics().unwrap();
@@ -247,7 +248,7 @@ fn two_thousand_pods_while_everything_changes() {
         });
         let disturbing = scope.spawn(|| {
             thread::sleep(Duration::from_secs(2));
-            drop(first); // as by the kernel: killed at once
+            drop(first); // killed at once, as by the kernel
             balancer.set(vec![second.backend()]);
             let third = replica(kubeconfig, &arguments);
             balancer.set(vec![third.backend(), second.backend()]);
@@ -271,13 +272,13 @@ fn two_thousand_pods_while_everything_changes() {
             reloads(&third)
         );
     });
-    // At most what was under way in the replica that was killed: one for each client,
-    // and for kubectl and the Job's controller.
+    // At most the requests in flight in the killed replica may fail: one for each client,
+    // one for kubectl and one for the Job's controller.
     let unanswered = failed.webhook.load(Ordering::Relaxed);
     assert!(unanswered <= CLIENTS + 2, "{failed:?}");
 }
 
-/// Each pod is mutated, once: all made from one template are the same.
+/// Asserts that each pod is mutated once: all pods from one template are equal.
 fn check(pods: &[Value]) {
     let mut kinds: BTreeMap<String, Value> = BTreeMap::new();
     for pod in pods {

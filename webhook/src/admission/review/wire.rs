@@ -1,9 +1,9 @@
-//! What is read of an AdmissionReview's JSON, in one pass.
+//! Parses an AdmissionReview's JSON in one pass.
 //!
-//! Nothing here fails because a value has another type than it should: what is
-//! no text reads as an empty one, so that whoever looks at it says what is
-//! missing. What nobody looks at is not kept, above all the `managedFields` of
-//! pods, which take more memory than the pods.
+//! Parsing does not fail because a value has the wrong type: a value that should
+//! be a string but is not becomes an empty string, and the code that uses it
+//! reports it as missing. Unused values are not kept, above all the
+//! `managedFields` of pods, which take more memory than the pods.
 
 use std::{collections::BTreeMap, fmt, marker::PhantomData};
 
@@ -70,21 +70,21 @@ pub(super) struct UserInfo {
     pub(super) extra: BTreeMap<String, Vec<String>>,
 }
 
-/// A pod, or null where there is none.
+/// A pod, or null if there is none.
 #[derive(Default)]
 pub(super) struct Object(pub(super) Value);
 
-/// A review in `body`. All of it must be text: what is not kept is skipped
-/// without a look at its strings.
+/// Parses the review in `body`. Checks first that all of it is UTF-8: the parser
+/// skips unused values without checking their strings.
 pub(super) fn read(body: &[u8]) -> Result<Review, String> {
     let text = std::str::from_utf8(body).map_err(|error| error.to_string())?;
     let read = serde_json::from_str::<Read<Review>>(text);
     read.map_or_else(|error| Err(error.to_string()), |read| Ok(read.0))
 }
 
-/// What reads as its default where the JSON has another type.
+/// A type that parses as its default if the JSON has another type.
 trait Lenient: Default {
-    /// From null, a truth value or a number.
+    /// Returns the value for null, a boolean or a number.
     fn scalar(_: Value) -> Self {
         Self::default()
     }
@@ -120,7 +120,7 @@ impl Lenient for Vec<String> {
     }
 }
 
-/// Of a list: other things than texts are none of it.
+/// An item of a list of strings: none if the item is not a string.
 impl Lenient for Option<String> {
     fn text(text: &str) -> Self {
         Some(text.to_owned())
@@ -137,7 +137,7 @@ impl Lenient for BTreeMap<String, Vec<String>> {
     }
 }
 
-/// A pod's metadata. Where it is no object, the rules refuse the pod for it.
+/// A pod's metadata. If it is not an object, it is kept as it is, and the rules refuse the pod.
 #[derive(Default)]
 struct Metadata(Value);
 
@@ -207,7 +207,7 @@ fn lenient<'de, T: Lenient, D: Deserializer<'de>>(deserializer: D) -> Result<T, 
     deserializer.deserialize_any(Any(PhantomData))
 }
 
-/// What is read leniently.
+/// A value that is parsed leniently.
 struct Read<T>(T);
 
 impl<'de, T: Lenient> Deserialize<'de> for Read<T> {

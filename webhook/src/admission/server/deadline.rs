@@ -1,18 +1,19 @@
-//! Until when a review must be answered: arrival, room and access reviews
-//! share what the API server waits.
+//! The deadline of a review: reading the body, waiting for room and access
+//! reviews share the time that the API server waits.
 
 use std::time::Duration;
 
-/// What an API server waits that does not say so: as the registration asks it to.
+/// How long the API server waits if the call has no timeout: as in the registration.
 const DEFAULT: Duration = Duration::from_secs(5);
-/// The longest that a registration may ask for.
+/// The longest timeout that a registration may have.
 const LONGEST: Duration = Duration::from_secs(30);
-/// The longest that an answer takes to be written and to go back. An API server
-/// that has less time left than it was asked to wait rounds up to a second, so
-/// it may wait almost this much shorter than it says.
+/// The longest that an answer takes to be serialized and sent. It also covers
+/// rounding: an API server with less time left than the registration's timeout
+/// rounds the remaining time up to whole seconds, so it may wait almost this
+/// much less than it announces.
 const MARGIN: Duration = Duration::from_secs(1);
 
-/// How long a review may take, whose request has `query`: `timeout=5s`.
+/// Returns how long a review may take whose request has `query`: `timeout=5s`.
 pub(super) fn allowed(query: Option<&str>) -> Duration {
     let pairs = query.into_iter().flat_map(|query| query.split('&'));
     let said = pairs
@@ -24,7 +25,7 @@ pub(super) fn allowed(query: Option<&str>) -> Duration {
     waits - MARGIN.min(waits / 5)
 }
 
-/// A duration as Go writes it: `5s`, `1m0s`, `1.5s`, `500ms`.
+/// Parses a duration in Go's format: `5s`, `1m0s`, `1.5s`, `500ms`.
 fn duration(text: &str) -> Option<Duration> {
     let (mut rest, mut seconds) = (text, 0.0);
     while !rest.is_empty() {
@@ -35,7 +36,7 @@ fn duration(text: &str) -> Option<Duration> {
         seconds += number.parse::<f64>().ok()? * in_seconds(unit)?;
         rest = tail;
     }
-    // Longer ones than a Duration holds are clamped with all others.
+    // Clamp before the conversion: a `Duration` cannot hold every value.
     Duration::try_from_secs_f64(seconds.min(LONGEST.as_secs_f64())).ok()
 }
 
@@ -56,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_api_server_says_less_a_margin() {
+    fn a_review_may_take_the_timeout_less_a_margin() {
         for (query, milliseconds) in [
             ("timeout=5s", 4000),
             ("timeout=10s", 9000),

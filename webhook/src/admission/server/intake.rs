@@ -1,17 +1,18 @@
-//! How reviews come in: within their time, and within the memory that all of
-//! them may take together.
+//! Reads reviews, within their deadline and within a memory limit for all reviews together.
 //!
-//! A parsed document takes far more than its text, so the text is weighed
-//! before it is parsed ([`weight`]), and waits until there is room.
+//! A parsed document takes far more memory than its text. The memory is therefore
+//! estimated from the text before it is parsed ([`weight`]), and parsing waits
+//! until there is room.
 //!
-//! All reviews together take 256 MiB at most: [`ARRIVING`] and [`LARGE_BODIES`]
-//! unparsed, [`SMALL_ROOM`] and [`LARGE_ROOM`] parsed and decided on, and
-//! [`WAITING_ROOM`] parsed and waiting for the API server to answer access
-//! reviews. Who waits for that has left the room of the others, which takes
-//! as long as the computer needs, so that a slow API server keeps none of
-//! them waiting. A body must arrive within [`ARRIVES`], for which one peer gets
-//! half of the room at most: who sends nothing keeps no other out. What a
-//! connection holds beside it is bounded by [`super::listen`]. The allocator keeps what was once used for later reviews.
+//! All reviews together take at most 256 MiB: [`ARRIVING`] and [`LARGE_BODIES`]
+//! for unparsed bodies, [`SMALL_ROOM`] and [`LARGE_ROOM`] for reviews that are
+//! parsed and decided on, and [`WAITING_ROOM`] for reviews that wait for the API
+//! server to answer access reviews. A review that waits gives up its place among
+//! those that are decided on. These only need CPU time, so a slow API server
+//! delays none of them. A body must arrive within [`ARRIVES`], and one peer gets
+//! at most half of the room for arriving bodies, so a client that sends nothing
+//! keeps no other out. [`super::listen`] limits the other memory of a connection.
+//! The allocator keeps freed memory for later reviews.
 
 use std::{future::Future, time::Duration};
 
@@ -29,37 +30,38 @@ use super::{
 };
 use crate::admission::review::{Invalid, uid_of_prefix};
 
-/// Largest body that is read. An API server takes requests of 3 MiB at most,
-/// and a review of an update holds two objects.
+/// The largest accepted body, in bytes. An API server accepts requests of at most
+/// 3 MiB, and a review of an update holds two objects.
 pub const MAX_BODY: usize = 7 << 20;
-/// What is read and thrown away of a larger one, so that the client hears the answer.
+/// How much of a larger body is read and discarded, in bytes, so that the client
+/// gets the answer.
 const MAX_DRAINED: usize = 64 << 20;
 
-/// Bodies up to here, which those of almost all pods are, do not wait for
-/// larger ones: whoever sends slowly keeps few others waiting.
+/// The largest body that counts as small, in bytes, as those of almost all pods
+/// do. Small bodies do not wait for larger ones, so a slow sender delays few others.
 pub const SMALL: usize = 64 << 10;
-/// Room for small bodies that arrive, in bytes: 384 of the largest.
+/// Room for arriving small bodies, in bytes: 384 of the largest.
 const ARRIVING: usize = 24 << 20;
-/// Room for larger bodies, in bytes.
+/// Room for arriving larger bodies, in bytes.
 const LARGE_BODIES: usize = 24 << 20;
-/// Room for what small bodies become, in bytes. Their weight is taken for the
-/// largest possible, so it is room for 25 of 10 KiB, and 4 of the largest.
+/// Room for parsed small bodies, in bytes. Each counts with the largest weight
+/// that its length allows, so there is room for 25 of 10 KiB, or 4 of the largest.
 const SMALL_ROOM: usize = 32 << 20;
-/// Room for what larger bodies become, in bytes, and the most that one may
-/// become. The heaviest object that etcd takes has 1.5 MB; made of nothing but
-/// variables of 25 bytes it weighs 57 MiB, and an update has two.
+/// Room for parsed larger bodies, in bytes, and the most that one may take. The
+/// largest object that etcd accepts has 1.5 MB; if it consists of environment
+/// variables of 25 bytes it takes 57 MiB, and an update has two objects.
 const LARGE_ROOM: usize = 128 << 20;
-/// Room for pods that wait for the API server, in bytes: some 2,000 of 1 KiB
-/// of text, 240 of 10 KiB.
+/// Room for pods that wait for the API server, in bytes: about 2,000 whose text
+/// has 1 KiB, or 240 of 10 KiB.
 pub const WAITING_ROOM: usize = 48 << 20;
 
-/// Times its length: more than any text weighs.
+/// The largest possible ratio of a document's weight to the length of its text.
 const HEAVIEST: usize = 128;
-/// What a body gets to arrive when there is room for it, and a second more for
-/// each MiB: an API server sends it at once.
+/// Time for a body to arrive once there is room for it, plus a second for each
+/// MiB: an API server sends it at once.
 const ARRIVES: Duration = Duration::from_secs(2);
 
-/// Where reviews come in.
+/// The memory for incoming reviews.
 #[derive(Debug)]
 pub(super) struct Intake {
     arriving: Shared,
@@ -69,49 +71,49 @@ pub(super) struct Intake {
     waiting: Semaphore,
 }
 
-/// Why a review is not decided on.
+/// Why there is no decision on a review.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Unread {
     Invalid(Invalid),
-    /// There is no time or no room for it.
+    /// There was no time or no room for it.
     Overloaded(Overloaded),
 }
 
-/// There is no time or no room for a review: nothing was decided, so that the
-/// API server is to do what the registration says of failed calls.
+/// There was no time or no room for a review. Nothing was decided, and the API
+/// server applies the failure policy of the registration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}")]
 pub(super) struct Overloaded {
-    /// Id of the request, as far as it is known.
+    /// Id of the request; empty if it is unknown.
     pub(super) uid: String,
-    /// What there was none of.
+    /// Whether time or room was missing, and why.
     pub(super) reason: &'static str,
 }
 
 impl Overloaded {
     pub(super) const LATE: &str =
         "the API server did not answer the access reviews in time: try again";
-    const GONE: &str = "the request ended early";
+    const GONE: &str = "the client closed the connection before the whole request arrived";
     const SLOW: &str = "the request did not arrive in time";
-    const FULL: &str = "other reviews take all the memory that there is for them: try again";
+    const FULL: &str = "other reviews use all the memory that reviews may use: try again";
 }
 
-/// A review's text, and the room that it has until this is dropped.
+/// A review's text, and the room that it holds until this is dropped.
 #[derive(Debug)]
 pub(super) struct Seat<'a> {
     intake: &'a Intake,
     pub(super) body: Vec<u8>,
-    /// For the text and for what it becomes; none when it waits.
+    /// Room for the text and for the parsed document; none while it waits.
     deciding: Option<(Part<'a>, SemaphorePermit<'a>)>,
     waiting: Option<SemaphorePermit<'a>>,
 }
 
 impl Seat<'_> {
     /// Makes room for others, because the decision waits for the API server.
-    /// The text goes, and what it has become counts by its weight.
+    /// Drops the text; the parsed document counts with its weight.
     ///
     /// # Errors
-    /// When too many wait already.
+    /// When too many reviews wait already.
     pub(super) fn wait(&mut self) -> Result<(), &'static str> {
         if self.waiting.is_none() {
             let units = units(weight(&self.body)).ok_or(Overloaded::FULL)?;
@@ -138,11 +140,11 @@ impl Default for Intake {
 }
 
 impl Intake {
-    /// Reads a review that `peer` sends, and waits until there is room to parse it.
+    /// Reads a review from `peer`, and waits until there is room to parse it.
     ///
     /// # Errors
-    /// When it is too large or too heavy, or does not arrive, or there is no
-    /// room for it, until `deadline`.
+    /// When it is too large or too heavy, or when it has not arrived or has no
+    /// room by `deadline`.
     pub(super) async fn take(
         &self,
         peer: Option<Peer>,
@@ -155,7 +157,7 @@ impl Intake {
             .begin(&self.arriving, peer, expected.min(SMALL))
             .await?;
         if let Some(chunk) = reader.read_small().await? {
-            // The first room is given up only then: what was read is in it.
+            // Release the first room only now: it covers what was read so far.
             unparsed = reader.begin(&self.bodies, peer, expected).await?;
             reader.read_large(chunk).await?;
         }
@@ -167,10 +169,10 @@ impl Intake {
         if weight > LARGE_ROOM {
             let mib = LARGE_ROOM >> 20;
             return Err(reader.invalid(&format!(
-                "the request holds so many values that they take more than {mib} MiB"
+                "the request has so many values that they take more than {mib} MiB of memory"
             )));
         }
-        // None that has to wait for more than there is comes this far.
+        // A weight that exceeds the whole room was refused above.
         let units = units(weight).unwrap_or(u32::MAX);
         let parsed = reader.wait(rooms.acquire_many(units)).await?;
         Ok(Seat {
@@ -186,9 +188,9 @@ impl Intake {
 struct Reader {
     stream: BodyDataStream,
     deadline: Instant,
-    /// Until when it must have arrived.
+    /// When all of it must have arrived.
     due: Instant,
-    /// How large it says it is.
+    /// Its announced size, in bytes.
     expected: usize,
     read: Vec<u8>,
 }
@@ -206,7 +208,7 @@ impl Reader {
         }
     }
 
-    /// Waits until there is room for so many bytes, which must arrive then.
+    /// Waits until there is room for `bytes`, and then starts the time for them to arrive.
     async fn begin<'a>(
         &mut self,
         room: &'a Shared,
@@ -229,7 +231,8 @@ impl Reader {
         permit.ok_or_else(|| self.overloaded(Overloaded::FULL))
     }
 
-    /// Reads what is small. Gives the chunk with which it is not any more.
+    /// Reads a small body. Returns the chunk that exceeded [`SMALL`], or `None`
+    /// at the end of the body.
     async fn read_small(&mut self) -> Result<Option<Bytes>, Unread> {
         self.read.reserve_exact(self.expected.min(SMALL));
         while let Some(chunk) = self.chunk().await? {
@@ -241,13 +244,13 @@ impl Reader {
         Ok(None)
     }
 
-    /// Reads the rest, which begins with `chunk`.
+    /// Reads the rest of a large body, which starts with `chunk`.
     async fn read_large(&mut self, chunk: Bytes) -> Result<(), Unread> {
         self.read
             .reserve_exact(self.expected.saturating_sub(self.read.len()));
         let (mut next, mut drained) = (Some(chunk), 0);
         while let Some(chunk) = next {
-            // As much as fits, for the request's uid stands at the beginning.
+            // Keep as much as fits: the request's uid is at the beginning.
             let fits = chunk.len().min(MAX_BODY - self.read.len());
             let (kept, rest) = chunk.split_at(if drained == 0 { fits } else { 0 });
             self.read.extend_from_slice(kept);
@@ -270,7 +273,7 @@ impl Reader {
         match timeout_at(self.due, self.stream.next()).await {
             Ok(None) => Ok(None),
             Ok(Some(Ok(chunk))) => Ok(Some(chunk)),
-            // The client has gone: it may have waited for too long.
+            // The client closed the connection: it may have waited for too long.
             Ok(Some(Err(_))) => Err(self.overloaded(Overloaded::GONE)),
             Err(_) => Err(self.overloaded(Overloaded::SLOW)),
         }

@@ -1,11 +1,11 @@
 //! Serves the admission endpoint over TLS, within bounds.
 //!
-//! What a connection may hold beside the reviews that have room: of HTTP/2,
-//! `WINDOW` bytes that arrived and were not read yet, and the heads of
-//! `MAX_STREAMS` requests; of HTTP/1, `BUFFER`. Those of all 64 connections
-//! come to 128 MiB, from clients that mean harm; an API server's to next to
-//! nothing, because what it sends is read as it arrives. Answers that are not
-//! taken come to 16 MiB.
+//! Memory that a connection may hold in addition to reviews that have room: with
+//! HTTP/2, `WINDOW` bytes that arrived and were not read yet, and the heads of
+//! `MAX_STREAMS` requests; with HTTP/1, `BUFFER`. For all 64 connections this is
+//! at most 128 MiB, if the clients are malicious. An API server's connections
+//! hold almost nothing, because its data is read as it arrives. Responses that
+//! clients do not read hold at most 16 MiB.
 
 use std::{io, net::SocketAddr, time::Duration};
 
@@ -20,37 +20,37 @@ use hyper_util::{
 };
 use nvlink_runtime::connections::{Acceptor, Bounds, CutOffs, Places};
 
-/// An API server has one connection, or a few where more requests are under way
-/// than one takes; several may come from one address. A new one always finds a
-/// place: nobody keeps an API server out.
+/// An API server has one connection, or a few if it sends more concurrent requests
+/// than fit one; several API servers may have the same address. A new connection
+/// always gets a place, so nobody can keep an API server out.
 const BOUNDS: Bounds = Bounds {
     connections: 64,
     connections_of_peer: 64,
     bytes: 16 << 20,
     bytes_of_peer: 8 << 20,
     patience: Duration::ZERO,
-    // The longest that a review may take, and as long as a slow network may need.
+    // The longest that a review may take, plus time for a slow network.
     taken: Duration::from_secs(45),
     silent: Duration::from_secs(75),
 };
 
-/// Requests of HTTP/2 that are under way at a time on one connection: as many
-/// as an API server's own.
+/// Concurrent HTTP/2 requests on one connection: the API server's own limit.
 const MAX_STREAMS: u32 = 250;
-/// What a client may send of one request ahead of its being read, in bytes:
-/// some that wait for room do not use up the connection's window.
+/// Bytes of one request that a client may send before they are read. It is less
+/// than `WINDOW`, so that a few requests that wait for room do not block the
+/// whole connection.
 const STREAM_WINDOW: u32 = 32 << 10;
-/// The same of all requests of a connection, in bytes.
+/// The same for all requests of a connection, in bytes.
 const WINDOW: u32 = 1 << 20;
-/// The longest head of a request, in bytes: an API server's has some 300.
+/// The longest head of a request, in bytes: an API server's has about 300.
 const LONGEST_HEAD: u32 = 4 << 10;
-/// Bytes of HTTP/1 that are read ahead, and of an answer that the socket does not take.
+/// Bytes read ahead on HTTP/1, and bytes of a response that wait for the socket.
 const BUFFER: usize = 64 << 10;
-/// What a client gets to send a request's head; idle HTTP/1 connections end after it too.
+/// Time for a client to send a request's head; also ends idle HTTP/1 connections.
 const HEAD: Duration = Duration::from_secs(5);
 
-/// Serves `router` on `address` until `handle` says otherwise. Who is cut off
-/// is counted in `cut_offs`.
+/// Serves `router` on `address` until `handle` stops it. Counts clients that are
+/// cut off in `cut_offs`.
 ///
 /// # Errors
 /// When it cannot listen.
@@ -70,8 +70,8 @@ pub async fn serve(
     server.serve(router.into_make_service()).await
 }
 
-/// Serves `router` in plain text on `listener`, within the same bounds: probes
-/// get through whoever else is connected. Never ends but by failure.
+/// Serves `router` in plain text on `listener`, within the same bounds, so that
+/// probes get through whoever else is connected. Ends only with an error.
 ///
 /// # Errors
 /// When the listener cannot be used.
@@ -82,7 +82,8 @@ pub async fn serve_plain(listener: std::net::TcpListener, router: Router) -> io:
     server.serve(router.into_make_service()).await
 }
 
-/// Lets no client keep a connection open by sending nothing, nor send much at once.
+/// Limits how long a client may keep a connection open without sending anything,
+/// and how much it may send at once.
 fn limit(builder: &mut Builder<TokioExecutor>) {
     builder
         .http1()

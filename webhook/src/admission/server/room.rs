@@ -8,23 +8,23 @@ use std::{
 use nvlink_runtime::connections::Peer;
 use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 
-/// Room is handed out in units of so many bytes.
+/// The unit in which room is allocated, in bytes.
 pub(super) const UNIT: usize = 1 << 10;
 
 pub(super) fn units(bytes: usize) -> Option<u32> {
     u32::try_from(bytes.div_ceil(UNIT)).ok()
 }
 
-/// Room of which one peer gets half at most, so that it never keeps out another.
+/// Room of which one peer gets at most half, so that it never keeps others out.
 #[derive(Debug)]
 pub(super) struct Shared {
     all: Semaphore,
-    /// What is left of a peer's half.
+    /// The free part of each peer's half.
     halves: Mutex<BTreeMap<Option<Peer>, Weak<Semaphore>>>,
     half: usize,
 }
 
-/// A part of the room, until it is dropped.
+/// A part of the room, held until it is dropped.
 #[derive(Debug)]
 pub(super) struct Part<'a> {
     _of_half: OwnedSemaphorePermit,
@@ -40,7 +40,7 @@ impl Shared {
         }
     }
 
-    /// Waits until there is room for so many units of `peer`'s.
+    /// Waits until there is room for `units` of `peer`.
     pub(super) async fn take(
         &self,
         peer: Option<Peer>,
@@ -57,7 +57,7 @@ impl Shared {
         if let Some(half) = halves.get(&peer).and_then(Weak::upgrade) {
             return half;
         }
-        // Of peers that have nothing here nothing is kept.
+        // Forget peers that hold nothing.
         halves.retain(|_, half| half.strong_count() > 0);
         let half = Arc::new(Semaphore::new(self.half));
         halves.insert(peer, Arc::downgrade(&half));

@@ -1,12 +1,12 @@
-//! What a review takes in memory, told from its text before it is parsed.
+//! Estimates, from its text, the memory that a review takes once it is parsed.
 //!
-//! A parsed document takes far more than its text: an object with one field in
-//! seven bytes becomes a map of 640. Measured with 7 MiB of each: 118 times the
-//! text where maps are nested, 96 times for a list of `{"":0}`, 66 times for
-//! nested arrays, 26 times for a list of variables, 9 to 16 times for long flat
-//! ones; a pod of 10 KiB takes 10 to 20 times.
+//! A parsed document takes far more memory than its text: an object with one
+//! field, seven bytes of text, becomes a map of 640 bytes. Measured with 7 MiB of
+//! each: 118 times the text for nested maps, 96 times for a list of `{"":0}`, 66
+//! times for nested arrays, 26 times for a list of environment variables, 9 to 16
+//! times for long flat arrays; a pod of 10 KiB takes 10 to 20 times its text.
 
-/// Keys, from the outermost on, that lead to what the parser throws away.
+/// Keys, from the outermost on, of the part that the parser drops.
 const SKIPPED: [&[&[u8]]; 4] = [
     &[b"request"],
     &[b"object", b"oldObject"],
@@ -14,14 +14,14 @@ const SKIPPED: [&[&[u8]]; 4] = [
     &[b"managedFields"],
 ];
 
-/// The most that the document in `body` takes when it is parsed, in bytes: more
-/// than each that was measured. Quick, and exact enough: what stands in strings
-/// does not count.
+/// Returns the most memory that the document in `body` takes once parsed, in
+/// bytes: more than in any measurement. The estimate is quick and close enough,
+/// because characters inside strings do not count.
 pub(super) fn weight(body: &[u8]) -> usize {
     let (mut objects, mut arrays, mut commas) = (0, 0, 0);
     let (mut inside, mut escaped) = (false, false);
     let (mut start, mut text) = (0, &body[..0]);
-    // How deep it is, and how many keys of `SKIPPED` lead here.
+    // The depth, and the number of levels of `SKIPPED` matched so far.
     let (mut depth, mut way) = (0_usize, 0_usize);
     for (at, &byte) in body.iter().enumerate() {
         let kept = usize::from(way < SKIPPED.len());

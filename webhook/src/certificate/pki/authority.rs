@@ -1,4 +1,4 @@
-//! The authority: makes itself, and leaf certificates. Pure but for randomness.
+//! The webhook's own CA: creates itself, and issues leaf certificates. Pure except for randomness.
 
 use std::time::{Duration, SystemTime};
 
@@ -9,17 +9,17 @@ use rcgen::{
 
 use super::{PkiError, validity};
 
-/// How long an authority is valid: ten years. It is replaced after two thirds of them.
+/// How long a CA is valid: ten years. It is replaced after two thirds of them.
 const VALIDITY: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
-/// Certificates are valid from a little before they are made, for clocks that are late.
+/// How long before its creation a certificate becomes valid, for clocks that are slow.
 const SKEW: Duration = Duration::from_secs(3600);
 
 /// A certificate authority with its key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Authority {
-    /// Its own certificate, PEM.
+    /// The CA certificate, PEM.
     pub certificate: String,
-    /// Its private key, PEM.
+    /// The private key of the CA, PEM.
     pub key: String,
     lifetime: Lifetime,
 }
@@ -29,12 +29,12 @@ pub struct Authority {
 pub struct Leaf {
     /// The certificate, PEM.
     pub certificate: String,
-    /// Its private key, PEM.
+    /// The private key, PEM.
     pub key: String,
     lifetime: Lifetime,
 }
 
-/// From when to when a certificate is valid.
+/// The validity period of a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Lifetime {
     start: SystemTime,
@@ -43,7 +43,7 @@ struct Lifetime {
 
 impl Lifetime {
     fn of(now: SystemTime, validity: Duration) -> Self {
-        // Whole seconds, as certificates hold them.
+        // Certificates have a precision of whole seconds.
         let since = now.duration_since(SystemTime::UNIX_EPOCH);
         let seconds = Duration::from_secs(since.unwrap_or_default().as_secs());
         let now = SystemTime::UNIX_EPOCH + seconds;
@@ -53,7 +53,7 @@ impl Lifetime {
         }
     }
 
-    /// Two thirds of it are over, or the clock was set back to before it began.
+    /// Reports whether two thirds of it are over, or the clock is before its start.
     fn is_due(self, now: SystemTime) -> bool {
         let whole = self.end.duration_since(self.start).unwrap_or_default();
         now < self.start || now >= self.start + whole * 2 / 3
@@ -74,10 +74,10 @@ fn params(
 }
 
 impl Authority {
-    /// A new authority, valid for ten years from `now`.
+    /// Creates a CA that is valid for ten years from `now`.
     ///
     /// # Errors
-    /// When the system gives no randomness.
+    /// When the system provides no randomness.
     pub fn make(now: SystemTime) -> Result<Self, PkiError> {
         let lifetime = Lifetime::of(now, VALIDITY);
         let key = KeyPair::generate()?;
@@ -94,10 +94,11 @@ impl Authority {
         })
     }
 
-    /// The authority that `certificate` and `key`, PEM, are.
+    /// Parses a CA from `certificate` and `key`, both PEM.
     ///
     /// # Errors
-    /// When they are none, do not fit each other, or may not sign others.
+    /// When they are not a certificate and a key, do not match each other, or may
+    /// not sign certificates.
     pub fn parse(certificate: &str, key: &str) -> Result<Self, PkiError> {
         let (start, end) = validity("tls.crt", certificate.as_bytes())?;
         let authority = Self {
@@ -113,15 +114,15 @@ impl Authority {
             .map_err(|error| authority.unfit(&error.to_string()))?;
         let own = &parsed.tbs_certificate.subject_pki.subject_public_key.data;
         if own.as_ref() != pair.public_key_raw() {
-            return Err(authority.unfit("the key in tls.key is another one's"));
+            return Err(authority.unfit("the key in tls.key belongs to another certificate"));
         }
-        // What a certificate may be used for binds where it is said.
+        // The key usage only restricts a certificate that has one.
         let usage = parsed.key_usage().ok().flatten();
         let signs = usage.is_none_or(|usage| usage.value.key_cert_sign());
         match parsed.is_ca() && signs {
             true => Ok(authority),
             false => Err(authority.unfit(
-                "it is no authority's: it may not sign certificates, so the API server would take none of ours",
+                "it is not a CA certificate: the API server would not accept certificates that it signs",
             )),
         }
     }
@@ -133,22 +134,22 @@ impl Authority {
         }
     }
 
-    /// Whether it is time for the next one.
+    /// Reports whether it is time to replace the CA.
     #[must_use]
     pub fn is_due(&self, now: SystemTime) -> bool {
         self.lifetime.is_due(now)
     }
 
-    /// Whether it is valid at `now`.
+    /// Reports whether the CA is valid at `now`.
     #[must_use]
     pub fn is_valid(&self, now: SystemTime) -> bool {
         (self.lifetime.start..self.lifetime.end).contains(&now)
     }
 
-    /// A certificate for a server that is called `names`, valid for `validity` from `now`.
+    /// Issues a certificate for a server with `names`, valid for `validity` from `now`.
     ///
     /// # Errors
-    /// When a name is no DNS name or address, or the system gives no randomness.
+    /// When a name is not a DNS name or address, or the system provides no randomness.
     pub fn issue(
         &self,
         names: &[String],
@@ -170,13 +171,13 @@ impl Authority {
 }
 
 impl Leaf {
-    /// When it ceases to be valid.
+    /// Returns when the certificate expires.
     #[must_use]
     pub fn expiry(&self) -> SystemTime {
         self.lifetime.end
     }
 
-    /// Whether it is time for the next one.
+    /// Reports whether it is time to renew the certificate.
     #[must_use]
     pub fn is_due(&self, now: SystemTime) -> bool {
         self.lifetime.is_due(now)
@@ -190,7 +191,7 @@ mod tests {
     const DAY: Duration = Duration::from_secs(24 * 3600);
 
     #[test]
-    fn what_is_made_reads_back_the_same() {
+    fn a_created_ca_parses_as_the_same() {
         let now = SystemTime::now();
         let made = Authority::make(now).unwrap();
         assert_eq!(
@@ -199,11 +200,11 @@ mod tests {
         );
         let other = Authority::make(now).unwrap();
         let error = Authority::parse(&made.certificate, &other.key).unwrap_err();
-        assert!(error.to_string().contains("another one's"), "{error}");
+        assert!(error.to_string().contains("another certificate"), "{error}");
         assert!(Authority::parse("", &made.key).is_err());
         let leaf = made.issue(&["x".to_owned()], now, VALIDITY).unwrap();
         let error = Authority::parse(&leaf.certificate, &leaf.key).unwrap_err();
-        assert!(error.to_string().contains("no authority's"), "{error}");
+        assert!(error.to_string().contains("not a CA"), "{error}");
         assert!(Authority::parse(&made.certificate, "").is_err());
     }
 
@@ -221,7 +222,7 @@ mod tests {
         assert!(left <= 90 * DAY && left > 89 * DAY);
         assert!(!leaf.is_due(now) && !leaf.is_due(now + 59 * DAY));
         assert!(leaf.is_due(now + 60 * DAY));
-        // A clock that was a year ahead when the leaf was made.
+        // The clock was a year fast when the leaf was issued.
         assert!(leaf.is_due(now - 365 * DAY));
     }
 }

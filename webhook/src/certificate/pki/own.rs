@@ -1,4 +1,4 @@
-//! Certificates by our own authority.
+//! Certificates from the webhook's own CA.
 
 use std::{
     sync::Arc,
@@ -19,11 +19,11 @@ use crate::{
     health::Readiness,
 };
 
-/// What the API server gets to hear of a changed configuration before a
-/// certificate of the new authority is shown to it.
+/// Time for the API server to load a changed configuration before it is presented
+/// with a certificate of the new CA.
 const SETTLE: Duration = Duration::from_secs(5);
 
-/// A certificate of our own authority, renewed for ever.
+/// A certificate of the webhook's own CA, which is renewed in time.
 #[derive(Clone)]
 pub struct OwnCertificate {
     client: Client,
@@ -38,11 +38,11 @@ pub struct OwnCertificate {
 }
 
 impl OwnCertificate {
-    /// Takes the authority from its Secret, or makes it, and a certificate for `names`,
-    /// which is for `clients` alone, where there are any.
+    /// Reads the CA from its Secret, or creates it, and issues a certificate for `names`.
+    /// The server accepts only `clients`, if there are any.
     ///
     /// # Errors
-    /// When the Secret cannot be read or made, or holds something else.
+    /// When the Secret cannot be read or created, or holds something else.
     pub async fn start(
         client: Client,
         secret: SecretName,
@@ -68,26 +68,26 @@ impl OwnCertificate {
         })
     }
 
-    /// What the server is configured with; follows the certificate.
+    /// Returns the server's TLS configuration, which follows the certificate.
     #[must_use]
     pub fn config(&self) -> RustlsConfig {
         self.config.clone()
     }
 
-    /// The authorities that the API server is to trust; follows the Secret.
+    /// Returns a receiver of the CAs that the API server must trust, which follows the Secret.
     #[must_use]
     pub fn bundle(&self) -> watch::Receiver<String> {
         self.bundle.subscribe()
     }
 
-    /// When the certificate in use ceases to be valid.
+    /// Returns when the certificate in use expires.
     #[must_use]
     pub fn expiry(&self) -> SystemTime {
         self.leaf.expiry()
     }
 
-    /// Looks at the Secret and at the clock for ever. `registered` is the
-    /// bundle that the API server was told last.
+    /// Checks the Secret and the clock, forever. `registered` is the bundle that
+    /// was last written into the registration.
     pub async fn follow(
         mut self,
         every: Duration,
@@ -104,7 +104,7 @@ impl OwnCertificate {
             let renewed = match found {
                 Ok(found) => self.take(found, now, &registered).await,
                 Err(error) => {
-                    tracing::warn!(%error, "going on with the authority in memory");
+                    tracing::warn!(%error, "continuing with the CA in memory");
                     self.renew(now)
                 }
             };
@@ -117,13 +117,13 @@ impl OwnCertificate {
                 Ok(false) => readiness.certificate_kept(),
                 Err(error) => {
                     readiness.certificate_kept();
-                    tracing::warn!(%error, "keeping the certificate in use");
+                    tracing::warn!(%error, "cannot renew the certificate; keeping the one in use");
                 }
             }
         }
     }
 
-    /// Takes what the Secret holds. Whether the certificate was renewed.
+    /// Switches to the CA that the Secret holds; returns whether the certificate was renewed.
     async fn take(
         &mut self,
         found: Trust,
@@ -137,8 +137,8 @@ impl OwnCertificate {
             self.trust = found;
             return self.renew(now);
         }
-        // What the API server does not trust yet is not shown to it: it is told
-        // first, and the certificate follows at a later look.
+        // Register the new CA first: the API server does not trust it yet. A later
+        // call issues the certificate.
         if *registered.borrow() != found.bundle {
             return self.renew(now);
         }
@@ -147,7 +147,7 @@ impl OwnCertificate {
         self.issue(now).map(|()| true)
     }
 
-    /// A new certificate by the same authority, where it is time.
+    /// Issues a new certificate from the same CA if it is time, and returns whether it did.
     fn renew(&mut self, now: SystemTime) -> Result<bool, PkiError> {
         if !self.leaf.is_due(now) {
             return Ok(false);
@@ -155,7 +155,7 @@ impl OwnCertificate {
         self.issue(now).map(|()| true)
     }
 
-    /// New connections meet the new certificate; open ones stay.
+    /// Issues a certificate. New connections use it; open ones continue.
     fn issue(&mut self, now: SystemTime) -> Result<(), PkiError> {
         self.leaf = self.trust.signing.issue(&self.names, now, self.validity)?;
         let config = show(&self.leaf, self.clients.clone())?;
@@ -167,7 +167,7 @@ impl OwnCertificate {
 fn show(leaf: &Leaf, clients: Option<Arc<Clients>>) -> Result<Arc<ServerConfig>, PkiError> {
     let config = server(leaf.certificate.as_bytes(), leaf.key.as_bytes(), clients);
     config.map_err(|error| PkiError::Parse {
-        what: "the certificate that was just made".to_owned(),
+        what: "the PEM of the new certificate".to_owned(),
         reason: error.to_string(),
     })
 }

@@ -1,7 +1,7 @@
-//! The authority in its Secret, which all replicas share.
+//! The CA in its Secret, which all replicas share.
 //!
-//! Two replicas that start together, or that find it due together, race: the
-//! API server lets one create or replace it, and the other takes what is there.
+//! Replicas that start together, or that find the CA due together, race: the API
+//! server lets one create or replace the Secret, and the others use the result.
 
 use std::{collections::BTreeMap, fmt, str::FromStr, time::SystemTime};
 
@@ -13,13 +13,13 @@ use kube::{
 
 use super::{Authority, PkiError};
 
-/// Keys of the Secret, as cert-manager calls them.
+/// Keys of the Secret, the same as cert-manager's.
 const CERTIFICATE: &str = "tls.crt";
 const KEY: &str = "tls.key";
 const BUNDLE: &str = "ca.crt";
-/// Authorities that are trusted at a time: the one that signs, and those before it.
+/// The number of CAs trusted at a time: the one that signs, and its predecessors.
 const KEPT: usize = 3;
-/// The label of Secrets that we made, and its value.
+/// The label of Secrets that the webhook created, and its value.
 const MADE_BY: (&str, &str) = ("app.kubernetes.io/managed-by", "nvlink-webhook");
 
 /// `NAMESPACE/NAME` of a Secret.
@@ -53,12 +53,12 @@ impl FromStr for SecretName {
     }
 }
 
-/// The authority that signs, and all that are trusted.
+/// The CA that signs, and all CAs that are trusted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trust {
     pub signing: Authority,
-    /// Certificates of all authorities that the API server is to trust, PEM:
-    /// the one that signs first, then those before it.
+    /// Certificates of all CAs that the API server must trust, PEM: first the one
+    /// that signs, then its predecessors.
     pub bundle: String,
 }
 
@@ -69,10 +69,10 @@ impl Trust {
         Ok(Self { signing, bundle })
     }
 
-    /// A new authority signs; those before it stay trusted, since their
-    /// certificates are in use until each replica has seen the new one. Which
-    /// of them have expired is for the API server to say: a replica whose clock
-    /// is ahead would drop what the others need.
+    /// Returns a trust in which a new CA signs. Its predecessors stay trusted,
+    /// because their certificates are in use until each replica has seen the new
+    /// CA. Expired ones stay too, and the API server rejects them: a replica whose
+    /// clock is fast would otherwise drop CAs that the others need.
     fn next(&self, now: SystemTime) -> Result<Self, PkiError> {
         let mut next = Self::first(now)?;
         for certificate in certificates(&self.bundle).take(KEPT - 1) {
@@ -89,7 +89,7 @@ impl Trust {
         let text = |key: &str| {
             let data = secret.data.as_ref().and_then(|data| data.get(key));
             let bytes = data.ok_or_else(|| foreign(format!("it has no {key}")))?;
-            String::from_utf8(bytes.0.clone()).map_err(|_| foreign(format!("{key} is no text")))
+            String::from_utf8(bytes.0.clone()).map_err(|_| foreign(format!("{key} is not text")))
         };
         let signing = Authority::parse(&text(CERTIFICATE)?, &text(KEY)?)
             .map_err(|error| foreign(error.to_string()))?;
@@ -116,7 +116,7 @@ impl Trust {
     }
 }
 
-/// The certificates of a PEM text, each as it stands.
+/// Returns the certificates of a PEM text, each unchanged.
 fn certificates(bundle: &str) -> impl Iterator<Item = String> + '_ {
     const END: &str = "-----END CERTIFICATE-----";
     bundle
@@ -125,13 +125,14 @@ fn certificates(bundle: &str) -> impl Iterator<Item = String> + '_ {
         .map(|part| format!("{}\n", part.trim_start()))
 }
 
-/// What the Secret holds: made where it is not there, replaced where it is due.
-/// Where it is gone while we run (how an administrator asks for a new
-/// authority), what was `known` stays trusted.
+/// Returns the content of the Secret. Creates the Secret if it is missing, and
+/// replaces the CA if it is due. If an administrator deletes the Secret to get a
+/// new CA, the CAs `known` so far stay trusted.
 ///
 /// # Errors
-/// When the API server cannot be asked, or when the Secret holds something
-/// that is no authority, which is left alone, as is one that somebody else made.
+/// When the API server does not answer, or when the Secret holds something that
+/// is not a CA. Such a Secret is not changed, and neither is one that somebody
+/// else created.
 pub(super) async fn ensure(
     client: &Client,
     name: &SecretName,
@@ -140,7 +141,7 @@ pub(super) async fn ensure(
 ) -> Result<Trust, PkiError> {
     let api: Api<Secret> = Api::namespaced(client.clone(), &name.namespace);
     let params = PostParams::default();
-    // A race is lost at most once: what won it is neither missing nor due.
+    // A replica loses a race at most once: the winner's CA is neither missing nor due.
     for _ in 0..3 {
         let present = api.get_opt(&name.name).await;
         let present = present.map_err(|error| failed("read", name, error))?;
@@ -173,7 +174,7 @@ pub(super) async fn ensure(
         };
         match written {
             Ok(trust) => {
-                tracing::info!(secret = %name, what, "made a certificate authority");
+                tracing::info!(secret = %name, what, "created a new CA");
                 return Ok(trust);
             }
             Err(kube::Error::Api(status)) if what == "create" && status.code == 404 => {
@@ -185,7 +186,7 @@ pub(super) async fn ensure(
     }
     Err(PkiError::Foreign {
         name: name.to_string(),
-        reason: "it changes all the time".to_owned(),
+        reason: "it keeps changing".to_owned(),
     })
 }
 
@@ -195,8 +196,8 @@ fn is_ours(secret: &Secret) -> bool {
     label.is_some_and(|value| value == MADE_BY.1)
 }
 
-/// An authority that somebody else made and keeps: it is used for as long as
-/// it is valid, and its Secret is never written to.
+/// Returns a CA that somebody else created and maintains, as long as it is valid.
+/// The webhook never writes to its Secret.
 fn foreign(trust: Trust, name: &SecretName, now: SystemTime) -> Result<Trust, PkiError> {
     if trust.signing.is_valid(now) {
         return Ok(trust);
@@ -204,7 +205,7 @@ fn foreign(trust: Trust, name: &SecretName, now: SystemTime) -> Result<Trust, Pk
     Err(PkiError::Foreign {
         name: name.to_string(),
         reason: format!(
-            "its certificate is not valid now, and without the label {}={} it is not ours to replace",
+            "its certificate is not valid now, and without the label {}={} the webhook does not replace it",
             MADE_BY.0, MADE_BY.1
         ),
     })
@@ -256,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn the_old_authority_stays_trusted_whatever_the_clock_says() {
+    fn the_old_ca_stays_trusted_whatever_the_clock_shows() {
         let now = SystemTime::now();
         let first = Trust::first(now).unwrap();
         assert!(!first.signing.is_due(now + 6 * YEAR) && first.signing.is_due(now + 7 * YEAR));
@@ -265,7 +266,7 @@ mod tests {
             second.bundle,
             second.signing.certificate.clone() + &first.signing.certificate
         );
-        // By the clock of this replica the first has expired.
+        // By the clock of this replica, the first CA has expired.
         let third = second.next(now + 14 * YEAR).unwrap();
         assert!(third.bundle.contains(first.signing.certificate.trim()));
         assert!(third.bundle.contains(second.signing.certificate.trim()));
@@ -277,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn what_somebody_else_made_is_used_while_it_is_valid() {
+    fn a_ca_of_somebody_else_is_used_while_it_is_valid() {
         let now = SystemTime::now();
         let trust = Trust::first(now).unwrap();
         let mut secret = new(&name(), &trust);

@@ -1,17 +1,17 @@
-//! Domains that span nodes, and how many GPUs a class has in each.
+//! Domains that may span nodes, and the number of GPUs that a class has in each.
 
 use std::collections::{BTreeMap, HashMap};
 
-/// The domains of a class's nodes, with the largest always at hand.
+/// The domains of a class's nodes, indexed by size.
 #[derive(Debug, Default)]
 pub(super) struct Domains {
-    /// GPUs by domain; none has 0 nodes.
+    /// Domains by id; each has at least one node.
     by_id: HashMap<String, Domain>,
-    /// Sizes of domains, and how many there are of each.
+    /// The number of domains of each size in GPUs.
     totals: BTreeMap<u64, usize>,
-    /// GPUs that nodes bring, and how many nodes bring as many.
+    /// The number of nodes with each number of GPUs in their domain.
     nodes: BTreeMap<u32, usize>,
-    /// Domains of several nodes.
+    /// The number of domains that span several nodes.
     shared: usize,
 }
 
@@ -21,14 +21,14 @@ struct Domain {
     gpus: u64,
 }
 
-/// The largest domains of a class's nodes; 0 where no node lies in one as a whole.
+/// The largest domains of a class's nodes; 0 if no node is in a single domain as a whole.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GangRoom {
-    /// Most GPUs of one domain on one node.
+    /// The most GPUs of one domain on one node.
     pub node: u32,
-    /// Most GPUs of one domain, on all of its nodes.
+    /// The most GPUs of one domain on all of its nodes.
     pub domain: u64,
-    /// Some domain has several nodes.
+    /// Whether some domain spans several nodes.
     pub shared: bool,
 }
 
@@ -46,7 +46,7 @@ impl Domains {
         *self.nodes.entry(gpus).or_default() += 1;
     }
 
-    /// Takes back what [`Self::add`] did.
+    /// Undoes [`Self::add`].
     pub(super) fn remove(&mut self, part: Option<(&str, u32)>) {
         let Some((id, gpus)) = part else { return };
         let Some(domain) = self.by_id.get_mut(id) else {
@@ -76,7 +76,7 @@ impl Domains {
     }
 }
 
-/// Takes one `key` out of a sorted multiset.
+/// Removes one `key` from a sorted multiset.
 fn take<K: Ord>(set: &mut BTreeMap<K, usize>, key: K) {
     if let Some(count) = set.get_mut(&key) {
         *count -= 1;

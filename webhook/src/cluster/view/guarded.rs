@@ -1,4 +1,4 @@
-//! Which nodes of a restricted class keep other pods off, and which do not.
+//! Which nodes of a restricted class keep other pods off with its taint.
 
 use super::{View, nodes::Node};
 use crate::class::Class;
@@ -6,9 +6,9 @@ use crate::class::Class;
 /// The nodes of a restricted class, by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Guarded {
-    /// They have the taint of the class.
+    /// Nodes with the taint of the class.
     pub tainted: Vec<String>,
-    /// They match the class and have not its taint.
+    /// Nodes that match the class but do not have its taint.
     pub open: Vec<String>,
 }
 
@@ -20,14 +20,14 @@ impl View {
         }
     }
 
-    /// Whether the node `name` is one of `class`, with its taint or without.
+    /// Reports whether the node `name` belongs to `class`, with or without its taint.
     #[must_use]
     pub fn is_node_of(&self, name: &str, class: &Class) -> bool {
         let node = self.nodes.get(name);
         node.is_some_and(|node| node.tainted.contains(&class.name) || is_of(node, class))
     }
 
-    /// The nodes of `class`, in order. Looks at every node: for people, not
+    /// Returns the nodes of `class`, in order. Scans every node: for output, not
     /// for decisions.
     #[must_use]
     pub fn guarded(&self, class: &Class) -> Guarded {
@@ -45,8 +45,8 @@ impl View {
     }
 }
 
-/// Whether the class has the node. Where it has every node, only those with
-/// GPUs: nobody taints the others.
+/// Reports whether the node belongs to the class. If the class has every node, only
+/// nodes with GPUs count: nobody taints the others.
 fn is_of(node: &Node, class: &Class) -> bool {
     let least = class.min_bandwidth.unwrap_or(0);
     let fits = match node.fit() {

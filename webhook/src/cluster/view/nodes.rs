@@ -1,4 +1,4 @@
-//! Nodes, and how many of each kind a class has.
+//! Nodes, and counts of a class's nodes by what fits on them.
 
 use std::collections::BTreeMap;
 
@@ -6,16 +6,16 @@ use nvlink_topology::labels;
 
 use super::Labels;
 
-/// What is known about a node.
+/// The known facts about a node.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Node {
     labels: Option<Labels>,
-    /// Read from the labels once, not at each change of a class.
+    /// Parsed from the labels once, not at each change of a class.
     size: Option<u32>,
     bandwidth: u32,
     /// The classes whose taint it has.
     pub(super) tainted: Vec<String>,
-    /// Most free GPUs in one domain, if somebody says.
+    /// The highest number of free GPUs in one domain, if known.
     pub(super) free: Option<u32>,
 }
 
@@ -43,15 +43,15 @@ impl Node {
         })
     }
 
-    /// The domain that all of it lies in, and how many GPUs it brings;
-    /// `None` where it lies in several, or is slower than `least`.
+    /// Returns the domain that the whole node is in, and the node's number of GPUs;
+    /// `None` if the node is in several domains, or slower than `least`.
     pub(super) fn domain(&self, least: Option<u32>) -> Option<(&str, u32)> {
         let id = self.labels.as_ref()?.get(labels::DOMAIN)?;
         let size = self.size?;
         (self.bandwidth >= least.unwrap_or(0)).then_some((id, size))
     }
 
-    /// What fits on it; `None` where no domains were published.
+    /// Returns what fits on the node; `None` if its domains are not published.
     pub(super) fn fit(&self) -> Option<Fit> {
         Some(Fit {
             size: self.size?,
@@ -61,7 +61,7 @@ impl Node {
     }
 }
 
-/// What fits on a node: few nodes of a cluster differ in it.
+/// What fits on a node. Most nodes of a cluster have the same value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Fit {
     size: u32,
@@ -118,12 +118,12 @@ impl Fits {
 /// How a pod fits the nodes of a class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Room {
-    /// Nodes that can hold it when empty.
+    /// Nodes that fit the pod when they are empty.
     pub fitting: usize,
-    /// Those of them that have the GPUs free now, as far as is known.
+    /// Nodes of `fitting` whose GPUs are free now, as far as known.
     pub free: usize,
-    /// Nodes of the class with its bandwidth that have published their domains.
+    /// Nodes of the class with its bandwidth whose domains are published.
     pub nodes: usize,
-    /// GPUs in the largest domain among them.
+    /// GPUs in the largest domain of `nodes`.
     pub largest: u32,
 }

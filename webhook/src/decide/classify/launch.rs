@@ -1,4 +1,4 @@
-//! The programs that a container starts, behind shells, wrappers and CI systems.
+//! The programs that a container starts, directly or through shells, wrappers and CI systems.
 
 use std::collections::HashMap;
 
@@ -8,13 +8,13 @@ use serde_json::Value;
 use super::shell;
 use crate::decide::pod::{self, Container};
 
-/// Shells in shells that are followed.
+/// The deepest nesting of shells that is followed.
 const DEEPEST: usize = 4;
-/// Most commands of a container that are looked at.
+/// The most commands of a container that are read.
 const MOST_COMMANDS: usize = 512;
 
-/// Programs that start another one, the options of theirs that take a value,
-/// and how many words come before it.
+/// Programs that start another program: their options with a value, and the number of words before
+/// the other program.
 const WRAPPERS: &[(&str, &[&str], usize)] = &[
     ("env", &["-u", "--unset", "-C", "--chdir"], 0),
     ("exec", &["-a"], 0),
@@ -80,12 +80,12 @@ const WRAPPERS: &[(&str, &[&str], usize)] = &[
     ),
     ("ncu", &["-o", "-k", "-c", "-s", "--set", "--export"], 0),
     ("srun", &["-N", "-n", "-c", "-p", "-A", "-J", "-w"], 0),
-    // trtllm-llmapi-launch COMMAND: starts the ranks of one server.
+    // trtllm-llmapi-launch COMMAND starts the ranks of one server.
     ("trtllm-llmapi-launch", &[], 0),
 ];
 
 const SHELLS: &[&str] = &["sh", "bash", "dash", "ash", "zsh", "ksh"];
-/// Words that may stand before a command.
+/// Shell keywords that may come before a command.
 const KEYWORDS: &[&str] = &[
     "if", "then", "else", "elif", "while", "until", "do", "!", "{",
 ];
@@ -93,9 +93,9 @@ const ASSIGNERS: &[&str] = &["export", "declare", "local", "readonly", "typeset"
 
 /// A command that a container starts.
 pub(super) struct Command {
-    /// Its words; a Python module stands for itself.
+    /// Its words; for `python -m`, they start with the module.
     pub(super) words: Vec<String>,
-    /// It is a script or a module of Python.
+    /// It is a Python script or module.
     pub(super) python: bool,
 }
 
@@ -109,8 +109,8 @@ pub(super) struct Launch<'a> {
 }
 
 impl<'a> Launch<'a> {
-    /// Reads `container` of `pod`. Variables that `foreign` names may have
-    /// come from a class, so that they say nothing about the job.
+    /// Reads `container` of `pod`. Variables for which `foreign` is true may come from a class, so
+    /// they show nothing about the job.
     pub(super) fn of(
         pod: &Value,
         container: Container<'a>,
@@ -137,14 +137,14 @@ impl<'a> Launch<'a> {
         if let Some(script) = tekton.and_then(|path| tekton_script(pod, path)) {
             launch.script(&script, 0);
         }
-        // Buildkite's agent runs what stands in the variable.
+        // Buildkite's agent runs the command in this variable.
         if let Some(command) = launch.variable("BUILDKITE_COMMAND").map(str::to_owned) {
             launch.script(&command, 0);
         }
         launch
     }
 
-    /// The value of a variable, as far as it is known.
+    /// Returns the value of a variable, if it is known.
     pub(super) fn variable(&self, name: &str) -> Option<&str> {
         if let Some(value) = self.assigned.get(name) {
             return Some(value);
@@ -159,8 +159,8 @@ impl<'a> Launch<'a> {
         (!(self.foreign)(name)).then_some(value)
     }
 
-    /// What `word` stands for: itself, or the value of the variable that it
-    /// names as `$A`, `${A}`, `${A:-default}` or, in Kubernetes, `$(A)`.
+    /// Returns `word`, or the value of the variable that it names as `$A`, `${A}`, `${A:-default}`
+    /// or, in Kubernetes, `$(A)`.
     pub(super) fn resolve<'w>(&'w self, word: &'w str) -> Option<&'w str> {
         let mut word = word;
         for _ in 0..DEEPEST {
@@ -250,7 +250,8 @@ fn assignment(word: &str) -> Option<(&str, &str)> {
     (!name.is_empty() && crate::class::syntax::is_variable(name)).then_some((name, value))
 }
 
-/// What a wrapper starts: after its options, their values and `before` words.
+/// Returns the words that a wrapper starts: those after its options, their values and `before`
+/// words.
 fn unwrapped<'a>(words: &'a [String], valued: &[&str], before: usize) -> &'a [String] {
     let (mut at, mut before) = (1, before);
     while let Some(word) = words.get(at) {
@@ -269,7 +270,7 @@ fn unwrapped<'a>(words: &'a [String], valued: &[&str], before: usize) -> &'a [St
     words.get(at..).unwrap_or_default()
 }
 
-/// The script of `sh -c SCRIPT`, behind any other options.
+/// Returns the script of `sh -c SCRIPT`, after any other options.
 fn argument(words: &[String]) -> Option<String> {
     let (mut at, mut script) = (1, false);
     while let Some(word) = words.get(at).filter(|word| word.starts_with(['-', '+'])) {
@@ -282,7 +283,7 @@ fn argument(words: &[String]) -> Option<String> {
     words.get(at).filter(|_| script).cloned()
 }
 
-/// `entrypoint [options] -entrypoint PROGRAM -- ARGUMENTS`, as words of PROGRAM.
+/// Returns PROGRAM and ARGUMENTS of `entrypoint [options] -entrypoint PROGRAM -- ARGUMENTS`.
 fn tekton_words(words: &[String]) -> Vec<String> {
     let program = words.iter().position(|word| word == "-entrypoint");
     let program = program.and_then(|at| words.get(at + 1));
@@ -291,7 +292,7 @@ fn tekton_words(words: &[String]) -> Vec<String> {
     program.into_iter().chain(rest).cloned().collect()
 }
 
-/// The script that Tekton's init container writes to `path`, in base64.
+/// Decodes the script that Tekton's init container writes to `path`, which is in base64.
 fn tekton_script(pod: &Value, path: &str) -> Option<String> {
     let containers = pod::containers(pod);
     let place = containers

@@ -1,5 +1,5 @@
-//! What operators and CI systems write on pods, and what it says of the job:
-//! the one place to add one.
+//! Tables of the labels, annotations and owners that operators and CI systems set on pods, and what
+//! they mean for the job. Add new operators and CI systems here.
 
 use nvlink_topology::Pattern;
 
@@ -9,7 +9,7 @@ pub(super) struct Mark {
     /// Its value; empty: any.
     pub(super) value: &'static str,
     pub(super) pattern: Pattern,
-    /// It says what the job is, not how it communicates.
+    /// It shows what the job is, but not how it communicates.
     pub(super) guess: bool,
     /// The job has other pods.
     pub(super) spans: bool,
@@ -34,7 +34,7 @@ const fn hint(key: &'static str, value: &'static str, pattern: Pattern, why: &'s
     }
 }
 
-/// The label of pods that mpi-operator makes, which starts ranks over ssh.
+/// The label on pods of mpi-operator, which starts ranks over ssh.
 pub(super) const MPI_OPERATOR: (&str, &str) =
     ("training.kubeflow.org/operator-name", "mpi-operator");
 
@@ -105,7 +105,7 @@ pub(super) const MARKS: &[Mark] = &[
         Pattern::AllToAll,
         "a LeaderWorkerSet mostly splits one model over its pods",
     ),
-    // Servers first: a RayService is a Ray cluster as well.
+    // Servers come first, because a RayService is also a Ray cluster.
     hint(
         "ray.io/originated-from-crd",
         "RayService",
@@ -116,19 +116,19 @@ pub(super) const MARKS: &[Mark] = &[
         "ray.io/node-type",
         "",
         Pattern::AllReduce,
-        "Ray says nothing of how its tasks communicate; most train",
+        "Ray does not show how its tasks communicate; most train",
     ),
     hint(
         "jobset.sigs.k8s.io/jobset-name",
         "",
         Pattern::AllReduce,
-        "a JobSet says nothing of how it communicates; most train",
+        "a JobSet does not show how it communicates; most train",
     ),
     hint(
         "volcano.sh/job-name",
         "",
         Pattern::AllReduce,
-        "a Volcano job says nothing of how it communicates; most train",
+        "a Volcano job does not show how it communicates; most train",
     ),
     Mark {
         spans: false,
@@ -145,12 +145,12 @@ pub(super) const MARKS: &[Mark] = &[
             "notebook-name",
             "",
             Pattern::AllReduce,
-            "a notebook runs anything; most of several GPUs train",
+            "a notebook can run anything; most with several GPUs train",
         )
     },
 ];
 
-/// Kinds of owners: pattern, whether that is a guess, whether the job has other pods, and why.
+/// Owners by kind: the pattern, whether it is a guess, whether the job has other pods, and why.
 pub(super) const OWNERS: &[(&str, Pattern, bool, bool, &str)] = &[
     (
         "PyTorchJob",
@@ -192,7 +192,7 @@ pub(super) const OWNERS: &[(&str, Pattern, bool, bool, &str)] = &[
         Pattern::AllReduce,
         true,
         true,
-        "Ray says nothing of how its tasks communicate; most train",
+        "Ray does not show how its tasks communicate; most train",
     ),
     (
         "ReplicaSet",
@@ -203,7 +203,7 @@ pub(super) const OWNERS: &[(&str, Pattern, bool, bool, &str)] = &[
     ),
 ];
 
-/// Where CI systems write a job's name: label or annotation, and the system.
+/// Labels and annotations in which CI systems write a job's name, each with the system.
 pub(super) const NAMES: &[(&str, &str, &str)] = &[
     ("annotations", "job.runner.gitlab.com/name", "GitLab"),
     ("labels", "tekton.dev/pipelineTask", "Tekton"),
@@ -215,7 +215,7 @@ pub(super) const NAMES: &[(&str, &str, &str)] = &[
 /// Variables in which Buildkite writes a step's name.
 pub(super) const NAME_VARIABLES: &[&str] = &["BUILDKITE_STEP_KEY", "BUILDKITE_LABEL"];
 
-/// Parts of a job's name, between other characters than letters and digits.
+/// Words in a job's name, separated by characters other than letters and digits.
 pub(super) const NAME_WORDS: &[(&[&str], Pattern)] = &[
     (&["alltoall", "all2all", "moe"], Pattern::AllToAll),
     (
@@ -224,8 +224,7 @@ pub(super) const NAME_WORDS: &[(&[&str], Pattern)] = &[
     ),
 ];
 
-/// Labels by which a CI system is known that runs the job's script later, so
-/// that the pod does not show it.
+/// Labels of CI systems that run the job's script later, so that the pod does not contain it.
 pub(super) const SILENT: &[(&str, &str)] = &[
     ("project.runner.gitlab.com/id", "GitLab's runner"),
     ("job.runner.gitlab.com/id", "GitLab's runner"),

@@ -1,18 +1,17 @@
-//! Words of shell scripts: enough of the grammar to find the commands.
+//! A lexer for shell scripts, with enough of the grammar to find the commands.
 //!
-//! Crates that split words (`shlex`, `shell-words`) do not say which of them
-//! were quoted, so that an `&&` or a line's end inside a string would end the
-//! command there. Nothing is run, and nothing is an error: what is unfinished
-//! ends with the script.
+//! Crates that split words (`shlex`, `shell-words`) do not report which words were quoted, so an
+//! `&&` or a line break inside a string would end the command. The lexer runs nothing and returns
+//! no errors: unfinished quotes end with the script.
 
 use std::{iter::Peekable, str::Chars};
 
-/// Longest script that is read, in bytes; the rest is cut.
+/// The longest script that is read, in bytes; the rest is dropped.
 const LONGEST: usize = 64 << 10;
-/// Most words of a script.
+/// The most words of a script that are read.
 const MOST_WORDS: usize = 4096;
 
-/// The simple commands of `script`, each as its words.
+/// Returns the simple commands of `script`, each as its words.
 pub(super) fn commands(script: &str) -> Vec<Vec<String>> {
     let mut end = script.len().min(LONGEST);
     while !script.is_char_boundary(end) {
@@ -32,11 +31,11 @@ pub(super) fn commands(script: &str) -> Vec<Vec<String>> {
 
 struct Lexer<'a> {
     rest: Peekable<Chars<'a>>,
-    /// The word so far; `Some("")` is an empty one in quotes.
+    /// The current word; `Some("")` is an empty quoted word.
     word: Option<String>,
     command: Vec<String>,
     commands: Vec<Vec<String>>,
-    /// Ends of the documents that start at the next line.
+    /// Delimiters of the here-documents that start at the next line.
     documents: Vec<String>,
     words: usize,
 }
@@ -61,12 +60,12 @@ impl Lexer<'_> {
         self.end_command();
     }
 
-    /// A part of a word.
+    /// Reads a part of a word that starts with `c`.
     fn part(&mut self, c: char) {
         let word = self.word.get_or_insert_default();
         match c {
             '\\' => match self.rest.next() {
-                // The line goes on: no word starts here if none had.
+                // The line continues: this starts no new word.
                 Some('\n') => self.word = self.word.take().filter(|word| !word.is_empty()),
                 Some(escaped) => word.push(escaped),
                 None => {}
@@ -98,7 +97,7 @@ impl Lexer<'_> {
         }
     }
 
-    /// A variable or the output of a command, kept as it is written.
+    /// Reads a variable or a command substitution, and keeps its text.
     fn dollar(&mut self) {
         let word = self.word.get_or_insert_default();
         word.push('$');
@@ -212,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_long_is_cut() {
+    fn a_long_script_is_cut() {
         assert_eq!(
             commands(&"x ".repeat(MOST_WORDS * 2)).concat().len(),
             MOST_WORDS

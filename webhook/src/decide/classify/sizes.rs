@@ -1,11 +1,11 @@
-//! Sizes of a job's parallel dimensions, read from flags and names, and the
-//! pattern that they make of the GPUs of a pod.
+//! The sizes of a job's parallel dimensions, from flags and names, and the pattern of a pod's GPUs
+//! that follows from them.
 
 use nvlink_topology::Pattern;
 
 use super::launch::Launch;
 
-/// Most ranks in one dimension; more is a mistake.
+/// The most ranks in one dimension; larger numbers are treated as mistakes.
 const MOST: u32 = 4096;
 
 /// A dimension in which a job is parallel.
@@ -17,17 +17,17 @@ pub(super) enum Dimension {
     /// Data parallel ranks on a node.
     Local,
     Expert,
-    /// Experts are spread, over as many GPUs as there are.
+    /// Experts are spread over all GPUs.
     Experts,
     /// Processes on a node.
     Processes,
     /// Nodes, that is pods.
     Nodes,
-    /// None: a file, which may size any.
+    /// Not a dimension: a file, which may set any size.
     File,
 }
 
-/// Flags, without dashes, in lower case and with `-` for `_`.
+/// Flags without leading dashes, in lower case, and with `-` instead of `_`.
 const FLAGS: &[(&str, Dimension)] = &[
     ("tensor-parallel-size", Dimension::Tensor),
     ("tensor-model-parallel-size", Dimension::Tensor),
@@ -71,13 +71,13 @@ const FLAGS: &[(&str, Dimension)] = &[
     ("dcn-data-parallelism", Dimension::Nodes),
     ("dcn-fsdp-parallelism", Dimension::Nodes),
     ("dcn-pipeline-parallelism", Dimension::Nodes),
-    // Servers that take their options from a file.
+    // Servers that read their options from a file.
     ("config", Dimension::File),
     ("extra-engine-args", Dimension::File),
     ("extra-llm-api-options", Dimension::File),
 ];
 
-/// Names of a configuration's own, which a key with dots may end with.
+/// Settings that the last part of a key with dots may name.
 const SETTINGS: &[&str] = &["nnodes", "num-nodes", "n-gpus-per-node"];
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -89,12 +89,12 @@ pub(super) struct Sizes {
     pub(super) expert: Option<u32>,
     pub(super) processes: Option<u32>,
     pub(super) nodes: Option<u32>,
-    /// Some are in a file, or in a variable that is not known.
+    /// Some sizes are in a file or in an unknown variable.
     pub(super) hidden: bool,
 }
 
 impl Sizes {
-    /// Reads the flags of a command; the last one of a kind counts.
+    /// Reads the flags of a command. The last flag of a dimension wins.
     pub(super) fn of(words: &[String], launch: &Launch<'_>) -> Self {
         let mut sizes = Self::default();
         for (at, word) in words.iter().enumerate() {
@@ -116,7 +116,7 @@ impl Sizes {
                     }
                 }
                 (Dimension::File, _) => sizes.hidden = true,
-                // Hydra's overrides size several models; the largest is split the most.
+                // Hydra's overrides may set sizes of several models: the largest size is used.
                 (dimension, Some(number)) if !key.starts_with('-') => {
                     let number = number.max(sizes.get(dimension).unwrap_or(0));
                     sizes.set(dimension, number);
@@ -170,8 +170,8 @@ impl Sizes {
         })
     }
 
-    /// Whether the job has more ranks than a pod of `gpus`, or says so itself.
-    /// `replicas`: the data parallel ranks are ranks of one server.
+    /// Reports whether the job has more ranks than a pod with `gpus` GPUs, or several nodes by its
+    /// own flags. `replicas`: the data parallel ranks are ranks of one server.
     pub(super) fn outgrow(&self, gpus: u32, replicas: bool) -> bool {
         let size = |size: Option<u32>| size.unwrap_or(1);
         let data = if replicas { size(self.data) } else { 1 };
@@ -182,14 +182,14 @@ impl Sizes {
             || gpus > 0 && ranks > gpus
     }
 
-    /// Whether GPUs share a model, or its experts.
+    /// Reports whether GPUs share a model, or its experts.
     pub(super) fn splits_model(&self) -> bool {
         [self.tensor, self.pipeline, self.expert]
             .iter()
             .any(|size| size.is_some_and(|size| size > 1))
     }
 
-    /// The sizes above one, for people.
+    /// Returns the sizes above one, for messages.
     pub(super) fn said(&self) -> String {
         let sizes = [
             ("tp", self.tensor),
@@ -208,13 +208,12 @@ impl Sizes {
         said.join(", ")
     }
 
-    /// The pattern of `gpus` GPUs that the sizes make, where they split a
-    /// model. Ranks are numbered as Megatron-LM does it, so that of a larger
-    /// job the tensor parallel ranks lie in one pod first.
+    /// Returns the pattern of `gpus` GPUs that follows from the sizes, if they split a model. Ranks
+    /// are numbered as in Megatron-LM: a pod of a larger job gets tensor parallel ranks first.
     pub(super) fn pattern(&self, gpus: u32) -> Pattern {
         let (tensor, pipeline) = (self.tensor.unwrap_or(1), self.pipeline.unwrap_or(1));
         if self.expert.is_some_and(|size| size > 1) {
-            // Each rank sends each other what its experts need.
+            // Each rank sends data to the experts of all others.
             return Pattern::AllToAll;
         }
         let whole = if tensor > 1 {
@@ -237,8 +236,8 @@ impl Sizes {
     }
 }
 
-/// The dimension that `key` sizes. Without a dash (as the overrides of Hydra and
-/// MaxText are) only names that mean nothing else.
+/// Returns the dimension that `key` sets. Keys without a dash, such as the overrides of Hydra and
+/// MaxText, count only if they are unambiguous.
 fn dimension(key: &str, has_value: bool) -> Option<Dimension> {
     let name = key.trim_start_matches('-');
     let dashed = name.len() < key.len();
@@ -252,7 +251,7 @@ fn dimension(key: &str, has_value: bool) -> Option<Dimension> {
     (dashed || setting || last.contains("-parallel")).then_some(*dimension)
 }
 
-/// A size; of a range such as `1:4` its upper end.
+/// Parses a size; of a range such as `1:4`, the upper end.
 fn number(text: &str) -> Option<u32> {
     let text = text.rsplit(':').next()?;
     text.parse()
@@ -275,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn each_spelling_is_read() {
+    fn each_spelling_is_parsed() {
         for command in [
             "x --tensor-parallel-size 4",
             "x --tensor_parallel_size=4",
@@ -331,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_make_a_pattern_of_the_pod() {
+    fn sizes_give_the_pattern_of_the_pod() {
         check("-tp 8", 8, "all-to-all");
         check("-tp 4", 8, "tp=4,dp=2");
         check("-tp 4 -pp 2", 8, "tp=4,pp=2");
@@ -348,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn names_hold_sizes() {
+    fn sizes_are_parsed_from_names() {
         let sizes = Sizes::in_name("train: llama-tp4_pp2 dp x");
         assert_eq!(
             (sizes.tensor, sizes.pipeline, sizes.data),

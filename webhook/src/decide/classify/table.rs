@@ -1,35 +1,35 @@
-//! What a container starts, and how that communicates: the one place to add a
-//! launcher or an image. `marks` has the rows of operators and CI systems.
+//! Tables of the programs and images that containers start, and how these communicate. Add new
+//! launchers and images here. `marks` has the tables of operators and CI systems.
 //!
-//! Rows are tried in their order: programs, images, variables, labels, owners,
-//! then the job's name. What starts the job says the most, a name the least.
+//! The tables are tried in this order: programs, images, variables, labels, owners, then the job's
+//! name. The program that starts the job is the best evidence, the name the weakest.
 
 use nvlink_topology::Pattern;
 
 use super::sizes::Dimension;
 
-/// What a row says of a job.
+/// What a row means for a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Meaning {
-    /// Ranks that train one model: a ring of gradients, and what the sizes say.
+    /// Ranks that train one model: a ring of gradients, and the pattern of the sizes.
     Train,
-    /// Servers of one GPU each, unless the sizes say that they share a model.
+    /// Servers with one GPU each, unless the sizes show that GPUs share a model.
     Serve,
-    /// The same, but data parallel ranks share the experts of a model that has some.
+    /// As `Serve`, but data parallel ranks share the experts of a model with experts.
     ServeExperts,
-    /// One server whose model lies on all GPUs, unless the sizes say fewer.
+    /// One server whose model is on all GPUs, unless the sizes are smaller.
     ServeWhole,
-    /// This pattern, whatever the sizes.
+    /// This pattern, whatever the sizes are.
     Always(Pattern),
 }
 
-/// A program, by name and perhaps first argument.
+/// A program, identified by its name and optionally its first argument.
 pub(super) struct Program {
-    /// Its names; a Python module is a name as well.
+    /// Its names; a Python module counts as a name.
     pub(super) names: &'static [&'static str],
-    /// First arguments, one of which must be there; empty: any.
+    /// First arguments, one of which is required; empty: any.
     pub(super) then: &'static [&'static str],
-    /// Starts other programs, which say more than itself.
+    /// It starts other programs, which are better evidence.
     pub(super) starts_others: bool,
     pub(super) meaning: Meaning,
     pub(super) why: &'static str,
@@ -46,7 +46,7 @@ const fn program(names: &'static [&'static str], meaning: Meaning, why: &'static
 }
 
 pub(super) const PROGRAMS: &[Program] = &[
-    // Benchmarks are told by their names, whatever starts them.
+    // Benchmarks are recognized by their names, whatever starts them.
     program(
         &[
             "all_reduce_perf",
@@ -78,7 +78,7 @@ pub(super) const PROGRAMS: &[Program] = &[
         ..program(
             &["vllm"],
             Meaning::ServeExperts,
-            "each model lies on as many GPUs as its flags say",
+            "each model uses as many GPUs as its flags say",
         )
     },
     program(
@@ -88,17 +88,17 @@ pub(super) const PROGRAMS: &[Program] = &[
             "vllm.entrypoints.cli.main",
         ],
         Meaning::ServeExperts,
-        "each model lies on as many GPUs as its flags say",
+        "each model uses as many GPUs as its flags say",
     ),
     program(
         &["dynamo.vllm"],
         Meaning::ServeExperts,
-        "each model lies on as many GPUs as its flags say",
+        "each model uses as many GPUs as its flags say",
     ),
     program(
         &["dynamo.sglang", "dynamo.trtllm"],
         Meaning::Serve,
-        "each model lies on as many GPUs as its flags say",
+        "each model uses as many GPUs as its flags say",
     ),
     program(
         &["sglang_router.launch_server"],
@@ -108,27 +108,27 @@ pub(super) const PROGRAMS: &[Program] = &[
     program(
         &["sglang.launch_server"],
         Meaning::Serve,
-        "each model lies on as many GPUs as its flags say",
+        "each model uses as many GPUs as its flags say",
     ),
     Program {
         then: &["serve"],
         ..program(
             &["sglang"],
             Meaning::Serve,
-            "each model lies on as many GPUs as its flags say",
+            "each model uses as many GPUs as its flags say",
         )
     },
     program(
         &["trtllm-serve"],
         Meaning::Serve,
-        "each model lies on as many GPUs as its flags say",
+        "each model uses as many GPUs as its flags say",
     ),
     Program {
         then: &["serve"],
         ..program(
             &["lmdeploy"],
             Meaning::Serve,
-            "each model lies on as many GPUs as its flags say",
+            "each model uses as many GPUs as its flags say",
         )
     },
     program(
@@ -213,14 +213,14 @@ pub(super) const PROGRAMS: &[Program] = &[
     },
 ];
 
-/// Images whose entry point serves, in pods that give only arguments.
+/// Images whose entry point is a server, for containers without a command.
 pub(super) const IMAGES: &[(&str, Meaning, &str)] = &[
     (
         "vllm/vllm-openai",
         Meaning::ServeExperts,
         "the image serves models, on as many GPUs as its flags say",
     ),
-    // Its entry point is vLLM's (docker/Dockerfile.cuda of https://github.com/llm-d/llm-d).
+    // The entry point is that of vLLM (docker/Dockerfile.cuda of https://github.com/llm-d/llm-d).
     (
         "llm-d/llm-d-",
         Meaning::ServeExperts,
@@ -258,8 +258,8 @@ pub(super) const IMAGES: &[(&str, Meaning, &str)] = &[
     ),
 ];
 
-/// Parts of names of models with experts, in lower case. Many others say how
-/// much of them is active, as `-a3b` does.
+/// Parts of the names of models with experts, in lower case. Many other names contain the number of
+/// active parameters, such as `-a3b`.
 pub(super) const EXPERTS: &[&str] = &[
     "moe",
     "mixtral",
@@ -278,8 +278,8 @@ pub(super) const EXPERTS: &[&str] = &[
     "dbrx",
 ];
 
-/// Parts of names of models without experts, where nothing above says otherwise.
-/// What was distilled from a model with experts has none.
+/// Parts of the names of models without experts, unless one of the parts above matches.
+/// Models that are distilled from a model with experts have none.
 pub(super) const DENSE: &[&str] = &[
     "llama-2",
     "llama-3",
@@ -291,15 +291,15 @@ pub(super) const DENSE: &[&str] = &[
     "phi-4",
 ];
 
-/// Variables of images that have no flags.
+/// Variables of images without flags.
 pub(super) const SIZE_VARIABLES: &[(&str, Dimension)] = &[
     ("NUM_SHARD", Dimension::Tensor),
     ("NIM_TENSOR_PARALLEL_SIZE", Dimension::Tensor),
     ("NIM_PIPELINE_PARALLEL_SIZE", Dimension::Pipeline),
 ];
 
-/// Variables that an operator or a framework sets: name, what their value
-/// must contain, the pattern, and why.
+/// Variables that an operator or framework sets: the name, what the value must contain, the
+/// pattern, and why.
 pub(super) const VARIABLES: &[(&str, &str, Pattern, &str)] = &[
     (
         "TF_CONFIG",

@@ -1,4 +1,4 @@
-//! The variables, by the class's fabric: the one place to add a row.
+//! The table of variables by the class's fabric. Add new variables here.
 
 use crate::crd::environment::{
     AddressFamily, Distance, Environment, Fabric, Mnnvl, PeerToPeer, RoCE,
@@ -7,17 +7,18 @@ use crate::crd::environment::{
 /// The jobs that a variable is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reach {
-    /// Those whose GPUs talk to others, on a node or between nodes.
+    /// Jobs whose GPUs communicate, on a node or between nodes.
     Any,
-    /// Those of one node.
+    /// Jobs on one node.
     Node,
-    /// Those that span pods.
+    /// Jobs that span pods.
     Network,
-    /// The same, and it names an interface: the host has others than pods have.
+    /// Jobs that span pods. The variable names a network interface, and those of the host differ
+    /// from those of pods.
     PodNetwork,
 }
 
-/// A variable, by the class's fabric.
+/// A variable, with the fabrics that use it.
 #[derive(Debug)]
 pub(super) struct Row {
     pub(super) name: &'static str,
@@ -27,13 +28,13 @@ pub(super) struct Row {
 }
 
 impl Row {
-    /// Whether it names an interface of the pods' own networks.
+    /// Reports whether it names a network interface of pods.
     pub(super) fn names_interface(&self) -> bool {
         self.reach == Reach::PodNetwork
     }
 }
 
-/// The rows for a container whose GPUs talk to others; `spans`: in other pods.
+/// Returns the rows for a container whose GPUs communicate; `spans`: with GPUs of other pods.
 pub(super) fn rows(environment: &Environment, spans: bool) -> impl Iterator<Item = &'static Row> {
     let fabric = environment.fabric;
     TABLE.iter().filter(move |row| {
@@ -55,13 +56,13 @@ const EACH: &[Fabric] = &[
     Fabric::PCIe,
 ];
 const NETWORKS: &[Fabric] = &[Fabric::Infiniband, Fabric::RoCE, Fabric::TCP, Fabric::MNNVL];
-/// MNNVL may have RDMA between racks.
+/// Fabrics with RDMA devices. MNNVL may have RDMA between racks.
 const RDMA: &[Fabric] = &[Fabric::Infiniband, Fabric::RoCE, Fabric::MNNVL];
 const SOCKETS: &[Fabric] = &[Fabric::TCP, Fabric::MNNVL];
 
-/// What a container gets whose GPUs talk to others.
+/// The variables for containers whose GPUs communicate.
 const TABLE: &[Row] = &[
-    // Only restricts: what is farther goes through memory. So never by itself.
+    // This only restricts: GPUs that are farther apart use host memory. So there is no default.
     Row {
         name: "NCCL_P2P_LEVEL",
         reach: Reach::Any,
@@ -72,7 +73,7 @@ const TABLE: &[Row] = &[
             PeerToPeer::Disabled => None,
         },
     },
-    // Turns NVLink off as well: only where an IOMMU or ACS breaks peer access.
+    // This also turns NVLink off: only for nodes where an IOMMU or ACS breaks peer access.
     Row {
         name: "NCCL_P2P_DISABLE",
         reach: Reach::Any,
@@ -82,14 +83,14 @@ const TABLE: &[Row] = &[
             disabled.then(|| "1".to_owned())
         },
     },
-    // Without network there is nothing to try; a list without `cuda` makes UCX crash.
+    // Without a network, no other transport is useful. A list without `cuda` makes UCX crash.
     Row {
         name: "UCX_TLS",
         reach: Reach::Node,
         fabrics: &[Fabric::PCIe],
         value: |_| Some("cuda,sm,self".to_owned()),
     },
-    // NCCL reads a list of prefixes (eth1 is also eth10) unless it starts with `=`.
+    // NCCL reads the list as prefixes (eth1 also matches eth10), unless it starts with `=`.
     Row {
         name: "NCCL_SOCKET_IFNAME",
         reach: Reach::PodNetwork,
@@ -99,68 +100,68 @@ const TABLE: &[Row] = &[
             name.map(|name| format!("={name}"))
         },
     },
-    // Without `=` mlx5_1 is also mlx5_10: a storage or management card would carry traffic.
+    // Without `=`, mlx5_1 also matches mlx5_10: a storage or management card would carry traffic.
     Row {
         name: "NCCL_IB_HCA",
         reach: Reach::Network,
         fabrics: RDMA,
         value: |environment| listed(environment, |devices| format!("={}", devices.join(","))),
     },
-    // A stray RDMA card without a route would be chosen and then fail.
+    // NCCL would choose any RDMA card, even one without a route, and then fail.
     Row {
         name: "NCCL_IB_DISABLE",
         reach: Reach::Network,
         fabrics: &[Fabric::TCP],
         value: |_| Some("1".to_owned()),
     },
-    // NCCL's own limit suits bare machines; in virtual ones PCI is not what it seems.
+    // NCCL's default is right on bare metal; virtual machines show another PCI topology.
     Row {
         name: "NCCL_NET_GDR_LEVEL",
         reach: Reach::Network,
         fabrics: RDMA,
         value: |environment| Some(distance(environment.gpu_direct?).to_owned()),
     },
-    // Lossless Ethernet carries only the traffic that is marked as the switches expect.
+    // Ethernet is lossless only for traffic that is marked as the switches expect.
     Row {
         name: "NCCL_IB_TC",
         reach: Reach::Network,
         fabrics: &[Fabric::RoCE],
         value: |environment| number(environment, |roce| roce.traffic_class),
     },
-    // As above, by priority.
+    // The same, by priority.
     Row {
         name: "NCCL_IB_SL",
         reach: Reach::Network,
         fabrics: &[Fabric::RoCE],
         value: |environment| number(environment, |roce| roce.service_level),
     },
-    // NCCL finds the index itself since 2.21; a fixed one is wrong as soon as cards differ.
+    // NCCL finds the index itself since 2.21; a fixed index is wrong as soon as cards differ.
     Row {
         name: "NCCL_IB_GID_INDEX",
         reach: Reach::Network,
         fabrics: &[Fabric::RoCE],
         value: |environment| number(environment, |roce| roce.gid_index),
     },
-    // Which of a card's addresses NCCL takes where it finds the index itself.
+    // Selects the card's address that NCCL uses if it finds the index itself.
     Row {
         name: "NCCL_IB_ADDR_FAMILY",
         reach: Reach::Network,
         fabrics: &[Fabric::RoCE],
         value: address_family,
     },
-    // As above.
+    // The same, by address range.
     Row {
         name: "NCCL_IB_ADDR_RANGE",
         reach: Reach::Network,
         fabrics: &[Fabric::RoCE],
         value: address_range,
     },
-    // By itself (2) NCCL looks whether ranks of several hosts share a fabric, and
-    // then fails where their memory cannot be shared, for want of an IMEX channel.
-    // 1 is no stricter: NCCL looks within one host as well, and ranks that share
-    // no fabric run without. 0 never looks. (`ncclMnnvlCheck` of
-    // https://github.com/NVIDIA/nccl/blob/master/src/mnnvl.cc, and its one call in
-    // src/init.cc; the documentation says that 1 fails and 2 does not.)
+    // By default (2), NCCL checks whether ranks of several hosts share a fabric. If they do, it
+    // fails if their memory cannot be shared for lack of an IMEX channel. 1 is not stricter: NCCL
+    // also checks within one host, and ranks that share no fabric run without it.
+    // With 0, NCCL never checks. (`ncclMnnvlCheck` of
+    // https://github.com/NVIDIA/nccl/blob/master/src/mnnvl.cc, and its only call in src/init.cc;
+    // the documentation says that 1 fails and 2 does not.)
     Row {
         name: super::MNNVL,
         reach: Reach::Network,
@@ -178,7 +179,7 @@ const TABLE: &[Row] = &[
         fabrics: RDMA,
         value: |environment| listed(environment, |_| "rc,cuda,sm,self".to_owned()),
     },
-    // As above. Over MNNVL GPU buffers go by `cuda`, and the rest is small.
+    // The same. With MNNVL, `cuda` carries GPU buffers, and all other traffic is small.
     Row {
         name: "UCX_TLS",
         reach: Reach::Network,
@@ -188,14 +189,14 @@ const TABLE: &[Row] = &[
             sockets.then(|| "tcp,cuda,sm,self".to_owned())
         },
     },
-    // UCX takes every device unless told; the list names device and port.
+    // UCX uses every device by default; the list names device and port.
     Row {
         name: "UCX_NET_DEVICES",
         reach: Reach::Network,
         fabrics: RDMA,
         value: |environment| listed(environment, first_ports),
     },
-    // UCX takes every interface unless told, the container bridge too.
+    // UCX uses every interface by default, including the container bridge.
     Row {
         name: "UCX_NET_DEVICES",
         reach: Reach::PodNetwork,
@@ -212,32 +213,32 @@ const TABLE: &[Row] = &[
         fabrics: &[Fabric::RoCE],
         value: |environment| number(environment, |roce| roce.gid_index),
     },
-    // As for NCCL.
+    // The same as for NCCL.
     Row {
         name: "UCX_IB_TRAFFIC_CLASS",
         reach: Reach::Network,
         fabrics: &[Fabric::RoCE],
         value: |environment| number(environment, |roce| roce.traffic_class),
     },
-    // DeepEP and PyTorch's symmetric memory talk by NVSHMEM, which has NCCL's
-    // settings by names of its own (https://docs.nvidia.com/nvshmem/api/gen/env.html).
-    // Where this one is not set, PyTorch gives it the value of NCCL_IB_HCA, whose
-    // `=` NVSHMEM takes for a part of the name (torch/csrc/distributed/c10d/symm_mem/
-    // NVSHMEMSymmetricMemory.cu of https://github.com/pytorch/pytorch).
+    // DeepEP and PyTorch's symmetric memory use NVSHMEM, which has NCCL's settings under its own
+    // names (https://docs.nvidia.com/nvshmem/api/gen/env.html). If this one is not set, PyTorch
+    // sets it to the value of NCCL_IB_HCA, and NVSHMEM reads the `=` as part of the name
+    // (torch/csrc/distributed/c10d/symm_mem/NVSHMEMSymmetricMemory.cu of
+    // https://github.com/pytorch/pytorch).
     Row {
         name: HCA_LIST,
         reach: Reach::Network,
         fabrics: RDMA,
         value: |environment| listed(environment, first_ports),
     },
-    // A prefix, as all its documentation has it.
+    // The value is a prefix, as everywhere in NVSHMEM's documentation.
     Row {
         name: "NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME",
         reach: Reach::PodNetwork,
         fabrics: NETWORKS,
         value: |environment| environment.network_interface.clone(),
     },
-    // As for NCCL, and the following.
+    // This row and the following: the same as for NCCL.
     Row {
         name: "NVSHMEM_IB_TRAFFIC_CLASS",
         reach: Reach::Network,
@@ -270,7 +271,7 @@ const TABLE: &[Row] = &[
     },
 ];
 
-/// NVSHMEM's devices, and the finer map for which it has no eyes beside them.
+/// NVSHMEM's list of devices, and its finer map, which NVSHMEM ignores if the list is set.
 pub(super) const HCA_LIST: &str = "NVSHMEM_HCA_LIST";
 pub(super) const HCA_MAP: &str = "NVSHMEM_HCA_PE_MAPPING";
 
@@ -279,7 +280,7 @@ fn listed(environment: &Environment, text: fn(&[String]) -> String) -> Option<St
     (!devices.is_empty()).then(|| text(devices))
 }
 
-/// The devices with the port that nearly all have.
+/// Returns the devices with port 1, which nearly all of them have.
 fn first_ports(devices: &[String]) -> String {
     let ports: Vec<_> = devices.iter().map(|name| format!("{name}:1")).collect();
     ports.join(",")

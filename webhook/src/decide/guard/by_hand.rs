@@ -1,9 +1,8 @@
 //! Tolerations of the classes' taint that the pod's author wrote.
 //!
-//! A pod of a class gets its toleration from the webhook. One that somebody
-//! writes by hand takes the right to the class, whether the class is
-//! restricted, open or not there at all: nobody looks at a pod again when a
-//! class of that name is made or restricted while the pod waits.
+//! A pod of a class gets its toleration from the webhook. A toleration that the author writes
+//! requires the right to the class, whether the class is restricted, open or missing: nothing
+//! checks a waiting pod again when a class of that name is created or restricted.
 
 use std::collections::BTreeSet;
 
@@ -19,8 +18,8 @@ use crate::{
     },
 };
 
-/// Checks the tolerations that the pod has and `before` had not. A class that
-/// comes back must be asked about first.
+/// Checks the tolerations that the pod has and `before` did not have. If a class is returned, the
+/// right to it must be checked first.
 pub(super) fn check(
     case: Case<'_>,
     before: Option<&Value>,
@@ -40,8 +39,8 @@ pub(super) fn check(
     }
 }
 
-/// The class whose taint is tolerated by hand; [`ALL`] where it is several.
-/// Of its own class a pod with GPUs has the toleration from the webhook.
+/// Returns the class whose taint the author tolerates; [`ALL`] for several classes.
+/// A pod with GPUs gets the toleration of its own class from the webhook, so that one is skipped.
 fn tolerated<'a>(case: Case<'a>, before: Option<&Value>) -> Option<&'a str> {
     let own = case.class().filter(|_| case.held.gpus);
     let before: BTreeSet<_> = before.into_iter().flat_map(classes).collect();

@@ -1,5 +1,5 @@
-//! Daemons of the platform: pods without GPUs that are to run on every node,
-//! and what an administrator does for one that is refused.
+//! Daemons of the platform: pods without GPUs that run on every node, and what an administrator
+//! can do if one is refused.
 
 use nvlink_topology::{GROUP, labels};
 
@@ -9,12 +9,12 @@ use crate::{
     class::{Class, GPU},
 };
 
-/// What helps a pod that is refused the nodes of a class.
+/// What to do about a pod that is refused because it targets the nodes of a class.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::decide) enum Remedy {
-    /// This, or the right to the class.
+    /// This, or a grant of the right to the class.
     Else(String),
-    /// This alone: the right would be given to a service account of all pods.
+    /// Only this: a grant would go to a service account that all pods share.
     Only(String),
 }
 
@@ -26,9 +26,9 @@ impl Remedy {
     }
 }
 
-/// Whether the pod may run on the nodes of `class` as a daemon, with what it has
-/// of the host: the class lists its namespace, it asks for no class, and it
-/// holds and sees no GPU.
+/// Reports whether the pod may run on the nodes of `class` as a daemon, with its access to the
+/// host: the class lists the pod's namespace, and the pod requests no class and neither holds nor
+/// sees a GPU.
 pub(super) fn is_let_in(case: Case<'_>, class: &Class) -> bool {
     let mut listed = class.daemon_namespaces.iter();
     listed.any(|own| own == case.namespace)
@@ -40,39 +40,39 @@ pub(super) fn is_let_in(case: Case<'_>, class: &Class) -> bool {
         })
 }
 
-/// What helps a pod that reaches for the nodes of `class` without naming it.
+/// Returns what to do about a pod that targets the nodes of `class` without naming the class.
 pub(super) fn remedy(case: Case<'_>, class: &Class) -> Remedy {
     let node = node_name(case.pod);
     match case.held.gpus || case.class().is_some() {
         true => Remedy::Else(exemption(case.namespace)),
-        // Whoever creates it has named the node, as `kubectl debug` does.
+        // The creator has named the node, as `kubectl debug` does.
         false if !node.is_empty() && !case.held.running => Remedy::Only(debugging(node)),
         false => Remedy::Else(listing(&class.name, case.namespace)),
     }
 }
 
-/// How the daemons of `namespace` are let onto the nodes of `class`.
+/// Explains how to admit the daemons of `namespace` to the nodes of `class`.
 pub(crate) fn listing(class: &str, namespace: &str) -> String {
     format!(
-        "If it is a daemon, let those of namespace {namespace} onto the nodes of the class:\n\
+        "If the pod is a daemon, admit the daemons of namespace {namespace} to the nodes of the class:\n\
          kubectl patch {RESOURCE}.{GROUP} {class} --type=json -p '[{{\"op\":\"add\",\"path\":\"/spec/access/daemonNamespaces/-\",\"value\":\"{namespace}\"}}]'\n\
-         or take the namespace out of all these rules:\n{}",
+         or exempt the namespace from all rules of nvlink-domains:\n{}",
         exempt(namespace)
     )
 }
 
-/// How a daemon is let in that no class can list: it looks at GPUs.
+/// Explains how to admit a daemon that sees GPUs, which no class can list.
 pub(crate) fn exemption(namespace: &str) -> String {
     format!(
-        "If it is a daemon of the platform, take its namespace out of all these rules:\n{}",
+        "If the pod is a daemon of the platform, exempt its namespace from all rules of nvlink-domains:\n{}",
         exempt(namespace)
     )
 }
 
-/// How somebody comes to a shell on `node`.
+/// Explains how to get a shell on `node`.
 pub(crate) fn debugging(node: &str) -> String {
     format!(
-        "To look at a node, use a namespace that is out of these rules:\n\
+        "To debug a node, use a namespace that is exempt from these rules:\n\
          kubectl debug node/{node} -n kube-system -it --image=busybox"
     )
 }

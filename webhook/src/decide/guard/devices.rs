@@ -1,4 +1,5 @@
-//! GPUs taken past the device plugin, which hands out what the scheduler counted.
+//! Rules against access to GPUs that bypasses the device plugin, which allocates the GPUs that the
+//! scheduler counted.
 
 use serde_json::Value;
 
@@ -13,10 +14,9 @@ use crate::{
     },
 };
 
-/// The variables by which NVIDIA's runtime hands a container GPUs, channels to
-/// the memory of those of other nodes, the switches between GPUs, and the right
-/// to cut GPUs up. Not those by which a job asks for what its own GPUs need,
-/// such as `NVIDIA_GDRCOPY`.
+/// The variables by which NVIDIA's runtime gives a container GPUs, channels to the GPU memory of
+/// other nodes, the switches between GPUs, and the right to partition GPUs. Variables that request
+/// something for the job's own GPUs, such as `NVIDIA_GDRCOPY`, are not among them.
 pub const VARIABLES: [&str; 5] = [
     "NVIDIA_VISIBLE_DEVICES",
     "NVIDIA_IMEX_CHANNELS",
@@ -24,13 +24,13 @@ pub const VARIABLES: [&str; 5] = [
     "NVIDIA_MIG_CONFIG_DEVICES",
     "NVIDIA_MIG_MONITOR_DEVICES",
 ];
-/// Values of the variables that give nothing.
+/// Values of the variables that give a container nothing.
 pub const HARMLESS: [&str; 4] = ["", "disabled", "none", "void"];
 
-/// Beginnings of the annotations by which a pod names devices, or directories
-/// of the host, to the runtime: CDI's own, those of the device injector of
-/// containerd's NRI (<https://github.com/containerd/nri>, in both spellings),
-/// and those of CRI-O (`pkg/annotations` of <https://github.com/cri-o/cri-o>).
+/// Prefixes of the annotations by which a pod requests devices, or directories of the host, from
+/// the runtime: those of CDI, of the device injector of containerd's NRI
+/// (<https://github.com/containerd/nri>, in both spellings), and of CRI-O (`pkg/annotations` of
+/// <https://github.com/cri-o/cri-o>).
 pub const ANNOTATIONS: [&str; 9] = [
     "cdi.k8s.io/",
     "cdi-devices.nri.io",
@@ -42,22 +42,20 @@ pub const ANNOTATIONS: [&str; 9] = [
     "mounts.nri.io",
     "mounts.noderesource.dev",
 ];
-/// Devices that such an annotation may name: CRI-O's own defaults, with which
-/// images are built.
+/// Devices that such an annotation may name: CRI-O's defaults, which image builds need.
 pub const OPEN_DEVICES: [&str; 2] = ["/dev/fuse", "/dev/net/tun"];
 
-/// Annotation in which KAI's admission keeps the beginning of the names of the
-/// ConfigMaps by which its binder hands parts of GPUs to the pod.
+/// The annotation with the name prefix of the ConfigMaps by which KAI's binder gives the pod parts
+/// of GPUs. KAI's admission writes it.
 pub const KAI_CONFIG_MAPS: &str = "runai/shared-gpu-configmap";
 
-/// Where a container mounts something by which NVIDIA's toolkit, told to look
-/// there, hands it the GPUs that the mounts are named after.
+/// Part of the mount paths by which a container selects GPUs: if configured so, NVIDIA's toolkit
+/// gives it the GPUs that the mounts are named after.
 pub const DEVICE_MOUNTS: &str = "nvidia-container-devices";
 
-/// What pods on the nodes of a restricted class may have of the host, with all
-/// that lies in it: what jobs need, and directories of data. All else may lead
-/// to GPUs: device nodes, the driver, `/proc`, the sockets by which a container
-/// makes the host start others, and every other name of these.
+/// Host paths, with everything below them, that pods on the nodes of a restricted class may mount:
+/// what jobs need, and data directories. All other paths may expose GPUs: device nodes, the driver,
+/// `/proc`, the sockets by which a container makes the host start others, and all aliases of these.
 pub const HOST_PATHS: [&str; 24] = [
     "/dev/hugepages",
     "/dev/infiniband",
@@ -85,7 +83,7 @@ pub const HOST_PATHS: [&str; 24] = [
     "/weka",
 ];
 
-/// Capabilities by which a container reaches what the host has.
+/// Capabilities that give a container access to the host's devices.
 pub const CAPABILITIES: [&str; 7] = [
     "ALL",
     "BPF",
@@ -96,8 +94,8 @@ pub const CAPABILITIES: [&str; 7] = [
     "SYS_RAWIO",
 ];
 
-/// Checks a change of a pod: the runtime reads annotations when it starts a
-/// container, which may be later.
+/// Checks a change of a pod. The runtime reads annotations when it starts a container, which may
+/// happen after the change.
 pub(super) fn check_change(case: Case<'_>, old: &Value) -> Result<(), Refusal> {
     match is_guarded(case) {
         true => check_annotations(case.pod, old),
@@ -105,13 +103,13 @@ pub(super) fn check_change(case: Case<'_>, old: &Value) -> Result<(), Refusal> {
     }
 }
 
-/// Whether GPUs are guarded from the pod: where there is a restricted class,
-/// and in each class.
+/// Reports whether the rules on devices apply to the pod: if there is a restricted class, or if the
+/// pod has a class.
 pub(super) fn is_guarded(case: Case<'_>) -> bool {
     !case.view.restricted().is_empty() || case.class().is_some()
 }
 
-/// Checks a pod that is created: variables, and the runtime without a request.
+/// Checks a new pod: annotations, variables and mounts, and NVIDIA's runtime without a request.
 pub(super) fn check(case: Case<'_>) -> Result<(), Refusal> {
     if !is_guarded(case) {
         return Ok(());
@@ -126,7 +124,8 @@ fn check_devices(case: Case<'_>) -> Result<(), Refusal> {
     for container in &case.held.containers {
         check_variables(container.name(), container.value(), parts)?;
     }
-    // What DRA hands out, and what sees no GPU, is told so.
+    // The runtime is accepted if a container has a GPU, a claim or a part of a GPU from KAI, or if
+    // all containers hide GPUs.
     let handed = |one: &Container<'_>| {
         let mut values = entries(one.value(), VARIABLES[0]);
         one.holds_gpu(GPU) || one.has_claims() || values.any(|entry| is_part(entry, parts))
@@ -139,27 +138,27 @@ fn check_devices(case: Case<'_>) -> Result<(), Refusal> {
         Some(name) => Err(Refusal::new(
             Rule::RuntimeClass,
             format!(
-                "runtimeClassName {name:?} would give the pod the GPUs that its image names, but no container asks for one: ask for nvidia.com/gpu in resources.limits, or remove runtimeClassName"
+                "runtimeClassName {name:?} would give the pod the GPUs that its images select, but no container requests a GPU: request nvidia.com/gpu in resources.limits, or remove runtimeClassName"
             ),
         )),
     }
 }
 
-/// The class of the pod's runtime, if that is NVIDIA's.
+/// Returns the pod's `runtimeClassName`, if it is a runtime of NVIDIA's.
 pub(super) fn runtime(pod: &Value) -> Option<&str> {
     let name = pod.get("spec")?.get("runtimeClassName")?.as_str()?;
     name.contains("nvidia").then_some(name)
 }
 
-/// Checks that GPUs are hidden from those containers of a pod that hold none. It
-/// is there already, and cannot be given the variable any more.
+/// Checks that GPUs are hidden from the containers without GPUs of an existing pod, to which the
+/// webhook can no longer add the variable.
 pub(super) fn check_hidden(pod: &Value, class: &Class) -> Result<(), Refusal> {
     match devices::untold(pod, &class.resource).first() {
         None => Ok(()),
         Some(container) => Err(Refusal::new(
             Rule::VisibleDevices,
             format!(
-                "container {:?} asks for no GPU and would see those that its image names, on nodes of the restricted class {:?}: create the pod anew as it should be, which hides them",
+                "container {:?} requests no GPU but would see those that its image selects, on nodes of the restricted class {:?}: recreate the pod with this change, so that the webhook hides them",
                 container.name(),
                 class.name
             ),
@@ -168,8 +167,8 @@ pub(super) fn check_hidden(pod: &Value, class: &Class) -> Result<(), Refusal> {
     }
 }
 
-/// Checks that the pod does not name devices to the runtime. What it was let in
-/// with, as `old` has it, is not looked at again.
+/// Checks that the pod requests no devices from the runtime. Annotations that `old` already has are
+/// not checked again.
 fn check_annotations(pod: &Value, old: &Value) -> Result<(), Refusal> {
     let mut entries = pod::entries(pod, &["metadata", "annotations"]);
     let found = entries.find(|(key, value)| {
@@ -182,13 +181,13 @@ fn check_annotations(pod: &Value, old: &Value) -> Result<(), Refusal> {
         Some((key, _)) => Err(Refusal::new(
             Rule::VisibleDevices,
             format!(
-                "annotation {key} names devices by hand, which gives the pod those that were handed to others: remove it and ask for nvidia.com/gpu in resources.limits"
+                "annotation {key} bypasses the device plugin and gives the pod devices that are allocated to others: remove it and request nvidia.com/gpu in resources.limits"
             ),
         )),
     }
 }
 
-/// Whether the value of such an annotation names devices alone that anybody may have.
+/// Reports whether such an annotation names only devices that every pod may have.
 fn are_open(value: &Value) -> bool {
     let mut devices = value.as_str().unwrap_or_default().split(',');
     devices.all(|device| {
@@ -197,9 +196,9 @@ fn are_open(value: &Value) -> bool {
     })
 }
 
-/// Checks that a container does not say itself which GPUs it sees. What its
-/// image says is answered by the value `void`, where it may hold none. `parts`:
-/// what [`parts_of_kai`] says, where KAI may hand out GPUs.
+/// Checks that a container does not select the GPUs that it sees. The webhook overrides its image's
+/// selection with the value `void` if the container may hold none. `parts`: the result of
+/// [`parts_of_kai`] if KAI may give the pod GPUs.
 pub(super) fn check_variables(
     name: &str,
     container: &Value,
@@ -209,7 +208,7 @@ pub(super) fn check_variables(
         Err(Refusal::new(
             Rule::VisibleDevices,
             format!(
-                "container {name:?} {what} {variable} by hand, which gives it GPUs that were handed to others: remove it and ask for nvidia.com/gpu in resources.limits; to hide GPUs, set it to \"void\""
+                "container {name:?} {what} {variable}, which bypasses the device plugin and gives it GPUs that are allocated to others: remove it and request nvidia.com/gpu in resources.limits; to hide GPUs, set the variable to \"void\""
             ),
         ))
     };
@@ -221,9 +220,9 @@ pub(super) fn check_variables(
         let mut prefixes = list(container, &["envFrom"])
             .filter_map(|source| source.get("prefix")?.as_str())
             .filter(|prefix| !prefix.is_empty());
-        // A source without prefix may hold the variable too, but nothing here shows it.
+        // A source without a prefix may hold the variable too, but the pod does not show that.
         if prefixes.any(|prefix| variable.starts_with(prefix)) {
-            return refuse("has an envFrom with a prefix that sets", variable);
+            return refuse("has an envFrom with a prefix that may set", variable);
         }
     }
     let mut mounts = list(container, &["volumeMounts"]).filter_map(|one| one.get("mountPath"));
@@ -231,12 +230,12 @@ pub(super) fn check_variables(
         path.as_str()
             .is_some_and(|path| path.contains(DEVICE_MOUNTS))
     }) {
-        return refuse("has a volumeMount that stands for", VARIABLES[0]);
+        return refuse("has a volumeMount that acts as", VARIABLES[0]);
     }
     Ok(())
 }
 
-/// The entries of `variable` in the container's environment.
+/// Returns the entries of `variable` in the container's environment.
 fn entries<'a>(
     container: &'a Value,
     variable: &'a str,
@@ -251,14 +250,14 @@ fn gives_nothing(entry: &Value) -> bool {
     !elsewhere && HARMLESS.contains(&value)
 }
 
-/// The beginning of the names of the ConfigMaps in which KAI's binder names the
-/// GPUs of which the pod gets parts, if KAI's admission has prepared it for that.
+/// Returns the name prefix of the ConfigMaps in which KAI's binder lists the GPUs that the pod gets
+/// parts of, if KAI's admission has prepared the pod for that.
 fn parts_of_kai(pod: &Value) -> Option<&str> {
     let maps = pod::metadata(pod, "annotations", KAI_CONFIG_MAPS)?.as_str()?;
     (has_fractions(pod) && !maps.is_empty()).then_some(maps)
 }
 
-/// Whether an entry takes its value from a ConfigMap whose name begins with `parts`.
+/// Reports whether an entry reads its value from a ConfigMap whose name begins with `parts`.
 fn is_part(entry: &Value, parts: Option<&str>) -> bool {
     let map = pod::at(entry, &["valueFrom", "configMapKeyRef", "name"]).and_then(Value::as_str);
     let visible = entry.get("name").and_then(Value::as_str) == Some(VARIABLES[0]);
@@ -268,14 +267,15 @@ fn is_part(entry: &Value, parts: Option<&str>) -> bool {
             .is_some_and(|(parts, map)| map.starts_with(parts))
 }
 
-/// Whether a container says that it sees no GPU, whatever its image says.
+/// Reports whether a container sets `NVIDIA_VISIBLE_DEVICES` so that it sees no GPU, whatever its
+/// image selects.
 pub(super) fn hides_gpus(container: &Value) -> bool {
     let mut told = entries(container, VARIABLES[0]).peekable();
     told.peek().is_some() && told.all(gives_nothing)
 }
 
-/// Checks that a pod, which comes to the nodes of `class` by `way`, does not
-/// take what the host has.
+/// Checks that a pod, which targets the nodes of `class` by `way`, has no access to the host's
+/// devices.
 pub(super) fn check_privileges(case: Case<'_>, class: &Class, way: Way) -> Result<(), Refusal> {
     let remedy = daemon::remedy(case, class);
     check_parts(case, class, way)?;
@@ -285,7 +285,7 @@ pub(super) fn check_privileges(case: Case<'_>, class: &Class, way: Way) -> Resul
     }
     let pids = case.pod.get("spec").and_then(|spec| spec.get("hostPID"));
     if pids.and_then(Value::as_bool) == Some(true) {
-        let what = "the pod has hostPID, by which it takes over processes that hold GPUs";
+        let what = "the pod has hostPID, which lets it take over processes that hold GPUs";
         let refusal = refuse_privileged(what, "spec.hostPID", class, way);
         return Err(refusal.with(remedy.text()));
     }
@@ -296,7 +296,7 @@ pub(super) fn check_privileges(case: Case<'_>, class: &Class, way: Way) -> Resul
         Some(path) => Err(Refusal::new(
             Rule::HostPath,
             format!(
-                "hostPath {path:?} may lead to the host's GPUs or their driver, and the pod {} the restricted class {:?}: remove the volume; what its pods may have of the host is {}",
+                "hostPath {path:?} may expose the host's GPUs or their driver, and the pod {} the restricted class {:?}: remove the volume; pods on the nodes of the class may mount only {}",
                 way.reaches(),
                 class.name,
                 HOST_PATHS.join(", ")
@@ -307,8 +307,8 @@ pub(super) fn check_privileges(case: Case<'_>, class: &Class, way: Way) -> Resul
     }
 }
 
-/// Checks that the pod takes no parts of GPUs on nodes where KAI hands out none:
-/// whoever may write ConfigMaps in its namespace chooses the GPUs.
+/// Checks that the pod requests no parts of GPUs from KAI on nodes where KAI shares none: anybody
+/// who may write ConfigMaps in the namespace could choose the GPUs.
 fn check_parts(case: Case<'_>, class: &Class, way: Way) -> Result<(), Refusal> {
     if class.scheduler.integration == Integration::KAI {
         return Ok(());
@@ -320,7 +320,7 @@ fn check_parts(case: Case<'_>, class: &Class, way: Way) -> Result<(), Refusal> {
         Some(one) => Err(Refusal::new(
             Rule::VisibleDevices,
             format!(
-                "the environment of container {:?} names the GPUs that it sees, as with KAI, and the pod {} the restricted class {:?}, on whose nodes KAI shares none: its spec.scheduler.integration is not KAI",
+                "the environment of container {:?} selects the GPUs that it sees, as with KAI, and the pod {} the restricted class {:?}, whose spec.scheduler.integration is not KAI: remove the variable, or set that field to KAI if KAI shares the GPUs of its nodes",
                 one.name(),
                 way.reaches(),
                 class.name
@@ -331,8 +331,8 @@ fn check_parts(case: Case<'_>, class: &Class, way: Way) -> Result<(), Refusal> {
     }
 }
 
-/// Checks that a container has no rights by which it reaches all GPUs of its
-/// node, in a pod that comes to the nodes of `class` by `way`.
+/// Checks that a container has no privileges that give it all GPUs of its node, in a pod that
+/// targets the nodes of `class` by `way`.
 pub(super) fn check_privileged(
     name: &str,
     container: &Value,
@@ -366,7 +366,8 @@ pub(super) fn check_privileged(
     }
 }
 
-/// Runtimes take the names of capabilities in any case, and some with `CAP_`.
+/// Reports whether a capability is in [`CAPABILITIES`]. Runtimes ignore the case of the names, and
+/// some accept the prefix `CAP_`.
 fn is_capability_of_the_host(name: &str) -> bool {
     let name = name.to_ascii_uppercase();
     CAPABILITIES.contains(&name.strip_prefix("CAP_").unwrap_or(&name))
@@ -384,7 +385,7 @@ fn refuse_privileged(what: &str, field: &str, class: &Class, way: Way) -> Refusa
     .about(&class.name)
 }
 
-/// Whether a host path is one that pods of restricted classes may have.
+/// Reports whether pods of restricted classes may mount a host path.
 fn is_open(path: &str) -> bool {
     let parts = path.split('/').filter(|part| !["", "."].contains(part));
     let path: String = parts.flat_map(|part| ["/", part]).collect();

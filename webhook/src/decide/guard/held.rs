@@ -1,4 +1,4 @@
-//! What a pod says of its class, read once.
+//! The facts of a pod that decide about its class, read once.
 
 use nvlink_topology::labels;
 use serde_json::Value;
@@ -8,7 +8,7 @@ use crate::{
     decide::pod::{self, Container},
 };
 
-/// What a pod says of its class.
+/// The facts of a pod that decide about its class.
 #[derive(Clone, Debug)]
 pub(in crate::decide) struct Held<'a> {
     /// Its containers, init containers first.
@@ -17,15 +17,15 @@ pub(in crate::decide) struct Held<'a> {
     pub(in crate::decide) gpus: bool,
     /// The class that its annotation names.
     pub(super) named: Option<&'a str>,
-    /// The class that its label says it was given.
+    /// The class in its label, which it already has.
     pub(super) label: Option<&'a str>,
-    /// It is there already: what it was given is in its label, and the
-    /// namespace may have got its default class since then.
+    /// The pod already exists: its class is in its label, and the namespace may have got its
+    /// default class later.
     pub(super) running: bool,
 }
 
 impl<'a> Held<'a> {
-    /// Reads a pod that is created.
+    /// Reads a new pod.
     pub(in crate::decide) fn of(pod: &'a Value) -> Self {
         let containers = pod::containers(pod);
         let gpus = containers
@@ -41,7 +41,7 @@ impl<'a> Held<'a> {
         }
     }
 
-    /// Reads a pod that is there already.
+    /// Reads an existing pod.
     pub(super) fn of_running(pod: &'a Value) -> Self {
         Self {
             running: true,
@@ -49,7 +49,7 @@ impl<'a> Held<'a> {
         }
     }
 
-    /// Whether a namespace's default class is for the pod.
+    /// Reports whether the namespace's default class applies to the pod.
     pub(super) fn takes_default(&self) -> bool {
         self.gpus && self.named.is_none() && !(self.running && self.label.is_some())
     }

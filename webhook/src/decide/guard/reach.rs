@@ -1,4 +1,4 @@
-//! Pods that reach for the nodes of a restricted class.
+//! Pods that target the nodes of a restricted class.
 
 use nvlink_topology::labels;
 use serde_json::Value;
@@ -10,22 +10,22 @@ use crate::{
     decide::{Rule, pod::list},
 };
 
-/// How a pod reaches for the nodes of a class.
+/// How a pod targets the nodes of a class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
     /// It names the class.
     Named,
     /// Its namespace names the class.
     Default,
-    /// It was given the class, says its label.
+    /// Its label says that it already has the class.
     Given,
     /// It tolerates the taint of the class.
     Toleration,
-    /// It names a node, which passes the scheduler and all taints by.
+    /// It sets `nodeName`, which bypasses the scheduler and all taints.
     NodeName,
     /// It is on a node of the class.
     Node,
-    /// Its selector or affinity names the nodes.
+    /// Its selector or affinity selects the nodes.
     Selector,
 }
 
@@ -39,37 +39,37 @@ impl Way {
         }
     }
 
-    /// Whether daemons come this way: they are for all nodes, or for one by name.
+    /// Reports whether daemons use this way: they run on all nodes, or on one by name.
     pub(super) fn is_unnamed(self) -> bool {
         matches!(self, Self::Toleration | Self::NodeName)
     }
 
-    /// For a denial, after "the pod" and before the class.
+    /// Returns the words of a refusal between "the pod" and the class.
     pub(super) fn reaches(self) -> &'static str {
         match self {
-            Self::Named | Self::Default | Self::Given => "is for nodes of",
+            Self::Named | Self::Default | Self::Given => "targets nodes of",
             Self::Toleration => "tolerates the taint of",
-            Self::NodeName => "names a node, which may be one of",
+            Self::NodeName => "sets nodeName, which may be a node of",
             Self::Node => "is on a node of",
             Self::Selector => "selects the nodes of",
         }
     }
 
-    /// For a denial, after the name of the class.
+    /// Returns the words of a refusal after the name of the class.
     pub(super) fn how(self, namespace: &str) -> String {
         match self {
             Self::Named => String::new(),
             Self::Default => format!(" (the default class of namespace {namespace})"),
             Self::Given => " (the class of this pod)".to_owned(),
             Self::Toleration => " (the pod tolerates the taint of its nodes)".to_owned(),
-            Self::NodeName => " (the pod's nodeName may be a node of it)".to_owned(),
-            Self::Node => " (the pod is on a node of it)".to_owned(),
+            Self::NodeName => " (the pod's nodeName may be one of its nodes)".to_owned(),
+            Self::Node => " (the pod is on one of its nodes)".to_owned(),
             Self::Selector => " (the pod selects its nodes)".to_owned(),
         }
     }
 }
 
-/// How the pod reaches for the nodes of `class`, if it does.
+/// Returns how a new pod targets the nodes of `class`, if it does.
 pub(super) fn of_pod(case: Case<'_>, class: &Class) -> Option<Way> {
     let is = |name: Option<&str>| name == Some(class.name.as_str());
     if is(case.held.named) {
@@ -81,15 +81,15 @@ pub(super) fn of_pod(case: Case<'_>, class: &Class) -> Option<Way> {
     if tolerates(case.pod, class) {
         return Some(Way::Toleration);
     }
-    // Whoever creates it names the node, past the scheduler.
+    // The creator names the node and so bypasses the scheduler.
     if !node_name(case.pod).is_empty() {
         return Some(Way::NodeName);
     }
     by_selector(case, class)
 }
 
-/// How a pod that is there already reaches for the nodes of `class`. The
-/// scheduler has named its node, so that its `nodeName` says only where it is.
+/// Returns how an existing pod targets the nodes of `class`, if it does. The scheduler has set its
+/// `nodeName`, which therefore shows only where the pod is.
 pub(super) fn of_running(case: Case<'_>, class: &Class) -> Option<Way> {
     let is = |name: Option<&str>| name == Some(class.name.as_str());
     if is(case.held.named) {
@@ -111,30 +111,30 @@ pub(super) fn of_running(case: Case<'_>, class: &Class) -> Option<Way> {
 }
 
 fn by_selector(case: Case<'_>, class: &Class) -> Option<Way> {
-    // A pod of another class is kept off these nodes by their taint, and the
-    // webhook itself may have written a selector that two classes share.
+    // The taint of these nodes keeps off pods of other classes, and the webhook itself may have
+    // written a selector that two classes share.
     let other = case.class().is_some_and(|name| name != class.name);
     (case.held.gpus && !other && selects(case.pod, class)).then_some(Way::Selector)
 }
 
-/// Whether the pod tolerates the taint of `class`.
+/// Reports whether the pod tolerates the taint of `class`.
 pub(super) fn tolerates(pod: &Value, class: &Class) -> bool {
     list(pod, &["spec", "tolerations"]).any(|toleration| {
         let field = |name: &str| toleration.get(name).and_then(Value::as_str).unwrap_or("");
         let matches = match (field("key"), field("operator")) {
             ("", "Exists") => true,
             (labels::CLASS, "" | "Equal") => field("value") == class.name,
-            // `Exists`, and whatever later versions compare with.
+            // `Exists`, and operators of later versions.
             (labels::CLASS, _) => true,
             _ => false,
         };
-        // The taint has the effect NoSchedule; others are tolerated past it.
+        // The taint has the effect NoSchedule; tolerations of other effects do not match it.
         matches && matches!(field("effect"), "" | "NoSchedule")
     })
 }
 
-/// The class whose taint alone `toleration` tolerates; [`ALL`] where its key is
-/// the taint's and its value any.
+/// Returns the only class whose taint `toleration` tolerates, or [`ALL`] if it has the taint's key
+/// and matches any value.
 pub(super) fn class_of(toleration: &Value) -> Option<&str> {
     let field = |name: &str| toleration.get(name).and_then(Value::as_str).unwrap_or("");
     if field("key") != labels::CLASS || !matches!(field("effect"), "" | "NoSchedule") {
@@ -146,8 +146,8 @@ pub(super) fn class_of(toleration: &Value) -> Option<&str> {
     }
 }
 
-/// Whether the node selector, with one of the required terms of node
-/// affinity, asks for all labels that make the nodes of `class`.
+/// Reports whether the node selector, together with one of the required terms of node affinity,
+/// requires all labels that define the nodes of `class`.
 pub(super) fn selects(pod: &Value, class: &Class) -> bool {
     const TERMS: [&str; 5] = [
         "spec",
@@ -163,7 +163,7 @@ pub(super) fn selects(pod: &Value, class: &Class) -> bool {
     };
     let mut wanted = class.selector.iter();
     if class.selector.is_empty() {
-        // Every node: there is nothing to name.
+        // Every node is a node of the class: there is nothing to select.
         return false;
     }
     wanted.all(|(key, value)| chosen(key, value))

@@ -1,6 +1,7 @@
-//! What only the webhook writes, in a pod that is created. It may be there
-//! already, where a pod is made from a copy of another or the webhook is asked
-//! again, but then it must be what the webhook would write.
+//! Labels and annotations that only the webhook may write, in new pods.
+//!
+//! A new pod may already have them if it is a copy of another pod, or if the API server calls the
+//! webhook again. They must then be exactly what the webhook would write.
 
 use nvlink_topology::labels;
 use serde_json::Value;
@@ -23,7 +24,7 @@ pub(super) fn check(case: Case<'_>) -> Result<(), Refusal> {
         return Err(Refusal::new(
             Rule::ReservedAnnotation,
             format!(
-                "annotation {} is written by the webhook alone: remove it from the pod; with kubectl debug --copy-to, leave out --keep-annotations or add --keep-labels",
+                "only the webhook may write annotation {}: remove it from the pod; with kubectl debug --copy-to, leave out --keep-annotations or add --keep-labels",
                 labels::DECISION
             ),
         ));
@@ -33,7 +34,7 @@ pub(super) fn check(case: Case<'_>) -> Result<(), Refusal> {
             Some(wanted) if held.label != Some(wanted) => {
                 return Err(forged(labels::CLASS, Some(wanted)));
             }
-            // A pod without GPUs is in no class, whatever it names.
+            // A pod without GPUs has no class, even if it names one.
             _ if !held.gpus => return Err(forged(labels::CLASS, None)),
             _ => {}
         }
@@ -44,7 +45,7 @@ pub(super) fn check(case: Case<'_>) -> Result<(), Refusal> {
     check_gang(case)
 }
 
-/// The gang's label is drawn to by its other pods, so it must be this pod's own.
+/// Checks the gang's label: it attracts the gang's other pods, so it must name this pod's own gang.
 fn check_gang(case: Case<'_>) -> Result<(), Refusal> {
     let Some(own) = pod::metadata(case.pod, "labels", labels::GANG) else {
         return Ok(());
@@ -69,7 +70,7 @@ fn check_project(case: Case<'_>, own: &Value) -> Result<(), Refusal> {
         return Err(forged(labels::PROJECT, None));
     };
     let Some(Ok(class)) = view.class(name) else {
-        // Refused or left alone for that.
+        // Another check refuses such a pod, or it is left unchanged.
         return Ok(());
     };
     let project = project::of(class, subject, pod, namespace);
@@ -79,16 +80,16 @@ fn check_project(case: Case<'_>, own: &Value) -> Result<(), Refusal> {
     Err(forged(labels::PROJECT, Some(&project)))
 }
 
-/// `right`: what the webhook would write, if it would write anything.
+/// Returns the refusal for a forged label. `right`: the value that the webhook would write, if any.
 fn forged(key: &str, right: Option<&str>) -> Refusal {
     let here = match right {
-        Some(right) => format!("and here it is {right:?}"),
-        None => "which gives this pod none".to_owned(),
+        Some(right) => format!("and its value for this pod is {right:?}"),
+        None => "and this pod gets none".to_owned(),
     };
     Refusal::new(
         Rule::ReservedLabel,
         format!(
-            "label {key} is written by the webhook alone, {here}: remove the label from the pod{}",
+            "only the webhook may write label {key}, {here}: remove the label from the pod{}",
             identity::hint(key)
         ),
     )

@@ -1,6 +1,6 @@
-//! Pods of absurd size. The policies look at each part of a pod, some of them
-//! once for each class, and anybody who may create pods could keep the API
-//! server busy for seconds with one.
+//! A limit on the size of pods. The policies evaluate each part of a pod, some of them once per
+//! class. Without a limit, anybody who may create pods could keep the API server busy for seconds
+//! with a single pod.
 
 use serde_json::Value;
 
@@ -9,9 +9,9 @@ use crate::decide::{
     refusal::{Refusal, Rule},
 };
 
-/// How many parts a pod may have. Pods of today have some dozens.
+/// The most parts that a pod may have. Today's pods have a few dozen.
 pub const MOST_PARTS: usize = 2000;
-/// How long the path of a `hostPath` may be: `PATH_MAX` of Linux.
+/// The longest path of a `hostPath`, in characters: `PATH_MAX` of Linux.
 pub const LONGEST_PATH: usize = 4096;
 
 pub(super) fn check(pod: &Value) -> Result<(), Refusal> {
@@ -28,12 +28,12 @@ pub(super) fn check(pod: &Value) -> Result<(), Refusal> {
     Err(Refusal::new(
         Rule::Size,
         format!(
-            "the pod has more than {MOST_PARTS} containers, variables, mounts, resources, volumes, tolerations, terms of affinity, labels and annotations together, or a hostPath of more than {LONGEST_PATH} characters"
+            "the pod has more than {MOST_PARTS} containers, variables, mounts, resources, volumes, tolerations, affinity terms, labels and annotations together, or a hostPath of more than {LONGEST_PATH} characters: move large settings into a ConfigMap"
         ),
     ))
 }
 
-/// What the rules look at one by one.
+/// Returns the number of parts that the rules evaluate one by one.
 fn parts(pod: &Value) -> usize {
     let kinds = ["containers", "initContainers", "ephemeralContainers"];
     let containers = kinds
@@ -79,7 +79,7 @@ fn of_container(container: &Value) -> usize {
     lists.iter().map(|path| size(container, path)).sum()
 }
 
-/// The number of entries of a list or a map.
+/// Returns the number of entries of a list or map.
 fn size(value: &Value, path: &[&str]) -> usize {
     match pod::at(value, path) {
         Some(Value::Array(entries)) => entries.len(),

@@ -1,4 +1,4 @@
-//! Changes of a pod that is there already.
+//! Changes of existing pods.
 
 use std::collections::BTreeMap;
 
@@ -24,13 +24,13 @@ use crate::{
 /// A question that must be answered before a change can be decided on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Question {
-    /// May the subject use this class?
+    /// Whether the subject may use this class.
     Use(String),
-    /// May the user change what the webhook wrote?
+    /// Whether the user may change what the webhook wrote.
     Release,
 }
 
-/// What was found out so far.
+/// The questions that are answered so far.
 #[derive(Clone, Debug, Default)]
 pub struct Answered {
     /// The right to use classes.
@@ -39,16 +39,16 @@ pub struct Answered {
     pub release: Option<Grant>,
 }
 
-/// The gate behind which pods wait in the queue.
+/// The scheduling gate of pods that wait in the queue.
 pub(crate) const GATE: &str = "nvlink-domains.io/queue";
 
-/// A change of a pod, and what was read from the pod once.
+/// A change of a pod, and the facts that were read from the pod once.
 #[derive(Clone, Debug)]
 pub struct Change<'a> {
     action: Action,
     old: &'a Value,
     pod: &'a Value,
-    /// Where the pod is.
+    /// The pod's namespace.
     pub namespace: &'a str,
     /// Who makes the change.
     pub subject: &'a Subject,
@@ -56,7 +56,7 @@ pub struct Change<'a> {
 }
 
 impl<'a> Change<'a> {
-    /// The change from `old` to `pod`, which `subject` makes in `namespace`.
+    /// Returns the change from `old` to `pod` that `subject` makes in `namespace`.
     #[must_use]
     pub fn of(
         action: Action,
@@ -76,7 +76,7 @@ impl<'a> Change<'a> {
     }
 }
 
-/// Decides on a change; a question that comes back must be answered first.
+/// Decides on a change. If a question is returned, it must be answered first.
 ///
 /// # Errors
 /// When the change is refused.
@@ -111,7 +111,7 @@ fn metadata(case: Case<'_>, old: &Value, answered: &Answered) -> Result<Option<Q
                 return Err(Refusal::new(
                     Rule::ReviewFailed,
                     format!(
-                        "{what} may be changed only by who has the verb {RELEASE:?}, and whether you have it could not be found out: {reason}; try again"
+                        "a change of {what} needs the verb {RELEASE:?}, and your right to it cannot be checked: {reason}; try again"
                     ),
                 ));
             }
@@ -125,12 +125,16 @@ fn metadata(case: Case<'_>, old: &Value, answered: &Answered) -> Result<Option<Q
         let selector = |pod| case.held.gpus && !other && selects(pod, class);
         let on = || reach::of_running(case, class).filter(|_| swapped);
         let (way, how, moved) = if tolerates(case.pod, class) && !tolerates(old, class) {
-            (Way::Toleration, " (the change tolerates its taint)", true)
+            (
+                Way::Toleration,
+                " (the change adds a toleration of its taint)",
+                true,
+            )
         } else if selector(case.pod) && !selector(old) {
             (Way::Selector, " (the change selects its nodes)", true)
         } else if let Some(way) = on() {
-            // Who may not have made the pod may not make another of it.
-            let how = " (the change is of an image in a pod that is for its nodes)";
+            // A new image makes another pod of it, so it needs the same right as a new pod.
+            let how = " (the change sets another image in a pod that targets its nodes)";
             (way, how, false)
         } else {
             continue;
@@ -139,7 +143,7 @@ fn metadata(case: Case<'_>, old: &Value, answered: &Answered) -> Result<Option<Q
             continue;
         }
         if moved {
-            // What it has of the host was nobody's business on other nodes.
+            // On other nodes, its access to the host was not checked.
             devices::check_privileges(case, class, way)?;
         }
         if let Some(class) = permit(case, class, way, how, &answered.uses)? {
@@ -158,13 +162,13 @@ fn locked(case: Case<'_>, what: &str) -> Refusal {
     Refusal::new(
         Rule::Locked,
         format!(
-            "{what} cannot be changed once the pod is there: user {user:?} has not the verb {RELEASE:?} on all {RESOURCE}.{GROUP} in namespace {}; create the pod anew",
+            "{what} of an existing pod cannot be changed: user {user:?} does not have the verb {RELEASE:?} on all {RESOURCE}.{GROUP} in namespace {}; recreate the pod instead",
             case.namespace
         ),
     )
 }
 
-/// What of ours differs, if anything does.
+/// Returns the first label, annotation or gate of ours that differs, if there is one.
 fn changed(old: &Value, new: &Value) -> Option<String> {
     for (map, word) in [("labels", "label"), ("annotations", "annotation")] {
         let (old, new) = (entries(old, map), entries(new, map));
@@ -176,7 +180,7 @@ fn changed(old: &Value, new: &Value) -> Option<String> {
     (gated(old) && !gated(new)).then(|| format!("the scheduling gate {GATE}"))
 }
 
-/// The entries of a map in the pod's metadata whose keys are ours.
+/// Returns the entries of a map in the pod's metadata whose keys have our prefix.
 fn entries<'a>(pod: &'a Value, map: &str) -> BTreeMap<&'a str, &'a Value> {
     let own = |key: &str| {
         key.strip_prefix(GROUP)
@@ -188,8 +192,8 @@ fn entries<'a>(pod: &'a Value, map: &str) -> BTreeMap<&'a str, &'a Value> {
         .collect()
 }
 
-/// The images of its containers, of which alone a change of a pod that is there
-/// may make something else of it.
+/// Returns the images of the pod's containers. Only a change of an image turns an existing pod into
+/// another one.
 fn images(pod: &Value) -> Vec<Option<&Value>> {
     let containers = pod::containers(pod).into_iter();
     containers
@@ -202,7 +206,8 @@ fn gated(pod: &Value) -> bool {
         .any(|gate| gate.get("name").and_then(Value::as_str) == Some(GATE))
 }
 
-/// Ephemeral containers see what their image asks for, unless told otherwise.
+/// Checks new ephemeral containers. They see the GPUs that their image selects, unless they set
+/// `NVIDIA_VISIBLE_DEVICES`.
 fn debug(case: Case<'_>, old: &Value, answered: &Answered) -> Result<Option<Question>, Refusal> {
     let known: Vec<_> = ephemeral(old).map(name).collect();
     let added: Vec<_> = ephemeral(case.pod)
@@ -246,7 +251,7 @@ fn check_ephemeral(
     Err(Refusal::new(
         Rule::EphemeralContainer,
         format!(
-            "ephemeral container {name:?} would see the GPUs that its image names, in a pod that is for nodes of the restricted class {:?}: set NVIDIA_VISIBLE_DEVICES to \"void\" in it, as with kubectl debug --env=NVIDIA_VISIBLE_DEVICES=void",
+            "ephemeral container {name:?} would see the GPUs that its image selects, in a pod that targets nodes of the restricted class {:?}: set NVIDIA_VISIBLE_DEVICES to \"void\" in the container, as in kubectl debug --env=NVIDIA_VISIBLE_DEVICES=void",
             class.name
         ),
     )
@@ -262,18 +267,18 @@ fn name(container: &Value) -> &str {
     name.unwrap_or_default()
 }
 
-/// GPUs are handed out at the start; a change of their number would be a lie.
+/// Refuses a change of the GPUs: they are allocated when the pod starts and cannot change later.
 fn resize(case: Case<'_>, old: &Value) -> Result<Option<Question>, Refusal> {
     if gpus(old) == gpus(case.pod) {
         return Ok(None);
     }
     Err(Refusal::new(
         Rule::Resize,
-        "a pod's GPUs cannot be resized: create the pod anew",
+        "a resize cannot change the GPUs of a pod: recreate the pod with the new number",
     ))
 }
 
-/// The amounts of NVIDIA's resources, by container.
+/// Returns the amounts of NVIDIA's resources, by container.
 fn gpus(pod: &Value) -> Vec<BTreeMap<&str, &Value>> {
     let containers = pod::containers(pod).into_iter();
     containers

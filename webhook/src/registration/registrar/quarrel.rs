@@ -1,21 +1,21 @@
-//! Somebody who changes the configuration again and again, such as a replica
-//! with other flags. Each repair is undone, so they are made less and less often.
+//! Slows repairs down when somebody keeps changing the configuration, such as a
+//! replica with other flags, which undoes each repair.
 
 use std::time::Duration;
 
 use serde_json::Value;
 use tokio::time::Instant;
 
-/// So many repairs are made at once: somebody's hand, or a rollout.
+/// The number of repairs without a wait, enough for a manual change or a rollout.
 const PATIENCE: u32 = 3;
 /// The longest wait before a repair.
 const LONGEST: Duration = Duration::from_secs(60);
-/// After so long without a repair all is well again.
+/// After this time without a repair the count starts again.
 const PEACE: Duration = Duration::from_secs(300);
-/// Fields that are named.
+/// The most fields that a message names.
 const NAMED: usize = 3;
 
-/// What was repaired lately.
+/// The count of recent repairs.
 #[derive(Debug, Default)]
 pub(super) struct Quarrel {
     repairs: u32,
@@ -23,8 +23,8 @@ pub(super) struct Quarrel {
 }
 
 impl Quarrel {
-    /// Counts a repair. How long to leave the next change as it is; none where
-    /// it is to be put right at once.
+    /// Counts a repair. Returns how long to wait before repairing the next change;
+    /// none if it should be repaired at once.
     pub(super) fn repaired(&mut self, now: Instant) -> Option<Duration> {
         let over = self.last.is_none_or(|last| now - last > PEACE);
         self.repairs = if over { 1 } else { self.repairs + 1 };
@@ -34,7 +34,7 @@ impl Quarrel {
     }
 }
 
-/// The fields in which `found` is not as `wanted`, for people.
+/// Returns the fields in which `found` differs from `wanted`, for the log.
 pub(super) fn differences(wanted: &Value, found: &Value) -> String {
     let mut fields = Vec::new();
     compare(String::new(), wanted, found, &mut fields);
@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn repairs_become_rare_and_peace_comes_back() {
+    async fn waits_grow_and_start_again_after_a_quiet_time() {
         let mut quarrel = Quarrel::default();
         let now = Instant::now();
         let waits: Vec<_> = (0..10).map(|_| quarrel.repaired(now)).collect();
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_is_named() {
+    fn differing_fields_are_named() {
         let hook = |policy: &str, values: Value| json!({"webhooks": [{"name": "a", "failurePolicy": policy}, {"values": values}]});
         let wanted = hook("Fail", json!(["x"]));
         assert_eq!(differences(&wanted, &wanted), "");

@@ -29,7 +29,7 @@ fn bus(n: u32) -> String {
     format!("00000000:{:02X}:00.0", 0x10 + n)
 }
 
-/// A GPU whose active links end on `ends`.
+/// Creates a GPU whose active links end on `ends`.
 fn gpu(n: u32, ends: Vec<FarEnd>, fabric: Option<FabricInfo>) -> GpuFacts {
     let link = |(index, far)| LinkFacts {
         index: index as u32,
@@ -82,7 +82,7 @@ fn refused() -> Result<(), String> {
 }
 
 #[test]
-fn far_ends_are_told_by_address_type_and_class() {
+fn far_ends_are_recognized_by_address_type_and_class() {
     let own = bus(0);
     let (peer, switch) = (bus(1), "00000000:C3:00.0".to_owned());
     let gpus = [&*own, &*peer];
@@ -99,7 +99,7 @@ fn far_ends_are_told_by_address_type_and_class() {
         (Some(0), SENTINEL, Gpu),
         (None, Some(&*switch), Unknown),
         (Some(1), Some("00000035:00:00.0"), Unknown),
-        // A table of the system that has each GPU linked to itself.
+        // A table of the system that links each GPU to itself.
         (Some(0), Some(&*own), Unknown),
     ] {
         let found = far(device_type, address).kind(Some(&*own), &gpus);
@@ -113,7 +113,7 @@ fn far_ends_are_told_by_address_type_and_class() {
 }
 
 #[test]
-fn a_switch_is_hidden_only_where_the_driver_says_that_something_is() {
+fn a_switch_is_hidden_only_if_the_driver_reports_a_hidden_far_end() {
     let switch = bus(9);
     let gpus = [&*bus(0), &*bus(1)];
     let kind = |far: FarEnd| far.kind(Some(gpus[0]), &gpus);
@@ -136,11 +136,11 @@ fn a_switch_is_hidden_only_where_the_driver_says_that_something_is() {
         assert_eq!(kind(failed(far)), RemoteKind::Unknown);
     }
     let to_gpu = failed(far(None, Some(gpus[1])));
-    assert_eq!(kind(to_gpu), RemoteKind::Gpu, "its address says it all");
+    assert_eq!(kind(to_gpu), RemoteKind::Gpu, "its address is enough");
 }
 
 #[test]
-fn a_link_whose_state_is_not_known_is_not_said_to_be_down() {
+fn a_link_whose_state_is_unknown_is_not_reported_as_down() {
     let mut facts = switched(2, 4, &far(Some(2), SENTINEL), None);
     if let Some(links) = &mut facts[0].links {
         links[1].up = None;
@@ -153,7 +153,7 @@ fn a_link_whose_state_is_not_known_is_not_said_to_be_down() {
 }
 
 #[test]
-fn direct_links_are_edges_and_a_link_to_itself_is_none() {
+fn direct_links_are_edges_and_a_link_to_itself_is_not() {
     let to = |n: u32, links: usize| vec![far(Some(0), Some(&bus(n))); links];
     let mut ends = to(1, 4);
     ends.extend(to(0, 1));
@@ -187,7 +187,7 @@ fn ends_that_disagree_give_the_smaller_count_and_a_warning() {
 }
 
 #[test]
-fn a_visible_switch_joins_all_with_the_fewer_links() {
+fn a_visible_switch_joins_each_pair_with_the_smaller_number_of_links() {
     let end = far(Some(2), Some("00000000:C3:00.0"));
     let mut facts = switched(3, 18, &end, Some(fabric(0, 0, 3)));
     facts[2].links.as_mut().unwrap()[0].up = Some(false);
@@ -196,7 +196,7 @@ fn a_visible_switch_joins_all_with_the_fewer_links() {
     assert_eq!(edges(&spec), joined);
     assert_eq!(
         spec.domains[0].fabric, None,
-        "an all-zero cluster ends at the node"
+        "a fabric with an all-zero cluster does not span nodes"
     );
     assert!(odd.is_empty(), "{odd:?}");
     let down = &spec.gpus[2].links.as_ref().unwrap()[0];
@@ -207,7 +207,7 @@ fn a_visible_switch_joins_all_with_the_fewer_links() {
 }
 
 #[test]
-fn a_hidden_switch_is_believed_unless_somebody_denies_it() {
+fn a_hidden_switch_is_assumed_unless_driver_or_fabric_deny_it() {
     let end = far(Some(0xff), SENTINEL);
     let of = |state: Option<u32>, status: Option<Result<(), String>>| {
         let facts = switched(2, 18, &end, state.map(|state| fabric(0, 0, state)));
@@ -218,7 +218,7 @@ fn a_hidden_switch_is_believed_unless_somebody_denies_it() {
         (spec.edges.len(), kinds(&spec, 0)[0], odd)
     };
     let (yes, no) = (Some(Ok(())), Some(refused()));
-    // An Ampere board knows no fabric; an old driver no status.
+    // An Ampere board has no fabric, an old driver no status.
     for (state, status) in [
         (None, yes.clone()),
         (None, None),
@@ -235,8 +235,8 @@ fn a_hidden_switch_is_believed_unless_somebody_denies_it() {
         assert!(odd.is_empty(), "{odd:?}");
     }
     for (state, status, word) in [
-        (None, no.clone(), "the driver says"),
-        (Some(3), no, "the driver says"),
+        (None, no.clone(), "the driver reports"),
+        (Some(3), no, "the driver reports"),
         (Some(1), yes.clone(), "fabric manager"),
         (Some(2), yes.clone(), "in progress"),
     ] {
@@ -255,13 +255,13 @@ fn a_hidden_switch_is_believed_unless_somebody_denies_it() {
 }
 
 #[test]
-fn each_gpu_tells_its_own_trouble_before_anothers() {
+fn the_warning_of_a_gpu_has_its_own_problem_first() {
     let mut facts = switched(3, 18, &far(Some(2), SENTINEL), Some(fabric(0, 0, 3)));
     facts[1].fabric = Some(fabric(0, 0, 1));
     facts[2].fabric = Some(fabric(0, 0, 2));
     let (spec, odd) = of(&facts, &PeerStatus::new());
     assert!(spec.edges.is_empty());
-    // GPU 0 is well: what it lacks is a peer.
+    // GPU 0 is healthy but has no peer.
     let wanted = [
         ("GPU 0 has", "GPU 1 is not registered"),
         ("GPU 1 has", "GPU 1 is not registered"),
@@ -274,7 +274,7 @@ fn each_gpu_tells_its_own_trouble_before_anothers() {
 }
 
 #[test]
-fn one_gpu_in_trouble_takes_nothing_from_the_others() {
+fn one_faulty_gpu_does_not_affect_the_others() {
     let mut facts = switched(3, 18, &far(Some(2), SENTINEL), Some(fabric(0, 0, 3)));
     facts[1].fabric = Some(fabric(0, 0, 2));
     let (spec, odd) = of(&facts, &PeerStatus::new());
@@ -302,7 +302,7 @@ fn a_failed_registration_keeps_the_address_of_the_switch() {
 }
 
 #[test]
-fn partitions_of_the_fabric_are_domains_of_their_own() {
+fn partitions_of_the_fabric_are_separate_domains() {
     let end = far(Some(2), SENTINEL);
     let mut facts = switched(5, 18, &end, None);
     for (n, clique) in [(0, 7), (1, 7), (2, 8), (3, 8), (4, 9)] {
@@ -330,7 +330,7 @@ fn partitions_of_the_fabric_are_domains_of_their_own() {
     assert!(spec.paths.iter().all(|path| {
         (path.class == PathClass::Nvlink) == matches!((path.a, path.b), (0, 1) | (2, 3))
     }));
-    // The one whose peers are all elsewhere cannot be confirmed by any pair.
+    // GPU 4 has all its peers elsewhere, so no pair can confirm its links.
     assert_eq!(odd.len(), 1);
 }
 
@@ -355,13 +355,13 @@ fn a_gpu_split_by_mig_is_in_no_pair() {
     assert_eq!(switch_pairs(&facts), [(0, 2)]);
     let (spec, odd) = of(&facts, &all_pairs(3, &Ok(())));
     assert_eq!(edges(&spec), [(0, 2, 18, Via::Switch)]);
-    assert_eq!(spec.gpus[1].links, None, "not dead: not known");
+    assert_eq!(spec.gpus[1].links, None, "unknown, not dead");
     assert_eq!(spec.domains[0].gpus, [0, 2]);
     assert!(odd.is_empty(), "{odd:?}");
 }
 
 #[test]
-fn ways_over_pcie_stay_below_nvlink() {
+fn pcie_paths_are_kept_where_nvlink_does_not_join_the_pair() {
     let facts = switched(2, 2, &far(Some(2), SENTINEL), None);
     let path = Path {
         a: 0,
@@ -424,11 +424,11 @@ fn any_gpu() -> impl Strategy<Value = GpuFacts> {
 }
 
 proptest! {
-    /// Whatever the driver says: a document, which says the same when it is
-    /// read back, whose edges join no GPU that MIG splits and none over a
+    /// Whatever the driver reports, the result is a document that stays the same when
+    /// it is read back, without edges of GPUs with MIG and without edges over a
     /// fabric that is not ready.
     #[test]
-    fn whatever_the_driver_says_makes_a_document(
+    fn any_answers_of_the_driver_give_a_document(
         gpus in prop::collection::vec(any_gpu(), 1..7),
         denied in prop::collection::btree_set((0..7_u32, 0..7_u32), 0..8),
     ) {
@@ -456,7 +456,7 @@ proptest! {
         for gpu in bare {
             let alone = switch_pairs(&facts).iter().all(|&(a, b)| a != gpu.index && b != gpu.index);
             let joined = spec.edges.iter().any(|edge| edge.a == gpu.index || edge.b == gpu.index);
-            prop_assert!(alone || joined, "GPU {} is said to reach a switch", gpu.index);
+            prop_assert!(alone || joined, "GPU {} is reported to reach a switch", gpu.index);
         }
     }
 }
