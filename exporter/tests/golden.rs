@@ -245,7 +245,7 @@ fn the_source_of_traffic_is_written_per_gpu_and_per_link_where_links_differ() {
 fn free_gpus_are_known_only_with_a_status() {
     let mut reading = reading("sim:a100-pcie-pairs");
     let text = metrics("x", reading.clone());
-    assert!(!text.contains("free"), "{text}");
+    assert!(!text.contains("_free_"), "{text}");
     let held = |gpus: &[u32]| Allocation {
         gpus: gpus.to_vec(),
         ..Allocation::default()
