@@ -138,7 +138,7 @@ impl Tours<'_> {
         match (&self.instance.mesh, self.instance.len()) {
             // All sets of a real board are tried if necessary.
             (Some(_), ..=8) => u64::MAX,
-            (Some(_), _) => all / 128,
+            (Some(_), _) => all / 256,
             (None, _) => all,
         }
     }
