@@ -43,6 +43,7 @@ pub(crate) fn show(terminal: &Terminal, cluster: &Cluster) -> Result<()> {
     let after = control_plane.namespace("with", &json!({}), &json!({}))?;
     wait_for_webhook(&after)?;
     let with = create(terminal, &after)?;
+    cluster.allocate(&with, 4)?;
     terminal.say("What changed in the pod of the job:")?;
     terminal.diff(&difference(control_plane.kubectl(), &without, &with)?)?;
     terminal.say(&format!("The reasons, in the pod's annotation {DECISION}:"))?;

@@ -65,6 +65,14 @@ fn show_addresses(
         nodes.map(|(name, exporter)| row(&format!("page of node {name}"), exporter.url("/"))),
     );
     rows.push(row("Prometheus", prometheus.url.clone()));
+    rows.push(row(
+        "metrics of the webhook",
+        format!("http://{}/metrics", cluster.webhook.replica.admin),
+    ));
+    rows.push(row(
+        "webhook, for the API server",
+        cluster.webhook.url.clone(),
+    ));
     let kubeconfig = cluster.control_plane.kubeconfig().display();
     terminal.table(&rows)?;
     terminal.say("To use the cluster from another terminal (its nodes have no kubelet: pods are placed, not run):")?;
@@ -73,7 +81,22 @@ fn show_addresses(
         "export KUBECONFIG={kubeconfig}\nalias kubectl={}\nkubectl get nodes,nodetopologies,domainclasses",
         kubectl.display()
     ))?;
+    show_processes(terminal, cluster)?;
     terminal.say("Ctrl-C ends the demo and cleans up.")
+}
+
+/// Says how to stop one part, to see what the others do without it.
+fn show_processes(terminal: &Terminal, cluster: &Cluster) -> Result<()> {
+    terminal.say("To stop one part, and see what the others do without it:")?;
+    let nodes = cluster.exporters.iter();
+    let exporters = nodes.map(|(name, exporter)| {
+        let id = exporter.process.id();
+        format!("kill {id} # the exporter of node {name}")
+    });
+    let webhook = cluster.webhook.replica.process.id();
+    let webhook = format!("kill {webhook} # the webhook");
+    let commands: Vec<_> = exporters.chain([webhook]).collect();
+    terminal.output(&commands.join("\n"))
 }
 
 fn wait_for_interrupt() -> Result<()> {

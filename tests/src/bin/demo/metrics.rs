@@ -39,16 +39,22 @@ const COLUMNS: [(&str, &str, f64); 4] = [
     ),
 ];
 
+/// Bytes per second that each job sends over NVLink, as in README.md.
+const OF_A_JOB: &str = "sum by (namespace, pod) (
+    max by (instance, gpu, UUID, namespace, pod) (nvlink_allocation_info)
+  * on (instance, gpu, UUID) group_left ()
+    sum by (instance, gpu, UUID) (rate(nvlink_transmit_bytes_total[5s]))
+)";
+
 pub(crate) fn show(terminal: &Terminal, cluster: &Cluster) -> Result<Prometheus> {
     terminal.step("The nodes as Prometheus sees them")?;
-    let targets: Vec<(&str, &str)> = cluster
-        .exporters
-        .iter()
-        .map(|(name, exporter)| (exporter.address.as_str(), *name))
-        .collect();
+    let webhook = (cluster.webhook.replica.admin.as_str(), "webhook");
+    let nodes = cluster.exporters.iter();
+    let nodes = nodes.map(|(name, exporter)| (exporter.address.as_str(), *name));
+    let targets: Vec<(&str, &str)> = nodes.chain([webhook]).collect();
     terminal.say("Waiting for two scrapes of each node, a few seconds.")?;
     let prometheus = Prometheus::start(&targets)?;
-    let all = |samples: &[nvlink_tests::Sample]| samples.len() == NODES.len();
+    let all = |samples: &[nvlink_tests::Sample]| samples.len() == NODES.len() + 1;
     prometheus.wait_for("up == 1", SOON, all)?;
     // A rate needs two scrapes of each node that has NVLink.
     let moving = "sum by (instance) (rate(nvlink_transmit_bytes_total[5s])) > 0";
@@ -73,5 +79,21 @@ pub(crate) fn show(terminal: &Terminal, cluster: &Cluster) -> Result<Prometheus>
     terminal.say("A dash is an absent series, which is not the same as zero. The queries:")?;
     let queries: Vec<&str> = COLUMNS.iter().map(|(_, query, _)| *query).collect();
     terminal.output(&queries.join("\n"))?;
+    show_job(terminal, &prometheus)?;
     Ok(prometheus)
+}
+
+/// Shows the bandwidth of the job that the webhook placed.
+fn show_job(terminal: &Terminal, prometheus: &Prometheus) -> Result<()> {
+    terminal.say("The bandwidth of a job, from the counters of the GPUs that it holds. The nodes of the demo have\nno kubelet: a stand-in tells the exporter which GPUs a kubelet would have given to the job.")?;
+    let jobs = prometheus.wait_for(OF_A_JOB, SOON, |samples| !samples.is_empty())?;
+    let title = ["NAMESPACE", "POD", "GB/S OVER NVLINK"].map(str::to_owned);
+    let mut rows = vec![title.to_vec()];
+    for job in &jobs {
+        let label = |name: &str| job.labels.get(name).cloned().unwrap_or_default();
+        let rate = format!("{:.0}", job.value / 1e9);
+        rows.push(vec![label("namespace"), label("pod"), rate]);
+    }
+    terminal.table(&rows)?;
+    terminal.output(OF_A_JOB)
 }

@@ -3,8 +3,12 @@
 
 use std::time::Duration;
 
-use anyhow::Result;
-use nvlink_tests::{ControlPlane, Exporter, Node, Webhook, assets, node, wait_until, webhook};
+use anyhow::{Context, Result};
+use nvlink_tests::{
+    ControlPlane, Exporter, Kubelet, Node, Webhook, assets, kubelet::Container, node, programs,
+    wait_until, webhook,
+};
+use serde_json::Value;
 
 use crate::terminal::Terminal;
 
@@ -24,12 +28,18 @@ pub(crate) const NODES: [(&str, &str, u32, u32); 4] = [
 pub(crate) struct Cluster {
     pub(crate) webhook: Webhook,
     pub(crate) exporters: Vec<(&'static str, Exporter)>,
+    /// Stand-ins for the kubelets, by node: they tell the exporters who holds which GPUs.
+    kubelets: Vec<(&'static str, Kubelet)>,
     pub(crate) control_plane: ControlPlane,
 }
 
 pub(crate) fn start(terminal: &Terminal) -> Result<Cluster> {
     let control_plane = start_control_plane(terminal)?;
-    let exporters = start_nodes(terminal, &control_plane)?;
+    let kubelets = NODES
+        .into_iter()
+        .map(|(name, ..)| Ok((name, Kubelet::start()?)))
+        .collect::<Result<Vec<_>>>()?;
+    let exporters = start_nodes(terminal, &control_plane, &kubelets)?;
     terminal.step("The webhook, over TLS")?;
     let webhook = Webhook::start(control_plane.kubeconfig())?;
     terminal.say(&format!(
@@ -39,8 +49,39 @@ pub(crate) fn start(terminal: &Terminal) -> Result<Cluster> {
     Ok(Cluster {
         webhook,
         exporters,
+        kubelets,
         control_plane,
     })
+}
+
+impl Cluster {
+    /// Gives the pod the best GPUs of its node for an all-reduce, as its kubelet would report it.
+    pub(crate) fn allocate(&self, pod: &Value, gpus: usize) -> Result<()> {
+        let text = |pointer| pod.pointer(pointer).and_then(Value::as_str);
+        let node = text("/spec/nodeName").context("the pod has no node")?;
+        let profile = NODES.iter().find(|(name, ..)| *name == node);
+        let source = format!("sim:{}", profile.context("an unknown node")?.1);
+        let print = |arguments: &[&str]| -> Result<Value> {
+            let common = ["--source", &source, "--node-name", node, "--output", "json"];
+            let text = programs::run(programs::EXPORTER, &[arguments, &common].concat(), "")?;
+            Ok(serde_json::from_str(&text)?)
+        };
+        let topology = print(&["topology"])?;
+        let placement = print(&["place", "--gpus", &gpus.to_string()])?;
+        let chosen = placement["gpus"].as_array().into_iter().flatten();
+        let uuids: Vec<_> = chosen
+            .filter_map(Value::as_u64)
+            .filter_map(|index| topology["spec"]["gpus"][usize::try_from(index).ok()?]["uuid"].as_str())
+            .collect();
+        let kubelet = self.kubelets.iter().find(|(name, _)| *name == node);
+        let (_, kubelet) = kubelet.context("an unknown node")?;
+        kubelet.run_pod(
+            text("/metadata/namespace").unwrap_or_default(),
+            text("/metadata/name").unwrap_or_default(),
+            [Container::named("train").holding("nvidia.com/gpu", &uuids)],
+        );
+        Ok(())
+    }
 }
 
 fn start_control_plane(terminal: &Terminal) -> Result<ControlPlane> {
@@ -63,20 +104,22 @@ fn start_control_plane(terminal: &Terminal) -> Result<ControlPlane> {
 fn start_nodes(
     terminal: &Terminal,
     control_plane: &ControlPlane,
+    kubelets: &[(&str, Kubelet)],
 ) -> Result<Vec<(&'static str, Exporter)>> {
     terminal.step("Four GPU nodes of different kinds, an exporter on each")?;
     let kubectl = control_plane.kubectl();
     let nodes = NODES.map(|(name, _, gpus, cpus)| Node::new(name, gpus).cpus(cpus));
     node::create(kubectl, &nodes)?;
-    let start = |(name, profile, ..): (&'static str, &str, u32, u32)| {
+    let start = |((name, profile, ..), (_, kubelet)): ((&'static str, &str, u32, u32), &(_, Kubelet))| {
         let source = format!("sim:{profile}");
-        let arguments = ["--source", source.as_str()];
+        let socket = kubelet.socket().to_string_lossy();
+        let arguments = ["--source", &source, "--kubelet-socket", &socket];
         Ok((
             name,
             Exporter::publishing(control_plane.kubeconfig(), name, &arguments)?,
         ))
     };
-    let exporters = NODES.into_iter().map(start).collect::<Result<Vec<_>>>()?;
+    let exporters = NODES.into_iter().zip(kubelets).map(start).collect::<Result<Vec<_>>>()?;
     wait_until("all nodes to be labelled", SOON, || {
         let labelled = kubectl.get(&["nodes", "-l", "nvlink-domains.io/domain-size"])?;
         Ok((labelled["items"].as_array().map(Vec::len) == Some(NODES.len())).then_some(()))
