@@ -71,7 +71,9 @@ impl Cluster {
         let chosen = placement["gpus"].as_array().into_iter().flatten();
         let uuids: Vec<_> = chosen
             .filter_map(Value::as_u64)
-            .filter_map(|index| topology["spec"]["gpus"][usize::try_from(index).ok()?]["uuid"].as_str())
+            .filter_map(|index| {
+                topology["spec"]["gpus"][usize::try_from(index).ok()?]["uuid"].as_str()
+            })
             .collect();
         let kubelet = self.kubelets.iter().find(|(name, _)| *name == node);
         let (_, kubelet) = kubelet.context("an unknown node")?;
@@ -110,16 +112,21 @@ fn start_nodes(
     let kubectl = control_plane.kubectl();
     let nodes = NODES.map(|(name, _, gpus, cpus)| Node::new(name, gpus).cpus(cpus));
     node::create(kubectl, &nodes)?;
-    let start = |((name, profile, ..), (_, kubelet)): ((&'static str, &str, u32, u32), &(_, Kubelet))| {
-        let source = format!("sim:{profile}");
-        let socket = kubelet.socket().to_string_lossy();
-        let arguments = ["--source", &source, "--kubelet-socket", &socket];
-        Ok((
-            name,
-            Exporter::publishing(control_plane.kubeconfig(), name, &arguments)?,
-        ))
-    };
-    let exporters = NODES.into_iter().zip(kubelets).map(start).collect::<Result<Vec<_>>>()?;
+    let start =
+        |((name, profile, ..), (_, kubelet)): ((&'static str, &str, u32, u32), &(_, Kubelet))| {
+            let source = format!("sim:{profile}");
+            let socket = kubelet.socket().to_string_lossy();
+            let arguments = ["--source", &source, "--kubelet-socket", &socket];
+            Ok((
+                name,
+                Exporter::publishing(control_plane.kubeconfig(), name, &arguments)?,
+            ))
+        };
+    let exporters = NODES
+        .into_iter()
+        .zip(kubelets)
+        .map(start)
+        .collect::<Result<Vec<_>>>()?;
     wait_until("all nodes to be labelled", SOON, || {
         let labelled = kubectl.get(&["nodes", "-l", "nvlink-domains.io/domain-size"])?;
         Ok((labelled["items"].as_array().map(Vec::len) == Some(NODES.len())).then_some(()))
