@@ -248,6 +248,8 @@ impl<'a> Preview<'a> {
             let fitting = view.matching_nodes(class, need);
             let off_nvlink = links::off_nvlink(&record, &fitting, &self.cluster.topologies);
             verdict.notes.extend(off_nvlink);
+            let slow = links::too_slow(&view, class, &self.cluster.topologies);
+            verdict.notes.extend(slow);
             verdict.nodes = Some(Fit {
                 fitting: fitting.into_iter().map(str::to_owned).collect(),
                 all: view.nodes().len(),

@@ -12,6 +12,7 @@ use super::{
     refusal::{Refusal, Rule},
 };
 use crate::{
+    class::Class,
     cluster::view::View,
     crd::environment::{Fabric, Mnnvl},
     decide::patch::Editor,
@@ -208,9 +209,7 @@ fn room(chosen: &Chosen, view: &View) -> Option<String> {
     };
     let name = &class.name;
     match (room.nodes, room.fitting, room.free) {
-        (0, ..) => Some(format!(
-            "no node of class {name:?}{fast} has published its domains: the pod will wait"
-        )),
+        (0, ..) => Some(unpublished_or_slow(class, view)),
         (_, 0, _) => Some(format!(
             "no node of class {name:?}{fast} has a domain of {need} GPUs; the largest is {}: the pod will stay Pending, no node can hold it",
             room.largest
@@ -219,6 +218,19 @@ fn room(chosen: &Chosen, view: &View) -> Option<String> {
             "all {fitting} nodes of class {name:?} that have a domain of {need} GPUs are in use: the pod will wait"
         )),
         _ => gang_room(chosen, view),
+    }
+}
+
+/// Warns that no node of the class has the bandwidth that the class requires: all are slower, or
+/// none has published its domains.
+fn unpublished_or_slow(class: &Class, view: &View) -> String {
+    let name = &class.name;
+    match (class.min_bandwidth, view.too_slow(class)) {
+        (Some(least), Some(best)) => format!(
+            "no node of class {name:?} has {least} GB/s per GPU; the best has {} GB/s (node {}): the pod will stay Pending, no node can hold it",
+            best.bandwidth, best.node
+        ),
+        _ => format!("no node of class {name:?} has published its domains: the pod will wait"),
     }
 }
 
