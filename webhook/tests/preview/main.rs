@@ -131,6 +131,12 @@ fn a_diff_and_its_reasons() {
             .any(|line| line.starts_with('-') && !line.starts_with("---")),
         "{diff}"
     );
+    assert!(
+        diff.starts_with(
+            "--- Job/train in namespace ci before\n+++ Job/train in namespace ci after\n"
+        ),
+        "{diff}"
+    );
     for line in [
         "Job/train: class \"fast\"",
         "why: the class claims",

@@ -4,7 +4,7 @@ use std::fs;
 
 use serde_json::{Value, json};
 
-use super::{NODE, files, run, text};
+use super::{JOB, NODE, PREVIEW, fails, files, run, text};
 
 /// GPUs 0 and 2 are in one domain, but only GPU 1 has links to both.
 #[test]
@@ -93,4 +93,65 @@ fn a_class_that_is_faster_than_every_node_names_the_best() {
     write("nodes/new.yaml", "{kind: Node, metadata: {name: new}}");
     let told = "no node of class \"fast\" has published its domains: the pod will wait";
     assert!(said().contains(told), "{}", said());
+}
+
+#[test]
+fn strict_fails_if_no_node_can_hold_a_pod() {
+    let directory = files();
+    let path = directory.path();
+    let strict = |stdin: &str, more: &[&str]| {
+        let args = [PREVIEW, &["-", "--strict"], more].concat();
+        run(path, &args, stdin)
+    };
+    let output = strict(JOB, &[]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let large = JOB.replace("nvidia.com/gpu: 2", "nvidia.com/gpu: 4");
+    let said =
+        "error: no node can hold Job/train: no node of class \"fast\" has a domain of 4 GPUs";
+    fails(&strict(&large, &[]), 1, &[said]);
+    fails(&strict(&large, &["-o", "diff"]), 1, &[said]);
+    let output = strict(&large, &["-o", "text"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stdout).contains("nodes that fit: none"));
+    let gang = "app: \"007\"}, annotations: {nvlink-domains.io/gang: g, nvlink-domains.io/gang-size: \"2\"}";
+    let gang = JOB.replace("app: \"007\"}", gang);
+    fails(
+        &strict(&gang, &[]),
+        1,
+        &["error: no node can hold Job/train: the gang needs 4 GPUs"],
+    );
+    let without = run(path, &[PREVIEW, &["-"]].concat(), &large);
+    assert!(without.status.success(), "{}", text(&without.stderr));
+    let alone = ["preview", "--class", "classes.yaml", "--strict", "-f", "-"];
+    fails(&run(path, &alone, JOB), 2, &["--strict needs nodes"]);
+    let plain = JOB.replace("nvidia.com/gpu: 2", "cpu: 2");
+    let output = strict(&plain, &[]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+}
+
+#[test]
+fn a_topology_without_a_name_has_that_of_its_file() {
+    let directory = files();
+    let path = directory.path();
+    let write = |name: &str, text: &str| fs::write(path.join(name), text).unwrap();
+    write(
+        "nodes/other.json",
+        &NODE.replace("{\"name\": \"pair\"}", "{}"),
+    );
+    let args = [PREVIEW, &["job.yaml", "-o", "text"]].concat();
+    let said = text(&run(path, &args, "").stdout);
+    assert!(
+        said.contains("nodes that fit: other, pair (2 of 2)"),
+        "{said}"
+    );
+    // The same file twice is one node; two files with one name are a mistake.
+    let twice = [&args[..], &["--nodes", "nodes/pair.json"]].concat();
+    let output = run(path, &twice, "");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    write("nodes/other.json", NODE);
+    let both = [
+        "nodes/pair.json: NodeTopology \"pair\"",
+        "nodes/other.json has",
+    ];
+    fails(&run(path, &args, ""), 2, &both);
 }
