@@ -138,7 +138,7 @@ fn class(document: &Value) -> anyhow::Result<Class> {
             unknown.join(", spec.")
         );
     }
-    let class: DomainClass = serde_json::from_value(document.clone())?;
+    let class: DomainClass = serde_path_to_error::deserialize(document)?;
     Ok(Class::new(text(document, "/metadata/name"), &class.spec)?)
 }
 

@@ -276,6 +276,13 @@ fn bad_classes_and_nodes_are_named() {
         &["bad.yaml", "minBandwidth"],
     );
     fails(
+        &class(&format!("{head}spec: {{minBandwidth: 300}}")),
+        2,
+        &[
+            "spec.minBandwidth: invalid type: integer `300`, expected whole GB/s with the unit, such as 400GBps",
+        ],
+    );
+    fails(
         &class(&format!("{head}spec: {{access: {{maxGpusPerProject: 4}}}}")),
         2,
         &["bad.yaml", "unknown field spec.access.maxGpusPerProject"],
