@@ -4,6 +4,10 @@ use std::{net::SocketAddr, path::PathBuf};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+mod preview;
+
+pub use preview::{Output, PreviewArgs};
+
 use crate::{
     certificate::pki::SecretName, class::syntax::is_namespace, decide::Settings,
     registration::WebhookTarget,
@@ -42,13 +46,16 @@ Examples:
     /// unchanged. For a template it decides on the pod that the controller would
     /// create, with the controller as the requesting user. It contacts no cluster.
     /// It prints each decision and its reason to stderr.
-    /// Exit status 1: a pod is refused. 2: an input cannot be read.
+    /// Exit status 1: a pod is refused; with --strict, also if no node can hold it. 2: an input
+    /// cannot be read.
     #[command(after_help = "\
 Examples:
   What would change in a job, with the classes of a file:
     nvlink-webhook preview -f job.yaml --class class.yaml -o diff
   In CI, fail if a job would be refused:
     nvlink-webhook preview -f jobs/ --cluster cluster.yaml --allow-use high-throughput -o text
+  The same, and fail also if a job would stay Pending because no node can hold its pods:
+    nvlink-webhook preview -f jobs/ --cluster cluster.yaml --strict -o text
   A pod that the runner of a GitLab job created:
     kubectl get pod runner-x -o yaml | nvlink-webhook preview -f - --cluster cluster.yaml \\
       --user system:serviceaccount:gitlab-runners:gitlab-runner
@@ -80,12 +87,13 @@ Examples:
     ///
     /// They enforce the rules on who may use restricted classes even when the
     /// webhook is down. Install the CRDs first: a policy whose parameter kind the
-    /// API server does not know refuses every pod. Exit status with --check:
+    /// API server does not know refuses every pod. Exit status with --check and --diff:
     /// 1, the cluster's policies differ or are missing; 2, the cluster does not answer.
     #[command(after_help = "\
 Examples:
   nvlink-webhook policies | kubectl apply --server-side -f -
-  nvlink-webhook policies --check")]
+  nvlink-webhook policies --check
+  nvlink-webhook policies --diff")]
     Policies(PoliciesArgs),
 }
 
@@ -256,98 +264,15 @@ pub enum LogFormat {
     Json,
 }
 
-/// Flags of `preview`.
-#[derive(Debug, Args)]
-pub struct PreviewArgs {
-    /// Pods and objects with pod templates, YAML or JSON: files, directories, or `-` for stdin.
-    #[arg(
-        short,
-        long = "filename",
-        env = "NVLINK_WEBHOOK_FILENAME",
-        value_name = "PATH",
-        value_delimiter = ',',
-        required = true
-    )]
-    pub filenames: Vec<PathBuf>,
-    /// Objects of the cluster: files or directories.
-    ///
-    /// Uses documents of these kinds: DomainClass, Node, NodeTopology (`nvlink-exporter record`
-    /// writes one) and Namespace (its default class, and whether it is exempt).
-    #[arg(
-        long,
-        visible_aliases = ["class", "nodes"],
-        env = "NVLINK_WEBHOOK_CLUSTER",
-        value_name = "PATH",
-        value_delimiter = ','
-    )]
-    pub cluster: Vec<PathBuf>,
-    /// Default class for pods that name none, in namespaces that --cluster does not have.
-    #[arg(long, env = "NVLINK_WEBHOOK_NAMESPACE_DEFAULT", value_name = "CLASS")]
-    pub namespace_default: Option<String>,
-    /// Namespace of documents that have none.
-    #[arg(
-        short,
-        long,
-        env = "NVLINK_WEBHOOK_NAMESPACE",
-        value_name = "NAME",
-        default_value = "default"
-    )]
-    pub namespace: String,
-    /// User who creates the pods; a service account is `system:serviceaccount:NAMESPACE:NAME`.
-    ///
-    /// Applies to pods only: the job controller creates a Job's pods, whoever created the Job.
-    #[arg(
-        long,
-        visible_alias = "as",
-        env = "NVLINK_WEBHOOK_USER",
-        value_name = "USER",
-        default_value = "preview"
-    )]
-    pub user: String,
-    /// Restricted classes that everybody may use; `*` means all.
-    ///
-    /// Without it, only pods of the CI projects that a class lists may use that class.
-    #[arg(
-        long,
-        env = "NVLINK_WEBHOOK_ALLOW_USE",
-        value_name = "CLASS",
-        value_delimiter = ','
-    )]
-    pub allow_use: Vec<String>,
-    /// What to print.
-    #[arg(short, long, env = "NVLINK_WEBHOOK_OUTPUT", value_enum, default_value_t = Output::Yaml)]
-    pub output: Output,
-    /// Namespaces without rules.
-    #[command(flatten)]
-    pub exempt: ExemptArgs,
-    /// Node labels that stand for wider scopes.
-    #[command(flatten)]
-    pub scopes: ScopeArgs,
-}
-
-/// The output format of `preview`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Output {
-    /// The resulting documents, YAML.
-    Yaml,
-    /// A unified diff of the YAML.
-    Diff,
-    /// The JSON Patch of each document.
-    Patch,
-    /// The resulting documents, JSON.
-    Json,
-    /// The decision on each pod and its reason, for people, on stdout even for refused pods.
-    Text,
-    /// The same for programs: a JSON array with an entry for each pod or template.
-    Report,
-}
-
 /// Flags of `policies`.
 #[derive(Debug, Args)]
 pub struct PoliciesArgs {
-    /// Compare with the policies of the cluster, and print the differences.
+    /// Compare with the policies of the cluster, and name those that are missing or changed.
     #[arg(long, env = "NVLINK_WEBHOOK_CHECK")]
     pub check: bool,
+    /// Like --check, and print the differences as a unified diff.
+    #[arg(long, env = "NVLINK_WEBHOOK_DIFF")]
+    pub diff: bool,
     /// Namespaces without rules.
     #[command(flatten)]
     pub exempt: ExemptArgs,

@@ -10,6 +10,7 @@ pub mod domain_class;
 pub mod environment;
 pub mod node_topology;
 mod unknown;
+mod with_unit;
 
 pub use domain_class::{DomainClass, DomainClassSpec, GPU};
 pub use unknown::unknown_fields;

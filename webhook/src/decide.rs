@@ -34,6 +34,7 @@ mod refusal;
 use handover::Handover;
 
 pub use choose::{Choice, choose};
+pub(crate) use explain::STAYS_PENDING;
 pub use explain::{Record, prospects};
 pub use facts::Facts;
 pub use intent::Intent;

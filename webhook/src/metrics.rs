@@ -4,7 +4,7 @@ use std::{
     collections::BTreeMap,
     fmt,
     sync::{
-        Mutex, PoisonError,
+        Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
     time::{Duration, Instant},
@@ -12,8 +12,13 @@ use std::{
 
 use nvlink_runtime::connections::CutOffs;
 use prometheus_client::{
-    encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder, text},
-    metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram, info::Info},
+    encoding::{
+        EncodeLabelSet, EncodeLabelValue, EncodeMetric, LabelValueEncoder, MetricEncoder, text,
+    },
+    metrics::{
+        MetricType, counter::Counter, family::Family, gauge::Gauge, histogram::Histogram,
+        info::Info,
+    },
     registry::{Registry, Unit},
 };
 
@@ -98,6 +103,26 @@ struct ByResult {
     result: Reload,
 }
 
+/// A gauge without a series until it is set for the first time.
+#[derive(Clone, Debug, Default)]
+struct LateGauge(Arc<OnceLock<Gauge>>);
+
+impl LateGauge {
+    fn set(&self, value: i64) {
+        self.0.get_or_init(Gauge::default).set(value);
+    }
+}
+
+impl EncodeMetric for LateGauge {
+    fn encode(&self, encoder: MetricEncoder<'_>) -> Result<(), fmt::Error> {
+        self.0.get().map_or(Ok(()), |gauge| gauge.encode(encoder))
+    }
+
+    fn metric_type(&self) -> MetricType {
+        MetricType::Gauge
+    }
+}
+
 /// The metrics and their registry.
 #[derive(Debug)]
 pub struct Metrics {
@@ -109,6 +134,8 @@ pub struct Metrics {
     expiry: Gauge,
     ready: Gauge,
     leader: Gauge,
+    registered: LateGauge,
+    registration_failures: Counter,
     restarts: Family<ByPart, Counter>,
     dropped: Counter,
     clients: Family<ByReason, Counter>,
@@ -134,6 +161,8 @@ impl Default for Metrics {
             expiry: Gauge::default(),
             ready: Gauge::default(),
             leader: Gauge::default(),
+            registered: LateGauge::default(),
+            registration_failures: Counter::default(),
             restarts: Family::default(),
             dropped: Counter::default(),
             clients: Family::default(),
@@ -208,6 +237,16 @@ impl Metrics {
             "leader",
             "Whether this replica is the leader, which writes the status of classes",
             self.leader.clone(),
+        );
+        registry.register(
+            "registered",
+            "Whether the registration with the API server is as this replica's flags require; absent without --service and --url",
+            self.registered.clone(),
+        );
+        registry.register(
+            "registration_failures",
+            "Failed attempts to write the registration with the API server",
+            self.registration_failures.clone(),
         );
         registry.register(
             "part_restarts",
@@ -304,6 +343,19 @@ impl Metrics {
     /// Sets whether the webhook is ready.
     pub fn ready(&self, ready: bool) {
         self.ready.set(ready.into());
+    }
+
+    /// Records whether the registration could be written.
+    pub fn registration(&self, written: bool) {
+        self.registered.set(written.into());
+        if !written {
+            self.registration_failures.inc();
+        }
+    }
+
+    /// Records that somebody keeps changing the registration, so that it may be wrong for a while.
+    pub fn registration_disputed(&self) {
+        self.registered.set(0);
     }
 
     /// Updates the metrics of the process: whether it leads, the number of dropped

@@ -24,7 +24,7 @@ use crate::{
 
 mod check;
 
-pub use check::run;
+pub use check::{Task, run};
 
 const POLICIES: &str = include_str!("policies/policies.yaml");
 const SHARED: &str = include_str!("policies/shared.yaml");

@@ -2,7 +2,7 @@
 
 use std::{path::Path, process::ExitCode};
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use nvlink_topology::labels;
 use serde_json::Value;
 
@@ -29,11 +29,13 @@ use maker::Dress;
 use template::Template;
 use verdict::{Fit, Verdict};
 
-/// The exit status if a pod is refused, and if an input cannot be read.
+/// The exit status if a pod is refused, or with `--strict` fits no node, and if an input cannot be
+/// read.
 const REFUSED: u8 = 1;
 const BAD_INPUT: u8 = 2;
 
-/// Runs `preview`. Returns status 1 if a pod is refused, 2 if an input cannot be read.
+/// Runs `preview`. Returns status 1 if a pod is refused, or with `--strict` if no node can hold it,
+/// and 2 if an input cannot be read.
 ///
 /// # Errors
 /// When nothing can be printed.
@@ -46,18 +48,26 @@ pub fn run(args: &PreviewArgs) -> anyhow::Result<ExitCode> {
         }
     };
     let verdicts: Vec<_> = changes.iter().flat_map(|change| &change.verdicts).collect();
-    let refused = verdicts.iter().any(|verdict| !verdict.allowed);
+    let unplaced: Vec<_> = verdicts
+        .iter()
+        .filter_map(|verdict| Some((&verdict.name, verdict.unplaceable()?)))
+        .filter(|_| args.strict)
+        .collect();
+    let failed = !unplaced.is_empty() || verdicts.iter().any(|verdict| !verdict.allowed);
     match args.output {
         Output::Text => print(&render::text(&verdicts))?,
         Output::Report => print(&format!("{:#}\n", serde_json::json!(verdicts)))?,
         _ => {
             eprint!("{}", render::text(&verdicts));
-            if !refused {
+            if !failed {
                 print(&render::documents(&changes, args.output)?)?;
             }
         }
     }
-    Ok(ExitCode::from(if refused { REFUSED } else { 0 }))
+    for (name, why) in unplaced {
+        eprintln!("error: no node can hold {name}: {why}");
+    }
+    Ok(ExitCode::from(if failed { REFUSED } else { 0 }))
 }
 
 /// Removes the node from a pod that comes from a cluster: there the scheduler chose
@@ -83,6 +93,10 @@ fn decide(args: &PreviewArgs) -> anyhow::Result<Vec<Change>> {
         }
     }
     let cluster = Cluster::load(args.cluster.iter().map(AsRef::<Path>::as_ref))?;
+    ensure!(
+        !args.strict || cluster.view.has_nodes(),
+        "--strict needs nodes: add Nodes or NodeTopologies with --cluster PATH"
+    );
     let preview = Preview::new(args, cluster)?;
     let mut changes = Vec::new();
     for document in documents {
@@ -248,6 +262,8 @@ impl<'a> Preview<'a> {
             let fitting = view.matching_nodes(class, need);
             let off_nvlink = links::off_nvlink(&record, &fitting, &self.cluster.topologies);
             verdict.notes.extend(off_nvlink);
+            let slow = links::too_slow(&view, class, &self.cluster.topologies);
+            verdict.notes.extend(slow);
             verdict.nodes = Some(Fit {
                 fitting: fitting.into_iter().map(str::to_owned).collect(),
                 all: view.nodes().len(),

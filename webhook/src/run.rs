@@ -55,7 +55,12 @@ fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         }
         Command::Policies(args) => {
             tls::install_provider();
-            policies::run(args.check, &args.exempt.exempt_namespaces)
+            let task = match (args.diff, args.check) {
+                (true, _) => policies::Task::Diff,
+                (false, true) => policies::Task::Check,
+                (false, false) => policies::Task::Print,
+            };
+            policies::run(task, &args.exempt.exempt_namespaces)
         }
         Command::Registration(args) => {
             print(&yaml::write(&[json!(configuration(args)?)])?)?;

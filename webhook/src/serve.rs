@@ -122,7 +122,10 @@ async fn start(args: ServeArgs, supervisor: &Supervisor) -> anyhow::Result<Runni
         authorizer: ClusterAuthorizer::new(client.clone()),
         settings: args.scopes.into(),
     };
-    let webhook = Webhook { admission, metrics };
+    let webhook = Webhook {
+        admission,
+        metrics: Arc::clone(&metrics),
+    };
     let (mut server, handle) = admit(args.listen, identity.config, webhook);
     tokio::select! {
         // `None` if it has failed; then the other branch reports it.
@@ -135,7 +138,7 @@ async fn start(args: ServeArgs, supervisor: &Supervisor) -> anyhow::Result<Runni
     readiness.set(true);
     let leaving = watch::Sender::new(false);
     if let Some(registrar) = identity.registrar {
-        register(registrar, supervisor, leaving.subscribe());
+        register(registrar, &metrics, supervisor, leaving.subscribe());
     }
     let leads = leadership.get_or_init(|| candidate.leadership()).clone();
     lead(candidate.clone(), leads, writer, supervisor);
@@ -149,14 +152,21 @@ async fn start(args: ServeArgs, supervisor: &Supervisor) -> anyhow::Result<Runni
 }
 
 /// Maintains the registration until the process `leaves`.
-fn register(registrar: Registrar, supervisor: &Supervisor, leaves: watch::Receiver<bool>) {
+fn register(
+    registrar: Registrar,
+    metrics: &Arc<Metrics>,
+    supervisor: &Supervisor,
+    leaves: watch::Receiver<bool>,
+) {
     const NAME: &str = "registrar";
     let heart = Arc::new(supervisor.heartbeat(NAME, registrar::STUCK));
+    let metrics = Arc::clone(metrics);
     supervisor.keep(NAME, Weight::Vital, move || {
         let (registrar, heart, mut leaves) = (registrar.clone(), heart.clone(), leaves.clone());
+        let metrics = Arc::clone(&metrics);
         async move {
             tokio::select! {
-                () = registrar.run(heart) => {}
+                () = registrar.run(heart, metrics) => {}
                 // An error means that the process has ended.
                 () = async { drop(leaves.wait_for(|&leaves| leaves).await) } => {
                     std::future::pending().await

@@ -75,14 +75,19 @@ fn check(cluster: &ControlPlane, arguments: &[&str]) -> (Option<i32>, String) {
     )
 }
 
-/// Returns the documents, by kind and name, that `said` reports.
+/// Returns the documents, such as `missing policies: NAME`, that `said` names.
 fn named(said: &str) -> Vec<String> {
-    let all = KINDS.iter().flat_map(|kind| {
-        let names = NAMES.iter();
-        names.map(move |name| format!("{kind}/{name}.nvlink-domains.io"))
-    });
-    all.filter(|name| said.contains(&format!("{name} in the cluster")))
-        .collect()
+    let mut all = Vec::new();
+    for line in said.lines() {
+        if let Some((what, names)) = line.split_once("): ")
+            && let Some((what, count)) = what.split_once(" (")
+        {
+            let names: Vec<_> = names.split(", ").collect();
+            assert_eq!(count.parse(), Ok(names.len()), "{line}");
+            all.extend(names.iter().map(|name| format!("{what}: {name}")));
+        }
+    }
+    all
 }
 
 #[test]
@@ -98,6 +103,8 @@ fn check_reports_the_differences() {
     }
     let (status, said) = check(cluster, &[]);
     assert_eq!((status, named(&said).len()), (Some(1), 2 * all), "{said}");
+    // Names and remedies, and no CEL.
+    assert_eq!(said.lines().count(), 4, "{said}");
     repair(cluster, &said, MISSING);
 
     for (what, patch, differs) in [
@@ -117,14 +124,17 @@ fn check_reports_the_differences() {
         kubectl.run(&command).unwrap();
         let (status, said) = check(cluster, &[]);
         assert_eq!((status, named(&said).len()), (Some(1), 1), "{said}");
-        assert!(said.contains(differs), "{said}");
+        assert!(!said.contains(differs), "{said}");
+        let (status, diff) = check(cluster, &["--diff"]);
+        assert_eq!(status, Some(1));
+        assert!(diff.contains(differs), "{diff}");
         repair(cluster, &said, CHANGED);
     }
 
     let binding = "validatingadmissionpolicybinding/namespaces.nvlink-domains.io";
     kubectl.run(&["delete", binding]).unwrap();
     let (status, said) = check(cluster, &[]);
-    let missing = "ValidatingAdmissionPolicyBinding/namespaces.nvlink-domains.io";
+    let missing = "missing bindings: namespaces.nvlink-domains.io";
     assert_eq!(
         (status, named(&said)),
         (Some(1), vec![missing.to_owned()]),

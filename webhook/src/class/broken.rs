@@ -71,7 +71,7 @@ impl Class {
     /// When it cannot be parsed, or contradicts itself.
     pub fn read(name: &str, spec: &Value) -> Result<Self, Box<Broken>> {
         let broken = |reason| Box::new(Broken::new(name, spec, reason));
-        let parsed: DomainClassSpec = serde_json::from_value(spec.clone())
+        let parsed: DomainClassSpec = serde_path_to_error::deserialize(spec)
             .map_err(|error| broken(format!("its spec cannot be parsed: {error}")))?;
         Self::new(name, &parsed).map_err(|error| broken(error.to_string()))
     }
@@ -82,6 +82,23 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn a_number_without_its_unit_is_refused_with_the_format() {
+        let reason = |spec: Value| Class::read("c", &spec).unwrap_err().reason;
+        assert_eq!(
+            reason(json!({"minBandwidth": 300})),
+            "its spec cannot be parsed: minBandwidth: invalid type: integer `300`, expected whole \
+             GB/s with the unit, such as 400GBps"
+        );
+        assert_eq!(
+            reason(json!({"placement": {"queueTimeout": 150}})),
+            "its spec cannot be parsed: placement.queueTimeout: invalid type: integer `150`, \
+             expected a time with the unit s, m or h, such as 150s"
+        );
+        let absent = json!({"minBandwidth": null, "placement": {"queueTimeout": null}});
+        assert_eq!(Class::read("c", &absent).unwrap().min_bandwidth, None);
+    }
 
     #[test]
     fn a_class_of_unknown_mode_is_restricted() {

@@ -20,12 +20,15 @@ use crate::{
 mod domains;
 mod guarded;
 mod nodes;
+mod slow;
 
 use domains::Domains;
 pub use domains::GangRoom;
 pub use guarded::Guarded;
 pub use nodes::Room;
 use nodes::{Fits, Node};
+pub use slow::Fastest;
+use slow::Slow;
 
 /// Labels of an object.
 pub type Labels = BTreeMap<String, String>;
@@ -53,6 +56,7 @@ struct Entry {
     guarded: Arc<Class>,
     fits: Fits,
     domains: Domains,
+    slow: Slow,
 }
 
 impl Entry {
@@ -69,6 +73,7 @@ impl Entry {
             guarded,
             fits: Fits::default(),
             domains: Domains::default(),
+            slow: Slow::default(),
         }
     }
 
@@ -79,6 +84,7 @@ impl Entry {
         {
             self.fits.add(node.fit());
             self.domains.add(node.domain(class.min_bandwidth));
+            self.slow.add(node.slower(class.min_bandwidth));
         }
     }
 
@@ -89,6 +95,7 @@ impl Entry {
         {
             self.fits.remove(node.fit());
             self.domains.remove(node.domain(class.min_bandwidth));
+            self.slow.remove(node.slower(class.min_bandwidth));
         }
     }
 }
@@ -149,6 +156,14 @@ impl View {
         self.classes
             .get(&class.name)
             .map_or_else(Room::default, |entry| entry.fits.room(gpus, bandwidth))
+    }
+
+    /// Returns the fastest node of `class` if all are slower than the class's minimum bandwidth;
+    /// `None` if one is not, or if none has published its domains.
+    #[must_use]
+    pub fn too_slow(&self, class: &Class) -> Option<Fastest<'_>> {
+        let entry = self.classes.get(&class.name)?;
+        (self.room(class, 1).nodes == 0).then(|| entry.slow.fastest())?
     }
 
     /// Returns the largest domains of `class`, for a gang.
@@ -247,7 +262,7 @@ impl View {
     /// Changes one node and, if `change` reports a change, the counts of every class.
     fn change_node(&mut self, name: &str, change: impl FnOnce(&mut Node) -> bool) {
         let before = self.nodes.get(name).cloned();
-        let mut node = before.clone().unwrap_or_default();
+        let mut node = before.clone().unwrap_or_else(|| Node::new(name));
         if !change(&mut node) {
             return;
         }
@@ -397,6 +412,28 @@ mod tests {
         view.remove_node("a");
         assert_eq!(room(&view, "fast", 1), Room::default());
         assert!(!view.has_nodes());
+    }
+
+    #[test]
+    fn the_fastest_node_is_known_if_all_are_too_slow() {
+        let mut view = View::default();
+        view.set_node("c", node(8, 400, "nvswitch"));
+        view.set_class("fast", class("fast", json!({"minBandwidth": "450GBps"})));
+        view.set_node("b", node(8, 400, "nvswitch"));
+        view.set_node("a", node(2, 56, "nvlink"));
+        view.set_node("cpu", Labels::new());
+        let best = |view: &View| {
+            let fastest = view.too_slow(view.class("fast").unwrap().unwrap());
+            fastest.map(|best| (best.node.to_owned(), best.bandwidth))
+        };
+        assert_eq!(best(&view), Some(("b".to_owned(), 400)));
+        view.set_node("b", node(8, 450, "nvswitch"));
+        assert_eq!(best(&view), None, "a node is fast enough");
+        view.remove_node("b");
+        view.remove_node("c");
+        assert_eq!(best(&view), Some(("a".to_owned(), 56)));
+        view.remove_node("a");
+        assert_eq!(best(&view), None, "nothing is published");
     }
 
     #[test]

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 pub use super::access::{Access, AccessMode};
 use super::condition::{self, Condition};
 pub use super::environment::{Environment, Fabric};
+use super::with_unit;
 
 /// A class of NVLink domains, cluster-scoped like a StorageClass.
 ///
@@ -61,8 +62,13 @@ pub struct DomainClassSpec {
     /// Nodes that belong to the class. If absent, every node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_selector: Option<NodeSelector>,
-    /// Minimum NVLink bandwidth per GPU in one direction, in whole GB/s, such as `400GBps`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// Minimum NVLink bandwidth per GPU in one direction, in whole GB/s with the unit, such as
+    /// `400GBps`; a number alone is refused.
+    #[serde(
+        default,
+        deserialize_with = "with_unit::bandwidth",
+        skip_serializing_if = "Option::is_none"
+    )]
     #[schemars(regex(pattern = r"^[1-9][0-9]{0,5}GBps$"))]
     pub min_bandwidth: Option<String>,
     /// Pods that get the class without naming it. If absent, none.
@@ -180,8 +186,13 @@ pub struct Placement {
     /// What happens to a pod while no domain is free.
     #[serde(default)]
     pub when_unavailable: WhenUnavailable,
-    /// How long a pod may wait in the queue, such as `150s`, `90m` or `2h`. If absent, forever.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// How long a pod may wait in the queue, with the unit, such as `150s`, `90m` or `2h`; a number
+    /// alone is refused. If absent, forever.
+    #[serde(
+        default,
+        deserialize_with = "with_unit::duration",
+        skip_serializing_if = "Option::is_none"
+    )]
     #[schemars(regex(pattern = r"^[1-9][0-9]{0,5}[smh]$"))]
     pub queue_timeout: Option<String>,
     /// What happens to a pod after `queueTimeout`. If absent, `Reject`.

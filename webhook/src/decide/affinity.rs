@@ -125,12 +125,13 @@ pub(super) fn join_gang(
     });
     let path = ["spec", "affinity", "podAffinity", REQUIRED].map(Step::from);
     let present = pod.get(&path).and_then(Value::as_array);
-    let mut others = present.into_iter().flatten().filter(|own| **own != term);
-    if others.any(|own| !matches_itself(pod.document(), own)) {
+    let mut others = present.into_iter().flatten().enumerate();
+    let bad = others.find(|(_, own)| **own != term && !matches_itself(pod.document(), own));
+    if let Some((index, _)) = bad {
         return Err(Refusal::new(
             Rule::Affinity,
             format!(
-                "the gang's first pod could never be scheduled: required podAffinity must match the pod's own labels, in its own namespace; make your podAffinity preferred, or remove annotation {}",
+                "the gang's first pod could never be scheduled, unless it matches all of its own podAffinity: the term spec.affinity.podAffinity.{REQUIRED}[{index}] must have only matchLabels that the pod has, and no namespaces; drop the term, make it preferred, or remove annotation {}",
                 labels::GANG
             ),
         ));

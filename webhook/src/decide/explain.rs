@@ -12,6 +12,7 @@ use super::{
     refusal::{Refusal, Rule},
 };
 use crate::{
+    class::Class,
     cluster::view::View,
     crd::environment::{Fabric, Mnnvl},
     decide::patch::Editor,
@@ -193,6 +194,9 @@ fn channels(chosen: &Chosen, view: &View) -> Option<String> {
     })
 }
 
+/// Part of each warning that no node, or no domain, can ever hold the pod as the cluster is.
+pub(crate) const STAYS_PENDING: &str = "will stay Pending";
+
 /// Warns if the pod will wait because no node has room now, or forever because no node can hold it.
 fn room(chosen: &Chosen, view: &View) -> Option<String> {
     if !view.has_nodes() {
@@ -208,17 +212,28 @@ fn room(chosen: &Chosen, view: &View) -> Option<String> {
     };
     let name = &class.name;
     match (room.nodes, room.fitting, room.free) {
-        (0, ..) => Some(format!(
-            "no node of class {name:?}{fast} has published its domains: the pod will wait"
-        )),
+        (0, ..) => Some(unpublished_or_slow(class, view)),
         (_, 0, _) => Some(format!(
-            "no node of class {name:?}{fast} has a domain of {need} GPUs; the largest is {}: the pod will stay Pending, no node can hold it",
+            "no node of class {name:?}{fast} has a domain of {need} GPUs; the largest is {}: the pod {STAYS_PENDING}, no node can hold it",
             room.largest
         )),
         (_, fitting, 0) => Some(format!(
             "all {fitting} nodes of class {name:?} that have a domain of {need} GPUs are in use: the pod will wait"
         )),
         _ => gang_room(chosen, view),
+    }
+}
+
+/// Warns that no node of the class has the bandwidth that the class requires: all are slower, or
+/// none has published its domains.
+fn unpublished_or_slow(class: &Class, view: &View) -> String {
+    let name = &class.name;
+    match (class.min_bandwidth, view.too_slow(class)) {
+        (Some(least), Some(best)) => format!(
+            "no node of class {name:?} has {least} GB/s per GPU; the best has {} GB/s (node {}): the pod {STAYS_PENDING}, no node can hold it",
+            best.bandwidth, best.node
+        ),
+        _ => format!("no node of class {name:?} has published its domains: the pod will wait"),
     }
 }
 
@@ -238,14 +253,14 @@ fn gang_room(chosen: &Chosen, view: &View) -> Option<String> {
     let room = view.gang_room(class);
     if room.node < *gpus {
         return Some(format!(
-            "no node of class {name:?} with a domain of {gpus} GPU(s) has the label {}, which keeps a gang together: its pods will stay Pending",
+            "no node of class {name:?} with a domain of {gpus} GPU(s) has the label {}, which keeps a gang together: its pods {STAYS_PENDING}",
             labels::DOMAIN
         ));
     }
     let need = u64::from(intent.gang_size?) * u64::from(*gpus);
     (need > room.domain).then(|| {
         format!(
-            "the gang needs {need} GPUs in one NVLink domain of class {name:?}; the largest has {}: its pods will stay Pending, no domain can hold them",
+            "the gang needs {need} GPUs in one NVLink domain of class {name:?}; the largest has {}: its pods {STAYS_PENDING}, no domain can hold them",
             room.domain
         )
     })

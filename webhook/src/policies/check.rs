@@ -14,13 +14,28 @@ use similar::TextDiff;
 use super::{documents, text};
 use crate::{stdout::print, yaml};
 
-/// Prints the policies, or with `check` compares them with those of the cluster. If they differ, it
-/// prints the differences and the exit status is 1; if the cluster cannot be read, it is 2.
+const POLICY: &str = "ValidatingAdmissionPolicy";
+const BINDING: &str = "ValidatingAdmissionPolicyBinding";
+
+/// What `policies` does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Task {
+    /// Prints the policies.
+    Print,
+    /// Compares them with those of the cluster, and names those that differ.
+    Check,
+    /// The same, and prints the differences.
+    Diff,
+}
+
+/// Prints the policies, or compares them with those of the cluster. If they differ, it names them,
+/// with [`Task::Diff`] it prints the differences, and the exit status is 1; if the cluster cannot
+/// be read, it is 2.
 ///
 /// # Errors
 /// When they cannot be printed.
-pub fn run(check: bool, exempt: &[String]) -> anyhow::Result<ExitCode> {
-    if !check {
+pub fn run(task: Task, exempt: &[String]) -> anyhow::Result<ExitCode> {
+    if task == Task::Print {
         print(&text(exempt))?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -37,18 +52,21 @@ pub fn run(check: bool, exempt: &[String]) -> anyhow::Result<ExitCode> {
             return Ok(ExitCode::from(2));
         }
     };
-    let differences = differences(&found, &wanted)?;
-    if differences.is_empty() {
+    let differing = Differing::new(&found, &wanted);
+    if differing.is_empty() {
         eprintln!(
             "the {} policies and bindings in the cluster are up to date",
             wanted.len()
         );
         return Ok(ExitCode::SUCCESS);
     }
-    print(&differences)?;
+    if task == Task::Diff {
+        print(&differing.diff()?)?;
+    }
     eprintln!(
-        "error: the policies in the cluster differ from those of this version\n{}",
-        remedy(exempt)
+        "error: the policies in the cluster differ from those of this version\n{}{}",
+        differing.names(),
+        differing.remedy(task, exempt)
     );
     Ok(ExitCode::FAILURE)
 }
@@ -60,28 +78,11 @@ async fn ask(wanted: &[Value]) -> anyhow::Result<Vec<Value>> {
     found(&client, wanted).await
 }
 
-/// Returns the commands that repair the policies. An apply would only add to lists that somebody
-/// else has changed, so existing objects are replaced.
-fn remedy(exempt: &[String]) -> String {
-    let exempt = exempt.join(",");
-    let print = format!("nvlink-webhook policies --exempt-namespace={exempt}");
-    format!(
-        "to create what is missing: {print} | kubectl apply --server-side -f -\n\
-         to repair what was changed: {print} | kubectl replace -f -"
-    )
-}
-
 /// Reads the objects with the names of `wanted` from the cluster; null for each missing object.
 async fn found(client: &Client, wanted: &[Value]) -> anyhow::Result<Vec<Value>> {
     let mut found = Vec::new();
     for document in wanted {
-        let text = |pointer| {
-            document
-                .pointer(pointer)
-                .and_then(Value::as_str)
-                .unwrap_or("")
-        };
-        let (kind, name) = (text("/kind"), text("/metadata/name"));
+        let (kind, name) = (word(document, "/kind"), word(document, "/metadata/name"));
         let kind = GroupVersionKind::gvk("admissionregistration.k8s.io", "v1", kind);
         let resource = ApiResource::from_gvk(&kind);
         let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
@@ -94,39 +95,104 @@ async fn found(client: &Client, wanted: &[Value]) -> anyhow::Result<Vec<Value>> 
     Ok(found)
 }
 
-/// Returns the differences between the found and the wanted objects as a unified diff; empty if
-/// there are none. Only their specs are compared.
-///
-/// # Errors
-/// When a document cannot be written as YAML.
-fn differences(found: &[Value], wanted: &[Value]) -> anyhow::Result<String> {
-    let mut all = String::new();
-    for (found, wanted) in found.iter().zip(wanted) {
-        if found.get("spec") == wanted.get("spec") {
-            continue;
+/// The wanted objects that the cluster does not have, or has with another spec, which is all that
+/// is compared.
+struct Differing<'a> {
+    missing: Vec<&'a Value>,
+    /// Each found object, and the wanted one.
+    changed: Vec<(&'a Value, &'a Value)>,
+}
+
+impl<'a> Differing<'a> {
+    fn new(found: &'a [Value], wanted: &'a [Value]) -> Self {
+        let pairs = found.iter().zip(wanted);
+        let differing = pairs.filter(|(found, wanted)| found.get("spec") != wanted.get("spec"));
+        let (missing, changed): (Vec<_>, Vec<_>) =
+            differing.partition(|(found, _)| found.is_null());
+        Self {
+            missing: missing.into_iter().map(|(_, wanted)| wanted).collect(),
+            changed,
         }
-        let text = |document: &Value| -> anyhow::Result<String> {
-            match document.get("spec") {
-                None => Ok(String::new()),
-                Some(spec) => Ok(yaml::write(std::slice::from_ref(spec))?),
-            }
-        };
-        let (before, after) = (text(found)?, text(wanted)?);
-        let word = |pointer| {
-            wanted
-                .pointer(pointer)
-                .and_then(Value::as_str)
-                .unwrap_or("")
-        };
-        let name = format!("{}/{}", word("/kind"), word("/metadata/name"));
-        let diff = TextDiff::from_lines(&before, &after)
-            .unified_diff()
-            .header(
-                &format!("{name} in the cluster"),
-                &format!("{name} of this version"),
-            )
-            .to_string();
-        all.push_str(&diff);
     }
-    Ok(all)
+
+    fn is_empty(&self) -> bool {
+        self.missing.is_empty() && self.changed.is_empty()
+    }
+
+    /// Returns the names, a line for each kind and kind of difference.
+    fn names(&self) -> String {
+        let changed: Vec<_> = self.changed.iter().map(|(_, wanted)| *wanted).collect();
+        let mut lines = String::new();
+        for (what, objects) in [("missing", &self.missing), ("changed", &changed)] {
+            for (kinds, kind) in [("policies", POLICY), ("bindings", BINDING)] {
+                let of_kind = objects.iter().filter(|it| word(it, "/kind") == kind);
+                let names: Vec<_> = of_kind.map(|it| word(it, "/metadata/name")).collect();
+                if !names.is_empty() {
+                    let (count, names) = (names.len(), names.join(", "));
+                    lines.push_str(&format!("{what} {kinds} ({count}): {names}\n"));
+                }
+            }
+        }
+        lines
+    }
+
+    /// Returns the commands that show the differences and repair the policies. An apply would only
+    /// add to lists that somebody else has changed, so existing objects are replaced.
+    fn remedy(&self, task: Task, exempt: &[String]) -> String {
+        let exempt = exempt.join(",");
+        let print = format!("nvlink-webhook policies --exempt-namespace={exempt}");
+        let mut lines = Vec::new();
+        if task != Task::Diff && !self.changed.is_empty() {
+            lines.push(format!("to see the differences: {print} --diff"));
+        }
+        if !self.missing.is_empty() {
+            lines.push(format!(
+                "to create what is missing: {print} | kubectl apply --server-side -f -"
+            ));
+        }
+        if !self.changed.is_empty() {
+            lines.push(format!(
+                "to repair what was changed: {print} | kubectl replace -f -"
+            ));
+        }
+        lines.join("\n")
+    }
+
+    /// Returns the differences as a unified diff.
+    ///
+    /// # Errors
+    /// When a document cannot be written as YAML.
+    fn diff(&self) -> anyhow::Result<String> {
+        let missing = self.missing.iter().map(|wanted| (&Value::Null, *wanted));
+        let mut all = String::new();
+        for (found, wanted) in missing.chain(self.changed.iter().copied()) {
+            let text = |document: &Value| -> anyhow::Result<String> {
+                match document.get("spec") {
+                    None => Ok(String::new()),
+                    Some(spec) => Ok(yaml::write(std::slice::from_ref(spec))?),
+                }
+            };
+            let (before, after) = (text(found)?, text(wanted)?);
+            let name = format!(
+                "{}/{}",
+                word(wanted, "/kind"),
+                word(wanted, "/metadata/name")
+            );
+            let diff = TextDiff::from_lines(&before, &after)
+                .unified_diff()
+                .header(
+                    &format!("{name} in the cluster"),
+                    &format!("{name} of this version"),
+                )
+                .to_string();
+            all.push_str(&diff);
+        }
+        Ok(all)
+    }
+}
+
+/// Returns the text at `pointer`; empty if there is none.
+fn word<'a>(document: &'a Value, pointer: &str) -> &'a str {
+    let value = document.pointer(pointer).and_then(Value::as_str);
+    value.unwrap_or_default()
 }

@@ -2,13 +2,13 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 use anyhow::{Context, bail, ensure};
 use kube::CustomResourceExt;
-use nvlink_topology::{API_VERSION, NodeTopology, labels};
-use serde_json::Value;
+use nvlink_topology::{API_VERSION, KIND, NodeTopology, labels};
+use serde_json::{Value, json};
 
 use super::files;
 use crate::{
@@ -24,6 +24,8 @@ pub(super) struct Cluster {
     pub(super) view: View,
     /// Nodes whose NodeTopology a file has, by name.
     pub(super) topologies: BTreeMap<String, NodeTopology>,
+    /// The file of each of them.
+    files: BTreeMap<String, PathBuf>,
     /// Namespaces that a file has.
     pub(super) namespaces: BTreeSet<String>,
     /// Namespaces whose label exempts them.
@@ -40,9 +42,10 @@ impl Cluster {
         let mut nodes = BTreeMap::<String, BTreeMap<String, String>>::new();
         for path in paths {
             for path in files::expand(path)? {
-                for document in flatten(files::documents(&path)?) {
+                for mut document in flatten(files::documents(&path)?) {
+                    name_by_file(&mut document, &path);
                     let name = name(&document);
-                    let added = cluster.add(document, &mut nodes);
+                    let added = cluster.add(document, &path, &mut nodes);
                     added.with_context(|| format!("{}: {name}", files::display(&path)))?;
                 }
             }
@@ -56,6 +59,7 @@ impl Cluster {
     fn add(
         &mut self,
         document: Value,
+        path: &Path,
         nodes: &mut BTreeMap<String, BTreeMap<String, String>>,
     ) -> anyhow::Result<()> {
         let object = text(&document, "/metadata/name").to_owned();
@@ -69,6 +73,7 @@ impl Cluster {
             "Namespace" => self.namespace(object, &document),
             "NodeTopology" => {
                 let topology: NodeTopology = serde_json::from_value(document)?;
+                self.check_once(&object, path)?;
                 let labels = labels::node_labels(&topology).into_iter();
                 let node = nodes.entry(object.clone()).or_default();
                 node.extend(labels.map(|(key, value)| (key.to_owned(), value)));
@@ -82,6 +87,20 @@ impl Cluster {
             _ => bail!(
                 "expected a DomainClass, NodeTopology, Node or Namespace; use --filename for pods to decide on"
             ),
+        }
+        Ok(())
+    }
+
+    /// Checks that no other file has a topology of the node `name`. The same file may be given twice.
+    fn check_once(&mut self, name: &str, path: &Path) -> anyhow::Result<()> {
+        let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        let other = self.files.insert(name.to_owned(), path.to_owned());
+        if let Some(other) = other.filter(|other| real(other) != real(path)) {
+            bail!(
+                "{} has a NodeTopology of the same name; if they are two nodes, give each its own \
+                 metadata.name (nvlink-exporter record --node-name NAME)",
+                files::display(&other)
+            );
         }
         Ok(())
     }
@@ -119,8 +138,23 @@ fn class(document: &Value) -> anyhow::Result<Class> {
             unknown.join(", spec.")
         );
     }
-    let class: DomainClass = serde_json::from_value(document.clone())?;
+    let class: DomainClass = serde_path_to_error::deserialize(document)?;
     Ok(Class::new(text(document, "/metadata/name"), &class.spec)?)
+}
+
+/// Gives a NodeTopology without a name that of its file, without the extension.
+fn name_by_file(document: &mut Value, path: &Path) {
+    let nameless = text(document, "/metadata/name").is_empty();
+    if text(document, "/kind") == KIND
+        && nameless
+        && path != Path::new("-")
+        && let Some(stem) = path.file_stem().and_then(|stem| stem.to_str())
+    {
+        if !document["metadata"].is_object() {
+            document["metadata"] = json!({});
+        }
+        document["metadata"]["name"] = stem.into();
+    }
 }
 
 /// Returns the documents, with Lists replaced by their items.

@@ -1,12 +1,16 @@
-//! Checks whether the GPUs of a node reach each other as the scope `nvlink-domain`
-//! promises. Admission uses labels, which have the size of a domain; the preview
-//! has the whole graph.
+//! What the links of a node say beyond its labels, which are all that admission has: whether its
+//! GPUs reach each other as the scope `nvlink-domain` promises, and which links it lacks.
 
 use std::collections::BTreeMap;
 
-use nvlink_topology::{GpuSet, Graph, NoPlacement, NodeTopology, Request, Scope, place};
+use nvlink_topology::{
+    GpuSet, Graph, NoPlacement, NodeTopology, Request, Scope, missing_links, place,
+};
 
-use crate::decide::Record;
+use crate::{class::Class, cluster::view::View, decide::Record};
+
+/// The maximum number of GPUs with missing links that a note names.
+const NAMED: usize = 4;
 
 /// Returns a note if none of the nodes that fit by their labels has free GPUs that
 /// NVLink connects as the pattern needs it.
@@ -51,4 +55,38 @@ fn placed(node: &NodeTopology, record: &Record) -> Option<Result<(), NoPlacement
         Err(reason @ NoPlacement::OffNvlink { .. }) => Some(Err(reason)),
         Err(_) => None,
     }
+}
+
+/// Returns a note on the links that the fastest node of `class` lacks, if all nodes of the class
+/// are slower than its minimum bandwidth.
+pub(super) fn too_slow(
+    view: &View,
+    class: &Class,
+    topologies: &BTreeMap<String, NodeTopology>,
+) -> Option<String> {
+    let best = view.too_slow(class)?;
+    let gpus = &topologies.get(best.node)?.spec.gpus;
+    let mut lacking: Vec<_> = gpus
+        .iter()
+        .filter_map(|gpu| {
+            let missing = missing_links(gpu, gpus).filter(|missing| *missing > 0)?;
+            let links = gpu.links.iter().flatten();
+            let up = links.filter(|link| link.up).count() as u64;
+            let all = up + missing;
+            Some(format!("GPU {}: {up} of {all} links", gpu.index))
+        })
+        .collect();
+    let more = lacking.len().saturating_sub(NAMED);
+    lacking.truncate(NAMED);
+    if more > 0 {
+        lacking.push(format!("{more} more"));
+    }
+    (!lacking.is_empty()).then(|| {
+        format!(
+            "node {} has {} GB/s per GPU because links are down ({})",
+            best.node,
+            best.bandwidth,
+            lacking.join(", ")
+        )
+    })
 }

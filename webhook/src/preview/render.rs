@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use similar::TextDiff;
 
 use super::{Change, verdict::Verdict};
-use crate::{args::Output, yaml};
+use crate::{args::Output, decide::pod, yaml};
 
 /// Lines of context around a change.
 const CONTEXT: usize = 3;
@@ -43,15 +43,33 @@ fn diff(changes: &[Change]) -> anyhow::Result<String> {
         let text = |document: &Value| yaml::write(std::slice::from_ref(document));
         let (before, after) = (text(&change.before)?, text(&change.after)?);
         let diff = TextDiff::from_lines(&before, &after);
+        let title = title(change);
         write!(
             page,
             "{}",
             diff.unified_diff()
                 .context_radius(CONTEXT)
-                .header("before", "after")
+                .header(&format!("{title} before"), &format!("{title} after"))
         )?;
     }
     Ok(page)
+}
+
+/// Returns the kind and name of the document and the namespace of its pods, for the header of a
+/// diff.
+fn title(change: &Change) -> String {
+    let kind = change.before.get("kind").and_then(Value::as_str);
+    let name = pod::display_name(&change.before);
+    let mut title = kind.unwrap_or("document").to_owned();
+    if !name.is_empty() {
+        title = format!("{title}/{name}");
+    }
+    let mut namespaces: Vec<_> = change.verdicts.iter().map(|it| &*it.namespace).collect();
+    namespaces.dedup();
+    if !namespaces.is_empty() {
+        title = format!("{title} in namespace {}", namespaces.join(", "));
+    }
+    title
 }
 
 /// Returns the verdicts, for people.

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::template::Template;
 use crate::{
     authorize::Subject,
-    decide::{Record, Refusal},
+    decide::{Record, Refusal, STAYS_PENDING},
 };
 
 /// The decision on the pods of a template, and its reasons; `--output report` prints it.
@@ -83,6 +83,19 @@ impl Verdict {
         self.rule = Some(refusal.rule.as_str());
         self.message = Some(refusal.message);
         self.class = refusal.class;
+    }
+
+    /// Returns why no node of the input can hold the pods of a class, if so. GPUs that are in use
+    /// count as free.
+    pub(super) fn unplaceable(&self) -> Option<&str> {
+        let nodes = self.nodes.as_ref()?;
+        let mut warnings = self.warnings.iter();
+        let warning = warnings.find(|warning| warning.contains(STAYS_PENDING));
+        match warning {
+            Some(warning) => Some(warning),
+            None if nodes.fitting.is_empty() => Some("no node of the input fits"),
+            None => None,
+        }
     }
 
     /// Adds `patch`, which applies to the value at `path`, as a patch of the document.

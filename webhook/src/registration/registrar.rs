@@ -1,7 +1,8 @@
 //! Maintains the `MutatingWebhookConfiguration` while the webhook runs.
 //!
 //! It applies the whole object by server-side apply, and repairs changes as soon as
-//! the watch reports them.
+//! the watch reports them. Where the API server refuses the result, because somebody else wrote an
+//! address of the other kind (`url` beside `service`), it replaces the addresses first.
 //!
 //! Every replica does so, not only the leader. While there is no leader, jobs
 //! would bypass the webhook if somebody deleted the registration, and all would be
@@ -27,6 +28,7 @@ use tokio::{
 
 use crate::{
     cluster::MANAGER,
+    metrics::Metrics,
     registration::{NAME, WebhookTarget, registration},
 };
 
@@ -82,8 +84,8 @@ impl Registrar {
     }
 
     /// Applies the configuration now, when the bundle changes, when somebody
-    /// else changed it, and every minute. Never ends.
-    pub async fn run(mut self, heart: Arc<Heartbeat>) {
+    /// else changed it, and every minute. `metrics` show whether it succeeds. Never ends.
+    pub async fn run(mut self, heart: Arc<Heartbeat>, metrics: Arc<Metrics>) {
         let api: Api<Registration> = Api::all(self.client.clone());
         let config = watcher::Config::default().fields(&format!("metadata.name={NAME}"));
         let metas: Api<PartialObjectMeta<Registration>> = Api::all(self.client.clone());
@@ -99,8 +101,10 @@ impl Registrar {
                 _ => String::new(),
             };
             let (mut wait, mut rest) = (LOOK, None);
-            match self.apply(&api, &bundle).await {
-                Ok(now) => {
+            let written = self.write(&api, &bundle).await;
+            metrics.registration(written.is_some());
+            match written {
+                Some(now) => {
                     if version != now.resource_version() {
                         tracing::info!(name = NAME, "registered with the API server");
                         rest = foreign.then(|| quarrel.repaired(Instant::now())).flatten();
@@ -108,15 +112,12 @@ impl Registrar {
                     applied = Some(now);
                     self.registered.send_replace(bundle);
                 }
-                Err(error) => {
-                    let reason = reason(&error);
-                    tracing::warn!(name = NAME, reason, "cannot register with the API server");
-                    wait = RETRY;
-                }
+                None => wait = RETRY,
             }
             sleep(PACE).await;
             if let Some(rest) = rest {
                 heart.rest();
+                metrics.registration_disputed();
                 if self.rest(rest, &found).await {
                     foreign = false;
                     continue;
@@ -153,13 +154,59 @@ impl Registrar {
         }
     }
 
-    /// Applies the configuration and returns the result, whose version is unchanged
-    /// if the configuration was already right.
-    async fn apply(&self, api: &Api<Registration>, bundle: &str) -> kube::Result<Registration> {
+    /// Writes the configuration and returns the result, whose version is unchanged if the
+    /// configuration was already right; `None` if it cannot be written, which is logged.
+    async fn write(&self, api: &Api<Registration>, bundle: &str) -> Option<Registration> {
         let wanted = registration(&self.target, &self.exempt, bundle.as_bytes());
-        let params = PatchParams::apply(MANAGER).force();
-        api.patch(NAME, &params, &Patch::Apply(&wanted)).await
+        let written = match apply(api, &wanted).await {
+            Err(error) if is_invalid(&error) => readdress(api, &wanted, error).await,
+            other => other,
+        };
+        let log = |error: &kube::Error| {
+            let reason = reason(error);
+            tracing::warn!(name = NAME, reason, "cannot register with the API server");
+        };
+        written.inspect_err(log).ok()
     }
+}
+
+async fn apply(api: &Api<Registration>, wanted: &Registration) -> kube::Result<Registration> {
+    let params = PatchParams::apply(MANAGER).force();
+    api.patch(NAME, &params, &Patch::Apply(wanted)).await
+}
+
+/// Replaces the addresses of the existing configuration, and applies it again. An apply keeps the
+/// fields of others, so that an entry with a `url` of somebody else gets a `service` beside it,
+/// which the API server refuses as `error`.
+async fn readdress(
+    api: &Api<Registration>,
+    wanted: &Registration,
+    error: kube::Error,
+) -> kube::Result<Registration> {
+    let entries = wanted.webhooks.iter().flatten().map(|entry| {
+        let mut entry = serde_json::json!(entry);
+        entry["clientConfig"]["$patch"] = "replace".into();
+        entry
+    });
+    let patch = serde_json::json!({"webhooks": entries.collect::<Vec<_>>()});
+    let params = PatchParams {
+        field_manager: Some(MANAGER.to_owned()),
+        ..PatchParams::default()
+    };
+    let replaced = api.patch(NAME, &params, &Patch::Strategic(patch)).await;
+    // The first error explains more than that of the attempt to mend it.
+    replaced.map_err(|_| error)?;
+    let written = apply(api, wanted).await?;
+    tracing::info!(
+        name = NAME,
+        "replaced the addresses in the registration: somebody else had written another kind of address (url or service) there"
+    );
+    Ok(written)
+}
+
+/// Reports whether the API server refuses the object as invalid.
+fn is_invalid(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == 422)
 }
 
 /// Waits until there is something to write. Returns false for another bundle, and

@@ -13,6 +13,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 mod kinds;
+mod nodes;
 mod rights;
 
 const CLASSES: &str = "\
@@ -128,6 +129,12 @@ fn a_diff_and_its_reasons() {
         !diff
             .lines()
             .any(|line| line.starts_with('-') && !line.starts_with("---")),
+        "{diff}"
+    );
+    assert!(
+        diff.starts_with(
+            "--- Job/train in namespace ci before\n+++ Job/train in namespace ci after\n"
+        ),
         "{diff}"
     );
     for line in [
@@ -269,6 +276,13 @@ fn bad_classes_and_nodes_are_named() {
         &["bad.yaml", "minBandwidth"],
     );
     fails(
+        &class(&format!("{head}spec: {{minBandwidth: 300}}")),
+        2,
+        &[
+            "spec.minBandwidth: invalid type: integer `300`, expected whole GB/s with the unit, such as 400GBps",
+        ],
+    );
+    fails(
         &class(&format!("{head}spec: {{access: {{maxGpusPerProject: 4}}}}")),
         2,
         &["bad.yaml", "unknown field spec.access.maxGpusPerProject"],
@@ -338,37 +352,4 @@ fn passed_over_classes_and_ignored_annotations_are_noted() {
         reasons.contains("/spec/template/metadata/annotations"),
         "{reasons}"
     );
-}
-
-/// GPUs 0 and 2 are in one domain, but only GPU 1 has links to both.
-#[test]
-fn gpus_of_one_domain_without_links_between_them_are_noted() {
-    let directory = files();
-    let chain = NODE
-        .replace("pair", "chain")
-        .replace(r#"{"index": 1}]"#, r#"{"index": 1}, {"index": 2}]"#)
-        .replace(
-            "56000000000}]",
-            r#"56000000000}, {"a": 1, "b": 2, "via": "direct", "links": 4, "bytesPerSecond": 56000000000}]"#,
-        )
-        .replace("[0, 1]}]", "[0, 1, 2]}]");
-    let held = r#""status": {"allocations": [{"namespace": "ci", "pod": "x", "container": "main", "gpus": [1]}]}"#;
-    let busy = chain.trim_end().strip_suffix('}').unwrap().to_owned() + "," + held + "}";
-    for (document, told) in [(chain, false), (busy, true)] {
-        fs::write(directory.path().join("nodes/pair.json"), document).unwrap();
-        let args = [
-            "preview",
-            "--cluster",
-            "classes.yaml",
-            "--cluster",
-            "nodes",
-            "-f",
-            "job.yaml",
-        ];
-        let output = run(directory.path(), &args, "");
-        assert!(output.status.success(), "{}", text(&output.stderr));
-        let said = text(&output.stdout) + &text(&output.stderr);
-        let note = "node chain: no 2 free GPUs of one nvlink-domain have all the NVLinks";
-        assert_eq!(said.contains(note), told, "{said}");
-    }
 }

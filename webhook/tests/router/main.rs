@@ -346,6 +346,7 @@ async fn probes_and_metrics() {
         "nvlink_webhook_admission_duration_seconds_count 4",
         "nvlink_webhook_ready 1",
         "nvlink_webhook_leader 0",
+        "nvlink_webhook_registration_failures_total 0",
         "nvlink_webhook_log_lines_dropped_total 0",
         "nvlink_webhook_certificate_reloads_total{result=\"success\"} 0",
         "# EOF",
@@ -355,6 +356,11 @@ async fn probes_and_metrics() {
             "no {line} in\n{page}"
         );
     }
+    let registered = |page: &str| {
+        let mut lines = page.lines();
+        lines.any(|line| line.starts_with("nvlink_webhook_registered "))
+    };
+    assert!(!registered(&page), "nothing is registered: {page}");
     let supervisor = &health.supervisor;
     supervisor.keep("registrar", Weight::Vital, std::future::pending::<()>);
     supervisor.require("server", async { Err::<(), _>("out of sockets") });

@@ -170,6 +170,57 @@ fn replicas_with_different_flags_log_the_difference() {
     assert!(said.contains("webhooks[0].namespaceSelector"), "{said}");
 }
 
+/// Somebody registered a webhook by URL with a plain `kubectl apply`, and then it runs as a Service.
+#[test]
+fn a_registration_by_url_becomes_one_by_service() {
+    let (control_plane, _turn) = control_plane();
+    let kubectl = control_plane.kubectl();
+    control_plane
+        .namespace("readdressed", &json!({}), &json!({}))
+        .unwrap();
+    let name = ["mutatingwebhookconfiguration", "nvlink-domains.io"];
+    let delete = [&["delete", "--ignore-not-found"], &name[..]].concat();
+    kubectl.run(&delete).unwrap();
+    let (_, url) = free_address();
+    let file = nvlink_tests::workdir::fresh("readdressed")
+        .unwrap()
+        .join("ca.pem");
+    std::fs::write(&file, old_authority().0).unwrap();
+    let file = file.to_string_lossy();
+    let print = ["registration", "--url", &url, "--ca-file", &file];
+    let program = nvlink_tests::programs::WEBHOOK;
+    let by_url = nvlink_tests::programs::run(program, &print, "").unwrap();
+    kubectl.run_with(&["apply", "-f", "-"], &by_url).unwrap();
+
+    let service = ["--service", "readdressed/hook"];
+    let arguments = [&["--ca-secret", "readdressed/ca"], &service[..]].concat();
+    let replica = Replica::start(control_plane.kubeconfig(), &arguments).unwrap();
+    wait_until("the registration to name the service", SOON, || {
+        let found = registered(kubectl)?;
+        let entries = found["webhooks"].as_array().cloned().unwrap_or_default();
+        let by_service = |entry: &Value| {
+            let config = &entry["clientConfig"];
+            config["service"]["name"] == "hook" && config["url"].is_null()
+        };
+        Ok((entries.len() == 3 && entries.iter().all(by_service)).then_some(()))
+    })
+    .unwrap();
+    wait_until("the metric", SOON, || {
+        let page = replica.metrics()?;
+        Ok(page.contains("nvlink_webhook_registered 1\n").then_some(()))
+    })
+    .unwrap();
+    let page = replica.metrics().unwrap();
+    let failures = "nvlink_webhook_registration_failures_total 0\n";
+    assert!(page.contains(failures), "{page}");
+    let log = replica.process.log();
+    let said = log.matches("replaced the addresses in the registration");
+    assert_eq!(said.count(), 1, "{log}");
+    drop(replica);
+    // Nobody serves at the address: pods of other tests must not wait for it.
+    kubectl.run(&delete).unwrap();
+}
+
 /// Returns a CA of which more than two thirds of the lifetime are over (1970 to 2050).
 fn old_authority() -> (String, String) {
     let mut params = CertificateParams::new(Vec::new()).unwrap();

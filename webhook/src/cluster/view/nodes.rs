@@ -1,14 +1,15 @@
 //! Nodes, and counts of a class's nodes by what fits on them.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use nvlink_topology::labels;
 
 use super::Labels;
 
 /// The known facts about a node.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(super) struct Node {
+    name: Arc<str>,
     labels: Option<Labels>,
     /// Parsed from the labels once, not at each change of a class.
     size: Option<u32>,
@@ -20,6 +21,18 @@ pub(super) struct Node {
 }
 
 impl Node {
+    /// Returns a node of which only the name is known.
+    pub(super) fn new(name: &str) -> Self {
+        Self {
+            name: name.into(),
+            labels: None,
+            size: None,
+            bandwidth: 0,
+            tainted: Vec::new(),
+            free: None,
+        }
+    }
+
     pub(super) fn labels(&self) -> Option<&Labels> {
         self.labels.as_ref()
     }
@@ -49,6 +62,13 @@ impl Node {
         let id = self.labels.as_ref()?.get(labels::DOMAIN)?;
         let size = self.size?;
         (self.bandwidth >= least.unwrap_or(0)).then_some((id, size))
+    }
+
+    /// Returns the node's bandwidth and name if it is slower than `least`; `None` if its domains
+    /// are not published.
+    pub(super) fn slower(&self, least: Option<u32>) -> Option<(u32, Arc<str>)> {
+        let slow = self.size.is_some() && self.bandwidth < least?;
+        slow.then(|| (self.bandwidth, Arc::clone(&self.name)))
     }
 
     /// Returns what fits on the node; `None` if its domains are not published.

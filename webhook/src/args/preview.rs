@@ -1,0 +1,98 @@
+//! Flags of `preview`.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+
+use super::{ExemptArgs, ScopeArgs};
+
+/// Flags of `preview`.
+#[derive(Debug, Args)]
+pub struct PreviewArgs {
+    /// Pods and objects with pod templates, YAML or JSON: files, directories, or `-` for stdin.
+    #[arg(
+        short,
+        long = "filename",
+        env = "NVLINK_WEBHOOK_FILENAME",
+        value_name = "PATH",
+        value_delimiter = ',',
+        required = true
+    )]
+    pub filenames: Vec<PathBuf>,
+    /// Objects of the cluster: files or directories.
+    ///
+    /// Uses documents of these kinds: DomainClass, Node, NodeTopology (`nvlink-exporter record`
+    /// writes one) and Namespace (its default class, and whether it is exempt).
+    #[arg(
+        long,
+        visible_aliases = ["class", "nodes"],
+        env = "NVLINK_WEBHOOK_CLUSTER",
+        value_name = "PATH",
+        value_delimiter = ','
+    )]
+    pub cluster: Vec<PathBuf>,
+    /// Default class for pods that name none, in namespaces that --cluster does not have.
+    #[arg(long, env = "NVLINK_WEBHOOK_NAMESPACE_DEFAULT", value_name = "CLASS")]
+    pub namespace_default: Option<String>,
+    /// Namespace of documents that have none.
+    #[arg(
+        short,
+        long,
+        env = "NVLINK_WEBHOOK_NAMESPACE",
+        value_name = "NAME",
+        default_value = "default"
+    )]
+    pub namespace: String,
+    /// User who creates the pods; a service account is `system:serviceaccount:NAMESPACE:NAME`.
+    ///
+    /// Applies to pods only: the job controller creates a Job's pods, whoever created the Job.
+    #[arg(
+        long,
+        visible_alias = "as",
+        env = "NVLINK_WEBHOOK_USER",
+        value_name = "USER",
+        default_value = "preview"
+    )]
+    pub user: String,
+    /// Restricted classes that everybody may use; `*` means all.
+    ///
+    /// Without it, only pods of the CI projects that a class lists may use that class.
+    #[arg(
+        long,
+        env = "NVLINK_WEBHOOK_ALLOW_USE",
+        value_name = "CLASS",
+        value_delimiter = ','
+    )]
+    pub allow_use: Vec<String>,
+    /// What to print.
+    #[arg(short, long, env = "NVLINK_WEBHOOK_OUTPUT", value_enum, default_value_t = Output::Yaml)]
+    pub output: Output,
+    /// Fail (status 1) also if none of the nodes of --cluster can hold a pod.
+    ///
+    /// GPUs that are in use count as free.
+    #[arg(long, env = "NVLINK_WEBHOOK_STRICT")]
+    pub strict: bool,
+    /// Namespaces without rules.
+    #[command(flatten)]
+    pub exempt: ExemptArgs,
+    /// Node labels that stand for wider scopes.
+    #[command(flatten)]
+    pub scopes: ScopeArgs,
+}
+
+/// The output format of `preview`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Output {
+    /// The resulting documents, YAML.
+    Yaml,
+    /// A unified diff of the YAML.
+    Diff,
+    /// The JSON Patch of each document.
+    Patch,
+    /// The resulting documents, JSON.
+    Json,
+    /// The decision on each pod and its reason, for people, on stdout even for refused pods.
+    Text,
+    /// The same for programs: a JSON array with an entry for each pod or template.
+    Report,
+}
