@@ -11,11 +11,13 @@ use nvlink_runtime::supervise::{Supervisor, Weight};
 use crate::{
     faults::Faults,
     load::Meter,
+    remotes::Remotes,
     snapshot::{Health, Latest, Snapshot},
     source::{Source, SourceError, Unread},
 };
 
-/// Reads `source` once. The snapshot has no loads: they need an earlier reading.
+/// Reads `source` once. The snapshot has nothing that needs an earlier reading: no loads,
+/// and no kinds of device that links led to before.
 pub fn collect(name: &str, source: &mut dyn Source, since_start: Duration) -> Snapshot {
     let start = Instant::now();
     let result = source.read(since_start);
@@ -31,6 +33,7 @@ pub fn collect(name: &str, source: &mut dyn Source, since_start: Duration) -> Sn
     Snapshot {
         data,
         loads: Vec::new(),
+        remotes: Remotes::default(),
         health: Health {
             source: name.to_owned(),
             error,
@@ -87,6 +90,7 @@ fn run(
     let start = Instant::now();
     let mut log = Log::default();
     let mut meter = Meter::default();
+    let mut remotes = Remotes::default();
     let release = &latest.tally().release;
     loop {
         if release.is_asked() {
@@ -97,6 +101,8 @@ fn run(
         drop(asking);
         if let Some(data) = &snapshot.data {
             snapshot.loads = meter.observe(data, snapshot.health.finished);
+            remotes.observe(data);
+            snapshot.remotes = remotes.clone();
         }
         log.write(&snapshot);
         latest.publish(snapshot);
@@ -144,6 +150,7 @@ fn nothing(name: &str, reason: &str) -> Snapshot {
     Snapshot {
         data: None,
         loads: Vec::new(),
+        remotes: Remotes::default(),
         health: Health {
             source: name.to_owned(),
             error: Some(reason.to_owned()),

@@ -11,6 +11,7 @@
 //! - [`tally`] keeps the process's statistics about itself.
 //! - [`placement`] describes which container holds which GPUs, and how good they are for it.
 //! - [`load`] computes link rates and new errors from two readings.
+//! - [`remotes`] keeps to which kind of device each link leads.
 //! - `faults` finds the faults that began or ended between them, for the log.
 //! - [`snapshot`] holds the latest state, for readers that never wait.
 //! - [`metrics`] renders the answer to a scrape.
@@ -43,6 +44,7 @@ pub mod page;
 pub mod placement;
 pub mod publish;
 pub mod release;
+pub mod remotes;
 pub mod server;
 pub mod snapshot;
 pub mod source;

@@ -22,6 +22,7 @@ use prometheus_client::{
 };
 
 use crate::{
+    remotes::Remotes,
     snapshot::View,
     source::{LinkCounters, Reading},
 };
@@ -63,7 +64,8 @@ impl Collector for Scrape {
         let view = &self.view;
         if let Some(data) = view.data() {
             gpu::write(&mut out, data)?;
-            link::write(&mut out, data)?;
+            let remotes = view.snapshot.as_ref().map(|one| &one.remotes);
+            link::write(&mut out, data, remotes.unwrap_or(&Remotes::default()))?;
             peer::write(&mut out, data)?;
             let placements = view.placements.as_deref();
             let status = placements.map_or(&data.topology.status, |one| &one.status);

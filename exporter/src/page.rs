@@ -8,6 +8,7 @@ mod card;
 mod html;
 mod jobs;
 mod lane;
+mod layout;
 mod nics;
 mod ring;
 mod scene;
@@ -88,7 +89,7 @@ fn content(scene: &Scene<'_>) -> (&'static str, String) {
     let source = source.map_or("", |snapshot| &snapshot.health.source);
     let mut html = format!(
         "<p class=\"about\">{} · {} · from {}</p>\n",
-        escape(&summary::models(&spec.gpus)),
+        escape(&summary::models_left(&spec.gpus, scene.data.lost.len())),
         summary::interconnect(spec),
         escape(source)
     );

@@ -9,7 +9,10 @@ use arc_swap::ArcSwapOption;
 use nvlink_topology::NodeTopology;
 use tokio::sync::Notify;
 
-use crate::{load::LinkLoad, placement::Placements, release::Hold, source::Reading, tally::Tally};
+use crate::{
+    load::LinkLoad, placement::Placements, release::Hold, remotes::Remotes, source::Reading,
+    tally::Tally,
+};
 
 /// The outcome of one collection. Data and health are separate: a failed
 /// collection has health and no data, and never the data of an earlier one. A
@@ -21,6 +24,9 @@ pub struct Snapshot {
     pub data: Option<Reading>,
     /// Rates and new errors of each link since the last good reading, by GPU and link.
     pub loads: Vec<LinkLoad>,
+    /// The kind of device at the other end of each link, as far as it is known from
+    /// this and earlier readings.
+    pub remotes: Remotes,
     pub health: Health,
 }
 

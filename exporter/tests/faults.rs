@@ -1,4 +1,4 @@
-//! The log has one line when a fault begins, and one when it ends.
+//! Faults that come and go while the program runs: in its log, and in its metrics.
 
 #![allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
 
@@ -25,9 +25,9 @@ impl Drop for Serving {
 }
 
 impl Serving {
-    fn start() -> Self {
+    fn start(source: &str) -> Self {
         let mut child = Command::new(env!("CARGO_BIN_EXE_nvlink-exporter"))
-            .args(["serve", "--source", "sim:dgx-h100", "--log-format", "json"])
+            .args(["serve", "--source", source, "--log-format", "json"])
             .args(["--web.listen-address", "127.0.0.1:0"])
             .args(["--collection-interval", "100ms", "--kubelet-socket", "none"])
             .stderr(Stdio::piped())
@@ -80,22 +80,45 @@ impl Serving {
         }
     }
 
-    fn set(&self, faults: &str) {
+    fn request(&self, head: &str, body: &str) -> String {
         let mut socket = TcpStream::connect(self.address()).unwrap();
-        let head = "PUT /sim/faults HTTP/1.1\r\nHost: localhost\r\nConnection: close";
-        let kind = "Content-Type: application/json";
-        let length = faults.len();
-        let request = format!("{head}\r\n{kind}\r\nContent-Length: {length}\r\n\r\n{faults}");
+        let length = body.len();
+        let request = format!(
+            "{head} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
+             Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
+        );
         socket.write_all(request.as_bytes()).unwrap();
         let mut answer = String::new();
         socket.read_to_string(&mut answer).unwrap();
         assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        answer
+    }
+
+    fn set(&self, faults: &str) {
+        self.request("PUT /sim/faults", faults);
+    }
+
+    /// Returns the series of `nvlink_link_up` with their values, once `down` of them are 0.
+    fn links(&self, down: usize) -> Vec<(String, String)> {
+        let until = Instant::now() + Duration::from_secs(30);
+        loop {
+            let text = self.request("GET /metrics", "");
+            let lines = text.lines();
+            let links = lines.filter(|line| line.starts_with("nvlink_link_up{"));
+            let links = links.map(|line| line.trim_end().rsplit_once(' ').unwrap());
+            let links: Vec<_> = links.map(|(a, b)| (a.to_owned(), b.to_owned())).collect();
+            if !links.is_empty() && links.iter().filter(|(_, up)| up == "0").count() == down {
+                return links;
+            }
+            assert!(Instant::now() < until, "{text}");
+            thread::sleep(Duration::from_millis(50));
+        }
     }
 }
 
 #[test]
 fn the_beginning_and_the_end_of_each_fault_are_logged_once() {
-    let serving = Serving::start();
+    let serving = Serving::start("sim:dgx-h100");
     serving.address();
     assert_eq!(serving.wait(0, 0), [""; 0], "a healthy node");
     serving.set(
@@ -130,4 +153,40 @@ fn the_beginning_and_the_end_of_each_fault_are_logged_once() {
             "INFO GPU 5: fabric no longer reports route unhealthy",
         ]
     );
+}
+
+fn labels(links: &[(String, String)]) -> Vec<&str> {
+    links.iter().map(|(labels, _)| &**labels).collect()
+}
+
+#[test]
+fn the_labels_of_a_link_are_the_same_before_and_after_it_fails() {
+    let links_down =
+        r#"[{"link-down": {"gpu": 3, "link": 1}}, {"link-down": {"gpu": 3, "link": 2}}]"#;
+    for source in ["sim:dgx-h100", "sim:dgx1-v100"] {
+        let serving = Serving::start(source);
+        let healthy = serving.links(0);
+        serving.set(links_down);
+        // On the DGX-1, the GPUs at the other ends lose the links, too.
+        let down = if source == "sim:dgx-h100" { 2 } else { 4 };
+        let broken = serving.links(down);
+        assert_eq!(labels(&broken), labels(&healthy), "{source}");
+        serving.set("[]");
+        assert_eq!(serving.links(0), healthy, "{source}");
+    }
+}
+
+#[test]
+fn a_gpu_without_its_fabric_keeps_the_labels_of_its_links() {
+    let serving = Serving::start("sim:dgx-h100");
+    let healthy = serving.links(0);
+    serving.set(r#"[{"fabric-down": {}}, {"link-down": {"gpu": 0, "link": 0}}]"#);
+    assert_eq!(labels(&serving.links(1)), labels(&healthy));
+}
+
+#[test]
+fn a_link_that_is_down_from_the_start_has_the_kind_of_the_others() {
+    let links = Serving::start("sim:h200-degraded").links(3);
+    let to_switch = |(labels, _): &&(String, String)| labels.contains("remote=\"switch\"");
+    assert_eq!(links.iter().filter(to_switch).count(), 8 * 18);
 }

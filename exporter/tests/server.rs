@@ -17,6 +17,7 @@ use axum::{
 use nvlink_exporter::{
     metrics::{Group, Groups},
     placement::{self, Judged, Keys, PatternFrom, Placements},
+    remotes::Remotes,
     server::{self, Site},
     snapshot::{Health, Latest, Snapshot},
     tally::Tally,
@@ -72,6 +73,7 @@ fn bad() -> Snapshot {
     Snapshot {
         data: None,
         loads: Vec::new(),
+        remotes: Remotes::default(),
         health,
     }
 }

@@ -7,7 +7,7 @@
 //!   serves and publishes it, and the webhook reads it.
 //! * [`Graph`] has the same content in the form that the search needs.
 //! * [`Pattern`] and [`Shape`] define which ranks communicate; [`search`] finds the
-//!   placement with the least communication time; [`multi_node`] does so for several
+//!   placement with the least communication time, and the next best set of GPUs; [`multi_node`] does so for several
 //!   nodes.
 //! * [`labels`] and [`descriptor`] define the labels and annotations of the Node.
 
@@ -44,4 +44,4 @@ pub use model::{
     Source, SourceKind, VERSION, Via,
 };
 pub use pattern::{Pattern, Scope, Shape};
-pub use search::{Placement, Quality, Request, place};
+pub use search::{NextBest, Placement, Quality, Request, next_best, place};

@@ -20,6 +20,7 @@ mod exchange;
 mod instance;
 mod large;
 mod meshed;
+mod next;
 mod order;
 mod remainder;
 mod shape;
@@ -35,6 +36,7 @@ use crate::{
     rings::Rings,
 };
 use instance::Instance;
+pub use next::{NextBest, next_best};
 use remainder::Remainder;
 
 /// The maximum number of free GPUs of one domain, or of one node, for which every result

@@ -32,9 +32,12 @@ pub(super) fn place(args: &PlaceArgs) -> anyhow::Result<()> {
         scope: args.scope,
     };
     let placement = nvlink_topology::place(&graph, &request).context("no placement")?;
+    let next_best = || nvlink_topology::next_best(&graph, &request, &placement);
     print(&match args.output {
-        PlaceFormat::Table => output::placement::table(&placement, &node.spec),
-        PlaceFormat::Json => output::json(&placement)?,
+        PlaceFormat::Table => {
+            output::placement::table(&placement, next_best().as_ref(), &node.spec)
+        }
+        PlaceFormat::Json => output::placement::json(&placement, next_best().as_ref())?,
         PlaceFormat::Env => output::environment::render(&placement),
     })
 }

@@ -38,7 +38,7 @@ families! {
         "nvlink_link_up",
         &["gpu", "UUID", "link", "remote"],
         "links",
-        "Whether the NVLink is up. The label remote is the kind of device at the other end.",
+        "Whether the NVLink is up. The label remote is the kind of device at the other end; it stays as it was when the link fails. For a link that has been down since the exporter started, it is the kind of the GPU's other links if these agree, else unknown.",
     );
     LINK_SPEED = gauge(
         Group::Link,

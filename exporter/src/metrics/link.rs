@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use nvlink_topology::{Gpu, Link, RemoteKind};
+use nvlink_topology::{Gpu, Link};
 
 use super::{
     families,
@@ -10,11 +10,17 @@ use super::{
     gpu::{by_index, ids},
     writer::Writer,
 };
-use crate::source::{LinkCounters, Reading};
+use crate::{
+    remotes::Remotes,
+    source::{LinkCounters, Reading},
+};
 
-pub(super) fn write(out: &mut Writer<'_>, data: &Reading) -> fmt::Result {
+pub(super) fn write(out: &mut Writer<'_>, data: &Reading, remotes: &Remotes) -> fmt::Result {
     let gpus = &data.topology.spec.gpus;
-    out.write(&families::LINK_UP, links(gpus).map(up))?;
+    out.write(
+        &families::LINK_UP,
+        gpus.iter().flat_map(|gpu| up(gpu, remotes)),
+    )?;
     let speeds = links(gpus)
         .filter_map(|(gpu, link)| Some((name(gpu, link.index), whole(link.bytes_per_second?))));
     out.write(&families::LINK_SPEED, speeds)?;
@@ -90,11 +96,12 @@ fn links(gpus: &[Gpu]) -> impl Iterator<Item = (&Gpu, &Link)> {
         .flat_map(|gpu| gpu.links.iter().flatten().map(move |link| (gpu, link)))
 }
 
-fn up<'a>((gpu, link): (&'a Gpu, &'a Link)) -> ([Label<'a>; 4], Value) {
-    let remote = link.remote.as_ref();
-    let remote = remote.map_or(RemoteKind::Unknown, |remote| remote.kind);
-    let labels = with(name(gpu, link.index), remote.as_str());
-    (labels, whole(link.up.into()))
+fn up<'a>(gpu: &'a Gpu, remotes: &Remotes) -> impl Iterator<Item = ([Label<'a>; 4], Value)> {
+    let links = gpu.links.iter().flatten().zip(remotes.kinds(gpu));
+    links.map(move |(link, remote)| {
+        let labels = with(name(gpu, link.index), remote.as_str());
+        (labels, whole(link.up.into()))
+    })
 }
 
 /// Returns the labels of a link: GPU, UUID and link.

@@ -1,16 +1,41 @@
 //! Explains a placement.
 
-use nvlink_topology::{Edge, NodeTopologySpec, PathClass, Pattern, Placement, Via};
+use nvlink_topology::{Edge, NextBest, NodeTopologySpec, PathClass, Pattern, Placement, Via};
+use serde::Serialize;
 
 use super::rate;
 
+/// A placement, and what it was preferred to.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Explained<'a> {
+    #[serde(flatten)]
+    placement: &'a Placement,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_best: Option<&'a NextBest>,
+}
+
+/// Renders the placement as JSON.
+///
+/// # Errors
+/// When it cannot be serialized (no such case is known).
+pub fn json(placement: &Placement, next_best: Option<&NextBest>) -> serde_json::Result<String> {
+    super::json(&Explained {
+        placement,
+        next_best,
+    })
+}
+
 /// Renders the placement as a table.
 #[must_use]
-pub fn table(placement: &Placement, spec: &NodeTopologySpec) -> String {
-    let gpus: Vec<_> = placement.gpus.iter().map(ToString::to_string).collect();
+pub fn table(
+    placement: &Placement,
+    next_best: Option<&NextBest>,
+    spec: &NodeTopologySpec,
+) -> String {
     let quality = |value: f64| format!("{:.0} %", value * 100.0);
     let mut rows = vec![
-        ("GPUs, in rank order", gpus.join(" ")),
+        ("GPUs, in rank order", list(&placement.gpus)),
         (
             "NVLink domain",
             placement.domain.clone().unwrap_or("none".into()),
@@ -20,8 +45,10 @@ pub fn table(placement: &Placement, spec: &NodeTopologySpec) -> String {
     ];
     if let Some(bottleneck) = placement.bottleneck_bytes_per_second {
         rows.push(("busiest resource", rate(bottleneck)));
-        let gib = placement.cost * f64::from(1 << 30) * 1000.0;
-        rows.push(("time for 1 GiB per GPU", format!("{gib:.2} ms")));
+        rows.push(("time for 1 GiB per GPU", time(placement.cost)));
+    }
+    if let Some(next) = next_best {
+        rows.push(("next best set", compared(next, placement)));
     }
     rows.push(("quality on this node", quality(placement.quality.node)));
     rows.push(("quality among free GPUs", quality(placement.quality.free)));
@@ -46,7 +73,30 @@ pub fn table(placement: &Placement, spec: &NodeTopologySpec) -> String {
         .collect()
 }
 
-/// Returns the path through the GPUs in rank order, `0 -NV2- 3 -NV2- 2`; a ring ends at its start.
+fn list(gpus: &[u32]) -> String {
+    let gpus: Vec<_> = gpus.iter().map(ToString::to_string).collect();
+    gpus.join(" ")
+}
+
+/// Formats a cost as the time for 1 GiB.
+fn time(cost: f64) -> String {
+    format!("{:.2} ms", cost * f64::from(1 << 30) * 1000.0)
+}
+
+/// Compares the next best set with the placement: `0 1 2 5, 53.69 ms for 1 GiB per GPU (1.3 times as long)`.
+fn compared(next: &NextBest, placement: &Placement) -> String {
+    let gpus = list(&next.gpus);
+    let times = next.cost / placement.cost;
+    // Without traffic, both costs are zero.
+    if next.cost == placement.cost || (times - 1.0).abs() < 0.005 {
+        return format!("{gpus}, as fast");
+    }
+    let decimals = if times < 1.1 { 2 } else { 1 };
+    let time = time(next.cost);
+    format!("{gpus}, {time} for 1 GiB per GPU ({times:.decimals$} times as long)")
+}
+
+/// Returns the path through the GPUs in rank order, `0 -NV2- 3 -PCIe (PIX)- 5`; a ring ends at its start.
 fn way(placement: &Placement, spec: &NodeTopologySpec) -> String {
     let [first, rest @ ..] = &placement.gpus[..] else {
         return String::new();
@@ -61,10 +111,10 @@ fn way(placement: &Placement, spec: &NodeTopologySpec) -> String {
         let word = match (edge, through(pair, &placement.gpus, spec)) {
             (Some(edge), _) => format!("NV{}", edge.links),
             (None, Some((links, gpu))) => format!("NV{links} through {gpu}"),
-            (None, None) => path
-                .map_or(PathClass::Sys, |path| path.class)
-                .as_str()
-                .to_owned(),
+            (None, None) => {
+                let class = path.map_or(PathClass::Sys, |path| path.class);
+                format!("PCIe ({})", class.as_str())
+            }
         };
         way += &format!(" -{word}- {to}");
         from = to;

@@ -24,6 +24,19 @@ pub fn models(gpus: &[Gpu]) -> String {
     }
 }
 
+/// Lists the models of a node that lost GPUs: `7 of 8 × NVIDIA H100 80GB HBM3`. The model of
+/// a lost GPU is not known, and is that of the others if they all have the same.
+#[must_use]
+pub fn models_left(gpus: &[Gpu], lost: usize) -> String {
+    let left = models(gpus);
+    let same = gpus.windows(2).all(|two| two[0].model == two[1].model);
+    match left.split_once(" × ") {
+        _ if lost == 0 => left,
+        Some((count, model)) if same => format!("{count} of {} × {model}", gpus.len() + lost),
+        _ => format!("{left}, {lost} lost"),
+    }
+}
+
 /// Describes how the GPUs of the node are joined: `nvswitch`, or `NVLink unknown`.
 #[must_use]
 pub fn interconnect(spec: &NodeTopologySpec) -> &'static str {

@@ -32,9 +32,16 @@ pub(super) fn render(scene: &Scene<'_>) -> String {
         "<div class=\"board{dense}\" id=\"node\" tabindex=\"-1\">\n<h2>GPUs and links</h2>\n"
     );
     html += &legend(scene);
-    for domain in &spec.domains {
+    let small = |domain: &&Domain| is_direct(spec, domain) && domain.gpus.len() <= PAIR;
+    let (pairs, others): (Vec<_>, Vec<_>) = spec.domains.iter().partition(small);
+    for domain in others {
         html += &panel(scene, domain);
     }
+    let panels: String = pairs.iter().map(|domain| panel(scene, domain)).collect();
+    html += &match pairs.len() {
+        0 | 1 => panels,
+        _ => format!("<div class=\"pairs\">\n{panels}</div>\n"),
+    };
     let alone: Vec<&Gpu> = spec
         .gpus
         .iter()
@@ -55,14 +62,18 @@ fn legend(scene: &Scene<'_>) -> String {
     if links.flatten().next().is_none() {
         return String::new();
     }
-    "<p class=\"legend\"><span><i class=\"l5\"></i> up, filled by load</span> \
+    let (class, load) = match scene.measuring {
+        true => ("wait", "measuring…"),
+        false => ("nk", "load not known"),
+    };
+    format!(
+        "<p class=\"legend\"><span><i class=\"l5\"></i> up, filled by load</span> \
      <span><i class=\"rise l5\"></i> new errors</span> \
      <span><i class=\"down\"></i> missing</span> \
-     <span><i class=\"nk\"></i> load not known</span> \
-     <span><i class=\"unused\"></i> unused</span>"
-        .to_owned()
-        + &places(scene)
-        + "</p>\n"
+     <span><i class=\"{class}\"></i> {load}</span> \
+     <span><i class=\"unused\"></i> unused</span>{}</p>\n",
+        places(scene)
+    )
 }
 
 /// Explains the labels below the links, as far as the page uses them.
@@ -102,7 +113,12 @@ fn panel(scene: &Scene<'_>, domain: &Domain) -> String {
         summary::joined(spec, domain)
     );
     match direct {
-        true if gpus.len() > PAIR => html += &ring::render(scene, domain, &gpus),
+        true if gpus.len() > PAIR => {
+            if let Some(apart) = ring::apart(scene, domain) {
+                html += &format!("<p class=\"soft apart\">No NVLink, only PCIe: {apart}</p>\n");
+            }
+            html += &ring::render(scene, domain, &gpus);
+        }
         true => {}
         false => html += &hub(scene, domain, &gpus),
     }

@@ -9,6 +9,7 @@ use super::{
     trouble,
 };
 use crate::{
+    load::LinkLoad,
     output::{self, summary},
     source::FabricState,
 };
@@ -112,14 +113,7 @@ fn sum(gpu: &Gpu, lanes: &[Lane<'_>]) -> String {
     if gpu.mig_enabled {
         return "split by MIG: no NVLink".to_owned();
     }
-    let loads: Vec<_> = lanes.iter().filter_map(|lane| lane.load).collect();
-    let total = |value: fn(&crate::load::LinkLoad) -> Option<f64>| {
-        let known: Vec<f64> = loads.iter().filter_map(|load| value(load)).collect();
-        (!known.is_empty()).then(|| known.iter().sum::<f64>())
-    };
-    let sent = total(|load| load.transmit_bytes_per_second);
-    let received = total(|load| load.receive_bytes_per_second);
-    let traffic = both(sent, received);
+    let traffic = traffic(lanes);
     let busy: Vec<f64> = lanes.iter().filter_map(Lane::utilization).collect();
     let load = (!busy.is_empty()).then(|| {
         let mean = percent(busy.iter().sum::<f64>() / busy.len() as f64);
@@ -131,6 +125,20 @@ fn sum(gpu: &Gpu, lanes: &[Lane<'_>]) -> String {
     let parts = [Some(plain(format!("{up} up"))), load, traffic.map(plain)];
     let parts = parts.into_iter().flatten();
     parts.collect::<Vec<_>>().join(" ")
+}
+
+/// Returns the bytes per second that links send and receive together; `measuring…`
+/// before the second reading, none if they are not counted.
+pub(super) fn traffic(lanes: &[Lane<'_>]) -> Option<String> {
+    let loads: Vec<_> = lanes.iter().filter_map(|lane| lane.load).collect();
+    let total = |value: fn(&LinkLoad) -> Option<f64>| {
+        let known: Vec<f64> = loads.iter().filter_map(|load| value(load)).collect();
+        (!known.is_empty()).then(|| known.iter().sum::<f64>())
+    };
+    let sent = total(|load| load.transmit_bytes_per_second);
+    let received = total(|load| load.receive_bytes_per_second);
+    let measuring = || lanes.iter().any(|lane| lane.measuring);
+    both(sent, received).or_else(|| measuring().then(|| "measuring…".to_owned()))
 }
 
 /// Formats what is sent and received: `↑ 261 ↓ 265 GB/s`, with a common unit only once.

@@ -3,6 +3,7 @@
 use nvlink_topology::NodeTopologyStatus;
 
 use super::{
+    card,
     html::{count, escape, gpus, percent},
     scene::{Job, Scene},
 };
@@ -44,12 +45,12 @@ pub(super) fn render(scene: &Scene<'_>) -> String {
         _ => format!("<p class=\"soft\">Free: {}</p>\n", gpus(&free)),
     };
     for job in &scene.jobs {
-        html += &entry(job);
+        html += &entry(scene, job);
     }
     html + "</section>\n"
 }
 
-fn entry(job: &Job<'_>) -> String {
+fn entry(scene: &Scene<'_>, job: &Job<'_>) -> String {
     let held = job.held;
     let name = escape(&format!("{}/{}", held.namespace, held.pod));
     let quality = job.judged.and_then(|judged| judged.quality_node);
@@ -68,10 +69,24 @@ fn entry(job: &Job<'_>) -> String {
     let mark = &job.mark;
     format!(
         "<details class=\"job\" id=\"job-{mark}\"><summary><span class=\"mark\">job {mark}</span> \
-         <b>{name}</b> <span>{}</span> {quality}</summary>\n<div class=\"more\"><dl>{}</dl></div></details>\n",
+         <b>{name}</b> <span>{}</span>{} {quality}</summary>\n<div class=\"more\"><dl>{}</dl></div></details>\n",
         holds(job),
+        traffic(scene, job),
         facts(job)
     )
+}
+
+/// Renders what the NVLinks of a job's GPUs carry together.
+fn traffic(scene: &Scene<'_>, job: &Job<'_>) -> String {
+    let gpus = scene.spec().gpus.iter();
+    let held = gpus.filter(|gpu| job.held.gpus.contains(&gpu.index));
+    let lanes: Vec<_> = held.flat_map(|gpu| scene.lanes(gpu)).collect();
+    match card::traffic(&lanes) {
+        Some(traffic) => format!(
+            " <span class=\"traffic\" title=\"Sent and received over all NVLinks of its GPUs\">NVLink {traffic}</span>"
+        ),
+        None => String::new(),
+    }
 }
 
 /// Lists the GPUs of a job, and separately those that do not answer.

@@ -12,6 +12,8 @@ pub(super) struct Lane<'a> {
     pub(super) load: Option<&'a LinkLoad>,
     /// Whether the link counts as missing if it is down: the GPU has fewer links up than expected.
     pub(super) wanted: bool,
+    /// Whether its rates need one more reading.
+    pub(super) measuring: bool,
 }
 
 /// The state of a link, worst first.
@@ -54,11 +56,14 @@ impl Lane<'_> {
         Some((busier / rate as f64).clamp(0.0, 1.0))
     }
 
-    /// Returns the class of its mark on the page: state, and load in tenths or `nk` (not known).
+    /// Returns the class of its mark on the page: state, and load in tenths, `wait`
+    /// (measuring) or `nk` (not known).
     pub(super) fn class(&self) -> String {
-        let level = self.utilization().map_or("nk".to_owned(), |share| {
-            format!("l{:.0}", (share * 10.0).ceil())
-        });
+        let level = match self.utilization() {
+            Some(share) => format!("l{:.0}", (share * 10.0).ceil()),
+            None if self.measuring => "wait".to_owned(),
+            None => "nk".to_owned(),
+        };
         match self.state() {
             State::Down => "down".to_owned(),
             State::Unused => "unused".to_owned(),

@@ -14,6 +14,8 @@ pub(super) struct Scene<'a> {
     pub(super) view: &'a View,
     pub(super) data: &'a Reading,
     pub(super) jobs: Vec<Job<'a>>,
+    /// Whether the rates of the links need one more reading: there is one so far.
+    pub(super) measuring: bool,
     counters: BTreeMap<(u32, u32), &'a LinkCounters>,
     loads: BTreeMap<(u32, u32), &'a LinkLoad>,
     /// Addresses of the switches, in ascending order.
@@ -44,6 +46,7 @@ impl<'a> Scene<'a> {
             view,
             data,
             jobs: jobs(view, data),
+            measuring: measuring(view, data),
             counters: counters.map(|one| ((one.gpu, one.link), one)).collect(),
             loads: loads.map(|one| ((one.gpu, one.link), one)).collect(),
             switches,
@@ -71,6 +74,7 @@ impl<'a> Scene<'a> {
                 counters: self.counters.get(&at).copied(),
                 load: self.loads.get(&at).copied(),
                 wanted,
+                measuring: self.measuring && self.counters.get(&at).is_some_and(|one| counts(one)),
             }
         };
         gpu.links.iter().flatten().map(lane).collect()
@@ -122,6 +126,21 @@ impl<'a> Scene<'a> {
         let status = placements.map_or(&self.data.topology.status, |one| &one.status);
         status.is_some()
     }
+}
+
+fn counts(link: &LinkCounters) -> bool {
+    link.transmit_bytes.is_some() || link.receive_bytes.is_some()
+}
+
+/// Reports whether bytes are counted and no rate is known yet.
+fn measuring(view: &View, data: &Reading) -> bool {
+    let loads = view.snapshot.iter().flat_map(|snapshot| &snapshot.loads);
+    let rate = |one: &LinkLoad| {
+        one.transmit_bytes_per_second
+            .or(one.receive_bytes_per_second)
+            .is_some()
+    };
+    data.counters.iter().any(counts) && !loads.into_iter().any(rate)
 }
 
 /// Returns the judged placements; if there are none, the allocations without judgement.

@@ -10,6 +10,7 @@ use std::{
 
 use nvlink_exporter::{
     load::Meter,
+    remotes::Remotes,
     snapshot::{Health, Snapshot},
     source::{Opener, Reading, SourceSpec},
 };
@@ -34,6 +35,7 @@ pub(crate) fn snapshot(source: &str, reading: Reading, finished: Instant) -> Sna
     Snapshot {
         data: Some(reading),
         loads: Vec::new(),
+        remotes: Remotes::default(),
         health,
     }
 }
@@ -46,13 +48,18 @@ pub(crate) fn broken(profile: &str, faults: &str, finished: Instant) -> Snapshot
     let mut source = opener.open().unwrap();
     let (then, now) = (Duration::from_secs(50), Duration::from_secs(100));
     let mut meter = Meter::default();
-    meter.observe(&source.read(then).unwrap(), finished);
+    let mut remotes = Remotes::default();
+    let healthy = source.read(then).unwrap();
+    meter.observe(&healthy, finished);
+    remotes.observe(&healthy);
     let control = opener.control().unwrap();
     control.replace(faults.as_bytes()).unwrap();
     let reading = source.read(now).unwrap();
     let loads = meter.observe(&reading, finished + (now - then));
+    remotes.observe(&reading);
     Snapshot {
         loads,
+        remotes,
         ..snapshot(&spec.to_string(), reading, finished)
     }
 }

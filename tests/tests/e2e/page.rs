@@ -31,12 +31,13 @@ fn simulated(profile: &str) -> Exporter {
     exporter
 }
 
-/// Waits until the second collection reports the load of links. Then only the legend
-/// contains "not known".
+/// Waits until the second collection reports the load of links.
 fn wait_for_load(exporter: &Exporter) {
     wait_until("the load of links", SOON, || {
         let page = http::text(&exporter.url("/"))?;
-        Ok((page.matches("<i class=\"nk\">").count() <= 1).then_some(()))
+        // The legend names the hatching of links whose load is not known.
+        let known = page.matches("<i class=\"nk\">").count() <= 1;
+        Ok((known && !page.contains("measuring…")).then_some(()))
     })
     .unwrap();
 }
@@ -107,6 +108,7 @@ fn every_board_is_drawn() {
         "gb200-nvl72",
         "h200-degraded",
         "l40s",
+        "a100-pcie-pairs",
     ] {
         let exporter = simulated(profile);
         inspect(&browser, &exporter, profile);
@@ -130,6 +132,56 @@ fn every_board_is_drawn() {
         // The page must not refresh after its exporter has ended.
         browser.open("about:blank").unwrap();
     }
+}
+
+#[test]
+fn a_mesh_is_drawn_by_numa_node_and_pairs_side_by_side() {
+    let browser = Browser::start().unwrap();
+    let mesh = simulated("dgx1-v100");
+    browser.emulate(1280, "light").unwrap();
+    browser.open(&mesh.url("/")).unwrap();
+    wait_for_text(
+        &browser,
+        "No NVLink, only PCIe: 0 to 5-7 · 1 to 4,6,7 · 2 to 4,5,7 · 3 to 4-6",
+    );
+    // The GPUs of a NUMA node are below its title, and links between the nodes are level.
+    let drawn = "const x = (one) => Number(one.getAttribute('x'));
+        const [left, right] = [...document.querySelectorAll('.ring .title')].map(x);
+        const side = (gpu) => {
+            const at = x(document.querySelector(`.ring a[href='#gpu-${gpu}'] text`));
+            return Math.abs(at - left) < Math.abs(at - right) ? 0 : 1;
+        };
+        const level = [...document.querySelectorAll('.ring line')]
+            .filter((line) => line.getAttribute('y1') === line.getAttribute('y2'));
+        return [[0, 1, 2, 3, 4, 5, 6, 7].map(side), level.length];";
+    let expected = json!([[0, 0, 0, 0, 1, 1, 1, 1], 4]);
+    assert_eq!(browser.run(drawn).unwrap(), expected);
+    set_faults(&mesh, r#"[{"gpu-lost": {"gpu": 0}}]"#);
+    wait_for_text(&browser, "7 of 8 × Tesla V100");
+    inspect(&browser, &mesh, "lost");
+
+    let pairs = simulated("a100-pcie-pairs");
+    browser.emulate(1280, "light").unwrap();
+    browser.open(&pairs.url("/")).unwrap();
+    let tops = "return [...document.querySelectorAll('section.domain')].map((one) => Math.round(one.getBoundingClientRect().top))";
+    let tops = browser.run(tops).unwrap();
+    assert!(
+        tops[0] == tops[1] && tops[2] == tops[3] && tops[1] != tops[2],
+        "{tops}"
+    );
+}
+
+#[test]
+fn the_first_reading_is_shown_as_measuring() {
+    let rarely = ["--source", "sim:dgx-h100", "--collection-interval", "12s"];
+    let exporter = Exporter::start(&rarely).unwrap();
+    let browser = Browser::start().unwrap();
+    browser.open(&exporter.url("/")).unwrap();
+    wait_for_text(&browser, "measuring…");
+    let drawn = "return ['i.wait', 'i.nk'].map((one) => document.querySelectorAll(one).length)";
+    assert_eq!(browser.run(drawn).unwrap(), json!([8 * 18 + 1, 0]));
+    wait_for_text(&browser, "load not known");
+    assert_eq!(browser.run(drawn).unwrap(), json!([0, 1]), "the legend");
 }
 
 #[test]
@@ -193,6 +245,7 @@ fn a_fault_is_shown_without_a_reload_and_the_focus_stays() {
     );
     wait_for_text(&browser, "GPU 3: 1 link missing: 7");
     wait_for_text(&browser, "GPU 1: lost: it no longer answers");
+    wait_for_text(&browser, "7 of 8 × NVIDIA H100");
     wait_for_text(&browser, "GPU 2: XID 74, 1 time since the start");
     wait_for_text(&browser, "GPU 5: new errors on link 2");
     let badges = "return [...document.querySelectorAll('#gpu-2 summary > .warning')].map((one) => one.textContent);";
@@ -265,6 +318,9 @@ fn jobs_are_shown_with_the_quality_of_their_placement() {
     run("b-bad", &["1", "4"]);
     wait_for_text(&browser, "Free: GPUs 2,5-7");
     wait_for_text(&browser, "100 % ✓ the best here");
+    let traffic = "return /^NVLink ↑ [0-9.]+ ↓ [0-9.]+ GB\\/s$/.test(
+        document.querySelector('#job-A .traffic').textContent)";
+    assert_eq!(browser.run(traffic).unwrap(), true);
     wait_for_text(&browser, "job B (ci/b-bad) is placed at 15 % of the best");
     let marks = "return [0, 1, 2, 3, 4].map((gpu) =>
         document.querySelector(`#gpu-${gpu} .mark`)?.textContent ?? '')";

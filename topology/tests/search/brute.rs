@@ -47,10 +47,24 @@ impl<'a> Brute<'a> {
 
     /// Returns the best rank of `k` GPUs of `free` that include `required`.
     pub(crate) fn best(&self, free: usize, required: usize, k: usize) -> Option<Rank> {
+        self.best_but(free, required, k, 0)
+    }
+
+    /// Returns the best rank of the same sets without the set `but`.
+    pub(crate) fn best_but(
+        &self,
+        free: usize,
+        required: usize,
+        k: usize,
+        but: usize,
+    ) -> Option<Rank> {
         let fits = |mask: usize, within: usize| {
             mask & !within == 0 && required & !mask == 0 && mask.count_ones() as usize == k
         };
-        let sets = |within: usize| (0..self.best.len()).filter(move |&mask| fits(mask, within));
+        let sets = |within: usize| {
+            let all = (0..self.best.len()).filter(move |&mask| mask != but);
+            all.filter(move |&mask| fits(mask, within))
+        };
         let domains: Vec<usize> = self
             .graph
             .domains()

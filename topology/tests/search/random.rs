@@ -1,6 +1,6 @@
 //! Properties of the search on random boards.
 
-use nvlink_topology::{NodeTopologySpec, Pattern, Request, place, search};
+use nvlink_topology::{Graph, NodeTopologySpec, Pattern, Request, next_best, place, search};
 use proptest::prelude::*;
 
 use super::{
@@ -29,6 +29,32 @@ fn boards() -> impl Strategy<Value = NodeTopologySpec> {
             },
         )
     })
+}
+
+/// Compares the next best set with brute force, by the rules before the remainder.
+fn assert_next_best(
+    brute: &Brute<'_>,
+    graph: &Graph,
+    request: &Request,
+    found: &search::Placement,
+) -> Result<(), TestCaseError> {
+    let chosen = brute::mask(graph.set(&found.gpus).unwrap());
+    let (free, required) = (brute::mask(request.free), brute::mask(request.required));
+    let expected = brute.best_but(free, required, request.gpus, chosen);
+    let next = next_best(graph, request, found);
+    prop_assert_eq!(next.is_some(), expected.is_some(), "{:?}", request);
+    let (Some(next), Some(expected)) = (next, expected) else {
+        return Ok(());
+    };
+    let other = brute::mask(graph.set(&next.gpus).unwrap());
+    prop_assert!(other != chosen && other & !free == 0 && required & !other == 0);
+    prop_assert_eq!(next.gpus.len(), request.gpus);
+    if next.exact {
+        let cost = (next.cost, next.total_cost);
+        prop_assert_eq!(cost, (expected.0, expected.1), "{:?}", request);
+        prop_assert_eq!(brute.rank(free, other).2, expected.2, "{:?}", request);
+    }
+    Ok(())
 }
 
 fn patterns(k: usize) -> impl Strategy<Value = Pattern> {
@@ -60,7 +86,8 @@ proptest! {
             required: brute::set(required),
             ..request(k, brute::set(free), pattern)
         };
-        assert_best(&brute, &graph, &request)?;
+        let found = assert_best(&brute, &graph, &request)?;
+        assert_next_best(&brute, &graph, &request, &found)?;
     }
 
     #[test]
