@@ -122,10 +122,8 @@ async fn start(args: ServeArgs, supervisor: &Supervisor) -> anyhow::Result<Runni
         authorizer: ClusterAuthorizer::new(client.clone()),
         settings: args.scopes.into(),
     };
-    let webhook = Webhook {
-        admission,
-        metrics: Arc::clone(&metrics),
-    };
+    let of_registrar = Arc::clone(&metrics);
+    let webhook = Webhook { admission, metrics };
     let (mut server, handle) = admit(args.listen, identity.config, webhook);
     tokio::select! {
         // `None` if it has failed; then the other branch reports it.
@@ -138,7 +136,7 @@ async fn start(args: ServeArgs, supervisor: &Supervisor) -> anyhow::Result<Runni
     readiness.set(true);
     let leaving = watch::Sender::new(false);
     if let Some(registrar) = identity.registrar {
-        register(registrar, &metrics, supervisor, leaving.subscribe());
+        register(registrar, &of_registrar, supervisor, leaving.subscribe());
     }
     let leads = leadership.get_or_init(|| candidate.leadership()).clone();
     lead(candidate.clone(), leads, writer, supervisor);
