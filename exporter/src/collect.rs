@@ -220,7 +220,11 @@ impl Log {
         let source = &snapshot.health.source;
         if self.error.as_ref() != Some(error) {
             match (error, &snapshot.data) {
-                (Some(error), _) => tracing::error!(source, error, "collection failed"),
+                (Some(error), _) => tracing::error!(
+                    source,
+                    error,
+                    "collection failed: the exporter keeps trying, and logs when it succeeds"
+                ),
                 (None, Some(data)) => {
                     let spec = &data.topology.spec;
                     let (gpus, domains) = (spec.gpus.len(), spec.domains.len());

@@ -61,7 +61,9 @@ pub enum InvalidClass {
     #[error("the name {0:?} is longer than the 63 characters of a label value")]
     Name(String),
     /// The bandwidth is not of the form `400GBps`.
-    #[error("spec.minBandwidth {0:?} is not a whole number of GB/s such as 400GBps")]
+    #[error(
+        "spec.minBandwidth {0:?} is not a whole number of gigabytes per second of at least 1, such as 400GBps (Gbps would be gigabits)"
+    )]
     Bandwidth(String),
     /// An empty range of GPU counts.
     #[error("spec.appliesTo.maxGpus {max} is below minGpus {min}")]

@@ -1,6 +1,6 @@
 //! The topology as tables for a terminal.
 
-use nvlink_topology::{Gpu, NodeTopology, NodeTopologySpec, SourceKind, missing_links};
+use nvlink_topology::{Gpu, NodeTopology, NodeTopologySpec, SourceKind, labels, missing_links};
 
 use super::{ranges, rate, summary};
 use crate::source::topo_matrix;
@@ -28,6 +28,11 @@ pub fn render(node: &NodeTopology, color: bool) -> String {
     out += &columns(&gpus(node));
     out += &format!("\n{}\n", bold("NVLink domains"));
     out += &domains(node);
+    let labels = node_labels(node);
+    if !labels.is_empty() {
+        out += &format!("\n{}\n", bold("Node labels"));
+        out += &columns(&labels);
+    }
     if !spec.nics.is_empty() {
         out += &format!("\n{}\n", bold("NICs"));
         out += &columns(&nics(spec));
@@ -37,6 +42,18 @@ pub fn render(node: &NodeTopology, color: bool) -> String {
         out += &matrix(spec);
     }
     out
+}
+
+/// Returns the labels that `--publish` writes, for who writes a class.
+fn node_labels(node: &NodeTopology) -> Vec<Vec<String>> {
+    let row = |(name, value): (&str, String)| {
+        let remark = match name {
+            labels::BANDWIDTH => "GB/s per GPU, which minBandwidth of a class is compared with",
+            _ => "",
+        };
+        vec![format!("{name}={value}"), remark.to_owned()]
+    };
+    labels::node_labels(node).into_iter().map(row).collect()
 }
 
 fn gpus(node: &NodeTopology) -> Vec<Vec<String>> {
