@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
 
+mod place;
+#[path = "../support/mod.rs"]
 mod support;
 
 use std::{
@@ -144,102 +146,6 @@ fn a_huge_input_is_refused_before_it_is_read() {
             .contains("larger than 16 MiB")
     );
     assert!(written < 20, "read {written} MiB");
-}
-
-#[test]
-fn no_placement_is_status_1_with_the_reason() {
-    let place = |args: &[&str]| {
-        failure(&run(
-            &[&["place", "--source", "sim:a100-pcie-pairs"], args].concat()
-        ))
-    };
-    let cases: [(&[&str], &str); 6] = [
-        (&["--gpus", "0"], "0 GPUs"),
-        (&["--gpus", "9"], "only 8"),
-        (&["--gpus", "2", "--free", "3"], "only 1"),
-        (&["--gpus", "2", "--free", "3,12"], "GPU 12 does not exist"),
-        (
-            &["--gpus", "1", "--free", "3", "--require", "4"],
-            "GPU 4 is required but not free",
-        ),
-        (
-            &["--gpus", "3", "--scope", "nvlink-domain"],
-            "no nvlink-domain has room for 3",
-        ),
-    ];
-    for (args, expected) in cases {
-        let (status, error) = place(args);
-        assert!(status == 1 && error.contains(expected), "{args:?}: {error}");
-    }
-}
-
-#[test]
-fn placements() {
-    let place = |args: &[&str]| {
-        text(run(&[
-            &[
-                "place",
-                "--source",
-                "sim:a100-pcie-pairs",
-                "--node-name",
-                "n",
-            ],
-            args,
-        ]
-        .concat()))
-    };
-    let table = place(&["--gpus", "2", "--free", "0,3-5"]);
-    assert!(
-        table.contains("4 5\n") && table.contains("NV12") && table.contains("n.2"),
-        "{table}"
-    );
-    let json = place(&["--gpus", "2", "--require", "6", "--output", "json"]);
-    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
-    assert_eq!(json["gpus"], serde_json::json!([6, 7]));
-    assert_eq!(json["quality"]["node"], 1.0);
-    // Pairs other than 6 and 7 that include 6 have no bridge.
-    assert_eq!(json["nextBest"]["gpus"], serde_json::json!([4, 6]));
-    assert!(json["nextBest"]["cost"].as_f64() > json["cost"].as_f64());
-    assert!(json["nextBest"]["bottleneckBytesPerSecond"].is_u64());
-    assert_eq!(
-        place(&["--gpus", "2", "--free", "4-7", "--output", "env"]),
-        "export CUDA_DEVICE_ORDER=PCI_BUS_ID\nexport CUDA_VISIBLE_DEVICES=4,5\nexport UCX_TLS=cuda,sm,self,tcp\n"
-    );
-    assert!(!place(&["--gpus", "1", "--output", "env"]).contains("UCX"));
-    let mesh = ["place", "--source", "sim:dgx1-v100", "--gpus", "3"];
-    let table = text(run(&[&mesh[..], &["--free", "0,1,5"]].concat()));
-    assert!(table.contains("5 -NV1 through 1- 0\n"), "{table}");
-}
-
-#[test]
-fn a_placement_is_compared_with_the_next_best_set() {
-    let row = |profile: &str, args: &[&str]| {
-        let source = format!("sim:{profile}");
-        let table = text(run(&[&["place", "--source", &source], args].concat()));
-        let mut rows = table.lines();
-        let row = rows.find_map(|line| line.strip_prefix("next best set"));
-        row.map(|row| row.trim_start().to_owned())
-    };
-    let slower = row("dgx1-v100", &["--gpus", "2", "--free", "0,1,3"]).unwrap();
-    assert_eq!(
-        slower, "0 1, 53.69 ms for 1 GiB per GPU (2.0 times as long)",
-        "0 and 3 have two links, 0 and 1 one"
-    );
-    let equal = row("dgx-h100", &["--gpus", "4"]).unwrap();
-    assert_eq!(equal, "4 5 6 7, as fast", "the other NUMA node");
-    assert_eq!(row("dgx-h100", &["--gpus", "8"]), None, "no other set");
-    let all_required = ["--gpus", "2", "--require", "0,1"];
-    assert_eq!(row("dgx-h100", &all_required), None);
-    let apart = ["--gpus", "2", "--free", "0,1,2", "--scope", "nvlink-domain"];
-    assert_eq!(row("a100-pcie-pairs", &apart), None, "not on NVLink");
-}
-
-#[test]
-fn the_path_of_a_placement_names_hops_over_pcie() {
-    let pairs = ["place", "--source", "sim:a100-pcie-pairs", "--gpus", "4"];
-    let table = text(run(&[&pairs[..], &["--pattern", "pipeline"]].concat()));
-    let path = "0 -NV12- 1 -PCIe (NODE)- 2 -NV12- 3\n";
-    assert!(table.contains(path), "{table}");
 }
 
 #[test]
