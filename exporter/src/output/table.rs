@@ -48,7 +48,7 @@ pub fn render(node: &NodeTopology, color: bool) -> String {
 fn node_labels(node: &NodeTopology) -> Vec<Vec<String>> {
     let row = |(name, value): (&str, String)| {
         let remark = match name {
-            labels::BANDWIDTH => "GB/s per GPU, which minBandwidth of a class is compared with",
+            labels::BANDWIDTH => "GB/s per GPU; the minBandwidth of a class must not exceed it",
             _ => "",
         };
         vec![format!("{name}={value}"), remark.to_owned()]
