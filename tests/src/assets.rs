@@ -1,7 +1,8 @@
 //! Finds the third-party programs that the harness runs.
 //!
 //! Kubernetes' own are in `$KUBEBUILDER_ASSETS`, or in the user's cache where
-//! `controlplane/build` puts them; etcd and Prometheus come with the system.
+//! `controlplane/build` puts them, in the version that `$KUBERNETES` names; helm is `$HELM`, or in the cache where `helm/build` puts it;
+//! etcd and Prometheus come with the system.
 
 use std::{
     env,
@@ -13,7 +14,11 @@ use std::{
 use anyhow::{Context, Result, anyhow, bail};
 
 const MODULE: &str = include_str!("../controlplane/go.mod");
+/// The modules of the versions that `$KUBERNETES` may choose.
+const OLDER: [(&str, &str); 1] = [("1.30", include_str!("../controlplane/1.30/go.mod"))];
 const BUILD: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/controlplane/build");
+const HELM_MODULE: &str = include_str!("../helm/go.mod");
+const HELM_BUILD: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/helm/build");
 
 /// The Kubernetes programs that a control plane needs.
 pub const KUBERNETES: [&str; 4] = [
@@ -23,39 +28,104 @@ pub const KUBERNETES: [&str; 4] = [
     "kubectl",
 ];
 
-/// Returns the Kubernetes version that the tests run, such as `v1.36.3`.
+/// The Kubernetes programs that a node needs besides.
+pub const NODE: [&str; 2] = ["kubelet", "kube-proxy"];
+
+/// Returns the Kubernetes version that the tests run, such as `v1.36.3`: that of `$KUBERNETES`, such
+/// as `1.30`, else the newest.
 #[must_use]
 pub fn kubernetes_version() -> &'static str {
+    let wanted = env::var("KUBERNETES").unwrap_or_default();
+    let older = OLDER.iter().find(|(version, _)| *version == wanted);
+    required(
+        older.map_or(MODULE, |(_, module)| module),
+        "k8s.io/kubernetes",
+    )
+}
+
+/// Reports whether the chosen Kubernetes is older than 1.`minor`, and says that a test of a `feature`
+/// of that version does nothing.
+#[must_use]
+pub fn lacks(feature: &str, minor: u32) -> bool {
+    let version = kubernetes_version();
+    let chosen = version.split('.').nth(1).and_then(|text| text.parse().ok());
+    let lacks = chosen.is_some_and(|chosen: u32| chosen < minor);
+    if lacks {
+        eprintln!("Kubernetes {version} has no {feature}, which came with 1.{minor}");
+    }
+    lacks
+}
+
+/// Returns the version of `module` that the text of a go.mod requires.
+fn required(text: &'static str, module: &str) -> &'static str {
     let require = |line: &'static str| line.trim().trim_start_matches("require ").split_once(' ');
-    let mut modules = MODULE.lines().filter_map(require);
-    let found = modules.find(|(module, _)| *module == "k8s.io/kubernetes");
+    let mut modules = text.lines().filter_map(require);
+    let found = modules.find(|(name, _)| *name == module);
     found.map_or("unknown", |(_, rest)| {
         rest.split_whitespace().next().unwrap_or_default()
     })
 }
 
-/// Reports whether all Kubernetes programs exist, so that nothing has to be built.
+/// Reports whether all programs of a control plane exist, so that nothing has to be built.
 #[must_use]
 pub fn ready() -> bool {
-    KUBERNETES.iter().all(|name| find(name).is_some())
+    all_exist(&KUBERNETES)
 }
 
-/// Builds the missing Kubernetes programs and prints progress to standard error.
+/// Builds the missing programs of a control plane and prints progress to standard error.
 ///
 /// # Errors
 /// When the build fails.
 pub fn build() -> Result<()> {
     static BUILT: OnceLock<bool> = OnceLock::new();
-    let run = || {
-        Command::new(BUILD)
-            .stdin(Stdio::null())
-            .status()
-            .is_ok_and(|status| status.success())
-    };
-    if ready() || *BUILT.get_or_init(run) {
+    build_missing(&KUBERNETES, &BUILT)
+}
+
+/// Builds the missing programs of a node and prints progress to standard error.
+///
+/// # Errors
+/// When the build fails.
+pub fn build_node() -> Result<()> {
+    static BUILT: OnceLock<bool> = OnceLock::new();
+    build_missing(&NODE, &BUILT)
+}
+
+/// Tries only once: a failure takes minutes and would repeat itself.
+fn build_missing(names: &[&str], built: &OnceLock<bool>) -> Result<()> {
+    if all_exist(names) || *built.get_or_init(|| succeeds(BUILD, names)) {
         return Ok(());
     }
-    bail!("cannot build the control plane; to retry, run `make control-plane`")
+    bail!(
+        "cannot build {}; to retry, run `make control-plane`",
+        names.join(", ")
+    )
+}
+
+fn all_exist(names: &[&str]) -> bool {
+    names.iter().all(|name| find(name).is_some())
+}
+
+fn succeeds(script: &str, arguments: &[&str]) -> bool {
+    let mut script = Command::new(script);
+    let status = script.args(arguments).stdin(Stdio::null()).status();
+    status.is_ok_and(|status| status.success())
+}
+
+/// Returns the path of helm: `$HELM`, or the one in the user's cache, which is built if it is
+/// missing.
+///
+/// # Errors
+/// When the build fails.
+pub fn helm() -> Result<PathBuf> {
+    static BUILT: OnceLock<bool> = OnceLock::new();
+    if let Some(path) = env::var_os("HELM").filter(|path| !path.is_empty()) {
+        return Ok(path.into());
+    }
+    let path = cache("helm", required(HELM_MODULE, "helm.sh/helm/v4"))?.join("helm");
+    if path.is_file() || *BUILT.get_or_init(|| succeeds(HELM_BUILD, &[])) {
+        return Ok(path);
+    }
+    bail!("cannot build helm; to retry, run `make helm`")
 }
 
 /// Returns the path of the program `name`.
@@ -67,10 +137,12 @@ pub fn path(name: &str) -> Result<PathBuf> {
 }
 
 fn find(name: &str) -> Option<PathBuf> {
-    let assets = env::var_os("KUBEBUILDER_ASSETS").map(PathBuf::from);
-    let places = if KUBERNETES.contains(&name) {
+    let assets = env::var_os("KUBEBUILDER_ASSETS").filter(|path| !path.is_empty());
+    let assets = assets.map(PathBuf::from);
+    let places = if KUBERNETES.contains(&name) || NODE.contains(&name) {
         // Another version on the PATH is ignored.
-        assets.into_iter().chain(cache().ok()).collect()
+        let built = cache("control-plane", kubernetes_version());
+        assets.into_iter().chain(built.ok()).collect()
     } else {
         let system = env::var_os("PATH").unwrap_or_default();
         assets
@@ -84,12 +156,13 @@ fn find(name: &str) -> Option<PathBuf> {
         .find(|path| path.is_file())
 }
 
-fn cache() -> Result<PathBuf> {
+/// Returns the directory of `subject` in the user's cache.
+fn cache(subject: &str, version: &str) -> Result<PathBuf> {
     let base = match env::var_os("XDG_CACHE_HOME").filter(|path| !path.is_empty()) {
         Some(path) => PathBuf::from(path),
         None => Path::new(&env::var_os("HOME").context("HOME is not set")?).join(".cache"),
     };
     Ok(base
         .join("nvlink-domains")
-        .join(format!("control-plane-{}", kubernetes_version())))
+        .join(format!("{subject}-{version}")))
 }

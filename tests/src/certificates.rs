@@ -54,7 +54,22 @@ impl Authority {
     /// # Errors
     /// When the certificate cannot be made or written.
     pub fn issue(&self, name: &str, directory: &Path) -> Result<ServerFiles> {
-        self.write(name, ExtendedKeyUsagePurpose::ServerAuth, directory)
+        self.issue_for(name, &[], directory)
+    }
+
+    /// Writes `NAME.pem` and `NAME.key` for a server on loopback that has further `addresses`,
+    /// names or IP addresses, into `directory`.
+    ///
+    /// # Errors
+    /// When the certificate cannot be made or written.
+    pub fn issue_for(
+        &self,
+        name: &str,
+        addresses: &[&str],
+        directory: &Path,
+    ) -> Result<ServerFiles> {
+        let usage = ExtendedKeyUsagePurpose::ServerAuth;
+        self.write(name, addresses, usage, directory)
     }
 
     /// Writes `NAME.pem` and `NAME.key` for a client into `directory`.
@@ -62,17 +77,20 @@ impl Authority {
     /// # Errors
     /// When the certificate cannot be made or written.
     pub fn client(&self, name: &str, directory: &Path) -> Result<ServerFiles> {
-        self.write(name, ExtendedKeyUsagePurpose::ClientAuth, directory)
+        let usage = ExtendedKeyUsagePurpose::ClientAuth;
+        self.write(name, &[], usage, directory)
     }
 
     fn write(
         &self,
         name: &str,
+        addresses: &[&str],
         usage: ExtendedKeyUsagePurpose,
         directory: &Path,
     ) -> Result<ServerFiles> {
         let key = KeyPair::generate()?;
-        let names = ["127.0.0.1".to_owned(), "localhost".to_owned()];
+        let names = [&["127.0.0.1", "localhost"], addresses].concat();
+        let names: Vec<String> = names.into_iter().map(str::to_owned).collect();
         let mut params = CertificateParams::new(names)?;
         params.distinguished_name.push(DnType::CommonName, name);
         params.extended_key_usages = vec![usage];

@@ -1,11 +1,13 @@
 //! A real Kubernetes control plane on loopback: etcd, API server, scheduler
 //! and controller manager.
 //!
-//! There is no kubelet: pods are scheduled and bound, and stay Pending.
+//! By itself it has no kubelet: pods are scheduled and bound, and stay Pending. A [`crate::Lab`] is
+//! a node with a kubelet, for control planes of [`ControlPlane::start_for_kubelets`].
 
 use std::{
     fs,
     path::{Path, PathBuf},
+    process::Command,
     sync::{Mutex, PoisonError},
     time::Duration,
 };
@@ -16,7 +18,7 @@ use serde_json::{Value, json};
 use crate::{
     assets,
     certificates::{Authority, ServerFiles, signing_keys},
-    kubeconfig::{self, Server},
+    kubeconfig::{self, Server, User},
     kubectl::Kubectl,
     port,
     process::{Process, command},
@@ -42,8 +44,33 @@ const CONTROLLERS: [&str; 10] = [
     "statefulset-controller",
 ];
 
+/// The controllers that pods need besides, once they run.
+const CONTROLLERS_FOR_KUBELETS: [&str; 5] = [
+    "disruption-controller",
+    "endpoints-controller", // by which API servers before 1.31 find webhooks in pods
+    "endpointslice-controller",
+    "pod-garbage-collector-controller",
+    "root-ca-certificate-publisher-controller",
+];
+
+/// Where programs in pods reach the API server: the first address of the Services, and the name.
+const IN_CLUSTER: [&str; 2] = ["10.0.0.1", "kubernetes.default.svc"];
+
+/// The client certificate by which kubelets know the API server.
+const KUBELET_CLIENT: &str = "kubelet-client";
+
 /// The file of the AdmissionConfiguration, if there is one.
 const ADMISSION: &str = "admission.yaml";
+
+/// The audit policy, if requests are recorded, and their record.
+const AUDIT: &str = "audit.yaml";
+const AUDIT_LOG: &str = "audit.log";
+const AUDIT_POLICY: &str = "\
+apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived]
+rules: [{level: Metadata}]
+";
 
 /// Users with a token of their own. The administrator impersonates everybody else.
 const TOKENS: &str = "\
@@ -52,12 +79,26 @@ scheduler,system:kube-scheduler,2
 controllers,system:kube-controller-manager,3
 ";
 
+/// What a control plane does that most tests do not need.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options<'a> {
+    /// The API server shows this certificate to all webhooks.
+    pub shown: Option<&'a ServerFiles>,
+    /// The API server records all requests, see [`ControlPlane::requests`].
+    pub recording: bool,
+    /// Kubelets will run pods: it mounts tokens into pods, maintains the endpoints of Services,
+    /// calls webhooks that run in pods, and reads logs from kubelets.
+    pub kubelets: bool,
+}
+
 /// A running control plane. It ends when dropped.
 #[derive(Debug)]
 pub struct ControlPlane {
     directory: PathBuf,
     url: String,
     port: u16,
+    /// Whether kubelets will run pods.
+    kubelets: bool,
     kubectl: Kubectl,
     // Dropped in this order: the clients before the servers.
     clients: Vec<Process>,
@@ -71,14 +112,25 @@ impl ControlPlane {
     /// # Errors
     /// When a part does not come up; shows the end of its log.
     pub fn start() -> Result<Self> {
-        Self::start_showing(None)
+        Self::start_with(Options::default())
     }
 
-    /// Starts a control plane whose API server shows the certificate `shown` to all webhooks.
+    /// Starts a control plane for kubelets.
     ///
     /// # Errors
     /// When a part does not come up; shows the end of its log.
-    pub fn start_showing(shown: Option<&ServerFiles>) -> Result<Self> {
+    pub fn start_for_kubelets() -> Result<Self> {
+        Self::start_with(Options {
+            kubelets: true,
+            ..Options::default()
+        })
+    }
+
+    /// Starts a control plane.
+    ///
+    /// # Errors
+    /// When a part does not come up; shows the end of its log.
+    pub fn start_with(options: Options<'_>) -> Result<Self> {
         assets::build()?;
         let directory = workdir::fresh("control-plane")?;
         let port = port::free()?;
@@ -89,6 +141,7 @@ impl ControlPlane {
             directory,
             url,
             port,
+            kubelets: options.kubelets,
             kubectl,
             clients: Vec::new(),
             api: Mutex::default(),
@@ -97,24 +150,24 @@ impl ControlPlane {
 
         this.etcd = Some(start_etcd(&this.directory)?);
         this.write_keys()?;
-        if let Some(shown) = shown {
+        if let Some(shown) = options.shown {
             this.write_admission(shown)?;
+        }
+        if options.recording {
+            fs::write(this.directory.join(AUDIT), AUDIT_POLICY)?;
         }
         let api = this.start_api_server()?;
         for user in ["admin", "scheduler", "controllers"] {
-            this.write_kubeconfig(user, user, None)?;
+            let user = User {
+                token: user,
+                ..User::default()
+            };
+            this.write_kubeconfig(user.token, user)?;
         }
         let scheduler = this.start_client("kube-scheduler", "scheduler", &[])?;
         // The controllers exit if the API server is not ready soon.
         this.wait_for(&api)?;
-        let controllers = format!("--controllers={}", CONTROLLERS.join(","));
-        // The job controller then creates pods with its own account, as in a real cluster.
-        let accounts = "--use-service-account-credentials";
-        let manager = this.start_client(
-            "kube-controller-manager",
-            "controllers",
-            &[&controllers, accounts],
-        )?;
+        let manager = this.start_controllers()?;
         manager.wait_until("the controllers to work", START, || {
             this.kubectl
                 .run(&["get", "serviceaccount", "default"])
@@ -155,6 +208,24 @@ impl ControlPlane {
         api.as_ref().context("the API server does not run")?.cpu()
     }
 
+    /// Returns all requests so far, as events of `audit.k8s.io/v1`, of a control plane that records
+    /// them.
+    ///
+    /// # Errors
+    /// When it does not record.
+    pub fn requests(&self) -> Result<Vec<Value>> {
+        let path = self.directory.join(AUDIT_LOG);
+        let text = fs::read_to_string(&path).with_context(|| {
+            format!(
+                "cannot read {}: start it with Options::recording",
+                path.display()
+            )
+        })?;
+        let lines = text.lines().map(serde_json::from_str);
+        // The last line may be incomplete.
+        Ok(lines.map_while(Result::ok).collect())
+    }
+
     /// Returns kubectl as the administrator.
     #[must_use]
     pub fn kubectl(&self) -> &Kubectl {
@@ -172,7 +243,44 @@ impl ControlPlane {
     /// # Errors
     /// When it cannot be written.
     pub fn kubeconfig_for(&self, user: &str) -> Result<PathBuf> {
-        self.write_kubeconfig(&user.replace(':', "-"), "admin", Some(user))
+        let name = user.replace(':', "-");
+        let user = User {
+            token: "admin",
+            name: Some(user),
+            groups: &[],
+        };
+        self.write_kubeconfig(&name, user)
+    }
+
+    /// Writes a kubeconfig file for a program of a node, which reaches the API server at `url`.
+    pub(crate) fn write_kubeconfig_at(
+        &self,
+        url: &str,
+        path: &Path,
+        user: &str,
+        groups: &[&str],
+    ) -> Result<()> {
+        let server = Server {
+            url,
+            authority: &self.authority(),
+            name: Some("localhost"),
+        };
+        let user = User {
+            token: "admin",
+            name: Some(user),
+            groups,
+        };
+        kubeconfig::write(path, &server, user)
+    }
+
+    /// Returns the port of the API server on loopback.
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Reports whether it was started for kubelets.
+    pub(crate) fn is_for_kubelets(&self) -> bool {
+        self.kubelets
     }
 
     /// Returns kubectl as any user.
@@ -221,15 +329,15 @@ impl ControlPlane {
         self.directory.join("ca.pem")
     }
 
-    fn write_kubeconfig(&self, name: &str, token: &str, user: Option<&str>) -> Result<PathBuf> {
+    fn write_kubeconfig(&self, name: &str, user: User<'_>) -> Result<PathBuf> {
         let path = self.directory.join(format!("{name}.kubeconfig"));
         kubeconfig::write(
             &path,
             &Server {
                 url: &self.url,
                 authority: &self.authority(),
+                name: None,
             },
-            token,
             user,
         )?;
         Ok(path)
@@ -239,7 +347,8 @@ impl ControlPlane {
     fn write_keys(&self) -> Result<()> {
         let authority = Authority::new("control plane of the tests")?;
         fs::write(self.directory.join("ca.pem"), &authority.certificate)?;
-        authority.issue("kube-apiserver", &self.directory)?;
+        authority.issue_for("kube-apiserver", &IN_CLUSTER, &self.directory)?;
+        authority.client(KUBELET_CLIENT, &self.directory)?;
         signing_keys("service-accounts", &self.directory).map(drop)
     }
 
@@ -285,17 +394,56 @@ impl ControlPlane {
             "--service-account-issuer=https://kubernetes.default.svc",
             "--authorization-mode=Node,RBAC",
             "--service-cluster-ip-range=10.0.0.0/24",
-            // Without kubelets, nothing mounts tokens or removes the taint of a new node.
-            "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",
             "--allow-privileged=true",
             "--endpoint-reconciler-type=none",
             "--enable-priority-and-fairness=false",
         ]);
+        self.set_up_kubelets(&mut api);
         let admission = directory.join(ADMISSION);
         if admission.exists() {
             api.arg("--admission-control-config-file").arg(admission);
         }
+        let audit = directory.join(AUDIT);
+        if audit.exists() {
+            api.arg("--audit-policy-file").arg(audit);
+            api.arg("--audit-log-path").arg(directory.join(AUDIT_LOG));
+            api.arg("--audit-log-mode=blocking-strict");
+        }
         Process::start("kube-apiserver", directory, api)
+    }
+
+    fn set_up_kubelets(&self, api: &mut Command) {
+        if !self.kubelets {
+            // Nothing mounts tokens or removes the taint of a new node.
+            api.arg("--disable-admission-plugins=ServiceAccount,TaintNodesByCondition");
+            return;
+        }
+        for (flag, extension) in [("certificate", "pem"), ("key", "key")] {
+            let file = format!("{KUBELET_CLIENT}.{extension}");
+            api.arg(format!("--kubelet-client-{flag}"))
+                .arg(self.directory.join(file));
+        }
+        api.args([
+            "--kubelet-preferred-address-types=InternalIP",
+            "--enable-admission-plugins=NodeRestriction",
+            // No controller removes the taint of a new node.
+            "--disable-admission-plugins=TaintNodesByCondition",
+            // The API server calls webhooks at the addresses of their pods: it has no kube-proxy.
+            "--enable-aggregator-routing=true",
+        ]);
+    }
+
+    fn start_controllers(&self) -> Result<Process> {
+        let mut controllers = CONTROLLERS.to_vec();
+        // The job controller then creates pods with its own account, as in a real cluster.
+        let mut arguments = vec!["--use-service-account-credentials".to_owned()];
+        if self.kubelets {
+            controllers.extend(CONTROLLERS_FOR_KUBELETS);
+            arguments.push(format!("--root-ca-file={}", self.authority().display()));
+        }
+        arguments.push(format!("--controllers={}", controllers.join(",")));
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        self.start_client("kube-controller-manager", "controllers", &arguments)
     }
 
     fn start_client(&self, program: &str, user: &str, arguments: &[&str]) -> Result<Process> {

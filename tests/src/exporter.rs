@@ -49,7 +49,19 @@ impl Exporter {
     /// # Errors
     /// When it does not answer; shows the end of its log.
     pub fn with_environment(environment: &[(&str, OsString)], arguments: &[&str]) -> Result<Self> {
-        let this = Self::spawn(arguments, None, environment)?;
+        Self::of(&programs::path(programs::EXPORTER)?, environment, arguments)
+    }
+
+    /// Does the same with another `program`, such as one of a [`crate::Foreign`].
+    ///
+    /// # Errors
+    /// As [`Exporter::with_environment`].
+    pub fn of(
+        program: &Path,
+        environment: &[(&str, OsString)],
+        arguments: &[&str],
+    ) -> Result<Self> {
+        let this = Self::spawn(program, arguments, None, environment)?;
         this.process
             .wait_until("the exporter to answer", START, || {
                 http::text(&this.url("/livez")).map(Some)
@@ -62,7 +74,8 @@ impl Exporter {
     /// # Errors
     /// When it does not log that; shows the end of its log.
     pub fn guarded(arguments: &[&str]) -> Result<Self> {
-        let this = Self::spawn(arguments, None, &[])?;
+        let program = programs::path(programs::EXPORTER)?;
+        let this = Self::spawn(&program, arguments, None, &[])?;
         this.process
             .wait_until("the exporter to serve", START, || {
                 Ok(this.process.log().contains("serving").then_some(()))
@@ -71,7 +84,8 @@ impl Exporter {
     }
 
     fn launch(arguments: &[&str], kubeconfig: Option<&Path>) -> Result<Self> {
-        let this = Self::spawn(arguments, kubeconfig, &[])?;
+        let program = programs::path(programs::EXPORTER)?;
+        let this = Self::spawn(&program, arguments, kubeconfig, &[])?;
         this.process
             .wait_until("the exporter to be ready", START, || {
                 http::text(&this.url("/readyz")).map(Some)
@@ -80,12 +94,13 @@ impl Exporter {
     }
 
     fn spawn(
+        program: &Path,
         arguments: &[&str],
         kubeconfig: Option<&Path>,
         environment: &[(&str, OsString)],
     ) -> Result<Self> {
         let address = format!("127.0.0.1:{}", port::free()?);
-        let mut exporter = command(programs::path(programs::EXPORTER)?);
+        let mut exporter = command(program);
         exporter
             .args(["serve", "--web.listen-address", &address])
             .args(arguments);

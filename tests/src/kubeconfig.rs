@@ -10,19 +10,35 @@ use serde_json::{Value, json};
 pub(crate) struct Server<'a> {
     pub(crate) url: &'a str,
     pub(crate) authority: &'a Path,
+    /// The name in its certificate, if the address is not in it.
+    pub(crate) name: Option<&'a str>,
 }
 
-/// Writes a kubeconfig for the holder of `token`, acting as `user` if given.
-pub(crate) fn write(
-    path: &Path,
-    server: &Server<'_>,
-    token: &str,
-    user: Option<&str>,
-) -> Result<()> {
-    let mut identity = json!({"token": token});
-    if let Some(user) = user {
-        // The API server itself adds the groups of a service account.
-        identity["as"] = Value::from(user);
+/// Whom the API server sees.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct User<'a> {
+    pub(crate) token: &'a str,
+    /// The user as whom the holder of the token acts.
+    pub(crate) name: Option<&'a str>,
+    /// The groups of that user. The API server itself adds those of a service account.
+    pub(crate) groups: &'a [&'a str],
+}
+
+/// Writes a kubeconfig for `user`.
+pub(crate) fn write(path: &Path, server: &Server<'_>, user: User<'_>) -> Result<()> {
+    let mut identity = json!({"token": user.token});
+    if let Some(name) = user.name {
+        identity["as"] = Value::from(name);
+        if !user.groups.is_empty() {
+            identity["as-groups"] = Value::from(user.groups);
+        }
+    }
+    let mut cluster = json!({
+        "server": server.url,
+        "certificate-authority": server.authority,
+    });
+    if let Some(name) = server.name {
+        cluster["tls-server-name"] = Value::from(name);
     }
     // YAML is a superset of JSON.
     let config = json!({
@@ -30,10 +46,7 @@ pub(crate) fn write(
         "kind": "Config",
         "current-context": "test",
         "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
-        "clusters": [{
-            "name": "test",
-            "cluster": {"server": server.url, "certificate-authority": server.authority},
-        }],
+        "clusters": [{"name": "test", "cluster": cluster}],
         "users": [{"name": "test", "user": identity}],
     });
     let text = serde_json::to_string_pretty(&config)?;

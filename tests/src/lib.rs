@@ -2,7 +2,8 @@
 //! leaves nothing behind.
 //!
 //! [`ControlPlane`] is etcd, API server, scheduler and controller manager;
-//! [`Kubectl`] talks to it as a user would; [`Prometheus`] scrapes;
+//! [`Lab`] is a node of it that runs pods;
+//! [`Kubectl`] talks to it as a user would, [`Helm`] installs the chart; [`Prometheus`] scrapes;
 //! [`Exporter`] and [`Webhook`] are this project's programs as users run them.
 //!
 //! Everything is synchronous: a test reads like a shell session.
@@ -11,12 +12,15 @@ pub mod assets;
 mod balancer;
 mod browser;
 pub mod certificates;
-mod controlplane;
+pub mod controlplane;
 mod exporter;
+mod foreign;
+mod helm;
 pub mod http;
 mod kubeconfig;
 mod kubectl;
 pub mod kubelet;
+mod lab;
 pub mod node;
 pub mod nvml;
 pub mod port;
@@ -32,8 +36,11 @@ pub use balancer::{Backend, Balancer};
 pub use browser::Browser;
 pub use controlplane::ControlPlane;
 pub use exporter::Exporter;
+pub use foreign::Foreign;
+pub use helm::{CHART, Helm};
 pub use kubectl::Kubectl;
 pub use kubelet::Kubelet;
+pub use lab::{Choice, Lab, LabNode};
 pub use node::Node;
 pub use nvml::FakeNvml;
 pub use process::{Process, command};

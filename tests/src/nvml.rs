@@ -117,6 +117,11 @@ impl FakeNvml {
         Ok(())
     }
 
+    /// Replaces the library with that of another architecture.
+    pub fn use_library(&mut self, path: PathBuf) {
+        self.library = path;
+    }
+
     /// Returns the value of `--source` that reads this machine.
     #[must_use]
     pub fn source(&self) -> String {
@@ -201,8 +206,17 @@ const NODE: &str = "gpu-1";
 /// # Errors
 /// When it fails, with its standard error.
 pub fn recording(profile: &str) -> Result<Value> {
+    recording_of(profile, NODE)
+}
+
+/// Returns what `nvlink-exporter record` writes about a simulated machine called `name`, on which
+/// the UUIDs of its GPUs depend.
+///
+/// # Errors
+/// When it fails, with its standard error.
+pub fn recording_of(profile: &str, name: &str) -> Result<Value> {
     let source = format!("sim:{profile}");
-    let arguments = ["record", "--source", &source, "--node-name", NODE];
+    let arguments = ["record", "--source", &source, "--node-name", name];
     let text = programs::run(programs::EXPORTER, &arguments, "")?;
     Ok(serde_json::from_str(&text)?)
 }

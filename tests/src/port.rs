@@ -1,7 +1,7 @@
 //! Free loopback ports.
 
 use std::{
-    net::TcpListener,
+    net::{SocketAddr, TcpListener},
     process,
     sync::atomic::{AtomicU16, Ordering},
     time::SystemTime,
@@ -29,6 +29,14 @@ pub fn free() -> Result<u16> {
         }
     }
     bail!("no free port between {FIRST} and {}", FIRST + COUNT)
+}
+
+/// Returns a loopback address with such a port.
+///
+/// # Errors
+/// As [`free`].
+pub fn address() -> Result<SocketAddr> {
+    Ok(SocketAddr::from(([127, 0, 0, 1], free()?)))
 }
 
 fn start() -> u16 {

@@ -22,7 +22,7 @@ use tokio::runtime::Runtime;
 
 use crate::{
     ControlPlane,
-    kubeconfig::{self, Server},
+    kubeconfig::{self, Server, User},
     workdir,
 };
 
@@ -68,8 +68,13 @@ impl SlowApi {
         let server = Server {
             url: &format!("http://{address}"),
             authority: &control_plane.authority(),
+            name: None,
         };
-        kubeconfig::write(&kubeconfig, &server, "admin", None)?;
+        let admin = User {
+            token: "admin",
+            ..User::default()
+        };
+        kubeconfig::write(&kubeconfig, &server, admin)?;
         Ok(Self {
             kubeconfig,
             state,

@@ -50,8 +50,7 @@ impl Replica {
     /// # Errors
     /// When it does not become ready; shows the end of its log.
     pub fn start(kubeconfig: &Path, arguments: &[&str]) -> Result<Self> {
-        let address = SocketAddr::from(([127, 0, 0, 1], port::free()?));
-        Self::start_on(address, kubeconfig, arguments)
+        Self::start_on(port::address()?, kubeconfig, arguments)
     }
 
     /// Starts a replica on `address` and waits until it is ready.
@@ -59,9 +58,22 @@ impl Replica {
     /// # Errors
     /// When it does not become ready; shows the end of its log.
     pub fn start_on(address: SocketAddr, kubeconfig: &Path, arguments: &[&str]) -> Result<Self> {
+        Self::of(&programs::path(WEBHOOK)?, address, kubeconfig, arguments)
+    }
+
+    /// Does the same with another `program`, such as one of a [`crate::Foreign`].
+    ///
+    /// # Errors
+    /// As [`Replica::start_on`].
+    pub fn of(
+        program: &Path,
+        address: SocketAddr,
+        kubeconfig: &Path,
+        arguments: &[&str],
+    ) -> Result<Self> {
         let directory = workdir::fresh("webhook")?;
         let admin = format!("127.0.0.1:{}", port::free()?);
-        let mut webhook = command(programs::path(WEBHOOK)?);
+        let mut webhook = command(program);
         webhook.args(["serve", "--listen", &address.to_string()]);
         webhook.args(["--admin-listen", &admin]).args(arguments);
         webhook.env("KUBECONFIG", kubeconfig);
@@ -122,6 +134,14 @@ impl Webhook {
     /// # Errors
     /// When it does not become ready; shows the end of its log.
     pub fn start_with(kubeconfig: &Path, arguments: &[&str]) -> Result<Self> {
+        Self::of(&programs::path(WEBHOOK)?, kubeconfig, arguments)
+    }
+
+    /// Does the same with another `program`, such as one of a [`crate::Foreign`].
+    ///
+    /// # Errors
+    /// As [`Webhook::start_with`].
+    pub fn of(program: &Path, kubeconfig: &Path, arguments: &[&str]) -> Result<Self> {
         let directory = workdir::fresh("webhook")?;
         let ca = Authority::new("webhook of the tests")?;
         let files = ca.issue("webhook", &directory)?;
@@ -129,7 +149,9 @@ impl Webhook {
         fs::write(&authority, &ca.certificate)?;
         let files = [&files.certificate, &files.key].map(|path| path.to_string_lossy());
         let own = ["--tls-cert", &files[0], "--tls-key", &files[1]];
-        let replica = Replica::start(kubeconfig, &[&own, arguments].concat())?;
+        let address = port::address()?;
+        let arguments = [&own, arguments].concat();
+        let replica = Replica::of(program, address, kubeconfig, &arguments)?;
         Ok(Self {
             url: format!("https://{}", replica.address),
             replica,

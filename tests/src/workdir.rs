@@ -15,10 +15,18 @@ use std::os::unix::process::CommandExt;
 
 use anyhow::{Context, Result, anyhow};
 
+/// A script of this name in a directory of [`fresh`] runs before the directory is deleted. It
+/// removes what the kernel keeps when a process ends.
+pub(crate) const AT_END: &str = "at-end";
+
 /// Waits until the kernel closes its standard input, because the process at the other end has
-/// ended, and then deletes the directory. The second try deletes what children wrote while they
-/// were ending.
-const REAPER: &str = r#"read -r _; rm -rf -- "$1" 2>/dev/null || { sleep 1; rm -rf -- "$1"; }"#;
+/// ended, and then runs the scripts [`AT_END`] and deletes the directory. The second try deletes
+/// what children wrote while they were ending.
+const REAPER: &str = r#"
+    read -r _
+    for script in "$1"/*/at-end; do [ ! -f "$script" ] || sh "$script"; done
+    rm -rf -- "$1" 2>/dev/null || { sleep 1; rm -rf -- "$1"; }
+"#;
 
 struct Root {
     path: PathBuf,

@@ -113,13 +113,13 @@ fn value(text: &str, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
 }
 
 /// Returns whether the last collection of allocations succeeded, as 0 or 1.
-fn succeeded(text: &str) -> Option<f64> {
+pub(crate) fn succeeded(text: &str) -> Option<f64> {
     let labels = [("collector", "allocations")];
     value(text, "nvlink_exporter_collector_success", &labels)
 }
 
 /// Returns the indices of the GPUs that the pod `ci/NAME` holds, by its info series.
-fn held(text: &str, name: &str) -> Vec<u32> {
+pub(crate) fn held(text: &str, name: &str) -> Vec<u32> {
     let gpus = 0..72_u32;
     let holds = |gpu: &u32| {
         let gpu = gpu.to_string();
@@ -130,7 +130,7 @@ fn held(text: &str, name: &str) -> Vec<u32> {
 }
 
 /// Returns the quality of the pod `ci/NAME` relative to the node, and relative to the free GPUs.
-fn quality(text: &str, name: &str) -> (Option<f64>, Option<f64>) {
+pub(crate) fn quality(text: &str, name: &str) -> (Option<f64>, Option<f64>) {
     let against = |reference| {
         let labels = [("namespace", "ci"), ("pod", name), ("reference", reference)];
         value(text, "nvlink_placement_quality_ratio", &labels)
@@ -161,7 +161,7 @@ fn recording(profile: &str, change: impl FnOnce(&mut Value)) -> PathBuf {
 }
 
 /// Returns one value of the pod `ci/NAME`.
-fn of_pod(text: &str, family: &str, pod: &str) -> Option<f64> {
+pub(crate) fn of_pod(text: &str, family: &str, pod: &str) -> Option<f64> {
     value(text, family, &[("namespace", "ci"), ("pod", pod)])
 }
 
@@ -359,11 +359,11 @@ fn allocations_of_a_recording_are_rated_without_a_kubelet() {
     assert_eq!(succeeded(&text), None, "no kubelet is queried");
 }
 
-/// Returns the query of README, "Bandwidth of a job".
+/// Returns the query of docs/exporter.md, "Bandwidth of a job".
 fn bandwidth_query() -> String {
-    let readme = concat!(env!("CARGO_MANIFEST_DIR"), "/../README.md");
-    let readme = fs::read_to_string(readme).unwrap();
-    let (_, section) = readme.split_once("### Bandwidth of a job").unwrap();
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/exporter.md");
+    let page = fs::read_to_string(page).unwrap();
+    let (_, section) = page.split_once("## Bandwidth of a job").unwrap();
     let (_, query) = section.split_once("```\n").unwrap();
     query.split_once("```").unwrap().0.to_owned()
 }

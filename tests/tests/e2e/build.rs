@@ -32,6 +32,10 @@ impl Machine {
     }
 
     fn build(&self, assets: &Path) -> Output {
+        self.script(assets).output().unwrap()
+    }
+
+    fn script(&self, assets: &Path) -> Command {
         let system = env::var("PATH").unwrap();
         let path = format!("{}:{system}", self.root.join("bin").display());
         let mut script = Command::new(SCRIPT);
@@ -39,7 +43,7 @@ impl Machine {
             .env("PATH", path)
             .env("XDG_CACHE_HOME", &self.root)
             .env("KUBEBUILDER_ASSETS", assets);
-        script.output().unwrap()
+        script
     }
 
     fn binary(&self, name: &str) -> PathBuf {
@@ -62,7 +66,7 @@ fn all_binaries_are_built_once() {
     let first = machine.build(Path::new("/nonexistent"));
     let said = String::from_utf8_lossy(&first.stderr).into_owned();
     assert!(first.status.success(), "{said}");
-    for name in assets::KUBERNETES {
+    for name in assets::KUBERNETES.iter().chain(&assets::NODE) {
         assert_eq!(
             fs::read_to_string(machine.binary(name)).unwrap(),
             format!("k8s.io/kubernetes/cmd/{name}\n")
@@ -83,6 +87,14 @@ fn existing_binaries_are_not_built() {
     }
     assert!(machine.build(&assets).status.success());
     assert!(!machine.binary("kubectl").exists() && machine.binary("kube-scheduler").exists());
+}
+
+#[test]
+fn only_the_named_binaries_are_built() {
+    let machine = Machine::new(COMPILER);
+    let mut script = machine.script(Path::new("/nonexistent"));
+    assert!(script.arg("kubelet").output().unwrap().status.success());
+    assert!(machine.binary("kubelet").exists() && !machine.binary("kubectl").exists());
 }
 
 #[test]

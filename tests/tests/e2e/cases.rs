@@ -28,13 +28,28 @@ mod list;
 use list::{Action, Case, List};
 
 const SOON: Duration = Duration::from_secs(60);
+/// The beginnings of the names of cases that an older Kubernetes does not have, the feature that
+/// they need, and the minor version that has it.
+const LATER: [(&str, &str, u32); 3] = [
+    ("more memory", "pods/resize", 33),
+    ("an unmasked /proc", "procMount", 33),
+    (
+        "the daemon of a ComputeDomain",
+        "resourceClaimTemplateName",
+        31,
+    ),
+];
 
 #[test]
 fn the_webhook_and_the_policies_agree_with_each_case() {
     let cluster = ControlPlane::start().unwrap();
     let kubectl = cluster.kubectl();
     webhook::install_crds(kubectl).unwrap();
-    let list = list::read();
+    let mut list = list::read();
+    list.cases.retain(|case| {
+        let later = LATER.iter().find(|(name, ..)| case.name.starts_with(name));
+        !later.is_some_and(|(_, feature, minor)| nvlink_tests::assets::lacks(feature, *minor))
+    });
     prepare(&cluster, &list);
     let runner = Runner::new(&cluster);
     let held = runner.create_pods_to_be_changed(&list);

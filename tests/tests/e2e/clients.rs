@@ -13,6 +13,7 @@ use kube::{
 use nvlink_tests::{
     ControlPlane, Webhook,
     certificates::{Authority, ServerFiles},
+    controlplane::Options,
     wait_until, webhook, workdir,
 };
 use serde_json::json;
@@ -22,7 +23,11 @@ use crate::pods::{decision, gpu_pod};
 const SOON: Duration = Duration::from_secs(60);
 
 /// Returns the webhook's answer to a client that presents the certificate `shown`.
-async fn ask(webhook: &Webhook, shown: Option<&ServerFiles>) -> Result<String> {
+pub(crate) async fn ask(
+    webhook: &Webhook,
+    shown: Option<&ServerFiles>,
+    review: &str,
+) -> Result<String> {
     let user = match shown {
         Some(files) => json!({"client-certificate": files.certificate, "client-key": files.key}),
         None => json!({}),
@@ -37,7 +42,7 @@ async fn ask(webhook: &Webhook, shown: Option<&ServerFiles>) -> Result<String> {
     });
     let file: Kubeconfig = serde_json::from_value(file)?;
     let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await?;
-    let request = Request::post("/mutate").body(b"{}".to_vec())?;
+    let request = Request::post("/mutate").body(review.into())?;
     Ok(Client::try_from(config)?.request_text(request).await?)
 }
 
@@ -52,7 +57,11 @@ fn mutated(cluster: &ControlPlane) -> Result<()> {
 }
 
 fn start(directory: &Path, shown: &ServerFiles) -> (ControlPlane, Webhook) {
-    let cluster = ControlPlane::start_showing(Some(shown)).unwrap();
+    let cluster = ControlPlane::start_with(Options {
+        shown: Some(shown),
+        ..Options::default()
+    })
+    .unwrap();
     webhook::install_crds(cluster.kubectl()).unwrap();
     let class = json!({
         "apiVersion": "nvlink-domains.io/v1alpha1", "kind": "DomainClass",
@@ -85,7 +94,7 @@ fn only_clients_with_a_certificate_are_answered() {
         .enable_all()
         .build()
         .unwrap();
-    let ask = |shown: Option<&ServerFiles>| runtime.block_on(ask(&webhook, shown));
+    let ask = |shown: Option<&ServerFiles>| runtime.block_on(ask(&webhook, shown, "{}"));
     assert!(ask(Some(&shown)).unwrap().contains("AdmissionReview"));
     // A server certificate does not identify a client.
     for shown in [None, Some(&foreign), Some(&server)] {

@@ -39,6 +39,9 @@ fn the_command_in_the_refusal_debugs_a_node() {
 
 #[test]
 fn the_flags_in_the_refusal_copy_a_pod() {
+    if nvlink_tests::assets::lacks("kubectl debug --keep-annotations", 32) {
+        return;
+    }
     create_class("debug-copied", &json!({}));
     let kubectl = control_plane()
         .namespace("debug-copy", &json!({}), &json!({}))

@@ -278,11 +278,11 @@ fn a_fault_is_shown_without_a_reload_and_the_focus_stays() {
 }
 
 #[test]
-fn the_faults_in_readme_are_accepted() {
-    let readme = concat!(env!("CARGO_MANIFEST_DIR"), "/../README.md");
-    let readme = fs::read_to_string(readme).unwrap();
-    let (_, section) = readme.split_once("### The page").unwrap();
-    let (section, _) = section.split_once("### ").unwrap();
+fn the_faults_of_the_documentation_are_accepted() {
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/exporter.md");
+    let page = fs::read_to_string(page).unwrap();
+    let (_, section) = page.split_once("## Simulated faults").unwrap();
+    let (section, _) = section.split_once("\n## ").unwrap();
     let (_, list) = section.split_once("-d '").unwrap();
     let (list, rest) = list.split_once('\'').unwrap();
     let exporter = simulated("dgx-h100");

@@ -5,6 +5,7 @@
 //! the API server. It runs one test at a time.
 
 mod authority;
+mod check;
 mod isolated;
 mod leader;
 mod rights;

@@ -119,7 +119,7 @@ pub(crate) fn dry_run(kubectl: &Kubectl, object: &Value) -> anyhow::Result<Value
     )?)
 }
 
-fn shared<T>(
+pub(crate) fn shared<T>(
     cell: &'static OnceLock<Result<T, String>>,
     start: impl FnOnce() -> anyhow::Result<T>,
 ) -> &'static T {

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use nvlink_tests::{Kubectl, programs, wait_until};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::{
     alone::Files,
-    job::{SOON, node, show_node},
-    nodes::Cluster,
+    job::{node, show_log, show_node, wait_for_pod},
+    nodes::{Cluster, SOON},
     terminal::Terminal,
 };
 
@@ -85,29 +85,23 @@ fn grant(terminal: &Terminal, team: &Kubectl, event: &str) -> Result<()> {
     terminal
         .say("The refusal names the commands that grant the right. An administrator runs them:")?;
     for line in commands.filter(|line| !line.trim().is_empty()) {
-        terminal.command(line)?;
-        let output = team.shell(line)?;
-        let error = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "{line}: {error}");
-        terminal.output(&String::from_utf8_lossy(&output.stdout))?;
+        terminal.run(team, line)?;
     }
     Ok(())
 }
 
 fn passes(terminal: &Terminal, team: &Kubectl) -> Result<()> {
     terminal.say("That is all: the job controller retries by itself, and the pod is admitted.")?;
-    let pod = wait_until("the job to pass", RETRIES, || {
+    wait_until("the job to pass", RETRIES, || {
         let pods = team.get(&["pods", "-l", "job-name=train"])?;
-        let pod: Value = pods["items"][0].clone();
-        Ok(Some(pod).filter(|pod| !node(pod).is_empty()))
+        Ok(Some(()).filter(|()| !node(&pods["items"][0]).is_empty()))
     })?;
+    let pod = wait_for_pod(team)?;
     terminal.command("kubectl get pods --namespace team -L nvlink-domains.io/class")?;
     let get = ["get", "pods", "-L", "nvlink-domains.io/class"];
     terminal.output(&team.run(&get)?)?;
-    terminal.say(
-        "It stays Pending: these nodes have no kubelet, so pods are placed, but do not run.",
-    )?;
-    show_node(terminal, &pod)
+    show_node(terminal, &pod)?;
+    show_log(terminal, team)
 }
 
 /// Wraps long lines at spaces.

@@ -1,38 +1,38 @@
 //! The same job twice: without the webhook, and with it.
 
-use std::{fs, process::Command, time::Duration};
+use std::{fs, process::Command};
 
-use anyhow::{Context, Result};
-use nvlink_tests::{Kubectl, programs, wait_until, workdir};
+use anyhow::{Context, Result, ensure};
+use nvlink_tests::{Kubectl, wait_until, workdir};
 use serde_json::{Value, json};
 
 use crate::{
     alone::Files,
-    nodes::{Cluster, NODES},
+    nodes::{Cluster, SOON},
     terminal::Terminal,
 };
 
-pub(crate) const SOON: Duration = Duration::from_secs(60);
 const DECISION: &str = "nvlink-domains.io/decision";
+const GPUS: usize = 4;
 
-pub(crate) fn show(terminal: &Terminal, cluster: &Cluster) -> Result<()> {
+/// A job that holds its GPUs.
+#[derive(Debug)]
+pub(crate) struct Running {
+    kubectl: Kubectl,
+    pod: Value,
+    /// What the exporter of its node reports about its pod.
+    metrics: Vec<String>,
+}
+
+/// Runs both jobs, and returns them: first the one without the webhook.
+pub(crate) fn show(terminal: &Terminal, cluster: &Cluster) -> Result<[Running; 2]> {
     let control_plane = &cluster.control_plane;
     terminal.step("The job without the webhook")?;
     let before = control_plane.namespace("without", &json!({}), &json!({}))?;
-    let without = create(terminal, &before)?;
-    show_node(terminal, &without)?;
-    terminal.say(
-        "It prefers the emptiest node and knows nothing about NVLink: this node has the most CPUs.",
-    )?;
-    // Release its GPUs for the second run.
-    before.run(&[
-        "delete",
-        "job",
-        "train",
-        "--cascade=foreground",
-        "--wait=false",
-    ])?;
-    before.run(&["delete", "pods", "--all", "--force", "--grace-period=0"])?;
+    let without = Running::start(terminal, cluster, before)?;
+    show_node(terminal, &without.pod)?;
+    terminal.say("It prefers the emptiest node and knows nothing about NVLink.")?;
+    show_log(terminal, &without.kubectl)?;
 
     terminal.step("The same job with the webhook")?;
     cluster.webhook.register(control_plane.kubectl())?;
@@ -42,28 +42,140 @@ pub(crate) fn show(terminal: &Terminal, cluster: &Cluster) -> Result<()> {
     terminal.command("kubectl apply -f class.yaml\n")?;
     let after = control_plane.namespace("with", &json!({}), &json!({}))?;
     wait_for_webhook(&after)?;
-    let with = create(terminal, &after)?;
-    cluster.allocate(&with, 4)?;
+    let with = Running::start(terminal, cluster, after)?;
     terminal.say("What changed in the pod of the job:")?;
-    terminal.diff(&difference(control_plane.kubectl(), &without, &with)?)?;
+    let kubectl = control_plane.kubectl();
+    terminal.diff(&difference(kubectl, &without.pod, &with.pod)?)?;
     terminal.say(&format!("The reasons, in the pod's annotation {DECISION}:"))?;
-    show_decision(terminal, &with)?;
-    show_node(terminal, &with)?;
+    show_decision(terminal, &with.pod)?;
+    show_node(terminal, &with.pod)?;
+    show_log(terminal, &with.kubectl)?;
+    terminal.say("The device plugin of the node chose the GPUs. The webhook wrote the CUDA variables, which count\nthe GPUs of the container.")?;
+    terminal.say("The exporter of the node reads from the kubelet who holds its GPUs, and reports how good they are:")?;
+    terminal.command(&format!(
+        "curl -s ADDRESS/metrics | grep '{}'",
+        with.label()
+    ))?;
+    terminal.output(&with.metrics.join("\n"))?;
+
     terminal.step("How much faster that is")?;
-    compare(terminal, &without, &with)
+    let jobs = [without, with];
+    compare(terminal, &jobs)?;
+    Ok(jobs)
 }
 
-/// Creates the job and waits until its pod has a node.
-fn create(terminal: &Terminal, kubectl: &Kubectl) -> Result<Value> {
+impl Running {
+    /// Creates the job, and waits until its pod runs and the exporter of its node knows.
+    fn start(terminal: &Terminal, cluster: &Cluster, kubectl: Kubectl) -> Result<Self> {
+        terminal.command(&format!(
+            "kubectl create -f job.yaml --namespace {}",
+            kubectl.namespace()
+        ))?;
+        terminal.output(&kubectl.run_with(&["create", "-f", "-"], Files::JOB)?)?;
+        let mut this = Self {
+            pod: wait_for_pod(&kubectl)?,
+            kubectl,
+            metrics: Vec::new(),
+        };
+        let exporter = cluster.exporter(node(&this.pod))?;
+        let label = this.label();
+        this.metrics = wait_until("the exporter to report the GPUs of the job", SOON, || {
+            let text = exporter.metrics()?;
+            let lines = text.lines().filter(|line| line.contains(&label));
+            let lines: Vec<String> = lines.map(str::to_owned).collect();
+            let gpus = of(&lines, "nvlink_allocation_info").count();
+            ensure!(gpus == GPUS, "it reports {gpus} GPUs");
+            Ok(Some(lines))
+        })?;
+        Ok(this)
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        self.pod["metadata"]["name"].as_str().unwrap_or_default()
+    }
+
+    /// Returns the label of its pod in metrics.
+    fn label(&self) -> String {
+        format!("pod=\"{}\"", self.name())
+    }
+
+    /// Returns the indices of its GPUs.
+    fn gpus(&self) -> String {
+        let label = |line| str::split(line, '"').nth(1);
+        let gpus = of(&self.metrics, "nvlink_allocation_info{gpu=").filter_map(label);
+        gpus.collect::<Vec<_>>().join(",")
+    }
+
+    /// Returns the capacity of the busiest resource between its GPUs, in bytes per second.
+    fn slowest(&self) -> Result<f64> {
+        let name = "nvlink_placement_bottleneck_bytes_per_second";
+        let line = of(&self.metrics, name)
+            .next()
+            .with_context(|| format!("no {name}"))?;
+        Ok(line.rsplit(' ').next().unwrap_or_default().parse()?)
+    }
+}
+
+/// Returns the lines of a metric.
+fn of<'a>(lines: &'a [String], name: &str) -> impl Iterator<Item = &'a str> {
+    lines
+        .iter()
+        .map(String::as_str)
+        .filter(move |line| line.starts_with(name))
+}
+
+/// Waits until the pod of the job runs.
+pub(crate) fn wait_for_pod(kubectl: &Kubectl) -> Result<Value> {
+    wait_until("the pod of the job to run", SOON, || {
+        let pods = kubectl.get(&["pods", "-l", "job-name=train"])?;
+        let pod = &pods["items"][0];
+        ensure!(
+            pod["status"]["phase"] == "Running",
+            "its status: {}",
+            pod["status"]
+        );
+        Ok(Some(pod.clone()))
+    })
+}
+
+/// Shows the GPUs and the variables that the container got.
+pub(crate) fn show_log(terminal: &Terminal, kubectl: &Kubectl) -> Result<()> {
+    let log = wait_until("the log of the job", SOON, || {
+        let log = kubectl.run(&["logs", "job/train"])?;
+        Ok(log.contains("NVIDIA_VISIBLE_DEVICES=").then_some(log))
+    })?;
     terminal.command(&format!(
-        "kubectl create -f job.yaml --namespace {}",
+        "kubectl logs job/train --namespace {}",
         kubectl.namespace()
     ))?;
-    terminal.output(&kubectl.run_with(&["create", "-f", "-"], Files::JOB)?)?;
-    wait_until("the scheduler to choose a node", SOON, || {
-        let pods = kubectl.get(&["pods", "-l", "job-name=train"])?;
-        Ok(Some(pods["items"][0].clone()).filter(|pod| pod["spec"]["nodeName"].is_string()))
-    })
+    terminal.output(&log)
+}
+
+/// Lets both jobs end, and waits until their GPUs are free.
+pub(crate) fn end(terminal: &Terminal, cluster: &Cluster, jobs: &[Running; 2]) -> Result<()> {
+    terminal.step("Both jobs end")?;
+    terminal.say("Their training ends when a file exists:")?;
+    for Running { kubectl, .. } in jobs {
+        let namespace = kubectl.namespace();
+        for command in [
+            format!("kubectl exec job/train --namespace {namespace} -- touch /tmp/trained"),
+            format!(
+                "kubectl wait job/train --namespace {namespace} --for=condition=Complete --timeout=60s"
+            ),
+        ] {
+            terminal.run(kubectl, &command)?;
+        }
+    }
+    for job in jobs {
+        let exporter = cluster.exporter(node(&job.pod))?;
+        wait_until("the GPUs of the job to be free", SOON, || {
+            Ok((!exporter.metrics()?.contains(&job.label())).then_some(()))
+        })?;
+    }
+    let kubectl = cluster.control_plane.kubectl();
+    terminal.command("kubectl get jobs --all-namespaces")?;
+    terminal.output(&kubectl.run(&["get", "jobs", "--all-namespaces"])?)?;
+    terminal.say("Their GPUs are free again, and the exporters report no series of them any more.")
 }
 
 /// Waits until the webhook has seen the class. A dry run shows it and creates nothing.
@@ -84,19 +196,8 @@ pub(crate) fn node(pod: &Value) -> &str {
     pod["spec"]["nodeName"].as_str().unwrap_or_default()
 }
 
-fn profile(node: &str) -> &'static str {
-    NODES
-        .iter()
-        .find(|(name, ..)| *name == node)
-        .map_or("unknown", |(_, profile, ..)| profile)
-}
-
 pub(crate) fn show_node(terminal: &Terminal, pod: &Value) -> Result<()> {
-    terminal.say(&format!(
-        "The scheduler chose node {} ({}).",
-        node(pod),
-        profile(node(pod))
-    ))
+    terminal.say(&format!("The scheduler chose node {}.", node(pod)))
 }
 
 fn show_decision(terminal: &Terminal, pod: &Value) -> Result<()> {
@@ -152,36 +253,26 @@ fn essence(pod: &Value) -> Value {
     let mut spec = pod["spec"].clone();
     if let Some(spec) = spec.as_object_mut() {
         spec.remove("nodeName");
+        spec.remove("volumes"); // the token, under a name of its own in each pod
+    }
+    if let Some(container) = spec["containers"][0].as_object_mut() {
+        container.remove("volumeMounts");
     }
     json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
 }
 
-/// Compares the best four GPUs of the two nodes, according to `nvlink-exporter place`.
-fn compare(terminal: &Terminal, without: &Value, with: &Value) -> Result<()> {
-    let mut rows = vec![
-        ["", "NODE", "BEST FOUR GPUS", "SLOWEST PATH"]
-            .map(str::to_owned)
-            .to_vec(),
-    ];
-    for (title, pod) in [("without the webhook", without), ("with the webhook", with)] {
-        let source = format!("sim:{}", profile(node(pod)));
-        let arguments = [
-            "place", "--gpus", "4", "--source", &source, "--output", "json",
-        ];
-        let placement: Value =
-            serde_json::from_str(&programs::run(programs::EXPORTER, &arguments, "")?)?;
-        let bottleneck = placement["bottleneckBytesPerSecond"]
-            .as_f64()
-            .unwrap_or_default()
-            / 1e9;
+/// Compares the GPUs of the two jobs, as the exporters of their nodes judge them.
+fn compare(terminal: &Terminal, jobs: &[Running; 2]) -> Result<()> {
+    let title = ["", "NODE", "GPUS", "SLOWEST PATH"].map(str::to_owned);
+    let mut rows = vec![title.to_vec()];
+    for (title, job) in ["without the webhook", "with the webhook"].iter().zip(jobs) {
         rows.push(vec![
-            title.to_owned(),
-            node(pod).to_owned(),
-            placement["gpus"].to_string(),
-            format!("{bottleneck:.0} GB/s"),
+            (*title).to_owned(),
+            node(&job.pod).to_owned(),
+            job.gpus(),
+            format!("{:.0} GB/s", job.slowest()? / 1e9),
         ]);
     }
-    terminal.say("The best that four GPUs of each node can reach in an all-reduce:")?;
-    terminal.command("nvlink-exporter place --gpus 4 --source …")?;
+    terminal.say("What the four GPUs of each job reach in an all-reduce, by nvlink_placement_bottleneck_bytes_per_second:")?;
     terminal.table(&rows)
 }

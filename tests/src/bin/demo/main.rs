@@ -1,5 +1,5 @@
-//! The demo: from the graph of a GPU node to a job that runs inside an NVLink domain, on simulated
-//! nodes and a real control plane.
+//! The demo: from the graph of a GPU node to a job that runs inside an NVLink domain, on a real
+//! control plane and real nodes with simulated GPUs.
 //!
 //! `KEEP=1` leaves everything running until Ctrl-C.
 
@@ -16,7 +16,7 @@ mod nodes;
 mod terminal;
 
 use nodes::Cluster;
-use nvlink_tests::{Exporter, Prometheus, assets};
+use nvlink_tests::{Exporter, Lab, Prometheus, assets};
 use terminal::Terminal;
 
 fn main() -> ExitCode {
@@ -31,14 +31,18 @@ fn main() -> ExitCode {
 
 fn run(terminal: &Terminal) -> Result<()> {
     let keep = env::var("KEEP").is_ok_and(|value| !["", "0"].contains(&&*value));
+    assets::build()?;
+    assets::build_node()?;
+    Lab::check()?;
     let files = alone::write_files()?;
     let page = alone::show_graph(terminal, keep)?;
     fault::show(terminal, &page)?;
     alone::show_preview(terminal, &files)?;
     let cluster = nodes::start(terminal)?;
-    job::show(terminal, &cluster)?;
+    let jobs = job::show(terminal, &cluster)?;
+    let prometheus = metrics::show(terminal, &cluster, &jobs[1])?;
+    job::end(terminal, &cluster, &jobs)?;
     access::show(terminal, &cluster, &files)?;
-    let prometheus = metrics::show(terminal, &cluster)?;
     if keep {
         show_addresses(terminal, &page, &cluster, &prometheus)?;
         wait_for_interrupt()?;
@@ -75,10 +79,11 @@ fn show_addresses(
     ));
     let kubeconfig = cluster.control_plane.kubeconfig().display();
     terminal.table(&rows)?;
-    terminal.say("To use the cluster from another terminal (its nodes have no kubelet: pods are placed, not run):")?;
+    terminal.say("The page of node dgx shows the last job, which holds its GPUs until a file exists. To use the\ncluster, as root in another terminal:")?;
     let kubectl = assets::path("kubectl")?;
     terminal.output(&format!(
-        "export KUBECONFIG={kubeconfig}\nalias kubectl={}\nkubectl get nodes,nodetopologies,domainclasses",
+        "export KUBECONFIG={kubeconfig}\nalias kubectl={}\nkubectl get nodes,nodetopologies,domainclasses\n\
+         kubectl exec job/train --namespace team -- touch /tmp/trained # the job ends",
         kubectl.display()
     ))?;
     show_processes(terminal, cluster)?;

@@ -1,16 +1,13 @@
 //! The nodes as Prometheus sees them.
 
-use std::time::Duration;
-
 use anyhow::Result;
-use nvlink_tests::Prometheus;
+use nvlink_tests::{Prometheus, Sample};
 
 use crate::{
-    nodes::{Cluster, NODES},
+    job::Running,
+    nodes::{Cluster, NODES, SOON},
     terminal::Terminal,
 };
-
-const SOON: Duration = Duration::from_secs(60);
 
 /// Nodes with NVLink: all but the L40S.
 const JOINED: usize = NODES.len() - 1;
@@ -39,14 +36,14 @@ const COLUMNS: [(&str, &str, f64); 4] = [
     ),
 ];
 
-/// Bytes per second that each job sends over NVLink, as in README.md.
-const OF_A_JOB: &str = "sum by (namespace, pod) (
+/// Bytes per second that each pod sends over NVLink, as in docs/exporter.md.
+const OF_A_POD: &str = "sum by (namespace, pod) (
     max by (instance, gpu, UUID, namespace, pod) (nvlink_allocation_info)
   * on (instance, gpu, UUID) group_left ()
     sum by (instance, gpu, UUID) (rate(nvlink_transmit_bytes_total[5s]))
 )";
 
-pub(crate) fn show(terminal: &Terminal, cluster: &Cluster) -> Result<Prometheus> {
+pub(crate) fn show(terminal: &Terminal, cluster: &Cluster, job: &Running) -> Result<Prometheus> {
     terminal.step("The nodes as Prometheus sees them")?;
     let webhook = (cluster.webhook.replica.admin.as_str(), "webhook");
     let nodes = cluster.exporters.iter();
@@ -54,14 +51,14 @@ pub(crate) fn show(terminal: &Terminal, cluster: &Cluster) -> Result<Prometheus>
     let targets: Vec<(&str, &str)> = nodes.chain([webhook]).collect();
     terminal.say("Waiting for two scrapes of each node, a few seconds.")?;
     let prometheus = Prometheus::start(&targets)?;
-    let all = |samples: &[nvlink_tests::Sample]| samples.len() == NODES.len() + 1;
+    let all = |samples: &[Sample]| samples.len() == NODES.len() + 1;
     prometheus.wait_for("up == 1", SOON, all)?;
     // A rate needs two scrapes of each node that has NVLink.
     let moving = "sum by (instance) (rate(nvlink_transmit_bytes_total[5s])) > 0";
     prometheus.wait_for(moving, SOON, |samples| samples.len() == JOINED)?;
 
     let mut rows = vec![vec!["NODE".to_owned()]];
-    rows.extend(NODES.map(|(name, ..)| vec![name.to_owned()]));
+    rows.extend(NODES.map(|(name, _)| vec![name.to_owned()]));
     for (title, query, unit) in COLUMNS {
         let samples = prometheus.query(query)?;
         rows[0].push(title.to_owned());
@@ -79,14 +76,20 @@ pub(crate) fn show(terminal: &Terminal, cluster: &Cluster) -> Result<Prometheus>
     terminal.say("A dash is an absent series, which is not the same as zero. The queries:")?;
     let queries: Vec<&str> = COLUMNS.iter().map(|(_, query, _)| *query).collect();
     terminal.output(&queries.join("\n"))?;
-    show_job(terminal, &prometheus)?;
+    show_jobs(terminal, &prometheus, job)?;
     Ok(prometheus)
 }
 
-/// Shows the bandwidth of the job that the webhook placed.
-fn show_job(terminal: &Terminal, prometheus: &Prometheus) -> Result<()> {
-    terminal.say("The bandwidth of a job, from the counters of the GPUs that it holds. The nodes of the demo have\nno kubelet: a stand-in tells the exporter which GPUs a kubelet would have given to the job.")?;
-    let jobs = prometheus.wait_for(OF_A_JOB, SOON, |samples| !samples.is_empty())?;
+/// Shows the bandwidth of all pods with GPUs, once that of the job that the webhook placed is known.
+fn show_jobs(terminal: &Terminal, prometheus: &Prometheus, job: &Running) -> Result<()> {
+    terminal.say("The bandwidth of each pod, from the counters of the GPUs that it holds:")?;
+    let placed = |sample: &Sample| {
+        sample
+            .labels
+            .get("pod")
+            .is_some_and(|pod| pod == job.name())
+    };
+    let jobs = prometheus.wait_for(OF_A_POD, SOON, |samples| samples.iter().any(placed))?;
     let title = ["NAMESPACE", "POD", "GB/S OVER NVLINK"].map(str::to_owned);
     let mut rows = vec![title.to_vec()];
     for job in &jobs {
@@ -95,5 +98,5 @@ fn show_job(terminal: &Terminal, prometheus: &Prometheus) -> Result<()> {
         rows.push(vec![label("namespace"), label("pod"), rate]);
     }
     terminal.table(&rows)?;
-    terminal.output(OF_A_JOB)
+    terminal.output(OF_A_POD)
 }

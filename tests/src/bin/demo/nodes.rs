@@ -1,45 +1,63 @@
-//! The cluster: a real control plane, four nodes of different kinds, an
-//! exporter on each, and the webhook.
+//! The cluster: a real control plane, four real nodes with simulated GPUs, an exporter for each,
+//! and the webhook.
 
-use std::time::Duration;
+use std::{thread, time::Duration};
 
-use anyhow::{Context, Result};
-use nvlink_tests::{
-    ControlPlane, Exporter, Kubelet, Node, Webhook, assets, kubelet::Container, node, programs,
-    wait_until, webhook,
-};
-use serde_json::Value;
+use anyhow::{Context, Result, anyhow};
+use nvlink_tests::{ControlPlane, Exporter, Lab, LabNode, Webhook, assets, wait_until, webhook};
+use serde_json::{Value, json};
 
 use crate::terminal::Terminal;
 
-const SOON: Duration = Duration::from_secs(60);
+pub(crate) const SOON: Duration = Duration::from_secs(60);
 
-/// Name, simulation, GPUs and CPUs. The scheduler prefers the emptiest node, which is the one with
-/// the most CPUs: the node without NVLink.
-pub(crate) const NODES: [(&str, &str, u32, u32); 4] = [
-    ("dgx", "dgx-h100", 8, 112),
-    ("hgx", "hgx-a100-4", 4, 64),
-    ("pairs", "a100-pcie-pairs", 8, 96),
-    ("l40s", "l40s", 8, 192),
+/// Name and simulation.
+pub(crate) const NODES: [(&str, &str); 4] = [
+    ("dgx", "dgx-h100"),
+    ("hgx", "hgx-a100-4"),
+    ("pairs", "a100-pcie-pairs"),
+    ("l40s", "l40s"),
 ];
+
+/// The node without NVLink, and without a notebook.
+const EMPTIEST: &str = "l40s";
 
 /// The running programs. They end when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Cluster {
     pub(crate) webhook: Webhook,
     pub(crate) exporters: Vec<(&'static str, Exporter)>,
-    /// Stand-ins for the kubelets, by node: they tell the exporters who holds which GPUs.
-    kubelets: Vec<(&'static str, Kubelet)>,
+    _labs: Vec<Lab>,
     pub(crate) control_plane: ControlPlane,
 }
 
+impl Cluster {
+    /// Returns the exporter of a node.
+    ///
+    /// # Errors
+    /// When there is no such node.
+    pub(crate) fn exporter(&self, node: &str) -> Result<&Exporter> {
+        let found = self.exporters.iter().find(|(name, _)| *name == node);
+        let (_, exporter) = found.with_context(|| format!("{node} is an unknown node"))?;
+        Ok(exporter)
+    }
+}
+
 pub(crate) fn start(terminal: &Terminal) -> Result<Cluster> {
-    let control_plane = start_control_plane(terminal)?;
-    let kubelets = NODES
-        .into_iter()
-        .map(|(name, ..)| Ok((name, Kubelet::start()?)))
-        .collect::<Result<Vec<_>>>()?;
-    let exporters = start_nodes(terminal, &control_plane, &kubelets)?;
+    terminal.step("A real Kubernetes control plane")?;
+    terminal.say(&format!(
+        "etcd, API server, scheduler and controllers of Kubernetes {} start on loopback.",
+        assets::kubernetes_version()
+    ))?;
+    let control_plane = ControlPlane::start_for_kubelets()?;
+    webhook::install_crds(control_plane.kubectl())?;
+    terminal.step("Four GPU nodes of different kinds, an exporter for each")?;
+    terminal.say(
+        "kubelet, containerd, kube-proxy and a device plugin with simulated GPUs start on each.",
+    )?;
+    let labs = start_nodes(&control_plane)?;
+    let exporters = start_exporters(terminal, &control_plane, &labs)?;
+    start_notebooks(terminal, &control_plane)?;
     terminal.step("The webhook, over TLS")?;
     let webhook = Webhook::start(control_plane.kubeconfig())?;
     terminal.say(&format!(
@@ -49,84 +67,41 @@ pub(crate) fn start(terminal: &Terminal) -> Result<Cluster> {
     Ok(Cluster {
         webhook,
         exporters,
-        kubelets,
+        _labs: labs,
         control_plane,
     })
 }
 
-impl Cluster {
-    /// Gives the pod the best GPUs of its node for an all-reduce, as its kubelet would report it.
-    pub(crate) fn allocate(&self, pod: &Value, gpus: usize) -> Result<()> {
-        let text = |pointer| pod.pointer(pointer).and_then(Value::as_str);
-        let node = text("/spec/nodeName").context("the pod has no node")?;
-        let profile = NODES.iter().find(|(name, ..)| *name == node);
-        let source = format!("sim:{}", profile.context("an unknown node")?.1);
-        let print = |arguments: &[&str]| -> Result<Value> {
-            let common = ["--source", &source, "--node-name", node, "--output", "json"];
-            let text = programs::run(programs::EXPORTER, &[arguments, &common].concat(), "")?;
-            Ok(serde_json::from_str(&text)?)
-        };
-        let topology = print(&["topology"])?;
-        let placement = print(&["place", "--gpus", &gpus.to_string()])?;
-        let chosen = placement["gpus"].as_array().into_iter().flatten();
-        let uuids: Vec<_> = chosen
-            .filter_map(Value::as_u64)
-            .filter_map(|index| {
-                topology["spec"]["gpus"][usize::try_from(index).ok()?]["uuid"].as_str()
-            })
-            .collect();
-        let kubelet = self.kubelets.iter().find(|(name, _)| *name == node);
-        let (_, kubelet) = kubelet.context("an unknown node")?;
-        kubelet.run_pod(
-            text("/metadata/namespace").unwrap_or_default(),
-            text("/metadata/name").unwrap_or_default(),
-            [Container::named("train").holding("nvidia.com/gpu", &uuids)],
-        );
-        Ok(())
-    }
+fn start_nodes(control_plane: &ControlPlane) -> Result<Vec<Lab>> {
+    thread::scope(|scope| {
+        let starting = NODES.map(|(name, profile)| {
+            scope.spawn(move || Lab::start(control_plane, &LabNode::new(name, profile)))
+        });
+        let started = starting.into_iter().map(|node| {
+            node.join()
+                .map_err(|_| anyhow!("the start of a node panicked"))?
+        });
+        started.collect()
+    })
 }
 
-fn start_control_plane(terminal: &Terminal) -> Result<ControlPlane> {
-    terminal.step("A real Kubernetes control plane")?;
-    let version = assets::kubernetes_version();
-    if !assets::ready() {
-        terminal.say(&format!(
-            "Building Kubernetes {version} from source, the first time only: 6 to 10 minutes on 2 cores."
-        ))?;
-    }
-    assets::build()?;
-    let control_plane = ControlPlane::start()?;
-    webhook::install_crds(control_plane.kubectl())?;
-    terminal.say(&format!(
-        "etcd, API server, scheduler and controllers of Kubernetes {version} run on loopback."
-    ))?;
-    Ok(control_plane)
-}
-
-fn start_nodes(
+fn start_exporters(
     terminal: &Terminal,
     control_plane: &ControlPlane,
-    kubelets: &[(&str, Kubelet)],
+    labs: &[Lab],
 ) -> Result<Vec<(&'static str, Exporter)>> {
-    terminal.step("Four GPU nodes of different kinds, an exporter on each")?;
     let kubectl = control_plane.kubectl();
-    let nodes = NODES.map(|(name, _, gpus, cpus)| Node::new(name, gpus).cpus(cpus));
-    node::create(kubectl, &nodes)?;
-    let start =
-        |((name, profile, ..), (_, kubelet)): ((&'static str, &str, u32, u32), &(_, Kubelet))| {
-            let source = format!("sim:{profile}");
-            let socket = kubelet.socket().to_string_lossy();
-            let arguments = ["--source", &source, "--kubelet-socket", &socket];
-            Ok((
-                name,
-                Exporter::publishing(control_plane.kubeconfig(), name, &arguments)?,
-            ))
-        };
-    let exporters = NODES
-        .into_iter()
-        .zip(kubelets)
-        .map(start)
-        .collect::<Result<Vec<_>>>()?;
+    let start = |((name, profile), lab): ((&'static str, &str), &Lab)| {
+        let source = format!("sim:{profile}");
+        let socket = lab.pod_resources();
+        let socket = socket.to_string_lossy();
+        let arguments = ["--source", &source, "--kubelet-socket", &socket];
+        let arguments = [&arguments[..], &["--collection-interval", "1s"]].concat();
+        let exporter = Exporter::publishing(control_plane.kubeconfig(), name, &arguments)?;
+        Ok((name, exporter))
+    };
+    let exporters = NODES.into_iter().zip(labs).map(start);
+    let exporters = exporters.collect::<Result<Vec<_>>>()?;
     wait_until("all nodes to be labelled", SOON, || {
         let labelled = kubectl.get(&["nodes", "-l", "nvlink-domains.io/domain-size"])?;
         Ok((labelled["items"].as_array().map(Vec::len) == Some(NODES.len())).then_some(()))
@@ -144,4 +119,44 @@ fn start_nodes(
         &format!("custom-columns={columns}"),
     ])?)?;
     Ok(exporters)
+}
+
+/// Starts a pod with one GPU on each node except [`EMPTIEST`], which the scheduler then prefers.
+fn start_notebooks(terminal: &Terminal, control_plane: &ControlPlane) -> Result<()> {
+    terminal.say(&format!(
+        "Researchers use notebooks with one GPU each, on all nodes except {EMPTIEST}:"
+    ))?;
+    let kubectl = control_plane.namespace("research", &json!({}), &json!({}))?;
+    for (node, _) in NODES.iter().filter(|(name, _)| *name != EMPTIEST) {
+        let capacity = control_plane.kubectl().get(&["node", node])?;
+        let cpus = capacity["status"]["capacity"]["cpu"].as_str();
+        let cpus: u32 = cpus.context("the node has no CPUs")?.parse()?;
+        kubectl.create(&notebook(node, cpus))?;
+    }
+    let wait = ["wait", "pods", "--all", "--for=condition=Ready"];
+    kubectl.run(&[&wait[..], &["--timeout=60s"]].concat())?;
+    terminal.command("kubectl get pods --namespace research -o custom-columns=…")?;
+    let columns = "NAME:.metadata.name,STATUS:.status.phase,NODE:.spec.nodeName";
+    let columns = format!("custom-columns={columns}");
+    terminal.output(&kubectl.run(&["get", "pods", "-o", &columns])?)
+}
+
+/// Returns a pod that requests a quarter of the CPUs of its node: enough that the scheduler sees
+/// the difference, whatever the size of the machine.
+fn notebook(node: &str, cpus: u32) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": format!("notebook-{node}")},
+        "spec": {
+            "nodeSelector": {"kubernetes.io/hostname": node},
+            "containers": [{
+                "name": "notebook",
+                "image": "busybox:1",
+                "command": ["sleep", "infinity"],
+                "resources": {
+                    "requests": {"cpu": format!("{}m", cpus * 250)},
+                    "limits": {"nvidia.com/gpu": "1"},
+                },
+            }],
+        },
+    })
 }

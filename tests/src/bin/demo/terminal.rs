@@ -6,7 +6,8 @@ use std::{
     io::{self, IsTerminal, Write},
 };
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
+use nvlink_tests::Kubectl;
 
 const BOLD: &str = "1";
 const DIM: &str = "2";
@@ -48,6 +49,18 @@ impl Terminal {
     /// Prints a command that a user would type.
     pub(crate) fn command(&self, text: &str) -> Result<()> {
         self.print(&format!("   {}\n", self.style(CYAN, &format!("$ {text}"))))
+    }
+
+    /// Prints a command, runs it in a shell and prints its output.
+    ///
+    /// # Errors
+    /// When the command fails, with its standard error.
+    pub(crate) fn run(&self, kubectl: &Kubectl, command: &str) -> Result<()> {
+        self.command(command)?;
+        let output = kubectl.shell(command)?;
+        let error = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "{command}: {error}");
+        self.output(&String::from_utf8_lossy(&output.stdout))
     }
 
     pub(crate) fn output(&self, text: &str) -> Result<()> {

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use nvlink_tests::{Exporter, Kubectl, Kubelet, Node, kubelet::Container, node, wait_until};
+use nvlink_tests::{Exporter, Helm, Kubectl, Kubelet, Node, kubelet::Container, node, wait_until};
 use serde_json::{Value, json};
 
 use super::{Bench, GPU, SOON, held, quality, value};
@@ -11,13 +11,14 @@ use crate::{
     shared::{control_plane, create_class, namespace_with_class, namespace_without_webhook},
 };
 
-/// The manifest that README tells administrators to apply.
-const RBAC: &str = include_str!("../../../../docs/exporter-rbac.yaml");
-
-/// Applies [`RBAC`] and returns a kubeconfig of its service account.
+/// Applies the chart's rights for the exporter, and returns a kubeconfig of its service account.
 fn account() -> PathBuf {
-    control_plane().kubectl().apply(RBAC).unwrap();
-    let user = "system:serviceaccount:nvlink-system:nvlink-exporter";
+    let helm = Helm::new().unwrap();
+    for template in ["namespaces.yaml", "exporter/rbac.yaml"] {
+        let manifest = helm.template(template, "").unwrap();
+        control_plane().kubectl().apply(&manifest).unwrap();
+    }
+    let user = "system:serviceaccount:nvlink-exporter:nvlink-exporter";
     control_plane().kubeconfig_for(user).unwrap()
 }
 
@@ -222,6 +223,9 @@ fn bind(kubectl: &Kubectl, pod: &str, node: &str) {
 
 #[test]
 fn dra_devices_are_identified_by_their_slices() {
+    if nvlink_tests::assets::lacks("resource.k8s.io/v1", 34) {
+        return;
+    }
     let bench = on_node("alloc-dra", "sim:dgx1-v100");
     // Without a slice, only the number in the name identifies the GPU.
     let run = |pod: &str, devices: &[&str]| {

@@ -77,7 +77,9 @@ fn replicas_share_the_ca_and_repair_the_registration() {
         "--tls-poll-seconds",
         "1",
     ];
-    // Both start at once: one creates the Secret, the other uses it.
+    // Both start at once: one fills the Secret, which is empty, and the other uses it.
+    let empty = ["create", "secret", "generic", "webhook-ca"];
+    kubectl.run(&empty).unwrap();
     let (first, second) = thread::scope(|scope| {
         let first = scope.spawn(|| Replica::start_on(address, kubeconfig, &arguments).unwrap());
         let second = Replica::start(kubeconfig, &arguments).unwrap();
@@ -93,7 +95,7 @@ fn replicas_share_the_ca_and_repair_the_registration() {
     let days = days_left(&first);
     assert!((88..=90).contains(&days), "{days} days");
 
-    // An administrator requests a new CA; no pod is refused meanwhile.
+    // An administrator requests a new CA, and a replica creates the Secret; no pod is refused meanwhile.
     kubectl.run(&["delete", "secret", "webhook-ca"]).unwrap();
     wait_until("the new authority to be in use", SOON, || {
         dry_run(&kubectl, &named("meanwhile"))?;
@@ -294,7 +296,7 @@ fn an_old_ca_is_replaced_in_time_and_a_foreign_secret_is_not_changed() {
         json!({
             "apiVersion": "v1", "kind": "Secret",
             "metadata": {
-                "name": "webhook-ca", "labels": {"app.kubernetes.io/managed-by": "nvlink-webhook"},
+                "name": "webhook-ca", "annotations": {"nvlink-domains.io/renewed-by": "nvlink-webhook"},
             },
             "type": "kubernetes.io/tls", "stringData": {"tls.crt": tls, "tls.key": key, "ca.crt": ca},
         })

@@ -1,15 +1,13 @@
-//! The webhook with only the rights in `docs/webhook-rbac.yaml`.
+//! The webhook with only the rights that the chart gives it.
 
 use std::{net::SocketAddr, path::Path, time::Duration};
 
-use nvlink_tests::{Kubectl, Replica, port, wait_until};
+use nvlink_tests::{Helm, Kubectl, Replica, port, wait_until};
 use serde_json::{Value, json};
 
 use super::{control_plane, registered};
 use crate::pods::{decision, gpu_pod};
 
-/// The manifest that README tells administrators to apply.
-const RBAC: &str = include_str!("../../../../docs/webhook-rbac.yaml");
 const SOON: Duration = Duration::from_secs(60);
 
 /// Returns the API server's answer to a pod of `class`, which is not stored.
@@ -26,6 +24,23 @@ fn says_that_the_namespace_is_missing(address: SocketAddr, admin: &Path, argumen
     let error = format!("{error:#}");
     let remedy = "namespace nvlink-system does not exist: kubectl create namespace nvlink-system";
     assert!(error.contains(remedy), "{error}");
+}
+
+/// The chart's account may not create the Secret. Runs the command of the error instead, which
+/// creates it empty.
+fn creates_the_secret_as_the_error_says(
+    all: &Kubectl,
+    address: SocketAddr,
+    account: &Path,
+    arguments: &[&str],
+) {
+    let error = Replica::start_on(address, account, arguments).unwrap_err();
+    let error = format!("{error:#}");
+    assert!(error.contains("cannot create resource"), "{error}");
+    let remedy = "kubectl create secret generic webhook-ca --namespace nvlink-system";
+    assert!(error.contains(remedy), "{error}");
+    let output = all.shell(remedy).unwrap();
+    assert!(output.status.success(), "{output:?}");
 }
 
 fn is_refused(ada: &Kubectl) {
@@ -63,17 +78,21 @@ fn make_closed_class(kubectl: &Kubectl) {
 /// Uses each right once: the CA, the registration, the watches, an access review for a
 /// class, and the conditions of a class.
 #[test]
-fn the_rights_of_the_documentation_are_enough() {
+fn the_rights_of_the_chart_are_enough() {
     let (control_plane, _turn) = control_plane();
-    let address = SocketAddr::from(([127, 0, 0, 1], port::free().unwrap()));
+    let address = port::address().unwrap();
     let url = format!("https://{address}");
     let arguments = ["--ca-secret", "nvlink-system/webhook-ca", "--url", &url];
     says_that_the_namespace_is_missing(address, control_plane.kubeconfig(), &arguments);
     let all = control_plane.kubectl();
     all.run(&["create", "namespace", "nvlink-system"]).unwrap();
-    all.apply(RBAC).unwrap();
+    let helm = Helm::new().unwrap();
+    for template in ["webhook/rbac.yaml", "webhook/registration.yaml"] {
+        all.apply(&helm.template(template, "").unwrap()).unwrap();
+    }
     let account = "system:serviceaccount:nvlink-system:nvlink-webhook";
     let kubeconfig = control_plane.kubeconfig_for(account).unwrap();
+    creates_the_secret_as_the_error_says(all, address, &kubeconfig, &arguments);
     let replica = Replica::start_on(address, &kubeconfig, &arguments).unwrap();
     let team = control_plane
         .namespace("least-rights", &json!({}), &json!({}))
@@ -94,17 +113,31 @@ fn the_rights_of_the_documentation_are_enough() {
     let ada = control_plane.kubectl_as("ada").unwrap();
     let ada = ada.in_namespace("least-rights");
     is_refused(&ada);
-    all.run(&[
-        "delete",
-        "mutatingwebhookconfiguration",
-        "nvlink-domains.io",
-    ])
-    .unwrap();
+    repairs_but_does_not_create(all, &replica);
+    all.run(&["delete", "domainclass", "closed"]).unwrap();
+}
+
+const NAME: [&str; 2] = ["mutatingwebhookconfiguration", "nvlink-domains.io"];
+
+/// The webhook restores an entry that somebody removed. A registration that somebody deleted stays
+/// deleted, as the chart's is when it is uninstalled.
+fn repairs_but_does_not_create(all: &Kubectl, replica: &Replica) {
+    let first = r#"[{"op": "remove", "path": "/webhooks/0"}]"#;
+    let patch = ["patch", "--type=json", "-p", first];
+    all.run(&[&patch[..], &NAME].concat()).unwrap();
     wait_until("the registration to be restored", SOON, || {
-        registered(all).map(Some)
+        let entries = registered(all)?["webhooks"].as_array().map(Vec::len);
+        Ok((entries == Some(3)).then_some(()))
     })
     .unwrap();
     let log = replica.process.log();
     assert!(!log.contains("forbidden"), "{log}");
-    all.run(&["delete", "domainclass", "closed"]).unwrap();
+    all.run(&[&["delete"], &NAME[..]].concat()).unwrap();
+    wait_until("the webhook to report it", SOON, || {
+        let log = replica.process.log();
+        anyhow::ensure!(log.contains("may not create it: install"), "{log}");
+        Ok(Some(()))
+    })
+    .unwrap();
+    registered(all).unwrap_err();
 }

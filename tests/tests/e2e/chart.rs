@@ -1,0 +1,96 @@
+//! The Helm chart: what it renders, and what it does to a cluster.
+//!
+//! It uses its own control plane, because it installs the real registration and the policies. It
+//! runs one test at a time.
+
+mod files;
+mod lifecycle;
+mod node;
+mod readme;
+mod render;
+mod rights;
+mod schema;
+mod unpublish;
+
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+    sync::{Mutex, MutexGuard, OnceLock, PoisonError},
+    time::Duration,
+};
+
+use nvlink_tests::{ControlPlane, Helm, controlplane::Options};
+use serde_json::Value;
+
+const SOON: Duration = Duration::from_secs(60);
+
+/// Returns the control plane, and a guard that reserves it for one test.
+fn control_plane() -> (&'static ControlPlane, MutexGuard<'static, ()>) {
+    static SHARED: OnceLock<ControlPlane> = OnceLock::new();
+    static TURN: Mutex<()> = Mutex::new(());
+    let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    (
+        SHARED.get_or_init(|| {
+            ControlPlane::start_with(Options {
+                recording: true,
+                ..Options::default()
+            })
+            .unwrap()
+        }),
+        turn,
+    )
+}
+
+/// Installs the chart; uninstalls it when dropped.
+struct Installed {
+    helm: Helm,
+}
+
+impl Installed {
+    fn with(control_plane: &ControlPlane, values: &str) -> Self {
+        let helm = Helm::on(control_plane.kubectl()).unwrap();
+        helm.release(
+            "install",
+            values,
+            &["--create-namespace", "--take-ownership"],
+        )
+        .unwrap();
+        Self { helm }
+    }
+}
+
+impl Drop for Installed {
+    fn drop(&mut self) {
+        drop(self.helm.on_release("uninstall", &["--ignore-not-found"]));
+    }
+}
+
+/// Returns the path of a file of the chart.
+fn chart(path: &str) -> PathBuf {
+    Path::new(nvlink_tests::CHART).join(path)
+}
+
+fn read(path: &Path) -> String {
+    fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// Returns all documents of a YAML text, except empty ones.
+fn documents(text: &str) -> Vec<Value> {
+    let documents: Vec<Value> = serde_saphyr::from_multiple(text).unwrap();
+    documents
+        .into_iter()
+        .filter(|document| !document.is_null())
+        .collect()
+}
+
+/// Compares a file of the chart with what it should be; with `UPDATE_GOLDEN`, writes it.
+fn golden(path: &str, wanted: &str) {
+    let file = chart(path);
+    if env::var_os("UPDATE_GOLDEN").is_some() {
+        fs::write(&file, wanted).unwrap();
+    }
+    assert!(
+        read(&file) == wanted,
+        "{path} of the chart is out of date: UPDATE_GOLDEN=1 cargo test -p nvlink-tests --test e2e chart"
+    );
+}

@@ -1,0 +1,302 @@
+//! What the chart renders, for many values; the API server accepts all of it.
+
+use std::{fs, path::Path, process::Command};
+
+use nvlink_tests::{CHART, ControlPlane, Helm, assets, workdir};
+use serde_json::{Value, json};
+
+use super::{control_plane, documents};
+
+/// Values that switch each option at least once.
+const MATRIX: [(&str, &str); 14] = [
+    ("the defaults", ""),
+    ("no exporter", "exporter: {enabled: false}"),
+    ("no webhook", "webhook: {enabled: false}"),
+    (
+        "no policies, no CRDs",
+        "policies: {enabled: false}\ncrds: {enabled: false}",
+    ),
+    (
+        "one namespace",
+        "exporter: {namespace: {name: ''}}\nnamespace: {create: true}",
+    ),
+    (
+        "a platform without runtime",
+        "exporter: {platform: gke, aliasLabels: true}",
+    ),
+    (
+        "mounts of a platform",
+        "exporter: {platform: bottlerocket, followGpuOperator: false}",
+    ),
+    (
+        "not root",
+        "exporter: {platform: none, allocations: {enabled: false}, publish: false}",
+    ),
+    (
+        "nodes",
+        "exporter: {nodeSelectorTerms: [], nodeSelector: {gpu: 'yes'}, tolerations: [], maxUnavailable: 1}",
+    ),
+    (
+        "TLS of the exporter",
+        "exporter: {webConfig: {secret: web, tls: true}, extraArgs: [--alias-labels], extraEnv: [{name: A, value: b}]}\nmonitoring: {kind: PodMonitor, labels: {team: a}}",
+    ),
+    (
+        "service monitors",
+        "monitoring: {kind: ServiceMonitor, interval: 30s}\nimagePullSecrets: [pull]",
+    ),
+    (
+        "cert-manager",
+        "webhook: {certManager: {enabled: true}, clientCa: {configMap: clients}, priorityQuota: true, replicas: 3, extraArgs: [--lease-name=x]}",
+    ),
+    (
+        "an issuer",
+        "webhook: {certManager: {enabled: true, issuerRef: {kind: ClusterIssuer, name: x}}, topologySpread: [], priorityClassName: ''}",
+    ),
+    (
+        "classes, networks, tests",
+        "classes: {nvlink: {appliesTo: {minGpus: 2}}, high: {minBandwidth: 400GBps, access: {mode: Restricted}}}\nnetworkPolicy: {apiServerCidrs: [10.0.0.0/8], scrapers: [{namespaceSelector: {}}]}\ntests: {class: nvlink, namespace: kube-public}",
+    ),
+];
+
+/// Asks the API server whether it would accept a manifest.
+const STRICT: [&str; 7] = [
+    "apply",
+    "--server-side",
+    "--force-conflicts",
+    "--dry-run=server",
+    "--validate=strict",
+    "-f",
+    "-",
+];
+
+/// Stands for a kind of an operator that the tests do not have.
+fn stand_in(group: &str, version: &str, kind: &str) -> Value {
+    let plural = format!("{}s", kind.to_lowercase());
+    let open = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+    json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": format!("{plural}.{group}"), "annotations": {
+            "api-approved.kubernetes.io": "https://github.com/kubernetes/kubernetes/pull/78458",
+        }},
+        "spec": {
+            "group": group, "scope": "Namespaced",
+            "names": {"plural": plural, "kind": kind},
+            "versions": [{"name": version, "served": true, "storage": true, "schema": {"openAPIV3Schema": open}}],
+        },
+    })
+}
+
+/// Creates what the chart refers to: namespaces, and the kinds of operators and of the project.
+fn prepare(control_plane: &ControlPlane) {
+    let kubectl = control_plane.kubectl();
+    let apply = ["apply", "--server-side", "-f", "-"];
+    for (group, version, kind) in [
+        ("monitoring.coreos.com", "v1", "PodMonitor"),
+        ("monitoring.coreos.com", "v1", "ServiceMonitor"),
+        ("monitoring.coreos.com", "v1", "PrometheusRule"),
+        ("cert-manager.io", "v1", "Certificate"),
+        ("cert-manager.io", "v1", "Issuer"),
+    ] {
+        let crd = stand_in(group, version, kind).to_string();
+        kubectl.run_with(&apply, &crd).unwrap();
+    }
+    let crds = Helm::new().unwrap().template("crds.yaml", "").unwrap();
+    kubectl
+        .run_with(&[&apply[..], &["--force-conflicts"]].concat(), &crds)
+        .unwrap();
+    let established = ["wait", "--for=condition=Established", "crd", "--all"];
+    kubectl
+        .run(&[&established[..], &["--timeout=60s"]].concat())
+        .unwrap();
+    for name in ["nvlink-system", "nvlink-exporter"] {
+        let namespace =
+            json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
+        kubectl.run_with(&apply, &namespace.to_string()).unwrap();
+    }
+}
+
+#[test]
+fn the_linter_finds_nothing() {
+    let helm = Helm::new().unwrap();
+    for (name, values) in MATRIX {
+        let said = helm.run(&["lint", "--strict", CHART, "--values", "-"], values);
+        said.unwrap_or_else(|error| panic!("{name}: {error:#}"));
+    }
+}
+
+#[test]
+fn the_api_server_accepts_all_that_is_rendered() {
+    let (control_plane, _turn) = control_plane();
+    prepare(control_plane);
+    let helm = Helm::new().unwrap();
+    let known = ["--api-versions", "nvlink-domains.io/v1alpha1"];
+    for (name, values) in MATRIX {
+        let rendered = helm.release("template", values, &known).unwrap();
+        let said = control_plane.kubectl().run_with(&STRICT, &rendered);
+        said.unwrap_or_else(|error| panic!("{name}: {error:#}"));
+    }
+}
+
+#[test]
+fn the_plain_manifests_are_accepted_too() {
+    let (control_plane, _turn) = control_plane();
+    prepare(control_plane);
+    let directory = workdir::fresh("manifests").unwrap();
+    let script = Path::new(CHART).join("../../manifests");
+    let mut render = Command::new(script);
+    render.arg(&directory).env("HELM", assets::helm().unwrap());
+    let output = render.output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    for file in ["crds.yaml", "nvlink-domains.yaml"] {
+        let text = fs::read_to_string(directory.join(file)).unwrap();
+        assert!(!text.contains("helm.sh/hook"), "{file} has hooks");
+        control_plane.kubectl().run_with(&STRICT, &text).unwrap();
+    }
+}
+
+/// Returns the rendered object of a kind and a name.
+fn find<'d>(documents: &'d [Value], kind: &str, name: &str) -> &'d Value {
+    let found = |one: &&Value| one["kind"] == kind && one["metadata"]["name"] == name;
+    documents.iter().find(found).unwrap()
+}
+
+#[test]
+fn the_pods_have_no_more_rights_than_they_need() {
+    let rendered = Helm::new().unwrap().release("template", "", &[]).unwrap();
+    let rendered = documents(&rendered);
+    for (kind, name) in [
+        ("DaemonSet", "nvlink-exporter"),
+        ("Deployment", "nvlink-webhook"),
+    ] {
+        let pod = &find(&rendered, kind, name)["spec"]["template"]["spec"];
+        assert_eq!(
+            pod["securityContext"]["seccompProfile"]["type"],
+            "RuntimeDefault"
+        );
+        let container = &pod["containers"][0];
+        let security = &container["securityContext"];
+        assert_eq!(security["readOnlyRootFilesystem"], true);
+        assert_eq!(security["allowPrivilegeEscalation"], false);
+        assert_eq!(security["capabilities"], json!({"drop": ["ALL"]}));
+        let limits = container["resources"]["limits"].as_object().unwrap();
+        assert!(!limits.contains_key("nvidia.com/gpu"), "it requests a GPU");
+        for mount in container["volumeMounts"].as_array().into_iter().flatten() {
+            assert_eq!(mount["readOnly"], true, "{mount}");
+        }
+    }
+    let webhook = find(&rendered, "Deployment", "nvlink-webhook");
+    let user = &webhook["spec"]["template"]["spec"]["securityContext"];
+    assert_eq!(user["runAsNonRoot"], true);
+}
+
+/// A class is a hook only where the API server does not know the kind yet.
+#[test]
+fn classes_wait_for_their_crd_on_the_first_installation() {
+    let helm = Helm::new().unwrap();
+    let values = "classes: {nvlink: {appliesTo: {minGpus: 2}}}";
+    let hook = |flags: &[&str]| {
+        let rendered = helm.release("template", values, flags).unwrap();
+        let rendered = documents(&rendered);
+        let class = find(&rendered, "DomainClass", "nvlink");
+        assert_eq!(class["spec"]["appliesTo"]["minGpus"], 2);
+        class["metadata"]["annotations"]["helm.sh/hook"].clone()
+    };
+    assert_eq!(hook(&[]), "post-install");
+    assert_eq!(hook(&["--is-upgrade"]), Value::Null);
+    let known = ["--api-versions", "nvlink-domains.io/v1alpha1"];
+    assert_eq!(hook(&known), Value::Null);
+}
+
+/// Copies a directory tree.
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let target = to.join(entry.file_name());
+        match entry.file_type().unwrap().is_dir() {
+            true => copy(&entry.path(), &target),
+            false => drop(fs::copy(entry.path(), target).unwrap()),
+        }
+    }
+}
+
+const RULES: &str = "\
+groups:
+- name: links
+  rules:
+  - alert: LinkDown
+    expr: nvlink_link_up == 0
+    annotations: {summary: 'GPU {{ $labels.gpu }} of {{ $labels.node }}'}
+";
+
+#[test]
+fn rules_and_dashboards_are_rendered_as_they_are() {
+    let directory = workdir::fresh("chart").unwrap();
+    copy(Path::new(CHART), &directory);
+    let dashboard = r#"{"title": "Fabric", "legend": "{{gpu}}"}"#;
+    for (path, text) in [
+        ("alerts/links.yaml", RULES),
+        ("dashboards/fabric.json", dashboard),
+    ] {
+        let path = directory.join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+    let values =
+        "monitoring: {rules: {enabled: true, labels: {team: a}}, dashboards: {enabled: true}}";
+    let arguments = [
+        "template",
+        "x",
+        directory.to_str().unwrap(),
+        "--values",
+        "-",
+    ];
+    let helm = Helm::new().unwrap();
+    let rendered = documents(&helm.run(&arguments, values).unwrap());
+    let rule = find(&rendered, "PrometheusRule", "nvlink-domains-links");
+    assert_eq!(rule["spec"], documents(RULES)[0]);
+    assert_eq!(rule["metadata"]["labels"]["team"], "a");
+    let map = find(&rendered, "ConfigMap", "nvlink-domains-fabric");
+    assert_eq!(map["data"]["fabric.json"], dashboard);
+    assert_eq!(map["metadata"]["labels"]["grafana_dashboard"], "1");
+}
+
+#[test]
+fn values_that_yaml_would_take_for_something_else_stay_text() {
+    let helm = Helm::new().unwrap();
+    let values = "classes: {'123': {}}\nimagePullSecrets: ['1e3']\n\
+        webhook: {log: 'info # x: y', rackLabel: 'on'}\nexporter: {allocations: {directory: '/x, type: y'}}";
+    let rendered = documents(&helm.release("template", values, &[]).unwrap());
+    find(&rendered, "DomainClass", "123");
+    let webhook = &find(&rendered, "Deployment", "nvlink-webhook")["spec"]["template"]["spec"];
+    assert_eq!(webhook["imagePullSecrets"][0]["name"], "1e3");
+    let arguments = webhook["containers"][0]["args"].as_array().unwrap();
+    for wanted in ["--log=info # x: y", "--rack-label=on"] {
+        assert!(arguments.iter().any(|one| one == wanted), "{arguments:?}");
+    }
+    let exporter = &find(&rendered, "DaemonSet", "nvlink-exporter")["spec"]["template"]["spec"];
+    let directory = &exporter["volumes"][0]["hostPath"];
+    assert_eq!(
+        *directory,
+        json!({"path": "/x, type: y", "type": "Directory"})
+    );
+}
+
+/// Anybody may create pods there, and a release without `--namespace` lands there.
+#[test]
+fn the_namespace_default_keeps_its_rules() {
+    let helm = Helm::new().unwrap();
+    let rendered = helm.run(&["template", "x", CHART], "").unwrap();
+    let webhook = documents(&rendered);
+    let webhook = find(&webhook, "Deployment", "nvlink-webhook");
+    let arguments = &webhook["spec"]["template"]["spec"]["containers"][0]["args"];
+    let exempt = "--exempt-namespace=nvlink-exporter";
+    assert!(
+        arguments
+            .as_array()
+            .unwrap()
+            .iter()
+            .any(|one| one == exempt),
+        "{arguments}"
+    );
+}

@@ -1,0 +1,44 @@
+//! The demo, as `make demo` runs it.
+
+use std::process::Command;
+
+/// Returns the text of the step with this title.
+fn step<'a>(said: &'a str, title: &str) -> &'a str {
+    let (_, rest) = said
+        .split_once(&format!(". {title}\n"))
+        .unwrap_or_else(|| panic!("no step {title:?}: {said}"));
+    rest.split_once("\n\n\n").map_or(rest, |(step, _)| step)
+}
+
+/// Returns the UUIDs of the GPUs that the container got, by the log of its job.
+fn visible(step: &str) -> Vec<&str> {
+    let (_, list) = step.split_once(" NVIDIA_VISIBLE_DEVICES=").unwrap();
+    list.lines().next().unwrap().split(',').collect()
+}
+
+#[test]
+fn the_demo_runs_its_jobs_on_real_nodes() {
+    let demo = Command::new(env!("CARGO_BIN_EXE_demo"))
+        .env_remove("KEEP")
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&demo.stdout);
+    let errors = String::from_utf8_lossy(&demo.stderr);
+    assert!(demo.status.success(), "{errors}\n{said}");
+
+    let without = step(&said, "The job without the webhook");
+    assert!(without.contains("chose node l40s."), "{without}");
+    assert_eq!(visible(without).len(), 4, "{without}");
+    let with = step(&said, "The same job with the webhook");
+    assert!(with.contains("chose node dgx."), "{with}");
+    assert!(with.contains(" CUDA_VISIBLE_DEVICES=0,1,2,3\n"), "{with}");
+    // The exporter reports the GPUs of the log.
+    assert_eq!(visible(with).len(), 4, "{with}");
+    for uuid in visible(with) {
+        assert!(with.contains(&format!("UUID=\"{uuid}\"")), "{uuid}: {with}");
+    }
+    let end = step(&said, "Both jobs end");
+    assert_eq!(end.matches("Complete   1/1").count(), 2, "{end}");
+    let restricted = step(&said, "A restricted class");
+    assert!(restricted.contains("chose node dgx."), "{restricted}");
+}
