@@ -294,12 +294,20 @@ pub enum PlaceFormat {
 
 /// Flags of `unpublish`.
 #[derive(Debug, Args)]
-#[command(after_help = "Example:
-  nvlink-exporter unpublish --node-name gpu-7")]
+#[command(after_help = "Examples:
+  nvlink-exporter unpublish --node-name gpu-7
+  nvlink-exporter unpublish --all")]
 pub struct UnpublishArgs {
     /// The node's name
     #[arg(long, env = "NODE_NAME", value_name = "NAME", value_parser = source::node_name)]
-    pub node_name: String,
+    #[arg(required_unless_present = "all")]
+    pub node_name: Option<String>,
+    /// All nodes instead, also those that no longer exist: for uninstalling.
+    ///
+    /// Needs the rights to list Nodes and NodeTopologies, and to change both, which an
+    /// administrator has.
+    #[arg(long)]
+    pub all: bool,
 }
 
 /// A list of GPU indices.

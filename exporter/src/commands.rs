@@ -113,7 +113,16 @@ fn runtime() -> io::Result<tokio::runtime::Runtime> {
 
 fn unpublish(args: &UnpublishArgs) -> anyhow::Result<()> {
     crate::log::start(LogFormat::Text);
-    let node = &args.node_name;
+    let Some(node) = args.node_name.as_ref().filter(|_| !args.all) else {
+        let nodes = runtime()?.block_on(async {
+            let client = publish::client().await?;
+            publish::unpublish_all(&client).await
+        })?;
+        let count = nodes.len();
+        return print(&format!(
+            "removed what was published about {count} nodes; an exporter that still runs publishes it again\n"
+        ));
+    };
     let existed = runtime()?.block_on(async {
         let client = publish::client().await?;
         publish::unpublish(&client, node).await

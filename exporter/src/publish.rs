@@ -14,7 +14,7 @@ mod object;
 mod rivals;
 pub mod status;
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use kube::Client;
 use nvlink_runtime::{
@@ -163,8 +163,10 @@ impl Publisher {
 /// Returns advice on what to do about an error.
 fn advice(error: &kube::Error) -> &'static str {
     match error {
+        // A policy gives its own reason.
+        kube::Error::Api(status) if status.message.contains("ValidatingAdmissionPolicy") => "",
         kube::Error::Api(status) if status.code == 403 => {
-            "; grant the rights in docs/exporter-rbac.yaml"
+            "; grant the rights in the chart's templates/exporter/rbac.yaml"
         }
         _ => "",
     }
@@ -192,6 +194,19 @@ pub async fn unpublish(client: &Client, node: &str) -> Result<bool, PublishError
         Err(PublishError::NoNode(_)) => Ok(false),
         Err(error) => Err(error),
     }
+}
+
+/// Removes everything that was published about any node; returns the names of the nodes.
+///
+/// # Errors
+/// When the API server cannot be reached or refuses.
+pub async fn unpublish_all(client: &Client) -> Result<BTreeSet<String>, PublishError> {
+    let mut nodes = object::names(client).await?;
+    nodes.extend(node::published(client).await?);
+    for node in &nodes {
+        unpublish(client, node).await?;
+    }
+    Ok(nodes)
 }
 
 /// The first and the longest wait after a failure.

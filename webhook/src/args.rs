@@ -29,8 +29,8 @@ pub struct Cli {
 pub enum Command {
     /// Answer the API server's admission reviews.
     ///
-    /// Needs a kubeconfig, or the service account of a pod, with the rights of
-    /// docs/webhook-rbac.yaml; docs/webhook.md explains each right. Accepts
+    /// Needs a kubeconfig, or the service account of a pod, with the rights of the
+    /// chart's templates/webhook/rbac.yaml; docs/operations.md explains each right. Accepts
     /// requests only once it has read all classes, nodes and namespaces.
     #[command(after_help = "\
 Examples:
@@ -95,6 +95,23 @@ Examples:
   nvlink-webhook policies --check
   nvlink-webhook policies --diff")]
     Policies(PoliciesArgs),
+    /// Ask the API server about a pod, by dry run, and report whether the webhook answers.
+    ///
+    /// The pod names a class that does not exist, so the webhook must refuse it; with --class, a
+    /// second pod must get that class. Nothing is created. The pods request one nvidia.com/gpu
+    /// each. Needs a kubeconfig, or the service account of a pod, with the right to create pods in
+    /// the namespace. `helm test` runs it. Exit status 1: the webhook is not registered, does not
+    /// answer, or refuses the class; 2: the API server cannot be asked. The message says what to
+    /// do.
+    #[command(after_help = "\
+Examples:
+  Does the webhook answer?
+    nvlink-webhook check
+  What does a pod of a team get that names a class?
+    nvlink-webhook check --class high-throughput --namespace research
+  With the chart:
+    helm test nvlink-domains --namespace nvlink-system")]
+    Check(CheckArgs),
 }
 
 /// Node labels that stand for wider scopes.
@@ -212,8 +229,9 @@ pub struct TlsArgs {
     pub tls_key: Option<PathBuf>,
     /// Secret of the webhook's own CA, NAMESPACE/NAME, used instead of certificate files.
     ///
-    /// The first replica creates it; each replica issues its own certificate from it and renews it
-    /// in time. Needs --service or --url, and the rights to get, create and update the Secret.
+    /// The first replica fills the Secret if it is empty, or creates it; each replica issues its own
+    /// certificate from it and renews it in time. Needs --service or --url, and the rights to get
+    /// and update the Secret; to create it, only where it is missing.
     #[arg(
         long,
         env = "NVLINK_WEBHOOK_CA_SECRET",
@@ -247,7 +265,7 @@ pub struct TlsArgs {
     /// Answer only callers with a certificate of this CA, PEM. Read again when it changes.
     ///
     /// Without it, anybody who reaches the port can find out who may use which class. API servers
-    /// present the certificate that their AdmissionConfiguration names: see docs/webhook.md.
+    /// present the certificate that their AdmissionConfiguration names: see docs/operations.md.
     #[arg(long, env = "NVLINK_WEBHOOK_CLIENT_CA_FILE", value_name = "FILE")]
     pub client_ca_file: Option<PathBuf>,
     /// Namespaces without rules.
@@ -276,6 +294,24 @@ pub struct PoliciesArgs {
     /// Namespaces without rules.
     #[command(flatten)]
     pub exempt: ExemptArgs,
+}
+
+/// Flags of `check`.
+#[derive(Debug, Args)]
+pub struct CheckArgs {
+    /// Class that a pod must get; without it, only whether the webhook answers is checked.
+    #[arg(long, env = "NVLINK_WEBHOOK_CLASS", value_name = "NAME")]
+    pub class: Option<String>,
+    /// Namespace of the pods; not an exempt one.
+    #[arg(
+        short,
+        long,
+        env = "NVLINK_WEBHOOK_NAMESPACE",
+        value_name = "NAME",
+        value_parser = namespace,
+        default_value = "default"
+    )]
+    pub namespace: String,
 }
 
 /// Namespaces without rules: the same for `serve`, `registration` and `policies`.

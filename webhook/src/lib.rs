@@ -17,6 +17,7 @@
 //! - [`certificate`]: the certificate that the API server trusts;
 //! - [`args`]: the command line;
 //! - [`preview`]: the decision, made from files;
+//! - `check`: whether the webhook of a cluster answers;
 //! - [`serve`]: the running webhook;
 //! - `run`: from the command line to an exit status.
 
@@ -24,6 +25,7 @@ pub mod admission;
 pub mod args;
 pub mod authorize;
 pub mod certificate;
+mod check;
 pub mod class;
 pub mod cluster;
 pub mod crd;

@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::{
     args::{Cli, Command, RegistrationArgs},
-    crd, policies, preview, registration, serve,
+    check, crd, policies, preview, registration, serve,
     stdout::print,
     yaml,
 };
@@ -61,6 +61,10 @@ fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
                 (false, false) => policies::Task::Print,
             };
             policies::run(task, &args.exempt.exempt_namespaces)
+        }
+        Command::Check(args) => {
+            tls::install_provider();
+            check::run(&args)
         }
         Command::Registration(args) => {
             print(&yaml::write(&[json!(configuration(args)?)])?)?;

@@ -338,14 +338,62 @@ async fn a_ca_of_somebody_else_is_never_replaced() {
         let started = start(&store, Duration::from_secs(3600)).await;
         assert_eq!(started.is_ok(), fits);
         assert_eq!(store.secret(), before);
-        // With the webhook's label it is replaced; the old CA stays trusted.
+        // With the webhook's annotation it is replaced; the old CA stays trusted.
         let mut ours = before.unwrap();
-        ours["metadata"]["labels"] = json!({"app.kubernetes.io/managed-by": "nvlink-webhook"});
+        ours["metadata"]["annotations"] = json!({"nvlink-domains.io/renewed-by": "nvlink-webhook"});
         store.set(Some(ours.clone()), false);
         let own = start(&store, Duration::from_secs(3600)).await.unwrap();
         assert_ne!(store.secret(), Some(ours));
         assert!(own.bundle().borrow().contains(certificate.trim()));
     }
+}
+
+/// Returns a Secret as the chart creates it, with `data`.
+fn of_the_chart(data: &Value) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Secret", "type": "Opaque", "data": data,
+        "metadata": {
+            "name": "ca", "namespace": "nvlink", "resourceVersion": "7",
+            "labels": {"app.kubernetes.io/managed-by": "Helm"},
+        },
+    })
+}
+
+#[tokio::test]
+async fn an_empty_secret_is_filled() {
+    let store = Store::default();
+    for data in [
+        Value::Null,
+        json!({"tls.crt": "", "tls.key": "", "ca.crt": ""}),
+    ] {
+        let empty = of_the_chart(&data);
+        store.set(Some(empty.clone()), false);
+        let own = start(&store, Duration::from_secs(3600)).await.unwrap();
+        let filled = store.secret().unwrap();
+        let bundle = STANDARD.encode(&*own.bundle().borrow());
+        assert_eq!(filled["data"]["ca.crt"], bundle);
+        // With the resourceVersion that was read, the API server lets one replica win.
+        for field in ["/metadata/labels", "/metadata/resourceVersion", "/type"] {
+            assert_eq!(filled.pointer(field), empty.pointer(field), "{field}");
+        }
+        // The next replica uses it.
+        let next = start(&store, Duration::from_secs(3600)).await.unwrap();
+        assert_eq!(*next.bundle().borrow(), *own.bundle().borrow());
+        assert_eq!(store.secret(), Some(filled));
+    }
+}
+
+#[tokio::test]
+async fn a_secret_that_holds_something_else_is_not_filled() {
+    let store = Store::default();
+    let other = of_the_chart(&json!({"password": STANDARD.encode("mine")}));
+    store.set(Some(other.clone()), false);
+    let error = start(&store, Duration::from_secs(3600)).await.err();
+    let error = error.unwrap().to_string();
+    assert!(error.contains("has no tls.crt"), "{error}");
+    let remedy = "kubectl create secret generic ca --namespace nvlink";
+    assert!(error.contains(remedy), "{error}");
+    assert_eq!(store.secret(), Some(other));
 }
 
 /// A certificate of ten minutes is due for renewal when it is issued, since it is

@@ -23,6 +23,16 @@ fn root() -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
 }
 
+/// Returns README and the pages under `docs/`.
+fn pages() -> Vec<String> {
+    let entries = fs::read_dir(root().join("docs")).unwrap();
+    let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let pages = names.filter(|name| name.ends_with(".md"));
+    let mut pages: Vec<String> = pages.map(|name| format!("docs/{name}")).collect();
+    pages.push("README.md".to_owned());
+    pages
+}
+
 fn read(name: &str) -> String {
     fs::read_to_string(root().join(name)).unwrap()
 }
@@ -70,8 +80,8 @@ fn subcommands() -> Vec<String> {
 #[test]
 fn command_lines_of_the_documentation_have_existing_flags() {
     let mut seen = 0;
-    for page in ["README.md", "docs/webhook.md"] {
-        for words in command_lines(&read(page)) {
+    for page in pages() {
+        for words in command_lines(&read(&page)) {
             let mut command = Cli::command();
             command.build();
             let known = command.find_subcommand(&words[1]).unwrap();
@@ -98,7 +108,7 @@ fn quoted(text: &str) -> Vec<&str> {
 
 #[test]
 fn the_page_lists_the_metrics() {
-    let page = read("docs/webhook.md");
+    let page = read("docs/reference.md");
     let rendered = Metrics::default().render().unwrap();
     let families = rendered.lines().filter_map(|line| {
         let name = line.strip_prefix("# TYPE ")?;
@@ -107,13 +117,13 @@ fn the_page_lists_the_metrics() {
     let quoted = quoted(&page);
     for family in families {
         let named = quoted.iter().any(|word| word.starts_with(family));
-        assert!(named, "docs/webhook.md does not name {family}");
+        assert!(named, "docs/reference.md does not name {family}");
     }
 }
 
 #[test]
 fn the_page_lists_the_rules() {
-    let page = read("docs/webhook.md");
+    let page = read("docs/messages.md");
     let quoted = quoted(&page);
     // The rules are the values of `Rule::as_str`.
     let source = read("webhook/src/decide/refusal.rs");
@@ -126,21 +136,29 @@ fn the_page_lists_the_rules() {
     for word in words {
         assert!(
             quoted.contains(&word),
-            "docs/webhook.md does not name the rule {word}"
+            "docs/messages.md does not name the rule {word}"
         );
     }
+}
+
+const CLASS: &str = "apiVersion: nvlink-domains.io/v1alpha1\nkind: DomainClass\n";
+
+/// Returns the classes on a page: in blocks of their own, or in commands up to the line `END`.
+fn classes(text: &str) -> Vec<Value> {
+    let rest = text.split(CLASS).skip(1);
+    let blocks = rest.filter_map(|rest| rest.split("```").next());
+    let classes = blocks.filter_map(|block| block.split("\nEND\n").next());
+    classes
+        .map(|class| serde_saphyr::from_str(&format!("{CLASS}{class}")).unwrap())
+        .collect()
 }
 
 /// The classes in the documentation are accepted and have no unknown fields.
 #[test]
 fn classes_of_the_documentation_are_accepted() {
     let mut seen = 0;
-    for page in ["README.md", "docs/webhook.md"] {
-        let text = read(page);
-        let blocks = text.split("```yaml\n").skip(1);
-        let blocks = blocks.filter_map(|rest| rest.split("```").next());
-        for block in blocks.filter(|block| block.contains("kind: DomainClass")) {
-            let written: Value = serde_saphyr::from_str(block).unwrap();
+    for page in pages() {
+        for written in classes(&read(&page)) {
             let class: DomainClass = serde_json::from_value(written.clone()).unwrap();
             Class::new("documented", &class.spec).unwrap();
             // Unknown fields are lost in the round trip.
@@ -155,7 +173,7 @@ fn classes_of_the_documentation_are_accepted() {
             seen += 1;
         }
     }
-    assert_eq!(seen, 2);
+    assert_eq!(seen, 3);
 }
 
 /// The code map names modules that exist.

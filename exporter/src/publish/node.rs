@@ -5,13 +5,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use k8s_openapi::api::core::v1::Node;
 use kube::{
     Api, Client, ResourceExt,
-    api::{Patch, PatchParams},
+    api::{ListParams, Patch, PatchParams},
 };
 use nvlink_runtime::client;
 use nvlink_topology::{NodeTopology, labels};
 use serde_json::{Value, json};
 
 use super::{ALIAS_MANAGER, MANAGER, PublishError, is_conflict};
+
+/// Nodes that one request lists.
+const PAGE: u32 = 500;
 
 type Values = BTreeMap<&'static str, String>;
 
@@ -156,6 +159,28 @@ pub(super) async fn remove(client: &Client, node: &Node) -> Result<(), PublishEr
         }
     }
     Ok(())
+}
+
+/// Returns the names of the Nodes that have something of this program's managers.
+pub(super) async fn published(client: &Client) -> Result<Vec<String>, PublishError> {
+    let api = Api::<Node>::all(client.clone());
+    let none = Values::new();
+    let (mut names, mut page) = (Vec::new(), ListParams::default().limit(PAGE));
+    loop {
+        let nodes = api.list(&page).await;
+        let nodes = nodes.map_err(|error| PublishError::api("listing Nodes", "", error))?;
+        let ours = |node: &&Node| {
+            let managers = [MANAGER, ALIAS_MANAGER];
+            managers
+                .iter()
+                .any(|manager| !says(node, manager, &none, &none))
+        };
+        names.extend(nodes.items.iter().filter(ours).map(ResourceExt::name_any));
+        match nodes.metadata.continue_.filter(|next| !next.is_empty()) {
+            Some(next) => page = page.continue_token(&next),
+            None => return Ok(names),
+        }
+    }
 }
 
 async fn apply(

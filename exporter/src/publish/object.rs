@@ -1,9 +1,11 @@
 //! The NodeTopology object.
 
+use std::collections::BTreeSet;
+
 use k8s_openapi::api::core::v1::Node;
 use kube::{
     Api, Client, ResourceExt,
-    api::{DeleteParams, DynamicObject, Patch, PatchParams},
+    api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams},
 };
 use nvlink_topology::{API_VERSION, KIND, NodeTopology};
 use serde_json::{Value, json};
@@ -75,6 +77,15 @@ pub(super) async fn delete(client: &Client, name: &str) -> Result<(), PublishErr
         Ok(_) => Ok(()),
         Err(error) if is_not_found(&error) => Ok(()),
         Err(error) => Err(PublishError::api("deleting NodeTopology", name, error)),
+    }
+}
+
+/// Returns the names of all objects; none if the kind does not exist.
+pub(super) async fn names(client: &Client) -> Result<BTreeSet<String>, PublishError> {
+    match api(client).list_metadata(&ListParams::default()).await {
+        Ok(objects) => Ok(objects.iter().map(ResourceExt::name_any).collect()),
+        Err(error) if is_not_found(&error) => Ok(BTreeSet::new()),
+        Err(error) => Err(PublishError::api("listing NodeTopologies", "", error)),
     }
 }
 

@@ -280,7 +280,7 @@ async fn an_error_contains_the_message_of_the_api_server() {
     let error = publisher(&client, false).publish(&l40s).await.unwrap_err();
     assert_eq!(
         error.to_string(),
-        "applying to Node gpu-7: Forbidden; grant the rights in docs/exporter-rbac.yaml"
+        "applying to Node gpu-7: Forbidden; grant the rights in the chart's templates/exporter/rbac.yaml"
     );
 }
 

@@ -32,14 +32,25 @@ pub enum PkiError {
     },
     /// The Secret holds something else. The webhook does not change it.
     #[error(
-        "Secret {name} does not hold the webhook's CA: {reason}; delete it so that the webhook \
-         creates a new one, or name another Secret with --ca-secret"
+        "Secret {name} does not hold the webhook's CA: {reason}; name another Secret with \
+         --ca-secret, or delete this one and create it empty, and the webhook fills it: {}",
+        name.create()
     )]
     Foreign {
-        /// `NAMESPACE/NAME`.
-        name: String,
+        name: SecretName,
         /// What is missing or wrong.
         reason: String,
+    },
+    /// The Secret is missing, and the webhook may not create it.
+    #[error(
+        "Secret {name} is missing, and the webhook may not create it ({}); create it empty, and \
+         the webhook fills it: {}",
+        nvlink_runtime::client::reason(error),
+        name.create()
+    )]
+    Missing {
+        name: SecretName,
+        error: Box<kube::Error>,
     },
     /// The namespace of the Secret does not exist.
     #[error("namespace {0} does not exist: kubectl create namespace {0}")]
@@ -52,8 +63,7 @@ pub enum PkiError {
     Api {
         /// `read`, `create` or `update`.
         what: &'static str,
-        /// `NAMESPACE/NAME`.
-        name: String,
+        name: SecretName,
         error: Box<kube::Error>,
     },
 }

@@ -16,8 +16,9 @@ use super::with_unit;
 
 /// A class of NVLink domains, cluster-scoped like a StorageClass.
 ///
-/// Nothing in it is silently ignored. The API server warns about fields that this
-/// version does not know (or rejects them, with strict field validation), and the
+/// It says which pods get it, who may use it, which nodes it covers, and how close together the
+/// GPUs of a job must be. Nothing in it is silently ignored: the API server warns about fields
+/// that this version does not know (or rejects them, with strict field validation), and the
 /// webhook refuses pods of a class that requests a feature this version does not have.
 #[derive(CustomResource, KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[kube(

@@ -256,6 +256,20 @@ fn concerns(event: &Change, version: Option<&str>) -> bool {
 
 fn reason(error: &kube::Error) -> String {
     match error {
+        // Applying creates what is missing, and the chart grants no right to do so.
+        kube::Error::Api(status)
+            if status.code == 403
+                && (status.message.contains("cannot create")
+                    // API servers of Kubernetes 1.30 give no reason.
+                    || status.message.trim_end().ends_with("is forbidden:")) =>
+        {
+            format!(
+                "the registration does not exist, and the service account may not create it: install \
+                 the chart or its manifests again, or grant it create on \
+                 mutatingwebhookconfigurations ({})",
+                status.message
+            )
+        }
         kube::Error::Api(status) if status.code == 403 => format!(
             "the service account lacks rights: grant it get, list, watch, create and patch on \
              mutatingwebhookconfigurations ({})",

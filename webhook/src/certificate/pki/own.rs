@@ -38,11 +38,11 @@ pub struct OwnCertificate {
 }
 
 impl OwnCertificate {
-    /// Reads the CA from its Secret, or creates it, and issues a certificate for `names`.
+    /// Reads the CA from its Secret, or creates the CA, and issues a certificate for `names`.
     /// The server accepts only `clients`, if there are any.
     ///
     /// # Errors
-    /// When the Secret cannot be read or created, or holds something else.
+    /// When the Secret cannot be read or written, or holds something else.
     pub async fn start(
         client: Client,
         secret: SecretName,

@@ -1,7 +1,8 @@
 //! The CA in its Secret, which all replicas share.
 //!
-//! Replicas that start together, or that find the CA due together, race: the API
-//! server lets one create or replace the Secret, and the others use the result.
+//! The Secret is filled if it is empty, and created if it is missing. Replicas that start together,
+//! or that find the CA due together, race: the API server lets one create or replace the Secret,
+//! and the others use the result.
 
 use std::{collections::BTreeMap, fmt, str::FromStr, time::SystemTime};
 
@@ -19,14 +20,22 @@ const KEY: &str = "tls.key";
 const BUNDLE: &str = "ca.crt";
 /// The number of CAs trusted at a time: the one that signs, and its predecessors.
 const KEPT: usize = 3;
-/// The label of Secrets that the webhook created, and its value.
-const MADE_BY: (&str, &str) = ("app.kubernetes.io/managed-by", "nvlink-webhook");
+/// The annotation of Secrets whose CA the webhook created, and its value.
+const RENEWED_BY: (&str, &str) = ("nvlink-domains.io/renewed-by", "nvlink-webhook");
 
 /// `NAMESPACE/NAME` of a Secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SecretName {
     pub namespace: String,
     pub name: String,
+}
+
+impl SecretName {
+    /// Returns the command that creates the Secret empty.
+    pub(super) fn create(&self) -> String {
+        let Self { namespace, name } = self;
+        format!("kubectl create secret generic {name} --namespace {namespace}")
+    }
 }
 
 impl fmt::Display for SecretName {
@@ -83,7 +92,7 @@ impl Trust {
 
     fn read(secret: &Secret, name: &SecretName) -> Result<Self, PkiError> {
         let foreign = |reason: String| PkiError::Foreign {
-            name: name.to_string(),
+            name: name.clone(),
             reason,
         };
         let text = |key: &str| {
@@ -125,14 +134,14 @@ fn certificates(bundle: &str) -> impl Iterator<Item = String> + '_ {
         .map(|part| format!("{}\n", part.trim_start()))
 }
 
-/// Returns the content of the Secret. Creates the Secret if it is missing, and
-/// replaces the CA if it is due. If an administrator deletes the Secret to get a
-/// new CA, the CAs `known` so far stay trusted.
+/// Returns the content of the Secret. Fills the Secret if it is empty, creates it if it is
+/// missing, and replaces the CA if it is due. If an administrator deletes or empties the Secret to
+/// get a new CA, the CAs `known` so far stay trusted.
 ///
 /// # Errors
 /// When the API server does not answer, or when the Secret holds something that
 /// is not a CA. Such a Secret is not changed, and neither is one that somebody
-/// else created.
+/// else filled.
 pub(super) async fn ensure(
     client: &Client,
     name: &SecretName,
@@ -145,55 +154,78 @@ pub(super) async fn ensure(
     for _ in 0..3 {
         let present = api.get_opt(&name.name).await;
         let present = present.map_err(|error| failed("read", name, error))?;
-        let (what, written) = match present {
-            None => {
-                let trust = match known {
-                    Some(known) => known.next(now)?,
-                    None => Trust::first(now)?,
-                };
-                let made = api.create(&params, &new(name, &trust)).await;
-                ("create", made.map(|_| trust))
-            }
+        let held = match present.as_ref().filter(|secret| !is_empty(secret)) {
+            None => None,
             Some(secret) => {
-                let trust = Trust::read(&secret, name)?;
+                let trust = Trust::read(secret, name)?;
                 if !trust.signing.is_due(now) {
                     return Ok(trust);
                 }
-                if !is_ours(&secret) {
+                if !is_ours(secret) {
                     return foreign(trust, name, now);
                 }
-                let next = trust.next(now)?;
-                // Carries the resourceVersion that was read.
-                let changed = Secret {
-                    data: Some(next.data()),
-                    ..secret
-                };
-                let replaced = api.replace(&name.name, &params, &changed).await;
-                ("update", replaced.map(|_| next))
+                Some(trust)
+            }
+        };
+        let trust = match held.as_ref().or(known) {
+            Some(previous) => previous.next(now)?,
+            None => Trust::first(now)?,
+        };
+        let (what, written) = match present {
+            None => {
+                let secret = filled(new(name), &trust);
+                ("create", api.create(&params, &secret).await)
+            }
+            Some(secret) => {
+                // It has the resourceVersion that was read.
+                let secret = filled(secret, &trust);
+                ("update", api.replace(&name.name, &params, &secret).await)
             }
         };
         match written {
-            Ok(trust) => {
+            Ok(_) => {
                 tracing::info!(secret = %name, what, "created a new CA");
                 return Ok(trust);
             }
-            Err(kube::Error::Api(status)) if what == "create" && status.code == 404 => {
-                return Err(PkiError::NoNamespace(name.namespace.clone()));
-            }
-            Err(kube::Error::Api(status)) if status.code == 409 || status.code == 404 => {}
-            Err(error) => return Err(failed(what, name, error)),
+            Err(error) => lost(what, name, error)?,
         }
     }
     Err(PkiError::Foreign {
-        name: name.to_string(),
+        name: name.clone(),
         reason: "it keeps changing".to_owned(),
     })
 }
 
+/// Returns nothing if another replica won the race to write the Secret.
+///
+/// # Errors
+/// When the Secret could not be written for another reason.
+fn lost(what: &'static str, name: &SecretName, error: kube::Error) -> Result<(), PkiError> {
+    let code = match &error {
+        kube::Error::Api(status) => status.code,
+        _ => 0,
+    };
+    match (what, code) {
+        ("create", 404) => Err(PkiError::NoNamespace(name.namespace.clone())),
+        ("create", 403) => Err(PkiError::Missing {
+            name: name.clone(),
+            error: Box::new(error),
+        }),
+        (_, 409 | 404) => Ok(()),
+        _ => Err(failed(what, name, error)),
+    }
+}
+
+/// Reports whether the Secret has no keys, or only keys without values.
+fn is_empty(secret: &Secret) -> bool {
+    let mut values = secret.data.iter().flat_map(BTreeMap::values);
+    values.all(|value| value.0.is_empty())
+}
+
 fn is_ours(secret: &Secret) -> bool {
-    let labels = secret.metadata.labels.as_ref();
-    let label = labels.and_then(|labels| labels.get(MADE_BY.0));
-    label.is_some_and(|value| value == MADE_BY.1)
+    let annotations = secret.metadata.annotations.as_ref();
+    let value = annotations.and_then(|annotations| annotations.get(RENEWED_BY.0));
+    value.is_some_and(|value| value == RENEWED_BY.1)
 }
 
 /// Returns a CA that somebody else created and maintains, as long as it is valid.
@@ -203,35 +235,38 @@ fn foreign(trust: Trust, name: &SecretName, now: SystemTime) -> Result<Trust, Pk
         return Ok(trust);
     }
     Err(PkiError::Foreign {
-        name: name.to_string(),
+        name: name.clone(),
         reason: format!(
-            "its certificate is not valid now, and without the label {}={} the webhook does not replace it",
-            MADE_BY.0, MADE_BY.1
+            "its certificate is not valid now, and without the annotation {}={} the webhook does not replace it",
+            RENEWED_BY.0, RENEWED_BY.1
         ),
     })
 }
 
-fn new(name: &SecretName, trust: &Trust) -> Secret {
+fn new(name: &SecretName) -> Secret {
     Secret {
         metadata: ObjectMeta {
             name: Some(name.name.clone()),
             namespace: Some(name.namespace.clone()),
-            labels: Some(BTreeMap::from([(
-                MADE_BY.0.to_owned(),
-                MADE_BY.1.to_owned(),
-            )])),
             ..ObjectMeta::default()
         },
         type_: Some("kubernetes.io/tls".to_owned()),
-        data: Some(trust.data()),
         ..Secret::default()
     }
+}
+
+/// Returns the Secret with the CA of `trust`, and with the annotation that it is ours.
+fn filled(mut secret: Secret, trust: &Trust) -> Secret {
+    let annotations = secret.metadata.annotations.get_or_insert_default();
+    annotations.insert(RENEWED_BY.0.to_owned(), RENEWED_BY.1.to_owned());
+    secret.data = Some(trust.data());
+    secret
 }
 
 fn failed(what: &'static str, name: &SecretName, error: kube::Error) -> PkiError {
     PkiError::Api {
         what,
-        name: name.to_string(),
+        name: name.clone(),
         error: Box::new(error),
     }
 }
@@ -273,7 +308,7 @@ mod tests {
         let fourth = third.next(now + 21 * YEAR).unwrap();
         assert_eq!(certificates(&fourth.bundle).count(), KEPT);
         assert!(!fourth.bundle.contains(first.signing.certificate.trim()));
-        let read = Trust::read(&new(&name(), &third), &name()).unwrap();
+        let read = Trust::read(&filled(new(&name()), &third), &name()).unwrap();
         assert_eq!(read, third);
     }
 
@@ -281,9 +316,9 @@ mod tests {
     fn a_ca_of_somebody_else_is_used_while_it_is_valid() {
         let now = SystemTime::now();
         let trust = Trust::first(now).unwrap();
-        let mut secret = new(&name(), &trust);
+        let mut secret = filled(new(&name()), &trust);
         assert!(is_ours(&secret));
-        secret.metadata.labels = None;
+        secret.metadata.annotations = None;
         assert!(!is_ours(&secret));
         let later = |years: u32| foreign(trust.clone(), &name(), now + years * YEAR);
         assert_eq!(later(8).unwrap(), trust);
@@ -299,7 +334,7 @@ mod tests {
             (KEY, "no tls.key"),
             (CERTIFICATE, "no tls.crt"),
         ] {
-            let mut secret = new(&name(), &trust);
+            let mut secret = filled(new(&name()), &trust);
             secret.data.as_mut().unwrap().remove(key);
             let error = Trust::read(&secret, &name()).unwrap_err().to_string();
             assert!(
@@ -307,7 +342,7 @@ mod tests {
                 "{error}"
             );
         }
-        let mut secret = new(&name(), &trust);
+        let mut secret = filled(new(&name()), &trust);
         let other = ByteString(Trust::first(SystemTime::now()).unwrap().bundle.into_bytes());
         secret
             .data
