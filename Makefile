@@ -2,21 +2,31 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench lint packages control-plane toolchain
+.PHONY: help demo test bench lint dist images manifests packages control-plane helm toolchain
 
 TARGET := $(or $(CARGO_TARGET_DIR),$(CARGO_BUILD_TARGET_DIR),target)
-SCRIPTS := .ci/run tests/controlplane/build tests/controlplane/packages
+SCRIPTS := .ci/run tests/controlplane/build tests/controlplane/packages tests/helm/build tests/src/lab/sandbox.sh \
+	deploy/architecture.sh deploy/dist deploy/helm deploy/images/build deploy/manifests deploy/programs \
+	deploy/licenses/place deploy/licenses/tool deploy/licenses/write
+
+# Nodes need root. sudo would drop what tells where the programs are.
+AS_ROOT = $(if $(filter-out 0,$(shell id -u)),$(shell command -v sudo)) env PATH="$$PATH" HOME="$$HOME" \
+	XDG_CACHE_HOME="$$XDG_CACHE_HOME" KUBEBUILDER_ASSETS="$$KUBEBUILDER_ASSETS" KUBERNETES="$$KUBERNETES" NO_COLOR="$$NO_COLOR"
 
 help: ## list the targets
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
 
-demo: packages ## show everything on simulated nodes and a real control plane; KEEP=1 leaves it running
+demo: packages control-plane ## show everything on a real control plane and nodes with simulated GPUs; KEEP=1 leaves it running
 	cargo build --locked -p nvlink-exporter -p nvlink-webhook -p nvlink-fake-nvml -p nvlink-tests
-	@KEEP="$(KEEP)" "$(TARGET)/debug/demo"
+	@$(AS_ROOT) KEEP="$(KEEP)" "$(TARGET)/debug/demo"
 
 test: packages ## run all tests, including the end-to-end tests on a real control plane and Prometheus
 	cargo test --workspace --locked --no-run
 	@tests/controlplane/build
+	@tests/helm/build
+	@deploy/licenses/tool cargo-cyclonedx cyclonedx --help >/dev/null
+	@for architecture in $(filter-out amd64,$(or $(ARCHITECTURES),riscv64)); do \
+		deploy/programs $$architecture dev -p nvlink-fake-nvml >/dev/null || exit 1; done
 	cargo test --workspace --locked
 
 bench: packages ## run the benchmarks; the last two use a control plane: 10,000 nodes, and the cost of pods
@@ -27,19 +37,32 @@ bench: packages ## run the benchmarks; the last two use a control plane: 10,000 
 	@tests/controlplane/build
 	cargo bench --locked -p nvlink-tests --bench scale --bench cost
 
-lint: toolchain ## check formatting, clippy and rustdoc with warnings denied, and scripts
+lint: toolchain ## check formatting, clippy and rustdoc with warnings denied, licenses, and scripts
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked
 	cargo fmt --manifest-path webhook/fuzz/Cargo.toml --check
 	cargo clippy --manifest-path webhook/fuzz/Cargo.toml --target-dir "$(TARGET)" --locked -- -D warnings
+	deploy/licenses/tool cargo-deny --config deploy/licenses/deny.toml --workspace --locked check bans licenses sources
 	@for script in $(SCRIPTS); do bash -n "$$script" || exit 1; done
 
-packages: ## install missing Debian packages: etcd, Prometheus, Alertmanager, Chromium
+dist: packages ## build what a release consists of, into target/dist; ARCHITECTURES="amd64 arm64 riscv64"
+	@deploy/dist
+
+images: dist ## build the images of both programs as OCI archives, into target/images
+	@deploy/images/build
+
+manifests: helm ## render the chart as plain manifests, into target/manifests; VALUES=my-values.yaml
+	@deploy/manifests "$(TARGET)/manifests" $(if $(VALUES),--values "$(VALUES)")
+
+packages: ## install missing Debian packages: etcd, Prometheus, Chromium, containerd, buildah, QEMU, cross compilers
 	@tests/controlplane/packages
 
-control-plane: ## build the Kubernetes control plane once, into the user's cache
+control-plane: ## build the Kubernetes programs of the tests once, into the user's cache
 	@tests/controlplane/build
+
+helm: ## build helm once, into the user's cache
+	@tests/helm/build
 
 toolchain:
 	@cargo fmt --version >/dev/null 2>&1 && cargo clippy --version >/dev/null 2>&1 || \
