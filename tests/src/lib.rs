@@ -3,11 +3,13 @@
 //!
 //! [`ControlPlane`] is etcd, API server, scheduler and controller manager;
 //! [`Lab`] is a node of it that runs pods;
-//! [`Kubectl`] talks to it as a user would, [`Helm`] installs the chart; [`Prometheus`] scrapes;
+//! [`Kubectl`] talks to it as a user would, [`Helm`] installs the chart; [`Prometheus`] scrapes
+//! and evaluates the [`Rules`], [`Alertmanager`] tells a [`Receiver`];
 //! [`Exporter`] and [`Webhook`] are this project's programs as users run them.
 //!
 //! Everything is synchronous: a test reads like a shell session.
 
+mod alertmanager;
 pub mod assets;
 mod balancer;
 mod browser;
@@ -27,11 +29,13 @@ pub mod port;
 mod process;
 pub mod programs;
 mod prometheus;
+mod rules;
 mod slow;
 mod wait;
 pub mod webhook;
 pub mod workdir;
 
+pub use alertmanager::{Alertmanager, Notification, Receiver};
 pub use balancer::{Backend, Balancer};
 pub use browser::Browser;
 pub use controlplane::ControlPlane;
@@ -45,6 +49,7 @@ pub use node::Node;
 pub use nvml::FakeNvml;
 pub use process::{Process, command};
 pub use prometheus::{Prometheus, Sample, check_metrics};
+pub use rules::Rules;
 pub use slow::SlowApi;
 pub use wait::wait_until;
 pub use webhook::{Replica, Webhook};

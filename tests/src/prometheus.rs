@@ -11,8 +11,10 @@ use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
 use crate::{
+    alertmanager::Alertmanager,
     assets, http, port,
     process::{Process, command, feed},
+    rules::Rules,
     wait::wait_until,
     workdir,
 };
@@ -52,19 +54,36 @@ impl Prometheus {
     /// # Errors
     /// When it does not become ready; shows the end of its log.
     pub fn scraping(jobs: Vec<Value>) -> Result<Self> {
-        let directory = workdir::fresh("prometheus")?;
-        let config = directory.join("prometheus.yml");
-        // YAML is a superset of JSON.
-        let text = json!({
-            "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
+        Self::with(json!({"scrape_configs": jobs}))
+    }
+
+    /// Starts a Prometheus that evaluates `rules` every second and sends alerts to `alertmanager`.
+    ///
+    /// # Errors
+    /// When it does not become ready; shows the end of its log.
+    pub fn alerting(jobs: Vec<Value>, rules: &Rules, alertmanager: &Alertmanager) -> Result<Self> {
+        let directory = workdir::fresh("rules")?;
+        let targets = [alertmanager.address.as_str()];
+        Self::with(json!({
             "scrape_configs": jobs,
-        });
-        fs::write(&config, text.to_string())?;
+            "rule_files": rules.write(&directory)?,
+            "alerting": {"alertmanagers": [{"static_configs": [{"targets": targets}]}]},
+        }))
+    }
+
+    /// Starts a Prometheus with this configuration, and scrapes and evaluates every second.
+    fn with(mut config: Value) -> Result<Self> {
+        config["global"] =
+            json!({"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"});
+        let directory = workdir::fresh("prometheus")?;
+        let file = directory.join("prometheus.yml");
+        // YAML is a superset of JSON.
+        fs::write(&file, config.to_string())?;
         let listen = format!("127.0.0.1:{}", port::free()?);
         let mut prometheus = command(assets::path("prometheus")?);
         prometheus
             .arg("--config.file")
-            .arg(&config)
+            .arg(&file)
             .arg("--storage.tsdb.path")
             .arg(directory.join("data"));
         prometheus.args(["--web.listen-address", &listen]);

@@ -1,0 +1,158 @@
+//! Runs a real Alertmanager, and a receiver to which it delivers.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result};
+use axum::{Json, Router, extract::Path, routing::post};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::{net::TcpListener, runtime::Runtime};
+
+use crate::{
+    assets, http, port,
+    process::{Process, command},
+    workdir,
+};
+
+const START: Duration = Duration::from_secs(30);
+const CONFIGURATION: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../alerts/alertmanager.yaml");
+
+/// A running Alertmanager. It ends when dropped.
+#[derive(Debug)]
+pub struct Alertmanager {
+    /// `127.0.0.1:PORT`.
+    pub address: String,
+    pub process: Process,
+}
+
+impl Alertmanager {
+    /// Starts an Alertmanager with the project's routes and inhibitions. All its receivers are
+    /// `receiver`, and it waits for nothing longer than a second.
+    ///
+    /// # Errors
+    /// When it does not become ready; shows the end of its log.
+    pub fn start(receiver: &Receiver) -> Result<Self> {
+        let text = fs::read_to_string(CONFIGURATION).context(CONFIGURATION)?;
+        let mut config: Value = serde_saphyr::from_str(&text).context(CONFIGURATION)?;
+        redirect(&mut config, receiver);
+        hurry(&mut config["route"]);
+        let directory = workdir::fresh("alertmanager")?;
+        let file = directory.join("alertmanager.yml");
+        // YAML is a superset of JSON.
+        fs::write(&file, config.to_string())?;
+        let address = format!("127.0.0.1:{}", port::free()?);
+        let mut program = command(assets::path("prometheus-alertmanager")?);
+        program.arg("--config.file").arg(&file);
+        program.arg("--storage.path").arg(directory.join("data"));
+        program.args(["--web.listen-address", &address]);
+        program.args(["--cluster.listen-address", ""]);
+        let process = Process::start("alertmanager", &directory, program)?;
+        process.wait_until("Alertmanager to be ready", START, || {
+            http::text(&format!("http://{address}/-/ready")).map(Some)
+        })?;
+        Ok(Self { address, process })
+    }
+}
+
+/// Replaces what each receiver of the configuration notifies.
+fn redirect(config: &mut Value, to: &Receiver) {
+    for receiver in config["receivers"].as_array_mut().into_iter().flatten() {
+        let name = receiver["name"].as_str().unwrap_or_default();
+        let url = format!("{}/{name}", to.url);
+        let hook = json!({"url": url, "send_resolved": true});
+        *receiver = json!({"name": name, "webhook_configs": [hook]});
+    }
+}
+
+/// Shortens the waits of a route and of those below it.
+fn hurry(route: &mut Value) {
+    for (key, wait) in [("group_wait", "100ms"), ("group_interval", "1s")] {
+        route[key] = wait.into();
+    }
+    for below in route["routes"].as_array_mut().into_iter().flatten() {
+        hurry(below);
+    }
+}
+
+/// One alert of a notification.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Notification {
+    /// `firing` or `resolved`.
+    pub status: String,
+    pub labels: BTreeMap<String, String>,
+    pub annotations: BTreeMap<String, String>,
+    /// The receiver of the configuration.
+    #[serde(skip)]
+    pub receiver: String,
+    #[serde(skip, default = "Instant::now")]
+    pub at: Instant,
+}
+
+impl Notification {
+    /// Returns the value of a label, empty if there is none.
+    #[must_use]
+    pub fn label(&self, name: &str) -> &str {
+        self.labels.get(name).map_or("", String::as_str)
+    }
+}
+
+/// The body that Alertmanager posts.
+#[derive(Deserialize)]
+struct Body {
+    alerts: Vec<Notification>,
+}
+
+/// Accepts and keeps notifications. It ends when dropped.
+#[derive(Debug)]
+pub struct Receiver {
+    url: String,
+    received: Arc<Mutex<Vec<Notification>>>,
+    _server: Runtime,
+}
+
+impl Receiver {
+    /// Starts a receiver on a free port.
+    ///
+    /// # Errors
+    /// When it cannot listen.
+    pub fn start() -> Result<Self> {
+        let server = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()?;
+        let listener = server.block_on(TcpListener::bind("127.0.0.1:0"))?;
+        let url = format!("http://{}", listener.local_addr()?);
+        let received = Arc::<Mutex<Vec<Notification>>>::default();
+        let inbox = Arc::clone(&received);
+        let take = move |Path(receiver): Path<String>, Json(body): Json<Body>| {
+            let inbox = Arc::clone(&inbox);
+            async move {
+                let alerts = body.alerts.into_iter().map(|alert| Notification {
+                    receiver: receiver.clone(),
+                    ..alert
+                });
+                let mut inbox = inbox.lock().unwrap_or_else(PoisonError::into_inner);
+                inbox.extend(alerts);
+            }
+        };
+        let router = Router::new().route("/{receiver}", post(take));
+        server.spawn(async move { axum::serve(listener, router).await });
+        Ok(Self {
+            url,
+            received,
+            _server: server,
+        })
+    }
+
+    /// Returns all alerts that were delivered so far, each as often as it was delivered.
+    #[must_use]
+    pub fn received(&self) -> Vec<Notification> {
+        let received = self.received.lock();
+        received.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
