@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::{Context, Result};
-use axum::{Json, Router, extract::Path, routing::post};
+use axum::{Router, body::Bytes, extract::Path, http::StatusCode, routing::post};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::{net::TcpListener, runtime::Runtime};
@@ -129,15 +129,19 @@ impl Receiver {
         let url = format!("http://{}", listener.local_addr()?);
         let received = Arc::<Mutex<Vec<Notification>>>::default();
         let inbox = Arc::clone(&received);
-        let take = move |Path(receiver): Path<String>, Json(body): Json<Body>| {
+        let take = move |Path(receiver): Path<String>, body: Bytes| {
             let inbox = Arc::clone(&inbox);
             async move {
-                let alerts = body.alerts.into_iter().map(|alert| Notification {
+                let Ok(Body { alerts }) = serde_json::from_slice(&body) else {
+                    return StatusCode::BAD_REQUEST;
+                };
+                let alerts = alerts.into_iter().map(|alert| Notification {
                     receiver: receiver.clone(),
                     ..alert
                 });
                 let mut inbox = inbox.lock().unwrap_or_else(PoisonError::into_inner);
                 inbox.extend(alerts);
+                StatusCode::OK
             }
         };
         let router = Router::new().route("/{receiver}", post(take));
