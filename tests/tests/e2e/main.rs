@@ -8,6 +8,7 @@
 
 mod access;
 mod admission;
+mod alerts;
 mod allocations;
 mod availability;
 mod build;

@@ -1,0 +1,253 @@
+//! From a fault to the notification: the real exporter, Prometheus and Alertmanager, with the
+//! rules sixty times as fast.
+
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
+
+use nvlink_tests::{
+    Alertmanager, Exporter, Kubelet, Notification, Prometheus, Receiver, Rules, http,
+    kubelet::{Container, Mood},
+    wait_until,
+};
+use serde_json::{Value, json};
+
+/// A minute of the rules is a second of the test.
+const FACTOR: u32 = 60;
+const SOON: Duration = Duration::from_secs(120);
+
+/// Faults of a simulated machine, and the alerts that they cause.
+struct Case {
+    node: &'static str,
+    profile: &'static str,
+    faults: &'static str,
+    alerts: &'static [&'static str],
+}
+
+const CASES: &[Case] = &[
+    Case {
+        node: "link",
+        profile: "dgx-h100",
+        faults: r#"[{"link-down": {"gpu": 3, "link": 7}}]"#,
+        alerts: &["NvlinkLinkDown", "NvlinkLinksMissing"],
+    },
+    Case {
+        node: "one-sided",
+        profile: "dgx1-v100",
+        faults: r#"[{"link-down": {"gpu": 0, "link": 0, "oneSided": true}}]"#,
+        alerts: &["NvlinkLinksAsymmetric"],
+    },
+    Case {
+        node: "errors",
+        profile: "dgx-h100",
+        faults: r#"[{"errors": {"gpu": 5, "link": 2, "kind": "replay", "perHour": 36000000}}]"#,
+        alerts: &["NvlinkErrorsRising"],
+    },
+    Case {
+        node: "bits",
+        profile: "hgx-b200",
+        faults: r#"[{"errors": {"gpu": 1, "link": 0, "kind": "effective", "perHour": 1000000000000}}]"#,
+        alerts: &["NvlinkBitErrorRatioHigh"],
+    },
+    Case {
+        node: "xid",
+        profile: "dgx-h100",
+        faults: r#"[{"xid": {"gpu": 2, "xid": 74}}]"#,
+        alerts: &["NvlinkXid"],
+    },
+    Case {
+        node: "lost",
+        profile: "dgx-a100",
+        faults: r#"[{"gpu-lost": {"gpu": 1}}]"#,
+        alerts: &["NvlinkGpuLost", "NvlinkTopologyChanged"],
+    },
+    Case {
+        node: "fabric",
+        profile: "dgx-h100",
+        faults: r#"[{"fabric-down": {}}]"#,
+        alerts: &["NvlinkFabricDown"],
+    },
+    Case {
+        node: "degraded",
+        profile: "dgx-h100",
+        faults: r#"[{"fabric-condition": {"gpu": 0, "condition": "degraded_bandwidth"}}]"#,
+        alerts: &["NvlinkFabricDegraded"],
+    },
+    Case {
+        node: "hang",
+        profile: "dgx-h100",
+        faults: r#"["hang"]"#,
+        alerts: &["NvlinkExporterStale"],
+    },
+];
+
+/// Prometheus and Alertmanager over running exporters.
+struct Watch {
+    receiver: Receiver,
+    _alertmanager: Alertmanager,
+    _prometheus: Prometheus,
+}
+
+impl Watch {
+    fn start(targets: &[(&str, &str)]) -> Self {
+        let receiver = Receiver::start().unwrap();
+        let alertmanager = Alertmanager::start(&receiver).unwrap();
+        let group = |(node, address): &(&str, &str)| json!({"targets": [address], "labels": {"instance": node}});
+        let groups: Vec<Value> = targets.iter().map(group).collect();
+        let job =
+            json!({"job_name": "nvlink-exporter", "honor_labels": true, "static_configs": groups});
+        // Without a webhook, the rules about it would say that it is down.
+        let rules = Rules::read()
+            .unwrap()
+            .without("webhook.yaml")
+            .faster(FACTOR);
+        let prometheus = Prometheus::alerting(vec![job], &rules, &alertmanager).unwrap();
+        let all = targets.len() as f64;
+        let up =
+            |samples: &[nvlink_tests::Sample]| samples.first().is_some_and(|one| one.value == all);
+        prometheus.wait_for("count(up == 1)", SOON, up).unwrap();
+        Self {
+            receiver,
+            _alertmanager: alertmanager,
+            _prometheus: prometheus,
+        }
+    }
+
+    /// Waits until the last word about each `(node, alert)` is `status`, and returns when it came.
+    fn wait_for(&self, wanted: &[(&str, &str)], status: &str) -> Vec<Instant> {
+        let found = wait_until(&format!("notifications: {status}"), SOON, || {
+            let last = self.last();
+            let one = |wanted: &(&str, &str)| {
+                let key = (wanted.0.to_owned(), wanted.1.to_owned());
+                let note = last.get(&key).filter(|note| note.status == status);
+                note.map(|note| note.at).ok_or(*wanted)
+            };
+            let (found, missing): (Vec<_>, Vec<_>) =
+                wanted.iter().map(one).partition(Result::is_ok);
+            let missing: Vec<_> = missing.into_iter().filter_map(Result::err).collect();
+            anyhow::ensure!(missing.is_empty(), "not {status}: {missing:?}; {last:#?}");
+            Ok(Some(found.into_iter().flatten().collect()))
+        });
+        found.unwrap()
+    }
+
+    /// Returns the last notification of each alert, by node and name.
+    fn last(&self) -> BTreeMap<(String, String), Notification> {
+        let received = self.receiver.received().into_iter();
+        let key = |note: &Notification| {
+            let node = [note.label("instance"), note.label("node")];
+            let node = node.into_iter().find(|label| !label.is_empty());
+            let name = note.label("alertname").to_owned();
+            (node.unwrap_or_default().to_owned(), name)
+        };
+        received.map(|note| (key(&note), note)).collect()
+    }
+}
+
+fn set(exporter: &Exporter, faults: &str) {
+    let url = exporter.url("/sim/faults");
+    let method = if faults.is_empty() { "DELETE" } else { "PUT" };
+    let answer = http::send(method, &url, faults).unwrap();
+    assert_eq!(answer.status, 200, "{faults}: {}", answer.body);
+}
+
+fn start(node: &str, profile: &str, arguments: &[&str]) -> Exporter {
+    let source = format!("sim:{profile}");
+    let own = [
+        "--source",
+        &source,
+        "--node-name",
+        node,
+        "--collection-interval",
+        "1s",
+    ];
+    Exporter::start(&[&own, arguments].concat()).unwrap()
+}
+
+#[test]
+fn a_fault_is_notified_and_resolved() {
+    let exporters: Vec<_> = CASES
+        .iter()
+        .map(|case| start(case.node, case.profile, &[]))
+        .collect();
+    let pairs = CASES.iter().zip(&exporters);
+    let targets: Vec<_> = pairs
+        .clone()
+        .map(|(case, exporter)| (case.node, &*exporter.address))
+        .collect();
+    let watch = Watch::start(&targets);
+    let begin = Instant::now();
+    for (case, exporter) in pairs.clone() {
+        set(exporter, case.faults);
+    }
+    let one = |case: &'static Case| case.alerts.iter().map(|alert| (case.node, *alert));
+    let wanted: Vec<_> = CASES.iter().flat_map(one).collect();
+    let times = watch.wait_for(&wanted, "firing");
+    for ((node, alert), at) in wanted.iter().zip(&times) {
+        let seconds = at.duration_since(begin).as_secs_f64();
+        eprintln!(
+            "{alert}: {seconds:.1} s from the fault of {node} to the receiver, {FACTOR} times as fast"
+        );
+    }
+    for (_, exporter) in pairs {
+        set(exporter, "");
+    }
+    watch.wait_for(&wanted, "resolved");
+}
+
+#[test]
+fn a_kubelet_that_fails_and_an_exporter_that_ends_are_notified() {
+    let kubelet = Kubelet::start().unwrap();
+    let socket = kubelet.socket().to_str().unwrap().to_owned();
+    let asking = start("asking", "dgx-h100", &["--kubelet-socket", &socket]);
+    let ending = start("ending", "dgx-h100", &[]);
+    let watch = Watch::start(&[("asking", &asking.address), ("ending", &ending.address)]);
+    kubelet.set_mood(Mood::Fails);
+    drop(ending);
+    let wanted = [
+        ("asking", "NvlinkExporterCollectorFailing"),
+        ("ending", "NvlinkExporterAbsent"),
+    ];
+    watch.wait_for(&wanted, "firing");
+    kubelet.set_mood(Mood::Answers);
+    watch.wait_for(&wanted[..1], "resolved");
+}
+
+/// A pod gets one GPU of each pair, although a pair was free.
+#[test]
+fn a_job_that_is_placed_badly_is_notified() {
+    let kubelet = Kubelet::start().unwrap();
+    let socket = kubelet.socket().to_str().unwrap().to_owned();
+    let exporter = start("pairs", "a100-pcie-pairs", &["--kubelet-socket", &socket]);
+    let watch = Watch::start(&[("pairs", &exporter.address)]);
+    let text = http::text(&exporter.url("/api/v1/topology")).unwrap();
+    let topology: Value = serde_json::from_str(&text).unwrap();
+    let across = [0, 2].map(|gpu: usize| topology["spec"]["gpus"][gpu]["uuid"].as_str().unwrap());
+    let domains = &topology["spec"]["domains"];
+    assert_eq!(domains[0]["gpus"], json!([0, 1]), "{domains}");
+    let container = Container::named("main").holding("nvidia.com/gpu", &across);
+    kubelet.run_pod("ci", "train", [container]);
+    let wanted = [
+        ("pairs", "NvlinkPlacementPoor"),
+        ("pairs", "NvlinkPlacementAcrossDomains"),
+    ];
+    let wait = |status: &str| {
+        wait_until(status, SOON, || {
+            let received = watch.receiver.received();
+            let of = |name: &str| {
+                let mut of = received.iter().rev();
+                of.find(|note| note.label("alertname") == name && note.label("pod") == "train")
+            };
+            let done = wanted
+                .iter()
+                .all(|(_, name)| of(name).is_some_and(|note| note.status == status));
+            anyhow::ensure!(done, "{received:#?}");
+            Ok(Some(()))
+        })
+        .unwrap();
+    };
+    wait("firing");
+    kubelet.remove_pod("ci", "train");
+    wait("resolved");
+}
