@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench lint dist images manifests packages control-plane helm toolchain
+.PHONY: help demo demo-observe test bench lint dist images manifests packages control-plane helm toolchain
 
 TARGET := $(or $(CARGO_TARGET_DIR),$(CARGO_BUILD_TARGET_DIR),target)
 SCRIPTS := .ci/run tests/controlplane/build tests/controlplane/packages tests/helm/build tests/src/lab/sandbox.sh \
@@ -19,6 +19,10 @@ help: ## list the targets
 demo: packages control-plane ## show everything on a real control plane and nodes with simulated GPUs; KEEP=1 leaves it running
 	cargo build --locked -p nvlink-exporter -p nvlink-webhook -p nvlink-fake-nvml -p nvlink-tests
 	@$(AS_ROOT) KEEP="$(KEEP)" "$(TARGET)/debug/demo"
+
+demo-observe: packages control-plane ## break a link and place a job badly, and show the alerts from Prometheus to the receiver; KEEP=1 leaves it running
+	cargo build --locked -p nvlink-exporter -p nvlink-webhook -p nvlink-fake-nvml -p nvlink-tests
+	@$(AS_ROOT) KEEP="$(KEEP)" "$(TARGET)/debug/demo" observe
 
 test: packages ## run all tests, including the end-to-end tests on a real control plane and Prometheus
 	cargo test --workspace --locked --no-run

@@ -46,8 +46,8 @@ pub(crate) fn show(terminal: &Terminal, exporter: &Exporter) -> Result<()> {
     })?;
     terminal.output(&broken.join("\n"))?;
     terminal.say(
-        "GPU 3 has one link less to each peer. Alerts would use `nvlink_missing_links > 0`\n\
-         and `increase(nvlink_errors_total[5m]) > 0`. Now the links heal:",
+        "GPU 3 has one link less to each peer. `make demo-observe` shows the alerts of such faults.\n\
+         Now the links heal:",
     )?;
     terminal.command("curl -X DELETE ADDRESS/sim/faults")?;
     http::send("DELETE", &url, "")?;

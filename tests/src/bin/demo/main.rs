@@ -1,6 +1,7 @@
 //! The demo: from the graph of a GPU node to a job that runs inside an NVLink domain, on a real
 //! control plane and real nodes with simulated GPUs.
 //!
+//! `demo observe` is another one: from a fault to the alert that somebody on call reads.
 //! `KEEP=1` leaves everything running until Ctrl-C.
 
 use std::{env, process::ExitCode};
@@ -13,6 +14,7 @@ mod fault;
 mod job;
 mod metrics;
 mod nodes;
+mod observe;
 mod terminal;
 
 use nodes::Cluster;
@@ -20,6 +22,10 @@ use nvlink_tests::{Exporter, Lab, Prometheus, assets};
 use terminal::Terminal;
 
 fn main() -> ExitCode {
+    let observe = env::args()
+        .nth(1)
+        .is_some_and(|argument| argument == "observe");
+    let run = if observe { run_observe } else { run };
     match run(&Terminal::new()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -29,11 +35,38 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(terminal: &Terminal) -> Result<()> {
-    let keep = env::var("KEEP").is_ok_and(|value| !["", "0"].contains(&&*value));
+/// Reports whether everything shall keep running at the end.
+fn keep() -> bool {
+    env::var("KEEP").is_ok_and(|value| !["", "0"].contains(&&*value))
+}
+
+fn prepare() -> Result<()> {
     assets::build()?;
     assets::build_node()?;
-    Lab::check()?;
+    Lab::check()
+}
+
+fn run_observe(terminal: &Terminal) -> Result<()> {
+    prepare()?;
+    let site = observe::show(terminal)?;
+    if keep() {
+        terminal.step("Everything keeps running")?;
+        site.show_addresses(terminal)?;
+        terminal.say("Ctrl-C ends the demo and cleans up.")?;
+        wait_for_interrupt()?;
+    }
+    drop(site);
+    end(terminal)
+}
+
+fn end(terminal: &Terminal) -> Result<()> {
+    terminal.step("Done")?;
+    terminal.say("All programs have ended, and nothing is left behind.")
+}
+
+fn run(terminal: &Terminal) -> Result<()> {
+    let keep = keep();
+    prepare()?;
     let files = alone::write_files()?;
     let page = alone::show_graph(terminal, keep)?;
     fault::show(terminal, &page)?;
@@ -48,8 +81,7 @@ fn run(terminal: &Terminal) -> Result<()> {
         wait_for_interrupt()?;
     }
     drop((page, prometheus, cluster));
-    terminal.step("Done")?;
-    terminal.say("All programs have ended, and nothing is left behind.")
+    end(terminal)
 }
 
 fn show_addresses(

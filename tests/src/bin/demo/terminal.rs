@@ -68,6 +68,11 @@ impl Terminal {
         self.lines(&lines.join("\n"), |_| None)
     }
 
+    /// Prints one line of an output that goes on.
+    pub(crate) fn output_line(&self, text: &str) -> Result<()> {
+        self.print(&format!("     {text}\n"))
+    }
+
     /// Prints the content of a file, less prominently.
     pub(crate) fn file(&self, text: &str) -> Result<()> {
         self.lines(text, |_| Some(DIM))
