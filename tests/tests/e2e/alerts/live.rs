@@ -6,6 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use anyhow::Context;
 use nvlink_tests::{
     Alertmanager, Exporter, Kubelet, Notification, Prometheus, Receiver, Rules, http,
     kubelet::{Container, Mood},
@@ -118,16 +119,15 @@ impl Watch {
     fn wait_for(&self, wanted: &[(&str, &str)], status: &str) -> Vec<Instant> {
         let found = wait_until(&format!("notifications: {status}"), SOON, || {
             let last = self.last();
-            let one = |wanted: &(&str, &str)| {
-                let key = (wanted.0.to_owned(), wanted.1.to_owned());
-                let note = last.get(&key).filter(|note| note.status == status);
-                note.map(|note| note.at).ok_or(*wanted)
-            };
-            let (found, missing): (Vec<_>, Vec<_>) =
-                wanted.iter().map(one).partition(Result::is_ok);
-            let missing: Vec<_> = missing.into_iter().filter_map(Result::err).collect();
-            anyhow::ensure!(missing.is_empty(), "not {status}: {missing:?}; {last:#?}");
-            Ok(Some(found.into_iter().flatten().collect()))
+            let mut times = Vec::new();
+            for (node, alert) in wanted {
+                let note = last.get(&((*node).to_owned(), (*alert).to_owned()));
+                let note = note.filter(|note| note.status == status);
+                let note =
+                    note.with_context(|| format!("{alert} of {node} is not {status}: {last:#?}"))?;
+                times.push(note.at);
+            }
+            Ok(Some(times))
         });
         found.unwrap()
     }
