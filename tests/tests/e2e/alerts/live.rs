@@ -31,7 +31,7 @@ const CASES: &[Case] = &[
         node: "link",
         profile: "dgx-h100",
         faults: r#"[{"link-down": {"gpu": 3, "link": 7}}]"#,
-        alerts: &["NvlinkLinkDown", "NvlinkLinksMissing"],
+        alerts: &["NvlinkLinkDown"],
     },
     Case {
         node: "one-sided",

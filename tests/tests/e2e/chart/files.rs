@@ -1,6 +1,6 @@
 //! The chart's copies of what the programs know: one source of truth.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, fs, path::Path};
 
 use nvlink_tests::{Helm, programs};
 use nvlink_topology::{NodeTopology, labels};
@@ -35,6 +35,20 @@ fn the_policies_are_those_of_the_program() {
     let rendered = sorted(&rendered.unwrap());
     assert_eq!(rendered.len(), 10);
     assert!(rendered == sorted(&printed.unwrap()));
+}
+
+#[test]
+fn the_rules_are_those_of_the_project() {
+    let directory = chart("../../../alerts/rules");
+    let names = |directory: &Path| -> BTreeSet<String> {
+        let files = fs::read_dir(directory).unwrap();
+        let name = |file: fs::DirEntry| file.file_name().into_string().unwrap();
+        files.map(|file| name(file.unwrap())).collect()
+    };
+    for name in names(&directory) {
+        golden(&format!("alerts/{name}"), &read(&directory.join(&name)));
+    }
+    assert_eq!(names(&chart("alerts")), names(&directory));
 }
 
 /// Returns the documents in an order of their own, because helm sorts them by kind.
