@@ -14,10 +14,11 @@ use crate::{
     remotes::Remotes,
     snapshot::{Health, Latest, Snapshot},
     source::{Source, SourceError, Unread},
+    totals::Totals,
 };
 
-/// Reads `source` once. The snapshot has nothing that needs an earlier reading: no loads,
-/// and no kinds of device that links led to before.
+/// Reads `source` once. The snapshot has nothing that needs an earlier reading: no loads, no
+/// totals, and no kinds of device that links led to before.
 pub fn collect(name: &str, source: &mut dyn Source, since_start: Duration) -> Snapshot {
     let start = Instant::now();
     let result = source.read(since_start);
@@ -33,6 +34,7 @@ pub fn collect(name: &str, source: &mut dyn Source, since_start: Duration) -> Sn
     Snapshot {
         data,
         loads: Vec::new(),
+        totals: Vec::new(),
         remotes: Remotes::default(),
         health: Health {
             source: name.to_owned(),
@@ -75,9 +77,10 @@ pub fn start(
     });
     let latest = Arc::clone(latest);
     let mut first = Some(source);
+    let mut totals = Totals::default();
     supervisor.thread("the collector", Weight::Vital, move || {
         let source = first.take().map_or_else(&mut open, Ok)?;
-        run(&name, source, interval, &latest)
+        run(&name, source, interval, &latest, &mut totals)
     })
 }
 
@@ -86,6 +89,7 @@ fn run(
     mut source: Box<dyn Source>,
     interval: Duration,
     latest: &Latest,
+    totals: &mut Totals,
 ) -> Result<(), SourceError> {
     let start = Instant::now();
     let mut log = Log::default();
@@ -101,6 +105,7 @@ fn run(
         drop(asking);
         if let Some(data) = &snapshot.data {
             snapshot.loads = meter.observe(data, snapshot.health.finished);
+            snapshot.totals = totals.observe(data, snapshot.health.finished);
             remotes.observe(data);
             snapshot.remotes = remotes.clone();
         }
@@ -150,6 +155,7 @@ fn nothing(name: &str, reason: &str) -> Snapshot {
     Snapshot {
         data: None,
         loads: Vec::new(),
+        totals: Vec::new(),
         remotes: Remotes::default(),
         health: Health {
             source: name.to_owned(),

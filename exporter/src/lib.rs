@@ -11,6 +11,7 @@
 //! - [`tally`] keeps the process's statistics about itself.
 //! - [`placement`] describes which container holds which GPUs, and how good they are for it.
 //! - [`load`] computes link rates and new errors from two readings.
+//! - [`totals`] adds up the counters of each GPU's links.
 //! - [`remotes`] keeps to which kind of device each link leads.
 //! - `faults` finds the faults that began or ended between them, for the log.
 //! - [`snapshot`] holds the latest state, for readers that never wait.
@@ -49,6 +50,7 @@ pub mod server;
 pub mod snapshot;
 pub mod source;
 pub mod tally;
+pub mod totals;
 pub mod web;
 
 pub use commands::run;

@@ -63,8 +63,10 @@ impl Collector for Scrape {
         let mut out = Writer::new(encoder, self.groups);
         let view = &self.view;
         if let Some(data) = view.data() {
-            gpu::write(&mut out, data)?;
-            let remotes = view.snapshot.as_ref().map(|one| &one.remotes);
+            let snapshot = view.snapshot.as_deref();
+            let totals = snapshot.map_or(&[][..], |one| &one.totals);
+            gpu::write(&mut out, data, totals)?;
+            let remotes = snapshot.map(|one| &one.remotes);
             link::write(&mut out, data, remotes.unwrap_or(&Remotes::default()))?;
             peer::write(&mut out, data)?;
             let placements = view.placements.as_deref();

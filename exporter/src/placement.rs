@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use nvlink_topology::{Allocation, Gpu, NodeTopologyStatus, Pattern};
+use nvlink_topology::{Allocation, Gpu, NodeTopologyStatus, PathClass, Pattern};
 
 use crate::source::{LostGpu, Reading};
 
@@ -130,6 +130,16 @@ pub struct Judged {
     pub allocation: Allocation,
     /// Further GPUs that it holds and that do not answer now.
     pub lost: Vec<LostGpu>,
+    /// Model of the GPUs that answer; absent if they differ or do not report one.
+    pub model: Option<String>,
+    /// Class of the slowest path between two of the GPUs that answer; absent if a path is unknown,
+    /// and for one GPU.
+    pub path: Option<PathClass>,
+    /// The class that the pod got from the webhook; absent if it got none, and if the Kubernetes
+    /// API is not known.
+    pub class: Option<String>,
+    /// The project that the webhook found for the pod; absent as for `class`.
+    pub project: Option<String>,
     /// Assumed communication pattern of the job.
     pub pattern: Pattern,
     /// Where the pattern comes from.

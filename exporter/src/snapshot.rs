@@ -5,13 +5,18 @@ use std::{
     time::{Duration, Instant},
 };
 
-use arc_swap::ArcSwapOption;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use nvlink_topology::NodeTopology;
 use tokio::sync::Notify;
 
 use crate::{
-    load::LinkLoad, placement::Placements, release::Hold, remotes::Remotes, source::Reading,
+    load::LinkLoad,
+    placement::Placements,
+    release::Hold,
+    remotes::Remotes,
+    source::{Reading, host_name},
     tally::Tally,
+    totals::GpuTotals,
 };
 
 /// The outcome of one collection. Data and health are separate: a failed
@@ -24,6 +29,8 @@ pub struct Snapshot {
     pub data: Option<Reading>,
     /// Rates and new errors of each link since the last good reading, by GPU and link.
     pub loads: Vec<LinkLoad>,
+    /// Totals of each GPU over its links.
+    pub totals: Vec<GpuTotals>,
     /// The kind of device at the other end of each link, as far as it is known from
     /// this and earlier readings.
     pub remotes: Remotes,
@@ -58,6 +65,8 @@ pub const STALE_AFTER: Duration = Duration::from_secs(30);
 /// The latest state, for readers that never wait for a collector.
 #[derive(Debug)]
 pub struct Latest {
+    /// Name of the node.
+    node: ArcSwap<String>,
     snapshot: ArcSwapOption<Snapshot>,
     good_at: ArcSwapOption<Instant>,
     placements: ArcSwapOption<Placements>,
@@ -71,15 +80,16 @@ pub struct Latest {
 
 impl Default for Latest {
     fn default() -> Self {
-        Self::new(STALE_AFTER)
+        Self::new(host_name(), STALE_AFTER)
     }
 }
 
 impl Latest {
-    /// Returns an empty state. Data older than `stale_after` are not served.
+    /// Returns an empty state of `node`. Data older than `stale_after` are not served.
     #[must_use]
-    pub fn new(stale_after: Duration) -> Self {
+    pub fn new(node: String, stale_after: Duration) -> Self {
         Self {
+            node: ArcSwap::from_pointee(node),
             snapshot: ArcSwapOption::empty(),
             good_at: ArcSwapOption::empty(),
             placements: ArcSwapOption::empty(),
@@ -121,7 +131,10 @@ impl Latest {
     }
 
     pub fn publish(&self, snapshot: Snapshot) {
-        if snapshot.data.is_some() {
+        if let Some(data) = &snapshot.data {
+            // A recording has a name of its own.
+            let node = data.topology.metadata.name.clone();
+            self.node.store(Arc::new(node));
             self.good_at
                 .store(Some(Arc::new(snapshot.health.started())));
         }
@@ -147,6 +160,7 @@ impl Latest {
         let placements = self.placements.load_full();
         let data = snapshot.as_ref().and_then(|one| one.data.as_ref());
         View {
+            node: self.node.load_full(),
             placements: match data {
                 Some(data) => placements.and_then(|one| one.in_terms_of(data)),
                 None => placements,
@@ -166,6 +180,8 @@ impl Latest {
 /// The state at one point in time.
 #[derive(Clone, Debug)]
 pub struct View {
+    /// Name of the node; known without data, too.
+    pub node: Arc<String>,
     /// The last collection; none before the end of the first one.
     pub snapshot: Option<Arc<Snapshot>>,
     /// The last placements, in the indices of the snapshot; none before the

@@ -87,12 +87,12 @@ fn kinds() -> BTreeSet<String> {
 
 #[test]
 fn metrics_md() {
-    let mut text = format!(
+    let text = format!(
         "# Metrics of nvlink-exporter\n\n{GENERATED}\n\n\
          A value that cannot be measured is absent, never 0; a family without series is omitted.\n\
          A label with an unknown value is omitted.\n\
          `gpu`, `UUID` and `pci_bus_id` have the same names as in DCGM, so that series join.\n\
-         `nvlink-exporter metrics` prints these tables, except the last one.\n\n{}\n",
+         `nvlink-exporter metrics` prints these tables; [series.md](series.md) has the number of series.\n\n{}",
         metrics::reference()
     );
     for kind in kinds() {
@@ -101,13 +101,22 @@ fn metrics_md() {
             "{kind} is not documented"
         );
     }
+    compare("metrics.md", &text);
+}
+
+#[test]
+fn series_md() {
     let views = [full::eight(), full::seventy_two()].map(|view| series(&view));
-    text += "## Series\n\n\
-             The number of series is bounded by the hardware and by the containers that hold GPUs. Series of a removed pod disappear.\n\
-             The last two columns are for a node with 8 GPUs of 18 links (NVLink 4), held by 2 containers, \
-             and for 72 GPUs of 18 links (NVLink 5) on one node, held by 9.\n\
-             The number of pairs grows with the square of the number of GPUs: `--no-collector.peer` disables them.\n\n\
-             | name | series per node | 8 GPUs | 72 GPUs |\n|---|---|--:|--:|\n";
+    let mut text = format!(
+        "# Series of nvlink-exporter\n\n{GENERATED}\n\n\
+         The number of series is bounded by the hardware and by the containers that hold GPUs. Series of a removed pod disappear.\n\
+         The last two columns are for a node with 8 GPUs of 18 links (NVLink 4), held by 2 containers, \
+         and for 72 GPUs of 18 links (NVLink 5) on one node, held by 9.\n\n\
+         To have fewer series, leave out the links: with `--no-collector.throughput` and `--no-collector.error`, \
+         `nvlink_gpu_transmit_bytes_total`, `nvlink_gpu_receive_bytes_total` and `nvlink_gpu_errors_total` remain.\n\
+         The number of pairs grows with the square of the number of GPUs: `--no-collector.peer` disables them.\n\n\
+         | name | series per node | 8 GPUs | 72 GPUs |\n|---|---|--:|--:|\n"
+    );
     for family in FAMILIES {
         let name = family.sample_name();
         let counts = views
@@ -122,7 +131,7 @@ fn metrics_md() {
     }
     let [eight, seventy_two] = views.map(|one| one.values().sum::<usize>());
     writeln!(text, "| all | | {eight} | {seventy_two} |").unwrap();
-    compare("metrics.md", &text);
+    compare("series.md", &text);
 }
 
 #[test]

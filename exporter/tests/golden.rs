@@ -30,7 +30,7 @@ use nvlink_exporter::{
     tally::{Publishing, Tally},
 };
 use nvlink_runtime::supervise::Weight;
-use nvlink_topology::{Allocation, NodeTopologyStatus, Pattern, Via};
+use nvlink_topology::{Allocation, NodeTopologyStatus, PathClass, Pattern, Via};
 use support::{PAIRS, broken, golden, reading, snapshot};
 
 fn view(snapshot: Snapshot, placements: Option<Placements>) -> View {
@@ -57,6 +57,10 @@ fn troubled() -> View {
     let snapshot = broken("rtx-a6000-pairs", faults, Instant::now());
     let data = snapshot.data.as_ref().unwrap();
     let across = Judged {
+        model: None,
+        path: Some(PathClass::Sys),
+        class: None,
+        project: None,
         domains: Some(2),
         bottleneck_bytes_per_second: Some(21_000_000_000),
         pattern: Pattern::AllToAll,

@@ -278,7 +278,7 @@ async fn a_simulated_node_still_accepts_faults_after_a_panic() {
 
 #[tokio::test]
 async fn the_age_of_the_data_differs_from_the_time_that_the_source_hangs() {
-    let latest = Arc::new(Latest::new(Duration::from_secs(10)));
+    let latest = Arc::new(Latest::new("node-a".to_owned(), Duration::from_secs(10)));
     let spec: SourceSpec = "sim:l40s".parse().unwrap();
     let mut source = spec.open(Some("n")).unwrap();
     let now = Instant::now();

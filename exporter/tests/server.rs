@@ -73,6 +73,7 @@ fn bad() -> Snapshot {
     Snapshot {
         data: None,
         loads: Vec::new(),
+        totals: Vec::new(),
         remotes: Remotes::default(),
         health,
     }
@@ -105,7 +106,7 @@ async fn before_the_first_collection() {
 
 #[tokio::test]
 async fn data_that_are_stale_on_arrival_are_not_served() {
-    let latest = Arc::new(Latest::new(Duration::from_secs(3)));
+    let latest = Arc::new(Latest::new("node-a".to_owned(), Duration::from_secs(3)));
     let mut slow = good();
     slow.health.duration = Duration::from_secs(4);
     latest.publish(slow);
@@ -332,6 +333,10 @@ fn judged_on(snapshot: &Snapshot) -> Placements {
         judged: vec![Judged {
             allocation,
             lost: Vec::new(),
+            model: None,
+            path: None,
+            class: None,
+            project: None,
             pattern: Pattern::default(),
             pattern_from: PatternFrom::Default,
             domains: Some(1),

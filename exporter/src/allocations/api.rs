@@ -40,6 +40,8 @@ pub(super) struct Facts {
 struct Pod {
     uid: Option<String>,
     pattern: Option<Pattern>,
+    class: Option<String>,
+    project: Option<String>,
     ended: bool,
 }
 
@@ -47,6 +49,12 @@ impl Facts {
     /// Returns the pattern that the webhook chose.
     pub(super) fn pattern(&self, pod: &PodName) -> Option<Pattern> {
         self.pods.get(pod)?.pattern
+    }
+
+    /// Returns the class and the project that the webhook wrote into the pod's labels.
+    pub(super) fn labels(&self, pod: &PodName) -> (Option<String>, Option<String>) {
+        let pod = self.pods.get(pod);
+        pod.map_or((None, None), |pod| (pod.class.clone(), pod.project.clone()))
     }
 
     /// Returns the UID, which distinguishes the pod from others of the same name.
@@ -83,6 +91,16 @@ impl Cluster {
     }
 }
 
+/// Reports whether an API server accepts `text` as the value of a label. Nothing else becomes part
+/// of a metric.
+fn is_value(text: &str) -> bool {
+    let inner = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+    let ends = [text.bytes().next(), text.bytes().last()];
+    text.len() <= 63
+        && text.bytes().all(inner)
+        && ends.iter().flatten().all(u8::is_ascii_alphanumeric)
+}
+
 struct Pods(Cluster);
 struct SlicesOfNode(Cluster);
 
@@ -117,9 +135,18 @@ impl Mirror for Pods {
             .as_ref()
             .and_then(|status| status.phase.as_deref());
         let ended = matches!(phase, Some("Succeeded" | "Failed"));
+        let label = |name| {
+            object
+                .labels()
+                .get(name)
+                .cloned()
+                .filter(|value| is_value(value))
+        };
         let pod = Pod {
             uid: object.uid(),
             pattern,
+            class: label(labels::CLASS),
+            project: label(labels::PROJECT),
             ended,
         };
         let name = (object.namespace().unwrap_or_default(), object.name_any());
@@ -170,6 +197,35 @@ mod tests {
             "spec": {"containers": []}, "status": {"phase": phase, "podIP": "10.0.0.1"},
         }))
         .unwrap()
+    }
+
+    #[tokio::test]
+    async fn labels_that_no_api_server_accepts_are_ignored() {
+        let labelled = |name: &str, class: &str, project: &str| {
+            let mut pod = pod(name, "{}", "Running");
+            pod.metadata.labels = Some(
+                [(labels::CLASS, class), (labels::PROJECT, project)]
+                    .map(|(key, value)| (key.to_owned(), value.to_owned()))
+                    .into(),
+            );
+            watcher::Event::Apply(pod)
+        };
+        let (longest, long) = ("a".repeat(63), "a".repeat(64));
+        let events = [
+            labelled("good", "fast", "gitlab.42"),
+            labelled("long", &longest, &long),
+            labelled("odd", "a\"} 1\nup 0", "-a"),
+        ];
+        let cluster = Cluster::default();
+        let pods = Pods(cluster.clone());
+        watch::reflect(stream::iter(events.map(Ok)), pods).await;
+        let facts = cluster.read();
+        let of = |name: &str| facts.labels(&("ci".to_owned(), name.to_owned()));
+        let some = |text: &str| Some(text.to_owned());
+        assert_eq!(of("good"), (some("fast"), some("gitlab.42")));
+        assert_eq!(of("long"), (Some(longest), None));
+        assert_eq!(of("odd"), (None, None));
+        assert_eq!(of("unknown"), (None, None));
     }
 
     #[tokio::test]

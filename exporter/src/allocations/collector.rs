@@ -198,8 +198,14 @@ impl Collector {
             let judged = judging(&mut judge, &spec, allocations);
             (judge, judged)
         });
-        let (judge, judged) = judged.await.map_err(panicked)?;
+        let (judge, mut judged) = judged.await.map_err(panicked)?;
         self.judge = judge;
+        let facts = self.cluster.read();
+        for one in &mut judged {
+            let pod = (one.allocation.namespace.clone(), one.allocation.pod.clone());
+            (one.class, one.project) = facts.labels(&pod);
+        }
+        drop(facts);
         Ok(judged)
     }
 

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use nvlink_topology::{Allocation, GpuSet, Graph, NodeTopologySpec, Pattern, search};
+use nvlink_topology::{Allocation, GpuSet, Graph, NodeTopologySpec, PathClass, Pattern, search};
 
 use crate::placement::{Judged, PatternFrom};
 
@@ -64,6 +64,10 @@ impl Judge {
                 domains: (spec.knows_nvlink() && !allocation.gpus.is_empty())
                     .then(|| domains(spec, &allocation.gpus)),
                 lost: Vec::new(),
+                model: model(spec, &allocation.gpus),
+                path: slowest(spec, &allocation.gpus),
+                class: None,
+                project: None,
                 bottleneck_bytes_per_second: verdict.bottleneck_bytes_per_second,
                 quality_node: verdict.quality_node,
                 quality_free: verdict.quality_free,
@@ -132,6 +136,30 @@ fn verdict(graph: &Graph, question: &Question) -> Verdict {
         },
         Err(_) => Verdict::default(),
     }
+}
+
+/// Returns the model of `gpus`; `None` if they differ or one does not report it.
+fn model(spec: &NodeTopologySpec, gpus: &[u32]) -> Option<String> {
+    let of = |index: &u32| {
+        let gpu = spec.gpus.iter().find(|gpu| gpu.index == *index);
+        gpu.and_then(|gpu| gpu.model.as_deref())
+    };
+    let (first, rest) = gpus.split_first()?;
+    let model = of(first)?;
+    let alike = rest.iter().all(|gpu| of(gpu) == Some(model));
+    alike.then(|| model.to_owned())
+}
+
+/// Returns the class of the slowest path between two of `gpus`; `None` if a path is unknown. Where
+/// NVLinks are unknown, each path is: one may be better than PCIe.
+fn slowest(spec: &NodeTopologySpec, gpus: &[u32]) -> Option<PathClass> {
+    let held = |gpu: u32| gpus.contains(&gpu);
+    let paths = spec.paths.iter();
+    let paths = paths.filter(|path| held(path.a) && held(path.b));
+    let classes: Vec<_> = paths.map(|path| path.class).collect();
+    let pairs = gpus.len() * gpus.len().saturating_sub(1) / 2;
+    let known = classes.len() == pairs && spec.knows_nvlink();
+    classes.into_iter().max().filter(|_| known)
 }
 
 /// Returns the number of NVLink domains of the GPUs; a GPU outside any domain counts as
@@ -214,6 +242,40 @@ mod tests {
     }
 
     #[test]
+    fn the_class_of_a_placement_is_that_of_its_slowest_path() {
+        use PathClass::{Node, Nvlink, Sys};
+        let pairs = spec("sim:a100-pcie-pairs");
+        let paths = |gpus: &[u32]| one(&mut Judge::default(), &pairs, held(gpus, None), "").path;
+        assert_eq!(paths(&[0, 1]), Some(Nvlink));
+        assert_eq!(paths(&[0, 1, 2]).max(Some(Node)), paths(&[0, 1, 2]));
+        let across = pairs.paths.iter().find(|path| path.class == Sys).unwrap();
+        assert_eq!(paths(&[across.a, across.b]), Some(Sys));
+        assert_eq!((paths(&[3]), paths(&[])), (None, None));
+        assert_eq!(paths(&[0, 77]), None, "an unknown path");
+        let mut partly = pairs.clone();
+        partly.paths.retain(|path| (path.a, path.b) != (0, 2));
+        let of = |spec, gpus: &[u32]| one(&mut Judge::default(), spec, held(gpus, None), "");
+        assert_eq!(of(&partly, &[0, 1, 2]).path, None, "an unknown path");
+        assert_eq!(of(&partly, &[0, 1]).path, Some(Nvlink));
+    }
+
+    #[test]
+    fn the_model_is_that_of_all_gpus() {
+        let mut pairs = spec("sim:a100-pcie-pairs");
+        let model = |spec: &NodeTopologySpec, gpus: &[u32]| {
+            one(&mut Judge::default(), spec, held(gpus, None), "").model
+        };
+        assert_eq!(model(&pairs, &[0, 3]), pairs.gpus[0].model);
+        assert!(model(&pairs, &[0, 3]).unwrap().contains("A100"));
+        assert_eq!(model(&pairs, &[]), None);
+        pairs.gpus[3].model = Some("NVIDIA L40S".to_owned());
+        assert_eq!(model(&pairs, &[0, 3]), None);
+        assert_eq!(model(&pairs, &[3]).as_deref(), Some("NVIDIA L40S"));
+        pairs.gpus[3].model = None;
+        assert_eq!((model(&pairs, &[0, 3]), model(&pairs, &[3])), (None, None));
+    }
+
+    #[test]
     fn a_chosen_pattern_is_used_where_it_fits() {
         let spec = spec("sim:dgx1-v100");
         let mut judge = Judge::default();
@@ -260,7 +322,7 @@ mod tests {
             gpu.links = None;
         }
         let judged = one(&mut Judge::default(), &unknown, held(&[0, 1], None), "");
-        assert_eq!(judged.domains, None);
+        assert_eq!((judged.domains, judged.path), (None, None));
         assert_eq!(judged.bottleneck_bytes_per_second, None);
         assert_eq!((judged.quality_node, judged.quality_free), (None, None));
         assert_eq!(judged.allocation.gpus, [0, 1]);

@@ -25,7 +25,7 @@ use crate::{
     release::Release,
     server::{self, Site},
     snapshot::Latest,
-    source::{Opener, sim::Control},
+    source::{Opener, host_name, sim::Control},
     tally::{Publishing, Tally},
     web::{Servers, Web},
 };
@@ -89,7 +89,8 @@ async fn start(args: &ServeArgs) -> anyhow::Result<Servers> {
         },
     };
     let supervisor = tally.supervisor.clone();
-    let latest = Arc::new(Latest::new(args.stale_after).with(tally));
+    let node = args.source.node_name.clone().unwrap_or_else(host_name);
+    let latest = Arc::new(Latest::new(node, args.stale_after).with(tally));
     let every = args.collection_interval;
     if let Some(access) = access.clone().filter(|_| publishes) {
         publish(&supervisor, args, access, &latest, object);

@@ -33,6 +33,34 @@ families! {
         "GPUs",
         "NVLinks that should be up and are not. The expected number comes from the other GPUs of the model on the node and from the board; in a virtual machine, from the board only if the machine has the whole board. Absent where a GPU should have none.",
     );
+    GPU_SPEED = gauge(
+        Group::Gpu,
+        "nvlink_gpu_speed_bytes_per_second",
+        &["gpu", "UUID"],
+        "GPUs with active links",
+        "Line rate of the GPU's active NVLinks together, in one direction; absent where none is active.",
+    );
+    GPU_TRANSMIT = counter(
+        Group::Gpu,
+        "nvlink_gpu_transmit_bytes",
+        &["gpu", "UUID"],
+        "GPUs",
+        "Bytes that the GPU sent over all its NVLinks since the exporter started. The reset of one link's counter does not show. Where the driver has only rates, their sum over time.",
+    );
+    GPU_RECEIVE = counter(
+        Group::Gpu,
+        "nvlink_gpu_receive_bytes",
+        &["gpu", "UUID"],
+        "GPUs",
+        "Bytes that the GPU received over all its NVLinks since the exporter started; counted like nvlink_gpu_transmit_bytes_total.",
+    );
+    GPU_ERRORS = counter(
+        Group::Gpu,
+        "nvlink_gpu_errors",
+        &["gpu", "UUID", "kind"],
+        "GPUs × kinds",
+        "Errors that the GPU counted on all its NVLinks since the exporter started, by kind; the kinds are those of nvlink_errors_total.",
+    );
     LINK_UP = gauge(
         Group::Link,
         "nvlink_link_up",
@@ -201,6 +229,13 @@ families! {
         "containers with GPUs",
         "Communication pattern by which the placement is judged, and whether it comes from the webhook's decision or is the default; always 1.",
     );
+    PLACEMENT_INFO = gauge(
+        Group::Placement,
+        "nvlink_placement_info",
+        &["namespace", "pod", "container", "model", "gpus", "path", "class", "project"],
+        "containers with GPUs",
+        "Placement class of the container's GPUs, by which jobs are comparable: their model (absent where they differ), their number, and the class of the slowest path between two of them (absent for one GPU, and where a path is unknown or a GPU does not answer). The labels class and project are the pod's labels nvlink-domains.io/class and nvlink-domains.io/project, absent without --kubernetes or --publish; always 1.",
+    );
     COLLECTOR_SUCCESS = gauge(
         Group::Exporter,
         "nvlink_exporter_collector_success",
@@ -277,5 +312,12 @@ families! {
         &["version"],
         "1",
         "The exporter's version; always 1.",
+    );
+    NODE_INFO = gauge(
+        Group::Exporter,
+        "nvlink_exporter_node_info",
+        &["node"],
+        "1",
+        "The node that the exporter describes, also while there are no data; always 1.",
     );
 }

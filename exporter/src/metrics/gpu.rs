@@ -1,4 +1,4 @@
-//! GPUs: their properties, and their missing links.
+//! GPUs: their properties, their missing links, and the totals over their links.
 
 use std::fmt;
 
@@ -9,9 +9,21 @@ use super::{
     family::{Label, Value},
     writer::Writer,
 };
-use crate::source::Reading;
+use crate::{source::Reading, totals::GpuTotals};
 
-pub(super) fn write(out: &mut Writer<'_>, data: &Reading) -> fmt::Result {
+pub(super) fn write(out: &mut Writer<'_>, data: &Reading, all_totals: &[GpuTotals]) -> fmt::Result {
+    let gpus = &data.topology.spec.gpus;
+    infos(out, data)?;
+    let read = || gpus.iter().filter(|gpu| data.is_read(gpu.index));
+    let missing =
+        read().filter_map(|gpu| Some((ids(gpu), Value::Whole(missing_links(gpu, gpus)?))));
+    out.write(&families::MISSING_LINKS, missing)?;
+    let speeds = read().filter_map(|gpu| Some((ids(gpu), Value::Whole(speed(gpu)?))));
+    out.write(&families::GPU_SPEED, speeds)?;
+    totals(out, gpus, all_totals)
+}
+
+fn infos(out: &mut Writer<'_>, data: &Reading) -> fmt::Result {
     let node = &data.topology;
     let gpus = &node.spec.gpus;
     let name = Label::Text(&node.metadata.name);
@@ -44,12 +56,33 @@ pub(super) fn write(out: &mut Writer<'_>, data: &Reading) -> fmt::Result {
         ];
         (labels, Value::Whole(1))
     });
-    out.write(&families::GPU_LOST, lost)?;
-    let missing = gpus
-        .iter()
-        .filter(|gpu| data.is_read(gpu.index))
-        .filter_map(|gpu| Some((ids(gpu), Value::Whole(missing_links(gpu, gpus)?))));
-    out.write(&families::MISSING_LINKS, missing)
+    out.write(&families::GPU_LOST, lost)
+}
+
+/// Returns the line rate of all links that are up; `None` if none is, or if the rate of one is
+/// unknown.
+fn speed(gpu: &Gpu) -> Option<u64> {
+    let links = gpu.links.iter().flatten();
+    let mut up = links.filter(|link| link.up).peekable();
+    up.peek()?;
+    up.try_fold(0_u64, |sum, link| sum.checked_add(link.bytes_per_second?))
+}
+
+fn totals(out: &mut Writer<'_>, gpus: &[Gpu], totals: &[GpuTotals]) -> fmt::Result {
+    let all = || {
+        let totals = totals.iter();
+        totals.filter_map(|one| Some((ids(by_index(gpus, one.gpu)?), one)))
+    };
+    let bytes = |value: fn(&GpuTotals) -> Option<u64>| {
+        all().filter_map(move |(ids, one)| Some((ids, Value::Whole(value(one)?))))
+    };
+    out.write(&families::GPU_TRANSMIT, bytes(|one| one.transmit_bytes))?;
+    out.write(&families::GPU_RECEIVE, bytes(|one| one.receive_bytes))?;
+    let errors = all().flat_map(|([gpu, uuid], one)| {
+        let errors = one.errors.iter();
+        errors.map(move |&(kind, count)| ([gpu, uuid, kind.as_str().into()], Value::Whole(count)))
+    });
+    out.write(&families::GPU_ERRORS, errors)
 }
 
 /// Returns index and UUID: the labels that identify a GPU.

@@ -41,7 +41,9 @@ pub(super) fn write(out: &mut Writer<'_>, view: &View) -> fmt::Result {
     });
     out.write(&families::SOURCE_INFO, source)?;
     let version = Label::Text(env!("CARGO_PKG_VERSION"));
-    out.write(&families::BUILD_INFO, [([version], Value::Whole(1))])
+    out.write(&families::BUILD_INFO, [([version], Value::Whole(1))])?;
+    let node = Label::Text(&view.node);
+    out.write(&families::NODE_INFO, [([node], Value::Whole(1))])
 }
 
 /// Returns kind and name of the source: for a recording, the file and not the recorded source.

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use nvlink_topology::NodeTopologySpec;
+use nvlink_topology::{NodeTopologySpec, PathClass};
 
 use super::{
     families,
@@ -40,7 +40,7 @@ pub(super) fn write(
             .iter()
             .filter_map(move |one| Some((holder(one), Value::Whole(value(one)?))))
     };
-    let gpus = whole(|one| Some((one.allocation.gpus.len() + one.lost.len()) as u64));
+    let gpus = whole(|one| Some(number(one)));
     out.write(&families::PLACEMENT_GPUS, gpus)?;
     let domains = whole(|one| Some(one.domains? as u64));
     out.write(&families::PLACEMENT_DOMAINS, domains)?;
@@ -66,7 +66,29 @@ fn judgements(out: &mut Writer<'_>, judged: &[Judged]) -> fmt::Result {
         let labels = [namespace, pod, container, pattern, source];
         (labels, Value::Whole(1))
     });
-    out.write(&families::PLACEMENT_PATTERN, patterns)
+    out.write(&families::PLACEMENT_PATTERN, patterns)?;
+    let classes = judged.iter().map(|one| {
+        let [namespace, pod, container] = holder(one);
+        // A path to a GPU that does not answer is unknown.
+        let path = one.path.filter(|_| one.lost.is_empty());
+        let labels = [
+            namespace,
+            pod,
+            container,
+            one.model.as_deref().into(),
+            number(one).into(),
+            path.map(PathClass::as_str).into(),
+            one.class.as_deref().into(),
+            one.project.as_deref().into(),
+        ];
+        (labels, Value::Whole(1))
+    });
+    out.write(&families::PLACEMENT_INFO, classes)
+}
+
+/// Returns the number of GPUs that the container holds.
+fn number(one: &Judged) -> u64 {
+    (one.allocation.gpus.len() + one.lost.len()) as u64
 }
 
 fn holder(one: &Judged) -> [Label<'_>; 3] {

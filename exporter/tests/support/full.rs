@@ -10,9 +10,10 @@ use nvlink_exporter::{
     snapshot::{Latest, View},
     source::{Reading, SourceSpec},
     tally::Tally,
+    totals::Totals,
 };
 use nvlink_runtime::supervise::{Supervisor, Weight};
-use nvlink_topology::{Allocation, Edge, NodeTopologyStatus, Pattern};
+use nvlink_topology::{Allocation, Edge, NodeTopologyStatus, PathClass, Pattern};
 
 /// Returns eight GPUs with 18 links of NVLink 4 each, held by two containers.
 pub(crate) fn eight() -> View {
@@ -35,6 +36,7 @@ fn view(source: &str, gpus: u32, per_container: usize) -> View {
     let held = gpus.chunks(per_container).map(judged).collect();
     let held = placements(data, held);
     let finished = snapshot.health.finished;
+    snapshot.totals = Totals::default().observe(data, finished);
     snapshot.health.duration = Duration::from_millis(2);
     let tally = Tally {
         supervisor: parts(),
@@ -130,6 +132,10 @@ pub(crate) fn judged(gpus: &[u32]) -> Judged {
             ..Allocation::default()
         },
         lost: Vec::new(),
+        model: Some("NVIDIA H100 80GB HBM3".to_owned()),
+        path: Some(PathClass::Nvlink),
+        class: Some("high-throughput".to_owned()),
+        project: Some("gitlab.4711".to_owned()),
         pattern: Pattern::AllReduce,
         pattern_from: PatternFrom::Default,
         domains: Some(1),

@@ -13,6 +13,7 @@ use nvlink_exporter::{
     remotes::Remotes,
     snapshot::{Health, Snapshot},
     source::{Opener, Reading, SourceSpec},
+    totals::Totals,
 };
 
 /// Reads `source` as the node `node-a`, 100 s after the start.
@@ -33,6 +34,7 @@ pub(crate) fn snapshot(source: &str, reading: Reading, finished: Instant) -> Sna
         finished,
     };
     Snapshot {
+        totals: Totals::default().observe(&reading, finished),
         data: Some(reading),
         loads: Vec::new(),
         remotes: Remotes::default(),
@@ -41,7 +43,7 @@ pub(crate) fn snapshot(source: &str, reading: Reading, finished: Instant) -> Sna
 }
 
 /// Returns a snapshot of a simulated board that has had `faults` for 50 s, with
-/// the rates and new errors of that time.
+/// the rates, new errors and totals of that time.
 pub(crate) fn broken(profile: &str, faults: &str, finished: Instant) -> Snapshot {
     let spec: SourceSpec = format!("sim:{profile}").parse().unwrap();
     let opener = Opener::new(spec.clone(), Some("node-a".to_owned()));
@@ -49,16 +51,20 @@ pub(crate) fn broken(profile: &str, faults: &str, finished: Instant) -> Snapshot
     let (then, now) = (Duration::from_secs(50), Duration::from_secs(100));
     let mut meter = Meter::default();
     let mut remotes = Remotes::default();
+    let mut totals = Totals::default();
     let healthy = source.read(then).unwrap();
     meter.observe(&healthy, finished);
+    totals.observe(&healthy, finished);
     remotes.observe(&healthy);
     let control = opener.control().unwrap();
     control.replace(faults.as_bytes()).unwrap();
     let reading = source.read(now).unwrap();
     let loads = meter.observe(&reading, finished + (now - then));
+    let totals = totals.observe(&reading, finished + (now - then));
     remotes.observe(&reading);
     Snapshot {
         loads,
+        totals,
         remotes,
         ..snapshot(&spec.to_string(), reading, finished)
     }

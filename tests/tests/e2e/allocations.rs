@@ -8,7 +8,8 @@ mod with_api;
 use std::{fs, path::PathBuf, time::Duration};
 
 use nvlink_tests::{
-    Exporter, Kubelet, Prometheus, check_metrics, http, kubelet::Container, wait_until, workdir,
+    Exporter, Kubelet, Prometheus, Sample, check_metrics, http, kubelet::Container, wait_until,
+    workdir,
 };
 use serde_json::{Value, json};
 
@@ -359,13 +360,13 @@ fn allocations_of_a_recording_are_rated_without_a_kubelet() {
     assert_eq!(succeeded(&text), None, "no kubelet is queried");
 }
 
-/// Returns the query of docs/exporter.md, "Bandwidth of a job".
-fn bandwidth_query() -> String {
+/// Returns the queries of docs/exporter.md, "Bandwidth of a job": by job and by placement class.
+fn bandwidth_queries() -> [String; 2] {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/exporter.md");
     let page = fs::read_to_string(page).unwrap();
     let (_, section) = page.split_once("## Bandwidth of a job").unwrap();
-    let (_, query) = section.split_once("```\n").unwrap();
-    query.split_once("```").unwrap().0.to_owned()
+    let mut blocks = section.split("```\n");
+    [1, 1].map(|n| blocks.nth(n).unwrap().to_owned())
 }
 
 #[test]
@@ -379,7 +380,7 @@ fn the_bandwidth_of_a_job_is_one_join() {
     }
     bench.wait_for_pod("train", 4);
     let prometheus = Prometheus::start(&[(&bench.exporter.address, "node-1")]).unwrap();
-    let query = bandwidth_query();
+    let [query, by_class] = bandwidth_queries();
     let all = prometheus
         .wait_for(&query, SOON, |samples| {
             samples.len() == 3 && samples.iter().all(|one| one.value > 0.0)
@@ -397,4 +398,22 @@ fn the_bandwidth_of_a_job_is_one_join() {
     );
     let ratio = of("share-1") / of("share-2");
     assert!((0.9..1.1).contains(&ratio), "they share one GPU: {all:?}");
+
+    let all = prometheus.query(&by_class).unwrap();
+    let class = |one: &Sample| {
+        let label = |name: &str| one.labels.get(name).cloned().unwrap_or_default();
+        assert!(label("model").contains("H100"), "{all:?}");
+        (label("gpus"), label("path"))
+    };
+    let mut classes: Vec<_> = all.iter().map(class).collect();
+    classes.sort();
+    let classes: Vec<_> = classes
+        .iter()
+        .map(|(gpus, path)| (&**gpus, &**path))
+        .collect();
+    assert_eq!(classes, [("1", ""), ("4", "NVLINK")]);
+    assert!(
+        all.iter().all(|one| (1e9..450e9).contains(&one.value)),
+        "{all:?}"
+    );
 }

@@ -31,7 +31,7 @@ const COLUMNS: [(&str, &str, f64); 4] = [
     ),
     (
         "SIMULATED GB/S",
-        "sum by (instance) (rate(nvlink_transmit_bytes_total[5s]))",
+        "sum by (instance) (rate(nvlink_gpu_transmit_bytes_total[5s]))",
         1e9,
     ),
 ];
@@ -40,7 +40,7 @@ const COLUMNS: [(&str, &str, f64); 4] = [
 const OF_A_POD: &str = "sum by (namespace, pod) (
     max by (instance, gpu, UUID, namespace, pod) (nvlink_allocation_info)
   * on (instance, gpu, UUID) group_left ()
-    sum by (instance, gpu, UUID) (rate(nvlink_transmit_bytes_total[5s]))
+    rate(nvlink_gpu_transmit_bytes_total[5s])
 )";
 
 pub(crate) fn show(terminal: &Terminal, cluster: &Cluster, job: &Running) -> Result<Prometheus> {
@@ -54,7 +54,7 @@ pub(crate) fn show(terminal: &Terminal, cluster: &Cluster, job: &Running) -> Res
     let all = |samples: &[Sample]| samples.len() == NODES.len() + 1;
     prometheus.wait_for("up == 1", SOON, all)?;
     // A rate needs two scrapes of each node that has NVLink.
-    let moving = "sum by (instance) (rate(nvlink_transmit_bytes_total[5s])) > 0";
+    let moving = "sum by (instance) (rate(nvlink_gpu_transmit_bytes_total[5s])) > 0";
     prometheus.wait_for(moving, SOON, |samples| samples.len() == JOINED)?;
 
     let mut rows = vec![vec!["NODE".to_owned()]];

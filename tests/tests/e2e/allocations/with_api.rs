@@ -193,6 +193,14 @@ fn the_pattern_is_the_one_that_the_webhook_decided() {
         says(text, "moe", "all-to-all", "decision")
     });
     assert!(says(&text, "nameless", "all-reduce", "default"), "{text}");
+    // The labels that the webhook wrote.
+    let info = |labels: &[_]| value(&text, "nvlink_placement_info", labels);
+    let path = [("gpus", "2"), ("path", "NVLINK")];
+    let written = [("class", "alloc-pattern"), ("project", "alloc-pattern")];
+    let of = |pod, more: &[_]| info(&[&[("pod", pod)][..], &path, more].concat());
+    assert_eq!(of("moe", &written), Some(1.0), "{text}");
+    assert_eq!(of("nameless", &[]), Some(1.0), "{text}");
+    assert_eq!(of("nameless", &written[..1]), None, "{text}");
 
     // A pod that has ended holds no GPU, whatever the kubelet reports.
     let ended = json!({"status": {"phase": "Succeeded"}}).to_string();

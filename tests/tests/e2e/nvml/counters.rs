@@ -210,6 +210,14 @@ fn without_byte_counters_rates_have_another_name() {
         those(&text, "nvlink_transmit_bytes_per_second", &[("gpu", "1")]),
         []
     );
+    // The counters of GPUs cover both.
+    let total = |text: &str, gpu| value(text, "nvlink_gpu_transmit_bytes_total", &[("gpu", gpu)]);
+    assert_eq!(total(&text, "1"), Some(0.0));
+    let second = 18.0 * 20_480_000.0 * 1024.0;
+    let later = total(&text, "0").unwrap() + second;
+    wait(&exporter, "a second of traffic", |text| {
+        total(text, "0").is_some_and(|total| total > later)
+    });
     check_metrics(&text).unwrap();
 }
 
@@ -310,18 +318,23 @@ fn bit_error_ratios_are_decoded() {
 }
 
 #[test]
-fn counters_follow_the_driver_and_a_reset_is_exported_unchanged() {
+fn counters_of_links_follow_the_driver_and_those_of_gpus_do_not_show_a_reset() {
     let mut fake = FakeNvml::new(&recording("hgx-a100-4").unwrap()).unwrap();
     let sending = |kib: u64| json!({"transmitKib": kib, "transmitKibPerSecond": 1_000_000});
     fake.put("gpus", links(|_| sending(1 << 30), 12)).unwrap();
     let exporter = start(&fake, &[]);
     let first = [("gpu", "0"), ("link", "0")];
     let sent = |text: &str| value(text, "nvlink_transmit_bytes_total", &first).unwrap_or(0.0);
+    let all = |text: &str| value(text, "nvlink_gpu_transmit_bytes_total", &[("gpu", "0")]);
     let before = sent(&good(&exporter));
     let wanted = before + 100e6;
-    wait(&exporter, "the counter to move", |text| sent(text) > wanted);
+    let text = wait(&exporter, "the counter to move", |text| sent(text) > wanted);
+    let total = all(&text).unwrap();
     fake.put("gpus", links(|_| sending(1), 12)).unwrap();
-    wait(&exporter, "the reset", |text| {
+    let text = wait(&exporter, "the reset", |text| {
         (1.0..before).contains(&sent(text))
     });
+    // In the total of the GPU, the reset is neither a reset nor a jump.
+    let more = all(&text).unwrap() - total;
+    assert!((0.0..before).contains(&more), "{total}, then {more} more");
 }

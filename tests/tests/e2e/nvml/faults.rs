@@ -23,8 +23,11 @@ fn a_lost_gpu_is_reported_and_the_others_stay() {
     let recorded = recording("dgx-h100").unwrap();
     let mut fake = FakeNvml::new(&recorded).unwrap();
     let exporter = start(&fake, &[]);
-    assert_eq!(series(&good(&exporter), "nvlink_gpu_lost"), []);
+    let text = good(&exporter);
+    assert_eq!(series(&text, "nvlink_gpu_lost"), []);
     let uuid = recorded["spec"]["gpus"][3]["uuid"].as_str().unwrap();
+    let total = |text: &str| value(text, "nvlink_gpu_transmit_bytes_total", &[("UUID", uuid)]);
+    let before = total(&text).unwrap();
     // The GPU does not answer, or is no longer listed. In the second case the others move up.
     for key in ["lost", "removed"] {
         fake.put(key, json!([3])).unwrap();
@@ -44,6 +47,7 @@ fn a_lost_gpu_is_reported_and_the_others_stay() {
             [],
             "{key}"
         );
+        assert_eq!(total(&text), None, "{key}");
         assert_eq!(series(&text, "nvlink_peer_links").len(), 7 * 6, "{key}");
         check_metrics(&text).unwrap();
         let page = http::text(&exporter.url("/")).unwrap();
@@ -52,6 +56,7 @@ fn a_lost_gpu_is_reported_and_the_others_stay() {
         fake.put(key, json!([])).unwrap();
         let text = wait(&exporter, "the GPU to be back", |text| !lost(text));
         assert_eq!(gpus(&text), 8, "{key}");
+        assert!(total(&text).unwrap() >= before, "{key}");
     }
     let log = exporter.process.log();
     let told = log.lines().filter(|line| line.contains(uuid));
