@@ -22,7 +22,7 @@ const PAUSE: Duration = Duration::from_millis(200);
 
 const LINK: &str = r#"[{"link-down": {"gpu": 3, "link": 7}}]"#;
 const OF_THE_LINK: [&str; 1] = ["NvlinkLinkDown"];
-const OF_THE_JOB: [&str; 2] = ["NvlinkPlacementAcrossDomains", "NvlinkPlacementPoor"];
+const OF_THE_JOB: [&str; 1] = ["NvlinkPlacementPoor"];
 
 /// The running programs. They end when this is dropped.
 #[derive(Debug)]
