@@ -16,15 +16,42 @@ fn visible(step: &str) -> Vec<&str> {
     list.lines().next().unwrap().split(',').collect()
 }
 
-#[test]
-fn the_demo_runs_its_jobs_on_real_nodes() {
-    let demo = Command::new(env!("CARGO_BIN_EXE_demo"))
-        .env_remove("KEEP")
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&demo.stdout);
+/// Runs the demo, and returns what it said.
+fn run(arguments: &[&str]) -> String {
+    let mut demo = Command::new(env!("CARGO_BIN_EXE_demo"));
+    let demo = demo.args(arguments).env_remove("KEEP").output().unwrap();
+    let said = String::from_utf8_lossy(&demo.stdout).into_owned();
     let errors = String::from_utf8_lossy(&demo.stderr);
     assert!(demo.status.success(), "{errors}\n{said}");
+    said
+}
+
+#[test]
+fn the_demo_of_the_alerts_shows_them_from_the_fault_to_the_receiver() {
+    let said = run(&["observe"]);
+    for (title, alert, text) in [
+        (
+            "A link breaks",
+            "NvlinkLinkDown",
+            "NVLink 7 of GPU 3 on node dgx is down",
+        ),
+        (
+            "A job gets the wrong GPUs",
+            "NvlinkPlacementPoor",
+            "of the quality that was free",
+        ),
+    ] {
+        let step = step(&said, title);
+        let delivered = |line: &str| line.contains(alert) && line.ends_with("at the receiver");
+        assert!(step.lines().any(delivered) && step.contains(text), "{step}");
+    }
+    let end = step(&said, "Both are repaired");
+    assert!(end.contains("all of them are resolved"), "{end}");
+}
+
+#[test]
+fn the_demo_runs_its_jobs_on_real_nodes() {
+    let said = run(&[]);
 
     let without = step(&said, "The job without the webhook");
     assert!(without.contains("chose node l40s."), "{without}");

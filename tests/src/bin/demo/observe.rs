@@ -18,6 +18,8 @@ use crate::{alone::Files, nodes::SOON, terminal::Terminal};
 const FACTOR: u32 = 60;
 /// Longer than any of the alerts takes.
 const ALERT: Duration = Duration::from_secs(120);
+/// Columns of a line.
+const WIDTH: usize = 95;
 const PAUSE: Duration = Duration::from_millis(200);
 
 const LINK: &str = r#"[{"link-down": {"gpu": 3, "link": 7}}]"#;
@@ -66,7 +68,10 @@ pub(crate) fn show(terminal: &Terminal) -> Result<Site> {
         "curl -X DELETE {}",
         site.machine.url("/sim/faults")
     ))?;
-    terminal.run(&site.kubectl, "kubectl delete job train --wait=false")?;
+    terminal.run(
+        &site.kubectl,
+        "kubectl delete job train --namespace team --wait=false",
+    )?;
     site.wait_until_resolved(terminal)?;
     Ok(site)
 }
@@ -209,7 +214,11 @@ impl Site {
             note.receiver,
             note.label("severity")
         ))?;
-        let lines = [text("summary"), text("description"), text("runbook_url")];
+        let lines = [
+            text("summary"),
+            wrapped(&text("description")),
+            text("runbook_url"),
+        ];
         terminal.output(&lines.join("\n"))
     }
 
@@ -247,6 +256,19 @@ impl Site {
             "The receiver got word that all of them are resolved, after {seconds:.0} s."
         ))
     }
+}
+
+/// Breaks a text into lines that fit a terminal.
+fn wrapped(text: &str) -> String {
+    let mut lines = vec![String::new()];
+    for word in text.split_whitespace() {
+        match lines.last_mut() {
+            Some(line) if line.is_empty() => line.push_str(word),
+            Some(line) if line.len() + word.len() < WIDTH => *line += &format!(" {word}"),
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines.join("\n")
 }
 
 fn set_faults(exporter: &Exporter, faults: &str) -> Result<()> {
