@@ -169,6 +169,12 @@ pub struct ServeArgs {
     /// Seconds to keep serving after SIGTERM, so that the Service can remove this replica.
     #[arg(long, env = "NVLINK_WEBHOOK_DRAIN_SECONDS", value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(0..=600))]
     pub drain_seconds: u64,
+    /// Report whether the policies in the cluster are those that `policies` prints with the same
+    /// --exempt-namespace: the metric nvlink_webhook_policies_current.
+    ///
+    /// The log names those that are missing or changed. Needs the right to get them.
+    #[arg(long, env = "NVLINK_WEBHOOK_CHECK_POLICIES")]
+    pub check_policies: bool,
     /// The leader election.
     #[command(flatten)]
     pub lease: LeaseArgs,

@@ -4,7 +4,7 @@ use std::{
     collections::BTreeMap,
     fmt,
     sync::{
-        Arc, Mutex, OnceLock, PoisonError,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
     time::{Duration, Instant},
@@ -16,7 +16,11 @@ use prometheus_client::{
         EncodeLabelSet, EncodeLabelValue, EncodeMetric, LabelValueEncoder, MetricEncoder, text,
     },
     metrics::{
-        MetricType, counter::Counter, family::Family, gauge::Gauge, histogram::Histogram,
+        MetricType,
+        counter::Counter,
+        family::Family,
+        gauge::{ConstGauge, Gauge},
+        histogram::Histogram,
         info::Info,
     },
     registry::{Registry, Unit},
@@ -103,19 +107,21 @@ struct ByResult {
     result: Reload,
 }
 
-/// A gauge without a series until it is set for the first time.
+/// A gauge without a series while its value is unknown.
 #[derive(Clone, Debug, Default)]
-struct LateGauge(Arc<OnceLock<Gauge>>);
+struct OptionalGauge(Arc<Mutex<Option<i64>>>);
 
-impl LateGauge {
-    fn set(&self, value: i64) {
-        self.0.get_or_init(Gauge::default).set(value);
+impl OptionalGauge {
+    fn set(&self, value: Option<bool>) {
+        let value = value.map(i64::from);
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = value;
     }
 }
 
-impl EncodeMetric for LateGauge {
+impl EncodeMetric for OptionalGauge {
     fn encode(&self, encoder: MetricEncoder<'_>) -> Result<(), fmt::Error> {
-        self.0.get().map_or(Ok(()), |gauge| gauge.encode(encoder))
+        let value = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        value.map_or(Ok(()), |value| ConstGauge::new(value).encode(encoder))
     }
 
     fn metric_type(&self) -> MetricType {
@@ -134,7 +140,8 @@ pub struct Metrics {
     expiry: Gauge,
     ready: Gauge,
     leader: Gauge,
-    registered: LateGauge,
+    registered: OptionalGauge,
+    policies: OptionalGauge,
     registration_failures: Counter,
     restarts: Family<ByPart, Counter>,
     dropped: Counter,
@@ -161,7 +168,8 @@ impl Default for Metrics {
             expiry: Gauge::default(),
             ready: Gauge::default(),
             leader: Gauge::default(),
-            registered: LateGauge::default(),
+            registered: OptionalGauge::default(),
+            policies: OptionalGauge::default(),
             registration_failures: Counter::default(),
             restarts: Family::default(),
             dropped: Counter::default(),
@@ -267,9 +275,15 @@ impl Metrics {
         registry.register("build", "The running version", build);
     }
 
-    /// Registers the metrics of the leader's findings on the nodes of restricted classes.
+    /// Registers the metrics of what protects restricted classes: the policies, and the leader's
+    /// findings on their nodes.
     fn register_isolation(&mut self) {
         let registry = &mut self.registry;
+        registry.register(
+            "policies_current",
+            "Whether the ValidatingAdmissionPolicies of this version are in the cluster, unchanged; absent without --check-policies, and while they cannot be read",
+            self.policies.clone(),
+        );
         registry.register(
             "untainted_nodes",
             "Nodes of a restricted class that do not have its taint, so any pod may run there; reported by the leader",
@@ -347,7 +361,7 @@ impl Metrics {
 
     /// Records whether the registration could be written.
     pub fn registration(&self, written: bool) {
-        self.registered.set(written.into());
+        self.registered.set(Some(written));
         if !written {
             self.registration_failures.inc();
         }
@@ -355,7 +369,12 @@ impl Metrics {
 
     /// Records that somebody keeps changing the registration, so that it may be wrong for a while.
     pub fn registration_disputed(&self) {
-        self.registered.set(0);
+        self.registered.set(Some(false));
+    }
+
+    /// Records whether the cluster has the policies of this version; `None` if that is unknown.
+    pub fn policies(&self, current: Option<bool>) {
+        self.policies.set(current);
     }
 
     /// Updates the metrics of the process: whether it leads, the number of dropped

@@ -23,8 +23,10 @@ use crate::{
 };
 
 mod check;
+mod current;
 
 pub use check::{Task, run};
+pub(crate) use current::Inspector;
 
 const POLICIES: &str = include_str!("policies/policies.yaml");
 const SHARED: &str = include_str!("policies/shared.yaml");

@@ -31,6 +31,7 @@ use crate::{
     cluster::view::SharedView,
     health::{self, Health, Readiness},
     metrics::Metrics,
+    policies::Inspector,
     registration::registrar::{self, Registrar},
 };
 
@@ -111,6 +112,10 @@ async fn start(args: ServeArgs, supervisor: &Supervisor) -> anyhow::Result<Runni
     let client = connected.map_err(no_access)?;
     let candidate = candidate(&client, &args.lease, &args.tls);
     let exempt = exempt::names(&args.tls, &client);
+    if args.check_policies {
+        let exempt = args.tls.exempt.exempt_namespaces.clone();
+        inspect(Inspector::new(&client, exempt, &metrics), supervisor);
+    }
     let identity = identity::identity(args.tls, &client, &readiness, supervisor).await?;
     let view = SharedView::default();
     let watches = Watches::start(&client, &view, &metrics, supervisor);
@@ -147,6 +152,13 @@ async fn start(args: ServeArgs, supervisor: &Supervisor) -> anyhow::Result<Runni
         candidate,
         leaving,
     })
+}
+
+/// Checks the policies of the cluster from now on.
+fn inspect(inspector: Inspector, supervisor: &Supervisor) {
+    supervisor.keep("check of the policies", Weight::Minor, move || {
+        inspector.clone().run()
+    });
 }
 
 /// Maintains the registration until the process `leaves`.

@@ -1,5 +1,5 @@
-//! `nvlink-webhook policies` on a cluster without a webhook: the comparison with the
-//! cluster, a refusal with its remedy, and who may exempt a namespace.
+//! `nvlink-webhook policies` on a cluster whose API server calls no webhook: the comparison with the
+//! cluster, also by a webhook that runs, a refusal with its remedy, and who may exempt a namespace.
 //!
 //! It uses its own control plane, because the policies apply to all namespaces. It runs
 //! one test at a time.
@@ -11,9 +11,10 @@ use std::{
 };
 
 use nvlink_tests::{
-    ControlPlane, Kubectl,
+    ControlPlane, Kubectl, Replica,
+    certificates::Authority,
     programs::{self, WEBHOOK},
-    wait_until, webhook,
+    wait_until, webhook, workdir,
 };
 use serde_json::{Value, json};
 
@@ -144,6 +145,46 @@ fn check_reports_the_differences() {
     repair(cluster, &said, MISSING);
     let (status, said) = check(cluster, &["--exempt-namespace", "elsewhere"]);
     assert_eq!((status, named(&said).len()), (Some(1), all), "{said}");
+}
+
+/// Starts a webhook that checks the policies. The API server does not call it.
+fn checking(cluster: &ControlPlane) -> Replica {
+    let directory = workdir::fresh("policies").unwrap();
+    let authority = Authority::new("policies").unwrap();
+    let files = authority.issue("tls", &directory).unwrap();
+    let [cert, key] = [&files.certificate, &files.key].map(|path| path.to_string_lossy());
+    let arguments = ["--tls-cert", &cert, "--tls-key", &key, "--check-policies"];
+    Replica::start(cluster.kubeconfig(), &arguments).unwrap()
+}
+
+#[test]
+fn a_running_webhook_reports_whether_the_policies_are_current() {
+    let (cluster, _turn) = control_plane();
+    apply(cluster);
+    let replica = checking(cluster);
+    let wait_for = |current: u8| {
+        let series = format!("\nnvlink_webhook_policies_current {current}\n");
+        wait_until("the metric", SOON, || {
+            Ok(replica.metrics()?.contains(&series).then_some(()))
+        })
+        .unwrap();
+    };
+    wait_for(1);
+    let binding = "validatingadmissionpolicybinding/pods.nvlink-domains.io";
+    cluster.kubectl().run(&["delete", binding]).unwrap();
+    wait_for(0);
+    let log = replica.process.log();
+    for part in [
+        "missing bindings (1): pods.nvlink-domains.io",
+        "to create what is missing: nvlink-webhook policies --exempt-namespace=nvlink-system | ",
+    ] {
+        assert_eq!(log.matches(part).count(), 1, "{part} is not in {log}");
+    }
+    apply(cluster);
+    wait_for(1);
+    let log = replica.process.log();
+    let told = log.matches("the policies in the cluster are up to date");
+    assert_eq!(told.count(), 2, "{log}");
 }
 
 #[test]

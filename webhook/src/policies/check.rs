@@ -79,7 +79,7 @@ async fn ask(wanted: &[Value]) -> anyhow::Result<Vec<Value>> {
 }
 
 /// Reads the objects with the names of `wanted` from the cluster; null for each missing object.
-async fn found(client: &Client, wanted: &[Value]) -> anyhow::Result<Vec<Value>> {
+pub(super) async fn found(client: &Client, wanted: &[Value]) -> anyhow::Result<Vec<Value>> {
     let mut found = Vec::new();
     for document in wanted {
         let (kind, name) = (word(document, "/kind"), word(document, "/metadata/name"));
@@ -97,14 +97,14 @@ async fn found(client: &Client, wanted: &[Value]) -> anyhow::Result<Vec<Value>> 
 
 /// The wanted objects that the cluster does not have, or has with another spec, which is all that
 /// is compared.
-struct Differing<'a> {
+pub(super) struct Differing<'a> {
     missing: Vec<&'a Value>,
     /// Each found object, and the wanted one.
     changed: Vec<(&'a Value, &'a Value)>,
 }
 
 impl<'a> Differing<'a> {
-    fn new(found: &'a [Value], wanted: &'a [Value]) -> Self {
+    pub(super) fn new(found: &'a [Value], wanted: &'a [Value]) -> Self {
         let pairs = found.iter().zip(wanted);
         let differing = pairs.filter(|(found, wanted)| found.get("spec") != wanted.get("spec"));
         let (missing, changed): (Vec<_>, Vec<_>) =
@@ -115,12 +115,12 @@ impl<'a> Differing<'a> {
         }
     }
 
-    fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.missing.is_empty() && self.changed.is_empty()
     }
 
     /// Returns the names, a line for each kind and kind of difference.
-    fn names(&self) -> String {
+    pub(super) fn names(&self) -> String {
         let changed: Vec<_> = self.changed.iter().map(|(_, wanted)| *wanted).collect();
         let mut lines = String::new();
         for (what, objects) in [("missing", &self.missing), ("changed", &changed)] {
@@ -138,7 +138,7 @@ impl<'a> Differing<'a> {
 
     /// Returns the commands that show the differences and repair the policies. An apply would only
     /// add to lists that somebody else has changed, so existing objects are replaced.
-    fn remedy(&self, task: Task, exempt: &[String]) -> String {
+    pub(super) fn remedy(&self, task: Task, exempt: &[String]) -> String {
         let exempt = exempt.join(",");
         let print = format!("nvlink-webhook policies --exempt-namespace={exempt}");
         let mut lines = Vec::new();

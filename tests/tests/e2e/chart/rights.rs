@@ -3,7 +3,9 @@
 
 use std::collections::BTreeSet;
 
-use nvlink_tests::{ControlPlane, Exporter, Helm, Kubectl, Kubelet, Node, node, wait_until};
+use nvlink_tests::{
+    ControlPlane, Exporter, Helm, Kubectl, Kubelet, Node, Replica, node, wait_until,
+};
 use serde_json::{Value, json};
 
 use super::{
@@ -65,8 +67,8 @@ fn used(requests: &[Value], account: &str) -> (BTreeSet<String>, BTreeSet<String
 }
 
 /// Lets the webhook use each of its rights: an entry of the registration is restored, a restricted
-/// class is checked, and somebody asks for it.
-fn exercise_webhook(kubectl: &Kubectl) {
+/// class is checked, and somebody asks for it. The policies of the chart are those that it expects.
+fn exercise_webhook(kubectl: &Kubectl, webhook: &Replica) {
     let mut pod = gpu_pod("probe", 2);
     pod["metadata"]["annotations"] = json!({"nvlink-domains.io/class": "rights"});
     wait_until("the webhook to place pods", SOON, || {
@@ -76,6 +78,11 @@ fn exercise_webhook(kubectl: &Kubectl) {
     wait_until("the nodes of the class to be checked", SOON, || {
         let class = kubectl.get(&["domainclass", "rights"])?.to_string();
         Ok(class.contains("\"Isolated\"").then_some(()))
+    })
+    .unwrap();
+    wait_until("the policies to be checked", SOON, || {
+        let current = "\nnvlink_webhook_policies_current 1\n";
+        Ok(webhook.metrics()?.contains(current).then_some(()))
     })
     .unwrap();
     let first = r#"[{"op": "remove", "path": "/webhooks/0"}]"#;
@@ -122,7 +129,7 @@ fn what_is_granted_is_used_and_what_is_used_is_granted() {
     let installed = Installed::with(control_plane, VALUES);
     let kubectl = control_plane.kubectl();
     let webhook = start_webhook(control_plane, &installed.helm);
-    exercise_webhook(kubectl);
+    exercise_webhook(kubectl, &webhook);
     exercise_exporter(control_plane);
     // While both still have their rights.
     let requests = control_plane.requests().unwrap();

@@ -13,6 +13,9 @@
 - {{ print "--client-ca-file=/clients/" $webhook.clientCa.key | quote }}
 {{- end }}
 - {{ print "--exempt-namespace=" (include "nvlink-domains.exemptFlag" .) | quote }}
+{{- if .Values.policies.enabled }}
+- --check-policies
+{{- end }}
 - {{ print "--lease-namespace=" (.Release.Namespace) | quote }}
 # The kube-proxies need some seconds to learn that a replica stops; until then it serves.
 - {{ print "--drain-seconds=" ($webhook.drainSeconds) | quote }}
