@@ -33,6 +33,13 @@ families! {
         "GPUs",
         "NVLinks that should be up and are not. The expected number comes from the other GPUs of the model on the node and from the board; in a virtual machine, from the board only if the machine has the whole board. Absent where a GPU should have none.",
     );
+    UNHEALTHY = gauge(
+        Group::Gpu,
+        "nvlink_gpu_unhealthy",
+        &["gpu", "UUID", "reason"],
+        "broken GPUs × their reasons",
+        "A GPU that placements leave out or rank last; always 1. Reason missing-links: see nvlink_missing_links; fabric: its registration with the NVLink fabric is not complete, or the fabric reports a problem; xid-N: it had this XID (74, 79, 144 to 150) and was not reset since; lost: it does not answer. The first two end after 12 collections without the problem.",
+    );
     LINK_UP = gauge(
         Group::Link,
         "nvlink_link_up",

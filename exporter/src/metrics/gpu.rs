@@ -49,7 +49,25 @@ pub(super) fn write(out: &mut Writer<'_>, data: &Reading) -> fmt::Result {
         .iter()
         .filter(|gpu| data.is_read(gpu.index))
         .filter_map(|gpu| Some((ids(gpu), Value::Whole(missing_links(gpu, gpus)?))));
-    out.write(&families::MISSING_LINKS, missing)
+    out.write(&families::MISSING_LINKS, missing)?;
+    unhealthy(out, data)
+}
+
+fn unhealthy(out: &mut Writer<'_>, data: &Reading) -> fmt::Result {
+    let marked = data.topology.spec.gpus.iter().flat_map(|gpu| {
+        let faults = gpu.faults.iter().map(ToString::to_string);
+        faults.map(move |fault| (ids(gpu), fault))
+    });
+    let marked: Vec<_> = marked.collect();
+    let marked = marked
+        .iter()
+        .map(|([gpu, uuid], fault)| [*gpu, *uuid, Label::Text(fault)]);
+    let lost = data.lost.iter().map(|gpu| {
+        let uuid = gpu.uuid.as_deref();
+        [gpu.index.into(), uuid.into(), "lost".into()]
+    });
+    let series = marked.chain(lost).map(|labels| (labels, Value::Whole(1)));
+    out.write(&families::UNHEALTHY, series)
 }
 
 /// Returns index and UUID: the labels that identify a GPU.
