@@ -25,7 +25,8 @@ use nvlink_topology::NodeTopology;
 use tokio::time::Instant;
 
 use crate::{
-    snapshot::Latest,
+    marks::Record,
+    snapshot::{Latest, View},
     tally::{Failure, Publishing},
 };
 
@@ -93,6 +94,7 @@ pub struct Publisher {
     client: Client,
     node: String,
     aliases: bool,
+    record: Record,
     crd_missing: bool,
     rivals: rivals::Rivals,
 }
@@ -114,9 +116,15 @@ impl Publisher {
             client,
             node,
             aliases,
+            record: Record::default(),
             crd_missing: false,
             rivals: rivals::Rivals::default(),
         }
+    }
+
+    /// Sets what [`Self::publish`] keeps in the cluster for the next process.
+    pub fn remember(&mut self, record: Record) {
+        self.record = record;
     }
 
     /// Updates the cluster to `topology`.
@@ -133,7 +141,7 @@ impl Publisher {
             aliases: node::apply_aliases(&self.client, &node, aliases.unwrap_or_default()).await?,
             object: false,
         };
-        match object::apply(&self.client, &node, topology).await? {
+        match object::apply(&self.client, &node, topology, &self.record).await? {
             object::Outcome::NoCrd if !self.crd_missing => {
                 self.crd_missing = true;
                 tracing::warn!(
@@ -212,6 +220,42 @@ pub async fn unpublish_all(client: &Client) -> Result<BTreeSet<String>, PublishE
 /// The first and the longest wait after a failure.
 const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
+/// What the cluster should have.
+struct Wanted {
+    topology: NodeTopology,
+    record: Record,
+}
+
+impl Wanted {
+    /// Returns what `view` has to publish; `None` while its data are incomplete.
+    fn of(view: &View) -> Option<Self> {
+        Some(Self {
+            topology: view.whole()?.topology.clone(),
+            record: view.snapshot.as_ref()?.record.clone(),
+        })
+    }
+
+    fn is(&self, other: &Self) -> bool {
+        self.topology.spec == other.topology.spec && self.record == other.record
+    }
+}
+
+/// Reads the record of an earlier process; tries until it succeeds.
+async fn earlier(publisher: &Publisher, tally: &Publishing) -> Record {
+    let mut backoff = BACKOFF.0;
+    loop {
+        match object::read_record(&publisher.client, &publisher.node).await {
+            Ok(record) => return record,
+            Err(error) => {
+                tally.failed(Failure::from(&error));
+                tracing::warn!(retry_in = ?backoff, "publishing failed: {error}");
+                tokio::time::sleep(backoff).await;
+                backoff = (backoff * 2).min(BACKOFF.1);
+            }
+        }
+    }
+}
+
 /// Publishes each good snapshot that differs from the previous one, and checks
 /// every `recheck` whether the cluster still matches. Never ends.
 ///
@@ -222,31 +266,34 @@ pub async fn run(
     recheck: Duration,
     tally: Publishing,
 ) {
-    let mut published: Option<(NodeTopology, Instant)> = None;
+    let mut published: Option<(Wanted, Instant)> = None;
     let mut backoff = BACKOFF.0;
+    let earlier = earlier(&publisher, &tally).await;
+    let waits = !earlier.is_empty();
+    latest.restore(earlier);
     loop {
         let changed = latest.changed();
-        let topology = latest
-            .view(std::time::Instant::now())
-            .whole()
-            .map(|data| data.topology.clone());
-        let due = |topology: &NodeTopology| {
+        let due = |wanted: &Wanted| {
             published
                 .as_ref()
-                .is_none_or(|(before, at)| before.spec != topology.spec || at.elapsed() >= recheck)
+                .is_none_or(|(before, at)| !before.is(wanted) || at.elapsed() >= recheck)
         };
-        let Some(topology) = topology.filter(due) else {
+        let wanted = Wanted::of(&latest.view(std::time::Instant::now()));
+        // Publishing the others would remove the marks of the earlier process.
+        let wanted = wanted.filter(|wanted| wanted.record.is_restored() || !waits);
+        let Some(wanted) = wanted.filter(due) else {
             // The timeout covers a first snapshot that arrived just before this wait.
             drop(tokio::time::timeout(Duration::from_secs(1), changed).await);
             continue;
         };
-        match publisher.publish(&topology).await {
+        publisher.remember(wanted.record.clone());
+        match publisher.publish(&wanted.topology).await {
             Ok(written) => {
                 if written != Written::default() {
                     tracing::info!(node = publisher.node, ?written, "published");
                 }
                 tally.succeeded();
-                published = Some((topology, Instant::now()));
+                published = Some((wanted, Instant::now()));
                 backoff = BACKOFF.0;
             }
             Err(error) => {

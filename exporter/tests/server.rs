@@ -15,6 +15,7 @@ use axum::{
     http::{Request, StatusCode, header},
 };
 use nvlink_exporter::{
+    marks::Record,
     metrics::{Group, Groups},
     placement::{self, Judged, Keys, PatternFrom, Placements},
     remotes::Remotes,
@@ -74,6 +75,7 @@ fn bad() -> Snapshot {
         data: None,
         loads: Vec::new(),
         remotes: Remotes::default(),
+        record: Record::default(),
         health,
     }
 }

@@ -5,6 +5,7 @@
 mod api_server;
 #[path = "../support/machine.rs"]
 mod machine;
+mod marks;
 mod status;
 #[path = "../support/mod.rs"]
 mod support;
