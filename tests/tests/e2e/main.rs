@@ -10,6 +10,7 @@ mod access;
 mod admission;
 mod allocations;
 mod availability;
+mod broken;
 mod build;
 mod cases;
 mod chart;
