@@ -1,4 +1,5 @@
-//! Publishes to the cluster: labels and annotations on the Node, and the NodeTopology object.
+//! Publishes to the cluster: labels and annotations on the Node, the NodeTopology object, and
+//! DeviceTaintRules of broken GPUs.
 //!
 //! It uses server-side apply, and only where the cluster differs: nothing is
 //! written while nothing changes, and foreign changes are reverted at the next
@@ -13,6 +14,7 @@ mod node;
 mod object;
 mod rivals;
 pub mod status;
+mod taints;
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -97,6 +99,7 @@ pub struct Publisher {
     record: Record,
     crd_missing: bool,
     rivals: rivals::Rivals,
+    taints: taints::Taints,
 }
 
 /// What [`Publisher::publish`] wrote.
@@ -105,6 +108,8 @@ pub struct Written {
     pub node: bool,
     pub aliases: bool,
     pub object: bool,
+    /// DeviceTaintRules.
+    pub taints: bool,
 }
 
 impl Publisher {
@@ -119,6 +124,7 @@ impl Publisher {
             record: Record::default(),
             crd_missing: false,
             rivals: rivals::Rivals::default(),
+            taints: taints::Taints::default(),
         }
     }
 
@@ -140,6 +146,7 @@ impl Publisher {
             node: node::apply_own(&self.client, &node, topology).await?,
             aliases: node::apply_aliases(&self.client, &node, aliases.unwrap_or_default()).await?,
             object: false,
+            taints: false,
         };
         match object::apply(&self.client, &node, topology, &self.record).await? {
             object::Outcome::NoCrd if !self.crd_missing => {
@@ -156,6 +163,10 @@ impl Publisher {
             }
         }
         let wrote = written != Written::default();
+        written.taints = self
+            .taints
+            .apply(&self.client, &node, &topology.spec)
+            .await?;
         if let Some(times) = self.rivals.look(&topology.spec, wrote) {
             tracing::warn!(
                 node = self.node,
@@ -195,6 +206,15 @@ fn is_conflict(error: &kube::Error) -> bool {
 /// # Errors
 /// When the API server cannot be reached or refuses.
 pub async fn unpublish(client: &Client, node: &str) -> Result<bool, PublishError> {
+    remove(client, node, &mut taints::Taints::default()).await
+}
+
+async fn remove(
+    client: &Client,
+    node: &str,
+    taints: &mut taints::Taints,
+) -> Result<bool, PublishError> {
+    taints.remove(client, node).await?;
     object::delete(client, node).await?;
     match node::get(client, node).await {
         Ok(node) => node::remove(client, &node).await.map(|()| true),
@@ -211,8 +231,9 @@ pub async fn unpublish(client: &Client, node: &str) -> Result<bool, PublishError
 pub async fn unpublish_all(client: &Client) -> Result<BTreeSet<String>, PublishError> {
     let mut nodes = object::names(client).await?;
     nodes.extend(node::published(client).await?);
+    let mut taints = taints::Taints::default();
     for node in &nodes {
-        unpublish(client, node).await?;
+        remove(client, node, &mut taints).await?;
     }
     Ok(nodes)
 }

@@ -46,6 +46,8 @@ pub struct Metadata {
 
 /// The hardware of a node. It is written without `edges` and `domains` if the source
 /// cannot determine them ([`NodeTopologySpec::knows_nvlink`]).
+// `skip_serializing_if` only keeps a default out of the schema: with one, the API server
+// would store an empty list where a key is absent. `derived` writes the document.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
@@ -57,11 +59,11 @@ pub struct NodeTopologySpec {
     pub gpus: Vec<Gpu>,
     /// GPUs that answered earlier and do not answer now, by ascending index. They are
     /// nowhere else in the document.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "schema", schemars(length(max = 128)))]
     pub lost: Vec<Lost>,
     /// Pairs connected by NVLink, each once, by ascending `(a, b)`.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "schema", schemars(length(max = 8128)))]
     pub edges: Vec<Edge>,
     /// The best path between each two GPUs, each pair once.
@@ -69,7 +71,7 @@ pub struct NodeTopologySpec {
     #[cfg_attr(feature = "schema", schemars(length(max = 8128)))]
     pub paths: Vec<Path>,
     /// Maximal sets of two or more GPUs that edges connect.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "schema", schemars(length(max = 64)))]
     pub domains: Vec<Domain>,
     /// Network devices that can do RDMA.
