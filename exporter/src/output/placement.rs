@@ -78,7 +78,9 @@ pub fn broken<'a>(spec: &'a NodeTopologySpec, free: &[u32]) -> Vec<BrokenGpu<'a>
 pub fn faults(gpus: &[BrokenGpu<'_>]) -> String {
     let one = |gpu: &BrokenGpu<'_>| {
         let faults: Vec<_> = gpu.faults.iter().map(ToString::to_string).collect();
-        format!("{} ({})", gpu.gpu, faults.join(", "))
+        // A file may have any words.
+        let faults = faults.join(", ").replace(char::is_control, " ");
+        format!("{} ({faults})", gpu.gpu)
     };
     gpus.iter().map(one).collect::<Vec<_>>().join(", ")
 }
