@@ -10,7 +10,7 @@ use std::{ffi::OsString, path::PathBuf, str::FromStr, time::Duration};
 
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum, error::ErrorKind};
 use nvlink_runtime::flags;
-use nvlink_topology::{Pattern, Scope};
+use nvlink_topology::{BrokenGpus, Pattern, Scope};
 
 pub use self::web::{Collectors, WebArgs};
 use crate::{
@@ -239,6 +239,7 @@ pub struct RecordArgs {
   nvlink-exporter place --source sim:dgx1-v100 --gpus 3 --free 0,2-5 --require 4
   nvlink-exporter place --source sim:dgx1-v100 --gpus 8 --pattern pipeline
   nvlink-exporter place --source sim:a100-pcie-pairs --gpus 2 --scope nvlink-domain --output env
+  nvlink-exporter place --source sim:h200-degraded --gpus 6 --broken avoid
 
 Exits with status 1 and the reason if there is no such placement.")]
 pub struct PlaceArgs {
@@ -269,6 +270,10 @@ pub struct PlaceArgs {
     /// How close the GPUs must be: gpu, nvlink-domain (all traffic over NVLink) or node; here, rack and zone mean node
     #[arg(long, default_value = "node", env = "NVLINK_EXPORTER_PLACE_SCOPE")]
     pub scope: Scope,
+
+    /// What to do with GPUs that are marked as broken: avoid, last (use as few as possible) or ignore
+    #[arg(long, default_value = "last", env = "NVLINK_EXPORTER_PLACE_BROKEN")]
+    pub broken: BrokenGpus,
 
     /// Output format
     #[arg(

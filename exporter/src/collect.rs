@@ -11,6 +11,7 @@ use nvlink_runtime::supervise::{Supervisor, Weight};
 use crate::{
     faults::Faults,
     load::Meter,
+    marks::{Marks, Record},
     remotes::Remotes,
     snapshot::{Health, Latest, Snapshot},
     source::{Source, SourceError, Unread},
@@ -20,11 +21,17 @@ use crate::{
 /// Reads `source` once. The snapshot has nothing that needs an earlier reading: no loads, no
 /// totals, and no kinds of device that links led to before.
 pub fn collect(name: &str, source: &mut dyn Source, since_start: Duration) -> Snapshot {
+    read(name, source, since_start, &mut Marks::default())
+}
+
+/// Reads `source` once, and marks broken GPUs.
+fn read(name: &str, source: &mut dyn Source, since_start: Duration, marks: &mut Marks) -> Snapshot {
     let start = Instant::now();
     let result = source.read(since_start);
     let finished = Instant::now();
     let (data, error) = match result {
-        Ok(reading) => {
+        Ok(mut reading) => {
+            marks.observe(&mut reading);
             let error = unread(&reading.unread);
             (Some(reading), error)
         }
@@ -36,6 +43,7 @@ pub fn collect(name: &str, source: &mut dyn Source, since_start: Duration) -> Sn
         loads: Vec::new(),
         totals: Vec::new(),
         remotes: Remotes::default(),
+        record: marks.record(),
         health: Health {
             source: name.to_owned(),
             error,
@@ -95,13 +103,17 @@ fn run(
     let mut log = Log::default();
     let mut meter = Meter::default();
     let mut remotes = Remotes::default();
+    let mut marks = Marks::default();
     let release = &latest.tally().release;
     loop {
         if release.is_asked() {
             let_go(name, source.as_mut(), latest);
         }
+        if let Some(earlier) = latest.earlier() {
+            marks.restore(&earlier);
+        }
         let asking = Asking::new(name, latest);
-        let mut snapshot = collect(name, source.as_mut(), start.elapsed());
+        let mut snapshot = read(name, source.as_mut(), start.elapsed(), &mut marks);
         drop(asking);
         if let Some(data) = &snapshot.data {
             snapshot.loads = meter.observe(data, snapshot.health.finished);
@@ -157,6 +169,7 @@ fn nothing(name: &str, reason: &str) -> Snapshot {
         loads: Vec::new(),
         totals: Vec::new(),
         remotes: Remotes::default(),
+        record: Record::default(),
         health: Health {
             source: name.to_owned(),
             error: Some(reason.to_owned()),

@@ -16,6 +16,7 @@ use nvlink_runtime::log;
 
 use crate::{
     args::{self, Command, LogFormat, SourceArgs, UnpublishArgs},
+    marks::Marks,
     metrics, publish,
     source::{Reading, SourceError},
 };
@@ -78,9 +79,10 @@ fn print(text: &str) -> anyhow::Result<()> {
 }
 
 fn read(args: &SourceArgs) -> Result<Reading, SourceError> {
-    args.source
-        .open(args.node_name.as_deref())?
-        .read(Duration::ZERO)
+    let mut source = args.source.open(args.node_name.as_deref())?;
+    let mut reading = source.read(Duration::ZERO)?;
+    Marks::default().observe(&mut reading);
+    Ok(reading)
 }
 
 /// Reads the source once, and prints its warnings.

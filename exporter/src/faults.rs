@@ -14,6 +14,8 @@ enum Fault {
     Links,
     Fabric,
     Condition(FabricCondition),
+    /// Placements treat the GPU as broken.
+    Marked,
 }
 
 /// A change of one GPU's faults.
@@ -55,6 +57,15 @@ impl Faults {
         for health in &reading.health {
             self.fabric(health, &mut changes);
             self.xids(health, &mut changes);
+        }
+        for gpu in &reading.topology.spec.gpus {
+            let faults: Vec<_> = gpu.faults.iter().map(ToString::to_string).collect();
+            let wrong = (!faults.is_empty()).then(|| {
+                let faults = faults.join(", ");
+                format!("marked as broken ({faults}): placements leave it out or rank it last")
+            });
+            let key = (gpu.index, Fault::Marked);
+            self.set(key, wrong, "no longer marked as broken", &mut changes);
         }
         changes
     }

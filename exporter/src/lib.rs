@@ -13,6 +13,7 @@
 //! - [`load`] computes link rates and new errors from two readings.
 //! - [`totals`] adds up the counters of each GPU's links.
 //! - [`remotes`] keeps to which kind of device each link leads.
+//! - [`marks`] marks broken GPUs in the document.
 //! - `faults` finds the faults that began or ended between them, for the log.
 //! - [`snapshot`] holds the latest state, for readers that never wait.
 //! - [`metrics`] renders the answer to a scrape.
@@ -38,6 +39,7 @@ mod faults;
 pub mod lifecycle;
 pub mod load;
 mod log;
+pub mod marks;
 pub mod metrics;
 mod origin;
 pub mod output;

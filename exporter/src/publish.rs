@@ -1,4 +1,5 @@
-//! Publishes to the cluster: labels and annotations on the Node, and the NodeTopology object.
+//! Publishes to the cluster: labels and annotations on the Node, the NodeTopology object, and
+//! DeviceTaintRules of broken GPUs.
 //!
 //! It uses server-side apply, and only where the cluster differs: nothing is
 //! written while nothing changes, and foreign changes are reverted at the next
@@ -13,6 +14,7 @@ mod node;
 mod object;
 mod rivals;
 pub mod status;
+mod taints;
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -25,7 +27,8 @@ use nvlink_topology::NodeTopology;
 use tokio::time::Instant;
 
 use crate::{
-    snapshot::Latest,
+    marks::Record,
+    snapshot::{Latest, View},
     tally::{Failure, Publishing},
 };
 
@@ -93,8 +96,10 @@ pub struct Publisher {
     client: Client,
     node: String,
     aliases: bool,
+    record: Record,
     crd_missing: bool,
     rivals: rivals::Rivals,
+    taints: taints::Taints,
 }
 
 /// What [`Publisher::publish`] wrote.
@@ -103,6 +108,8 @@ pub struct Written {
     pub node: bool,
     pub aliases: bool,
     pub object: bool,
+    /// DeviceTaintRules.
+    pub taints: bool,
 }
 
 impl Publisher {
@@ -114,9 +121,16 @@ impl Publisher {
             client,
             node,
             aliases,
+            record: Record::default(),
             crd_missing: false,
             rivals: rivals::Rivals::default(),
+            taints: taints::Taints::default(),
         }
+    }
+
+    /// Sets what [`Self::publish`] keeps in the cluster for the next process.
+    pub fn remember(&mut self, record: Record) {
+        self.record = record;
     }
 
     /// Updates the cluster to `topology`.
@@ -132,8 +146,9 @@ impl Publisher {
             node: node::apply_own(&self.client, &node, topology).await?,
             aliases: node::apply_aliases(&self.client, &node, aliases.unwrap_or_default()).await?,
             object: false,
+            taints: false,
         };
-        match object::apply(&self.client, &node, topology).await? {
+        match object::apply(&self.client, &node, topology, &self.record).await? {
             object::Outcome::NoCrd if !self.crd_missing => {
                 self.crd_missing = true;
                 tracing::warn!(
@@ -148,6 +163,10 @@ impl Publisher {
             }
         }
         let wrote = written != Written::default();
+        written.taints = self
+            .taints
+            .apply(&self.client, &node, &topology.spec)
+            .await?;
         if let Some(times) = self.rivals.look(&topology.spec, wrote) {
             tracing::warn!(
                 node = self.node,
@@ -187,6 +206,15 @@ fn is_conflict(error: &kube::Error) -> bool {
 /// # Errors
 /// When the API server cannot be reached or refuses.
 pub async fn unpublish(client: &Client, node: &str) -> Result<bool, PublishError> {
+    remove(client, node, &mut taints::Taints::default()).await
+}
+
+async fn remove(
+    client: &Client,
+    node: &str,
+    taints: &mut taints::Taints,
+) -> Result<bool, PublishError> {
+    taints.remove(client, node).await?;
     object::delete(client, node).await?;
     match node::get(client, node).await {
         Ok(node) => node::remove(client, &node).await.map(|()| true),
@@ -203,14 +231,51 @@ pub async fn unpublish(client: &Client, node: &str) -> Result<bool, PublishError
 pub async fn unpublish_all(client: &Client) -> Result<BTreeSet<String>, PublishError> {
     let mut nodes = object::names(client).await?;
     nodes.extend(node::published(client).await?);
+    let mut taints = taints::Taints::default();
     for node in &nodes {
-        unpublish(client, node).await?;
+        remove(client, node, &mut taints).await?;
     }
     Ok(nodes)
 }
 
 /// The first and the longest wait after a failure.
 const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+
+/// What the cluster should have.
+struct Wanted {
+    topology: NodeTopology,
+    record: Record,
+}
+
+impl Wanted {
+    /// Returns what `view` has to publish; `None` while its data are incomplete.
+    fn of(view: &View) -> Option<Self> {
+        Some(Self {
+            topology: view.whole()?.topology.clone(),
+            record: view.snapshot.as_ref()?.record.clone(),
+        })
+    }
+
+    fn is(&self, other: &Self) -> bool {
+        self.topology.spec == other.topology.spec && self.record == other.record
+    }
+}
+
+/// Reads the record of an earlier process; tries until it succeeds.
+async fn earlier(publisher: &Publisher, tally: &Publishing) -> Record {
+    let mut backoff = BACKOFF.0;
+    loop {
+        match object::read_record(&publisher.client, &publisher.node).await {
+            Ok(record) => return record,
+            Err(error) => {
+                tally.failed(Failure::from(&error));
+                tracing::warn!(retry_in = ?backoff, "publishing failed: {error}");
+                tokio::time::sleep(backoff).await;
+                backoff = (backoff * 2).min(BACKOFF.1);
+            }
+        }
+    }
+}
 
 /// Publishes each good snapshot that differs from the previous one, and checks
 /// every `recheck` whether the cluster still matches. Never ends.
@@ -222,31 +287,34 @@ pub async fn run(
     recheck: Duration,
     tally: Publishing,
 ) {
-    let mut published: Option<(NodeTopology, Instant)> = None;
+    let mut published: Option<(Wanted, Instant)> = None;
     let mut backoff = BACKOFF.0;
+    let earlier = earlier(&publisher, &tally).await;
+    let waits = !earlier.is_empty();
+    latest.restore(earlier);
     loop {
         let changed = latest.changed();
-        let topology = latest
-            .view(std::time::Instant::now())
-            .whole()
-            .map(|data| data.topology.clone());
-        let due = |topology: &NodeTopology| {
+        let due = |wanted: &Wanted| {
             published
                 .as_ref()
-                .is_none_or(|(before, at)| before.spec != topology.spec || at.elapsed() >= recheck)
+                .is_none_or(|(before, at)| !before.is(wanted) || at.elapsed() >= recheck)
         };
-        let Some(topology) = topology.filter(due) else {
+        let wanted = Wanted::of(&latest.view(std::time::Instant::now()));
+        // Publishing the others would remove the marks of the earlier process.
+        let wanted = wanted.filter(|wanted| wanted.record.is_restored() || !waits);
+        let Some(wanted) = wanted.filter(due) else {
             // The timeout covers a first snapshot that arrived just before this wait.
             drop(tokio::time::timeout(Duration::from_secs(1), changed).await);
             continue;
         };
-        match publisher.publish(&topology).await {
+        publisher.remember(wanted.record.clone());
+        match publisher.publish(&wanted.topology).await {
             Ok(written) => {
                 if written != Written::default() {
                     tracing::info!(node = publisher.node, ?written, "published");
                 }
                 tally.succeeded();
-                published = Some((topology, Instant::now()));
+                published = Some((wanted, Instant::now()));
                 backoff = BACKOFF.0;
             }
             Err(error) => {

@@ -11,6 +11,7 @@ use tokio::sync::Notify;
 
 use crate::{
     load::LinkLoad,
+    marks::Record,
     placement::Placements,
     release::Hold,
     remotes::Remotes,
@@ -34,6 +35,8 @@ pub struct Snapshot {
     /// The kind of device at the other end of each link, as far as it is known from
     /// this and earlier readings.
     pub remotes: Remotes,
+    /// What must survive a restart of the exporter.
+    pub record: Record,
     pub health: Health,
 }
 
@@ -70,6 +73,8 @@ pub struct Latest {
     snapshot: ArcSwapOption<Snapshot>,
     good_at: ArcSwapOption<Instant>,
     placements: ArcSwapOption<Placements>,
+    /// What an earlier process recorded in the cluster; none before it was read.
+    earlier: ArcSwapOption<Record>,
     /// Start of the reading in progress.
     reading: ArcSwapOption<Instant>,
     changed: Notify,
@@ -93,6 +98,7 @@ impl Latest {
             snapshot: ArcSwapOption::empty(),
             good_at: ArcSwapOption::empty(),
             placements: ArcSwapOption::empty(),
+            earlier: ArcSwapOption::empty(),
             reading: ArcSwapOption::empty(),
             changed: Notify::new(),
             stale_after,
@@ -128,6 +134,17 @@ impl Latest {
     #[must_use]
     pub fn reading(&self) -> Option<Instant> {
         self.reading.load().as_deref().copied()
+    }
+
+    /// Keeps what an earlier process recorded in the cluster, for the collector.
+    pub fn restore(&self, record: Record) {
+        self.earlier.store(Some(Arc::new(record)));
+    }
+
+    /// Returns what an earlier process recorded; none before it was read.
+    #[must_use]
+    pub fn earlier(&self) -> Option<Arc<Record>> {
+        self.earlier.load_full()
     }
 
     pub fn publish(&self, snapshot: Snapshot) {

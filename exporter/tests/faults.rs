@@ -126,7 +126,7 @@ fn the_beginning_and_the_end_of_each_fault_are_logged_once() {
             {"link-down": {"gpu": 3, "link": 8}}, {"xid": {"gpu": 2, "xid": 74}},
             {"fabric-condition": {"gpu": 5, "condition": "route_unhealthy"}}]"#,
     );
-    let mut told = serving.wait(0, 5);
+    let mut told = serving.wait(0, 8);
     // Faults of several GPUs may be logged in any order.
     told.sort();
     let lost = told.remove(0);
@@ -136,13 +136,17 @@ fn the_beginning_and_the_end_of_each_fault_are_logged_once() {
         told,
         [
             "WARN GPU 2: XID 74, 1 time since the start",
+            &marked(2, "xid-74"),
             "WARN GPU 3: 2 NVLink links missing",
             "WARN GPU 3: fabric reports degraded bandwidth",
+            &marked(3, "missing-links, fabric"),
             "WARN GPU 5: fabric reports route unhealthy",
+            &marked(5, "fabric"),
         ]
     );
     serving.set("[]");
-    let mut told = serving.wait(5, 4);
+    // The XID stays until the GPU is reset.
+    let mut told = serving.wait(8, 6);
     told.sort();
     assert_eq!(
         told,
@@ -150,9 +154,18 @@ fn the_beginning_and_the_end_of_each_fault_are_logged_once() {
             "INFO GPU 1: answers again",
             "INFO GPU 3: all NVLink links are up again",
             "INFO GPU 3: fabric no longer reports degraded bandwidth",
+            "INFO GPU 3: no longer marked as broken",
             "INFO GPU 5: fabric no longer reports route unhealthy",
+            "INFO GPU 5: no longer marked as broken",
         ]
     );
+    serving.set(r#"[{"gpu-reset": {"gpu": 2}}]"#);
+    let told = serving.wait(14, 1);
+    assert_eq!(told, ["INFO GPU 2: no longer marked as broken"]);
+}
+
+fn marked(gpu: u32, faults: &str) -> String {
+    format!("WARN GPU {gpu}: marked as broken ({faults}): placements leave it out or rank it last")
 }
 
 fn labels(links: &[(String, String)]) -> Vec<&str> {

@@ -15,6 +15,7 @@ use axum::{
     http::{Request, StatusCode, header},
 };
 use nvlink_exporter::{
+    marks::Record,
     metrics::{Group, Groups},
     placement::{self, Judged, Keys, PatternFrom, Placements},
     remotes::Remotes,
@@ -75,6 +76,7 @@ fn bad() -> Snapshot {
         loads: Vec::new(),
         totals: Vec::new(),
         remotes: Remotes::default(),
+        record: Record::default(),
         health,
     }
 }

@@ -37,6 +37,7 @@ fn a_virtual_machine_with_switches() {
             numa_node: Some(n / 4),
             mig_enabled: false,
             virtual_machine: false,
+            faults: Vec::new(),
             links: None,
         };
         assert_eq!(*gpu, expected);

@@ -56,6 +56,13 @@ const CONTROLLERS_FOR_KUBELETS: [&str; 5] = [
 /// Where programs in pods reach the API server: the first address of the Services, and the name.
 const IN_CLUSTER: [&str; 2] = ["10.0.0.1", "kubernetes.default.svc"];
 
+/// The kind by which GPUs are kept from DRA, which is off by default, and the flag that switches
+/// it on.
+const TAINT_RULES: (&str, &str) = (
+    "beta of DeviceTaintRules",
+    "--feature-gates=DRADeviceTaintRules=true",
+);
+
 /// The client certificate by which kubelets know the API server.
 const KUBELET_CLIENT: &str = "kubelet-client";
 
@@ -398,6 +405,12 @@ impl ControlPlane {
             "--endpoint-reconciler-type=none",
             "--enable-priority-and-fairness=false",
         ]);
+        if !assets::lacks(TAINT_RULES.0, 36) {
+            api.args([
+                TAINT_RULES.1,
+                "--runtime-config=resource.k8s.io/v1beta2=true",
+            ]);
+        }
         self.set_up_kubelets(&mut api);
         let admission = directory.join(ADMISSION);
         if admission.exists() {
@@ -455,6 +468,9 @@ impl ControlPlane {
             .args(["--leader-elect=false", "--secure-port=0"])
             .args(arguments);
         client.args(["--kube-api-qps=500", "--kube-api-burst=1000"]);
+        if !assets::lacks(TAINT_RULES.0, 36) {
+            client.arg(TAINT_RULES.1);
+        }
         Process::start(program, &self.directory, client)
     }
 }

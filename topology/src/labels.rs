@@ -10,6 +10,9 @@ use crate::{
 
 /// Node label: number of GPUs in the node's largest domain; `1` without NVLink.
 pub const DOMAIN_SIZE: &str = "nvlink-domains.io/domain-size";
+/// Node label: number of GPUs in one domain that are not marked as broken, at most; `1` if
+/// such GPUs are in no domain, `0` if there are none.
+pub const HEALTHY_DOMAIN_SIZE: &str = "nvlink-domains.io/healthy-domain-size";
 /// Node label: id of the domain, if the whole node is in one.
 pub const DOMAIN: &str = "nvlink-domains.io/domain";
 /// Node label: `nvswitch`, `nvlink` or `pcie`.
@@ -22,7 +25,13 @@ pub const TOPOLOGY: &str = "nvlink-domains.io/topology";
 pub const CAPACITY: &str = "nvlink-domains.io/capacity";
 
 /// All labels that describe a node.
-pub const NODE_LABELS: [&str; 4] = [DOMAIN_SIZE, DOMAIN, INTERCONNECT, BANDWIDTH];
+pub const NODE_LABELS: [&str; 5] = [
+    DOMAIN_SIZE,
+    HEALTHY_DOMAIN_SIZE,
+    DOMAIN,
+    INTERCONNECT,
+    BANDWIDTH,
+];
 /// All annotations that describe a node.
 pub const NODE_ANNOTATIONS: [&str; 2] = [TOPOLOGY, CAPACITY];
 
@@ -58,6 +67,9 @@ pub fn node_labels(node: &NodeTopology) -> BTreeMap<&'static str, String> {
         labels.insert(INTERCONNECT, interconnect.as_str().to_owned());
         let bandwidth = Capacity::of(spec).per_gpu() / GIGA;
         labels.insert(BANDWIDTH, bandwidth.to_string());
+    }
+    if let Some(size) = spec.largest_healthy_domain() {
+        labels.insert(HEALTHY_DOMAIN_SIZE, size.to_string());
     }
     if let [domain] = &spec.domains[..]
         && domain.gpus.len() == spec.gpus.len()

@@ -19,6 +19,7 @@ pub mod cost;
 pub mod descriptor;
 mod domain;
 mod error;
+mod fault;
 mod flows;
 pub mod generation;
 mod gpu_set;
@@ -35,13 +36,14 @@ mod sharing;
 pub use complete::direct_links;
 pub use domain::domains;
 pub use error::{Invalid, NoPlacement};
+pub use fault::Fault;
 pub use gpu_set::{GpuSet, MAX_GPUS};
 pub use graph::Graph;
 pub use missing::missing_links;
 pub use model::{
-    API_VERSION, Allocation, Domain, Edge, Fabric, GROUP, Gpu, Interconnect, KIND, Link, Metadata,
-    Nic, NodeTopology, NodeTopologySpec, NodeTopologyStatus, Path, PathClass, Remote, RemoteKind,
-    Source, SourceKind, VERSION, Via,
+    API_VERSION, Allocation, Domain, Edge, Fabric, GROUP, Gpu, Interconnect, KIND, Link, Lost,
+    Metadata, Nic, NodeTopology, NodeTopologySpec, NodeTopologyStatus, Path, PathClass, Remote,
+    RemoteKind, Source, SourceKind, VERSION, Via,
 };
 pub use pattern::{Pattern, Scope, Shape};
-pub use search::{NextBest, Placement, Quality, Request, next_best, place};
+pub use search::{BrokenGpus, NextBest, Placement, Quality, Request, next_best, place, sparing};

@@ -2,7 +2,13 @@
 //! cluster-scoped object. Field names are camelCase in JSON. A key that does not apply is
 //! absent, never null or zero.
 
-use serde::{Deserialize, Serialize, Serializer, ser::SerializeStruct};
+mod derived;
+
+use serde::{Deserialize, Serialize};
+
+use crate::Fault;
+
+pub use derived::Interconnect;
 
 /// API group of all objects and labels of this project.
 pub const GROUP: &str = "nvlink-domains.io";
@@ -40,6 +46,8 @@ pub struct Metadata {
 
 /// The hardware of a node. It is written without `edges` and `domains` if the source
 /// cannot determine them ([`NodeTopologySpec::knows_nvlink`]).
+// `skip_serializing_if` only keeps a default out of the schema: with one, the API server
+// would store an empty list where a key is absent. `derived` writes the document.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
@@ -49,8 +57,13 @@ pub struct NodeTopologySpec {
     /// The GPUs, by ascending index.
     #[cfg_attr(feature = "schema", schemars(length(max = 128)))]
     pub gpus: Vec<Gpu>,
+    /// GPUs that answered earlier and do not answer now, by ascending index. They are
+    /// nowhere else in the document.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "schema", schemars(length(max = 128)))]
+    pub lost: Vec<Lost>,
     /// Pairs connected by NVLink, each once, by ascending `(a, b)`.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "schema", schemars(length(max = 8128)))]
     pub edges: Vec<Edge>,
     /// The best path between each two GPUs, each pair once.
@@ -58,7 +71,7 @@ pub struct NodeTopologySpec {
     #[cfg_attr(feature = "schema", schemars(length(max = 8128)))]
     pub paths: Vec<Path>,
     /// Maximal sets of two or more GPUs that edges connect.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "schema", schemars(length(max = 64)))]
     pub domains: Vec<Domain>,
     /// Network devices that can do RDMA.
@@ -136,11 +149,31 @@ pub struct Gpu {
     // Absent if it is not, or if the source cannot determine it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub virtual_machine: bool,
+    /// Why the GPU is broken, ascending; empty if it is healthy, or if the version that
+    /// wrote the document marks no GPUs. Placements leave a broken GPU out, or rank it last.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "schema", schemars(length(max = 32)))]
+    pub faults: Vec<Fault>,
     /// The GPU's NVLinks; absent if the source cannot see links (sysfs, or `topo -m`
     /// where NVLink connects GPUs), empty if the GPU has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(length(max = 64)))]
     pub links: Option<Vec<Link>>,
+}
+
+/// A GPU that answered earlier and does not answer now.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct Lost {
+    /// Its last known index. Another GPU may have it now.
+    pub index: u32,
+    /// `GPU-…`; absent if the source does not report it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uuid: Option<String>,
+    /// PCI address, as that of a [`Gpu`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pci_bus_id: Option<String>,
 }
 
 /// One physical NVLink of one GPU.
@@ -397,103 +430,5 @@ impl NodeTopology {
     #[must_use]
     pub fn free_gpus(&self) -> Vec<u32> {
         self.spec.free_gpus(self.status.as_ref())
-    }
-}
-
-impl Serialize for NodeTopologySpec {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut spec = serializer.serialize_struct("NodeTopologySpec", 6)?;
-        spec.serialize_field("source", &self.source)?;
-        spec.serialize_field("gpus", &self.gpus)?;
-        let known = self.knows_nvlink();
-        // An empty list would mean that there are none.
-        match known {
-            true => spec.serialize_field("edges", &self.edges)?,
-            false => spec.skip_field("edges")?,
-        }
-        spec.serialize_field("paths", &self.paths)?;
-        match known {
-            true => spec.serialize_field("domains", &self.domains)?,
-            false => spec.skip_field("domains")?,
-        }
-        spec.serialize_field("nics", &self.nics)?;
-        spec.end()
-    }
-}
-
-impl NodeTopologySpec {
-    /// Reports whether the source can determine how NVLink connects the GPUs. If not,
-    /// empty edges and domains mean nothing.
-    #[must_use]
-    pub fn knows_nvlink(&self) -> bool {
-        let seen = |gpu: &Gpu| gpu.links.is_some() || gpu.mig_enabled;
-        !self.edges.is_empty() || self.gpus.iter().all(seen)
-    }
-
-    /// Reports whether the source can determine if MIG splits `gpu`. The driver and the
-    /// simulator can, as can files that contain data that only those two know.
-    #[must_use]
-    pub fn knows_mig(&self, gpu: &Gpu) -> bool {
-        gpu.mig_enabled
-            || match self.source.kind {
-                SourceKind::Nvml | SourceKind::Sim => true,
-                SourceKind::File => gpu.uuid.is_some() && gpu.links.is_some(),
-                SourceKind::Sysfs => false,
-            }
-    }
-
-    /// Returns the GPUs that no allocation of `status` names, by ascending index.
-    #[must_use]
-    pub fn free_gpus(&self, status: Option<&NodeTopologyStatus>) -> Vec<u32> {
-        let allocations = || status.into_iter().flat_map(|status| &status.allocations);
-        let taken = |gpu: &u32| allocations().any(|one| one.gpus.contains(gpu));
-        let indices = self.gpus.iter().map(|gpu| gpu.index);
-        indices.filter(|gpu| !taken(gpu)).collect()
-    }
-
-    /// Returns how the GPUs are connected, as in the label `interconnect`; `None` if the
-    /// source cannot determine it.
-    #[must_use]
-    pub fn interconnect(&self) -> Option<Interconnect> {
-        let via = |wanted: fn(Via) -> bool| self.edges.iter().any(|edge| wanted(edge.via));
-        if via(|via| matches!(via, Via::Switch | Via::Fabric)) {
-            Some(Interconnect::Nvswitch)
-        } else if via(|via| via == Via::Direct) {
-            Some(Interconnect::Nvlink)
-        } else {
-            self.knows_nvlink().then_some(Interconnect::Pcie)
-        }
-    }
-
-    /// Returns the number of GPUs in the largest domain on this node; 1 without NVLink,
-    /// `None` if the source cannot determine it.
-    #[must_use]
-    pub fn largest_domain(&self) -> Option<usize> {
-        let sizes = self.domains.iter().map(|domain| domain.gpus.len());
-        sizes.max().or(self.knows_nvlink().then_some(1))
-    }
-}
-
-/// How the GPUs of a node are connected.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Interconnect {
-    /// No NVLink.
-    Pcie,
-    /// NVLink from GPU to GPU.
-    Nvlink,
-    /// NVLink through switches.
-    Nvswitch,
-}
-
-impl Interconnect {
-    /// Returns the word used in the label value.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Pcie => "pcie",
-            Self::Nvlink => "nvlink",
-            Self::Nvswitch => "nvswitch",
-        }
     }
 }

@@ -16,6 +16,7 @@
 //! regular; the result reports whether it is (`large`).
 
 mod bound;
+mod broken;
 mod exchange;
 mod instance;
 mod large;
@@ -35,6 +36,7 @@ use crate::{
     cost::{self, Cost},
     rings::Rings,
 };
+pub use broken::{BrokenGpus, sparing};
 use instance::Instance;
 pub use next::{NextBest, next_best};
 use remainder::Remainder;

@@ -1,11 +1,12 @@
 //! A `DomainClass` in the form that decisions need: parsed, checked, with defaults.
 
-use nvlink_topology::{Pattern, Scope};
+use nvlink_topology::{BrokenGpus, Pattern, Scope};
 
 use crate::crd::{
     access::{CiProject, GrantedIn},
     domain_class::{
-        AccessMode, AppliesTo, DomainClassSpec, Environment, PatternName, Scheduler, ScopeName,
+        self, AccessMode, AppliesTo, DomainClassSpec, Environment, PatternName, Scheduler,
+        ScopeName,
     },
 };
 
@@ -44,6 +45,8 @@ pub struct Class {
     pub applies_to: Option<AppliesTo>,
     /// The scope of a pod that names none.
     pub scope: Scope,
+    /// Whether its pods avoid GPUs that are marked as broken, or get them last.
+    pub broken_gpus: BrokenGpus,
     /// The resource that stands for one whole GPU.
     pub resource: String,
     /// Variables for the containers.
@@ -138,6 +141,10 @@ impl Class {
             min_bandwidth: spec.min_bandwidth.as_deref().map(bandwidth).transpose()?,
             applies_to: spec.applies_to.clone(),
             scope: scope(spec.placement.scope),
+            broken_gpus: match spec.placement.broken_gpus {
+                domain_class::BrokenGpus::RankLast => BrokenGpus::Last,
+                domain_class::BrokenGpus::Avoid => BrokenGpus::Avoid,
+            },
             resource: resource.clone(),
             environment,
             scheduler: spec.scheduler.clone(),

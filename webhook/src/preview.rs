@@ -260,7 +260,7 @@ impl<'a> Preview<'a> {
         {
             let need = affinity::domain_size(scope, record.gpus).unwrap_or(1);
             let fitting = view.matching_nodes(class, need);
-            let off_nvlink = links::off_nvlink(&record, &fitting, &self.cluster.topologies);
+            let off_nvlink = links::off_nvlink(&record, class, &fitting, &self.cluster.topologies);
             verdict.notes.extend(off_nvlink);
             let slow = links::too_slow(&view, class, &self.cluster.topologies);
             verdict.notes.extend(slow);

@@ -131,6 +131,25 @@ fn affinity() {
             pod(4, json!({labels::CLASS: "any", labels::SCOPE: "node"})),
         ),
         story(
+            "preferences of the user stay",
+            "ci",
+            with(
+                pod(2, class("any")),
+                "/spec",
+                "affinity",
+                json!({"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [
+                    {"weight": 1, "preference": {"matchExpressions": [own]}}
+                ]}}),
+            ),
+        ),
+        story("broken GPUs are avoided", "ci", pod(7, class("avoiding"))),
+        story("too few healthy GPUs", "ci", pod(8, class("avoiding"))),
+        story(
+            "also one GPU must be healthy",
+            "ci",
+            pod(1, class("avoiding")),
+        ),
+        story(
             "several GPUs do not fit one GPU",
             "ci",
             pod(2, json!({labels::CLASS: "any", labels::SCOPE: "gpu"})),

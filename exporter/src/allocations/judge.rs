@@ -12,6 +12,8 @@ use crate::placement::{Judged, PatternFrom};
 pub struct Judge {
     spec: Option<NodeTopologySpec>,
     graph: Option<Graph>,
+    /// The GPUs that are marked as broken.
+    broken: Vec<u32>,
     known: HashMap<Question, Verdict>,
 }
 
@@ -45,6 +47,7 @@ impl Judge {
             // Without known NVLinks a job would look worse than it is.
             let graph = spec.knows_nvlink().then(|| Graph::new(spec).ok());
             self.graph = graph.flatten();
+            self.broken = spec.broken_gpus().collect();
             self.spec = Some(spec.clone());
         }
         let mut before = std::mem::take(&mut self.known);
@@ -86,9 +89,12 @@ impl Judge {
         allocation: &Allocation,
         pattern: Pattern,
     ) -> Option<Verdict> {
+        // A job that did not get a broken GPU is placed no worse for it.
+        let counts = |gpu: &u32| allocation.gpus.contains(gpu) || !self.broken.contains(gpu);
+        let free = allocation.free_when_placed.as_ref();
         let question = Question {
             gpus: allocation.gpus.clone(),
-            free: allocation.free_when_placed.clone(),
+            free: free.map(|free| free.iter().copied().filter(counts).collect()),
             pattern,
         };
         let graph = self.graph.as_ref();
@@ -175,6 +181,8 @@ fn domains(spec: &NodeTopologySpec, gpus: &[u32]) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use nvlink_topology::Fault;
+
     use super::*;
     use crate::source::SourceSpec;
 
@@ -218,6 +226,20 @@ mod tests {
             (1.0, Some(1.0)),
             "GPU 99 is gone"
         );
+    }
+
+    #[test]
+    fn broken_gpus_that_were_free_count_only_for_their_holder() {
+        let mut spec = spec("sim:dgx1-v100");
+        let free = [0, 1, 3];
+        let mut judge = Judge::default();
+        let mut quality = |spec: &NodeTopologySpec, gpus: &[u32]| {
+            one(&mut judge, spec, held(gpus, Some(&free)), "").quality_free
+        };
+        assert_eq!(quality(&spec, &[0, 1]), Some(0.5), "0 and 3 have two links");
+        spec.gpus[3].faults = vec![Fault::Xid(74)];
+        assert_eq!(quality(&spec, &[0, 1]), Some(1.0));
+        assert_eq!(quality(&spec, &[1, 3]), Some(0.5), "0 and 3 were free");
     }
 
     #[test]

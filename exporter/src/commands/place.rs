@@ -1,12 +1,15 @@
 //! `place`.
 
 use anyhow::Context;
-use nvlink_topology::{Graph, Request};
+use nvlink_topology::{BrokenGpus, Graph, NodeTopologySpec, Request};
 
 use super::{print, read_and_warn, warn};
 use crate::{
     args::{PlaceArgs, PlaceFormat},
-    output,
+    output::{
+        self,
+        placement::{Broken, Explained},
+    },
 };
 
 pub(super) fn place(args: &PlaceArgs) -> anyhow::Result<()> {
@@ -31,13 +34,43 @@ pub(super) fn place(args: &PlaceArgs) -> anyhow::Result<()> {
         pattern: args.pattern,
         scope: args.scope,
     };
-    let placement = nvlink_topology::place(&graph, &request).context("no placement")?;
-    let next_best = || nvlink_topology::next_best(&graph, &request, &placement);
+    let broken: Vec<u32> = node.spec.broken_gpus().collect();
+    let broken = graph.set(&broken)?;
+    let request =
+        nvlink_topology::sparing(&graph, &request, broken, args.broken).context("no placement")?;
+    let placement = nvlink_topology::place(&graph, &request)
+        .with_context(|| no_placement(args.broken, &node.spec, &free))?;
+    let broken = Broken::of(&node.spec, &free, &placement, args.broken);
+    if args.broken != BrokenGpus::Ignore && !broken.used.is_empty() {
+        let used = output::placement::faults(&broken.used);
+        warn(&format!(
+            "GPUs that are marked as broken are used: {used}; no placement has fewer of them"
+        ));
+    }
+    let next_best = match args.output {
+        PlaceFormat::Env => None,
+        _ => nvlink_topology::next_best(&graph, &request, &placement),
+    };
+    let explained = Explained {
+        placement: &placement,
+        next_best: next_best.as_ref(),
+        broken_gpus: broken,
+    };
     print(&match args.output {
-        PlaceFormat::Table => {
-            output::placement::table(&placement, next_best().as_ref(), &node.spec)
-        }
-        PlaceFormat::Json => output::placement::json(&placement, next_best().as_ref())?,
+        PlaceFormat::Table => output::placement::table(&explained, &node.spec),
+        PlaceFormat::Json => output::json(&explained)?,
         PlaceFormat::Env => output::environment::render(&placement),
     })
+}
+
+/// Says that there is no placement, and whether broken GPUs may be the reason.
+fn no_placement(how: BrokenGpus, spec: &NodeTopologySpec, free: &[u32]) -> String {
+    let avoided = output::placement::broken(spec, free);
+    match how {
+        BrokenGpus::Avoid if !avoided.is_empty() => format!(
+            "no placement without the GPUs that are marked as broken: {} (--broken last uses them if it must)",
+            output::placement::faults(&avoided)
+        ),
+        _ => "no placement".to_owned(),
+    }
 }

@@ -18,6 +18,7 @@ use tokio::{
 use super::{print, runtime, warn};
 use crate::{
     args::RecordArgs,
+    marks::Marks,
     source::{Reading, Source, SourceError, recording::Recorder},
 };
 
@@ -93,6 +94,7 @@ struct Session {
     taken: u32,
     total: Duration,
     warnings: Vec<String>,
+    marks: Marks,
     said: Option<Instant>,
     start: Instant,
 }
@@ -105,6 +107,7 @@ impl Session {
             taken: 0,
             total: interval.saturating_mul(samples.saturating_sub(1)),
             warnings: Vec::new(),
+            marks: Marks::default(),
             said: None,
             start: Instant::now(),
         }
@@ -119,7 +122,10 @@ impl Session {
                 self.warn(format!("no sample at {} s: {error}", at.as_secs()));
                 return Ok(true);
             }
-            Ok(reading) => reading,
+            Ok(mut reading) => {
+                self.marks.observe(&mut reading);
+                reading
+            }
         };
         for warning in &reading.warnings {
             self.warn(warning.clone());

@@ -61,6 +61,13 @@ families! {
         "GPUs × kinds",
         "Errors that the GPU counted on all its NVLinks since the exporter started, by kind; the kinds are those of nvlink_errors_total.",
     );
+    UNHEALTHY = gauge(
+        Group::Gpu,
+        "nvlink_gpu_unhealthy",
+        &["gpu", "UUID", "reason"],
+        "broken GPUs × their reasons",
+        "A GPU that placements leave out or rank last; always 1. Reason missing-links: see nvlink_missing_links; fabric: its registration with the NVLink fabric is not complete, or the fabric reports a problem; xid-N: it had this XID (74, 79, 144 to 150) and was not reset since; lost: it does not answer. The first two end after 12 collections without the problem.",
+    );
     LINK_UP = gauge(
         Group::Link,
         "nvlink_link_up",

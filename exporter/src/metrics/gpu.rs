@@ -20,7 +20,8 @@ pub(super) fn write(out: &mut Writer<'_>, data: &Reading, all_totals: &[GpuTotal
     out.write(&families::MISSING_LINKS, missing)?;
     let speeds = read().filter_map(|gpu| Some((ids(gpu), Value::Whole(speed(gpu)?))));
     out.write(&families::GPU_SPEED, speeds)?;
-    totals(out, gpus, all_totals)
+    totals(out, gpus, all_totals)?;
+    unhealthy(out, data)
 }
 
 fn infos(out: &mut Writer<'_>, data: &Reading) -> fmt::Result {
@@ -83,6 +84,23 @@ fn totals(out: &mut Writer<'_>, gpus: &[Gpu], totals: &[GpuTotals]) -> fmt::Resu
         errors.map(move |&(kind, count)| ([gpu, uuid, kind.as_str().into()], Value::Whole(count)))
     });
     out.write(&families::GPU_ERRORS, errors)
+}
+
+fn unhealthy(out: &mut Writer<'_>, data: &Reading) -> fmt::Result {
+    let marked = data.topology.spec.gpus.iter().flat_map(|gpu| {
+        let faults = gpu.faults.iter().map(ToString::to_string);
+        faults.map(move |fault| (ids(gpu), fault))
+    });
+    let marked: Vec<_> = marked.collect();
+    let marked = marked
+        .iter()
+        .map(|([gpu, uuid], fault)| [*gpu, *uuid, Label::Text(fault)]);
+    let lost = data.lost.iter().map(|gpu| {
+        let uuid = gpu.uuid.as_deref();
+        [gpu.index.into(), uuid.into(), "lost".into()]
+    });
+    let series = marked.chain(lost).map(|labels| (labels, Value::Whole(1)));
+    out.write(&families::UNHEALTHY, series)
 }
 
 /// Returns index and UUID: the labels that identify a GPU.

@@ -1,38 +1,98 @@
 //! Explains a placement.
 
-use nvlink_topology::{Edge, NextBest, NodeTopologySpec, PathClass, Pattern, Placement, Via};
+use nvlink_topology::{
+    BrokenGpus, Edge, Fault, NextBest, NodeTopologySpec, PathClass, Pattern, Placement, Via,
+};
 use serde::Serialize;
 
 use super::rate;
 
-/// A placement, and what it was preferred to.
+/// A placement, what it was preferred to, and what it does with broken GPUs.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Explained<'a> {
+pub struct Explained<'a> {
     #[serde(flatten)]
-    placement: &'a Placement,
+    pub placement: &'a Placement,
     #[serde(skip_serializing_if = "Option::is_none")]
-    next_best: Option<&'a NextBest>,
+    pub next_best: Option<&'a NextBest>,
+    #[serde(skip_serializing_if = "Broken::is_none")]
+    pub broken_gpus: Broken<'a>,
 }
 
-/// Renders the placement as JSON.
-///
-/// # Errors
-/// When it cannot be serialized (no such case is known).
-pub fn json(placement: &Placement, next_best: Option<&NextBest>) -> serde_json::Result<String> {
-    super::json(&Explained {
-        placement,
-        next_best,
-    })
+/// The free GPUs that are marked as broken.
+#[derive(Debug, Default, Serialize)]
+pub struct Broken<'a> {
+    /// Those that the placement was to avoid, and does.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub avoided: Vec<BrokenGpu<'a>>,
+    /// Those of the placement.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub used: Vec<BrokenGpu<'a>>,
+}
+
+/// A GPU that is marked as broken.
+#[derive(Debug, Serialize)]
+pub struct BrokenGpu<'a> {
+    /// Its index.
+    gpu: u32,
+    faults: &'a [Fault],
+}
+
+impl<'a> Broken<'a> {
+    /// Divides the broken GPUs among `free` by what `placement` does with them.
+    #[must_use]
+    pub fn of(
+        spec: &'a NodeTopologySpec,
+        free: &[u32],
+        placement: &Placement,
+        how: BrokenGpus,
+    ) -> Self {
+        let is_used = |one: &BrokenGpu<'_>| placement.gpus.contains(&one.gpu);
+        let (used, others) = broken(spec, free).into_iter().partition(is_used);
+        let avoided = match how {
+            BrokenGpus::Ignore => Vec::new(),
+            BrokenGpus::Avoid | BrokenGpus::Last => others,
+        };
+        Self { avoided, used }
+    }
+
+    fn is_none(&self) -> bool {
+        self.avoided.is_empty() && self.used.is_empty()
+    }
+}
+
+/// Returns the GPUs among `free` that are marked as broken.
+#[must_use]
+pub fn broken<'a>(spec: &'a NodeTopologySpec, free: &[u32]) -> Vec<BrokenGpu<'a>> {
+    let marked = spec.gpus.iter().filter(|gpu| !gpu.faults.is_empty());
+    let marked = marked.filter(|gpu| free.contains(&gpu.index));
+    let broken = marked.map(|gpu| BrokenGpu {
+        gpu: gpu.index,
+        faults: &gpu.faults,
+    });
+    broken.collect()
+}
+
+/// Lists broken GPUs with their faults: `3 (missing-links), 5 (fabric, xid-74)`.
+#[must_use]
+pub fn faults(gpus: &[BrokenGpu<'_>]) -> String {
+    let one = |gpu: &BrokenGpu<'_>| {
+        let faults: Vec<_> = gpu.faults.iter().map(ToString::to_string).collect();
+        // A file may have any words.
+        let faults = faults.join(", ").replace(char::is_control, " ");
+        format!("{} ({faults})", gpu.gpu)
+    };
+    gpus.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
 /// Renders the placement as a table.
 #[must_use]
-pub fn table(
-    placement: &Placement,
-    next_best: Option<&NextBest>,
-    spec: &NodeTopologySpec,
-) -> String {
+pub fn table(explained: &Explained<'_>, spec: &NodeTopologySpec) -> String {
+    let Explained {
+        placement,
+        next_best,
+        broken_gpus,
+    } = explained;
     let quality = |value: f64| format!("{:.0} %", value * 100.0);
     let mut rows = vec![
         ("GPUs, in rank order", list(&placement.gpus)),
@@ -49,6 +109,14 @@ pub fn table(
     }
     if let Some(next) = next_best {
         rows.push(("next best set", compared(next, placement)));
+    }
+    for (title, gpus) in [
+        ("broken GPUs avoided", &broken_gpus.avoided),
+        ("broken GPUs used", &broken_gpus.used),
+    ] {
+        if !gpus.is_empty() {
+            rows.push((title, faults(gpus)));
+        }
     }
     rows.push(("quality on this node", quality(placement.quality.node)));
     rows.push(("quality among free GPUs", quality(placement.quality.free)));

@@ -1,6 +1,8 @@
 //! The topology as tables for a terminal.
 
-use nvlink_topology::{Gpu, NodeTopology, NodeTopologySpec, SourceKind, labels, missing_links};
+use nvlink_topology::{
+    Fault, Gpu, NodeTopology, NodeTopologySpec, SourceKind, labels, missing_links,
+};
 
 use super::{ranges, rate, summary};
 use crate::source::topo_matrix;
@@ -101,6 +103,11 @@ fn remarks(gpu: &Gpu, node: &NodeTopology) -> String {
     }
     if missing_links(gpu, &node.spec.gpus) > Some(0) {
         remarks.push("links missing".to_owned());
+    }
+    let others = gpu.faults.iter().filter(|one| **one != Fault::MissingLinks);
+    let others: Vec<_> = others.map(ToString::to_string).collect();
+    if !others.is_empty() {
+        remarks.push(format!("broken: {}", clean(&others.join(", "))));
     }
     let allocations = node.status.iter().flat_map(|status| &status.allocations);
     for held in allocations.filter(|one| one.gpus.contains(&gpu.index)) {

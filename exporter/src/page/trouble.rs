@@ -1,5 +1,7 @@
 //! The list of problems at the top of the page.
 
+use nvlink_topology::{Fault, Gpu};
+
 use super::{
     html::{count, escape, gpus},
     lane::State,
@@ -95,6 +97,7 @@ fn fabric(scene: &Scene<'_>, all: &mut Vec<Trouble>) {
 
 fn links(scene: &Scene<'_>, all: &mut Vec<Trouble>) {
     for gpu in &scene.spec().gpus {
+        earlier_xids(scene, gpu, all);
         let missing = scene.missing(gpu) as usize;
         let lanes = scene.lanes(gpu);
         let index = Some(gpu.index);
@@ -118,6 +121,24 @@ fn links(scene: &Scene<'_>, all: &mut Vec<Trouble>) {
             if let Some(last) = all.last_mut().filter(|last| last.gpus == [gpu.index]) {
                 last.place = Some(format!("gpu-{}-link-{link}", gpu.index));
             }
+        }
+    }
+}
+
+/// Lists the XIDs by which the GPU is still marked as broken and that happened before the
+/// exporter started.
+fn earlier_xids(scene: &Scene<'_>, gpu: &Gpu, all: &mut Vec<Trouble>) {
+    let health = scene.data.health.iter().find(|one| one.gpu == gpu.index);
+    let counted = |xid: u64| {
+        let xids = health.and_then(|health| health.xids.as_ref());
+        xids.into_iter().flatten().any(|(one, _)| *one == xid)
+    };
+    for fault in &gpu.faults {
+        if let Fault::Xid(xid) = *fault
+            && !counted(xid)
+        {
+            let text = format!("XID {xid} before the start, and not reset since");
+            add(all, Level::Warning, Some(gpu.index), text);
         }
     }
 }

@@ -11,7 +11,11 @@ use nvlink_topology::{API_VERSION, KIND, NodeTopology};
 use serde_json::{Value, json};
 
 use super::{MANAGER, PublishError, is_not_found, status};
-use crate::placement::Keys;
+use crate::{marks::Record, placement::Keys};
+
+/// Annotation of the object: the XIDs by which GPUs are marked as broken, for the next
+/// process of the exporter.
+const XIDS: &str = "nvlink-domains.io/xids";
 
 /// What [`apply`] did.
 pub(super) enum Outcome {
@@ -33,6 +37,7 @@ pub(super) async fn apply(
     client: &Client,
     node: &Node,
     topology: &NodeTopology,
+    record: &Record,
 ) -> Result<Outcome, PublishError> {
     let name = node.name_any();
     let failed = |what, error| Err(PublishError::api(what, &name, error));
@@ -52,8 +57,13 @@ pub(super) async fn apply(
         "metadata": { "name": name, "ownerReferences": [&owner] },
         "spec": spec,
     });
+    let xids = (!record.is_empty()).then(|| json!(record).to_string());
+    if let Some(xids) = &xids {
+        object["metadata"]["annotations"] = json!({ XIDS: xids });
+    }
     if let Some(present) = present {
-        if says(&present, &spec, &owner) {
+        let same = present.annotations().get(XIDS) == xids.as_ref();
+        if same && says(&present, &spec, &owner) {
             return Ok(Outcome::Same);
         }
         let gpus = status::gpus(&present).unwrap_or_default();
@@ -68,6 +78,20 @@ pub(super) async fn apply(
         // Applying creates a missing object, so it is the kind that is missing.
         Err(error) if is_not_found(&error) => Ok(Outcome::NoCrd),
         Err(error) => failed("applying NodeTopology", error),
+    }
+}
+
+/// Reads the record of an earlier process; it is empty if there is none, or if its version
+/// cannot be parsed.
+pub(super) async fn read_record(client: &Client, name: &str) -> Result<Record, PublishError> {
+    match api(client).get(name).await {
+        Ok(present) => {
+            let text = present.annotations().get(XIDS);
+            let record = text.and_then(|text| serde_json::from_str(text).ok());
+            Ok(record.unwrap_or_default())
+        }
+        Err(error) if is_not_found(&error) => Ok(Record::default()),
+        Err(error) => Err(PublishError::api("reading NodeTopology", name, error)),
     }
 }
 

@@ -167,6 +167,7 @@ fn complete(
             from: from.to_owned(),
         },
         gpus,
+        lost: Vec::new(),
         edges: Vec::new(),
         paths: tree.paths(&places),
         domains: Vec::new(),

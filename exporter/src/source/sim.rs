@@ -108,7 +108,7 @@ impl Node {
 
 impl Source for SimSource {
     fn read(&mut self, now: Duration) -> Result<Reading, SourceError> {
-        let (current, xids, hung) = self.control.wait();
+        let (current, events, hung) = self.control.wait();
         // Time passed while the node hung.
         let now = now.saturating_add(hung);
         if current.version != self.current.version {
@@ -122,10 +122,11 @@ impl Source for SimSource {
         })?;
         let gpus = &node.topology.spec.gpus;
         let faults = (&self.current.faults[..], &node.damage);
+        self.counters.reset(&events.resets);
         Ok(Reading {
             topology: node.topology.clone(),
             counters: self.counters.read(self.profile, gpus, faults, now),
-            health: health::read(self.profile, gpus, faults, &xids),
+            health: health::read(self.profile, gpus, faults, &events.xids),
             lost: node.lost.clone(),
             matrix: Some(node.matrix.clone()),
             warnings: node.warnings.clone(),

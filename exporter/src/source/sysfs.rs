@@ -143,6 +143,7 @@ pub fn read(root: &Path, node: &str) -> Result<Reading, SourceError> {
             from: from.clone(),
         },
         gpus,
+        lost: Vec::new(),
         edges: Vec::new(),
         paths: tree.paths(&places),
         domains: Vec::new(),

@@ -97,3 +97,63 @@ fn the_path_of_a_placement_names_hops_over_pcie() {
     let path = "0 -NV12- 1 -PCIe (NODE)- 2 -NV12- 3\n";
     assert!(table.contains(path), "{table}");
 }
+
+#[test]
+fn broken_gpus_are_avoided_and_the_output_says_why() {
+    let place = |args: &[&str]| {
+        let output = run(&[&["place", "--source", "sim:h200-degraded"], args].concat());
+        let error = String::from_utf8(output.stderr.clone()).unwrap();
+        (text(output), error)
+    };
+    let row = |table: &str, title: &str| {
+        let mut rows = table.lines();
+        let row = rows.find_map(|line| line.strip_prefix(title));
+        row.map(|row| row.trim_start().to_owned())
+    };
+    let three = "3 (missing-links, fabric)";
+    let (table, error) = place(&["--gpus", "5"]);
+    let gpus = row(&table, "GPUs, in rank order").unwrap();
+    assert_eq!(gpus, "0 1 2 4 7");
+    let avoided = format!("{three}, 5 (missing-links, fabric), 6 (xid-74)");
+    assert_eq!(row(&table, "broken GPUs avoided").unwrap(), avoided);
+    assert_eq!((row(&table, "broken GPUs used"), &*error), (None, ""));
+
+    // Two more are needed: 6 has all its links, and 5 more than 3.
+    let (table, error) = place(&["--gpus", "7"]);
+    assert_eq!(row(&table, "broken GPUs avoided").unwrap(), three);
+    let used = "5 (missing-links, fabric), 6 (xid-74)";
+    assert_eq!(row(&table, "broken GPUs used").unwrap(), used);
+    assert!(
+        error.contains(&format!("marked as broken are used: {used};")),
+        "{error}"
+    );
+
+    let (json, _) = place(&["--gpus", "2", "--free", "2,3,4", "--output", "json"]);
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["gpus"], serde_json::json!([2, 4]));
+    let broken = serde_json::json!({
+        "avoided": [{"gpu": 3, "faults": ["missing-links", "fabric"]}]
+    });
+    assert_eq!(json["brokenGpus"], broken);
+
+    let (table, error) = place(&["--gpus", "8", "--broken", "ignore"]);
+    assert!(
+        row(&table, "broken GPUs used").is_some() && error.is_empty(),
+        "{error}"
+    );
+    let avoid = [
+        "place",
+        "--source",
+        "sim:h200-degraded",
+        "--broken",
+        "avoid",
+        "--gpus",
+    ];
+    let (status, error) = failure(&run(&[&avoid[..], &["6"]].concat()));
+    let expected = format!(
+        "no placement without the GPUs that are marked as broken: {avoided} (--broken last uses them if it must): "
+    );
+    assert!(status == 1 && error.contains(&expected), "{error}");
+    let required = text(run(&[&avoid[..], &["6", "--require", "3"]].concat()));
+    assert_eq!(row(&required, "broken GPUs used").unwrap(), three);
+}

@@ -75,6 +75,8 @@ impl Cluster {
                 self.writes += 1;
                 self.apply_to_node(query, body)
             }
+            // There are no DeviceTaintRules.
+            (path, "GET") if path.starts_with("/apis/resource.k8s.io/") => failure(404, "NotFound"),
             // The answer is not a Status: the API server does not know the path at all.
             (_, _) if self.no_crd => (StatusCode::NOT_FOUND, json!("404 page not found")),
             ("/apis/nvlink-domains.io/v1alpha1/nodetopologies/gpu-7", method) => {

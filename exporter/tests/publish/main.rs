@@ -5,6 +5,7 @@
 mod api_server;
 #[path = "../support/machine.rs"]
 mod machine;
+mod marks;
 mod status;
 #[path = "../support/mod.rs"]
 mod support;
@@ -42,7 +43,8 @@ async fn publishing_writes_only_changes() {
         Written {
             node: true,
             aliases: false,
-            object: true
+            object: true,
+            taints: false
         }
     );
     assert_eq!(cluster.lock().unwrap().writes, 2);
@@ -259,7 +261,8 @@ async fn labels_are_published_without_the_crd() {
         Written {
             node: true,
             aliases: false,
-            object: false
+            object: false,
+            taints: false
         }
     );
     assert_eq!(cluster.lock().unwrap().label(SIZE), Some("1"));

@@ -10,19 +10,20 @@ use std::{
 
 use nvlink_exporter::{
     load::Meter,
+    marks::{Marks, Record},
     remotes::Remotes,
     snapshot::{Health, Snapshot},
     source::{Opener, Reading, SourceSpec},
     totals::Totals,
 };
 
-/// Reads `source` as the node `node-a`, 100 s after the start.
+/// Reads `source` as the node `node-a`, 100 s after the start, and marks broken GPUs.
 pub(crate) fn reading(source: &str) -> Reading {
     let spec: SourceSpec = source.parse().unwrap();
-    spec.open(Some("node-a"))
-        .unwrap()
-        .read(Duration::from_secs(100))
-        .unwrap()
+    let mut source = spec.open(Some("node-a")).unwrap();
+    let mut reading = source.read(Duration::from_secs(100)).unwrap();
+    Marks::default().observe(&mut reading);
+    reading
 }
 
 /// Returns a snapshot with a fixed time: it was finished at `finished` and took 2 ms.
@@ -38,6 +39,7 @@ pub(crate) fn snapshot(source: &str, reading: Reading, finished: Instant) -> Sna
         data: Some(reading),
         loads: Vec::new(),
         remotes: Remotes::default(),
+        record: Record::default(),
         health,
     }
 }
@@ -58,7 +60,8 @@ pub(crate) fn broken(profile: &str, faults: &str, finished: Instant) -> Snapshot
     remotes.observe(&healthy);
     let control = opener.control().unwrap();
     control.replace(faults.as_bytes()).unwrap();
-    let reading = source.read(now).unwrap();
+    let mut reading = source.read(now).unwrap();
+    Marks::default().observe(&mut reading);
     let loads = meter.observe(&reading, finished + (now - then));
     let totals = totals.observe(&reading, finished + (now - then));
     remotes.observe(&reading);

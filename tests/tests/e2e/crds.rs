@@ -12,6 +12,17 @@ fn class(name: &str, spec: Value) -> Value {
 }
 
 #[test]
+fn what_a_topology_does_not_say_stays_absent() {
+    let topology = json!({
+        "apiVersion": "nvlink-domains.io/v1alpha1", "kind": "NodeTopology",
+        "metadata": {"name": "crds-unknown"},
+        "spec": {"source": {"kind": "sysfs"}, "gpus": [{"index": 0}], "paths": [], "nics": []},
+    });
+    let stored = control_plane().kubectl().create(&topology).unwrap();
+    assert_eq!(stored["spec"], topology["spec"]);
+}
+
+#[test]
 fn classes_that_contradict_themselves_are_refused() {
     let cases = [
         (

@@ -11,6 +11,7 @@ mod admission;
 mod alerts;
 mod allocations;
 mod availability;
+mod broken;
 mod build;
 mod cases;
 mod chart;

@@ -66,7 +66,8 @@ pub fn next_best(graph: &Graph, request: &Request, placement: &Placement) -> Opt
     })
 }
 
-fn searched(graph: &Graph, request: &Request) -> Option<Found> {
+/// Returns the best placement of `request`; `None` if there is none.
+pub(super) fn searched(graph: &Graph, request: &Request) -> Option<Found> {
     check(graph, request).ok()?;
     let regions = regions(graph, request).ok()?;
     search(graph, request, &regions)

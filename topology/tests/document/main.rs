@@ -58,6 +58,7 @@ fn spec(gpus: Vec<Gpu>) -> NodeTopologySpec {
             from: String::new(),
         },
         gpus,
+        lost: Vec::new(),
         edges: Vec::new(),
         paths: Vec::new(),
         domains: Vec::new(),

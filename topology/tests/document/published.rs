@@ -1,7 +1,7 @@
 //! The labels and annotations of a Node.
 
 use nvlink_topology::{
-    Nic, NodeTopology, SourceKind,
+    Fault, Nic, NodeTopology, NodeTopologySpec, SourceKind,
     labels::{self, alias_labels, node_annotations, node_labels},
 };
 
@@ -21,6 +21,7 @@ fn labels_and_annotations_of_a_switch_node() {
             ("nvlink-domains.io/bandwidth", "450"),
             ("nvlink-domains.io/domain", "n1.0"),
             ("nvlink-domains.io/domain-size", "8"),
+            ("nvlink-domains.io/healthy-domain-size", "8"),
             ("nvlink-domains.io/interconnect", "nvswitch"),
         ]
     );
@@ -118,4 +119,44 @@ fn inter_node_is_the_share_of_the_slowest_gpu() {
     assert_eq!(inter_node(vec![nic(&[0], Some(50))]), Some(25), "all share");
     assert_eq!(inter_node(vec![nic(&[], None)]), None);
     assert_eq!(inter_node(vec![nic(&[0], None), nic(&[1], Some(9))]), None);
+}
+
+#[test]
+fn broken_gpus_count_for_the_size_of_a_domain_and_not_for_its_healthy_size() {
+    let sizes = |spec: &NodeTopologySpec| {
+        let labels = node_labels(&NodeTopology::new("n", spec.clone()));
+        let size = |name: &str| labels[name].parse::<usize>().unwrap();
+        (size(labels::DOMAIN_SIZE), size(labels::HEALTHY_DOMAIN_SIZE))
+    };
+    let mut board = h100(8);
+    assert_eq!(sizes(&board), (8, 8));
+    board.gpus[3].faults = vec![Fault::Xid(74)];
+    assert_eq!(sizes(&board), (8, 7));
+    board
+        .gpus
+        .iter_mut()
+        .for_each(|gpu| gpu.faults = vec![Fault::Fabric]);
+    assert_eq!(sizes(&board), (8, 0));
+    let mut cards = spec(vec![gpu(0, "x", 0, &[]), gpu(1, "x", 0, &[])]);
+    assert_eq!(sizes(&cards), (1, 1));
+    cards.gpus[0].faults = vec![Fault::Xid(79)];
+    assert_eq!(sizes(&cards), (1, 1));
+    cards.gpus[1].faults = vec![Fault::Xid(79)];
+    assert_eq!(sizes(&cards), (1, 0));
+}
+
+#[test]
+fn a_document_without_marks_is_healthy_and_unknown_marks_are_kept() {
+    let mut document = serde_json::to_value(NodeTopology::new("n", h100(2))).unwrap();
+    assert!(document["spec"]["gpus"][0].get("faults").is_none());
+    assert!(document["spec"].get("lost").is_none());
+    let read = |document: &serde_json::Value| -> NodeTopology {
+        serde_json::from_value(document.clone()).unwrap()
+    };
+    assert_eq!(read(&document).spec.broken_gpus().count(), 0);
+    document["spec"]["gpus"][1]["faults"] = serde_json::json!(["row-remap", "xid-74"]);
+    document["spec"]["lost"] = serde_json::json!([{"index": 7, "uuid": "GPU-7"}]);
+    let later = read(&document);
+    assert_eq!(later.spec.broken_gpus().collect::<Vec<_>>(), [1]);
+    assert_eq!(serde_json::to_value(&later).unwrap(), document);
 }

@@ -47,6 +47,7 @@ pub(crate) fn board(n: u32, sockets: u32, edges: &[(u32, u32, u32)]) -> NodeTopo
     let mut spec = NodeTopologySpec {
         source,
         gpus,
+        lost: Vec::new(),
         edges: edges.collect(),
         paths,
         domains: Vec::new(),

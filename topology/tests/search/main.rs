@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)] // a failed unwrap is a failed test
 
 mod boards;
+mod broken;
 mod brute;
 mod costs;
 mod multi_node;

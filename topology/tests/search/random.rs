@@ -12,7 +12,7 @@ use super::{
 
 /// Generates random boards of up to 8 GPUs: 0 to 3 NVLinks per pair, up to 3 sockets, and
 /// PCIe for the other pairs.
-fn boards() -> impl Strategy<Value = NodeTopologySpec> {
+pub(crate) fn boards() -> impl Strategy<Value = NodeTopologySpec> {
     (2u32..=8, 1u32..=3).prop_flat_map(|(n, sockets)| {
         let pairs = (n * (n - 1) / 2) as usize;
         prop::collection::vec(prop_oneof![3 => Just(0u32), 2 => 1u32..4], pairs).prop_map(

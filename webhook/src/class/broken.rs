@@ -1,6 +1,6 @@
 //! Classes that cannot be used, but whose nodes stay guarded.
 
-use nvlink_topology::Scope;
+use nvlink_topology::{BrokenGpus, Scope};
 use serde_json::Value;
 
 use super::{Class, GPU};
@@ -55,6 +55,7 @@ impl Broken {
             min_bandwidth: None,
             applies_to: None,
             scope: Scope::NvlinkDomain,
+            broken_gpus: BrokenGpus::default(),
             resource: GPU.to_owned(),
             environment: Environment::default(),
             scheduler: Scheduler::default(),

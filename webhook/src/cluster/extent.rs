@@ -16,6 +16,8 @@ use serde::{
 };
 use serde_json::{Map, Number, Value};
 
+use crate::cluster::view::Free;
+
 /// The fields that are parsed, at any depth.
 const KEPT: &[&str] = &[
     "metadata",
@@ -24,6 +26,7 @@ const KEPT: &[&str] = &[
     "spec",
     "gpus",
     "index",
+    "faults",
     "domains",
     "status",
     "allocations",
@@ -52,6 +55,9 @@ struct Spec {
 #[derive(Deserialize)]
 struct Gpu {
     index: u32,
+    /// None in documents of versions that mark no GPUs.
+    #[serde(default)]
+    faults: Vec<IgnoredAny>,
 }
 
 #[derive(Deserialize)]
@@ -71,7 +77,7 @@ impl Extent {
     ///
     /// # Errors
     /// When the document does not match the CRD.
-    pub(super) fn free(self) -> Result<Option<u32>, serde_json::Error> {
+    pub(super) fn free(self) -> Result<Option<Free>, serde_json::Error> {
         let Document { spec, status } = serde_json::from_value(self.document)?;
         let Some(allocations) = status.and_then(|status| status.allocations) else {
             return Ok(None);
@@ -81,24 +87,37 @@ impl Extent {
             free.remove(gpu);
         }
         let domains = spec.domains.iter().map(|set| set.gpus.as_slice());
-        Ok(most(&free, domains))
+        let broken = spec.gpus.iter().filter(|gpu| !gpu.faults.is_empty());
+        Ok(most(free, broken.map(|gpu| gpu.index), domains))
     }
 }
 
 /// Returns the highest number of free GPUs in one domain; `None` if allocations are unknown.
 #[must_use]
-pub fn free(node: &NodeTopology) -> Option<u32> {
+pub fn free(node: &NodeTopology) -> Option<Free> {
     node.status.as_ref()?;
     let free = node.free_gpus().into_iter().collect();
     let domains = node.spec.domains.iter();
-    most(&free, domains.map(|domain| domain.gpus.as_slice()))
+    let domains = domains.map(|domain| domain.gpus.as_slice());
+    most(free, node.spec.broken_gpus(), domains)
 }
 
-fn most<'a>(free: &HashSet<u32>, domains: impl Iterator<Item = &'a [u32]>) -> Option<u32> {
-    let in_domain = domains.map(|gpus| gpus.iter().filter(|gpu| free.contains(gpu)).count());
-    // A GPU outside every domain is a set of one.
-    let alone = usize::from(!free.is_empty());
-    u32::try_from(in_domain.max().unwrap_or(0).max(alone)).ok()
+fn most<'a>(
+    mut free: HashSet<u32>,
+    broken: impl Iterator<Item = u32>,
+    domains: impl Iterator<Item = &'a [u32]> + Clone,
+) -> Option<Free> {
+    let largest = |free: &HashSet<u32>| {
+        let domains = domains.clone();
+        let in_domain = domains.map(|gpus| gpus.iter().filter(|gpu| free.contains(gpu)).count());
+        // A GPU outside every domain is a set of one.
+        let alone = usize::from(!free.is_empty());
+        u32::try_from(in_domain.max().unwrap_or(0).max(alone)).ok()
+    };
+    let all = largest(&free)?;
+    broken.for_each(|gpu| _ = free.remove(&gpu));
+    let healthy = largest(&free)?;
+    Some(Free { all, healthy })
 }
 
 impl<'de> Deserialize<'de> for Extent {
@@ -252,13 +271,18 @@ mod tests {
         assert_eq!(free(&whole(&document)), None);
         document["status"] = json!({});
         assert_eq!(read(&document).free().unwrap(), None);
-        for (held, left) in [
-            (json!([]), 3),
-            (json!([[0, 1]]), 2),
-            (json!([[0, 1], [2, 3]]), 1),
-            (json!([[0, 1, 2, 3, 4]]), 1),
-            (json!([[0, 1, 2, 3, 4, 5]]), 0),
+        for gpu in [0, 3] {
+            document["spec"]["gpus"][gpu]["faults"] = json!(["missing-links", "row-remap"]);
+        }
+        for (held, all, healthy) in [
+            (json!([]), 3, 2),
+            (json!([[0, 1]]), 2, 1),
+            (json!([[0, 1], [2, 3]]), 1, 1),
+            (json!([[0, 1, 2, 3, 4]]), 1, 1),
+            (json!([[0, 1, 2, 4, 5]]), 1, 0),
+            (json!([[0, 1, 2, 3, 4, 5]]), 0, 0),
         ] {
+            let left = Free { all, healthy };
             let one = |gpus| json!({"namespace": "a", "pod": "p", "container": "c", "gpus": gpus});
             let all: Value = held.as_array().unwrap().iter().map(one).collect();
             document["status"] = json!({"allocations": all});

@@ -25,8 +25,8 @@ mod slow;
 use domains::Domains;
 pub use domains::GangRoom;
 pub use guarded::Guarded;
-pub use nodes::Room;
 use nodes::{Fits, Node};
+pub use nodes::{Free, Room};
 pub use slow::Fastest;
 use slow::Slow;
 
@@ -82,9 +82,9 @@ impl Entry {
         if let Ok(class) = &self.class
             && node.matches(&class.selector)
         {
-            self.fits.add(node.fit());
-            self.domains.add(node.domain(class.min_bandwidth));
-            self.slow.add(node.slower(class.min_bandwidth));
+            self.fits.add(node.fit(class));
+            self.domains.add(node.domain(class));
+            self.slow.add(node.slower(class));
         }
     }
 
@@ -93,9 +93,9 @@ impl Entry {
         if let Ok(class) = &self.class
             && node.matches(&class.selector)
         {
-            self.fits.remove(node.fit());
-            self.domains.remove(node.domain(class.min_bandwidth));
-            self.slow.remove(node.slower(class.min_bandwidth));
+            self.fits.remove(node.fit(class));
+            self.domains.remove(node.domain(class));
+            self.slow.remove(node.slower(class));
         }
     }
 }
@@ -181,7 +181,9 @@ impl View {
         let bandwidth = class.min_bandwidth.unwrap_or(0);
         let fitting = self.nodes.iter().filter(|(_, node)| {
             node.matches(&class.selector)
-                && node.fit().is_some_and(|fit| fit.holds(gpus, bandwidth))
+                && node
+                    .fit(class)
+                    .is_some_and(|fit| fit.holds(gpus, bandwidth))
         });
         let mut names: Vec<_> = fitting.map(|(name, _)| name.as_str()).collect();
         names.sort_unstable();
@@ -236,9 +238,9 @@ impl View {
         });
     }
 
-    /// Sets the highest number of free GPUs in one domain of a node; `None` if unknown.
-    pub fn set_free(&mut self, name: &str, gpus: Option<u32>) {
-        self.change_node(name, |node| std::mem::replace(&mut node.free, gpus) != gpus);
+    /// Sets the free GPUs of a node; `None` if unknown.
+    pub fn set_free(&mut self, name: &str, free: Option<Free>) {
+        self.change_node(name, |node| std::mem::replace(&mut node.free, free) != free);
     }
 
     /// Returns the names of the namespaces with a default class.
@@ -344,6 +346,10 @@ mod tests {
         .into()
     }
 
+    fn free(all: u32, healthy: u32) -> Option<Free> {
+        Some(Free { all, healthy })
+    }
+
     fn room(view: &View, name: &str, gpus: u32) -> Room {
         view.room(view.class(name).unwrap().unwrap(), gpus)
     }
@@ -388,7 +394,7 @@ mod tests {
         let mut view = View::default();
         view.set_class("fast", class("fast", json!({})));
         view.set_node("a", node(8, 450, "nvswitch"));
-        view.set_free("a", Some(2));
+        view.set_free("a", free(2, 2));
         assert_eq!(
             room(&view, "fast", 4),
             Room {
@@ -412,6 +418,38 @@ mod tests {
         view.remove_node("a");
         assert_eq!(room(&view, "fast", 1), Room::default());
         assert!(!view.has_nodes());
+    }
+
+    #[test]
+    fn a_class_that_avoids_broken_gpus_counts_only_the_healthy_ones() {
+        let mut view = View::default();
+        view.set_class("any", class("any", json!({})));
+        let avoid = json!({"placement": {"brokenGpus": "Avoid"}});
+        view.set_class("avoid", class("avoid", avoid));
+        let healthy = |size: u32, healthy: u32| {
+            let label = labels::HEALTHY_DOMAIN_SIZE.to_owned();
+            let mut labels = node(size, 450, "nvswitch");
+            labels.insert(label, healthy.to_string());
+            labels
+        };
+        view.set_node("a", healthy(8, 7));
+        view.set_free("a", free(4, 3));
+        let four = |fitting, free, largest| Room {
+            fitting,
+            free,
+            nodes: 1,
+            largest,
+        };
+        assert_eq!(room(&view, "any", 4), four(1, 1, 8));
+        assert_eq!(room(&view, "avoid", 4), four(1, 0, 7));
+        assert_eq!(room(&view, "avoid", 8), four(0, 0, 7));
+        view.set_node("a", healthy(8, 8));
+        view.set_free("a", free(4, 4));
+        assert_eq!(room(&view, "avoid", 4), four(1, 1, 8));
+        // An exporter that marks no GPUs does not say which ones are healthy.
+        view.set_node("a", node(8, 450, "nvswitch"));
+        assert_eq!(room(&view, "avoid", 1), Room::default());
+        assert_eq!(room(&view, "any", 4), four(1, 1, 8));
     }
 
     #[test]
@@ -461,7 +499,7 @@ mod tests {
         view.set_node("b", rack(4, 900, "r3"));
         assert_eq!(room(&view, "any"), (6, 6, false));
         view.remove_node("c");
-        view.set_free("a", Some(0));
+        view.set_free("a", free(0, 0));
         assert_eq!(room(&view, "any"), (4, 4, false));
         view.remove_node("a");
         view.remove_node("b");

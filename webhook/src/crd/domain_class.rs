@@ -184,6 +184,10 @@ pub struct Placement {
     /// The scope of pods that name none.
     #[serde(default)]
     pub scope: ScopeName,
+    /// What happens with nodes whose domains are large enough only with GPUs that are marked as
+    /// broken.
+    #[serde(default)]
+    pub broken_gpus: BrokenGpus,
     /// What happens to a pod while no domain is free.
     #[serde(default)]
     pub when_unavailable: WhenUnavailable,
@@ -199,6 +203,16 @@ pub struct Placement {
     /// What happens to a pod after `queueTimeout`. If absent, `Reject`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_queue_timeout: Option<OnQueueTimeout>,
+}
+
+/// What happens with nodes whose domains are large enough only with GPUs that are marked as broken.
+#[derive(JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum BrokenGpus {
+    /// They come after all other nodes.
+    #[default]
+    RankLast,
+    /// No pod of the class runs there.
+    Avoid,
 }
 
 /// What happens to a pod while no domain is free.

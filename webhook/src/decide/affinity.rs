@@ -2,7 +2,7 @@
 //!
 //! The user's own terms are narrowed, never replaced.
 
-use nvlink_topology::{Scope, labels};
+use nvlink_topology::{BrokenGpus, Scope, labels};
 use serde_json::{Value, json};
 
 use super::{
@@ -16,12 +16,28 @@ use crate::{
 };
 
 const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
+const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
+/// The highest weight of a preference.
+const WEIGHT: u32 = 100;
 
 /// Returns the size of the domain that the pod needs on its node, or `None` if its GPUs need not
 /// share a domain: for a single GPU, or a scope other than a domain.
 #[must_use]
 pub fn domain_size(scope: Scope, gpus: u32) -> Option<u32> {
     (scope == Scope::NvlinkDomain && gpus >= 2).then_some(gpus)
+}
+
+/// Adds a preference for nodes with a domain that is large enough without its broken GPUs. A
+/// class that avoids broken GPUs requires such nodes instead.
+pub(super) fn prefer_healthy_nodes(pod: &mut Editor, chosen: &Chosen) -> Result<(), Refusal> {
+    let size = domain_size(chosen.scope, chosen.gpus);
+    let Some(size) = size.filter(|_| chosen.class.broken_gpus == BrokenGpus::Last) else {
+        return Ok(());
+    };
+    let healthy = above(labels::HEALTHY_DOMAIN_SIZE, size);
+    let term = json!({"weight": WEIGHT, "preference": {"matchExpressions": [healthy]}});
+    let path = ["spec", "affinity", "nodeAffinity", PREFERRED].map(Step::from);
+    append_missing(pod, &path, &[term])
 }
 
 /// Adds node affinity for nodes of the class with domains that are large and fast enough.
@@ -63,11 +79,15 @@ pub(super) fn require_nodes(pod: &mut Editor, chosen: &Chosen) -> Result<(), Ref
 }
 
 fn expressions(class: &Class, size: Option<u32>) -> Vec<Value> {
-    let above = |key: &str, least: u32| json!({"key": key, "operator": "Gt", "values": [(least - 1).to_string()]});
     let selector = class.selector.iter();
+    let size = match class.broken_gpus {
+        // Also a single GPU must be a healthy one.
+        BrokenGpus::Avoid => Some(above(labels::HEALTHY_DOMAIN_SIZE, size.unwrap_or(1))),
+        _ => size.map(|size| above(labels::DOMAIN_SIZE, size)),
+    };
     selector
         .map(|(key, value)| json!({"key": key, "operator": "In", "values": [value]}))
-        .chain(size.map(|size| above(labels::DOMAIN_SIZE, size)))
+        .chain(size)
         // The bandwidth defines the nodes of the class, whatever the pod's size.
         .chain(
             class
@@ -75,6 +95,11 @@ fn expressions(class: &Class, size: Option<u32>) -> Vec<Value> {
                 .map(|least| above(labels::BANDWIDTH, least)),
         )
         .collect()
+}
+
+/// Returns the requirement that the label `key` is at least `least`, which is above 0.
+fn above(key: &str, least: u32) -> Value {
+    json!({"key": key, "operator": "Gt", "values": [(least - 1).to_string()]})
 }
 
 /// Adds a toleration of the taint that keeps other pods off the nodes of the class.

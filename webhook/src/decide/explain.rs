@@ -1,6 +1,6 @@
 //! The decision in words: the pod's annotation, and the warnings that kubectl prints.
 
-use nvlink_topology::{Scope, labels};
+use nvlink_topology::{BrokenGpus, Scope, labels};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -76,7 +76,10 @@ impl Record {
             env: report.set.iter().cloned().collect(),
             unread: report.unread.iter().cloned().collect(),
             kept: report.kept.iter().cloned().collect(),
-            why: why(chosen),
+            why: match chosen.class.broken_gpus {
+                BrokenGpus::Avoid => format!("{}, and avoids broken GPUs", why(chosen)),
+                _ => why(chosen),
+            },
         }
     }
 
@@ -211,14 +214,18 @@ fn room(chosen: &Chosen, view: &View) -> Option<String> {
         None => String::new(),
     };
     let name = &class.name;
+    let healthy = match class.broken_gpus {
+        BrokenGpus::Avoid => "healthy ",
+        _ => "",
+    };
     match (room.nodes, room.fitting, room.free) {
         (0, ..) => Some(unpublished_or_slow(class, view)),
         (_, 0, _) => Some(format!(
-            "no node of class {name:?}{fast} has a domain of {need} GPUs; the largest is {}: the pod {STAYS_PENDING}, no node can hold it",
+            "no node of class {name:?}{fast} has a domain of {need} {healthy}GPUs; the largest is {}: the pod {STAYS_PENDING}, no node can hold it",
             room.largest
         )),
         (_, fitting, 0) => Some(format!(
-            "all {fitting} nodes of class {name:?} that have a domain of {need} GPUs are in use: the pod will wait"
+            "all {fitting} nodes of class {name:?} that have a domain of {need} {healthy}GPUs are in use: the pod will wait"
         )),
         _ => gang_room(chosen, view),
     }
@@ -232,6 +239,9 @@ fn unpublished_or_slow(class: &Class, view: &View) -> String {
         (Some(least), Some(best)) => format!(
             "no node of class {name:?} has {least} GB/s per GPU; the best has {} GB/s (node {}): the pod {STAYS_PENDING}, no node can hold it",
             best.bandwidth, best.node
+        ),
+        _ if class.broken_gpus == BrokenGpus::Avoid => format!(
+            "no node of class {name:?} has published which of its GPUs are healthy: the pod will wait"
         ),
         _ => format!("no node of class {name:?} has published its domains: the pod will wait"),
     }

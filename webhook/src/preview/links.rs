@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use nvlink_topology::{
-    GpuSet, Graph, NoPlacement, NodeTopology, Request, Scope, missing_links, place,
+    GpuSet, Graph, NoPlacement, NodeTopology, Request, Scope, missing_links, place, sparing,
 };
 
 use crate::{class::Class, cluster::view::View, decide::Record};
@@ -16,6 +16,7 @@ const NAMED: usize = 4;
 /// NVLink connects as the pattern needs it.
 pub(super) fn off_nvlink(
     record: &Record,
+    class: &Class,
     fitting: &[&str],
     topologies: &BTreeMap<String, NodeTopology>,
 ) -> Option<String> {
@@ -28,7 +29,7 @@ pub(super) fn off_nvlink(
         let node = topologies
             .get(*name)
             .filter(|node| node.spec.knows_nvlink())?;
-        match placed(node, record)? {
+        match placed(node, record, class)? {
             Ok(()) => return None,
             Err(reason) => last = Some(format!("node {name}: {reason}")),
         }
@@ -37,7 +38,7 @@ pub(super) fn off_nvlink(
 }
 
 /// Tries to place the pod on the node; returns `None` if the result is unknown.
-fn placed(node: &NodeTopology, record: &Record) -> Option<Result<(), NoPlacement>> {
+fn placed(node: &NodeTopology, record: &Record, class: &Class) -> Option<Result<(), NoPlacement>> {
     let mut spec = node.spec.clone();
     // Complete it as the exporter does: recordings may omit what follows from the rest.
     spec.complete(&node.metadata.name).ok()?;
@@ -49,7 +50,10 @@ fn placed(node: &NodeTopology, record: &Record) -> Option<Result<(), NoPlacement
         pattern: record.pattern.parse().ok()?,
         scope: Scope::NvlinkDomain,
     };
-    match place(&graph, &request) {
+    let broken: Vec<u32> = spec.broken_gpus().collect();
+    let broken = graph.set(&broken).ok()?;
+    let placed = sparing(&graph, &request, broken, class.broken_gpus);
+    match placed.and_then(|request| place(&graph, &request)) {
         Ok(_) => Some(Ok(())),
         // The warnings of admission report that GPUs are in use.
         Err(reason @ NoPlacement::OffNvlink { .. }) => Some(Err(reason)),

@@ -113,6 +113,7 @@ pub(super) fn read(
         numa_node: fixed.numa_node,
         mig_enabled,
         virtual_machine: fixed.virtual_machine,
+        faults: Vec::new(),
         links: None,
     };
     Ok(Answered {

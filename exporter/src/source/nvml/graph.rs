@@ -197,6 +197,7 @@ pub(super) fn spec(
             from,
         },
         gpus,
+        lost: Vec::new(),
         edges: Vec::new(),
         paths: paths.clone(),
         domains: fabrics(facts),

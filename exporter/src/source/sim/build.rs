@@ -25,6 +25,7 @@ pub(super) fn spec(profile: &Profile, name: &str, damage: &Damage) -> NodeTopolo
         numa_node: Some(profile.gpus[n].numa),
         mig_enabled: false,
         virtual_machine: false,
+        faults: Vec::new(),
         links: Some(links(profile, n, damage)),
     };
     let gpus: Vec<usize> = (0..profile.gpus.len())
@@ -41,6 +42,7 @@ pub(super) fn spec(profile: &Profile, name: &str, damage: &Damage) -> NodeTopolo
             from: profile.name.to_owned(),
         },
         gpus: gpus.iter().copied().map(gpu).collect(),
+        lost: Vec::new(),
         edges: Vec::new(),
         paths: paths(profile, &gpus),
         domains: fabric

@@ -22,8 +22,16 @@ pub struct Control {
 #[derive(Debug)]
 struct State {
     current: Current,
-    /// Count of XIDs so far, by GPU and XID.
-    xids: BTreeMap<(u32, u64), u64>,
+    events: Events,
+}
+
+/// The counts of what happened so far.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Events {
+    /// Count of XIDs, by GPU and XID.
+    pub(super) xids: BTreeMap<(u32, u64), u64>,
+    /// Count of resets, by GPU.
+    pub(super) resets: BTreeMap<u32, u64>,
 }
 
 /// The current faults.
@@ -42,7 +50,10 @@ impl Control {
             profile,
             state: Mutex::new(State {
                 current: Current::default(),
-                xids: xids.collect(),
+                events: Events {
+                    xids: xids.collect(),
+                    resets: BTreeMap::new(),
+                },
             }),
             changed: Condvar::new(),
         }
@@ -73,13 +84,17 @@ impl Control {
         let mut known = std::mem::take(&mut state.current.faults);
         for fault in &faults {
             match known.iter().position(|one| one == fault) {
-                // The fault was set before: its XID is not counted again.
+                // The fault was set before: an event is not counted again.
                 Some(n) => drop(known.swap_remove(n)),
-                None => {
-                    if let Fault::Xid { gpu, xid } = *fault {
-                        *state.xids.entry((gpu, xid)).or_default() += 1;
+                None => match *fault {
+                    Fault::Xid { gpu, xid } => {
+                        *state.events.xids.entry((gpu, xid)).or_default() += 1;
                     }
-                }
+                    Fault::GpuReset { gpu } => {
+                        *state.events.resets.entry(gpu).or_default() += 1;
+                    }
+                    _ => {}
+                },
             }
         }
         state.current.faults = faults;
@@ -88,8 +103,8 @@ impl Control {
         self.changed.notify_all();
     }
 
-    /// Waits while the node hangs. Returns the faults and XIDs after that, and how long it hung.
-    pub(super) fn wait(&self) -> (Current, BTreeMap<(u32, u64), u64>, Duration) {
+    /// Waits while the node hangs. Returns the faults and events after that, and how long it hung.
+    pub(super) fn wait(&self) -> (Current, Events, Duration) {
         let mut state = self.lock();
         let mut hung = Duration::ZERO;
         let start = Instant::now();
@@ -98,7 +113,7 @@ impl Control {
             state = woken.unwrap_or_else(PoisonError::into_inner);
             hung = start.elapsed();
         }
-        (state.current.clone(), state.xids.clone(), hung)
+        (state.current.clone(), state.events.clone(), hung)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

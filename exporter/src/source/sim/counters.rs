@@ -35,6 +35,8 @@ const HOUR: u128 = 3_600_000;
 pub(super) struct Counters {
     until: Duration,
     links: BTreeMap<(u32, u32), Count>,
+    /// Number of resets that the counts show, by GPU.
+    resets: BTreeMap<u32, u64>,
 }
 
 #[derive(Debug, Default)]
@@ -46,6 +48,14 @@ struct Count {
 }
 
 impl Counters {
+    /// Shows the resets of GPUs until now: the links of a GPU that was reset since the last
+    /// call count from zero.
+    pub(super) fn reset(&mut self, resets: &BTreeMap<u32, u64>) {
+        let before = std::mem::replace(&mut self.resets, resets.clone());
+        let new = |gpu: u32| resets.get(&gpu) != before.get(&gpu);
+        self.links.retain(|(gpu, _), _| !new(*gpu));
+    }
+
     /// Returns the counters of all links that are up, `now`. The current faults
     /// are applied to the whole time since the last reading.
     pub(super) fn read(

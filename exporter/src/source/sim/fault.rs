@@ -63,6 +63,11 @@ pub enum Fault {
         gpu: u32,
         xid: u64,
     },
+    /// The GPU was reset once, when the fault is set: its links count from zero.
+    GpuReset {
+        /// Index of the GPU.
+        gpu: u32,
+    },
     /// The driver does not count bytes on the GPU's links: it has only rates.
     RatesOnly {
         /// Index of the GPU.
@@ -199,6 +204,7 @@ impl Fault {
             Self::FabricDown { .. } => "fabric-down",
             Self::FabricCondition { .. } => "fabric-condition",
             Self::Xid { .. } => "xid",
+            Self::GpuReset { .. } => "gpu-reset",
             Self::RatesOnly { .. } => "rates-only",
         }
     }
@@ -211,6 +217,7 @@ impl Fault {
             | Self::GpuLost { gpu }
             | Self::FabricCondition { gpu, .. }
             | Self::Xid { gpu, .. }
+            | Self::GpuReset { gpu }
             | Self::RatesOnly { gpu } => Some(gpu),
             Self::Hang | Self::FabricDown { .. } => None,
         }

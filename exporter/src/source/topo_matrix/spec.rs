@@ -58,6 +58,7 @@ pub fn spec(matrix: &Matrix, source: Source) -> NodeTopologySpec {
     NodeTopologySpec {
         source,
         gpus,
+        lost: Vec::new(),
         edges,
         paths,
         domains: Vec::new(),

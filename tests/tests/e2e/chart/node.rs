@@ -114,6 +114,27 @@ fn the_token_of_an_exporter_is_good_for_its_own_node_only() {
         let said = thief.refused(&arguments, "").unwrap();
         assert!(said.contains(part), "{command}: {said}");
     }
+    let rule = |pool: &str, effect: &str| {
+        let rule = json!({
+            "apiVersion": "resource.k8s.io/v1beta2", "kind": "DeviceTaintRule",
+            "metadata": {"name": "thief"},
+            "spec": {
+                "deviceSelector": {"driver": "gpu.nvidia.com", "pool": pool, "device": "gpu-0"},
+                "taint": {"key": "a/b", "effect": effect},
+            },
+        });
+        rule.to_string()
+    };
+    if !nvlink_tests::assets::lacks("beta of DeviceTaintRules", 36) {
+        for (pool, effect) in [("n2", "NoSchedule"), ("n1", "NoExecute")] {
+            let said = thief.refused(&["create", "-f", "-"], &rule(pool, effect));
+            let said = said.unwrap();
+            assert!(
+                said.contains("only DeviceTaintRules of the GPUs of this node"),
+                "{said}"
+            );
+        }
+    }
     // Not made for a pod, so that nothing tells where it is used.
     let nowhere = Kubectl::new(with_token(control_plane, "nowhere", &[])).unwrap();
     let arguments = [

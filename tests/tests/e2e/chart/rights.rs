@@ -14,6 +14,7 @@ use super::{
     node::on,
 };
 use crate::{
+    broken,
     pods::{decision, gpu_pod},
     shared::dry_run,
 };
@@ -103,12 +104,19 @@ fn exercise_exporter(control_plane: &ControlPlane) {
     let kubelet = Kubelet::start().unwrap();
     let socket = kubelet.socket().to_str().unwrap();
     let arguments = ["--source", "sim:dgx-h100", "--kubelet-socket", socket];
+    let arguments = [&arguments[..], &["--collection-interval", "100ms"]].concat();
     let exporter = Exporter::publishing(&token, "n1", &arguments).unwrap();
     wait_until("the allocations", SOON, || {
         let object = kubectl.get(&["nodetopology", "n1"])?;
         Ok(object["status"]["allocations"].is_array().then_some(()))
     })
     .unwrap_or_else(|error| panic!("{error:#}\n{}", exporter.process.log()));
+    if !lacks_taint_rules() {
+        broken::create_slice(kubectl, "n1");
+        broken::set(&exporter, r#"[{"xid": {"gpu": 2, "xid": 74}}]"#);
+        broken::wait_for_rules(kubectl, "n1", 1);
+        kubectl.run(&["delete", "resourceslice", "n1"]).unwrap();
+    }
     drop(exporter);
     let program = nvlink_tests::programs::path("nvlink-exporter").unwrap();
     let mut unpublish = nvlink_tests::command(program);
@@ -120,6 +128,10 @@ fn exercise_exporter(control_plane: &ControlPlane) {
         .run(&["delete", "pod", "n1", "--force", "--grace-period=0"])
         .unwrap();
     kubectl.run(&["delete", "node", "n1"]).unwrap();
+}
+
+fn lacks_taint_rules() -> bool {
+    nvlink_tests::assets::lacks("beta of DeviceTaintRules", 36)
 }
 
 #[test]
@@ -146,6 +158,9 @@ fn what_is_granted_is_used_and_what_is_used_is_granted() {
         idle.retain(|right| !used.contains(right));
         if nvlink_tests::assets::lacks("resource.k8s.io/v1", 34) {
             idle.remove("watch resourceslices");
+        }
+        if lacks_taint_rules() {
+            idle.retain(|right| !right.ends_with(" devicetaintrules"));
         }
         assert_eq!(
             idle,

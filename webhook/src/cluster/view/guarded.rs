@@ -49,11 +49,8 @@ impl View {
 /// nodes with GPUs count: nobody taints the others.
 fn is_of(node: &Node, class: &Class) -> bool {
     let least = class.min_bandwidth.unwrap_or(0);
-    let fits = match node.fit() {
-        Some(fit) => fit.holds(1, least),
-        None => !class.selector.is_empty(),
-    };
-    fits && node.matches(&class.selector)
+    let fast = node.is_fast(least);
+    fast.unwrap_or(!class.selector.is_empty()) && node.matches(&class.selector)
 }
 
 #[cfg(test)]

@@ -2,9 +2,10 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use nvlink_topology::labels;
+use nvlink_topology::{BrokenGpus, labels};
 
 use super::Labels;
+use crate::class::Class;
 
 /// The known facts about a node.
 #[derive(Clone, Debug)]
@@ -13,11 +14,20 @@ pub(super) struct Node {
     labels: Option<Labels>,
     /// Parsed from the labels once, not at each change of a class.
     size: Option<u32>,
+    healthy_size: Option<u32>,
     bandwidth: u32,
     /// The classes whose taint it has.
     pub(super) tainted: Vec<String>,
-    /// The highest number of free GPUs in one domain, if known.
-    pub(super) free: Option<u32>,
+    /// The free GPUs, if known.
+    pub(super) free: Option<Free>,
+}
+
+/// The highest number of free GPUs in one domain of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Free {
+    pub all: u32,
+    /// Without those that are marked as broken.
+    pub healthy: u32,
 }
 
 impl Node {
@@ -27,6 +37,7 @@ impl Node {
             name: name.into(),
             labels: None,
             size: None,
+            healthy_size: None,
             bandwidth: 0,
             tainted: Vec::new(),
             free: None,
@@ -40,6 +51,7 @@ impl Node {
     pub(super) fn set_labels(&mut self, labels: Option<Labels>) {
         let number = |key: &str| labels.as_ref()?.get(key)?.parse().ok();
         self.size = number(labels::DOMAIN_SIZE);
+        self.healthy_size = number(labels::HEALTHY_DOMAIN_SIZE);
         self.bandwidth = number(labels::BANDWIDTH).unwrap_or(0);
         self.labels = labels;
     }
@@ -56,27 +68,46 @@ impl Node {
         })
     }
 
-    /// Returns the domain that the whole node is in, and the node's number of GPUs;
-    /// `None` if the node is in several domains, or slower than `least`.
-    pub(super) fn domain(&self, least: Option<u32>) -> Option<(&str, u32)> {
-        let id = self.labels.as_ref()?.get(labels::DOMAIN)?;
-        let size = self.size?;
-        (self.bandwidth >= least.unwrap_or(0)).then_some((id, size))
+    /// Returns the number of GPUs in the largest domain that `class` may use; `None` if it is not
+    /// published.
+    fn size(&self, class: &Class) -> Option<u32> {
+        match class.broken_gpus {
+            BrokenGpus::Avoid => self.healthy_size,
+            _ => self.size,
+        }
     }
 
-    /// Returns the node's bandwidth and name if it is slower than `least`; `None` if its domains
+    /// Returns the domain that the whole node is in, and the number of its GPUs that `class` may
+    /// use; `None` if the node is in several domains, or too slow for the class.
+    pub(super) fn domain(&self, class: &Class) -> Option<(&str, u32)> {
+        let id = self.labels.as_ref()?.get(labels::DOMAIN)?;
+        let size = self.size(class)?;
+        (self.bandwidth >= class.min_bandwidth.unwrap_or(0)).then_some((id, size))
+    }
+
+    /// Returns the node's bandwidth and name if it is too slow for `class`; `None` if its domains
     /// are not published.
-    pub(super) fn slower(&self, least: Option<u32>) -> Option<(u32, Arc<str>)> {
-        let slow = self.size.is_some() && self.bandwidth < least?;
+    pub(super) fn slower(&self, class: &Class) -> Option<(u32, Arc<str>)> {
+        let slow = self.size(class).is_some() && self.bandwidth < class.min_bandwidth?;
         slow.then(|| (self.bandwidth, Arc::clone(&self.name)))
     }
 
-    /// Returns what fits on the node; `None` if its domains are not published.
-    pub(super) fn fit(&self) -> Option<Fit> {
+    /// Reports whether the node has at least the bandwidth `least`, also if its GPUs are broken;
+    /// `None` if its domains are not published.
+    pub(super) fn is_fast(&self, least: u32) -> Option<bool> {
+        self.size.map(|size| size > 0 && self.bandwidth >= least)
+    }
+
+    /// Returns what fits on the node of the pods of `class`; `None` if its domains are not
+    /// published.
+    pub(super) fn fit(&self, class: &Class) -> Option<Fit> {
         Some(Fit {
-            size: self.size?,
+            size: self.size(class)?,
             bandwidth: self.bandwidth,
-            free: self.free,
+            free: self.free.map(|free| match class.broken_gpus {
+                BrokenGpus::Avoid => free.healthy,
+                _ => free.all,
+            }),
         })
     }
 }

@@ -1,0 +1,271 @@
+//! Marks broken GPUs in the document, so that placements leave them out or rank them last.
+//!
+//! Missing links and problems of the fabric are states. A state is marked at the first
+//! reading that shows it. The mark ends after [`CALM`] readings without it, so that a link
+//! that comes and goes does not move jobs to and fro.
+//!
+//! XIDs are events. Their mark ends when the GPU was reset, which the counters of its links
+//! show: they start from zero. It also ends when the node boots anew. A [`Record`] in the
+//! cluster keeps it while the exporter restarts.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    sync::LazyLock,
+};
+
+use nvlink_topology::{Fault, Gpu, Lost, missing_links};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    placement::Key,
+    source::{FabricState, GpuHealth, LinkCounters, LostGpu, Reading},
+};
+
+/// Readings without a fault after which its mark ends: a minute at the default interval.
+pub const CALM: u32 = 12;
+
+/// Reports whether a GPU is broken after `xid`, until it is reset: 74 is an NVLink error,
+/// 79 means that it fell off the bus, and 144 to 150 are the NVLink errors since Blackwell.
+/// The driver's event does not say whether one of the latter was fatal, so all count.
+/// Source: NVIDIA's Xid catalog, <https://docs.nvidia.com/deploy/xid-errors/>.
+fn breaks(xid: u64) -> bool {
+    matches!(xid, 74 | 79 | 144..=150)
+}
+
+/// Bytes that each link of a GPU sent and received, by index of the link.
+type Bytes = BTreeMap<u32, u64>;
+
+/// What is known about the faults of each GPU from all readings so far.
+#[derive(Debug, Default)]
+pub struct Marks {
+    gpus: BTreeMap<Key, History>,
+    restored: bool,
+}
+
+#[derive(Debug, Default)]
+struct History {
+    /// Faults that are states, with the number of readings since each was last seen.
+    states: BTreeMap<Fault, u32>,
+    /// XIDs since the last reset.
+    xids: BTreeSet<u64>,
+    /// The counters when the last of `xids` was seen.
+    marked_at: Bytes,
+    /// The source's count of each XID at the last reading.
+    counts: BTreeMap<u64, u64>,
+    /// The counters at the last reading that had them.
+    bytes: Bytes,
+}
+
+impl Marks {
+    /// Marks the broken GPUs of `reading`, and lists the lost ones in its document. Marks
+    /// that the source itself has set, such as those of a recording, stay.
+    pub fn observe(&mut self, reading: &mut Reading) {
+        let mut bytes = by_gpu(&reading.counters);
+        let mut marks = Vec::new();
+        for gpu in &reading.topology.spec.gpus {
+            let history = self.history(gpu.index, gpu.uuid.as_deref());
+            let health = reading.health.iter().find(|one| one.gpu == gpu.index);
+            let xids = health.and_then(|health| health.xids.as_deref());
+            let bytes = bytes.remove(&gpu.index).unwrap_or_default();
+            history.count(xids.unwrap_or_default(), bytes);
+            // A fault that could not be read does not change.
+            if reading.is_read(gpu.index) {
+                history.see(states(gpu, &reading.topology.spec.gpus, health));
+            }
+            marks.push(history.faults());
+        }
+        for lost in &reading.lost {
+            let history = self.history(lost.index, lost.uuid.as_deref());
+            history.count(&lost.xids, Bytes::new());
+        }
+        let spec = &mut reading.topology.spec;
+        for (gpu, marks) in spec.gpus.iter_mut().zip(marks) {
+            let all: BTreeSet<Fault> = gpu.faults.drain(..).chain(marks).collect();
+            gpu.faults = all.into_iter().collect();
+        }
+        if !reading.lost.is_empty() {
+            spec.lost = reading.lost.iter().map(lost).collect();
+        }
+    }
+
+    /// Restores what an earlier process recorded, unless the node has booted since then.
+    /// Only the first call has an effect.
+    pub fn restore(&mut self, record: &Record) {
+        if std::mem::replace(&mut self.restored, true) || record.boot != *BOOT {
+            return;
+        }
+        for (uuid, marked) in &record.gpus {
+            let history = self.history(0, Some(uuid));
+            if was_reset(&marked.bytes, &history.bytes) {
+                continue;
+            }
+            history.xids.extend(&marked.xids);
+            if history.bytes.is_empty() {
+                history.bytes.clone_from(&marked.bytes);
+            }
+            if history.marked_at.is_empty() {
+                history.marked_at.clone_from(&marked.bytes);
+            }
+        }
+    }
+
+    /// Returns what must survive a restart of the exporter.
+    #[must_use]
+    pub fn record(&self) -> Record {
+        let marked = |(key, history): (&Key, &History)| match key {
+            Key::Uuid(uuid) if !history.xids.is_empty() => Some((
+                uuid.clone(),
+                Marked {
+                    xids: history.xids.clone(),
+                    bytes: history.marked_at.clone(),
+                },
+            )),
+            _ => None,
+        };
+        Record {
+            boot: BOOT.clone(),
+            gpus: self.gpus.iter().filter_map(marked).collect(),
+            restored: self.restored,
+        }
+    }
+
+    fn history(&mut self, index: u32, uuid: Option<&str>) -> &mut History {
+        self.gpus.entry(Key::new(index, uuid)).or_default()
+    }
+}
+
+impl History {
+    /// Adds the new ones of `xids`, each with its count; forgets the earlier ones if the
+    /// GPU was reset.
+    fn count(&mut self, xids: &[(u64, u64)], bytes: Bytes) {
+        let fresh = |(xid, count): &&(u64, u64)| *count > 0 && self.counts.get(xid) != Some(count);
+        let fresh: Vec<u64> = xids.iter().filter(fresh).map(|(xid, _)| *xid).collect();
+        self.counts.extend(xids.iter().copied());
+        if was_reset(&self.bytes, &bytes) {
+            // Also an XID of this reading: it is why somebody reset the GPU.
+            self.xids.clear();
+        } else {
+            let before = self.xids.len();
+            self.xids
+                .extend(fresh.into_iter().filter(|&xid| breaks(xid)));
+            if self.xids.len() > before {
+                let now = if bytes.is_empty() {
+                    &self.bytes
+                } else {
+                    &bytes
+                };
+                self.marked_at.clone_from(now);
+            }
+        }
+        // A lost GPU has no counters, and after its return they are compared with these.
+        if !bytes.is_empty() {
+            self.bytes = bytes;
+        }
+    }
+
+    /// Follows the faults that are states.
+    fn see(&mut self, now: BTreeSet<Fault>) {
+        for calm in self.states.values_mut() {
+            *calm += 1;
+        }
+        self.states.extend(now.into_iter().map(|fault| (fault, 0)));
+        self.states.retain(|_, calm| *calm < CALM);
+    }
+
+    fn faults(&self) -> Vec<Fault> {
+        let xids = self.xids.iter().map(|&xid| Fault::Xid(xid));
+        self.states.keys().cloned().chain(xids).collect()
+    }
+}
+
+/// Returns the faults of `gpu` that are states.
+fn states(gpu: &Gpu, gpus: &[Gpu], health: Option<&GpuHealth>) -> BTreeSet<Fault> {
+    let missing = missing_links(gpu, gpus);
+    let mut faults = BTreeSet::new();
+    if missing > Some(0) {
+        faults.insert(Fault::MissingLinks);
+    }
+    // A GPU that should have no links, such as one alone in a virtual machine, needs no fabric.
+    let linked = missing.is_some() || gpu.links.iter().flatten().any(|link| link.up);
+    let fabric = health.and_then(|health| health.fabric.as_ref());
+    let broken = fabric.is_some_and(|fabric| {
+        fabric.state != FabricState::Completed || fabric.conditions.iter().any(|(_, holds)| *holds)
+    });
+    if linked && broken {
+        faults.insert(Fault::Fabric);
+    }
+    faults
+}
+
+fn lost(gpu: &LostGpu) -> Lost {
+    Lost {
+        index: gpu.index,
+        uuid: gpu.uuid.clone(),
+        pci_bus_id: gpu.pci_bus_id.clone(),
+    }
+}
+
+fn by_gpu(counters: &[LinkCounters]) -> BTreeMap<u32, Bytes> {
+    let mut gpus: BTreeMap<u32, Bytes> = BTreeMap::new();
+    for link in counters {
+        if let (Some(sent), Some(received)) = (link.transmit_bytes, link.receive_bytes) {
+            let bytes = gpus.entry(link.gpu).or_default();
+            bytes.insert(link.link, sent.saturating_add(received));
+        }
+    }
+    gpus
+}
+
+/// Reports whether a GPU was reset between two readings of its counters: all of them are
+/// lower. One alone may be that of a link that was trained again.
+fn was_reset(before: &Bytes, now: &Bytes) -> bool {
+    let both = before.iter().filter(|(_, bytes)| **bytes > 0);
+    let mut both = both.filter_map(|(link, before)| Some((before, now.get(link)?)));
+    let mut any = false;
+    both.all(|(before, now)| {
+        any = true;
+        now < before
+    }) && any
+}
+
+/// The XIDs of the GPUs of a node, as they are kept in the cluster.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Record {
+    /// Id of the boot in which they happened; empty if the system gives none.
+    boot: String,
+    /// By UUID of the GPU.
+    gpus: BTreeMap<String, Marked>,
+    /// Whether the record of the earlier process is a part of it.
+    #[serde(skip)]
+    restored: bool,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Marked {
+    /// XIDs since the last reset.
+    xids: BTreeSet<u64>,
+    /// The counters when the last of them was seen, by which a reset is recognized.
+    #[serde(default)]
+    bytes: Bytes,
+}
+
+impl Record {
+    /// Reports whether no GPU has an XID.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.gpus.is_empty()
+    }
+
+    /// Reports whether the record of the earlier process is a part of it.
+    #[must_use]
+    pub fn is_restored(&self) -> bool {
+        self.restored
+    }
+}
+
+/// The id of the boot, by which the kernel distinguishes it from others.
+static BOOT: LazyLock<String> = LazyLock::new(|| {
+    let id = fs::read_to_string("/proc/sys/kernel/random/boot_id");
+    id.map(|id| id.trim().to_owned()).unwrap_or_default()
+});

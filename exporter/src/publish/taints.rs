@@ -1,0 +1,277 @@
+//! DeviceTaintRules: they keep pods that get their GPUs by resource claims (DRA) off the
+//! broken ones. There is one rule for each device of a broken GPU, where the API server
+//! serves the kind.
+
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
+
+use k8s_openapi::api::core::v1::Node;
+use kube::{
+    Api, Client, ResourceExt,
+    api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams},
+    core::ApiResource,
+};
+use nvlink_topology::{NodeTopologySpec, descriptor::short_value};
+use serde_json::{Value, json};
+
+use super::{MANAGER, PublishError, is_not_found};
+
+const GROUP: &str = "resource.k8s.io";
+/// The versions of the kind, newest first. Alpha came with Kubernetes 1.33 and beta with
+/// 1.36, both off by default.
+const VERSIONS: [&str; 3] = ["v1", "v1beta2", "v1alpha3"];
+/// The DRA driver whose devices are GPUs.
+const DRIVER: &str = "gpu.nvidia.com";
+/// Label of a rule: its node, as a label value.
+const NODE: &str = "nvlink-domains.io/node";
+/// Key of the taint; its value is the first reason.
+const TAINT: &str = "nvlink-domains.io/broken";
+/// How long an answer to the question which version is served counts.
+const REMEMBERED: Duration = Duration::from_secs(3600);
+
+/// The rules of one node.
+#[derive(Default)]
+pub(super) struct Taints {
+    /// The kind, if it is served, and when that was asked.
+    kind: Option<(Instant, Option<ApiResource>)>,
+    /// No rule exists, so there is nothing to ask while no GPU is broken.
+    clean: bool,
+}
+
+impl Taints {
+    /// Updates the rules of `node` to the broken and lost GPUs of `spec`; returns whether
+    /// anything was written.
+    pub(super) async fn apply(
+        &mut self,
+        client: &Client,
+        node: &Node,
+        spec: &NodeTopologySpec,
+    ) -> Result<bool, PublishError> {
+        let broken = broken(spec);
+        if self.clean && broken.is_empty() {
+            return Ok(false);
+        }
+        let name = node.name_any();
+        let Some(kind) = self.kind(client, &name).await? else {
+            return Ok(false);
+        };
+        let wanted = match broken.is_empty() {
+            true => BTreeMap::new(),
+            false => rules(&kind, node, &devices(client, &name).await?, &broken),
+        };
+        let api = Api::<DynamicObject>::all_with(client.clone(), &kind);
+        let present = present(&api, &name).await?;
+        let mut written = false;
+        for rule in present.iter().map(ResourceExt::name_any) {
+            if !wanted.contains_key(&rule) {
+                delete(&api, &rule).await?;
+                written = true;
+            }
+        }
+        for (rule, wanted) in &wanted {
+            if !present.iter().any(|one| says(one, rule, wanted)) {
+                let params = PatchParams::apply(MANAGER).force();
+                let applied = api.patch(rule, &params, &Patch::Apply(wanted)).await;
+                let failed = |error| PublishError::api("applying DeviceTaintRule", rule, error);
+                applied.map_err(failed)?;
+                written = true;
+            }
+        }
+        self.clean = broken.is_empty();
+        Ok(written)
+    }
+
+    /// Deletes all rules of the node `name`.
+    pub(super) async fn remove(&mut self, client: &Client, name: &str) -> Result<(), PublishError> {
+        let Some(kind) = self.kind(client, name).await? else {
+            return Ok(());
+        };
+        let api = Api::<DynamicObject>::all_with(client.clone(), &kind);
+        for rule in present(&api, name).await? {
+            delete(&api, &rule.name_any()).await?;
+        }
+        Ok(())
+    }
+
+    /// Returns the newest served version of the kind; `None` if the API server has none.
+    async fn kind(
+        &mut self,
+        client: &Client,
+        node: &str,
+    ) -> Result<Option<ApiResource>, PublishError> {
+        if let Some((at, kind)) = &self.kind
+            && at.elapsed() < REMEMBERED
+        {
+            return Ok(kind.clone());
+        }
+        let mut found = None;
+        for version in VERSIONS {
+            let api_version = format!("{GROUP}/{version}");
+            match client.list_api_group_resources(&api_version).await {
+                Ok(list) if list.resources.iter().any(|one| one.name == PLURAL) => {
+                    found = Some(resource(version, "DeviceTaintRule", PLURAL));
+                    break;
+                }
+                Ok(_) => {}
+                Err(error) if is_not_found(&error) => {}
+                Err(error) => {
+                    return Err(PublishError::api(
+                        "looking for DeviceTaintRules",
+                        node,
+                        error,
+                    ));
+                }
+            }
+        }
+        self.kind = Some((Instant::now(), found.clone()));
+        Ok(found)
+    }
+}
+
+const PLURAL: &str = "devicetaintrules";
+
+fn resource(version: &str, kind: &str, plural: &str) -> ApiResource {
+    ApiResource {
+        group: GROUP.to_owned(),
+        version: version.to_owned(),
+        api_version: format!("{GROUP}/{version}"),
+        kind: kind.to_owned(),
+        plural: plural.to_owned(),
+    }
+}
+
+/// Returns the broken GPUs by UUID, each with its first reason.
+fn broken(spec: &NodeTopologySpec) -> BTreeMap<&str, String> {
+    let marked = spec.gpus.iter().filter_map(|gpu| {
+        let reason = gpu.faults.first()?.to_string();
+        Some((gpu.uuid.as_deref()?, short_value(&reason)))
+    });
+    let lost = spec.lost.iter();
+    let lost = lost.filter_map(|gpu| Some((gpu.uuid.as_deref()?, "lost".to_owned())));
+    marked.chain(lost).collect()
+}
+
+/// A device of the driver: its pool, its name, and the UUIDs of it and of its GPU.
+struct Device {
+    pool: String,
+    name: String,
+    uuids: Vec<String>,
+}
+
+/// Reads the devices of `node`, those of the newest generation of each pool; none where
+/// there are no ResourceSlices.
+async fn devices(client: &Client, node: &str) -> Result<Vec<Device>, PublishError> {
+    let kind = resource("v1", "ResourceSlice", "resourceslices");
+    let api = Api::<DynamicObject>::all_with(client.clone(), &kind);
+    let fields = format!("spec.nodeName={node},spec.driver={DRIVER}");
+    let slices = match api.list(&ListParams::default().fields(&fields)).await {
+        Ok(slices) => slices.items,
+        Err(error) if is_not_found(&error) => Vec::new(),
+        Err(error) => return Err(PublishError::api("listing ResourceSlices", node, error)),
+    };
+    let pool = |slice: &DynamicObject| {
+        let pool = &slice.data["spec"]["pool"];
+        let name = pool["name"].as_str().unwrap_or_default().to_owned();
+        (name, pool["generation"].as_i64().unwrap_or_default())
+    };
+    let mut newest: BTreeMap<String, i64> = BTreeMap::new();
+    for (name, generation) in slices.iter().map(pool) {
+        let known = newest.entry(name).or_insert(generation);
+        *known = generation.max(*known);
+    }
+    let current = slices.iter().filter(|slice| {
+        let (name, generation) = pool(slice);
+        newest.get(&name) == Some(&generation)
+    });
+    let devices = current.flat_map(|slice| {
+        let devices = slice.data["spec"]["devices"]
+            .as_array()
+            .into_iter()
+            .flatten();
+        devices.filter_map(move |device| {
+            Some(Device {
+                pool: pool(slice).0,
+                name: device["name"].as_str()?.to_owned(),
+                uuids: uuids(&device["attributes"]),
+            })
+        })
+    });
+    Ok(devices.collect())
+}
+
+/// Returns the UUID of a device and, if it is a part of a GPU, that of the GPU. The driver's
+/// own attributes may have its domain, but need not.
+fn uuids(attributes: &Value) -> Vec<String> {
+    let text = |name: &str| {
+        let long = attributes.get(format!("{DRIVER}/{name}"));
+        let value = attributes.get(name).or(long)?;
+        Some(value["string"].as_str()?.to_owned())
+    };
+    ["uuid", "parentUUID"]
+        .into_iter()
+        .filter_map(text)
+        .collect()
+}
+
+/// Returns the rules by name.
+fn rules(
+    kind: &ApiResource,
+    node: &Node,
+    devices: &[Device],
+    broken: &BTreeMap<&str, String>,
+) -> BTreeMap<String, Value> {
+    let name = node.name_any();
+    let rule = |device: &Device| {
+        let mut reasons = device.uuids.iter().filter_map(|uuid| broken.get(&**uuid));
+        let reason = reasons.next()?;
+        let Device { pool, name: of, .. } = device;
+        // Names of devices have no dots.
+        let rule = format!("nvlink-{}", short_value(&format!("{of}.{pool}")));
+        let object = json!({
+            "apiVersion": kind.api_version,
+            "kind": kind.kind,
+            "metadata": {
+                "name": rule,
+                "labels": { NODE: short_value(&name) },
+                "ownerReferences": [{
+                    "apiVersion": "v1", "kind": "Node", "name": name, "uid": node.uid(),
+                }],
+            },
+            "spec": {
+                "deviceSelector": { "driver": DRIVER, "pool": pool, "device": of },
+                "taint": { "key": TAINT, "value": reason, "effect": "NoSchedule" },
+            },
+        });
+        Some((rule, object))
+    };
+    devices.iter().filter_map(rule).collect()
+}
+
+/// Reports whether `object` is the rule `name` as it is `wanted`. The API server adds the
+/// time of the taint.
+fn says(object: &DynamicObject, name: &str, wanted: &Value) -> bool {
+    let (have, want) = (&object.data["spec"], &wanted["spec"]);
+    let same = |field: &str| have["taint"][field] == want["taint"][field];
+    object.name_any() == name
+        && have["deviceSelector"] == want["deviceSelector"]
+        && ["key", "value", "effect"].into_iter().all(same)
+}
+
+/// Returns the rules of the node `name`.
+async fn present(api: &Api<DynamicObject>, name: &str) -> Result<Vec<DynamicObject>, PublishError> {
+    let labels = format!("{NODE}={}", short_value(name));
+    let rules = api.list(&ListParams::default().labels(&labels)).await;
+    let rules =
+        rules.map_err(|error| PublishError::api("listing DeviceTaintRules of", name, error));
+    Ok(rules?.items)
+}
+
+async fn delete(api: &Api<DynamicObject>, rule: &str) -> Result<(), PublishError> {
+    match api.delete(rule, &DeleteParams::default()).await {
+        Ok(_) => Ok(()),
+        Err(error) if is_not_found(&error) => Ok(()),
+        Err(error) => Err(PublishError::api("deleting DeviceTaintRule", rule, error)),
+    }
+}

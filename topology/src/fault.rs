@@ -1,0 +1,98 @@
+//! Why a GPU is marked as broken.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// Why a GPU is marked as broken, so that placements leave it out or rank it last.
+///
+/// In documents and in label values it is one word, such as `missing-links` or `xid-74`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(from = "String", into = "String")]
+pub enum Fault {
+    /// NVLinks that should be up are not ([`crate::missing_links`]).
+    MissingLinks,
+    /// Its registration with the NVLink fabric is not complete, or the fabric reports a
+    /// problem of it.
+    Fabric,
+    /// The driver reported this XID, after which the GPU needs a reset.
+    Xid(u64),
+    /// A word of another version of this project.
+    Other(String),
+}
+
+const MISSING_LINKS: &str = "missing-links";
+const FABRIC: &str = "fabric";
+const XID: &str = "xid-";
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::MissingLinks => f.write_str(MISSING_LINKS),
+            Self::Fabric => f.write_str(FABRIC),
+            Self::Xid(xid) => write!(f, "{XID}{xid}"),
+            Self::Other(word) => f.write_str(word),
+        }
+    }
+}
+
+impl From<String> for Fault {
+    fn from(word: String) -> Self {
+        let xid = |number: &str| {
+            let xid: u64 = number.parse().ok()?;
+            // Another spelling of the same number must not become a second fault.
+            (xid.to_string() == number).then_some(Self::Xid(xid))
+        };
+        match word.as_str() {
+            MISSING_LINKS => Self::MissingLinks,
+            FABRIC => Self::Fabric,
+            other => match other.strip_prefix(XID).and_then(xid) {
+                Some(fault) => fault,
+                None => Self::Other(word),
+            },
+        }
+    }
+}
+
+impl From<Fault> for String {
+    fn from(fault: Fault) -> Self {
+        fault.to_string()
+    }
+}
+
+#[cfg(feature = "schema")]
+impl schemars::JsonSchema for Fault {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Fault".into()
+    }
+
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        // Not an enum: a later version may write further words.
+        schemars::json_schema!({
+            "type": "string",
+            "maxLength": 63,
+            "pattern": "^[a-z0-9]([a-z0-9-]*[a-z0-9])?$"
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_stay_as_they_are() {
+        for (word, fault) in [
+            ("missing-links", Fault::MissingLinks),
+            ("fabric", Fault::Fabric),
+            ("xid-74", Fault::Xid(74)),
+            ("xid-074", Fault::Other("xid-074".to_owned())),
+            ("xid-", Fault::Other("xid-".to_owned())),
+            ("row-remap", Fault::Other("row-remap".to_owned())),
+        ] {
+            let read: Fault = serde_json::from_value(word.into()).unwrap();
+            assert_eq!(read, fault);
+            assert_eq!(serde_json::to_value(&read).unwrap(), word);
+        }
+    }
+}

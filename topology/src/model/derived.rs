@@ -1,0 +1,129 @@
+//! What follows from the spec of a node, and how it is written.
+
+use std::collections::HashSet;
+
+use serde::{Deserialize, Serialize, Serializer, ser::SerializeStruct};
+
+use super::{Gpu, NodeTopologySpec, NodeTopologyStatus, SourceKind, Via};
+
+impl Serialize for NodeTopologySpec {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut spec = serializer.serialize_struct("NodeTopologySpec", 7)?;
+        spec.serialize_field("source", &self.source)?;
+        spec.serialize_field("gpus", &self.gpus)?;
+        match self.lost.is_empty() {
+            false => spec.serialize_field("lost", &self.lost)?,
+            true => spec.skip_field("lost")?,
+        }
+        let known = self.knows_nvlink();
+        // An empty list would mean that there are none.
+        match known {
+            true => spec.serialize_field("edges", &self.edges)?,
+            false => spec.skip_field("edges")?,
+        }
+        spec.serialize_field("paths", &self.paths)?;
+        match known {
+            true => spec.serialize_field("domains", &self.domains)?,
+            false => spec.skip_field("domains")?,
+        }
+        spec.serialize_field("nics", &self.nics)?;
+        spec.end()
+    }
+}
+
+impl NodeTopologySpec {
+    /// Reports whether the source can determine how NVLink connects the GPUs. If not,
+    /// empty edges and domains mean nothing.
+    #[must_use]
+    pub fn knows_nvlink(&self) -> bool {
+        let seen = |gpu: &Gpu| gpu.links.is_some() || gpu.mig_enabled;
+        !self.edges.is_empty() || self.gpus.iter().all(seen)
+    }
+
+    /// Reports whether the source can determine if MIG splits `gpu`. The driver and the
+    /// simulator can, as can files that contain data that only those two know.
+    #[must_use]
+    pub fn knows_mig(&self, gpu: &Gpu) -> bool {
+        gpu.mig_enabled
+            || match self.source.kind {
+                SourceKind::Nvml | SourceKind::Sim => true,
+                SourceKind::File => gpu.uuid.is_some() && gpu.links.is_some(),
+                SourceKind::Sysfs => false,
+            }
+    }
+
+    /// Returns the GPUs that no allocation of `status` names, by ascending index.
+    #[must_use]
+    pub fn free_gpus(&self, status: Option<&NodeTopologyStatus>) -> Vec<u32> {
+        let allocations = || status.into_iter().flat_map(|status| &status.allocations);
+        let taken = |gpu: &u32| allocations().any(|one| one.gpus.contains(gpu));
+        let indices = self.gpus.iter().map(|gpu| gpu.index);
+        indices.filter(|gpu| !taken(gpu)).collect()
+    }
+
+    /// Returns how the GPUs are connected, as in the label `interconnect`; `None` if the
+    /// source cannot determine it.
+    #[must_use]
+    pub fn interconnect(&self) -> Option<Interconnect> {
+        let via = |wanted: fn(Via) -> bool| self.edges.iter().any(|edge| wanted(edge.via));
+        if via(|via| matches!(via, Via::Switch | Via::Fabric)) {
+            Some(Interconnect::Nvswitch)
+        } else if via(|via| via == Via::Direct) {
+            Some(Interconnect::Nvlink)
+        } else {
+            self.knows_nvlink().then_some(Interconnect::Pcie)
+        }
+    }
+
+    /// Returns the number of GPUs in the largest domain on this node; 1 without NVLink,
+    /// `None` if the source cannot determine it.
+    #[must_use]
+    pub fn largest_domain(&self) -> Option<usize> {
+        let sizes = self.domains.iter().map(|domain| domain.gpus.len());
+        sizes.max().or(self.knows_nvlink().then_some(1))
+    }
+
+    /// Returns the largest number of GPUs in one domain on this node that are not marked
+    /// as broken; 1 if such GPUs are in no domain, 0 if there are none, `None` if the
+    /// source cannot determine it.
+    #[must_use]
+    pub fn largest_healthy_domain(&self) -> Option<usize> {
+        let broken: HashSet<u32> = self.broken_gpus().collect();
+        let healthy = |gpu: &&u32| !broken.contains(gpu);
+        let sizes = self.domains.iter();
+        let sizes = sizes.map(|domain| domain.gpus.iter().filter(healthy).count());
+        let alone = usize::from(broken.len() < self.gpus.len());
+        let known = !self.domains.is_empty() || self.knows_nvlink();
+        known.then(|| sizes.max().unwrap_or(0).max(alone))
+    }
+
+    /// Returns the indices of the GPUs that are marked as broken, in the order of `gpus`.
+    pub fn broken_gpus(&self) -> impl Iterator<Item = u32> {
+        let broken = self.gpus.iter().filter(|gpu| !gpu.faults.is_empty());
+        broken.map(|gpu| gpu.index)
+    }
+}
+
+/// How the GPUs of a node are connected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Interconnect {
+    /// No NVLink.
+    Pcie,
+    /// NVLink from GPU to GPU.
+    Nvlink,
+    /// NVLink through switches.
+    Nvswitch,
+}
+
+impl Interconnect {
+    /// Returns the word used in the label value.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Pcie => "pcie",
+            Self::Nvlink => "nvlink",
+            Self::Nvswitch => "nvswitch",
+        }
+    }
+}
