@@ -10,8 +10,8 @@ use nvlink_topology::NodeTopology;
 use tokio::sync::Notify;
 
 use crate::{
-    load::LinkLoad, placement::Placements, release::Hold, remotes::Remotes, source::Reading,
-    tally::Tally,
+    collective::Results, load::LinkLoad, placement::Placements, release::Hold, remotes::Remotes,
+    source::Reading, tally::Tally,
 };
 
 /// The outcome of one collection. Data and health are separate: a failed
@@ -61,6 +61,7 @@ pub struct Latest {
     snapshot: ArcSwapOption<Snapshot>,
     good_at: ArcSwapOption<Instant>,
     placements: ArcSwapOption<Placements>,
+    results: ArcSwapOption<Results>,
     /// Start of the reading in progress.
     reading: ArcSwapOption<Instant>,
     changed: Notify,
@@ -83,6 +84,7 @@ impl Latest {
             snapshot: ArcSwapOption::empty(),
             good_at: ArcSwapOption::empty(),
             placements: ArcSwapOption::empty(),
+            results: ArcSwapOption::empty(),
             reading: ArcSwapOption::empty(),
             changed: Notify::new(),
             stale_after,
@@ -134,6 +136,11 @@ impl Latest {
         self.changed.notify_waiters();
     }
 
+    /// Replaces the results of benchmarks.
+    pub fn measure(&self, results: Results) {
+        self.results.store(Some(Arc::new(results)));
+    }
+
     /// Waits for the next snapshot or the next placements.
     pub async fn changed(&self) {
         self.changed.notified().await;
@@ -151,6 +158,7 @@ impl Latest {
                 Some(data) => placements.and_then(|one| one.in_terms_of(data)),
                 None => placements,
             },
+            results: self.results.load_full(),
             snapshot,
             age: good_at.map(|at| now.saturating_duration_since(*at)),
             stale_after: self.stale_after,
@@ -171,6 +179,8 @@ pub struct View {
     /// The last placements, in the indices of the snapshot; none before the
     /// first ones are known.
     pub placements: Option<Arc<Placements>>,
+    /// Results of benchmarks; none if nothing reads them.
+    pub results: Option<Arc<Results>>,
     /// Time since the start of the last collection that returned data: grows while
     /// the source hangs or fails.
     pub age: Option<Duration>,
