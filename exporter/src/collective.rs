@@ -2,7 +2,7 @@
 //! compare with the model and with earlier runs.
 //!
 //! `input` tells the formats apart; `text` (with `lines`, `table` and `log`), `json` and
-//! `exposition` read one each, and make a `run` of each test. `placement` finds out where it
+//! `exposition` (both with `inspected`) read one each, and make a `run` of each test. `placement` finds out where it
 //! took place, and what the model says about that place. `state` is what is kept, `store` keeps
 //! it in a file, and `verdict` compares. `watch` follows a directory of files, and `summary`
 //! puts results into a container's termination message; `follow` reads both for `serve`.
@@ -10,6 +10,7 @@
 pub mod exposition;
 pub mod follow;
 pub mod input;
+mod inspected;
 pub mod json;
 pub mod kind;
 pub mod lines;

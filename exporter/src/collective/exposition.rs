@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::{
     Collective,
-    json::Inspected,
+    inspected::{Inspected, Key as Of, MOST_RUNS},
     lines::Line,
     run::{Measured, Run},
 };
@@ -18,7 +18,7 @@ const TIMES: [&str; 2] = [
 ];
 /// The maximum number of series that are read. A file has some for each collective,
 /// algorithm and message size.
-const MOST_SERIES: usize = 16_384;
+const MOST_SERIES: usize = 2048;
 
 /// Why a file cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -27,6 +27,8 @@ pub enum ExpositionError {
     Line(u64),
     #[error("line {0}: more than {MOST_SERIES} series")]
     Series(u64),
+    #[error("more than {MOST_RUNS} different communicators and collectives")]
+    Runs,
     #[error("no series {BANDWIDTH} with a collective and its message size")]
     Nothing,
 }
@@ -40,7 +42,7 @@ pub fn begins(line: &str) -> bool {
 }
 
 /// What identifies a measurement.
-type Key = ((Collective, u32, u32), u64, String);
+type Key = (Of, u64, String);
 
 /// Reads lines; the series of one measurement are joined at the end.
 #[derive(Default)]
@@ -83,8 +85,10 @@ impl Parser {
             let factor = key.0.bus_factor(key.1);
             let alg = if factor > 0.0 { bus / factor } else { bus };
             let measured = Measured::new(time.unwrap_or_default(), alg, bus, None);
-            // The number of series bounds that of the runs.
-            inspected.measured(key, size, kind, measured);
+            // The number of series bounds that of the rows.
+            if !inspected.add(key, size, kind, measured) {
+                return Err(ExpositionError::Runs);
+            }
         }
         match inspected.end(sink) {
             0 => Err(ExpositionError::Nothing),
