@@ -290,7 +290,7 @@ mod tests {
             let pod: PodObject = serde_json::from_value(json!({
                 "apiVersion": "v1", "kind": "Pod",
                 "metadata": {"name": uid, "namespace": namespace, "uid": uid, "labels": {labels::BENCHMARK: label}},
-                "status": {"containerStatuses": [
+                "spec": {"containers": []}, "status": {"containerStatuses": [
                     {"name": "ingest", "state": {"terminated": terminated}},
                     {"name": "other", "state": {"running": {}}}, {"name": "new"}]},
             }))

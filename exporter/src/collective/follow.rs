@@ -55,6 +55,12 @@ impl Inbox {
         }
     }
 
+    /// Reports whether all messages have been read.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.messages().is_empty()
+    }
+
     /// Returns all messages, by container, and forgets them.
     pub(crate) fn take(&self) -> BTreeMap<String, Message> {
         std::mem::take(&mut self.messages())
@@ -97,7 +103,7 @@ impl Follower {
 async fn read(directory: &Path) -> io::Result<Vec<u8>> {
     match files::read_aside(directory.join(store::FILE)).await {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            tokio::fs::read_dir(directory).await?;
+            drop(tokio::fs::read_dir(directory).await?);
             Ok(b"{}".to_vec())
         }
         read => read,

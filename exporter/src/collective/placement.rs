@@ -249,7 +249,9 @@ fn network(node: &NodeTopologySpec) -> Option<u64> {
         .map(|rates| rates.iter().sum())
 }
 
+/// Rounds to MB/s: costs are whole numbers of small units of time, so the last digits of what
+/// is computed from them mean nothing.
 fn whole(bytes_per_second: f64) -> u64 {
     // The cast saturates.
-    bytes_per_second.round() as u64
+    (bytes_per_second / 1e6).round() as u64 * 1_000_000
 }

@@ -135,9 +135,8 @@ impl Kept {
 }
 
 impl State {
-    /// Adds a run. One that is there already is replaced and not counted again: a run whose
-    /// output was incomplete when it was first read. One that is older than all that are
-    /// kept is ignored. Returns whether the run is new.
+    /// Adds a run. One that is there already is not counted again, and one that is older than
+    /// all that are kept is ignored. Returns whether the run is new.
     pub fn add(&mut self, class: &Class, kept: Kept, expected: Option<u64>) -> bool {
         let at = match self
             .collectives
@@ -230,12 +229,7 @@ impl Entry {
 
     fn add(&mut self, kept: Kept, expected: Option<u64>) -> bool {
         self.expected_bytes_per_second = expected.or(self.expected_bytes_per_second);
-        if let Some(there) = self.runs.iter_mut().find(|one| one.id == kept.id) {
-            *there = Kept {
-                unknown: std::mem::take(&mut there.unknown),
-                ..kept
-            };
-            self.runs.sort_by(Kept::order);
+        if self.runs.iter().any(|one| one.id == kept.id) {
             return false;
         }
         let full = self.runs.len() >= KEPT_RUNS;
@@ -290,9 +284,9 @@ fn median(sorted: &[u64]) -> u64 {
     }
 }
 
-/// Returns a number that two readings of the same run share, also if the first one was
-/// incomplete: from its processes and its first row, whose times no other run repeats.
-/// FNV-1a, because it must stay the same from version to version.
+/// Returns a number that two readings of the same run share: from its processes and from all
+/// of its measurements, which no other run repeats. FNV-1a, because it must stay the same from
+/// version to version.
 fn identity(run: &Run, name: &str) -> u64 {
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
     let mut add = |text: &str| {
@@ -306,13 +300,7 @@ fn identity(run: &Run, name: &str) -> u64 {
     if let Some(collective) = &run.collective {
         add(collective.value.as_str());
     }
-    // Files of NCCL Inspector name no process, and are replaced by later ones.
-    let count = if run.devices.is_empty() {
-        run.rows.len()
-    } else {
-        1
-    };
-    for row in run.rows.iter().take(count) {
+    for row in &run.rows {
         add(&format!(
             "{} {:?} {:?}",
             row.size, row.out_of_place, row.in_place
@@ -320,6 +308,9 @@ fn identity(run: &Run, name: &str) -> u64 {
     }
     if run.rows.is_empty() {
         add(&format!("{name} {}", run.line));
+    }
+    if let Some(failure) = &run.failure {
+        add(failure.reason.as_str());
     }
     hash
 }

@@ -226,7 +226,7 @@ fn bad_input_has_its_reason_and_the_rest_is_shown() {
         "{errors}"
     );
     assert!(
-        lines[1].starts_with("nvlink-exporter: bad.json: line 2, column 11: "),
+        lines[1].starts_with("nvlink-exporter: bad.json: line 2, column 12: "),
         "{errors}"
     );
     assert!(

@@ -37,31 +37,25 @@ fn latest() -> Arc<Latest> {
     latest
 }
 
-/// Follows until the metrics fulfil a condition, and returns them.
-async fn metrics(
-    directory: Option<PathBuf>,
-    inbox: &Inbox,
-    latest: &Arc<Latest>,
-    until: impl Fn(&str) -> bool,
-) -> String {
+/// Starts to follow a directory and termination messages.
+fn follow(directory: Option<PathBuf>, inbox: &Inbox, latest: &Arc<Latest>) {
     let follower = Follower {
         directory,
         inbox: inbox.clone(),
         latest: Arc::clone(latest),
         interval: Duration::from_millis(10),
     };
-    let task = tokio::spawn(follower.run());
+    tokio::spawn(follower.run());
+}
+
+/// Waits until the metrics fulfil a condition, and returns those of the results.
+async fn metrics(latest: &Latest, until: impl Fn(&str) -> bool) -> String {
     for _ in 0..1000 {
         let view = latest.view(Instant::now());
         let text = metrics::render(&view, Groups::NONE.with(Group::Collective)).unwrap();
-        let of_results = |line: &&str| line.contains("collective");
-        let text: String = text
-            .lines()
-            .filter(of_results)
-            .map(|line| format!("{line}\n"))
-            .collect();
+        let lines = text.lines().filter(|line| line.contains("collective"));
+        let text: String = lines.map(|line| format!("{line}\n")).collect();
         if until(&text) {
-            task.abort();
             return text;
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
@@ -105,53 +99,64 @@ fn keep(directory: &std::path::Path) {
 async fn the_state_becomes_metrics() {
     let directory = tempfile::tempdir().unwrap();
     keep(directory.path());
-    let (latest, inbox) = (latest(), Inbox::default());
-    let path = || Some(directory.path().to_owned());
-    let text = metrics(path(), &inbox, &latest, |text| text.contains("runs_total")).await;
+    let latest = latest();
+    follow(
+        Some(directory.path().to_owned()),
+        &Inbox::default(),
+        &latest,
+    );
+    let text = metrics(&latest, |text| text.contains("runs_total")).await;
     golden("ingest/metrics.prom", &text);
     // A file that becomes unreadable costs no results.
     let file = directory.path().join(store::FILE);
     let bytes = fs::read(&file).unwrap();
     fs::write(&file, "no JSON").unwrap();
-    let success = |value: u8| format!("collector_success{{collector=\"collectives\"}} {value}");
-    let broken = metrics(path(), &inbox, &latest, |text| text.contains(&success(0))).await;
+    let broken = metrics(&latest, |text| text.contains(&success(0))).await;
     assert_eq!(broken.replace(&success(0), &success(1)), text);
     fs::write(&file, bytes).unwrap();
-    metrics(path(), &inbox, &latest, |text| text.contains(&success(1))).await;
-    // Nothing was ingested yet; a directory that does not exist is a mistake.
-    let empty = tempfile::tempdir().unwrap();
-    let path = |name: &str| Some(empty.path().join(name));
-    let none = metrics(path(""), &inbox, &latest, |text| {
-        !text.contains("runs_total")
-    })
-    .await;
-    assert!(none.contains(&success(1)), "{none}");
-    let latest = self::latest();
-    metrics(path("missing"), &inbox, &latest, |text| {
-        text.contains(&success(0))
-    })
-    .await;
+    metrics(&latest, |text| text.contains(&success(1))).await;
+}
+
+fn success(value: u8) -> String {
+    format!("collector_success{{collector=\"collectives\"}} {value}")
+}
+
+#[tokio::test]
+async fn a_directory_without_results_is_no_failure_but_it_must_exist() {
+    let directory = tempfile::tempdir().unwrap();
+    for (path, expected) in [
+        (directory.path().to_owned(), 1),
+        (directory.path().join("x"), 0),
+    ] {
+        let latest = latest();
+        follow(Some(path), &Inbox::default(), &latest);
+        let text = metrics(&latest, |text| text.contains(&success(expected))).await;
+        assert!(!text.contains("runs_total"), "{text}");
+    }
 }
 
 #[tokio::test]
 async fn termination_messages_become_metrics() {
     let (latest, inbox) = (latest(), Inbox::default());
+    follow(None, &inbox, &latest);
     let message = |text: String, at| Message { at, text };
     let summary = summary::write(&reports(&Test::all_reduce(8, 200.0).text(), 0));
-    inbox.put(
-        "uid-1/ingest".to_owned(),
-        message(summary.clone(), 1_800_000_000),
-    );
     inbox.put(
         "uid-2/other".to_owned(),
         message("OOMKilled".to_owned(), 1_800_000_000),
     );
     let runs = |count: u8| {
-        move |text: &str| {
-            text.contains(&format!("path=\"NVLINK\"}} {count}\n")) && text.contains("runs_total")
-        }
+        let series = "runs_total{collective=\"all_reduce\",model=\"NVIDIA H100 80GB HBM3\",gpus=\"8\",nodes=\"1\",path=\"NVLINK\"}";
+        move |text: &str| text.contains(&format!("{series} {count}\n"))
     };
-    let text = metrics(None, &inbox, &latest, runs(1)).await;
+    for (uid, count) in [("uid-1", 1), ("uid-1", 1), ("uid-3", 2)] {
+        inbox.put(
+            format!("{uid}/ingest"),
+            message(summary.clone(), 1_800_000_000),
+        );
+        metrics(&latest, |text| inbox.is_empty() && runs(count)(text)).await;
+    }
+    let text = metrics(&latest, runs(2)).await;
     for line in [
         "nvlink_collective_model_bytes_per_second{collective=\"all_reduce\",model=\"NVIDIA H100 80GB HBM3\",gpus=\"8\",nodes=\"1\",path=\"NVLINK\"} 370800000000\n",
         "size_class=\"large\"} 350000000000\n",

@@ -71,13 +71,13 @@ fn the_baseline_is_the_median_of_earlier_good_runs() {
 }
 
 #[test]
-fn a_run_counts_once_and_its_complete_output_replaces_the_first_part() {
+fn a_run_counts_once() {
     let mut state = State::default();
-    assert!(state.add(&class(8), kept(1, None), None));
-    assert!(!state.add(&class(8), kept(1, Some(300)), None));
+    assert!(state.add(&class(8), kept(1, Some(300)), None));
+    assert!(!state.add(&class(8), kept(1, Some(300)), Some(370)));
     let entry = state.entry(&class(8)).unwrap();
     assert_eq!((entry.total, entry.runs.len()), (1, 1));
-    assert!(entry.latest(SizeClass::Large).is_some());
+    assert_eq!(entry.expected_bytes_per_second, Some(370));
 }
 
 #[test]

@@ -80,5 +80,9 @@ fn a_line_without_an_end_is_not_kept() {
     let mut json = Vec::new();
     let input = b"{\"args\": [\"".chain(repeated("x", 65 * MIB));
     let error = input::read(input, &mut |run| json.push(run)).unwrap_err();
-    assert_eq!(error.to_string(), "the document is larger than 64 MiB");
+    let error = error.to_string();
+    assert!(
+        error.ends_with("the document is larger than 64 MiB"),
+        "{error}"
+    );
 }
