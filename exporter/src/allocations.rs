@@ -25,10 +25,10 @@ use nvlink_runtime::supervise::{Supervisor, Weight};
 use tokio::sync::watch;
 
 use self::{
-    api::Cluster,
+    api::{Benchmarks, Cluster},
     collector::{Collector, Recorded, Want},
 };
-use crate::{publish::status::Keeper, snapshot::Latest, tally::Publishing};
+use crate::{collective::Inbox, publish::status::Keeper, snapshot::Latest, tally::Publishing};
 
 pub use self::{
     args::{AllocationArgs, Socket},
@@ -42,6 +42,8 @@ pub use self::{
 pub struct ClusterAccess {
     pub client: Client,
     pub node: String,
+    /// Gets the termination messages of benchmarks in the exporter's own namespace.
+    pub inbox: Inbox,
 }
 
 /// Publishing of the allocations in the NodeTopology object.
@@ -65,9 +67,7 @@ pub fn start(
         .map(|(path, optional)| (path.to_owned(), optional));
     let mut keeper = None;
     if let Some((access, publish)) = access {
-        if socket.is_some() {
-            watch(supervisor, &cluster, &access);
-        }
+        watch(supervisor, &cluster, &access, socket.is_some());
         keeper = publish.map(|publish| keep(supervisor, access, publish));
     }
     let latest = Arc::clone(latest);
@@ -81,15 +81,22 @@ pub fn start(
     });
 }
 
-/// Starts the watches of pods and ResourceSlices. Jobs are judged without their data,
-/// too, but less precisely.
-fn watch(supervisor: &Supervisor, cluster: &Cluster, access: &ClusterAccess) {
+/// Starts the watches of pods and, where GPUs are held, of ResourceSlices. Jobs are judged
+/// without their data, too, but less precisely.
+fn watch(supervisor: &Supervisor, cluster: &Cluster, access: &ClusterAccess, held: bool) {
     let (pods, slices) = (cluster.clone(), cluster.clone());
     let (one, other) = (access.clone(), access.clone());
     supervisor.keep("the watch of pods", Weight::Minor, move || {
+        let benchmarks = Benchmarks {
+            namespace: one.client.default_namespace().to_owned(),
+            inbox: one.inbox.clone(),
+        };
         pods.clone()
-            .watch_pods(one.client.clone(), one.node.clone())
+            .watch_pods(one.client.clone(), one.node.clone(), benchmarks)
     });
+    if !held {
+        return;
+    }
     supervisor.keep("the watch of ResourceSlices", Weight::Minor, move || {
         slices
             .clone()

@@ -4,6 +4,7 @@
     reason = "brackets in a help text are not links"
 )]
 
+mod ingest;
 mod web;
 
 use std::{ffi::OsString, path::PathBuf, str::FromStr, time::Duration};
@@ -12,7 +13,10 @@ use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum, error::ErrorKind
 use nvlink_runtime::flags;
 use nvlink_topology::{BrokenGpus, Pattern, Scope};
 
-pub use self::web::{Collectors, WebArgs};
+pub use self::{
+    ingest::{IngestArgs, IngestFormat, PlaceFlags},
+    web::{Collectors, WebArgs},
+};
 use crate::{
     allocations::AllocationArgs,
     duration,
@@ -56,6 +60,8 @@ pub enum Command {
     Record(RecordArgs),
     /// Find the best GPUs for a job, and explain the choice
     Place(PlaceArgs),
+    /// Read the results of collective benchmarks, and compare them with the model and earlier runs
+    Ingest(IngestArgs),
     /// Print what each metric means, as Markdown
     Metrics,
     /// Remove what was published about a node
@@ -126,6 +132,10 @@ pub struct ServeArgs {
     /// Publishing
     #[command(flatten)]
     pub publish: PublishArgs,
+
+    /// Directory in which `ingest --state` keeps the results of collective benchmarks, to export them
+    #[arg(long, env = "NVLINK_EXPORTER_COLLECTIVES", value_name = "DIR")]
+    pub collectives: Option<PathBuf>,
 
     /// Log format; RUST_LOG sets the filter (info, debug, …)
     #[arg(

@@ -1,5 +1,6 @@
 //! The subcommands.
 
+mod ingest;
 mod inspect;
 mod place;
 mod record;
@@ -37,6 +38,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Topology(args) => inspect::topology(&args),
         Command::Record(args) => record::record(&args),
         Command::Place(args) => place::place(&args),
+        Command::Ingest(args) => ingest::ingest(&args),
         Command::Metrics => print(&metrics::reference()),
         Command::Unpublish(args) => unpublish(&args),
     };

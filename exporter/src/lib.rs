@@ -10,6 +10,7 @@
 //! - [`web`] admits requests: TLS, passwords, limits.
 //! - [`tally`] keeps the process's statistics about itself.
 //! - [`placement`] describes which container holds which GPUs, and how good they are for it.
+//! - [`collective`] reads the results of collective benchmarks and keeps them.
 //! - [`load`] computes link rates and new errors from two readings.
 //! - [`totals`] adds up the counters of each GPU's links.
 //! - [`remotes`] keeps to which kind of device each link leads.
@@ -32,6 +33,7 @@
 pub mod allocations;
 pub mod args;
 pub mod collect;
+pub mod collective;
 mod commands;
 pub mod control;
 mod duration;

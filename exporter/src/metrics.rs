@@ -1,6 +1,7 @@
 //! Snapshot → metrics. Each scrape builds the families anew from the snapshot,
 //! so that no series outlives the object that it describes.
 
+mod collective;
 mod domain;
 mod fabric;
 mod families;
@@ -81,6 +82,9 @@ impl Collector for Scrape {
             fabric::write(&mut out, data)?;
             let judged = placements.filter(|_| whole).map(|one| &one.judged[..]);
             placement::write(&mut out, &data.topology.spec, judged.unwrap_or_default())?;
+        }
+        if let Some(results) = &view.results {
+            collective::write(&mut out, &results.state)?;
         }
         health::write(&mut out, view)
     }

@@ -10,6 +10,7 @@ use nvlink_topology::NodeTopology;
 use tokio::sync::Notify;
 
 use crate::{
+    collective::Results,
     load::LinkLoad,
     marks::Record,
     placement::Placements,
@@ -75,6 +76,7 @@ pub struct Latest {
     placements: ArcSwapOption<Placements>,
     /// What an earlier process recorded in the cluster; none before it was read.
     earlier: ArcSwapOption<Record>,
+    results: ArcSwapOption<Results>,
     /// Start of the reading in progress.
     reading: ArcSwapOption<Instant>,
     changed: Notify,
@@ -99,6 +101,7 @@ impl Latest {
             good_at: ArcSwapOption::empty(),
             placements: ArcSwapOption::empty(),
             earlier: ArcSwapOption::empty(),
+            results: ArcSwapOption::empty(),
             reading: ArcSwapOption::empty(),
             changed: Notify::new(),
             stale_after,
@@ -164,6 +167,11 @@ impl Latest {
         self.changed.notify_waiters();
     }
 
+    /// Replaces the results of benchmarks.
+    pub fn measure(&self, results: Results) {
+        self.results.store(Some(Arc::new(results)));
+    }
+
     /// Waits for the next snapshot or the next placements.
     pub async fn changed(&self) {
         self.changed.notified().await;
@@ -182,6 +190,7 @@ impl Latest {
                 Some(data) => placements.and_then(|one| one.in_terms_of(data)),
                 None => placements,
             },
+            results: self.results.load_full(),
             snapshot,
             age: good_at.map(|at| now.saturating_duration_since(*at)),
             stale_after: self.stale_after,
@@ -204,6 +213,8 @@ pub struct View {
     /// The last placements, in the indices of the snapshot; none before the
     /// first ones are known.
     pub placements: Option<Arc<Placements>>,
+    /// Results of benchmarks; none if nothing reads them.
+    pub results: Option<Arc<Results>>,
     /// Time since the start of the last collection that returned data: grows while
     /// the source hangs or fails.
     pub age: Option<Duration>,

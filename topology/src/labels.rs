@@ -49,6 +49,8 @@ pub const GANG_SIZE: &str = "nvlink-domains.io/gang-size";
 pub const ENVIRONMENT: &str = "nvlink-domains.io/environment";
 /// Pod label: the project that the pod belongs to.
 pub const PROJECT: &str = "nvlink-domains.io/project";
+/// Pod label: with the value `true`, the pod runs a benchmark whose results the exporter reads.
+pub const BENCHMARK: &str = "nvlink-domains.io/benchmark";
 /// Pod annotation: what the webhook set, and why, as short JSON.
 pub const DECISION: &str = "nvlink-domains.io/decision";
 /// Namespace annotation: the class of GPU pods that name none.

@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use k8s_openapi::api::core::v1;
+use k8s_openapi::{api::core::v1, apimachinery::pkg::apis::meta::v1::Time};
 use kube::{
     Api, Client, ResourceExt,
     core::{ApiResource, Object},
@@ -19,6 +19,7 @@ use super::{
     holdings::PodName,
     slices::{self, DRIVER, Nothing, SliceObject, Slices},
 };
+use crate::collective::{Inbox, follow::Message};
 
 /// Seconds of a watch. Longer than the default: there is an exporter on each node, and
 /// a frozen connection only delays the pattern of a job.
@@ -75,11 +76,15 @@ impl Cluster {
     }
 
     /// Watches the pods of `node`. Never ends.
-    pub(super) async fn watch_pods(self, client: Client, node: String) {
+    pub(super) async fn watch_pods(self, client: Client, node: String, benchmarks: Benchmarks) {
         let api = Api::<PodObject>::all_with(client, &ApiResource::erase::<v1::Pod>(&()));
         let fields = format!("spec.nodeName={node}");
         let config = watcher::Config::default().fields(&fields).timeout(ROUND);
-        watch::follow(api, config, Pods(self)).await;
+        let pods = Pods {
+            cluster: self,
+            benchmarks,
+        };
+        watch::follow(api, config, pods).await;
     }
 
     /// Watches the ResourceSlices of NVIDIA's DRA driver on `node`. Never ends.
@@ -101,15 +106,77 @@ fn is_value(text: &str) -> bool {
         && ends.iter().flatten().all(u8::is_ascii_alphanumeric)
 }
 
-struct Pods(Cluster);
+/// Whose termination messages are results of benchmarks: pods with the label
+/// [`labels::BENCHMARK`] in the exporter's own namespace, where only administrators create
+/// pods. Others could forge results.
+pub(super) struct Benchmarks {
+    pub(super) namespace: String,
+    pub(super) inbox: Inbox,
+}
+
+struct Pods {
+    cluster: Cluster,
+    benchmarks: Benchmarks,
+}
+
 struct SlicesOfNode(Cluster);
 
 /// The parts of a Pod that are read.
 type PodObject = Object<Nothing, Status>;
 
 #[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
 struct Status {
     phase: Option<String>,
+    #[serde(default)]
+    container_statuses: Vec<ContainerStatus>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+struct ContainerStatus {
+    name: String,
+    #[serde(default)]
+    state: ContainerState,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+struct ContainerState {
+    terminated: Option<Terminated>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Terminated {
+    message: Option<String>,
+    finished_at: Option<Time>,
+}
+
+impl Benchmarks {
+    /// Passes on the messages of a benchmark's containers that have ended.
+    fn receive(&self, object: &PodObject) {
+        let labelled = object.labels().get(labels::BENCHMARK);
+        let is_benchmark = labelled.is_some_and(|value| value == "true");
+        let own = object
+            .namespace()
+            .is_some_and(|name| name == self.namespace);
+        let (Some(uid), true) = (object.uid(), is_benchmark && own) else {
+            return;
+        };
+        let statuses = object.status.iter().flat_map(|one| &one.container_statuses);
+        for container in statuses {
+            let ended = container.state.terminated.as_ref();
+            let message = ended.and_then(|ended| {
+                let at = ended.finished_at.as_ref()?.0.as_second();
+                Some(Message {
+                    at: u64::try_from(at).ok()?,
+                    text: ended.message.clone().filter(|text| !text.is_empty())?,
+                })
+            });
+            if let Some(message) = message {
+                self.inbox.put(format!("{uid}/{}", container.name), message);
+            }
+        }
+    }
 }
 
 /// The part of the webhook's decision that is read.
@@ -125,6 +192,7 @@ impl Mirror for Pods {
     const FORBIDDEN: &'static str = ", so all-reduce is assumed for all jobs";
 
     fn set(&mut self, object: PodObject) {
+        self.benchmarks.receive(&object);
         let decision = object.annotations().get(labels::DECISION);
         let pattern = decision.and_then(|text| {
             let decision: Decision = serde_json::from_str(text).ok()?;
@@ -150,15 +218,18 @@ impl Mirror for Pods {
             ended,
         };
         let name = (object.namespace().unwrap_or_default(), object.name_any());
-        self.0.read().pods.insert(name, pod);
+        self.cluster.read().pods.insert(name, pod);
     }
 
     fn remove(&mut self, name: &PodName) {
-        self.0.read().pods.remove(name);
+        self.cluster.read().pods.remove(name);
     }
 
     fn retain(&mut self, names: &HashSet<PodName>) {
-        self.0.read().pods.retain(|name, _| names.contains(name));
+        self.cluster
+            .read()
+            .pods
+            .retain(|name, _| names.contains(name));
     }
 }
 
@@ -199,6 +270,17 @@ mod tests {
         .unwrap()
     }
 
+    fn pods(cluster: &Cluster) -> Pods {
+        let benchmarks = Benchmarks {
+            namespace: "ci".to_owned(),
+            inbox: Inbox::default(),
+        };
+        Pods {
+            cluster: cluster.clone(),
+            benchmarks,
+        }
+    }
+
     #[tokio::test]
     async fn labels_that_no_api_server_accepts_are_ignored() {
         let labelled = |name: &str, class: &str, project: &str| {
@@ -217,8 +299,7 @@ mod tests {
             labelled("odd", "a\"} 1\nup 0", "-a"),
         ];
         let cluster = Cluster::default();
-        let pods = Pods(cluster.clone());
-        watch::reflect(stream::iter(events.map(Ok)), pods).await;
+        watch::reflect(stream::iter(events.map(Ok)), pods(&cluster)).await;
         let facts = cluster.read();
         let of = |name: &str| facts.labels(&("ci".to_owned(), name.to_owned()));
         let some = |text: &str| Some(text.to_owned());
@@ -247,8 +328,7 @@ mod tests {
             InitApply(pod("worst", r#"{"pattern":4}"#, "Succeeded")),
             InitDone,
         ];
-        let pods = Pods(cluster.clone());
-        watch::reflect(stream::iter(events.map(Ok)), pods).await;
+        watch::reflect(stream::iter(events.map(Ok)), pods(&cluster)).await;
         let facts = cluster.read();
         let of = |name: &str| ("ci".to_owned(), name.to_owned());
         assert_eq!(facts.pattern(&of("a")), "tp=4,pp=2".parse().ok());
@@ -260,5 +340,49 @@ mod tests {
         assert!(facts.has_ended(&of("worse")) && facts.has_ended(&of("worst")));
         assert!(!facts.has_ended(&of("a")) && !facts.has_ended(&of("gone")));
         assert_eq!(facts.pods.len(), 4);
+    }
+
+    #[tokio::test]
+    async fn only_labelled_pods_of_the_own_namespace_pass_on_their_messages() {
+        let ended = |namespace: &str, uid: &str, label: &str, terminated: serde_json::Value| {
+            let pod: PodObject = serde_json::from_value(json!({
+                "apiVersion": "v1", "kind": "Pod",
+                "metadata": {"name": uid, "namespace": namespace, "uid": uid, "labels": {labels::BENCHMARK: label}},
+                "spec": {"containers": []}, "status": {"containerStatuses": [
+                    {"name": "ingest", "state": {"terminated": terminated}},
+                    {"name": "other", "state": {"running": {}}}, {"name": "new"}]},
+            }))
+            .unwrap();
+            watcher::Event::Apply(pod)
+        };
+        let good =
+            || json!({"message": "text", "finishedAt": "2026-08-01T10:11:12Z", "exitCode": 1});
+        let events = [
+            ended("own", "good", "true", good()),
+            ended("own", "good", "true", good()),
+            ended("own", "unlabelled", "false", good()),
+            ended("foreign", "forged", "true", good()),
+            ended(
+                "own",
+                "silent",
+                "true",
+                json!({"finishedAt": "2026-08-01T10:11:12Z"}),
+            ),
+            ended("own", "timeless", "true", json!({"message": "text"})),
+        ];
+        let inbox = Inbox::default();
+        let pods = Pods {
+            cluster: Cluster::default(),
+            benchmarks: Benchmarks {
+                namespace: "own".to_owned(),
+                inbox: inbox.clone(),
+            },
+        };
+        watch::reflect(stream::iter(events.map(Ok)), pods).await;
+        let message = Message {
+            at: 1_785_579_072,
+            text: "text".to_owned(),
+        };
+        assert_eq!(inbox.take(), [("good/ingest".to_owned(), message)].into());
     }
 }

@@ -20,6 +20,7 @@ use crate::{
     allocations::{self, ClusterAccess},
     args::ServeArgs,
     collect::{self, Open},
+    collective::{Inbox, follow::Follower},
     control, lifecycle, log,
     publish::{self, Publisher},
     release::Release,
@@ -73,7 +74,8 @@ async fn start(args: &ServeArgs) -> anyhow::Result<Servers> {
     let web = web(args.web.config_file.clone()).await?;
     let addresses = args.web.listen_addresses.clone();
     let listeners = blocking(move || listen(&addresses)).await?;
-    let access = access(args).await?;
+    let inbox = Inbox::default();
+    let access = access(args, &inbox).await?;
     let (object, status) = (Publishing::default(), Publishing::default());
     let publishes = args.publish.publish && access.is_some();
     let tally = Tally {
@@ -98,6 +100,9 @@ async fn start(args: &ServeArgs) -> anyhow::Result<Servers> {
     let recheck = args.publish.publish_interval;
     let tally = status;
     let keep = publishes.then_some(allocations::Publish { recheck, tally });
+    if access.is_some() || args.collectives.is_some() {
+        measure(&supervisor, args, &latest, inbox);
+    }
     let access = access.map(|access| (access, keep));
     allocations::start(&supervisor, &args.allocations, access, every, &latest);
     let router = router(args, &latest, control);
@@ -145,10 +150,22 @@ fn publish(
     let (aliases, recheck) = (args.publish.alias_labels, args.publish.publish_interval);
     let latest = Arc::clone(latest);
     supervisor.keep("the publisher", Weight::Vital, move || {
-        let ClusterAccess { client, node } = access.clone();
+        let ClusterAccess { client, node, .. } = access.clone();
         let publisher = Publisher::new(client, node, aliases);
         publish::run(publisher, Arc::clone(&latest), recheck, tally.clone())
     });
+}
+
+/// Follows the results of benchmarks.
+fn measure(supervisor: &Supervisor, args: &ServeArgs, latest: &Arc<Latest>, inbox: Inbox) {
+    let follower = Follower {
+        directory: args.collectives.clone(),
+        inbox,
+        latest: Arc::clone(latest),
+        interval: args.collection_interval,
+    };
+    let name = "the reader of benchmark results";
+    supervisor.keep(name, Weight::Minor, move || follower.clone().run());
 }
 
 /// Loads the file that `--web.config.file` names.
@@ -187,11 +204,16 @@ fn look_up(address: &str) -> io::Result<SocketAddr> {
 }
 
 /// Returns the access to the Kubernetes API, if it is used.
-async fn access(args: &ServeArgs) -> anyhow::Result<Option<ClusterAccess>> {
+async fn access(args: &ServeArgs, inbox: &Inbox) -> anyhow::Result<Option<ClusterAccess>> {
     let wanted = args.allocations.kubernetes || args.publish.publish;
     let Some(node) = args.source.node_name.clone().filter(|_| wanted) else {
         return Ok(None);
     };
     let client = publish::client().await?;
-    Ok(Some(ClusterAccess { client, node }))
+    let inbox = inbox.clone();
+    Ok(Some(ClusterAccess {
+        client,
+        node,
+        inbox,
+    }))
 }

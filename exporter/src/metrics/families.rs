@@ -243,11 +243,67 @@ families! {
         "containers with GPUs",
         "Placement class of the container's GPUs, by which jobs are comparable: their model (absent where they differ), their number, and the class of the slowest path between two of them (absent for one GPU, and where a path is unknown or a GPU does not answer). The labels class and project are the pod's labels nvlink-domains.io/class and nvlink-domains.io/project, absent without --kubernetes or --publish; always 1.",
     );
+    COLLECTIVE_BUS_BANDWIDTH = gauge(
+        Group::Collective,
+        "nvlink_collective_bus_bandwidth_bytes_per_second",
+        &["collective", "model", "gpus", "nodes", "path", "size_class"],
+        "classes × 3 sizes",
+        "Bus bandwidth of the latest run of a benchmark, for the largest message of the size class (small: below 1 MiB, medium: below 256 MiB, large). A class of runs is a collective with the model and number of its GPUs, the number of nodes, and the class of the slowest path between two GPUs of a node. Absent if the latest run failed.",
+    );
+    COLLECTIVE_BASELINE = gauge(
+        Group::Collective,
+        "nvlink_collective_baseline_bytes_per_second",
+        &["collective", "model", "gpus", "nodes", "path", "size_class"],
+        "classes × 3 sizes",
+        "Median bus bandwidth of up to 31 earlier good runs of the class; absent with fewer than 3.",
+    );
+    COLLECTIVE_MODEL = gauge(
+        Group::Collective,
+        "nvlink_collective_model_bytes_per_second",
+        &["collective", "model", "gpus", "nodes", "path"],
+        "classes",
+        "Bus bandwidth that the model expects for large messages; absent where it says nothing.",
+    );
+    COLLECTIVE_DURATION = gauge(
+        Group::Collective,
+        "nvlink_collective_duration_seconds",
+        &["collective", "model", "gpus", "nodes", "path", "size_class"],
+        "classes × 3 sizes",
+        "Time of one operation in the latest run, for the largest message of the size class. Absent if the latest run failed.",
+    );
+    COLLECTIVE_SETUP = gauge(
+        Group::Collective,
+        "nvlink_collective_setup_seconds",
+        &["collective", "model", "gpus", "nodes", "path"],
+        "classes",
+        "Time that the slowest rank of the latest run needed to set up its communicator; absent where NCCL's log does not say it.",
+    );
+    COLLECTIVE_RUNS = counter(
+        Group::Collective,
+        "nvlink_collective_runs",
+        &["collective", "model", "gpus", "nodes", "path"],
+        "classes",
+        "Runs of benchmarks that were read, failed ones included.",
+    );
+    COLLECTIVE_FAILURES = counter(
+        Group::Collective,
+        "nvlink_collective_failures",
+        &["collective", "model", "gpus", "nodes", "path", "reason"],
+        "classes × 4 reasons",
+        "Failed runs. Reason wrong_results: values are wrong; truncated: the output has no end; nccl_error: NCCL or CUDA reports an error; timeout: something waited too long.",
+    );
+    COLLECTIVE_TIMESTAMP = gauge(
+        Group::Collective,
+        "nvlink_collective_timestamp_seconds",
+        &["collective", "model", "gpus", "nodes", "path"],
+        "classes",
+        "Unix time of the end of the latest run.",
+    );
     COLLECTOR_SUCCESS = gauge(
         Group::Exporter,
         "nvlink_exporter_collector_success",
         &["collector"],
-        "2",
+        "2; 3 with --collectives",
         "Whether the last collection succeeded.",
     );
     COLLECTION_DURATION = gauge(
@@ -296,7 +352,7 @@ families! {
         Group::Exporter,
         "nvlink_exporter_part_restarts",
         &["part"],
-        "4; 8 with --publish",
+        "4; 9 with --publish; 1 more with --collectives alone",
         "Number of times that a part of the exporter ended or panicked and was restarted.",
     );
     LOG_DROPPED = counter(

@@ -36,13 +36,15 @@ pub enum Group {
     Xid,
     /// Which containers hold which GPUs, and how good the placements are.
     Placement,
+    /// Results of collective benchmarks.
+    Collective,
     /// The exporter itself; always on.
     Exporter,
 }
 
 impl Group {
     /// All groups that can be switched off.
-    pub const SWITCHED: [Self; 9] = [
+    pub const SWITCHED: [Self; 10] = [
         Self::Gpu,
         Self::Link,
         Self::Throughput,
@@ -52,6 +54,7 @@ impl Group {
         Self::Fabric,
         Self::Xid,
         Self::Placement,
+        Self::Collective,
     ];
 
     /// Returns its word in the flag `--collector.WORD`.
@@ -67,6 +70,7 @@ impl Group {
             Self::Fabric => "fabric",
             Self::Xid => "xid",
             Self::Placement => "placement",
+            Self::Collective => "collective",
             Self::Exporter => "exporter",
         }
     }

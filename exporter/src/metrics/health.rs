@@ -94,5 +94,8 @@ fn collectors(view: &View) -> Vec<(&'static str, bool, Option<Duration>)> {
     let allocations = placements
         .and_then(|placements| placements.health.as_ref())
         .map(|health| ("allocations", health.error.is_none(), Some(health.duration)));
-    [topology].into_iter().chain(allocations).collect()
+    let results = view.results.as_ref();
+    let results = results.map(|results| ("collectives", results.error.is_none(), None));
+    let rest = allocations.into_iter().chain(results);
+    [topology].into_iter().chain(rest).collect()
 }

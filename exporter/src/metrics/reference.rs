@@ -90,6 +90,7 @@ fn unit(family: &Family) -> &'static str {
     let units = [
         ("_bytes_per_second", "bytes per second"),
         ("_bytes", "bytes"),
+        ("_timestamp_seconds", "seconds since 1970"),
         ("_seconds", "seconds"),
         ("_ratio", "ratio, 0 to 1"),
         ("_info", "always 1"),
@@ -99,6 +100,7 @@ fn unit(family: &Family) -> &'static str {
         ("_domains", "domains"),
         ("_errors", "errors"),
         ("_failures", "failures"),
+        ("_runs", "runs"),
         ("_cut_off", "clients"),
         ("_restarts", "restarts"),
         ("_dropped", "lines"),

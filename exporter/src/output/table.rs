@@ -186,7 +186,7 @@ fn matrix(spec: &NodeTopologySpec) -> String {
 }
 
 /// Returns the rows with aligned columns, separated by two spaces.
-fn columns(rows: &[Vec<String>]) -> String {
+pub(super) fn columns(rows: &[Vec<String>]) -> String {
     let count = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column));

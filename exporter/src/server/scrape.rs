@@ -65,6 +65,7 @@ impl Answer {
     fn is_of(&self, view: &View, groups: Groups) -> bool {
         same(&self.view.snapshot, &view.snapshot)
             && same(&self.view.placements, &view.placements)
+            && same(&self.view.results, &view.results)
             && self.groups == groups
             && self.view.is_fresh() == view.is_fresh()
             && moment(&self.view) == moment(view)

@@ -44,10 +44,10 @@ fn row(text: &mut String, argument: &Arg) {
         ),
         false => String::new(),
     };
-    let flag = format!(
-        "`{short}--{}{aliases}{value}`",
-        argument.get_long().unwrap()
-    );
+    let flag = match argument.get_long() {
+        Some(long) => format!("`{short}--{long}{aliases}{value}`"),
+        None => format!("`{}`", value.trim_start()),
+    };
     let variable = argument
         .get_env()
         .map(|name| format!("`{}`", name.to_str().unwrap()))

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use nvlink_exporter::{
     collect::collect,
+    collective::{Collective, Results, State, state::Class},
     placement::{Health, Judged, Keys, PatternFrom, Placements},
     snapshot::{Latest, View},
     source::{Reading, SourceSpec},
@@ -14,6 +15,7 @@ use nvlink_exporter::{
 };
 use nvlink_runtime::supervise::{Supervisor, Weight};
 use nvlink_topology::{Allocation, Edge, NodeTopologyStatus, PathClass, Pattern};
+use serde_json::json;
 
 /// Returns eight GPUs with 18 links of NVLink 4 each, held by two containers.
 pub(crate) fn eight() -> View {
@@ -45,7 +47,40 @@ fn view(source: &str, gpus: u32, per_container: usize) -> View {
     let latest = Latest::default().with(tally);
     latest.publish(snapshot);
     latest.place(held);
+    latest.measure(results());
     latest.view(finished + Duration::from_millis(1500))
+}
+
+/// Returns the results of four collectives in one placement class, each with all that can be
+/// known of it.
+fn results() -> Results {
+    let mut state = State::default();
+    let collectives = [
+        Collective::AllReduce,
+        Collective::AllGather,
+        Collective::ReduceScatter,
+        Collective::AllToAll,
+    ];
+    for collective in collectives {
+        let class = Class {
+            collective,
+            model: Some("NVIDIA H100 80GB HBM3".to_owned()),
+            gpus: 8,
+            nodes: Some(1),
+            path: Some(PathClass::Nvlink),
+        };
+        for at in 1..=4 {
+            let level =
+                json!({"size": 1 << 30, "bytesPerSecond": 350_000_000_000_u64, "seconds": 0.003});
+            let kept = json!({
+                "id": at.to_string(), "at": 1_800_000_000 + at, "setupSeconds": 2.5,
+                "levels": {"small": level, "medium": level, "large": level},
+            });
+            let kept = serde_json::from_value(kept).expect("a run");
+            state.add(&class, kept, Some(370_800_000_000));
+        }
+    }
+    Results { state, error: None }
 }
 
 /// Returns the parts of an exporter that does not publish.

@@ -265,3 +265,58 @@ fn dra_devices_are_identified_by_their_slices() {
     run("slice", &["gpu-9-mig-1g18gb-19-0"]);
     assert_eq!(held(&bench.wait_for_pod("slice", 1), "slice"), [5]);
 }
+
+/// The exporter's own namespace is that of its kubeconfig: `default`.
+#[test]
+fn the_result_of_a_benchmark_comes_from_its_termination_message() {
+    let name = "alloc-benchmark";
+    let foreign = namespace_without_webhook(name);
+    let bench = on_node(name, "sim:dgx-h100");
+    let message = |gigabytes: u64| {
+        let level = json!({"size": 1_u64 << 33, "bytesPerSecond": gigabytes * 1_000_000_000, "seconds": 0.04});
+        let run =
+            json!({"collective": "all_reduce", "gpus": 8, "nodes": 1, "levels": {"large": level}});
+        json!({"nvlinkCollectives": 1, "runs": [run]}).to_string()
+    };
+    let end = |kubectl: &Kubectl, message: &str| {
+        bound(kubectl, name, name, |pod| {
+            pod["metadata"]["labels"] = json!({"nvlink-domains.io/benchmark": "true"});
+            // Without GPUs, the webhook of other tests leaves it alone.
+            pod["spec"]["containers"][0]["resources"] = json!({});
+        });
+        let terminated =
+            json!({"exitCode": 0, "finishedAt": "2026-08-01T10:11:12Z", "message": message});
+        let container = json!({"name": "main", "image": "x", "imageID": "", "ready": false,
+            "restartCount": 0, "state": {"terminated": terminated}});
+        let status = json!({"status": {"phase": "Succeeded", "containerStatuses": [container]}});
+        let patch = ["patch", "pod", name, "--subresource=status", "--type=merge"];
+        let status = status.to_string();
+        kubectl
+            .run(&[&patch[..], &["-p", &status]].concat())
+            .unwrap();
+    };
+    end(&foreign, &message(999));
+    end(
+        &control_plane().kubectl().in_namespace("default"),
+        &message(350),
+    );
+    let labels = [
+        ("collective", "all_reduce"),
+        ("gpus", "8"),
+        ("path", "NVLINK"),
+    ];
+    let of =
+        |text: &str, metric: &str| value(text, &format!("nvlink_collective_{metric}"), &labels);
+    let text = bench.wait_for("the result", |text| of(text, "runs_total") == Some(1.0));
+    assert_eq!(
+        of(&text, "bus_bandwidth_bytes_per_second"),
+        Some(350e9),
+        "{text}"
+    );
+    assert_eq!(of(&text, "model_bytes_per_second"), Some(370.8e9), "{text}");
+    assert_eq!(
+        of(&text, "timestamp_seconds"),
+        Some(1_785_579_072.0),
+        "{text}"
+    );
+}

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::{control_plane, documents};
 
 /// Values that switch each option at least once.
-const MATRIX: [(&str, &str); 14] = [
+const MATRIX: [(&str, &str); 15] = [
     ("the defaults", ""),
     ("no exporter", "exporter: {enabled: false}"),
     ("no webhook", "webhook: {enabled: false}"),
@@ -55,6 +55,10 @@ const MATRIX: [(&str, &str); 14] = [
     (
         "classes, networks, tests",
         "classes: {nvlink: {appliesTo: {minGpus: 2}}, high: {minBandwidth: 400GBps, access: {mode: Restricted}}}\nnetworkPolicy: {apiServerCidrs: [10.0.0.0/8], scrapers: [{namespaceSelector: {}}]}\ntests: {class: nvlink, namespace: kube-public}",
+    ),
+    (
+        "benchmarks",
+        "benchmark: {enabled: true, image: 'nccl-tests:1', suspend: true, classes: {a: {gpus: 8, nodeSelector: {b: c}}, d: {gpus: 2, tests: [sendrecv_perf], args: [], schedule: '@daily', tolerations: [], runtimeClassName: nvidia}}}",
     ),
 ];
 

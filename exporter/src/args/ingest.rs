@@ -1,0 +1,208 @@
+//! Flags of `ingest`.
+
+use std::{path::PathBuf, time::Duration};
+
+use clap::{Args, ValueEnum};
+use nvlink_topology::PathClass;
+
+use crate::{
+    collective::{
+        Collective, Given,
+        verdict::{Against, Gate},
+    },
+    duration,
+    source::SourceSpec,
+};
+
+/// Flags of `ingest`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  all_reduce_perf -b 8 -e 8G -f 2 -g 8 | nvlink-exporter ingest --source nvml -
+  nvlink-exporter ingest results/*.txt --source file:node.json --state /var/lib/nvlink/collectives
+  nvlink-exporter ingest nccl.log --min-ratio 0.9                  the gate of a CI job
+  nvlink-exporter ingest --watch /var/log/nccl --state /var/lib/nvlink/collectives
+
+Exits with status 1 if an input cannot be read, a run failed, or a bandwidth is below --min-ratio.")]
+pub struct IngestArgs {
+    /// Files to read, and directories of them; - is standard input
+    ///
+    /// The output of nccl-tests (text, or JSON of -J), files of NCCL Inspector (.prom, JSON) and
+    /// logs of NCCL, detected by content.
+    #[arg(value_name = "FILE", required_unless_present = "watch")]
+    pub files: Vec<PathBuf>,
+
+    /// Read the files of a directory as they come, until stopped
+    ///
+    /// Files may grow, and may be renamed into the directory. Names that begin with a dot or end
+    /// in .tmp are left out.
+    #[arg(
+        long,
+        env = "NVLINK_EXPORTER_INGEST_WATCH",
+        value_name = "DIR",
+        conflicts_with_all = ["files", "min_ratio", "summary", "output"],
+        requires = "state"
+    )]
+    pub watch: Option<PathBuf>,
+
+    /// Time between two looks at the directory of --watch
+    #[arg(
+        long,
+        env = "NVLINK_EXPORTER_INGEST_INTERVAL",
+        default_value = "5s",
+        value_name = "DURATION",
+        value_parser = duration::flag
+    )]
+    pub interval: Duration,
+
+    /// Time after which a file of --watch that does not grow and has no end counts as truncated
+    ///
+    /// A benchmark that writes to a file may be silent for minutes.
+    #[arg(
+        long,
+        env = "NVLINK_EXPORTER_INGEST_SETTLE",
+        default_value = "10m",
+        value_name = "DURATION",
+        value_parser = duration::flag
+    )]
+    pub settle: Duration,
+
+    /// Directory that keeps the last runs of each placement class, for the baseline; `serve
+    /// --collectives` exports it
+    #[arg(long, env = "NVLINK_EXPORTER_INGEST_STATE", value_name = "DIR")]
+    pub state: Option<PathBuf>,
+
+    /// The place of the runs, where their output does not tell it
+    #[command(flatten)]
+    pub place: PlaceFlags,
+
+    /// Least ratio of the measured bus bandwidth to what --against names: below it, exit with
+    /// status 1 and the reason
+    #[arg(
+        long,
+        env = "NVLINK_EXPORTER_INGEST_MIN_RATIO",
+        value_name = "RATIO",
+        value_parser = ratio
+    )]
+    pub min_ratio: Option<f64>,
+
+    /// What --min-ratio compares with
+    #[arg(
+        long,
+        env = "NVLINK_EXPORTER_INGEST_AGAINST",
+        default_value = "model",
+        value_enum
+    )]
+    pub against: Against,
+
+    /// Also write a summary of at most 4096 bytes, for a container's termination message
+    ///
+    /// The exporter on the node reads it from pods of its own namespace with the label
+    /// nvlink-domains.io/benchmark=true.
+    #[arg(long, env = "NVLINK_EXPORTER_INGEST_SUMMARY", value_name = "FILE")]
+    pub summary: Option<PathBuf>,
+
+    /// Output format
+    #[arg(
+        long,
+        short,
+        env = "NVLINK_EXPORTER_INGEST_OUTPUT",
+        default_value = "table",
+        value_enum
+    )]
+    pub output: IngestFormat,
+}
+
+/// The place of the runs. A flag takes precedence over what an output says.
+#[derive(Debug, Args)]
+pub struct PlaceFlags {
+    /// Topology of a node on which the runs took place, as in `topology --source`: gives the
+    /// path class, and what the model says
+    #[arg(long, env = "NVLINK_EXPORTER_INGEST_SOURCE", value_name = "SOURCE")]
+    pub source: Option<SourceSpec>,
+
+    /// Collective, such as all_reduce
+    #[arg(long, env = "NVLINK_EXPORTER_INGEST_COLLECTIVE", value_name = "NAME")]
+    pub collective: Option<Collective>,
+
+    /// Model of the GPUs, such as "NVIDIA H100 80GB HBM3"
+    #[arg(long, env = "NVLINK_EXPORTER_INGEST_MODEL", value_name = "NAME")]
+    pub model: Option<String>,
+
+    /// Number of GPUs
+    #[arg(
+        long,
+        env = "NVLINK_EXPORTER_INGEST_GPUS",
+        value_name = "N",
+        value_parser = clap::value_parser!(u32).range(1..=1_000_000)
+    )]
+    pub gpus: Option<u32>,
+
+    /// Number of nodes
+    #[arg(
+        long,
+        env = "NVLINK_EXPORTER_INGEST_NODES",
+        value_name = "N",
+        value_parser = clap::value_parser!(u32).range(1..=1_000_000)
+    )]
+    pub nodes: Option<u32>,
+
+    /// Class of the slowest path between two GPUs of a node: NVLINK, PIX, PXB, PHB, NODE or SYS
+    #[arg(
+        long,
+        env = "NVLINK_EXPORTER_INGEST_PATH",
+        value_name = "CLASS",
+        value_parser = path
+    )]
+    pub path: Option<PathClass>,
+}
+
+/// Values of `ingest --output`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum IngestFormat {
+    /// For people.
+    Table,
+    /// For programs, with each row as the benchmark printed it.
+    Json,
+}
+
+impl IngestArgs {
+    /// Returns the gate, if there is one.
+    #[must_use]
+    pub fn gate(&self) -> Option<Gate> {
+        let against = self.against;
+        let gate = |min_ratio| Gate { min_ratio, against };
+        self.min_ratio.map(gate)
+    }
+}
+
+impl PlaceFlags {
+    /// Returns what the flags say.
+    #[must_use]
+    pub fn given(&self) -> Given {
+        Given {
+            collective: self.collective,
+            model: self.model.clone(),
+            gpus: self.gpus,
+            nodes: self.nodes,
+            path: self.path,
+        }
+    }
+}
+
+fn ratio(text: &str) -> Result<f64, String> {
+    let ratio = text.parse().ok();
+    let ratio = ratio.filter(|ratio| (0.0..=100.0).contains(ratio));
+    ratio.ok_or_else(|| "expected a ratio such as 0.9".to_owned())
+}
+
+fn path(text: &str) -> Result<PathClass, String> {
+    use PathClass::{Node, Nvlink, Phb, Pix, Pxb, Sys};
+    let classes = [Nvlink, Pix, Pxb, Phb, Node, Sys];
+    let found = classes
+        .into_iter()
+        .find(|class| class.as_str() == text.to_ascii_uppercase());
+    found.ok_or_else(|| {
+        let words = classes.map(PathClass::as_str).join(", ");
+        format!("expected one of {words}")
+    })
+}

@@ -1,0 +1,223 @@
+//! Facts in the lines of NCCL's log (`NCCL_DEBUG`) and in messages of launchers.
+
+use nvlink_topology::PathClass;
+
+use super::run::Reason;
+
+/// What a line says.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Fact<'a> {
+    /// One rank has set up its communicator. Source: `ncclCommInitRankFunc` in `src/init.cc`.
+    Setup { seconds: f64, ranks: Option<u32> },
+    /// The size of a communicator, as NCCL sees it. Source: `initTransportsRank`.
+    Communicator { ranks: u32, nodes: Option<u32> },
+    /// Class of the slowest path of the rings inside a node. Source: `ncclTopoPrintGraph`
+    /// in `src/graph/search.cc`; NCCL prints it with `NCCL_DEBUG_SUBSYS=GRAPH`.
+    RingPath(PathClass),
+    /// A warning; many are harmless.
+    Warning(&'a str),
+    /// An error that ends the run.
+    Error(Reason, &'a str),
+    /// A launcher reports that a process has ended early.
+    Aborted(&'a str),
+}
+
+/// Errors of nccl-tests, NCCL and PyTorch that end a run.
+const ERRORS: [&str; 10] = [
+    "Test NCCL failure",
+    "Test CUDA failure",
+    "Test failure",
+    "unhandled system error",
+    "unhandled cuda error",
+    "ncclSystemError",
+    "ncclUnhandledCudaError",
+    "ncclInternalError",
+    "ncclRemoteError",
+    "ncclInvalidUsage",
+];
+
+/// Messages of something that has waited too long: nccl-tests, PyTorch, Slurm.
+const TIMEOUTS: [&str; 3] = [
+    "Test timeout",
+    "collective operation timeout",
+    "DUE TO TIME LIMIT",
+];
+
+/// Messages of launchers: Open MPI, PRRTE, MPICH, Slurm, shells.
+const ABORTS: [&str; 8] = [
+    "MPI_ABORT was invoked",
+    "mpirun noticed that",
+    "mpiexec noticed that",
+    "prterun noticed that",
+    "returned a non-zero exit code",
+    "BAD TERMINATION",
+    "srun: error:",
+    "Segmentation fault",
+];
+
+/// Returns what a line says, if it is of interest.
+#[must_use]
+pub fn fact(line: &str) -> Option<Fact<'_>> {
+    if let Some((_, message)) = line.split_once("NCCL INFO ") {
+        return info(message);
+    }
+    let found = |words: &[&str]| words.iter().any(|word| line.contains(word));
+    if found(&TIMEOUTS) {
+        return Some(Fact::Error(Reason::Timeout, line));
+    }
+    if found(&ERRORS) {
+        return Some(Fact::Error(reason(line), line));
+    }
+    if let Some((_, message)) = line.split_once("NCCL WARN ") {
+        return Some(Fact::Warning(message));
+    }
+    found(&ABORTS).then_some(Fact::Aborted(line))
+}
+
+/// Returns the reason of an error, by its text.
+#[must_use]
+pub fn reason(text: &str) -> Reason {
+    let text = text.to_ascii_lowercase();
+    match text.contains("timed out") || text.contains("timeout") {
+        true => Reason::Timeout,
+        false => Reason::NcclError,
+    }
+}
+
+fn info(message: &str) -> Option<Fact<'_>> {
+    if message.contains("Init timings") {
+        let seconds: f64 = after(message, " total ")?;
+        // An hour is longer than any set-up; lines of several ranks may be mixed up.
+        let plausible = (0.0..3600.0).contains(&seconds);
+        let ranks = after(message, " nranks ");
+        return plausible.then_some(Fact::Setup { seconds, ranks });
+    }
+    if let Some(ranks) = after(message, " nRanks ") {
+        let nodes = after(message, " nNodes ");
+        return Some(Fact::Communicator { ranks, nodes });
+    }
+    if message.contains("Init COMPLETE") {
+        let (ranks, nodes) = (after(message, " nranks ")?, None);
+        return Some(Fact::Communicator { ranks, nodes });
+    }
+    // Pattern 4 is the ring (`NCCL_TOPO_PATTERN_RING`); `type` is the class inside a node,
+    // a slash, and the class to the network.
+    let pattern = message.trim_start().strip_prefix("Pattern 4,")?;
+    let (_, class) = pattern.split_once(" type ")?;
+    path(class.split('/').next()?).map(Fact::RingPath)
+}
+
+/// Returns NCCL's word for a path as a class; `None` where it names no path between GPUs.
+fn path(word: &str) -> Option<PathClass> {
+    Some(match word {
+        // NVB: over NVLink through another GPU.
+        "NVL" | "NVB" => PathClass::Nvlink,
+        "PIX" => PathClass::Pix,
+        "PXB" => PathClass::Pxb,
+        "PHB" => PathClass::Phb,
+        "SYS" => PathClass::Sys,
+        _ => return None,
+    })
+}
+
+/// Parses the word after `mark`.
+fn after<T: std::str::FromStr>(text: &str, mark: &str) -> Option<T> {
+    let (_, rest) = text.split_once(mark)?;
+    rest.split_whitespace().next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn facts_of_a_log() {
+        let prefix = "gpu-1:53:267 [0] NCCL INFO ";
+        let cases = [
+            (
+                "Init timings - ncclCommInitRank: rank 3 nranks 4 total 1.16 (kernels 0.18, alloc 0.04)",
+                Some(Fact::Setup {
+                    seconds: 1.16,
+                    ranks: Some(4),
+                }),
+            ),
+            (
+                "Init timings - ncclCommInitRank: rank 3 nranks 4 total gpu-2",
+                None,
+            ),
+            (
+                "comm 0x36 rank 3 nRanks 64 nNodes 9 localRanks 1 localRank 0 MNNVL 0",
+                Some(Fact::Communicator {
+                    ranks: 64,
+                    nodes: Some(9),
+                }),
+            ),
+            (
+                "ncclCommInitRank comm 0x36 rank 3 nranks 4 cudaDev 0 busId 1e0 - Init COMPLETE",
+                Some(Fact::Communicator {
+                    ranks: 4,
+                    nodes: None,
+                }),
+            ),
+            (
+                "Pattern 4, crossNic 0, nChannels 12, bw 20.0/20.0, type NVL/PIX, sameChannels 1",
+                Some(Fact::RingPath(PathClass::Nvlink)),
+            ),
+            (
+                "Pattern 4, crossNic 0, nChannels 1, bw 10.0/10.0, type SYS/PIX, sameChannels 1",
+                Some(Fact::RingPath(PathClass::Sys)),
+            ),
+            (
+                "Pattern 1, crossNic 0, nChannels 1, bw 1.0/1.0, type SYS/PIX",
+                None,
+            ),
+            ("NCCL_IB_TIMEOUT set by environment to 22.", None),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(fact(&format!("{prefix}{text}")), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn errors_and_aborts() {
+        let kind = |line| match fact(line)? {
+            Fact::Error(reason, _) => Some(reason.as_str()),
+            Fact::Warning(_) => Some("warning"),
+            Fact::Aborted(_) => Some("aborted"),
+            _ => None,
+        };
+        for (line, expected) in [
+            (
+                "n1: Test NCCL failure common.cu:958 'unhandled system error (run with NCCL_DEBUG=INFO for details)'",
+                "nccl_error",
+            ),
+            (
+                "n1: Test NCCL failure common.cu:958 'remote error / Connection timed out'",
+                "timeout",
+            ),
+            (
+                "torch.distributed.DistBackendError: ncclInternalError: Internal check failed.",
+                "nccl_error",
+            ),
+            (
+                "[rank3]: Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7)",
+                "timeout",
+            ),
+            (
+                "slurmstepd: error: *** STEP 7.0 ON n1 CANCELLED AT 10:00 DUE TO TIME LIMIT ***",
+                "timeout",
+            ),
+            (
+                "n1:1:2 [0] misc/socket.cc:57 NCCL WARN socketProgress: Connection closed",
+                "warning",
+            ),
+            (
+                "mpirun noticed that process rank 3 with PID 1 on node n1 exited on signal 9 (Killed).",
+                "aborted",
+            ),
+        ] {
+            assert_eq!(kind(line), Some(expected), "{line}");
+        }
+        assert_eq!(kind("# Out of bounds values : 0 OK"), None);
+    }
+}

@@ -1,0 +1,257 @@
+//! Where a run took place, and what the model says about that place.
+
+use nvlink_topology::{
+    Gpu, GpuSet, Graph, NodeTopologySpec, PathClass, Pattern, Request, Scope, Via,
+};
+
+use super::{
+    Collective,
+    run::{Known, Origin, Run},
+};
+
+/// The placement class of a run, and where each part of it comes from.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Place {
+    /// The GPUs' model; absent if they differ.
+    pub model: Option<Known<String>>,
+    pub gpus: Option<Known<u32>>,
+    pub nodes: Option<Known<u32>>,
+    /// Class of the slowest path between two of the GPUs of one node.
+    pub path: Option<Known<PathClass>>,
+}
+
+/// What the flags say about the place of all runs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Given {
+    pub collective: Option<Collective>,
+    pub model: Option<String>,
+    pub gpus: Option<u32>,
+    pub nodes: Option<u32>,
+    pub path: Option<PathClass>,
+}
+
+/// A run at its place.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Placed {
+    pub run: Run,
+    pub place: Place,
+    /// Bus bandwidth that the model expects for large messages, bytes per second.
+    pub expected: Option<u64>,
+}
+
+/// Returns the run at its place. What the flags give comes first, then what the output
+/// says, then NCCL's log, then `node`, the topology of a node on which the run took place.
+/// For the path, the topology comes before the log: a ring may avoid the slowest path.
+#[must_use]
+pub fn place(mut run: Run, given: &Given, node: Option<&NodeTopologySpec>) -> Placed {
+    let known = |from| move |value| Known { value, from };
+    if let Some(value) = given.collective {
+        let from = Origin::Flag;
+        run.collective = Some(Known { value, from });
+    }
+    let gpus = given.gpus.map(known(Origin::Flag)).or(run.ranks.clone());
+    let count = gpus.as_ref().map(|gpus| gpus.value);
+    let nodes = given.nodes.map(known(Origin::Flag)).or(run.nodes.clone());
+    let nodes = nodes.or_else(|| {
+        let fits = node.is_some_and(|node| count.is_some_and(|n| n as usize <= node.gpus.len()));
+        fits.then_some(known(Origin::Topology)(1))
+    });
+    let number = nodes.as_ref().map_or(1, |nodes| nodes.value);
+    let used = node.and_then(|node| used(&run, node, count?, number));
+    let model = given.model.clone().map(|value| Known {
+        value,
+        from: Origin::Flag,
+    });
+    let listed = common(run.devices.iter().map(|one| &*one.model));
+    let listed = listed.map(|value| Known {
+        value,
+        from: Origin::Output,
+    });
+    let of_node = || {
+        let models = node?
+            .gpus
+            .iter()
+            .map(|gpu| gpu.model.as_deref().unwrap_or_default());
+        let (value, from) = (common(models)?, Origin::Topology);
+        Some(Known { value, from })
+    };
+    let path = given.path.map(|value| Known {
+        value,
+        from: Origin::Flag,
+    });
+    let of_topology = || {
+        let (value, from) = (slowest(node?, used.as_deref()?)?, Origin::Topology);
+        Some(Known { value, from })
+    };
+    let model_says = || {
+        let collective = run.collective.as_ref()?.value;
+        expected(collective, node?, used.as_deref(), count?, number)
+    };
+    Placed {
+        expected: model_says(),
+        place: Place {
+            model: model.or(listed).or_else(of_node),
+            path: path.or_else(of_topology).or_else(|| run.path.clone()),
+            gpus,
+            nodes,
+        },
+        run,
+    }
+}
+
+/// Returns the text that all have in common; `None` if one differs or is empty.
+fn common<'a>(mut texts: impl Iterator<Item = &'a str>) -> Option<String> {
+    let first = texts.next().filter(|first| !first.is_empty())?;
+    texts.all(|text| text == first).then(|| first.to_owned())
+}
+
+/// Returns the indices of the GPUs of `node` on which the run took place: those with the
+/// listed PCI addresses, or all if it used as many.
+fn used(run: &Run, node: &NodeTopologySpec, gpus: u32, nodes: u32) -> Option<Vec<u32>> {
+    let here = gpus as usize / nodes.max(1) as usize;
+    // On several nodes, the first one stands for all.
+    let host = run.devices.first().map(|one| &*one.host);
+    let on_host = run.devices.iter().filter(|one| Some(&*one.host) == host);
+    let by_address = on_host.map(|one| gpu_at(&one.pci, &node.gpus).map(|gpu| gpu.index));
+    let by_address: Option<Vec<u32>> = by_address.collect();
+    let found = by_address.filter(|found| !found.is_empty() && found.len() == here);
+    let all = || node.gpus.iter().map(|gpu| gpu.index).collect();
+    let mut found = found.or_else(|| (here == node.gpus.len()).then(all))?;
+    found.sort_unstable();
+    found.dedup();
+    (found.len() == here).then_some(found)
+}
+
+/// Returns the GPU at a PCI address as nccl-tests prints it: `0000:1b:00`, or the bus alone
+/// as `0x1b`, which several GPUs may share in different PCI domains.
+fn gpu_at<'a>(pci: &str, gpus: &'a [Gpu]) -> Option<&'a Gpu> {
+    let hexadecimal = |text: &str| u32::from_str_radix(text, 16).ok();
+    let address = |gpu: &Gpu| {
+        let mut parts = gpu.pci_bus_id.as_deref()?.split(':');
+        Some((hexadecimal(parts.next()?)?, hexadecimal(parts.next()?)?))
+    };
+    let (domain, bus) = match pci.strip_prefix("0x") {
+        Some(bus) => (None, hexadecimal(bus)?),
+        None => {
+            let mut parts = pci.split(':');
+            (
+                Some(hexadecimal(parts.next()?)?),
+                hexadecimal(parts.next()?)?,
+            )
+        }
+    };
+    let mut found = gpus.iter().filter(|gpu| {
+        address(gpu).is_some_and(|at| at.1 == bus && domain.is_none_or(|domain| domain == at.0))
+    });
+    let first = found.next()?;
+    found.next().is_none().then_some(first)
+}
+
+/// Returns the class of the slowest path between two of the GPUs `gpus`; `None` for one
+/// GPU, and where a path or NVLink is not known.
+#[must_use]
+pub fn slowest(node: &NodeTopologySpec, gpus: &[u32]) -> Option<PathClass> {
+    if !node.knows_nvlink() {
+        return None;
+    }
+    let class = |a: u32, b: u32| {
+        let (a, b) = (a.min(b), a.max(b));
+        if node.edges.iter().any(|edge| (edge.a, edge.b) == (a, b)) {
+            return Some(PathClass::Nvlink);
+        }
+        let path = node.paths.iter().find(|path| (path.a, path.b) == (a, b))?;
+        Some(path.class)
+    };
+    let pairs = gpus.iter().enumerate();
+    let pairs = pairs.flat_map(|(at, &a)| gpus[at + 1..].iter().map(move |&b| class(a, b)));
+    pairs.collect::<Option<Vec<_>>>()?.into_iter().max()
+}
+
+/// Returns the bus bandwidth that the model expects for large messages, bytes per second.
+///
+/// The expected bus bandwidth is the algorithm bandwidth, 1 over the cost of the pattern in
+/// seconds per byte ([`nvlink_topology::cost`]), times the factor of the collective
+/// ([`Collective::bus_factor`]). For everything that NCCL runs as a ring, that is the
+/// capacity of the ring's busiest resource. It does not include NVLink SHARP, with which a
+/// switch adds up the data: an all-reduce may then be faster than expected.
+///
+/// Over several nodes, a ring crosses the NICs of each node once in each direction: the
+/// smaller of the ring inside a node and all its NICs together, unless the node's NVLink
+/// domain spans nodes.
+///
+/// Returns `None` where the model says nothing: one GPU, other collectives, several nodes
+/// whose NICs have no known rate, and links that the source cannot see.
+#[must_use]
+pub fn expected(
+    collective: Collective,
+    node: &NodeTopologySpec,
+    used: Option<&[u32]>,
+    gpus: u32,
+    nodes: u32,
+) -> Option<u64> {
+    use Collective::{AllGather, AllReduce, AllToAll, Broadcast, Reduce, ReduceScatter};
+    let here = gpus as usize / nodes.max(1) as usize;
+    if here < 2 || !node.knows_nvlink() {
+        return None;
+    }
+    let graph = Graph::new(node).ok()?;
+    let ring = || {
+        let ring = seconds_per_byte(&graph, used, here, Pattern::AllReduce)?;
+        Some(whole(2.0 * (here as f64 - 1.0) / here as f64 / ring))
+    };
+    match collective {
+        AllReduce | AllGather | ReduceScatter | Broadcast | Reduce if nodes <= 1 => ring(),
+        AllReduce | AllGather | ReduceScatter | Broadcast | Reduce => {
+            let spans = node.domains.iter().any(|domain| domain.fabric.is_some());
+            let fabric = node.edges.iter().any(|edge| edge.via != Via::Direct) && spans;
+            match fabric {
+                true => ring(),
+                false => Some(ring()?.min(network(node)?)),
+            }
+        }
+        AllToAll if nodes <= 1 => {
+            let cost = seconds_per_byte(&graph, used, here, Pattern::AllToAll)?;
+            Some(whole(collective.bus_factor(gpus) / cost))
+        }
+        _ => None,
+    }
+}
+
+/// Returns the cost of a pattern on the GPUs that are used, in their best order; on the best
+/// GPUs of the node if it is not known which are used.
+fn seconds_per_byte(
+    graph: &Graph,
+    used: Option<&[u32]>,
+    gpus: usize,
+    pattern: Pattern,
+) -> Option<f64> {
+    let used = match used {
+        Some(used) => Some(graph.set(used).ok()?),
+        None => None,
+    };
+    let request = Request {
+        gpus,
+        free: used.unwrap_or(graph.all()),
+        required: used.unwrap_or(GpuSet::EMPTY),
+        pattern,
+        scope: Scope::Node,
+    };
+    let placement = nvlink_topology::place(graph, &request).ok()?;
+    (placement.cost > 0.0).then_some(placement.cost)
+}
+
+/// Returns the rates of all NICs near GPUs together; `None` if one is not known.
+fn network(node: &NodeTopologySpec) -> Option<u64> {
+    let near = node.nics.iter().filter(|nic| !nic.gpus.is_empty());
+    let rates: Option<Vec<u64>> = near.map(|nic| nic.bytes_per_second).collect();
+    rates
+        .filter(|rates| !rates.is_empty())
+        .map(|rates| rates.iter().sum())
+}
+
+/// Rounds to MB/s: costs are whole numbers of small units of time, so the last digits of what
+/// is computed from them mean nothing.
+fn whole(bytes_per_second: f64) -> u64 {
+    // The cast saturates.
+    (bytes_per_second / 1e6).round() as u64 * 1_000_000
+}

@@ -1,0 +1,316 @@
+//! What is kept of runs: the last ones of each placement class and collective, and their
+//! baseline.
+
+use std::collections::BTreeMap;
+
+use nvlink_topology::PathClass;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::{
+    Collective,
+    placement::Placed,
+    run::{Failure, Level, Reason, Run, SizeClass, short},
+};
+
+/// The number of runs that are kept of each class: about a month of daily runs.
+pub const KEPT_RUNS: usize = 32;
+/// The maximum number of classes that are kept; the one whose latest run is the oldest goes
+/// first. With [`KEPT_RUNS`], the file stays below the 1 MiB that `serve` reads.
+pub const KEPT_CLASSES: usize = 64;
+/// The number of earlier runs that make a baseline: the median of fewer says nothing.
+pub const BASELINE_RUNS: usize = 3;
+/// The maximum length of a model's name and of a failure's text, in characters.
+const MOST_TEXT: usize = 120;
+
+/// The content of the state file. Keys that this version does not know are kept.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct State {
+    /// By class, in ascending order.
+    #[serde(default)]
+    pub collectives: Vec<Entry>,
+    #[serde(flatten)]
+    unknown: Map<String, Value>,
+}
+
+/// The runs of one class.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Entry {
+    #[serde(flatten)]
+    pub class: Class,
+    /// What the model says for large messages, bytes per second.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expected_bytes_per_second: Option<u64>,
+    /// The last [`KEPT_RUNS`], the latest one last.
+    #[serde(default)]
+    pub runs: Vec<Kept>,
+    /// Number of all runs, also of those that are no longer kept.
+    #[serde(default)]
+    pub total: u64,
+    /// Number of failed ones, by reason.
+    #[serde(default)]
+    pub failures: BTreeMap<Reason, u64>,
+    #[serde(flatten)]
+    unknown: Map<String, Value>,
+}
+
+/// A collective and the placement class in which it ran.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Class {
+    pub collective: Collective,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    pub gpus: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nodes: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<PathClass>,
+}
+
+/// What is kept of one run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Kept {
+    /// Identifies the run, so that reading a file twice counts it once.
+    pub id: String,
+    /// Unix time of its end.
+    pub at: u64,
+    /// Its number in its input, which orders runs of the same time.
+    #[serde(default)]
+    pub index: u32,
+    /// Results by size class; none of a failed run.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub levels: BTreeMap<SizeClass, Level>,
+    /// How long the set-up of the communicator took.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub setup_seconds: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<Failure>,
+    #[serde(flatten)]
+    unknown: Map<String, Value>,
+}
+
+impl Class {
+    /// Returns the class of a run; `None` if its collective or its number of GPUs is not known.
+    #[must_use]
+    pub fn of(placed: &Placed) -> Option<Self> {
+        let place = &placed.place;
+        let value = |text: &str| short(text, MOST_TEXT);
+        Some(Self {
+            collective: placed.run.collective.as_ref()?.value,
+            model: place.model.as_ref().map(|model| value(&model.value)),
+            gpus: place.gpus.as_ref()?.value,
+            nodes: place.nodes.as_ref().map(|nodes| nodes.value),
+            path: place.path.as_ref().map(|path| path.value),
+        })
+    }
+}
+
+impl Kept {
+    /// Returns what is kept of `run`, the one with this `index` in the input `name` that
+    /// ended at the Unix time `at`.
+    #[must_use]
+    pub fn new(run: &Run, name: &str, index: u32, at: u64) -> Self {
+        let failure = run.failure.clone().map(|failure| Failure {
+            text: short(&failure.text, MOST_TEXT),
+            ..failure
+        });
+        let levels = SizeClass::ALL.into_iter();
+        let levels = levels.filter(|_| failure.is_none());
+        Self {
+            id: format!("{:016x}", identity(run, name)),
+            at,
+            index,
+            levels: levels
+                .filter_map(|class| Some((class, run.level(class)?)))
+                .collect(),
+            setup_seconds: run.setup_seconds,
+            failure,
+            unknown: Map::new(),
+        }
+    }
+}
+
+impl State {
+    /// Adds a run. One that is there already is not counted again, and one that is older than
+    /// all that are kept is ignored. Returns whether the run is new.
+    pub fn add(&mut self, class: &Class, kept: Kept, expected: Option<u64>) -> bool {
+        let at = match self
+            .collectives
+            .binary_search_by(|one| one.class.cmp(class))
+        {
+            Ok(at) => at,
+            Err(at) => {
+                self.collectives.insert(at, Entry::new(class.clone()));
+                at
+            }
+        };
+        let is_new = self.collectives[at].add(kept, expected);
+        self.shrink();
+        is_new
+    }
+
+    /// Returns the entry of a class.
+    #[must_use]
+    pub fn entry(&self, class: &Class) -> Option<&Entry> {
+        self.collectives.iter().find(|one| one.class == *class)
+    }
+
+    /// Returns these runs and those of `other`.
+    #[must_use]
+    pub fn with(mut self, other: &Self) -> Self {
+        for entry in &other.collectives {
+            let earlier = self.entry(&entry.class);
+            let counted = earlier.map_or((0, BTreeMap::new()), |one| {
+                (one.total, one.failures.clone())
+            });
+            for kept in &entry.runs {
+                self.add(&entry.class, kept.clone(), entry.expected_bytes_per_second);
+            }
+            let (total, mut failures) = counted;
+            for (&reason, count) in &entry.failures {
+                *failures.entry(reason).or_default() += count;
+            }
+            let merged = self
+                .collectives
+                .iter_mut()
+                .find(|one| one.class == entry.class);
+            if let Some(merged) = merged {
+                merged.total = total + entry.total;
+                merged.failures = failures;
+            }
+        }
+        self
+    }
+
+    /// Puts entries into order: a file may have been edited.
+    pub(super) fn sort(&mut self) {
+        self.collectives.sort_by(|a, b| a.class.cmp(&b.class));
+        for entry in &mut self.collectives {
+            entry.runs.sort_by(Kept::order);
+        }
+    }
+
+    fn shrink(&mut self) {
+        while self.collectives.len() > KEPT_CLASSES {
+            let last = |entry: &Entry| entry.runs.last().map(|run| run.at);
+            let oldest = self.collectives.iter().enumerate();
+            let Some((at, _)) = oldest.min_by_key(|(_, entry)| last(entry)) else {
+                return;
+            };
+            self.collectives.remove(at);
+        }
+    }
+}
+
+impl Kept {
+    fn order(&self, other: &Self) -> std::cmp::Ordering {
+        let key = |one: &Self| (one.at, one.index);
+        key(self)
+            .cmp(&key(other))
+            .then_with(|| self.id.cmp(&other.id))
+    }
+}
+
+impl Entry {
+    fn new(class: Class) -> Self {
+        Self {
+            class,
+            expected_bytes_per_second: None,
+            runs: Vec::new(),
+            total: 0,
+            failures: BTreeMap::new(),
+            unknown: Map::new(),
+        }
+    }
+
+    fn add(&mut self, kept: Kept, expected: Option<u64>) -> bool {
+        self.expected_bytes_per_second = expected.or(self.expected_bytes_per_second);
+        if self.runs.iter().any(|one| one.id == kept.id) {
+            return false;
+        }
+        let full = self.runs.len() >= KEPT_RUNS;
+        let is_old = self
+            .runs
+            .first()
+            .is_some_and(|first| kept.order(first).is_lt());
+        if full && is_old {
+            return false;
+        }
+        self.total += 1;
+        if let Some(failure) = &kept.failure {
+            *self.failures.entry(failure.reason).or_default() += 1;
+        }
+        self.runs.push(kept);
+        self.runs.sort_by(Kept::order);
+        let extra = self.runs.len().saturating_sub(KEPT_RUNS);
+        self.runs.drain(..extra);
+        true
+    }
+
+    /// Returns the result of the latest run; `None` if it failed.
+    #[must_use]
+    pub fn latest(&self, class: SizeClass) -> Option<&Level> {
+        self.runs.last()?.levels.get(&class)
+    }
+
+    /// Returns the median of the runs before the latest one.
+    #[must_use]
+    pub fn baseline(&self, class: SizeClass) -> Option<u64> {
+        self.baseline_before(&self.runs.last()?.id, class)
+    }
+
+    /// Returns the median bus bandwidth of the good runs before the run `id`, bytes per
+    /// second; `None` with fewer than [`BASELINE_RUNS`].
+    #[must_use]
+    pub fn baseline_before(&self, id: &str, class: SizeClass) -> Option<u64> {
+        let before = self.runs.iter().take_while(|one| one.id != id);
+        let levels = before.filter_map(|one| one.levels.get(&class));
+        let mut all: Vec<u64> = levels.map(|level| level.bytes_per_second).collect();
+        all.sort_unstable();
+        (all.len() >= BASELINE_RUNS).then(|| median(&all))
+    }
+}
+
+/// Returns the median of sorted numbers, of which there is at least one.
+fn median(sorted: &[u64]) -> u64 {
+    let middle = sorted.len() / 2;
+    match sorted.len() % 2 {
+        1 => sorted[middle],
+        _ => sorted[middle - 1].midpoint(sorted[middle]),
+    }
+}
+
+/// Returns a number that two readings of the same run share: from its processes and from all
+/// of its measurements, which no other run repeats. FNV-1a, because it must stay the same from
+/// version to version.
+fn identity(run: &Run, name: &str) -> u64 {
+    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+    let mut add = |text: &str| {
+        for byte in text.bytes().chain([0]) {
+            hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+    };
+    for device in &run.devices {
+        add(&format!("{} {} {}", device.rank, device.pid, device.host));
+    }
+    if let Some(collective) = &run.collective {
+        add(collective.value.as_str());
+    }
+    for row in &run.rows {
+        add(&format!(
+            "{} {:?} {:?}",
+            row.size, row.out_of_place, row.in_place
+        ));
+    }
+    if run.rows.is_empty() {
+        add(&format!("{name} {}", run.line));
+    }
+    if let Some(failure) = &run.failure {
+        add(failure.reason.as_str());
+    }
+    hash
+}

@@ -1,0 +1,205 @@
+//! Where runs took place, and what the model says.
+
+use nvlink_exporter::collective::{
+    Collective, Given, Placed,
+    placement::{expected, place, slowest},
+    run::Origin,
+};
+use nvlink_topology::{NodeTopologySpec, PathClass};
+
+use crate::{
+    run,
+    samples::{LOG, Test},
+    support::reading,
+};
+
+fn spec(profile: &str) -> NodeTopologySpec {
+    reading(&format!("sim:{profile}")).topology.spec
+}
+
+/// Returns number of GPUs, number of nodes and path, and where they come from.
+fn parts(placed: &Placed) -> [Option<(String, Origin)>; 4] {
+    let place = &placed.place;
+    [
+        place
+            .model
+            .as_ref()
+            .map(|one| (one.value.clone(), one.from)),
+        place
+            .gpus
+            .as_ref()
+            .map(|one| (one.value.to_string(), one.from)),
+        place
+            .nodes
+            .as_ref()
+            .map(|one| (one.value.to_string(), one.from)),
+        place
+            .path
+            .as_ref()
+            .map(|one| (one.value.as_str().to_owned(), one.from)),
+    ]
+}
+
+#[test]
+fn each_part_comes_from_what_knows_it_best() {
+    let known = |text: &str, from| Some((text.to_owned(), from));
+    let model = "NVIDIA H100 80GB HBM3";
+    let (none, node) = (Given::default(), spec("dgx-h100"));
+    let eight = run(&Test::all_reduce(8, 200.0).text());
+    use Origin::{Bandwidths, Flag, Log, Output, Topology};
+    let alone = parts(&place(eight.clone(), &none, None));
+    assert_eq!(
+        alone,
+        [
+            known(model, Output),
+            known("8", Output),
+            known("1", Output),
+            None
+        ]
+    );
+    let placed = place(eight.clone(), &none, Some(&node));
+    assert_eq!(parts(&placed)[3], known("NVLINK", Topology));
+    assert_eq!(placed.expected, Some(370_800_000_000));
+    let log = run(LOG);
+    let of_log = [None, known("2", Log), known("1", Log), known("NVLINK", Log)];
+    assert_eq!(parts(&place(log, &none, None)), of_log);
+    let mut table = eight.clone();
+    table.devices.clear();
+    (table.ranks, table.nodes) = (None, None);
+    table.ranks = table.collective.as_ref().and_then(|collective| {
+        let value = collective.value.infer_ranks(&table.rows)?;
+        Some(nvlink_exporter::collective::run::Known {
+            value,
+            from: Bandwidths,
+        })
+    });
+    let placed = parts(&place(table, &none, Some(&node)));
+    let expected = [
+        known(model, Topology),
+        known("8", Bandwidths),
+        known("1", Topology),
+        known("NVLINK", Topology),
+    ];
+    assert_eq!(placed, expected);
+    let given = Given {
+        collective: Some(Collective::SendRecv),
+        model: Some("X".to_owned()),
+        gpus: Some(4),
+        nodes: Some(2),
+        path: Some(PathClass::Sys),
+    };
+    let flags = place(eight, &given, Some(&node));
+    assert_eq!(
+        parts(&flags),
+        [
+            known("X", Flag),
+            known("4", Flag),
+            known("2", Flag),
+            known("SYS", Flag)
+        ]
+    );
+    assert_eq!(flags.run.collective.unwrap().value, Collective::SendRecv);
+}
+
+#[test]
+fn gpus_are_found_by_their_pci_addresses() {
+    let node = spec("a100-pcie-pairs");
+    let addresses = |gpus: &[usize], whole: bool| {
+        let mut found = run(&Test::all_reduce(gpus.len() as u32, 20.0).text());
+        for (device, &gpu) in found.devices.iter_mut().zip(gpus) {
+            let address = node.gpus[gpu].pci_bus_id.as_deref().unwrap().to_lowercase();
+            let parts: Vec<_> = address.split([':', '.']).collect();
+            device.pci = match whole {
+                true => format!("{}:{}:{}", &parts[0][4..], parts[1], parts[2]),
+                false => format!("0x{}", parts[1]),
+            };
+        }
+        let placed = place(found, &Given::default(), Some(&node));
+        (placed.place.path.map(|path| path.value), placed.expected)
+    };
+    let pair = node.edges[0].clone();
+    let (a, b) = (pair.a as usize, pair.b as usize);
+    let other = (0..node.gpus.len())
+        .find(|&gpu| gpu != a && gpu != b)
+        .unwrap();
+    for whole in [true, false] {
+        let (path, expected) = addresses(&[a, b], whole);
+        assert_eq!(
+            (path, expected),
+            (Some(PathClass::Nvlink), Some(pair.bytes_per_second))
+        );
+        let (path, across) = addresses(&[a, other], whole);
+        assert!(
+            path > Some(PathClass::Nvlink) && across < expected,
+            "{path:?} {across:?}"
+        );
+    }
+}
+
+#[test]
+fn what_the_model_says() {
+    use Collective::{AllGather, AllReduce, AllToAll, Broadcast, Reduce, ReduceScatter, SendRecv};
+    let dgx = spec("dgx-h100");
+    for one in [
+        AllReduce,
+        AllGather,
+        ReduceScatter,
+        Broadcast,
+        Reduce,
+        AllToAll,
+    ] {
+        // Every resource is a GPU's 18 links.
+        assert_eq!(
+            expected(one, &dgx, None, 8, 1),
+            Some(370_800_000_000),
+            "{one}"
+        );
+        assert_eq!(
+            expected(one, &dgx, Some(&[0, 5]), 2, 1),
+            Some(370_800_000_000),
+            "{one}"
+        );
+    }
+    assert_eq!(expected(SendRecv, &dgx, None, 8, 1), None);
+    assert_eq!(expected(AllReduce, &dgx, None, 1, 1), None);
+    assert_eq!(
+        expected(AllReduce, &dgx, None, 16, 1),
+        None,
+        "more than the node has"
+    );
+    // A DGX-1 holds six rings of one link.
+    let volta = spec("dgx1-v100");
+    assert_eq!(
+        expected(AllReduce, &volta, None, 8, 1),
+        Some(120_000_000_000)
+    );
+    // Two nodes: eight NICs of 400 Gbit/s, or fewer.
+    let mut two = dgx.clone();
+    let rates: u64 = two.nics.iter().filter_map(|nic| nic.bytes_per_second).sum();
+    let across = expected(AllReduce, &two, None, 16, 2);
+    assert_eq!(across, (rates > 0).then(|| rates.min(370_800_000_000)));
+    for nic in &mut two.nics {
+        nic.bytes_per_second = Some(25_000_000_000);
+    }
+    let near = two.nics.iter().filter(|nic| !nic.gpus.is_empty()).count() as u64;
+    let least = (near * 25_000_000_000).min(370_800_000_000);
+    assert_eq!(expected(AllReduce, &two, None, 16, 2), Some(least));
+    assert_eq!(expected(AllToAll, &two, None, 16, 2), None);
+    two.nics[0].bytes_per_second = None;
+    assert_eq!(
+        expected(AllReduce, &two, None, 16, 2),
+        None,
+        "a rate is not known"
+    );
+    // The fabric of a rack spans 18 nodes.
+    let rack = spec("gb200-nvl72");
+    assert_eq!(
+        expected(AllReduce, &rack, None, 72, 18),
+        Some(721_800_000_000)
+    );
+    let mut blind = dgx;
+    blind.edges.clear();
+    blind.gpus.iter_mut().for_each(|gpu| gpu.links = None);
+    assert_eq!(expected(AllReduce, &blind, None, 8, 1), None);
+    assert_eq!(slowest(&blind, &[0, 1]), None);
+}

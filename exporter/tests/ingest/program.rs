@@ -1,0 +1,315 @@
+//! The program: output, exit statuses, messages.
+
+use std::{
+    fs::{self, File},
+    io::Write,
+    path::Path,
+    process::{Command, Output, Stdio},
+    time::{Duration, SystemTime},
+};
+
+use nvlink_exporter::collective::{SizeClass, store, summary};
+use serde_json::Value;
+
+use crate::{
+    samples::{LOG, Test},
+    support::golden,
+};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_nvlink-exporter");
+
+/// A directory with inputs, in which the program runs.
+struct Desk(tempfile::TempDir);
+
+impl Desk {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    /// Writes a file that was changed `second` seconds after a fixed time.
+    fn write(&self, name: &str, text: &str, second: u64) {
+        let path = self.0.path().join(name);
+        fs::write(&path, text).unwrap();
+        let at = SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000 + second);
+        File::open(path).unwrap().set_modified(at).unwrap();
+    }
+
+    fn path(&self, name: &str) -> std::path::PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn command(&self, args: &str) -> Command {
+        let mut command = Command::new(PROGRAM);
+        command
+            .arg("ingest")
+            .args(args.split_whitespace())
+            .current_dir(self.0.path());
+        command
+    }
+
+    fn run(&self, args: &str) -> Output {
+        self.command(args).stdin(Stdio::null()).output().unwrap()
+    }
+
+    /// Returns what a successful call prints.
+    fn text(&self, args: &str) -> String {
+        let output = self.run(args);
+        assert!(output.status.success(), "{output:?}");
+        assert!(output.stderr.is_empty(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// Returns what a call with exit status 1 prints on stderr.
+    fn failure(&self, args: &str) -> String {
+        let output = self.run(args);
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    }
+}
+
+/// Writes files for each kind of result.
+fn desk() -> Desk {
+    let desk = Desk::new();
+    let good = Test::all_reduce(8, 200.0);
+    desk.write("a-good.txt", &(LOG.to_owned() + &good.text()), 0);
+    let wrong = Test {
+        wrong: 3,
+        new: false,
+        ..Test::all_reduce(4, 190.0)
+    };
+    desk.write("b-wrong.txt", &wrong.text(), 0);
+    let across = Test {
+        hosts: 2,
+        ..Test::all_reduce(16, 30.0)
+    };
+    desk.write("c-cut.txt", &(across.head() + &across.table()), 0);
+    desk
+}
+
+#[test]
+fn the_table_and_the_json() {
+    let desk = desk();
+    let args = "a-good.txt b-wrong.txt c-cut.txt --source sim:dgx-h100";
+    let output = desk.run(args);
+    assert_eq!(output.status.code(), Some(1));
+    let table = String::from_utf8(output.stdout).unwrap();
+    let errors = String::from_utf8(output.stderr).unwrap();
+    golden(
+        "ingest/table.txt",
+        &format!("{table}\n--- stderr\n{errors}"),
+    );
+    let output = desk.run(&format!("{args} -o json"));
+    golden(
+        "ingest/runs.json",
+        &String::from_utf8(output.stdout).unwrap(),
+    );
+}
+
+#[test]
+fn the_gate_refuses_what_is_too_slow() {
+    let desk = Desk::new();
+    desk.write("good.txt", &Test::all_reduce(8, 200.0).text(), 0);
+    desk.write("slow.txt", &Test::all_reduce(8, 100.0).text(), 0);
+    desk.text("good.txt --source sim:dgx-h100 --min-ratio 0.9");
+    let error = desk.failure("slow.txt --source sim:dgx-h100 --min-ratio 0.9");
+    let expected = "nvlink-exporter: slow.txt, line 1: all_reduce of 8 GiB reaches 175.00 GB/s and the model says 370.80 GB/s: the ratio 0.472 is below 0.9\n";
+    assert_eq!(error, expected);
+    let error = desk.failure("good.txt --min-ratio 0.9");
+    assert!(
+        error.contains("cannot be compared with the model: name the topology"),
+        "{error}"
+    );
+    let small = Test {
+        rows: vec![(8, 0.1)],
+        ..Test::all_reduce(8, 1.0)
+    };
+    desk.write("small.txt", &small.text(), 0);
+    let error = desk.failure("small.txt --source sim:dgx-h100 --min-ratio 0.9");
+    assert!(error.contains("no message of 256 MiB or more"), "{error}");
+    desk.write("log.txt", LOG, 0);
+    let error = desk.failure("log.txt --min-ratio 0.9");
+    assert!(error.contains("no bandwidth was measured"), "{error}");
+}
+
+#[test]
+fn the_baseline_comes_from_earlier_calls() {
+    let desk = Desk::new();
+    let gate = "--state kept --against baseline --min-ratio 0.9";
+    for number in 0..3_u32 {
+        let gbps = 200.0 + f64::from(number);
+        desk.write("run.txt", &Test::all_reduce(8, gbps).text(), number.into());
+        let output = desk.run(&format!("run.txt {gate}"));
+        assert!(output.status.success(), "{output:?}");
+        let warning = String::from_utf8(output.stderr).unwrap();
+        assert!(
+            warning.contains("has no baseline yet: it needs 3 earlier runs"),
+            "{warning}"
+        );
+    }
+    desk.write("slow.txt", &Test::all_reduce(8, 150.0).text(), 10);
+    for _ in 0..2 {
+        let error = desk.failure(&format!("slow.txt {gate}"));
+        assert!(
+            error.contains("the baseline is 351.75 GB/s: the ratio 0.746 is below 0.9"),
+            "{error}"
+        );
+    }
+    let bytes = fs::read(desk.path("kept").join(store::FILE)).unwrap();
+    let state = store::parse(&bytes).unwrap();
+    let [entry] = &state.collectives[..] else {
+        panic!("{state:?}")
+    };
+    assert_eq!(entry.total, 4, "the same file again counts once");
+    assert_eq!(entry.baseline(SizeClass::Large), Some(351_750_000_000));
+    let json = desk.run(&format!("slow.txt {gate} -o json"));
+    let json: Value = serde_json::from_slice(&json.stdout).unwrap();
+    assert_eq!(
+        json["runs"][0]["sizes"][2]["baselineBytesPerSecond"],
+        351_750_000_000_u64
+    );
+    // A class of its own.
+    let text = desk.run("slow.txt --state kept --model X");
+    assert!(String::from_utf8(text.stdout).unwrap().contains("8 x X"));
+}
+
+#[test]
+fn inputs_come_from_standard_input_and_directories() {
+    let desk = Desk::new();
+    let text = Test::all_reduce(8, 200.0).text();
+    let mut child = desk
+        .command("-")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child
+        .stdin
+        .take()
+        .unwrap()
+        .write_all(text.as_bytes())
+        .unwrap();
+    let output = child.wait_with_output().unwrap();
+    let found = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        found.contains("standard input, line 1: all_reduce: "),
+        "{found}"
+    );
+    fs::create_dir(desk.path("results")).unwrap();
+    assert!(
+        desk.failure("results")
+            .contains("the directory has no files")
+    );
+    desk.write("results/b", &text, 0);
+    desk.write("results/a", &text, 0);
+    let found = desk.text("results");
+    let at = |name: &str| found.find(name).unwrap();
+    assert!(at("results/a, line 1") < at("results/b, line 1"));
+}
+
+#[test]
+fn bad_input_has_its_reason_and_the_rest_is_shown() {
+    let desk = Desk::new();
+    desk.write("good.txt", &Test::all_reduce(8, 200.0).text(), 0);
+    desk.write("bad.txt", "hello\n", 0);
+    desk.write("bad.json", "{\"results\": [\n{\"size\": -1}]}", 0);
+    let output = desk.run("bad.txt good.txt bad.json");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        String::from_utf8(output.stdout)
+            .unwrap()
+            .contains("good.txt, line 1")
+    );
+    let errors = String::from_utf8(output.stderr).unwrap();
+    let lines: Vec<_> = errors.lines().collect();
+    assert!(
+        lines[0].starts_with("nvlink-exporter: warning: bad.txt: nothing found"),
+        "{errors}"
+    );
+    assert!(
+        lines[1].starts_with("nvlink-exporter: bad.json: line 2, column 12: "),
+        "{errors}"
+    );
+    assert!(
+        desk.failure("missing.txt")
+            .contains("missing.txt: No such file")
+    );
+    for usage in [
+        "",
+        "good.txt --min-ratio x",
+        "--watch d",
+        "--watch d --state s good.txt",
+    ] {
+        assert_eq!(desk.run(usage).status.code(), Some(2), "{usage}");
+    }
+}
+
+#[test]
+fn the_summary_fits_into_a_termination_message() {
+    let desk = Desk::new();
+    let test = Test::all_reduce(8, 200.0);
+    desk.write("one.txt", &test.text(), 0);
+    desk.text("one.txt --summary summary.json");
+    let read = |desk: &Desk| fs::read_to_string(desk.path("summary.json")).unwrap();
+    let text = read(&desk);
+    golden("ingest/summary.json", &text);
+    let [run] = &summary::read(&text).unwrap()[..] else {
+        panic!("{text}")
+    };
+    assert_eq!(
+        run.level(SizeClass::Large).unwrap().bytes_per_second,
+        350_000_000_000
+    );
+    assert_eq!((run.devices.len(), &*run.devices[3].pci), (8, "0000:61:00"));
+    desk.write("many.txt", &test.text().repeat(40), 0);
+    desk.text("many.txt --summary summary.json");
+    let text = read(&desk);
+    assert!(
+        (3000..=summary::MOST_BYTES).contains(&text.len()),
+        "{}",
+        text.len()
+    );
+    let document: Value = serde_json::from_str(&text).unwrap();
+    let there = document["runs"].as_array().unwrap().len() as u64;
+    assert_eq!(document["leftOut"], 40 - there);
+    for other in ["", "{}", "OOM", "{\"nvlinkCollectives\":2,\"runs\":[]}"] {
+        assert!(summary::read(other).is_none(), "{other}");
+    }
+}
+
+#[test]
+fn a_watched_directory_is_read_until_the_end() {
+    let desk = Desk::new();
+    fs::create_dir(desk.path("in")).unwrap();
+    let mut child = desk
+        .command("--watch in --state kept --interval 100ms --source sim:dgx-h100")
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    desk.write("in/a.txt", &Test::all_reduce(8, 200.0).text(), 0);
+    let total = |path: &Path| {
+        let state = store::parse(&fs::read(path).ok()?).unwrap();
+        Some(
+            state
+                .collectives
+                .iter()
+                .map(|entry| entry.total)
+                .sum::<u64>(),
+        )
+    };
+    let path = desk.path("kept").join(store::FILE);
+    let wait = |expected| {
+        for _ in 0..300 {
+            if total(&path) == Some(expected) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        panic!("{:?} runs after 30 s; expected {expected}", total(&path));
+    };
+    wait(1);
+    desk.write("in/b.txt", &Test::all_reduce(8, 201.0).text(), 1);
+    wait(2);
+    let kill = Command::new("kill").arg(child.id().to_string()).status();
+    assert!(kill.unwrap().success());
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}

@@ -1,0 +1,122 @@
+//! A directory whose files come, grow and are renamed.
+
+use std::{
+    fs::{self, File},
+    path::Path,
+    time::{Duration, SystemTime},
+};
+
+use nvlink_exporter::collective::{
+    run::Reason,
+    watch::{Found, Watched},
+};
+
+use crate::samples::Test;
+
+const SETTLE: Duration = Duration::from_secs(600);
+
+struct Scene {
+    directory: tempfile::TempDir,
+    watched: Watched,
+    now: SystemTime,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        Self {
+            watched: Watched::new(directory.path().to_owned(), SETTLE),
+            directory,
+            now: SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000),
+        }
+    }
+
+    /// Writes a file that was changed now.
+    fn write(&self, name: &str, text: &str) {
+        let path = self.directory.path().join(name);
+        fs::write(&path, text).unwrap();
+        File::open(path).unwrap().set_modified(self.now).unwrap();
+    }
+
+    fn look(&mut self) -> Vec<Found> {
+        self.now += Duration::from_secs(5);
+        self.watched.look(self.now).unwrap()
+    }
+
+    /// Returns for each file its name, and the rows of its runs.
+    fn rows(&mut self) -> Vec<(String, Vec<usize>)> {
+        let found = self.look().into_iter();
+        let name = |path: &Path| path.file_name().unwrap().to_string_lossy().into_owned();
+        found
+            .map(|one| {
+                (
+                    name(&one.path),
+                    one.runs.iter().map(|run| run.rows.len()).collect(),
+                )
+            })
+            .collect()
+    }
+}
+
+#[test]
+fn a_file_that_grows_is_read_when_a_test_ends() {
+    let (test, mut scene) = (Test::all_reduce(8, 200.0), Scene::new());
+    let name = "a.txt".to_owned();
+    let parts = [test.head(), test.table(), test.foot()];
+    let mut text = String::new();
+    for part in &parts[..2] {
+        text += part;
+        scene.write(&name, &text);
+        assert_eq!(scene.rows(), [], "it has no end yet");
+    }
+    text += &parts[2];
+    scene.write(&name, &text);
+    assert_eq!(scene.rows(), [(name.clone(), vec![4])]);
+    assert_eq!(scene.rows(), [], "nothing has changed");
+    text += &test.head();
+    scene.write(&name, &text);
+    assert_eq!(
+        scene.rows(),
+        [(name.clone(), vec![4])],
+        "the second test runs"
+    );
+    text += &(test.table() + &test.foot());
+    scene.write(&name, &text);
+    assert_eq!(scene.rows(), [(name, vec![4, 4])]);
+}
+
+#[test]
+fn a_test_without_an_end_fails_when_its_file_has_settled() {
+    let (test, mut scene) = (Test::all_reduce(8, 200.0), Scene::new());
+    scene.write("cut.txt", &(test.head() + &test.table()));
+    scene.write("other.txt", "nothing of interest\n");
+    assert!(scene.look().is_empty());
+    scene.now += SETTLE;
+    let found = scene.look();
+    let [cut, other] = &found[..] else {
+        panic!("{found:?}")
+    };
+    let failure = cut.runs[0].failure.as_ref().unwrap();
+    assert_eq!(
+        (failure.reason, cut.runs[0].rows.len()),
+        (Reason::Truncated, 4)
+    );
+    assert!(other.problem.as_ref().unwrap().starts_with("nothing found"));
+    assert!(scene.look().is_empty(), "each is reported once");
+}
+
+#[test]
+fn files_are_read_when_they_get_their_name() {
+    let (test, mut scene) = (Test::all_reduce(8, 200.0), Scene::new());
+    let path = |scene: &Scene, name: &str| scene.directory.path().join(name);
+    scene.write(".hidden", &test.text());
+    scene.write("b.txt.tmp", &test.text());
+    fs::create_dir(path(&scene, "directory")).unwrap();
+    assert_eq!(scene.rows(), []);
+    fs::rename(path(&scene, "b.txt.tmp"), path(&scene, "b.txt")).unwrap();
+    assert_eq!(scene.rows(), [("b.txt".to_owned(), vec![4])]);
+    fs::remove_file(path(&scene, "b.txt")).unwrap();
+    assert_eq!(scene.rows(), []);
+    scene.write("b.txt", &test.text());
+    assert_eq!(scene.rows(), [("b.txt".to_owned(), vec![4])]);
+}
