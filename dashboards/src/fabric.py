@@ -3,12 +3,11 @@
 import frame
 import panels
 from panels import BYTES_PER_SECOND, FEW_ARE_BAD, NONE_IS_GOOD, RATIO
-from promql import CLUSTER, NODE, NODES, ON_GPU, ON_NODE, of_nodes, or_zero, top
+from promql import CLUSTER, NODE, NODES, ON_GPU, ON_INSTANCE, ON_NODE, in_order, of_nodes, or_zero, top
 
 UID = "nvlink-fabric"
 # The series of the one node whose links are shown.
 LINKS = f'{CLUSTER}, instance=~"$instance"'
-GPU_UTILIZATION = f"gpu:nvlink_utilization:ratio{{{CLUSTER}, {NODE}}}"
 NODE_TRAFFIC = f"node:nvlink_transmit_bytes:rate5m{{{CLUSTER}, {NODE}}}"
 ERRORS = f"gpu:nvlink_errors:rate5m{{{CLUSTER}, {NODE}}}"
 UNHEALTHY = f"max by (cluster, instance, gpu, UUID, reason) (nvlink_gpu_unhealthy{{{CLUSTER}}})"
@@ -16,10 +15,17 @@ FIRING = f'ALERTS{{alertname=~"Nvlink.*", alertstate="firing", {CLUSTER}, {NODE}
 
 
 def variables() -> list:
-    of_one = f'nvlink_exporter_node_info{{{CLUSTER}, node="$link_node"}}'
+    busy = f"avg_over_time({NODE_TRAFFIC}[$__range])"
+    of_one = f'nvlink_exporter_node_info{{{CLUSTER}, node=~"$link_node"}}'
     return [
         frame.cluster("nvlink_exporter_node_info"),
         frame.node(),
+        frame.hidden_list(
+            "busy_node",
+            f"query_result(topk(8, {busy}))",
+            "The eight nodes with most traffic: the panel by GPU shows these.",
+            regex='/node="([^"]+)"/',
+        ),
         frame.one_value(
             "link_node",
             "Node of the link panels",
@@ -124,37 +130,37 @@ def wrong() -> list:
         panels.bars(
             "Fabric, by state of registration",
             "GPUs by the state of their registration with the NVLink fabric. All should be completed; if all GPUs of a node are not, restart its fabric manager, on an NVL72 look at the NMX controller. Empty for GPUs without NVSwitches.",
-            [(f"sum by (state) ({of_nodes(f'nvlink_fabric_state{{{CLUSTER}}}')})", "{{state}}")],
+            [(f"sum by (state) ({of_nodes(f'(nvlink_fabric_state{{{CLUSTER}}} == 1)')})", "{{state}}")],
             width=8,
             no_value="No GPU has a fabric.",
         ),
         panels.bars(
             "Fabric, by condition",
-            "GPUs for which a problem of the NVLink fabric holds. Any but 0 is bad: follow the runbook of NvlinkFabricDegraded.",
-            [(f"sum by (condition) ({of_nodes(f'nvlink_fabric_health{{{CLUSTER}}}')})", "{{condition}}")],
+            "GPUs for which a problem of the NVLink fabric holds. Any is bad: follow the runbook of NvlinkFabricDegraded.",
+            [(f"sum by (condition) ({of_nodes(f'(nvlink_fabric_health{{{CLUSTER}}} == 1)')})", "{{condition}}")],
             steps=NONE_IS_GOOD,
             width=8,
-            no_value="No fabric reports its health.",
+            no_value="No problem is reported.",
         ),
         panels.grid(
-            "GPUs with errors in the last hour",
-            "The 50 GPUs and kinds with most errors on their NVLinks in one hour. Which kinds matter depends on the generation (docs/metrics.md): follow the runbook of NvlinkErrorsRising. Choose a node below to see the link.",
-            [(f"topk(50, max by (cluster, node, gpu, kind) (avg_over_time({ERRORS}[1h]) * 3600 > 0))", "errors")],
+            "GPUs with errors now",
+            "The 50 GPUs and kinds with most errors on their NVLinks in the last five minutes, as errors per hour. Which kinds matter depends on the generation (docs/metrics.md): follow the runbook of NvlinkErrorsRising. Choose a node below to see the link.",
+            [(f"topk(50, max by (cluster, node, gpu, kind) ({ERRORS} * 3600 > 0))", "errors per hour")],
             to_node,
-            sort="errors",
+            sort="errors per hour",
             width=8,
-            no_value="No errors in the last hour.",
+            no_value="No errors in the last five minutes.",
         ),
     ]
 
 
 def traffic() -> list:
-    gpu = top(64, GPU_UTILIZATION, ON_GPU)
+    busy = f'gpu:nvlink_utilization:ratio{{{CLUSTER}, node=~"$busy_node"}}'
     return [
         panels.rows(
             "Utilization by GPU",
-            "NVLink traffic of each GPU, in its busier direction, divided by the line rate of its active links; the 64 GPUs with most. In one job all rows should look alike: a darker row is a GPU that waits for others or for a slow link. Choose a node to see all of its GPUs.",
-            gpu,
+            "NVLink traffic of each GPU, in its busier direction, divided by the line rate of its active links, on the eight nodes with most traffic of those chosen. In one job all rows should look alike: a darker row is a GPU that waits for others or for a slow link.",
+            in_order(f"max by (node, gpu) ({busy})", "node", "gpu"),
             "{{node}} GPU {{gpu}}",
             height=14,
             no_value="No traffic is measured.",
@@ -170,6 +176,7 @@ def traffic() -> list:
             "Errors per hour on the NVLinks of all chosen nodes. A step that stays is a link that goes bad: find it in the table of GPUs with errors.",
             [(f"sum by (kind) ({ERRORS}) * 3600", "{{kind}}")],
             "suffix: per hour",
+            points=100,  # it reads several series of each GPU
         ),
     ]
 
@@ -185,7 +192,7 @@ def links() -> list:
         panels.rows(
             "Utilization by link of $link_node",
             "Bytes that each NVLink sends, divided by its line rate. The links of a GPU should look alike: a dark row among bright ones is a link that does not carry its share. A link that is down has no row.",
-            f"max by (gpu, link) ({rate} / on (cluster, instance, gpu, UUID, link) {speed})",
+            in_order(f"max by (gpu, link) ({rate} / on (cluster, instance, gpu, UUID, link) {speed})", "gpu", "link"),
             "GPU {{gpu}} link {{link}}",
             height=16,
             no_value="The links of this node have no counters.",
@@ -230,6 +237,34 @@ def links() -> list:
     ]
 
 
+def exporters() -> list:
+    failing = f"max by (cluster, instance, collector) (nvlink_exporter_collector_success{{{CLUSTER}}}) == 0"
+    age = of_nodes(f"max by (cluster, instance) (nvlink_exporter_snapshot_age_seconds{{{CLUSTER}}})")
+    build = f"max by (cluster, instance, version) (nvlink_exporter_build_info{{{CLUSTER}}})"
+    return [
+        panels.grid(
+            "Collectors that fail",
+            "Up to 100 collectors whose last collection failed: topology is the driver, allocations the kubelet. What they measure is absent everywhere above. The exporter's log has the reason: see NvlinkExporterCollectorFailing.",
+            [(f"topk(100, max by (cluster, node, collector) ({of_nodes(f'({failing})')} + 1))", "fails")],
+            {"node": [frame.to_node()]},
+            width=8,
+            no_value="No collector fails.",
+        ),
+        panels.bars(
+            "Oldest data",
+            "Age of the exporters' data; the ten oldest. More than a minute is a driver that hangs, or a source that fails: see NvlinkExporterStale.",
+            [(f"topk(10, max by (cluster, node) ({age}))", "{{cluster}} {{node}}")],
+            unit=panels.SECONDS,
+            steps=[(None, panels.GREEN), (30, panels.YELLOW), (60, panels.RED)],
+        ),
+        panels.bars(
+            "Exporters by version",
+            "Nodes that run each version of the exporter. Two versions for longer than an update takes: look at the rollout of the DaemonSet.",
+            [(f"count by (version) ({build} and {ON_INSTANCE} {NODES})", "{{version}}")],
+        ),
+    ]
+
+
 def dashboard():
     return frame.dashboard(
         UID,
@@ -241,6 +276,7 @@ def dashboard():
             ("What is wrong", wrong()),
             ("Traffic", traffic()),
             ("Links of one node: $link_node", links()),
+            ("Exporters", exporters()),
         ],
         (frame.alerts("NVLink alerts", FIRING),),
     )

@@ -38,7 +38,10 @@ def one_value(name: str, label: str, query: str, description: str) -> QueryVaria
 
 
 def hidden_list(name: str, query: str, description: str, regex: str = "") -> QueryVariable:
-    """A variable that always has all values of the query, which must be few: they are listed in queries."""
+    """A variable that always has all values of the query, which must be few: they are listed in queries.
+
+    By it, a panel reads only the series that it shows, instead of those of a whole cluster.
+    """
     made = _query(name, name, query, description).multi(True).include_all(True).current(ALL)
     made = made.hide(VariableHide.HIDE_VARIABLE)
     return made.regex(regex) if regex else made

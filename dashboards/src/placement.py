@@ -28,9 +28,15 @@ def variables() -> list:
 
 
 def fits() -> list:
-    # The same node may have several domains; a job fits into one.
-    domains = f"max by (cluster, node, domain) (nvlink_domain_free_gpus{{{CHOSEN}}})"
-    sizes = [(f"sum(floor({domains} / {size}))", f"{size} GPUs") for size in (2, 4, 8, 16, 72)]
+    # A job fits into one domain, of which a node may have several. Sizes that no domain could hold are left out.
+    by_domain = "max by (cluster, node, domain)"
+    free, gpus = f"nvlink_domain_free_gpus{{{CHOSEN}}}", f"nvlink_domain_gpus{{{CHOSEN}}}"
+
+    def fit(size: int) -> str:
+        large = f"on (cluster, node, domain) {by_domain} ({gpus}) >= {size}"
+        return f"sum(floor({by_domain} ({free}) / {size}) and {large})"
+
+    sizes = [(fit(size), f"{size} GPUs") for size in (2, 4, 8, 16)]
     allocated = f"sum(node:nvlink_gpus_allocated:count{{{CHOSEN}}})"
     unhealthy = f"max by (cluster, instance, gpu, UUID) (nvlink_gpu_unhealthy{{{CLUSTER}}})"
     unhealthy = or_zero(f"count({of_nodes(unhealthy)})", NODES)

@@ -38,3 +38,15 @@ def top(n: int, series: str, on: str) -> str:
 def bottom(n: int, series: str, on: str) -> str:
     """The n series that are smallest on average, the same over the whole time range."""
     return f"{series} and {on} bottomk({n}, avg_over_time({series}[$__range] @ end()))"
+
+
+def in_order(expr: str, *labels: str) -> str:
+    """The same series, in the order of these labels.
+
+    Prometheus returns series in the order of their labels by name, and a heatmap shows them as they come.
+    The label `at` is before the others.
+    """
+    listed = ", ".join(f'"{label}"' for label in labels)
+    # Link 2 before link 10.
+    padded = f'label_replace({expr}, "link", "0$1", "link", "(.)")' if "link" in labels else expr
+    return f'label_join({padded}, "at", " ", {listed})'

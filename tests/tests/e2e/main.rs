@@ -16,6 +16,7 @@ mod chart;
 mod check;
 mod clients;
 mod crds;
+mod dashboards;
 mod debug;
 mod demo;
 mod foreign;

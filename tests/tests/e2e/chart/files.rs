@@ -1,8 +1,8 @@
 //! The chart's copies of what the programs know: one source of truth.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, fs, path::Path};
 
-use nvlink_tests::{Helm, programs};
+use nvlink_tests::{Helm, dashboards, programs};
 use nvlink_topology::{NodeTopology, labels};
 use serde_json::Value;
 
@@ -35,6 +35,17 @@ fn the_policies_are_those_of_the_program() {
     let rendered = sorted(&rendered.unwrap());
     assert_eq!(rendered.len(), 10);
     assert!(rendered == sorted(&printed.unwrap()));
+}
+
+#[test]
+fn the_dashboards_are_those_of_the_project() {
+    for name in dashboards::NAMES {
+        let file = format!("{name}.json");
+        let text = read(&Path::new(dashboards::DIRECTORY).join(&file));
+        golden(&format!("dashboards/{file}"), &text);
+    }
+    let files = fs::read_dir(chart("dashboards")).unwrap().count();
+    assert_eq!(files, dashboards::NAMES.len());
 }
 
 /// Returns the documents in an order of their own, because helm sorts them by kind.
