@@ -125,7 +125,8 @@ def rows(title, description, expr, legend, unit=RATIO, scheme="Turbo", most=1, w
     """A heatmap with one row for each series, coloured by its value."""
     panel = _common(heatmap.Panel(), title, description, unit, [over_time(expr, legend)], width, height)
     panel = _heat(panel, unit, scheme).y_axis(heatmap.YAxisConfig().axis_placement(AxisPlacement.LEFT))
-    panel = panel.color(_colors(scheme).min(0).max(most))
+    # Without a filter: by default, 0 is not drawn.
+    panel = panel.color(_colors(scheme).min(0).max(most)).filter_values(heatmap.FilterValueRange())
     return panel if no_value is None else panel.no_value(no_value)
 
 
@@ -153,7 +154,7 @@ def history(
     """One row for each series, with a cell for each step, coloured by thresholds; `names` are names of values."""
     panel = _common(statushistory.Panel(), title, description, unit, [over_time(expr, legend)], width, height)
     panel = panel.thresholds(thresholds(steps)).color_scheme(by_thresholds()).interval(STEP).max_data_points(100)
-    panel = panel.show_value(VisibilityMode.NEVER).row_height(0.9).fill_opacity(80)
+    panel = panel.show_value(VisibilityMode.NEVER).row_height(0.9).per_page(50).fill_opacity(80)
     panel = panel.legend(common.VizLegendOptions().show_legend(False).placement(LegendPlacement.BOTTOM))
     if names is not None:
         texts = {value: ValueMappingResult(text=text) for value, text in names.items()}

@@ -36,7 +36,7 @@ def fits() -> list:
         large = f"on (cluster, node, domain) {by_domain} ({gpus}) >= {size}"
         return f"sum(floor({by_domain} ({free}) / {size}) and {large})"
 
-    sizes = [(fit(size), f"{size} GPUs") for size in (2, 4, 8, 16)]
+    sizes = [(fit(size), f"{size} GPUs") for size in (2, 4, 8)]
     allocated = f"sum(node:nvlink_gpus_allocated:count{{{CHOSEN}}})"
     unhealthy = f"max by (cluster, instance, gpu, UUID) (nvlink_gpu_unhealthy{{{CLUSTER}}})"
     unhealthy = or_zero(f"count({of_nodes(unhealthy)})", NODES)
@@ -139,8 +139,9 @@ def fits() -> list:
 def quality() -> list:
     by_instance = f"min by (cluster, instance) ({QUALITY} and {ON_INSTANCE} {NODES})"
     held = f"max by (cluster, instance, gpu, UUID, namespace, pod, container) (nvlink_allocation_info{{{CLUSTER}}} and {ON_INSTANCE} bottomk(50, {by_instance}))"
-    on_container = "on (cluster, instance, namespace, pod, container)"
-    cells = f"min by (cluster, node, gpu) ({of_nodes(f'{held} * {on_container} group_left () {QUALITY}')})"
+    container = "(cluster, instance, namespace, pod, container)"
+    judged = f"{held} * on {container} group_left () min by {container} ({QUALITY})"
+    cells = f"min by (cluster, node, gpu) ({of_nodes(judged)})"
     over_time = f"min by (cluster, node) ({of_nodes(QUALITY)})"
     nodes = f"max by (cluster, instance, node) (last_over_time(nvlink_exporter_node_info{{{CHOSEN}}}[$__range] @ end()))"
     worst = f"min_over_time({QUALITY}[$__range] @ end()) * {ON_INSTANCE} group_left (node) {nodes}"
@@ -229,5 +230,5 @@ def dashboard():
         "NVLink placement",
         "What still fits into the NVLink domains, and how good the GPUs are that jobs hold.",
         variables(),
-        [("What still fits", fits()), ("Quality by node and GPU", quality()), ("Jobs", jobs())],
+        [("What still fits", fits()), ("Quality", quality()), ("Jobs", jobs())],
     )
