@@ -103,7 +103,7 @@ def wrong() -> list:
         ),
         panels.grid(
             "GPUs that placements avoid, by reason",
-            "Up to 100 GPUs that placements leave out or rank last. Drain the node and repair the GPU; the mark goes when its reason does, for an XID with the next boot.",
+            "Up to 100 GPUs that placements leave out or rank last. Drain the node and repair the GPU; the mark goes soon after its reason, for an XID with a reset of the GPU.",
             [(f"topk(100, max by (cluster, node, gpu, UUID, reason) ({of_nodes(UNHEALTHY)}))", "marked")],
             to_node,
             width=12,

@@ -193,7 +193,7 @@ def gpus() -> list:
             no_value="The links have no counters.",
         ),
         panels.grid(
-            "GPUs",
+            "GPUs of the job",
             "Up to 100 GPUs that the pods hold. GPUs of one pod should be in one domain; `domain` is empty for a GPU without NVLink.",
             [(f"topk(100, max by ({labels}) ({table}))", "held")],
             {"node": [frame.to_node()], "pod": [frame.to_pod()]},

@@ -103,11 +103,13 @@ impl Dashboard {
 
     /// Returns the values of variables that a user has not changed.
     fn defaults(&self) -> BTreeMap<&str, &str> {
-        let first = |variable: &Value| match text(&variable["current"]["value"]) {
-            "" | "$__all" => ".*",
-            value => value,
-        };
-        let own = self.variables().map(|one| (text(&one["name"]), first(one)));
+        let own = self.variables().map(|variable| {
+            let value = match text(&variable["current"]["value"]) {
+                "" | "$__all" => ".*",
+                value => value,
+            };
+            (text(&variable["name"]), value)
+        });
         BUILT_IN.into_iter().chain(own).collect()
     }
 }
