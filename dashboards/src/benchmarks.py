@@ -162,7 +162,7 @@ def failures() -> list:
         panels.grid(
             "Failures by class and reason",
             "Failed runs since the exporters' start, the 100 largest numbers. wrong_results: take the node out of service, its data are wrong. nccl_error and timeout: NCCL's log has the reason. truncated: the job was killed.",
-            [(f"topk(100, {failed})", "failed")],
+            [(f"topk(100, {failed} > 0)", "failed")],
             {},
             sort="failed",
             no_value="No run failed.",

@@ -233,3 +233,29 @@ fn each_metric_of_a_query_is_documented() {
     );
     assert!(unused.is_empty(), "foreign, and in no query: {unused:?}");
 }
+
+#[test]
+fn each_alert_that_a_panel_names_exists() {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../alerts/rules");
+    let files = fs::read_dir(&directory).unwrap();
+    let rules: Vec<_> = files
+        .map(|file| fs::read_to_string(file.unwrap().path()).unwrap())
+        .collect();
+    let alerts: BTreeSet<_> = rules
+        .iter()
+        .flat_map(|text| text.lines())
+        .filter_map(|line| line.trim().strip_prefix("- alert: "))
+        .collect();
+    let mut named = 0;
+    for dashboard in all() {
+        for panel in dashboard.panels() {
+            let description = panel["description"].as_str().unwrap_or_default();
+            let words = description.split(|c: char| !c.is_ascii_alphanumeric());
+            for word in words.filter(|word| word.starts_with("Nvlink")) {
+                named += 1;
+                assert!(alerts.contains(word), "{}: {word}", panel["title"]);
+            }
+        }
+    }
+    assert!(named > 10, "{named}");
+}
