@@ -26,6 +26,12 @@ def variables() -> list:
             "The eight nodes with most traffic: the panel by GPU shows these.",
             regex='/node="([^"]+)"/',
         ),
+        frame.hidden_list(
+            "bad_node",
+            f"query_result(topk(8, sum by (node) ({ERRORS})))",
+            "The eight nodes with most errors now: the graph of errors shows these.",
+            regex='/node="([^"]+)"/',
+        ),
         frame.one_value(
             "link_node",
             "Node of the link panels",
@@ -155,6 +161,7 @@ def wrong() -> list:
 
 
 def traffic() -> list:
+    errors = f'gpu:nvlink_errors:rate5m{{{CLUSTER}, node=~"$bad_node"}}'
     busy = f'gpu:nvlink_utilization:ratio{{{CLUSTER}, node=~"$busy_node"}}'
     return [
         panels.rows(
@@ -172,11 +179,11 @@ def traffic() -> list:
             BYTES_PER_SECOND,
         ),
         panels.lines(
-            "Errors by kind",
-            "Errors per hour on the NVLinks of all chosen nodes. A step that stays is a link that goes bad: find it in the table of GPUs with errors.",
-            [(f"sum by (kind) ({ERRORS}) * 3600", "{{kind}}")],
+            "Errors by node and kind",
+            "Errors per hour on the NVLinks of the eight nodes with most errors now, of those chosen. A step that stays is a link that goes bad: find it in the table of GPUs with errors.",
+            [(f"sum by (cluster, node, kind) ({errors}) * 3600 > 0", "{{cluster}} {{node}} {{kind}}")],
             "suffix: per hour",
-            points=100,  # it reads several series of each GPU
+            no_value="No errors on these nodes.",
         ),
     ]
 

@@ -84,13 +84,11 @@ def number(title, description, expr, unit=COUNT, steps=NEUTRAL, width=4, no_valu
     return panel if decimals is None else panel.decimals(decimals)
 
 
-def lines(
-    title, description, queries, unit, width=12, height=8, stacked=False, most=None, no_value=None, points=POINTS
-):
+def lines(title, description, queries, unit, width=12, height=8, stacked=False, most=None, no_value=None):
     """Lines over time; `queries` are pairs of expression and legend."""
     made = [over_time(expr, legend) for expr, legend in queries]
     panel = _common(timeseries.Panel(), title, description, unit, made, width, height)
-    panel = panel.interval(STEP).max_data_points(points)
+    panel = panel.interval(STEP).max_data_points(POINTS)
     panel = panel.min(0).line_width(1).fill_opacity(30 if stacked else 0).show_points(VisibilityMode.AUTO)
     panel = panel.legend(
         common.VizLegendOptions()
