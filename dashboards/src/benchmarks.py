@@ -46,7 +46,6 @@ def busy(series: str) -> str:
 def summary() -> list:
     failures = f"sum(nvlink_collective_failures_total{{{CHOSEN}}})"
     runs = f"sum(nvlink_collective_runs_total{{{CHOSEN}}})"
-    worst = "bottomk(30, {})"
     return [
         panels.number("Runs", "Runs that the exporters have read, including those that failed.", runs, no_value="none"),
         panels.number(
@@ -88,6 +87,12 @@ def summary() -> list:
             decimals=0,
             no_value="none",
         ),
+    ]
+
+
+def ratios() -> list:
+    worst = "bottomk(30, {})"
+    return [
         panels.bars(
             "Against the baseline",
             "Latest run divided by the median of earlier ones: the 30 lowest classes. A class that falls alone has a bad node; all classes at once, a new driver, library or setting.",
@@ -190,5 +195,5 @@ def dashboard():
         "NVLink benchmarks",
         "Collective benchmarks by placement class: bus bandwidth against the model and earlier runs, failures, set-up time.",
         variables(),
-        [("Summary", summary()), ("Bus bandwidth", bandwidth()), ("Failures and set-up", failures())],
+        [("Summary", summary() + ratios()), ("Bus bandwidth", bandwidth()), ("Failures and set-up", failures())],
     )

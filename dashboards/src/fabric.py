@@ -94,9 +94,6 @@ def wrong() -> list:
     missing = f"nvlink_missing_links{{{CLUSTER}}}"
     info = f"max by (cluster, instance, gpu, UUID, node, model, pci_bus_id) (nvlink_gpu_info{{{CLUSTER}, {NODE}}})"
     missing = f"{missing} * {ON_GPU} group_left (node, model, pci_bus_id) {info} > 0"
-    xids = of_nodes(f"sum by (cluster, instance, gpu, UUID, xid) (nvlink_xid_errors_total{{{CLUSTER}}})")
-    held = f"max by (cluster, instance, gpu, UUID, node, namespace, pod) (gpu:nvlink_allocation_info:max{{{CLUSTER}, {NODE}}})"
-    suffering = f"{held} and {ON_GPU} {UNHEALTHY}"
     return [
         panels.grid(
             "GPUs with missing links",
@@ -115,10 +112,19 @@ def wrong() -> list:
             width=12,
             no_value="No GPU is marked.",
         ),
+    ]
+
+
+def suffering() -> list:
+    to_node = {"node": [frame.to_node()]}
+    xids = of_nodes(f"sum by (cluster, instance, gpu, UUID, xid) (nvlink_xid_errors_total{{{CLUSTER}}})")
+    held = f"max by (cluster, instance, gpu, UUID, node, namespace, pod) (gpu:nvlink_allocation_info:max{{{CLUSTER}, {NODE}}})"
+    held = f"{held} and {ON_GPU} {UNHEALTHY}"
+    return [
         panels.grid(
             "Jobs on these GPUs",
             "The 50 jobs that hold most GPUs of the table above. Tell their owners; a job that is restarted gets other GPUs.",
-            [(f"topk(50, count by (cluster, node, namespace, pod) ({suffering}))", "GPUs")],
+            [(f"topk(50, count by (cluster, node, namespace, pod) ({held}))", "GPUs")],
             {**to_node, "pod": [frame.to_pod()]},
             sort="GPUs",
             width=12,
@@ -133,6 +139,12 @@ def wrong() -> list:
             width=12,
             no_value="The drivers have reported no XID.",
         ),
+    ]
+
+
+def fabric_state() -> list:
+    to_node = {"node": [frame.to_node()]}
+    return [
         panels.bars(
             "Fabric, by state of registration",
             "GPUs by the state of their registration with the NVLink fabric. All should be completed; if all GPUs of a node are not, restart its fabric manager, on an NVL72 look at the NMX controller. Empty for GPUs without NVSwitches.",
@@ -191,8 +203,6 @@ def traffic() -> list:
 def links() -> list:
     rate = f"(rate(nvlink_transmit_bytes_total{{{LINKS}}}[$__rate_interval]) or nvlink_transmit_bytes_per_second{{{LINKS}}})"
     speed = f"nvlink_link_speed_bytes_per_second{{{LINKS}}}"
-    errors = f"increase(nvlink_errors_total{{{LINKS}}}[$__range])"
-    held = f"count by (cluster, namespace, pod) (gpu:nvlink_allocation_info:max{{{LINKS}}})"
     up = f"nvlink_link_up{{{LINKS}}}"
     state = f"min by (gpu, link) ({up})"
     return [
@@ -215,6 +225,13 @@ def links() -> list:
             width=12,
             no_value="All links were up.",
         ),
+    ]
+
+
+def link_errors() -> list:
+    errors = f"increase(nvlink_errors_total{{{LINKS}}}[$__range])"
+    held = f"count by (cluster, namespace, pod) (gpu:nvlink_allocation_info:max{{{LINKS}}})"
+    return [
         panels.grid(
             "Errors by link of $link_node",
             "The 100 links and kinds with most errors in the time range. Errors on both ends of one connection point to the cable or bridge, on one end to the GPU.",
@@ -280,9 +297,9 @@ def dashboard():
         variables(),
         [
             ("State", state()),
-            ("What is wrong", wrong()),
+            ("What is wrong", wrong() + suffering() + fabric_state()),
             ("Traffic", traffic()),
-            ("Links of one node: $link_node", links()),
+            ("Links of one node: $link_node", links() + link_errors()),
             ("Exporters", exporters()),
         ],
         (frame.alerts("NVLink alerts", FIRING),),

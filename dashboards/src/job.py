@@ -45,15 +45,6 @@ def variables() -> list:
 
 def overview() -> list:
     alerts = f"{FIRING} and {ON_POD} {SHOWN} or {FIRING} and {ON_NODE} {SHOWN}"
-    table = [
-        (f"pod:nvlink_gpus:count{{{JOB}}}", "GPUs"),
-        (f"pod:nvlink_transmit_bytes:rate5m{{{JOB}}}", "sent"),
-        (f"pod:nvlink_utilization:ratio{{{JOB}}}", "utilization"),
-        (f"pod:nvlink_share:ratio{{{JOB}}}", "NVLink share"),
-        (f"max without (reference) ({quality('node')})", "against the empty node"),
-        (f"max without (reference) ({quality('free')})", "against what was free"),
-    ]
-    good = [panels.unit(RATIO), *panels.colored(HIGH_IS_GOOD)]
     return [
         panels.number("GPUs", "GPUs that the pods hold.", f"sum(pod:nvlink_gpus:count{{{JOB}}})", no_value="none"),
         panels.number(
@@ -93,6 +84,20 @@ def overview() -> list:
             steps=NONE_IS_GOOD,
             no_value="none",
         ),
+    ]
+
+
+def jobs() -> list:
+    table = [
+        (f"pod:nvlink_gpus:count{{{JOB}}}", "GPUs"),
+        (f"pod:nvlink_transmit_bytes:rate5m{{{JOB}}}", "sent"),
+        (f"pod:nvlink_utilization:ratio{{{JOB}}}", "utilization"),
+        (f"pod:nvlink_share:ratio{{{JOB}}}", "NVLink share"),
+        (f"max without (reference) ({quality('node')})", "against the empty node"),
+        (f"max without (reference) ({quality('free')})", "against what was free"),
+    ]
+    good = [panels.unit(RATIO), *panels.colored(HIGH_IS_GOOD)]
+    return [
         panels.grid(
             "Jobs",
             "The chosen pods, at most 128: those with most GPUs. Follow the link of a pod to see it alone.",
@@ -112,15 +117,16 @@ def overview() -> list:
     ]
 
 
+def baseline(quantile: str) -> str:
+    """What the jobs of the same placement classes sent, recorded as this quantile."""
+    recorded = f"placement:nvlink_transmit_bytes_per_gpu:{quantile}{{{CLUSTER}}}"
+    classes = f"max by (cluster, namespace, pod, model, gpus, path) (nvlink_placement_info{{{JOB}}})"
+    return f"avg({classes} * on (cluster, model, gpus, path) group_left () {recorded})"
+
+
 def bandwidth() -> list:
     sent, gpus = f"pod:nvlink_transmit_bytes:rate5m{{{JOB}}}", f"pod:nvlink_gpus:count{{{JOB}}}"
     received, network = f"pod:nvlink_receive_bytes:rate5m{{{JOB}}}", f"pod:network_transmit_bytes:rate5m{{{JOB}}}"
-    info = f"max by (cluster, namespace, pod, model, gpus, path) (nvlink_placement_info{{{JOB}}})"
-
-    def baseline(quantile: str) -> str:
-        recorded = f"placement:nvlink_transmit_bytes_per_gpu:{quantile}{{{CLUSTER}}}"
-        return f"avg({info} * on (cluster, model, gpus, path) group_left () {recorded})"
-
     return [
         panels.lines(
             "NVLink against network",
@@ -250,7 +256,7 @@ def dashboard():
         "One job, or several: its GPUs and links, NVLink against network, its quality and its baseline. Choose a namespace and a pod.",
         variables(),
         [
-            ("Job", overview()),
+            ("Job", overview() + jobs()),
             ("Bandwidth and quality", bandwidth()),
             ("GPUs and links", gpus()),
             ("Errors on its GPUs", errors()),

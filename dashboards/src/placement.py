@@ -14,6 +14,9 @@ FREE = f"node:nvlink_gpus_free:count{{{CHOSEN}}}"
 LARGEST = f"max by (cluster, node) (nvlink_largest_free_set_gpus{{{CHOSEN}}})"
 QUALITY = f'nvlink_placement_quality_ratio{{{CLUSTER}, reference="$reference"}}'
 BY_JOB = "by (cluster, node, namespace, pod)"
+FRAGMENTATION = f"node:nvlink_fragmentation:ratio{{{CHOSEN}}}"
+UNHEALTHY = f"max by (cluster, instance, gpu, UUID) (nvlink_gpu_unhealthy{{{CLUSTER}}})"
+AVOIDED = or_zero(f"count({of_nodes(UNHEALTHY)})", NODES)
 
 
 def variables() -> list:
@@ -27,19 +30,7 @@ def variables() -> list:
     ]
 
 
-def fits() -> list:
-    # A job fits into one domain, of which a node may have several. Sizes that no domain could hold are left out.
-    by_domain = "max by (cluster, node, domain)"
-    free, gpus = f"nvlink_domain_free_gpus{{{CHOSEN}}}", f"nvlink_domain_gpus{{{CHOSEN}}}"
-
-    def fit(size: int) -> str:
-        large = f"on (cluster, node, domain) {by_domain} ({gpus}) >= {size}"
-        return f"sum(floor({by_domain} ({free}) / {size}) and {large})"
-
-    sizes = [(fit(size), f"{size} GPUs") for size in (2, 4, 8)]
-    allocated = f"sum(node:nvlink_gpus_allocated:count{{{CHOSEN}}})"
-    unhealthy = f"max by (cluster, instance, gpu, UUID) (nvlink_gpu_unhealthy{{{CLUSTER}}})"
-    unhealthy = or_zero(f"count({of_nodes(unhealthy)})", NODES)
+def now() -> list:
     known = "Nodes where it is not known which GPUs are free are left out."
     return [
         panels.number(
@@ -56,7 +47,7 @@ def fits() -> list:
         panels.number(
             "Fragmentation",
             "Average over the nodes with free GPUs: 0 where the free GPUs of a node are as close together as they can be, near 1 where they are scattered over its domains. If it is high while large jobs wait, let small jobs end or move them.",
-            f"avg(node:nvlink_fragmentation:ratio{{{CHOSEN}}})",
+            f"avg({FRAGMENTATION})",
             unit=RATIO,
             steps=HIGH_IS_BAD,
             no_value="nothing is free",
@@ -81,9 +72,24 @@ def fits() -> list:
         panels.number(
             "GPUs left out of placements",
             "GPUs that placements leave out or rank last. The dashboard of the fabric names them and the reasons.",
-            unhealthy,
+            AVOIDED,
             steps=FEW_ARE_BAD,
         ),
+    ]
+
+
+def fits() -> list:
+    # A job fits into one domain, of which a node may have several. Sizes that no domain could hold are left out.
+    by_domain = "max by (cluster, node, domain)"
+    free, gpus = f"nvlink_domain_free_gpus{{{CHOSEN}}}", f"nvlink_domain_gpus{{{CHOSEN}}}"
+
+    def fit(size: int) -> str:
+        large = f"on (cluster, node, domain) {by_domain} ({gpus}) >= {size}"
+        return f"sum(floor({by_domain} ({free}) / {size}) and {large})"
+
+    sizes = [(fit(size), f"{size} GPUs") for size in (2, 4, 8)]
+    allocated = f"sum(node:nvlink_gpus_allocated:count{{{CHOSEN}}})"
+    return [
         panels.bars(
             "Jobs that still fit, by size",
             "How many jobs of a size would fit into the free GPUs now, each inside one NVLink domain of one node. 0 for a size that your users ask for means that such a job waits.",
@@ -94,7 +100,7 @@ def fits() -> list:
         panels.lines(
             "GPUs held, free and avoided",
             "What the GPUs do. If most are free while jobs wait, look at the fragmentation, and at the classes of these jobs.",
-            [(allocated, "held by pods"), (f"sum({FREE})", "free"), (unhealthy, "avoided by placements")],
+            [(allocated, "held by pods"), (f"sum({FREE})", "free"), (AVOIDED, "avoided by placements")],
             panels.COUNT,
             width=8,
         ),
@@ -102,20 +108,26 @@ def fits() -> list:
             "Fragmentation over time",
             "Average over the nodes with free GPUs, and the value that one node in ten exceeds. If it rises with each small job, give small jobs a class of their own nodes.",
             [
-                (f"avg(node:nvlink_fragmentation:ratio{{{CHOSEN}}})", "average"),
-                (f"quantile(0.9, node:nvlink_fragmentation:ratio{{{CHOSEN}}})", "worst tenth"),
+                (f"avg({FRAGMENTATION})", "average"),
+                (f"quantile(0.9, {FRAGMENTATION})", "worst tenth"),
             ],
             RATIO,
             width=8,
             most=1,
         ),
+    ]
+
+
+def fragments() -> list:
+    worst = f"topk(50, max by (cluster, node) ({FRAGMENTATION}) > 0)"
+    return [
         panels.grid(
             "Fragmented nodes",
             "The 50 nodes whose free GPUs are most scattered. One small job that ends there frees a whole domain.",
             [
-                (f"topk(50, max by (cluster, node) (node:nvlink_fragmentation:ratio{{{CHOSEN}}}) > 0)", "fragmentation"),
-                (f"{FREE} and {ON_NODE} topk(50, max by (cluster, node) (node:nvlink_fragmentation:ratio{{{CHOSEN}}}) > 0)", "free GPUs"),
-                (f"{LARGEST} and {ON_NODE} topk(50, max by (cluster, node) (node:nvlink_fragmentation:ratio{{{CHOSEN}}}) > 0)", "largest free set"),
+                (worst, "fragmentation"),
+                (f"{FREE} and {ON_NODE} {worst}", "free GPUs"),
+                (f"{LARGEST} and {ON_NODE} {worst}", "largest free set"),
             ],
             {"node": [frame.to_node()], "fragmentation": [panels.unit(RATIO), *panels.colored(HIGH_IS_BAD)]},
             sort="fragmentation",
@@ -196,6 +208,11 @@ def jobs() -> list:
             height=12,
             no_value="No pod holds GPUs.",
         ),
+    ]
+
+
+def averages() -> list:
+    return [
         panels.lines(
             "Quality by class",
             "Average quality of the placements of each DomainClass, against the empty node; the 20 worst. A class that falls below the others needs more nodes, or a smaller scope.",
@@ -230,5 +247,5 @@ def dashboard():
         "NVLink placement",
         "What still fits into the NVLink domains, and how good the GPUs are that jobs hold.",
         variables(),
-        [("What still fits", fits()), ("Quality", quality()), ("Jobs", jobs())],
+        [("What still fits", now() + fits() + fragments()), ("Quality", quality()), ("Jobs", jobs() + averages())],
     )

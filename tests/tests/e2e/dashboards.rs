@@ -236,11 +236,8 @@ fn each_metric_of_a_query_is_documented() {
 
 #[test]
 fn each_alert_that_a_panel_names_exists() {
-    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../alerts/rules");
-    let files = fs::read_dir(&directory).unwrap();
-    let rules: Vec<_> = files
-        .map(|file| fs::read_to_string(file.unwrap().path()).unwrap())
-        .collect();
+    let rules = ["exporter", "fabric", "jobs", "webhook"];
+    let rules = rules.map(|name| project(&format!("alerts/rules/{name}.yaml")));
     let alerts: BTreeSet<_> = rules
         .iter()
         .flat_map(|text| text.lines())
