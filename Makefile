@@ -7,7 +7,8 @@ SHELL := /bin/bash
 TARGET := $(or $(CARGO_TARGET_DIR),$(CARGO_BUILD_TARGET_DIR),target)
 SCRIPTS := .ci/run tests/controlplane/build tests/controlplane/packages tests/helm/build tests/src/lab/sandbox.sh \
 	deploy/architecture.sh deploy/dist deploy/helm deploy/images/build deploy/manifests deploy/programs \
-	deploy/licenses/place deploy/licenses/tool deploy/licenses/write
+	deploy/licenses/place deploy/licenses/tool deploy/licenses/write \
+	dashboards/build dashboards/tools dashboards/check/run
 
 # Nodes need root. sudo would drop what tells where the programs are.
 AS_ROOT = $(if $(filter-out 0,$(shell id -u)),$(shell command -v sudo)) env PATH="$$PATH" HOME="$$HOME" \
@@ -28,6 +29,7 @@ test: packages ## run all tests, including the end-to-end tests on a real contro
 	cargo test --workspace --locked --no-run
 	@tests/controlplane/build
 	@tests/helm/build
+	@dashboards/tools
 	@deploy/licenses/tool cargo-cyclonedx cyclonedx --help >/dev/null
 	@for architecture in $(filter-out amd64,$(or $(ARCHITECTURES),riscv64)); do \
 		deploy/programs $$architecture dev -p nvlink-fake-nvml >/dev/null || exit 1; done

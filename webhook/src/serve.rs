@@ -110,12 +110,12 @@ async fn start(args: ServeArgs, supervisor: &Supervisor) -> anyhow::Result<Runni
     let connected = client::connect(Limits::default()).await;
     let no_access = |error| anyhow!("no access to the cluster: {}", client::reason(&error));
     let client = connected.map_err(no_access)?;
-    let candidate = candidate(&client, &args.lease, &args.tls);
-    let exempt = exempt::names(&args.tls, &client);
     if args.check_policies {
         let exempt = args.tls.exempt.exempt_namespaces.clone();
         inspect(Inspector::new(&client, exempt, &metrics), supervisor);
     }
+    let candidate = candidate(&client, &args.lease, &args.tls);
+    let exempt = exempt::names(&args.tls, &client);
     let identity = identity::identity(args.tls, &client, &readiness, supervisor).await?;
     let view = SharedView::default();
     let watches = Watches::start(&client, &view, &metrics, supervisor);

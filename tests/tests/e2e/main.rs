@@ -18,6 +18,7 @@ mod chart;
 mod check;
 mod clients;
 mod crds;
+mod dashboards;
 mod debug;
 mod demo;
 mod foreign;

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, fs, path::Path};
 
-use nvlink_tests::{Helm, programs};
+use nvlink_tests::{Helm, dashboards, programs};
 use nvlink_topology::{NodeTopology, labels};
 use serde_json::Value;
 
@@ -49,6 +49,17 @@ fn the_rules_are_those_of_the_project() {
         golden(&format!("alerts/{name}"), &read(&directory.join(&name)));
     }
     assert_eq!(names(&chart("alerts")), names(&directory));
+}
+
+#[test]
+fn the_dashboards_are_those_of_the_project() {
+    for name in dashboards::NAMES {
+        let file = format!("{name}.json");
+        let text = read(&Path::new(dashboards::DIRECTORY).join(&file));
+        golden(&format!("dashboards/{file}"), &text);
+    }
+    let files = fs::read_dir(chart("dashboards")).unwrap().count();
+    assert_eq!(files, dashboards::NAMES.len());
 }
 
 /// Returns the documents in an order of their own, because helm sorts them by kind.
