@@ -4,6 +4,8 @@
 
 use serde::{Deserialize, Serialize, Serializer, ser::SerializeStruct};
 
+use crate::calibration::Measured;
+
 /// API group of all objects and labels of this project.
 pub const GROUP: &str = "nvlink-domains.io";
 /// API version inside [`GROUP`].
@@ -65,6 +67,10 @@ pub struct NodeTopologySpec {
     #[serde(default)]
     #[cfg_attr(feature = "schema", schemars(length(max = 256)))]
     pub nics: Vec<Nic>,
+    /// The measurements that replaced constants in the bandwidths of edges and paths.
+    #[serde(default)]
+    #[cfg_attr(feature = "schema", schemars(length(max = 32)))]
+    pub calibration: Vec<Measured>,
 }
 
 /// The source from which a topology was read.
@@ -402,7 +408,7 @@ impl NodeTopology {
 
 impl Serialize for NodeTopologySpec {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut spec = serializer.serialize_struct("NodeTopologySpec", 6)?;
+        let mut spec = serializer.serialize_struct("NodeTopologySpec", 7)?;
         spec.serialize_field("source", &self.source)?;
         spec.serialize_field("gpus", &self.gpus)?;
         let known = self.knows_nvlink();
@@ -417,6 +423,10 @@ impl Serialize for NodeTopologySpec {
             false => spec.skip_field("domains")?,
         }
         spec.serialize_field("nics", &self.nics)?;
+        match self.calibration.is_empty() {
+            true => spec.skip_field("calibration")?,
+            false => spec.serialize_field("calibration", &self.calibration)?,
+        }
         spec.end()
     }
 }

@@ -37,7 +37,7 @@ pub(super) fn place(args: &PlaceArgs) -> anyhow::Result<()> {
         PlaceFormat::Table => {
             output::placement::table(&placement, next_best().as_ref(), &node.spec)
         }
-        PlaceFormat::Json => output::placement::json(&placement, next_best().as_ref())?,
+        PlaceFormat::Json => output::placement::json(&placement, next_best().as_ref(), &node.spec)?,
         PlaceFormat::Env => output::environment::render(&placement),
     })
 }

@@ -1,9 +1,11 @@
 //! Explains a placement.
 
-use nvlink_topology::{Edge, NextBest, NodeTopologySpec, PathClass, Pattern, Placement, Via};
+use nvlink_topology::{
+    Edge, NextBest, NodeTopologySpec, PathClass, Pattern, Placement, Via, calibration::Measured,
+};
 use serde::Serialize;
 
-use super::rate;
+use super::{rate, summary};
 
 /// A placement, and what it was preferred to.
 #[derive(Serialize)]
@@ -13,16 +15,24 @@ struct Explained<'a> {
     placement: &'a Placement,
     #[serde(skip_serializing_if = "Option::is_none")]
     next_best: Option<&'a NextBest>,
+    /// The measurements that replaced constants.
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    calibration: &'a [Measured],
 }
 
 /// Renders the placement as JSON.
 ///
 /// # Errors
 /// When it cannot be serialized (no such case is known).
-pub fn json(placement: &Placement, next_best: Option<&NextBest>) -> serde_json::Result<String> {
+pub fn json(
+    placement: &Placement,
+    next_best: Option<&NextBest>,
+    spec: &NodeTopologySpec,
+) -> serde_json::Result<String> {
     super::json(&Explained {
         placement,
         next_best,
+        calibration: &spec.calibration,
     })
 }
 
@@ -61,6 +71,9 @@ pub fn table(
         }
         .to_owned(),
     ));
+    if let Some(measured) = summary::measured(spec) {
+        rows.push(("bandwidths", format!("measured: {measured}")));
+    }
     if assumed(&placement.gpus, spec) {
         rows.push((
             "note",

@@ -36,6 +36,7 @@ pub(super) fn spec(profile: &Profile, name: &str, damage: &Damage) -> NodeTopolo
         clique,
     });
     NodeTopologySpec {
+        calibration: Vec::new(),
         source: Source {
             kind: SourceKind::Sim,
             from: profile.name.to_owned(),
