@@ -92,6 +92,12 @@ pub struct SourceArgs {
     /// The node's name [default: the recorded name, else the host's]
     #[arg(long, env = "NODE_NAME", value_name = "NAME", value_parser = source::node_name)]
     pub node_name: Option<String>,
+
+    /// File of measured bandwidths, which replace the constants of the cost (see calibration)
+    ///
+    /// `calibration make` writes it. serve reads it again when it changes.
+    #[arg(long, env = "NVLINK_EXPORTER_CALIBRATION", value_name = "FILE")]
+    pub calibration: Option<PathBuf>,
 }
 
 /// Flags of `serve`.

@@ -13,13 +13,14 @@ use std::{
     time::Duration,
 };
 
+use anyhow::Context;
 use nvlink_runtime::log;
 
 use crate::{
     args::{self, Command, LogFormat, SourceArgs, UnpublishArgs},
     marks::Marks,
     metrics, publish,
-    source::{Reading, SourceError},
+    source::{Opener, Reading, calibrated},
 };
 
 /// Runs the program. The exit status is 0, 1 for bad input or a failure, or 2 for bad usage.
@@ -80,15 +81,22 @@ fn print(text: &str) -> anyhow::Result<()> {
     Ok(out.flush()?)
 }
 
-fn read(args: &SourceArgs) -> Result<Reading, SourceError> {
-    let mut source = args.source.open(args.node_name.as_deref())?;
-    let mut reading = source.read(Duration::ZERO)?;
+fn read(args: &SourceArgs) -> anyhow::Result<Reading> {
+    if let Some(path) = &args.calibration {
+        // Whoever names a file wants an error; only `serve` goes on without it.
+        calibrated::load(path).with_context(|| path.display().to_string())?;
+    }
+    let mut reading = opener(args).open()?.read(Duration::ZERO)?;
     Marks::default().observe(&mut reading);
     Ok(reading)
 }
 
+fn opener(args: &SourceArgs) -> Opener {
+    Opener::new(args.source.clone(), args.node_name.clone()).calibrated(args.calibration.clone())
+}
+
 /// Reads the source once, and prints its warnings.
-fn read_and_warn(args: &SourceArgs) -> Result<Reading, SourceError> {
+fn read_and_warn(args: &SourceArgs) -> anyhow::Result<Reading> {
     let reading = read(args)?;
     for warning in &reading.warnings {
         warn(warning);

@@ -87,11 +87,14 @@ fn content(scene: &Scene<'_>) -> (&'static str, String) {
     let spec = scene.spec();
     let source = scene.view.snapshot.as_ref();
     let source = source.map_or("", |snapshot| &snapshot.health.source);
+    let measured = summary::measured(spec)
+        .map(|measured| format!(" · bandwidths measured: {}", escape(&measured)));
     let mut html = format!(
-        "<p class=\"about\">{} · {} · from {}</p>\n",
+        "<p class=\"about\">{} · {} · from {}{}</p>\n",
         escape(&summary::models_left(&spec.gpus, scene.data.lost.len())),
         summary::interconnect(spec),
-        escape(source)
+        escape(source),
+        measured.unwrap_or_default()
     );
     let troubles = trouble::find(scene);
     html += &trouble::render(&troubles);

@@ -1,6 +1,7 @@
 //! The sources of a node's topology.
 
 pub mod auto;
+pub mod calibrated;
 pub mod file;
 pub mod nccl_xml;
 pub mod nvml;
@@ -13,7 +14,7 @@ pub mod sysfs;
 pub mod text;
 pub mod topo_matrix;
 
-use std::{fmt, str::FromStr, sync::Arc, time::Duration};
+use std::{fmt, path::PathBuf, str::FromStr, sync::Arc, time::Duration};
 
 use nvlink_topology::Invalid;
 
@@ -171,6 +172,7 @@ pub struct Opener {
     spec: SourceSpec,
     node: Option<String>,
     control: Option<Arc<sim::Control>>,
+    calibration: Option<PathBuf>,
 }
 
 impl Opener {
@@ -185,7 +187,15 @@ impl Opener {
             spec,
             node,
             control,
+            calibration: None,
         }
+    }
+
+    /// Replaces bandwidths by those of a calibration, if a file is given.
+    #[must_use]
+    pub fn calibrated(mut self, file: Option<PathBuf>) -> Self {
+        self.calibration = file;
+        self
     }
 
     /// Returns the control that sets the faults of a simulated node, or `None`
@@ -200,6 +210,14 @@ impl Opener {
     /// # Errors
     /// When this version does not support the source.
     pub fn open(&self) -> Result<Box<dyn Source>, SourceError> {
+        let source = self.open_plain()?;
+        Ok(match self.calibration.clone() {
+            Some(file) => Box::new(calibrated::Calibrated::new(source, file)),
+            None => source,
+        })
+    }
+
+    fn open_plain(&self) -> Result<Box<dyn Source>, SourceError> {
         let node = self.node.clone();
         let name = || self.node.clone().unwrap_or_else(host_name);
         Ok(match &self.spec {

@@ -14,6 +14,7 @@
 #![warn(missing_docs)]
 
 pub mod bandwidth;
+pub mod calibration;
 mod complete;
 pub mod cost;
 pub mod descriptor;
@@ -33,6 +34,7 @@ mod rings;
 pub mod search;
 mod sharing;
 
+pub use calibration::Calibration;
 pub use complete::direct_links;
 pub use domain::domains;
 pub use error::{Invalid, NoPlacement};

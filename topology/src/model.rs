@@ -6,7 +6,7 @@ mod derived;
 
 use serde::{Deserialize, Serialize};
 
-use crate::Fault;
+use crate::{Fault, calibration::Measured};
 
 pub use derived::Interconnect;
 
@@ -78,6 +78,10 @@ pub struct NodeTopologySpec {
     #[serde(default)]
     #[cfg_attr(feature = "schema", schemars(length(max = 256)))]
     pub nics: Vec<Nic>,
+    /// The measurements that replaced constants in the bandwidths of edges and paths.
+    #[serde(default)]
+    #[cfg_attr(feature = "schema", schemars(length(max = 32)))]
+    pub calibration: Vec<Measured>,
 }
 
 /// The source from which a topology was read.

@@ -58,23 +58,7 @@ pub fn place(mut run: Run, given: &Given, node: Option<&NodeTopologySpec>) -> Pl
     });
     let number = nodes.as_ref().map_or(1, |nodes| nodes.value);
     let used = node.and_then(|node| used(&run, node, count?, number));
-    let model = given.model.clone().map(|value| Known {
-        value,
-        from: Origin::Flag,
-    });
-    let listed = common(run.devices.iter().map(|one| &*one.model));
-    let listed = listed.map(|value| Known {
-        value,
-        from: Origin::Output,
-    });
-    let of_node = || {
-        let models = node?
-            .gpus
-            .iter()
-            .map(|gpu| gpu.model.as_deref().unwrap_or_default());
-        let (value, from) = (common(models)?, Origin::Topology);
-        Some(Known { value, from })
-    };
+    let model = model(&run, given, node);
     let path = given.path.map(|value| Known {
         value,
         from: Origin::Flag,
@@ -90,13 +74,27 @@ pub fn place(mut run: Run, given: &Given, node: Option<&NodeTopologySpec>) -> Pl
     Placed {
         expected: model_says(),
         place: Place {
-            model: model.or(listed).or_else(of_node),
+            model,
             path: path.or_else(of_topology).or_else(|| run.path.clone()),
             gpus,
             nodes,
         },
         run,
     }
+}
+
+/// Returns the product name of the GPUs, from the flags, the output or the topology.
+fn model(run: &Run, given: &Given, node: Option<&NodeTopologySpec>) -> Option<Known<String>> {
+    let listed = || common(run.devices.iter().map(|one| &*one.model));
+    let of_node = || {
+        let gpus = node?.gpus.iter();
+        common(gpus.map(|gpu| gpu.model.as_deref().unwrap_or_default()))
+    };
+    let from = |from| move |value| Known { value, from };
+    let given = given.model.clone().map(from(Origin::Flag));
+    given
+        .or_else(|| listed().map(from(Origin::Output)))
+        .or_else(|| of_node().map(from(Origin::Topology)))
 }
 
 /// Returns the text that all have in common; `None` if one differs or is empty.

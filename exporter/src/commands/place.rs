@@ -55,6 +55,7 @@ pub(super) fn place(args: &PlaceArgs) -> anyhow::Result<()> {
         placement: &placement,
         next_best: next_best.as_ref(),
         broken_gpus: broken,
+        calibration: &node.spec.calibration,
     };
     print(&match args.output {
         PlaceFormat::Table => output::placement::table(&explained, &node.spec),

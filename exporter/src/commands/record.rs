@@ -32,7 +32,7 @@ pub(super) fn record(args: &RecordArgs) -> anyhow::Result<()> {
     if let Some(path) = &args.to {
         check_directory(path).with_context(|| path.display().to_string())?;
     }
-    let source = args.source.source.open(args.source.node_name.as_deref())?;
+    let source = super::opener(&args.source).open()?;
     let runtime = runtime()?;
     let text = runtime.block_on(run(source, args.samples, args.interval));
     // A source that hangs must not keep the process running.

@@ -26,7 +26,7 @@ use crate::{
     release::Release,
     server::{self, Site},
     snapshot::Latest,
-    source::{Opener, host_name, sim::Control},
+    source::{host_name, sim::Control},
     tally::{Publishing, Tally},
     web::{Servers, Web},
 };
@@ -65,9 +65,8 @@ async fn run(args: &ServeArgs) -> anyhow::Result<()> {
 }
 
 async fn start(args: &ServeArgs) -> anyhow::Result<Servers> {
-    let (spec, node) = (args.source.source.clone(), args.source.node_name.clone());
-    let name = spec.to_string();
-    let opener = Opener::new(spec, node);
+    let name = args.source.source.to_string();
+    let opener = super::opener(&args.source);
     let control = opener.control().cloned();
     let mut open: Open = Box::new(move || opener.open());
     let (source, open) = blocking(move || Ok((open()?, open))).await?;

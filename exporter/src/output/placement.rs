@@ -2,10 +2,11 @@
 
 use nvlink_topology::{
     BrokenGpus, Edge, Fault, NextBest, NodeTopologySpec, PathClass, Pattern, Placement, Via,
+    calibration::Measured,
 };
 use serde::Serialize;
 
-use super::rate;
+use super::{rate, summary};
 
 /// A placement, what it was preferred to, and what it does with broken GPUs.
 #[derive(Serialize)]
@@ -17,6 +18,9 @@ pub struct Explained<'a> {
     pub next_best: Option<&'a NextBest>,
     #[serde(skip_serializing_if = "Broken::is_none")]
     pub broken_gpus: Broken<'a>,
+    /// The measurements that replaced constants.
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    pub calibration: &'a [Measured],
 }
 
 /// The free GPUs that are marked as broken.
@@ -56,6 +60,16 @@ impl<'a> Broken<'a> {
         Self { avoided, used }
     }
 
+    /// Returns the rows of the table.
+    fn rows(&self) -> impl Iterator<Item = (&'static str, String)> {
+        let rows = [
+            ("broken GPUs avoided", &self.avoided),
+            ("broken GPUs used", &self.used),
+        ];
+        let some = rows.into_iter().filter(|(_, gpus)| !gpus.is_empty());
+        some.map(|(title, gpus)| (title, faults(gpus)))
+    }
+
     fn is_none(&self) -> bool {
         self.avoided.is_empty() && self.used.is_empty()
     }
@@ -92,6 +106,7 @@ pub fn table(explained: &Explained<'_>, spec: &NodeTopologySpec) -> String {
         placement,
         next_best,
         broken_gpus,
+        ..
     } = explained;
     let quality = |value: f64| format!("{:.0} %", value * 100.0);
     let mut rows = vec![
@@ -110,25 +125,18 @@ pub fn table(explained: &Explained<'_>, spec: &NodeTopologySpec) -> String {
     if let Some(next) = next_best {
         rows.push(("next best set", compared(next, placement)));
     }
-    for (title, gpus) in [
-        ("broken GPUs avoided", &broken_gpus.avoided),
-        ("broken GPUs used", &broken_gpus.used),
-    ] {
-        if !gpus.is_empty() {
-            rows.push((title, faults(gpus)));
-        }
-    }
+    rows.extend(broken_gpus.rows());
     rows.push(("quality on this node", quality(placement.quality.node)));
     rows.push(("quality among free GPUs", quality(placement.quality.free)));
-    rows.push((
-        "search",
-        if placement.exact {
-            "exact"
-        } else {
-            "heuristic"
-        }
-        .to_owned(),
-    ));
+    let search = if placement.exact {
+        "exact"
+    } else {
+        "heuristic"
+    };
+    rows.push(("search", search.to_owned()));
+    if let Some(measured) = summary::measured(spec) {
+        rows.push(("bandwidths", format!("measured: {measured}")));
+    }
     if assumed(&placement.gpus, spec) {
         rows.push((
             "note",

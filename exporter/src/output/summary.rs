@@ -1,7 +1,8 @@
 //! Short descriptions of a node, with which all outputs for people begin.
 
 use nvlink_topology::{
-    Domain, Edge, Gpu, Interconnect, NodeTopologySpec, Via, bandwidth, generation::Generation,
+    Domain, Edge, Gpu, Interconnect, NodeTopologySpec, Via, bandwidth, calibration::Measured,
+    generation::Generation,
 };
 
 use super::rate;
@@ -42,6 +43,18 @@ pub fn models_left(gpus: &[Gpu], lost: usize) -> String {
 pub fn interconnect(spec: &NodeTopologySpec) -> &'static str {
     let known = spec.interconnect();
     known.map_or("NVLink unknown", Interconnect::as_str)
+}
+
+/// Says which bandwidths were measured, if any: `NVLINK × 0.98 (12 runs)`. The factor is that of
+/// the constants that the measurement replaces.
+#[must_use]
+pub fn measured(spec: &NodeTopologySpec) -> Option<String> {
+    let one = |entry: &Measured| {
+        let Measured { factor, runs, .. } = entry;
+        format!("{} × {factor:.2} ({runs} runs)", entry.path.as_str())
+    };
+    let all: Vec<_> = spec.calibration.iter().map(one).collect();
+    (!all.is_empty()).then(|| all.join(", "))
 }
 
 /// Describes how the GPUs of a domain are joined: `18 links, 371 GB/s per pair, over NVSwitch`.

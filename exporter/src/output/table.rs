@@ -26,6 +26,9 @@ pub fn render(node: &NodeTopology, color: bool) -> String {
         summary::interconnect(spec),
         clean(source.trim_end_matches(':'))
     );
+    if let Some(measured) = summary::measured(spec) {
+        out += &format!("bandwidths measured: {measured}\n");
+    }
     out += &format!("\n{}\n", bold("GPUs"));
     out += &columns(&gpus(node));
     out += &format!("\n{}\n", bold("NVLink domains"));

@@ -162,6 +162,7 @@ fn complete(
         })
         .unzip();
     let mut spec = NodeTopologySpec {
+        calibration: Vec::new(),
         source: ReadFrom {
             kind: SourceKind::File,
             from: from.to_owned(),

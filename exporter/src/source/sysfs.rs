@@ -138,6 +138,7 @@ pub fn read(root: &Path, node: &str) -> Result<Reading, SourceError> {
     let nics = nic::read(&root, tree, &places)?;
     warnings.extend(nics.warnings);
     let mut spec = NodeTopologySpec {
+        calibration: Vec::new(),
         source: ReadFrom {
             kind: SourceKind::Sysfs,
             from: from.clone(),

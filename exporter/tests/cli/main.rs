@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
 
+mod calibration;
 mod place;
 #[path = "../support/mod.rs"]
 mod support;

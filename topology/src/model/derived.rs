@@ -8,7 +8,7 @@ use super::{Gpu, NodeTopologySpec, NodeTopologyStatus, SourceKind, Via};
 
 impl Serialize for NodeTopologySpec {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut spec = serializer.serialize_struct("NodeTopologySpec", 7)?;
+        let mut spec = serializer.serialize_struct("NodeTopologySpec", 8)?;
         spec.serialize_field("source", &self.source)?;
         spec.serialize_field("gpus", &self.gpus)?;
         match self.lost.is_empty() {
@@ -27,6 +27,10 @@ impl Serialize for NodeTopologySpec {
             false => spec.skip_field("domains")?,
         }
         spec.serialize_field("nics", &self.nics)?;
+        match self.calibration.is_empty() {
+            true => spec.skip_field("calibration")?,
+            false => spec.serialize_field("calibration", &self.calibration)?,
+        }
         spec.end()
     }
 }

@@ -11,6 +11,7 @@ use nvlink_topology::{
 };
 use proptest::prelude::*;
 
+mod calibration;
 mod published;
 
 fn bus(gpu: u32) -> String {
@@ -63,6 +64,7 @@ fn spec(gpus: Vec<Gpu>) -> NodeTopologySpec {
         paths: Vec::new(),
         domains: Vec::new(),
         nics: Vec::new(),
+        calibration: Vec::new(),
     }
 }
 

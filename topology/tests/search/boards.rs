@@ -52,6 +52,7 @@ pub(crate) fn board(n: u32, sockets: u32, edges: &[(u32, u32, u32)]) -> NodeTopo
         paths,
         domains: Vec::new(),
         nics: Vec::new(),
+        calibration: Vec::new(),
     };
     spec.complete("node").unwrap();
     spec

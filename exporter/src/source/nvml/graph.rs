@@ -202,6 +202,7 @@ pub(super) fn spec(
         paths: paths.clone(),
         domains: fabrics(facts),
         nics: Vec::new(),
+        calibration: Vec::new(),
     };
     odd.extend(spec.complete(node)?);
     let refused = |a: u32, b: u32| matches!(judged.get(&(a, b)), Some(Some(_)));

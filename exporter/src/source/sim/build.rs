@@ -37,6 +37,7 @@ pub(super) fn spec(profile: &Profile, name: &str, damage: &Damage) -> NodeTopolo
         clique,
     });
     NodeTopologySpec {
+        calibration: Vec::new(),
         source: Source {
             kind: SourceKind::Sim,
             from: profile.name.to_owned(),

@@ -63,6 +63,7 @@ pub fn spec(matrix: &Matrix, source: Source) -> NodeTopologySpec {
         paths,
         domains: Vec::new(),
         nics: nics(matrix),
+        calibration: Vec::new(),
     }
 }
 

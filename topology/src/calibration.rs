@@ -1,0 +1,199 @@
+//! Bandwidths as collective benchmarks measured them, in place of the constants of
+//! [`crate::bandwidth`].
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{API_VERSION, Gpu, Invalid, NodeTopologySpec, PathClass};
+
+/// `kind` of a [`Calibration`].
+pub const KIND: &str = "Calibration";
+/// Fewer runs than this say nothing: one of them may have shared the machine with another job.
+pub const MIN_RUNS: usize = 3;
+/// Runs that are older than this are left out: drivers and NCCL change. 180 days, in seconds.
+pub const MAX_AGE: u64 = 180 * 24 * 3600;
+/// Factors outside this range are errors of the measurement or of the model of the board, not
+/// bandwidths.
+const POSSIBLE: std::ops::RangeInclusive<f64> = 0.02..=4.0;
+/// A run is an outlier if its modified z-score is larger (Iglewicz and Hoaglin, "How to Detect
+/// and Handle Outliers", 1993).
+const OUTLIER: f64 = 3.5;
+/// What makes the median absolute deviation comparable with a standard deviation: 1 / Φ⁻¹(3/4).
+const NORMAL: f64 = 1.4826;
+
+/// What was measured, by GPU model and class of path. A file, or a key of a ConfigMap.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Calibration {
+    /// Always [`API_VERSION`].
+    pub api_version: String,
+    /// Always [`KIND`].
+    pub kind: String,
+    /// One entry for each model and class, ascending.
+    pub entries: Vec<Measured>,
+}
+
+/// The measured bandwidth of one class of path between GPUs of one model.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct Measured {
+    /// Product name of the GPUs, `NVIDIA H100 80GB HBM3`.
+    pub model: String,
+    /// The class of the slowest path between the GPUs that were measured.
+    pub path: PathClass,
+    /// Measured bandwidth divided by what the constants give for the same GPUs: the median of
+    /// the runs.
+    pub factor: f64,
+    /// Number of runs without outliers.
+    pub runs: u32,
+    /// When the latest of them ended, seconds since 1970.
+    pub measured_at: u64,
+}
+
+/// One run of a benchmark.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Run {
+    /// Product name of all its GPUs.
+    pub model: String,
+    /// The class of the slowest path between its GPUs.
+    pub path: PathClass,
+    /// Measured bus bandwidth divided by what the constants give.
+    pub factor: f64,
+    /// When it ended, seconds since 1970.
+    pub ended_at: u64,
+}
+
+impl Calibration {
+    /// Sums up runs: the median of each model and class, without runs that are older than
+    /// [`MAX_AGE`], without outliers, and without classes of fewer than [`MIN_RUNS`] runs.
+    /// `now` is in seconds since 1970; runs that ended later count as if they ended now.
+    #[must_use]
+    pub fn of(runs: &[Run], now: u64) -> Self {
+        let mut groups = BTreeMap::<(&str, PathClass), Vec<&Run>>::new();
+        let young = |run: &&Run| now.saturating_sub(run.ended_at) <= MAX_AGE;
+        let possible = |run: &&Run| POSSIBLE.contains(&run.factor);
+        for run in runs.iter().filter(young).filter(possible) {
+            groups.entry((&run.model, run.path)).or_default().push(run);
+        }
+        let entries = groups.into_iter().filter_map(|((model, path), runs)| {
+            let kept = without_outliers(runs);
+            let factors = kept.iter().map(|run| run.factor).collect();
+            (kept.len() >= MIN_RUNS).then(|| Measured {
+                model: model.to_owned(),
+                path,
+                factor: median(factors),
+                runs: u32::try_from(kept.len()).unwrap_or(u32::MAX),
+                measured_at: kept
+                    .iter()
+                    .map(|run| run.ended_at.min(now))
+                    .max()
+                    .unwrap_or(now),
+            })
+        });
+        Self {
+            api_version: API_VERSION.to_owned(),
+            kind: KIND.to_owned(),
+            entries: entries.collect(),
+        }
+    }
+
+    /// Checks what was read from a file.
+    ///
+    /// # Errors
+    /// Another kind, an impossible factor, or two entries for one model and class, with its place.
+    pub fn check(&self) -> Result<(), Invalid> {
+        if (&*self.api_version, &*self.kind) != (API_VERSION, KIND) {
+            let found = format!("{} {}", self.api_version, self.kind);
+            return Err(Invalid::new(
+                "kind",
+                format!("{found}; expected {API_VERSION} {KIND}"),
+            ));
+        }
+        let mut seen = BTreeSet::new();
+        for (n, entry) in self.entries.iter().enumerate() {
+            let at = |key: &str| format!("entries[{n}].{key}");
+            if !POSSIBLE.contains(&entry.factor) {
+                let (least, most) = (POSSIBLE.start(), POSSIBLE.end());
+                let reason = format!("{}; possible are {least} to {most}", entry.factor);
+                return Err(Invalid::new(at("factor"), reason));
+            }
+            if !seen.insert((&entry.model, entry.path)) {
+                let path = entry.path.as_str();
+                let reason = format!("a second entry for {path} of {}", entry.model);
+                return Err(Invalid::new(at("path"), reason));
+            }
+        }
+        Ok(())
+    }
+
+    /// Replaces the bandwidths of the paths between GPUs of measured models, and notes in the
+    /// document which entries it used. A document that notes some already stays as it is, so
+    /// that a recording of a calibrated node is not calibrated twice.
+    pub fn apply(&self, spec: &mut NodeTopologySpec) {
+        if !spec.calibration.is_empty() {
+            return;
+        }
+        let mut used = BTreeSet::new();
+        for edge in &mut spec.edges {
+            if let Some(n) = self.find(&spec.gpus, (edge.a, edge.b), PathClass::Nvlink) {
+                used.insert(n);
+                let rate = scaled(edge.bytes_per_second, self.entries[n].factor);
+                // An edge has at least one byte per second for each link.
+                edge.bytes_per_second = rate.max(edge.links.into());
+            }
+        }
+        for path in &mut spec.paths {
+            if let Some(n) = self.find(&spec.gpus, (path.a, path.b), path.class) {
+                used.insert(n);
+                path.bytes_per_second = scaled(path.bytes_per_second, self.entries[n].factor);
+                path.assumed = false;
+            }
+        }
+        spec.calibration = used.into_iter().map(|n| self.entries[n].clone()).collect();
+    }
+
+    /// Returns the place of the entry for a path between two GPUs; none if their models differ.
+    fn find(&self, gpus: &[Gpu], pair: (u32, u32), path: PathClass) -> Option<usize> {
+        let model = |index: u32| {
+            let gpu = gpus.iter().find(|gpu| gpu.index == index)?;
+            gpu.model.as_deref()
+        };
+        let one = model(pair.0).filter(|one| model(pair.1) == Some(one))?;
+        let mut entries = self.entries.iter();
+        entries.position(|entry| entry.model == one && entry.path == path)
+    }
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_precision_loss,
+    clippy::cast_sign_loss,
+    reason = "rates are below 2^50 and factors are positive"
+)]
+fn scaled(bytes_per_second: u64, factor: f64) -> u64 {
+    ((bytes_per_second as f64 * factor) as u64).max(1)
+}
+
+/// Leaves out runs that are far from the median of their group.
+fn without_outliers(runs: Vec<&Run>) -> Vec<&Run> {
+    let middle = median(runs.iter().map(|run| run.factor).collect());
+    let distance = |run: &Run| (run.factor - middle).abs();
+    let spread = NORMAL * median(runs.iter().map(|run| distance(run)).collect());
+    // Equal runs have no spread; what differs by less than a percent of them is no outlier.
+    let limit = (OUTLIER * spread).max(middle / 100.0);
+    let near = |run: &&Run| distance(run) <= limit;
+    runs.into_iter().filter(near).collect()
+}
+
+/// Returns the median, 0 for no values.
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    let half = values.len() / 2;
+    match (values.get(half), values.len() % 2) {
+        (Some(middle), 1) => *middle,
+        (Some(upper), _) => f64::midpoint(values[half - 1], *upper),
+        (None, _) => 0.0,
+    }
+}
