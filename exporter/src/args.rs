@@ -9,13 +9,12 @@ mod web;
 use std::{ffi::OsString, path::PathBuf, str::FromStr, time::Duration};
 
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum, error::ErrorKind};
-use nvlink_runtime::flags;
+use nvlink_runtime::{duration, flags};
 use nvlink_topology::{Pattern, Scope};
 
 pub use self::web::{Collectors, WebArgs};
 use crate::{
     allocations::AllocationArgs,
-    duration,
     output::TopologyFormat,
     source::{self, SourceSpec},
 };

@@ -4,10 +4,8 @@
 //! The modules; each uses only those above it:
 //!
 //! - [`source`] reads a node: its hardware, a file, a simulation.
-//! - `duration` parses the durations of flags and files.
 //! - `origin` refuses requests that come from a page of another site.
 //! - [`release`] releases the source for a while.
-//! - [`web`] admits requests: TLS, passwords, limits.
 //! - [`tally`] keeps the process's statistics about itself.
 //! - [`placement`] describes which container holds which GPUs, and how good they are for it.
 //! - [`load`] computes link rates and new errors from two readings.
@@ -32,7 +30,6 @@ pub mod args;
 pub mod collect;
 mod commands;
 pub mod control;
-mod duration;
 mod faults;
 pub mod lifecycle;
 pub mod load;
@@ -49,6 +46,5 @@ pub mod server;
 pub mod snapshot;
 pub mod source;
 pub mod tally;
-pub mod web;
 
 pub use commands::run;

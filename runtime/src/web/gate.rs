@@ -14,7 +14,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use base64::{Engine, prelude::BASE64_STANDARD};
-use nvlink_runtime::connections::Peer;
+use crate::connections::Peer;
 use ring::{hmac, rand::SystemRandom};
 use tokio::sync::Semaphore;
 

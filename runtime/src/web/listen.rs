@@ -12,7 +12,7 @@ use hyper_util::{
     rt::{TokioExecutor, TokioTimer},
     server::conn::auto::Builder,
 };
-use nvlink_runtime::connections::{Acceptor, Bounds};
+use crate::connections::{Acceptor, Bounds};
 use tokio::task::JoinSet;
 
 use super::Web;
