@@ -6,7 +6,7 @@ mod html;
 
 pub use self::{
     asset::Asset,
-    html::{count, escape, percent},
+    html::{count, escape, gpus, mark, percent, ranges},
 };
 
 /// The style with which the style of each page begins.

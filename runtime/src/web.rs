@@ -31,12 +31,12 @@ use tokio::{
     time::{MissedTickBehavior, interval, timeout},
 };
 
-use self::{files::Files, gate::Gate, settings::Settings};
 pub use self::{
     address::{ListenError, address, listen},
     files::WebError,
     listen::Servers,
 };
+use self::{files::Files, gate::Gate, settings::Settings};
 use crate::{
     connections::{CutOffs, Places},
     supervise::{Supervisor, Weight},

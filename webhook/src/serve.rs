@@ -15,6 +15,7 @@ use nvlink_runtime::{
     lease::{self, Candidate, Leadership},
     log, signals,
     supervise::{Supervisor, Weight},
+    web::{self, Servers, Web},
 };
 use tokio::{net::TcpListener, sync::watch, task::JoinHandle};
 
@@ -24,13 +25,16 @@ mod identity;
 use crate::{
     admission::admit::Admission,
     admission::server::{self, Webhook, listen},
-    args::{LeaseArgs, LogFormat, ServeArgs, TlsArgs},
+    args::{LeaseArgs, LogFormat, ServeArgs, TlsArgs, WebArgs},
     authorize::ClusterAuthorizer,
     cluster::Watches,
     cluster::status::Writer,
     cluster::view::SharedView,
+    decide::Settings,
     health::{self, Health, Readiness},
     metrics::Metrics,
+    page::{self, Page},
+    recent::Recent,
     registration::registrar::{self, Registrar},
 };
 
@@ -113,6 +117,8 @@ async fn start(args: ServeArgs, supervisor: &Supervisor) -> anyhow::Result<Runni
     let exempt = exempt::names(&args.tls, &client);
     let identity = identity::identity(args.tls, &client, &readiness, supervisor).await?;
     let view = SharedView::default();
+    let settings = Settings::from(args.scopes);
+    let recent = show(args.web, &client, &view, &settings, supervisor).await?;
     let watches = Watches::start(&client, &view, &metrics, supervisor);
     watches.synced().await;
 
@@ -120,10 +126,14 @@ async fn start(args: ServeArgs, supervisor: &Supervisor) -> anyhow::Result<Runni
     let admission = Admission {
         view,
         authorizer: ClusterAuthorizer::new(client.clone()),
-        settings: args.scopes.into(),
+        settings,
     };
     let of_registrar = Arc::clone(&metrics);
-    let webhook = Webhook { admission, metrics };
+    let webhook = Webhook {
+        admission,
+        metrics,
+        recent,
+    };
     let (mut server, handle) = admit(args.listen, identity.config, webhook);
     tokio::select! {
         // `None` if it has failed; then the other branch reports it.
@@ -147,6 +157,32 @@ async fn start(args: ServeArgs, supervisor: &Supervisor) -> anyhow::Result<Runni
         candidate,
         leaving,
     })
+}
+
+/// Serves the page, if it has an address. Returns where decisions are kept for it.
+async fn show(
+    args: WebArgs,
+    client: &Client,
+    view: &SharedView,
+    settings: &Settings,
+    supervisor: &Supervisor,
+) -> anyhow::Result<Recent> {
+    if args.listen_addresses.is_empty() {
+        return Ok(Recent::default());
+    }
+    let web = Web::of_flag(args.config_file).await?;
+    let listeners = web::listen(args.listen_addresses).await?;
+    let recent = Recent::keeping();
+    let host = lease::host();
+    let page = Page::new(recent.clone(), view.clone(), settings.clone(), &host);
+    page::watches::start(client, &page.mirror, supervisor);
+    let router = web.protect(page::server::router(Arc::new(page)));
+    let mut servers = Servers::start(listeners, &web, &router).context("cannot serve the page")?;
+    web.keep(supervisor);
+    supervisor.require("server of the page", async move {
+        Err::<(), _>(servers.ended().await)
+    });
+    Ok(recent)
 }
 
 /// Maintains the registration until the process `leaves`.

@@ -1,16 +1,8 @@
 //! HTML from foreign text, and from numbers.
 
-pub(super) use nvlink_runtime::page::{count, escape, percent};
+pub(super) use nvlink_runtime::page::{count, escape, gpus, mark, percent};
 
 use crate::output;
-
-/// Formats a list of GPUs: `GPU 3`, `GPUs 0-7`.
-pub(super) fn gpus(indices: &[u32]) -> String {
-    match indices {
-        [one] => format!("GPU {one}"),
-        _ => format!("GPUs {}", output::ranges(indices)),
-    }
-}
 
 /// Formats a rate in bytes per second; small rates have no decimals.
 pub(super) fn rate(bytes_per_second: f64) -> String {
