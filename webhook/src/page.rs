@@ -9,14 +9,14 @@
 //! 4 MiB more.
 //!
 //! From the state to the reader: [`watches`] keep the [`mirror`], `judge` rates placements,
-//! [`board`] groups and sums up, `rendering` keeps the texts of `row` and `json`, and
+//! [`board`] groups and sums up, `rendering` keeps the texts of `row` and `document`, and
 //! `render`, `summary`, `decisions` and `detail` make pages of them, for [`server`].
 
 pub mod board;
 mod decisions;
 mod detail;
+mod document;
 mod find;
-mod json;
 mod judge;
 pub mod mirror;
 pub mod node;
@@ -130,7 +130,7 @@ impl Page {
     pub fn json(&self) -> String {
         let rendering = self.rendering();
         let board = &rendering.board;
-        let groups = board.groups.iter().map(json::of_group);
+        let groups = board.groups.iter().map(document::of_group);
         let decisions = self.recent.since(0);
         let decisions = decisions.iter().map(|one| decisions::json(one));
         let mut head = json!({

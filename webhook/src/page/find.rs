@@ -12,14 +12,13 @@ const LONGEST: usize = 1000;
 
 /// The words of a query, in lower case.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Query {
+pub(super) struct Query {
     text: String,
     words: Vec<String>,
 }
 
 impl Query {
-    #[must_use]
-    pub fn new(text: &str) -> Self {
+    pub(super) fn new(text: &str) -> Self {
         let ends = text.char_indices().map(|(at, c)| at + c.len_utf8());
         let end = ends.take_while(|&end| end <= LONGEST).last().unwrap_or(0);
         let text = text[..end].trim().to_owned();

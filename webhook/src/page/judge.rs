@@ -81,3 +81,50 @@ fn graph(spec: &NodeTopologySpec) -> Option<Graph> {
     }
     Graph::new(&spec).ok()
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// Returns four GPUs of which `a` and 2 to 3 are bridged by four links.
+    fn spec(node: &str, a: (u32, u32)) -> NodeTopologySpec {
+        let gpus: Vec<_> = (0..4).map(|index| json!({ "index": index })).collect();
+        let edge = |(a, b): (u32, u32)| json!({"a": a, "b": b, "via": "direct", "links": 4, "bytesPerSecond": 50_000_000_000_u64});
+        let spec =
+            json!({"source": {"kind": "file"}, "gpus": gpus, "edges": [edge(a), edge((2, 3))]});
+        let mut spec: NodeTopologySpec = serde_json::from_value(spec).unwrap();
+        spec.complete(node).unwrap();
+        spec
+    }
+
+    #[test]
+    fn nodes_with_the_same_graph_share_it_and_its_answers() {
+        let mut judge = Judge::default();
+        let first = judge.hardware(&spec("n1", (0, 1)));
+        let second = judge.hardware(&spec("n2", (0, 1)));
+        assert!(Arc::ptr_eq(&first, &second));
+        let other = judge.hardware(&spec("n3", (1, 2)));
+        assert!(!Arc::ptr_eq(&first, &other));
+        let all_reduce = Pattern::default();
+        assert_eq!(first.quality(&[0, 1], all_reduce), Some(1.0));
+        let across = first.quality(&[1, 2], all_reduce).unwrap();
+        assert!(across < 0.7, "{across}");
+        let shape = "tp=8".parse().unwrap();
+        assert_eq!(first.quality(&[1, 2], shape), Some(across), "of a gang");
+        assert_eq!(second.known().len(), 3);
+        assert_eq!(first.quality(&[9], all_reduce), None);
+        drop((first, second));
+        judge.hardware(&spec("n4", (1, 2)));
+        assert_eq!(judge.0.len(), 1, "the graph of no node is forgotten");
+    }
+
+    #[test]
+    fn without_known_links_nothing_is_judged() {
+        let spec = json!({"source": {"kind": "sysfs"}, "gpus": [{"index": 0}, {"index": 1}]});
+        let spec = serde_json::from_value(spec).unwrap();
+        let hardware = Judge::default().hardware(&spec);
+        assert_eq!(hardware.quality(&[0, 1], Pattern::default()), None);
+    }
+}

@@ -9,17 +9,18 @@ use std::{
     time::Instant,
 };
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::{
     board::{Board, Row},
+    document,
     find::Query,
-    json, row, summary,
+    row, summary,
 };
 
 /// A board and its rows as text.
 #[derive(Debug)]
-pub struct Rendering {
+pub(super) struct Rendering {
     pub(super) board: Board,
     rows: HashMap<String, Arc<Text>>,
     /// Increases when a row changes.
@@ -86,7 +87,7 @@ impl Rendering {
             same.cloned().unwrap_or_else(|| {
                 Arc::new(Text {
                     html: row::html(row),
-                    json: json::of_row(row).to_string(),
+                    json: document::of_row(row).to_string(),
                     changed: revision,
                     row: row.clone(),
                 })
@@ -137,11 +138,11 @@ impl Rendering {
         }
         let changed = self.rows.values();
         let changed = changed.filter(|text| text.changed > cursor.revision);
-        let rows: serde_json::Map<String, Value> = changed
+        let rows: Map<String, Value> = changed
             .map(|text| (format!("node-{}", text.row.name), json!(text.html)))
             .collect();
         let sums = self.board.groups.iter().enumerate();
-        let sums: serde_json::Map<String, Value> = sums
+        let sums: Map<String, Value> = sums
             .map(|(n, group)| (format!("group-{n}-sum"), json!(summary::of_group(group))))
             .collect();
         Some(json!({

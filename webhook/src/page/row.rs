@@ -100,7 +100,7 @@ fn hue(row: &Row, node: &Node, job: usize) -> u64 {
     let project = pod.and_then(|pod| pod.project.as_deref());
     let name = project.or(namespace.map(|held| held.namespace.as_str()));
     let bytes = name.unwrap_or_default().bytes().map(u64::from);
-    bytes.fold(0, |hash, byte| hash.wrapping_mul(31).wrapping_add(byte)) % HUES
+    bytes.fold(0_u64, |hash, byte| hash.wrapping_mul(31).wrapping_add(byte)) % HUES
 }
 
 /// Says what still fits on a node.

@@ -27,6 +27,12 @@ use super::{
 #[derive(Clone, Debug)]
 struct Lenient<T>(Result<T, String>);
 
+impl<T: Default> Default for Lenient<T> {
+    fn default() -> Self {
+        Self(Ok(T::default()))
+    }
+}
+
 impl<'de, T: DeserializeOwned> Deserialize<'de> for Lenient<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let value = Value::deserialize(deserializer)?;
