@@ -15,6 +15,7 @@ mod cases;
 mod chart;
 mod check;
 mod clients;
+mod cluster_page;
 mod crds;
 mod debug;
 mod demo;

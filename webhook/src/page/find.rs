@@ -110,7 +110,10 @@ pub(super) fn of_row(row: &Row) -> String {
 /// Returns the text of a decision.
 pub(super) fn of_decision(decision: &Decision) -> String {
     let mut fields = Fields::default();
-    fields.add("pod", &format!("{}/{}", decision.namespace, decision.pod));
+    let Decision { namespace, pod, .. } = decision;
+    if !pod.is_empty() {
+        fields.add("pod", &format!("{namespace}/{pod}"));
+    }
     fields.add("class", decision.class.as_deref().unwrap_or_default());
     fields.add("project", decision.project.as_deref().unwrap_or_default());
     fields.add("is", decision.outcome.as_str());

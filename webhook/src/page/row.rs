@@ -34,9 +34,9 @@ pub(super) fn html(row: &Row) -> String {
 
 /// Returns the address of a node's own page.
 pub(super) fn address(name: &str) -> String {
-    let mut query = form_urlencoded::Serializer::new("/node?".to_owned());
-    query.append_pair("name", name);
-    escape(&query.finish())
+    let mut query = form_urlencoded::Serializer::new(String::new());
+    let query = query.append_pair("name", name).finish();
+    format!("/node?{}", escape(&query))
 }
 
 /// Reports whether a query finds the row.

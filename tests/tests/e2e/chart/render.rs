@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::{control_plane, documents};
 
 /// Values that switch each option at least once.
-const MATRIX: [(&str, &str); 14] = [
+const MATRIX: [(&str, &str); 15] = [
     ("the defaults", ""),
     ("no exporter", "exporter: {enabled: false}"),
     ("no webhook", "webhook: {enabled: false}"),
@@ -47,6 +47,10 @@ const MATRIX: [(&str, &str); 14] = [
     (
         "cert-manager",
         "webhook: {certManager: {enabled: true}, clientCa: {configMap: clients}, priorityQuota: true, replicas: 3, extraArgs: [--lease-name=x]}",
+    ),
+    (
+        "the page",
+        "webhook: {page: {enabled: true, webConfig: {secret: web}, readers: [{namespaceSelector: {}}]}}",
     ),
     (
         "an issuer",
