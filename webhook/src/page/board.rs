@@ -95,7 +95,8 @@ pub(super) struct Totals {
     pub(super) largest_free_sets: BTreeMap<usize, usize>,
     /// GPUs of the largest domain of a node.
     pub(super) largest_domain: usize,
-    pub(super) nodes_with_missing_links: usize,
+    /// Nodes with missing links, or with GPUs that are marked as broken or lost.
+    pub(super) broken_nodes: usize,
     pub(super) unreadable: usize,
     pub(super) poor_placements: usize,
 }
@@ -218,13 +219,22 @@ impl Row {
         jobs.filter_map(|(n, job)| Some((n, job.quality.filter(|&one| one < POOR)?)))
     }
 
-    /// Returns the GPUs with missing links, by the number of links.
-    pub(super) fn broken(&self) -> BTreeMap<u64, Vec<u32>> {
-        let mut broken: BTreeMap<u64, Vec<u32>> = BTreeMap::new();
-        for gpu in self.node().iter().flat_map(|node| &node.gpus) {
-            if gpu.missing() > 0 {
-                broken.entry(gpu.missing()).or_default().push(gpu.index);
+    /// Returns the GPUs that are broken, by what is broken.
+    pub(super) fn broken(&self) -> BTreeMap<String, Vec<u32>> {
+        let mut broken: BTreeMap<String, Vec<u32>> = BTreeMap::new();
+        let Some(node) = self.node() else {
+            return broken;
+        };
+        for gpu in &node.gpus {
+            for words in gpu.broken() {
+                broken.entry(words).or_default().push(gpu.index);
             }
+        }
+        for lost in &node.lost {
+            broken
+                .entry("lost".to_owned())
+                .or_default()
+                .push(lost.index);
         }
         broken
     }
@@ -246,8 +256,7 @@ impl Totals {
             *self.largest_free_sets.entry(most).or_default() += 1;
         }
         self.largest_domain = self.largest_domain.max(node.largest_domain());
-        let broken = node.gpus.iter().any(|gpu| gpu.missing() > 0);
-        self.nodes_with_missing_links += usize::from(broken);
+        self.broken_nodes += usize::from(!row.broken().is_empty());
         self.poor_placements += row.poor().count();
     }
 
@@ -260,7 +269,7 @@ impl Totals {
             *self.largest_free_sets.entry(*size).or_default() += nodes;
         }
         self.largest_domain = self.largest_domain.max(other.largest_domain);
-        self.nodes_with_missing_links += other.nodes_with_missing_links;
+        self.broken_nodes += other.broken_nodes;
         self.unreadable += other.unreadable;
         self.poor_placements += other.poor_placements;
     }

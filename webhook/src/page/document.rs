@@ -22,6 +22,7 @@ pub(super) fn of_row(row: &Row) -> Value {
         Ok(node) => {
             let gpus = node.gpus.iter().map(|gpu| of_gpu(node, gpu));
             set("gpus", Some(gpus.collect()));
+            set("lost", (!node.lost.is_empty()).then(|| json!(node.lost)));
             set("free", node.free().map(|free| json!(free)));
             let most = node.largest_free_set();
             set("largestFreeSet", most.map(|most| json!(most)));
@@ -46,6 +47,9 @@ fn of_gpu(node: &Node, gpu: &Gpu) -> Value {
     }
     if let Some(links) = gpu.links {
         value["links"] = json!(links);
+    }
+    if !gpu.faults.is_empty() {
+        value["faults"] = json!(gpu.faults);
     }
     value
 }

@@ -9,7 +9,10 @@ use std::{
 
 use nvlink_topology::{Allocation, NodeTopologySpec, Pattern};
 
-use super::{judge::Judge, node::Node};
+use super::{
+    judge::Judge,
+    node::{Marks, Node},
+};
 
 /// What a node published, or why it cannot be shown.
 pub type Published = Result<Node, String>;
@@ -89,11 +92,12 @@ impl Mirror {
         &self,
         name: &str,
         spec: Result<&NodeTopologySpec, String>,
+        marks: Marks,
         allocations: Result<Option<Vec<Allocation>>, String>,
     ) {
         let node = spec.and_then(|spec| {
             let allocations = allocations?;
-            Ok(Node::new(spec, allocations, &mut self.judge()))
+            Ok(Node::new(spec, marks, allocations, &mut self.judge()))
         });
         let mut state = self.write();
         state.nodes.insert(name.to_owned(), Arc::new(node));

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use nvlink_runtime::page::count;
 use nvlink_topology::{Allocation, Domain, Interconnect, NodeTopologySpec, missing_links};
 
 use super::judge::{Hardware, Judge};
@@ -10,6 +11,8 @@ use super::judge::{Hardware, Judge};
 #[derive(Debug)]
 pub struct Node {
     pub gpus: Vec<Gpu>,
+    /// GPUs that do not answer; they are not among `gpus`.
+    pub lost: Vec<Lost>,
     /// The domains, with the indices of their GPUs on this node.
     pub domains: Vec<Domain>,
     /// How the GPUs are connected; `None` if the source cannot determine it.
@@ -27,6 +30,33 @@ pub struct Gpu {
     pub model: Option<String>,
     /// The NVLinks that are up, and those that should be up; `None` if they are not known.
     pub links: Option<Links>,
+    /// Why its exporter marks it as broken, such as `xid-74`.
+    pub faults: Vec<String>,
+}
+
+/// The marks of broken GPUs in a document: the keys `faults` of GPUs, and `lost`. They are
+/// parsed apart from the rest, because a document of another version may not have them.
+#[derive(Clone, Debug, Default, serde::Deserialize)]
+#[serde(default)]
+pub struct Marks {
+    pub gpus: Vec<Marked>,
+    pub lost: Vec<Lost>,
+}
+
+#[derive(Clone, Debug, serde::Deserialize)]
+pub struct Marked {
+    pub index: u32,
+    #[serde(default)]
+    pub faults: Vec<String>,
+}
+
+/// A GPU that answered earlier and does not answer now.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
+pub struct Lost {
+    /// Its last known index.
+    pub index: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uuid: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
@@ -42,12 +72,24 @@ impl Gpu {
         self.links
             .map_or(0, |links| links.expected.saturating_sub(links.up))
     }
+
+    /// Returns in words what is broken; empty if nothing is known to be.
+    #[must_use]
+    pub fn broken(&self) -> Vec<String> {
+        let missing = usize::try_from(self.missing()).unwrap_or(usize::MAX);
+        let links = (missing > 0).then(|| format!("{} missing", count(missing, "link")));
+        // The count of the links says more than the mark.
+        let told = |fault: &&String| missing == 0 || *fault != "missing-links";
+        let faults = self.faults.iter().filter(told).cloned();
+        links.into_iter().chain(faults).collect()
+    }
 }
 
 impl Node {
     /// Reduces a document to what the page needs.
     pub(super) fn new(
         spec: &NodeTopologySpec,
+        marks: Marks,
         allocations: Option<Vec<Allocation>>,
         judge: &mut Judge,
     ) -> Self {
@@ -56,6 +98,12 @@ impl Node {
             uuid: gpu.uuid.clone(),
             model: gpu.model.clone(),
             links: links(gpu, spec),
+            faults: marks
+                .gpus
+                .iter()
+                .filter(|mark| mark.index == gpu.index)
+                .flat_map(|mark| mark.faults.clone())
+                .collect(),
         });
         let allocations = allocations.map(|mut held| {
             for one in &mut held {
@@ -66,6 +114,7 @@ impl Node {
         });
         Self {
             gpus: gpus.collect(),
+            lost: marks.lost,
             domains: spec.domains.clone(),
             interconnect: spec.interconnect(),
             allocations,

@@ -132,5 +132,5 @@ const LEGEND: &str = "<p class=\"legend\"><span><i class=\"f\"></i> free</span> 
      <span class=\"of-quality\"><i class=\"q1\">A</i> below 70 %</span> \
      <span class=\"of-quality\"><i class=\"q0\">A</i> not judged</span> \
      <span class=\"of-project\"><i class=\"q0 h4\">A</i><i class=\"q0 h4\">B</i> jobs of one project (or namespace)</span> \
-     <span><i class=\"f b\"></i> links missing</span> <span><i class=\"x\">?</i> not known</span> \
+     <span><i class=\"f b\"></i> broken, such as links missing</span> <span><i class=\"x\">?</i> not known</span> \
      <span>a frame: one NVLink domain</span></p>\n";

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use nvlink_runtime::page::{count, escape, gpus, mark, percent};
+use nvlink_runtime::page::{escape, gpus, mark, percent};
 
 use super::{
     board::{POOR, Row},
@@ -75,7 +75,7 @@ fn cell(row: &Row, node: &Node, gpu: &Gpu) -> String {
         (None, Some(_)) => ("f".to_owned(), String::new()),
         (None, None) => ("x".to_owned(), "?".to_owned()),
     };
-    let broken = if gpu.missing() > 0 { " b" } else { "" };
+    let broken = if gpu.broken().is_empty() { "" } else { " b" };
     format!("<i class=\"{class}{broken}\">{text}</i>")
 }
 
@@ -117,13 +117,13 @@ fn fit(node: &Node) -> String {
 
 fn held(row: &Row, node: &Node) -> String {
     let mut html = String::new();
-    for (missing, broken) in row.broken() {
+    for (what, broken) in row.broken() {
         // Writing to a string never fails.
         let _ = write!(
             html,
-            "<span class=\"bad\">✕ {}: {} missing</span> ",
+            "<span class=\"bad\">✕ {}: {}</span> ",
             gpus(&broken),
-            count(usize::try_from(missing).unwrap_or(usize::MAX), "link")
+            escape(&what)
         );
     }
     let Some(allocations) = &node.allocations else {

@@ -20,7 +20,7 @@ pub(super) fn mark(board: &Board) -> &'static str {
     match board.age {
         None => "✕ ",
         Some(age) if !age.is_zero() => "✕ ",
-        _ if totals.nodes_with_missing_links + totals.unreadable > 0 => "▲ ",
+        _ if totals.broken_nodes + totals.unreadable > 0 => "▲ ",
         _ => "",
     }
 }
@@ -115,14 +115,13 @@ fn broken(board: &Board) -> Option<String> {
     let broken = board.rows().filter(|row| !row.broken().is_empty());
     let line = |row: &Row| {
         let broken = row.broken();
-        let parts = broken.iter().map(|(missing, of)| {
-            let missing = usize::try_from(*missing).unwrap_or(usize::MAX);
-            format!("{}: {}", gpus(of), count(missing, "link"))
-        });
+        let parts = broken
+            .iter()
+            .map(|(what, of)| format!("{}: {}", gpus(of), escape(what)));
         format!("{} ({})", link(row), parts.collect::<Vec<_>>().join("; "))
     };
     let list = named(broken.map(line), "is:broken")?;
-    Some(format!("Missing links: {list}"))
+    Some(format!("Broken: {list}"))
 }
 
 fn poor(board: &Board) -> Option<String> {
@@ -225,9 +224,9 @@ pub(super) fn of_group(group: &Group) -> String {
     {
         let _ = write!(text, ", at most {most} together");
     }
-    if totals.nodes_with_missing_links > 0 {
-        let nodes = count(totals.nodes_with_missing_links, "node");
-        let _ = write!(text, ", {nodes} with missing links");
+    if totals.broken_nodes > 0 {
+        let nodes = count(totals.broken_nodes, "node");
+        let _ = write!(text, ", {nodes} with broken GPUs");
     }
     text
 }

@@ -19,7 +19,7 @@ use serde_json::Value;
 
 use super::{
     mirror::{Mirror, Pod},
-    node::Status,
+    node::{Marks, Status},
 };
 
 /// A part of an object that is parsed alone: one malformed object among a thousand must
@@ -41,21 +41,42 @@ impl<'de, T: DeserializeOwned> Deserialize<'de> for Lenient<T> {
     }
 }
 
+/// The spec of a NodeTopology, parsed alone, and the marks in it.
+#[derive(Clone, Debug)]
+struct Spec {
+    spec: Result<NodeTopologySpec, String>,
+    marks: Marks,
+}
+
+impl<'de> Deserialize<'de> for Spec {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let value = Value::deserialize(deserializer)?;
+        let marks = Marks::deserialize(&value).unwrap_or_default();
+        let spec = serde_path_to_error::deserialize(value);
+        let spec = spec.map_err(|error| format!("spec.{error}"));
+        Ok(Self { spec, marks })
+    }
+}
+
 struct Topologies(Mirror);
 
 impl watch::Mirror for Topologies {
-    type Object = Object<Lenient<NodeTopologySpec>, Lenient<Status>>;
+    type Object = Object<Spec, Lenient<Status>>;
     const KIND: &'static str = "NodeTopology";
     const UNKNOWN: &'static str = ": install the CRDs of `nvlink-webhook crds`";
 
     fn set(&mut self, object: Self::Object) {
         let name = object.name_any();
-        let spec = object.spec.0.as_ref();
-        let spec = spec.map_err(|error| format!("spec.{error}"));
+        let Spec { spec, marks } = object.spec;
         let status = object.status.map(|status| status.0).transpose();
         let status = status.map_err(|error| format!("status.{error}"));
         let allocations = status.map(|status| status.unwrap_or_default().allocations);
-        self.0.set_node(&name, spec, allocations);
+        self.0.set_node(
+            &name,
+            spec.as_ref().map_err(Clone::clone),
+            marks,
+            allocations,
+        );
     }
 
     fn remove(&mut self, (_, name): &Key) {
@@ -173,8 +194,33 @@ mod tests {
             "{}",
             reason()
         );
-        set(&mirror, object(spec, json!({"allocations": [1]})));
+        set(&mirror, object(spec.clone(), json!({"allocations": [1]})));
         assert!(reason().starts_with("status.allocations"), "{}", reason());
+    }
+
+    #[test]
+    fn marks_of_broken_gpus_are_read_where_they_exist() {
+        let object = |spec: Value| {
+            json!({
+                "apiVersion": nvlink_topology::API_VERSION, "kind": nvlink_topology::KIND,
+                "metadata": {"name": "a"}, "spec": spec,
+            })
+        };
+        let broken = |spec: Value| {
+            let mirror = Mirror::default();
+            set(&mirror, object(spec));
+            match &**mirror.state().nodes.get("a").unwrap() {
+                Ok(node) => format!("{:?} {}", node.gpus[0].broken(), node.lost.len()),
+                Err(reason) => reason.clone(),
+            }
+        };
+        let marked = json!({
+            "source": {"kind": "nvml"}, "gpus": [{"index": 0, "faults": ["xid-74"]}, {"index": 1}],
+            "lost": [{"index": 2, "uuid": "GPU-2"}],
+        });
+        assert_eq!(broken(marked), "[\"xid-74\"] 1");
+        let odd = json!({"source": {"kind": "nvml"}, "gpus": [{"index": 0}], "lost": 7});
+        assert_eq!(broken(odd), "[] 0");
     }
 
     #[test]
