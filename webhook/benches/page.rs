@@ -9,7 +9,12 @@ use std::{
 };
 
 use nvlink_topology::{Allocation, NodeTopologySpec};
-use nvlink_webhook::{cluster::view::SharedView, decide::Settings, page::Page, recent::Recent};
+use nvlink_webhook::{
+    cluster::view::SharedView,
+    decide::Settings,
+    page::{Page, node::Marks},
+    recent::Recent,
+};
 use serde_json::{Value, json};
 
 const NODES: u32 = 1000;
@@ -113,6 +118,10 @@ fn set(page: &Page, index: u32, spec: &NodeTopologySpec, word: &str) {
         gpus: (job * size..(job + 1) * size).collect(),
         ..Allocation::default()
     });
-    page.mirror
-        .set_node(&name(index), Ok(spec), Ok(Some(held.collect())));
+    page.mirror.set_node(
+        &name(index),
+        Ok(spec),
+        Marks::default(),
+        Ok(Some(held.collect())),
+    );
 }

@@ -79,7 +79,7 @@ fn jobs(row: &Row, node: &Node) -> String {
 
 fn gpu_table(row: &Row, node: &Node) -> String {
     let mut html =
-        "<section><h2>GPUs</h2>\n<div class=\"scroll\"><table><thead><tr><th>GPU</th><th>Links up</th>\
+        "<section><h2>GPUs</h2>\n<div class=\"scroll\"><table><thead><tr><th>GPU</th><th>Links up</th><th>Broken</th>\
          <th>Held by</th><th>Domain</th><th>Model</th><th>UUID</th></tr></thead><tbody>\n"
             .to_owned();
     for gpu in &node.gpus {
@@ -87,10 +87,25 @@ fn gpu_table(row: &Row, node: &Node) -> String {
         html += &line([
             gpu.index.to_string(),
             links(gpu),
+            gpu.broken().join(", "),
             holders(row, node, gpu),
             domain.unwrap_or_else(|| "none".to_owned()),
             gpu.model.clone().unwrap_or_default(),
             gpu.uuid.clone().unwrap_or_default(),
+        ]);
+    }
+    for lost in &node.lost {
+        let (index, uuid) = (lost.index.to_string(), lost.uuid.clone());
+        let [links, held, domain, model] = [const { String::new() }; 4];
+        let broken = "lost".to_owned();
+        html += &line([
+            index,
+            links,
+            broken,
+            held,
+            domain,
+            model,
+            uuid.unwrap_or_default(),
         ]);
     }
     html + "</tbody></table></div></section>\n"
@@ -100,9 +115,7 @@ fn links(gpu: &Gpu) -> String {
     match (gpu.links, gpu.missing()) {
         (None, _) => "not known".to_owned(),
         (Some(links), 0) => links.up.to_string(),
-        (Some(links), missing) => {
-            format!("✕ {} of {}, {missing} missing", links.up, links.expected)
-        }
+        (Some(links), _) => format!("✕ {} of {}", links.up, links.expected),
     }
 }
 

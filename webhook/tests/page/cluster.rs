@@ -7,7 +7,7 @@ use nvlink_webhook::{
     cluster::view::{SharedView, View},
     decide::Settings,
     metrics::Outcome,
-    page::{Page, mirror::Pod},
+    page::{Page, mirror::Pod, node::Marks},
     recent::{Decision, Recent},
 };
 use serde_json::{Value, json};
@@ -86,7 +86,7 @@ pub(crate) fn held(namespace: &str, pod: &str, gpus: &[u32]) -> Allocation {
 
 pub(crate) fn set(page: &Page, node: &str, spec: &NodeTopologySpec, held: &[Allocation]) {
     page.mirror
-        .set_node(node, Ok(spec), Ok(Some(held.to_vec())));
+        .set_node(node, Ok(spec), Marks::default(), Ok(Some(held.to_vec())));
 }
 
 /// Fills a page with something of everything.
@@ -109,9 +109,13 @@ pub(crate) fn fill(page: &Page, recent: &Recent) {
         &[held("ci", "gang-0", &[0, 1])],
     );
     let unknown = tray("tray-2");
-    page.mirror.set_node("tray-2", Ok(&unknown), Ok(None));
+    let marks = json!({"gpus": [{"index": 3, "faults": ["xid-74"]}], "lost": [{"index": 4, "uuid": "GPU-lost"}]});
+    let marks = serde_json::from_value(marks).unwrap();
+    page.mirror
+        .set_node("tray-2", Ok(&unknown), marks, Ok(None));
     let reason = "spec.gpus: missing field `index`".to_owned();
-    page.mirror.set_node("odd", Err(reason), Ok(None));
+    page.mirror
+        .set_node("odd", Err(reason), Marks::default(), Ok(None));
     let pod = Pod {
         class: Some("high".to_owned()),
         project: Some("gitlab.42".to_owned()),

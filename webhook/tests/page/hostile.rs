@@ -5,7 +5,7 @@ use std::sync::Arc;
 use nvlink_topology::NodeTopologySpec;
 use nvlink_webhook::{
     metrics::Outcome,
-    page::{Page, mirror::Pod},
+    page::{Page, mirror::Pod, node::Marks},
     recent::Decision,
 };
 use proptest::prelude::*;
@@ -24,9 +24,17 @@ fn named(name: &str) -> Arc<Page> {
     spec.domains[0].id = name.to_owned();
     let mut job = cluster::held(name, name, &[0]);
     job.container = name.to_owned();
-    cluster::set(&page, name, &spec, &[job]);
+    let marks =
+        json!({"gpus": [{"index": 0, "faults": [name]}], "lost": [{"index": 2, "uuid": name}]});
+    let marks = serde_json::from_value(marks).unwrap();
     page.mirror
-        .set_node("unreadable", Err(name.to_owned()), Ok(None));
+        .set_node(name, Ok(&spec), marks, Ok(Some(vec![job])));
+    page.mirror.set_node(
+        "unreadable",
+        Err(name.to_owned()),
+        Marks::default(),
+        Ok(None),
+    );
     let pod = Pod {
         class: Some(name.to_owned()),
         project: Some(name.to_owned()),
