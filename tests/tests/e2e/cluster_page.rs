@@ -122,7 +122,10 @@ fn decisions_and_allocations_appear_without_a_reload() {
     let ci = cluster.admit();
     let browser = opened(&cluster, "");
     wait_for_text(&browser, "24 of 24 GPUs on 3 nodes are free");
-    wait_for_text(&browser, "Broken: dgx-2 (GPU 3: 2 links missing");
+    wait_for_text(
+        &browser,
+        "Broken: dgx-2 (GPU 5: 1 link missing; GPU 3: 2 links missing)",
+    );
     let reader = "window.here = true; const link = document.querySelector('#node-pairs a');
         link.focus(); window.at = scrollY";
     browser.run(reader).unwrap();
@@ -251,7 +254,7 @@ fn the_page_is_complete_without_scripts() {
         "22 of 24 GPUs",
         "ci/train-1",
         "6 free",
-        "dgx-2 (GPU 3",
+        "dgx-2 (GPU 5",
     ] {
         assert!(text.contains(part), "{part}: {text}");
     }
