@@ -13,7 +13,6 @@ use super::{
 /// Renders the row. Cells repeat what the text says, so readers of the text skip them.
 pub(super) fn html(row: &Row) -> String {
     let name = escape(&row.name);
-    let class = if row.broken().is_empty() { "" } else { " bad" };
     let (cells, fit, held) = match row.published.as_ref() {
         Ok(node) => (cells(row, node), fit(node), held(row, node)),
         Err(reason) => {
@@ -22,7 +21,7 @@ pub(super) fn html(row: &Row) -> String {
         }
     };
     format!(
-        "<div class=\"row{class}\" role=\"row\" id=\"node-{name}\" data-find=\"{find}\">\
+        "<div class=\"row\" role=\"row\" id=\"node-{name}\" data-find=\"{find}\">\
          <span role=\"rowheader\"><a href=\"{address}\">{name}</a></span>\
          <span role=\"cell\" class=\"cells\"><span aria-hidden=\"true\">{cells}</span></span>\
          <span role=\"cell\" class=\"fit\">{fit}</span>\
