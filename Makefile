@@ -35,13 +35,13 @@ test: packages ## run all tests, including the end-to-end tests on a real contro
 		deploy/programs $$architecture dev -p nvlink-fake-nvml >/dev/null || exit 1; done
 	cargo test --workspace --locked
 
-bench: packages ## run the benchmarks; the last two use a control plane: 10,000 nodes, and the cost of pods
+bench: packages ## run the benchmarks; the last three use a control plane: 10,000 nodes, the cost of pods, and the page in Chromium
 	cargo build --release --locked -p nvlink-exporter
 	@cp "$(TARGET)/release/nvlink-exporter" "$(TARGET)/release/nvlink-exporter-shipped" # cargo bench may overwrite the original
 	NVLINK_EXPORTER="$(abspath $(TARGET))/release/nvlink-exporter-shipped" cargo bench --locked -p nvlink-topology -p nvlink-webhook -p nvlink-exporter \
-		--bench search --bench admission --bench serving --bench render --bench serve
+		--bench search --bench admission --bench serving --bench page --bench render --bench serve
 	@tests/controlplane/build
-	cargo bench --locked -p nvlink-tests --bench scale --bench cost
+	cargo bench --locked -p nvlink-tests --bench scale --bench cost --bench page
 
 lint: toolchain ## check formatting, clippy and rustdoc with warnings denied, licenses, and scripts
 	cargo fmt --all --check

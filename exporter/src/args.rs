@@ -10,7 +10,7 @@ mod web;
 use std::{ffi::OsString, path::PathBuf, str::FromStr, time::Duration};
 
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum, error::ErrorKind};
-use nvlink_runtime::flags;
+use nvlink_runtime::{duration, flags};
 use nvlink_topology::{BrokenGpus, Pattern, Scope};
 
 pub use self::{
@@ -19,7 +19,6 @@ pub use self::{
 };
 use crate::{
     allocations::AllocationArgs,
-    duration,
     output::TopologyFormat,
     source::{self, SourceSpec},
 };

@@ -4,10 +4,8 @@
 //! The modules; each uses only those above it:
 //!
 //! - [`source`] reads a node: its hardware, a file, a simulation.
-//! - `duration` parses the durations of flags and files.
 //! - `origin` refuses requests that come from a page of another site.
 //! - [`release`] releases the source for a while.
-//! - [`web`] admits requests: TLS, passwords, limits.
 //! - [`tally`] keeps the process's statistics about itself.
 //! - [`placement`] describes which container holds which GPUs, and how good they are for it.
 //! - [`collective`] reads the results of collective benchmarks and keeps them.
@@ -36,7 +34,6 @@ pub mod collect;
 pub mod collective;
 mod commands;
 pub mod control;
-mod duration;
 mod faults;
 pub mod lifecycle;
 pub mod load;
@@ -55,6 +52,5 @@ pub mod snapshot;
 pub mod source;
 pub mod tally;
 pub mod totals;
-pub mod web;
 
 pub use commands::run;

@@ -10,9 +10,10 @@ use axum::{
     http::{HeaderMap, StatusCode},
     routing::post,
 };
+use nvlink_runtime::duration;
 
 use crate::{
-    duration, origin,
+    origin,
     release::{Hold, Release},
 };
 

@@ -8,6 +8,8 @@ pub mod placement;
 pub mod summary;
 pub mod table;
 
+pub use nvlink_runtime::page::ranges;
+
 use crate::source::Reading;
 
 /// Values of `topology --output`.
@@ -60,24 +62,6 @@ pub fn rate(bytes_per_second: u64) -> String {
     }
 }
 
-/// Formats GPU indices, which are in ascending order: `0-3,5`.
-#[must_use]
-pub fn ranges(indices: &[u32]) -> String {
-    let mut parts: Vec<(u32, u32)> = Vec::new();
-    for &index in indices {
-        match parts.last_mut() {
-            Some((_, last)) if *last + 1 == index => *last = index,
-            _ => parts.push((index, index)),
-        }
-    }
-    let part = |&(first, last): &(u32, u32)| match last - first {
-        0 => first.to_string(),
-        1 => format!("{first},{last}"),
-        _ => format!("{first}-{last}"),
-    };
-    parts.iter().map(part).collect::<Vec<_>>().join(",")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -89,7 +73,5 @@ mod tests {
         assert_eq!(rate(12_500_000_000), "12.5 GB/s");
         assert_eq!(rate(u64::MAX), "18446744074 GB/s");
         assert_eq!(rate(4_460_000_000), "4.5 GB/s");
-        assert_eq!(ranges(&[0, 1, 2, 3, 5, 7, 8]), "0-3,5,7,8");
-        assert_eq!(ranges(&[]), "");
     }
 }

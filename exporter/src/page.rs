@@ -2,7 +2,6 @@
 //! without its script, which fetches it again every few seconds and updates what
 //! changed. Nothing is loaded from other sites.
 
-mod assets;
 mod board;
 mod card;
 mod html;
@@ -14,10 +13,25 @@ mod ring;
 mod scene;
 mod trouble;
 
+use axum::Router;
+use nvlink_runtime::page::{self, Asset};
+
 use crate::{output::summary, snapshot::View};
 
-pub use self::assets::{POLICY, router as assets};
 use self::{html::escape, scene::Scene};
+
+const STYLE: Asset = Asset::style(&[page::STYLE, include_str!("page/page.css")]);
+const SCRIPT: Asset = Asset::script(&[include_str!("page/page.js")]);
+
+/// The page's `Content-Security-Policy`: it may load its own style and script, fetch
+/// from its own origin, and nothing else.
+pub const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; \
+     img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+/// Returns the routes of style and script.
+pub fn assets<S: Clone + Send + Sync + 'static>() -> Router<S> {
+    STYLE.router().merge(SCRIPT.router())
+}
 
 /// Renders the page as HTML; `metrics` is the path of the metrics.
 ///
@@ -46,8 +60,8 @@ pub fn render(view: &View, metrics: &str) -> String {
          <main id=\"main\">\n{body}</main>\n\
          <footer><a href=\"{metrics}\">Metrics</a> · <a href=\"/api/v1/topology\">Topology as JSON</a> · \
          <a href=\"/readyz\">Readiness</a> · nvlink-exporter {version}</footer>\n</body>\n</html>\n",
-        style = assets::style_address(),
-        script = assets::script_address(),
+        style = STYLE.address(),
+        script = SCRIPT.address(),
         age = age(view),
         version = env!("CARGO_PKG_VERSION")
     )

@@ -304,10 +304,17 @@ impl Candidate {
 /// Returns a unique name for this process: the name of the machine or pod, and a random part.
 #[must_use]
 pub fn identity() -> String {
-    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let host = host();
     // The keys of a hash map come from the system's random number source.
     let random = RandomState::new().build_hasher().finish();
-    format!("{}_{random:016x}", host.trim())
+    format!("{host}_{random:016x}")
+}
+
+/// Returns the name of the machine or pod.
+#[must_use]
+pub fn host() -> String {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    host.trim().to_owned()
 }
 
 #[cfg(test)]

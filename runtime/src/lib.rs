@@ -5,18 +5,22 @@
 //! under a [`supervise::Supervisor`]. Requests to Kubernetes go through the
 //! client of [`client`], which never waits forever; [`watch`] follows objects.
 //! Work that only one replica may do belongs to the holder of the [`lease`].
-//! Servers limit their [`connections`].
+//! Servers limit their [`connections`]; what people and scrapers read is served by
+//! [`web`], which `--web.config.file` protects, and [`page`] has what pages share.
 
 pub mod client;
 mod complaints;
 pub mod connections;
+pub mod duration;
 pub mod files;
 pub mod flags;
 pub mod lease;
 pub mod log;
+pub mod page;
 mod panics;
 pub mod signals;
 pub mod supervise;
 pub mod tls;
 pub mod topology;
 pub mod watch;
+pub mod web;

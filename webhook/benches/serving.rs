@@ -194,7 +194,11 @@ fn whole() -> Router {
         settings: Settings::default(),
     };
     let metrics = Arc::new(Metrics::default());
-    admission_router(Arc::new(Webhook { admission, metrics }))
+    admission_router(Arc::new(Webhook {
+        admission,
+        metrics,
+        recent: Default::default(),
+    }))
 }
 
 /// Returns a pod as people write them.

@@ -3,6 +3,7 @@
 //! The modules, in an order in which each uses only those above it:
 //!
 //! - [`metrics`]: metrics of the program itself;
+//! - [`recent`]: the latest decisions, for the page;
 //! - [`health`]: readiness, and the endpoints that report it;
 //! - `yaml`, `stdout`: reading and printing documents;
 //! - [`crd`]: the custom resources as the API server stores them;
@@ -15,6 +16,7 @@
 //! - [`admission`]: admission reviews over HTTP;
 //! - [`mod@registration`]: which pods the API server calls the webhook for;
 //! - [`certificate`]: the certificate that the API server trusts;
+//! - [`page`]: the page of the cluster;
 //! - [`args`]: the command line;
 //! - [`preview`]: the decision, made from files;
 //! - `check`: whether the webhook of a cluster answers;
@@ -32,8 +34,10 @@ pub mod crd;
 pub mod decide;
 pub mod health;
 pub mod metrics;
+pub mod page;
 pub mod policies;
 pub mod preview;
+pub mod recent;
 pub mod registration;
 mod run;
 pub mod serve;

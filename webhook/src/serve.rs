@@ -15,6 +15,7 @@ use nvlink_runtime::{
     lease::{self, Candidate, Leadership},
     log, signals,
     supervise::{Supervisor, Weight},
+    web::{self, Servers, Web},
 };
 use tokio::{net::TcpListener, sync::watch, task::JoinHandle};
 
@@ -24,14 +25,17 @@ mod identity;
 use crate::{
     admission::admit::Admission,
     admission::server::{self, Webhook, listen},
-    args::{LeaseArgs, LogFormat, ServeArgs, TlsArgs},
+    args::{LeaseArgs, LogFormat, ServeArgs, TlsArgs, WebArgs},
     authorize::ClusterAuthorizer,
     cluster::Watches,
     cluster::status::Writer,
     cluster::view::SharedView,
+    decide::Settings,
     health::{self, Health, Readiness},
     metrics::Metrics,
+    page::{self, Page},
     policies::Inspector,
+    recent::Recent,
     registration::registrar::{self, Registrar},
 };
 
@@ -107,17 +111,14 @@ async fn start(args: ServeArgs, supervisor: &Supervisor) -> anyhow::Result<Runni
         leadership: Arc::clone(&leadership),
     };
     admin(args.admin_listen, health, supervisor).await?;
-    let connected = client::connect(Limits::default()).await;
-    let no_access = |error| anyhow!("no access to the cluster: {}", client::reason(&error));
-    let client = connected.map_err(no_access)?;
-    if args.check_policies {
-        let exempt = args.tls.exempt.exempt_namespaces.clone();
-        inspect(Inspector::new(&client, exempt, &metrics), supervisor);
-    }
+    let client = connect().await?;
+    inspect(&args, &client, &metrics, supervisor);
     let candidate = candidate(&client, &args.lease, &args.tls);
     let exempt = exempt::names(&args.tls, &client);
     let identity = identity::identity(args.tls, &client, &readiness, supervisor).await?;
     let view = SharedView::default();
+    let settings = Settings::from(args.scopes);
+    let recent = show(args.web, &client, &view, &settings, supervisor).await?;
     let watches = Watches::start(&client, &view, &metrics, supervisor);
     watches.synced().await;
 
@@ -125,10 +126,14 @@ async fn start(args: ServeArgs, supervisor: &Supervisor) -> anyhow::Result<Runni
     let admission = Admission {
         view,
         authorizer: ClusterAuthorizer::new(client.clone()),
-        settings: args.scopes.into(),
+        settings,
     };
     let of_registrar = Arc::clone(&metrics);
-    let webhook = Webhook { admission, metrics };
+    let webhook = Webhook {
+        admission,
+        metrics,
+        recent,
+    };
     let (mut server, handle) = admit(args.listen, identity.config, webhook);
     tokio::select! {
         // `None` if it has failed; then the other branch reports it.
@@ -154,11 +159,47 @@ async fn start(args: ServeArgs, supervisor: &Supervisor) -> anyhow::Result<Runni
     })
 }
 
-/// Checks the policies of the cluster from now on.
-fn inspect(inspector: Inspector, supervisor: &Supervisor) {
+async fn connect() -> anyhow::Result<Client> {
+    let connected = client::connect(Limits::default()).await;
+    connected.map_err(|error| anyhow!("no access to the cluster: {}", client::reason(&error)))
+}
+
+/// Checks the policies of the cluster from now on, if a flag says so.
+fn inspect(args: &ServeArgs, client: &Client, metrics: &Arc<Metrics>, supervisor: &Supervisor) {
+    if !args.check_policies {
+        return;
+    }
+    let exempt = args.tls.exempt.exempt_namespaces.clone();
+    let inspector = Inspector::new(client, exempt, metrics);
     supervisor.keep("check of the policies", Weight::Minor, move || {
         inspector.clone().run()
     });
+}
+
+/// Serves the page, if it has an address. Returns where decisions are kept for it.
+async fn show(
+    args: WebArgs,
+    client: &Client,
+    view: &SharedView,
+    settings: &Settings,
+    supervisor: &Supervisor,
+) -> anyhow::Result<Recent> {
+    if args.listen_addresses.is_empty() {
+        return Ok(Recent::default());
+    }
+    let web = Web::of_flag(args.config_file).await?;
+    let listeners = web::listen(args.listen_addresses).await?;
+    let recent = Recent::keeping();
+    let host = lease::host();
+    let page = Page::new(recent.clone(), view.clone(), settings.clone(), &host);
+    page::watches::start(client, &page.mirror, supervisor);
+    let router = web.protect(page::server::router(Arc::new(page)));
+    let mut servers = Servers::start(listeners, &web, &router).context("cannot serve the page")?;
+    web.keep(supervisor);
+    supervisor.require("server of the page", async move {
+        Err::<(), _>(servers.ended().await)
+    });
+    Ok(recent)
 }
 
 /// Maintains the registration until the process `leaves`.

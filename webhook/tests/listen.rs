@@ -52,6 +52,7 @@ fn start_with<A: Authorizer + 'static>(admission: Admission<A>) -> Server {
     let webhook = Webhook {
         admission,
         metrics: Arc::clone(&metrics),
+        recent: Default::default(),
     };
     let cut_offs = metrics.cut_offs().clone();
     let router = admission_router(Arc::new(webhook));

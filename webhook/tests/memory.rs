@@ -35,6 +35,7 @@ async fn all_reviews_together_use_bounded_memory() {
     let webhook = Webhook {
         admission: admission(&[]),
         metrics: Arc::default(),
+        recent: Default::default(),
     };
     let router = admission_router(Arc::new(webhook));
     let nested = r#"{"":{"":{"":{"":0}}}},"#;

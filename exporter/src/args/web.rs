@@ -1,10 +1,11 @@
 //! Flags of serving, under the names that Prometheus exporters use.
 
-use std::{convert::Infallible, fmt::Write, net::SocketAddr, path::PathBuf};
+use std::{convert::Infallible, fmt::Write, path::PathBuf};
 
 use clap::{
     Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, builder::UnknownArgumentValueParser,
 };
+use nvlink_runtime::web;
 
 use crate::{
     lifecycle,
@@ -25,7 +26,7 @@ pub struct WebArgs {
         default_value = "0.0.0.0:9836",
         value_delimiter = ',',
         value_name = "ADDRESS",
-        value_parser = listen_address
+        value_parser = web::address
     )]
     pub listen_addresses: Vec<String>,
 
@@ -71,31 +72,6 @@ pub struct WebArgs {
         value_parser = UnknownArgumentValueParser::suggest_arg("--web.listen-address")
     )]
     listen: Option<Infallible>,
-}
-
-/// Parses `HOST:PORT`, in a form that can be resolved.
-fn listen_address(text: &str) -> Result<String, String> {
-    let expected =
-        || "expected HOST:PORT, such as 0.0.0.0:9836, [::]:9836, localhost:9836 or :9836";
-    let (host, port) = text.rsplit_once(':').ok_or_else(expected)?;
-    if port.is_empty() || !port.bytes().all(|b| b.is_ascii_digit()) {
-        return Err(expected().to_owned());
-    }
-    if port.parse::<u16>().is_err() {
-        return Err(format!("port {port} is too large: the maximum is 65535"));
-    }
-    let host = if host.is_empty() { "0.0.0.0" } else { host };
-    let address = format!("{host}:{port}");
-    match is_host_name(host) || address.parse::<SocketAddr>().is_ok() {
-        true => Ok(address),
-        false => Err(expected().to_owned()),
-    }
-}
-
-/// Reports whether `text` is a host name; text that looks like an IPv4 address is not.
-fn is_host_name(text: &str) -> bool {
-    let good = |b: u8| b.is_ascii_alphanumeric() || b"-_.".contains(&b);
-    text.bytes().all(good) && text.bytes().any(|b| b.is_ascii_alphabetic())
 }
 
 fn telemetry_path(text: &str) -> Result<String, String> {
@@ -240,14 +216,6 @@ mod tests {
             ]),
             ["0.0.0.0:1", "[::1]:2", "127.0.0.1:3"]
         );
-        assert_eq!(listen_address("localhost:1").as_deref(), Ok("localhost:1"));
-        for bad in ["9836", "x:", "x:+1", "::1:1", "1.2.3:1", "a b:1", "[x]:1"] {
-            let error = listen_address(bad).unwrap_err();
-            assert!(error.starts_with("expected HOST:PORT"), "{bad}: {error}");
-        }
-        for bad in [":99999", "localhost:123456789012"] {
-            assert!(listen_address(bad).unwrap_err().contains("too large"));
-        }
     }
 
     #[test]

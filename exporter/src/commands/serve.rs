@@ -1,20 +1,14 @@
 //! `serve`.
 
-use std::{
-    io,
-    net::{SocketAddr, TcpListener, ToSocketAddrs},
-    path::PathBuf,
-    sync::Arc,
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use anyhow::Context;
 use axum::Router;
 use nvlink_runtime::{
     signals,
     supervise::{Supervisor, Weight},
+    web::{self, Servers, Web},
 };
-use tokio::{sync::Mutex, time::timeout};
 
 use crate::{
     allocations::{self, ClusterAccess},
@@ -28,11 +22,8 @@ use crate::{
     snapshot::Latest,
     source::{host_name, sim::Control},
     tally::{Publishing, Tally},
-    web::{Servers, Web},
 };
 
-/// Time limit for reading the web configuration: a longer read is on a mount that hangs.
-const READ: Duration = Duration::from_secs(30);
 /// Time that requests in progress get when the program stops.
 const GRACE: Duration = Duration::from_secs(5);
 
@@ -70,9 +61,8 @@ async fn start(args: &ServeArgs) -> anyhow::Result<Servers> {
     let control = opener.control().cloned();
     let mut open: Open = Box::new(move || opener.open());
     let (source, open) = blocking(move || Ok((open()?, open))).await?;
-    let web = web(args.web.config_file.clone()).await?;
-    let addresses = args.web.listen_addresses.clone();
-    let listeners = blocking(move || listen(&addresses)).await?;
+    let web = Web::of_flag(args.web.config_file.clone()).await?;
+    let listeners = web::listen(args.web.listen_addresses.clone()).await?;
     let inbox = Inbox::default();
     let access = access(args, &inbox).await?;
     let (object, status) = (Publishing::default(), Publishing::default());
@@ -107,7 +97,7 @@ async fn start(args: &ServeArgs) -> anyhow::Result<Servers> {
     let router = router(args, &latest, control);
     collect::start(&supervisor, name, source, open, every, &latest)?;
     let servers = Servers::start(listeners, &web, &web.protect(router)).context("serving")?;
-    follow(&supervisor, web);
+    web.keep(&supervisor);
     Ok(servers)
 }
 
@@ -124,19 +114,6 @@ fn router(args: &ServeArgs, latest: &Arc<Latest>, control: Option<Arc<Control>>)
         Some(control) => router.merge(control::router(control)),
         None => router,
     }
-}
-
-/// Keeps the web configuration up to date. Without this, a certificate would expire unnoticed.
-fn follow(supervisor: &Supervisor, web: Web) {
-    let web = Arc::new(Mutex::new(web));
-    supervisor.keep(
-        "the watch of the web configuration",
-        Weight::Vital,
-        move || {
-            let web = Arc::clone(&web);
-            async move { web.lock().await.follow().await }
-        },
-    );
 }
 
 fn publish(
@@ -167,39 +144,12 @@ fn measure(supervisor: &Supervisor, args: &ServeArgs, latest: &Arc<Latest>, inbo
     supervisor.keep(name, Weight::Minor, move || follower.clone().run());
 }
 
-/// Loads the file that `--web.config.file` names.
-async fn web(file: Option<PathBuf>) -> anyhow::Result<Web> {
-    let Some(path) = file else {
-        return Ok(Web::open());
-    };
-    let name = path.display().to_string();
-    let read = blocking(move || Ok(Web::load(&path)?));
-    let read = timeout(READ, read).await;
-    read.with_context(|| format!("reading {name} takes more than {} s", READ.as_secs()))?
-}
-
-/// Runs work that may hang (resolving a name, reading a file on a mount that
-/// hangs) on its own thread, so that the program still reacts to signals.
+/// Runs work that may hang (reading a file on a mount that hangs) on its own thread,
+/// so that the program still reacts to signals.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> anyhow::Result<T> + Send + 'static,
 ) -> anyhow::Result<T> {
     tokio::task::spawn_blocking(work).await?
-}
-
-/// Listens on all addresses, before any of them is served.
-fn listen(addresses: &[String]) -> anyhow::Result<Vec<TcpListener>> {
-    let bind = |address: &String| {
-        let listener = look_up(address).and_then(TcpListener::bind);
-        listener.with_context(|| format!("listening on {address}"))
-    };
-    addresses.iter().map(bind).collect()
-}
-
-/// Resolves one address of a host, and prefers IPv4 to IPv6 as Go programs do.
-fn look_up(address: &str) -> io::Result<SocketAddr> {
-    let all: Vec<_> = address.to_socket_addrs()?.collect();
-    let first = all.iter().find(|one| one.is_ipv4()).or(all.first());
-    first.copied().ok_or_else(|| io::ErrorKind::NotFound.into())
 }
 
 /// Returns the access to the Kubernetes API, if it is used.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use nvlink_topology::{Allocation, Gpu, NodeTopologySpec, RemoteKind, missing_links};
 
-use super::lane::Lane;
+use super::{html::mark, lane::Lane};
 use crate::{
     load::LinkLoad, placement::Judged, snapshot::View, source::LinkCounters, source::Reading,
 };
@@ -165,26 +165,4 @@ fn jobs<'a>(view: &'a View, data: &'a Reading) -> Vec<Job<'a>> {
         judged,
     };
     held.into_iter().enumerate().map(job).collect()
-}
-
-/// Returns the `n`th mark: `A` to `Z`, then `AA` and so on.
-fn mark(n: usize) -> String {
-    let letter = char::from(b'A' + (n % 26) as u8);
-    match n / 26 {
-        0 => letter.to_string(),
-        more => mark(more - 1) + &letter.to_string(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::mark;
-
-    #[test]
-    fn marks_continue_after_z() {
-        assert_eq!(
-            [0, 25, 26, 701, 702].map(mark),
-            ["A", "Z", "AA", "ZZ", "AAA"]
-        );
-    }
 }

@@ -17,6 +17,7 @@ mod cases;
 mod chart;
 mod check;
 mod clients;
+mod cluster_page;
 mod crds;
 mod dashboards;
 mod debug;

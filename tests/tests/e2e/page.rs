@@ -68,7 +68,7 @@ fn set_faults(exporter: &Exporter, faults: &str) {
     assert_eq!(answer.status, 200, "{}", answer.body);
 }
 
-fn wait_for_text(browser: &Browser, text: &str) {
+pub(crate) fn wait_for_text(browser: &Browser, text: &str) {
     let what = format!("the page to show {text:?}");
     let seen = wait_until(&what, SOON, || {
         Ok(browser.text()?.contains(text).then_some(()))
@@ -77,12 +77,16 @@ fn wait_for_text(browser: &Browser, text: &str) {
 }
 
 /// Loads the page in both widths and themes and checks it for problems.
-/// `PICTURES=DIRECTORY` saves screenshots.
 fn inspect(browser: &Browser, exporter: &Exporter, name: &str) {
+    inspect_at(browser, &exporter.url("/"), name);
+}
+
+/// Does the same with the page at an address. `PICTURES=DIRECTORY` saves screenshots.
+pub(crate) fn inspect_at(browser: &Browser, url: &str, name: &str) {
     for theme in ["light", "dark"] {
         for width in [1280, 390] {
             browser.emulate(width, theme).unwrap();
-            browser.open(&exporter.url("/")).unwrap();
+            browser.open(url).unwrap();
             let found = browser.run(CHECKS).unwrap();
             assert_eq!(found, json!([]), "{name} {theme} {width}");
             if let Some(directory) = std::env::var_os("PICTURES") {

@@ -15,6 +15,8 @@ use axum::{
     routing::post,
 };
 use nvlink_runtime::connections::Peer;
+use nvlink_topology::labels;
+use serde_json::Value;
 use tokio::time::timeout_at;
 
 use crate::{
@@ -22,8 +24,9 @@ use crate::{
     admission::review::{self, Answer, Invalid, Request, Review},
     authorize::Authorizer,
     decide::pod,
-    decide::{Action, Admitted, Refusal, guard::Change},
+    decide::{Action, Admitted, Record, Refusal, guard::Change},
     metrics::{Metrics, Outcome},
+    recent::{Decision, Recent},
 };
 
 mod deadline;
@@ -45,6 +48,8 @@ pub struct Webhook<A> {
     pub admission: Admission<A>,
     /// Counts requests.
     pub metrics: Arc<Metrics>,
+    /// Keeps the latest decisions for the page.
+    pub recent: Recent,
 }
 
 /// The admission endpoint's state.
@@ -90,7 +95,37 @@ struct About<'a> {
     namespace: &'a str,
     pod: &'a str,
     user: &'a str,
+    action: Action,
     took: Duration,
+}
+
+impl About<'_> {
+    /// Returns the decision that admitted the pod, for the page. `written` is the pod as
+    /// it should be.
+    fn decision(
+        &self,
+        outcome: Outcome,
+        record: Option<&Record>,
+        written: &Value,
+        warnings: &[String],
+    ) -> Decision {
+        // What kubectl prints about the pod.
+        let reason = match (self.action, warnings) {
+            (Action::Create, []) => "no class names or claims it".to_owned(),
+            (_, []) => "no rule forbids the change".to_owned(),
+            (_, warnings) => warnings.join("; "),
+        };
+        let project = || {
+            let project = pod::metadata(written, "labels", labels::PROJECT)?;
+            Some(project.as_str()?.to_owned())
+        };
+        let class = record.map(|record| record.class.as_str());
+        Decision {
+            project: record.and_then(|_| project()),
+            gpus: record.map(|record| record.gpus),
+            ..Decision::new(outcome, self.namespace, self.pod, &reason).about(class)
+        }
+    }
 }
 
 impl<A: Authorizer> Endpoint<A> {
@@ -156,6 +191,8 @@ impl<A: Authorizer> Webhook<A> {
 
     fn invalid(&self, invalid: Invalid, start: Instant) -> Answer {
         self.metrics.admission(Outcome::Invalid, start.elapsed());
+        self.recent
+            .add(|| Decision::new(Outcome::Invalid, "", "", &invalid.message));
         tracing::warn!(
             uid = invalid.uid,
             outcome = "invalid",
@@ -168,6 +205,8 @@ impl<A: Authorizer> Webhook<A> {
     fn overloaded(&self, overloaded: &Overloaded, took: Duration) -> &'static str {
         let Overloaded { uid, reason } = overloaded;
         self.metrics.admission(Outcome::Overloaded, took);
+        self.recent
+            .add(|| Decision::new(Outcome::Overloaded, "", "", reason));
         tracing::warn!(uid, outcome = "overloaded", ?took, reason, "not decided");
         reason
     }
@@ -203,6 +242,7 @@ impl<A: Authorizer> Webhook<A> {
             namespace: &namespace,
             pod: &name,
             user: &subject.user.username,
+            action,
             took: start.elapsed(),
         };
         let answer = match decision {
@@ -219,13 +259,14 @@ impl<A: Authorizer> Webhook<A> {
             pod,
             user,
             took,
+            ..
         } = *about;
         let Admitted {
+            pod: written,
             record,
             decision,
             patch,
             warnings,
-            ..
         } = admitted;
         let outcome = match (&record, patch.is_empty()) {
             (None, true) => Outcome::Untouched,
@@ -235,6 +276,8 @@ impl<A: Authorizer> Webhook<A> {
         };
         self.metrics.admission(outcome, took);
         let record = record.as_ref();
+        self.recent
+            .add(|| about.decision(outcome, record, &written, &warnings));
         tracing::info!(
             uid,
             namespace,
@@ -264,6 +307,7 @@ impl<A: Authorizer> Webhook<A> {
             pod,
             user,
             took,
+            ..
         } = *about;
         let answer = refusal.answer();
         let Refusal {
@@ -277,6 +321,14 @@ impl<A: Authorizer> Webhook<A> {
             .filter(|class| self.admission.view.read().class(class).is_some());
         self.metrics
             .denial(known.unwrap_or_default().to_owned(), rule.as_str());
+        self.recent.add(|| {
+            let decision = Decision::new(Outcome::Denied, namespace, pod, &message);
+            let rule = Some(rule.as_str());
+            Decision {
+                rule,
+                ..decision.about(class.as_deref())
+            }
+        });
         let (outcome, rule) = (Outcome::Denied.as_str(), rule.as_str());
         tracing::info!(
             uid,

@@ -255,6 +255,12 @@ impl View {
         !self.nodes.is_empty()
     }
 
+    /// Returns the labels of a node; `None` if it is not known.
+    #[must_use]
+    pub fn labels(&self, node: &str) -> Option<&Labels> {
+        self.nodes.get(node)?.labels()
+    }
+
     /// Returns the names of the nodes.
     #[must_use]
     pub fn nodes(&self) -> Vec<String> {

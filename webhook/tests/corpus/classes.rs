@@ -85,6 +85,7 @@ pub(crate) fn webhooks() -> Vec<Webhook> {
             settings: Settings::default(),
         },
         metrics: Arc::new(Metrics::default()),
+        recent: Default::default(),
     };
     allowed.map(webhook).into()
 }

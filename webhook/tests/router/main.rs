@@ -33,6 +33,7 @@ async fn send(body: impl Into<Body>) -> Value {
     let webhook = Webhook {
         admission: admission(&[]),
         metrics: Arc::default(),
+        recent: Default::default(),
     };
     let request = Request::post(PATH).body(body.into()).unwrap();
     let response = admission_router(Arc::new(webhook))
@@ -129,6 +130,7 @@ async fn a_pod_that_targets_a_restricted_class_without_naming_it_sees_no_gpu() {
     let webhook = Webhook {
         admission: admission(&["restricted"]),
         metrics: Arc::clone(&metrics),
+        recent: Default::default(),
     };
     let mut pod = pod(0, json!({}));
     pod["spec"]["tolerations"] = json!([{"key": labels::CLASS, "value": "restricted"}]);
@@ -178,6 +180,7 @@ async fn a_restricted_class_that_cannot_be_used_is_guarded() {
             let webhook = Webhook {
                 admission,
                 metrics: Arc::default(),
+                recent: Default::default(),
             };
             let mut pod = pod(1, json!({}));
             let change = change.as_object().unwrap().clone();
@@ -311,6 +314,7 @@ async fn probes_and_metrics() {
     let webhook = Webhook {
         admission: admission(&[]),
         metrics,
+        recent: Default::default(),
     };
     for class in ["any", "no", "restricted"] {
         let review = review(&pod(2, json!({labels::CLASS: class}))).to_string();

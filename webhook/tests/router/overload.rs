@@ -48,6 +48,7 @@ fn poster_of_peers<A: Authorizer + 'static>(
     let webhook = Webhook {
         admission,
         metrics: Arc::clone(metrics),
+        recent: Default::default(),
     };
     let router = admission_router(Arc::new(webhook));
     move |peer, query, body| {

@@ -57,24 +57,27 @@ impl Drop for Stop<'_> {
 }
 
 /// Returns the arguments of the container of the chart's Deployment, for a webhook at `url`.
-fn arguments(helm: &Helm, url: &str) -> Vec<String> {
-    let rendered = helm.template("webhook/deployment.yaml", SPREAD).unwrap();
+fn arguments(helm: &Helm, values: &str, url: &str) -> Vec<String> {
+    let rendered = helm.template("webhook/deployment.yaml", values).unwrap();
     let deployment = documents(&rendered).remove(0);
     let container = &deployment["spec"]["template"]["spec"]["containers"][0];
     let arguments: Vec<String> = serde_json::from_value(container["args"].clone()).unwrap();
     let (serve, arguments) = arguments.split_first().unwrap();
     assert_eq!(serve, "serve");
-    let ours = |argument: &String| match argument.starts_with("--service=") {
-        true => format!("--url={url}"),
-        false => argument.clone(),
+    let ours = |argument: &String| match argument.split_once('=') {
+        Some(("--service", _)) => format!("--url={url}"),
+        Some(("--web.listen-address", _)) => {
+            format!("--web.listen-address={}", port::address().unwrap())
+        }
+        _ => argument.clone(),
     };
     arguments.iter().map(ours).collect()
 }
 
 /// Starts a webhook with the arguments of the chart and the rights of its account.
-pub(super) fn start_webhook(control_plane: &ControlPlane, helm: &Helm) -> Replica {
+pub(super) fn start_webhook(control_plane: &ControlPlane, helm: &Helm, values: &str) -> Replica {
     let address = port::address().unwrap();
-    let arguments = arguments(helm, &format!("https://{address}"));
+    let arguments = arguments(helm, values, &format!("https://{address}"));
     let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
     let account = "system:serviceaccount:nvlink-system:nvlink-webhook";
     let kubeconfig = control_plane.kubeconfig_for(account).unwrap();
@@ -124,7 +127,7 @@ fn no_pod_is_refused_from_install_to_uninstall() {
         let helm = &installed.helm;
         let _exporter = publish(control_plane);
         assert_eq!(least_gpus(kubectl), 1);
-        let webhook = start_webhook(control_plane, helm);
+        let webhook = start_webhook(control_plane, helm, SPREAD);
         wait_until_placed(kubectl);
         helm_test(control_plane, helm);
         let placed = Instant::now();

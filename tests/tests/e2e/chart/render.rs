@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::{control_plane, documents};
 
 /// Values that switch each option at least once.
-const MATRIX: [(&str, &str); 15] = [
+const MATRIX: [(&str, &str); 17] = [
     ("the defaults", ""),
     ("no exporter", "exporter: {enabled: false}"),
     ("no webhook", "webhook: {enabled: false}"),
@@ -45,8 +45,16 @@ const MATRIX: [(&str, &str); 15] = [
         "monitoring: {kind: ServiceMonitor, interval: 30s}\nimagePullSecrets: [pull]",
     ),
     (
+        "rules and dashboards",
+        "monitoring: {rules: {enabled: true, runbookUrl: 'https://wiki/', alertLabels: {team: hpc}}, dashboards: {enabled: true}}",
+    ),
+    (
         "cert-manager",
         "webhook: {certManager: {enabled: true}, clientCa: {configMap: clients}, priorityQuota: true, replicas: 3, extraArgs: [--lease-name=x]}",
+    ),
+    (
+        "the page",
+        "webhook: {page: {enabled: true, webConfig: {secret: web}, readers: [{namespaceSelector: {}}]}}",
     ),
     (
         "an issuer",

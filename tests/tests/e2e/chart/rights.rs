@@ -19,7 +19,8 @@ use crate::{
     shared::dry_run,
 };
 
-const VALUES: &str = "classes: {rights: {access: {mode: Restricted}}}";
+const VALUES: &str =
+    "classes: {rights: {access: {mode: Restricted}}}\nwebhook: {page: {enabled: true}}";
 
 fn strings(list: &Value) -> Vec<&str> {
     let list = list.as_array().into_iter().flatten();
@@ -140,7 +141,7 @@ fn what_is_granted_is_used_and_what_is_used_is_granted() {
     let before = control_plane.requests().unwrap().len();
     let installed = Installed::with(control_plane, VALUES);
     let kubectl = control_plane.kubectl();
-    let webhook = start_webhook(control_plane, &installed.helm);
+    let webhook = start_webhook(control_plane, &installed.helm, VALUES);
     exercise_webhook(kubectl, &webhook);
     exercise_exporter(control_plane);
     // While both still have their rights.

@@ -29,6 +29,7 @@ fn typos_and_wrong_values_are_refused() {
         ),
         ("webhook: {drainSeconds: soon}", "/webhook/drainSeconds"),
         ("webhook: {certManager: {issuerRef: {nam: x}}}", "nam"),
+        ("webhook: {page: {enable: true}}", "enable"),
         ("classes: {fast: {minBandwith: 400GBps}}", "minBandwith"),
         ("classes: {Fast: {}}", "Fast"),
         ("classes: {a..b: {}}", "a..b"),

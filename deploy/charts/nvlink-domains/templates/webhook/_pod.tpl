@@ -19,6 +19,12 @@
 - {{ print "--lease-namespace=" (.Release.Namespace) | quote }}
 # The kube-proxies need some seconds to learn that a replica stops; until then it serves.
 - {{ print "--drain-seconds=" ($webhook.drainSeconds) | quote }}
+{{- if $webhook.page.enabled }}
+- --web.listen-address=:9837
+{{- if $webhook.page.webConfig.secret }}
+- --web.config.file=/etc/nvlink-webhook/web.yml
+{{- end }}
+{{- end }}
 - {{ print "--rack-label=" ($webhook.rackLabel) | quote }}
 - {{ print "--zone-label=" ($webhook.zoneLabel) | quote }}
 - {{ print "--log=" ($webhook.log) | quote }}
@@ -28,9 +34,15 @@
 {{- end }}
 {{- end }}
 
+{{/* Name of the Secret with the web configuration of the page, if it is used. */}}
+{{- define "nvlink-domains.pageSecret" -}}
+{{- if .Values.webhook.page.enabled }}{{ .Values.webhook.page.webConfig.secret }}{{ end -}}
+{{- end }}
+
 {{- define "nvlink-domains.webhookMounts" -}}
 {{- $webhook := .Values.webhook -}}
-{{- if or $webhook.certManager.enabled $webhook.clientCa.configMap }}
+{{- $page := include "nvlink-domains.pageSecret" . -}}
+{{- if or $webhook.certManager.enabled $webhook.clientCa.configMap $page }}
 volumeMounts:
   {{- if $webhook.certManager.enabled }}
   - {name: tls, mountPath: /tls, readOnly: true}
@@ -38,12 +50,16 @@ volumeMounts:
   {{- if $webhook.clientCa.configMap }}
   - {name: clients, mountPath: /clients, readOnly: true}
   {{- end }}
+  {{- if $page }}
+  - {name: web-config, mountPath: /etc/nvlink-webhook, readOnly: true}
+  {{- end }}
 {{- end }}
 {{- end }}
 
 {{- define "nvlink-domains.webhookVolumes" -}}
 {{- $webhook := .Values.webhook -}}
-{{- if or $webhook.certManager.enabled $webhook.clientCa.configMap }}
+{{- $page := include "nvlink-domains.pageSecret" . -}}
+{{- if or $webhook.certManager.enabled $webhook.clientCa.configMap $page }}
 volumes:
   {{- if $webhook.certManager.enabled }}
   - name: tls
@@ -52,6 +68,10 @@ volumes:
   {{- with $webhook.clientCa.configMap }}
   - name: clients
     configMap: {name: {{ . | quote }}}
+  {{- end }}
+  {{- with $page }}
+  - name: web-config
+    secret: {secretName: {{ . | quote }}, defaultMode: 0440}
   {{- end }}
 {{- end }}
 {{- end }}

@@ -2,10 +2,11 @@
 //! headers, in the file format of Prometheus' exporter-toolkit, so that one
 //! file serves all exporters of a node.
 //!
-//! `config` parses the file, `files` reads it and the files that it names,
+//! `address` listens, `config` parses the file, `files` reads it and the files that it names,
 //! `settings` is the resulting configuration, `tls` and `client` its TLS part,
 //! `gate` and `rate` decide on requests, `listen` serves within bounds.
 
+mod address;
 mod client;
 mod config;
 mod files;
@@ -24,14 +25,22 @@ use std::{
 use arc_swap::ArcSwap;
 use axum::{Router, middleware};
 use axum_server::tls_rustls::RustlsConfig;
-use nvlink_runtime::connections::{CutOffs, Places};
 use tokio::{
+    sync::Mutex,
     task::spawn_blocking,
     time::{MissedTickBehavior, interval, timeout},
 };
 
+pub use self::{
+    address::{ListenError, address, listen},
+    files::WebError,
+    listen::Servers,
+};
 use self::{files::Files, gate::Gate, settings::Settings};
-pub use self::{files::WebError, listen::Servers};
+use crate::{
+    connections::{CutOffs, Places},
+    supervise::{Supervisor, Weight},
+};
 
 /// How often the file and the certificates are checked for changes. They are
 /// compared by content, because a Secret volume swaps symlinks, which a file
@@ -39,6 +48,8 @@ pub use self::{files::WebError, listen::Servers};
 const LOOK: Duration = Duration::from_secs(5);
 /// Time limit for reading the files: a longer read is on a mount that hangs.
 const LONG: Duration = Duration::from_secs(10);
+/// The same at the start, when there is no configuration to keep.
+const FIRST: Duration = Duration::from_secs(30);
 
 /// How requests are admitted. It follows its file while it runs.
 #[derive(Debug)]
@@ -66,6 +77,30 @@ impl Web {
         let files = Files::read(path)?;
         let settings = Settings::new(path, &files)?;
         Ok(Self::new(Some(path.to_owned()), files, settings))
+    }
+
+    /// Loads the configuration that `--web.config.file` names, within a time limit;
+    /// without the flag, everyone is admitted.
+    ///
+    /// # Errors
+    /// As [`Web::load`], and when reading takes too long.
+    pub async fn of_flag(path: Option<PathBuf>) -> Result<Self, WebError> {
+        let Some(path) = path else {
+            return Ok(Self::open());
+        };
+        let name = path.display().to_string();
+        let reading = spawn_blocking(move || Self::load(&path));
+        match timeout(FIRST, reading).await {
+            Ok(Ok(loaded)) => loaded,
+            Ok(Err(panicked)) => Err(WebError::Read {
+                path: name,
+                reason: std::io::Error::other(panicked),
+            }),
+            Err(_) => Err(WebError::Slow {
+                path: name,
+                seconds: FIRST.as_secs(),
+            }),
+        }
     }
 
     fn new(path: Option<PathBuf>, files: Files, settings: Settings) -> Self {
@@ -130,6 +165,20 @@ impl Web {
         self.gate.settings.store(Arc::new(settings));
         self.files = files;
         Ok(true)
+    }
+
+    /// Keeps the configuration up to date under `supervisor`. Without this, a
+    /// certificate would expire unnoticed.
+    pub fn keep(self, supervisor: &Supervisor) {
+        let web = Arc::new(Mutex::new(self));
+        supervisor.keep(
+            "the watch of the web configuration",
+            Weight::Vital,
+            move || {
+                let web = Arc::clone(&web);
+                async move { web.lock().await.follow().await }
+            },
+        );
     }
 
     /// Reloads for ever. The files are read on a thread of their own, one thread at

@@ -6,13 +6,13 @@ use std::{
     time::Duration,
 };
 
+use crate::connections::{Acceptor, Bounds};
 use axum::Router;
 use axum_server::{Handle, tls_rustls::RustlsAcceptor};
 use hyper_util::{
     rt::{TokioExecutor, TokioTimer},
     server::conn::auto::Builder,
 };
-use nvlink_runtime::connections::{Acceptor, Bounds};
 use tokio::task::JoinSet;
 
 use super::Web;

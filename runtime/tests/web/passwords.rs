@@ -7,7 +7,7 @@ use axum::{
     http::{Request, Response, StatusCode, header},
 };
 use base64::{Engine, prelude::BASE64_STANDARD};
-use nvlink_exporter::web::Web;
+use nvlink_runtime::web::Web;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpSocket,

@@ -6,6 +6,7 @@ use std::{
     time::Instant,
 };
 
+use crate::connections::Peer;
 use arc_swap::ArcSwap;
 use axum::{
     extract::{Request, State},
@@ -14,7 +15,6 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use base64::{Engine, prelude::BASE64_STANDARD};
-use nvlink_runtime::connections::Peer;
 use ring::{hmac, rand::SystemRandom};
 use tokio::sync::Semaphore;
 

@@ -8,7 +8,7 @@ use std::{
 };
 
 use axum::{Router, body::Bytes, routing::get};
-use nvlink_exporter::web::{Servers, Web};
+use nvlink_runtime::web::{Servers, Web};
 use rustls::{
     ClientConfig, ClientConnection, RootCertStore, StreamOwned,
     crypto::ring,

@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use nvlink_runtime::files;
+use crate::files;
 
 use super::config::Config;
 
@@ -20,6 +20,9 @@ pub enum WebError {
         /// Why; it is part of the message, so it is not a `source`.
         reason: io::Error,
     },
+    /// Reading takes too long: the file is on a mount that hangs.
+    #[error("reading {path} takes more than {seconds} s")]
+    Slow { path: String, seconds: u64 },
     /// The configuration is invalid.
     #[error("{path}: {reason}")]
     Invalid {

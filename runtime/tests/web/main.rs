@@ -14,7 +14,7 @@ use std::{
 };
 
 use axum::{Router, routing::get};
-use nvlink_exporter::web::{Servers, Web};
+use nvlink_runtime::web::{Servers, Web};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, SanType};
 use tempfile::TempDir;
 

@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 /// Parses the value of a flag: 100 ms to 24 h.
-pub(crate) fn flag(text: &str) -> Result<Duration, String> {
+///
+/// # Errors
+/// What is expected.
+pub fn flag(text: &str) -> Result<Duration, String> {
     let duration = parse(text).ok_or("expected a duration such as 500ms, 5s or 2m")?;
     let bounds = Duration::from_millis(100)..=Duration::from_secs(86_400);
     match bounds.contains(&duration) {

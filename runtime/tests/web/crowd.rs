@@ -11,8 +11,8 @@ use std::{
 };
 
 use axum::{Router, body::Bytes, routing::get};
-use nvlink_exporter::web::{Servers, Web};
 use nvlink_runtime::connections::CutOff;
+use nvlink_runtime::web::{Servers, Web};
 use socket2::{Domain, Socket, Type};
 use tokio::task::spawn_blocking;
 

@@ -1,0 +1,13 @@
+//! What the pages of both programs share: their look, the policy that limits what a
+//! page may load, and HTML from foreign text.
+
+mod asset;
+mod html;
+
+pub use self::{
+    asset::Asset,
+    html::{count, escape, gpus, mark, percent, ranges},
+};
+
+/// The style with which the style of each page begins.
+pub const STYLE: &str = include_str!("page/base.css");

@@ -1,0 +1,277 @@
+//! The webhook's page of the cluster in a real browser, with a real control plane: who holds
+//! what comes from NodeTopologies, classes and projects from pods, decisions from the webhook.
+
+use std::{fs, path::PathBuf, time::Duration};
+
+use nvlink_tests::{
+    Browser, ControlPlane, Kubectl, Webhook, http, port,
+    programs::{self, EXPORTER},
+    wait_until,
+    webhook::install_crds,
+    workdir,
+};
+use serde_json::{Value, json};
+
+use crate::{
+    page::{inspect_at, wait_for_text},
+    pods::gpu_pod,
+};
+
+/// The time of a few refreshes of the page, which are 3 s apart.
+const SOON: Duration = Duration::from_secs(30);
+const TAB: char = '\u{e004}';
+const DOWN: char = '\u{e015}';
+const UP: char = '\u{e013}';
+const END: char = '\u{e010}';
+
+/// A control plane with three nodes and a class, and a webhook with a page.
+struct Cluster {
+    plane: ControlPlane,
+    webhook: Webhook,
+    url: String,
+}
+
+impl Cluster {
+    fn start(arguments: &[&str]) -> Self {
+        let plane = ControlPlane::start().unwrap();
+        install_crds(plane.kubectl()).unwrap();
+        let address = format!("127.0.0.1:{}", port::free().unwrap());
+        let page = ["--web.listen-address", &address];
+        let webhook =
+            Webhook::start_with(plane.kubeconfig(), &[&page, arguments].concat()).unwrap();
+        let cluster = Self {
+            url: format!("http://{address}/"),
+            plane,
+            webhook,
+        };
+        for (node, source) in [
+            ("dgx-1", "sim:dgx-h100"),
+            ("dgx-2", "sim:h200-degraded"),
+            ("pairs", "sim:a100-pcie-pairs"),
+        ] {
+            cluster.publish(node, source);
+        }
+        cluster
+    }
+
+    fn kubectl(&self) -> &Kubectl {
+        self.plane.kubectl()
+    }
+
+    /// Creates the NodeTopology that an exporter on this board would publish.
+    fn publish(&self, node: &str, source: &str) {
+        let arguments = ["topology", "--source", source, "--node-name", node];
+        let json = [&arguments[..], &["--output", "json"]].concat();
+        let document = programs::run(EXPORTER, &json, "").unwrap();
+        self.kubectl().apply(&document).unwrap();
+        self.hold(node, &[]);
+    }
+
+    /// Sets who holds which GPUs of a node.
+    fn hold(&self, node: &str, held: &[(&str, &[u32])]) {
+        let held = held.iter().map(
+            |(pod, gpus)| json!({"namespace": "ci", "pod": pod, "container": "main", "gpus": gpus}),
+        );
+        let status = json!({"status": {"allocations": held.collect::<Value>()}}).to_string();
+        let patch = ["patch", "nodetopology", node, "--subresource=status"];
+        let merge = ["--type=merge", "-p", &status];
+        self.kubectl().run(&[&patch[..], &merge].concat()).unwrap();
+    }
+
+    /// Registers the webhook, and creates the class `open` and the namespace `ci`.
+    fn admit(&self) -> Kubectl {
+        let class = json!({
+            "apiVersion": "nvlink-domains.io/v1alpha1", "kind": "DomainClass",
+            "metadata": {"name": "open"}, "spec": {"placement": {"scope": "nvlink-domain"}},
+        });
+        self.kubectl().create(&class).unwrap();
+        self.webhook.register(self.kubectl()).unwrap();
+        let default = json!({"nvlink-domains.io/default-class": "open"});
+        let ci = self.plane.namespace("ci", &json!({}), &default).unwrap();
+        wait_until("the webhook to place pods", SOON, || {
+            let stored = crate::shared::dry_run(&ci, &gpu_pod("probe", 1))?;
+            Ok(crate::pods::decision(&stored).map(drop))
+        })
+        .unwrap();
+        ci
+    }
+}
+
+fn opened(cluster: &Cluster, path: &str) -> Browser {
+    let browser = Browser::start().unwrap();
+    browser.emulate(1280, "light").unwrap();
+    browser.open(&format!("{}{path}", cluster.url)).unwrap();
+    browser
+}
+
+/// Returns the names of the nodes that are shown.
+fn shown(browser: &Browser) -> Value {
+    let script =
+        "return [...document.querySelectorAll('.row a')].filter((one) => one.checkVisibility())
+        .map((one) => one.textContent)";
+    browser.run(script).unwrap()
+}
+
+fn typed(browser: &Browser, text: &str) {
+    text.chars().for_each(|key| browser.press(key).unwrap());
+}
+
+#[test]
+fn decisions_and_allocations_appear_without_a_reload() {
+    let cluster = Cluster::start(&[]);
+    let ci = cluster.admit();
+    let browser = opened(&cluster, "");
+    wait_for_text(&browser, "24 of 24 GPUs on 3 nodes are free");
+    wait_for_text(
+        &browser,
+        "Broken: dgx-2 (GPU 5: 1 link missing; GPU 3: 2 links missing)",
+    );
+    let reader = "window.here = true; const link = document.querySelector('#node-pairs a');
+        link.focus(); window.at = scrollY";
+    browser.run(reader).unwrap();
+
+    ci.create(&gpu_pod("train", 4)).unwrap();
+    let mut stranger = gpu_pod("stranger", 1);
+    stranger["metadata"]["annotations"] = json!({"nvlink-domains.io/class": "<nope>"});
+    ci.create(&stranger).unwrap_err();
+    cluster.hold("dgx-1", &[("train", &[0, 1, 2, 3]), ("other", &[4])]);
+    cluster.hold("pairs", &[("across", &[1, 2])]);
+    wait_for_text(&browser, "17 of 24 GPUs on 3 nodes are free");
+    wait_for_text(
+        &browser,
+        "Placed below 70 % of the best: ci/across on pairs",
+    );
+    wait_for_text(&browser, "rule unknown-class");
+    wait_for_text(&browser, "ci/train class open, 4 GPUs, project ci");
+    let cells = "return [...document.querySelectorAll('#node-dgx-1 .cells i')]
+        .map((one) => one.className.slice(0, 2) + one.textContent)";
+    let expected = json!(["q3A", "q3A", "q3A", "q3A", "q3B", "f", "f", "f"]);
+    assert_eq!(browser.run(cells).unwrap(), expected);
+    let undisturbed =
+        "return [window.here, document.activeElement.textContent, scrollY === window.at]";
+    let same = json!([true, "pairs", true]);
+    assert_eq!(browser.run(undisturbed).unwrap(), same);
+
+    // The pod has the class and the project, which the search finds.
+    browser
+        .open(&format!("{}#q=project:ci", cluster.url))
+        .unwrap();
+    wait_until("the search of the fragment", SOON, || {
+        Ok((shown(&browser) == json!(["dgx-1"])).then_some(()))
+    })
+    .unwrap();
+    inspect_at(&browser, &cluster.url, "cluster-of-3");
+    inspect_at(
+        &browser,
+        &format!("{}node?name=dgx-2", cluster.url),
+        "cluster-node",
+    );
+    wait_for_text(&browser, "✕ 16 of 18");
+
+    // A node that goes away leaves the page, and another one comes.
+    browser.open(&cluster.url).unwrap();
+    browser.run("window.here = true").unwrap();
+    cluster
+        .kubectl()
+        .run(&["delete", "nodetopology", "dgx-2"])
+        .unwrap();
+    cluster.publish("dgx-10", "sim:dgx-h100");
+    wait_until("the new node", SOON, || {
+        Ok((shown(&browser) == json!(["pairs", "dgx-1", "dgx-10"])).then_some(()))
+    })
+    .unwrap();
+    assert_eq!(browser.run("return window.here").unwrap(), true);
+    assert!(browser.console().unwrap().is_empty());
+    drop(cluster);
+    wait_for_text(&browser, "The webhook has not answered for");
+    assert!(
+        shown(&browser).to_string().contains("dgx-10"),
+        "the last data stay"
+    );
+}
+
+#[test]
+fn the_page_can_be_searched_and_used_with_the_keyboard() {
+    let cluster = Cluster::start(&[]);
+    cluster.hold("pairs", &[("train-1", &[0, 1])]);
+    let browser = opened(&cluster, "");
+    wait_for_text(&browser, "ci/train-1");
+    let active = || {
+        let script = "const at = document.activeElement;
+            return [at.textContent || at.id, getComputedStyle(at).outlineStyle]";
+        let [text, outline] =
+            <[Value; 2]>::try_from(browser.run(script).unwrap().as_array().unwrap().clone())
+                .unwrap();
+        assert_ne!(outline, "none", "{text} shows no focus");
+        text.as_str().unwrap().to_owned()
+    };
+    browser.press(TAB).unwrap();
+    assert_eq!(active(), "Skip to the content");
+    browser.press('/').unwrap();
+    assert_eq!(active(), "q");
+    typed(&browser, "pod:ci/train");
+    assert_eq!(shown(&browser), json!(["pairs"]));
+    wait_for_text(&browser, "1 of 3 nodes");
+    let address = "return decodeURIComponent(location.search)";
+    assert_eq!(browser.run(address).unwrap(), "?q=pod:ci/train");
+    browser.run("const q = document.getElementById('q'); q.value = ''; q.dispatchEvent(new Event('input')); q.focus()").unwrap();
+    assert_eq!(shown(&browser).as_array().unwrap().len(), 3);
+    // Find, the colours, and then one row, from which the arrows lead to the others.
+    for expected in ["Find", "by-quality", "pairs"] {
+        browser.press(TAB).unwrap();
+        assert_eq!(active(), expected);
+    }
+    for (key, expected) in [
+        (DOWN, "dgx-1"),
+        (DOWN, "dgx-2"),
+        (UP, "dgx-1"),
+        (END, "dgx-2"),
+    ] {
+        browser.press(key).unwrap();
+        assert_eq!(active(), expected);
+    }
+    browser.press(TAB).unwrap();
+    assert_eq!(active(), "The cluster as JSON");
+    let order = shown(&browser);
+    assert_eq!(order, json!(["pairs", "dgx-1", "dgx-2"]), "groups by model");
+}
+
+#[test]
+fn the_page_is_complete_without_scripts() {
+    let cluster = Cluster::start(&[]);
+    cluster.hold("dgx-1", &[("train-1", &[0, 1])]);
+    wait_until("the allocation", SOON, || {
+        let page = http::text(&cluster.url)?;
+        Ok(page.contains("ci/train-1").then_some(()))
+    })
+    .unwrap();
+    let browser = Browser::start().unwrap();
+    browser.forbid_scripts().unwrap();
+    browser.open(&format!("{}?q=train-1", cluster.url)).unwrap();
+    let text = browser.text().unwrap();
+    for part in [
+        "Without JavaScript",
+        "22 of 24 GPUs",
+        "ci/train-1",
+        "6 free",
+        "dgx-2 (GPU 5",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    assert_eq!(shown(&browser), json!(["dgx-1"]));
+}
+
+#[test]
+fn the_web_configuration_protects_the_page_and_not_admission() {
+    let directory: PathBuf = workdir::fresh("cluster-page").unwrap();
+    let config = directory.join("web.yml");
+    let hash = "$2y$10$abcdefghijklmnopqrstuu6ZX0WN26XJKJTsyHceCGNcg2QmDxQ6a";
+    fs::write(&config, format!("basic_auth_users: {{ada: \"{hash}\"}}\n")).unwrap();
+    let file = config.display().to_string();
+    let cluster = Cluster::start(&["--web.config.file", &file]);
+    cluster.admit();
+    for path in ["", "api/v1/cluster", "changes", "node?name=dgx-1"] {
+        let answer = http::get(&format!("{}{path}", cluster.url), &[], "*/*").unwrap();
+        assert_eq!(answer.status, 401, "{path}");
+    }
+}

@@ -1,0 +1,292 @@
+//! The cluster as the page shows it: groups of nodes, who holds what, what still fits.
+//! Pure: from the state of the mirror to values that rendering needs.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use nvlink_topology::{Fabric, Interconnect};
+use serde::Serialize;
+
+use super::{
+    mirror::{Pod, Published, State},
+    node::Node,
+    order,
+};
+
+/// Placements below this share of the best need attention, as on the exporter's page.
+pub(super) const POOR: f64 = 0.7;
+
+/// The whole cluster at one point in time.
+#[derive(Debug)]
+pub struct Board {
+    pub(super) groups: Vec<Group>,
+    pub(super) totals: Totals,
+    /// How old the nodes are; `None` if they have not all been read yet.
+    pub(super) age: Option<Duration>,
+    /// Whether classes and projects of pods are known and current.
+    pub(super) knows_pods: bool,
+}
+
+/// Nodes of one fabric, or nodes of the same hardware.
+#[derive(Debug)]
+pub(super) struct Group {
+    pub(super) kind: Kind,
+    pub(super) rows: Vec<Row>,
+    pub(super) totals: Totals,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Kind {
+    /// A domain that spans nodes.
+    Fabric(Fabric),
+    /// Nodes whose domains end at the node, by model and interconnect.
+    Hardware(String, Option<Interconnect>),
+    /// Nodes whose NodeTopology cannot be parsed.
+    Unreadable,
+}
+
+/// A node.
+#[derive(Clone, Debug)]
+pub(super) struct Row {
+    pub(super) name: String,
+    pub(super) published: Arc<Published>,
+    pub(super) place: Place,
+    pub(super) jobs: Vec<Job>,
+}
+
+/// Where a node is, by its labels.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    pub rack: Option<String>,
+    pub zone: Option<String>,
+}
+
+/// A container that holds GPUs: the allocation of the same number, judged.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Job {
+    /// Best possible cost on the empty node over the cost; `None` if it is not known.
+    pub(super) quality: Option<f64>,
+    pub(super) pod: Option<Arc<Pod>>,
+}
+
+impl PartialEq for Row {
+    /// What a node published is compared by identity: it is replaced when it changes.
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.published, &other.published)
+            && self.jobs == other.jobs
+            && self.place == other.place
+            && self.name == other.name
+    }
+}
+
+/// Sums over nodes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Totals {
+    pub(super) nodes: usize,
+    pub(super) gpus: usize,
+    pub(super) free: usize,
+    /// GPUs of which it is not known whether they are free.
+    pub(super) unknown: usize,
+    /// By size, the number of nodes with so many free GPUs in one domain, and not more.
+    pub(super) largest_free_sets: BTreeMap<usize, usize>,
+    /// GPUs of the largest domain of a node.
+    pub(super) largest_domain: usize,
+    /// Nodes with missing links, or with GPUs that are marked as broken or lost.
+    pub(super) broken_nodes: usize,
+    pub(super) unreadable: usize,
+    pub(super) poor_placements: usize,
+}
+
+impl Board {
+    /// Returns the board of `state` at `now`; `place` returns where a node is.
+    #[must_use]
+    pub fn new(state: &State, place: impl Fn(&str) -> Place, now: Instant) -> Self {
+        let mut groups: BTreeMap<Kind, Vec<Row>> = BTreeMap::new();
+        for (name, published) in &state.nodes {
+            let row = Row {
+                name: name.clone(),
+                published: Arc::clone(published),
+                place: place(name),
+                jobs: jobs(published, state),
+            };
+            groups.entry(Kind::of(published)).or_default().push(row);
+        }
+        let mut totals = Totals::default();
+        let groups = groups.into_iter().map(|(kind, mut rows)| {
+            rows.sort_by(|a, b| order::natural(&a.name, &b.name));
+            let mut group = Totals::default();
+            rows.iter().for_each(|row| group.add(row));
+            totals.join(&group);
+            Group {
+                kind,
+                rows,
+                totals: group,
+            }
+        });
+        Self {
+            groups: groups.collect(),
+            totals,
+            age: state.topologies.age(now),
+            knows_pods: state.of_pods.age(now) == Some(Duration::ZERO),
+        }
+    }
+
+    pub(super) fn rows(&self) -> impl Iterator<Item = &Row> {
+        self.groups.iter().flat_map(|group| &group.rows)
+    }
+
+    /// Returns a node by name.
+    pub(super) fn row(&self, name: &str) -> Option<&Row> {
+        self.rows().find(|row| row.name == name)
+    }
+}
+
+fn jobs(published: &Published, state: &State) -> Vec<Job> {
+    let Ok(node) = published else {
+        return Vec::new();
+    };
+    let held = node.allocations.iter().flatten();
+    let job = held.map(|one| {
+        let name = (one.namespace.clone(), one.pod.clone());
+        let pod = state.pods.get(&name).cloned();
+        let pattern = pod.as_ref().and_then(|pod| pod.pattern);
+        Job {
+            quality: node
+                .hardware
+                .quality(&one.gpus, pattern.unwrap_or_default()),
+            pod,
+        }
+    });
+    job.collect()
+}
+
+impl Kind {
+    fn of(published: &Published) -> Self {
+        let Ok(node) = published else {
+            return Self::Unreadable;
+        };
+        match node.domains.iter().find_map(|one| one.fabric.clone()) {
+            Some(fabric) => Self::Fabric(fabric),
+            None => Self::Hardware(node.models().join(" + "), node.interconnect),
+        }
+    }
+
+    /// Returns the title of the group.
+    pub(super) fn title(&self) -> String {
+        match self {
+            Self::Fabric(fabric) => format!(
+                "NVLink fabric {}, clique {}",
+                fabric.cluster_uuid, fabric.clique
+            ),
+            Self::Hardware(model, interconnect) => {
+                let model = match model.as_str() {
+                    "" => "GPUs of unknown model",
+                    model => model,
+                };
+                let how = match interconnect {
+                    Some(Interconnect::Nvswitch) => "NVSwitch",
+                    Some(Interconnect::Nvlink) => "direct NVLink",
+                    Some(Interconnect::Pcie) => "no NVLink",
+                    None => "NVLink not known",
+                };
+                format!("{model}, {how}")
+            }
+            Self::Unreadable => "Nodes whose NodeTopology cannot be shown".to_owned(),
+        }
+    }
+}
+
+impl Row {
+    pub(super) fn node(&self) -> Option<&Node> {
+        self.published.as_ref().as_ref().ok()
+    }
+
+    /// Returns the numbers of the jobs that hold a GPU.
+    pub(super) fn holders(&self, gpu: u32) -> impl Iterator<Item = usize> {
+        let held = self.node().and_then(|node| node.allocations.as_ref());
+        let held = held.into_iter().flatten().enumerate();
+        held.filter(move |(_, one)| one.gpus.contains(&gpu))
+            .map(|(n, _)| n)
+    }
+
+    /// Returns the jobs below [`POOR`].
+    pub(super) fn poor(&self) -> impl Iterator<Item = (usize, f64)> {
+        let jobs = self.jobs.iter().enumerate();
+        jobs.filter_map(|(n, job)| Some((n, job.quality.filter(|&one| one < POOR)?)))
+    }
+
+    /// Returns the GPUs that are broken, by what is broken.
+    pub(super) fn broken(&self) -> BTreeMap<String, Vec<u32>> {
+        let mut broken: BTreeMap<String, Vec<u32>> = BTreeMap::new();
+        let Some(node) = self.node() else {
+            return broken;
+        };
+        for gpu in &node.gpus {
+            for words in gpu.broken() {
+                broken.entry(words).or_default().push(gpu.index);
+            }
+        }
+        for lost in &node.lost {
+            broken
+                .entry("lost".to_owned())
+                .or_default()
+                .push(lost.index);
+        }
+        broken
+    }
+}
+
+impl Totals {
+    fn add(&mut self, row: &Row) {
+        self.nodes += 1;
+        let Some(node) = row.node() else {
+            self.unreadable += 1;
+            return;
+        };
+        self.gpus += node.gpus.len();
+        match node.free() {
+            Some(free) => self.free += free.len(),
+            None => self.unknown += node.gpus.len(),
+        }
+        if let Some(most) = node.largest_free_set().filter(|&most| most > 0) {
+            *self.largest_free_sets.entry(most).or_default() += 1;
+        }
+        self.largest_domain = self.largest_domain.max(node.largest_domain());
+        self.broken_nodes += usize::from(!row.broken().is_empty());
+        self.poor_placements += row.poor().count();
+    }
+
+    fn join(&mut self, other: &Self) {
+        self.nodes += other.nodes;
+        self.gpus += other.gpus;
+        self.free += other.free;
+        self.unknown += other.unknown;
+        for (size, nodes) in &other.largest_free_sets {
+            *self.largest_free_sets.entry(*size).or_default() += nodes;
+        }
+        self.largest_domain = self.largest_domain.max(other.largest_domain);
+        self.broken_nodes += other.broken_nodes;
+        self.unreadable += other.unreadable;
+        self.poor_placements += other.poor_placements;
+    }
+
+    /// Returns the number of nodes that can hold a job of `gpus` GPUs in one domain.
+    pub(super) fn holding(&self, gpus: usize) -> usize {
+        self.largest_free_sets.range(gpus..).map(|(_, n)| n).sum()
+    }
+
+    /// Returns the sizes of jobs worth a line, largest first: the largest domain, and
+    /// powers of two below it.
+    pub(super) fn sizes(&self) -> Vec<usize> {
+        let powers = std::iter::successors(Some(1_usize), |size| size.checked_mul(2));
+        let mut sizes: BTreeSet<usize> = powers.take_while(|&n| n <= self.largest_domain).collect();
+        if self.largest_domain > 0 {
+            sizes.insert(self.largest_domain);
+        }
+        sizes.into_iter().rev().collect()
+    }
+}

@@ -1,0 +1,185 @@
+//! A node as the page needs it: its GPUs, its domains, and who holds which GPUs.
+
+use std::sync::Arc;
+
+use nvlink_runtime::page::count;
+use nvlink_topology::{Allocation, Domain, Interconnect, NodeTopologySpec, missing_links};
+
+use super::judge::{Hardware, Judge};
+
+/// What a node published. Memory: about 2 KiB for 8 GPUs.
+#[derive(Debug)]
+pub struct Node {
+    pub gpus: Vec<Gpu>,
+    /// GPUs that do not answer; they are not among `gpus`.
+    pub lost: Vec<Lost>,
+    /// The domains, with the indices of their GPUs on this node.
+    pub domains: Vec<Domain>,
+    /// How the GPUs are connected; `None` if the source cannot determine it.
+    pub interconnect: Option<Interconnect>,
+    /// Who holds which GPUs; `None` if it is not known.
+    pub allocations: Option<Vec<Allocation>>,
+    /// Judges placements; shared by nodes with the same graph.
+    pub(super) hardware: Arc<Hardware>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Gpu {
+    pub index: u32,
+    pub uuid: Option<String>,
+    pub model: Option<String>,
+    /// The NVLinks that are up, and those that should be up; `None` if they are not known.
+    pub links: Option<Links>,
+    /// Why its exporter marks it as broken, such as `xid-74`.
+    pub faults: Vec<String>,
+}
+
+/// The marks of broken GPUs in a document: the keys `faults` of GPUs, and `lost`. They are
+/// parsed apart from the rest, because a document of another version may not have them.
+#[derive(Clone, Debug, Default, serde::Deserialize)]
+#[serde(default)]
+pub struct Marks {
+    pub gpus: Vec<Marked>,
+    pub lost: Vec<Lost>,
+}
+
+#[derive(Clone, Debug, serde::Deserialize)]
+pub struct Marked {
+    pub index: u32,
+    #[serde(default)]
+    pub faults: Vec<String>,
+}
+
+/// A GPU that answered earlier and does not answer now.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
+pub struct Lost {
+    /// Its last known index.
+    pub index: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uuid: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Links {
+    pub up: u64,
+    pub expected: u64,
+}
+
+impl Gpu {
+    /// Returns the number of links that should be up and are not; 0 if it is not known.
+    #[must_use]
+    pub fn missing(&self) -> u64 {
+        self.links
+            .map_or(0, |links| links.expected.saturating_sub(links.up))
+    }
+
+    /// Returns in words what is broken; empty if nothing is known to be.
+    #[must_use]
+    pub fn broken(&self) -> Vec<String> {
+        let missing = usize::try_from(self.missing()).unwrap_or(usize::MAX);
+        let links = (missing > 0).then(|| format!("{} missing", count(missing, "link")));
+        // The count of the links says more than the mark.
+        let told = |fault: &&String| missing == 0 || *fault != "missing-links";
+        let faults = self.faults.iter().filter(told).cloned();
+        links.into_iter().chain(faults).collect()
+    }
+}
+
+impl Node {
+    /// Reduces a document to what the page needs.
+    pub(super) fn new(
+        spec: &NodeTopologySpec,
+        marks: Marks,
+        allocations: Option<Vec<Allocation>>,
+        judge: &mut Judge,
+    ) -> Self {
+        let gpus = spec.gpus.iter().map(|gpu| Gpu {
+            index: gpu.index,
+            uuid: gpu.uuid.clone(),
+            model: gpu.model.clone(),
+            links: links(gpu, spec),
+            faults: marks
+                .gpus
+                .iter()
+                .filter(|mark| mark.index == gpu.index)
+                .flat_map(|mark| mark.faults.clone())
+                .collect(),
+        });
+        let allocations = allocations.map(|mut held| {
+            for one in &mut held {
+                // Nothing on the page needs them.
+                (one.free_when_placed, one.pod_uid) = (None, None);
+            }
+            held
+        });
+        Self {
+            gpus: gpus.collect(),
+            lost: marks.lost,
+            domains: spec.domains.clone(),
+            interconnect: spec.interconnect(),
+            allocations,
+            hardware: judge.hardware(spec),
+        }
+    }
+
+    /// Returns the GPUs that nobody holds, ascending; `None` if it is not known.
+    #[must_use]
+    pub fn free(&self) -> Option<Vec<u32>> {
+        let held = self.allocations.as_ref()?;
+        let is_free = |gpu: &u32| !held.iter().any(|one| one.gpus.contains(gpu));
+        let indices = self.gpus.iter().map(|gpu| gpu.index);
+        Some(indices.filter(is_free).collect())
+    }
+
+    /// Returns the highest number of free GPUs in one domain; a GPU outside all domains
+    /// is a set of one. `None` if allocations are not known.
+    #[must_use]
+    pub fn largest_free_set(&self) -> Option<usize> {
+        let free = self.free()?;
+        let inside = |domain: &Domain| free.iter().filter(|gpu| domain.gpus.contains(gpu)).count();
+        let most = self.domains.iter().map(inside).max().unwrap_or(0);
+        Some(most.max(usize::from(!free.is_empty())))
+    }
+
+    /// Returns the domain of a GPU.
+    #[must_use]
+    pub fn domain_of(&self, gpu: u32) -> Option<&Domain> {
+        self.domains.iter().find(|one| one.gpus.contains(&gpu))
+    }
+
+    /// Returns the number of GPUs of the largest domain on this node; 1 without NVLink.
+    #[must_use]
+    pub fn largest_domain(&self) -> usize {
+        let sizes = self.domains.iter().map(|one| one.gpus.len());
+        sizes.max().unwrap_or(usize::from(!self.gpus.is_empty()))
+    }
+
+    /// Returns the models of the GPUs, each once, in the order of the GPUs.
+    #[must_use]
+    pub fn models(&self) -> Vec<&str> {
+        let mut models: Vec<&str> = Vec::new();
+        for model in self.gpus.iter().filter_map(|gpu| gpu.model.as_deref()) {
+            if !models.contains(&model) {
+                models.push(model);
+            }
+        }
+        models
+    }
+}
+
+fn links(gpu: &nvlink_topology::Gpu, spec: &NodeTopologySpec) -> Option<Links> {
+    let all = gpu.links.as_ref()?;
+    let up = all.iter().filter(|link| link.up).count() as u64;
+    let missing = missing_links(gpu, &spec.gpus).unwrap_or(0);
+    Some(Links {
+        up,
+        expected: up + missing,
+    })
+}
+
+/// The status of a document. Allocations are absent if they are not known: an empty
+/// status remains when a status was removed.
+#[derive(Clone, Debug, Default, serde::Deserialize)]
+pub(super) struct Status {
+    pub(super) allocations: Option<Vec<Allocation>>,
+}

@@ -1,0 +1,232 @@
+//! The top of the page: what needs attention, and what still fits.
+
+use std::fmt::Write;
+
+use nvlink_runtime::page::{count, escape, gpus, percent};
+
+use super::board::{Board, Group, Kind, Row};
+
+/// The most nodes that a list names: the search finds the others.
+const NAMED: usize = 8;
+
+/// Renders the sections.
+pub(super) fn html(board: &Board) -> String {
+    attention(board) + &fits(board)
+}
+
+/// Returns the mark of the page's title.
+pub(super) fn mark(board: &Board) -> &'static str {
+    let totals = &board.totals;
+    match board.age {
+        None => "✕ ",
+        Some(age) if !age.is_zero() => "✕ ",
+        _ if totals.broken_nodes + totals.unreadable > 0 => "▲ ",
+        _ => "",
+    }
+}
+
+fn attention(board: &Board) -> String {
+    let items = items(board);
+    let Some(worst) = items.iter().map(|one| one.level).max() else {
+        return "<section class=\"troubles good\"><h2 role=\"status\">✓ Nothing needs attention</h2></section>\n"
+            .to_owned();
+    };
+    let title = count(items.len(), "item");
+    let verb = if items.len() == 1 { "needs" } else { "need" };
+    let (mark, class) = worst.mark();
+    let mut html = format!(
+        "<section class=\"troubles {class}\"><h2 role=\"status\">{mark} {title} {verb} attention</h2>\n<ul>\n"
+    );
+    for item in items {
+        let (mark, class) = item.level.mark();
+        let _ = writeln!(
+            html,
+            "<li class=\"{class}\"><span aria-hidden=\"true\">{mark}</span> {}</li>",
+            item.html
+        );
+    }
+    html + "</ul></section>\n"
+}
+
+struct Item {
+    level: Level,
+    html: String,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Level {
+    Warning,
+    Bad,
+}
+
+impl Level {
+    fn mark(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Bad => ("✕", "bad"),
+            Self::Warning => ("▲", "warning"),
+        }
+    }
+}
+
+fn items(board: &Board) -> Vec<Item> {
+    let mut items = Vec::new();
+    let mut add = |level, html: String| items.push(Item { level, html });
+    match board.age {
+        None => add(
+            Level::Bad,
+            "The NodeTopologies have not been read yet.".to_owned(),
+        ),
+        Some(age) if !age.is_zero() => add(
+            Level::Bad,
+            "The watch of NodeTopologies fails: the page shows the last known state, and the log of \
+             the webhook says why."
+                .to_owned(),
+        ),
+        Some(_) => {}
+    }
+    if let Some(list) = broken(board) {
+        add(Level::Bad, list);
+    }
+    let unreadable = board.rows().filter(|row| row.node().is_none());
+    if let Some(list) = named(unreadable.map(link), "is:unreadable") {
+        let text = format!("NodeTopologies that cannot be shown: {list}");
+        add(Level::Bad, text);
+    }
+    if let Some(list) = poor(board) {
+        add(Level::Warning, list);
+    }
+    if board.totals.unknown > 0 {
+        let gpus = count(board.totals.unknown, "GPU");
+        let text = format!(
+            "<a href=\"/?q=is%3Aunknown\">{gpus}</a>: not known who holds them; their exporters \
+             do not publish allocations"
+        );
+        add(Level::Warning, text);
+    }
+    if !board.knows_pods && board.age.is_some() {
+        let text = "Classes and projects of pods are not known or not current: the log of the \
+                    webhook says why.";
+        add(Level::Warning, text.to_owned());
+    }
+    items
+}
+
+fn broken(board: &Board) -> Option<String> {
+    let broken = board.rows().filter(|row| !row.broken().is_empty());
+    let line = |row: &Row| {
+        let broken = row.broken();
+        let parts = broken
+            .iter()
+            .map(|(what, of)| format!("{}: {}", gpus(of), escape(what)));
+        format!("{} ({})", link(row), parts.collect::<Vec<_>>().join("; "))
+    };
+    let list = named(broken.map(line), "is:broken")?;
+    Some(format!("Broken: {list}"))
+}
+
+fn poor(board: &Board) -> Option<String> {
+    let lines = board.rows().flat_map(|row| {
+        row.poor().filter_map(|(job, quality)| {
+            let held = row.node()?.allocations.as_ref()?.get(job)?;
+            let pod = escape(&format!("{}/{}", held.namespace, held.pod));
+            Some(format!("{pod} on {} ({})", link(row), percent(quality)))
+        })
+    });
+    let list = named(lines, "is:poor")?;
+    Some(format!("Placed below 70 % of the best: {list}"))
+}
+
+/// Joins the first lines, and says where the others are.
+fn named(lines: impl Iterator<Item = String>, find: &str) -> Option<String> {
+    let mut lines = lines.fuse();
+    let first: Vec<String> = lines.by_ref().take(NAMED).collect();
+    if first.is_empty() {
+        return None;
+    }
+    let list = first.join(", ");
+    Some(match lines.count() {
+        0 => list,
+        more => {
+            let find = find.replace(':', "%3A");
+            format!("{list} and <a href=\"/?q={find}\">{more} more</a>")
+        }
+    })
+}
+
+fn link(row: &Row) -> String {
+    let name = escape(&row.name);
+    format!("<a href=\"#node-{name}\">{name}</a>")
+}
+
+fn fits(board: &Board) -> String {
+    let totals = &board.totals;
+    let mut html = format!(
+        "<section class=\"fits\"><h2>What still fits</h2>\n<p><b>{}</b> of {} on {} {} free.",
+        totals.free,
+        count(totals.gpus, "GPU"),
+        count(totals.nodes, "node"),
+        if totals.free == 1 { "is" } else { "are" }
+    );
+    match totals.largest_free_sets.last_key_value() {
+        Some((most, nodes)) => {
+            let _ = write!(
+                html,
+                " The largest free set in one domain of a node: <b>{}</b>, on {}.",
+                count(*most, "GPU"),
+                count(*nodes, "node")
+            );
+        }
+        None if totals.gpus > totals.unknown => html += " Nothing fits.",
+        None => {}
+    }
+    let fabrics = board.groups.iter().filter(|group| is_fabric(group));
+    if let Some(best) = fabrics.max_by_key(|group| group.totals.free) {
+        let _ = write!(
+            html,
+            " In one fabric over several nodes: <b>{}</b> ({}).",
+            count(best.totals.free, "GPU"),
+            escape(&best.kind.title())
+        );
+    }
+    html += "</p>\n<ul class=\"sizes\">";
+    for size in totals.sizes() {
+        let nodes = totals.holding(size);
+        let class = if nodes == 0 { " class=\"none\"" } else { "" };
+        let _ = write!(
+            html,
+            "<li{class}><b>{}</b> {}</li>",
+            count(size, "GPU"),
+            match nodes {
+                0 => "nowhere".to_owned(),
+                nodes => format!("on {}", count(nodes, "node")),
+            }
+        );
+    }
+    html + "</ul></section>\n"
+}
+
+fn is_fabric(group: &Group) -> bool {
+    matches!(group.kind, Kind::Fabric(_))
+}
+
+/// Says what is free in a group.
+pub(super) fn of_group(group: &Group) -> String {
+    let totals = &group.totals;
+    let mut text = format!(
+        "{}, {}",
+        count(totals.nodes, "node"),
+        count(totals.gpus, "GPU")
+    );
+    if totals.gpus > totals.unknown {
+        let _ = write!(text, ", {} free", totals.free);
+    }
+    if let (false, Some((most, _))) = (is_fabric(group), totals.largest_free_sets.last_key_value())
+    {
+        let _ = write!(text, ", at most {most} together");
+    }
+    if totals.broken_nodes > 0 {
+        let nodes = count(totals.broken_nodes, "node");
+        let _ = write!(text, ", {nodes} with broken GPUs");
+    }
+    text
+}

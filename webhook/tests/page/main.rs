@@ -1,0 +1,245 @@
+//! The page of the cluster, through its routes.
+
+#![allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
+
+mod cluster;
+mod hostile;
+mod markup;
+mod updates;
+
+use std::{fs, sync::Arc};
+
+use axum::{
+    Router,
+    body::{Body, to_bytes},
+    http::{HeaderMap, Method, Request, StatusCode, header},
+};
+use nvlink_runtime::web::Web;
+use nvlink_webhook::page::{Page, server};
+use serde_json::Value;
+use tower::ServiceExt;
+
+#[path = "../fixture/mod.rs"]
+mod fixture;
+
+use fixture::check_golden;
+
+pub(crate) struct Answer {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: String,
+}
+
+pub(crate) async fn ask(router: Router, request: Request<Body>) -> Answer {
+    let response = router.oneshot(request).await.unwrap();
+    let (parts, body) = response.into_parts();
+    let body = to_bytes(body, usize::MAX).await.unwrap();
+    Answer {
+        status: parts.status,
+        headers: parts.headers,
+        body: String::from_utf8(body.to_vec()).unwrap(),
+    }
+}
+
+pub(crate) async fn get(page: &Arc<Page>, path: &str) -> Answer {
+    let request = Request::get(path).body(Body::empty()).unwrap();
+    ask(server::router(Arc::clone(page)), request).await
+}
+
+/// Returns a page with something of everything.
+fn filled() -> Arc<Page> {
+    let (page, recent) = cluster::page();
+    cluster::fill(&page, &recent);
+    page
+}
+
+/// Replaces what differs from run to run and from version to version.
+fn masked(text: &str) -> String {
+    let mut text = text.replace(env!("CARGO_PKG_VERSION"), "VERSION");
+    for (start, end) in [("?v=", "\""), ("data-cursor=\"", "\"")] {
+        let parts: Vec<&str> = text.split(start).collect();
+        let rest = parts[1..].iter().map(|part| {
+            let (_, rest) = part.split_once(end).unwrap();
+            format!("{start}X{end}{rest}")
+        });
+        text = parts[0].to_owned() + &rest.collect::<String>();
+    }
+    text
+}
+
+#[tokio::test]
+async fn the_page_and_the_document_of_a_cluster() {
+    let page = filled();
+    let html = get(&page, "/").await;
+    assert_eq!(html.status, StatusCode::OK);
+    check_golden("cluster-page.html", &masked(&html.body));
+    let node = get(&page, "/node?name=h100-2").await;
+    check_golden("cluster-node.html", &masked(&node.body));
+    let json = get(&page, "/api/v1/cluster").await;
+    let json: Value = serde_json::from_str(&json.body).unwrap();
+    let pretty = serde_json::to_string_pretty(&json).unwrap();
+    check_golden("cluster-page.json", &format!("{pretty}\n"));
+    for text in [&html.body, &node.body] {
+        markup::check(text).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_page_without_nodes() {
+    let (page, _) = cluster::page();
+    let before = get(&page, "/").await.body;
+    assert!(before.contains("no data yet"), "{before}");
+    assert!(before.contains("have not been read yet"), "{before}");
+    let (page, _) = cluster::page();
+    page.mirror.all_nodes(|_| true);
+    page.mirror.all_pods(|_| true);
+    let empty = get(&page, "/").await.body;
+    assert!(empty.contains("There are no NodeTopologies"), "{empty}");
+    assert!(empty.contains("Nothing needs attention"), "{empty}");
+    markup::check(&empty).unwrap();
+}
+
+#[tokio::test]
+async fn a_watch_that_fails_is_shown() {
+    let page = filled();
+    page.mirror.nodes_follow(false);
+    page.mirror.pods_follow(false);
+    let html = get(&page, "/").await.body;
+    assert!(html.contains("shows the last known state"), "{html}");
+    assert!(html.contains("Classes and projects of pods"), "{html}");
+    assert!(html.contains("<title>✕ "), "{html}");
+}
+
+/// Returns the ids of the elements of a kind that are shown.
+fn shown(html: &str, kind: &str) -> Vec<String> {
+    let elements = markup::elements(html);
+    let shown = elements.iter().filter(|one| !one.contains_key("hidden"));
+    let ids = shown.filter_map(|one| one.get("id"));
+    ids.filter(|id| id.starts_with(kind)).cloned().collect()
+}
+
+#[tokio::test]
+async fn the_search_finds_pods_projects_nodes_and_states() {
+    let page = filled();
+    for (query, nodes, decisions) in [
+        ("", "a6000 h100-1 h100-2 h100-10 tray-1 tray-2 odd", "3 2 1"),
+        ("H100-1", "h100-1 h100-10", ""),
+        ("pod%3Aci/train-1", "h100-2", "1"),
+        ("project:gitlab.42", "h100-2", "1"),
+        ("class:high", "h100-2", "2 1"),
+        ("GPU-h100-10-3", "h100-10", ""),
+        ("rack:r1", "h100-1", ""),
+        ("is:broken", "h100-2 tray-2", ""),
+        ("is:poor+ci/", "a6000", ""),
+        ("is:unknown", "tray-2", ""),
+        ("is:unreadable", "odd", ""),
+        ("is:denied", "", "2"),
+        ("a6000+h100", "", ""),
+    ] {
+        let html = get(&page, &format!("/?q={query}")).await.body;
+        let found = shown(&html, "node-").join(" ");
+        let mut expected: Vec<_> = nodes.split_whitespace().collect();
+        expected.sort_unstable();
+        let mut sorted: Vec<_> = found.split_whitespace().collect();
+        sorted.sort_unstable();
+        let expected: Vec<_> = expected.iter().map(|node| format!("node-{node}")).collect();
+        assert_eq!(sorted, expected, "{query}");
+        let expected = decisions.split_whitespace();
+        let expected: Vec<_> = expected.map(|one| format!("decision-{one}")).collect();
+        assert_eq!(shown(&html, "decision-"), expected, "{query}");
+        let mut groups = shown(&html, "group-");
+        groups.retain(|id| !id.ends_with("-sum"));
+        assert_eq!(groups.is_empty(), nodes.is_empty(), "{query}: {groups:?}");
+    }
+}
+
+#[tokio::test]
+async fn answers_and_their_headers() {
+    let page = filled();
+    let html = get(&page, "/").await;
+    assert_eq!(
+        html.headers[header::CONTENT_TYPE],
+        "text/html; charset=utf-8"
+    );
+    assert_eq!(html.headers[header::CACHE_CONTROL], "no-store");
+    let policy = html.headers[header::CONTENT_SECURITY_POLICY]
+        .to_str()
+        .unwrap();
+    assert!(policy.starts_with("default-src 'none'; "), "{policy}");
+    for (path, status) in [
+        ("/page.css?v=1", StatusCode::OK),
+        ("/page.js", StatusCode::OK),
+        ("/nothing", StatusCode::NOT_FOUND),
+        ("/node?name=nobody", StatusCode::NOT_FOUND),
+        ("/node", StatusCode::NOT_FOUND),
+        ("/metrics", StatusCode::NOT_FOUND),
+    ] {
+        assert_eq!(get(&page, path).await.status, status, "{path}");
+    }
+    for path in [
+        "/",
+        "/node?name=h100-1",
+        "/changes",
+        "/api/v1/cluster",
+        "/page.js",
+    ] {
+        for (method, status) in [
+            (Method::HEAD, StatusCode::OK),
+            (Method::POST, StatusCode::METHOD_NOT_ALLOWED),
+            (Method::PUT, StatusCode::METHOD_NOT_ALLOWED),
+            (Method::DELETE, StatusCode::METHOD_NOT_ALLOWED),
+        ] {
+            let request = Request::builder().method(&method).uri(path);
+            let request = request.body(Body::empty()).unwrap();
+            let answer = ask(server::router(Arc::clone(&page)), request).await;
+            assert_eq!(answer.status, status, "{method} {path}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_document_is_sent_once_to_those_who_keep_it() {
+    let page = filled();
+    let first = get(&page, "/api/v1/cluster").await;
+    let tag = &first.headers[header::ETAG];
+    let again = |tag: &str| {
+        let request = Request::get("/api/v1/cluster").header(header::IF_NONE_MATCH, tag);
+        let request = request.body(Body::empty()).unwrap();
+        ask(server::router(Arc::clone(&page)), request)
+    };
+    let same = again(tag.to_str().unwrap()).await;
+    assert_eq!(same.status, StatusCode::NOT_MODIFIED);
+    assert!(same.body.is_empty());
+    let other = again("\"other\"").await;
+    assert_eq!((other.status, other.body), (StatusCode::OK, first.body));
+}
+
+#[tokio::test]
+async fn the_web_configuration_protects_every_path() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("web.yml");
+    // The password is `secret`; the cost of the hash is the lowest.
+    let hash = "$2b$04$abcdefghijklmnopqrstuu2r9OfJnfCsdneAXAGHnS4UpFFP8WIrW";
+    fs::write(&file, format!("basic_auth_users: {{ada: \"{hash}\"}}\n")).unwrap();
+    let web = Web::load(&file).unwrap();
+    let router = web.protect(server::router(filled()));
+    for path in [
+        "/",
+        "/node?name=h100-1",
+        "/changes",
+        "/api/v1/cluster",
+        "/page.css",
+        "/x",
+    ] {
+        let request = Request::get(path).body(Body::empty()).unwrap();
+        let answer = ask(router.clone(), request).await;
+        assert_eq!(answer.status, StatusCode::UNAUTHORIZED, "{path}");
+        assert!(!answer.body.contains("h100"), "{path}: {}", answer.body);
+        let wrong = Request::get(path).header(header::AUTHORIZATION, "Basic YWRhOndyb25n");
+        let answer = ask(router.clone(), wrong.body(Body::empty()).unwrap()).await;
+        assert_eq!(answer.status, StatusCode::UNAUTHORIZED, "{path}");
+    }
+    let right = Request::get("/").header(header::AUTHORIZATION, "Basic YWRhOnNlY3JldA==");
+    let answer = ask(router, right.body(Body::empty()).unwrap()).await;
+    assert_eq!(answer.status, StatusCode::OK);
+}
