@@ -134,14 +134,7 @@ async fn start(args: ServeArgs, supervisor: &Supervisor) -> anyhow::Result<Runni
         metrics,
         recent,
     };
-    let (mut server, handle) = admit(args.listen, identity.config, webhook);
-    tokio::select! {
-        // `None` if it has failed; then the other branch reports it.
-        Some(address) = handle.listening() => {
-            tracing::info!(%address, "accepting admission requests");
-        }
-        ended = &mut server => return Err(server_ended(ended, args.listen)),
-    }
+    let (server, handle) = admit(args.listen, identity.config, webhook).await?;
     // Only now: no requests must come before the server listens.
     readiness.set(true);
     let leaving = watch::Sender::new(false);
@@ -251,17 +244,25 @@ fn candidate(client: &Client, args: &LeaseArgs, tls: &TlsArgs) -> Candidate {
     )
 }
 
-/// Starts the admission server.
-fn admit(
+/// Starts the admission server, and waits until it listens.
+async fn admit(
     address: SocketAddr,
     config: RustlsConfig,
     webhook: Webhook<ClusterAuthorizer>,
-) -> (JoinHandle<io::Result<()>>, Handle<SocketAddr>) {
+) -> anyhow::Result<(JoinHandle<io::Result<()>>, Handle<SocketAddr>)> {
     let cut_offs = webhook.metrics.cut_offs().clone();
     let router = server::admission_router(Arc::new(webhook));
     let handle = Handle::new();
     let serving = listen::serve(address, config, handle.clone(), router, cut_offs);
-    (tokio::spawn(serving), handle)
+    let mut server = tokio::spawn(serving);
+    tokio::select! {
+        // `None` if it has failed; then the other branch reports it.
+        Some(address) = handle.listening() => {
+            tracing::info!(%address, "accepting admission requests");
+        }
+        ended = &mut server => return Err(server_ended(ended, address)),
+    }
+    Ok((server, handle))
 }
 
 fn server_ended(

@@ -3,6 +3,7 @@
 use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, ValueEnum};
+use nvlink_runtime::duration;
 use nvlink_topology::PathClass;
 
 use crate::{
@@ -10,7 +11,6 @@ use crate::{
         Collective, Given,
         verdict::{Against, Gate},
     },
-    duration,
     source::SourceSpec,
 };
 
