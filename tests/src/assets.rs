@@ -56,6 +56,24 @@ pub fn lacks(feature: &str, minor: u32) -> bool {
     lacks
 }
 
+/// Returns the flags that switch on DeviceTaintRules: the first for all programs, the second for
+/// the API server. None where the chosen Kubernetes does not have their beta.
+pub(crate) fn taint_rules() -> &'static [&'static str] {
+    if lacks_taint_rules() {
+        return &[];
+    }
+    &[
+        "--feature-gates=DRADeviceTaintRules=true",
+        "--runtime-config=resource.k8s.io/v1beta2=true",
+    ]
+}
+
+/// Reports whether the chosen Kubernetes lacks the beta of DeviceTaintRules, like [`lacks`].
+#[must_use]
+pub fn lacks_taint_rules() -> bool {
+    lacks("beta of DeviceTaintRules", 36)
+}
+
 /// Returns the version of `module` that the text of a go.mod requires.
 fn required(text: &'static str, module: &str) -> &'static str {
     let require = |line: &'static str| line.trim().trim_start_matches("require ").split_once(' ');

@@ -56,13 +56,6 @@ const CONTROLLERS_FOR_KUBELETS: [&str; 5] = [
 /// Where programs in pods reach the API server: the first address of the Services, and the name.
 const IN_CLUSTER: [&str; 2] = ["10.0.0.1", "kubernetes.default.svc"];
 
-/// The kind by which GPUs are kept from DRA, which is off by default, and the flag that switches
-/// it on.
-const TAINT_RULES: (&str, &str) = (
-    "beta of DeviceTaintRules",
-    "--feature-gates=DRADeviceTaintRules=true",
-);
-
 /// The client certificate by which kubelets know the API server.
 const KUBELET_CLIENT: &str = "kubelet-client";
 
@@ -405,12 +398,7 @@ impl ControlPlane {
             "--endpoint-reconciler-type=none",
             "--enable-priority-and-fairness=false",
         ]);
-        if !assets::lacks(TAINT_RULES.0, 36) {
-            api.args([
-                TAINT_RULES.1,
-                "--runtime-config=resource.k8s.io/v1beta2=true",
-            ]);
-        }
+        api.args(assets::taint_rules());
         self.set_up_kubelets(&mut api);
         let admission = directory.join(ADMISSION);
         if admission.exists() {
@@ -468,9 +456,7 @@ impl ControlPlane {
             .args(["--leader-elect=false", "--secure-port=0"])
             .args(arguments);
         client.args(["--kube-api-qps=500", "--kube-api-burst=1000"]);
-        if !assets::lacks(TAINT_RULES.0, 36) {
-            client.arg(TAINT_RULES.1);
-        }
+        client.args(assets::taint_rules().first());
         Process::start(program, &self.directory, client)
     }
 }

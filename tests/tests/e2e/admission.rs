@@ -145,10 +145,13 @@ fn each_term_of_the_users_affinity_is_narrowed() {
     }
     assert_eq!(terms[1]["matchFields"], json!([by_name]));
     let affinity = &pod["spec"]["affinity"]["nodeAffinity"];
-    assert_eq!(
-        affinity["preferredDuringSchedulingIgnoredDuringExecution"],
-        preferred
-    );
+    let kept = &affinity["preferredDuringSchedulingIgnoredDuringExecution"];
+    assert_eq!(kept[0], preferred[0]);
+    let healthy = json!({
+        "key": "nvlink-domains.io/healthy-domain-size", "operator": "Gt", "values": ["1"],
+    });
+    let added = json!({"weight": 100, "preference": {"matchExpressions": [healthy]}});
+    assert_eq!(kept.as_array().unwrap()[1..], [added]);
 }
 
 #[test]

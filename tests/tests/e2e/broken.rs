@@ -168,7 +168,7 @@ fn claim(kubectl: &Kubectl, name: &str, node: &str, wanted: fn(&Value) -> bool) 
 
 #[test]
 fn a_broken_gpu_is_tainted_for_claims_until_it_is_reset() {
-    if assets::lacks("beta of DeviceTaintRules", 36) {
+    if assets::lacks_taint_rules() {
         return;
     }
     let (name, kubectl) = ("broken-dra", control_plane().kubectl());

@@ -427,38 +427,6 @@ mod tests {
     }
 
     #[test]
-    fn a_class_that_avoids_broken_gpus_counts_only_the_healthy_ones() {
-        let mut view = View::default();
-        view.set_class("any", class("any", json!({})));
-        let avoid = json!({"placement": {"brokenGpus": "Avoid"}});
-        view.set_class("avoid", class("avoid", avoid));
-        let healthy = |size: u32, healthy: u32| {
-            let label = labels::HEALTHY_DOMAIN_SIZE.to_owned();
-            let mut labels = node(size, 450, "nvswitch");
-            labels.insert(label, healthy.to_string());
-            labels
-        };
-        view.set_node("a", healthy(8, 7));
-        view.set_free("a", free(4, 3));
-        let four = |fitting, free, largest| Room {
-            fitting,
-            free,
-            nodes: 1,
-            largest,
-        };
-        assert_eq!(room(&view, "any", 4), four(1, 1, 8));
-        assert_eq!(room(&view, "avoid", 4), four(1, 0, 7));
-        assert_eq!(room(&view, "avoid", 8), four(0, 0, 7));
-        view.set_node("a", healthy(8, 8));
-        view.set_free("a", free(4, 4));
-        assert_eq!(room(&view, "avoid", 4), four(1, 1, 8));
-        // An exporter that marks no GPUs does not say which ones are healthy.
-        view.set_node("a", node(8, 450, "nvswitch"));
-        assert_eq!(room(&view, "avoid", 1), Room::default());
-        assert_eq!(room(&view, "any", 4), four(1, 1, 8));
-    }
-
-    #[test]
     fn the_fastest_node_is_known_if_all_are_too_slow() {
         let mut view = View::default();
         view.set_node("c", node(8, 400, "nvswitch"));

@@ -125,7 +125,7 @@ fn the_token_of_an_exporter_is_good_for_its_own_node_only() {
         });
         rule.to_string()
     };
-    if !nvlink_tests::assets::lacks("beta of DeviceTaintRules", 36) {
+    if !nvlink_tests::assets::lacks_taint_rules() {
         for (pool, effect) in [("n2", "NoSchedule"), ("n1", "NoExecute")] {
             let said = thief.refused(&["create", "-f", "-"], &rule(pool, effect));
             let said = said.unwrap();

@@ -112,7 +112,7 @@ fn exercise_exporter(control_plane: &ControlPlane) {
         Ok(object["status"]["allocations"].is_array().then_some(()))
     })
     .unwrap_or_else(|error| panic!("{error:#}\n{}", exporter.process.log()));
-    if !lacks_taint_rules() {
+    if !nvlink_tests::assets::lacks_taint_rules() {
         broken::create_slice(kubectl, "n1");
         broken::set(&exporter, r#"[{"xid": {"gpu": 2, "xid": 74}}]"#);
         broken::wait_for_rules(kubectl, "n1", 1);
@@ -129,10 +129,6 @@ fn exercise_exporter(control_plane: &ControlPlane) {
         .run(&["delete", "pod", "n1", "--force", "--grace-period=0"])
         .unwrap();
     kubectl.run(&["delete", "node", "n1"]).unwrap();
-}
-
-fn lacks_taint_rules() -> bool {
-    nvlink_tests::assets::lacks("beta of DeviceTaintRules", 36)
 }
 
 #[test]
@@ -160,7 +156,7 @@ fn what_is_granted_is_used_and_what_is_used_is_granted() {
         if nvlink_tests::assets::lacks("resource.k8s.io/v1", 34) {
             idle.remove("watch resourceslices");
         }
-        if lacks_taint_rules() {
+        if nvlink_tests::assets::lacks_taint_rules() {
             idle.retain(|right| !right.ends_with(" devicetaintrules"));
         }
         assert_eq!(

@@ -178,3 +178,53 @@ pub struct Room {
     /// GPUs in the largest domain of `nodes`.
     pub largest: u32,
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::cluster::view::View;
+
+    #[test]
+    fn a_class_that_avoids_broken_gpus_counts_only_the_healthy_ones() {
+        let mut view = View::default();
+        let mut classes = Vec::new();
+        for (name, spec) in [
+            ("any", json!({})),
+            ("avoid", json!({"placement": {"brokenGpus": "Avoid"}})),
+        ] {
+            let class = Class::read(name, &spec).unwrap();
+            view.set_class(name, Ok(class.clone()));
+            classes.push(class);
+        }
+        let [any, avoid] = &classes[..] else {
+            panic!("two classes");
+        };
+        let labels = |healthy: Option<u32>| -> Labels {
+            let size = (labels::DOMAIN_SIZE.to_owned(), "8".to_owned());
+            let healthy =
+                healthy.map(|size| (labels::HEALTHY_DOMAIN_SIZE.to_owned(), size.to_string()));
+            [size].into_iter().chain(healthy).collect()
+        };
+        let room = |fitting, free, largest| Room {
+            fitting,
+            free,
+            nodes: 1,
+            largest,
+        };
+        view.set_node("a", labels(Some(7)));
+        let (all, healthy) = (4, 3);
+        view.set_free("a", Some(Free { all, healthy }));
+        assert_eq!(view.room(any, 4), room(1, 1, 8));
+        assert_eq!(view.room(avoid, 4), room(1, 0, 7));
+        assert_eq!(view.room(avoid, 8), room(0, 0, 7));
+        view.set_node("a", labels(Some(8)));
+        view.set_free("a", Some(Free { all, healthy: all }));
+        assert_eq!(view.room(avoid, 4), room(1, 1, 8));
+        // An exporter that marks no GPUs does not say which ones are healthy.
+        view.set_node("a", labels(None));
+        assert_eq!(view.room(avoid, 1), Room::default());
+        assert_eq!(view.room(any, 4), room(1, 1, 8));
+    }
+}
