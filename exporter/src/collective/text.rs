@@ -337,7 +337,7 @@ impl Open {
             "Avg bus bandwidth" => {
                 self.stage = Stage::Concluded;
                 let average = number.parse().ok().filter(|value: &f64| value.is_finite());
-                self.run.average_gbps = average.filter(|_| line.ended);
+                self.run.average_bandwidth = average.filter(|_| line.ended);
                 if value.ends_with("FAILED") {
                     let reason = "the average is below the minimum that NCCL_TESTS_MIN_BW sets";
                     self.run.warn(reason.to_owned());

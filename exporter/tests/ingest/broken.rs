@@ -151,7 +151,10 @@ fn every_truncation_gives_the_results_so_far() {
             None => assert!(end > average && run.rows == expected.rows, "{end}"),
         }
         // Half of a number is not the average.
-        assert!(matches!(run.average_gbps, None | Some(123.456)), "{end}");
+        assert!(
+            matches!(run.average_bandwidth, None | Some(123.456)),
+            "{end}"
+        );
     }
 }
 
