@@ -151,7 +151,7 @@ mod tests {
     fn a_file_of_nccl_tests() {
         let run = one(TEST);
         assert_eq!(run.failure, None);
-        assert_eq!(run.average_gbps, Some(92.4));
+        assert_eq!(run.average_bandwidth, Some(92.4));
         assert_eq!(
             run.collective.as_ref().unwrap().value,
             Collective::AllReduce

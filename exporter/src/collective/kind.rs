@@ -144,12 +144,12 @@ fn ratio(rows: &[Row]) -> Option<(f64, f64)> {
     let measured = rows
         .iter()
         .flat_map(|row| [&row.out_of_place, &row.in_place]);
-    let measured = measured.flatten().filter(|one| one.alg_gbps >= 1.0);
+    let measured = measured.flatten().filter(|one| one.alg_bandwidth >= 1.0);
     let mut range: Option<(f64, f64)> = None;
     for one in measured {
         // nccl-tests prints two decimals, and fewer from 1,000 on (`getFloatStr`).
         let half = |value: f64| if value < 1000.0 { 0.0051 } else { 0.51 };
-        let (alg, bus) = (one.alg_gbps, one.bus_gbps);
+        let (alg, bus) = (one.alg_bandwidth, one.bus_bandwidth);
         let low = (bus - half(bus)) / (alg + half(alg));
         let high = (bus + half(bus)) / (alg - half(alg));
         let (known_low, known_high) = range.unwrap_or((low, high));
@@ -184,12 +184,12 @@ mod tests {
     use crate::collective::run::Measured;
 
     fn rows(redop: &str, root: i64, bandwidths: &[(f64, f64)]) -> Vec<Row> {
-        let row = |&(alg_gbps, bus_gbps): &(f64, f64)| Row {
+        let row = |&(alg_bandwidth, bus_bandwidth): &(f64, f64)| Row {
             redop: redop.to_owned(),
             root,
             out_of_place: Some(Measured {
-                alg_gbps,
-                bus_gbps,
+                alg_bandwidth,
+                bus_bandwidth,
                 ..Measured::default()
             }),
             ..Row::default()

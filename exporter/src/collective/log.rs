@@ -9,8 +9,10 @@ use super::run::Reason;
 pub enum Fact<'a> {
     /// One rank has set up its communicator. Source: `ncclCommInitRankFunc` in `src/init.cc`.
     Setup { seconds: f64, ranks: Option<u32> },
-    /// The size of a communicator, as NCCL sees it. Source: `initTransportsRank`.
+    /// The size of a communicator that is being set up. Source: `initTransportsRank`.
     Communicator { ranks: u32, nodes: Option<u32> },
+    /// The communicator, or all its rings, are ready.
+    Ready { ranks: Option<u32> },
     /// Class of the slowest path of the rings inside a node. Source: `ncclTopoPrintGraph`
     /// in `src/graph/search.cc`; NCCL prints it with `NCCL_DEBUG_SUBSYS=GRAPH`.
     RingPath(PathClass),
@@ -97,8 +99,11 @@ fn info(message: &str) -> Option<Fact<'_>> {
         return Some(Fact::Communicator { ranks, nodes });
     }
     if message.contains("Init COMPLETE") {
-        let (ranks, nodes) = (after(message, " nranks ")?, None);
-        return Some(Fact::Communicator { ranks, nodes });
+        let ranks = after(message, " nranks ");
+        return Some(Fact::Ready { ranks });
+    }
+    if message.starts_with("Connected all rings") {
+        return Some(Fact::Ready { ranks: None });
     }
     // Pattern 4 is the ring (`NCCL_TOPO_PATTERN_RING`); `type` is the class inside a node,
     // a slash, and the class to the network.
@@ -154,10 +159,11 @@ mod tests {
             ),
             (
                 "ncclCommInitRank comm 0x36 rank 3 nranks 4 cudaDev 0 busId 1e0 - Init COMPLETE",
-                Some(Fact::Communicator {
-                    ranks: 4,
-                    nodes: None,
-                }),
+                Some(Fact::Ready { ranks: Some(4) }),
+            ),
+            (
+                "Connected all rings, use ring PXN 0",
+                Some(Fact::Ready { ranks: None }),
             ),
             (
                 "Pattern 4, crossNic 0, nChannels 12, bw 20.0/20.0, type NVL/PIX, sameChannels 1",

@@ -32,7 +32,7 @@ pub struct Run {
     /// One row for each size, type, operation and root.
     pub rows: Vec<Row>,
     /// Average bus bandwidth of all rows, in GB/s, as printed at the end.
-    pub average_gbps: Option<f64>,
+    pub average_bandwidth: Option<f64>,
     /// How long the set-up of the communicator took, on the slowest rank.
     pub setup_seconds: Option<f64>,
     /// What is unusual and no failure.
@@ -123,9 +123,11 @@ pub struct Measured {
     /// Microseconds.
     pub time_us: f64,
     /// Algorithm bandwidth, GB/s.
-    pub alg_gbps: f64,
+    #[serde(rename = "algGBps")]
+    pub alg_bandwidth: f64,
     /// Bus bandwidth, GB/s.
-    pub bus_gbps: f64,
+    #[serde(rename = "busGBps")]
+    pub bus_bandwidth: f64,
     /// Wrong values; absent where they were not counted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wrong: Option<u64>,
@@ -240,7 +242,7 @@ impl Run {
         let measured = row.best()?;
         Some(Level {
             size: row.size,
-            bytes_per_second: bytes_per_second(measured.bus_gbps),
+            bytes_per_second: bytes_per_second(measured.bus_bandwidth),
             seconds: measured.time_us / 1e6,
         })
     }
@@ -316,14 +318,19 @@ impl Row {
 impl Measured {
     /// Returns a measurement if its numbers can be used: a time of 0 gives infinite bandwidths.
     #[must_use]
-    pub fn new(time_us: f64, alg_gbps: f64, bus_gbps: f64, wrong: Option<u64>) -> Option<Self> {
+    pub fn new(
+        time_us: f64,
+        alg_bandwidth: f64,
+        bus_bandwidth: f64,
+        wrong: Option<u64>,
+    ) -> Option<Self> {
         // No machine reaches 10^9 GB/s.
         let good = |value: f64| (0.0..1e9).contains(&value);
-        let usable = (0.0..1e18).contains(&time_us) && good(alg_gbps) && good(bus_gbps);
+        let usable = (0.0..1e18).contains(&time_us) && good(alg_bandwidth) && good(bus_bandwidth);
         usable.then_some(Self {
             time_us,
-            alg_gbps,
-            bus_gbps,
+            alg_bandwidth,
+            bus_bandwidth,
             wrong,
         })
     }
@@ -331,8 +338,8 @@ impl Measured {
     fn merge(&mut self, next: &Self, count: f64) {
         let mean = |mean: &mut f64, next: f64| *mean += (next - *mean) / (count + 1.0);
         mean(&mut self.time_us, next.time_us);
-        mean(&mut self.alg_gbps, next.alg_gbps);
-        mean(&mut self.bus_gbps, next.bus_gbps);
+        mean(&mut self.alg_bandwidth, next.alg_bandwidth);
+        mean(&mut self.bus_bandwidth, next.bus_bandwidth);
         self.wrong = match (self.wrong, next.wrong) {
             (Some(one), Some(other)) => Some(one.saturating_add(other)),
             (one, other) => one.or(other),
@@ -363,10 +370,10 @@ pub fn short(text: &str, most: usize) -> String {
 mod tests {
     use super::*;
 
-    fn row(size: u64, bus_gbps: f64) -> Row {
+    fn row(size: u64, bus_bandwidth: f64) -> Row {
         Row {
             size,
-            out_of_place: Measured::new(10.0, bus_gbps, bus_gbps, Some(0)),
+            out_of_place: Measured::new(10.0, bus_bandwidth, bus_bandwidth, Some(0)),
             ..Row::default()
         }
     }

@@ -212,7 +212,7 @@ mod tests {
 
     /// Returns time, algorithm and bus bandwidth and wrong values.
     fn parts(one: Option<Measured>) -> Option<(f64, f64, f64, Option<u64>)> {
-        one.map(|one| (one.time_us, one.alg_gbps, one.bus_gbps, one.wrong))
+        one.map(|one| (one.time_us, one.alg_bandwidth, one.bus_bandwidth, one.wrong))
     }
 
     #[test]

@@ -60,6 +60,9 @@ struct Open {
     error: Option<(Reason, u64, String)>,
     /// Number of nodes that NCCL's log names.
     log_nodes: Option<u32>,
+    /// The last line on which NCCL sets up a communicator, as long as none is ready.
+    set_up: Option<u64>,
+    ready: bool,
 }
 
 impl<'s> Parser<'s> {
@@ -161,11 +164,17 @@ impl<'s> Parser<'s> {
             Fact::Setup { seconds, ranks } => {
                 let slowest = open.run.setup_seconds.unwrap_or(0.0).max(seconds);
                 open.run.setup_seconds = Some(slowest);
+                open.ready = true;
                 ranks.into_iter().for_each(|ranks| open.ranks(ranks));
             }
             Fact::Communicator { ranks, nodes } => {
                 open.ranks(ranks);
                 open.log_nodes = open.log_nodes.max(nodes);
+                open.set_up = Some(line);
+            }
+            Fact::Ready { ranks } => {
+                ranks.into_iter().for_each(|ranks| open.ranks(ranks));
+                open.ready = true;
             }
             Fact::RingPath(path) => {
                 let from = Origin::Log;
@@ -274,6 +283,8 @@ impl Open {
             aborted: None,
             error: None,
             log_nodes: None,
+            set_up: None,
+            ready: false,
         }
     }
 
@@ -326,7 +337,7 @@ impl Open {
             "Avg bus bandwidth" => {
                 self.stage = Stage::Concluded;
                 let average = number.parse().ok().filter(|value: &f64| value.is_finite());
-                self.run.average_gbps = average.filter(|_| line.ended);
+                self.run.average_bandwidth = average.filter(|_| line.ended);
                 if value.ends_with("FAILED") {
                     let reason = "the average is below the minimum that NCCL_TESTS_MIN_BW sets";
                     self.run.warn(reason.to_owned());
@@ -381,7 +392,11 @@ impl Open {
         match (self.aborted.take(), cause) {
             (Some(_), Some((line, text))) => failure(log::reason(&text), line, text),
             (Some((line, text)), None) => failure(Reason::Truncated, line, text),
-            (None, _) if self.stage == Stage::Log => None,
+            (None, _) if self.stage == Stage::Log => {
+                let line = self.set_up.filter(|_| !self.ready)?;
+                let text = "the log ends while NCCL sets up the communicator";
+                failure(Reason::Truncated, line, text.to_owned())
+            }
             (None, _) => failure(Reason::Truncated, last, self.stops()),
         }
     }

@@ -90,7 +90,7 @@ fn notes(report: &Report) -> String {
     let run = &report.placed.run;
     let mut facts = origins(report);
     facts.extend(
-        run.average_gbps
+        run.average_bandwidth
             .map(|average| format!("average bus bandwidth {average} GB/s")),
     );
     facts.extend(
@@ -170,7 +170,7 @@ struct RunDocument<'a> {
     sizes: Vec<LevelDocument>,
     rows: &'a [Row],
     #[serde(rename = "averageGBps", skip_serializing_if = "Option::is_none")]
-    average_gbps: Option<f64>,
+    average_bandwidth: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     setup_seconds: Option<f64>,
     #[serde(skip_serializing_if = "<[String]>::is_empty")]
@@ -232,7 +232,7 @@ fn document(report: &Report) -> RunDocument<'_> {
         path: place.path.as_ref(),
         sizes: report.levels().map(level).collect(),
         rows: &run.rows,
-        average_gbps: run.average_gbps,
+        average_bandwidth: run.average_bandwidth,
         setup_seconds: run.setup_seconds,
         warnings: &run.warnings,
         failure: run.failure.as_ref(),

@@ -84,6 +84,20 @@ fn an_error_of_another_program_is_a_failure() {
 }
 
 #[test]
+fn a_log_that_ends_during_the_set_up_is_truncated() {
+    let ends = |lines: usize| {
+        let log: Vec<_> = LOG.lines().take(lines).collect();
+        let (runs, _) = read(log.join("\n").as_bytes());
+        let failure = runs.into_iter().next().and_then(|run| run.failure);
+        failure.map(|failure| (failure.reason, failure.line, failure.text))
+    };
+    let text = "the log ends while NCCL sets up the communicator".to_owned();
+    assert_eq!(ends(4), Some((Reason::Truncated, 4, text)));
+    assert_eq!(ends(3), None, "no communicator yet");
+    assert_eq!(ends(5), None, "the rings are connected");
+}
+
+#[test]
 fn inputs_without_results_say_so() {
     let error = |input: &[u8]| {
         let (runs, error) = read(input);
@@ -137,7 +151,10 @@ fn every_truncation_gives_the_results_so_far() {
             None => assert!(end > average && run.rows == expected.rows, "{end}"),
         }
         // Half of a number is not the average.
-        assert!(matches!(run.average_gbps, None | Some(123.456)), "{end}");
+        assert!(
+            matches!(run.average_bandwidth, None | Some(123.456)),
+            "{end}"
+        );
     }
 }
 

@@ -14,7 +14,8 @@ use crate::{
 /// Returns bus bandwidth in bytes per second of each row, out-of-place.
 fn bandwidths(run: &Run) -> Vec<f64> {
     let rows = run.rows.iter();
-    rows.map(|row| row.out_of_place.unwrap().bus_gbps).collect()
+    rows.map(|row| row.out_of_place.unwrap().bus_bandwidth)
+        .collect()
 }
 
 #[test]
@@ -35,7 +36,10 @@ fn old_and_new_outputs_say_the_same() {
         );
         assert_eq!(run.ranks.as_ref().unwrap().value, 8);
         assert_eq!(run.nodes.as_ref().unwrap().value, 1);
-        assert_eq!((run.average_gbps, &run.failure), (Some(123.456), &None));
+        assert_eq!(
+            (run.average_bandwidth, &run.failure),
+            (Some(123.456), &None)
+        );
         assert_eq!(run.devices[7].pci, "0000:df:00");
         assert_eq!(run.devices[7].model, "NVIDIA H100 80GB HBM3");
         let level = run.level(SizeClass::Large).unwrap();
@@ -75,8 +79,8 @@ fn what_surrounds_the_lines_does_not_matter() {
             (&expected.rows, &expected.devices)
         );
         assert_eq!(
-            (marked.average_gbps, marked.failure),
-            (expected.average_gbps, None)
+            (marked.average_bandwidth, marked.failure),
+            (expected.average_bandwidth, None)
         );
     }
 }

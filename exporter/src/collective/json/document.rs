@@ -160,10 +160,10 @@ impl Document {
         let mut run = Run {
             line: 1,
             collective: collective.map(|value| Known { value, from }),
-            average_gbps: self.average.as_ref().and_then(|one| number(&one.bandwidth)),
+            average_bandwidth: self.average.as_ref().and_then(|one| number(&one.bandwidth)),
             ..Run::default()
         };
-        run.average_gbps = run.average_gbps.filter(|average| average.is_finite());
+        run.average_bandwidth = run.average_bandwidth.filter(|average| average.is_finite());
         run.devices = self.devices.into_iter().map(JsonDevice::device).collect();
         for row in self.rows {
             run.add(row.row());
