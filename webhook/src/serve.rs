@@ -135,13 +135,7 @@ async fn start(args: ServeArgs, supervisor: &Supervisor) -> anyhow::Result<Runni
         recent,
     };
     let (mut server, handle) = admit(args.listen, identity.config, webhook);
-    tokio::select! {
-        // `None` if it has failed; then the other branch reports it.
-        Some(address) = handle.listening() => {
-            tracing::info!(%address, "accepting admission requests");
-        }
-        ended = &mut server => return Err(server_ended(ended, args.listen)),
-    }
+    listening(&mut server, &handle, args.listen).await?;
     // Only now: no requests must come before the server listens.
     readiness.set(true);
     let leaving = watch::Sender::new(false);
@@ -245,6 +239,22 @@ fn admit(
     let handle = Handle::new();
     let serving = listen::serve(address, config, handle.clone(), router, cut_offs);
     (tokio::spawn(serving), handle)
+}
+
+/// Waits until the admission server listens.
+async fn listening(
+    server: &mut JoinHandle<io::Result<()>>,
+    handle: &Handle<SocketAddr>,
+    wanted: SocketAddr,
+) -> anyhow::Result<()> {
+    tokio::select! {
+        // `None` if it has failed; then the other branch reports it.
+        Some(address) = handle.listening() => {
+            tracing::info!(%address, "accepting admission requests");
+            Ok(())
+        }
+        ended = server => Err(server_ended(ended, wanted)),
+    }
 }
 
 fn server_ended(
