@@ -193,7 +193,7 @@ impl Cluster {
         // One to four jobs on a node, and some free GPUs.
         let word = if round == 0 { "train" } else { "changed" };
         let size = 1 + index % 4;
-        let held = (0..8 / size).filter(|job| (index + job + round) % 3 != 0).map(|job| {
+        let held = (0..8 / size).filter(|job| !(index + job + round).is_multiple_of(3)).map(|job| {
             let gpus: Vec<_> = (job * size..(job + 1) * size).collect();
             json!({
                 "namespace": format!("team-{}", index % 12), "pod": format!("{word}-{round}-{index}-{job}"),

@@ -119,75 +119,73 @@ fn typed(browser: &Browser, text: &str) {
 #[test]
 fn decisions_and_allocations_appear_without_a_reload() {
     let cluster = Cluster::start(&[]);
-    let ci = cluster.admit();
     let browser = opened(&cluster, "");
     wait_for_text(&browser, "24 of 24 GPUs on 3 nodes are free");
     wait_for_text(
         &browser,
         "Broken: dgx-2 (GPU 5: 1 link missing; GPU 3: 2 links missing)",
     );
+    run_jobs(&cluster, &browser);
+    // The pod has the class and the project, which the search finds.
+    let found = format!("{}#q=project:ci", cluster.url);
+    browser.open(&found).unwrap();
+    wait_until_shown(&browser, &["dgx-1"]);
+    inspect_at(&browser, &cluster.url, "cluster-of-3");
+    let node = format!("{}node?name=dgx-2", cluster.url);
+    inspect_at(&browser, &node, "cluster-node");
+    wait_for_text(&browser, "✕ 16 of 18");
+    exchange_nodes(&cluster, &browser);
+    drop(cluster);
+    wait_for_text(&browser, "The webhook has not answered for");
+    let last = shown(&browser).to_string();
+    assert!(last.contains("dgx-10"), "the last data stay: {last}");
+}
+
+/// Admits a pod, refuses another, and lets jobs hold GPUs: the open page shows it.
+fn run_jobs(cluster: &Cluster, browser: &Browser) {
+    let ci = cluster.admit();
     let reader = "window.here = true; const link = document.querySelector('#node-pairs a');
         link.focus(); window.at = scrollY";
     browser.run(reader).unwrap();
-
     ci.create(&gpu_pod("train", 4)).unwrap();
     let mut stranger = gpu_pod("stranger", 1);
     stranger["metadata"]["annotations"] = json!({"nvlink-domains.io/class": "<nope>"});
     ci.create(&stranger).unwrap_err();
     cluster.hold("dgx-1", &[("train", &[0, 1, 2, 3]), ("other", &[4])]);
     cluster.hold("pairs", &[("across", &[1, 2])]);
-    wait_for_text(&browser, "17 of 24 GPUs on 3 nodes are free");
-    wait_for_text(
-        &browser,
-        "Placed below 70 % of the best: ci/across on pairs",
-    );
-    wait_for_text(&browser, "rule unknown-class");
-    wait_for_text(&browser, "ci/train class open, 4 GPUs, project ci");
+    wait_for_text(browser, "17 of 24 GPUs on 3 nodes are free");
+    wait_for_text(browser, "Placed below 70 % of the best: ci/across on pairs");
+    wait_for_text(browser, "rule unknown-class");
+    wait_for_text(browser, "ci/train class open, 4 GPUs, project ci");
     let cells = "return [...document.querySelectorAll('#node-dgx-1 .cells i')]
-        .map((one) => one.className.slice(0, 2) + one.textContent)";
+        .map((one) => one.className.slice(0, 2).trim() + one.textContent)";
     let expected = json!(["q3A", "q3A", "q3A", "q3A", "q3B", "f", "f", "f"]);
     assert_eq!(browser.run(cells).unwrap(), expected);
     let undisturbed =
         "return [window.here, document.activeElement.textContent, scrollY === window.at]";
     let same = json!([true, "pairs", true]);
     assert_eq!(browser.run(undisturbed).unwrap(), same);
+}
 
-    // The pod has the class and the project, which the search finds.
-    browser
-        .open(&format!("{}#q=project:ci", cluster.url))
-        .unwrap();
-    wait_until("the search of the fragment", SOON, || {
-        Ok((shown(&browser) == json!(["dgx-1"])).then_some(()))
-    })
-    .unwrap();
-    inspect_at(&browser, &cluster.url, "cluster-of-3");
-    inspect_at(
-        &browser,
-        &format!("{}node?name=dgx-2", cluster.url),
-        "cluster-node",
-    );
-    wait_for_text(&browser, "✕ 16 of 18");
-
-    // A node that goes away leaves the page, and another one comes.
+/// Removes a node and adds another: the open page shows it.
+fn exchange_nodes(cluster: &Cluster, browser: &Browser) {
     browser.open(&cluster.url).unwrap();
     browser.run("window.here = true").unwrap();
-    cluster
-        .kubectl()
-        .run(&["delete", "nodetopology", "dgx-2"])
-        .unwrap();
+    let delete = ["delete", "nodetopology", "dgx-2"];
+    cluster.kubectl().run(&delete).unwrap();
     cluster.publish("dgx-10", "sim:dgx-h100");
-    wait_until("the new node", SOON, || {
-        Ok((shown(&browser) == json!(["pairs", "dgx-1", "dgx-10"])).then_some(()))
+    wait_until_shown(browser, &["pairs", "dgx-1", "dgx-10"]);
+    assert_eq!(browser.run("return window.here").unwrap(), true);
+    let console = browser.console().unwrap();
+    assert!(console.is_empty(), "{console:?}");
+}
+
+fn wait_until_shown(browser: &Browser, nodes: &[&str]) {
+    let what = format!("the page to show {nodes:?}");
+    wait_until(&what, SOON, || {
+        Ok((shown(browser) == json!(nodes)).then_some(()))
     })
     .unwrap();
-    assert_eq!(browser.run("return window.here").unwrap(), true);
-    assert!(browser.console().unwrap().is_empty());
-    drop(cluster);
-    wait_for_text(&browser, "The webhook has not answered for");
-    assert!(
-        shown(&browser).to_string().contains("dgx-10"),
-        "the last data stay"
-    );
 }
 
 #[test]

@@ -28,7 +28,7 @@ const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
 while (walker.nextNode()) {
   const text = walker.currentNode.data.trim();
   const element = walker.currentNode.parentElement;
-  if (!text || element.closest("title, noscript, .skip") || !element.checkVisibility()) continue;
+  if (!text || element.closest("title, noscript, .skip, .sr") || !element.checkVisibility()) continue;
   const style = getComputedStyle(element);
   const behind = paper(element);
   const svg = element.closest("svg");
@@ -46,7 +46,7 @@ const letters = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
 while (letters.nextNode()) {
   const text = letters.currentNode.data.trim();
   const element = letters.currentNode.parentElement;
-  if (!text || element.closest("title, noscript, .skip, .scroll") || !element.checkVisibility()) continue;
+  if (!text || element.closest("title, noscript, .skip, .scroll, .sr") || !element.checkVisibility()) continue;
   const range = document.createRange();
   range.selectNodeContents(letters.currentNode);
   const card = element.closest(".gpu, .job, .hub, .node, section")?.getBoundingClientRect();
