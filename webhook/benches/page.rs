@@ -110,7 +110,7 @@ fn board(index: u32) -> NodeTopologySpec {
 /// Sets one to four jobs on a node, and some free GPUs.
 fn set(page: &Page, index: u32, spec: &NodeTopologySpec, word: &str) {
     let size = 1 + index % 4;
-    let jobs = (0..8 / size).filter(|job| (index + job) % 3 != 0);
+    let jobs = (0..8 / size).filter(|job| !(index + job).is_multiple_of(3));
     let held = jobs.map(|job| Allocation {
         namespace: format!("team-{}", index % 12),
         pod: format!("{word}-{index}-{job}"),

@@ -3,7 +3,7 @@
 
 use std::{fs, path::PathBuf};
 
-use nvlink_tests::{ControlPlane, Exporter, Kubectl, Node, node, wait_until, workdir};
+use nvlink_tests::{ControlPlane, Exporter, Kubectl, Node, assets, node, wait_until, workdir};
 use serde_json::json;
 
 use super::{Installed, SOON, control_plane};
@@ -114,27 +114,7 @@ fn the_token_of_an_exporter_is_good_for_its_own_node_only() {
         let said = thief.refused(&arguments, "").unwrap();
         assert!(said.contains(part), "{command}: {said}");
     }
-    let rule = |pool: &str, effect: &str| {
-        let rule = json!({
-            "apiVersion": "resource.k8s.io/v1beta2", "kind": "DeviceTaintRule",
-            "metadata": {"name": "thief"},
-            "spec": {
-                "deviceSelector": {"driver": "gpu.nvidia.com", "pool": pool, "device": "gpu-0"},
-                "taint": {"key": "a/b", "effect": effect},
-            },
-        });
-        rule.to_string()
-    };
-    if !nvlink_tests::assets::lacks_taint_rules() {
-        for (pool, effect) in [("n2", "NoSchedule"), ("n1", "NoExecute")] {
-            let said = thief.refused(&["create", "-f", "-"], &rule(pool, effect));
-            let said = said.unwrap();
-            assert!(
-                said.contains("only DeviceTaintRules of the GPUs of this node"),
-                "{said}"
-            );
-        }
-    }
+    refused_to_taint(&thief);
     // Not made for a pod, so that nothing tells where it is used.
     let nowhere = Kubectl::new(with_token(control_plane, "nowhere", &[])).unwrap();
     let arguments = [
@@ -150,6 +130,27 @@ fn the_token_of_an_exporter_is_good_for_its_own_node_only() {
     let node = kubectl.get(&["node", "n1"]).unwrap();
     assert_eq!(node["metadata"]["labels"]["kept"], "yes");
     forget(kubectl);
+}
+
+/// The rules for the GPUs of another node, and those that end pods, are refused.
+fn refused_to_taint(thief: &Kubectl) {
+    if assets::lacks("beta of DeviceTaintRules", 36) {
+        return;
+    }
+    for (pool, effect) in [("n2", "NoSchedule"), ("n1", "NoExecute")] {
+        let rule = json!({
+            "apiVersion": "resource.k8s.io/v1beta2", "kind": "DeviceTaintRule",
+            "metadata": {"name": "thief"},
+            "spec": {
+                "deviceSelector": {"driver": "gpu.nvidia.com", "pool": pool, "device": "gpu-0"},
+                "taint": {"key": "a/b", "effect": effect},
+            },
+        });
+        let said = thief.refused(&["create", "-f", "-"], &rule.to_string());
+        let said = said.unwrap();
+        let expected = "only DeviceTaintRules of the GPUs of this node";
+        assert!(said.contains(expected), "{said}");
+    }
 }
 
 /// Runs an exporter with the token until it has published, and removes that again with the same
