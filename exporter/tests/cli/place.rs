@@ -141,14 +141,8 @@ fn broken_gpus_are_avoided_and_the_output_says_why() {
         row(&table, "broken GPUs used").is_some() && error.is_empty(),
         "{error}"
     );
-    let avoid = [
-        "place",
-        "--source",
-        "sim:h200-degraded",
-        "--broken",
-        "avoid",
-        "--gpus",
-    ];
+    let avoid = ["place", "--source", "sim:h200-degraded", "--broken=avoid"];
+    let avoid = [&avoid[..], &["--gpus"]].concat();
     let (status, error) = failure(&run(&[&avoid[..], &["6"]].concat()));
     let expected = format!(
         "no placement without the GPUs that are marked as broken: {avoided} (--broken last uses them if it must): "
