@@ -4,6 +4,7 @@
     reason = "brackets in a help text are not links"
 )]
 
+mod calibration;
 mod ingest;
 mod web;
 
@@ -14,6 +15,7 @@ use nvlink_runtime::{duration, flags};
 use nvlink_topology::{BrokenGpus, Pattern, Scope};
 
 pub use self::{
+    calibration::{CalibrationAction, CalibrationArgs},
     ingest::{IngestArgs, IngestFormat, PlaceFlags},
     web::{Collectors, WebArgs},
 };
@@ -61,6 +63,8 @@ pub enum Command {
     Place(PlaceArgs),
     /// Read the results of collective benchmarks, and compare them with the model and earlier runs
     Ingest(IngestArgs),
+    /// Make measured bandwidths of benchmark results, for --calibration, and show them
+    Calibration(CalibrationArgs),
     /// Print what each metric means, as Markdown
     Metrics,
     /// Remove what was published about a node

@@ -1,5 +1,6 @@
 //! The subcommands.
 
+mod calibration;
 mod ingest;
 mod inspect;
 mod place;
@@ -40,6 +41,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Record(args) => record::record(&args),
         Command::Place(args) => place::place(&args),
         Command::Ingest(args) => ingest::ingest(&args),
+        Command::Calibration(args) => calibration::calibration(&args),
         Command::Metrics => print(&metrics::reference()),
         Command::Unpublish(args) => unpublish(&args),
     };

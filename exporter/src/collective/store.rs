@@ -68,6 +68,16 @@ pub fn update<T>(
     })
 }
 
+/// Reads the state in `directory`.
+///
+/// # Errors
+/// When it has no state file, or one that is not valid.
+pub fn read(directory: &Path) -> Result<State, StoreError> {
+    let path = directory.join(FILE);
+    let bytes = fs::read(&path).map_err(|error| StoreError::new(&path, error))?;
+    parse(&bytes).map_err(|reason| StoreError::new(&path, reason))
+}
+
 /// Parses the content of the state file.
 ///
 /// # Errors

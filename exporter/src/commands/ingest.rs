@@ -85,6 +85,11 @@ impl Scene {
             Some(source) => {
                 let reading = source.open(None)?.read(Duration::ZERO)?;
                 reading.warnings.iter().for_each(|warning| warn(warning));
+                if !reading.topology.spec.calibration.is_empty() {
+                    bail!(
+                        "{source}: its bandwidths are measured ones, and measurements compared with themselves say nothing; record it without --calibration"
+                    );
+                }
                 Some(reading.topology.spec)
             }
         };

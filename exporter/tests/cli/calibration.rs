@@ -9,7 +9,7 @@ use super::{failure, run, text};
 /// Writes a calibration of the pairs' NVLinks, and returns its path.
 fn file(directory: &Path, factor: f64) -> String {
     let entry = json!({
-        "model": "NVIDIA A100-PCIE-40GB", "path": "NVLINK", "factor": factor, "runs": 12,
+        "model": "NVIDIA A100 80GB PCIe", "path": "NVLINK", "factor": factor, "runs": 12,
         "measuredAt": 1_700_000_000, "laterVersions": "may have more keys",
     });
     let calibration = json!({
@@ -40,11 +40,6 @@ fn a_placement_uses_and_names_what_was_measured() {
         table.contains("bandwidths               measured: NVLINK × 0.50 (12 runs)\n"),
         "{table}"
     );
-    // Links that measure worse than PCIe are not preferred to it.
-    let path = file(directory.path(), 0.02);
-    let slow = json(&["--calibration", &path]);
-    assert_eq!(slow["quality"]["node"], 1.0);
-    assert_eq!(slow["domain"], Value::Null, "{slow}");
 }
 
 #[test]
@@ -66,4 +61,80 @@ fn a_calibration_that_cannot_be_used_is_an_error() {
         error.contains("/nonexistent/calibration.json: cannot be read"),
         "{error}"
     );
+}
+
+/// Keeps a run of all_reduce on all eight GPUs of a simulated DGX in `state`.
+fn keep(directory: &Path, number: usize, bus: f64) {
+    let alg = bus / 1.75;
+    let time = 8_589_934_592.0 / alg / 1000.0;
+    let text = format!(
+        "#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong\n\
+         #        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)\n\
+         8589934592    2147483648     float     sum      -1    {time:.0}  {alg:.2}  {bus:.2}      0    {time:.0}  {alg:.2}  {bus:.2}      0\n\
+         # Out of bounds values : 0 OK\n# Avg bus bandwidth    : {bus:.3}\n"
+    );
+    let path = directory.join(format!("run-{number}.txt"));
+    fs::write(&path, text).unwrap();
+    let state = directory.join("state");
+    let place = ["--collective", "all_reduce", "--gpus", "8", "--nodes", "1"];
+    let arguments = [
+        "ingest",
+        path.to_str().unwrap(),
+        "--source",
+        "sim:dgx-h100",
+        "--state",
+    ];
+    let state = [state.to_str().unwrap()];
+    text_of(&[&arguments[..], &state, &place].concat());
+}
+
+fn text_of(args: &[&str]) -> String {
+    text(run(args))
+}
+
+#[test]
+fn a_calibration_is_made_of_benchmarks_and_used() {
+    let directory = tempfile::tempdir().unwrap();
+    let state = directory.path().join("state");
+    let state = state.to_str().unwrap();
+    // 370.8 GB/s is what 18 links of NVLink 4 carry, by NCCL's constant.
+    keep(directory.path(), 0, 333.7);
+    keep(directory.path(), 1, 333.8);
+    let (status, error) = failure(&run(&["calibration", "make", state]));
+    assert_eq!(status, 1);
+    assert!(error.contains("has 3 good runs of all_reduce"), "{error}");
+    keep(directory.path(), 2, 333.6);
+    let made = text_of(&["calibration", "make", state]);
+    let file = directory.path().join("calibration.json");
+    fs::write(&file, &made).unwrap();
+    let file = file.to_str().unwrap();
+    let shown = text_of(&["calibration", "show", file]);
+    let row: Vec<_> = shown.lines().nth(1).unwrap().split_whitespace().collect();
+    let expected = "NVIDIA H100 80GB HBM3 NVLINK 0.90 3 today";
+    assert_eq!(row.join(" "), expected);
+    let place = ["place", "--source", "sim:dgx-h100", "--gpus", "8"];
+    let table = text_of(&[&place[..], &["--calibration", file]].concat());
+    assert!(
+        table.contains("334 GB/s") && table.contains("× 0.90 (3 runs)"),
+        "{table}"
+    );
+
+    // A benchmark is compared with the constants, not with earlier benchmarks.
+    let record = directory.path().join("node.json");
+    let record = record.to_str().unwrap();
+    text_of(&[
+        "record",
+        "--source",
+        "sim:dgx-h100",
+        "--calibration",
+        file,
+        "--to",
+        record,
+    ]);
+    let source = format!("file:{record}");
+    let output = run(&["ingest", record, "--source", &source]);
+    let (_, error) = failure(&output);
+    assert!(error.contains("record it without --calibration"), "{error}");
+    let (_, error) = failure(&run(&["calibration", "make", "/nonexistent"]));
+    assert!(error.contains("/nonexistent/collectives.json"), "{error}");
 }

@@ -34,7 +34,7 @@ const MATRIX: [(&str, &str); 17] = [
     ),
     (
         "nodes",
-        "exporter: {nodeSelectorTerms: [], nodeSelector: {gpu: 'yes'}, tolerations: [], maxUnavailable: 1}",
+        "exporter: {nodeSelectorTerms: [], nodeSelector: {gpu: 'yes'}, tolerations: [], maxUnavailable: 1, calibration: {configMap: measured}}",
     ),
     (
         "TLS of the exporter",

@@ -19,6 +19,9 @@
 {{- if $exporter.webConfig.secret }}
 - --web.config.file=/etc/nvlink-exporter/web.yml
 {{- end }}
+{{- if $exporter.calibration.configMap }}
+- --calibration=/etc/nvlink-calibration/calibration.json
+{{- end }}
 {{- range $exporter.extraArgs }}
 - {{ . | quote }}
 {{- end }}
@@ -49,7 +52,7 @@ readinessProbe:
 {{- define "nvlink-domains.exporterMounts" -}}
 {{- $exporter := .Values.exporter -}}
 {{- $platform := include "nvlink-domains.platform" . | fromJson -}}
-{{- if or $exporter.allocations.enabled $exporter.webConfig.secret $platform.mounts }}
+{{- if or $exporter.allocations.enabled $exporter.webConfig.secret $exporter.calibration.configMap $platform.mounts }}
 volumeMounts:
   {{- if $exporter.allocations.enabled }}
   # The directory, not the socket: a kubelet that restarts creates a new socket.
@@ -57,6 +60,9 @@ volumeMounts:
   {{- end }}
   {{- if $exporter.webConfig.secret }}
   - {name: web-config, mountPath: /etc/nvlink-exporter, readOnly: true}
+  {{- end }}
+  {{- if $exporter.calibration.configMap }}
+  - {name: calibration, mountPath: /etc/nvlink-calibration, readOnly: true}
   {{- end }}
   {{- range $platform.mounts }}
   - {name: {{ .name }}, mountPath: {{ .mountPath }}, readOnly: true}
@@ -67,7 +73,7 @@ volumeMounts:
 {{- define "nvlink-domains.exporterVolumes" -}}
 {{- $exporter := .Values.exporter -}}
 {{- $platform := include "nvlink-domains.platform" . | fromJson -}}
-{{- if or $exporter.allocations.enabled $exporter.webConfig.secret $platform.mounts }}
+{{- if or $exporter.allocations.enabled $exporter.webConfig.secret $exporter.calibration.configMap $platform.mounts }}
 volumes:
   {{- if $exporter.allocations.enabled }}
   - name: pod-resources
@@ -76,6 +82,10 @@ volumes:
   {{- with $exporter.webConfig.secret }}
   - name: web-config
     secret: {secretName: {{ . | quote }}, defaultMode: 0440}
+  {{- end }}
+  {{- with $exporter.calibration.configMap }}
+  - name: calibration
+    configMap: {name: {{ . | quote }}, optional: true}
   {{- end }}
   {{- range $platform.mounts }}
   - name: {{ .name }}
