@@ -44,29 +44,24 @@ pub struct Placed {
 /// For the path, the topology comes before the log: a ring may avoid the slowest path.
 #[must_use]
 pub fn place(mut run: Run, given: &Given, node: Option<&NodeTopologySpec>) -> Placed {
-    let known = |from| move |value| Known { value, from };
-    if let Some(value) = given.collective {
-        let from = Origin::Flag;
-        run.collective = Some(Known { value, from });
+    if let Some(collective) = given.collective {
+        run.collective = Some(Known::new(collective, Origin::Flag));
     }
-    let gpus = given.gpus.map(known(Origin::Flag)).or(run.ranks.clone());
+    let flag = |number: u32| Known::new(number, Origin::Flag);
+    let gpus = given.gpus.map(flag).or(run.ranks.clone());
     let count = gpus.as_ref().map(|gpus| gpus.value);
-    let nodes = given.nodes.map(known(Origin::Flag)).or(run.nodes.clone());
+    let nodes = given.nodes.map(flag).or(run.nodes.clone());
     let nodes = nodes.or_else(|| {
-        let fits = node.is_some_and(|node| count.is_some_and(|n| n as usize <= node.gpus.len()));
-        fits.then_some(known(Origin::Topology)(1))
+        let fits = node?.gpus.len() >= count? as usize;
+        fits.then_some(Known::new(1, Origin::Topology))
     });
     let number = nodes.as_ref().map_or(1, |nodes| nodes.value);
     let used = node.and_then(|node| used(&run, node, count?, number));
-    let model = model(&run, given, node);
-    let path = given.path.map(|value| Known {
-        value,
-        from: Origin::Flag,
+    let path = given.path.map(|path| Known::new(path, Origin::Flag));
+    let path = path.or_else(|| {
+        let slowest = slowest(node?, used.as_deref()?)?;
+        Some(Known::new(slowest, Origin::Topology))
     });
-    let of_topology = || {
-        let (value, from) = (slowest(node?, used.as_deref()?)?, Origin::Topology);
-        Some(Known { value, from })
-    };
     let model_says = || {
         let collective = run.collective.as_ref()?.value;
         expected(collective, node?, used.as_deref(), count?, number)
@@ -74,8 +69,8 @@ pub fn place(mut run: Run, given: &Given, node: Option<&NodeTopologySpec>) -> Pl
     Placed {
         expected: model_says(),
         place: Place {
-            model,
-            path: path.or_else(of_topology).or_else(|| run.path.clone()),
+            model: model(&run, given, node),
+            path: path.or(run.path.clone()),
             gpus,
             nodes,
         },
@@ -83,18 +78,19 @@ pub fn place(mut run: Run, given: &Given, node: Option<&NodeTopologySpec>) -> Pl
     }
 }
 
-/// Returns the product name of the GPUs, from the flags, the output or the topology.
 fn model(run: &Run, given: &Given, node: Option<&NodeTopologySpec>) -> Option<Known<String>> {
-    let listed = || common(run.devices.iter().map(|one| &*one.model));
+    let flag = given.model.clone().map(|model| (model, Origin::Flag));
+    let listed = || {
+        let models = run.devices.iter().map(|one| &*one.model);
+        Some((common(models)?, Origin::Output))
+    };
     let of_node = || {
         let gpus = node?.gpus.iter();
-        common(gpus.map(|gpu| gpu.model.as_deref().unwrap_or_default()))
+        let models = gpus.map(|gpu| gpu.model.as_deref().unwrap_or_default());
+        Some((common(models)?, Origin::Topology))
     };
-    let from = |from| move |value| Known { value, from };
-    let given = given.model.clone().map(from(Origin::Flag));
-    given
-        .or_else(|| listed().map(from(Origin::Output)))
-        .or_else(|| of_node().map(from(Origin::Topology)))
+    let known = flag.or_else(listed).or_else(of_node);
+    known.map(|(model, from)| Known::new(model, from))
 }
 
 /// Returns the text that all have in common; `None` if one differs or is empty.

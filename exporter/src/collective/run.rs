@@ -47,6 +47,12 @@ pub struct Known<T> {
     pub from: Origin,
 }
 
+impl<T> Known<T> {
+    pub fn new(value: T, from: Origin) -> Self {
+        Self { value, from }
+    }
+}
+
 /// Where a value comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
