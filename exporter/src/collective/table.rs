@@ -216,6 +216,7 @@ mod tests {
     }
 
     #[test]
+    #[expect(clippy::too_many_lines, reason = "a table of cases")]
     fn the_header_decides_how_a_row_is_read() {
         let wrong = "# size count type redop root time algbw busbw #wrong time algbw busbw #wrong";
         let iterations = "# size count type redop root time algbw busbw #wrong i_min i_max i_p99 i_cv% time algbw busbw #wrong i_min i_max i_p99 i_cv% timestamp";

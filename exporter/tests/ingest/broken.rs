@@ -15,6 +15,7 @@ fn failure(text: &str) -> (Reason, u64, String) {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table of cases")]
 fn failed_runs_have_a_reason_and_a_line() {
     let test = Test::all_reduce(8, 200.0);
     let (head, table) = (test.head(), test.table());

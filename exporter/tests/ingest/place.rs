@@ -41,6 +41,7 @@ fn parts(placed: &Placed) -> [Option<(String, Origin)>; 4] {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table of cases")]
 fn each_part_comes_from_what_knows_it_best() {
     let known = |text: &str, from| Some((text.to_owned(), from));
     let model = "NVIDIA H100 80GB HBM3";
@@ -137,6 +138,7 @@ fn gpus_are_found_by_their_pci_addresses() {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table of cases")]
 fn what_the_model_says() {
     use Collective::{AllGather, AllReduce, AllToAll, Broadcast, Reduce, ReduceScatter, SendRecv};
     let dgx = spec("dgx-h100");
