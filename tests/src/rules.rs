@@ -93,29 +93,22 @@ impl Rules {
 /// Divides the durations of a PromQL expression: those in brackets and those of offsets.
 fn shorten(expr: &str, factor: u32) -> String {
     let mut out = String::with_capacity(expr.len());
-    let mut quoted = false;
-    let mut word = String::new();
-    let mut before = String::new();
-    for character in expr.chars() {
-        if character.is_ascii_alphanumeric() && !quoted {
-            word.push(character);
-            continue;
+    let mut rest = expr;
+    while !rest.is_empty() {
+        let word = rest.find(|c: char| !c.is_ascii_alphanumeric());
+        let (word, after) = rest.split_at(word.unwrap_or(rest.len()));
+        let quoted = out.matches('"').count() % 2 == 1;
+        let follows = out.ends_with(['[', ':']) || out.trim_end().ends_with("offset");
+        match scaled(word, factor).filter(|_| follows && !quoted) {
+            Some(shorter) => out += &shorter,
+            None => out += word,
         }
-        let duration = before.ends_with(['[', ':']) || before.trim_end().ends_with("offset");
-        match scaled(&word, factor).filter(|_| duration) {
-            Some(text) => out += &text,
-            None => out += &word,
-        }
-        if !word.is_empty() {
-            before = std::mem::take(&mut word);
-        }
-        if character == '"' {
-            quoted = !quoted;
-        }
-        out.push(character);
-        before.push(character);
+        let others = after.find(|c: char| c.is_ascii_alphanumeric());
+        let (others, after) = after.split_at(others.unwrap_or(after.len()));
+        out += others;
+        rest = after;
     }
-    out + &word
+    out
 }
 
 /// Divides a duration such as `1h30m`, if it is one.
