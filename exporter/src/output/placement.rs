@@ -110,14 +110,12 @@ pub fn table(explained: &Explained<'_>, spec: &NodeTopologySpec) -> String {
     if let Some(next) = next_best {
         rows.push(("next best set", compared(next, placement)));
     }
-    for (title, gpus) in [
+    let broken = [
         ("broken GPUs avoided", &broken_gpus.avoided),
         ("broken GPUs used", &broken_gpus.used),
-    ] {
-        if !gpus.is_empty() {
-            rows.push((title, faults(gpus)));
-        }
-    }
+    ];
+    let broken = broken.into_iter().filter(|(_, gpus)| !gpus.is_empty());
+    rows.extend(broken.map(|(title, gpus)| (title, faults(gpus))));
     rows.push(("quality on this node", quality(placement.quality.node)));
     rows.push(("quality among free GPUs", quality(placement.quality.free)));
     rows.push((
