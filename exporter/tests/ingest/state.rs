@@ -202,6 +202,9 @@ fn several_processes_may_write() {
     assert_eq!(names.count(), 2, "the state and its lock");
 }
 
+/// Time of its end, GB/s unless it failed, number of GPUs.
+type Measured = (u64, Option<u64>, u32);
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
 
@@ -216,7 +219,7 @@ proptest! {
             let (one, two) = (one.index(other.len()), two.index(other.len()));
             other.swap(one, two);
         }
-        let state = |runs: &[(usize, &(u64, Option<u64>, u32))]| {
+        let state = |runs: &[(usize, &Measured)]| {
             let mut state = State::default();
             for (number, (at, gbps, gpus)) in runs {
                 let mut run = kept(*at, *gbps);
