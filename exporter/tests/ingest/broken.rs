@@ -14,6 +14,40 @@ fn failure(text: &str) -> (Reason, u64, String) {
     (failure.reason, failure.line, failure.text)
 }
 
+/// Ends of an output without a footer, the reason of the failure, and a part of its text.
+const ENDS: [(&str, Reason, &str); 6] = [
+    (
+        "gpu-0: Test NCCL failure common.cu:958 'unhandled system error (run with NCCL_DEBUG=INFO for details)'\n",
+        Reason::NcclError,
+        "Test NCCL failure",
+    ),
+    (
+        "gpu-0:1:2 [0] transport/net_ib.cc:95 NCCL WARN NET/IB: Got completion with error 12\nmpirun noticed that process rank 3 exited on signal 6\n",
+        Reason::NcclError,
+        "Got completion with error 12",
+    ),
+    (
+        "gpu-0:1:2 [0] misc/socket.cc:1 NCCL WARN socketPollConnect: Connection timed out\ngpu-0: Test NCCL failure common.cu:958 'unhandled system error'\n",
+        Reason::Timeout,
+        "first warning, on line",
+    ),
+    (
+        "slurmstepd: error: *** CANCELLED DUE TO TIME LIMIT ***\n",
+        Reason::Timeout,
+        "TIME LIMIT",
+    ),
+    (
+        "srun: error: gpu-0: task 3: Killed\n",
+        Reason::Truncated,
+        "task 3: Killed",
+    ),
+    (
+        "",
+        Reason::Truncated,
+        "the output ends after the row of 8589934592 B",
+    ),
+];
+
 #[test]
 #[expect(clippy::too_many_lines, reason = "a table of cases")]
 fn failed_runs_have_a_reason_and_a_line() {
@@ -28,39 +62,7 @@ fn failed_runs_have_a_reason_and_a_line() {
     let (reason, at, text) = failure(&wrong.text());
     assert_eq!((reason, at), (Reason::WrongResults, line));
     assert_eq!(text, "Out of bounds values : 12 FAILED");
-    let cases = [
-        (
-            "gpu-0: Test NCCL failure common.cu:958 'unhandled system error (run with NCCL_DEBUG=INFO for details)'\n",
-            Reason::NcclError,
-            "Test NCCL failure",
-        ),
-        (
-            "gpu-0:1:2 [0] transport/net_ib.cc:95 NCCL WARN NET/IB: Got completion with error 12\nmpirun noticed that process rank 3 exited on signal 6\n",
-            Reason::NcclError,
-            "Got completion with error 12",
-        ),
-        (
-            "gpu-0:1:2 [0] misc/socket.cc:1 NCCL WARN socketPollConnect: Connection timed out\ngpu-0: Test NCCL failure common.cu:958 'unhandled system error'\n",
-            Reason::Timeout,
-            "first warning, on line",
-        ),
-        (
-            "slurmstepd: error: *** CANCELLED DUE TO TIME LIMIT ***\n",
-            Reason::Timeout,
-            "TIME LIMIT",
-        ),
-        (
-            "srun: error: gpu-0: task 3: Killed\n",
-            Reason::Truncated,
-            "task 3: Killed",
-        ),
-        (
-            "",
-            Reason::Truncated,
-            "the output ends after the row of 8589934592 B",
-        ),
-    ];
-    for (end, reason, expected) in cases {
+    for (end, reason, expected) in ENDS {
         let found = failure(&(started.clone() + end));
         assert_eq!(found.0, reason, "{end}");
         assert!(found.2.contains(expected), "{found:?}");

@@ -43,11 +43,11 @@ fn parts(placed: &Placed) -> [Option<(String, Origin)>; 4] {
 #[test]
 #[expect(clippy::too_many_lines, reason = "a table of cases")]
 fn each_part_comes_from_what_knows_it_best() {
+    use Origin::{Flag, Log, Output, Topology};
     let known = |text: &str, from| Some((text.to_owned(), from));
     let model = "NVIDIA H100 80GB HBM3";
     let (none, node) = (Given::default(), spec("dgx-h100"));
     let eight = run(&Test::all_reduce(8, 200.0).text());
-    use Origin::{Bandwidths, Flag, Log, Output, Topology};
     let alone = parts(&place(eight.clone(), &none, None));
     assert_eq!(
         alone,
@@ -64,24 +64,6 @@ fn each_part_comes_from_what_knows_it_best() {
     let log = run(LOG);
     let of_log = [None, known("2", Log), known("1", Log), known("NVLINK", Log)];
     assert_eq!(parts(&place(log, &none, None)), of_log);
-    let mut table = eight.clone();
-    table.devices.clear();
-    (table.ranks, table.nodes) = (None, None);
-    table.ranks = table.collective.as_ref().and_then(|collective| {
-        let value = collective.value.infer_ranks(&table.rows)?;
-        Some(nvlink_exporter::collective::run::Known {
-            value,
-            from: Bandwidths,
-        })
-    });
-    let placed = parts(&place(table, &none, Some(&node)));
-    let expected = [
-        known(model, Topology),
-        known("8", Bandwidths),
-        known("1", Topology),
-        known("NVLINK", Topology),
-    ];
-    assert_eq!(placed, expected);
     let given = Given {
         collective: Some(Collective::SendRecv),
         model: Some("X".to_owned()),
@@ -100,6 +82,26 @@ fn each_part_comes_from_what_knows_it_best() {
         ]
     );
     assert_eq!(flags.run.collective.unwrap().value, Collective::SendRecv);
+}
+
+#[test]
+fn a_table_alone_is_placed_by_its_bandwidths_and_the_topology() {
+    use Origin::{Bandwidths, Topology};
+    let known = |text: &str, from| Some((text.to_owned(), from));
+    let (none, node) = (Given::default(), spec("dgx-h100"));
+    let test = Test {
+        new: false,
+        ..Test::all_reduce(8, 200.0)
+    };
+    let table = run(&(test.table() + &test.foot()));
+    let placed = parts(&place(table, &none, Some(&node)));
+    let expected = [
+        known("NVIDIA H100 80GB HBM3", Topology),
+        known("8", Bandwidths),
+        known("1", Topology),
+        known("NVLINK", Topology),
+    ];
+    assert_eq!(placed, expected);
 }
 
 #[test]
@@ -175,8 +177,18 @@ fn what_the_model_says() {
         expected(AllReduce, &volta, None, 8, 1),
         Some(120_000_000_000)
     );
+    let mut blind = dgx;
+    blind.edges.clear();
+    blind.gpus.iter_mut().for_each(|gpu| gpu.links = None);
+    assert_eq!(expected(AllReduce, &blind, None, 8, 1), None);
+    assert_eq!(slowest(&blind, &[0, 1]), None);
+}
+
+#[test]
+fn several_nodes_are_as_fast_as_their_nics() {
+    use Collective::{AllReduce, AllToAll};
+    let mut two = spec("dgx-h100");
     // Two nodes: eight NICs of 400 Gbit/s, or fewer.
-    let mut two = dgx.clone();
     let rates: u64 = two.nics.iter().filter_map(|nic| nic.bytes_per_second).sum();
     let across = expected(AllReduce, &two, None, 16, 2);
     assert_eq!(across, (rates > 0).then(|| rates.min(370_800_000_000)));
@@ -199,9 +211,4 @@ fn what_the_model_says() {
         expected(AllReduce, &rack, None, 72, 18),
         Some(721_800_000_000)
     );
-    let mut blind = dgx;
-    blind.edges.clear();
-    blind.gpus.iter_mut().for_each(|gpu| gpu.links = None);
-    assert_eq!(expected(AllReduce, &blind, None, 8, 1), None);
-    assert_eq!(slowest(&blind, &[0, 1]), None);
 }

@@ -202,8 +202,8 @@ fn several_processes_may_write() {
     assert_eq!(names.count(), 2, "the state and its lock");
 }
 
-/// When a run ended, its bandwidth if it is good, and its number of GPUs.
-type Sample = (u64, Option<u64>, u32);
+/// Time of its end, GB/s unless it failed, number of GPUs.
+type Measured = (u64, Option<u64>, u32);
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
@@ -219,7 +219,7 @@ proptest! {
             let (one, two) = (one.index(other.len()), two.index(other.len()));
             other.swap(one, two);
         }
-        let state = |runs: &[(usize, &Sample)]| {
+        let state = |runs: &[(usize, &Measured)]| {
             let mut state = State::default();
             for (number, (at, gbps, gpus)) in runs {
                 let mut run = kept(*at, *gbps);

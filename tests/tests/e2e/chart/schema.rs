@@ -44,6 +44,8 @@ fn typos_and_wrong_values_are_refused() {
         ("crds: {enabled: false}", "apply the CRDs first"),
         ("exemptNamespaces: [Kube_System]", "/exemptNamespaces/0"),
         ("monitoring: {kind: podmonitor}", "PodMonitor"),
+        ("benchmark: {enabled: true}", "benchmark.image is empty"),
+        ("benchmark: {classes: {a: {}}}", "/benchmark/classes/a"),
         (
             "networkPolicy: {apiServerPorts: []}",
             "/networkPolicy/apiServerPorts",
@@ -77,7 +79,7 @@ fn the_schema_knows_each_value() {
     let mut found = Vec::new();
     open(&schema, &values, "", &mut found);
     // Objects with free keys, and those of shared definitions, which the default values pass.
-    let free = [".image.", ".resources.", ".labels."];
+    let free = [".image.", ".resources.", ".labels.", ".env."];
     found.retain(|path| !free.iter().any(|part| path.contains(part)));
     assert_eq!(found, Vec::<String>::new());
 }
