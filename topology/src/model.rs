@@ -79,7 +79,7 @@ pub struct NodeTopologySpec {
     #[cfg_attr(feature = "schema", schemars(length(max = 256)))]
     pub nics: Vec<Nic>,
     /// The measurements that replaced constants in the bandwidths of edges and paths.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "schema", schemars(length(max = 32)))]
     pub calibration: Vec<Measured>,
 }

@@ -49,7 +49,6 @@ const ENDS: [(&str, Reason, &str); 6] = [
 ];
 
 #[test]
-#[expect(clippy::too_many_lines, reason = "a table of cases")]
 fn failed_runs_have_a_reason_and_a_line() {
     let test = Test::all_reduce(8, 200.0);
     let (head, table) = (test.head(), test.table());

@@ -41,7 +41,6 @@ fn parts(placed: &Placed) -> [Option<(String, Origin)>; 4] {
 }
 
 #[test]
-#[expect(clippy::too_many_lines, reason = "a table of cases")]
 fn each_part_comes_from_what_knows_it_best() {
     use Origin::{Flag, Log, Output, Topology};
     let known = |text: &str, from| Some((text.to_owned(), from));
@@ -140,7 +139,6 @@ fn gpus_are_found_by_their_pci_addresses() {
 }
 
 #[test]
-#[expect(clippy::too_many_lines, reason = "a table of cases")]
 fn what_the_model_says() {
     use Collective::{AllGather, AllReduce, AllToAll, Broadcast, Reduce, ReduceScatter, SendRecv};
     let dgx = spec("dgx-h100");

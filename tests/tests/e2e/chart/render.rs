@@ -5,7 +5,7 @@ use std::{fs, path::Path, process::Command};
 use nvlink_tests::{CHART, ControlPlane, Helm, assets, workdir};
 use serde_json::{Value, json};
 
-use super::{control_plane, documents};
+use super::{chart, control_plane, documents, read};
 
 /// Values that switch each option at least once.
 const MATRIX: [(&str, &str); 17] = [
@@ -219,58 +219,45 @@ fn classes_wait_for_their_crd_on_the_first_installation() {
     assert_eq!(hook(&known), Value::Null);
 }
 
-/// Copies a directory tree.
-fn copy(from: &Path, to: &Path) {
-    fs::create_dir_all(to).unwrap();
-    for entry in fs::read_dir(from).unwrap() {
-        let entry = entry.unwrap();
-        let target = to.join(entry.file_name());
-        match entry.file_type().unwrap().is_dir() {
-            true => copy(&entry.path(), &target),
-            false => drop(fs::copy(entry.path(), target).unwrap()),
-        }
-    }
-}
-
-const RULES: &str = "\
-groups:
-- name: links
-  rules:
-  - alert: LinkDown
-    expr: nvlink_link_up == 0
-    annotations: {summary: 'GPU {{ $labels.gpu }} of {{ $labels.node }}'}
-";
-
 #[test]
 fn rules_and_dashboards_are_rendered_as_they_are() {
-    let directory = workdir::fresh("chart").unwrap();
-    copy(Path::new(CHART), &directory);
-    let dashboard = r#"{"title": "Fabric", "legend": "{{gpu}}"}"#;
-    for (path, text) in [
-        ("alerts/links.yaml", RULES),
-        ("dashboards/fabric.json", dashboard),
-    ] {
-        let path = directory.join(path);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, text).unwrap();
-    }
-    let values =
-        "monitoring: {rules: {enabled: true, labels: {team: a}}, dashboards: {enabled: true}}";
-    let arguments = [
-        "template",
-        "x",
-        directory.to_str().unwrap(),
-        "--values",
-        "-",
-    ];
     let helm = Helm::new().unwrap();
-    let rendered = documents(&helm.run(&arguments, values).unwrap());
-    let rule = find(&rendered, "PrometheusRule", "nvlink-domains-links");
-    assert_eq!(rule["spec"], documents(RULES)[0]);
-    assert_eq!(rule["metadata"]["labels"]["team"], "a");
+    let both = "rules: {enabled: true, labels: {team: a}}, dashboards: {enabled: true}";
+    let values = format!("monitoring: {{{both}}}");
+    let rendered = documents(&helm.release("template", &values, &[]).unwrap());
+    for name in ["recording", "fabric", "jobs", "exporter", "webhook"] {
+        let rule = find(
+            &rendered,
+            "PrometheusRule",
+            &format!("nvlink-domains-{name}"),
+        );
+        let file = read(&chart(&format!("alerts/{name}.yaml")));
+        assert_eq!(rule["spec"], documents(&file)[0], "{name}");
+        assert_eq!(rule["metadata"]["labels"]["team"], "a");
+    }
     let map = find(&rendered, "ConfigMap", "nvlink-domains-fabric");
-    assert_eq!(map["data"]["fabric.json"], dashboard);
+    let file = read(&chart("dashboards/fabric.json"));
+    assert_eq!(
+        map["data"]["fabric.json"].as_str().unwrap().trim_end(),
+        file.trim_end()
+    );
     assert_eq!(map["metadata"]["labels"]["grafana_dashboard"], "1");
+}
+
+/// The rules about the webhook say that it is down where there is none.
+#[test]
+fn rules_follow_the_values() {
+    let helm = Helm::new().unwrap();
+    let values = "webhook: {enabled: false}\n\
+        monitoring: {rules: {enabled: true, runbookUrl: 'https://wiki/', alertLabels: {team: hpc}}}";
+    let rendered = documents(&helm.release("template", values, &[]).unwrap());
+    let rule = find(&rendered, "PrometheusRule", "nvlink-domains-fabric");
+    let alert = &rule["spec"]["groups"][0]["rules"][0];
+    let url = format!("https://wiki/{}", alert["alert"].as_str().unwrap());
+    assert_eq!(alert["annotations"]["runbook_url"], url);
+    assert_eq!(alert["labels"]["team"], "hpc");
+    let none = |one: &Value| one["metadata"]["name"] != "nvlink-domains-webhook";
+    assert!(rendered.iter().all(none));
 }
 
 #[test]
