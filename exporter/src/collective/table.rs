@@ -215,57 +215,60 @@ mod tests {
         one.map(|one| (one.time_us, one.alg_bandwidth, one.bus_bandwidth, one.wrong))
     }
 
+    const WRONG: &str =
+        "# size count type redop root time algbw busbw #wrong time algbw busbw #wrong";
+    const ITERATIONS: &str = "# size count type redop root time algbw busbw #wrong i_min i_max i_p99 i_cv% time algbw busbw #wrong i_min i_max i_p99 i_cv% timestamp";
+    const BITWISE: &str = "# size count type redop root time algbw busbw #wrong #bitdiff time algbw busbw #wrong #bitdiff";
+    /// A header, a row, and its wrong values out-of-place and in-place.
+    const ROWS: [(&str, &str, Option<u64>, Option<u64>); 7] = [
+        (
+            WRONG,
+            "8 2 float sum -1 10.0 1.0 2.0 0 20.0 3.0 4.0 1e+02",
+            Some(0),
+            Some(100),
+        ),
+        (
+            WRONG,
+            "8 2 float sum -1 10.0 1.0 2.0 N/A 20.0 3.0 4.0 N/A",
+            None,
+            None,
+        ),
+        (
+            WRONG,
+            "8 2 float sum -1 1e+01 1.0 2.0 0 2e+01 3.0 4.0 0",
+            Some(0),
+            Some(0),
+        ),
+        (
+            "# size count type redop root time algbw busbw time algbw busbw",
+            "8 2 float sum -1 10.0 1.0 2.0 20.0 3.0 4.0",
+            None,
+            None,
+        ),
+        (
+            "# size count type root cputime algbw busbw error cputime algbw busbw error",
+            "8 2 int8 -1 10.0 1.0 2.0 2e-07 20.0 3.0 4.0 N/A",
+            None,
+            None,
+        ),
+        (
+            ITERATIONS,
+            "8 2 float sum -1 10.0 1.0 2.0 0 9.0 12.0 11.0 3.5 20.0 3.0 4.0 7 19.0 22.0 21.0 3.5 2026-08-01 10:11:12",
+            Some(0),
+            Some(7),
+        ),
+        (
+            BITWISE,
+            "8 2 float sum -1 10.0 1.0 2.0 0 0 20.0 3.0 4.0 0 0",
+            Some(0),
+            Some(0),
+        ),
+    ];
+
     #[test]
     #[expect(clippy::too_many_lines, reason = "a table of cases")]
     fn the_header_decides_how_a_row_is_read() {
-        let wrong = "# size count type redop root time algbw busbw #wrong time algbw busbw #wrong";
-        let iterations = "# size count type redop root time algbw busbw #wrong i_min i_max i_p99 i_cv% time algbw busbw #wrong i_min i_max i_p99 i_cv% timestamp";
-        let bitwise = "# size count type redop root time algbw busbw #wrong #bitdiff time algbw busbw #wrong #bitdiff";
-        let cases = [
-            (
-                wrong,
-                "8 2 float sum -1 10.0 1.0 2.0 0 20.0 3.0 4.0 1e+02",
-                Some(0),
-                Some(100),
-            ),
-            (
-                wrong,
-                "8 2 float sum -1 10.0 1.0 2.0 N/A 20.0 3.0 4.0 N/A",
-                None,
-                None,
-            ),
-            (
-                wrong,
-                "8 2 float sum -1 1e+01 1.0 2.0 0 2e+01 3.0 4.0 0",
-                Some(0),
-                Some(0),
-            ),
-            (
-                "# size count type redop root time algbw busbw time algbw busbw",
-                "8 2 float sum -1 10.0 1.0 2.0 20.0 3.0 4.0",
-                None,
-                None,
-            ),
-            (
-                "# size count type root cputime algbw busbw error cputime algbw busbw error",
-                "8 2 int8 -1 10.0 1.0 2.0 2e-07 20.0 3.0 4.0 N/A",
-                None,
-                None,
-            ),
-            (
-                iterations,
-                "8 2 float sum -1 10.0 1.0 2.0 0 9.0 12.0 11.0 3.5 20.0 3.0 4.0 7 19.0 22.0 21.0 3.5 2026-08-01 10:11:12",
-                Some(0),
-                Some(7),
-            ),
-            (
-                bitwise,
-                "8 2 float sum -1 10.0 1.0 2.0 0 0 20.0 3.0 4.0 0 0",
-                Some(0),
-                Some(0),
-            ),
-        ];
-        for (header, row, out_wrong, in_wrong) in cases {
+        for (header, row, out_wrong, in_wrong) in ROWS {
             let read = read(header, row).expect(row);
             assert_eq!((read.size, read.root), (8, -1), "{row}");
             assert_eq!(
