@@ -7,7 +7,7 @@
 use std::{
     cmp::Reverse,
     collections::{BTreeMap, BTreeSet, HashMap},
-    sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
+    sync::Arc,
 };
 
 use serde_json::Value;
@@ -20,6 +20,7 @@ use crate::{
 mod domains;
 mod guarded;
 mod nodes;
+mod shared;
 mod slow;
 
 use domains::Domains;
@@ -27,6 +28,7 @@ pub use domains::GangRoom;
 pub use guarded::Guarded;
 use nodes::{Fits, Node};
 pub use nodes::{Free, Room};
+pub use shared::SharedView;
 pub use slow::Fastest;
 use slow::Slow;
 
@@ -306,28 +308,6 @@ impl View {
             .collect();
         // A stable sort, so that equal classes stay in the order of their names.
         self.claiming.sort_by_key(|class| Reverse(rank(class)));
-    }
-}
-
-/// A [`View`] that watchers write and decisions read.
-#[derive(Clone, Debug, Default)]
-pub struct SharedView(Arc<RwLock<View>>);
-
-impl SharedView {
-    /// Returns a handle that shares `view`.
-    #[must_use]
-    pub fn new(view: View) -> Self {
-        Self(Arc::new(RwLock::new(view)))
-    }
-
-    /// Borrows the view. Hold it for the duration of a decision, never across an await.
-    pub fn read(&self) -> RwLockReadGuard<'_, View> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Borrows the view to change it.
-    pub fn write(&self) -> RwLockWriteGuard<'_, View> {
-        self.0.write().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
