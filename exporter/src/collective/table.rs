@@ -266,7 +266,6 @@ mod tests {
     ];
 
     #[test]
-    #[expect(clippy::too_many_lines, reason = "a table of cases")]
     fn the_header_decides_how_a_row_is_read() {
         for (header, row, out_wrong, in_wrong) in ROWS {
             let read = read(header, row).expect(row);

@@ -1,4 +1,8 @@
 //! Flags of the page.
+#![allow(
+    rustdoc::broken_intra_doc_links,
+    reason = "brackets in a help text are not links"
+)]
 
 use std::path::PathBuf;
 
