@@ -15,8 +15,7 @@ LARGEST = f"max by (cluster, node) (nvlink_largest_free_set_gpus{{{CHOSEN}}})"
 QUALITY = f'nvlink_placement_quality_ratio{{{CLUSTER}, reference="$reference"}}'
 BY_JOB = "by (cluster, node, namespace, pod)"
 FRAGMENTATION = f"node:nvlink_fragmentation:ratio{{{CHOSEN}}}"
-UNHEALTHY = f"max by (cluster, instance, gpu, UUID) (nvlink_gpu_unhealthy{{{CLUSTER}}})"
-AVOIDED = or_zero(f"count({of_nodes(UNHEALTHY)})", NODES)
+AVOIDED = f"sum(node:nvlink_gpus_unhealthy:count{{{CHOSEN}}})"
 
 
 def variables() -> list:
@@ -154,10 +153,8 @@ def quality() -> list:
     container = "(cluster, instance, namespace, pod, container)"
     judged = f"{held} * on {container} group_left () min by {container} ({QUALITY})"
     cells = f"min by (cluster, node, gpu) ({of_nodes(judged)})"
-    over_time = f"min by (cluster, node) ({of_nodes(QUALITY)})"
-    nodes = f"max by (cluster, instance, node) (last_over_time(nvlink_exporter_node_info{{{CHOSEN}}}[$__range] @ end()))"
-    worst = f"min_over_time({QUALITY}[$__range] @ end()) * {ON_INSTANCE} group_left (node) {nodes}"
-    worst = f"bottomk(50, min by (cluster, node) ({worst}))"
+    of_node = f'node:nvlink_placement_quality:min{{{CHOSEN}, reference="$reference"}}'
+    worst = f"bottomk(50, min_over_time({of_node}[$__range] @ end()))"
     return [
         panels.matrix(
             "Quality by node and GPU",
@@ -171,7 +168,7 @@ def quality() -> list:
         panels.history(
             "Worst quality of each node over time",
             "The quality of the node's worst placement; the 50 worst nodes. A node that is red for long holds a job that is worth moving.",
-            f"{over_time} and {ON_NODE} {worst}",
+            f"max by (cluster, node) ({of_node}) and {ON_NODE} {worst}",
             "{{node}}",
             height=14,
             no_value="No pod holds GPUs.",

@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
+    path::Path,
     process::Command,
     time::Duration,
 };
@@ -71,11 +72,41 @@ impl Prometheus {
         }))
     }
 
+    /// Starts a Prometheus that evaluates `rules` every second, without an Alertmanager.
+    ///
+    /// # Errors
+    /// When it does not become ready; shows the end of its log.
+    pub fn recording(jobs: Vec<Value>, rules: &Rules) -> Result<Self> {
+        let directory = workdir::fresh("rules")?;
+        Self::with(json!({"scrape_configs": jobs, "rule_files": rules.write(&directory)?}))
+    }
+
+    /// Starts a Prometheus on the data in `data` that scrapes nothing, and evaluates `rules`, if there are any,
+    /// every `interval`. It does not compact, so that nothing else runs while it is measured.
+    ///
+    /// # Errors
+    /// When it does not become ready; shows the end of its log.
+    pub fn over(data: &Path, rules: Option<&Rules>, interval: Duration) -> Result<Self> {
+        let directory = workdir::fresh("prometheus")?;
+        let files = rules.map(|rules| rules.write(&directory)).transpose()?;
+        let interval = format!("{}ms", interval.as_millis());
+        let config = json!({
+            "global": {"evaluation_interval": interval},
+            "rule_files": files.unwrap_or_default(),
+        });
+        let blocks = ["min", "max"].map(|end| format!("--storage.tsdb.{end}-block-duration=2h"));
+        Self::launch(&config, &directory, data, &blocks)
+    }
+
     /// Starts a Prometheus with this configuration, and scrapes and evaluates every second.
     fn with(mut config: Value) -> Result<Self> {
         config["global"] =
             json!({"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"});
         let directory = workdir::fresh("prometheus")?;
+        Self::launch(&config, &directory, &directory.join("data"), &[])
+    }
+
+    fn launch(config: &Value, directory: &Path, data: &Path, arguments: &[String]) -> Result<Self> {
         let file = directory.join("prometheus.yml");
         // YAML is a superset of JSON.
         fs::write(&file, config.to_string())?;
@@ -85,9 +116,10 @@ impl Prometheus {
             .arg("--config.file")
             .arg(&file)
             .arg("--storage.tsdb.path")
-            .arg(directory.join("data"));
+            .arg(data)
+            .args(arguments);
         prometheus.args(["--web.listen-address", &listen]);
-        let process = Process::start("prometheus", &directory, prometheus)?;
+        let process = Process::start("prometheus", directory, prometheus)?;
         let url = format!("http://{listen}");
         process.wait_until("Prometheus to be ready", START, || {
             http::text(&format!("{url}/-/ready")).map(Some)

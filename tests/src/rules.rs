@@ -57,6 +57,18 @@ impl Rules {
         self
     }
 
+    /// Returns all groups, in the order of the files: the name and the rules of each.
+    pub fn groups(&self) -> impl Iterator<Item = (&str, &[Value])> {
+        let groups = self
+            .0
+            .iter()
+            .filter_map(|(_, file)| file["groups"].as_array());
+        groups.flatten().map(|group| {
+            let rules = group["rules"].as_array().map_or(&[][..], Vec::as_slice);
+            (group["name"].as_str().unwrap_or_default(), rules)
+        })
+    }
+
     /// Returns all rules, in the order of the files.
     pub fn all(&self) -> impl Iterator<Item = &Value> {
         let groups = self
