@@ -279,9 +279,11 @@ fn programs_in_pods_are_reached_and_reach_the_api_server() {
     assert_eq!(said.unwrap(), "hello\n");
     let log = bench.kubectl.run(&["logs", "server"]).unwrap();
     assert!(log.contains("token"), "{log}");
-    // kube-proxy leads from the Service to the pod.
+    // kube-proxy leads from the Service to the pod. A connection that began before its rules
+    // were there never follows them, so each attempt is short (wget -T crashes in Debian's static
+    // busybox).
     let said = wait_until("the Service to answer", SOON, || {
-        let fetch = "wget -q -O - http://$SERVER_SERVICE_HOST/";
+        let fetch = "timeout 2 wget -q -O - http://$SERVER_SERVICE_HOST/";
         let fetch = fetch.replace("$SERVER_SERVICE_HOST", &service(bench.kubectl));
         bench
             .kubectl
