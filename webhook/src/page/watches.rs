@@ -220,7 +220,10 @@ mod tests {
         });
         assert_eq!(broken(marked), "[\"xid-74\"] 1");
         let odd = json!({"source": {"kind": "nvml"}, "gpus": [{"index": 0}], "lost": 7});
-        assert_eq!(broken(odd), "[] 0");
+        assert_eq!(
+            broken(odd),
+            "spec.lost: invalid type: integer `7`, expected a sequence"
+        );
     }
 
     #[test]
