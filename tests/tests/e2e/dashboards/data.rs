@@ -112,23 +112,19 @@ fn all_have_data(prometheus: &Prometheus, chosen: impl Fn(&str) -> Vec<Chosen>) 
         prometheus.process.check_running()?;
         let mut without = Vec::new();
         for dashboard in all() {
-            let queries = queries(prometheus, &dashboard, &chosen(dashboard.name))?;
-            ensure!(queries.len() > 10, "{} has few queries", dashboard.name);
-            for query in queries {
-                let id = (
-                    query.dashboard.clone(),
-                    query.panel.clone(),
-                    query.expr.clone(),
-                );
-                if had.contains(&id) {
+            let queries = match queries(prometheus, &dashboard, &chosen(dashboard.name)) {
+                Ok(queries) => queries,
+                Err(error) => {
+                    without.push(format!("{}: {error:#}", dashboard.name));
                     continue;
                 }
-                match has_data(prometheus, &query)? {
-                    true => drop(had.insert(id)),
-                    false => without.push(format!(
-                        "{}, {}: {}",
-                        query.dashboard, query.panel, query.expr
-                    )),
+            };
+            for query in queries {
+                let line = format!("{}, {}: {}", query.dashboard, query.panel, query.expr);
+                if !had.contains(&line) && has_data(prometheus, &query)? {
+                    had.insert(line);
+                } else if !had.contains(&line) {
+                    without.push(line);
                 }
             }
         }
