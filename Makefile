@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-observe test bench lint dist images manifests packages control-plane helm toolchain
+.PHONY: help demo demo-observe test bench lint dist images manifests packages packages-demo control-plane helm toolchain
 
 TARGET := $(or $(CARGO_TARGET_DIR),$(CARGO_BUILD_TARGET_DIR),target)
 SCRIPTS := .ci/run tests/controlplane/build tests/controlplane/packages tests/helm/build tests/src/lab/sandbox.sh \
@@ -17,11 +17,11 @@ AS_ROOT = $(if $(filter-out 0,$(shell id -u)),$(shell command -v sudo)) env PATH
 help: ## list the targets
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
 
-demo: packages control-plane ## show everything on a real control plane and nodes with simulated GPUs; KEEP=1 leaves it running
+demo: packages-demo control-plane ## show everything on a real control plane and nodes with simulated GPUs; KEEP=1 leaves it running
 	cargo build --locked -p nvlink-exporter -p nvlink-webhook -p nvlink-fake-nvml -p nvlink-tests
 	@$(AS_ROOT) KEEP="$(KEEP)" "$(TARGET)/debug/demo"
 
-demo-observe: packages control-plane ## break a link and place a job badly, and show the alerts from Prometheus to the receiver; KEEP=1 leaves it running
+demo-observe: packages-demo control-plane ## break a link and place a job badly, and show the alerts from Prometheus to the receiver; KEEP=1 leaves it running
 	cargo build --locked -p nvlink-exporter -p nvlink-webhook -p nvlink-fake-nvml -p nvlink-tests
 	@$(AS_ROOT) KEEP="$(KEEP)" "$(TARGET)/debug/demo" observe
 
@@ -63,6 +63,9 @@ manifests: helm ## render the chart as plain manifests, into target/manifests; V
 
 packages: ## install missing Debian packages: etcd, Prometheus, Chromium, containerd, buildah, QEMU, cross compilers
 	@tests/controlplane/packages
+
+packages-demo:
+	@tests/controlplane/packages demo
 
 control-plane: ## build the Kubernetes programs of the tests once, into the user's cache
 	@tests/controlplane/build

@@ -244,7 +244,7 @@ def link_errors() -> list:
         ),
         panels.lines(
             "Bit error ratio of $link_node",
-            "Worst link of each GPU: effective is after error correction, symbol before it. Since NVLink 5 only. An effective ratio that rises ends in errors: see NvlinkBitErrorRatioHigh.",
+            "Worst link of each GPU: effective is after forward error correction, symbol also after retransmission by the physical layer. Since NVLink 5 only. An effective ratio that rises ends in errors: see NvlinkBitErrorRatioHigh.",
             [(f"max by (gpu, kind) (nvlink_bit_error_ratio{{{LINKS}}})", "GPU {{gpu}} {{kind}}")],
             "sci",
             no_value="These GPUs report no bit error ratio.",

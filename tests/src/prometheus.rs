@@ -5,7 +5,7 @@ use std::{
     fs,
     path::Path,
     process::Command,
-    time::Duration,
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use anyhow::{Context, Result, bail};
@@ -132,29 +132,47 @@ impl Prometheus {
     /// # Errors
     /// When Prometheus rejects the query.
     pub fn query(&self, promql: &str) -> Result<Vec<Sample>> {
-        let url = format!("{}/api/v1/query", self.url);
-        let answer = http::get(&url, &[("query", promql)], "application/json")?;
-        let body: Value = serde_json::from_str(&answer.body).context("Prometheus sent no JSON")?;
-        if body["status"] != "success" {
-            bail!(
-                "{promql}: {}",
-                body["error"].as_str().unwrap_or(&answer.body)
-            );
-        }
-        let result = &body["data"]["result"];
-        match body["data"]["resultType"].as_str() {
-            Some("vector") => result
-                .as_array()
-                .into_iter()
-                .flatten()
-                .map(sample)
-                .collect(),
+        let data = self.ask("query", promql, &[])?;
+        let result = &data["result"];
+        match data["resultType"].as_str() {
+            Some("vector") => list(result).iter().map(sample).collect(),
             Some("scalar") => Ok(vec![Sample {
                 labels: BTreeMap::new(),
                 value: number(&result[1])?,
             }]),
             other => bail!("{promql}: unexpected answer of type {other:?}"),
         }
+    }
+
+    /// Returns the values of all series over the time range that ended now, one each `step`.
+    ///
+    /// # Errors
+    /// When Prometheus rejects the query.
+    pub fn query_range(&self, promql: &str, range: Duration, step: Duration) -> Result<Vec<f64>> {
+        let end = SystemTime::now().duration_since(UNIX_EPOCH)?;
+        let seconds = |time: Duration| time.as_secs_f64().to_string();
+        let [start, end] = [end.saturating_sub(range), end].map(seconds);
+        let times = [("start", &*start), ("end", &end), ("step", &seconds(step))];
+        let data = self.ask("query_range", promql, &times)?;
+        let series = list(&data["result"]).iter();
+        let points = series.flat_map(|one| list(&one["values"]));
+        points.map(|point| number(&point[1])).collect()
+    }
+
+    /// Returns the data of the answer of `/api/v1/PATH`.
+    fn ask(&self, path: &str, promql: &str, parameters: &[(&str, &str)]) -> Result<Value> {
+        let url = format!("{}/api/v1/{path}", self.url);
+        let parameters = [&[("query", promql)], parameters].concat();
+        let answer = http::get(&url, &parameters, "application/json")?;
+        let mut body: Value =
+            serde_json::from_str(&answer.body).context("Prometheus sent no JSON")?;
+        if body["status"] != "success" {
+            bail!(
+                "{promql}: {}",
+                body["error"].as_str().unwrap_or(&answer.body)
+            );
+        }
+        Ok(body["data"].take())
     }
 
     /// Repeats the query until `wanted` accepts the answer.
@@ -212,6 +230,10 @@ fn older(text: &str) -> String {
         out.push('\n');
     }
     out
+}
+
+fn list(value: &Value) -> &[Value] {
+    value.as_array().map_or(&[], Vec::as_slice)
 }
 
 fn sample(result: &Value) -> Result<Sample> {

@@ -129,7 +129,7 @@ families! {
         "nvlink_bit_error_ratio",
         &["gpu", "UUID", "link", "kind"],
         "links × 2, since NVLink 5",
-        "Bits in error divided by bits received on the NVLink: kind effective after error correction, kind symbol before it.",
+        "Bits in error divided by bits received on the NVLink: kind effective after forward error correction, kind symbol after all correction of the physical layer, retransmission included.",
     );
     PEER_LINKS = gauge(
         Group::Peer,

@@ -127,9 +127,9 @@ pub enum ErrorKind {
     LocalLinkIntegrity,
     /// Packets discarded before they were sent (NVLink 5).
     TransmitDiscard,
-    /// Errors in packets (NVLink 5).
+    /// Errors in packets that forward error correction left (NVLink 5).
     Effective,
-    /// Errors in received symbols (NVLink 5).
+    /// Errors in received symbols that all correction of the physical layer left (NVLink 5).
     Symbol,
 }
 
@@ -157,13 +157,14 @@ impl ErrorKind {
     }
 }
 
-/// Kinds of bit error ratio.
+/// Kinds of bit error ratio, as the fields `Effective_BER` and `Symbol_BER` of NVIDIA UFM's telemetry are defined:
+/// <https://docs.nvidia.com/networking/display/ufmenterpriseumv6242/low-frequency-(secondary)-telemetry-fields>.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BitErrorKind {
     /// After forward error correction.
     Effective,
-    /// Of symbols.
+    /// After forward error correction and the retransmission of the physical layer.
     Symbol,
 }
 

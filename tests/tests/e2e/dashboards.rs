@@ -1,5 +1,9 @@
-//! The dashboards: that they are what the script builds, that Grafana's own types accept them, and that
-//! all names in them exist.
+//! The dashboards: that they are what the script builds, that Grafana's own types accept them, that
+//! all names in them exist, and that each query has data.
+
+mod data;
+mod scrape;
+mod world;
 
 use std::{
     collections::{BTreeMap, BTreeSet},

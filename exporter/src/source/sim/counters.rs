@@ -81,7 +81,7 @@ impl Counters {
                     false => count.bytes(profile, at),
                 });
                 if let (true, Some(last)) = (profile.is_nvlink5(), all.last_mut()) {
-                    last.bit_error_ratios = bit_error_ratios(profile, at, &rates);
+                    last.bit_error_ratios = bit_error_ratios(profile, &rates);
                 }
             }
         }
@@ -216,18 +216,15 @@ fn rates(profile: &Profile, faults: &[Fault], (gpu, link): (u32, u32)) -> BTreeM
     rates
 }
 
-/// Returns the errors per received bit. On a good link, no errors remain after
-/// correction; symbol errors occur on every link now and then.
+/// Returns the errors per received bit. On a good link, no errors remain after correction.
 fn bit_error_ratios(
     profile: &Profile,
-    (gpu, link): (u32, u32),
     rates: &BTreeMap<ErrorKind, u64>,
 ) -> Vec<(BitErrorKind, f64)> {
     let bits_per_hour = profile.link_rate as f64 * 8.0 * 3600.0;
     let ratio = |kind| rates.get(&kind).copied().unwrap_or_default() as f64 / bits_per_hour;
-    let noise = f64::from(1 + (gpu * 7 + link * 3) % 9) * 1e-12;
     vec![
         (BitErrorKind::Effective, ratio(ErrorKind::Effective)),
-        (BitErrorKind::Symbol, noise + ratio(ErrorKind::Symbol)),
+        (BitErrorKind::Symbol, ratio(ErrorKind::Symbol)),
     ]
 }
