@@ -173,6 +173,30 @@ fn the_baseline_comes_from_earlier_calls() {
 }
 
 #[test]
+fn the_baseline_says_nothing_about_what_was_not_measured() {
+    let desk = Desk::new();
+    let gate = "--state kept --against baseline --min-ratio 0.9";
+    let zero = Test {
+        rows: vec![(1 << 30, f64::INFINITY)],
+        ..Test::all_reduce(8, 200.0)
+    };
+    desk.write("zero.txt", &zero.text(), 0);
+    let error = desk.failure(&format!("zero.txt --collective all_reduce {gate}"));
+    assert!(
+        error.contains("has no time and bandwidth that can be used"),
+        "{error}"
+    );
+    let small = Test {
+        rows: vec![(8, 0.01)],
+        ..Test::all_reduce(8, 200.0)
+    };
+    let nameless = small.table() + &small.foot();
+    desk.write("nameless.txt", &nameless, 0);
+    let error = desk.failure(&format!("nameless.txt {gate}"));
+    assert!(error.contains("can have no baseline"), "{error}");
+}
+
+#[test]
 fn inputs_come_from_standard_input_and_directories() {
     let desk = Desk::new();
     let text = Test::all_reduce(8, 200.0).text();
