@@ -1,7 +1,7 @@
 //! What is kept of runs: the last ones of each placement class and collective, and their
 //! baseline.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use nvlink_topology::PathClass;
 use serde::{Deserialize, Serialize};
@@ -153,6 +153,29 @@ impl State {
         is_new
     }
 
+    /// Adds the runs of one input, in its order, each with its class and what the model says
+    /// of it. Returns of each whether it is new.
+    ///
+    /// An input grows at its end. So what precedes a run that is kept was added with it or
+    /// before it, also if it is no longer kept.
+    pub fn add_input(&mut self, runs: Vec<(Class, Kept, Option<u64>)>) -> Vec<bool> {
+        let mut followed = BTreeSet::new();
+        let mut forgotten = vec![false; runs.len()];
+        for (forgotten, (class, kept, _)) in forgotten.iter_mut().zip(&runs).rev() {
+            match self.entry(class) {
+                Some(entry) if entry.has(&kept.id) => drop(followed.insert(class)),
+                Some(entry) => *forgotten = entry.forgets() && followed.contains(class),
+                None => {}
+            }
+        }
+        drop(followed);
+        let mut new = Vec::with_capacity(runs.len());
+        for ((class, kept, expected), forgotten) in runs.into_iter().zip(forgotten) {
+            new.push(!forgotten && self.add(&class, kept, expected));
+        }
+        new
+    }
+
     /// Returns the entry of a class.
     #[must_use]
     pub fn entry(&self, class: &Class) -> Option<&Entry> {
@@ -229,7 +252,7 @@ impl Entry {
 
     fn add(&mut self, kept: Kept, expected: Option<u64>) -> bool {
         self.expected_bytes_per_second = expected.or(self.expected_bytes_per_second);
-        if self.runs.iter().any(|one| one.id == kept.id) {
+        if self.has(&kept.id) {
             return false;
         }
         let full = self.runs.len() >= KEPT_RUNS;
@@ -249,6 +272,15 @@ impl Entry {
         let extra = self.runs.len().saturating_sub(KEPT_RUNS);
         self.runs.drain(..extra);
         true
+    }
+
+    fn has(&self, id: &str) -> bool {
+        self.runs.iter().any(|one| one.id == id)
+    }
+
+    /// Reports whether there were runs that are no longer kept.
+    fn forgets(&self) -> bool {
+        self.total > self.runs.len() as u64
     }
 
     /// Returns the result of the latest run; `None` if it failed.

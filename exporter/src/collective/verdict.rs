@@ -109,13 +109,19 @@ impl Gate {
     /// Compares the largest size class: latency makes small messages vary.
     fn against_baseline(&self, report: &Report) -> Verdict {
         let name = report.name();
-        let largest = report.levels().last();
-        let baseline = largest.and_then(|(class, _)| report.baseline.get(&class));
-        match (largest, baseline) {
-            (Some((_, level)), Some(&baseline)) => {
-                self.compare(&name, level, baseline, "the baseline is")
-            }
-            _ => Verdict::First(format!(
+        let Some((class, level)) = report.levels().last() else {
+            return Verdict::Refused(format!(
+                "{name} has no time and bandwidth that can be used, so it cannot be compared"
+            ));
+        };
+        if Class::of(&report.placed).is_none() {
+            return Verdict::Refused(format!(
+                "{name} can have no baseline, because its collective or its number of GPUs is not known: name them with --collective and --gpus"
+            ));
+        }
+        match report.baseline.get(&class) {
+            Some(&baseline) => self.compare(&name, level, baseline, "the baseline is"),
+            None => Verdict::First(format!(
                 "{name} has no baseline yet: it needs {} earlier runs in --state",
                 super::state::BASELINE_RUNS
             )),

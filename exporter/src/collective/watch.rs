@@ -13,6 +13,9 @@ use super::{
     run::{Reason, Run},
 };
 
+/// The maximum number of runs of one file: what is read of it must fit into memory.
+const MOST_RUNS: usize = 4096;
+
 /// A directory that is looked at repeatedly.
 #[derive(Debug)]
 pub struct Watched {
@@ -87,21 +90,30 @@ impl Watched {
 
 /// Reads a file. Returns whether all of it was read, and what it says.
 fn read(path: PathBuf, version: Version, settled: bool) -> (bool, Found) {
-    let mut runs = Vec::new();
+    let (mut runs, mut left_out) = (Vec::new(), 0_u64);
     let file = File::open(&path).map_err(input::InputError::Io);
-    let result = file.and_then(|file| input::read(file, &mut |run| runs.push(run)));
+    let result = file.and_then(|file| {
+        input::read(file, &mut |run| match runs.len() < MOST_RUNS {
+            true => runs.push(run),
+            false => left_out += 1,
+        })
+    });
     let has_end = |run: &Run| {
         let failure = run.failure.as_ref();
         failure.is_none_or(|failure| failure.reason != Reason::Truncated)
     };
-    let open = result.is_err() || runs.last().is_some_and(|run| !has_end(run));
+    // Runs that are left out follow the last one, so that is over.
+    let open = left_out == 0 && (result.is_err() || runs.last().is_some_and(|run| !has_end(run)));
     if open && !settled && runs.last().is_some_and(|run| !has_end(run)) {
         runs.pop();
     }
-    let problem = result
-        .err()
-        .filter(|_| settled)
-        .map(|error| error.to_string());
+    let problem = result.err().filter(|_| settled);
+    let problem = match left_out {
+        0 => problem.map(|error| error.to_string()),
+        _ => Some(format!(
+            "the last {left_out} runs are left out: a file may have {MOST_RUNS}, so begin a new one"
+        )),
+    };
     let found = Found {
         path,
         modified: version.modified,

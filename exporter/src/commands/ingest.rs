@@ -16,7 +16,7 @@ use super::{print, runtime, warn};
 use crate::{
     args::{IngestArgs, IngestFormat, LogFormat, PlaceFlags},
     collective::{
-        Given, Run,
+        Given, Run, State,
         input::{self, InputError},
         placement,
         state::{Class, Kept},
@@ -156,7 +156,13 @@ fn read(path: &Path, most: usize) -> anyhow::Result<(Vec<Run>, Option<String>)> 
 /// Returns the Unix time at which a run ended: that of the file, or now.
 fn ended_at(path: &Path) -> u64 {
     let file = fs::metadata(path).and_then(|metadata| metadata.modified());
-    seconds(file.unwrap_or_else(|_| SystemTime::now()))
+    ended_by(file.unwrap_or_else(|_| SystemTime::now()))
+}
+
+/// Returns the Unix time at which the runs of a file that was changed at `modified` ended: not
+/// after now, whatever the clock was that wrote it.
+fn ended_by(modified: SystemTime) -> u64 {
+    seconds(modified.min(SystemTime::now()))
 }
 
 fn seconds(time: SystemTime) -> u64 {
@@ -164,22 +170,43 @@ fn seconds(time: SystemTime) -> u64 {
         .map_or(0, |since| since.as_secs())
 }
 
+/// Adds the runs of one input, in its order. Returns the new ones, and those that cannot be
+/// kept because their class is not known.
+fn add<'a>(state: &mut State, reports: &'a [Report]) -> Vec<&'a Report> {
+    let class = |one: &&Report| Class::of(&one.placed).is_some();
+    let (known, mut told): (Vec<_>, Vec<_>) = reports.iter().partition(class);
+    let runs = known.iter().filter_map(|one| {
+        let class = Class::of(&one.placed)?;
+        Some((class, one.kept.clone(), one.placed.expected))
+    });
+    let new = state.add_input(runs.collect());
+    told.extend(
+        known
+            .into_iter()
+            .zip(new)
+            .filter(|(_, new)| *new)
+            .map(|(one, _)| one),
+    );
+    told
+}
+
 /// Keeps the runs, and compares them with those that were kept before. Returns warnings.
 fn keep(directory: &Path, reports: &mut [Report]) -> anyhow::Result<Vec<String>> {
     let mut warnings = Vec::new();
     let updated = store::update(directory, |state| {
-        for report in reports.iter() {
-            match Class::of(&report.placed) {
-                Some(class) => {
-                    state.add(&class, report.kept.clone(), report.placed.expected);
-                }
-                None => warnings.push(format!(
-                    "{} is not kept, because its collective or its number of GPUs is not known: name them with --collective and --gpus",
-                    report.name()
-                )),
-            }
+        for input in reports.chunk_by(|one, next| one.input == next.input) {
+            add(state, input);
         }
     })?;
+    let unknown = reports
+        .iter()
+        .filter(|one| Class::of(&one.placed).is_none());
+    warnings.extend(unknown.map(|report| {
+        format!(
+            "{} is not kept, because its collective or its number of GPUs is not known: name them with --collective and --gpus",
+            report.name()
+        )
+    }));
     for report in reports {
         report.compare(&updated.state);
     }
@@ -260,7 +287,7 @@ impl Follower {
             if let Some(problem) = &found.problem {
                 tracing::warn!(file = name, "{problem}");
             }
-            let at = seconds(found.modified);
+            let at = ended_by(found.modified);
             let reports: Vec<_> = self.scene.reports(&name, found.runs, at).collect();
             self.keep(&reports)?;
         }
@@ -271,15 +298,7 @@ impl Follower {
         if reports.is_empty() {
             return Ok(());
         }
-        let updated = store::update(&self.state, |state| {
-            let add = |report: &&Report| {
-                let class = Class::of(&report.placed);
-                class.is_none_or(|class| {
-                    state.add(&class, report.kept.clone(), report.placed.expected)
-                })
-            };
-            reports.iter().filter(add).collect::<Vec<_>>()
-        })?;
+        let updated = store::update(&self.state, |state| add(state, reports))?;
         if let Some(warning) = updated.warning {
             tracing::warn!("{warning}");
         }

@@ -1,25 +1,20 @@
 //! A source whose bandwidths are replaced by measured ones.
 
 use std::{
-    fs,
     path::{Path, PathBuf},
     time::Duration,
 };
 
+use nvlink_runtime::files;
 use nvlink_topology::{Calibration, Invalid};
 
 use super::{Reading, Source, SourceError};
-
-/// Real files have one entry for each model and class of path: some kB.
-const MOST_BYTES: u64 = 1 << 20;
 
 /// Why a calibration cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum CalibrationError {
     #[error("cannot be read: {0}")]
     Io(#[from] std::io::Error),
-    #[error("larger than {MOST_BYTES} bytes")]
-    Large,
     /// It is not JSON of the right shape.
     #[error("{path}: {error}")]
     Shape {
@@ -37,14 +32,7 @@ pub enum CalibrationError {
 /// # Errors
 /// When it cannot be read, or is no calibration.
 pub fn load(path: &Path) -> Result<Calibration, CalibrationError> {
-    parse(&read(path)?)
-}
-
-fn read(path: &Path) -> Result<Vec<u8>, CalibrationError> {
-    match fs::metadata(path)?.len() {
-        0..=MOST_BYTES => Ok(fs::read(path)?),
-        _ => Err(CalibrationError::Large),
-    }
+    parse(&files::read(path)?)
 }
 
 fn parse(bytes: &[u8]) -> Result<Calibration, CalibrationError> {
@@ -80,7 +68,7 @@ impl Calibrated {
 
     /// Reads the file, and parses it if it has changed.
     fn follow(&mut self) -> Result<(), CalibrationError> {
-        let bytes = read(&self.path)?;
+        let bytes = files::read(&self.path)?;
         if self.last.is_none() || bytes != self.bytes {
             self.last = Some(parse(&bytes)?);
             self.bytes = bytes;

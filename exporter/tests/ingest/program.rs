@@ -30,7 +30,7 @@ impl Desk {
     fn write(&self, name: &str, text: &str, second: u64) {
         let path = self.0.path().join(name);
         fs::write(&path, text).unwrap();
-        let at = SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000 + second);
+        let at = SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000 + second);
         File::open(path).unwrap().set_modified(at).unwrap();
     }
 
@@ -173,6 +173,30 @@ fn the_baseline_comes_from_earlier_calls() {
 }
 
 #[test]
+fn the_baseline_says_nothing_about_what_was_not_measured() {
+    let desk = Desk::new();
+    let gate = "--state kept --against baseline --min-ratio 0.9";
+    let zero = Test {
+        rows: vec![(1 << 30, f64::INFINITY)],
+        ..Test::all_reduce(8, 200.0)
+    };
+    desk.write("zero.txt", &zero.text(), 0);
+    let error = desk.failure(&format!("zero.txt --collective all_reduce {gate}"));
+    assert!(
+        error.contains("has no time and bandwidth that can be used"),
+        "{error}"
+    );
+    let small = Test {
+        rows: vec![(8, 0.01)],
+        ..Test::all_reduce(8, 200.0)
+    };
+    let nameless = small.table() + &small.foot();
+    desk.write("nameless.txt", &nameless, 0);
+    let error = desk.failure(&format!("nameless.txt {gate}"));
+    assert!(error.contains("can have no baseline"), "{error}");
+}
+
+#[test]
 fn inputs_come_from_standard_input_and_directories() {
     let desk = Desk::new();
     let text = Test::all_reduce(8, 200.0).text();
@@ -312,4 +336,36 @@ fn a_watched_directory_is_read_until_the_end() {
     let kill = Command::new("kill").arg(child.id().to_string()).status();
     assert!(kill.unwrap().success());
     assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+/// Returns the number of runs of the only class, and the time of the latest one.
+fn counted(desk: &Desk) -> (u64, u64) {
+    let state = store::read(&desk.path("state")).unwrap();
+    let [entry] = &state.collectives[..] else {
+        panic!("{state:?}")
+    };
+    (entry.total, entry.runs.last().unwrap().at)
+}
+
+#[test]
+fn a_long_file_that_grows_counts_each_run_once() {
+    let desk = Desk::new();
+    let test = |number: u32| Test::all_reduce(8, 200.0 + f64::from(number)).text();
+    let mut text: String = (0..40).map(test).collect();
+    for number in 40..43 {
+        desk.write("log.txt", &text, number.into());
+        desk.text("log.txt --state state");
+        assert_eq!(counted(&desk).0, u64::from(number), "more than are kept");
+        text += &test(number);
+    }
+}
+
+#[test]
+fn a_file_of_the_future_is_one_of_now() {
+    let desk = Desk::new();
+    let century = 100 * 365 * 24 * 3600;
+    desk.write("a.txt", &Test::all_reduce(8, 200.0).text(), century);
+    desk.text("a.txt --state state");
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    assert!(counted(&desk).1 <= now.unwrap().as_secs());
 }

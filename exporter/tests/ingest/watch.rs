@@ -120,3 +120,19 @@ fn files_are_read_when_they_get_their_name() {
     scene.write("b.txt", &test.text());
     assert_eq!(scene.rows(), [("b.txt".to_owned(), vec![4])]);
 }
+
+#[test]
+fn a_file_of_too_many_runs_is_read_in_bounded_memory() {
+    let mut scene = Scene::new();
+    scene.write("many.txt", &"# nThread 1 nGpus 8\n".repeat(10_000));
+    let found = scene.look();
+    let [many] = &found[..] else {
+        panic!("{} files", found.len())
+    };
+    assert_eq!(many.runs.len(), 4096);
+    let problem = many.problem.as_deref().unwrap();
+    assert!(
+        problem.starts_with("the last 5904 runs are left out"),
+        "{problem}"
+    );
+}

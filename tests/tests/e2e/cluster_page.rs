@@ -232,6 +232,13 @@ fn the_page_can_be_searched_and_used_with_the_keyboard() {
     assert_eq!(active(), "The cluster as JSON");
     let order = shown(&browser);
     assert_eq!(order, json!(["pairs", "dgx-1", "dgx-2"]), "groups by model");
+    // An address that cannot be decoded is a search like others, and the page keeps updating.
+    browser
+        .open(&format!("{}?new#q=100%", cluster.url))
+        .unwrap();
+    wait_for_text(&browser, "0 of 3 nodes");
+    let console = browser.console().unwrap();
+    assert!(console.is_empty(), "{console:?}");
 }
 
 #[test]

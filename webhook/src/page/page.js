@@ -179,9 +179,18 @@
     link(next).focus();
   }
 
+  // Somebody may type a lone `%`.
+  function decoded(text) {
+    try {
+      return decodeURIComponent(text);
+    } catch {
+      return text;
+    }
+  }
+
   // `#q=TEXT` searches; `#node-NAME` shows a node, even one that the search hides.
   function reveal() {
-    const hash = decodeURIComponent(location.hash.slice(1));
+    const hash = decoded(location.hash.slice(1));
     if (hash.startsWith("q=")) {
       input.value = hash.slice(2);
       return typed();
