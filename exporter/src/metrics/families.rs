@@ -264,13 +264,6 @@ families! {
         "classes",
         "Bus bandwidth that the model expects for large messages; absent where it says nothing.",
     );
-    COLLECTIVE_SIBLINGS = gauge(
-        Group::Collective,
-        "nvlink_collective_siblings_ratio",
-        &["model", "gpus", "path"],
-        "classes of all_reduce on one node",
-        "Median of the node's latest all_reduces with large messages (3 to 5 runs of the last 30 days), divided by that of its siblings in the calibration; absent without a calibration of as many GPUs. Below 0.9, the Node has the label nvlink-domains.io/slow.",
-    );
     COLLECTIVE_DURATION = gauge(
         Group::Collective,
         "nvlink_collective_duration_seconds",
@@ -305,6 +298,13 @@ families! {
         &["collective", "model", "gpus", "nodes", "path"],
         "classes",
         "Unix time of the end of the latest run.",
+    );
+    COLLECTIVE_SIBLINGS = gauge(
+        Group::Collective,
+        "nvlink_collective_siblings_ratio",
+        &["model", "gpus", "path"],
+        "classes of all_reduce on one node",
+        "Median of the node's latest all_reduces with large messages (3 to 5 runs of the last 30 days), divided by that of its siblings in the calibration; absent without a calibration of as many GPUs. Below 0.9, the Node has the label nvlink-domains.io/slow.",
     );
     COLLECTOR_SUCCESS = gauge(
         Group::Exporter,
