@@ -50,9 +50,9 @@ pub struct Measured {
     pub runs: u32,
     /// When the latest of them ended, seconds since 1970.
     pub measured_at: u64,
-    /// The same for each number of GPUs, ascending: what a node is compared with
-    /// ([`crate::comparison`]). Only runs of as many GPUs are alike: NVLink SHARP, for one, makes
-    /// all-reduces faster from some number on. Absent if another version wrote the entry.
+    /// The same for each number of GPUs, ascending, with which the runs of a node are compared.
+    /// Only runs of as many GPUs are alike: NVLink SHARP, for one, makes all-reduces faster from
+    /// some number on. Absent if another version wrote the entry.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "schema", schemars(length(max = 128)))]
     pub sets: Vec<MeasuredSet>,
@@ -65,7 +65,7 @@ pub struct Measured {
 pub struct MeasuredSet {
     /// Number of GPUs that were measured together.
     pub gpus: u32,
-    /// As [`Measured::factor`].
+    /// Measured bandwidth divided by what the constants give: the median of the runs.
     pub factor: f64,
     /// Number of runs without outliers.
     pub runs: u32,
