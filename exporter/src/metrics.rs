@@ -86,6 +86,7 @@ impl Collector for Scrape {
         if let Some(results) = &view.results {
             collective::write(&mut out, &results.state)?;
         }
+        collective::compared(&mut out, view.comparisons())?;
         health::write(&mut out, view)
     }
 }

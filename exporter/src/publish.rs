@@ -241,6 +241,10 @@ pub async fn unpublish_all(client: &Client) -> Result<BTreeSet<String>, PublishE
 /// The first and the longest wait after a failure.
 const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
+/// How long results of benchmarks are waited for: a directory that hangs must not keep the rest
+/// from being published.
+const PATIENCE: Duration = Duration::from_secs(30);
+
 /// What the cluster should have.
 struct Wanted {
     topology: NodeTopology,
@@ -248,10 +252,18 @@ struct Wanted {
 }
 
 impl Wanted {
-    /// Returns what `view` has to publish; `None` while its data are incomplete.
+    /// Returns what `view` has to publish; `None` while its data are incomplete. Without the
+    /// results of benchmarks, the label of a slow node would go and come at each start.
     fn of(view: &View) -> Option<Self> {
+        let compared = view
+            .results
+            .as_ref()
+            .is_some_and(|one| one.comparisons.is_some());
+        if view.tally.measures && !compared && view.since_start < PATIENCE {
+            return None;
+        }
         Some(Self {
-            topology: view.whole()?.topology.clone(),
+            topology: view.hardware()?,
             record: view.snapshot.as_ref()?.record.clone(),
         })
     }

@@ -6,7 +6,7 @@ use std::{
 };
 
 use arc_swap::{ArcSwap, ArcSwapOption};
-use nvlink_topology::NodeTopology;
+use nvlink_topology::{Comparison, NodeTopology};
 use tokio::sync::Notify;
 
 use crate::{
@@ -279,10 +279,31 @@ impl View {
         self.data().filter(|data| data.unread.is_empty())
     }
 
+    /// Returns how the node's benchmarks compare with those of its siblings; what the data
+    /// themselves say, such as a recording, if none were read.
+    #[must_use]
+    pub fn comparisons(&self) -> &[Comparison] {
+        let read = self
+            .results
+            .as_ref()
+            .and_then(|one| one.comparisons.as_ref());
+        let recorded = || self.data().map(|data| &data.topology.spec.comparisons);
+        let all = read.filter(|all| !all.is_empty()).or_else(recorded);
+        all.map_or(&[], Vec::as_slice)
+    }
+
+    /// Returns the document without the allocations; none if the data are incomplete.
+    #[must_use]
+    pub fn hardware(&self) -> Option<NodeTopology> {
+        let mut document = self.whole()?.topology.clone();
+        document.spec.comparisons = self.comparisons().to_vec();
+        Some(document)
+    }
+
     /// Returns the document with the allocations; none if the data are incomplete.
     #[must_use]
     pub fn document(&self) -> Option<NodeTopology> {
-        let mut document = self.whole()?.topology.clone();
+        let mut document = self.hardware()?;
         if let Some(placements) = &self.placements {
             document.status.clone_from(&placements.status);
         }

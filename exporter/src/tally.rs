@@ -20,6 +20,8 @@ pub struct Tally {
     pub cut_offs: CutOffs,
     /// The published objects, by the value of the label `what`; empty if nothing is published.
     pub publishing: Vec<(&'static str, Publishing)>,
+    /// Whether results of benchmarks are read from a directory.
+    pub measures: bool,
 }
 
 #[derive(Clone, Debug, Default)]

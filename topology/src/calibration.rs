@@ -50,6 +50,25 @@ pub struct Measured {
     pub runs: u32,
     /// When the latest of them ended, seconds since 1970.
     pub measured_at: u64,
+    /// The same for each number of GPUs, ascending, with which the runs of a node are compared.
+    /// Only runs of as many GPUs are alike: NVLink SHARP, for one, makes all-reduces faster from
+    /// some number on. Absent if another version wrote the entry.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "schema", schemars(length(max = 128)))]
+    pub sets: Vec<MeasuredSet>,
+}
+
+/// What sets of as many GPUs measured.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct MeasuredSet {
+    /// Number of GPUs that were measured together.
+    pub gpus: u32,
+    /// Measured bandwidth divided by what the constants give: the median of the runs.
+    pub factor: f64,
+    /// Number of runs without outliers.
+    pub runs: u32,
 }
 
 /// One run of a benchmark.
@@ -59,6 +78,8 @@ pub struct Run {
     pub model: String,
     /// The class of the slowest path between its GPUs.
     pub path: PathClass,
+    /// Number of its GPUs.
+    pub gpus: u32,
     /// Measured bus bandwidth divided by what the constants give.
     pub factor: f64,
     /// When it ended, seconds since 1970.
@@ -73,23 +94,18 @@ impl Calibration {
     pub fn of(runs: &[Run], now: u64) -> Self {
         let mut groups = BTreeMap::<(&str, PathClass), Vec<&Run>>::new();
         let young = |run: &&Run| now.saturating_sub(run.ended_at) <= MAX_AGE;
-        let possible = |run: &&Run| POSSIBLE.contains(&run.factor);
-        for run in runs.iter().filter(young).filter(possible) {
+        for run in runs.iter().filter(young).filter(|run| is_possible(run)) {
             groups.entry((&run.model, run.path)).or_default().push(run);
         }
         let entries = groups.into_iter().filter_map(|((model, path), runs)| {
-            let kept = without_outliers(runs);
-            let factors = kept.iter().map(|run| run.factor).collect();
-            (kept.len() >= MIN_RUNS).then(|| Measured {
+            let sum = Sum::of(&runs)?;
+            Some(Measured {
                 model: model.to_owned(),
                 path,
-                factor: median(factors),
-                runs: u32::try_from(kept.len()).unwrap_or(u32::MAX),
-                measured_at: kept
-                    .iter()
-                    .map(|run| run.ended_at.min(now))
-                    .max()
-                    .unwrap_or(now),
+                factor: sum.factor,
+                runs: sum.runs,
+                measured_at: sum.latest.min(now),
+                sets: sets(&runs),
             })
         });
         Self {
@@ -118,6 +134,11 @@ impl Calibration {
                 let (least, most) = (POSSIBLE.start(), POSSIBLE.end());
                 let reason = format!("{}; possible are {least} to {most}", entry.factor);
                 return Err(Invalid::new(at("factor"), reason));
+            }
+            let impossible = |set: &&MeasuredSet| !POSSIBLE.contains(&set.factor);
+            if let Some(set) = entry.sets.iter().find(impossible) {
+                let reason = format!("{} for {} GPUs", set.factor, set.gpus);
+                return Err(Invalid::new(at("sets"), reason));
             }
             if !seen.insert((&entry.model, entry.path)) {
                 let path = entry.path.as_str();
@@ -176,19 +197,58 @@ fn scaled(bytes_per_second: u64, factor: f64) -> u64 {
     ((bytes_per_second as f64 * factor) as u64).max(1)
 }
 
+/// Reports whether the factor of a run is that of a bandwidth.
+pub(crate) fn is_possible(run: &Run) -> bool {
+    POSSIBLE.contains(&run.factor)
+}
+
+/// A group of runs in sum, without outliers.
+struct Sum {
+    factor: f64,
+    runs: u32,
+    /// When the latest one ended.
+    latest: u64,
+}
+
+impl Sum {
+    /// Returns `None` with fewer than [`MIN_RUNS`].
+    fn of(runs: &[&Run]) -> Option<Self> {
+        let kept = without_outliers(runs);
+        let latest = kept.iter().map(|run| run.ended_at).max()?;
+        (kept.len() >= MIN_RUNS).then(|| Self {
+            factor: median(kept.iter().map(|run| run.factor).collect()),
+            runs: u32::try_from(kept.len()).unwrap_or(u32::MAX),
+            latest,
+        })
+    }
+}
+
+/// Sums up runs by the number of their GPUs.
+fn sets(runs: &[&Run]) -> Vec<MeasuredSet> {
+    let mut groups = BTreeMap::<u32, Vec<&Run>>::new();
+    for run in runs {
+        groups.entry(run.gpus).or_default().push(run);
+    }
+    let sets = groups.into_iter().filter_map(|(gpus, runs)| {
+        let Sum { factor, runs, .. } = Sum::of(&runs)?;
+        Some(MeasuredSet { gpus, factor, runs })
+    });
+    sets.collect()
+}
+
 /// Leaves out runs that are far from the median of their group.
-fn without_outliers(runs: Vec<&Run>) -> Vec<&Run> {
+fn without_outliers<'a>(runs: &[&'a Run]) -> Vec<&'a Run> {
     let middle = median(runs.iter().map(|run| run.factor).collect());
     let distance = |run: &Run| (run.factor - middle).abs();
     let spread = NORMAL * median(runs.iter().map(|run| distance(run)).collect());
     // Equal runs have no spread; what differs by less than a percent of them is no outlier.
     let limit = (OUTLIER * spread).max(middle / 100.0);
     let near = |run: &&Run| distance(run) <= limit;
-    runs.into_iter().filter(near).collect()
+    runs.iter().copied().filter(near).collect()
 }
 
 /// Returns the median, 0 for no values.
-fn median(mut values: Vec<f64>) -> f64 {
+pub(crate) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     let half = values.len() / 2;
     match (values.get(half), values.len() % 2) {

@@ -19,18 +19,22 @@ pub const DOMAIN: &str = "nvlink-domains.io/domain";
 pub const INTERCONNECT: &str = "nvlink-domains.io/interconnect";
 /// Node label: NVLink GB/s per GPU, one direction, whole number.
 pub const BANDWIDTH: &str = "nvlink-domains.io/bandwidth";
+/// Node label: `true` if the node's benchmarks measure below those of its siblings
+/// ([`NodeTopologySpec::slow`](crate::NodeTopologySpec::slow)); absent otherwise.
+pub const SLOW: &str = "nvlink-domains.io/slow";
 /// Node annotation: a [`Descriptor`].
 pub const TOPOLOGY: &str = "nvlink-domains.io/topology";
 /// Node annotation: a [`Capacity`].
 pub const CAPACITY: &str = "nvlink-domains.io/capacity";
 
 /// All labels that describe a node.
-pub const NODE_LABELS: [&str; 5] = [
+pub const NODE_LABELS: [&str; 6] = [
     DOMAIN_SIZE,
     HEALTHY_DOMAIN_SIZE,
     DOMAIN,
     INTERCONNECT,
     BANDWIDTH,
+    SLOW,
 ];
 /// All annotations that describe a node.
 pub const NODE_ANNOTATIONS: [&str; 2] = [TOPOLOGY, CAPACITY];
@@ -59,7 +63,7 @@ pub const DEFAULT_CLASS: &str = "nvlink-domains.io/default-class";
 pub const OPT_OUT: &str = "nvlink-domains.io/webhook";
 
 /// Returns the labels that describe `node`, ready for its Node object; none if the source
-/// cannot determine how NVLink connects the GPUs.
+/// cannot determine how NVLink connects the GPUs and nothing was measured.
 #[must_use]
 pub fn node_labels(node: &NodeTopology) -> BTreeMap<&'static str, String> {
     let spec = &node.spec;
@@ -77,6 +81,9 @@ pub fn node_labels(node: &NodeTopology) -> BTreeMap<&'static str, String> {
         && domain.gpus.len() == spec.gpus.len()
     {
         labels.insert(DOMAIN, short_value(&domain.id));
+    }
+    if spec.slow().is_some() {
+        labels.insert(SLOW, "true".to_owned());
     }
     labels
 }

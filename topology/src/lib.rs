@@ -15,6 +15,7 @@
 
 pub mod bandwidth;
 pub mod calibration;
+pub mod comparison;
 mod complete;
 pub mod cost;
 pub mod descriptor;
@@ -35,6 +36,7 @@ pub mod search;
 mod sharing;
 
 pub use calibration::Calibration;
+pub use comparison::Comparison;
 pub use complete::direct_links;
 pub use domain::domains;
 pub use error::{Invalid, NoPlacement};

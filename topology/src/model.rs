@@ -6,7 +6,7 @@ mod derived;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Fault, calibration::Measured};
+use crate::{Comparison, Fault, calibration::Measured};
 
 pub use derived::Interconnect;
 
@@ -82,6 +82,11 @@ pub struct NodeTopologySpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "schema", schemars(length(max = 32)))]
     pub calibration: Vec<Measured>,
+    /// How the node's own benchmarks compare with those of its siblings, which the calibration
+    /// sums up. A node that is slower than its siblings comes after them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "schema", schemars(length(max = 64)))]
+    pub comparisons: Vec<Comparison>,
 }
 
 /// The source from which a topology was read.

@@ -2,10 +2,10 @@
 //!
 //! The rules are those of the search, one level up. A gang goes to one node if one can
 //! hold it, else to nodes of one NVLink fabric, else to one rack, else to one zone, as
-//! far as its scope allows. There it goes to the nodes of least cost, then to as few
-//! nodes as possible, and among equals to the nodes where it does least harm: a node
-//! without NVSwitch before one with it, a fragment before a whole domain, a fuller node
-//! before an emptier one.
+//! far as its scope allows. There it goes to the nodes of least cost, slow ones after the
+//! others, then to as few nodes as possible, and among equals to the nodes where it does
+//! least harm: a node without NVSwitch before one with it, a fragment before a whole
+//! domain, a fuller node before an emptier one.
 
 use std::{cmp::Ordering, collections::BTreeMap};
 
@@ -37,6 +37,9 @@ pub struct Node<'a> {
     pub zone: Option<&'a str>,
     /// Total bandwidth of its RDMA devices, bytes per second; [`ASSUMED_ETHERNET`] if unknown.
     pub network_bytes_per_second: Option<u64>,
+    /// Its benchmarks measure below those of its siblings ([`crate::NodeTopologySpec::slow`]). The
+    /// graph does not say so: its bandwidths are those of all siblings.
+    pub slow: bool,
 }
 
 /// Pods that start together.
@@ -128,14 +131,16 @@ impl Node<'_> {
         }
     }
 
-    /// Returns how much a placement on this node harms other jobs; less is better.
-    fn harm(&self, placement: &Placement) -> (Interconnect, bool, usize, &str) {
+    /// Returns what decides between nodes of equal cost; less is better. The first part is whether
+    /// the node is slow, the others how much a placement on it harms other jobs.
+    fn harm(&self, placement: &Placement) -> (bool, Interconnect, bool, usize, &str) {
         let held = self.graph.set(&placement.gpus).unwrap_or_default();
         let breaks = self.graph.domains().any(|(_, domain)| {
             let whole = self.free.is_superset(domain);
             whole && !domain.intersection(held).is_empty() && !held.is_superset(domain)
         });
-        (self.interconnect, breaks, self.free.len(), self.name)
+        let free = self.free.len();
+        (self.slow, self.interconnect, breaks, free, self.name)
     }
 
     /// Returns the bandwidth to the other nodes in `within`, bytes per second.
@@ -162,8 +167,8 @@ struct Fit<'a> {
 
 /// Finds nodes for a gang.
 ///
-/// Within a set of nodes the result has the least cost and then the fewest nodes. The
-/// GPUs of the pods on one node are chosen pod by pod.
+/// Within a set of nodes the result has the least cost, then slow nodes only where the others do
+/// not suffice, and then the fewest nodes. The GPUs of the pods on one node are chosen pod by pod.
 ///
 /// # Errors
 /// The reason why there is no placement. For [`NoPlacement::Scope`], `most` counts the
@@ -185,7 +190,11 @@ pub fn place_gang(nodes: &[Node<'_>], gang: &Gang) -> Result<GangPlacement, NoPl
             let Some(found) = choose(fits, gang, within) else {
                 continue;
             };
-            if best.as_ref().is_none_or(|least| found.cost < least.cost) {
+            let order = |one: &GangPlacement| (one.cost, uses_slow(nodes, one));
+            if best
+                .as_ref()
+                .is_none_or(|least| order(&found) < order(least))
+            {
                 best = Some(found);
             }
         }
@@ -198,6 +207,12 @@ pub fn place_gang(nodes: &[Node<'_>], gang: &Gang) -> Result<GangPlacement, NoPl
         asked,
         most,
     })
+}
+
+/// Reports whether a pod is on a slow node.
+fn uses_slow(nodes: &[Node<'_>], placement: &GangPlacement) -> bool {
+    let slow = |name: &str| nodes.iter().any(|node| node.slow && node.name == name);
+    placement.pods.iter().any(|(name, _)| slow(name))
 }
 
 /// Reports whether a gang with this scope may spread over `within`.
@@ -306,18 +321,23 @@ fn leaving(gang: &Gang) -> f64 {
     }
 }
 
-/// Chooses the nodes of least cost that hold the gang, then as few nodes as possible.
+/// Chooses the nodes of least cost that hold the gang, without slow ones if possible, then as few
+/// nodes as possible.
 fn choose(mut fits: Vec<Fit<'_>>, gang: &Gang, within: Scope) -> Option<GangPlacement> {
-    let by_cost = |a: &Fit<'_>, b: &Fit<'_>| a.cost.total_cmp(&b.cost);
-    fits.sort_by(|a, b| by_cost(a, b).then_with(|| a.node.name.cmp(b.node.name)));
+    let rank = |fit: &Fit<'_>| (fit.cost, fit.node.slow);
+    let by_rank = |a: &Fit<'_>, b: &Fit<'_>| {
+        let cost = a.cost.total_cmp(&b.cost);
+        cost.then(a.node.slow.cmp(&b.node.slow))
+    };
+    fits.sort_by(|a, b| by_rank(a, b).then_with(|| a.node.name.cmp(b.node.name)));
     let mut held = 0;
     let enough = fits.iter().position(|fit| {
         held += fit.pods.len();
         held >= gang.pods
     })?;
-    let limit = fits[enough].cost;
-    fits.retain(|fit| fit.cost <= limit);
-    let harm = |fit: &Fit<'_>| fit.pods.first().map(|pod| fit.node.harm(pod).0);
+    let limit = rank(&fits[enough]);
+    fits.retain(|fit| rank(fit) <= limit);
+    let harm = |fit: &Fit<'_>| fit.pods.first().map(|pod| fit.node.harm(pod).1);
     fits.sort_by(|a, b| {
         let fullest = b.pods.len().cmp(&a.pods.len());
         let order = fullest.then_with(|| harm(a).cmp(&harm(b)));

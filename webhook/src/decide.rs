@@ -198,6 +198,7 @@ fn change(
     let handover = handover::hand_over(pod, chosen, settings)?;
     affinity::require_nodes(pod, chosen)?;
     affinity::prefer_healthy_nodes(pod, chosen)?;
+    affinity::prefer_fast_nodes(pod, chosen)?;
     match &chosen.intent.gang {
         Some(gang) => {
             let gang = identity::label_value(gang);

@@ -264,6 +264,9 @@ impl<'a> Preview<'a> {
             verdict.notes.extend(off_nvlink);
             let slow = links::too_slow(&view, class, &self.cluster.topologies);
             verdict.notes.extend(slow);
+            verdict
+                .notes
+                .extend(links::behind_siblings(&fitting, &self.cluster.topologies));
             verdict.nodes = Some(Fit {
                 fitting: fitting.into_iter().map(str::to_owned).collect(),
                 all: view.nodes().len(),

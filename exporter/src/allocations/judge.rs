@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use nvlink_topology::{Allocation, GpuSet, Graph, NodeTopologySpec, PathClass, Pattern, search};
+use nvlink_topology::{Allocation, GpuSet, Graph, NodeTopologySpec, Pattern, search};
 
 use crate::placement::{Judged, PatternFrom};
 
@@ -68,7 +68,7 @@ impl Judge {
                     .then(|| domains(spec, &allocation.gpus)),
                 lost: Vec::new(),
                 model: model(spec, &allocation.gpus),
-                path: slowest(spec, &allocation.gpus),
+                path: spec.slowest_path(&allocation.gpus),
                 class: None,
                 project: None,
                 bottleneck_bytes_per_second: verdict.bottleneck_bytes_per_second,
@@ -156,18 +156,6 @@ fn model(spec: &NodeTopologySpec, gpus: &[u32]) -> Option<String> {
     alike.then(|| model.to_owned())
 }
 
-/// Returns the class of the slowest path between two of `gpus`; `None` if a path is unknown. Where
-/// NVLinks are unknown, each path is: one may be better than PCIe.
-fn slowest(spec: &NodeTopologySpec, gpus: &[u32]) -> Option<PathClass> {
-    let held = |gpu: u32| gpus.contains(&gpu);
-    let paths = spec.paths.iter();
-    let paths = paths.filter(|path| held(path.a) && held(path.b));
-    let classes: Vec<_> = paths.map(|path| path.class).collect();
-    let pairs = gpus.len() * gpus.len().saturating_sub(1) / 2;
-    let known = classes.len() == pairs && spec.knows_nvlink();
-    classes.into_iter().max().filter(|_| known)
-}
-
 /// Returns the number of NVLink domains of the GPUs; a GPU outside any domain counts as
 /// one.
 fn domains(spec: &NodeTopologySpec, gpus: &[u32]) -> usize {
@@ -181,7 +169,7 @@ fn domains(spec: &NodeTopologySpec, gpus: &[u32]) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use nvlink_topology::Fault;
+    use nvlink_topology::{Fault, PathClass};
 
     use super::*;
     use crate::source::SourceSpec;

@@ -6,18 +6,18 @@ use std::{
     io,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use nvlink_runtime::files;
-use nvlink_topology::NodeTopologySpec;
+use nvlink_topology::{Comparison, NodeTopologySpec, comparison};
 
 use super::{
     Given, State, place,
     state::{Class, Kept},
     store, summary,
 };
-use crate::snapshot::Latest;
+use crate::{snapshot::Latest, source::Reading};
 
 /// The maximum number of messages that wait for the node's topology.
 const MOST_WAITING: usize = 256;
@@ -28,7 +28,12 @@ pub struct Results {
     pub state: State,
     /// Why the state file cannot be read. The results before that stay.
     pub error: Option<String>,
+    /// How they compare with those of the node's siblings; `None` before the node was read.
+    pub comparisons: Option<Vec<Comparison>>,
 }
+
+/// How often to look for the first reading of the node, at least.
+const EAGER: Duration = Duration::from_secs(1);
 
 /// A termination message of a benchmark.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -87,15 +92,27 @@ impl Follower {
             }
             let view = self.latest.view(Instant::now());
             if let Some(data) = view.whole() {
-                reader.messages(self.inbox.take(), &data.topology.spec);
+                reader.messages(self.inbox.take(), data.by_constants());
+                reader.compare(data);
             }
             let results = reader.results();
-            let nothing = self.directory.is_none() && results == Results::default();
+            let wait = match results.comparisons {
+                None => self.interval.min(EAGER),
+                Some(_) => self.interval,
+            };
+            let nothing = self.directory.is_none() && results.is_empty();
             if !nothing && view.results.as_deref() != Some(&results) {
                 self.latest.measure(results);
             }
-            tokio::time::sleep(self.interval).await;
+            tokio::time::sleep(wait).await;
         }
+    }
+}
+
+impl Results {
+    /// Reports whether nothing was ever read.
+    fn is_empty(&self) -> bool {
+        self.state == State::default() && self.error.is_none()
     }
 }
 
@@ -118,6 +135,7 @@ struct Reader {
     file: State,
     pods: State,
     error: Option<String>,
+    comparisons: Option<Vec<Comparison>>,
 }
 
 impl Reader {
@@ -171,10 +189,24 @@ impl Reader {
         }
     }
 
+    /// Compares the runs of the node with its siblings, which its calibration sums up.
+    fn compare(&mut self, data: &Reading) {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let now = now.map_or(0, |now| now.as_secs());
+        let runs: Vec<_> = self.state().measured().collect();
+        let calibration = &data.topology.spec.calibration;
+        self.comparisons = Some(comparison::compare(calibration, &runs, now));
+    }
+
+    fn state(&self) -> State {
+        self.file.clone().with(&self.pods)
+    }
+
     fn results(&self) -> Results {
         Results {
-            state: self.file.clone().with(&self.pods),
+            state: self.state(),
             error: self.error.clone(),
+            comparisons: self.comparisons.clone(),
         }
     }
 }

@@ -59,7 +59,7 @@ pub fn place(mut run: Run, given: &Given, node: Option<&NodeTopologySpec>) -> Pl
     let used = node.and_then(|node| used(&run, node, count?, number));
     let path = given.path.map(|path| Known::new(path, Origin::Flag));
     let path = path.or_else(|| {
-        let slowest = slowest(node?, used.as_deref()?)?;
+        let slowest = node?.slowest_path(used.as_deref()?)?;
         Some(Known::new(slowest, Origin::Topology))
     });
     let model_says = || {
@@ -139,26 +139,6 @@ fn gpu_at<'a>(pci: &str, gpus: &'a [Gpu]) -> Option<&'a Gpu> {
     });
     let first = found.next()?;
     found.next().is_none().then_some(first)
-}
-
-/// Returns the class of the slowest path between two of the GPUs `gpus`; `None` for one
-/// GPU, and where a path or NVLink is not known.
-#[must_use]
-pub fn slowest(node: &NodeTopologySpec, gpus: &[u32]) -> Option<PathClass> {
-    if !node.knows_nvlink() {
-        return None;
-    }
-    let class = |a: u32, b: u32| {
-        let (a, b) = (a.min(b), a.max(b));
-        if node.edges.iter().any(|edge| (edge.a, edge.b) == (a, b)) {
-            return Some(PathClass::Nvlink);
-        }
-        let path = node.paths.iter().find(|path| (path.a, path.b) == (a, b))?;
-        Some(path.class)
-    };
-    let pairs = gpus.iter().enumerate();
-    let pairs = pairs.flat_map(|(at, &a)| gpus[at + 1..].iter().map(move |&b| class(a, b)));
-    pairs.collect::<Option<Vec<_>>>()?.into_iter().max()
 }
 
 /// Returns the bus bandwidth that the model expects for large messages, bytes per second.

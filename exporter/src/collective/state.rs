@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use nvlink_topology::PathClass;
+use nvlink_topology::{PathClass, calibration};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -11,6 +11,7 @@ use super::{
     Collective,
     placement::Placed,
     run::{Failure, Level, Reason, Run, SizeClass, short},
+    verdict::ratio,
 };
 
 /// The number of runs that are kept of each class: about a month of daily runs.
@@ -209,6 +210,17 @@ impl State {
         self
     }
 
+    /// Returns the runs from which bandwidths follow. All-reduce is what the constants are for:
+    /// its bus bandwidth is that of the bottleneck. Over several nodes, the network limits it.
+    pub fn measured(&self) -> impl Iterator<Item = calibration::Run> {
+        let measures = |entry: &&Entry| {
+            let class = &entry.class;
+            class.collective == Collective::AllReduce && class.nodes == Some(1)
+        };
+        let entries = self.collectives.iter().filter(measures);
+        entries.flat_map(|entry| entry.runs.iter().filter_map(|kept| entry.measured(kept)))
+    }
+
     /// Puts entries into order: a file may have been edited.
     pub(super) fn sort(&mut self) {
         self.collectives.sort_by(|a, b| a.class.cmp(&b.class));
@@ -281,6 +293,18 @@ impl Entry {
     /// Reports whether there were runs that are no longer kept.
     fn forgets(&self) -> bool {
         self.total > self.runs.len() as u64
+    }
+
+    /// Returns what `kept` says about bandwidths of paths, if anything.
+    fn measured(&self, kept: &Kept) -> Option<calibration::Run> {
+        let level = kept.levels.get(&SizeClass::Large)?;
+        Some(calibration::Run {
+            model: self.class.model.clone()?,
+            path: self.class.path?,
+            gpus: self.class.gpus,
+            factor: ratio(level.bytes_per_second, self.expected_bytes_per_second?),
+            ended_at: kept.at,
+        })
     }
 
     /// Returns the result of the latest run; `None` if it failed.

@@ -78,6 +78,7 @@ async fn start(args: &ServeArgs) -> anyhow::Result<Servers> {
             ],
             false => Vec::new(),
         },
+        measures: args.collectives.is_some(),
     };
     let supervisor = tally.supervisor.clone();
     let node = args.source.node_name.clone().unwrap_or_else(host_name);

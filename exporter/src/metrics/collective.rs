@@ -2,6 +2,8 @@
 
 use std::{collections::BTreeMap, fmt};
 
+use nvlink_topology::Comparison;
+
 use super::{
     families,
     family::{Label, Value},
@@ -41,6 +43,18 @@ pub(super) fn write(out: &mut Writer<'_>, state: &State) -> fmt::Result {
     });
     out.write(&families::COLLECTIVE_SETUP, setups)?;
     counts(out, all)
+}
+
+pub(super) fn compared(out: &mut Writer<'_>, all: &[Comparison]) -> fmt::Result {
+    let ratios = all.iter().map(|one| {
+        let labels = [
+            one.model.as_str().into(),
+            one.gpus.into(),
+            one.path.as_str().into(),
+        ];
+        (labels, Value::Real(one.ratio))
+    });
+    out.write(&families::COLLECTIVE_SIBLINGS, ratios)
 }
 
 fn counts(out: &mut Writer<'_>, all: &[Entry]) -> fmt::Result {

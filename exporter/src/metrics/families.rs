@@ -299,6 +299,13 @@ families! {
         "classes",
         "Unix time of the end of the latest run.",
     );
+    COLLECTIVE_SIBLINGS = gauge(
+        Group::Collective,
+        "nvlink_collective_siblings_ratio",
+        &["model", "gpus", "path"],
+        "classes of all_reduce on one node",
+        "Median of the node's latest all_reduces with large messages (3 to 5 runs of the last 30 days), divided by that of its siblings in the calibration; absent without a calibration of as many GPUs. Below 0.9, the Node has the label nvlink-domains.io/slow.",
+    );
     COLLECTOR_SUCCESS = gauge(
         Group::Exporter,
         "nvlink_exporter_collector_success",

@@ -92,6 +92,7 @@ fn unit(family: &Family) -> &'static str {
         ("_bytes", "bytes"),
         ("_timestamp_seconds", "seconds since 1970"),
         ("_seconds", "seconds"),
+        ("_siblings_ratio", "ratio, about 1"),
         ("_ratio", "ratio, 0 to 1"),
         ("_info", "always 1"),
         ("_lost", "always 1"),

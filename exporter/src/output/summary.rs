@@ -1,8 +1,8 @@
 //! Short descriptions of a node, with which all outputs for people begin.
 
 use nvlink_topology::{
-    Domain, Edge, Gpu, Interconnect, NodeTopologySpec, Via, bandwidth, calibration::Measured,
-    generation::Generation,
+    Comparison, Domain, Edge, Gpu, Interconnect, NodeTopologySpec, Via, bandwidth,
+    calibration::Measured, generation::Generation,
 };
 
 use super::rate;
@@ -55,6 +55,17 @@ pub fn measured(spec: &NodeTopologySpec) -> Option<String> {
     };
     let all: Vec<_> = spec.calibration.iter().map(one).collect();
     (!all.is_empty()).then(|| all.join(", "))
+}
+
+/// Says that benchmarks of the node are slower than those of its siblings: `benchmarks reach 78 %
+/// of what sibling nodes reach (8 GPUs, NVLINK, 5 runs)`.
+#[must_use]
+pub fn slower(comparison: &Comparison) -> String {
+    let Comparison { gpus, runs, .. } = comparison;
+    let (percent, path) = (comparison.ratio * 100.0, comparison.path.as_str());
+    format!(
+        "benchmarks reach {percent:.0} % of what sibling nodes reach ({gpus} GPUs, {path}, {runs} runs)"
+    )
 }
 
 /// Describes how the GPUs of a domain are joined: `18 links, 371 GB/s per pair, over NVSwitch`.

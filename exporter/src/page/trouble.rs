@@ -7,7 +7,7 @@ use super::{
     lane::State,
     scene::Scene,
 };
-use crate::source::FabricState;
+use crate::{output::summary, source::FabricState};
 
 /// A problem.
 pub(super) struct Trouble {
@@ -47,6 +47,9 @@ pub(super) fn find(scene: &Scene<'_>) -> Vec<Trouble> {
     links(scene, &mut all);
     for warning in &scene.data.warnings {
         add(&mut all, Level::Warning, None, warning.clone());
+    }
+    for slow in scene.view.comparisons().iter().filter(|one| one.is_slow()) {
+        add(&mut all, Level::Warning, None, summary::slower(slow));
     }
     allocations(scene, &mut all);
     all.sort_by_key(|one| one.level);

@@ -90,7 +90,10 @@ impl Source for Calibrated {
             reading.warnings.push(warning);
         }
         if let Some(calibration) = &self.last {
+            let before = reading.topology.spec.clone();
             calibration.apply(&mut reading.topology.spec);
+            let applied = reading.topology.spec.calibration != before.calibration;
+            reading.uncalibrated = applied.then_some(before);
         }
         Ok(reading)
     }

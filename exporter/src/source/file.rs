@@ -142,6 +142,7 @@ fn reading(
         })?;
     Ok(Reading {
         topology,
+        uncalibrated: None,
         counters: Vec::new(),
         health: Vec::new(),
         lost: Vec::new(),
@@ -189,6 +190,7 @@ fn of_xml(name: &str, text: &str, node: Option<&str>) -> Result<Reading, SourceE
     let topology = NodeTopology::new(node, parsed.spec);
     Ok(Reading {
         topology,
+        uncalibrated: None,
         counters: Vec::new(),
         health: Vec::new(),
         lost: Vec::new(),

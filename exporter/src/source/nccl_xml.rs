@@ -163,6 +163,7 @@ fn complete(
         .unzip();
     let mut spec = NodeTopologySpec {
         calibration: Vec::new(),
+        comparisons: Vec::new(),
         source: ReadFrom {
             kind: SourceKind::File,
             from: from.to_owned(),

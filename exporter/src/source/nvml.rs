@@ -198,6 +198,7 @@ impl Session {
         let counters = |(_, one): &(Device<'_>, Answered)| one.counters.clone();
         Ok(Reading {
             topology: NodeTopology::new(node, spec),
+            uncalibrated: None,
             health: history.health(&gpus),
             lost,
             counters: gpus.answered.iter().flat_map(counters).collect(),

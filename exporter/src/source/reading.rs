@@ -1,6 +1,6 @@
 //! The result of one reading of a node: the document, counters and health.
 
-use nvlink_topology::NodeTopology;
+use nvlink_topology::{NodeTopology, NodeTopologySpec};
 use serde::{Deserialize, Serialize};
 
 use super::topo_matrix;
@@ -9,6 +9,8 @@ use super::topo_matrix;
 #[derive(Clone, Debug)]
 pub struct Reading {
     pub topology: NodeTopology,
+    /// The spec with the constants that a calibration replaced; none if nothing was replaced.
+    pub uncalibrated: Option<NodeTopologySpec>,
     /// Counters of the links; empty if the source has none.
     pub counters: Vec<LinkCounters>,
     /// Health of the GPUs; empty if the source has none.
@@ -26,6 +28,14 @@ pub struct Reading {
 }
 
 impl Reading {
+    /// Returns the spec with constants for all bandwidths, with which measurements are compared:
+    /// compared with themselves they would say nothing.
+    #[must_use]
+    pub fn by_constants(&self) -> &NodeTopologySpec {
+        let calibrated = &self.topology.spec;
+        self.uncalibrated.as_ref().unwrap_or(calibrated)
+    }
+
     /// Reports whether everything about the GPU `index` could be read.
     #[must_use]
     pub fn is_read(&self, index: u32) -> bool {

@@ -125,6 +125,7 @@ impl Source for SimSource {
         self.counters.reset(&events.resets);
         Ok(Reading {
             topology: node.topology.clone(),
+            uncalibrated: None,
             counters: self.counters.read(self.profile, gpus, faults, now),
             health: health::read(self.profile, gpus, faults, &events.xids),
             lost: node.lost.clone(),

@@ -139,6 +139,7 @@ pub fn read(root: &Path, node: &str) -> Result<Reading, SourceError> {
     warnings.extend(nics.warnings);
     let mut spec = NodeTopologySpec {
         calibration: Vec::new(),
+        comparisons: Vec::new(),
         source: ReadFrom {
             kind: SourceKind::Sysfs,
             from: from.clone(),
@@ -157,6 +158,7 @@ pub fn read(root: &Path, node: &str) -> Result<Reading, SourceError> {
     let matrix = tree.matrix(&spec, &places, &nics.places);
     Ok(Reading {
         topology: NodeTopology::new(node, spec),
+        uncalibrated: None,
         counters: Vec::new(),
         health: Vec::new(),
         lost: Vec::new(),

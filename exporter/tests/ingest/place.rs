@@ -2,7 +2,7 @@
 
 use nvlink_exporter::collective::{
     Collective, Given, Placed,
-    placement::{expected, place, slowest},
+    placement::{expected, place},
     run::Origin,
 };
 use nvlink_topology::{NodeTopologySpec, PathClass};
@@ -179,7 +179,7 @@ fn what_the_model_says() {
     blind.edges.clear();
     blind.gpus.iter_mut().for_each(|gpu| gpu.links = None);
     assert_eq!(expected(AllReduce, &blind, None, 8, 1), None);
-    assert_eq!(slowest(&blind, &[0, 1]), None);
+    assert_eq!(blind.slowest_path(&[0, 1]), None);
 }
 
 #[test]

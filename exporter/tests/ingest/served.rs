@@ -4,7 +4,7 @@ use std::{
     fs,
     path::PathBuf,
     sync::Arc,
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use nvlink_exporter::{
@@ -18,9 +18,12 @@ use nvlink_exporter::{
         verdict::Report,
     },
     metrics::{self, Group, Groups},
+    page,
     snapshot::Latest,
-    source::SourceSpec,
+    source::{Opener, SourceSpec},
 };
+use nvlink_topology::labels;
+use serde_json::json;
 
 use crate::{
     runs,
@@ -164,4 +167,65 @@ async fn termination_messages_become_metrics() {
     ] {
         assert!(text.contains(line), "{line}\n{text}");
     }
+}
+
+/// Publishes a reading of a node whose siblings measure `factor` of the constants.
+fn calibrate(latest: &Latest, factor: f64) {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("calibration.json");
+    let calibration = json!({
+        "apiVersion": "nvlink-domains.io/v1alpha1", "kind": "Calibration", "entries": [{
+            "model": "NVIDIA H100 80GB HBM3", "path": "NVLINK", "factor": factor, "runs": 12,
+            "measuredAt": 1_800_000_000, "sets": [{"gpus": 8, "factor": factor, "runs": 12}],
+        }],
+    });
+    fs::write(&file, calibration.to_string()).unwrap();
+    let opener = Opener::new("sim:dgx-h100".parse().unwrap(), Some("node-a".to_owned()));
+    let mut source = opener.calibrated(Some(file)).open().unwrap();
+    latest.publish(collect("sim:dgx-h100", source.as_mut(), Duration::ZERO));
+}
+
+#[tokio::test]
+async fn a_node_is_compared_with_its_siblings() {
+    let (latest, inbox) = (latest(), Inbox::default());
+    calibrate(&latest, 1.0);
+    follow(None, &inbox, &latest);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    // Three runs of 297 GB/s, where the constants say 370.8.
+    let text = summary::write(&reports(&Test::all_reduce(8, 169.5).text(), 0));
+    for n in 0..3 {
+        let (at, text) = (now.as_secs() - n, text.clone());
+        inbox.put(format!("uid-{n}/ingest"), Message { at, text });
+    }
+    let ratio = |value: &str| {
+        let series = "nvlink_collective_siblings_ratio{model=\"NVIDIA H100 80GB HBM3\",gpus=\"8\",path=\"NVLINK\"}";
+        let line = format!("{series} {value}\n");
+        move |text: &str| text.contains(&line)
+    };
+    metrics(&latest, ratio("0.8")).await;
+    let label = || {
+        let document = latest.view(Instant::now()).document().unwrap();
+        labels::node_labels(&document).remove(labels::SLOW)
+    };
+    assert_eq!(label().as_deref(), Some("true"));
+    let page = page::render(&latest.view(Instant::now()), "/metrics");
+    assert!(page.contains("benchmarks reach 80 % of what"), "{page}");
+    // Its siblings are as slow. The runs are compared with the constants still.
+    calibrate(&latest, 0.8);
+    metrics(&latest, ratio("1.0")).await;
+    assert_eq!(label(), None);
+    let more = |n| {
+        (
+            format!("uid-{n}/ingest"),
+            Message {
+                at: now.as_secs(),
+                text: text.clone(),
+            },
+        )
+    };
+    for (id, message) in [more(3), more(4)] {
+        inbox.put(id, message);
+    }
+    let text = metrics(&latest, |text| text.contains("path=\"NVLINK\"} 5\n")).await;
+    assert!(ratio("1.0")(&text), "{text}");
 }

@@ -80,7 +80,16 @@ fn results() -> Results {
             state.add(&class, kept, Some(370_800_000_000));
         }
     }
-    Results { state, error: None }
+    let comparison = json!({
+        "model": "NVIDIA H100 80GB HBM3", "path": "NVLINK", "gpus": 8, "ratio": 0.97, "runs": 4,
+    });
+    Results {
+        state,
+        error: None,
+        comparisons: Some(vec![
+            serde_json::from_value(comparison).expect("a comparison"),
+        ]),
+    }
 }
 
 /// Returns the parts of an exporter that does not publish.

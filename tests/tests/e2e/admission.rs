@@ -151,7 +151,9 @@ fn each_term_of_the_users_affinity_is_narrowed() {
         "key": "nvlink-domains.io/healthy-domain-size", "operator": "Gt", "values": ["1"],
     });
     let added = json!({"weight": 100, "preference": {"matchExpressions": [healthy]}});
-    assert_eq!(kept.as_array().unwrap()[1..], [added]);
+    let fast = json!({"key": "nvlink-domains.io/slow", "operator": "DoesNotExist"});
+    let faster = json!({"weight": 50, "preference": {"matchExpressions": [fast]}});
+    assert_eq!(kept.as_array().unwrap()[1..], [added, faster]);
 }
 
 #[test]

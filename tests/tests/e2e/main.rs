@@ -38,5 +38,6 @@ mod release;
 mod running;
 mod scheduling;
 mod shared;
+mod siblings;
 mod untouched;
 mod web;

@@ -4,11 +4,11 @@ use std::collections::HashSet;
 
 use serde::{Deserialize, Serialize, Serializer, ser::SerializeStruct};
 
-use super::{Gpu, NodeTopologySpec, NodeTopologyStatus, SourceKind, Via};
+use super::{Gpu, NodeTopologySpec, NodeTopologyStatus, PathClass, SourceKind, Via};
 
 impl Serialize for NodeTopologySpec {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut spec = serializer.serialize_struct("NodeTopologySpec", 8)?;
+        let mut spec = serializer.serialize_struct("NodeTopologySpec", 9)?;
         spec.serialize_field("source", &self.source)?;
         spec.serialize_field("gpus", &self.gpus)?;
         match self.lost.is_empty() {
@@ -30,6 +30,10 @@ impl Serialize for NodeTopologySpec {
         match self.calibration.is_empty() {
             true => spec.skip_field("calibration")?,
             false => spec.serialize_field("calibration", &self.calibration)?,
+        }
+        match self.comparisons.is_empty() {
+            true => spec.skip_field("comparisons")?,
+            false => spec.serialize_field("comparisons", &self.comparisons)?,
         }
         spec.end()
     }
@@ -99,6 +103,19 @@ impl NodeTopologySpec {
         let alone = usize::from(broken.len() < self.gpus.len());
         let known = !self.domains.is_empty() || self.knows_nvlink();
         known.then(|| sizes.max().unwrap_or(0).max(alone))
+    }
+
+    /// Returns the class of the slowest path between two of `gpus`; `None` for fewer than two, and
+    /// if a path is unknown. Where NVLinks are unknown, each path is: one may be better than PCIe.
+    #[must_use]
+    pub fn slowest_path(&self, gpus: &[u32]) -> Option<PathClass> {
+        let held = |gpu: u32| gpus.contains(&gpu);
+        let paths = self.paths.iter();
+        let paths = paths.filter(|path| held(path.a) && held(path.b));
+        let classes: Vec<_> = paths.map(|path| path.class).collect();
+        let pairs = gpus.len() * gpus.len().saturating_sub(1) / 2;
+        let known = classes.len() == pairs && self.knows_nvlink();
+        classes.into_iter().max().filter(|_| known)
     }
 
     /// Returns the indices of the GPUs that are marked as broken, in the order of `gpus`.

@@ -8,19 +8,20 @@ use proptest::prelude::*;
 
 use super::{gpu, spec, switch};
 
-const H100: &str = "NVIDIA H100 80GB HBM3";
-const NOW: u64 = 1_800_000_000;
+pub(crate) const H100: &str = "NVIDIA H100 80GB HBM3";
+pub(crate) const NOW: u64 = 1_800_000_000;
 
-fn run(path: PathClass, factor: f64, age: u64) -> Run {
+pub(crate) fn run(path: PathClass, factor: f64, age: u64) -> Run {
     Run {
         model: H100.to_owned(),
         path,
+        gpus: 8,
         factor,
         ended_at: NOW - age,
     }
 }
 
-fn runs(factors: &[f64]) -> Vec<Run> {
+pub(crate) fn runs(factors: &[f64]) -> Vec<Run> {
     let one = |&factor: &f64| run(PathClass::Nvlink, factor, 60);
     factors.iter().map(one).collect()
 }
@@ -58,6 +59,27 @@ fn too_few_old_or_impossible_runs_say_nothing() {
     let mut mixed = runs(&[0.96, 0.98]);
     mixed.push(run(PathClass::Phb, 0.97, 0));
     assert_eq!(factor(&mixed), None);
+}
+
+#[test]
+fn runs_of_as_many_gpus_are_summed_up_apart() {
+    let mut mixed = runs(&[1.2, 1.3, 1.25]);
+    let pairs = runs(&[0.94, 0.95, 0.96, 0.95]);
+    mixed.extend(pairs.into_iter().map(|run| Run { gpus: 2, ..run }));
+    mixed.push(Run {
+        gpus: 4,
+        ..run(PathClass::Nvlink, 0.9, 0)
+    });
+    let sets = &Calibration::of(&mixed, NOW).entries[0].sets;
+    let sets: Vec<_> = sets
+        .iter()
+        .map(|set| (set.gpus, set.factor, set.runs))
+        .collect();
+    assert_eq!(
+        sets,
+        [(2, 0.95, 4), (8, 1.25, 3)],
+        "one run of 4 says nothing"
+    );
 }
 
 #[test]
@@ -132,6 +154,13 @@ fn a_file_that_contradicts_itself_is_refused() {
     let error = impossible.check().unwrap_err().to_string();
     assert!(
         error.starts_with("entries[0].factor: -1; possible are"),
+        "{error}"
+    );
+    let mut impossible = good.clone();
+    impossible.entries[0].sets[0].factor = 40.0;
+    let error = impossible.check().unwrap_err().to_string();
+    assert!(
+        error.starts_with("entries[0].sets: 40 for 8 GPUs"),
         "{error}"
     );
     let foreign = Calibration {

@@ -12,6 +12,7 @@ use nvlink_topology::{
 use proptest::prelude::*;
 
 mod calibration;
+mod comparison;
 mod published;
 
 fn bus(gpu: u32) -> String {
@@ -65,6 +66,7 @@ fn spec(gpus: Vec<Gpu>) -> NodeTopologySpec {
         domains: Vec::new(),
         nics: Vec::new(),
         calibration: Vec::new(),
+        comparisons: Vec::new(),
     }
 }
 

@@ -53,6 +53,7 @@ pub(crate) fn board(n: u32, sockets: u32, edges: &[(u32, u32, u32)]) -> NodeTopo
         domains: Vec::new(),
         nics: Vec::new(),
         calibration: Vec::new(),
+        comparisons: Vec::new(),
     };
     spec.complete("node").unwrap();
     spec

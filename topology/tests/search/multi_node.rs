@@ -5,6 +5,8 @@ use nvlink_topology::{
     multi_node::{Gang, Node, place_gang, place_on_best},
 };
 
+use proptest::prelude::*;
+
 use crate::boards::{graph, pairs, switched};
 
 fn node<'a>(name: &'a str, graph: &'a Graph, interconnect: Interconnect) -> Node<'a> {
@@ -17,6 +19,7 @@ fn node<'a>(name: &'a str, graph: &'a Graph, interconnect: Interconnect) -> Node
         rack: None,
         zone: None,
         network_bytes_per_second: None,
+        slow: false,
     }
 }
 
@@ -165,4 +168,92 @@ fn a_gang_of_one_domain_does_not_spread_over_a_nodes_pairs() {
     assert!(place_gang(&nodes, &gang(2, 1, Scope::NvlinkDomain)).is_ok());
     assert!(place_gang(&nodes, &gang(2, 2, Scope::NvlinkDomain)).is_err());
     assert!(place_gang(&nodes, &gang(2, 2, Scope::Node)).is_ok());
+}
+
+#[test]
+fn a_slow_node_comes_after_those_of_equal_cost() {
+    let (board, bridged) = (graph(&switched(8, 2)), graph(&pairs(4, 2)));
+    let mut nodes = [
+        node("a", &board, Interconnect::Nvswitch),
+        node("b", &board, Interconnect::Nvswitch),
+        node("c", &bridged, Interconnect::Nvlink),
+    ];
+    nodes[0].slow = true;
+    nodes[1].free = board.set(&[0, 1, 2, 3]).unwrap();
+    let on = |nodes: &[Node<'_>], gpus| {
+        let found = place_on_best(nodes, gpus, Pattern::AllReduce, Scope::Node);
+        found.unwrap().0.name.to_owned()
+    };
+    assert_eq!(on(&nodes, 4), "b");
+    assert_eq!(on(&nodes, 8), "a", "no other node can hold it");
+    nodes[1].slow = true;
+    assert_eq!(on(&nodes, 4), "b", "among slow ones, the one of least harm");
+    assert_eq!(on(&nodes, 1), "c");
+    (nodes[1].slow, nodes[2].slow) = (false, true);
+    assert_eq!(on(&nodes, 1), "b", "cost is equal, and c is slow");
+    assert_eq!(on(&nodes, 2), "b", "c costs more");
+}
+
+#[test]
+fn a_gang_uses_slow_nodes_only_where_the_others_do_not_suffice() {
+    let board = graph(&switched(8, 2));
+    let names = ["a", "b", "c", "d"];
+    let mut nodes = names.map(|name| node(name, &board, Interconnect::Nvswitch));
+    for node in &mut nodes {
+        node.rack = Some("rack");
+    }
+    nodes[0].slow = true;
+    let on = |nodes: &[Node<'_>], pods, scope| {
+        let found = place_gang(nodes, &gang(pods, 4, scope)).unwrap();
+        let mut on: Vec<_> = found.pods.into_iter().map(|(node, _)| node).collect();
+        on.dedup();
+        on.join(" ")
+    };
+    assert_eq!(on(&nodes, 2, Scope::Node), "b", "each node is a group");
+    assert_eq!(on(&nodes, 4, Scope::Rack), "b c");
+    assert_eq!(on(&nodes, 8, Scope::Rack), "a b c d");
+    for node in &mut nodes[1..] {
+        node.free = board.set(&[0, 1, 2, 3]).unwrap();
+    }
+    assert_eq!(
+        on(&nodes, 3, Scope::Rack),
+        "b c d",
+        "more nodes, none of them slow"
+    );
+}
+
+proptest! {
+    /// Marks of slow nodes never raise the cost, and a slow node is chosen only if all of least
+    /// cost are slow.
+    #[test]
+    fn slowness_decides_only_between_equal_costs(
+        kinds in proptest::collection::vec((0_usize..3, 1_usize..9, any::<bool>()), 1..6),
+        gpus in 1_usize..5,
+    ) {
+        let boards = [graph(&switched(8, 2)), graph(&pairs(4, 2)), graph(&pairs(8, 1))];
+        let names: Vec<String> = (0..kinds.len()).map(|n| format!("n{n}")).collect();
+        let mut nodes: Vec<Node<'_>> = names.iter().zip(&kinds).map(|(name, &(board, free, slow))| {
+            let board = &boards[board];
+            let free: Vec<u32> = (0..8).take(free.min(board.len())).collect();
+            Node {
+                free: board.set(&free).unwrap(),
+                slow,
+                ..node(name, board, Interconnect::Nvlink)
+            }
+        }).collect();
+        let best = |nodes: &[Node<'_>]| {
+            let found = place_on_best(nodes, gpus, Pattern::AllReduce, Scope::Node).ok()?;
+            Some((found.1.cost, found.1.total_cost, found.0.slow))
+        };
+        let marked = best(&nodes);
+        let healthy: Vec<_> = nodes.iter().filter(|node| !node.slow).cloned().collect();
+        let among_healthy = best(&healthy);
+        nodes.iter_mut().for_each(|node| node.slow = false);
+        let unmarked = best(&nodes);
+        let cost = |found: Option<(f64, f64, bool)>| found.map(|(cost, total, _)| (cost, total));
+        prop_assert_eq!(cost(marked), cost(unmarked));
+        if marked.is_some_and(|(.., slow)| slow) {
+            prop_assert_ne!(cost(among_healthy), cost(marked));
+        }
+    }
 }

@@ -2,7 +2,7 @@
 //!
 //! The user's own terms are narrowed, never replaced.
 
-use nvlink_topology::{BrokenGpus, Scope, labels};
+use nvlink_topology::{BrokenGpus, Pattern, Scope, labels};
 use serde_json::{Value, json};
 
 use super::{
@@ -17,8 +17,11 @@ use crate::{
 
 const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
 const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
-/// The highest weight of a preference.
-const WEIGHT: u32 = 100;
+/// The weight of a preference for healthy nodes, the highest one.
+const HEALTHY: u32 = 100;
+/// The weight of a preference for nodes that are not slow: a slow node comes after all others
+/// that are healthy, and before those with broken GPUs.
+const NOT_SLOW: u32 = 50;
 
 /// Returns the size of the domain that the pod needs on its node, or `None` if its GPUs need not
 /// share a domain: for a single GPU, or a scope other than a domain.
@@ -34,8 +37,25 @@ pub(super) fn prefer_healthy_nodes(pod: &mut Editor, chosen: &Chosen) -> Result<
     let Some(size) = size.filter(|_| chosen.class.broken_gpus == BrokenGpus::Last) else {
         return Ok(());
     };
-    let healthy = above(labels::HEALTHY_DOMAIN_SIZE, size);
-    let term = json!({"weight": WEIGHT, "preference": {"matchExpressions": [healthy]}});
+    prefer(pod, HEALTHY, &above(labels::HEALTHY_DOMAIN_SIZE, size))
+}
+
+/// Adds a preference for nodes whose benchmarks do not measure below those of their siblings.
+/// Pods whose GPUs communicate with no others get none, so that they use up slow nodes.
+pub(super) fn prefer_fast_nodes(pod: &mut Editor, chosen: &Chosen) -> Result<(), Refusal> {
+    let alone = chosen.gpus < 2 && chosen.intent.gang.is_none();
+    if alone || chosen.pattern == Pattern::None {
+        return Ok(());
+    }
+    prefer(
+        pod,
+        NOT_SLOW,
+        &json!({"key": labels::SLOW, "operator": "DoesNotExist"}),
+    )
+}
+
+fn prefer(pod: &mut Editor, weight: u32, expression: &Value) -> Result<(), Refusal> {
+    let term = json!({"weight": weight, "preference": {"matchExpressions": [expression]}});
     let path = ["spec", "affinity", "nodeAffinity", PREFERRED].map(Step::from);
     append_missing(pod, &path, &[term])
 }

@@ -38,6 +38,9 @@ pub struct Record {
     pub guess: bool,
     /// Where the pattern comes from.
     pub pattern_from: String,
+    /// Where the bandwidths come from that the class compares with its `minBandwidth`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bandwidth_from: Option<&'static str>,
     /// The gang; a hash if its name is long.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gang: Option<String>,
@@ -70,6 +73,7 @@ impl Record {
             pattern: chosen.pattern.to_string(),
             guess: chosen.guess,
             pattern_from: chosen.pattern_from.clone(),
+            bandwidth_from: chosen.class.min_bandwidth.map(|_| BANDWIDTH_FROM),
             gang: chosen.intent.gang.as_deref().map(identity::shown),
             scheduler: handover.scheduler,
             handed_over: handover.done,
@@ -91,6 +95,10 @@ impl Record {
         })
     }
 }
+
+/// A calibration does not change the label `bandwidth`: people know their machines by the rates of
+/// data sheets.
+const BANDWIDTH_FROM: &str = "constants: data-sheet rates of active links, not calibrated";
 
 fn why(chosen: &Chosen) -> String {
     match (chosen.by, &chosen.class.applies_to) {

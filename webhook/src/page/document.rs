@@ -23,6 +23,8 @@ pub(super) fn of_row(row: &Row) -> Value {
             let gpus = node.gpus.iter().map(|gpu| of_gpu(node, gpu));
             set("gpus", Some(gpus.collect()));
             set("lost", (!node.lost.is_empty()).then(|| json!(node.lost)));
+            let siblings = node.slow.map(|ratio| json!(ratio));
+            set("siblingsRatio", siblings);
             set("free", node.free().map(|free| json!(free)));
             let most = node.largest_free_set();
             set("largestFreeSet", most.map(|most| json!(most)));

@@ -101,6 +101,9 @@ pub(super) fn of_row(row: &Row) -> String {
     if !row.broken().is_empty() {
         fields.add("is", "broken");
     }
+    if node.slow.is_some() {
+        fields.add("is", "slow");
+    }
     if row.poor().next().is_some() {
         fields.add("is", "poor");
     }

@@ -13,6 +13,8 @@ pub struct Node {
     pub gpus: Vec<Gpu>,
     /// GPUs that do not answer; they are not among `gpus`.
     pub lost: Vec<Lost>,
+    /// What its benchmarks reach of what its siblings reach, if that is less; a ratio.
+    pub slow: Option<f64>,
     /// The domains, with the indices of their GPUs on this node.
     pub domains: Vec<Domain>,
     /// How the GPUs are connected; `None` if the source cannot determine it.
@@ -115,6 +117,7 @@ impl Node {
         Self {
             gpus: gpus.collect(),
             lost: marks.lost,
+            slow: spec.slow().map(|one| one.ratio),
             domains: spec.domains.clone(),
             interconnect: spec.interconnect(),
             allocations,

@@ -125,6 +125,13 @@ fn held(row: &Row, node: &Node) -> String {
             escape(&what)
         );
     }
+    if let Some(ratio) = node.slow {
+        let _ = write!(
+            html,
+            "<span class=\"warning\">▲ measures {} of its siblings</span> ",
+            percent(ratio)
+        );
+    }
     let Some(allocations) = &node.allocations else {
         return html + "<span class=\"soft\">who holds its GPUs is not known</span>";
     };

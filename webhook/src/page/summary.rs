@@ -92,6 +92,9 @@ fn items(board: &Board) -> Vec<Item> {
         let text = format!("NodeTopologies that cannot be shown: {list}");
         add(Level::Bad, text);
     }
+    if let Some(list) = slow(board) {
+        add(Level::Warning, list);
+    }
     if let Some(list) = poor(board) {
         add(Level::Warning, list);
     }
@@ -122,6 +125,15 @@ fn broken(board: &Board) -> Option<String> {
     };
     let list = named(broken.map(line), "is:broken")?;
     Some(format!("Broken: {list}"))
+}
+
+fn slow(board: &Board) -> Option<String> {
+    let lines = board.rows().filter_map(|row| {
+        let ratio = row.node()?.slow?;
+        Some(format!("{} ({})", link(row), percent(ratio)))
+    });
+    let list = named(lines, "is:slow")?;
+    Some(format!("Measured slower than their siblings: {list}"))
 }
 
 fn poor(board: &Board) -> Option<String> {

@@ -9,7 +9,7 @@ use nvlink_topology::{
 
 use crate::{class::Class, cluster::view::View, decide::Record};
 
-/// The maximum number of GPUs with missing links that a note names.
+/// The maximum number of GPUs with missing links, or of slow nodes, that a note names.
 const NAMED: usize = 4;
 
 /// Returns a note if none of the nodes that fit by their labels has free GPUs that
@@ -35,6 +35,28 @@ pub(super) fn off_nvlink(
         }
     }
     last
+}
+
+/// Returns a note on the nodes among `fitting` whose benchmarks measure below their siblings, if
+/// any: the scheduler prefers the others.
+pub(super) fn behind_siblings(
+    fitting: &[&str],
+    topologies: &BTreeMap<String, NodeTopology>,
+) -> Option<String> {
+    let slow = fitting.iter().filter_map(|name| {
+        let slow = topologies.get(*name)?.spec.slow()?;
+        let percent = slow.ratio * 100.0;
+        Some(format!("{name} ({percent:.0} % with {} GPUs)", slow.gpus))
+    });
+    let mut slow: Vec<_> = slow.collect();
+    let more = slow.len().saturating_sub(NAMED);
+    slow.truncate(NAMED);
+    if more > 0 {
+        slow.push(format!("{more} more"));
+    }
+    let list = slow.join(", ");
+    (!slow.is_empty())
+        .then(|| format!("measured slower than their siblings, so preferred least: {list}"))
 }
 
 /// Tries to place the pod on the node; returns `None` if the result is unknown.

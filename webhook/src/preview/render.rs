@@ -108,6 +108,9 @@ fn lines(verdict: &Verdict) -> Vec<String> {
     if let Some(decision) = &verdict.decision {
         lines.push(format!("why: {}", decision.why));
         lines.push(format!("pattern: {}", decision.pattern_from));
+        if let Some(from) = decision.bandwidth_from {
+            lines.push(format!("bandwidth: {from}"));
+        }
         if !decision.kept.is_empty() {
             let kept = decision.kept.join(", ");
             lines.push(format!("not changed, because the pod sets them: {kept}"));

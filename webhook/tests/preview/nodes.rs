@@ -96,6 +96,36 @@ fn a_class_that_is_faster_than_every_node_names_the_best() {
 }
 
 #[test]
+fn slow_nodes_and_the_origin_of_bandwidths_are_noted() {
+    let directory = files();
+    let write = |name: &str, text: &str| fs::write(directory.path().join(name), text).unwrap();
+    write("classes.yaml", &FASTEST.replace("450", "400"));
+    let mut slow = board("h200", 0);
+    slow["spec"]["comparisons"] = serde_json::json!([{
+        "model": "NVIDIA H200", "path": "NVLINK", "gpus": 8, "ratio": 0.78, "runs": 5,
+    }]);
+    let mut args = vec!["preview", "--cluster", "classes.yaml", "--cluster", "nodes"];
+    args.extend(["-f", "job.yaml"]);
+    let note =
+        "note: measured slower than their siblings, so preferred least: h200 (78 % with 8 GPUs)";
+    let said = |board: &Value| {
+        write("nodes/h200.json", &board.to_string());
+        text(&run(directory.path(), &args, "").stderr)
+    };
+    let with = said(&slow);
+    assert!(with.contains(note), "{with}");
+    let from = "bandwidth: constants: data-sheet rates of active links, not calibrated\n";
+    assert!(with.contains(from), "{with}");
+    let without = said(&board("h200", 0));
+    assert!(!without.contains("slower"), "{without}");
+    write(
+        "classes.yaml",
+        &FASTEST.replace("minBandwidth: 450GBps, ", ""),
+    );
+    assert!(!said(&slow).contains("bandwidth:"));
+}
+
+#[test]
 fn strict_fails_if_no_node_can_hold_a_pod() {
     let directory = files();
     let path = directory.path();

@@ -203,6 +203,7 @@ pub(super) fn spec(
         domains: fabrics(facts),
         nics: Vec::new(),
         calibration: Vec::new(),
+        comparisons: Vec::new(),
     };
     odd.extend(spec.complete(node)?);
     let refused = |a: u32, b: u32| matches!(judged.get(&(a, b)), Some(Some(_)));

@@ -38,6 +38,7 @@ pub(super) fn spec(profile: &Profile, name: &str, damage: &Damage) -> NodeTopolo
     });
     NodeTopologySpec {
         calibration: Vec::new(),
+        comparisons: Vec::new(),
         source: Source {
             kind: SourceKind::Sim,
             from: profile.name.to_owned(),

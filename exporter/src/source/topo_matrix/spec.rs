@@ -64,6 +64,7 @@ pub fn spec(matrix: &Matrix, source: Source) -> NodeTopologySpec {
         domains: Vec::new(),
         nics: nics(matrix),
         calibration: Vec::new(),
+        comparisons: Vec::new(),
     }
 }
 
