@@ -58,8 +58,9 @@ impl Watched {
     }
 
     /// Returns what has changed since the last look. A run that ends the file and has no
-    /// end itself is left out until the file has not changed for a while. Runs that were
-    /// returned before are returned again when their file grows.
+    /// end itself is left out until the file has not changed for a while, and so is what NCCL
+    /// Inspector writes, which never has an end. Runs that were returned before are returned
+    /// again when their file grows or is written again.
     ///
     /// # Errors
     /// When the directory cannot be read.
@@ -94,9 +95,13 @@ fn read(path: PathBuf, version: Version, settled: bool) -> (bool, Found) {
         let failure = run.failure.as_ref();
         failure.is_none_or(|failure| failure.reason != Reason::Truncated)
     };
-    let open = result.is_err() || runs.last().is_some_and(|run| !has_end(run));
-    if open && !settled && runs.last().is_some_and(|run| !has_end(run)) {
-        runs.pop();
+    let last_is_open = runs.last().is_some_and(|run| !has_end(run));
+    let open = result.is_err() || last_is_open || runs.iter().any(|run| run.endless);
+    if !settled {
+        if last_is_open {
+            runs.pop();
+        }
+        runs.retain(|run| !run.endless);
     }
     let problem = result
         .err()

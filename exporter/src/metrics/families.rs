@@ -299,6 +299,13 @@ families! {
         "classes",
         "Unix time of the end of the latest run.",
     );
+    COLLECTIVE_FAILURE_TIMESTAMP = gauge(
+        Group::Collective,
+        "nvlink_collective_failure_timestamp_seconds",
+        &["collective", "model", "gpus", "nodes", "path", "reason"],
+        "classes × 4 reasons",
+        "Unix time of the end of the latest run that failed for this reason. Absent if none of the last 32 runs of the class did.",
+    );
     COLLECTOR_SUCCESS = gauge(
         Group::Exporter,
         "nvlink_exporter_collector_success",
