@@ -72,6 +72,16 @@ fn serving(state: &Path) -> Exporter {
     )
 }
 
+/// Waits until Prometheus has read of the failure from the exporter for a while.
+fn wait_until_read(watch: &Watch, exporter: &Exporter) {
+    let seen = format!(
+        "count_over_time(nvlink_collective_failures_total{{instance=\"{}\", reason=\"wrong_results\"}}[10s]) >= 5 and on () sum(nvlink_collective_failures_total) == 1",
+        exporter.address
+    );
+    let any = |samples: &[nvlink_tests::Sample]| !samples.is_empty();
+    watch.prometheus.wait_for(&seen, SOON, any).unwrap();
+}
+
 #[test]
 fn a_benchmark_that_fails_and_one_that_is_slow_are_notified_once() {
     let results = workdir::fresh("results").unwrap();
@@ -119,12 +129,7 @@ fn a_benchmark_that_fails_and_one_that_is_slow_are_notified_once() {
     drop(exporter);
     let exporter = serving(&state);
     targets.set(&[&exporter.address]);
-    let seen = format!(
-        "count_over_time(nvlink_collective_failures_total{{instance=\"{}\", reason=\"wrong_results\"}}[10s]) >= 5 and on () sum(nvlink_collective_failures_total) == 1",
-        exporter.address
-    );
-    let any = |samples: &[nvlink_tests::Sample]| !samples.is_empty();
-    watch.prometheus.wait_for(&seen, SOON, any).unwrap();
+    wait_until_read(&watch, &exporter);
     let again = "ALERTS{alertname=\"NvlinkCollectiveFailed\"}";
     assert_eq!(watch.prometheus.query(again).unwrap(), []);
     let told = watch.received(ALERTS[0]);

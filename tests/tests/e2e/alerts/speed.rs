@@ -102,6 +102,27 @@ impl<'n> Pods<'n> {
     }
 }
 
+/// Lets pods come and go until `is_over`.
+fn go_on(pods: &mut [Pods<'_>], watch: &Watch, is_over: impl Fn() -> bool) {
+    let end = Instant::now() + SOON;
+    while !is_over() {
+        assert!(Instant::now() < end, "{:#?}", watch.receiver.received());
+        pods.iter_mut().for_each(Pods::go_on);
+        thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// Watches the nodes. Six hours pass in a minute, and the baseline is that of 24 seconds ago in place of
+/// a day; what is recorded keeps its pace.
+fn watch(targets: &[(&str, &str)]) -> Watch {
+    let rules = rules(&["webhook.yaml"]).alert_faster("NvlinkGpusIdle", 6);
+    let rules = rules.replaced("NvlinkJobSlow", "offset 1440000ms", "offset 24s");
+    Watch::by(&rules.unwrap(), targets)
+}
+
+/// The baseline, once it rests on enough pods.
+const BASELINE: &str = "placement:nvlink_transmit_bytes_per_gpu:p10_1w{model=~\".*V100.*\"} offset 24s and placement:nvlink_pods_started:sum1w offset 24s >= 10";
+
 /// The pods of the siblings stay; on the slow node and on the node of the slow job, pods come and go.
 #[test]
 fn slow_jobs_slow_nodes_and_idle_jobs_are_notified() {
@@ -109,18 +130,12 @@ fn slow_jobs_slow_nodes_and_idle_jobs_are_notified() {
     let nodes = names.map(|name| Node::start(name, "dgx-h100"));
     let mixed = Node::start("mixed", "dgx2-v100");
     let all = nodes.iter().zip(names).chain([(&mixed, "mixed")]);
-    let targets: Vec<_> = all
-        .map(|(node, name)| (name, &*node.exporter.address))
-        .collect();
-    // Six hours in a minute, and the baseline of what is a day ago in 24 seconds; what is recorded keeps
-    // its pace.
-    let rules = rules(&["webhook.yaml"]).alert_faster("NvlinkGpusIdle", 6);
-    let rules = rules.replaced("NvlinkJobSlow", "offset 1440000ms", "offset 24s");
-    let watch = Watch::by(&rules.unwrap(), &targets);
-    nodes[1..].iter().zip(&names[1..]).for_each(|(node, name)| {
+    let targets = all.map(|(node, name)| (name, &*node.exporter.address));
+    let watch = watch(&targets.collect::<Vec<_>>());
+    for (node, name) in nodes.iter().zip(names).skip(1) {
         node.carry(|_| USUAL);
         (0..4).for_each(|pair| node.run(&format!("train-{name}-{pair}"), pair));
-    });
+    }
     // The first pair runs the slow job later, the third one is idle, the others run builds. A GPU
     // receives what the one before it sends, so the second pair is idle as well.
     let usual = |gpu: usize| if (2..6).contains(&gpu) { 0 } else { USUAL };
@@ -128,27 +143,16 @@ fn slow_jobs_slow_nodes_and_idle_jobs_are_notified() {
     mixed.run("slow-job", 0);
     mixed.run("idle-job", 2);
     nodes[0].carry(|_| SLOW);
-    let (mut builds, mut slow) = (Pods::new(&mixed, 3), Pods::new(&nodes[0], 0));
-    let mut go_on = |until: &dyn Fn() -> bool| {
-        let end = Instant::now() + SOON;
-        while !until() {
-            assert!(Instant::now() < end, "{:#?}", watch.receiver.received());
-            (builds.go_on(), slow.go_on());
-            thread::sleep(Duration::from_millis(100));
-        }
-    };
+    let mut pods = [Pods::new(&mixed, 3), Pods::new(&nodes[0], 0)];
     let begin = Instant::now();
-    let baseline = "placement:nvlink_transmit_bytes_per_gpu:p10_1w{model=~\".*V100.*\"} offset 24s and placement:nvlink_pods_started:sum1w offset 24s >= 10";
-    go_on(&|| {
-        watch
-            .prometheus
-            .query(baseline)
-            .is_ok_and(|found| !found.is_empty())
+    go_on(&mut pods, &watch, || {
+        let found = watch.prometheus.query(BASELINE);
+        found.is_ok_and(|found| !found.is_empty())
     });
     let fault = Instant::now();
     mixed.carry(|gpu| if gpu < 2 { SLOWER } else { usual(gpu) });
     let is_told = |wanted: &Wanted<'_>| !watch.received(*wanted).is_empty();
-    go_on(&|| ALERTS.iter().all(is_told));
+    go_on(&mut pods, &watch, || ALERTS.iter().all(is_told));
     watch.wait_until_firing(begin, &[ALERTS[0], ALERTS[2]]);
     watch.wait_until_firing(fault, &ALERTS[1..2]);
 
@@ -156,20 +160,12 @@ fn slow_jobs_slow_nodes_and_idle_jobs_are_notified() {
     nodes[0].carry(|_| USUAL);
     let is_over = |wanted: &Wanted<'_>| {
         let received = watch.received(*wanted);
-        received
-            .last()
-            .is_some_and(|note| note.status == "resolved")
+        let last = received.last();
+        last.is_some_and(|note| note.status == "resolved")
     };
-    go_on(&|| ALERTS.iter().all(is_over));
-    let others: Vec<_> = watch
-        .receiver
-        .received()
-        .into_iter()
-        .filter(|note| {
-            ALERTS
-                .iter()
-                .all(|(_, alert)| note.label("alertname") != *alert)
-        })
-        .collect();
+    go_on(&mut pods, &watch, || ALERTS.iter().all(is_over));
+    let mut others = watch.receiver.received();
+    let of_these = |name: &str| ALERTS.iter().any(|(_, alert)| *alert == name);
+    others.retain(|note| !of_these(note.label("alertname")));
     assert!(others.is_empty(), "{others:#?}");
 }
