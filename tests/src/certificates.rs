@@ -3,6 +3,7 @@
 use std::{
     fs,
     path::{Path, PathBuf},
+    time::SystemTime,
 };
 
 use anyhow::{Context, Result};
@@ -57,6 +58,20 @@ impl Authority {
         self.issue_for(name, &[], directory)
     }
 
+    /// Does the same with a certificate that expires at `end`.
+    ///
+    /// # Errors
+    /// As [`Authority::issue`].
+    pub fn issue_until(
+        &self,
+        name: &str,
+        directory: &Path,
+        end: SystemTime,
+    ) -> Result<ServerFiles> {
+        let usage = ExtendedKeyUsagePurpose::ServerAuth;
+        self.write(name, &[], (usage, Some(end)), directory)
+    }
+
     /// Writes `NAME.pem` and `NAME.key` for a server on loopback that has further `addresses`,
     /// names or IP addresses, into `directory`.
     ///
@@ -69,7 +84,7 @@ impl Authority {
         directory: &Path,
     ) -> Result<ServerFiles> {
         let usage = ExtendedKeyUsagePurpose::ServerAuth;
-        self.write(name, addresses, usage, directory)
+        self.write(name, addresses, (usage, None), directory)
     }
 
     /// Writes `NAME.pem` and `NAME.key` for a client into `directory`.
@@ -78,14 +93,14 @@ impl Authority {
     /// When the certificate cannot be made or written.
     pub fn client(&self, name: &str, directory: &Path) -> Result<ServerFiles> {
         let usage = ExtendedKeyUsagePurpose::ClientAuth;
-        self.write(name, &[], usage, directory)
+        self.write(name, &[], (usage, None), directory)
     }
 
     fn write(
         &self,
         name: &str,
         addresses: &[&str],
-        usage: ExtendedKeyUsagePurpose,
+        (usage, end): (ExtendedKeyUsagePurpose, Option<SystemTime>),
         directory: &Path,
     ) -> Result<ServerFiles> {
         let key = KeyPair::generate()?;
@@ -94,6 +109,9 @@ impl Authority {
         let mut params = CertificateParams::new(names)?;
         params.distinguished_name.push(DnType::CommonName, name);
         params.extended_key_usages = vec![usage];
+        if let Some(end) = end {
+            params.not_after = end.into();
+        }
         let certificate = params.signed_by(&key, &self.issuer)?.pem();
         let files = ServerFiles {
             certificate: directory.join(format!("{name}.pem")),

@@ -274,7 +274,8 @@ impl ControlPlane {
     }
 
     /// Returns the port of the API server on loopback.
-    pub(crate) fn port(&self) -> u16 {
+    #[must_use]
+    pub fn port(&self) -> u16 {
         self.port
     }
 

@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 const DIRECTORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../alerts/rules");
@@ -43,8 +43,34 @@ impl Rules {
     /// Divides each duration (ranges, offsets, how long an alert must hold) by `factor`, so that
     /// minutes pass in seconds. Numbers that are compared stay as they are.
     #[must_use]
-    pub fn faster(mut self, factor: u32) -> Self {
-        for rule in self.all_mut() {
+    pub fn faster(self, factor: u32) -> Self {
+        self.faster_where(factor, |_| true)
+    }
+
+    /// Does the same to the alerts called `name` only.
+    #[must_use]
+    pub fn alert_faster(self, name: &str, factor: u32) -> Self {
+        self.faster_where(factor, |rule| rule["alert"] == name)
+    }
+
+    /// Replaces `from` by `to` in the expressions of the alerts called `name`.
+    ///
+    /// # Errors
+    /// When none of them has it.
+    pub fn replaced(mut self, name: &str, from: &str, to: &str) -> Result<Self> {
+        let mut found = false;
+        for rule in self.all_mut().filter(|rule| rule["alert"] == name) {
+            if let Some(expr) = rule["expr"].as_str().filter(|expr| expr.contains(from)) {
+                rule["expr"] = expr.replace(from, to).into();
+                found = true;
+            }
+        }
+        ensure!(found, "{name} has no {from}");
+        Ok(self)
+    }
+
+    fn faster_where(mut self, factor: u32, is_meant: impl Fn(&Value) -> bool) -> Self {
+        for rule in self.all_mut().filter(|rule| is_meant(rule)) {
             for key in ["for", "keep_firing_for"] {
                 if let Some(text) = rule[key].as_str().and_then(|text| scaled(text, factor)) {
                     rule[key] = text.into();

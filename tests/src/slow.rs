@@ -5,7 +5,7 @@ use std::{
     path::PathBuf,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -40,7 +40,8 @@ pub struct SlowApi {
 
 #[derive(Debug, Default)]
 struct Reviews {
-    late: AtomicBool,
+    /// Milliseconds.
+    delay: AtomicU64,
     asked: AtomicUsize,
 }
 
@@ -84,7 +85,13 @@ impl SlowApi {
 
     /// Sets whether it answers access reviews late from now on.
     pub fn set_late(&self, late: bool) {
-        self.state.late.store(late, Ordering::Relaxed);
+        self.set_delay(if late { LATE } else { Duration::ZERO });
+    }
+
+    /// Sets by how much it delays the answers to access reviews from now on.
+    pub fn set_delay(&self, delay: Duration) {
+        let delay = u64::try_from(delay.as_millis()).unwrap_or(u64::MAX);
+        self.state.delay.store(delay, Ordering::Relaxed);
     }
 
     /// Returns the number of access reviews that it received.
@@ -100,9 +107,8 @@ async fn pass(
 ) -> Response {
     if request.uri().path().ends_with("/subjectaccessreviews") {
         reviews.asked.fetch_add(1, Ordering::Relaxed);
-        if reviews.late.load(Ordering::Relaxed) {
-            tokio::time::sleep(LATE).await;
-        }
+        let delay = reviews.delay.load(Ordering::Relaxed);
+        tokio::time::sleep(Duration::from_millis(delay)).await;
     }
     match forward(client, request).await {
         Ok(response) => response,

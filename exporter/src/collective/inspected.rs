@@ -38,6 +38,7 @@ impl Inspected {
             collective: Some(Known { value, from }),
             ranks: known(ranks),
             nodes: known(nodes),
+            endless: true,
             ..Run::default()
         });
         run.add(Row {

@@ -38,6 +38,9 @@ pub struct Run {
     /// What is unusual and no failure.
     pub warnings: Vec<String>,
     pub failure: Option<Failure>,
+    /// The input never says that the run has ended: NCCL Inspector rewrites its file, or adds to
+    /// it, for as long as the job runs.
+    pub endless: bool,
 }
 
 /// A value, and where it comes from.

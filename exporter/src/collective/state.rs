@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use super::{
     Collective,
     placement::Placed,
-    run::{Failure, Level, Reason, Run, SizeClass, short},
+    run::{Failure, Level, Reason, Row, Run, SizeClass, short},
     verdict::ratio,
 };
 
@@ -77,6 +77,10 @@ pub struct Class {
 pub struct Kept {
     /// Identifies the run, so that reading a file twice counts it once.
     pub id: String,
+    /// Identifies its first measurement, by which a reading that ends early is known as a part of
+    /// the run; `None` without measurements.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first: Option<String>,
     /// Unix time of its end.
     pub at: u64,
     /// Its number in its input, which orders runs of the same time.
@@ -123,6 +127,7 @@ impl Kept {
         let levels = levels.filter(|_| failure.is_none());
         Self {
             id: format!("{:016x}", identity(run, name)),
+            first: first(run).map(|first| format!("{first:016x}")),
             at,
             index,
             levels: levels
@@ -137,7 +142,9 @@ impl Kept {
 
 impl State {
     /// Adds a run. One that is there already is not counted again, and one that is older than
-    /// all that are kept is ignored. Returns whether the run is new.
+    /// all that are kept is ignored. A file that is written again may be read before its end: such
+    /// a part of a run that is there is ignored, and a run replaces a part of it. Counters keep
+    /// what they counted, because they only rise. Returns whether the run says something new.
     pub fn add(&mut self, class: &Class, kept: Kept, expected: Option<u64>) -> bool {
         let at = match self
             .collectives
@@ -164,7 +171,7 @@ impl State {
         let mut forgotten = vec![false; runs.len()];
         for (forgotten, (class, kept, _)) in forgotten.iter_mut().zip(&runs).rev() {
             match self.entry(class) {
-                Some(entry) if entry.has(&kept.id) => drop(followed.insert(class)),
+                Some(entry) if entry.find(kept).is_some() => drop(followed.insert(class)),
                 Some(entry) => *forgotten = entry.forgets() && followed.contains(class),
                 None => {}
             }
@@ -242,6 +249,18 @@ impl State {
 }
 
 impl Kept {
+    /// Reports whether the output ended before the run did.
+    fn is_part(&self) -> bool {
+        let failure = self.failure.as_ref();
+        failure.is_some_and(|failure| failure.reason == Reason::Truncated)
+    }
+
+    /// Reports whether both are readings of one run.
+    fn is_same(&self, other: &Self) -> bool {
+        let same_start = self.first.is_some() && self.first == other.first;
+        self.id == other.id || (same_start && (self.is_part() || other.is_part()))
+    }
+
     fn order(&self, other: &Self) -> std::cmp::Ordering {
         let key = |one: &Self| (one.at, one.index);
         key(self)
@@ -264,8 +283,14 @@ impl Entry {
 
     fn add(&mut self, kept: Kept, expected: Option<u64>) -> bool {
         self.expected_bytes_per_second = expected.or(self.expected_bytes_per_second);
-        if self.has(&kept.id) {
-            return false;
+        if let Some(at) = self.find(&kept) {
+            let completes = self.runs[at].is_part() && !kept.is_part();
+            if completes {
+                self.count(&kept);
+                self.runs[at] = kept;
+                self.runs.sort_by(Kept::order);
+            }
+            return completes;
         }
         let full = self.runs.len() >= KEPT_RUNS;
         let is_old = self
@@ -276,9 +301,7 @@ impl Entry {
             return false;
         }
         self.total += 1;
-        if let Some(failure) = &kept.failure {
-            *self.failures.entry(failure.reason).or_default() += 1;
-        }
+        self.count(&kept);
         self.runs.push(kept);
         self.runs.sort_by(Kept::order);
         let extra = self.runs.len().saturating_sub(KEPT_RUNS);
@@ -286,8 +309,22 @@ impl Entry {
         true
     }
 
-    fn has(&self, id: &str) -> bool {
-        self.runs.iter().any(|one| one.id == id)
+    fn count(&mut self, kept: &Kept) {
+        if let Some(failure) = &kept.failure {
+            *self.failures.entry(failure.reason).or_default() += 1;
+        }
+    }
+
+    /// Returns the Unix time of the end of the latest kept run that failed for `reason`.
+    #[must_use]
+    pub fn failed_at(&self, reason: Reason) -> Option<u64> {
+        let of_reason = |run: &&Kept| run.failure.as_ref().is_some_and(|one| one.reason == reason);
+        self.runs.iter().rev().find(of_reason).map(|run| run.at)
+    }
+
+    /// Returns where the run of which `kept` is a reading is among the runs that are kept.
+    fn find(&self, kept: &Kept) -> Option<usize> {
+        self.runs.iter().position(|one| one.is_same(kept))
     }
 
     /// Reports whether there were runs that are no longer kept.
@@ -341,32 +378,52 @@ fn median(sorted: &[u64]) -> u64 {
 }
 
 /// Returns a number that two readings of the same run share: from its processes and from all
-/// of its measurements, which no other run repeats. FNV-1a, because it must stay the same from
-/// version to version.
+/// of its measurements, which no other run repeats.
 fn identity(run: &Run, name: &str) -> u64 {
-    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
-    let mut add = |text: &str| {
-        for byte in text.bytes().chain([0]) {
-            hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    let mut hash = Hash::of_processes(run);
+    run.rows.iter().for_each(|row| hash.add_row(row));
+    if run.rows.is_empty() {
+        hash.add(&format!("{name} {}", run.line));
+    }
+    if let Some(failure) = &run.failure {
+        hash.add(failure.reason.as_str());
+    }
+    hash.0
+}
+
+/// Returns a number that a run shares with a reading of it that ends early: from its processes
+/// and its first measurement.
+fn first(run: &Run) -> Option<u64> {
+    let mut hash = Hash::of_processes(run);
+    hash.add_row(run.rows.first()?);
+    Some(hash.0)
+}
+
+/// FNV-1a, because it must stay the same from version to version.
+struct Hash(u64);
+
+impl Hash {
+    fn of_processes(run: &Run) -> Self {
+        let mut hash = Self(0xcbf2_9ce4_8422_2325);
+        for device in &run.devices {
+            hash.add(&format!("{} {} {}", device.rank, device.pid, device.host));
         }
-    };
-    for device in &run.devices {
-        add(&format!("{} {} {}", device.rank, device.pid, device.host));
+        if let Some(collective) = &run.collective {
+            hash.add(collective.value.as_str());
+        }
+        hash
     }
-    if let Some(collective) = &run.collective {
-        add(collective.value.as_str());
-    }
-    for row in &run.rows {
-        add(&format!(
+
+    fn add_row(&mut self, row: &Row) {
+        self.add(&format!(
             "{} {:?} {:?}",
             row.size, row.out_of_place, row.in_place
         ));
     }
-    if run.rows.is_empty() {
-        add(&format!("{name} {}", run.line));
+
+    fn add(&mut self, text: &str) {
+        for byte in text.bytes().chain([0]) {
+            self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        }
     }
-    if let Some(failure) = &run.failure {
-        add(failure.reason.as_str());
-    }
-    hash
 }

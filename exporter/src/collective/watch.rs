@@ -61,8 +61,9 @@ impl Watched {
     }
 
     /// Returns what has changed since the last look. A run that ends the file and has no
-    /// end itself is left out until the file has not changed for a while. Runs that were
-    /// returned before are returned again when their file grows.
+    /// end itself is left out until the file has not changed for a while, and so is what NCCL
+    /// Inspector writes, which never has an end. Runs that were returned before are returned
+    /// again when their file grows or is written again.
     ///
     /// # Errors
     /// When the directory cannot be read.
@@ -103,9 +104,14 @@ fn read(path: PathBuf, version: Version, settled: bool) -> (bool, Found) {
         failure.is_none_or(|failure| failure.reason != Reason::Truncated)
     };
     // Runs that are left out follow the last one, so that is over.
-    let open = left_out == 0 && (result.is_err() || runs.last().is_some_and(|run| !has_end(run)));
-    if open && !settled && runs.last().is_some_and(|run| !has_end(run)) {
-        runs.pop();
+    let last_is_open = left_out == 0 && runs.last().is_some_and(|run| !has_end(run));
+    let open =
+        (left_out == 0 && result.is_err()) || last_is_open || runs.iter().any(|run| run.endless);
+    if !settled {
+        if last_is_open {
+            runs.pop();
+        }
+        runs.retain(|run| !run.endless);
     }
     let problem = result.err().filter(|_| settled);
     let problem = match left_out {

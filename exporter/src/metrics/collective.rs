@@ -66,19 +66,22 @@ fn counts(out: &mut Writer<'_>, all: &[Entry]) -> fmt::Result {
         let count = failures.get(&reason).copied();
         Value::Whole(count.unwrap_or(0))
     };
-    let failures = all.iter().flat_map(|entry| {
-        Reason::ALL.into_iter().map(move |reason| {
-            let [collective, model, gpus, nodes, path] = of(&entry.class);
-            let labels = [collective, model, gpus, nodes, path, reason.as_str().into()];
-            (labels, count(&entry.failures, reason))
-        })
+    let reasons = |entry| Reason::ALL.into_iter().map(move |reason| (entry, reason));
+    let failures = all.iter().flat_map(reasons).map(|(entry, reason)| {
+        let labels = of_reason(&entry.class, reason);
+        (labels, count(&entry.failures, reason))
     });
     out.write(&families::COLLECTIVE_FAILURES, failures)?;
     let ends = all.iter().filter_map(|entry| {
         let at = entry.runs.last()?.at;
         Some((of(&entry.class), Value::Whole(at)))
     });
-    out.write(&families::COLLECTIVE_TIMESTAMP, ends)
+    out.write(&families::COLLECTIVE_TIMESTAMP, ends)?;
+    let failed = all.iter().flat_map(reasons).filter_map(|(entry, reason)| {
+        let at = entry.failed_at(reason)?;
+        Some((of_reason(&entry.class, reason), Value::Whole(at)))
+    });
+    out.write(&families::COLLECTIVE_FAILURE_TIMESTAMP, failed)
 }
 
 /// Returns what is known of each class and size class.
@@ -105,4 +108,9 @@ fn of(class: &Class) -> [Label<'_>; 5] {
 fn of_size(class: &Class, size: SizeClass) -> [Label<'_>; 6] {
     let [collective, model, gpus, nodes, path] = of(class);
     [collective, model, gpus, nodes, path, size.as_str().into()]
+}
+
+fn of_reason(class: &Class, reason: Reason) -> [Label<'_>; 6] {
+    let [collective, model, gpus, nodes, path] = of(class);
+    [collective, model, gpus, nodes, path, reason.as_str().into()]
 }

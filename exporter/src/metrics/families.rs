@@ -306,6 +306,13 @@ families! {
         "classes of all_reduce on one node",
         "Median of the node's latest all_reduces with large messages (3 to 5 runs of the last 30 days), divided by that of its siblings in the calibration; absent without a calibration of as many GPUs. Below 0.9, the Node has the label nvlink-domains.io/slow.",
     );
+    COLLECTIVE_FAILURE_TIMESTAMP = gauge(
+        Group::Collective,
+        "nvlink_collective_failure_timestamp_seconds",
+        &["collective", "model", "gpus", "nodes", "path", "reason"],
+        "classes × 4 reasons",
+        "Unix time of the end of the latest run that failed for this reason. Absent if none of the last 32 runs of the class did.",
+    );
     COLLECTOR_SUCCESS = gauge(
         Group::Exporter,
         "nvlink_exporter_collector_success",

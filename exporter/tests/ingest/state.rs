@@ -80,6 +80,42 @@ fn a_run_counts_once() {
     assert_eq!(entry.expected_bytes_per_second, Some(370));
 }
 
+/// A file was read while it was written again: a part of a run that is known, or a run of which a
+/// part is known.
+#[test]
+fn a_run_of_which_a_part_was_read_counts_once() {
+    let read = |id: &str, at, gbps, first: &str| {
+        let mut run = kept(at, gbps);
+        (run.id, run.first) = (id.to_owned(), Some(first.to_owned()));
+        run
+    };
+    let part = || read("part", 5, None, "one");
+    let whole = || read("whole", 6, Some(300), "one");
+    for (runs, news, failures) in [
+        ([part(), whole()], [true, true], 1),
+        ([whole(), part()], [true, false], 0),
+        ([part(), part()], [true, false], 1),
+    ] {
+        let mut state = State::default();
+        let ended = runs.iter().any(|run| run.failure.is_none());
+        for (run, new) in runs.into_iter().zip(news) {
+            assert_eq!(state.add(&class(8), run, None), new);
+        }
+        let entry = state.entry(&class(8)).unwrap();
+        let counted = entry.failures.get(&Reason::Truncated).copied();
+        // A counter that has been served does not fall.
+        assert_eq!((entry.total, counted.unwrap_or(0)), (1, failures));
+        assert_eq!(entry.runs.len(), 1);
+        assert_eq!(entry.latest(SizeClass::Large).is_some(), ended);
+        assert_eq!(entry.failed_at(Reason::Truncated).is_none(), ended);
+    }
+    let mut state = State::default();
+    for run in [part(), read("other", 6, None, "two")] {
+        assert!(state.add(&class(8), run, None), "two runs were cut");
+    }
+    assert_eq!(state.entry(&class(8)).unwrap().total, 2);
+}
+
 #[test]
 fn runs_and_classes_are_bounded() {
     let mut state = State::default();
@@ -117,6 +153,7 @@ fn the_largest_file_can_be_served() {
         for at in 0..KEPT_RUNS as u64 {
             let mut run = kept(1_763_800_000 + at, None);
             run.id = "0123456789abcdef".to_owned() + &at.to_string();
+            run.first = Some("0123456789abcdef".to_owned());
             run.failure = (at % 2 == 0).then(|| Failure {
                 reason: Reason::WrongResults,
                 line: u64::MAX,

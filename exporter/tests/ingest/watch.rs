@@ -7,7 +7,9 @@ use std::{
 };
 
 use nvlink_exporter::collective::{
+    Given, SizeClass, State, place,
     run::Reason,
+    state::{Class, Kept},
     watch::{Found, Watched},
 };
 
@@ -135,4 +137,69 @@ fn a_file_of_too_many_runs_is_read_in_bounded_memory() {
         problem.starts_with("the last 5904 runs are left out"),
         "{problem}"
     );
+}
+
+/// Returns the numbers of all runs and of failed ones after each of the contents of one file, of
+/// which the watcher looks at each twice: at once, and after it has settled.
+fn counts(contents: &[&str]) -> Vec<(u64, u64)> {
+    let (mut scene, mut state) = (Scene::new(), State::default());
+    let mut counts = Vec::new();
+    for text in contents {
+        scene.write("result", text);
+        for settled in [false, true] {
+            if settled {
+                scene.now += SETTLE;
+            }
+            for found in scene.look() {
+                for (index, run) in (0..).zip(found.runs) {
+                    let kept = Kept::new(&run, "result", index, 1);
+                    let placed = place(run, &Given::default(), None);
+                    state.add(&Class::of(&placed).unwrap(), kept, placed.expected);
+                }
+            }
+        }
+        let all = state.collectives.iter();
+        let failed = all.clone().flat_map(|one| one.failures.values()).sum();
+        counts.push((all.map(|one| one.total).sum(), failed));
+    }
+    counts
+}
+
+#[test]
+fn a_file_that_is_written_again_does_not_count_its_runs_again() {
+    let test = Test::all_reduce(8, 200.0);
+    let (whole, cut) = (test.text(), test.head() + &test.table());
+    let two_rows: String = (test.head() + &test.table())
+        .rsplit_once("8589934592")
+        .unwrap()
+        .0
+        .to_owned();
+    assert_eq!(counts(&[&whole, "", &whole]), [(1, 0); 3]);
+    assert_eq!(counts(&[&whole, &cut, &whole]), [(1, 0); 3]);
+    assert_eq!(counts(&[&two_rows, &cut, &whole, &cut]), [(1, 1); 4]);
+    let next = Test::all_reduce(8, 201.0).text();
+    assert_eq!(
+        counts(&[&whole, &next, &(whole.clone() + &next)]),
+        [(1, 0), (2, 0), (2, 0)]
+    );
+}
+
+/// NCCL Inspector rewrites its file every 30 seconds for as long as the job runs.
+#[test]
+fn a_job_that_nccl_inspector_measures_counts_once_when_its_file_has_settled() {
+    let text = |gbps: u32| {
+        format!(
+            "nccl_bus_bandwidth_gbs{{n_nodes=\"1\",nranks=\"8\",collective=\"AllReduce\",message_size=\"536-537MB\"}} {gbps}\n"
+        )
+    };
+    let mut scene = Scene::new();
+    for gbps in 300..310 {
+        scene.write("nccl_inspector_metrics_a.prom", &text(gbps));
+        assert!(scene.look().is_empty(), "the job runs");
+    }
+    scene.now += SETTLE;
+    let found = scene.look();
+    let level = found[0].runs[0].level(SizeClass::Large).unwrap();
+    assert_eq!(level.bytes_per_second, 309_000_000_000);
+    assert!(scene.look().is_empty());
 }

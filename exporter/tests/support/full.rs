@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use nvlink_exporter::{
     collect::collect,
-    collective::{Collective, Results, State, state::Class},
+    collective::{Collective, Results, State, run::Reason, state::Class},
     placement::{Health, Judged, Keys, PatternFrom, Placements},
     snapshot::{Latest, View},
     source::{Reading, SourceSpec},
@@ -69,6 +69,12 @@ fn results() -> Results {
             nodes: Some(1),
             path: Some(PathClass::Nvlink),
         };
+        for (at, reason) in (-3..).zip(Reason::ALL) {
+            let failure = json!({"reason": reason, "line": 1, "text": "x"});
+            let kept = json!({"id": at.to_string(), "at": 1_800_000_000 + at, "failure": failure});
+            let kept = serde_json::from_value(kept).expect("a failed run");
+            state.add(&class, kept, None);
+        }
         for at in 1..=4 {
             let level =
                 json!({"size": 1 << 30, "bytesPerSecond": 350_000_000_000_u64, "seconds": 0.003});

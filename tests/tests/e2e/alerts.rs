@@ -1,6 +1,12 @@
 //! The alerting rules: checked by promtool and amtool, and delivered by a real Alertmanager.
 
+mod collectives;
+mod covered;
+mod inhibition;
 mod live;
+mod speed;
+mod watch;
+mod webhook;
 
 use std::{
     collections::BTreeSet,

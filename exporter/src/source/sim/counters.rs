@@ -5,6 +5,8 @@
 //! switches each GPU receives what its predecessor sends (on each link, the
 //! nearest earlier GPU whose link is up), so that the sums agree.
 //!
+//! A fault can set a constant rate for a GPU instead.
+//!
 //! Counts accumulate from reading to reading, so that a link that was down for a
 //! while continues from its last value.
 
@@ -72,7 +74,7 @@ impl Counters {
             let rates_only = faults.contains(&Fault::RatesOnly { gpu: gpu.index });
             for link in gpu.links.iter().flatten().filter(|link| link.up) {
                 let at = (gpu.index, link.index);
-                let (sent, received) = moved(profile, damage, at, span);
+                let (sent, received) = moved(profile, (faults, damage), at, span);
                 let rates = rates(profile, faults, at);
                 let count = self.links.entry(at).or_default();
                 count.add(sent, received, &rates, span);
@@ -154,7 +156,7 @@ impl Count {
 /// Returns the bytes that a link sent and received within `span`.
 fn moved(
     profile: &Profile,
-    damage: &Damage,
+    (faults, damage): (&[Fault], &Damage),
     (gpu, link): (u32, u32),
     (from, to): (Duration, Duration),
 ) -> (u64, u64) {
@@ -162,21 +164,41 @@ fn moved(
     if damage.fabric.is_some() {
         return (0, 0);
     }
-    let stream = |gpu: u32, link: u32| u64::from(gpu) << 8 | u64::from(link);
     let sender = match peers(profile, gpu as usize).nth(link as usize) {
         // The far end of a direct link must be up as well.
-        Some((peer, there)) if damage.is_up(peer as u32, there) => stream(peer as u32, there),
+        Some((peer, there)) if damage.is_up(peer as u32, there) => (peer as u32, there),
         Some(_) => return (0, 0),
         None => {
             let all = profile.gpus.len() as u32;
             let mut before = (0..gpu).rev().chain((gpu..all).rev());
             let sender = before.find(|&one| damage.is_up(one, link));
-            stream(sender.unwrap_or(gpu), link)
+            (sender.unwrap_or(gpu), link)
         }
     };
     let rate = profile.link_rate;
-    let moved = |stream| bytes(rate, stream, to).saturating_sub(bytes(rate, stream, from));
-    (moved(stream(gpu, link)), moved(sender))
+    let moved = |(gpu, link): (u32, u32)| {
+        let stream = u64::from(gpu) << 8 | u64::from(link);
+        let bytes = |now| match steady(faults, gpu) {
+            Some(percent) => at_rate(rate / 100 * u64::from(percent), now),
+            None => bytes(rate, stream, now),
+        };
+        bytes(to).saturating_sub(bytes(from))
+    };
+    (moved((gpu, link)), moved(sender))
+}
+
+/// Returns the percentage of the line rate that a fault sets for a GPU.
+fn steady(faults: &[Fault], gpu: u32) -> Option<u8> {
+    faults.iter().find_map(|fault| match *fault {
+        Fault::Traffic { gpu: of, percent } if of == gpu => Some(percent),
+        _ => None,
+    })
+}
+
+/// Returns the bytes until `now` at a constant rate, with those of an idle link.
+fn at_rate(rate: u64, now: Duration) -> u64 {
+    let bytes = now.as_millis() * u128::from(rate + IDLE) / 1000;
+    u64::try_from(bytes).unwrap_or(u64::MAX) / UNIT * UNIT
 }
 
 /// Returns the bytes of a stream until `now`: 50 to 60 % of the line rate while busy.

@@ -68,6 +68,13 @@ pub enum Fault {
         /// Index of the GPU.
         gpu: u32,
     },
+    /// The GPU's links carry this much all the time, in place of the simulated job's rounds.
+    Traffic {
+        /// Index of the GPU.
+        gpu: u32,
+        /// Percent of the line rate, 0 to 100. At 0 the links are idle.
+        percent: u8,
+    },
     /// The driver does not count bytes on the GPU's links: it has only rates.
     RatesOnly {
         /// Index of the GPU.
@@ -156,6 +163,9 @@ fn check(profile: &Profile, fault: &Fault) -> Result<(), (String, String)> {
         Fault::Errors { per_hour, .. } if *per_hour > MOST_ERRORS => {
             Err((at("perHour"), format!("more than {MOST_ERRORS}")))
         }
+        Fault::Traffic { percent, .. } if *percent > 100 => {
+            Err((at("percent"), "more than 100".to_owned()))
+        }
         _ => check_fabric(profile, fault),
     }
 }
@@ -206,6 +216,7 @@ impl Fault {
             Self::Xid { .. } => "xid",
             Self::GpuReset { .. } => "gpu-reset",
             Self::RatesOnly { .. } => "rates-only",
+            Self::Traffic { .. } => "traffic",
         }
     }
 
@@ -218,7 +229,8 @@ impl Fault {
             | Self::FabricCondition { gpu, .. }
             | Self::Xid { gpu, .. }
             | Self::GpuReset { gpu }
-            | Self::RatesOnly { gpu } => Some(gpu),
+            | Self::RatesOnly { gpu }
+            | Self::Traffic { gpu, .. } => Some(gpu),
             Self::Hang | Self::FabricDown { .. } => None,
         }
     }

@@ -98,6 +98,39 @@ fn errors_occur_at_the_set_rate_and_stay_counted() {
 }
 
 #[test]
+fn the_traffic_of_a_gpu_can_be_set() {
+    let (mut source, control) = source("dgx-h100");
+    set(
+        &control,
+        r#"[{"traffic": {"gpu": 0, "percent": 10}}, {"traffic": {"gpu": 1, "percent": 0}}]"#,
+    );
+    let rate = source.profile.link_rate;
+    // In the idle part of the simulated job's minute, and in the busy one.
+    for (from, to) in [(46, 56), (60, 70)] {
+        let (before, after) = (read(&mut source, from), read(&mut source, to));
+        let (before, after) = (counters(&before), counters(&after));
+        let sent = |gpu: u32| {
+            let of = |all: &BTreeMap<_, LinkCounters>| all[&(gpu, 0)].transmit_bytes.unwrap();
+            (of(&after) - of(&before)) as f64 / 10.0 / rate as f64
+        };
+        assert!((sent(0) - 0.1).abs() < 1e-4, "{}", sent(0));
+        assert!(sent(1) < 1e-4, "{}", sent(1));
+        let received = |all: &BTreeMap<_, LinkCounters>| all[&(1, 0)].receive_bytes.unwrap();
+        let received = (received(&after) - received(&before)) as f64 / 10.0 / rate as f64;
+        assert!(
+            (received - 0.1).abs() < 1e-4,
+            "GPU 1 receives what GPU 0 sends"
+        );
+        assert_eq!(sent(2) > 0.4, from == 60, "{}", sent(2));
+    }
+    let refused = control.replace(br#"[{"traffic": {"gpu": 0, "percent": 101}}]"#);
+    assert_eq!(
+        refused.unwrap_err().to_string(),
+        "faults[0].traffic.percent: more than 100"
+    );
+}
+
+#[test]
 fn a_lost_gpu_leaves_the_document() {
     let (mut source, control) = source("a100-pcie-pairs");
     set(&control, r#"[{"gpu-lost": {"gpu": 2}}]"#);

@@ -1,0 +1,38 @@
+//! Which alerts a real fault raises in these tests, and why promtool alone tests the others.
+
+use std::collections::BTreeSet;
+
+use super::{collectives, live, names, speed, webhook};
+
+/// Alerts that no fault of the simulator or of our programs can cause here, and why.
+const BY_PROMTOOL_ALONE: &[(&str, &str)] = &[
+    (
+        "NvlinkExporterRestarting",
+        "a part restarts after a panic, which no fault causes on purpose; the restarts of containers are counted by \
+         kube-state-metrics",
+    ),
+    (
+        "NvlinkExporterPublishFailing",
+        "attempts are up to a minute apart in real time, so in rules that are 60 times as fast no 5 minutes have one; \
+         the rule compares with 900 real seconds",
+    ),
+    (
+        "NvlinkWebhookRestarting",
+        "a part restarts after a panic, which no fault causes on purpose; the restarts of containers are counted by \
+         kube-state-metrics",
+    ),
+];
+
+#[test]
+fn each_alert_is_raised_by_a_fault_or_has_a_reason() {
+    let others = [collectives::ALERTS, speed::ALERTS, webhook::ALERTS].concat();
+    let others = others.into_iter().map(|(_, alert)| alert);
+    let live: BTreeSet<_> = live::alerts().chain(others).map(str::to_owned).collect();
+    let alone = BY_PROMTOOL_ALONE
+        .iter()
+        .map(|(alert, _)| (*alert).to_owned());
+    let alone: BTreeSet<_> = alone.collect();
+    let both: Vec<_> = live.intersection(&alone).collect();
+    assert!(both.is_empty(), "{both:?} are raised by faults");
+    assert_eq!(&live | &alone, names(), "alerts in one of the two lists");
+}

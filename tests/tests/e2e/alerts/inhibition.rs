@@ -1,0 +1,73 @@
+//! What `alerts/alertmanager.yaml` keeps silent, on a real Alertmanager.
+
+use std::time::Instant;
+
+use nvlink_tests::wait_until;
+use serde_json::json;
+
+use super::watch::{SOON, Wanted, Watch, set, start};
+
+const LINK: &str = r#"[{"link-down": {"gpu": 3, "link": 7}}]"#;
+const LINK_AND_FABRIC: &str = r#"[{"link-down": {"gpu": 3, "link": 7}}, {"fabric-down": {}}]"#;
+
+/// Waits until Alertmanager holds the alert back.
+fn wait_until_inhibited(watch: &Watch, (node, alert): Wanted<'_>) {
+    wait_until("the inhibition", SOON, || {
+        let silent = watch.alertmanager.inhibited()?;
+        let mut silent = silent.iter();
+        let found = silent.any(|labels| labels["alertname"] == alert && labels["node"] == node);
+        Ok(found.then_some(()))
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_fabric_that_is_down_silences_the_links_of_its_node_only() {
+    let nodes = ["dark", "other"];
+    let exporters = nodes.map(|node| start(node, "dgx-h100", &[]));
+    let [dark, other] = &exporters;
+    let watch = Watch::start(&[("dark", &dark.address), ("other", &other.address)]);
+    let begin = Instant::now();
+    set(dark, LINK_AND_FABRIC);
+    set(other, LINK);
+    let delivered = [("dark", "NvlinkFabricDown"), ("other", "NvlinkLinkDown")];
+    watch.wait_until_firing(begin, &delivered);
+    let silent = ("dark", "NvlinkLinkDown");
+    wait_until_inhibited(&watch, silent);
+    assert!(
+        watch.received(silent).is_empty(),
+        "{:#?}",
+        watch.received(silent)
+    );
+    // The link stays broken when the fabric is back, and is news then.
+    set(dark, LINK);
+    watch.wait_until_resolved(&delivered[..1]);
+    watch.wait_until_firing(begin, &[silent]);
+}
+
+#[test]
+fn a_node_that_is_down_silences_its_exporter_only() {
+    let nodes = ["gone", "here"];
+    let exporters = nodes.map(|node| start(node, "dgx-h100", &[]));
+    let [gone, here] = &exporters;
+    let watch = Watch::start(&[("gone", &gone.address), ("here", &here.address)]);
+    // As kubernetes-mixin does, from kube-state-metrics.
+    let node = json!({"alertname": "KubeNodeNotReady", "node": "gone", "severity": "warning"});
+    watch.alertmanager.raise(&node).unwrap();
+    let begin = Instant::now();
+    drop(exporters);
+    watch.wait_until_firing(
+        begin,
+        &[
+            ("gone", "KubeNodeNotReady"),
+            ("here", "NvlinkExporterAbsent"),
+        ],
+    );
+    let silent = ("gone", "NvlinkExporterAbsent");
+    wait_until_inhibited(&watch, silent);
+    assert!(
+        watch.received(silent).is_empty(),
+        "{:#?}",
+        watch.received(silent)
+    );
+}
