@@ -299,19 +299,19 @@ families! {
         "classes",
         "Unix time of the end of the latest run.",
     );
-    COLLECTIVE_SIBLINGS = gauge(
-        Group::Collective,
-        "nvlink_collective_siblings_ratio",
-        &["model", "gpus", "path"],
-        "classes of all_reduce on one node",
-        "Median of the node's latest all_reduces with large messages (3 to 5 runs of the last 30 days), divided by that of its siblings in the calibration; absent without a calibration of as many GPUs. Below 0.9, the Node has the label nvlink-domains.io/slow.",
-    );
     COLLECTIVE_FAILURE_TIMESTAMP = gauge(
         Group::Collective,
         "nvlink_collective_failure_timestamp_seconds",
         &["collective", "model", "gpus", "nodes", "path", "reason"],
         "classes × 4 reasons",
         "Unix time of the end of the latest run that failed for this reason. Absent if none of the last 32 runs of the class did.",
+    );
+    COLLECTIVE_SIBLINGS = gauge(
+        Group::Collective,
+        "nvlink_collective_siblings_ratio",
+        &["model", "gpus", "path"],
+        "classes of all_reduce on one node",
+        "Median of the node's latest all_reduces with large messages (3 to 5 runs of the last 30 days), divided by that of its siblings in the calibration; absent without a calibration of as many GPUs. Below 0.9, the Node has the label nvlink-domains.io/slow.",
     );
     COLLECTOR_SUCCESS = gauge(
         Group::Exporter,

@@ -65,8 +65,8 @@ The kinds of errors and their source in NVML: a field, or a counter of `nvmlDevi
 | `local_link_integrity` | | | field 211 | times that the number of local errors exceeded a threshold |
 | `transmit_discard` | | | field 212 | packets with errors that were dropped before they were sent |
 | `recovery_failed` | | | field 214 | retrainings that failed: the link is down |
-| `effective` | | | field 219; ratio 220 | errors in packets, after error correction |
-| `symbol` | | | field 221; ratio 222 | errors in received symbols, before error correction |
+| `effective` | | | field 219; ratio 220 | errors in packets that forward error correction (FEC) left |
+| `symbol` | | | field 221; ratio 222 | errors in received symbols that FEC and the retransmission of the physical layer (PLR) left |
 ";
 
 fn row(family: &Family) -> String {
