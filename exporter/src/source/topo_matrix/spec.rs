@@ -27,11 +27,10 @@ pub fn spec(matrix: &Matrix, source: Source) -> NodeTopologySpec {
             let (class, rate) = match a.to_gpus[m] {
                 Relation::Nvlink(links) => {
                     let rate = bandwidth::assumed_nvlink(links);
-                    let via = via(links, [a, b]);
                     edges.push(Edge {
                         a: low,
                         b: high,
-                        via,
+                        via: via(links, [a, b]),
                         links,
                         bytes_per_second: rate,
                     });
