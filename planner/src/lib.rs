@@ -8,6 +8,7 @@
 //! * [`NodeState`], [`PodState`], [`Job`], [`Class`] and [`Settings`] are the state.
 //! * [`Round`] is the answer: [`Action`]s to carry out, and for each job that waits its
 //!   position, its expected start and the [`Reason`].
+//! * [`simulation`] replays a trace of jobs on a virtual clock.
 
 #![warn(missing_docs)]
 
@@ -17,6 +18,7 @@ mod node;
 mod planner;
 mod pod;
 mod settings;
+pub mod simulation;
 mod time;
 
 pub use action::{

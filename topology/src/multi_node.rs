@@ -52,6 +52,27 @@ pub struct Gang {
     pub scope: Scope,
 }
 
+impl Gang {
+    /// Returns the pattern of one pod. A shape applies only to the whole gang.
+    #[must_use]
+    pub fn pod_pattern(&self) -> Pattern {
+        plain(self.pattern)
+    }
+
+    /// Returns the time of the traffic that leaves `node` for other nodes in `within`,
+    /// seconds per byte of payload; 0 for [`Scope::Node`]. The cost of a gang is the
+    /// longest of these times and of the costs of its pods.
+    #[must_use]
+    pub fn leaving(&self, node: &Node<'_>, within: Scope) -> f64 {
+        if matches!(within, Scope::Gpu | Scope::Node) {
+            return 0.0;
+        }
+        #[allow(clippy::cast_precision_loss)] // far below 2^53
+        let outward = node.outward(within).max(1) as f64;
+        leaving(self) / outward
+    }
+}
+
 /// The placement of the pods of a gang.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GangPlacement {
@@ -249,13 +270,10 @@ fn fits<'a>(group: &[&'a Node<'a>], gang: &Gang, within: Scope) -> Vec<Fit<'a>> 
         };
         let pods = pods.filter(|pods| !pods.is_empty())?;
         let slowest = pods.iter().map(|pod| pod.cost).fold(0.0, f64::max);
-        #[allow(clippy::cast_precision_loss)] // far below 2^53
-        let outward = node.outward(within).max(1) as f64;
-        let leaving = if alone { 0.0 } else { leaving(gang) / outward };
         Some(Fit {
             node,
             pods,
-            cost: slowest.max(leaving),
+            cost: slowest.max(gang.leaving(node, within)),
         })
     };
     group.iter().filter_map(fit).collect()
