@@ -69,7 +69,10 @@ fn notes(trace: &Trace) -> Vec<String> {
             notes.push(format!("note: {count} {jobs} {what}"));
         }
     };
-    count(trace.rounded, "with a fraction of a GPU, rounded up to whole GPUs");
+    count(
+        trace.rounded,
+        "with a fraction of a GPU, rounded up to whole GPUs",
+    );
     count(trace.without_gpus, "without GPUs, left out");
     count(trace.unsorted, "out of order, sorted by time");
     if !trace.ignored.is_empty() {

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, str::FromStr, sync::Arc};
 
 use nvlink_topology::{
-    Fabric, GpuSet, Graph, Interconnect, Invalid, multi_node,
+    Fabric, Graph, Interconnect, Invalid, multi_node,
     profile::{self, Profile},
 };
 
@@ -193,28 +193,28 @@ impl Cluster {
         demands.find(|demand| held(demand.gpus) >= demand.pods as usize)
     }
 
-    /// Returns the nodes as the search for gangs sees them, with what is free on each.
-    pub(super) fn candidates<'a>(&'a self, free: &[GpuSet]) -> Vec<multi_node::Node<'a>> {
-        let nodes = self.nodes.iter().zip(free);
-        let candidate = |(at, (_, &free))| self.candidate(at, free);
-        nodes.enumerate().map(candidate).collect()
-    }
-
-    pub(super) fn candidate(&self, at: usize, free: GpuSet) -> multi_node::Node<'_> {
-        let node = &self.nodes[at];
-        let kind = &self.kinds[node.kind];
-        multi_node::Node {
-            name: &node.name,
-            graph: &kind.graph,
-            free,
-            interconnect: kind.interconnect,
-            fabric: node.fabric.as_ref(),
-            rack: None,
-            zone: Some("zone"),
-            network_bytes_per_second: kind.network,
+    /// Returns the empty nodes as the search for gangs sees them.
+    pub(super) fn candidates(&self) -> Vec<multi_node::Node<'_>> {
+        let mut candidates = Vec::with_capacity(self.nodes.len());
+        for node in &self.nodes {
+            let kind = &self.kinds[node.kind];
+            candidates.push(multi_node::Node {
+                name: &node.name,
+                graph: &kind.graph,
+                free: kind.graph.all(),
+                interconnect: kind.interconnect,
+                fabric: node.fabric.as_ref(),
+                rack: None,
+                zone: Some(ZONE),
+                network_bytes_per_second: kind.network,
+            });
         }
+        candidates
     }
 }
+
+/// The zone of all nodes.
+pub(super) const ZONE: &str = "zone";
 
 /// Returns the total bandwidth of the NICs that are near a GPU: the others are for storage.
 fn network(nics: &[nvlink_topology::Nic]) -> Option<u64> {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use nvlink_topology::{
     GpuSet, Pattern, Scope,
-    multi_node::{Gang, place_gang},
+    multi_node::{Gang, leaving, outward, place_gang, plain},
     search,
 };
 
@@ -70,17 +70,18 @@ impl<'a> Ratings<'a> {
             true => Scope::NvlinkDomain,
             false => Scope::Zone,
         };
+        let sent = leaving(&gang);
         let mut cost: f64 = 0.0;
         for &seat in seats {
-            let node = self.cluster.candidate(seat.node, seat.gpus);
-            let (pod, _) = self.pod(seat, gang.pod_pattern());
-            cost = cost.max(pod).max(gang.leaving(&node, within));
+            let kind = &self.cluster.kinds[self.cluster.nodes[seat.node].kind];
+            let (pod, _) = self.pod(seat, plain(pattern));
+            #[allow(clippy::cast_precision_loss)] // far below 2^53
+            let outward = outward(&kind.graph, kind.network, within).max(1) as f64;
+            cost = cost.max(pod).max(sent / outward);
         }
         let cluster = self.cluster;
         let best = *self.gangs.entry((demand, pattern)).or_insert_with(|| {
-            let nodes = 0..cluster.nodes();
-            let all: Vec<GpuSet> = nodes.map(|node| cluster.graph(node).all()).collect();
-            place_gang(&cluster.candidates(&all), &gang).map_or(cost, |found| found.cost)
+            place_gang(&cluster.candidates(), &gang).map_or(cost, |found| found.cost)
         });
         let quality = if cost > 0.0 { best / cost } else { 1.0 };
         (cost, quality.min(1.0))
