@@ -9,7 +9,9 @@
 mod baseline;
 mod clock;
 mod cluster;
+mod estimates;
 mod plot;
+mod queue;
 mod rating;
 mod row;
 mod summary;
@@ -23,6 +25,7 @@ use nvlink_topology::GpuSet;
 use crate::Millis;
 use baseline::Baseline;
 use cluster::Demand;
+use queue::Queue;
 use rating::Ratings;
 
 pub use clock::Inconsistent;
@@ -35,6 +38,8 @@ pub use trace::{Job, Trace, TraceError};
 /// Who decides which job starts when, and on which GPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
+    /// The planner.
+    NvlinkDomains,
     /// kube-scheduler that prefers empty nodes (LeastAllocated, its default), and a device
     /// plugin that hands out any free GPUs.
     Spread,
@@ -46,12 +51,18 @@ pub enum Policy {
 
 impl Policy {
     /// All policies, in the order of reports.
-    pub const ALL: [Self; 3] = [Self::Spread, Self::Packed, Self::Aligned];
+    pub const ALL: [Self; 4] = [
+        Self::NvlinkDomains,
+        Self::Spread,
+        Self::Packed,
+        Self::Aligned,
+    ];
 
     /// Returns the name in reports.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
+            Self::NvlinkDomains => "nvlink-domains",
             Self::Spread => "spread",
             Self::Packed => "packed",
             Self::Aligned => "aligned",
@@ -97,8 +108,8 @@ struct Start {
 trait Scheduler {
     /// A job arrived.
     fn arrive(&mut self, entry: usize);
-    /// A job ended at `now`.
-    fn end(&mut self, entry: usize, now: Millis);
+    /// A job ended.
+    fn end(&mut self, entry: usize);
     /// Returns what starts now.
     fn round(&mut self, now: Millis) -> Vec<Start>;
     /// Returns when the answer may change although no job arrives or ends.
@@ -130,7 +141,10 @@ pub fn run(
     let mut ratings = Ratings::new(cluster);
     let mut outcomes = Vec::new();
     for policy in Policy::ALL {
-        let mut scheduler = Baseline::new(policy, cluster, &entries, seed);
+        let mut scheduler: Box<dyn Scheduler> = match policy {
+            Policy::NvlinkDomains => Box::new(Queue::new(cluster, &entries)),
+            _ => Box::new(Baseline::new(policy, cluster, &entries, seed)),
+        };
         let mut report = |ended| {
             progress(Progress {
                 policy,
@@ -138,7 +152,7 @@ pub fn run(
                 jobs: entries.len(),
             });
         };
-        let ran = clock::replay(&entries, cluster, &mut scheduler, &mut report);
+        let ran = clock::replay(&entries, cluster, &mut *scheduler, &mut report);
         let ran = ran.map_err(|error| error.of(policy))?;
         let ran = ran.iter().zip(&entries);
         let ran = ran

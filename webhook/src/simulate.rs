@@ -25,8 +25,7 @@ const PERIOD: Duration = Duration::from_millis(200);
 /// # Errors
 /// When the trace is invalid, or a file cannot be read or written.
 pub fn run(args: &SimulateArgs) -> anyhow::Result<()> {
-    let name = args.trace.display();
-    let trace = read(&args.trace).with_context(|| name.to_string())?;
+    let trace = read(&args.trace)?;
     let cluster = Cluster::new(&args.cluster).context("cannot build the cluster")?;
     let mut meter = Meter::new();
     let report = simulation::run(&trace, &cluster, args.seed, &mut |progress| {
@@ -53,11 +52,12 @@ pub fn run(args: &SimulateArgs) -> anyhow::Result<()> {
 }
 
 fn read(path: &Path) -> anyhow::Result<Trace> {
-    let trace = match path.as_os_str() == "-" {
-        true => Trace::read(io::stdin().lock())?,
-        false => Trace::read(BufReader::new(File::open(path)?))?,
-    };
-    Ok(trace)
+    if path.as_os_str() == "-" {
+        return Trace::read(io::stdin().lock()).context("stdin");
+    }
+    let name = || path.display().to_string();
+    let file = File::open(path).with_context(name)?;
+    Trace::read(BufReader::new(file)).with_context(name)
 }
 
 /// Says what was odd about the trace.

@@ -81,7 +81,7 @@ impl<'a> Baseline<'a> {
             // As in least_allocated.go and most_allocated.go, with the GPUs as the resource.
             let own = match self.policy {
                 Policy::Spread => left * MOST / capacity,
-                Policy::Packed | Policy::Aligned => (capacity - left) * MOST / capacity,
+                _ => (capacity - left) * MOST / capacity,
             };
             match best.map_or(Ordering::Greater, |_| own.cmp(&score)) {
                 Ordering::Greater => (best, score, equals) = (Some(node), own, 1),
@@ -102,12 +102,12 @@ impl<'a> Baseline<'a> {
         let free = self.free[node];
         let lowest = || free.iter().take(gpus as usize).collect();
         match self.policy {
-            Policy::Packed => lowest(),
             Policy::Spread => {
                 let mut free: Vec<usize> = free.iter().collect();
                 self.random.shuffle(&mut free);
                 free.into_iter().take(gpus as usize).collect()
             }
+            Policy::NvlinkDomains | Policy::Packed => lowest(),
             Policy::Aligned => {
                 // A shape is one of all pods together.
                 let pattern = match pattern {
@@ -138,7 +138,7 @@ impl Scheduler for Baseline<'_> {
         self.waiting.add(entry, job.priority, *demand);
     }
 
-    fn end(&mut self, entry: usize, _: Millis) {
+    fn end(&mut self, entry: usize) {
         let seats = self.held.remove(&entry).unwrap_or_default();
         self.give_back(&seats);
     }

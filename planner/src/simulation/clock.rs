@@ -59,10 +59,10 @@ pub(super) fn replay(
             let waiting = entries.len() - ended;
             return Err(Inconsistent::new(format!("{waiting} jobs wait forever")));
         };
-        while let Some(&Reverse((at, entry))) = ends.peek().filter(|one| one.0.0 == now) {
+        while let Some(&Reverse((_, entry))) = ends.peek().filter(|one| one.0.0 == now) {
             ends.pop();
             account.end(entry);
-            scheduler.end(entry, at);
+            scheduler.end(entry);
             ended += 1;
         }
         while entries

@@ -2,7 +2,7 @@
 
 use super::{
     Report, Summary,
-    words::{duration, number, percent, short},
+    words::{counted, duration, number, percent, short},
 };
 
 /// Columns of a terminal.
@@ -14,14 +14,14 @@ const WIDTH: usize = 80;
 pub fn table(report: &Report) -> String {
     let summaries = report.summaries();
     let mut text = format!(
-        "{} jobs on {} GPUs of {} nodes",
-        number(report.jobs),
-        number(report.gpus),
-        number(report.nodes)
+        "{} on {} of {}",
+        counted(report.jobs, "job"),
+        counted(report.gpus, "GPU"),
+        counted(report.nodes, "node")
     );
     if report.rejected > 0 {
         let rejected = number(report.rejected);
-        text += &format!("; {rejected} never ran: they need more GPUs");
+        text += &format!("; {rejected} never ran: too large");
     }
     text += "\n\n";
     text += &row("", &summaries, |one| Some(one.name.to_owned()));

@@ -15,7 +15,7 @@ impl Scheduler for Scripted {
         self.arrived.push(entry);
     }
 
-    fn end(&mut self, _: usize, _: Millis) {}
+    fn end(&mut self, _: usize) {}
 
     fn round(&mut self, _: Millis) -> Vec<Start> {
         let start = |entry: usize| {

@@ -57,3 +57,9 @@ pub(super) fn number(number: usize) -> String {
     }
     text
 }
+
+/// Returns a number of things: `1 node`, `1,000 nodes`.
+pub(super) fn counted(count: usize, what: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{} {what}{plural}", number(count))
+}

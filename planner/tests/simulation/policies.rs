@@ -74,11 +74,42 @@ fn a_job_that_does_not_fit_blocks_nobody_and_starves() {
     }
 }
 
+/// The planner keeps the GPUs together, and lets no job that may take long delay the large one.
+#[test]
+fn the_planner_keeps_pairs_whole_and_starves_nobody() {
+    let trace = "time,gpus,duration\n0,1,100\n0,2,50\n10,1,10\n20,2,10\n";
+    let report = simulate(trace, "rtx-a6000-pairs=1");
+    assert_eq!(waits(&report, Policy::NvlinkDomains), [0.0, 0.0, 0.0, 30.0]);
+    let ran = &outcome(&report, Policy::NvlinkDomains).ran;
+    assert!(
+        ran.iter()
+            .all(|one| one.quality == 1.0 && !one.across_domains)
+    );
+    let trace = "time,gpus,duration\n0,3,100\n1,4,10\n2,1,200\n";
+    let report = simulate(trace, "rtx-a6000-pairs=1");
+    assert_eq!(waits(&report, Policy::NvlinkDomains), [0.0, 99.0, 108.0]);
+}
+
+/// Once three jobs of its project have ended, a job is known to be short, and may overtake.
+#[test]
+fn the_planner_learns_from_past_jobs() {
+    let past = "time,gpus,duration,project\n0,1,10,ci\n0,1,20,ci\n0,1,30,ci\n0,3,100,train\n\
+                150,3,100,train\n300,3,100,train\n";
+    let trace =
+        |project: &str| format!("{past}1000,3,100,train\n1001,4,10,train\n1002,1,20,{project}\n");
+    let last = |project: &str| {
+        let report = simulate(&trace(project), "rtx-a6000-pairs=1");
+        waits(&report, Policy::NvlinkDomains).split_off(7)
+    };
+    assert_eq!(last("ci"), [99.0, 0.0]);
+    assert_eq!(last("unknown"), [99.0, 108.0]);
+}
+
 #[test]
 fn a_higher_priority_comes_first_then_the_older_job() {
     let trace = "time,gpus,duration,priority\n0,4,10,0\n1,4,10,0\n2,4,10,7\n3,4,10,0\n";
     let report = simulate(trace, "rtx-a6000-pairs=1");
-    for policy in [Policy::Spread, Policy::Packed, Policy::Aligned] {
+    for policy in Policy::ALL {
         assert_eq!(waits(&report, policy), [0.0, 19.0, 8.0, 27.0], "{policy:?}");
     }
 }
