@@ -24,7 +24,7 @@ const PERIOD: Duration = Duration::from_millis(200);
 ///
 /// # Errors
 /// When the trace is invalid, or a file cannot be read or written.
-pub fn run(args: &SimulateArgs) -> anyhow::Result<()> {
+pub(crate) fn run(args: &SimulateArgs) -> anyhow::Result<()> {
     let trace = read(&args.trace)?;
     let cluster = Cluster::new(&args.cluster).context("cannot build the cluster")?;
     let mut meter = Meter::new();

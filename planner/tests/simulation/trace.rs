@@ -100,6 +100,10 @@ fn errors_name_line_column_and_value_and_say_what_to_do() {
         let error = Trace::read(text.as_bytes()).unwrap_err().to_string();
         assert_eq!(error, expected, "{row}");
     }
+}
+
+#[test]
+fn errors_of_whole_files_and_of_optional_columns() {
     let more = [
         (
             "",
