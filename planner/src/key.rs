@@ -64,5 +64,4 @@ impl Key {
             name: node.name.clone(),
         }
     }
-
 }

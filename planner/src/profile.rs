@@ -257,7 +257,7 @@ mod tests {
         assert_eq!(at(4, 10), Some((10, 4)));
         assert_eq!(at(4, 11), Some((30, 4)));
         assert_eq!(at(5, 1), None);
-        assert_eq!(profile.changes(5, 10), [11, 20, 21, 30]);
+        assert_eq!(profile.changes(5, 10), [10, 11, 20, 21, 30]);
     }
 
     #[test]

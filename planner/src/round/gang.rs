@@ -123,6 +123,9 @@ impl Plan<'_> {
         pods: u64,
         (after, length, until): (Millis, Millis, Millis),
     ) -> Option<Millis> {
+        if after > until {
+            return None;
+        }
         let touched = self.touched_in(spec, id);
         let mut changes: BTreeSet<(Millis, u32)> = BTreeSet::new();
         for &node in &touched {
