@@ -18,7 +18,7 @@ use crate::{
     queue::{Entry, Queue},
     round::{
         gang::sets,
-        job::{Outcome, seats},
+        job::{Free, Outcome, seats},
         plan::{Plan, length},
         target::{Part, Target},
     },
@@ -118,6 +118,7 @@ impl Plan<'_> {
                 free: u32::try_from(free).unwrap_or(u32::MAX),
             },
             target,
+            free: Free::None,
         }
     }
 
@@ -267,7 +268,7 @@ impl Plan<'_> {
         let spec = self.member(entry, member);
         let profile = self.for_member(entry, number, taken)?;
         let node = self.cluster.node(number)?;
-        let when = (after, length(&entry.job));
+        let when = (after, Millis::MAX, length(&entry.job));
         let (key, found) = spec.rate(self.search, node, &profile, when, None)?;
         let part = Part {
             node: number,
