@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use nvlink_topology::Scope;
 
 use crate::{
-    Class, Job, Millis, Name, Settings,
+    Job, Millis, Name, Settings,
     cluster::Cluster,
     ends::{BORROW, FAR, UNKNOWN},
     gang_kind::{GangKinds, GroupId, group_of},
@@ -15,6 +15,7 @@ use crate::{
     queue::{Entry, Queue},
     round::{
         quota::Quotas,
+        reasons::Class,
         target::{Chosen, Part, Target},
     },
     search::{Found, Search},
@@ -25,7 +26,7 @@ use crate::{
 pub(crate) struct Plan<'a> {
     pub(crate) now: Millis,
     pub(crate) settings: &'a Settings,
-    pub(crate) classes: &'a BTreeMap<Name, Class>,
+    pub(crate) classes: &'a BTreeMap<Name, crate::Class>,
     pub(crate) cluster: &'a Cluster,
     pub(crate) queue: &'a Queue,
     pub(crate) search: &'a mut Search,
@@ -34,6 +35,8 @@ pub(crate) struct Plan<'a> {
     pub(crate) overlay: Overlay,
     /// Kinds that only this round needs.
     joined: Vec<u32>,
+    /// Why jobs wait, by kind, number of members and scope: it is the same for all of them.
+    pub(crate) reasons: HashMap<(u32, usize, Scope), Class>,
 }
 
 /// What a round has planned so far, on top of what the index knows.
@@ -64,7 +67,7 @@ struct Live {
 /// The state of the planner that a round reads, with the caches that it fills.
 pub(crate) struct State<'a> {
     pub(crate) settings: &'a Settings,
-    pub(crate) classes: &'a BTreeMap<Name, Class>,
+    pub(crate) classes: &'a BTreeMap<Name, crate::Class>,
     pub(crate) cluster: &'a Cluster,
     pub(crate) queue: &'a Queue,
     pub(crate) search: &'a mut Search,
@@ -85,6 +88,7 @@ impl<'a> Plan<'a> {
             gangs: state.gangs,
             overlay: Overlay::default(),
             joined: Vec::new(),
+            reasons: HashMap::new(),
         }
     }
 
@@ -273,7 +277,7 @@ impl<'a> Plan<'a> {
     }
 
     /// Returns the settings of a class.
-    pub(crate) fn class(&self, name: &Name) -> Option<&Class> {
+    pub(crate) fn class(&self, name: &Name) -> Option<&crate::Class> {
         self.classes.get(name)
     }
 }

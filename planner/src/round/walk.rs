@@ -46,8 +46,8 @@ pub(super) struct Walk {
     blocked: BTreeSet<Vec<Name>>,
     /// Without backfill, the latest start so far by class.
     latest: BTreeMap<Name, Millis>,
-    /// What holds for all blocked jobs of a kind: why they wait, and from when at best.
-    kinds: HashMap<u32, (Class, Option<Millis>)>,
+    /// From when on all blocked jobs of a kind may start at best.
+    starts: HashMap<u32, Option<Millis>>,
     /// Whether a kind is blocked, since how many sets are.
     known: HashMap<u32, (usize, bool)>,
     /// The nodes of sets.
@@ -228,9 +228,9 @@ impl Walk {
 
     /// Returns why a job waits that is too far back, and from when on it may start at best.
     fn behind(&mut self, plan: &mut Plan<'_>, entry: &Entry) -> (Reason, Option<Eta>) {
-        let known = self.kinds.entry(entry.kind);
-        let &mut (class, start) =
-            known.or_insert_with(|| (plan.classify(entry), plan.lower_bound(entry.kind)));
+        let class = plan.classify(entry);
+        let start = self.starts.entry(entry.kind);
+        let start = *start.or_insert_with(|| plan.lower_bound(entry.kind));
         let eta = match class {
             Class::Never | Class::Silent => None,
             _ => start.and_then(at_least),
