@@ -62,6 +62,9 @@ pub(crate) fn give_backs(cluster: &Cluster, queue: &Queue, now: Millis) -> Vec<A
     cluster.gangs().filter_map(give_back).collect()
 }
 
+/// Whether a member may take a seat.
+type Rule<'a> = &'a dyn Fn(&Member, &Seat) -> bool;
+
 impl Plan<'_> {
     /// Plans the members of a gang that come back while others are there; `None` if the
     /// job is no such gang.
@@ -133,7 +136,7 @@ impl Plan<'_> {
         let same_name = |member: &Member, seat: &Seat| seat.pod == member.pod;
         let same_rank = |member: &Member, seat: &Seat| member.rank == Some(seat.rank);
         let any = |_: &Member, _: &Seat| true;
-        let rules: [&dyn Fn(&Member, &Seat) -> bool; 3] = [&same_name, &same_rank, &any];
+        let rules: [Rule<'_>; 3] = [&same_name, &same_rank, &any];
         for rule in rules {
             rest.retain(|&member| {
                 let found = vacant.iter().position(|seat| rule(member, seat));
