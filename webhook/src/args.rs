@@ -124,20 +124,7 @@ Examples:
     /// lowest indices; aligned, the nodes of packed and the best free GPUs of the node. It prints
     /// waits, communication times for 1 GiB per GPU by the cost model, and placement quality. It
     /// contacts no cluster. Exit status 1: the trace is invalid.
-    #[command(after_help = "\
-Examples:
-  What would the queue have done with last month's jobs?
-    nvlink-webhook simulate jobs.csv --cluster dgx-h100=4,a100-pcie-pairs=8
-  The same for programs, and as a picture:
-    nvlink-webhook simulate jobs.csv --cluster dgx-h100=4 -o json --plot waits.svg
-
-A trace:
-  time,gpus,duration,project
-  0,8,3600,research
-  12.5,0.5,90,ci
-
-A job that no node can hold gets as few equal pods as possible, which start together under every
-policy. docs/simulate.md explains the policies and the figures.")]
+    #[command(after_help = simulate::EXAMPLES)]
     Simulate(SimulateArgs),
 }
 

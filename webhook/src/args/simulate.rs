@@ -5,6 +5,22 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use nvlink_planner::simulation::ClusterSpec;
 
+/// What `--help` ends with.
+pub(super) const EXAMPLES: &str = "\
+Examples:
+  What would the queue have done with last month's jobs?
+    nvlink-webhook simulate jobs.csv --cluster dgx-h100=4,a100-pcie-pairs=8
+  The same for programs, and as a picture:
+    nvlink-webhook simulate jobs.csv --cluster dgx-h100=4 -o json --plot waits.svg
+
+A trace:
+  time,gpus,duration,project
+  0,8,3600,research
+  12.5,0.5,90,ci
+
+A job that no node can hold gets as few equal pods as possible, which start together under every
+policy. docs/simulate.md explains the policies and the figures.";
+
 /// Flags of `simulate`.
 #[derive(Debug, Args)]
 pub struct SimulateArgs {
