@@ -9,6 +9,7 @@
 //! * [`Pattern`] and [`Shape`] define which ranks communicate; [`search`] finds the
 //!   placement with the least communication time, and the next best set of GPUs; [`multi_node`] does so for several
 //!   nodes.
+//! * [`profile`] has the hardware of well-known machines, for simulated nodes.
 //! * [`labels`] and [`descriptor`] define the labels and annotations of the Node.
 
 #![warn(missing_docs)]
@@ -31,6 +32,7 @@ mod missing;
 mod model;
 pub mod multi_node;
 mod pattern;
+pub mod profile;
 mod rings;
 pub mod search;
 mod sharing;

@@ -5,9 +5,11 @@ use std::{net::SocketAddr, path::PathBuf};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 mod preview;
+mod simulate;
 mod web;
 
 pub use preview::{Output, PreviewArgs};
+pub use simulate::{ReportFormat, SimulateArgs};
 pub use web::WebArgs;
 
 use crate::{
@@ -114,6 +116,16 @@ Examples:
   With the chart:
     helm test nvlink-domains --namespace nvlink-system")]
     Check(CheckArgs),
+    /// Replay a trace of jobs, with the queue and with what clusters do without it.
+    ///
+    /// A virtual clock runs the same jobs under each policy, on simulated nodes:
+    /// nvlink-domains, the queue of this program; spread, kube-scheduler's LeastAllocated and any
+    /// free GPUs of the node, as device plugins hand them out; packed, MostAllocated and the
+    /// lowest indices; aligned, the nodes of packed and the best free GPUs of the node. It prints
+    /// waits, communication times for 1 GiB per GPU by the cost model, and placement quality. It
+    /// contacts no cluster. Exit status 1: the trace is invalid.
+    #[command(after_help = simulate::EXAMPLES)]
+    Simulate(SimulateArgs),
 }
 
 /// Node labels that stand for wider scopes.

@@ -19,6 +19,7 @@
 //! - [`page`]: the page of the cluster;
 //! - [`args`]: the command line;
 //! - [`preview`]: the decision, made from files;
+//! - `simulate`: the queue, on a trace of jobs;
 //! - `check`: whether the webhook of a cluster answers;
 //! - [`serve`]: the running webhook;
 //! - `run`: from the command line to an exit status.
@@ -41,6 +42,7 @@ pub mod recent;
 pub mod registration;
 mod run;
 pub mod serve;
+mod simulate;
 mod stdout;
 mod yaml;
 

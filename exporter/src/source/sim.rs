@@ -2,43 +2,26 @@
 //! parts. Its hardware is data; its counters are a pure function of time and of
 //! the faults that are set while it runs.
 
-mod board;
-mod build;
 mod control;
 mod counters;
 mod damage;
+mod errors;
 mod fault;
 mod health;
-mod profiles;
+mod matrix;
 
 use std::{sync::Arc, time::Duration};
 
-use nvlink_topology::{Invalid, NodeTopology};
+use nvlink_topology::{Invalid, NodeTopology, profile as board};
 
-use self::{control::Current, counters::Counters, damage::Damage, profiles::PROFILES};
+use self::{control::Current, counters::Counters, damage::Damage};
 use super::{LostGpu, Reading, Source, SourceError, topo_matrix::Matrix};
 
 pub use self::{
-    board::Profile,
     control::Control,
     fault::{BadFaults, Fault},
 };
-
-/// Returns the names of all profiles, sorted.
-#[must_use]
-pub fn names() -> Vec<&'static str> {
-    PROFILES.iter().map(|profile| profile.name).collect()
-}
-
-#[must_use]
-pub fn profiles() -> &'static [Profile] {
-    PROFILES
-}
-
-#[must_use]
-pub fn profile(name: &str) -> Option<&'static Profile> {
-    PROFILES.iter().find(|profile| profile.name == name)
-}
+pub use board::{Profile, names, profile, profiles};
 
 pub struct SimSource {
     profile: &'static Profile,
@@ -81,7 +64,7 @@ impl SimSource {
 
 impl Node {
     fn new(profile: &Profile, name: &str, damage: Damage) -> Result<Self, Invalid> {
-        let mut topology = NodeTopology::new(name, build::spec(profile, name, &damage));
+        let mut topology = NodeTopology::new(name, profile.spec(name, &damage.hardware));
         let mut warnings = topology.spec.complete(name)?;
         if damage.fabric.is_some() {
             warnings.push(
@@ -89,10 +72,10 @@ impl Node {
                     .to_owned(),
             );
         }
-        let matrix = build::matrix(profile, &topology.spec);
-        let lost = damage.lost.iter().map(|&index| LostGpu {
+        let matrix = matrix::of(profile, &topology.spec);
+        let lost = damage.hardware.lost.iter().map(|&index| LostGpu {
             index,
-            uuid: Some(build::uuid(name, index as usize)),
+            uuid: Some(board::uuid(name, index as usize)),
             pci_bus_id: Some(profile.gpus[index as usize].bus.to_owned()),
             ..LostGpu::default()
         });

@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::{
-    Profile,
+    Profile, errors,
     fault::{self, BadFaults, Fault},
 };
 
@@ -44,7 +44,7 @@ pub(super) struct Current {
 
 impl Control {
     pub(in crate::source) fn new(profile: &'static Profile) -> Self {
-        let xids = profile.xids.iter();
+        let xids = errors::xids(profile).iter();
         let xids = xids.map(|&(gpu, xid, count)| ((gpu, xid), count));
         Self {
             profile,

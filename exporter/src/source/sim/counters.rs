@@ -12,11 +12,14 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use nvlink_topology::Gpu;
+use nvlink_topology::{
+    Gpu,
+    profile::{Profile, peers},
+};
 
 use super::{
-    board::{Profile, RisingError, peers},
     damage::Damage,
+    errors::{self, RisingError},
     fault::Fault,
 };
 use crate::source::{BitErrorKind, CounterSource, ErrorKind, LinkCounters};
@@ -143,7 +146,7 @@ impl Count {
             let parts = self.errors.get(&kind).copied().unwrap_or_default();
             u64::try_from(parts / HOUR).unwrap_or(u64::MAX)
         };
-        let kinds = profile.error_kinds.iter();
+        let kinds = errors::kinds(profile).iter();
         LinkCounters {
             gpu,
             link,
@@ -213,7 +216,7 @@ fn bytes(rate: u64, stream: u64, now: Duration) -> u64 {
 
 /// Returns the errors per hour of a link by kind: those of the board plus those of the faults.
 fn rates(profile: &Profile, faults: &[Fault], (gpu, link): (u32, u32)) -> BTreeMap<ErrorKind, u64> {
-    let board = profile.rising_errors.iter().map(
+    let board = errors::rising(profile).iter().map(
         |&RisingError {
              gpu,
              link,

@@ -1,20 +1,14 @@
 //! The effect of faults on the hardware.
 
-use std::collections::BTreeSet;
+use nvlink_topology::profile::{self, Profile, peers};
 
-use super::{
-    board::{Profile, peers},
-    fault::Fault,
-};
+use super::fault::Fault;
 use crate::source::FabricState;
 
 /// The parts that do not work.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Damage {
-    /// GPU and link of each link that its GPU reports as down.
-    pub(super) down: BTreeSet<(u32, u32)>,
-    /// GPUs that do not answer.
-    pub(super) lost: BTreeSet<u32>,
+    pub(super) hardware: profile::Damage,
     /// State of the fabric, if it is not up.
     pub(super) fabric: Option<FabricState>,
 }
@@ -22,9 +16,10 @@ pub(super) struct Damage {
 impl Damage {
     pub(super) fn new(profile: &Profile, faults: &[Fault]) -> Self {
         let mut damage = Self {
-            down: profile.dead_links.iter().copied().collect(),
-            ..Self::default()
+            hardware: profile.damage(),
+            fabric: None,
         };
+        let hardware = &mut damage.hardware;
         for fault in faults {
             match *fault {
                 Fault::LinkDown {
@@ -32,21 +27,24 @@ impl Damage {
                     link,
                     one_sided,
                 } => {
-                    damage.down.insert((gpu, link));
+                    hardware.down.insert((gpu, link));
                     let far = peers(profile, gpu as usize).nth(link as usize);
                     let far = far.filter(|_| !one_sided);
-                    damage
+                    hardware
                         .down
                         .extend(far.map(|(peer, there)| (peer as u32, there)));
                 }
                 Fault::GpuLost { gpu } => {
-                    damage.lost.insert(gpu);
+                    hardware.lost.insert(gpu);
                     let far = peers(profile, gpu as usize);
-                    damage
+                    hardware
                         .down
                         .extend(far.map(|(peer, there)| (peer as u32, there)));
                 }
-                Fault::FabricDown { state } => damage.fabric = Some(state),
+                Fault::FabricDown { state } => {
+                    hardware.fabric_down = true;
+                    damage.fabric = Some(state);
+                }
                 _ => {}
             }
         }
@@ -55,6 +53,6 @@ impl Damage {
 
     /// Reports whether the GPU answers and reports the link as up.
     pub(super) fn is_up(&self, gpu: u32, link: u32) -> bool {
-        !self.lost.contains(&gpu) && !self.down.contains(&(gpu, link))
+        self.hardware.is_up(gpu, link)
     }
 }

@@ -1,9 +1,9 @@
 //! The faults of a simulated node.
 
-use nvlink_topology::generation::Generation;
+use nvlink_topology::profile::{Profile, Wiring};
 use serde::{Deserialize, Serialize};
 
-use super::board::{Profile, Wiring};
+use super::errors;
 use crate::source::{ErrorKind, FabricCondition, FabricState};
 
 /// The maximum number of faults at a time.
@@ -151,8 +151,11 @@ fn check(profile: &Profile, fault: &Fault) -> Result<(), (String, String)> {
             let reason = format!("{} has no link from GPU to GPU", profile.name);
             Err((at("oneSided"), reason))
         }
-        Fault::Errors { kind, .. } if !profile.error_kinds.contains(kind) => {
-            let known: Vec<_> = profile.error_kinds.iter().map(|one| one.as_str()).collect();
+        Fault::Errors { kind, .. } if !errors::kinds(profile).contains(kind) => {
+            let known: Vec<_> = errors::kinds(profile)
+                .iter()
+                .map(|one| one.as_str())
+                .collect();
             let (kind, name) = (kind.as_str(), profile.name);
             let reason = format!(
                 "{name} does not count {kind}; it counts {}",
@@ -233,27 +236,5 @@ impl Fault {
             | Self::Traffic { gpu, .. } => Some(gpu),
             Self::Hang | Self::FabricDown { .. } => None,
         }
-    }
-}
-
-impl Profile {
-    /// Reports whether the GPUs' links end on switches.
-    pub(super) fn is_switched(&self) -> bool {
-        matches!(self.wiring, Wiring::Switches(_) | Wiring::HiddenSwitches)
-    }
-
-    /// Reports whether the GPUs report their registration with a fabric. They do
-    /// behind switches, from Hopper on.
-    pub(super) fn knows_fabric(&self) -> bool {
-        self.is_switched() && self.compute_capability() >= 90
-    }
-
-    /// Reports whether the links are NVLink 5.
-    pub(super) fn is_nvlink5(&self) -> bool {
-        self.compute_capability() >= 100
-    }
-
-    fn compute_capability(&self) -> u32 {
-        Generation::of_model(self.model).map_or(0, |one| one.compute_capability)
     }
 }

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use nvlink_topology::Gpu;
+use nvlink_topology::{Gpu, profile::Profile};
 
-use super::{board::Profile, damage::Damage, fault::Fault};
+use super::{damage::Damage, fault::Fault};
 use crate::source::{FabricCondition, FabricHealth, FabricState, GpuHealth};
 
 const CONDITIONS: [FabricCondition; 5] = [

@@ -1,74 +1,73 @@
 //! Builds the document of a profile.
 
-use nvlink_topology::{
+use super::{Damage, NicSlot, Profile, Wiring, peers};
+use crate::{
     Domain, Fabric, Gpu, Link, Nic, NodeTopologySpec, Path, PathClass, Remote, RemoteKind, Source,
     SourceKind, bandwidth,
 };
 
-use super::{
-    board::{NicSlot, Profile, Wiring},
-    damage::Damage,
-};
-use crate::source::topo_matrix::{self, Matrix, NicColumn, Relation};
-
 /// Lanes of every slot.
 const WIDTH: u32 = 16;
 
-/// Returns the hardware of the node `name`, of `profile`: GPUs with their links,
-/// PCIe paths and NICs that the `damage` leaves. `complete` adds edges and domains.
-pub(super) fn spec(profile: &Profile, name: &str, damage: &Damage) -> NodeTopologySpec {
-    let gpu = |n: usize| Gpu {
-        index: n as u32,
-        uuid: Some(uuid(name, n)),
-        pci_bus_id: Some(profile.gpus[n].bus.to_owned()),
-        model: Some(profile.model.to_owned()),
-        numa_node: Some(profile.gpus[n].numa),
-        mig_enabled: false,
-        virtual_machine: false,
-        faults: Vec::new(),
-        links: Some(links(profile, n, damage)),
-    };
-    let gpus: Vec<usize> = (0..profile.gpus.len())
-        .filter(|&n| !damage.lost.contains(&(n as u32)))
-        .collect();
-    let fabric = profile.fabric.filter(|_| damage.fabric.is_none());
-    let fabric = fabric.map(|(uuid, clique)| Fabric {
-        cluster_uuid: uuid.to_owned(),
-        clique,
-    });
-    NodeTopologySpec {
-        calibration: Vec::new(),
-        comparisons: Vec::new(),
-        source: Source {
-            kind: SourceKind::Sim,
-            from: profile.name.to_owned(),
-        },
-        gpus: gpus.iter().copied().map(gpu).collect(),
-        lost: Vec::new(),
-        edges: Vec::new(),
-        paths: paths(profile, &gpus),
-        domains: fabric
-            .map(|fabric| Domain {
-                id: String::new(),
-                gpus: gpus.iter().map(|&n| n as u32).collect(),
-                fabric: Some(fabric),
-            })
-            .into_iter()
-            .collect(),
-        nics: profile
-            .nics
-            .iter()
-            .map(|slot| nic(profile, slot, &gpus))
-            .collect(),
+impl Profile {
+    /// Returns the hardware of the node `name`: GPUs with their links, PCIe paths and NICs
+    /// that the `damage` leaves. [`NodeTopologySpec::complete`] adds edges and domains.
+    #[must_use]
+    pub fn spec(&self, name: &str, damage: &Damage) -> NodeTopologySpec {
+        let profile = self;
+        let gpu = |n: usize| Gpu {
+            index: n as u32,
+            uuid: Some(uuid(name, n)),
+            pci_bus_id: Some(profile.gpus[n].bus.to_owned()),
+            model: Some(profile.model.to_owned()),
+            numa_node: Some(profile.gpus[n].numa),
+            mig_enabled: false,
+            virtual_machine: false,
+            faults: Vec::new(),
+            links: Some(links(profile, n, damage)),
+        };
+        let gpus: Vec<usize> = (0..profile.gpus.len())
+            .filter(|&n| !damage.lost.contains(&(n as u32)))
+            .collect();
+        let fabric = profile.fabric.filter(|_| !damage.fabric_down);
+        let fabric = fabric.map(|(uuid, clique)| Fabric {
+            cluster_uuid: uuid.to_owned(),
+            clique,
+        });
+        NodeTopologySpec {
+            calibration: Vec::new(),
+            comparisons: Vec::new(),
+            source: Source {
+                kind: SourceKind::Sim,
+                from: profile.name.to_owned(),
+            },
+            gpus: gpus.iter().copied().map(gpu).collect(),
+            lost: Vec::new(),
+            edges: Vec::new(),
+            paths: paths(profile, &gpus),
+            domains: fabric
+                .map(|fabric| Domain {
+                    id: String::new(),
+                    gpus: gpus.iter().map(|&n| n as u32).collect(),
+                    fabric: Some(fabric),
+                })
+                .into_iter()
+                .collect(),
+            nics: profile
+                .nics
+                .iter()
+                .map(|slot| nic(profile, slot, &gpus))
+                .collect(),
+        }
     }
 }
 
 /// Returns the links of GPU `n`. Links to switches whose fabric is not set up stay
 /// trained, but the driver does not report their far ends.
 fn links(profile: &Profile, n: usize, damage: &Damage) -> Vec<Link> {
-    let kind = match damage.fabric {
-        None => RemoteKind::Switch,
-        Some(_) => RemoteKind::Unknown,
+    let kind = match damage.fabric_down {
+        false => RemoteKind::Switch,
+        true => RemoteKind::Unknown,
     };
     let switch = |bus: Option<&str>| Remote {
         kind,
@@ -81,7 +80,7 @@ fn links(profile: &Profile, n: usize, damage: &Damage) -> Vec<Link> {
             .iter()
             .flat_map(|&(bus, links)| (0..links).map(move |_| switch(Some(bus))))
             .collect(),
-        Wiring::Direct(_) => super::board::peers(profile, n)
+        Wiring::Direct(_) => peers(profile, n)
             .map(|(peer, _)| Remote {
                 kind: RemoteKind::Gpu,
                 pci_bus_id: Some(profile.gpus[peer].bus.to_owned()),
@@ -133,35 +132,9 @@ fn nic(profile: &Profile, nic: &NicSlot, gpus: &[usize]) -> Nic {
     }
 }
 
-/// Returns the matrix that `topo -m` would print.
-pub(super) fn matrix(profile: &Profile, spec: &NodeTopologySpec) -> Matrix {
-    let mut matrix = topo_matrix::of_document(spec);
-    for row in &mut matrix.gpus {
-        let from = &profile.gpus[row.index as usize];
-        let to_nics = profile
-            .nics
-            .iter()
-            .map(|nic| Relation::Class(from.class(&nic.slot)));
-        row.to_nics = to_nics.collect();
-    }
-    let column = |(n, nic): (usize, &NicSlot)| NicColumn {
-        title: format!("NIC{n}"),
-        name: nic.name.to_owned(),
-        to_nics: profile
-            .nics
-            .iter()
-            .map(|other| match other.slot.bus == nic.slot.bus {
-                true => Relation::Own,
-                false => Relation::Class(nic.slot.class(&other.slot)),
-            })
-            .collect(),
-    };
-    matrix.nics = profile.nics.iter().enumerate().map(column).collect();
-    matrix
-}
-
 /// Returns a UUID that depends only on the node and the GPU's index.
-pub(super) fn uuid(node: &str, gpu: usize) -> String {
+#[must_use]
+pub fn uuid(node: &str, gpu: usize) -> String {
     let hash = |seed: u64| {
         // FNV-1a, then the finalizer of SplitMix64.
         let bytes = node.bytes().chain([0]).chain((gpu as u64).to_le_bytes());

@@ -1,25 +1,7 @@
 //! The simulated boards. Models, link counts and speeds, switches, PCI addresses
 //! and NICs are those of the machines that the profiles are named after.
 
-use super::board::{NicSlot, Profile, RisingError, Slot, Wiring, nic, slot};
-use crate::source::ErrorKind::{self, *};
-
-/// Error kinds that GPUs up to Hopper count.
-const UP_TO_HOPPER: &[ErrorKind] = &[CrcFlit, CrcData, Replay, Recovery];
-/// Error kinds that GPUs with NVLink 5 count.
-const NVLINK5: &[ErrorKind] = &[
-    Recovery,
-    RecoveryFailed,
-    MalformedPacket,
-    BufferOverrun,
-    Receive,
-    ReceiveRemote,
-    ReceiveGeneral,
-    LocalLinkIntegrity,
-    TransmitDiscard,
-    Effective,
-    Symbol,
-];
+use super::{NicSlot, Profile, Slot, Wiring, nic, slot};
 
 pub(super) static PROFILES: &[Profile] = &[
     A100_PCIE_PAIRS,
@@ -47,10 +29,7 @@ const BASE: Profile = Profile {
     wiring: Wiring::None,
     fabric: None,
     nics: &[],
-    error_kinds: UP_TO_HOPPER,
     dead_links: &[],
-    rising_errors: &[],
-    xids: &[],
 };
 
 /// Eight GPUs with a PCIe switch each: DGX H100 and its successors.
@@ -107,34 +86,6 @@ const H200_DEGRADED: Profile = Profile {
     about: "8 GPUs on NVSwitches; 3 links are down, 2 have errors",
     model: "NVIDIA H200",
     dead_links: &[(3, 7), (3, 12), (5, 0)],
-    rising_errors: &[
-        RisingError {
-            gpu: 6,
-            link: 4,
-            kind: CrcFlit,
-            per_hour: 7200,
-        },
-        RisingError {
-            gpu: 6,
-            link: 4,
-            kind: Replay,
-            per_hour: 1800,
-        },
-        RisingError {
-            gpu: 6,
-            link: 4,
-            kind: Recovery,
-            per_hour: 60,
-        },
-        RisingError {
-            gpu: 1,
-            link: 9,
-            kind: CrcFlit,
-            per_hour: 240,
-        },
-    ],
-    // 74 is the NVLink error.
-    xids: &[(6, 74, 2)],
     ..DGX_H100
 };
 
@@ -144,7 +95,6 @@ const HGX_B200: Profile = Profile {
     model: "NVIDIA B200",
     link_rate: 53_125_000_000,
     wiring: Wiring::HiddenSwitches,
-    error_kinds: NVLINK5,
     ..DGX_H100
 };
 
@@ -394,6 +344,5 @@ const GB200_NVL72: Profile = Profile {
         nic("mlx5_2", 400, slot("00000010:03:00.0", 1, 6, 0, 0)),
         nic("mlx5_3", 400, slot("00000012:03:00.0", 1, 7, 0, 0)),
     ],
-    error_kinds: NVLINK5,
     ..BASE
 };

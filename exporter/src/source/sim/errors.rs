@@ -1,0 +1,87 @@
+//! The errors that the GPUs of a profile count, and those that they have from the start.
+
+use nvlink_topology::profile::Profile;
+
+use crate::source::ErrorKind::{self, *};
+
+/// Error kinds that GPUs up to Hopper count.
+const UP_TO_HOPPER: &[ErrorKind] = &[CrcFlit, CrcData, Replay, Recovery];
+/// Error kinds that GPUs with NVLink 5 count.
+const NVLINK5: &[ErrorKind] = &[
+    Recovery,
+    RecoveryFailed,
+    MalformedPacket,
+    BufferOverrun,
+    Receive,
+    ReceiveRemote,
+    ReceiveGeneral,
+    LocalLinkIntegrity,
+    TransmitDiscard,
+    Effective,
+    Symbol,
+];
+
+/// A link with errors.
+pub(super) struct RisingError {
+    pub(super) gpu: u32,
+    pub(super) link: u32,
+    pub(super) kind: ErrorKind,
+    pub(super) per_hour: u64,
+}
+
+/// The errors of `h200-degraded`; the other boards have none.
+const DEGRADED: (&str, &[RisingError]) = (
+    "h200-degraded",
+    &[
+        RisingError {
+            gpu: 6,
+            link: 4,
+            kind: CrcFlit,
+            per_hour: 7200,
+        },
+        RisingError {
+            gpu: 6,
+            link: 4,
+            kind: Replay,
+            per_hour: 1800,
+        },
+        RisingError {
+            gpu: 6,
+            link: 4,
+            kind: Recovery,
+            per_hour: 60,
+        },
+        RisingError {
+            gpu: 1,
+            link: 9,
+            kind: CrcFlit,
+            per_hour: 240,
+        },
+    ],
+);
+/// Their XIDs: GPU, XID, and its count before the exporter was started. 74 is the NVLink error.
+const DEGRADED_XIDS: &[(u32, u64, u64)] = &[(6, 74, 2)];
+
+/// Returns the kinds of errors that the GPUs count.
+pub(super) fn kinds(profile: &Profile) -> &'static [ErrorKind] {
+    match profile.is_nvlink5() {
+        true => NVLINK5,
+        false => UP_TO_HOPPER,
+    }
+}
+
+/// Returns the errors of the board's links.
+pub(super) fn rising(profile: &Profile) -> &'static [RisingError] {
+    match profile.name == DEGRADED.0 {
+        true => DEGRADED.1,
+        false => &[],
+    }
+}
+
+/// Returns GPU, XID and count of each XID before the exporter was started.
+pub(super) fn xids(profile: &Profile) -> &'static [(u32, u64, u64)] {
+    match profile.name == DEGRADED.0 {
+        true => DEGRADED_XIDS,
+        false => &[],
+    }
+}

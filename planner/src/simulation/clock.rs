@@ -1,0 +1,153 @@
+//! The virtual clock, and the account of which job holds which GPU.
+
+use std::{cmp::Reverse, collections::BinaryHeap};
+
+use nvlink_topology::GpuSet;
+
+use super::{Cluster, Entry, Policy, Scheduler, Seat, Start};
+use crate::Millis;
+
+/// How many rounds without an event in between may start nothing while jobs wait and none runs.
+const MOST_IDLE_ROUNDS: u32 = 1_000;
+
+/// A rule of the simulation that a policy broke.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the simulation of {} is wrong, please report this: {problem}", .policy.map_or("a policy", Policy::name))]
+pub struct Inconsistent {
+    policy: Option<Policy>,
+    problem: String,
+}
+
+impl Inconsistent {
+    fn new(problem: String) -> Self {
+        Self {
+            policy: None,
+            problem,
+        }
+    }
+
+    pub(super) fn of(self, policy: Policy) -> Self {
+        Self {
+            policy: Some(policy),
+            ..self
+        }
+    }
+}
+
+/// When and where a job ran.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Started {
+    pub(super) at: Millis,
+    pub(super) seats: Vec<Seat>,
+}
+
+/// Replays all jobs. Returns the start of each. `progress` gets the number of ended jobs.
+pub(super) fn replay(
+    entries: &[Entry<'_>],
+    cluster: &Cluster,
+    scheduler: &mut dyn Scheduler,
+    progress: &mut dyn FnMut(usize),
+) -> Result<Vec<Started>, Inconsistent> {
+    let mut account = Account::new(entries, cluster);
+    let (mut arrived, mut ended, mut idle) = (0, 0, 0);
+    let mut ends = BinaryHeap::new();
+    let mut woken = None;
+    while ended < entries.len() {
+        let arrival = entries.get(arrived).map(|entry| entry.job.time);
+        let end = ends.peek().map(|&Reverse((at, _))| at);
+        let Some(now) = [arrival, end, woken].into_iter().flatten().min() else {
+            let waiting = entries.len() - ended;
+            return Err(Inconsistent::new(format!("{waiting} jobs wait forever")));
+        };
+        while let Some(&Reverse((_, entry))) = ends.peek().filter(|one| one.0.0 == now) {
+            ends.pop();
+            account.end(entry);
+            scheduler.end(entry);
+            ended += 1;
+        }
+        while entries
+            .get(arrived)
+            .is_some_and(|entry| entry.job.time == now)
+        {
+            scheduler.arrive(arrived);
+            arrived += 1;
+        }
+        let starts = scheduler.round(now);
+        idle = if starts.is_empty() && ends.is_empty() {
+            idle + 1
+        } else {
+            0
+        };
+        for start in starts {
+            if start.entry >= arrived {
+                return Err(Inconsistent::new(
+                    "a job starts before it arrives".to_owned(),
+                ));
+            }
+            ends.push(Reverse((
+                now + entries[start.entry].job.duration,
+                start.entry,
+            )));
+            account.start(start, now)?;
+        }
+        woken = scheduler
+            .wake()
+            .filter(|&at| at > now && idle < MOST_IDLE_ROUNDS);
+        progress(ended);
+    }
+    let started: Option<Vec<_>> = account.started.into_iter().collect();
+    started.ok_or_else(|| Inconsistent::new("a job never ran".to_owned()))
+}
+
+/// Who holds what.
+struct Account<'a> {
+    entries: &'a [Entry<'a>],
+    cluster: &'a Cluster,
+    held: Vec<GpuSet>,
+    started: Vec<Option<Started>>,
+}
+
+impl<'a> Account<'a> {
+    fn new(entries: &'a [Entry<'a>], cluster: &'a Cluster) -> Self {
+        Self {
+            entries,
+            cluster,
+            held: vec![GpuSet::EMPTY; cluster.nodes()],
+            started: vec![None; entries.len()],
+        }
+    }
+
+    fn start(&mut self, Start { entry, seats }: Start, now: Millis) -> Result<(), Inconsistent> {
+        let job = self.entries[entry].job;
+        let wrong = |what: &str| {
+            let (time, gpus) = (job.time, job.gpus);
+            Err(Inconsistent::new(format!(
+                "a job of {gpus} GPUs from {time} ms {what}"
+            )))
+        };
+        if self.started[entry].is_some() {
+            return wrong("starts twice");
+        }
+        let given: usize = seats.iter().map(|seat| seat.gpus.len()).sum();
+        if given != job.gpus as usize {
+            return wrong(&format!("gets {given} GPUs"));
+        }
+        for seat in &seats {
+            let held = &mut self.held[seat.node];
+            let has = self.cluster.graph(seat.node).all().is_superset(seat.gpus);
+            if !has || !held.intersection(seat.gpus).is_empty() {
+                return wrong("gets a GPU that is not free");
+            }
+            *held = held.union(seat.gpus);
+        }
+        self.started[entry] = Some(Started { at: now, seats });
+        Ok(())
+    }
+
+    fn end(&mut self, entry: usize) {
+        for seat in self.started[entry].iter().flat_map(|one| &one.seats) {
+            let held = &mut self.held[seat.node];
+            *held = held.difference(seat.gpus);
+        }
+    }
+}

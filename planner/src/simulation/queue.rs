@@ -1,0 +1,177 @@
+//! The planner on the virtual clock.
+
+use std::collections::HashMap;
+
+use nvlink_topology::{GpuSet, Scope};
+
+use super::{Cluster, Entry, Scheduler, Seat, Start, cluster::ZONE, estimates::Estimates};
+use crate::{
+    Action, Availability, Job, Member, Millis, Name, NodeState, Planner, PodState, Release,
+    Settings,
+};
+
+/// The one class of the simulation: its settings are the defaults.
+const CLASS: &str = "simulation";
+
+/// The planner, fed with what happens.
+pub(super) struct Queue<'a> {
+    planner: Planner,
+    cluster: &'a Cluster,
+    entries: &'a [Entry<'a>],
+    class: Name,
+    /// The jobs' ids, which sort as the entries do.
+    ids: Vec<Name>,
+    numbers: HashMap<Name, usize>,
+    nodes: HashMap<Name, usize>,
+    /// Pods of the jobs that run.
+    pods: HashMap<usize, Vec<Name>>,
+    estimates: Estimates,
+    wake: Option<Millis>,
+}
+
+impl<'a> Queue<'a> {
+    pub(super) fn new(cluster: &'a Cluster, entries: &'a [Entry<'a>]) -> Self {
+        let class = Name::from(CLASS);
+        let mut planner = Planner::new(Settings::default());
+        let mut nodes = HashMap::new();
+        for (number, node) in cluster.nodes.iter().enumerate() {
+            planner.node(&node.name, Some(state(cluster, number, &class)));
+            nodes.insert(node.name.clone(), number);
+        }
+        let width = entries.len().to_string().len();
+        let ids = 0..entries.len();
+        let ids: Vec<Name> = ids.map(|id| format!("{id:0width$}").into()).collect();
+        let numbers = ids.iter().cloned().zip(0..).collect();
+        Self {
+            planner,
+            cluster,
+            entries,
+            class,
+            ids,
+            numbers,
+            nodes,
+            pods: HashMap::new(),
+            estimates: Estimates::default(),
+            wake: None,
+        }
+    }
+
+    /// Carries out a release.
+    fn release(&mut self, release: &Release, now: Millis) -> Option<Start> {
+        let entry = *self.numbers.get(&release.job)?;
+        let job = self.entries[entry].job;
+        self.planner.released(release, now);
+        let mut seats = Vec::new();
+        let mut pods = Vec::new();
+        for seat in &release.seats {
+            let name = seat.node.clone()?;
+            let node = *self.nodes.get(&name)?;
+            let gpus = self.cluster.graph(node).set(&seat.gpus).ok()?;
+            seats.push(Seat { node, gpus });
+            let end = self.estimates.of(job).map(|mut estimate| {
+                estimate.mean += now;
+                estimate
+            });
+            let state = PodState {
+                node: name,
+                gpus: gpus_of(gpus),
+                planned: seat.gpus.clone(),
+                bound: true,
+                since: now,
+                end,
+                job: Some(release.job.clone()),
+                class: Some(self.class.clone()),
+                project: job.project.clone(),
+                priority: job.priority,
+                resources: Vec::new(),
+            };
+            self.planner.pod(&seat.pod, Some(state));
+            pods.push(seat.pod.clone());
+        }
+        self.pods.insert(entry, pods);
+        Some(Start { entry, seats })
+    }
+}
+
+fn gpus_of(gpus: GpuSet) -> u32 {
+    u32::try_from(gpus.len()).unwrap_or(u32::MAX)
+}
+
+/// Returns what the planner knows of a node.
+fn state(cluster: &Cluster, number: usize, class: &Name) -> NodeState {
+    let node = &cluster.nodes[number];
+    let kind = &cluster.kinds[node.kind];
+    NodeState {
+        graph: Some(kind.graph.clone()),
+        capacity: gpus_of(kind.graph.all()),
+        held: Vec::new(),
+        broken: Vec::new(),
+        availability: Availability::Ready,
+        interconnect: kind.interconnect,
+        fabric: node.fabric.clone(),
+        rack: None,
+        zone: Some(ZONE.into()),
+        network_bytes_per_second: kind.network,
+        slow: 0,
+        sets: vec![class.clone()],
+        resources: Vec::new(),
+    }
+}
+
+impl Scheduler for Queue<'_> {
+    fn arrive(&mut self, number: usize) {
+        let entry = &self.entries[number];
+        let Entry { job, demand } = entry;
+        let member = |rank| Member {
+            pod: format!("{}.{rank}", self.ids[number]).into(),
+            gpus: demand.gpus,
+            rank: Some(rank),
+            role: None,
+            resources: Vec::new(),
+        };
+        let waiting = Job {
+            class: self.class.clone(),
+            project: job.project.clone(),
+            priority: job.priority,
+            created: job.time,
+            members: (0..demand.pods).map(member).collect(),
+            complete: true,
+            pattern: job.pattern,
+            scope: if demand.pods > 1 {
+                Scope::Zone
+            } else {
+                Scope::Node
+            },
+            within: Vec::new(),
+            duration: self.estimates.of(job),
+            deadline: None,
+            seats: Vec::new(),
+            released: 0,
+        };
+        self.planner.job(&self.ids[number], Some(waiting));
+    }
+
+    fn end(&mut self, number: usize) {
+        for pod in self.pods.remove(&number).into_iter().flatten() {
+            self.planner.pod(&pod, None);
+        }
+        self.planner.job(&self.ids[number], None);
+        self.estimates.ended(self.entries[number].job);
+    }
+
+    fn round(&mut self, now: Millis) -> Vec<Start> {
+        let round = self.planner.round(now);
+        self.wake = round.wake;
+        let mut starts = Vec::new();
+        for action in &round.actions {
+            if let Action::Release(release) = action {
+                starts.extend(self.release(release, now));
+            }
+        }
+        starts
+    }
+
+    fn wake(&self) -> Option<Millis> {
+        self.wake
+    }
+}

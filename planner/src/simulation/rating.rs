@@ -1,0 +1,108 @@
+//! Rates the GPUs that a job got.
+
+use std::collections::HashMap;
+
+use nvlink_topology::{
+    GpuSet, Pattern, Scope,
+    multi_node::{Gang, leaving, outward, place_gang, plain},
+    search,
+};
+
+use super::{Cluster, Demand, Entry, Ran, Seat, clock::Started};
+
+/// Costs by what they depend on.
+pub(super) struct Ratings<'a> {
+    cluster: &'a Cluster,
+    /// Cost, and quality against the empty node, by the node's hardware.
+    pods: HashMap<(usize, GpuSet, Pattern), (f64, f64)>,
+    /// The least cost on the empty cluster.
+    gangs: HashMap<(Demand, Pattern), f64>,
+}
+
+impl<'a> Ratings<'a> {
+    pub(super) fn new(cluster: &'a Cluster) -> Self {
+        Self {
+            cluster,
+            pods: HashMap::new(),
+            gangs: HashMap::new(),
+        }
+    }
+
+    /// Returns what a job got.
+    pub(super) fn rate(&mut self, entry: &Entry<'_>, started: &Started) -> Ran {
+        let Entry { job, demand } = entry;
+        let seats = &started.seats;
+        let (cost, quality) = match seats[..] {
+            _ if !job.communicates() => (0.0, 1.0),
+            [seat] => self.pod(seat, job.pattern),
+            _ => self.gang(*demand, job.pattern, seats),
+        };
+        let could = job.communicates() && self.cluster.has_domain_of(job.gpus);
+        Ran {
+            time: job.time,
+            start: started.at,
+            duration: job.duration,
+            gpus: job.gpus,
+            communicates: job.communicates(),
+            cost,
+            quality,
+            across_domains: could && !self.in_one_domain(seats),
+        }
+    }
+
+    fn pod(&mut self, seat: Seat, pattern: Pattern) -> (f64, f64) {
+        let graph = self.cluster.graph(seat.node);
+        let key = (self.cluster.nodes[seat.node].kind, seat.gpus, pattern);
+        *self.pods.entry(key).or_insert_with(|| {
+            let rated = search::rate(graph, seat.gpus, seat.gpus, pattern);
+            rated.map_or((0.0, 1.0), |rated| (rated.cost, rated.quality.node))
+        })
+    }
+
+    fn gang(&mut self, demand: Demand, pattern: Pattern, seats: &[Seat]) -> (f64, f64) {
+        let gang = Gang {
+            pods: demand.pods as usize,
+            gpus: demand.gpus as usize,
+            pattern,
+            scope: Scope::Zone,
+        };
+        let within = match self.fabric(seats) {
+            true => Scope::NvlinkDomain,
+            false => Scope::Zone,
+        };
+        let sent = leaving(&gang);
+        let mut cost: f64 = 0.0;
+        for &seat in seats {
+            let kind = &self.cluster.kinds[self.cluster.nodes[seat.node].kind];
+            let (pod, _) = self.pod(seat, plain(pattern));
+            #[allow(clippy::cast_precision_loss)] // far below 2^53
+            let outward = outward(&kind.graph, kind.network, within).max(1) as f64;
+            cost = cost.max(pod).max(sent / outward);
+        }
+        let cluster = self.cluster;
+        let best = *self.gangs.entry((demand, pattern)).or_insert_with(|| {
+            place_gang(&cluster.candidates(), &gang).map_or(cost, |found| found.cost)
+        });
+        let quality = if cost > 0.0 { best / cost } else { 1.0 };
+        (cost, quality.min(1.0))
+    }
+
+    /// Reports whether all nodes are in one NVLink fabric.
+    fn fabric(&self, seats: &[Seat]) -> bool {
+        let mut fabrics = seats
+            .iter()
+            .map(|seat| &self.cluster.nodes[seat.node].fabric);
+        let first = fabrics.next().and_then(Option::as_ref);
+        first.is_some() && fabrics.all(|fabric| fabric.as_ref() == first)
+    }
+
+    fn in_one_domain(&self, seats: &[Seat]) -> bool {
+        match *seats {
+            [seat] => {
+                let mut domains = self.cluster.graph(seat.node).domains();
+                domains.any(|(_, domain)| domain.is_superset(seat.gpus))
+            }
+            _ => self.fabric(seats),
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! Figures as people read them.
+
+/// Returns a duration with two units at most: `850 ms`, `42 s`, `3m 20s`, `2h 5m`, `3d 4h`.
+pub(super) fn duration(seconds: f64) -> String {
+    if seconds == 0.0 {
+        return "0 s".to_owned();
+    }
+    if seconds < 0.9995 {
+        return format!("{:.0} ms", (seconds * 1000.0).max(1.0));
+    }
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // positive, saturates
+    let whole = seconds.round() as u64;
+    match whole {
+        0..60 => format!("{whole} s"),
+        60..3_600 => two(whole, 60, "m", 1, "s"),
+        3_600..86_400 => two(whole, 3_600, "h", 60, "m"),
+        _ => two(whole, 86_400, "d", 3_600, "h"),
+    }
+}
+
+fn two(seconds: u64, large: u64, name: &str, small: u64, rest: &str) -> String {
+    format!(
+        "{}{name} {}{rest}",
+        seconds / large,
+        seconds % large / small
+    )
+}
+
+/// Returns a communication time with three digits: `8.62 ms`, `0.123 s`.
+pub(super) fn short(seconds: f64) -> String {
+    let (value, unit) = match seconds {
+        _ if seconds < 1.0 => (seconds * 1000.0, "ms"),
+        _ => (seconds, "s"),
+    };
+    let decimals = match value {
+        _ if value < 9.995 => 2,
+        _ if value < 99.95 => 1,
+        _ => 0,
+    };
+    format!("{value:.decimals$} {unit}")
+}
+
+/// Returns a share as a percentage.
+pub(super) fn percent(share: f64) -> String {
+    format!("{:.0} %", share * 100.0)
+}
+
+/// Returns a number with commas between thousands.
+pub(super) fn number(number: usize) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (at, digit) in digits.char_indices() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// Returns a number of things: `1 node`, `1,000 nodes`.
+pub(super) fn counted(count: usize, what: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{} {what}{plural}", number(count))
+}

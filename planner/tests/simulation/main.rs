@@ -1,0 +1,34 @@
+//! The simulation, through its public functions.
+
+#![allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
+
+mod generate;
+mod golden;
+mod policies;
+mod properties;
+mod trace;
+
+use nvlink_planner::simulation::{Cluster, Outcome, Policy, Report, Trace, run};
+
+fn read(text: &str) -> Trace {
+    Trace::read(text.as_bytes()).unwrap()
+}
+
+fn cluster(spec: &str) -> Cluster {
+    Cluster::new(&spec.parse().unwrap()).unwrap()
+}
+
+fn simulate(trace: &str, on: &str) -> Report {
+    run(&read(trace), &cluster(on), 1, &mut |_| {}).unwrap()
+}
+
+fn outcome(report: &Report, policy: Policy) -> &Outcome {
+    let mut outcomes = report.outcomes.iter();
+    outcomes.find(|one| one.policy == policy).unwrap()
+}
+
+/// Returns the waits under a policy, seconds, in the order of arrival.
+fn waits(report: &Report, policy: Policy) -> Vec<f64> {
+    let ran = outcome(report, policy).ran.iter();
+    ran.map(|one| one.wait()).collect()
+}

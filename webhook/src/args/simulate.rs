@@ -1,0 +1,65 @@
+//! Flags of `simulate`.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use nvlink_planner::simulation::ClusterSpec;
+
+/// What `--help` ends with.
+pub(super) const EXAMPLES: &str = "\
+Examples:
+  What would the queue have done with last month's jobs?
+    nvlink-webhook simulate jobs.csv --cluster dgx-h100=4,a100-pcie-pairs=8
+  The same for programs, and as a picture:
+    nvlink-webhook simulate jobs.csv --cluster dgx-h100=4 -o json --plot waits.svg
+
+A trace:
+  time,gpus,duration,project
+  0,8,3600,research
+  12.5,0.5,90,ci
+
+A job that no node can hold gets as few equal pods as possible, which start together under every
+policy. docs/simulate.md explains the policies and the figures.";
+
+/// Flags of `simulate`.
+#[derive(Debug, Args)]
+pub struct SimulateArgs {
+    /// The trace: a CSV file with a header, or `-` for stdin.
+    ///
+    /// Columns, in any order: time (when the job was created), gpus and duration, in seconds;
+    /// optionally project, pattern (default all-reduce) and priority (default 0). Other columns
+    /// are ignored; lines that begin with # are comments. A fraction of a GPU is rounded up,
+    /// because Kubernetes hands out whole GPUs.
+    #[arg(env = "NVLINK_WEBHOOK_TRACE", value_name = "TRACE")]
+    pub trace: PathBuf,
+    /// The nodes: profiles of nvlink-exporter's simulator, and how many of each.
+    #[arg(
+        long,
+        env = "NVLINK_WEBHOOK_SIMULATE_CLUSTER",
+        value_name = "PROFILE=COUNT,…"
+    )]
+    pub cluster: ClusterSpec,
+    /// Decides what is arbitrary: equal arguments give equal output.
+    #[arg(
+        long,
+        env = "NVLINK_WEBHOOK_SEED",
+        value_name = "N",
+        default_value_t = 1
+    )]
+    pub seed: u64,
+    /// What to print.
+    #[arg(short, long, env = "NVLINK_WEBHOOK_SIMULATE_OUTPUT", value_enum, default_value_t = ReportFormat::Table)]
+    pub output: ReportFormat,
+    /// Also write a plot of waits and placement qualities to this file, as SVG.
+    #[arg(long, env = "NVLINK_WEBHOOK_PLOT", value_name = "FILE")]
+    pub plot: Option<PathBuf>,
+}
+
+/// The output format of `simulate`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ReportFormat {
+    /// For people: a column for each policy, and what was gained and lost.
+    Table,
+    /// For programs.
+    Json,
+}

@@ -1,0 +1,118 @@
+//! `nvlink-webhook simulate`, as a user runs it. The figures are tested in the planner.
+
+#![allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
+
+use std::{
+    fs,
+    io::Write,
+    process::{Command, Output, Stdio},
+};
+
+use serde_json::Value;
+
+const TRACE: &str =
+    "time,gpus,duration,user\n0,1,100,a\n0,1.5,50,b\n20,2,10,a\n10,1,10,c\n5,0,9,c\n";
+
+fn simulate(trace: &str, more: &[&str]) -> Output {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_nvlink-webhook"))
+        .args(["simulate", "-"])
+        .args(match more.contains(&"--cluster") {
+            true => &[][..],
+            false => &["--cluster", "rtx-a6000-pairs=1"],
+        })
+        .args(more)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // The program may end before it has read everything.
+    let _ = child.stdin.take().unwrap().write_all(trace.as_bytes());
+    child.wait_with_output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
+
+const NOTES: &str = "\
+note: 1 job with a fraction of a GPU, rounded up to whole GPUs
+note: 1 job without GPUs, left out
+note: 1 job out of order, sorted by time
+note: ignored columns: user
+";
+
+#[test]
+fn the_table_says_what_was_odd_about_the_trace() {
+    let done = simulate(TRACE, &[]);
+    let table = text(&done.stdout);
+    assert!(done.status.success() && done.stderr.is_empty(), "{done:?}");
+    assert!(table.starts_with("4 jobs on 4 GPUs of 1 node\n"), "{table}");
+    assert!(table.contains("nvlink-domains against packed: "), "{table}");
+    assert!(table.ends_with(NOTES), "{table}");
+}
+
+#[test]
+fn json_has_exactly_the_documented_keys_and_the_notes_go_to_stderr() {
+    let done = simulate(TRACE, &["--output", "json", "--seed", "7"]);
+    assert!(done.status.success());
+    assert_eq!(text(&done.stderr), NOTES);
+    let report: Value = serde_json::from_slice(&done.stdout).unwrap();
+    let keys = |value: &Value| {
+        let keys = value.as_object().unwrap().keys();
+        keys.cloned().collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(keys(&report), "policies");
+    let policies = report["policies"].as_array().unwrap();
+    let names: Vec<_> = policies
+        .iter()
+        .map(|one| one["name"].as_str().unwrap())
+        .collect();
+    assert_eq!(names, ["nvlink-domains", "spread", "packed", "aligned"]);
+    for one in policies {
+        assert_eq!(
+            keys(one),
+            "communicationSeconds crossDomainJobs jobs makespanSeconds name quality rejected \
+             utilization waitSeconds"
+        );
+        assert_eq!(keys(&one["waitSeconds"]), "mean p50 p95 p99");
+        assert_eq!(keys(&one["communicationSeconds"]), "mean p95");
+        assert_eq!(keys(&one["quality"]), "mean p5");
+        assert_eq!((&one["jobs"], &one["rejected"]), (&4.into(), &0.into()));
+    }
+    assert_eq!(simulate(TRACE, &["--output", "json", "--seed", "7"]), done);
+}
+
+#[test]
+fn the_plot_is_an_xml_document() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("plot.svg");
+    let done = simulate(TRACE, &["--plot", path.to_str().unwrap()]);
+    assert!(done.status.success(), "{done:?}");
+    let svg = fs::read_to_string(&path).unwrap();
+    assert!(svg.starts_with("<svg ") && svg.contains("<title ") && svg.contains("<desc "));
+    let missing = directory.path().join("none/plot.svg");
+    let done = simulate(TRACE, &["--plot", missing.to_str().unwrap()]);
+    assert_eq!(done.status.code(), Some(1));
+    assert!(
+        text(&done.stderr).contains("none/plot.svg: No such file"),
+        "{done:?}"
+    );
+}
+
+#[test]
+fn errors_are_one_line_that_names_file_line_and_column() {
+    let done = simulate("time,gpus,duration\n0,x,1\n", &[]);
+    assert_eq!((done.status.code(), text(&done.stdout)), (Some(1), ""));
+    let expected = "error: stdin: line 2, column gpus: \"x\" is not a number: give GPUs, such as 8, \
+                    or 0.5 for a share of one\n";
+    assert_eq!(text(&done.stderr), expected);
+    let missing = Command::new(env!("CARGO_BIN_EXE_nvlink-webhook"))
+        .args(["simulate", "/nonexistent.csv", "--cluster", "l40s=1"])
+        .output()
+        .unwrap();
+    assert_eq!(missing.status.code(), Some(1));
+    assert!(text(&missing.stderr).starts_with("error: /nonexistent.csv: No such file"));
+    let wrong = simulate(TRACE, &["--cluster", "dgx=1"]);
+    assert_eq!(wrong.status.code(), Some(2));
+}
