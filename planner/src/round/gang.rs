@@ -19,6 +19,10 @@ use crate::{
     search::Ask,
 };
 
+/// Of so many groups in which a gang can start at once, in the order of their names, the
+/// one of least cost is taken.
+const MOST_GROUPS: usize = 32;
+
 /// A node of a group and what fits on it.
 struct Place {
     node: u32,
@@ -93,6 +97,9 @@ impl Plan<'_> {
                 candidates.clear();
             }
             candidates.push((start, id));
+            if start <= after && candidates.len() >= MOST_GROUPS {
+                break;
+            }
         }
         let mut best: Option<Target> = None;
         for (start, id) in candidates {
