@@ -37,6 +37,8 @@ pub(crate) struct Plan<'a> {
     joined: Vec<u32>,
     /// Why jobs wait, by kind, number of members and scope: it is the same for all of them.
     pub(crate) reasons: HashMap<(u32, usize, Scope), Class>,
+    /// The most bandwidth from a node to others, by kind and scope, bytes per second.
+    pub(crate) fastest: HashMap<(u32, Scope), Option<u64>>,
 }
 
 /// What a round has planned so far, on top of what the index knows.
@@ -91,6 +93,7 @@ impl<'a> Plan<'a> {
             overlay: Overlay::default(),
             joined: Vec::new(),
             reasons: HashMap::new(),
+            fastest: HashMap::new(),
         }
     }
 
