@@ -16,6 +16,7 @@
 //! - [`admission`]: admission reviews over HTTP;
 //! - [`mod@registration`]: which pods the API server calls the webhook for;
 //! - [`certificate`]: the certificate that the API server trusts;
+//! - [`mirror`]: the nodes' graphs and the pods, kept by watches;
 //! - [`page`]: the page of the cluster;
 //! - [`args`]: the command line;
 //! - [`preview`]: the decision, made from files;
@@ -34,6 +35,7 @@ pub mod crd;
 pub mod decide;
 pub mod health;
 pub mod metrics;
+pub mod mirror;
 pub mod page;
 pub mod policies;
 pub mod preview;

@@ -33,6 +33,10 @@ use crate::{
     decide::Settings,
     health::{self, Health, Readiness},
     metrics::Metrics,
+    mirror::{
+        Mirror,
+        watches::{self, Kept},
+    },
     page::{self, Page},
     policies::Inspector,
     recent::Recent,
@@ -118,7 +122,8 @@ async fn start(args: ServeArgs, supervisor: &Supervisor) -> anyhow::Result<Runni
     let identity = identity::identity(args.tls, &client, &readiness, supervisor).await?;
     let view = SharedView::default();
     let settings = Settings::from(args.scopes);
-    let recent = show(args.web, &client, &view, &settings, supervisor).await?;
+    let mirror = mirror(&args.web, &client, supervisor);
+    let recent = show(args.web, mirror, &view, &settings, supervisor).await?;
     let watches = Watches::start(&client, &view, &metrics, supervisor);
     watches.synced().await;
 
@@ -169,10 +174,19 @@ fn inspect(args: &ServeArgs, client: &Client, metrics: &Arc<Metrics>, supervisor
     });
 }
 
+/// Returns the mirror, which watches keep if a part needs it.
+fn mirror(page: &WebArgs, client: &Client, supervisor: &Supervisor) -> Mirror {
+    let mirror = Mirror::default();
+    if !page.listen_addresses.is_empty() {
+        watches::start(client, &mirror, Kept::OfClasses, supervisor);
+    }
+    mirror
+}
+
 /// Serves the page, if it has an address. Returns where decisions are kept for it.
 async fn show(
     args: WebArgs,
-    client: &Client,
+    mirror: Mirror,
     view: &SharedView,
     settings: &Settings,
     supervisor: &Supervisor,
@@ -184,8 +198,13 @@ async fn show(
     let listeners = web::listen(args.listen_addresses).await?;
     let recent = Recent::keeping();
     let host = lease::host();
-    let page = Page::new(recent.clone(), view.clone(), settings.clone(), &host);
-    page::watches::start(client, &page.mirror, supervisor);
+    let page = Page::new(
+        mirror,
+        recent.clone(),
+        view.clone(),
+        settings.clone(),
+        &host,
+    );
     let router = web.protect(page::server::router(Arc::new(page)));
     let mut servers = Servers::start(listeners, &web, &router).context("cannot serve the page")?;
     web.keep(supervisor);

@@ -1,4 +1,4 @@
-//! The quality of placements. Nodes with the same graph share one, and each question
+//! Graphs, and answers about them. Nodes with the same graph share one, and each question
 //! about it is answered once.
 
 use std::{
@@ -14,8 +14,7 @@ const KEPT: usize = 4096;
 
 /// The graph of a node, and what was asked about it.
 #[derive(Debug)]
-pub(super) struct Hardware {
-    /// None if NVLink is not known: a job would look worse than it is.
+pub struct Hardware {
     graph: Option<Graph>,
     known: Mutex<HashMap<Question, Option<f64>>>,
 }
@@ -24,10 +23,18 @@ pub(super) struct Hardware {
 type Question = (Vec<u32>, Pattern);
 
 impl Hardware {
+    /// Returns the graph; `None` if the source does not see NVLink: a job would look worse
+    /// than it is.
+    #[must_use]
+    pub fn graph(&self) -> Option<&Graph> {
+        self.graph.as_ref()
+    }
+
     /// Returns the best possible cost on the empty node divided by the cost on `gpus`, in
     /// (0, 1]; `None` if the graph does not tell. A pattern for another number of GPUs (the
     /// shape of a gang) counts as all-reduce, as it does in the exporter.
-    pub(super) fn quality(&self, gpus: &[u32], pattern: Pattern) -> Option<f64> {
+    #[must_use]
+    pub fn quality(&self, gpus: &[u32], pattern: Pattern) -> Option<f64> {
         let graph = self.graph.as_ref()?;
         let question = (gpus.to_vec(), pattern);
         if let Some(&answer) = self.known().get(&question) {
@@ -53,11 +60,11 @@ impl Hardware {
 
 /// The graphs of all nodes, each kept once while a node has it.
 #[derive(Debug, Default)]
-pub(super) struct Judge(Vec<Weak<Hardware>>);
+pub(super) struct Hardwares(Vec<Weak<Hardware>>);
 
-impl Judge {
+impl Hardwares {
     /// Returns the hardware of a node.
-    pub(super) fn hardware(&mut self, spec: &NodeTopologySpec) -> Arc<Hardware> {
+    pub(super) fn of(&mut self, spec: &NodeTopologySpec) -> Arc<Hardware> {
         let graph = spec.knows_nvlink().then(|| graph(spec)).flatten();
         self.0.retain(|one| one.strong_count() > 0);
         let mut all = self.0.iter().filter_map(Weak::upgrade);
@@ -101,11 +108,11 @@ mod tests {
 
     #[test]
     fn nodes_with_the_same_graph_share_it_and_its_answers() {
-        let mut judge = Judge::default();
-        let first = judge.hardware(&spec("n1", (0, 1)));
-        let second = judge.hardware(&spec("n2", (0, 1)));
+        let mut hardwares = Hardwares::default();
+        let first = hardwares.of(&spec("n1", (0, 1)));
+        let second = hardwares.of(&spec("n2", (0, 1)));
         assert!(Arc::ptr_eq(&first, &second));
-        let other = judge.hardware(&spec("n3", (1, 2)));
+        let other = hardwares.of(&spec("n3", (1, 2)));
         assert!(!Arc::ptr_eq(&first, &other));
         let all_reduce = Pattern::default();
         assert_eq!(first.quality(&[0, 1], all_reduce), Some(1.0));
@@ -116,15 +123,15 @@ mod tests {
         assert_eq!(second.known().len(), 3);
         assert_eq!(first.quality(&[9], all_reduce), None);
         drop((first, second));
-        judge.hardware(&spec("n4", (1, 2)));
-        assert_eq!(judge.0.len(), 1, "the graph of no node is forgotten");
+        hardwares.of(&spec("n4", (1, 2)));
+        assert_eq!(hardwares.0.len(), 1, "the graph of no node is forgotten");
     }
 
     #[test]
     fn without_known_links_nothing_is_judged() {
         let spec = json!({"source": {"kind": "sysfs"}, "gpus": [{"index": 0}, {"index": 1}]});
         let spec = serde_json::from_value(spec).unwrap();
-        let hardware = Judge::default().hardware(&spec);
+        let hardware = Hardwares::default().of(&spec);
         assert_eq!(hardware.quality(&[0, 1], Pattern::default()), None);
     }
 }
