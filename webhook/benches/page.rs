@@ -12,7 +12,8 @@ use nvlink_topology::{Allocation, NodeTopologySpec};
 use nvlink_webhook::{
     cluster::view::SharedView,
     decide::Settings,
-    page::{Page, node::Marks},
+    mirror::{Marks, Mirror},
+    page::Page,
     recent::Recent,
 };
 use serde_json::{Value, json};
@@ -25,6 +26,7 @@ const LATER: Duration = Duration::from_millis(1100);
 fn main() {
     let specs: Vec<_> = (0..NODES).map(board).collect();
     let page = Page::new(
+        Mirror::default(),
         Recent::keeping(),
         SharedView::default(),
         Settings::default(),

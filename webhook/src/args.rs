@@ -4,10 +4,12 @@ use std::{net::SocketAddr, path::PathBuf};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+mod extender;
 mod preview;
 mod simulate;
 mod web;
 
+pub use extender::ExtenderArgs;
 pub use preview::{Output, PreviewArgs};
 pub use simulate::{ReportFormat, SimulateArgs};
 pub use web::WebArgs;
@@ -192,6 +194,9 @@ pub struct ServeArgs {
     /// The page of the cluster.
     #[command(flatten)]
     pub web: WebArgs,
+    /// The scheduler extender.
+    #[command(flatten)]
+    pub extender: ExtenderArgs,
     /// The leader election.
     #[command(flatten)]
     pub lease: LeaseArgs,

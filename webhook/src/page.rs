@@ -1,32 +1,27 @@
 //! The page of the cluster: which nodes and domains there are, who holds what and how well
 //! it is placed, what still fits, and the latest decisions. Read-only, and off by default.
 //!
-//! It has a mirror of its own, because the view that decisions use forgets graphs and
-//! pods. Pages are rendered on request, on a thread that may block, at most once a second
+//! It shows the [`Mirror`] of nodes and pods. Pages are rendered on request, on a thread that may block, at most once a second
 //! for all readers together: without readers it costs only the watches.
 //!
 //! Memory with 1,000 nodes of 8 GPUs: the mirror takes about 4 MiB, and the rendered rows
 //! 4 MiB more.
 //!
-//! From the state to the reader: [`watches`] keep the [`mirror`], `judge` rates placements,
-//! [`board`] groups and sums up, `rendering` keeps the texts of `row` and `document`, and
-//! `render`, `summary`, `decisions` and `detail` make pages of them, for [`server`].
+//! From the state to the reader: [`board`] groups and sums up, `rendering` keeps the texts
+//! of `row` and `document`, and `render`, `summary`, `decisions` and `detail` make pages of
+//! them, for [`server`].
 
 pub mod board;
 mod decisions;
 mod detail;
 mod document;
 mod find;
-mod judge;
-pub mod mirror;
-pub mod node;
 mod order;
 mod render;
 mod rendering;
 mod row;
 pub mod server;
 mod summary;
-pub mod watches;
 
 use std::{
     hash::{BuildHasher, Hasher, RandomState},
@@ -39,13 +34,13 @@ use serde_json::json;
 use self::{
     board::{Board, Place},
     find::Query,
-    mirror::Mirror,
     render::Frame,
     rendering::{Cursor, Rendering},
 };
 use crate::{
     cluster::view::{Labels, SharedView},
     decide::Settings,
+    mirror::Mirror,
     recent::{Decision, Recent},
 };
 
@@ -70,9 +65,15 @@ pub struct Page {
 
 impl Page {
     #[must_use]
-    pub fn new(recent: Recent, view: SharedView, settings: Settings, replica: &str) -> Self {
+    pub fn new(
+        mirror: Mirror,
+        recent: Recent,
+        view: SharedView,
+        settings: Settings,
+        replica: &str,
+    ) -> Self {
         Self {
-            mirror: Mirror::default(),
+            mirror,
             recent,
             view,
             settings,

@@ -20,6 +20,7 @@ use nvlink_runtime::{
 use tokio::{net::TcpListener, sync::watch, task::JoinHandle};
 
 mod exempt;
+mod extend;
 mod identity;
 
 use crate::{
@@ -33,6 +34,7 @@ use crate::{
     decide::Settings,
     health::{self, Health, Readiness},
     metrics::Metrics,
+    mirror::Mirror,
     page::{self, Page},
     policies::Inspector,
     recent::Recent,
@@ -118,19 +120,18 @@ async fn start(args: ServeArgs, supervisor: &Supervisor) -> anyhow::Result<Runni
     let identity = identity::identity(args.tls, &client, &readiness, supervisor).await?;
     let view = SharedView::default();
     let settings = Settings::from(args.scopes);
-    let recent = show(args.web, &client, &view, &settings, supervisor).await?;
+    let mirror = extend::mirror(&args.web, args.extender, &client, supervisor);
+    let recent = show(args.web, mirror.clone(), &view, &settings, supervisor).await?;
     let watches = Watches::start(&client, &view, &metrics, supervisor);
     watches.synced().await;
 
+    if let Some(address) = args.extender.extender_listen {
+        extend::serve(address, &identity, mirror, &view, &metrics, supervisor);
+    }
     let writer = Writer::new(&client, &view, &metrics, exempt);
-    let admission = Admission {
-        view,
-        authorizer: ClusterAuthorizer::new(client.clone()),
-        settings,
-    };
     let of_registrar = Arc::clone(&metrics);
     let webhook = Webhook {
-        admission,
+        admission: admission(&client, view, settings),
         metrics,
         recent,
     };
@@ -150,6 +151,18 @@ async fn start(args: ServeArgs, supervisor: &Supervisor) -> anyhow::Result<Runni
         candidate,
         leaving,
     })
+}
+
+fn admission(
+    client: &Client,
+    view: SharedView,
+    settings: Settings,
+) -> Admission<ClusterAuthorizer> {
+    Admission {
+        view,
+        authorizer: ClusterAuthorizer::new(client.clone()),
+        settings,
+    }
 }
 
 async fn connect() -> anyhow::Result<Client> {
@@ -172,7 +185,7 @@ fn inspect(args: &ServeArgs, client: &Client, metrics: &Arc<Metrics>, supervisor
 /// Serves the page, if it has an address. Returns where decisions are kept for it.
 async fn show(
     args: WebArgs,
-    client: &Client,
+    mirror: Mirror,
     view: &SharedView,
     settings: &Settings,
     supervisor: &Supervisor,
@@ -184,8 +197,13 @@ async fn show(
     let listeners = web::listen(args.listen_addresses).await?;
     let recent = Recent::keeping();
     let host = lease::host();
-    let page = Page::new(recent.clone(), view.clone(), settings.clone(), &host);
-    page::watches::start(client, &page.mirror, supervisor);
+    let page = Page::new(
+        mirror,
+        recent.clone(),
+        view.clone(),
+        settings.clone(),
+        &host,
+    );
     let router = web.protect(page::server::router(Arc::new(page)));
     let mut servers = Servers::start(listeners, &web, &router).context("cannot serve the page")?;
     web.keep(supervisor);

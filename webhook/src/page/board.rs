@@ -10,11 +10,8 @@ use std::{
 use nvlink_topology::{Fabric, Interconnect};
 use serde::Serialize;
 
-use super::{
-    mirror::{Pod, Published, State},
-    node::Node,
-    order,
-};
+use super::order;
+use crate::mirror::{Node, Pod, Published, State};
 
 /// Placements below this share of the best need attention, as on the exporter's page.
 pub(super) const POOR: f64 = 0.7;
@@ -152,7 +149,8 @@ fn jobs(published: &Published, state: &State) -> Vec<Job> {
     let held = node.allocations.iter().flatten();
     let job = held.map(|one| {
         let name = (one.namespace.clone(), one.pod.clone());
-        let pod = state.pods.get(&name).cloned();
+        let pod = state.pods.get(&name);
+        let pod = pod.filter(|pod| pod.class.is_some()).cloned();
         let pattern = pod.as_ref().and_then(|pod| pod.pattern);
         Job {
             quality: node

@@ -2,10 +2,8 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{
-    board::{Group, Row},
-    node::{Gpu, Node},
-};
+use super::board::{Group, Row};
+use crate::mirror::node::{Gpu, Node};
 
 /// Returns a node.
 pub(super) fn of_row(row: &Row) -> Value {

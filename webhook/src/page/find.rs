@@ -4,8 +4,8 @@
 
 use std::fmt::Write;
 
-use super::{board::Row, mirror::Pod};
-use crate::recent::Decision;
+use super::board::Row;
+use crate::{mirror::Pod, recent::Decision};
 
 /// The longest query, in bytes; the rest is ignored.
 const LONGEST: usize = 1000;

@@ -7,8 +7,8 @@ use nvlink_runtime::page::{escape, gpus, mark, percent};
 use super::{
     board::{POOR, Row},
     find::{self, Query},
-    node::{Gpu, Node},
 };
+use crate::mirror::node::{Gpu, Node};
 
 /// Renders the row. Cells repeat what the text says, so readers of the text skip them.
 pub(super) fn html(row: &Row) -> String {

@@ -7,7 +7,8 @@ use nvlink_webhook::{
     cluster::view::{SharedView, View},
     decide::Settings,
     metrics::Outcome,
-    page::{Page, mirror::Pod, node::Marks},
+    mirror::{Marks, Mirror, Pod},
+    page::Page,
     recent::{Decision, Recent},
 };
 use serde_json::{Value, json};
@@ -21,7 +22,13 @@ pub(crate) fn page() -> (Arc<Page>, Recent) {
         view.set_node(node, [rack].into());
     }
     let view = SharedView::new(view);
-    let page = Page::new(recent.clone(), view, Settings::default(), "webhook-0");
+    let page = Page::new(
+        Mirror::default(),
+        recent.clone(),
+        view,
+        Settings::default(),
+        "webhook-0",
+    );
     (Arc::new(page), recent)
 }
 
@@ -132,6 +139,7 @@ pub(crate) fn fill(page: &Page, recent: &Recent) {
         class: Some("high".to_owned()),
         project: Some("gitlab.42".to_owned()),
         pattern: "all-to-all".parse().ok(),
+        ..Pod::default()
     };
     page.mirror
         .set_pod(("ci".to_owned(), "train-1".to_owned()), pod);

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use nvlink_topology::NodeTopologySpec;
 use nvlink_webhook::{
     metrics::Outcome,
-    page::{Page, mirror::Pod, node::Marks},
+    mirror::{Marks, Pod},
+    page::Page,
     recent::Decision,
 };
 use proptest::prelude::*;
@@ -38,7 +39,7 @@ fn named(name: &str) -> Arc<Page> {
     let pod = Pod {
         class: Some(name.to_owned()),
         project: Some(name.to_owned()),
-        pattern: None,
+        ..Pod::default()
     };
     page.mirror.set_pod((name.to_owned(), name.to_owned()), pod);
     page.mirror.all_nodes(|_| true);

@@ -1,11 +1,11 @@
-//! The watches that keep the mirror of the page.
+//! The watches that keep the mirror.
 
-use std::collections::HashSet;
+use std::{collections::HashSet, fmt::Debug, marker::PhantomData};
 
 use k8s_openapi::api::core::v1;
 use kube::{
-    Api, Client, ResourceExt,
-    core::{Object, PartialObjectMeta},
+    Api, Client, Resource, ResourceExt,
+    core::{ApiResource, Object, PartialObjectMeta},
     runtime::watcher,
 };
 use nvlink_runtime::{
@@ -18,8 +18,9 @@ use serde::{Deserialize, Deserializer, de::DeserializeOwned};
 use serde_json::Value;
 
 use super::{
-    mirror::{Mirror, Pod},
+    Kept, Mirror,
     node::{Marks, Status},
+    pod::Pod,
 };
 
 /// A part of an object that is parsed alone: one malformed object among a thousand must
@@ -93,17 +94,54 @@ impl watch::Mirror for Topologies {
     }
 }
 
-struct Pods(Mirror);
+/// Applies the events of a watch of pods, of which `O` is what is read.
+struct Pods<O>(Mirror, PhantomData<fn() -> O>);
 
-impl watch::Mirror for Pods {
-    type Object = PartialObjectMeta<v1::Pod>;
-    const KIND: &'static str = "Pod";
-    const UNKNOWN: &'static str = "";
+/// What is read of a pod.
+trait Read: Resource + Clone + Debug + DeserializeOwned + Send + 'static {
+    const FORBIDDEN: &'static str;
+
+    /// Returns the pod; `None` if the mirror does not keep it.
+    fn pod(self) -> Option<Pod>;
+}
+
+impl Read for PartialObjectMeta<v1::Pod> {
     const FORBIDDEN: &'static str = ", so the page shows no classes and projects";
 
-    fn set(&mut self, object: Self::Object) {
+    fn pod(self) -> Option<Pod> {
+        Some(Pod::of_metadata(self.meta()))
+    }
+}
+
+/// The part of a pod's status that is read.
+#[derive(Clone, Debug, Default, Deserialize)]
+struct Phase {
+    #[serde(default)]
+    phase: String,
+}
+
+impl Read for Object<Value, Phase> {
+    const FORBIDDEN: &'static str =
+        ", so it is not known which pods are bound, and the page shows no classes and projects";
+
+    fn pod(self) -> Option<Pod> {
+        let phase = self.status.unwrap_or_default().phase;
+        Pod::of_object(&self.metadata, self.spec, &phase)
+    }
+}
+
+impl<O: Read> watch::Mirror for Pods<O> {
+    type Object = O;
+    const KIND: &'static str = "Pod";
+    const UNKNOWN: &'static str = "";
+    const FORBIDDEN: &'static str = O::FORBIDDEN;
+
+    fn set(&mut self, object: O) {
         let name = (object.namespace().unwrap_or_default(), object.name_any());
-        self.0.set_pod(name, pod(&object));
+        match object.pod() {
+            Some(pod) => self.0.set_pod(name, pod),
+            None => self.0.remove_pod(&name),
+        }
     }
 
     fn remove(&mut self, key: &Key) {
@@ -119,44 +157,36 @@ impl watch::Mirror for Pods {
     }
 }
 
-/// Returns what the webhook wrote into a pod.
-fn pod(object: &PartialObjectMeta<v1::Pod>) -> Pod {
-    #[derive(Deserialize)]
-    struct Decision {
-        pattern: String,
-    }
-    let label = |key: &str| object.labels().get(key).cloned();
-    let decision = object.annotations().get(labels::DECISION);
-    let decision = decision.and_then(|text| serde_json::from_str::<Decision>(text).ok());
-    Pod {
-        class: label(labels::CLASS),
-        project: label(labels::PROJECT),
-        pattern: decision.and_then(|decision| decision.pattern.parse().ok()),
-    }
-}
-
 /// Starts the watches.
-pub fn start(client: &Client, mirror: &Mirror, supervisor: &Supervisor) {
+pub fn start(client: &Client, mirror: &Mirror, kept: Kept, supervisor: &Supervisor) {
+    mirror.keep(kept);
     let topologies = Api::all_with(client.clone(), &topology::resource());
     let of_topologies = mirror.clone();
-    supervisor.keep("the page's watch of topologies", Weight::Minor, move || {
-        // A NodeTopology has 20 KiB.
-        let config = watcher::Config::default().page_size(100);
-        watch::follow(
-            topologies.clone(),
-            config,
-            Topologies(of_topologies.clone()),
-        )
-    });
-    let pods = Api::all(client.clone());
-    let of_pods = mirror.clone();
-    supervisor.keep("the page's watch of pods", Weight::Minor, move || {
-        // Other pods have nothing that the page shows.
-        let config = watcher::Config::default()
-            .labels(labels::CLASS)
-            .page_size(100);
-        watch::follow(pods.clone(), config, Pods(of_pods.clone()))
-    });
+    supervisor.keep(
+        "the mirror's watch of topologies",
+        Weight::Minor,
+        move || {
+            // A NodeTopology has 20 KiB.
+            let config = watcher::Config::default().page_size(100);
+            let topologies = topologies.clone();
+            watch::follow(topologies, config, Topologies(of_topologies.clone()))
+        },
+    );
+    const PODS: &str = "the mirror's watch of pods";
+    let (client, mirror) = (client.clone(), mirror.clone());
+    let config = watcher::Config::default().page_size(100);
+    match kept {
+        Kept::OfClasses => supervisor.keep(PODS, Weight::Minor, move || {
+            let config = config.clone().labels(labels::CLASS);
+            let pods: Api<PartialObjectMeta<v1::Pod>> = Api::all(client.clone());
+            watch::follow(pods, config, Pods(mirror.clone(), PhantomData))
+        }),
+        Kept::WithDevices => supervisor.keep(PODS, Weight::Minor, move || {
+            let resource = ApiResource::erase::<v1::Pod>(&());
+            let pods: Api<Object<Value, Phase>> = Api::all_with(client.clone(), &resource);
+            watch::follow(pods, config.clone(), Pods(mirror.clone(), PhantomData))
+        }),
+    }
 }
 
 #[cfg(test)]
@@ -220,26 +250,44 @@ mod tests {
         });
         assert_eq!(broken(marked), "[\"xid-74\"] 1");
         let odd = json!({"source": {"kind": "nvml"}, "gpus": [{"index": 0}], "lost": 7});
-        assert_eq!(
-            broken(odd),
-            "spec.lost: invalid type: integer `7`, expected a sequence"
-        );
+        assert!(broken(odd).starts_with("spec.lost: invalid type"));
     }
 
     #[test]
-    fn a_pod_has_what_the_webhook_wrote() {
-        let object = |annotation: &str| {
-            let object = json!({"metadata": {
-                "name": "p", "namespace": "n",
-                "labels": {labels::CLASS: "high", labels::PROJECT: "gitlab.42"},
-                "annotations": {labels::DECISION: annotation},
-            }});
-            pod(&serde_json::from_value(object).unwrap())
+    fn pods_are_found_by_their_node_until_they_end() {
+        let mirror = Mirror::default();
+        let mut pods = Pods::<Object<Value, Phase>>(mirror.clone(), PhantomData);
+        let mut set = |node: &str, phase: &str, resource: &str| {
+            let object = json!({
+                "apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "n", "name": "p"},
+                "spec": {
+                    "nodeName": node,
+                    "containers": [{"name": "c", "resources": {"limits": {resource: 4}}}],
+                },
+                "status": {"phase": phase},
+            });
+            watch::Mirror::set(&mut pods, serde_json::from_value(object).unwrap());
+            let state = mirror.read();
+            let on = |node: &str| {
+                state
+                    .bound(node)
+                    .map(|(_, pod)| pod.gpus)
+                    .collect::<Vec<_>>()
+            };
+            (on("a"), state.pods.len())
         };
-        let full = object(r#"{"class": "high", "pattern": "tp=4,pp=2"}"#);
-        assert_eq!(full.class.as_deref(), Some("high"));
-        assert_eq!(full.project.as_deref(), Some("gitlab.42"));
-        assert_eq!(full.pattern, "tp=4,pp=2".parse().ok());
-        assert_eq!(object("{").pattern, None);
+        const GPU: &str = "nvidia.com/gpu";
+        assert_eq!(set("", "Pending", GPU), (vec![], 1));
+        assert_eq!(set("a", "Pending", GPU), (vec![4], 1));
+        assert_eq!(set("a", "Succeeded", GPU), (vec![], 1));
+        assert_eq!(set("a", "Running", GPU), (vec![4], 1));
+        assert_eq!(
+            set("a", "Running", "cpu"),
+            (vec![], 0),
+            "another pod of this name"
+        );
+        set("a", "Running", GPU);
+        mirror.all_pods(|_| false);
+        assert_eq!(mirror.read().bound("a").count(), 0);
     }
 }

@@ -1,5 +1,13 @@
-//! What the page knows of the cluster: a mirror of NodeTopologies and of the pods of
-//! classes, which watches keep. The view that decisions use forgets both.
+//! NodeTopologies with their graphs, and pods: what the view that decisions use forgets.
+//!
+//! The page and the extender read one mirror; [`watches`] keep it, and run only if one of
+//! the two is on.
+
+pub mod hardware;
+pub mod node;
+pub mod occupancy;
+pub mod pod;
+pub mod watches;
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -7,27 +15,18 @@ use std::{
     time::{Duration, Instant},
 };
 
-use nvlink_topology::{Allocation, NodeTopologySpec, Pattern};
+use nvlink_topology::{Allocation, NodeTopologySpec};
 
-use super::{
-    judge::Judge,
-    node::{Marks, Node},
-};
+pub use hardware::Hardware;
+use hardware::Hardwares;
+pub use node::{Marks, Node};
+pub use pod::Pod;
 
-/// What a node published, or why it cannot be shown.
+/// What a node published, or why it cannot be used.
 pub type Published = Result<Node, String>;
 
 /// Namespace and name of a pod.
 pub type PodName = (String, String);
-
-/// What the webhook wrote into a pod.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Pod {
-    pub class: Option<String>,
-    pub project: Option<String>,
-    /// The communication pattern of its job.
-    pub pattern: Option<Pattern>,
-}
 
 /// How current a kind of objects is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -62,22 +61,66 @@ impl Sync {
     }
 }
 
+/// Which pods the mirror keeps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kept {
+    /// Those of classes, without their nodes: only their metadata are read.
+    #[default]
+    OfClasses,
+    /// All that request devices, with their nodes.
+    WithDevices,
+}
+
+/// The objects of the mirror.
 #[derive(Clone, Debug, Default)]
 pub struct State {
     pub nodes: BTreeMap<String, Arc<Published>>,
     pub pods: HashMap<PodName, Arc<Pod>>,
+    /// By the name of a node, the pods that are bound to it and have not ended.
+    bound: HashMap<String, BTreeMap<PodName, Arc<Pod>>>,
     pub topologies: Sync,
     pub of_pods: Sync,
+    /// Which pods are kept.
+    pub kept: Kept,
 }
 
-/// A shared handle to the state, which watches write and renderings copy.
+impl State {
+    /// Returns the pods that are bound to a node and have not ended, by name.
+    pub fn bound(&self, node: &str) -> impl Iterator<Item = (&PodName, &Arc<Pod>)> {
+        self.bound.get(node).into_iter().flatten()
+    }
+
+    fn set(&mut self, name: PodName, pod: Arc<Pod>) {
+        self.remove(&name);
+        if let Some(node) = pod.node() {
+            let bound = self.bound.entry(node.to_owned()).or_default();
+            bound.insert(name.clone(), Arc::clone(&pod));
+        }
+        self.pods.insert(name, pod);
+    }
+
+    fn remove(&mut self, name: &PodName) {
+        let Some(old) = self.pods.remove(name) else {
+            return;
+        };
+        let Some(node) = old.node() else { return };
+        if let Some(bound) = self.bound.get_mut(node) {
+            bound.remove(name);
+            if bound.is_empty() {
+                self.bound.remove(node);
+            }
+        }
+    }
+}
+
+/// A shared handle to the state, which watches write.
 #[derive(Clone, Debug, Default)]
 pub struct Mirror(Arc<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
     state: RwLock<State>,
-    judge: Mutex<Judge>,
+    hardwares: Mutex<Hardwares>,
 }
 
 impl Mirror {
@@ -85,6 +128,16 @@ impl Mirror {
     #[must_use]
     pub fn state(&self) -> State {
         self.read().clone()
+    }
+
+    /// Borrows the state. Watches wait meanwhile: copy what takes longer than a look.
+    pub fn read(&self) -> RwLockReadGuard<'_, State> {
+        self.0.state.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sets which pods the mirror keeps; before any is set.
+    pub fn keep(&self, kept: Kept) {
+        self.write().kept = kept;
     }
 
     /// Adds or replaces a node. `allocations` are `None` if they are not known.
@@ -97,7 +150,7 @@ impl Mirror {
     ) {
         let node = spec.and_then(|spec| {
             let allocations = allocations?;
-            Ok(Node::new(spec, marks, allocations, &mut self.judge()))
+            Ok(Node::new(spec, marks, allocations, &mut self.hardwares()))
         });
         let mut state = self.write();
         state.nodes.insert(name.to_owned(), Arc::new(node));
@@ -108,11 +161,11 @@ impl Mirror {
     }
 
     pub fn set_pod(&self, name: PodName, pod: Pod) {
-        self.write().pods.insert(name, Arc::new(pod));
+        self.write().set(name, Arc::new(pod));
     }
 
     pub fn remove_pod(&self, name: &PodName) {
-        self.write().pods.remove(name);
+        self.write().remove(name);
     }
 
     /// Keeps only these nodes: all have been read.
@@ -125,7 +178,10 @@ impl Mirror {
     /// Keeps only these pods: all have been read.
     pub fn all_pods(&self, wanted: impl Fn(&PodName) -> bool) {
         let mut state = self.write();
-        state.pods.retain(|name, _| wanted(name));
+        let names = state.pods.keys().filter(|name| !wanted(name));
+        for name in names.cloned().collect::<Vec<_>>() {
+            state.remove(&name);
+        }
         state.of_pods = Sync::Follows;
     }
 
@@ -141,16 +197,13 @@ impl Mirror {
         state.of_pods = state.of_pods.after(follows, Instant::now());
     }
 
-    fn read(&self) -> RwLockReadGuard<'_, State> {
-        self.0.state.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn write(&self) -> RwLockWriteGuard<'_, State> {
         self.0.state.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn judge(&self) -> MutexGuard<'_, Judge> {
-        self.0.judge.lock().unwrap_or_else(PoisonError::into_inner)
+    fn hardwares(&self) -> MutexGuard<'_, Hardwares> {
+        let all = &self.0.hardwares;
+        all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -1,11 +1,11 @@
-//! A node as the page needs it: its GPUs, its domains, and who holds which GPUs.
+//! A node: its GPUs, its domains, and who holds which GPUs.
 
 use std::sync::Arc;
 
 use nvlink_runtime::page::count;
 use nvlink_topology::{Allocation, Domain, Interconnect, NodeTopologySpec, missing_links};
 
-use super::judge::{Hardware, Judge};
+use super::hardware::{Hardware, Hardwares};
 
 /// What a node published. Memory: about 2 KiB for 8 GPUs.
 #[derive(Debug)]
@@ -21,8 +21,9 @@ pub struct Node {
     pub interconnect: Option<Interconnect>,
     /// Who holds which GPUs; `None` if it is not known.
     pub allocations: Option<Vec<Allocation>>,
-    /// Judges placements; shared by nodes with the same graph.
-    pub(super) hardware: Arc<Hardware>,
+    /// The graph, and what is known about placements on it; shared by nodes with the same
+    /// graph.
+    pub hardware: Arc<Hardware>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -88,12 +89,12 @@ impl Gpu {
 }
 
 impl Node {
-    /// Reduces a document to what the page needs.
+    /// Reduces a document to what is needed.
     pub(super) fn new(
         spec: &NodeTopologySpec,
         marks: Marks,
         allocations: Option<Vec<Allocation>>,
-        judge: &mut Judge,
+        hardwares: &mut Hardwares,
     ) -> Self {
         let gpus = spec.gpus.iter().map(|gpu| Gpu {
             index: gpu.index,
@@ -109,8 +110,8 @@ impl Node {
         });
         let allocations = allocations.map(|mut held| {
             for one in &mut held {
-                // Nothing on the page needs them.
-                (one.free_when_placed, one.pod_uid) = (None, None);
+                // Nobody needs it.
+                one.free_when_placed = None;
             }
             held
         });
@@ -121,7 +122,7 @@ impl Node {
             domains: spec.domains.clone(),
             interconnect: spec.interconnect(),
             allocations,
-            hardware: judge.hardware(spec),
+            hardware: hardwares.of(spec),
         }
     }
 

@@ -1,12 +1,15 @@
-//! The quality of placements. Nodes with the same graph share one, and each question
+//! Graphs, and answers about them. Nodes with the same graph share one, and each question
 //! about it is answered once.
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, PoisonError, Weak},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
 };
 
-use nvlink_topology::{Graph, NodeTopologySpec, Pattern, search};
+use nvlink_topology::{
+    BrokenGpus, GpuSet, Graph, NoPlacement, NodeTopologySpec, Pattern, Request, Scope, place,
+    search, sparing,
+};
 
 /// How many answers a graph keeps: more than the sets of GPUs that can be held on a node
 /// of 8, so that only large nodes are asked again.
@@ -14,20 +17,54 @@ const KEPT: usize = 4096;
 
 /// The graph of a node, and what was asked about it.
 #[derive(Debug)]
-pub(super) struct Hardware {
-    /// None if NVLink is not known: a job would look worse than it is.
+pub struct Hardware {
     graph: Option<Graph>,
     known: Mutex<HashMap<Question, Option<f64>>>,
+    placed: Mutex<Placed>,
+}
+
+/// By job, free GPUs and broken ones among them.
+type Placed = HashMap<(Job, GpuSet, GpuSet), Result<Found, NoPlacement>>;
+
+/// What a pod needs on one node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Job {
+    /// Number of GPUs.
+    pub gpus: usize,
+    /// The pattern of the communication between them.
+    pub pattern: Pattern,
+    /// How close they must be.
+    pub scope: Scope,
+    /// What happens with GPUs that are marked as broken.
+    pub broken_gpus: BrokenGpus,
+}
+
+/// The best GPUs for a job.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Found {
+    pub gpus: GpuSet,
+    /// Time of the busiest resource, seconds per byte of payload.
+    pub cost: f64,
+    /// Time of all transfers one after the other, seconds per byte of payload.
+    pub total_cost: f64,
 }
 
 /// The GPUs that a container holds, and the pattern of its job.
 type Question = (Vec<u32>, Pattern);
 
 impl Hardware {
+    /// Returns the graph; `None` if the source does not see NVLink: a job would look worse
+    /// than it is.
+    #[must_use]
+    pub fn graph(&self) -> Option<&Graph> {
+        self.graph.as_ref()
+    }
+
     /// Returns the best possible cost on the empty node divided by the cost on `gpus`, in
     /// (0, 1]; `None` if the graph does not tell. A pattern for another number of GPUs (the
     /// shape of a gang) counts as all-reduce, as it does in the exporter.
-    pub(super) fn quality(&self, gpus: &[u32], pattern: Pattern) -> Option<f64> {
+    #[must_use]
+    pub fn quality(&self, gpus: &[u32], pattern: Pattern) -> Option<f64> {
         let graph = self.graph.as_ref()?;
         let question = (gpus.to_vec(), pattern);
         if let Some(&answer) = self.known().get(&question) {
@@ -46,18 +83,66 @@ impl Hardware {
         answer
     }
 
-    fn known(&self) -> std::sync::MutexGuard<'_, HashMap<Question, Option<f64>>> {
+    /// Returns the best GPUs for `job` among those that are `free`, of which `broken` are
+    /// marked as broken. `None` if there is no graph, or if the answer is not known yet and
+    /// `may_search` says no.
+    pub fn place(
+        &self,
+        job: &Job,
+        free: GpuSet,
+        broken: GpuSet,
+        may_search: impl FnOnce() -> bool,
+    ) -> Option<Result<Found, NoPlacement>> {
+        let graph = self.graph.as_ref()?;
+        let question = (*job, free, broken.intersection(free));
+        if let Some(answer) = self.placed().get(&question) {
+            return Some(answer.clone());
+        }
+        // Not under the lock: the search on a large node takes long.
+        let answer = may_search().then(|| job.on(graph, free, broken))?;
+        let mut placed = self.placed();
+        if placed.len() >= KEPT {
+            placed.clear();
+        }
+        placed.insert(question, answer.clone());
+        Some(answer)
+    }
+
+    fn placed(&self) -> MutexGuard<'_, Placed> {
+        self.placed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn known(&self) -> MutexGuard<'_, HashMap<Question, Option<f64>>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Job {
+    fn on(&self, graph: &Graph, free: GpuSet, broken: GpuSet) -> Result<Found, NoPlacement> {
+        let request = Request {
+            gpus: self.gpus,
+            free,
+            required: GpuSet::EMPTY,
+            pattern: self.pattern,
+            scope: self.scope,
+        };
+        let request = sparing(graph, &request, broken, self.broken_gpus)?;
+        let placement = place(graph, &request)?;
+        Ok(Found {
+            gpus: graph.set(&placement.gpus)?,
+            cost: placement.cost,
+            total_cost: placement.total_cost,
+        })
     }
 }
 
 /// The graphs of all nodes, each kept once while a node has it.
 #[derive(Debug, Default)]
-pub(super) struct Judge(Vec<Weak<Hardware>>);
+pub(super) struct Hardwares(Vec<Weak<Hardware>>);
 
-impl Judge {
+impl Hardwares {
     /// Returns the hardware of a node.
-    pub(super) fn hardware(&mut self, spec: &NodeTopologySpec) -> Arc<Hardware> {
+    pub(super) fn of(&mut self, spec: &NodeTopologySpec) -> Arc<Hardware> {
         let graph = spec.knows_nvlink().then(|| graph(spec)).flatten();
         self.0.retain(|one| one.strong_count() > 0);
         let mut all = self.0.iter().filter_map(Weak::upgrade);
@@ -67,6 +152,7 @@ impl Judge {
         let new = Arc::new(Hardware {
             graph,
             known: Mutex::default(),
+            placed: Mutex::default(),
         });
         self.0.push(Arc::downgrade(&new));
         new
@@ -101,11 +187,11 @@ mod tests {
 
     #[test]
     fn nodes_with_the_same_graph_share_it_and_its_answers() {
-        let mut judge = Judge::default();
-        let first = judge.hardware(&spec("n1", (0, 1)));
-        let second = judge.hardware(&spec("n2", (0, 1)));
+        let mut hardwares = Hardwares::default();
+        let first = hardwares.of(&spec("n1", (0, 1)));
+        let second = hardwares.of(&spec("n2", (0, 1)));
         assert!(Arc::ptr_eq(&first, &second));
-        let other = judge.hardware(&spec("n3", (1, 2)));
+        let other = hardwares.of(&spec("n3", (1, 2)));
         assert!(!Arc::ptr_eq(&first, &other));
         let all_reduce = Pattern::default();
         assert_eq!(first.quality(&[0, 1], all_reduce), Some(1.0));
@@ -116,15 +202,15 @@ mod tests {
         assert_eq!(second.known().len(), 3);
         assert_eq!(first.quality(&[9], all_reduce), None);
         drop((first, second));
-        judge.hardware(&spec("n4", (1, 2)));
-        assert_eq!(judge.0.len(), 1, "the graph of no node is forgotten");
+        hardwares.of(&spec("n4", (1, 2)));
+        assert_eq!(hardwares.0.len(), 1, "the graph of no node is forgotten");
     }
 
     #[test]
     fn without_known_links_nothing_is_judged() {
         let spec = json!({"source": {"kind": "sysfs"}, "gpus": [{"index": 0}, {"index": 1}]});
         let spec = serde_json::from_value(spec).unwrap();
-        let hardware = Judge::default().hardware(&spec);
+        let hardware = Hardwares::default().of(&spec);
         assert_eq!(hardware.quality(&[0, 1], Pattern::default()), None);
     }
 }

@@ -1,0 +1,169 @@
+//! A pod as the mirror keeps it: what the webhook wrote into it, and where it is bound.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use nvlink_topology::{Pattern, Scope, labels};
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::{class::GPU, decide::pod};
+
+/// A pod of a class, or one that requests devices.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Pod {
+    /// Distinguishes it from others with the same name.
+    pub uid: Option<String>,
+    pub class: Option<String>,
+    pub project: Option<String>,
+    /// The communication pattern of its job.
+    pub pattern: Option<Pattern>,
+    /// How close its GPUs must be.
+    pub scope: Option<Scope>,
+    /// Number of whole GPUs that it requests, if its containers are known.
+    pub gpus: u32,
+    /// Where it is bound or has ended, if its spec is known.
+    pub stage: Stage,
+}
+
+/// How far a pod has come.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Stage {
+    /// Not bound to a node, or only its metadata are known.
+    #[default]
+    Unbound,
+    /// Bound to this node.
+    Bound(String),
+    /// Succeeded or failed: it holds no device any more.
+    Ended,
+}
+
+/// The part of the annotation `decision` that is read.
+#[derive(Deserialize)]
+struct Decision {
+    pattern: Option<String>,
+    scope: Option<String>,
+    gpus: Option<u32>,
+}
+
+impl Pod {
+    /// Returns what the webhook wrote into the pod.
+    #[must_use]
+    pub fn of_metadata(metadata: &ObjectMeta) -> Self {
+        let label = |key: &str| metadata.labels.as_ref()?.get(key).cloned();
+        let annotation = |key: &str| metadata.annotations.as_ref()?.get(key);
+        let class = label(labels::CLASS);
+        let decision = annotation(labels::DECISION).filter(|_| class.is_some());
+        let decision = decision.and_then(|text| serde_json::from_str::<Decision>(text).ok());
+        let word = |of: fn(&Decision) -> &Option<String>| of(decision.as_ref()?).as_deref();
+        Self {
+            uid: metadata.uid.clone(),
+            project: label(labels::PROJECT),
+            pattern: word(|one| &one.pattern).and_then(|word| word.parse().ok()),
+            scope: word(|one| &one.scope).and_then(|word| word.parse().ok()),
+            gpus: decision.as_ref().and_then(|one| one.gpus).unwrap_or(0),
+            class,
+            stage: Stage::Unbound,
+        }
+    }
+
+    /// Returns the pod with `spec` and `phase`; `None` if it has no class and requests no
+    /// device.
+    #[must_use]
+    pub fn of_object(metadata: &ObjectMeta, spec: Value, phase: &str) -> Option<Self> {
+        let node = spec.get("nodeName").and_then(Value::as_str);
+        let node = node.filter(|node| !node.is_empty()).map(str::to_owned);
+        let claims = spec.get("resourceClaims").and_then(Value::as_array);
+        let claims = claims.is_some_and(|claims| !claims.is_empty());
+        let document = Value::from_iter([("spec", spec)]);
+        let containers = pod::containers(&document);
+        // Every device plugin's resource has a domain in its name.
+        let device = |one: &pod::Container<'_>| {
+            one.has_claims() || one.resources().any(|name| name.contains('/'))
+        };
+        let devices = claims || containers.iter().any(device);
+        let this = Self::of_metadata(metadata);
+        if !devices && this.class.is_none() {
+            return None;
+        }
+        Some(Self {
+            gpus: match this.gpus {
+                0 => pod::request(&containers, GPU).unwrap_or(0),
+                // Of the resource of its class.
+                gpus => gpus,
+            },
+            stage: match (phase, node) {
+                ("Succeeded" | "Failed", _) => Stage::Ended,
+                (_, Some(node)) => Stage::Bound(node),
+                (_, None) => Stage::Unbound,
+            },
+            ..this
+        })
+    }
+
+    /// Returns the node that it is bound to, unless it has ended.
+    #[must_use]
+    pub fn node(&self) -> Option<&str> {
+        match &self.stage {
+            Stage::Bound(node) => Some(node),
+            Stage::Unbound | Stage::Ended => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn metadata(labels: Value, decision: &str) -> ObjectMeta {
+        serde_json::from_value(json!({
+            "name": "p", "namespace": "n", "uid": "u", "labels": labels,
+            "annotations": {labels::DECISION: decision},
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn a_pod_has_what_the_webhook_wrote() {
+        let object = |decision: &str| {
+            let labels = json!({labels::CLASS: "high", labels::PROJECT: "gitlab.42"});
+            Pod::of_metadata(&metadata(labels, decision))
+        };
+        let full = object(
+            r#"{"class": "high", "pattern": "tp=4,pp=2", "scope": "nvlink-domain", "gpus": 8}"#,
+        );
+        assert_eq!(full.class.as_deref(), Some("high"));
+        assert_eq!(full.project.as_deref(), Some("gitlab.42"));
+        assert_eq!(full.pattern, "tp=4,pp=2".parse().ok());
+        assert_eq!((full.scope, full.gpus), (Some(Scope::NvlinkDomain), 8));
+        for odd in ["{", r#"{"pattern": "?", "scope": "universe"}"#] {
+            let odd = object(odd);
+            assert_eq!((odd.pattern, odd.scope, odd.gpus), (None, None, 0));
+        }
+        let forged = Pod::of_metadata(&metadata(json!({}), r#"{"gpus": 8}"#));
+        assert_eq!(forged.gpus, 0, "only the webhook's decision counts");
+    }
+
+    #[test]
+    fn pods_with_devices_are_kept_with_their_node() {
+        let pod = |spec: Value, phase: &str| {
+            let pod = Pod::of_object(&metadata(json!({}), "{}"), spec, phase)?;
+            Some((pod.gpus, pod.stage))
+        };
+        let limits = |name: &str| {
+            let container = json!({"name": "c", "resources": {"limits": {name: "2"}}});
+            json!({"nodeName": "a", "containers": [container]})
+        };
+        let bound = || Stage::Bound("a".to_owned());
+        assert_eq!(pod(limits("cpu"), "Running"), None);
+        assert_eq!(pod(limits("nvidia.com/gpu"), "Running"), Some((2, bound())));
+        assert_eq!(
+            pod(limits("nvidia.com/gpu"), "Failed"),
+            Some((2, Stage::Ended))
+        );
+        assert_eq!(pod(limits("volcano.sh/vgpu"), ""), Some((0, bound())));
+        let claims = json!({"resourceClaims": [{"name": "gpu"}], "containers": [{"name": "c"}]});
+        assert_eq!(pod(claims, "Pending"), Some((0, Stage::Unbound)));
+        assert_eq!(pod(json!(7), "Running"), None);
+    }
+}
