@@ -207,6 +207,7 @@ impl Cluster {
                 rack: None,
                 zone: Some(ZONE),
                 network_bytes_per_second: kind.network,
+                slow: false,
             });
         }
         candidates

@@ -2,7 +2,7 @@
 //!
 //! | score | nodes |
 //! |---|---|
-//! | 10 | least broken GPUs, then least cost, then least total, then least harm |
+//! | 10 | least broken GPUs, then least cost, then least total, then not slow, then least harm |
 //! | 6 to 9 | the same cost, by rank of total and harm |
 //! | 1 to 5 | a higher cost, in proportion to least cost over cost; more broken GPUs: 1 |
 //! | 0 | nothing is known, or the pod does not fit |
@@ -55,7 +55,7 @@ fn by_harm(a: &Fit, b: &Fit, gang: bool) -> Ordering {
     let key = |fit: &Fit| {
         let harm = fit.harm;
         let room = gang.then_some(Reverse(harm.free));
-        (room, harm)
+        (fit.slow, room, harm)
     };
     a.total
         .total_cmp(&b.total)
@@ -96,6 +96,7 @@ mod tests {
             broken,
             cost: f64::from(cost),
             total: f64::from(cost),
+            slow: false,
             harm: Harm {
                 interconnect: Interconnect::Nvswitch,
                 breaks,
@@ -118,6 +119,16 @@ mod tests {
         assert_eq!(scores(&nodes, false), [1, 8, 10, 9, 1, 0, 0]);
         assert_eq!(scores(&nodes, true), [1, 10, 8, 9, 1, 0, 0]);
         assert_eq!(scores(&nodes[5..], false), [0, 0]);
+        let slow = Fit {
+            slow: true,
+            ..fit(0, 1, 4, false)
+        };
+        let nodes = [Verdict::Fits(slow), Verdict::Fits(fit(0, 1, 8, true))];
+        assert_eq!(
+            scores(&nodes, false),
+            [9, 10],
+            "a slow node comes after its siblings"
+        );
     }
 
     prop_compose! {

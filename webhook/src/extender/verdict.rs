@@ -41,6 +41,8 @@ pub struct Fit {
     pub cost: f64,
     /// Time of all transfers one after the other, seconds per byte of payload.
     pub total: f64,
+    /// Whether the node measures below its siblings.
+    pub slow: bool,
     pub harm: Harm,
 }
 
@@ -175,6 +177,7 @@ impl Gpus<'_> {
             broken: found.gpus.intersection(self.broken).len(),
             cost: found.cost,
             total: found.total_cost,
+            slow: node.slow.is_some(),
             harm: Harm::of(self.graph, interconnect, self.free, found.gpus),
         }
     }
