@@ -61,7 +61,7 @@ pub struct Endpoint {
 
 /// Returns the router of the extender.
 pub fn router(extender: Extender, metrics: Arc<Metrics>) -> Router {
-    metrics.extends();
+    metrics.extender().start();
     let endpoint = Endpoint {
         extender,
         metrics,
@@ -151,7 +151,7 @@ impl Endpoint {
             Err(Unanswered(call, status, reason)) => (call, (status, reason).into_response()),
         };
         let took = start.elapsed();
-        self.metrics.extender(verb, call, took);
+        self.metrics.extender().count(verb, call, took);
         let (verb, outcome) = (verb.as_str(), call.as_str());
         tracing::debug!(verb, outcome, ?took, "extended the scheduler");
         response
