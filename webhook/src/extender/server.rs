@@ -4,7 +4,7 @@
 //! time from admission: connections are counted apart, all bodies together hold at most
 //! 32 MiB (one peer's at most half), one call is parsed and answered at a time, on a
 //! thread that is not one of those that serve admission, and it stops searching after
-//! [`SEARCH`].
+//! a second.
 
 use std::{
     sync::Arc,
