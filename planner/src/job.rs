@@ -1,0 +1,87 @@
+//! What the planner knows of a job that waits.
+
+use nvlink_topology::{Pattern, Scope};
+
+use crate::{Estimate, Millis, Name};
+
+/// A job that waits: one pod, or a gang.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Job {
+    /// Its class; it uses only nodes that have this name in [`crate::NodeState::sets`].
+    pub class: Name,
+    /// Its project.
+    pub project: Name,
+    /// Its priority; a higher one comes first.
+    pub priority: i32,
+    /// When it was created: the time of its oldest pod.
+    pub created: Millis,
+    /// The pods that wait.
+    pub members: Vec<Member>,
+    /// Whether all pods that it declares are there. If not, it waits and holds nothing.
+    pub complete: bool,
+    /// The communication pattern over all its GPUs.
+    pub pattern: Pattern,
+    /// How close its GPUs must be.
+    pub scope: Scope,
+    /// Further sets of nodes ([`crate::NodeState::sets`]); it uses only nodes that are in
+    /// all of them.
+    pub within: Vec<Name>,
+    /// How long it runs; `None` if that is unknown.
+    pub duration: Option<Estimate>,
+    /// When its waiting ends; `None` for never.
+    pub deadline: Option<Deadline>,
+    /// For a gang that was released before: the seats that its pods were given, as the
+    /// caller recorded them. A member that is recreated gets the seat of its predecessor.
+    pub seats: Vec<Seat>,
+    /// When the gang was released; meaningful only with seats.
+    pub released: Millis,
+}
+
+/// A pod that waits.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Member {
+    /// Its id.
+    pub pod: Name,
+    /// The number of GPUs that it asks for, at least 1.
+    pub gpus: u32,
+    /// Its rank among the pods of the gang. If the ranks of a gang are not exactly
+    /// `0..pods`, the order of the ids decides, and the release says so.
+    pub rank: Option<u32>,
+    /// Its role, where pods of one gang differ (`prefill`, `decode`).
+    pub role: Option<Name>,
+    /// What it asks of other resources, in the order of [`crate::NodeState::resources`].
+    pub resources: Vec<u64>,
+}
+
+/// The end of a job's waiting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Deadline {
+    /// When it passes.
+    pub at: Millis,
+    /// What happens then.
+    pub then: OnTimeout,
+}
+
+/// What happens to a job that has waited too long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnTimeout {
+    /// It fails.
+    Reject,
+    /// It is released without the constraint to a domain.
+    Spread,
+}
+
+/// A pod's place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seat {
+    /// The pod.
+    pub pod: Name,
+    /// Its rank among the pods of the gang.
+    pub rank: u32,
+    /// The node. `None` only for a job that is spread: any node that the scheduler finds.
+    pub node: Option<Name>,
+    /// Indices of its GPUs in rank order; empty if the node's GPUs are not known.
+    pub gpus: Vec<u32>,
+    /// The domain that contains them.
+    pub domain: Option<Name>,
+}

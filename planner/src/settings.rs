@@ -1,0 +1,52 @@
+//! Settings of the planner and of classes.
+
+use std::collections::BTreeMap;
+
+use nvlink_topology::BrokenGpus;
+
+use crate::Name;
+
+/// Settings of the whole queue.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Settings {
+    /// Whether, among jobs of equal priority, the project that holds the least GPUs comes
+    /// first. Without it the oldest job comes first.
+    pub fair_share: bool,
+    /// How many times the share of others a project gets; 1 for a project that is absent.
+    pub shares: BTreeMap<Name, u32>,
+    /// Whether a job may start before jobs ahead of it that wait. Without it nobody
+    /// overtakes: the reference for the promise that backfill delays nobody.
+    pub backfill: bool,
+    /// The number of waiting jobs that get a reservation.
+    pub depth: usize,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            fair_share: false,
+            shares: BTreeMap::new(),
+            backfill: true,
+            depth: Self::DEPTH,
+        }
+    }
+}
+
+impl Settings {
+    /// The default of [`Settings::depth`].
+    pub const DEPTH: usize = 1_000;
+}
+
+/// Settings of a class. A class that was never set has the default.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Class {
+    /// How many GPUs one project may hold in this class.
+    pub max_gpus_per_project: Option<u32>,
+    /// What placements do with broken GPUs.
+    pub broken: BrokenGpus,
+    /// How much a second of waiting costs against a second of running. With a factor, a
+    /// job waits for a better placement than it could have now, as long as the expected
+    /// wait times the factor is at most the run time that the better placement saves.
+    /// Without one, a job starts as soon as its scope allows.
+    pub waiting_factor: Option<f64>,
+}
