@@ -26,6 +26,8 @@ use crate::{
     workdir,
 };
 
+mod scheduler;
+
 const START: Duration = Duration::from_secs(120);
 const SETTLE: Duration = Duration::from_secs(60);
 

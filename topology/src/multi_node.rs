@@ -52,6 +52,33 @@ pub struct Gang {
     pub scope: Scope,
 }
 
+/// How much a placement on a node harms other jobs; less is better.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Harm {
+    /// How the node's GPUs are connected: jobs that need NVSwitch have fewer nodes.
+    pub interconnect: Interconnect,
+    /// Whether it takes a part of a domain that was wholly free.
+    pub breaks: bool,
+    /// The number of GPUs of the node that are free before.
+    pub free: usize,
+}
+
+impl Harm {
+    /// Returns the harm of a job that gets the GPUs `held` of those that are `free`.
+    #[must_use]
+    pub fn of(graph: &Graph, interconnect: Interconnect, free: GpuSet, held: GpuSet) -> Self {
+        let breaks = graph.domains().any(|(_, domain)| {
+            let whole = free.is_superset(domain);
+            whole && !domain.intersection(held).is_empty() && !held.is_superset(domain)
+        });
+        Self {
+            interconnect,
+            breaks,
+            free: free.len(),
+        }
+    }
+}
+
 /// The placement of the pods of a gang.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GangPlacement {
@@ -128,14 +155,11 @@ impl Node<'_> {
         }
     }
 
-    /// Returns how much a placement on this node harms other jobs; less is better.
-    fn harm(&self, placement: &Placement) -> (Interconnect, bool, usize, &str) {
+    /// Returns how much a placement on this node harms other jobs, and the last tie-break.
+    fn harm(&self, placement: &Placement) -> (Harm, &str) {
         let held = self.graph.set(&placement.gpus).unwrap_or_default();
-        let breaks = self.graph.domains().any(|(_, domain)| {
-            let whole = self.free.is_superset(domain);
-            whole && !domain.intersection(held).is_empty() && !held.is_superset(domain)
-        });
-        (self.interconnect, breaks, self.free.len(), self.name)
+        let harm = Harm::of(self.graph, self.interconnect, self.free, held);
+        (harm, self.name)
     }
 
     /// Returns the bandwidth to the other nodes in `within`, bytes per second.
@@ -317,7 +341,11 @@ fn choose(mut fits: Vec<Fit<'_>>, gang: &Gang, within: Scope) -> Option<GangPlac
     })?;
     let limit = fits[enough].cost;
     fits.retain(|fit| fit.cost <= limit);
-    let harm = |fit: &Fit<'_>| fit.pods.first().map(|pod| fit.node.harm(pod).0);
+    let harm = |fit: &Fit<'_>| {
+        fit.pods
+            .first()
+            .map(|pod| fit.node.harm(pod).0.interconnect)
+    };
     fits.sort_by(|a, b| {
         let fullest = b.pods.len().cmp(&a.pods.len());
         let order = fullest.then_with(|| harm(a).cmp(&harm(b)));

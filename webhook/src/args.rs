@@ -4,9 +4,11 @@ use std::{net::SocketAddr, path::PathBuf};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+mod extender;
 mod preview;
 mod web;
 
+pub use extender::ExtenderArgs;
 pub use preview::{Output, PreviewArgs};
 pub use web::WebArgs;
 
@@ -180,6 +182,9 @@ pub struct ServeArgs {
     /// The page of the cluster.
     #[command(flatten)]
     pub web: WebArgs,
+    /// The scheduler extender.
+    #[command(flatten)]
+    pub extender: ExtenderArgs,
     /// The leader election.
     #[command(flatten)]
     pub lease: LeaseArgs,

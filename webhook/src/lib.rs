@@ -18,6 +18,7 @@
 //! - [`certificate`]: the certificate that the API server trusts;
 //! - [`mirror`]: the nodes' graphs and the pods, kept by watches;
 //! - [`page`]: the page of the cluster;
+//! - [`extender`]: kube-scheduler's extender;
 //! - [`args`]: the command line;
 //! - [`preview`]: the decision, made from files;
 //! - `check`: whether the webhook of a cluster answers;
@@ -33,6 +34,7 @@ pub mod class;
 pub mod cluster;
 pub mod crd;
 pub mod decide;
+pub mod extender;
 pub mod health;
 pub mod metrics;
 pub mod mirror;

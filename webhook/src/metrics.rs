@@ -129,6 +129,60 @@ impl EncodeMetric for OptionalGauge {
     }
 }
 
+/// A verb of kube-scheduler's extender API.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Verb {
+    Filter,
+    Prioritize,
+}
+
+/// The outcome of a call of the extender.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Call {
+    Answered,
+    /// Could not be parsed, or was too large.
+    Invalid,
+    /// There was no time or no room.
+    Overloaded,
+}
+
+impl Verb {
+    /// Returns the word used in logs and label values.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Filter => "filter",
+            Self::Prioritize => "prioritize",
+        }
+    }
+}
+
+impl Call {
+    /// Returns the word used in logs and label values.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Answered => "answered",
+            Self::Invalid => "invalid",
+            Self::Overloaded => "overloaded",
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ByCall {
+    verb: &'static str,
+    outcome: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ByVerb {
+    verb: &'static str,
+}
+
+/// Buckets of the time of an extender's call, in seconds.
+const CALLS: [f64; 9] = [0.001, 0.002_5, 0.005, 0.01, 0.025, 0.1, 0.5, 1.0, 2.5];
+
 /// The metrics and their registry.
 #[derive(Debug)]
 pub struct Metrics {
@@ -150,6 +204,8 @@ pub struct Metrics {
     cache_age: Family<ByKind, Gauge<f64, AtomicU64>>,
     untainted: Family<ByClass, Gauge>,
     strays: Family<ByClass, Gauge>,
+    calls: Family<ByCall, Counter>,
+    call_duration: Family<ByVerb, Histogram, fn() -> Histogram>,
     /// Since when the watch of each kind has failed; none while it is in sync.
     failing: Mutex<BTreeMap<&'static str, Option<Instant>>>,
 }
@@ -178,6 +234,8 @@ impl Default for Metrics {
             cache_age: Family::default(),
             untainted: Family::default(),
             strays: Family::default(),
+            calls: Family::default(),
+            call_duration: Family::new_with_constructor(|| Histogram::new(CALLS)),
             failing: Mutex::default(),
         };
         metrics.register();
@@ -294,6 +352,37 @@ impl Metrics {
             "Pods that are on nodes with the taint of a restricted class, or are waiting and tolerate it, but were not admitted for it; reported by the leader",
             self.strays.clone(),
         );
+        registry.register(
+            "extender_requests",
+            "Calls of the scheduler extender by verb and outcome; those that are not answered leave the pod to the scheduler alone",
+            self.calls.clone(),
+        );
+        registry.register_with_unit(
+            "extender_duration",
+            "Time from the arrival of a call of the scheduler extender to its response",
+            Unit::Seconds,
+            self.call_duration.clone(),
+        );
+    }
+
+    /// Gives the extender its series: without one, there are none.
+    pub fn extends(&self) {
+        for verb in [Verb::Filter, Verb::Prioritize].map(Verb::as_str) {
+            for outcome in [Call::Answered, Call::Invalid, Call::Overloaded].map(Call::as_str) {
+                drop(self.calls.get_or_create_owned(&ByCall { verb, outcome }));
+            }
+            drop(self.call_duration.get_or_create(&ByVerb { verb }));
+        }
+    }
+
+    /// Counts a call of the extender.
+    pub fn extender(&self, verb: Verb, outcome: Call, took: Duration) {
+        let (verb, outcome) = (verb.as_str(), outcome.as_str());
+        self.calls
+            .get_or_create_owned(&ByCall { verb, outcome })
+            .inc();
+        let duration = self.call_duration.get_or_create(&ByVerb { verb });
+        duration.observe(took.as_secs_f64());
     }
 
     /// Sets the findings on each restricted class: the number of nodes without its

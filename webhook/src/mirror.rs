@@ -3,8 +3,9 @@
 //! The page and the extender read one mirror; [`watches`] keep it, and run only if one of
 //! the two is on.
 
-mod hardware;
+pub mod hardware;
 pub mod node;
+pub mod occupancy;
 pub mod pod;
 pub mod watches;
 
@@ -60,6 +61,16 @@ impl Sync {
     }
 }
 
+/// Which pods the mirror keeps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kept {
+    /// Those of classes, without their nodes: only their metadata are read.
+    #[default]
+    OfClasses,
+    /// All that request devices, with their nodes.
+    WithDevices,
+}
+
 /// The objects of the mirror.
 #[derive(Clone, Debug, Default)]
 pub struct State {
@@ -69,6 +80,8 @@ pub struct State {
     bound: HashMap<String, BTreeMap<PodName, Arc<Pod>>>,
     pub topologies: Sync,
     pub of_pods: Sync,
+    /// Which pods are kept.
+    pub kept: Kept,
 }
 
 impl State {
@@ -120,6 +133,11 @@ impl Mirror {
     /// Borrows the state. Watches wait meanwhile: copy what takes longer than a look.
     pub fn read(&self) -> RwLockReadGuard<'_, State> {
         self.0.state.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sets which pods the mirror keeps; before any is set.
+    pub fn keep(&self, kept: Kept) {
+        self.write().kept = kept;
     }
 
     /// Adds or replaces a node. `allocations` are `None` if they are not known.

@@ -12,6 +12,7 @@ use axum_server::{Handle, tls_rustls::RustlsConfig};
 use kube::Client;
 use nvlink_runtime::{
     client::{self, Limits},
+    connections::CutOffs,
     lease::{self, Candidate, Leadership},
     log, signals,
     supervise::{Supervisor, Weight},
@@ -25,18 +26,16 @@ mod identity;
 use crate::{
     admission::admit::Admission,
     admission::server::{self, Webhook, listen},
-    args::{LeaseArgs, LogFormat, ServeArgs, TlsArgs, WebArgs},
+    args::{ExtenderArgs, LeaseArgs, LogFormat, ServeArgs, TlsArgs, WebArgs},
     authorize::ClusterAuthorizer,
     cluster::Watches,
     cluster::status::Writer,
     cluster::view::SharedView,
     decide::Settings,
+    extender::{self, Extender},
     health::{self, Health, Readiness},
     metrics::Metrics,
-    mirror::{
-        Mirror,
-        watches::{self, Kept},
-    },
+    mirror::{Kept, Mirror, watches},
     page::{self, Page},
     policies::Inspector,
     recent::Recent,
@@ -122,11 +121,22 @@ async fn start(args: ServeArgs, supervisor: &Supervisor) -> anyhow::Result<Runni
     let identity = identity::identity(args.tls, &client, &readiness, supervisor).await?;
     let view = SharedView::default();
     let settings = Settings::from(args.scopes);
-    let mirror = mirror(&args.web, &client, supervisor);
-    let recent = show(args.web, mirror, &view, &settings, supervisor).await?;
+    let mirror = mirror(&args.web, args.extender, &client, supervisor);
+    let recent = show(args.web, mirror.clone(), &view, &settings, supervisor).await?;
     let watches = Watches::start(&client, &view, &metrics, supervisor);
     watches.synced().await;
 
+    let extender = Extender {
+        mirror,
+        view: view.clone(),
+    };
+    extend(
+        args.extender,
+        identity.config.clone(),
+        extender,
+        &metrics,
+        supervisor,
+    );
     let writer = Writer::new(&client, &view, &metrics, exempt);
     let admission = Admission {
         view,
@@ -175,12 +185,41 @@ fn inspect(args: &ServeArgs, client: &Client, metrics: &Arc<Metrics>, supervisor
 }
 
 /// Returns the mirror, which watches keep if a part needs it.
-fn mirror(page: &WebArgs, client: &Client, supervisor: &Supervisor) -> Mirror {
+fn mirror(
+    page: &WebArgs,
+    extender: ExtenderArgs,
+    client: &Client,
+    supervisor: &Supervisor,
+) -> Mirror {
     let mirror = Mirror::default();
-    if !page.listen_addresses.is_empty() {
-        watches::start(client, &mirror, Kept::OfClasses, supervisor);
+    let page = !page.listen_addresses.is_empty();
+    let page = page.then_some(Kept::OfClasses);
+    let extender = extender.extender_listen.map(|_| Kept::WithDevices);
+    if let Some(kept) = page.max(extender) {
+        watches::start(client, &mirror, kept, supervisor);
     }
     mirror
+}
+
+/// Serves the extender, if it has an address, until the process ends.
+fn extend(
+    args: ExtenderArgs,
+    config: RustlsConfig,
+    extender: Extender,
+    metrics: &Arc<Metrics>,
+    supervisor: &Supervisor,
+) {
+    let Some(address) = args.extender_listen else {
+        return;
+    };
+    let router = extender::server::router(extender, Arc::clone(metrics));
+    tracing::info!(%address, "serving the scheduler extender");
+    supervisor.require("server of the extender", async move {
+        // The admission endpoint's metrics count its own clients only.
+        let (handle, cut_offs) = (Handle::new(), CutOffs::default());
+        let served = listen::serve(address, config, handle, router, cut_offs).await;
+        served.with_context(|| format!("cannot serve the extender on {address}"))
+    });
 }
 
 /// Serves the page, if it has an address. Returns where decisions are kept for it.

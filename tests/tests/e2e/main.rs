@@ -22,6 +22,7 @@ mod crds;
 mod dashboards;
 mod debug;
 mod demo;
+mod extender;
 mod foreign;
 mod gang;
 mod harness;

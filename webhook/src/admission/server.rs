@@ -32,7 +32,7 @@ use crate::{
 mod deadline;
 mod intake;
 pub mod listen;
-mod room;
+pub(crate) mod room;
 mod weight;
 
 use intake::{Intake, Overloaded, Unread};

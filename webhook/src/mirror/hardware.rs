@@ -3,10 +3,13 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, PoisonError, Weak},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
 };
 
-use nvlink_topology::{Graph, NodeTopologySpec, Pattern, search};
+use nvlink_topology::{
+    BrokenGpus, GpuSet, Graph, NoPlacement, NodeTopologySpec, Pattern, Request, Scope, place,
+    search, sparing,
+};
 
 /// How many answers a graph keeps: more than the sets of GPUs that can be held on a node
 /// of 8, so that only large nodes are asked again.
@@ -17,6 +20,30 @@ const KEPT: usize = 4096;
 pub struct Hardware {
     graph: Option<Graph>,
     known: Mutex<HashMap<Question, Option<f64>>>,
+    placed: Mutex<HashMap<(Job, GpuSet, GpuSet), Result<Found, NoPlacement>>>,
+}
+
+/// What a pod needs on one node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Job {
+    /// Number of GPUs.
+    pub gpus: usize,
+    /// The pattern of the communication between them.
+    pub pattern: Pattern,
+    /// How close they must be.
+    pub scope: Scope,
+    /// What happens with GPUs that are marked as broken.
+    pub broken_gpus: BrokenGpus,
+}
+
+/// The best GPUs for a job.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Found {
+    pub gpus: GpuSet,
+    /// Time of the busiest resource, seconds per byte of payload.
+    pub cost: f64,
+    /// Time of all transfers one after the other, seconds per byte of payload.
+    pub total_cost: f64,
 }
 
 /// The GPUs that a container holds, and the pattern of its job.
@@ -53,8 +80,56 @@ impl Hardware {
         answer
     }
 
-    fn known(&self) -> std::sync::MutexGuard<'_, HashMap<Question, Option<f64>>> {
+    /// Returns the best GPUs for `job` among those that are `free`, of which `broken` are
+    /// marked as broken. `None` if there is no graph, or if the answer is not known yet and
+    /// `may_search` says no.
+    pub fn place(
+        &self,
+        job: &Job,
+        free: GpuSet,
+        broken: GpuSet,
+        may_search: impl FnOnce() -> bool,
+    ) -> Option<Result<Found, NoPlacement>> {
+        let graph = self.graph.as_ref()?;
+        let question = (*job, free, broken.intersection(free));
+        if let Some(answer) = self.placed().get(&question) {
+            return Some(answer.clone());
+        }
+        // Not under the lock: the search on a large node takes long.
+        let answer = may_search().then(|| job.on(graph, free, broken))?;
+        let mut placed = self.placed();
+        if placed.len() >= KEPT {
+            placed.clear();
+        }
+        placed.insert(question, answer.clone());
+        Some(answer)
+    }
+
+    fn placed(&self) -> MutexGuard<'_, HashMap<(Job, GpuSet, GpuSet), Result<Found, NoPlacement>>> {
+        self.placed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn known(&self) -> MutexGuard<'_, HashMap<Question, Option<f64>>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Job {
+    fn on(&self, graph: &Graph, free: GpuSet, broken: GpuSet) -> Result<Found, NoPlacement> {
+        let request = Request {
+            gpus: self.gpus,
+            free,
+            required: GpuSet::EMPTY,
+            pattern: self.pattern,
+            scope: self.scope,
+        };
+        let request = sparing(graph, &request, broken, self.broken_gpus)?;
+        let placement = place(graph, &request)?;
+        Ok(Found {
+            gpus: graph.set(&placement.gpus)?,
+            cost: placement.cost,
+            total_cost: placement.total_cost,
+        })
     }
 }
 
@@ -74,6 +149,7 @@ impl Hardwares {
         let new = Arc::new(Hardware {
             graph,
             known: Mutex::default(),
+            placed: Mutex::default(),
         });
         self.0.push(Arc::downgrade(&new));
         new

@@ -18,7 +18,7 @@ use serde::{Deserialize, Deserializer, de::DeserializeOwned};
 use serde_json::Value;
 
 use super::{
-    Mirror,
+    Kept, Mirror,
     node::{Marks, Status},
     pod::Pod,
 };
@@ -94,15 +94,6 @@ impl watch::Mirror for Topologies {
     }
 }
 
-/// Which pods the mirror keeps.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kept {
-    /// Those of classes, without their nodes: only their metadata are read.
-    OfClasses,
-    /// All that request devices, with their nodes.
-    WithDevices,
-}
-
 /// Applies the events of a watch of pods, of which `O` is what is read.
 struct Pods<O>(Mirror, PhantomData<fn() -> O>);
 
@@ -168,6 +159,7 @@ impl<O: Read> watch::Mirror for Pods<O> {
 
 /// Starts the watches.
 pub fn start(client: &Client, mirror: &Mirror, kept: Kept, supervisor: &Supervisor) {
+    mirror.keep(kept);
     let topologies = Api::all_with(client.clone(), &topology::resource());
     let of_topologies = mirror.clone();
     supervisor.keep(

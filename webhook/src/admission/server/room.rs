@@ -11,13 +11,13 @@ use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore, SemaphorePermit
 /// The unit in which room is allocated, in bytes.
 pub(super) const UNIT: usize = 1 << 10;
 
-pub(super) fn units(bytes: usize) -> Option<u32> {
+pub(crate) fn units(bytes: usize) -> Option<u32> {
     u32::try_from(bytes.div_ceil(UNIT)).ok()
 }
 
 /// Room of which one peer gets at most half, so that it never keeps others out.
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(crate) struct Shared {
     all: Semaphore,
     /// The free part of each peer's half.
     halves: Mutex<BTreeMap<Option<Peer>, Weak<Semaphore>>>,
@@ -26,13 +26,13 @@ pub(super) struct Shared {
 
 /// A part of the room, held until it is dropped.
 #[derive(Debug)]
-pub(super) struct Part<'a> {
+pub(crate) struct Part<'a> {
     _of_half: OwnedSemaphorePermit,
     _of_all: SemaphorePermit<'a>,
 }
 
 impl Shared {
-    pub(super) fn new(bytes: usize) -> Self {
+    pub(crate) fn new(bytes: usize) -> Self {
         Self {
             all: Semaphore::new(bytes / UNIT),
             halves: Mutex::default(),
@@ -41,7 +41,7 @@ impl Shared {
     }
 
     /// Waits until there is room for `units` of `peer`.
-    pub(super) async fn take(
+    pub(crate) async fn take(
         &self,
         peer: Option<Peer>,
         units: u32,
