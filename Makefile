@@ -38,8 +38,8 @@ test: packages ## run all tests, including the end-to-end tests on a real contro
 bench: packages ## run the benchmarks; the last four use a control plane: 10,000 nodes, the cost of pods, the page in Chromium, and rules and dashboards (7 GB of disk, 10 GB of memory)
 	cargo build --release --locked -p nvlink-exporter
 	@cp "$(TARGET)/release/nvlink-exporter" "$(TARGET)/release/nvlink-exporter-shipped" # cargo bench may overwrite the original
-	NVLINK_EXPORTER="$(abspath $(TARGET))/release/nvlink-exporter-shipped" cargo bench --locked -p nvlink-topology -p nvlink-webhook -p nvlink-exporter \
-		--bench search --bench admission --bench serving --bench page --bench render --bench serve
+	NVLINK_EXPORTER="$(abspath $(TARGET))/release/nvlink-exporter-shipped" cargo bench --locked -p nvlink-topology -p nvlink-planner -p nvlink-webhook -p nvlink-exporter \
+		--bench search --bench round --bench admission --bench serving --bench page --bench render --bench serve
 	@tests/controlplane/build
 	cargo bench --locked -p nvlink-tests --bench scale --bench cost --bench page --bench rules
 

@@ -12,10 +12,23 @@
 #![warn(missing_docs)]
 
 mod action;
+mod capacity;
+mod cluster;
+mod ends;
+mod gang_kind;
+mod graphs;
 mod job;
+mod key;
+mod kind;
 mod node;
+mod node_entry;
 mod planner;
 mod pod;
+mod profile;
+mod queue;
+mod round;
+mod search;
+mod seats;
 mod settings;
 mod time;
 

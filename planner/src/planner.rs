@@ -1,17 +1,36 @@
 //! The planner: its state, and the changes that it is fed with.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use crate::{Class, Explanation, Job, Millis, Name, NodeState, PodState, Release, Round, Settings};
+use nvlink_topology::{Pattern, Scope};
+
+use crate::{
+    Class, Estimate, Explanation, Job, Millis, Name, NodeState, PodState, Release, Round, Settings,
+    cluster::{Cluster, Seats},
+    gang_kind::GangKinds,
+    kind::{Kinds, Spec, local},
+    queue::{Entry, Queue},
+    round::{
+        self, Reserved,
+        gang::sets,
+        plan::{State, resources},
+    },
+    search::{Ask, Search},
+};
 
 /// The planner of the queue. See the crate's documentation.
 #[derive(Debug, Default)]
 pub struct Planner {
     settings: Settings,
     classes: BTreeMap<Name, Class>,
-    nodes: BTreeMap<Name, NodeState>,
-    pods: BTreeMap<Name, PodState>,
-    jobs: BTreeMap<Name, Job>,
+    /// The numbers of the classes that jobs have named.
+    class_numbers: BTreeMap<Name, u32>,
+    cluster: Cluster,
+    queue: Queue,
+    /// Caches: they change how fast an answer comes, never the answer.
+    search: Search,
+    kinds: Kinds,
+    gangs: GangKinds,
 }
 
 impl Planner {
@@ -31,52 +50,150 @@ impl Planner {
 
     /// Sets a class, or removes its settings.
     pub fn class(&mut self, name: &Name, class: Option<Class>) {
-        set(&mut self.classes, name, class);
+        match class {
+            Some(class) => self.classes.insert(name.clone(), class),
+            None => self.classes.remove(name),
+        };
+        for entry in self.queue.entries() {
+            if entry.job.class == *name {
+                let kind = self.kinds.join(spec(&entry.job, &self.classes));
+                self.kinds.leave(entry.kind);
+                entry.kind = kind;
+            }
+        }
     }
 
     /// Sets a node, or removes it. Pods on a node that is not there hold nothing.
     pub fn node(&mut self, name: &Name, node: Option<NodeState>) {
-        set(&mut self.nodes, name, node);
+        self.cluster.set_node(name, node);
     }
 
     /// Sets a pod that was released or runs, or removes it.
     pub fn pod(&mut self, id: &Name, pod: Option<PodState>) {
-        set(&mut self.pods, id, pod);
+        self.cluster.set_pod(id, pod);
     }
 
-    /// Sets a job that waits, or removes it.
+    /// Sets a job that waits, or removes it. A job without waiting members is in no
+    /// queue, but a gang's seats are kept for members that come back.
     pub fn job(&mut self, id: &Name, job: Option<Job>) {
-        set(&mut self.jobs, id, job);
+        if let Some(old) = self.queue.remove(id) {
+            self.kinds.leave(old.kind);
+        }
+        let seats = job.as_ref().filter(|job| !job.seats.is_empty());
+        let seats = seats.map(|job| Seats {
+            seats: job.seats.clone(),
+            released: job.released,
+        });
+        self.cluster.set_seats(id, seats);
+        let Some(job) = job.filter(|job| !job.members.is_empty()) else {
+            return;
+        };
+        let next = u32::try_from(self.class_numbers.len()).unwrap_or(u32::MAX);
+        let class = *self.class_numbers.entry(job.class.clone()).or_insert(next);
+        self.queue.insert(Entry {
+            id: id.clone(),
+            kind: self.kinds.join(spec(&job, &self.classes)),
+            gpus: job.members.iter().map(|member| member.gpus).sum(),
+            class,
+            job,
+        });
     }
 
     /// Records that a release of the last round was carried out at `now`, so that the
     /// next round expects it before the API shows it: its pods hold their seats, and the
     /// job no longer waits. A gang keeps its seats.
     pub fn released(&mut self, release: &Release, now: Millis) {
-        let _ = (release, now);
+        let Some(entry) = self.queue.get(&release.job) else {
+            return;
+        };
+        let mut job = entry.job.clone();
+        let members: BTreeMap<Name, (u32, Vec<u64>)> = job
+            .members
+            .drain(..)
+            .map(|member| (member.pod, (member.gpus, member.resources)))
+            .collect();
+        for seat in &release.seats {
+            let (Some(node), Some((gpus, resources))) = (&seat.node, members.get(&seat.pod)) else {
+                continue;
+            };
+            let pod = PodState {
+                node: node.clone(),
+                gpus: *gpus,
+                planned: seat.gpus.clone(),
+                bound: false,
+                since: now,
+                end: job.duration.map(|duration| Estimate {
+                    mean: now.saturating_add(duration.mean),
+                    ..duration
+                }),
+                job: Some(release.job.clone()),
+                class: Some(job.class.clone()),
+                project: job.project.clone(),
+                priority: job.priority,
+                resources: resources.clone(),
+            };
+            self.pod(&seat.pod, Some(pod));
+        }
+        let new: BTreeSet<u32> = release.seats.iter().map(|seat| seat.rank).collect();
+        job.seats.retain(|seat| !new.contains(&seat.rank));
+        job.seats.extend(release.seats.iter().cloned());
+        job.seats.sort_by_key(|seat| seat.rank);
+        job.released = now;
+        let gang = job.seats.len() > 1;
+        self.job(&release.job, gang.then_some(job));
     }
 
     /// Says what to do at `now`. A round changes nothing: until the caller feeds what it
     /// did, the next round says the same.
     pub fn round(&mut self, now: Millis) -> Round {
-        let _ = now;
-        Round::default()
+        self.walk(now).0
     }
 
     /// Says why a job waits at `now`, in full; `None` if it does not wait.
     pub fn explain(&mut self, job: &Name, now: Millis) -> Option<Explanation> {
-        let _ = (job, now);
-        None
+        let (round, reserved) = self.walk(now);
+        round::explain::explain(&self.cluster, &self.queue, job, round, &reserved)
+    }
+
+    fn walk(&mut self, now: Millis) -> (Round, Vec<Reserved>) {
+        let changed = self.cluster.refresh(now, &mut self.search);
+        self.kinds.update(&self.cluster, &mut self.search, &changed);
+        self.gangs.update(&self.cluster, &mut self.search, &changed);
+        let state = State {
+            settings: &self.settings,
+            classes: &self.classes,
+            cluster: &self.cluster,
+            queue: &self.queue,
+            search: &mut self.search,
+            kinds: &mut self.kinds,
+            gangs: &mut self.gangs,
+        };
+        round::walk(state, now)
     }
 }
 
-fn set<T>(map: &mut BTreeMap<Name, T>, name: &Name, value: Option<T>) {
-    match value {
-        Some(value) => {
-            map.insert(name.clone(), value);
-        }
-        None => {
-            map.remove(name);
-        }
+/// Returns what a whole job asks of one node.
+fn spec(job: &Job, classes: &BTreeMap<Name, Class>) -> Spec {
+    let gpus = job.members.iter().map(|member| member.gpus).sum();
+    let class = classes.get(&job.class);
+    let ask = Ask {
+        gpus,
+        pattern: job.pattern,
+        scope: local(job.scope),
+        broken: class.map(|class| class.broken).unwrap_or_default(),
+    };
+    Spec {
+        sets: sets(job),
+        // One GPU has no traffic and is within every scope: all such jobs are alike.
+        ask: if gpus == 1 {
+            Ask {
+                pattern: Pattern::None,
+                scope: Scope::Node,
+                ..ask
+            }
+        } else {
+            ask
+        },
+        resources: resources(job.members.iter().map(|member| &*member.resources)),
     }
 }

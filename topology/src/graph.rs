@@ -38,7 +38,7 @@ pub(crate) fn weight_of(bytes_per_second: u64) -> Weight {
 /// The GPUs of one node, or of several nodes of one fabric, in the form that the search needs.
 ///
 /// GPUs are *positions* `0..len()` in the graph, in the order of their indices.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Graph {
     indices: Vec<u32>,
     /// NUMA node of each GPU, as a small number; GPUs without one share number 0.
@@ -80,20 +80,11 @@ impl Graph {
             );
             return Err(Invalid::new("spec.gpus", reason));
         }
-        let n = indices.len();
         let mut graph = Self {
             numa: numa_numbers(spec, &indices),
-            indices,
-            weights: vec![0; n * n],
-            bandwidths: vec![0; n * n],
-            neighbours: vec![GpuSet::EMPTY; n],
-            direct: vec![GpuSet::EMPTY; n],
-            links: vec![0; n * n],
-            link: 0,
-            ports: vec![None; n],
-            groups: Vec::new(),
-            domains: Vec::new(),
+            ..Self::unconnected(indices.len())
         };
+        graph.indices = indices;
         graph.connect(spec)?;
         graph.groups = sharing::groups(&graph, spec);
         for (at, domain) in spec.domains.iter().enumerate() {
@@ -105,12 +96,38 @@ impl Graph {
         Ok(graph)
     }
 
-    fn connect(&mut self, spec: &NodeTopologySpec) -> Result<(), Invalid> {
+    /// Returns `gpus` GPUs, at most [`MAX_GPUS`], of whose connections nothing is known:
+    /// the slowest path joins each pair, and none is in a domain.
+    #[must_use]
+    pub fn unconnected(gpus: usize) -> Self {
+        let n = gpus.min(MAX_GPUS);
+        let mut graph = Self {
+            // At most MAX_GPUS.
+            indices: (0..n).filter_map(|at| u32::try_from(at).ok()).collect(),
+            numa: vec![0; n],
+            weights: vec![0; n * n],
+            bandwidths: vec![0; n * n],
+            neighbours: vec![GpuSet::EMPTY; n],
+            direct: vec![GpuSet::EMPTY; n],
+            links: vec![0; n * n],
+            link: 0,
+            ports: vec![None; n],
+            groups: Vec::new(),
+            domains: Vec::new(),
+        };
+        graph.assume_paths();
+        graph
+    }
+
+    fn assume_paths(&mut self) {
         for a in 0..self.len() {
             for b in 0..a {
                 self.set_path(a, b, bandwidth::assumed(PathClass::Sys));
             }
         }
+    }
+
+    fn connect(&mut self, spec: &NodeTopologySpec) -> Result<(), Invalid> {
         for (at, path) in spec.paths.iter().enumerate() {
             let (a, b) = self.pair(path.a, path.b, || format!("spec.paths[{at}]"))?;
             self.set_path(a, b, path.bytes_per_second);
@@ -159,6 +176,18 @@ impl Graph {
         for at in [a * n + b, b * n + a] {
             self.weights[at] = weight_of(bytes_per_second);
             self.bandwidths[at] = bytes_per_second;
+        }
+    }
+
+    /// Returns the same graph with numbers in place of the ids of its domains, so that
+    /// nodes with equal GPUs have equal graphs.
+    #[must_use]
+    pub fn unnamed(&self) -> Self {
+        let sets = self.domains.iter().enumerate();
+        let domains = sets.map(|(at, (_, set))| (at.to_string(), *set)).collect();
+        Self {
+            domains,
+            ..self.clone()
         }
     }
 

@@ -161,19 +161,21 @@ impl Node<'_> {
         let harm = Harm::of(self.graph, self.interconnect, self.free, held);
         (harm, self.name)
     }
+}
 
-    /// Returns the bandwidth to the other nodes in `within`, bytes per second.
-    fn outward(&self, within: Scope) -> u64 {
-        let network = self.network_bytes_per_second.unwrap_or(ASSUMED_ETHERNET);
-        if within != Scope::NvlinkDomain {
-            return network;
-        }
-        let gpus = 0..self.graph.len();
-        let pairs = gpus.clone().flat_map(|a| gpus.clone().map(move |b| (a, b)));
-        let edges = pairs.filter(|&(a, b)| self.graph.neighbours(a).contains(b));
-        let fastest = edges.map(|(a, b)| self.graph.bytes_per_second(a, b)).max();
-        fastest.unwrap_or(network)
+/// Returns the bandwidth from a node to the others in `within`, bytes per second in one
+/// direction: that of its fastest NVLink edge within a fabric, else of its network.
+#[must_use]
+pub fn outward(graph: &Graph, network_bytes_per_second: Option<u64>, within: Scope) -> u64 {
+    let network = network_bytes_per_second.unwrap_or(ASSUMED_ETHERNET);
+    if within != Scope::NvlinkDomain {
+        return network;
     }
+    let gpus = 0..graph.len();
+    let pairs = gpus.clone().flat_map(|a| gpus.clone().map(move |b| (a, b)));
+    let edges = pairs.filter(|&(a, b)| graph.neighbours(a).contains(b));
+    let fastest = edges.map(|(a, b)| graph.bytes_per_second(a, b)).max();
+    fastest.unwrap_or(network)
 }
 
 /// A node and the pods that fit on it, placed one after the other.
@@ -274,7 +276,7 @@ fn fits<'a>(group: &[&'a Node<'a>], gang: &Gang, within: Scope) -> Vec<Fit<'a>> 
         let pods = pods.filter(|pods| !pods.is_empty())?;
         let slowest = pods.iter().map(|pod| pod.cost).fold(0.0, f64::max);
         #[allow(clippy::cast_precision_loss)] // far below 2^53
-        let outward = node.outward(within).max(1) as f64;
+        let outward = outward(node.graph, node.network_bytes_per_second, within).max(1) as f64;
         let leaving = if alone { 0.0 } else { leaving(gang) / outward };
         Some(Fit {
             node,
@@ -287,7 +289,8 @@ fn fits<'a>(group: &[&'a Node<'a>], gang: &Gang, within: Scope) -> Vec<Fit<'a>> 
 
 /// Returns the pattern of one pod, or of all pods together. A shape applies only to the
 /// whole gang.
-fn plain(pattern: Pattern) -> Pattern {
+#[must_use]
+pub fn plain(pattern: Pattern) -> Pattern {
     match pattern {
         Pattern::Shape(_) => Pattern::AllReduce,
         pattern => pattern,
@@ -317,7 +320,8 @@ fn pods_of(node: &Node<'_>, mut free: GpuSet, gang: &Gang) -> Vec<Placement> {
 /// Returns the most bytes that one GPU of a gang sends to other nodes for one byte of
 /// payload. For a ring or chain this is a rank at the node's edge, for an all-to-all
 /// every rank, for a star the centre.
-fn leaving(gang: &Gang) -> f64 {
+#[must_use]
+pub fn leaving(gang: &Gang) -> f64 {
     #[allow(clippy::cast_precision_loss)] // a gang is far below 2^53
     let (n, k) = ((gang.pods * gang.gpus) as f64, gang.gpus as f64);
     match gang.pattern {

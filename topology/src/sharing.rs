@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// The capacity of a resource in one direction. Greater is faster.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Capacity {
     /// Bytes per second.
     pub(crate) bytes_per_second: u64,
@@ -41,7 +41,7 @@ impl Capacity {
 }
 
 /// GPUs behind one uplink, which carries all PCIe traffic between them and other GPUs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Group {
     pub(crate) members: GpuSet,
     /// The capacity of the fastest path that leaves the group; the uplink is at least as fast.

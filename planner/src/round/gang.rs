@@ -1,0 +1,369 @@
+//! Gangs that span nodes.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use nvlink_topology::{
+    Scope,
+    multi_node::{Gang, leaving, outward, plain},
+};
+
+use crate::{
+    Job, Millis, Name,
+    gang_kind::{Fit, GangIndex, GangSpec, Group, GroupId},
+    kind::local,
+    queue::Entry,
+    round::{
+        plan::Plan,
+        target::{Part, Target},
+    },
+    search::Ask,
+};
+
+/// A node of a group and what fits on it.
+struct Place {
+    node: u32,
+    fit: Fit,
+    /// Seconds per byte of payload, over the node's edge too.
+    cost: f64,
+}
+
+/// Returns what a job asks of nodes if it spans several; `None` if it may not.
+pub(crate) fn spec(entry: &Entry, broken: nvlink_topology::BrokenGpus) -> Option<GangSpec> {
+    let job = &entry.job;
+    if job.members.len() < 2 || matches!(job.scope, Scope::Gpu | Scope::Node) {
+        return None;
+    }
+    let gpus = job.members.iter().map(|member| member.gpus).max()?;
+    let mut resources: Vec<u64> = Vec::new();
+    for member in &job.members {
+        resources.resize(resources.len().max(member.resources.len()), 0);
+        let both = resources.iter_mut().zip(&member.resources);
+        both.for_each(|(most, own)| *most = (*most).max(*own));
+    }
+    let member = Ask {
+        gpus,
+        pattern: plain(job.pattern),
+        scope: local(job.scope),
+        broken,
+    };
+    Some(GangSpec {
+        sets: sets(job),
+        member,
+        resources,
+        scope: job.scope,
+    })
+}
+
+/// Returns the sets in which a job's nodes must be, sorted.
+pub(crate) fn sets(job: &Job) -> Vec<Name> {
+    let mut sets = job.within.clone();
+    sets.push(job.class.clone());
+    sets.sort_unstable();
+    sets.dedup();
+    sets
+}
+
+impl Plan<'_> {
+    /// Returns when and where a gang could start first over several nodes.
+    pub(crate) fn choose_gang(
+        &mut self,
+        entry: &Entry,
+        spec: &GangSpec,
+        after: Millis,
+        length: Millis,
+    ) -> Option<Target> {
+        let pods = u64::try_from(entry.job.members.len()).unwrap_or(u64::MAX);
+        self.gangs.index(spec, self.cluster, self.search);
+        let ids = self.groups_for(spec, pods);
+        let mut first: Option<(Millis, Scope)> = None;
+        let mut candidates: Vec<(Millis, GroupId)> = Vec::new();
+        for id in ids {
+            let until = match first {
+                // Only an earlier start makes up for a wider scope.
+                Some((start, scope)) if scope != id.0 => start.saturating_sub(1),
+                Some((start, _)) => start,
+                None => Millis::MAX,
+            };
+            let Some(start) = self.first_time(spec, &id, pods, (after, length, until)) else {
+                continue;
+            };
+            let rank = (start, id.0);
+            if first != Some(rank) {
+                first = Some(rank);
+                candidates.clear();
+            }
+            candidates.push((start, id));
+        }
+        let mut best: Option<Target> = None;
+        for (start, id) in candidates {
+            let Some(target) = self.fill(entry, spec, &id, (start, length)) else {
+                continue;
+            };
+            if best.as_ref().is_none_or(|best| target.cost < best.cost) {
+                best = Some(target);
+            }
+        }
+        best
+    }
+
+    /// Returns the groups that can hold so many members at last.
+    fn groups_for(&mut self, spec: &GangSpec, pods: u64) -> Vec<GroupId> {
+        let index = self.gangs.index(spec, self.cluster, self.search);
+        let groups = index.groups.iter();
+        let large = groups.filter(|(_, group)| group.last >= pods);
+        large.map(|(id, _)| id.clone()).collect()
+    }
+
+    /// Returns the first time up to `until` at which the nodes of a group can hold so many
+    /// members.
+    fn first_time(
+        &mut self,
+        spec: &GangSpec,
+        id: &GroupId,
+        pods: u64,
+        (after, length, until): (Millis, Millis, Millis),
+    ) -> Option<Millis> {
+        if after > until {
+            return None;
+        }
+        let touched = self.touched_in(spec, id);
+        let mut changes: BTreeSet<(Millis, u32)> = BTreeSet::new();
+        for &node in &touched {
+            let times = self
+                .touched
+                .get(&node)
+                .map(|one| one.changes(after, length));
+            changes.extend(times.into_iter().flatten().map(|at| (at, node)));
+        }
+        let (cluster, profiles, search) = (self.cluster, &self.touched, &mut *self.search);
+        let mut fits = |number: u32, at: Millis| {
+            let node = cluster.node(number)?;
+            let profile = profiles.get(&number)?;
+            let fit = spec.fit(search, node, profile, (at, length), u32::MAX)?;
+            Some(u64::from(fit.members))
+        };
+        let mut members: BTreeMap<u32, u64> = BTreeMap::new();
+        for &node in &touched {
+            members.insert(node, fits(node, after).unwrap_or(0));
+        }
+        let index = self.gangs.built(spec)?;
+        let group = index.groups.get(id)?;
+        let mut sum = untouched(index, group, &touched, after) + members.values().sum::<u64>();
+        let later = group.events.range((after.saturating_add(1), 0, 0)..);
+        let mut later = later
+            .filter(|(_, node, _)| !touched.contains(node))
+            .peekable();
+        let mut changes = changes.into_iter().peekable();
+        let mut at = after;
+        while sum < pods {
+            let base = later.peek().map(|&&(at, ..)| at);
+            let planned = changes.peek().map(|&(at, _)| at);
+            at = base.into_iter().chain(planned).min()?;
+            if at > until {
+                return None;
+            }
+            while let Some(&(.., more)) = later.next_if(|&&(when, ..)| when == at) {
+                sum += u64::from(more);
+            }
+            while let Some((_, node)) = changes.next_if(|&(when, _)| when == at) {
+                let now = fits(node, at).unwrap_or(0);
+                let before = members.insert(node, now).unwrap_or(0);
+                sum = sum + now - before;
+            }
+        }
+        Some(at)
+    }
+
+    /// Returns the nodes of a group that this round has planned something on.
+    fn touched_in(&self, spec: &GangSpec, id: &GroupId) -> BTreeSet<u32> {
+        let Some(index) = self.gangs.built(spec) else {
+            return BTreeSet::new();
+        };
+        let touched = self.touched_groups.get(id).into_iter().flatten().copied();
+        touched.filter(|&node| index.is_in(node, id)).collect()
+    }
+
+    fn fit(
+        &mut self,
+        spec: &GangSpec,
+        number: u32,
+        when: (Millis, Millis),
+        most: u32,
+    ) -> Option<Fit> {
+        let node = self.cluster.node(number)?;
+        let profile = self.touched.get(&number).unwrap_or(&node.profile);
+        spec.fit(self.search, node, profile, when, most)
+    }
+
+    /// Chooses the nodes of a group: those of least cost, then as few as possible, then
+    /// those where it does the least harm.
+    fn fill(
+        &mut self,
+        entry: &Entry,
+        spec: &GangSpec,
+        id: &GroupId,
+        when: (Millis, Millis),
+    ) -> Option<Target> {
+        let pods = u32::try_from(entry.job.members.len()).ok()?;
+        let mut places = self.places(entry, spec, id, when);
+        let mut held = 0;
+        places.sort_by(|a, b| self.by_cost(a, b));
+        let enough = places.iter().position(|place| {
+            held += place.fit.members;
+            held >= pods
+        })?;
+        let limit = (self.worst(&places[enough]), places[enough].cost);
+        places.retain(|place| (self.worst(place), place.cost) <= limit);
+        places.sort_by(|a, b| self.by_harm(a, b));
+        let mut parts: Vec<Part> = Vec::new();
+        let mut cost: f64 = 0.0;
+        let mut missing = pods;
+        while missing > 0 {
+            // The last node is the one that the remaining members fill best.
+            let last = places.iter().rposition(|one| one.fit.members >= missing);
+            let room = last.map(|at| places[at].fit.members);
+            let fullest = places
+                .iter()
+                .position(|one| Some(one.fit.members) == room)
+                .unwrap_or(0);
+            if places.is_empty() {
+                return None;
+            }
+            let place = places.remove(fullest);
+            let fit = if place.fit.members > missing {
+                self.fit(spec, place.node, when, missing)?
+            } else {
+                place.fit
+            };
+            cost = cost.max(place.cost);
+            missing -= fit.members;
+            parts.push(Part {
+                node: place.node,
+                members: fit.members as usize,
+                found: fit.found,
+            });
+        }
+        parts.sort_by_cached_key(|part| self.in_ring(part.node));
+        self.trim(entry, spec, &mut parts, when)?;
+        Some(Target {
+            start: when.0,
+            parts,
+            within: id.0,
+            cost,
+        })
+    }
+
+    /// Gives each part a placement of exactly its members, where members differ.
+    fn trim(
+        &mut self,
+        entry: &Entry,
+        spec: &GangSpec,
+        parts: &mut [Part],
+        when: (Millis, Millis),
+    ) -> Option<()> {
+        let ranked = crate::seats::ranked(&entry.job.members);
+        let mut first = 0;
+        for part in parts {
+            let own = &ranked.members[first..][..part.members];
+            first += part.members;
+            let gpus: u32 = own.iter().map(|member| member.gpus).sum();
+            if gpus as usize == part.found.order.len() {
+                continue;
+            }
+            let one = GangSpec {
+                member: Ask {
+                    gpus,
+                    ..spec.member
+                },
+                resources: Vec::new(),
+                ..spec.clone()
+            };
+            part.found = self.fit(&one, part.node, when, 1)?.found;
+        }
+        Some(())
+    }
+
+    fn places(
+        &mut self,
+        entry: &Entry,
+        spec: &GangSpec,
+        id: &GroupId,
+        when: (Millis, Millis),
+    ) -> Vec<Place> {
+        let pods = u32::try_from(entry.job.members.len()).unwrap_or(u32::MAX);
+        let mut nodes = self.touched_in(spec, id);
+        let index = self.gangs.built(spec);
+        if let Some(group) = index.and_then(|index| index.groups.get(id)) {
+            let until = (when.0, u32::MAX, u32::MAX);
+            nodes.extend(group.events.range(..=until).map(|&(_, node, _)| node));
+        }
+        let gang = Gang {
+            pods: entry.job.members.len(),
+            gpus: spec.member.gpus as usize,
+            pattern: entry.job.pattern,
+            scope: spec.scope,
+        };
+        let mut places = Vec::with_capacity(nodes.len());
+        for number in nodes {
+            let Some(fit) = self.fit(spec, number, when, pods) else {
+                continue;
+            };
+            let Some(node) = self.cluster.node(number) else {
+                continue;
+            };
+            let network = node.state.network_bytes_per_second;
+            #[allow(clippy::cast_precision_loss)] // far below 2^53
+            let outward = outward(&node.shared.graph, network, id.0).max(1) as f64;
+            places.push(Place {
+                node: number,
+                cost: fit.found.cost.max(leaving(&gang) / outward),
+                fit,
+            });
+        }
+        places
+    }
+
+    /// Returns what comes before the cost: broken GPUs, and a slow node.
+    fn worst(&self, place: &Place) -> (u8, u8) {
+        let slow = self.cluster.node(place.node).map(|node| node.state.slow);
+        (place.fit.found.broken, slow.unwrap_or(0))
+    }
+
+    fn by_cost(&self, a: &Place, b: &Place) -> std::cmp::Ordering {
+        let order = self.worst(a).cmp(&self.worst(b));
+        let order = order.then(a.cost.total_cmp(&b.cost));
+        order.then_with(|| self.name(a.node).cmp(&self.name(b.node)))
+    }
+
+    fn by_harm(&self, a: &Place, b: &Place) -> std::cmp::Ordering {
+        let interconnect = |place: &Place| {
+            self.cluster
+                .node(place.node)
+                .map(|node| node.interconnect())
+        };
+        let fullest = b.fit.members.cmp(&a.fit.members);
+        let order = fullest.then_with(|| interconnect(a).cmp(&interconnect(b)));
+        let order = order.then(a.fit.free.cmp(&b.fit.free));
+        order.then_with(|| self.name(a.node).cmp(&self.name(b.node)))
+    }
+
+    fn name(&self, number: u32) -> Option<&Name> {
+        self.cluster.node(number).map(|node| &node.name)
+    }
+
+    /// Returns where a node is in the ring of a gang: nodes of one rack are adjacent.
+    fn in_ring(&self, number: u32) -> Option<(Option<Name>, Option<Name>, Name)> {
+        let node = self.cluster.node(number)?;
+        let state = &node.state;
+        Some((state.zone.clone(), state.rack.clone(), node.name.clone()))
+    }
+}
+
+/// Returns the number of members that fit at `after` on the nodes that nothing is planned on.
+fn untouched(index: &GangIndex, group: &Group, touched: &BTreeSet<u32>, after: Millis) -> u64 {
+    let now: u64 = touched.iter().map(|&node| index.now(node)).sum();
+    let soon = (Millis::MIN + 1, 0, 0)..=(after, u32::MAX, u32::MAX);
+    let soon = group.events.range(soon);
+    let soon = soon.filter(|(_, node, _)| !touched.contains(node));
+    group.now - now + soon.map(|&(.., more)| u64::from(more)).sum::<u64>()
+}

@@ -1,0 +1,253 @@
+//! Plans one job.
+
+use nvlink_topology::Scope;
+
+use crate::{
+    Millis, Reason, Release, Seat, Why,
+    cluster::Cluster,
+    ends::FAR,
+    queue::Entry,
+    round::{
+        gang,
+        plan::{Plan, length, scope_of},
+        target::{Chosen, Part, Target},
+    },
+    seats::{Ranked, consecutive, ranked},
+};
+
+/// Costs that differ by less than this part are equal.
+const SAME: f64 = 1e-9;
+/// The part of its run time that a job is assumed to communicate at the best placement. An
+/// assumption, because nobody measures it: one fifth. The factor of the class scales it.
+const COMMUNICATION: f64 = 0.2;
+/// The assumed run time of a job of unknown duration where run times are compared: one hour.
+const ASSUMED_RUN: f64 = 3_600_000.0;
+
+/// What becomes of a job.
+pub(crate) enum Outcome {
+    /// It starts now.
+    Start { release: Release, target: Target },
+    /// It waits, for the target if it has one.
+    Wait {
+        reason: Reason,
+        target: Option<Target>,
+    },
+}
+
+impl Plan<'_> {
+    /// Plans a job, not before `after`. `ahead` jobs ahead of it wait.
+    pub(crate) fn plan(&mut self, entry: &Entry, after: Millis, ahead: u32) -> Outcome {
+        if !entry.job.complete || entry.job.members.is_empty() {
+            return Outcome::Wait {
+                reason: Reason::Incomplete,
+                target: None,
+            };
+        }
+        if let Some(outcome) = self.rejoin(entry) {
+            return outcome;
+        }
+        match self.within_quota(entry, after) {
+            Ok(Some(target)) if target.start <= self.now => self.start(entry, target, after, ahead),
+            Ok(target) => Outcome::Wait {
+                reason: self.classify(entry).reason(entry, ahead),
+                target,
+            },
+            Err((reason, target)) => Outcome::Wait { reason, target },
+        }
+    }
+
+    /// Returns when and where a job could start within the quota of its project. An error
+    /// says that the quota is what it waits for.
+    fn within_quota(
+        &mut self,
+        entry: &Entry,
+        after: Millis,
+    ) -> Result<Option<Target>, (Reason, Option<Target>)> {
+        let most = self.class(&entry.job.class);
+        let Some(most) = most.and_then(|class| class.max_gpus_per_project) else {
+            return Ok(self.first(entry, after));
+        };
+        let mut start = after;
+        let mut waits = false;
+        for _ in 0..8 {
+            let free = self
+                .quotas
+                .earliest(self.cluster, entry, most, start, self.now);
+            // A job that waits only for its own project, nobody knows how long, reserves
+            // nothing.
+            let Some(free) = free.filter(|&free| free < FAR || free <= start) else {
+                return Err((self.quota(entry, most), None));
+            };
+            waits |= free > start && start == after;
+            let Some(target) = self.first(entry, free) else {
+                return Ok(None);
+            };
+            let again = self
+                .quotas
+                .earliest(self.cluster, entry, most, target.start, self.now);
+            if again == Some(target.start) {
+                return if waits {
+                    Err((self.quota(entry, most), Some(target)))
+                } else {
+                    Ok(Some(target))
+                };
+            }
+            start = target.start;
+        }
+        Err((self.quota(entry, most), None))
+    }
+
+    fn quota(&self, entry: &Entry, most: u32) -> Reason {
+        let quota = (entry.job.class.clone(), entry.job.project.clone());
+        Reason::Quota {
+            held: self.cluster.pods_in(&quota).map(|pod| pod.gpus).sum(),
+            most,
+        }
+    }
+
+    /// Returns when and where a job could start first, from `after` on: on one node, or
+    /// over several if its scope allows that and it is earlier.
+    fn first(&mut self, entry: &Entry, after: Millis) -> Option<Target> {
+        let length = length(&entry.job);
+        let whole = self.choose(entry.kind, false, after, length);
+        let whole = whole.map(|chosen| self.target(entry, &chosen));
+        if whole.as_ref().is_some_and(|whole| whole.start <= after) {
+            return whole;
+        }
+        let broken = self.class(&entry.job.class).map(|class| class.broken);
+        let spec = gang::spec(entry, broken.unwrap_or_default());
+        let several = spec.and_then(|spec| self.choose_gang(entry, &spec, after, length));
+        match (whole, several) {
+            (Some(whole), Some(several)) if several.start < whole.start => Some(several),
+            (Some(whole), _) => Some(whole),
+            (None, several) => several,
+        }
+    }
+
+    pub(crate) fn target(&self, entry: &Entry, chosen: &Chosen) -> Target {
+        Target {
+            start: chosen.key.start,
+            within: scope_of(self.cluster, chosen),
+            cost: chosen.found.cost,
+            parts: vec![Part {
+                node: chosen.node,
+                members: entry.job.members.len(),
+                found: chosen.found.clone(),
+            }],
+        }
+    }
+
+    /// Starts a job, unless a better placement is worth the wait.
+    fn start(&mut self, entry: &Entry, target: Target, after: Millis, ahead: u32) -> Outcome {
+        let least = self.kinds.least(entry.kind, self.cluster, self.search);
+        let why = match self.better(entry, &target, least, after) {
+            Better::Wait { longer, target } => {
+                return Outcome::Wait {
+                    reason: Reason::Better { longer },
+                    target: Some(target),
+                };
+            }
+            Better::Worse(why) => why,
+            Better::None if ahead > 0 => Why::Backfill { ahead },
+            Better::None => Why::Turn,
+        };
+        let ranked = ranked(&entry.job.members);
+        let quality = match least {
+            Some(least) if target.cost > 0.0 => (least / target.cost).min(1.0),
+            _ => 1.0,
+        };
+        let release = Release {
+            job: entry.id.clone(),
+            seats: seats(self.cluster, &ranked, &target),
+            cost: target.cost,
+            quality,
+            scope: target.within,
+            why,
+            ranks_in_doubt: ranked.in_doubt,
+        };
+        Outcome::Start { release, target }
+    }
+
+    /// Compares a start now with a better placement later.
+    fn better(
+        &mut self,
+        entry: &Entry,
+        target: &Target,
+        least: Option<f64>,
+        after: Millis,
+    ) -> Better {
+        let class = self.class(&entry.job.class);
+        let factor = class.and_then(|class| class.waiting_factor);
+        let (Some(factor), Some(least)) = (factor, least) else {
+            return Better::None;
+        };
+        if least <= 0.0 || target.cost <= least * (1.0 + SAME) {
+            return Better::None;
+        }
+        #[allow(clippy::cast_precision_loss)] // far below 2^53
+        let runs = entry
+            .job
+            .duration
+            .map_or(ASSUMED_RUN, |one| one.mean as f64);
+        let longer = runs * COMMUNICATION * (target.cost / least - 1.0);
+        let best = self.choose(entry.kind, true, after, length(&entry.job));
+        let best = best.filter(|best| best.key.start < FAR);
+        let wait = best.as_ref().map(|best| best.key.start - self.now);
+        #[allow(clippy::cast_precision_loss)] // far below 2^53
+        let costs = wait.map_or(f64::INFINITY, |wait| wait as f64 * factor.max(0.0));
+        #[allow(clippy::cast_possible_truncation)] // milliseconds of a run time
+        let longer_millis = longer as Millis;
+        match best {
+            Some(best) if costs <= longer => Better::Wait {
+                longer: longer_millis,
+                target: self.target(entry, &best),
+            },
+            _ => Better::Worse(Why::Worse {
+                best_cost: least,
+                wait: wait.unwrap_or(Millis::MAX),
+                longer: longer_millis,
+            }),
+        }
+    }
+
+    /// Returns the closest scope that contains all these seats, which are on several nodes.
+    pub(crate) fn scope_over(&self, nodes: &[u32]) -> Scope {
+        use crate::gang_kind::group_of;
+        let levels = [Scope::NvlinkDomain, Scope::Rack, Scope::Zone];
+        let same = |level: &Scope| {
+            let mut groups = nodes.iter().map(|&node| {
+                self.cluster
+                    .node(node)
+                    .and_then(|node| group_of(node, *level))
+            });
+            let first = groups.next().flatten();
+            first.is_some() && groups.all(|group| group == first)
+        };
+        levels.into_iter().find(same).unwrap_or(Scope::Zone)
+    }
+}
+
+/// A start now compared with a better placement later.
+enum Better {
+    /// Nothing is better.
+    None,
+    /// The better one is worth the wait.
+    Wait { longer: Millis, target: Target },
+    /// It is not.
+    Worse(Why),
+}
+
+/// Returns the seats of a target, in the order of the ranks.
+pub(crate) fn seats(cluster: &Cluster, ranked: &Ranked<'_>, target: &Target) -> Vec<Seat> {
+    let mut seats = Vec::with_capacity(ranked.members.len());
+    let (mut first, mut rank) = (0, 0);
+    for part in &target.parts {
+        let members = &ranked.members[first..][..part.members];
+        first += part.members;
+        if let Some(node) = cluster.node(part.node) {
+            seats.extend(consecutive(node, members, rank, &part.found.order));
+        }
+        rank += u32::try_from(part.members).unwrap_or(0);
+    }
+    seats
+}

@@ -1,0 +1,327 @@
+//! The state of a round: what the jobs so far have taken or reserved, on top of the index.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::Arc,
+};
+
+use nvlink_topology::Scope;
+
+use crate::{
+    Class, Job, Millis, Name, Settings,
+    cluster::Cluster,
+    ends::{BORROW, FAR, UNKNOWN},
+    gang_kind::{GangKinds, GroupId, group_of},
+    key::Key,
+    kind::{Kinds, Spec},
+    profile::{Interval, Owner, Profile},
+    queue::{Entry, Queue},
+    round::{
+        quota::Quotas,
+        target::{Chosen, Part, Target},
+    },
+    search::Search,
+    seats::Ranked,
+};
+
+/// What a round reads and what it has planned so far.
+pub(crate) struct Plan<'a> {
+    pub(crate) now: Millis,
+    pub(crate) settings: &'a Settings,
+    pub(crate) classes: &'a BTreeMap<Name, Class>,
+    pub(crate) cluster: &'a Cluster,
+    pub(crate) queue: &'a Queue,
+    pub(crate) search: &'a mut Search,
+    pub(crate) kinds: &'a mut Kinds,
+    pub(crate) gangs: &'a mut GangKinds,
+    pub(crate) quotas: Quotas,
+    /// The profiles of the nodes that this round has planned something on.
+    pub(crate) touched: HashMap<u32, Profile>,
+    /// These nodes by fabric, rack and zone.
+    pub(crate) touched_groups: HashMap<GroupId, BTreeSet<u32>>,
+    /// The numbers of these nodes, again each time.
+    log: Vec<u32>,
+    live: HashMap<(u32, bool), Live>,
+    /// Kinds that only this round needs.
+    joined: Vec<u32>,
+}
+
+/// The touched nodes for a kind, best first, by the least that is to be expected of them:
+/// as if the job took no time.
+#[derive(Default)]
+struct Live {
+    /// How much of the log this has seen.
+    seen: usize,
+    order: BTreeMap<Key, u32>,
+    keys: HashMap<u32, Key>,
+    /// All nodes of the kind's index before this key are touched.
+    untouched: Option<Key>,
+}
+
+/// The state of the planner that a round reads, with the caches that it fills.
+pub(crate) struct State<'a> {
+    pub(crate) settings: &'a Settings,
+    pub(crate) classes: &'a BTreeMap<Name, Class>,
+    pub(crate) cluster: &'a Cluster,
+    pub(crate) queue: &'a Queue,
+    pub(crate) search: &'a mut Search,
+    pub(crate) kinds: &'a mut Kinds,
+    pub(crate) gangs: &'a mut GangKinds,
+}
+
+impl<'a> Plan<'a> {
+    pub(crate) fn new(state: State<'a>, now: Millis) -> Self {
+        Self {
+            now,
+            settings: state.settings,
+            classes: state.classes,
+            cluster: state.cluster,
+            queue: state.queue,
+            search: state.search,
+            kinds: state.kinds,
+            gangs: state.gangs,
+            quotas: Quotas::default(),
+            touched: HashMap::new(),
+            touched_groups: HashMap::new(),
+            log: Vec::new(),
+            live: HashMap::new(),
+            joined: Vec::new(),
+        }
+    }
+
+    /// Ends the round: gives back the kinds that only it needed.
+    pub(crate) fn finish(self) {
+        for kind in self.joined {
+            self.kinds.leave(kind);
+        }
+    }
+
+    /// Returns the number of a kind for the rest of this round.
+    pub(crate) fn join(&mut self, spec: Spec) -> u32 {
+        let kind = self.kinds.join(spec);
+        self.joined.push(kind);
+        kind
+    }
+
+    /// Returns a node's profile with all that was planned so far.
+    pub(crate) fn profile(&self, node: u32) -> Option<&Profile> {
+        let planned = self.touched.get(&node);
+        planned.or_else(|| Some(&self.cluster.node(node)?.profile))
+    }
+
+    /// Returns the node where a job of this kind could start first, from `after` on, and
+    /// hold its GPUs for `length`. With `best`, only placements of the least cost count.
+    pub(crate) fn choose(
+        &mut self,
+        kind: u32,
+        best: bool,
+        after: Millis,
+        length: Millis,
+    ) -> Option<Chosen> {
+        let spec = self.kinds.get(kind)?.spec.clone();
+        let least = self.kinds.least(kind, self.cluster, self.search);
+        let limit = if best { Some(least?) } else { None };
+        let mut live = self.live.remove(&(kind, best)).unwrap_or_default();
+        self.catch_up(&mut live, &spec, limit);
+        let untouched = self.untouched(&mut live, kind, best);
+        let when = (after, length);
+        let mut chosen = untouched.and_then(|node| self.rate(&spec, node, when, limit));
+        for (least, &node) in &live.order {
+            let least = (least.start.max(after), least.worth);
+            let beaten = chosen.as_ref().is_some_and(|chosen| {
+                let key = &chosen.key;
+                // At a later time than now more may be free, so only the time is certain.
+                least.0 > key.start
+                    || (after == self.now && least.0 == key.start && least.1 > key.worth)
+            });
+            if beaten {
+                break;
+            }
+            let Some(found) = self.rate(&spec, node, when, limit) else {
+                continue;
+            };
+            if chosen.as_ref().is_none_or(|best| found.key < best.key) {
+                chosen = Some(found);
+            }
+        }
+        self.live.insert((kind, best), live);
+        chosen
+    }
+
+    /// Rates one node exactly.
+    pub(crate) fn rate(
+        &mut self,
+        spec: &Spec,
+        number: u32,
+        when: (Millis, Millis),
+        limit: Option<f64>,
+    ) -> Option<Chosen> {
+        let node = self.cluster.node(number)?;
+        let profile = self.touched.get(&number).unwrap_or(&node.profile);
+        let (key, found) = spec.rate(self.search, node, profile, when, limit)?;
+        Some(Chosen {
+            key,
+            node: number,
+            found,
+        })
+    }
+
+    /// Returns the earliest time at which a job of this kind could start if it took no
+    /// time: a lower bound.
+    pub(crate) fn lower_bound(&mut self, kind: u32) -> Option<Millis> {
+        let spec = self.kinds.get(kind)?.spec.clone();
+        let mut live = self.live.remove(&(kind, false)).unwrap_or_default();
+        self.catch_up(&mut live, &spec, None);
+        let untouched = self.untouched(&mut live, kind, false);
+        let untouched = untouched.and_then(|node| self.rate(&spec, node, (self.now, 0), None));
+        let touched = live.order.first_key_value().map(|(key, _)| key.start);
+        self.live.insert((kind, false), live);
+        let starts = untouched.map(|chosen| chosen.key.start);
+        starts.into_iter().chain(touched).min()
+    }
+
+    fn catch_up(&mut self, live: &mut Live, spec: &Spec, limit: Option<f64>) {
+        while live.seen < self.log.len() {
+            let number = self.log[live.seen];
+            live.seen += 1;
+            if let Some(old) = live.keys.remove(&number) {
+                live.order.remove(&old);
+            }
+            let node = self.cluster.node(number);
+            if !node.is_some_and(|node| node.is_ready() && node.is_in(&spec.sets)) {
+                continue;
+            }
+            if let Some(chosen) = self.rate(spec, number, (self.now, 0), limit) {
+                live.order.insert(chosen.key.clone(), number);
+                live.keys.insert(number, chosen.key);
+            }
+        }
+    }
+
+    /// Returns the best node that this round has planned nothing on.
+    fn untouched(&mut self, live: &mut Live, kind: u32, best: bool) -> Option<u32> {
+        let index = self.kinds.index(kind, best, self.cluster, self.search)?;
+        let rest = match &live.untouched {
+            Some(key) => index.order().range(key.clone()..),
+            None => index.order().range::<Key, _>(..),
+        };
+        let mut rest = rest.skip_while(|(_, node)| self.touched.contains_key(node));
+        let (key, &node) = rest.next()?;
+        live.untouched = Some(key.clone());
+        Some(node)
+    }
+
+    /// Adds what somebody takes or reserves on a node.
+    pub(crate) fn hold(&mut self, number: u32, interval: Interval) {
+        let Some(node) = self.cluster.node(number) else {
+            return;
+        };
+        if !self.touched.contains_key(&number) {
+            for level in [Scope::NvlinkDomain, Scope::Rack, Scope::Zone] {
+                if let Some(group) = group_of(node, level) {
+                    self.touched_groups.entry(group).or_default().insert(number);
+                }
+            }
+        }
+        let profile = self.touched.entry(number);
+        profile
+            .or_insert_with(|| node.profile.clone())
+            .add(interval);
+        self.log.push(number);
+    }
+
+    /// Takes or reserves the GPUs of a target for a job, and returns its expected start.
+    pub(crate) fn take(&mut self, entry: &Entry, ranked: &Ranked<'_>, target: &Target) -> Millis {
+        let mean = self.mean(target);
+        let mut first = 0;
+        for part in &target.parts {
+            let members = &ranked.members[first..][..part.members];
+            first += part.members;
+            let gpus = members.iter().map(|member| member.gpus).sum();
+            let mut interval = occupancy(&entry.job, gpus, target.start, mean, self.now);
+            interval.owner = Owner::Job(entry.id.clone());
+            interval.set = part.found.set;
+            interval.used = resources(members.iter().map(|member| &*member.resources));
+            self.hold(part.node, interval);
+        }
+        let gpus = ranked.members.iter().map(|member| member.gpus).sum();
+        self.quotas.add(entry, gpus, target.start, self.now);
+        mean
+    }
+
+    /// Returns the expected start of a target, not before now and not after its start.
+    fn mean(&self, target: &Target) -> Millis {
+        let mean = |part: &Part| {
+            let profile = self.profile(part.node)?;
+            profile.mean(part.found.set, target.start)
+        };
+        let mean = target.parts.iter().filter_map(mean).max();
+        mean.unwrap_or(self.now)
+            .clamp(self.now, target.start.max(self.now))
+    }
+
+    /// Returns the settings of a class.
+    pub(crate) fn class(&self, name: &Name) -> Option<&Class> {
+        self.classes.get(name)
+    }
+}
+
+/// Returns how long a job is planned to hold its GPUs; [`UNKNOWN`] if that is not known.
+pub(crate) fn length(job: &Job) -> Millis {
+    let upper = job.duration.map(|duration| duration.upper().max(1));
+    upper.map_or(UNKNOWN, |upper| upper.min(UNKNOWN))
+}
+
+/// Returns the interval in which a job that starts at `start` holds `gpus` GPUs.
+pub(crate) fn occupancy(
+    job: &Job,
+    gpus: u32,
+    start: Millis,
+    mean: Millis,
+    now: Millis,
+) -> Interval {
+    let until = match job.duration {
+        None if start < FAR => FAR + Millis::from(gpus),
+        _ => start.saturating_add(length(job)),
+    };
+    let lasts = job.duration.map(|duration| duration.mean.max(1));
+    Interval {
+        owner: Owner::Outside,
+        set: nvlink_topology::GpuSet::EMPTY,
+        count: gpus,
+        // Nobody knows when the GPUs will be free, so they are kept soon.
+        from: if start < FAR {
+            start
+        } else {
+            start.min(now.saturating_add(BORROW))
+        },
+        until,
+        mean: lasts.map_or(until, |lasts| mean.saturating_add(lasts)),
+        used: Vec::new(),
+    }
+}
+
+/// Returns the sum of what members ask of other resources.
+pub(crate) fn resources<'a>(members: impl Iterator<Item = &'a [u64]>) -> Vec<u64> {
+    let mut sum: Vec<u64> = Vec::new();
+    for member in members {
+        sum.resize(sum.len().max(member.len()), 0);
+        let both = sum.iter_mut().zip(member);
+        both.for_each(|(sum, more)| *sum = sum.saturating_add(*more));
+    }
+    sum
+}
+
+/// Returns the closest scope that contains a placement on one node.
+pub(crate) fn scope_of(cluster: &Cluster, chosen: &Chosen) -> Scope {
+    let set = chosen.found.set;
+    let graph = cluster.node(chosen.node).map(|node| &node.shared.graph);
+    let in_domain = |graph: &&Arc<nvlink_topology::Graph>| {
+        graph.domains().any(|(_, domain)| domain.is_superset(set))
+    };
+    match set.len() {
+        1 => Scope::Gpu,
+        _ if graph.is_some_and(|graph| in_domain(&graph)) => Scope::NvlinkDomain,
+        _ => Scope::Node,
+    }
+}

@@ -1,0 +1,313 @@
+//! Gangs that were released and lost members.
+//!
+//! A pod that was released cannot be gated again, so a gang cannot be taken back. What is
+//! possible: its lost members' seats stay reserved for [`HOLD`] after the release, and
+//! members that its owner creates in their place get these seats. After that the seats
+//! are free for others, and a new member gets its seat, or another place within the
+//! gang's scope, once there is room.
+
+use nvlink_topology::{Scope, multi_node::plain};
+
+use crate::{
+    Action, GiveBack, Member, Millis, Name, Reason, Release, Seat, Why,
+    capacity::HOLD,
+    cluster::{Cluster, Seats},
+    gang_kind::group_of,
+    kind::{Spec, local},
+    profile::Owner,
+    queue::{Entry, Queue},
+    round::{
+        gang::sets,
+        job::{Outcome, seats},
+        plan::{Plan, length},
+        target::{Part, Target},
+    },
+    search::{Ask, Found},
+    seats::Ranked,
+};
+
+/// Returns what to report of gangs that lost members before all their pods were bound,
+/// and whose members are not back yet.
+pub(crate) fn give_backs(cluster: &Cluster, queue: &Queue, now: Millis) -> Vec<Action> {
+    let give_back = |(job, gang): (&Name, &Seats)| {
+        let back = queue.get(job).is_some_and(|entry| entry.job.complete);
+        if back || !cluster.is_partial(gang) {
+            return None;
+        }
+        let there = |seat: &&Seat| cluster.pod(&seat.pod).is_some();
+        let remaining: Vec<Name> = gang
+            .seats
+            .iter()
+            .filter(there)
+            .map(|seat| seat.pod.clone())
+            .collect();
+        let bound = |pod: &Name| cluster.pod(pod).is_some_and(|pod| pod.bound);
+        if remaining.iter().all(bound) {
+            return None;
+        }
+        let until = gang.released.saturating_add(HOLD);
+        Some(Action::GiveBack(GiveBack {
+            job: job.clone(),
+            vacant: gang
+                .seats
+                .iter()
+                .filter(|seat| !there(seat))
+                .cloned()
+                .collect(),
+            remaining,
+            until,
+            free: until <= now,
+        }))
+    };
+    cluster.gangs().filter_map(give_back).collect()
+}
+
+impl Plan<'_> {
+    /// Plans the members of a gang that come back while others are there; `None` if the
+    /// job is no such gang.
+    pub(crate) fn rejoin(&mut self, entry: &Entry) -> Option<Outcome> {
+        let gang = self.cluster.seats(&entry.id)?;
+        if !self.cluster.is_partial(gang) {
+            return None;
+        }
+        let pairs = self.pairs(entry, gang);
+        let mut after = self.now;
+        // The second time, all parts are asked for at the time of the last one.
+        for _ in 0..2 {
+            let starts = self.parts(entry, gang, &pairs, after);
+            let Some((start, target)) = starts else { break };
+            if start > after {
+                after = start;
+                continue;
+            }
+            if start > self.now {
+                return Some(self.rejoins_later(entry, Some(target)));
+            }
+            return Some(self.rejoins(entry, &pairs, target));
+        }
+        Some(self.rejoins_later(entry, None))
+    }
+
+    fn rejoins(&self, entry: &Entry, pairs: &[(&Member, u32)], target: Target) -> Outcome {
+        let ranked = Ranked {
+            members: pairs.iter().map(|(member, _)| *member).collect(),
+            in_doubt: false,
+        };
+        let mut seats = seats(self.cluster, &ranked, &target);
+        let ranks = seats.iter_mut().zip(pairs);
+        ranks.for_each(|(seat, (_, rank))| seat.rank = *rank);
+        let release = Release {
+            job: entry.id.clone(),
+            seats,
+            cost: target.cost,
+            quality: 1.0,
+            scope: target.within,
+            why: Why::Rejoin,
+            ranks_in_doubt: false,
+        };
+        Outcome::Start { release, target }
+    }
+
+    fn rejoins_later(&self, entry: &Entry, target: Option<Target>) -> Outcome {
+        let part = target.as_ref().and_then(|target| target.parts.first());
+        let profile = part.and_then(|part| self.profile(part.node));
+        let free = profile.map_or(0, |profile| profile.free(self.now).0.len());
+        Outcome::Wait {
+            reason: Reason::Full {
+                asked: entry.gpus,
+                free: u32::try_from(free).unwrap_or(u32::MAX),
+            },
+            target,
+        }
+    }
+
+    /// Pairs each member with the rank of a lost one: of the same name, else of its own
+    /// rank, else the next one.
+    fn pairs<'e>(&self, entry: &'e Entry, gang: &Seats) -> Vec<(&'e Member, u32)> {
+        let lost = |seat: &&Seat| self.cluster.pod(&seat.pod).is_none();
+        let mut vacant: Vec<&Seat> = gang.seats.iter().filter(lost).collect();
+        let mut pairs = Vec::with_capacity(entry.job.members.len());
+        let mut rest: Vec<&Member> = entry.job.members.iter().collect();
+        rest.sort_by(|a, b| a.pod.cmp(&b.pod));
+        let same_name = |member: &Member, seat: &Seat| seat.pod == member.pod;
+        let same_rank = |member: &Member, seat: &Seat| member.rank == Some(seat.rank);
+        let any = |_: &Member, _: &Seat| true;
+        let rules: [&dyn Fn(&Member, &Seat) -> bool; 3] = [&same_name, &same_rank, &any];
+        for rule in rules {
+            rest.retain(|&member| {
+                let found = vacant.iter().position(|seat| rule(member, seat));
+                if let Some(at) = found {
+                    pairs.push((member, vacant.remove(at).rank));
+                }
+                found.is_none()
+            });
+        }
+        let next = gang.seats.iter().map(|seat| seat.rank + 1).max();
+        pairs.extend(rest.into_iter().zip(next.unwrap_or(0)..));
+        pairs.sort_by_key(|&(_, rank)| rank);
+        pairs
+    }
+
+    /// Finds a part for each member from `after` on, and returns the latest of their starts.
+    fn parts(
+        &mut self,
+        entry: &Entry,
+        gang: &Seats,
+        pairs: &[(&Member, u32)],
+        after: Millis,
+    ) -> Option<(Millis, Target)> {
+        let nodes = self.near(entry, gang);
+        let mut target = Target {
+            start: after,
+            parts: Vec::with_capacity(pairs.len()),
+            within: entry.job.scope,
+            cost: 0.0,
+        };
+        for (member, rank) in pairs {
+            let seat = gang.seats.iter().find(|seat| seat.rank == *rank);
+            let taken = std::mem::take(&mut target.parts);
+            let own = seat.and_then(|seat| self.own(entry, member, seat, after, &taken));
+            // The nodes come in the order of their names, and the first of equals is kept.
+            let mut found = own;
+            if found.is_none() {
+                for &node in &nodes {
+                    let part = self.elsewhere(entry, member, node, after, &taken);
+                    let earlier = |(start, _): &(Millis, Part)| {
+                        found.as_ref().is_none_or(|(first, _)| start < first)
+                    };
+                    found = part.filter(earlier).or(found);
+                }
+            }
+            target.parts = taken;
+            let (start, part) = found?;
+            target.start = target.start.max(start);
+            target.cost = target.cost.max(part.found.cost);
+            target.parts.push(part);
+        }
+        Some((target.start, target))
+    }
+
+    /// Returns the nodes on which a gang's new members may be: those of the others' node,
+    /// fabric, rack or zone.
+    fn near(&self, entry: &Entry, gang: &Seats) -> Vec<u32> {
+        let there = self.cluster.pods_of(&entry.id);
+        let there: Vec<u32> = there
+            .filter_map(|(_, pod)| self.cluster.number_of(&pod.node))
+            .collect();
+        let scope = entry.job.scope;
+        let level = matches!(scope, Scope::NvlinkDomain | Scope::Rack | Scope::Zone);
+        let groups = there.iter().filter_map(|&node| {
+            let node = self.cluster.node(node).filter(|_| level)?;
+            group_of(node, scope)
+        });
+        let groups: Vec<_> = groups.collect();
+        let seats = gang.seats.iter().filter_map(|seat| seat.node.as_ref());
+        let own: Vec<u32> = seats
+            .filter_map(|node| self.cluster.number_of(node))
+            .collect();
+        let sets = sets(&entry.job);
+        let near = self.cluster.nodes().filter(|(number, node)| {
+            let same = group_of(node, scope).is_some_and(|group| groups.contains(&group));
+            let usable = node.is_ready() && node.is_in(&sets);
+            usable && (same || own.contains(number))
+        });
+        near.map(|(number, _)| number).collect()
+    }
+
+    /// Returns the member's own seat if nobody else has it.
+    fn own(
+        &mut self,
+        entry: &Entry,
+        member: &Member,
+        seat: &Seat,
+        at: Millis,
+        taken: &[Part],
+    ) -> Option<(Millis, Part)> {
+        let number = self.cluster.number_of(seat.node.as_ref()?)?;
+        let node = self.cluster.node(number).filter(|node| node.is_ready())?;
+        let set = node.positions(&seat.gpus);
+        if set.len() != member.gpus as usize {
+            return None;
+        }
+        let spec = self.member(entry, member);
+        let profile = self.for_member(entry, number, taken)?;
+        let free = profile.window(spec.need(), at, length(&entry.job))?;
+        if !free.is_superset(set) {
+            return None;
+        }
+        // The GPUs keep the order in which the gang was told to use them.
+        let order = seat.gpus.iter();
+        let order = order.flat_map(|&gpu| node.positions(&[gpu]).iter().collect::<Vec<_>>());
+        let found = self.search.find(&node.case(set), spec.ask);
+        let found = Found {
+            order: order.filter_map(|at| u8::try_from(at).ok()).collect(),
+            set,
+            cost: found.as_ref().map_or(0.0, |found| found.cost),
+            total_cost: found.as_ref().map_or(0.0, |found| found.total_cost),
+            broken: 0,
+            breaks: false,
+        };
+        let part = Part {
+            node: number,
+            members: 1,
+            found: found.into(),
+        };
+        Some((at, part))
+    }
+
+    /// Returns another place for a member on a node.
+    fn elsewhere(
+        &mut self,
+        entry: &Entry,
+        member: &Member,
+        number: u32,
+        after: Millis,
+        taken: &[Part],
+    ) -> Option<(Millis, Part)> {
+        let spec = self.member(entry, member);
+        let profile = self.for_member(entry, number, taken)?;
+        let node = self.cluster.node(number)?;
+        let when = (after, length(&entry.job));
+        let (key, found) = spec.rate(self.search, node, &profile, when, None)?;
+        let part = Part {
+            node: number,
+            members: 1,
+            found,
+        };
+        Some((key.start, part))
+    }
+
+    fn member(&self, entry: &Entry, member: &Member) -> Spec {
+        let class = self.class(&entry.job.class);
+        Spec {
+            sets: sets(&entry.job),
+            ask: Ask {
+                gpus: member.gpus,
+                pattern: plain(entry.job.pattern),
+                scope: local(entry.job.scope),
+                broken: class.map(|class| class.broken).unwrap_or_default(),
+            },
+            resources: member.resources.clone(),
+        }
+    }
+
+    /// Returns a node's profile for a member of a gang: without the gang's own vacant
+    /// seats, and without the parts of the members before it.
+    fn for_member(
+        &self,
+        entry: &Entry,
+        number: u32,
+        taken: &[Part],
+    ) -> Option<crate::profile::Profile> {
+        let vacant = Owner::Vacant(entry.id.clone());
+        let mut profile = self.profile(number)?.without(&vacant);
+        for part in taken.iter().filter(|part| part.node == number) {
+            let gpus = u32::try_from(part.found.set.len()).unwrap_or(u32::MAX);
+            let mut interval =
+                super::plan::occupancy(&entry.job, gpus, self.now, self.now, self.now);
+            interval.set = part.found.set;
+            profile.add(interval);
+        }
+        Some(profile)
+    }
+}

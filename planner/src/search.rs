@@ -1,0 +1,153 @@
+//! The placement search, each case once.
+//!
+//! Nodes of equal graph and equal free GPUs are one case: its result is remembered.
+
+use std::{collections::HashMap, sync::Arc};
+
+use nvlink_topology::{BrokenGpus, GpuSet, Graph, Pattern, Request, Scope, place, sparing};
+
+/// The most results that are remembered. Beyond it all are forgotten, and found again
+/// when needed.
+const MOST_RESULTS: usize = 100_000;
+
+/// What is asked of a node: the key of a search, besides the node's case.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Ask {
+    pub(crate) gpus: u32,
+    pub(crate) pattern: Pattern,
+    /// [`Scope::Gpu`], [`Scope::NvlinkDomain`] or [`Scope::Node`].
+    pub(crate) scope: Scope,
+    pub(crate) broken: BrokenGpus,
+}
+
+/// A placement on one node.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Found {
+    /// GPU positions in rank order.
+    pub(crate) order: Vec<u8>,
+    pub(crate) set: GpuSet,
+    /// Seconds per byte of payload.
+    pub(crate) cost: f64,
+    pub(crate) total_cost: f64,
+    /// The number of broken GPUs.
+    pub(crate) broken: u8,
+    /// Whether it takes a part of a domain that was wholly free.
+    pub(crate) breaks: bool,
+}
+
+/// A node's graph and its GPUs that count.
+#[derive(Clone, Debug)]
+pub(crate) struct Case<'a> {
+    pub(crate) graph: &'a Arc<Graph>,
+    /// The number of the graph: equal graphs have equal numbers.
+    pub(crate) number: u32,
+    pub(crate) free: GpuSet,
+    pub(crate) broken: GpuSet,
+}
+
+#[derive(PartialEq, Eq, Hash)]
+struct Key {
+    graph: u32,
+    ask: Ask,
+    free: GpuSet,
+    broken: GpuSet,
+}
+
+/// The results of searches.
+#[derive(Default)]
+pub(crate) struct Search {
+    results: HashMap<Key, Option<Arc<Found>>>,
+}
+
+impl std::fmt::Debug for Search {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Search({} results)", self.results.len())
+    }
+}
+
+impl Search {
+    /// Returns the best placement; `None` if there is none.
+    pub(crate) fn find(&mut self, case: &Case<'_>, ask: Ask) -> Option<Arc<Found>> {
+        let mut free = case.free;
+        let mut broken = case.broken.intersection(free);
+        match ask.broken {
+            BrokenGpus::Avoid => free = free.difference(broken),
+            BrokenGpus::Ignore => {}
+            BrokenGpus::Last => {
+                // Without a shortage of others, broken GPUs play no part.
+                let spared = free.difference(broken);
+                if !broken.is_empty() {
+                    let without = self.cached(case, ask, spared, GpuSet::EMPTY);
+                    if without.is_some() {
+                        return without;
+                    }
+                    return self.cached(case, ask, free, broken);
+                }
+            }
+        }
+        broken = GpuSet::EMPTY;
+        self.cached(case, ask, free, broken)
+    }
+
+    fn cached(
+        &mut self,
+        case: &Case<'_>,
+        ask: Ask,
+        free: GpuSet,
+        broken: GpuSet,
+    ) -> Option<Arc<Found>> {
+        if (ask.gpus as usize) > free.len() {
+            return None;
+        }
+        let key = Key {
+            graph: case.number,
+            ask,
+            free,
+            broken,
+        };
+        if let Some(known) = self.results.get(&key) {
+            return known.clone();
+        }
+        if self.results.len() >= MOST_RESULTS {
+            self.results.clear();
+        }
+        let found = found(case.graph, ask, free, broken).map(Arc::new);
+        self.results.insert(key, found.clone());
+        found
+    }
+
+    /// Forgets all results, because numbers of graphs will be given anew.
+    pub(crate) fn clear(&mut self) {
+        self.results.clear();
+    }
+}
+
+fn found(graph: &Graph, ask: Ask, free: GpuSet, broken: GpuSet) -> Option<Found> {
+    let request = Request {
+        gpus: ask.gpus as usize,
+        free,
+        required: GpuSet::EMPTY,
+        pattern: ask.pattern,
+        scope: ask.scope,
+    };
+    let request = sparing(graph, &request, broken, ask.broken).ok()?;
+    let placement = place(graph, &request).ok()?;
+    let position = |&gpu: &u32| {
+        let found = graph.all().iter().find(|&at| graph.index(at) == gpu)?;
+        u8::try_from(found).ok()
+    };
+    let order: Vec<u8> = placement.gpus.iter().filter_map(position).collect();
+    let set: GpuSet = order.iter().map(|&at| usize::from(at)).collect();
+    let breaks = graph.domains().any(|(_, domain)| {
+        let whole = free.is_superset(domain);
+        whole && !domain.intersection(set).is_empty() && !set.is_superset(domain)
+    });
+    Some(Found {
+        order,
+        set,
+        cost: placement.cost,
+        total_cost: placement.total_cost,
+        broken: u8::try_from(broken.intersection(set).len()).unwrap_or(u8::MAX),
+        breaks,
+    })
+}

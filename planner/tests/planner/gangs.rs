@@ -1,0 +1,183 @@
+//! Gangs: whole, close together, in ring order, and what happens when members die.
+
+use nvlink_planner::Action;
+use nvlink_planner::{Job, Member, NodeState, Why};
+use nvlink_topology::{Fabric, Scope};
+
+use crate::{
+    cluster::{With, job, name, pairs, switched},
+    fed::Fed,
+    waits::{pod, told},
+};
+
+fn in_rack(node: NodeState, rack: &str) -> NodeState {
+    NodeState {
+        rack: Some(rack.into()),
+        zone: Some("zone".into()),
+        ..node
+    }
+}
+
+/// Starts what the round says, and returns it as text.
+fn start(fed: &mut Fed, now: i64) -> String {
+    let round = fed.round(now);
+    for action in &round.actions {
+        if let Action::Release(release) = action {
+            fed.released(release, now);
+        }
+    }
+    assert_eq!(fed.fresh().round(now).waiting, fed.round(now).waiting);
+    told(&round)
+}
+
+#[test]
+fn a_gang_shares_nodes_in_the_order_of_its_ranks() {
+    let mut fed = Fed::default();
+    fed.node("a", in_rack(switched(), "r1"));
+    fed.node("b", in_rack(switched(), "r2"));
+    fed.node("c", in_rack(switched(), "r2"));
+    fed.job("gang", job(1, 0, 10).of(6, 2).scope(Scope::Zone));
+    // One rack before two; as few nodes as possible.
+    assert_eq!(
+        start(&mut fed, 0),
+        "gang on b[0, 1] b[2, 3] b[4, 5] b[6, 7] c[0, 1] c[2, 3]"
+    );
+}
+
+#[test]
+fn a_gang_stays_within_a_fabric_if_its_scope_is_a_domain() {
+    let fabric = |clique| {
+        Some(Fabric {
+            cluster_uuid: "f00d".to_owned(),
+            clique,
+        })
+    };
+    let mut fed = Fed::default();
+    for (node, clique) in [("a", 1), ("b", 2), ("c", 2)] {
+        let state = NodeState {
+            fabric: fabric(clique),
+            ..in_rack(switched(), "r")
+        };
+        fed.node(node, state);
+    }
+    fed.job("gang", job(1, 0, 10).of(4, 4));
+    fed.job("large", job(2, 0, 10).of(5, 4));
+    let told = start(&mut fed, 0);
+    assert_eq!(
+        told,
+        "gang on b[0, 1, 2, 3] b[4, 5, 6, 7] c[0, 1, 2, 3] c[4, 5, 6, 7]\n\
+         large waits 1/1 some time: Never"
+    );
+}
+
+#[test]
+fn a_gang_waits_whole_for_the_earliest_rack() {
+    let mut fed = Fed::default();
+    for (node, rack, until) in [
+        ("a", "r1", 20),
+        ("b", "r1", 90),
+        ("c", "r2", 50),
+        ("d", "r2", 40),
+    ] {
+        fed.node(node, in_rack(pairs(), rack));
+        fed.pod(
+            &format!("p{node}"),
+            pod(node, &[0, 1, 2], Some(until * 1_000)),
+        );
+    }
+    fed.job("gang", job(1, 0, 30).of(8, 1).scope(Scope::Rack));
+    fed.job("short", job(2, 1, 50));
+    fed.job("long", job(3, 1, 100));
+    fed.job("longer", job(4, 2, 100).scope(Scope::Node));
+    assert_eq!(
+        start(&mut fed, 0),
+        "short on a[3] Backfill { ahead: 1 }\n\
+         long on b[3] Backfill { ahead: 1 }\n\
+         gang waits 1/1 at 50000: Full { asked: 8, free: 2 }\n\
+         longer waits 2/2 at 20000: Full { asked: 2, free: 1 }"
+    );
+}
+
+#[test]
+fn unlike_members_share_a_node() {
+    let mut fed = Fed::default();
+    fed.node("n", switched());
+    let member = |pod: &str, gpus, role: &str, rank| Member {
+        pod: pod.into(),
+        gpus,
+        rank: Some(rank),
+        role: Some(role.into()),
+        resources: Vec::new(),
+    };
+    let serving = Job {
+        members: vec![
+            member("router", 1, "a-router", 0),
+            member("decode1", 2, "b-decode", 1),
+            member("decode0", 2, "b-decode", 0),
+            member("prefill", 3, "c-prefill", 0),
+        ],
+        ..job(1, 0, 10).scope(Scope::Node)
+    };
+    fed.job("serving", serving);
+    assert_eq!(
+        start(&mut fed, 0),
+        "serving on n[0] n[1, 2] n[3, 4] n[5, 6, 7]"
+    );
+}
+
+#[test]
+fn a_lost_member_keeps_its_seat_for_a_while_and_gets_it_back() {
+    let mut fed = Fed::default();
+    fed.node("n", switched());
+    let gang = Job {
+        duration: None,
+        ..job(1, 0, 0).of(4, 2)
+    };
+    fed.job("gang", gang);
+    assert_eq!(
+        start(&mut fed, 0),
+        "gang on n[0, 1] n[2, 3] n[4, 5] n[6, 7]"
+    );
+    fed.pod("gang-02", None);
+    fed.job("other", job(2, 1, 10));
+    let report = "gang lost 1 of its seats, 3 remain, until 300000";
+    assert_eq!(
+        start(&mut fed, 299_999),
+        format!("{report}\nother waits 1/1 at 300000: Full {{ asked: 1, free: 0 }}")
+    );
+    // It comes back under another name, with the rank of the lost one.
+    let mut back = fed.jobs[&name("gang")].clone();
+    back.members = vec![Member {
+        pod: "gang-again".into(),
+        gpus: 2,
+        rank: Some(2),
+        role: None,
+        resources: Vec::new(),
+    }];
+    fed.set_job("gang", Some(back.clone()));
+    let round = fed.round(299_999);
+    let Action::Release(release) = &round.actions[0] else {
+        panic!("{}", told(&round))
+    };
+    assert_eq!((&release.why, release.seats[0].rank), (&Why::Rejoin, 2));
+    assert_eq!(told(&round).lines().next(), Some("gang on n[4, 5] Rejoin"));
+    // Without it, the seat is free for others after its time.
+    back.members.clear();
+    fed.set_job("gang", Some(back));
+    assert_eq!(
+        start(&mut fed, 300_000),
+        format!("{report}, free\nother on n[4]")
+    );
+}
+
+#[test]
+fn a_gang_that_lost_all_members_is_free_to_start_anew() {
+    let mut fed = Fed::default();
+    fed.node("n", pairs());
+    fed.job("gang", job(1, 0, 10).of(2, 1));
+    assert_eq!(start(&mut fed, 0), "gang on n[0] n[1]");
+    fed.pod("gang-00", None);
+    fed.pod("gang-01", None);
+    fed.job("other", job(2, 4, 10).scope(Scope::Node));
+    assert_eq!(start(&mut fed, 1), "other on n[0, 1, 2, 3]");
+}

@@ -1,0 +1,385 @@
+//! What starts, what waits, and why, on examples.
+
+use nvlink_planner::{
+    Action, Availability, Class, Deadline, Estimate, Job, OnTimeout, PodState, Reason, Release,
+    Round, Settings, Why,
+};
+use nvlink_topology::{Pattern, Scope};
+
+use crate::{
+    cluster::{CLASS, With, dgx1v, job, name, pairs, switched},
+    fed::Fed,
+};
+
+/// Returns a pod outside the queue that holds these GPUs until `end`.
+pub(crate) fn pod(node: &str, gpus: &[u32], end: Option<i64>) -> PodState {
+    PodState {
+        node: node.into(),
+        gpus: u32::try_from(gpus.len()).unwrap(),
+        planned: gpus.to_vec(),
+        bound: true,
+        since: 0,
+        end: end.map(Estimate::exact),
+        job: None,
+        class: None,
+        project: "others".into(),
+        priority: 0,
+        resources: Vec::new(),
+    }
+}
+
+/// Writes what a round says, one job a line.
+pub(crate) fn told(round: &Round) -> String {
+    let mut lines = Vec::new();
+    for action in &round.actions {
+        lines.push(match action {
+            Action::Release(release) => released(release),
+            Action::Reject(reject) => format!("{} rejected: {:?}", reject.job, reject.reason),
+            Action::GiveBack(back) => format!(
+                "{} lost {} of its seats, {} remain, until {}{}",
+                back.job,
+                back.vacant.len(),
+                back.remaining.len(),
+                back.until,
+                if back.free { ", free" } else { "" }
+            ),
+        });
+    }
+    for waiting in &round.waiting {
+        let eta = match waiting.eta {
+            Some(eta) if eta.at_least => format!("from {}", eta.upper),
+            Some(eta) if eta.mean == eta.upper => format!("at {}", eta.upper),
+            Some(eta) => format!("at {} to {}", eta.mean, eta.upper),
+            None => "some time".to_owned(),
+        };
+        lines.push(format!(
+            "{} waits {}/{} {eta}: {:?}",
+            waiting.job, waiting.position, waiting.class_position, waiting.reason
+        ));
+    }
+    lines.join("\n")
+}
+
+fn released(release: &Release) -> String {
+    let seats: Vec<String> = release
+        .seats
+        .iter()
+        .map(|seat| format!("{}{:?}", seat.node.as_deref().unwrap_or("?"), seat.gpus))
+        .collect();
+    let why = match &release.why {
+        Why::Turn => String::new(),
+        why => format!(" {why:?}"),
+    };
+    format!("{} on {}{why}", release.job, seats.join(" "))
+}
+
+#[test]
+fn a_full_node_is_shared_out_in_order_and_nobody_is_delayed() {
+    let mut fed = Fed::default();
+    fed.node("n", switched());
+    fed.pod("p", pod("n", &[0, 1, 2, 3, 4, 5], Some(50_000)));
+    fed.job("big", job(1, 8, 100));
+    fed.job("long", job(2, 2, 60));
+    fed.job("short", job(3, 2, 50));
+    fed.job("later", job(4, 1, 10));
+    let round = fed.round(0);
+    assert_eq!(
+        told(&round),
+        "short on n[6, 7] Backfill { ahead: 2 }\n\
+         big waits 1/1 at 50000: Full { asked: 8, free: 2 }\n\
+         long waits 2/2 at 150000: Behind { ahead: 1 }\n\
+         later waits 3/3 at 150000: Behind { ahead: 2 }"
+    );
+    assert_eq!(round.wake, Some(50_000));
+    assert_eq!(fed.fresh().round(0), round);
+}
+
+#[test]
+fn without_backfill_nobody_overtakes() {
+    let mut fed = Fed::new(Settings {
+        backfill: false,
+        ..Settings::default()
+    });
+    fed.node("n", switched());
+    fed.pod("p", pod("n", &[0, 1, 2, 3, 4, 5], Some(50_000)));
+    fed.job("big", job(1, 8, 100));
+    fed.job("short", job(3, 2, 50));
+    assert_eq!(
+        told(&fed.round(0)),
+        "big waits 1/1 at 50000: Full { asked: 8, free: 2 }\n\
+         short waits 2/2 at 150000: Behind { ahead: 1 }"
+    );
+}
+
+#[test]
+fn the_reason_tells_full_from_fragmented_and_never() {
+    let mut fed = Fed::default();
+    fed.node("n", pairs());
+    fed.pod("p", pod("n", &[0], Some(10_000)));
+    fed.pod("q", pod("n", &[2], None));
+    fed.job("pair", job(1, 2, 1));
+    fed.job("four", job(2, 4, 1).scope(Scope::Node));
+    fed.job("never", job(3, 4, 1));
+    fed.job(
+        "part",
+        Job {
+            complete: false,
+            ..job(4, 1, 1)
+        },
+    );
+    fed.job("one", job(5, 1, 20));
+    assert_eq!(
+        told(&fed.round(0)),
+        "one on n[3] Backfill { ahead: 4 }\n\
+         pair waits 1/1 at 10000: Fragmented { asked: 2, free: 2 }\n\
+         four waits 2/2 some time: Full { asked: 4, free: 2 }\n\
+         never waits 3/3 some time: Never\n\
+         part waits 4/4 some time: Incomplete"
+    );
+    let mut gone = pairs();
+    gone.availability = Availability::Silent;
+    fed.node("n", gone);
+    let silent = fed.round(0).waiting;
+    assert_eq!(silent[0].reason, Reason::Silent);
+    assert_eq!(silent[2].reason, Reason::Never);
+}
+
+#[test]
+fn a_stream_of_small_jobs_does_not_starve_a_big_one() {
+    let mut fed = Fed::default();
+    fed.node("a", switched());
+    fed.node("b", switched());
+    // Nobody knows when these end. On b fewer GPUs are missing.
+    fed.pod("p", pod("a", &[0, 1, 2], None));
+    fed.pod("q", pod("b", &[0, 1], None));
+    fed.job("big", job(1, 8, 100));
+    for at in 0..20 {
+        let small = Job {
+            duration: None,
+            ..job(2 + at, 1, 0)
+        };
+        fed.job(&format!("small{at:02}"), small);
+    }
+    let round = fed.round(0);
+    let on = |node: &str| {
+        let releases = round.actions.iter().filter_map(|action| match action {
+            Action::Release(release) => Some(release),
+            _ => None,
+        });
+        releases
+            .filter(|release| release.seats[0].node.as_deref() == Some(node))
+            .count()
+    };
+    assert_eq!((on("a"), on("b")), (5, 0));
+    let explained = fed.explain("big", 0).unwrap();
+    assert_eq!(explained.seats[0].node, Some(name("b")));
+    assert_eq!(explained.holders[0].pod, name("q"));
+    assert_eq!(explained.waiting.eta, None);
+}
+
+#[test]
+fn a_quota_holds_back_only_its_project() {
+    let mut fed = Fed::default();
+    fed.node("n", switched());
+    let most = Class {
+        max_gpus_per_project: Some(4),
+        ..Class::default()
+    };
+    fed.class(CLASS, most);
+    let of = |project: &str, at, gpus| Job {
+        project: project.into(),
+        ..job(at, gpus, 10)
+    };
+    fed.job("a1", of("a", 1, 3));
+    fed.job("a2", of("a", 2, 2));
+    fed.job("a3", of("a", 3, 1));
+    fed.job("a4", of("a", 4, 5));
+    fed.job("b1", of("b", 5, 4));
+    let round = fed.round(0);
+    assert_eq!(
+        told(&round),
+        "a1 on n[0, 1, 2]\n\
+         a3 on n[3] Backfill { ahead: 1 }\n\
+         b1 on n[4, 5, 6, 7] Backfill { ahead: 2 }\n\
+         a2 waits 1/1 at 10000: Quota { held: 0, most: 4 }\n\
+         a4 waits 2/2 some time: Quota { held: 0, most: 4 }"
+    );
+}
+
+#[test]
+fn fair_share_gives_turns_to_projects_of_equal_priority() {
+    let mut fed = Fed::new(Settings {
+        fair_share: true,
+        shares: [("c".into(), 2)].into(),
+        ..Settings::default()
+    });
+    fed.node("n", pairs());
+    fed.pod("p", pod("n", &[0, 1, 2, 3], Some(1_000)));
+    for (at, project) in (0..).zip(["a", "a", "a", "b", "b", "c", "c", "c"]) {
+        let one = Job {
+            project: project.into(),
+            ..job(at, 1, 10)
+        };
+        fed.job(&format!("{project}{at}"), one);
+    }
+    let urgent = Job {
+        priority: 1,
+        ..job(9, 1, 10)
+    };
+    fed.job("urgent", urgent);
+    let round = fed.round(0);
+    let order: Vec<&str> = round.waiting.iter().map(|one| &*one.job).collect();
+    assert_eq!(order.join(" "), "urgent a0 b3 c5 c6 a1 b4 c7 a2");
+}
+
+#[test]
+fn a_deadline_rejects_or_spreads() {
+    let mut fed = Fed::default();
+    fed.node("n", pairs());
+    fed.pod("p", pod("n", &[0, 2], Some(50_000)));
+    let until = |then| Job {
+        deadline: Some(Deadline { at: 9_000, then }),
+        ..job(1, 2, 10)
+    };
+    fed.job("reject", until(OnTimeout::Reject));
+    fed.job("spread", until(OnTimeout::Spread));
+    fed.job("spread2", until(OnTimeout::Spread));
+    let early = fed.round(8_999);
+    assert!(early.actions.is_empty());
+    assert_eq!(early.wake, Some(9_000));
+    let late = fed.round(9_000);
+    let told = told(&late);
+    assert!(told.starts_with("reject rejected: Fragmented"), "{told}");
+    assert!(
+        told.contains("spread on n[1, 3] Spread { best_cost: "),
+        "{told}"
+    );
+    assert!(told.contains("spread2 on ?[] Spread"), "{told}");
+    assert!(late.waiting.is_empty());
+    let Action::Release(spread) = &late.actions[1] else {
+        panic!("{told}")
+    };
+    assert!(spread.quality < 1.0 && spread.scope == Scope::Node);
+}
+
+#[test]
+fn a_class_weighs_waiting_against_a_worse_placement() {
+    // GPU 0 and 3 share two links; 0 and 1 share one. 3 is taken for a while.
+    let start = |factor, ends: i64| {
+        let mut fed = Fed::default();
+        fed.node("n", dgx1v());
+        let class = Class {
+            waiting_factor: factor,
+            ..Class::default()
+        };
+        fed.class(CLASS, class);
+        fed.pod("p", pod("n", &[2, 3, 4, 5, 6, 7], Some(ends)));
+        fed.job("pair", job(1, 2, 1_000));
+        fed.round(0)
+    };
+    // At half the bandwidth, a fifth of 1,000 s takes 200 s more.
+    let told_of = |factor, ends| told(&start(factor, ends));
+    assert_eq!(told_of(None, 100_000), "pair on n[0, 1]");
+    assert_eq!(
+        told_of(Some(1.0), 100_000),
+        "pair waits 1/1 at 100000: Better { longer: 200000 }"
+    );
+    let worse = told_of(Some(1.0), 300_000);
+    assert!(worse.contains("wait: 300000, longer: 200000"), "{worse}");
+    assert!(told_of(Some(3.0), 100_000).starts_with("pair on n[0, 1] Worse"));
+}
+
+#[test]
+fn small_jobs_use_fragments_and_nodes_without_switches() {
+    let mut fed = Fed::default();
+    fed.node("a", switched());
+    fed.node("b", switched());
+    fed.node("c", pairs());
+    fed.pod("p", pod("b", &[0], Some(1_000_000)));
+    fed.job("one", job(1, 1, 10));
+    fed.job("four", job(2, 4, 10));
+    fed.job("eight", job(3, 8, 10));
+    assert_eq!(
+        told(&fed.round(0)),
+        "one on c[0]\nfour on b[4, 5, 6, 7]\neight on a[0, 1, 2, 3, 4, 5, 6, 7]"
+    );
+}
+
+#[test]
+fn jobs_beyond_the_depth_get_a_lower_bound_and_do_not_overtake_there() {
+    let mut fed = Fed::new(Settings {
+        depth: 1,
+        ..Settings::default()
+    });
+    fed.node("n", switched());
+    let mut other = pairs();
+    other.sets = vec!["other".into()];
+    fed.node("o", other);
+    fed.pod("p", pod("n", &[0, 1, 2, 3, 4, 5], Some(50_000)));
+    fed.job("first", job(1, 8, 100));
+    fed.job("second", job(2, 4, 10));
+    fed.job("third", job(3, 1, 10));
+    let elsewhere = Job {
+        class: "other".into(),
+        ..job(4, 1, 10)
+    };
+    fed.job("elsewhere", elsewhere);
+    assert_eq!(
+        told(&fed.round(0)),
+        "elsewhere on o[0] Backfill { ahead: 3 }\n\
+         first waits 1/1 at 50000: Full { asked: 8, free: 2 }\n\
+         second waits 2/2 from 150000: Full { asked: 4, free: 2 }\n\
+         third waits 3/3 from 0: Behind { ahead: 2 }"
+    );
+}
+
+#[test]
+fn other_resources_count() {
+    let mut fed = Fed::default();
+    let mut node = switched();
+    node.resources = vec![10];
+    fed.node("n", node);
+    let mut other = pod("n", &[0], Some(5_000));
+    other.resources = vec![8];
+    fed.pod("p", other);
+    let mut hungry = job(1, 1, 10);
+    hungry.members[0].resources = vec![3];
+    fed.job("hungry", hungry);
+    let mut never = job(2, 1, 10);
+    never.members[0].resources = vec![11];
+    fed.job("never", never);
+    fed.job("modest", job(3, 1, 10));
+    assert_eq!(
+        told(&fed.round(0)),
+        "modest on n[1] Backfill { ahead: 2 }\n\
+         hungry waits 1/1 at 5000: Fragmented { asked: 1, free: 7 }\n\
+         never waits 2/2 some time: Never"
+    );
+}
+
+#[test]
+fn an_explanation_names_holders_and_those_before() {
+    let mut fed = Fed::default();
+    fed.node("n", switched());
+    let mut low = pod("n", &[0, 1, 2, 3], Some(50_000));
+    low.priority = -1;
+    fed.pod("low", low);
+    fed.pod("long", pod("n", &[4, 5, 6, 7], Some(900_000)));
+    fed.job("first", job(1, 4, 10));
+    let unlike = Job {
+        pattern: Pattern::None,
+        ..job(2, 4, 10)
+    };
+    fed.job("second", unlike);
+    let explained = fed.explain("second", 0).unwrap();
+    assert_eq!(explained.waiting.eta.unwrap().upper, 60_000);
+    assert_eq!(explained.seats[0].gpus, [0, 1, 2, 3]);
+    assert_eq!(explained.before, [name("first")]);
+    let holders: Vec<_> = explained
+        .holders
+        .iter()
+        .map(|holder| (&*holder.pod, holder.lower_priority))
+        .collect();
+    assert_eq!(holders, [("low", true)]);
+    assert_eq!(fed.explain("nobody", 0), None);
+}
