@@ -15,7 +15,7 @@ use crate::{
 
 pub mod affinity;
 mod choose;
-mod classify;
+pub(crate) mod classify;
 pub(crate) mod denial;
 pub(crate) mod devices;
 mod environment;

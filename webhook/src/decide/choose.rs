@@ -159,10 +159,7 @@ impl Chooser<'_> {
                     Err(error) => return Ok(Choice::Leave(vec![format!("not changed: {error}")])),
                 },
             };
-            let claims = gpus > 0
-                && class.claims(gpus, &pattern)
-                && !self.outgrows(class, gpus)
-                && self.check_limit(class, gpus).is_ok();
+            let claims = gpus > 0 && class.claims(gpus, &pattern) && !self.outgrows(class, gpus);
             if !claims || self.is_elsewhere(&class.name) {
                 continue;
             }
@@ -214,11 +211,12 @@ impl Chooser<'_> {
         )]
     }
 
-    /// Reports whether the scope of the class itself cannot hold the pod. That is no reason to
-    /// refuse a pod that did not request the class.
+    /// Reports whether the scope or the limit of the class itself cannot hold the pod. That is no
+    /// reason to refuse a pod that did not request the class.
     fn outgrows(&self, class: &Class, gpus: u32) -> bool {
         let crowd = gpus >= 2 || self.intent.gang.is_some();
         crowd && self.intent.scope.is_none() && class.scope == Scope::Gpu
+            || self.check_limit(class, gpus).is_err()
     }
 
     fn take(
@@ -233,7 +231,7 @@ impl Chooser<'_> {
         let about = |refusal: Refusal| refusal.about(&class.name);
         self.check_scope(scope, gpus).map_err(about)?;
         self.check_shape(gpus).map_err(about)?;
-        self.check_limit(&class, gpus).map_err(about)?;
+        self.check_limit(class, gpus).map_err(about)?;
         let classified = self.facts.evidence.classify(self.intent, gpus);
         let (class, intent) = (Arc::clone(class), self.intent.clone());
         let facts = self.facts;
