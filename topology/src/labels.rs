@@ -45,6 +45,8 @@ pub const PATTERN: &str = "nvlink-domains.io/pattern";
 pub const GANG: &str = "nvlink-domains.io/gang";
 /// Pod annotation: number of pods in the gang.
 pub const GANG_SIZE: &str = "nvlink-domains.io/gang-size";
+/// Pod annotation: how long the job will run, such as `90m`.
+pub const EXPECTED_DURATION: &str = "nvlink-domains.io/expected-duration";
 /// Pod annotation: `none` disables the injection of environment variables.
 pub const ENVIRONMENT: &str = "nvlink-domains.io/environment";
 /// Pod label: the project that the pod belongs to.
@@ -53,6 +55,10 @@ pub const PROJECT: &str = "nvlink-domains.io/project";
 pub const BENCHMARK: &str = "nvlink-domains.io/benchmark";
 /// Pod annotation: what the webhook set, and why, as short JSON.
 pub const DECISION: &str = "nvlink-domains.io/decision";
+/// Scheduling gate of a pod that waits in the queue.
+pub const QUEUE_GATE: &str = "nvlink-domains.io/queue";
+/// Prefix of the pod annotations in which the queue keeps its state. No new pod may have one.
+pub const QUEUE_STATE: &str = "nvlink-domains.io/queue-";
 /// Namespace annotation: the class of GPU pods that name none.
 pub const DEFAULT_CLASS: &str = "nvlink-domains.io/default-class";
 /// Namespace label: with the value `ignore`, no rule applies to the namespace's pods.

@@ -12,6 +12,7 @@
 //! - [`cluster`]: the view of the cluster that decisions use, kept by watches;
 //! - [`decide`]: the decision on a pod, a pure function: its class, its pattern,
 //!   what is refused and what is written;
+//! - [`queue`]: what the queue reads from pods and their owners;
 //! - [`policies`]: the rules of the decision as ValidatingAdmissionPolicies;
 //! - [`admission`]: admission reviews over HTTP;
 //! - [`mod@registration`]: which pods the API server calls the webhook for;
@@ -41,6 +42,7 @@ pub mod mirror;
 pub mod page;
 pub mod policies;
 pub mod preview;
+pub mod queue;
 pub mod recent;
 pub mod registration;
 mod run;

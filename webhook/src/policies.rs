@@ -184,7 +184,7 @@ mod tests {
         crd::GPU,
         decide::{
             Rule,
-            guard::{DEVICE_MOUNTS, GATE, KAI_CONFIG_MAPS},
+            guard::{DEVICE_MOUNTS, KAI_CONFIG_MAPS},
             intent::ALIAS_GROUP,
             pod::DEVICE_CLASSES,
         },
@@ -254,7 +254,8 @@ mod tests {
             ALIAS_GROUP,
             DEVICE_CLASSES,
             DEVICE_MOUNTS,
-            GATE,
+            labels::QUEUE_GATE,
+            labels::QUEUE_STATE,
             GPU,
             GROUP,
             KAI_CONFIG_MAPS,
@@ -273,6 +274,7 @@ mod tests {
         let rules = [
             Rule::ReservedAnnotation,
             Rule::ReservedLabel,
+            Rule::ReservedGate,
             Rule::Locked,
             Rule::NotAuthorized,
             Rule::Toleration,

@@ -55,6 +55,26 @@ fn classes_that_contradict_themselves_are_refused() {
             json!({"environment": {"extra": {"NVIDIA_VISIBLE_DEVICES": "all"}}}),
             "visible devices",
         ),
+        (
+            json!({"placement": {"order": "Age"}}),
+            "whenUnavailable Queue",
+        ),
+        (
+            json!({"placement": {"waitingCostPercent": 50}}),
+            "whenUnavailable Queue",
+        ),
+        (
+            json!({"placement": {"whenUnavailable": "Queue", "waitingCostPercent": 0}}),
+            "waitingCostPercent",
+        ),
+        (
+            json!({"access": {"maxGpusPerProject": 8}}),
+            "whenUnavailable Queue",
+        ),
+        (
+            json!({"placement": {"whenUnavailable": "Queue", "queueTimeout": "3"}}),
+            "queueTimeout",
+        ),
     ];
     for (spec, part) in cases {
         let class = class("contradiction", spec.clone()).to_string();

@@ -42,7 +42,8 @@ pub(super) fn prefer_healthy_nodes(pod: &mut Editor, chosen: &Chosen) -> Result<
 
 /// Adds node affinity for nodes of the class with domains that are large and fast enough.
 pub(super) fn require_nodes(pod: &mut Editor, chosen: &Chosen) -> Result<(), Refusal> {
-    let expressions = expressions(&chosen.class, domain_size(chosen.scope, chosen.gpus));
+    let size = domain_size(chosen.scope, chosen.gpus).filter(|_| !chosen.may_leave_scope());
+    let expressions = expressions(&chosen.class, size);
     if expressions.is_empty() {
         return Ok(());
     }
