@@ -34,6 +34,7 @@ mod page;
 mod pods;
 mod policies;
 mod publishing;
+mod queue;
 mod release;
 mod running;
 mod scheduling;
