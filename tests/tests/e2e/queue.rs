@@ -3,6 +3,10 @@
 //!
 //! It uses its own control plane, because the policies apply to all namespaces.
 
+mod cluster;
+mod gangs;
+mod jobs;
+
 use std::time::Duration;
 
 use nvlink_tests::{
@@ -62,6 +66,7 @@ fn start() -> (ControlPlane, Webhook) {
         .label("nvlink-domains.io/domain-size", "8")
         .taint("nvlink-domains.io/class", "line");
     node::create(all, &[node]).unwrap();
+    // It may not hold the Lease, so it never leads: this test plays the queue.
     let account = cluster.kubeconfig_for(QUEUE).unwrap();
     let webhook = Webhook::start(&account).unwrap();
     webhook.register(all).unwrap();
