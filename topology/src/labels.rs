@@ -63,6 +63,14 @@ pub const QUEUE_STATE: &str = "nvlink-domains.io/queue-";
 pub const QUEUE_PLACEMENT: &str = "nvlink-domains.io/queue-placement";
 /// Pod annotation: the number of the term of the leader that released the pod.
 pub const QUEUE_TERM: &str = "nvlink-domains.io/queue-term";
+/// Pod annotation: why the pod waits in the queue: a word and a sentence, `Full: …`.
+pub const QUEUE_REASON: &str = "nvlink-domains.io/queue-reason";
+/// Pod annotation: the position of the waiting pod's job among those of its class, from 1.
+pub const QUEUE_POSITION: &str = "nvlink-domains.io/queue-position";
+/// Pod annotation: when the waiting pod is expected to start, RFC 3339.
+pub const QUEUE_ETA: &str = "nvlink-domains.io/queue-eta";
+/// Type of a pod's condition: whether it waits in the queue, and why.
+pub const QUEUED: &str = "nvlink-domains.io/Queued";
 /// Namespace annotation: the class of GPU pods that name none.
 pub const DEFAULT_CLASS: &str = "nvlink-domains.io/default-class";
 /// Namespace label: with the value `ignore`, no rule applies to the namespace's pods.

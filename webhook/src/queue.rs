@@ -20,9 +20,13 @@
 //! - `owners`: the objects that say how many pods a job has;
 //! - `clock`: the time by which pods wait;
 //! - `words`: what a round says, in words;
+//! - [`notice`]: what waiting pods show, and when a reader would notice a change, pure;
+//! - [`board`]: which pods show something new next, pure;
+//! - `post`: writes it;
 //! - `execute`: carries out what a round of the planner says;
 //! - [`controller`]: the loop over rounds, while this process leads.
 
+pub mod board;
 mod clock;
 pub mod controller;
 mod events;
@@ -33,10 +37,12 @@ pub mod job;
 pub mod life;
 pub mod limits;
 pub mod member;
+pub mod notice;
 pub mod operator;
 mod owners;
 pub mod past;
 pub mod placement;
+mod post;
 mod sizes;
 mod words;
 pub mod writes;

@@ -7,8 +7,11 @@ use std::time::Duration;
 
 use k8s_openapi::jiff::Timestamp;
 use kube::Client;
-use nvlink_planner::{Action, Millis, Name, Planner, Release, Round, Settings as Rules};
-use nvlink_runtime::lease::{Leadership, Term};
+use nvlink_planner::{Action, Millis, Name, Planner, Reason, Release, Settings as Rules, Waiting};
+use nvlink_runtime::{
+    complaints::Complaints,
+    lease::{Leadership, Term},
+};
 use tokio::{
     sync::mpsc,
     task::{JoinError, JoinSet},
@@ -17,11 +20,14 @@ use tokio::{
 
 use super::{
     Placement,
+    board::Board,
     clock::{self, Clock},
     events::{self, Event, Synced},
     execute::{Move, Outcome, Outcomes, Writer},
     feed::{Feed, Leaver, Place},
+    notice::About,
     owners::Owners,
+    post::{Posted, Poster},
     words,
 };
 use crate::decide::Settings;
@@ -71,6 +77,10 @@ impl Queue {
             clock: Clock::start(),
             writer: Writer::new(&self.client, leadership, term.number),
             owners: Owners::new(&self.client),
+            board: Board::default(),
+            poster: Poster::new(&self.client),
+            complaints: Complaints::default(),
+            moving: 0,
             tasks: JoinSet::new(),
             term: term.number,
             plans: 0,
@@ -96,6 +106,7 @@ impl Queue {
 enum Done {
     Written(Outcomes),
     Object(Place, Option<serde_json::Value>),
+    Posted(Name, Posted),
     Time(Option<Millis>),
 }
 
@@ -107,6 +118,11 @@ struct Serving {
     clock: Clock,
     writer: Writer,
     owners: Owners,
+    board: Board,
+    poster: Poster,
+    complaints: Complaints,
+    /// The number of jobs whose pods are being written.
+    moving: usize,
     tasks: JoinSet<Done>,
     term: i32,
     /// The number of plans so far.
@@ -149,7 +165,9 @@ impl Serving {
 
     fn done(&mut self, done: Result<Done, JoinError>, client: &Client) {
         match done {
+            Ok(Done::Posted(pod, posted)) => self.posted(&pod, posted),
             Ok(Done::Written(outcomes)) => {
+                self.moving = self.moving.saturating_sub(1);
                 for (pod, outcome) in outcomes {
                     self.settle(&pod, outcome);
                 }
@@ -170,6 +188,16 @@ impl Serving {
             // A panic: the supervisor's hook has logged it. What the task was to write is
             // expected forever, so end the term's state by panicking, too.
             Err(error) => std::panic::resume_unwind(Box::new(error.to_string())),
+        }
+    }
+
+    fn posted(&mut self, pod: &Name, posted: Posted) {
+        let written = matches!(posted, Ok(true));
+        self.board.posted(pod, written, self.clock.now());
+        if let Err(reason) = posted
+            && self.complaints.is_due(&reason, std::time::Instant::now())
+        {
+            tracing::warn!(%pod, reason, "cannot show why a pod waits; retrying");
         }
     }
 
@@ -207,23 +235,32 @@ impl Serving {
         }
         self.feed.flush(&mut self.planner, now);
         let round = self.planner.round(now);
-        let wake = round.wake;
-        self.carry_out(round, now);
+        self.carry_out(round.actions, now);
         self.feed.flush(&mut self.planner, now);
-        resume.into_iter().chain(due).chain(wake).min()
+        self.show(&round.waiting, now);
+        let wakes = [resume, due, round.wake, self.board.next()];
+        wakes.into_iter().flatten().min()
     }
 
-    fn carry_out(&mut self, round: Round, now: Millis) {
-        for action in round.actions {
+    /// Begins to show what has changed.
+    fn show(&mut self, waiting: &[Waiting], now: Millis) {
+        for task in self.board.look(waiting, &self.feed, self.moving > 0, now) {
+            let poster = self.poster.clone();
+            self.tasks.spawn(async move {
+                let (pod, posted) = poster.post(task).await;
+                Done::Posted(pod, posted)
+            });
+        }
+    }
+
+    fn carry_out(&mut self, actions: Vec<Action>, now: Millis) {
+        for action in actions {
             match action {
                 Action::Release(release) => {
                     let places = self.places(&release, now);
                     self.start(places);
                 }
-                Action::Reject(reject) => {
-                    let why = words::reason(&reject.reason);
-                    self.reject(reject.pods, &why);
-                }
+                Action::Reject(reject) => self.reject(reject.pods, &reject.reason),
                 Action::GiveBack(back) => {
                     tracing::debug!(job = %back.job, pods = back.vacant.len(), "a gang lost pods");
                 }
@@ -292,16 +329,22 @@ impl Serving {
                 placement,
             });
         }
+        self.moving += 1;
         let writer = self.writer.clone();
         self.tasks
             .spawn(async move { Done::Written(writer.start(moves).await) });
     }
 
-    fn reject(&mut self, pods: Vec<Name>, why: &str) {
-        let class = pods
-            .iter()
-            .find_map(|pod| Some(self.feed.member(pod)?.class.clone()));
-        let class = class.unwrap_or_default();
+    fn reject(&mut self, pods: Vec<Name>, reason: &Reason) {
+        let Some(member) = pods.iter().find_map(|pod| self.feed.member(pod)) else {
+            return;
+        };
+        let About {
+            class,
+            project,
+            scope,
+        } = About::from(member);
+        let why = words::sentence(reason, scope, project);
         let message =
             format!("the pod waited in the queue of class {class:?} as long as it may: {why}");
         let mut documents = Vec::with_capacity(pods.len());
@@ -313,6 +356,7 @@ impl Serving {
             self.feed.expect_leaving(&pod);
             documents.push((pod, document));
         }
+        self.moving += 1;
         let writer = self.writer.clone();
         self.tasks
             .spawn(async move { Done::Written(writer.reject(documents, message).await) });

@@ -8,6 +8,7 @@ mod demand;
 pub(crate) mod entry;
 mod job;
 pub mod node;
+mod shown;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
@@ -17,6 +18,7 @@ use std::{
 use nvlink_planner::{self as planner, Held, Millis, Name, Planner, Seat, Settings as Rules};
 use serde_json::Value;
 
+pub use self::shown::Left;
 use self::{
     demand::Demand,
     entry::{Entry, Expected, Pause},
@@ -58,6 +60,8 @@ pub struct Feed {
     paused: BTreeSet<Name>,
     /// Waiting pods that no queue of a class takes.
     strays: BTreeSet<Name>,
+    /// Pods that wait no more, although their condition says so.
+    left: BTreeSet<Name>,
     /// Pods that must follow others of their gang, by name.
     committed: BTreeMap<Name, Placement>,
 }
@@ -223,13 +227,6 @@ impl Feed {
     #[must_use]
     pub fn member(&self, pod: &Name) -> Option<&super::Member> {
         self.pods.get(pod)?.member.as_ref()
-    }
-
-    /// Returns the pods of a job.
-    #[must_use]
-    pub fn pods_of(&self, job: &Name) -> Vec<Name> {
-        let pods = self.jobs.get(job).into_iter().flatten();
-        pods.cloned().collect()
     }
 
     /// Reports whether a pod waits.
@@ -571,6 +568,10 @@ impl Feed {
             self.changed.jobs.insert(job.clone());
         }
         self.changed.pods.insert(id.clone());
+        match entry.has_left() {
+            true => self.left.insert(id.clone()),
+            false => self.left.remove(&id),
+        };
         if matches!(entry.life, Life::Waiting { .. }) && !self.is_taken(&entry) {
             self.strays.insert(id.clone());
         } else {
@@ -601,6 +602,7 @@ impl Feed {
         self.changed.pods.insert(id.clone());
         self.strays.remove(id);
         self.paused.remove(id);
+        self.left.remove(id);
         self.depart(id, &old);
     }
 

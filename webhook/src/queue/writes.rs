@@ -6,7 +6,7 @@
 use nvlink_topology::labels;
 use serde_json::{Value, json};
 
-use super::Placement;
+use super::{Placement, notice::TEMPORARY};
 use crate::decide::{
     affinity, gate,
     patch::{Editor, Step, WrongType},
@@ -107,8 +107,13 @@ fn placed(
     let annotations = ["metadata", "annotations"].map(Step::from);
     editor.insert(&annotations, labels::QUEUE_PLACEMENT, text.into())?;
     editor.insert(&annotations, labels::QUEUE_TERM, term.to_string().into())?;
-    if pinned && let Some(node) = &placement.node {
-        affinity::pin(&mut editor, node)?;
+    if pinned {
+        for key in TEMPORARY {
+            editor.remove(&annotations, key);
+        }
+        if let Some(node) = &placement.node {
+            affinity::pin(&mut editor, node)?;
+        }
     }
     let (_, patch) = editor.finish();
     serde_json::from_slice(&patch.to_json()).map_err(|error| Unwritable::Json(error.to_string()))
@@ -130,7 +135,10 @@ mod tests {
 
     fn pod() -> Value {
         json!({
-            "metadata": {"name": "p", "namespace": "n", "uid": "u", "resourceVersion": "7"},
+            "metadata": {
+                "name": "p", "namespace": "n", "uid": "u", "resourceVersion": "7",
+                "annotations": {labels::QUEUE_REASON: "Full: …", labels::QUEUE_ETA: "…", "a": "b"}
+            },
             "spec": {
                 "schedulingGates": [{"name": "example.com/x"}, {"name": labels::QUEUE_GATE}],
                 "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {
@@ -184,7 +192,11 @@ mod tests {
                 {}
             ])
         );
-        assert_eq!(released["metadata"]["annotations"][labels::QUEUE_TERM], "3");
+        let annotations = &released["metadata"]["annotations"];
+        assert_eq!(annotations[labels::QUEUE_TERM], "3");
+        // What it showed while it waited is gone.
+        let keys: Vec<_> = annotations.as_object().unwrap().keys().collect();
+        assert_eq!(keys, ["a", labels::QUEUE_PLACEMENT, labels::QUEUE_TERM]);
         assert_eq!(Placement::of(&released), Some(placement()));
         let again = Write::Release(placement()).patch(&released, 3);
         assert_eq!(again, Err(Unwritable::NotWaiting));

@@ -8,7 +8,7 @@ use super::demand::Demand;
 use crate::{
     class::GPU,
     decide::{gate, pod},
-    queue::{Life, Member, Object, Placement, life, object},
+    queue::{Life, Member, Object, Placement, life, notice, object},
 };
 
 /// A pod.
@@ -45,6 +45,8 @@ pub(super) struct Entry {
     pub(super) counted: bool,
     /// When it was first seen without a class that queues.
     pub(super) orphan: Option<Millis>,
+    /// Its condition says that it waits.
+    pub(super) queued: bool,
 }
 
 /// What the queue is writing into a pod. It counts before the API shows it.
@@ -109,6 +111,7 @@ impl Entry {
             job: None,
             counted: false,
             orphan: None,
+            queued: notice::is_queued(pod),
             life,
         };
         let demand = waits.then(|| Demand::of(pod));
@@ -149,7 +152,11 @@ fn prune(pod: &mut Value) {
         metadata.remove("managedFields");
     }
     if let Some(status) = pod.get_mut("status").and_then(Value::as_object_mut) {
-        status.retain(|key, _| key == "phase" || key == "startTime");
+        status.retain(|key, _| ["phase", "startTime", "conditions"].contains(&key.as_str()));
+        let conditions = status.get_mut("conditions").and_then(Value::as_array_mut);
+        if let Some(conditions) = conditions {
+            conditions.retain(notice::is_ours);
+        }
     }
     let Some(spec) = pod.get_mut("spec").and_then(Value::as_object_mut) else {
         return;
