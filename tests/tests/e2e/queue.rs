@@ -6,6 +6,7 @@
 mod cluster;
 mod gangs;
 mod jobs;
+mod leaders;
 
 use std::time::Duration;
 
