@@ -1,11 +1,12 @@
-//! Pods of a class that queues, from their creation to their start, with the rights of the chart
-//! and the policies: who may add the queue's gate, remove it, and write the queue's annotations.
+//! Pods of a class that queues, from their creation to their start, under the webhook and the
+//! policies: who may add the queue's gate, remove it, and write the queue's annotations.
 //!
 //! It uses its own control plane, because the policies apply to all namespaces.
 
 mod cluster;
 mod gangs;
 mod jobs;
+mod leaders;
 
 use std::time::Duration;
 
