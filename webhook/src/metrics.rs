@@ -10,6 +10,12 @@ use std::{
     time::{Duration, Instant},
 };
 
+mod extender;
+mod queue;
+
+use self::extender::{ByCall, ByVerb};
+pub use self::extender::{Call, Verb};
+pub use self::queue::{Depth, Ended, QueueMetrics, Written};
 use nvlink_runtime::connections::CutOffs;
 use prometheus_client::{
     encoding::{
@@ -129,57 +135,6 @@ impl EncodeMetric for OptionalGauge {
     }
 }
 
-/// A verb of kube-scheduler's extender API.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Verb {
-    Filter,
-    Prioritize,
-}
-
-/// The outcome of a call of the extender.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Call {
-    Answered,
-    /// Could not be parsed, or was too large.
-    Invalid,
-    /// There was no time or no room.
-    Overloaded,
-}
-
-impl Verb {
-    /// Returns the word used in logs and label values.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Filter => "filter",
-            Self::Prioritize => "prioritize",
-        }
-    }
-}
-
-impl Call {
-    /// Returns the word used in logs and label values.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Answered => "answered",
-            Self::Invalid => "invalid",
-            Self::Overloaded => "overloaded",
-        }
-    }
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ByCall {
-    verb: &'static str,
-    outcome: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ByVerb {
-    verb: &'static str,
-}
-
 /// Buckets of the time of an extender's call, in seconds.
 const CALLS: [f64; 9] = [0.001, 0.002_5, 0.005, 0.01, 0.025, 0.1, 0.5, 1.0, 2.5];
 
@@ -206,6 +161,7 @@ pub struct Metrics {
     strays: Family<ByClass, Gauge>,
     calls: Family<ByCall, Counter>,
     call_duration: Family<ByVerb, Histogram, fn() -> Histogram>,
+    queue: QueueMetrics,
     /// Since when the watch of each kind has failed; none while it is in sync.
     failing: Mutex<BTreeMap<&'static str, Option<Instant>>>,
 }
@@ -236,11 +192,13 @@ impl Default for Metrics {
             strays: Family::default(),
             calls: Family::default(),
             call_duration: Family::new_with_constructor(|| Histogram::new(CALLS)),
+            queue: QueueMetrics::default(),
             failing: Mutex::default(),
         };
         metrics.register();
         metrics.register_process();
         metrics.register_isolation();
+        metrics.queue.register(&mut metrics.registry);
         metrics
     }
 }
@@ -402,6 +360,12 @@ impl Metrics {
         }
     }
 
+    /// Returns the metrics of the queue.
+    #[must_use]
+    pub fn queue(&self) -> &QueueMetrics {
+        &self.queue
+    }
+
     /// Returns the counts of clients that were cut off.
     #[must_use]
     pub fn cut_offs(&self) -> &CutOffs {
@@ -488,6 +452,7 @@ impl Metrics {
             self.cache_age.get_or_create(&ByKind { kind }).set(age);
         }
         drop(failing);
+        self.queue.age();
         for (why, count) in self.cut_offs.counts() {
             let reason = why.as_str();
             let clients = self.clients.get_or_create_owned(&ByReason { reason });

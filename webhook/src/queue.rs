@@ -23,6 +23,7 @@
 //! - [`notice`]: what waiting pods show, and when a reader would notice a change, pure;
 //! - [`board`]: which pods show something new next, pure;
 //! - `post`: writes it;
+//! - `tally`: how many pods wait, pure;
 //! - `execute`: carries out what a round of the planner says;
 //! - [`controller`]: the loop over rounds, while this process leads.
 
@@ -44,6 +45,7 @@ pub mod past;
 pub mod placement;
 mod post;
 mod sizes;
+mod tally;
 mod words;
 pub mod writes;
 

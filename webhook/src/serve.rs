@@ -138,7 +138,7 @@ async fn start(args: ServeArgs, supervisor: &Supervisor) -> anyhow::Result<Runni
         &metrics,
         supervisor,
     );
-    let queue = Queue::new(&client, &settings);
+    let queue = Queue::new(&client, &settings, &metrics);
     let writer = Writer::new(&client, &view, &metrics, exempt);
     let admission = Admission {
         view,

@@ -7,6 +7,7 @@ mod cluster;
 mod gangs;
 mod jobs;
 mod leaders;
+mod showing;
 
 use std::time::Duration;
 

@@ -87,7 +87,8 @@ struct Candidate<'a> {
 impl Board {
     /// Returns what to write at `now`, after a round. `busy` says that pods are being released.
     pub fn look(&mut self, waiting: &[Waiting], feed: &Feed, busy: bool, now: Millis) -> Vec<Task> {
-        if self.looked.is_some_and(|at| (at..at + LOOK).contains(&now)) {
+        if let Some(due) = self.rests(now) {
+            self.wake(due);
             return Vec::new();
         }
         self.looked = Some(now);
@@ -117,6 +118,13 @@ impl Board {
         }
         self.open += tasks.len();
         tasks
+    }
+
+    /// Returns when the next look is due, if that is not now.
+    #[must_use]
+    pub fn rests(&self, now: Millis) -> Option<Millis> {
+        let looked = self.looked.filter(|at| (*at..at + LOOK).contains(&now));
+        looked.map(|at| at + LOOK)
     }
 
     /// Returns when to look again although nothing changes.

@@ -3,7 +3,7 @@
 //!
 //! All state is in the API. A later leader reads the same objects and goes on.
 
-use std::time::Duration;
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use k8s_openapi::jiff::Timestamp;
 use kube::Client;
@@ -19,18 +19,22 @@ use tokio::{
 };
 
 use super::{
-    Placement,
+    Life, Placement,
     board::Board,
     clock::{self, Clock},
     events::{self, Event, Synced},
     execute::{Move, Outcome, Outcomes, Writer},
     feed::{Feed, Leaver, Place},
+    life,
     notice::About,
     owners::Owners,
     post::{Posted, Poster},
-    words,
+    tally, words,
 };
-use crate::decide::Settings;
+use crate::{
+    decide::{Settings, pod},
+    metrics::Metrics,
+};
 
 /// The time between two questions for the API server's time.
 const ASK: Duration = Duration::from_secs(30);
@@ -42,15 +46,17 @@ const MOST: usize = 10_000;
 pub struct Queue {
     client: Client,
     settings: Settings,
+    metrics: Arc<Metrics>,
 }
 
 impl Queue {
     /// Returns the queue of a cluster. `settings` names the labels of racks and zones.
     #[must_use]
-    pub fn new(client: &Client, settings: &Settings) -> Self {
+    pub fn new(client: &Client, settings: &Settings, metrics: &Arc<Metrics>) -> Self {
         Self {
             client: client.clone(),
             settings: settings.clone(),
+            metrics: Arc::clone(metrics),
         }
     }
 
@@ -63,6 +69,7 @@ impl Queue {
                 () = self.serve(&term, &leads) => {}
                 () = leadership.lost() => {}
             }
+            self.metrics.queue().forget();
         }
     }
 
@@ -75,10 +82,12 @@ impl Queue {
             planner: Planner::new(Rules::default()),
             synced: Synced::default(),
             clock: Clock::start(),
-            writer: Writer::new(&self.client, leadership, term.number),
+            writer: Writer::new(&self.client, leadership, term.number, &self.metrics),
             owners: Owners::new(&self.client),
             board: Board::default(),
-            poster: Poster::new(&self.client),
+            poster: Poster::new(&self.client, &self.metrics),
+            metrics: Arc::clone(&self.metrics),
+            leaving: HashMap::new(),
             complaints: Complaints::default(),
             moving: 0,
             tasks: JoinSet::new(),
@@ -110,6 +119,15 @@ enum Done {
     Time(Option<Millis>),
 }
 
+/// A pod that is being released or failed.
+#[derive(Clone, Copy, Debug)]
+struct Leaving {
+    /// How it starts, as metrics have it; `None` if it fails.
+    kind: Option<&'static str>,
+    /// The first expected start that it showed.
+    first: Option<Millis>,
+}
+
 /// The queue in one term.
 struct Serving {
     feed: Feed,
@@ -120,6 +138,9 @@ struct Serving {
     owners: Owners,
     board: Board,
     poster: Poster,
+    metrics: Arc<Metrics>,
+    /// The pods that are being released or failed.
+    leaving: HashMap<Name, Leaving>,
     complaints: Complaints,
     /// The number of jobs whose pods are being written.
     moving: usize,
@@ -210,11 +231,43 @@ impl Serving {
             _ => None,
         };
         self.feed.settle(pod, failed_at);
+        let leaving = self.leaving.remove(pod);
+        if let (Some(leaving), Outcome::Written(current)) = (leaving, &outcome) {
+            self.count(leaving, current);
+        }
         match outcome {
             Outcome::Written(current) | Outcome::Changed(current) => self.feed.pod(current),
             Outcome::Gone => self.feed.gone(pod),
             Outcome::Refused(_) | Outcome::Stopped => {}
         }
+    }
+
+    /// Counts a pod that has left the queue.
+    fn count(&self, leaving: Leaving, pod: &serde_json::Value) {
+        let class = pod::metadata(pod, "labels", nvlink_topology::labels::CLASS);
+        let class = class
+            .and_then(serde_json::Value::as_str)
+            .unwrap_or_default();
+        let now = self.clock.now();
+        let since = |at: Millis| Duration::from_millis(now.abs_diff(at));
+        match (leaving.kind, Life::of(pod)) {
+            // One of a gang that was only prepared.
+            (_, Life::Waiting { .. }) => {}
+            (None, _) => self.metrics.queue().rejected(class),
+            (Some(kind), _) => {
+                let created = life::time(pod, &["metadata", "creationTimestamp"]);
+                let waited = created.map(|at| since(at.as_millisecond()));
+                let error = leaving.first.map(since);
+                self.metrics.queue().released(class, kind, waited, error);
+            }
+        }
+    }
+
+    /// Records that the queue begins to release or fail a pod.
+    fn leaves(&mut self, pod: &Name, kind: Option<&'static str>) {
+        let uid = self.feed.member(pod).map(|member| member.uid.as_str());
+        let first = uid.and_then(|uid| self.board.first(pod, uid));
+        self.leaving.insert(pod.clone(), Leaving { kind, first });
     }
 
     /// Does what the present state demands, and returns when to look again.
@@ -231,10 +284,12 @@ impl Serving {
         self.feed.flush(&mut self.planner, now);
         for (pod, placement) in self.feed.committed() {
             tracing::info!(%pod, plan = placement.plan, "releasing a pod whose gang was released");
-            self.start(vec![(pod, placement)]);
+            self.start(vec![(pod, placement)], "resumed");
         }
         self.feed.flush(&mut self.planner, now);
+        let began = std::time::Instant::now();
         let round = self.planner.round(now);
+        self.metrics.queue().round(began.elapsed());
         self.carry_out(round.actions, now);
         self.feed.flush(&mut self.planner, now);
         self.show(&round.waiting, now);
@@ -244,6 +299,11 @@ impl Serving {
 
     /// Begins to show what has changed.
     fn show(&mut self, waiting: &[Waiting], now: Millis) {
+        if self.board.rests(now).is_none() {
+            self.metrics.queue().queues(self.feed.queues());
+            let depth = tally::depth(waiting, &self.feed, now);
+            self.metrics.queue().depth(&depth);
+        }
         for task in self.board.look(waiting, &self.feed, self.moving > 0, now) {
             let poster = self.poster.clone();
             self.tasks.spawn(async move {
@@ -258,7 +318,7 @@ impl Serving {
             match action {
                 Action::Release(release) => {
                     let places = self.places(&release, now);
-                    self.start(places);
+                    self.start(places, words::kind(&release.why));
                 }
                 Action::Reject(reject) => self.reject(reject.pods, &reject.reason),
                 Action::GiveBack(back) => {
@@ -312,16 +372,17 @@ impl Serving {
             scope: String::new(),
             why: leaver.why,
         };
-        self.start(vec![(leaver.pod, placement)]);
+        self.start(vec![(leaver.pod, placement)], "unqueued");
     }
 
     /// Begins to release pods together.
-    fn start(&mut self, places: Vec<(Name, Placement)>) {
+    fn start(&mut self, places: Vec<(Name, Placement)>, kind: &'static str) {
         let mut moves = Vec::with_capacity(places.len());
         for (pod, placement) in places {
             let Some(document) = self.feed.document(&pod) else {
                 continue;
             };
+            self.leaves(&pod, Some(kind));
             self.feed.expect(&pod, placement.clone());
             moves.push(Move {
                 pod,
@@ -353,6 +414,7 @@ impl Serving {
                 continue;
             };
             tracing::info!(%pod, why, "failing a pod that waited too long");
+            self.leaves(&pod, None);
             self.feed.expect_leaving(&pod);
             documents.push((pod, document));
         }

@@ -19,7 +19,11 @@ use super::{
     Life, Placement,
     writes::{PodPatch, Write},
 };
-use crate::{cluster::MANAGER, decide::pod};
+use crate::{
+    cluster::MANAGER,
+    decide::pod,
+    metrics::{Ended, Metrics, Written},
+};
 
 /// The most writes at a time.
 const AT_ONCE: usize = 64;
@@ -57,18 +61,25 @@ pub(super) struct Writer {
     leadership: Leadership,
     term: i32,
     permits: Arc<Semaphore>,
+    metrics: Arc<Metrics>,
 }
 
 /// How the writes of a job ended.
 pub(super) type Outcomes = Vec<(Name, Outcome)>;
 
 impl Writer {
-    pub(super) fn new(client: &Client, leadership: &Leadership, term: i32) -> Self {
+    pub(super) fn new(
+        client: &Client,
+        leadership: &Leadership,
+        term: i32,
+        metrics: &Arc<Metrics>,
+    ) -> Self {
         Self {
             client: client.clone(),
             leadership: leadership.clone(),
             term,
             permits: Arc::new(Semaphore::new(AT_ONCE)),
+            metrics: Arc::clone(metrics),
         }
     }
 
@@ -158,6 +169,7 @@ impl Writer {
             }
             let answer = self.attempt(document, &patch).await;
             drop(permit);
+            self.count(write, &answer);
             let wait = match answer {
                 Ok(outcome) => {
                     #[cfg(debug_assertions)]
@@ -171,6 +183,22 @@ impl Writer {
             tokio::time::sleep(wait.unwrap_or(pause)).await;
             pause = (pause * 2).min(LONGEST);
         }
+    }
+
+    fn count(&self, write: &Write, answer: &Result<Outcome, Option<Duration>>) {
+        let write = match write {
+            Write::Prepare(_) => Written::Prepare,
+            Write::Release(_) => Written::Release,
+            Write::Reject { .. } => Written::Reject,
+        };
+        let ended = match answer {
+            Ok(Outcome::Written(_)) => Ended::Written,
+            Ok(Outcome::Changed(_)) => Ended::Conflict,
+            Ok(Outcome::Gone) => Ended::Gone,
+            Ok(Outcome::Refused(_)) => Ended::Refused,
+            Ok(Outcome::Stopped) | Err(_) => Ended::Unanswered,
+        };
+        self.metrics.queue().write(write, ended);
     }
 
     /// Writes a pod once. Fails if it must be tried again, perhaps after a time that the API server

@@ -17,7 +17,11 @@ use nvlink_runtime::{client, lease};
 use serde_json::Value;
 
 use super::board::Task;
-use crate::{cluster::MANAGER, decide::pod};
+use crate::{
+    cluster::MANAGER,
+    decide::pod,
+    metrics::{Ended, Metrics, Written},
+};
 
 /// The name of the queue in Events.
 const CONTROLLER: &str = "nvlink-domains.io/queue";
@@ -31,16 +35,18 @@ const NOTE: usize = 1_000;
 pub(super) struct Poster {
     client: Client,
     instance: Arc<str>,
+    metrics: Arc<Metrics>,
 }
 
 /// How a write ended: a conflict or a pod that is gone is no failure.
 pub(super) type Posted = Result<bool, String>;
 
 impl Poster {
-    pub(super) fn new(client: &Client) -> Self {
+    pub(super) fn new(client: &Client, metrics: &Arc<Metrics>) -> Self {
         Self {
             client: client.clone(),
             instance: lease::host().into(),
+            metrics: Arc::clone(metrics),
         }
     }
 
@@ -69,10 +75,22 @@ impl Poster {
         let patch = Patch::Strategic(patch);
         let request = requests.patch_subresource("status", name, &params, &patch);
         let request = request.map_err(|error| error.to_string())?;
-        match self.client.request::<Value>(request).await {
-            Ok(_) => Ok(true),
-            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(false),
-            Err(error) => Err(client::reason(&error)),
+        let answer = self.client.request::<Value>(request).await;
+        let ended = match &answer {
+            Ok(_) => Ended::Written,
+            Err(kube::Error::Api(status)) => match status.code {
+                404 => Ended::Gone,
+                409 => Ended::Conflict,
+                429 | 500.. => Ended::Unanswered,
+                _ => Ended::Refused,
+            },
+            Err(_) => Ended::Unanswered,
+        };
+        self.metrics.queue().write(Written::Show, ended);
+        match (ended, answer) {
+            (Ended::Gone | Ended::Conflict, _) => Ok(false),
+            (_, Err(error)) => Err(client::reason(&error)),
+            (_, Ok(_)) => Ok(true),
         }
     }
 

@@ -18,6 +18,20 @@ pub(crate) fn word(reason: &Reason) -> &'static str {
     }
 }
 
+/// The same, as metrics have it.
+pub(super) fn label(reason: &Reason) -> &'static str {
+    match reason {
+        Reason::Incomplete => "incomplete",
+        Reason::Never => "impossible",
+        Reason::Silent => "silent",
+        Reason::Quota { .. } => "quota",
+        Reason::Full { .. } => "full",
+        Reason::Fragmented { .. } => "fragmented",
+        Reason::Behind { .. } => "behind",
+        Reason::Better { .. } => "better",
+    }
+}
+
 /// Returns why a job started then and there.
 pub(super) fn why(why: &Why) -> String {
     match *why {

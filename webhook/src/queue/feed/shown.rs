@@ -61,6 +61,17 @@ impl Feed {
         })
     }
 
+    /// Returns the names of the classes that queue.
+    pub fn queues(&self) -> impl Iterator<Item = &str> {
+        let classes = self
+            .classes
+            .values()
+            .filter_map(|class| class.as_ref().ok());
+        classes
+            .filter(|class| class.queue.is_some())
+            .map(|class| class.name.as_str())
+    }
+
     /// Returns the names of the pods of a job.
     pub fn pods_of(&self, job: &Name) -> impl Iterator<Item = &Name> {
         self.jobs.get(job).into_iter().flatten()
