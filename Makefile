@@ -39,7 +39,7 @@ bench: packages ## run the benchmarks; the last four use a control plane: 10,000
 	cargo build --release --locked -p nvlink-exporter
 	@cp "$(TARGET)/release/nvlink-exporter" "$(TARGET)/release/nvlink-exporter-shipped" # cargo bench may overwrite the original
 	NVLINK_EXPORTER="$(abspath $(TARGET))/release/nvlink-exporter-shipped" cargo bench --locked -p nvlink-topology -p nvlink-planner -p nvlink-webhook -p nvlink-exporter \
-		--bench search --bench round --bench admission --bench serving --bench page --bench render --bench serve
+		--bench search --bench round --bench admission --bench serving --bench extender --bench page --bench render --bench serve
 	@tests/controlplane/build
 	cargo bench --locked -p nvlink-tests --bench scale --bench cost --bench page --bench rules
 

@@ -12,7 +12,6 @@ use axum_server::{Handle, tls_rustls::RustlsConfig};
 use kube::Client;
 use nvlink_runtime::{
     client::{self, Limits},
-    connections::CutOffs,
     lease::{self, Candidate, Leadership},
     log, signals,
     supervise::{Supervisor, Weight},
@@ -21,21 +20,21 @@ use nvlink_runtime::{
 use tokio::{net::TcpListener, sync::watch, task::JoinHandle};
 
 mod exempt;
+mod extend;
 mod identity;
 
 use crate::{
     admission::admit::Admission,
     admission::server::{self, Webhook, listen},
-    args::{ExtenderArgs, LeaseArgs, LogFormat, ServeArgs, TlsArgs, WebArgs},
+    args::{LeaseArgs, LogFormat, ServeArgs, TlsArgs, WebArgs},
     authorize::ClusterAuthorizer,
     cluster::Watches,
     cluster::status::Writer,
     cluster::view::SharedView,
     decide::Settings,
-    extender::{self, Extender},
     health::{self, Health, Readiness},
     metrics::Metrics,
-    mirror::{Kept, Mirror, watches},
+    mirror::Mirror,
     page::{self, Page},
     policies::{Inspector, Site},
     queue::controller::Queue,
@@ -122,32 +121,19 @@ async fn start(args: ServeArgs, supervisor: &Supervisor) -> anyhow::Result<Runni
     let identity = identity::identity(args.tls, &client, &readiness, supervisor).await?;
     let view = SharedView::default();
     let settings = Settings::from(args.scopes);
-    let mirror = mirror(&args.web, args.extender, &client, supervisor);
+    let mirror = extend::mirror(&args.web, args.extender, &client, supervisor);
     let recent = show(args.web, mirror.clone(), &view, &settings, supervisor).await?;
     let watches = Watches::start(&client, &view, &metrics, supervisor);
     watches.synced().await;
 
-    let extender = Extender {
-        mirror,
-        view: view.clone(),
-    };
-    extend(
-        args.extender,
-        identity.config.clone(),
-        extender,
-        &metrics,
-        supervisor,
-    );
     let queue = Queue::new(&client, &settings, &metrics);
+    if let Some(address) = args.extender.extender_listen {
+        extend::serve(address, &identity, mirror, &view, &metrics, supervisor);
+    }
     let writer = Writer::new(&client, &view, &metrics, exempt);
-    let admission = Admission {
-        view,
-        authorizer: ClusterAuthorizer::new(client.clone()),
-        settings,
-    };
     let of_registrar = Arc::clone(&metrics);
     let webhook = Webhook {
-        admission,
+        admission: admission(&client, view, settings),
         metrics,
         recent,
     };
@@ -169,6 +155,18 @@ async fn start(args: ServeArgs, supervisor: &Supervisor) -> anyhow::Result<Runni
     })
 }
 
+fn admission(
+    client: &Client,
+    view: SharedView,
+    settings: Settings,
+) -> Admission<ClusterAuthorizer> {
+    Admission {
+        view,
+        authorizer: ClusterAuthorizer::new(client.clone()),
+        settings,
+    }
+}
+
 async fn connect() -> anyhow::Result<Client> {
     let connected = client::connect(Limits::default()).await;
     connected.map_err(|error| anyhow!("no access to the cluster: {}", client::reason(&error)))
@@ -187,44 +185,6 @@ fn inspect(args: &ServeArgs, client: &Client, metrics: &Arc<Metrics>, supervisor
     let inspector = Inspector::new(client, site, metrics);
     supervisor.keep("check of the policies", Weight::Minor, move || {
         inspector.clone().run()
-    });
-}
-
-/// Returns the mirror, which watches keep if a part needs it.
-fn mirror(
-    page: &WebArgs,
-    extender: ExtenderArgs,
-    client: &Client,
-    supervisor: &Supervisor,
-) -> Mirror {
-    let mirror = Mirror::default();
-    let page = !page.listen_addresses.is_empty();
-    let page = page.then_some(Kept::OfClasses);
-    let extender = extender.extender_listen.map(|_| Kept::WithDevices);
-    if let Some(kept) = page.max(extender) {
-        watches::start(client, &mirror, kept, supervisor);
-    }
-    mirror
-}
-
-/// Serves the extender, if it has an address, until the process ends.
-fn extend(
-    args: ExtenderArgs,
-    config: RustlsConfig,
-    extender: Extender,
-    metrics: &Arc<Metrics>,
-    supervisor: &Supervisor,
-) {
-    let Some(address) = args.extender_listen else {
-        return;
-    };
-    let router = extender::server::router(extender, Arc::clone(metrics));
-    tracing::info!(%address, "serving the scheduler extender");
-    supervisor.require("server of the extender", async move {
-        // The admission endpoint's metrics count its own clients only.
-        let (handle, cut_offs) = (Handle::new(), CutOffs::default());
-        let served = listen::serve(address, config, handle, router, cut_offs).await;
-        served.with_context(|| format!("cannot serve the extender on {address}"))
     });
 }
 

@@ -20,8 +20,11 @@ const KEPT: usize = 4096;
 pub struct Hardware {
     graph: Option<Arc<Graph>>,
     known: Mutex<HashMap<Question, Option<f64>>>,
-    placed: Mutex<HashMap<(Job, GpuSet, GpuSet), Result<Found, NoPlacement>>>,
+    placed: Mutex<Placed>,
 }
+
+/// By job, free GPUs and broken ones among them.
+type Placed = HashMap<(Job, GpuSet, GpuSet), Result<Found, NoPlacement>>;
 
 /// What a pod needs on one node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -111,7 +114,7 @@ impl Hardware {
         Some(answer)
     }
 
-    fn placed(&self) -> MutexGuard<'_, HashMap<(Job, GpuSet, GpuSet), Result<Found, NoPlacement>>> {
+    fn placed(&self) -> MutexGuard<'_, Placed> {
         self.placed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -6,32 +6,26 @@
 
 mod demand;
 pub(crate) mod entry;
+mod flush;
 mod job;
 pub mod node;
 mod shown;
+mod writing;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     sync::Arc,
 };
 
-use nvlink_planner::{self as planner, Held, Millis, Name, Planner, Seat, Settings as Rules};
+use nvlink_planner::{Name, Seat};
 use serde_json::Value;
 
-pub use self::shown::Left;
-use self::{
-    demand::Demand,
-    entry::{Entry, Expected, Pause},
-    job::{Pods, Waits},
-    node::Node,
-};
+use self::{demand::Demand, entry::Entry, node::Node};
 use super::{Life, Object, Past, Placement, read};
-use crate::{class::Class, crd::domain_class::Order, decide::Settings, mirror::Published};
+use crate::{class::Class, decide::Settings, mirror::Published};
 
-/// For how long a pod waits for its class to come back, milliseconds.
-const GRACE: Millis = 30_000;
-/// The longest pause after failures, milliseconds.
-const LONGEST: Millis = 60_000;
+pub use shown::Left;
+pub use writing::Leaver;
 
 /// A class, or why it cannot be used.
 pub type Known = Result<Arc<Class>, String>;
@@ -73,15 +67,6 @@ struct Changed {
     pods: BTreeSet<Name>,
     jobs: BTreeSet<Name>,
     classes: BTreeSet<String>,
-}
-
-/// A pod that leaves the queue without a place.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Leaver {
-    /// The pod.
-    pub pod: Name,
-    /// Why, for its author.
-    pub why: String,
 }
 
 /// Returns the name of a pod.
@@ -217,33 +202,10 @@ impl Feed {
         names.iter().for_each(|name| self.reread(name));
     }
 
-    /// Returns a waiting pod as the API server stores it, without what the queue never reads.
-    #[must_use]
-    pub fn document(&self, pod: &Name) -> Option<Value> {
-        self.pods.get(pod)?.document()
-    }
-
     /// Returns what the queue reads from a pod.
     #[must_use]
     pub fn member(&self, pod: &Name) -> Option<&super::Member> {
         self.pods.get(pod)?.member.as_ref()
-    }
-
-    /// Reports whether a pod waits.
-    #[must_use]
-    pub fn has_waiting(&self) -> bool {
-        let mut pods = self.pods.values();
-        pods.any(|pod| matches!(pod.life, Life::Waiting { .. }))
-    }
-
-    /// Reports whether the pods of a class wait.
-    #[must_use]
-    pub fn has_queue(&self) -> bool {
-        let mut classes = self
-            .classes
-            .values()
-            .filter_map(|class| class.as_ref().ok());
-        classes.any(|class| class.queue.is_some())
     }
 
     /// Returns the id of a domain that the planner names by its number on the node.
@@ -252,251 +214,6 @@ impl Feed {
         let published = self.topologies.get(node)?.as_ref().as_ref().ok()?;
         let domain = published.domains.get(number.parse::<usize>().ok()?)?;
         Some(domain.id.clone())
-    }
-
-    /// Records that the queue begins to put a pod there.
-    pub fn expect(&mut self, pod: &Name, placement: Placement) {
-        self.expected(pod, Some(Expected::Placed(placement)));
-    }
-
-    /// Records that the queue begins to let a pod go without a place.
-    pub fn expect_leaving(&mut self, pod: &Name) {
-        self.expected(pod, Some(Expected::Leaves));
-    }
-
-    /// Records that the queue has stopped writing a pod. After a failure, it does not begin again
-    /// before a pause.
-    pub fn settle(&mut self, pod: &Name, failed_at: Option<Millis>) {
-        self.expected(pod, None);
-        if let Some(entry) = self.pods.get_mut(pod) {
-            entry.paused = failed_at.map(|now| {
-                let failures = entry.paused.map_or(0, |pause| pause.failures) + 1;
-                let pause = (500 << failures.min(7)).min(LONGEST);
-                let until = now.saturating_add(pause);
-                Pause { until, failures }
-            });
-            match entry.is_paused() {
-                true => self.paused.insert(pod.clone()),
-                false => self.paused.remove(pod),
-            };
-        }
-    }
-
-    fn expected(&mut self, pod: &Name, expected: Option<Expected>) {
-        if let Some(entry) = self.pods.get_mut(pod) {
-            entry.expected = expected;
-            self.changed.pods.insert(pod.clone());
-            self.changed.jobs.extend(entry.job.clone());
-        }
-    }
-
-    /// Ends the pauses that are over, and returns when the next one is.
-    pub fn resume(&mut self, now: Millis) -> Option<Millis> {
-        let (mut next, mut over) = (None, Vec::new());
-        for id in &self.paused {
-            let pause = self.pods.get(id).and_then(|pod| pod.paused);
-            match pause.filter(|pause| pause.until > now) {
-                Some(pause) => next = earlier(next, pause.until),
-                None => over.push(id.clone()),
-            }
-        }
-        for id in over {
-            self.paused.remove(&id);
-            let Some(pod) = self.pods.get_mut(&id) else {
-                continue;
-            };
-            if let Some(pause) = &mut pod.paused {
-                pause.until = Millis::MIN;
-            }
-            self.changed.jobs.extend(pod.job.clone());
-            self.changed.pods.insert(id);
-        }
-        next
-    }
-
-    /// Returns the pods that wait although others of their plan were released.
-    #[must_use]
-    pub fn committed(&self) -> Vec<(Name, Placement)> {
-        let pairs = self.committed.iter();
-        pairs
-            .map(|(pod, placement)| (pod.clone(), placement.clone()))
-            .collect()
-    }
-
-    /// Returns the waiting pods whose class does not queue, and when to look again.
-    pub fn leavers(&mut self, now: Millis) -> (Vec<Leaver>, Option<Millis>) {
-        let (mut leavers, mut next) = (Vec::new(), None);
-        for id in &self.strays {
-            let Some(pod) = self.pods.get_mut(id) else {
-                continue;
-            };
-            if !pod.waits() || pod.is_paused() {
-                continue;
-            }
-            let class = pod.class.as_deref();
-            let class = class.map(|name| (name, self.classes.get(name)));
-            let (why, grace) = match class {
-                // It may be usable again soon.
-                Some((_, Some(Err(_)))) => continue,
-                Some((name, Some(Ok(class)))) => match class.queue {
-                    None => (format!("class {name:?} does not queue any more"), 0),
-                    Some(_) => (format!("it requests no GPU of class {name:?}"), 0),
-                },
-                Some((name, None)) => (format!("class {name:?} does not exist any more"), GRACE),
-                None => ("it has no class".to_owned(), GRACE),
-            };
-            let due = pod.orphan.get_or_insert(now).saturating_add(grace);
-            match due <= now {
-                true => leavers.push(Leaver {
-                    pod: id.clone(),
-                    why,
-                }),
-                false => next = earlier(next, due),
-            }
-        }
-        (leavers, next)
-    }
-
-    /// Tells the planner what has changed.
-    pub fn flush(&mut self, planner: &mut Planner, now: Millis) {
-        let changed = std::mem::take(&mut self.changed);
-        self.flush_classes(&changed.classes, planner);
-        for name in &changed.nodes {
-            planner.node(name, self.node_state(name));
-        }
-        for id in &changed.pods {
-            match self.pods.get(id) {
-                // With its job.
-                Some(pod) if pod.job.is_some() => {}
-                Some(pod) => planner.pod(id, job::held(id, pod, None, &self.past)),
-                None => planner.pod(id, None),
-            }
-            self.committed.remove(id);
-        }
-        for job in &changed.jobs {
-            self.flush_job(job, planner, now);
-        }
-    }
-
-    fn flush_classes(&self, changed: &BTreeSet<String>, planner: &mut Planner) {
-        if changed.is_empty() {
-            return;
-        }
-        let queues = || {
-            let classes = self
-                .classes
-                .values()
-                .filter_map(|class| class.as_ref().ok());
-            classes.filter_map(|class| class.queue.as_ref())
-        };
-        planner.settings(Rules {
-            fair_share: queues().any(|queue| queue.order == Order::FairShare),
-            ..Rules::default()
-        });
-        for name in changed {
-            let class = self.classes.get(name).and_then(|class| class.as_ref().ok());
-            let rules = class.map(|class| planner::Class {
-                max_gpus_per_project: class
-                    .queue
-                    .as_ref()
-                    .and_then(|queue| queue.max_gpus_per_project),
-                broken: class.broken_gpus,
-                waiting_factor: class
-                    .queue
-                    .as_ref()
-                    .and_then(|queue| queue.waiting_cost_percent)
-                    .map(|percent| f64::from(percent) / 100.0),
-            });
-            planner.class(&name.as_str().into(), rules);
-        }
-    }
-
-    fn flush_job(&mut self, id: &Name, planner: &mut Planner, now: Millis) {
-        let Some(names) = self.jobs.get(id) else {
-            self.seats.remove(id);
-            planner.job(id, None);
-            return;
-        };
-        let pods = names
-            .iter()
-            .filter_map(|name| Some((name, self.pods.get(name)?)));
-        let pods = Pods(pods.collect());
-        let mut members = pods.0.iter().filter_map(|(_, pod)| pod.class.as_deref());
-        let class = members.find_map(|name| self.classes.get(name)?.as_ref().ok());
-        let waits = class
-            .and_then(|class| class.queue.as_ref())
-            .map(|queue| Waits {
-                then: queue.on_timeout,
-            });
-        let before = self.seats.get(id).map_or(&[][..], Vec::as_slice);
-        let assembled = pods.assemble(id, waits, before, &self.past, now);
-        for name in names {
-            self.committed.remove(name);
-        }
-        self.committed.extend(assembled.committed);
-        for (pod, state) in assembled.pods {
-            planner.pod(&pod, state);
-        }
-        planner.job(id, assembled.job);
-        self.seats.insert(id.clone(), assembled.seats);
-    }
-
-    fn node_state(&self, name: &Name) -> Option<planner::NodeState> {
-        let node = self.nodes.get(name)?;
-        let classes = || {
-            self.classes
-                .values()
-                .filter_map(|class| class.as_ref().ok())
-        };
-        let is_gpu = |resource: &str| {
-            resource == crate::class::GPU || classes().any(|class| class.resource == resource)
-        };
-        let topology = self.topologies.get(name).map(Arc::as_ref);
-        let of_class = |class: &&Arc<Class>| {
-            let mut selector = class.selector.iter();
-            selector.all(|(key, value)| node.labels.get(key) == Some(value))
-        };
-        let sets = classes()
-            .filter(of_class)
-            .map(|class| Name::from(class.name.as_str()));
-        let demands = self
-            .demands
-            .values()
-            .filter(|(_, demand)| demand.is_met(name, node));
-        let sets = sets.chain(demands.map(|(name, _)| name.clone())).collect();
-        let held = self.held(topology);
-        Some(node::state(
-            node,
-            topology,
-            is_gpu,
-            &self.settings,
-            sets,
-            held,
-        ))
-    }
-
-    fn held(&self, topology: Option<&Published>) -> Vec<Held> {
-        let known = topology.and_then(|published| published.as_ref().ok());
-        let allocations = known.and_then(|known| known.allocations.as_ref());
-        let held = allocations.into_iter().flatten().map(|one| {
-            let id = id(&one.namespace, &one.pod);
-            let uids = self
-                .pods
-                .get(&id)
-                .map(|pod| &pod.uid)
-                .zip(one.pod_uid.as_ref());
-            let same = uids.is_none_or(|(known, reported)| known == reported);
-            Held {
-                // The planner knows no pod of the other name.
-                pod: Some(if same {
-                    id
-                } else {
-                    format!("{id} before").into()
-                }),
-                gpus: one.gpus.clone(),
-            }
-        });
-        held.collect()
     }
 
     /// Returns the name of a demand. A new one changes the nodes that meet it.
@@ -617,8 +334,4 @@ impl Feed {
         }
         self.changed.jobs.insert(job.clone());
     }
-}
-
-fn earlier(one: Option<Millis>, other: Millis) -> Option<Millis> {
-    Some(one.map_or(other, |one| one.min(other)))
 }

@@ -273,7 +273,7 @@ async fn a_malformed_call_gets_a_reason() {
 #[tokio::test]
 async fn a_large_call_is_refused_and_says_how_to_make_it_smaller() {
     let large = " ".repeat(MAX_BODY + 1);
-    let stream = futures::stream::iter([large.clone()]).map(Ok::<_, std::io::Error>);
+    let stream = futures::stream::iter([Ok::<_, std::io::Error>(large.clone())]);
     for body in [Body::from(large), Body::from_stream(stream)] {
         let (status, reason) = post(&nodes(), FILTER, body).await;
         assert_eq!(status, StatusCode::PAYLOAD_TOO_LARGE);

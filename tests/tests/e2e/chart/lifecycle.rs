@@ -69,6 +69,9 @@ fn arguments(helm: &Helm, values: &str, url: &str) -> Vec<String> {
         Some(("--web.listen-address", _)) => {
             format!("--web.listen-address={}", port::address().unwrap())
         }
+        Some(("--extender-listen", _)) => {
+            format!("--extender-listen={}", port::address().unwrap())
+        }
         _ => argument.clone(),
     };
     arguments.iter().map(ours).collect()

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::{chart, control_plane, documents, read};
 
 /// Values that switch each option at least once.
-const MATRIX: [(&str, &str); 17] = [
+const MATRIX: [(&str, &str); 18] = [
     ("the defaults", ""),
     ("no exporter", "exporter: {enabled: false}"),
     ("no webhook", "webhook: {enabled: false}"),
@@ -55,6 +55,10 @@ const MATRIX: [(&str, &str); 17] = [
     (
         "the page",
         "webhook: {page: {enabled: true, webConfig: {secret: web}, readers: [{namespaceSelector: {}}]}}",
+    ),
+    (
+        "the extender",
+        "webhook: {extender: {enabled: true}}\nnetworkPolicy: {schedulerCidrs: [10.0.0.1/32]}",
     ),
     (
         "an issuer",

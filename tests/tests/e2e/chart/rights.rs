@@ -19,8 +19,7 @@ use crate::{
     shared::dry_run,
 };
 
-const VALUES: &str =
-    "classes: {rights: {access: {mode: Restricted}}}\nwebhook: {page: {enabled: true}}";
+const VALUES: &str = "classes: {rights: {access: {mode: Restricted}}}\nwebhook: {page: {enabled: true}, extender: {enabled: true}}";
 
 fn strings(list: &Value) -> Vec<&str> {
     let list = list.as_array().into_iter().flatten();

@@ -36,44 +36,24 @@ fn patch(pod: &Value, term: &str) -> String {
     .to_string()
 }
 
-#[test]
-fn a_leader_that_was_stopped_changes_nothing_when_it_goes_on() {
-    let cluster = Cluster::start(&["n1"], json!({}));
-    let policies = ["policies", "--lease-namespace", "default"];
-    let policies = programs::run(WEBHOOK, &policies, "").unwrap();
-    let apply = ["apply", "--server-side", "-f", "-"];
-    cluster.plane.kubectl().run_with(&apply, &policies).unwrap();
-    cluster.create("holds", 8);
-    cluster.bound("holds");
-    cluster.create("waits", 8);
-    let first = term(&cluster);
-
+/// Starts a replica that does not lead yet.
+fn second(cluster: &Cluster) -> Replica {
     let files = Authority::new("second").unwrap();
     let files = files
         .issue("tls", &workdir::fresh("second").unwrap())
         .unwrap();
     let [cert, key] = [&files.certificate, &files.key].map(|path| path.to_string_lossy());
     let arguments = ["--tls-cert", &cert, "--tls-key", &key];
-    let second = Replica::start(cluster.plane.kubeconfig(), &arguments).unwrap();
-    // The registration names the first one, which cannot answer now.
-    let registration = [
-        "delete",
-        "mutatingwebhookconfiguration",
-        "nvlink-domains.io",
-    ];
-    cluster.plane.kubectl().run(&registration).unwrap();
-    let stopped = &cluster.webhook.as_ref().unwrap().replica;
-    signal(stopped, "-STOP");
-    wait_until("the second replica to lead", SOON, || {
-        Ok((term(&cluster) > first).then_some(()))
-    })
-    .unwrap();
+    Replica::start(cluster.plane.kubeconfig(), &arguments).unwrap()
+}
 
-    // What the first one would write, had it been stopped just before.
+/// Waits until the API server refuses what the leader of an earlier term would write, had it been
+/// stopped just before.
+fn refuses(cluster: &Cluster, term: i64) {
     wait_until("the policies to refuse the old term", SOON, || {
         let pod = cluster.pod("waits");
         assert!(waits(&pod), "the old term released it");
-        let stale = patch(&pod, &first.to_string());
+        let stale = patch(&pod, &term.to_string());
         let dry = [
             "patch",
             "pod",
@@ -89,6 +69,35 @@ fn a_leader_that_was_stopped_changes_nothing_when_it_goes_on() {
             .then_some(()))
     })
     .unwrap();
+}
+
+#[test]
+fn a_leader_that_was_stopped_changes_nothing_when_it_goes_on() {
+    let cluster = Cluster::start(&["n1"], json!({}));
+    let policies = ["policies", "--lease-namespace", "default"];
+    let policies = programs::run(WEBHOOK, &policies, "").unwrap();
+    let apply = ["apply", "--server-side", "-f", "-"];
+    cluster.plane.kubectl().run_with(&apply, &policies).unwrap();
+    cluster.create("holds", 8);
+    cluster.bound("holds");
+    cluster.create("waits", 8);
+    let first = term(&cluster);
+    let second = second(&cluster);
+    // The registration names the first one, which cannot answer now.
+    let registration = [
+        "delete",
+        "mutatingwebhookconfiguration",
+        "nvlink-domains.io",
+    ];
+    cluster.plane.kubectl().run(&registration).unwrap();
+    let stopped = &cluster.webhook.as_ref().unwrap().replica;
+    signal(stopped, "-STOP");
+    wait_until("the second replica to lead", SOON, || {
+        Ok((term(&cluster) > first).then_some(()))
+    })
+    .unwrap();
+
+    refuses(&cluster, first);
     signal(stopped, "-CONT");
     cluster.end("holds");
     let released = cluster.bound("waits");

@@ -95,6 +95,20 @@ impl Pods<'_> {
         this
     }
 
+    /// Returns the pods that the planner may start: all that wait, unless the queue must not write
+    /// one of them yet.
+    fn waiting(&self, places: &[Option<&Placement>]) -> Vec<(&Name, &Entry)> {
+        let pairs = self.0.iter().zip(places);
+        let waiting = pairs
+            .filter(|((_, pod), place)| pod.waits() && place.is_none() && pod.member.is_some())
+            .map(|(pair, _)| *pair);
+        let waiting: Vec<_> = waiting.collect();
+        match waiting.iter().any(|(_, pod)| pod.is_paused()) {
+            true => Vec::new(),
+            false => waiting,
+        }
+    }
+
     fn job(
         &self,
         places: &[Option<&Placement>],
@@ -103,21 +117,10 @@ impl Pods<'_> {
         past: &Past,
         now: Millis,
     ) -> Option<Job> {
-        let members: Vec<_> = self
-            .0
-            .iter()
-            .filter_map(|(_, pod)| pod.member.as_ref())
-            .collect();
-        let assembly = assemble(&members);
+        let members = self.0.iter().filter_map(|(_, pod)| pod.member.as_ref());
+        let members: Vec<_> = members.collect();
         let gang = members.iter().any(|member| member.gang.is_some());
-        let pairs = self.0.iter().zip(places);
-        let mut waiting: Vec<(&Name, &Entry)> = pairs
-            .filter(|((_, pod), place)| pod.waits() && place.is_none() && pod.member.is_some())
-            .map(|(pair, _)| *pair)
-            .collect();
-        if waits.is_none() || waiting.iter().any(|(_, pod)| pod.is_paused()) {
-            waiting.clear();
-        }
+        let waiting = waits.map_or_else(Vec::new, |_| self.waiting(places));
         let first = match waiting.first() {
             Some((_, pod)) => pod.member.as_ref()?,
             None => members.iter().find(|member| member.life.is_live())?,
@@ -126,14 +129,9 @@ impl Pods<'_> {
         if waiting.is_empty() && seats.is_empty() {
             return None;
         }
+        let there = !gang || assemble(&members).missing == Some(0);
+        // A pod with gates of others could not start.
         let free = |pod: &Entry| matches!(&pod.life, Life::Waiting { others } if others.is_empty());
-        let there = !gang || assembly.missing == Some(0);
-        let created = |pod: &Entry| {
-            pod.member
-                .as_ref()?
-                .created
-                .map(|time| time.as_millisecond())
-        };
         let oldest = waiting.iter().filter_map(|(_, pod)| created(pod)).min();
         let released = places
             .iter()
@@ -143,14 +141,11 @@ impl Pods<'_> {
             .iter()
             .filter_map(|(_, pod)| pod.demand.clone())
             .collect();
+        let priorities = members.iter().map(|member| member.priority);
         Some(Job {
             class: first.class.as_str().into(),
             project: first.project.as_str().into(),
-            priority: members
-                .iter()
-                .map(|member| member.priority)
-                .max()
-                .unwrap_or(0),
+            priority: priorities.max().unwrap_or(0),
             created: oldest.unwrap_or(now),
             complete: there && waiting.iter().all(|(_, pod)| free(pod)),
             pattern: first.pattern,
@@ -166,6 +161,11 @@ impl Pods<'_> {
             released: released.max().unwrap_or(0),
         })
     }
+}
+
+fn created(pod: &Entry) -> Option<Millis> {
+    let created = pod.member.as_ref()?.created?;
+    Some(created.as_millisecond())
 }
 
 /// Returns where a pod is or will be, if pods of these plans were released.

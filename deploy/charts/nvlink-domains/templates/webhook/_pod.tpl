@@ -25,6 +25,9 @@
 - --web.config.file=/etc/nvlink-webhook/web.yml
 {{- end }}
 {{- end }}
+{{- if $webhook.extender.enabled }}
+- --extender-listen=0.0.0.0:8444
+{{- end }}
 - {{ print "--rack-label=" ($webhook.rackLabel) | quote }}
 - {{ print "--zone-label=" ($webhook.zoneLabel) | quote }}
 - {{ print "--log=" ($webhook.log) | quote }}
