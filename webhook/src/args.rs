@@ -118,6 +118,17 @@ Examples:
   With the chart:
     helm test nvlink-domains --namespace nvlink-system")]
     Check(CheckArgs),
+    /// Empty the queue before the webhook is removed, so that no pod waits forever.
+    ///
+    /// It deletes the registration, so that no new pod gets the queue's gate, and removes the gate
+    /// from all pods that wait. The scheduler then starts them without a place of the queue, on
+    /// nodes of their class. `helm uninstall` runs it. Needs a kubeconfig, or the service account of
+    /// a pod, with the rights to list pods, to patch them and their status, and to delete
+    /// MutatingWebhookConfigurations, and, where the policies are installed, the verb `release` on
+    /// domainclasses.nvlink-domains.io, which an administrator has. Exit status 1: a pod still
+    /// waits, and the message says why.
+    #[command(after_help = "Example:\n  nvlink-webhook drain")]
+    Drain,
 }
 
 /// Node labels that stand for wider scopes.

@@ -23,6 +23,7 @@
 //! - [`args`]: the command line;
 //! - [`preview`]: the decision, made from files;
 //! - `check`: whether the webhook of a cluster answers;
+//! - `drain`: empties the queue before the webhook is removed;
 //! - [`serve`]: the running webhook;
 //! - `run`: from the command line to an exit status.
 
@@ -35,6 +36,7 @@ pub mod class;
 pub mod cluster;
 pub mod crd;
 pub mod decide;
+mod drain;
 pub mod extender;
 pub mod health;
 pub mod metrics;

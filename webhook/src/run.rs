@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::{
     args::{Cli, Command, RegistrationArgs},
-    check, crd, policies, preview, registration, serve,
+    check, crd, drain, policies, preview, registration, serve,
     stdout::print,
     yaml,
 };
@@ -65,6 +65,10 @@ fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Check(args) => {
             tls::install_provider();
             check::run(&args)
+        }
+        Command::Drain => {
+            tls::install_provider();
+            drain::run()
         }
         Command::Registration(args) => {
             print(&yaml::write(&[json!(configuration(args)?)])?)?;

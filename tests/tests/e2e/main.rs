@@ -36,6 +36,7 @@ mod pods;
 mod policies;
 mod publishing;
 mod queue;
+mod queued;
 mod release;
 mod running;
 mod scheduling;

@@ -12,6 +12,7 @@ const MATRIX: [(&str, &str); 18] = [
     ("the defaults", ""),
     ("no exporter", "exporter: {enabled: false}"),
     ("no webhook", "webhook: {enabled: false}"),
+    ("no drain", "webhook: {drain: {enabled: false}}"),
     (
         "no policies, no CRDs",
         "policies: {enabled: false}\ncrds: {enabled: false}",
