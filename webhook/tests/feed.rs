@@ -176,7 +176,9 @@ fn a_gang_follows_its_first_pod_and_nobody_follows_a_mere_plan() {
         let mut queue = Queue::new();
         queue.feed.pod(of_gang(pod("a", 2, 1), &places[0], started));
         queue.feed.pod(of_gang(pod("b", 2, 2), &places[1], false));
-        queue.feed.pod(pod("c", 1, 3));
+        let mut later = pod("c", 1, 3);
+        later["metadata"]["creationTimestamp"] = json!("2026-08-01T10:00:01Z");
+        queue.feed.pod(later);
         let released = queue.released(NOW);
         let committed = queue.feed.committed();
         if started {
