@@ -10,6 +10,7 @@ use nvlink_planner::{Millis, Name, Waiting};
 use serde_json::{Value, json};
 
 use super::{
+    Member,
     feed::{Feed, Left},
     notice::{About, LATER, Notice, Post, SOON, Shown, Urgency},
 };
@@ -21,8 +22,9 @@ const MOST: usize = 50;
 const MOST_BESIDES: usize = 5;
 /// The most pods whose annotations are read at a look, after a change of the leader.
 const READ: usize = 200;
-/// The pause after a write that failed, milliseconds.
+/// The pause after a write that failed, milliseconds, and how often it doubles.
 const AGAIN: Millis = 2_000;
+const MOST_FAILURES: u32 = 5;
 /// The time between two Events of a pod: the first, and the longest. Each is twice the one before.
 const QUIET: Millis = 60_000;
 const QUIETEST: Millis = 3_600_000;
@@ -45,8 +47,11 @@ struct Posted {
     notice: Option<Notice>,
     /// When it was written.
     at: Millis,
-    /// No write before this time.
+    /// No write before this time, after so many failures.
     pause: Millis,
+    failures: u32,
+    /// An earlier leader wrote the same reason, but not the rest.
+    outdated: bool,
     /// It is being written.
     open: Option<Notice>,
     told: Option<Told>,
@@ -150,52 +155,35 @@ impl Board {
                 let Some(member) = feed.member(pod) else {
                     continue;
                 };
-                let posted = self.pods.get_mut(pod).filter(|it| it.uid == member.uid);
-                let (urgency, at, pause) = match posted {
-                    Some(posted) => {
-                        posted.seen = self.look;
-                        let urgency = match (&posted.open, &posted.notice) {
-                            (Some(_), _) => None,
-                            (None, Some(before)) => notice.after(before, now),
-                            (None, None) => Some(Urgency::Now),
-                        };
-                        (urgency, posted.at, posted.pause)
-                    }
-                    None if !feed.is_queued(pod) => (Some(Urgency::Now), Millis::MIN, Millis::MIN),
-                    None if read == 0 => {
+                let known = self.pods.get(pod).is_some_and(|it| it.uid == member.uid);
+                if !known && feed.is_queued(pod) {
+                    if read == 0 {
                         self.wake(now + LOOK);
                         continue;
                     }
-                    None => {
-                        read -= 1;
-                        let shown = Shown::of(&feed.document(pod).unwrap_or_default());
-                        let urgency = notice.after_shown(&shown, About::from(member), now);
-                        let mut posted = Posted::new(&member.uid, self.look);
-                        posted.at = now;
-                        posted.first = shown.eta;
-                        if urgency != Some(Urgency::Now) {
-                            posted.notice = Some(notice.clone());
-                            posted.told = Some(Told::new(notice.word(), now, QUIET));
-                        }
-                        self.pods.insert(pod.clone(), posted);
-                        (urgency, now, Millis::MIN)
-                    }
-                };
-                let Some(urgency) = urgency else { continue };
-                let due = match urgency {
-                    Urgency::Now => pause,
-                    Urgency::Soon => pause.max(at.saturating_add(SOON)),
-                    Urgency::Later => pause.max(at.saturating_add(LATER)),
-                };
-                match due <= now {
-                    true => found.push(Candidate {
-                        urgency,
-                        at,
-                        pod,
-                        notice: notice.clone(),
-                    }),
-                    false => self.wake(due),
+                    read -= 1;
+                    let shown = Shown::of(&feed.document(pod).unwrap_or_default());
+                    let posted = Posted::found(member, &shown, &notice, now);
+                    self.pods.insert(pod.clone(), posted);
                 }
+                let posted = self.pods.get_mut(pod).filter(|it| it.uid == member.uid);
+                let Some((urgency, at, due)) = posted
+                    .map_or(Some((Urgency::Now, Millis::MIN, Millis::MIN)), |posted| {
+                        posted.due(&notice, self.look, now)
+                    })
+                else {
+                    continue;
+                };
+                if due > now {
+                    self.wake(due);
+                    continue;
+                }
+                found.push(Candidate {
+                    urgency,
+                    at,
+                    pod,
+                    notice: notice.clone(),
+                });
             }
         }
         found
@@ -254,9 +242,11 @@ impl Board {
         };
         posted.at = now;
         if !written {
-            posted.pause = now.saturating_add(AGAIN);
+            posted.pause = now.saturating_add(AGAIN << posted.failures.min(MOST_FAILURES));
+            posted.failures += 1;
             return;
         }
+        posted.failures = 0;
         if posted.is_news(notice.word(), now) {
             let quiet = posted
                 .told
@@ -285,13 +275,58 @@ impl Posted {
         Self {
             uid: uid.to_owned(),
             notice: None,
+            outdated: false,
             at: Millis::MIN,
             pause: Millis::MIN,
+            failures: 0,
             open: None,
             told: None,
             first: None,
             seen,
         }
+    }
+
+    /// Returns what an earlier leader wrote.
+    fn found(member: &Member, shown: &Shown, notice: &Notice, now: Millis) -> Self {
+        let mut this = Self::new(&member.uid, 0);
+        this.at = now;
+        this.first = shown.eta;
+        match notice.after_shown(shown, About::from(member), now) {
+            Some(Urgency::Now) => {}
+            Some(_) => {
+                this.told = Some(Told::new(notice.word(), now, QUIET));
+                this.outdated = true;
+            }
+            None => {
+                this.told = Some(Told::new(notice.word(), now, QUIET));
+                this.notice = Some(notice.clone());
+            }
+        }
+        this
+    }
+
+    /// Returns how urgent the notice is, when the pod was last written, and when it may be again.
+    fn due(
+        &mut self,
+        notice: &Notice,
+        look: u64,
+        now: Millis,
+    ) -> Option<(Urgency, Millis, Millis)> {
+        self.seen = look;
+        if self.open.is_some() {
+            return None;
+        }
+        let urgency = match &self.notice {
+            Some(before) => notice.after(before, now)?,
+            None if self.outdated => Urgency::Soon,
+            None => Urgency::Now,
+        };
+        let rest = match urgency {
+            Urgency::Now => Millis::MIN,
+            Urgency::Soon => self.at.saturating_add(SOON),
+            Urgency::Later => self.at.saturating_add(LATER),
+        };
+        Some((urgency, self.at, self.pause.max(rest)))
     }
 
     /// Reports whether an Event must say this reason.

@@ -213,9 +213,8 @@ impl Serving {
     }
 
     fn posted(&mut self, pod: &Name, posted: Posted) {
-        let written = matches!(posted, Ok(true));
-        self.board.posted(pod, written, self.clock.now());
-        if let Err(reason) = posted
+        self.board.posted(pod, posted.written, self.clock.now());
+        if let Some(reason) = posted.failed
             && self.complaints.is_due(&reason, std::time::Instant::now())
         {
             tracing::warn!(%pod, reason, "cannot show why a pod waits; retrying");

@@ -25,8 +25,9 @@ use crate::{
 
 /// The name of the queue in Events.
 const CONTROLLER: &str = "nvlink-domains.io/queue";
-/// What the queue does, in Events.
+/// What the queue does, and says, in Events.
 const ACTION: &str = "Queue";
+const REASON: &str = "Queued";
 /// The most characters of an Event's text, which may have 1 KiB; it is ASCII but for names.
 const NOTE: usize = 1_000;
 
@@ -38,8 +39,14 @@ pub(super) struct Poster {
     metrics: Arc<Metrics>,
 }
 
-/// How a write ended: a conflict or a pod that is gone is no failure.
-pub(super) type Posted = Result<bool, String>;
+/// How a write ended.
+#[derive(Debug)]
+pub(super) struct Posted {
+    /// Whether the status is written.
+    pub(super) written: bool,
+    /// What the API server refused. A conflict, or a pod that is gone, is no failure.
+    pub(super) failed: Option<String>,
+}
 
 impl Poster {
     pub(super) fn new(client: &Client, metrics: &Arc<Metrics>) -> Self {
@@ -50,21 +57,19 @@ impl Poster {
         }
     }
 
-    /// Writes the status of a pod, and then its Event. Fails if the API server refuses one; returns
-    /// whether the status is written.
+    /// Writes the status of a pod, and then its Event.
     pub(super) async fn post(self, task: Task) -> (Name, Posted) {
-        let posted = self.status(&task.document, &task.patch).await;
-        let posted = match (posted, task.event) {
-            (Ok(true), Some(note)) => {
-                let event = self.event(&task.document, "Normal", "Queued", &note).await;
-                event.map(|()| true)
-            }
-            (posted, _) => posted,
-        };
+        let status = self.status(&task.document, &task.patch).await;
+        let written = matches!(status, Ok(true));
+        let mut failed = status.err();
+        if let Some(note) = task.event.filter(|_| written) {
+            failed = self.event(&task.document, &note).await.err();
+        }
+        let posted = Posted { written, failed };
         (task.pod, posted)
     }
 
-    async fn status(&self, document: &Value, patch: &Value) -> Posted {
+    async fn status(&self, document: &Value, patch: &Value) -> Result<bool, String> {
         let text = |field| pod::at(document, &["metadata", field]).and_then(Value::as_str);
         let (namespace, name) = (text("namespace"), text("name").unwrap_or_default());
         let requests = Request::new(v1::Pod::url_path(&(), namespace));
@@ -94,14 +99,8 @@ impl Poster {
         }
     }
 
-    /// Creates an Event about a pod. What happens again is no new Event: the caller says it once.
-    pub(super) async fn event(
-        &self,
-        document: &Value,
-        kind: &str,
-        reason: &str,
-        note: &str,
-    ) -> Result<(), String> {
+    /// Creates an Event about a pod. The board says the same only once, so nothing is aggregated.
+    async fn event(&self, document: &Value, note: &str) -> Result<(), String> {
         let text = |field| {
             let text = pod::at(document, &["metadata", field]).and_then(Value::as_str);
             text.unwrap_or_default().to_owned()
@@ -118,7 +117,7 @@ impl Poster {
             action: Some(ACTION.to_owned()),
             event_time: Some(MicroTime(now)),
             note: Some(note.chars().take(NOTE).collect()),
-            reason: Some(reason.to_owned()),
+            reason: Some(REASON.to_owned()),
             regarding: Some(v1::ObjectReference {
                 api_version: Some("v1".to_owned()),
                 kind: Some("Pod".to_owned()),
@@ -129,7 +128,7 @@ impl Poster {
             }),
             reporting_controller: Some(CONTROLLER.to_owned()),
             reporting_instance: Some(self.instance.to_string()),
-            type_: Some(kind.to_owned()),
+            type_: Some("Normal".to_owned()),
             ..Event::default()
         };
         let api: Api<Event> = Api::namespaced(self.client.clone(), &text("namespace"));

@@ -230,7 +230,14 @@ fn rules_and_dashboards_are_rendered_as_they_are() {
     let both = "rules: {enabled: true, labels: {team: a}}, dashboards: {enabled: true}";
     let values = format!("monitoring: {{{both}}}");
     let rendered = documents(&helm.release("template", &values, &[]).unwrap());
-    for name in ["recording", "fabric", "jobs", "exporter", "webhook", "queue"] {
+    for name in [
+        "recording",
+        "fabric",
+        "jobs",
+        "exporter",
+        "webhook",
+        "queue",
+    ] {
         let rule = find(
             &rendered,
             "PrometheusRule",
