@@ -16,10 +16,10 @@ NOT_SCRAPED = "API servers are not scraped"
 
 
 def variables() -> list:
-    classes = f"label_values(nvlink_webhook_denials_total{{{CLUSTER}}}, class)"
+    classes = f'label_values({{__name__=~"nvlink_webhook_denials_total|nvlink_webhook_queue_releases_total", {CLUSTER}}}, class)'
     return [
         frame.cluster("nvlink_webhook_ready"),
-        frame.values("class", "Class", classes, "Classes that refused pods; a refusal for a class that does not exist has none."),
+        frame.values("class", "Class", classes, "Classes that refused pods or queue; a refusal for a class that does not exist has none."),
     ]
 
 
@@ -65,8 +65,8 @@ def health() -> list:
         ),
         panels.number(
             "Alerts firing",
-            "Alerts about the webhook and its policies. If there is no number, Prometheus has not loaded the rules.",
-            f'count(ALERTS{{alertname=~"NvlinkWebhook.*|NvlinkPolicies.*|NvlinkClass.*", alertstate="firing", {CLUSTER}}}) '
+            "Alerts about the webhook, its queue and its policies. If there is no number, Prometheus has not loaded the rules.",
+            f'count(ALERTS{{alertname=~"NvlinkWebhook.*|NvlinkQueue.*|NvlinkPolicies.*|NvlinkClass.*", alertstate="firing", {CLUSTER}}}) '
             f"or 0 * count({OUTCOMES})",
             steps=NONE_IS_GOOD,
             no_value="no rules",
@@ -115,12 +115,87 @@ def outcomes() -> list:
     ]
 
 
+def queue() -> list:
+    def by(metric: str, label: str) -> str:
+        return f'sum by ({label}) ({metric}{{{CLUSTER}, class=~"$class"}})'
+
+    def quantile(q: float, metric: str) -> str:
+        buckets = f'{metric}_bucket{{{CLUSTER}, class=~"$class"}}'
+        return f"histogram_quantile({q}, sum by (le) (rate({buckets}[$__rate_interval])))"
+
+    oldest = f'max by (class) (nvlink_webhook_queue_oldest_wait_seconds{{{CLUSTER}, class=~"$class"}})'
+    releases = f'nvlink_webhook_queue_releases_total{{{CLUSTER}, class=~"$class"}}'
+    rejected = f'nvlink_webhook_queue_timeouts_total{{{CLUSTER}, class=~"$class", outcome="rejected"}}'
+    writes = f'nvlink_webhook_queue_writes_total{{{CLUSTER}, outcome!="written"}}'
+    return [
+        panels.lines(
+            "Waiting pods by reason",
+            "Pods in the queue, by why they wait. full and fragmented: GPUs are missing. behind: the free ones are for others. impossible: they never start; tell their authors. silent: nodes do not report. See NvlinkQueueStarving.",
+            [(by("nvlink_webhook_queue_waiting_pods", "reason"), "{{reason}}")],
+            COUNT,
+            stacked=True,
+            width=8,
+            no_value="Nobody waits.",
+        ),
+        panels.lines(
+            "GPUs that are waited for",
+            "GPUs that the waiting pods of each class request. If it keeps growing, the class has too few nodes.",
+            [(by("nvlink_webhook_queue_waiting_gpus", "class"), "{{class}}")],
+            COUNT,
+            stacked=True,
+            width=8,
+            no_value="No class queues.",
+        ),
+        panels.lines(
+            "Oldest wait",
+            "How long the oldest waiting pod of each class has waited. A line that rises for hours is a job that cannot start: see NvlinkQueueStarving.",
+            [(oldest, "{{class}}")],
+            SECONDS,
+            width=8,
+            no_value="No class queues.",
+        ),
+        panels.lines(
+            "Waits and expected starts",
+            "Of the pods that started: the time in the queue, and how far the first expected start that they showed was off. Errors as large as the waits mean that jobs end at other times than they say: see NvlinkQueueEtaFarOff.",
+            [
+                (quantile(0.5, "nvlink_webhook_queue_wait_duration_seconds"), "wait, half"),
+                (quantile(0.9, "nvlink_webhook_queue_wait_duration_seconds"), "wait, 9 of 10"),
+                (quantile(0.9, "nvlink_webhook_queue_eta_error_seconds"), "error of the expected start, 9 of 10"),
+            ],
+            SECONDS,
+            width=8,
+            no_value="No pod left the queue.",
+        ),
+        panels.lines(
+            "Releases by kind",
+            "Pods that left the queue. turn: in order. backfill: overtook without delaying anybody. worse: waiting for a better placement would have cost more. spread and rejected: they waited as long as queueTimeout; a class with many of them has too few GPUs.",
+            [
+                (f"sum by (kind) (rate({releases}[$__rate_interval]))", "{{kind}}"),
+                (f"sum(rate({rejected}[$__rate_interval]))", "rejected"),
+            ],
+            PER_SECOND,
+            stacked=True,
+            width=8,
+            no_value="No pod left the queue.",
+        ),
+        panels.lines(
+            "Writes that did not succeed",
+            "conflict and gone are normal: somebody else changed or deleted the pod. refused and unanswered keep pods waiting: see NvlinkQueueReleasesFailing.",
+            [(f"sum by (outcome) (rate({writes}[$__rate_interval]))", "{{outcome}}")],
+            PER_SECOND,
+            width=8,
+        ),
+    ]
+
+
 def latency() -> list:
     def quantile(q: float, buckets: str = BUCKETS) -> str:
         return f"histogram_quantile({q}, {buckets})"
 
     server = f"apiserver_admission_webhook_admission_duration_seconds_bucket{{{SERVER}}}"
     server = f"sum by (le) (rate({server}[$__rate_interval]))"
+    rounds = f"nvlink_webhook_queue_round_duration_seconds_bucket{{{CLUSTER}}}"
+    rounds = f"sum by (le) (rate({rounds}[$__rate_interval]))"
     return [
         panels.histogram(
             "Time to answer",
@@ -129,12 +204,13 @@ def latency() -> list:
         ),
         panels.lines(
             "Time to answer, quantiles",
-            "Half, nine of ten and 99 of 100 reviews were answered in this time or less. The API server waits 5 seconds. If it is slow, the access reviews of the API server are, or the webhook has too little CPU: see NvlinkWebhookSlow.",
+            "Half, nine of ten and 99 of 100 reviews were answered in this time or less. The API server waits 5 seconds. If it is slow, the access reviews of the API server are, or the webhook has too little CPU: see NvlinkWebhookSlow. The last line is how long the queue needs to say what starts next.",
             [
                 (quantile(0.5), "half"),
                 (quantile(0.9), "9 of 10"),
                 (quantile(0.99), "99 of 100"),
                 (quantile(0.99, server), "99 of 100, seen by the API servers"),
+                (quantile(0.99, rounds), "a round of the queue, 99 of 100"),
             ],
             SECONDS,
         ),
@@ -206,15 +282,15 @@ def certificate() -> list:
 
 
 def dashboard():
-    # The queue gets its row between outcomes and latency.
     return frame.dashboard(
         UID,
         "NVLink admission",
-        "The webhook: whether the API servers reach it, what it decides about pods, and how fast.",
+        "The webhook: whether the API servers reach it, what it decides about pods, who waits in its queue, and how fast.",
         variables(),
         [
             ("Health", health()),
             ("Outcomes", outcomes()),
+            ("Queue", queue()),
             ("Latency", latency()),
             ("Overload", overload()),
             ("Certificate, registration, isolation", certificate()),

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 /// The reason that was logged last. A lasting reason, such as a missing CRD,
 /// returns with each retry, many times a minute.
 #[derive(Default)]
-pub(crate) struct Complaints {
+pub struct Complaints {
     last: Option<(String, Instant)>,
 }
 
@@ -14,7 +14,7 @@ impl Complaints {
     const QUIET: Duration = Duration::from_secs(60);
 
     /// Reports whether to log `reason`: it is new, or was last logged long ago.
-    pub(crate) fn is_due(&mut self, reason: &str, now: Instant) -> bool {
+    pub fn is_due(&mut self, reason: &str, now: Instant) -> bool {
         let told = self.last.as_ref().is_some_and(|(last, since)| {
             last == reason && now.saturating_duration_since(*since) < Self::QUIET
         });

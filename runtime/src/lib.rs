@@ -9,7 +9,7 @@
 //! [`web`], which `--web.config.file` protects, and [`page`] has what pages share.
 
 pub mod client;
-mod complaints;
+pub mod complaints;
 pub mod connections;
 pub mod duration;
 pub mod files;

@@ -49,6 +49,8 @@ pub const PATTERN: &str = "nvlink-domains.io/pattern";
 pub const GANG: &str = "nvlink-domains.io/gang";
 /// Pod annotation: number of pods in the gang.
 pub const GANG_SIZE: &str = "nvlink-domains.io/gang-size";
+/// Pod annotation: how long the job will run, such as `90m`.
+pub const EXPECTED_DURATION: &str = "nvlink-domains.io/expected-duration";
 /// Pod annotation: `none` disables the injection of environment variables.
 pub const ENVIRONMENT: &str = "nvlink-domains.io/environment";
 /// Pod label: the project that the pod belongs to.
@@ -57,6 +59,22 @@ pub const PROJECT: &str = "nvlink-domains.io/project";
 pub const BENCHMARK: &str = "nvlink-domains.io/benchmark";
 /// Pod annotation: what the webhook set, and why, as short JSON.
 pub const DECISION: &str = "nvlink-domains.io/decision";
+/// Scheduling gate of a pod that waits in the queue.
+pub const QUEUE_GATE: &str = "nvlink-domains.io/queue";
+/// Prefix of the pod annotations in which the queue keeps its state. No new pod may have one.
+pub const QUEUE_STATE: &str = "nvlink-domains.io/queue-";
+/// Pod annotation: where the queue put the pod, and why, as short JSON.
+pub const QUEUE_PLACEMENT: &str = "nvlink-domains.io/queue-placement";
+/// Pod annotation: the number of the term of the leader that released the pod.
+pub const QUEUE_TERM: &str = "nvlink-domains.io/queue-term";
+/// Pod annotation: why the pod waits in the queue: a word and a sentence, `Full: …`.
+pub const QUEUE_REASON: &str = "nvlink-domains.io/queue-reason";
+/// Pod annotation: the position of the waiting pod's job among those of its class, from 1.
+pub const QUEUE_POSITION: &str = "nvlink-domains.io/queue-position";
+/// Pod annotation: when the waiting pod is expected to start, RFC 3339.
+pub const QUEUE_ETA: &str = "nvlink-domains.io/queue-eta";
+/// Type of a pod's condition: whether it waits in the queue, and why.
+pub const QUEUED: &str = "nvlink-domains.io/Queued";
 /// Namespace annotation: the class of GPU pods that name none.
 pub const DEFAULT_CLASS: &str = "nvlink-domains.io/default-class";
 /// Namespace label: with the value `ignore`, no rule applies to the namespace's pods.

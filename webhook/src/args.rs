@@ -5,11 +5,13 @@ use std::{net::SocketAddr, path::PathBuf};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 mod extender;
+mod policies;
 mod preview;
 mod simulate;
 mod web;
 
 pub use extender::ExtenderArgs;
+pub use policies::PoliciesArgs;
 pub use preview::{Output, PreviewArgs};
 pub use simulate::{ReportFormat, SimulateArgs};
 pub use web::WebArgs;
@@ -118,6 +120,17 @@ Examples:
   With the chart:
     helm test nvlink-domains --namespace nvlink-system")]
     Check(CheckArgs),
+    /// Empty the queue before the webhook is removed, so that no pod waits forever.
+    ///
+    /// It deletes the registration, so that no new pod gets the queue's gate, and removes the gate
+    /// from all pods that wait. The scheduler then starts them without a place of the queue, on
+    /// nodes of their class. `helm uninstall` runs it. Needs a kubeconfig, or the service account of
+    /// a pod, with the rights to list pods, to patch them and their status, and to delete
+    /// MutatingWebhookConfigurations, and, where the policies are installed, the verb `release` on
+    /// domainclasses.nvlink-domains.io, which an administrator has. Exit status 1: a pod still
+    /// waits, and the message says why.
+    #[command(after_help = "Example:\n  nvlink-webhook drain")]
+    Drain,
     /// Replay a trace of jobs, with the queue and with what clusters do without it.
     ///
     /// A virtual clock runs the same jobs under each policy, on simulated nodes:
@@ -216,6 +229,10 @@ pub struct ServeArgs {
     pub log_format: LogFormat,
 }
 
+/// The Lease of the leader where the chart installs the webhook by default.
+pub(crate) const LEASE_NAMESPACE: &str = "nvlink-system";
+pub(crate) const LEASE_NAME: &str = "nvlink-webhook";
+
 /// Flags of the Lease with which replicas elect their leader.
 #[derive(Debug, Args)]
 pub struct LeaseArgs {
@@ -230,7 +247,7 @@ pub struct LeaseArgs {
         long,
         env = "NVLINK_WEBHOOK_LEASE_NAME",
         value_name = "NAME",
-        default_value = "nvlink-webhook"
+        default_value = LEASE_NAME
     )]
     pub lease_name: String,
 }
@@ -308,20 +325,6 @@ pub enum LogFormat {
     Text,
     /// For machines.
     Json,
-}
-
-/// Flags of `policies`.
-#[derive(Debug, Args)]
-pub struct PoliciesArgs {
-    /// Compare with the policies of the cluster, and name those that are missing or changed.
-    #[arg(long, env = "NVLINK_WEBHOOK_CHECK")]
-    pub check: bool,
-    /// Like --check, and print the differences as a unified diff.
-    #[arg(long, env = "NVLINK_WEBHOOK_DIFF")]
-    pub diff: bool,
-    /// Namespaces without rules.
-    #[command(flatten)]
-    pub exempt: ExemptArgs,
 }
 
 /// Flags of `check`.

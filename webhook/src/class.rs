@@ -13,14 +13,18 @@ use crate::crd::{
 mod accepted;
 mod access;
 mod broken;
+pub(crate) mod duration;
 mod environment;
 pub mod provider;
+mod queue;
 pub(crate) mod syntax;
 mod unready;
 
 pub use accepted::{accepted, condition};
 pub use broken::Broken;
 pub use environment::InvalidEnvironment;
+pub(crate) use queue::GITLAB_GIVES_UP;
+pub use queue::Queue;
 pub use unready::Unready;
 
 pub use crate::crd::GPU;
@@ -53,6 +57,8 @@ pub struct Class {
     pub environment: Environment,
     /// The scheduler that places its pods.
     pub scheduler: Scheduler,
+    /// Its pods wait in the queue; `None`: they are Pending.
+    pub queue: Option<Queue>,
     /// A requested feature that this version does not have: pods of the class are refused.
     pub unready: Option<Unready>,
 }
@@ -79,6 +85,13 @@ pub enum InvalidClass {
     /// `whenUnavailable` contradicts the rest of the class.
     #[error("spec.placement: {0}")]
     Placement(&'static str),
+    /// A time that is not of the form `150s`.
+    #[error("{field} {text:?} is not a time with the unit s, m or h, such as 150s")]
+    Duration {
+        field: &'static str,
+        /// The value, truncated.
+        text: String,
+    },
     /// An entry of `spec.access.ciProjects` does not fit its provider.
     #[error("spec.access.ciProjects[{0}]: {1}")]
     CiProject(usize, &'static str),
@@ -148,6 +161,7 @@ impl Class {
             resource: resource.clone(),
             environment,
             scheduler: spec.scheduler.clone(),
+            queue: Queue::of(spec)?,
             unready: unready::of(spec),
         })
     }

@@ -9,18 +9,19 @@ use serde_json::Value;
 use std::sync::Arc;
 
 use crate::{
-    class::{Class, GPU},
+    class::{Class, GPU, Queue},
     decide::patch::{Editor, Patch},
 };
 
 pub mod affinity;
 mod choose;
-mod classify;
+pub(crate) mod classify;
 pub(crate) mod denial;
 pub(crate) mod devices;
 mod environment;
 mod explain;
 mod facts;
+pub(crate) mod gate;
 pub mod guard;
 mod handover;
 mod identity;
@@ -37,6 +38,7 @@ pub use choose::{Choice, choose};
 pub(crate) use explain::STAYS_PENDING;
 pub use explain::{Record, prospects};
 pub use facts::Facts;
+pub use gate::Gating;
 pub use intent::Intent;
 pub use refusal::{Refusal, Rule};
 
@@ -88,6 +90,8 @@ pub struct Chosen {
     pub class: Arc<Class>,
     /// How the pod got the class.
     pub by: By,
+    /// The pod's namespace.
+    pub namespace: String,
     /// The project that the pod belongs to.
     pub project: String,
     /// Number of whole GPUs that the pod requests.
@@ -105,10 +109,26 @@ pub struct Chosen {
     pub minds_channels: bool,
     /// How close the GPUs must be.
     pub scope: Scope,
+    /// Whether the pod waits in the queue.
+    pub gating: Gating,
     /// The pod's own annotations.
     pub intent: Intent,
     /// Warnings for the user about the choice.
     pub warnings: Vec<String>,
+}
+
+impl Chosen {
+    /// Reports whether the queue holds the pod back and chooses its node.
+    #[must_use]
+    pub fn is_queued(&self) -> bool {
+        self.gating == Gating::Queued
+    }
+
+    /// Reports whether the queue may start the pod outside its scope.
+    fn may_leave_scope(&self) -> bool {
+        let queue = self.class.queue.as_ref();
+        self.is_queued() && queue.is_some_and(Queue::may_leave_scope)
+    }
 }
 
 /// An admitted pod.
@@ -133,11 +153,12 @@ pub struct Admitted {
 pub fn apply(pod: Value, chosen: &Chosen, settings: &Settings) -> Result<Admitted, Refusal> {
     let about = |refusal: Refusal| refusal.about(&chosen.class.name);
     let mut pod = Editor::new(pod);
-    let (report, handover) = change(&mut pod, chosen, settings).map_err(about)?;
+    let (report, handover, waiting) = change(&mut pod, chosen, settings).map_err(about)?;
     let record = Record::new(chosen, &report, &handover);
     let decision = record.to_json().map_err(about)?;
     let unwritten = explain::write(&mut pod, &decision).map_err(about)?;
     let mut warnings = vec![explain::summary(chosen)];
+    warnings.extend(waiting);
     warnings.extend(chosen.warnings.iter().cloned());
     warnings.extend(unwritten);
     warnings.extend(report.warnings);
@@ -191,7 +212,7 @@ fn change(
     pod: &mut Editor,
     chosen: &Chosen,
     settings: &Settings,
-) -> Result<(environment::Report, Handover), Refusal> {
+) -> Result<(environment::Report, Handover, Vec<String>), Refusal> {
     identity::label(pod, labels::CLASS, &chosen.class.name)?;
     identity::label(pod, labels::PROJECT, &chosen.project)?;
     affinity::tolerate(pod, &chosen.class)?;
@@ -203,12 +224,15 @@ fn change(
         Some(gang) => {
             let gang = identity::label_value(gang);
             identity::label(pod, labels::GANG, &gang)?;
-            if !handover.done {
+            // The queue keeps its gangs together itself, by the GPUs that it has seen free: pod
+            // affinity cannot express that, and nobody could remove it later.
+            if !handover.done && !chosen.is_queued() {
                 affinity::join_gang(pod, chosen.scope, &gang, settings)?;
             }
         }
         // The label would attract the gang of that name to this pod.
         None => identity::refuse(pod.document(), &[labels::GANG])?,
     }
-    Ok((environment::set(pod, chosen)?, handover))
+    let waiting = gate::gate(pod, chosen)?;
+    Ok((environment::set(pod, chosen)?, handover, waiting))
 }

@@ -17,12 +17,14 @@
 //! - [`mod@registration`]: which pods the API server calls the webhook for;
 //! - [`certificate`]: the certificate that the API server trusts;
 //! - [`mirror`]: the nodes' graphs and the pods, kept by watches;
+//! - [`queue`]: the queue, which the leader serves;
 //! - [`page`]: the page of the cluster;
 //! - [`extender`]: kube-scheduler's extender;
 //! - [`args`]: the command line;
 //! - [`preview`]: the decision, made from files;
 //! - `simulate`: the queue, on a trace of jobs;
 //! - `check`: whether the webhook of a cluster answers;
+//! - `drain`: empties the queue before the webhook is removed;
 //! - [`serve`]: the running webhook;
 //! - `run`: from the command line to an exit status.
 
@@ -35,6 +37,7 @@ pub mod class;
 pub mod cluster;
 pub mod crd;
 pub mod decide;
+mod drain;
 pub mod extender;
 pub mod health;
 pub mod metrics;
@@ -42,6 +45,7 @@ pub mod mirror;
 pub mod page;
 pub mod policies;
 pub mod preview;
+pub mod queue;
 pub mod recent;
 pub mod registration;
 mod run;

@@ -27,8 +27,10 @@ use prometheus_client::{
 };
 
 mod extender;
+mod queue;
 
 pub use extender::{Call, Calls, Verb};
+pub use queue::{Depth, Ended, QueueMetrics, Written};
 
 /// The outcome of an admission request, a label with a bounded number of values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -155,6 +157,7 @@ pub struct Metrics {
     untainted: Family<ByClass, Gauge>,
     strays: Family<ByClass, Gauge>,
     calls: Calls,
+    queue: QueueMetrics,
     /// Since when the watch of each kind has failed; none while it is in sync.
     failing: Mutex<BTreeMap<&'static str, Option<Instant>>>,
 }
@@ -184,11 +187,13 @@ impl Default for Metrics {
             untainted: Family::default(),
             strays: Family::default(),
             calls: Calls::default(),
+            queue: QueueMetrics::default(),
             failing: Mutex::default(),
         };
         metrics.register();
         metrics.register_process();
         metrics.register_isolation();
+        metrics.queue.register(&mut metrics.registry);
         metrics
     }
 }
@@ -326,6 +331,12 @@ impl Metrics {
         }
     }
 
+    /// Returns the metrics of the queue.
+    #[must_use]
+    pub fn queue(&self) -> &QueueMetrics {
+        &self.queue
+    }
+
     /// Returns the counts of clients that were cut off.
     #[must_use]
     pub fn cut_offs(&self) -> &CutOffs {
@@ -412,6 +423,7 @@ impl Metrics {
             self.cache_age.get_or_create(&ByKind { kind }).set(age);
         }
         drop(failing);
+        self.queue.age();
         for (why, count) in self.cut_offs.counts() {
             let reason = why.as_str();
             let clients = self.clients.get_or_create_owned(&ByReason { reason });

@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::{
     args::{Cli, Command, RegistrationArgs},
-    check, crd, policies, preview, registration, serve, simulate,
+    check, crd, drain, policies, preview, registration, serve, simulate,
     stdout::print,
     yaml,
 };
@@ -60,11 +60,15 @@ fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
                 (false, true) => policies::Task::Check,
                 (false, false) => policies::Task::Print,
             };
-            policies::run(task, &args.exempt.exempt_namespaces)
+            policies::run(task, &args.site())
         }
         Command::Check(args) => {
             tls::install_provider();
             check::run(&args)
+        }
+        Command::Drain => {
+            tls::install_provider();
+            drain::run()
         }
         Command::Simulate(args) => {
             simulate::run(&args)?;

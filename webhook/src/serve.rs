@@ -36,7 +36,8 @@ use crate::{
     metrics::Metrics,
     mirror::Mirror,
     page::{self, Page},
-    policies::Inspector,
+    policies::{Inspector, Site},
+    queue::controller::Queue,
     recent::Recent,
     registration::registrar::{self, Registrar},
 };
@@ -125,6 +126,7 @@ async fn start(args: ServeArgs, supervisor: &Supervisor) -> anyhow::Result<Runni
     let watches = Watches::start(&client, &view, &metrics, supervisor);
     watches.synced().await;
 
+    let queue = Queue::new(&client, &settings, &metrics);
     if let Some(address) = args.extender.extender_listen {
         extend::serve(address, &identity, mirror, &view, &metrics, supervisor);
     }
@@ -143,7 +145,7 @@ async fn start(args: ServeArgs, supervisor: &Supervisor) -> anyhow::Result<Runni
         register(registrar, &of_registrar, supervisor, leaving.subscribe());
     }
     let leads = leadership.get_or_init(|| candidate.leadership()).clone();
-    lead(candidate.clone(), leads, writer, supervisor);
+    lead(candidate.clone(), leads, writer, queue, supervisor);
     Ok(Running {
         server,
         handle,
@@ -175,8 +177,12 @@ fn inspect(args: &ServeArgs, client: &Client, metrics: &Arc<Metrics>, supervisor
     if !args.check_policies {
         return;
     }
-    let exempt = args.tls.exempt.exempt_namespaces.clone();
-    let inspector = Inspector::new(client, exempt, metrics);
+    let site = Site {
+        exempt: args.tls.exempt.exempt_namespaces.clone(),
+        lease_namespace: lease_namespace(client, &args.lease, &args.tls).to_owned(),
+        lease_name: args.lease.lease_name.clone(),
+    };
+    let inspector = Inspector::new(client, site, metrics);
     supervisor.keep("check of the policies", Weight::Minor, move || {
         inspector.clone().run()
     });
@@ -239,7 +245,17 @@ fn register(
 }
 
 /// Starts the leader election, and the work that only the leader does.
-fn lead(candidate: Candidate, leads: Leadership, writer: Writer, supervisor: &Supervisor) {
+fn lead(
+    candidate: Candidate,
+    leads: Leadership,
+    writer: Writer,
+    queue: Queue,
+    supervisor: &Supervisor,
+) {
+    let of_queue = leads.clone();
+    supervisor.keep("queue", Weight::Minor, move || {
+        queue.clone().follow(of_queue.clone())
+    });
     supervisor.keep("election of a leader", Weight::Minor, move || {
         candidate.clone().run()
     });
@@ -250,16 +266,21 @@ fn lead(candidate: Candidate, leads: Leadership, writer: Writer, supervisor: &Su
 
 /// Returns this replica as a candidate in the leader election.
 fn candidate(client: &Client, args: &LeaseArgs, tls: &TlsArgs) -> Candidate {
-    let secret = tls.ca_secret.as_ref().map(|secret| &secret.namespace);
-    let namespace = args.lease_namespace.as_ref().or(secret);
-    // In a pod, the default is the service account's namespace.
-    let namespace = namespace.map_or(client.default_namespace(), String::as_str);
+    let namespace = lease_namespace(client, args, tls);
     Candidate::new(
         client.clone(),
         namespace,
         &args.lease_name,
         lease::identity(),
     )
+}
+
+/// Returns the namespace of the Lease of the leader.
+fn lease_namespace<'a>(client: &'a Client, args: &'a LeaseArgs, tls: &'a TlsArgs) -> &'a str {
+    let secret = tls.ca_secret.as_ref().map(|secret| &secret.namespace);
+    let namespace = args.lease_namespace.as_ref().or(secret);
+    // In a pod, the default is the service account's namespace.
+    namespace.map_or(client.default_namespace(), String::as_str)
 }
 
 /// Starts the admission server, and waits until it listens.

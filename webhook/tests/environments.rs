@@ -300,24 +300,24 @@ fn devices() {
             on("nvidia.com/mig.strategy", "none"),
         ),
         devices(
-            "the queue does not exist yet",
+            "a pod that waits in the queue",
             json!({"placement": {"whenUnavailable": "Queue"}}),
             pod(2, own(json!({}))),
         ),
         devices(
-            "claims need the queue",
+            "claims do not exist yet",
             json!({"placement": {"whenUnavailable": "Queue"}, "devices": {"mapping": "Claim"}}),
             pod(2, own(json!({}))),
         ),
         devices(
-            "mapped devices need the queue",
+            "mapped devices do not exist yet",
             json!({"placement": {"whenUnavailable": "Queue"}, "devices": {"mapping": "Mapped"}}),
             pod(2, own(json!({}))),
         ),
         devices(
             "a class that only claims pods never refuses them",
             json!({
-                "placement": {"whenUnavailable": "Queue"},
+                "placement": {"whenUnavailable": "Queue"}, "devices": {"mapping": "Claim"},
                 "appliesTo": {"minGpus": 2, "precedence": 9}
             }),
             pod(2, json!({})),

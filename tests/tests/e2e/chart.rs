@@ -3,6 +3,7 @@
 //! It uses its own control plane, because it installs the real registration and the policies. It
 //! runs one test at a time.
 
+mod drain;
 mod files;
 mod lifecycle;
 mod node;
@@ -61,7 +62,9 @@ impl Installed {
 
 impl Drop for Installed {
     fn drop(&mut self) {
-        drop(self.helm.on_release("uninstall", &["--ignore-not-found"]));
+        // No kubelet would run the hook.
+        let flags = ["--ignore-not-found", "--no-hooks"];
+        drop(self.helm.on_release("uninstall", &flags));
     }
 }
 

@@ -56,6 +56,36 @@ fn classes_that_contradict_themselves_are_refused() {
             "visible devices",
         ),
     ];
+    are_refused(&cases);
+}
+
+#[test]
+fn fields_of_the_queue_belong_to_classes_that_queue() {
+    are_refused(&[
+        (
+            json!({"placement": {"order": "Age"}}),
+            "whenUnavailable Queue",
+        ),
+        (
+            json!({"placement": {"waitingCostPercent": 50}}),
+            "whenUnavailable Queue",
+        ),
+        (
+            json!({"placement": {"whenUnavailable": "Queue", "waitingCostPercent": 0}}),
+            "waitingCostPercent",
+        ),
+        (
+            json!({"access": {"maxGpusPerProject": 8}}),
+            "whenUnavailable Queue",
+        ),
+        (
+            json!({"placement": {"whenUnavailable": "Queue", "queueTimeout": "3"}}),
+            "queueTimeout",
+        ),
+    ]);
+}
+
+fn are_refused(cases: &[(Value, &str)]) {
     for (spec, part) in cases {
         let class = class("contradiction", spec.clone()).to_string();
         let said = control_plane()

@@ -35,6 +35,8 @@ mod page;
 mod pods;
 mod policies;
 mod publishing;
+mod queue;
+mod queued;
 mod release;
 mod running;
 mod scheduling;

@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use crate::pods::gpu_pod;
 
 const SOON: Duration = Duration::from_secs(60);
-const NAMES: [&str; 5] = ["class", "pods", "status", "bindings", "namespaces"];
+const NAMES: [&str; 6] = ["class", "pods", "status", "bindings", "namespaces", "queue"];
 const MISSING: &str = "to create what is missing: ";
 const CHANGED: &str = "to repair what was changed: ";
 const KINDS: [&str; 2] = [
@@ -153,7 +153,10 @@ fn checking(cluster: &ControlPlane) -> Replica {
     let authority = Authority::new("policies").unwrap();
     let files = authority.issue("tls", &directory).unwrap();
     let [cert, key] = [&files.certificate, &files.key].map(|path| path.to_string_lossy());
-    let arguments = ["--tls-cert", &cert, "--tls-key", &key, "--check-policies"];
+    let certificate = ["--tls-cert", &cert, "--tls-key", &key];
+    // The namespace that `policies` prints without flags.
+    let lease = ["--lease-namespace", "nvlink-system"];
+    let arguments = [&certificate[..], &lease, &["--check-policies"]].concat();
     Replica::start(cluster.kubeconfig(), &arguments).unwrap()
 }
 

@@ -76,10 +76,18 @@ mod tests {
                 "spec.minBandwidth \"fast\"",
             ),
             (
-                json!({"placement": {"whenUnavailable": "Queue"}}),
+                json!({
+                    "placement": {"whenUnavailable": "Queue"}, "devices": {"mapping": "Claim"}
+                }),
                 "False",
                 "NotSupported",
-                "needs the queue",
+                "which this version does not have",
+            ),
+            (
+                json!({"placement": {"whenUnavailable": "Queue"}}),
+                "True",
+                "Valid",
+                "pods may",
             ),
         ] {
             let mut class = class(spec);

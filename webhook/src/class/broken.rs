@@ -59,6 +59,7 @@ impl Broken {
             resource: GPU.to_owned(),
             environment: Environment::default(),
             scheduler: Scheduler::default(),
+            queue: None,
             unready: None,
         };
         Self { reason, guard }

@@ -1,5 +1,5 @@
-//! Features that a class may request but this version does not have yet, and
-//! fields that contradict each other.
+//! Features that a class may request but this version does not have, and fields that
+//! contradict each other.
 
 use std::fmt;
 
@@ -7,9 +7,8 @@ use crate::crd::domain_class::{DomainClassSpec, Integration, Mapping, Scheduler,
 
 use super::InvalidClass;
 
-/// A requested feature that needs the queue, which this version does not have.
-/// Pods of the class are refused, because without the queue their placement would
-/// not be what the class promises.
+/// A requested feature that this version does not have. Pods of the class are
+/// refused, because their placement would not be what the class promises.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unready {
     field: &'static str,
@@ -26,37 +25,41 @@ impl fmt::Display for Unready {
         } = self;
         write!(
             f,
-            "{field} is {value}, which needs the queue, but this version has no queue: set it to {instead}"
+            "{field} is {value}, which this version does not have: set it to {instead}"
         )
     }
 }
 
 /// Returns the feature that `spec` requests and this version does not have.
 pub(super) fn of(spec: &DomainClassSpec) -> Option<Unready> {
-    let mapping = |value| Unready {
+    let value = match spec.devices.mapping {
+        Mapping::DevicePlugin => return None,
+        Mapping::Claim => "Claim",
+        Mapping::Mapped => "Mapped",
+    };
+    Some(Unready {
         field: "spec.devices.mapping",
         value,
         instead: "DevicePlugin",
-    };
-    match (spec.devices.mapping, spec.placement.when_unavailable) {
-        (Mapping::Claim, _) => Some(mapping("Claim")),
-        (Mapping::Mapped, _) => Some(mapping("Mapped")),
-        (Mapping::DevicePlugin, WhenUnavailable::Queue) => Some(Unready {
-            field: "spec.placement.whenUnavailable",
-            value: "Queue",
-            instead: "Pending",
-        }),
-        (Mapping::DevicePlugin, WhenUnavailable::Pending) => None,
-    }
+    })
 }
 
 /// Checks placement, devices and scheduler as the CRD's rules do.
 pub(super) fn check(spec: &DomainClassSpec) -> Result<(), InvalidClass> {
     let queues = spec.placement.when_unavailable == WhenUnavailable::Queue;
-    let timed = spec.placement.queue_timeout.is_some() || spec.placement.on_queue_timeout.is_some();
-    if timed && !queues {
+    let placement = &spec.placement;
+    let settled = placement.queue_timeout.is_some()
+        || placement.on_queue_timeout.is_some()
+        || placement.order.is_some()
+        || placement.waiting_cost_percent.is_some();
+    if settled && !queues {
         return Err(InvalidClass::Placement(
-            "queueTimeout and onQueueTimeout belong to whenUnavailable Queue",
+            "queueTimeout, onQueueTimeout, order and waitingCostPercent belong to whenUnavailable Queue",
+        ));
+    }
+    if spec.access.max_gpus_per_project.is_some() && !queues {
+        return Err(InvalidClass::Placement(
+            "access.maxGpusPerProject needs whenUnavailable Queue: the queue counts what a project holds",
         ));
     }
     if queues && spec.scheduler.integration != Integration::Gate {
@@ -98,18 +101,28 @@ mod tests {
     }
 
     #[test]
-    fn features_that_need_the_queue_are_named() {
-        let queue =
-            json!({"whenUnavailable": "Queue", "queueTimeout": "150s", "onQueueTimeout": "Reject"});
+    fn features_that_do_not_exist_are_named() {
+        let queue = json!({
+            "whenUnavailable": "Queue", "queueTimeout": "150s", "onQueueTimeout": "Reject",
+            "order": "FairShare", "waitingCostPercent": 50
+        });
         for (mapping, expected) in [
-            ("DevicePlugin", "spec.placement.whenUnavailable is Queue"),
-            ("Claim", "spec.devices.mapping is Claim"),
-            ("Mapped", "spec.devices.mapping is Mapped"),
+            ("DevicePlugin", None),
+            ("Claim", Some("spec.devices.mapping is Claim")),
+            ("Mapped", Some("spec.devices.mapping is Mapped")),
         ] {
-            let spec = spec(json!({"placement": queue, "devices": {"mapping": mapping}}));
+            let spec = spec(json!({
+                "placement": queue, "devices": {"mapping": mapping},
+                "access": {"maxGpusPerProject": 16}
+            }));
             check(&spec).unwrap();
-            let unready = of(&spec).unwrap().to_string();
-            assert!(unready.starts_with(expected), "{unready}");
+            let unready = of(&spec).map(|unready| unready.to_string());
+            assert_eq!(unready.is_some(), expected.is_some());
+            let unready = unready.unwrap_or_default();
+            assert!(
+                unready.starts_with(expected.unwrap_or_default()),
+                "{unready}"
+            );
         }
         assert_eq!(of(&DomainClassSpec::default()), None);
     }
@@ -124,6 +137,15 @@ mod tests {
             (
                 json!({"placement": {"onQueueTimeout": "Spread"}}),
                 "onQueueTimeout",
+            ),
+            (json!({"placement": {"order": "Age"}}), "order"),
+            (
+                json!({"placement": {"waitingCostPercent": 100}}),
+                "waitingCostPercent",
+            ),
+            (
+                json!({"access": {"maxGpusPerProject": 8}}),
+                "maxGpusPerProject needs",
             ),
             (
                 json!({"placement": {"whenUnavailable": "Queue"}, "scheduler": {"integration": "None"}}),

@@ -24,6 +24,11 @@ pub struct Access {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub ci_projects: Vec<CiProject>,
+    /// The most GPUs of the class that the pods of one project hold at a time; the others wait in
+    /// the queue. If absent, no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 1_000_000))]
+    pub max_gpus_per_project: Option<u32>,
     /// Namespaces whose daemons may run on the nodes of the class. Pods there that hold no GPU may
     /// tolerate the taint of the class or name a node, be privileged and mount host paths. Anybody
     /// who may create pods in such a namespace controls these nodes.

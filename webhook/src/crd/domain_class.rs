@@ -57,7 +57,10 @@ use super::with_unit;
     ).message("whenUnavailable Queue needs the scheduler integration Gate: other schedulers have their own queues"),
     validation = Rule::new(
         "!(self.devices.mapping in ['Claim', 'Mapped']) || self.placement.whenUnavailable == 'Queue'"
-    ).message("the devices mappings Claim and Mapped need whenUnavailable Queue: the queue chooses the GPUs")
+    ).message("the devices mappings Claim and Mapped need whenUnavailable Queue: the queue chooses the GPUs"),
+    validation = Rule::new(
+        "!has(self.access.maxGpusPerProject) || self.placement.whenUnavailable == 'Queue'"
+    ).message("access.maxGpusPerProject needs whenUnavailable Queue: the queue counts what a project holds")
 )]
 pub struct DomainClassSpec {
     /// Nodes that belong to the class. If absent, every node.
@@ -177,8 +180,8 @@ pub enum PatternName {
 #[serde(rename_all = "camelCase")]
 #[x_kube(
     validation = Rule::new(
-        "self.whenUnavailable == 'Queue' || !has(self.queueTimeout) && !has(self.onQueueTimeout)"
-    ).message("queueTimeout and onQueueTimeout belong to whenUnavailable Queue")
+        "self.whenUnavailable == 'Queue' || !has(self.queueTimeout) && !has(self.onQueueTimeout) && !has(self.order) && !has(self.waitingCostPercent)"
+    ).message("queueTimeout, onQueueTimeout, order and waitingCostPercent belong to whenUnavailable Queue")
 )]
 pub struct Placement {
     /// The scope of pods that name none.
@@ -192,7 +195,8 @@ pub struct Placement {
     #[serde(default)]
     pub when_unavailable: WhenUnavailable,
     /// How long a pod may wait in the queue, with the unit, such as `150s`, `90m` or `2h`; a number
-    /// alone is refused. If absent, forever.
+    /// alone is refused. If absent, `150s` for pods of GitLab Runner, which itself gives up after
+    /// 180 s by default, and forever for all others.
     #[serde(
         default,
         deserialize_with = "with_unit::duration",
@@ -203,6 +207,16 @@ pub struct Placement {
     /// What happens to a pod after `queueTimeout`. If absent, `Reject`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_queue_timeout: Option<OnQueueTimeout>,
+    /// The order of waiting pods of equal priority. If absent, `Age`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub order: Option<Order>,
+    /// What one second of waiting costs, in percent of one second of running. A pod starts with
+    /// less bandwidth, also across domains, where its run becomes longer by less than further
+    /// waiting would cost: with 100, as soon as it would end earlier that way. If absent, a pod
+    /// always waits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 10_000))]
+    pub waiting_cost_percent: Option<u32>,
 }
 
 /// What happens with nodes whose domains are large enough only with GPUs that are marked as broken.
@@ -233,6 +247,16 @@ pub enum OnQueueTimeout {
     Reject,
     /// It is scheduled outside a domain, and reports it.
     Spread,
+}
+
+/// The order of waiting pods of equal priority.
+#[derive(JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Order {
+    /// The oldest first.
+    #[default]
+    Age,
+    /// The pods of the project that holds the fewest GPUs first, then the oldest.
+    FairShare,
 }
 
 /// The name of a scope.

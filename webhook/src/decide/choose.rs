@@ -5,7 +5,7 @@ use std::sync::Arc;
 use nvlink_topology::{Pattern, Scope, labels};
 
 use super::{
-    By, Chosen, Facts, Intent, environment, guard, identity, project,
+    By, Chosen, Facts, Gating, Intent, environment, guard, identity, project,
     refusal::{Refusal, Rule},
 };
 use crate::{
@@ -211,11 +211,12 @@ impl Chooser<'_> {
         )]
     }
 
-    /// Reports whether the scope of the class itself cannot hold the pod. That is no reason to
-    /// refuse a pod that did not request the class.
+    /// Reports whether the scope or the limit of the class itself cannot hold the pod. That is no
+    /// reason to refuse a pod that did not request the class.
     fn outgrows(&self, class: &Class, gpus: u32) -> bool {
         let crowd = gpus >= 2 || self.intent.gang.is_some();
         crowd && self.intent.scope.is_none() && class.scope == Scope::Gpu
+            || self.check_limit(class, gpus).is_err()
     }
 
     fn take(
@@ -230,12 +231,15 @@ impl Chooser<'_> {
         let about = |refusal: Refusal| refusal.about(&class.name);
         self.check_scope(scope, gpus).map_err(about)?;
         self.check_shape(gpus).map_err(about)?;
+        self.check_limit(class, gpus).map_err(about)?;
         let classified = self.facts.evidence.classify(self.intent, gpus);
         let (class, intent) = (Arc::clone(class), self.intent.clone());
         let facts = self.facts;
         let spans = intent.gang.is_some() || facts.evidence.spans;
         Ok(Box::new(Chosen {
             project: project::of(&class, facts.subject, facts.pod, facts.namespace),
+            namespace: facts.namespace.to_owned(),
+            gating: Gating::of(facts.pod, &class),
             class,
             by,
             gpus,
@@ -300,6 +304,26 @@ impl Chooser<'_> {
                 "annotation {} has the shape {pattern}, which is for {wanted} GPU(s), but {job} has {held}: correct the shape, or set the gang's size in {}",
                 labels::PATTERN,
                 labels::GANG_SIZE
+            ),
+        ))
+    }
+
+    /// Checks that a project may hold as many GPUs as the job has. A larger job would wait forever.
+    fn check_limit(&self, class: &Class, gpus: u32) -> Result<(), Refusal> {
+        let limit = class.queue.as_ref();
+        let Some(limit) = limit.and_then(|queue| queue.max_gpus_per_project) else {
+            return Ok(());
+        };
+        let pods = self.intent.gang_size.unwrap_or(1);
+        let wanted = u64::from(gpus) * u64::from(pods);
+        if wanted <= u64::from(limit) {
+            return Ok(());
+        }
+        Err(Refusal::new(
+            Rule::ProjectLimit,
+            format!(
+                "the job has {wanted} GPUs, but a project may hold at most {limit} GPUs of class {:?} at a time: request fewer, or use another class",
+                class.name
             ),
         ))
     }

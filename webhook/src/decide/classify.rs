@@ -295,6 +295,14 @@ fn image(launch: &Launch<'_>) -> Option<Finding> {
     Some(finding.doubted(&words))
 }
 
+/// Reports whether the commands or variables of the pod's containers start one part of a job with
+/// several pods, as `torchrun --nnodes=2` does.
+pub(crate) fn starts_part(pod: &Value) -> bool {
+    let containers = pod::containers(pod).into_iter();
+    let mut holders = containers.filter(|container| container.may_hold_gpu(crate::class::GPU));
+    holders.any(|container| several_nodes(&Launch::of(pod, container, &|_| false)))
+}
+
 /// Reports whether a container starts one part of a job with several pods.
 fn several_nodes(launch: &Launch<'_>) -> bool {
     let gpus = launch.container.amount(crate::class::GPU).unwrap_or(0);

@@ -50,6 +50,9 @@ pub struct Record {
     /// That scheduler keeps the pods of the job together, instead of our pod affinity.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub handed_over: bool,
+    /// The pod waits in the queue, which chooses its node.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub queued: bool,
     /// Variables that have the class's value in at least one container.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub env: Vec<String>,
@@ -77,6 +80,7 @@ impl Record {
             gang: chosen.intent.gang.as_deref().map(identity::shown),
             scheduler: handover.scheduler,
             handed_over: handover.done,
+            queued: chosen.is_queued(),
             env: report.set.iter().cloned().collect(),
             unread: report.unread.iter().cloned().collect(),
             kept: report.kept.iter().cloned().collect(),
@@ -228,6 +232,10 @@ fn room(chosen: &Chosen, view: &View) -> Option<String> {
     };
     match (room.nodes, room.fitting, room.free) {
         (0, ..) => Some(unpublished_or_slow(class, view)),
+        // It starts on other nodes, when the class says so.
+        (_, 0, _) if chosen.may_leave_scope() => None,
+        // The queue has a warning of its own.
+        (_, 1.., 0) if chosen.is_queued() => None,
         (_, 0, _) => Some(format!(
             "no node of class {name:?}{fast} has a domain of {need} {healthy}GPUs; the largest is {}: the pod {STAYS_PENDING}, no node can hold it",
             room.largest
@@ -264,7 +272,8 @@ fn gang_room(chosen: &Chosen, view: &View) -> Option<String> {
         intent,
         ..
     } = chosen;
-    if intent.gang.is_none() || chosen.scope != Scope::NvlinkDomain {
+    // The queue does not need the label.
+    if intent.gang.is_none() || chosen.scope != Scope::NvlinkDomain || chosen.is_queued() {
         return None;
     }
     let name = &class.name;

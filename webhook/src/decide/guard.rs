@@ -41,8 +41,6 @@ pub use devices::{
 pub(super) use held::Held;
 use reach::Way;
 pub use size::{LONGEST_PATH, MOST_PARTS};
-#[cfg(test)]
-pub(crate) use update::GATE;
 pub use update::{Answered, Change, Question, update};
 
 /// A pod, its namespace, its user and service account, and the existing classes.

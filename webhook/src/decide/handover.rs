@@ -9,7 +9,7 @@
 use nvlink_topology::{Scope, labels};
 use serde_json::Value;
 
-use super::{Chosen, Settings, refusal::Refusal};
+use super::{Chosen, Settings, gate, refusal::Refusal};
 use crate::{
     crd::domain_class::{Integration, Scheduler as Settled},
     decide::patch::Editor,
@@ -113,6 +113,11 @@ pub(super) struct Handover {
     pub(super) done: bool,
     /// Why it does not, for the user.
     pub(super) warning: Option<String>,
+}
+
+/// Returns the scheduler other than the cluster's own that places the pod.
+pub(super) fn placer(pod: &Value) -> Option<&'static str> {
+    Scheduler::of(pod).map(Scheduler::name)
 }
 
 /// Hands the pod over, if its class has an integration and its scheduler reads the request.
@@ -266,7 +271,5 @@ fn reads_elsewhere(pod: &Value, scheduler: Scheduler) -> bool {
 }
 
 fn gated(pod: &Value, is: impl Fn(&str) -> bool) -> bool {
-    let gates = pod::list(pod, &["spec", "schedulingGates"]);
-    let mut names = gates.filter_map(|gate| gate.get("name")?.as_str());
-    names.any(is)
+    gate::gates(pod).any(is)
 }

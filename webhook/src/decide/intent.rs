@@ -1,12 +1,12 @@
 //! The pod's own annotations, parsed and checked.
 
-use std::{fmt::Display, str::FromStr};
+use std::{fmt::Display, str::FromStr, time::Duration};
 
 use nvlink_topology::{GROUP, Pattern, Scope, labels};
 use serde_json::Value;
 
 use super::refusal::{Refusal, Rule};
-use crate::decide::pod;
+use crate::{class::duration, decide::pod};
 
 /// The name of the scope in published recipes; `nvlink-locality` means `nvlink-domain`.
 const ALIAS_POLICY: &str = "scheduling.run.ai/topology-policy";
@@ -28,6 +28,8 @@ pub struct Intent {
     pub gang: Option<String>,
     /// Number of pods in the gang, if the pod says so.
     pub gang_size: Option<u32>,
+    /// How long the job will run.
+    pub expected_duration: Option<Duration>,
     /// The pod opts out of environment variables.
     pub no_environment: bool,
     /// Keys of the annotations that are set.
@@ -53,6 +55,8 @@ impl Intent {
         let pattern = word(labels::PATTERN, read(labels::PATTERN)?)?;
         let gang = read(labels::GANG)?;
         let size = read(labels::GANG_SIZE)?.map(gang_size).transpose()?;
+        let expected = read(labels::EXPECTED_DURATION)?;
+        let expected_duration = expected.map(expected_duration).transpose()?;
         let no_environment = match read(labels::ENVIRONMENT)? {
             None => false,
             Some("none") => true,
@@ -80,6 +84,7 @@ impl Intent {
             pattern,
             gang: gang.filter(|_| size != Some(1)).map(str::to_owned),
             gang_size: size.filter(|&size| size != 1),
+            expected_duration,
             no_environment,
             said,
             unknown: unknown(pod),
@@ -88,12 +93,13 @@ impl Intent {
 }
 
 /// The annotations that a job may set.
-const KEYS: [&str; 6] = [
+const KEYS: [&str; 7] = [
     labels::CLASS,
     labels::SCOPE,
     labels::PATTERN,
     labels::GANG,
     labels::GANG_SIZE,
+    labels::EXPECTED_DURATION,
     labels::ENVIRONMENT,
 ];
 /// The most unknown keys to warn about; nobody misspells more.
@@ -159,6 +165,16 @@ fn gang_size(text: &str) -> Result<u32, Refusal> {
             labels::GANG_SIZE,
             text,
             "set it to the number of pods, such as \"4\"",
+        )
+    })
+}
+
+fn expected_duration(text: &str) -> Result<Duration, Refusal> {
+    duration::parse(text).ok_or_else(|| {
+        invalid(
+            labels::EXPECTED_DURATION,
+            text,
+            "set it to a time with the unit s, m or h, such as \"90m\"",
         )
     })
 }
@@ -251,6 +267,7 @@ mod tests {
             (labels::GANG_SIZE, json!("many"), "number"),
             (labels::GANG_SIZE, json!("0"), "number"),
             (labels::ENVIRONMENT, json!("off"), "none"),
+            (labels::EXPECTED_DURATION, json!("90"), "90m"),
             (labels::CLASS, json!(7), "strings"),
         ] {
             let refusal = read(json!({key: value.clone()})).unwrap_err();

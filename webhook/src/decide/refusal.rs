@@ -21,6 +21,8 @@ pub enum Rule {
     ReservedLabel,
     /// The pod already has an annotation that only the webhook may write.
     ReservedAnnotation,
+    /// The pod has the gate of the queue, but does not wait in it.
+    ReservedGate,
     /// The pod tolerates the taint of a class that it may not use.
     Toleration,
     /// The pod names a node that may belong to a class that it may not use.
@@ -47,6 +49,8 @@ pub enum Rule {
     Size,
     /// The GPUs cannot be as close as the scope says.
     Scope,
+    /// The job has more GPUs than a project may hold.
+    ProjectLimit,
     /// Pod affinity would keep the pod's gang Pending forever.
     Affinity,
     /// The pod is not shaped like a pod.
@@ -66,6 +70,7 @@ impl Rule {
             Self::InvalidAnnotation => "invalid-annotation",
             Self::ReservedLabel => "reserved-label",
             Self::ReservedAnnotation => "reserved-annotation",
+            Self::ReservedGate => "reserved-gate",
             Self::Toleration => "toleration",
             Self::NodeName => "node-name",
             Self::NodeSelector => "node-selector",
@@ -79,6 +84,7 @@ impl Rule {
             Self::OptOut => "opt-out",
             Self::Size => "size",
             Self::Scope => "scope",
+            Self::ProjectLimit => "project-limit",
             Self::Affinity => "affinity",
             Self::Malformed => "malformed",
         }

@@ -88,6 +88,8 @@ pub struct Case {
     pub unseen: bool,
     /// The class that the webhook gives to the pod; empty: none.
     given: Option<String>,
+    /// Whether the admitted pod waits behind the queue's gate; absent: either.
+    queued: Option<bool>,
     /// Texts that the refusal must contain.
     #[serde(default)]
     pub told: Vec<String>,
@@ -121,7 +123,7 @@ struct Real {
 }
 
 /// The ways around the rules. Each of them has a case that is refused.
-pub const WAYS: [&str; 33] = [
+pub const WAYS: [&str; 35] = [
     "tolerates the taint exactly",
     "tolerates with Exists and an empty key",
     "tolerates without an effect",
@@ -132,6 +134,8 @@ pub const WAYS: [&str; 33] = [
     "adds a toleration",
     "changes an image",
     "removes our gate",
+    "adds our gate",
+    "forged state of the queue",
     "changes labels",
     "changes annotations",
     "ephemeral containers",
@@ -260,6 +264,7 @@ impl Real {
                     },
                     unseen: false,
                     given: None,
+                    queued: None,
                     told,
                 }
             })
@@ -346,7 +351,12 @@ impl Case {
         let hidden = hidden(pod).into_iter();
         let hidden: Vec<_> = hidden.filter(|name| !told.contains(name)).collect();
         let class = pod["metadata"]["labels"]["nvlink-domains.io/class"].as_str();
+        let gates = pod["spec"]["schedulingGates"].as_array();
+        let gates = gates.into_iter().flatten();
+        let ours = gates.filter(|gate| gate["name"] == "nvlink-domains.io/queue");
+        let ours = ours.count();
         hidden == self.hidden
+            && self.queued.is_none_or(|queued| ours == usize::from(queued))
             && self
                 .given
                 .as_ref()

@@ -42,6 +42,13 @@ fn specs() -> Value {
             "nodeSelector": {"matchLabels": {"pool": "kueue"}}
         },
         "kai": {"scheduler": {"integration": "KAI", "topology": "racks", "queue": "ml"}},
+        "queueing": {"placement": {"whenUnavailable": "Queue", "queueTimeout": "150s"}},
+        "leaving": {
+            "placement": {
+                "whenUnavailable": "Queue", "onQueueTimeout": "Spread", "waitingCostPercent": 50
+            },
+            "access": {"maxGpusPerProject": 16}
+        },
         "volcano": {"scheduler": {"integration": "Volcano", "highestTier": 1}}
     })
 }

@@ -12,6 +12,7 @@ const MATRIX: [(&str, &str); 18] = [
     ("the defaults", ""),
     ("no exporter", "exporter: {enabled: false}"),
     ("no webhook", "webhook: {enabled: false}"),
+    ("no drain", "webhook: {drain: {enabled: false}}"),
     (
         "no policies, no CRDs",
         "policies: {enabled: false}\ncrds: {enabled: false}",
@@ -229,7 +230,14 @@ fn rules_and_dashboards_are_rendered_as_they_are() {
     let both = "rules: {enabled: true, labels: {team: a}}, dashboards: {enabled: true}";
     let values = format!("monitoring: {{{both}}}");
     let rendered = documents(&helm.release("template", &values, &[]).unwrap());
-    for name in ["recording", "fabric", "jobs", "exporter", "webhook"] {
+    for name in [
+        "recording",
+        "fabric",
+        "jobs",
+        "exporter",
+        "webhook",
+        "queue",
+    ] {
         let rule = find(
             &rendered,
             "PrometheusRule",

@@ -262,17 +262,20 @@ fn the_status_of_a_class_reports_whether_it_is_accepted() {
     let (address, url) = free_address();
     let arguments = ["--ca-secret", "accepted/ca", "--url", &url];
     let _replica = Replica::start_on(address, control_plane.kubeconfig(), &arguments).unwrap();
-    let class = |when: &str| {
+    let class = |mapping: &str| {
         json!({
             "apiVersion": "nvlink-domains.io/v1alpha1", "kind": "DomainClass",
-            "metadata": {"name": "changing"}, "spec": {"placement": {"whenUnavailable": when}},
+            "metadata": {"name": "changing"},
+            "spec": {
+                "placement": {"whenUnavailable": "Queue"}, "devices": {"mapping": mapping}
+            },
         })
     };
-    for (when, status, reason) in [
-        ("Queue", "False", "NotSupported"),
-        ("Pending", "True", "Valid"),
+    for (mapping, status, reason) in [
+        ("Claim", "False", "NotSupported"),
+        ("DevicePlugin", "True", "Valid"),
     ] {
-        kubectl.apply(&class(when).to_string()).unwrap();
+        kubectl.apply(&class(mapping).to_string()).unwrap();
         wait_until("the class's condition", SOON, || {
             let class = kubectl.get(&["domainclass", "changing"])?;
             let condition = &class["status"]["conditions"][0];

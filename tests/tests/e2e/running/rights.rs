@@ -6,7 +6,10 @@ use nvlink_tests::{Helm, Kubectl, Replica, port, wait_until};
 use serde_json::{Value, json};
 
 use super::{control_plane, registered};
-use crate::pods::{decision, gpu_pod};
+use crate::{
+    pods::{decision, gpu_pod},
+    queued,
+};
 
 const SOON: Duration = Duration::from_secs(60);
 
@@ -76,7 +79,7 @@ fn make_closed_class(kubectl: &Kubectl) {
 }
 
 /// Uses each right once: the CA, the registration, the watches, an access review for a
-/// class, and the conditions of a class.
+/// class, the conditions of a class, and the queue.
 #[test]
 fn the_rights_of_the_chart_are_enough() {
     let (control_plane, _turn) = control_plane();
@@ -113,6 +116,7 @@ fn the_rights_of_the_chart_are_enough() {
     let ada = control_plane.kubectl_as("ada").unwrap();
     let ada = ada.in_namespace("least-rights");
     is_refused(&ada);
+    queued::wait_and_leave(all, &team);
     repairs_but_does_not_create(all, &replica);
     all.run(&["delete", "domainclass", "closed"]).unwrap();
 }

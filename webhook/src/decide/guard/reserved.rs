@@ -1,6 +1,6 @@
-//! Labels and annotations that only the webhook may write, in new pods.
+//! Labels, annotations and the gate that only the webhook and its queue may write, in new pods.
 //!
-//! A new pod may already have them if it is a copy of another pod, or if the API server calls the
+//! A new pod may already have what the webhook writes if it is a copy of another pod, or if the API server calls the
 //! webhook again. They must then be exactly what the webhook would write.
 
 use nvlink_topology::labels;
@@ -10,7 +10,7 @@ use super::Case;
 use crate::{
     decide::pod,
     decide::{
-        identity, intent, project,
+        gate, identity, intent, project,
         refusal::{Refusal, Rule},
     },
 };
@@ -29,6 +29,7 @@ pub(super) fn check(case: Case<'_>) -> Result<(), Refusal> {
             ),
         ));
     }
+    check_state(pod)?;
     if label(labels::CLASS).is_some() {
         match case.wanted() {
             Some(wanted) if held.label != Some(wanted) => {
@@ -42,7 +43,44 @@ pub(super) fn check(case: Case<'_>) -> Result<(), Refusal> {
     if let Some(own) = label(labels::PROJECT) {
         check_project(case, own)?;
     }
-    check_gang(case)
+    check_gang(case)?;
+    check_gate(case)
+}
+
+/// Refuses annotations in which the queue keeps its state: it believes what it reads there.
+fn check_state(pod: &Value) -> Result<(), Refusal> {
+    let mut annotations = pod::entries(pod, &["metadata", "annotations"]);
+    let Some((key, _)) = annotations.find(|(key, _)| key.starts_with(labels::QUEUE_STATE)) else {
+        return Ok(());
+    };
+    let key: String = key.chars().take(64).collect();
+    Err(Refusal::new(
+        Rule::ReservedAnnotation,
+        format!("only the queue may write annotation {key}, and not in a new pod: remove it"),
+    ))
+}
+
+/// Refuses the gate in a pod that the queue would never release from it.
+fn check_gate(case: Case<'_>) -> Result<(), Refusal> {
+    if !gate::is_queued(case.pod) {
+        return Ok(());
+    }
+    let class = case.class().and_then(|name| case.view.class(name)?.ok());
+    let waits = class.is_some_and(|class| {
+        let gpus = pod::request(&case.held.containers, &class.resource);
+        class.queue.is_some() && gpus.is_ok_and(|gpus| gpus > 0)
+    });
+    if waits {
+        return Ok(());
+    }
+    Err(Refusal::new(
+        Rule::ReservedGate,
+        format!(
+            "only the webhook may add the scheduling gate {}, and this pod does not wait in a queue: remove the gate; to wait, name a class with whenUnavailable Queue in annotation {}",
+            labels::QUEUE_GATE,
+            labels::CLASS
+        ),
+    ))
 }
 
 /// Checks the gang's label: it attracts the gang's other pods, so it must name this pod's own gang.

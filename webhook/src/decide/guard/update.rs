@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use nvlink_topology::GROUP;
+use nvlink_topology::{GROUP, labels};
 use serde_json::Value;
 
 use super::{
@@ -16,7 +16,7 @@ use crate::{
     cluster::view::View,
     decide::refusal::{Refusal, Rule},
     decide::{
-        Action,
+        Action, gate,
         pod::{self, list},
     },
 };
@@ -38,9 +38,6 @@ pub struct Answered {
     /// The right to change what the webhook wrote.
     pub release: Option<Grant>,
 }
-
-/// The scheduling gate of pods that wait in the queue.
-pub(crate) const GATE: &str = "nvlink-domains.io/queue";
 
 /// A change of a pod, and the facts that were read from the pod once.
 #[derive(Clone, Debug)]
@@ -177,7 +174,8 @@ fn changed(old: &Value, new: &Value) -> Option<String> {
             return Some(format!("{word} {key}"));
         }
     }
-    (gated(old) && !gated(new)).then(|| format!("the scheduling gate {GATE}"))
+    (gate::is_queued(old) && !gate::is_queued(new))
+        .then(|| format!("the scheduling gate {}", labels::QUEUE_GATE))
 }
 
 /// Returns the entries of a map in the pod's metadata whose keys have our prefix.
@@ -199,11 +197,6 @@ fn images(pod: &Value) -> Vec<Option<&Value>> {
     containers
         .map(|container| container.value().get("image"))
         .collect()
-}
-
-fn gated(pod: &Value) -> bool {
-    list(pod, &["spec", "schedulingGates"])
-        .any(|gate| gate.get("name").and_then(Value::as_str) == Some(GATE))
 }
 
 /// Checks new ephemeral containers. They see the GPUs that their image selects, unless they set

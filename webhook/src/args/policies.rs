@@ -1,0 +1,48 @@
+//! The flags of `policies`.
+
+use clap::Args;
+
+use super::{ExemptArgs, LEASE_NAME, LEASE_NAMESPACE};
+use crate::policies::Site;
+
+/// Flags of `policies`.
+#[derive(Debug, Args)]
+pub struct PoliciesArgs {
+    /// Compare with the policies of the cluster, and name those that are missing or changed.
+    #[arg(long, env = "NVLINK_WEBHOOK_CHECK")]
+    pub check: bool,
+    /// Like --check, and print the differences as a unified diff.
+    #[arg(long, env = "NVLINK_WEBHOOK_DIFF")]
+    pub diff: bool,
+    /// Namespace of the Lease of the leader: only the leader may release pods from the queue.
+    #[arg(
+        long,
+        env = "NVLINK_WEBHOOK_LEASE_NAMESPACE",
+        value_name = "NAME",
+        default_value = LEASE_NAMESPACE
+    )]
+    pub lease_namespace: String,
+    /// Name of the Lease of the leader.
+    #[arg(
+        long,
+        env = "NVLINK_WEBHOOK_LEASE_NAME",
+        value_name = "NAME",
+        default_value = LEASE_NAME
+    )]
+    pub lease_name: String,
+    /// Namespaces without rules.
+    #[command(flatten)]
+    pub exempt: ExemptArgs,
+}
+
+impl PoliciesArgs {
+    /// Returns the cluster that the policies are for.
+    #[must_use]
+    pub fn site(&self) -> Site {
+        Site {
+            exempt: self.exempt.exempt_namespaces.clone(),
+            lease_namespace: self.lease_namespace.clone(),
+            lease_name: self.lease_name.clone(),
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! Empties the queue before the webhook is removed: nobody would release the pods that wait.
+//!
+//! The registration goes first, so that no new pod gets the gate. The queue's leader may still
+//! release pods meanwhile; each write names the version that it changes.
+
+use std::{process::ExitCode, time::Duration};
+
+use anyhow::{Context, bail};
+use futures::{StreamExt, stream};
+use k8s_openapi::{
+    api::admissionregistration::v1::MutatingWebhookConfiguration, api::core::v1, jiff::Timestamp,
+};
+use kube::{
+    Api, Client,
+    api::{DeleteParams, ListParams, Patch, PatchParams},
+    core::{ApiResource, DynamicObject},
+};
+use nvlink_runtime::client::{self, Limits};
+use nvlink_topology::labels;
+use serde_json::{Value, json};
+
+use crate::{
+    cluster::MANAGER,
+    decide::{
+        gate,
+        patch::{Editor, Step},
+        pod,
+    },
+    queue::notice::{Post, TEMPORARY},
+    registration::NAME,
+    stdout::print,
+};
+
+/// The most pods in an answer of the API server.
+const PAGE: u32 = 500;
+/// The most writes at a time.
+const AT_ONCE: usize = 16;
+/// The time between two lists of the pods.
+const PAUSE: Duration = Duration::from_secs(1);
+/// API servers may add the gate for this long after the registration is gone.
+const LINGER: u32 = 3;
+/// The most lists after which some pods still wait.
+const MOST: u32 = 120;
+
+/// Removes the registration and the gates of all waiting pods, and prints how many there were.
+///
+/// # Errors
+/// When a pod still waits in the end, or the API server refuses something.
+pub(crate) fn run() -> anyhow::Result<ExitCode> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start")?;
+    let released = runtime.block_on(drain());
+    runtime.shutdown_background();
+    print(&format!("released {} waiting pods\n", released?))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn drain() -> anyhow::Result<usize> {
+    let client = client::connect(Limits::default()).await;
+    let client = client.map_err(|error| told("no access to the cluster", &error))?;
+    unregister(&client).await?;
+    let (mut released, mut quiet) = (0, 0);
+    let mut last = Ok(());
+    for _ in 0..MOST {
+        let waiting = waiting(&client).await?;
+        quiet = if waiting.is_empty() { quiet + 1 } else { 0 };
+        if quiet > LINGER {
+            return Ok(released);
+        }
+        let writes = waiting.iter().map(|pod| release(&client, pod));
+        let ended: Vec<_> = stream::iter(writes)
+            .buffer_unordered(AT_ONCE)
+            .collect()
+            .await;
+        for one in ended {
+            match one {
+                Ok(written) => released += usize::from(written),
+                Err(error) => last = Err(error),
+            }
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+    last.and_then(|()| bail!("new pods keep waiting: who restores the registration {NAME}?"))
+}
+
+async fn unregister(client: &Client) -> anyhow::Result<()> {
+    let api: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
+    match api.delete(NAME, &DeleteParams::default()).await {
+        Ok(_) => Ok(()),
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+        Err(error) => Err(told(
+            "cannot delete MutatingWebhookConfiguration nvlink-domains.io",
+            &error,
+        )),
+    }
+}
+
+/// Returns all pods with the gate of the queue.
+async fn waiting(client: &Client) -> anyhow::Result<Vec<Value>> {
+    let resource = ApiResource::erase::<v1::Pod>(&());
+    let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
+    let mut params = ListParams::default().limit(PAGE);
+    let mut found = Vec::new();
+    loop {
+        let page = api.list(&params).await;
+        let page = page.map_err(|error| told("cannot list pods", &error))?;
+        let next = page.metadata.continue_.clone();
+        for one in page.items {
+            let pod = serde_json::to_value(one)?;
+            if gate::is_queued(&pod) {
+                found.push(pod);
+            }
+        }
+        match next.filter(|token| !token.is_empty()) {
+            Some(token) => params = params.continue_token(&token),
+            None => return Ok(found),
+        }
+    }
+}
+
+/// Releases a pod; `false` if somebody else has changed it.
+async fn release(client: &Client, pod: &Value) -> anyhow::Result<bool> {
+    let text = |field| pod::at(pod, &["metadata", field]).and_then(Value::as_str);
+    let (namespace, name) = (
+        text("namespace").unwrap_or_default(),
+        text("name").unwrap_or_default(),
+    );
+    let api: Api<v1::Pod> = Api::namespaced(client.clone(), namespace);
+    let params = PatchParams {
+        field_manager: Some(MANAGER.to_owned()),
+        ..PatchParams::default()
+    };
+    let Some(operations) = operations(pod) else {
+        return Ok(false);
+    };
+    let operations = Patch::Json::<()>(serde_json::from_value(operations)?);
+    match api.patch(name, &params, &operations).await {
+        Ok(_) => {}
+        Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409 | 422) => {
+            return Ok(false);
+        }
+        Err(error) => {
+            let what = format!("cannot release pod {namespace}/{name}");
+            return Err(told(&what, &error));
+        }
+    }
+    // The pod is free; what it shows is for readers only.
+    let now = Timestamp::now().as_millisecond();
+    let left = Post::Left("released: the queue is being removed".to_owned());
+    let shown = Patch::Strategic(left.patch(pod, true, now));
+    drop(api.patch_status(name, &params, &shown).await);
+    Ok(true)
+}
+
+/// Returns the operations of a JSON patch that removes the queue's gate and annotations, and fails
+/// on another version of the pod.
+fn operations(pod: &Value) -> Option<Value> {
+    let at = gate::gates(pod).position(|gate| gate == labels::QUEUE_GATE)?;
+    let mut editor = Editor::new(pod.clone());
+    // A write with the number of a term is the leader's alone (rule `term`).
+    for key in [labels::QUEUE_TERM, labels::QUEUE_PLACEMENT]
+        .iter()
+        .chain(&TEMPORARY)
+    {
+        editor.remove(&["metadata", "annotations"].map(Step::from), key);
+    }
+    let (_, edits) = editor.finish();
+    let mut operations: Vec<Value> = serde_json::from_slice(&edits.to_json()).ok()?;
+    for field in ["uid", "resourceVersion"] {
+        let value = pod::at(pod, &["metadata", field]);
+        let path = format!("/metadata/{field}");
+        operations.insert(0, json!({"op": "test", "path": path, "value": value}));
+    }
+    let gate = format!("/spec/schedulingGates/{at}");
+    operations.push(json!({"op": "remove", "path": gate}));
+    Some(operations.into())
+}
+
+fn told(what: &str, error: &kube::Error) -> anyhow::Error {
+    anyhow::anyhow!("{what}: {}", client::reason(error))
+}

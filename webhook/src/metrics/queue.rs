@@ -1,0 +1,323 @@
+//! The metrics of the queue, which only the leader has.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Mutex, PoisonError, atomic::AtomicU64},
+    time::{Duration, Instant},
+};
+
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
+    registry::{Registry, Unit},
+};
+
+/// Buckets of waits and of errors of expected starts, in seconds: from one second to three days.
+const WAITS: [f64; 14] = [
+    1.0, 5.0, 15.0, 60.0, 150.0, 300.0, 600.0, 1_800.0, 3_600.0, 7_200.0, 14_400.0, 43_200.0,
+    86_400.0, 259_200.0,
+];
+/// Buckets of the duration of a round, in seconds.
+const ROUNDS: [f64; 11] = [
+    0.000_1, 0.000_5, 0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0,
+];
+
+/// What the queue writes into pods.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Written {
+    Prepare,
+    Release,
+    Reject,
+    Show,
+}
+
+/// How a write of the queue ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Ended {
+    Written,
+    /// Somebody else had changed the pod.
+    Conflict,
+    /// The pod does not exist any more.
+    Gone,
+    /// The API server refused it.
+    Refused,
+    /// The API server did not answer, or had no time.
+    Unanswered,
+}
+
+impl Written {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Prepare => "prepare",
+            Self::Release => "release",
+            Self::Reject => "reject",
+            Self::Show => "show",
+        }
+    }
+}
+
+impl Ended {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Written => "written",
+            Self::Conflict => "conflict",
+            Self::Gone => "gone",
+            Self::Refused => "refused",
+            Self::Unanswered => "unanswered",
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ByClass {
+    class: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ByReason {
+    class: String,
+    reason: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ByKind {
+    class: String,
+    kind: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ByTimeout {
+    class: String,
+    outcome: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ByEnd {
+    write: &'static str,
+    outcome: &'static str,
+}
+
+type Histograms = Family<ByClass, Histogram, fn() -> Histogram>;
+
+/// The pods of a class that wait.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Depth {
+    /// The number of pods by the reason why they wait.
+    pub pods: BTreeMap<&'static str, u32>,
+    /// The GPUs that they request.
+    pub gpus: u32,
+    /// How long the oldest has waited.
+    pub oldest: Duration,
+}
+
+/// The metrics of the queue.
+#[derive(Debug)]
+pub struct QueueMetrics {
+    pods: Family<ByReason, Gauge>,
+    gpus: Family<ByClass, Gauge>,
+    oldest: Family<ByClass, Gauge<f64, AtomicU64>>,
+    /// Since when the oldest pod of each class has waited.
+    since: Mutex<BTreeMap<String, (Instant, Duration)>>,
+    waits: Histograms,
+    releases: Family<ByKind, Counter>,
+    timeouts: Family<ByTimeout, Counter>,
+    writes: Family<ByEnd, Counter>,
+    round: Histogram,
+    errors: Histograms,
+}
+
+impl Default for QueueMetrics {
+    fn default() -> Self {
+        let waits: fn() -> Histogram = || Histogram::new(WAITS);
+        Self {
+            pods: Family::default(),
+            gpus: Family::default(),
+            oldest: Family::default(),
+            since: Mutex::default(),
+            waits: Family::new_with_constructor(waits),
+            releases: Family::default(),
+            timeouts: Family::default(),
+            writes: Family::default(),
+            round: Histogram::new(ROUNDS),
+            errors: Family::new_with_constructor(waits),
+        }
+    }
+}
+
+impl QueueMetrics {
+    pub(super) fn register(&self, registry: &mut Registry) {
+        let registry = registry.sub_registry_with_prefix("queue");
+        registry.register(
+            "waiting_pods",
+            "Pods that wait in the queue, by class and by why they wait; reported by the leader",
+            self.pods.clone(),
+        );
+        registry.register(
+            "waiting_gpus",
+            "GPUs that the waiting pods request; reported by the leader",
+            self.gpus.clone(),
+        );
+        registry.register_with_unit(
+            "oldest_wait",
+            "Seconds for which the oldest waiting pod of the class has waited; reported by the leader",
+            Unit::Seconds,
+            self.oldest.clone(),
+        );
+        registry.register_with_unit(
+            "wait_duration",
+            "Time from the creation of a pod to its release",
+            Unit::Seconds,
+            self.waits.clone(),
+        );
+        registry.register(
+            "releases",
+            "Pods that left the queue for a node, by class and by why: turn, it was their turn; backfill, they overtook others on GPUs that these do not need; worse, a better placement was not worth the wait; rejoin, to a gang that runs; spread, outside a domain after queueTimeout; unqueued, their class does not queue any more; resumed, an earlier leader had begun to release their gang",
+            self.releases.clone(),
+        );
+        registry.register(
+            "timeouts",
+            "Pods that waited as long as queueTimeout, by class and by what happened then: rejected or spread",
+            self.timeouts.clone(),
+        );
+        registry.register(
+            "writes",
+            "Writes of the queue to pods, by what was written (prepare, release, reject, show) and by outcome: conflict, somebody else had changed the pod; gone, it does not exist any more; refused, by the API server; unanswered, the API server did not answer or had no time, and the write is tried again",
+            self.writes.clone(),
+        );
+        registry.register_with_unit(
+            "round_duration",
+            "Time that the planner needs to say what is released next",
+            Unit::Seconds,
+            self.round.clone(),
+        );
+        registry.register_with_unit(
+            "eta_error",
+            "Difference between the first expected start that a pod showed and its release",
+            Unit::Seconds,
+            self.errors.clone(),
+        );
+    }
+
+    /// Sets how many pods wait, by class.
+    pub fn depth(&self, depth: &BTreeMap<String, Depth>) {
+        self.forget();
+        let mut since = self.since.lock().unwrap_or_else(PoisonError::into_inner);
+        for (class, depth) in depth {
+            for (&reason, &pods) in &depth.pods {
+                let by = ByReason {
+                    class: class.clone(),
+                    reason,
+                };
+                self.pods.get_or_create(&by).set(pods.into());
+            }
+            let by = ByClass {
+                class: class.clone(),
+            };
+            self.gpus.get_or_create(&by).set(depth.gpus.into());
+            since.insert(class.clone(), (Instant::now(), depth.oldest));
+        }
+    }
+
+    /// Removes what only a leader knows.
+    pub fn forget(&self) {
+        self.pods.clear();
+        self.gpus.clear();
+        self.oldest.clear();
+        let mut since = self.since.lock().unwrap_or_else(PoisonError::into_inner);
+        since.clear();
+    }
+
+    /// Brings the ages up to date.
+    pub(super) fn age(&self) {
+        let since = self.since.lock().unwrap_or_else(PoisonError::into_inner);
+        for (class, (at, before)) in &*since {
+            let by = ByClass {
+                class: class.clone(),
+            };
+            let age = before.saturating_add(at.elapsed());
+            self.oldest.get_or_create(&by).set(age.as_secs_f64());
+        }
+    }
+
+    /// Gives the queue of these classes its counters: alerts need series that exist from the start.
+    pub fn queues<'a>(&self, classes: impl IntoIterator<Item = &'a str>) {
+        for class in classes {
+            for kind in [
+                "turn", "backfill", "worse", "rejoin", "spread", "unqueued", "resumed",
+            ] {
+                let class = class.to_owned();
+                drop(self.releases.get_or_create(&ByKind { class, kind }));
+            }
+            for outcome in ["rejected", "spread"] {
+                let class = class.to_owned();
+                drop(self.timeouts.get_or_create(&ByTimeout { class, outcome }));
+            }
+        }
+        for write in [
+            Written::Prepare,
+            Written::Release,
+            Written::Reject,
+            Written::Show,
+        ] {
+            for outcome in [
+                Ended::Written,
+                Ended::Conflict,
+                Ended::Gone,
+                Ended::Refused,
+                Ended::Unanswered,
+            ] {
+                drop(self.writes.get_or_create(&ByEnd {
+                    write: write.as_str(),
+                    outcome: outcome.as_str(),
+                }));
+            }
+        }
+    }
+
+    /// Counts a pod that was released after `waited`. `first` is the difference to the first
+    /// expected start that it showed.
+    pub fn released(
+        &self,
+        class: &str,
+        kind: &'static str,
+        waited: Option<Duration>,
+        first: Option<Duration>,
+    ) {
+        let class = class.to_owned();
+        let by = ByClass {
+            class: class.clone(),
+        };
+        if let Some(waited) = waited {
+            self.waits.get_or_create(&by).observe(waited.as_secs_f64());
+        }
+        if let Some(first) = first {
+            self.errors.get_or_create(&by).observe(first.as_secs_f64());
+        }
+        if kind == "spread" {
+            self.timed_out(&class, kind);
+        }
+        self.releases.get_or_create(&ByKind { class, kind }).inc();
+    }
+
+    /// Counts a pod that failed because it waited too long.
+    pub fn rejected(&self, class: &str) {
+        self.timed_out(class, "rejected");
+    }
+
+    fn timed_out(&self, class: &str, outcome: &'static str) {
+        let class = class.to_owned();
+        let timeouts = self.timeouts.get_or_create(&ByTimeout { class, outcome });
+        timeouts.inc();
+    }
+
+    /// Counts a write.
+    pub fn write(&self, write: Written, outcome: Ended) {
+        let (write, outcome) = (write.as_str(), outcome.as_str());
+        self.writes.get_or_create(&ByEnd { write, outcome }).inc();
+    }
+
+    /// Records how long a round took.
+    pub fn round(&self, took: Duration) {
+        self.round.observe(took.as_secs_f64());
+    }
+}

@@ -1,0 +1,337 @@
+//! The planner's state, from the objects of the cluster. Pure: objects come in, changes of the
+//! planner go out.
+//!
+//! What the queue is writing counts as written ([`Feed::expect`]) until the answer is known
+//! ([`Feed::settle`]).
+
+mod demand;
+pub(crate) mod entry;
+mod flush;
+mod job;
+pub mod node;
+mod shown;
+mod writing;
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    sync::Arc,
+};
+
+use nvlink_planner::{Name, Seat};
+use serde_json::Value;
+
+use self::{demand::Demand, entry::Entry, node::Node};
+use super::{Life, Object, Past, Placement, read};
+use crate::{class::Class, decide::Settings, mirror::Published};
+
+pub use shown::Left;
+pub use writing::Leaver;
+
+/// A class, or why it cannot be used.
+pub type Known = Result<Arc<Class>, String>;
+
+/// An object in a namespace.
+pub type Place = (String, Object);
+
+/// The objects of the cluster.
+#[derive(Debug, Default)]
+pub struct Feed {
+    settings: Settings,
+    nodes: BTreeMap<Name, Node>,
+    topologies: HashMap<Name, Arc<Published>>,
+    classes: BTreeMap<String, Known>,
+    pods: BTreeMap<Name, Entry>,
+    /// The pods of each job.
+    jobs: HashMap<Name, BTreeSet<Name>>,
+    /// The seats of gangs, also of pods that are gone.
+    seats: HashMap<Name, Vec<Seat>>,
+    demands: BTreeMap<String, (Name, Demand)>,
+    objects: HashMap<Place, Option<Value>>,
+    wanted: BTreeSet<Place>,
+    past: Past,
+    changed: Changed,
+    /// Pods that the queue must not write yet.
+    paused: BTreeSet<Name>,
+    /// Waiting pods that no queue of a class takes.
+    strays: BTreeSet<Name>,
+    /// Pods that wait no more, although their condition says so.
+    left: BTreeSet<Name>,
+    /// Pods that must follow others of their gang, by name.
+    committed: BTreeMap<Name, Placement>,
+}
+
+/// What the planner has not been told yet.
+#[derive(Debug, Default)]
+struct Changed {
+    nodes: BTreeSet<Name>,
+    pods: BTreeSet<Name>,
+    jobs: BTreeSet<Name>,
+    classes: BTreeSet<String>,
+}
+
+/// Returns the name of a pod.
+#[must_use]
+pub fn id(namespace: &str, name: &str) -> Name {
+    format!("{namespace}/{name}").into()
+}
+
+impl Feed {
+    /// Returns a feed without objects.
+    #[must_use]
+    pub fn new(settings: Settings) -> Self {
+        Self {
+            settings,
+            ..Self::default()
+        }
+    }
+
+    /// Sets a node, or removes it.
+    pub fn node(&mut self, name: &str, node: Option<Node>) {
+        let name = Name::from(name);
+        let changed = self.nodes.get(&name) != node.as_ref();
+        match node {
+            Some(node) => self.nodes.insert(name.clone(), node),
+            None => self.nodes.remove(&name),
+        };
+        if changed {
+            self.changed.nodes.insert(name);
+        }
+    }
+
+    /// Sets what a node published, or removes it.
+    pub fn topology(&mut self, name: &str, published: Option<Arc<Published>>) {
+        let name = Name::from(name);
+        match published {
+            Some(published) => self.topologies.insert(name.clone(), published),
+            None => self.topologies.remove(&name),
+        };
+        self.changed.nodes.insert(name);
+    }
+
+    /// Sets a class, or removes it.
+    pub fn class(&mut self, name: &str, class: Option<Known>) {
+        if self.classes.get(name) == class.as_ref() {
+            return;
+        }
+        match class {
+            Some(class) => self.classes.insert(name.to_owned(), class),
+            None => self.classes.remove(name),
+        };
+        self.changed.classes.insert(name.to_owned());
+        // Which nodes it has, and which resources are GPUs.
+        self.changed.nodes.extend(self.nodes.keys().cloned());
+        let of_class = |pod: &Entry| pod.class.as_deref() == Some(name);
+        let pods = self.pods.iter().filter(|(_, pod)| of_class(pod));
+        let names: Vec<Name> = pods.map(|(name, _)| name.clone()).collect();
+        names.iter().for_each(|name| self.reread(name));
+    }
+
+    /// Sets a pod. An older version than the known one has no effect.
+    pub fn pod(&mut self, mut pod: Value) {
+        let (mut entry, demand) = Entry::new(&mut pod);
+        let name = crate::decide::pod::at(&pod, &["metadata", "name"]);
+        let id = id(
+            &entry.namespace,
+            name.and_then(Value::as_str).unwrap_or_default(),
+        );
+        if let Some(old) = self.pods.get(&id) {
+            if old.uid == entry.uid {
+                if entry.version < old.version {
+                    return;
+                }
+                entry.counted = old.counted;
+                entry.orphan = old.orphan;
+                entry.paused = old.paused;
+                let waits = matches!(entry.life, Life::Waiting { .. });
+                entry.expected = old.expected.clone().filter(|_| waits);
+            } else {
+                self.leave(&id);
+            }
+        }
+        entry.demand = demand.map(|demand| self.demand(demand));
+        self.read(&id, &mut entry, &pod);
+        self.join(id, entry);
+    }
+
+    /// Removes a pod.
+    pub fn gone(&mut self, id: &Name) {
+        self.leave(id);
+    }
+
+    /// Removes all pods but these.
+    pub fn retain_pods(&mut self, wanted: &HashSet<Name>) {
+        let gone = self.pods.keys().filter(|id| !wanted.contains(*id));
+        let gone: Vec<Name> = gone.cloned().collect();
+        gone.iter().for_each(|id| self.leave(id));
+    }
+
+    /// Removes all nodes but these.
+    pub fn retain_nodes(&mut self, wanted: &HashSet<Name>) {
+        let gone = self.nodes.keys().filter(|name| !wanted.contains(*name));
+        let gone: Vec<Name> = gone.cloned().collect();
+        gone.iter().for_each(|name| self.node(name, None));
+    }
+
+    /// Removes all classes but these.
+    pub fn retain_classes(&mut self, wanted: &HashSet<String>) {
+        let gone = self.classes.keys().filter(|name| !wanted.contains(*name));
+        let gone: Vec<String> = gone.cloned().collect();
+        gone.iter().for_each(|name| self.class(name, None));
+    }
+
+    /// Returns the objects that are needed and not known, once.
+    pub fn wanted(&mut self) -> BTreeSet<Place> {
+        std::mem::take(&mut self.wanted)
+    }
+
+    /// Reports whether a waiting pod is of this object.
+    #[must_use]
+    pub fn needs(&self, place: &Place) -> bool {
+        let of_object =
+            |pod: &Entry| pod.namespace == place.0 && pod.object.as_ref() == Some(&place.1);
+        self.pods.values().any(of_object)
+    }
+
+    /// Sets an object that was wanted; `None` if it does not exist.
+    pub fn object(&mut self, place: Place, object: Option<Value>) {
+        let of_object =
+            |pod: &Entry| pod.namespace == place.0 && pod.object.as_ref() == Some(&place.1);
+        let pods = self.pods.iter().filter(|(_, pod)| of_object(pod));
+        let names: Vec<Name> = pods.map(|(name, _)| name.clone()).collect();
+        self.objects.insert(place, object);
+        names.iter().for_each(|name| self.reread(name));
+    }
+
+    /// Returns what the queue reads from a pod.
+    #[must_use]
+    pub fn member(&self, pod: &Name) -> Option<&super::Member> {
+        self.pods.get(pod)?.member.as_ref()
+    }
+
+    /// Returns the id of a domain that the planner names by its number on the node.
+    #[must_use]
+    pub fn domain(&self, node: &Name, number: &str) -> Option<String> {
+        let published = self.topologies.get(node)?.as_ref().as_ref().ok()?;
+        let domain = published.domains.get(number.parse::<usize>().ok()?)?;
+        Some(domain.id.clone())
+    }
+
+    /// Returns the name of a demand. A new one changes the nodes that meet it.
+    fn demand(&mut self, demand: Demand) -> Name {
+        let key = demand.key();
+        if let Some((name, _)) = self.demands.get(&key) {
+            return name.clone();
+        }
+        let name = Name::from(format!("demand {}", self.demands.len()));
+        let met = self
+            .nodes
+            .iter()
+            .filter(|(name, node)| demand.is_met(name, node));
+        self.changed.nodes.extend(met.map(|(name, _)| name.clone()));
+        self.demands.insert(key, (name.clone(), demand));
+        name
+    }
+
+    /// Reads a pod again whose class or object has changed.
+    fn reread(&mut self, id: &Name) {
+        let Some(mut entry) = self.pods.remove(id) else {
+            return;
+        };
+        self.depart(id, &entry);
+        if let Some(pod) = entry.document() {
+            self.read(id, &mut entry, &pod);
+        }
+        self.join(id.clone(), entry);
+    }
+
+    /// Reads what depends on the pod's class and object.
+    fn read(&mut self, id: &Name, entry: &mut Entry, pod: &Value) {
+        let class = entry
+            .class
+            .as_deref()
+            .and_then(|name| self.classes.get(name));
+        let Some(Ok(class)) = class else {
+            entry.member = None;
+            entry.job = None;
+            return;
+        };
+        let place = entry
+            .object
+            .clone()
+            .map(|object| (entry.namespace.clone(), object));
+        let object = place.as_ref().and_then(|place| self.objects.get(place));
+        let asked = object.is_some();
+        entry.member = read(pod, class, object.and_then(Option::as_ref)).ok();
+        let gang = entry.member.as_ref().map(|member| member.gang.as_ref());
+        entry.job = match gang {
+            Some(Some(gang)) => Some(self::id(&entry.namespace, &gang.name)),
+            Some(None) => Some(id.clone()),
+            None => None,
+        };
+        if let (Some(Some(_)), Some(place), false) = (gang, place, asked) {
+            self.wanted.insert(place);
+        }
+    }
+
+    fn join(&mut self, id: Name, mut entry: Entry) {
+        if let Some(member) = entry.member.as_ref().filter(|_| !entry.counted)
+            && let Some(ran) = member.ran()
+        {
+            self.past.add(member.key(), ran);
+            entry.counted = true;
+        }
+        if let Some(job) = &entry.job {
+            self.jobs.entry(job.clone()).or_default().insert(id.clone());
+            self.changed.jobs.insert(job.clone());
+        }
+        self.changed.pods.insert(id.clone());
+        match entry.has_left() {
+            true => self.left.insert(id.clone()),
+            false => self.left.remove(&id),
+        };
+        if matches!(entry.life, Life::Waiting { .. }) && !self.is_taken(&entry) {
+            self.strays.insert(id.clone());
+        } else {
+            self.strays.remove(&id);
+            entry.orphan = None;
+        }
+        if let Some(old) = self.pods.insert(id.clone(), entry) {
+            let same = self.pods.get(&id).is_some_and(|new| new.job == old.job);
+            if !same {
+                self.depart(&id, &old);
+            }
+        }
+    }
+
+    /// Reports whether a pod waits in the queue of a class.
+    fn is_taken(&self, pod: &Entry) -> bool {
+        let class = pod.class.as_deref().and_then(|name| self.classes.get(name));
+        let queues = matches!(class, Some(Ok(class)) if class.queue.is_some());
+        queues && pod.member.is_some()
+    }
+
+    fn leave(&mut self, id: &Name) {
+        let Some(old) = self.pods.remove(id) else {
+            return;
+        };
+        // Reports about it are now about another pod.
+        self.changed.nodes.extend(old.life.node().map(Name::from));
+        self.changed.pods.insert(id.clone());
+        self.strays.remove(id);
+        self.paused.remove(id);
+        self.left.remove(id);
+        self.depart(id, &old);
+    }
+
+    /// Removes a pod from its job.
+    fn depart(&mut self, id: &Name, old: &Entry) {
+        let Some(job) = &old.job else { return };
+        if let Some(pods) = self.jobs.get_mut(job) {
+            pods.remove(id);
+            if pods.is_empty() {
+                self.jobs.remove(job);
+            }
+        }
+        self.changed.jobs.insert(job.clone());
+    }
+}

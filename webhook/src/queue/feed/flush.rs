@@ -1,0 +1,156 @@
+//! Tells the planner what has changed.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use nvlink_planner::{self as planner, Held, Millis, Name, Planner, Settings as Rules};
+
+use super::{
+    Feed, id,
+    job::{self, Pods, Waits},
+    node,
+};
+use crate::{class::Class, crd::domain_class::Order, mirror::Published};
+
+impl Feed {
+    /// Tells the planner what has changed.
+    pub fn flush(&mut self, planner: &mut Planner, now: Millis) {
+        let changed = std::mem::take(&mut self.changed);
+        self.flush_classes(&changed.classes, planner);
+        for name in &changed.nodes {
+            planner.node(name, self.node_state(name));
+        }
+        for id in &changed.pods {
+            match self.pods.get(id) {
+                // With its job.
+                Some(pod) if pod.job.is_some() => {}
+                Some(pod) => planner.pod(id, job::held(id, pod, None, &self.past)),
+                None => planner.pod(id, None),
+            }
+            self.committed.remove(id);
+        }
+        for job in &changed.jobs {
+            self.flush_job(job, planner, now);
+        }
+    }
+
+    fn flush_classes(&self, changed: &BTreeSet<String>, planner: &mut Planner) {
+        if changed.is_empty() {
+            return;
+        }
+        let queues = || {
+            let classes = self
+                .classes
+                .values()
+                .filter_map(|class| class.as_ref().ok());
+            classes.filter_map(|class| class.queue.as_ref())
+        };
+        planner.settings(Rules {
+            fair_share: queues().any(|queue| queue.order == Order::FairShare),
+            ..Rules::default()
+        });
+        for name in changed {
+            let class = self.classes.get(name).and_then(|class| class.as_ref().ok());
+            let rules = class.map(|class| planner::Class {
+                max_gpus_per_project: class
+                    .queue
+                    .as_ref()
+                    .and_then(|queue| queue.max_gpus_per_project),
+                broken: class.broken_gpus,
+                waiting_factor: class
+                    .queue
+                    .as_ref()
+                    .and_then(|queue| queue.waiting_cost_percent)
+                    .map(|percent| f64::from(percent) / 100.0),
+            });
+            planner.class(&name.as_str().into(), rules);
+        }
+    }
+
+    fn flush_job(&mut self, id: &Name, planner: &mut Planner, now: Millis) {
+        let Some(names) = self.jobs.get(id) else {
+            self.seats.remove(id);
+            planner.job(id, None);
+            return;
+        };
+        let pods = names
+            .iter()
+            .filter_map(|name| Some((name, self.pods.get(name)?)));
+        let pods = Pods(pods.collect());
+        let mut members = pods.0.iter().filter_map(|(_, pod)| pod.class.as_deref());
+        let class = members.find_map(|name| self.classes.get(name)?.as_ref().ok());
+        let waits = class
+            .and_then(|class| class.queue.as_ref())
+            .map(|queue| Waits {
+                then: queue.on_timeout,
+            });
+        let before = self.seats.get(id).map_or(&[][..], Vec::as_slice);
+        let assembled = pods.assemble(id, waits, before, &self.past, now);
+        for name in names {
+            self.committed.remove(name);
+        }
+        self.committed.extend(assembled.committed);
+        for (pod, state) in assembled.pods {
+            planner.pod(&pod, state);
+        }
+        planner.job(id, assembled.job);
+        self.seats.insert(id.clone(), assembled.seats);
+    }
+
+    fn node_state(&self, name: &Name) -> Option<planner::NodeState> {
+        let node = self.nodes.get(name)?;
+        let classes = || {
+            self.classes
+                .values()
+                .filter_map(|class| class.as_ref().ok())
+        };
+        let is_gpu = |resource: &str| {
+            resource == crate::class::GPU || classes().any(|class| class.resource == resource)
+        };
+        let topology = self.topologies.get(name).map(Arc::as_ref);
+        let of_class = |class: &&Arc<Class>| {
+            let mut selector = class.selector.iter();
+            selector.all(|(key, value)| node.labels.get(key) == Some(value))
+        };
+        let sets = classes()
+            .filter(of_class)
+            .map(|class| Name::from(class.name.as_str()));
+        let demands = self
+            .demands
+            .values()
+            .filter(|(_, demand)| demand.is_met(name, node));
+        let sets = sets.chain(demands.map(|(name, _)| name.clone())).collect();
+        let held = self.held(topology);
+        Some(node::state(
+            node,
+            topology,
+            is_gpu,
+            &self.settings,
+            sets,
+            held,
+        ))
+    }
+
+    fn held(&self, topology: Option<&Published>) -> Vec<Held> {
+        let known = topology.and_then(|published| published.as_ref().ok());
+        let allocations = known.and_then(|known| known.allocations.as_ref());
+        let held = allocations.into_iter().flatten().map(|one| {
+            let id = id(&one.namespace, &one.pod);
+            let uids = self
+                .pods
+                .get(&id)
+                .map(|pod| &pod.uid)
+                .zip(one.pod_uid.as_ref());
+            let same = uids.is_none_or(|(known, reported)| known == reported);
+            Held {
+                // The planner knows no pod of the other name.
+                pod: Some(if same {
+                    id
+                } else {
+                    format!("{id} before").into()
+                }),
+                gpus: one.gpus.clone(),
+            }
+        });
+        held.collect()
+    }
+}

@@ -1,0 +1,268 @@
+//! How long a pod may run, and how long it probably will.
+
+use std::time::Duration;
+
+use k8s_openapi::jiff::Timestamp;
+use nvlink_topology::labels;
+use serde_json::Value;
+
+use super::{life::time, past::Spread};
+use crate::{class::duration, decide::pod};
+
+/// The annotation in which GitLab Runner writes the job's timeout, such as `1h0m0s`
+/// (<https://docs.gitlab.com/runner/executors/kubernetes/>).
+const GITLAB_TIMEOUT: &str = "job.runner.gitlab.com/timeout";
+/// The variable with the same timeout in seconds.
+const GITLAB_VARIABLE: &str = "CI_JOB_TIMEOUT";
+
+/// What limits the run of a pod.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// How long its author expects it to run.
+    pub expected: Option<Duration>,
+    /// How long it may run: its `activeDeadlineSeconds`, which Kubernetes counts from the moment
+    /// when the kubelet accepts the pod.
+    pub run: Option<Duration>,
+    /// When it ends at the latest, however long it waits: the deadline of its Job and the timeout
+    /// of its GitLab job, which both count from before the pod was created.
+    pub end: Option<Timestamp>,
+}
+
+/// How long a pod will run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Estimate {
+    /// How long it probably runs.
+    pub likely: Duration,
+    /// How long it runs at most, by its limits, else by the spread of past runs.
+    pub longest: Duration,
+    /// Where the estimate comes from.
+    pub source: Source,
+}
+
+/// Where an estimate comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// Its author says so.
+    Expected,
+    /// Past runs of the same job.
+    Past {
+        /// Number of runs.
+        runs: usize,
+    },
+    /// Nothing else than a limit is known, which most jobs do not reach.
+    Limit,
+}
+
+impl Limits {
+    /// Reads the limits of `pod`; `job` is the Job that owns it.
+    #[must_use]
+    pub fn of(pod: &Value, job: Option<&Value>) -> Self {
+        let annotation = |key| pod::metadata(pod, "annotations", key).and_then(Value::as_str);
+        let created = time(pod, &["metadata", "creationTimestamp"]);
+        let gitlab = annotation(GITLAB_TIMEOUT).and_then(go_duration);
+        let gitlab = gitlab.or_else(|| variable(pod, GITLAB_VARIABLE));
+        let gitlab = created.zip(gitlab);
+        let job = job.and_then(|job| {
+            let started = time(job, &["status", "startTime"])?;
+            Some((started, deadline(job)?))
+        });
+        let end = |(from, after): (Timestamp, Duration)| from.checked_add(after).ok();
+        Self {
+            expected: annotation(labels::EXPECTED_DURATION).and_then(duration::parse),
+            run: deadline(pod),
+            end: gitlab
+                .and_then(end)
+                .into_iter()
+                .chain(job.and_then(end))
+                .min(),
+        }
+    }
+
+    /// Returns how long the pod will run if it starts at `start`, `past` being the past runs of
+    /// the same job; `None` if nothing is known.
+    #[must_use]
+    pub fn estimate(&self, past: Option<Spread>, start: Timestamp) -> Option<Estimate> {
+        let left = self
+            .end
+            .map(|end| Duration::try_from(end.duration_since(start)).unwrap_or_default());
+        let limit = self.run.into_iter().chain(left).min();
+        let cut = |duration: Duration| limit.map_or(duration, |limit| duration.min(limit));
+        if let Some(expected) = self.expected {
+            return Some(Estimate {
+                likely: cut(expected),
+                longest: limit.unwrap_or(expected),
+                source: Source::Expected,
+            });
+        }
+        if let Some(past) = past {
+            return Some(Estimate {
+                likely: cut(past.median),
+                longest: cut(past.most),
+                source: Source::Past { runs: past.runs },
+            });
+        }
+        limit.map(|limit| Estimate {
+            likely: limit,
+            longest: limit,
+            source: Source::Limit,
+        })
+    }
+}
+
+/// Returns `spec.activeDeadlineSeconds` of a pod or Job.
+fn deadline(object: &Value) -> Option<Duration> {
+    let seconds = pod::at(object, &["spec", "activeDeadlineSeconds"])?.as_u64()?;
+    Some(Duration::from_secs(seconds))
+}
+
+/// Returns a time in whole seconds from the environment of a container.
+fn variable(pod: &Value, name: &str) -> Option<Duration> {
+    let containers = pod::list(pod, &["spec", "containers"]);
+    let mut entries = containers.flat_map(|container| pod::list(container, &["env"]));
+    let entry = entries.find(|entry| entry.get("name").and_then(Value::as_str) == Some(name))?;
+    let seconds = entry.get("value")?.as_str()?.parse().ok()?;
+    Some(Duration::from_secs(seconds))
+}
+
+/// Parses a duration as Go prints it: `2h3m0.5s`, `1m30s`, `500ms`.
+fn go_duration(text: &str) -> Option<Duration> {
+    let mut rest = text;
+    let mut total = Duration::ZERO;
+    while !rest.is_empty() {
+        let split = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
+        let (number, tail) = rest.split_at(split);
+        let end = tail
+            .find(|c: char| c.is_ascii_digit() || c == '.')
+            .unwrap_or(tail.len());
+        let (unit, tail) = tail.split_at(end);
+        let scale = match unit {
+            "h" => 3600.0,
+            "m" => 60.0,
+            "s" => 1.0,
+            "ms" => 1e-3,
+            "us" | "µs" | "μs" => 1e-6,
+            "ns" => 1e-9,
+            _ => return None,
+        };
+        let number: f64 = number.parse().ok()?;
+        let part = Duration::try_from_secs_f64(number * scale).ok()?;
+        total = total.checked_add(part)?;
+        rest = tail;
+    }
+    (!text.is_empty()).then_some(total)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    const HOUR: Duration = Duration::from_secs(3600);
+
+    fn at(text: &str) -> Timestamp {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn durations_of_go() {
+        for (text, milliseconds) in [
+            ("1h0m0s", Some(3_600_000)),
+            ("2h3m0.5s", Some(7_380_500)),
+            ("90s", Some(90_000)),
+            ("1.5h", Some(5_400_000)),
+            ("500ms", Some(500)),
+            ("0s", Some(0)),
+            ("", None),
+            ("60", None),
+            ("-1h", None),
+            ("1d", None),
+            ("1..5h", None),
+            ("h", None),
+            ("99999999999999999999999h", None),
+        ] {
+            let expected = milliseconds.map(Duration::from_millis);
+            assert_eq!(go_duration(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn limits_come_from_pod_job_and_gitlab() {
+        let created = "2026-08-01T10:00:00Z";
+        let gitlab = json!({
+            "metadata": {
+                "creationTimestamp": created,
+                "annotations": {
+                    GITLAB_TIMEOUT: "1h0m0s", labels::EXPECTED_DURATION: "20m"
+                }
+            },
+            "spec": {"activeDeadlineSeconds": 3601, "containers": []}
+        });
+        let limits = Limits::of(&gitlab, None);
+        let expected = Limits {
+            expected: Some(Duration::from_secs(1200)),
+            run: Some(Duration::from_secs(3601)),
+            end: Some(at("2026-08-01T11:00:00Z")),
+        };
+        assert_eq!(limits, expected);
+        let env = json!([{"name": "CI_JOB_TIMEOUT", "value": "1800"}]);
+        let by_variable = json!({
+            "metadata": {"creationTimestamp": created}, "spec": {"containers": [{"env": env}]}
+        });
+        let end = Limits::of(&by_variable, None).end;
+        assert_eq!(end, Some(at("2026-08-01T10:30:00Z")));
+        let job = json!({
+            "spec": {"activeDeadlineSeconds": 600},
+            "status": {"startTime": "2026-08-01T09:59:00Z"}
+        });
+        assert_eq!(
+            Limits::of(&gitlab, Some(&job)).end,
+            Some(at("2026-08-01T10:09:00Z"))
+        );
+        assert_eq!(Limits::of(&json!({}), Some(&json!({}))), Limits::default());
+    }
+
+    #[test]
+    fn an_estimate_prefers_what_is_known_best() {
+        let start = at("2026-08-01T10:30:00Z");
+        let past = Spread {
+            runs: 5,
+            median: HOUR,
+            most: 2 * HOUR,
+        };
+        let estimate = |limits: Limits, past| {
+            let estimate = limits.estimate(past, start)?;
+            Some((estimate.likely, estimate.longest, estimate.source))
+        };
+        assert_eq!(estimate(Limits::default(), None), None);
+        let runs = Source::Past { runs: 5 };
+        assert_eq!(
+            estimate(Limits::default(), Some(past)),
+            Some((HOUR, 2 * HOUR, runs))
+        );
+        let limited = Limits {
+            run: Some(4 * HOUR),
+            end: Some(at("2026-08-01T12:00:00Z")),
+            ..Limits::default()
+        };
+        let left = HOUR + HOUR / 2;
+        assert_eq!(estimate(limited, None), Some((left, left, Source::Limit)));
+        assert_eq!(estimate(limited, Some(past)), Some((HOUR, left, runs)));
+        let expected = Limits {
+            expected: Some(HOUR / 4),
+            ..limited
+        };
+        assert_eq!(
+            estimate(expected, Some(past)),
+            Some((HOUR / 4, left, Source::Expected))
+        );
+        let late = Limits {
+            end: Some(at("2026-08-01T10:00:00Z")),
+            ..Limits::default()
+        };
+        assert_eq!(
+            estimate(late, None),
+            Some((Duration::ZERO, Duration::ZERO, Source::Limit))
+        );
+    }
+}

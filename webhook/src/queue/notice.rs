@@ -1,0 +1,279 @@
+//! What a waiting pod shows, and whether a reader would notice that it has changed. Pure.
+
+use nvlink_planner::{Eta, Millis, Reason, Waiting};
+use nvlink_topology::{Scope, labels};
+use serde_json::{Value, json};
+
+use super::{Member, words};
+use crate::decide::pod;
+
+/// A change that a reader notices is shown no earlier than this after the one before, milliseconds.
+pub const SOON: Millis = 10_000;
+/// The same for a change of numbers in the reason.
+pub const LATER: Millis = 60_000;
+/// Up to this position, each step counts; further back, a tenth of it.
+const FRONT: u32 = 10;
+/// The least change of an expected start that counts, milliseconds.
+const MINUTE: Millis = 60_000;
+
+/// What a waiting pod shows: why it waits, its position, and when it is expected to start.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Notice {
+    /// Why.
+    pub reason: Reason,
+    /// The position among the jobs of its class, from 1.
+    pub position: u32,
+    /// When it is expected to start.
+    pub eta: Option<Eta>,
+}
+
+/// The pod that shows it.
+#[derive(Clone, Copy, Debug)]
+pub struct About<'a> {
+    /// Its class.
+    pub class: &'a str,
+    /// Its project.
+    pub project: &'a str,
+    /// How close its GPUs must be.
+    pub scope: Scope,
+}
+
+/// What a pod shows, by its annotations and condition.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Shown {
+    /// Whether its condition says that it waits.
+    pub queued: bool,
+    /// The annotation with the reason.
+    pub reason: Option<String>,
+    /// The position.
+    pub position: Option<u32>,
+    /// When it is expected to start.
+    pub eta: Option<Millis>,
+}
+
+/// When a change must be shown, the most urgent first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Urgency {
+    /// At once: nothing is shown, or another reason. Whoever looks must know.
+    Now,
+    /// [`SOON`] after the change before: the position, or the expected start.
+    Soon,
+    /// [`LATER`] after the change before: numbers of the reason.
+    Later,
+}
+
+impl<'a> From<&'a Member> for About<'a> {
+    fn from(member: &'a Member) -> Self {
+        Self {
+            class: &member.class,
+            project: &member.project,
+            scope: member.scope,
+        }
+    }
+}
+
+impl From<&Waiting> for Notice {
+    fn from(waiting: &Waiting) -> Self {
+        Self {
+            reason: waiting.reason.clone(),
+            position: waiting.class_position,
+            eta: waiting.eta,
+        }
+    }
+}
+
+impl Notice {
+    /// Returns the reason as one word.
+    #[must_use]
+    pub fn word(&self) -> &'static str {
+        words::word(&self.reason)
+    }
+
+    /// Returns the text of the condition and of the Event, as of `now`.
+    #[must_use]
+    pub fn message(&self, about: About<'_>, now: Millis) -> String {
+        let why = words::sentence(&self.reason, about.scope, about.project);
+        let (position, class) = (self.position, about.class);
+        let start = match self.is_planned() {
+            true => format!("; {}", words::start(self.eta, now)),
+            false => String::new(),
+        };
+        format!("{why}; position {position} of class {class}{start}")
+    }
+
+    /// Returns the annotations; `None` removes one.
+    #[must_use]
+    pub fn annotations(&self, about: About<'_>) -> [(&'static str, Option<String>); 3] {
+        let why = words::sentence(&self.reason, about.scope, about.project);
+        [
+            (
+                labels::QUEUE_REASON,
+                Some(format!("{}: {why}", self.word())),
+            ),
+            (labels::QUEUE_POSITION, Some(self.position.to_string())),
+            (labels::QUEUE_ETA, self.start().map(words::stamp)),
+        ]
+    }
+
+    /// Returns the expected start, if it is more than a lower bound.
+    #[must_use]
+    pub fn start(&self) -> Option<Millis> {
+        let eta = self.eta.filter(|eta| !eta.at_least && self.is_planned());
+        eta.map(|eta| eta.mean)
+    }
+
+    /// Reports whether the job starts when GPUs become free, and needs nothing else.
+    fn is_planned(&self) -> bool {
+        !matches!(
+            self.reason,
+            Reason::Never | Reason::Incomplete | Reason::Silent
+        )
+    }
+
+    /// Returns how urgent it is to show this after `before`; `None` if no reader would notice.
+    #[must_use]
+    pub fn after(&self, before: &Self, now: Millis) -> Option<Urgency> {
+        if self.word() != before.word() {
+            return Some(Urgency::Now);
+        }
+        let moved = has_moved(before.position, self.position);
+        if moved || has_shifted(before.start(), self.start(), now) {
+            return Some(Urgency::Soon);
+        }
+        (self.reason != before.reason).then_some(Urgency::Later)
+    }
+
+    /// The same, after what an earlier leader wrote.
+    #[must_use]
+    pub fn after_shown(&self, shown: &Shown, about: About<'_>, now: Millis) -> Option<Urgency> {
+        let word = shown
+            .reason
+            .as_deref()
+            .and_then(|reason| reason.split(':').next());
+        if !shown.queued || word != Some(self.word()) {
+            return Some(Urgency::Now);
+        }
+        let moved = shown
+            .position
+            .is_none_or(|before| has_moved(before, self.position));
+        if moved || has_shifted(shown.eta, self.start(), now) {
+            return Some(Urgency::Soon);
+        }
+        let [(_, reason), ..] = self.annotations(about);
+        (reason != shown.reason).then_some(Urgency::Later)
+    }
+}
+
+fn has_moved(from: u32, to: u32) -> bool {
+    let least = match from.max(to) {
+        ..=FRONT => 1,
+        back => back / 10,
+    };
+    from.abs_diff(to) >= least
+}
+
+fn has_shifted(from: Option<Millis>, to: Option<Millis>, now: Millis) -> bool {
+    match (from, to) {
+        (None, None) => false,
+        (Some(from), Some(to)) => {
+            let wait = to.saturating_sub(now).max(0);
+            from.saturating_sub(to).saturating_abs() > MINUTE.max(wait / 10)
+        }
+        _ => true,
+    }
+}
+
+impl Shown {
+    /// Reads `pod`.
+    #[must_use]
+    pub fn of(pod: &Value) -> Self {
+        let text = |key| pod::metadata(pod, "annotations", key).and_then(Value::as_str);
+        let eta = text(labels::QUEUE_ETA);
+        let eta: Option<k8s_openapi::jiff::Timestamp> = eta.and_then(|eta| eta.parse().ok());
+        Self {
+            queued: is_queued(pod),
+            reason: text(labels::QUEUE_REASON).map(str::to_owned),
+            position: text(labels::QUEUE_POSITION).and_then(|text| text.parse().ok()),
+            eta: eta.map(|eta| eta.as_millisecond()),
+        }
+    }
+}
+
+/// Reports whether the condition of `pod` says that it waits.
+#[must_use]
+pub fn is_queued(pod: &Value) -> bool {
+    let text = |condition: &Value, key| condition.get(key).and_then(Value::as_str) == Some("True");
+    pod::list(pod, &["status", "conditions"]).any(|one| is_ours(one) && text(one, "status"))
+}
+
+/// Reports whether a condition is the queue's.
+pub(super) fn is_ours(condition: &Value) -> bool {
+    condition.get("type").and_then(Value::as_str) == Some(labels::QUEUED)
+}
+
+/// What a pod shows next.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Post {
+    /// It waits.
+    Waits {
+        /// The reason as one word.
+        word: &'static str,
+        /// Why, position and expected start.
+        message: String,
+        /// The annotations.
+        annotations: [(&'static str, Option<String>); 3],
+    },
+    /// It waits no more, for this reason.
+    Left(String),
+}
+
+impl Post {
+    /// Returns what a waiting pod shows.
+    #[must_use]
+    pub fn waits(notice: &Notice, about: About<'_>, now: Millis) -> Self {
+        Self::Waits {
+            word: notice.word(),
+            message: notice.message(about, now),
+            annotations: notice.annotations(about),
+        }
+    }
+
+    /// Returns a strategic merge patch of the status of `pod`, which is of this version and shows
+    /// that it waits if `queued`. It fails if the pod has changed, or is another one. A pod that
+    /// waits no more is changed by its kubelet, so only another one fails.
+    #[must_use]
+    pub fn patch(&self, pod: &Value, queued: bool, now: Millis) -> Value {
+        let field = |name: &str| pod::at(pod, &["metadata", name]).cloned();
+        let mut metadata = json!({"uid": field("uid")});
+        let mut condition = match self {
+            Self::Waits { word, message, .. } => {
+                metadata["resourceVersion"] = field("resourceVersion").unwrap_or_default();
+                json!({"status": "True", "reason": word, "message": message})
+            }
+            Self::Left(why) => json!({"status": "False", "reason": "Released", "message": why}),
+        };
+        condition["type"] = labels::QUEUED.into();
+        if matches!(self, Self::Left(_)) || !queued {
+            condition["lastTransitionTime"] = words::stamp(now).into();
+        }
+        let annotations: serde_json::Map<_, _> = match self {
+            Self::Waits { annotations, .. } => annotations
+                .iter()
+                .map(|(key, value)| ((*key).to_owned(), json!(value)))
+                .collect(),
+            Self::Left(_) => TEMPORARY
+                .map(|key| (key.to_owned(), Value::Null))
+                .into_iter()
+                .collect(),
+        };
+        metadata["annotations"] = Value::Object(annotations);
+        json!({"metadata": metadata, "status": {"conditions": [condition]}})
+    }
+}
+
+/// The annotations that only a waiting pod has.
+pub const TEMPORARY: [&str; 3] = [
+    labels::QUEUE_REASON,
+    labels::QUEUE_POSITION,
+    labels::QUEUE_ETA,
+];

@@ -1,0 +1,142 @@
+//! Writes what pods show: conditions and annotations, and Events.
+
+use std::sync::Arc;
+
+use k8s_openapi::{
+    api::{core::v1, events::v1::Event},
+    apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta},
+    jiff::Timestamp,
+};
+use kube::{
+    Api, Client, Resource,
+    api::{Patch, PatchParams, PostParams},
+    core::request::Request,
+};
+use nvlink_planner::Name;
+use nvlink_runtime::{client, lease};
+use serde_json::Value;
+
+use super::board::Task;
+use crate::{
+    cluster::MANAGER,
+    decide::pod,
+    metrics::{Ended, Metrics, Written},
+};
+
+/// The name of the queue in Events.
+const CONTROLLER: &str = "nvlink-domains.io/queue";
+/// What the queue does, and says, in Events.
+const ACTION: &str = "Queue";
+const REASON: &str = "Queued";
+/// The most characters of an Event's text, which may have 1 KiB; it is ASCII but for names.
+const NOTE: usize = 1_000;
+
+/// Writes what pods show.
+#[derive(Clone)]
+pub(super) struct Poster {
+    client: Client,
+    instance: Arc<str>,
+    metrics: Arc<Metrics>,
+}
+
+/// How a write ended.
+#[derive(Debug)]
+pub(super) struct Posted {
+    /// Whether the status is written.
+    pub(super) written: bool,
+    /// What the API server refused. A conflict, or a pod that is gone, is no failure.
+    pub(super) failed: Option<String>,
+}
+
+impl Poster {
+    pub(super) fn new(client: &Client, metrics: &Arc<Metrics>) -> Self {
+        Self {
+            client: client.clone(),
+            instance: lease::host().into(),
+            metrics: Arc::clone(metrics),
+        }
+    }
+
+    /// Writes the status of a pod, and then its Event.
+    pub(super) async fn post(self, task: Task) -> (Name, Posted) {
+        let status = self.status(&task.document, &task.patch).await;
+        let written = matches!(status, Ok(true));
+        let mut failed = status.err();
+        if let Some(note) = task.event.filter(|_| written) {
+            failed = self.event(&task.document, &note).await.err();
+        }
+        let posted = Posted { written, failed };
+        (task.pod, posted)
+    }
+
+    async fn status(&self, document: &Value, patch: &Value) -> Result<bool, String> {
+        let text = |field| pod::at(document, &["metadata", field]).and_then(Value::as_str);
+        let (namespace, name) = (text("namespace"), text("name").unwrap_or_default());
+        let requests = Request::new(v1::Pod::url_path(&(), namespace));
+        let params = PatchParams {
+            field_manager: Some(MANAGER.to_owned()),
+            ..PatchParams::default()
+        };
+        let patch = Patch::Strategic(patch);
+        let request = requests.patch_subresource("status", name, &params, &patch);
+        let request = request.map_err(|error| error.to_string())?;
+        let answer = self.client.request::<Value>(request).await;
+        let ended = match &answer {
+            Ok(_) => Ended::Written,
+            Err(kube::Error::Api(status)) => match status.code {
+                404 => Ended::Gone,
+                409 => Ended::Conflict,
+                429 | 500.. => Ended::Unanswered,
+                _ => Ended::Refused,
+            },
+            Err(_) => Ended::Unanswered,
+        };
+        self.metrics.queue().write(Written::Show, ended);
+        match (ended, answer) {
+            (Ended::Gone | Ended::Conflict, _) => Ok(false),
+            (_, Err(error)) => Err(client::reason(&error)),
+            (_, Ok(_)) => Ok(true),
+        }
+    }
+
+    /// Creates an Event about a pod. The board says the same only once, so nothing is aggregated.
+    async fn event(&self, document: &Value, note: &str) -> Result<(), String> {
+        let text = |field| {
+            let text = pod::at(document, &["metadata", field]).and_then(Value::as_str);
+            text.unwrap_or_default().to_owned()
+        };
+        let now = Timestamp::now();
+        // A name has at most 253 characters.
+        let name: String = text("name").chars().take(230).collect();
+        let event = Event {
+            metadata: ObjectMeta {
+                name: Some(format!("{name}.{:x}", now.as_nanosecond())),
+                namespace: Some(text("namespace")),
+                ..ObjectMeta::default()
+            },
+            action: Some(ACTION.to_owned()),
+            event_time: Some(MicroTime(now)),
+            note: Some(note.chars().take(NOTE).collect()),
+            reason: Some(REASON.to_owned()),
+            regarding: Some(v1::ObjectReference {
+                api_version: Some("v1".to_owned()),
+                kind: Some("Pod".to_owned()),
+                name: Some(text("name")),
+                namespace: Some(text("namespace")),
+                uid: Some(text("uid")),
+                ..v1::ObjectReference::default()
+            }),
+            reporting_controller: Some(CONTROLLER.to_owned()),
+            reporting_instance: Some(self.instance.to_string()),
+            type_: Some("Normal".to_owned()),
+            ..Event::default()
+        };
+        let api: Api<Event> = Api::namespaced(self.client.clone(), &text("namespace"));
+        match api.create(&PostParams::default(), &event).await {
+            // The namespace is being deleted, or the Event is there.
+            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
+            Err(error) => Err(client::reason(&error)),
+            Ok(_) => Ok(()),
+        }
+    }
+}

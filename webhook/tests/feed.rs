@@ -1,0 +1,252 @@
+//! The queue's feed: objects of a cluster go in, and the planner's rounds show what it was told.
+
+#![allow(clippy::unwrap_used)]
+
+use std::sync::Arc;
+
+use nvlink_planner::{Action, Planner, Release};
+use nvlink_topology::{Allocation, NodeTopologySpec, labels};
+use nvlink_webhook::{
+    class::Class,
+    decide::Settings,
+    mirror::{Marks, Mirror},
+    queue::{
+        Placement,
+        feed::{Feed, id, node::Node},
+    },
+};
+use serde_json::{Value, json};
+
+const NOW: i64 = 1_785_578_400_000;
+
+/// A feed with a planner.
+struct Queue {
+    feed: Feed,
+    planner: Planner,
+    mirror: Mirror,
+}
+
+impl Queue {
+    /// Returns the queue of a class, with one node of four GPUs in one domain.
+    fn new() -> Self {
+        let mut this = Self {
+            feed: Feed::new(Settings::default()),
+            planner: Planner::default(),
+            mirror: Mirror::default(),
+        };
+        this.class(Some(
+            json!({"whenUnavailable": "Queue", "queueTimeout": "1h"}),
+        ));
+        let object = json!({
+            "status": {
+                "allocatable": {"nvidia.com/gpu": "4"},
+                "conditions": [{"type": "Ready", "status": "True"}],
+            }
+        });
+        let node = Node::of(Default::default(), &json!({}), &object["status"]);
+        this.feed.node("n1", Some(node));
+        this.report(None);
+        this
+    }
+
+    fn class(&mut self, placement: Option<Value>) {
+        let class = placement.map(|placement| {
+            let spec = json!({ "placement": placement });
+            let class = Class::new("line", &serde_json::from_value(spec).unwrap());
+            Ok(Arc::new(class.unwrap()))
+        });
+        self.feed.class("line", class);
+    }
+
+    /// Reports who holds which GPUs of the node.
+    fn report(&mut self, held: Option<Vec<Allocation>>) {
+        let gpus: Vec<_> = (0..4).map(|index| json!({ "index": index })).collect();
+        let edge = |a: u32, b: u32| json!({"a": a, "b": b, "via": "switch", "links": 18, "bytesPerSecond": 450_000_000_000_u64});
+        let edges: Vec<_> = (0..4)
+            .flat_map(|a| (a + 1..4).map(move |b| edge(a, b)))
+            .collect();
+        let spec = json!({"source": {"kind": "sim"}, "gpus": gpus, "edges": edges});
+        let mut spec: NodeTopologySpec = serde_json::from_value(spec).unwrap();
+        spec.complete("n1").unwrap();
+        self.mirror
+            .set_node("n1", Ok(&spec), Marks::default(), Ok(held));
+        let published = self.mirror.read().nodes.get("n1").cloned();
+        self.feed.topology("n1", published);
+    }
+
+    /// Returns what the planner releases now.
+    fn releases(&mut self, now: i64) -> Vec<Release> {
+        self.feed.flush(&mut self.planner, now);
+        let actions = self.planner.round(now).actions.into_iter();
+        let release = |action| match action {
+            Action::Release(release) => Some(release),
+            _ => None,
+        };
+        actions.filter_map(release).collect()
+    }
+
+    /// Returns the names of the pods that the planner releases now.
+    fn released(&mut self, now: i64) -> Vec<String> {
+        let releases = self.releases(now);
+        let seats = releases.iter().flat_map(|release| &release.seats);
+        seats.map(|seat| seat.pod.to_string()).collect()
+    }
+}
+
+/// Returns a pod of the class that waits.
+fn pod(name: &str, gpus: u32, version: u64) -> Value {
+    let limits = json!({"nvidia.com/gpu": gpus});
+    json!({
+        "metadata": {
+            "namespace": "team", "name": name, "uid": format!("uid of {name}"),
+            "resourceVersion": version.to_string(),
+            "creationTimestamp": "2026-08-01T10:00:00Z",
+            "labels": {labels::CLASS: "line"}, "annotations": {},
+        },
+        "spec": {
+            "schedulingGates": [{"name": labels::QUEUE_GATE}],
+            "containers": [{"name": "c", "resources": {"limits": limits}}],
+        },
+        "status": {"phase": "Pending"},
+    })
+}
+
+fn placed(gpus: &[u32], rank: u32) -> Placement {
+    let placement = json!({
+        "plan": "7-1", "at": "2026-08-01T10:00:00Z", "node": "n1", "gpus": gpus, "rank": rank
+    });
+    serde_json::from_value(placement).unwrap()
+}
+
+/// Returns the pod of a gang of two, prepared or, without its gate, released.
+fn of_gang(mut pod: Value, placement: &Placement, released: bool) -> Value {
+    pod["metadata"]["annotations"] = json!({
+        labels::GANG: "g", labels::GANG_SIZE: "2",
+        labels::QUEUE_PLACEMENT: serde_json::to_string(placement).unwrap(),
+    });
+    if released {
+        pod["spec"]["schedulingGates"] = json!([]);
+    }
+    pod
+}
+
+#[test]
+fn what_is_being_written_counts_until_it_failed() {
+    let mut queue = Queue::new();
+    queue.feed.pod(pod("a", 3, 1));
+    queue.feed.pod(pod("b", 3, 2));
+    assert_eq!(queue.released(NOW), ["team/a"]);
+    let a = id("team", "a");
+    queue.feed.expect(&a, placed(&[0, 1, 2], 0));
+    assert!(queue.released(NOW).is_empty(), "its GPUs are taken");
+
+    // The API server refuses the write: the next job comes first until the pause is over.
+    queue.feed.settle(&a, Some(NOW));
+    assert_eq!(queue.released(NOW), ["team/b"]);
+    let again = queue.feed.resume(NOW).unwrap();
+    assert!(again > NOW);
+    assert_eq!(queue.feed.resume(again), None);
+    assert_eq!(queue.released(again), ["team/a"]);
+}
+
+#[test]
+fn a_watch_that_lags_behind_takes_nothing_back() {
+    let mut queue = Queue::new();
+    let mut released = pod("a", 4, 5);
+    released["spec"]["schedulingGates"] = json!([]);
+    let text = serde_json::to_string(&placed(&[0, 1, 2, 3], 0)).unwrap();
+    released["metadata"]["annotations"] = json!({ labels::QUEUE_PLACEMENT: text });
+    queue.feed.pod(released);
+    queue.feed.pod(pod("a", 4, 4));
+    queue.feed.pod(pod("b", 1, 6));
+    assert!(queue.released(NOW).is_empty());
+    // Another pod of the same name is not the same pod.
+    let mut other = pod("a", 1, 3);
+    other["metadata"]["uid"] = json!("another");
+    queue.feed.pod(other);
+    assert_eq!(queue.released(NOW), ["team/a", "team/b"]);
+    queue.feed.gone(&id("team", "a"));
+    assert_eq!(queue.released(NOW), ["team/b"]);
+}
+
+#[test]
+fn a_gang_follows_its_first_pod_and_nobody_follows_a_mere_plan() {
+    let places = [placed(&[0, 1], 0), placed(&[2, 3], 1)];
+    for started in [true, false] {
+        let mut queue = Queue::new();
+        queue.feed.pod(of_gang(pod("a", 2, 1), &places[0], started));
+        queue.feed.pod(of_gang(pod("b", 2, 2), &places[1], false));
+        let mut later = pod("c", 1, 3);
+        later["metadata"]["creationTimestamp"] = json!("2026-08-01T10:00:01Z");
+        queue.feed.pod(later);
+        let released = queue.released(NOW);
+        let committed = queue.feed.committed();
+        if started {
+            assert_eq!(committed, [(id("team", "b"), places[1].clone())]);
+            assert!(released.is_empty(), "all GPUs are taken: {released:?}");
+        } else {
+            assert_eq!(committed, []);
+            assert_eq!(released, ["team/a", "team/b"], "they are planned again");
+        }
+    }
+}
+
+#[test]
+fn a_report_about_an_earlier_pod_of_the_same_name_does_not_count() {
+    let mut queue = Queue::new();
+    let mut running = pod("a", 1, 1);
+    running["spec"]["schedulingGates"] = json!([]);
+    running["spec"]["nodeName"] = json!("n1");
+    queue.feed.pod(running);
+    queue.feed.pod(pod("b", 3, 2));
+    let held = |uid: &str| {
+        let allocation = Allocation {
+            namespace: "team".to_owned(),
+            pod: "a".to_owned(),
+            pod_uid: Some(uid.to_owned()),
+            gpus: vec![2, 3],
+            ..Allocation::default()
+        };
+        Some(vec![allocation])
+    };
+    queue.report(held("uid of a"));
+    assert!(queue.released(NOW).is_empty());
+    queue.report(held("earlier"));
+    assert_eq!(queue.released(NOW), ["team/b"]);
+}
+
+#[test]
+fn pods_leave_when_their_class_no_longer_queues() {
+    let mut queue = Queue::new();
+    queue.feed.pod(pod("a", 8, 1));
+    assert!(queue.released(NOW).is_empty());
+    assert_eq!(queue.feed.leavers(NOW), (vec![], None));
+    queue.class(None);
+    let (leavers, due) = queue.feed.leavers(NOW);
+    assert!(leavers.is_empty(), "the class may come back");
+    let due = due.unwrap();
+    let (leavers, _) = queue.feed.leavers(due);
+    assert_eq!(leavers[0].pod, id("team", "a"));
+    assert!(leavers[0].why.contains("does not exist"), "{leavers:?}");
+
+    queue.class(Some(json!({"whenUnavailable": "Queue"})));
+    assert_eq!(queue.feed.leavers(due), (vec![], None));
+    queue.class(Some(json!({})));
+    let (leavers, _) = queue.feed.leavers(NOW);
+    assert!(leavers[0].why.contains("does not queue any more"));
+    queue.feed.expect_leaving(&id("team", "a"));
+    assert_eq!(queue.feed.leavers(NOW), (vec![], None));
+}
+
+#[test]
+fn a_pod_with_a_gate_of_somebody_else_holds_nothing_back() {
+    let mut queue = Queue::new();
+    let mut gated = pod("a", 4, 1);
+    gated["spec"]["schedulingGates"] =
+        json!([{"name": "example.com/x"}, {"name": labels::QUEUE_GATE}]);
+    queue.feed.pod(gated);
+    queue.feed.pod(pod("b", 4, 2));
+    assert_eq!(queue.released(NOW), ["team/b"]);
+    queue.feed.pod(pod("a", 4, 3));
+    assert_eq!(queue.released(NOW), ["team/a"]);
+}
