@@ -35,6 +35,7 @@ mod page;
 mod pods;
 mod policies;
 mod publishing;
+mod queue;
 mod release;
 mod running;
 mod scheduling;
