@@ -6,10 +6,12 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 mod extender;
 mod preview;
+mod status;
 mod web;
 
 pub use extender::ExtenderArgs;
 pub use preview::{Output, PreviewArgs};
+pub use status::{ClusterArgs, ExplainArgs, Format, Plugin, PodName, Show, StatusArgs};
 pub use web::WebArgs;
 
 use crate::{
@@ -116,6 +118,9 @@ Examples:
   With the chart:
     helm test nvlink-domains --namespace nvlink-system")]
     Check(CheckArgs),
+    /// Subcommands that kubectl has as plugin, too.
+    #[command(flatten)]
+    Show(Show),
 }
 
 /// Node labels that stand for wider scopes.

@@ -22,6 +22,7 @@
 //! - [`extender`]: kube-scheduler's extender;
 //! - [`args`]: the command line;
 //! - [`preview`]: the decision, made from files;
+//! - [`status`]: the queue and the domains, with the rights of whoever asks;
 //! - `check`: whether the webhook of a cluster answers;
 //! - [`serve`]: the running webhook;
 //! - `run`: from the command line to an exit status.
@@ -47,6 +48,7 @@ pub mod recent;
 pub mod registration;
 mod run;
 pub mod serve;
+pub mod status;
 mod stdout;
 mod yaml;
 

@@ -94,6 +94,16 @@ impl watch::Mirror for Topologies {
     }
 }
 
+/// Sets a NodeTopology in `mirror`, as its watch does.
+///
+/// # Errors
+/// When the object has no metadata of an object.
+pub fn set_topology(mirror: &Mirror, object: Value) -> Result<(), serde_json::Error> {
+    let object = serde_json::from_value(object)?;
+    watch::Mirror::set(&mut Topologies(mirror.clone()), object);
+    Ok(())
+}
+
 /// Applies the events of a watch of pods, of which `O` is what is read.
 struct Pods<O>(Mirror, PhantomData<fn() -> O>);
 

@@ -1,0 +1,208 @@
+//! The report of `explain` as text for a terminal.
+
+use k8s_openapi::jiff::Timestamp;
+use nvlink_planner::Millis;
+
+use super::{
+    explain::Explained,
+    table::wrap,
+    text::{domain_table, notes},
+    words,
+};
+
+/// The column at which values begin.
+const INDENT: usize = 12;
+
+impl Explained {
+    /// Returns the report, at most `width` columns wide where words allow it; `None`: no line is
+    /// wrapped or cut.
+    #[must_use]
+    pub fn text(&self, width: Option<usize>) -> String {
+        let title = format!("Pod {}/{} {}.", self.namespace, self.pod, self.summary);
+        let mut out = wrap("", &title, 0, width) + "\n";
+        let mut line = |key: &str, value: &str| out += &wrap(key, value, INDENT, width);
+        for (n, message) in self.messages.iter().enumerate() {
+            let key = match (n, self.state) {
+                (0, "waiting") => "Why",
+                (0, _) => "What",
+                _ => "",
+            };
+            line(key, &sentence(message));
+        }
+        line("Asks for", &self.asks());
+        if let Some(gang) = &self.gang {
+            let size = gang
+                .size
+                .map_or_else(|| "an unknown number".to_owned(), |size| size.to_string());
+            let pods = gang.pods;
+            line(
+                "Gang",
+                &format!("{}: {pods} of {size} pods exist", gang.name),
+            );
+            for doubt in &gang.doubts {
+                line("", &sentence(doubt));
+            }
+        }
+        self.start(&mut line);
+        if !self.domains.is_empty() {
+            out += "\nDomains of its class that could hold it, what is expected first:\n";
+            out += &domain_table(&self.domains, width);
+            if self.more_domains > 0 {
+                out += &format!("and {} more: kubectl nvlink status\n", self.more_domains);
+            }
+        }
+        out += &self.remedies(width);
+        if !self.notes.is_empty() {
+            out += "\n";
+            out += &notes(&self.notes, width);
+        }
+        out
+    }
+
+    fn now(&self) -> Millis {
+        let time: Option<Timestamp> = self.time.parse().ok();
+        time.map_or(0, Timestamp::as_millisecond)
+    }
+
+    fn asks(&self) -> String {
+        let gpus = match self.gpus {
+            0 => "no GPU".to_owned(),
+            gpus => words::gpus(gpus),
+        };
+        let each = if self.gang.is_some() {
+            " for this pod"
+        } else {
+            ""
+        };
+        let scope = self
+            .scope
+            .as_ref()
+            .filter(|_| self.gpus > 1 || self.gang.is_some());
+        let scope = scope.map(|scope| format!(" within one {scope}"));
+        let pattern = self.pattern.as_ref().filter(|_| self.gpus > 1);
+        let pattern = pattern.map(|pattern| format!(", pattern {pattern}"));
+        let class = self.class.as_ref().map(|class| format!(", class {class}"));
+        let project = self
+            .project
+            .as_ref()
+            .map(|project| format!(", project {project}"));
+        let parts = [scope, pattern, class, project].into_iter().flatten();
+        gpus + each + &parts.collect::<String>()
+    }
+
+    /// Says how long the pod has waited, and when it is expected to start.
+    fn start(&self, line: &mut impl FnMut(&str, &str)) {
+        let now = self.now();
+        if self.state != "waiting" {
+            return;
+        }
+        let waited = self.waited_seconds.map(|waited| words::span(waited * 1000));
+        let ends = self.deadline.as_ref().map(|deadline| {
+            let then = match deadline.then {
+                "Spread" => "then it starts outside its domain",
+                _ => "then it is rejected",
+            };
+            format!(
+                "; its time in the queue ends {}, {then}",
+                words::moment(deadline.millis, now)
+            )
+        });
+        line(
+            "Waited",
+            &format!(
+                "{}{}",
+                waited.unwrap_or_else(|| "?".to_owned()),
+                ends.unwrap_or_default()
+            ),
+        );
+        match &self.eta {
+            Some(eta) => {
+                let least = if eta.at_least { "not before " } else { "" };
+                let upper = eta
+                    .upper
+                    .map(|upper| format!(", at the latest {}", words::moment(upper, now)));
+                let at = words::moment(eta.at, now);
+                line(
+                    "Starts",
+                    &format!("{least}{at}{}", upper.unwrap_or_default()),
+                );
+            }
+            None if self.reason.as_deref() == Some("starting") => {}
+            None => line("Starts", "nobody knows when"),
+        }
+        for (n, seat) in self.expected_on.iter().enumerate().take(4) {
+            let gpus = nvlink_runtime::page::ranges(&sorted(&seat.gpus));
+            let node = seat.node.as_deref().unwrap_or("any node");
+            let pod = if self.expected_on.len() > 1 {
+                format!("{} on ", seat.pod)
+            } else {
+                String::new()
+            };
+            let place = if gpus.is_empty() {
+                node.to_owned()
+            } else {
+                format!("{node}, GPUs {gpus}")
+            };
+            line(
+                if n == 0 { "Expected on" } else { "" },
+                &format!("{pod}{place}"),
+            );
+        }
+        for (n, from) in self.eta_from.iter().enumerate() {
+            line(if n == 0 { "When" } else { "" }, from);
+        }
+        if !self.before.is_empty() {
+            let shown: Vec<&str> = self.before.iter().take(5).map(String::as_str).collect();
+            let more = self.before.len() - shown.len();
+            let more = if more > 0 {
+                format!(" and {more} more")
+            } else {
+                String::new()
+            };
+            line(
+                "After",
+                &format!("{}{more}, which use these GPUs first", shown.join(", ")),
+            );
+        }
+        for (n, holder) in self.lower_priority.iter().enumerate() {
+            let text = format!(
+                "{} has a lower priority and holds {} of them; the queue does not stop jobs that run",
+                holder.pod,
+                words::gpus(holder.gpus)
+            );
+            line(if n == 0 { "Priority" } else { "" }, &text);
+        }
+    }
+
+    fn remedies(&self, width: Option<usize>) -> String {
+        let Some(help) = &self.help else {
+            return String::new();
+        };
+        let mut out = "\nWhat would help, if the pod were created again now:\n".to_owned();
+        if help.is_empty() {
+            return "\nNeither fewer GPUs, nor a wider scope, nor another class that you may use would help.\n".to_owned();
+        }
+        for one in help {
+            out += &wrap("-", &one.message, 2, width);
+        }
+        out
+    }
+}
+
+fn sorted(gpus: &[u32]) -> Vec<u32> {
+    let mut gpus = gpus.to_vec();
+    gpus.sort_unstable();
+    gpus
+}
+
+/// Returns a sentence with its first letter in upper case and a full stop.
+fn sentence(text: &str) -> String {
+    let mut chars = text.chars();
+    let first = chars.next().map(|c| c.to_uppercase().to_string());
+    let end = if text.ends_with(['.', '!', '?']) {
+        ""
+    } else {
+        "."
+    };
+    format!("{}{}{end}", first.unwrap_or_default(), chars.as_str())
+}
