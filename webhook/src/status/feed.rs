@@ -63,7 +63,7 @@ impl Queue {
 impl Node {
     fn state(&self, settings: &Settings) -> NodeState {
         let label = |key: &str| self.labels.get(key).map(|value| Name::from(value.as_str()));
-        let known = self.published.as_ref();
+        let known = self.known();
         let graph = known.and_then(|known| known.hardware.graph());
         let broken = known.into_iter().flat_map(|known| &known.gpus);
         let broken = broken.filter(|gpu| !gpu.faults.is_empty());
@@ -79,7 +79,7 @@ impl Node {
                 })
                 .collect(),
             broken: broken.map(|gpu| gpu.index).collect(),
-            availability: match (self.out, &self.unreadable) {
+            availability: match (self.out, self.unreadable()) {
                 (true, _) => Availability::Out,
                 (false, Some(_)) => Availability::Silent,
                 (false, None) => Availability::Ready,

@@ -1,6 +1,6 @@
 //! The nodes: their domains, and who holds what in them.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use nvlink_planner::Name;
 use nvlink_topology::labels;
@@ -13,7 +13,7 @@ use super::{
 use crate::{
     class::{Class, GPU},
     decide::{pod, quantity},
-    mirror::{self, Mirror, watches},
+    mirror::{self, Mirror, Published, watches},
     queue::Life,
 };
 
@@ -27,10 +27,8 @@ pub(super) struct Node {
     pub(super) capacity: u32,
     /// Whether no job may start on it: it is drained, not ready, or being deleted.
     pub(super) out: bool,
-    /// What its exporter published.
-    pub(super) published: Option<mirror::Node>,
-    /// Why what it published cannot be used.
-    pub(super) unreadable: Option<String>,
+    /// What its exporter published, or why that cannot be used.
+    published: Option<Arc<Published>>,
     /// Who holds its GPUs.
     pub(super) held: Vec<Held>,
     pub(super) domains: Vec<Domain>,
@@ -61,6 +59,21 @@ pub(super) struct Domain {
 }
 
 impl Node {
+    /// Returns what its exporter published, if it can be used.
+    pub(super) fn known(&self) -> Option<&mirror::Node> {
+        self.published.as_ref()?.as_ref().as_ref().ok()
+    }
+
+    /// Returns why what its exporter published cannot be used.
+    pub(super) fn unreadable(&self) -> Option<&str> {
+        self.published
+            .as_ref()?
+            .as_ref()
+            .as_ref()
+            .err()
+            .map(String::as_str)
+    }
+
     /// Returns the name of the pod and the number of GPUs of each that holds some of `domain`.
     pub(super) fn holders<'s>(
         &'s self,
@@ -84,7 +97,7 @@ impl Node {
         if self.out {
             return Some(0);
         }
-        if self.published.is_some() {
+        if self.known().is_some() {
             let free: Option<Vec<u32>> = self.domains.iter().map(|one| one.free).collect();
             let unplaced = self.held.iter().filter(|one| one.indices.is_empty());
             // Of a node with one domain, they are counted there.
@@ -115,14 +128,9 @@ pub(super) fn all(
     let mut nodes: BTreeMap<String, Node> = BTreeMap::new();
     for (name, published) in mirror.state().nodes {
         let node = nodes.entry(name).or_default();
-        match std::sync::Arc::try_unwrap(published) {
-            Ok(Ok(published)) => {
-                node.capacity = u32::try_from(published.gpus.len()).unwrap_or(u32::MAX);
-                node.published = Some(published);
-            }
-            Ok(Err(reason)) => node.unreadable = Some(reason),
-            Err(_) => {}
-        }
+        node.published = Some(published);
+        let gpus = node.known().map_or(0, |known| known.gpus.len());
+        node.capacity = u32::try_from(gpus).unwrap_or(u32::MAX);
     }
     for ((_, name), object) in &objects.nodes.objects {
         let known = nodes.contains_key(name);
@@ -189,7 +197,7 @@ impl Node {
 
     /// Counts what is free in each domain.
     fn divide(&mut self) {
-        let Some(published) = &self.published else {
+        let Some(published) = self.known() else {
             return;
         };
         let indices = |gpus: &[u32]| gpus.to_vec();
@@ -251,8 +259,7 @@ impl Node {
 fn hold(nodes: &mut BTreeMap<String, Node>, objects: &Objects, pods: &BTreeMap<Name, Pod<'_>>) {
     let all_pods = objects.pods.known().is_some() && objects.namespace.is_none();
     for node in nodes.values_mut() {
-        let reported = node.published.as_ref();
-        let reported = reported.and_then(|published| published.allocations.clone());
+        let reported = node.known().and_then(|known| known.allocations.clone());
         let mut held: BTreeMap<Name, Held> = BTreeMap::new();
         for one in reported.into_iter().flatten() {
             let name = id(&one.namespace, &one.pod);

@@ -129,7 +129,7 @@ fn holds(state: &State<'_>, pod: &Pod<'_>, node: &str, messages: &mut Vec<String
     let Some(known) = state.nodes.get(node) else {
         return;
     };
-    let published = known.published.as_ref();
+    let published = known.known();
     let report = published.and_then(|published| published.allocations.as_ref());
     let reported = report.into_iter().flatten();
     let of_pod = reported.filter(|one| one.namespace == pod.namespace && one.pod == pod.name);

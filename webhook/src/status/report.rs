@@ -245,7 +245,7 @@ fn unreadable(state: &State<'_>) -> Option<String> {
     let mut odd = state
         .nodes
         .iter()
-        .filter_map(|(name, node)| Some((name, node.unreadable.as_ref()?)));
+        .filter_map(|(name, node)| Some((name, node.unreadable()?)));
     let (name, why) = odd.next()?;
     let others = match odd.count() {
         0 => String::new(),
