@@ -37,7 +37,8 @@ pub struct Release {
     /// Expected time of the slowest GPU, seconds per byte of payload.
     pub cost: f64,
     /// Best possible cost for such a job on the empty nodes of its class over `cost`, in
-    /// (0, 1].
+    /// (0, 1]. For a gang that no node can hold, a lower bound of the best cost within
+    /// `scope` stands for it.
     pub quality: f64,
     /// The closest scope that contains all GPUs.
     pub scope: Scope,
@@ -156,11 +157,12 @@ pub enum Reason {
         /// The most GPUs that are free within its scope.
         free: u32,
     },
-    /// Enough GPUs are free within a node, but not in one domain or not where it needs them.
+    /// Enough GPUs are free on one node, or within the scope of a gang, but not in one domain,
+    /// not where it needs them, or not with the other resources that it needs.
     Fragmented {
         /// GPUs that it asks for.
         asked: u32,
-        /// The most GPUs that are free on one node.
+        /// The most GPUs that are free there.
         free: u32,
     },
     /// GPUs are free, but jobs ahead need them.

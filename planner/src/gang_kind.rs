@@ -157,9 +157,11 @@ pub(crate) struct Group {
 #[derive(Debug, Default)]
 pub(crate) struct GangIndex {
     pub(crate) groups: BTreeMap<GroupId, Group>,
-    /// The groups of each node, and its events.
-    nodes: HashMap<u32, (Vec<GroupId>, Vec<(Millis, u32)>)>,
+    nodes: HashMap<u32, Member>,
 }
+
+/// A node's groups, and when it can hold how many more members.
+type Member = (Vec<GroupId>, Vec<(Millis, u32)>);
 
 impl GangIndex {
     /// Returns the number of members that fit on a node now.

@@ -36,19 +36,19 @@ impl Spec {
         }
     }
 
-    /// Returns when a node can hold such a job for `length` from `after` on, where, and
-    /// how good that is. With a `limit`, the placement costs no more than that.
+    /// Returns when a node can hold such a job, where, and how good that is. `when` is the
+    /// first and the last start that counts, and how long the job holds its GPUs. With a
+    /// `limit`, the placement costs no more than that.
     pub(crate) fn rate(
         &self,
         search: &mut Search,
         node: &Node,
         profile: &Profile,
-        when: (Millis, Millis),
+        when: (Millis, Millis, Millis),
         limit: Option<f64>,
     ) -> Option<(Key, Arc<Found>)> {
-        let (after, length) = when;
         let ask = self.ask;
-        let found = profile.earliest(self.need(), after, length, |free| {
+        let found = profile.earliest(self.need(), when, |free| {
             let found = search.find(&node.case(free), ask)?;
             let good = limit.is_none_or(|limit| found.cost <= limit * (1.0 + SAME));
             good.then_some((free.len(), found))
@@ -302,7 +302,7 @@ impl Kind {
         }
         let (free, count) = node.profile.free(Millis::MIN);
         let free = u32::try_from(free.len()).unwrap_or(u32::MAX).min(count);
-        let when = (Millis::MIN, 0);
+        let when = (Millis::MIN, Millis::MAX, 0);
         let rated = self.spec.rate(search, node, &node.profile, when, limit);
         let entry = Entry {
             key: rated.map(|(key, _)| key),

@@ -79,11 +79,17 @@ impl Planner {
         if let Some(old) = self.queue.remove(id) {
             self.kinds.leave(old.kind);
         }
-        let seats = job.as_ref().filter(|job| !job.seats.is_empty());
-        let seats = seats.map(|job| Seats {
-            seats: job.seats.clone(),
+        let seats = job.as_ref().map(|job| Seats {
+            // Where the scheduler decides, there is no seat to come back to.
+            seats: job
+                .seats
+                .iter()
+                .filter(|seat| seat.node.is_some())
+                .cloned()
+                .collect(),
             released: job.released,
         });
+        let seats = seats.filter(|seats| !seats.seats.is_empty());
         self.cluster.set_seats(id, seats);
         let Some(job) = job.filter(|job| !job.members.is_empty()) else {
             return;
@@ -107,12 +113,16 @@ impl Planner {
 
     /// Records that a release of the last round was carried out at `now`, so that the
     /// next round expects it before the API shows it: its pods hold their seats, and the
-    /// job no longer waits. A gang keeps its seats.
+    /// job no longer waits. A gang keeps its seats, and those of members that are still there.
     pub fn released(&mut self, release: &Release, now: Millis) {
         let Some(entry) = self.queue.get(&release.job) else {
             return;
         };
         let mut job = entry.job.clone();
+        if self.cluster.pods_of(&release.job).next().is_none() {
+            // Nobody is left of an earlier start.
+            job.seats.clear();
+        }
         let members: BTreeMap<Name, (u32, Vec<u64>)> = job
             .members
             .drain(..)

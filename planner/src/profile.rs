@@ -134,19 +134,21 @@ impl Profile {
         asked.all(|((have, used), asked)| used.saturating_add(*asked) <= *have)
     }
 
-    /// Returns the earliest time from `after` on at which `accept` takes what `need` may
-    /// use for `length`, and what it returned.
+    /// Returns the earliest time from `after` to `until` at which `accept` takes what
+    /// `need` may use for `length`, and what it returned.
     pub(crate) fn earliest<T>(
         &self,
         need: Need<'_>,
-        after: Millis,
-        length: Millis,
+        (after, until, length): (Millis, Millis, Millis),
         mut accept: impl FnMut(GpuSet) -> Option<T>,
     ) -> Option<(Millis, T)> {
         let first = self.steps.partition_point(|step| step.from <= after);
         let mut tried = None;
         for at in first.saturating_sub(1)..self.steps.len() {
             let start = self.steps[at].from.max(after);
+            if start > until {
+                return None;
+            }
             let Some(free) = self.usable(need, at, start.saturating_add(length)) else {
                 tried = None;
                 continue;
@@ -188,9 +190,14 @@ impl Profile {
         before.map(|one| one.mean).max()
     }
 
+    /// Returns the profile of the same node without anybody.
+    pub(crate) fn empty(&self) -> Self {
+        Self::new(self.all, self.capacity, &self.resources)
+    }
+
     /// Returns the profile without what one owner holds.
     pub(crate) fn without(&self, owner: &Owner) -> Self {
-        let mut profile = Self::new(self.all, self.capacity, &self.resources);
+        let mut profile = self.empty();
         let others = self.intervals.iter().filter(|one| one.owner != *owner);
         others.for_each(|one| profile.add(one.clone()));
         profile
@@ -249,7 +256,7 @@ mod tests {
                 gpus,
                 resources: &resources,
             };
-            let found = profile.earliest(need, 5, length, Some);
+            let found = profile.earliest(need, (5, Millis::MAX, length), Some);
             found.map(|(at, free)| (at, free.len()))
         };
         assert_eq!(at(2, 15), Some((5, 2)));
@@ -269,7 +276,9 @@ mod tests {
                 gpus,
                 resources: &[asked],
             };
-            profile.earliest(need, 0, 1, Some).map(|(at, _)| at)
+            profile
+                .earliest(need, (0, Millis::MAX, 1), Some)
+                .map(|(at, _)| at)
         };
         assert_eq!(start(2, 1), Some(0));
         assert_eq!(start(3, 1), Some(10));

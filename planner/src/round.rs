@@ -18,6 +18,7 @@ pub(crate) mod quota;
 mod reasons;
 pub(crate) mod rejoin;
 mod spread;
+mod squeeze;
 pub(crate) mod target;
 mod walk;
 

@@ -84,37 +84,19 @@ mod tests {
 
     #[test]
     fn ranks_decide_unless_they_are_in_doubt() {
-        let cases: [([(Option<u32>, Option<&str>); 3], &str, bool); 6] = [
-            (
-                [(Some(2), None), (Some(0), None), (Some(1), None)],
-                "b c a",
-                false,
-            ),
-            ([(None, None), (None, None), (None, None)], "a b c", false),
-            (
-                [(Some(2), None), (Some(0), None), (Some(0), None)],
-                "a b c",
-                true,
-            ),
-            (
-                [(Some(2), None), (Some(0), None), (None, None)],
-                "a b c",
-                true,
-            ),
-            (
-                [(Some(3), None), (Some(0), None), (Some(1), None)],
-                "a b c",
-                true,
-            ),
-            (
-                [
-                    (Some(0), Some("worker")),
-                    (Some(1), Some("router")),
-                    (Some(0), Some("router")),
-                ],
-                "c b a",
-                false,
-            ),
+        let ranks = |ranks: [Option<u32>; 3]| ranks.map(|rank| (rank, None));
+        let two_roles = [
+            (Some(0), Some("worker")),
+            (Some(1), Some("router")),
+            (Some(0), Some("router")),
+        ];
+        let cases = [
+            (ranks([Some(2), Some(0), Some(1)]), "b c a", false),
+            (ranks([None, None, None]), "a b c", false),
+            (ranks([Some(2), Some(0), Some(0)]), "a b c", true),
+            (ranks([Some(2), Some(0), None]), "a b c", true),
+            (ranks([Some(3), Some(0), Some(1)]), "a b c", true),
+            (two_roles, "c b a", false),
         ];
         for (given, expected, in_doubt) in cases {
             let members: Vec<Member> = ["a", "b", "c"]

@@ -17,7 +17,11 @@ pub struct Settings {
     /// Whether a job may start before jobs ahead of it that wait. Without it nobody
     /// overtakes: the reference for the promise that backfill delays nobody.
     pub backfill: bool,
-    /// The number of waiting jobs that get a reservation.
+    /// The number of waiting jobs that get a reservation. A gang that is planned over
+    /// several nodes counts once for each.
+    ///
+    /// Beyond it, a job that does not start blocks all nodes that it may use for all jobs
+    /// behind it: nobody overtakes there, and expected starts are lower bounds.
     pub depth: usize,
 }
 

@@ -59,6 +59,10 @@ pub const DECISION: &str = "nvlink-domains.io/decision";
 pub const QUEUE_GATE: &str = "nvlink-domains.io/queue";
 /// Prefix of the pod annotations in which the queue keeps its state. No new pod may have one.
 pub const QUEUE_STATE: &str = "nvlink-domains.io/queue-";
+/// Pod annotation: where the queue put the pod, and why, as short JSON.
+pub const QUEUE_PLACEMENT: &str = "nvlink-domains.io/queue-placement";
+/// Pod annotation: the number of the term of the leader that released the pod.
+pub const QUEUE_TERM: &str = "nvlink-domains.io/queue-term";
 /// Namespace annotation: the class of GPU pods that name none.
 pub const DEFAULT_CLASS: &str = "nvlink-domains.io/default-class";
 /// Namespace label: with the value `ignore`, no rule applies to the namespace's pods.

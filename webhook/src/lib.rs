@@ -12,12 +12,12 @@
 //! - [`cluster`]: the view of the cluster that decisions use, kept by watches;
 //! - [`decide`]: the decision on a pod, a pure function: its class, its pattern,
 //!   what is refused and what is written;
-//! - [`queue`]: what the queue reads from pods and their owners;
 //! - [`policies`]: the rules of the decision as ValidatingAdmissionPolicies;
 //! - [`admission`]: admission reviews over HTTP;
 //! - [`mod@registration`]: which pods the API server calls the webhook for;
 //! - [`certificate`]: the certificate that the API server trusts;
 //! - [`mirror`]: the nodes' graphs and the pods, kept by watches;
+//! - [`queue`]: the queue, which the leader serves;
 //! - [`page`]: the page of the cluster;
 //! - [`extender`]: kube-scheduler's extender;
 //! - [`args`]: the command line;

@@ -1,5 +1,7 @@
-//! What the queue reads from pods, and from the objects that own them. All of it is pure: JSON
-//! goes in, values come out.
+//! The queue: pods of a class wait behind a scheduling gate until their GPUs are free.
+//!
+//! What it reads from pods, and from the objects that own them. All of it is pure: JSON goes in,
+//! values come out.
 //!
 //! - [`life`]: whether a pod waits, is released, runs or has ended;
 //! - [`operator`]: the labels of operators, and the objects that know how many pods a job has;
@@ -8,15 +10,36 @@
 //! - [`past`]: how long the same job ran before;
 //! - [`job`]: the name by which a job is known again;
 //! - [`member`]: all of that about one pod.
+//!
+//! What only the leader does. The first three are pure, too:
+//!
+//! - [`placement`]: the annotation by which a later leader knows what an earlier one did;
+//! - [`writes`]: what is written into pods, as JSON patches;
+//! - [`feed`]: the objects of the cluster as changes of the planner (crate `nvlink_planner`);
+//! - `events`: the watches of these objects;
+//! - `owners`: the objects that say how many pods a job has;
+//! - `clock`: the time by which pods wait;
+//! - `words`: what a round says, in words;
+//! - `execute`: carries out what a round of the planner says;
+//! - [`controller`]: the loop over rounds, while this process leads.
 
+mod clock;
+pub mod controller;
+mod events;
+mod execute;
+pub mod feed;
 pub mod gang;
 pub mod job;
 pub mod life;
 pub mod limits;
 pub mod member;
 pub mod operator;
+pub(crate) mod owners;
 pub mod past;
+pub mod placement;
 mod sizes;
+pub(crate) mod words;
+pub mod writes;
 
 pub use gang::{Assembly, Doubt, Gang, assemble};
 pub use life::Life;
@@ -24,3 +47,4 @@ pub use limits::{Estimate, Limits, Source};
 pub use member::{Member, Unreadable, read};
 pub use operator::{OBJECTS, Object, object};
 pub use past::{Key, Past, Spread};
+pub use placement::Placement;

@@ -38,6 +38,7 @@ use crate::{
     mirror::{Kept, Mirror, watches},
     page::{self, Page},
     policies::Inspector,
+    queue::controller::Queue,
     recent::Recent,
     registration::registrar::{self, Registrar},
 };
@@ -137,6 +138,7 @@ async fn start(args: ServeArgs, supervisor: &Supervisor) -> anyhow::Result<Runni
         &metrics,
         supervisor,
     );
+    let queue = Queue::new(&client, &settings);
     let writer = Writer::new(&client, &view, &metrics, exempt);
     let admission = Admission {
         view,
@@ -157,7 +159,7 @@ async fn start(args: ServeArgs, supervisor: &Supervisor) -> anyhow::Result<Runni
         register(registrar, &of_registrar, supervisor, leaving.subscribe());
     }
     let leads = leadership.get_or_init(|| candidate.leadership()).clone();
-    lead(candidate.clone(), leads, writer, supervisor);
+    lead(candidate.clone(), leads, writer, queue, supervisor);
     Ok(Running {
         server,
         handle,
@@ -279,7 +281,17 @@ fn register(
 }
 
 /// Starts the leader election, and the work that only the leader does.
-fn lead(candidate: Candidate, leads: Leadership, writer: Writer, supervisor: &Supervisor) {
+fn lead(
+    candidate: Candidate,
+    leads: Leadership,
+    writer: Writer,
+    queue: Queue,
+    supervisor: &Supervisor,
+) {
+    let of_queue = leads.clone();
+    supervisor.keep("queue", Weight::Minor, move || {
+        queue.clone().follow(of_queue.clone())
+    });
     supervisor.keep("election of a leader", Weight::Minor, move || {
         candidate.clone().run()
     });

@@ -7,17 +7,18 @@
 
 mod explain;
 mod explain_text;
-mod feed;
 mod follow;
 mod help;
 mod node;
 mod objects;
+mod plan;
 mod pod;
 mod read;
 mod report;
 mod state;
 mod table;
 mod text;
+mod variant;
 mod words;
 
 use std::{

@@ -106,6 +106,28 @@ impl Plan<'_> {
         best
     }
 
+    /// Returns the least that a gang over several nodes can cost at the scope of its
+    /// target: what leaves its slowest rank, over the fastest node of its class.
+    pub(crate) fn least_over_nodes(&self, entry: &Entry, target: &Target) -> Option<f64> {
+        let sets = sets(&entry.job);
+        let nodes = self.cluster.nodes().map(|(_, node)| node);
+        let usable = nodes.filter(|node| node.is_ready() && node.is_in(&sets));
+        let fastest = usable.map(|node| {
+            let network = node.state.network_bytes_per_second;
+            outward(&node.shared.graph, network, target.within)
+        });
+        let gpus = entry.job.members.iter().map(|member| member.gpus).max()?;
+        let gang = Gang {
+            pods: entry.job.members.len(),
+            gpus: gpus as usize,
+            pattern: entry.job.pattern,
+            scope: entry.job.scope,
+        };
+        #[allow(clippy::cast_precision_loss)] // far below 2^53
+        let fastest = fastest.max()?.max(1) as f64;
+        Some(leaving(&gang) / fastest)
+    }
+
     /// Returns the groups that can hold so many members at last.
     fn groups_for(&mut self, spec: &GangSpec, pods: u64) -> Vec<GroupId> {
         let index = self.gangs.index(spec, self.cluster, self.search);
@@ -130,12 +152,13 @@ impl Plan<'_> {
         let mut changes: BTreeSet<(Millis, u32)> = BTreeSet::new();
         for &node in &touched {
             let times = self
+                .overlay
                 .touched
                 .get(&node)
                 .map(|one| one.changes(after, length));
             changes.extend(times.into_iter().flatten().map(|at| (at, node)));
         }
-        let (cluster, profiles, search) = (self.cluster, &self.touched, &mut *self.search);
+        let (cluster, profiles, search) = (self.cluster, &self.overlay.touched, &mut *self.search);
         let mut fits = |number: u32, at: Millis| {
             let node = cluster.node(number)?;
             let profile = profiles.get(&number)?;
@@ -179,7 +202,13 @@ impl Plan<'_> {
         let Some(index) = self.gangs.built(spec) else {
             return BTreeSet::new();
         };
-        let touched = self.touched_groups.get(id).into_iter().flatten().copied();
+        let touched = self
+            .overlay
+            .touched_groups
+            .get(id)
+            .into_iter()
+            .flatten()
+            .copied();
         touched.filter(|&node| index.is_in(node, id)).collect()
     }
 
@@ -191,7 +220,7 @@ impl Plan<'_> {
         most: u32,
     ) -> Option<Fit> {
         let node = self.cluster.node(number)?;
-        let profile = self.touched.get(&number).unwrap_or(&node.profile);
+        let profile = self.overlay.touched.get(&number).unwrap_or(&node.profile);
         spec.fit(self.search, node, profile, when, most)
     }
 

@@ -31,7 +31,20 @@ pub(crate) enum Outcome {
     Wait {
         reason: Reason,
         target: Option<Target>,
+        /// Which other targets it could wait for.
+        free: Free,
     },
+}
+
+/// Which targets a job that waits could have instead of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Free {
+    /// Any.
+    Any,
+    /// Only those of the least cost.
+    Best,
+    /// None: members of a gang that rejoin it.
+    None,
 }
 
 impl Plan<'_> {
@@ -41,6 +54,7 @@ impl Plan<'_> {
             return Outcome::Wait {
                 reason: Reason::Incomplete,
                 target: None,
+                free: Free::Any,
             };
         }
         if let Some(outcome) = self.rejoin(entry) {
@@ -51,14 +65,19 @@ impl Plan<'_> {
             Ok(target) => Outcome::Wait {
                 reason: self.classify(entry).reason(entry, ahead),
                 target,
+                free: Free::Any,
             },
-            Err((reason, target)) => Outcome::Wait { reason, target },
+            Err((reason, target)) => Outcome::Wait {
+                reason,
+                target,
+                free: Free::Any,
+            },
         }
     }
 
     /// Returns when and where a job could start within the quota of its project. An error
     /// says that the quota is what it waits for.
-    fn within_quota(
+    pub(crate) fn within_quota(
         &mut self,
         entry: &Entry,
         after: Millis,
@@ -71,6 +90,7 @@ impl Plan<'_> {
         let mut waits = false;
         for _ in 0..8 {
             let free = self
+                .overlay
                 .quotas
                 .earliest(self.cluster, entry, most, start, self.now);
             // A job that waits only for its own project, nobody knows how long, reserves
@@ -82,9 +102,10 @@ impl Plan<'_> {
             let Some(target) = self.first(entry, free) else {
                 return Ok(None);
             };
-            let again = self
-                .quotas
-                .earliest(self.cluster, entry, most, target.start, self.now);
+            let again =
+                self.overlay
+                    .quotas
+                    .earliest(self.cluster, entry, most, target.start, self.now);
             if again == Some(target.start) {
                 return if waits {
                     Err((self.quota(entry, most), Some(target)))
@@ -127,7 +148,7 @@ impl Plan<'_> {
     pub(crate) fn target(&self, entry: &Entry, chosen: &Chosen) -> Target {
         Target {
             start: chosen.key.start,
-            within: scope_of(self.cluster, chosen),
+            within: scope_of(self.cluster, chosen.node, &chosen.found),
             cost: chosen.found.cost,
             parts: vec![Part {
                 node: chosen.node,
@@ -145,27 +166,42 @@ impl Plan<'_> {
                 return Outcome::Wait {
                     reason: Reason::Better { longer },
                     target: Some(target),
+                    free: Free::Best,
                 };
             }
             Better::Worse(why) => why,
             Better::None if ahead > 0 => Why::Backfill { ahead },
             Better::None => Why::Turn,
         };
+        let least = least.or_else(|| self.least_over_nodes(entry, &target));
+        Outcome::Start {
+            release: self.release(entry, &target, least, why),
+            target,
+        }
+    }
+
+    /// Returns the release of a job to a target.
+    pub(crate) fn release(
+        &self,
+        entry: &Entry,
+        target: &Target,
+        least: Option<f64>,
+        why: Why,
+    ) -> Release {
         let ranked = ranked(&entry.job.members);
         let quality = match least {
             Some(least) if target.cost > 0.0 => (least / target.cost).min(1.0),
             _ => 1.0,
         };
-        let release = Release {
+        Release {
             job: entry.id.clone(),
-            seats: seats(self.cluster, &ranked, &target),
+            seats: seats(self.cluster, &ranked, target),
             cost: target.cost,
             quality,
             scope: target.within,
             why,
             ranks_in_doubt: ranked.in_doubt,
-        };
-        Outcome::Start { release, target }
+        }
     }
 
     /// Compares a start now with a better placement later.

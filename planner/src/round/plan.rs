@@ -1,14 +1,11 @@
 //! The state of a round: what the jobs so far have taken or reserved, on top of the index.
 
-use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
-    sync::Arc,
-};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use nvlink_topology::Scope;
 
 use crate::{
-    Class, Job, Millis, Name, Settings,
+    Job, Millis, Name, Settings,
     cluster::Cluster,
     ends::{BORROW, FAR, UNKNOWN},
     gang_kind::{GangKinds, GroupId, group_of},
@@ -18,9 +15,10 @@ use crate::{
     queue::{Entry, Queue},
     round::{
         quota::Quotas,
+        reasons::Class,
         target::{Chosen, Part, Target},
     },
-    search::Search,
+    search::{Found, Search},
     seats::Ranked,
 };
 
@@ -28,12 +26,22 @@ use crate::{
 pub(crate) struct Plan<'a> {
     pub(crate) now: Millis,
     pub(crate) settings: &'a Settings,
-    pub(crate) classes: &'a BTreeMap<Name, Class>,
+    pub(crate) classes: &'a BTreeMap<Name, crate::Class>,
     pub(crate) cluster: &'a Cluster,
     pub(crate) queue: &'a Queue,
     pub(crate) search: &'a mut Search,
     pub(crate) kinds: &'a mut Kinds,
     pub(crate) gangs: &'a mut GangKinds,
+    pub(crate) overlay: Overlay,
+    /// Kinds that only this round needs.
+    joined: Vec<u32>,
+    /// Why jobs wait, by kind, number of members and scope: it is the same for all of them.
+    pub(crate) reasons: HashMap<(u32, usize, Scope), Class>,
+}
+
+/// What a round has planned so far, on top of what the index knows.
+#[derive(Default)]
+pub(crate) struct Overlay {
     pub(crate) quotas: Quotas,
     /// The profiles of the nodes that this round has planned something on.
     pub(crate) touched: HashMap<u32, Profile>,
@@ -42,8 +50,6 @@ pub(crate) struct Plan<'a> {
     /// The numbers of these nodes, again each time.
     log: Vec<u32>,
     live: HashMap<(u32, bool), Live>,
-    /// Kinds that only this round needs.
-    joined: Vec<u32>,
 }
 
 /// The touched nodes for a kind, best first, by the least that is to be expected of them:
@@ -61,7 +67,7 @@ struct Live {
 /// The state of the planner that a round reads, with the caches that it fills.
 pub(crate) struct State<'a> {
     pub(crate) settings: &'a Settings,
-    pub(crate) classes: &'a BTreeMap<Name, Class>,
+    pub(crate) classes: &'a BTreeMap<Name, crate::Class>,
     pub(crate) cluster: &'a Cluster,
     pub(crate) queue: &'a Queue,
     pub(crate) search: &'a mut Search,
@@ -80,12 +86,9 @@ impl<'a> Plan<'a> {
             search: state.search,
             kinds: state.kinds,
             gangs: state.gangs,
-            quotas: Quotas::default(),
-            touched: HashMap::new(),
-            touched_groups: HashMap::new(),
-            log: Vec::new(),
-            live: HashMap::new(),
+            overlay: Overlay::default(),
             joined: Vec::new(),
+            reasons: HashMap::new(),
         }
     }
 
@@ -105,7 +108,7 @@ impl<'a> Plan<'a> {
 
     /// Returns a node's profile with all that was planned so far.
     pub(crate) fn profile(&self, node: u32) -> Option<&Profile> {
-        let planned = self.touched.get(&node);
+        let planned = self.overlay.touched.get(&node);
         planned.or_else(|| Some(&self.cluster.node(node)?.profile))
     }
 
@@ -121,11 +124,12 @@ impl<'a> Plan<'a> {
         let spec = self.kinds.get(kind)?.spec.clone();
         let least = self.kinds.least(kind, self.cluster, self.search);
         let limit = if best { Some(least?) } else { None };
-        let mut live = self.live.remove(&(kind, best)).unwrap_or_default();
+        let mut live = self.overlay.live.remove(&(kind, best)).unwrap_or_default();
         self.catch_up(&mut live, &spec, limit);
         let untouched = self.untouched(&mut live, kind, best);
         let when = (after, length);
-        let mut chosen = untouched.and_then(|node| self.rate(&spec, node, when, limit));
+        let all = Millis::MAX;
+        let mut chosen = untouched.and_then(|node| self.rate(&spec, node, when, all, limit));
         for (least, &node) in &live.order {
             let least = (least.start.max(after), least.worth);
             let beaten = chosen.as_ref().is_some_and(|chosen| {
@@ -137,28 +141,30 @@ impl<'a> Plan<'a> {
             if beaten {
                 break;
             }
-            let Some(found) = self.rate(&spec, node, when, limit) else {
+            let until = chosen.as_ref().map_or(all, |chosen| chosen.key.start);
+            let Some(found) = self.rate(&spec, node, when, until, limit) else {
                 continue;
             };
             if chosen.as_ref().is_none_or(|best| found.key < best.key) {
                 chosen = Some(found);
             }
         }
-        self.live.insert((kind, best), live);
+        self.overlay.live.insert((kind, best), live);
         chosen
     }
 
-    /// Rates one node exactly.
+    /// Rates one node exactly, for a start up to `until`.
     pub(crate) fn rate(
         &mut self,
         spec: &Spec,
         number: u32,
-        when: (Millis, Millis),
+        (after, length): (Millis, Millis),
+        until: Millis,
         limit: Option<f64>,
     ) -> Option<Chosen> {
         let node = self.cluster.node(number)?;
-        let profile = self.touched.get(&number).unwrap_or(&node.profile);
-        let (key, found) = spec.rate(self.search, node, profile, when, limit)?;
+        let profile = self.overlay.touched.get(&number).unwrap_or(&node.profile);
+        let (key, found) = spec.rate(self.search, node, profile, (after, until, length), limit)?;
         Some(Chosen {
             key,
             node: number,
@@ -170,19 +176,20 @@ impl<'a> Plan<'a> {
     /// time: a lower bound.
     pub(crate) fn lower_bound(&mut self, kind: u32) -> Option<Millis> {
         let spec = self.kinds.get(kind)?.spec.clone();
-        let mut live = self.live.remove(&(kind, false)).unwrap_or_default();
+        let mut live = self.overlay.live.remove(&(kind, false)).unwrap_or_default();
         self.catch_up(&mut live, &spec, None);
         let untouched = self.untouched(&mut live, kind, false);
-        let untouched = untouched.and_then(|node| self.rate(&spec, node, (self.now, 0), None));
+        let untouched =
+            untouched.and_then(|node| self.rate(&spec, node, (self.now, 0), Millis::MAX, None));
         let touched = live.order.first_key_value().map(|(key, _)| key.start);
-        self.live.insert((kind, false), live);
+        self.overlay.live.insert((kind, false), live);
         let starts = untouched.map(|chosen| chosen.key.start);
         starts.into_iter().chain(touched).min()
     }
 
     fn catch_up(&mut self, live: &mut Live, spec: &Spec, limit: Option<f64>) {
-        while live.seen < self.log.len() {
-            let number = self.log[live.seen];
+        while live.seen < self.overlay.log.len() {
+            let number = self.overlay.log[live.seen];
             live.seen += 1;
             if let Some(old) = live.keys.remove(&number) {
                 live.order.remove(&old);
@@ -191,7 +198,7 @@ impl<'a> Plan<'a> {
             if !node.is_some_and(|node| node.is_ready() && node.is_in(&spec.sets)) {
                 continue;
             }
-            if let Some(chosen) = self.rate(spec, number, (self.now, 0), limit) {
+            if let Some(chosen) = self.rate(spec, number, (self.now, 0), Millis::MAX, limit) {
                 live.order.insert(chosen.key.clone(), number);
                 live.keys.insert(number, chosen.key);
             }
@@ -205,7 +212,7 @@ impl<'a> Plan<'a> {
             Some(key) => index.order().range(key.clone()..),
             None => index.order().range::<Key, _>(..),
         };
-        let mut rest = rest.skip_while(|(_, node)| self.touched.contains_key(node));
+        let mut rest = rest.skip_while(|(_, node)| self.overlay.touched.contains_key(node));
         let (key, &node) = rest.next()?;
         live.untouched = Some(key.clone());
         Some(node)
@@ -216,18 +223,22 @@ impl<'a> Plan<'a> {
         let Some(node) = self.cluster.node(number) else {
             return;
         };
-        if !self.touched.contains_key(&number) {
+        if !self.overlay.touched.contains_key(&number) {
             for level in [Scope::NvlinkDomain, Scope::Rack, Scope::Zone] {
                 if let Some(group) = group_of(node, level) {
-                    self.touched_groups.entry(group).or_default().insert(number);
+                    self.overlay
+                        .touched_groups
+                        .entry(group)
+                        .or_default()
+                        .insert(number);
                 }
             }
         }
-        let profile = self.touched.entry(number);
+        let profile = self.overlay.touched.entry(number);
         profile
             .or_insert_with(|| node.profile.clone())
             .add(interval);
-        self.log.push(number);
+        self.overlay.log.push(number);
     }
 
     /// Takes or reserves the GPUs of a target for a job, and returns its expected start.
@@ -244,8 +255,13 @@ impl<'a> Plan<'a> {
             interval.used = resources(members.iter().map(|member| &*member.resources));
             self.hold(part.node, interval);
         }
-        let gpus = ranked.members.iter().map(|member| member.gpus).sum();
-        self.quotas.add(entry, gpus, target.start, self.now);
+        let class = self.classes.get(&entry.job.class);
+        if let Some(most) = class.and_then(|class| class.max_gpus_per_project) {
+            let gpus = ranked.members.iter().map(|member| member.gpus).sum();
+            let (start, now) = (target.start, self.now);
+            let quotas = &mut self.overlay.quotas;
+            quotas.add(self.cluster, entry, (most, gpus), start, now);
+        }
         mean
     }
 
@@ -261,7 +277,7 @@ impl<'a> Plan<'a> {
     }
 
     /// Returns the settings of a class.
-    pub(crate) fn class(&self, name: &Name) -> Option<&Class> {
+    pub(crate) fn class(&self, name: &Name) -> Option<&crate::Class> {
         self.classes.get(name)
     }
 }
@@ -313,15 +329,14 @@ pub(crate) fn resources<'a>(members: impl Iterator<Item = &'a [u64]>) -> Vec<u64
 }
 
 /// Returns the closest scope that contains a placement on one node.
-pub(crate) fn scope_of(cluster: &Cluster, chosen: &Chosen) -> Scope {
-    let set = chosen.found.set;
-    let graph = cluster.node(chosen.node).map(|node| &node.shared.graph);
-    let in_domain = |graph: &&Arc<nvlink_topology::Graph>| {
-        graph.domains().any(|(_, domain)| domain.is_superset(set))
-    };
-    match set.len() {
-        1 => Scope::Gpu,
-        _ if graph.is_some_and(|graph| in_domain(&graph)) => Scope::NvlinkDomain,
-        _ => Scope::Node,
+pub(crate) fn scope_of(cluster: &Cluster, node: u32, found: &Found) -> Scope {
+    let graph = cluster.node(node).map(|node| &node.shared.graph);
+    let mut domains = graph.into_iter().flat_map(|graph| graph.domains());
+    if found.set.len() == 1 {
+        Scope::Gpu
+    } else if domains.any(|(_, domain)| domain.is_superset(found.set)) {
+        Scope::NvlinkDomain
+    } else {
+        Scope::Node
     }
 }

@@ -35,17 +35,25 @@ impl Quotas {
             gpus: 0,
             resources: &resources,
         };
-        let found = profile.earliest(need, after, length(&entry.job), Some);
+        let when = (after, Millis::MAX, length(&entry.job));
+        let found = profile.earliest(need, when, Some);
         found.map(|(start, _)| start)
     }
 
-    /// Counts `gpus` GPUs that a job was given.
-    pub(crate) fn add(&mut self, entry: &Entry, gpus: u32, start: Millis, now: Millis) {
-        if let Some(profile) = self.0.get_mut(&key(entry)) {
-            let mut interval = occupancy(&entry.job, 0, start, start, now);
-            interval.used = vec![u64::from(gpus)];
-            profile.add(interval);
-        }
+    /// Counts `gpus` GPUs that a job was given from `start` on.
+    pub(crate) fn add(
+        &mut self,
+        cluster: &Cluster,
+        entry: &Entry,
+        (most, gpus): (u32, u32),
+        start: Millis,
+        now: Millis,
+    ) {
+        let profile = self.0.entry(key(entry));
+        let profile = profile.or_insert_with(|| used(cluster, entry, most, now));
+        let mut interval = occupancy(&entry.job, 0, start, start, now);
+        interval.used = vec![u64::from(gpus)];
+        profile.add(interval);
     }
 }
 

@@ -36,6 +36,16 @@ impl Class {
 impl Plan<'_> {
     /// Returns why a job of this kind waits.
     pub(crate) fn classify(&mut self, entry: &Entry) -> Class {
+        let key = (entry.kind, entry.job.members.len(), entry.job.scope);
+        if let Some(&known) = self.reasons.get(&key) {
+            return known;
+        }
+        let class = self.find_class(entry);
+        self.reasons.insert(key, class);
+        class
+    }
+
+    fn find_class(&mut self, entry: &Entry) -> Class {
         let (cluster, search) = (self.cluster, &mut *self.search);
         let Some(index) = self.kinds.index(entry.kind, false, cluster, search) else {
             return Class::Never;

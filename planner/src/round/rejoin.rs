@@ -18,7 +18,7 @@ use crate::{
     queue::{Entry, Queue},
     round::{
         gang::sets,
-        job::{Outcome, seats},
+        job::{Free, Outcome, seats},
         plan::{Plan, length},
         target::{Part, Target},
     },
@@ -61,6 +61,9 @@ pub(crate) fn give_backs(cluster: &Cluster, queue: &Queue, now: Millis) -> Vec<A
     };
     cluster.gangs().filter_map(give_back).collect()
 }
+
+/// Whether a member may take a seat.
+type Rule<'a> = &'a dyn Fn(&Member, &Seat) -> bool;
 
 impl Plan<'_> {
     /// Plans the members of a gang that come back while others are there; `None` if the
@@ -118,6 +121,7 @@ impl Plan<'_> {
                 free: u32::try_from(free).unwrap_or(u32::MAX),
             },
             target,
+            free: Free::None,
         }
     }
 
@@ -132,7 +136,7 @@ impl Plan<'_> {
         let same_name = |member: &Member, seat: &Seat| seat.pod == member.pod;
         let same_rank = |member: &Member, seat: &Seat| member.rank == Some(seat.rank);
         let any = |_: &Member, _: &Seat| true;
-        let rules: [&dyn Fn(&Member, &Seat) -> bool; 3] = [&same_name, &same_rank, &any];
+        let rules: [Rule<'_>; 3] = [&same_name, &same_rank, &any];
         for rule in rules {
             rest.retain(|&member| {
                 let found = vacant.iter().position(|seat| rule(member, seat));
@@ -267,7 +271,7 @@ impl Plan<'_> {
         let spec = self.member(entry, member);
         let profile = self.for_member(entry, number, taken)?;
         let node = self.cluster.node(number)?;
-        let when = (after, length(&entry.job));
+        let when = (after, Millis::MAX, length(&entry.job));
         let (key, found) = spec.rate(self.search, node, &profile, when, None)?;
         let part = Part {
             node: number,

@@ -18,6 +18,17 @@ pub(crate) struct Target {
     pub(crate) cost: f64,
 }
 
+impl Target {
+    /// Reports whether it has the same GPUs as another.
+    pub(crate) fn is_on(&self, other: &Self) -> bool {
+        let gpus = |target: &Self| -> Vec<_> {
+            let parts = target.parts.iter();
+            parts.map(|part| (part.node, part.found.set)).collect()
+        };
+        gpus(self) == gpus(other)
+    }
+}
+
 /// The part of a job on one node.
 #[derive(Clone, Debug)]
 pub(crate) struct Part {

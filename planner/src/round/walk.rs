@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use crate::{
-    Action, Eta, Millis, Name, OnTimeout, Reason, Reject, Round, Waiting,
+    Action, Eta, Millis, Name, OnTimeout, Reason, Reject, Round, Waiting, Why,
     queue::Entry,
     round::{
-        job::Outcome,
+        job::{Free, Outcome},
         plan::{Plan, State},
         reasons::Class,
         rejoin,
@@ -20,22 +20,34 @@ pub(crate) struct Reserved {
     pub(crate) target: Target,
 }
 
+/// A target that a job has taken.
+pub(super) struct Taken {
+    /// The number of the job.
+    pub(super) job: u32,
+    pub(super) target: Target,
+    /// Where it is among the jobs that wait; `None` if it starts now.
+    pub(super) waits: Option<usize>,
+    pub(super) free: Free,
+}
+
 /// What a walk of the queue finds.
 #[derive(Default)]
-struct Walk {
-    round: Round,
-    reserved: Vec<Reserved>,
+pub(super) struct Walk {
+    pub(super) round: Round,
+    pub(super) taken: Vec<Taken>,
+    /// How often a job was planned again.
+    pub(super) work: usize,
     /// The number of places that are reserved, one for each node.
-    depth: usize,
+    pub(super) depth: usize,
     /// The number of jobs so far that wait.
-    waiting: u32,
+    pub(super) waiting: u32,
     in_class: HashMap<u32, u32>,
     /// The sets of jobs beyond the depth that wait: what they may use is blocked.
     blocked: BTreeSet<Vec<Name>>,
     /// Without backfill, the latest start so far by class.
     latest: BTreeMap<Name, Millis>,
-    /// What holds for all blocked jobs of a kind: why they wait, and from when at best.
-    kinds: HashMap<u32, (Class, Option<Millis>)>,
+    /// From when on all blocked jobs of a kind may start at best.
+    starts: HashMap<u32, Option<Millis>>,
     /// Whether a kind is blocked, since how many sets are.
     known: HashMap<u32, (usize, bool)>,
     /// The nodes of sets.
@@ -50,18 +62,26 @@ pub(crate) fn walk(state: State<'_>, now: Millis) -> (Round, Vec<Reserved>) {
     let order = plan.queue.order(plan.settings, plan.cluster.projects());
     for number in order {
         if let Some(entry) = plan.queue.entry(number) {
-            walk.visit(&mut plan, entry);
+            walk.visit(&mut plan, number, entry);
         }
     }
     let valid = plan.cluster.valid();
     let deadline = plan.queue.next_deadline(now);
     walk.round.wake = valid.into_iter().chain(deadline).min();
+    let reserved = walk.taken.into_iter().filter(|one| one.waits.is_some());
+    let reserved = reserved.filter_map(|one| {
+        Some(Reserved {
+            job: plan.queue.entry(one.job)?.id.clone(),
+            target: one.target,
+        })
+    });
+    let reserved = reserved.collect();
     plan.finish();
-    (walk.round, walk.reserved)
+    (walk.round, reserved)
 }
 
 impl Walk {
-    fn visit(&mut self, plan: &mut Plan<'_>, entry: &Entry) {
+    fn visit(&mut self, plan: &mut Plan<'_>, number: u32, entry: &Entry) {
         let expired = entry.job.deadline.filter(|end| end.at <= plan.now);
         let beyond = self.depth >= plan.settings.depth;
         if beyond && self.is_blocked(plan, entry) && entry.job.complete {
@@ -74,13 +94,29 @@ impl Walk {
         }
         let after = self.latest.get(&entry.job.class).copied();
         let after = after.unwrap_or(plan.now).max(plan.now);
-        match plan.plan(entry, after, self.waiting) {
+        let mut outcome = plan.plan(entry, after, self.waiting);
+        let mut taken = false;
+        if self.can_plan_again(plan) && self.waiting > 0 && !beyond {
+            (outcome, taken) = self.overtake(plan, entry, outcome);
+        }
+        match outcome {
             Outcome::Start { release, target } => {
-                let ranked = crate::seats::ranked(&entry.job.members);
-                plan.take(entry, &ranked, &target);
+                if !taken {
+                    plan.take(entry, &crate::seats::ranked(&entry.job.members), &target);
+                }
                 self.round.actions.push(Action::Release(release));
+                self.taken.push(Taken {
+                    job: number,
+                    target,
+                    waits: None,
+                    free: Free::None,
+                });
             }
-            Outcome::Wait { reason, target } => match expired {
+            Outcome::Wait {
+                reason,
+                target,
+                free,
+            } => match expired {
                 Some(deadline) => self.expire(plan, entry, deadline.then, reason),
                 None if beyond => {
                     if target.is_some() {
@@ -89,9 +125,51 @@ impl Walk {
                     let start = target.map(|target| target.start);
                     self.wait(entry, reason, start.and_then(at_least));
                 }
-                None => self.reserve(plan, entry, reason, target),
+                None => match target {
+                    Some(target) => self.reserve(plan, entry, reason, (number, target, free)),
+                    None => self.wait(entry, reason, None),
+                },
             },
         }
+    }
+
+    /// Proves that a job that overtakes delays nobody, or finds it a place where it does
+    /// not. Returns also whether it has taken its place.
+    fn overtake(
+        &mut self,
+        plan: &mut Plan<'_>,
+        entry: &Entry,
+        outcome: Outcome,
+    ) -> (Outcome, bool) {
+        match &outcome {
+            Outcome::Start { release, target } => {
+                if release.why == Why::Rejoin {
+                    return (outcome, false);
+                }
+                if self.try_start(plan, entry, target) {
+                    return (outcome, true);
+                }
+            }
+            Outcome::Wait { reason, .. } if !matches!(reason, Reason::Behind { .. }) => {
+                return (outcome, false);
+            }
+            Outcome::Wait { .. } => {}
+        }
+        if let Some(start) = self.squeeze(plan, entry) {
+            return (start, true);
+        }
+        let outcome = match outcome {
+            // It is tried again in the next round.
+            Outcome::Start { .. } => Outcome::Wait {
+                reason: Reason::Behind {
+                    ahead: self.waiting,
+                },
+                target: None,
+                free: Free::Any,
+            },
+            wait @ Outcome::Wait { .. } => wait,
+        };
+        (outcome, false)
     }
 
     fn reserve(
@@ -99,12 +177,8 @@ impl Walk {
         plan: &mut Plan<'_>,
         entry: &Entry,
         reason: Reason,
-        target: Option<Target>,
+        (job, target, free): (u32, Target, Free),
     ) {
-        let Some(target) = target else {
-            self.wait(entry, reason, None);
-            return;
-        };
         let ranked = crate::seats::ranked(&entry.job.members);
         let mean = plan.take(entry, &ranked, &target);
         if !plan.settings.backfill {
@@ -115,15 +189,12 @@ impl Walk {
             *latest = target.start.max(*latest);
         }
         self.depth += target.parts.len();
-        let eta = (target.start < crate::ends::FAR).then_some(Eta {
-            mean,
-            upper: target.start,
-            at_least: false,
-        });
-        self.wait(entry, reason, eta);
-        self.reserved.push(Reserved {
-            job: entry.id.clone(),
+        self.wait(entry, reason, eta(mean, target.start));
+        self.taken.push(Taken {
+            job,
             target,
+            waits: Some(self.round.waiting.len() - 1),
+            free,
         });
     }
 
@@ -157,9 +228,9 @@ impl Walk {
 
     /// Returns why a job waits that is too far back, and from when on it may start at best.
     fn behind(&mut self, plan: &mut Plan<'_>, entry: &Entry) -> (Reason, Option<Eta>) {
-        let known = self.kinds.entry(entry.kind);
-        let &mut (class, start) =
-            known.or_insert_with(|| (plan.classify(entry), plan.lower_bound(entry.kind)));
+        let class = plan.classify(entry);
+        let start = self.starts.entry(entry.kind);
+        let start = *start.or_insert_with(|| plan.lower_bound(entry.kind));
         let eta = match class {
             Class::Never | Class::Silent => None,
             _ => start.and_then(at_least),
@@ -207,6 +278,15 @@ fn bits<'a>(
             }
         }
         bits
+    })
+}
+
+/// Returns the expected start of a job with a reservation; `None` if it is unknown.
+pub(super) fn eta(mean: Millis, upper: Millis) -> Option<Eta> {
+    (upper < crate::ends::FAR).then_some(Eta {
+        mean,
+        upper,
+        at_least: false,
     })
 }
 

@@ -81,6 +81,10 @@ impl Fed {
     pub(crate) fn released(&mut self, release: &Release, now: Millis) {
         self.planner.released(release, now);
         let mut job = self.jobs.remove(&release.job).unwrap();
+        let own = |pod: &PodState| pod.job.as_ref() == Some(&release.job);
+        if !self.pods.values().any(own) {
+            job.seats.clear();
+        }
         for seat in &release.seats {
             let member = job.members.iter().find(|one| one.pod == seat.pod).unwrap();
             let Some(node) = &seat.node else { continue };

@@ -81,26 +81,6 @@ proptest! {
         }
     }
 
-    /// The promised start holds: exact durations, and nobody comes before.
-    #[test]
-    fn promised_starts_are_kept(nodes in nodes(), jobs in jobs(14)) {
-        let mut world = world(&nodes, Settings::default());
-        let at_once: Vec<_> = jobs
-            .iter()
-            .map(|(id, job)| (id.clone(), Job { created: 0, ..job.clone() }))
-            .collect();
-        for (id, job) in &at_once {
-            world.fed.job(id, job.clone());
-        }
-        let promised = world.step().waiting;
-        world.replay(&[]);
-        for waiting in promised {
-            let Some(eta) = waiting.eta else { continue };
-            let started = world.started[&waiting.job];
-            prop_assert!(started <= eta.upper, "{} at {}, promised {}", waiting.job, started, eta.upper);
-        }
-    }
-
     /// Against all placements that there are: whoever waits could only start now if a job
     /// ahead started later.
     #[test]

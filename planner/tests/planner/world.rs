@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use nvlink_planner::{Action, Job, Millis, Name, Release, Round, Settings};
+use nvlink_planner::{Action, Job, Millis, Name, Release, Round, Seat, Settings};
 use nvlink_topology::Scope;
 
 use crate::fed::Fed;
@@ -101,7 +101,9 @@ impl World {
     }
 
     fn assert_scope(&self, job: &Job, release: &Release) {
-        let seats = release.seats.iter().chain(&job.seats);
+        let there = |seat: &&Seat| self.fed.pods.contains_key(&seat.pod);
+        let others = job.seats.iter().filter(there);
+        let seats = release.seats.iter().chain(others);
         let nodes: BTreeSet<&Name> = seats.filter_map(|seat| seat.node.as_ref()).collect();
         let same = |of: &dyn Fn(&Name) -> Option<String>| {
             let all: BTreeSet<Option<String>> = nodes.iter().map(|node| of(node)).collect();

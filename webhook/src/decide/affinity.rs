@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     class::Class,
-    decide::patch::{Editor, Step},
+    decide::patch::{Editor, Step, WrongType},
     decide::pod,
 };
 
@@ -37,14 +37,30 @@ pub(super) fn prefer_healthy_nodes(pod: &mut Editor, chosen: &Chosen) -> Result<
     let healthy = above(labels::HEALTHY_DOMAIN_SIZE, size);
     let term = json!({"weight": WEIGHT, "preference": {"matchExpressions": [healthy]}});
     let path = ["spec", "affinity", "nodeAffinity", PREFERRED].map(Step::from);
-    append_missing(pod, &path, &[term])
+    Ok(append_missing(pod, &path, &[term])?)
 }
 
 /// Adds node affinity for nodes of the class with domains that are large and fast enough.
 pub(super) fn require_nodes(pod: &mut Editor, chosen: &Chosen) -> Result<(), Refusal> {
     let size = domain_size(chosen.scope, chosen.gpus).filter(|_| !chosen.may_leave_scope());
     let expressions = expressions(&chosen.class, size);
-    if expressions.is_empty() {
+    Ok(narrow(pod, "matchExpressions", expressions)?)
+}
+
+/// Narrows the pod's node affinity to one node, also while Kubernetes allows only that: each term
+/// gets a requirement, and none is changed.
+///
+/// # Errors
+/// When a part of the affinity has the wrong type.
+pub fn pin(pod: &mut Editor, node: &str) -> Result<(), WrongType> {
+    let field = json!({"key": "metadata.name", "operator": "In", "values": [node]});
+    narrow(pod, "matchFields", vec![field])
+}
+
+/// Adds requirements to each alternative of the pod's required node affinity, as its
+/// `matchExpressions` or `matchFields`.
+fn narrow(pod: &mut Editor, kind: &str, requirements: Vec<Value>) -> Result<(), WrongType> {
+    if requirements.is_empty() {
         return Ok(());
     }
     let required = ["spec", "affinity", "nodeAffinity", REQUIRED].map(Step::from);
@@ -57,10 +73,8 @@ pub(super) fn require_nodes(pod: &mut Editor, chosen: &Chosen) -> Result<(), Ref
     ]
     .map(Step::from);
     if pod.get(&required).is_none() {
-        return Ok(pod.append(
-            &terms,
-            Value::from_iter([("matchExpressions", Value::Array(expressions))]),
-        )?);
+        let term = Value::from_iter([(kind, Value::Array(requirements))]);
+        return pod.append(&terms, term);
     }
     // The terms are alternatives, so each of them is narrowed. A term without requirements matches
     // no node, and a new requirement would make it match some: it stays as it is.
@@ -74,7 +88,7 @@ pub(super) fn require_nodes(pod: &mut Editor, chosen: &Chosen) -> Result<(), Ref
         if !filled("matchExpressions") && !filled("matchFields") {
             continue;
         }
-        append_missing(pod, &at("matchExpressions"), &expressions)?;
+        append_missing(pod, &at(kind), &requirements)?;
     }
     Ok(())
 }
@@ -162,7 +176,7 @@ pub(super) fn join_gang(
             ),
         ));
     }
-    append_missing(pod, &path, &[term])
+    Ok(append_missing(pod, &path, &[term])?)
 }
 
 /// Reports whether a pod certainly matches its own pod affinity term: the term has no namespaces,
@@ -195,7 +209,7 @@ fn matches_itself(document: &Value, term: &Value) -> bool {
             .all(|(key, value)| pod::metadata(document, "labels", key) == Some(value))
 }
 
-fn append_missing(pod: &mut Editor, list: &[Step<'_>], items: &[Value]) -> Result<(), Refusal> {
+fn append_missing(pod: &mut Editor, list: &[Step<'_>], items: &[Value]) -> Result<(), WrongType> {
     for item in items {
         let present = pod
             .get(list)

@@ -18,7 +18,7 @@ const KEPT: usize = 4096;
 /// The graph of a node, and what was asked about it.
 #[derive(Debug)]
 pub struct Hardware {
-    graph: Option<Graph>,
+    graph: Option<Arc<Graph>>,
     known: Mutex<HashMap<Question, Option<f64>>>,
     placed: Mutex<HashMap<(Job, GpuSet, GpuSet), Result<Found, NoPlacement>>>,
 }
@@ -54,7 +54,13 @@ impl Hardware {
     /// than it is.
     #[must_use]
     pub fn graph(&self) -> Option<&Graph> {
-        self.graph.as_ref()
+        self.graph.as_deref()
+    }
+
+    /// Returns a handle to the same graph.
+    #[must_use]
+    pub fn shared_graph(&self) -> Option<Arc<Graph>> {
+        self.graph.clone()
     }
 
     /// Returns the best possible cost on the empty node divided by the cost on `gpus`, in
@@ -62,7 +68,7 @@ impl Hardware {
     /// shape of a gang) counts as all-reduce, as it does in the exporter.
     #[must_use]
     pub fn quality(&self, gpus: &[u32], pattern: Pattern) -> Option<f64> {
-        let graph = self.graph.as_ref()?;
+        let graph = self.graph.as_deref()?;
         let question = (gpus.to_vec(), pattern);
         if let Some(&answer) = self.known().get(&question) {
             return answer;
@@ -90,7 +96,7 @@ impl Hardware {
         broken: GpuSet,
         may_search: impl FnOnce() -> bool,
     ) -> Option<Result<Found, NoPlacement>> {
-        let graph = self.graph.as_ref()?;
+        let graph = self.graph.as_deref()?;
         let question = (*job, free, broken.intersection(free));
         if let Some(answer) = self.placed().get(&question) {
             return Some(answer.clone());
@@ -141,6 +147,7 @@ impl Hardwares {
     /// Returns the hardware of a node.
     pub(super) fn of(&mut self, spec: &NodeTopologySpec) -> Arc<Hardware> {
         let graph = spec.knows_nvlink().then(|| graph(spec)).flatten();
+        let graph = graph.map(Arc::new);
         self.0.retain(|one| one.strong_count() > 0);
         let mut all = self.0.iter().filter_map(Weak::upgrade);
         if let Some(same) = all.find(|one| one.graph == graph) {

@@ -17,6 +17,9 @@ pub struct Node {
     pub domains: Vec<Domain>,
     /// How the GPUs are connected; `None` if the source cannot determine it.
     pub interconnect: Option<Interconnect>,
+    /// Bandwidth of all RDMA devices together, bytes per second in one direction; `None`
+    /// if it is not known.
+    pub network: Option<u64>,
     /// Who holds which GPUs; `None` if it is not known.
     pub allocations: Option<Vec<Allocation>>,
     /// The graph, and what is known about placements on it; shared by nodes with the same
@@ -118,6 +121,7 @@ impl Node {
             lost: marks.lost,
             domains: spec.domains.clone(),
             interconnect: spec.interconnect(),
+            network: network(spec),
             allocations,
             hardware: hardwares.of(spec),
         }
@@ -166,6 +170,11 @@ impl Node {
         }
         models
     }
+}
+
+fn network(spec: &NodeTopologySpec) -> Option<u64> {
+    let rates = spec.nics.iter().filter_map(|nic| nic.bytes_per_second);
+    rates.reduce(u64::saturating_add)
 }
 
 fn links(gpu: &nvlink_topology::Gpu, spec: &NodeTopologySpec) -> Option<Links> {

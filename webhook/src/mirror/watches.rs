@@ -104,6 +104,57 @@ pub fn set_topology(mirror: &Mirror, object: Value) -> Result<(), serde_json::Er
     Ok(())
 }
 
+/// Follows the topologies of all nodes, and tells of each change of a node after it: the node's
+/// name, or `None` when all have been read.
+pub async fn follow_topologies(
+    client: &Client,
+    mirror: Mirror,
+    told: impl FnMut(Option<&str>) + Send,
+) {
+    let topologies = Api::all_with(client.clone(), &topology::resource());
+    let config = watcher::Config::default().page_size(100);
+    let inner = Topologies(mirror);
+    watch::follow(topologies, config, Telling { inner, told }).await;
+}
+
+/// Tells of the changes of topologies.
+struct Telling<F> {
+    inner: Topologies,
+    told: F,
+}
+
+impl<F: FnMut(Option<&str>) + Send> watch::Mirror for Telling<F> {
+    type Object = <Topologies as watch::Mirror>::Object;
+    const KIND: &'static str = Topologies::KIND;
+    const UNKNOWN: &'static str = Topologies::UNKNOWN;
+
+    fn set(&mut self, object: Self::Object) {
+        let name = object.name_any();
+        self.inner.set(object);
+        (self.told)(Some(&name));
+    }
+
+    fn remove(&mut self, key: &Key) {
+        self.inner.remove(key);
+        (self.told)(Some(&key.1));
+    }
+
+    fn retain(&mut self, keys: &HashSet<Key>) {
+        let before: Vec<String> = self.inner.0.read().nodes.keys().cloned().collect();
+        self.inner.retain(keys);
+        let gone = |name: &&String| !keys.contains(&(String::new(), (*name).clone()));
+        before
+            .iter()
+            .filter(gone)
+            .for_each(|name| (self.told)(Some(name)));
+        (self.told)(None);
+    }
+
+    fn follows(&mut self, follows: bool) {
+        self.inner.follows(follows);
+    }
+}
+
 /// Applies the events of a watch of pods, of which `O` is what is read.
 struct Pods<O>(Mirror, PhantomData<fn() -> O>);
 

@@ -12,7 +12,10 @@ use super::{
     state::{Pod, State},
     words,
 };
-use crate::{decide::pod, queue::Life};
+use crate::{
+    decide::pod,
+    queue::{self, Life},
+};
 
 /// The most domains that are shown.
 const DOMAINS: usize = 8;
@@ -73,7 +76,7 @@ pub struct Explained {
     /// Where it is expected to start.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub expected_on: Vec<SeatRow>,
-    /// Pods of lower priority that hold the GPUs that it is expected to get.
+    /// Pods of lower priority that hold GPUs of domains that could hold it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub lower_priority: Vec<HolderRow>,
     /// Changes with which it would start earlier.
@@ -218,10 +221,9 @@ fn gang(state: &State<'_>, pod: &Pod<'_>) -> Option<Gang> {
 fn wait(state: &mut State<'_>, id: &Name, this: &mut Explained) {
     this.state = "waiting";
     let now = state.now;
-    let queue = state.queue.as_mut();
-    let known = queue.and_then(|queue| {
-        let job = queue.planner.waiting(id)?.clone();
-        Some((job, queue.planner.explain(id, now)))
+    let known = state.plan.as_mut().and_then(|plan| {
+        let job = plan.planner.waiting(id)?.clone();
+        Some((job, plan.planner.explain(id, now)))
     });
     let class = this.class.clone().unwrap_or_default();
     let Some((job, explanation)) = known else {
@@ -238,7 +240,7 @@ fn wait(state: &mut State<'_>, id: &Name, this: &mut Explained) {
     this.position = Some(waiting.position);
     this.class_position = Some(waiting.class_position);
     this.reason = Some(words::word(&waiting.reason).to_owned());
-    let why = words::sentence(&waiting.reason, job.scope, &job.project);
+    let why = queue::words::reason(&waiting.reason);
     this.messages = vec![why];
     this.summary = format!(
         "waits in the queue of class {class}: position {}, {} in its class",
@@ -249,7 +251,8 @@ fn wait(state: &mut State<'_>, id: &Name, this: &mut Explained) {
     this.before = explanation.before.iter().map(ToString::to_string).collect();
     expect(state, &job, &explanation, this);
     consider(state, &job, &explanation, this);
-    this.help = Some(help::find(state, id, &job, eta));
+    // Nothing helps a gang whose pods do not exist.
+    this.help = job.complete.then(|| help::find(state, id, &job, eta));
 }
 
 fn deadline(deadline: Deadline) -> DeadlineRow {
@@ -297,7 +300,7 @@ fn told(state: &State<'_>, this: &mut Explained) {
 
 /// Says what the queue does now with a job that does not wait any more.
 fn acts(state: &State<'_>, id: &Name, this: &mut Explained) {
-    let actions = state.queue.iter().flat_map(|queue| &queue.round.actions);
+    let actions = state.plan.iter().flat_map(|plan| &plan.round.actions);
     for action in actions {
         match action {
             Action::Release(release) if release.job == *id => {
@@ -307,9 +310,9 @@ fn acts(state: &State<'_>, id: &Name, this: &mut Explained) {
                 let nodes: std::collections::BTreeSet<&str> = nodes.collect();
                 let nodes: Vec<&str> = nodes.into_iter().collect();
                 this.messages = vec![format!(
-                    "its GPUs on {} are free, and {}",
+                    "its GPUs on {} are free: {}",
                     nodes.join(", "),
-                    words::why(&release.why)
+                    queue::words::why(&release.why)
                 )];
             }
             Action::Reject(reject) if reject.job == *id => {
@@ -355,9 +358,6 @@ fn expect(state: &State<'_>, job: &Job, explanation: &Explanation, this: &mut Ex
                 row.pod
             ),
         });
-        if holder.lower_priority {
-            this.lower_priority.push(row);
-        }
     }
 }
 
@@ -388,6 +388,11 @@ fn consider(state: &State<'_>, job: &Job, explanation: &Explanation, this: &mut 
             (here(name, &domain.gpus), row)
         })
         .collect();
+    let holders = rows.iter().flat_map(|(_, row)| &row.held_by);
+    let mut lower: Vec<HolderRow> = holders.filter(|one| one.lower_priority).cloned().collect();
+    lower.sort_by(|a, b| (b.gpus, &a.pod).cmp(&(a.gpus, &b.pod)));
+    lower.truncate(DOMAINS);
+    this.lower_priority = lower;
     rows.sort_by_key(|(here, row)| {
         let free = std::cmp::Reverse(row.free.unwrap_or(0));
         (!here, free, row.node.clone(), row.domain.clone())

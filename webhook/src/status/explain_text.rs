@@ -35,9 +35,10 @@ impl Explained {
                 .size
                 .map_or_else(|| "an unknown number".to_owned(), |size| size.to_string());
             let pods = gang.pods;
+            let name = gang.name.strip_prefix("gang ").unwrap_or(&gang.name);
             line(
                 "Gang",
-                &format!("{}: {pods} of {size} pods exist", gang.name),
+                &format!("{name}: {pods} of {size} pods exist"),
             );
             for doubt in &gang.doubts {
                 line("", &sentence(doubt));
@@ -46,7 +47,7 @@ impl Explained {
         self.start(&mut line);
         if !self.domains.is_empty() {
             out += "\nDomains of its class that could hold it, what is expected first:\n";
-            out += &domain_table(&self.domains, width);
+            out += &domain_table(&self.domains, Some(self.now()), width);
             if self.more_domains > 0 {
                 out += &format!("and {} more: kubectl nvlink status\n", self.more_domains);
             }
@@ -166,7 +167,7 @@ impl Explained {
         }
         for (n, holder) in self.lower_priority.iter().enumerate() {
             let text = format!(
-                "{} has a lower priority and holds {} of them; the queue does not stop jobs that run",
+                "{} has a lower priority and holds {} that it could use; the queue does not stop jobs that run",
                 holder.pod,
                 words::gpus(holder.gpus)
             );
@@ -180,7 +181,8 @@ impl Explained {
         };
         let mut out = "\nWhat would help, if the pod were created again now:\n".to_owned();
         if help.is_empty() {
-            return "\nNeither fewer GPUs, nor a wider scope, nor another class that you may use would help.\n".to_owned();
+            let none = "Neither fewer GPUs, nor a wider scope, nor another class that you may use would help.";
+            return format!("\n{}", wrap("", none, 0, width));
         }
         for one in help {
             out += &wrap("-", &one.message, 2, width);

@@ -5,8 +5,10 @@ use std::collections::BTreeSet;
 use nvlink_planner::{Action, Eta, Job, Millis, Name, Planner, Release};
 use nvlink_topology::{Pattern, Scope};
 use serde::Serialize;
+use serde_json::Value;
 
-use super::{state::State, words};
+use super::{state::State, variant, words};
+use crate::class::Class;
 
 /// A change with which a job would start earlier.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -36,11 +38,27 @@ enum Start {
 /// a job that is created now.
 pub(super) fn find(state: &mut State<'_>, id: &Name, job: &Job, eta: Option<Eta>) -> Vec<Help> {
     let now = state.now;
-    let classes = usable(state, job);
-    let Some(queue) = state.queue.as_mut() else {
+    let variants = variants(state, job);
+    let Some(plan) = state.plan.as_mut() else {
         return Vec::new();
     };
-    let planner = &mut queue.planner;
+    let mut within = |pods: &[Value]| {
+        let names: BTreeSet<Name> = pods.iter().map(|pod| plan.demand(pod, now)).collect();
+        names.into_iter().collect::<Vec<Name>>()
+    };
+    let fresh = Job {
+        created: now,
+        deadline: None,
+        within: within(&variants.any_size),
+        ..job.clone()
+    };
+    let classes = variants.classes.iter().map(|(name, pods)| Job {
+        class: Name::from(name.as_str()),
+        within: within(pods),
+        ..fresh.clone()
+    });
+    let classes: Vec<Job> = classes.collect();
+    let planner = &mut plan.planner;
     let mut try_out = |changed: Job| {
         let start = start(planner, id, changed, now);
         let earlier = |at: Millis| eta.is_none_or(|eta| at < eta.mean);
@@ -49,19 +67,11 @@ pub(super) fn find(state: &mut State<'_>, id: &Name, job: &Job, eta: Option<Eta>
             Start::Later(at) => earlier(*at),
         })
     };
-    let fresh = Job {
-        created: now,
-        deadline: None,
-        ..job.clone()
-    };
     let mut found = Vec::new();
     found.extend(fewer(&fresh, &mut try_out, now));
     found.extend(wider(&fresh, &mut try_out, now));
-    for class in classes {
-        let changed = Job {
-            class: Name::from(class.as_str()),
-            ..fresh.clone()
-        };
+    for changed in classes {
+        let class = changed.class.clone();
         if let Some(start) = try_out(changed) {
             found.push(help(
                 "class",
@@ -74,6 +84,31 @@ pub(super) fn find(state: &mut State<'_>, id: &Name, job: &Job, eta: Option<Eta>
     }
     planner.job(id, Some(job.clone()));
     found
+}
+
+/// The pods of a job with changes.
+struct Variants {
+    /// With any number of GPUs and any scope.
+    any_size: Vec<Value>,
+    /// In each other class that whoever asks may use.
+    classes: Vec<(String, Vec<Value>)>,
+}
+
+fn variants(state: &State<'_>, job: &Job) -> Variants {
+    let pods = job
+        .members
+        .iter()
+        .filter_map(|member| state.pods.get(&member.pod));
+    let pods: Vec<&Value> = pods.map(|pod| pod.value).collect();
+    let own = state.class(&job.class);
+    let classes = usable(state, job).map(|class| {
+        let changed = pods.iter().map(|pod| variant::of_class(pod, own, class));
+        (class.name.clone(), changed.collect())
+    });
+    Variants {
+        any_size: pods.iter().map(|pod| variant::of_any_size(pod)).collect(),
+        classes: classes.collect(),
+    }
 }
 
 /// Returns when the changed job would start; `None` if it never would, or nobody knows.
@@ -137,18 +172,16 @@ fn wider(job: &Job, try_out: &mut impl FnMut(Job) -> Option<Start>, now: Millis)
 }
 
 /// Returns the other classes that whoever asks may use.
-fn usable(state: &State<'_>, job: &Job) -> Vec<String> {
+fn usable<'s>(state: &'s State<'_>, job: &'s Job) -> impl Iterator<Item = &'s Class> {
     let own = state.class(&job.class).map(|class| &class.resource);
     let classes = state
         .classes
         .values()
         .filter_map(|class| class.as_ref().ok());
     classes
-        .filter(|class| class.name != *job.class && Some(&class.resource) == own)
+        .filter(move |class| class.name != *job.class && Some(&class.resource) == own)
         .filter(|class| class.unready.is_none())
         .filter(|class| !class.restricted || state.objects.usable.contains(&class.name))
-        .map(|class| class.name.clone())
-        .collect()
 }
 
 fn help(change: &'static str, to: &str, what: &str, start: &Start, now: Millis) -> Help {

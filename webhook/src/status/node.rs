@@ -6,15 +6,12 @@ use nvlink_planner::Name;
 use nvlink_topology::labels;
 use serde_json::Value;
 
-use super::{
-    objects::Objects,
-    state::{Pod, id},
-};
+use super::{objects::Objects, state::Pod};
 use crate::{
     class::{Class, GPU},
     decide::{pod, quantity},
     mirror::{self, Mirror, Published, watches},
-    queue::Life,
+    queue::{Life, Placement, feed::id},
 };
 
 /// A node with GPUs.
@@ -41,8 +38,6 @@ pub(super) struct Held {
     pub(super) gpus: u32,
     /// Which ones; empty if nobody reported it yet.
     pub(super) indices: Vec<u32>,
-    /// Whether the exporter's report names a pod that the API does not have.
-    pub(super) unknown: bool,
 }
 
 /// A domain, or the GPUs of a node that are in none.
@@ -62,6 +57,11 @@ impl Node {
     /// Returns what its exporter published, if it can be used.
     pub(super) fn known(&self) -> Option<&mirror::Node> {
         self.published.as_ref()?.as_ref().as_ref().ok()
+    }
+
+    /// Returns what its exporter published, or why that cannot be used.
+    pub(super) fn published(&self) -> Option<Arc<Published>> {
+        self.published.clone()
     }
 
     /// Returns why what its exporter published cannot be used.
@@ -274,7 +274,6 @@ fn hold(nodes: &mut BTreeMap<String, Node>, objects: &Objects, pods: &BTreeMap<N
                 pod: name,
                 gpus: 0,
                 indices: Vec::new(),
-                unknown: pod.is_none(),
             });
             entry.gpus += u32::try_from(one.gpus.len()).unwrap_or(0);
             entry.indices.extend(one.gpus);
@@ -282,10 +281,8 @@ fn hold(nodes: &mut BTreeMap<String, Node>, objects: &Objects, pods: &BTreeMap<N
         node.held = held.into_values().collect();
     }
     for (name, pod) in pods {
-        let placed = pod.placement();
-        let planned = placed
-            .as_ref()
-            .and_then(|placed| placed.get("node")?.as_str());
+        let placed = Placement::of(pod.value);
+        let planned = placed.as_ref().and_then(|placed| placed.node.as_deref());
         let node = match pod.life {
             Life::Released => planned,
             _ => pod.life.node(),
@@ -297,24 +294,11 @@ fn hold(nodes: &mut BTreeMap<String, Node>, objects: &Objects, pods: &BTreeMap<N
             continue;
         };
         if !node.held.iter().any(|held| held.pod == *name) {
-            let gpus = placed
-                .as_ref()
-                .and_then(|placed| placed.get("gpus")?.as_array());
-            let gpus = gpus.into_iter().flatten().filter_map(Value::as_u64);
             node.held.push(Held {
                 pod: name.clone(),
                 gpus: pod.gpus,
-                indices: gpus.filter_map(|gpu| u32::try_from(gpu).ok()).collect(),
-                unknown: false,
+                indices: placed.map(|placed| placed.gpus).unwrap_or_default(),
             });
         }
-    }
-}
-
-impl Pod<'_> {
-    /// Returns where the queue put the pod.
-    pub(super) fn placement(&self) -> Option<Value> {
-        let placement: Value = serde_json::from_str(self.told("placement")?).ok()?;
-        placement.is_object().then_some(placement)
     }
 }

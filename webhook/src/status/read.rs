@@ -2,29 +2,35 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use futures::{StreamExt, stream};
 use k8s_openapi::api::authorization::v1::{
     ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec,
 };
 use kube::{
-    Api, Client, ResourceExt,
+    Api, Client,
     api::{DynamicObject, ListParams, PostParams},
     core::ApiResource,
-    discovery,
 };
 use nvlink_runtime::{client, topology};
-use nvlink_topology::{GROUP, labels};
+use nvlink_topology::GROUP;
 use serde_json::Value;
 
 use super::objects::{Kind, Objects, key};
 use crate::{
     authorize::{RESOURCE, USE},
     crd::DomainClass,
-    decide::pod,
-    queue::{self, Object},
+    decide::{gate, pod},
+    queue::{
+        self,
+        feed::{Place, entry::concerns},
+        owners::Owners,
+    },
 };
 
 /// The most objects of one answer of the API server.
 const PAGE: u32 = 500;
+/// The most objects that are read at a time.
+const CALLS: usize = 16;
 /// The most restricted classes whose right is asked for.
 const CLASSES: usize = 64;
 
@@ -155,49 +161,29 @@ async fn list(
     })
 }
 
-/// Returns an object without what nobody needs; `None` for a pod that requests no device and has
-/// no class.
+/// Returns an object without what nobody needs; `None` for a pod that does not concern the queue.
 pub(super) fn slim(mut object: DynamicObject) -> Option<Value> {
     object.metadata.managed_fields = None;
-    let classless = object.labels().get(labels::CLASS).is_none();
     let object = serde_json::to_value(object).ok()?;
-    let devices = |one: &pod::Container<'_>| one.resources().any(|name| name.contains('/'));
     let is_pod = pod::at(&object, &["spec", "containers"]).is_some();
-    let none = is_pod && classless && !pod::containers(&object).iter().any(devices);
-    (!none).then_some(object)
+    (!is_pod || concerns(&object)).then_some(object)
 }
 
-/// Reads the objects that say how many pods a job has. Those that may not be read are left out:
-/// the report says which pods miss theirs.
+/// Reads the objects that say how many pods the waiting jobs have, as far as they may be read.
 pub(super) async fn owners(client: &Client, objects: &mut Objects) {
     let waiting = objects.pods.objects.iter();
-    let waiting = waiting.filter(|(_, pod)| crate::decide::gate::is_queued(pod));
-    let wanted: BTreeSet<(String, Object)> = waiting
+    let waiting = waiting.filter(|(_, pod)| gate::is_queued(pod));
+    let wanted: BTreeSet<Place> = waiting
         .filter_map(|((namespace, _), pod)| Some((namespace.clone(), queue::object(pod)?)))
         .filter(|place| !objects.owners.contains_key(place))
         .collect();
-    let mut resources: BTreeMap<(&str, &str), Option<ApiResource>> = BTreeMap::new();
-    for (namespace, object) in wanted {
-        let kind = (object.group, object.kind);
-        if !resources.contains_key(&kind) {
-            let group = discovery::group(client, object.group).await;
-            let found = group
-                .ok()
-                .and_then(|group| group.recommended_kind(object.kind));
-            resources.insert(kind, found.map(|(resource, _)| resource));
-        }
-        let Some(Some(resource)) = resources.get(&kind) else {
-            continue;
-        };
-        let read = api(client, resource, Some(&namespace))
-            .get_opt(&object.name)
-            .await;
-        if let Some(found) = read.ok().flatten()
-            && let Ok(found) = serde_json::to_value(found)
-        {
-            objects.owners.insert((namespace, object), found);
-        }
-    }
+    let owners = Owners::new(client);
+    let read = wanted
+        .into_iter()
+        .map(|place| owners.clone().get(place, false));
+    let read = stream::iter(read).buffer_unordered(CALLS);
+    let found = read.filter_map(|(place, object)| async move { Some((place, object?)) });
+    objects.owners.extend(found.collect::<Vec<_>>().await);
 }
 
 /// Asks which restricted classes whoever asks may use in `namespace`.

@@ -10,7 +10,7 @@ use super::{
     state::{Pod, State},
     words,
 };
-use crate::queue::Life;
+use crate::queue::{self, Life};
 
 /// What a report shows.
 #[derive(Clone, Debug, Default)]
@@ -304,20 +304,20 @@ impl State<'_> {
     /// Returns the jobs that wait, in the order of the queue; `None` if no pods could be read.
     pub(super) fn rows(&self) -> Option<Vec<QueueRow>> {
         self.objects.pods.known()?;
-        Some(match &self.queue {
+        Some(match &self.plan {
             Some(_) => self.planned_rows(),
             None => self.told_rows(),
         })
     }
 
     fn planned_rows(&self) -> Vec<QueueRow> {
-        let Some(queue) = &self.queue else {
+        let Some(plan) = &self.plan else {
             return Vec::new();
         };
-        let now = queue.round.actions.iter().filter_map(|action| {
+        let now = plan.round.actions.iter().filter_map(|action| {
             let (job, reason, message) = match action {
                 Action::Release(release) => {
-                    let message = format!("its GPUs are free, and {}", words::why(&release.why));
+                    let message = format!("its GPUs are free: {}", queue::words::why(&release.why));
                     (&release.job, "starting", message)
                 }
                 Action::Reject(reject) => {
@@ -326,15 +326,15 @@ impl State<'_> {
                 }
                 Action::GiveBack(_) => return None,
             };
-            let row = self.job_row(job, queue.planner.waiting(job)?);
+            let row = self.job_row(job, plan.planner.waiting(job)?);
             Some(QueueRow {
                 reason: reason.to_owned(),
                 message,
                 ..row
             })
         });
-        let waiting = queue.round.waiting.iter().filter_map(|one| {
-            let job = queue.planner.waiting(&one.job)?;
+        let waiting = plan.round.waiting.iter().filter_map(|one| {
+            let job = plan.planner.waiting(&one.job)?;
             let eta = one
                 .eta
                 .map(|eta| EtaRow::new(eta.mean, Some(eta.upper), eta.at_least));
@@ -342,7 +342,7 @@ impl State<'_> {
                 position: Some(one.position),
                 eta,
                 reason: words::word(&one.reason).to_owned(),
-                message: words::sentence(&one.reason, job.scope, &job.project),
+                message: queue::words::reason(&one.reason),
                 ..self.job_row(&one.job, job)
             })
         });

@@ -1,6 +1,6 @@
 //! The state of the queue, read from the objects of the cluster. Pure.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, time::Duration};
 
 use k8s_openapi::jiff::Timestamp;
 use nvlink_planner::{Millis, Name};
@@ -8,15 +8,15 @@ use nvlink_topology::labels;
 use serde_json::Value;
 
 use super::{
-    feed::Queue,
     node::{self, Node},
     objects::Objects,
+    plan::Plan,
 };
 use crate::{
     class::{Class, GPU},
     crd::DomainClassSpec,
     decide::{Settings, pod},
-    queue::{Life, Member, Past, Source, read},
+    queue::{Life, Member, Past, Source, feed::id, read},
 };
 
 /// The state of the queue, as far as it is known.
@@ -28,7 +28,7 @@ pub struct State<'a> {
     pub(super) nodes: BTreeMap<String, Node>,
     pub(super) pods: BTreeMap<Name, Pod<'a>>,
     /// The planner with all of this; `None` if something that it needs could not be read.
-    pub(super) queue: Option<Queue>,
+    pub(super) plan: Option<Plan>,
     /// What could not be read, one line each.
     pub(super) notes: Vec<String>,
 }
@@ -82,11 +82,11 @@ impl<'a> State<'a> {
             classes,
             nodes,
             pods,
-            queue: None,
+            plan: None,
             notes: notes(objects),
         };
         if state.notes.is_empty() {
-            state.queue = Some(Queue::new(&state, settings, &past));
+            state.plan = Some(Plan::new(&state, settings));
         }
         state
     }
@@ -107,6 +107,19 @@ impl Pod<'_> {
     pub(super) fn told(&self, what: &str) -> Option<&str> {
         let key = format!("{}{what}", labels::QUEUE_STATE);
         pod::metadata(self.value, "annotations", &key)?.as_str()
+    }
+
+    /// Returns the id of its job: its gang, or the pod itself.
+    pub(super) fn job(&self) -> Name {
+        let gang = self.member.as_ref().and_then(|member| member.gang.as_ref());
+        let name = gang.map_or(self.name.as_str(), |gang| &gang.name);
+        id(&self.namespace, name)
+    }
+
+    /// Returns where the queue put the pod.
+    pub(super) fn placement(&self) -> Option<Value> {
+        let placement: Value = serde_json::from_str(self.told("placement")?).ok()?;
+        placement.is_object().then_some(placement)
     }
 
     /// Returns the name of its class.
@@ -131,18 +144,10 @@ impl Pod<'_> {
     }
 }
 
-/// Returns the id of a pod.
-pub(super) fn id(namespace: &str, name: &str) -> Name {
-    Arc::from(format!("{namespace}/{name}"))
-}
-
 fn classes(objects: &Objects) -> BTreeMap<String, Result<Class, String>> {
     let read = |(key, object): (&(String, String), &Value)| {
-        let spec = object.get("spec").cloned().unwrap_or_default();
-        let spec: Result<DomainClassSpec, _> = serde_path_to_error::deserialize(spec);
-        let class = spec
-            .map_err(|error| format!("spec.{error}"))
-            .and_then(|spec| Class::new(&key.1, &spec).map_err(|error| error.to_string()));
+        let spec = object.get("spec").unwrap_or(&Value::Null);
+        let class = Class::read(&key.1, spec).map_err(|broken| broken.reason);
         (key.1.clone(), class)
     };
     objects.classes.objects.iter().map(read).collect()

@@ -27,7 +27,7 @@ impl Status {
         if let Some(domains) = &self.domains {
             parts.push(match domains[..] {
                 [] => "No node publishes NVLink domains.\n".to_owned(),
-                _ => domain_table(domains, width) + &more(self.more_domains, "domain"),
+                _ => domain_table(domains, None, width) + &more(self.more_domains, "domain"),
             });
         }
         if let Some(queue) = &self.queue {
@@ -147,8 +147,12 @@ fn class_table(rows: &[ClassRow], width: Option<usize>) -> String {
     table(&columns, &lines.collect::<Vec<_>>(), width)
 }
 
-/// Returns domains as a table.
-pub(super) fn domain_table(rows: &[DomainRow], width: Option<usize>) -> String {
+/// Returns domains as a table. With `now`, it shows when pods are expected to end.
+pub(super) fn domain_table(
+    rows: &[DomainRow],
+    now: Option<Millis>,
+    width: Option<usize>,
+) -> String {
     let columns = [
         Column::Name("NODE"),
         Column::Name("DOMAIN"),
@@ -157,7 +161,7 @@ pub(super) fn domain_table(rows: &[DomainRow], width: Option<usize>) -> String {
         Column::Text("HELD BY"),
     ];
     let lines = rows.iter().map(|row| {
-        let mut held: Vec<String> = row.held_by.iter().map(holder).collect();
+        let mut held: Vec<String> = row.held_by.iter().map(|one| holder(one, now)).collect();
         if row.broken > 0 {
             held.insert(0, format!("{} broken", row.broken));
         }
@@ -186,6 +190,10 @@ fn domain(row: &DomainRow) -> String {
     short.unwrap_or(id).to_owned()
 }
 
-fn holder(row: &HolderRow) -> String {
-    format!("{} ({})", row.pod, row.gpus)
+fn holder(row: &HolderRow, now: Option<Millis>) -> String {
+    let ends = now.zip(row.until).map(|(now, until)| match until - now {
+        ..1 => ", about to end".to_owned(),
+        left => format!(", ends in {}", words::span(left)),
+    });
+    format!("{} ({}{})", row.pod, row.gpus, ends.unwrap_or_default())
 }

@@ -1,8 +1,7 @@
 //! Times, reasons and foreign text in words.
 
 use k8s_openapi::jiff::{Timestamp, Unit};
-use nvlink_planner::{Millis, Reason, Why};
-use nvlink_topology::Scope;
+use nvlink_planner::{Millis, Reason};
 
 use crate::queue::Source;
 
@@ -70,62 +69,6 @@ pub(super) fn word(reason: &Reason) -> &'static str {
     }
 }
 
-/// Returns the reason why a job of `scope` in `project` waits, as a sentence without its end.
-pub(super) fn sentence(reason: &Reason, scope: Scope, project: &str) -> String {
-    match *reason {
-        Reason::Incomplete => {
-            "the gang is not complete: its other pods have not been created".to_owned()
-        }
-        Reason::Never => "no node of its class can hold it, even when the node is empty".to_owned(),
-        Reason::Silent => "the nodes that could hold it do not say who holds their GPUs".to_owned(),
-        Reason::Quota { held, most } => {
-            format!(
-                "project {project} holds {held} of the {most} GPUs of the class that a project may hold"
-            )
-        }
-        Reason::Full { asked, free } => {
-            format!(
-                "it needs {asked} within one {scope}, and at most {free} are free there",
-                asked = gpus(asked)
-            )
-        }
-        Reason::Fragmented { asked, free } => {
-            format!("{free} GPUs are free on one node, but not {asked} of them within one {scope}")
-        }
-        Reason::Behind { ahead: 1 } => {
-            "GPUs are free, but the job ahead of it needs them".to_owned()
-        }
-        Reason::Behind { ahead } => {
-            format!("GPUs are free, but {ahead} jobs are ahead of it, and they need them")
-        }
-        Reason::Better { longer } => format!(
-            "it could start now, but would run about {} longer there than where it waits for",
-            span(longer)
-        ),
-    }
-}
-
-/// Returns why a job starts now, as a sentence without its end.
-pub(super) fn why(why: &Why) -> String {
-    match *why {
-        Why::Turn => "it is its turn".to_owned(),
-        Why::Backfill { ahead } => {
-            format!(
-                "it overtakes {ahead} that wait for other GPUs",
-                ahead = jobs(ahead)
-            )
-        }
-        Why::Worse { longer, .. } => format!(
-            "waiting for a better place would cost more than the {} that it runs longer",
-            span(longer)
-        ),
-        Why::Rejoin => "its gang runs, and kept its place".to_owned(),
-        Why::Spread { .. } => {
-            "its time in the queue is over, so it starts outside its domain".to_owned()
-        }
-    }
-}
-
 /// Returns where the expected end of a pod comes from.
 pub(super) fn source(source: Source) -> String {
     match source {
@@ -138,11 +81,6 @@ pub(super) fn source(source: Source) -> String {
 /// Returns a number of GPUs.
 pub(super) fn gpus(number: u32) -> String {
     plural(number, "GPU")
-}
-
-/// Returns a number of jobs.
-pub(super) fn jobs(number: u32) -> String {
-    plural(number, "job")
 }
 
 /// Returns a number with its noun.

@@ -129,6 +129,7 @@ pub(crate) fn busy() -> Objects {
         "2026-08-01T09:30:00Z",
     );
     let mut gang = waiting(pod("ml", "ring-0", "high", 8, "2026-08-01T09:50:00Z"));
+    gang["metadata"]["annotations"] = json!({});
     for (key, value) in [("gang", "ring"), ("gang-size", "2"), ("scope", "zone")] {
         gang = with(gang, key, value);
     }

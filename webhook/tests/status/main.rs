@@ -90,7 +90,7 @@ fn a_namespace_and_a_class_narrow_the_tables() {
 
 #[test]
 fn explain_says_why_a_job_waits_and_what_would_help() {
-    let mut objects = busy();
+    let objects = busy();
     let train = explained(&objects, "ml", "train");
     check("explain-train.txt", &train.text(Some(80)));
     let pretty = serde_json::to_string_pretty(&train).unwrap() + "\n";

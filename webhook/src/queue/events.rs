@@ -1,0 +1,240 @@
+//! The watches of what the queue needs. Each tells the controller of its changes, in order.
+
+use std::{collections::HashSet, marker::PhantomData, sync::Arc};
+
+use k8s_openapi::api::core::v1;
+use kube::{
+    Api, Client, ResourceExt,
+    core::{ApiResource, DynamicObject, Object},
+    runtime::watcher,
+};
+use nvlink_planner::Name;
+use nvlink_runtime::watch::{self, Key, Mirror};
+use serde_json::{Value, json};
+use tokio::{sync::mpsc, task::JoinSet};
+
+use super::feed::{self, Feed, Known, entry::concerns, node::Node};
+use crate::{
+    class::Class,
+    crd::DomainClass,
+    mirror::{self, Published, watches},
+};
+
+/// A change of an object of the cluster.
+#[derive(Debug)]
+pub(super) enum Event {
+    Node(String, Option<Node>),
+    AllNodes(HashSet<Name>),
+    Topology(String, Option<Arc<Published>>),
+    AllTopologies,
+    Class(String, Option<Known>),
+    AllClasses(HashSet<String>),
+    Pod(Box<Value>),
+    PodGone(Name),
+    AllPods(HashSet<Name>),
+}
+
+/// Which kinds have been read as a whole.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Synced {
+    nodes: bool,
+    topologies: bool,
+    classes: bool,
+    pods: bool,
+}
+
+impl Synced {
+    /// Reports whether all kinds have been read.
+    pub(super) fn all(self) -> bool {
+        self.nodes && self.topologies && self.classes && self.pods
+    }
+}
+
+impl Event {
+    /// Applies the change.
+    pub(super) fn apply(self, feed: &mut Feed, synced: &mut Synced) {
+        match self {
+            Self::Node(name, node) => feed.node(&name, node),
+            Self::Topology(name, published) => feed.topology(&name, published),
+            Self::Class(name, class) => feed.class(&name, class),
+            Self::Pod(pod) => feed.pod(*pod),
+            Self::PodGone(id) => feed.gone(&id),
+            Self::AllNodes(names) => {
+                feed.retain_nodes(&names);
+                synced.nodes = true;
+            }
+            Self::AllTopologies => synced.topologies = true,
+            Self::AllClasses(names) => {
+                feed.retain_classes(&names);
+                synced.classes = true;
+            }
+            Self::AllPods(ids) => {
+                feed.retain_pods(&ids);
+                synced.pods = true;
+            }
+        }
+    }
+}
+
+type Sender = mpsc::UnboundedSender<Event>;
+
+/// A kind of objects that a watch follows.
+trait Kind: 'static {
+    type Object: kube::Resource
+        + Clone
+        + std::fmt::Debug
+        + serde::de::DeserializeOwned
+        + Send
+        + 'static;
+    const KIND: &'static str;
+    const UNKNOWN: &'static str = "";
+    const FORBIDDEN: &'static str = ", so no pod leaves the queue";
+
+    fn set(object: Self::Object) -> Event;
+    fn gone(key: &Key) -> Event;
+    fn all(keys: &HashSet<Key>) -> Event;
+}
+
+/// Sends the events of a watch.
+struct Follower<K>(Sender, PhantomData<fn() -> K>);
+
+impl<K: Kind> Mirror for Follower<K> {
+    type Object = K::Object;
+    const KIND: &'static str = K::KIND;
+    const UNKNOWN: &'static str = K::UNKNOWN;
+    const FORBIDDEN: &'static str = K::FORBIDDEN;
+
+    // An error means that the controller has ended, and this watch is about to.
+    fn set(&mut self, object: K::Object) {
+        let _ = self.0.send(K::set(object));
+    }
+
+    fn remove(&mut self, key: &Key) {
+        let _ = self.0.send(K::gone(key));
+    }
+
+    fn retain(&mut self, keys: &HashSet<Key>) {
+        let _ = self.0.send(K::all(keys));
+    }
+}
+
+struct Nodes;
+struct Classes;
+struct Pods;
+
+impl Kind for Nodes {
+    type Object = Object<Value, Value>;
+    const KIND: &'static str = "Node";
+
+    fn set(object: Self::Object) -> Event {
+        let name = object.name_any();
+        let status = object.status.unwrap_or_default();
+        Event::Node(name, Some(Node::of(object.metadata, &object.spec, &status)))
+    }
+
+    fn gone((_, name): &Key) -> Event {
+        Event::Node(name.clone(), None)
+    }
+
+    fn all(keys: &HashSet<Key>) -> Event {
+        Event::AllNodes(
+            keys.iter()
+                .map(|(_, name)| Name::from(name.as_str()))
+                .collect(),
+        )
+    }
+}
+
+impl Kind for Classes {
+    type Object = DynamicObject;
+    const KIND: &'static str = "DomainClass";
+    const UNKNOWN: &'static str = ": install the CRDs of `nvlink-webhook crds`";
+
+    fn set(object: Self::Object) -> Event {
+        let name = object.name_any();
+        let spec = object.data.get("spec").unwrap_or(&Value::Null);
+        let class = Class::read(&name, spec);
+        let class = class.map(Arc::new).map_err(|broken| broken.reason);
+        Event::Class(name, Some(class))
+    }
+
+    fn gone((_, name): &Key) -> Event {
+        Event::Class(name.clone(), None)
+    }
+
+    fn all(keys: &HashSet<Key>) -> Event {
+        Event::AllClasses(keys.iter().map(|(_, name)| name.clone()).collect())
+    }
+}
+
+impl Kind for Pods {
+    type Object = Object<Value, Value>;
+    const KIND: &'static str = "Pod";
+
+    fn set(mut object: Self::Object) -> Event {
+        object.metadata.managed_fields = None;
+        let id = feed::id(
+            object.metadata.namespace.as_deref().unwrap_or_default(),
+            object.metadata.name.as_deref().unwrap_or_default(),
+        );
+        let pod = json!({
+            "metadata": object.metadata, "spec": object.spec, "status": object.status
+        });
+        match concerns(&pod) {
+            true => Event::Pod(Box::new(pod)),
+            false => Event::PodGone(id),
+        }
+    }
+
+    fn gone((namespace, name): &Key) -> Event {
+        Event::PodGone(feed::id(namespace, name))
+    }
+
+    fn all(keys: &HashSet<Key>) -> Event {
+        let ids = keys
+            .iter()
+            .map(|(namespace, name)| feed::id(namespace, name));
+        Event::AllPods(ids.collect())
+    }
+}
+
+/// Starts the watches, which end with `tasks`.
+pub(super) fn follow(client: &Client, tasks: &mut JoinSet<()>) -> mpsc::UnboundedReceiver<Event> {
+    let (sender, receiver) = mpsc::unbounded_channel();
+    // A node or a pod has up to 20 KiB.
+    let config = watcher::Config::default().page_size(100);
+    let nodes = Api::all_with(client.clone(), &ApiResource::erase::<v1::Node>(&()));
+    let pods = Api::all_with(client.clone(), &ApiResource::erase::<v1::Pod>(&()));
+    let classes = Api::all_with(client.clone(), &ApiResource::erase::<DomainClass>(&()));
+    tasks.spawn(watch::follow(
+        nodes,
+        config.clone(),
+        follower::<Nodes>(&sender),
+    ));
+    tasks.spawn(watch::follow(
+        pods,
+        config.clone(),
+        follower::<Pods>(&sender),
+    ));
+    tasks.spawn(watch::follow(classes, config, follower::<Classes>(&sender)));
+    let (client, nodes) = (client.clone(), mirror::Mirror::default());
+    tasks.spawn(async move {
+        let mirror = nodes.clone();
+        let told = move |name: Option<&str>| {
+            let event = match name {
+                Some(name) => {
+                    let published = nodes.read().nodes.get(name).cloned();
+                    Event::Topology(name.to_owned(), published)
+                }
+                None => Event::AllTopologies,
+            };
+            let _ = sender.send(event);
+        };
+        watches::follow_topologies(&client, mirror, told).await;
+    });
+    receiver
+}
+
+fn follower<K: Kind>(sender: &Sender) -> Follower<K> {
+    Follower(sender.clone(), PhantomData)
+}

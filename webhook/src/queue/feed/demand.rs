@@ -1,0 +1,183 @@
+//! What a pod demands of its node besides GPUs: the scheduler binds it nowhere else.
+
+use serde_json::{Value, json};
+
+use super::node::Node;
+use crate::decide::pod;
+
+/// A pod's node selector, required node affinity and tolerations.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Demand {
+    selector: Value,
+    terms: Option<Vec<Value>>,
+    tolerations: Vec<Value>,
+}
+
+impl Demand {
+    pub(super) fn of(pod: &Value) -> Self {
+        const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
+        let required = [
+            "spec",
+            "affinity",
+            "nodeAffinity",
+            REQUIRED,
+            "nodeSelectorTerms",
+        ];
+        let terms = pod::at(pod, &required).and_then(Value::as_array);
+        let selector = pod::at(pod, &["spec", "nodeSelector"]);
+        Self {
+            selector: selector.cloned().unwrap_or_default(),
+            terms: terms.cloned(),
+            tolerations: pod::list(pod, &["spec", "tolerations"]).cloned().collect(),
+        }
+    }
+
+    /// Returns a text that is the same for equal demands only.
+    pub(super) fn key(&self) -> String {
+        json!([self.selector, self.terms, self.tolerations]).to_string()
+    }
+
+    /// Reports whether the node `name` meets it.
+    pub(super) fn is_met(&self, name: &str, node: &Node) -> bool {
+        let selector = self.selector.as_object().into_iter().flatten();
+        let mut selector = selector.map(|(key, value)| (node.labels.get(key), value));
+        let selected = selector.all(|(label, value)| label.map(String::as_str) == value.as_str());
+        let terms = self.terms.as_ref();
+        let fits = terms.is_none_or(|terms| terms.iter().any(|term| matches(term, name, node)));
+        selected && fits && node.taints.iter().all(|taint| self.tolerates(taint))
+    }
+
+    fn tolerates(&self, taint: &Value) -> bool {
+        let text = |value: &Value, key: &str| {
+            value
+                .get(key)
+                .and_then(Value::as_str)
+                .unwrap_or_default()
+                .to_owned()
+        };
+        let effect = text(taint, "effect");
+        if effect == "PreferNoSchedule" {
+            return true;
+        }
+        self.tolerations.iter().any(|one| {
+            let of = |key| text(one, key);
+            let exists = of("operator") == "Exists";
+            let key = of("key");
+            (of("effect").is_empty() || of("effect") == effect)
+                && ((key.is_empty() && exists) || key == text(taint, "key"))
+                && (exists || of("value") == text(taint, "value"))
+        })
+    }
+}
+
+/// Reports whether a node matches a term. A term without requirements matches no node.
+fn matches(term: &Value, name: &str, node: &Node) -> bool {
+    let mut count = 0;
+    for one in pod::list(term, &["matchExpressions"]) {
+        count += 1;
+        let key = one.get("key").and_then(Value::as_str).unwrap_or_default();
+        if !holds(one, node.labels.get(key).map(String::as_str)) {
+            return false;
+        }
+    }
+    for one in pod::list(term, &["matchFields"]) {
+        count += 1;
+        if !holds(one, Some(name)) {
+            return false;
+        }
+    }
+    count > 0
+}
+
+/// Reports whether a requirement holds for a value, as in Kubernetes.
+fn holds(requirement: &Value, value: Option<&str>) -> bool {
+    let mut values = pod::list(requirement, &["values"]).filter_map(Value::as_str);
+    let operator = requirement.get("operator").and_then(Value::as_str);
+    let number = |text: &str| text.parse::<i64>().ok();
+    match (operator.unwrap_or_default(), value) {
+        ("In", Some(value)) => values.any(|one| one == value),
+        ("NotIn", Some(value)) => values.all(|one| one != value),
+        ("NotIn" | "DoesNotExist", None) | ("Exists", Some(_)) => true,
+        ("Gt" | "Lt", Some(value)) => {
+            let pair = number(value).zip(values.next().and_then(number));
+            pair.is_some_and(|(own, limit)| match operator {
+                Some("Gt") => own > limit,
+                _ => own < limit,
+            })
+        }
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node() -> Node {
+        let labels = [("pool", "gpu"), ("size", "8")];
+        Node {
+            labels: labels
+                .map(|(key, value)| (key.to_owned(), value.to_owned()))
+                .into(),
+            taints: vec![
+                json!({"key": "team", "value": "a", "effect": "NoSchedule"}),
+                json!({"key": "soft", "effect": "PreferNoSchedule"}),
+            ],
+            ..Node::default()
+        }
+    }
+
+    #[test]
+    fn a_node_is_chosen_as_by_the_scheduler() {
+        let tolerated = json!([{"key": "team", "operator": "Equal", "value": "a"}]);
+        let required = |expressions: Value| {
+            json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {
+                "nodeSelectorTerms": [{}, {"matchExpressions": expressions}]
+            }}})
+        };
+        let one = |key: &str, operator: &str, values: Value| {
+            json!({"tolerations": tolerated, "affinity": required(json!([
+                {"key": key, "operator": operator, "values": values}
+            ]))})
+        };
+        for (spec, met) in [
+            (json!({}), false),
+            (json!({"tolerations": tolerated}), true),
+            (json!({"tolerations": [{"operator": "Exists"}]}), true),
+            (
+                json!({"tolerations": [{"key": "team", "value": "b"}]}),
+                false,
+            ),
+            (
+                json!({"tolerations": [{"key": "team", "operator": "Exists", "effect": "NoExecute"}]}),
+                false,
+            ),
+            (
+                json!({"tolerations": tolerated, "nodeSelector": {"pool": "gpu"}}),
+                true,
+            ),
+            (
+                json!({"tolerations": tolerated, "nodeSelector": {"pool": "cpu"}}),
+                false,
+            ),
+            (one("size", "Gt", json!(["7"])), true),
+            (one("size", "Gt", json!(["8"])), false),
+            (one("size", "Lt", json!(["9"])), true),
+            (one("pool", "In", json!(["x", "gpu"])), true),
+            (one("pool", "NotIn", json!(["gpu"])), false),
+            (one("absent", "NotIn", json!(["gpu"])), true),
+            (one("absent", "Exists", json!([])), false),
+            (one("absent", "DoesNotExist", json!([])), true),
+        ] {
+            let demand = Demand::of(&json!({"spec": spec}));
+            assert_eq!(demand.is_met("n1", &node()), met, "{spec}");
+        }
+        let named = json!({"tolerations": tolerated, "affinity": {"nodeAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{
+                "matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]
+            }]}
+        }}});
+        let demand = Demand::of(&json!({"spec": named}));
+        assert!(demand.is_met("n1", &node()) && !demand.is_met("n2", &node()));
+    }
+}

@@ -1,0 +1,174 @@
+//! A pod as the feed keeps it.
+
+use nvlink_planner::{Millis, Name};
+use nvlink_topology::labels;
+use serde_json::Value;
+
+use super::demand::Demand;
+use crate::{
+    class::GPU,
+    decide::{gate, pod},
+    queue::{Life, Member, Object, Placement, life, object},
+};
+
+/// A pod.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) namespace: String,
+    pub(super) uid: String,
+    /// Its resourceVersion: a higher one is later (KEP-5504; it always was so with etcd).
+    pub(super) version: u64,
+    /// The pod itself, as text without what the queue never reads, while it waits.
+    pub(super) text: Option<Box<str>>,
+    pub(super) life: Life,
+    /// The name of its class.
+    pub(super) class: Option<String>,
+    /// What the queue reads from it, if its class is known.
+    pub(super) member: Option<Member>,
+    /// The number of GPUs of the usual resource, for pods without a class.
+    pub(super) gpus: u32,
+    pub(super) priority: i32,
+    pub(super) since: Option<Millis>,
+    /// Where the queue put it, by its annotation.
+    pub(super) placement: Option<Placement>,
+    /// What the queue is writing into it.
+    pub(super) expected: Option<Expected>,
+    /// The object that says how many pods its job has.
+    pub(super) object: Option<Object>,
+    /// The name of what it demands of its node.
+    pub(super) demand: Option<Name>,
+    /// The queue does not write it before this time.
+    pub(super) paused: Option<Pause>,
+    /// Its job.
+    pub(super) job: Option<Name>,
+    /// Its run was added to the past runs.
+    pub(super) counted: bool,
+    /// When it was first seen without a class that queues.
+    pub(super) orphan: Option<Millis>,
+}
+
+/// What the queue is writing into a pod. It counts before the API shows it.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Expected {
+    /// It is put here.
+    Placed(Placement),
+    /// It leaves the queue without a place.
+    Leaves,
+}
+
+/// A pause after a failure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Pause {
+    /// `Millis::MIN` when the pause is over; the number of failures counts until a success.
+    pub(super) until: Millis,
+    pub(super) failures: u32,
+}
+
+/// Reports whether the pod has GPUs or other devices, a class, or the gate of the queue.
+pub(crate) fn concerns(pod: &Value) -> bool {
+    let claims = pod::list(pod, &["spec", "resourceClaims"]).next().is_some();
+    let containers = pod::containers(pod);
+    let device = |one: &pod::Container<'_>| {
+        one.has_claims() || one.resources().any(|name| name.contains('/'))
+    };
+    claims
+        || pod::metadata(pod, "labels", labels::CLASS).is_some()
+        || gate::is_queued(pod)
+        || containers.iter().any(device)
+}
+
+impl Entry {
+    /// Reads a pod, and returns it with its demand if it waits.
+    pub(super) fn new(pod: &mut Value) -> (Self, Option<Demand>) {
+        let text = |path: &[&str]| pod::at(pod, path).and_then(Value::as_str);
+        let owned = |path: &[&str]| text(path).unwrap_or_default().to_owned();
+        let life = Life::of(pod);
+        let waits = matches!(life, Life::Waiting { .. });
+        let start = life::time(pod, &["status", "startTime"])
+            .or_else(|| life::time(pod, &["metadata", "creationTimestamp"]));
+        let priority = pod::at(pod, &["spec", "priority"]).and_then(Value::as_i64);
+        let mut this = Self {
+            namespace: owned(&["metadata", "namespace"]),
+            uid: owned(&["metadata", "uid"]),
+            version: owned(&["metadata", "resourceVersion"]).parse().unwrap_or(0),
+            text: None,
+            class: pod::metadata(pod, "labels", labels::CLASS)
+                .and_then(Value::as_str)
+                .map(str::to_owned),
+            member: None,
+            gpus: pod::request(&pod::containers(pod), GPU).unwrap_or(0),
+            priority: priority
+                .and_then(|priority| i32::try_from(priority).ok())
+                .unwrap_or_default(),
+            since: start.map(|time| time.as_millisecond()),
+            placement: Placement::of(pod),
+            expected: None,
+            object: object(pod).filter(|_| waits),
+            demand: None,
+            paused: None,
+            job: None,
+            counted: false,
+            orphan: None,
+            life,
+        };
+        let demand = waits.then(|| Demand::of(pod));
+        if waits {
+            prune(pod);
+            this.text = Some(pod.to_string().into());
+        }
+        (this, demand)
+    }
+
+    /// Returns the pod itself, without what the queue never reads, while it waits.
+    pub(super) fn document(&self) -> Option<Value> {
+        serde_json::from_str(self.text.as_deref()?).ok()
+    }
+
+    /// Reports whether the pod waits, and nothing is being written that changes this.
+    pub(super) fn waits(&self) -> bool {
+        matches!(self.life, Life::Waiting { .. }) && self.expected.is_none()
+    }
+
+    /// Reports whether the queue must not write the pod yet.
+    pub(super) fn is_paused(&self) -> bool {
+        self.paused.is_some_and(|pause| pause.until > Millis::MIN)
+    }
+
+    /// Reports whether the pod was released, by its gates.
+    pub(super) fn is_released(&self) -> bool {
+        matches!(
+            self.life,
+            Life::Released | Life::Bound { .. } | Life::Running { .. }
+        )
+    }
+}
+
+/// Removes large parts that the queue never reads.
+fn prune(pod: &mut Value) {
+    if let Some(metadata) = pod.get_mut("metadata").and_then(Value::as_object_mut) {
+        metadata.remove("managedFields");
+    }
+    if let Some(status) = pod.get_mut("status").and_then(Value::as_object_mut) {
+        status.retain(|key, _| key == "phase" || key == "startTime");
+    }
+    let Some(spec) = pod.get_mut("spec").and_then(Value::as_object_mut) else {
+        return;
+    };
+    spec.remove("volumes");
+    for list in ["containers", "initContainers"] {
+        let containers = spec.get_mut(list).and_then(Value::as_array_mut);
+        for container in containers.into_iter().flatten() {
+            if let Some(container) = container.as_object_mut() {
+                for field in [
+                    "volumeMounts",
+                    "livenessProbe",
+                    "readinessProbe",
+                    "startupProbe",
+                    "lifecycle",
+                ] {
+                    container.remove(field);
+                }
+            }
+        }
+    }
+}

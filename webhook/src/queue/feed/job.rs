@@ -1,0 +1,280 @@
+//! A job of the planner, put together from its pods. Pure.
+
+use std::collections::BTreeSet;
+
+use nvlink_planner::{Deadline, Estimate, Job, Member, Millis, Name, OnTimeout, PodState, Seat};
+
+use super::entry::{Entry, Expected};
+use crate::{
+    crd::domain_class::OnQueueTimeout,
+    queue::{self, Life, Placement, assemble, past::Past},
+};
+
+/// The pods of a job, in the order of their names.
+pub(super) struct Pods<'a>(pub(super) Vec<(&'a Name, &'a Entry)>);
+
+/// What follows from the pods of a job.
+pub(super) struct Assembled {
+    /// Each pod that holds GPUs or is about to.
+    pub(super) pods: Vec<(Name, Option<PodState>)>,
+    /// The job, if some of its pods wait or its seats must be kept.
+    pub(super) job: Option<Job>,
+    /// The seats of its pods, also of those that are gone.
+    pub(super) seats: Vec<Seat>,
+    /// Pods that wait although others of their plan were released: they must follow.
+    pub(super) committed: Vec<(Name, Placement)>,
+}
+
+/// What a class says about waiting.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Waits {
+    pub(super) then: OnQueueTimeout,
+}
+
+impl Pods<'_> {
+    /// Returns where each pod is or will be, in the order of the pods.
+    fn places(&self) -> Vec<Option<&Placement>> {
+        let released = self.0.iter().filter(|(_, pod)| pod.is_released());
+        let plans: BTreeSet<&str> = released
+            .filter_map(|(_, pod)| Some(pod.placement.as_ref()?.plan.as_str()))
+            .collect();
+        let pods = self.0.iter();
+        pods.map(|(_, pod)| place(pod, &plans)).collect()
+    }
+
+    /// Returns the seats of `before` whose pods are gone, and did not succeed.
+    fn lost(&self, before: &[Seat], live: &[Seat]) -> Vec<Seat> {
+        let succeeded = |seat: &Seat| {
+            let pod = self.0.iter().find(|(name, _)| **name == seat.pod);
+            pod.is_some_and(|(_, pod)| {
+                matches!(
+                    pod.life,
+                    Life::Ended {
+                        succeeded: true,
+                        ..
+                    }
+                )
+            })
+        };
+        let taken = |seat: &Seat| live.iter().any(|one| one.rank == seat.rank);
+        let lost = before
+            .iter()
+            .filter(|seat| !taken(seat) && !succeeded(seat));
+        lost.cloned().collect()
+    }
+
+    /// Puts the job together at `now`. `before` are the seats that its pods had.
+    pub(super) fn assemble(
+        &self,
+        id: &Name,
+        waits: Option<Waits>,
+        before: &[Seat],
+        past: &Past,
+        now: Millis,
+    ) -> Assembled {
+        let places = self.places();
+        let pairs = || self.0.iter().zip(&places);
+        let mut this = Assembled {
+            pods: pairs()
+                .map(|(&(name, pod), place)| ((*name).clone(), held(id, pod, *place, past)))
+                .collect(),
+            job: None,
+            seats: Vec::new(),
+            committed: Vec::new(),
+        };
+        for (&(name, pod), place) in pairs() {
+            let Some(place) = place else { continue };
+            if pod.waits() && !pod.is_paused() {
+                this.committed.push((name.clone(), (*place).clone()));
+            }
+            this.seats.push(seat(name, place));
+        }
+        this.seats.extend(self.lost(before, &this.seats));
+        this.seats.sort_by_key(|seat| seat.rank);
+        this.job = self.job(&places, waits, &this.seats, past, now);
+        this
+    }
+
+    fn job(
+        &self,
+        places: &[Option<&Placement>],
+        waits: Option<Waits>,
+        seats: &[Seat],
+        past: &Past,
+        now: Millis,
+    ) -> Option<Job> {
+        let members: Vec<_> = self
+            .0
+            .iter()
+            .filter_map(|(_, pod)| pod.member.as_ref())
+            .collect();
+        let assembly = assemble(&members);
+        let gang = members.iter().any(|member| member.gang.is_some());
+        let pairs = self.0.iter().zip(places);
+        let mut waiting: Vec<(&Name, &Entry)> = pairs
+            .filter(|((_, pod), place)| pod.waits() && place.is_none() && pod.member.is_some())
+            .map(|(pair, _)| *pair)
+            .collect();
+        if waits.is_none() || waiting.iter().any(|(_, pod)| pod.is_paused()) {
+            waiting.clear();
+        }
+        let first = match waiting.first() {
+            Some((_, pod)) => pod.member.as_ref()?,
+            None => members.iter().find(|member| member.life.is_live())?,
+        };
+        let seats = if gang { seats.to_vec() } else { Vec::new() };
+        if waiting.is_empty() && seats.is_empty() {
+            return None;
+        }
+        let free = |pod: &Entry| matches!(&pod.life, Life::Waiting { others } if others.is_empty());
+        let there = !gang || assembly.missing == Some(0);
+        let created = |pod: &Entry| {
+            pod.member
+                .as_ref()?
+                .created
+                .map(|time| time.as_millisecond())
+        };
+        let oldest = waiting.iter().filter_map(|(_, pod)| created(pod)).min();
+        let released = places
+            .iter()
+            .flatten()
+            .map(|place| place.at.as_millisecond());
+        let within: BTreeSet<Name> = waiting
+            .iter()
+            .filter_map(|(_, pod)| pod.demand.clone())
+            .collect();
+        Some(Job {
+            class: first.class.as_str().into(),
+            project: first.project.as_str().into(),
+            priority: members
+                .iter()
+                .map(|member| member.priority)
+                .max()
+                .unwrap_or(0),
+            created: oldest.unwrap_or(now),
+            complete: there && waiting.iter().all(|(_, pod)| free(pod)),
+            pattern: first.pattern,
+            scope: first.scope,
+            within: within.into_iter().collect(),
+            duration: duration(&waiting, past, now),
+            deadline: deadline(first, oldest, waits),
+            members: waiting
+                .iter()
+                .filter_map(|(name, pod)| member(name, pod))
+                .collect(),
+            seats,
+            released: released.max().unwrap_or(0),
+        })
+    }
+}
+
+/// Returns where a pod is or will be, if pods of these plans were released.
+fn place<'a>(pod: &'a Entry, released: &BTreeSet<&str>) -> Option<&'a Placement> {
+    let prepared = pod.placement.as_ref();
+    match (&pod.life, &pod.expected) {
+        (Life::Waiting { .. }, Some(Expected::Placed(placement))) => Some(placement),
+        (Life::Waiting { .. }, Some(Expected::Leaves)) => None,
+        (Life::Waiting { .. }, None) => {
+            prepared.filter(|placement| released.contains(placement.plan.as_str()))
+        }
+        (Life::Gated { .. } | Life::Ended { .. } | Life::Deleting { node: None, .. }, _) => None,
+        _ => prepared,
+    }
+}
+
+fn seat(name: &Name, place: &Placement) -> Seat {
+    Seat {
+        pod: name.clone(),
+        rank: place.rank,
+        node: place.node.as_deref().map(Name::from),
+        gpus: place.gpus.clone(),
+        domain: place.domain.as_deref().map(Name::from),
+    }
+}
+
+fn member(name: &Name, pod: &Entry) -> Option<Member> {
+    let read = pod.member.as_ref()?;
+    let gang = read.gang.as_ref();
+    Some(Member {
+        pod: name.clone(),
+        gpus: read.gpus,
+        rank: gang.and_then(|gang| gang.rank),
+        role: gang
+            .map(|gang| gang.role.as_str())
+            .filter(|role| !role.is_empty())
+            .map(Name::from),
+        resources: Vec::new(),
+    })
+}
+
+fn deadline(
+    first: &queue::Member,
+    oldest: Option<Millis>,
+    waits: Option<Waits>,
+) -> Option<Deadline> {
+    let timeout = i64::try_from(first.timeout?.as_millis()).ok()?;
+    Some(Deadline {
+        at: oldest?.saturating_add(timeout),
+        then: match waits?.then {
+            OnQueueTimeout::Reject => OnTimeout::Reject,
+            OnQueueTimeout::Spread => OnTimeout::Spread,
+        },
+    })
+}
+
+/// Returns how long the job runs if it starts now: as long as the pod that runs longest.
+fn duration(waiting: &[(&Name, &Entry)], past: &Past, now: Millis) -> Option<Estimate> {
+    let estimates = waiting.iter().map(|(_, pod)| run(pod, past, now));
+    let estimates: Option<Vec<Estimate>> = estimates.collect();
+    estimates?.into_iter().max_by_key(|one| one.upper())
+}
+
+/// Returns how long a pod runs that starts at `start`.
+fn run(pod: &Entry, past: &Past, start: Millis) -> Option<Estimate> {
+    let member = pod.member.as_ref()?;
+    let start = k8s_openapi::jiff::Timestamp::from_millisecond(start).ok()?;
+    let estimate = member.limits.estimate(past.spread(&member.key()), start)?;
+    let millis = |duration: std::time::Duration| {
+        Millis::try_from(duration.as_millis()).unwrap_or(Millis::MAX)
+    };
+    Some(Estimate {
+        mean: millis(estimate.likely),
+        spread: millis(estimate.longest.saturating_sub(estimate.likely)),
+    })
+}
+
+/// Returns what a pod holds; `None` if it holds nothing.
+pub(super) fn held(
+    job: &Name,
+    pod: &Entry,
+    place: Option<&Placement>,
+    past: &Past,
+) -> Option<PodState> {
+    let bound = pod.life.node();
+    let node = bound.or_else(|| place?.node.as_deref())?;
+    let planned = place.filter(|place| place.node.as_deref() == Some(node));
+    let since = planned
+        .map(|place| place.at.as_millisecond())
+        .or(pod.since)
+        .unwrap_or_default();
+    let end = run(pod, past, since).map(|run| Estimate {
+        mean: since.saturating_add(run.mean),
+        ..run
+    });
+    let member = pod.member.as_ref();
+    Some(PodState {
+        node: node.into(),
+        gpus: member.map_or(pod.gpus, |member| member.gpus),
+        planned: planned.map(|place| place.gpus.clone()).unwrap_or_default(),
+        bound: bound.is_some(),
+        since,
+        end,
+        job: place.map(|_| job.clone()),
+        class: pod.class.as_deref().map(Name::from),
+        project: member
+            .map_or(&*pod.namespace, |member| &member.project)
+            .into(),
+        priority: pod.priority,
+        resources: Vec::new(),
+    })
+}
