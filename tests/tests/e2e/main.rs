@@ -40,5 +40,6 @@ mod release;
 mod running;
 mod scheduling;
 mod shared;
+mod status;
 mod untouched;
 mod web;

@@ -36,10 +36,7 @@ impl Explained {
                 .map_or_else(|| "an unknown number".to_owned(), |size| size.to_string());
             let pods = gang.pods;
             let name = gang.name.strip_prefix("gang ").unwrap_or(&gang.name);
-            line(
-                "Gang",
-                &format!("{name}: {pods} of {size} pods exist"),
-            );
+            line("Gang", &format!("{name}: {pods} of {size} pods exist"));
             for doubt in &gang.doubts {
                 line("", &sentence(doubt));
             }
