@@ -15,7 +15,7 @@ pub use status::{ClusterArgs, ExplainArgs, Format, Plugin, PodName, Show, Status
 pub use web::WebArgs;
 
 use crate::{
-    certificate::pki::SecretName, class::syntax::is_namespace, decide::Settings,
+    certificate::pki::SecretName, class::syntax::is_namespace, decide::Settings, policies::Site,
     registration::WebhookTarget,
 };
 
@@ -209,6 +209,10 @@ pub struct ServeArgs {
     pub log_format: LogFormat,
 }
 
+/// The Lease of the leader where the chart installs the webhook by default.
+pub(crate) const LEASE_NAMESPACE: &str = "nvlink-system";
+pub(crate) const LEASE_NAME: &str = "nvlink-webhook";
+
 /// Flags of the Lease with which replicas elect their leader.
 #[derive(Debug, Args)]
 pub struct LeaseArgs {
@@ -223,7 +227,7 @@ pub struct LeaseArgs {
         long,
         env = "NVLINK_WEBHOOK_LEASE_NAME",
         value_name = "NAME",
-        default_value = "nvlink-webhook"
+        default_value = LEASE_NAME
     )]
     pub lease_name: String,
 }
@@ -312,9 +316,37 @@ pub struct PoliciesArgs {
     /// Like --check, and print the differences as a unified diff.
     #[arg(long, env = "NVLINK_WEBHOOK_DIFF")]
     pub diff: bool,
+    /// Namespace of the Lease of the leader: only the leader may release pods from the queue.
+    #[arg(
+        long,
+        env = "NVLINK_WEBHOOK_LEASE_NAMESPACE",
+        value_name = "NAME",
+        default_value = LEASE_NAMESPACE
+    )]
+    pub lease_namespace: String,
+    /// Name of the Lease of the leader.
+    #[arg(
+        long,
+        env = "NVLINK_WEBHOOK_LEASE_NAME",
+        value_name = "NAME",
+        default_value = LEASE_NAME
+    )]
+    pub lease_name: String,
     /// Namespaces without rules.
     #[command(flatten)]
     pub exempt: ExemptArgs,
+}
+
+impl PoliciesArgs {
+    /// Returns the cluster that the policies are for.
+    #[must_use]
+    pub fn site(&self) -> Site {
+        Site {
+            exempt: self.exempt.exempt_namespaces.clone(),
+            lease_namespace: self.lease_namespace.clone(),
+            lease_name: self.lease_name.clone(),
+        }
+    }
 }
 
 /// Flags of `check`.

@@ -31,11 +31,23 @@ pub(crate) use current::Inspector;
 const POLICIES: &str = include_str!("policies/policies.yaml");
 const SHARED: &str = include_str!("policies/shared.yaml");
 
-/// Returns the policies and their bindings as YAML, ready to apply. They skip pods in
-/// `kube-system`, in the namespaces `exempt`, and in namespaces with the opt-out label.
-fn text(exempt: &[String]) -> String {
+/// What differs between the policies of two clusters.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Site {
+    /// Namespaces whose pods they skip, besides `kube-system` and those with the opt-out label.
+    pub exempt: Vec<String>,
+    /// The namespace of the Lease of the leader, which serves the queue.
+    pub lease_namespace: String,
+    /// The name of that Lease.
+    pub lease_name: String,
+}
+
+/// Returns the policies and their bindings as YAML, ready to apply.
+fn text(site: &Site) -> String {
     let mut tables = tables();
-    tables.push(("EXEMPT", json!(exempt_names(exempt)).to_string()));
+    tables.push(("EXEMPT", json!(exempt_names(&site.exempt)).to_string()));
+    tables.push(("LEASE_NAME", json!(site.lease_name).to_string()));
+    tables.push(("LEASE_NAMESPACE", json!(site.lease_namespace).to_string()));
     fill(POLICIES, &tables)
 }
 
@@ -43,8 +55,8 @@ fn text(exempt: &[String]) -> String {
 ///
 /// # Errors
 /// When the text is not YAML.
-fn documents(exempt: &[String]) -> Result<Vec<Value>, YamlError> {
-    yaml::read(&text(exempt))
+fn documents(site: &Site) -> Result<Vec<Value>, YamlError> {
+    yaml::read(&text(site))
 }
 
 /// Returns the expression of the policies that selects the requests on pods that a rule is about.
@@ -190,6 +202,14 @@ mod tests {
         },
     };
 
+    fn site(exempt: &[&str]) -> Site {
+        Site {
+            exempt: exempt.iter().map(|name| (*name).to_owned()).collect(),
+            lease_namespace: "n: [".to_owned(),
+            lease_name: "l".to_owned(),
+        }
+    }
+
     /// Returns the names of the placeholders in `text`.
     fn placeholders(text: &str) -> BTreeSet<&str> {
         let names = text.split("${").skip(1);
@@ -200,13 +220,13 @@ mod tests {
     fn each_placeholder_is_filled_and_each_table_is_used() {
         let shared = yaml::read(SHARED).unwrap().remove(0);
         let mut known: BTreeSet<_> = tables().into_iter().map(|(name, _)| name).collect();
-        known.insert("EXEMPT");
+        known.extend(["EXEMPT", "LEASE_NAME", "LEASE_NAMESPACE"]);
         for (name, value) in shared.as_object().unwrap() {
             assert_eq!(super::shared(name), value.as_str().unwrap(), "{name}");
             assert!(known.insert(name), "{name} exists twice");
         }
         assert_eq!(placeholders(&[POLICIES, SHARED].concat()), known);
-        let text = text(&["own".to_owned()]);
+        let text = text(&site(&["own"]));
         assert!(!text.contains("${"), "{text}");
         for (name, value) in tables() {
             assert!(text.contains(&value), "{name}: {value}");
@@ -255,7 +275,9 @@ mod tests {
             DEVICE_CLASSES,
             DEVICE_MOUNTS,
             labels::QUEUE_GATE,
+            labels::QUEUE_PLACEMENT,
             labels::QUEUE_STATE,
+            labels::QUEUE_TERM,
             GPU,
             GROUP,
             KAI_CONFIG_MAPS,
@@ -299,13 +321,17 @@ mod tests {
             .lines()
             .filter_map(|line| line.trim().strip_prefix("message: rule "));
         for rule in said {
-            assert!(rules.contains(&rule), "{rule} is not a rule");
+            // The webhook does not know who leads.
+            assert!(
+                rules.contains(&rule) || rule == "term",
+                "{rule} is not a rule"
+            );
         }
     }
 
     #[test]
     fn each_validation_names_its_rule() {
-        for policy in documents(&[]).unwrap() {
+        for policy in documents(&site(&[])).unwrap() {
             for validation in policy["spec"]["validations"]
                 .as_array()
                 .into_iter()
@@ -325,13 +351,13 @@ mod tests {
     #[test]
     fn names_of_namespaces_are_quoted() {
         let odd = ["it's", "a\"b", "${CAPABILITIES}", "c: [d", "kube-system"];
-        let documents = documents(&odd.map(str::to_owned)).unwrap();
+        let documents = documents(&site(&odd)).unwrap();
         let selector = &documents[0]["spec"]["matchConstraints"]["namespaceSelector"];
         let names = &selector["matchExpressions"][0]["values"];
         assert_eq!(
             *names,
             json!(["kube-system", "it's", "a\"b", "${CAPABILITIES}", "c: [d"])
         );
-        assert_eq!(documents.len(), 10);
+        assert_eq!(documents.len(), 12);
     }
 }

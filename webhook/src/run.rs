@@ -82,7 +82,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
                 (false, true) => policies::Task::Check,
                 (false, false) => policies::Task::Print,
             };
-            policies::run(task, &args.exempt.exempt_namespaces)
+            policies::run(task, &args.site())
         }
         Command::Check(args) => {
             tls::install_provider();

@@ -37,7 +37,7 @@ use crate::{
     metrics::Metrics,
     mirror::{Kept, Mirror, watches},
     page::{self, Page},
-    policies::Inspector,
+    policies::{Inspector, Site},
     queue::controller::Queue,
     recent::Recent,
     registration::registrar::{self, Registrar},
@@ -179,8 +179,12 @@ fn inspect(args: &ServeArgs, client: &Client, metrics: &Arc<Metrics>, supervisor
     if !args.check_policies {
         return;
     }
-    let exempt = args.tls.exempt.exempt_namespaces.clone();
-    let inspector = Inspector::new(client, exempt, metrics);
+    let site = Site {
+        exempt: args.tls.exempt.exempt_namespaces.clone(),
+        lease_namespace: lease_namespace(client, &args.lease, &args.tls).to_owned(),
+        lease_name: args.lease.lease_name.clone(),
+    };
+    let inspector = Inspector::new(client, site, metrics);
     supervisor.keep("check of the policies", Weight::Minor, move || {
         inspector.clone().run()
     });
@@ -302,16 +306,21 @@ fn lead(
 
 /// Returns this replica as a candidate in the leader election.
 fn candidate(client: &Client, args: &LeaseArgs, tls: &TlsArgs) -> Candidate {
-    let secret = tls.ca_secret.as_ref().map(|secret| &secret.namespace);
-    let namespace = args.lease_namespace.as_ref().or(secret);
-    // In a pod, the default is the service account's namespace.
-    let namespace = namespace.map_or(client.default_namespace(), String::as_str);
+    let namespace = lease_namespace(client, args, tls);
     Candidate::new(
         client.clone(),
         namespace,
         &args.lease_name,
         lease::identity(),
     )
+}
+
+/// Returns the namespace of the Lease of the leader.
+fn lease_namespace<'a>(client: &'a Client, args: &'a LeaseArgs, tls: &'a TlsArgs) -> &'a str {
+    let secret = tls.ca_secret.as_ref().map(|secret| &secret.namespace);
+    let namespace = args.lease_namespace.as_ref().or(secret);
+    // In a pod, the default is the service account's namespace.
+    namespace.map_or(client.default_namespace(), String::as_str)
 }
 
 /// Starts the admission server, and waits until it listens.

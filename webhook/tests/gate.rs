@@ -39,12 +39,16 @@ fn gang(pod: &mut Value, size: Option<&str>) {
 
 #[test]
 fn pods_of_classes_that_queue() {
-    let gate = |name: &str| json!([{"name": name}]);
+    let text = [waiting(), with_others()].concat();
+    check_golden("gate.txt", &text.concat());
+}
+
+fn waiting() -> Vec<String> {
     let gitlab = |pod: &mut Value| {
         pod["metadata"]["labels"] = json!({"project.runner.gitlab.com/id": "42"});
     };
     let spread = json!({"queueTimeout": "10m", "onQueueTimeout": "Spread"});
-    let text = [
+    vec![
         tell("it waits", &json!({}), |_| {}),
         tell("it has no name yet", &spread, |pod| {
             pod["metadata"] = json!({
@@ -73,6 +77,12 @@ fn pods_of_classes_that_queue() {
         ),
         tell("a job of GitLab", &json!({}), gitlab),
         tell("a job of GitLab that may wait for long", &spread, gitlab),
+    ]
+}
+
+fn with_others() -> Vec<String> {
+    let gate = |name: &str| json!([{"name": name}]);
+    vec![
         tell("a pod of Kueue", &json!({}), |pod| {
             pod["metadata"]["labels"] = json!({"kueue.x-k8s.io/queue-name": "team"});
             pod["spec"]["schedulingGates"] = gate("kueue.x-k8s.io/admission");
@@ -97,6 +107,5 @@ fn pods_of_classes_that_queue() {
         tell("it says so in another form", &json!({}), |pod| {
             pod["metadata"]["annotations"][labels::EXPECTED_DURATION] = json!("1h30m");
         }),
-    ];
-    check_golden("gate.txt", &text.concat());
+    ]
 }

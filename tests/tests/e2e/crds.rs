@@ -55,6 +55,13 @@ fn classes_that_contradict_themselves_are_refused() {
             json!({"environment": {"extra": {"NVIDIA_VISIBLE_DEVICES": "all"}}}),
             "visible devices",
         ),
+    ];
+    are_refused(&cases);
+}
+
+#[test]
+fn fields_of_the_queue_belong_to_classes_that_queue() {
+    are_refused(&[
         (
             json!({"placement": {"order": "Age"}}),
             "whenUnavailable Queue",
@@ -75,7 +82,10 @@ fn classes_that_contradict_themselves_are_refused() {
             json!({"placement": {"whenUnavailable": "Queue", "queueTimeout": "3"}}),
             "queueTimeout",
         ),
-    ];
+    ]);
+}
+
+fn are_refused(cases: &[(Value, &str)]) {
     for (spec, part) in cases {
         let class = class("contradiction", spec.clone()).to_string();
         let said = control_plane()

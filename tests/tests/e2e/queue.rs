@@ -1,7 +1,12 @@
-//! Pods of a class that queues, from their creation to their start, with the rights of the chart
-//! and the policies: who may add the queue's gate, remove it, and write the queue's annotations.
+//! Pods of a class that queues, from their creation to their start, under the webhook and the
+//! policies: who may add the queue's gate, remove it, and write the queue's annotations.
 //!
 //! It uses its own control plane, because the policies apply to all namespaces.
+
+mod cluster;
+mod gangs;
+mod jobs;
+mod leaders;
 
 use std::time::Duration;
 
@@ -62,6 +67,7 @@ fn start() -> (ControlPlane, Webhook) {
         .label("nvlink-domains.io/domain-size", "8")
         .taint("nvlink-domains.io/class", "line");
     node::create(all, &[node]).unwrap();
+    // It may not hold the Lease, so it never leads: this test plays the queue.
     let account = cluster.kubeconfig_for(QUEUE).unwrap();
     let webhook = Webhook::start(&account).unwrap();
     webhook.register(all).unwrap();

@@ -11,8 +11,12 @@ use nvlink_runtime::client::{self, Limits};
 use serde_json::{Value, json};
 use similar::TextDiff;
 
-use super::{documents, text};
-use crate::{stdout::print, yaml};
+use super::{Site, documents, text};
+use crate::{
+    args::{LEASE_NAME, LEASE_NAMESPACE},
+    stdout::print,
+    yaml,
+};
 
 const POLICY: &str = "ValidatingAdmissionPolicy";
 const BINDING: &str = "ValidatingAdmissionPolicyBinding";
@@ -34,12 +38,12 @@ pub enum Task {
 ///
 /// # Errors
 /// When they cannot be printed.
-pub fn run(task: Task, exempt: &[String]) -> anyhow::Result<ExitCode> {
+pub fn run(task: Task, site: &Site) -> anyhow::Result<ExitCode> {
     if task == Task::Print {
-        print(&text(exempt))?;
+        print(&text(site))?;
         return Ok(ExitCode::SUCCESS);
     }
-    let wanted = documents(exempt)?;
+    let wanted = documents(site)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -66,7 +70,7 @@ pub fn run(task: Task, exempt: &[String]) -> anyhow::Result<ExitCode> {
     eprintln!(
         "error: the policies in the cluster differ from those of this version\n{}{}",
         differing.names(),
-        differing.remedy(task, exempt)
+        differing.remedy(task, site)
     );
     Ok(ExitCode::FAILURE)
 }
@@ -138,9 +142,15 @@ impl<'a> Differing<'a> {
 
     /// Returns the commands that show the differences and repair the policies. An apply would only
     /// add to lists that somebody else has changed, so existing objects are replaced.
-    pub(super) fn remedy(&self, task: Task, exempt: &[String]) -> String {
-        let exempt = exempt.join(",");
-        let print = format!("nvlink-webhook policies --exempt-namespace={exempt}");
+    pub(super) fn remedy(&self, task: Task, site: &Site) -> String {
+        let exempt = site.exempt.join(",");
+        let mut print = format!("nvlink-webhook policies --exempt-namespace={exempt}");
+        if site.lease_namespace != LEASE_NAMESPACE {
+            print = format!("{print} --lease-namespace={}", site.lease_namespace);
+        }
+        if site.lease_name != LEASE_NAME {
+            print = format!("{print} --lease-name={}", site.lease_name);
+        }
         let mut lines = Vec::new();
         if task != Task::Diff && !self.changed.is_empty() {
             lines.push(format!("to see the differences: {print} --diff"));

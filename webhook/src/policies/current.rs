@@ -9,6 +9,7 @@ use kube::Client;
 use serde_json::Value;
 
 use super::{
+    Site,
     check::{Differing, Task, found},
     documents,
 };
@@ -21,7 +22,7 @@ const LOOK: Duration = Duration::from_secs(30);
 #[derive(Clone)]
 pub(crate) struct Inspector {
     client: Client,
-    exempt: Vec<String>,
+    site: Site,
     metrics: Arc<Metrics>,
 }
 
@@ -37,11 +38,11 @@ enum State {
 }
 
 impl Inspector {
-    /// Returns an inspector of the policies that skip pods in the namespaces `exempt`.
-    pub(crate) fn new(client: &Client, exempt: Vec<String>, metrics: &Arc<Metrics>) -> Self {
+    /// Returns an inspector of the policies of this cluster.
+    pub(crate) fn new(client: &Client, site: Site, metrics: &Arc<Metrics>) -> Self {
         Self {
             client: client.clone(),
-            exempt,
+            site,
             metrics: Arc::clone(metrics),
         }
     }
@@ -51,7 +52,7 @@ impl Inspector {
     /// # Errors
     /// When the policies of this version are not YAML.
     pub(crate) async fn run(self) -> Result<(), YamlError> {
-        let wanted = documents(&self.exempt)?;
+        let wanted = documents(&self.site)?;
         let mut told = None;
         loop {
             let state = self.look(&wanted).await;
@@ -80,7 +81,7 @@ impl Inspector {
         let on_one_line = |lines: String| lines.trim_end().replace('\n', "; ");
         State::Differs {
             names: on_one_line(differing.names()),
-            remedy: on_one_line(differing.remedy(Task::Check, &self.exempt)),
+            remedy: on_one_line(differing.remedy(Task::Check, &self.site)),
         }
     }
 }

@@ -133,103 +133,82 @@ mod tests {
 
     const START: &str = "2026-08-01T10:00:00Z";
 
-    fn at(seconds: i64) -> Option<Timestamp> {
-        let start: Timestamp = START.parse().unwrap();
-        Timestamp::from_second(start.as_second() + seconds).ok()
+    #[track_caller]
+    fn check(pod: &Value, life: &Life, holds: Option<&str>) {
+        let read = Life::of(pod);
+        assert_eq!(read, *life, "{pod}");
+        assert_eq!(read.node(), holds, "{pod}");
+    }
+
+    fn others() -> Vec<String> {
+        vec!["example.com/quota".to_owned()]
     }
 
     #[test]
-    fn each_state_is_told_apart() {
+    fn pods_without_a_node() {
         let ours = json!({"name": labels::QUEUE_GATE});
         let other = json!({"name": "example.com/quota"});
+        let waiting = |others| Life::Waiting { others };
+        let alone = json!({"spec": {"schedulingGates": [ours]}, "status": {"phase": "Pending"}});
+        check(&alone, &waiting(vec![]), None);
+        let both = json!({"spec": {"schedulingGates": [other, ours]}});
+        check(&both, &waiting(others()), None);
+        let gated = Life::Gated { others: others() };
+        check(&json!({"spec": {"schedulingGates": [other]}}), &gated, None);
+        let free = json!({"spec": {"schedulingGates": [], "nodeName": ""}});
+        check(&free, &Life::Released, None);
+        let deleted = json!({
+            "metadata": {"deletionTimestamp": START}, "spec": {"schedulingGates": [ours]}
+        });
+        let gone = Life::Deleting {
+            node: None,
+            ran: None,
+        };
+        check(&deleted, &gone, None);
+    }
+
+    #[test]
+    fn pods_on_a_node() {
         let node = || "n1".to_owned();
-        let ran = |seconds| Some(Duration::from_secs(seconds));
-        let ended = json!([
+        let running = json!({"phase": "Running", "startTime": START});
+        let on = |status: &Value| json!({"spec": {"nodeName": "n1"}, "status": status});
+        let bound = Life::Bound { node: node() };
+        check(&on(&json!({"phase": "Pending"})), &bound, Some("n1"));
+        let runs = Life::Running {
+            node: node(),
+            since: START.parse().ok(),
+        };
+        check(&on(&running), &runs, Some("n1"));
+        let mut deleted = on(&running);
+        deleted["metadata"] = json!({
+            "deletionTimestamp": "2026-08-01T10:01:30Z", "deletionGracePeriodSeconds": 30
+        });
+        let leaving = Life::Deleting {
+            node: Some(node()),
+            ran: Some(Duration::from_secs(60)),
+        };
+        check(&deleted, &leaving, Some("n1"));
+    }
+
+    #[test]
+    fn pods_that_have_ended_hold_nothing() {
+        let containers = json!([
             {"state": {"terminated": {"finishedAt": "2026-08-01T10:05:00Z"}}},
             {"state": {"terminated": {"finishedAt": "2026-08-01T10:04:00Z"}}}
         ]);
-        let deleted = json!({
-            "deletionTimestamp": "2026-08-01T10:01:30Z", "deletionGracePeriodSeconds": 30
+        let ended = |succeeded, ran: Option<u64>| Life::Ended {
+            succeeded,
+            ran: ran.map(Duration::from_secs),
+        };
+        let status = json!({
+            "phase": "Succeeded", "startTime": START, "containerStatuses": containers
         });
-        let running = json!({"phase": "Running", "startTime": START});
-        for (pod, life, holds) in [
-            (
-                json!({"spec": {"schedulingGates": [ours]}, "status": {"phase": "Pending"}}),
-                Life::Waiting { others: vec![] },
-                None,
-            ),
-            (
-                json!({"spec": {"schedulingGates": [other, ours]}}),
-                Life::Waiting {
-                    others: vec!["example.com/quota".to_owned()],
-                },
-                None,
-            ),
-            (
-                json!({"spec": {"schedulingGates": [other]}}),
-                Life::Gated {
-                    others: vec!["example.com/quota".to_owned()],
-                },
-                None,
-            ),
-            (
-                json!({"spec": {"schedulingGates": []}}),
-                Life::Released,
-                None,
-            ),
-            (json!({"spec": {"nodeName": ""}}), Life::Released, None),
-            (
-                json!({"spec": {"nodeName": "n1"}, "status": {"phase": "Pending"}}),
-                Life::Bound { node: node() },
-                Some("n1"),
-            ),
-            (
-                json!({"spec": {"nodeName": "n1"}, "status": running}),
-                Life::Running {
-                    node: node(),
-                    since: at(0),
-                },
-                Some("n1"),
-            ),
-            (
-                json!({
-                    "spec": {"nodeName": "n1"},
-                    "status": {"phase": "Succeeded", "startTime": START, "containerStatuses": ended}
-                }),
-                Life::Ended {
-                    succeeded: true,
-                    ran: ran(300),
-                },
-                None,
-            ),
-            (
-                json!({"metadata": deleted, "status": {"phase": "Failed", "reason": "Evicted"}}),
-                Life::Ended {
-                    succeeded: false,
-                    ran: None,
-                },
-                None,
-            ),
-            (
-                json!({"metadata": deleted, "spec": {"nodeName": "n1"}, "status": running}),
-                Life::Deleting {
-                    node: Some(node()),
-                    ran: ran(60),
-                },
-                Some("n1"),
-            ),
-            (
-                json!({"metadata": deleted, "spec": {"schedulingGates": [ours]}}),
-                Life::Deleting {
-                    node: None,
-                    ran: None,
-                },
-                None,
-            ),
-        ] {
-            let read = Life::of(&pod);
-            assert_eq!(read, life, "{pod}");
-            assert_eq!(read.node(), holds, "{pod}");
-        }
+        let pod = json!({"spec": {"nodeName": "n1"}, "status": status});
+        check(&pod, &ended(true, Some(300)), None);
+        let evicted = json!({
+            "metadata": {"deletionTimestamp": START}, "spec": {"nodeName": "n1"},
+            "status": {"phase": "Failed", "reason": "Evicted"}
+        });
+        check(&evicted, &ended(false, None), None);
     }
 }

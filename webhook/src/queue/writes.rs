@@ -16,6 +16,8 @@ use crate::decide::{
 /// The reason in the status of a pod that waited too long.
 pub const TIMEOUT: &str = "QueueTimeout";
 
+const ANNOTATIONS: [Step<'_>; 2] = [Step::Key("metadata"), Step::Key("annotations")];
+
 /// Something that the queue writes into a pod.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Write {
@@ -75,6 +77,9 @@ impl Write {
                 operations.push(json!({"op": "remove", "path": gate}));
             }
             Self::Reject { message } => {
+                let mut editor = Editor::new(pod.clone());
+                editor.insert(&ANNOTATIONS, labels::QUEUE_TERM, term.to_string().into())?;
+                operations.extend(recorded(editor)?);
                 operations.extend(failed(message));
             }
         }
@@ -104,12 +109,16 @@ fn placed(
     let text =
         serde_json::to_string(placement).map_err(|error| Unwritable::Json(error.to_string()))?;
     let mut editor = Editor::new(pod.clone());
-    let annotations = ["metadata", "annotations"].map(Step::from);
-    editor.insert(&annotations, labels::QUEUE_PLACEMENT, text.into())?;
-    editor.insert(&annotations, labels::QUEUE_TERM, term.to_string().into())?;
+    editor.insert(&ANNOTATIONS, labels::QUEUE_PLACEMENT, text.into())?;
+    editor.insert(&ANNOTATIONS, labels::QUEUE_TERM, term.to_string().into())?;
     if pinned && let Some(node) = &placement.node {
         affinity::pin(&mut editor, node)?;
     }
+    recorded(editor)
+}
+
+/// Returns the operations of the edits.
+fn recorded(editor: Editor) -> Result<Vec<Value>, Unwritable> {
     let (_, patch) = editor.finish();
     serde_json::from_slice(&patch.to_json()).map_err(|error| Unwritable::Json(error.to_string()))
 }
@@ -204,6 +213,7 @@ mod tests {
         let status = json!({"phase": "Failed", "reason": TIMEOUT, "message": "waited 150s"});
         assert_eq!(rejected["status"], status);
         assert_eq!(rejected["spec"], pod()["spec"]);
+        assert_eq!(rejected["metadata"]["annotations"][labels::QUEUE_TERM], "3");
     }
 
     #[test]

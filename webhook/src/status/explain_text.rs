@@ -5,6 +5,7 @@ use nvlink_planner::Millis;
 
 use super::{
     explain::Explained,
+    report::EtaRow,
     table::wrap,
     text::{domain_table, notes},
     words,
@@ -12,6 +13,8 @@ use super::{
 
 /// The column at which values begin.
 const INDENT: usize = 12;
+/// The most seats, and the most jobs ahead, that are named.
+const SEATS: usize = 4;
 
 impl Explained {
     /// Returns the report, at most `width` columns wide where words allow it; `None`: no line is
@@ -90,86 +93,71 @@ impl Explained {
 
     /// Says how long the pod has waited, and when it is expected to start.
     fn start(&self, line: &mut impl FnMut(&str, &str)) {
-        let now = self.now();
         if self.state != "waiting" {
             return;
         }
-        let waited = self.waited_seconds.map(|waited| words::span(waited * 1000));
-        let ends = self.deadline.as_ref().map(|deadline| {
-            let then = match deadline.then {
-                "Spread" => "then it starts outside its domain",
-                _ => "then it is rejected",
-            };
-            format!(
-                "; its time in the queue ends {}, {then}",
-                words::moment(deadline.millis, now)
-            )
-        });
-        line(
-            "Waited",
-            &format!(
-                "{}{}",
-                waited.unwrap_or_else(|| "?".to_owned()),
-                ends.unwrap_or_default()
-            ),
-        );
+        line("Waited", &self.waited());
         match &self.eta {
-            Some(eta) => {
-                let least = if eta.at_least { "not before " } else { "" };
-                let upper = eta
-                    .upper
-                    .map(|upper| format!(", at the latest {}", words::moment(upper, now)));
-                let at = words::moment(eta.at, now);
-                line(
-                    "Starts",
-                    &format!("{least}{at}{}", upper.unwrap_or_default()),
-                );
-            }
+            Some(eta) => line("Starts", &self.expected(eta)),
             None if self.reason.as_deref() == Some("starting") => {}
             None => line("Starts", "nobody knows when"),
         }
-        for (n, seat) in self.expected_on.iter().enumerate().take(4) {
+        let seats = self.expected_on.iter().take(SEATS).map(|seat| {
             let gpus = nvlink_runtime::page::ranges(&sorted(&seat.gpus));
+            let gpus = Some(gpus).filter(|gpus| !gpus.is_empty());
+            let gpus = gpus.map(|gpus| format!(", GPUs {gpus}"));
+            let pod = Some(&seat.pod).filter(|_| self.expected_on.len() > 1);
+            let pod = pod.map(|pod| format!("{pod} on "));
             let node = seat.node.as_deref().unwrap_or("any node");
-            let pod = if self.expected_on.len() > 1 {
-                format!("{} on ", seat.pod)
-            } else {
-                String::new()
-            };
-            let place = if gpus.is_empty() {
-                node.to_owned()
-            } else {
-                format!("{node}, GPUs {gpus}")
-            };
-            line(
-                if n == 0 { "Expected on" } else { "" },
-                &format!("{pod}{place}"),
-            );
-        }
-        for (n, from) in self.eta_from.iter().enumerate() {
-            line(if n == 0 { "When" } else { "" }, from);
-        }
-        if !self.before.is_empty() {
-            let shown: Vec<&str> = self.before.iter().take(5).map(String::as_str).collect();
-            let more = self.before.len() - shown.len();
-            let more = if more > 0 {
-                format!(" and {more} more")
-            } else {
-                String::new()
-            };
-            line(
-                "After",
-                &format!("{}{more}, which use these GPUs first", shown.join(", ")),
-            );
-        }
-        for (n, holder) in self.lower_priority.iter().enumerate() {
-            let text = format!(
+            pod.unwrap_or_default() + node + &gpus.unwrap_or_default()
+        });
+        list(line, "Expected on", seats);
+        list(line, "When", self.eta_from.iter().cloned());
+        list(line, "After", self.after().into_iter());
+        let lower = self.lower_priority.iter().map(|holder| {
+            format!(
                 "{} has a lower priority and holds {} that it could use; the queue does not stop jobs that run",
                 holder.pod,
                 words::gpus(holder.gpus)
-            );
-            line(if n == 0 { "Priority" } else { "" }, &text);
-        }
+            )
+        });
+        list(line, "Priority", lower);
+    }
+
+    fn waited(&self) -> String {
+        let waited = self.waited_seconds;
+        let waited = waited.map_or_else(|| "?".to_owned(), |waited| words::span(waited * 1000));
+        let Some(deadline) = &self.deadline else {
+            return waited;
+        };
+        let then = match deadline.then {
+            "Spread" => "it starts outside its domain",
+            _ => "it is rejected",
+        };
+        let at = words::moment(deadline.millis, self.now());
+        format!("{waited}; its time in the queue ends {at}, then {then}")
+    }
+
+    fn expected(&self, eta: &EtaRow) -> String {
+        let least = if eta.at_least { "not before " } else { "" };
+        let at = words::moment(eta.at, self.now());
+        let upper = eta
+            .upper
+            .map(|upper| format!(", at the latest {}", words::moment(upper, self.now())));
+        format!("{least}{at}{}", upper.unwrap_or_default())
+    }
+
+    /// Names the jobs that use the GPUs first.
+    fn after(&self) -> Option<String> {
+        let shown: Vec<&str> = self.before.iter().take(SEATS).map(String::as_str).collect();
+        let more = match self.before.len() - shown.len() {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        (!shown.is_empty()).then(|| {
+            let names = shown.join(", ");
+            format!("{names}{more}, which use these GPUs first")
+        })
     }
 
     fn remedies(&self, width: Option<usize>) -> String {
@@ -185,6 +173,13 @@ impl Explained {
             out += &wrap("-", &one.message, 2, width);
         }
         out
+    }
+}
+
+/// Adds lines, of which only the first has the key.
+fn list(line: &mut impl FnMut(&str, &str), key: &str, values: impl Iterator<Item = String>) {
+    for (n, value) in values.enumerate() {
+        line(if n == 0 { key } else { "" }, &value);
     }
 }
 

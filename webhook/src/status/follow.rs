@@ -128,16 +128,20 @@ pub(super) async fn follow(
     }
 }
 
+/// A kind that may be watched: its resource, where its objects are kept, what was read of it, and
+/// its only namespace.
+type Watch<'a> = (
+    ApiResource,
+    fn(&mut Objects) -> &mut Kind,
+    &'a Kind,
+    Option<&'a str>,
+);
+
 /// Starts a watch of each kind that could be read.
 fn start(client: &Client, current: &Current) {
     let objects = current.objects();
     let only = objects.namespace.clone();
-    let kinds: [(
-        ApiResource,
-        fn(&mut Objects) -> &mut Kind,
-        &Kind,
-        Option<&str>,
-    ); 4] = [
+    let kinds: [Watch<'_>; 4] = [
         (
             read::classes(),
             |all| &mut all.classes,

@@ -82,11 +82,11 @@ impl Node {
         let alone = self.domains.len() == 1;
         self.held.iter().filter_map(move |held| {
             let inside = held.indices.iter().filter(|gpu| domain.gpus.contains(gpu));
-            let count = u32::try_from(inside.count()).unwrap_or(u32::MAX);
+            let inside = count(inside);
             let count = if held.indices.is_empty() && alone {
                 held.gpus
             } else {
-                count
+                inside
             };
             (count > 0).then_some((held, count))
         })
@@ -153,8 +153,9 @@ pub(super) fn all(
         let covers = usable.filter(|class| node.is_of(class));
         node.classes = covers.map(|class| class.name.clone()).collect();
     }
-    hold(&mut nodes, objects, pods);
-    nodes.values_mut().for_each(Node::divide);
+    let all_pods = objects.pods.known().is_some() && objects.namespace.is_none();
+    hold(&mut nodes, all_pods, pods);
+    nodes.values_mut().for_each(|node| node.divide(all_pods));
     nodes
 }
 
@@ -195,56 +196,31 @@ impl Node {
             && bandwidth >= class.min_bandwidth.unwrap_or(0)
     }
 
-    /// Counts what is free in each domain.
-    fn divide(&mut self) {
+    /// Counts what is free in each domain. Without all pods, only what is reported is known.
+    fn divide(&mut self, all_pods: bool) {
         let Some(published) = self.known() else {
             return;
         };
-        let indices = |gpus: &[u32]| gpus.to_vec();
-        let mut domains: Vec<(String, Vec<u32>, Option<String>)> = published
-            .domains
-            .iter()
-            .map(|one| {
-                let fabric = one.fabric.as_ref();
-                let fabric = fabric.map(|one| format!("{}.{}", one.cluster_uuid, one.clique));
-                (one.id.clone(), indices(&one.gpus), fabric)
-            })
-            .collect();
-        let all = published.gpus.iter().map(|gpu| gpu.index);
-        let alone: Vec<u32> = all
-            .filter(|&gpu| published.domain_of(gpu).is_none())
-            .collect();
-        if !alone.is_empty() {
-            domains.push((String::new(), alone, None));
-        }
-        let one = domains.len() == 1;
-        let unplaced: u32 = self
-            .held
-            .iter()
-            .filter(|held| held.indices.is_empty())
-            .map(|held| held.gpus)
-            .sum();
+        let parts = parts(published);
+        let alone = parts.len() == 1;
+        let unplaced = self.held.iter().filter(|held| held.indices.is_empty());
+        let unplaced: u32 = unplaced.map(|held| held.gpus).sum();
         let reported = published.allocations.is_some();
-        let broken: Vec<u32> = published
-            .gpus
-            .iter()
-            .filter(|gpu| !gpu.faults.is_empty())
-            .map(|gpu| gpu.index)
-            .collect();
-        let count = |gpus: &[u32], of: &dyn Fn(&u32) -> bool| {
-            u32::try_from(gpus.iter().filter(|gpu| of(gpu)).count()).unwrap_or(u32::MAX)
-        };
-        let taken = |gpu: &u32| self.held.iter().any(|held| held.indices.contains(gpu));
-        let made = domains.into_iter().map(|(id, gpus, fabric)| {
-            let free = count(&gpus, &|gpu| !taken(gpu));
-            let free = match (self.out, one) {
-                (true, _) => Some(0),
-                (false, true) => Some(free.saturating_sub(unplaced)),
-                (false, false) => reported.then_some(free),
+        let broken = published.gpus.iter().filter(|gpu| !gpu.faults.is_empty());
+        let broken: Vec<u32> = broken.map(|gpu| gpu.index).collect();
+        let taken = |gpu: &&u32| self.held.iter().any(|held| held.indices.contains(gpu));
+        let made = parts.into_iter().map(|(id, gpus, fabric)| {
+            let free = count(gpus.iter().filter(|gpu| !taken(gpu)));
+            let free = match (self.out, alone, reported) {
+                (true, ..) => Some(0),
+                (false, true, reported) => {
+                    Some(free.saturating_sub(unplaced)).filter(|_| reported || all_pods)
+                }
+                (false, false, reported) => reported.then_some(free),
             };
             Domain {
-                free: free.filter(|_| reported || one),
-                broken: count(&gpus, &|gpu| broken.contains(gpu)),
+                free,
+                broken: count(gpus.iter().filter(|gpu| broken.contains(gpu))),
                 id,
                 gpus,
                 fabric,
@@ -254,10 +230,30 @@ impl Node {
     }
 }
 
+fn count<T>(items: impl Iterator<Item = T>) -> u32 {
+    u32::try_from(items.count()).unwrap_or(u32::MAX)
+}
+
+/// Returns the id, the GPUs and the fabric of each domain of a node, then the GPUs in none.
+fn parts(published: &mirror::Node) -> Vec<(String, Vec<u32>, Option<String>)> {
+    let domain = |one: &nvlink_topology::Domain| {
+        let fabric = one.fabric.as_ref().map(nvlink_topology::Fabric::id);
+        (one.id.clone(), one.gpus.clone(), fabric)
+    };
+    let mut parts: Vec<_> = published.domains.iter().map(domain).collect();
+    let all = published.gpus.iter().map(|gpu| gpu.index);
+    let alone: Vec<u32> = all
+        .filter(|&gpu| published.domain_of(gpu).is_none())
+        .collect();
+    if !alone.is_empty() {
+        parts.push((String::new(), alone, None));
+    }
+    parts
+}
+
 /// Records who holds what. What the API says of a pod is newer than what its node's exporter
 /// reported: a pod that has ended or is gone holds nothing.
-fn hold(nodes: &mut BTreeMap<String, Node>, objects: &Objects, pods: &BTreeMap<Name, Pod<'_>>) {
-    let all_pods = objects.pods.known().is_some() && objects.namespace.is_none();
+fn hold(nodes: &mut BTreeMap<String, Node>, all_pods: bool, pods: &BTreeMap<Name, Pod<'_>>) {
     for node in nodes.values_mut() {
         let reported = node.known().and_then(|known| known.allocations.clone());
         let mut held: BTreeMap<Name, Held> = BTreeMap::new();

@@ -12,60 +12,54 @@ use crate::{decide::pod, queue::Life};
 
 /// Describes a pod in the state `life`.
 pub(super) fn describe(state: &State<'_>, pod: &Pod<'_>, life: &Life, this: &mut Explained) {
+    (this.state, this.summary) = stage(state, pod, life);
     let messages = &mut this.messages;
-    let since = |text: &str| match pod.created {
-        Some(created) => format!("{text}, created {}", words::moment(created, state.now)),
-        None => text.to_owned(),
-    };
     match life {
-        Life::Waiting { .. } => {}
-        Life::Gated { others } => {
-            this.state = "gated";
-            this.summary = since("waits for somebody else");
-            messages.push(format!(
-                "its scheduling gates are not the queue's: {}. Whoever added them must remove them",
-                others.join(", ")
-            ));
+        Life::Gated { others } => messages.push(format!(
+            "its scheduling gates are not the queue's: {}. Whoever added them must remove them",
+            others.join(", ")
+        )),
+        Life::Released => scheduler(pod, messages),
+        Life::Bound { .. } => messages.extend(containers(pod)),
+        Life::Ended { .. } => messages.extend(status(pod)),
+        Life::Deleting { node: Some(_), .. } if pod.gpus > 0 => {
+            messages.push("it holds its GPUs until it is gone".to_owned());
         }
-        Life::Released => {
-            this.state = "released";
-            this.summary = since("waits for the scheduler");
-            scheduler(pod, messages);
-        }
-        Life::Bound { node } => {
-            this.state = "bound";
-            this.summary = format!("is on node {node}, which has not started it");
-            messages.extend(containers(pod));
-        }
-        Life::Running { node, since } => {
-            this.state = "running";
-            let since = since.map(|since| words::moment(since.as_millisecond(), state.now));
-            let since = since.map(|since| format!(", started {since}"));
-            this.summary = format!("runs on node {node}{}", since.unwrap_or_default());
-        }
-        Life::Ended { succeeded, .. } => {
-            this.state = "ended";
-            let how = if *succeeded {
-                "has succeeded"
-            } else {
-                "has failed"
-            };
-            this.summary = how.to_owned();
-            messages.extend(status(pod));
-        }
-        Life::Deleting { node, .. } => {
-            this.state = "deleting";
-            this.summary = "is being deleted".to_owned();
-            if node.is_some() && pod.gpus > 0 {
-                messages.push("it holds its GPUs until it is gone".to_owned());
-            }
-        }
+        Life::Waiting { .. } | Life::Running { .. } | Life::Deleting { .. } => {}
     }
     if let Some(node) = life.node() {
         holds(state, pod, node, messages);
     }
     unqueued(state, pod, life, messages);
     why(this);
+}
+
+/// Returns the state in one word and in one sentence.
+fn stage(state: &State<'_>, pod: &Pod<'_>, life: &Life) -> (&'static str, String) {
+    let since = |text: &str| match pod.created {
+        Some(created) => format!("{text}, created {}", words::moment(created, state.now)),
+        None => text.to_owned(),
+    };
+    match life {
+        Life::Waiting { .. } => ("waiting", since("waits in the queue")),
+        Life::Gated { .. } => ("gated", since("waits for somebody else")),
+        Life::Released => ("released", since("waits for the scheduler")),
+        Life::Bound { node } => (
+            "bound",
+            format!("is on node {node}, which has not started it"),
+        ),
+        Life::Running { node, since } => {
+            let since = since.map(|since| words::moment(since.as_millisecond(), state.now));
+            let since = since.map(|since| format!(", started {since}"));
+            let text = format!("runs on node {node}{}", since.unwrap_or_default());
+            ("running", text)
+        }
+        Life::Ended { succeeded, .. } => {
+            let how = if *succeeded { "succeeded" } else { "failed" };
+            ("ended", format!("has {how}"))
+        }
+        Life::Deleting { .. } => ("deleting", "is being deleted".to_owned()),
+    }
 }
 
 /// Says what the scheduler says.

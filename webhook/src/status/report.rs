@@ -215,15 +215,6 @@ pub fn status(state: &State<'_>, query: &Query) -> Status {
         query.limit
     };
     let more = |number: Option<usize>| number.unwrap_or(0).saturating_sub(limit);
-    let mut notes = state.notes.clone();
-    notes.extend(unreadable(state));
-    if let (Some(class), Some(known)) = (&query.class, state.objects.classes.known())
-        && !known.keys().any(|(_, name)| name == class)
-    {
-        notes.push(format!(
-            "class {class} does not exist: kubectl get domainclasses"
-        ));
-    }
     Status {
         time: words::stamp(state.now),
         namespace: query.namespace.clone(),
@@ -236,8 +227,22 @@ pub fn status(state: &State<'_>, query: &Query) -> Status {
         }),
         more_jobs: more(queue.as_ref().map(Vec::len)),
         queue: queue.map(|rows| rows.into_iter().take(limit).collect()),
-        notes,
+        notes: notes(state, query),
     }
+}
+
+/// Says what could not be read, and what is odd.
+fn notes(state: &State<'_>, query: &Query) -> Vec<String> {
+    let mut notes = state.notes.clone();
+    notes.extend(unreadable(state));
+    if let (Some(class), Some(known)) = (&query.class, state.objects.classes.known())
+        && !known.keys().any(|(_, name)| name == class)
+    {
+        notes.push(format!(
+            "class {class} does not exist: kubectl get domainclasses"
+        ));
+    }
+    notes
 }
 
 /// Names the nodes whose NodeTopology cannot be used.

@@ -283,9 +283,9 @@ fn bad_classes_and_nodes_are_named() {
         ],
     );
     fails(
-        &class(&format!("{head}spec: {{access: {{maxGpusPerProject: 4}}}}")),
+        &class(&format!("{head}spec: {{access: {{maxGpusPerUser: 4}}}}")),
         2,
-        &["bad.yaml", "unknown field spec.access.maxGpusPerProject"],
+        &["bad.yaml", "unknown field spec.access.maxGpusPerUser"],
     );
     fs::write(
         path.join("nodes/bad.json"),

@@ -51,10 +51,11 @@ fn long_names_are_cut_in_the_middle() {
     assert!(text.contains(&name), "{text}");
 }
 
-/// No text of the cluster reaches the terminal with control characters.
-#[test]
-fn hostile_text_cannot_move_the_cursor() {
-    let evil = "\x1b[2J\x1b]0;owned\x07\r\n\u{202e}evil";
+const EVIL: &str = "\x1b[2J\x1b]0;owned\x07\r\n\u{202e}evil";
+
+/// Returns a cluster whose objects have hostile text wherever text may be.
+fn hostile() -> Objects {
+    let evil = EVIL;
     let mut objects = busy();
     let mut job = waiting(pod(evil, evil, evil, 8, NOW));
     job["metadata"]["labels"][labels::PROJECT] = json!(evil);
@@ -88,6 +89,13 @@ fn hostile_text_cannot_move_the_cursor() {
         .nodes
         .objects
         .extend(Kind::of([node("evil", evil)]).objects);
+    objects
+}
+
+/// No text of the cluster reaches the terminal with control characters.
+#[test]
+fn hostile_text_cannot_move_the_cursor() {
+    let (evil, mut objects) = (EVIL, hostile());
     for hidden in [None, Some(evil)] {
         if let Some(why) = hidden {
             objects.nodes = Kind::hidden(why);

@@ -19,7 +19,9 @@ fn the_crds_are_those_of_the_program() {
 
 #[test]
 fn the_policies_are_those_of_the_program() {
-    let arguments = ["policies", "--exempt-namespace", PLACEHOLDER];
+    let lease = ["--lease-namespace", "lease-namespace-of-the-chart"];
+    let exempt = ["policies", "--exempt-namespace", PLACEHOLDER];
+    let arguments = [&exempt[..], &lease].concat();
     let printed = programs::run(programs::WEBHOOK, &arguments, "").unwrap();
     golden("files/policies.yaml", &printed);
 
@@ -33,7 +35,7 @@ fn the_policies_are_those_of_the_program() {
     let helm = Helm::new().unwrap();
     let rendered = helm.template("policies.yaml", "exemptNamespaces: [gpu-operator]");
     let rendered = sorted(&rendered.unwrap());
-    assert_eq!(rendered.len(), 10);
+    assert_eq!(rendered.len(), 12);
     assert!(rendered == sorted(&printed.unwrap()));
 }
 

@@ -1,0 +1,186 @@
+//! A cluster whose webhook serves the queue.
+
+use std::{fs, os::unix::fs::PermissionsExt, path::PathBuf, time::Duration};
+
+use nvlink_tests::{
+    ControlPlane, Exporter, Kubectl, Node, Webhook, node,
+    programs::{self, WEBHOOK},
+    wait_until, webhook, workdir,
+};
+use serde_json::{Value, json};
+
+use crate::{
+    pods::{decision, gpu_pod},
+    shared::dry_run,
+};
+
+pub(super) const GATE: &str = "nvlink-domains.io/queue";
+const CLASS: &str = "line";
+/// A killed leader's Lease expires after 15 seconds.
+pub(super) const SOON: Duration = Duration::from_secs(90);
+/// Ends a debug build of the webhook after so many writes of a kind.
+const FAILPOINT: &str = "NVLINK_WEBHOOK_TEST_DIES_AFTER";
+
+/// A control plane with nodes that simulated exporters describe, a webhook, and a namespace whose
+/// pods have a class that queues.
+pub(super) struct Cluster {
+    pub(super) plane: ControlPlane,
+    pub(super) webhook: Option<Webhook>,
+    pub(super) team: Kubectl,
+    _exporters: Vec<Exporter>,
+}
+
+impl Cluster {
+    /// Starts `nodes` of eight GPUs behind NVSwitches, and a class with `placement`.
+    pub(super) fn start(nodes: &[&str], placement: Value) -> Self {
+        let plane = ControlPlane::start().unwrap();
+        webhook::install_crds(plane.kubectl()).unwrap();
+        let exporters = nodes.iter().map(|name| {
+            let node = Node::new(*name, 8).label("topology.kubernetes.io/zone", "z");
+            node::create(plane.kubectl(), &[node]).unwrap();
+            let source = ["--source", "sim:dgx-h100"];
+            Exporter::publishing(plane.kubeconfig(), name, &source).unwrap()
+        });
+        let exporters = exporters.collect();
+        let default = json!({"nvlink-domains.io/default-class": CLASS});
+        let mut this = Self {
+            team: plane.namespace("team", &json!({}), &default).unwrap(),
+            plane,
+            webhook: None,
+            _exporters: exporters,
+        };
+        this.set_class(placement);
+        this.restart();
+        let all = this.plane.kubectl();
+        wait_until("all nodes to be described", SOON, || {
+            let described = all.get(&["nodes", "-l", "nvlink-domains.io/domain-size=8"])?;
+            Ok((described["items"].as_array().map(Vec::len) == Some(nodes.len())).then_some(()))
+        })
+        .unwrap();
+        this
+    }
+
+    /// Creates the class, or changes its placement.
+    pub(super) fn set_class(&self, mut placement: Value) {
+        if placement.get("whenUnavailable").is_none() {
+            placement["whenUnavailable"] = json!("Queue");
+        }
+        let class = json!({
+            "apiVersion": "nvlink-domains.io/v1alpha1", "kind": "DomainClass",
+            "metadata": {"name": CLASS}, "spec": {"placement": placement},
+        });
+        self.plane.kubectl().apply(&class.to_string()).unwrap();
+    }
+
+    pub(super) fn delete_class(&self) {
+        let all = self.plane.kubectl();
+        all.run(&["delete", "domainclass", CLASS]).unwrap();
+    }
+
+    /// Kills the webhook, if one runs, and starts another one.
+    pub(super) fn restart(&mut self) {
+        self.run(&programs::path(WEBHOOK).unwrap());
+    }
+
+    /// The same, with a webhook that ends after so many writes of a kind, such as `release=1`.
+    pub(super) fn restart_to_die_after(&mut self, writes: &str) {
+        let program = programs::path(WEBHOOK).unwrap();
+        let script = self.script(&format!(
+            "#!/bin/sh\n{FAILPOINT}={writes} exec {} \"$@\"\n",
+            program.display()
+        ));
+        self.run(&script);
+    }
+
+    fn script(&self, text: &str) -> PathBuf {
+        let path = workdir::fresh("failpoint").unwrap().join("webhook");
+        fs::write(&path, text).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        path
+    }
+
+    fn run(&mut self, program: &std::path::Path) {
+        self.webhook = None;
+        let webhook = Webhook::of(program, self.plane.kubeconfig(), &[]).unwrap();
+        webhook.register(self.plane.kubectl()).unwrap();
+        wait_until("the webhook to gate pods", SOON, || {
+            let stored = dry_run(&self.team, &gpu_pod("probe", 1))?;
+            Ok(decision(&stored).map(drop))
+        })
+        .unwrap();
+        self.webhook = Some(webhook);
+    }
+
+    /// Creates a job of one pod.
+    pub(super) fn create(&self, name: &str, gpus: u32) {
+        self.team.create(&job(name, gpus)).unwrap();
+    }
+
+    /// Creates a job of one pod whose author says how long it runs, such as `30m`.
+    pub(super) fn create_for(&self, name: &str, gpus: u32, duration: &str) {
+        let mut pod = job(name, gpus);
+        let expected = json!({"nvlink-domains.io/expected-duration": duration});
+        pod["metadata"]["annotations"] = expected;
+        self.team.create(&pod).unwrap();
+    }
+
+    pub(super) fn pod(&self, name: &str) -> Value {
+        self.team.get(&["pod", name]).unwrap()
+    }
+
+    /// Waits until the pod is bound, and returns it.
+    pub(super) fn bound(&self, name: &str) -> Value {
+        let log = || {
+            let webhook = self.webhook.as_ref();
+            webhook
+                .map(|webhook| webhook.replica.process.log())
+                .unwrap_or_default()
+        };
+        let bound = wait_until(&format!("pod {name} to be bound"), SOON, || {
+            let pod = self.team.get(&["pod", name])?;
+            anyhow::ensure!(pod["spec"]["nodeName"].is_string(), "{pod:#}");
+            Ok(Some(pod))
+        });
+        bound.unwrap_or_else(|error| panic!("{error:#}\n{}", log()))
+    }
+
+    /// Ends a pod, as its kubelet would.
+    pub(super) fn end(&self, name: &str) {
+        let status = json!({"status": {"phase": "Succeeded"}}).to_string();
+        let patch = [
+            "patch",
+            "pod",
+            name,
+            "--subresource=status",
+            "--type=merge",
+            "-p",
+        ];
+        self.team.run(&[&patch[..], &[&status]].concat()).unwrap();
+    }
+
+    /// Waits until the webhook gates new pods.
+    pub(super) fn settle_class(&self) {
+        wait_until("the class to queue", SOON, || {
+            Ok(waits(&dry_run(&self.team, &gpu_pod("probe", 1))?).then_some(()))
+        })
+        .unwrap();
+    }
+}
+
+/// Returns a pod with `gpus` GPUs.
+pub(super) fn job(name: &str, gpus: u32) -> Value {
+    let mut pod = gpu_pod(name, gpus);
+    pod["metadata"]["labels"] = json!({"job": name});
+    pod
+}
+
+pub(super) fn waits(pod: &Value) -> bool {
+    let gates = pod["spec"]["schedulingGates"].as_array();
+    gates.into_iter().flatten().any(|gate| gate["name"] == GATE)
+}
+
+/// Returns where the queue put a pod.
+pub(super) fn placement(pod: &Value) -> Option<Value> {
+    let text = pod["metadata"]["annotations"]["nvlink-domains.io/queue-placement"].as_str()?;
+    Some(serde_json::from_str(text).unwrap())
+}

@@ -1,0 +1,105 @@
+//! Only the present leader moves pods on, whatever an earlier one believes.
+
+use nvlink_tests::{
+    Replica,
+    certificates::Authority,
+    programs::{self, WEBHOOK},
+    wait_until, workdir,
+};
+use serde_json::{Value, json};
+
+use super::cluster::{Cluster, SOON, placement, waits};
+
+/// Sends a signal to the webhook.
+fn signal(replica: &Replica, name: &str) {
+    let pid = replica.process.id().to_string();
+    let sent = std::process::Command::new("kill")
+        .args([name, &pid])
+        .status();
+    assert!(sent.unwrap().success());
+}
+
+fn term(cluster: &Cluster) -> i64 {
+    let lease = cluster
+        .plane
+        .kubectl()
+        .get(&["lease", "nvlink-webhook", "-n", "default"]);
+    lease.unwrap()["spec"]["leaseTransitions"].as_i64().unwrap()
+}
+
+fn patch(pod: &Value, term: &str) -> String {
+    json!([
+        {"op": "test", "path": "/metadata/resourceVersion", "value": pod["metadata"]["resourceVersion"]},
+        {"op": "add", "path": "/metadata/annotations/nvlink-domains.io~1queue-term", "value": term},
+        {"op": "remove", "path": "/spec/schedulingGates/0"},
+    ])
+    .to_string()
+}
+
+#[test]
+fn a_leader_that_was_stopped_changes_nothing_when_it_goes_on() {
+    let cluster = Cluster::start(&["n1"], json!({}));
+    let policies = ["policies", "--lease-namespace", "default"];
+    let policies = programs::run(WEBHOOK, &policies, "").unwrap();
+    let apply = ["apply", "--server-side", "-f", "-"];
+    cluster.plane.kubectl().run_with(&apply, &policies).unwrap();
+    cluster.create("holds", 8);
+    cluster.bound("holds");
+    cluster.create("waits", 8);
+    let first = term(&cluster);
+
+    let files = Authority::new("second").unwrap();
+    let files = files
+        .issue("tls", &workdir::fresh("second").unwrap())
+        .unwrap();
+    let [cert, key] = [&files.certificate, &files.key].map(|path| path.to_string_lossy());
+    let arguments = ["--tls-cert", &cert, "--tls-key", &key];
+    let second = Replica::start(cluster.plane.kubeconfig(), &arguments).unwrap();
+    // The registration names the first one, which cannot answer now.
+    let registration = [
+        "delete",
+        "mutatingwebhookconfiguration",
+        "nvlink-domains.io",
+    ];
+    cluster.plane.kubectl().run(&registration).unwrap();
+    let stopped = &cluster.webhook.as_ref().unwrap().replica;
+    signal(stopped, "-STOP");
+    wait_until("the second replica to lead", SOON, || {
+        Ok((term(&cluster) > first).then_some(()))
+    })
+    .unwrap();
+
+    // What the first one would write, had it been stopped just before.
+    wait_until("the policies to refuse the old term", SOON, || {
+        let pod = cluster.pod("waits");
+        assert!(waits(&pod), "the old term released it");
+        let stale = patch(&pod, &first.to_string());
+        let dry = [
+            "patch",
+            "pod",
+            "waits",
+            "--type=json",
+            "--dry-run=server",
+            "-p",
+            &stale,
+        ];
+        let said = cluster.team.refused(&dry, "")?;
+        Ok(said
+            .contains("rule term: another replica leads")
+            .then_some(()))
+    })
+    .unwrap();
+    signal(stopped, "-CONT");
+    cluster.end("holds");
+    let released = cluster.bound("waits");
+    let plan = placement(&released).unwrap()["plan"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    assert!(plan.starts_with(&format!("{}-", term(&cluster))), "{plan}");
+    let log = second.process.log();
+    assert!(
+        log.contains("releasing a job") && !log.contains("cannot write"),
+        "{log}"
+    );
+}
