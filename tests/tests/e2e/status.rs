@@ -185,6 +185,10 @@ fn with_all_rights(cluster: &Cluster) {
     assert!(same.contains("reason: full"), "{same}");
     let holder = plugin.run(&["explain", "others/holder"]);
     assert!(holder.contains("It holds GPUs 0-5, in domain"), "{holder}");
+    errors(&plugin);
+}
+
+fn errors(plugin: &Plugin) {
     let absent = plugin.output(&["explain", "absent"]);
     assert_eq!(absent.status.code(), Some(1));
     let said = String::from_utf8_lossy(&absent.stderr);
@@ -200,7 +204,8 @@ fn with_all_rights(cluster: &Cluster) {
     );
 }
 
-fn with_those_of_a_namespace(cluster: &Cluster) {
+/// Lets `alice` read the pods of the namespace, and returns her kubeconfig.
+fn reader(cluster: &Cluster) -> String {
     let list = [
         "create",
         "role",
@@ -217,9 +222,13 @@ fn with_those_of_a_namespace(cluster: &Cluster) {
         "--user=alice",
     ];
     cluster.team.run(&bind).unwrap();
-    let of_alice = cluster.plane.kubeconfig_for("alice").unwrap();
+    let file = cluster.plane.kubeconfig_for("alice").unwrap();
+    file.to_string_lossy().into_owned()
+}
+
+fn with_those_of_a_namespace(cluster: &Cluster) {
+    let file = reader(cluster);
     // As `kubectl --kubeconfig FILE`, which overrides the variable.
-    let file = of_alice.to_string_lossy().into_owned();
     let plugin = Plugin::new("/nonexistent".into());
     let own = ["--kubeconfig", &file, "-n", "team"];
     let told = [
