@@ -105,6 +105,12 @@ impl Planner {
         });
     }
 
+    /// Returns a job that waits, as it was set.
+    #[must_use]
+    pub fn waiting(&self, id: &Name) -> Option<&Job> {
+        self.queue.get(id).map(|entry| &entry.job)
+    }
+
     /// Records that a release of the last round was carried out at `now`, so that the
     /// next round expects it before the API shows it: its pods hold their seats, and the
     /// job no longer waits. A gang keeps its seats, and those of members that are still there.

@@ -7,6 +7,7 @@
 //! must limit the silence ([`watch::events`](crate::watch::events) does).
 
 use std::{
+    path::PathBuf,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
@@ -18,6 +19,7 @@ use http_body_util::{BodyExt, Full};
 use kube::{
     Client, Config,
     client::{Body, ClientBuilder, DynBody},
+    config::{KubeConfigOptions, Kubeconfig},
 };
 use tokio::{task::spawn_blocking, time::timeout};
 use tower::{BoxError, Service, layer::layer_fn};
@@ -55,6 +57,48 @@ pub async fn connect(limits: Limits) -> kube::Result<Client> {
         with(config.map_err(kube::Error::InferConfig)?, limits)
     });
     inferred
+        .await
+        .unwrap_or_else(|error| Err(kube::Error::Service(error.into())))
+}
+
+/// The cluster that a person means, as kubectl's flags `--kubeconfig` and `--context` say it.
+#[derive(Clone, Debug, Default)]
+pub struct Choice {
+    /// The kubeconfig; `None`: that of kubectl, or the service account of the pod.
+    pub kubeconfig: Option<PathBuf>,
+    /// The context; `None`: the current one of the kubeconfig.
+    pub context: Option<String>,
+}
+
+/// Returns a client for the cluster of `choice`, as [`connect`] does.
+///
+/// # Errors
+/// When there is no such kubeconfig or context.
+pub async fn connect_to(choice: Choice, limits: Limits) -> kube::Result<Client> {
+    if choice.kubeconfig.is_none() && choice.context.is_none() {
+        return connect(limits).await;
+    }
+    let runtime = tokio::runtime::Handle::current();
+    let chosen = spawn_blocking(move || {
+        let options = KubeConfigOptions {
+            context: choice.context,
+            ..KubeConfigOptions::default()
+        };
+        let config = runtime.block_on(async {
+            match choice.kubeconfig {
+                Some(path) => {
+                    let read = Kubeconfig::read_from(path)?;
+                    Config::from_custom_kubeconfig(read, &options).await
+                }
+                None => Config::from_kubeconfig(&options).await,
+            }
+        });
+        with(
+            config.map_err(|error| kube::Error::Service(error.into()))?,
+            limits,
+        )
+    });
+    chosen
         .await
         .unwrap_or_else(|error| Err(kube::Error::Service(error.into())))
 }

@@ -8,12 +8,14 @@ mod extender;
 mod policies;
 mod preview;
 mod simulate;
+mod status;
 mod web;
 
 pub use extender::ExtenderArgs;
 pub use policies::PoliciesArgs;
 pub use preview::{Output, PreviewArgs};
 pub use simulate::{ReportFormat, SimulateArgs};
+pub use status::{ClusterArgs, ExplainArgs, Format, Plugin, PodName, Show, StatusArgs};
 pub use web::WebArgs;
 
 use crate::{
@@ -141,6 +143,9 @@ Examples:
     /// contacts no cluster. Exit status 1: the trace is invalid.
     #[command(after_help = simulate::EXAMPLES)]
     Simulate(SimulateArgs),
+    /// Subcommands that kubectl has as plugin, too.
+    #[command(flatten)]
+    Show(Show),
 }
 
 /// Node labels that stand for wider scopes.

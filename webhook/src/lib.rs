@@ -23,6 +23,7 @@
 //! - [`args`]: the command line;
 //! - [`preview`]: the decision, made from files;
 //! - `simulate`: the queue, on a trace of jobs;
+//! - [`status`]: the queue and the domains, with the rights of whoever asks;
 //! - `check`: whether the webhook of a cluster answers;
 //! - `drain`: empties the queue before the webhook is removed;
 //! - [`serve`]: the running webhook;
@@ -51,6 +52,7 @@ pub mod registration;
 mod run;
 pub mod serve;
 mod simulate;
+pub mod status;
 mod stdout;
 mod yaml;
 

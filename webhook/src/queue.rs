@@ -40,13 +40,13 @@ pub mod limits;
 pub mod member;
 pub mod notice;
 pub mod operator;
-mod owners;
+pub(crate) mod owners;
 pub mod past;
 pub mod placement;
 mod post;
 mod sizes;
 mod tally;
-mod words;
+pub(crate) mod words;
 pub mod writes;
 
 pub use gang::{Assembly, Doubt, Gang, assemble};

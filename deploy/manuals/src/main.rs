@@ -1,4 +1,5 @@
-//! Writes the manual pages and the shell completions of both programs into a directory:
+//! Writes the manual pages and the shell completions of both programs and of kubectl's plugin into a
+//! directory:
 //! `PROGRAM/man/*.1` and `PROGRAM/completions/*`.
 
 use std::{env, fs, path::Path};
@@ -14,6 +15,7 @@ fn main() -> Result<()> {
     for command in [
         nvlink_exporter::args::Cli::command(),
         nvlink_webhook::args::Cli::command(),
+        nvlink_webhook::args::Plugin::command(),
     ] {
         write(command, into).with_context(|| format!("cannot write into {}", into.display()))?;
     }

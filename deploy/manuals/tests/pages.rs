@@ -18,6 +18,14 @@ fn each_command_has_a_page_and_each_shell_its_completions() {
     assert!(read("nvlink-exporter/man/nvlink-exporter.1").contains("serve"));
     assert!(read("nvlink-exporter/man/nvlink-exporter-serve.1").contains("collection\\-interval"));
     assert!(read("nvlink-webhook/man/nvlink-webhook-preview.1").contains("allow\\-use"));
+    for page in [
+        "nvlink-webhook/man/nvlink-webhook-explain.1",
+        "kubectl-nvlink/man/kubectl-nvlink-explain.1",
+    ] {
+        assert!(read(page).contains("waits"), "{page}");
+    }
+    let completions = read("kubectl-nvlink/completions/kubectl-nvlink.bash");
+    assert!(completions.contains("--all-namespaces"));
     for completions in [
         "nvlink-exporter.bash",
         "_nvlink-exporter",

@@ -42,5 +42,6 @@ mod running;
 mod scheduling;
 mod shared;
 mod siblings;
+mod status;
 mod untouched;
 mod web;

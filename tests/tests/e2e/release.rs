@@ -124,6 +124,43 @@ fn a_tarball_has_what_a_machine_needs() {
     assert!(!release.unpack(WEBHOOK).join("systemd").exists());
 }
 
+/// The plugin is the webhook's program under another name, and krew finds what its manifest names.
+#[test]
+fn the_plugin_is_what_its_manifest_says() {
+    let release = release();
+    let directory = release.unpack("kubectl-nvlink");
+    let mut plugin = Command::new(directory.join("kubectl-nvlink"));
+    let help = run(plugin.arg("--help"));
+    assert!(help.contains("kubectl nvlink <COMMAND>"), "{help}");
+    assert!(
+        help.contains("explain") && !help.contains("preview"),
+        "{help}"
+    );
+    let manifest = fs::read_to_string(release.dist().join("krew.yaml")).unwrap();
+    let manifest: Value = serde_saphyr::from_str(&manifest).unwrap();
+    assert_eq!(manifest["metadata"]["name"], "nvlink");
+    let version = format!("v{}", env!("CARGO_PKG_VERSION"));
+    assert_eq!(manifest["spec"]["version"], version);
+    let platforms = manifest["spec"]["platforms"].as_array().unwrap();
+    assert_eq!(platforms.len(), 1, "one architecture was built");
+    let platform = &platforms[0];
+    assert_eq!(platform["selector"]["matchLabels"]["arch"], architecture());
+    let uri = platform["uri"].as_str().unwrap();
+    let archive = release.dist().join(uri.rsplit_once('/').unwrap().1);
+    let sum = run(Command::new("sha256sum").arg(&archive));
+    assert_eq!(sum.split(' ').next(), platform["sha256"].as_str());
+    let named = platform["files"].as_array().unwrap();
+    for file in named.iter().map(|file| file["from"].as_str().unwrap()) {
+        assert!(directory.parent().unwrap().join(file).is_file(), "{file}");
+    }
+    // krew unpacks only directories and regular files.
+    let listed = run(Command::new("tar").arg("-tvzf").arg(&archive));
+    assert!(
+        listed.lines().all(|line| line.starts_with(['d', '-'])),
+        "{listed}"
+    );
+}
+
 #[test]
 fn the_unit_is_valid_and_hardened() {
     let directory = release().unpack(EXPORTER);

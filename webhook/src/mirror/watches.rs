@@ -94,6 +94,16 @@ impl watch::Mirror for Topologies {
     }
 }
 
+/// Sets a NodeTopology in `mirror`, as its watch does.
+///
+/// # Errors
+/// When the object has no metadata of an object.
+pub fn set_topology(mirror: &Mirror, object: Value) -> Result<(), serde_json::Error> {
+    let object = serde_json::from_value(object)?;
+    watch::Mirror::set(&mut Topologies(mirror.clone()), object);
+    Ok(())
+}
+
 /// Follows the topologies of all nodes, and tells of each change of a node after it: the node's
 /// name, or `None` when all have been read.
 pub async fn follow_topologies(

@@ -208,6 +208,11 @@ impl Feed {
         self.pods.get(pod)?.member.as_ref()
     }
 
+    /// Returns the name of the set of nodes that meet what `pod`, which need not exist, demands.
+    pub(crate) fn demand_of(&mut self, pod: &Value) -> Name {
+        self.demand(Demand::of(pod))
+    }
+
     /// Returns the id of a domain that the planner names by its number on the node.
     #[must_use]
     pub fn domain(&self, node: &Name, number: &str) -> Option<String> {

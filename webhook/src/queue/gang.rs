@@ -271,6 +271,7 @@ fn ranks(live: &[(usize, &Member, &Gang)], size: Option<u32>) -> Vec<Doubt> {
     let ranked = live.iter().filter(|(_, _, gang)| gang.rank.is_some());
     match ranked.count() {
         0 if live.len() > 1 => return vec![Doubt::Unranked],
+        0 => return Vec::new(),
         _ => {}
     }
     let mut by_rank: BTreeMap<_, Vec<String>> = BTreeMap::new();

@@ -14,13 +14,13 @@ const AGAIN: Duration = Duration::from_secs(10);
 
 /// Requests objects of any kind, in the version that the cluster prefers.
 #[derive(Clone)]
-pub(super) struct Owners {
+pub(crate) struct Owners {
     client: Client,
     known: Arc<Mutex<HashMap<(&'static str, &'static str), ApiResource>>>,
 }
 
 impl Owners {
-    pub(super) fn new(client: &Client) -> Self {
+    pub(crate) fn new(client: &Client) -> Self {
         Self {
             client: client.clone(),
             known: Arc::default(),
@@ -28,7 +28,7 @@ impl Owners {
     }
 
     /// Returns an object; `None` if it does not exist, or cannot be read.
-    pub(super) async fn get(self, place: Place, again: bool) -> (Place, Option<Value>) {
+    pub(crate) async fn get(self, place: Place, again: bool) -> (Place, Option<Value>) {
         if again {
             tokio::time::sleep(AGAIN).await;
         }

@@ -33,7 +33,7 @@ pub(super) fn label(reason: &Reason) -> &'static str {
 }
 
 /// Returns why a job started then and there.
-pub(super) fn why(why: &Why) -> String {
+pub(crate) fn why(why: &Why) -> String {
     match *why {
         Why::Turn => "it was its turn".to_owned(),
         Why::Backfill { ahead } => format!(

@@ -1,0 +1,225 @@
+//! Flags of `status` and `explain`.
+
+use std::{path::PathBuf, str::FromStr};
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use super::ScopeArgs;
+use crate::class::syntax::is_namespace;
+
+/// The queue and the NVLink domains of the cluster.
+///
+/// Shows what the rights of your kubeconfig let you read.
+#[derive(Debug, Parser)]
+#[command(
+    name = "kubectl-nvlink",
+    bin_name = "kubectl nvlink",
+    version,
+    max_term_width = 100
+)]
+pub struct Plugin {
+    /// The subcommand.
+    #[command(subcommand)]
+    pub command: Show,
+}
+
+/// The subcommands for the people whose jobs wait.
+#[derive(Debug, Subcommand)]
+pub enum Show {
+    /// Show classes, domains and the queue.
+    ///
+    /// For each class its nodes, its free GPUs and the jobs that wait; for each domain what holds
+    /// its GPUs; for each job that waits its position, its expected start (ETA) and the reason.
+    ///
+    /// It reads with the rights of your kubeconfig, and says what you may not read. Who may list
+    /// pods of all namespaces, nodes, nodetopologies and domainclasses gets the plan of the queue,
+    /// computed here. Others get what the queue wrote into their pods.
+    ///
+    /// Reasons: full (too few GPUs are free), fragmented (enough are free, but not together),
+    /// behind (the free ones are for jobs ahead), quota (the project holds all that it may),
+    /// better (a better place is worth the wait), incomplete (pods of the gang are missing),
+    /// silent (the nodes do not report), impossible (no node can ever hold it), starting, timeout.
+    #[command(after_help = "\
+Examples:
+  What waits in my namespace, and where is room?
+    kubectl nvlink status
+  The whole queue, with reasons as sentences:
+    kubectl nvlink status --all-namespaces --output wide
+  One class, redrawn when something changes:
+    kubectl nvlink status --class high-throughput --watch
+  For a script, the pods that are not expected to start within their time in the queue:
+    kubectl nvlink status -o json | jq '.queue[] | select(.eta == null) | .pod'
+
+`kubectl nvlink status` and `nvlink-webhook status` are the same.")]
+    Status(StatusArgs),
+    /// Explain why a pod waits, or why it is where it is.
+    ///
+    /// For a pod that waits: the reason, its position, when and where it is expected to start and
+    /// what that depends on, the domains that could hold it and what holds each, and what would
+    /// help: fewer GPUs, a wider scope, another class that you may use. For a pod that runs: the
+    /// GPUs that it holds, how good they are, and the decisions that led there. For a pod that is
+    /// in no queue: what else it waits for.
+    ///
+    /// Exit status 1: the pod does not exist, or you may not read it.
+    #[command(after_help = "\
+Examples:
+  kubectl nvlink explain train-0
+  kubectl nvlink explain pod/train-0 -n research
+  kubectl nvlink explain research/train-0 -o json
+
+`kubectl nvlink explain` and `nvlink-webhook explain` are the same.")]
+    Explain(ExplainArgs),
+}
+
+/// Flags that say which cluster and namespace, as kubectl has them.
+#[derive(Clone, Debug, Args)]
+pub struct ClusterArgs {
+    /// Namespace of the pods; default: that of the context.
+    #[arg(short, long, env = "NVLINK_WEBHOOK_NAMESPACE", value_name = "NAME", value_parser = namespace)]
+    pub namespace: Option<String>,
+    /// Context of the kubeconfig; default: its current one.
+    #[arg(long, env = "NVLINK_WEBHOOK_CONTEXT", value_name = "NAME")]
+    pub context: Option<String>,
+    /// The kubeconfig; default: $KUBECONFIG, else ~/.kube/config, else the service account.
+    #[arg(long, env = "NVLINK_WEBHOOK_KUBECONFIG", value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+}
+
+/// Flags of `status`.
+#[derive(Debug, Args)]
+pub struct StatusArgs {
+    /// Which cluster and namespace.
+    #[command(flatten)]
+    pub cluster: ClusterArgs,
+    /// Show the waiting pods of all namespaces.
+    #[arg(
+        short = 'A',
+        long,
+        env = "NVLINK_WEBHOOK_ALL_NAMESPACES",
+        conflicts_with = "namespace"
+    )]
+    pub all_namespaces: bool,
+    /// Show only this class.
+    #[arg(long, env = "NVLINK_WEBHOOK_CLASS", value_name = "NAME")]
+    pub class: Option<String>,
+    /// Show at most this many domains, and this many jobs; 0 shows all.
+    #[arg(
+        long,
+        env = "NVLINK_WEBHOOK_LIMIT",
+        value_name = "N",
+        default_value_t = 50
+    )]
+    pub limit: usize,
+    /// Show it again when it changes, until interrupted: in place on a terminal, one block after
+    /// the other elsewhere.
+    #[arg(short, long, env = "NVLINK_WEBHOOK_WATCH")]
+    pub watch: bool,
+    /// What to print.
+    #[arg(short, long, env = "NVLINK_WEBHOOK_OUTPUT", value_enum, default_value_t = Format::Table)]
+    pub output: Format,
+    /// Node labels that stand for wider scopes.
+    #[command(flatten)]
+    pub scopes: ScopeArgs,
+}
+
+/// Flags of `explain`.
+#[derive(Debug, Args)]
+pub struct ExplainArgs {
+    /// The pod: NAME, pod/NAME or NAMESPACE/NAME.
+    #[arg(env = "NVLINK_WEBHOOK_POD", value_name = "POD")]
+    pub pod: PodName,
+    /// Which cluster and namespace.
+    #[command(flatten)]
+    pub cluster: ClusterArgs,
+    /// What to print.
+    #[arg(short, long, env = "NVLINK_WEBHOOK_OUTPUT", value_enum, default_value_t = Format::Table)]
+    pub output: Format,
+    /// Node labels that stand for wider scopes.
+    #[command(flatten)]
+    pub scopes: ScopeArgs,
+}
+
+/// The output format of `status` and `explain`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// Text that fits the terminal, or 80 columns where there is none.
+    Table,
+    /// Text of any width: nothing is cut, and reasons are sentences.
+    Wide,
+    /// JSON.
+    Json,
+    /// YAML.
+    Yaml,
+}
+
+/// A pod, and its namespace if it is named.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodName {
+    /// Its namespace.
+    pub namespace: Option<String>,
+    /// Its name.
+    pub name: String,
+}
+
+impl FromStr for PodName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let word = |text: &str| {
+            let known = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-.".contains(c);
+            !text.is_empty() && text.len() <= 253 && text.chars().all(known)
+        };
+        let (before, name) = match text.split_once('/') {
+            Some((before, name)) => (Some(before), name),
+            None => (None, text),
+        };
+        let before = before.filter(|kind| !["pod", "pods", "po"].contains(kind));
+        if !word(name) || !before.is_none_or(is_namespace) {
+            return Err("use NAME, pod/NAME or NAMESPACE/NAME".to_owned());
+        }
+        Ok(Self {
+            namespace: before.map(str::to_owned),
+            name: name.to_owned(),
+        })
+    }
+}
+
+fn namespace(text: &str) -> Result<String, String> {
+    super::namespace(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn pods_are_named_as_for_kubectl() {
+        let named = |text: &str| text.parse::<PodName>().map(|pod| (pod.namespace, pod.name));
+        assert_eq!(named("train-0"), Ok((None, "train-0".to_owned())));
+        assert_eq!(named("pod/train-0"), Ok((None, "train-0".to_owned())));
+        let both = Ok((Some("team".to_owned()), "a.b".to_owned()));
+        assert_eq!(named("team/a.b"), both);
+        for odd in ["", "/", "team/", "/a", "a/b/c", "A", "a b", "job/../x"] {
+            assert!(named(odd).is_err(), "{odd}");
+        }
+    }
+
+    #[test]
+    fn the_plugin_has_the_same_subcommands() {
+        Plugin::command().debug_assert();
+        let names = |command: clap::Command| {
+            let names = command
+                .get_subcommands()
+                .map(|one| one.get_name().to_owned());
+            names.collect::<Vec<_>>()
+        };
+        let all = names(super::super::Cli::command());
+        assert!(
+            names(Plugin::command())
+                .iter()
+                .all(|name| all.contains(name))
+        );
+    }
+}

@@ -1,0 +1,466 @@
+//! The report of `status`: classes, domains and the queue. Pure, and the same for people and
+//! programs.
+
+use std::collections::BTreeMap;
+
+use nvlink_planner::{Action, Job, Millis, Name};
+use serde::Serialize;
+
+use super::{
+    state::{Pod, State},
+    words,
+};
+use crate::queue::{self, Life};
+
+/// What a report shows.
+#[derive(Clone, Debug, Default)]
+pub struct Query {
+    /// Show only the queue's pods of this namespace; `None`: of all.
+    pub namespace: Option<String>,
+    /// Show only this class.
+    pub class: Option<String>,
+    /// The most rows of each table; 0: all.
+    pub limit: usize,
+}
+
+/// Classes, domains and the queue. A key that is not known is absent.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Status {
+    /// When the cluster was read.
+    pub time: String,
+    /// The namespace of the pods; absent: all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub classes: Option<Vec<ClassRow>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub domains: Option<Vec<DomainRow>>,
+    /// Number of domains that the limit hides.
+    pub more_domains: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub queue: Option<Vec<QueueRow>>,
+    /// Number of jobs that wait and that the limit hides.
+    pub more_jobs: usize,
+    /// What could not be read, and what is missing because of it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
+}
+
+/// A class.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ClassRow {
+    pub name: String,
+    /// Why the class cannot be used.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub broken: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nodes: Option<usize>,
+    /// GPUs of its nodes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gpus: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub free: Option<u32>,
+    /// Jobs that wait.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waiting: Option<usize>,
+    /// GPUs that they ask for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waiting_gpus: Option<u32>,
+    /// The most GPUs that are free in one domain.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub largest_free: Option<u32>,
+}
+
+/// A domain on one node.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DomainRow {
+    pub node: String,
+    /// Its id; absent for GPUs without NVLink between them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub domain: Option<String>,
+    /// The fabric, if the domain spans nodes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fabric: Option<String>,
+    pub gpus: usize,
+    /// Absent if nobody reports who holds its GPUs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub free: Option<u32>,
+    #[serde(skip_serializing_if = "is_zero")]
+    pub broken: u32,
+    /// Whether no job may start on the node.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub out: bool,
+    pub held_by: Vec<HolderRow>,
+}
+
+/// A pod that holds GPUs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct HolderRow {
+    /// `NAMESPACE/NAME`.
+    pub pod: String,
+    /// Number of GPUs in the domain.
+    pub gpus: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub project: Option<String>,
+    /// When it is expected to end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ends: Option<String>,
+    /// Where that comes from.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ends_by: Option<String>,
+    /// Whether its priority is lower than that of the job that waits.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub lower_priority: bool,
+    #[serde(skip)]
+    pub(super) until: Option<Millis>,
+}
+
+/// A job that waits.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct QueueRow {
+    /// Its position in the whole queue, from 1; absent if it starts now, or if nobody says it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub position: Option<u32>,
+    pub namespace: String,
+    /// Its first pod.
+    pub pod: String,
+    /// Number of its pods that wait.
+    pub pods: usize,
+    pub project: String,
+    pub class: String,
+    /// GPUs of all its pods.
+    pub gpus: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waited_seconds: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub eta: Option<EtaRow>,
+    /// Why it waits, in one word.
+    pub reason: String,
+    /// Why it waits, as a sentence.
+    pub message: String,
+}
+
+/// When a job is expected to start.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct EtaRow {
+    pub expected: String,
+    /// When it starts at the latest, by the upper estimates of those before it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub latest: Option<String>,
+    /// Whether it may only become later: jobs ahead of it have no place yet.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub at_least: bool,
+    #[serde(skip)]
+    pub(super) at: Millis,
+    #[serde(skip)]
+    pub(super) upper: Option<Millis>,
+}
+
+impl EtaRow {
+    pub(super) fn new(at: Millis, upper: Option<Millis>, at_least: bool) -> Self {
+        let upper = upper.filter(|&upper| upper > at && !at_least);
+        Self {
+            expected: words::stamp(at),
+            latest: upper.map(words::stamp),
+            at_least,
+            at,
+            upper,
+        }
+    }
+}
+
+#[allow(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde passes a reference"
+)]
+fn is_zero(number: &u32) -> bool {
+    *number == 0
+}
+
+/// Returns the report.
+#[must_use]
+pub fn status(state: &State<'_>, query: &Query) -> Status {
+    let wanted = |class: &str| query.class.as_deref().is_none_or(|only| only == class);
+    let all = state.rows();
+    let classes = state.objects.classes.known().map(|_| {
+        let names = state.classes.keys().filter(|name| wanted(name));
+        names
+            .map(|name| class_row(state, name, all.as_deref()))
+            .collect()
+    });
+    let domains = state.objects.topologies.known().map(|_| {
+        let nodes = state.nodes.iter().filter(|(_, node)| {
+            query.class.is_none() || node.classes.iter().any(|class| wanted(class))
+        });
+        let rows = nodes
+            .flat_map(|(name, node)| node.domains.iter().map(move |domain| (name, node, domain)));
+        rows.collect::<Vec<_>>()
+    });
+    let queue = all.map(|rows| {
+        let shown = |row: &QueueRow| {
+            let only = query.namespace.as_deref();
+            only.is_none_or(|only| only == row.namespace) && wanted(&row.class)
+        };
+        rows.into_iter().filter(shown).collect::<Vec<_>>()
+    });
+    let limit = if query.limit == 0 {
+        usize::MAX
+    } else {
+        query.limit
+    };
+    let more = |number: Option<usize>| number.unwrap_or(0).saturating_sub(limit);
+    Status {
+        time: words::stamp(state.now),
+        namespace: query.namespace.clone(),
+        classes,
+        more_domains: more(domains.as_ref().map(Vec::len)),
+        domains: domains.map(|rows| {
+            let rows = rows.into_iter().take(limit);
+            rows.map(|(name, node, domain)| state.domain_row(name, node, domain, None))
+                .collect()
+        }),
+        more_jobs: more(queue.as_ref().map(Vec::len)),
+        queue: queue.map(|rows| rows.into_iter().take(limit).collect()),
+        notes: notes(state, query),
+    }
+}
+
+/// Says what could not be read, and what is odd.
+fn notes(state: &State<'_>, query: &Query) -> Vec<String> {
+    let mut notes = state.notes.clone();
+    notes.extend(unreadable(state));
+    if let (Some(class), Some(known)) = (&query.class, state.objects.classes.known())
+        && !known.keys().any(|(_, name)| name == class)
+    {
+        notes.push(format!(
+            "class {class} does not exist: kubectl get domainclasses"
+        ));
+    }
+    notes
+}
+
+/// Names the nodes whose NodeTopology cannot be used.
+fn unreadable(state: &State<'_>) -> Option<String> {
+    let mut odd = state
+        .nodes
+        .iter()
+        .filter_map(|(name, node)| Some((name, node.unreadable()?)));
+    let (name, why) = odd.next()?;
+    let others = match odd.count() {
+        0 => String::new(),
+        others => format!(", nor those of {others} more nodes"),
+    };
+    Some(format!(
+        "the NodeTopology of node {name} cannot be used ({why}){others}"
+    ))
+}
+
+fn class_row(state: &State<'_>, name: &str, rows: Option<&[QueueRow]>) -> ClassRow {
+    let class = state.classes.get(name);
+    let nodes = || {
+        let nodes = state.nodes.values();
+        nodes.filter(|node| node.classes.iter().any(|one| one == name))
+    };
+    // Selectors match labels of Nodes.
+    let known = state.objects.nodes.known().is_some();
+    let topologies = state.objects.topologies.known().is_some();
+    let known_pods = state.objects.namespace.is_none() && state.objects.pods.known().is_some();
+    let waiting = rows.filter(|_| known_pods).map(|rows| {
+        rows.iter()
+            .filter(|row| row.class == name)
+            .collect::<Vec<_>>()
+    });
+    let mut together: BTreeMap<&str, u32> = BTreeMap::new();
+    let mut largest = 0;
+    for domain in nodes().flat_map(|node| &node.domains) {
+        let free = domain.free.unwrap_or(0);
+        let free = match (&domain.fabric, domain.id.is_empty()) {
+            (Some(fabric), _) => {
+                let sum = together.entry(fabric).or_default();
+                *sum += free;
+                *sum
+            }
+            // A GPU without NVLink is a set of one.
+            (None, true) => free.min(1),
+            (None, false) => free,
+        };
+        largest = free.max(largest);
+    }
+    ClassRow {
+        name: name.to_owned(),
+        broken: class.and_then(|class| class.as_ref().err().cloned()),
+        nodes: known.then(|| nodes().count()),
+        gpus: known.then(|| nodes().map(|node| node.capacity).sum()),
+        free: (known && (topologies || known_pods))
+            .then(|| nodes().filter_map(super::node::Node::free).sum()),
+        waiting: waiting.as_ref().map(Vec::len),
+        waiting_gpus: waiting.map(|rows| rows.iter().map(|row| row.gpus).sum()),
+        largest_free: (known && topologies).then_some(largest),
+    }
+}
+
+impl State<'_> {
+    /// Returns the jobs that wait, in the order of the queue; `None` if no pods could be read.
+    pub(super) fn rows(&self) -> Option<Vec<QueueRow>> {
+        self.objects.pods.known()?;
+        Some(match &self.plan {
+            Some(_) => self.planned_rows(),
+            None => self.told_rows(),
+        })
+    }
+
+    fn planned_rows(&self) -> Vec<QueueRow> {
+        let Some(plan) = &self.plan else {
+            return Vec::new();
+        };
+        let now = plan.round.actions.iter().filter_map(|action| {
+            let (job, reason, message) = match action {
+                Action::Release(release) => {
+                    let message = format!("its GPUs are free: {}", queue::words::why(&release.why));
+                    (&release.job, "Starting", message)
+                }
+                Action::Reject(reject) => {
+                    let message = "its time in the queue is over".to_owned();
+                    (&reject.job, "Timeout", message)
+                }
+                Action::GiveBack(_) => return None,
+            };
+            let row = self.job_row(job, plan.planner.waiting(job)?);
+            Some(QueueRow {
+                reason: reason.to_owned(),
+                message,
+                ..row
+            })
+        });
+        let waiting = plan.round.waiting.iter().filter_map(|one| {
+            let job = plan.planner.waiting(&one.job)?;
+            let eta = one
+                .eta
+                .map(|eta| EtaRow::new(eta.mean, Some(eta.upper), eta.at_least));
+            Some(QueueRow {
+                position: Some(one.position),
+                eta,
+                reason: queue::words::word(&one.reason).to_owned(),
+                message: queue::words::sentence(&one.reason, job.scope, &job.project),
+                ..self.job_row(&one.job, job)
+            })
+        });
+        now.chain(waiting).collect()
+    }
+
+    /// Returns the row of a job, without what the planner says about it.
+    fn job_row(&self, id: &Name, job: &Job) -> QueueRow {
+        let first = job
+            .members
+            .iter()
+            .map(|member| &member.pod)
+            .min()
+            .unwrap_or(id);
+        let (namespace, pod) = first.split_once('/').unwrap_or(("", first));
+        QueueRow {
+            position: None,
+            namespace: namespace.to_owned(),
+            pod: pod.to_owned(),
+            pods: job.members.len(),
+            project: job.project.to_string(),
+            class: job.class.to_string(),
+            gpus: job.members.iter().map(|member| member.gpus).sum(),
+            waited_seconds: Some((self.now - job.created).max(0) / 1000),
+            eta: None,
+            reason: String::new(),
+            message: String::new(),
+        }
+    }
+
+    /// Returns the pods that wait, as the queue's leader described them.
+    fn told_rows(&self) -> Vec<QueueRow> {
+        let waiting = self
+            .pods
+            .values()
+            .filter(|pod| matches!(pod.life, Life::Waiting { .. }));
+        let mut rows: Vec<QueueRow> = waiting.map(|pod| self.told_row(pod)).collect();
+        rows.sort_by(|a, b| {
+            let order = |row: &QueueRow| {
+                (
+                    row.position.unwrap_or(u32::MAX),
+                    -row.waited_seconds.unwrap_or(0),
+                )
+            };
+            (order(a), &a.namespace, &a.pod).cmp(&(order(b), &b.namespace, &b.pod))
+        });
+        rows
+    }
+
+    pub(super) fn told_row(&self, pod: &Pod<'_>) -> QueueRow {
+        let told = pod.told("reason").and_then(|text| text.split_once(": "));
+        let (reason, message) = told.unwrap_or(("-", "the queue has not said yet why it waits"));
+        let eta = pod
+            .told("eta")
+            .and_then(|eta| eta.parse::<k8s_openapi::jiff::Timestamp>().ok());
+        QueueRow {
+            position: pod
+                .told("position")
+                .and_then(|position| position.parse().ok()),
+            namespace: pod.namespace.clone(),
+            pod: pod.name.clone(),
+            pods: 1,
+            project: pod.project.clone(),
+            class: pod.class().unwrap_or_default().to_owned(),
+            gpus: pod.gpus,
+            waited_seconds: pod
+                .created
+                .map(|created| (self.now - created).max(0) / 1000),
+            eta: eta.map(|eta| EtaRow::new(eta.as_millisecond(), None, false)),
+            reason: reason.to_owned(),
+            message: message.to_owned(),
+        }
+    }
+
+    /// Returns the row of a domain. `priority` is that of a job that waits for it.
+    pub(super) fn domain_row(
+        &self,
+        name: &str,
+        node: &super::node::Node,
+        domain: &super::node::Domain,
+        priority: Option<i32>,
+    ) -> DomainRow {
+        let holders = node
+            .holders(domain)
+            .map(|(held, gpus)| self.holder_row(&held.pod, gpus, priority));
+        let mut held_by: Vec<HolderRow> = holders.collect();
+        held_by.sort_by(|a, b| a.pod.cmp(&b.pod));
+        DomainRow {
+            node: name.to_owned(),
+            domain: Some(domain.id.clone()).filter(|id| !id.is_empty()),
+            fabric: domain.fabric.clone(),
+            gpus: domain.gpus.len(),
+            free: domain.free,
+            broken: domain.broken,
+            out: node.out,
+            held_by,
+        }
+    }
+
+    /// Returns a pod that holds GPUs.
+    pub(super) fn holder_row(&self, id: &Name, gpus: u32, priority: Option<i32>) -> HolderRow {
+        let pod = self.pods.get(id);
+        let end = pod.and_then(|pod| pod.end);
+        HolderRow {
+            pod: id.to_string(),
+            gpus,
+            project: pod.map(|pod| pod.project.clone()),
+            ends: end.map(|end| words::stamp(end.likely)),
+            ends_by: end.map(|end| words::source(end.source)),
+            lower_priority: pod
+                .zip(priority)
+                .is_some_and(|(pod, own)| pod.priority < own),
+            until: end.map(|end| end.likely),
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! The state of the queue, read from the objects of the cluster. Pure.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use k8s_openapi::jiff::Timestamp;
+use nvlink_planner::{Millis, Name};
+use nvlink_topology::labels;
+use serde_json::Value;
+
+use super::{
+    node::{self, Node},
+    objects::Objects,
+    plan::Plan,
+};
+use crate::{
+    class::{Class, GPU},
+    crd::DomainClassSpec,
+    decide::{Settings, pod},
+    queue::{Life, Member, Past, Source, feed::id, read},
+};
+
+/// The state of the queue, as far as it is known.
+pub struct State<'a> {
+    pub(super) objects: &'a Objects,
+    pub(super) now: Millis,
+    /// The classes, or why one cannot be used.
+    pub(super) classes: BTreeMap<String, Result<Class, String>>,
+    pub(super) nodes: BTreeMap<String, Node>,
+    pub(super) pods: BTreeMap<Name, Pod<'a>>,
+    /// The planner with all of this; `None` if something that it needs could not be read.
+    pub(super) plan: Option<Plan>,
+    /// What could not be read, one line each.
+    pub(super) notes: Vec<String>,
+}
+
+/// A pod that requests GPUs or has a class.
+pub(super) struct Pod<'a> {
+    pub(super) namespace: String,
+    pub(super) name: String,
+    pub(super) value: &'a Value,
+    pub(super) life: Life,
+    pub(super) gpus: u32,
+    pub(super) project: String,
+    pub(super) priority: i32,
+    /// When it was created.
+    pub(super) created: Option<Millis>,
+    /// What the queue reads from it, if it has a class.
+    pub(super) member: Option<Member>,
+    /// When it is expected to end, if it has started.
+    pub(super) end: Option<End>,
+}
+
+/// When a pod is expected to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct End {
+    pub(super) likely: Millis,
+    pub(super) latest: Millis,
+    pub(super) source: Source,
+}
+
+impl<'a> State<'a> {
+    /// Reads `objects` as of `now`.
+    #[must_use]
+    pub fn new(objects: &'a Objects, settings: &Settings, now: Timestamp) -> Self {
+        let classes = classes(objects);
+        let mut pods = pods(objects, &classes);
+        let mut past = Past::default();
+        for pod in pods.values() {
+            if let Some(member) = &pod.member
+                && let Some(ran) = member.ran()
+            {
+                past.add(member.key(), ran);
+            }
+        }
+        for pod in pods.values_mut() {
+            pod.end = pod.expected_end(&past, now);
+        }
+        let nodes = node::all(objects, &classes, &pods);
+        let mut state = Self {
+            objects,
+            now: now.as_millisecond(),
+            classes,
+            nodes,
+            pods,
+            plan: None,
+            notes: notes(objects),
+        };
+        if state.notes.is_empty() {
+            state.plan = Some(Plan::new(&state, settings));
+        }
+        state
+    }
+
+    /// Returns the class `name`, if it is known and can be used.
+    pub(super) fn class(&self, name: &str) -> Option<&Class> {
+        self.classes.get(name)?.as_ref().ok()
+    }
+
+    /// Returns a pod by its namespace and name.
+    pub(super) fn pod(&self, namespace: &str, name: &str) -> Option<&Pod<'a>> {
+        self.pods.get(&*id(namespace, name))
+    }
+}
+
+impl Pod<'_> {
+    /// Returns an annotation that the queue's leader wrote.
+    pub(super) fn told(&self, what: &str) -> Option<&str> {
+        let key = format!("{}{what}", labels::QUEUE_STATE);
+        pod::metadata(self.value, "annotations", &key)?.as_str()
+    }
+
+    /// Returns the id of its job: its gang, or the pod itself.
+    pub(super) fn job(&self) -> Name {
+        let gang = self.member.as_ref().and_then(|member| member.gang.as_ref());
+        let name = gang.map_or(self.name.as_str(), |gang| &gang.name);
+        id(&self.namespace, name)
+    }
+
+    /// Returns where the queue put the pod.
+    pub(super) fn placement(&self) -> Option<Value> {
+        let placement: Value = serde_json::from_str(self.told("placement")?).ok()?;
+        placement.is_object().then_some(placement)
+    }
+
+    /// Returns the name of its class.
+    pub(super) fn class(&self) -> Option<&str> {
+        pod::metadata(self.value, "labels", labels::CLASS)?.as_str()
+    }
+
+    fn expected_end(&self, past: &Past, now: Timestamp) -> Option<End> {
+        let member = self.member.as_ref()?;
+        let start = match &self.life {
+            Life::Running { since, .. } => since.or(member.created)?,
+            Life::Bound { .. } | Life::Released => now,
+            _ => return None,
+        };
+        let estimate = member.limits.estimate(past.spread(&member.key()), start)?;
+        let after = |span: Duration| Some(start.checked_add(span).ok()?.as_millisecond());
+        Some(End {
+            likely: after(estimate.likely)?,
+            latest: after(estimate.longest)?,
+            source: estimate.source,
+        })
+    }
+}
+
+fn classes(objects: &Objects) -> BTreeMap<String, Result<Class, String>> {
+    let read = |(key, object): (&(String, String), &Value)| {
+        let spec = object.get("spec").unwrap_or(&Value::Null);
+        let class = Class::read(&key.1, spec).map_err(|broken| broken.reason);
+        (key.1.clone(), class)
+    };
+    objects.classes.objects.iter().map(read).collect()
+}
+
+fn pods<'a>(
+    objects: &'a Objects,
+    classes: &BTreeMap<String, Result<Class, String>>,
+) -> BTreeMap<Name, Pod<'a>> {
+    // Where classes cannot be read, their pods count as those of a class with all defaults.
+    let plain = Class::new("", &DomainClassSpec::default()).ok();
+    let mut pods = BTreeMap::new();
+    for ((namespace, name), value) in &objects.pods.objects {
+        let label = |key| pod::metadata(value, "labels", key).and_then(Value::as_str);
+        let class = label(labels::CLASS);
+        let known = class.and_then(|class| classes.get(class)?.as_ref().ok());
+        let owner = crate::queue::object(value)
+            .and_then(|object| objects.owners.get(&(namespace.clone(), object)));
+        let member = class.and(known.or(plain.as_ref()));
+        let member = member.and_then(|class| read(value, class, owner).ok());
+        let gpus = member.as_ref().map(|member| member.gpus);
+        let gpus = gpus.or_else(|| pod::request(&pod::containers(value), GPU).ok());
+        let priority = pod::at(value, &["spec", "priority"]).and_then(Value::as_i64);
+        let created = pod::at(value, &["metadata", "creationTimestamp"]);
+        let created = created.and_then(|text| text.as_str()?.parse::<Timestamp>().ok());
+        let pod = Pod {
+            namespace: namespace.clone(),
+            name: name.clone(),
+            value,
+            life: Life::of(value),
+            gpus: gpus.unwrap_or(0),
+            project: label(labels::PROJECT).unwrap_or(namespace).to_owned(),
+            priority: priority
+                .and_then(|priority| i32::try_from(priority).ok())
+                .unwrap_or_default(),
+            created: created.map(Timestamp::as_millisecond),
+            member,
+            end: None,
+        };
+        pods.insert(id(namespace, name), pod);
+    }
+    pods
+}
+
+/// Says what could not be read, and what is missing because of it.
+fn notes(objects: &Objects) -> Vec<String> {
+    let mut notes = Vec::new();
+    for (kind, lost) in [
+        (&objects.classes, "the classes are not shown"),
+        (&objects.topologies, "the domains are not shown"),
+        (&objects.nodes, "the nodes of classes are not shown"),
+        (&objects.pods, "the queue is not shown"),
+    ] {
+        if let Some(why) = &kind.hidden {
+            notes.push(format!("{lost}: {why}"));
+        }
+    }
+    if let Some(namespace) = &objects.namespace {
+        notes.push(format!(
+            "you may list pods only in namespace {namespace}: positions and expected starts are what the queue wrote into the pods"
+        ));
+    }
+    notes
+}

@@ -1,0 +1,120 @@
+//! Times, reasons and foreign text in words.
+
+use k8s_openapi::jiff::{Timestamp, Unit};
+use nvlink_planner::Millis;
+
+use crate::queue::Source;
+
+/// Returns a time span as kubectl prints ages: `45s`, `12m`, `3h5m`, `2d4h`.
+pub(super) fn span(millis: Millis) -> String {
+    let seconds = millis.max(0) / 1000;
+    let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
+    let two = |many: i64, unit: &str, rest: i64, small: &str| match rest {
+        0 => format!("{many}{unit}"),
+        rest => format!("{many}{unit}{rest}{small}"),
+    };
+    match (days, hours, minutes) {
+        (0, 0, 0..2) => format!("{seconds}s"),
+        (0, 0, _) => format!("{minutes}m"),
+        (0, ..) => two(hours, "h", minutes % 60, "m"),
+        _ => two(days, "d", hours % 24, "h"),
+    }
+}
+
+/// Returns a point in time in whole seconds, as the API writes it: `2026-08-01T10:00:00Z`.
+pub(super) fn stamp(at: Millis) -> String {
+    let at = Timestamp::from_millisecond(at).unwrap_or(Timestamp::MAX);
+    at.round(Unit::Second).unwrap_or(at).to_string()
+}
+
+/// Returns a point in time for people, as seen from `now`: `in 14m (10:14:00 UTC)`.
+pub(super) fn moment(at: Millis, now: Millis) -> String {
+    let stamp = stamp(at);
+    let clock = stamp.trim_end_matches('Z').split_once('T');
+    let near = (at - now).abs() < 43_200_000;
+    let clock = match clock {
+        Some((_, time)) if near => format!("{time} UTC"),
+        _ => stamp.clone(),
+    };
+    match at - now {
+        ..-999 => format!("{} ago ({clock})", span(now - at)),
+        -999..1000 => "now".to_owned(),
+        _ => format!("in {} ({clock})", span(at - now)),
+    }
+}
+
+/// Returns `text` without characters that move the cursor or turn the direction of what follows:
+/// text of a cluster must not change what a terminal shows around it.
+pub(super) fn clean(text: &str) -> String {
+    let odd = |c: char| {
+        c.is_control()
+            || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
+    };
+    text.chars()
+        .map(|c| if odd(c) { '\u{fffd}' } else { c })
+        .collect()
+}
+
+/// Returns where the expected end of a pod comes from.
+pub(super) fn source(source: Source) -> String {
+    match source {
+        Source::Expected => "its expected-duration".to_owned(),
+        Source::Past { runs } => format!("{runs} past runs"),
+        Source::Limit => "its time limit; most jobs end earlier".to_owned(),
+    }
+}
+
+/// Returns a number of GPUs.
+pub(super) fn gpus(number: u32) -> String {
+    plural(number, "GPU")
+}
+
+/// Returns a number with its noun.
+pub(super) fn plural(number: u32, noun: &str) -> String {
+    let s = if number == 1 { "" } else { "s" };
+    format!("{number} {noun}{s}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_have_at_most_two_units() {
+        for (seconds, expected) in [
+            (-5, "0s"),
+            (0, "0s"),
+            (119, "119s"),
+            (120, "2m"),
+            (3599, "59m"),
+            (3600, "1h"),
+            (11_100, "3h5m"),
+            (86_400, "1d"),
+            (187_300, "2d4h"),
+        ] {
+            assert_eq!(span(seconds * 1000), expected, "{seconds}");
+        }
+    }
+
+    #[test]
+    fn moments_are_relative_and_absolute() {
+        let now = 1_785_578_400_000;
+        assert_eq!(stamp(now), "2026-08-01T10:00:00Z");
+        assert_eq!(moment(now + 840_000, now), "in 14m (10:14:00 UTC)");
+        assert_eq!(moment(now - 60_000, now), "60s ago (09:59:00 UTC)");
+        assert_eq!(moment(now + 10, now), "now");
+        assert_eq!(
+            moment(now + 90_000_000, now),
+            "in 1d1h (2026-08-02T11:00:00Z)"
+        );
+    }
+
+    #[test]
+    fn text_of_the_cluster_cannot_move_the_cursor() {
+        assert_eq!(
+            clean("a\x1b[31mb\r\n\u{202e}c"),
+            "a\u{fffd}[31mb\u{fffd}\u{fffd}\u{fffd}c"
+        );
+        assert_eq!(clean("déjà vu"), "déjà vu");
+    }
+}

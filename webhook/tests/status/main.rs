@@ -1,0 +1,232 @@
+//! `status` and `explain`, from the objects of a cluster to what people and programs read.
+
+#![allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
+
+mod cluster;
+mod odd;
+mod pods;
+
+use k8s_openapi::jiff::Timestamp;
+use nvlink_webhook::{
+    decide::Settings,
+    status::{Explained, Kind, Objects, Query, State, Status, Unknown, explain, status},
+};
+use serde_json::{Value, json};
+
+#[path = "../fixture/mod.rs"]
+mod fixture;
+
+use cluster::{NOW, busy, class, node, pod, switched, waiting, with};
+
+fn now() -> Timestamp {
+    NOW.parse().unwrap()
+}
+
+/// Returns the report on `objects`.
+pub(crate) fn report(objects: &Objects, query: &Query) -> Status {
+    status(&State::new(objects, &Settings::default(), now()), query)
+}
+
+/// Returns the explanation of a pod.
+pub(crate) fn explained(objects: &Objects, namespace: &str, name: &str) -> Explained {
+    try_explain(objects, namespace, name).unwrap()
+}
+
+pub(crate) fn try_explain(
+    objects: &Objects,
+    namespace: &str,
+    name: &str,
+) -> Result<Explained, Unknown> {
+    let mut state = State::new(objects, &Settings::default(), now());
+    explain(&mut state, namespace, name)
+}
+
+/// Compares a text with a golden file, and checks that it fits 80 columns.
+#[track_caller]
+pub(crate) fn check(name: &str, text: &str) {
+    for line in text.lines() {
+        let width = line.chars().count();
+        assert!(width <= 80, "{width} columns: {line}");
+    }
+    fixture::check_golden(&format!("status/{name}"), text);
+}
+
+fn json(value: &impl serde::Serialize) -> Value {
+    serde_json::to_value(value).unwrap()
+}
+
+#[test]
+fn a_busy_cluster_as_tables() {
+    let all = report(&busy(), &Query::default());
+    check("busy.txt", &all.text(Some(80)));
+    fixture::check_golden("status/busy-wide.txt", &all.text(None));
+    let pretty = serde_json::to_string_pretty(&all).unwrap() + "\n";
+    fixture::check_golden("status/busy.json", &pretty);
+}
+
+#[test]
+fn a_namespace_and_a_class_narrow_the_tables() {
+    let query = Query {
+        namespace: Some("research".to_owned()),
+        class: Some("high".to_owned()),
+        limit: 0,
+    };
+    let one = report(&busy(), &query);
+    check("narrow.txt", &one.text(Some(80)));
+    let queue = one.queue.unwrap();
+    // The position is that in the whole queue.
+    assert_eq!(queue.len(), 1);
+    assert_eq!(queue[0].position, Some(4));
+    let unknown = Query {
+        class: Some("gone".to_owned()),
+        ..Query::default()
+    };
+    let notes = report(&busy(), &unknown).notes;
+    assert_eq!(
+        notes,
+        ["class gone does not exist: kubectl get domainclasses"]
+    );
+}
+
+#[test]
+fn explain_says_why_a_job_waits_and_what_would_help() {
+    let objects = busy();
+    let train = explained(&objects, "ml", "train");
+    check("explain-train.txt", &train.text(Some(80)));
+    let pretty = serde_json::to_string_pretty(&train).unwrap() + "\n";
+    fixture::check_golden("status/explain-train.json", &pretty);
+}
+
+/// Another class is offered to those who may use it, and a restricted one to nobody else.
+#[test]
+fn explain_offers_classes_that_one_may_use() {
+    let mut objects = busy();
+    let mut two = waiting(pod("ml", "two", "high", 2, NOW));
+    // It cannot overtake: nobody knows how long it runs.
+    two["spec"]["priority"] = json!(-20);
+    objects.pods.objects.extend(Kind::of([two]).objects);
+    let classes = |objects: &Objects| {
+        let help = explained(objects, "ml", "two").help.unwrap();
+        let classes = help.into_iter().filter(|one| one.change == "class");
+        classes.map(|one| one.to).collect::<Vec<_>>()
+    };
+    assert_eq!(classes(&objects), ["pairs"]);
+    objects.usable.insert("vip".to_owned());
+    assert_eq!(classes(&objects), ["pairs", "vip"]);
+}
+
+#[test]
+fn explain_names_the_gang_and_what_is_missing() {
+    let gang = explained(&busy(), "ml", "ring-0");
+    check("explain-gang.txt", &gang.text(Some(80)));
+    assert_eq!(json(&gang)["gang"]["pods"], 1);
+}
+
+#[test]
+fn one_node_and_one_job_that_starts_now() {
+    let objects = Objects {
+        classes: Kind::of([class("high", "nvswitch", json!({}))]),
+        nodes: Kind::of([node("dgx-1", "nvswitch")]),
+        topologies: Kind::of([switched("dgx-1", &[])]),
+        pods: Kind::of([waiting(pod("ml", "train", "high", 8, NOW))]),
+        ..Objects::default()
+    };
+    let text = report(&objects, &Query::default()).text(Some(80));
+    check("one-node.txt", &text);
+    check(
+        "explain-starting.txt",
+        &explained(&objects, "ml", "train").text(Some(80)),
+    );
+}
+
+#[test]
+fn an_empty_cluster_and_one_without_classes() {
+    let query = Query {
+        namespace: Some("ml".to_owned()),
+        ..Query::default()
+    };
+    check(
+        "empty.txt",
+        &report(&Objects::default(), &query).text(Some(80)),
+    );
+    let objects = Objects {
+        classes: Kind::default(),
+        ..busy()
+    };
+    let text = report(&objects, &Query::default()).text(Some(80));
+    assert!(text.starts_with("There is no class.\n"), "{text}");
+}
+
+#[test]
+fn ten_thousand_jobs_are_limited() {
+    let mut objects = busy();
+    let many = (0..10_000).map(|n| {
+        waiting(pod(
+            "load",
+            &format!("job-{n:05}"),
+            "high",
+            2,
+            "2026-08-01T09:59:00Z",
+        ))
+    });
+    objects.pods.objects.extend(Kind::of(many).objects);
+    let query = Query {
+        limit: 3,
+        ..Query::default()
+    };
+    let few = report(&objects, &query);
+    let text = few.text(Some(80));
+    let rows = few.queue.as_ref().unwrap();
+    assert_eq!((rows.len(), few.more_jobs), (3, 10_001));
+    assert!(
+        text.contains("and 10001 more jobs: --limit 0 shows all\n"),
+        "{text}"
+    );
+    assert!(text.contains("and 3 more domains"), "{text}");
+    let all = report(&objects, &Query::default());
+    assert_eq!(all.queue.unwrap().len(), 10_004);
+    assert_eq!(few.classes.unwrap()[0].waiting, Some(10_004));
+}
+
+/// Who may only read pods of a namespace gets what the leader wrote.
+#[test]
+fn with_the_rights_of_a_namespace() {
+    let told = |pod: Value, position: &str, eta: &str| {
+        let pod = with(pod, "queue-position", position);
+        let pod = with(pod, "queue-reason", "Full: at most 2 of 8 GPUs are free");
+        with(pod, "queue-eta", eta)
+    };
+    let first = waiting(pod("ml", "train", "high", 8, "2026-08-01T09:40:00Z"));
+    let second = waiting(pod("ml", "small", "high", 4, "2026-08-01T09:45:00Z"));
+    let objects = Objects {
+        classes: Kind::hidden("you may not list domainclasses"),
+        topologies: Kind::hidden("you may not list nodetopologies"),
+        nodes: Kind::hidden("you may not list nodes"),
+        pods: Kind::of([
+            waiting(pod("ml", "new", "high", 4, NOW)),
+            told(second, "3", "2026-08-01T11:00:00Z"),
+            told(first, "2", "2026-08-01T10:30:00Z"),
+        ]),
+        namespace: Some("ml".to_owned()),
+        ..Objects::default()
+    };
+    let query = Query {
+        namespace: Some("ml".to_owned()),
+        ..Query::default()
+    };
+    let few = report(&objects, &query);
+    check("namespace.txt", &few.text(Some(80)));
+    assert!(json(&few).get("domains").is_none());
+    check(
+        "explain-namespace.txt",
+        &explained(&objects, "ml", "train").text(Some(80)),
+    );
+    let nothing = Objects {
+        pods: Kind::hidden("you may not list pods in namespace ml"),
+        ..objects
+    };
+    let hidden = try_explain(&nothing, "ml", "train").unwrap_err();
+    assert_eq!(hidden.to_string(), "you may not list pods in namespace ml");
+    let none = report(&nothing, &query);
+    assert!(none.queue.is_none() && none.classes.is_none());
+}

@@ -1,0 +1,124 @@
+//! Pods that do not wait in the queue.
+
+use nvlink_topology::labels;
+use nvlink_webhook::status::{Kind, Objects};
+use serde_json::{Value, json};
+
+use crate::{
+    check,
+    cluster::{NOW, busy, pod, running, with},
+    explained, try_explain,
+};
+
+/// Returns the busy cluster with one more pod.
+fn and(pod: Value) -> Objects {
+    let mut objects = busy();
+    objects.pods.objects.extend(Kind::of([pod]).objects);
+    objects
+}
+
+fn said(pod: Value) -> (String, &'static str) {
+    let explained = explained(&and(pod), "ml", "p");
+    (explained.text(Some(80)), explained.state)
+}
+
+#[test]
+fn a_pod_that_runs_is_where_it_is_for_a_reason() {
+    let placement = json!({
+        "plan": "1-1", "at": "2026-08-01T09:30:00Z", "node": "dgx-1",
+        "gpus": [0, 1, 3, 2, 4, 5, 7, 6], "domain": "dgx-1.0", "rank": 0, "cost": 1e-11,
+        "quality": 1.0, "scope": "nvlink-domain", "why": "it was its turn",
+    });
+    let mut objects = busy();
+    for (key, object) in &mut objects.pods.objects {
+        if key.1 == "big" {
+            *object = with(object.clone(), "queue-placement", &placement.to_string());
+        }
+    }
+    let big = explained(&objects, "ml", "big");
+    check("explain-running.txt", &big.text(Some(80)));
+    assert_eq!(big.placement, Some(placement));
+}
+
+#[test]
+fn a_pod_across_domains_is_told_what_it_costs() {
+    let mut objects = and(running(pod("ml", "p", "pairs", 2, NOW), "a100-1", NOW));
+    let node = objects
+        .topologies
+        .objects
+        .get_mut(&(String::new(), "a100-1".to_owned()));
+    node.unwrap()["status"]["allocations"] =
+        json!([{"namespace": "ml", "pod": "p", "container": "main", "gpus": [1, 2]}]);
+    let text = explained(&objects, "ml", "p").text(None);
+    assert!(
+        text.contains("It holds GPUs 1,2, in 2 domains, so a part of its traffic leaves NVLink."),
+        "{text}"
+    );
+    assert!(
+        text.contains("% of the best that 2 GPUs have on this node"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_pod_that_others_hold_back_says_who() {
+    let mut gated = pod("ml", "p", "high", 4, NOW);
+    gated["spec"]["schedulingGates"] = json!([{"name": "example.com/quota"}]);
+    let (text, state) = said(gated);
+    assert_eq!(state, "gated");
+    check("explain-gated.txt", &text);
+
+    let mut pending = pod("ml", "p", "pairs", 4, NOW);
+    pending["status"]["conditions"] = json!([{
+        "type": "PodScheduled", "status": "False", "reason": "Unschedulable",
+        "message": "0/3 nodes are available: 3 Insufficient nvidia.com/gpu.",
+    }]);
+    let (text, state) = said(pending);
+    assert_eq!(state, "released");
+    check("explain-unschedulable.txt", &text);
+}
+
+#[test]
+fn a_pod_without_class_or_gpus_is_in_no_queue() {
+    let mut plain = pod("ml", "p", "high", 4, NOW);
+    plain["metadata"]["labels"] = json!({});
+    plain["metadata"]["annotations"] = json!({});
+    let (text, _) = said(plain.clone());
+    assert!(text.contains("It has no class"), "{text}");
+    plain["spec"]["containers"] = json!([{"name": "main"}]);
+    let (text, _) = said(plain);
+    assert!(
+        text.contains("It requests no GPU, so it is in no queue."),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_pod_that_was_rejected_says_why() {
+    let mut rejected = pod("ml", "p", "high", 4, NOW);
+    rejected["status"] = json!({
+        "phase": "Failed", "reason": "QueueTimeout", "message": "it waited 150s",
+    });
+    let (text, state) = said(rejected);
+    assert_eq!(state, "ended");
+    assert!(text.contains("QueueTimeout: it waited 150s."), "{text}");
+}
+
+#[test]
+fn a_pod_that_waits_for_others_too_says_so() {
+    let mut both = pod("ml", "p", "high", 4, NOW);
+    both["spec"]["schedulingGates"] =
+        json!([{"name": "example.com/quota"}, {"name": labels::QUEUE_GATE}]);
+    let (text, state) = said(both);
+    assert_eq!(state, "waiting");
+    assert!(text.contains("scheduling gate example.com/quota"), "{text}");
+}
+
+#[test]
+fn a_pod_that_does_not_exist_is_an_error() {
+    let error = try_explain(&busy(), "ml", "absent").unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "pod absent does not exist: kubectl get pods -n ml"
+    );
+}
