@@ -177,6 +177,19 @@ fn rounds(criterion: &mut Criterion) {
             round.waiting.len(),
             resident(),
         );
+        let (mut empty, pods_there) = cluster(nodes);
+        for (id, _) in &pods_there {
+            empty.pod(id, None);
+        }
+        let started = Instant::now();
+        let round = empty.round(HOUR);
+        println!(
+            "{nodes} nodes, all free: first round {:?}, {} actions, {} wait",
+            started.elapsed(),
+            round.actions.len(),
+            round.waiting.len(),
+        );
+        drop((empty, pods_there));
         let mut next = pods.iter().cycle();
         let mut group = criterion.benchmark_group("round-after-one-change");
         group

@@ -173,10 +173,9 @@ impl GangIndex {
             .map_or(0, |&(_, members)| members.into())
     }
 
-    /// Reports whether a node is in a group.
-    pub(crate) fn is_in(&self, number: u32, group: &GroupId) -> bool {
-        let groups = self.nodes.get(&number).map(|(groups, _)| groups);
-        groups.is_some_and(|groups| groups.contains(group))
+    /// Reports whether gangs of this kind may use a node.
+    pub(crate) fn has(&self, number: u32) -> bool {
+        self.nodes.contains_key(&number)
     }
 
     fn remove(&mut self, number: u32) {

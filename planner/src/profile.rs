@@ -190,6 +190,11 @@ impl Profile {
         before.map(|one| one.mean).max()
     }
 
+    /// Reports whether nobody comes after `now`.
+    pub(crate) fn is_free_of_plans(&self, now: Millis) -> bool {
+        self.intervals.iter().all(|one| one.from <= now)
+    }
+
     /// Returns the profile of the same node without anybody.
     pub(crate) fn empty(&self) -> Self {
         Self::new(self.all, self.capacity, &self.resources)

@@ -1,6 +1,6 @@
 //! Gangs that span nodes.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use nvlink_topology::{
     Scope,
@@ -11,6 +11,7 @@ use crate::{
     Job, Millis, Name,
     gang_kind::{Fit, GangIndex, GangSpec, Group, GroupId},
     kind::local,
+    profile::Profile,
     queue::Entry,
     round::{
         plan::Plan,
@@ -18,6 +19,10 @@ use crate::{
     },
     search::Ask,
 };
+
+/// Of so many groups in which a gang can start at once, in the order of their names, the
+/// one of least cost is taken.
+const MOST_GROUPS: usize = 32;
 
 /// A node of a group and what fits on it.
 struct Place {
@@ -75,24 +80,10 @@ impl Plan<'_> {
         let pods = u64::try_from(entry.job.members.len()).unwrap_or(u64::MAX);
         self.gangs.index(spec, self.cluster, self.search);
         let ids = self.groups_for(spec, pods);
-        let mut first: Option<(Millis, Scope)> = None;
-        let mut candidates: Vec<(Millis, GroupId)> = Vec::new();
-        for id in ids {
-            let until = match first {
-                // Only an earlier start makes up for a wider scope.
-                Some((start, scope)) if scope != id.0 => start.saturating_sub(1),
-                Some((start, _)) => start,
-                None => Millis::MAX,
-            };
-            let Some(start) = self.first_time(spec, &id, pods, (after, length, until)) else {
-                continue;
-            };
-            let rank = (start, id.0);
-            if first != Some(rank) {
-                first = Some(rank);
-                candidates.clear();
-            }
-            candidates.push((start, id));
+        // Most gangs that start at all start at once, and that is found out sooner.
+        let mut candidates = self.first_groups(spec, &ids, pods, (after, length, after));
+        if candidates.is_empty() {
+            candidates = self.first_groups(spec, &ids, pods, (after, length, Millis::MAX));
         }
         let mut best: Option<Target> = None;
         for (start, id) in candidates {
@@ -106,15 +97,54 @@ impl Plan<'_> {
         best
     }
 
+    /// Returns the groups that can hold so many members first, up to a time, of the closest
+    /// scope.
+    fn first_groups(
+        &mut self,
+        spec: &GangSpec,
+        ids: &[GroupId],
+        pods: u64,
+        (after, length, until): (Millis, Millis, Millis),
+    ) -> Vec<(Millis, GroupId)> {
+        let mut first: Option<(Millis, Scope)> = None;
+        let mut candidates: Vec<(Millis, GroupId)> = Vec::new();
+        for id in ids {
+            let until = match first {
+                // Only an earlier start makes up for a wider scope.
+                Some((start, scope)) if scope != id.0 => start.saturating_sub(1),
+                Some((start, _)) => start,
+                None => until,
+            };
+            let Some(start) = self.first_time(spec, id, pods, (after, length, until)) else {
+                continue;
+            };
+            let rank = (start, id.0);
+            if first != Some(rank) {
+                first = Some(rank);
+                candidates.clear();
+            }
+            candidates.push((start, id.clone()));
+            if start <= after && candidates.len() >= MOST_GROUPS {
+                break;
+            }
+        }
+        candidates
+    }
+
     /// Returns the least that a gang over several nodes can cost at the scope of its
     /// target: what leaves its slowest rank, over the fastest node of its class.
-    pub(crate) fn least_over_nodes(&self, entry: &Entry, target: &Target) -> Option<f64> {
-        let sets = sets(&entry.job);
-        let nodes = self.cluster.nodes().map(|(_, node)| node);
-        let usable = nodes.filter(|node| node.is_ready() && node.is_in(&sets));
-        let fastest = usable.map(|node| {
-            let network = node.state.network_bytes_per_second;
-            outward(&node.shared.graph, network, target.within)
+    pub(crate) fn least_over_nodes(&mut self, entry: &Entry, target: &Target) -> Option<f64> {
+        let cluster = self.cluster;
+        let fastest = self.fastest.entry((entry.kind, target.within));
+        let fastest = *fastest.or_insert_with(|| {
+            let sets = sets(&entry.job);
+            let nodes = cluster.nodes().map(|(_, node)| node);
+            let usable = nodes.filter(|node| node.is_ready() && node.is_in(&sets));
+            let outward = usable.map(|node| {
+                let network = node.state.network_bytes_per_second;
+                outward(&node.shared.graph, network, target.within)
+            });
+            outward.max()
         });
         let gpus = entry.job.members.iter().map(|member| member.gpus).max()?;
         let gang = Gang {
@@ -124,7 +154,7 @@ impl Plan<'_> {
             scope: entry.job.scope,
         };
         #[allow(clippy::cast_precision_loss)] // far below 2^53
-        let fastest = fastest.max()?.max(1) as f64;
+        let fastest = fastest?.max(1) as f64;
         Some(leaving(&gang) / fastest)
     }
 
@@ -149,15 +179,6 @@ impl Plan<'_> {
             return None;
         }
         let touched = self.touched_in(spec, id);
-        let mut changes: BTreeSet<(Millis, u32)> = BTreeSet::new();
-        for &node in &touched {
-            let times = self
-                .overlay
-                .touched
-                .get(&node)
-                .map(|one| one.changes(after, length));
-            changes.extend(times.into_iter().flatten().map(|at| (at, node)));
-        }
         let (cluster, profiles, search) = (self.cluster, &self.overlay.touched, &mut *self.search);
         let mut fits = |number: u32, at: Millis| {
             let node = cluster.node(number)?;
@@ -172,6 +193,13 @@ impl Plan<'_> {
         let index = self.gangs.built(spec)?;
         let group = index.groups.get(id)?;
         let mut sum = untouched(index, group, &touched, after) + members.values().sum::<u64>();
+        if sum >= pods {
+            return Some(after);
+        }
+        if until <= after {
+            return None;
+        }
+        let changes = changes(profiles, &touched, after, length);
         let later = group.events.range((after.saturating_add(1), 0, 0)..);
         let mut later = later
             .filter(|(_, node, _)| !touched.contains(node))
@@ -209,7 +237,7 @@ impl Plan<'_> {
             .into_iter()
             .flatten()
             .copied();
-        touched.filter(|&node| index.is_in(node, id)).collect()
+        touched.filter(|&node| index.has(node)).collect()
     }
 
     fn fit(
@@ -386,6 +414,20 @@ impl Plan<'_> {
         let state = &node.state;
         Some((state.zone.clone(), state.rack.clone(), node.name.clone()))
     }
+}
+
+/// Returns when something may change on nodes, for a job of this length.
+fn changes(
+    profiles: &HashMap<u32, Profile>,
+    nodes: &BTreeSet<u32>,
+    after: Millis,
+    length: Millis,
+) -> BTreeSet<(Millis, u32)> {
+    let of = |&node: &u32| {
+        let times = profiles.get(&node).map(|one| one.changes(after, length));
+        times.into_iter().flatten().map(move |at| (at, node))
+    };
+    nodes.iter().flat_map(of).collect()
 }
 
 /// Returns the number of members that fit at `after` on the nodes that nothing is planned on.

@@ -37,6 +37,8 @@ pub(crate) struct Plan<'a> {
     joined: Vec<u32>,
     /// Why jobs wait, by kind, number of members and scope: it is the same for all of them.
     pub(crate) reasons: HashMap<(u32, usize, Scope), Class>,
+    /// The most bandwidth from a node to others, by kind and scope, bytes per second.
+    pub(crate) fastest: HashMap<(u32, Scope), Option<u64>>,
 }
 
 /// What a round has planned so far, on top of what the index knows.
@@ -52,12 +54,14 @@ pub(crate) struct Overlay {
     live: HashMap<(u32, bool), Live>,
 }
 
-/// The touched nodes for a kind, best first, by the least that is to be expected of them:
-/// as if the job took no time.
+/// The touched nodes for a kind, best first.
 #[derive(Default)]
 struct Live {
     /// How much of the log this has seen.
     seen: usize,
+    /// Those without reservations: how long a job holds its GPUs makes no difference.
+    sure: BTreeMap<Key, u32>,
+    /// The others, by the least that is to be expected of them: as if the job took no time.
     order: BTreeMap<Key, u32>,
     keys: HashMap<u32, Key>,
     /// All nodes of the kind's index before this key are touched.
@@ -89,6 +93,7 @@ impl<'a> Plan<'a> {
             overlay: Overlay::default(),
             joined: Vec::new(),
             reasons: HashMap::new(),
+            fastest: HashMap::new(),
         }
     }
 
@@ -129,7 +134,10 @@ impl<'a> Plan<'a> {
         let untouched = self.untouched(&mut live, kind, best);
         let when = (after, length);
         let all = Millis::MAX;
-        let mut chosen = untouched.and_then(|node| self.rate(&spec, node, when, all, limit));
+        let sure = live.sure.first_key_value().map(|(_, &node)| node);
+        let known = untouched.into_iter().chain(sure);
+        let known = known.filter_map(|node| self.rate(&spec, node, when, all, limit));
+        let mut chosen = known.min_by(|a, b| a.key.cmp(&b.key));
         for (least, &node) in &live.order {
             let least = (least.start.max(after), least.worth);
             let beaten = chosen.as_ref().is_some_and(|chosen| {
@@ -181,10 +189,12 @@ impl<'a> Plan<'a> {
         let untouched = self.untouched(&mut live, kind, false);
         let untouched =
             untouched.and_then(|node| self.rate(&spec, node, (self.now, 0), Millis::MAX, None));
-        let touched = live.order.first_key_value().map(|(key, _)| key.start);
+        let orders = [&live.sure, &live.order].into_iter();
+        let touched = orders.filter_map(|order| order.first_key_value());
+        let first = touched.map(|(key, _)| key.start).min();
         self.overlay.live.insert((kind, false), live);
         let starts = untouched.map(|chosen| chosen.key.start);
-        starts.into_iter().chain(touched).min()
+        starts.into_iter().chain(first).min()
     }
 
     fn catch_up(&mut self, live: &mut Live, spec: &Spec, limit: Option<f64>) {
@@ -193,13 +203,21 @@ impl<'a> Plan<'a> {
             live.seen += 1;
             if let Some(old) = live.keys.remove(&number) {
                 live.order.remove(&old);
+                live.sure.remove(&old);
             }
             let node = self.cluster.node(number);
             if !node.is_some_and(|node| node.is_ready() && node.is_in(&spec.sets)) {
                 continue;
             }
             if let Some(chosen) = self.rate(spec, number, (self.now, 0), Millis::MAX, limit) {
-                live.order.insert(chosen.key.clone(), number);
+                let planned = self.overlay.touched.get(&number);
+                let sure = planned.is_none_or(|planned| planned.is_free_of_plans(self.now));
+                let order = if sure {
+                    &mut live.sure
+                } else {
+                    &mut live.order
+                };
+                order.insert(chosen.key.clone(), number);
                 live.keys.insert(number, chosen.key);
             }
         }
