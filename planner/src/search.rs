@@ -9,6 +9,8 @@ use nvlink_topology::{BrokenGpus, GpuSet, Graph, Pattern, Request, Scope, place,
 /// The most results that are remembered. Beyond it all are forgotten, and found again
 /// when needed.
 const MOST_RESULTS: usize = 100_000;
+/// Qualities that differ by less than this are equal.
+const SAME: f64 = 1e-9;
 
 /// What is asked of a node: the key of a search, besides the node's case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -33,6 +35,9 @@ pub(crate) struct Found {
     pub(crate) broken: u8,
     /// Whether it takes a part of a domain that was wholly free.
     pub(crate) breaks: bool,
+    /// Whether it is within one NVLink domain and as fast as any on the empty node, or has
+    /// no traffic.
+    pub(crate) full_speed: bool,
 }
 
 /// A node's graph and its GPUs that count.
@@ -142,6 +147,8 @@ fn found(graph: &Graph, ask: Ask, free: GpuSet, broken: GpuSet) -> Option<Found>
         let whole = free.is_superset(domain);
         whole && !domain.intersection(set).is_empty() && !set.is_superset(domain)
     });
+    let full_quality = placement.quality.node > 1.0 - SAME;
+    let full_speed = placement.cost <= 0.0 || (placement.domain.is_some() && full_quality);
     Some(Found {
         order,
         set,
@@ -149,5 +156,6 @@ fn found(graph: &Graph, ask: Ask, free: GpuSet, broken: GpuSet) -> Option<Found>
         total_cost: placement.total_cost,
         broken: u8::try_from(broken.intersection(set).len()).unwrap_or(u8::MAX),
         breaks,
+        full_speed,
     })
 }

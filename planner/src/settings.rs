@@ -50,7 +50,8 @@ pub struct Class {
     pub broken: BrokenGpus,
     /// How much a second of waiting costs against a second of running. With a factor, a
     /// job waits for a better placement than it could have now, as long as the expected
-    /// wait times the factor is at most the run time that the better placement saves.
+    /// wait times the factor is at most the run time that the better placement saves; and it
+    /// takes the best placement that it can have now, though another may do less harm.
     /// Without one, a job starts as soon as its scope allows.
     pub waiting_factor: Option<f64>,
 }

@@ -159,7 +159,7 @@ impl Plan<'_> {
     }
 
     /// Starts a job, unless a better placement is worth the wait.
-    fn start(&mut self, entry: &Entry, target: Target, after: Millis, ahead: u32) -> Outcome {
+    fn start(&mut self, entry: &Entry, mut target: Target, after: Millis, ahead: u32) -> Outcome {
         let least = self.kinds.least(entry.kind, self.cluster, self.search);
         let why = match self.better(entry, &target, least, after) {
             Better::Wait { longer, target } => {
@@ -169,9 +169,12 @@ impl Plan<'_> {
                     free: Free::Best,
                 };
             }
+            Better::Now(best) => {
+                target = best;
+                turn(ahead)
+            }
             Better::Worse(why) => why,
-            Better::None if ahead > 0 => Why::Backfill { ahead },
-            Better::None => Why::Turn,
+            Better::None => turn(ahead),
         };
         let least = least.or_else(|| self.least_over_nodes(entry, &target));
         Outcome::Start {
@@ -228,6 +231,9 @@ impl Plan<'_> {
         let longer = runs * COMMUNICATION * (target.cost / least - 1.0);
         let best = self.choose(entry.kind, true, after, length(&entry.job));
         let best = best.filter(|best| best.key.start < FAR);
+        if let Some(best) = best.as_ref().filter(|best| best.key.start <= self.now) {
+            return Better::Now(self.target(entry, best));
+        }
         let wait = best.as_ref().map(|best| best.key.start - self.now);
         #[allow(clippy::cast_precision_loss)] // far below 2^53
         let costs = wait.map_or(f64::INFINITY, |wait| wait as f64 * factor.max(0.0));
@@ -263,10 +269,20 @@ impl Plan<'_> {
     }
 }
 
-/// A start now compared with a better placement later.
+/// Returns why a job starts that `ahead` jobs ahead of it do not.
+fn turn(ahead: u32) -> Why {
+    match ahead {
+        0 => Why::Turn,
+        ahead => Why::Backfill { ahead },
+    }
+}
+
+/// A start now compared with a better placement.
 enum Better {
     /// Nothing is better.
     None,
+    /// The better one can start now: the other does less harm to other jobs.
+    Now(Target),
     /// The better one is worth the wait.
     Wait { longer: Millis, target: Target },
     /// It is not.

@@ -250,6 +250,7 @@ impl Plan<'_> {
             total_cost: found.as_ref().map_or(0.0, |found| found.total_cost),
             broken: 0,
             breaks: false,
+            full_speed: false,
         };
         let part = Part {
             node: number,

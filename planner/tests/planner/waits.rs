@@ -305,6 +305,30 @@ fn small_jobs_use_fragments_and_nodes_without_switches() {
     );
 }
 
+/// A pair is fast over a bridge too, and leaves the switches to larger jobs; without a whole
+/// bridge it does not go over PCIe. A class that weighs waiting wants the best there is.
+#[test]
+fn jobs_at_full_speed_leave_the_switches_to_others_unless_their_class_wants_the_best() {
+    let start = |held: &[u32], factor, gpus| {
+        let mut fed = Fed::default();
+        fed.node("a", switched());
+        fed.node("b", pairs());
+        let class = Class {
+            waiting_factor: factor,
+            ..Class::default()
+        };
+        fed.class(CLASS, class);
+        fed.pod("p", pod("b", held, Some(1_000_000)));
+        fed.job("job", job(1, gpus, 1_000));
+        told(&fed.round(0))
+    };
+    assert_eq!(start(&[0], None, 2), "job on b[2, 3]");
+    assert_eq!(start(&[0, 2], None, 2), "job on a[0, 1]");
+    assert_eq!(start(&[0], Some(1.0), 2), "job on a[0, 1]");
+    assert_eq!(start(&[0], Some(1.0), 1), "job on b[1]");
+    assert_eq!(start(&[0], None, 3), "job on a[0, 1, 2]");
+}
+
 #[test]
 fn jobs_beyond_the_depth_get_a_lower_bound_and_do_not_overtake_there() {
     let mut fed = Fed::new(Settings {
