@@ -3,6 +3,7 @@
 //!
 //! It uses its own control plane, because the policies apply to all namespaces.
 
+pub(crate) mod alerts;
 mod cluster;
 mod gangs;
 mod jobs;
