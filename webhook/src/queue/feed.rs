@@ -4,10 +4,12 @@
 //! What the queue is writing counts as written ([`Feed::expect`]) until the answer is known
 //! ([`Feed::settle`]).
 
+pub mod amounts;
 mod demand;
 pub(crate) mod entry;
 mod flush;
 mod job;
+pub mod load;
 pub mod node;
 mod shown;
 mod writing;
@@ -20,9 +22,18 @@ use std::{
 use nvlink_planner::{Name, Seat};
 use serde_json::Value;
 
-use self::{demand::Demand, entry::Entry, node::Node};
+use self::{
+    demand::Demand,
+    entry::{Entry, concerns},
+    load::{Load, Loads},
+    node::Node,
+};
 use super::{Life, Object, Past, Placement, read};
-use crate::{class::Class, decide::Settings, mirror::Published};
+use crate::{
+    class::{Class, GPU},
+    decide::Settings,
+    mirror::Published,
+};
 
 pub use shown::Left;
 pub use writing::Leaver;
@@ -41,6 +52,13 @@ pub struct Feed {
     topologies: HashMap<Name, Arc<Published>>,
     classes: BTreeMap<String, Known>,
     pods: BTreeMap<Name, Entry>,
+    /// The pods without devices.
+    loads: Loads,
+    /// The names of the resources that nodes were seen to have, besides CPU, memory, storage and
+    /// pods. A resource that no node has is not counted: DRA or a scheduler's extender may have it.
+    offered: Vec<Name>,
+    /// Those of them that are not GPUs, in the order of the planner's vectors.
+    others: Vec<Name>,
     /// The pods of each job.
     jobs: HashMap<Name, BTreeSet<Name>>,
     /// The seats of gangs, also of pods that are gone.
@@ -67,6 +85,8 @@ struct Changed {
     pods: BTreeSet<Name>,
     jobs: BTreeSet<Name>,
     classes: BTreeSet<String>,
+    /// Nodes on which other pods without devices are.
+    loads: BTreeSet<Name>,
 }
 
 /// Returns the name of a pod.
@@ -89,6 +109,13 @@ impl Feed {
     pub fn node(&mut self, name: &str, node: Option<Node>) {
         let name = Name::from(name);
         let changed = self.nodes.get(&name) != node.as_ref();
+        let offers = node.iter().flat_map(|node| node.amounts.names());
+        let new = offers.filter(|resource| !self.offered.contains(resource));
+        let new: Vec<Name> = new.cloned().collect();
+        if !new.is_empty() {
+            self.offered.extend(new);
+            self.order_resources();
+        }
         match node {
             Some(node) => self.nodes.insert(name.clone(), node),
             None => self.nodes.remove(&name),
@@ -118,6 +145,7 @@ impl Feed {
             None => self.classes.remove(name),
         };
         self.changed.classes.insert(name.to_owned());
+        self.order_resources();
         // Which nodes it has, and which resources are GPUs.
         self.changed.nodes.extend(self.nodes.keys().cloned());
         let of_class = |pod: &Entry| pod.class.as_deref() == Some(name);
@@ -126,14 +154,76 @@ impl Feed {
         names.iter().for_each(|name| self.reread(name));
     }
 
+    /// Reports whether a resource is one of GPUs.
+    fn is_gpu(&self, resource: &str) -> bool {
+        let mut classes = self
+            .classes
+            .values()
+            .filter_map(|class| class.as_ref().ok());
+        resource == GPU || classes.any(|class| class.resource == resource)
+    }
+
+    /// Reports whether a node has GPUs, as far as its object says.
+    fn has_gpus(&self, name: &Name) -> bool {
+        let node = self.nodes.get(name);
+        node.is_some_and(|node| node.capacity(|resource| self.is_gpu(resource)) > 0)
+    }
+
+    /// Finds out which resources the planner's vectors have. Where that changes, all vectors do.
+    fn order_resources(&mut self) {
+        let others = self.offered.iter().filter(|name| !self.is_gpu(name));
+        let others: Vec<Name> = others.cloned().collect();
+        if others != self.others {
+            self.others = others;
+            self.changed.nodes.extend(self.nodes.keys().cloned());
+            self.changed.pods.extend(self.pods.keys().cloned());
+            self.changed.jobs.extend(self.jobs.keys().cloned());
+        }
+    }
+
+    /// Sets what a pod without devices takes of its node; `None` if that is nothing.
+    pub fn load(&mut self, id: &Name, load: Option<Load>) {
+        self.leave(id);
+        self.set_load(id, load);
+    }
+
+    fn set_load(&mut self, id: &Name, load: Option<Load>) {
+        let changed = self.loads.set(id, load);
+        let changed = changed.into_iter().flatten();
+        let changed = changed.filter(|node| self.has_gpus(node));
+        let changed: Vec<Name> = changed.collect();
+        self.changed.loads.extend(changed);
+    }
+
+    /// Reports whether something has changed since the planner was told.
+    #[must_use]
+    pub fn has_changed(&self) -> bool {
+        let Changed {
+            nodes,
+            pods,
+            jobs,
+            classes,
+            loads,
+        } = &self.changed;
+        let names = [nodes, pods, jobs, loads];
+        let told = names.iter().all(|names| names.is_empty()) && classes.is_empty();
+        !told || !self.wanted.is_empty()
+    }
+
     /// Sets a pod. An older version than the known one has no effect.
     pub fn pod(&mut self, mut pod: Value) {
+        let concerns = concerns(&pod);
         let (mut entry, demand) = Entry::new(&mut pod);
         let name = crate::decide::pod::at(&pod, &["metadata", "name"]);
         let id = id(
             &entry.namespace,
             name.and_then(Value::as_str).unwrap_or_default(),
         );
+        if !concerns {
+            self.load(&id, Load::of(&pod));
+            return;
+        }
+        self.set_load(&id, None);
         if let Some(old) = self.pods.get(&id) {
             if old.uid == entry.uid {
                 if entry.version < old.version {
@@ -155,7 +245,7 @@ impl Feed {
 
     /// Removes a pod.
     pub fn gone(&mut self, id: &Name) {
-        self.leave(id);
+        self.load(id, None);
     }
 
     /// Removes all pods but these.
@@ -163,6 +253,8 @@ impl Feed {
         let gone = self.pods.keys().filter(|id| !wanted.contains(*id));
         let gone: Vec<Name> = gone.cloned().collect();
         gone.iter().for_each(|id| self.leave(id));
+        let gone = self.loads.others(wanted);
+        gone.iter().for_each(|id| self.set_load(id, None));
     }
 
     /// Removes all nodes but these.

@@ -22,7 +22,11 @@ use crate::{
     decide::{gate, pod},
     queue::{
         self,
-        feed::{Place, entry::concerns},
+        feed::{
+            Place,
+            entry::concerns,
+            load::{self, Load},
+        },
         owners::Owners,
     },
 };
@@ -161,12 +165,15 @@ async fn list(
     })
 }
 
-/// Returns an object without what nobody needs; `None` for a pod that does not concern the queue.
+/// Returns an object without what nobody needs; `None` for a pod without devices that is on no node.
 pub(super) fn slim(mut object: DynamicObject) -> Option<Value> {
     object.metadata.managed_fields = None;
     let object = serde_json::to_value(object).ok()?;
     let is_pod = pod::at(&object, &["spec", "containers"]).is_some();
-    (!is_pod || concerns(&object)).then_some(object)
+    match is_pod && !concerns(&object) {
+        true => Load::of(&object).map(|_| load::slim(&object)),
+        false => Some(object),
+    }
 }
 
 /// Reads the objects that say how many pods the waiting jobs have, as far as they may be read.

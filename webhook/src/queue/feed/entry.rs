@@ -4,7 +4,7 @@ use nvlink_planner::{Millis, Name};
 use nvlink_topology::labels;
 use serde_json::Value;
 
-use super::demand::Demand;
+use super::{amounts::Amounts, demand::Demand};
 use crate::{
     class::GPU,
     decide::{gate, pod},
@@ -27,6 +27,8 @@ pub(super) struct Entry {
     pub(super) member: Option<Member>,
     /// The number of GPUs of the usual resource, for pods without a class.
     pub(super) gpus: u32,
+    /// What it takes of its node besides GPUs.
+    pub(super) amounts: Amounts,
     pub(super) priority: i32,
     pub(super) since: Option<Millis>,
     /// Where the queue put it, by its annotation.
@@ -99,6 +101,7 @@ impl Entry {
                 .map(str::to_owned),
             member: None,
             gpus: pod::request(&pod::containers(pod), GPU).unwrap_or(0),
+            amounts: Amounts::of_pod(pod),
             priority: priority
                 .and_then(|priority| i32::try_from(priority).ok())
                 .unwrap_or_default(),
