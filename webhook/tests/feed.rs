@@ -333,3 +333,64 @@ fn resources_that_some_node_has_are_counted_on_all() {
     queue.feed.gone(&id("kube-system", "db"));
     assert_eq!(queue.released(NOW), ["team/b", "team/c"]);
 }
+
+#[test]
+fn the_deadline_of_a_job_limits_its_pods() {
+    let mut queue = Queue::new();
+    let of_job = |name: &str, version, annotations: Value| {
+        let mut pod = pod(name, 4, version);
+        let owner =
+            json!({"apiVersion": "batch/v1", "kind": "Job", "name": "j", "controller": true});
+        pod["metadata"]["ownerReferences"] = json!([owner]);
+        pod["metadata"]["annotations"] = annotations;
+        pod
+    };
+    let known = json!({labels::EXPECTED_DURATION: "5m"});
+    queue.feed.pod(of_job("known", 1, known));
+    assert!(
+        queue.feed.wanted().is_empty(),
+        "its author says how long it runs"
+    );
+    queue.feed.pod(of_job("a", 2, json!({})));
+    queue.feed.pod(of_job("b", 3, json!({})));
+    let wanted = queue.feed.wanted();
+    assert_eq!(wanted.len(), 1, "one read for both: {wanted:?}");
+    let place = wanted.first().unwrap().clone();
+    assert!(queue.feed.has(&place) && !queue.feed.needs(&place));
+    let job = json!({"kind": "Job", "spec": {"activeDeadlineSeconds": 600}});
+    queue.feed.object(place.clone(), Some(job));
+    queue.feed.flush(&mut queue.planner, NOW);
+    let duration = |queue: &Queue, pod| {
+        let job = queue.planner.waiting(&id("team", pod)).unwrap();
+        job.duration.map(|duration| duration.mean)
+    };
+    assert_eq!(duration(&queue, "known"), Some(300_000));
+    assert_eq!(
+        duration(&queue, "a"),
+        Some(600_000),
+        "it began with its first pod"
+    );
+    assert_eq!(duration(&queue, "b"), Some(600_000));
+
+    // A pod that runs has the same limit, also for a leader that did not see it wait.
+    let mut running = of_job("a", 4, json!({}));
+    running["spec"]["schedulingGates"] = json!([]);
+    running["spec"]["nodeName"] = json!("n1");
+    running["status"] = json!({"phase": "Running", "startTime": "2026-08-01T10:01:00Z"});
+    let mut later = Queue::new();
+    later.feed.pod(running);
+    later.feed.pod(pod("next", 4, 5));
+    assert_eq!(later.feed.wanted(), [place.clone()].into());
+    let job = json!({
+        "kind": "Job", "spec": {"activeDeadlineSeconds": 600},
+        "status": {"startTime": "2026-08-01T10:00:30Z"},
+    });
+    later.feed.object(place.clone(), Some(job));
+    assert!(later.released(NOW).is_empty());
+    let eta = later.planner.round(NOW).waiting[0].eta.unwrap();
+    assert_eq!(eta.upper, NOW + 630_000);
+    later.feed.gone(&id("team", "a"));
+    assert!(!later.feed.has(&place));
+    later.feed.pod(of_job("c", 6, json!({})));
+    assert_eq!(later.feed.wanted(), [place].into(), "it was forgotten");
+}

@@ -194,11 +194,12 @@ impl Serving {
                 }
             }
             Ok(Done::Object(place, object)) => {
-                let missing = object.is_none();
-                if missing && self.feed.needs(&place) {
+                if object.is_none() && self.feed.needs(&place) {
                     self.fetch(place.clone(), true);
                 }
-                self.feed.object(place, object);
+                if self.feed.has(&place) {
+                    self.feed.object(place, object);
+                }
             }
             Ok(Done::Time(time)) => {
                 if let Some(time) = time {

@@ -20,7 +20,7 @@ use std::{
 };
 
 use nvlink_planner::{Name, Seat};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use self::{
     demand::Demand,
@@ -65,6 +65,8 @@ pub struct Feed {
     seats: HashMap<Name, Vec<Seat>>,
     demands: BTreeMap<String, (Name, Demand)>,
     objects: HashMap<Place, Option<Value>>,
+    /// The pods of each object.
+    owned: HashMap<Place, BTreeSet<Name>>,
     wanted: BTreeSet<Place>,
     past: Past,
     changed: Changed,
@@ -276,22 +278,29 @@ impl Feed {
         std::mem::take(&mut self.wanted)
     }
 
-    /// Reports whether a waiting pod is of this object.
+    /// Reports whether the object is of a pod.
     #[must_use]
-    pub fn needs(&self, place: &Place) -> bool {
-        let of_object =
-            |pod: &Entry| pod.namespace == place.0 && pod.object.as_ref() == Some(&place.1);
-        self.pods.values().any(of_object)
+    pub fn has(&self, place: &Place) -> bool {
+        self.owned.contains_key(place)
     }
 
-    /// Sets an object that was wanted; `None` if it does not exist.
+    /// Reports whether the pods of a gang wait for the object, which says how many they are.
+    #[must_use]
+    pub fn needs(&self, place: &Place) -> bool {
+        let mut pods = self.owned.get(place).into_iter().flatten();
+        pods.any(|pod| self.member(pod).is_some_and(|member| member.gang.is_some()))
+    }
+
+    /// Sets an object that was wanted; `None` if it does not exist. It is forgotten with its last
+    /// pod.
     pub fn object(&mut self, place: Place, object: Option<Value>) {
-        let of_object =
-            |pod: &Entry| pod.namespace == place.0 && pod.object.as_ref() == Some(&place.1);
-        let pods = self.pods.iter().filter(|(_, pod)| of_object(pod));
-        let names: Vec<Name> = pods.map(|(name, _)| name.clone()).collect();
+        let pods = self.owned.get(&place).cloned().unwrap_or_default();
+        let object = object.map(|object| match place.1.is_job() {
+            true => job_of(&object),
+            false => object,
+        });
         self.objects.insert(place, object);
-        names.iter().for_each(|name| self.reread(name));
+        pods.iter().for_each(|name| self.reread(name));
     }
 
     /// Returns what the queue reads from a pod.
@@ -335,8 +344,13 @@ impl Feed {
             return;
         };
         self.depart(id, &entry);
+        let job = entry
+            .place()
+            .and_then(|place| self.objects.get(&place)?.as_ref());
         if let Some(pod) = entry.document() {
             self.read(id, &mut entry, &pod);
+        } else if let (Some(member), Some(job)) = (&mut entry.member, job) {
+            member.limits = member.limits.within(job, member.created);
         }
         self.join(id.clone(), entry);
     }
@@ -352,20 +366,22 @@ impl Feed {
             entry.job = None;
             return;
         };
-        let place = entry
-            .object
-            .clone()
-            .map(|object| (entry.namespace.clone(), object));
+        let place = entry.place();
         let object = place.as_ref().and_then(|place| self.objects.get(place));
         let asked = object.is_some();
         entry.member = read(pod, class, object.and_then(Option::as_ref)).ok();
-        let gang = entry.member.as_ref().map(|member| member.gang.as_ref());
-        entry.job = match gang {
-            Some(Some(gang)) => Some(self::id(&entry.namespace, &gang.name)),
-            Some(None) => Some(id.clone()),
-            None => None,
+        let Some(member) = &entry.member else {
+            entry.job = None;
+            return;
         };
-        if let (Some(Some(_)), Some(place), false) = (gang, place, asked) {
+        entry.job = Some(match &member.gang {
+            Some(gang) => self::id(&entry.namespace, &gang.name),
+            None => id.clone(),
+        });
+        // A Job may limit the run of a pod that is not in a gang.
+        let needs = member.gang.is_some()
+            || member.limits.is_unknown() && self.past.spread(&member.key()).is_none();
+        if let (Some(place), true, false) = (place, needs, asked) {
             self.wanted.insert(place);
         }
     }
@@ -392,10 +408,30 @@ impl Feed {
             self.strays.remove(&id);
             entry.orphan = None;
         }
+        let (job, place) = (entry.job.clone(), entry.place());
+        if let Some(place) = &place {
+            let pods = self.owned.entry(place.clone()).or_default();
+            pods.insert(id.clone());
+        }
         if let Some(old) = self.pods.insert(id.clone(), entry) {
-            let same = self.pods.get(&id).is_some_and(|new| new.job == old.job);
-            if !same {
+            if old.job != job {
                 self.depart(&id, &old);
+            }
+            if old.place() != place {
+                self.disown(&id, &old);
+            }
+        }
+    }
+
+    /// Removes a pod from its object, which is forgotten with its last pod.
+    fn disown(&mut self, id: &Name, old: &Entry) {
+        let Some(place) = old.place() else { return };
+        if let Some(pods) = self.owned.get_mut(&place) {
+            pods.remove(id);
+            if pods.is_empty() {
+                self.owned.remove(&place);
+                self.objects.remove(&place);
+                self.wanted.remove(&place);
             }
         }
     }
@@ -418,6 +454,7 @@ impl Feed {
         self.paused.remove(id);
         self.left.remove(id);
         self.depart(id, &old);
+        self.disown(id, &old);
     }
 
     /// Removes a pod from its job.
@@ -431,4 +468,18 @@ impl Feed {
         }
         self.changed.jobs.insert(job.clone());
     }
+}
+
+/// Returns the parts of a Job that the queue reads. Many Jobs wait.
+fn job_of(object: &Value) -> Value {
+    let part = |path: &[&str]| crate::decide::pod::at(object, path);
+    json!({
+        "kind": "Job",
+        "spec": {
+            "parallelism": part(&["spec", "parallelism"]),
+            "completions": part(&["spec", "completions"]),
+            "activeDeadlineSeconds": part(&["spec", "activeDeadlineSeconds"]),
+        },
+        "status": {"startTime": part(&["status", "startTime"])},
+    })
 }

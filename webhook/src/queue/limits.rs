@@ -62,20 +62,35 @@ impl Limits {
         let gitlab = annotation(GITLAB_TIMEOUT).and_then(go_duration);
         let gitlab = gitlab.or_else(|| variable(pod, GITLAB_VARIABLE));
         let gitlab = created.zip(gitlab);
-        let job = job.and_then(|job| {
-            let started = time(job, &["status", "startTime"])?;
-            Some((started, deadline(job)?))
-        });
         let end = |(from, after): (Timestamp, Duration)| from.checked_add(after).ok();
-        Self {
+        let this = Self {
             expected: annotation(labels::EXPECTED_DURATION).and_then(duration::parse),
             run: deadline(pod),
-            end: gitlab
-                .and_then(end)
-                .into_iter()
-                .chain(job.and_then(end))
-                .min(),
+            end: gitlab.and_then(end),
+        };
+        match job {
+            Some(job) => this.within(job, created),
+            None => this,
         }
+    }
+
+    /// Returns the limits of a pod of `job`, which began no later than at `latest`: the API may not
+    /// show yet when a Job began whose first pod it shows.
+    #[must_use]
+    pub fn within(self, job: &Value, latest: Option<Timestamp>) -> Self {
+        let began = time(job, &["status", "startTime"]).or(latest);
+        let end = began.zip(deadline(job));
+        let end = end.and_then(|(began, after)| began.checked_add(after).ok());
+        Self {
+            end: self.end.into_iter().chain(end).min(),
+            ..self
+        }
+    }
+
+    /// Reports whether nothing limits the run.
+    #[must_use]
+    pub fn is_unknown(&self) -> bool {
+        *self == Self::default()
     }
 
     /// Returns how long the pod will run if it starts at `start`, `past` being the past runs of

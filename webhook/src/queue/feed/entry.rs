@@ -4,7 +4,7 @@ use nvlink_planner::{Millis, Name};
 use nvlink_topology::labels;
 use serde_json::Value;
 
-use super::{amounts::Amounts, demand::Demand};
+use super::{Place, amounts::Amounts, demand::Demand};
 use crate::{
     class::GPU,
     decide::{gate, pod},
@@ -35,7 +35,7 @@ pub(super) struct Entry {
     pub(super) placement: Option<Placement>,
     /// What the queue is writing into it.
     pub(super) expected: Option<Expected>,
-    /// The object that says how many pods its job has.
+    /// The object that says how many pods its job has, while it waits, or the Job that may end it.
     pub(super) object: Option<Object>,
     /// The name of what it demands of its node.
     pub(super) demand: Option<Name>,
@@ -108,7 +108,7 @@ impl Entry {
             since: start.map(|time| time.as_millisecond()),
             placement: Placement::of(pod),
             expected: None,
-            object: object(pod).filter(|_| waits),
+            object: object(pod).filter(|object| waits || life.is_live() && object.is_job()),
             demand: None,
             paused: None,
             job: None,
@@ -123,6 +123,11 @@ impl Entry {
             this.text = Some(pod.to_string().into());
         }
         (this, demand)
+    }
+
+    /// Returns the namespace and name of its object.
+    pub(super) fn place(&self) -> Option<Place> {
+        Some((self.namespace.clone(), self.object.clone()?))
     }
 
     /// Returns the pod itself, without what the queue never reads, while it waits.
