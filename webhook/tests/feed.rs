@@ -394,3 +394,34 @@ fn the_deadline_of_a_job_limits_its_pods() {
     later.feed.pod(of_job("c", 6, json!({})));
     assert_eq!(later.feed.wanted(), [place].into(), "it was forgotten");
 }
+
+#[test]
+fn only_what_concerns_the_queue_is_a_reason_for_a_round() {
+    let mut queue = Queue::new();
+    assert!(queue.feed.has_changed());
+    queue.feed.pod(plain("web", json!({"cpu": "1"})));
+    queue.released(NOW);
+    assert!(!queue.feed.has_changed());
+    let mut elsewhere = plain("web-2", json!({"cpu": "1"}));
+    elsewhere["spec"]["nodeName"] = json!("without-gpus");
+    queue.feed.pod(elsewhere);
+    queue.feed.pod(plain("web", json!({"cpu": "1"})));
+    queue.feed.gone(&id("team", "nobody"));
+    assert!(!queue.feed.has_changed());
+    queue.feed.gone(&id("kube-system", "web"));
+    assert!(queue.feed.has_changed());
+}
+
+#[test]
+fn the_queue_has_nothing_to_do_without_classes_that_queue_and_pods_that_wait() {
+    let mut queue = Queue::new();
+    assert!(!queue.feed.is_idle(), "a class queues");
+    queue.class(Some(json!({})));
+    assert!(queue.feed.is_idle());
+    queue.feed.pod(pod("a", 1, 1));
+    assert!(!queue.feed.is_idle(), "it must be let go");
+    let mut free = pod("a", 1, 2);
+    free["spec"]["schedulingGates"] = json!([]);
+    queue.feed.pod(free);
+    assert!(queue.feed.is_idle());
+}

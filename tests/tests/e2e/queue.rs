@@ -5,6 +5,7 @@
 
 mod cluster;
 mod gangs;
+mod idle;
 mod jobs;
 mod leaders;
 mod showing;

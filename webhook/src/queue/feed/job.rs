@@ -249,7 +249,7 @@ impl Context<'_> {
         };
         Some(Estimate {
             mean: millis(estimate.likely),
-            spread: millis(estimate.longest.saturating_sub(estimate.likely)),
+            spread: millis(estimate.allowance()),
         })
     }
 
