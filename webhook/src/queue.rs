@@ -19,6 +19,7 @@
 //! - `events`: the watches of these objects;
 //! - `owners`: the objects that say how many pods a job has;
 //! - `clock`: the time by which pods wait;
+//! - `idle`: whether there is anything to do;
 //! - `words`: what a round says, in words;
 //! - [`notice`]: what waiting pods show, and when a reader would notice a change, pure;
 //! - [`board`]: which pods show something new next, pure;
@@ -34,6 +35,7 @@ mod events;
 mod execute;
 pub mod feed;
 pub mod gang;
+mod idle;
 pub mod job;
 pub mod life;
 pub mod limits;

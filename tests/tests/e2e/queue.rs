@@ -6,6 +6,7 @@
 pub(crate) mod alerts;
 mod cluster;
 mod gangs;
+mod idle;
 mod jobs;
 mod leaders;
 mod showing;

@@ -25,7 +25,7 @@ use super::{
     events::{self, Event, Synced},
     execute::{Move, Outcome, Outcomes, Writer},
     feed::{Feed, Leaver, Place},
-    life,
+    idle, life,
     notice::About,
     owners::Owners,
     post::{Posted, Poster},
@@ -38,6 +38,8 @@ use crate::{
 
 /// The time between two questions for the API server's time.
 const ASK: Duration = Duration::from_secs(30);
+/// For how long no class queues and no pod waits before the large watches end.
+const IDLE: Duration = Duration::from_secs(30);
 /// The most events that are applied before a round.
 const MOST: usize = 10_000;
 
@@ -66,14 +68,26 @@ impl Queue {
             let term = leadership.gained().await;
             let leads = leadership.clone();
             tokio::select! {
-                () = self.serve(&term, &leads) => {}
+                () = self.lead(&term, &leads) => {}
                 () = leadership.lost() => {}
             }
             self.metrics.queue().forget();
         }
     }
 
-    /// Serves the queue in one term. What is dropped with it stops at once.
+    /// Serves the queue in one term whenever there is anything to do.
+    async fn lead(&self, term: &Term, leadership: &Leadership) {
+        loop {
+            idle::needed(&self.client).await;
+            tracing::info!("serving the queue: a class queues, or a pod waits");
+            self.serve(term, leadership).await;
+            tracing::info!("the queue rests: no class queues, and no pod waits");
+            self.metrics.queue().forget();
+        }
+    }
+
+    /// Serves the queue in one term until it has nothing to do. What is dropped with it stops at
+    /// once.
     async fn serve(&self, term: &Term, leadership: &Leadership) {
         let mut watches = JoinSet::new();
         let mut events = events::follow(&self.client, &mut watches);
@@ -93,19 +107,16 @@ impl Queue {
             tasks: JoinSet::new(),
             term: term.number,
             plans: 0,
+            needed: Instant::now(),
         };
         serving.ask(&self.client, Instant::now());
         let mut wake = None;
-        loop {
-            if serving
-                .wait(&mut events, wake, &self.client)
-                .await
-                .is_none()
-            {
-                return;
-            }
-            if serving.synced.all() {
+        while let Some(due) = serving.wait(&mut events, wake, &self.client).await {
+            if due && serving.synced.all() {
                 wake = serving.step();
+            }
+            if serving.is_idle() {
+                return;
             }
         }
     }
@@ -148,20 +159,26 @@ struct Serving {
     term: i32,
     /// The number of plans so far.
     plans: u64,
+    /// When a class last queued or a pod waited.
+    needed: Instant,
 }
 
 impl Serving {
-    /// Waits until something changes or it is time, and applies all that has changed; `None` if
-    /// the watches have ended.
+    /// Waits until something changes or it is time, and applies all that has changed. Returns
+    /// whether a round may say something new; `None` if the watches have ended.
     async fn wait(
         &mut self,
         events: &mut mpsc::UnboundedReceiver<Event>,
         wake: Option<Millis>,
         client: &Client,
-    ) -> Option<()> {
+    ) -> Option<bool> {
         let at = wake.map_or_else(|| Instant::now() + ASK, |wake| self.clock.instant(wake));
+        let (synced, mut due) = (self.synced, true);
         tokio::select! {
-            event = events.recv() => event?.apply(&mut self.feed, &mut self.synced),
+            event = events.recv() => {
+                event?.apply(&mut self.feed, &mut self.synced);
+                due = false;
+            }
             Some(done) = self.tasks.join_next() => self.done(done, client),
             () = sleep_until(at) => {}
         }
@@ -171,8 +188,18 @@ impl Serving {
         }
         while let Some(done) = self.tasks.try_join_next() {
             self.done(done, client);
+            due = true;
         }
-        Some(())
+        // Most pods of a cluster have nothing to do with the queue.
+        Some(due || self.synced != synced || self.feed.has_changed())
+    }
+
+    /// Reports whether the queue has had nothing to do for some time.
+    fn is_idle(&mut self) -> bool {
+        if !self.synced.all() || self.moving > 0 || !self.feed.is_idle() {
+            self.needed = Instant::now();
+        }
+        self.needed.elapsed() > IDLE
     }
 
     /// Asks for the API server's time at `at`.
@@ -194,11 +221,12 @@ impl Serving {
                 }
             }
             Ok(Done::Object(place, object)) => {
-                let missing = object.is_none();
-                if missing && self.feed.needs(&place) {
+                if object.is_none() && self.feed.needs(&place) {
                     self.fetch(place.clone(), true);
                 }
-                self.feed.object(place, object);
+                if self.feed.has(&place) {
+                    self.feed.object(place, object);
+                }
             }
             Ok(Done::Time(time)) => {
                 if let Some(time) = time {

@@ -4,10 +4,12 @@
 //! What the queue is writing counts as written ([`Feed::expect`]) until the answer is known
 //! ([`Feed::settle`]).
 
+pub mod amounts;
 mod demand;
 pub(crate) mod entry;
 mod flush;
 mod job;
+pub mod load;
 pub mod node;
 mod shown;
 mod writing;
@@ -18,11 +20,20 @@ use std::{
 };
 
 use nvlink_planner::{Name, Seat};
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use self::{demand::Demand, entry::Entry, node::Node};
+use self::{
+    demand::Demand,
+    entry::{Entry, concerns},
+    load::{Load, Loads},
+    node::Node,
+};
 use super::{Life, Object, Past, Placement, read};
-use crate::{class::Class, decide::Settings, mirror::Published};
+use crate::{
+    class::{Class, GPU},
+    decide::Settings,
+    mirror::Published,
+};
 
 pub use shown::Left;
 pub use writing::Leaver;
@@ -41,12 +52,21 @@ pub struct Feed {
     topologies: HashMap<Name, Arc<Published>>,
     classes: BTreeMap<String, Known>,
     pods: BTreeMap<Name, Entry>,
+    /// The pods without devices.
+    loads: Loads,
+    /// The names of the resources that nodes were seen to have, besides CPU, memory, storage and
+    /// pods. A resource that no node has is not counted: DRA or a scheduler's extender may have it.
+    offered: Vec<Name>,
+    /// Those of them that are not GPUs, in the order of the planner's vectors.
+    others: Vec<Name>,
     /// The pods of each job.
     jobs: HashMap<Name, BTreeSet<Name>>,
     /// The seats of gangs, also of pods that are gone.
     seats: HashMap<Name, Vec<Seat>>,
     demands: BTreeMap<String, (Name, Demand)>,
     objects: HashMap<Place, Option<Value>>,
+    /// The pods of each object.
+    owned: HashMap<Place, BTreeSet<Name>>,
     wanted: BTreeSet<Place>,
     past: Past,
     changed: Changed,
@@ -67,6 +87,8 @@ struct Changed {
     pods: BTreeSet<Name>,
     jobs: BTreeSet<Name>,
     classes: BTreeSet<String>,
+    /// Nodes on which other pods without devices are.
+    loads: BTreeSet<Name>,
 }
 
 /// Returns the name of a pod.
@@ -89,6 +111,13 @@ impl Feed {
     pub fn node(&mut self, name: &str, node: Option<Node>) {
         let name = Name::from(name);
         let changed = self.nodes.get(&name) != node.as_ref();
+        let offers = node.iter().flat_map(|node| node.amounts.names());
+        let new = offers.filter(|resource| !self.offered.contains(resource));
+        let new: Vec<Name> = new.cloned().collect();
+        if !new.is_empty() {
+            self.offered.extend(new);
+            self.order_resources();
+        }
         match node {
             Some(node) => self.nodes.insert(name.clone(), node),
             None => self.nodes.remove(&name),
@@ -118,6 +147,7 @@ impl Feed {
             None => self.classes.remove(name),
         };
         self.changed.classes.insert(name.to_owned());
+        self.order_resources();
         // Which nodes it has, and which resources are GPUs.
         self.changed.nodes.extend(self.nodes.keys().cloned());
         let of_class = |pod: &Entry| pod.class.as_deref() == Some(name);
@@ -126,14 +156,76 @@ impl Feed {
         names.iter().for_each(|name| self.reread(name));
     }
 
+    /// Reports whether a resource is one of GPUs.
+    fn is_gpu(&self, resource: &str) -> bool {
+        let mut classes = self
+            .classes
+            .values()
+            .filter_map(|class| class.as_ref().ok());
+        resource == GPU || classes.any(|class| class.resource == resource)
+    }
+
+    /// Reports whether a node has GPUs, as far as its object says.
+    fn has_gpus(&self, name: &Name) -> bool {
+        let node = self.nodes.get(name);
+        node.is_some_and(|node| node.capacity(|resource| self.is_gpu(resource)) > 0)
+    }
+
+    /// Finds out which resources the planner's vectors have. Where that changes, all vectors do.
+    fn order_resources(&mut self) {
+        let others = self.offered.iter().filter(|name| !self.is_gpu(name));
+        let others: Vec<Name> = others.cloned().collect();
+        if others != self.others {
+            self.others = others;
+            self.changed.nodes.extend(self.nodes.keys().cloned());
+            self.changed.pods.extend(self.pods.keys().cloned());
+            self.changed.jobs.extend(self.jobs.keys().cloned());
+        }
+    }
+
+    /// Sets what a pod without devices takes of its node; `None` if that is nothing.
+    pub fn load(&mut self, id: &Name, load: Option<Load>) {
+        self.leave(id);
+        self.set_load(id, load);
+    }
+
+    fn set_load(&mut self, id: &Name, load: Option<Load>) {
+        let changed = self.loads.set(id, load);
+        let changed = changed.into_iter().flatten();
+        let changed = changed.filter(|node| self.has_gpus(node));
+        let changed: Vec<Name> = changed.collect();
+        self.changed.loads.extend(changed);
+    }
+
+    /// Reports whether something has changed since the planner was told.
+    #[must_use]
+    pub fn has_changed(&self) -> bool {
+        let Changed {
+            nodes,
+            pods,
+            jobs,
+            classes,
+            loads,
+        } = &self.changed;
+        let names = [nodes, pods, jobs, loads];
+        let told = names.iter().all(|names| names.is_empty()) && classes.is_empty();
+        !told || !self.wanted.is_empty()
+    }
+
     /// Sets a pod. An older version than the known one has no effect.
     pub fn pod(&mut self, mut pod: Value) {
+        let concerns = concerns(&pod);
         let (mut entry, demand) = Entry::new(&mut pod);
         let name = crate::decide::pod::at(&pod, &["metadata", "name"]);
         let id = id(
             &entry.namespace,
             name.and_then(Value::as_str).unwrap_or_default(),
         );
+        if !concerns {
+            self.load(&id, Load::of(&pod));
+            return;
+        }
+        self.set_load(&id, None);
         if let Some(old) = self.pods.get(&id) {
             if old.uid == entry.uid {
                 if entry.version < old.version {
@@ -155,7 +247,7 @@ impl Feed {
 
     /// Removes a pod.
     pub fn gone(&mut self, id: &Name) {
-        self.leave(id);
+        self.load(id, None);
     }
 
     /// Removes all pods but these.
@@ -163,6 +255,8 @@ impl Feed {
         let gone = self.pods.keys().filter(|id| !wanted.contains(*id));
         let gone: Vec<Name> = gone.cloned().collect();
         gone.iter().for_each(|id| self.leave(id));
+        let gone = self.loads.others(wanted);
+        gone.iter().for_each(|id| self.set_load(id, None));
     }
 
     /// Removes all nodes but these.
@@ -184,22 +278,29 @@ impl Feed {
         std::mem::take(&mut self.wanted)
     }
 
-    /// Reports whether a waiting pod is of this object.
+    /// Reports whether the object is of a pod.
     #[must_use]
-    pub fn needs(&self, place: &Place) -> bool {
-        let of_object =
-            |pod: &Entry| pod.namespace == place.0 && pod.object.as_ref() == Some(&place.1);
-        self.pods.values().any(of_object)
+    pub fn has(&self, place: &Place) -> bool {
+        self.owned.contains_key(place)
     }
 
-    /// Sets an object that was wanted; `None` if it does not exist.
+    /// Reports whether the pods of a gang wait for the object, which says how many they are.
+    #[must_use]
+    pub fn needs(&self, place: &Place) -> bool {
+        let mut pods = self.owned.get(place).into_iter().flatten();
+        pods.any(|pod| self.member(pod).is_some_and(|member| member.gang.is_some()))
+    }
+
+    /// Sets an object that was wanted; `None` if it does not exist. It is forgotten with its last
+    /// pod.
     pub fn object(&mut self, place: Place, object: Option<Value>) {
-        let of_object =
-            |pod: &Entry| pod.namespace == place.0 && pod.object.as_ref() == Some(&place.1);
-        let pods = self.pods.iter().filter(|(_, pod)| of_object(pod));
-        let names: Vec<Name> = pods.map(|(name, _)| name.clone()).collect();
+        let pods = self.owned.get(&place).cloned().unwrap_or_default();
+        let object = object.map(|object| match place.1.is_job() {
+            true => job_of(&object),
+            false => object,
+        });
         self.objects.insert(place, object);
-        names.iter().for_each(|name| self.reread(name));
+        pods.iter().for_each(|name| self.reread(name));
     }
 
     /// Returns what the queue reads from a pod.
@@ -243,8 +344,13 @@ impl Feed {
             return;
         };
         self.depart(id, &entry);
+        let job = entry
+            .place()
+            .and_then(|place| self.objects.get(&place)?.as_ref());
         if let Some(pod) = entry.document() {
             self.read(id, &mut entry, &pod);
+        } else if let (Some(member), Some(job)) = (&mut entry.member, job) {
+            member.limits = member.limits.within(job, member.created);
         }
         self.join(id.clone(), entry);
     }
@@ -260,20 +366,22 @@ impl Feed {
             entry.job = None;
             return;
         };
-        let place = entry
-            .object
-            .clone()
-            .map(|object| (entry.namespace.clone(), object));
+        let place = entry.place();
         let object = place.as_ref().and_then(|place| self.objects.get(place));
         let asked = object.is_some();
         entry.member = read(pod, class, object.and_then(Option::as_ref)).ok();
-        let gang = entry.member.as_ref().map(|member| member.gang.as_ref());
-        entry.job = match gang {
-            Some(Some(gang)) => Some(self::id(&entry.namespace, &gang.name)),
-            Some(None) => Some(id.clone()),
-            None => None,
+        let Some(member) = &entry.member else {
+            entry.job = None;
+            return;
         };
-        if let (Some(Some(_)), Some(place), false) = (gang, place, asked) {
+        entry.job = Some(match &member.gang {
+            Some(gang) => self::id(&entry.namespace, &gang.name),
+            None => id.clone(),
+        });
+        // A Job may limit the run of a pod that is not in a gang.
+        let needs = member.gang.is_some()
+            || member.limits.is_unknown() && self.past.spread(&member.key()).is_none();
+        if let (Some(place), true, false) = (place, needs, asked) {
             self.wanted.insert(place);
         }
     }
@@ -300,10 +408,30 @@ impl Feed {
             self.strays.remove(&id);
             entry.orphan = None;
         }
+        let (job, place) = (entry.job.clone(), entry.place());
+        if let Some(place) = &place {
+            let pods = self.owned.entry(place.clone()).or_default();
+            pods.insert(id.clone());
+        }
         if let Some(old) = self.pods.insert(id.clone(), entry) {
-            let same = self.pods.get(&id).is_some_and(|new| new.job == old.job);
-            if !same {
+            if old.job != job {
                 self.depart(&id, &old);
+            }
+            if old.place() != place {
+                self.disown(&id, &old);
+            }
+        }
+    }
+
+    /// Removes a pod from its object, which is forgotten with its last pod.
+    fn disown(&mut self, id: &Name, old: &Entry) {
+        let Some(place) = old.place() else { return };
+        if let Some(pods) = self.owned.get_mut(&place) {
+            pods.remove(id);
+            if pods.is_empty() {
+                self.owned.remove(&place);
+                self.objects.remove(&place);
+                self.wanted.remove(&place);
             }
         }
     }
@@ -326,6 +454,7 @@ impl Feed {
         self.paused.remove(id);
         self.left.remove(id);
         self.depart(id, &old);
+        self.disown(id, &old);
     }
 
     /// Removes a pod from its job.
@@ -339,4 +468,18 @@ impl Feed {
         }
         self.changed.jobs.insert(job.clone());
     }
+}
+
+/// Returns the parts of a Job that the queue reads. Many Jobs wait.
+fn job_of(object: &Value) -> Value {
+    let part = |path: &[&str]| crate::decide::pod::at(object, path);
+    json!({
+        "kind": "Job",
+        "spec": {
+            "parallelism": part(&["spec", "parallelism"]),
+            "completions": part(&["spec", "completions"]),
+            "activeDeadlineSeconds": part(&["spec", "activeDeadlineSeconds"]),
+        },
+        "status": {"startTime": part(&["status", "startTime"])},
+    })
 }

@@ -4,7 +4,7 @@ use nvlink_planner::{Millis, Name};
 use nvlink_topology::labels;
 use serde_json::Value;
 
-use super::demand::Demand;
+use super::{Place, amounts::Amounts, demand::Demand};
 use crate::{
     class::GPU,
     decide::{gate, pod},
@@ -27,13 +27,15 @@ pub(super) struct Entry {
     pub(super) member: Option<Member>,
     /// The number of GPUs of the usual resource, for pods without a class.
     pub(super) gpus: u32,
+    /// What it takes of its node besides GPUs.
+    pub(super) amounts: Amounts,
     pub(super) priority: i32,
     pub(super) since: Option<Millis>,
     /// Where the queue put it, by its annotation.
     pub(super) placement: Option<Placement>,
     /// What the queue is writing into it.
     pub(super) expected: Option<Expected>,
-    /// The object that says how many pods its job has.
+    /// The object that says how many pods its job has, while it waits, or the Job that may end it.
     pub(super) object: Option<Object>,
     /// The name of what it demands of its node.
     pub(super) demand: Option<Name>,
@@ -99,13 +101,14 @@ impl Entry {
                 .map(str::to_owned),
             member: None,
             gpus: pod::request(&pod::containers(pod), GPU).unwrap_or(0),
+            amounts: Amounts::of_pod(pod),
             priority: priority
                 .and_then(|priority| i32::try_from(priority).ok())
                 .unwrap_or_default(),
             since: start.map(|time| time.as_millisecond()),
             placement: Placement::of(pod),
             expected: None,
-            object: object(pod).filter(|_| waits),
+            object: object(pod).filter(|object| waits || life.is_live() && object.is_job()),
             demand: None,
             paused: None,
             job: None,
@@ -120,6 +123,11 @@ impl Entry {
             this.text = Some(pod.to_string().into());
         }
         (this, demand)
+    }
+
+    /// Returns the namespace and name of its object.
+    pub(super) fn place(&self) -> Option<Place> {
+        Some((self.namespace.clone(), self.object.clone()?))
     }
 
     /// Returns the pod itself, without what the queue never reads, while it waits.
