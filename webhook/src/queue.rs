@@ -25,6 +25,7 @@
 //! - `post`: writes it;
 //! - `tally`: how many pods wait, pure;
 //! - `execute`: carries out what a round of the planner says;
+//! - `failpoint`: ends a debug build between two writes, for tests;
 //! - [`controller`]: the loop over rounds, while this process leads.
 
 pub mod board;
@@ -32,6 +33,8 @@ mod clock;
 pub mod controller;
 mod events;
 mod execute;
+#[cfg(debug_assertions)]
+mod failpoint;
 pub mod feed;
 pub mod gang;
 pub mod job;

@@ -3,6 +3,7 @@
 //!
 //! It uses its own control plane, because the policies apply to all namespaces.
 
+mod chaos;
 mod cluster;
 mod gangs;
 mod jobs;

@@ -21,23 +21,24 @@ use tokio::{
 use super::{
     Life, Placement,
     board::Board,
-    clock::{self, Clock},
+    clock::{self, Clock, Heard},
     events::{self, Event, Synced},
-    execute::{Move, Outcome, Outcomes, Writer},
-    feed::{Feed, Leaver, Place},
+    execute::{Id, Move, Outcome, Outcomes, Writer},
+    feed::{Feed, Leaver, Lost, Place},
     life,
     notice::About,
     owners::Owners,
     post::{Posted, Poster},
     tally, words,
+    writes::{NODE_LOST, TIMEOUT, Write},
 };
 use crate::{
     decide::{Settings, pod},
     metrics::Metrics,
 };
 
-/// The time between two questions for the API server's time.
-const ASK: Duration = Duration::from_secs(30);
+/// The longest time between two rounds.
+const REST: Duration = Duration::from_secs(30);
 /// The most events that are applied before a round.
 const MOST: usize = 10_000;
 
@@ -104,7 +105,7 @@ impl Queue {
             {
                 return;
             }
-            if serving.synced.all() {
+            if serving.synced.all() && serving.clock.is_set() {
                 wake = serving.step();
             }
         }
@@ -116,7 +117,7 @@ enum Done {
     Written(Outcomes),
     Object(Place, Option<serde_json::Value>),
     Posted(Name, Posted),
-    Time(Option<Millis>),
+    Time(Option<Heard>),
 }
 
 /// A pod that is being released or failed.
@@ -140,7 +141,7 @@ struct Serving {
     poster: Poster,
     metrics: Arc<Metrics>,
     /// The pods that are being released or failed.
-    leaving: HashMap<Name, Leaving>,
+    leaving: HashMap<Id, Leaving>,
     complaints: Complaints,
     /// The number of jobs whose pods are being written.
     moving: usize,
@@ -159,7 +160,7 @@ impl Serving {
         wake: Option<Millis>,
         client: &Client,
     ) -> Option<()> {
-        let at = wake.map_or_else(|| Instant::now() + ASK, |wake| self.clock.instant(wake));
+        let at = wake.map_or_else(|| Instant::now() + REST, |wake| self.clock.instant(wake));
         tokio::select! {
             event = events.recv() => event?.apply(&mut self.feed, &mut self.synced),
             Some(done) = self.tasks.join_next() => self.done(done, client),
@@ -184,6 +185,19 @@ impl Serving {
         });
     }
 
+    fn hear(&mut self, heard: Option<Heard>) {
+        let Some(jump) = heard.and_then(|heard| self.clock.hear(heard)) else {
+            return;
+        };
+        let seconds = jump.by / 1_000;
+        tracing::warn!(
+            seconds,
+            "the API server's clock was set; pods that wait may wait as long as before"
+        );
+        self.feed.jumped(jump.by, jump.before);
+        self.board.jumped(jump.by);
+    }
+
     fn done(&mut self, done: Result<Done, JoinError>, client: &Client) {
         match done {
             Ok(Done::Posted(pod, posted)) => self.posted(&pod, posted),
@@ -201,10 +215,8 @@ impl Serving {
                 self.feed.object(place, object);
             }
             Ok(Done::Time(time)) => {
-                if let Some(time) = time {
-                    self.clock.hear(time);
-                }
-                self.ask(client, Instant::now() + ASK);
+                self.hear(time);
+                self.ask(client, Instant::now() + self.clock.pause());
             }
             // A panic: the supervisor's hook has logged it. What the task was to write is
             // expected forever, so end the term's state by panicking, too.
@@ -221,7 +233,16 @@ impl Serving {
         }
     }
 
-    fn settle(&mut self, pod: &Name, outcome: Outcome) {
+    fn settle(&mut self, id: &Id, outcome: Outcome) {
+        let leaving = self.leaving.remove(id);
+        if let (Some(leaving), Outcome::Written(current)) = (leaving, &outcome) {
+            self.count(leaving, current);
+        }
+        let (pod, uid) = id;
+        if self.feed.uid(pod) != Some(uid) {
+            // The watch has shown its end meanwhile: an earlier state must not bring it back.
+            return;
+        }
         let failed_at = match &outcome {
             Outcome::Refused(reason) => {
                 tracing::warn!(%pod, reason, "cannot write a pod of the queue; retrying");
@@ -230,10 +251,6 @@ impl Serving {
             _ => None,
         };
         self.feed.settle(pod, failed_at);
-        let leaving = self.leaving.remove(pod);
-        if let (Some(leaving), Outcome::Written(current)) = (leaving, &outcome) {
-            self.count(leaving, current);
-        }
         match outcome {
             Outcome::Written(current) | Outcome::Changed(current) => self.feed.pod(current),
             Outcome::Gone => self.feed.gone(pod),
@@ -262,11 +279,13 @@ impl Serving {
         }
     }
 
-    /// Records that the queue begins to release or fail a pod.
-    fn leaves(&mut self, pod: &Name, kind: Option<&'static str>) {
-        let uid = self.feed.member(pod).map(|member| member.uid.as_str());
-        let first = uid.and_then(|uid| self.board.first(pod, uid));
-        self.leaving.insert(pod.clone(), Leaving { kind, first });
+    /// Records that the queue begins to release or fail a pod, and returns its id.
+    fn leaves(&mut self, pod: &Name, kind: Option<&'static str>) -> Id {
+        let uid = self.feed.uid(pod).unwrap_or_default().to_owned();
+        let first = self.board.first(pod, &uid);
+        let id = (pod.clone(), uid);
+        self.leaving.insert(id.clone(), Leaving { kind, first });
+        id
     }
 
     /// Does what the present state demands, and returns when to look again.
@@ -280,6 +299,10 @@ impl Serving {
         for leaver in leavers {
             self.let_go(leaver, now);
         }
+        let (lost, back) = self.feed.lost(now);
+        for lost in lost {
+            self.give_up(lost);
+        }
         self.feed.flush(&mut self.planner, now);
         for (pod, placement) in self.feed.committed() {
             tracing::info!(%pod, plan = placement.plan, "releasing a pod whose gang was released");
@@ -292,7 +315,7 @@ impl Serving {
         self.carry_out(round.actions, now);
         self.feed.flush(&mut self.planner, now);
         self.show(&round.waiting, now);
-        let wakes = [resume, due, round.wake, self.board.next()];
+        let wakes = [resume, due, back, round.wake, self.board.next()];
         wakes.into_iter().flatten().min()
     }
 
@@ -381,10 +404,10 @@ impl Serving {
             let Some(document) = self.feed.document(&pod) else {
                 continue;
             };
-            self.leaves(&pod, Some(kind));
+            let id = self.leaves(&pod, Some(kind));
             self.feed.expect(&pod, placement.clone());
             moves.push(Move {
-                pod,
+                pod: id,
                 document,
                 placement,
             });
@@ -413,14 +436,36 @@ impl Serving {
                 continue;
             };
             tracing::info!(%pod, why, "failing a pod that waited too long");
-            self.leaves(&pod, None);
+            let id = self.leaves(&pod, None);
             self.feed.expect_leaving(&pod);
-            documents.push((pod, document));
+            documents.push((id, document));
         }
+        let reason = TIMEOUT;
+        self.fail(documents, Write::Reject { reason, message });
+    }
+
+    /// Fails a pod whose node is lost, so that whoever created it can create another one.
+    fn give_up(&mut self, lost: Lost) {
+        let Lost { pod, why } = lost;
+        let Some(document) = self.feed.document(&pod) else {
+            return;
+        };
+        tracing::info!(%pod, why, "failing a pod that was released to a node that is lost");
+        self.feed.expect_leaving(&pod);
+        let uid = self.feed.uid(&pod).unwrap_or_default().to_owned();
+        let reason = NODE_LOST;
+        let message = format!("the queue released the pod to a node that is lost: {why}");
+        self.fail(
+            vec![((pod, uid), document)],
+            Write::Reject { reason, message },
+        );
+    }
+
+    fn fail(&mut self, pods: Vec<(Id, serde_json::Value)>, write: Write) {
         self.moving += 1;
         let writer = self.writer.clone();
         self.tasks
-            .spawn(async move { Done::Written(writer.reject(documents, message).await) });
+            .spawn(async move { Done::Written(writer.reject(pods, write).await) });
     }
 
     fn fetch(&mut self, place: Place, again: bool) {

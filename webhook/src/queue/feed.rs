@@ -8,6 +8,7 @@ mod demand;
 pub(crate) mod entry;
 mod flush;
 mod job;
+mod lost;
 pub mod node;
 mod shown;
 mod writing;
@@ -20,10 +21,15 @@ use std::{
 use nvlink_planner::{Name, Seat};
 use serde_json::Value;
 
-use self::{demand::Demand, entry::Entry, node::Node};
+use self::{
+    demand::Demand,
+    entry::{Entry, Expected},
+    node::Node,
+};
 use super::{Life, Object, Past, Placement, read};
 use crate::{class::Class, decide::Settings, mirror::Published};
 
+pub use lost::Lost;
 pub use shown::Left;
 pub use writing::Leaver;
 
@@ -56,6 +62,8 @@ pub struct Feed {
     strays: BTreeSet<Name>,
     /// Pods that wait no more, although their condition says so.
     left: BTreeSet<Name>,
+    /// Pods that were released to a node and are not bound.
+    awaited: BTreeSet<Name>,
     /// Pods that must follow others of their gang, by name.
     committed: BTreeMap<Name, Placement>,
 }
@@ -142,8 +150,10 @@ impl Feed {
                 entry.counted = old.counted;
                 entry.orphan = old.orphan;
                 entry.paused = old.paused;
+                entry.shift = old.shift;
                 let waits = matches!(entry.life, Life::Waiting { .. });
-                entry.expected = old.expected.clone().filter(|_| waits);
+                let fails = |one: &Expected| *one == Expected::Leaves && entry.awaited().is_some();
+                entry.expected = old.expected.clone().filter(|one| waits || fails(one));
             } else {
                 self.leave(&id);
             }
@@ -206,6 +216,12 @@ impl Feed {
     #[must_use]
     pub fn member(&self, pod: &Name) -> Option<&super::Member> {
         self.pods.get(pod)?.member.as_ref()
+    }
+
+    /// Returns the UID of a pod; `None` if there is none of this name.
+    #[must_use]
+    pub fn uid(&self, pod: &Name) -> Option<&str> {
+        self.pods.get(pod).map(|pod| pod.uid.as_str())
     }
 
     /// Returns the name of the set of nodes that meet what `pod`, which need not exist, demands.
@@ -294,10 +310,15 @@ impl Feed {
             true => self.left.insert(id.clone()),
             false => self.left.remove(&id),
         };
-        if matches!(entry.life, Life::Waiting { .. }) && !self.is_taken(&entry) {
-            self.strays.insert(id.clone());
-        } else {
-            self.strays.remove(&id);
+        let stray = matches!(entry.life, Life::Waiting { .. }) && !self.is_taken(&entry);
+        let awaited = entry.awaited().is_some();
+        for (set, member) in [(&mut self.strays, stray), (&mut self.awaited, awaited)] {
+            match member {
+                true => set.insert(id.clone()),
+                false => set.remove(&id),
+            };
+        }
+        if !stray && !awaited {
             entry.orphan = None;
         }
         if let Some(old) = self.pods.insert(id.clone(), entry) {
@@ -323,6 +344,7 @@ impl Feed {
         self.changed.nodes.extend(old.life.node().map(Name::from));
         self.changed.pods.insert(id.clone());
         self.strays.remove(id);
+        self.awaited.remove(id);
         self.paused.remove(id);
         self.left.remove(id);
         self.depart(id, &old);
