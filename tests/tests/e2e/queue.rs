@@ -4,6 +4,7 @@
 //! It uses its own control plane, because the policies apply to all namespaces.
 
 pub(crate) mod alerts;
+mod chaos;
 mod cluster;
 mod gangs;
 mod idle;

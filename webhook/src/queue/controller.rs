@@ -21,23 +21,24 @@ use tokio::{
 use super::{
     Life, Placement,
     board::Board,
-    clock::{self, Clock},
+    clock::{self, Clock, Heard},
     events::{self, Event, Synced},
-    execute::{Move, Outcome, Outcomes, Writer},
-    feed::{Feed, Leaver, Place},
+    execute::{Id, Move, Outcome, Outcomes, Writer},
+    feed::{Feed, Leaver, Lost, Place},
     idle, life,
     notice::About,
     owners::Owners,
     post::{Posted, Poster},
     tally, words,
+    writes::{NODE_LOST, TIMEOUT, Write},
 };
 use crate::{
     decide::{Settings, pod},
     metrics::Metrics,
 };
 
-/// The time between two questions for the API server's time.
-const ASK: Duration = Duration::from_secs(30);
+/// The longest time between two rounds.
+const REST: Duration = Duration::from_secs(30);
 /// For how long no class queues and no pod waits before the large watches end.
 const IDLE: Duration = Duration::from_secs(30);
 /// The most events that are applied before a round.
@@ -112,7 +113,7 @@ impl Queue {
         serving.ask(&self.client, Instant::now());
         let mut wake = None;
         while let Some(due) = serving.wait(&mut events, wake, &self.client).await {
-            if due && serving.synced.all() {
+            if due && serving.synced.all() && serving.clock.is_set() {
                 wake = serving.step();
             }
             if serving.is_idle() {
@@ -127,7 +128,7 @@ enum Done {
     Written(Outcomes),
     Object(Place, Option<serde_json::Value>),
     Posted(Name, Posted),
-    Time(Option<Millis>),
+    Time(Option<Heard>),
 }
 
 /// A pod that is being released or failed.
@@ -151,7 +152,7 @@ struct Serving {
     poster: Poster,
     metrics: Arc<Metrics>,
     /// The pods that are being released or failed.
-    leaving: HashMap<Name, Leaving>,
+    leaving: HashMap<Id, Leaving>,
     complaints: Complaints,
     /// The number of jobs whose pods are being written.
     moving: usize,
@@ -172,7 +173,7 @@ impl Serving {
         wake: Option<Millis>,
         client: &Client,
     ) -> Option<bool> {
-        let at = wake.map_or_else(|| Instant::now() + ASK, |wake| self.clock.instant(wake));
+        let at = wake.map_or_else(|| Instant::now() + REST, |wake| self.clock.instant(wake));
         let (synced, mut due) = (self.synced, true);
         tokio::select! {
             event = events.recv() => {
@@ -211,6 +212,19 @@ impl Serving {
         });
     }
 
+    fn hear(&mut self, heard: Option<Heard>) {
+        let Some(jump) = heard.and_then(|heard| self.clock.hear(heard)) else {
+            return;
+        };
+        let seconds = jump.by / 1_000;
+        tracing::warn!(
+            seconds,
+            "the API server's clock was set; pods that wait may wait as long as before"
+        );
+        self.feed.jumped(jump.by, jump.before);
+        self.board.jumped(jump.by);
+    }
+
     fn done(&mut self, done: Result<Done, JoinError>, client: &Client) {
         match done {
             Ok(Done::Posted(pod, posted)) => self.posted(&pod, posted),
@@ -229,10 +243,8 @@ impl Serving {
                 }
             }
             Ok(Done::Time(time)) => {
-                if let Some(time) = time {
-                    self.clock.hear(time);
-                }
-                self.ask(client, Instant::now() + ASK);
+                self.hear(time);
+                self.ask(client, Instant::now() + self.clock.pause());
             }
             // A panic: the supervisor's hook has logged it. What the task was to write is
             // expected forever, so end the term's state by panicking, too.
@@ -249,7 +261,16 @@ impl Serving {
         }
     }
 
-    fn settle(&mut self, pod: &Name, outcome: Outcome) {
+    fn settle(&mut self, id: &Id, outcome: Outcome) {
+        let leaving = self.leaving.remove(id);
+        if let (Some(leaving), Outcome::Written(current)) = (leaving, &outcome) {
+            self.count(leaving, current);
+        }
+        let (pod, uid) = id;
+        if self.feed.uid(pod) != Some(uid) {
+            // The watch has shown its end meanwhile: an earlier state must not bring it back.
+            return;
+        }
         let failed_at = match &outcome {
             Outcome::Refused(reason) => {
                 tracing::warn!(%pod, reason, "cannot write a pod of the queue; retrying");
@@ -258,10 +279,6 @@ impl Serving {
             _ => None,
         };
         self.feed.settle(pod, failed_at);
-        let leaving = self.leaving.remove(pod);
-        if let (Some(leaving), Outcome::Written(current)) = (leaving, &outcome) {
-            self.count(leaving, current);
-        }
         match outcome {
             Outcome::Written(current) | Outcome::Changed(current) => self.feed.pod(current),
             Outcome::Gone => self.feed.gone(pod),
@@ -290,11 +307,13 @@ impl Serving {
         }
     }
 
-    /// Records that the queue begins to release or fail a pod.
-    fn leaves(&mut self, pod: &Name, kind: Option<&'static str>) {
-        let uid = self.feed.member(pod).map(|member| member.uid.as_str());
-        let first = uid.and_then(|uid| self.board.first(pod, uid));
-        self.leaving.insert(pod.clone(), Leaving { kind, first });
+    /// Records that the queue begins to release or fail a pod, and returns its id.
+    fn leaves(&mut self, pod: &Name, kind: Option<&'static str>) -> Id {
+        let uid = self.feed.uid(pod).unwrap_or_default().to_owned();
+        let first = self.board.first(pod, &uid);
+        let id = (pod.clone(), uid);
+        self.leaving.insert(id.clone(), Leaving { kind, first });
+        id
     }
 
     /// Does what the present state demands, and returns when to look again.
@@ -308,6 +327,10 @@ impl Serving {
         for leaver in leavers {
             self.let_go(leaver, now);
         }
+        let (lost, back) = self.feed.lost(now);
+        for lost in lost {
+            self.give_up(lost);
+        }
         self.feed.flush(&mut self.planner, now);
         for (pod, placement) in self.feed.committed() {
             tracing::info!(%pod, plan = placement.plan, "releasing a pod whose gang was released");
@@ -320,7 +343,7 @@ impl Serving {
         self.carry_out(round.actions, now);
         self.feed.flush(&mut self.planner, now);
         self.show(&round.waiting, now);
-        let wakes = [resume, due, round.wake, self.board.next()];
+        let wakes = [resume, due, back, round.wake, self.board.next()];
         wakes.into_iter().flatten().min()
     }
 
@@ -409,10 +432,10 @@ impl Serving {
             let Some(document) = self.feed.document(&pod) else {
                 continue;
             };
-            self.leaves(&pod, Some(kind));
+            let id = self.leaves(&pod, Some(kind));
             self.feed.expect(&pod, placement.clone());
             moves.push(Move {
-                pod,
+                pod: id,
                 document,
                 placement,
             });
@@ -441,14 +464,36 @@ impl Serving {
                 continue;
             };
             tracing::info!(%pod, why, "failing a pod that waited too long");
-            self.leaves(&pod, None);
+            let id = self.leaves(&pod, None);
             self.feed.expect_leaving(&pod);
-            documents.push((pod, document));
+            documents.push((id, document));
         }
+        let reason = TIMEOUT;
+        self.fail(documents, Write::Reject { reason, message });
+    }
+
+    /// Fails a pod whose node is lost, so that whoever created it can create another one.
+    fn give_up(&mut self, lost: Lost) {
+        let Lost { pod, why } = lost;
+        let Some(document) = self.feed.document(&pod) else {
+            return;
+        };
+        tracing::info!(%pod, why, "failing a pod that was released to a node that is lost");
+        self.feed.expect_leaving(&pod);
+        let uid = self.feed.uid(&pod).unwrap_or_default().to_owned();
+        let reason = NODE_LOST;
+        let message = format!("the queue released the pod to a node that is lost: {why}");
+        self.fail(
+            vec![((pod, uid), document)],
+            Write::Reject { reason, message },
+        );
+    }
+
+    fn fail(&mut self, pods: Vec<(Id, serde_json::Value)>, write: Write) {
         self.moving += 1;
         let writer = self.writer.clone();
         self.tasks
-            .spawn(async move { Done::Written(writer.reject(documents, message).await) });
+            .spawn(async move { Done::Written(writer.reject(pods, write).await) });
     }
 
     fn fetch(&mut self, place: Place, again: bool) {

@@ -10,6 +10,7 @@ pub(crate) mod entry;
 mod flush;
 mod job;
 pub mod load;
+mod lost;
 pub mod node;
 mod shown;
 mod writing;
@@ -24,7 +25,7 @@ use serde_json::{Value, json};
 
 use self::{
     demand::Demand,
-    entry::{Entry, concerns},
+    entry::{Entry, Expected, concerns},
     load::{Load, Loads},
     node::Node,
 };
@@ -35,6 +36,7 @@ use crate::{
     mirror::Published,
 };
 
+pub use lost::Lost;
 pub use shown::Left;
 pub use writing::Leaver;
 
@@ -76,6 +78,8 @@ pub struct Feed {
     strays: BTreeSet<Name>,
     /// Pods that wait no more, although their condition says so.
     left: BTreeSet<Name>,
+    /// Pods that were released to a node and are not bound.
+    awaited: BTreeSet<Name>,
     /// Pods that must follow others of their gang, by name.
     committed: BTreeMap<Name, Placement>,
 }
@@ -234,8 +238,10 @@ impl Feed {
                 entry.counted = old.counted;
                 entry.orphan = old.orphan;
                 entry.paused = old.paused;
+                entry.shift = old.shift;
                 let waits = matches!(entry.life, Life::Waiting { .. });
-                entry.expected = old.expected.clone().filter(|_| waits);
+                let fails = |one: &Expected| *one == Expected::Leaves && entry.awaited().is_some();
+                entry.expected = old.expected.clone().filter(|one| waits || fails(one));
             } else {
                 self.leave(&id);
             }
@@ -307,6 +313,12 @@ impl Feed {
     #[must_use]
     pub fn member(&self, pod: &Name) -> Option<&super::Member> {
         self.pods.get(pod)?.member.as_ref()
+    }
+
+    /// Returns the UID of a pod; `None` if there is none of this name.
+    #[must_use]
+    pub fn uid(&self, pod: &Name) -> Option<&str> {
+        self.pods.get(pod).map(|pod| pod.uid.as_str())
     }
 
     /// Returns the name of the set of nodes that meet what `pod`, which need not exist, demands.
@@ -402,10 +414,15 @@ impl Feed {
             true => self.left.insert(id.clone()),
             false => self.left.remove(&id),
         };
-        if matches!(entry.life, Life::Waiting { .. }) && !self.is_taken(&entry) {
-            self.strays.insert(id.clone());
-        } else {
-            self.strays.remove(&id);
+        let stray = matches!(entry.life, Life::Waiting { .. }) && !self.is_taken(&entry);
+        let awaited = entry.awaited().is_some();
+        for (set, member) in [(&mut self.strays, stray), (&mut self.awaited, awaited)] {
+            match member {
+                true => set.insert(id.clone()),
+                false => set.remove(&id),
+            };
+        }
+        if !stray && !awaited {
             entry.orphan = None;
         }
         let (job, place) = (entry.job.clone(), entry.place());
@@ -451,6 +468,7 @@ impl Feed {
         self.changed.nodes.extend(old.life.node().map(Name::from));
         self.changed.pods.insert(id.clone());
         self.strays.remove(id);
+        self.awaited.remove(id);
         self.paused.remove(id);
         self.left.remove(id);
         self.depart(id, &old);
