@@ -148,7 +148,7 @@ mod tests {
         assert_eq!(
             narrow,
             "POD           GPUS  REASON\n\
-             team/a           8  full\n\
+             team/a           8  Full\n\
              team/ru…jkl-0   16  a reason of m…\n"
         );
         // Numbers are never cut.
