@@ -103,7 +103,7 @@ impl Board {
         let look = self.look;
         self.pods
             .retain(|_, it| it.seen == look || it.open.is_some() || it.pause > now);
-        found.sort_by(|a, b| (a.urgency, a.at).cmp(&(b.urgency, b.at)));
+        found.sort_by_key(|one| (one.urgency, one.at));
         let most = if busy { MOST_BESIDES } else { MOST };
         let room = most.saturating_sub(self.open);
         let mut tasks: Vec<Task> = Vec::new();

@@ -29,6 +29,17 @@ fn shows(cluster: &Cluster, name: &str, reason: &str) -> Value {
     .unwrap()
 }
 
+/// Waits until a pod says that it waits no more.
+fn left(cluster: &Cluster, name: &str) -> Value {
+    let left = wait_until("the condition to end", SOON, || {
+        let pod = cluster.pod(name);
+        let status = condition(&pod).map(|one| one["status"].clone());
+        anyhow::ensure!(status == Some(json!("False")), "{:#}", pod["status"]);
+        Ok(Some(pod))
+    });
+    left.unwrap()
+}
+
 /// Returns the texts of the Events of the queue about a pod.
 fn events(cluster: &Cluster, name: &str) -> Vec<String> {
     let selector = format!("involvedObject.name={name},reason=Queued");
@@ -88,13 +99,7 @@ fn a_waiting_pod_shows_why_and_its_start_until_it_is_released() {
 
     cluster.end("holds");
     cluster.bound("next");
-    let next = wait_until("the condition to end", SOON, || {
-        let pod = cluster.pod("next");
-        let status = condition(&pod).map(|one| one["status"].clone());
-        anyhow::ensure!(status == Some(json!("False")), "{:#}", pod["status"]);
-        Ok(Some(pod))
-    })
-    .unwrap();
+    let next = left(&cluster, "next");
     let message = condition(&next).unwrap()["message"].as_str().unwrap();
     assert_eq!(message, "released to node n1: it was its turn");
     for name in ["reason", "position", "eta"] {
