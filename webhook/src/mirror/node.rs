@@ -130,12 +130,14 @@ impl Node {
         }
     }
 
-    /// Returns the GPUs that nobody holds, ascending; `None` if it is not known.
+    /// Returns the GPUs that nobody holds and that are not marked as broken, ascending; `None` if it
+    /// is not known who holds them.
     #[must_use]
     pub fn free(&self) -> Option<Vec<u32>> {
         let held = self.allocations.as_ref()?;
+        let works = self.gpus.iter().filter(|gpu| gpu.faults.is_empty());
+        let indices = works.map(|gpu| gpu.index);
         let is_free = |gpu: &u32| !held.iter().any(|one| one.gpus.contains(gpu));
-        let indices = self.gpus.iter().map(|gpu| gpu.index);
         Some(indices.filter(is_free).collect())
     }
 

@@ -126,9 +126,10 @@ fn holders(row: &Row, node: &Node, gpu: &Gpu) -> String {
         Some(format!("{} {}/{}", mark(n), held.namespace, held.pod))
     });
     let holders: Vec<String> = holders.collect();
-    match holders.is_empty() {
-        true => "free".to_owned(),
-        false => holders.join(", "),
+    match (holders.is_empty(), gpu.faults.is_empty()) {
+        (true, true) => "free".to_owned(),
+        (true, false) => "nobody".to_owned(),
+        (false, _) => holders.join(", "),
     }
 }
 

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::{chart, control_plane, documents, read};
 
 /// Values that switch each option at least once.
-const MATRIX: [(&str, &str); 18] = [
+const MATRIX: [(&str, &str); 19] = [
     ("the defaults", ""),
     ("no exporter", "exporter: {enabled: false}"),
     ("no webhook", "webhook: {enabled: false}"),

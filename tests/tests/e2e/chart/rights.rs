@@ -3,9 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use nvlink_tests::{
-    ControlPlane, Exporter, Helm, Kubectl, Kubelet, Node, Replica, node, wait_until,
-};
+use nvlink_tests::{ControlPlane, Exporter, Helm, Kubelet, Node, Replica, node, wait_until};
 use serde_json::{Value, json};
 
 use super::{
