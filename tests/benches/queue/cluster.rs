@@ -175,7 +175,11 @@ impl Cluster {
 
     /// Returns the number of rounds so far, and the seconds that they took.
     pub(crate) fn rounds(&self) -> Result<[f64; 2]> {
-        let of = |part| self.metric(&format!("nvlink_webhook_queue_round_duration_seconds_{part}"));
+        let of = |part| {
+            self.metric(&format!(
+                "nvlink_webhook_queue_round_duration_seconds_{part}"
+            ))
+        };
         Ok([of("count")?, of("sum")?])
     }
 

@@ -44,7 +44,11 @@ fn number(name: &str, default: usize) -> Result<usize> {
 
 /// Returns the value below which this part of the sorted values is.
 fn quantile(sorted: &[f64], part: f64) -> f64 {
-    #[allow(clippy::cast_precision_loss, clippy::cast_sign_loss, clippy::cast_possible_truncation)]
+    #[allow(
+        clippy::cast_precision_loss,
+        clippy::cast_sign_loss,
+        clippy::cast_possible_truncation
+    )]
     let at = ((sorted.len() as f64 * part).ceil() as usize).saturating_sub(1);
     sorted.get(at).copied().unwrap_or(f64::NAN)
 }

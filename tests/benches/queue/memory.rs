@@ -21,8 +21,7 @@ pub(crate) fn measure(cluster: &Cluster, count: usize) -> Result<()> {
     let wanted = waiting()? + count as f64;
     let api = cluster.pods(CALLED);
     let start = Instant::now();
-    let jobs =
-        (0..count).map(|number| pods::pod(&format!("more-{number:05}"), CLASS, GPUS, true));
+    let jobs = (0..count).map(|number| pods::pod(&format!("more-{number:05}"), CLASS, GPUS, true));
     let created = pods::create(&api, jobs.collect());
     cluster.runtime.block_on(created)?;
     let created = start.elapsed();

@@ -127,22 +127,22 @@ pub(crate) async fn releases(api: &Api<Pod>) -> Result<Vec<(String, Value)>> {
 }
 
 fn release(pod: &Pod) -> Value {
-    const REQUIRED: &str =
-        "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution";
     let placement = json!({
         "plan": "12-1234", "at": "2026-08-01T10:00:00Z", "node": "node-00012", "gpus": [7],
         "domain": "nvlink-domain:0", "rank": 0, "cost": 0.0, "quality": 1.0,
         "scope": "nvlink-domain", "why": "it was its turn",
     });
     let metadata = &pod.metadata;
-    let field = json!([{"key": "metadata.name", "operator": "In", "values": ["node-00012"]}]);
+    let field = json!({"key": "metadata.name", "operator": "In", "values": ["node-00012"]});
+    let required = json!({"nodeSelectorTerms": [{"matchFields": [field]}]});
+    let affinity = json!({"requiredDuringSchedulingIgnoredDuringExecution": required});
     json!([
         {"op": "test", "path": "/metadata/uid", "value": metadata.uid},
         {"op": "test", "path": "/metadata/resourceVersion", "value": metadata.resource_version},
         {"op": "test", "path": "/spec/schedulingGates/0/name", "value": "nvlink-domains.io/queue"},
         {"op": "add", "path": "/metadata/annotations/nvlink-domains.io~1queue-placement", "value": placement.to_string()},
         {"op": "add", "path": "/metadata/annotations/nvlink-domains.io~1queue-term", "value": "12"},
-        {"op": "add", "path": format!("{REQUIRED}/nodeSelectorTerms/0/matchFields"), "value": field},
+        {"op": "add", "path": "/spec/affinity", "value": {"nodeAffinity": affinity}},
         {"op": "remove", "path": "/spec/schedulingGates/0"},
     ])
 }
@@ -155,7 +155,10 @@ pub(crate) async fn patch(api: &Api<Pod>, patches: Vec<(String, Value)>) -> Resu
         let (api, patches) = (api.clone(), Arc::clone(&patches));
         running.spawn(async move {
             loop {
-                let next = patches.lock().unwrap_or_else(PoisonError::into_inner).next();
+                let next = patches
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .next();
                 let Some((name, patch)) = next else {
                     return anyhow::Ok(());
                 };

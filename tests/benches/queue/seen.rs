@@ -111,9 +111,15 @@ impl Times {
         };
         let name = pod.name_any();
         self.pods.insert(name.clone());
-        let gates = pod.spec.as_ref().and_then(|spec| spec.scheduling_gates.as_ref());
+        let gates = pod
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.scheduling_gates.as_ref());
         let gated = gates.is_some_and(|gates| !gates.is_empty());
-        let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+        let phase = pod
+            .status
+            .as_ref()
+            .and_then(|status| status.phase.as_deref());
         if phase == Some("Failed") {
             let created = pod.metadata.creation_timestamp.map(|time| time.0);
             if self.waiting.remove(&name)
