@@ -38,6 +38,8 @@ use crate::{
 
 /// The time between two questions for the API server's time.
 const ASK: Duration = Duration::from_secs(30);
+/// The longest time between two rounds, milliseconds: expected starts that have passed move on.
+const REST: Millis = 10_000;
 /// The most events that are applied before a round.
 const MOST: usize = 10_000;
 
@@ -93,6 +95,7 @@ impl Queue {
             tasks: JoinSet::new(),
             term: term.number,
             plans: 0,
+            planned: Planned::default(),
         };
         serving.ask(&self.client, Instant::now());
         let mut wake = None;
@@ -148,6 +151,17 @@ struct Serving {
     term: i32,
     /// The number of plans so far.
     plans: u64,
+    planned: Planned,
+}
+
+/// What the latest round said.
+#[derive(Debug, Default)]
+struct Planned {
+    waiting: Vec<Waiting>,
+    /// When the next round is due although nothing changes.
+    wake: Option<Millis>,
+    /// After this time there is another one in any case.
+    until: Millis,
 }
 
 impl Serving {
@@ -286,18 +300,32 @@ impl Serving {
             self.start(vec![(pod, placement)], "resumed");
         }
         self.feed.flush(&mut self.planner, now);
+        // What the queue shows comes back as changes of pods, and changes no plan.
+        if now >= self.planned.until || !self.planner.is_settled(now) {
+            self.plan_all(now);
+        }
+        self.show(now);
+        let wakes = [resume, due, self.planned.wake, self.board.next()];
+        wakes.into_iter().flatten().min()
+    }
+
+    /// Asks the planner, and begins to do what it says.
+    fn plan_all(&mut self, now: Millis) {
         let began = std::time::Instant::now();
         let round = self.planner.round(now);
         self.metrics.queue().round(began.elapsed());
         self.carry_out(round.actions, now);
         self.feed.flush(&mut self.planner, now);
-        self.show(&round.waiting, now);
-        let wakes = [resume, due, round.wake, self.board.next()];
-        wakes.into_iter().flatten().min()
+        self.planned = Planned {
+            waiting: round.waiting,
+            wake: round.wake,
+            until: now.saturating_add(REST),
+        };
     }
 
     /// Begins to show what has changed.
-    fn show(&mut self, waiting: &[Waiting], now: Millis) {
+    fn show(&mut self, now: Millis) {
+        let waiting = &self.planned.waiting;
         if self.board.rests(now).is_none() {
             self.metrics.queue().queues(self.feed.queues());
             let depth = tally::depth(waiting, &self.feed, now);
