@@ -3,11 +3,12 @@
 //!
 //! All state is in the API. A later leader reads the same objects and goes on.
 
+mod act;
+
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use k8s_openapi::jiff::Timestamp;
 use kube::Client;
-use nvlink_planner::{Action, Millis, Name, Planner, Reason, Release, Settings as Rules, Waiting};
+use nvlink_planner::{Millis, Name, Planner, Settings as Rules, Waiting};
 use nvlink_runtime::{
     complaints::Complaints,
     lease::{Leadership, Term},
@@ -19,26 +20,24 @@ use tokio::{
 };
 
 use super::{
-    Life, Placement,
+    Life,
     board::Board,
     clock::{self, Clock, Heard},
     events::{self, Event, Synced},
-    execute::{Id, Move, Outcome, Outcomes, Writer},
-    feed::{Feed, Leaver, Lost, Place},
+    execute::{Id, Outcome, Outcomes, Writer},
+    feed::{Feed, Place},
     idle, life,
-    notice::About,
     owners::Owners,
     post::{Posted, Poster},
-    tally, words,
-    writes::{NODE_LOST, TIMEOUT, Write},
+    tally,
 };
 use crate::{
     decide::{Settings, pod},
     metrics::Metrics,
 };
 
-/// The longest time between two rounds.
-const REST: Duration = Duration::from_secs(30);
+/// The longest time between two rounds: expected starts that have passed move on, milliseconds.
+const REST: Millis = 10_000;
 /// For how long no class queues and no pod waits before the large watches end.
 const IDLE: Duration = Duration::from_secs(30);
 /// The most events that are applied before a round.
@@ -109,6 +108,7 @@ impl Queue {
             term: term.number,
             plans: 0,
             needed: Instant::now(),
+            planned: Planned::default(),
         };
         serving.ask(&self.client, Instant::now());
         let mut wake = None;
@@ -162,6 +162,17 @@ struct Serving {
     plans: u64,
     /// When a class last queued or a pod waited.
     needed: Instant,
+    planned: Planned,
+}
+
+/// What the latest round said.
+#[derive(Debug, Default)]
+struct Planned {
+    waiting: Vec<Waiting>,
+    /// When the next round is due although nothing changes.
+    wake: Option<Millis>,
+    /// After this time there is another one in any case.
+    until: Millis,
 }
 
 impl Serving {
@@ -173,7 +184,10 @@ impl Serving {
         wake: Option<Millis>,
         client: &Client,
     ) -> Option<bool> {
-        let at = wake.map_or_else(|| Instant::now() + REST, |wake| self.clock.instant(wake));
+        let at = wake.map_or_else(
+            || Instant::now() + Duration::from_millis(REST.unsigned_abs()),
+            |wake| self.clock.instant(wake),
+        );
         let (synced, mut due) = (self.synced, true);
         tokio::select! {
             event = events.recv() => {
@@ -223,6 +237,7 @@ impl Serving {
         );
         self.feed.jumped(jump.by, jump.before);
         self.board.jumped(jump.by);
+        self.planned.until = Millis::MIN;
     }
 
     fn done(&mut self, done: Result<Done, JoinError>, client: &Client) {
@@ -337,18 +352,32 @@ impl Serving {
             self.start(vec![(pod, placement)], "resumed");
         }
         self.feed.flush(&mut self.planner, now);
+        // What the queue shows comes back as changes of pods, and changes no plan.
+        if now >= self.planned.until || !self.planner.is_settled(now) {
+            self.plan_all(now);
+        }
+        self.show(now);
+        let wakes = [resume, due, back, self.planned.wake, self.board.next()];
+        wakes.into_iter().flatten().min()
+    }
+
+    /// Asks the planner, and begins to do what it says.
+    fn plan_all(&mut self, now: Millis) {
         let began = std::time::Instant::now();
         let round = self.planner.round(now);
         self.metrics.queue().round(began.elapsed());
         self.carry_out(round.actions, now);
         self.feed.flush(&mut self.planner, now);
-        self.show(&round.waiting, now);
-        let wakes = [resume, due, back, round.wake, self.board.next()];
-        wakes.into_iter().flatten().min()
+        self.planned = Planned {
+            waiting: round.waiting,
+            wake: round.wake,
+            until: now.saturating_add(REST),
+        };
     }
 
     /// Begins to show what has changed.
-    fn show(&mut self, waiting: &[Waiting], now: Millis) {
+    fn show(&mut self, now: Millis) {
+        let waiting = &self.planned.waiting;
         if self.board.rests(now).is_none() {
             self.metrics.queue().queues(self.feed.queues());
             let depth = tally::depth(waiting, &self.feed, now);
@@ -363,139 +392,6 @@ impl Serving {
         }
     }
 
-    fn carry_out(&mut self, actions: Vec<Action>, now: Millis) {
-        for action in actions {
-            match action {
-                Action::Release(release) => {
-                    let places = self.places(&release, now);
-                    self.start(places, words::kind(&release.why));
-                }
-                Action::Reject(reject) => self.reject(reject.pods, &reject.reason),
-                Action::GiveBack(back) => {
-                    tracing::debug!(job = %back.job, pods = back.vacant.len(), "a gang lost pods");
-                }
-            }
-        }
-    }
-
-    /// Returns the placements of a release.
-    fn places(&mut self, release: &Release, now: Millis) -> Vec<(Name, Placement)> {
-        let (plan, at) = (self.plan(), stamp(now));
-        let why = words::why(&release.why);
-        tracing::info!(job = %release.job, pods = release.seats.len(), plan, why, "releasing a job");
-        let seats = release.seats.iter().map(|seat| {
-            let domain = seat.node.as_ref().zip(seat.domain.as_ref());
-            let placement = Placement {
-                plan: plan.clone(),
-                at,
-                node: seat.node.as_deref().map(str::to_owned),
-                gpus: seat.gpus.clone(),
-                domain: domain.and_then(|(node, domain)| self.feed.domain(node, domain)),
-                rank: seat.rank,
-                cost: release.cost,
-                quality: release.quality,
-                scope: release.scope.to_string(),
-                why: why.clone(),
-            };
-            (seat.pod.clone(), placement)
-        });
-        seats.collect()
-    }
-
-    fn plan(&mut self) -> String {
-        self.plans += 1;
-        format!("{}-{}", self.term, self.plans)
-    }
-
-    /// Lets a pod go whose class does not queue.
-    fn let_go(&mut self, leaver: Leaver, now: Millis) {
-        tracing::info!(pod = %leaver.pod, why = leaver.why, "letting a pod go");
-        let placement = Placement {
-            plan: self.plan(),
-            at: stamp(now),
-            node: None,
-            gpus: Vec::new(),
-            domain: None,
-            rank: 0,
-            cost: 0.0,
-            quality: 0.0,
-            scope: String::new(),
-            why: leaver.why,
-        };
-        self.start(vec![(leaver.pod, placement)], "unqueued");
-    }
-
-    /// Begins to release pods together.
-    fn start(&mut self, places: Vec<(Name, Placement)>, kind: &'static str) {
-        let mut moves = Vec::with_capacity(places.len());
-        for (pod, placement) in places {
-            let Some(document) = self.feed.document(&pod) else {
-                continue;
-            };
-            let id = self.leaves(&pod, Some(kind));
-            self.feed.expect(&pod, placement.clone());
-            moves.push(Move {
-                pod: id,
-                document,
-                placement,
-            });
-        }
-        self.moving += 1;
-        let writer = self.writer.clone();
-        self.tasks
-            .spawn(async move { Done::Written(writer.start(moves).await) });
-    }
-
-    fn reject(&mut self, pods: Vec<Name>, reason: &Reason) {
-        let Some(member) = pods.iter().find_map(|pod| self.feed.member(pod)) else {
-            return;
-        };
-        let About {
-            class,
-            project,
-            scope,
-        } = About::from(member);
-        let why = words::sentence(reason, scope, project);
-        let message =
-            format!("the pod waited in the queue of class {class:?} as long as it may: {why}");
-        let mut documents = Vec::with_capacity(pods.len());
-        for pod in pods {
-            let Some(document) = self.feed.document(&pod) else {
-                continue;
-            };
-            tracing::info!(%pod, why, "failing a pod that waited too long");
-            let id = self.leaves(&pod, None);
-            self.feed.expect_leaving(&pod);
-            documents.push((id, document));
-        }
-        let reason = TIMEOUT;
-        self.fail(documents, Write::Reject { reason, message });
-    }
-
-    /// Fails a pod whose node is lost, so that whoever created it can create another one.
-    fn give_up(&mut self, lost: Lost) {
-        let Lost { pod, why } = lost;
-        let Some(document) = self.feed.document(&pod) else {
-            return;
-        };
-        tracing::info!(%pod, why, "failing a pod that was released to a node that is lost");
-        self.feed.expect_leaving(&pod);
-        let uid = self.feed.uid(&pod).unwrap_or_default().to_owned();
-        let reason = NODE_LOST;
-        let message = format!("the queue released the pod to a node that is lost: {why}");
-        self.fail(
-            vec![((pod, uid), document)],
-            Write::Reject { reason, message },
-        );
-    }
-
-    fn fail(&mut self, pods: Vec<(Id, serde_json::Value)>, write: Write) {
-        self.moving += 1;
-        let writer = self.writer.clone();
-        self.tasks
-            .spawn(async move { Done::Written(writer.reject(pods, write).await) });
-    }
-
     fn fetch(&mut self, place: Place, again: bool) {
         let owners = self.owners.clone();
         self.tasks.spawn(async move {
@@ -503,8 +399,4 @@ impl Serving {
             Done::Object(place, object)
         });
     }
-}
-
-fn stamp(now: Millis) -> Timestamp {
-    Timestamp::from_millisecond(now).unwrap_or_default()
 }

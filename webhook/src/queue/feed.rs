@@ -30,11 +30,7 @@ use self::{
     node::Node,
 };
 use super::{Life, Object, Past, Placement, read};
-use crate::{
-    class::{Class, GPU},
-    decide::Settings,
-    mirror::Published,
-};
+use crate::{class::Class, decide::Settings, mirror::Published};
 
 pub use lost::Lost;
 pub use shown::Left;
@@ -158,47 +154,6 @@ impl Feed {
         let pods = self.pods.iter().filter(|(_, pod)| of_class(pod));
         let names: Vec<Name> = pods.map(|(name, _)| name.clone()).collect();
         names.iter().for_each(|name| self.reread(name));
-    }
-
-    /// Reports whether a resource is one of GPUs.
-    fn is_gpu(&self, resource: &str) -> bool {
-        let mut classes = self
-            .classes
-            .values()
-            .filter_map(|class| class.as_ref().ok());
-        resource == GPU || classes.any(|class| class.resource == resource)
-    }
-
-    /// Reports whether a node has GPUs, as far as its object says.
-    fn has_gpus(&self, name: &Name) -> bool {
-        let node = self.nodes.get(name);
-        node.is_some_and(|node| node.capacity(|resource| self.is_gpu(resource)) > 0)
-    }
-
-    /// Finds out which resources the planner's vectors have. Where that changes, all vectors do.
-    fn order_resources(&mut self) {
-        let others = self.offered.iter().filter(|name| !self.is_gpu(name));
-        let others: Vec<Name> = others.cloned().collect();
-        if others != self.others {
-            self.others = others;
-            self.changed.nodes.extend(self.nodes.keys().cloned());
-            self.changed.pods.extend(self.pods.keys().cloned());
-            self.changed.jobs.extend(self.jobs.keys().cloned());
-        }
-    }
-
-    /// Sets what a pod without devices takes of its node; `None` if that is nothing.
-    pub fn load(&mut self, id: &Name, load: Option<Load>) {
-        self.leave(id);
-        self.set_load(id, load);
-    }
-
-    fn set_load(&mut self, id: &Name, load: Option<Load>) {
-        let changed = self.loads.set(id, load);
-        let changed = changed.into_iter().flatten();
-        let changed = changed.filter(|node| self.has_gpus(node));
-        let changed: Vec<Name> = changed.collect();
-        self.changed.loads.extend(changed);
     }
 
     /// Reports whether something has changed since the planner was told.

@@ -100,10 +100,13 @@ fn a_waiting_pod_shows_why_and_its_start_until_it_is_released() {
             "wait_duration_seconds_count{class=\"line\"} 1",
         ],
     );
+    assert_shown_until_released(&cluster);
+}
 
+fn assert_shown_until_released(cluster: &Cluster) {
     cluster.end("holds");
     cluster.bound("next");
-    let next = left(&cluster, "next");
+    let next = left(cluster, "next");
     let message = condition(&next).unwrap()["message"].as_str().unwrap();
     assert_eq!(message, "released to node n1: it was its turn");
     for name in ["reason", "position", "eta"] {
@@ -115,10 +118,10 @@ fn a_waiting_pod_shows_why_and_its_start_until_it_is_released() {
         Ok((waits(&pod) && annotation(&pod, "position") == Some("1")).then_some(()))
     })
     .unwrap();
-    assert_eq!(events(&cluster, "next").len(), 1);
-    assert_eq!(events(&cluster, "last").len(), 1, "no flood");
+    assert_eq!(events(cluster, "next").len(), 1);
+    assert_eq!(events(cluster, "last").len(), 1, "no flood");
     counts(
-        &metrics(&cluster),
+        &metrics(cluster),
         &[
             "waiting_gpus{class=\"line\"} 4",
             "releases_total{class=\"line\",kind=\"turn\"} 2",
