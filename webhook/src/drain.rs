@@ -64,22 +64,13 @@ async fn drain() -> anyhow::Result<usize> {
     let (mut released, mut quiet) = (0, 0);
     let mut last = Ok(());
     for _ in 0..MOST {
-        let waiting = waiting(&client).await?;
-        quiet = if waiting.is_empty() { quiet + 1 } else { 0 };
+        let pass = pass(&client).await?;
+        quiet = if pass.found == 0 { quiet + 1 } else { 0 };
         if quiet > LINGER {
             return Ok(released);
         }
-        let writes = waiting.iter().map(|pod| release(&client, pod));
-        let ended: Vec<_> = stream::iter(writes)
-            .buffer_unordered(AT_ONCE)
-            .collect()
-            .await;
-        for one in ended {
-            match one {
-                Ok(written) => released += usize::from(written),
-                Err(error) => last = Err(error),
-            }
-        }
+        released += pass.released;
+        last = pass.error.map_or(last, Err);
         tokio::time::sleep(PAUSE).await;
     }
     last.and_then(|()| bail!("new pods keep waiting: who restores the registration {NAME}?"))
@@ -97,25 +88,46 @@ async fn unregister(client: &Client) -> anyhow::Result<()> {
     }
 }
 
-/// Returns all pods with the gate of the queue.
-async fn waiting(client: &Client) -> anyhow::Result<Vec<Value>> {
+/// What one look at all pods came to.
+#[derive(Default)]
+struct Pass {
+    found: usize,
+    released: usize,
+    /// Why a pod could not be released; the last one.
+    error: Option<anyhow::Error>,
+}
+
+/// Looks at all pods, and releases those with the gate of the queue. It goes page by page, because
+/// all pods of a large cluster would not fit in its memory.
+async fn pass(client: &Client) -> anyhow::Result<Pass> {
     let resource = ApiResource::erase::<v1::Pod>(&());
     let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
     let mut params = ListParams::default().limit(PAGE);
-    let mut found = Vec::new();
+    let mut pass = Pass::default();
     loop {
-        let page = api.list(&params).await;
-        let page = page.map_err(|error| told("cannot list pods", &error))?;
-        let next = page.metadata.continue_.clone();
-        for one in page.items {
-            let pod = serde_json::to_value(one)?;
-            if gate::is_queued(&pod) {
-                found.push(pod);
+        let page = match api.list(&params).await {
+            // The token is too old: the next pass begins anew.
+            Err(kube::Error::Api(status)) if status.code == 410 => return Ok(pass),
+            page => page.map_err(|error| told("cannot list pods", &error))?,
+        };
+        let pods = page.items.into_iter().map(serde_json::to_value);
+        let pods: Vec<Value> = pods.collect::<Result<_, _>>()?;
+        let waiting = pods.iter().filter(|pod| gate::is_queued(pod));
+        let writes = waiting.map(|pod| release(client, pod));
+        let ended: Vec<_> = stream::iter(writes)
+            .buffer_unordered(AT_ONCE)
+            .collect()
+            .await;
+        pass.found += ended.len();
+        for one in ended {
+            match one {
+                Ok(written) => pass.released += usize::from(written),
+                Err(error) => pass.error = Some(error),
             }
         }
-        match next.filter(|token| !token.is_empty()) {
+        match page.metadata.continue_.filter(|token| !token.is_empty()) {
             Some(token) => params = params.continue_token(&token),
-            None => return Ok(found),
+            None => return Ok(pass),
         }
     }
 }

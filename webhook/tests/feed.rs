@@ -511,3 +511,27 @@ fn a_pod_whose_node_is_lost_is_given_up_after_a_while() {
     queue.feed.pod(released);
     assert!(queue.feed.lost(NOW + 3_600_000).0.is_empty());
 }
+
+#[test]
+fn a_pod_that_the_scheduler_does_not_bind_is_given_up_after_a_while() {
+    let mut released = pod("a", 4, 1);
+    released["spec"]["schedulingGates"] = json!([]);
+    let text = serde_json::to_string(&placed(&[0, 1, 2, 3], 0)).unwrap();
+    released["metadata"]["annotations"] = json!({ labels::QUEUE_PLACEMENT: text });
+    let says = "0/9 nodes are available: 1 node(s) had volume node affinity conflict";
+    released["status"]["conditions"] = json!([{
+        "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": says,
+    }]);
+    let mut queue = Queue::new();
+    queue.feed.pod(released.clone());
+    let (lost, due) = queue.feed.lost(NOW);
+    assert!(lost.is_empty(), "another pod may still end there");
+    let lost = queue.feed.lost(due.unwrap()).0;
+    assert_eq!(lost[0].reason, "QueueNodeRefuses");
+    assert!(lost[0].why.contains(says), "{lost:?}");
+    // The scheduler has not tried, for example because none runs.
+    released["status"]["conditions"] = json!([]);
+    released["metadata"]["resourceVersion"] = json!("2");
+    queue.feed.pod(released);
+    assert_eq!(queue.feed.lost(due.unwrap()), (vec![], None));
+}

@@ -93,7 +93,7 @@ impl Board {
     /// Returns what to write at `now`, after a round. `busy` says that pods are being released.
     pub fn look(&mut self, waiting: &[Waiting], feed: &Feed, busy: bool, now: Millis) -> Vec<Task> {
         if let Some(due) = self.rests(now) {
-            self.wake(due);
+            self.next = Some(due);
             return Vec::new();
         }
         self.looked = Some(now);

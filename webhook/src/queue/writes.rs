@@ -17,6 +17,8 @@ use crate::decide::{
 pub const TIMEOUT: &str = "QueueTimeout";
 /// The reason in the status of a pod that was released to a node which then was lost.
 pub const NODE_LOST: &str = "QueueNodeLost";
+/// The reason in the status of a released pod that the scheduler does not bind to its node.
+pub const REFUSED: &str = "QueueNodeRefuses";
 
 /// What our labels and annotations begin with.
 const OURS: &str = "nvlink-domains.io/";
@@ -31,7 +33,7 @@ pub enum Write {
     Release(Placement),
     /// Fails the pod.
     Reject {
-        /// [`TIMEOUT`], or [`NODE_LOST`] for a pod that was released.
+        /// [`TIMEOUT`], or [`NODE_LOST`] or [`REFUSED`] for a pod that was released.
         reason: &'static str,
         /// Why, for the author of the pod.
         message: String,
@@ -107,7 +109,7 @@ impl Write {
                 operations.push(json!({"op": "remove", "path": gate}));
             }
             Self::Reject { reason, message } => {
-                if *reason != NODE_LOST {
+                if *reason == TIMEOUT {
                     at?;
                 }
                 let mut editor = Editor::new(pod.clone());
@@ -286,7 +288,7 @@ mod tests {
     fn only_a_released_pod_whose_node_is_lost_is_failed_without_a_gate() {
         let mut pod = pod();
         pod["spec"]["schedulingGates"] = json!([]);
-        for (reason, allowed) in [(TIMEOUT, false), (NODE_LOST, true)] {
+        for (reason, allowed) in [(TIMEOUT, false), (NODE_LOST, true), (REFUSED, true)] {
             let message = "node n1 does not exist any more".to_owned();
             let patch = Write::Reject { reason, message }.patch(&pod, 3);
             assert_eq!(patch.is_ok(), allowed, "{patch:?}");

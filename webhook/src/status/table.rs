@@ -147,9 +147,9 @@ mod tests {
         let narrow = table(&columns, &cells, Some(34));
         assert_eq!(
             narrow,
-            "POD           GPUS  REASON\n\
-             team/a           8  Full\n\
-             team/ru…jkl-0   16  a reason of m…\n"
+            "POD            GPUS  REASON\n\
+             team/a            8  Full\n\
+             team/r…ijkl-0    16  a reason of …\n"
         );
         // Numbers are never cut.
         let least = table(&columns, &cells, Some(1));

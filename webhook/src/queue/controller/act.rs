@@ -10,7 +10,7 @@ use crate::queue::{
     feed::{Leaver, Lost},
     notice::About,
     words,
-    writes::{NODE_LOST, TIMEOUT, Write},
+    writes::{TIMEOUT, Write},
 };
 
 impl Serving {
@@ -124,17 +124,16 @@ impl Serving {
         self.fail(documents, Write::Reject { reason, message });
     }
 
-    /// Fails a pod whose node is lost, so that whoever created it can create another one.
+    /// Fails a pod whose node is lost or does not take it, so that whoever created it can create another one.
     pub(super) fn give_up(&mut self, lost: Lost) {
-        let Lost { pod, why } = lost;
+        let Lost { pod, reason, why } = lost;
         let Some(document) = self.feed.document(&pod) else {
             return;
         };
-        tracing::info!(%pod, why, "failing a pod that was released to a node that is lost");
+        tracing::info!(%pod, why, "failing a pod that cannot start on the node to which it was released");
         self.feed.expect_leaving(&pod);
         let uid = self.feed.uid(&pod).unwrap_or_default().to_owned();
-        let reason = NODE_LOST;
-        let message = format!("the queue released the pod to a node that is lost: {why}");
+        let message = format!("the queue released the pod to a node where it cannot start: {why}");
         self.fail(
             vec![((pod, uid), document)],
             Write::Reject { reason, message },

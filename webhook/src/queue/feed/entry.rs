@@ -51,6 +51,8 @@ pub(super) struct Entry {
     pub(super) shift: Millis,
     /// Its condition says that it waits.
     pub(super) queued: bool,
+    /// Why the scheduler binds it to no node, if it has tried.
+    pub(super) refused: Option<Box<str>>,
 }
 
 /// What the queue is writing into a pod. It counts before the API shows it.
@@ -69,6 +71,9 @@ pub(super) struct Pause {
     pub(super) until: Millis,
     pub(super) failures: u32,
 }
+
+/// The most characters that are kept of what the scheduler says.
+const MOST_SAID: usize = 300;
 
 /// Reports whether the pod has GPUs or other devices, a class, or the gate of the queue.
 pub(crate) fn concerns(pod: &Value) -> bool {
@@ -118,6 +123,7 @@ impl Entry {
             orphan: None,
             shift: 0,
             queued: notice::is_queued(pod),
+            refused: refused(pod),
             life,
         };
         let demand = waits.then(|| Demand::of(pod));
@@ -170,6 +176,17 @@ impl Entry {
             Life::Released | Life::Bound { .. } | Life::Running { .. }
         )
     }
+}
+
+/// Returns what the scheduler says about a pod that it can bind to no node.
+fn refused(pod: &Value) -> Option<Box<str>> {
+    let text = |value: &Value, key: &str| value.get(key)?.as_str().map(str::to_owned);
+    let mut conditions = pod::list(pod, &["status", "conditions"]);
+    let scheduled = conditions.find(|one| text(one, "type").as_deref() == Some("PodScheduled"))?;
+    let reason = text(scheduled, "reason").filter(|reason| reason == "Unschedulable");
+    reason?;
+    let message = text(scheduled, "message").unwrap_or_default();
+    Some(message.chars().take(MOST_SAID).collect::<String>().into())
 }
 
 /// Removes large parts that the queue never reads.

@@ -1,23 +1,30 @@
-//! Pods that were released to a node which then was lost, and jumps of the clock.
+//! Pods that were released to a node which then was lost or does not take them, and jumps of the
+//! clock.
 
 use nvlink_planner::{Millis, Name};
 
 use super::{Feed, writing::earlier};
+use crate::queue::writes::{NODE_LOST, REFUSED as REFUSED_BY};
 
 /// For how long a pod waits for its node to be created again, milliseconds.
 const GONE: Millis = 30_000;
 /// For how long it waits for its node to be ready, milliseconds: as long as Kubernetes lets pods
 /// run on a node that is not ready, unless they say otherwise.
 const OUT: Millis = 300_000;
+/// For how long the scheduler may refuse to bind it there, milliseconds. What is in the way may be
+/// short, such as a pod that is still being deleted.
+const REFUSED: Millis = 300_000;
 /// A pod may have been created after a jump of the clock that is heard so much later, milliseconds.
 const HEARD: Millis = 35_000;
 
-/// A pod that was released to a node which then was lost. Nobody can bind it elsewhere: the
-/// affinity of a pod without gates cannot be changed.
+/// A pod that was released to a node which then was lost or does not take it. Nobody can bind it
+/// elsewhere: the affinity of a pod without gates cannot be changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lost {
     /// The pod.
     pub pod: Name,
+    /// The reason of its status.
+    pub reason: &'static str,
     /// Why it cannot start, for its author.
     pub why: String,
 }
@@ -34,10 +41,13 @@ impl Feed {
             let Some(node) = pod.awaited().map(str::to_owned) else {
                 continue;
             };
-            let (grace, what) = match self.nodes.get(node.as_str()) {
-                None => (GONE, "does not exist any more"),
-                Some(node) if node.out => (OUT, "is not ready, or drained"),
-                Some(_) => {
+            let (grace, reason, what) = match (self.nodes.get(node.as_str()), &pod.refused) {
+                (None, _) => (GONE, NODE_LOST, "does not exist any more".to_owned()),
+                (Some(node), _) if node.out => {
+                    (OUT, NODE_LOST, "is not ready, or drained".to_owned())
+                }
+                (Some(_), Some(why)) => (REFUSED, REFUSED_BY, format!("does not take it: {why}")),
+                (Some(_), None) => {
                     pod.orphan = None;
                     continue;
                 }
@@ -49,6 +59,7 @@ impl Feed {
             match due <= now {
                 true => lost.push(Lost {
                     pod: id.clone(),
+                    reason,
                     why: format!("node {node} {what}"),
                 }),
                 false => next = earlier(next, due),
