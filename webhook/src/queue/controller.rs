@@ -3,7 +3,11 @@
 //!
 //! All state is in the API. A later leader reads the same objects and goes on.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+    time::Duration,
+};
 
 use k8s_openapi::jiff::Timestamp;
 use kube::Client;
@@ -28,6 +32,7 @@ use super::{
     idle, life,
     notice::About,
     owners::Owners,
+    placement::{Other, others},
     post::{Posted, Poster},
     tally, words,
 };
@@ -360,6 +365,9 @@ impl Serving {
         let (plan, at) = (self.plan(), stamp(now));
         let why = words::why(&release.why);
         tracing::info!(job = %release.job, pods = release.seats.len(), plan, why, "releasing a job");
+        let known = self.feed.seats(&release.job).iter().chain(&release.seats);
+        let known = known.filter_map(|seat| Some((seat.rank, Other::of(seat)?)));
+        let gang: BTreeMap<u32, Other> = known.collect();
         let seats = release.seats.iter().map(|seat| {
             let domain = seat.node.as_ref().zip(seat.domain.as_ref());
             let placement = Placement {
@@ -373,6 +381,7 @@ impl Serving {
                 quality: release.quality,
                 scope: release.scope.to_string(),
                 why: why.clone(),
+                others: others(&gang, seat.rank),
             };
             (seat.pod.clone(), placement)
         });
@@ -398,6 +407,7 @@ impl Serving {
             quality: 0.0,
             scope: String::new(),
             why: leaver.why,
+            others: Vec::new(),
         };
         self.start(vec![(leaver.pod, placement)], "unqueued");
     }
