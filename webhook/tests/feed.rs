@@ -438,7 +438,7 @@ fn a_new_leader_knows_the_seat_of_a_member_that_was_lost_before() {
     let mut queue = Queue::new();
     queue.feed.pod(survivor());
     let mut other = pod("c", 1, 2);
-    other["metadata"]["creationTimestamp"] = json!("2026-08-01T10:00:01Z");
+    other["spec"]["priority"] = json!(7);
     queue.feed.pod(other);
     assert!(queue.released(NOW).is_empty(), "the seat is kept");
     let mut again = of_gang(pod("b", 2, 3), &placed(&[], 0), false);

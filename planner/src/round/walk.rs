@@ -59,8 +59,10 @@ pub(crate) fn walk(state: State<'_>, now: Millis) -> (Round, Vec<Reserved>) {
     let mut plan = Plan::new(state, now);
     let mut walk = Walk::default();
     walk.round.actions = rejoin::give_backs(plan.cluster, plan.queue, now);
+    let rejoining = rejoin::rejoining(plan.cluster, plan.queue);
     let order = plan.queue.order(plan.settings, plan.cluster.projects());
-    for number in order {
+    let others = order.iter().filter(|number| !rejoining.contains(number));
+    for &number in rejoining.iter().chain(others) {
         if let Some(entry) = plan.queue.entry(number) {
             walk.visit(&mut plan, number, entry);
         }
