@@ -157,8 +157,13 @@ pub enum Reason {
         /// The most GPUs that are free within its scope.
         free: u32,
     },
+    /// The GPUs that it needs are free on a node, but not with the other resources that it needs.
+    Resources {
+        /// GPUs that it asks for.
+        asked: u32,
+    },
     /// Enough GPUs are free on one node, or within the scope of a gang, but not in one domain,
-    /// not where it needs them, or not with the other resources that it needs.
+    /// not where it needs them, or, for a gang, not with the other resources that it needs.
     Fragmented {
         /// GPUs that it asks for.
         asked: u32,

@@ -57,6 +57,21 @@ impl Spec {
     }
 }
 
+impl Spec {
+    /// Reports whether a node could hold such a job now, other resources aside.
+    fn lacks(&self, search: &mut Search, node: &Node) -> bool {
+        if self.resources.iter().all(|&asked| asked == 0) {
+            return false;
+        }
+        let gpus = Need {
+            gpus: self.ask.gpus,
+            resources: &[],
+        };
+        let free = node.profile.window(gpus, Millis::MIN, 0);
+        free.is_some_and(|free| search.find(&node.case(free), self.ask).is_some())
+    }
+}
+
 /// What the index knows of a node.
 #[derive(Debug)]
 struct Entry {
@@ -65,6 +80,8 @@ struct Entry {
     graph: u32,
     /// GPUs that are free now.
     free: u8,
+    /// It could hold such a job now if it had more of other resources.
+    lacks: bool,
 }
 
 /// The nodes for a kind of jobs, best first, as if nobody else waited.
@@ -76,6 +93,8 @@ pub(crate) struct Index {
     graphs: BTreeMap<u32, u32>,
     /// The number of nodes by free GPUs.
     free: BTreeMap<u8, u32>,
+    /// The number of nodes that only lack other resources.
+    lacking: u32,
 }
 
 impl Index {
@@ -91,6 +110,11 @@ impl Index {
             .map_or(0, |(&free, _)| free.into())
     }
 
+    /// Reports whether a node could hold such a job now if it had more of other resources.
+    pub(crate) fn lacks(&self) -> bool {
+        self.lacking > 0
+    }
+
     fn remove(&mut self, number: u32) {
         let Some(entry) = self.entries.remove(&number) else {
             return;
@@ -100,6 +124,7 @@ impl Index {
         }
         less(&mut self.graphs, entry.graph);
         less(&mut self.free, entry.free);
+        self.lacking -= u32::from(entry.lacks);
     }
 
     fn insert(&mut self, number: u32, entry: Entry) {
@@ -108,6 +133,7 @@ impl Index {
         }
         *self.graphs.entry(entry.graph).or_default() += 1;
         *self.free.entry(entry.free).or_default() += 1;
+        self.lacking += u32::from(entry.lacks);
         self.entries.insert(number, entry);
     }
 }
@@ -304,7 +330,11 @@ impl Kind {
         let free = u32::try_from(free.len()).unwrap_or(u32::MAX).min(count);
         let when = (Millis::MIN, Millis::MAX, 0);
         let rated = self.spec.rate(search, node, &node.profile, when, limit);
+        let now = rated
+            .as_ref()
+            .is_some_and(|(key, _)| key.start == Millis::MIN);
         let entry = Entry {
+            lacks: !now && limit.is_none() && self.spec.lacks(search, node),
             key: rated.map(|(key, _)| key),
             graph: node.shared.number,
             free: u8::try_from(free).unwrap_or(u8::MAX),

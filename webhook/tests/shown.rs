@@ -67,6 +67,8 @@ fn each_reason_in_words() {
     for (scope, reason, position, eta) in [
         (domain, fragmented(8, 8), 3, soon),
         (domain, fragmented(1, 1), 1, soon),
+        (domain, Reason::Resources { asked: 8 }, 1, soon),
+        (Scope::Node, Reason::Resources { asked: 1 }, 1, None),
         (Scope::Rack, fragmented(16, 24), 3, later),
         (domain, lacks(8, 0), 1, None),
         (Scope::Node, lacks(4, 1), 1, soon),

@@ -15,6 +15,8 @@ pub(crate) enum Class {
     Behind,
     /// The most GPUs that are free on one node, or within the scope of a gang.
     Taken(u32),
+    /// One could start now if a node had more of other resources.
+    Lacking,
     Silent,
     Never,
 }
@@ -25,6 +27,7 @@ impl Class {
         let asked = entry.gpus;
         match self {
             Self::Behind => Reason::Behind { ahead },
+            Self::Lacking => Reason::Resources { asked },
             Self::Silent => Reason::Silent,
             Self::Never => Reason::Never,
             Self::Taken(free) if free >= asked => Reason::Fragmented { asked, free },
@@ -56,15 +59,20 @@ impl Plan<'_> {
         if first.is_some_and(|(key, _)| key.start == Millis::MIN) {
             return Class::Behind;
         }
+        let lacks = index.lacks();
         let broken = self.class(&entry.job.class).map(|class| class.broken);
         if let Some(spec) = gang::spec(entry, broken.unwrap_or_default()) {
             return self.classify_gang(entry, &spec, free);
         }
         if !empty {
-            return Class::Taken(free);
+            return match lacks {
+                true => Class::Lacking,
+                false => Class::Taken(free),
+            };
         }
         let ever = self.kinds.get(entry.kind).map(|kind| kind.spec.clone());
         match ever.map(|spec| spec.ever(self.cluster, self.search)) {
+            Some(Ever::Ready | Ever::Out) if lacks => Class::Lacking,
             Some(Ever::Ready | Ever::Out) => Class::Taken(free),
             Some(Ever::Silent) => Class::Silent,
             Some(Ever::No) | None => Class::Never,

@@ -62,6 +62,17 @@ pub(crate) fn give_backs(cluster: &Cluster, queue: &Queue, now: Millis) -> Vec<A
     cluster.gangs().filter_map(give_back).collect()
 }
 
+/// Returns the numbers of the gangs whose lost members are back, in the order of their names.
+/// They come before all other jobs: a gang without them does not go on, and its seats are theirs.
+pub(crate) fn rejoining(cluster: &Cluster, queue: &Queue) -> Vec<u32> {
+    let gangs = cluster.gangs();
+    let back = gangs.filter_map(|(job, gang)| {
+        let number = queue.number(job)?;
+        cluster.is_partial(gang).then_some(number)
+    });
+    back.collect()
+}
+
 /// Whether a member may take a seat.
 type Rule<'a> = &'a dyn Fn(&Member, &Seat) -> bool;
 

@@ -139,7 +139,8 @@ fn a_lost_member_keeps_its_seat_for_a_while_and_gets_it_back() {
         "gang on n[0, 1] n[2, 3] n[4, 5] n[6, 7]"
     );
     fed.pod("gang-02", None);
-    fed.job("other", job(2, 1, 10));
+    // It is older, but the seat is the gang's.
+    fed.job("other", job(0, 1, 10));
     let report = "gang lost 1 of its seats, 3 remain, until 300000";
     assert_eq!(
         start(&mut fed, 299_999),

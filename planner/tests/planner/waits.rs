@@ -376,7 +376,7 @@ fn other_resources_count() {
     assert_eq!(
         told(&fed.round(0)),
         "modest on n[1] Backfill { ahead: 2 }\n\
-         hungry waits 1/1 at 5000: Fragmented { asked: 1, free: 7 }\n\
+         hungry waits 1/1 at 5000: Resources { asked: 1 }\n\
          never waits 2/2 some time: Never"
     );
 }
@@ -403,7 +403,7 @@ fn nobody_waits_on_free_gpus_for_pods_without_gpus_that_may_never_end() {
     assert_eq!(
         told(&fed.round(0)),
         "whole on n[0, 1, 2, 3, 4, 5, 6, 7] Backfill { ahead: 2 }\n\
-         hungry waits 1/1 some time: Fragmented { asked: 8, free: 8 }\n\
+         hungry waits 1/1 some time: Resources { asked: 8 }\n\
          never waits 2/2 some time: Never"
     );
 }

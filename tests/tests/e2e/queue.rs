@@ -10,6 +10,7 @@ mod gangs;
 mod idle;
 mod jobs;
 mod leaders;
+mod resources;
 mod showing;
 
 use std::time::Duration;

@@ -24,7 +24,7 @@ use nvlink_planner::{Name, Seat};
 use serde_json::{Value, json};
 
 use self::{
-    demand::Demand,
+    demand::{Demand, Demands},
     entry::{Entry, Expected, concerns},
     load::{Load, Loads},
     node::Node,
@@ -61,7 +61,7 @@ pub struct Feed {
     jobs: HashMap<Name, BTreeSet<Name>>,
     /// The seats of gangs, also of pods that are gone.
     seats: HashMap<Name, Vec<Seat>>,
-    demands: BTreeMap<String, (Name, Demand)>,
+    demands: Demands,
     objects: HashMap<Place, Option<Value>>,
     /// The pods of each object.
     owned: HashMap<Place, BTreeSet<Name>>,
@@ -291,18 +291,17 @@ impl Feed {
 
     /// Returns the name of a demand. A new one changes the nodes that meet it.
     fn demand(&mut self, demand: Demand) -> Name {
-        let key = demand.key();
-        if let Some((name, _)) = self.demands.get(&key) {
-            return name.clone();
+        if let Some(name) = self.demands.name(&demand) {
+            return name;
         }
-        let name = Name::from(format!("demand {}", self.demands.len()));
-        let met = self
-            .nodes
-            .iter()
-            .filter(|(name, node)| demand.is_met(name, node));
+        let mut changed = self.demands.sweep();
+        changed.push(demand.clone());
+        let met = self.nodes.iter().filter(|(name, node)| {
+            let mut changed = changed.iter();
+            changed.any(|demand| demand.is_met(name, node))
+        });
         self.changed.nodes.extend(met.map(|(name, _)| name.clone()));
-        self.demands.insert(key, (name.clone(), demand));
-        name
+        self.demands.add(demand)
     }
 
     /// Reads a pod again whose class or object has changed.
@@ -311,6 +310,7 @@ impl Feed {
             return;
         };
         self.depart(id, &entry);
+        self.demands.leave(entry.demand.as_ref());
         let job = entry
             .place()
             .and_then(|place| self.objects.get(&place)?.as_ref());
@@ -380,12 +380,14 @@ impl Feed {
         if !stray && !awaited {
             entry.orphan = None;
         }
+        self.demands.join(entry.demand.as_ref());
         let (job, place) = (entry.job.clone(), entry.place());
         if let Some(place) = &place {
             let pods = self.owned.entry(place.clone()).or_default();
             pods.insert(id.clone());
         }
         if let Some(old) = self.pods.insert(id.clone(), entry) {
+            self.demands.leave(old.demand.as_ref());
             if old.job != job {
                 self.depart(&id, &old);
             }
@@ -426,6 +428,7 @@ impl Feed {
         self.awaited.remove(id);
         self.paused.remove(id);
         self.left.remove(id);
+        self.demands.leave(old.demand.as_ref());
         self.depart(id, &old);
         self.disown(id, &old);
     }

@@ -12,6 +12,7 @@ pub(crate) fn word(reason: &Reason) -> &'static str {
         Reason::Silent => "Silent",
         Reason::Quota { .. } => "Quota",
         Reason::Full { .. } => "Full",
+        Reason::Resources { .. } => "Resources",
         Reason::Fragmented { .. } => "Fragmented",
         Reason::Behind { .. } => "Behind",
         Reason::Better { .. } => "Better",
@@ -26,6 +27,7 @@ pub(super) fn label(reason: &Reason) -> &'static str {
         Reason::Silent => "silent",
         Reason::Quota { .. } => "quota",
         Reason::Full { .. } => "full",
+        Reason::Resources { .. } => "resources",
         Reason::Fragmented { .. } => "fragmented",
         Reason::Behind { .. } => "behind",
         Reason::Better { .. } => "better",
@@ -88,8 +90,14 @@ pub(crate) fn sentence(reason: &Reason, scope: Scope, project: &str) -> String {
             within(asked, scope),
             are(free)
         ),
+        Reason::Resources { asked } => format!(
+            "{} {} free {}, but not with the CPU, memory and other resources that it requests",
+            gpus(asked),
+            are(asked),
+            within(asked, scope)
+        ),
         Reason::Fragmented { asked: 1, free } => format!(
-            "{} {} free, but not with the other resources that it needs",
+            "{} {} free, but none that it may use",
             gpus(free),
             are(free)
         ),

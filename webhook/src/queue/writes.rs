@@ -228,6 +228,7 @@ mod tests {
             quality: 1.0,
             scope: "nvlink-domain".to_owned(),
             why: "it is its turn".to_owned(),
+            others: Vec::new(),
         }
     }
 

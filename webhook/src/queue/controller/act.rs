@@ -1,5 +1,7 @@
 //! What the queue does with pods: begins to release them, and to fail them.
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::jiff::Timestamp;
 use nvlink_planner::{Action, Millis, Name, Reason, Release};
 
@@ -9,6 +11,7 @@ use crate::queue::{
     execute::{Id, Move},
     feed::{Leaver, Lost},
     notice::About,
+    placement::{Other, others},
     words,
     writes::{TIMEOUT, Write},
 };
@@ -35,6 +38,9 @@ impl Serving {
         let (plan, at) = (self.plan(), stamp(now));
         let why = words::why(&release.why);
         tracing::info!(job = %release.job, pods = release.seats.len(), plan, why, "releasing a job");
+        let known = self.feed.seats(&release.job).iter().chain(&release.seats);
+        let known = known.filter_map(|seat| Some((seat.rank, Other::of(seat)?)));
+        let gang: BTreeMap<u32, Other> = known.collect();
         let seats = release.seats.iter().map(|seat| {
             let domain = seat.node.as_ref().zip(seat.domain.as_ref());
             let placement = Placement {
@@ -48,6 +54,7 @@ impl Serving {
                 quality: release.quality,
                 scope: release.scope.to_string(),
                 why: why.clone(),
+                others: others(&gang, seat.rank),
             };
             (seat.pod.clone(), placement)
         });
@@ -73,6 +80,7 @@ impl Serving {
             quality: 0.0,
             scope: String::new(),
             why: leaver.why,
+            others: Vec::new(),
         };
         self.start(vec![(leaver.pod, placement)], "unqueued");
     }

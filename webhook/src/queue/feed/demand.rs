@@ -1,9 +1,83 @@
 //! What a pod demands of its node besides GPUs: the scheduler binds it nowhere else.
 
+use std::collections::{BTreeMap, HashMap};
+
+use nvlink_planner::Name;
 use serde_json::{Value, json};
 
 use super::node::Node;
 use crate::decide::pod;
+
+/// The number of demands without a pod that are kept for the next pod like theirs.
+const KEPT: usize = 64;
+
+/// What the waiting pods demand, each demand under a name.
+#[derive(Debug, Default)]
+pub(super) struct Demands {
+    named: BTreeMap<String, (Name, Demand)>,
+    /// The number of pods by the name of their demand.
+    pods: HashMap<Name, usize>,
+    /// The number of demands so far.
+    count: u64,
+}
+
+impl Demands {
+    /// Returns the names of the demands that the node `name` meets.
+    pub(super) fn met(&self, name: &str, node: &Node) -> impl Iterator<Item = Name> {
+        let named = self.named.values();
+        let met = named.filter(move |(_, demand)| demand.is_met(name, node));
+        met.map(|(name, _)| name.clone())
+    }
+
+    /// Returns the name of a demand, if it has one.
+    pub(super) fn name(&self, demand: &Demand) -> Option<Name> {
+        let (name, _) = self.named.get(&demand.key())?;
+        Some(name.clone())
+    }
+
+    /// Names a new demand.
+    pub(super) fn add(&mut self, demand: Demand) -> Name {
+        let name = Name::from(format!("demand {}", self.count));
+        self.count += 1;
+        self.named.insert(demand.key(), (name.clone(), demand));
+        name
+    }
+
+    /// Forgets the demands without a pod if they are many, and returns them.
+    pub(super) fn sweep(&mut self) -> Vec<Demand> {
+        if self.named.len().saturating_sub(self.pods.len()) <= KEPT {
+            return Vec::new();
+        }
+        let mut swept = Vec::new();
+        self.named.retain(|_, (name, demand)| {
+            let used = self.pods.contains_key(name);
+            if !used {
+                swept.push(demand.clone());
+            }
+            used
+        });
+        swept
+    }
+
+    /// Counts a pod with a demand.
+    pub(super) fn join(&mut self, demand: Option<&Name>) {
+        if let Some(name) = demand {
+            *self.pods.entry(name.clone()).or_default() += 1;
+        }
+    }
+
+    /// Counts a pod out.
+    pub(super) fn leave(&mut self, demand: Option<&Name>) {
+        if let Some(name) = demand
+            && let Some(pods) = self.pods.get_mut(name)
+        {
+            *pods -= 1;
+            if *pods == 0 {
+                self.pods.remove(name);
+            }
+        }
+    }
+}
 
 /// A pod's node selector, required node affinity and tolerations.
 #[derive(Clone, Debug, PartialEq)]
@@ -111,7 +185,12 @@ fn holds(requirement: &Value, value: Option<&str>) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use nvlink_topology::labels;
+
+    use super::{
+        super::{Feed, id},
+        *,
+    };
 
     fn node() -> Node {
         let labels = [("pool", "gpu"), ("size", "8")];
@@ -179,5 +258,32 @@ mod tests {
         }}});
         let demand = Demand::of(&json!({"spec": named}));
         assert!(demand.is_met("n1", &node()) && !demand.is_met("n2", &node()));
+    }
+
+    #[test]
+    fn demands_without_a_pod_are_forgotten() {
+        let mut feed = Feed::default();
+        let pod = |name: &str, pool: u32| {
+            json!({
+                "metadata": {"namespace": "n", "name": name, "uid": name},
+                "spec": {
+                    "schedulingGates": [{"name": labels::QUEUE_GATE}],
+                    "nodeSelector": {"pool": pool.to_string()},
+                },
+            })
+        };
+        feed.pod(pod("stays", 1_000));
+        let stays = feed.demand_of(&pod("like it", 1_000));
+        for pool in 0..500 {
+            feed.pod(pod("a", pool));
+            feed.reread(&id("n", "a"));
+        }
+        feed.gone(&id("n", "a"));
+        let named = feed.demands.named.len();
+        assert!(named <= KEPT + 2, "{named} demands");
+        assert_eq!(feed.demands.pods.len(), 1);
+        assert_eq!(feed.demand_of(&pod("like it", 1_000)), stays);
+        let again = feed.demand_of(&pod("new", 0));
+        assert!(&*again >= "demand 501", "no name has two meanings: {again}");
     }
 }

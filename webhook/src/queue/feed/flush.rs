@@ -89,7 +89,7 @@ impl Feed {
             .map(|queue| Waits {
                 then: queue.on_timeout,
             });
-        let before = self.seats.get(id).map_or(&[][..], Vec::as_slice);
+        let before = self.seats.get(id).map(Vec::as_slice);
         let assembled = pods.assemble(id, waits, before, &self.context(now));
         for name in names {
             self.committed.remove(name);
@@ -131,11 +131,7 @@ impl Feed {
         let sets = classes()
             .filter(of_class)
             .map(|class| Name::from(class.name.as_str()));
-        let demands = self
-            .demands
-            .values()
-            .filter(|(_, demand)| demand.is_met(name, node));
-        let sets = sets.chain(demands.map(|(name, _)| name.clone())).collect();
+        let sets = sets.chain(self.demands.met(name, node)).collect();
         let held = self.held(topology);
         Some(node::state(
             node,

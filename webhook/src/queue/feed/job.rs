@@ -1,6 +1,6 @@
 //! A job of the planner, put together from its pods. Pure.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use nvlink_planner::{Deadline, Estimate, Job, Member, Millis, Name, OnTimeout, PodState, Seat};
 
@@ -72,12 +72,28 @@ impl Pods<'_> {
         lost.cloned().collect()
     }
 
-    /// Puts the job together. `before` are the seats that its pods had.
+    /// Returns the seats of a gang that its pods record: what an earlier leader knew.
+    fn recorded(&self, places: &[Option<&Placement>]) -> Vec<Seat> {
+        let pairs = self.0.iter().zip(places);
+        let mut placed: Vec<_> = pairs
+            .filter_map(|((_, pod), place)| Some((*pod, (*place)?)))
+            .collect();
+        // The latest is the last word on a seat.
+        placed.sort_by_key(|(_, place)| place.at);
+        let seats = placed.iter().flat_map(|(pod, place)| {
+            let others = place.others.iter();
+            others.map(|other| (other.rank, other.seat(&pod.namespace)))
+        });
+        let by_rank: BTreeMap<u32, Seat> = seats.collect();
+        by_rank.into_values().collect()
+    }
+
+    /// Puts the job together. `before` are the seats that its pods had, if it is not new.
     pub(super) fn assemble(
         &self,
         id: &Name,
         waits: Option<Waits>,
-        before: &[Seat],
+        before: Option<&[Seat]>,
         context: &Context<'_>,
     ) -> Assembled {
         let places = self.places();
@@ -97,7 +113,11 @@ impl Pods<'_> {
             }
             this.seats.push(seat(name, place));
         }
-        this.seats.extend(self.lost(before, &this.seats));
+        let lost = match before {
+            Some(before) => self.lost(before, &this.seats),
+            None => self.lost(&self.recorded(&places), &this.seats),
+        };
+        this.seats.extend(lost);
         this.seats.sort_by_key(|seat| seat.rank);
         this.job = self.job(&places, waits, &this.seats, context);
         this

@@ -1,6 +1,6 @@
 //! What pods show, for the board.
 
-use nvlink_planner::Name;
+use nvlink_planner::{Name, Seat};
 
 use super::{Feed, entry::Entry};
 use crate::queue::Life;
@@ -77,6 +77,12 @@ impl Feed {
     pub fn is_idle(&self) -> bool {
         let waits = |pod: &Entry| matches!(pod.life, Life::Waiting { .. });
         self.queues().next().is_none() && self.left.is_empty() && !self.pods.values().any(waits)
+    }
+
+    /// Returns the seats of the pods of a gang that was released, also of those that are gone.
+    #[must_use]
+    pub fn seats(&self, job: &Name) -> &[Seat] {
+        self.seats.get(job).map_or(&[], Vec::as_slice)
     }
 
     /// Returns the names of the pods of a job.

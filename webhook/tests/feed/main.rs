@@ -2,9 +2,11 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod lost;
+
 use std::sync::Arc;
 
-use nvlink_planner::{Action, Planner, Reason, Release};
+use nvlink_planner::{Action, Planner, Reason, Release, Why};
 use nvlink_topology::{Allocation, NodeTopologySpec, labels};
 use nvlink_webhook::{
     class::Class,
@@ -283,8 +285,7 @@ fn a_job_waits_for_cpu_and_memory_that_other_pods_hold() {
     queue.feed.pod(asking("b", 2, json!({"memory": "63Gi"})));
     assert_eq!(queue.released(NOW), ["team/b"]);
     let waiting = queue.planner.round(NOW).waiting;
-    let reason = Reason::Fragmented { asked: 1, free: 4 };
-    assert_eq!(waiting[0].reason, reason, "it is not impossible");
+    assert_eq!(waiting[0].reason, Reason::Resources { asked: 1 });
 
     // A pod that has ended holds nothing, nor does one that is gone.
     let mut ended = plain("build", json!({"cpu": "4"}));
@@ -334,23 +335,22 @@ fn resources_that_some_node_has_are_counted_on_all() {
     assert_eq!(queue.released(NOW), ["team/b", "team/c"]);
 }
 
+/// Returns a pod of the Job `j` that waits for all GPUs.
+fn of_job(name: &str, version: u64, annotations: Value) -> Value {
+    let mut pod = pod(name, 4, version);
+    let owner = json!({"apiVersion": "batch/v1", "kind": "Job", "name": "j", "controller": true});
+    pod["metadata"]["ownerReferences"] = json!([owner]);
+    pod["metadata"]["annotations"] = annotations;
+    pod
+}
+
 #[test]
 fn the_deadline_of_a_job_limits_its_pods() {
     let mut queue = Queue::new();
-    let of_job = |name: &str, version, annotations: Value| {
-        let mut pod = pod(name, 4, version);
-        let owner =
-            json!({"apiVersion": "batch/v1", "kind": "Job", "name": "j", "controller": true});
-        pod["metadata"]["ownerReferences"] = json!([owner]);
-        pod["metadata"]["annotations"] = annotations;
-        pod
-    };
     let known = json!({labels::EXPECTED_DURATION: "5m"});
     queue.feed.pod(of_job("known", 1, known));
-    assert!(
-        queue.feed.wanted().is_empty(),
-        "its author says how long it runs"
-    );
+    let wanted = queue.feed.wanted();
+    assert!(wanted.is_empty(), "its author says how long it runs");
     queue.feed.pod(of_job("a", 2, json!({})));
     queue.feed.pod(of_job("b", 3, json!({})));
     let wanted = queue.feed.wanted();
@@ -358,41 +358,40 @@ fn the_deadline_of_a_job_limits_its_pods() {
     let place = wanted.first().unwrap().clone();
     assert!(queue.feed.has(&place) && !queue.feed.needs(&place));
     let job = json!({"kind": "Job", "spec": {"activeDeadlineSeconds": 600}});
-    queue.feed.object(place.clone(), Some(job));
+    queue.feed.object(place, Some(job));
     queue.feed.flush(&mut queue.planner, NOW);
-    let duration = |queue: &Queue, pod| {
+    let duration = |pod| {
         let job = queue.planner.waiting(&id("team", pod)).unwrap();
         job.duration.map(|duration| duration.mean)
     };
-    assert_eq!(duration(&queue, "known"), Some(300_000));
-    assert_eq!(
-        duration(&queue, "a"),
-        Some(600_000),
-        "it began with its first pod"
-    );
-    assert_eq!(duration(&queue, "b"), Some(600_000));
+    // The Job began no later than its first pod.
+    let durations = ["known", "a", "b"].map(duration);
+    assert_eq!(durations, [Some(300_000), Some(600_000), Some(600_000)]);
+}
 
-    // A pod that runs has the same limit, also for a leader that did not see it wait.
+#[test]
+fn a_new_leader_knows_the_deadline_of_a_job_that_runs() {
     let mut running = of_job("a", 4, json!({}));
     running["spec"]["schedulingGates"] = json!([]);
     running["spec"]["nodeName"] = json!("n1");
     running["status"] = json!({"phase": "Running", "startTime": "2026-08-01T10:01:00Z"});
-    let mut later = Queue::new();
-    later.feed.pod(running);
-    later.feed.pod(pod("next", 4, 5));
-    assert_eq!(later.feed.wanted(), [place.clone()].into());
+    let mut queue = Queue::new();
+    queue.feed.pod(running);
+    queue.feed.pod(pod("next", 4, 5));
+    let wanted = queue.feed.wanted();
+    let place = wanted.first().unwrap().clone();
     let job = json!({
         "kind": "Job", "spec": {"activeDeadlineSeconds": 600},
         "status": {"startTime": "2026-08-01T10:00:30Z"},
     });
-    later.feed.object(place.clone(), Some(job));
-    assert!(later.released(NOW).is_empty());
-    let eta = later.planner.round(NOW).waiting[0].eta.unwrap();
+    queue.feed.object(place.clone(), Some(job));
+    assert!(queue.released(NOW).is_empty());
+    let eta = queue.planner.round(NOW).waiting[0].eta.unwrap();
     assert_eq!(eta.upper, NOW + 630_000);
-    later.feed.gone(&id("team", "a"));
-    assert!(!later.feed.has(&place));
-    later.feed.pod(of_job("c", 6, json!({})));
-    assert_eq!(later.feed.wanted(), [place].into(), "it was forgotten");
+    queue.feed.gone(&id("team", "a"));
+    assert!(!queue.feed.has(&place));
+    queue.feed.pod(of_job("c", 6, json!({})));
+    assert_eq!(queue.feed.wanted(), wanted, "it was forgotten");
 }
 
 #[test]
@@ -426,112 +425,47 @@ fn the_queue_has_nothing_to_do_without_classes_that_queue_and_pods_that_wait() {
     assert!(queue.feed.is_idle());
 }
 
-#[test]
-fn a_jump_of_the_clock_is_no_time_in_the_queue() {
-    const HOUR: i64 = 3_600_000;
-    let rejected = |queue: &mut Queue, now: i64| {
-        queue.feed.flush(&mut queue.planner, now);
-        let actions = queue.planner.round(now).actions.into_iter();
-        let rejects = actions.filter(|action| matches!(action, Action::Reject(_)));
-        rejects.count()
-    };
-    for by in [HOUR, -HOUR] {
-        let mut queue = Queue::new();
-        queue.feed.pod(pod("a", 4, 1));
-        queue
-            .feed
-            .expect(&id("team", "a"), placed(&[0, 1, 2, 3], 0));
-        queue.feed.pod(pod("b", 4, 2));
-        assert_eq!(rejected(&mut queue, NOW), 0);
-        // They may wait for an hour, of which half has passed.
-        let half = NOW + HOUR / 2;
-        queue.feed.jumped(by, half);
-        assert_eq!(rejected(&mut queue, half + by), 0);
-        // The state of the pod changes, as it does all the time.
-        queue.feed.pod(pod("b", 4, 3));
-        assert_eq!(rejected(&mut queue, NOW + HOUR + by - 1), 0);
-        assert_eq!(rejected(&mut queue, NOW + HOUR + by), 1);
-    }
+/// Returns the first pod of a gang of two that runs, and recorded the seat of the second one.
+fn survivor() -> Value {
+    let mut place = placed(&[0, 1], 0);
+    let second = json!([{"pod": "b", "rank": 1, "node": "n1", "gpus": [3, 2]}]);
+    place.others = serde_json::from_value(second).unwrap();
+    let mut survivor = of_gang(pod("a", 2, 1), &place, true);
+    survivor["spec"]["nodeName"] = json!("n1");
+    survivor
 }
 
 #[test]
-fn a_pause_ends_also_if_the_clock_is_set_back() {
+fn a_new_leader_knows_the_seat_of_a_member_that_was_lost_before() {
     let mut queue = Queue::new();
-    queue.feed.pod(pod("a", 4, 1));
-    queue.feed.settle(&id("team", "a"), Some(NOW));
-    let pause = queue.feed.resume(NOW).unwrap() - NOW;
-    queue.feed.jumped(-3_600_000, NOW);
-    let now = NOW - 3_600_000;
-    assert_eq!(queue.feed.resume(now), Some(now + pause));
+    queue.feed.pod(survivor());
+    let mut other = pod("c", 1, 2);
+    other["spec"]["priority"] = json!(7);
+    queue.feed.pod(other);
+    assert!(queue.released(NOW).is_empty(), "the seat is kept");
+    let mut again = of_gang(pod("b", 2, 3), &placed(&[], 0), false);
+    let annotations = again["metadata"]["annotations"].as_object_mut().unwrap();
+    annotations.remove(labels::QUEUE_PLACEMENT);
+    queue.feed.pod(again);
+    let releases = queue.releases(NOW);
+    assert_eq!(releases.len(), 1);
+    assert_eq!(releases[0].why, Why::Rejoin);
+    let seat = &releases[0].seats[0];
+    assert_eq!((&*seat.pod, seat.rank), ("team/b", 1));
+    assert_eq!(seat.gpus, [3, 2], "in the same order");
 }
 
 #[test]
-fn a_pod_whose_node_is_lost_is_given_up_after_a_while() {
-    let ready = |ready: &str| {
-        let status = json!({
-            "allocatable": {"nvidia.com/gpu": "4"},
-            "conditions": [{"type": "Ready", "status": ready}],
-        });
-        Some(Node::of(Default::default(), &json!({}), &status))
-    };
-    let mut released = pod("a", 4, 1);
-    released["spec"]["schedulingGates"] = json!([]);
-    let text = serde_json::to_string(&placed(&[0, 1, 2, 3], 0)).unwrap();
-    released["metadata"]["annotations"] = json!({ labels::QUEUE_PLACEMENT: text });
+fn the_seat_of_a_member_that_succeeded_is_free() {
     let mut queue = Queue::new();
-    queue.feed.pod(released.clone());
-    assert_eq!(queue.feed.lost(NOW), (vec![], None), "its node is there");
-    for (node, what) in [(None, "does not exist"), (ready("Unknown"), "not ready")] {
-        queue.feed.node("n1", node.clone());
-        let (lost, due) = queue.feed.lost(NOW);
-        assert!(lost.is_empty(), "{what}: it may come back");
-        let due = due.unwrap();
-        // It comes back, and is lost again.
-        queue.feed.node("n1", ready("True"));
-        assert_eq!(queue.feed.lost(due), (vec![], None));
-        queue.feed.node("n1", node);
-        assert_eq!(queue.feed.lost(due).0, []);
-        let (lost, _) = queue.feed.lost(due + due - NOW);
-        assert_eq!(lost[0].pod, id("team", "a"));
-        assert!(lost[0].why.contains(what), "{lost:?}");
-        queue.feed.node("n1", ready("True"));
-        queue.feed.lost(due);
-    }
-    queue.feed.node("n1", None);
-    queue.feed.lost(NOW);
-    queue.feed.expect_leaving(&id("team", "a"));
-    assert!(
-        queue.feed.lost(NOW + 3_600_000).0.is_empty(),
-        "it is being failed"
-    );
-    // The scheduler was faster.
-    queue.feed.settle(&id("team", "a"), None);
-    released["spec"]["nodeName"] = json!("n1");
-    released["metadata"]["resourceVersion"] = json!("2");
-    queue.feed.pod(released);
-    assert!(queue.feed.lost(NOW + 3_600_000).0.is_empty());
-}
-
-#[test]
-fn a_pod_that_the_scheduler_does_not_bind_is_given_up_after_a_while() {
-    let mut released = pod("a", 4, 1);
-    released["spec"]["schedulingGates"] = json!([]);
-    let text = serde_json::to_string(&placed(&[0, 1, 2, 3], 0)).unwrap();
-    released["metadata"]["annotations"] = json!({ labels::QUEUE_PLACEMENT: text });
-    let says = "0/9 nodes are available: 1 node(s) had volume node affinity conflict";
-    released["status"]["conditions"] = json!([{
-        "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": says,
-    }]);
-    let mut queue = Queue::new();
-    queue.feed.pod(released.clone());
-    let (lost, due) = queue.feed.lost(NOW);
-    assert!(lost.is_empty(), "another pod may still end there");
-    let lost = queue.feed.lost(due.unwrap()).0;
-    assert_eq!(lost[0].reason, "QueueNodeRefuses");
-    assert!(lost[0].why.contains(says), "{lost:?}");
-    // The scheduler has not tried, for example because none runs.
-    released["status"]["conditions"] = json!([]);
-    released["metadata"]["resourceVersion"] = json!("2");
-    queue.feed.pod(released);
-    assert_eq!(queue.feed.lost(due.unwrap()), (vec![], None));
+    queue.feed.pod(survivor());
+    let mut done = of_gang(pod("b", 2, 2), &placed(&[3, 2], 1), true);
+    done["spec"]["nodeName"] = json!("n1");
+    done["status"]["phase"] = json!("Succeeded");
+    queue.feed.pod(done);
+    queue.feed.pod(pod("c", 2, 3));
+    assert_eq!(queue.released(NOW), ["team/c"]);
+    // Also when it is deleted later.
+    queue.feed.gone(&id("team", "b"));
+    assert_eq!(queue.released(NOW), ["team/c"]);
 }

@@ -1,0 +1,118 @@
+//! Jumps of the clock, nodes that are lost, and nodes that do not take a pod.
+
+use nvlink_planner::Action;
+use nvlink_topology::labels;
+use nvlink_webhook::queue::feed::{id, node::Node};
+use serde_json::json;
+
+use super::{NOW, Queue, placed, pod};
+
+#[test]
+fn a_jump_of_the_clock_is_no_time_in_the_queue() {
+    const HOUR: i64 = 3_600_000;
+    let rejected = |queue: &mut Queue, now: i64| {
+        queue.feed.flush(&mut queue.planner, now);
+        let actions = queue.planner.round(now).actions.into_iter();
+        let rejects = actions.filter(|action| matches!(action, Action::Reject(_)));
+        rejects.count()
+    };
+    for by in [HOUR, -HOUR] {
+        let mut queue = Queue::new();
+        queue.feed.pod(pod("a", 4, 1));
+        queue
+            .feed
+            .expect(&id("team", "a"), placed(&[0, 1, 2, 3], 0));
+        queue.feed.pod(pod("b", 4, 2));
+        assert_eq!(rejected(&mut queue, NOW), 0);
+        // They may wait for an hour, of which half has passed.
+        let half = NOW + HOUR / 2;
+        queue.feed.jumped(by, half);
+        assert_eq!(rejected(&mut queue, half + by), 0);
+        // The state of the pod changes, as it does all the time.
+        queue.feed.pod(pod("b", 4, 3));
+        assert_eq!(rejected(&mut queue, NOW + HOUR + by - 1), 0);
+        assert_eq!(rejected(&mut queue, NOW + HOUR + by), 1);
+    }
+}
+
+#[test]
+fn a_pause_ends_also_if_the_clock_is_set_back() {
+    let mut queue = Queue::new();
+    queue.feed.pod(pod("a", 4, 1));
+    queue.feed.settle(&id("team", "a"), Some(NOW));
+    let pause = queue.feed.resume(NOW).unwrap() - NOW;
+    queue.feed.jumped(-3_600_000, NOW);
+    let now = NOW - 3_600_000;
+    assert_eq!(queue.feed.resume(now), Some(now + pause));
+}
+
+#[test]
+fn a_pod_whose_node_is_lost_is_given_up_after_a_while() {
+    let ready = |ready: &str| {
+        let status = json!({
+            "allocatable": {"nvidia.com/gpu": "4"},
+            "conditions": [{"type": "Ready", "status": ready}],
+        });
+        Some(Node::of(Default::default(), &json!({}), &status))
+    };
+    let mut released = pod("a", 4, 1);
+    released["spec"]["schedulingGates"] = json!([]);
+    let text = serde_json::to_string(&placed(&[0, 1, 2, 3], 0)).unwrap();
+    released["metadata"]["annotations"] = json!({ labels::QUEUE_PLACEMENT: text });
+    let mut queue = Queue::new();
+    queue.feed.pod(released.clone());
+    assert_eq!(queue.feed.lost(NOW), (vec![], None), "its node is there");
+    for (node, what) in [(None, "does not exist"), (ready("Unknown"), "not ready")] {
+        queue.feed.node("n1", node.clone());
+        let (lost, due) = queue.feed.lost(NOW);
+        assert!(lost.is_empty(), "{what}: it may come back");
+        let due = due.unwrap();
+        // It comes back, and is lost again.
+        queue.feed.node("n1", ready("True"));
+        assert_eq!(queue.feed.lost(due), (vec![], None));
+        queue.feed.node("n1", node);
+        assert_eq!(queue.feed.lost(due).0, []);
+        let (lost, _) = queue.feed.lost(due + due - NOW);
+        assert_eq!(lost[0].pod, id("team", "a"));
+        assert!(lost[0].why.contains(what), "{lost:?}");
+        queue.feed.node("n1", ready("True"));
+        queue.feed.lost(due);
+    }
+    queue.feed.node("n1", None);
+    queue.feed.lost(NOW);
+    queue.feed.expect_leaving(&id("team", "a"));
+    assert!(
+        queue.feed.lost(NOW + 3_600_000).0.is_empty(),
+        "it is being failed"
+    );
+    // The scheduler was faster.
+    queue.feed.settle(&id("team", "a"), None);
+    released["spec"]["nodeName"] = json!("n1");
+    released["metadata"]["resourceVersion"] = json!("2");
+    queue.feed.pod(released);
+    assert!(queue.feed.lost(NOW + 3_600_000).0.is_empty());
+}
+
+#[test]
+fn a_pod_that_the_scheduler_does_not_bind_is_given_up_after_a_while() {
+    let mut released = pod("a", 4, 1);
+    released["spec"]["schedulingGates"] = json!([]);
+    let text = serde_json::to_string(&placed(&[0, 1, 2, 3], 0)).unwrap();
+    released["metadata"]["annotations"] = json!({ labels::QUEUE_PLACEMENT: text });
+    let says = "0/9 nodes are available: 1 node(s) had volume node affinity conflict";
+    released["status"]["conditions"] = json!([{
+        "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": says,
+    }]);
+    let mut queue = Queue::new();
+    queue.feed.pod(released.clone());
+    let (lost, due) = queue.feed.lost(NOW);
+    assert!(lost.is_empty(), "another pod may still end there");
+    let lost = queue.feed.lost(due.unwrap()).0;
+    assert_eq!(lost[0].reason, "QueueNodeRefuses");
+    assert!(lost[0].why.contains(says), "{lost:?}");
+    // The scheduler has not tried, for example because none runs.
+    released["status"]["conditions"] = json!([]);
+    released["metadata"]["resourceVersion"] = json!("2");
+    queue.feed.pod(released);
+    assert_eq!(queue.feed.lost(due.unwrap()), (vec![], None));
+}
