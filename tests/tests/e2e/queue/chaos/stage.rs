@@ -96,7 +96,7 @@ impl Stage {
     /// Kills the exporter of a node, and removes what it published.
     pub(super) fn forget(&mut self, name: &str) {
         self.exporters.remove(name);
-        let delete = ["delete", "nodetopology", name];
+        let delete = ["delete", "nodetopology", name, "--ignore-not-found"];
         self.plane.kubectl().run(&delete).unwrap();
     }
 
