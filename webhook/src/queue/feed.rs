@@ -292,6 +292,7 @@ impl Feed {
         if let (Some(Some(_)), Some(place), false) = (gang, place, asked) {
             self.wanted.insert(place);
         }
+        entry.forget();
     }
 
     fn join(&mut self, id: Name, mut entry: Entry) {
