@@ -3,7 +3,14 @@
 //!
 //! All state is in the API. A later leader reads the same objects and goes on.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use k8s_openapi::jiff::Timestamp;
 use kube::Client;
@@ -48,6 +55,8 @@ pub struct Queue {
     client: Client,
     settings: Settings,
     metrics: Arc<Metrics>,
+    /// The number of plans so far. This process may lead several times in a term of one number.
+    plans: Arc<AtomicU64>,
 }
 
 impl Queue {
@@ -58,6 +67,7 @@ impl Queue {
             client: client.clone(),
             settings: settings.clone(),
             metrics: Arc::clone(metrics),
+            plans: Arc::default(),
         }
     }
 
@@ -93,7 +103,7 @@ impl Queue {
             moving: 0,
             tasks: JoinSet::new(),
             term: term.number,
-            plans: 0,
+            plans: Arc::clone(&self.plans),
         };
         serving.ask(&self.client, Instant::now());
         let mut wake = None;
@@ -147,8 +157,7 @@ struct Serving {
     moving: usize,
     tasks: JoinSet<Done>,
     term: i32,
-    /// The number of plans so far.
-    plans: u64,
+    plans: Arc<AtomicU64>,
 }
 
 impl Serving {
@@ -351,7 +360,7 @@ impl Serving {
     }
 
     /// Returns the placements of a release.
-    fn places(&mut self, release: &Release, now: Millis) -> Vec<(Name, Placement)> {
+    fn places(&self, release: &Release, now: Millis) -> Vec<(Name, Placement)> {
         let (plan, at) = (self.plan(), stamp(now));
         let why = words::why(&release.why);
         tracing::info!(job = %release.job, pods = release.seats.len(), plan, why, "releasing a job");
@@ -374,9 +383,9 @@ impl Serving {
         seats.collect()
     }
 
-    fn plan(&mut self) -> String {
-        self.plans += 1;
-        format!("{}-{}", self.term, self.plans)
+    fn plan(&self) -> String {
+        let number = self.plans.fetch_add(1, Ordering::Relaxed) + 1;
+        format!("{}-{number}", self.term)
     }
 
     /// Lets a pod go whose class does not queue.

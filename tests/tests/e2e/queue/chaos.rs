@@ -28,6 +28,8 @@ const SEED: u64 = 15;
 const SEED_VARIABLE: &str = "NVLINK_TEST_SEED";
 /// So many pods are released after a fault until the queue counts as recovered.
 const RECOVERED: usize = 5;
+/// A recovery that takes longer than a killed leader's Lease lasts is shown with the logs.
+const SLOW: Duration = Duration::from_secs(20);
 /// A pod that was released to a node which then was deleted.
 const STRANDED: &str = "stranded";
 
@@ -148,8 +150,19 @@ impl Chaos<'_> {
         self.fault("node deleted, and created again", |it| {
             it.replace_node("n3")
         });
+        self.fault("all at once", |it| {
+            it.desk.order(|orders| {
+                orders.noise = true;
+                orders.deletions = 600;
+            });
+            let at = it.leader();
+            it.leaders.remove(at);
+            it.stage.plane.restart_etcd().unwrap();
+            it.stage.plane.restart_api_server().unwrap();
+        });
         self.desk.order(|orders| {
             orders.closed = true;
+            orders.noise = false;
             orders.deletions = 0;
         });
         self.drain();
@@ -174,6 +187,12 @@ impl Chaos<'_> {
             last = at;
         }
         let next = self.ledger.releases(end)[0];
+        if next - end > SLOW {
+            println!("{:?} from {:?}: {:#?}", next - end, end, self.ledger.pods());
+            for leader in &self.leaders {
+                println!("{}", leader.process.log());
+            }
+        }
         self.figures.push(Figure {
             fault,
             lasted: end - begin,
