@@ -5,7 +5,11 @@
 
 mod act;
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    sync::{Arc, atomic::AtomicU64},
+    time::Duration,
+};
 
 use kube::Client;
 use nvlink_planner::{Millis, Name, Planner, Settings as Rules, Waiting};
@@ -49,6 +53,8 @@ pub struct Queue {
     client: Client,
     settings: Settings,
     metrics: Arc<Metrics>,
+    /// The number of plans so far. This process may lead several times in a term of one number.
+    plans: Arc<AtomicU64>,
 }
 
 impl Queue {
@@ -59,6 +65,7 @@ impl Queue {
             client: client.clone(),
             settings: settings.clone(),
             metrics: Arc::clone(metrics),
+            plans: Arc::default(),
         }
     }
 
@@ -106,7 +113,7 @@ impl Queue {
             moving: 0,
             tasks: JoinSet::new(),
             term: term.number,
-            plans: 0,
+            plans: Arc::clone(&self.plans),
             needed: Instant::now(),
             planned: Planned::default(),
         };
@@ -158,8 +165,7 @@ struct Serving {
     moving: usize,
     tasks: JoinSet<Done>,
     term: i32,
-    /// The number of plans so far.
-    plans: u64,
+    plans: Arc<AtomicU64>,
     /// When a class last queued or a pod waited.
     needed: Instant,
     planned: Planned,

@@ -85,7 +85,7 @@ impl Writer {
             client: client.clone(),
             leadership: leadership.clone(),
             term,
-            permits: Arc::new(Semaphore::new(AT_ONCE)),
+            permits: Arc::new(Semaphore::new(at_once())),
             metrics: Arc::clone(metrics),
         }
     }
@@ -187,16 +187,14 @@ impl Writer {
                 return Outcome::Stopped;
             }
             let answer = self.attempt(document, &patch).await;
+            #[cfg(debug_assertions)]
+            if matches!(answer, Ok(Outcome::Written(_))) {
+                failpoint::passed(write.kind());
+            }
             drop(permit);
             self.count(write, &answer);
             let wait = match answer {
-                Ok(outcome) => {
-                    #[cfg(debug_assertions)]
-                    if matches!(outcome, Outcome::Written(_)) {
-                        failpoint::passed(write.kind());
-                    }
-                    return outcome;
-                }
+                Ok(outcome) => return outcome,
                 Err(wait) => wait,
             };
             tokio::time::sleep(wait.unwrap_or(pause)).await;
@@ -298,6 +296,15 @@ impl Writer {
             Err(error) => Err(error),
         }
     }
+}
+
+/// Returns the most writes at a time. One that ends the process in a test is the last one.
+fn at_once() -> usize {
+    #[cfg(debug_assertions)]
+    if failpoint::is_set() {
+        return 1;
+    }
+    AT_ONCE
 }
 
 /// Returns requests in the namespace of a pod, and the pod's name.

@@ -351,6 +351,7 @@ impl Feed {
         if let (Some(place), true, false) = (place, needs, asked) {
             self.wanted.insert(place);
         }
+        entry.forget();
     }
 
     fn join(&mut self, id: Name, mut entry: Entry) {

@@ -196,6 +196,23 @@ fn a_gang_follows_its_first_pod_and_nobody_follows_a_mere_plan() {
 }
 
 #[test]
+fn a_gang_follows_its_first_pod_whatever_the_watches_show_first() {
+    let places = [placed(&[0, 1], 0), placed(&[2, 3], 1)];
+    let mut queue = Queue::new();
+    queue.class(None);
+    let mut first = of_gang(pod("a", 2, 1), &places[0], true);
+    first["spec"]["nodeName"] = json!("n1");
+    queue.feed.pod(first);
+    queue.feed.pod(of_gang(pod("b", 2, 2), &places[1], false));
+    queue.class(Some(json!({"whenUnavailable": "Queue"})));
+    assert!(queue.released(NOW).is_empty());
+    assert_eq!(
+        queue.feed.committed(),
+        [(id("team", "b"), places[1].clone())]
+    );
+}
+
+#[test]
 fn a_report_about_an_earlier_pod_of_the_same_name_does_not_count() {
     let mut queue = Queue::new();
     let mut running = pod("a", 1, 1);

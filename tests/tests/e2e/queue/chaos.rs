@@ -23,9 +23,13 @@ use self::{
 };
 use super::{cluster::SOON, leaders::signal};
 
+/// The order of the load. Another one is taken from the environment.
 const SEED: u64 = 15;
+const SEED_VARIABLE: &str = "NVLINK_TEST_SEED";
 /// So many pods are released after a fault until the queue counts as recovered.
 const RECOVERED: usize = 5;
+/// A recovery that takes longer than a killed leader's Lease lasts is shown with the logs.
+const SLOW: Duration = Duration::from_secs(20);
 /// A pod that was released to a node which then was deleted.
 const STRANDED: &str = "stranded";
 
@@ -49,14 +53,15 @@ struct Chaos<'a> {
 
 #[test]
 fn nothing_is_lost_whatever_fails() {
-    println!("seed {SEED}");
+    let seed = std::env::var(SEED_VARIABLE).map_or(SEED, |seed| seed.parse().unwrap());
+    println!("seed {seed}");
     let mut stage = Stage::start(&["n1", "n2", "n3"], "20s");
     let ledger = Ledger::open(&stage.plane);
     let desk = Desk::default();
     let leaders = vec![stage.leader(), stage.leader()];
     strand(&stage, &ledger);
     // What the load needs of the stage, while faults change it.
-    let load = Load::new(&stage.plane, &ledger, SEED);
+    let load = Load::new(&stage.plane, &ledger, seed);
     let other = team::Team::new(&stage.plane);
     let outcome = thread::scope(|scope| {
         let load = scope.spawn(|| load.run(&desk));
@@ -145,8 +150,19 @@ impl Chaos<'_> {
         self.fault("node deleted, and created again", |it| {
             it.replace_node("n3")
         });
+        self.fault("all at once", |it| {
+            it.desk.order(|orders| {
+                orders.noise = true;
+                orders.deletions = 600;
+            });
+            let at = it.leader();
+            it.leaders.remove(at);
+            it.stage.plane.restart_etcd().unwrap();
+            it.stage.plane.restart_api_server().unwrap();
+        });
         self.desk.order(|orders| {
             orders.closed = true;
+            orders.noise = false;
             orders.deletions = 0;
         });
         self.drain();
@@ -171,6 +187,12 @@ impl Chaos<'_> {
             last = at;
         }
         let next = self.ledger.releases(end)[0];
+        if next - end > SLOW {
+            println!("{:?} from {:?}: {:#?}", next - end, end, self.ledger.pods());
+            for leader in &self.leaders {
+                println!("{}", leader.process.log());
+            }
+        }
         self.figures.push(Figure {
             fault,
             lasted: end - begin,

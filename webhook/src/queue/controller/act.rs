@@ -1,6 +1,6 @@
 //! What the queue does with pods: begins to release them, and to fail them.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::atomic::Ordering};
 
 use k8s_openapi::jiff::Timestamp;
 use nvlink_planner::{Action, Millis, Name, Reason, Release};
@@ -34,7 +34,7 @@ impl Serving {
     }
 
     /// Returns the placements of a release.
-    fn places(&mut self, release: &Release, now: Millis) -> Vec<(Name, Placement)> {
+    fn places(&self, release: &Release, now: Millis) -> Vec<(Name, Placement)> {
         let (plan, at) = (self.plan(), stamp(now));
         let why = words::why(&release.why);
         tracing::info!(job = %release.job, pods = release.seats.len(), plan, why, "releasing a job");
@@ -61,9 +61,9 @@ impl Serving {
         seats.collect()
     }
 
-    fn plan(&mut self) -> String {
-        self.plans += 1;
-        format!("{}-{}", self.term, self.plans)
+    fn plan(&self) -> String {
+        let number = self.plans.fetch_add(1, Ordering::Relaxed) + 1;
+        format!("{}-{number}", self.term)
     }
 
     /// Lets a pod go whose class does not queue.

@@ -18,7 +18,7 @@ pub(super) struct Entry {
     pub(super) uid: String,
     /// Its resourceVersion: a higher one is later (KEP-5504; it always was so with etcd).
     pub(super) version: u64,
-    /// The pod itself, as text without what the queue never reads, until it has a node.
+    /// The pod itself, as text without what the queue never reads, until it has a node and was read.
     pub(super) text: Option<Box<str>>,
     pub(super) life: Life,
     /// The name of its class.
@@ -127,7 +127,8 @@ impl Entry {
             life,
         };
         let demand = waits.then(|| Demand::of(pod));
-        if waits || this.life == Life::Released {
+        // Its class may become known later.
+        if waits || this.life == Life::Released || this.class.is_some() {
             prune(pod);
             this.text = Some(pod.to_string().into());
         }
@@ -139,7 +140,15 @@ impl Entry {
         Some((self.namespace.clone(), self.object.clone()?))
     }
 
-    /// Returns the pod itself, without what the queue never reads, until it has a node.
+    /// Forgets the pod itself if it was read and will not be written.
+    pub(super) fn forget(&mut self) {
+        let written = matches!(self.life, Life::Waiting { .. } | Life::Released);
+        if self.member.is_some() && !written {
+            self.text = None;
+        }
+    }
+
+    /// Returns the pod itself, without what the queue never reads, until it has a node and was read.
     pub(super) fn document(&self) -> Option<Value> {
         serde_json::from_str(self.text.as_deref()?).ok()
     }
@@ -195,7 +204,8 @@ pub(crate) fn prune(pod: &mut Value) {
         metadata.remove("managedFields");
     }
     if let Some(status) = pod.get_mut("status").and_then(Value::as_object_mut) {
-        status.retain(|key, _| ["phase", "startTime", "conditions"].contains(&key.as_str()));
+        let read = ["phase", "startTime", "conditions", "containerStatuses"];
+        status.retain(|key, _| read.contains(&key.as_str()));
         let conditions = status.get_mut("conditions").and_then(Value::as_array_mut);
         if let Some(conditions) = conditions {
             conditions.retain(notice::is_ours);

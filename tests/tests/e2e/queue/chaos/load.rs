@@ -180,6 +180,8 @@ impl<'a> Load<'a> {
                         (format!("gang-{number}"), 2 + self.random.below(3) as usize);
                     self.outcome.gangs += 1;
                     self.sizes.insert(gang.clone(), size);
+                    // Two of the three nodes can hold it.
+                    let gpus = gpus.min(if size == 2 { 8 } else { 4 });
                     for member in 0..size {
                         let name = format!("{gang}-{member}");
                         self.create(pod(&name, gpus, Some((&gang, size)), None));

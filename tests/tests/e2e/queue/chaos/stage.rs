@@ -32,7 +32,8 @@ const LONG: &str = "line";
 /// A class whose pods may wait for a few seconds.
 pub(super) const BRIEF: &str = "brief";
 
-/// A control plane, nodes that simulated exporters describe, and a webhook that never leads.
+/// A control plane with the policies, nodes that simulated exporters describe, and a webhook that
+/// never leads.
 pub(super) struct Stage {
     pub(super) plane: ControlPlane,
     pub(super) team: Kubectl,
@@ -57,6 +58,10 @@ impl Stage {
             });
             plane.kubectl().create(&class).unwrap();
         }
+        let policies = ["policies", "--lease-namespace", "default"];
+        let policies = programs::run(WEBHOOK, &policies, "").unwrap();
+        let apply = ["apply", "--server-side", "-f", "-"];
+        plane.kubectl().run_with(&apply, &policies).unwrap();
         let admission = admission(&plane);
         let files = Authority::new("leaders").unwrap();
         let files = files.issue("tls", &workdir::fresh("leaders").unwrap());
@@ -96,7 +101,7 @@ impl Stage {
     /// Kills the exporter of a node, and removes what it published.
     pub(super) fn forget(&mut self, name: &str) {
         self.exporters.remove(name);
-        let delete = ["delete", "nodetopology", name];
+        let delete = ["delete", "nodetopology", name, "--ignore-not-found"];
         self.plane.kubectl().run(&delete).unwrap();
     }
 
