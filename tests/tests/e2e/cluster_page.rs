@@ -4,7 +4,7 @@
 use std::{fs, path::PathBuf, time::Duration};
 
 use nvlink_tests::{
-    Browser, ControlPlane, Kubectl, Webhook, http, port,
+    Browser, ControlPlane, Kubectl, Node, Webhook, http, node, port,
     programs::{self, EXPORTER},
     wait_until,
     webhook::install_crds,
@@ -148,7 +148,11 @@ fn run_jobs(cluster: &Cluster, browser: &Browser) {
     let reader = "window.here = true; const link = document.querySelector('#node-pairs a');
         link.focus(); window.at = scrollY";
     browser.run(reader).unwrap();
-    ci.create(&gpu_pod("train", 4)).unwrap();
+    let node = Node::new("dgx-1", 8).label("nvlink-domains.io/domain-size", "8");
+    node::create(cluster.kubectl(), &[node]).unwrap();
+    let mut train = gpu_pod("train", 4);
+    train["metadata"]["annotations"] = json!({"nvlink-domains.io/expected-duration": "30m"});
+    ci.create(&train).unwrap();
     let mut stranger = gpu_pod("stranger", 1);
     stranger["metadata"]["annotations"] = json!({"nvlink-domains.io/class": "<nope>"});
     ci.create(&stranger).unwrap_err();
@@ -177,10 +181,17 @@ fn wait_in_line(cluster: &Cluster, browser: &Browser) {
     });
     cluster.kubectl().create(&class).unwrap();
     let ci = cluster.kubectl().in_namespace("ci");
-    let mut pod = gpu_pod("waits", 8);
+    let mut pod = gpu_pod("waits", 6);
     pod["metadata"]["annotations"] = json!({"nvlink-domains.io/class": "line"});
     wait_until("the class to queue", SOON, || ci.create(&pod).map(Some)).unwrap();
-    wait_for_text(browser, "1 pod waits for 8 GPUs: 1 in class line (8 GPUs).");
+    wait_for_text(browser, "1 pod waits for 6 GPUs: 1 in class line (6 GPUs).");
+    wait_for_text(browser, "it needs 6 GPUs in one NVLink domain");
+    let start = "return document.querySelectorAll('#waiting time').length";
+    assert_eq!(
+        browser.run(start).unwrap(),
+        2,
+        "its expected start is known"
+    );
     let text = browser.text().unwrap();
     assert!(
         !text.contains("no rule forbids"),
