@@ -91,7 +91,10 @@ impl<'a> View<'a> {
             if holding.end.is_none() {
                 unknown = unknown.saturating_add(holding.count);
             }
-            let end = End::of(holding.end, holding.since, unknown, now);
+            let end = match holding.end {
+                None if holding.count == 0 => End::NEVER,
+                end => End::of(end, holding.since, unknown, now),
+            };
             built.valid = built.valid.min(end.valid);
             built.adjusted |= end.adjusted;
             built.profile.add(Interval {

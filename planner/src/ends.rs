@@ -40,6 +40,14 @@ pub(crate) struct End {
 }
 
 impl End {
+    /// The end of a pod that no job waits for.
+    pub(crate) const NEVER: Self = Self {
+        until: Millis::MAX,
+        mean: Millis::MAX,
+        valid: Millis::MAX,
+        adjusted: false,
+    };
+
     /// Returns the end of a pod that started at `since`. `unknown` counts the GPUs of the
     /// pods of unknown end on the node so far, this one included.
     pub(crate) fn of(end: Option<Estimate>, since: Millis, unknown: u32, now: Millis) -> Self {

@@ -1,4 +1,4 @@
-//! What the planner knows of a pod that has GPUs.
+//! What the planner knows of a pod that holds something.
 
 use crate::{Estimate, Millis, Name};
 
@@ -9,7 +9,8 @@ use crate::{Estimate, Millis, Name};
 pub struct PodState {
     /// The node to which it was released or bound.
     pub node: Name,
-    /// The number of GPUs that it holds.
+    /// The number of GPUs that it holds. A pod without GPUs holds only other resources. If nobody
+    /// knows when it ends, jobs that need these go elsewhere, and reserve no GPUs here meanwhile.
     pub gpus: u32,
     /// Indices of the GPUs that were planned for it; empty if there is no plan. They stay
     /// reserved until the exporter's report names the pod; then the report wins.

@@ -19,12 +19,14 @@
 //! - `events`: the watches of these objects;
 //! - `owners`: the objects that say how many pods a job has;
 //! - `clock`: the time by which pods wait;
+//! - `idle`: whether there is anything to do;
 //! - `words`: what a round says, in words;
 //! - [`notice`]: what waiting pods show, and when a reader would notice a change, pure;
 //! - [`board`]: which pods show something new next, pure;
 //! - `post`: writes it;
 //! - `tally`: how many pods wait, pure;
 //! - `execute`: carries out what a round of the planner says;
+//! - `failpoint`: ends a debug build between two writes, for tests;
 //! - [`controller`]: the loop over rounds, while this process leads.
 
 pub mod board;
@@ -32,8 +34,11 @@ mod clock;
 pub mod controller;
 mod events;
 mod execute;
+#[cfg(debug_assertions)]
+mod failpoint;
 pub mod feed;
 pub mod gang;
+mod idle;
 pub mod job;
 pub mod life;
 pub mod limits;

@@ -382,6 +382,33 @@ fn other_resources_count() {
 }
 
 #[test]
+fn nobody_waits_on_free_gpus_for_pods_without_gpus_that_may_never_end() {
+    let mut fed = Fed::default();
+    let mut node = switched();
+    node.resources = vec![10];
+    fed.node("n", node);
+    let daemon = PodState {
+        gpus: 0,
+        resources: vec![8],
+        ..pod("n", &[], None)
+    };
+    fed.pod("daemon", daemon);
+    let mut hungry = job(1, 8, 10);
+    hungry.members[0].resources = vec![3];
+    fed.job("hungry", hungry);
+    let mut never = job(2, 8, 10);
+    never.members[0].resources = vec![11];
+    fed.job("never", never);
+    fed.job("whole", job(3, 8, 1_000_000));
+    assert_eq!(
+        told(&fed.round(0)),
+        "whole on n[0, 1, 2, 3, 4, 5, 6, 7] Backfill { ahead: 2 }\n\
+         hungry waits 1/1 some time: Fragmented { asked: 8, free: 8 }\n\
+         never waits 2/2 some time: Never"
+    );
+}
+
+#[test]
 fn an_explanation_names_holders_and_those_before() {
     let mut fed = Fed::default();
     fed.node("n", switched());

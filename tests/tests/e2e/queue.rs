@@ -3,8 +3,11 @@
 //!
 //! It uses its own control plane, because the policies apply to all namespaces.
 
+pub(crate) mod alerts;
+mod chaos;
 mod cluster;
 mod gangs;
+mod idle;
 mod jobs;
 mod leaders;
 mod showing;

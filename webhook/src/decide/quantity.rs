@@ -1,4 +1,4 @@
-//! Kubernetes quantities, limited to whole numbers of GPUs.
+//! Kubernetes quantities: whole numbers of GPUs, and amounts of other resources.
 
 use serde_json::Value;
 
@@ -14,39 +14,73 @@ pub fn whole(quantity: &Value) -> Option<u32> {
     }
 }
 
+/// Parses `quantity` times ten to the power of `decimals`, rounded up as Kubernetes rounds. Returns
+/// `None` if it is not a quantity, negative or beyond `u64`.
+#[must_use]
+pub fn scaled(quantity: &Value, decimals: i32) -> Option<u64> {
+    let number = match quantity {
+        Value::Number(number) => Number::parse(&number.to_string()),
+        Value::String(text) => Number::parse(text),
+        _ => None,
+    };
+    let (whole, rest) = number?.times(decimals)?;
+    u64::try_from(whole).ok()?.checked_add(u64::from(rest))
+}
+
 fn parse(text: &str) -> Option<u32> {
-    let text = text.strip_prefix('+').unwrap_or(text);
-    let split = text
-        .find(|c: char| !c.is_ascii_digit() && c != '.')
-        .unwrap_or(text.len());
-    let (number, suffix) = text.split_at(split);
-    let (integer, fraction) = number.split_once('.').unwrap_or((number, ""));
-    let fraction = fraction.trim_end_matches('0');
-    let digits = format!("{}{fraction}", integer.trim_start_matches('0'));
-    let no_digit = integer.is_empty() && !number.contains(|c: char| c.is_ascii_digit());
-    if no_digit || fraction.contains('.') || digits.len() > 18 {
-        return None;
+    let (whole, rest) = Number::parse(text)?.times(0)?;
+    u32::try_from(whole).ok().filter(|_| !rest)
+}
+
+/// A number that is not negative.
+struct Number {
+    mantissa: u128,
+    /// Exponents of ten and of two.
+    decimal: i32,
+    binary: u32,
+}
+
+impl Number {
+    fn parse(text: &str) -> Option<Self> {
+        let text = text.strip_prefix('+').unwrap_or(text);
+        let split = text
+            .find(|c: char| !c.is_ascii_digit() && c != '.')
+            .unwrap_or(text.len());
+        let (number, suffix) = text.split_at(split);
+        let (integer, fraction) = number.split_once('.').unwrap_or((number, ""));
+        let fraction = fraction.trim_end_matches('0');
+        let digits = format!("{}{fraction}", integer.trim_start_matches('0'));
+        let no_digit = integer.is_empty() && !number.contains(|c: char| c.is_ascii_digit());
+        if no_digit || fraction.contains('.') || digits.len() > 18 {
+            return None;
+        }
+        let mantissa: u128 = if digits.is_empty() {
+            0
+        } else {
+            digits.parse().ok()?
+        };
+        let (decimal, binary) = scale(suffix)?;
+        Some(Self {
+            mantissa,
+            decimal: decimal - i32::try_from(fraction.len()).ok()?,
+            binary,
+        })
     }
-    let mantissa: u128 = if digits.is_empty() {
-        0
-    } else {
-        digits.parse().ok()?
-    };
-    let (decimal, binary) = scale(suffix)?;
-    let exponent = decimal - i32::try_from(fraction.len()).ok()?;
-    if mantissa == 0 {
-        return Some(0);
+
+    /// Returns the number times ten to the power of `decimals`, without its fraction, and whether
+    /// it has one.
+    fn times(&self, decimals: i32) -> Option<(u128, bool)> {
+        if self.mantissa == 0 {
+            return Some((0, false));
+        }
+        let exponent = self.decimal + decimals;
+        let scaled = self.mantissa.checked_shl(self.binary)?;
+        let power = 10_u128.checked_pow(exponent.unsigned_abs())?;
+        if exponent >= 0 {
+            return Some((scaled.checked_mul(power)?, false));
+        }
+        Some((scaled / power, scaled % power > 0))
     }
-    let scaled = mantissa.checked_shl(binary)?;
-    let power = 10_u128.checked_pow(exponent.unsigned_abs())?;
-    let value = if exponent >= 0 {
-        scaled.checked_mul(power)?
-    } else if scaled % power == 0 {
-        scaled / power
-    } else {
-        return None;
-    };
-    u32::try_from(value).ok()
 }
 
 /// Returns a suffix as exponents of ten and of two.
@@ -117,6 +151,26 @@ mod tests {
             (json!(true), None),
         ] {
             assert_eq!(whole(&quantity), expected, "{quantity}");
+        }
+    }
+
+    #[test]
+    fn other_amounts_are_rounded_up() {
+        for (quantity, decimals, expected) in [
+            (json!("1500m"), 3, Some(1_500)),
+            (json!("0.1"), 3, Some(100)),
+            (json!(2), 3, Some(2_000)),
+            (json!("1n"), 3, Some(1)),
+            (json!("64Gi"), 0, Some(64 << 30)),
+            (json!("1.5Ki"), 0, Some(1_536)),
+            (json!("100m"), 0, Some(1)),
+            (json!("1e-30"), 0, Some(1)),
+            (json!("8Ei"), 0, Some(1 << 63)),
+            (json!("16Ei"), 0, None),
+            (json!("-1"), 0, None),
+            (json!(null), 0, None),
+        ] {
+            assert_eq!(scaled(&quantity, decimals), expected, "{quantity}");
         }
     }
 }

@@ -13,7 +13,7 @@ use nvlink_runtime::watch::{self, Key, Mirror};
 use serde_json::{Value, json};
 use tokio::{sync::mpsc, task::JoinSet};
 
-use super::feed::{self, Feed, Known, entry::concerns, node::Node};
+use super::feed::{self, Feed, Known, entry::concerns, load::Load, node::Node};
 use crate::{
     class::Class,
     crd::DomainClass,
@@ -30,6 +30,7 @@ pub(super) enum Event {
     Class(String, Option<Known>),
     AllClasses(HashSet<String>),
     Pod(Box<Value>),
+    Load(Name, Option<Load>),
     PodGone(Name),
     AllPods(HashSet<Name>),
 }
@@ -58,6 +59,7 @@ impl Event {
             Self::Topology(name, published) => feed.topology(&name, published),
             Self::Class(name, class) => feed.class(&name, class),
             Self::Pod(pod) => feed.pod(*pod),
+            Self::Load(id, load) => feed.load(&id, load),
             Self::PodGone(id) => feed.gone(&id),
             Self::AllNodes(names) => {
                 feed.retain_nodes(&names);
@@ -182,7 +184,7 @@ impl Kind for Pods {
         });
         match concerns(&pod) {
             true => Event::Pod(Box::new(pod)),
-            false => Event::PodGone(id),
+            false => Event::Load(id, Load::of(&pod)),
         }
     }
 

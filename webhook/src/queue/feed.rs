@@ -4,10 +4,13 @@
 //! What the queue is writing counts as written ([`Feed::expect`]) until the answer is known
 //! ([`Feed::settle`]).
 
+pub mod amounts;
 mod demand;
 pub(crate) mod entry;
 mod flush;
 mod job;
+pub mod load;
+mod lost;
 pub mod node;
 mod shown;
 mod writing;
@@ -18,12 +21,18 @@ use std::{
 };
 
 use nvlink_planner::{Name, Seat};
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use self::{demand::Demand, entry::Entry, node::Node};
+use self::{
+    demand::Demand,
+    entry::{Entry, Expected, concerns},
+    load::{Load, Loads},
+    node::Node,
+};
 use super::{Life, Object, Past, Placement, read};
 use crate::{class::Class, decide::Settings, mirror::Published};
 
+pub use lost::Lost;
 pub use shown::Left;
 pub use writing::Leaver;
 
@@ -41,12 +50,21 @@ pub struct Feed {
     topologies: HashMap<Name, Arc<Published>>,
     classes: BTreeMap<String, Known>,
     pods: BTreeMap<Name, Entry>,
+    /// The pods without devices.
+    loads: Loads,
+    /// The names of the resources that nodes were seen to have, besides CPU, memory, storage and
+    /// pods. A resource that no node has is not counted: DRA or a scheduler's extender may have it.
+    offered: Vec<Name>,
+    /// Those of them that are not GPUs, in the order of the planner's vectors.
+    others: Vec<Name>,
     /// The pods of each job.
     jobs: HashMap<Name, BTreeSet<Name>>,
     /// The seats of gangs, also of pods that are gone.
     seats: HashMap<Name, Vec<Seat>>,
     demands: BTreeMap<String, (Name, Demand)>,
     objects: HashMap<Place, Option<Value>>,
+    /// The pods of each object.
+    owned: HashMap<Place, BTreeSet<Name>>,
     wanted: BTreeSet<Place>,
     past: Past,
     changed: Changed,
@@ -56,6 +74,8 @@ pub struct Feed {
     strays: BTreeSet<Name>,
     /// Pods that wait no more, although their condition says so.
     left: BTreeSet<Name>,
+    /// Pods that were released to a node and are not bound.
+    awaited: BTreeSet<Name>,
     /// Pods that must follow others of their gang, by name.
     committed: BTreeMap<Name, Placement>,
 }
@@ -67,6 +87,8 @@ struct Changed {
     pods: BTreeSet<Name>,
     jobs: BTreeSet<Name>,
     classes: BTreeSet<String>,
+    /// Nodes on which other pods without devices are.
+    loads: BTreeSet<Name>,
 }
 
 /// Returns the name of a pod.
@@ -89,6 +111,13 @@ impl Feed {
     pub fn node(&mut self, name: &str, node: Option<Node>) {
         let name = Name::from(name);
         let changed = self.nodes.get(&name) != node.as_ref();
+        let offers = node.iter().flat_map(|node| node.amounts.names());
+        let new = offers.filter(|resource| !self.offered.contains(resource));
+        let new: Vec<Name> = new.cloned().collect();
+        if !new.is_empty() {
+            self.offered.extend(new);
+            self.order_resources();
+        }
         match node {
             Some(node) => self.nodes.insert(name.clone(), node),
             None => self.nodes.remove(&name),
@@ -118,6 +147,7 @@ impl Feed {
             None => self.classes.remove(name),
         };
         self.changed.classes.insert(name.to_owned());
+        self.order_resources();
         // Which nodes it has, and which resources are GPUs.
         self.changed.nodes.extend(self.nodes.keys().cloned());
         let of_class = |pod: &Entry| pod.class.as_deref() == Some(name);
@@ -126,14 +156,35 @@ impl Feed {
         names.iter().for_each(|name| self.reread(name));
     }
 
+    /// Reports whether something has changed since the planner was told.
+    #[must_use]
+    pub fn has_changed(&self) -> bool {
+        let Changed {
+            nodes,
+            pods,
+            jobs,
+            classes,
+            loads,
+        } = &self.changed;
+        let names = [nodes, pods, jobs, loads];
+        let told = names.iter().all(|names| names.is_empty()) && classes.is_empty();
+        !told || !self.wanted.is_empty()
+    }
+
     /// Sets a pod. An older version than the known one has no effect.
     pub fn pod(&mut self, mut pod: Value) {
+        let concerns = concerns(&pod);
         let (mut entry, demand) = Entry::new(&mut pod);
         let name = crate::decide::pod::at(&pod, &["metadata", "name"]);
         let id = id(
             &entry.namespace,
             name.and_then(Value::as_str).unwrap_or_default(),
         );
+        if !concerns {
+            self.load(&id, Load::of(&pod));
+            return;
+        }
+        self.set_load(&id, None);
         if let Some(old) = self.pods.get(&id) {
             if old.uid == entry.uid {
                 if entry.version < old.version {
@@ -142,8 +193,10 @@ impl Feed {
                 entry.counted = old.counted;
                 entry.orphan = old.orphan;
                 entry.paused = old.paused;
+                entry.shift = old.shift;
                 let waits = matches!(entry.life, Life::Waiting { .. });
-                entry.expected = old.expected.clone().filter(|_| waits);
+                let fails = |one: &Expected| *one == Expected::Leaves && entry.awaited().is_some();
+                entry.expected = old.expected.clone().filter(|one| waits || fails(one));
             } else {
                 self.leave(&id);
             }
@@ -155,7 +208,7 @@ impl Feed {
 
     /// Removes a pod.
     pub fn gone(&mut self, id: &Name) {
-        self.leave(id);
+        self.load(id, None);
     }
 
     /// Removes all pods but these.
@@ -163,6 +216,8 @@ impl Feed {
         let gone = self.pods.keys().filter(|id| !wanted.contains(*id));
         let gone: Vec<Name> = gone.cloned().collect();
         gone.iter().for_each(|id| self.leave(id));
+        let gone = self.loads.others(wanted);
+        gone.iter().for_each(|id| self.set_load(id, None));
     }
 
     /// Removes all nodes but these.
@@ -184,28 +239,41 @@ impl Feed {
         std::mem::take(&mut self.wanted)
     }
 
-    /// Reports whether a waiting pod is of this object.
+    /// Reports whether the object is of a pod.
     #[must_use]
-    pub fn needs(&self, place: &Place) -> bool {
-        let of_object =
-            |pod: &Entry| pod.namespace == place.0 && pod.object.as_ref() == Some(&place.1);
-        self.pods.values().any(of_object)
+    pub fn has(&self, place: &Place) -> bool {
+        self.owned.contains_key(place)
     }
 
-    /// Sets an object that was wanted; `None` if it does not exist.
+    /// Reports whether the pods of a gang wait for the object, which says how many they are.
+    #[must_use]
+    pub fn needs(&self, place: &Place) -> bool {
+        let mut pods = self.owned.get(place).into_iter().flatten();
+        pods.any(|pod| self.member(pod).is_some_and(|member| member.gang.is_some()))
+    }
+
+    /// Sets an object that was wanted; `None` if it does not exist. It is forgotten with its last
+    /// pod.
     pub fn object(&mut self, place: Place, object: Option<Value>) {
-        let of_object =
-            |pod: &Entry| pod.namespace == place.0 && pod.object.as_ref() == Some(&place.1);
-        let pods = self.pods.iter().filter(|(_, pod)| of_object(pod));
-        let names: Vec<Name> = pods.map(|(name, _)| name.clone()).collect();
+        let pods = self.owned.get(&place).cloned().unwrap_or_default();
+        let object = object.map(|object| match place.1.is_job() {
+            true => job_of(&object),
+            false => object,
+        });
         self.objects.insert(place, object);
-        names.iter().for_each(|name| self.reread(name));
+        pods.iter().for_each(|name| self.reread(name));
     }
 
     /// Returns what the queue reads from a pod.
     #[must_use]
     pub fn member(&self, pod: &Name) -> Option<&super::Member> {
         self.pods.get(pod)?.member.as_ref()
+    }
+
+    /// Returns the UID of a pod; `None` if there is none of this name.
+    #[must_use]
+    pub fn uid(&self, pod: &Name) -> Option<&str> {
+        self.pods.get(pod).map(|pod| pod.uid.as_str())
     }
 
     /// Returns the name of the set of nodes that meet what `pod`, which need not exist, demands.
@@ -243,8 +311,13 @@ impl Feed {
             return;
         };
         self.depart(id, &entry);
+        let job = entry
+            .place()
+            .and_then(|place| self.objects.get(&place)?.as_ref());
         if let Some(pod) = entry.document() {
             self.read(id, &mut entry, &pod);
+        } else if let (Some(member), Some(job)) = (&mut entry.member, job) {
+            member.limits = member.limits.within(job, member.created);
         }
         self.join(id.clone(), entry);
     }
@@ -260,20 +333,22 @@ impl Feed {
             entry.job = None;
             return;
         };
-        let place = entry
-            .object
-            .clone()
-            .map(|object| (entry.namespace.clone(), object));
+        let place = entry.place();
         let object = place.as_ref().and_then(|place| self.objects.get(place));
         let asked = object.is_some();
         entry.member = read(pod, class, object.and_then(Option::as_ref)).ok();
-        let gang = entry.member.as_ref().map(|member| member.gang.as_ref());
-        entry.job = match gang {
-            Some(Some(gang)) => Some(self::id(&entry.namespace, &gang.name)),
-            Some(None) => Some(id.clone()),
-            None => None,
+        let Some(member) = &entry.member else {
+            entry.job = None;
+            return;
         };
-        if let (Some(Some(_)), Some(place), false) = (gang, place, asked) {
+        entry.job = Some(match &member.gang {
+            Some(gang) => self::id(&entry.namespace, &gang.name),
+            None => id.clone(),
+        });
+        // A Job may limit the run of a pod that is not in a gang.
+        let needs = member.gang.is_some()
+            || member.limits.is_unknown() && self.past.spread(&member.key()).is_none();
+        if let (Some(place), true, false) = (place, needs, asked) {
             self.wanted.insert(place);
         }
     }
@@ -294,16 +369,41 @@ impl Feed {
             true => self.left.insert(id.clone()),
             false => self.left.remove(&id),
         };
-        if matches!(entry.life, Life::Waiting { .. }) && !self.is_taken(&entry) {
-            self.strays.insert(id.clone());
-        } else {
-            self.strays.remove(&id);
+        let stray = matches!(entry.life, Life::Waiting { .. }) && !self.is_taken(&entry);
+        let awaited = entry.awaited().is_some();
+        for (set, member) in [(&mut self.strays, stray), (&mut self.awaited, awaited)] {
+            match member {
+                true => set.insert(id.clone()),
+                false => set.remove(&id),
+            };
+        }
+        if !stray && !awaited {
             entry.orphan = None;
         }
+        let (job, place) = (entry.job.clone(), entry.place());
+        if let Some(place) = &place {
+            let pods = self.owned.entry(place.clone()).or_default();
+            pods.insert(id.clone());
+        }
         if let Some(old) = self.pods.insert(id.clone(), entry) {
-            let same = self.pods.get(&id).is_some_and(|new| new.job == old.job);
-            if !same {
+            if old.job != job {
                 self.depart(&id, &old);
+            }
+            if old.place() != place {
+                self.disown(&id, &old);
+            }
+        }
+    }
+
+    /// Removes a pod from its object, which is forgotten with its last pod.
+    fn disown(&mut self, id: &Name, old: &Entry) {
+        let Some(place) = old.place() else { return };
+        if let Some(pods) = self.owned.get_mut(&place) {
+            pods.remove(id);
+            if pods.is_empty() {
+                self.owned.remove(&place);
+                self.objects.remove(&place);
+                self.wanted.remove(&place);
             }
         }
     }
@@ -323,9 +423,11 @@ impl Feed {
         self.changed.nodes.extend(old.life.node().map(Name::from));
         self.changed.pods.insert(id.clone());
         self.strays.remove(id);
+        self.awaited.remove(id);
         self.paused.remove(id);
         self.left.remove(id);
         self.depart(id, &old);
+        self.disown(id, &old);
     }
 
     /// Removes a pod from its job.
@@ -339,4 +441,18 @@ impl Feed {
         }
         self.changed.jobs.insert(job.clone());
     }
+}
+
+/// Returns the parts of a Job that the queue reads. Many Jobs wait.
+fn job_of(object: &Value) -> Value {
+    let part = |path: &[&str]| crate::decide::pod::at(object, path);
+    json!({
+        "kind": "Job",
+        "spec": {
+            "parallelism": part(&["spec", "parallelism"]),
+            "completions": part(&["spec", "completions"]),
+            "activeDeadlineSeconds": part(&["spec", "activeDeadlineSeconds"]),
+        },
+        "status": {"startTime": part(&["status", "startTime"])},
+    })
 }

@@ -48,6 +48,13 @@ pub struct Object {
     pub name: String,
 }
 
+impl Object {
+    /// Reports whether it is a Job, which may limit how long its pods run.
+    pub(crate) fn is_job(&self) -> bool {
+        self.group == "batch"
+    }
+}
+
 impl std::fmt::Display for Object {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} {}", self.kind, self.name)

@@ -1,22 +1,26 @@
-//! The objects that say how many pods a job has.
+//! The objects that say how many pods a job has, or how long it may run.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use kube::{Api, Client, core::ApiResource, core::DynamicObject, discovery};
 use nvlink_runtime::client;
 use serde_json::Value;
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, Semaphore};
 
 use super::{Object, feed::Place};
 
 /// The pause before an object is requested again that does not exist or cannot be read.
 const AGAIN: Duration = Duration::from_secs(10);
 
+/// The most objects that are requested at a time.
+const AT_ONCE: usize = 16;
+
 /// Requests objects of any kind, in the version that the cluster prefers.
 #[derive(Clone)]
 pub(crate) struct Owners {
     client: Client,
     known: Arc<Mutex<HashMap<(&'static str, &'static str), ApiResource>>>,
+    permits: Arc<Semaphore>,
 }
 
 impl Owners {
@@ -24,6 +28,7 @@ impl Owners {
         Self {
             client: client.clone(),
             known: Arc::default(),
+            permits: Arc::new(Semaphore::new(AT_ONCE)),
         }
     }
 
@@ -32,11 +37,13 @@ impl Owners {
         if again {
             tokio::time::sleep(AGAIN).await;
         }
+        let permit = self.permits.acquire().await;
         let found = self.find(&place).await;
+        drop(permit);
         let found = found.unwrap_or_else(|error| {
             let (namespace, object) = &place;
             let reason = client::reason(&error);
-            tracing::warn!(namespace, %object, reason, "cannot read the object that says how many pods a job has; retrying");
+            tracing::warn!(namespace, %object, reason, "cannot read the object that says how many pods a job has and how long it may run");
             None
         });
         (place, found)

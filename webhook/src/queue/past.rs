@@ -24,7 +24,8 @@ pub struct Key {
     pub class: String,
 }
 
-/// How long the runs of one job took.
+/// How long the runs of one job took. Plans do not allow for all of it, see
+/// [`super::limits::Estimate::allowance`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Spread {
     /// Number of runs.

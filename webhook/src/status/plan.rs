@@ -38,8 +38,8 @@ impl Plan {
         for (place, object) in &state.objects.owners {
             feed.object(place.clone(), Some(object.clone()));
         }
-        for pod in state.pods.values() {
-            feed.pod(pod.value.clone());
+        for pod in state.objects.pods.objects.values() {
+            feed.pod(pod.clone());
         }
         // Those that may not be read.
         for place in feed.wanted() {

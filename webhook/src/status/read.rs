@@ -12,7 +12,7 @@ use kube::{
     core::ApiResource,
 };
 use nvlink_runtime::{client, topology};
-use nvlink_topology::GROUP;
+use nvlink_topology::{GROUP, labels};
 use serde_json::Value;
 
 use super::objects::{Kind, Objects, key};
@@ -21,8 +21,12 @@ use crate::{
     crd::DomainClass,
     decide::{gate, pod},
     queue::{
-        self,
-        feed::{Place, entry::concerns},
+        self, Life, Limits,
+        feed::{
+            Place,
+            entry::concerns,
+            load::{self, Load},
+        },
         owners::Owners,
     },
 };
@@ -161,19 +165,30 @@ async fn list(
     })
 }
 
-/// Returns an object without what nobody needs; `None` for a pod that does not concern the queue.
+/// Returns an object without what nobody needs; `None` for a pod without devices that is on no node.
 pub(super) fn slim(mut object: DynamicObject) -> Option<Value> {
     object.metadata.managed_fields = None;
     let object = serde_json::to_value(object).ok()?;
     let is_pod = pod::at(&object, &["spec", "containers"]).is_some();
-    (!is_pod || concerns(&object)).then_some(object)
+    match is_pod && !concerns(&object) {
+        true => Load::of(&object).map(|_| load::slim(&object)),
+        false => Some(object),
+    }
 }
 
-/// Reads the objects that say how many pods the waiting jobs have, as far as they may be read.
+/// Reads the objects that say how many pods the waiting jobs have, and when a Job that runs ends,
+/// as far as they may be read.
 pub(super) async fn owners(client: &Client, objects: &mut Objects) {
-    let waiting = objects.pods.objects.iter();
-    let waiting = waiting.filter(|(_, pod)| gate::is_queued(pod));
-    let wanted: BTreeSet<Place> = waiting
+    // Without all pods, nobody's start is computed.
+    let all = objects.namespace.is_none();
+    let runs = |pod: &Value| {
+        let classed = pod::metadata(pod, "labels", labels::CLASS).is_some();
+        let job = queue::object(pod).is_some_and(|object| object.is_job());
+        all && classed && job && Life::of(pod).is_live() && Limits::of(pod, None).is_unknown()
+    };
+    let pods = objects.pods.objects.iter();
+    let wanted: BTreeSet<Place> = pods
+        .filter(|(_, pod)| gate::is_queued(pod) || runs(pod))
         .filter_map(|((namespace, _), pod)| Some((namespace.clone(), queue::object(pod)?)))
         .filter(|place| !objects.owners.contains_key(place))
         .collect();

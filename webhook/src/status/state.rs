@@ -16,7 +16,11 @@ use crate::{
     class::{Class, GPU},
     crd::DomainClassSpec,
     decide::{Settings, pod},
-    queue::{Life, Member, Past, Source, feed::id, read},
+    queue::{
+        Life, Member, Past, Source,
+        feed::{entry::concerns, id},
+        read,
+    },
 };
 
 /// The state of the queue, as far as it is known.
@@ -160,7 +164,8 @@ fn pods<'a>(
     // Where classes cannot be read, their pods count as those of a class with all defaults.
     let plain = Class::new("", &DomainClassSpec::default()).ok();
     let mut pods = BTreeMap::new();
-    for ((namespace, name), value) in &objects.pods.objects {
+    let concerned = objects.pods.objects.iter();
+    for ((namespace, name), value) in concerned.filter(|(_, pod)| concerns(pod)) {
         let label = |key| pod::metadata(value, "labels", key).and_then(Value::as_str);
         let class = label(labels::CLASS);
         let known = class.and_then(|class| classes.get(class)?.as_ref().ok());

@@ -4,7 +4,7 @@ use nvlink_planner::{Millis, Name};
 use nvlink_topology::labels;
 use serde_json::Value;
 
-use super::demand::Demand;
+use super::{Place, amounts::Amounts, demand::Demand};
 use crate::{
     class::GPU,
     decide::{gate, pod},
@@ -18,7 +18,7 @@ pub(super) struct Entry {
     pub(super) uid: String,
     /// Its resourceVersion: a higher one is later (KEP-5504; it always was so with etcd).
     pub(super) version: u64,
-    /// The pod itself, as text without what the queue never reads, while it waits.
+    /// The pod itself, as text without what the queue never reads, until it has a node.
     pub(super) text: Option<Box<str>>,
     pub(super) life: Life,
     /// The name of its class.
@@ -27,13 +27,15 @@ pub(super) struct Entry {
     pub(super) member: Option<Member>,
     /// The number of GPUs of the usual resource, for pods without a class.
     pub(super) gpus: u32,
+    /// What it takes of its node besides GPUs.
+    pub(super) amounts: Amounts,
     pub(super) priority: i32,
     pub(super) since: Option<Millis>,
     /// Where the queue put it, by its annotation.
     pub(super) placement: Option<Placement>,
     /// What the queue is writing into it.
     pub(super) expected: Option<Expected>,
-    /// The object that says how many pods its job has.
+    /// The object that says how many pods its job has, while it waits, or the Job that may end it.
     pub(super) object: Option<Object>,
     /// The name of what it demands of its node.
     pub(super) demand: Option<Name>,
@@ -43,8 +45,10 @@ pub(super) struct Entry {
     pub(super) job: Option<Name>,
     /// Its run was added to the past runs.
     pub(super) counted: bool,
-    /// When it was first seen without a class that queues.
+    /// When it was first seen without a class that queues, or released to a node that is lost.
     pub(super) orphan: Option<Millis>,
+    /// By how much the API server's clock was set since it was created.
+    pub(super) shift: Millis,
     /// Its condition says that it waits.
     pub(super) queued: bool,
 }
@@ -99,30 +103,37 @@ impl Entry {
                 .map(str::to_owned),
             member: None,
             gpus: pod::request(&pod::containers(pod), GPU).unwrap_or(0),
+            amounts: Amounts::of_pod(pod),
             priority: priority
                 .and_then(|priority| i32::try_from(priority).ok())
                 .unwrap_or_default(),
             since: start.map(|time| time.as_millisecond()),
             placement: Placement::of(pod),
             expected: None,
-            object: object(pod).filter(|_| waits),
+            object: object(pod).filter(|object| waits || life.is_live() && object.is_job()),
             demand: None,
             paused: None,
             job: None,
             counted: false,
             orphan: None,
+            shift: 0,
             queued: notice::is_queued(pod),
             life,
         };
         let demand = waits.then(|| Demand::of(pod));
-        if waits {
+        if waits || this.life == Life::Released {
             prune(pod);
             this.text = Some(pod.to_string().into());
         }
         (this, demand)
     }
 
-    /// Returns the pod itself, without what the queue never reads, while it waits.
+    /// Returns the namespace and name of its object.
+    pub(super) fn place(&self) -> Option<Place> {
+        Some((self.namespace.clone(), self.object.clone()?))
+    }
+
+    /// Returns the pod itself, without what the queue never reads, until it has a node.
     pub(super) fn document(&self) -> Option<Value> {
         serde_json::from_str(self.text.as_deref()?).ok()
     }
@@ -130,6 +141,21 @@ impl Entry {
     /// Reports whether the pod waits, and nothing is being written that changes this.
     pub(super) fn waits(&self) -> bool {
         matches!(self.life, Life::Waiting { .. }) && self.expected.is_none()
+    }
+
+    /// Returns when it was created, by the API server's present clock.
+    pub(super) fn created(&self) -> Option<Millis> {
+        let created = self.member.as_ref()?.created?.as_millisecond();
+        Some(created.saturating_add(self.shift))
+    }
+
+    /// Returns the node to which the pod was released, if it is not bound.
+    pub(super) fn awaited(&self) -> Option<&str> {
+        let placement = self.placement.as_ref()?;
+        placement
+            .node
+            .as_deref()
+            .filter(|_| self.life == Life::Released)
     }
 
     /// Reports whether the queue must not write the pod yet.
@@ -147,7 +173,7 @@ impl Entry {
 }
 
 /// Removes large parts that the queue never reads.
-fn prune(pod: &mut Value) {
+pub(crate) fn prune(pod: &mut Value) {
     if let Some(metadata) = pod.get_mut("metadata").and_then(Value::as_object_mut) {
         metadata.remove("managedFields");
     }

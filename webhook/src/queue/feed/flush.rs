@@ -6,8 +6,8 @@ use nvlink_planner::{self as planner, Held, Millis, Name, Planner, Settings as R
 
 use super::{
     Feed, id,
-    job::{self, Pods, Waits},
-    node,
+    job::{Context, Pods, Waits},
+    load, node,
 };
 use crate::{class::Class, crd::domain_class::Order, mirror::Published};
 
@@ -19,13 +19,19 @@ impl Feed {
         for name in &changed.nodes {
             planner.node(name, self.node_state(name));
         }
+        for name in changed.nodes.union(&changed.loads) {
+            planner.pod(&load::id(name), self.load_state(name));
+        }
+        let context = self.context(now);
         for id in &changed.pods {
             match self.pods.get(id) {
                 // With its job.
                 Some(pod) if pod.job.is_some() => {}
-                Some(pod) => planner.pod(id, job::held(id, pod, None, &self.past)),
+                Some(pod) => planner.pod(id, context.held(id, pod, None)),
                 None => planner.pod(id, None),
             }
+        }
+        for id in &changed.pods {
             self.committed.remove(id);
         }
         for job in &changed.jobs {
@@ -84,7 +90,7 @@ impl Feed {
                 then: queue.on_timeout,
             });
         let before = self.seats.get(id).map_or(&[][..], Vec::as_slice);
-        let assembled = pods.assemble(id, waits, before, &self.past, now);
+        let assembled = pods.assemble(id, waits, before, &self.context(now));
         for name in names {
             self.committed.remove(name);
         }
@@ -96,15 +102,26 @@ impl Feed {
         self.seats.insert(id.clone(), assembled.seats);
     }
 
+    fn context(&self, now: Millis) -> Context<'_> {
+        Context {
+            past: &self.past,
+            others: &self.others,
+            now,
+        }
+    }
+
+    /// Returns what the pods without devices take of a node with GPUs.
+    fn load_state(&self, name: &Name) -> Option<planner::PodState> {
+        let has_gpus = self.has_gpus(name);
+        has_gpus.then(|| self.loads.of_node(name, &self.others))?
+    }
+
     fn node_state(&self, name: &Name) -> Option<planner::NodeState> {
         let node = self.nodes.get(name)?;
         let classes = || {
             self.classes
                 .values()
                 .filter_map(|class| class.as_ref().ok())
-        };
-        let is_gpu = |resource: &str| {
-            resource == crate::class::GPU || classes().any(|class| class.resource == resource)
         };
         let topology = self.topologies.get(name).map(Arc::as_ref);
         let of_class = |class: &&Arc<Class>| {
@@ -123,10 +140,11 @@ impl Feed {
         Some(node::state(
             node,
             topology,
-            is_gpu,
+            |resource| self.is_gpu(resource),
             &self.settings,
             sets,
             held,
+            node.amounts.vector(&self.others),
         ))
     }
 

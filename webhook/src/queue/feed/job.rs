@@ -25,6 +25,15 @@ pub(super) struct Assembled {
     pub(super) committed: Vec<(Name, Placement)>,
 }
 
+/// What is the same for all jobs.
+#[derive(Clone, Copy)]
+pub(super) struct Context<'a> {
+    pub(super) past: &'a Past,
+    /// The names of the last resources in the planner's vectors.
+    pub(super) others: &'a [Name],
+    pub(super) now: Millis,
+}
+
 /// What a class says about waiting.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Waits {
@@ -63,20 +72,19 @@ impl Pods<'_> {
         lost.cloned().collect()
     }
 
-    /// Puts the job together at `now`. `before` are the seats that its pods had.
+    /// Puts the job together. `before` are the seats that its pods had.
     pub(super) fn assemble(
         &self,
         id: &Name,
         waits: Option<Waits>,
         before: &[Seat],
-        past: &Past,
-        now: Millis,
+        context: &Context<'_>,
     ) -> Assembled {
         let places = self.places();
         let pairs = || self.0.iter().zip(&places);
         let mut this = Assembled {
             pods: pairs()
-                .map(|(&(name, pod), place)| ((*name).clone(), held(id, pod, *place, past)))
+                .map(|(&(name, pod), place)| ((*name).clone(), context.held(id, pod, *place)))
                 .collect(),
             job: None,
             seats: Vec::new(),
@@ -91,7 +99,7 @@ impl Pods<'_> {
         }
         this.seats.extend(self.lost(before, &this.seats));
         this.seats.sort_by_key(|seat| seat.rank);
-        this.job = self.job(&places, waits, &this.seats, past, now);
+        this.job = self.job(&places, waits, &this.seats, context);
         this
     }
 
@@ -114,8 +122,7 @@ impl Pods<'_> {
         places: &[Option<&Placement>],
         waits: Option<Waits>,
         seats: &[Seat],
-        past: &Past,
-        now: Millis,
+        context: &Context<'_>,
     ) -> Option<Job> {
         let members = self.0.iter().filter_map(|(_, pod)| pod.member.as_ref());
         let members: Vec<_> = members.collect();
@@ -132,11 +139,12 @@ impl Pods<'_> {
         let there = !gang || assemble(&members).missing == Some(0);
         // A pod with gates of others could not start.
         let free = |pod: &Entry| matches!(&pod.life, Life::Waiting { others } if others.is_empty());
-        let oldest = waiting.iter().filter_map(|(_, pod)| created(pod)).min();
-        let released = places
-            .iter()
-            .flatten()
-            .map(|place| place.at.as_millisecond());
+        let pairs = self.0.iter().zip(places);
+        let oldest = waiting.iter().filter_map(|(_, pod)| pod.created()).min();
+        let placed = pairs.filter_map(|((_, pod), place)| {
+            let at = place.as_ref()?.at.as_millisecond();
+            Some(at.saturating_add(pod.shift))
+        });
         let within: BTreeSet<Name> = waiting
             .iter()
             .filter_map(|(_, pod)| pod.demand.clone())
@@ -146,26 +154,21 @@ impl Pods<'_> {
             class: first.class.as_str().into(),
             project: first.project.as_str().into(),
             priority: priorities.max().unwrap_or(0),
-            created: oldest.unwrap_or(now),
+            created: oldest.unwrap_or(context.now),
             complete: there && waiting.iter().all(|(_, pod)| free(pod)),
             pattern: first.pattern,
             scope: first.scope,
             within: within.into_iter().collect(),
-            duration: duration(&waiting, past, now),
+            duration: context.duration(&waiting),
             deadline: deadline(first, oldest, waits),
             members: waiting
                 .iter()
-                .filter_map(|(name, pod)| member(name, pod))
+                .filter_map(|(name, pod)| context.member(name, pod))
                 .collect(),
             seats,
-            released: released.max().unwrap_or(0),
+            released: placed.max().unwrap_or(0),
         })
     }
-}
-
-fn created(pod: &Entry) -> Option<Millis> {
-    let created = pod.member.as_ref()?.created?;
-    Some(created.as_millisecond())
 }
 
 /// Returns where a pod is or will be, if pods of these plans were released.
@@ -192,21 +195,6 @@ fn seat(name: &Name, place: &Placement) -> Seat {
     }
 }
 
-fn member(name: &Name, pod: &Entry) -> Option<Member> {
-    let read = pod.member.as_ref()?;
-    let gang = read.gang.as_ref();
-    Some(Member {
-        pod: name.clone(),
-        gpus: read.gpus,
-        rank: gang.and_then(|gang| gang.rank),
-        role: gang
-            .map(|gang| gang.role.as_str())
-            .filter(|role| !role.is_empty())
-            .map(Name::from),
-        resources: Vec::new(),
-    })
-}
-
 fn deadline(
     first: &queue::Member,
     oldest: Option<Millis>,
@@ -222,59 +210,79 @@ fn deadline(
     })
 }
 
-/// Returns how long the job runs if it starts now: as long as the pod that runs longest.
-fn duration(waiting: &[(&Name, &Entry)], past: &Past, now: Millis) -> Option<Estimate> {
-    let estimates = waiting.iter().map(|(_, pod)| run(pod, past, now));
-    let estimates: Option<Vec<Estimate>> = estimates.collect();
-    estimates?.into_iter().max_by_key(|one| one.upper())
-}
+impl Context<'_> {
+    fn member(&self, name: &Name, pod: &Entry) -> Option<Member> {
+        let read = pod.member.as_ref()?;
+        let gang = read.gang.as_ref();
+        Some(Member {
+            pod: name.clone(),
+            gpus: read.gpus,
+            rank: gang.and_then(|gang| gang.rank),
+            role: gang
+                .map(|gang| gang.role.as_str())
+                .filter(|role| !role.is_empty())
+                .map(Name::from),
+            resources: pod.amounts.vector(self.others),
+        })
+    }
 
-/// Returns how long a pod runs that starts at `start`.
-fn run(pod: &Entry, past: &Past, start: Millis) -> Option<Estimate> {
-    let member = pod.member.as_ref()?;
-    let start = k8s_openapi::jiff::Timestamp::from_millisecond(start).ok()?;
-    let estimate = member.limits.estimate(past.spread(&member.key()), start)?;
-    let millis = |duration: std::time::Duration| {
-        Millis::try_from(duration.as_millis()).unwrap_or(Millis::MAX)
-    };
-    Some(Estimate {
-        mean: millis(estimate.likely),
-        spread: millis(estimate.longest.saturating_sub(estimate.likely)),
-    })
-}
+    /// Returns how long the job runs if it starts now: as long as the pod that runs longest.
+    fn duration(&self, waiting: &[(&Name, &Entry)]) -> Option<Estimate> {
+        let estimates = waiting.iter().map(|(_, pod)| self.run(pod, self.now));
+        let estimates: Option<Vec<Estimate>> = estimates.collect();
+        estimates?.into_iter().max_by_key(|one| one.upper())
+    }
 
-/// Returns what a pod holds; `None` if it holds nothing.
-pub(super) fn held(
-    job: &Name,
-    pod: &Entry,
-    place: Option<&Placement>,
-    past: &Past,
-) -> Option<PodState> {
-    let bound = pod.life.node();
-    let node = bound.or_else(|| place?.node.as_deref())?;
-    let planned = place.filter(|place| place.node.as_deref() == Some(node));
-    let since = planned
-        .map(|place| place.at.as_millisecond())
-        .or(pod.since)
-        .unwrap_or_default();
-    let end = run(pod, past, since).map(|run| Estimate {
-        mean: since.saturating_add(run.mean),
-        ..run
-    });
-    let member = pod.member.as_ref();
-    Some(PodState {
-        node: node.into(),
-        gpus: member.map_or(pod.gpus, |member| member.gpus),
-        planned: planned.map(|place| place.gpus.clone()).unwrap_or_default(),
-        bound: bound.is_some(),
-        since,
-        end,
-        job: place.map(|_| job.clone()),
-        class: pod.class.as_deref().map(Name::from),
-        project: member
-            .map_or(&*pod.namespace, |member| &member.project)
-            .into(),
-        priority: pod.priority,
-        resources: Vec::new(),
-    })
+    /// Returns how long a pod runs that starts at `start`.
+    fn run(&self, pod: &Entry, start: Millis) -> Option<Estimate> {
+        let member = pod.member.as_ref()?;
+        let start = k8s_openapi::jiff::Timestamp::from_millisecond(start).ok()?;
+        let estimate = member
+            .limits
+            .estimate(self.past.spread(&member.key()), start)?;
+        let millis = |duration: std::time::Duration| {
+            Millis::try_from(duration.as_millis()).unwrap_or(Millis::MAX)
+        };
+        Some(Estimate {
+            mean: millis(estimate.likely),
+            spread: millis(estimate.allowance()),
+        })
+    }
+
+    /// Returns what a pod holds; `None` if it holds nothing.
+    pub(super) fn held(
+        &self,
+        job: &Name,
+        pod: &Entry,
+        place: Option<&Placement>,
+    ) -> Option<PodState> {
+        let bound = pod.life.node();
+        let node = bound.or_else(|| place?.node.as_deref())?;
+        let planned = place.filter(|place| place.node.as_deref() == Some(node));
+        let since = planned
+            .map(|place| place.at.as_millisecond())
+            .or(pod.since)
+            .unwrap_or_default()
+            .saturating_add(pod.shift);
+        let end = self.run(pod, since).map(|run| Estimate {
+            mean: since.saturating_add(run.mean),
+            ..run
+        });
+        let member = pod.member.as_ref();
+        Some(PodState {
+            node: node.into(),
+            gpus: member.map_or(pod.gpus, |member| member.gpus),
+            planned: planned.map(|place| place.gpus.clone()).unwrap_or_default(),
+            bound: bound.is_some(),
+            since,
+            end,
+            job: place.map(|_| job.clone()),
+            class: pod.class.as_deref().map(Name::from),
+            project: member
+                .map_or(&*pod.namespace, |member| &member.project)
+                .into(),
+            priority: pod.priority,
+            resources: pod.amounts.vector(self.others),
+        })
+    }
 }

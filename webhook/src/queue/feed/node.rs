@@ -5,6 +5,7 @@ use nvlink_planner::{Availability, Held, Name, NodeState};
 use nvlink_topology::Interconnect;
 use serde_json::Value;
 
+use super::amounts::Amounts;
 use crate::{
     cluster::view::Labels,
     decide::{Settings, pod, quantity},
@@ -20,6 +21,8 @@ pub struct Node {
     pub taints: Vec<Value>,
     /// What the scheduler may hand out, by resource.
     pub allocatable: Vec<(String, u32)>,
+    /// The same for all resources, with their units.
+    pub amounts: Amounts,
     /// Whether it is drained, not ready, or being deleted.
     pub out: bool,
 }
@@ -46,6 +49,7 @@ impl Node {
         Self {
             taints: pod::list(spec, &["taints"]).filter(own).cloned().collect(),
             allocatable: allocatable.filter_map(devices).collect(),
+            amounts: Amounts::of_node(status),
             out: drained || !ready || metadata.deletion_timestamp.is_some(),
             labels: metadata.labels.unwrap_or_default(),
         }
@@ -53,7 +57,7 @@ impl Node {
 
     /// Returns the number of GPUs that the scheduler may hand out; `is_gpu` says which resources
     /// are GPUs.
-    fn capacity(&self, is_gpu: impl Fn(&str) -> bool) -> u32 {
+    pub(super) fn capacity(&self, is_gpu: impl Fn(&str) -> bool) -> u32 {
         let gpus = self.allocatable.iter().filter(|(name, _)| is_gpu(name));
         gpus.fold(0, |sum, (_, amount)| sum.saturating_add(*amount))
     }
@@ -67,6 +71,7 @@ pub(super) fn state(
     settings: &Settings,
     sets: Vec<Name>,
     held: Vec<Held>,
+    resources: Vec<u64>,
 ) -> NodeState {
     let label = |key: &str| node.labels.get(key).map(|value| Name::from(value.as_str()));
     let unknown = matches!(topology, Some(Err(_)));
@@ -93,6 +98,6 @@ pub(super) fn state(
         network_bytes_per_second: known.and_then(|known| known.network),
         slow: 0,
         sets,
-        resources: Vec::new(),
+        resources,
     }
 }

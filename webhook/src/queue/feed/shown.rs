@@ -72,6 +72,13 @@ impl Feed {
             .map(|class| class.name.as_str())
     }
 
+    /// Reports whether no class queues, no pod waits, and none shows that it does.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        let waits = |pod: &Entry| matches!(pod.life, Life::Waiting { .. });
+        self.queues().next().is_none() && self.left.is_empty() && !self.pods.values().any(waits)
+    }
+
     /// Returns the names of the pods of a job.
     pub fn pods_of(&self, job: &Name) -> impl Iterator<Item = &Name> {
         self.jobs.get(job).into_iter().flatten()
