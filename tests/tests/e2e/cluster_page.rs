@@ -4,7 +4,7 @@
 use std::{fs, path::PathBuf, time::Duration};
 
 use nvlink_tests::{
-    Browser, ControlPlane, Kubectl, Webhook, http, port,
+    Browser, ControlPlane, Kubectl, Node, Webhook, http, node, port,
     programs::{self, EXPORTER},
     wait_until,
     webhook::install_crds,
@@ -120,7 +120,7 @@ fn typed(browser: &Browser, text: &str) {
 fn decisions_and_allocations_appear_without_a_reload() {
     let cluster = Cluster::start(&[]);
     let browser = opened(&cluster, "");
-    wait_for_text(&browser, "24 of 24 GPUs on 3 nodes are free");
+    wait_for_text(&browser, "21 of 24 GPUs on 3 nodes are free");
     wait_for_text(
         &browser,
         "Broken: dgx-2 (GPU 5: 1 link missing; GPU 3: 2 links missing; GPUs 3,5: fabric; GPU 6: xid-74)",
@@ -148,13 +148,17 @@ fn run_jobs(cluster: &Cluster, browser: &Browser) {
     let reader = "window.here = true; const link = document.querySelector('#node-pairs a');
         link.focus(); window.at = scrollY";
     browser.run(reader).unwrap();
-    ci.create(&gpu_pod("train", 4)).unwrap();
+    let node = Node::new("dgx-1", 8).label("nvlink-domains.io/domain-size", "8");
+    node::create(cluster.kubectl(), &[node]).unwrap();
+    let mut train = gpu_pod("train", 4);
+    train["metadata"]["annotations"] = json!({"nvlink-domains.io/expected-duration": "30m"});
+    ci.create(&train).unwrap();
     let mut stranger = gpu_pod("stranger", 1);
     stranger["metadata"]["annotations"] = json!({"nvlink-domains.io/class": "<nope>"});
     ci.create(&stranger).unwrap_err();
     cluster.hold("dgx-1", &[("train", &[0, 1, 2, 3]), ("other", &[4])]);
     cluster.hold("pairs", &[("across", &[1, 2])]);
-    wait_for_text(browser, "17 of 24 GPUs on 3 nodes are free");
+    wait_for_text(browser, "14 of 24 GPUs on 3 nodes are free");
     wait_for_text(browser, "Placed below 70 % of the best: ci/across on pairs");
     wait_for_text(browser, "rule unknown-class");
     wait_for_text(browser, "ci/train class open, 4 GPUs, project ci");
@@ -177,10 +181,22 @@ fn wait_in_line(cluster: &Cluster, browser: &Browser) {
     });
     cluster.kubectl().create(&class).unwrap();
     let ci = cluster.kubectl().in_namespace("ci");
-    let mut pod = gpu_pod("waits", 8);
+    let mut pod = gpu_pod("waits", 6);
     pod["metadata"]["annotations"] = json!({"nvlink-domains.io/class": "line"});
     wait_until("the class to queue", SOON, || ci.create(&pod).map(Some)).unwrap();
-    wait_for_text(browser, "1 pod waits for 8 GPUs: 1 in class line (8 GPUs).");
+    wait_for_text(browser, "1 pod waits for 6 GPUs: 1 in class line (6 GPUs).");
+    wait_for_text(browser, "it needs 6 GPUs in one NVLink domain");
+    let start = "return document.querySelectorAll('#waiting time').length";
+    assert_eq!(
+        browser.run(start).unwrap(),
+        2,
+        "its expected start is known"
+    );
+    let text = browser.text().unwrap();
+    assert!(
+        !text.contains("no rule forbids"),
+        "what the queue wrote: {text}"
+    );
     for (query, found) in [
         ("pod:ci/waits", "1 waiting job"),
         ("pod:x", "0 waiting jobs"),
@@ -280,7 +296,7 @@ fn the_page_is_complete_without_scripts() {
     let text = browser.text().unwrap();
     for part in [
         "Without JavaScript",
-        "22 of 24 GPUs",
+        "19 of 24 GPUs",
         "ci/train-1",
         "6 free",
         "dgx-2 (GPU 5",

@@ -276,8 +276,12 @@ impl<A: Authorizer> Webhook<A> {
         };
         self.metrics.admission(outcome, took);
         let record = record.as_ref();
-        self.recent
-            .add(|| about.decision(outcome, record, &written, &warnings));
+        // Of changes that are simply allowed, the queue alone makes thousands.
+        let allowed = outcome == Outcome::Untouched && warnings.is_empty();
+        if about.action == Action::Create || !allowed {
+            self.recent
+                .add(|| about.decision(outcome, record, &written, &warnings));
+        }
         tracing::info!(
             uid,
             namespace,
