@@ -4,10 +4,13 @@
 //! It uses its own control plane, because the policies apply to all namespaces.
 
 mod cluster;
+mod contention;
+mod domains;
 mod gangs;
 mod jobs;
 mod leaders;
 mod showing;
+mod timeouts;
 
 use std::time::Duration;
 
