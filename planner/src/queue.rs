@@ -42,6 +42,11 @@ impl Queue {
         self.entry(*self.numbers.get(id)?)
     }
 
+    /// Returns the number of a job.
+    pub(crate) fn number(&self, id: &Name) -> Option<u32> {
+        self.numbers.get(id).copied()
+    }
+
     /// Returns a job by its number.
     pub(crate) fn entry(&self, number: u32) -> Option<&Entry> {
         self.entries.get(number as usize)?.as_ref()

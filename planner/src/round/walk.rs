@@ -65,6 +65,7 @@ pub(crate) fn walk(state: State<'_>, now: Millis) -> (Round, Vec<Reserved>) {
     });
     let kept = kept.filter(|&until| until > now).min();
     let order = plan.queue.order(plan.settings, plan.cluster.projects());
+    let order = rejoin::first(order, plan.cluster, plan.queue);
     for number in order {
         if let Some(entry) = plan.queue.entry(number) {
             walk.visit(&mut plan, number, entry);
