@@ -179,8 +179,8 @@ impl Planner {
         round
     }
 
-    /// Reports whether a round at `now` would say the same as the latest one, except for
-    /// expected starts that have passed since: they move on with the clock.
+    /// Reports whether a round at `now` would do the same as the latest one. Expected starts,
+    /// and the reasons that follow from them, may move on with the clock.
     #[must_use]
     pub fn is_settled(&self, now: Millis) -> bool {
         self.latest

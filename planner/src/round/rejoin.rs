@@ -5,6 +5,12 @@
 //! members that its owner creates in their place get these seats. After that the seats
 //! are free for others, and a new member gets its seat, or another place within the
 //! gang's scope, once there is room.
+//!
+//! Members that come back are before all other jobs, however old and important those are:
+//! the rest of their gang holds GPUs and waits for them. A job ahead that waits for these
+//! GPUs, and keeps the members from their seats, would wait for ever.
+
+use std::collections::BTreeSet;
 
 use nvlink_topology::{Scope, multi_node::plain};
 
@@ -62,15 +68,17 @@ pub(crate) fn give_backs(cluster: &Cluster, queue: &Queue, now: Millis) -> Vec<A
     cluster.gangs().filter_map(give_back).collect()
 }
 
-/// Returns the numbers of the gangs whose lost members are back, in the order of their names.
-/// They come before all other jobs: a gang without them does not go on, and its seats are theirs.
-pub(crate) fn rejoining(cluster: &Cluster, queue: &Queue) -> Vec<u32> {
-    let gangs = cluster.gangs();
-    let back = gangs.filter_map(|(job, gang)| {
+/// Puts the jobs whose members come back to their gangs first in the order of the queue.
+pub(crate) fn first(mut order: Vec<u32>, cluster: &Cluster, queue: &Queue) -> Vec<u32> {
+    let back = cluster.gangs().filter_map(|(job, gang)| {
         let number = queue.number(job)?;
         cluster.is_partial(gang).then_some(number)
     });
-    back.collect()
+    let back: BTreeSet<u32> = back.collect();
+    if !back.is_empty() {
+        order.sort_by_key(|number| !back.contains(number));
+    }
+    order
 }
 
 /// Whether a member may take a seat.

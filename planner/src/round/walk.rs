@@ -64,10 +64,9 @@ pub(crate) fn walk(state: State<'_>, now: Millis) -> (Round, Vec<Reserved>) {
         _ => None,
     });
     let kept = kept.filter(|&until| until > now).min();
-    let rejoining = rejoin::rejoining(plan.cluster, plan.queue);
     let order = plan.queue.order(plan.settings, plan.cluster.projects());
-    let others = order.iter().filter(|number| !rejoining.contains(number));
-    for &number in rejoining.iter().chain(others) {
+    let order = rejoin::first(order, plan.cluster, plan.queue);
+    for number in order {
         if let Some(entry) = plan.queue.entry(number) {
             walk.visit(&mut plan, number, entry);
         }

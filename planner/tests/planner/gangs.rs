@@ -171,6 +171,34 @@ fn a_lost_member_keeps_its_seat_for_a_while_and_gets_it_back() {
     );
 }
 
+/// Nobody knows when the rest of the gang ends, because it waits for its member. So a job that
+/// waits for the node must not keep the member out.
+#[test]
+fn a_member_that_comes_back_is_before_older_jobs() {
+    let mut fed = Fed::default();
+    fed.node("n", switched());
+    let gang = Job {
+        duration: None,
+        ..job(1, 0, 0).of(3, 2)
+    };
+    fed.job("gang", gang);
+    assert_eq!(start(&mut fed, 0), "gang on n[0, 1] n[2, 3] n[4, 5]");
+    fed.job("other", job(2, 8, 10));
+    fed.pod("gang-01", None);
+    let mut back = fed.jobs[&name("gang")].clone();
+    back.created = 3;
+    back.members = vec![Member {
+        pod: "gang-01".into(),
+        gpus: 2,
+        rank: Some(1),
+        role: None,
+        resources: Vec::new(),
+    }];
+    fed.set_job("gang", Some(back));
+    let said = start(&mut fed, 4);
+    assert!(said.starts_with("gang on n[2, 3] Rejoin"), "{said}");
+}
+
 #[test]
 fn a_gang_that_lost_all_members_is_free_to_start_anew() {
     let mut fed = Fed::default();

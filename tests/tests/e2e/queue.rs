@@ -6,12 +6,15 @@
 pub(crate) mod alerts;
 mod chaos;
 mod cluster;
+mod contention;
+mod domains;
 mod gangs;
 mod idle;
 mod jobs;
 mod leaders;
 mod resources;
 mod showing;
+mod timeouts;
 
 use std::time::Duration;
 

@@ -33,12 +33,18 @@ pub(super) struct Cluster {
 impl Cluster {
     /// Starts `nodes` of eight GPUs behind NVSwitches, and a class with `placement`.
     pub(super) fn start(nodes: &[&str], placement: Value) -> Self {
+        let nodes: Vec<_> = nodes.iter().map(|name| (*name, "sim:dgx-h100")).collect();
+        Self::of(&nodes, placement)
+    }
+
+    /// The same with nodes of eight GPUs from these sources.
+    pub(super) fn of(nodes: &[(&str, &str)], placement: Value) -> Self {
         let plane = ControlPlane::start().unwrap();
         webhook::install_crds(plane.kubectl()).unwrap();
-        let exporters = nodes.iter().map(|name| {
+        let exporters = nodes.iter().map(|(name, source)| {
             let node = Node::new(*name, 8).label("topology.kubernetes.io/zone", "z");
             node::create(plane.kubectl(), &[node]).unwrap();
-            let source = ["--source", "sim:dgx-h100"];
+            let source = ["--source", source];
             Exporter::publishing(plane.kubeconfig(), name, &source).unwrap()
         });
         let exporters = exporters.collect();
@@ -53,7 +59,7 @@ impl Cluster {
         this.restart();
         let all = this.plane.kubectl();
         wait_until("all nodes to be described", SOON, || {
-            let described = all.get(&["nodes", "-l", "nvlink-domains.io/domain-size=8"])?;
+            let described = all.get(&["nodes", "-l", "nvlink-domains.io/domain-size"])?;
             Ok((described["items"].as_array().map(Vec::len) == Some(nodes.len())).then_some(()))
         })
         .unwrap();
