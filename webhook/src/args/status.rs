@@ -36,10 +36,11 @@ pub enum Show {
     /// computed here. Others get what the queue wrote into their pods.
     ///
     /// Reasons: Full (too few GPUs are free), Fragmented (enough are free, but not together),
-    /// Behind (the free ones are for jobs ahead), Quota (the project holds all that it may),
-    /// Better (a better place is worth the wait), Incomplete (pods of the gang are missing),
-    /// Silent (the nodes do not report), Impossible (no node can ever hold it), Starting (its GPUs
-    /// are free now), Timeout (its time in the queue is over).
+    /// Resources (enough are free, but not with the CPU and memory that it requests), Behind (the
+    /// free ones are for jobs ahead), Quota (the project holds all that it may), Better (a better
+    /// place is worth the wait), Incomplete (pods of the gang are missing), Silent (the nodes do not
+    /// report), Impossible (no node can ever hold it), Starting (its GPUs are free now), Timeout
+    /// (its time in the queue is over).
     #[command(after_help = "\
 Examples:
   What waits in my namespace, and where is room?
