@@ -241,7 +241,8 @@ pub(crate) const LEASE_NAME: &str = "nvlink-webhook";
 /// Flags of the Lease with which replicas elect their leader.
 #[derive(Debug, Args)]
 pub struct LeaseArgs {
-    /// Namespace of the Lease of the leader, which writes the status of classes.
+    /// Namespace of the Lease of the leader, which serves the queue and writes the conditions of
+    /// classes.
     ///
     /// Default: the namespace of --ca-secret, else of the service account, else of the kubeconfig.
     /// Needs the rights to get, create and update the Lease.

@@ -35,10 +35,12 @@ pub enum Show {
     /// pods of all namespaces, nodes, nodetopologies and domainclasses gets the plan of the queue,
     /// computed here. Others get what the queue wrote into their pods.
     ///
-    /// Reasons: full (too few GPUs are free), fragmented (enough are free, but not together),
-    /// behind (the free ones are for jobs ahead), quota (the project holds all that it may),
-    /// better (a better place is worth the wait), incomplete (pods of the gang are missing),
-    /// silent (the nodes do not report), impossible (no node can ever hold it), starting, timeout.
+    /// Reasons: Full (too few GPUs are free), Fragmented (enough are free, but not together),
+    /// Resources (enough are free, but not with the CPU and memory that it requests), Behind (the
+    /// free ones are for jobs ahead), Quota (the project holds all that it may), Better (a better
+    /// place is worth the wait), Incomplete (pods of the gang are missing), Silent (the nodes do not
+    /// report), Impossible (no node can ever hold it), Starting (its GPUs are free now), Timeout
+    /// (its time in the queue is over).
     #[command(after_help = "\
 Examples:
   What waits in my namespace, and where is room?

@@ -210,10 +210,10 @@ pub struct Placement {
     /// The order of waiting pods of equal priority. If absent, `Age`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub order: Option<Order>,
-    /// What one second of waiting costs, in percent of one second of running. A pod starts with
-    /// less bandwidth, also across domains, where its run becomes longer by less than further
-    /// waiting would cost: with 100, as soon as it would end earlier that way. If absent, a pod
-    /// always waits.
+    /// What one second of waiting costs, in percent of one second of running. A pod that could
+    /// start with less bandwidth than the best placement in its scope waits for that one, or starts
+    /// now where its run becomes longer by less than the wait would cost: with 100, as soon as it
+    /// would end earlier that way. If absent, a pod starts as soon as its scope has room.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 10_000))]
     pub waiting_cost_percent: Option<u32>,

@@ -131,6 +131,16 @@ impl Chaos<'_> {
             it.stage.led_after(term);
             signal(&it.leaders[at], "-CONT");
         });
+        self.break_the_cluster();
+        self.desk.order(|orders| {
+            orders.closed = true;
+            orders.noise = false;
+            orders.deletions = 0;
+        });
+        self.drain();
+    }
+
+    fn break_the_cluster(&mut self) {
         self.fault("API server killed", |it| {
             it.stage.plane.restart_api_server().unwrap();
         });
@@ -160,12 +170,6 @@ impl Chaos<'_> {
             it.stage.plane.restart_etcd().unwrap();
             it.stage.plane.restart_api_server().unwrap();
         });
-        self.desk.order(|orders| {
-            orders.closed = true;
-            orders.noise = false;
-            orders.deletions = 0;
-        });
-        self.drain();
     }
 
     /// Runs something that fails, and measures how the queue recovers.
