@@ -6,7 +6,7 @@ use axum::http::Request;
 use k8s_openapi::jiff::{Timestamp, fmt::rfc2822};
 use kube::{Client, client::Body};
 use nvlink_planner::Millis;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 /// API servers cut their time to seconds.
 const SECOND: Millis = 1_000;
@@ -14,6 +14,8 @@ const SECOND: Millis = 1_000;
 const JUMP: Millis = 2_000;
 /// An answer that took longer says too little about the time, unless it is the first.
 const SLOW: Duration = Duration::from_secs(1);
+/// How long an answer may take: until the first, nothing is done.
+const PATIENCE: Duration = Duration::from_secs(5);
 /// The time between two questions, and before the first answer.
 const ASK: Duration = Duration::from_secs(30);
 const FIRST: Duration = Duration::from_secs(1);
@@ -115,7 +117,8 @@ impl Clock {
 pub(super) async fn ask(client: Client) -> Option<Heard> {
     let request = Request::get("/version").body(Body::empty()).ok()?;
     let asked = Instant::now();
-    let answer = client.send(request).await.ok()?;
+    let answer = timeout(PATIENCE, client.send(request)).await;
+    let answer = answer.ok()?.ok()?;
     let took = asked.elapsed();
     let date = answer.headers().get("date").and_then(|date| {
         let date = rfc2822::parse(date.to_str().ok()?).ok()?;

@@ -13,7 +13,7 @@ use kube::{
 use nvlink_planner::Name;
 use nvlink_runtime::{client, lease::Leadership};
 use serde_json::Value;
-use tokio::sync::Semaphore;
+use tokio::{sync::Semaphore, time::timeout};
 
 #[cfg(debug_assertions)]
 use super::failpoint;
@@ -32,6 +32,9 @@ const AT_ONCE: usize = 64;
 /// Pauses before a write is tried again that the API server had no time for.
 const FIRST: Duration = Duration::from_millis(100);
 const LONGEST: Duration = Duration::from_secs(10);
+/// How long an answer may take. A write that is not answered is tried again: it says which version
+/// it changes, so it is not made twice.
+const PATIENCE: Duration = Duration::from_secs(5);
 /// The most times that a pod is written again because somebody else keeps changing it.
 const CONFLICTS: usize = 20;
 
@@ -186,7 +189,8 @@ impl Writer {
             {
                 return Outcome::Stopped;
             }
-            let answer = self.attempt(document, &patch).await;
+            let answer = timeout(PATIENCE, self.attempt(document, &patch)).await;
+            let answer = answer.unwrap_or(Err(None));
             #[cfg(debug_assertions)]
             if matches!(answer, Ok(Outcome::Written(_))) {
                 failpoint::passed(write.kind());
