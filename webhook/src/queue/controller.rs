@@ -288,6 +288,10 @@ impl Serving {
             self.count(leaving, current);
         }
         let (pod, uid) = id;
+        if matches!(outcome, Outcome::Stopped) {
+            // Its GPUs stay taken until the term's state is dropped, which is about to happen.
+            return;
+        }
         if self.feed.uid(pod) != Some(uid) {
             // The watch has shown its end meanwhile: an earlier state must not bring it back.
             return;

@@ -37,6 +37,7 @@ pub(super) struct Seen {
     message: Option<String>,
     /// It is deleted.
     pub(super) gone: bool,
+    version: String,
 }
 
 impl Seen {
@@ -56,6 +57,7 @@ impl Seen {
             reason: text(&pod["status"]["reason"]),
             message: text(&pod["status"]["message"]),
             gone: pod["metadata"]["deletionTimestamp"].is_string(),
+            version: text(&pod["metadata"]["resourceVersion"]).unwrap_or_default(),
         }
     }
 
@@ -231,8 +233,15 @@ impl State {
             let gpus = place.and_then(Value::as_array).into_iter().flatten();
             for gpu in gpus.filter_map(Value::as_u64) {
                 if let Some(other) = owners.insert((node, gpu), &pod.name) {
-                    let name = &pod.name;
-                    wrong.push(format!("{name} and {other} have GPU {gpu} of {node}"));
+                    let name = pod.name.as_str();
+                    let states = self
+                        .pods
+                        .values()
+                        .filter(|one| [name, other].contains(&one.name.as_str()));
+                    let states: Vec<_> = states.collect();
+                    wrong.push(format!(
+                        "{name} and {other} have GPU {gpu} of {node}: {states:?}"
+                    ));
                 }
             }
         }

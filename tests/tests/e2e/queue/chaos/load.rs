@@ -88,9 +88,11 @@ pub(super) struct Load<'a> {
     random: Random,
     /// The pods that it created, by their names.
     made: BTreeMap<String, Value>,
-    /// The names of those that are not seen yet, and the UIDs of those that were deleted.
+    /// The names of those that are not seen yet, and the UIDs of those that
+    /// were deleted or ended, and of those that were started.
     unseen: BTreeSet<String>,
-    deleted: BTreeSet<String>,
+    over: BTreeSet<String>,
+    started: BTreeSet<String>,
     /// The gangs that ran as a whole.
     whole: BTreeSet<String>,
     /// When pods end, by their UIDs.
@@ -108,7 +110,8 @@ impl<'a> Load<'a> {
             random: Random(seed),
             made: BTreeMap::new(),
             unseen: BTreeSet::new(),
-            deleted: BTreeSet::new(),
+            over: BTreeSet::new(),
+            started: BTreeSet::new(),
             whole: BTreeSet::new(),
             ends: BTreeMap::new(),
             sizes: BTreeMap::new(),
@@ -121,12 +124,12 @@ impl<'a> Load<'a> {
     pub(super) fn run(mut self, desk: &Desk) -> Outcome {
         while let Some(orders) = desk.orders() {
             let pods = self.ledger.pods();
-            for pod in pods.iter().filter(|pod| !self.deleted.contains(&pod.uid)) {
+            for pod in pods.iter().filter(|pod| !self.over.contains(&pod.uid)) {
                 self.unseen.remove(&pod.name);
             }
             let live: Vec<&Seen> = pods
                 .iter()
-                .filter(|pod| !pod.has_ended() && !self.deleted.contains(&pod.uid))
+                .filter(|pod| !pod.has_ended() && !self.over.contains(&pod.uid))
                 .collect();
             self.note_partial(&live);
             self.bury(&live, &orders.lost);
@@ -147,7 +150,8 @@ impl<'a> Load<'a> {
     fn go_on(&mut self, live: &[&Seen]) {
         let now = Instant::now();
         for pod in live.iter().filter(|pod| pod.node.is_some()) {
-            if pod.phase == "Pending" {
+            // The ledger may lag behind: a pod that has ended must not run again.
+            if self.started.insert(pod.uid.clone()) {
                 self.team.set_phase(&pod.name, "Running");
             }
             if let Some(gang) = &pod.gang {
@@ -163,6 +167,7 @@ impl<'a> Load<'a> {
             let end = *self.ends.entry(pod.uid.clone()).or_insert(now + length);
             if end <= now {
                 self.team.set_phase(&pod.name, "Succeeded");
+                self.over.insert(pod.uid.clone());
             }
         }
     }
@@ -223,7 +228,7 @@ impl<'a> Load<'a> {
 
     fn delete(&mut self, pod: &Seen) {
         self.team.delete(&pod.name);
-        self.deleted.insert(pod.uid.clone());
+        self.over.insert(pod.uid.clone());
         self.outcome.deleted += 1;
         // A job of one pod may be created again under its name, too. Some pods of a gang that was
         // whole may have ended.
