@@ -77,10 +77,10 @@ impl Cluster {
         number
     }
 
-    /// Sets or removes a pod.
-    pub(crate) fn set_pod(&mut self, id: &Name, pod: Option<PodState>) {
+    /// Sets or removes a pod. Reports whether that changes anything.
+    pub(crate) fn set_pod(&mut self, id: &Name, pod: Option<PodState>) -> bool {
         if self.pods.get(id) == pod.as_ref() {
-            return;
+            return false;
         }
         if let Some(old) = self.pods.remove(id) {
             self.count(id, &old, false);
@@ -89,6 +89,7 @@ impl Cluster {
             self.count(id, &pod, true);
             self.pods.insert(id.clone(), pod);
         }
+        true
     }
 
     /// Counts a pod in or out.
@@ -125,10 +126,10 @@ impl Cluster {
         }
     }
 
-    /// Sets or removes the seats of a gang.
-    pub(crate) fn set_seats(&mut self, job: &Name, seats: Option<Seats>) {
+    /// Sets or removes the seats of a gang. Reports whether that changes anything.
+    pub(crate) fn set_seats(&mut self, job: &Name, seats: Option<Seats>) -> bool {
         if self.seats.get(job) == seats.as_ref() {
-            return;
+            return false;
         }
         if let Some(old) = self.seats.remove(job) {
             self.count_seats(job, &old, false);
@@ -137,6 +138,7 @@ impl Cluster {
             self.count_seats(job, &seats, true);
             self.seats.insert(job.clone(), seats);
         }
+        true
     }
 
     fn count_seats(&mut self, job: &Name, seats: &Seats, comes: bool) {

@@ -31,6 +31,8 @@ pub struct Planner {
     search: Search,
     kinds: Kinds,
     gangs: GangKinds,
+    /// The time of the latest round, and when the next one is due, if nothing has changed since.
+    latest: Option<(Millis, Option<Millis>)>,
 }
 
 impl Planner {
@@ -45,11 +47,13 @@ impl Planner {
 
     /// Replaces the settings.
     pub fn settings(&mut self, settings: Settings) {
+        self.latest = None;
         self.settings = settings;
     }
 
     /// Sets a class, or removes its settings.
     pub fn class(&mut self, name: &Name, class: Option<Class>) {
+        self.latest = None;
         match class {
             Some(class) => self.classes.insert(name.clone(), class),
             None => self.classes.remove(name),
@@ -65,20 +69,20 @@ impl Planner {
 
     /// Sets a node, or removes it. Pods on a node that is not there hold nothing.
     pub fn node(&mut self, name: &Name, node: Option<NodeState>) {
+        self.latest = None;
         self.cluster.set_node(name, node);
     }
 
     /// Sets a pod that was released or runs, or removes it.
     pub fn pod(&mut self, id: &Name, pod: Option<PodState>) {
-        self.cluster.set_pod(id, pod);
+        if self.cluster.set_pod(id, pod) {
+            self.latest = None;
+        }
     }
 
     /// Sets a job that waits, or removes it. A job without waiting members is in no
     /// queue, but a gang's seats are kept for members that come back.
     pub fn job(&mut self, id: &Name, job: Option<Job>) {
-        if let Some(old) = self.queue.remove(id) {
-            self.kinds.leave(old.kind);
-        }
         let seats = job.as_ref().map(|job| Seats {
             // Where the scheduler decides, there is no seat to come back to.
             seats: job
@@ -90,10 +94,18 @@ impl Planner {
             released: job.released,
         });
         let seats = seats.filter(|seats| !seats.seats.is_empty());
-        self.cluster.set_seats(id, seats);
-        let Some(job) = job.filter(|job| !job.members.is_empty()) else {
+        if self.cluster.set_seats(id, seats) {
+            self.latest = None;
+        }
+        let job = job.filter(|job| !job.members.is_empty());
+        if self.waiting(id) == job.as_ref() {
             return;
-        };
+        }
+        self.latest = None;
+        if let Some(old) = self.queue.remove(id) {
+            self.kinds.leave(old.kind);
+        }
+        let Some(job) = job else { return };
         let next = u32::try_from(self.class_numbers.len()).unwrap_or(u32::MAX);
         let class = *self.class_numbers.entry(job.class.clone()).or_insert(next);
         self.queue.insert(Entry {
@@ -162,7 +174,17 @@ impl Planner {
     /// Says what to do at `now`. A round changes nothing: until the caller feeds what it
     /// did, the next round says the same.
     pub fn round(&mut self, now: Millis) -> Round {
-        self.walk(now).0
+        let round = self.walk(now).0;
+        self.latest = Some((now, round.wake));
+        round
+    }
+
+    /// Reports whether a round at `now` would say the same as the latest one, except for
+    /// expected starts that have passed since: they move on with the clock.
+    #[must_use]
+    pub fn is_settled(&self, now: Millis) -> bool {
+        self.latest
+            .is_some_and(|(at, wake)| at <= now && wake.is_none_or(|wake| now < wake))
     }
 
     /// Says why a job waits at `now`, in full; `None` if it does not wait.

@@ -26,6 +26,7 @@ use crate::{
     workdir,
 };
 
+mod etcd;
 mod scheduler;
 
 const START: Duration = Duration::from_secs(120);
@@ -105,7 +106,7 @@ pub struct ControlPlane {
     // Dropped in this order: the clients before the servers.
     clients: Vec<Process>,
     api: Mutex<Option<Process>>,
-    etcd: Option<(Process, String)>,
+    etcd: Option<etcd::Etcd>,
 }
 
 impl ControlPlane {
@@ -150,7 +151,7 @@ impl ControlPlane {
             etcd: None,
         };
 
-        this.etcd = Some(start_etcd(&this.directory)?);
+        this.etcd = Some(etcd::Etcd::start(&this.directory)?);
         this.write_keys()?;
         if let Some(shown) = options.shown {
             this.write_admission(shown)?;
@@ -297,7 +298,7 @@ impl ControlPlane {
     /// Returns the address of etcd, or `None` before it has started.
     #[must_use]
     pub fn etcd(&self) -> Option<&str> {
-        self.etcd.as_ref().map(|(_, url)| url.as_str())
+        self.etcd.as_ref().map(|etcd| etcd.url.as_str())
     }
 
     /// Returns a client with the administrator's rights, for the current runtime.
@@ -378,7 +379,7 @@ impl ControlPlane {
 
     fn start_api_server(&self) -> Result<Process> {
         let directory = &self.directory;
-        let (_, etcd) = self.etcd.as_ref().context("etcd does not run yet")?;
+        let etcd = self.etcd().context("etcd does not run yet")?;
         let mut api = command(assets::path("kube-apiserver")?);
         api.arg(format!("--etcd-servers={etcd}"))
             .arg(format!("--secure-port={}", self.port));
@@ -462,39 +463,4 @@ impl ControlPlane {
         client.args(assets::taint_rules().first());
         Process::start(program, &self.directory, client)
     }
-}
-
-fn start_etcd(directory: &Path) -> Result<(Process, String)> {
-    let url = format!("http://127.0.0.1:{}", port::free()?);
-    let peers = format!("http://127.0.0.1:{}", port::free()?);
-    let mut etcd = command(assets::path("etcd")?);
-    // On other architectures, etcd 3.4 starts only with this variable.
-    match std::env::consts::ARCH {
-        "x86_64" => {}
-        "aarch64" => drop(etcd.env("ETCD_UNSUPPORTED_ARCH", "arm64")),
-        other => drop(etcd.env("ETCD_UNSUPPORTED_ARCH", other)),
-    }
-    etcd.arg("--data-dir").arg(directory.join("etcd"));
-    etcd.args([
-        "--listen-client-urls",
-        &url,
-        "--advertise-client-urls",
-        &url,
-    ]);
-    etcd.args([
-        "--listen-peer-urls",
-        &peers,
-        "--initial-advertise-peer-urls",
-        &peers,
-    ]);
-    etcd.args([
-        "--initial-cluster",
-        &format!("default={peers}"),
-        "--unsafe-no-fsync",
-    ]);
-    let process = Process::start("etcd", directory, etcd)?;
-    process.wait_until("etcd to answer", START, || {
-        crate::http::text(&format!("{url}/health")).map(Some)
-    })?;
-    Ok((process, url))
 }

@@ -17,6 +17,8 @@ pub struct Kubectl {
     program: PathBuf,
     kubeconfig: PathBuf,
     namespace: Option<String>,
+    /// A directory of plugins.
+    plugins: Option<PathBuf>,
 }
 
 impl Kubectl {
@@ -29,6 +31,7 @@ impl Kubectl {
             program: assets::path("kubectl")?,
             kubeconfig: kubeconfig.into(),
             namespace: None,
+            plugins: None,
         })
     }
 
@@ -37,6 +40,15 @@ impl Kubectl {
     pub fn in_namespace(&self, name: &str) -> Self {
         Self {
             namespace: Some(name.to_owned()),
+            ..self.clone()
+        }
+    }
+
+    /// Returns the same with the plugins of a directory, for [`Kubectl::shell`].
+    #[must_use]
+    pub fn with_plugins(&self, directory: impl Into<PathBuf>) -> Self {
+        Self {
+            plugins: Some(directory.into()),
             ..self.clone()
         }
     }
@@ -73,9 +85,10 @@ impl Kubectl {
         let mut shell = Command::new("sh");
         let system = env::var_os("PATH").unwrap_or_default();
         let first = self.program.parent().map(Path::to_owned);
+        let first = first.into_iter().chain(self.plugins.clone());
         shell.env(
             "PATH",
-            env::join_paths(first.into_iter().chain(env::split_paths(&system)))?,
+            env::join_paths(first.chain(env::split_paths(&system)))?,
         );
         feed(self.environment(&mut shell).args(["-c", line]), "").context("cannot run sh")
     }

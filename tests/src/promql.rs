@@ -34,8 +34,8 @@ const LISTS: [&str; 6] = [
     "group_right",
 ];
 
-/// Returns the names of the metrics in an expression that Prometheus accepts. Names in matchers of
-/// `__name__` are not among them.
+/// Returns the names of the metrics in an expression that Prometheus accepts, also those that a
+/// matcher of `__name__` lists.
 #[must_use]
 pub fn metrics(expr: &str) -> BTreeSet<&str> {
     let mut found = BTreeSet::new();
@@ -43,7 +43,11 @@ pub fn metrics(expr: &str) -> BTreeSet<&str> {
     while let Some(first) = rest.chars().next() {
         rest = match first {
             '"' | '\'' | '`' => after_string(rest),
-            '{' => after_group(rest, '}'),
+            '{' => {
+                let after = after_group(rest, '}');
+                found.extend(listed(&rest[..rest.len() - after.len()]));
+                after
+            }
             '[' => after_group(rest, ']'),
             '0'..='9' => rest.trim_start_matches(|c: char| c == '.' || c.is_ascii_alphanumeric()),
             'a'..='z' | 'A'..='Z' | '_' | ':' => {
@@ -64,6 +68,19 @@ pub fn metrics(expr: &str) -> BTreeSet<&str> {
         };
     }
     found
+}
+
+/// Returns the names that a group of matchers lists.
+fn listed(group: &str) -> impl Iterator<Item = &str> {
+    let names = group.split("__name__").nth(1).unwrap_or_default();
+    let names = names.trim_start_matches(['=', '~']);
+    let names = names
+        .get(1..)
+        .and_then(|names| names.split(['"', '\'', '`']).next());
+    names
+        .unwrap_or_default()
+        .split('|')
+        .filter(|name| !name.is_empty())
 }
 
 /// Returns what follows the string at the start of `text`.
@@ -116,7 +133,8 @@ mod tests {
             ),
             ("sum(a) by (b) or vector(0) > bool 0.5", &["a"]),
             ("count without(b) (a unless c)", &["a", "c"]),
-            ("time() - {__name__='a'} `b`", &[]),
+            ("time() - {__name__='a'} `b`", &["a"]),
+            (r#"sum({__name__=~"a|b", c="d"})"#, &["a", "b"]),
         ] {
             assert_eq!(
                 metrics(expr).into_iter().collect::<Vec<_>>(),

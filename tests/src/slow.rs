@@ -1,11 +1,12 @@
-//! An API server that answers access reviews late. It forwards everything else to the real one.
+//! An API server that answers access reviews late, or whose clock is wrong. It forwards everything
+//! else to the real one.
 
 use std::{
     net::{SocketAddr, TcpListener},
     path::PathBuf,
     sync::{
         Arc,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -15,9 +16,10 @@ use axum::{
     Router,
     body::{Body, to_bytes},
     extract::{Request, State},
-    http::{StatusCode, header},
+    http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
+use k8s_openapi::jiff::{SignedDuration, fmt::rfc2822};
 use tokio::runtime::Runtime;
 
 use crate::{
@@ -43,6 +45,8 @@ struct Reviews {
     /// Milliseconds.
     delay: AtomicU64,
     asked: AtomicUsize,
+    /// How far the clock is ahead, seconds.
+    ahead: AtomicI64,
 }
 
 impl SlowApi {
@@ -94,6 +98,11 @@ impl SlowApi {
         self.state.delay.store(delay, Ordering::Relaxed);
     }
 
+    /// Sets how many seconds its clock is ahead from now on, as far as answers show it.
+    pub fn set_ahead(&self, seconds: i64) {
+        self.state.ahead.store(seconds, Ordering::Relaxed);
+    }
+
     /// Returns the number of access reviews that it received.
     #[must_use]
     pub fn asked(&self) -> usize {
@@ -111,9 +120,26 @@ async fn pass(
         tokio::time::sleep(Duration::from_millis(delay)).await;
     }
     match forward(client, request).await {
-        Ok(response) => response,
+        Ok(mut response) => {
+            let ahead = reviews.ahead.load(Ordering::Relaxed);
+            if let Some(date) = response.headers_mut().get_mut(header::DATE)
+                && ahead != 0
+                && let Some(other) = shifted(date, ahead)
+            {
+                *date = other;
+            }
+            response
+        }
         Err(error) => (StatusCode::BAD_GATEWAY, format!("{error:#}")).into_response(),
     }
+}
+
+/// Returns the time of a header, moved by so many seconds.
+fn shifted(date: &HeaderValue, seconds: i64) -> Option<HeaderValue> {
+    let time = rfc2822::parse(date.to_str().ok()?).ok()?.timestamp();
+    let time = time.checked_add(SignedDuration::from_secs(seconds)).ok()?;
+    let text = rfc2822::DateTimePrinter::new().timestamp_to_rfc9110_string(&time);
+    text.ok()?.parse().ok()
 }
 
 async fn forward(client: kube::Client, request: Request) -> Result<Response> {

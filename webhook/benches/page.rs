@@ -59,13 +59,13 @@ fn main() {
     let (took, _) = timed(|| page.html("is:free"));
     println!("  a search           {took:>8.1?}");
     thread::sleep(LATER);
-    let (took, _) = timed(|| page.changes(cursor));
+    let (took, _) = timed(|| page.changes(cursor, ""));
     println!("  nothing changed    {took:>8.1?}");
     for (index, spec) in (0..CHANGED).zip(&specs) {
         set(&page, index, spec, "other");
     }
     thread::sleep(LATER);
-    let (took, size) = timed(|| page.changes(cursor));
+    let (took, size) = timed(|| page.changes(cursor, ""));
     println!(
         "  {CHANGED} nodes changed  {took:>8.1?}, {} KiB",
         size >> 10

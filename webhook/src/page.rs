@@ -1,5 +1,5 @@
 //! The page of the cluster: which nodes and domains there are, who holds what and how well
-//! it is placed, what still fits, and the latest decisions. Read-only, and off by default.
+//! it is placed, what still fits, which jobs wait, and the latest decisions. Read-only, and off by default.
 //!
 //! It shows the [`Mirror`] of nodes and pods. Pages are rendered on request, on a thread that may block, at most once a second
 //! for all readers together: without readers it costs only the watches.
@@ -17,6 +17,7 @@ mod detail;
 mod document;
 mod find;
 mod order;
+mod queue;
 mod render;
 mod rendering;
 mod row;
@@ -91,10 +92,10 @@ impl Page {
         let rendering = self.rendering();
         let decisions = self.recent.since(0);
         let list = decisions::entries(decisions.iter().map(Arc::as_ref), &query);
-        let section = decisions::section(&list);
+        let sections = render::queue(&rendering.queue(&query)) + &decisions::section(&list);
         let cursor = self.cursor(&rendering, &decisions);
         self.frame("NVLink cluster", &rendering, &cursor.to_string())
-            .html(&render::main(&rendering, &query, &section))
+            .html(&render::main(&rendering, &query, &sections))
     }
 
     /// Renders the page of a node; `None` if there is no such node.
@@ -106,14 +107,15 @@ impl Page {
         Some(self.frame(name, &rendering, "").html(&main))
     }
 
-    /// Returns as JSON what changed since a page was rendered. Without a known cursor, the
-    /// page must be loaded again.
+    /// Returns as JSON what changed since a page was rendered, and the waiting jobs that `query`
+    /// finds. Without a known cursor, the page must be loaded again.
     #[must_use]
-    pub fn changes(&self, cursor: &str) -> String {
+    pub fn changes(&self, cursor: &str, query: &str) -> String {
         let rendering = self.rendering();
         let cursor = Cursor::parse(cursor).filter(|cursor| cursor.instance == self.instance);
         let changes = cursor.and_then(|cursor| {
             let mut changes = rendering.changes(cursor)?;
+            changes["queue"] = json!(rendering.queue(&Query::new(query)));
             let newer = self.recent.since(cursor.decision);
             let all = Query::default();
             changes["decisions"] = json!(decisions::entries(newer.iter().map(Arc::as_ref), &all));
@@ -139,6 +141,7 @@ impl Page {
             "totals": board.totals,
             "knowsPods": board.knows_pods,
             "groups": groups.collect::<Vec<_>>(),
+            "queue": board.queue.json(),
             "decisions": decisions.collect::<Vec<_>>(),
         });
         if let Some(age) = board.age {

@@ -26,6 +26,7 @@
 //! - `post`: writes it;
 //! - `tally`: how many pods wait, pure;
 //! - `execute`: carries out what a round of the planner says;
+//! - `failpoint`: ends a debug build between two writes, for tests;
 //! - [`controller`]: the loop over rounds, while this process leads.
 
 pub mod board;
@@ -33,6 +34,8 @@ mod clock;
 pub mod controller;
 mod events;
 mod execute;
+#[cfg(debug_assertions)]
+mod failpoint;
 pub mod feed;
 pub mod gang;
 mod idle;

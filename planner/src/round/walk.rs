@@ -59,6 +59,11 @@ pub(crate) fn walk(state: State<'_>, now: Millis) -> (Round, Vec<Reserved>) {
     let mut plan = Plan::new(state, now);
     let mut walk = Walk::default();
     walk.round.actions = rejoin::give_backs(plan.cluster, plan.queue, now);
+    let kept = walk.round.actions.iter().filter_map(|action| match action {
+        Action::GiveBack(back) => Some(back.until),
+        _ => None,
+    });
+    let kept = kept.filter(|&until| until > now).min();
     let rejoining = rejoin::rejoining(plan.cluster, plan.queue);
     let order = plan.queue.order(plan.settings, plan.cluster.projects());
     let others = order.iter().filter(|number| !rejoining.contains(number));
@@ -69,7 +74,7 @@ pub(crate) fn walk(state: State<'_>, now: Millis) -> (Round, Vec<Reserved>) {
     }
     let valid = plan.cluster.valid();
     let deadline = plan.queue.next_deadline(now);
-    walk.round.wake = valid.into_iter().chain(deadline).min();
+    walk.round.wake = [valid, deadline, kept].into_iter().flatten().min();
     let reserved = walk.taken.into_iter().filter(|one| one.waits.is_some());
     let reserved = reserved.filter_map(|one| {
         Some(Reserved {

@@ -60,6 +60,10 @@ impl Fed {
         self.planner.round(now)
     }
 
+    pub(crate) fn is_settled(&self, now: Millis) -> bool {
+        self.planner.is_settled(now)
+    }
+
     pub(crate) fn explain(&mut self, job: &str, now: Millis) -> Option<Explanation> {
         self.planner.explain(&job.into(), now)
     }

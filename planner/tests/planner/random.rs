@@ -1,7 +1,7 @@
 //! Random sequences of what happens to a cluster.
 
 use nvlink_planner::{
-    Availability, Class, Estimate, Job, Millis, Name, NodeState, Reason, Settings, Waiting,
+    Availability, Class, Estimate, Job, Millis, Name, NodeState, Reason, Round, Settings, Waiting,
 };
 use nvlink_topology::{Fabric, Scope};
 use proptest::prelude::*;
@@ -218,17 +218,27 @@ fn assert_order(waiting: &[nvlink_planner::Waiting]) {
     }
 }
 
+/// Removes the expected starts, which move on with the clock.
+fn without_starts(mut round: Round) -> Round {
+    round.waiting.iter_mut().for_each(|one| one.eta = None);
+    round
+}
+
 fn run(events: &[Event]) {
     let mut chaos = Chaos::new();
-    let mut before: Option<Millis> = None;
+    let mut before: Option<(Millis, Round)> = None;
     for event in events {
         chaos.happen(event);
         let world = &mut chaos.world;
         let mut fresh = world.fed.fresh();
+        let settled = world.fed.is_settled(world.now);
         let round = world.step();
         assert_order(&round.waiting);
         assert_eq!(fresh.round(world.now), round, "after {before:?}");
-        before = Some(world.now);
+        if let Some((_, before)) = before.filter(|_| settled) {
+            assert_eq!(without_starts(before), without_starts(round.clone()));
+        }
+        before = Some((world.now, round));
     }
     chaos.drain();
 }

@@ -5,7 +5,7 @@ mod covered;
 mod inhibition;
 mod live;
 mod speed;
-mod watch;
+pub(crate) mod watch;
 mod webhook;
 
 use std::{

@@ -126,6 +126,7 @@ fn decisions_and_allocations_appear_without_a_reload() {
         "Broken: dgx-2 (GPU 5: 1 link missing; GPU 3: 2 links missing; GPUs 3,5: fabric; GPU 6: xid-74)",
     );
     run_jobs(&cluster, &browser);
+    wait_in_line(&cluster, &browser);
     // The pod has the class and the project, which the search finds.
     let found = format!("{}#q=project:ci", cluster.url);
     browser.open(&found).unwrap();
@@ -165,6 +166,29 @@ fn run_jobs(cluster: &Cluster, browser: &Browser) {
         "return [window.here, document.activeElement.textContent, scrollY === window.at]";
     let same = json!([true, "pairs", true]);
     assert_eq!(browser.run(undisturbed).unwrap(), same);
+}
+
+/// Creates a pod that waits in the queue: the open page shows it, and the search finds it.
+fn wait_in_line(cluster: &Cluster, browser: &Browser) {
+    wait_for_text(browser, "No pod shows that it waits.");
+    let class = json!({
+        "apiVersion": "nvlink-domains.io/v1alpha1", "kind": "DomainClass",
+        "metadata": {"name": "line"}, "spec": {"placement": {"whenUnavailable": "Queue"}},
+    });
+    cluster.kubectl().create(&class).unwrap();
+    let ci = cluster.kubectl().in_namespace("ci");
+    let mut pod = gpu_pod("waits", 8);
+    pod["metadata"]["annotations"] = json!({"nvlink-domains.io/class": "line"});
+    wait_until("the class to queue", SOON, || ci.create(&pod).map(Some)).unwrap();
+    wait_for_text(browser, "1 pod waits for 8 GPUs: 1 in class line (8 GPUs).");
+    for (query, found) in [
+        ("pod:ci/waits", "1 waiting job"),
+        ("pod:x", "0 waiting jobs"),
+    ] {
+        browser.open(&format!("{}#q={query}", cluster.url)).unwrap();
+        wait_for_text(browser, found);
+    }
+    wait_for_text(browser, "The search finds none of them.");
 }
 
 /// Removes a node and adds another: the open page shows it.

@@ -2,6 +2,7 @@
 //! all names in them exist, and that each query has data.
 
 mod data;
+mod queue;
 mod scrape;
 mod world;
 
@@ -239,7 +240,7 @@ fn each_metric_of_a_query_is_documented() {
 
 #[test]
 fn each_alert_that_a_panel_names_exists() {
-    let rules = ["exporter", "fabric", "jobs", "webhook"];
+    let rules = ["exporter", "fabric", "jobs", "webhook", "queue"];
     let rules = rules.map(|name| project(&format!("alerts/rules/{name}.yaml")));
     let alerts: BTreeSet<_> = rules
         .iter()

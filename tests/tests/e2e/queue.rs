@@ -3,6 +3,8 @@
 //!
 //! It uses its own control plane, because the policies apply to all namespaces.
 
+pub(crate) mod alerts;
+mod chaos;
 mod cluster;
 mod gangs;
 mod idle;

@@ -182,7 +182,7 @@ fn with_all_rights(cluster: &Cluster) {
         assert!(explained.contains(part), "{part}: {explained}");
     }
     let same = plugin.run(&["explain", "pod/train", "-n", "team", "-o", "yaml"]);
-    assert!(same.contains("reason: full"), "{same}");
+    assert!(same.contains("reason: Full"), "{same}");
     let holder = plugin.run(&["explain", "others/holder"]);
     assert!(holder.contains("It holds GPUs 0-5, in domain"), "{holder}");
     errors(&plugin);

@@ -248,6 +248,11 @@ impl QueueMetrics {
                 let class = class.to_owned();
                 drop(self.releases.get_or_create(&ByKind { class, kind }));
             }
+            let by = ByClass {
+                class: class.to_owned(),
+            };
+            drop(self.waits.get_or_create(&by));
+            drop(self.errors.get_or_create(&by));
             for outcome in ["rejected", "spread"] {
                 let class = class.to_owned();
                 drop(self.timeouts.get_or_create(&ByTimeout { class, outcome }));

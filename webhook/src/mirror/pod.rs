@@ -1,6 +1,6 @@
 //! A pod as the mirror keeps it: what the webhook wrote into it, and where it is bound.
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::{apimachinery::pkg::apis::meta::v1::ObjectMeta, jiff::Timestamp};
 use nvlink_topology::{Pattern, Scope, labels};
 use serde::Deserialize;
 use serde_json::Value;
@@ -22,6 +22,26 @@ pub struct Pod {
     pub gpus: u32,
     /// Where it is bound or has ended, if its spec is known.
     pub stage: Stage,
+    /// What it shows while it waits in the queue.
+    pub queued: Option<Box<Queued>>,
+}
+
+/// The longest reason that is kept, characters.
+const LONGEST: usize = 400;
+
+/// What a pod shows while it waits in the queue.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Queued {
+    /// Why: a word, a colon and a sentence.
+    pub reason: String,
+    /// Its position in its class, from 1.
+    pub position: Option<u32>,
+    /// When it is expected to start.
+    pub eta: Option<Timestamp>,
+    /// When it was created.
+    pub since: Option<Timestamp>,
+    /// The UID of its controller.
+    pub owner: Option<String>,
 }
 
 /// How far a pod has come.
@@ -62,6 +82,7 @@ impl Pod {
             gpus: decision.as_ref().and_then(|one| one.gpus).unwrap_or(0),
             class,
             stage: Stage::Unbound,
+            queued: Queued::of(metadata).map(Box::new),
         }
     }
 
@@ -99,6 +120,14 @@ impl Pod {
         })
     }
 
+    /// Returns what it shows while it waits in the queue; `None` if it shows nothing.
+    #[must_use]
+    pub fn waits(&self) -> Option<&Queued> {
+        self.queued
+            .as_deref()
+            .filter(|_| self.class.is_some() && self.stage == Stage::Unbound)
+    }
+
     /// Returns the node that it is bound to, unless it has ended.
     #[must_use]
     pub fn node(&self) -> Option<&str> {
@@ -106,6 +135,36 @@ impl Pod {
             Stage::Bound(node) => Some(node),
             Stage::Unbound | Stage::Ended => None,
         }
+    }
+}
+
+impl Queued {
+    fn of(metadata: &ObjectMeta) -> Option<Self> {
+        let annotation = |key: &str| metadata.annotations.as_ref()?.get(key);
+        let reason = annotation(labels::QUEUE_REASON)?;
+        let mut owners = metadata.owner_references.iter().flatten();
+        let owner = owners.find(|owner| owner.controller == Some(true));
+        Some(Self {
+            reason: reason.chars().take(LONGEST).collect(),
+            position: annotation(labels::QUEUE_POSITION).and_then(|text| text.parse().ok()),
+            eta: annotation(labels::QUEUE_ETA).and_then(|text| text.parse().ok()),
+            since: metadata.creation_timestamp.as_ref().map(|time| time.0),
+            owner: owner.map(|owner| owner.uid.clone()),
+        })
+    }
+
+    /// Returns the reason as a word.
+    #[must_use]
+    pub fn word(&self) -> &str {
+        self.reason.split_once(": ").map_or("", |(word, _)| word)
+    }
+
+    /// Returns the reason as a sentence.
+    #[must_use]
+    pub fn sentence(&self) -> &str {
+        self.reason
+            .split_once(": ")
+            .map_or(&self.reason, |(_, sentence)| sentence)
     }
 }
 
@@ -142,6 +201,30 @@ mod tests {
         }
         let forged = Pod::of_metadata(&metadata(json!({}), r#"{"gpus": 8}"#));
         assert_eq!(forged.gpus, 0, "only the webhook's decision counts");
+    }
+
+    #[test]
+    fn a_pod_shows_that_it_waits_until_it_is_bound() {
+        let metadata = json!({
+            "name": "p", "namespace": "n", "creationTimestamp": "2026-08-01T10:00:00Z",
+            "labels": {labels::CLASS: "high"},
+            "annotations": {
+                labels::QUEUE_REASON: "Full: it needs 8 GPUs: none is free",
+                labels::QUEUE_POSITION: "3", labels::QUEUE_ETA: "soon",
+            },
+            "ownerReferences": [
+                {"apiVersion": "v1", "kind": "Job", "name": "j", "uid": "7", "controller": true},
+            ],
+        });
+        let metadata: ObjectMeta = serde_json::from_value(metadata).unwrap();
+        let pod = Pod::of_metadata(&metadata);
+        let shown = pod.waits().unwrap();
+        assert_eq!((shown.word(), shown.position), ("Full", Some(3)));
+        assert_eq!(shown.sentence(), "it needs 8 GPUs: none is free");
+        assert_eq!((shown.eta, shown.owner.as_deref()), (None, Some("7")));
+        assert!(shown.since.is_some());
+        let bound = Pod::of_object(&metadata, json!({"nodeName": "a"}), "Pending").unwrap();
+        assert_eq!(bound.waits(), None);
     }
 
     #[test]

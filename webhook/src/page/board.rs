@@ -10,7 +10,7 @@ use std::{
 use nvlink_topology::{Fabric, Interconnect};
 use serde::Serialize;
 
-use super::order;
+use super::{order, queue::Queue};
 use crate::mirror::{Node, Pod, Published, State};
 
 /// Placements below this share of the best need attention, as on the exporter's page.
@@ -21,6 +21,8 @@ pub(super) const POOR: f64 = 0.7;
 pub struct Board {
     pub(super) groups: Vec<Group>,
     pub(super) totals: Totals,
+    /// The pods that wait in the queue.
+    pub(super) queue: Queue,
     /// How old the nodes are; `None` if they have not all been read yet.
     pub(super) age: Option<Duration>,
     /// Whether classes and projects of pods are known and current.
@@ -127,6 +129,7 @@ impl Board {
         Self {
             groups: groups.collect(),
             totals,
+            queue: Queue::new(state),
             age: state.topologies.age(now),
             knows_pods: state.of_pods.age(now) == Some(Duration::ZERO),
         }

@@ -1,11 +1,14 @@
-//! What the search finds: each node and each decision has one text of fields such as
+//! What the search finds: each node, each waiting pod and each decision has one text of fields such as
 //! `node:gpu-1 pod:ci/train project:gitlab.42`, and every word of a query must be in it.
 //! The script searches the same texts in the same way.
 
 use std::fmt::Write;
 
 use super::board::Row;
-use crate::{mirror::Pod, recent::Decision};
+use crate::{
+    mirror::{Pod, pod::Queued},
+    recent::Decision,
+};
 
 /// The longest query, in bytes; the rest is ignored.
 const LONGEST: usize = 1000;
@@ -107,6 +110,15 @@ pub(super) fn of_row(row: &Row) -> String {
     if row.poor().next().is_some() {
         fields.add("is", "poor");
     }
+    fields.0
+}
+
+/// Returns the text of a pod that waits.
+pub(super) fn of_waiting(namespace: &str, name: &str, pod: &Pod) -> String {
+    let mut fields = Fields::default();
+    fields.pod(namespace, name, Some(pod));
+    fields.add("is", "waiting");
+    fields.add("reason", pod.waits().map_or("", Queued::word));
     fields.0
 }
 

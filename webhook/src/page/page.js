@@ -5,6 +5,8 @@
   "use strict";
   const PERIOD = 3000;
   const PATIENCE = 10000;
+  // After the last key of a search, before the server searches, too.
+  const SEARCH = 400;
   const DECISIONS = 500;
 
   const byId = (id) => document.getElementById(id);
@@ -18,6 +20,7 @@
   let failure = "";
   let timer;
   let summary;
+  let waiting;
   // The row that the tab key reaches.
   let current;
 
@@ -58,7 +61,8 @@
 
   // Updates what changed.
   async function update() {
-    const changes = await (await get(`/changes?since=${encodeURIComponent(cursor)}`)).json();
+    const query = encodeURIComponent(input.value.trim());
+    const changes = await (await get(`/changes?since=${encodeURIComponent(cursor)}&q=${query}`)).json();
     if (changes.reload) return load();
     const rows = Object.values(changes.rows);
     for (const row of parse(rows.join(""))) replace(byId(row.id), row);
@@ -67,13 +71,19 @@
       byId("summary").replaceChildren(...parse(changes.summary));
       summary = changes.summary;
     }
+    // The server has searched all waiting jobs; the page has only the first of them.
+    const queued = changes.queue !== waiting;
+    if (queued) {
+      byId("waiting").replaceChildren(...parse(changes.queue));
+      waiting = changes.queue;
+    }
     const list = byId("list");
     list.prepend(...parse(`<ol>${changes.decisions}</ol>`)[0].children);
     while (list.children.length > DECISIONS) list.lastElementChild.remove();
     document.title = document.title.replace(/^([✕▲] )?/, changes.mark);
     known = changes.age ?? NaN;
     cursor = changes.cursor;
-    if (rows.length || changes.decisions) find();
+    if (rows.length || changes.decisions || queued) find();
   }
 
   // Loads the whole page again: nodes came or went, or another replica answers.
@@ -94,9 +104,10 @@
     for (const group of [...byId("nodes").querySelectorAll(":scope > .group")]) group.remove();
     byId("nodes").append(...there("nodes").querySelectorAll(":scope > .group"));
     byId("summary").replaceChildren(...there("summary").childNodes);
+    byId("waiting").replaceChildren(...there("waiting").childNodes);
     byId("list").replaceChildren(...there("list").childNodes);
     cursor = there("main").dataset.cursor;
-    summary = undefined;
+    summary = waiting = undefined;
     find();
     rove();
     if (focused) link(byId(focused))?.focus({ preventScroll: true });
@@ -117,7 +128,7 @@
     if (focused) link(row).focus({ preventScroll: true });
   }
 
-  // Shows the nodes and decisions that have every word of the search.
+  // Shows the nodes, waiting jobs and decisions that have every word of the search.
   function find() {
     if (!input) return;
     const words = input.value.toLowerCase().split(/\s+/).filter(Boolean);
@@ -135,8 +146,9 @@
       all += rows.length;
       found += shown;
     }
+    const jobs = [...document.querySelectorAll("#waiting [data-find]")].filter(show).length;
     const decisions = [...byId("list").children].filter(show).length;
-    const text = `${found} of ${count(all, "node")}, ${count(decisions, "decision")}`;
+    const text = `${found} of ${count(all, "node")}, ${count(jobs, "waiting job")}, ${count(decisions, "decision")}`;
     set(byId("found"), words.length ? text : "");
     if (current?.hidden) rove();
   }
@@ -149,6 +161,10 @@
     const query = input.value.trim();
     history.replaceState(null, "", query ? `/?q=${encodeURIComponent(query)}` : "/");
     find();
+    if (cursor) {
+      clearTimeout(timer);
+      timer = setTimeout(refresh, SEARCH);
+    }
   }
 
   const visible = () => document.querySelectorAll(".group:not([hidden]) .row[id]:not([hidden])");

@@ -1,5 +1,4 @@
-//! The page as HTML. The sections follow each other in the order of [`main`]; a queue of
-//! waiting jobs has its place between the nodes and the decisions.
+//! The page as HTML. The sections follow each other in the order of [`main`].
 
 use std::fmt::Write;
 
@@ -70,9 +69,9 @@ impl Frame<'_> {
     }
 }
 
-/// Renders the sections of the page. `decisions` is the section of decisions.
-pub(super) fn main(rendering: &Rendering, query: &Query, decisions: &str) -> String {
-    let mut html = String::with_capacity(rendering.size() + decisions.len() + (16 << 10));
+/// Renders the sections of the page. `others` are those after the nodes.
+pub(super) fn main(rendering: &Rendering, query: &Query, others: &str) -> String {
+    let mut html = String::with_capacity(rendering.size() + others.len() + (16 << 10));
     let _ = write!(
         html,
         "<div id=\"summary\">\n{}</div>\n{}",
@@ -80,8 +79,16 @@ pub(super) fn main(rendering: &Rendering, query: &Query, decisions: &str) -> Str
         search(query)
     );
     nodes(rendering, query, &mut html);
-    html += decisions;
+    html += others;
     html
+}
+
+/// Renders the section of waiting jobs around their list.
+pub(super) fn queue(list: &str) -> String {
+    format!(
+        "<section class=\"queue\" id=\"queue\" tabindex=\"-1\"><h2>Waiting jobs</h2>\n\
+         <div id=\"waiting\">\n{list}</div></section>\n"
+    )
 }
 
 fn search(query: &Query) -> String {

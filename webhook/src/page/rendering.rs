@@ -22,6 +22,8 @@ use super::{
 #[derive(Debug)]
 pub(super) struct Rendering {
     pub(super) board: Board,
+    /// The waiting jobs, without a search.
+    queue: String,
     rows: HashMap<String, Arc<Text>>,
     /// Increases when a row changes.
     revision: u64,
@@ -97,6 +99,7 @@ impl Rendering {
         Self {
             rows: rows.collect(),
             layout: layout(&board),
+            queue: board.queue.html(&Query::default()),
             board,
             revision,
             at: now,
@@ -110,6 +113,14 @@ impl Rendering {
             layout: self.layout,
             revision: self.revision,
             decision,
+        }
+    }
+
+    /// Returns the waiting jobs that the query finds.
+    pub(super) fn queue(&self, query: &Query) -> String {
+        match query.is_empty() {
+            true => self.queue.clone(),
+            false => self.board.queue.html(query),
         }
     }
 

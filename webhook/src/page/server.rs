@@ -54,8 +54,9 @@ async fn node(State(page): Pages, RawQuery(query): RawQuery) -> Response {
 }
 
 async fn changes(State(page): Pages, RawQuery(query): RawQuery) -> Response {
-    let cursor = parameter(query, "since");
-    rendered(move || typed("application/json", page.changes(&cursor))).await
+    let cursor = parameter(query.clone(), "since");
+    let query = parameter(query, "q");
+    rendered(move || typed("application/json", page.changes(&cursor, &query))).await
 }
 
 /// Returns the cluster, or 304 if the reader has it already.

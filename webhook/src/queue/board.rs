@@ -257,6 +257,17 @@ impl Board {
         posted.notice = Some(notice);
     }
 
+    /// Records that the clock was set by `by`: pauses last no longer because of it.
+    pub fn jumped(&mut self, by: Millis) {
+        let moved = |at: &mut Millis| *at = at.saturating_add(by);
+        self.looked.iter_mut().for_each(moved);
+        for posted in self.pods.values_mut() {
+            moved(&mut posted.at);
+            moved(&mut posted.pause);
+            posted.told.iter_mut().for_each(|told| moved(&mut told.at));
+        }
+    }
+
     /// Returns the first expected start that the pod of this name and UID showed.
     #[must_use]
     pub fn first(&self, pod: &Name, uid: &str) -> Option<Millis> {

@@ -3,15 +3,12 @@
 //!
 //! All state is in the API. A later leader reads the same objects and goes on.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    sync::Arc,
-    time::Duration,
-};
+mod act;
 
-use k8s_openapi::jiff::Timestamp;
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
 use kube::Client;
-use nvlink_planner::{Action, Millis, Name, Planner, Reason, Release, Settings as Rules, Waiting};
+use nvlink_planner::{Millis, Name, Planner, Settings as Rules, Waiting};
 use nvlink_runtime::{
     complaints::Complaints,
     lease::{Leadership, Term},
@@ -23,26 +20,24 @@ use tokio::{
 };
 
 use super::{
-    Life, Placement,
+    Life,
     board::Board,
-    clock::{self, Clock},
+    clock::{self, Clock, Heard},
     events::{self, Event, Synced},
-    execute::{Move, Outcome, Outcomes, Writer},
-    feed::{Feed, Leaver, Place},
+    execute::{Id, Outcome, Outcomes, Writer},
+    feed::{Feed, Place},
     idle, life,
-    notice::About,
     owners::Owners,
-    placement::{Other, others},
     post::{Posted, Poster},
-    tally, words,
+    tally,
 };
 use crate::{
     decide::{Settings, pod},
     metrics::Metrics,
 };
 
-/// The time between two questions for the API server's time.
-const ASK: Duration = Duration::from_secs(30);
+/// The longest time between two rounds: expected starts that have passed move on, milliseconds.
+const REST: Millis = 10_000;
 /// For how long no class queues and no pod waits before the large watches end.
 const IDLE: Duration = Duration::from_secs(30);
 /// The most events that are applied before a round.
@@ -113,11 +108,12 @@ impl Queue {
             term: term.number,
             plans: 0,
             needed: Instant::now(),
+            planned: Planned::default(),
         };
         serving.ask(&self.client, Instant::now());
         let mut wake = None;
         while let Some(due) = serving.wait(&mut events, wake, &self.client).await {
-            if due && serving.synced.all() {
+            if due && serving.synced.all() && serving.clock.is_set() {
                 wake = serving.step();
             }
             if serving.is_idle() {
@@ -132,7 +128,7 @@ enum Done {
     Written(Outcomes),
     Object(Place, Option<serde_json::Value>),
     Posted(Name, Posted),
-    Time(Option<Millis>),
+    Time(Option<Heard>),
 }
 
 /// A pod that is being released or failed.
@@ -156,7 +152,7 @@ struct Serving {
     poster: Poster,
     metrics: Arc<Metrics>,
     /// The pods that are being released or failed.
-    leaving: HashMap<Name, Leaving>,
+    leaving: HashMap<Id, Leaving>,
     complaints: Complaints,
     /// The number of jobs whose pods are being written.
     moving: usize,
@@ -166,6 +162,17 @@ struct Serving {
     plans: u64,
     /// When a class last queued or a pod waited.
     needed: Instant,
+    planned: Planned,
+}
+
+/// What the latest round said.
+#[derive(Debug, Default)]
+struct Planned {
+    waiting: Vec<Waiting>,
+    /// When the next round is due although nothing changes.
+    wake: Option<Millis>,
+    /// After this time there is another one in any case.
+    until: Millis,
 }
 
 impl Serving {
@@ -177,7 +184,10 @@ impl Serving {
         wake: Option<Millis>,
         client: &Client,
     ) -> Option<bool> {
-        let at = wake.map_or_else(|| Instant::now() + ASK, |wake| self.clock.instant(wake));
+        let at = wake.map_or_else(
+            || Instant::now() + Duration::from_millis(REST.unsigned_abs()),
+            |wake| self.clock.instant(wake),
+        );
         let (synced, mut due) = (self.synced, true);
         tokio::select! {
             event = events.recv() => {
@@ -216,6 +226,20 @@ impl Serving {
         });
     }
 
+    fn hear(&mut self, heard: Option<Heard>) {
+        let Some(jump) = heard.and_then(|heard| self.clock.hear(heard)) else {
+            return;
+        };
+        let seconds = jump.by / 1_000;
+        tracing::warn!(
+            seconds,
+            "the API server's clock was set; pods that wait may wait as long as before"
+        );
+        self.feed.jumped(jump.by, jump.before);
+        self.board.jumped(jump.by);
+        self.planned.until = Millis::MIN;
+    }
+
     fn done(&mut self, done: Result<Done, JoinError>, client: &Client) {
         match done {
             Ok(Done::Posted(pod, posted)) => self.posted(&pod, posted),
@@ -234,10 +258,8 @@ impl Serving {
                 }
             }
             Ok(Done::Time(time)) => {
-                if let Some(time) = time {
-                    self.clock.hear(time);
-                }
-                self.ask(client, Instant::now() + ASK);
+                self.hear(time);
+                self.ask(client, Instant::now() + self.clock.pause());
             }
             // A panic: the supervisor's hook has logged it. What the task was to write is
             // expected forever, so end the term's state by panicking, too.
@@ -254,7 +276,16 @@ impl Serving {
         }
     }
 
-    fn settle(&mut self, pod: &Name, outcome: Outcome) {
+    fn settle(&mut self, id: &Id, outcome: Outcome) {
+        let leaving = self.leaving.remove(id);
+        if let (Some(leaving), Outcome::Written(current)) = (leaving, &outcome) {
+            self.count(leaving, current);
+        }
+        let (pod, uid) = id;
+        if self.feed.uid(pod) != Some(uid) {
+            // The watch has shown its end meanwhile: an earlier state must not bring it back.
+            return;
+        }
         let failed_at = match &outcome {
             Outcome::Refused(reason) => {
                 tracing::warn!(%pod, reason, "cannot write a pod of the queue; retrying");
@@ -263,10 +294,6 @@ impl Serving {
             _ => None,
         };
         self.feed.settle(pod, failed_at);
-        let leaving = self.leaving.remove(pod);
-        if let (Some(leaving), Outcome::Written(current)) = (leaving, &outcome) {
-            self.count(leaving, current);
-        }
         match outcome {
             Outcome::Written(current) | Outcome::Changed(current) => self.feed.pod(current),
             Outcome::Gone => self.feed.gone(pod),
@@ -295,11 +322,13 @@ impl Serving {
         }
     }
 
-    /// Records that the queue begins to release or fail a pod.
-    fn leaves(&mut self, pod: &Name, kind: Option<&'static str>) {
-        let uid = self.feed.member(pod).map(|member| member.uid.as_str());
-        let first = uid.and_then(|uid| self.board.first(pod, uid));
-        self.leaving.insert(pod.clone(), Leaving { kind, first });
+    /// Records that the queue begins to release or fail a pod, and returns its id.
+    fn leaves(&mut self, pod: &Name, kind: Option<&'static str>) -> Id {
+        let uid = self.feed.uid(pod).unwrap_or_default().to_owned();
+        let first = self.board.first(pod, &uid);
+        let id = (pod.clone(), uid);
+        self.leaving.insert(id.clone(), Leaving { kind, first });
+        id
     }
 
     /// Does what the present state demands, and returns when to look again.
@@ -313,24 +342,42 @@ impl Serving {
         for leaver in leavers {
             self.let_go(leaver, now);
         }
+        let (lost, back) = self.feed.lost(now);
+        for lost in lost {
+            self.give_up(lost);
+        }
         self.feed.flush(&mut self.planner, now);
         for (pod, placement) in self.feed.committed() {
             tracing::info!(%pod, plan = placement.plan, "releasing a pod whose gang was released");
             self.start(vec![(pod, placement)], "resumed");
         }
         self.feed.flush(&mut self.planner, now);
+        // What the queue shows comes back as changes of pods, and changes no plan.
+        if now >= self.planned.until || !self.planner.is_settled(now) {
+            self.plan_all(now);
+        }
+        self.show(now);
+        let wakes = [resume, due, back, self.planned.wake, self.board.next()];
+        wakes.into_iter().flatten().min()
+    }
+
+    /// Asks the planner, and begins to do what it says.
+    fn plan_all(&mut self, now: Millis) {
         let began = std::time::Instant::now();
         let round = self.planner.round(now);
         self.metrics.queue().round(began.elapsed());
         self.carry_out(round.actions, now);
         self.feed.flush(&mut self.planner, now);
-        self.show(&round.waiting, now);
-        let wakes = [resume, due, round.wake, self.board.next()];
-        wakes.into_iter().flatten().min()
+        self.planned = Planned {
+            waiting: round.waiting,
+            wake: round.wake,
+            until: now.saturating_add(REST),
+        };
     }
 
     /// Begins to show what has changed.
-    fn show(&mut self, waiting: &[Waiting], now: Millis) {
+    fn show(&mut self, now: Millis) {
+        let waiting = &self.planned.waiting;
         if self.board.rests(now).is_none() {
             self.metrics.queue().queues(self.feed.queues());
             let depth = tally::depth(waiting, &self.feed, now);
@@ -345,122 +392,6 @@ impl Serving {
         }
     }
 
-    fn carry_out(&mut self, actions: Vec<Action>, now: Millis) {
-        for action in actions {
-            match action {
-                Action::Release(release) => {
-                    let places = self.places(&release, now);
-                    self.start(places, words::kind(&release.why));
-                }
-                Action::Reject(reject) => self.reject(reject.pods, &reject.reason),
-                Action::GiveBack(back) => {
-                    tracing::debug!(job = %back.job, pods = back.vacant.len(), "a gang lost pods");
-                }
-            }
-        }
-    }
-
-    /// Returns the placements of a release.
-    fn places(&mut self, release: &Release, now: Millis) -> Vec<(Name, Placement)> {
-        let (plan, at) = (self.plan(), stamp(now));
-        let why = words::why(&release.why);
-        tracing::info!(job = %release.job, pods = release.seats.len(), plan, why, "releasing a job");
-        let known = self.feed.seats(&release.job).iter().chain(&release.seats);
-        let known = known.filter_map(|seat| Some((seat.rank, Other::of(seat)?)));
-        let gang: BTreeMap<u32, Other> = known.collect();
-        let seats = release.seats.iter().map(|seat| {
-            let domain = seat.node.as_ref().zip(seat.domain.as_ref());
-            let placement = Placement {
-                plan: plan.clone(),
-                at,
-                node: seat.node.as_deref().map(str::to_owned),
-                gpus: seat.gpus.clone(),
-                domain: domain.and_then(|(node, domain)| self.feed.domain(node, domain)),
-                rank: seat.rank,
-                cost: release.cost,
-                quality: release.quality,
-                scope: release.scope.to_string(),
-                why: why.clone(),
-                others: others(&gang, seat.rank),
-            };
-            (seat.pod.clone(), placement)
-        });
-        seats.collect()
-    }
-
-    fn plan(&mut self) -> String {
-        self.plans += 1;
-        format!("{}-{}", self.term, self.plans)
-    }
-
-    /// Lets a pod go whose class does not queue.
-    fn let_go(&mut self, leaver: Leaver, now: Millis) {
-        tracing::info!(pod = %leaver.pod, why = leaver.why, "letting a pod go");
-        let placement = Placement {
-            plan: self.plan(),
-            at: stamp(now),
-            node: None,
-            gpus: Vec::new(),
-            domain: None,
-            rank: 0,
-            cost: 0.0,
-            quality: 0.0,
-            scope: String::new(),
-            why: leaver.why,
-            others: Vec::new(),
-        };
-        self.start(vec![(leaver.pod, placement)], "unqueued");
-    }
-
-    /// Begins to release pods together.
-    fn start(&mut self, places: Vec<(Name, Placement)>, kind: &'static str) {
-        let mut moves = Vec::with_capacity(places.len());
-        for (pod, placement) in places {
-            let Some(document) = self.feed.document(&pod) else {
-                continue;
-            };
-            self.leaves(&pod, Some(kind));
-            self.feed.expect(&pod, placement.clone());
-            moves.push(Move {
-                pod,
-                document,
-                placement,
-            });
-        }
-        self.moving += 1;
-        let writer = self.writer.clone();
-        self.tasks
-            .spawn(async move { Done::Written(writer.start(moves).await) });
-    }
-
-    fn reject(&mut self, pods: Vec<Name>, reason: &Reason) {
-        let Some(member) = pods.iter().find_map(|pod| self.feed.member(pod)) else {
-            return;
-        };
-        let About {
-            class,
-            project,
-            scope,
-        } = About::from(member);
-        let why = words::sentence(reason, scope, project);
-        let message =
-            format!("the pod waited in the queue of class {class:?} as long as it may: {why}");
-        let mut documents = Vec::with_capacity(pods.len());
-        for pod in pods {
-            let Some(document) = self.feed.document(&pod) else {
-                continue;
-            };
-            tracing::info!(%pod, why, "failing a pod that waited too long");
-            self.leaves(&pod, None);
-            self.feed.expect_leaving(&pod);
-            documents.push((pod, document));
-        }
-        self.moving += 1;
-        let writer = self.writer.clone();
-        self.tasks
-            .spawn(async move { Done::Written(writer.reject(documents, message).await) });
-    }
-
     fn fetch(&mut self, place: Place, again: bool) {
         let owners = self.owners.clone();
         self.tasks.spawn(async move {
@@ -468,8 +399,4 @@ impl Serving {
             Done::Object(place, object)
         });
     }
-}
-
-fn stamp(now: Millis) -> Timestamp {
-    Timestamp::from_millisecond(now).unwrap_or_default()
 }

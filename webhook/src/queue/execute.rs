@@ -15,9 +15,11 @@ use nvlink_runtime::{client, lease::Leadership};
 use serde_json::Value;
 use tokio::sync::Semaphore;
 
+#[cfg(debug_assertions)]
+use super::failpoint;
 use super::{
     Life, Placement,
-    writes::{PodPatch, Write},
+    writes::{self, PodPatch, Write},
 };
 use crate::{
     cluster::MANAGER,
@@ -30,6 +32,8 @@ const AT_ONCE: usize = 64;
 /// Pauses before a write is tried again that the API server had no time for.
 const FIRST: Duration = Duration::from_millis(100);
 const LONGEST: Duration = Duration::from_secs(10);
+/// The most times that a pod is written again because somebody else keeps changing it.
+const CONFLICTS: usize = 20;
 
 /// How a write ended.
 #[derive(Debug)]
@@ -38,7 +42,7 @@ pub(super) enum Outcome {
     Written(Value),
     /// Somebody else has changed the pod, which now is this. It is not written.
     Changed(Value),
-    /// The pod does not exist any more.
+    /// The pod does not exist any more; another one may have its name.
     Gone,
     /// The API server refuses the write, for this reason.
     Refused(String),
@@ -49,7 +53,7 @@ pub(super) enum Outcome {
 /// A pod, as it was read, and where it goes.
 #[derive(Debug)]
 pub(super) struct Move {
-    pub(super) pod: Name,
+    pub(super) pod: Id,
     pub(super) document: Value,
     pub(super) placement: Placement,
 }
@@ -65,7 +69,10 @@ pub(super) struct Writer {
 }
 
 /// How the writes of a job ended.
-pub(super) type Outcomes = Vec<(Name, Outcome)>;
+pub(super) type Outcomes = Vec<(Id, Outcome)>;
+
+/// The name of a pod, and its UID: another pod of the same name is not the same pod.
+pub(super) type Id = (Name, String);
 
 impl Writer {
     pub(super) fn new(
@@ -86,12 +93,14 @@ impl Writer {
     /// Releases pods that start together. Before the first of them is released, all are prepared:
     /// from then on, whoever leads releases the others.
     pub(super) async fn start(self, moves: Vec<Move>) -> Outcomes {
+        #[cfg(debug_assertions)]
+        failpoint::passed("decide");
         if moves.len() < 2 {
             return self.release_all(moves).await;
         }
         let prepare = |one: Move| async {
             let write = Write::Prepare(one.placement.clone());
-            let outcome = self.write(&one.document, &write).await;
+            let outcome = self.insist(&one.document, &write).await;
             (outcome, one)
         };
         let prepared = stream::iter(moves).map(prepare).buffer_unordered(AT_ONCE);
@@ -121,29 +130,39 @@ impl Writer {
         released.collect().await
     }
 
-    /// Releases a pod, also if somebody else has changed it since it was prepared.
     async fn release(&self, one: &Move) -> Outcome {
         let write = Write::Release(one.placement.clone());
-        let mut outcome = self.write(&one.document, &write).await;
-        while let Outcome::Changed(current) = &outcome {
-            let plan = Placement::of(current).map(|placement| placement.plan);
-            let same = pod::at(current, &["metadata", "uid"])
-                == pod::at(&one.document, &["metadata", "uid"]);
-            let waits = matches!(Life::of(current), Life::Waiting { .. });
-            if !same || !waits || plan.as_ref() != Some(&one.placement.plan) {
+        match self.insist(&one.document, &write).await {
+            // An attempt that the API server did not answer in time.
+            Outcome::Changed(pod) if write.is_done(&pod) => Outcome::Written(pod),
+            outcome => outcome,
+        }
+    }
+
+    /// Writes a pod, also if somebody else changes it meanwhile in what does not matter here.
+    async fn insist(&self, document: &Value, write: &Write) -> Outcome {
+        let mut outcome = self.write(document, write).await;
+        for _ in 0..CONFLICTS {
+            let Outcome::Changed(current) = &outcome else {
+                break;
+            };
+            if !matches!(Life::of(current), Life::Waiting { .. })
+                || !writes::is_same(document, current) && !write.is_prepared(current)
+            {
                 break;
             }
-            outcome = self.write(&current.clone(), &write).await;
+            outcome = self.write(&current.clone(), write).await;
         }
         outcome
     }
 
-    /// Fails pods that waited too long.
-    pub(super) async fn reject(self, pods: Vec<(Name, Value)>, message: String) -> Outcomes {
-        let write = Write::Reject { message };
-        let reject = |(name, document): (Name, Value)| {
+    /// Fails pods for one reason.
+    pub(super) async fn reject(self, pods: Vec<(Id, Value)>, write: Write) -> Outcomes {
+        #[cfg(debug_assertions)]
+        failpoint::passed("decide");
+        let reject = |(id, document): (Id, Value)| {
             let write = &write;
-            async { (name, self.write(&{ document }, write).await) }
+            async { (id, self.insist(&{ document }, write).await) }
         };
         let rejected = stream::iter(pods).map(reject).buffer_unordered(AT_ONCE);
         rejected.collect().await
@@ -174,7 +193,7 @@ impl Writer {
                 Ok(outcome) => {
                     #[cfg(debug_assertions)]
                     if matches!(outcome, Outcome::Written(_)) {
-                        failpoint::passed(write);
+                        failpoint::passed(write.kind());
                     }
                     return outcome;
                 }
@@ -227,8 +246,14 @@ impl Writer {
                 let Some(current) = found else {
                     return Ok(Outcome::Gone);
                 };
-                let version = |pod| pod::at(pod, &["metadata", "resourceVersion"]);
-                if version(&current) == version(document) {
+                let same = |field| {
+                    let of = |pod| pod::at(pod, &["metadata", field]);
+                    of(&current) == of(document)
+                };
+                if !same("uid") {
+                    return Ok(Outcome::Gone);
+                }
+                if same("resourceVersion") {
                     return Ok(Outcome::Refused(client::reason(&error)));
                 }
                 Ok(Outcome::Changed(current))
@@ -283,35 +308,4 @@ fn requests(document: &Value) -> (Request, &str) {
     };
     let path = v1::Pod::url_path(&(), Some(text("namespace")));
     (Request::new(path), text("name"))
-}
-
-/// Ends the process between two writes, in tests of what a later leader then does.
-#[cfg(debug_assertions)]
-mod failpoint {
-    use std::sync::atomic::{AtomicUsize, Ordering};
-
-    use super::Write;
-
-    /// `prepare=2`: after the second pod that was prepared; or `release=N`, `reject=N`.
-    const VARIABLE: &str = "NVLINK_WEBHOOK_TEST_DIES_AFTER";
-    static WRITES: AtomicUsize = AtomicUsize::new(0);
-
-    pub(super) fn passed(write: &Write) {
-        let Ok(wanted) = std::env::var(VARIABLE) else {
-            return;
-        };
-        let Some((kind, count)) = wanted.split_once('=') else {
-            return;
-        };
-        let this = match write {
-            Write::Prepare(_) => "prepare",
-            Write::Release(_) => "release",
-            Write::Reject { .. } => "reject",
-        };
-        let passed =
-            this == kind && WRITES.fetch_add(1, Ordering::SeqCst) + 1 >= count.parse().unwrap_or(1);
-        if passed {
-            std::process::abort();
-        }
-    }
 }

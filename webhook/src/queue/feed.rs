@@ -10,6 +10,7 @@ pub(crate) mod entry;
 mod flush;
 mod job;
 pub mod load;
+mod lost;
 pub mod node;
 mod shown;
 mod writing;
@@ -24,17 +25,14 @@ use serde_json::{Value, json};
 
 use self::{
     demand::{Demand, Demands},
-    entry::{Entry, concerns},
+    entry::{Entry, Expected, concerns},
     load::{Load, Loads},
     node::Node,
 };
 use super::{Life, Object, Past, Placement, read};
-use crate::{
-    class::{Class, GPU},
-    decide::Settings,
-    mirror::Published,
-};
+use crate::{class::Class, decide::Settings, mirror::Published};
 
+pub use lost::Lost;
 pub use shown::Left;
 pub use writing::Leaver;
 
@@ -76,6 +74,8 @@ pub struct Feed {
     strays: BTreeSet<Name>,
     /// Pods that wait no more, although their condition says so.
     left: BTreeSet<Name>,
+    /// Pods that were released to a node and are not bound.
+    awaited: BTreeSet<Name>,
     /// Pods that must follow others of their gang, by name.
     committed: BTreeMap<Name, Placement>,
 }
@@ -156,47 +156,6 @@ impl Feed {
         names.iter().for_each(|name| self.reread(name));
     }
 
-    /// Reports whether a resource is one of GPUs.
-    fn is_gpu(&self, resource: &str) -> bool {
-        let mut classes = self
-            .classes
-            .values()
-            .filter_map(|class| class.as_ref().ok());
-        resource == GPU || classes.any(|class| class.resource == resource)
-    }
-
-    /// Reports whether a node has GPUs, as far as its object says.
-    fn has_gpus(&self, name: &Name) -> bool {
-        let node = self.nodes.get(name);
-        node.is_some_and(|node| node.capacity(|resource| self.is_gpu(resource)) > 0)
-    }
-
-    /// Finds out which resources the planner's vectors have. Where that changes, all vectors do.
-    fn order_resources(&mut self) {
-        let others = self.offered.iter().filter(|name| !self.is_gpu(name));
-        let others: Vec<Name> = others.cloned().collect();
-        if others != self.others {
-            self.others = others;
-            self.changed.nodes.extend(self.nodes.keys().cloned());
-            self.changed.pods.extend(self.pods.keys().cloned());
-            self.changed.jobs.extend(self.jobs.keys().cloned());
-        }
-    }
-
-    /// Sets what a pod without devices takes of its node; `None` if that is nothing.
-    pub fn load(&mut self, id: &Name, load: Option<Load>) {
-        self.leave(id);
-        self.set_load(id, load);
-    }
-
-    fn set_load(&mut self, id: &Name, load: Option<Load>) {
-        let changed = self.loads.set(id, load);
-        let changed = changed.into_iter().flatten();
-        let changed = changed.filter(|node| self.has_gpus(node));
-        let changed: Vec<Name> = changed.collect();
-        self.changed.loads.extend(changed);
-    }
-
     /// Reports whether something has changed since the planner was told.
     #[must_use]
     pub fn has_changed(&self) -> bool {
@@ -234,8 +193,10 @@ impl Feed {
                 entry.counted = old.counted;
                 entry.orphan = old.orphan;
                 entry.paused = old.paused;
+                entry.shift = old.shift;
                 let waits = matches!(entry.life, Life::Waiting { .. });
-                entry.expected = old.expected.clone().filter(|_| waits);
+                let fails = |one: &Expected| *one == Expected::Leaves && entry.awaited().is_some();
+                entry.expected = old.expected.clone().filter(|one| waits || fails(one));
             } else {
                 self.leave(&id);
             }
@@ -307,6 +268,12 @@ impl Feed {
     #[must_use]
     pub fn member(&self, pod: &Name) -> Option<&super::Member> {
         self.pods.get(pod)?.member.as_ref()
+    }
+
+    /// Returns the UID of a pod; `None` if there is none of this name.
+    #[must_use]
+    pub fn uid(&self, pod: &Name) -> Option<&str> {
+        self.pods.get(pod).map(|pod| pod.uid.as_str())
     }
 
     /// Returns the name of the set of nodes that meet what `pod`, which need not exist, demands.
@@ -402,10 +369,15 @@ impl Feed {
             true => self.left.insert(id.clone()),
             false => self.left.remove(&id),
         };
-        if matches!(entry.life, Life::Waiting { .. }) && !self.is_taken(&entry) {
-            self.strays.insert(id.clone());
-        } else {
-            self.strays.remove(&id);
+        let stray = matches!(entry.life, Life::Waiting { .. }) && !self.is_taken(&entry);
+        let awaited = entry.awaited().is_some();
+        for (set, member) in [(&mut self.strays, stray), (&mut self.awaited, awaited)] {
+            match member {
+                true => set.insert(id.clone()),
+                false => set.remove(&id),
+            };
+        }
+        if !stray && !awaited {
             entry.orphan = None;
         }
         self.demands.join(entry.demand.as_ref());
@@ -453,6 +425,7 @@ impl Feed {
         self.changed.nodes.extend(old.life.node().map(Name::from));
         self.changed.pods.insert(id.clone());
         self.strays.remove(id);
+        self.awaited.remove(id);
         self.paused.remove(id);
         self.left.remove(id);
         self.demands.leave(old.demand.as_ref());

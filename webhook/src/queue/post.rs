@@ -61,6 +61,10 @@ impl Poster {
     pub(super) async fn post(self, task: Task) -> (Name, Posted) {
         let status = self.status(&task.document, &task.patch).await;
         let written = matches!(status, Ok(true));
+        #[cfg(debug_assertions)]
+        if written {
+            super::failpoint::passed("show");
+        }
         let mut failed = status.err();
         if let Some(note) = task.event.filter(|_| written) {
             failed = self.event(&task.document, &note).await.err();

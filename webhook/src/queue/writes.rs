@@ -6,7 +6,7 @@
 use nvlink_topology::labels;
 use serde_json::{Value, json};
 
-use super::{Placement, notice::TEMPORARY};
+use super::{Life, Placement, feed::entry::prune, notice::TEMPORARY};
 use crate::decide::{
     affinity, gate,
     patch::{Editor, Step, WrongType},
@@ -15,7 +15,11 @@ use crate::decide::{
 
 /// The reason in the status of a pod that waited too long.
 pub const TIMEOUT: &str = "QueueTimeout";
+/// The reason in the status of a pod that was released to a node which then was lost.
+pub const NODE_LOST: &str = "QueueNodeLost";
 
+/// What our labels and annotations begin with.
+const OURS: &str = "nvlink-domains.io/";
 const ANNOTATIONS: [Step<'_>; 2] = [Step::Key("metadata"), Step::Key("annotations")];
 
 /// Something that the queue writes into a pod.
@@ -27,6 +31,8 @@ pub enum Write {
     Release(Placement),
     /// Fails the pod.
     Reject {
+        /// [`TIMEOUT`], or [`NODE_LOST`] for a pod that was released.
+        reason: &'static str,
         /// Why, for the author of the pod.
         message: String,
     },
@@ -56,31 +62,58 @@ pub enum Unwritable {
 }
 
 impl Write {
+    /// Returns what it is called in tests.
+    #[cfg(debug_assertions)]
+    pub(super) fn kind(&self) -> &'static str {
+        match self {
+            Self::Prepare(_) => "prepare",
+            Self::Release(_) => "release",
+            Self::Reject { .. } => "reject",
+        }
+    }
+
+    /// Reports whether the pod has a place of the same plan.
+    pub(super) fn is_prepared(&self, pod: &Value) -> bool {
+        let (Self::Prepare(placement) | Self::Release(placement)) = self else {
+            return false;
+        };
+        Placement::of(pod).is_some_and(|found| found.plan == placement.plan)
+    }
+
+    /// Reports whether this release, and no other, has let the pod go.
+    pub(super) fn is_done(&self, pod: &Value) -> bool {
+        self.is_prepared(pod) && !matches!(Life::of(pod), Life::Waiting { .. })
+    }
+
     /// Returns the patch of `pod` in the leader's term of number `term`.
     ///
     /// # Errors
     /// When the pod cannot be written.
     pub fn patch(&self, pod: &Value, term: i32) -> Result<PodPatch, Unwritable> {
         let at = gate::gates(pod).position(|gate| gate == labels::QUEUE_GATE);
-        let at = at.ok_or(Unwritable::NotWaiting)?;
+        let at = at.ok_or(Unwritable::NotWaiting);
         let mut operations = version(pod);
         match self {
             Self::Prepare(placement) => {
+                at?;
                 operations.extend(placed(pod, placement, term, false)?);
             }
             Self::Release(placement) => {
-                let gate = format!("/spec/schedulingGates/{at}");
+                let gate = format!("/spec/schedulingGates/{}", at?);
                 operations.push(json!({
                     "op": "test", "path": format!("{gate}/name"), "value": labels::QUEUE_GATE
                 }));
                 operations.extend(placed(pod, placement, term, true)?);
                 operations.push(json!({"op": "remove", "path": gate}));
             }
-            Self::Reject { message } => {
+            Self::Reject { reason, message } => {
+                if *reason != NODE_LOST {
+                    at?;
+                }
                 let mut editor = Editor::new(pod.clone());
                 editor.insert(&ANNOTATIONS, labels::QUEUE_TERM, term.to_string().into())?;
                 operations.extend(recorded(editor)?);
-                operations.extend(failed(message));
+                operations.extend(failed(reason, message));
             }
         }
         Ok(PodPatch {
@@ -88,6 +121,26 @@ impl Write {
             status: matches!(self, Self::Reject { .. }),
         })
     }
+}
+
+/// Reports whether two versions of a pod are alike in what the queue decided by: what the pod asks,
+/// what it declares to us, and where an earlier write put it.
+pub(super) fn is_same(before: &Value, after: &Value) -> bool {
+    let asks = |pod: &Value| {
+        let mut pod = pod.clone();
+        prune(&mut pod);
+        pod.get("spec").cloned()
+    };
+    let ours = |pod: &Value, field: &str| -> Vec<(String, Value)> {
+        let entries = pod::entries(pod, &["metadata", field]);
+        let ours = entries.filter(|(key, _)| key.starts_with(OURS));
+        let lasting = ours.filter(|(key, _)| !TEMPORARY.contains(&key.as_str()));
+        lasting
+            .map(|(key, value)| (key.clone(), value.clone()))
+            .collect()
+    };
+    let alike = |field: &str| ours(before, field) == ours(after, field);
+    asks(before) == asks(after) && alike("labels") && alike("annotations")
 }
 
 /// Returns the tests that the pod is the same one, and has not changed.
@@ -129,10 +182,10 @@ fn recorded(editor: Editor) -> Result<Vec<Value>, Unwritable> {
 }
 
 /// Returns the operations that fail a pod, on its status.
-fn failed(message: &str) -> [Value; 3] {
+fn failed(reason: &str, message: &str) -> [Value; 3] {
     [
         ("phase", "Failed"),
-        ("reason", TIMEOUT),
+        ("reason", reason),
         ("message", message),
     ]
     .map(|(key, value)| json!({"op": "add", "path": format!("/status/{key}"), "value": value}))
@@ -222,11 +275,54 @@ mod tests {
     #[test]
     fn a_rejection_is_of_the_status() {
         let message = "waited 150s".to_owned();
-        let rejected = patched(&Write::Reject { message });
+        let reason = TIMEOUT;
+        let rejected = patched(&Write::Reject { reason, message });
         let status = json!({"phase": "Failed", "reason": TIMEOUT, "message": "waited 150s"});
         assert_eq!(rejected["status"], status);
         assert_eq!(rejected["spec"], pod()["spec"]);
         assert_eq!(rejected["metadata"]["annotations"][labels::QUEUE_TERM], "3");
+    }
+
+    #[test]
+    fn only_a_released_pod_whose_node_is_lost_is_failed_without_a_gate() {
+        let mut pod = pod();
+        pod["spec"]["schedulingGates"] = json!([]);
+        for (reason, allowed) in [(TIMEOUT, false), (NODE_LOST, true)] {
+            let message = "node n1 does not exist any more".to_owned();
+            let patch = Write::Reject { reason, message }.patch(&pod, 3);
+            assert_eq!(patch.is_ok(), allowed, "{patch:?}");
+        }
+    }
+
+    #[test]
+    fn changes_by_others_matter_if_they_change_what_was_decided() {
+        let changed = |path: &str, value: Value| {
+            let mut pod = pod();
+            let operation = json!([{"op": "add", "path": path, "value": value}]);
+            let operation: json_patch::Patch = serde_json::from_value(operation).unwrap();
+            json_patch::patch(&mut pod, &operation).unwrap();
+            is_same(&super::tests::pod(), &pod)
+        };
+        assert!(changed("/metadata/resourceVersion", json!("8")));
+        assert!(changed("/metadata/annotations/b", json!("c")));
+        assert!(changed("/metadata/labels", json!({"a": "b"})));
+        assert!(changed(
+            "/metadata/annotations/nvlink-domains.io~1queue-position",
+            json!("2")
+        ));
+        assert!(!changed(
+            "/metadata/annotations/nvlink-domains.io~1gang-size",
+            json!("2")
+        ));
+        assert!(!changed(
+            "/metadata/annotations/nvlink-domains.io~1queue-placement",
+            json!("{}")
+        ));
+        assert!(!changed(
+            "/metadata/labels",
+            json!({"nvlink-domains.io/class": "b"})
+        ));
+        assert!(!changed("/spec/nodeSelector", json!({"a": "b"})));
     }
 
     #[test]

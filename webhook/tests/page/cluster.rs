@@ -7,7 +7,7 @@ use nvlink_webhook::{
     cluster::view::{SharedView, View},
     decide::Settings,
     metrics::Outcome,
-    mirror::{Marks, Mirror, Pod},
+    mirror::{Marks, Mirror, Pod, pod::Queued},
     page::Page,
     recent::{Decision, Recent},
 };
@@ -143,9 +143,45 @@ pub(crate) fn fill(page: &Page, recent: &Recent) {
     };
     page.mirror
         .set_pod(("ci".to_owned(), "train-1".to_owned()), pod);
+    wait(page);
     page.mirror.all_nodes(|_| true);
     page.mirror.all_pods(|_| true);
     decide(recent);
+}
+
+/// Sets a pod that shows its position.
+pub(crate) fn waits(page: &Page, name: &str, class: &str, owner: Option<&str>, queued: Queued) {
+    let queued = Queued {
+        owner: owner.map(str::to_owned),
+        since: "2026-08-01T10:00:00Z".parse().ok(),
+        ..queued
+    };
+    let pod = Pod {
+        class: Some(class.to_owned()),
+        project: Some("gitlab.7".to_owned()),
+        gpus: 8,
+        queued: Some(Box::new(queued)),
+        ..Pod::default()
+    };
+    let name = ("ci".to_owned(), name.to_owned());
+    page.mirror.set_pod(name, pod);
+}
+
+fn wait(page: &Page) {
+    let shows = |reason: &str, position, eta: &str| Queued {
+        reason: reason.to_owned(),
+        position: Some(position),
+        eta: eta.parse().ok(),
+        ..Queued::default()
+    };
+    let full = "Full: it needs 8 GPUs in one NVLink domain, and none is free";
+    let first = shows(full, 1, "2026-08-01T14:05:20Z");
+    waits(page, "next", "high", None, first.clone());
+    waits(page, "other", "low", None, first);
+    for pod in ["gang-a", "gang-b"] {
+        let behind = "Behind: GPUs are free, but 1 job ahead of it needs them";
+        waits(page, pod, "high", Some("job"), shows(behind, 2, ""));
+    }
 }
 
 fn decide(recent: &Recent) {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use nvlink_topology::NodeTopologySpec;
 use nvlink_webhook::{
     metrics::Outcome,
-    mirror::{Marks, Pod},
+    mirror::{Marks, Pod, pod::Queued},
     page::Page,
     recent::Decision,
 };
@@ -41,6 +41,17 @@ fn named(name: &str) -> Arc<Page> {
         project: Some(name.to_owned()),
         ..Pod::default()
     };
+    let queued = Queued {
+        reason: format!("Full: {name}"),
+        owner: Some(name.to_owned()),
+        ..Queued::default()
+    };
+    let waits = Pod {
+        queued: Some(Box::new(queued)),
+        ..pod.clone()
+    };
+    let waiting = format!("{name} waits");
+    page.mirror.set_pod((name.to_owned(), waiting), waits);
     page.mirror.set_pod((name.to_owned(), name.to_owned()), pod);
     page.mirror.all_nodes(|_| true);
     page.mirror.all_pods(|_| true);
@@ -118,7 +129,7 @@ proptest! {
         let json: Value = serde_json::from_str(&page.json()).unwrap();
         let nodes = json["nodes"].as_array().unwrap();
         prop_assert!(nodes.iter().any(|node| node["name"] == name.as_str()));
-        let changes: Value = serde_json::from_str(&page.changes(&query)).unwrap();
+        let changes: Value = serde_json::from_str(&page.changes(&query, &query)).unwrap();
         prop_assert_eq!(&changes["reload"], true);
     }
 

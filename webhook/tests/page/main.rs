@@ -15,7 +15,10 @@ use axum::{
     http::{HeaderMap, Method, Request, StatusCode, header},
 };
 use nvlink_runtime::web::Web;
-use nvlink_webhook::page::{Page, server};
+use nvlink_webhook::{
+    mirror::pod::Queued,
+    page::{Page, server},
+};
 use serde_json::Value;
 use tower::ServiceExt;
 
@@ -108,6 +111,61 @@ async fn a_watch_that_fails_is_shown() {
     assert!(html.contains("shows the last known state"), "{html}");
     assert!(html.contains("Classes and projects of pods"), "{html}");
     assert!(html.contains("<title>✕ "), "{html}");
+}
+
+#[tokio::test]
+async fn the_search_finds_waiting_jobs_and_all_their_pods() {
+    let page = filled();
+    for (query, found) in [
+        ("", "next other gang-a"),
+        ("reason:full", "next other"),
+        ("class:high+is:waiting", "next gang-a"),
+        ("pod:ci/gang-b", "gang-b"),
+        ("pod:ci/train", ""),
+    ] {
+        let html = get(&page, &format!("/?q={query}")).await.body;
+        let (_, queue) = html.split_once("<div id=\"waiting\">").unwrap();
+        let (queue, _) = queue.split_once("</section>").unwrap();
+        let names = queue.split("<b>ci/").skip(1);
+        let names: Vec<&str> = names.map(|rest| rest.split_once('<').unwrap().0).collect();
+        assert_eq!(names.join(" "), found, "{query}");
+        // The job of two pods is found as a whole.
+        assert_eq!(queue.contains("</b> and 1 more"), found.contains("gang"));
+    }
+}
+
+#[tokio::test]
+async fn the_list_of_waiting_jobs_is_bounded() {
+    let (page, _) = cluster::page();
+    for number in 1..=5000_u32 {
+        let queued = Queued {
+            reason: "Full: none is free".to_owned(),
+            position: Some(number),
+            ..Queued::default()
+        };
+        cluster::waits(&page, &format!("p{number}"), "high", None, queued);
+    }
+    page.mirror.all_nodes(|_| true);
+    page.mirror.all_pods(|_| true);
+    let html = get(&page, "/").await.body;
+    assert_eq!(html.matches("<tr data-find").count(), 100);
+    for part in [
+        "ci/p1<",
+        "ci/p100<",
+        "4900 jobs more",
+        "5000 pods wait for 40000 GPUs",
+    ] {
+        assert!(html.contains(part), "{part}: {html}");
+    }
+    let json = get(&page, "/api/v1/cluster").await.body;
+    let json: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["queue"]["moreJobs"], 4900);
+    assert_eq!(json["queue"]["jobs"].as_array().unwrap().len(), 100);
+    let html = get(&page, "/?q=pod:ci/p4999").await.body;
+    assert!(
+        html.contains("ci/p4999<") && !html.contains("ci/p1<"),
+        "{html}"
+    );
 }
 
 /// Returns the ids of the elements of a kind that are shown.

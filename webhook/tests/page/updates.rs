@@ -48,9 +48,14 @@ async fn only_what_changed_is_sent() {
             .unwrap()
             .contains("What still fits")
     );
+    assert!(changed["queue"].as_str().unwrap().contains("ci/next"));
     // What a page gets is what it would have if it were loaded now.
     let html = get(&page, "/").await.body;
-    let sent = [&changed["rows"]["node-h100-1"], &changed["summary"]];
+    let sent = [
+        &changed["rows"]["node-h100-1"],
+        &changed["summary"],
+        &changed["queue"],
+    ];
     for part in sent {
         assert!(html.contains(part.as_str().unwrap()), "{part}");
     }

@@ -96,7 +96,7 @@ fn passes(terminal: &Terminal, team: &Kubectl) -> Result<()> {
         let pods = team.get(&["pods", "-l", "job-name=train"])?;
         Ok(Some(()).filter(|()| !node(&pods["items"][0]).is_empty()))
     })?;
-    let pod = wait_for_pod(team)?;
+    let pod = wait_for_pod(team, "train")?;
     terminal.command("kubectl get pods --namespace team -L nvlink-domains.io/class")?;
     let get = ["get", "pods", "-L", "nvlink-domains.io/class"];
     terminal.output(&team.run(&get)?)?;

@@ -73,7 +73,7 @@ impl Running {
         ))?;
         terminal.output(&kubectl.run_with(&["create", "-f", "-"], Files::JOB)?)?;
         let mut this = Self {
-            pod: wait_for_pod(&kubectl)?,
+            pod: wait_for_pod(&kubectl, "train")?,
             kubectl,
             metrics: Vec::new(),
         };
@@ -124,10 +124,11 @@ fn of<'a>(lines: &'a [String], name: &str) -> impl Iterator<Item = &'a str> {
         .filter(move |line| line.starts_with(name))
 }
 
-/// Waits until the pod of the job runs.
-pub(crate) fn wait_for_pod(kubectl: &Kubectl) -> Result<Value> {
+/// Waits until the pod of a job runs.
+pub(crate) fn wait_for_pod(kubectl: &Kubectl, job: &str) -> Result<Value> {
+    let label = format!("job-name={job}");
     wait_until("the pod of the job to run", SOON, || {
-        let pods = kubectl.get(&["pods", "-l", "job-name=train"])?;
+        let pods = kubectl.get(&["pods", "-l", &label])?;
         let pod = &pods["items"][0];
         ensure!(
             pod["status"]["phase"] == "Running",

@@ -15,6 +15,7 @@ mod job;
 mod metrics;
 mod nodes;
 mod observe;
+mod queue;
 mod terminal;
 
 use nodes::Cluster;
@@ -75,6 +76,7 @@ fn run(terminal: &Terminal) -> Result<()> {
     let jobs = job::show(terminal, &cluster)?;
     let prometheus = metrics::show(terminal, &cluster, &jobs[1])?;
     job::end(terminal, &cluster, &jobs)?;
+    queue::show(terminal, &cluster)?;
     access::show(terminal, &cluster, &files)?;
     if keep {
         show_addresses(terminal, &page, &cluster, &prometheus)?;
@@ -110,11 +112,13 @@ fn show_addresses(
         cluster.webhook.url.clone(),
     ));
     let kubeconfig = cluster.control_plane.kubeconfig().display();
+    let plugin = cluster.plugin.display();
     terminal.table(&rows)?;
     terminal.say("The page of node dgx shows the last job, which holds its GPUs until a file exists. To use the\ncluster, as root in another terminal:")?;
     let kubectl = assets::path("kubectl")?;
     terminal.output(&format!(
-        "export KUBECONFIG={kubeconfig}\nalias kubectl={}\nkubectl get nodes,nodetopologies,domainclasses\n\
+        "export KUBECONFIG={kubeconfig} PATH={plugin}:$PATH\nalias kubectl={}\n\
+         kubectl get nodes,nodetopologies,domainclasses\nkubectl nvlink status\n\
          kubectl exec job/train --namespace team -- touch /tmp/trained # the job ends",
         kubectl.display()
     ))?;

@@ -1,13 +1,13 @@
 //! The cluster: a real control plane, four real nodes with simulated GPUs, an exporter for each,
 //! and the webhook.
 
-use std::{thread, time::Duration};
+use std::{path::PathBuf, thread, time::Duration};
 
 use anyhow::{Context, Result, anyhow};
 use nvlink_tests::{ControlPlane, Exporter, Lab, LabNode, Webhook, assets, wait_until, webhook};
 use serde_json::{Value, json};
 
-use crate::terminal::Terminal;
+use crate::{queue, terminal::Terminal};
 
 pub(crate) const SOON: Duration = Duration::from_secs(60);
 
@@ -27,6 +27,8 @@ const EMPTIEST: &str = "l40s";
 pub(crate) struct Cluster {
     pub(crate) webhook: Webhook,
     pub(crate) exporters: Vec<(&'static str, Exporter)>,
+    /// The directory of kubectl's plugin.
+    pub(crate) plugin: PathBuf,
     _labs: Vec<Lab>,
     pub(crate) control_plane: ControlPlane,
 }
@@ -67,6 +69,7 @@ pub(crate) fn start(terminal: &Terminal) -> Result<Cluster> {
     Ok(Cluster {
         webhook,
         exporters,
+        plugin: queue::plugin()?,
         _labs: labs,
         control_plane,
     })

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::{collectives, live, names, speed, webhook};
+use crate::queue;
 
 /// Alerts that no fault of the simulator or of our programs can cause here, and why.
 const BY_PROMTOOL_ALONE: &[(&str, &str)] = &[
@@ -21,11 +22,21 @@ const BY_PROMTOOL_ALONE: &[(&str, &str)] = &[
         "a part restarts after a panic, which no fault causes on purpose; the restarts of containers are counted by \
          kube-state-metrics",
     ),
+    (
+        "NvlinkQueueStarving",
+        "the rule compares with 4 real hours, which no pod waits here",
+    ),
 ];
 
 #[test]
 fn each_alert_is_raised_by_a_fault_or_has_a_reason() {
-    let others = [collectives::ALERTS, speed::ALERTS, webhook::ALERTS].concat();
+    let others = [
+        collectives::ALERTS,
+        speed::ALERTS,
+        webhook::ALERTS,
+        queue::alerts::ALERTS,
+    ];
+    let others = others.concat();
     let others = others.into_iter().map(|(_, alert)| alert);
     let live: BTreeSet<_> = live::alerts().chain(others).map(str::to_owned).collect();
     let alone = BY_PROMTOOL_ALONE

@@ -13,27 +13,27 @@ use nvlink_tests::{
 use serde_json::{Value, json};
 
 /// A minute of the rules is a second of the test.
-pub(super) const FACTOR: u32 = 60;
-pub(super) const SOON: Duration = Duration::from_secs(180);
+pub(crate) const FACTOR: u32 = 60;
+pub(crate) const SOON: Duration = Duration::from_secs(180);
 
 /// A value of one of its labels, empty if any will do, and the name of an alert.
-pub(super) type Wanted<'a> = (&'a str, &'a str);
+pub(crate) type Wanted<'a> = (&'a str, &'a str);
 
 /// They end when this is dropped.
-pub(super) struct Watch {
-    pub(super) receiver: Receiver,
-    pub(super) alertmanager: Alertmanager,
-    pub(super) prometheus: Prometheus,
+pub(crate) struct Watch {
+    pub(crate) receiver: Receiver,
+    pub(crate) alertmanager: Alertmanager,
+    pub(crate) prometheus: Prometheus,
 }
 
 /// Returns the rules of these files, as fast as the tests need them.
-pub(super) fn rules(without: &[&str]) -> Rules {
+pub(crate) fn rules(without: &[&str]) -> Rules {
     let all = Rules::read().unwrap().faster(FACTOR);
     without.iter().fold(all, |rules, file| rules.without(file))
 }
 
 /// Starts an exporter of a simulated machine.
-pub(super) fn start(node: &str, profile: &str, arguments: &[&str]) -> Exporter {
+pub(crate) fn start(node: &str, profile: &str, arguments: &[&str]) -> Exporter {
     let source = format!("sim:{profile}");
     let own = [
         "--source",
@@ -47,7 +47,7 @@ pub(super) fn start(node: &str, profile: &str, arguments: &[&str]) -> Exporter {
 }
 
 /// Replaces the faults of a simulated machine; empty text removes them.
-pub(super) fn set(exporter: &Exporter, faults: &str) {
+pub(crate) fn set(exporter: &Exporter, faults: &str) {
     let url = exporter.url("/sim/faults");
     let method = if faults.is_empty() { "DELETE" } else { "PUT" };
     let answer = http::send(method, &url, faults).unwrap();
@@ -55,7 +55,7 @@ pub(super) fn set(exporter: &Exporter, faults: &str) {
 }
 
 /// Prints how long each alert took.
-pub(super) fn tell(begin: Instant, wanted: &[Wanted<'_>], times: &[Instant]) {
+pub(crate) fn tell(begin: Instant, wanted: &[Wanted<'_>], times: &[Instant]) {
     for ((of, alert), at) in wanted.iter().zip(times) {
         let seconds = at.duration_since(begin).as_secs_f64();
         let of = if of.is_empty() { "the webhook" } else { of };
@@ -67,13 +67,13 @@ pub(super) fn tell(begin: Instant, wanted: &[Wanted<'_>], times: &[Instant]) {
 
 impl Watch {
     /// Watches exporters, each with the name of its node.
-    pub(super) fn start(targets: &[(&str, &str)]) -> Self {
+    pub(crate) fn start(targets: &[(&str, &str)]) -> Self {
         // Without a webhook, the rules about it would say that it is down.
         Self::by(&rules(&["webhook.yaml"]), targets)
     }
 
     /// Watches exporters by these rules.
-    pub(super) fn by(rules: &Rules, targets: &[(&str, &str)]) -> Self {
+    pub(crate) fn by(rules: &Rules, targets: &[(&str, &str)]) -> Self {
         let group = |(node, address): &(&str, &str)| json!({"targets": [address], "labels": {"instance": node}});
         let groups: Vec<Value> = targets.iter().map(group).collect();
         let job =
@@ -82,7 +82,7 @@ impl Watch {
     }
 
     /// Watches the targets of scrape configurations, `count` in all.
-    pub(super) fn of(jobs: Vec<Value>, rules: &Rules, count: usize) -> Self {
+    pub(crate) fn of(jobs: Vec<Value>, rules: &Rules, count: usize) -> Self {
         let receiver = Receiver::start().unwrap();
         let alertmanager = Alertmanager::start(&receiver).unwrap();
         let prometheus = Prometheus::alerting(jobs, rules, &alertmanager).unwrap();
@@ -99,7 +99,7 @@ impl Watch {
 
     /// Waits until each alert was delivered since `begin`, prints how long that took, and returns
     /// when it was.
-    pub(super) fn wait_until_firing(&self, begin: Instant, wanted: &[Wanted<'_>]) -> Vec<Instant> {
+    pub(crate) fn wait_until_firing(&self, begin: Instant, wanted: &[Wanted<'_>]) -> Vec<Instant> {
         let times = self.wait_for(wanted, |received| {
             let mut received = received.iter();
             received.find(|note| note.status == "firing" && note.at >= begin)
@@ -109,14 +109,14 @@ impl Watch {
     }
 
     /// Waits until the last word about each alert is that it is resolved.
-    pub(super) fn wait_until_resolved(&self, wanted: &[Wanted<'_>]) {
+    pub(crate) fn wait_until_resolved(&self, wanted: &[Wanted<'_>]) {
         self.wait_for(wanted, |received| {
             received.last().filter(|note| note.status == "resolved")
         });
     }
 
     /// Returns what was delivered of an alert.
-    pub(super) fn received(&self, (of, alert): Wanted<'_>) -> Vec<Notification> {
+    pub(crate) fn received(&self, (of, alert): Wanted<'_>) -> Vec<Notification> {
         let is_meant = |note: &Notification| {
             let labelled = of.is_empty() || note.labels.values().any(|value| value == of);
             note.label("alertname") == alert && labelled
@@ -147,22 +147,22 @@ impl Watch {
 }
 
 /// Targets of Prometheus that change while it runs.
-pub(super) struct Targets(PathBuf);
+pub(crate) struct Targets(PathBuf);
 
 impl Targets {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self(workdir::fresh("targets").unwrap().join("targets.json"))
     }
 
     /// Replaces the targets by these addresses.
-    pub(super) fn set(&self, addresses: &[&str]) {
+    pub(crate) fn set(&self, addresses: &[&str]) {
         let next = self.0.with_extension("next");
         fs::write(&next, json!([{"targets": addresses}]).to_string()).unwrap();
         fs::rename(next, &self.0).unwrap();
     }
 
     /// Returns the scrape configuration.
-    pub(super) fn job(&self, name: &str) -> Value {
+    pub(crate) fn job(&self, name: &str) -> Value {
         let files = json!([{"files": [self.0], "refresh_interval": "1s"}]);
         json!({"job_name": name, "honor_labels": true, "file_sd_configs": files})
     }

@@ -246,7 +246,8 @@ fn register(kubectl: &Kubectl, webhook: &Webhook, url: &str) {
 }
 
 fn apply_policies(kubectl: &Kubectl) {
-    let printed = programs::run(WEBHOOK, &[&["policies"][..], &EXEMPT].concat(), "").unwrap();
+    let arguments = ["policies", "--lease-namespace", "default"];
+    let printed = programs::run(WEBHOOK, &[&arguments[..], &EXEMPT].concat(), "").unwrap();
     let apply = ["apply", "--server-side", "-f", "-"];
     kubectl.run_with(&apply, &printed).unwrap();
 }

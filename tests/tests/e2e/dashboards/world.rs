@@ -10,14 +10,16 @@ use nvlink_tests::{
 };
 use serde_json::{Map, Value, json};
 
-use super::scrape::Way;
+use super::{queue, scrape::Way};
 use crate::pods::{decision, gpu_pod};
 
 pub(super) const CLUSTER: &str = "lab";
 /// The node with all faults.
 pub(super) const BROKEN: &str = "broken";
 /// The namespace of the pods that the webhook sees.
-const PROJECT: &str = "project";
+pub(super) const PROJECT: &str = "project";
+/// A class that is restricted, and queues.
+pub(super) const RESTRICTED: &str = "restricted";
 
 const SOON: Duration = Duration::from_secs(120);
 const FAULTS: [(&str, &str); 2] = [
@@ -152,6 +154,7 @@ impl World {
             admit(&project, pod, gpus.len())?;
         }
         refuse(&self.cluster)?;
+        queue::happen(self.cluster.kubectl())?;
         for (node, namespace, pod, gpus) in JOBS {
             self.machine(node)?.run(namespace, pod, gpus)?;
         }
@@ -221,7 +224,7 @@ fn prepare(kubectl: &Kubectl) -> Result<()> {
     let restricted = json!({"access": {"mode": "Restricted"}, "nodeSelector": {"matchLabels": {"pool": "restricted"}}});
     for (name, spec) in [
         ("open", json!({"placement": {"scope": "nvlink-domain"}})),
-        ("restricted", restricted),
+        (RESTRICTED, restricted),
     ] {
         kubectl.create(&json!({
             "apiVersion": "nvlink-domains.io/v1alpha1", "kind": "DomainClass",
@@ -275,7 +278,7 @@ fn authority() -> Result<String> {
 }
 
 /// Returns a pod that names a class.
-fn named(name: &str, class: &str) -> Value {
+pub(super) fn named(name: &str, class: &str) -> Value {
     let mut pod = gpu_pod(name, 2);
     pod["metadata"]["annotations"] = json!({"nvlink-domains.io/class": class});
     pod
@@ -307,7 +310,7 @@ fn refuse(cluster: &ControlPlane) -> Result<()> {
         project.run(&[&["create"], &arguments[..]].concat())?;
     }
     let ada = cluster.kubectl_as("ada")?.in_namespace(PROJECT);
-    let pod = named("refused", "restricted").to_string();
+    let pod = named("refused", RESTRICTED).to_string();
     wait_until("the refusal", SOON, || {
         let said = ada.refused(&["create", "-f", "-"], &pod)?;
         ensure!(said.contains("To grant this right"), "{said}");

@@ -62,7 +62,7 @@ fn a_job_that_waited_too_long_fails_with_the_reason() {
     assert_eq!(failed["status"]["reason"], "QueueTimeout");
     let message = failed["status"]["message"].as_str().unwrap();
     assert!(
-        message.contains("it needs 2 GPUs, and at most 0 are free"),
+        message.contains("it needs 2 GPUs in one NVLink domain, and none is free"),
         "{message}"
     );
     // It holds nothing, so the next job gets the GPUs.

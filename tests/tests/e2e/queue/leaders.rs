@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::cluster::{Cluster, SOON, placement, waits};
 
 /// Sends a signal to the webhook.
-fn signal(replica: &Replica, name: &str) {
+pub(super) fn signal(replica: &Replica, name: &str) {
     let pid = replica.process.id().to_string();
     let sent = std::process::Command::new("kill")
         .args([name, &pid])

@@ -1,5 +1,7 @@
 //! What a waiting pod shows, what the queue counts, and what is left when the pod starts.
 
+use std::time::Duration;
+
 use nvlink_tests::wait_until;
 use serde_json::{Value, json};
 
@@ -17,7 +19,7 @@ fn annotation<'a>(pod: &'a Value, name: &str) -> Option<&'a str> {
 }
 
 /// Waits until the pod shows that it waits for this reason, and returns it.
-fn shows(cluster: &Cluster, name: &str, reason: &str) -> Value {
+pub(super) fn shows(cluster: &Cluster, name: &str, reason: &str) -> Value {
     wait_until(&format!("pod {name} to show {reason}"), SOON, || {
         let pod = cluster.pod(name);
         let shown = condition(&pod).is_some_and(|one| {
@@ -69,6 +71,8 @@ fn a_waiting_pod_shows_why_and_its_start_until_it_is_released() {
     cluster.create_for("holds", 8, "30m");
     cluster.bound("holds");
     cluster.create_for("next", 8, "30m");
+    // Pods that were created in the same second have the order of their names.
+    std::thread::sleep(Duration::from_secs(1));
     cluster.create_for("last", 4, "60m");
     let next = shows(&cluster, "next", "Full");
     let message = condition(&next).unwrap()["message"].as_str().unwrap();
@@ -96,10 +100,13 @@ fn a_waiting_pod_shows_why_and_its_start_until_it_is_released() {
             "wait_duration_seconds_count{class=\"line\"} 1",
         ],
     );
+    assert_shown_until_released(&cluster);
+}
 
+fn assert_shown_until_released(cluster: &Cluster) {
     cluster.end("holds");
     cluster.bound("next");
-    let next = left(&cluster, "next");
+    let next = left(cluster, "next");
     let message = condition(&next).unwrap()["message"].as_str().unwrap();
     assert_eq!(message, "released to node n1: it was its turn");
     for name in ["reason", "position", "eta"] {
@@ -111,10 +118,10 @@ fn a_waiting_pod_shows_why_and_its_start_until_it_is_released() {
         Ok((waits(&pod) && annotation(&pod, "position") == Some("1")).then_some(()))
     })
     .unwrap();
-    assert_eq!(events(&cluster, "next").len(), 1);
-    assert_eq!(events(&cluster, "last").len(), 1, "no flood");
+    assert_eq!(events(cluster, "next").len(), 1);
+    assert_eq!(events(cluster, "last").len(), 1, "no flood");
     counts(
-        &metrics(&cluster),
+        &metrics(cluster),
         &[
             "waiting_gpus{class=\"line\"} 4",
             "releases_total{class=\"line\",kind=\"turn\"} 2",

@@ -18,7 +18,7 @@ pub(super) struct Entry {
     pub(super) uid: String,
     /// Its resourceVersion: a higher one is later (KEP-5504; it always was so with etcd).
     pub(super) version: u64,
-    /// The pod itself, as text without what the queue never reads, while it waits.
+    /// The pod itself, as text without what the queue never reads, until it has a node.
     pub(super) text: Option<Box<str>>,
     pub(super) life: Life,
     /// The name of its class.
@@ -45,8 +45,10 @@ pub(super) struct Entry {
     pub(super) job: Option<Name>,
     /// Its run was added to the past runs.
     pub(super) counted: bool,
-    /// When it was first seen without a class that queues.
+    /// When it was first seen without a class that queues, or released to a node that is lost.
     pub(super) orphan: Option<Millis>,
+    /// By how much the API server's clock was set since it was created.
+    pub(super) shift: Millis,
     /// Its condition says that it waits.
     pub(super) queued: bool,
 }
@@ -114,11 +116,12 @@ impl Entry {
             job: None,
             counted: false,
             orphan: None,
+            shift: 0,
             queued: notice::is_queued(pod),
             life,
         };
         let demand = waits.then(|| Demand::of(pod));
-        if waits {
+        if waits || this.life == Life::Released {
             prune(pod);
             this.text = Some(pod.to_string().into());
         }
@@ -130,7 +133,7 @@ impl Entry {
         Some((self.namespace.clone(), self.object.clone()?))
     }
 
-    /// Returns the pod itself, without what the queue never reads, while it waits.
+    /// Returns the pod itself, without what the queue never reads, until it has a node.
     pub(super) fn document(&self) -> Option<Value> {
         serde_json::from_str(self.text.as_deref()?).ok()
     }
@@ -138,6 +141,21 @@ impl Entry {
     /// Reports whether the pod waits, and nothing is being written that changes this.
     pub(super) fn waits(&self) -> bool {
         matches!(self.life, Life::Waiting { .. }) && self.expected.is_none()
+    }
+
+    /// Returns when it was created, by the API server's present clock.
+    pub(super) fn created(&self) -> Option<Millis> {
+        let created = self.member.as_ref()?.created?.as_millisecond();
+        Some(created.saturating_add(self.shift))
+    }
+
+    /// Returns the node to which the pod was released, if it is not bound.
+    pub(super) fn awaited(&self) -> Option<&str> {
+        let placement = self.placement.as_ref()?;
+        placement
+            .node
+            .as_deref()
+            .filter(|_| self.life == Life::Released)
     }
 
     /// Reports whether the queue must not write the pod yet.
@@ -155,7 +173,7 @@ impl Entry {
 }
 
 /// Removes large parts that the queue never reads.
-fn prune(pod: &mut Value) {
+pub(crate) fn prune(pod: &mut Value) {
     if let Some(metadata) = pod.get_mut("metadata").and_then(Value::as_object_mut) {
         metadata.remove("managedFields");
     }

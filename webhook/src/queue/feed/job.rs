@@ -159,11 +159,12 @@ impl Pods<'_> {
         let there = !gang || assemble(&members).missing == Some(0);
         // A pod with gates of others could not start.
         let free = |pod: &Entry| matches!(&pod.life, Life::Waiting { others } if others.is_empty());
-        let oldest = waiting.iter().filter_map(|(_, pod)| created(pod)).min();
-        let released = places
-            .iter()
-            .flatten()
-            .map(|place| place.at.as_millisecond());
+        let pairs = self.0.iter().zip(places);
+        let oldest = waiting.iter().filter_map(|(_, pod)| pod.created()).min();
+        let placed = pairs.filter_map(|((_, pod), place)| {
+            let at = place.as_ref()?.at.as_millisecond();
+            Some(at.saturating_add(pod.shift))
+        });
         let within: BTreeSet<Name> = waiting
             .iter()
             .filter_map(|(_, pod)| pod.demand.clone())
@@ -185,14 +186,9 @@ impl Pods<'_> {
                 .filter_map(|(name, pod)| context.member(name, pod))
                 .collect(),
             seats,
-            released: released.max().unwrap_or(0),
+            released: placed.max().unwrap_or(0),
         })
     }
-}
-
-fn created(pod: &Entry) -> Option<Millis> {
-    let created = pod.member.as_ref()?.created?;
-    Some(created.as_millisecond())
 }
 
 /// Returns where a pod is or will be, if pods of these plans were released.
@@ -286,7 +282,8 @@ impl Context<'_> {
         let since = planned
             .map(|place| place.at.as_millisecond())
             .or(pod.since)
-            .unwrap_or_default();
+            .unwrap_or_default()
+            .saturating_add(pod.shift);
         let end = self.run(pod, since).map(|run| Estimate {
             mean: since.saturating_add(run.mean),
             ..run

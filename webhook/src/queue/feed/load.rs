@@ -6,8 +6,11 @@ use std::collections::{HashMap, HashSet};
 use nvlink_planner::{Name, PodState};
 use serde_json::{Value, json};
 
-use super::amounts::{Amounts, Sum};
-use crate::queue::Life;
+use super::{
+    Feed,
+    amounts::{Amounts, Sum},
+};
+use crate::{class::GPU, queue::Life};
 
 /// What a pod without devices takes of its node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -117,6 +120,49 @@ impl Loads {
             priority: 0,
             resources: sum.vector(others),
         })
+    }
+}
+
+impl Feed {
+    /// Reports whether a resource is one of GPUs.
+    pub(super) fn is_gpu(&self, resource: &str) -> bool {
+        let mut classes = self
+            .classes
+            .values()
+            .filter_map(|class| class.as_ref().ok());
+        resource == GPU || classes.any(|class| class.resource == resource)
+    }
+
+    /// Reports whether a node has GPUs, as far as its object says.
+    pub(super) fn has_gpus(&self, name: &Name) -> bool {
+        let node = self.nodes.get(name);
+        node.is_some_and(|node| node.capacity(|resource| self.is_gpu(resource)) > 0)
+    }
+
+    /// Finds out which resources the planner's vectors have. Where that changes, all vectors do.
+    pub(super) fn order_resources(&mut self) {
+        let others = self.offered.iter().filter(|name| !self.is_gpu(name));
+        let others: Vec<Name> = others.cloned().collect();
+        if others != self.others {
+            self.others = others;
+            self.changed.nodes.extend(self.nodes.keys().cloned());
+            self.changed.pods.extend(self.pods.keys().cloned());
+            self.changed.jobs.extend(self.jobs.keys().cloned());
+        }
+    }
+
+    /// Sets what a pod without devices takes of its node; `None` if that is nothing.
+    pub fn load(&mut self, id: &Name, load: Option<Load>) {
+        self.leave(id);
+        self.set_load(id, load);
+    }
+
+    pub(super) fn set_load(&mut self, id: &Name, load: Option<Load>) {
+        let changed = self.loads.set(id, load);
+        let changed = changed.into_iter().flatten();
+        let changed = changed.filter(|node| self.has_gpus(node));
+        let changed: Vec<Name> = changed.collect();
+        self.changed.loads.extend(changed);
     }
 }
 

@@ -24,7 +24,7 @@ pub struct Leaver {
 }
 
 impl Feed {
-    /// Returns a waiting pod as the API server stores it, without what the queue never reads.
+    /// Returns a pod without a node as the API server stores it, without what the queue never reads.
     #[must_use]
     pub fn document(&self, pod: &Name) -> Option<Value> {
         self.pods.get(pod)?.document()
@@ -134,6 +134,6 @@ impl Feed {
     }
 }
 
-fn earlier(one: Option<Millis>, other: Millis) -> Option<Millis> {
+pub(super) fn earlier(one: Option<Millis>, other: Millis) -> Option<Millis> {
     Some(one.map_or(other, |one| one.min(other)))
 }

@@ -1,0 +1,162 @@
+//! What the queue does with pods: begins to release them, and to fail them.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::jiff::Timestamp;
+use nvlink_planner::{Action, Millis, Name, Reason, Release};
+
+use super::{Done, Serving};
+use crate::queue::{
+    Placement,
+    execute::{Id, Move},
+    feed::{Leaver, Lost},
+    notice::About,
+    placement::{Other, others},
+    words,
+    writes::{NODE_LOST, TIMEOUT, Write},
+};
+
+impl Serving {
+    /// Begins to do what a round says.
+    pub(super) fn carry_out(&mut self, actions: Vec<Action>, now: Millis) {
+        for action in actions {
+            match action {
+                Action::Release(release) => {
+                    let places = self.places(&release, now);
+                    self.start(places, words::kind(&release.why));
+                }
+                Action::Reject(reject) => self.reject(reject.pods, &reject.reason),
+                Action::GiveBack(back) => {
+                    tracing::debug!(job = %back.job, pods = back.vacant.len(), "a gang lost pods");
+                }
+            }
+        }
+    }
+
+    /// Returns the placements of a release.
+    fn places(&mut self, release: &Release, now: Millis) -> Vec<(Name, Placement)> {
+        let (plan, at) = (self.plan(), stamp(now));
+        let why = words::why(&release.why);
+        tracing::info!(job = %release.job, pods = release.seats.len(), plan, why, "releasing a job");
+        let known = self.feed.seats(&release.job).iter().chain(&release.seats);
+        let known = known.filter_map(|seat| Some((seat.rank, Other::of(seat)?)));
+        let gang: BTreeMap<u32, Other> = known.collect();
+        let seats = release.seats.iter().map(|seat| {
+            let domain = seat.node.as_ref().zip(seat.domain.as_ref());
+            let placement = Placement {
+                plan: plan.clone(),
+                at,
+                node: seat.node.as_deref().map(str::to_owned),
+                gpus: seat.gpus.clone(),
+                domain: domain.and_then(|(node, domain)| self.feed.domain(node, domain)),
+                rank: seat.rank,
+                cost: release.cost,
+                quality: release.quality,
+                scope: release.scope.to_string(),
+                why: why.clone(),
+                others: others(&gang, seat.rank),
+            };
+            (seat.pod.clone(), placement)
+        });
+        seats.collect()
+    }
+
+    fn plan(&mut self) -> String {
+        self.plans += 1;
+        format!("{}-{}", self.term, self.plans)
+    }
+
+    /// Lets a pod go whose class does not queue.
+    pub(super) fn let_go(&mut self, leaver: Leaver, now: Millis) {
+        tracing::info!(pod = %leaver.pod, why = leaver.why, "letting a pod go");
+        let placement = Placement {
+            plan: self.plan(),
+            at: stamp(now),
+            node: None,
+            gpus: Vec::new(),
+            domain: None,
+            rank: 0,
+            cost: 0.0,
+            quality: 0.0,
+            scope: String::new(),
+            why: leaver.why,
+            others: Vec::new(),
+        };
+        self.start(vec![(leaver.pod, placement)], "unqueued");
+    }
+
+    /// Begins to release pods together.
+    pub(super) fn start(&mut self, places: Vec<(Name, Placement)>, kind: &'static str) {
+        let mut moves = Vec::with_capacity(places.len());
+        for (pod, placement) in places {
+            let Some(document) = self.feed.document(&pod) else {
+                continue;
+            };
+            let id = self.leaves(&pod, Some(kind));
+            self.feed.expect(&pod, placement.clone());
+            moves.push(Move {
+                pod: id,
+                document,
+                placement,
+            });
+        }
+        self.moving += 1;
+        let writer = self.writer.clone();
+        self.tasks
+            .spawn(async move { Done::Written(writer.start(moves).await) });
+    }
+
+    fn reject(&mut self, pods: Vec<Name>, reason: &Reason) {
+        let Some(member) = pods.iter().find_map(|pod| self.feed.member(pod)) else {
+            return;
+        };
+        let About {
+            class,
+            project,
+            scope,
+        } = About::from(member);
+        let why = words::sentence(reason, scope, project);
+        let message =
+            format!("the pod waited in the queue of class {class:?} as long as it may: {why}");
+        let mut documents = Vec::with_capacity(pods.len());
+        for pod in pods {
+            let Some(document) = self.feed.document(&pod) else {
+                continue;
+            };
+            tracing::info!(%pod, why, "failing a pod that waited too long");
+            let id = self.leaves(&pod, None);
+            self.feed.expect_leaving(&pod);
+            documents.push((id, document));
+        }
+        let reason = TIMEOUT;
+        self.fail(documents, Write::Reject { reason, message });
+    }
+
+    /// Fails a pod whose node is lost, so that whoever created it can create another one.
+    pub(super) fn give_up(&mut self, lost: Lost) {
+        let Lost { pod, why } = lost;
+        let Some(document) = self.feed.document(&pod) else {
+            return;
+        };
+        tracing::info!(%pod, why, "failing a pod that was released to a node that is lost");
+        self.feed.expect_leaving(&pod);
+        let uid = self.feed.uid(&pod).unwrap_or_default().to_owned();
+        let reason = NODE_LOST;
+        let message = format!("the queue released the pod to a node that is lost: {why}");
+        self.fail(
+            vec![((pod, uid), document)],
+            Write::Reject { reason, message },
+        );
+    }
+
+    fn fail(&mut self, pods: Vec<(Id, serde_json::Value)>, write: Write) {
+        self.moving += 1;
+        let writer = self.writer.clone();
+        self.tasks
+            .spawn(async move { Done::Written(writer.reject(pods, write).await) });
+    }
+}
+
+fn stamp(now: Millis) -> Timestamp {
+    Timestamp::from_millisecond(now).unwrap_or_default()
+}

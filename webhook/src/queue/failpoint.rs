@@ -1,0 +1,22 @@
+//! Ends the process between two writes, in tests of what a later leader then does.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// `prepare=2`: after the second pod that was prepared; or `release=N`, `reject=N` (also of pods
+/// whose node is lost), `show=N`. `decide=N`: before the first write of the Nth job.
+const VARIABLE: &str = "NVLINK_WEBHOOK_TEST_DIES_AFTER";
+static PASSED: AtomicUsize = AtomicUsize::new(0);
+
+/// Ends the process if it is to die here.
+pub(super) fn passed(kind: &str) {
+    let Ok(wanted) = std::env::var(VARIABLE) else {
+        return;
+    };
+    let Some((wanted, count)) = wanted.split_once('=') else {
+        return;
+    };
+    let count = count.parse().unwrap_or(1);
+    if wanted == kind && PASSED.fetch_add(1, Ordering::SeqCst) + 1 >= count {
+        std::process::abort();
+    }
+}

@@ -1,0 +1,84 @@
+//! Pods that were released to a node which then was lost, and jumps of the clock.
+
+use nvlink_planner::{Millis, Name};
+
+use super::{Feed, writing::earlier};
+
+/// For how long a pod waits for its node to be created again, milliseconds.
+const GONE: Millis = 30_000;
+/// For how long it waits for its node to be ready, milliseconds: as long as Kubernetes lets pods
+/// run on a node that is not ready, unless they say otherwise.
+const OUT: Millis = 300_000;
+/// A pod may have been created after a jump of the clock that is heard so much later, milliseconds.
+const HEARD: Millis = 35_000;
+
+/// A pod that was released to a node which then was lost. Nobody can bind it elsewhere: the
+/// affinity of a pod without gates cannot be changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lost {
+    /// The pod.
+    pub pod: Name,
+    /// Why it cannot start, for its author.
+    pub why: String,
+}
+
+impl Feed {
+    /// Returns the pods that wait in vain for the node to which they were released, and when to
+    /// look again.
+    pub fn lost(&mut self, now: Millis) -> (Vec<Lost>, Option<Millis>) {
+        let (mut lost, mut next) = (Vec::new(), None);
+        for id in &self.awaited {
+            let Some(pod) = self.pods.get_mut(id) else {
+                continue;
+            };
+            let Some(node) = pod.awaited().map(str::to_owned) else {
+                continue;
+            };
+            let (grace, what) = match self.nodes.get(node.as_str()) {
+                None => (GONE, "does not exist any more"),
+                Some(node) if node.out => (OUT, "is not ready, or drained"),
+                Some(_) => {
+                    pod.orphan = None;
+                    continue;
+                }
+            };
+            if pod.expected.is_some() || pod.is_paused() {
+                continue;
+            }
+            let due = pod.orphan.get_or_insert(now).saturating_add(grace);
+            match due <= now {
+                true => lost.push(Lost {
+                    pod: id.clone(),
+                    why: format!("node {node} {what}"),
+                }),
+                false => next = earlier(next, due),
+            }
+        }
+        (lost, next)
+    }
+
+    /// Records that the API server's clock was set by `by` when it was `before`. What it stamped
+    /// earlier is moved by as much, so that no pod has waited longer because of it.
+    pub fn jumped(&mut self, by: Millis, before: Millis) {
+        let after = before.saturating_add(by);
+        for (id, pod) in &mut self.pods {
+            if let Some(pause) = pod.paused.as_mut().filter(|it| it.until > Millis::MIN) {
+                pause.until = pause.until.saturating_add(by);
+            }
+            pod.orphan = pod.orphan.map(|since| since.saturating_add(by));
+            let created = pod.created().unwrap_or(before);
+            // Stamped by the new clock, as far as that can be known.
+            let later = match by > 0 {
+                true => created > before.saturating_add(HEARD.min(by / 2)),
+                false => {
+                    (after.saturating_sub(HEARD)..=after.saturating_add(HEARD)).contains(&created)
+                }
+            };
+            if !later {
+                pod.shift = pod.shift.saturating_add(by);
+            }
+            self.changed.pods.insert(id.clone());
+            self.changed.jobs.extend(pod.job.clone());
+        }
+    }
+}
