@@ -53,6 +53,12 @@ pub struct Member {
     pub resources: Vec<u64>,
 }
 
+/// Returns the sum of what pods ask or hold. It saturates, since authors write these numbers:
+/// a sum that wraps would let a job start that no node can hold.
+pub(crate) fn total(gpus: impl Iterator<Item = u32>) -> u32 {
+    gpus.fold(0, u32::saturating_add)
+}
+
 /// The end of a job's waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deadline {

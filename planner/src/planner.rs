@@ -8,6 +8,7 @@ use crate::{
     Class, Estimate, Explanation, Job, Millis, Name, NodeState, PodState, Release, Round, Settings,
     cluster::{Cluster, Seats},
     gang_kind::GangKinds,
+    job::total,
     kind::{Kinds, Spec, local},
     queue::{Entry, Queue},
     round::{
@@ -111,7 +112,7 @@ impl Planner {
         self.queue.insert(Entry {
             id: id.clone(),
             kind: self.kinds.join(spec(&job, &self.classes)),
-            gpus: job.members.iter().map(|member| member.gpus).sum(),
+            gpus: total(job.members.iter().map(|member| member.gpus)),
             class,
             job,
         });
@@ -212,7 +213,7 @@ impl Planner {
 
 /// Returns what a whole job asks of one node.
 fn spec(job: &Job, classes: &BTreeMap<Name, Class>) -> Spec {
-    let gpus = job.members.iter().map(|member| member.gpus).sum();
+    let gpus = total(job.members.iter().map(|member| member.gpus));
     let class = classes.get(&job.class);
     let ask = Ask {
         gpus,

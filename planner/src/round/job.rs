@@ -6,6 +6,7 @@ use crate::{
     Millis, Reason, Release, Seat, Why,
     cluster::Cluster,
     ends::FAR,
+    job::total,
     queue::Entry,
     round::{
         gang,
@@ -121,7 +122,7 @@ impl Plan<'_> {
     fn quota(&self, entry: &Entry, most: u32) -> Reason {
         let quota = (entry.job.class.clone(), entry.job.project.clone());
         Reason::Quota {
-            held: self.cluster.pods_in(&quota).map(|pod| pod.gpus).sum(),
+            held: total(self.cluster.pods_in(&quota).map(|pod| pod.gpus)),
             most,
         }
     }

@@ -9,6 +9,7 @@ use crate::{
     cluster::Cluster,
     ends::{BORROW, FAR, UNKNOWN},
     gang_kind::{GangKinds, GroupId, group_of},
+    job::total,
     key::Key,
     kind::{Kinds, Spec},
     profile::{Interval, Owner, Profile},
@@ -266,7 +267,7 @@ impl<'a> Plan<'a> {
         for part in &target.parts {
             let members = &ranked.members[first..][..part.members];
             first += part.members;
-            let gpus = members.iter().map(|member| member.gpus).sum();
+            let gpus = total(members.iter().map(|member| member.gpus));
             let mut interval = occupancy(&entry.job, gpus, target.start, mean, self.now);
             interval.owner = Owner::Job(entry.id.clone());
             interval.set = part.found.set;
@@ -275,7 +276,7 @@ impl<'a> Plan<'a> {
         }
         let class = self.classes.get(&entry.job.class);
         if let Some(most) = class.and_then(|class| class.max_gpus_per_project) {
-            let gpus = ranked.members.iter().map(|member| member.gpus).sum();
+            let gpus = total(ranked.members.iter().map(|member| member.gpus));
             let (start, now) = (target.start, self.now);
             let quotas = &mut self.overlay.quotas;
             quotas.add(self.cluster, entry, (most, gpus), start, now);

@@ -181,3 +181,22 @@ fn a_gang_that_lost_all_members_is_free_to_start_anew() {
     fed.job("other", job(2, 4, 10).scope(Scope::Node));
     assert_eq!(start(&mut fed, 1), "other on n[0, 1, 2, 3]");
 }
+
+/// The pods ask for 2^32 + 8 GPUs together. A sum that wraps would be 8.
+#[test]
+fn a_gang_of_more_gpus_than_a_number_holds_can_never_start() {
+    let huge = || job(1, 0, 10).of(2, 2_147_483_652);
+    for scope in [Scope::NvlinkDomain, Scope::Node, Scope::Rack] {
+        let mut fed = Fed::default();
+        fed.node("a", in_rack(switched(), "r"));
+        fed.node("b", in_rack(switched(), "r"));
+        fed.job("huge", huge().scope(scope));
+        fed.job("small", job(2, 8, 10));
+        assert_eq!(
+            start(&mut fed, 0),
+            "small on a[0, 1, 2, 3, 4, 5, 6, 7] Backfill { ahead: 1 }\n\
+             huge waits 1/1 some time: Never",
+            "{scope:?}"
+        );
+    }
+}
