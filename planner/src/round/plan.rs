@@ -284,6 +284,18 @@ impl<'a> Plan<'a> {
         mean
     }
 
+    /// Gives back what a job has taken on these nodes.
+    pub(crate) fn give_back(&mut self, entry: &Entry, nodes: impl Iterator<Item = u32>) {
+        let owner = Owner::Job(entry.id.clone());
+        for number in nodes {
+            if let Some(profile) = self.overlay.touched.get_mut(&number) {
+                *profile = profile.without(&owner);
+                self.overlay.log.push(number);
+            }
+        }
+        self.overlay.quotas.remove(entry);
+    }
+
     /// Returns the expected start of a target, not before now and not after its start.
     fn mean(&self, target: &Target) -> Millis {
         let mean = |part: &Part| {
