@@ -113,7 +113,7 @@ impl Chaos {
                     then: OnTimeout::Spread,
                 };
                 let one = Job {
-                    deadline: (self.jobs % 4 == 0).then_some(spread),
+                    deadline: self.jobs.is_multiple_of(4).then_some(spread),
                     duration: runs.map(|runs| Estimate::exact(i64::from(runs) * 60_000)),
                     priority,
                     project: name(format!("project{}", self.jobs % 3)),
