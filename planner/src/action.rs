@@ -19,7 +19,8 @@ pub struct Round {
 /// Something to do.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
-    /// Release a job: all its waiting pods at once.
+    /// Release a job: all its waiting pods at once. Of a gang that lost members, only those
+    /// that take their seats; the others follow in a later round.
     Release(Release),
     /// Fail a job whose deadline passed.
     Reject(Reject),
@@ -27,7 +28,7 @@ pub enum Action {
     GiveBack(GiveBack),
 }
 
-/// A job that starts now.
+/// A job that starts now: all its members, or those for which its gang has seats.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Release {
     /// The job.
@@ -67,10 +68,9 @@ pub enum Why {
         /// How much longer it is expected to run, milliseconds.
         longer: Millis,
     },
-    /// Its members take the seats that their predecessors had.
+    /// Its members take the seats of lost ones: each one seat, with no more GPUs than it had.
     Rejoin,
-    /// Its deadline passed: it is released without the constraint to a domain. A seat
-    /// without a node leaves the choice to the scheduler.
+    /// Its deadline passed: it is released without the constraint to a domain.
     Spread {
         /// The cost of the best placement on an empty node of its class, seconds per byte
         /// of payload.

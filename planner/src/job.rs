@@ -53,6 +53,12 @@ pub struct Member {
     pub resources: Vec<u64>,
 }
 
+/// Returns the sum of what pods ask or hold. It saturates, since authors write these numbers:
+/// a sum that wraps would let a job start that no node can hold.
+pub(crate) fn total(gpus: impl Iterator<Item = u32>) -> u32 {
+    gpus.fold(0, u32::saturating_add)
+}
+
 /// The end of a job's waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deadline {
@@ -67,7 +73,9 @@ pub struct Deadline {
 pub enum OnTimeout {
     /// It fails.
     Reject,
-    /// It is released without the constraint to a domain.
+    /// It is released without the constraint to a domain. A gang that has no room now, and a
+    /// job whose project may not hold its GPUs, fail. A single pod without room waits on in
+    /// its place of the queue, and needs no domain any more.
     Spread,
 }
 
@@ -78,7 +86,8 @@ pub struct Seat {
     pub pod: Name,
     /// Its rank among the pods of the gang.
     pub rank: u32,
-    /// The node. `None` only for a job that is spread: any node that the scheduler finds.
+    /// The node; the planner always names one. `None` where the caller let the pod go to any
+    /// node that the scheduler finds.
     pub node: Option<Name>,
     /// Indices of its GPUs in rank order; empty if the node's GPUs are not known.
     pub gpus: Vec<u32>,

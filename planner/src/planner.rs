@@ -5,9 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use nvlink_topology::{Pattern, Scope};
 
 use crate::{
-    Class, Estimate, Explanation, Job, Millis, Name, NodeState, PodState, Release, Round, Settings,
+    Class, Estimate, Explanation, Job, Member, Millis, Name, NodeState, PodState, Release, Round,
+    Settings,
     cluster::{Cluster, Seats},
     gang_kind::GangKinds,
+    job::total,
     kind::{Kinds, Spec, local},
     queue::{Entry, Queue},
     round::{
@@ -111,7 +113,7 @@ impl Planner {
         self.queue.insert(Entry {
             id: id.clone(),
             kind: self.kinds.join(spec(&job, &self.classes)),
-            gpus: job.members.iter().map(|member| member.gpus).sum(),
+            gpus: total(job.members.iter().map(|member| member.gpus)),
             class,
             job,
         });
@@ -135,9 +137,14 @@ impl Planner {
             // Nobody is left of an earlier start.
             job.seats.clear();
         }
-        let members: BTreeMap<Name, (u32, Vec<u64>)> = job
-            .members
-            .drain(..)
+        let seated: BTreeSet<&Name> = release.seats.iter().map(|seat| &seat.pod).collect();
+        let members = std::mem::take(&mut job.members).into_iter();
+        let (starting, rest): (Vec<Member>, Vec<Member>) =
+            members.partition(|member| seated.contains(&member.pod));
+        // Members of a gang for which it has no seat yet.
+        job.members = rest;
+        let members: BTreeMap<Name, (u32, Vec<u64>)> = starting
+            .into_iter()
             .map(|member| (member.pod, (member.gpus, member.resources)))
             .collect();
         for seat in &release.seats {
@@ -167,8 +174,8 @@ impl Planner {
         job.seats.extend(release.seats.iter().cloned());
         job.seats.sort_by_key(|seat| seat.rank);
         job.released = now;
-        let gang = job.seats.len() > 1;
-        self.job(&release.job, gang.then_some(job));
+        let stays = job.seats.len() > 1 || !job.members.is_empty();
+        self.job(&release.job, stays.then_some(job));
     }
 
     /// Says what to do at `now`. A round changes nothing: until the caller feeds what it
@@ -212,7 +219,7 @@ impl Planner {
 
 /// Returns what a whole job asks of one node.
 fn spec(job: &Job, classes: &BTreeMap<Name, Class>) -> Spec {
-    let gpus = job.members.iter().map(|member| member.gpus).sum();
+    let gpus = total(job.members.iter().map(|member| member.gpus));
     let class = classes.get(&job.class);
     let ask = Ask {
         gpus,

@@ -136,7 +136,7 @@ impl Queue {
             let weight = settings.shares.get(project).copied().unwrap_or(1).max(1);
             let held = held.get(project).copied().unwrap_or(0);
             // Whole numbers: 2^20 parts of a GPU are fine enough for any weights in use.
-            (held << 20) / u64::from(weight)
+            held.saturating_mul(1 << 20) / u64::from(weight)
         };
         let mut heads = BinaryHeap::new();
         for (project, jobs) in projects {

@@ -7,8 +7,7 @@ use crate::{
     cluster::Cluster,
     profile::Owner,
     queue::Queue,
-    round::{Reserved, job::seats, target::Target},
-    seats::ranked,
+    round::{Reserved, job::seats, rejoin::seated, target::Target},
 };
 
 /// Explains why a job waits, from the round that says so; `None` if it does not wait.
@@ -57,7 +56,7 @@ pub(crate) fn explain(
     before.extend(earlier.map(|other| other.job.clone()));
     Some(Explanation {
         waiting,
-        seats: seats(cluster, &ranked(&entry.job.members), target),
+        seats: seats(cluster, &seated(cluster, entry), target),
         holders: holders(cluster, target, entry.job.priority),
         before,
     })

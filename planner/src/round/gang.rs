@@ -10,6 +10,7 @@ use nvlink_topology::{
 use crate::{
     Job, Millis, Name,
     gang_kind::{Fit, GangIndex, GangSpec, Group, GroupId},
+    job::total,
     kind::local,
     profile::Profile,
     queue::Entry,
@@ -323,7 +324,7 @@ impl Plan<'_> {
         for part in parts {
             let own = &ranked.members[first..][..part.members];
             first += part.members;
-            let gpus: u32 = own.iter().map(|member| member.gpus).sum();
+            let gpus = total(own.iter().map(|member| member.gpus));
             if gpus as usize == part.found.order.len() {
                 continue;
             }

@@ -6,6 +6,7 @@ use crate::{
     Millis, Reason, Release, Seat, Why,
     cluster::Cluster,
     ends::FAR,
+    job::total,
     queue::Entry,
     round::{
         gang,
@@ -43,6 +44,8 @@ pub(crate) enum Free {
     Any,
     /// Only those of the least cost.
     Best,
+    /// Any, without the constraint to a domain.
+    Spread,
     /// None: members of a gang that rejoin it.
     None,
 }
@@ -118,17 +121,25 @@ impl Plan<'_> {
         Err((self.quota(entry, most), None))
     }
 
+    /// Returns why a job may not start now, if that is the quota of its project.
+    pub(crate) fn over_quota(&mut self, entry: &Entry) -> Option<Reason> {
+        let most = self.class(&entry.job.class)?.max_gpus_per_project?;
+        let quotas = &mut self.overlay.quotas;
+        let free = quotas.earliest(self.cluster, entry, most, self.now, self.now);
+        (free != Some(self.now)).then(|| self.quota(entry, most))
+    }
+
     fn quota(&self, entry: &Entry, most: u32) -> Reason {
         let quota = (entry.job.class.clone(), entry.job.project.clone());
         Reason::Quota {
-            held: self.cluster.pods_in(&quota).map(|pod| pod.gpus).sum(),
+            held: total(self.cluster.pods_in(&quota).map(|pod| pod.gpus)),
             most,
         }
     }
 
     /// Returns when and where a job could start first, from `after` on: on one node, or
     /// over several if its scope allows that and it is earlier.
-    fn first(&mut self, entry: &Entry, after: Millis) -> Option<Target> {
+    pub(crate) fn first(&mut self, entry: &Entry, after: Millis) -> Option<Target> {
         let length = length(&entry.job);
         let whole = self.choose(entry.kind, false, after, length);
         let whole = whole.map(|chosen| self.target(entry, &chosen));

@@ -9,6 +9,7 @@ use crate::{
     cluster::Cluster,
     ends::{BORROW, FAR, UNKNOWN},
     gang_kind::{GangKinds, GroupId, group_of},
+    job::total,
     key::Key,
     kind::{Kinds, Spec},
     profile::{Interval, Owner, Profile},
@@ -266,7 +267,7 @@ impl<'a> Plan<'a> {
         for part in &target.parts {
             let members = &ranked.members[first..][..part.members];
             first += part.members;
-            let gpus = members.iter().map(|member| member.gpus).sum();
+            let gpus = total(members.iter().map(|member| member.gpus));
             let mut interval = occupancy(&entry.job, gpus, target.start, mean, self.now);
             interval.owner = Owner::Job(entry.id.clone());
             interval.set = part.found.set;
@@ -275,12 +276,24 @@ impl<'a> Plan<'a> {
         }
         let class = self.classes.get(&entry.job.class);
         if let Some(most) = class.and_then(|class| class.max_gpus_per_project) {
-            let gpus = ranked.members.iter().map(|member| member.gpus).sum();
+            let gpus = total(ranked.members.iter().map(|member| member.gpus));
             let (start, now) = (target.start, self.now);
             let quotas = &mut self.overlay.quotas;
             quotas.add(self.cluster, entry, (most, gpus), start, now);
         }
         mean
+    }
+
+    /// Gives back what a job has taken on these nodes.
+    pub(crate) fn give_back(&mut self, entry: &Entry, nodes: impl Iterator<Item = u32>) {
+        let owner = Owner::Job(entry.id.clone());
+        for number in nodes {
+            if let Some(profile) = self.overlay.touched.get_mut(&number) {
+                *profile = profile.without(&owner);
+                self.overlay.log.push(number);
+            }
+        }
+        self.overlay.quotas.remove(entry);
     }
 
     /// Returns the expected start of a target, not before now and not after its start.

@@ -52,8 +52,16 @@ impl Quotas {
         let profile = self.0.entry(key(entry));
         let profile = profile.or_insert_with(|| used(cluster, entry, most, now));
         let mut interval = occupancy(&entry.job, 0, start, start, now);
+        interval.owner = Owner::Job(entry.id.clone());
         interval.used = vec![u64::from(gpus)];
         profile.add(interval);
+    }
+
+    /// Forgets what a job was given.
+    pub(crate) fn remove(&mut self, entry: &Entry) {
+        if let Some(profile) = self.0.get_mut(&key(entry)) {
+            *profile = profile.without(&Owner::Job(entry.id.clone()));
+        }
     }
 }
 

@@ -19,6 +19,7 @@ use crate::{
     capacity::HOLD,
     cluster::{Cluster, Seats},
     gang_kind::group_of,
+    job::total,
     kind::{Spec, local},
     profile::Owner,
     queue::{Entry, Queue},
@@ -29,7 +30,7 @@ use crate::{
         target::{Part, Target},
     },
     search::{Ask, Found},
-    seats::Ranked,
+    seats::{Ranked, ranked},
 };
 
 /// Returns what to report of gangs that lost members before all their pods were bound,
@@ -84,15 +85,68 @@ pub(crate) fn first(mut order: Vec<u32>, cluster: &Cluster, queue: &Queue) -> Ve
 /// Whether a member may take a seat.
 type Rule<'a> = &'a dyn Fn(&Member, &Seat) -> bool;
 
+/// Returns the members of a job that a round plans, in the order of its target's parts: those
+/// that rejoin a gang, else all.
+pub(crate) fn seated<'e>(cluster: &Cluster, entry: &'e Entry) -> Ranked<'e> {
+    match pairs(cluster, entry) {
+        Some(pairs) => Ranked {
+            members: pairs.into_iter().map(|(member, _)| member).collect(),
+            in_doubt: false,
+        },
+        None => ranked(&entry.job.members),
+    }
+}
+
+/// Pairs members with the ranks of lost ones: of the same name, else of their own rank, else
+/// any. `None` if nobody rejoins.
+///
+/// A seat is what exempts a member from the quota and from the proof that it delays nobody. So
+/// each seat is for one member, and for no more GPUs than it has. The other members wait until
+/// no seat is left for any member; then they are a job of their own, under quota and order.
+fn pairs<'e>(cluster: &Cluster, entry: &'e Entry) -> Option<Vec<(&'e Member, u32)>> {
+    let gang = cluster.seats(&entry.id)?;
+    if !cluster.is_partial(gang) {
+        return None;
+    }
+    // The seats on a node that is not described name no GPUs: none of them has more than the
+    // largest member that is there.
+    let there = cluster.pods_of(&entry.id).map(|(_, pod)| pod.gpus);
+    let largest = there.max().unwrap_or(0);
+    let room = |seat: &Seat| match seat.gpus.len() {
+        0 => largest,
+        known => u32::try_from(known).unwrap_or(u32::MAX),
+    };
+    let lost = |seat: &&Seat| cluster.pod(&seat.pod).is_none();
+    let mut vacant: Vec<&Seat> = gang.seats.iter().filter(lost).collect();
+    let mut pairs = Vec::with_capacity(vacant.len());
+    let mut rest: Vec<&Member> = entry.job.members.iter().collect();
+    rest.sort_by(|a, b| a.pod.cmp(&b.pod));
+    let same_name = |member: &Member, seat: &Seat| seat.pod == member.pod;
+    let same_rank = |member: &Member, seat: &Seat| member.rank == Some(seat.rank);
+    let any = |_: &Member, _: &Seat| true;
+    let rules: [Rule<'_>; 3] = [&same_name, &same_rank, &any];
+    for rule in rules {
+        rest.retain(|&member| {
+            let fits = |seat: &Seat| rule(member, seat) && member.gpus <= room(seat);
+            let fitting = (0..vacant.len()).filter(|&at| fits(vacant[at]));
+            let found = fitting.min_by_key(|&at| room(vacant[at]));
+            if let Some(at) = found {
+                pairs.push((member, vacant.remove(at).rank));
+            }
+            found.is_none()
+        });
+    }
+    pairs.sort_by_key(|&(_, rank)| rank);
+    (!pairs.is_empty()).then_some(pairs)
+}
+
 impl Plan<'_> {
-    /// Plans the members of a gang that come back while others are there; `None` if the
-    /// job is no such gang.
+    /// Plans the members of a gang that come back while others are there; `None` if no member
+    /// does.
     pub(crate) fn rejoin(&mut self, entry: &Entry) -> Option<Outcome> {
+        let pairs = pairs(self.cluster, entry)?;
         let gang = self.cluster.seats(&entry.id)?;
-        if !self.cluster.is_partial(gang) {
-            return None;
-        }
-        let pairs = self.pairs(entry, gang);
+        let asked = total(pairs.iter().map(|(member, _)| member.gpus));
         let mut after = self.now;
         // The second time, all parts are asked for at the time of the last one.
         for _ in 0..2 {
@@ -103,11 +157,11 @@ impl Plan<'_> {
                 continue;
             }
             if start > self.now {
-                return Some(self.rejoins_later(entry, Some(target)));
+                return Some(self.rejoins_later(asked, Some(target)));
             }
             return Some(self.rejoins(entry, &pairs, target));
         }
-        Some(self.rejoins_later(entry, None))
+        Some(self.rejoins_later(asked, None))
     }
 
     fn rejoins(&self, entry: &Entry, pairs: &[(&Member, u32)], target: Target) -> Outcome {
@@ -130,45 +184,18 @@ impl Plan<'_> {
         Outcome::Start { release, target }
     }
 
-    fn rejoins_later(&self, entry: &Entry, target: Option<Target>) -> Outcome {
+    fn rejoins_later(&self, asked: u32, target: Option<Target>) -> Outcome {
         let part = target.as_ref().and_then(|target| target.parts.first());
         let profile = part.and_then(|part| self.profile(part.node));
         let free = profile.map_or(0, |profile| profile.free(self.now).0.len());
         Outcome::Wait {
             reason: Reason::Full {
-                asked: entry.gpus,
+                asked,
                 free: u32::try_from(free).unwrap_or(u32::MAX),
             },
             target,
             free: Free::None,
         }
-    }
-
-    /// Pairs each member with the rank of a lost one: of the same name, else of its own
-    /// rank, else the next one.
-    fn pairs<'e>(&self, entry: &'e Entry, gang: &Seats) -> Vec<(&'e Member, u32)> {
-        let lost = |seat: &&Seat| self.cluster.pod(&seat.pod).is_none();
-        let mut vacant: Vec<&Seat> = gang.seats.iter().filter(lost).collect();
-        let mut pairs = Vec::with_capacity(entry.job.members.len());
-        let mut rest: Vec<&Member> = entry.job.members.iter().collect();
-        rest.sort_by(|a, b| a.pod.cmp(&b.pod));
-        let same_name = |member: &Member, seat: &Seat| seat.pod == member.pod;
-        let same_rank = |member: &Member, seat: &Seat| member.rank == Some(seat.rank);
-        let any = |_: &Member, _: &Seat| true;
-        let rules: [Rule<'_>; 3] = [&same_name, &same_rank, &any];
-        for rule in rules {
-            rest.retain(|&member| {
-                let found = vacant.iter().position(|seat| rule(member, seat));
-                if let Some(at) = found {
-                    pairs.push((member, vacant.remove(at).rank));
-                }
-                found.is_none()
-            });
-        }
-        let next = gang.seats.iter().map(|seat| seat.rank + 1).max();
-        pairs.extend(rest.into_iter().zip(next.unwrap_or(0)..));
-        pairs.sort_by_key(|&(_, rank)| rank);
-        pairs
     }
 
     /// Finds a part for each member from `after` on, and returns the latest of their starts.

@@ -5,98 +5,141 @@ use std::sync::Arc;
 use nvlink_topology::{Scope, multi_node::plain};
 
 use crate::{
-    Member, Release, Seat, Why,
+    Job, Member, Reason, Release, Why,
     kind::Spec,
     queue::Entry,
     round::{
         gang::sets,
         job::seats,
         plan::{Plan, length},
+        reasons::Class,
+        rejoin::seated,
         target::{Chosen, Part, Target},
     },
-    seats::{Ranked, ranked},
+    seats::Ranked,
 };
 
+/// What becomes of a job whose deadline passed.
+pub(crate) enum Spread {
+    /// It starts now.
+    Start { release: Release, target: Target },
+    /// It is a single pod, and has no room yet: it waits on, without a domain.
+    Wait {
+        reason: Reason,
+        target: Option<Target>,
+    },
+    /// It fails.
+    Reject(Reason),
+}
+
 impl Plan<'_> {
-    /// Releases a job anywhere: on one node if one has room for it now, else each pod for
-    /// itself. A pod for which no node has room that nobody ahead needs gets a seat
-    /// without a node, and the scheduler decides.
-    pub(crate) fn spread(&mut self, entry: &Entry) -> Release {
-        let best = self.kinds.least(entry.kind, self.cluster, self.search);
-        let ranked = ranked(&entry.job.members);
-        let kind = self.kinds.get(entry.kind).map(|kind| kind.spec.clone());
-        let whole = kind.and_then(|spec| self.now(entry, Spec::clone(&spec)));
-        let (seats, scope, cost) = match whole {
-            Some(chosen) => {
-                let target = self.target(entry, &chosen);
-                self.take(entry, &ranked, &target);
-                (
-                    seats(self.cluster, &ranked, &target),
-                    target.within,
-                    target.cost,
-                )
-            }
-            None => self.one_by_one(entry, &ranked),
+    /// Releases a job anywhere, as far as the jobs ahead leave room: on one node if one has
+    /// room for it now, else each pod for itself. `ahead` jobs ahead of it wait, and `reason`
+    /// is why it waited.
+    ///
+    /// No pod starts without a place: the scheduler would give it GPUs that a job ahead waits
+    /// for, or that the next round gives to another job. And a gang starts whole or not at all.
+    pub(crate) fn spread(&mut self, entry: &Entry, reason: Reason, ahead: u32) -> Spread {
+        if let Some(quota) = self.over_quota(entry) {
+            return Spread::Reject(quota);
+        }
+        let Some(anywhere) = self.anywhere(entry) else {
+            return Spread::Reject(reason);
         };
-        let best_cost = best.unwrap_or(cost);
-        Release {
-            job: entry.id.clone(),
-            seats,
-            cost,
-            quality: if cost > 0.0 {
-                (best_cost / cost).min(1.0)
-            } else {
-                1.0
+        let first = self.first(&anywhere, self.now);
+        let ranked = seated(self.cluster, entry);
+        let now = |target: &Target| {
+            target.start <= self.now && ranked.members.len() == entry.job.members.len()
+        };
+        if let Some(target) = first.clone().filter(now) {
+            self.take(entry, &ranked, &target);
+            return self.starts(entry, &ranked, target);
+        }
+        if entry.job.members.len() > 1 {
+            return match self.one_by_one(entry, &ranked) {
+                Some(target) => self.starts(entry, &ranked, target),
+                None => Spread::Reject(reason),
+            };
+        }
+        match self.classify(&anywhere) {
+            Class::Never => Spread::Reject(Reason::Never),
+            class => Spread::Wait {
+                reason: class.reason(entry, ahead),
+                target: first,
             },
-            scope,
-            why: Why::Spread { best_cost },
-            ranks_in_doubt: ranked.in_doubt,
         }
     }
 
-    /// Returns the best node that has room now without a domain.
-    fn now(&mut self, entry: &Entry, mut spec: Spec) -> Option<Chosen> {
-        spec.ask.scope = Scope::Node;
-        let kind = self.join(spec);
-        let chosen = self.choose(kind, false, self.now, length(&entry.job));
-        chosen.filter(|chosen| chosen.key.start <= self.now)
+    fn starts(&mut self, entry: &Entry, ranked: &Ranked<'_>, target: Target) -> Spread {
+        let best = self.kinds.least(entry.kind, self.cluster, self.search);
+        let best_cost = best.unwrap_or(target.cost);
+        let release = Release {
+            job: entry.id.clone(),
+            seats: seats(self.cluster, ranked, &target),
+            cost: target.cost,
+            quality: if target.cost > 0.0 {
+                (best_cost / target.cost).min(1.0)
+            } else {
+                1.0
+            },
+            scope: target.within,
+            why: Why::Spread { best_cost },
+            ranks_in_doubt: ranked.in_doubt,
+        };
+        Spread::Start { release, target }
     }
 
-    fn one_by_one(&mut self, entry: &Entry, ranked: &Ranked<'_>) -> (Vec<Seat>, Scope, f64) {
-        let mut seats = Vec::with_capacity(ranked.members.len());
-        let mut nodes = Vec::new();
-        let mut cost: f64 = 0.0;
-        for (rank, member) in (0..).zip(&ranked.members) {
+    /// Returns the job without the constraint to a domain, on one node.
+    pub(crate) fn anywhere(&mut self, entry: &Entry) -> Option<Entry> {
+        let mut spec = Spec::clone(&self.kinds.get(entry.kind)?.spec);
+        spec.ask.scope = Scope::Node;
+        Some(Entry {
+            id: entry.id.clone(),
+            job: Job {
+                scope: Scope::Node,
+                ..entry.job.clone()
+            },
+            kind: self.join(spec),
+            gpus: entry.gpus,
+            class: entry.class,
+        })
+    }
+
+    /// Takes a place for each pod; `None`, and nothing taken, if one has none.
+    fn one_by_one(&mut self, entry: &Entry, ranked: &Ranked<'_>) -> Option<Target> {
+        let mut target = Target {
+            start: self.now,
+            parts: Vec::with_capacity(ranked.members.len()),
+            within: Scope::Zone,
+            cost: 0.0,
+        };
+        for &member in &ranked.members {
             let Some(chosen) = self.one(entry, member) else {
-                seats.push(nowhere(member, rank));
-                continue;
+                let nodes = target.parts.iter().map(|part| part.node);
+                self.give_back(entry, nodes);
+                return None;
             };
-            cost = cost.max(chosen.found.cost);
-            nodes.push(chosen.node);
-            if let Some(node) = self.cluster.node(chosen.node) {
-                seats.push(node.seat(&member.pod, rank, &chosen.found.order));
-            }
+            target.cost = target.cost.max(chosen.found.cost);
+            let part = Part {
+                node: chosen.node,
+                members: 1,
+                found: Arc::clone(&chosen.found),
+            };
             let one = Ranked {
                 members: vec![member],
                 in_doubt: false,
             };
-            let target = Target {
-                start: self.now,
-                parts: vec![Part {
-                    node: chosen.node,
-                    members: 1,
-                    found: Arc::clone(&chosen.found),
-                }],
-                within: Scope::Node,
-                cost: chosen.found.cost,
+            let own = Target {
+                parts: vec![part.clone()],
+                ..target.clone()
             };
-            self.take(entry, &one, &target);
+            self.take(entry, &one, &own);
+            target.parts.push(part);
         }
-        if nodes.len() < ranked.members.len() {
-            return (seats, Scope::Zone, cost);
-        }
-        let scope = self.scope_over(&nodes);
-        (seats, scope, cost.max(self.leaving(entry, &nodes, scope)))
+        let nodes: Vec<u32> = target.parts.iter().map(|part| part.node).collect();
+        target.within = self.scope_over(&nodes);
+        target.cost = target.cost.max(self.leaving(entry, &nodes, target.within));
+        Some(target)
     }
 
     fn one(&mut self, entry: &Entry, member: &Member) -> Option<Chosen> {
@@ -113,7 +156,9 @@ impl Plan<'_> {
             },
             resources: member.resources.clone(),
         };
-        self.now(entry, spec)
+        let kind = self.join(spec);
+        let chosen = self.choose(kind, false, self.now, length(&entry.job));
+        chosen.filter(|chosen| chosen.key.start <= self.now)
     }
 
     /// Returns the time of what leaves the slowest of these nodes, seconds per byte.
@@ -133,15 +178,5 @@ impl Plan<'_> {
         #[allow(clippy::cast_precision_loss)] // far below 2^53
         let slowest = outward.min().unwrap_or(1).max(1) as f64;
         leaving(&gang) / slowest
-    }
-}
-
-fn nowhere(member: &Member, rank: u32) -> Seat {
-    Seat {
-        pod: member.pod.clone(),
-        rank,
-        node: None,
-        gpus: Vec::new(),
-        domain: None,
     }
 }

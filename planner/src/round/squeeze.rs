@@ -23,11 +23,11 @@ use crate::{
     round::{
         job::{Free, Outcome},
         plan::{Plan, length, scope_of},
+        rejoin::seated,
         target::{Part, Target},
         walk::{Taken, Walk, eta},
     },
     search::Found,
-    seats::ranked,
 };
 
 /// With more jobs that start or have a reservation than this, they are not planned again.
@@ -88,7 +88,7 @@ impl Walk {
     ) -> bool {
         self.work += self.taken.len() + 1;
         let before = std::mem::take(&mut plan.overlay);
-        plan.take(entry, &ranked(&entry.job.members), target);
+        plan.take(entry, &seated(plan.cluster, entry), target);
         let Some(moved) = self.again(plan) else {
             plan.overlay = before;
             return false;
@@ -108,7 +108,7 @@ impl Walk {
     fn again(&self, plan: &mut Plan<'_>) -> Option<Vec<(usize, Target, Millis)>> {
         for taken in self.taken.iter().filter(|one| one.waits.is_none()) {
             let entry = plan.queue.entry(taken.job)?;
-            plan.take(entry, &ranked(&entry.job.members), &taken.target);
+            plan.take(entry, &seated(plan.cluster, entry), &taken.target);
         }
         let mut targets = Vec::with_capacity(self.taken.len());
         for (at, taken) in self.taken.iter().enumerate() {
@@ -125,7 +125,7 @@ impl Walk {
             if taken.target.start >= FAR && !target.is_on(&taken.target) {
                 return None;
             }
-            let mean = plan.take(entry, &ranked(&entry.job.members), &target);
+            let mean = plan.take(entry, &seated(plan.cluster, entry), &target);
             targets.push((at, target, mean));
         }
         Some(targets)
@@ -138,6 +138,10 @@ impl Plan<'_> {
         if free == Free::Best {
             let best = self.choose(entry.kind, true, self.now, length(&entry.job))?;
             return Some(self.target(entry, &best));
+        }
+        if free == Free::Spread {
+            let anywhere = self.anywhere(entry)?;
+            return self.first(&anywhere, self.now);
         }
         match self.within_quota(entry, self.now) {
             Ok(target) | Err((_, target)) => target,

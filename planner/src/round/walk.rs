@@ -3,13 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use crate::{
-    Action, Eta, Millis, Name, OnTimeout, Reason, Reject, Round, Waiting, Why,
+    Action, Eta, Millis, Name, OnTimeout, Reason, Reject, Release, Round, Waiting, Why,
     queue::Entry,
     round::{
         job::{Free, Outcome},
         plan::{Plan, State},
         reasons::Class,
         rejoin,
+        spread::Spread,
         target::Target,
     },
 };
@@ -93,7 +94,7 @@ impl Walk {
         if beyond && self.is_blocked(plan, entry) && entry.job.complete {
             let (reason, eta) = self.behind(plan, entry);
             match expired {
-                Some(deadline) => self.expire(plan, entry, deadline.then, reason),
+                Some(deadline) => self.expire(plan, (number, entry), deadline.then, reason),
                 None => self.wait(entry, reason, eta),
             }
             return;
@@ -108,35 +109,48 @@ impl Walk {
         match outcome {
             Outcome::Start { release, target } => {
                 if !taken {
-                    plan.take(entry, &crate::seats::ranked(&entry.job.members), &target);
+                    plan.take(entry, &rejoin::seated(plan.cluster, entry), &target);
                 }
-                self.round.actions.push(Action::Release(release));
-                self.taken.push(Taken {
-                    job: number,
-                    target,
-                    waits: None,
-                    free: Free::None,
-                });
+                self.starts(number, release, target);
             }
             Outcome::Wait {
                 reason,
                 target,
                 free,
             } => match expired {
-                Some(deadline) => self.expire(plan, entry, deadline.then, reason),
-                None if beyond => {
-                    if target.is_some() {
-                        self.blocked.insert(super::gang::sets(&entry.job));
-                    }
-                    let start = target.map(|target| target.start);
-                    self.wait(entry, reason, start.and_then(at_least));
-                }
-                None => match target {
-                    Some(target) => self.reserve(plan, entry, reason, (number, target, free)),
-                    None => self.wait(entry, reason, None),
-                },
+                Some(deadline) => self.expire(plan, (number, entry), deadline.then, reason),
+                None => self.settle(plan, entry, reason, (number, target, free)),
             },
         }
+    }
+
+    fn starts(&mut self, job: u32, release: Release, target: Target) {
+        self.round.actions.push(Action::Release(release));
+        self.taken.push(Taken {
+            job,
+            target,
+            waits: None,
+            free: Free::None,
+        });
+    }
+
+    /// Lets a job wait for its target, if it has one: with a reservation up to the depth, and
+    /// blocking what it may use beyond.
+    fn settle(
+        &mut self,
+        plan: &mut Plan<'_>,
+        entry: &Entry,
+        reason: Reason,
+        (number, target, free): (u32, Option<Target>, Free),
+    ) {
+        let Some(target) = target else {
+            return self.wait(entry, reason, None);
+        };
+        if self.depth >= plan.settings.depth {
+            self.blocked.insert(super::gang::sets(&entry.job));
+            return self.wait(entry, reason, at_least(target.start));
+        }
+        self.reserve(plan, entry, reason, (number, target, free));
     }
 
     /// Proves that a job that overtakes delays nobody, or finds it a place where it does
@@ -149,6 +163,7 @@ impl Walk {
     ) -> (Outcome, bool) {
         match &outcome {
             Outcome::Start { release, target } => {
+                // It takes seats that its gang was given before.
                 if release.why == Why::Rejoin {
                     return (outcome, false);
                 }
@@ -185,7 +200,7 @@ impl Walk {
         reason: Reason,
         (job, target, free): (u32, Target, Free),
     ) {
-        let ranked = crate::seats::ranked(&entry.job.members);
+        let ranked = rejoin::seated(plan.cluster, entry);
         let mean = plan.take(entry, &ranked, &target);
         if !plan.settings.backfill {
             let latest = self
@@ -217,19 +232,33 @@ impl Walk {
         });
     }
 
-    fn expire(&mut self, plan: &mut Plan<'_>, entry: &Entry, then: OnTimeout, reason: Reason) {
+    fn expire(
+        &mut self,
+        plan: &mut Plan<'_>,
+        (number, entry): (u32, &Entry),
+        then: OnTimeout,
+        reason: Reason,
+    ) {
         // A gang that is not complete cannot be spread: some of its pods do not exist.
-        let action = if then == OnTimeout::Spread && entry.job.complete {
-            Action::Release(plan.spread(entry))
+        let spread = if then == OnTimeout::Spread && entry.job.complete {
+            plan.spread(entry, reason, self.waiting)
         } else {
-            let pods = entry.job.members.iter().map(|member| member.pod.clone());
-            Action::Reject(Reject {
-                job: entry.id.clone(),
-                pods: pods.collect(),
-                reason,
-            })
+            Spread::Reject(reason)
         };
-        self.round.actions.push(action);
+        match spread {
+            Spread::Start { release, target } => self.starts(number, release, target),
+            Spread::Wait { reason, target } => {
+                self.settle(plan, entry, reason, (number, target, Free::Spread));
+            }
+            Spread::Reject(reason) => {
+                let pods = entry.job.members.iter().map(|member| member.pod.clone());
+                self.round.actions.push(Action::Reject(Reject {
+                    job: entry.id.clone(),
+                    pods: pods.collect(),
+                    reason,
+                }));
+            }
+        }
     }
 
     /// Returns why a job waits that is too far back, and from when on it may start at best.

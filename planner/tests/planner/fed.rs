@@ -115,9 +115,10 @@ impl Fed {
         job.seats.retain(|seat| !ranks.contains(&seat.rank));
         job.seats.extend(release.seats.iter().cloned());
         job.seats.sort_by_key(|seat| seat.rank);
-        job.members.clear();
+        job.members
+            .retain(|one| release.seats.iter().all(|seat| seat.pod != one.pod));
         job.released = now;
-        if job.seats.len() > 1 {
+        if job.seats.len() > 1 || !job.members.is_empty() {
             self.jobs.insert(release.job.clone(), job);
         }
     }

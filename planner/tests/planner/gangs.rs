@@ -1,11 +1,10 @@
 //! Gangs: whole, close together, in ring order, and what happens when members die.
 
-use nvlink_planner::Action;
-use nvlink_planner::{Job, Member, NodeState, Why};
+use nvlink_planner::{Action, Class, Job, Member, NodeState, Why};
 use nvlink_topology::{Fabric, Scope};
 
 use crate::{
-    cluster::{With, job, name, pairs, switched},
+    cluster::{CLASS, With, job, name, pairs, switched},
     fed::Fed,
     waits::{pod, told},
 };
@@ -209,4 +208,109 @@ fn a_gang_that_lost_all_members_is_free_to_start_anew() {
     fed.pod("gang-01", None);
     fed.job("other", job(2, 4, 10).scope(Scope::Node));
     assert_eq!(start(&mut fed, 1), "other on n[0, 1, 2, 3]");
+}
+
+/// The pods ask for 2^32 + 8 GPUs together. A sum that wraps would be 8.
+#[test]
+fn a_gang_of_more_gpus_than_a_number_holds_can_never_start() {
+    let huge = || job(1, 0, 10).of(2, 2_147_483_652);
+    for scope in [Scope::NvlinkDomain, Scope::Node, Scope::Rack] {
+        let mut fed = Fed::default();
+        fed.node("a", in_rack(switched(), "r"));
+        fed.node("b", in_rack(switched(), "r"));
+        fed.job("huge", huge().scope(scope));
+        fed.job("small", job(2, 8, 10));
+        assert_eq!(
+            start(&mut fed, 0),
+            "small on a[0, 1, 2, 3, 4, 5, 6, 7] Backfill { ahead: 1 }\n\
+             huge waits 1/1 some time: Never",
+            "{scope:?}"
+        );
+    }
+}
+
+/// Returns the pods that come back to a gang, each with its GPUs and rank.
+fn back(fed: &Fed, members: &[(&str, u32, Option<u32>)]) -> Job {
+    let member = |&(pod, gpus, rank): &(&str, u32, Option<u32>)| Member {
+        pod: pod.into(),
+        gpus,
+        rank,
+        role: None,
+        resources: Vec::new(),
+    };
+    Job {
+        members: members.iter().map(member).collect(),
+        ..fed.jobs[&name("gang")].clone()
+    }
+}
+
+/// Returns a gang of two pods with two GPUs each, of which one is lost. Its project may hold
+/// four.
+fn lost_one() -> Fed {
+    let mut fed = Fed::default();
+    let most = Class {
+        max_gpus_per_project: Some(4),
+        ..Class::default()
+    };
+    fed.class(CLASS, most);
+    fed.node("n", switched());
+    fed.node("m", switched());
+    fed.job("gang", job(1, 0, 100).of(2, 2));
+    assert_eq!(start(&mut fed, 0), "gang on m[0, 1] m[2, 3]");
+    fed.pod("gang-01", None);
+    fed
+}
+
+#[test]
+fn as_many_members_rejoin_as_seats_are_vacant_and_the_others_are_under_the_quota() {
+    let mut fed = lost_one();
+    let names: Vec<String> = (0..20).map(|at| format!("new{at:02}")).collect();
+    let members: Vec<_> = names.iter().map(|name| (&**name, 2, None)).collect();
+    let many = back(&fed, &members);
+    fed.set_job("gang", Some(many));
+    assert_eq!(start(&mut fed, 1), "gang on m[2, 3] Rejoin");
+    assert_eq!(fed.pods.len(), 2);
+    assert_eq!(
+        start(&mut fed, 1),
+        "gang waits 1/1 some time: Quota { held: 4, most: 4 }"
+    );
+}
+
+#[test]
+fn a_member_does_not_rejoin_with_more_gpus_than_its_seat_had() {
+    let mut fed = lost_one();
+    let larger = back(&fed, &[("gang-01", 4, Some(1))]);
+    fed.set_job("gang", Some(larger));
+    let told = start(&mut fed, 1);
+    assert!(
+        told.ends_with("gang waits 1/1 at 1 to 100000: Quota { held: 2, most: 4 }"),
+        "{told}"
+    );
+    // Of two, the one that fits takes the seat, whatever their names and ranks.
+    let both = back(&fed, &[("a", 4, Some(1)), ("b", 2, None)]);
+    fed.set_job("gang", Some(both));
+    assert_eq!(start(&mut fed, 1), "gang on m[2, 3] Rejoin");
+    assert!(fed.pods.contains_key(&name("b")));
+}
+
+/// Who is no true member waits for its turn like everybody.
+#[test]
+fn surplus_members_do_not_overtake() {
+    let mut fed = lost_one();
+    fed.class(CLASS, Class::default());
+    let two = back(&fed, &[("new0", 2, None), ("new1", 2, None)]);
+    fed.set_job("gang", Some(Job { created: 9, ..two }));
+    fed.pod("p", pod("n", &[0, 1, 2, 3, 4, 5, 6], Some(50_000)));
+    fed.job("first", job(2, 4, 100));
+    fed.job("second", job(3, 4, 100));
+    assert_eq!(
+        start(&mut fed, 10),
+        "first on m[4, 5, 6, 7]\n\
+         gang on m[2, 3] Rejoin\n\
+         second waits 1/1 at 50000: Behind { ahead: 0 }"
+    );
+    assert_eq!(
+        start(&mut fed, 10).lines().last(),
+        Some("gang waits 2/2 at 50000: Full { asked: 2, free: 1 }")
+    );
 }

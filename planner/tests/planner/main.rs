@@ -8,6 +8,7 @@ mod boards;
 
 mod capacity;
 mod cluster;
+mod deadlines;
 mod fed;
 mod gangs;
 mod promises;

@@ -1,7 +1,8 @@
 //! Random sequences of what happens to a cluster.
 
 use nvlink_planner::{
-    Availability, Class, Estimate, Job, Millis, Name, NodeState, Reason, Round, Settings, Waiting,
+    Availability, Class, Deadline, Estimate, Job, Millis, Name, NodeState, OnTimeout, Reason,
+    Round, Settings, Waiting,
 };
 use nvlink_topology::{Fabric, Scope};
 use proptest::prelude::*;
@@ -107,7 +108,12 @@ impl Chaos {
         match *event {
             Event::Arrive(pods, gpus, scope, runs, priority) => {
                 self.jobs += 1;
+                let spread = Deadline {
+                    at: world.now + 60_000,
+                    then: OnTimeout::Spread,
+                };
                 let one = Job {
+                    deadline: self.jobs.is_multiple_of(4).then_some(spread),
                     duration: runs.map(|runs| Estimate::exact(i64::from(runs) * 60_000)),
                     priority,
                     project: name(format!("project{}", self.jobs % 3)),

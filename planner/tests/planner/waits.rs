@@ -1,8 +1,7 @@
 //! What starts, what waits, and why, on examples.
 
 use nvlink_planner::{
-    Action, Availability, Class, Deadline, Estimate, Job, OnTimeout, PodState, Reason, Release,
-    Round, Settings, Why,
+    Action, Availability, Class, Estimate, Job, PodState, Reason, Release, Round, Settings, Why,
 };
 use nvlink_topology::{Pattern, Scope};
 
@@ -230,36 +229,6 @@ fn fair_share_gives_turns_to_projects_of_equal_priority() {
     let round = fed.round(0);
     let order: Vec<&str> = round.waiting.iter().map(|one| &*one.job).collect();
     assert_eq!(order.join(" "), "urgent a0 b3 c5 c6 a1 b4 c7 a2");
-}
-
-#[test]
-fn a_deadline_rejects_or_spreads() {
-    let mut fed = Fed::default();
-    fed.node("n", pairs());
-    fed.pod("p", pod("n", &[0, 2], Some(50_000)));
-    let until = |then| Job {
-        deadline: Some(Deadline { at: 9_000, then }),
-        ..job(1, 2, 10)
-    };
-    fed.job("reject", until(OnTimeout::Reject));
-    fed.job("spread", until(OnTimeout::Spread));
-    fed.job("spread2", until(OnTimeout::Spread));
-    let early = fed.round(8_999);
-    assert!(early.actions.is_empty());
-    assert_eq!(early.wake, Some(9_000));
-    let late = fed.round(9_000);
-    let told = told(&late);
-    assert!(told.starts_with("reject rejected: Fragmented"), "{told}");
-    assert!(
-        told.contains("spread on n[1, 3] Spread { best_cost: "),
-        "{told}"
-    );
-    assert!(told.contains("spread2 on ?[] Spread"), "{told}");
-    assert!(late.waiting.is_empty());
-    let Action::Release(spread) = &late.actions[1] else {
-        panic!("{told}")
-    };
-    assert!(spread.quality < 1.0 && spread.scope == Scope::Node);
 }
 
 #[test]
