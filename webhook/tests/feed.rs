@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used)]
 
+#[path = "feed/gangs.rs"]
+mod gangs;
+
 use std::sync::Arc;
 
 use nvlink_planner::{Action, Planner, Reason, Release};

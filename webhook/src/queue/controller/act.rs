@@ -37,9 +37,12 @@ impl Serving {
         tracing::info!(job = %release.job, pods = release.seats.len(), plan, why, "releasing a job");
         let seats = release.seats.iter().map(|seat| {
             let domain = seat.node.as_ref().zip(seat.domain.as_ref());
+            let member = self.feed.member(&seat.pod);
+            let gang = member.map(|member| member.gang.as_ref());
             let placement = Placement {
                 plan: plan.clone(),
                 at,
+                gang: gang.map(|gang| gang.map_or_else(String::new, |gang| gang.name.clone())),
                 node: seat.node.as_deref().map(str::to_owned),
                 gpus: seat.gpus.clone(),
                 domain: domain.and_then(|(node, domain)| self.feed.domain(node, domain)),
@@ -65,6 +68,7 @@ impl Serving {
         let placement = Placement {
             plan: self.plan(),
             at: stamp(now),
+            gang: None,
             node: None,
             gpus: Vec::new(),
             domain: None,

@@ -3,7 +3,7 @@
 use nvlink_planner::Name;
 
 use super::{Feed, entry::Entry};
-use crate::queue::Life;
+use crate::queue::{Doubt, Life};
 
 /// A pod that waits no more, although its condition says so.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,6 +77,12 @@ impl Feed {
     pub fn is_idle(&self) -> bool {
         let waits = |pod: &Entry| matches!(pod.life, Life::Waiting { .. });
         self.queues().next().is_none() && self.left.is_empty() && !self.pods.values().any(waits)
+    }
+
+    /// Returns why nobody can say whether all pods of a gang are there.
+    #[must_use]
+    pub fn doubt(&self, job: &Name) -> Option<&Doubt> {
+        self.doubts.get(job)
     }
 
     /// Returns the names of the pods of a job.
