@@ -289,19 +289,10 @@ mod tests {
             expected: Some(HOUR / 4),
             ..limited
         };
-        let claimed = Some((HOUR / 4, left, Source::Expected));
-        assert_eq!(estimate(expected, None), claimed);
         assert_eq!(
-            estimate(expected, Some(past)),
-            Some((HOUR, left, runs)),
-            "it never ran so short"
+            estimate(expected, None),
+            Some((HOUR / 4, left, Source::Expected))
         );
-        let longer = Limits {
-            expected: Some(HOUR + HOUR / 4),
-            ..limited
-        };
-        let claimed = Some((HOUR + HOUR / 4, left, Source::Expected));
-        assert_eq!(estimate(longer, Some(past)), claimed);
         let allowance = |limits: Limits, past| limits.estimate(past, start).unwrap().allowance();
         assert_eq!(allowance(Limits::default(), Some(past)), HOUR / 4);
         let alike = Spread {
@@ -319,5 +310,28 @@ mod tests {
             estimate(late, None),
             Some((Duration::ZERO, Duration::ZERO, Source::Limit))
         );
+    }
+
+    #[test]
+    fn nobody_gains_by_claiming_less_than_past_runs_took() {
+        let past = Spread {
+            runs: 5,
+            median: HOUR,
+            most: 2 * HOUR,
+        };
+        let estimate = |claimed| {
+            let limits = Limits {
+                expected: Some(claimed),
+                ..Limits::default()
+            };
+            let estimate = limits.estimate(Some(past), at("2026-08-01T10:30:00Z"));
+            estimate.map(|one| (one.likely, one.longest, one.source))
+        };
+        let runs = Source::Past { runs: 5 };
+        assert_eq!(estimate(HOUR / 60), Some((HOUR, 2 * HOUR, runs)));
+        for claimed in [HOUR, 3 * HOUR] {
+            let told = Some((claimed, claimed, Source::Expected));
+            assert_eq!(estimate(claimed), told);
+        }
     }
 }

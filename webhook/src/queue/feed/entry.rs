@@ -57,7 +57,7 @@ pub(super) struct Entry {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Expected {
     /// It is put here.
-    Placed(Placement),
+    Placed(Box<Placement>),
     /// It leaves the queue without a place.
     Leaves,
 }

@@ -147,13 +147,11 @@ impl Pods<'_> {
         if waiting.is_empty() && seats.is_empty() {
             return None;
         }
-        let whole = match gang {
-            true => assemble(&members),
-            false => Assembly {
-                missing: Some(0),
-                ..Assembly::default()
-            },
+        let alone = || Assembly {
+            missing: Some(0),
+            ..Assembly::default()
         };
+        let whole = if gang { assemble(&members) } else { alone() };
         let there = whole.missing == Some(0);
         // A pod with gates of others could not start.
         let free = |pod: &Entry| matches!(&pod.life, Life::Waiting { others } if others.is_empty());

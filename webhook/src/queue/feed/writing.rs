@@ -32,7 +32,7 @@ impl Feed {
 
     /// Records that the queue begins to put a pod there.
     pub fn expect(&mut self, pod: &Name, placement: Placement) {
-        self.expected(pod, Some(Expected::Placed(placement)));
+        self.expected(pod, Some(Expected::Placed(placement.into())));
     }
 
     /// Records that the queue begins to let a pod go without a place.
