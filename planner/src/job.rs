@@ -13,7 +13,7 @@ pub struct Job {
     pub project: Name,
     /// Its priority; a higher one comes first.
     pub priority: i32,
-    /// When it was created: the time of its oldest pod.
+    /// When it was created: the time of its last pod, since which it could start.
     pub created: Millis,
     /// The pods that wait.
     pub members: Vec<Member>,

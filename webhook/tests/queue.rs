@@ -213,15 +213,18 @@ fn members_that_are_gone_or_disagree_are_told() {
     );
     let other = member("b", |pod| {
         pod["metadata"]["annotations"][labels::GANG_SIZE] = json!("2");
-        pod["metadata"]["labels"][labels::CLASS] = json!("slow");
         pod["metadata"]["labels"]["apps.kubernetes.io/pod-index"] = json!("1");
     });
     check(
         &[ranked("a", "0"), other],
         &["a", "b"],
-        Some(1),
-        &["different numbers of pods: [2, 3]", "classes: fast, slow"],
+        None,
+        &["different numbers of pods: [2, 3]"],
     );
+    let held = member("held", |pod| {
+        pod["spec"]["schedulingGates"] = json!([{"name": "example.com/x"}]);
+    });
+    check(&[ranked("a", "0"), held], &["a"], Some(2), &[]);
     let role = |name: &str, role: &str, rank: &str| {
         member(name, |pod| {
             pod["metadata"]["annotations"]["scheduling.run.ai/topology-role"] = json!(role);
@@ -238,6 +241,54 @@ fn members_that_are_gone_or_disagree_are_told() {
         Some(0),
         &[],
     );
+}
+
+#[test]
+fn a_released_pod_stays_in_the_gang_that_started() {
+    let gang = |gate: bool, gang: Option<&str>| {
+        let read = member("a", |pod| {
+            pod["metadata"]["labels"]["jobset.sigs.k8s.io/jobset-name"] = json!("llm");
+            let placement = json!({"plan": "1-1", "at": "2026-08-01T10:00:00Z", "gang": gang});
+            pod["metadata"]["annotations"] =
+                json!({labels::QUEUE_PLACEMENT: placement.to_string()});
+            if !gate {
+                pod["spec"]["schedulingGates"] = json!([]);
+            }
+        });
+        read.gang.map(|gang| gang.name)
+    };
+    let part = || Some("JobSet llm/workers".to_owned());
+    assert_eq!(gang(false, Some("JobSet llm/workers")), part());
+    assert_eq!(gang(false, Some("")), None, "it started alone");
+    assert_eq!(gang(false, None), Some("JobSet llm".to_owned()));
+    assert_eq!(gang(true, Some("JobSet llm/workers")), part());
+    let object = json!({"kind": "JobSet", "spec": {"replicatedJobs": []}});
+    let prepared = member("a", |pod| {
+        let placement = json!({"plan": "1-1", "at": "2026-08-01T10:00:00Z", "gang": "gang old"});
+        pod["metadata"]["annotations"][labels::QUEUE_PLACEMENT] = json!(placement.to_string());
+    });
+    assert_eq!(prepared.gang.unwrap().name, "gang old");
+    let mut pod = json!({
+        "metadata": {
+            "namespace": "team", "name": "a", "labels": {labels::CLASS: "fast"},
+            "annotations": {labels::GANG: "new", labels::QUEUE_PLACEMENT:
+                r#"{"plan": "1-1", "at": "2026-08-01T10:00:00Z", "gang": "gang old"}"#}
+        },
+        "spec": {
+            "schedulingGates": [{"name": labels::QUEUE_GATE}],
+            "containers": [{"resources": {"limits": {"nvidia.com/gpu": "2"}}}]
+        },
+    });
+    let read = |pod: &Value| {
+        queue::read(pod, &class(), Some(&object))
+            .unwrap()
+            .gang
+            .unwrap()
+            .name
+    };
+    assert_eq!(read(&pod), "gang new");
+    pod["spec"]["schedulingGates"] = json!([]);
+    assert_eq!(read(&pod), "gang old");
 }
 
 #[test]

@@ -31,7 +31,7 @@ use super::{
     execute::{Id, Outcome, Outcomes, Writer},
     feed::{Feed, Place},
     idle, life,
-    owners::Owners,
+    owners::{self, Owners},
     post::{Posted, Poster},
     tally,
 };
@@ -133,7 +133,10 @@ impl Queue {
 /// Something that ended.
 enum Done {
     Written(Outcomes),
-    Object(Place, Option<serde_json::Value>),
+    /// An object, and how many requests failed before.
+    Object(Place, u32, Option<serde_json::Value>),
+    /// It is time to request an object again.
+    Again(Place, u32),
     Posted(Name, Posted),
     Time(Option<Heard>),
 }
@@ -255,14 +258,18 @@ impl Serving {
                     self.settle(&pod, outcome);
                 }
             }
-            Ok(Done::Object(place, object)) => {
+            Ok(Done::Object(place, failures, object)) => {
                 if object.is_none() && self.feed.needs(&place) {
-                    self.fetch(place.clone(), true);
+                    self.fetch_again(place.clone(), failures);
                 }
                 if self.feed.has(&place) {
                     self.feed.object(place, object);
                 }
             }
+            Ok(Done::Again(place, failures)) if self.feed.needs(&place) => {
+                self.fetch(place, failures);
+            }
+            Ok(Done::Again(..)) => {}
             Ok(Done::Time(time)) => {
                 self.hear(time);
                 self.ask(client, Instant::now() + self.clock.pause());
@@ -344,7 +351,7 @@ impl Serving {
     /// Does what the present state demands, and returns when to look again.
     fn step(&mut self) -> Option<Millis> {
         for place in self.feed.wanted() {
-            self.fetch(place, false);
+            self.fetch(place, 0);
         }
         let now = self.clock.now();
         let resume = self.feed.resume(now);
@@ -367,7 +374,12 @@ impl Serving {
             self.plan_all(now);
         }
         self.show(now);
-        let wakes = [resume, due, back, self.planned.wake, self.board.next()];
+        let (outdated, reread) = self.feed.outdated(now);
+        for place in outdated {
+            self.fetch(place, 0);
+        }
+        let next = self.board.next();
+        let wakes = [resume, due, back, self.planned.wake, next, reread];
         wakes.into_iter().flatten().min()
     }
 
@@ -402,11 +414,19 @@ impl Serving {
         }
     }
 
-    fn fetch(&mut self, place: Place, again: bool) {
+    /// Requests an object; as many requests as `failures` have failed.
+    fn fetch(&mut self, place: Place, failures: u32) {
         let owners = self.owners.clone();
         self.tasks.spawn(async move {
-            let (place, object) = owners.get(place, again).await;
-            Done::Object(place, object)
+            let (place, object) = owners.get(place).await;
+            Done::Object(place, failures, object)
+        });
+    }
+
+    fn fetch_again(&mut self, place: Place, failures: u32) {
+        self.tasks.spawn(async move {
+            tokio::time::sleep(owners::pause(failures)).await;
+            Done::Again(place, failures.saturating_add(1))
         });
     }
 }

@@ -12,6 +12,7 @@ mod job;
 pub mod load;
 mod lost;
 pub mod node;
+mod objects;
 mod shown;
 mod writing;
 
@@ -21,15 +22,16 @@ use std::{
 };
 
 use nvlink_planner::{Name, Seat};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use self::{
     demand::{Demand, Demands},
     entry::{Entry, Expected, concerns},
     load::{Load, Loads},
     node::Node,
+    objects::Incomplete,
 };
-use super::{Life, Object, Past, Placement, read};
+use super::{Doubt, Life, Object, Past, Placement, read};
 use crate::{class::Class, decide::Settings, mirror::Published};
 
 pub use lost::Lost;
@@ -62,10 +64,13 @@ pub struct Feed {
     /// The seats of gangs, also of pods that are gone.
     seats: HashMap<Name, Vec<Seat>>,
     demands: Demands,
+    /// Why nobody can say whether all pods of a gang are there.
+    doubts: HashMap<Name, Doubt>,
     objects: HashMap<Place, Option<Value>>,
     /// The pods of each object.
     owned: HashMap<Place, BTreeSet<Name>>,
     wanted: BTreeSet<Place>,
+    incomplete: Incomplete,
     past: Past,
     changed: Changed,
     /// Pods that the queue must not write yet.
@@ -202,7 +207,7 @@ impl Feed {
             }
         }
         entry.demand = demand.map(|demand| self.demand(demand));
-        self.read(&id, &mut entry, &pod);
+        self.read(&mut entry, &pod);
         self.join(id, entry);
     }
 
@@ -232,36 +237,6 @@ impl Feed {
         let gone = self.classes.keys().filter(|name| !wanted.contains(*name));
         let gone: Vec<String> = gone.cloned().collect();
         gone.iter().for_each(|name| self.class(name, None));
-    }
-
-    /// Returns the objects that are needed and not known, once.
-    pub fn wanted(&mut self) -> BTreeSet<Place> {
-        std::mem::take(&mut self.wanted)
-    }
-
-    /// Reports whether the object is of a pod.
-    #[must_use]
-    pub fn has(&self, place: &Place) -> bool {
-        self.owned.contains_key(place)
-    }
-
-    /// Reports whether the pods of a gang wait for the object, which says how many they are.
-    #[must_use]
-    pub fn needs(&self, place: &Place) -> bool {
-        let mut pods = self.owned.get(place).into_iter().flatten();
-        pods.any(|pod| self.member(pod).is_some_and(|member| member.gang.is_some()))
-    }
-
-    /// Sets an object that was wanted; `None` if it does not exist. It is forgotten with its last
-    /// pod.
-    pub fn object(&mut self, place: Place, object: Option<Value>) {
-        let pods = self.owned.get(&place).cloned().unwrap_or_default();
-        let object = object.map(|object| match place.1.is_job() {
-            true => job_of(&object),
-            false => object,
-        });
-        self.objects.insert(place, object);
-        pods.iter().for_each(|name| self.reread(name));
     }
 
     /// Returns what the queue reads from a pod.
@@ -315,7 +290,7 @@ impl Feed {
             .place()
             .and_then(|place| self.objects.get(&place)?.as_ref());
         if let Some(pod) = entry.document() {
-            self.read(id, &mut entry, &pod);
+            self.read(&mut entry, &pod);
         } else if let (Some(member), Some(job)) = (&mut entry.member, job) {
             member.limits = member.limits.within(job, member.created);
         }
@@ -323,7 +298,7 @@ impl Feed {
     }
 
     /// Reads what depends on the pod's class and object.
-    fn read(&mut self, id: &Name, entry: &mut Entry, pod: &Value) {
+    fn read(&mut self, entry: &mut Entry, pod: &Value) {
         let class = entry
             .class
             .as_deref()
@@ -341,10 +316,7 @@ impl Feed {
             entry.job = None;
             return;
         };
-        entry.job = Some(match &member.gang {
-            Some(gang) => self::id(&entry.namespace, &gang.name),
-            None => id.clone(),
-        });
+        entry.job = Some(member.job_id());
         // A Job may limit the run of a pod that is not in a gang.
         let needs = member.gang.is_some()
             || member.limits.is_unknown() && self.past.spread(&member.key()).is_none();
@@ -445,18 +417,4 @@ impl Feed {
         }
         self.changed.jobs.insert(job.clone());
     }
-}
-
-/// Returns the parts of a Job that the queue reads. Many Jobs wait.
-fn job_of(object: &Value) -> Value {
-    let part = |path: &[&str]| crate::decide::pod::at(object, path);
-    json!({
-        "kind": "Job",
-        "spec": {
-            "parallelism": part(&["spec", "parallelism"]),
-            "completions": part(&["spec", "completions"]),
-            "activeDeadlineSeconds": part(&["spec", "activeDeadlineSeconds"]),
-        },
-        "status": {"startTime": part(&["status", "startTime"])},
-    })
 }

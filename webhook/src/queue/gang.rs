@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 
 use super::{
-    Member,
+    Life, Member,
     operator::{self, Group, Object, Operator},
     sizes::Sizes,
 };
@@ -27,7 +27,8 @@ const ROLE: &str = "scheduling.run.ai/topology-role";
 /// The gang of a pod, by what the pod and its job's object say.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gang {
-    /// Its name, which is unique in the namespace: `gang train`, `JobSet train`.
+    /// Its name, which is unique among the pods of a namespace, project and class: `gang train`,
+    /// `JobSet train`.
     pub name: String,
     /// Number of pods that start together; `None` if nothing says it.
     pub size: Option<u32>,
@@ -40,7 +41,7 @@ pub struct Gang {
 }
 
 /// Something that is odd about a gang, for its author. The gang still starts, unless its size is
-/// unknown.
+/// unknown or in dispute.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Doubt {
     /// Nothing says how many pods the gang has.
@@ -87,9 +88,6 @@ pub enum Doubt {
         /// Number of pods that have ranks.
         pods: u32,
     },
-    /// The pods have different classes.
-    #[error("its pods have different classes: {}", .0.join(", "))]
-    Classes(Vec<String>),
 }
 
 impl Gang {
@@ -213,19 +211,32 @@ fn rank(group: &Group, sizes: &Sizes) -> Result<Option<u32>, Doubt> {
 pub struct Assembly {
     /// The members that are live, in the order of their ranks, as indices into what was given.
     pub order: Vec<usize>,
-    /// Number of pods that do not exist yet; `None` if nothing says how many there are.
+    /// Number of pods that do not exist yet, or that only gates of others hold back; `None` if
+    /// nothing says how many there are, or the pods say different numbers.
     pub missing: Option<u32>,
     /// What is odd.
     pub doubts: Vec<Doubt>,
 }
 
+impl Assembly {
+    /// Returns why nobody can say whether the gang is complete.
+    #[must_use]
+    pub fn undecided(&self) -> Option<&Doubt> {
+        let undecides =
+            |doubt: &&Doubt| matches!(doubt, Doubt::NoSize | Doubt::NoObject(_) | Doubt::Sizes(_));
+        let mut doubts = self.doubts.iter().rev();
+        doubts.find(undecides).filter(|_| self.missing.is_none())
+    }
+}
+
 /// Puts the members of one gang together. Those that have ended or are being deleted do not count:
-/// whoever recreates them makes the gang whole again.
+/// whoever recreates them makes the gang whole again. Those with gates of others alone do not
+/// either: whoever holds them decides when they start.
 #[must_use]
 pub fn assemble(members: &[&Member]) -> Assembly {
     let live = members.iter().enumerate();
     let live: Vec<_> = live
-        .filter(|(_, member)| member.life.is_live())
+        .filter(|(_, member)| counts(&member.life))
         .filter_map(|(at, member)| Some((at, *member, member.gang.as_ref()?)))
         .collect();
     let mut doubts: Vec<Doubt> = Vec::new();
@@ -237,17 +248,13 @@ pub fn assemble(members: &[&Member]) -> Assembly {
         }
     }
     let sizes: BTreeSet<_> = live.iter().filter_map(|(_, _, gang)| gang.size).collect();
-    let size = sizes.last().copied();
+    let size = sizes.first().copied().filter(|_| sizes.len() == 1);
     if sizes.len() > 1 {
         doubts.push(Doubt::Sizes(sizes.into_iter().collect()));
     }
     let pods = u32::try_from(live.len()).unwrap_or(u32::MAX);
     if let Some(size) = size.filter(|&size| pods > size) {
         doubts.push(Doubt::TooMany { pods, size });
-    }
-    let classes: BTreeSet<_> = live.iter().map(|(_, member, _)| &member.class).collect();
-    if classes.len() > 1 {
-        doubts.push(Doubt::Classes(classes.into_iter().cloned().collect()));
     }
     doubts.extend(ranks(&live, size));
     let mut order = live;
@@ -263,6 +270,11 @@ pub fn assemble(members: &[&Member]) -> Assembly {
         missing: size.map(|size| size.saturating_sub(pods)),
         doubts,
     }
+}
+
+/// Reports whether a member is there: it waits here, or was released.
+fn counts(life: &Life) -> bool {
+    life.is_live() && !matches!(life, Life::Gated { .. })
 }
 
 /// Returns what is odd about the ranks.

@@ -3,10 +3,11 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use k8s_openapi::jiff::Timestamp;
+use nvlink_planner::Name;
 use nvlink_topology::{Pattern, Scope, labels};
 use serde_json::Value;
 
-use super::{Gang, Key, Life, Limits, job, life::time};
+use super::{Gang, Key, Life, Limits, Placement, feed::id, job, life::time};
 use crate::{
     class::Class,
     decide::{Intent, gate, pod},
@@ -80,6 +81,17 @@ pub fn read(pod: &Value, class: &Class, object: Option<&Value>) -> Result<Member
     let gitlab = gate::is_of_gitlab(pod);
     let job = object.filter(|object| object.get("kind").and_then(Value::as_str) == Some("Job"));
     let priority = pod::at(pod, &["spec", "priority"]).and_then(Value::as_i64);
+    let life = Life::of(pod);
+    let gang = Gang::of(pod, &intent, object, &class.resource);
+    // One that waits may belong to another gang than it was prepared for.
+    let stays = object.is_none() || !matches!(life, Life::Waiting { .. });
+    let gang = gang.and_then(|gang| {
+        if stays {
+            released(pod, gang)
+        } else {
+            Some(gang)
+        }
+    });
     Ok(Member {
         name: text("name"),
         uid: text("uid"),
@@ -99,15 +111,38 @@ pub fn read(pod: &Value, class: &Class, object: Option<&Value>) -> Result<Member
             .queue
             .as_ref()
             .and_then(|queue| queue.timeout_of(gitlab)),
-        life: Life::of(pod),
-        gang: Gang::of(pod, &intent, object, &class.resource),
+        life,
+        gang,
         limits: Limits::of(pod, job),
         job: job::name(pod),
         namespace,
     })
 }
 
+/// Returns the gang of a pod that was released, `gang` being what it says without its object.
+fn released(pod: &Value, gang: Gang) -> Option<Gang> {
+    match Placement::of(pod).and_then(|placement| placement.gang) {
+        Some(name) if name.is_empty() => None,
+        Some(name) => Some(Gang { name, ..gang }),
+        None => Some(gang),
+    }
+}
+
 impl Member {
+    /// Returns the id of its job: that of its gang, or of the pod. Members of a gang share project
+    /// and class, so that no name that an author chooses reaches the pods of others.
+    #[must_use]
+    pub fn job_id(&self) -> Name {
+        let (project, class) = (&self.project, &self.class);
+        match &self.gang {
+            Some(gang) => id(
+                &self.namespace,
+                &format!("{} of {project} in {class}", gang.name),
+            ),
+            None => id(&self.namespace, &self.name),
+        }
+    }
+
     /// Returns the key of its past runs.
     #[must_use]
     pub fn key(&self) -> Key {

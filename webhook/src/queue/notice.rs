@@ -4,7 +4,7 @@ use nvlink_planner::{Eta, Millis, Reason, Waiting};
 use nvlink_topology::{Scope, labels};
 use serde_json::{Value, json};
 
-use super::{Member, words};
+use super::{Doubt, Member, words};
 use crate::decide::pod;
 
 /// A change that a reader notices is shown no earlier than this after the one before, milliseconds.
@@ -21,6 +21,8 @@ const MINUTE: Millis = 60_000;
 pub struct Notice {
     /// Why.
     pub reason: Reason,
+    /// Why nobody can say whether its gang is complete.
+    pub doubt: Option<Doubt>,
     /// The position among the jobs of its class, from 1.
     pub position: u32,
     /// When it is expected to start.
@@ -72,17 +74,19 @@ impl<'a> From<&'a Member> for About<'a> {
     }
 }
 
-impl From<&Waiting> for Notice {
-    fn from(waiting: &Waiting) -> Self {
+impl Notice {
+    /// Returns what the pods of a job show. `doubt` is what is odd about its gang.
+    #[must_use]
+    pub fn new(waiting: &Waiting, doubt: Option<&Doubt>) -> Self {
+        let incomplete = waiting.reason == Reason::Incomplete;
         Self {
             reason: waiting.reason.clone(),
+            doubt: doubt.filter(|_| incomplete).cloned(),
             position: waiting.class_position,
             eta: waiting.eta,
         }
     }
-}
 
-impl Notice {
     /// Returns the reason as one word.
     #[must_use]
     pub fn word(&self) -> &'static str {
@@ -92,7 +96,7 @@ impl Notice {
     /// Returns the text of the condition and of the Event, as of `now`.
     #[must_use]
     pub fn message(&self, about: About<'_>, now: Millis) -> String {
-        let why = words::sentence(&self.reason, about.scope, about.project);
+        let why = self.why(about);
         let (position, class) = (self.position, about.class);
         let start = match self.is_planned() {
             true => format!("; {}", words::start(self.eta, now)),
@@ -101,10 +105,17 @@ impl Notice {
         format!("{why}; position {position} of class {class}{start}")
     }
 
+    fn why(&self, about: About<'_>) -> String {
+        match &self.doubt {
+            Some(doubt) => format!("its gang cannot start: {doubt}"),
+            None => words::sentence(&self.reason, about.scope, about.project),
+        }
+    }
+
     /// Returns the annotations; `None` removes one.
     #[must_use]
     pub fn annotations(&self, about: About<'_>) -> [(&'static str, Option<String>); 3] {
-        let why = words::sentence(&self.reason, about.scope, about.project);
+        let why = self.why(about);
         [
             (
                 labels::QUEUE_REASON,
@@ -140,7 +151,8 @@ impl Notice {
         if moved || has_shifted(before.start(), self.start(), now) {
             return Some(Urgency::Soon);
         }
-        (self.reason != before.reason).then_some(Urgency::Later)
+        let same = self.reason == before.reason && self.doubt == before.doubt;
+        (!same).then_some(Urgency::Later)
     }
 
     /// The same, after what an earlier leader wrote.

@@ -24,6 +24,10 @@ pub struct Placement {
     pub plan: String,
     /// When the pod was put there.
     pub at: Timestamp,
+    /// The name of its gang, empty if it started alone. Operators whose pods start role by role are known only from their
+    /// object, which a later leader does not read for pods that no longer wait.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gang: Option<String>,
     /// The node; `None` leaves the choice to the scheduler.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,

@@ -220,6 +220,7 @@ mod tests {
         Placement {
             plan: "3-1".to_owned(),
             at: "2026-08-01T10:00:00Z".parse().unwrap(),
+            gang: None,
             node: Some("n1".to_owned()),
             gpus: vec![2, 3],
             domain: None,

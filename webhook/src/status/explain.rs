@@ -13,6 +13,7 @@ use super::{
     words,
 };
 use crate::{
+    crd::domain_class::OnQueueTimeout,
     decide::pod,
     queue::{self, Life},
 };
@@ -289,7 +290,7 @@ fn told(state: &State<'_>, this: &mut Explained) {
             .and_then(|class| class.queue.as_ref())
     {
         let millis = created.saturating_add(i64::try_from(timeout.as_millis()).unwrap_or(i64::MAX));
-        let spread = queue.may_leave_scope() && queue.waiting_cost_percent.is_none();
+        let spread = queue.on_timeout == OnQueueTimeout::Spread;
         this.deadline = Some(DeadlineRow {
             at: words::stamp(millis),
             millis,

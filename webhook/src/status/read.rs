@@ -193,9 +193,7 @@ pub(super) async fn owners(client: &Client, objects: &mut Objects) {
         .filter(|place| !objects.owners.contains_key(place))
         .collect();
     let owners = Owners::new(client);
-    let read = wanted
-        .into_iter()
-        .map(|place| owners.clone().get(place, false));
+    let read = wanted.into_iter().map(|place| owners.clone().get(place));
     let read = stream::iter(read).buffer_unordered(CALLS);
     let found = read.filter_map(|(place, object)| async move { Some((place, object?)) });
     objects.owners.extend(found.collect::<Vec<_>>().await);

@@ -111,9 +111,8 @@ impl Pod<'_> {
 
     /// Returns the id of its job: its gang, or the pod itself.
     pub(super) fn job(&self) -> Name {
-        let gang = self.member.as_ref().and_then(|member| member.gang.as_ref());
-        let name = gang.map_or(self.name.as_str(), |gang| &gang.name);
-        id(&self.namespace, name)
+        let id = || id(&self.namespace, &self.name);
+        self.member.as_ref().map_or_else(id, Member::job_id)
     }
 
     /// Returns where the queue put the pod.

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod gangs;
 mod lost;
 
 use std::sync::Arc;

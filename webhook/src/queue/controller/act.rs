@@ -40,12 +40,15 @@ impl Serving {
         tracing::info!(job = %release.job, pods = release.seats.len(), plan, why, "releasing a job");
         let known = self.feed.seats(&release.job).iter().chain(&release.seats);
         let known = known.filter_map(|seat| Some((seat.rank, Other::of(seat)?)));
-        let gang: BTreeMap<u32, Other> = known.collect();
+        let all: BTreeMap<u32, Other> = known.collect();
         let seats = release.seats.iter().map(|seat| {
             let domain = seat.node.as_ref().zip(seat.domain.as_ref());
+            let member = self.feed.member(&seat.pod);
+            let gang = member.map(|member| member.gang.as_ref());
             let placement = Placement {
                 plan: plan.clone(),
                 at,
+                gang: gang.map(|gang| gang.map_or_else(String::new, |gang| gang.name.clone())),
                 node: seat.node.as_deref().map(str::to_owned),
                 gpus: seat.gpus.clone(),
                 domain: domain.and_then(|(node, domain)| self.feed.domain(node, domain)),
@@ -54,7 +57,7 @@ impl Serving {
                 quality: release.quality,
                 scope: release.scope.to_string(),
                 why: why.clone(),
-                others: others(&gang, seat.rank),
+                others: others(&all, seat.rank),
             };
             (seat.pod.clone(), placement)
         });
@@ -72,6 +75,7 @@ impl Serving {
         let placement = Placement {
             plan: self.plan(),
             at: stamp(now),
+            gang: None,
             node: None,
             gpus: Vec::new(),
             domain: None,

@@ -75,6 +75,8 @@ impl Feed {
     fn flush_job(&mut self, id: &Name, planner: &mut Planner, now: Millis) {
         let Some(names) = self.jobs.get(id) else {
             self.seats.remove(id);
+            self.doubts.remove(id);
+            self.incomplete.remove(id);
             planner.job(id, None);
             return;
         };
@@ -99,6 +101,14 @@ impl Feed {
             planner.pod(&pod, state);
         }
         planner.job(id, assembled.job);
+        match assembled.incomplete {
+            true => self.incomplete.add(id, names, now),
+            false => self.incomplete.remove(id),
+        }
+        match assembled.doubt {
+            Some(doubt) => self.doubts.insert(id.clone(), doubt),
+            None => self.doubts.remove(id),
+        };
         self.seats.insert(id.clone(), assembled.seats);
     }
 

@@ -7,7 +7,7 @@ use nvlink_planner::{Deadline, Estimate, Job, Member, Millis, Name, OnTimeout, P
 use super::entry::{Entry, Expected};
 use crate::{
     crd::domain_class::OnQueueTimeout,
-    queue::{self, Life, Placement, assemble, past::Past},
+    queue::{self, Assembly, Doubt, Life, Placement, assemble, past::Past},
 };
 
 /// The pods of a job, in the order of their names.
@@ -19,6 +19,10 @@ pub(super) struct Assembled {
     pub(super) pods: Vec<(Name, Option<PodState>)>,
     /// The job, if some of its pods wait or its seats must be kept.
     pub(super) job: Option<Job>,
+    /// It is a gang of which some pods wait and others are missing.
+    pub(super) incomplete: bool,
+    /// Why nobody can say whether all its pods are there.
+    pub(super) doubt: Option<Doubt>,
     /// The seats of its pods, also of those that are gone.
     pub(super) seats: Vec<Seat>,
     /// Pods that wait although others of their plan were released: they must follow.
@@ -103,6 +107,8 @@ impl Pods<'_> {
                 .map(|(&(name, pod), place)| ((*name).clone(), context.held(id, pod, *place)))
                 .collect(),
             job: None,
+            incomplete: false,
+            doubt: None,
             seats: Vec::new(),
             committed: Vec::new(),
         };
@@ -119,7 +125,12 @@ impl Pods<'_> {
         };
         this.seats.extend(lost);
         this.seats.sort_by_key(|seat| seat.rank);
-        this.job = self.job(&places, waits, &this.seats, context);
+        let job = self.job(&places, waits, &this.seats, context);
+        if let Some((job, whole)) = job {
+            this.incomplete = whole.missing != Some(0) && !job.members.is_empty();
+            this.doubt = whole.undecided().cloned();
+            this.job = Some(job);
+        }
         this
     }
 
@@ -143,7 +154,7 @@ impl Pods<'_> {
         waits: Option<Waits>,
         seats: &[Seat],
         context: &Context<'_>,
-    ) -> Option<Job> {
+    ) -> Option<(Job, Assembly)> {
         let members = self.0.iter().filter_map(|(_, pod)| pod.member.as_ref());
         let members: Vec<_> = members.collect();
         let gang = members.iter().any(|member| member.gang.is_some());
@@ -156,11 +167,16 @@ impl Pods<'_> {
         if waiting.is_empty() && seats.is_empty() {
             return None;
         }
-        let there = !gang || assemble(&members).missing == Some(0);
+        let alone = || Assembly {
+            missing: Some(0),
+            ..Assembly::default()
+        };
+        let whole = if gang { assemble(&members) } else { alone() };
+        let there = whole.missing == Some(0);
         // A pod with gates of others could not start.
         let free = |pod: &Entry| matches!(&pod.life, Life::Waiting { others } if others.is_empty());
         let pairs = self.0.iter().zip(places);
-        let oldest = waiting.iter().filter_map(|(_, pod)| pod.created()).min();
+        let created = || waiting.iter().filter_map(|(_, pod)| pod.created());
         let placed = pairs.filter_map(|((_, pod), place)| {
             let at = place.as_ref()?.at.as_millisecond();
             Some(at.saturating_add(pod.shift))
@@ -169,25 +185,27 @@ impl Pods<'_> {
             .iter()
             .filter_map(|(_, pod)| pod.demand.clone())
             .collect();
-        let priorities = members.iter().map(|member| member.priority);
-        Some(Job {
+        let priorities = waiting.iter().map(|(_, pod)| pod.priority);
+        let job = Job {
             class: first.class.as_str().into(),
             project: first.project.as_str().into(),
-            priority: priorities.max().unwrap_or(0),
-            created: oldest.unwrap_or(context.now),
+            // One pod of high priority, or an old one, brings no others to the front.
+            priority: priorities.min().unwrap_or(first.priority),
+            created: created().max().unwrap_or(context.now),
             complete: there && waiting.iter().all(|(_, pod)| free(pod)),
             pattern: first.pattern,
             scope: first.scope,
             within: within.into_iter().collect(),
             duration: context.duration(&waiting),
-            deadline: deadline(first, oldest, waits),
+            deadline: deadline(first, created().min(), waits),
             members: waiting
                 .iter()
                 .filter_map(|(name, pod)| context.member(name, pod))
                 .collect(),
             seats,
             released: placed.max().unwrap_or(0),
-        })
+        };
+        Some((job, whole))
     }
 }
 

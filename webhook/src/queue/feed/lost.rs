@@ -72,6 +72,7 @@ impl Feed {
     /// earlier is moved by as much, so that no pod has waited longer because of it.
     pub fn jumped(&mut self, by: Millis, before: Millis) {
         let after = before.saturating_add(by);
+        self.incomplete.jumped(by);
         for (id, pod) in &mut self.pods {
             if let Some(pause) = pod.paused.as_mut().filter(|it| it.until > Millis::MIN) {
                 pause.until = pause.until.saturating_add(by);

@@ -3,7 +3,7 @@
 use nvlink_planner::{Name, Seat};
 
 use super::{Feed, entry::Entry};
-use crate::queue::Life;
+use crate::queue::{Doubt, Life};
 
 /// A pod that waits no more, although its condition says so.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,6 +83,12 @@ impl Feed {
     #[must_use]
     pub fn seats(&self, job: &Name) -> &[Seat] {
         self.seats.get(job).map_or(&[], Vec::as_slice)
+    }
+
+    /// Returns why nobody can say whether all pods of a gang are there.
+    #[must_use]
+    pub fn doubt(&self, job: &Name) -> Option<&Doubt> {
+        self.doubts.get(job)
     }
 
     /// Returns the names of the pods of a job.

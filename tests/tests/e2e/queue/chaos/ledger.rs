@@ -37,7 +37,6 @@ pub(super) struct Seen {
     message: Option<String>,
     /// It is deleted.
     pub(super) gone: bool,
-    version: String,
 }
 
 impl Seen {
@@ -57,7 +56,6 @@ impl Seen {
             reason: text(&pod["status"]["reason"]),
             message: text(&pod["status"]["message"]),
             gone: pod["metadata"]["deletionTimestamp"].is_string(),
-            version: text(&pod["metadata"]["resourceVersion"]).unwrap_or_default(),
         }
     }
 
