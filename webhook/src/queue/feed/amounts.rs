@@ -58,7 +58,7 @@ impl Amounts {
         Self::new(&all, 0)
     }
 
-    /// Returns what a node has, by its status. What of [`FIXED`] it does not say has no limit.
+    /// Returns what a node has, by its status. What of `FIXED` it does not say has no limit.
     #[must_use]
     pub fn of_node(status: &Value) -> Self {
         Self::new(&read(status, &["allocatable"]), u64::MAX)
