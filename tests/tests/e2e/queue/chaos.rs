@@ -95,7 +95,8 @@ fn strand(stage: &Stage, ledger: &Ledger) {
     node::create(all, &[Node::new("n4", 8).pool("spare")]).unwrap();
     let mut pod = pod(STRANDED, 1, None, None);
     node::in_pool(&mut pod["spec"], "spare");
-    pod["spec"]["containers"][0]["resources"]["requests"] = json!({"cpu": "100"});
+    // No scheduler binds it before its node is lost.
+    pod["spec"]["schedulerName"] = json!("nobody");
     stage.team.create(&pod).unwrap();
     wait_until("the pod to be released", SOON, || {
         let pod = ledger.pod(STRANDED);
