@@ -148,13 +148,13 @@ fn clock(at: Millis, now: Millis) -> String {
 }
 
 /// Returns a point in time as the API writes it, in whole seconds.
-pub(super) fn stamp(at: Millis) -> String {
+pub(crate) fn stamp(at: Millis) -> String {
     let at = Timestamp::from_millisecond(at).unwrap_or(Timestamp::MAX);
     at.round(Unit::Second).unwrap_or(at).to_string()
 }
 
 /// Returns a time span as kubectl prints ages: `45s`, `12m`, `3h5m`, `2d4h`.
-pub(super) fn span(millis: Millis) -> String {
+pub(crate) fn span(millis: Millis) -> String {
     let seconds = millis.max(0) / 1000;
     let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
     let two = |many: i64, unit: &str, rest: i64, small: &str| match rest {

@@ -1,31 +1,10 @@
-//! Times, reasons and foreign text in words.
+//! Times, sources and foreign text in words.
 
-use k8s_openapi::jiff::{Timestamp, Unit};
 use nvlink_planner::Millis;
 
+pub(super) use crate::queue::words::{span, stamp};
+
 use crate::queue::Source;
-
-/// Returns a time span as kubectl prints ages: `45s`, `12m`, `3h5m`, `2d4h`.
-pub(super) fn span(millis: Millis) -> String {
-    let seconds = millis.max(0) / 1000;
-    let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
-    let two = |many: i64, unit: &str, rest: i64, small: &str| match rest {
-        0 => format!("{many}{unit}"),
-        rest => format!("{many}{unit}{rest}{small}"),
-    };
-    match (days, hours, minutes) {
-        (0, 0, 0..2) => format!("{seconds}s"),
-        (0, 0, _) => format!("{minutes}m"),
-        (0, ..) => two(hours, "h", minutes % 60, "m"),
-        _ => two(days, "d", hours % 24, "h"),
-    }
-}
-
-/// Returns a point in time in whole seconds, as the API writes it: `2026-08-01T10:00:00Z`.
-pub(super) fn stamp(at: Millis) -> String {
-    let at = Timestamp::from_millisecond(at).unwrap_or(Timestamp::MAX);
-    at.round(Unit::Second).unwrap_or(at).to_string()
-}
 
 /// Returns a point in time for people, as seen from `now`: `in 14m (10:14:00 UTC)`.
 pub(super) fn moment(at: Millis, now: Millis) -> String {
