@@ -129,6 +129,16 @@ impl Plan<'_> {
         (free != Some(self.now)).then(|| self.quota(entry, most))
     }
 
+    /// Reports whether the quota of its project lets a job start at `start`.
+    pub(crate) fn is_within_quota(&mut self, entry: &Entry, start: Millis) -> bool {
+        let class = self.class(&entry.job.class);
+        let Some(most) = class.and_then(|class| class.max_gpus_per_project) else {
+            return true;
+        };
+        let quotas = &mut self.overlay.quotas;
+        quotas.earliest(self.cluster, entry, most, start, self.now) == Some(start)
+    }
+
     fn quota(&self, entry: &Entry, most: u32) -> Reason {
         let quota = (entry.job.class.clone(), entry.job.project.clone());
         Reason::Quota {
@@ -281,7 +291,7 @@ impl Plan<'_> {
 }
 
 /// Returns why a job starts that `ahead` jobs ahead of it do not.
-fn turn(ahead: u32) -> Why {
+pub(crate) fn turn(ahead: u32) -> Why {
     match ahead {
         0 => Why::Turn,
         ahead => Why::Backfill { ahead },

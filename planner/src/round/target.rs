@@ -27,6 +27,17 @@ impl Target {
         };
         gpus(self) == gpus(other)
     }
+
+    /// Reports whether it is worse for its job than another of the same start.
+    pub(crate) fn is_worse(&self, other: &Self) -> bool {
+        let slow = |target: &Self| target.parts.iter().any(|part| !part.found.full_speed);
+        let broken = |target: &Self| -> u32 {
+            let parts = target.parts.iter();
+            parts.map(|part| u32::from(part.found.broken)).sum()
+        };
+        let dearer = self.cost > other.cost * (1.0 + 1e-9);
+        broken(self) > broken(other) || (dearer && (slow(self) || self.parts.len() > 1))
+    }
 }
 
 /// The part of a job on one node.

@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use crate::{
     Action, Eta, Millis, Name, OnTimeout, Reason, Reject, Release, Round, Waiting, Why,
+    ends::FAR,
     queue::Entry,
     round::{
-        job::{Free, Outcome},
+        job::{Free, Outcome, turn},
         plan::{Plan, State},
         reasons::Class,
         rejoin,
@@ -26,9 +27,19 @@ pub(super) struct Taken {
     /// The number of the job.
     pub(super) job: u32,
     pub(super) target: Target,
-    /// Where it is among the jobs that wait; `None` if it starts now.
-    pub(super) waits: Option<usize>,
+    /// Where the round says so.
+    pub(super) said: Said,
+    /// Which other targets it could have.
     pub(super) free: Free,
+}
+
+/// What a round says of a job that has taken a target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Said {
+    /// It starts: the number of the action.
+    Starts(usize),
+    /// It waits: the number among those that wait.
+    Waits(usize),
 }
 
 /// What a walk of the queue finds.
@@ -38,6 +49,8 @@ pub(super) struct Walk {
     pub(super) taken: Vec<Taken>,
     /// How often a job was planned again.
     pub(super) work: usize,
+    /// The same for jobs that wait in any case, which must not use up the proofs of others.
+    work_of_waiting: usize,
     /// The number of places that are reserved, one for each node.
     pub(super) depth: usize,
     /// The number of jobs so far that wait.
@@ -75,7 +88,8 @@ pub(crate) fn walk(state: State<'_>, now: Millis) -> (Round, Vec<Reserved>) {
     let valid = plan.cluster.valid();
     let deadline = plan.queue.next_deadline(now);
     walk.round.wake = [valid, deadline, kept].into_iter().flatten().min();
-    let reserved = walk.taken.into_iter().filter(|one| one.waits.is_some());
+    let waits = |one: &Taken| matches!(one.said, Said::Waits(_));
+    let reserved = walk.taken.into_iter().filter(waits);
     let reserved = reserved.filter_map(|one| {
         Some(Reserved {
             job: plan.queue.entry(one.job)?.id.clone(),
@@ -102,13 +116,16 @@ impl Walk {
         let after = self.latest.get(&entry.job.class).copied();
         let after = after.unwrap_or(plan.now).max(plan.now);
         let mut outcome = plan.plan(entry, after, self.waiting);
-        let mut taken = false;
-        if self.can_plan_again(plan) && self.waiting > 0 && !beyond {
-            (outcome, taken) = self.overtake(plan, entry, outcome);
+        // Its expected start, once it has taken its place.
+        let mut taken = None;
+        if self.can_plan_again(plan) && !self.taken.is_empty() && !beyond {
+            // Who waited too long has a place now or never.
+            let until = if expired.is_some() { plan.now } else { FAR };
+            (outcome, taken) = self.overtake(plan, (number, entry), outcome, until);
         }
         match outcome {
             Outcome::Start { release, target } => {
-                if !taken {
+                if taken.is_none() {
                     plan.take(entry, &rejoin::seated(plan.cluster, entry), &target);
                 }
                 self.starts(number, release, target);
@@ -117,21 +134,31 @@ impl Walk {
                 reason,
                 target,
                 free,
-            } => match expired {
-                Some(deadline) => self.expire(plan, (number, entry), deadline.then, reason),
-                None => self.settle(plan, entry, reason, (number, target, free)),
+            } => match (expired, target, taken) {
+                (Some(deadline), ..) => {
+                    self.expire(plan, (number, entry), deadline.then, reason);
+                }
+                (None, Some(target), Some(mean)) => {
+                    self.reserved(entry, reason, (number, target, free), mean);
+                }
+                (None, target, _) => self.settle(plan, entry, reason, (number, target, free)),
             },
         }
     }
 
     fn starts(&mut self, job: u32, release: Release, target: Target) {
-        self.round.actions.push(Action::Release(release));
+        // Why others start holds only for this target.
+        let free = match release.why {
+            Why::Turn | Why::Backfill { .. } => Free::Any,
+            _ => Free::None,
+        };
         self.taken.push(Taken {
             job,
             target,
-            waits: None,
-            free: Free::None,
+            said: Said::Starts(self.round.actions.len()),
+            free,
         });
+        self.round.actions.push(Action::Release(release));
     }
 
     /// Lets a job wait for its target, if it has one: with a reservation up to the depth, and
@@ -153,44 +180,59 @@ impl Walk {
         self.reserve(plan, entry, reason, (number, target, free));
     }
 
-    /// Proves that a job that overtakes delays nobody, or finds it a place where it does
-    /// not. Returns also whether it has taken its place.
+    /// Proves that a job that overtakes delays nobody, or finds it the earliest place up to
+    /// `until` where it does not. Returns also its expected start if it has taken its place.
     fn overtake(
         &mut self,
         plan: &mut Plan<'_>,
-        entry: &Entry,
+        (number, entry): (u32, &Entry),
         outcome: Outcome,
-    ) -> (Outcome, bool) {
-        match &outcome {
-            Outcome::Start { release, target } => {
-                // It takes seats that its gang was given before.
-                if release.why == Why::Rejoin {
-                    return (outcome, false);
-                }
-                if self.try_start(plan, entry, target) {
-                    return (outcome, true);
-                }
+        until: Millis,
+    ) -> (Outcome, Option<Millis>) {
+        let (outcome, planned) = match outcome {
+            // It takes seats that its gang was given before.
+            Outcome::Start { ref release, .. } if release.why == Why::Rejoin => {
+                return (outcome, None);
             }
-            Outcome::Wait { reason, .. } if !matches!(reason, Reason::Behind { .. }) => {
-                return (outcome, false);
-            }
-            Outcome::Wait { .. } => {}
-        }
-        if let Some(start) = self.squeeze(plan, entry) {
-            return (start, true);
-        }
-        let outcome = match outcome {
-            // It is tried again in the next round.
-            Outcome::Start { .. } => Outcome::Wait {
-                reason: Reason::Behind {
+            Outcome::Start { ref target, .. } => {
+                if self.waiting == 0 {
+                    return (outcome, None);
+                }
+                if self.try_start(plan, number, target) {
+                    return (outcome, Some(plan.now));
+                }
+                // Without another place, it is tried again in the next round.
+                let reason = Reason::Behind {
                     ahead: self.waiting,
-                },
-                target: None,
+                };
+                (wait(reason, None), FAR)
+            }
+            Outcome::Wait {
+                ref reason,
+                ref target,
                 free: Free::Any,
-            },
-            wait @ Outcome::Wait { .. } => wait,
+            } if !matches!(reason, Reason::Quota { .. } | Reason::Incomplete) => {
+                let planned = target.as_ref().map_or(FAR, |target| target.start);
+                (outcome, planned)
+            }
+            Outcome::Wait { .. } => return (outcome, None),
         };
-        (outcome, false)
+        let before = planned.min(until.saturating_add(1));
+        std::mem::swap(&mut self.work, &mut self.work_of_waiting);
+        let squeezed = self.squeeze(plan, number, before);
+        std::mem::swap(&mut self.work, &mut self.work_of_waiting);
+        let Some((target, mean)) = squeezed else {
+            return (outcome, None);
+        };
+        let outcome = match outcome {
+            Outcome::Wait { reason, .. } if target.start > plan.now => wait(reason, Some(target)),
+            _ => {
+                let least = plan.kinds.least(entry.kind, plan.cluster, plan.search);
+                let release = plan.release(entry, &target, least, turn(self.waiting));
+                Outcome::Start { release, target }
+            }
+        };
+        (outcome, Some(mean))
     }
 
     fn reserve(
@@ -209,12 +251,22 @@ impl Walk {
                 .or_insert(plan.now);
             *latest = target.start.max(*latest);
         }
+        self.reserved(entry, reason, (job, target, free), mean);
+    }
+
+    fn reserved(
+        &mut self,
+        entry: &Entry,
+        reason: Reason,
+        (job, target, free): (u32, Target, Free),
+        mean: Millis,
+    ) {
         self.depth += target.parts.len();
         self.wait(entry, reason, eta(mean, target.start));
         self.taken.push(Taken {
             job,
             target,
-            waits: Some(self.round.waiting.len() - 1),
+            said: Said::Waits(self.round.waiting.len() - 1),
             free,
         });
     }
@@ -296,6 +348,14 @@ impl Walk {
         });
         self.known.insert(entry.kind, (sets, blocked));
         blocked
+    }
+}
+
+fn wait(reason: Reason, target: Option<Target>) -> Outcome {
+    Outcome::Wait {
+        reason,
+        target,
+        free: Free::Any,
     }
 }
 
