@@ -55,12 +55,13 @@ fn is_bound(pod: &Value) -> bool {
 /// Runs jobs on a node of eight GPUs.
 pub(super) fn happen(kubectl: &Kubectl) -> Result<()> {
     let project = kubectl.in_namespace(PROJECT);
-    set_timeout(kubectl, Some("20s"))?;
+    set_timeout(kubectl, None)?;
     for n in 0..8 {
         let name = format!("queued-{n}");
         create(&project, &name)?;
         wait_for(&project, &name, is_bound)?;
     }
+    set_timeout(kubectl, Some("5s"))?;
     create(&project, "rejected")?;
     wait_for(&project, "rejected", |pod| {
         pod["status"]["phase"] == "Failed"
