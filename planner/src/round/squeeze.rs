@@ -89,6 +89,7 @@ impl Walk {
         found.map(|(moved, _)| self.keep(plan, moved)).is_some()
     }
 
+    /// Makes the round say where the moved jobs are now.
     fn keep(&mut self, plan: &mut Plan<'_>, moved: Moved) {
         for (at, target, mean) in moved {
             let taken = &mut self.taken[at];
@@ -136,8 +137,8 @@ impl Walk {
     }
 
     /// Takes what must not move and the fixed targets, and plans the others of the first
-    /// `count` of those taken again. Returns also the expected start of the last fixed target. If one of
-    /// them started later, the plan is as it was.
+    /// `count` of those taken again. Returns also the expected start of the last fixed
+    /// target. If one of them started later, the plan is as it was.
     fn again(
         &mut self,
         plan: &mut Plan<'_>,
@@ -161,6 +162,7 @@ impl Walk {
         Some((moved?, mean))
     }
 
+    /// Plans the first `count` of those taken again, but for what must not move.
     fn moved(&mut self, plan: &mut Plan<'_>, (fixed, count): (&mut Fixed, usize)) -> Option<Moved> {
         let last = fixed.last().map_or(plan.now, |(_, last)| last.start);
         let mut moved = Vec::with_capacity(count);

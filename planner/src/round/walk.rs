@@ -49,7 +49,7 @@ pub(super) struct Walk {
     pub(super) taken: Vec<Taken>,
     /// How often a job was planned again.
     pub(super) work: usize,
-    /// The same for jobs that wait in any case, which must not use up the proofs of others.
+    /// The same in the search for other places, which must not use up the proofs.
     work_of_waiting: usize,
     /// The number of places that are reserved, one for each node.
     pub(super) depth: usize,
@@ -128,7 +128,7 @@ impl Walk {
                 if taken.is_none() {
                     plan.take(entry, &rejoin::seated(plan.cluster, entry), &target);
                 }
-                self.starts(number, release, target);
+                self.starts(plan, number, release, target);
             }
             Outcome::Wait {
                 reason,
@@ -146,10 +146,16 @@ impl Walk {
         }
     }
 
-    fn starts(&mut self, job: u32, release: Release, target: Target) {
+    fn starts(&mut self, plan: &Plan<'_>, job: u32, release: Release, target: Target) {
+        // A class that pays for the best placement weighed this target, not others.
+        let class = plan
+            .queue
+            .entry(job)
+            .and_then(|entry| plan.class(&entry.job.class));
+        let weighs = class.is_some_and(|class| class.waiting_factor.is_some());
         // Why others start holds only for this target.
         let free = match release.why {
-            Why::Turn | Why::Backfill { .. } => Free::Any,
+            Why::Turn | Why::Backfill { .. } if !weighs => Free::Any,
             _ => Free::None,
         };
         self.taken.push(Taken {
@@ -254,6 +260,7 @@ impl Walk {
         self.reserved(entry, reason, (job, target, free), mean);
     }
 
+    /// Says that a job waits for the target that it has taken.
     fn reserved(
         &mut self,
         entry: &Entry,
@@ -298,7 +305,7 @@ impl Walk {
             Spread::Reject(reason)
         };
         match spread {
-            Spread::Start { release, target } => self.starts(number, release, target),
+            Spread::Start { release, target } => self.starts(plan, number, release, target),
             Spread::Wait { reason, target } => {
                 self.settle(plan, entry, reason, (number, target, Free::Spread));
             }
@@ -351,6 +358,7 @@ impl Walk {
     }
 }
 
+/// Returns the outcome of a job that may have any other target.
 fn wait(reason: Reason, target: Option<Target>) -> Outcome {
     Outcome::Wait {
         reason,
