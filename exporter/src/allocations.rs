@@ -10,7 +10,7 @@
 mod api;
 mod args;
 mod collector;
-mod devices;
+pub(crate) mod devices;
 mod holdings;
 mod judge;
 mod kubelet;

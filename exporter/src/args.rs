@@ -5,6 +5,7 @@
 )]
 
 mod calibration;
+mod device_plugin;
 mod ingest;
 mod web;
 
@@ -16,6 +17,7 @@ use nvlink_topology::{BrokenGpus, Pattern, Scope};
 
 pub use self::{
     calibration::{CalibrationAction, CalibrationArgs},
+    device_plugin::DevicePluginArgs,
     ingest::{IngestArgs, IngestFormat, PlaceFlags},
     web::{Collectors, WebArgs},
 };
@@ -65,6 +67,8 @@ pub enum Command {
     Ingest(IngestArgs),
     /// Make measured bandwidths of benchmark results, for --calibration, and show them
     Calibration(CalibrationArgs),
+    /// Stand between the kubelet and a device plugin, so that containers get the GPUs that are best connected
+    DevicePlugin(DevicePluginArgs),
     /// Print what each metric means, as Markdown
     Metrics,
     /// Remove what was published about a node
@@ -365,9 +369,12 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Erro
     let args = with_default_command(args);
     let cli = Cli::try_parse_from(&args)
         .map_err(|error| flags::naming_variable(error, &Cli::command(), &args))?;
-    if let Command::Serve(serve) = &cli.command
-        && serve.stale_after <= serve.collection_interval
-    {
+    let times = match &cli.command {
+        Command::Serve(args) => Some((args.stale_after, args.collection_interval)),
+        Command::DevicePlugin(args) => Some((args.stale_after, args.collection_interval)),
+        _ => None,
+    };
+    if times.is_some_and(|(stale, interval)| stale <= interval) {
         let reason = "--stale-after must be longer than --collection-interval, otherwise data become stale before the next collection";
         return Err(Cli::command().error(ErrorKind::ValueValidation, reason));
     }

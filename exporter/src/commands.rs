@@ -1,6 +1,7 @@
 //! The subcommands.
 
 mod calibration;
+mod device_plugin;
 mod ingest;
 mod inspect;
 mod place;
@@ -42,6 +43,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Place(args) => place::place(&args),
         Command::Ingest(args) => ingest::ingest(&args),
         Command::Calibration(args) => calibration::calibration(&args),
+        Command::DevicePlugin(args) => device_plugin::device_plugin(&args),
         Command::Metrics => print(&metrics::reference()),
         Command::Unpublish(args) => unpublish(&args),
     };

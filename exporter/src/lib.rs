@@ -21,6 +21,7 @@
 //! - [`collect`] reads the source and makes snapshots.
 //! - [`publish`] writes snapshots to the cluster.
 //! - [`allocations`] finds out which container holds which GPUs, and judges the placements.
+//! - [`device_plugin`] stands between the kubelet and the vendor's device plugin.
 //! - [`control`] injects faults into a simulated node over HTTP.
 //! - [`lifecycle`] releases the source over HTTP.
 //! - [`server`] answers requests: metrics, page, document, probes.
@@ -34,6 +35,7 @@ pub mod collect;
 pub mod collective;
 mod commands;
 pub mod control;
+pub mod device_plugin;
 mod faults;
 pub mod lifecycle;
 pub mod load;

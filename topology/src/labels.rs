@@ -22,6 +22,12 @@ pub const BANDWIDTH: &str = "nvlink-domains.io/bandwidth";
 /// Node label: `true` if the node's benchmarks measure below those of its siblings
 /// ([`NodeTopologySpec::slow`](crate::NodeTopologySpec::slow)); absent otherwise.
 pub const SLOW: &str = "nvlink-domains.io/slow";
+/// Node label: what decides which GPUs a container gets; [`PREFERRED`], or absent where the vendor's
+/// device plugin does. `nvlink-exporter device-plugin` writes it.
+pub const DEVICES: &str = "nvlink-domains.io/devices";
+/// Value of [`DEVICES`]: `nvlink-exporter device-plugin` runs, and chooses the best GPUs that are
+/// free.
+pub const PREFERRED: &str = "preferred";
 /// Node annotation: a [`Descriptor`].
 pub const TOPOLOGY: &str = "nvlink-domains.io/topology";
 /// Node annotation: a [`Capacity`].

@@ -9,7 +9,7 @@ use crate::source::LostGpu;
 
 /// The GPUs of a node, by all their names.
 #[derive(Debug, Default)]
-pub(super) struct Devices {
+pub(crate) struct Devices {
     /// By UUID, in lower case.
     uuids: HashMap<String, u32>,
     indices: BTreeSet<u32>,
@@ -19,8 +19,16 @@ pub(super) struct Devices {
     nameless: BTreeSet<u32>,
 }
 
+/// How much of a GPU a device of a device plugin is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    Whole,
+    /// One of several containers that use all of it in turns.
+    Share,
+}
+
 impl Devices {
-    pub(super) fn of(spec: &NodeTopologySpec) -> Self {
+    pub(crate) fn of(spec: &NodeTopologySpec) -> Self {
         let uuid = |gpu: &Gpu| Some((gpu.uuid.as_ref()?.to_ascii_lowercase(), gpu.index));
         let those = |wanted: fn(&&Gpu) -> bool| {
             let gpus = spec.gpus.iter().filter(wanted);
@@ -81,7 +89,7 @@ impl Devices {
     ///   it, a MIG device on it), and GKE's `nvidia0`, `nvidia0/gi3`,
     ///   `nvidia0/vgpu1`. GKE uses the numbers of device files, which are in the
     ///   order of the PCI bus, like indices.
-    pub(super) fn plugin(&self, resource: &str, id: &str) -> Option<u32> {
+    pub(crate) fn plugin(&self, resource: &str, id: &str) -> Option<u32> {
         let (device, _share) = id.split_once("::").unwrap_or((id, ""));
         if let Some(on) = strip(device, "MIG-") {
             let (uuid, _instances) = on.split_once('/').unwrap_or((on, ""));
@@ -98,6 +106,19 @@ impl Devices {
             None => device.split_once(':').unwrap_or((device, "")),
         };
         self.index(device)
+    }
+
+    /// Returns how much of a GPU the device plugin's name `id` means, in the forms of
+    /// [`Self::plugin`]; `None` if that is a MIG device or another part, and if it names no GPU.
+    pub(crate) fn part(&self, resource: &str, id: &str) -> Option<Part> {
+        let (device, share) = match id.split_once("::") {
+            Some((device, _)) => (device, Part::Share),
+            None => (id, Part::Whole),
+        };
+        let is_part = strip(device, "MIG-").is_some() || device.contains(['/', ':']);
+        self.plugin(resource, id)
+            .filter(|_| !is_part)
+            .map(|_| share)
     }
 
     /// Returns the GPU of a claim's device, from its ResourceSlice. Without a
@@ -142,7 +163,7 @@ impl Devices {
 }
 
 /// Reports whether each device of a resource is a GPU, or a part of one.
-pub(super) fn is_gpu_resource(name: &str) -> bool {
+pub(crate) fn is_gpu_resource(name: &str) -> bool {
     let name = name.strip_prefix("nvidia.com/").unwrap_or_default();
     name == "gpu" || name.starts_with("gpu.") || name.starts_with("mig-")
 }

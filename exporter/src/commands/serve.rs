@@ -147,7 +147,7 @@ fn measure(supervisor: &Supervisor, args: &ServeArgs, latest: &Arc<Latest>, inbo
 
 /// Runs work that may hang (reading a file on a mount that hangs) on its own thread,
 /// so that the program still reacts to signals.
-async fn blocking<T: Send + 'static>(
+pub(super) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> anyhow::Result<T> + Send + 'static,
 ) -> anyhow::Result<T> {
     tokio::task::spawn_blocking(work).await?

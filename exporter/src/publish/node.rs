@@ -11,7 +11,7 @@ use nvlink_runtime::client;
 use nvlink_topology::{NodeTopology, labels};
 use serde_json::{Value, json};
 
-use super::{ALIAS_MANAGER, MANAGER, PublishError, is_conflict};
+use super::{ALIAS_MANAGER, DEVICES_MANAGER, MANAGER, PublishError, is_conflict};
 
 /// Nodes that one request lists.
 const PAGE: u32 = 500;
@@ -149,10 +149,13 @@ pub(super) async fn apply_aliases(
     }
 }
 
-/// Removes everything that the two managers of this program have set.
+/// All managers of this program.
+const MANAGERS: [&str; 3] = [MANAGER, ALIAS_MANAGER, DEVICES_MANAGER];
+
+/// Removes everything that the managers of this program have set.
 pub(super) async fn remove(client: &Client, node: &Node) -> Result<(), PublishError> {
     let none = Values::new();
-    for manager in [MANAGER, ALIAS_MANAGER] {
+    for manager in MANAGERS {
         if !says(node, manager, &none, &none) {
             let params = PatchParams::apply(manager).force();
             apply(client, node, &params, &none, &none).await?;
@@ -170,10 +173,8 @@ pub(super) async fn published(client: &Client) -> Result<Vec<String>, PublishErr
         let nodes = api.list(&page).await;
         let nodes = nodes.map_err(|error| PublishError::api("listing Nodes", "", error))?;
         let ours = |node: &&Node| {
-            let managers = [MANAGER, ALIAS_MANAGER];
-            managers
-                .iter()
-                .any(|manager| !says(node, manager, &none, &none))
+            let mut managers = MANAGERS.iter();
+            managers.any(|manager| !says(node, manager, &none, &none))
         };
         names.extend(nodes.items.iter().filter(ours).map(ResourceExt::name_any));
         match nodes.metadata.continue_.filter(|next| !next.is_empty()) {

@@ -1,0 +1,198 @@
+//! The metrics of the process.
+
+use std::{fmt, time::Duration};
+
+use prometheus_client::{
+    encoding::{EncodeLabelSet, text},
+    metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram, info::Info},
+    registry::{Registry, Unit},
+};
+
+/// Bounds of times in seconds. The goal is less than a millisecond.
+const BOUNDS: [f64; 9] = [
+    0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.01, 0.1, 1.0,
+];
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Of {
+    resource: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ByAnswer {
+    resource: String,
+    by: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ByOutcome {
+    resource: String,
+    outcome: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ByHealth {
+    resource: String,
+    health: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ByCall {
+    call: &'static str,
+}
+
+/// Who answered what the kubelet asked for its preference.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum By {
+    /// The search on the node's graph.
+    Search,
+    /// The vendor's plugin.
+    Vendor,
+    /// Nobody: the kubelet takes any.
+    Nobody,
+}
+
+/// What became of a preference.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// The kubelet allocated what it was told.
+    Taken,
+    /// It allocated something else.
+    Ignored,
+}
+
+/// A call to which this program adds something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Call {
+    Prefer,
+    Allocate,
+}
+
+/// The metrics.
+#[derive(Debug)]
+pub(super) struct Statistics {
+    registry: Registry,
+    registered: Family<Of, Gauge>,
+    registrations: Family<Of, Counter>,
+    devices: Family<ByHealth, Gauge>,
+    preferences: Family<ByAnswer, Counter>,
+    outcomes: Family<ByOutcome, Counter>,
+    duration: Family<ByCall, Histogram>,
+}
+
+impl Default for Statistics {
+    fn default() -> Self {
+        let mut this = Self {
+            registry: Registry::default(),
+            registered: Family::default(),
+            registrations: Family::default(),
+            devices: Family::default(),
+            preferences: Family::default(),
+            outcomes: Family::default(),
+            duration: Family::new_with_constructor(|| Histogram::new(BOUNDS)),
+        };
+        this.register();
+        this
+    }
+}
+
+impl Statistics {
+    fn register(&mut self) {
+        let prefix = "nvlink_device_plugin";
+        let registry = &mut self.registry;
+        let version = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
+        registry.register(format!("{prefix}_build"), "The program's version", version);
+        registry.register(
+            format!("{prefix}_registered"),
+            "Whether the kubelet has the resource from this program (1) or not (0)",
+            self.registered.clone(),
+        );
+        registry.register(
+            format!("{prefix}_registrations"),
+            "Registrations with the kubelet: one more after each restart of the kubelet, of the vendor's plugin, and of this program",
+            self.registrations.clone(),
+        );
+        registry.register(
+            format!("{prefix}_devices"),
+            "Devices that the vendor's plugin reports, by health",
+            self.devices.clone(),
+        );
+        registry.register(
+            format!("{prefix}_preferences"),
+            "Preferences that the kubelet asked for, by who answered: search, this program; vendor, the vendor's plugin (for parts and shares of GPUs, and while the graph is unknown or old); nobody, the kubelet takes any device",
+            self.preferences.clone(),
+        );
+        registry.register(
+            format!("{prefix}_allocations"),
+            "Allocations after a preference of this program, by outcome: taken, the kubelet allocated these devices; ignored, it allocated others",
+            self.outcomes.clone(),
+        );
+        registry.register_with_unit(
+            format!("{prefix}_added"),
+            "Time that this program adds to a call of the kubelet, without what the vendor's plugin takes",
+            Unit::Seconds,
+            self.duration.clone(),
+        );
+    }
+
+    pub(super) fn registered(&self, resource: &str, is: bool) {
+        let of = Of {
+            resource: resource.to_owned(),
+        };
+        self.registered.get_or_create(&of).set(is.into());
+        if is {
+            self.registrations.get_or_create(&of).inc();
+        }
+    }
+
+    /// Replaces the numbers of devices by health.
+    pub(super) fn devices(&self, resource: &str, healthy: usize, unhealthy: usize) {
+        for (health, count) in [("Healthy", healthy), ("Unhealthy", unhealthy)] {
+            let of = ByHealth {
+                resource: resource.to_owned(),
+                health: health.to_owned(),
+            };
+            let count = i64::try_from(count).unwrap_or(i64::MAX);
+            self.devices.get_or_create(&of).set(count);
+        }
+    }
+
+    pub(super) fn preference(&self, resource: &str, by: By) {
+        let of = ByAnswer {
+            resource: resource.to_owned(),
+            by: match by {
+                By::Search => "search",
+                By::Vendor => "vendor",
+                By::Nobody => "nobody",
+            },
+        };
+        self.preferences.get_or_create(&of).inc();
+    }
+
+    pub(super) fn outcome(&self, resource: &str, outcome: Outcome) {
+        let of = ByOutcome {
+            resource: resource.to_owned(),
+            outcome: match outcome {
+                Outcome::Taken => "taken",
+                Outcome::Ignored => "ignored",
+            },
+        };
+        self.outcomes.get_or_create(&of).inc();
+    }
+
+    pub(super) fn added(&self, call: Call, time: Duration) {
+        let call = match call {
+            Call::Prefer => "GetPreferredAllocation",
+            Call::Allocate => "Allocate",
+        };
+        let histogram = self.duration.get_or_create(&ByCall { call });
+        histogram.observe(time.as_secs_f64());
+    }
+
+    /// Renders the answer to a scrape, in the OpenMetrics text format.
+    pub(super) fn render(&self) -> Result<String, fmt::Error> {
+        let mut out = String::new();
+        text::encode(&mut out, &self.registry)?;
+        Ok(out)
+    }
+}
