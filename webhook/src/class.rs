@@ -5,7 +5,7 @@ use nvlink_topology::{BrokenGpus, Pattern, Scope};
 use crate::crd::{
     access::{CiProject, GrantedIn},
     domain_class::{
-        self, AccessMode, AppliesTo, DomainClassSpec, Environment, PatternName, Scheduler,
+        self, AccessMode, AppliesTo, DomainClassSpec, Environment, Mapping, PatternName, Scheduler,
         ScopeName,
     },
 };
@@ -57,6 +57,8 @@ pub struct Class {
     pub environment: Environment,
     /// The scheduler that places its pods.
     pub scheduler: Scheduler,
+    /// What allocates GPUs to containers.
+    pub mapping: Mapping,
     /// Its pods wait in the queue; `None`: they are Pending.
     pub queue: Option<Queue>,
     /// A requested feature that this version does not have: pods of the class are refused.
@@ -161,6 +163,7 @@ impl Class {
             resource: resource.clone(),
             environment,
             scheduler: spec.scheduler.clone(),
+            mapping: spec.devices.mapping,
             queue: Queue::of(spec)?,
             unready: unready::of(spec),
         })

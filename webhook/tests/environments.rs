@@ -310,8 +310,8 @@ fn devices() {
             pod(2, own(json!({}))),
         ),
         devices(
-            "mapped devices do not exist yet",
-            json!({"placement": {"whenUnavailable": "Queue"}, "devices": {"mapping": "Mapped"}}),
+            "the node's plugin orders the GPUs",
+            json!({"devices": {"mapping": "Preferred"}}),
             pod(2, own(json!({}))),
         ),
         devices(

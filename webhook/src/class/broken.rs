@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::{Class, GPU};
 use crate::crd::{
     access::GrantedIn,
-    domain_class::{DomainClassSpec, Environment, Scheduler},
+    domain_class::{DomainClassSpec, Environment, Mapping, Scheduler},
 };
 
 /// A class that cannot be used. No pod gets it, and its nodes stay guarded as
@@ -61,6 +61,7 @@ impl Broken {
             scheduler: Scheduler::default(),
             queue: None,
             unready: None,
+            mapping: Mapping::default(),
         };
         Self { reason, guard }
     }

@@ -33,14 +33,13 @@ impl fmt::Display for Unready {
 /// Returns the feature that `spec` requests and this version does not have.
 pub(super) fn of(spec: &DomainClassSpec) -> Option<Unready> {
     let value = match spec.devices.mapping {
-        Mapping::DevicePlugin => return None,
+        Mapping::DevicePlugin | Mapping::Preferred => return None,
         Mapping::Claim => "Claim",
-        Mapping::Mapped => "Mapped",
     };
     Some(Unready {
         field: "spec.devices.mapping",
         value,
-        instead: "DevicePlugin",
+        instead: "DevicePlugin or Preferred",
     })
 }
 
@@ -67,9 +66,9 @@ pub(super) fn check(spec: &DomainClassSpec) -> Result<(), InvalidClass> {
             "whenUnavailable Queue needs the scheduler integration Gate: other schedulers have their own queues",
         ));
     }
-    if spec.devices.mapping != Mapping::DevicePlugin && !queues {
+    if spec.devices.mapping == Mapping::Claim && !queues {
         return Err(InvalidClass::Placement(
-            "the devices mappings Claim and Mapped need whenUnavailable Queue: the queue chooses the GPUs",
+            "the devices mapping Claim needs whenUnavailable Queue: the queue chooses the GPUs",
         ));
     }
     check_scheduler(&spec.scheduler)
@@ -109,7 +108,7 @@ mod tests {
         for (mapping, expected) in [
             ("DevicePlugin", None),
             ("Claim", Some("spec.devices.mapping is Claim")),
-            ("Mapped", Some("spec.devices.mapping is Mapped")),
+            ("Preferred", None),
         ] {
             let spec = spec(json!({
                 "placement": queue, "devices": {"mapping": mapping},

@@ -56,8 +56,8 @@ use super::with_unit;
         "self.placement.whenUnavailable != 'Queue' || self.scheduler.integration == 'Gate'"
     ).message("whenUnavailable Queue needs the scheduler integration Gate: other schedulers have their own queues"),
     validation = Rule::new(
-        "!(self.devices.mapping in ['Claim', 'Mapped']) || self.placement.whenUnavailable == 'Queue'"
-    ).message("the devices mappings Claim and Mapped need whenUnavailable Queue: the queue chooses the GPUs"),
+        "self.devices.mapping != 'Claim' || self.placement.whenUnavailable == 'Queue'"
+    ).message("the devices mapping Claim needs whenUnavailable Queue: the queue chooses the GPUs"),
     validation = Rule::new(
         "!has(self.access.maxGpusPerProject) || self.placement.whenUnavailable == 'Queue'"
     ).message("access.maxGpusPerProject needs whenUnavailable Queue: the queue counts what a project holds")
@@ -317,10 +317,11 @@ pub enum Mapping {
     /// The device plugin, for an extended resource.
     #[default]
     DevicePlugin,
+    /// The device plugin, on nodes where `nvlink-exporter device-plugin` stands between it and the
+    /// kubelet: a container gets the best GPUs of those that are free, in the order of their ring.
+    Preferred,
     /// A resource claim, which the queue creates with one request for each rank.
     Claim,
-    /// The container runtime, from the UUIDs that the queue writes into the pod.
-    Mapped,
 }
 
 /// The scheduler that places the pods of a class. The webhook always writes their

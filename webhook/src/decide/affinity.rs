@@ -11,6 +11,7 @@ use super::{
 };
 use crate::{
     class::Class,
+    crd::domain_class::Mapping,
     decide::patch::{Editor, Step, WrongType},
     decide::pod,
 };
@@ -129,7 +130,13 @@ fn expressions(class: &Class, size: Option<u32>) -> Vec<Value> {
                 .min_bandwidth
                 .map(|least| above(labels::BANDWIDTH, least)),
         )
+        .chain((class.mapping == Mapping::Preferred).then(preferring))
         .collect()
+}
+
+/// Returns the requirement that `nvlink-exporter device-plugin` runs on the node.
+fn preferring() -> Value {
+    json!({"key": labels::DEVICES, "operator": "In", "values": [labels::PREFERRED]})
 }
 
 /// Returns the requirement that the label `key` is at least `least`, which is above 0.

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::{Chosen, Refusal};
 use crate::{
+    crd::domain_class::Mapping,
     decide::patch::Editor,
     decide::pod::{self, Container, list},
 };
@@ -32,6 +33,7 @@ const SHARING: [(&str, &str); 2] = [
 #[derive(Clone, Debug)]
 pub(super) struct Devices<'a> {
     resource: &'a str,
+    mapping: Mapping,
     /// The nodes allocate parts of GPUs under the resource name of whole GPUs.
     cut: bool,
     /// Some container may hold a part of a GPU that its resources do not show.
@@ -53,6 +55,7 @@ impl<'a> Devices<'a> {
         };
         Self {
             resource: &class.resource,
+            mapping: class.mapping,
             cut: SHARING.iter().any(|(key, whole)| says(key, whole)),
             hidden: has_fractions(pod),
             fraction: fraction(pod),
@@ -65,11 +68,16 @@ impl<'a> Devices<'a> {
         if gpus == 0 || self.cut || self.hidden || self.has_parts(container) {
             return Vec::new();
         }
+        let by_address = pair("CUDA_DEVICE_ORDER", "PCI_BUS_ID");
+        if self.mapping == Mapping::Preferred {
+            // The node's plugin knows the ring of the GPUs, and a variable of the pod would win.
+            return vec![by_address];
+        }
         let ordinals: Vec<_> = (0..gpus.min(MAX_ORDINALS))
             .map(|gpu| gpu.to_string())
             .collect();
         vec![
-            pair("CUDA_DEVICE_ORDER", "PCI_BUS_ID"),
+            by_address,
             pair("CUDA_VISIBLE_DEVICES", &ordinals.join(",")),
         ]
     }
@@ -95,6 +103,7 @@ impl<'a> Devices<'a> {
 pub(super) fn untold<'a>(pod: &'a Value, resource: &str) -> Vec<Container<'a>> {
     let devices = Devices {
         resource,
+        mapping: Mapping::default(),
         cut: false,
         hidden: has_fractions(pod),
         fraction: fraction(pod),
