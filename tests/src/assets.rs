@@ -108,6 +108,27 @@ pub fn build_node() -> Result<()> {
     build_missing(&NODE, &BUILT)
 }
 
+/// Builds the program that runs the kubelet's device manager by itself, and returns its path.
+///
+/// # Errors
+/// When the build fails; shows what Go said.
+pub fn device_manager() -> Result<PathBuf> {
+    let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/controlplane");
+    let program = crate::workdir::fresh("device-manager-program")?.join("device-manager");
+    let mut go = Command::new("go");
+    go.args(["build", "-trimpath", "-o"]).arg(&program);
+    go.arg("./device-manager").current_dir(directory);
+    let output = go
+        .env("CGO_ENABLED", "0")
+        .output()
+        .context("cannot run go")?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    match output.status.success() {
+        true => Ok(program),
+        false => bail!("cannot build the device manager: {said}"),
+    }
+}
+
 /// Tries only once: a failure takes minutes and would repeat itself.
 fn build_missing(names: &[&str], built: &OnceLock<bool>) -> Result<()> {
     if all_exist(names) || *built.get_or_init(|| succeeds(BUILD, names)) {

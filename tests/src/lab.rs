@@ -16,12 +16,13 @@ use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
 use crate::{
-    assets, controlplane::ControlPlane, kubectl::Kubectl, nvml, process::Process, wait::wait_until,
-    workdir,
+    assets, controlplane::ControlPlane, device_plugin::DevicePlugin, kubectl::Kubectl, nvml,
+    process::Process, wait::wait_until, workdir,
 };
 
 mod cgroup;
 mod containerd;
+mod device_manager;
 mod driver;
 mod images;
 mod kubelet;
@@ -30,6 +31,7 @@ mod network;
 mod plugin;
 mod sandbox;
 
+pub use device_manager::{Allocations, Step, allocate};
 pub use plugin::Choice;
 
 use cgroup::Cgroup;
@@ -47,6 +49,7 @@ pub struct LabNode {
     name: String,
     profile: String,
     choice: Choice,
+    preferred: bool,
 }
 
 impl LabNode {
@@ -57,7 +60,15 @@ impl LabNode {
             name: name.into(),
             profile: profile.into(),
             choice: Choice::default(),
+            preferred: false,
         }
+    }
+
+    /// Puts `nvlink-exporter device-plugin` between the kubelet and the node's device plugin.
+    #[must_use]
+    pub fn preferring(mut self) -> Self {
+        self.preferred = true;
+        self
     }
 
     /// Sets how its device plugin chooses among the free GPUs.
@@ -77,6 +88,10 @@ pub struct Lab {
     recording: Value,
     programs: Programs,
     watches: Watches,
+    vendor: Vendor,
+    /// What stands between the kubelet and the device plugin.
+    between: Mutex<Option<DevicePlugin>>,
+    plugin: Mutex<Option<Runtime>>,
     // Dropped in this order: the clients before the servers, then the namespaces.
     kubelet: Mutex<Option<Process>>,
     _proxy: Process,
@@ -85,6 +100,53 @@ pub struct Lab {
     _gone: Gone,
     _cgroup: Cgroup,
     _runtime: Runtime,
+}
+
+/// The directories of sockets of a node's device plugin.
+#[derive(Debug)]
+struct Vendor {
+    /// The kubelet's.
+    kubelet: PathBuf,
+    /// Where the plugin registers: with the kubelet, or with what stands between.
+    directory: PathBuf,
+    source: String,
+    node: String,
+    /// Where to label the node.
+    kubeconfig: Option<PathBuf>,
+    choice: Choice,
+}
+
+impl Vendor {
+    fn new(node: &LabNode, directory: &Path, kubeconfig: Option<&Path>) -> Self {
+        let kubelet = directory.join("kubelet/device-plugins");
+        Self {
+            directory: match node.preferred {
+                true => directory.join("vendor"),
+                false => kubelet.clone(),
+            },
+            kubelet,
+            source: format!("sim:{}", node.profile),
+            node: node.name.clone(),
+            kubeconfig: kubeconfig.map(Path::to_owned),
+            choice: node.choice,
+        }
+    }
+
+    fn start_between(&self) -> Result<Option<DevicePlugin>> {
+        if self.directory == self.kubelet {
+            return Ok(None);
+        }
+        let source = ["--source", &self.source, "--node-name", &self.node];
+        let publish: &[&str] = match self.kubeconfig {
+            Some(_) => &["--publish"],
+            None => &[],
+        };
+        let nowhere = Path::new("/dev/null");
+        let kubeconfig = self.kubeconfig.as_deref().unwrap_or(nowhere);
+        let arguments = [&source[..], publish].concat();
+        let between = DevicePlugin::start(&self.kubelet, &self.directory, kubeconfig, &arguments);
+        between.map(Some)
+    }
 }
 
 /// Waits when it is dropped until the kernel has removed the node's interface.
@@ -120,10 +182,11 @@ impl Lab {
         network.connect()?;
         let runtime = runtime()?;
         network.forward(&runtime, control_plane.port())?;
-        let plugins = directory.join("kubelet/device-plugins");
-        let plugin = Plugin::new(&plugins, &recording, node.choice);
+        let vendor = Vendor::new(node, &directory, Some(control_plane.kubeconfig()));
+        let between = vendor.start_between()?;
+        let plugin = Plugin::new(&vendor.directory, &recording, node.choice);
         let watches = plugin.watches();
-        runtime.spawn(plugin.run());
+        let plugin = started(plugin)?;
 
         let nvidia = driver::write(&directory, &recording)?;
         let containerd = Containerd::start(&sandbox, network, &directory, &nvidia)?;
@@ -138,6 +201,9 @@ impl Lab {
             recording,
             programs,
             watches,
+            vendor,
+            between: Mutex::new(between),
+            plugin: Mutex::new(Some(plugin)),
             containerd,
             sandbox,
             _gone: Gone(network),
@@ -190,9 +256,98 @@ impl Lab {
         self.containerd.import(&self.sandbox, archive, &flags)
     }
 
+    /// Returns what stands between the kubelet and the device plugin, if the node has it and it was
+    /// not killed.
+    pub fn between(&self) -> MutexGuard<'_, Option<DevicePlugin>> {
+        self.between.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Kills what stands between the kubelet and the device plugin.
+    pub fn stop_between(&self) {
+        drop(self.between().take());
+    }
+
+    /// Starts what stands between the kubelet and the device plugin again.
+    ///
+    /// # Errors
+    /// When it does not come up; shows the end of its log.
+    pub fn start_between(&self) -> Result<()> {
+        *self.between() = self.vendor.start_between()?;
+        Ok(())
+    }
+
     /// Kills the kubelet. Its containers go on.
     pub fn stop_kubelet(&self) {
         drop(self.lock_kubelet().take());
+    }
+
+    /// Starts the kubelet again.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn restart_kubelet(&self) -> Result<()> {
+        *self.lock_kubelet() = Some(self.programs.start_kubelet(&self.sandbox)?);
+        Ok(())
+    }
+
+    /// Ends the device plugin.
+    pub fn stop_vendor(&self) {
+        // Connections end with their runtime only.
+        if let Some(plugin) = self.plugin().take() {
+            plugin.shutdown_background();
+        }
+    }
+
+    /// Starts the device plugin again.
+    ///
+    /// # Errors
+    /// When no thread can be started.
+    pub fn start_vendor(&self) -> Result<()> {
+        self.start_vendor_in(&self.vendor.directory)
+    }
+
+    /// Starts the device plugin again, with another directory of sockets. The node's
+    /// `/var/lib/kubelet` is the parent of the kubelet's, [`Lab::plugin_directories`].
+    ///
+    /// # Errors
+    /// When no thread can be started.
+    pub fn start_vendor_in(&self, directory: &Path) -> Result<()> {
+        let plugin = Plugin::new(directory, &self.recording, self.vendor.choice);
+        *self.plugin() = Some(started(plugin)?);
+        Ok(())
+    }
+
+    /// Starts another device plugin with the same devices, for as long as the runtime lives.
+    ///
+    /// # Errors
+    /// When no thread can be started.
+    pub fn start_other_vendor(&self, resource: &str, socket: &str) -> Result<Runtime> {
+        let plugin = Plugin::new(&self.vendor.directory, &self.recording, self.vendor.choice);
+        started(plugin.named(resource, socket))
+    }
+
+    /// Returns the directories of sockets: the kubelet's, and the one in which the device plugin
+    /// registers.
+    #[must_use]
+    pub fn plugin_directories(&self) -> (&Path, &Path) {
+        (&self.vendor.kubelet, &self.vendor.directory)
+    }
+
+    fn plugin(&self) -> MutexGuard<'_, Option<Runtime>> {
+        self.plugin.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until the node offers so many devices of a resource.
+    ///
+    /// # Errors
+    /// When it does not.
+    pub fn wait_for_devices(&self, resource: &str, devices: usize) -> Result<()> {
+        wait_until(&format!("{devices} of {resource}"), START, || {
+            let node = self.kubectl.get(&["node", &self.name])?;
+            let offered = node["status"]["allocatable"][resource].as_str();
+            ensure!(offered == Some(&devices.to_string()), "{offered:?}");
+            Ok(Some(()))
+        })
     }
 
     /// Starts the kubelet again, and waits until it knows the GPUs.
@@ -200,9 +355,21 @@ impl Lab {
     /// # Errors
     /// When it does not come back; shows the end of its log.
     pub fn start_kubelet(&self) -> Result<()> {
-        let before = self.watches.count();
-        *self.lock_kubelet() = Some(self.programs.start_kubelet(&self.sandbox)?);
+        let before = self.registrations();
+        self.restart_kubelet()?;
         self.wait_until_ready(before)
+    }
+
+    /// Returns how often a kubelet has got to know the GPUs.
+    fn registrations(&self) -> usize {
+        match &*self.between() {
+            Some(between) => {
+                let series =
+                    "nvlink_device_plugin_registrations_total{resource=\"nvidia.com/gpu\"}";
+                between.metric(series).unwrap_or_default() as usize
+            }
+            None => self.watches.count(),
+        }
     }
 
     fn lock_kubelet(&self) -> MutexGuard<'_, Option<Process>> {
@@ -242,7 +409,7 @@ impl Lab {
             let ready = { conditions }.any(|one| one["type"] == "Ready" && one["status"] == "True");
             let offered = node["status"]["allocatable"]["nvidia.com/gpu"].as_str();
             ensure!(
-                self.watches.count() > before,
+                self.registrations() > before,
                 "the kubelet does not know the device plugin yet"
             );
             ensure!(
@@ -272,6 +439,13 @@ impl Drop for Gone {
         // Nobody can do more than the kernel does.
         let _ = wait_until("the interface to be removed", START, gone);
     }
+}
+
+/// Starts a device plugin in a runtime of its own.
+fn started(plugin: Plugin) -> Result<Runtime> {
+    let runtime = runtime()?;
+    runtime.spawn(plugin.run());
+    Ok(runtime)
 }
 
 fn runtime() -> Result<Runtime> {

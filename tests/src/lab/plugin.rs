@@ -50,6 +50,8 @@ type Answer = axum::http::Response<tonic::body::Body>;
 pub(super) struct Plugin {
     /// The kubelet's directory of device plugins, with its own socket `kubelet.sock`.
     directory: PathBuf,
+    resource: String,
+    socket: String,
     board: Arc<Board>,
     choice: Choice,
     watches: Watches,
@@ -69,10 +71,19 @@ impl Plugin {
     pub(super) fn new(directory: &Path, recording: &Value, choice: Choice) -> Self {
         Self {
             directory: directory.to_owned(),
+            resource: RESOURCE.to_owned(),
+            socket: SOCKET.to_owned(),
             board: Arc::new(Board::new(recording)),
             choice,
             watches: Watches::default(),
         }
+    }
+
+    /// Serves the devices as another resource, on a socket of its own.
+    pub(super) fn named(mut self, resource: &str, socket: &str) -> Self {
+        self.resource = resource.to_owned();
+        self.socket = socket.to_owned();
+        self
     }
 
     pub(super) fn watches(&self) -> Watches {
@@ -91,7 +102,7 @@ impl Plugin {
 
     /// Serves until the socket is deleted.
     async fn serve(&self) -> Result<()> {
-        let socket = self.directory.join(SOCKET);
+        let socket = self.directory.join(&self.socket);
         // An old one may be left.
         let _ = std::fs::remove_file(&socket);
         let listener = UnixListener::bind(&socket)
@@ -121,8 +132,8 @@ impl Plugin {
         kubelet.ready().await?;
         let registration = Registration {
             version: VERSION.to_owned(),
-            endpoint: SOCKET.to_owned(),
-            resource: RESOURCE.to_owned(),
+            endpoint: self.socket.clone(),
+            resource: self.resource.clone(),
             options: Some(options()),
         };
         let codec = ProstCodec::<Registration, Empty>::default();

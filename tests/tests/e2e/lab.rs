@@ -16,6 +16,7 @@ use crate::{
 
 mod install;
 mod machine;
+mod preferred;
 mod residue;
 
 const SOON: Duration = Duration::from_secs(60);
@@ -42,6 +43,12 @@ fn cluster() -> &'static Cluster {
             "kind": "DomainClass",
             "metadata": {"name": "lab"},
             "spec": {"appliesTo": {"minGpus": 2}},
+        }))?;
+        control_plane.kubectl().create(&json!({
+            "apiVersion": "nvlink-domains.io/v1alpha1",
+            "kind": "DomainClass",
+            "metadata": {"name": "preferred"},
+            "spec": {"placement": {"scope": "node"}, "devices": {"mapping": "Preferred"}},
         }))?;
         let kubectl = control_plane.namespace("ci", &json!({}), &json!({}))?;
         wait_until("the webhook to see the class", SOON, || {
@@ -71,10 +78,15 @@ struct Bench {
 
 impl Bench {
     fn start(node: &LabNode) -> Self {
+        Self::start_with(node, PROFILE)
+    }
+
+    /// Starts a node, and an exporter of its `profile`.
+    fn start_with(node: &LabNode, profile: &str) -> Self {
         let cluster = cluster();
         let lab = Lab::start(&cluster.control_plane, node).unwrap();
         let socket = lab.pod_resources().to_str().unwrap().to_owned();
-        let source = format!("sim:{PROFILE}");
+        let source = format!("sim:{profile}");
         let arguments = ["--source", &source, "--kubelet-socket", &socket];
         let arguments = [&arguments[..], &["--collection-interval", "100ms"]].concat();
         let kubeconfig = cluster.control_plane.kubeconfig();
@@ -94,12 +106,22 @@ impl Bench {
 
     /// Creates a pod that holds GPUs of this node until [`Bench::end`], and waits until it runs.
     fn run_pod(&self, name: &str, gpus: u32) {
+        self.run_pod_of("lab", name, gpus);
+    }
+
+    /// Does the same with a pod that names a class.
+    fn run_pod_of(&self, class: &str, name: &str, gpus: u32) {
+        self.create_pod_of(class, name, gpus);
+        self.wait_for_phase(name, "Running");
+    }
+
+    fn create_pod_of(&self, class: &str, name: &str, gpus: u32) {
         let pod = json!({
-            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": name, "annotations": {"nvlink-domains.io/class": class}},
             "spec": spec(self.lab.name(), gpus, WORK),
         });
         self.kubectl.create(&pod).unwrap();
-        self.wait_for_phase(name, "Running");
     }
 
     fn wait_for_phase(&self, pod: &str, phase: &str) {

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::{chart, control_plane, documents, read};
 
 /// Values that switch each option at least once.
-const MATRIX: [(&str, &str); 19] = [
+const MATRIX: [(&str, &str); 20] = [
     ("the defaults", ""),
     ("no exporter", "exporter: {enabled: false}"),
     ("no webhook", "webhook: {enabled: false}"),
@@ -48,6 +48,10 @@ const MATRIX: [(&str, &str); 19] = [
     (
         "rules and dashboards",
         "monitoring: {rules: {enabled: true, runbookUrl: 'https://wiki/', alertLabels: {team: hpc}}, dashboards: {enabled: true}}",
+    ),
+    (
+        "a device plugin",
+        "devicePlugin: {enabled: true, podAnnotations: {a: b}, extraArgs: [--stale-after=1m]}\nmonitoring: {kind: ServiceMonitor}",
     ),
     (
         "cert-manager",

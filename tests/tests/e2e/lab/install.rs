@@ -9,8 +9,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+use anyhow::ensure;
 use nvlink_tests::{ControlPlane, Helm, Kubectl, Lab, LabNode, assets, http, wait_until, workdir};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{SOON, WORK, spec, variable};
 use crate::{
@@ -112,6 +113,7 @@ fn the_commands_of_readme_install_both_programs_and_run_a_job() {
         .unwrap();
     the_exporter_reports_a_job(&cluster);
     let helm = Helm::on(kubectl).unwrap();
+    a_device_plugin_goes_between_and_out_again(&cluster, &helm);
     no_pod_is_refused(&cluster, &helm);
 }
 
@@ -141,6 +143,71 @@ fn the_exporter_reports_a_job(cluster: &Cluster) {
     })
     .unwrap();
     ci.run(&["delete", "pod", "busy"]).unwrap();
+}
+
+/// Puts the chart's device plugin between the kubelet and the vendor's, as docs/devices.md says, and
+/// takes it out again.
+fn a_device_plugin_goes_between_and_out_again(cluster: &Cluster, helm: &Helm) {
+    let (lab, kubectl) = (&cluster.lab, cluster.kubectl());
+    let class = json!({
+        "apiVersion": "nvlink-domains.io/v1alpha1", "kind": "DomainClass",
+        "metadata": {"name": "preferred"}, "spec": {"devices": {"mapping": "Preferred"}},
+    });
+    kubectl.create(&class).unwrap();
+    let (own, _) = lab.plugin_directories();
+    lab.stop_vendor();
+    helm.release("upgrade", "devicePlugin: {enabled: true}", &["--wait"])
+        .unwrap_or_else(|error| panic!("{error:#}\n{}", cluster.logs()));
+    lab.start_vendor_in(&own.with_file_name("nvlink-domains"))
+        .unwrap();
+    wait_for_label(kubectl, Some("preferred"));
+    let ci = kubectl.in_namespace("ci");
+    let mut pod = json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": "ordered", "annotations": {"nvlink-domains.io/class": "preferred"}},
+        "spec": spec(NODE, 4, "env"),
+    });
+    let log = log_of(&ci, &pod);
+    assert_eq!(
+        variable(&log, "CUDA_VISIBLE_DEVICES"),
+        Some("0,1,2,3"),
+        "{log}"
+    );
+    let gpus = variable(&log, "NVLINK_DOMAINS_GPUS").unwrap_or_else(|| panic!("{log}"));
+    assert_eq!(gpus.matches("GPU-").count(), 4, "{log}");
+
+    lab.stop_vendor();
+    helm.release("upgrade", "devicePlugin: {enabled: false}", &["--wait"])
+        .unwrap();
+    lab.start_vendor().unwrap();
+    wait_for_label(kubectl, None);
+    pod["metadata"] = json!({"name": "plain"});
+    let log = log_of(&ci, &pod);
+    assert_eq!(variable(&log, "NVLINK_DOMAINS_GPUS"), None, "{log}");
+}
+
+fn wait_for_label(kubectl: &Kubectl, value: Option<&str>) {
+    wait_until("the label of the node", SOON, || {
+        let node = kubectl.get(&["node", NODE])?;
+        let label = node["metadata"]["labels"]["nvlink-domains.io/devices"].as_str();
+        let gpus = node["status"]["allocatable"]["nvidia.com/gpu"].as_str();
+        ensure!(label == value && gpus == Some("8"), "{label:?}, {gpus:?}");
+        Ok(Some(()))
+    })
+    .unwrap();
+}
+
+/// Runs a pod to its end, and returns its log.
+fn log_of(kubectl: &Kubectl, pod: &Value) -> String {
+    kubectl.create(pod).unwrap();
+    let name = pod["metadata"]["name"].as_str().unwrap();
+    wait_until("the pod to end", SOON, || {
+        let pod = kubectl.get(&["pod", name])?;
+        ensure!(pod["status"]["phase"] == "Succeeded", "{:#}", pod["status"]);
+        Ok(Some(()))
+    })
+    .unwrap();
+    kubectl.run(&["logs", name]).unwrap()
 }
 
 /// Upgrades, rolls back and uninstalls while pods of a class are created all the time.

@@ -1,0 +1,354 @@
+//! `nvlink-exporter device-plugin` between a real kubelet and a device plugin that knows no links.
+
+use std::{
+    cell::RefCell,
+    collections::{BTreeMap, BTreeSet, HashMap},
+    fs,
+    io::Write,
+    os::unix::net::UnixStream,
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+
+use nvlink_tests::{Choice, LabNode, allocate, assets, nvml, programs, wait_until};
+use nvlink_topology::{
+    BrokenGpus, Gpu, GpuSet, Graph, NodeTopology, Pattern, Request, Scope, place, sparing,
+};
+use serde_json::Value;
+
+use super::{Bench, variable};
+use crate::allocations::held;
+
+/// Returns what `place` chooses.
+fn placed(profile: &str, gpus: usize, free: &[u32]) -> Vec<u32> {
+    let (source, gpus) = (format!("sim:{profile}"), gpus.to_string());
+    let free: Vec<String> = free.iter().map(ToString::to_string).collect();
+    let free = free.join(",");
+    let arguments = [
+        "place", "--source", &source, "--gpus", &gpus, "--free", &free,
+    ];
+    let output = [&arguments[..], &["--output", "json"]].concat();
+    let text = programs::run(programs::EXPORTER, &output, "").unwrap();
+    let placement: Value = serde_json::from_str(&text).unwrap();
+    let gpus = placement["gpus"].as_array().unwrap().iter();
+    gpus.map(|gpu| u32::try_from(gpu.as_u64().unwrap()).unwrap())
+        .collect()
+}
+
+/// Runs pods of these sizes, one after the other, and compares the GPUs of each and their order
+/// with those of `place` for what was free. Those with a `-` end again at once.
+fn as_placed(name: &str, profile: &str, sizes: &[(usize, bool)]) {
+    let node = LabNode::new(name, profile)
+        .choosing(Choice::Scattered)
+        .preferring();
+    let bench = Bench::start_with(&node, profile);
+    let all = bench.lab.recording()["spec"]["gpus"]
+        .as_array()
+        .unwrap()
+        .len();
+    let mut free: Vec<u32> = (0..u32::try_from(all).unwrap()).collect();
+    for (at, &(gpus, stays)) in sizes.iter().enumerate() {
+        let expected = placed(profile, gpus, &free);
+        let pod = format!("{name}-{at}");
+        bench.run_pod_of("preferred", &pod, u32::try_from(gpus).unwrap());
+        let mut sorted = expected.clone();
+        sorted.sort_unstable();
+        let text = bench.wait_for_pod(&pod, gpus);
+        assert_eq!(held(&text, &pod), sorted, "{pod} of {free:?}");
+        let log = bench.kubectl.run(&["logs", &pod]).unwrap();
+        let relative = expected
+            .iter()
+            .map(|gpu| sorted.iter().position(|one| one == gpu));
+        let relative: Vec<String> = relative.map(|at| at.unwrap().to_string()).collect();
+        assert_eq!(
+            variable(&log, "CUDA_VISIBLE_DEVICES"),
+            Some(&*relative.join(","))
+        );
+        assert_eq!(variable(&log, "CUDA_DEVICE_ORDER"), Some("PCI_BUS_ID"));
+        let uuids: Vec<&str> = expected.iter().map(|&gpu| bench.uuid(gpu)).collect();
+        assert_eq!(
+            variable(&log, "NVLINK_DOMAINS_GPUS"),
+            Some(&*uuids.join(","))
+        );
+        match stays {
+            true => free.retain(|gpu| !sorted.contains(gpu)),
+            false => {
+                bench.end(&pod);
+                bench.wait_for_phase(&pod, "Succeeded");
+                bench.wait_for_pod(&pod, 0);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_container_gets_the_gpus_of_place_in_their_order() {
+    as_placed(
+        "lab-mesh",
+        "dgx1-v100",
+        &[(1, true), (4, false), (3, true), (4, true)],
+    );
+}
+
+#[test]
+fn pairs_stay_together_on_a_board_with_bridges() {
+    as_placed(
+        "lab-pairs",
+        "a100-pcie-pairs",
+        &[(1, true), (2, false), (3, true), (2, true), (2, true)],
+    );
+}
+
+#[test]
+fn a_mesh_of_four_is_left_as_whole_as_it_can_be() {
+    as_placed(
+        "lab-quad",
+        "hgx-a100-4",
+        &[(1, false), (2, true), (2, true)],
+    );
+}
+
+/// The kubelet's own device manager, some thousand containers that come and go: no GPU twice, none
+/// lost, and each container has the best of what was free, in the order of the ring.
+#[test]
+fn the_device_manager_gets_the_optimum_whatever_is_free() {
+    if assets::lacks("the API of the device manager", 36) {
+        return;
+    }
+    for (profile, steps) in [
+        ("dgx1-v100", 4_000),
+        ("a100-pcie-pairs", 3_000),
+        ("hgx-a100-4", 1_000),
+        ("h200-degraded", 2_000),
+    ] {
+        let node = LabNode::new("random", profile)
+            .choosing(Choice::Scattered)
+            .preferring();
+        let recording = nvml::recording_of(profile, "random").unwrap();
+        let board = Board::new(&recording);
+        let gpus = board.uuids.len();
+        let done = allocate(&node, gpus, steps, 16).unwrap();
+        assert_eq!(done.steps.len(), steps);
+        let mut held: BTreeMap<usize, Vec<u32>> = BTreeMap::new();
+        for (number, step) in done.steps.iter().enumerate() {
+            for ended in &step.ended {
+                held.remove(ended).unwrap();
+            }
+            let taken: BTreeSet<u32> = held.values().flatten().copied().collect();
+            let free: Vec<u32> = board.indices().filter(|gpu| !taken.contains(gpu)).collect();
+            let expected = board.place(step.devices.len(), &free);
+            let order = board.uuids_of(&expected).join(",");
+            let named = step.variables.get("NVLINK_DOMAINS_GPUS");
+            assert_eq!(named, Some(&order), "{profile}, step {number} of {free:?}");
+            let mut devices = board.uuids_of(&expected);
+            devices.sort_unstable();
+            assert_eq!(
+                step.devices, devices,
+                "{profile}, step {number} of {free:?}"
+            );
+            held.insert(number, expected);
+        }
+        let all = "nvlink_device_plugin_allocations_total{resource=\"nvidia.com/gpu\",outcome=";
+        assert!(
+            !done.metrics.contains(&format!("{all}\"ignored\"")),
+            "{}",
+            done.metrics
+        );
+        let added = done
+            .metrics
+            .lines()
+            .filter(|line| line.contains("_added_seconds"));
+        println!("{profile}:\n{}", added.collect::<Vec<_>>().join("\n"));
+    }
+}
+
+/// How many of which free GPUs.
+type Question = (usize, Vec<u32>);
+
+/// A node in the terms of the search.
+struct Board {
+    graph: Graph,
+    broken: GpuSet,
+    /// By index.
+    uuids: BTreeMap<u32, String>,
+    known: RefCell<HashMap<Question, Vec<u32>>>,
+}
+
+impl Board {
+    fn new(recording: &Value) -> Self {
+        let node: NodeTopology = serde_json::from_value(recording.clone()).unwrap();
+        let graph = Graph::new(&node.spec).unwrap();
+        let broken: Vec<u32> = node.spec.broken_gpus().collect();
+        let uuid = |gpu: &Gpu| (gpu.index, gpu.uuid.clone().unwrap());
+        Self {
+            broken: graph.set(&broken).unwrap(),
+            graph,
+            uuids: node.spec.gpus.iter().map(uuid).collect(),
+            known: RefCell::default(),
+        }
+    }
+
+    fn indices(&self) -> impl Iterator<Item = u32> {
+        self.uuids.keys().copied()
+    }
+
+    fn uuids_of(&self, gpus: &[u32]) -> Vec<String> {
+        gpus.iter().map(|gpu| self.uuids[gpu].clone()).collect()
+    }
+
+    /// Returns the best placement, in rank order.
+    fn place(&self, gpus: usize, free: &[u32]) -> Vec<u32> {
+        let mut known = self.known.borrow_mut();
+        let question = (gpus, free.to_vec());
+        let find = || {
+            let request = Request {
+                gpus,
+                free: self.graph.set(free).unwrap(),
+                required: GpuSet::EMPTY,
+                pattern: Pattern::default(),
+                scope: Scope::Node,
+            };
+            let spared = sparing(&self.graph, &request, self.broken, BrokenGpus::Last).unwrap();
+            place(&self.graph, &spared).unwrap().gpus
+        };
+        known.entry(question).or_insert_with(find).clone()
+    }
+}
+
+/// Each way in which a part of the chain may be away and come back.
+#[derive(Clone, Copy, Debug)]
+enum Restart {
+    Kubelet,
+    Vendor,
+    Between,
+}
+
+#[test]
+fn devices_come_back_after_every_order_of_restarts() {
+    use Restart::{Between, Kubelet, Vendor};
+    let profile = "dgx1-v100";
+    let node = LabNode::new("lab-restarts", profile)
+        .choosing(Choice::Scattered)
+        .preferring();
+    let bench = Bench::start_with(&node, profile);
+    bench.run_pod_of("preferred", "steady", 2);
+    let steady = held(&bench.wait_for_pod("steady", 2), "steady");
+    let orders: [&[Restart]; 7] = [
+        &[Kubelet],
+        &[Vendor],
+        &[Between],
+        &[Between, Kubelet],
+        &[Kubelet, Between],
+        &[Vendor, Between, Kubelet],
+        &[Kubelet, Vendor, Between],
+    ];
+    for (at, order) in orders.into_iter().enumerate() {
+        for restart in order {
+            match restart {
+                Kubelet => bench.lab.stop_kubelet(),
+                Vendor => bench.lab.stop_vendor(),
+                Between => bench.lab.stop_between(),
+            }
+        }
+        let start = Instant::now();
+        for restart in order {
+            match restart {
+                Kubelet => bench.lab.restart_kubelet().unwrap(),
+                Vendor => bench.lab.start_vendor().unwrap(),
+                Between => bench.lab.start_between().unwrap(),
+            }
+        }
+        let pod = run_at_last(&bench, &format!("after-{at}"), 4);
+        println!("{order:?}: a pod runs after {:?}", start.elapsed());
+        let free: Vec<u32> = (0..8).filter(|gpu| !steady.contains(gpu)).collect();
+        let mut expected = placed(profile, 4, &free);
+        expected.sort_unstable();
+        assert_eq!(
+            held(&bench.wait_for_pod(&pod, 4), &pod),
+            expected,
+            "{order:?}"
+        );
+        bench.end(&pod);
+        bench.wait_for_phase(&pod, "Succeeded");
+        bench.wait_for_pod(&pod, 0);
+    }
+    let pod = bench.kubectl.get(&["pod", "steady"]).unwrap();
+    assert_eq!(pod["status"]["containerStatuses"][0]["restartCount"], 0);
+    assert_eq!(held(&bench.wait_for_pod("steady", 2), "steady"), steady);
+}
+
+/// Runs a pod, again if the kubelet refuses it. Until a kubelet that starts has heard from a device
+/// plugin, it refuses what the scheduler sends it, whoever the plugin is.
+fn run_at_last(bench: &Bench, name: &str, gpus: u32) -> String {
+    let mut attempt = 0;
+    wait_until(
+        "a pod that the kubelet takes",
+        Duration::from_secs(60),
+        || {
+            attempt += 1;
+            let pod = format!("{name}-{attempt}");
+            bench.create_pod_of("preferred", &pod, gpus);
+            let phase = wait_until("its phase", Duration::from_secs(30), || {
+                let pod = bench.kubectl.get(&["pod", &pod])?;
+                let phase = pod["status"]["phase"].as_str().unwrap_or_default();
+                Ok(["Running", "Failed"]
+                    .contains(&phase)
+                    .then(|| phase.to_owned()))
+            })?;
+            Ok((phase == "Running").then_some(pod))
+        },
+    )
+    .unwrap()
+}
+
+#[test]
+fn hostile_peers_harm_nobody_else() {
+    let profile = "hgx-a100-4";
+    let node = LabNode::new("lab-hostile", profile)
+        .choosing(Choice::Scattered)
+        .preferring();
+    let bench = Bench::start_with(&node, profile);
+    let (kubelet, vendor) = bench.lab.plugin_directories();
+    let offered = fs::read_dir(kubelet)
+        .unwrap()
+        .map(|entry| entry.unwrap().path());
+    let own = |path: &PathBuf| path.to_string_lossy().contains("nvlink-dp-");
+    let own = offered.into_iter().find(own).unwrap();
+    let silent: Vec<UnixStream> = [&own, &vendor.join("kubelet.sock")]
+        .into_iter()
+        .flat_map(|socket| {
+            (0..8).map(move |at| {
+                let mut stream = UnixStream::connect(socket).unwrap();
+                // Nothing, no HTTP, half a preface of HTTP/2, and a frame of 16 MiB.
+                let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+                let said: &[u8] = match at % 4 {
+                    0 => b"",
+                    1 => b"GET / HTTP/1.1\r\n\r\n",
+                    2 => &preface[..10],
+                    _ => &[&preface[..], &[0xff; 9], &[0; 4096]].concat(),
+                };
+                // It may have hung up already.
+                let _ = stream.write_all(said);
+                stream
+            })
+        })
+        .collect();
+    // Names of sockets that lead elsewhere, names that are no resources, and another vendor's.
+    let _false: Vec<_> = [
+        ("nvidia.com/other", "../elsewhere.sock"),
+        ("no resource", "a.sock"),
+        ("kubernetes.io/cpu", "b.sock"),
+    ]
+    .into_iter()
+    .map(|(resource, socket)| bench.lab.start_other_vendor(resource, socket).unwrap())
+    .collect();
+    let _good = bench
+        .lab
+        .start_other_vendor("example.com/card", "card.sock")
+        .unwrap();
+    bench.lab.wait_for_devices("example.com/card", 4).unwrap();
+    bench.run_pod_of("preferred", "unharmed", 2);
+    let text = bench.wait_for_pod("unharmed", 2);
+    assert_eq!(held(&text, "unharmed"), placed(profile, 2, &[0, 1, 2, 3]));
+    drop(silent);
+}
