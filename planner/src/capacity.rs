@@ -111,6 +111,17 @@ impl<'a> View<'a> {
         built
     }
 
+    /// Returns the GPUs that nobody but `pod` holds.
+    pub(crate) fn free_but_for(&self, pod: &Name) -> GpuSet {
+        let (outside, holdings) = self.holdings();
+        let others = holdings
+            .iter()
+            .filter(|holding| !matches!(&holding.owner, Owner::Pod(id) if id == pod));
+        let held = others.fold(outside, |held, one| held.union(one.set));
+        let vacant = self.vacant.iter().fold(held, |held, one| held.union(one.1));
+        self.node.shared.graph.all().difference(vacant)
+    }
+
     fn keep_vacant(&self, mut taken: GpuSet, now: Millis, built: &mut Built) {
         for &(job, set, until) in &self.vacant {
             let set = set.difference(taken);

@@ -13,6 +13,7 @@
 #![warn(missing_docs)]
 
 mod action;
+mod again;
 mod capacity;
 mod cluster;
 mod ends;

@@ -24,15 +24,15 @@ use crate::{
 #[derive(Debug, Default)]
 pub struct Planner {
     settings: Settings,
-    classes: BTreeMap<Name, Class>,
+    pub(crate) classes: BTreeMap<Name, Class>,
     /// The numbers of the classes that jobs have named.
     class_numbers: BTreeMap<Name, u32>,
-    cluster: Cluster,
+    pub(crate) cluster: Cluster,
     queue: Queue,
     /// Caches: they change how fast an answer comes, never the answer.
-    search: Search,
-    kinds: Kinds,
-    gangs: GangKinds,
+    pub(crate) search: Search,
+    pub(crate) kinds: Kinds,
+    pub(crate) gangs: GangKinds,
     /// The time of the latest round, and when the next one is due, if nothing has changed since.
     latest: Option<(Millis, Option<Millis>)>,
 }

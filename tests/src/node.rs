@@ -58,12 +58,14 @@ impl Node {
     }
 
     fn object(&self) -> Value {
-        let resources = json!({
+        let mut resources = json!({
             "cpu": self.cpus.to_string(),
             "memory": "512Gi",
             "pods": "110",
-            "nvidia.com/gpu": self.gpus.to_string(),
         });
+        if self.gpus > 0 {
+            resources["nvidia.com/gpu"] = json!(self.gpus.to_string());
+        }
         let mut labels = self.labels.clone();
         labels.insert("kubernetes.io/hostname".to_owned(), self.name.clone());
         json!({

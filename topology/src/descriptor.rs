@@ -248,7 +248,7 @@ pub fn short_value(value: &str) -> String {
     if is_label_value(value) {
         value.to_owned()
     } else {
-        format!("x{:016x}", fnv1a(value))
+        format!("x{:016x}", hash(value))
     }
 }
 
@@ -265,10 +265,11 @@ pub fn is_label_value(value: &str) -> bool {
             .all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(byte))
 }
 
-/// Returns the 64-bit FNV-1a hash:
+/// Returns the 64-bit FNV-1a hash, which is the same in every build:
 /// <https://datatracker.ietf.org/doc/draft-eastlake-fnv/>. The standard library's hashers
 /// do not guarantee stable values; this name needs them.
-fn fnv1a(text: &str) -> u64 {
+#[must_use]
+pub fn hash(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
     })
@@ -321,8 +322,8 @@ mod tests {
     fn a_long_value_becomes_a_stable_short_one() {
         assert_eq!(short_value("node-1.0"), "node-1.0");
         // Published reference values of FNV-1a 64: "" and "a".
-        assert_eq!(fnv1a(""), 0xcbf2_9ce4_8422_2325);
-        assert_eq!(fnv1a("a"), 0xaf63_dc4c_8601_ec8c);
+        assert_eq!(hash(""), 0xcbf2_9ce4_8422_2325);
+        assert_eq!(hash("a"), 0xaf63_dc4c_8601_ec8c);
         assert_eq!(short_value(&"n".repeat(64)).len(), 17);
         assert!(short_value("ends.").starts_with('x'));
     }

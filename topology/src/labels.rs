@@ -79,6 +79,16 @@ pub const QUEUE_REASON: &str = "nvlink-domains.io/queue-reason";
 pub const QUEUE_POSITION: &str = "nvlink-domains.io/queue-position";
 /// Pod annotation: when the waiting pod is expected to start, RFC 3339.
 pub const QUEUE_ETA: &str = "nvlink-domains.io/queue-eta";
+/// Prefix of the pod annotations that say in which order a container sees the GPUs of its claim; the
+/// number of the container follows. The value is one of `CUDA_VISIBLE_DEVICES`.
+pub const QUEUE_ORDER: &str = "nvlink-domains.io/queue-order.";
+/// Prefix of the pod annotations that list the GPUs of the claim of a container by UUID, in rank order;
+/// the number of the container follows.
+pub const QUEUE_GPUS: &str = "nvlink-domains.io/queue-gpus.";
+/// The entry of a pod's `resourceClaims` by which it gets its GPUs from the queue.
+pub const CLAIM: &str = "nvlink-domains";
+/// The names of the ResourceClaims of the queue begin with this.
+pub const CLAIM_PREFIX: &str = "nvlink-domains-";
 /// Type of a pod's condition: whether it waits in the queue, and why.
 pub const QUEUED: &str = "nvlink-domains.io/Queued";
 /// Namespace annotation: the class of GPU pods that name none.

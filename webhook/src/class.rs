@@ -13,19 +13,18 @@ use crate::crd::{
 mod accepted;
 mod access;
 mod broken;
+mod contradiction;
 pub(crate) mod duration;
 mod environment;
 pub mod provider;
 mod queue;
 pub(crate) mod syntax;
-mod unready;
 
 pub use accepted::{accepted, condition};
 pub use broken::Broken;
 pub use environment::InvalidEnvironment;
 pub(crate) use queue::GITLAB_GIVES_UP;
 pub use queue::Queue;
-pub use unready::Unready;
 
 pub use crate::crd::GPU;
 
@@ -59,10 +58,10 @@ pub struct Class {
     pub scheduler: Scheduler,
     /// What allocates GPUs to containers.
     pub mapping: Mapping,
+    /// The device class of whole GPUs, for claims.
+    pub device_class: String,
     /// Its pods wait in the queue; `None`: they are Pending.
     pub queue: Option<Queue>,
-    /// A requested feature that this version does not have: pods of the class are refused.
-    pub unready: Option<Unready>,
 }
 
 /// A class that contradicts itself.
@@ -138,7 +137,7 @@ impl Class {
         }
         let environment = spec.environment.clone().unwrap_or_default();
         environment::check(&environment)?;
-        unready::check(spec)?;
+        contradiction::check(spec)?;
         access::check(&spec.access)?;
         let selector = spec.node_selector.clone().unwrap_or_default().match_labels;
         for (key, value) in &selector {
@@ -164,8 +163,8 @@ impl Class {
             environment,
             scheduler: spec.scheduler.clone(),
             mapping: spec.devices.mapping,
+            device_class: spec.devices.device_class_name.clone(),
             queue: Queue::of(spec)?,
-            unready: unready::of(spec),
         })
     }
 

@@ -12,7 +12,7 @@ pub mod node_topology;
 mod unknown;
 mod with_unit;
 
-pub use domain_class::{DomainClass, DomainClassSpec, GPU};
+pub use domain_class::{DomainClass, DomainClassSpec, GPU, GPU_DRIVER};
 pub use unknown::unknown_fields;
 
 /// Returns all CRDs of this project.

@@ -15,6 +15,7 @@ use crate::{
 
 pub mod affinity;
 mod choose;
+pub(crate) mod claim;
 pub(crate) mod classify;
 pub(crate) mod denial;
 pub(crate) mod devices;
@@ -113,6 +114,8 @@ pub struct Chosen {
     pub gating: Gating,
     /// The pod's own annotations.
     pub intent: Intent,
+    /// The name of its ResourceClaim, for classes with the mapping `Claim`.
+    pub claim: String,
     /// Warnings for the user about the choice.
     pub warnings: Vec<String>,
 }
@@ -234,5 +237,6 @@ fn change(
         None => identity::refuse(pod.document(), &[labels::GANG])?,
     }
     let waiting = gate::gate(pod, chosen)?;
+    claim::replace(pod, chosen)?;
     Ok((environment::set(pod, chosen)?, handover, waiting))
 }

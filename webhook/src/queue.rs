@@ -9,7 +9,8 @@
 //! - [`limits`]: how long a pod may run, and how long it probably will;
 //! - [`past`]: how long the same job ran before;
 //! - [`job`]: the name by which a job is known again;
-//! - [`member`]: all of that about one pod.
+//! - [`member`]: all of that about one pod;
+//! - [`claim`]: the ResourceClaim by which a pod gets its GPUs.
 //!
 //! What only the leader does. The first three are pure, too:
 //!
@@ -25,11 +26,14 @@
 //! - [`board`]: which pods show something new next, pure;
 //! - `post`: writes it;
 //! - `tally`: how many pods wait, pure;
+//! - `claims`: creates the claims of pods;
 //! - `execute`: carries out what a round of the planner says;
 //! - `failpoint`: ends a debug build between two writes, for tests;
 //! - [`controller`]: the loop over rounds, while this process leads.
 
 pub mod board;
+pub mod claim;
+mod claims;
 mod clock;
 pub mod controller;
 mod events;

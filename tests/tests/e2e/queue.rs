@@ -5,6 +5,7 @@
 
 pub(crate) mod alerts;
 mod chaos;
+mod claims;
 mod cluster;
 mod contention;
 mod domains;

@@ -40,7 +40,7 @@ impl<A: Authorizer> Admission<A> {
         namespace: &str,
         subject: &Subject,
     ) -> Result<Admitted, Refusal> {
-        let Ok(decided) = self.create(pod, namespace, subject, always).await;
+        let Ok(decided) = self.create(pod, namespace, subject, "", always).await;
         decided
     }
 
@@ -62,18 +62,19 @@ impl<A: Authorizer> Admission<A> {
         decided.map(|()| left(pod, Vec::new()))
     }
 
-    /// Decides as [`Self::admit`] does. Calls `wait` before each request to the
+    /// Decides as [`Self::admit`] does, for the request of id `request`. Calls `wait` before each request to the
     /// API server; an error of `wait` ends the decision.
     pub(super) async fn create<E>(
         &self,
         pod: Value,
         namespace: &str,
         subject: &Subject,
+        request: &str,
         mut wait: impl FnMut() -> Result<(), E>,
     ) -> Result<Result<Admitted, Refusal>, E> {
         let variables = self.view.read().variables();
         let facts = match Facts::of(&pod, namespace, subject, &variables) {
-            Ok(facts) => facts,
+            Ok(facts) => facts.of_request(request),
             Err(refusal) => return Ok(Err(refusal)),
         };
         let mut grants = Grants::new();

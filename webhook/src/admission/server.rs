@@ -230,7 +230,10 @@ impl<A: Authorizer> Webhook<A> {
         let name = pod::display_name(&pod);
         let admission = &self.admission;
         let decision = match action {
-            Action::Create => admission.create(pod, &namespace, &subject, wait).await?,
+            Action::Create => {
+                let created = admission.create(pod, &namespace, &subject, &uid, wait);
+                created.await?
+            }
             _ => {
                 let change = Change::of(action, &old, &pod, &namespace, &subject);
                 let let_in = |()| Admitted::default();

@@ -16,10 +16,6 @@ pub fn accepted(class: &DomainClass, now: Time) -> Condition {
     let name = class.metadata.name.as_deref().unwrap_or_default();
     let (status, reason, message) = match Class::new(name, &class.spec) {
         Err(error) => ("False", "Invalid", error.to_string()),
-        Ok(Class {
-            unready: Some(unready),
-            ..
-        }) => ("False", "NotSupported", unready.to_string()),
         Ok(_) => ("True", "Valid", "pods may use the class".to_owned()),
     };
     condition(class, (ACCEPTED, status, reason), message, now)
@@ -79,9 +75,9 @@ mod tests {
                 json!({
                     "placement": {"whenUnavailable": "Queue"}, "devices": {"mapping": "Claim"}
                 }),
-                "False",
-                "NotSupported",
-                "which this version does not have",
+                "True",
+                "Valid",
+                "pods may",
             ),
             (
                 json!({"placement": {"whenUnavailable": "Queue"}}),

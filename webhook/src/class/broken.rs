@@ -60,8 +60,8 @@ impl Broken {
             environment: Environment::default(),
             scheduler: Scheduler::default(),
             queue: None,
-            unready: None,
             mapping: Mapping::default(),
+            device_class: String::new(),
         };
         Self { reason, guard }
     }

@@ -293,6 +293,13 @@ pub struct Devices {
     )]
     #[serde(default = "gpu")]
     pub resource_name: String,
+    /// The DeviceClass of whole GPUs, by which the mapping Claim requests them.
+    #[schemars(
+        regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"),
+        length(max = 253)
+    )]
+    #[serde(default = "device_class")]
+    pub device_class_name: String,
 }
 
 impl Default for Devices {
@@ -300,6 +307,7 @@ impl Default for Devices {
         Self {
             mapping: Mapping::DevicePlugin,
             resource_name: gpu(),
+            device_class_name: device_class(),
         }
     }
 }
@@ -309,6 +317,13 @@ pub const GPU: &str = "nvidia.com/gpu";
 
 fn gpu() -> String {
     GPU.to_owned()
+}
+
+/// NVIDIA's DRA driver: its name, and that of its DeviceClass of whole GPUs.
+pub const GPU_DRIVER: &str = "gpu.nvidia.com";
+
+fn device_class() -> String {
+    GPU_DRIVER.to_owned()
 }
 
 /// What allocates GPUs to containers.

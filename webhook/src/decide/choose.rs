@@ -5,12 +5,12 @@ use std::sync::Arc;
 use nvlink_topology::{Pattern, Scope, labels};
 
 use super::{
-    By, Chosen, Facts, Gating, Intent, environment, guard, identity, project,
+    By, Chosen, Facts, Gating, Intent, claim, environment, guard, identity, project,
     refusal::{Refusal, Rule},
 };
 use crate::{
     authorize::{Grant, Grants},
-    class::{Class, GPU, Unready},
+    class::{Class, GPU},
     cluster::view::View,
     decide::pod,
 };
@@ -114,10 +114,6 @@ impl Chooser<'_> {
             Ok(gpus) => gpus,
             Err(error) => return Ok(Choice::Leave(vec![format!("not changed: {error}")])),
         };
-        if let Some(unready) = class.unready {
-            let message = format!("class {name:?} cannot be used, because {unready}");
-            return Err(Refusal::new(Rule::NotSupported, message).about(name));
-        }
         // The guard has already checked the right to a restricted class.
         self.take(class, by, gpus, Vec::new()).map(Choice::Take)
     }
@@ -143,7 +139,6 @@ impl Chooser<'_> {
         // The pod's GPUs and pattern, by resource. Classes use few different resources.
         let mut asked: Vec<(&str, u32, Pattern)> = Vec::new();
         let (mut failed, mut unasked) = (Vec::new(), 0);
-        let mut unready = Vec::new();
         for class in self.view.claiming() {
             let known = asked
                 .iter()
@@ -163,10 +158,6 @@ impl Chooser<'_> {
             if !claims || self.is_elsewhere(&class.name) {
                 continue;
             }
-            if let Some(reason) = class.unready {
-                unready.push(passed_over(&class.name, reason));
-                continue;
-            }
             if class.restricted && !self.is_listed(class) {
                 match self.grants.get(&class.name) {
                     None if self.grants.len() < MAX_QUESTIONS => {
@@ -182,13 +173,12 @@ impl Chooser<'_> {
                     continue;
                 }
             }
-            let warnings = [unready, skipped(&failed, unasked)].concat();
+            let warnings = skipped(&failed, unasked);
             let chosen = self.take(class, By::AppliesTo, gpus, warnings)?;
             return Ok(Choice::Take(chosen));
         }
         let mut warnings = self.unheard();
         warnings.extend(self.unnamed());
-        warnings.extend(unready);
         warnings.extend(skipped(&failed, unasked));
         Ok(Choice::Leave(warnings))
     }
@@ -251,6 +241,7 @@ impl Chooser<'_> {
             minds_channels: spans && environment::minds_channels(facts.pod, &facts.held.containers),
             scope,
             intent,
+            claim: claim::name(facts.pod, facts.namespace, facts.request),
             warnings,
         }))
     }
@@ -389,10 +380,6 @@ impl Chooser<'_> {
         let facts = self.facts;
         project::is_listed(class, facts.subject, facts.pod, facts.namespace)
     }
-}
-
-fn passed_over(name: &str, reason: Unready) -> String {
-    format!("class {name:?}, which claims this pod, was skipped, because {reason}")
 }
 
 /// Returns warnings about classes that claim the pod, but whose right was not or could not be

@@ -3,9 +3,10 @@
 //! At admission nobody knows which GPUs the container will get, so the code here never names one: a
 //! UUID or a node's index in the pod would override what the device plugin allocates.
 
+use nvlink_topology::labels;
 use serde_json::{Value, json};
 
-use super::{Chosen, Refusal};
+use super::{Chosen, Refusal, environment::Text};
 use crate::{
     crd::domain_class::Mapping,
     decide::patch::Editor,
@@ -14,6 +15,11 @@ use crate::{
 
 /// The variable that hides GPUs from a container that requests none, whatever its image selects.
 pub(super) const VOID: (&str, &str) = ("NVIDIA_VISIBLE_DEVICES", "void");
+/// The variable that says in which order CUDA sees the GPUs of a container.
+const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
+/// The variable that lists the GPUs of a container by UUID, in rank order, as `nvlink-exporter
+/// device-plugin` sets it.
+const GPUS: &str = "NVLINK_DOMAINS_GPUS";
 /// More GPUs than any node has. Bounds the patch of a pod with an absurd request.
 const MAX_ORDINALS: u32 = 1024;
 /// Annotations that request parts of GPUs from KAI, without a resource.
@@ -62,29 +68,42 @@ impl<'a> Devices<'a> {
         }
     }
 
-    /// Returns the variables that fix the order in which `container` sees its `gpus` whole GPUs.
+    /// Returns the variables that fix the order in which `container`, the `number`-th of all, sees
+    /// its `gpus` whole GPUs.
     /// The ordinals number the container's own GPUs: MIG slices and shared GPUs have none.
-    pub(super) fn order(&self, container: &Container<'_>, gpus: u32) -> Vec<(String, String)> {
+    pub(super) fn order(
+        &self,
+        number: usize,
+        container: &Container<'_>,
+        gpus: u32,
+    ) -> Vec<(String, Text)> {
         if gpus == 0 || self.cut || self.hidden || self.has_parts(container) {
             return Vec::new();
         }
         let by_address = pair("CUDA_DEVICE_ORDER", "PCI_BUS_ID");
-        if self.mapping == Mapping::Preferred {
+        let visible = match self.mapping {
             // The node's plugin knows the ring of the GPUs, and a variable of the pod would win.
-            return vec![by_address];
-        }
-        let ordinals: Vec<_> = (0..gpus.min(MAX_ORDINALS))
-            .map(|gpu| gpu.to_string())
-            .collect();
-        vec![
-            by_address,
-            pair("CUDA_VISIBLE_DEVICES", &ordinals.join(",")),
-        ]
+            Mapping::Preferred => return vec![by_address],
+            // The queue writes the annotation when it has chosen the GPUs.
+            Mapping::Claim => {
+                let of = |prefix: &str| Text::Annotation(format!("{prefix}{number}"));
+                return vec![
+                    by_address,
+                    (VISIBLE.to_owned(), of(labels::QUEUE_ORDER)),
+                    (GPUS.to_owned(), of(labels::QUEUE_GPUS)),
+                ];
+            }
+            Mapping::DevicePlugin => {
+                let ordinals = (0..gpus.min(MAX_ORDINALS)).map(|gpu| gpu.to_string());
+                Text::Plain(ordinals.collect::<Vec<_>>().join(","))
+            }
+        };
+        vec![by_address, (VISIBLE.to_owned(), visible)]
     }
 
     /// Returns the variable that hides GPUs from `container`, if it certainly holds none.
     /// This is isolation, not tuning, so `environment: none` does not turn it off.
-    pub(super) fn none(&self, container: &Container<'_>) -> Option<(String, String)> {
+    pub(super) fn none(&self, container: &Container<'_>) -> Option<(String, Text)> {
         let handed = container.holds_gpu(self.resource)
             || self.fraction.as_deref() == Some(container.name());
         (!handed).then(|| pair(VOID.0, VOID.1))
@@ -150,6 +169,6 @@ fn fraction(pod: &Value) -> Option<String> {
     Some(name.to_owned())
 }
 
-fn pair(name: &str, value: &str) -> (String, String) {
-    (name.to_owned(), value.to_owned())
+fn pair(name: &str, value: &str) -> (String, Text) {
+    (name.to_owned(), Text::Plain(value.to_owned()))
 }

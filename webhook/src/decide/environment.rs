@@ -8,6 +8,7 @@
 
 use std::collections::BTreeSet;
 
+use nvlink_topology::labels;
 use serde_json::{Value, json};
 
 use super::{Chosen, devices::Devices, refusal::Refusal};
@@ -58,15 +59,56 @@ impl Report {
 /// A variable that a container should have.
 struct Wanted {
     name: String,
-    value: String,
+    value: Text,
     /// It names a network interface that the container does not see.
     unfit: bool,
 }
 
 impl Wanted {
-    fn fit((name, value): (String, String)) -> Self {
+    fn fit((name, value): (String, Text)) -> Self {
         let unfit = false;
         Self { name, value, unfit }
+    }
+}
+
+/// The value of a variable.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Text {
+    Plain(String),
+    /// What an annotation of this name says when the container starts.
+    Annotation(String),
+}
+
+impl Text {
+    /// Returns the entry of a container's `env`.
+    fn entry(&self, name: &str) -> Value {
+        match self {
+            Self::Plain(value) => json!({"name": name, "value": value}),
+            Self::Annotation(_) => json!({"name": name, "valueFrom": self.source()}),
+        }
+    }
+
+    /// Returns where the value comes from.
+    fn source(&self) -> Value {
+        match self {
+            Self::Plain(_) => Value::Null,
+            Self::Annotation(key) => {
+                json!({"fieldRef": {"fieldPath": format!("metadata.annotations['{key}']")}})
+            }
+        }
+    }
+
+    /// Reports whether `entry` of a container's `env` has this value. The API server adds the
+    /// version of the pod to a source.
+    fn is_of(&self, entry: &Value) -> bool {
+        let own = entry.get("value").and_then(Value::as_str);
+        let path = |source: &Value| source.pointer("/fieldRef/fieldPath").cloned();
+        let source = entry.get("valueFrom").filter(|source| !source.is_null());
+        match (self, source) {
+            (Self::Plain(value), None) => own.unwrap_or_default() == value,
+            (Self::Annotation(_), Some(source)) => path(source) == path(&self.source()),
+            _ => false,
+        }
     }
 }
 
@@ -77,7 +119,7 @@ struct Plan<'a> {
     /// The pod uses the host network.
     host_network: bool,
     /// Position, name and value of each variable to write.
-    steps: Vec<(Place, String, String)>,
+    steps: Vec<(Place, String, Text)>,
     report: Report,
 }
 
@@ -91,14 +133,14 @@ pub(super) fn set(editor: &mut Editor, chosen: &Chosen) -> Result<Report, Refusa
         steps: Vec::new(),
         report: Report::default(),
     };
-    for container in pod::containers(document) {
-        plan.add(&container);
+    for (number, container) in pod::containers(document).iter().enumerate() {
+        plan.add(number, container);
     }
     let Plan {
         steps, mut report, ..
     } = plan;
     for (place, name, value) in steps {
-        editor.append(&place.path("env"), json!({"name": name, "value": value}))?;
+        editor.append(&place.path("env"), value.entry(&name))?;
         report.set.insert(name);
     }
     if chosen.over_ssh {
@@ -108,14 +150,15 @@ pub(super) fn set(editor: &mut Editor, chosen: &Chosen) -> Result<Report, Refusa
 }
 
 impl Plan<'_> {
-    fn add(&mut self, container: &Container<'_>) {
+    /// Plans the variables of the container that is the `number`-th of all.
+    fn add(&mut self, number: usize, container: &Container<'_>) {
         let (mut hidden, mut unfit) = (Vec::new(), Vec::new());
-        let wanted = self.wanted(container);
+        let wanted = self.wanted(number, container);
         let present = present(container, &wanted);
         for (wanted, own) in wanted.into_iter().zip(present) {
             let name = wanted.name;
             match own {
-                Some(Some(own)) if own == wanted.value => drop(self.report.set.insert(name)),
+                Some(own) if wanted.value.is_of(own) => drop(self.report.set.insert(name)),
                 Some(_) => drop(self.report.kept.insert(name)),
                 None if wanted.unfit => unfit.push(name),
                 // The variable that isolates a container is set even if an envFrom may set it.
@@ -143,7 +186,7 @@ impl Plan<'_> {
     }
 
     /// Returns the variables that a container should have, in the order of writing.
-    fn wanted(&self, container: &Container<'_>) -> Vec<Wanted> {
+    fn wanted(&self, number: usize, container: &Container<'_>) -> Vec<Wanted> {
         let class = &self.chosen.class;
         let gpus = container.amount(&class.resource).unwrap_or(0);
         if gpus == 0 {
@@ -153,7 +196,7 @@ impl Plan<'_> {
         if self.chosen.intent.no_environment {
             return Vec::new();
         }
-        let order = self.devices.order(container, gpus).into_iter();
+        let order = self.devices.order(number, container, gpus).into_iter();
         let mut wanted: Vec<_> = order.map(Wanted::fit).collect();
         if gpus >= 2 || self.chosen.spans {
             wanted.extend(self.tuning());
@@ -161,7 +204,7 @@ impl Plan<'_> {
         for (name, value) in &class.environment.extra {
             // The class's own variables override the table.
             wanted.retain(|own| own.name != *name);
-            wanted.push(Wanted::fit((name.clone(), value.clone())));
+            wanted.push(Wanted::fit((name.clone(), Text::Plain(value.clone()))));
         }
         // NVSHMEM ignores the map if the list is set.
         if wanted.iter().any(|own| own.name == table::HCA_LIST)
@@ -179,7 +222,7 @@ impl Plan<'_> {
         rows.filter_map(|row| {
             Some(Wanted {
                 name: row.name.to_owned(),
-                value: (row.value)(environment)?,
+                value: Text::Plain((row.value)(environment)?),
                 unfit: self.host_network && row.names_interface(),
             })
         })
@@ -196,17 +239,14 @@ fn sets(container: &Container<'_>, name: &str) -> bool {
 /// Reports whether the pod itself handles IMEX channels: by a claim, which may be that of a
 /// `ComputeDomain`, or by setting the variable that controls whether NCCL needs one.
 pub(super) fn minds_channels(pod: &Value, containers: &[Container<'_>]) -> bool {
-    let claims = pod
-        .pointer("/spec/resourceClaims")
-        .and_then(Value::as_array);
-    claims.is_some_and(|claims| !claims.is_empty())
+    let name = |claim: &Value| claim.get("name").and_then(Value::as_str) != Some(labels::CLAIM);
+    pod::list(pod, &["spec", "resourceClaims"]).any(name)
         || containers.iter().any(|container| sets(container, MNNVL))
 }
 
-/// Returns the value of each wanted variable in the container's `env`: `None` if it is not set,
-/// `Some(None)` if it is not plain text. The last entry wins.
+/// Returns the entry of each wanted variable in the container's `env`. The last entry wins.
 /// This is one pass, because CI systems write hundreds of variables.
-fn present<'a>(container: &Container<'a>, wanted: &[Wanted]) -> Vec<Option<Option<&'a str>>> {
+fn present<'a>(container: &Container<'a>, wanted: &[Wanted]) -> Vec<Option<&'a Value>> {
     let mut found = vec![None; wanted.len()];
     let env = container.value().get("env").and_then(Value::as_array);
     for entry in env.into_iter().flatten() {
@@ -216,12 +256,7 @@ fn present<'a>(container: &Container<'a>, wanted: &[Wanted]) -> Vec<Option<Optio
         let Some(index) = wanted.iter().position(|wanted| wanted.name == name) else {
             continue;
         };
-        let elsewhere = entry.get("valueFrom").is_some_and(|from| !from.is_null());
-        let text = entry
-            .get("value")
-            .and_then(Value::as_str)
-            .unwrap_or_default();
-        found[index] = Some((!elsewhere).then_some(text));
+        found[index] = Some(entry);
     }
     found
 }

@@ -14,6 +14,8 @@ pub struct Facts<'a> {
     pub(super) pod: &'a Value,
     pub(super) namespace: &'a str,
     pub(super) subject: &'a Subject,
+    /// The id of the request; empty if there is none.
+    pub(super) request: &'a str,
     pub(super) held: guard::Held<'a>,
     /// The pod's annotations; `None` for a mirror pod, which runs whatever the decision is.
     pub(super) intent: Option<Intent>,
@@ -42,9 +44,16 @@ impl<'a> Facts<'a> {
             pod,
             namespace,
             subject,
+            request: "",
             held,
             intent,
             evidence,
         })
+    }
+
+    /// Sets the id of the request.
+    #[must_use]
+    pub fn of_request(self, request: &'a str) -> Self {
+        Self { request, ..self }
     }
 }

@@ -1,5 +1,6 @@
 //! Pods as raw JSON: containers, GPU requests, metadata.
 
+use nvlink_topology::labels;
 use serde_json::Value;
 
 use crate::{class::GPU, decide::patch::Step, decide::quantity};
@@ -99,12 +100,33 @@ impl<'a> Container<'a> {
         }
     }
 
+    /// Returns the number of whole GPUs that it requests: the amount of `resource`, and what the
+    /// webhook turned into requests of the queue's claim.
+    ///
+    /// # Errors
+    /// When the amount is not a whole number.
+    pub fn amount(&self, resource: &str) -> Result<u32, BadQuantity> {
+        let claimed = u32::try_from(self.claimed().count()).unwrap_or(u32::MAX);
+        Ok(self.requested(resource)?.saturating_add(claimed))
+    }
+
+    /// Returns the requests of the queue's claim that it names, one for each GPU.
+    pub fn claimed(&self) -> impl Iterator<Item = &'a str> + use<'a> {
+        let claims = list(self.value, &["resources", "claims"]);
+        let ours =
+            claims.filter(|one| one.get("name").and_then(Value::as_str) == Some(labels::CLAIM));
+        ours.map(|one| {
+            let request = one.get("request").and_then(Value::as_str);
+            request.unwrap_or_default()
+        })
+    }
+
     /// Returns the amount of `resource` that it requests. The API server defaults requests to
     /// limits, and requires them to be equal for such resources.
     ///
     /// # Errors
     /// When the amount is not a whole number.
-    pub fn amount(&self, resource: &str) -> Result<u32, BadQuantity> {
+    pub fn requested(&self, resource: &str) -> Result<u32, BadQuantity> {
         let mut most = 0;
         for list in ["limits", "requests"] {
             let quantity = self
@@ -131,18 +153,19 @@ impl<'a> Container<'a> {
                 .any(|name| name.starts_with("nvidia.com/") || name == also)
     }
 
-    /// Reports whether a device plugin allocates it GPUs (whole ones, parts, or `also`), which must
-    /// therefore not be hidden from it. A network adapter of NVIDIA's is not a GPU. Devices that
-    /// DRA allocates do not count: the container gets them by CDI, whatever the pod's environment
-    /// says, and NVIDIA's DRA driver hides all other GPUs by the same variable
-    /// (`cmd/gpu-kubelet-plugin/cdi.go` of
+    /// Reports whether it is certain that it gets GPUs (whole ones, parts, or `also`), by a device
+    /// plugin or the queue's claim, which must therefore not be hidden from it. A network adapter
+    /// of NVIDIA's is not a GPU. Other devices that DRA allocates do not count: the container gets
+    /// them by CDI, whatever the pod's environment says, and NVIDIA's DRA driver hides all other
+    /// GPUs by the same variable (`cmd/gpu-kubelet-plugin/cdi.go` of
     /// <https://github.com/kubernetes-sigs/dra-driver-nvidia-gpu>).
     #[must_use]
     pub fn holds_gpu(&self, also: &str) -> bool {
-        self.resources().any(|name| {
+        let resource = |name: &str| {
             let mut known = GPU_RESOURCES.iter();
             name == GPU || name == also || known.any(|known| name.starts_with(known))
-        })
+        };
+        self.claimed().next().is_some() || self.resources().any(resource)
     }
 
     /// Returns the names of the resources that it requests.

@@ -9,8 +9,6 @@ pub enum Rule {
     UnknownClass,
     /// The named class cannot be used.
     BrokenClass,
-    /// The class needs a feature that this version does not have.
-    NotSupported,
     /// Neither the user nor the pod's service account or CI project may use the class.
     NotAuthorized,
     /// The right to use the class could not be checked.
@@ -23,6 +21,8 @@ pub enum Rule {
     ReservedAnnotation,
     /// The pod has the gate of the queue, but does not wait in it.
     ReservedGate,
+    /// The pod names a claim of the queue, or cannot get its GPUs by one.
+    Claim,
     /// The pod tolerates the taint of a class that it may not use.
     Toleration,
     /// The pod names a node that may belong to a class that it may not use.
@@ -64,13 +64,13 @@ impl Rule {
         match self {
             Self::UnknownClass => "unknown-class",
             Self::BrokenClass => "broken-class",
-            Self::NotSupported => "not-supported",
             Self::NotAuthorized => "not-authorized",
             Self::ReviewFailed => "review-failed",
             Self::InvalidAnnotation => "invalid-annotation",
             Self::ReservedLabel => "reserved-label",
             Self::ReservedAnnotation => "reserved-annotation",
             Self::ReservedGate => "reserved-gate",
+            Self::Claim => "claim",
             Self::Toleration => "toleration",
             Self::NodeName => "node-name",
             Self::NodeSelector => "node-selector",

@@ -26,7 +26,11 @@ const ROUNDS: [f64; 11] = [
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Written {
     Prepare,
+    /// A ResourceClaim.
+    Claim,
     Release,
+    /// A pod that gets other GPUs after its release.
+    Reassign,
     Reject,
     Show,
 }
@@ -49,7 +53,9 @@ impl Written {
     fn as_str(self) -> &'static str {
         match self {
             Self::Prepare => "prepare",
+            Self::Claim => "claim",
             Self::Release => "release",
+            Self::Reassign => "reassign",
             Self::Reject => "reject",
             Self::Show => "show",
         }

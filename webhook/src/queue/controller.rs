@@ -369,6 +369,10 @@ impl Serving {
             self.start(vec![(pod, placement)], "resumed");
         }
         self.feed.flush(&mut self.planner, now);
+        let (unclaimed, check) = self.feed.unclaimed(now);
+        for one in unclaimed {
+            self.reassign(one, now);
+        }
         // What the queue shows comes back as changes of pods, and changes no plan.
         if now >= self.planned.until || !self.planner.is_settled(now) {
             self.plan_all(now);
@@ -379,7 +383,7 @@ impl Serving {
             self.fetch(place, 0);
         }
         let next = self.board.next();
-        let wakes = [resume, due, back, self.planned.wake, next, reread];
+        let wakes = [resume, due, back, check, self.planned.wake, next, reread];
         wakes.into_iter().flatten().min()
     }
 

@@ -1,11 +1,11 @@
 //! The watches of what the queue needs. Each tells the controller of its changes, in order.
 
-use std::{collections::HashSet, marker::PhantomData, sync::Arc};
+use std::{collections::HashSet, marker::PhantomData, sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1;
 use kube::{
     Api, Client, ResourceExt,
-    core::{ApiResource, DynamicObject, Object},
+    core::{ApiResource, DynamicObject, GroupVersionKind, Object},
     runtime::watcher,
 };
 use nvlink_planner::Name;
@@ -13,12 +13,18 @@ use nvlink_runtime::watch::{self, Key, Mirror};
 use serde_json::{Value, json};
 use tokio::{sync::mpsc, task::JoinSet};
 
-use super::feed::{self, Feed, Known, entry::concerns, load::Load, node::Node};
+use super::{
+    claim::API_VERSION,
+    feed::{self, Claim, Feed, Known, Slice, entry::concerns, load::Load, node::Node},
+};
 use crate::{
     class::Class,
     crd::DomainClass,
     mirror::{self, Published, watches},
 };
+
+/// The pause after a question to the API server that failed.
+const AGAIN: Duration = Duration::from_secs(1);
 
 /// A change of an object of the cluster.
 #[derive(Debug)]
@@ -33,6 +39,10 @@ pub(super) enum Event {
     Load(Name, Option<Load>),
     PodGone(Name),
     AllPods(HashSet<Name>),
+    Slice(String, Option<Slice>),
+    AllSlices(HashSet<String>),
+    Claim(Name, Option<Claim>),
+    AllClaims(HashSet<Name>),
 }
 
 /// Which kinds have been read as a whole.
@@ -42,12 +52,15 @@ pub(super) struct Synced {
     topologies: bool,
     classes: bool,
     pods: bool,
+    slices: bool,
+    claims: bool,
 }
 
 impl Synced {
     /// Reports whether all kinds have been read.
     pub(super) fn all(self) -> bool {
-        self.nodes && self.topologies && self.classes && self.pods
+        let dra = self.slices && self.claims;
+        self.nodes && self.topologies && self.classes && self.pods && dra
     }
 }
 
@@ -73,6 +86,16 @@ impl Event {
             Self::AllPods(ids) => {
                 feed.retain_pods(&ids);
                 synced.pods = true;
+            }
+            Self::Slice(name, slice) => feed.slice(&name, slice),
+            Self::AllSlices(names) => {
+                feed.retain_slices(&names);
+                synced.slices = true;
+            }
+            Self::Claim(id, claim) => feed.claim(&id, claim),
+            Self::AllClaims(ids) => {
+                feed.retain_claims(&ids);
+                synced.claims = true;
             }
         }
     }
@@ -123,6 +146,8 @@ impl<K: Kind> Mirror for Follower<K> {
 struct Nodes;
 struct Classes;
 struct Pods;
+struct Slices;
+struct Claims;
 
 impl Kind for Nodes {
     type Object = Object<Value, Value>;
@@ -200,6 +225,79 @@ impl Kind for Pods {
     }
 }
 
+impl Kind for Slices {
+    type Object = Object<Value, Value>;
+    const KIND: &'static str = "ResourceSlice";
+
+    fn set(object: Self::Object) -> Event {
+        let name = object.name_any();
+        Event::Slice(name, Slice::of(&object.spec))
+    }
+
+    fn gone((_, name): &Key) -> Event {
+        Event::Slice(name.clone(), None)
+    }
+
+    fn all(keys: &HashSet<Key>) -> Event {
+        Event::AllSlices(keys.iter().map(|(_, name)| name.clone()).collect())
+    }
+}
+
+impl Kind for Claims {
+    type Object = Object<Value, Value>;
+    const KIND: &'static str = "ResourceClaim";
+
+    fn set(object: Self::Object) -> Event {
+        let metadata = &object.metadata;
+        let id = feed::id(
+            metadata.namespace.as_deref().unwrap_or_default(),
+            metadata.name.as_deref().unwrap_or_default(),
+        );
+        let claim = json!({"metadata": metadata, "status": object.status});
+        Event::Claim(id, Claim::of(&claim))
+    }
+
+    fn gone((namespace, name): &Key) -> Event {
+        Event::Claim(feed::id(namespace, name), None)
+    }
+
+    fn all(keys: &HashSet<Key>) -> Event {
+        let ids = keys
+            .iter()
+            .map(|(namespace, name)| feed::id(namespace, name));
+        Event::AllClaims(ids.collect())
+    }
+}
+
+/// Follows what DRA allocates, where the API server has the version that the queue uses.
+async fn follow_dra(client: Client, config: watcher::Config, sender: Sender) {
+    let served = loop {
+        match client.list_api_group_resources(API_VERSION).await {
+            Ok(kinds) => break kinds.resources.iter().any(|one| one.kind == Claims::KIND),
+            Err(kube::Error::Api(status)) if status.code == 404 => break false,
+            Err(error) => {
+                tracing::debug!(%error, "cannot ask whether the API server has ResourceClaims");
+                tokio::time::sleep(AGAIN).await;
+            }
+        }
+    };
+    if !served {
+        let _ = sender.send(Event::AllSlices(HashSet::new()));
+        let _ = sender.send(Event::AllClaims(HashSet::new()));
+        return;
+    }
+    let kind = |kind: &str, plural: &str| {
+        let (group, version) = API_VERSION.split_once('/').unwrap_or_default();
+        let kind = GroupVersionKind::gvk(group, version, kind);
+        ApiResource::from_gvk_with_plural(&kind, plural)
+    };
+    let slices = Api::all_with(client.clone(), &kind(Slices::KIND, "resourceslices"));
+    let claims = Api::all_with(client.clone(), &kind(Claims::KIND, "resourceclaims"));
+    let slices = watch::follow(slices, config.clone(), follower::<Slices>(&sender));
+    let claims = watch::follow(claims, config, follower::<Claims>(&sender));
+    tokio::join!(slices, claims);
+}
+
 /// Starts the watches, which end with `tasks`.
 pub(super) fn follow(client: &Client, tasks: &mut JoinSet<()>) -> mpsc::UnboundedReceiver<Event> {
     let (sender, receiver) = mpsc::unbounded_channel();
@@ -218,6 +316,8 @@ pub(super) fn follow(client: &Client, tasks: &mut JoinSet<()>) -> mpsc::Unbounde
         config.clone(),
         follower::<Pods>(&sender),
     ));
+    let of_dra = follow_dra(client.clone(), config.clone(), sender.clone());
+    tasks.spawn(of_dra);
     tasks.spawn(watch::follow(classes, config, follower::<Classes>(&sender)));
     let (client, nodes) = (client.clone(), mirror::Mirror::default());
     tasks.spawn(async move {

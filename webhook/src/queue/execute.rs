@@ -28,13 +28,13 @@ use crate::{
 };
 
 /// The most writes at a time.
-const AT_ONCE: usize = 64;
+pub(super) const AT_ONCE: usize = 64;
 /// Pauses before a write is tried again that the API server had no time for.
-const FIRST: Duration = Duration::from_millis(100);
-const LONGEST: Duration = Duration::from_secs(10);
+pub(super) const FIRST: Duration = Duration::from_millis(100);
+pub(super) const LONGEST: Duration = Duration::from_secs(10);
 /// How long an answer may take. A write that is not answered is tried again: it says which version
 /// it changes, so it is not made twice.
-const PATIENCE: Duration = Duration::from_secs(5);
+pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 /// The most times that a pod is written again because somebody else keeps changing it.
 const CONFLICTS: usize = 20;
 
@@ -59,16 +59,18 @@ pub(super) struct Move {
     pub(super) pod: Id,
     pub(super) document: Value,
     pub(super) placement: Placement,
+    /// The DeviceClass by which its claim requests GPUs, if it has one.
+    pub(super) device_class: String,
 }
 
 /// Writes pods in one term of the leader.
 #[derive(Clone)]
 pub(super) struct Writer {
-    client: Client,
+    pub(super) client: Client,
     leadership: Leadership,
     term: i32,
-    permits: Arc<Semaphore>,
-    metrics: Arc<Metrics>,
+    pub(super) permits: Arc<Semaphore>,
+    pub(super) metrics: Arc<Metrics>,
 }
 
 /// How the writes of a job ended.
@@ -93,14 +95,33 @@ impl Writer {
         }
     }
 
-    /// Releases pods that start together. Before the first of them is released, all are prepared:
-    /// from then on, whoever leads releases the others.
+    /// Reports whether this process still leads.
+    pub(super) fn leads(&self) -> bool {
+        let term = self.leadership.term();
+        term.is_some_and(|term| term.number == self.term)
+    }
+
+    /// Releases pods that start together. Before the first of them is released, all are prepared
+    /// and have their claims: from then on, whoever leads releases the others.
     pub(super) async fn start(self, moves: Vec<Move>) -> Outcomes {
         #[cfg(debug_assertions)]
         failpoint::passed("decide");
-        if moves.len() < 2 {
-            return self.release_all(moves).await;
+        let prepared = match moves.len() {
+            0 | 1 => Ok(moves),
+            _ => self.prepare_all(moves).await,
+        };
+        let claimed = match prepared {
+            Ok(moves) => self.claim_all(moves).await,
+            Err(outcomes) => Err(outcomes),
+        };
+        match claimed {
+            Ok(moves) => self.release_all(moves).await,
+            Err(outcomes) => outcomes,
         }
+    }
+
+    /// Records where pods go. Returns them as they are now, unless one is not written.
+    async fn prepare_all(&self, moves: Vec<Move>) -> Result<Vec<Move>, Outcomes> {
         let prepare = |one: Move| async {
             let write = Write::Prepare(one.placement.clone());
             let outcome = self.insist(&one.document, &write).await;
@@ -115,13 +136,25 @@ impl Writer {
             let outcomes = prepared
                 .into_iter()
                 .map(|(outcome, one)| (one.pod, outcome));
-            return outcomes.collect();
+            return Err(outcomes.collect());
         }
         let ready = prepared.into_iter().map(|(outcome, one)| match outcome {
             Outcome::Written(document) => Move { document, ..one },
             _ => one,
         });
-        self.release_all(ready.collect()).await
+        Ok(ready.collect())
+    }
+
+    /// Gives a released pod that is not bound other GPUs of its node.
+    pub(super) async fn claim_again(self, one: Move) -> Outcomes {
+        let outcome = match self.claim(&one).await {
+            Ok(()) => {
+                let write = Write::Reassign(one.placement.clone());
+                self.write(&one.document, &write).await
+            }
+            Err(outcome) => outcome,
+        };
+        vec![(one.pod, outcome)]
     }
 
     async fn release_all(&self, moves: Vec<Move>) -> Outcomes {
@@ -182,11 +215,7 @@ impl Writer {
             let Ok(permit) = self.permits.acquire().await else {
                 return Outcome::Stopped;
             };
-            if self
-                .leadership
-                .term()
-                .is_none_or(|term| term.number != self.term)
-            {
+            if !self.leads() {
                 return Outcome::Stopped;
             }
             let answer = timeout(PATIENCE, self.attempt(document, &patch)).await;
@@ -210,6 +239,7 @@ impl Writer {
         let write = match write {
             Write::Prepare(_) => Written::Prepare,
             Write::Release(_) => Written::Release,
+            Write::Reassign(_) => Written::Reassign,
             Write::Reject { .. } => Written::Reject,
         };
         let ended = match answer {

@@ -6,6 +6,7 @@
 
 pub mod amounts;
 mod demand;
+pub mod dra;
 pub(crate) mod entry;
 mod flush;
 mod job;
@@ -14,6 +15,7 @@ mod lost;
 pub mod node;
 mod objects;
 mod shown;
+mod unclaimed;
 mod writing;
 
 use std::{
@@ -34,8 +36,10 @@ use self::{
 use super::{Doubt, Life, Object, Past, Placement, read};
 use crate::{class::Class, decide::Settings, mirror::Published};
 
+pub use dra::{Claim, Slice};
 pub use lost::Lost;
 pub use shown::Left;
+pub use unclaimed::Unclaimed;
 pub use writing::Leaver;
 
 /// A class, or why it cannot be used.
@@ -52,6 +56,8 @@ pub struct Feed {
     topologies: HashMap<Name, Arc<Published>>,
     classes: BTreeMap<String, Known>,
     pods: BTreeMap<Name, Entry>,
+    /// What DRA allocates.
+    devices: dra::Devices,
     /// The pods without devices.
     loads: Loads,
     /// The names of the resources that nodes were seen to have, besides CPU, memory, storage and

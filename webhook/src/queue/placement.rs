@@ -34,6 +34,9 @@ pub struct Placement {
     /// The indices of its GPUs in rank order; empty if they are not known.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gpus: Vec<u32>,
+    /// The UUIDs of its GPUs in rank order, if it gets them by a ResourceClaim.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub uuids: Vec<String>,
     /// The NVLink domain that contains them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub domain: Option<String>,

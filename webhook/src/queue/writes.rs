@@ -6,7 +6,7 @@
 use nvlink_topology::labels;
 use serde_json::{Value, json};
 
-use super::{Life, Placement, feed::entry::prune, notice::TEMPORARY};
+use super::{Life, Placement, claim::Named, feed::entry::prune, notice::TEMPORARY};
 use crate::decide::{
     affinity, gate,
     patch::{Editor, Step, WrongType},
@@ -17,6 +17,9 @@ use crate::decide::{
 pub const TIMEOUT: &str = "QueueTimeout";
 /// The reason in the status of a pod that was released to a node which then was lost.
 pub const NODE_LOST: &str = "QueueNodeLost";
+/// The reason in the status of a pod whose claim nobody can make, because its class does not exist
+/// any more, or does not queue.
+pub const CLASS_GONE: &str = "QueueClassGone";
 /// The reason in the status of a released pod that the scheduler does not bind to its node.
 pub const REFUSED: &str = "QueueNodeRefuses";
 
@@ -31,6 +34,8 @@ pub enum Write {
     Prepare(Placement),
     /// Puts the pod on its node and lets it go.
     Release(Placement),
+    /// Gives a pod that was released, and that no scheduler has bound, other GPUs of its node.
+    Reassign(Placement),
     /// Fails the pod.
     Reject {
         /// [`TIMEOUT`], or [`NODE_LOST`] or [`REFUSED`] for a pod that was released.
@@ -53,7 +58,7 @@ pub struct PodPatch {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unwritable {
     /// It has no gate of the queue, or none is left.
-    #[error("the pod does not wait in the queue")]
+    #[error("the pod does not wait")]
     NotWaiting,
     /// It is not of the expected form.
     #[error(transparent)]
@@ -70,6 +75,7 @@ impl Write {
         match self {
             Self::Prepare(_) => "prepare",
             Self::Release(_) => "release",
+            Self::Reassign(_) => "reassign",
             Self::Reject { .. } => "reject",
         }
     }
@@ -107,6 +113,12 @@ impl Write {
                 }));
                 operations.extend(placed(pod, placement, term, true)?);
                 operations.push(json!({"op": "remove", "path": gate}));
+            }
+            Self::Reassign(placement) => {
+                if Life::of(pod) != Life::Released {
+                    return Err(Unwritable::NotWaiting);
+                }
+                operations.extend(placed(pod, placement, term, false)?);
             }
             Self::Reject { reason, message } => {
                 if *reason == TIMEOUT {
@@ -166,6 +178,12 @@ fn placed(
     let mut editor = Editor::new(pod.clone());
     editor.insert(&ANNOTATIONS, labels::QUEUE_PLACEMENT, text.into())?;
     editor.insert(&ANNOTATIONS, labels::QUEUE_TERM, term.to_string().into())?;
+    let released = pinned || Life::of(pod) == Life::Released;
+    if let Some(named) = Named::of(pod).filter(|_| released) {
+        for (key, value) in named.annotations(placement) {
+            editor.insert(&ANNOTATIONS, &key, value.into())?;
+        }
+    }
     if pinned {
         for key in TEMPORARY {
             editor.remove(&ANNOTATIONS, key);
@@ -223,6 +241,7 @@ mod tests {
             gang: None,
             node: Some("n1".to_owned()),
             gpus: vec![2, 3],
+            uuids: Vec::new(),
             domain: None,
             rank: 0,
             cost: 1e-11,

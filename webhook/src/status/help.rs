@@ -180,7 +180,6 @@ fn usable<'s>(state: &'s State<'_>, job: &'s Job) -> impl Iterator<Item = &'s Cl
         .filter_map(|class| class.as_ref().ok());
     classes
         .filter(move |class| class.name != *job.class && Some(&class.resource) == own)
-        .filter(|class| class.unready.is_none())
         .filter(|class| !class.restricted || state.objects.usable.contains(&class.name))
 }
 

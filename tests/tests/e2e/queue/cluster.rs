@@ -27,6 +27,8 @@ pub(super) struct Cluster {
     pub(super) plane: ControlPlane,
     pub(super) webhook: Option<Webhook>,
     pub(super) team: Kubectl,
+    /// What allocates GPUs, as its class says.
+    devices: Value,
     _exporters: Vec<Exporter>,
 }
 
@@ -39,10 +41,65 @@ impl Cluster {
 
     /// The same with nodes of eight GPUs from these sources.
     pub(super) fn of(nodes: &[(&str, &str)], placement: Value) -> Self {
+        Self::with(nodes, placement, json!({}))
+    }
+
+    /// The same with a DRA driver on each node in place of a device plugin, and a class whose GPUs
+    /// come by claims.
+    pub(super) fn claiming(nodes: &[(&str, &str)], placement: Value) -> Self {
+        let this = Self::with(nodes, placement, json!({"mapping": "Claim"}));
+        let selector = json!({"cel": {"expression": "device.driver == 'gpu.nvidia.com'"}});
+        let class = json!({
+            "apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass",
+            "metadata": {"name": "gpu.nvidia.com"}, "spec": {"selectors": [selector]},
+        });
+        this.plane.kubectl().create(&class).unwrap();
+        for (name, _) in nodes {
+            this.set_slice(name, &[]);
+        }
+        this
+    }
+
+    /// Writes the ResourceSlice of a node, as its DRA driver would. `tainted` GPUs are not
+    /// allocated.
+    pub(super) fn set_slice(&self, node: &str, tainted: &[u32]) {
+        let devices = self.uuids(node).into_iter().enumerate().map(|(at, uuid)| {
+            let mut device = json!({
+                "name": format!("gpu-{at}"),
+                "attributes": {"type": {"string": "gpu"}, "uuid": {"string": uuid}},
+            });
+            if tainted.contains(&u32::try_from(at).unwrap()) {
+                device["taints"] = json!([{"key": "example.com/bad", "effect": "NoSchedule"}]);
+            }
+            device
+        });
+        let pool = json!({"name": node, "generation": 1, "resourceSliceCount": 1});
+        let slice = json!({
+            "apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice",
+            "metadata": {"name": format!("{node}-gpu.nvidia.com")},
+            "spec": {
+                "driver": "gpu.nvidia.com", "nodeName": node, "pool": pool,
+                "devices": devices.collect::<Vec<_>>(),
+            },
+        });
+        self.plane.kubectl().apply(&slice.to_string()).unwrap();
+    }
+
+    /// Returns the UUIDs of a node's GPUs, by index.
+    pub(super) fn uuids(&self, node: &str) -> Vec<String> {
+        let topology = self.plane.kubectl().get(&["nodetopology", node]).unwrap();
+        let gpus = topology["spec"]["gpus"].as_array().unwrap().iter();
+        gpus.map(|gpu| gpu["uuid"].as_str().unwrap().to_owned())
+            .collect()
+    }
+
+    fn with(nodes: &[(&str, &str)], placement: Value, devices: Value) -> Self {
+        let claims = devices["mapping"] == "Claim";
         let plane = ControlPlane::start().unwrap();
         webhook::install_crds(plane.kubectl()).unwrap();
         let exporters = nodes.iter().map(|(name, source)| {
-            let node = Node::new(*name, 8).label("topology.kubernetes.io/zone", "z");
+            let node = Node::new(*name, if claims { 0 } else { 8 })
+                .label("topology.kubernetes.io/zone", "z");
             node::create(plane.kubectl(), &[node]).unwrap();
             let source = ["--source", source];
             Exporter::publishing(plane.kubeconfig(), name, &source).unwrap()
@@ -53,6 +110,7 @@ impl Cluster {
             team: plane.namespace("team", &json!({}), &default).unwrap(),
             plane,
             webhook: None,
+            devices,
             _exporters: exporters,
         };
         this.set_class(placement);
@@ -73,7 +131,7 @@ impl Cluster {
         }
         let class = json!({
             "apiVersion": "nvlink-domains.io/v1alpha1", "kind": "DomainClass",
-            "metadata": {"name": CLASS}, "spec": {"placement": placement},
+            "metadata": {"name": CLASS}, "spec": {"placement": placement, "devices": self.devices},
         });
         self.plane.kubectl().apply(&class.to_string()).unwrap();
     }

@@ -8,9 +8,10 @@ use serde_json::Value;
 
 use super::Case;
 use crate::{
+    crd::domain_class::Mapping,
     decide::pod,
     decide::{
-        gate, identity, intent, project,
+        claim, gate, identity, intent, project,
         refusal::{Refusal, Rule},
     },
 };
@@ -44,6 +45,7 @@ pub(super) fn check(case: Case<'_>) -> Result<(), Refusal> {
         check_project(case, own)?;
     }
     check_gang(case)?;
+    check_claim(case)?;
     check_gate(case)
 }
 
@@ -81,6 +83,18 @@ fn check_gate(case: Case<'_>) -> Result<(), Refusal> {
             labels::CLASS
         ),
     ))
+}
+
+/// Refuses the queue's claim in a pod that does not get its GPUs by one.
+fn check_claim(case: Case<'_>) -> Result<(), Refusal> {
+    let class = case.class().and_then(|name| case.view.class(name)?.ok());
+    if class.is_some_and(|class| class.mapping == Mapping::Claim) || !claim::is_named(case.pod) {
+        return Ok(());
+    }
+    Err(claim::refuse(format!(
+        "only the webhook may name a claim of the queue, and this pod has no class with the devices mapping Claim: remove {:?} from spec.resourceClaims and from the claims of the containers",
+        labels::CLAIM
+    )))
 }
 
 /// Checks the gang's label: it attracts the gang's other pods, so it must name this pod's own gang.

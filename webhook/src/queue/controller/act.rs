@@ -4,16 +4,17 @@ use std::{collections::BTreeMap, sync::atomic::Ordering};
 
 use k8s_openapi::jiff::Timestamp;
 use nvlink_planner::{Action, Millis, Name, Reason, Release};
+use nvlink_topology::Pattern;
 
 use super::{Done, Serving};
 use crate::queue::{
     Placement,
     execute::{Id, Move},
-    feed::{Leaver, Lost},
+    feed::{Leaver, Lost, Unclaimed},
     notice::About,
     placement::{Other, others},
     words,
-    writes::{TIMEOUT, Write},
+    writes::{CLASS_GONE, TIMEOUT, Write},
 };
 
 impl Serving {
@@ -22,8 +23,9 @@ impl Serving {
         for action in actions {
             match action {
                 Action::Release(release) => {
-                    let places = self.places(&release, now);
-                    self.start(places, words::kind(&release.why));
+                    if let Some(places) = self.places(&release, now) {
+                        self.start(places, words::kind(&release.why));
+                    }
                 }
                 Action::Reject(reject) => self.reject(reject.pods, &reject.reason),
                 Action::GiveBack(back) => {
@@ -33,8 +35,9 @@ impl Serving {
         }
     }
 
-    /// Returns the placements of a release.
-    fn places(&self, release: &Release, now: Millis) -> Vec<(Name, Placement)> {
+    /// Returns the placements of a release; `None` if a pod needs a claim, and the UUIDs of its GPUs
+    /// are not known.
+    fn places(&self, release: &Release, now: Millis) -> Option<Vec<(Name, Placement)>> {
         let (plan, at) = (self.plan(), stamp(now));
         let why = words::why(&release.why);
         tracing::info!(job = %release.job, pods = release.seats.len(), plan, why, "releasing a job");
@@ -45,7 +48,15 @@ impl Serving {
             let domain = seat.node.as_ref().zip(seat.domain.as_ref());
             let member = self.feed.member(&seat.pod);
             let gang = member.map(|member| member.gang.as_ref());
+            let uuids = match self.feed.named(&seat.pod) {
+                Some(_) => {
+                    let uuids = self.feed.uuids(seat.node.as_ref()?, &seat.gpus)?;
+                    Some(uuids).filter(|uuids| !uuids.is_empty())?
+                }
+                None => Vec::new(),
+            };
             let placement = Placement {
+                uuids,
                 plan: plan.clone(),
                 at,
                 gang: gang.map(|gang| gang.map_or_else(String::new, |gang| gang.name.clone())),
@@ -59,7 +70,7 @@ impl Serving {
                 why: why.clone(),
                 others: others(&all, seat.rank),
             };
-            (seat.pod.clone(), placement)
+            Some((seat.pod.clone(), placement))
         });
         seats.collect()
     }
@@ -71,8 +82,16 @@ impl Serving {
 
     /// Lets a pod go whose class does not queue.
     pub(super) fn let_go(&mut self, leaver: Leaver, now: Millis) {
+        if leaver.stuck {
+            let message = format!(
+                "the pod cannot start: it gets its GPUs by a claim that the queue makes, and {}",
+                leaver.why
+            );
+            return self.fail_one(leaver.pod, CLASS_GONE, message);
+        }
         tracing::info!(pod = %leaver.pod, why = leaver.why, "letting a pod go");
         let placement = Placement {
+            uuids: Vec::new(),
             plan: self.plan(),
             at: stamp(now),
             gang: None,
@@ -102,12 +121,46 @@ impl Serving {
                 pod: id,
                 document,
                 placement,
+                device_class: self.feed.device_class(&pod),
             });
         }
         self.moving += 1;
         let writer = self.writer.clone();
         self.tasks
             .spawn(async move { Done::Written(writer.start(moves).await) });
+    }
+
+    /// Makes the claim of a released pod anew, if need be for other GPUs of its node.
+    pub(super) fn reassign(&mut self, one: Unclaimed, now: Millis) {
+        let Unclaimed { pod, without } = one;
+        let Some((document, mut placement)) = self.feed.released(&pod) else {
+            return;
+        };
+        if !without.is_empty() {
+            let pattern = self.feed.member(&pod).map(|member| member.pattern);
+            let pattern = pattern.unwrap_or(Pattern::AllReduce);
+            let gpus = self.planner.again(&pod, pattern, &without, now);
+            let node = placement.node.as_deref().map(Name::from);
+            let found = gpus.zip(node);
+            let named = found.and_then(|(gpus, node)| Some((self.feed.uuids(&node, &gpus)?, gpus)));
+            // If there are none, the pod waits for these, and fails in the end.
+            let Some((uuids, gpus)) = named else { return };
+            (placement.uuids, placement.gpus) = (uuids, gpus);
+            placement.domain = None;
+        }
+        tracing::info!(%pod, gpus = ?placement.gpus, ?without, "making the claim of a released pod anew");
+        let uid = self.feed.uid(&pod).unwrap_or_default().to_owned();
+        let one = Move {
+            device_class: self.feed.device_class(&pod),
+            pod: (pod.clone(), uid),
+            document,
+            placement,
+        };
+        self.feed.expect_leaving(&pod);
+        self.moving += 1;
+        let writer = self.writer.clone();
+        self.tasks
+            .spawn(async move { Done::Written(writer.claim_again(one).await) });
     }
 
     fn reject(&mut self, pods: Vec<Name>, reason: &Reason) {
@@ -139,13 +192,18 @@ impl Serving {
     /// Fails a pod whose node is lost or does not take it, so that whoever created it can create another one.
     pub(super) fn give_up(&mut self, lost: Lost) {
         let Lost { pod, reason, why } = lost;
+        let message = format!("the queue released the pod to a node where it cannot start: {why}");
+        self.fail_one(pod, reason, message);
+    }
+
+    /// Fails a pod that cannot start.
+    fn fail_one(&mut self, pod: Name, reason: &'static str, message: String) {
         let Some(document) = self.feed.document(&pod) else {
             return;
         };
-        tracing::info!(%pod, why, "failing a pod that cannot start on the node to which it was released");
+        tracing::info!(%pod, reason, message, "failing a pod that cannot start");
         self.feed.expect_leaving(&pod);
         let uid = self.feed.uid(&pod).unwrap_or_default().to_owned();
-        let message = format!("the queue released the pod to a node where it cannot start: {why}");
         self.fail(
             vec![((pod, uid), document)],
             Write::Reject { reason, message },

@@ -8,7 +8,7 @@ use super::{Place, amounts::Amounts, demand::Demand};
 use crate::{
     class::GPU,
     decide::{gate, pod},
-    queue::{Life, Member, Object, Placement, life, notice, object},
+    queue::{Life, Member, Object, Placement, claim::Named, life, notice, object},
 };
 
 /// A pod.
@@ -33,6 +33,8 @@ pub(super) struct Entry {
     pub(super) since: Option<Millis>,
     /// Where the queue put it, by its annotation.
     pub(super) placement: Option<Placement>,
+    /// What it says of the claim by which it gets its GPUs.
+    pub(super) claim: Option<Named>,
     /// What the queue is writing into it.
     pub(super) expected: Option<Expected>,
     /// The object that says how many pods its job has, while it waits, or the Job that may end it.
@@ -114,6 +116,7 @@ impl Entry {
                 .unwrap_or_default(),
             since: start.map(|time| time.as_millisecond()),
             placement: Placement::of(pod),
+            claim: Named::of(pod),
             expected: None,
             object: object(pod).filter(|object| waits || life.is_live() && object.is_job()),
             demand: None,

@@ -5,7 +5,9 @@ use std::{collections::BTreeSet, sync::Arc};
 use nvlink_planner::{self as planner, Held, Millis, Name, Planner, Settings as Rules};
 
 use super::{
-    Feed, id,
+    Feed,
+    dra::CLAIMABLE,
+    id,
     job::{Context, Pods, Waits},
     load, node,
 };
@@ -141,12 +143,24 @@ impl Feed {
         let sets = classes()
             .filter(of_class)
             .map(|class| Name::from(class.name.as_str()));
+        let devices = self.devices.of_node(name);
+        let mut held = self.held(topology);
+        if let (Some(devices), Some(topology)) = (&devices, topology) {
+            // Claims say it before the exporter sees the containers.
+            held.extend(devices.held(topology));
+        }
+        // A claim names GPUs by UUID.
+        let named = devices.iter().filter(|_| matches!(topology, Some(Ok(_))));
+        let sets = sets.chain(named.map(|_| Name::from(CLAIMABLE)));
         let sets = sets.chain(self.demands.met(name, node)).collect();
-        let held = self.held(topology);
+        let usable = devices.map(|devices| devices.usable.len());
         Some(node::state(
             node,
             topology,
-            |resource| self.is_gpu(resource),
+            match usable {
+                Some(gpus) => u32::try_from(gpus).unwrap_or(u32::MAX),
+                None => node.capacity(|resource| self.is_gpu(resource)),
+            },
             &self.settings,
             sets,
             held,

@@ -4,7 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use nvlink_planner::{Deadline, Estimate, Job, Member, Millis, Name, OnTimeout, PodState, Seat};
 
-use super::entry::{Entry, Expected};
+use super::{
+    dra::CLAIMABLE,
+    entry::{Entry, Expected},
+};
 use crate::{
     crd::domain_class::OnQueueTimeout,
     queue::{self, Assembly, Doubt, Life, Placement, assemble, past::Past},
@@ -181,10 +184,6 @@ impl Pods<'_> {
             let at = place.as_ref()?.at.as_millisecond();
             Some(at.saturating_add(pod.shift))
         });
-        let within: BTreeSet<Name> = waiting
-            .iter()
-            .filter_map(|(_, pod)| pod.demand.clone())
-            .collect();
         let priorities = waiting.iter().map(|(_, pod)| pod.priority);
         let job = Job {
             class: first.class.as_str().into(),
@@ -195,7 +194,7 @@ impl Pods<'_> {
             complete: there && waiting.iter().all(|(_, pod)| free(pod)),
             pattern: first.pattern,
             scope: first.scope,
-            within: within.into_iter().collect(),
+            within: within(&waiting),
             duration: context.duration(&waiting),
             deadline: deadline(first, created().min(), waits),
             members: waiting
@@ -221,6 +220,14 @@ fn place<'a>(pod: &'a Entry, released: &BTreeSet<&str>) -> Option<&'a Placement>
         (Life::Gated { .. } | Life::Ended { .. } | Life::Deleting { node: None, .. }, _) => None,
         _ => prepared,
     }
+}
+
+/// Returns the sets of nodes to which pods can go together.
+fn within(waiting: &[(&Name, &Entry)]) -> Vec<Name> {
+    let claims = waiting.iter().any(|(_, pod)| pod.claim.is_some());
+    let demands = waiting.iter().filter_map(|(_, pod)| pod.demand.clone());
+    let sets: BTreeSet<Name> = demands.chain(claims.then(|| CLAIMABLE.into())).collect();
+    sets.into_iter().collect()
 }
 
 fn seat(name: &Name, place: &Placement) -> Seat {

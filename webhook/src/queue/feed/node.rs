@@ -67,7 +67,7 @@ impl Node {
 pub(super) fn state(
     node: &Node,
     topology: Option<&Published>,
-    is_gpu: impl Fn(&str) -> bool,
+    capacity: u32,
     settings: &Settings,
     sets: Vec<Name>,
     held: Vec<Held>,
@@ -81,7 +81,7 @@ pub(super) fn state(
     let mut domains = known.into_iter().flat_map(|known| &known.domains);
     NodeState {
         graph: known.and_then(|known| known.hardware.shared_graph()),
-        capacity: node.capacity(is_gpu),
+        capacity,
         held,
         broken: broken.map(|gpu| gpu.index).collect(),
         availability: match (node.out, unknown) {

@@ -21,6 +21,8 @@ pub struct Leaver {
     pub pod: Name,
     /// Why, for its author.
     pub why: String,
+    /// It cannot start, because nobody makes the claim by which it gets its GPUs.
+    pub stuck: bool,
 }
 
 impl Feed {
@@ -126,6 +128,7 @@ impl Feed {
                 true => leavers.push(Leaver {
                     pod: id.clone(),
                     why,
+                    stuck: pod.claim.is_some(),
                 }),
                 false => next = earlier(next, due),
             }

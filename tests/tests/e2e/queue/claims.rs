@@ -1,0 +1,178 @@
+//! Pods of a class whose GPUs come by claims: the queue makes them, the scheduler allocates exactly
+//! what they name.
+
+use std::collections::BTreeSet;
+
+use nvlink_tests::{assets, programs, wait_until};
+use serde_json::{Value, json};
+
+use super::cluster::{Cluster, SOON, job, placement, waits};
+use crate::pods::container;
+
+const MESH: (&str, &str) = ("n1", "sim:dgx1-v100");
+
+/// Returns the claims of the queue.
+fn claims(cluster: &Cluster) -> Vec<Value> {
+    let all = cluster.team.get(&["resourceclaims"]).unwrap();
+    all["items"].as_array().unwrap().clone()
+}
+
+fn claim_name(pod: &Value) -> &str {
+    let claims = pod["spec"]["resourceClaims"].as_array().unwrap();
+    let ours = claims.iter().find(|one| one["name"] == "nvlink-domains");
+    ours.unwrap()["resourceClaimName"].as_str().unwrap()
+}
+
+/// Returns the GPUs that the scheduler allocated to a pod, by index, in the order of its ranks.
+fn allocated(cluster: &Cluster, pod: &Value) -> Vec<u32> {
+    let claim = cluster
+        .team
+        .get(&["resourceclaim", claim_name(pod)])
+        .unwrap();
+    let results = claim["status"]["allocation"]["devices"]["results"].clone();
+    let mut results = results.as_array().unwrap().clone();
+    let text = |one: &Value, key: &str| one[key].as_str().unwrap().to_owned();
+    let rank = |one: &Value| -> u32 {
+        let request = text(one, "request");
+        request.strip_prefix("rank-").unwrap().parse().unwrap()
+    };
+    results.sort_by_key(rank);
+    let device = |one: &Value| text(one, "device")["gpu-".len()..].parse().unwrap();
+    results.iter().map(device).collect()
+}
+
+fn annotation<'a>(pod: &'a Value, key: &str) -> &'a str {
+    let text = &pod["metadata"]["annotations"][format!("nvlink-domains.io/{key}")];
+    text.as_str().unwrap_or_else(|| panic!("no {key}: {pod:#}"))
+}
+
+/// Returns what `place` chooses of the free GPUs of the node.
+fn placed(gpus: usize, free: &[u32]) -> Vec<u32> {
+    let free: Vec<String> = free.iter().map(ToString::to_string).collect();
+    let (gpus, free) = (gpus.to_string(), free.join(","));
+    let place = [
+        "place", "--source", MESH.1, "--gpus", &gpus, "--free", &free, "--output", "json",
+    ];
+    let text = programs::run(programs::EXPORTER, &place, "").unwrap();
+    let placement: Value = serde_json::from_str(&text).unwrap();
+    let gpus = placement["gpus"].as_array().unwrap().iter();
+    gpus.map(|gpu| u32::try_from(gpu.as_u64().unwrap()).unwrap())
+        .collect()
+}
+
+/// Returns the positions of GPUs among themselves, as `CUDA_VISIBLE_DEVICES` counts them.
+fn relative(gpus: &[u32]) -> String {
+    let before = |gpu: &u32| gpus.iter().filter(|other| *other < gpu).count().to_string();
+    gpus.iter().map(before).collect::<Vec<_>>().join(",")
+}
+
+fn lacks_claims() -> bool {
+    assets::lacks("resource.k8s.io/v1", 34)
+}
+
+#[test]
+fn the_scheduler_allocates_the_gpus_of_place_in_their_order() {
+    if lacks_claims() {
+        return;
+    }
+    let cluster = Cluster::claiming(&[MESH], json!({}));
+    let uuids = cluster.uuids("n1");
+    let mut free: Vec<u32> = (0..8).collect();
+    for (name, gpus, stays) in [
+        ("a", 3, true),
+        ("b", 4, false),
+        ("c", 2, true),
+        ("d", 1, true),
+    ] {
+        cluster.create(name, u32::try_from(gpus).unwrap());
+        let pod = cluster.bound(name);
+        let main = &pod["spec"]["containers"][0];
+        assert_eq!(
+            main["resources"]["limits"],
+            json!({}),
+            "it is not asked for twice"
+        );
+        let expected = placed(gpus, &free);
+        assert_eq!(allocated(&cluster, &pod), expected, "{name} of {free:?}");
+        let named: Vec<&str> = expected.iter().map(|&gpu| &*uuids[gpu as usize]).collect();
+        assert_eq!(annotation(&pod, "queue-order.0"), relative(&expected));
+        assert_eq!(annotation(&pod, "queue-gpus.0"), named.join(","));
+        let visible = main["env"].as_array().unwrap().iter();
+        let mut visible = visible.filter(|one| one["name"] == "CUDA_VISIBLE_DEVICES");
+        assert_eq!(
+            visible.next().unwrap()["valueFrom"]["fieldRef"]["fieldPath"],
+            "metadata.annotations['nvlink-domains.io/queue-order.0']"
+        );
+        match stays {
+            true => free.retain(|gpu| !expected.contains(gpu)),
+            false => {
+                cluster.end(name);
+                cluster.team.run(&["delete", "pod", name, "--now"]).unwrap();
+            }
+        }
+    }
+    // What is left over is deleted with its pod.
+    cluster
+        .team
+        .run(&["delete", "pods", "--all", "--now"])
+        .unwrap();
+    wait_until("all claims to be deleted", SOON, || {
+        Ok(claims(&cluster).is_empty().then_some(()))
+    })
+    .unwrap();
+}
+
+#[test]
+fn each_container_has_its_ranks_and_a_gang_its_claims() {
+    if lacks_claims() {
+        return;
+    }
+    let mut cluster = Cluster::claiming(&[MESH], json!({}));
+    let mut pod = job("several", 0);
+    let mut sidecar = container("sidecar", 1);
+    sidecar["restartPolicy"] = json!("Always");
+    pod["spec"]["initContainers"] = json!([container("init", 2), sidecar]);
+    pod["spec"]["containers"] = json!([
+        container("one", 2),
+        container("none", 0),
+        container("two", 1)
+    ]);
+    cluster.team.create(&pod).unwrap();
+    let pod = cluster.bound("several");
+    let all = allocated(&cluster, &pod);
+    assert_eq!(all.len(), 4);
+    // The init container, the sidecar, and the two that hold GPUs.
+    for (number, own) in [
+        (0, &all[..2]),
+        (1, &all[3..]),
+        (2, &all[..2]),
+        (4, &all[2..3]),
+    ] {
+        assert_eq!(
+            annotation(&pod, &format!("queue-order.{number}")),
+            relative(own)
+        );
+    }
+    let env = pod["spec"]["containers"][1]["env"].to_string();
+    assert!(env.contains("void"), "{env}");
+
+    cluster.restart_to_die_after("claim=1");
+    for name in ["g-0", "g-1"] {
+        let mut pod = job(name, 2);
+        pod["metadata"]["annotations"] = json!({
+            "nvlink-domains.io/gang": "g", "nvlink-domains.io/gang-size": "2",
+        });
+        cluster.team.create(&pod).unwrap();
+    }
+    wait_until("the leader to die after the first claim", SOON, || {
+        Ok((claims(&cluster).len() == 2).then_some(()))
+    })
+    .unwrap();
+    assert!(["g-0", "g-1"].iter().all(|name| waits(&cluster.pod(name))));
+    cluster.restart();
+    let gang = ["g-0", "g-1"].map(|name| allocated(&cluster, &cluster.bound(name)));
+    let held: BTreeSet<u32> = gang.iter().flatten().chain(&all).copied().collect();
+    assert_eq!(held.len(), 8, "no GPU twice");
+    let plans = ["g-0", "g-1"].map(|name| placement(&cluster.pod(name)).unwrap()["plan"].clone());
+    assert_eq!(plans[0], plans[1]);
+}

@@ -1,0 +1,142 @@
+//! The ResourceClaim of a pod whose class has the mapping `Claim`: what the pod says about it, and
+//! the object that the queue creates when it has chosen the GPUs. Pure.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use nvlink_topology::labels;
+use serde_json::{Value, json};
+
+use super::Placement;
+use crate::{
+    crd::GPU_DRIVER,
+    decide::{claim::request, pod},
+};
+
+/// What a pod says about the claim of the queue by which it gets its GPUs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Named {
+    /// The name of the claim.
+    pub name: String,
+    /// The numbers of the containers with GPUs, and their ranks.
+    containers: Vec<(usize, Vec<u32>)>,
+}
+
+impl Named {
+    /// Reads `pod`; `None` if it names no claim of the queue.
+    #[must_use]
+    pub fn of(pod: &Value) -> Option<Self> {
+        let text = |entry: &Value, key: &str| Some(entry.get(key)?.as_str()?.to_owned());
+        let mut entries = pod::list(pod, &["spec", "resourceClaims"]);
+        let ours = entries.find(|entry| text(entry, "name").as_deref() == Some(labels::CLAIM))?;
+        let rank = |name: &str| name.strip_prefix("rank-")?.parse().ok();
+        let containers = pod::containers(pod);
+        let numbered = containers.iter().enumerate();
+        let ranks =
+            numbered.map(|(number, one)| (number, one.claimed().filter_map(rank).collect()));
+        Some(Self {
+            name: text(ours, "resourceClaimName")?,
+            containers: ranks
+                .filter(|(_, ranks): &(_, Vec<u32>)| !ranks.is_empty())
+                .collect(),
+        })
+    }
+
+    /// Returns the annotations of a pod that gets these GPUs, in rank order, by the variables that
+    /// its containers read from them.
+    #[must_use]
+    pub fn annotations(&self, placement: &Placement) -> Vec<(String, String)> {
+        let mut all = Vec::new();
+        for (number, ranks) in &self.containers {
+            let at = |rank: &u32| {
+                let at = usize::try_from(*rank).ok()?;
+                Some((*placement.gpus.get(at)?, placement.uuids.get(at)?.as_str()))
+            };
+            let own: Vec<(u32, &str)> = ranks.iter().filter_map(at).collect();
+            // The indices of a node's GPUs are in the order of their PCI addresses.
+            let before = |gpu: u32| own.iter().filter(|(other, _)| *other < gpu).count();
+            let order: Vec<String> = own
+                .iter()
+                .map(|(gpu, _)| before(*gpu).to_string())
+                .collect();
+            let uuids: Vec<&str> = own.iter().map(|(_, uuid)| *uuid).collect();
+            all.push((format!("{}{number}", labels::QUEUE_ORDER), order.join(",")));
+            all.push((format!("{}{number}", labels::QUEUE_GPUS), uuids.join(",")));
+        }
+        all
+    }
+}
+
+/// Returns the claim of `pod` for the GPUs of its placement: one request for each rank, which only
+/// one GPU meets.
+///
+/// The pod is its controller. So Kubernetes deletes the claim with the pod, and frees its GPUs when
+/// the pod has ended.
+#[must_use]
+pub fn object(pod: &Value, named: &Named, uuids: &[String], device_class: &str) -> Value {
+    let text = |key: &str| {
+        let text = pod::at(pod, &["metadata", key]).and_then(Value::as_str);
+        text.unwrap_or_default().to_owned()
+    };
+    let owner = OwnerReference {
+        api_version: "v1".to_owned(),
+        kind: "Pod".to_owned(),
+        name: text("name"),
+        uid: text("uid"),
+        controller: Some(true),
+        block_owner_deletion: None,
+    };
+    let requests = (0..).zip(uuids).map(|(rank, uuid)| {
+        // In CEL, as in JSON, this is the text with its special characters escaped.
+        let expression = format!("device.attributes[{GPU_DRIVER:?}].uuid == {}", json!(uuid));
+        json!({
+            "name": request(rank),
+            "exactly": {
+                "deviceClassName": device_class,
+                "selectors": [{"cel": {"expression": expression}}],
+            },
+        })
+    });
+    json!({
+        "apiVersion": API_VERSION,
+        "kind": "ResourceClaim",
+        "metadata": {
+            "name": named.name,
+            "namespace": text("namespace"),
+            "ownerReferences": [owner],
+            "labels": {labels::CLASS: pod::metadata(pod, "labels", labels::CLASS)},
+        },
+        "spec": {"devices": {"requests": requests.collect::<Vec<_>>()}},
+    })
+}
+
+/// The version of the API of claims that the queue uses.
+pub const API_VERSION: &str = "resource.k8s.io/v1";
+
+/// Reports whether a claim of the API server asks for the same as `wanted`.
+#[must_use]
+pub fn asks_for(found: &Value, wanted: &Value) -> bool {
+    asked(found) == asked(wanted)
+}
+
+/// Returns name, device class and expressions of each request.
+fn asked(claim: &Value) -> Vec<(Option<&Value>, Option<&Value>, Vec<&Value>)> {
+    let requests = pod::list(claim, &["spec", "devices", "requests"]);
+    let asked = requests.map(|one| {
+        let selectors = pod::list(one, &["exactly", "selectors"]);
+        (
+            one.get("name"),
+            pod::at(one, &["exactly", "deviceClassName"]),
+            selectors
+                .filter_map(|one| pod::at(one, &["cel", "expression"]))
+                .collect(),
+        )
+    });
+    asked.collect()
+}
+
+/// Returns the UID of the pod that is the claim's controller.
+#[must_use]
+pub fn owner(claim: &Value) -> Option<&str> {
+    let mut owners = pod::list(claim, &["metadata", "ownerReferences"]);
+    let controller = |one: &&Value| one.get("controller") == Some(&Value::Bool(true));
+    owners.find(controller)?.get("uid")?.as_str()
+}

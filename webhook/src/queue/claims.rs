@@ -1,0 +1,215 @@
+//! Creates the ResourceClaims of pods, each before the pod is released.
+//!
+//! A claim is made for one plan. If another one is there, of an earlier plan that was not carried
+//! out or that the scheduler cannot carry out, it is deleted first. What is left over belongs to a
+//! pod, so Kubernetes deletes it with the pod.
+
+use std::time::Duration;
+
+use futures::{StreamExt, stream};
+use kube::{
+    api::{DeleteParams, GetParams, PostParams, Preconditions},
+    core::request::Request,
+};
+use nvlink_runtime::client;
+use serde_json::Value;
+use tokio::time::timeout;
+
+#[cfg(debug_assertions)]
+use super::failpoint;
+use super::{
+    claim::{self, API_VERSION, Named},
+    execute::{AT_ONCE, FIRST, LONGEST, Move, Outcome, Outcomes, PATIENCE, Writer},
+};
+use crate::{
+    cluster::MANAGER,
+    decide::pod::at,
+    metrics::{Ended, Written},
+};
+
+/// What one attempt found.
+enum Found {
+    /// The claim is as it should be.
+    Right,
+    /// Another claim is on its way out; it is created next.
+    Later,
+    /// The claim cannot be made, for this reason.
+    Wrong(String),
+}
+
+impl Writer {
+    /// Creates the claims of pods that start together. If one cannot be created, none of the pods
+    /// is released.
+    pub(super) async fn claim_all(&self, moves: Vec<Move>) -> Result<Vec<Move>, Outcomes> {
+        let claim = |one: Move| async {
+            let outcome = self.claim(&one).await;
+            (one, outcome)
+        };
+        let claimed = stream::iter(moves).map(claim).buffer_unordered(AT_ONCE);
+        let claimed: Vec<_> = claimed.collect().await;
+        if claimed.iter().all(|(_, outcome)| outcome.is_ok()) {
+            return Ok(claimed.into_iter().map(|(one, _)| one).collect());
+        }
+        let outcomes = claimed.into_iter().map(|(one, outcome)| {
+            let outcome = outcome.err().unwrap_or(Outcome::Changed(one.document));
+            (one.pod, outcome)
+        });
+        Err(outcomes.collect())
+    }
+
+    /// Creates the claim of a pod, unless the pod needs none or it is there.
+    pub(super) async fn claim(&self, one: &Move) -> Result<(), Outcome> {
+        let Some(named) = Named::of(&one.document) else {
+            return Ok(());
+        };
+        let object = claim::object(
+            &one.document,
+            &named,
+            &one.placement.uuids,
+            &one.device_class,
+        );
+        let mut pause = FIRST;
+        loop {
+            let Ok(permit) = self.permits.acquire().await else {
+                return Err(Outcome::Stopped);
+            };
+            if !self.leads() {
+                return Err(Outcome::Stopped);
+            }
+            let attempt = timeout(PATIENCE, self.attempt_claim(&one.document, &object)).await;
+            drop(permit);
+            let found = attempt.unwrap_or(Err(None));
+            self.count_claim(&found);
+            let wait = match found {
+                Ok(Found::Right) => {
+                    #[cfg(debug_assertions)]
+                    failpoint::passed("claim");
+                    return Ok(());
+                }
+                Ok(Found::Wrong(reason)) => return Err(Outcome::Refused(reason)),
+                Ok(Found::Later) => None,
+                Err(wait) => wait,
+            };
+            tokio::time::sleep(wait.unwrap_or(pause)).await;
+            pause = (pause * 2).min(LONGEST);
+        }
+    }
+
+    fn count_claim(&self, found: &Result<Found, Option<Duration>>) {
+        let ended = match found {
+            Ok(Found::Right) => Ended::Written,
+            Ok(Found::Later) => Ended::Conflict,
+            Ok(Found::Wrong(_)) => Ended::Refused,
+            Err(_) => Ended::Unanswered,
+        };
+        self.metrics.queue().write(Written::Claim, ended);
+    }
+
+    /// Creates the claim once. Fails if that must be tried again, perhaps after a time that the API
+    /// server names.
+    async fn attempt_claim(&self, pod: &Value, object: &Value) -> Result<Found, Option<Duration>> {
+        match self.create_claim(object).await {
+            Ok(()) => return Ok(Found::Right),
+            Err(kube::Error::Api(status)) if status.code == 409 => {}
+            Err(error) => return retry(&error),
+        }
+        let found = match self.get_claim(object).await {
+            Ok(Some(found)) => found,
+            Ok(None) => return Ok(Found::Later),
+            Err(error) => return retry(&error),
+        };
+        let name = at(object, &["metadata", "name"]).and_then(Value::as_str);
+        let name = name.unwrap_or_default();
+        let uid = at(pod, &["metadata", "uid"]).and_then(Value::as_str);
+        if at(&found, &["metadata", "deletionTimestamp"]).is_some() {
+            return Ok(Found::Later);
+        }
+        if claim::owner(&found) != uid {
+            // A pod of the same name may have had it, which Kubernetes is about to delete.
+            return Ok(Found::Wrong(format!(
+                "ResourceClaim {name} exists and belongs to another pod: it is created again when that one is deleted"
+            )));
+        }
+        if claim::asks_for(&found, object) {
+            return Ok(Found::Right);
+        }
+        if at(&found, &["status", "allocation"]).is_some_and(Value::is_object) {
+            return Ok(Found::Wrong(format!(
+                "ResourceClaim {name} holds other GPUs already"
+            )));
+        }
+        match self.delete_claim(&found).await {
+            Ok(()) => Ok(Found::Later),
+            // It is gone, or has changed.
+            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(Found::Later),
+            Err(error) => retry(&error),
+        }
+    }
+
+    async fn create_claim(&self, object: &Value) -> kube::Result<()> {
+        let params = PostParams {
+            field_manager: Some(MANAGER.to_owned()),
+            ..PostParams::default()
+        };
+        let body = serde_json::to_vec(object).map_err(kube::Error::SerdeError)?;
+        let request = requests(object).create(&params, body);
+        let request = request.map_err(kube::Error::BuildRequest)?;
+        self.client.request::<Value>(request).await.map(drop)
+    }
+
+    async fn get_claim(&self, object: &Value) -> kube::Result<Option<Value>> {
+        let request = requests(object).get(name(object), &GetParams::default());
+        let request = request.map_err(kube::Error::BuildRequest)?;
+        match self.client.request(request).await {
+            Ok(found) => Ok(Some(found)),
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Deletes this version of a claim: another one may be allocated.
+    async fn delete_claim(&self, found: &Value) -> kube::Result<()> {
+        let text = |field: &str| Some(at(found, &["metadata", field])?.as_str()?.to_owned());
+        let params = DeleteParams::default().preconditions(Preconditions {
+            uid: text("uid"),
+            resource_version: text("resourceVersion"),
+        });
+        let request = requests(found).delete(name(found), &params);
+        let request = request.map_err(kube::Error::BuildRequest)?;
+        self.client.request::<Value>(request).await.map(drop)
+    }
+}
+
+/// Returns whether and when a request is tried again that failed.
+fn retry(error: &kube::Error) -> Result<Found, Option<Duration>> {
+    let kube::Error::Api(status) = error else {
+        tracing::debug!(
+            reason = client::reason(error),
+            "cannot make a claim; retrying"
+        );
+        return Err(None);
+    };
+    match status.code {
+        409 | 429 | 500.. => {
+            let details = status.details.as_ref();
+            let seconds = details.map_or(0, |details| details.retry_after_seconds);
+            let pause = Duration::from_secs(seconds.into()).min(LONGEST);
+            Err((seconds > 0).then_some(pause))
+        }
+        _ => Ok(Found::Wrong(client::reason(error))),
+    }
+}
+
+fn name(object: &Value) -> &str {
+    let name = at(object, &["metadata", "name"]).and_then(Value::as_str);
+    name.unwrap_or_default()
+}
+
+/// Returns requests about claims in the namespace of a claim.
+fn requests(object: &Value) -> Request {
+    let namespace = at(object, &["metadata", "namespace"]).and_then(Value::as_str);
+    let namespace = namespace.unwrap_or_default();
+    Request::new(format!(
+        "/apis/{API_VERSION}/namespaces/{namespace}/resourceclaims"
+    ))
+}

@@ -1,0 +1,99 @@
+//! Pods that were released and cannot get the GPUs of their claims.
+
+use nvlink_planner::{Millis, Name};
+use serde_json::Value;
+
+use super::{Feed, entry::Entry, id, writing::earlier};
+use crate::queue::Placement;
+
+/// For how long a claim that was created may be unknown, milliseconds: the watches of pods and
+/// claims are two.
+const LAG: Millis = 10_000;
+
+/// A released pod whose claim must be made anew.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unclaimed {
+    /// The pod.
+    pub pod: Name,
+    /// The indices of those of its GPUs that it cannot get; empty if its claim is gone.
+    pub without: Vec<u32>,
+}
+
+impl Feed {
+    /// Returns the released pods whose claims must be made anew, and when to look again.
+    #[must_use]
+    pub fn unclaimed(&self, now: Millis) -> (Vec<Unclaimed>, Option<Millis>) {
+        let (mut found, mut next) = (Vec::new(), None);
+        for pod in &self.awaited {
+            let Some(entry) = self.pods.get(pod) else {
+                continue;
+            };
+            let (Some(named), Some(placement)) = (&entry.claim, &entry.placement) else {
+                continue;
+            };
+            if entry.expected.is_some() || entry.is_paused() {
+                continue;
+            }
+            let claim = self.devices.claim(&id(&entry.namespace, &named.name));
+            let without = match claim {
+                None => {
+                    let due = placement
+                        .at
+                        .as_millisecond()
+                        .saturating_add(entry.shift + LAG);
+                    if due > now {
+                        next = earlier(next, due);
+                        continue;
+                    }
+                    Vec::new()
+                }
+                Some(claim) if claim.is_allocated() => continue,
+                Some(_) => {
+                    let without = self.out_of_reach(pod, entry, placement);
+                    if without.is_empty() {
+                        continue;
+                    }
+                    without
+                }
+            };
+            let pod = pod.clone();
+            found.push(Unclaimed { pod, without });
+        }
+        (found, next)
+    }
+
+    /// Returns the GPUs of a pod that the scheduler has refused to bind, and that it cannot get:
+    /// they are gone, tainted, marked as broken, or others hold them.
+    fn out_of_reach(&self, pod: &Name, entry: &Entry, placement: &Placement) -> Vec<u32> {
+        let node = placement.node.as_deref().map(Name::from);
+        let Some(node) = node.filter(|_| entry.refused.is_some()) else {
+            return Vec::new();
+        };
+        let devices = self.devices.of_node(&node).unwrap_or_default();
+        let topology = self.topologies.get(&node).map(std::convert::AsRef::as_ref);
+        let broken = |index: u32| {
+            let gpus = topology
+                .and_then(|known| known.as_ref().ok())
+                .map(|known| &known.gpus);
+            let gpu = gpus.into_iter().flatten().find(|gpu| gpu.index == index);
+            gpu.is_none_or(|gpu| !gpu.faults.is_empty())
+        };
+        let live = |user: &Name| {
+            let user = self.pods.get(user).filter(|_| user != pod);
+            user.is_some_and(|user| user.life.is_live())
+        };
+        let pairs = placement.gpus.iter().zip(&placement.uuids);
+        let out = pairs.filter(|(index, uuid)| broken(**index) || !devices.is_free(uuid, &live));
+        out.map(|(index, _)| *index).collect()
+    }
+
+    /// Returns a released pod that is not bound, as it was read, and where it is to start.
+    #[must_use]
+    pub fn released(&self, pod: &Name) -> Option<(Value, Placement)> {
+        let entry = self
+            .pods
+            .get(pod)
+            .filter(|entry| entry.awaited().is_some())?;
+        Some((entry.document()?, entry.placement.clone()?))
+    }
+}
