@@ -65,6 +65,8 @@ pub const PROJECT: &str = "nvlink-domains.io/project";
 pub const BENCHMARK: &str = "nvlink-domains.io/benchmark";
 /// Pod annotation: what the webhook set, and why, as short JSON.
 pub const DECISION: &str = "nvlink-domains.io/decision";
+/// Key of the taint of devices whose GPU is marked as broken.
+pub const BROKEN: &str = "nvlink-domains.io/broken";
 /// Scheduling gate of a pod that waits in the queue.
 pub const QUEUE_GATE: &str = "nvlink-domains.io/queue";
 /// Prefix of the pod annotations in which the queue keeps its state. No new pod may have one.

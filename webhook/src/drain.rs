@@ -26,7 +26,10 @@ use crate::{
         patch::{Editor, Step},
         pod,
     },
-    queue::notice::{Post, TEMPORARY},
+    queue::{
+        claim::Named,
+        notice::{Post, TEMPORARY},
+    },
     registration::NAME,
     stdout::print,
 };
@@ -75,6 +78,9 @@ async fn drain() -> anyhow::Result<usize> {
     }
     last.and_then(|()| bail!("new pods keep waiting: who restores the registration {NAME}?"))
 }
+
+/// The reason in the status of a pod that cannot start without the queue.
+const REMOVED: &str = "QueueRemoved";
 
 async fn unregister(client: &Client) -> anyhow::Result<()> {
     let api: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
@@ -144,6 +150,9 @@ async fn release(client: &Client, pod: &Value) -> anyhow::Result<bool> {
         field_manager: Some(MANAGER.to_owned()),
         ..PatchParams::default()
     };
+    if Named::of(pod).is_some() {
+        return fail(&api, name, pod).await;
+    }
     let Some(operations) = operations(pod) else {
         return Ok(false);
     };
@@ -164,6 +173,24 @@ async fn release(client: &Client, pod: &Value) -> anyhow::Result<bool> {
     let shown = Patch::Strategic(left.patch(pod, true, now));
     drop(api.patch_status(name, &params, &shown).await);
     Ok(true)
+}
+
+/// Fails a pod that gets its GPUs by a claim, which nobody will make; `false` if somebody else has
+/// changed it.
+async fn fail(api: &Api<v1::Pod>, name: &str, pod: &Value) -> anyhow::Result<bool> {
+    let patch = json!({
+        "metadata": {"resourceVersion": pod::at(pod, &["metadata", "resourceVersion"])},
+        "status": {
+            "phase": "Failed", "reason": REMOVED,
+            "message": "the pod gets its GPUs by a claim that the queue makes, and the queue is being removed",
+        },
+    });
+    let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
+    match api.patch_status(name, &params, &patch).await {
+        Ok(_) => Ok(true),
+        Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409 | 422) => Ok(false),
+        Err(error) => Err(told(&format!("cannot fail pod {name}"), &error)),
+    }
 }
 
 /// Returns the operations of a JSON patch that removes the queue's gate and annotations, and fails

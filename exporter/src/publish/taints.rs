@@ -13,7 +13,7 @@ use kube::{
     api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams},
     core::ApiResource,
 };
-use nvlink_topology::{NodeTopologySpec, descriptor::short_value};
+use nvlink_topology::{NodeTopologySpec, descriptor::short_value, labels};
 use serde_json::{Value, json};
 
 use super::{MANAGER, PublishError, is_not_found};
@@ -26,8 +26,6 @@ const VERSIONS: [&str; 3] = ["v1", "v1beta2", "v1alpha3"];
 const DRIVER: &str = "gpu.nvidia.com";
 /// Label of a rule: its node, as a label value.
 const NODE: &str = "nvlink-domains.io/node";
-/// Key of the taint; its value is the first reason.
-const TAINT: &str = "nvlink-domains.io/broken";
 /// How long an answer to the question which version is served counts.
 const REMEMBERED: Duration = Duration::from_secs(3600);
 
@@ -241,7 +239,7 @@ fn rules(
             },
             "spec": {
                 "deviceSelector": { "driver": DRIVER, "pool": pool, "device": of },
-                "taint": { "key": TAINT, "value": reason, "effect": "NoSchedule" },
+                "taint": { "key": labels::BROKEN, "value": reason, "effect": "NoSchedule" },
             },
         });
         Some((rule, object))

@@ -1,6 +1,6 @@
 //! kube-scheduler with a configuration file.
 
-use std::fs;
+use std::{fs, process::Command};
 
 use anyhow::{Context, Result, ensure};
 
@@ -35,6 +35,19 @@ impl ControlPlane {
         let new = Process::start("kube-scheduler-configured", &self.directory, scheduler)?;
         // The old one ends here.
         *old = new;
+        Ok(())
+    }
+
+    /// Stops the scheduler, or lets it go on.
+    ///
+    /// # Errors
+    /// When it does not run.
+    pub fn pause_scheduler(&self, paused: bool) -> Result<()> {
+        let scheduler = self.clients.first().context("no scheduler runs")?;
+        let signal = if paused { "-STOP" } else { "-CONT" };
+        let pid = scheduler.id().to_string();
+        let sent = Command::new("kill").args([signal, &pid]).status()?;
+        ensure!(sent.success(), "kill {signal} {pid} failed");
         Ok(())
     }
 

@@ -4,6 +4,8 @@
 //! It uses its own control plane, because the policies apply to all namespaces. It runs
 //! one test at a time.
 
+mod claims;
+
 use std::{
     process::Command,
     sync::{Mutex, MutexGuard, OnceLock, PoisonError},
@@ -21,7 +23,15 @@ use serde_json::{Value, json};
 use crate::pods::gpu_pod;
 
 const SOON: Duration = Duration::from_secs(60);
-const NAMES: [&str; 6] = ["class", "pods", "status", "bindings", "namespaces", "queue"];
+const NAMES: [&str; 7] = [
+    "class",
+    "pods",
+    "status",
+    "bindings",
+    "namespaces",
+    "queue",
+    "claims",
+];
 const MISSING: &str = "to create what is missing: ";
 const CHANGED: &str = "to repair what was changed: ";
 const KINDS: [&str; 2] = [

@@ -65,13 +65,23 @@ impl Named {
     }
 }
 
+/// How a claim requests GPUs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Asks {
+    /// The DeviceClass of whole GPUs.
+    pub device_class: String,
+    /// It is for GPUs that are marked as broken, which the class takes last: their exporter may
+    /// taint them.
+    pub broken: bool,
+}
+
 /// Returns the claim of `pod` for the GPUs of its placement: one request for each rank, which only
 /// one GPU meets.
 ///
 /// The pod is its controller. So Kubernetes deletes the claim with the pod, and frees its GPUs when
 /// the pod has ended.
 #[must_use]
-pub fn object(pod: &Value, named: &Named, uuids: &[String], device_class: &str) -> Value {
+pub fn object(pod: &Value, named: &Named, uuids: &[String], asks: &Asks) -> Value {
     let text = |key: &str| {
         let text = pod::at(pod, &["metadata", key]).and_then(Value::as_str);
         text.unwrap_or_default().to_owned()
@@ -85,15 +95,14 @@ pub fn object(pod: &Value, named: &Named, uuids: &[String], device_class: &str) 
         block_owner_deletion: None,
     };
     let requests = (0..).zip(uuids).map(|(rank, uuid)| {
-        // In CEL, as in JSON, this is the text with its special characters escaped.
-        let expression = format!("device.attributes[{GPU_DRIVER:?}].uuid == {}", json!(uuid));
-        json!({
-            "name": request(rank),
-            "exactly": {
-                "deviceClassName": device_class,
-                "selectors": [{"cel": {"expression": expression}}],
-            },
-        })
+        let mut exactly = json!({
+            "deviceClassName": asks.device_class,
+            "selectors": [{"cel": {"expression": expression(uuid)}}],
+        });
+        if asks.broken {
+            exactly["tolerations"] = json!([{"key": labels::BROKEN, "operator": "Exists"}]);
+        }
+        json!({"name": request(rank), "exactly": exactly})
     });
     json!({
         "apiVersion": API_VERSION,
@@ -106,6 +115,27 @@ pub fn object(pod: &Value, named: &Named, uuids: &[String], device_class: &str) 
         },
         "spec": {"devices": {"requests": requests.collect::<Vec<_>>()}},
     })
+}
+
+/// Returns the CEL expression that one GPU meets. In CEL, as in JSON, the special characters of a
+/// text are escaped.
+fn expression(uuid: &str) -> String {
+    format!("device.attributes[{GPU_DRIVER:?}].uuid == {}", json!(uuid))
+}
+
+/// Returns what a claim asks for, by which [`is_for`] compares.
+#[must_use]
+pub fn expressions(claim: &Value) -> Vec<String> {
+    let asked = asked(claim).into_iter().flat_map(|(_, _, all)| all);
+    let texts = asked.map(|text| text.as_str().unwrap_or_default().to_owned());
+    texts.collect()
+}
+
+/// Reports whether the expressions of a claim are those for these GPUs, in this order.
+#[must_use]
+pub fn is_for(expressions: &[String], uuids: &[String]) -> bool {
+    let wanted = uuids.iter().map(|uuid| expression(uuid));
+    wanted.eq(expressions.iter().cloned())
 }
 
 /// The version of the API of claims that the queue uses.

@@ -62,12 +62,7 @@ impl Writer {
         let Some(named) = Named::of(&one.document) else {
             return Ok(());
         };
-        let object = claim::object(
-            &one.document,
-            &named,
-            &one.placement.uuids,
-            &one.device_class,
-        );
+        let object = claim::object(&one.document, &named, &one.placement.uuids, &one.asks);
         let mut pause = FIRST;
         loop {
             let Ok(permit) = self.permits.acquire().await else {

@@ -253,7 +253,9 @@ impl Kind for Claims {
             metadata.namespace.as_deref().unwrap_or_default(),
             metadata.name.as_deref().unwrap_or_default(),
         );
-        let claim = json!({"metadata": metadata, "status": object.status});
+        let claim = json!({
+            "metadata": metadata, "spec": object.spec, "status": object.status
+        });
         Event::Claim(id, Claim::of(&claim))
     }
 

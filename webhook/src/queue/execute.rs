@@ -19,6 +19,7 @@ use tokio::{sync::Semaphore, time::timeout};
 use super::failpoint;
 use super::{
     Life, Placement,
+    claim::Asks,
     writes::{self, PodPatch, Write},
 };
 use crate::{
@@ -59,8 +60,8 @@ pub(super) struct Move {
     pub(super) pod: Id,
     pub(super) document: Value,
     pub(super) placement: Placement,
-    /// The DeviceClass by which its claim requests GPUs, if it has one.
-    pub(super) device_class: String,
+    /// How its claim requests GPUs, if it has one.
+    pub(super) asks: Asks,
 }
 
 /// Writes pods in one term of the leader.
@@ -147,12 +148,15 @@ impl Writer {
 
     /// Gives a released pod that is not bound other GPUs of its node.
     pub(super) async fn claim_again(self, one: Move) -> Outcomes {
-        let outcome = match self.claim(&one).await {
-            Ok(()) => {
-                let write = Write::Reassign(one.placement.clone());
-                self.write(&one.document, &write).await
-            }
-            Err(outcome) => outcome,
+        // The pod starts as soon as it has its claim, and reads the order of its GPUs then.
+        let write = Write::Reassign(one.placement.clone());
+        let written = self.write(&one.document, &write).await;
+        let outcome = match written {
+            Outcome::Written(_) => match self.claim(&one).await {
+                Ok(()) => written,
+                Err(outcome) => outcome,
+            },
+            _ => written,
         };
         vec![(one.pod, outcome)]
     }

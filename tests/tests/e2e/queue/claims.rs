@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use nvlink_tests::{assets, programs, wait_until};
+use nvlink_tests::{Kubectl, assets, programs, wait_until};
 use serde_json::{Value, json};
 
 use super::cluster::{Cluster, SOON, job, placement, waits};
@@ -89,7 +89,7 @@ fn the_scheduler_allocates_the_gpus_of_place_in_their_order() {
         let main = &pod["spec"]["containers"][0];
         assert_eq!(
             main["resources"]["limits"],
-            json!({}),
+            Value::Null,
             "it is not asked for twice"
         );
         let expected = placed(gpus, &free);
@@ -114,7 +114,7 @@ fn the_scheduler_allocates_the_gpus_of_place_in_their_order() {
     // What is left over is deleted with its pod.
     cluster
         .team
-        .run(&["delete", "pods", "--all", "--now"])
+        .run(&["delete", "pods", "--all", "--force", "--grace-period=0"])
         .unwrap();
     wait_until("all claims to be deleted", SOON, || {
         Ok(claims(&cluster).is_empty().then_some(()))
@@ -175,4 +175,155 @@ fn each_container_has_its_ranks_and_a_gang_its_claims() {
     assert_eq!(held.len(), 8, "no GPU twice");
     let plans = ["g-0", "g-1"].map(|name| placement(&cluster.pod(name)).unwrap()["plan"].clone());
     assert_eq!(plans[0], plans[1]);
+}
+
+#[test]
+fn a_claim_is_made_anew_when_its_gpus_are_lost() {
+    if lacks_claims() {
+        return;
+    }
+    let cluster = Cluster::claiming(&[MESH], json!({}));
+    cluster.plane.pause_scheduler(true).unwrap();
+    cluster.create("a", 2);
+    let planned = wait_until("the pod to be released", SOON, || {
+        let pod = cluster.pod("a");
+        let placed = placement(&pod).filter(|_| !waits(&pod));
+        Ok(placed.map(|placed| placed["gpus"].clone()))
+    })
+    .unwrap();
+    let lost = u32::try_from(planned[0].as_u64().unwrap()).unwrap();
+    cluster.set_slice("n1", &[lost]);
+    cluster.plane.pause_scheduler(false).unwrap();
+    let pod = cluster.bound("a");
+    let free: Vec<u32> = (0..8).filter(|gpu| *gpu != lost).collect();
+    let got = allocated(&cluster, &pod);
+    assert!(!got.contains(&lost) && got.len() == 2, "{got:?}");
+    assert_eq!(got, placed(2, &free));
+    assert_eq!(placement(&pod).unwrap()["gpus"], json!(got));
+    assert_eq!(annotation(&pod, "queue-order.0"), relative(&got));
+
+    // Somebody deletes the claim of a released pod.
+    cluster.plane.pause_scheduler(true).unwrap();
+    cluster.create("b", 1);
+    wait_until("the claim of b", SOON, || {
+        Ok((!waits(&cluster.pod("b")) && claims(&cluster).len() == 2).then_some(()))
+    })
+    .unwrap();
+    let name = claim_name(&cluster.pod("b")).to_owned();
+    cluster
+        .team
+        .run(&["delete", "resourceclaim", &name])
+        .unwrap();
+    cluster.plane.pause_scheduler(false).unwrap();
+    assert_eq!(allocated(&cluster, &cluster.bound("b")).len(), 1);
+}
+
+#[test]
+fn a_pod_that_goes_while_it_waits_leaves_nothing() {
+    if lacks_claims() {
+        return;
+    }
+    let mut cluster = Cluster::claiming(&[MESH], json!({}));
+    cluster.create("holds", 8);
+    cluster.bound("holds");
+    cluster.create("waits", 8);
+    cluster
+        .team
+        .run(&["delete", "pod", "waits", "--now"])
+        .unwrap();
+    assert_eq!(claims(&cluster).len(), 1, "a pod that waits has no claim");
+
+    // The leader dies when it has made the claim, and the pod goes before the next one leads.
+    cluster.restart_to_die_after("claim=1");
+    cluster.create("next", 8);
+    cluster.end("holds");
+    let next = cluster.pod("next");
+    wait_until("the claim of a pod that still waits", SOON, || {
+        let claims = claims(&cluster);
+        let mut names = claims.iter().map(|claim| &claim["metadata"]["name"]);
+        Ok(names.any(|name| name == claim_name(&next)).then_some(()))
+    })
+    .unwrap();
+    assert!(waits(&cluster.pod("next")));
+    cluster
+        .team
+        .run(&["delete", "pod", "next", "holds", "--now"])
+        .unwrap();
+    cluster.restart();
+    wait_until("all claims to be deleted", SOON, || {
+        Ok(claims(&cluster).is_empty().then_some(()))
+    })
+    .unwrap();
+    // The GPUs are free: nothing was booked for a pod that is gone.
+    cluster.create("last", 8);
+    assert_eq!(allocated(&cluster, &cluster.bound("last")).len(), 8);
+}
+
+/// Starts a pod of three GPUs without a class, and returns the names of its devices.
+fn served_by_dra(others: &Kubectl) -> BTreeSet<String> {
+    others.create(&job("plain", 3)).unwrap();
+    let plain = wait_until("the plain pod to be bound", SOON, || {
+        let pod = others.get(&["pod", "plain"])?;
+        Ok(pod["spec"]["nodeName"].is_string().then_some(pod))
+    })
+    .unwrap();
+    assert_eq!(plain["spec"]["resourceClaims"], Value::Null);
+    assert_eq!(
+        plain["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"],
+        "3"
+    );
+    let made = others.get(&["resourceclaims"]).unwrap()["items"][0].clone();
+    let results = made["status"]["allocation"]["devices"]["results"].clone();
+    let held: BTreeSet<String> = results
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| one["device"].as_str().unwrap().to_owned())
+        .collect();
+    assert_eq!(held.len(), 3);
+    held
+}
+
+#[test]
+fn plain_requests_that_dra_serves_are_seen_and_not_doubled() {
+    if assets::lacks("DRAExtendedResource by default", 36) {
+        return;
+    }
+    let cluster = Cluster::claiming(&[MESH], json!({}));
+    let all = cluster.plane.kubectl();
+    let name = json!({"spec": {"extendedResourceName": "nvidia.com/gpu"}}).to_string();
+    all.run(&[
+        "patch",
+        "deviceclass",
+        "gpu.nvidia.com",
+        "--type=merge",
+        "-p",
+        &name,
+    ])
+    .unwrap();
+    let others = cluster
+        .plane
+        .namespace("others", &json!({}), &json!({}))
+        .unwrap();
+    let held = served_by_dra(&others);
+    cluster.create("ours", 5);
+    let got = allocated(&cluster, &cluster.bound("ours"));
+    assert!(
+        got.iter().all(|gpu| !held.contains(&format!("gpu-{gpu}"))),
+        "{got:?} {held:?}"
+    );
+    cluster.create("waits", 1);
+    wait_until("the queue to see that all are held", SOON, || {
+        let pod = cluster.pod("waits");
+        let reason = &pod["metadata"]["annotations"]["nvlink-domains.io/queue-reason"];
+        Ok(reason
+            .as_str()
+            .is_some_and(|text| text.starts_with("Full:"))
+            .then_some(()))
+    })
+    .unwrap();
+    others
+        .run(&["delete", "pod", "plain", "--force", "--grace-period=0"])
+        .unwrap();
+    cluster.bound("waits");
 }

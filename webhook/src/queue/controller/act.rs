@@ -120,8 +120,8 @@ impl Serving {
             moves.push(Move {
                 pod: id,
                 document,
+                asks: self.feed.asks(&pod, &placement),
                 placement,
-                device_class: self.feed.device_class(&pod),
             });
         }
         self.moving += 1;
@@ -151,7 +151,7 @@ impl Serving {
         tracing::info!(%pod, gpus = ?placement.gpus, ?without, "making the claim of a released pod anew");
         let uid = self.feed.uid(&pod).unwrap_or_default().to_owned();
         let one = Move {
-            device_class: self.feed.device_class(&pod),
+            asks: self.feed.asks(&pod, &placement),
             pod: (pod.clone(), uid),
             document,
             placement,

@@ -11,7 +11,10 @@ use crate::{
     crd::GPU_DRIVER,
     decide::pod::{at, list},
     mirror::Published,
-    queue::claim,
+    queue::{
+        Placement,
+        claim::{self, Asks},
+    },
 };
 
 /// The set of nodes whose GPUs a claim can ask for. No class can have this name.
@@ -84,6 +87,8 @@ impl Device {
 pub struct Claim {
     /// Pool and name of each GPU that it holds.
     holds: Vec<(String, String)>,
+    /// What it asks for, if it is not allocated.
+    asks: Vec<String>,
     /// The scheduler has allocated it.
     allocated: bool,
     /// The pods that it is reserved for.
@@ -101,11 +106,16 @@ impl Claim {
         let ours = results.filter(|one| text(one, "driver").as_deref() == Some(GPU_DRIVER));
         let users = list(claim, &["status", "reservedFor"])
             .filter(|one| text(one, "resource").as_deref() == Some("pods"));
+        let allocated = at(claim, &["status", "allocation"]).is_some_and(Value::is_object);
         let this = Self {
+            asks: match allocated {
+                true => Vec::new(),
+                false => claim::expressions(claim),
+            },
             holds: ours
                 .filter_map(|one| Some((text(one, "pool")?, text(one, "device")?)))
                 .collect(),
-            allocated: at(claim, &["status", "allocation"]).is_some_and(Value::is_object),
+            allocated,
             users: users
                 .filter_map(|one| Some(id(&namespace, &text(one, "name")?)))
                 .collect(),
@@ -119,6 +129,11 @@ impl Claim {
     /// Reports whether the scheduler has allocated it.
     pub(super) fn is_allocated(&self) -> bool {
         self.allocated
+    }
+
+    /// Reports whether it asks for these GPUs, in this order.
+    pub(super) fn is_for(&self, uuids: &[String]) -> bool {
+        claim::is_for(&self.asks, uuids)
     }
 }
 
@@ -339,12 +354,20 @@ impl Feed {
         self.pods.get(pod)?.claim.as_ref()
     }
 
-    /// Returns the DeviceClass by which the claim of a pod requests GPUs.
+    /// Returns how the claim of a pod requests its GPUs.
     #[must_use]
-    pub fn device_class(&self, pod: &Name) -> String {
+    pub fn asks(&self, pod: &Name, placement: &Placement) -> Asks {
         let class = self.pods.get(pod).and_then(|pod| pod.class.as_deref());
         let class = class.and_then(|name| self.classes.get(name)?.as_ref().ok());
-        class.map_or_else(|| GPU_DRIVER.to_owned(), |class| class.device_class.clone())
+        let node = placement.node.as_deref().map(Name::from);
+        let topology = node.and_then(|node| self.topologies.get(&node));
+        let known = topology.and_then(|published| published.as_ref().as_ref().ok());
+        let mut gpus = known.into_iter().flat_map(|known| &known.gpus);
+        Asks {
+            device_class: class
+                .map_or_else(|| GPU_DRIVER.to_owned(), |class| class.device_class.clone()),
+            broken: gpus.any(|gpu| placement.gpus.contains(&gpu.index) && !gpu.faults.is_empty()),
+        }
     }
 
     /// Returns the UUIDs of GPUs of a node, in the given order; `None` if one is not known.

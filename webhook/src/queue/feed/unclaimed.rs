@@ -15,7 +15,7 @@ const LAG: Millis = 10_000;
 pub struct Unclaimed {
     /// The pod.
     pub pod: Name,
-    /// The indices of those of its GPUs that it cannot get; empty if its claim is gone.
+    /// The indices of those of its GPUs that it cannot get; empty if its claim is gone, or for others.
     pub without: Vec<u32>,
 }
 
@@ -48,6 +48,8 @@ impl Feed {
                     Vec::new()
                 }
                 Some(claim) if claim.is_allocated() => continue,
+                // An earlier leader has not finished.
+                Some(claim) if !claim.is_for(&placement.uuids) => Vec::new(),
                 Some(_) => {
                     let without = self.out_of_reach(pod, entry, placement);
                     if without.is_empty() {

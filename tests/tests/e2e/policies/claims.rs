@@ -1,0 +1,147 @@
+//! Who may make claims for devices where a class is restricted.
+
+use nvlink_tests::{ControlPlane, Kubectl, assets, wait_until};
+use serde_json::{Value, json};
+
+use super::{SOON, apply, control_plane};
+
+const NAMESPACE: &str = "policies-claims";
+
+/// Returns a claim with a request of a device class.
+fn claim(name: &str, request: Value) -> Value {
+    let mut request = request;
+    request["name"] = json!("r");
+    json!({
+        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",
+        "metadata": {"name": name}, "spec": {"devices": {"requests": [request]}},
+    })
+}
+
+fn exactly(class: &str) -> Value {
+    json!({"exactly": {"deviceClassName": class}})
+}
+
+fn template(name: &str, request: Value) -> Value {
+    let claim = claim(name, request);
+    json!({
+        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate",
+        "metadata": {"name": name}, "spec": {"spec": claim["spec"]},
+    })
+}
+
+/// Returns what is said to a user who creates the object; `None` if it is allowed.
+fn said(user: &Kubectl, object: &Value) -> Option<String> {
+    let create = ["create", "--dry-run=server", "-f", "-"];
+    let created = user.run_with(&create, &object.to_string());
+    created.err().map(|error| format!("{error:#}"))
+}
+
+/// Makes a restricted class, and returns an administrator and a user who may make claims, in one
+/// namespace.
+fn prepare(cluster: &ControlPlane) -> [Kubectl; 2] {
+    apply(cluster);
+    let class = json!({
+        "apiVersion": "nvlink-domains.io/v1alpha1", "kind": "DomainClass",
+        "metadata": {"name": "claimed"}, "spec": {"access": {"mode": "Restricted"}}
+    });
+    cluster.kubectl().create(&class).unwrap();
+    let admitted = json!({"resource.kubernetes.io/admin-access": "true"});
+    let admin = cluster.namespace(NAMESPACE, &admitted, &json!({})).unwrap();
+    let role = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role",
+        "metadata": {"name": "claims"},
+        "rules": [{
+            "apiGroups": ["resource.k8s.io"], "verbs": ["create", "update", "patch", "get"],
+            "resources": ["resourceclaims", "resourceclaimtemplates"],
+        }],
+    });
+    admin.create(&role).unwrap();
+    let bind = "create rolebinding claims --role=claims --user=carla";
+    admin.run(&words(bind)).unwrap();
+    let carla = cluster.kubectl_as("carla").unwrap();
+    [admin, carla.in_namespace(NAMESPACE)]
+}
+
+fn words(line: &str) -> Vec<&str> {
+    line.split(' ').collect()
+}
+
+#[test]
+fn nobody_makes_claims_by_hand() {
+    if assets::lacks("resource.k8s.io/v1", 34) {
+        return;
+    }
+    let (cluster, _turn) = control_plane();
+    let [admin, carla] = prepare(cluster);
+    let by_hand = claim("mine", exactly("gpu.nvidia.com"));
+    wait_until("the policy to hold", SOON, || {
+        let said = said(&carla, &by_hand).unwrap_or_default();
+        Ok(said
+            .contains("rule claim: a claim made by hand")
+            .then_some(()))
+    })
+    .unwrap();
+    let channel = || exactly("compute-domain-default-channel.nvidia.com");
+    let first = json!({"firstAvailable": [
+        {"name": "a", "deviceClassName": "compute-domain-default-channel.nvidia.com"},
+        {"name": "b", "deviceClassName": "every-gpu"},
+    ]});
+    let mut admins = exactly("gpu.nvidia.com");
+    admins["exactly"]["adminAccess"] = json!(true);
+    for (object, part) in [
+        (claim("other-class", exactly("every-gpu")), "made by hand"),
+        (claim("first", first), "made by hand"),
+        (
+            template("template", exactly("gpu.nvidia.com")),
+            "made by hand",
+        ),
+        (claim("admin", admins.clone()), "adminAccess"),
+        (template("admin", admins), "adminAccess"),
+        (claim("nvlink-domains-x", channel()), "only the queue"),
+    ] {
+        let said = said(&carla, &object).unwrap_or_else(|| panic!("allowed: {object}"));
+        let refused = said.contains("rule claim: ") && said.contains(part);
+        assert!(refused, "{part}: {said}");
+    }
+    // Channels between nodes give no GPU.
+    assert_eq!(said(&carla, &template("channel", channel())), None);
+    is_granted_as_the_message_says(cluster, &carla);
+    assert!(
+        said(&carla, &by_hand).is_some(),
+        "the right is to one class"
+    );
+    keeps_its_owner(&admin, &carla);
+    let delete = ["delete", "domainclass", "claimed"];
+    cluster.kubectl().run(&delete).unwrap();
+}
+
+fn is_granted_as_the_message_says(cluster: &ControlPlane, carla: &Kubectl) {
+    let role = "create clusterrole use-devices --verb=use --resource=deviceclasses.resource.k8s.io --resource-name=nics";
+    cluster.kubectl().run(&words(role)).unwrap();
+    let bind = "create clusterrolebinding use-devices --clusterrole=use-devices --user=carla";
+    cluster.kubectl().run(&words(bind)).unwrap();
+    wait_until("the right to be known", SOON, || {
+        let said = said(carla, &claim("nics", exactly("nics")));
+        Ok(said.is_none().then_some(()))
+    })
+    .unwrap();
+}
+
+/// What the queue makes stays its pod's.
+fn keeps_its_owner(admin: &Kubectl, carla: &Kubectl) {
+    let owner =
+        json!({"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "1", "controller": true});
+    let mut ours = claim("nvlink-domains-y", exactly("gpu.nvidia.com"));
+    ours["metadata"]["ownerReferences"] = json!([owner]);
+    // Kubernetes deletes a claim whose pod does not exist.
+    ours["metadata"]["finalizers"] = json!(["example.com/test"]);
+    admin.create(&ours).unwrap();
+    let orphan = json!([{"op": "remove", "path": "/metadata/ownerReferences"}]).to_string();
+    let patch = words("patch resourceclaim nvlink-domains-y --type=json --dry-run=server -p");
+    let said = carla.refused(&[&patch[..], &[&*orphan]].concat(), "");
+    let said = said.unwrap();
+    assert!(said.contains("rule claim: only the queue"), "{said}");
+    let free = json!([{"op": "remove", "path": "/metadata/finalizers"}]).to_string();
+    let patch = words("patch resourceclaim nvlink-domains-y --type=json -p");
+    admin.run(&[&patch[..], &[&*free]].concat()).unwrap();
+}
