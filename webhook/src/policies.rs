@@ -298,6 +298,7 @@ mod tests {
             Rule::ReservedLabel,
             Rule::ReservedGate,
             Rule::Locked,
+            Rule::Claim,
             Rule::NotAuthorized,
             Rule::Toleration,
             Rule::NodeName,
@@ -358,6 +359,6 @@ mod tests {
             *names,
             json!(["kube-system", "it's", "a\"b", "${CAPABILITIES}", "c: [d"])
         );
-        assert_eq!(documents.len(), 12);
+        assert_eq!(documents.len(), 14);
     }
 }

@@ -30,6 +30,12 @@ fn environment(title: &str, environment: Value, pod: Value) -> String {
     story_of(title, &json!({"environment": environment}), pod, CONTAINERS)
 }
 
+/// Returns the pod with KAI as its scheduler.
+fn placed_by_kai(mut pod: Value) -> Value {
+    pod["spec"]["schedulerName"] = json!("kai-scheduler");
+    pod
+}
+
 #[test]
 fn fabrics() {
     let alone = || pod(2, own(json!({})));
@@ -305,7 +311,7 @@ fn devices() {
             pod(2, own(json!({}))),
         ),
         devices(
-            "claims do not exist yet",
+            "a claim of the queue replaces the resource",
             json!({"placement": {"whenUnavailable": "Queue"}, "devices": {"mapping": "Claim"}}),
             pod(2, own(json!({}))),
         ),
@@ -315,12 +321,17 @@ fn devices() {
             pod(2, own(json!({}))),
         ),
         devices(
+            "a pod that cannot wait for its claim",
+            json!({"placement": {"whenUnavailable": "Queue"}, "devices": {"mapping": "Claim"}}),
+            placed_by_kai(pod(2, own(json!({})))),
+        ),
+        devices(
             "a class that only claims pods never refuses them",
             json!({
                 "placement": {"whenUnavailable": "Queue"}, "devices": {"mapping": "Claim"},
                 "appliesTo": {"minGpus": 2, "precedence": 9}
             }),
-            pod(2, json!({})),
+            placed_by_kai(pod(2, json!({}))),
         ),
     ];
     check_golden("devices.txt", &text.concat());

@@ -138,7 +138,7 @@ impl Chooser<'_> {
     fn claimed(&self) -> Result<Choice, Refusal> {
         // The pod's GPUs and pattern, by resource. Classes use few different resources.
         let mut asked: Vec<(&str, u32, Pattern)> = Vec::new();
-        let (mut failed, mut unasked) = (Vec::new(), 0);
+        let (mut failed, mut unasked, mut unfit) = (Vec::new(), 0, Vec::new());
         for class in self.view.claiming() {
             let known = asked
                 .iter()
@@ -158,6 +158,10 @@ impl Chooser<'_> {
             if !claims || self.is_elsewhere(&class.name) {
                 continue;
             }
+            if let Some(why) = self.unfit(class, gpus) {
+                unfit.push(why);
+                continue;
+            }
             if class.restricted && !self.is_listed(class) {
                 match self.grants.get(&class.name) {
                     None if self.grants.len() < MAX_QUESTIONS => {
@@ -173,12 +177,13 @@ impl Chooser<'_> {
                     continue;
                 }
             }
-            let warnings = skipped(&failed, unasked);
+            let warnings = [unfit, skipped(&failed, unasked)].concat();
             let chosen = self.take(class, By::AppliesTo, gpus, warnings)?;
             return Ok(Choice::Take(chosen));
         }
         let mut warnings = self.unheard();
         warnings.extend(self.unnamed());
+        warnings.extend(unfit);
         warnings.extend(skipped(&failed, unasked));
         Ok(Choice::Leave(warnings))
     }
@@ -187,6 +192,15 @@ impl Chooser<'_> {
     /// than `name`. In class `name`, it would count towards a class whose nodes it does not use.
     fn is_elsewhere(&self, name: &str) -> bool {
         self.reached.iter().any(|class| class.name != name)
+    }
+
+    /// Returns a warning if the class would give the pod its GPUs by a claim, and cannot.
+    fn unfit(&self, class: &Class, gpus: u32) -> Option<String> {
+        let why = claim::unfit(class, &Gating::of(self.facts.pod, class), gpus)?;
+        Some(format!(
+            "class {:?}, which claims this pod, was skipped: it gives GPUs by claims of its queue, and {why}",
+            class.name
+        ))
     }
 
     fn unnamed(&self) -> Vec<String> {

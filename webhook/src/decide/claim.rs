@@ -107,9 +107,9 @@ pub(super) fn replace(editor: &mut Editor, chosen: &Chosen) -> Result<(), Refusa
     if class.mapping != Mapping::Claim {
         return Ok(());
     }
-    if let Gating::Elsewhere(why) = &chosen.gating {
+    if let Some(why) = unfit(class, &chosen.gating, chosen.gpus) {
         return Err(refuse(format!(
-            "class {:?} gives GPUs by claims of its queue, and the pod does not wait there, because {why}: remove that, or use a class with another devices.mapping",
+            "class {:?} gives GPUs by claims of its queue, and {why}: change that, or use a class with another devices.mapping",
             class.name
         )));
     }
@@ -129,6 +129,18 @@ pub(super) fn replace(editor: &mut Editor, chosen: &Chosen) -> Result<(), Refusa
         }
     }
     set_claim(editor, &chosen.claim)
+}
+
+/// Returns why a pod of the class with so many GPUs cannot get them by a claim.
+pub(super) fn unfit(class: &Class, gating: &Gating, gpus: u32) -> Option<String> {
+    match gating {
+        _ if class.mapping != Mapping::Claim => None,
+        Gating::Elsewhere(why) => Some(format!("the pod does not wait there, because {why}")),
+        _ if gpus > MOST => Some(format!(
+            "the pod requests {gpus} GPUs, but a claim can have at most {MOST}"
+        )),
+        Gating::Queued | Gating::Unqueued => None,
+    }
 }
 
 /// Sets the entry of the pod's claim.
@@ -159,12 +171,7 @@ type Change = (Place, Vec<&'static str>, Vec<String>);
 /// Returns what changes in each container with GPUs.
 fn plan(pod: &Value, class: &Class) -> Result<Vec<Change>, Refusal> {
     let containers = pod::containers(pod);
-    let (ranks, total) = ranks(&amounts(&containers, &class.resource));
-    if total > MOST {
-        return Err(refuse(format!(
-            "the pod requests {total} GPUs, and a claim can have at most {MOST}: request fewer, or use a class with another devices.mapping"
-        )));
-    }
+    let (ranks, _) = ranks(&amounts(&containers, &class.resource));
     let mut changes = Vec::new();
     for (number, ranks) in ranks {
         let container = &containers[number];

@@ -116,8 +116,15 @@ fn nobody_makes_claims_by_hand() {
 }
 
 fn is_granted_as_the_message_says(cluster: &ControlPlane, carla: &Kubectl) {
-    let role = "create clusterrole use-devices --verb=use --resource=deviceclasses.resource.k8s.io --resource-name=nics";
-    cluster.kubectl().run(&words(role)).unwrap();
+    let role = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
+        "metadata": {"name": "use-devices"},
+        "rules": [{
+            "apiGroups": ["resource.k8s.io"], "resources": ["deviceclasses"],
+            "resourceNames": ["nics"], "verbs": ["use"],
+        }],
+    });
+    cluster.kubectl().create(&role).unwrap();
     let bind = "create clusterrolebinding use-devices --clusterrole=use-devices --user=carla";
     cluster.kubectl().run(&words(bind)).unwrap();
     wait_until("the right to be known", SOON, || {
