@@ -12,6 +12,7 @@ mod gangs;
 mod idle;
 mod jobs;
 mod leaders;
+pub(crate) mod placed;
 mod resources;
 mod showing;
 mod timeouts;
