@@ -127,6 +127,7 @@ def queue() -> list:
     releases = f'nvlink_webhook_queue_releases_total{{{CLUSTER}, class=~"$class"}}'
     rejected = f'nvlink_webhook_queue_timeouts_total{{{CLUSTER}, class=~"$class", outcome="rejected"}}'
     writes = f'nvlink_webhook_queue_writes_total{{{CLUSTER}, outcome!="written"}}'
+    placed = f'nvlink_placement_outcomes_total{{{CLUSTER}, class=~"$class"}}'
     return [
         panels.lines(
             "Waiting pods by reason",
@@ -184,6 +185,15 @@ def queue() -> list:
             [(f"sum by (outcome) (rate({writes}[$__rate_interval]))", "{{outcome}}")],
             PER_SECOND,
             width=8,
+        ),
+        panels.lines(
+            "Placements against the plan",
+            "Pods that started, by what became of the GPUs that the queue chose. equivalent: others of the node that are as fast. other-gpus: slower ones; the node's device plugin chooses unless devices.mapping of the class is Preferred or Claim. other-node: somebody else bound the pod. See NvlinkPlacementsDifferFromPlan.",
+            [(f"sum by (mapping, outcome) (rate({placed}[$__rate_interval]))", "{{mapping}}: {{outcome}}")],
+            PER_SECOND,
+            stacked=True,
+            width=24,
+            no_value="No pod left the queue.",
         ),
     ]
 

@@ -93,6 +93,8 @@ pub const CLAIM: &str = "nvlink-domains";
 pub const CLAIM_PREFIX: &str = "nvlink-domains-";
 /// Type of a pod's condition: whether it waits in the queue, and why.
 pub const QUEUED: &str = "nvlink-domains.io/Queued";
+/// Type of a pod's condition: whether it has the GPUs that the queue planned, and why not.
+pub const PLACED: &str = "nvlink-domains.io/PlacedAsPlanned";
 /// Namespace annotation: the class of GPU pods that name none.
 pub const DEFAULT_CLASS: &str = "nvlink-domains.io/default-class";
 /// Namespace label: with the value `ignore`, no rule applies to the namespace's pods.

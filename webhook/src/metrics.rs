@@ -27,9 +27,11 @@ use prometheus_client::{
 };
 
 mod extender;
+mod placement;
 mod queue;
 
 pub use extender::{Call, Calls, Verb};
+pub use placement::PlacementMetrics;
 pub use queue::{Depth, Ended, QueueMetrics, Written};
 
 /// The outcome of an admission request, a label with a bounded number of values.
@@ -158,6 +160,9 @@ pub struct Metrics {
     strays: Family<ByClass, Gauge>,
     calls: Calls,
     queue: QueueMetrics,
+    placements: PlacementMetrics,
+    /// Those of placements, which stand beside the exporter's `nvlink_placement_…`.
+    of_placements: Registry,
     /// Since when the watch of each kind has failed; none while it is in sync.
     failing: Mutex<BTreeMap<&'static str, Option<Instant>>>,
 }
@@ -188,12 +193,15 @@ impl Default for Metrics {
             strays: Family::default(),
             calls: Calls::default(),
             queue: QueueMetrics::default(),
+            placements: PlacementMetrics::default(),
+            of_placements: Registry::with_prefix("nvlink_placement"),
             failing: Mutex::default(),
         };
         metrics.register();
         metrics.register_process();
         metrics.register_isolation();
         metrics.queue.register(&mut metrics.registry);
+        metrics.placements.register(&mut metrics.of_placements);
         metrics
     }
 }
@@ -337,6 +345,12 @@ impl Metrics {
         &self.queue
     }
 
+    /// Returns the metrics of what became of the queue's placements.
+    #[must_use]
+    pub fn placements(&self) -> &PlacementMetrics {
+        &self.placements
+    }
+
     /// Returns the counts of clients that were cut off.
     #[must_use]
     pub fn cut_offs(&self) -> &CutOffs {
@@ -430,6 +444,7 @@ impl Metrics {
             clients.inner().store(count, Ordering::Relaxed);
         }
         let mut page = String::new();
+        text::encode_registry(&mut page, &self.of_placements)?;
         text::encode(&mut page, &self.registry)?;
         Ok(page)
     }

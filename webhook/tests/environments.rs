@@ -7,7 +7,7 @@ mod fixture;
 
 use fixture::{
     admission, check_golden, pod,
-    story::{CONTAINERS, story_of},
+    story::{CONTAINERS, METADATA, story_of},
     subject, with,
 };
 use nvlink_topology::labels;
@@ -335,4 +335,16 @@ fn devices() {
         ),
     ];
     check_golden("devices.txt", &text.concat());
+}
+
+#[test]
+fn the_decision_says_what_chooses_the_gpus() {
+    let decision = |spec: Value| story_of("decision", &spec, pod(2, own(json!({}))), METADATA);
+    let preferred = decision(json!({"devices": {"mapping": "Preferred"}}));
+    assert!(
+        preferred.contains(r#"\"devices\":\"Preferred\""#),
+        "{preferred}"
+    );
+    let plugin = decision(json!({}));
+    assert!(plugin.contains("decision") && !plugin.contains(r#"\"devices\""#));
 }

@@ -99,6 +99,9 @@ pub fn faults(gpus: &[BrokenGpu<'_>]) -> String {
     gpus.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
+/// How sure it is that a pod gets the GPUs of a placement. Only its class says what chooses them.
+const GET: &str = "always with devices.mapping Claim; with Preferred while they are free; with DevicePlugin the node's plugin may choose others";
+
 /// Renders the placement as a table.
 #[must_use]
 pub fn table(explained: &Explained<'_>, spec: &NodeTopologySpec) -> String {
@@ -143,6 +146,7 @@ pub fn table(explained: &Explained<'_>, spec: &NodeTopologySpec) -> String {
             "bandwidths are assumed: the source does not report them".to_owned(),
         ));
     }
+    rows.push(("pods get these", GET.to_owned()));
     let width = rows.iter().map(|(title, _)| title.len()).max().unwrap_or(0);
     rows.iter()
         .map(|(title, text)| format!("{title:width$}  {text}\n"))

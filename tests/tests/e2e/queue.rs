@@ -13,6 +13,7 @@ mod gangs;
 mod idle;
 mod jobs;
 mod leaders;
+pub(crate) mod placed;
 mod resources;
 mod showing;
 mod timeouts;

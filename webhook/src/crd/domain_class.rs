@@ -339,6 +339,35 @@ pub enum Mapping {
     Claim,
 }
 
+impl Mapping {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::DevicePlugin, Self::Preferred, Self::Claim];
+
+    /// Returns the word of the class.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::DevicePlugin => "DevicePlugin",
+            Self::Preferred => "Preferred",
+            Self::Claim => "Claim",
+        }
+    }
+
+    /// Returns in words who chooses the GPUs of a container, and so how sure it is which it gets.
+    #[must_use]
+    pub fn certainty(self) -> &'static str {
+        match self {
+            Self::DevicePlugin => {
+                "the node's device plugin chooses the GPUs, which may be others, in any order"
+            }
+            Self::Preferred => {
+                "the container gets the best of the GPUs that are free when it starts, in the order of their ring"
+            }
+            Self::Claim => "the container gets exactly the GPUs that the queue chooses",
+        }
+    }
+}
+
 /// The scheduler that places the pods of a class. The webhook always writes their
 /// node affinity.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -14,7 +14,10 @@ use super::{
 use crate::{
     class::Class,
     cluster::view::View,
-    crd::environment::{Fabric, Mnnvl},
+    crd::{
+        domain_class::Mapping,
+        environment::{Fabric, Mnnvl},
+    },
     decide::patch::Editor,
     decide::pod,
 };
@@ -53,6 +56,9 @@ pub struct Record {
     /// The pod waits in the queue, which chooses its node.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub queued: bool,
+    /// What chooses the GPUs of the containers; absent: the node's device plugin, as it likes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub devices: Option<&'static str>,
     /// Variables that have the class's value in at least one container.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub env: Vec<String>,
@@ -81,6 +87,10 @@ impl Record {
             scheduler: handover.scheduler,
             handed_over: handover.done,
             queued: chosen.is_queued(),
+            devices: match chosen.class.mapping {
+                Mapping::DevicePlugin => None,
+                mapping => Some(mapping.as_str()),
+            },
             env: report.set.iter().cloned().collect(),
             unread: report.unread.iter().cloned().collect(),
             kept: report.kept.iter().cloned().collect(),

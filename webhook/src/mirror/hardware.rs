@@ -89,6 +89,25 @@ impl Hardware {
         answer
     }
 
+    /// Returns the cost of `gpus` in their best order, seconds per byte of payload; `None` if the
+    /// graph does not tell. A pattern for another number of GPUs counts as all-reduce, as for
+    /// [`Hardware::quality`].
+    #[must_use]
+    pub fn cost(&self, gpus: &[u32], pattern: Pattern) -> Option<f64> {
+        let held = self.graph.as_deref()?.set(gpus).ok()?;
+        let of = |pattern| {
+            let job = Job {
+                gpus: held.len(),
+                pattern,
+                scope: Scope::default(),
+                broken_gpus: BrokenGpus::default(),
+            };
+            let placed = self.place(&job, held, GpuSet::EMPTY, || true)?;
+            placed.ok().map(|found| found.cost)
+        };
+        of(pattern).or_else(|| of(Pattern::default()))
+    }
+
     /// Returns the best GPUs for `job` among those that are `free`, of which `broken` are
     /// marked as broken. `None` if there is no graph, or if the answer is not known yet and
     /// `may_search` says no.

@@ -4,6 +4,7 @@
 //! All state is in the API. A later leader reads the same objects and goes on.
 
 mod act;
+mod placed;
 
 use std::{
     collections::HashMap,
@@ -33,6 +34,7 @@ use super::{
     idle, life,
     owners::{self, Owners},
     post::{Posted, Poster},
+    review::Review,
     tally,
 };
 use crate::{
@@ -78,8 +80,14 @@ impl Queue {
                 () = self.lead(&term, &leads) => {}
                 () = leadership.lost() => {}
             }
-            self.metrics.queue().forget();
+            self.forget();
         }
+    }
+
+    /// Removes the metrics that only a leader knows.
+    fn forget(&self) {
+        self.metrics.queue().forget();
+        self.metrics.placements().forget();
     }
 
     /// Serves the queue in one term whenever there is anything to do.
@@ -89,7 +97,7 @@ impl Queue {
             tracing::info!("serving the queue: a class queues, or a pod waits");
             self.serve(term, leadership).await;
             tracing::info!("the queue rests: no class queues, and no pod waits");
-            self.metrics.queue().forget();
+            self.forget();
         }
     }
 
@@ -106,6 +114,7 @@ impl Queue {
             writer: Writer::new(&self.client, leadership, term.number, &self.metrics),
             owners: Owners::new(&self.client),
             board: Board::default(),
+            review: Review::default(),
             poster: Poster::new(&self.client, &self.metrics),
             metrics: Arc::clone(&self.metrics),
             leaving: HashMap::new(),
@@ -138,6 +147,8 @@ enum Done {
     /// It is time to request an object again.
     Again(Place, u32),
     Posted(Name, Posted),
+    /// A pod and its UID.
+    Told(Name, String, Posted),
     Time(Option<Heard>),
 }
 
@@ -159,6 +170,7 @@ struct Serving {
     writer: Writer,
     owners: Owners,
     board: Board,
+    review: Review,
     poster: Poster,
     metrics: Arc<Metrics>,
     /// The pods that are being released or failed.
@@ -246,12 +258,14 @@ impl Serving {
         );
         self.feed.jumped(jump.by, jump.before);
         self.board.jumped(jump.by);
+        self.review.jumped(jump.by);
         self.planned.until = Millis::MIN;
     }
 
     fn done(&mut self, done: Result<Done, JoinError>, client: &Client) {
         match done {
             Ok(Done::Posted(pod, posted)) => self.posted(&pod, posted),
+            Ok(Done::Told(pod, uid, posted)) => self.told(&pod, &uid, posted),
             Ok(Done::Written(outcomes)) => {
                 self.moving = self.moving.saturating_sub(1);
                 for (pod, outcome) in outcomes {
@@ -378,12 +392,23 @@ impl Serving {
             self.plan_all(now);
         }
         self.show(now);
+        self.review(now);
         let (outdated, reread) = self.feed.outdated(now);
         for place in outdated {
             self.fetch(place, 0);
         }
         let next = self.board.next();
-        let wakes = [resume, due, back, check, self.planned.wake, next, reread];
+        let told = self.review.next();
+        let wakes = [
+            resume,
+            due,
+            back,
+            check,
+            self.planned.wake,
+            next,
+            reread,
+            told,
+        ];
         wakes.into_iter().flatten().min()
     }
 
@@ -406,6 +431,7 @@ impl Serving {
         let waiting = &self.planned.waiting;
         if self.board.rests(now).is_none() {
             self.metrics.queue().queues(self.feed.queues());
+            self.count_from_zero();
             let depth = tally::depth(waiting, &self.feed, now);
             self.metrics.queue().depth(&depth);
         }

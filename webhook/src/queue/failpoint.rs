@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// `prepare=2`: after the second pod that was prepared; or `release=N`, `reject=N` (also of pods
-/// whose node is lost), `show=N`. `decide=N`: before the first write of the Nth job.
+/// whose node is lost), `show=N`, `event=N` (about a placement). `decide=N`: before the first write of the Nth job.
 const VARIABLE: &str = "NVLINK_WEBHOOK_TEST_DIES_AFTER";
 static PASSED: AtomicUsize = AtomicUsize::new(0);
 

@@ -14,6 +14,7 @@ pub mod load;
 mod lost;
 pub mod node;
 mod objects;
+mod outcomes;
 mod shown;
 mod unclaimed;
 mod writing;
@@ -38,6 +39,7 @@ use crate::{class::Class, decide::Settings, mirror::Published};
 
 pub use dra::{Claim, Slice};
 pub use lost::Lost;
+pub use outcomes::{Moved, Seated};
 pub use shown::Left;
 pub use unclaimed::Unclaimed;
 pub use writing::Leaver;
@@ -89,6 +91,8 @@ pub struct Feed {
     awaited: BTreeSet<Name>,
     /// Pods that must follow others of their gang, by name.
     committed: BTreeMap<Name, Placement>,
+    /// What may change where pods are.
+    moved: Moved,
 }
 
 /// What the planner has not been told yet.
@@ -145,6 +149,7 @@ impl Feed {
             Some(published) => self.topologies.insert(name.clone(), published),
             None => self.topologies.remove(&name),
         };
+        self.moved.nodes.insert(name.clone());
         self.changed.nodes.insert(name);
     }
 
@@ -344,6 +349,7 @@ impl Feed {
             self.changed.jobs.insert(job.clone());
         }
         self.changed.pods.insert(id.clone());
+        self.moved.pods.insert(id.clone());
         match entry.has_left() {
             true => self.left.insert(id.clone()),
             false => self.left.remove(&id),
@@ -403,6 +409,7 @@ impl Feed {
         // Reports about it are now about another pod.
         self.changed.nodes.extend(old.life.node().map(Name::from));
         self.changed.pods.insert(id.clone());
+        self.moved.pods.insert(id.clone());
         self.strays.remove(id);
         self.awaited.remove(id);
         self.paused.remove(id);

@@ -16,7 +16,7 @@ use nvlink_planner::Name;
 use nvlink_runtime::{client, lease};
 use serde_json::Value;
 
-use super::board::Task;
+use super::{board::Task, review::Telling};
 use crate::{
     cluster::MANAGER,
     decide::pod,
@@ -28,6 +28,8 @@ const CONTROLLER: &str = "nvlink-domains.io/queue";
 /// What the queue does, and says, in Events.
 const ACTION: &str = "Queue";
 const REASON: &str = "Queued";
+/// What it does when it compares a placement with what the pod got.
+const COMPARE: &str = "Compare";
 /// The most characters of an Event's text, which may have 1 KiB; it is ASCII but for names.
 const NOTE: usize = 1_000;
 
@@ -37,6 +39,16 @@ pub(super) struct Poster {
     client: Client,
     instance: Arc<str>,
     metrics: Arc<Metrics>,
+}
+
+/// An Event about a pod.
+struct Said<'a> {
+    name: String,
+    action: &'a str,
+    reason: &'a str,
+    /// `Normal` or `Warning`.
+    kind: &'a str,
+    note: &'a str,
 }
 
 /// How a write ended.
@@ -67,10 +79,47 @@ impl Poster {
         }
         let mut failed = status.err();
         if let Some(note) = task.event.filter(|_| written) {
-            failed = self.event(&task.document, &note).await.err();
+            let said = Said {
+                // The board says the same only once, so nothing is aggregated.
+                name: format!("{:x}", Timestamp::now().as_nanosecond()),
+                action: ACTION,
+                reason: REASON,
+                kind: "Normal",
+                note: &note,
+            };
+            failed = self.event(&task.document, &said).await.err();
         }
         let posted = Posted { written, failed };
         (task.pod, posted)
+    }
+
+    /// Tells a pod what became of its placement: creates the Event, then writes the condition. The
+    /// Event has one name for each pod, so a later leader that finds no condition creates no second
+    /// one.
+    pub(super) async fn tell(self, telling: &Telling) -> Posted {
+        if let Some((reason, kind, note)) = &telling.event {
+            let uid = pod::at(&telling.document, &["metadata", "uid"]).and_then(Value::as_str);
+            let said = Said {
+                name: format!("placed.{}", uid.unwrap_or_default()),
+                action: COMPARE,
+                reason,
+                kind,
+                note,
+            };
+            if let Err(failed) = self.event(&telling.document, &said).await {
+                return Posted {
+                    written: false,
+                    failed: Some(failed),
+                };
+            }
+            #[cfg(debug_assertions)]
+            super::failpoint::passed("event");
+        }
+        let status = self.status(&telling.document, &telling.patch).await;
+        Posted {
+            written: matches!(status, Ok(true)),
+            failed: status.err(),
+        }
     }
 
     async fn status(&self, document: &Value, patch: &Value) -> Result<bool, String> {
@@ -103,25 +152,25 @@ impl Poster {
         }
     }
 
-    /// Creates an Event about a pod. The board says the same only once, so nothing is aggregated.
-    async fn event(&self, document: &Value, note: &str) -> Result<(), String> {
+    /// Creates an Event about a pod, unless there is one of this name.
+    async fn event(&self, document: &Value, said: &Said<'_>) -> Result<(), String> {
         let text = |field| {
             let text = pod::at(document, &["metadata", field]).and_then(Value::as_str);
             text.unwrap_or_default().to_owned()
         };
         let now = Timestamp::now();
         // A name has at most 253 characters.
-        let name: String = text("name").chars().take(230).collect();
+        let name: String = text("name").chars().take(200).collect();
         let event = Event {
             metadata: ObjectMeta {
-                name: Some(format!("{name}.{:x}", now.as_nanosecond())),
+                name: Some(format!("{name}.{}", said.name)),
                 namespace: Some(text("namespace")),
                 ..ObjectMeta::default()
             },
-            action: Some(ACTION.to_owned()),
+            action: Some(said.action.to_owned()),
             event_time: Some(MicroTime(now)),
-            note: Some(note.chars().take(NOTE).collect()),
-            reason: Some(REASON.to_owned()),
+            note: Some(said.note.chars().take(NOTE).collect()),
+            reason: Some(said.reason.to_owned()),
             regarding: Some(v1::ObjectReference {
                 api_version: Some("v1".to_owned()),
                 kind: Some("Pod".to_owned()),
@@ -132,7 +181,7 @@ impl Poster {
             }),
             reporting_controller: Some(CONTROLLER.to_owned()),
             reporting_instance: Some(self.instance.to_string()),
-            type_: Some("Normal".to_owned()),
+            type_: Some(said.kind.to_owned()),
             ..Event::default()
         };
         let api: Api<Event> = Api::namespaced(self.client.clone(), &text("namespace"));

@@ -13,7 +13,7 @@ use super::{
     words,
 };
 use crate::{
-    crd::domain_class::OnQueueTimeout,
+    crd::domain_class::{Mapping, OnQueueTimeout},
     decide::pod,
     queue::{self, Life},
 };
@@ -89,9 +89,31 @@ pub struct Explained {
     /// Where the queue put it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub placement: Option<Value>,
+    /// What chooses its GPUs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub devices: Option<Devices>,
     /// What could not be read, and what is missing because of it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
+}
+
+/// What chooses the GPUs of a pod.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Devices {
+    /// `devices.mapping` of its class.
+    pub mapping: &'static str,
+    /// How sure it is which GPUs it gets.
+    pub certainty: &'static str,
+}
+
+impl From<Mapping> for Devices {
+    fn from(mapping: Mapping) -> Self {
+        Self {
+            mapping: mapping.as_str(),
+            certainty: mapping.certainty(),
+        }
+    }
 }
 
 /// The gang of a pod.
@@ -195,9 +217,16 @@ fn about(state: &State<'_>, pod: &Pod<'_>) -> Explained {
         gang: gang(state, pod),
         decision: json(labels::DECISION),
         placement: pod.placement(),
+        devices: devices(state, pod),
         notes: state.notes.clone(),
         ..Explained::default()
     }
+}
+
+fn devices(state: &State<'_>, pod: &Pod<'_>) -> Option<Devices> {
+    let holds = pod.gpus > 0 && pod.life.is_live();
+    let class = state.class(pod.class().filter(|_| holds)?)?;
+    Some(class.mapping.into())
 }
 
 fn gang(state: &State<'_>, pod: &Pod<'_>) -> Option<Gang> {

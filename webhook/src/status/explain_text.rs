@@ -33,6 +33,10 @@ impl Explained {
             line(key, &sentence(message));
         }
         line("Asks for", &self.asks());
+        if let Some(devices) = &self.devices {
+            let (mapping, certainty) = (devices.mapping, devices.certainty);
+            line("Devices", &format!("{mapping}: {certainty}"));
+        }
         if let Some(gang) = &self.gang {
             let size = gang
                 .size

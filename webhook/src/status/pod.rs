@@ -8,7 +8,13 @@ use super::{
     state::{Pod, State},
     words,
 };
-use crate::{decide::pod, queue::Life};
+use crate::{
+    decide::pod,
+    queue::{
+        Life,
+        outcome::{self, Outcome},
+    },
+};
 
 /// Describes a pod in the state `life`.
 pub(super) fn describe(state: &State<'_>, pod: &Pod<'_>, life: &Life, this: &mut Explained) {
@@ -29,6 +35,7 @@ pub(super) fn describe(state: &State<'_>, pod: &Pod<'_>, life: &Life, this: &mut
     }
     if let Some(node) = life.node() {
         holds(state, pod, node, messages);
+        messages.extend(otherwise(pod));
     }
     unqueued(state, pod, life, messages);
     why(this);
@@ -166,6 +173,13 @@ fn holds(state: &State<'_>, pod: &Pod<'_>, node: &str, messages: &mut Vec<String
             words::gpus(u32::try_from(gpus.len()).unwrap_or(0))
         ));
     }
+}
+
+/// Returns what the leader wrote into a pod that has other GPUs than planned.
+fn otherwise(pod: &Pod<'_>) -> Option<String> {
+    let told = Outcome::told(pod.value).filter(|told| *told != Outcome::AsPlanned);
+    let message = outcome::message(pod.value)?;
+    told.map(|_| words::clean(message))
 }
 
 /// Says why a pod with GPUs is in no queue.

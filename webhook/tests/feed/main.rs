@@ -4,6 +4,7 @@
 
 mod gangs;
 mod lost;
+mod outcomes;
 
 use std::sync::Arc;
 

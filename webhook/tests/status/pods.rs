@@ -61,6 +61,33 @@ fn a_pod_across_domains_is_told_what_it_costs() {
 }
 
 #[test]
+fn a_pod_with_other_gpus_than_planned_says_so() {
+    let placement = json!({
+        "plan": "1-1", "at": "2026-08-01T09:30:00Z", "node": "a100-1", "gpus": [0, 1],
+        "quality": 1.0, "why": "it was its turn",
+    });
+    let pod = with(
+        pod("ml", "p", "pairs", 2, NOW),
+        "queue-placement",
+        &placement.to_string(),
+    );
+    let mut pod = running(pod, "a100-1", NOW);
+    pod["status"]["conditions"] = json!([{
+        "type": labels::PLACED, "status": "False", "reason": "OtherGpus",
+        "message": "the pod has GPUs 1,2 of node a100-1, and the queue had planned GPUs 0,1: its communication takes 9.0 times as long; other pods have GPU 0 of the plan",
+    }]);
+    let mut objects = and(pod);
+    let of = |name: &str| (String::new(), name.to_owned());
+    let class = objects.classes.objects.get_mut(&of("pairs")).unwrap();
+    class["spec"]["devices"] = json!({"mapping": "Preferred"});
+    let node = objects.topologies.objects.get_mut(&of("a100-1")).unwrap();
+    node["status"]["allocations"] =
+        json!([{"namespace": "ml", "pod": "p", "container": "main", "gpus": [1, 2]}]);
+    let told = explained(&objects, "ml", "p");
+    check("explain-otherwise.txt", &told.text(Some(80)));
+}
+
+#[test]
 fn a_pod_that_others_hold_back_says_who() {
     let mut gated = pod("ml", "p", "high", 4, NOW);
     gated["spec"]["schedulingGates"] = json!([{"name": "example.com/quota"}]);

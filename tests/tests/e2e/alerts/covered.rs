@@ -35,6 +35,7 @@ fn each_alert_is_raised_by_a_fault_or_has_a_reason() {
         speed::ALERTS,
         webhook::ALERTS,
         queue::alerts::ALERTS,
+        queue::placed::ALERTS,
     ];
     let others = others.concat();
     let others = others.into_iter().map(|(_, alert)| alert);

@@ -8,7 +8,9 @@ use super::{Place, amounts::Amounts, demand::Demand};
 use crate::{
     class::GPU,
     decide::{gate, pod},
-    queue::{Life, Member, Object, Placement, claim::Named, life, notice, object},
+    queue::{
+        Life, Member, Object, Placement, claim::Named, life, notice, object, outcome::Outcome,
+    },
 };
 
 /// A pod.
@@ -55,6 +57,8 @@ pub(super) struct Entry {
     pub(super) queued: bool,
     /// Why the scheduler binds it to no node, if it has tried.
     pub(super) refused: Option<Box<str>>,
+    /// What became of its placement, if a leader wrote it down.
+    pub(super) told: Option<Outcome>,
 }
 
 /// What the queue is writing into a pod. It counts before the API shows it.
@@ -127,6 +131,7 @@ impl Entry {
             shift: 0,
             queued: notice::is_queued(pod),
             refused: refused(pod),
+            told: Outcome::told(pod),
             life,
         };
         let demand = waits.then(|| Demand::of(pod));
