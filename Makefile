@@ -41,7 +41,7 @@ bench: packages ## run the benchmarks; the last five use a control plane: 10,000
 	NVLINK_EXPORTER="$(abspath $(TARGET))/release/nvlink-exporter-shipped" cargo bench --locked -p nvlink-topology -p nvlink-planner -p nvlink-webhook -p nvlink-exporter \
 		--bench search --bench round --bench admission --bench serving --bench extender --bench page --bench render --bench serve
 	@tests/controlplane/build
-	cargo bench --locked -p nvlink-tests --bench scale --bench cost --bench page --bench queue --bench rules
+	cargo bench --locked -p nvlink-tests --bench devices --bench scale --bench cost --bench page --bench queue --bench rules
 
 lint: toolchain ## check formatting, clippy and rustdoc with warnings denied, licenses, and scripts
 	cargo fmt --all --check

@@ -238,11 +238,87 @@ def averages() -> list:
     ]
 
 
+def devices() -> list:
+    plugins = f"max by (cluster, instance, node) (nvlink_device_plugin_node_info{{{CHOSEN}}})"
+    registered = f"max by (cluster, instance) (nvlink_device_plugin_registered{{{CLUSTER}}}) == 1"
+
+    def total(by: str, function: str, metric: str, labels: str = "", window: str = "$__rate_interval") -> str:
+        series = f"nvlink_device_plugin_{metric}{{{CLUSTER}{labels}}}"
+        return f"sum {by} ({function}({series}[{window}]) and {ON_INSTANCE} {plugins})"
+
+    def share(metric: str, labels: str) -> str:
+        of_range = [total("", "increase", metric, chosen, "$__range") for chosen in (labels, "")]
+        return " / ".join(of_range)
+
+    def slowest(q: float) -> str:
+        return f"histogram_quantile({q}, {total('by (call, le)', 'rate', 'added_seconds_bucket')})"
+
+    return [
+        panels.number(
+            "Nodes with preferred GPUs",
+            "Nodes where nvlink-exporter device-plugin stands between the kubelet and the vendor's device plugin. Elsewhere, the vendor's plugin chooses the GPUs of a container.",
+            f"count({plugins})",
+            width=6,
+            no_value="none",
+        ),
+        panels.number(
+            "Nodes without GPUs from it",
+            "Of these nodes, those whose kubelet has nothing from it: no pod with GPUs can start there. See NvlinkDevicePluginAway.",
+            or_zero(f"count({plugins} unless {ON_INSTANCE} {registered})", plugins),
+            steps=panels.NONE_IS_GOOD,
+            width=6,
+            no_value="none",
+        ),
+        panels.number(
+            "Answered by the search",
+            "Share of the preferences that the kubelets asked for in the time range that were answered by the search on the node's graph. The vendor's plugin answers for parts and shares of GPUs, and while the graph is unknown. See NvlinkDevicePluginGraphUnknown.",
+            share("preferences_total", ', by="search"'),
+            unit=RATIO,
+            steps=HIGH_IS_GOOD,
+            width=6,
+            no_value="no questions",
+        ),
+        panels.number(
+            "Taken by the kubelet",
+            "Share of the containers in the time range that got the GPUs that were preferred. The kubelet may choose others. See NvlinkDevicePluginIgnored.",
+            share("allocations_total", ', outcome="taken"'),
+            unit=RATIO,
+            steps=HIGH_IS_GOOD,
+            width=6,
+            no_value="no containers",
+        ),
+        panels.lines(
+            "Preferences by who answered",
+            "Containers with GPUs that started, by who chose: search, the best of what was free; vendor, the vendor's plugin; nobody, any.",
+            [(total("by (by)", "rate", "preferences_total"), "{{by}}")],
+            "reqps",
+            width=8,
+            no_value="No container started.",
+        ),
+        panels.lines(
+            "Time added to a call",
+            "What nvlink-exporter device-plugin adds to a call of the kubelet, without the time of the vendor's plugin. The goal is less than a millisecond.",
+            [(slowest(0.5), "{{call}}, median"), (slowest(0.99), "{{call}}, slowest hundredth")],
+            panels.SECONDS,
+            width=8,
+            no_value="No container started.",
+        ),
+        panels.lines(
+            "Registrations",
+            "Registrations with kubelets: each is a restart of a kubelet, of a vendor's plugin, or of nvlink-exporter device-plugin, and a moment without GPUs on its node. See NvlinkDevicePluginRestarting.",
+            [(total("by (resource)", "increase", "registrations_total"), "{{resource}}")],
+            panels.COUNT,
+            width=8,
+            no_value="none",
+        ),
+    ]
+
+
 def dashboard():
     return frame.dashboard(
         UID,
         "NVLink placement",
         "What still fits into the NVLink domains, and how good the GPUs are that jobs hold.",
         variables(),
-        [("What still fits", now() + fits() + fragments()), ("Quality", quality()), ("Jobs", jobs() + averages())],
+        [("What still fits", now() + fits() + fragments()), ("Quality", quality()), ("Jobs", jobs() + averages()), ("Device plugin", devices())],
     )

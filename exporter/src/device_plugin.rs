@@ -123,7 +123,9 @@ impl Proxy {
     /// # Errors
     /// When a metric cannot be written (no such case is known).
     pub fn metrics(&self) -> Result<String, std::fmt::Error> {
-        self.statistics.render()
+        let node = self.boards.latest.view(Instant::now()).node;
+        let is_known = self.boards.current().is_some();
+        self.statistics.render(&node, is_known)
     }
 
     /// Reports whether the kubelet has GPUs from this program.

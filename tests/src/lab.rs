@@ -32,7 +32,7 @@ mod plugin;
 mod sandbox;
 
 pub use device_manager::{Allocations, Step, allocate};
-pub use plugin::Choice;
+pub use plugin::{Allocator, Choice};
 
 use cgroup::Cgroup;
 use containerd::Containerd;
@@ -313,7 +313,7 @@ impl Lab {
     /// When no thread can be started.
     pub fn start_vendor_in(&self, directory: &Path) -> Result<()> {
         let plugin = Plugin::new(directory, &self.recording, self.vendor.choice);
-        *self.plugin() = Some(started(plugin)?);
+        *self.plugin() = Some(started(plugin.counting(&self.watches))?);
         Ok(())
     }
 
@@ -360,8 +360,9 @@ impl Lab {
         self.wait_until_ready(before)
     }
 
-    /// Returns how often a kubelet has got to know the GPUs.
-    fn registrations(&self) -> usize {
+    /// Returns how often a kubelet has got to know the GPUs, from what stands between since it started,
+    /// or else from the device plugin.
+    pub fn registrations(&self) -> usize {
         match &*self.between() {
             Some(between) => {
                 let series =

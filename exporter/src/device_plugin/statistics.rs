@@ -19,6 +19,11 @@ struct Of {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfNode {
+    node: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ByAnswer {
     resource: String,
     by: &'static str,
@@ -72,6 +77,8 @@ pub(super) enum Call {
 #[derive(Debug)]
 pub(super) struct Statistics {
     registry: Registry,
+    node: Family<OfNode, Gauge>,
+    graph: Gauge,
     registered: Family<Of, Gauge>,
     registrations: Family<Of, Counter>,
     devices: Family<ByHealth, Gauge>,
@@ -84,6 +91,8 @@ impl Default for Statistics {
     fn default() -> Self {
         let mut this = Self {
             registry: Registry::default(),
+            node: Family::default(),
+            graph: Gauge::default(),
             registered: Family::default(),
             registrations: Family::default(),
             devices: Family::default(),
@@ -102,6 +111,16 @@ impl Statistics {
         let registry = &mut self.registry;
         let version = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
         registry.register(format!("{prefix}_build"), "The program's version", version);
+        registry.register(
+            format!("{prefix}_node_info"),
+            "The node of this program; always 1",
+            self.node.clone(),
+        );
+        registry.register(
+            format!("{prefix}_graph_known"),
+            "Whether the node's NVLinks are known, from a recent reading (1), or the vendor's plugin chooses (0)",
+            self.graph.clone(),
+        );
         registry.register(
             format!("{prefix}_registered"),
             "Whether the kubelet has the resource from this program (1) or not (0)",
@@ -189,8 +208,16 @@ impl Statistics {
         histogram.observe(time.as_secs_f64());
     }
 
-    /// Renders the answer to a scrape, in the OpenMetrics text format.
-    pub(super) fn render(&self) -> Result<String, fmt::Error> {
+    /// Renders the answer to a scrape of this node, whose graph is known or not, in the OpenMetrics
+    /// text format.
+    pub(super) fn render(&self, node: &str, is_known: bool) -> Result<String, fmt::Error> {
+        let of = OfNode {
+            node: node.to_owned(),
+        };
+        // A source may say another name than the flag.
+        self.node.clear();
+        self.node.get_or_create(&of).set(1);
+        self.graph.set(is_known.into());
         let mut out = String::new();
         text::encode(&mut out, &self.registry)?;
         Ok(out)

@@ -298,6 +298,40 @@ fn jobs_at_full_speed_leave_the_switches_to_others_unless_their_class_wants_the_
     assert_eq!(start(&[0], None, 3), "job on a[0, 1, 2]");
 }
 
+/// Jobs that start in the same round make room for one another, on places that are as fast. A class
+/// that weighs waiting has weighed one place, so its jobs stay there.
+#[test]
+fn a_job_whose_class_weighs_waiting_keeps_its_place_when_another_could_use_it() {
+    let start = |factor| {
+        let mut fed = Fed::default();
+        for (name, mut node) in [("a", switched()), ("b", pairs())] {
+            node.sets.push("weighs".into());
+            fed.node(name, node);
+        }
+        let weighs = Class {
+            waiting_factor: factor,
+            ..Class::default()
+        };
+        fed.class("weighs", weighs);
+        let pair = Job {
+            class: "weighs".into(),
+            ..job(1, 2, 1_000)
+        };
+        fed.job("pair", pair);
+        fed.job("whole", job(2, 8, 1_000));
+        told(&fed.round(0))
+    };
+    assert_eq!(
+        start(None),
+        "pair on b[0, 1]\nwhole on a[0, 1, 2, 3, 4, 5, 6, 7]"
+    );
+    assert_eq!(
+        start(Some(1.0)),
+        "pair on a[0, 1]\n\
+         whole waits 1/1 at 1000000: Behind { ahead: 0 }"
+    );
+}
+
 #[test]
 fn jobs_beyond_the_depth_get_a_lower_bound_and_do_not_overtake_there() {
     let mut fed = Fed::new(Settings {

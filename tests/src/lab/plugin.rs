@@ -26,9 +26,11 @@ use tokio::{
 use tonic::{Response, Status, client, server, transport::Endpoint};
 use tonic_prost::ProstCodec;
 
+mod allocator;
 mod choice;
 mod messages;
 
+pub use allocator::Allocator;
 pub use choice::Choice;
 
 use choice::Board;
@@ -83,6 +85,12 @@ impl Plugin {
     pub(super) fn named(mut self, resource: &str, socket: &str) -> Self {
         self.resource = resource.to_owned();
         self.socket = socket.to_owned();
+        self
+    }
+
+    /// Counts watches together with a plugin that ended.
+    pub(super) fn counting(mut self, watches: &Watches) -> Self {
+        self.watches = watches.clone();
         self
     }
 

@@ -2,6 +2,7 @@
 
 mod collectives;
 mod covered;
+mod devices;
 mod inhibition;
 mod live;
 mod speed;

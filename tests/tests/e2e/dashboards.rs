@@ -211,9 +211,13 @@ fn each_metric_of_a_query_is_documented() {
     let (_, foreign) = page.split_once("\n## Foreign metrics\n").unwrap();
     let foreign = foreign.split("\n## ").next().unwrap();
     let foreign: BTreeSet<_> = first_cells(foreign).collect();
-    let own = project("docs/metrics.md") + &project("docs/reference.md");
+    let own = ["metrics", "reference", "devices"].map(|page| project(&format!("docs/{page}.md")));
     let rules = project("alerts/rules/recording.yaml");
-    let known: BTreeSet<_> = first_cells(&own).chain(recorded(&rules)).collect();
+    let known: BTreeSet<_> = own
+        .iter()
+        .flat_map(|page| first_cells(page))
+        .chain(recorded(&rules))
+        .collect();
 
     let queries = dashboards::queries(&BTreeMap::new()).unwrap();
     let mut unused = foreign.clone();
@@ -240,7 +244,14 @@ fn each_metric_of_a_query_is_documented() {
 
 #[test]
 fn each_alert_that_a_panel_names_exists() {
-    let rules = ["exporter", "fabric", "jobs", "webhook", "queue"];
+    let rules = [
+        "exporter",
+        "device-plugin",
+        "fabric",
+        "jobs",
+        "webhook",
+        "queue",
+    ];
     let rules = rules.map(|name| project(&format!("alerts/rules/{name}.yaml")));
     let alerts: BTreeSet<_> = rules
         .iter()

@@ -60,16 +60,19 @@ impl Board {
         let free = wish.available.iter().map(String::as_str);
         let free: BTreeSet<&str> = free.filter(|id| !required.contains(id)).collect();
         let free: Vec<&str> = free.into_iter().collect();
+        let required: Vec<&str> = required.into_iter().collect();
         let size = usize::try_from(wish.size).unwrap_or_default();
         let Some(more) = size.checked_sub(required.len()) else {
             return Vec::new();
         };
-        let sets = subsets(&free, more).into_iter();
-        let mut sets = sets.map(|set| required.iter().copied().chain(set).collect::<Vec<_>>());
         let best = match choice {
-            Choice::Scattered => sets.next(),
+            Choice::Scattered => free.get(..more).map(|set| [&required[..], set].concat()),
             // The first among equals, as the last of the reversed order.
-            Choice::Aligned => sets.rev().max_by_key(|set| self.score(set)),
+            Choice::Aligned => {
+                let sets = subsets(&free, more).into_iter().rev();
+                sets.map(|set| [&required[..], &set[..]].concat())
+                    .max_by_key(|set| self.score(set))
+            }
         };
         best.into_iter().flatten().map(str::to_owned).collect()
     }

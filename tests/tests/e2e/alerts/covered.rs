@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{collectives, live, names, speed, webhook};
+use super::{collectives, devices, live, names, speed, webhook};
 use crate::queue;
 
 /// Alerts that no fault of the simulator or of our programs can cause here, and why.
@@ -39,7 +39,8 @@ fn each_alert_is_raised_by_a_fault_or_has_a_reason() {
     ];
     let others = others.concat();
     let others = others.into_iter().map(|(_, alert)| alert);
-    let live: BTreeSet<_> = live::alerts().chain(others).map(str::to_owned).collect();
+    let live = live::alerts().chain(devices::alerts()).chain(others);
+    let live: BTreeSet<_> = live.map(str::to_owned).collect();
     let alone = BY_PROMTOOL_ALONE
         .iter()
         .map(|(alert, _)| (*alert).to_owned());

@@ -232,13 +232,14 @@ fn classes_wait_for_their_crd_on_the_first_installation() {
 fn rules_and_dashboards_are_rendered_as_they_are() {
     let helm = Helm::new().unwrap();
     let both = "rules: {enabled: true, labels: {team: a}}, dashboards: {enabled: true}";
-    let values = format!("monitoring: {{{both}}}");
+    let values = format!("monitoring: {{{both}}}\ndevicePlugin: {{enabled: true}}");
     let rendered = documents(&helm.release("template", &values, &[]).unwrap());
     for name in [
         "recording",
         "fabric",
         "jobs",
         "exporter",
+        "device-plugin",
         "webhook",
         "queue",
     ] {
@@ -260,7 +261,7 @@ fn rules_and_dashboards_are_rendered_as_they_are() {
     assert_eq!(map["metadata"]["labels"]["grafana_dashboard"], "1");
 }
 
-/// The rules about the webhook say that it is down where there is none.
+/// The rules about the webhook say that it is down where there is none, and the device plugin is off.
 #[test]
 fn rules_follow_the_values() {
     let helm = Helm::new().unwrap();
@@ -272,8 +273,9 @@ fn rules_follow_the_values() {
     let url = format!("https://wiki/{}", alert["alert"].as_str().unwrap());
     assert_eq!(alert["annotations"]["runbook_url"], url);
     assert_eq!(alert["labels"]["team"], "hpc");
-    let none = |one: &Value| one["metadata"]["name"] != "nvlink-domains-webhook";
-    assert!(rendered.iter().all(none));
+    for name in ["nvlink-domains-webhook", "nvlink-domains-device-plugin"] {
+        assert!(rendered.iter().all(|one| one["metadata"]["name"] != name));
+    }
 }
 
 #[test]

@@ -5,8 +5,8 @@ use std::{fs, net::SocketAddr, time::Duration};
 
 use anyhow::{Context, Result, ensure};
 use nvlink_tests::{
-    ControlPlane, Exporter, Kubectl, Kubelet, MetricsPage, Node, Replica, http, kubelet::Container,
-    node, port, programs, wait_until, webhook::install_crds, workdir,
+    Allocator, ControlPlane, Exporter, Kubectl, Kubelet, LabNode, MetricsPage, Node, Replica, http,
+    kubelet::Container, node, port, programs, wait_until, webhook::install_crds, workdir,
 };
 use serde_json::{Map, Value, json};
 
@@ -66,6 +66,8 @@ struct Machine {
 
 pub(super) struct World {
     machines: Vec<Machine>,
+    /// The device plugin of a machine.
+    devices: Allocator,
     webhook: Replica,
     /// node_exporter on a node of this name, and where its host has another.
     node_exporters: [MetricsPage; 2],
@@ -98,8 +100,11 @@ impl World {
                 Exporter::start(&[own, &["--collectives", &state]].concat())
             })?,
         ];
+        let devices = Allocator::start(&LabNode::new("mesh", "dgx1-v100").preferring())?;
+        hand_out(&devices)?;
         Ok(Self {
             machines,
+            devices,
             webhook,
             node_exporters: [node_exporter("mesh")?, node_exporter("ip-10-0-0-1")?],
             kube_state_metrics: MetricsPage::start(|_| {
@@ -124,6 +129,14 @@ impl World {
             program: "nvlink-webhook",
             name: "0",
             address: self.webhook.admin.clone(),
+            is_foreign: false,
+            access: Map::new(),
+        });
+        let devices = self.devices.between().context("nothing between")?;
+        targets.push(Target {
+            program: "nvlink-device-plugin",
+            name: "devices",
+            address: devices.address.clone(),
             is_foreign: false,
             access: Map::new(),
         });
@@ -154,6 +167,7 @@ impl World {
             admit(&project, pod, gpus.len())?;
         }
         refuse(&self.cluster)?;
+        hand_out(&self.devices)?;
         queue::happen(self.cluster.kubectl())?;
         for (node, namespace, pod, gpus) in JOBS {
             self.machine(node)?.run(namespace, pod, gpus)?;
@@ -216,6 +230,20 @@ impl Machine {
         self.kubelet.run_pod(namespace, pod, [main]);
         self.wait_for(&format!("pod=\"{pod}\""))
     }
+}
+
+/// Gives GPUs to containers: to one those that are preferred, to one others.
+fn hand_out(devices: &Allocator) -> Result<()> {
+    let all = devices.devices()?;
+    for takes in [true, false] {
+        let mut preferred = devices.prefer(&all, 4)?;
+        if !takes {
+            let others = all.iter().filter(|id| !preferred.contains(id));
+            preferred = others.cloned().collect();
+        }
+        devices.allocate(&preferred)?;
+    }
+    Ok(())
 }
 
 /// Creates classes, nodes, a project, and the right of ada to create pods in it.
