@@ -16,6 +16,7 @@ use crate::{
 
 mod install;
 mod machine;
+mod planned;
 mod preferred;
 mod residue;
 
