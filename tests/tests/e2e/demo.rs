@@ -53,6 +53,23 @@ fn the_demo_of_the_alerts_shows_them_from_the_fault_to_the_receiver() {
 fn the_demo_runs_its_jobs_on_real_nodes() {
     let said = run(&[]);
 
+    let devices = step(&said, "Which GPUs a container gets, and in which order");
+    let row = |board: &str, who: &str| {
+        let mut lines = devices.lines().map(str::trim);
+        let found = lines.find(|line| line.starts_with(board) && line.contains(who));
+        found.unwrap_or_else(|| panic!("no {board}, {who}: {devices}"))
+    };
+    for (board, who, gpus) in [
+        ("mesh", "counts links", " 3,5,6,7 "),
+        ("mesh", "Preferred", " 2,3,7,6 "),
+        ("pairs", "knows no links", " 0,3,5,6 "),
+        ("pairs", "Preferred", " 0,1,2,3 "),
+    ] {
+        assert!(row(board, who).contains(gpus), "{devices}");
+    }
+    let order = " CUDA_VISIBLE_DEVICES=0,1,3,2";
+    assert!(devices.contains(order), "{devices}");
+
     let without = step(&said, "The job without the webhook");
     assert!(without.contains("chose node l40s."), "{without}");
     assert_eq!(visible(without).len(), 4, "{without}");

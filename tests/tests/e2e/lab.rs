@@ -19,6 +19,7 @@ mod machine;
 mod planned;
 mod preferred;
 mod residue;
+mod restarts;
 
 const SOON: Duration = Duration::from_secs(60);
 /// GPUs 0 to 3 and 4 to 7 are meshes; between the two, only some have an NVLink.

@@ -10,6 +10,7 @@ use anyhow::{Context, Result};
 
 mod access;
 mod alone;
+mod devices;
 mod fault;
 mod job;
 mod metrics;
@@ -71,6 +72,7 @@ fn run(terminal: &Terminal) -> Result<()> {
     let files = alone::write_files()?;
     let page = alone::show_graph(terminal, keep)?;
     fault::show(terminal, &page)?;
+    devices::show(terminal)?;
     alone::show_preview(terminal, &files)?;
     let cluster = nodes::start(terminal)?;
     let jobs = job::show(terminal, &cluster)?;

@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use nvlink_tests::{Choice, LabNode, allocate, assets, nvml, programs, wait_until};
+use nvlink_tests::{Choice, Lab, LabNode, allocate, assets, nvml, programs, wait_until};
 use nvlink_topology::{
     BrokenGpus, Gpu, GpuSet, Graph, NodeTopology, Pattern, Request, Scope, place, sparing,
 };
@@ -216,11 +216,29 @@ impl Board {
 }
 
 /// Each way in which a part of the chain may be away and come back.
-#[derive(Clone, Copy, Debug)]
-enum Restart {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Restart {
     Kubelet,
     Vendor,
     Between,
+}
+
+impl Restart {
+    pub(super) fn stop(self, lab: &Lab) {
+        match self {
+            Self::Kubelet => lab.stop_kubelet(),
+            Self::Vendor => lab.stop_vendor(),
+            Self::Between => lab.stop_between(),
+        }
+    }
+
+    pub(super) fn start(self, lab: &Lab) {
+        match self {
+            Self::Kubelet => lab.restart_kubelet().unwrap(),
+            Self::Vendor => lab.start_vendor().unwrap(),
+            Self::Between => lab.start_between().unwrap(),
+        }
+    }
 }
 
 #[test]
@@ -243,21 +261,9 @@ fn devices_come_back_after_every_order_of_restarts() {
         &[Kubelet, Vendor, Between],
     ];
     for (at, order) in orders.into_iter().enumerate() {
-        for restart in order {
-            match restart {
-                Kubelet => bench.lab.stop_kubelet(),
-                Vendor => bench.lab.stop_vendor(),
-                Between => bench.lab.stop_between(),
-            }
-        }
+        order.iter().for_each(|part| part.stop(&bench.lab));
         let start = Instant::now();
-        for restart in order {
-            match restart {
-                Kubelet => bench.lab.restart_kubelet().unwrap(),
-                Vendor => bench.lab.start_vendor().unwrap(),
-                Between => bench.lab.start_between().unwrap(),
-            }
-        }
+        order.iter().for_each(|part| part.start(&bench.lab));
         let pod = run_at_last(&bench, &format!("after-{at}"), 4);
         println!("{order:?}: a pod runs after {:?}", start.elapsed());
         let free: Vec<u32> = (0..8).filter(|gpu| !steady.contains(gpu)).collect();
