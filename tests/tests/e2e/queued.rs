@@ -11,12 +11,14 @@ use crate::pods::spec;
 const SOON: Duration = Duration::from_secs(90);
 const CLASS: &str = "queued";
 
-/// The rights that no test uses: an API server is asked for a pod again only after somebody else
-/// has changed it, and the kinds of operators are not installed. The verb `release` is for the
-/// policies, not for a request.
+/// The rights that no test of this cluster uses: an API server is asked for a pod again only after somebody else
+/// has changed it, and the kinds of operators are not installed. No DRA driver
+/// is here, so nobody makes claims. The verb `release` is for the policies, not for a request.
 pub(crate) fn is_seldom(right: &str) -> bool {
     let operators = of_operators();
+    let claims = ["create", "delete", "get"].map(|verb| format!("{verb} resourceclaims"));
     right == "get pods"
+        || claims.iter().any(|claims| claims == right)
         || right == "release domainclasses"
         || operators
             .iter()

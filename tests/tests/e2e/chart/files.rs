@@ -35,7 +35,7 @@ fn the_policies_are_those_of_the_program() {
     let helm = Helm::new().unwrap();
     let rendered = helm.template("policies.yaml", "exemptNamespaces: [gpu-operator]");
     let rendered = sorted(&rendered.unwrap());
-    assert_eq!(rendered.len(), 12);
+    assert_eq!(rendered.len(), 14);
     assert!(rendered == sorted(&printed.unwrap()));
 }
 

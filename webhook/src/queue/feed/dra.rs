@@ -381,3 +381,86 @@ impl Feed {
         gpus.iter().map(uuid).collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn slice(generation: i64, devices: Value) -> Option<Slice> {
+        Slice::of(&json!({
+            "driver": GPU_DRIVER, "nodeName": "n1",
+            "pool": {"name": "p", "generation": generation, "resourceSliceCount": 1},
+            "devices": devices,
+        }))
+    }
+
+    fn gpu(name: &str, uuid: &str, effect: &str) -> Value {
+        json!({
+            "name": name, "attributes": {"uuid": {"string": uuid}},
+            "taints": [{"key": "k", "effect": effect}],
+        })
+    }
+
+    #[test]
+    fn only_whole_gpus_of_the_newest_generation_count() {
+        let mut devices = Devices::default();
+        let mut part = gpu("mig", "MIG-1", "None");
+        part["attributes"]["parentUUID"] = json!({"string": "GPU-0"});
+        let all = json!([
+            gpu("a", "GPU-0", "None"),
+            gpu("b", "GPU-1", "NoSchedule"),
+            part
+        ]);
+        assert_eq!(devices.set_slice("s", slice(2, all)), ["n1".into()]);
+        devices.set_slice("old", slice(1, json!([gpu("c", "GPU-9", "None")])));
+        let node = devices.of_node(&"n1".into()).unwrap();
+        assert_eq!(node.usable, BTreeSet::from(["GPU-0".to_owned()]));
+        assert_eq!(Slice::of(&json!({"driver": "nic", "nodeName": "n1"})), None);
+        assert_eq!(devices.of_node(&"n2".into()), None);
+        devices.set_slice("s", None);
+        let node = devices.of_node(&"n1".into()).unwrap();
+        assert_eq!(node.usable, BTreeSet::from(["GPU-9".to_owned()]));
+        devices.set_slice("old", None);
+        assert!(devices.on_node.is_empty() && devices.nodes.is_empty());
+    }
+
+    #[test]
+    fn a_claim_holds_its_gpus_for_the_pods_that_use_it() {
+        let mut devices = Devices::default();
+        let all = json!([gpu("a", "GPU-0", "None"), gpu("b", "GPU-1", "None")]);
+        devices.set_slice("s", slice(1, all));
+        let claim = |reserved: Value| {
+            Claim::of(&json!({
+                "metadata": {"namespace": "n", "name": "c"},
+                "status": {"reservedFor": reserved, "allocation": {"devices": {"results": [
+                    {"driver": GPU_DRIVER, "pool": "p", "device": "a"},
+                    {"driver": "nic", "pool": "p", "device": "b"},
+                ]}}},
+            }))
+        };
+        let id: Name = "n/c".into();
+        let used = claim(json!([{"resource": "pods", "name": "pod", "uid": "1"}]));
+        assert_eq!(devices.set_claim(&id, used), ["n1".into()]);
+        let node = || devices.of_node(&"n1".into()).unwrap();
+        let (live, gone) = (|pod: &Name| &**pod == "n/pod", |_: &Name| false);
+        assert!(!node().is_free("GPU-0", &live) && node().is_free("GPU-1", &live));
+        assert!(node().is_free("GPU-0", &gone), "its pod has ended");
+        devices.set_claim(&id, claim(json!([])));
+        let held = devices.of_node(&"n1".into()).unwrap().held;
+        assert_eq!(held.keys().collect::<Vec<_>>(), [&None], "nobody uses it");
+        devices.set_claim(&id, None);
+        assert!(devices.in_pool.is_empty());
+    }
+
+    #[test]
+    fn claims_that_hold_nothing_count_only_if_they_are_the_queues() {
+        let named = |name: &str| {
+            let claim = json!({"metadata": {"namespace": "n", "name": name}});
+            Claim::of(&claim).is_some()
+        };
+        assert!(named("nvlink-domains-train-1") && !named("mine"));
+        assert_eq!(Claim::of(&json!({"metadata": 7})), None);
+    }
+}
