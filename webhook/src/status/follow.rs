@@ -141,7 +141,7 @@ type Watch<'a> = (
 fn start(client: &Client, current: &Current) {
     let objects = current.objects();
     let only = objects.namespace.clone();
-    let kinds: [Watch<'_>; 4] = [
+    let kinds: [Watch<'_>; 6] = [
         (
             read::classes(),
             |all| &mut all.classes,
@@ -155,6 +155,18 @@ fn start(client: &Client, current: &Current) {
             None,
         ),
         (read::nodes(), |all| &mut all.nodes, &objects.nodes, None),
+        (
+            read::dra("ResourceSlice"),
+            |all| &mut all.slices,
+            &objects.slices,
+            None,
+        ),
+        (
+            read::dra("ResourceClaim"),
+            |all| &mut all.claims,
+            &objects.claims,
+            None,
+        ),
         (
             read::pods(),
             |all| &mut all.pods,

@@ -16,6 +16,10 @@ pub struct Objects {
     pub topologies: Kind,
     /// Nodes.
     pub nodes: Kind,
+    /// ResourceSlices.
+    pub slices: Kind,
+    /// ResourceClaims.
+    pub claims: Kind,
     /// Pods.
     pub pods: Kind,
     /// The only namespace whose pods could be read; `None`: those of all namespaces.

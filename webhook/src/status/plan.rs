@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::state::State;
 use crate::{
     decide::Settings,
-    queue::feed::{Feed, node::Node},
+    queue::feed::{Claim, Feed, Slice, id, node::Node},
 };
 
 /// The planner, and what it says now.
@@ -34,6 +34,12 @@ impl Plan {
         }
         for (name, node) in &state.nodes {
             feed.topology(name, node.published());
+        }
+        for ((_, name), object) in &state.objects.slices.objects {
+            feed.slice(name, object.get("spec").and_then(Slice::of));
+        }
+        for ((namespace, name), object) in &state.objects.claims.objects {
+            feed.claim(&id(namespace, name), Claim::of(object));
         }
         for (place, object) in &state.objects.owners {
             feed.object(place.clone(), Some(object.clone()));

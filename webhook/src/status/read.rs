@@ -9,7 +9,7 @@ use k8s_openapi::api::authorization::v1::{
 use kube::{
     Api, Client,
     api::{DynamicObject, ListParams, PostParams},
-    core::ApiResource,
+    core::{ApiResource, GroupVersionKind},
 };
 use nvlink_runtime::{client, topology};
 use nvlink_topology::{GROUP, labels};
@@ -22,6 +22,7 @@ use crate::{
     decide::{gate, pod},
     queue::{
         self, Life, Limits,
+        claim::API_VERSION,
         feed::{
             Place,
             entry::concerns,
@@ -63,15 +64,28 @@ pub(super) fn pods() -> ApiResource {
     ApiResource::erase::<k8s_openapi::api::core::v1::Pod>(&())
 }
 
+/// A kind of DRA's, which old clusters do not have.
+pub(super) fn dra(kind: &str) -> ApiResource {
+    let (group, version) = API_VERSION.split_once('/').unwrap_or_default();
+    ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind))
+}
+
 /// Reads what may be read. `namespace` is that of the pods that are asked for.
 ///
 /// # Errors
 /// When the API server does not answer.
 pub(super) async fn objects(client: &Client, namespace: &str) -> Result<Objects, kube::Error> {
-    let (classes, topologies, nodes, all) = futures::try_join!(
+    let (classes, topologies, nodes, slices, claims, all) = futures::try_join!(
         list(client, classes(), None, "domainclasses"),
         list(client, topology::resource(), None, "nodetopologies"),
         list(client, nodes(), None, "nodes"),
+        list(client, dra("ResourceSlice"), None, "resourceslices"),
+        list(
+            client,
+            dra("ResourceClaim"),
+            None,
+            "resourceclaims in all namespaces"
+        ),
         list(client, pods(), None, "pods in all namespaces"),
     )?;
     let (pods, only) = match all.hidden {
@@ -83,15 +97,30 @@ pub(super) async fn objects(client: &Client, namespace: &str) -> Result<Objects,
         }
     };
     let mut objects = Objects {
+        nodes: match unseen(&classes, [&slices, &claims]) {
+            Some(why) => Kind::hidden(why),
+            None => nodes,
+        },
         classes,
         topologies,
-        nodes,
+        slices,
+        claims,
         namespace: only.filter(|_| pods.hidden.is_none()),
         pods,
         ..Objects::default()
     };
     owners(client, &mut objects).await;
     Ok(objects)
+}
+
+/// Returns why nobody can say which GPUs are free, if a class gives GPUs by claims.
+fn unseen(classes: &Kind, dra: [&Kind; 2]) -> Option<String> {
+    let mapping = |class: &Value| pod::at(class, &["spec", "devices", "mapping"]).cloned();
+    let mut classes = classes.objects.values();
+    let claims = classes.any(|class| mapping(class) == Some("Claim".into()));
+    dra.iter()
+        .find_map(|kind| kind.hidden.clone())
+        .filter(|_| claims)
 }
 
 /// Adds one pod that may be read although pods may not be listed.

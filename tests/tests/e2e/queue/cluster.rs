@@ -54,6 +54,10 @@ impl Cluster {
             "metadata": {"name": "gpu.nvidia.com"}, "spec": {"selectors": [selector]},
         });
         this.plane.kubectl().create(&class).unwrap();
+        let policies = ["policies", "--lease-namespace", "default"];
+        let policies = programs::run(WEBHOOK, &policies, "").unwrap();
+        let apply = ["apply", "--server-side", "-f", "-"];
+        this.plane.kubectl().run_with(&apply, &policies).unwrap();
         for (name, _) in nodes {
             this.set_slice(name, &[]);
         }
