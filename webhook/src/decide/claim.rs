@@ -29,6 +29,13 @@ pub(crate) fn is_named(pod: &Value) -> bool {
             .any(|container| container.claimed().next().is_some())
 }
 
+/// Reports whether the pod names a claim of the queue in another entry than its own: it would share
+/// the GPUs of another pod.
+pub(crate) fn is_shared(pod: &Value) -> bool {
+    let own = |entry: &Value| entry.get("name").and_then(Value::as_str) == Some(labels::CLAIM);
+    entries(pod).filter(|entry| own(entry)).count() > 1 || !entries(pod).all(own)
+}
+
 /// Returns the entries of the pod's claims that are the queue's, by either name.
 fn entries(pod: &Value) -> impl Iterator<Item = &Value> {
     list(pod, &["spec", "resourceClaims"]).filter(|entry| {
@@ -84,7 +91,9 @@ pub(super) fn name(pod: &Value, namespace: &str, request: &str) -> String {
         text.filter(|text| !text.is_empty())
     };
     if text("name").is_none()
-        && let Some(known) = entries(pod).find_map(|one| one.get("resourceClaimName")?.as_str())
+        && let Some(known) = entries(pod)
+            .find_map(|one| one.get("resourceClaimName")?.as_str())
+            .filter(|known| known.starts_with(labels::CLAIM_PREFIX))
     {
         // The API server calls again.
         return known.to_owned();

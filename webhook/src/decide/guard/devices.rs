@@ -279,6 +279,7 @@ pub(super) fn hides_gpus(container: &Value) -> bool {
 pub(super) fn check_privileges(case: Case<'_>, class: &Class, way: Way) -> Result<(), Refusal> {
     let remedy = daemon::remedy(case, class);
     check_parts(case, class, way)?;
+    check_device_classes(case, class, way)?;
     for container in &case.held.containers {
         let (name, value) = (container.name(), container.value());
         check_privileged(name, value, class, way, remedy.text())?;
@@ -328,6 +329,27 @@ fn check_parts(case: Case<'_>, class: &Class, way: Way) -> Result<(), Refusal> {
         )
         .about(&class.name)
         .with(&daemon::exemption(case.namespace))),
+    }
+}
+
+/// Checks that the pod requests no devices by a DeviceClass as a resource: the queue neither counts
+/// nor chooses them.
+fn check_device_classes(case: Case<'_>, class: &Class, way: Way) -> Result<(), Refusal> {
+    let containers = case.held.containers.iter();
+    let mut asked = containers.flat_map(|one| one.resources().map(move |name| (one, name)));
+    match asked.find(|(_, name)| name.starts_with(pod::DEVICE_CLASSES)) {
+        None => Ok(()),
+        Some((one, name)) => Err(Refusal::new(
+            Rule::Claim,
+            format!(
+                "container {:?} requests {name}, which gives it devices out of sight of the queue, and the pod {} the restricted class {:?}: request {}; for other devices, name a claim",
+                one.name(),
+                way.reaches(),
+                class.name,
+                class.resource
+            ),
+        )
+        .about(&class.name)),
     }
 }
 

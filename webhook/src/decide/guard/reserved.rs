@@ -88,8 +88,15 @@ fn check_gate(case: Case<'_>) -> Result<(), Refusal> {
 /// Refuses the queue's claim in a pod that does not get its GPUs by one.
 fn check_claim(case: Case<'_>) -> Result<(), Refusal> {
     let class = case.class().and_then(|name| case.view.class(name)?.ok());
-    if class.is_some_and(|class| class.mapping == Mapping::Claim) || !claim::is_named(case.pod) {
+    let by_claim = class.is_some_and(|class| class.mapping == Mapping::Claim);
+    if !claim::is_named(case.pod) || by_claim && !claim::is_shared(case.pod) {
         return Ok(());
+    }
+    if by_claim {
+        return Err(claim::refuse(format!(
+            "the pod names a claim of the queue in another entry of spec.resourceClaims than {:?}, which would give it the GPUs of another pod: remove the entry",
+            labels::CLAIM
+        )));
     }
     Err(claim::refuse(format!(
         "only the webhook may name a claim of the queue, and this pod has no class with the devices mapping Claim: remove {:?} from spec.resourceClaims and from the claims of the containers",

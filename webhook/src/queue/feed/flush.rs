@@ -150,7 +150,9 @@ impl Feed {
             held.extend(devices.held(topology));
         }
         // A claim names GPUs by UUID.
-        let named = devices.iter().filter(|_| matches!(topology, Some(Ok(_))));
+        let known = topology.and_then(|published| published.as_ref().ok());
+        let named = known.is_some_and(|known| known.gpus.iter().all(|gpu| gpu.uuid.is_some()));
+        let named = devices.iter().filter(|_| named);
         let sets = sets.chain(named.map(|_| Name::from(CLAIMABLE)));
         let sets = sets.chain(self.demands.met(name, node)).collect();
         let usable = devices.map(|devices| devices.usable.len());
