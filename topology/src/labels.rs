@@ -81,11 +81,11 @@ pub const QUEUE_REASON: &str = "nvlink-domains.io/queue-reason";
 pub const QUEUE_POSITION: &str = "nvlink-domains.io/queue-position";
 /// Pod annotation: when the waiting pod is expected to start, RFC 3339.
 pub const QUEUE_ETA: &str = "nvlink-domains.io/queue-eta";
-/// Prefix of the pod annotations that say in which order a container sees the GPUs of its claim; the
-/// number of the container follows. The value is one of `CUDA_VISIBLE_DEVICES`.
+/// Prefix of the pod annotations that say in which order a container sees the GPUs of its claim; its
+/// first and last rank and their number follow. The value is one of `CUDA_VISIBLE_DEVICES`.
 pub const QUEUE_ORDER: &str = "nvlink-domains.io/queue-order.";
 /// Prefix of the pod annotations that list the GPUs of the claim of a container by UUID, in rank order;
-/// the number of the container follows.
+/// the same follows.
 pub const QUEUE_GPUS: &str = "nvlink-domains.io/queue-gpus.";
 /// The entry of a pod's `resourceClaims` by which it gets its GPUs from the queue.
 pub const CLAIM: &str = "nvlink-domains";

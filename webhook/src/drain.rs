@@ -27,6 +27,7 @@ use crate::{
         pod,
     },
     queue::{
+        Life,
         claim::Named,
         notice::{Post, TEMPORARY},
     },
@@ -118,7 +119,8 @@ async fn pass(client: &Client) -> anyhow::Result<Pass> {
         };
         let pods = page.items.into_iter().map(serde_json::to_value);
         let pods: Vec<Value> = pods.collect::<Result<_, _>>()?;
-        let waiting = pods.iter().filter(|pod| gate::is_queued(pod));
+        let waits = |pod: &&Value| matches!(Life::of(pod), Life::Waiting { .. });
+        let waiting = pods.iter().filter(waits);
         let writes = waiting.map(|pod| release(client, pod));
         let ended: Vec<_> = stream::iter(writes)
             .buffer_unordered(AT_ONCE)

@@ -155,7 +155,7 @@ impl Chooser<'_> {
                 },
             };
             let claims = gpus > 0 && class.claims(gpus, &pattern) && !self.outgrows(class, gpus);
-            if !claims || self.is_elsewhere(&class.name) {
+            if !claims || self.is_elsewhere(&class.name) || self.has_claim_of_another(class) {
                 continue;
             }
             if let Some(why) = self.unfit(class, gpus) {
@@ -192,6 +192,14 @@ impl Chooser<'_> {
     /// than `name`. In class `name`, it would count towards a class whose nodes it does not use.
     fn is_elsewhere(&self, name: &str) -> bool {
         self.reached.iter().any(|class| class.name != name)
+    }
+
+    /// Reports whether the pod got its claim from another class in an earlier call: the claim says
+    /// nothing about the resource of this one.
+    fn has_claim_of_another(&self, class: &Class) -> bool {
+        let pod = self.facts.pod;
+        let own = pod::metadata(pod, "labels", labels::CLASS).and_then(serde_json::Value::as_str);
+        claim::is_named(pod) && own.is_some_and(|own| own != class.name)
     }
 
     /// Returns a warning if the class would give the pod its GPUs by a claim, and cannot.

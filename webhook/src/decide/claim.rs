@@ -50,6 +50,20 @@ pub(crate) fn request(rank: u32) -> String {
     format!("rank-{rank}")
 }
 
+/// Returns the ranks of the requests that a container names.
+pub(crate) fn ranks_of(container: &Container<'_>) -> Vec<u32> {
+    let rank = |name: &str| name.strip_prefix("rank-")?.parse().ok();
+    container.claimed().filter_map(rank).collect()
+}
+
+/// Returns what tells the ranks of a container from those of the others, in the names of
+/// annotations. The number of the container would not do: another webhook may add containers.
+pub(crate) fn key(ranks: &[u32]) -> String {
+    let (first, last) = (ranks.first(), ranks.last());
+    let [first, last] = [first, last].map(|rank| rank.copied().unwrap_or_default());
+    format!("{first}-{last}-{}", ranks.len())
+}
+
 /// Returns the ranks of each container with GPUs, by its number among all containers (init
 /// containers first), and the number of ranks. Containers that run at the same time share no GPU;
 /// an init container uses those of the containers after it.
@@ -90,24 +104,34 @@ pub(super) fn name(pod: &Value, namespace: &str, request: &str) -> String {
         let text = pod::at(pod, &["metadata", key]).and_then(Value::as_str);
         text.filter(|text| !text.is_empty())
     };
-    if text("name").is_none()
-        && let Some(known) = entries(pod)
-            .find_map(|one| one.get("resourceClaimName")?.as_str())
-            .filter(|known| known.starts_with(labels::CLAIM_PREFIX))
-    {
-        // The API server calls again.
-        return known.to_owned();
-    }
-    let (base, key) = match (text("name"), text("generateName")) {
-        (Some(name), _) => (name, format!("{namespace}/{name}")),
-        (None, base) => {
-            let base = base.unwrap_or_default();
-            (base, format!("{namespace}/{base}/{request}"))
-        }
+    let start = |base: &str| {
+        let base: String = base.chars().take(SHOWN).collect();
+        let base = base.trim_end_matches(['-', '.']);
+        format!("{}{base}-", labels::CLAIM_PREFIX)
     };
-    let base: String = base.chars().take(SHOWN).collect();
-    let base = base.trim_end_matches(['-', '.']);
-    format!("{}{base}-{:016x}", labels::CLAIM_PREFIX, hash(&key))
+    if let Some(name) = text("name") {
+        return format!(
+            "{}{:016x}",
+            start(name),
+            hash(&format!("{namespace}/{name}"))
+        );
+    }
+    // No pod with a name has such a claim.
+    let base = text("generateName").unwrap_or_default();
+    let start = format!("{}x", start(base));
+    let known = entries(pod).find_map(|one| one.get("resourceClaimName")?.as_str());
+    let again = |known: &&str| {
+        let rest = known.strip_prefix(&start);
+        rest.is_some_and(|rest| rest.len() == 16 && rest.bytes().all(|b| b.is_ascii_hexdigit()))
+    };
+    match known.filter(again) {
+        // The API server calls again.
+        Some(known) => known.to_owned(),
+        None => format!(
+            "{start}{:016x}",
+            hash(&format!("{namespace}/{base}/{request}"))
+        ),
+    }
 }
 
 /// Replaces what the containers request of the resource by requests of the pod's claim.
@@ -120,6 +144,12 @@ pub(super) fn replace(editor: &mut Editor, chosen: &Chosen) -> Result<(), Refusa
         return Err(refuse(format!(
             "class {:?} gives GPUs by claims of its queue, and {why}: change that, or use a class with another devices.mapping",
             class.name
+        )));
+    }
+    if let Some(name) = by_device_class(editor.document()) {
+        return Err(refuse(format!(
+            "the pod requests {name} besides what class {:?} gives it by a claim, out of sight of the queue: request {}",
+            class.name, class.resource
         )));
     }
     let plan = plan(editor.document(), class)?;
@@ -138,6 +168,13 @@ pub(super) fn replace(editor: &mut Editor, chosen: &Chosen) -> Result<(), Refusa
         }
     }
     set_claim(editor, &chosen.claim)
+}
+
+/// Returns a resource by which the pod requests devices of a DeviceClass.
+fn by_device_class(pod: &Value) -> Option<&str> {
+    let containers = pod::containers(pod);
+    let mut names = containers.iter().flat_map(Container::resources);
+    names.find(|name| name.starts_with(pod::DEVICE_CLASSES))
 }
 
 /// Returns why a pod of the class with so many GPUs cannot get them by a claim.
@@ -293,13 +330,18 @@ mod tests {
         let mut again = json!({"metadata": generated, "spec": {"resourceClaims": [
             {"name": labels::CLAIM, "resourceClaimName": "nvlink-domains-train-1"}
         ]}});
-        assert_eq!(name(&again, "team", "2"), "nvlink-domains-train-1");
-        again["metadata"]["name"] = json!("copy");
         assert_ne!(
             name(&again, "team", "2"),
             "nvlink-domains-train-1",
-            "a copy"
+            "of nobody"
         );
+        let known = named(json!({"generateName": "train-"}), "1");
+        again["spec"]["resourceClaims"][0]["resourceClaimName"] = json!(known);
+        assert_eq!(name(&again, "team", "2"), known, "a second call");
+        again["metadata"]["name"] = json!("copy");
+        assert_ne!(name(&again, "team", "2"), known, "a copy");
+        again["metadata"] = json!({"generateName": "other-"});
+        assert_ne!(name(&again, "team", "2"), known, "the claim of others");
         let long = named(json!({"name": "a.".repeat(120)}), "1");
         assert!(long.len() < 80 && !long.contains(".-"), "{long}");
     }

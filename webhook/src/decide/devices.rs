@@ -6,7 +6,7 @@
 use nvlink_topology::labels;
 use serde_json::{Value, json};
 
-use super::{Chosen, Refusal, environment::Text};
+use super::{Chosen, Refusal, claim, environment::Text};
 use crate::{
     crd::domain_class::Mapping,
     decide::patch::Editor,
@@ -68,15 +68,9 @@ impl<'a> Devices<'a> {
         }
     }
 
-    /// Returns the variables that fix the order in which `container`, the `number`-th of all, sees
-    /// its `gpus` whole GPUs.
+    /// Returns the variables that fix the order in which `container` sees its `gpus` whole GPUs.
     /// The ordinals number the container's own GPUs: MIG slices and shared GPUs have none.
-    pub(super) fn order(
-        &self,
-        number: usize,
-        container: &Container<'_>,
-        gpus: u32,
-    ) -> Vec<(String, Text)> {
+    pub(super) fn order(&self, container: &Container<'_>, gpus: u32) -> Vec<(String, Text)> {
         if gpus == 0 || self.cut || self.hidden || self.has_parts(container) {
             return Vec::new();
         }
@@ -86,7 +80,8 @@ impl<'a> Devices<'a> {
             Mapping::Preferred => return vec![by_address],
             // The queue writes the annotation when it has chosen the GPUs.
             Mapping::Claim => {
-                let of = |prefix: &str| Text::Annotation(format!("{prefix}{number}"));
+                let key = claim::key(&claim::ranks_of(container));
+                let of = |prefix: &str| Text::Annotation(format!("{prefix}{key}"));
                 return vec![
                     by_address,
                     (VISIBLE.to_owned(), of(labels::QUEUE_ORDER)),

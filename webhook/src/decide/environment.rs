@@ -133,8 +133,8 @@ pub(super) fn set(editor: &mut Editor, chosen: &Chosen) -> Result<Report, Refusa
         steps: Vec::new(),
         report: Report::default(),
     };
-    for (number, container) in pod::containers(document).iter().enumerate() {
-        plan.add(number, container);
+    for container in pod::containers(document) {
+        plan.add(&container);
     }
     let Plan {
         steps, mut report, ..
@@ -150,10 +150,9 @@ pub(super) fn set(editor: &mut Editor, chosen: &Chosen) -> Result<Report, Refusa
 }
 
 impl Plan<'_> {
-    /// Plans the variables of the container that is the `number`-th of all.
-    fn add(&mut self, number: usize, container: &Container<'_>) {
+    fn add(&mut self, container: &Container<'_>) {
         let (mut hidden, mut unfit) = (Vec::new(), Vec::new());
-        let wanted = self.wanted(number, container);
+        let wanted = self.wanted(container);
         let present = present(container, &wanted);
         for (wanted, own) in wanted.into_iter().zip(present) {
             let name = wanted.name;
@@ -186,7 +185,7 @@ impl Plan<'_> {
     }
 
     /// Returns the variables that a container should have, in the order of writing.
-    fn wanted(&self, number: usize, container: &Container<'_>) -> Vec<Wanted> {
+    fn wanted(&self, container: &Container<'_>) -> Vec<Wanted> {
         let class = &self.chosen.class;
         let gpus = container.amount(&class.resource).unwrap_or(0);
         if gpus == 0 {
@@ -196,7 +195,7 @@ impl Plan<'_> {
         if self.chosen.intent.no_environment {
             return Vec::new();
         }
-        let order = self.devices.order(number, container, gpus).into_iter();
+        let order = self.devices.order(container, gpus).into_iter();
         let mut wanted: Vec<_> = order.map(Wanted::fit).collect();
         if gpus >= 2 || self.chosen.spans {
             wanted.extend(self.tuning());

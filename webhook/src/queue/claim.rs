@@ -1,6 +1,8 @@
 //! The ResourceClaim of a pod whose class has the mapping `Claim`: what the pod says about it, and
 //! the object that the queue creates when it has chosen the GPUs. Pure.
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use nvlink_topology::labels;
 use serde_json::{Value, json};
@@ -8,7 +10,10 @@ use serde_json::{Value, json};
 use super::Placement;
 use crate::{
     crd::GPU_DRIVER,
-    decide::{claim::request, pod},
+    decide::{
+        claim::{key, ranks_of, request},
+        pod,
+    },
 };
 
 /// What a pod says about the claim of the queue by which it gets its GPUs.
@@ -16,8 +21,8 @@ use crate::{
 pub struct Named {
     /// The name of the claim.
     pub name: String,
-    /// The numbers of the containers with GPUs, and their ranks.
-    containers: Vec<(usize, Vec<u32>)>,
+    /// The ranks of the containers with GPUs.
+    containers: Vec<Vec<u32>>,
 }
 
 impl Named {
@@ -27,25 +32,20 @@ impl Named {
         let text = |entry: &Value, key: &str| Some(entry.get(key)?.as_str()?.to_owned());
         let mut entries = pod::list(pod, &["spec", "resourceClaims"]);
         let ours = entries.find(|entry| text(entry, "name").as_deref() == Some(labels::CLAIM))?;
-        let rank = |name: &str| name.strip_prefix("rank-")?.parse().ok();
         let containers = pod::containers(pod);
-        let numbered = containers.iter().enumerate();
-        let ranks =
-            numbered.map(|(number, one)| (number, one.claimed().filter_map(rank).collect()));
+        let ranks = containers.iter().map(ranks_of);
         Some(Self {
             name: text(ours, "resourceClaimName")?,
-            containers: ranks
-                .filter(|(_, ranks): &(_, Vec<u32>)| !ranks.is_empty())
-                .collect(),
+            containers: ranks.filter(|ranks| !ranks.is_empty()).collect(),
         })
     }
 
     /// Returns the annotations of a pod that gets these GPUs, in rank order, by the variables that
     /// its containers read from them.
     #[must_use]
-    pub fn annotations(&self, placement: &Placement) -> Vec<(String, String)> {
-        let mut all = Vec::new();
-        for (number, ranks) in &self.containers {
+    pub fn annotations(&self, placement: &Placement) -> BTreeMap<String, String> {
+        let mut all = BTreeMap::new();
+        for ranks in &self.containers {
             let at = |rank: &u32| {
                 let at = usize::try_from(*rank).ok()?;
                 Some((*placement.gpus.get(at)?, placement.uuids.get(at)?.as_str()))
@@ -58,8 +58,9 @@ impl Named {
                 .map(|(gpu, _)| before(*gpu).to_string())
                 .collect();
             let uuids: Vec<&str> = own.iter().map(|(_, uuid)| *uuid).collect();
-            all.push((format!("{}{number}", labels::QUEUE_ORDER), order.join(",")));
-            all.push((format!("{}{number}", labels::QUEUE_GPUS), uuids.join(",")));
+            let key = key(ranks);
+            all.insert(format!("{}{key}", labels::QUEUE_ORDER), order.join(","));
+            all.insert(format!("{}{key}", labels::QUEUE_GPUS), uuids.join(","));
         }
         all
     }

@@ -27,6 +27,18 @@ use crate::{
     metrics::{Ended, Written},
 };
 
+/// The most times that a claim which is being deleted is looked for again: some seconds.
+const MOST_LATER: u32 = 6;
+
+/// What is wanted of a pod's claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wish {
+    /// It is there, for the GPUs of the placement.
+    There,
+    /// None is there that is for others.
+    NoOther,
+}
+
 /// What one attempt found.
 enum Found {
     /// The claim is as it should be.
@@ -59,11 +71,23 @@ impl Writer {
 
     /// Creates the claim of a pod, unless the pod needs none or it is there.
     pub(super) async fn claim(&self, one: &Move) -> Result<(), Outcome> {
+        self.insist_on_claim(one, Wish::There).await?;
+        #[cfg(debug_assertions)]
+        failpoint::passed("claim");
+        Ok(())
+    }
+
+    /// Deletes the claim of a pod if it asks for other GPUs.
+    pub(super) async fn unclaim(&self, one: &Move) -> Result<(), Outcome> {
+        self.insist_on_claim(one, Wish::NoOther).await
+    }
+
+    async fn insist_on_claim(&self, one: &Move, wish: Wish) -> Result<(), Outcome> {
         let Some(named) = Named::of(&one.document) else {
             return Ok(());
         };
         let object = claim::object(&one.document, &named, &one.placement.uuids, &one.asks);
-        let mut pause = FIRST;
+        let (mut pause, mut later) = (FIRST, 0);
         loop {
             let Ok(permit) = self.permits.acquire().await else {
                 return Err(Outcome::Stopped);
@@ -71,18 +95,21 @@ impl Writer {
             if !self.leads() {
                 return Err(Outcome::Stopped);
             }
-            let attempt = timeout(PATIENCE, self.attempt_claim(&one.document, &object)).await;
+            let attempt = self.attempt_claim(&one.document, &object, wish);
+            let found = timeout(PATIENCE, attempt).await.unwrap_or(Err(None));
             drop(permit);
-            let found = attempt.unwrap_or(Err(None));
             self.count_claim(&found);
             let wait = match found {
-                Ok(Found::Right) => {
-                    #[cfg(debug_assertions)]
-                    failpoint::passed("claim");
-                    return Ok(());
-                }
+                Ok(Found::Right) => return Ok(()),
                 Ok(Found::Wrong(reason)) => return Err(Outcome::Refused(reason)),
-                Ok(Found::Later) => None,
+                Ok(Found::Later) if later == MOST_LATER => {
+                    let reason = format!("ResourceClaim {} is still being deleted", named.name);
+                    return Err(Outcome::Refused(reason));
+                }
+                Ok(Found::Later) => {
+                    later += 1;
+                    None
+                }
                 Err(wait) => wait,
             };
             tokio::time::sleep(wait.unwrap_or(pause)).await;
@@ -100,18 +127,26 @@ impl Writer {
         self.metrics.queue().write(Written::Claim, ended);
     }
 
-    /// Creates the claim once. Fails if that must be tried again, perhaps after a time that the API
-    /// server names.
-    async fn attempt_claim(&self, pod: &Value, object: &Value) -> Result<Found, Option<Duration>> {
-        match self.create_claim(object).await {
-            Ok(()) => return Ok(Found::Right),
-            Err(kube::Error::Api(status)) if status.code == 409 => {}
-            Err(error) => return retry(&error),
+    /// Creates the claim once, or looks for another one. Fails if that must be tried again, perhaps
+    /// after a time that the API server names.
+    async fn attempt_claim(
+        &self,
+        pod: &Value,
+        object: &Value,
+        wish: Wish,
+    ) -> Result<Found, Option<Duration>> {
+        if wish == Wish::There {
+            match self.create_claim(object).await {
+                Ok(()) => return Ok(Found::Right),
+                Err(kube::Error::Api(status)) if status.code == 409 => {}
+                Err(error) => return retry(&error),
+            }
         }
-        let found = match self.get_claim(object).await {
-            Ok(Some(found)) => found,
-            Ok(None) => return Ok(Found::Later),
-            Err(error) => return retry(&error),
+        let found = match (self.get_claim(object).await, wish) {
+            (Ok(Some(found)), _) => found,
+            (Ok(None), Wish::NoOther) => return Ok(Found::Right),
+            (Ok(None), Wish::There) => return Ok(Found::Later),
+            (Err(error), _) => return retry(&error),
         };
         let name = at(object, &["metadata", "name"]).and_then(Value::as_str);
         let name = name.unwrap_or_default();

@@ -148,17 +148,25 @@ impl Writer {
 
     /// Gives a released pod that is not bound other GPUs of its node.
     pub(super) async fn claim_again(self, one: Move) -> Outcomes {
-        // The pod starts as soon as it has its claim, and reads the order of its GPUs then.
+        let outcome = self.reassign(&one).await;
+        vec![(one.pod, outcome)]
+    }
+
+    /// The old claim goes first: it may still be allocated. The pod starts as soon as it has the new
+    /// one, and reads the order of its GPUs then.
+    async fn reassign(&self, one: &Move) -> Outcome {
+        if let Err(outcome) = self.unclaim(one).await {
+            return outcome;
+        }
         let write = Write::Reassign(one.placement.clone());
         let written = self.write(&one.document, &write).await;
-        let outcome = match written {
-            Outcome::Written(_) => match self.claim(&one).await {
-                Ok(()) => written,
-                Err(outcome) => outcome,
-            },
-            _ => written,
-        };
-        vec![(one.pod, outcome)]
+        if !matches!(written, Outcome::Written(_)) {
+            return written;
+        }
+        match self.claim(one).await {
+            Ok(()) => written,
+            Err(outcome) => outcome,
+        }
     }
 
     async fn release_all(&self, moves: Vec<Move>) -> Outcomes {

@@ -29,7 +29,7 @@ use serde_json::Value;
 
 use self::{
     demand::{Demand, Demands},
-    entry::{Entry, Expected, concerns},
+    entry::{Entry, concerns},
     load::{Load, Loads},
     node::Node,
     objects::Incomplete,
@@ -211,8 +211,9 @@ impl Feed {
                 entry.paused = old.paused;
                 entry.shift = old.shift;
                 let waits = matches!(entry.life, Life::Waiting { .. });
-                let fails = |one: &Expected| *one == Expected::Leaves && entry.awaited().is_some();
-                entry.expected = old.expected.clone().filter(|one| waits || fails(one));
+                // A released pod may fail, or get other GPUs, until it is bound.
+                let open = waits || entry.awaited().is_some();
+                entry.expected = old.expected.clone().filter(|_| open);
             } else {
                 self.leave(&id);
             }

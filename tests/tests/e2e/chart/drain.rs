@@ -9,7 +9,7 @@ use crate::{
     queued,
     shared::dry_run,
 };
-use nvlink_tests::wait_until;
+use nvlink_tests::{Kubectl, wait_until};
 
 /// Runs what `helm uninstall` runs first, with the account and the rights that it gets.
 fn drain(control_plane: &nvlink_tests::ControlPlane, helm: &nvlink_tests::Helm) -> String {
@@ -34,6 +34,30 @@ fn drain(control_plane: &nvlink_tests::ControlPlane, helm: &nvlink_tests::Helm) 
     printed
 }
 
+/// Creates a pod that waits for GPUs by a claim.
+fn wait_for_a_claim(all: &Kubectl, team: &Kubectl) {
+    let class = json!({
+        "apiVersion": "nvlink-domains.io/v1alpha1", "kind": "DomainClass",
+        "metadata": {"name": "exact"},
+        "spec": {"placement": {"whenUnavailable": "Queue"}, "devices": {"mapping": "Claim"}},
+    });
+    all.create(&class).unwrap();
+    let mut pod = gpu_pod("exact", 2);
+    pod["metadata"]["annotations"] = json!({"nvlink-domains.io/class": "exact"});
+    wait_until("the class to queue", super::SOON, || {
+        let seen = dry_run(team, &pod).ok();
+        Ok(seen.filter(queued::is_gated).map(drop))
+    })
+    .unwrap();
+    team.create(&pod).unwrap();
+}
+
+fn delete_the_claimant(all: &Kubectl, team: &Kubectl) {
+    team.run(&["delete", "pod", "exact", "--force", "--grace-period=0"])
+        .unwrap();
+    all.run(&["delete", "domainclass", "exact"]).unwrap();
+}
+
 #[test]
 fn no_waiting_pod_is_stuck_after_an_uninstall() {
     let (control_plane, _turn) = control_plane();
@@ -44,10 +68,15 @@ fn no_waiting_pod_is_stuck_after_an_uninstall() {
         .namespace("drained", &json!({}), &json!({}))
         .unwrap();
     queued::wait(all, &team);
+    wait_for_a_claim(all, &team);
 
     // The leader still runs.
     let printed = drain(control_plane, &installed.helm);
-    assert_eq!(printed, "released 2 waiting pods\n");
+    assert_eq!(printed, "released 3 waiting pods\n");
+    // Nobody would make its claim.
+    let failed = team.get(&["pod", "exact"]).unwrap();
+    assert_eq!(failed["status"]["reason"], "QueueRemoved");
+    assert!(queued::is_gated(&failed), "{failed:#}");
     queued::assert_left(&team);
     for pod in queued::pods(&team).unwrap() {
         let annotations = pod["metadata"]["annotations"].to_string();
@@ -61,7 +90,11 @@ fn no_waiting_pod_is_stuck_after_an_uninstall() {
         "{later:#}"
     );
     let nothing = drain(control_plane, &installed.helm);
-    assert_eq!(nothing, "released 0 waiting pods\n");
+    assert_eq!(
+        nothing, "released 0 waiting pods\n",
+        "one has failed behind its gate"
+    );
+    delete_the_claimant(all, &team);
 
     installed
         .helm

@@ -132,6 +132,17 @@ fn is_granted_as_the_message_says(cluster: &ControlPlane, carla: &Kubectl) {
         Ok(said.is_none().then_some(()))
     })
     .unwrap();
+    let mut many = claim("many", exactly("nics"));
+    let requests = (0..8).map(|at| {
+        let mut request = exactly("nics");
+        request["name"] = json!(format!("r{at}"));
+        request
+    });
+    many["spec"]["devices"]["requests"] = requests.collect();
+    assert_eq!(said(carla, &many), None);
+    many["spec"]["devices"]["requests"][7]["exactly"]["deviceClassName"] = json!("gpu.nvidia.com");
+    let two = said(carla, &many).unwrap();
+    assert!(two.contains("rule claim: a claim made by hand"), "{two}");
 }
 
 /// What the queue makes stays its pod's.

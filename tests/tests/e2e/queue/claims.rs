@@ -70,6 +70,28 @@ fn lacks_claims() -> bool {
     assets::lacks("resource.k8s.io/v1", 34)
 }
 
+/// Asserts that the only container of the pod is told about its GPUs in this order.
+fn sees_in_order(pod: &Value, expected: &[u32], uuids: &[String]) {
+    let main = &pod["spec"]["containers"][0];
+    assert_eq!(
+        main["resources"]["limits"],
+        Value::Null,
+        "it is not asked for twice"
+    );
+    let key = format!("0-{}-{}", expected.len() - 1, expected.len());
+    let named: Vec<&str> = expected.iter().map(|&gpu| &*uuids[gpu as usize]).collect();
+    let order = format!("queue-order.{key}");
+    assert_eq!(annotation(pod, &order), relative(expected));
+    let gpus = format!("queue-gpus.{key}");
+    assert_eq!(annotation(pod, &gpus), named.join(","));
+    let env = main["env"].as_array().unwrap().iter();
+    let mut visible = env.filter(|one| one["name"] == "CUDA_VISIBLE_DEVICES");
+    assert_eq!(
+        visible.next().unwrap()["valueFrom"]["fieldRef"]["fieldPath"],
+        *format!("metadata.annotations['nvlink-domains.io/{order}']")
+    );
+}
+
 #[test]
 fn the_scheduler_allocates_the_gpus_of_place_in_their_order() {
     if lacks_claims() {
@@ -86,23 +108,9 @@ fn the_scheduler_allocates_the_gpus_of_place_in_their_order() {
     ] {
         cluster.create(name, u32::try_from(gpus).unwrap());
         let pod = cluster.bound(name);
-        let main = &pod["spec"]["containers"][0];
-        assert_eq!(
-            main["resources"]["limits"],
-            Value::Null,
-            "it is not asked for twice"
-        );
         let expected = placed(gpus, &free);
         assert_eq!(allocated(&cluster, &pod), expected, "{name} of {free:?}");
-        let named: Vec<&str> = expected.iter().map(|&gpu| &*uuids[gpu as usize]).collect();
-        assert_eq!(annotation(&pod, "queue-order.0"), relative(&expected));
-        assert_eq!(annotation(&pod, "queue-gpus.0"), named.join(","));
-        let visible = main["env"].as_array().unwrap().iter();
-        let mut visible = visible.filter(|one| one["name"] == "CUDA_VISIBLE_DEVICES");
-        assert_eq!(
-            visible.next().unwrap()["valueFrom"]["fieldRef"]["fieldPath"],
-            "metadata.annotations['nvlink-domains.io/queue-order.0']"
-        );
+        sees_in_order(&pod, &expected, &uuids);
         match stays {
             true => free.retain(|gpu| !expected.contains(gpu)),
             false => {
@@ -141,17 +149,14 @@ fn each_container_has_its_ranks_and_a_gang_its_claims() {
     let pod = cluster.bound("several");
     let all = allocated(&cluster, &pod);
     assert_eq!(all.len(), 4);
-    // The init container, the sidecar, and the two that hold GPUs.
-    for (number, own) in [
-        (0, &all[..2]),
-        (1, &all[3..]),
-        (2, &all[..2]),
-        (4, &all[2..3]),
+    // The init container and the first one, the last one, and the sidecar.
+    for (key, own) in [
+        ("0-1-2", &all[..2]),
+        ("2-2-1", &all[2..3]),
+        ("3-3-1", &all[3..]),
     ] {
-        assert_eq!(
-            annotation(&pod, &format!("queue-order.{number}")),
-            relative(own)
-        );
+        let key = format!("queue-order.{key}");
+        assert_eq!(annotation(&pod, &key), relative(own));
     }
     let env = pod["spec"]["containers"][1]["env"].to_string();
     assert!(env.contains("void"), "{env}");
@@ -200,7 +205,7 @@ fn a_claim_is_made_anew_when_its_gpus_are_lost() {
     assert!(!got.contains(&lost) && got.len() == 2, "{got:?}");
     assert_eq!(got, placed(2, &free));
     assert_eq!(placement(&pod).unwrap()["gpus"], json!(got));
-    assert_eq!(annotation(&pod, "queue-order.0"), relative(&got));
+    assert_eq!(annotation(&pod, "queue-order.0-1-2"), relative(&got));
 
     // Somebody deletes the claim of a released pod.
     cluster.plane.pause_scheduler(true).unwrap();

@@ -22,11 +22,10 @@ impl Serving {
     pub(super) fn carry_out(&mut self, actions: Vec<Action>, now: Millis) {
         for action in actions {
             match action {
-                Action::Release(release) => {
-                    if let Some(places) = self.places(&release, now) {
-                        self.start(places, words::kind(&release.why));
-                    }
-                }
+                Action::Release(release) => match self.places(&release, now) {
+                    Some(places) => self.start(places, words::kind(&release.why)),
+                    None => self.put_off(&release, now),
+                },
                 Action::Reject(reject) => self.reject(reject.pods, &reject.reason),
                 Action::GiveBack(back) => {
                     tracing::debug!(job = %back.job, pods = back.vacant.len(), "a gang lost pods");
@@ -73,6 +72,14 @@ impl Serving {
             Some((seat.pod.clone(), placement))
         });
         seats.collect()
+    }
+
+    /// Puts off a release for which a claim cannot name the GPUs.
+    fn put_off(&mut self, release: &Release, now: Millis) {
+        tracing::warn!(job = %release.job, "cannot make a claim: the UUIDs of the GPUs are not known; retrying");
+        for seat in &release.seats {
+            self.feed.settle(&seat.pod, Some(now));
+        }
     }
 
     fn plan(&self) -> String {
@@ -148,6 +155,7 @@ impl Serving {
             (placement.uuids, placement.gpus) = (uuids, gpus);
             placement.domain = None;
         }
+        placement.at = stamp(now);
         tracing::info!(%pod, gpus = ?placement.gpus, ?without, "making the claim of a released pod anew");
         let uid = self.feed.uid(&pod).unwrap_or_default().to_owned();
         let one = Move {
@@ -156,7 +164,9 @@ impl Serving {
             document,
             placement,
         };
-        self.feed.expect_leaving(&pod);
+        self.feed.expect(&pod, one.placement.clone());
+        // What it gets now, nobody else is to get.
+        self.feed.flush(&mut self.planner, now);
         self.moving += 1;
         let writer = self.writer.clone();
         self.tasks

@@ -32,9 +32,10 @@ pub struct Slice {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Device {
+    /// The UUID of the GPU; of a part of one, that of the GPU that it is a part of.
     uuid: String,
-    /// The scheduler does not allocate it to claims that tolerate nothing.
-    tainted: bool,
+    /// It is a whole GPU, which the scheduler allocates to claims that tolerate nothing.
+    usable: bool,
 }
 
 impl Slice {
@@ -59,7 +60,7 @@ impl Slice {
 }
 
 impl Device {
-    /// Reads a device; `None` if it is a part of a GPU, or has no UUID.
+    /// Reads a device; `None` if it is no GPU and no part of one, or has no UUID.
     fn of(device: &Value) -> Option<Self> {
         let attribute = |name: &str| {
             let attributes = device.get("attributes")?;
@@ -68,7 +69,8 @@ impl Device {
             let found = attributes.get(name).or_else(|| attributes.get(&long))?;
             found.get("string")?.as_str()
         };
-        if attribute("parentUUID").is_some() || attribute("type").is_some_and(|of| of != "gpu") {
+        let part = attribute("parentUUID");
+        if part.is_none() && attribute("type").is_some_and(|of| of != "gpu") {
             return None;
         }
         let keeps_off = |taint: &Value| {
@@ -76,8 +78,8 @@ impl Device {
             matches!(effect, Some("NoSchedule" | "NoExecute"))
         };
         Some(Self {
-            uuid: attribute("uuid")?.to_owned(),
-            tainted: list(device, &["taints"]).any(keeps_off),
+            uuid: part.or_else(|| attribute("uuid"))?.to_owned(),
+            usable: part.is_none() && !list(device, &["taints"]).any(keeps_off),
         })
     }
 }
@@ -103,7 +105,10 @@ impl Claim {
         let metadata = claim.get("metadata")?;
         let namespace = text(metadata, "namespace")?;
         let results = list(claim, &["status", "allocation", "devices", "results"]);
-        let ours = results.filter(|one| text(one, "driver").as_deref() == Some(GPU_DRIVER));
+        // With adminAccess, a claim looks at devices that others hold.
+        let looks = |one: &Value| one.get("adminAccess") == Some(&Value::Bool(true));
+        let ours =
+            results.filter(|one| text(one, "driver").as_deref() == Some(GPU_DRIVER) && !looks(one));
         let users = list(claim, &["status", "reservedFor"])
             .filter(|one| text(one, "resource").as_deref() == Some("pods"));
         let allocated = at(claim, &["status", "allocation"]).is_some_and(Value::is_object);
@@ -246,7 +251,7 @@ impl Devices {
         for slice in valid {
             for (name, device) in &slice.devices {
                 uuids.insert((&slice.pool, name), &device.uuid);
-                if !device.tainted {
+                if device.usable {
                     found.usable.insert(device.uuid.clone());
                 }
             }
@@ -417,6 +422,22 @@ mod tests {
         devices.set_slice("old", slice(1, json!([gpu("c", "GPU-9", "None")])));
         let node = devices.of_node(&"n1".into()).unwrap();
         assert_eq!(node.usable, BTreeSet::from(["GPU-0".to_owned()]));
+        let part = Claim::of(&json!({
+            "metadata": {"namespace": "n", "name": "c"},
+            "status": {"allocation": {"devices": {"results": [
+                {"driver": GPU_DRIVER, "pool": "p", "device": "mig"},
+                {"driver": GPU_DRIVER, "pool": "p", "device": "b", "adminAccess": true},
+            ]}}},
+        }));
+        devices.set_claim(&"n/c".into(), part);
+        let held = devices.of_node(&"n1".into()).unwrap().held;
+        let all: Vec<_> = held.into_values().flatten().collect();
+        assert_eq!(
+            all,
+            ["GPU-0"],
+            "a part holds its GPU, and who looks holds nothing"
+        );
+        devices.set_claim(&"n/c".into(), None);
         assert_eq!(Slice::of(&json!({"driver": "nic", "nodeName": "n1"})), None);
         assert_eq!(devices.of_node(&"n2".into()), None);
         devices.set_slice("s", None);

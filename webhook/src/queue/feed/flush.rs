@@ -151,7 +151,10 @@ impl Feed {
         }
         // A claim names GPUs by UUID.
         let known = topology.and_then(|published| published.as_ref().ok());
-        let named = known.is_some_and(|known| known.gpus.iter().all(|gpu| gpu.uuid.is_some()));
+        let named = known.is_some_and(|known| {
+            let graph = known.hardware.shared_graph();
+            graph.is_some() && known.gpus.iter().all(|gpu| gpu.uuid.is_some())
+        });
         let named = devices.iter().filter(|_| named);
         let sets = sets.chain(named.map(|_| Name::from(CLAIMABLE)));
         let sets = sets.chain(self.demands.met(name, node)).collect();

@@ -217,6 +217,7 @@ fn place<'a>(pod: &'a Entry, released: &BTreeSet<&str>) -> Option<&'a Placement>
         (Life::Waiting { .. }, None) => {
             prepared.filter(|placement| released.contains(placement.plan.as_str()))
         }
+        (Life::Released, Some(Expected::Placed(placement))) => Some(placement),
         (Life::Gated { .. } | Life::Ended { .. } | Life::Deleting { node: None, .. }, _) => None,
         _ => prepared,
     }

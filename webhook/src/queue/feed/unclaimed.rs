@@ -6,8 +6,8 @@ use serde_json::Value;
 use super::{Feed, entry::Entry, id, writing::earlier};
 use crate::queue::Placement;
 
-/// For how long a claim that was created may be unknown, milliseconds: the watches of pods and
-/// claims are two.
+/// For how long after it was made a claim is left alone, milliseconds: it may be unknown, because
+/// the watches of pods and claims are two, and the scheduler needs its time.
 const LAG: Millis = 10_000;
 
 /// A released pod whose claim must be made anew.
@@ -35,19 +35,15 @@ impl Feed {
                 continue;
             }
             let claim = self.devices.claim(&id(&entry.namespace, &named.name));
+            let due = placement.at.as_millisecond();
+            let due = due.saturating_add(entry.shift + LAG);
             let without = match claim {
-                None => {
-                    let due = placement
-                        .at
-                        .as_millisecond()
-                        .saturating_add(entry.shift + LAG);
-                    if due > now {
-                        next = earlier(next, due);
-                        continue;
-                    }
-                    Vec::new()
-                }
                 Some(claim) if claim.is_allocated() => continue,
+                _ if due > now => {
+                    next = earlier(next, due);
+                    continue;
+                }
+                None => Vec::new(),
                 // An earlier leader has not finished.
                 Some(claim) if !claim.is_for(&placement.uuids) => Vec::new(),
                 Some(_) => {
