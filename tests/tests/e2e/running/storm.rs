@@ -108,12 +108,16 @@ struct Failed {
 }
 
 impl Failed {
-    fn count(&self, error: &str) {
-        let counter = match error.contains("failed calling webhook") {
-            true => &self.webhook,
-            false => &self.away,
+    /// Counts the error, and returns how long to wait before the next attempt: the API server
+    /// needs a moment to notice that its connection to a killed replica broke, and until then
+    /// each attempt fails.
+    fn count(&self, error: &str) -> Duration {
+        let (counter, wait) = match error.contains("failed calling webhook") {
+            true => (&self.webhook, Duration::from_secs(1)),
+            false => (&self.away, Duration::from_millis(100)),
         };
         counter.fetch_add(1, Ordering::Relaxed);
+        wait
     }
 }
 
@@ -130,8 +134,7 @@ async fn create(client: kube::Client, name: String, count: usize, failed: Arc<Fa
                 // The answer to an earlier attempt was lost.
                 Err(kube::Error::Api(status)) if status.code == 409 => break,
                 Err(error) => {
-                    failed.count(&error.to_string());
-                    tokio::time::sleep(Duration::from_millis(100)).await;
+                    tokio::time::sleep(failed.count(&error.to_string())).await;
                 }
             }
         }
@@ -176,8 +179,7 @@ fn by_kubectl(kubectl: &Kubectl, failed: &Failed) {
             if lines().count() > 0 && lines().all(|line| line.contains("AlreadyExists")) {
                 break;
             }
-            failed.count(&error);
-            thread::sleep(Duration::from_millis(200));
+            thread::sleep(failed.count(&error));
         }
     }
 }
