@@ -61,13 +61,13 @@ images: dist ## build the images of both programs as OCI archives, into target/i
 manifests: helm ## render the chart as plain manifests, into target/manifests; VALUES=my-values.yaml
 	@deploy/manifests "$(TARGET)/manifests" $(if $(VALUES),--values "$(VALUES)")
 
-packages: ## install missing Debian packages: etcd, Prometheus, Chromium, containerd, buildah, QEMU, cross compilers
+packages: ## install missing Debian packages: etcd, Prometheus, Chromium, runc, buildah, QEMU, cross compilers
 	@tests/controlplane/packages
 
 packages-demo:
 	@tests/controlplane/packages demo
 
-control-plane: ## build the Kubernetes programs of the tests once, into the user's cache
+control-plane: ## build the Kubernetes programs of the tests and containerd once, into the user's cache
 	@tests/controlplane/build
 
 helm: ## build helm once, into the user's cache

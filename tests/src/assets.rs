@@ -1,7 +1,7 @@
 //! Finds the third-party programs that the harness runs.
 //!
-//! Kubernetes' own are in `$KUBEBUILDER_ASSETS`, or in the user's cache where
-//! `controlplane/build` puts them, in the version that `$KUBERNETES` names; helm is `$HELM`, or in the cache where `helm/build` puts it;
+//! Kubernetes' own and containerd are in `$KUBEBUILDER_ASSETS`, or in the user's cache where
+//! `controlplane/build` puts them, Kubernetes in the version that `$KUBERNETES` names; helm is `$HELM`, or in the cache where `helm/build` puts it;
 //! etcd and Prometheus come with the system.
 
 use std::{
@@ -16,6 +16,7 @@ use anyhow::{Context, Result, anyhow, bail};
 const MODULE: &str = include_str!("../controlplane/go.mod");
 /// The modules of the versions that `$KUBERNETES` may choose.
 const OLDER: [(&str, &str); 1] = [("1.30", include_str!("../controlplane/1.30/go.mod"))];
+const CONTAINERD_MODULE: &str = include_str!("../controlplane/containerd/go.mod");
 const BUILD: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/controlplane/build");
 const HELM_MODULE: &str = include_str!("../helm/go.mod");
 const HELM_BUILD: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/helm/build");
@@ -28,8 +29,14 @@ pub const KUBERNETES: [&str; 4] = [
     "kubectl",
 ];
 
-/// The Kubernetes programs that a node needs besides.
-pub const NODE: [&str; 2] = ["kubelet", "kube-proxy"];
+/// The programs that a node needs besides.
+pub const NODE: [&str; 5] = [
+    "kubelet",
+    "kube-proxy",
+    "containerd",
+    "containerd-shim-runc-v2",
+    "ctr",
+];
 
 /// Returns the Kubernetes version that the tests run, such as `v1.36.3`: that of `$KUBERNETES`, such
 /// as `1.30`, else the newest.
@@ -41,6 +48,10 @@ pub fn kubernetes_version() -> &'static str {
         older.map_or(MODULE, |(_, module)| module),
         "k8s.io/kubernetes",
     )
+}
+
+fn containerd_version() -> &'static str {
+    required(CONTAINERD_MODULE, "github.com/containerd/containerd/v2")
 }
 
 /// Reports whether the chosen Kubernetes is older than 1.`minor`, and says that a test of a `feature`
@@ -108,16 +119,16 @@ pub fn build_node() -> Result<()> {
     build_missing(&NODE, &BUILT)
 }
 
-/// Builds the program that runs the kubelet's device manager by itself, and returns its path.
+/// Builds one of the Go programs in `controlplane`, such as `device-manager`, and returns its path.
 ///
 /// # Errors
 /// When the build fails; shows what Go said.
-pub fn device_manager() -> Result<PathBuf> {
+pub(crate) fn go_program(name: &str) -> Result<PathBuf> {
     let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/controlplane");
-    let program = crate::workdir::fresh("device-manager-program")?.join("device-manager");
+    let program = crate::workdir::fresh(name)?.join(name);
     let mut go = Command::new("go");
     go.args(["build", "-trimpath", "-o"]).arg(&program);
-    go.arg("./device-manager").current_dir(directory);
+    go.arg(format!("./{name}")).current_dir(directory);
     let output = go
         .env("CGO_ENABLED", "0")
         .output()
@@ -125,7 +136,7 @@ pub fn device_manager() -> Result<PathBuf> {
     let said = String::from_utf8_lossy(&output.stderr);
     match output.status.success() {
         true => Ok(program),
-        false => bail!("cannot build the device manager: {said}"),
+        false => bail!("cannot build {directory}/{name}: {said}"),
     }
 }
 
@@ -180,7 +191,10 @@ fn find(name: &str) -> Option<PathBuf> {
     let assets = assets.map(PathBuf::from);
     let places = if KUBERNETES.contains(&name) || NODE.contains(&name) {
         // Another version on the PATH is ignored.
-        let built = cache("control-plane", kubernetes_version());
+        let built = match name.starts_with("kube") {
+            true => cache("control-plane", kubernetes_version()),
+            false => cache("containerd", containerd_version()),
+        };
         assets.into_iter().chain(built.ok()).collect()
     } else {
         let system = env::var_os("PATH").unwrap_or_default();

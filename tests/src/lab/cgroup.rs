@@ -5,6 +5,7 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::{self, Command},
+    sync::atomic::{AtomicUsize, Ordering},
 };
 
 use anyhow::{Context, Result, ensure};
@@ -66,8 +67,12 @@ pub(super) fn check() -> Result<()> {
         !hierarchies.is_empty(),
         "it needs cgroups, and {ROOT} holds none; mount them there"
     );
+    // Several nodes of one process may start at a time.
+    static CHECKS: AtomicUsize = AtomicUsize::new(0);
+    let number = CHECKS.fetch_add(1, Ordering::Relaxed);
+    let name = format!("{PREFIX}check-{}-{number}", process::id());
     for hierarchy in hierarchies {
-        let path = hierarchy.join(format!("{PREFIX}check-{}", process::id()));
+        let path = hierarchy.join(&name);
         create(&path)
             .context("it needs cgroups of its own; in a container, run this with all privileges")?;
         // A node that starts meanwhile may have removed it already.

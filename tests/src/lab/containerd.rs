@@ -17,6 +17,9 @@ use crate::{
 
 const START: Duration = Duration::from_secs(30);
 
+/// The directory in the node's that tells containerd how to give devices to containers.
+pub(super) const CDI: &str = "cdi";
+
 /// A running containerd. It and its containers end with the sandbox.
 #[derive(Debug)]
 pub(super) struct Containerd {
@@ -60,7 +63,7 @@ impl Containerd {
     pub(super) fn import(&self, sandbox: &Sandbox, archive: &Path, flags: &[&str]) -> Result<()> {
         let archive = archive.to_string_lossy();
         // Unpacked as the kubelet's containers expect it.
-        let import = ["images", "import", "--snapshotter", "native"];
+        let import = ["images", "import", "--local", "--snapshotter", "native"];
         self.ctr(sandbox, &[&import[..], flags, &[&archive]].concat())
     }
 
@@ -86,42 +89,54 @@ fn configuration(
 ) -> Result<String> {
     let directory = directory.display();
     Ok(format!(
-        r#"version = 2
+        r#"version = 4
 root = "{directory}/containerd"
 state = "{directory}/containerd-state"
 
-[grpc]
+[plugins."io.containerd.server.v1.grpc"]
 address = "{socket}"
+
+[plugins."io.containerd.server.v1.ttrpc"]
+address = "{socket}.ttrpc"
 
 [plugins."io.containerd.internal.v1.opt"]
 path = "{directory}/opt"
 
-[plugins."io.containerd.grpc.v1.cri"]
-sandbox_image = "{pause}"
+[plugins."io.containerd.nri.v1.nri"]
+disable = true
+
+[plugins."io.containerd.cri.v1.images"]
+# Copies instead of overlays, which some file systems cannot hold.
+snapshotter = "native"
+
+[plugins."io.containerd.cri.v1.images".pinned_images]
+sandbox = "{pause}"
+
+[plugins."io.containerd.cri.v1.runtime"]
+cdi_spec_dirs = ["{directory}/{CDI}"]
 # Where it may not lower the scores, a container starts nevertheless.
 restrict_oom_score_adj = true
 # A loaded profile stays in the kernel.
 disable_apparmor = true
 
-[plugins."io.containerd.grpc.v1.cri".containerd]
-# Copies instead of overlays, which some file systems cannot hold.
-snapshotter = "native"
-
-[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
 runtime_type = "io.containerd.runc.v2"
+runtime_path = "{shim}"
 
-[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.{HANDLER}]
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.{HANDLER}]
 runtime_type = "io.containerd.runc.v2"
+runtime_path = "{shim}"
 
-[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.{HANDLER}.options]
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.{HANDLER}.options]
 BinaryName = "{runtime}"
 
-[plugins."io.containerd.grpc.v1.cri".cni]
-bin_dir = "{binaries}"
+[plugins."io.containerd.cri.v1.runtime".cni]
+bin_dirs = ["{binaries}"]
 conf_dir = "{plugins}"
 "#,
         socket = socket.display(),
         pause = images::PAUSE,
+        shim = assets::path("containerd-shim-runc-v2")?.display(),
         binaries = machine::cni()?.display(),
         plugins = plugins.display(),
         runtime = runtime.display(),

@@ -33,7 +33,7 @@ pub struct Allocations {
 /// # Errors
 /// When a part does not come up, or the device manager fails.
 pub fn allocate(node: &LabNode, gpus: usize, steps: usize, seed: u64) -> Result<Allocations> {
-    let program = assets::device_manager()?;
+    let program = assets::go_program("device-manager")?;
     let directory = workdir::fresh("manager")?;
     let sandbox = Sandbox::start(&directory)?;
     let vendor = Vendor::new(node, &directory, None);

@@ -14,6 +14,7 @@ use crate::{
     shared::shared,
 };
 
+mod claimed;
 mod install;
 mod machine;
 mod planned;
@@ -40,18 +41,26 @@ fn cluster() -> &'static Cluster {
         webhook::install_crds(control_plane.kubectl())?;
         let webhook = Webhook::start(control_plane.kubeconfig())?;
         webhook.register(control_plane.kubectl())?;
-        control_plane.kubectl().create(&json!({
-            "apiVersion": "nvlink-domains.io/v1alpha1",
-            "kind": "DomainClass",
-            "metadata": {"name": "lab"},
-            "spec": {"appliesTo": {"minGpus": 2}},
-        }))?;
-        control_plane.kubectl().create(&json!({
-            "apiVersion": "nvlink-domains.io/v1alpha1",
-            "kind": "DomainClass",
-            "metadata": {"name": "preferred"},
-            "spec": {"placement": {"scope": "node"}, "devices": {"mapping": "Preferred"}},
-        }))?;
+        for (name, spec) in [
+            (
+                "preferred",
+                json!({"placement": {"scope": "node"}, "devices": {"mapping": "Preferred"}}),
+            ),
+            (
+                "claimed",
+                json!({
+                    "placement": {"scope": "node", "whenUnavailable": "Queue"},
+                    "devices": {"mapping": "Claim"},
+                }),
+            ),
+            // The last one, so that who sees it sees all.
+            ("lab", json!({"appliesTo": {"minGpus": 2}})),
+        ] {
+            control_plane.kubectl().create(&json!({
+                "apiVersion": "nvlink-domains.io/v1alpha1", "kind": "DomainClass",
+                "metadata": {"name": name}, "spec": spec,
+            }))?;
+        }
         let kubectl = control_plane.namespace("ci", &json!({}), &json!({}))?;
         wait_until("the webhook to see the class", SOON, || {
             let pod = json!({

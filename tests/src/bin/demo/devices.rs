@@ -8,13 +8,24 @@ use serde_json::Value;
 
 use crate::terminal::Terminal;
 
+/// The simulation of a board, and which of its GPUs are free.
+pub(crate) const MESH: &str = "dgx1-v100";
+pub(crate) const FREE_OF_MESH: &[u64] = &[2, 3, 5, 6, 7];
 /// Name and simulation of a board, and which of its GPUs are free.
 const BOARDS: [(&str, &str, &[u64]); 2] = [
-    ("mesh", "dgx1-v100", &[2, 3, 5, 6, 7]),
+    ("mesh", MESH, FREE_OF_MESH),
     ("pairs", "a100-pcie-pairs", &[0, 1, 2, 3, 5, 6]),
 ];
 /// GPUs of the job.
 const GPUS: usize = 4;
+const HEADER: [&str; 6] = [
+    "BOARD",
+    "FREE",
+    "WHO CHOOSES",
+    "GPUS BY RANK",
+    "ALL-REDUCE",
+    "TO THE NEXT RANK",
+];
 
 pub(crate) fn show(terminal: &Terminal) -> Result<()> {
     terminal.step("Which GPUs a container gets, and in which order")?;
@@ -24,15 +35,7 @@ pub(crate) fn show(terminal: &Terminal) -> Result<()> {
          `nvlink-exporter device-plugin` between it and the kubelet. That program and the sockets are\n\
          real here; this demo speaks for the kubelet, and runs no container. 4 of the free GPUs:",
     )?;
-    let header = [
-        "BOARD",
-        "FREE",
-        "WHO CHOOSES",
-        "GPUS BY RANK",
-        "ALL-REDUCE",
-        "TO THE NEXT RANK",
-    ];
-    let mut rows = vec![header.map(str::to_owned).to_vec()];
+    let mut rows = vec![HEADER.map(str::to_owned).to_vec()];
     let mut seen = Vec::new();
     for board in BOARDS {
         let node = LabNode::new(board.0, board.1);
@@ -57,24 +60,22 @@ pub(crate) fn show(terminal: &Terminal) -> Result<()> {
     terminal.output(&lines.join("\n"))
 }
 
+/// Shows the row of the mesh for the GPUs that a claim gave.
+pub(crate) fn show_claimed(terminal: &Terminal, recording: &Value, ranks: &[u64]) -> Result<()> {
+    let row = Board::new(recording)?.row(BOARDS[0], "Claim", ranks)?;
+    terminal.table(&[HEADER.map(str::to_owned).to_vec(), row])
+}
+
 /// Asks for GPUs of a board, and returns a row of the table.
 fn row(
-    (name, profile, free): (&str, &str, &[u64]),
+    on @ (_, _, free): (&str, &str, &[u64]),
     who: &str,
     node: &LabNode,
 ) -> Result<(Vec<String>, Got)> {
     let allocator = Allocator::start(node)?;
     let board = Board::new(allocator.recording())?;
     let got = board.ask(&allocator, free)?;
-    let row = vec![
-        name.to_owned(),
-        list(free),
-        who.to_owned(),
-        list(&got.ranks),
-        gigabytes(all_reduce(profile, &got.ranks)?),
-        gigabytes(board.slowest_step(&got.ranks)),
-    ];
-    Ok((row, got))
+    Ok((board.row(on, who, &got.ranks)?, got))
 }
 
 /// What a container got.
@@ -106,6 +107,22 @@ impl Board {
             uuids: uuids.context("a GPU has no UUID")?,
             paths: paths.context("a path has no bandwidth")?,
         })
+    }
+
+    fn row(
+        &self,
+        (name, profile, free): (&str, &str, &[u64]),
+        who: &str,
+        ranks: &[u64],
+    ) -> Result<Vec<String>> {
+        Ok(vec![
+            name.to_owned(),
+            list(free),
+            who.to_owned(),
+            list(ranks),
+            gigabytes(all_reduce(profile, ranks)?),
+            gigabytes(self.slowest_step(ranks)),
+        ])
     }
 
     /// Asks for a container's GPUs, as the kubelet does.

@@ -10,6 +10,7 @@ use anyhow::{Context, Result};
 
 mod access;
 mod alone;
+mod claims;
 mod devices;
 mod fault;
 mod job;
@@ -79,6 +80,7 @@ fn run(terminal: &Terminal) -> Result<()> {
     let prometheus = metrics::show(terminal, &cluster, &jobs[1])?;
     job::end(terminal, &cluster, &jobs)?;
     queue::show(terminal, &cluster)?;
+    claims::show(terminal, &cluster)?;
     access::show(terminal, &cluster, &files)?;
     if keep {
         show_addresses(terminal, &page, &cluster, &prometheus)?;

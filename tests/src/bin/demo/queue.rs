@@ -64,7 +64,7 @@ pub(crate) fn show(terminal: &Terminal, cluster: &Cluster) -> Result<()> {
     terminal.say("So far, a job that found no free domain would have been Pending without a word. From now on,\njobs of the class wait in a queue:")?;
     terminal.run(control_plane.kubectl(), QUEUES)?;
     let night = control_plane.namespace("night", &json!({}), &json!({}))?;
-    wait_for_class(&night)?;
+    wait_for_class(&night, &json!({}))?;
     fill(terminal, &night)?;
     let ci = control_plane.namespace("ci", &json!({}), &json!({}))?;
     let ci = ci.with_plugins(&cluster.plugin);
@@ -108,12 +108,15 @@ impl Job {
     }
 }
 
-/// Waits until the webhook knows that the class queues. A dry run shows it and creates nothing.
-fn wait_for_class(kubectl: &Kubectl) -> Result<()> {
+/// Waits until the webhook knows that the class of pods with these annotations queues. A dry run
+/// shows it and creates nothing.
+pub(crate) fn wait_for_class(kubectl: &Kubectl, annotations: &Value) -> Result<()> {
     let limits = json!({"nvidia.com/gpu": "2"});
     let container = json!({"name": "probe", "image": "probe", "resources": {"limits": limits}});
     let pod = json!({
-        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "probe"}, "spec": {"containers": [container]},
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": "probe", "annotations": annotations},
+        "spec": {"containers": [container]},
     });
     wait_until("the class to queue", SOON, || {
         let arguments = ["create", "--dry-run=server", "-f", "-", "-o", "json"];
@@ -208,7 +211,7 @@ fn release(terminal: &Terminal, night: &Kubectl, ci: &Kubectl, pod: &str) -> Res
     );
     show_pods(terminal, ci, &columns)?;
     terminal.run(ci, &format!("kubectl nvlink explain {pod} --namespace ci"))?;
-    terminal.say("Neither job was placed across a slow path. The queue chose the node; which of its GPUs a container\ngets is up to the device plugin.")
+    terminal.say("Neither job was placed across a slow path. The queue chose the node; which of its GPUs a container\ngets is up to the device plugin here.")
 }
 
 fn show_pods(terminal: &Terminal, kubectl: &Kubectl, columns: &str) -> Result<()> {
@@ -228,7 +231,7 @@ fn pod_of(kubectl: &Kubectl, job: &str) -> Result<Value> {
 }
 
 /// Lets all jobs of a namespace end.
-fn end_all(kubectl: &Kubectl) -> Result<()> {
+pub(crate) fn end_all(kubectl: &Kubectl) -> Result<()> {
     let pods = kubectl.get(&["pods", "--field-selector", "status.phase=Running"])?;
     for pod in pods["items"].as_array().into_iter().flatten() {
         let name = pod["metadata"]["name"].as_str().unwrap_or_default();

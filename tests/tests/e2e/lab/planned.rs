@@ -4,7 +4,7 @@
 use nvlink_tests::{Choice, LabNode, wait_until};
 use serde_json::{Value, json};
 
-use super::{Bench, SOON, cluster};
+use super::{Bench, SOON, claimed::device_class, cluster};
 
 const PROFILE: &str = "a100-pcie-pairs";
 
@@ -75,6 +75,17 @@ fn a_plugin_that_knows_no_links_gives_other_gpus_and_the_pod_says_so() {
     assert_eq!(events[0]["message"], message);
 }
 
+/// Asserts that two pods of the class get what was planned for them.
+fn get_what_was_planned(bench: &Bench, class: &str) {
+    for name in ["1", "2"].map(|number| format!("{class}-{number}")) {
+        let (planned, reason, message) = run(bench, class, &name);
+        assert_eq!(reason, "AsPlanned", "{planned:?}: {message}");
+        let held = crate::allocations::held(&bench.wait_for_pod(&name, 2), &name);
+        let held: Vec<u64> = held.into_iter().map(u64::from).collect();
+        assert_eq!(held, planned);
+    }
+}
+
 #[test]
 fn with_the_plugin_before_it_a_pod_gets_what_was_planned() {
     let node = LabNode::new("lab-planned", PROFILE)
@@ -82,11 +93,13 @@ fn with_the_plugin_before_it_a_pod_gets_what_was_planned() {
         .preferring();
     let bench = Bench::start_with(&node, PROFILE);
     queue("preferring", "Preferred");
-    for name in ["planned-1", "planned-2"] {
-        let (planned, reason, message) = run(&bench, "preferring", name);
-        assert_eq!(reason, "AsPlanned", "{planned:?}: {message}");
-        let held = crate::allocations::held(&bench.wait_for_pod(name, 2), name);
-        let held: Vec<u64> = held.into_iter().map(u64::from).collect();
-        assert_eq!(held, planned);
+    get_what_was_planned(&bench, "preferring");
+}
+
+#[test]
+fn with_claims_a_pod_gets_what_was_planned() {
+    if device_class() {
+        let node = LabNode::new("lab-claimed", PROFILE).claimed();
+        get_what_was_planned(&Bench::start_with(&node, PROFILE), "claimed");
     }
 }

@@ -35,43 +35,22 @@ fn placed(profile: &str, gpus: usize, free: &[u32]) -> Vec<u32> {
         .collect()
 }
 
-/// Runs pods of these sizes, one after the other, and compares the GPUs of each and their order
-/// with those of `place` for what was free. Those with a `-` end again at once.
-fn as_placed(name: &str, profile: &str, sizes: &[(usize, bool)]) {
-    let node = LabNode::new(name, profile)
-        .choosing(Choice::Scattered)
-        .preferring();
-    let bench = Bench::start_with(&node, profile);
+/// Runs pods of these sizes of a class, one after the other, on a node of its own, and compares the
+/// GPUs of each and their order with those of `place` for what was free. Those with a `false` end
+/// again at once.
+pub(super) fn as_placed(node: &LabNode, class: &str, profile: &str, sizes: &[(usize, bool)]) {
+    let bench = Bench::start_with(node, profile);
     let all = bench.lab.recording()["spec"]["gpus"]
         .as_array()
         .unwrap()
         .len();
     let mut free: Vec<u32> = (0..u32::try_from(all).unwrap()).collect();
     for (at, &(gpus, stays)) in sizes.iter().enumerate() {
-        let expected = placed(profile, gpus, &free);
-        let pod = format!("{name}-{at}");
-        bench.run_pod_of("preferred", &pod, u32::try_from(gpus).unwrap());
-        let mut sorted = expected.clone();
-        sorted.sort_unstable();
-        let text = bench.wait_for_pod(&pod, gpus);
-        assert_eq!(held(&text, &pod), sorted, "{pod} of {free:?}");
-        let log = bench.kubectl.run(&["logs", &pod]).unwrap();
-        let relative = expected
-            .iter()
-            .map(|gpu| sorted.iter().position(|one| one == gpu));
-        let relative: Vec<String> = relative.map(|at| at.unwrap().to_string()).collect();
-        assert_eq!(
-            variable(&log, "CUDA_VISIBLE_DEVICES"),
-            Some(&*relative.join(","))
-        );
-        assert_eq!(variable(&log, "CUDA_DEVICE_ORDER"), Some("PCI_BUS_ID"));
-        let uuids: Vec<&str> = expected.iter().map(|&gpu| bench.uuid(gpu)).collect();
-        assert_eq!(
-            variable(&log, "NVLINK_DOMAINS_GPUS"),
-            Some(&*uuids.join(","))
-        );
+        let pod = format!("{}-{at}", bench.lab.name());
+        bench.run_pod_of(class, &pod, u32::try_from(gpus).unwrap());
+        let expected = has_the_gpus_of_place(&bench, &pod, profile, gpus, &free);
         match stays {
-            true => free.retain(|gpu| !sorted.contains(gpu)),
+            true => free.retain(|gpu| !expected.contains(gpu)),
             false => {
                 bench.end(&pod);
                 bench.wait_for_phase(&pod, "Succeeded");
@@ -81,9 +60,48 @@ fn as_placed(name: &str, profile: &str, sizes: &[(usize, bool)]) {
     }
 }
 
+/// Asserts that a pod got the GPUs of `place` in its order, and returns them.
+pub(super) fn has_the_gpus_of_place(
+    bench: &Bench,
+    pod: &str,
+    profile: &str,
+    gpus: usize,
+    free: &[u32],
+) -> Vec<u32> {
+    let expected = placed(profile, gpus, free);
+    let mut sorted = expected.clone();
+    sorted.sort_unstable();
+    let text = bench.wait_for_pod(pod, gpus);
+    assert_eq!(held(&text, pod), sorted, "{pod} of {free:?}");
+    let log = bench.kubectl.run(&["logs", pod]).unwrap();
+    let relative = expected
+        .iter()
+        .map(|gpu| sorted.iter().position(|one| one == gpu));
+    let relative: Vec<String> = relative.map(|at| at.unwrap().to_string()).collect();
+    assert_eq!(
+        variable(&log, "CUDA_VISIBLE_DEVICES"),
+        Some(&*relative.join(","))
+    );
+    assert_eq!(variable(&log, "CUDA_DEVICE_ORDER"), Some("PCI_BUS_ID"));
+    let uuids: Vec<&str> = expected.iter().map(|&gpu| bench.uuid(gpu)).collect();
+    assert_eq!(
+        variable(&log, "NVLINK_DOMAINS_GPUS"),
+        Some(&*uuids.join(","))
+    );
+    expected
+}
+
+/// Does it with the process between the kubelet and a device plugin that knows no links.
+fn as_preferred(name: &str, profile: &str, sizes: &[(usize, bool)]) {
+    let node = LabNode::new(name, profile)
+        .choosing(Choice::Scattered)
+        .preferring();
+    as_placed(&node, "preferred", profile, sizes);
+}
+
 #[test]
 fn a_container_gets_the_gpus_of_place_in_their_order() {
-    as_placed(
+    as_preferred(
         "lab-mesh",
         "dgx1-v100",
         &[(1, true), (4, false), (3, true), (4, true)],
@@ -92,7 +110,7 @@ fn a_container_gets_the_gpus_of_place_in_their_order() {
 
 #[test]
 fn pairs_stay_together_on_a_board_with_bridges() {
-    as_placed(
+    as_preferred(
         "lab-pairs",
         "a100-pcie-pairs",
         &[(1, true), (2, false), (3, true), (2, true), (2, true)],
@@ -101,7 +119,7 @@ fn pairs_stay_together_on_a_board_with_bridges() {
 
 #[test]
 fn a_mesh_of_four_is_left_as_whole_as_it_can_be() {
-    as_placed(
+    as_preferred(
         "lab-quad",
         "hgx-a100-4",
         &[(1, false), (2, true), (2, true)],
