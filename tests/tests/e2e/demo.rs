@@ -69,6 +69,11 @@ fn the_demo_runs_its_jobs_on_real_nodes() {
     }
     let order = " CUDA_VISIBLE_DEVICES=0,1,3,2";
     assert!(devices.contains(order), "{devices}");
+    let claimed = step(&said, "Exactly these GPUs, by a claim");
+    assert!(claimed.contains(order), "{claimed}");
+    for gpus in [" gpu-2,gpu-3,gpu-7,gpu-6", " 2,3,7,6 "] {
+        assert!(claimed.contains(gpus), "{claimed}");
+    }
 
     let without = step(&said, "The job without the webhook");
     assert!(without.contains("chose node l40s."), "{without}");

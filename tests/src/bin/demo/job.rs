@@ -143,7 +143,7 @@ pub(crate) fn wait_for_pod(kubectl: &Kubectl, job: &str) -> Result<Value> {
 pub(crate) fn show_log(terminal: &Terminal, kubectl: &Kubectl) -> Result<()> {
     let log = wait_until("the log of the job", SOON, || {
         let log = kubectl.run(&["logs", "job/train"])?;
-        Ok(log.contains("NVIDIA_VISIBLE_DEVICES=").then_some(log))
+        Ok(log.contains("NVIDIA_").then_some(log))
     })?;
     terminal.command(&format!(
         "kubectl logs job/train --namespace {}",

@@ -281,8 +281,11 @@ fn start_webhook(cluster: &ControlPlane) -> Result<Replica> {
         ensure!(said.contains("failed calling webhook"), "{said}");
         Ok(Some(()))
     })?;
-    // It names no class, so it is created all the same.
-    kubectl.create(&gpu_pod("early", 1))?;
+    // It names no class, so it is created all the same. The queue's jobs need all GPUs of the other
+    // node.
+    let mut early = gpu_pod("early", 1);
+    early["spec"]["nodeName"] = json!("pairs");
+    kubectl.create(&early)?;
     kubectl.run(&["create", "secret", "generic", "webhook-ca"])?;
     let secret = format!("{PROJECT}/webhook-ca");
     let arguments = ["--ca-secret", &secret, "--url", &url];
