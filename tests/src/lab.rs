@@ -209,16 +209,10 @@ impl Lab {
         let between = vendor.start_between()?;
         let plugin = Plugin::new(&vendor.directory, &recording, node.choice);
         let watches = plugin.watches();
-        let (plugin, driver) = match node.devices {
-            Devices::Plugin | Devices::Preferred => (Some(started(plugin)?), None),
-            Devices::Claimed => {
-                let (inside, wire) = (&sandbox, network);
-                let driver =
-                    dra::Driver::start(inside, wire, &directory, &recording, control_plane);
-                (None, Some(driver?))
-            }
-        };
-
+        let claimed = node.devices == Devices::Claimed;
+        let plugin = (!claimed).then(|| started(plugin)).transpose()?;
+        let drive = || dra::Driver::start(&sandbox, network, &directory, &recording, control_plane);
+        let driver = claimed.then(drive).transpose()?;
         let nvidia = driver::write(&directory, &recording)?;
         let containerd = Containerd::start(&sandbox, network, &directory, &nvidia)?;
         containerd.import(&sandbox, &images::write(&directory)?, &[])?;

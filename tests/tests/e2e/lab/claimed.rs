@@ -99,15 +99,9 @@ fn create_several(bench: &Bench) {
     bench.wait_for_phase("several", "Running");
 }
 
-#[test]
-fn plain_requests_and_containers_that_share_a_claim_get_their_own_gpus() {
-    if !device_class() {
-        return;
-    }
-    let profile = "dgx1-v100";
-    let bench = Bench::start_with(&LabNode::new("lab-shared", profile).claimed(), profile);
-
-    // The scheduler makes the claim itself.
+/// Runs a pod of one GPU without a class, for which the scheduler makes the claim itself, and returns
+/// its GPU.
+fn run_plain(bench: &Bench) -> Vec<u32> {
     let plain = json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "plain"},
         "spec": spec(bench.lab.name(), 1, WORK),
@@ -120,7 +114,18 @@ fn plain_requests_and_containers_that_share_a_claim_get_their_own_gpus() {
     assert_eq!(held(&text, "plain"), served);
     let pod = bench.kubectl.get(&["pod", "plain"]).unwrap();
     assert_eq!(pod["spec"]["resourceClaims"], Value::Null);
+    served
+}
 
+#[test]
+fn plain_requests_and_containers_that_share_a_claim_get_their_own_gpus() {
+    if !device_class() {
+        return;
+    }
+    let profile = "dgx1-v100";
+    let bench = Bench::start_with(&LabNode::new("lab-shared", profile).claimed(), profile);
+
+    let served = run_plain(&bench);
     create_several(&bench);
     let free: Vec<u32> = (0..8).filter(|gpu| !served.contains(gpu)).collect();
     let held = held(&bench.wait_for_pod("several", 3), "several");
