@@ -50,7 +50,9 @@ pub fn kubernetes_version() -> &'static str {
     )
 }
 
-fn containerd_version() -> &'static str {
+/// Returns the version of containerd that nodes run, such as `v2.4.2`.
+#[must_use]
+pub fn containerd_version() -> &'static str {
     required(CONTAINERD_MODULE, "github.com/containerd/containerd/v2")
 }
 

@@ -46,12 +46,16 @@ impl Machine {
         script
     }
 
+    fn cache(&self) -> PathBuf {
+        self.root.join("nvlink-domains")
+    }
+
     fn binary(&self, name: &str) -> PathBuf {
-        let version = format!(
-            "nvlink-domains/control-plane-{}",
-            assets::kubernetes_version()
-        );
-        self.root.join(version).join(name)
+        let version = match name.starts_with("kube") {
+            true => format!("control-plane-{}", assets::kubernetes_version()),
+            false => format!("containerd-{}", assets::containerd_version()),
+        };
+        self.cache().join(version).join(name)
     }
 }
 
@@ -67,9 +71,13 @@ fn all_binaries_are_built_once() {
     let said = String::from_utf8_lossy(&first.stderr).into_owned();
     assert!(first.status.success(), "{said}");
     for name in assets::KUBERNETES.iter().chain(&assets::NODE) {
+        let module = match name.starts_with("kube") {
+            true => "k8s.io/kubernetes",
+            false => "github.com/containerd/containerd/v2",
+        };
         assert_eq!(
             fs::read_to_string(machine.binary(name)).unwrap(),
-            format!("k8s.io/kubernetes/cmd/{name}\n")
+            format!("{module}/cmd/{name}\n")
         );
         assert!(said.contains(&format!("{name}: done")), "{said}");
     }
@@ -105,10 +113,10 @@ fn a_failed_build_leaves_no_binary_and_prints_the_reason() {
     let output = machine.build(Path::new("/nonexistent"));
     assert_eq!(output.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&output.stderr).contains("disk is full"));
-    let left = fs::read_dir(machine.binary("").as_path()).unwrap();
+    let left = fs::read_dir(machine.cache()).unwrap();
     let names = left.map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let names: Vec<String> = names
-        .filter(|name| !name.ends_with(".log") && name != ".lock")
+        .filter(|name| !name.ends_with(".log") && !name.ends_with(".lock"))
         .collect();
     assert_eq!(names, Vec::<String>::new());
 }

@@ -12,8 +12,8 @@ const SOON: Duration = Duration::from_secs(90);
 const CLASS: &str = "queued";
 
 /// The rights that no test of this cluster uses: an API server is asked for a pod again only after somebody else
-/// has changed it, and the kinds of operators are not installed. No DRA driver
-/// is here, so nobody makes claims. The verb `release` is for the policies, not for a request.
+/// has changed it, and the kinds of operators are not installed. No DRA driver is here, so nobody makes
+/// claims; the tests of claims run with these rights. The verb `release` is for the policies, not for a request.
 pub(crate) fn is_seldom(right: &str) -> bool {
     let operators = of_operators();
     let claims = ["create", "delete", "get"].map(|verb| format!("{verb} resourceclaims"));

@@ -3,7 +3,7 @@
 use std::{fs, os::unix::fs::PermissionsExt, path::PathBuf, time::Duration};
 
 use nvlink_tests::{
-    ControlPlane, Exporter, Kubectl, Node, Webhook, node,
+    ControlPlane, Exporter, Helm, Kubectl, Node, Webhook, node,
     programs::{self, WEBHOOK},
     wait_until, webhook, workdir,
 };
@@ -16,6 +16,8 @@ use crate::{
 
 pub(super) const GATE: &str = "nvlink-domains.io/queue";
 const CLASS: &str = "line";
+/// Of the webhook and its Lease, with the rights of the chart.
+const NAMESPACE: &str = "nvlink-system";
 /// A killed leader's Lease expires after 15 seconds.
 pub(super) const SOON: Duration = Duration::from_secs(90);
 /// Ends a debug build of the webhook after so many writes of a kind.
@@ -29,6 +31,8 @@ pub(super) struct Cluster {
     pub(super) team: Kubectl,
     /// What allocates GPUs, as its class says.
     devices: Value,
+    /// The webhook's.
+    kubeconfig: PathBuf,
     _exporters: Vec<Exporter>,
 }
 
@@ -44,8 +48,8 @@ impl Cluster {
         Self::with(nodes, placement, json!({}))
     }
 
-    /// The same with a DRA driver on each node in place of a device plugin, and a class whose GPUs
-    /// come by claims.
+    /// The same with a DRA driver on each node in place of a device plugin, a class whose GPUs come by
+    /// claims, the policies, and a webhook with the rights of the chart and no more.
     pub(super) fn claiming(nodes: &[(&str, &str)], placement: Value) -> Self {
         let this = Self::with(nodes, placement, json!({"mapping": "Claim"}));
         let selector = json!({"cel": {"expression": "device.driver == 'gpu.nvidia.com'"}});
@@ -54,7 +58,7 @@ impl Cluster {
             "metadata": {"name": "gpu.nvidia.com"}, "spec": {"selectors": [selector]},
         });
         this.plane.kubectl().create(&class).unwrap();
-        let policies = ["policies", "--lease-namespace", "default"];
+        let policies = ["policies", "--lease-namespace", NAMESPACE];
         let policies = programs::run(WEBHOOK, &policies, "").unwrap();
         let apply = ["apply", "--server-side", "-f", "-"];
         this.plane.kubectl().run_with(&apply, &policies).unwrap();
@@ -110,7 +114,12 @@ impl Cluster {
         });
         let exporters = exporters.collect();
         let default = json!({"nvlink-domains.io/default-class": CLASS});
+        let kubeconfig = match claims {
+            true => account(&plane),
+            false => plane.kubeconfig().to_owned(),
+        };
         let mut this = Self {
+            kubeconfig,
             team: plane.namespace("team", &json!({}), &default).unwrap(),
             plane,
             webhook: None,
@@ -169,7 +178,11 @@ impl Cluster {
 
     fn run(&mut self, program: &std::path::Path) {
         self.webhook = None;
-        let webhook = Webhook::of(program, self.plane.kubeconfig(), &[]).unwrap();
+        let lease: &[&str] = match self.devices["mapping"] == "Claim" {
+            true => &["--lease-namespace", NAMESPACE],
+            false => &[],
+        };
+        let webhook = Webhook::of(program, &self.kubeconfig, lease).unwrap();
         webhook.register(self.plane.kubectl()).unwrap();
         wait_until("the webhook to gate pods", SOON, || {
             let stored = dry_run(&self.team, &gpu_pod("probe", 1))?;
@@ -251,4 +264,17 @@ pub(super) fn waits(pod: &Value) -> bool {
 pub(super) fn placement(pod: &Value) -> Option<Value> {
     let text = pod["metadata"]["annotations"]["nvlink-domains.io/queue-placement"].as_str()?;
     Some(serde_json::from_str(text).unwrap())
+}
+
+/// Creates the account of the chart, and returns its kubeconfig.
+fn account(plane: &ControlPlane) -> PathBuf {
+    let all = plane.kubectl();
+    all.run(&["create", "namespace", NAMESPACE]).unwrap();
+    let helm = Helm::new().unwrap();
+    // The chart's registration comes with the Lease.
+    for template in ["webhook/rbac.yaml", "webhook/registration.yaml"] {
+        all.apply(&helm.template(template, "").unwrap()).unwrap();
+    }
+    let account = format!("system:serviceaccount:{NAMESPACE}:nvlink-webhook");
+    plane.kubeconfig_for(&account).unwrap()
 }
