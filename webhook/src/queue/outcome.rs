@@ -243,7 +243,7 @@ impl Compared {
             (Mapping::DevicePlugin, taken) => {
                 let taken = taken.map(|taken| format!("{taken}, and "));
                 format!(
-                    "{}with devices.mapping DevicePlugin the node's device plugin chooses the GPUs; Preferred and Claim hold to the plan",
+                    "{}with devices.mapping DevicePlugin the node's device plugin chooses the GPUs; Claim holds to the plan, and Preferred gives the best that is free",
                     taken.unwrap_or_default()
                 )
             }
@@ -336,13 +336,13 @@ mod tests {
             &plugin(&[2, 3]),
             Outcome::Equivalent,
             Some(0.8),
-            "the pod has GPUs 2,3 of node n1, and the queue had planned GPUs 0,1: its communication takes no longer; with devices.mapping DevicePlugin the node's device plugin chooses the GPUs; Preferred and Claim hold to the plan",
+            "the pod has GPUs 2,3 of node n1, and the queue had planned GPUs 0,1: its communication takes no longer; with devices.mapping DevicePlugin the node's device plugin chooses the GPUs; Claim holds to the plan, and Preferred gives the best that is free",
         );
         check(
             &plugin(&[3, 1]),
             Outcome::OtherGpus,
             Some(0.8 / 3.0),
-            "the pod has GPUs 1,3 of node n1, and the queue had planned GPUs 0,1: its communication takes 3.0 times as long; with devices.mapping DevicePlugin the node's device plugin chooses the GPUs; Preferred and Claim hold to the plan",
+            "the pod has GPUs 1,3 of node n1, and the queue had planned GPUs 0,1: its communication takes 3.0 times as long; with devices.mapping DevicePlugin the node's device plugin chooses the GPUs; Claim holds to the plan, and Preferred gives the best that is free",
         );
         let preferred = |taken: &[u32]| compared(Mapping::Preferred, "n1", &[1, 2], taken);
         check(

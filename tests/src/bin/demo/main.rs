@@ -80,7 +80,9 @@ fn run(terminal: &Terminal) -> Result<()> {
     let prometheus = metrics::show(terminal, &cluster, &jobs[1])?;
     job::end(terminal, &cluster, &jobs)?;
     queue::show(terminal, &cluster)?;
-    claims::show(terminal, &cluster)?;
+    if !assets::lacks("resource.k8s.io/v1", 34) {
+        claims::show(terminal, &cluster)?;
+    }
     access::show(terminal, &cluster, &files)?;
     if keep {
         show_addresses(terminal, &page, &cluster, &prometheus)?;
