@@ -25,6 +25,8 @@ use crate::{
 
 /// The pause after a question to the API server that failed.
 const AGAIN: Duration = Duration::from_secs(1);
+/// Time until the API server is asked again for kinds that it does not have.
+const LATER: Duration = Duration::from_secs(60);
 
 /// A change of an object of the cluster.
 #[derive(Debug)]
@@ -271,22 +273,28 @@ impl Kind for Claims {
     }
 }
 
-/// Follows what DRA allocates, where the API server has the version that the queue uses.
+/// Follows what DRA allocates, as soon as the API server has the version that the queue uses.
 async fn follow_dra(client: Client, config: watcher::Config, sender: Sender) {
-    let served = loop {
-        match client.list_api_group_resources(API_VERSION).await {
-            Ok(kinds) => break kinds.resources.iter().any(|one| one.kind == Claims::KIND),
-            Err(kube::Error::Api(status)) if status.code == 404 => break false,
-            Err(error) => {
-                tracing::debug!(%error, "cannot ask whether the API server has ResourceClaims");
-                tokio::time::sleep(AGAIN).await;
+    let mut failed = false;
+    loop {
+        let wait = match client.list_api_group_resources(API_VERSION).await {
+            Ok(kinds) if kinds.resources.iter().any(|one| one.kind == Claims::KIND) => break,
+            // An API server that is upgraded, or another one, may have it later.
+            Err(kube::Error::Api(status)) if status.code != 404 => {
+                complain(&mut failed, &status);
+                AGAIN
             }
-        }
-    };
-    if !served {
-        let _ = sender.send(Event::AllSlices(HashSet::new()));
-        let _ = sender.send(Event::AllClaims(HashSet::new()));
-        return;
+            Ok(_) | Err(kube::Error::Api(_)) => {
+                let _ = sender.send(Event::AllSlices(HashSet::new()));
+                let _ = sender.send(Event::AllClaims(HashSet::new()));
+                LATER
+            }
+            Err(error) => {
+                complain(&mut failed, &error);
+                AGAIN
+            }
+        };
+        tokio::time::sleep(wait).await;
     }
     let kind = |kind: &str, plural: &str| {
         let (group, version) = API_VERSION.split_once('/').unwrap_or_default();
@@ -298,6 +306,13 @@ async fn follow_dra(client: Client, config: watcher::Config, sender: Sender) {
     let slices = watch::follow(slices, config.clone(), follower::<Slices>(&sender));
     let claims = watch::follow(claims, config, follower::<Claims>(&sender));
     tokio::join!(slices, claims);
+}
+
+/// Says once that the queue waits for an answer.
+fn complain(failed: &mut bool, error: &dyn std::fmt::Display) {
+    if !std::mem::replace(failed, true) {
+        tracing::warn!(%error, "the queue waits: cannot ask whether the API server has ResourceClaims; trying again");
+    }
 }
 
 /// Starts the watches, which end with `tasks`.

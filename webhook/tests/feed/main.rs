@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod dra;
 mod gangs;
 mod lost;
 mod outcomes;
@@ -66,7 +67,9 @@ impl Queue {
 
     /// Reports who holds which GPUs of the node.
     fn report(&mut self, held: Option<Vec<Allocation>>) {
-        let gpus: Vec<_> = (0..4).map(|index| json!({ "index": index })).collect();
+        let gpus: Vec<_> = (0..4)
+            .map(|index| json!({"index": index, "uuid": format!("GPU-{index}")}))
+            .collect();
         let edge = |a: u32, b: u32| json!({"a": a, "b": b, "via": "switch", "links": 18, "bytesPerSecond": 450_000_000_000_u64});
         let edges: Vec<_> = (0..4)
             .flat_map(|a| (a + 1..4).map(move |b| edge(a, b)))

@@ -200,8 +200,11 @@ fn refused(pod: &Value) -> Option<Box<str>> {
     let text = |value: &Value, key: &str| value.get(key)?.as_str().map(str::to_owned);
     let mut conditions = pod::list(pod, &["status", "conditions"]);
     let scheduled = conditions.find(|one| text(one, "type").as_deref() == Some("PodScheduled"))?;
-    let reason = text(scheduled, "reason").filter(|reason| reason == "Unschedulable");
-    reason?;
+    // An error of the scheduler repeats itself, for example when no selector can be evaluated.
+    let reason = text(scheduled, "reason")?;
+    if !["Unschedulable", "SchedulerError"].contains(&&*reason) {
+        return None;
+    }
     let message = text(scheduled, "message").unwrap_or_default();
     Some(message.chars().take(MOST_SAID).collect::<String>().into())
 }

@@ -158,11 +158,13 @@ impl Feed {
         let named = devices.iter().filter(|_| named);
         let sets = sets.chain(named.map(|_| Name::from(CLAIMABLE)));
         let sets = sets.chain(self.demands.met(name, node)).collect();
-        let usable = devices.map(|devices| devices.usable.len());
+        // Of a known node, also those that cannot be allocated: `held` has them.
+        let allocated =
+            devices.map(|devices| known.map_or(devices.usable.len(), |known| known.gpus.len()));
         Some(node::state(
             node,
             topology,
-            match usable {
+            match allocated {
                 Some(gpus) => u32::try_from(gpus).unwrap_or(u32::MAX),
                 None => node.capacity(|resource| self.is_gpu(resource)),
             },

@@ -72,11 +72,15 @@ impl Feed {
             .map(|class| class.name.as_str())
     }
 
-    /// Reports whether no class queues, no pod waits, and none shows that it does.
+    /// Reports whether no class queues, no pod waits or shows that it does, and none that was released
+    /// is still to be bound.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         let waits = |pod: &Entry| matches!(pod.life, Life::Waiting { .. });
-        self.queues().next().is_none() && self.left.is_empty() && !self.pods.values().any(waits)
+        self.queues().next().is_none()
+            && self.left.is_empty()
+            && self.awaited.is_empty()
+            && !self.pods.values().any(waits)
     }
 
     /// Returns the seats of the pods of a gang that was released, also of those that are gone.

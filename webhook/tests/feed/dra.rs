@@ -1,0 +1,64 @@
+//! Nodes whose GPUs a DRA driver lists.
+
+use std::collections::HashSet;
+
+use nvlink_webhook::queue::feed::{Claim, Slice, id};
+use serde_json::{Value, json};
+
+use super::{NOW, Queue, pod};
+
+const DRIVER: &str = "gpu.nvidia.com";
+
+/// Lists the GPUs of the node, `tainted` ones among them.
+fn slice(queue: &mut Queue, gpus: &[u32], tainted: &[u32]) {
+    let device = |gpu: &u32| {
+        let mut device = json!({
+            "name": format!("gpu-{gpu}"),
+            "attributes": {"uuid": {"string": format!("GPU-{gpu}")}},
+        });
+        if tainted.contains(gpu) {
+            device["taints"] = json!([{"key": "bad", "effect": "NoSchedule"}]);
+        }
+        device
+    };
+    let devices: Vec<Value> = gpus.iter().map(device).collect();
+    let spec = json!({
+        "driver": DRIVER, "nodeName": "n1", "devices": devices,
+        "pool": {"name": "n1", "generation": 1, "resourceSliceCount": 1},
+    });
+    queue.feed.slice("s", Slice::of(&spec));
+}
+
+/// A claim of somebody else holds a GPU.
+fn hold(queue: &mut Queue, gpu: u32) {
+    let result = json!({"driver": DRIVER, "pool": "n1", "device": format!("gpu-{gpu}")});
+    let claim = json!({
+        "metadata": {"namespace": "other", "name": "c"},
+        "status": {"allocation": {"devices": {"results": [result]}}},
+    });
+    queue.feed.claim(&id("other", "c"), Claim::of(&claim));
+}
+
+#[test]
+fn gpus_that_cannot_be_allocated_are_missing_once() {
+    for (listed, tainted, held) in [
+        (&[0, 1, 2, 3][..], &[3][..], None),
+        (&[0, 1, 2], &[], None),
+        (&[0, 1, 2, 3], &[], Some(3)),
+        (&[0, 1, 2, 3], &[3], Some(3)),
+    ] {
+        let mut queue = Queue::new();
+        queue.node(json!({}));
+        slice(&mut queue, listed, tainted);
+        if let Some(gpu) = held {
+            hold(&mut queue, gpu);
+        }
+        queue.feed.pod(pod("four", 4, 1));
+        assert!(queue.released(NOW).is_empty(), "{listed:?} {tainted:?}");
+        queue.feed.retain_pods(&HashSet::new());
+        queue.feed.pod(pod("three", 3, 2));
+        let releases = queue.releases(NOW);
+        assert_eq!(releases.len(), 1, "{listed:?} {tainted:?} {held:?}");
+        assert_eq!(releases[0].seats[0].gpus, [0, 1, 2]);
+    }
+}
