@@ -127,7 +127,7 @@ fn expression(uuid: &str) -> String {
 /// Returns what a claim asks for, by which [`is_for`] compares.
 #[must_use]
 pub fn expressions(claim: &Value) -> Vec<String> {
-    let asked = asked(claim).into_iter().flat_map(|(_, _, all)| all);
+    let asked = asked(claim).into_iter().flat_map(|(_, _, _, all)| all);
     let texts = asked.map(|text| text.as_str().unwrap_or_default().to_owned());
     texts.collect()
 }
@@ -148,14 +148,16 @@ pub fn asks_for(found: &Value, wanted: &Value) -> bool {
     asked(found) == asked(wanted)
 }
 
-/// Returns name, device class and expressions of each request.
-fn asked(claim: &Value) -> Vec<(Option<&Value>, Option<&Value>, Vec<&Value>)> {
+/// Returns of each request what the queue writes: its name, its device class, whether it tolerates
+/// anything, and its expressions.
+fn asked(claim: &Value) -> Vec<(Option<&Value>, Option<&Value>, bool, Vec<&Value>)> {
     let requests = pod::list(claim, &["spec", "devices", "requests"]);
     let asked = requests.map(|one| {
         let selectors = pod::list(one, &["exactly", "selectors"]);
         (
             one.get("name"),
             pod::at(one, &["exactly", "deviceClassName"]),
+            pod::list(one, &["exactly", "tolerations"]).next().is_some(),
             selectors
                 .filter_map(|one| pod::at(one, &["cel", "expression"]))
                 .collect(),

@@ -2,7 +2,10 @@
 
 use std::collections::HashSet;
 
-use nvlink_webhook::queue::feed::{Claim, Slice, id};
+use nvlink_webhook::queue::{
+    claim::{Asks, Named, asks_for, object},
+    feed::{Claim, Slice, id},
+};
 use serde_json::{Value, json};
 
 use super::{NOW, Queue, pod};
@@ -61,4 +64,23 @@ fn gpus_that_cannot_be_allocated_are_missing_once() {
         assert_eq!(releases.len(), 1, "{listed:?} {tainted:?} {held:?}");
         assert_eq!(releases[0].seats[0].gpus, [0, 1, 2]);
     }
+}
+
+#[test]
+fn a_claim_that_tolerates_nothing_is_not_one_for_broken_gpus() {
+    let mut pod = pod("a", 1, 1);
+    pod["spec"]["resourceClaims"] = json!([{"name": "nvlink-domains", "resourceClaimName": "c"}]);
+    let named = Named::of(&pod).unwrap();
+    let claim = |device_class: &str, broken| {
+        let device_class = device_class.to_owned();
+        let asks = Asks {
+            device_class,
+            broken,
+        };
+        object(&pod, &named, &["GPU-0".to_owned()], &asks)
+    };
+    let first = claim(DRIVER, false);
+    assert!(asks_for(&first, &claim(DRIVER, false)));
+    assert!(!asks_for(&first, &claim(DRIVER, true)));
+    assert!(!asks_for(&first, &claim("other", false)));
 }
