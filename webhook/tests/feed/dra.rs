@@ -2,13 +2,14 @@
 
 use std::collections::HashSet;
 
+use nvlink_topology::labels;
 use nvlink_webhook::queue::{
     claim::{Asks, Named, asks_for, object},
     feed::{Claim, Slice, id},
 };
 use serde_json::{Value, json};
 
-use super::{NOW, Queue, pod};
+use super::{NOW, Queue, placed, pod};
 
 const DRIVER: &str = "gpu.nvidia.com";
 
@@ -83,4 +84,39 @@ fn a_claim_that_tolerates_nothing_is_not_one_for_broken_gpus() {
     assert!(asks_for(&first, &claim(DRIVER, false)));
     assert!(!asks_for(&first, &claim(DRIVER, true)));
     assert!(!asks_for(&first, &claim("other", false)));
+}
+
+#[test]
+fn a_released_pod_whose_claim_cannot_be_made_fails_after_a_while() {
+    let mut queue = Queue::new();
+    queue.node(json!({}));
+    slice(&mut queue, &[0, 1, 2, 3], &[]);
+    let mut released = pod("a", 1, 1);
+    released["spec"]["schedulingGates"] = json!([]);
+    released["spec"]["resourceClaims"] =
+        json!([{"name": "nvlink-domains", "resourceClaimName": "nvlink-domains-a"}]);
+    let text = serde_json::to_string(&placed(&[0], 0)).unwrap();
+    released["metadata"]["annotations"] = json!({ labels::QUEUE_PLACEMENT: text });
+    queue.feed.pod(released);
+    let claim = |deleted: Option<&str>| {
+        Claim::of(&json!({"metadata": {
+            "namespace": "team", "name": "nvlink-domains-a", "deletionTimestamp": deleted,
+        }}))
+    };
+    let name = id("team", "nvlink-domains-a");
+    for missing in [None, claim(Some("2026-08-01T10:00:00Z"))] {
+        queue.feed.claim(&name, missing);
+        let (lost, due) = queue.feed.lost(NOW);
+        assert_eq!((lost, due), (vec![], Some(NOW + 300_000)));
+        queue.feed.claim(&name, claim(None));
+        assert_eq!(
+            queue.feed.lost(NOW + 300_000),
+            (vec![], None),
+            "it is there"
+        );
+    }
+    queue.feed.claim(&name, None);
+    assert_eq!(queue.feed.lost(NOW).0, []);
+    let (lost, _) = queue.feed.lost(NOW + 300_000);
+    assert!(lost[0].why.contains("ResourceQuota"), "{lost:?}");
 }

@@ -6,7 +6,7 @@ use nvlink_planner::{Held, Name};
 use nvlink_topology::labels;
 use serde_json::Value;
 
-use super::{Feed, id};
+use super::{Feed, entry::Entry, id};
 use crate::{
     crd::GPU_DRIVER,
     decide::pod::{at, list},
@@ -98,7 +98,8 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// Reads a ResourceClaim; `None` if it is neither allocated nor the queue's.
+    /// Reads a ResourceClaim; `None` if it is neither allocated nor the queue's, or being deleted
+    /// without having been allocated.
     #[must_use]
     pub fn of(claim: &Value) -> Option<Self> {
         let text = |value: &Value, key: &str| Some(value.get(key)?.as_str()?.to_owned());
@@ -126,7 +127,8 @@ impl Claim {
                 .collect(),
         };
         let name = text(metadata, "name")?;
-        (this.allocated || name.starts_with(labels::CLAIM_PREFIX)).then_some(this)
+        let ends = text(metadata, "deletionTimestamp").is_some();
+        (this.allocated || !ends && name.starts_with(labels::CLAIM_PREFIX)).then_some(this)
     }
 }
 
@@ -228,6 +230,13 @@ impl Devices {
     /// Returns a claim that is allocated or the queue's.
     pub(super) fn claim(&self, id: &Name) -> Option<&Claim> {
         self.claims.get(id)
+    }
+
+    /// Reports whether a pod names a claim of the queue that does not exist.
+    pub(super) fn lacks_claim(&self, pod: &Entry) -> bool {
+        let claim =
+            |named: &claim::Named| self.claims.contains_key(&id(&pod.namespace, &named.name));
+        pod.claim.as_ref().is_some_and(|named| !claim(named))
     }
 
     fn slices_of(&self, node: &Name) -> impl Iterator<Item = &Slice> {

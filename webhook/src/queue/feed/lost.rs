@@ -14,6 +14,8 @@ const OUT: Millis = 300_000;
 /// For how long the scheduler may refuse to bind it there, milliseconds. What is in the way may be
 /// short, such as a pod that is still being deleted.
 const REFUSED: Millis = 300_000;
+/// Why a pod does not start whose claim nobody could make.
+const UNCLAIMED: &str = "does not take it without its ResourceClaim, which could not be made: a ResourceQuota of the namespace or a policy may be in the way";
 /// A pod may have been created after a jump of the clock that is heard so much later, milliseconds.
 const HEARD: Millis = 35_000;
 
@@ -47,6 +49,10 @@ impl Feed {
                     (OUT, NODE_LOST, "is not ready, or drained".to_owned())
                 }
                 (Some(_), Some(why)) => (REFUSED, REFUSED_BY, format!("does not take it: {why}")),
+                // The scheduler does not even try, and says nothing.
+                (Some(_), None) if self.devices.lacks_claim(pod) => {
+                    (REFUSED, REFUSED_BY, UNCLAIMED.to_owned())
+                }
                 (Some(_), None) => {
                     pod.orphan = None;
                     continue;
