@@ -127,7 +127,7 @@ fn expression(uuid: &str) -> String {
 /// Returns what a claim asks for, by which [`is_for`] compares.
 #[must_use]
 pub fn expressions(claim: &Value) -> Vec<String> {
-    let asked = asked(claim).into_iter().flat_map(|(_, _, _, all)| all);
+    let asked = asked(claim).into_iter().flat_map(|one| one.expressions);
     let texts = asked.map(|text| text.as_str().unwrap_or_default().to_owned());
     texts.collect()
 }
@@ -148,20 +148,27 @@ pub fn asks_for(found: &Value, wanted: &Value) -> bool {
     asked(found) == asked(wanted)
 }
 
-/// Returns of each request what the queue writes: its name, its device class, whether it tolerates
-/// anything, and its expressions.
-fn asked(claim: &Value) -> Vec<(Option<&Value>, Option<&Value>, bool, Vec<&Value>)> {
+/// What the queue writes into a request.
+#[derive(PartialEq)]
+struct Asked<'c> {
+    name: Option<&'c Value>,
+    device_class: Option<&'c Value>,
+    tolerates: bool,
+    expressions: Vec<&'c Value>,
+}
+
+fn asked(claim: &Value) -> Vec<Asked<'_>> {
     let requests = pod::list(claim, &["spec", "devices", "requests"]);
     let asked = requests.map(|one| {
         let selectors = pod::list(one, &["exactly", "selectors"]);
-        (
-            one.get("name"),
-            pod::at(one, &["exactly", "deviceClassName"]),
-            pod::list(one, &["exactly", "tolerations"]).next().is_some(),
-            selectors
+        Asked {
+            name: one.get("name"),
+            device_class: pod::at(one, &["exactly", "deviceClassName"]),
+            tolerates: pod::list(one, &["exactly", "tolerations"]).next().is_some(),
+            expressions: selectors
                 .filter_map(|one| pod::at(one, &["cel", "expression"]))
                 .collect(),
-        )
+        }
     });
     asked.collect()
 }
