@@ -120,3 +120,46 @@ fn a_released_pod_whose_claim_cannot_be_made_fails_after_a_while() {
     let (lost, _) = queue.feed.lost(NOW + 300_000);
     assert!(lost[0].why.contains("ResourceQuota"), "{lost:?}");
 }
+
+#[test]
+fn other_gpus_are_taken_if_the_scheduler_alone_knows_what_is_wrong() {
+    let mut queue = Queue::new();
+    queue.node(json!({}));
+    slice(&mut queue, &[0, 1, 2, 3], &[]);
+    let mut released = pod("a", 2, 1);
+    released["spec"]["schedulingGates"] = json!([]);
+    released["spec"]["resourceClaims"] =
+        json!([{"name": "nvlink-domains", "resourceClaimName": "nvlink-domains-a"}]);
+    let mut place = placed(&[0, 1], 0);
+    place.uuids = vec!["GPU-0".to_owned(), "GPU-1".to_owned()];
+    let text = serde_json::to_string(&place).unwrap();
+    released["metadata"]["annotations"] = json!({ labels::QUEUE_PLACEMENT: text });
+    let asks = Asks {
+        device_class: DRIVER.to_owned(),
+        broken: false,
+    };
+    let named = Named::of(&released).unwrap();
+    let claim = object(&released, &named, &place.uuids, &asks);
+    queue
+        .feed
+        .claim(&id("team", "nvlink-domains-a"), Claim::of(&claim));
+    for (version, message, without) in [
+        (2, "0/1 nodes are available: 1 Insufficient cpu.", None),
+        (
+            3,
+            "0/1 nodes are available: 1 cannot allocate all claims.",
+            Some(vec![0, 1]),
+        ),
+    ] {
+        let condition = json!({
+            "type": "PodScheduled", "status": "False",
+            "reason": "Unschedulable", "message": message,
+        });
+        released["status"]["conditions"] = json!([condition]);
+        released["metadata"]["resourceVersion"] = json!(version.to_string());
+        queue.feed.pod(released.clone());
+        let (found, _) = queue.feed.unclaimed(NOW + 60_000);
+        let found = found.first().map(|one| one.without.clone());
+        assert_eq!(found, without, "{message}");
+    }
+}

@@ -224,6 +224,43 @@ fn a_claim_is_made_anew_when_its_gpus_are_lost() {
 }
 
 #[test]
+fn a_claim_is_made_anew_when_an_administrator_taints_its_gpu() {
+    if assets::lacks_taint_rules() {
+        return;
+    }
+    let cluster = Cluster::claiming(&[MESH], json!({}));
+    cluster.plane.pause_scheduler(true).unwrap();
+    cluster.create("a", 2);
+    let planned = wait_until("the pod to be released", SOON, || {
+        let pod = cluster.pod("a");
+        let placed = placement(&pod).filter(|_| !waits(&pod));
+        Ok(placed.map(|placed| placed["gpus"].clone()))
+    })
+    .unwrap();
+    // The queue does not read these rules; the scheduler does.
+    let rule = json!({
+        "apiVersion": "resource.k8s.io/v1beta2", "kind": "DeviceTaintRule",
+        "metadata": {"name": "admin"},
+        "spec": {
+            "deviceSelector": {
+                "driver": "gpu.nvidia.com", "pool": "n1", "device": format!("gpu-{}", planned[0]),
+            },
+            "taint": {"key": "example.com/bad", "effect": "NoSchedule"},
+        },
+    });
+    cluster.plane.kubectl().create(&rule).unwrap();
+    cluster.plane.pause_scheduler(false).unwrap();
+    let pod = cluster.bound("a");
+    let got = allocated(&cluster, &pod);
+    let lost = u32::try_from(planned[0].as_u64().unwrap()).unwrap();
+    assert!(
+        got.len() == 2 && !got.contains(&lost),
+        "{got:?} of {planned}"
+    );
+    assert_eq!(annotation(&pod, "queue-order.0-1-2"), relative(&got));
+}
+
+#[test]
 fn a_pod_that_goes_while_it_waits_leaves_nothing() {
     if lacks_claims() {
         return;

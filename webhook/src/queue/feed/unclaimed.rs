@@ -9,6 +9,8 @@ use crate::queue::Placement;
 /// For how long after it was made a claim is left alone, milliseconds: it may be unknown, because
 /// the watches of pods and claims are two, and the scheduler needs its time.
 const LAG: Millis = 10_000;
+/// What the scheduler says if no node has the devices of a claim (its plugin `DynamicResources`).
+const UNALLOCATED: &str = "cannot allocate all claims";
 
 /// A released pod whose claim must be made anew.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,10 +63,11 @@ impl Feed {
     }
 
     /// Returns the GPUs of a pod that the scheduler has refused to bind, and that it cannot get:
-    /// they are gone, tainted, marked as broken, or others hold them.
+    /// they are gone, tainted, marked as broken, or others hold them. All of them, if the scheduler
+    /// says so and nothing known explains it, such as a DeviceTaintRule.
     fn out_of_reach(&self, pod: &Name, entry: &Entry, placement: &Placement) -> Vec<u32> {
         let node = placement.node.as_deref().map(Name::from);
-        let Some(node) = node.filter(|_| entry.refused.is_some()) else {
+        let (Some(node), Some(refused)) = (node, &entry.refused) else {
             return Vec::new();
         };
         let devices = self.devices.of_node(&node).unwrap_or_default();
@@ -82,7 +85,11 @@ impl Feed {
         };
         let pairs = placement.gpus.iter().zip(&placement.uuids);
         let out = pairs.filter(|(index, uuid)| broken(**index) || !devices.is_free(uuid, &live));
-        out.map(|(index, _)| *index).collect()
+        let out: Vec<u32> = out.map(|(index, _)| *index).collect();
+        match out.is_empty() && refused.contains(UNALLOCATED) {
+            true => placement.gpus.clone(),
+            false => out,
+        }
     }
 
     /// Returns a released pod that is not bound, as it was read, and where it is to start.
