@@ -57,7 +57,8 @@ pub(crate) async fn check<A: Authorizer>(
     let before = review["request"]["object"].clone();
     patch::apply(&mut review["request"]["object"], &operations)?;
     let after = &review["request"]["object"];
-    kept(&before, after, "").and_then(|()| environment(&before, after))?;
+    let requested = without_claimed(before.clone(), after)?;
+    kept(&requested, after, "").and_then(|()| environment(&before, after))?;
     let again = send(webhook, review.to_string().as_bytes()).await?;
     if again["allowed"] != true || again.get("patch").is_some() {
         return Err(format!("the second pass says {again} after {operations}"));
@@ -102,6 +103,41 @@ fn well_formed(response: &Value, review: Option<&Value>) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// Returns the pod without the requests that became as many requests of the queue's claim.
+fn without_claimed(mut before: Value, after: &Value) -> Result<Value, String> {
+    const GPU: &str = "nvidia.com/gpu";
+    for list in ["containers", "initContainers"] {
+        let pointer = format!("/spec/{list}");
+        let old = before.pointer_mut(&pointer).and_then(Value::as_array_mut);
+        let new = after.pointer(&pointer).and_then(Value::as_array);
+        for (old, new) in old.into_iter().flatten().zip(new.into_iter().flatten()) {
+            let claims = new.pointer("/resources/claims").and_then(Value::as_array);
+            let claims = claims.into_iter().flatten();
+            let claimed = claims.filter(|one| one["name"] == labels::CLAIM).count();
+            if claimed == 0 {
+                continue;
+            }
+            let mut amounts = Vec::new();
+            for kind in ["limits", "requests"] {
+                let found = old.pointer_mut(&format!("/resources/{kind}"));
+                amounts.extend(found.and_then(|all| all.as_object_mut()?.remove(GPU)));
+            }
+            // Hostile pods have two numbers, of which the larger counts, or other spellings.
+            let number = |amount: &Value| match amount {
+                Value::String(text) => text.parse().ok(),
+                other => other.as_u64(),
+            };
+            let number = amounts.iter().filter_map(number).max();
+            if number.is_some_and(|number: u64| number != claimed as u64) {
+                return Err(format!(
+                    "{number:?} GPUs became {claimed} requests of a claim"
+                ));
+            }
+        }
+    }
+    Ok(before)
 }
 
 /// That everything in `before` is in `after`: lists grow only, and nulls may be filled.
