@@ -277,21 +277,22 @@ impl Kind for Claims {
 async fn follow_dra(client: Client, config: watcher::Config, sender: Sender) {
     let mut failed = false;
     loop {
+        let missing =
+            |error: &kube::Error| matches!(error, kube::Error::Api(status) if status.code == 404);
         let wait = match client.list_api_group_resources(API_VERSION).await {
             Ok(kinds) if kinds.resources.iter().any(|one| one.kind == Claims::KIND) => break,
-            // An API server that is upgraded, or another one, may have it later.
-            Err(kube::Error::Api(status)) if status.code != 404 => {
-                complain(&mut failed, &status);
+            Err(error) if !missing(&error) => {
+                if !std::mem::replace(&mut failed, true) {
+                    let what = "the queue waits: cannot ask whether the API server has ResourceClaims; trying again";
+                    tracing::warn!(%error, "{what}");
+                }
                 AGAIN
             }
-            Ok(_) | Err(kube::Error::Api(_)) => {
+            // An API server that is upgraded, or another one, may have it later.
+            _ => {
                 let _ = sender.send(Event::AllSlices(HashSet::new()));
                 let _ = sender.send(Event::AllClaims(HashSet::new()));
                 LATER
-            }
-            Err(error) => {
-                complain(&mut failed, &error);
-                AGAIN
             }
         };
         tokio::time::sleep(wait).await;
@@ -306,13 +307,6 @@ async fn follow_dra(client: Client, config: watcher::Config, sender: Sender) {
     let slices = watch::follow(slices, config.clone(), follower::<Slices>(&sender));
     let claims = watch::follow(claims, config, follower::<Claims>(&sender));
     tokio::join!(slices, claims);
-}
-
-/// Says once that the queue waits for an answer.
-fn complain(failed: &mut bool, error: &dyn std::fmt::Display) {
-    if !std::mem::replace(failed, true) {
-        tracing::warn!(%error, "the queue waits: cannot ask whether the API server has ResourceClaims; trying again");
-    }
 }
 
 /// Starts the watches, which end with `tasks`.

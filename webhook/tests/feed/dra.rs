@@ -4,6 +4,7 @@ use std::collections::HashSet;
 
 use nvlink_topology::labels;
 use nvlink_webhook::queue::{
+    Placement,
     claim::{Asks, Named, asks_for, object},
     feed::{Claim, Slice, id},
 };
@@ -41,6 +42,17 @@ fn hold(queue: &mut Queue, gpu: u32) {
         "status": {"allocation": {"devices": {"results": [result]}}},
     });
     queue.feed.claim(&id("other", "c"), Claim::of(&claim));
+}
+
+/// Returns the pod `a`, which was released to a place and names a claim.
+fn released(place: &Placement) -> Value {
+    let mut released = pod("a", u32::try_from(place.gpus.len()).unwrap(), 1);
+    released["spec"]["schedulingGates"] = json!([]);
+    released["spec"]["resourceClaims"] =
+        json!([{"name": "nvlink-domains", "resourceClaimName": "nvlink-domains-a"}]);
+    let text = serde_json::to_string(place).unwrap();
+    released["metadata"]["annotations"] = json!({ labels::QUEUE_PLACEMENT: text });
+    released
 }
 
 #[test]
@@ -91,13 +103,7 @@ fn a_released_pod_whose_claim_cannot_be_made_fails_after_a_while() {
     let mut queue = Queue::new();
     queue.node(json!({}));
     slice(&mut queue, &[0, 1, 2, 3], &[]);
-    let mut released = pod("a", 1, 1);
-    released["spec"]["schedulingGates"] = json!([]);
-    released["spec"]["resourceClaims"] =
-        json!([{"name": "nvlink-domains", "resourceClaimName": "nvlink-domains-a"}]);
-    let text = serde_json::to_string(&placed(&[0], 0)).unwrap();
-    released["metadata"]["annotations"] = json!({ labels::QUEUE_PLACEMENT: text });
-    queue.feed.pod(released);
+    queue.feed.pod(released(&placed(&[0], 0)));
     let claim = |deleted: Option<&str>| {
         Claim::of(&json!({"metadata": {
             "namespace": "team", "name": "nvlink-domains-a", "deletionTimestamp": deleted,
@@ -126,14 +132,9 @@ fn other_gpus_are_taken_if_the_scheduler_alone_knows_what_is_wrong() {
     let mut queue = Queue::new();
     queue.node(json!({}));
     slice(&mut queue, &[0, 1, 2, 3], &[]);
-    let mut released = pod("a", 2, 1);
-    released["spec"]["schedulingGates"] = json!([]);
-    released["spec"]["resourceClaims"] =
-        json!([{"name": "nvlink-domains", "resourceClaimName": "nvlink-domains-a"}]);
     let mut place = placed(&[0, 1], 0);
     place.uuids = vec!["GPU-0".to_owned(), "GPU-1".to_owned()];
-    let text = serde_json::to_string(&place).unwrap();
-    released["metadata"]["annotations"] = json!({ labels::QUEUE_PLACEMENT: text });
+    let mut released = released(&place);
     let asks = Asks {
         device_class: DRIVER.to_owned(),
         broken: false,

@@ -182,12 +182,9 @@ fn each_container_has_its_ranks_and_a_gang_its_claims() {
     assert_eq!(plans[0], plans[1]);
 }
 
-#[test]
-fn a_claim_is_made_anew_when_its_gpus_are_lost() {
-    if lacks_claims() {
-        return;
-    }
-    let cluster = Cluster::claiming(&[MESH], json!({}));
+/// Creates the pod `a` of two GPUs, and pauses the scheduler until the queue has released it. Returns
+/// the first of the planned GPUs.
+fn release_unbound(cluster: &Cluster) -> u32 {
     cluster.plane.pause_scheduler(true).unwrap();
     cluster.create("a", 2);
     let planned = wait_until("the pod to be released", SOON, || {
@@ -196,7 +193,16 @@ fn a_claim_is_made_anew_when_its_gpus_are_lost() {
         Ok(placed.map(|placed| placed["gpus"].clone()))
     })
     .unwrap();
-    let lost = u32::try_from(planned[0].as_u64().unwrap()).unwrap();
+    u32::try_from(planned[0].as_u64().unwrap()).unwrap()
+}
+
+#[test]
+fn a_claim_is_made_anew_when_its_gpus_are_lost() {
+    if lacks_claims() {
+        return;
+    }
+    let cluster = Cluster::claiming(&[MESH], json!({}));
+    let lost = release_unbound(&cluster);
     cluster.set_slice("n1", &[lost]);
     cluster.plane.pause_scheduler(false).unwrap();
     let pod = cluster.bound("a");
@@ -229,21 +235,14 @@ fn a_claim_is_made_anew_when_an_administrator_taints_its_gpu() {
         return;
     }
     let cluster = Cluster::claiming(&[MESH], json!({}));
-    cluster.plane.pause_scheduler(true).unwrap();
-    cluster.create("a", 2);
-    let planned = wait_until("the pod to be released", SOON, || {
-        let pod = cluster.pod("a");
-        let placed = placement(&pod).filter(|_| !waits(&pod));
-        Ok(placed.map(|placed| placed["gpus"].clone()))
-    })
-    .unwrap();
+    let lost = release_unbound(&cluster);
     // The queue does not read these rules; the scheduler does.
     let rule = json!({
         "apiVersion": "resource.k8s.io/v1beta2", "kind": "DeviceTaintRule",
         "metadata": {"name": "admin"},
         "spec": {
             "deviceSelector": {
-                "driver": "gpu.nvidia.com", "pool": "n1", "device": format!("gpu-{}", planned[0]),
+                "driver": "gpu.nvidia.com", "pool": "n1", "device": format!("gpu-{lost}"),
             },
             "taint": {"key": "example.com/bad", "effect": "NoSchedule"},
         },
@@ -252,11 +251,7 @@ fn a_claim_is_made_anew_when_an_administrator_taints_its_gpu() {
     cluster.plane.pause_scheduler(false).unwrap();
     let pod = cluster.bound("a");
     let got = allocated(&cluster, &pod);
-    let lost = u32::try_from(planned[0].as_u64().unwrap()).unwrap();
-    assert!(
-        got.len() == 2 && !got.contains(&lost),
-        "{got:?} of {planned}"
-    );
+    assert!(got.len() == 2 && !got.contains(&lost), "{got:?}");
     assert_eq!(annotation(&pod, "queue-order.0-1-2"), relative(&got));
 }
 
