@@ -51,7 +51,7 @@ const MATRIX: [(&str, &str); 20] = [
     ),
     (
         "a device plugin",
-        "devicePlugin: {enabled: true, podAnnotations: {a: b}, extraArgs: [--stale-after=1m]}\nmonitoring: {kind: ServiceMonitor}",
+        "devicePlugin: {enabled: true, podAnnotations: {a: b}, extraArgs: [--stale-after=1m]}\nexporter: {calibration: {configMap: measured}}\nmonitoring: {kind: ServiceMonitor}",
     ),
     (
         "cert-manager",
@@ -316,4 +316,36 @@ fn the_namespace_default_keeps_its_rules() {
             .any(|one| one == exempt),
         "{arguments}"
     );
+}
+
+#[test]
+fn the_device_plugin_judges_by_the_calibration_of_the_exporter() {
+    let helm = Helm::new().unwrap();
+    let values = "exporter: {calibration: {configMap: measured}}\ndevicePlugin: {enabled: true}";
+    let rendered = documents(&helm.release("template", values, &[]).unwrap());
+    for name in ["nvlink-exporter", "nvlink-device-plugin"] {
+        let spec = &find(&rendered, "DaemonSet", name)["spec"]["template"]["spec"];
+        let container = &spec["containers"][0];
+        let named = |list: &Value| -> Value {
+            let mut all = list.as_array().unwrap().iter();
+            all.find(|one| one["name"] == "calibration")
+                .unwrap()
+                .clone()
+        };
+        let file = format!(
+            "{}/calibration.json",
+            named(&container["volumeMounts"])["mountPath"]
+                .as_str()
+                .unwrap()
+        );
+        let wanted = json!(format!("--calibration={file}"));
+        let arguments = container["args"].as_array().unwrap();
+        assert!(arguments.contains(&wanted), "{name}: {arguments:?}");
+        let source = &named(&spec["volumes"])["configMap"];
+        assert_eq!(
+            *source,
+            json!({"name": "measured", "optional": true}),
+            "{name}"
+        );
+    }
 }
