@@ -46,7 +46,8 @@ const LINGER: u32 = 3;
 /// The most lists after which some pods still wait.
 const MOST: u32 = 120;
 
-/// Removes the registration and the gates of all waiting pods, and prints how many there were.
+/// Removes the registration and the gates of all waiting pods, fails those that would get their GPUs
+/// by claims, and prints how many there were of each.
 ///
 /// # Errors
 /// When a pod still waits in the end, or the API server refuses something.
@@ -55,25 +56,39 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
         .enable_all()
         .build()
         .context("cannot start")?;
-    let released = runtime.block_on(drain());
+    let drained = runtime.block_on(drain());
     runtime.shutdown_background();
-    print(&format!("released {} waiting pods\n", released?))?;
+    let Drained { released, failed } = drained?;
+    print(&format!("released {released} waiting pods\n"))?;
+    if failed > 0 {
+        print(&format!(
+            "failed {failed} waiting pods with the reason {REMOVED}: nobody will make the claims by which they get GPUs\n"
+        ))?;
+    }
     Ok(ExitCode::SUCCESS)
 }
 
-async fn drain() -> anyhow::Result<usize> {
+/// Pods that wait no more.
+#[derive(Clone, Copy, Default)]
+struct Drained {
+    released: usize,
+    failed: usize,
+}
+
+async fn drain() -> anyhow::Result<Drained> {
     let client = client::connect(Limits::default()).await;
     let client = client.map_err(|error| told("no access to the cluster", &error))?;
     unregister(&client).await?;
-    let (mut released, mut quiet) = (0, 0);
+    let (mut drained, mut quiet) = (Drained::default(), 0);
     let mut last = Ok(());
     for _ in 0..MOST {
         let pass = pass(&client).await?;
         quiet = if pass.found == 0 { quiet + 1 } else { 0 };
         if quiet > LINGER {
-            return Ok(released);
+            return Ok(drained);
         }
-        released += pass.released;
+        drained.released += pass.drained.released;
+        drained.failed += pass.drained.failed;
         last = pass.error.map_or(last, Err);
         tokio::time::sleep(PAUSE).await;
     }
@@ -99,7 +114,7 @@ async fn unregister(client: &Client) -> anyhow::Result<()> {
 #[derive(Default)]
 struct Pass {
     found: usize,
-    released: usize,
+    drained: Drained,
     /// Why a pod could not be released; the last one.
     error: Option<anyhow::Error>,
 }
@@ -121,7 +136,14 @@ async fn pass(client: &Client) -> anyhow::Result<Pass> {
         let pods: Vec<Value> = pods.collect::<Result<_, _>>()?;
         let waits = |pod: &&Value| matches!(Life::of(pod), Life::Waiting { .. });
         let waiting = pods.iter().filter(waits);
-        let writes = waiting.map(|pod| release(client, pod));
+        let writes = waiting.map(|pod| async {
+            let fails = Named::of(pod).is_some();
+            let written = match fails {
+                true => fail(client, pod).await,
+                false => release(client, pod).await,
+            };
+            (fails, written)
+        });
         let ended: Vec<_> = stream::iter(writes)
             .buffer_unordered(AT_ONCE)
             .collect()
@@ -129,8 +151,9 @@ async fn pass(client: &Client) -> anyhow::Result<Pass> {
         pass.found += ended.len();
         for one in ended {
             match one {
-                Ok(written) => pass.released += usize::from(written),
-                Err(error) => pass.error = Some(error),
+                (true, Ok(written)) => pass.drained.failed += usize::from(written),
+                (false, Ok(written)) => pass.drained.released += usize::from(written),
+                (_, Err(error)) => pass.error = Some(error),
             }
         }
         match page.metadata.continue_.filter(|token| !token.is_empty()) {
@@ -142,19 +165,11 @@ async fn pass(client: &Client) -> anyhow::Result<Pass> {
 
 /// Releases a pod; `false` if somebody else has changed it.
 async fn release(client: &Client, pod: &Value) -> anyhow::Result<bool> {
-    let text = |field| pod::at(pod, &["metadata", field]).and_then(Value::as_str);
-    let (namespace, name) = (
-        text("namespace").unwrap_or_default(),
-        text("name").unwrap_or_default(),
-    );
-    let api: Api<v1::Pod> = Api::namespaced(client.clone(), namespace);
+    let (api, namespace, name) = place(client, pod);
     let params = PatchParams {
         field_manager: Some(MANAGER.to_owned()),
         ..PatchParams::default()
     };
-    if Named::of(pod).is_some() {
-        return fail(&api, name, pod).await;
-    }
     let Some(operations) = operations(pod) else {
         return Ok(false);
     };
@@ -179,7 +194,8 @@ async fn release(client: &Client, pod: &Value) -> anyhow::Result<bool> {
 
 /// Fails a pod that gets its GPUs by a claim, which nobody will make; `false` if somebody else has
 /// changed it.
-async fn fail(api: &Api<v1::Pod>, name: &str, pod: &Value) -> anyhow::Result<bool> {
+async fn fail(client: &Client, pod: &Value) -> anyhow::Result<bool> {
+    let (api, namespace, name) = place(client, pod);
     let patch = json!({
         "metadata": {"resourceVersion": pod::at(pod, &["metadata", "resourceVersion"])},
         "status": {
@@ -191,8 +207,16 @@ async fn fail(api: &Api<v1::Pod>, name: &str, pod: &Value) -> anyhow::Result<boo
     match api.patch_status(name, &params, &patch).await {
         Ok(_) => Ok(true),
         Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409 | 422) => Ok(false),
-        Err(error) => Err(told(&format!("cannot fail pod {name}"), &error)),
+        Err(error) => Err(told(&format!("cannot fail pod {namespace}/{name}"), &error)),
     }
+}
+
+/// Returns where a pod is written, its namespace and its name.
+fn place<'a>(client: &Client, pod: &'a Value) -> (Api<v1::Pod>, &'a str, &'a str) {
+    let text = |field| pod::at(pod, &["metadata", field]).and_then(Value::as_str);
+    let [namespace, name] = ["namespace", "name"].map(|field| text(field).unwrap_or_default());
+    let api = Api::namespaced(client.clone(), namespace);
+    (api, namespace, name)
 }
 
 /// Returns the operations of a JSON patch that removes the queue's gate and annotations, and fails
