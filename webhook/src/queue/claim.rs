@@ -77,12 +77,12 @@ pub struct Asks {
 }
 
 /// Returns the claim of `pod` for the GPUs of its placement: one request for each rank, which only
-/// one GPU meets.
+/// one GPU meets. The leader makes it in its term of number `term`.
 ///
 /// The pod is its controller. So Kubernetes deletes the claim with the pod, and frees its GPUs when
 /// the pod has ended.
 #[must_use]
-pub fn object(pod: &Value, named: &Named, uuids: &[String], asks: &Asks) -> Value {
+pub fn object(pod: &Value, named: &Named, uuids: &[String], asks: &Asks, term: i32) -> Value {
     let text = |key: &str| {
         let text = pod::at(pod, &["metadata", key]).and_then(Value::as_str);
         text.unwrap_or_default().to_owned()
@@ -113,6 +113,7 @@ pub fn object(pod: &Value, named: &Named, uuids: &[String], asks: &Asks) -> Valu
             "namespace": text("namespace"),
             "ownerReferences": [owner],
             "labels": {labels::CLASS: pod::metadata(pod, "labels", labels::CLASS)},
+            "annotations": {labels::QUEUE_TERM: term.to_string()},
         },
         "spec": {"devices": {"requests": requests.collect::<Vec<_>>()}},
     })
@@ -171,6 +172,14 @@ fn asked(claim: &Value) -> Vec<Asked<'_>> {
         }
     });
     asked.collect()
+}
+
+/// Reports whether the leader of a later term than `term` made the claim.
+#[must_use]
+pub fn is_later(claim: &Value, term: i32) -> bool {
+    let made = pod::metadata(claim, "annotations", labels::QUEUE_TERM).and_then(Value::as_str);
+    made.and_then(|made| made.parse::<i32>().ok())
+        .is_some_and(|made| made > term)
 }
 
 /// Returns the UID of the pod that is the claim's controller.

@@ -86,7 +86,8 @@ impl Writer {
         let Some(named) = Named::of(&one.document) else {
             return Ok(());
         };
-        let object = claim::object(&one.document, &named, &one.placement.uuids, &one.asks);
+        let uuids = &one.placement.uuids;
+        let object = claim::object(&one.document, &named, uuids, &one.asks, self.term);
         let (mut pause, mut later) = (FIRST, 0);
         loop {
             let Ok(permit) = self.permits.acquire().await else {
@@ -162,6 +163,12 @@ impl Writer {
         }
         if claim::asks_for(&found, object) {
             return Ok(Found::Right);
+        }
+        if claim::is_later(&found, self.term) {
+            // This process was suspended, and leads no more.
+            return Ok(Found::Wrong(format!(
+                "ResourceClaim {name} was made by a later leader"
+            )));
         }
         if at(&found, &["status", "allocation"]).is_some_and(Value::is_object) {
             return Ok(Found::Wrong(format!(

@@ -69,7 +69,7 @@ pub(super) struct Move {
 pub(super) struct Writer {
     pub(super) client: Client,
     leadership: Leadership,
-    term: i32,
+    pub(super) term: i32,
     pub(super) permits: Arc<Semaphore>,
     pub(super) metrics: Arc<Metrics>,
 }

@@ -90,7 +90,7 @@ fn a_claim_that_tolerates_nothing_is_not_one_for_broken_gpus() {
             device_class,
             broken,
         };
-        object(&pod, &named, &["GPU-0".to_owned()], &asks)
+        object(&pod, &named, &["GPU-0".to_owned()], &asks, 1)
     };
     let first = claim(DRIVER, false);
     assert!(asks_for(&first, &claim(DRIVER, false)));
@@ -140,9 +140,10 @@ fn other_gpus_are_taken_if_the_scheduler_alone_knows_what_is_wrong() {
         broken: false,
     };
     let named = Named::of(&released).unwrap();
-    let claim = object(&released, &named, &place.uuids, &asks);
+    let claim = object(&released, &named, &place.uuids, &asks, 1);
     queue
         .feed
+    assert!(is_later(&first, 0) && !is_later(&first, 1));
         .claim(&id("team", "nvlink-domains-a"), Claim::of(&claim));
     for (version, message, without) in [
         (2, "0/1 nodes are available: 1 Insufficient cpu.", None),
