@@ -43,7 +43,7 @@ fn at(start: Millis) -> Option<Eta> {
 fn notice(reason: Reason, position: u32, eta: Option<Eta>) -> Notice {
     Notice {
         reason,
-        doubt: None,
+        obstacle: None,
         position,
         eta,
     }

@@ -150,7 +150,7 @@ impl Board {
     ) -> Vec<Candidate<'a>> {
         let (mut found, mut read) = (Vec::new(), READ);
         for one in waiting {
-            let notice = Notice::new(one, feed.doubt(&one.job));
+            let notice = Notice::new(one, feed.obstacle(&one.job));
             for pod in feed.pods_of(&one.job).filter(|pod| feed.waits(pod)) {
                 let Some(member) = feed.member(pod) else {
                     continue;

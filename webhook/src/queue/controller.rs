@@ -317,14 +317,14 @@ impl Serving {
             // The watch has shown its end meanwhile: an earlier state must not bring it back.
             return;
         }
-        let failed_at = match &outcome {
+        let failed = match &outcome {
             Outcome::Refused(reason) => {
                 tracing::warn!(%pod, reason, "cannot write a pod of the queue; retrying");
-                Some(self.clock.now())
+                Some((self.clock.now(), reason.as_str()))
             }
             _ => None,
         };
-        self.feed.settle(pod, failed_at);
+        self.feed.settle(pod, failed);
         match outcome {
             Outcome::Written(current) | Outcome::Changed(current) => self.feed.pod(current),
             Outcome::Gone => self.feed.gone(pod),

@@ -15,7 +15,7 @@ use tokio::{sync::mpsc, task::JoinSet};
 
 use super::{
     claim::API_VERSION,
-    feed::{self, Claim, Feed, Known, Slice, entry::concerns, load::Load, node::Node},
+    feed::{self, Claim, DeviceClass, Feed, Known, Slice, entry::concerns, load::Load, node::Node},
 };
 use crate::{
     class::Class,
@@ -45,6 +45,8 @@ pub(super) enum Event {
     AllSlices(HashSet<String>),
     Claim(Name, Option<Claim>),
     AllClaims(HashSet<Name>),
+    DeviceClass(String, Option<DeviceClass>),
+    AllDeviceClasses(HashSet<String>),
 }
 
 /// Which kinds have been read as a whole.
@@ -56,12 +58,13 @@ pub(super) struct Synced {
     pods: bool,
     slices: bool,
     claims: bool,
+    device_classes: bool,
 }
 
 impl Synced {
     /// Reports whether all kinds have been read.
     pub(super) fn all(self) -> bool {
-        let dra = self.slices && self.claims;
+        let dra = self.slices && self.claims && self.device_classes;
         self.nodes && self.topologies && self.classes && self.pods && dra
     }
 }
@@ -98,6 +101,11 @@ impl Event {
             Self::AllClaims(ids) => {
                 feed.retain_claims(&ids);
                 synced.claims = true;
+            }
+            Self::DeviceClass(name, class) => feed.device_class(&name, class),
+            Self::AllDeviceClasses(names) => {
+                feed.retain_device_classes(&names);
+                synced.device_classes = true;
             }
         }
     }
@@ -150,6 +158,7 @@ struct Classes;
 struct Pods;
 struct Slices;
 struct Claims;
+struct DeviceClasses;
 
 impl Kind for Nodes {
     type Object = Object<Value, Value>;
@@ -273,6 +282,24 @@ impl Kind for Claims {
     }
 }
 
+impl Kind for DeviceClasses {
+    type Object = Object<Value, Value>;
+    const KIND: &'static str = "DeviceClass";
+
+    fn set(object: Self::Object) -> Event {
+        let name = object.name_any();
+        Event::DeviceClass(name, Some(DeviceClass::of(&object.spec)))
+    }
+
+    fn gone((_, name): &Key) -> Event {
+        Event::DeviceClass(name.clone(), None)
+    }
+
+    fn all(keys: &HashSet<Key>) -> Event {
+        Event::AllDeviceClasses(keys.iter().map(|(_, name)| name.clone()).collect())
+    }
+}
+
 /// Follows what DRA allocates, as soon as the API server has the version that the queue uses.
 async fn follow_dra(client: Client, config: watcher::Config, sender: Sender) {
     let mut failed = false;
@@ -292,6 +319,7 @@ async fn follow_dra(client: Client, config: watcher::Config, sender: Sender) {
             _ => {
                 let _ = sender.send(Event::AllSlices(HashSet::new()));
                 let _ = sender.send(Event::AllClaims(HashSet::new()));
+                let _ = sender.send(Event::AllDeviceClasses(HashSet::new()));
                 LATER
             }
         };
@@ -304,9 +332,11 @@ async fn follow_dra(client: Client, config: watcher::Config, sender: Sender) {
     };
     let slices = Api::all_with(client.clone(), &kind(Slices::KIND, "resourceslices"));
     let claims = Api::all_with(client.clone(), &kind(Claims::KIND, "resourceclaims"));
+    let classes = Api::all_with(client, &kind(DeviceClasses::KIND, "deviceclasses"));
     let slices = watch::follow(slices, config.clone(), follower::<Slices>(&sender));
-    let claims = watch::follow(claims, config, follower::<Claims>(&sender));
-    tokio::join!(slices, claims);
+    let claims = watch::follow(claims, config.clone(), follower::<Claims>(&sender));
+    let classes = watch::follow(classes, config, follower::<DeviceClasses>(&sender));
+    tokio::join!(slices, claims, classes);
 }
 
 /// Starts the watches, which end with `tasks`.

@@ -6,6 +6,7 @@
 
 pub mod amounts;
 mod demand;
+mod devices;
 pub mod dra;
 pub(crate) mod entry;
 mod flush;
@@ -29,15 +30,17 @@ use serde_json::Value;
 
 use self::{
     demand::{Demand, Demands},
+    devices::Devices,
     entry::{Entry, concerns},
     load::{Load, Loads},
     node::Node,
     objects::Incomplete,
 };
-use super::{Doubt, Life, Object, Past, Placement, read};
+use super::{Life, Object, Past, Placement, notice::Obstacle, read};
 use crate::{class::Class, decide::Settings, mirror::Published};
 
-pub use dra::{Claim, Slice};
+pub(crate) use dra::giving;
+pub use dra::{Claim, DeviceClass, Slice};
 pub use lost::Lost;
 pub use outcomes::{Moved, Seated};
 pub use shown::Left;
@@ -59,7 +62,7 @@ pub struct Feed {
     classes: BTreeMap<String, Known>,
     pods: BTreeMap<Name, Entry>,
     /// What DRA allocates.
-    devices: dra::Devices,
+    devices: Devices,
     /// The pods without devices.
     loads: Loads,
     /// The names of the resources that nodes were seen to have, besides CPU, memory, storage and
@@ -72,8 +75,8 @@ pub struct Feed {
     /// The seats of gangs, also of pods that are gone.
     seats: HashMap<Name, Vec<Seat>>,
     demands: Demands,
-    /// Why nobody can say whether all pods of a gang are there.
-    doubts: HashMap<Name, Doubt>,
+    /// What keeps jobs from starting, besides GPUs.
+    obstacles: HashMap<Name, Obstacle>,
     objects: HashMap<Place, Option<Value>>,
     /// The pods of each object.
     owned: HashMap<Place, BTreeSet<Name>>,
@@ -208,7 +211,7 @@ impl Feed {
                 }
                 entry.counted = old.counted;
                 entry.orphan = old.orphan;
-                entry.paused = old.paused;
+                entry.paused = old.paused.clone();
                 entry.shift = old.shift;
                 let waits = matches!(entry.life, Life::Waiting { .. });
                 // A released pod may fail, or get other GPUs, until it is bound.

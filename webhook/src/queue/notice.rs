@@ -19,14 +19,23 @@ const MINUTE: Millis = 60_000;
 /// What a waiting pod shows: why it waits, its position, and when it is expected to start.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Notice {
-    /// Why.
+    /// Why, as the planner knows it.
     pub reason: Reason,
-    /// Why nobody can say whether its gang is complete.
-    pub doubt: Option<Doubt>,
+    /// What the planner knows nothing of.
+    pub obstacle: Option<Obstacle>,
     /// The position among the jobs of its class, from 1.
     pub position: u32,
     /// When it is expected to start.
     pub eta: Option<Eta>,
+}
+
+/// What keeps a job from starting that only its pods, or the API server, can say.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Obstacle {
+    /// Nobody can say whether all pods of its gang are there.
+    Doubt(Doubt),
+    /// It had its turn, and the queue cannot start it, for this reason.
+    Refused(Box<str>),
 }
 
 /// The pod that shows it.
@@ -75,13 +84,13 @@ impl<'a> From<&'a Member> for About<'a> {
 }
 
 impl Notice {
-    /// Returns what the pods of a job show. `doubt` is what is odd about its gang.
+    /// Returns what the pods of a job show.
     #[must_use]
-    pub fn new(waiting: &Waiting, doubt: Option<&Doubt>) -> Self {
+    pub fn new(waiting: &Waiting, obstacle: Option<&Obstacle>) -> Self {
         let incomplete = waiting.reason == Reason::Incomplete;
         Self {
             reason: waiting.reason.clone(),
-            doubt: doubt.filter(|_| incomplete).cloned(),
+            obstacle: obstacle.filter(|_| incomplete).cloned(),
             position: waiting.class_position,
             eta: waiting.eta,
         }
@@ -90,7 +99,10 @@ impl Notice {
     /// Returns the reason as one word.
     #[must_use]
     pub fn word(&self) -> &'static str {
-        words::word(&self.reason)
+        match &self.obstacle {
+            Some(Obstacle::Refused(_)) => "Refused",
+            _ => words::word(&self.reason),
+        }
     }
 
     /// Returns the text of the condition and of the Event, as of `now`.
@@ -106,10 +118,7 @@ impl Notice {
     }
 
     fn why(&self, about: About<'_>) -> String {
-        match &self.doubt {
-            Some(doubt) => format!("its gang cannot start: {doubt}"),
-            None => words::sentence(&self.reason, about.scope, about.project),
-        }
+        why(&self.reason, self.obstacle.as_ref(), about)
     }
 
     /// Returns the annotations; `None` removes one.
@@ -151,7 +160,7 @@ impl Notice {
         if moved || has_shifted(before.start(), self.start(), now) {
             return Some(Urgency::Soon);
         }
-        let same = self.reason == before.reason && self.doubt == before.doubt;
+        let same = self.reason == before.reason && self.obstacle == before.obstacle;
         (!same).then_some(Urgency::Later)
     }
 
@@ -173,6 +182,17 @@ impl Notice {
         }
         let [(_, reason), ..] = self.annotations(about);
         (reason != shown.reason).then_some(Urgency::Later)
+    }
+}
+
+/// Returns why a job waits, as a sentence without its end.
+pub(super) fn why(reason: &Reason, obstacle: Option<&Obstacle>, about: About<'_>) -> String {
+    match obstacle {
+        Some(Obstacle::Doubt(doubt)) => format!("its gang cannot start: {doubt}"),
+        Some(Obstacle::Refused(why)) => {
+            format!("it had its turn, but the queue cannot start it and tries again: {why}")
+        }
+        None => words::sentence(reason, about.scope, about.project),
     }
 }
 

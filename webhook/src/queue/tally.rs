@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use nvlink_planner::{Millis, Waiting};
 
-use super::{feed::Feed, words};
+use super::{feed::Feed, notice::Obstacle, words};
 use crate::metrics::Depth;
 
 /// Returns how many pods wait, for each class that queues.
@@ -14,7 +14,10 @@ pub(super) fn depth(waiting: &[Waiting], feed: &Feed, now: Millis) -> BTreeMap<S
         .map(|class| (class.to_owned(), Depth::default()))
         .collect();
     for one in waiting {
-        let reason = words::label(&one.reason);
+        let reason = match feed.obstacle(&one.job) {
+            Some(Obstacle::Refused(_)) => "refused",
+            _ => words::label(&one.reason),
+        };
         for pod in feed.pods_of(&one.job).filter(|pod| feed.waits(pod)) {
             let Some(member) = feed.member(pod) else {
                 continue;

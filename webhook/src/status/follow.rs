@@ -141,7 +141,7 @@ type Watch<'a> = (
 fn start(client: &Client, current: &Current) {
     let objects = current.objects();
     let only = objects.namespace.clone();
-    let kinds: [Watch<'_>; 6] = [
+    let kinds: [Watch<'_>; 7] = [
         (
             read::classes(),
             |all| &mut all.classes,
@@ -165,6 +165,12 @@ fn start(client: &Client, current: &Current) {
             read::dra("ResourceClaim"),
             |all| &mut all.claims,
             &objects.claims,
+            None,
+        ),
+        (
+            read::dra("DeviceClass"),
+            |all| &mut all.device_classes,
+            &objects.device_classes,
             None,
         ),
         (

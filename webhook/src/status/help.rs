@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::{state::State, variant, words};
-use crate::class::Class;
+use crate::{class::Class, queue::feed::giving};
 
 /// A change with which a job would start earlier.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -42,19 +42,20 @@ pub(super) fn find(state: &mut State<'_>, id: &Name, job: &Job, eta: Option<Eta>
     let Some(plan) = state.plan.as_mut() else {
         return Vec::new();
     };
-    let mut within = |pods: &[Value]| {
-        let names: BTreeSet<Name> = pods.iter().map(|pod| plan.demand(pod, now)).collect();
+    let mut within = |pods: &[Value], gives: Option<&Name>| {
+        let demands = pods.iter().map(|pod| plan.demand(pod, now));
+        let names: BTreeSet<Name> = demands.chain(gives.cloned()).collect();
         names.into_iter().collect::<Vec<Name>>()
     };
     let fresh = Job {
         created: now,
         deadline: None,
-        within: within(&variants.any_size),
+        within: within(&variants.any_size, variants.gives.as_ref()),
         ..job.clone()
     };
-    let classes = variants.classes.iter().map(|(name, pods)| Job {
+    let classes = variants.classes.iter().map(|(name, pods, gives)| Job {
         class: Name::from(name.as_str()),
-        within: within(pods),
+        within: within(pods, Some(gives)),
         ..fresh.clone()
     });
     let classes: Vec<Job> = classes.collect();
@@ -90,8 +91,10 @@ pub(super) fn find(state: &mut State<'_>, id: &Name, job: &Job, eta: Option<Eta>
 struct Variants {
     /// With any number of GPUs and any scope.
     any_size: Vec<Value>,
-    /// In each other class that whoever asks may use.
-    classes: Vec<(String, Vec<Value>)>,
+    /// The set of nodes where pods of their class get GPUs.
+    gives: Option<Name>,
+    /// In each other class that whoever asks may use, with its set of nodes.
+    classes: Vec<(String, Vec<Value>, Name)>,
 }
 
 fn variants(state: &State<'_>, job: &Job) -> Variants {
@@ -103,10 +106,11 @@ fn variants(state: &State<'_>, job: &Job) -> Variants {
     let own = state.class(&job.class);
     let classes = usable(state, job).map(|class| {
         let changed = pods.iter().map(|pod| variant::of_class(pod, own, class));
-        (class.name.clone(), changed.collect())
+        (class.name.clone(), changed.collect(), giving(class))
     });
     Variants {
         any_size: pods.iter().map(|pod| variant::of_any_size(pod)).collect(),
+        gives: own.map(giving),
         classes: classes.collect(),
     }
 }

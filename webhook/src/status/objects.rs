@@ -20,6 +20,8 @@ pub struct Objects {
     pub slices: Kind,
     /// ResourceClaims.
     pub claims: Kind,
+    /// DeviceClasses.
+    pub device_classes: Kind,
     /// Pods.
     pub pods: Kind,
     /// The only namespace whose pods could be read; `None`: those of all namespaces.

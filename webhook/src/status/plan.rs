@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::state::State;
 use crate::{
     decide::Settings,
-    queue::feed::{Claim, Feed, Slice, id, node::Node},
+    queue::feed::{Claim, DeviceClass, Feed, Slice, id, node::Node},
 };
 
 /// The planner, and what it says now.
@@ -37,6 +37,9 @@ impl Plan {
         }
         for ((_, name), object) in &state.objects.slices.objects {
             feed.slice(name, object.get("spec").and_then(Slice::of));
+        }
+        for ((_, name), object) in &state.objects.device_classes.objects {
+            feed.device_class(name, object.get("spec").map(DeviceClass::of));
         }
         for ((namespace, name), object) in &state.objects.claims.objects {
             feed.claim(&id(namespace, name), Claim::of(object));

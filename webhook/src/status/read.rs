@@ -24,7 +24,7 @@ use crate::{
         self, Life, Limits,
         claim::API_VERSION,
         feed::{
-            Place,
+            Place, Slice,
             entry::concerns,
             load::{self, Load},
         },
@@ -75,7 +75,7 @@ pub(super) fn dra(kind: &str) -> ApiResource {
 /// # Errors
 /// When the API server does not answer.
 pub(super) async fn objects(client: &Client, namespace: &str) -> Result<Objects, kube::Error> {
-    let (classes, topologies, nodes, slices, claims, all) = futures::try_join!(
+    let (classes, topologies, nodes, slices, claims, device_classes, all) = futures::try_join!(
         list(client, classes(), None, "domainclasses"),
         list(client, topology::resource(), None, "nodetopologies"),
         list(client, nodes(), None, "nodes"),
@@ -86,6 +86,7 @@ pub(super) async fn objects(client: &Client, namespace: &str) -> Result<Objects,
             None,
             "resourceclaims in all namespaces"
         ),
+        list(client, dra("DeviceClass"), None, "deviceclasses"),
         list(client, pods(), None, "pods in all namespaces"),
     )?;
     let (pods, only) = match all.hidden {
@@ -97,7 +98,7 @@ pub(super) async fn objects(client: &Client, namespace: &str) -> Result<Objects,
         }
     };
     let mut objects = Objects {
-        nodes: match unseen(&classes, [&slices, &claims]) {
+        nodes: match unseen(&classes, &slices, [&claims, &device_classes]) {
             Some(why) => Kind::hidden(why),
             None => nodes,
         },
@@ -105,6 +106,7 @@ pub(super) async fn objects(client: &Client, namespace: &str) -> Result<Objects,
         topologies,
         slices,
         claims,
+        device_classes,
         namespace: only.filter(|_| pods.hidden.is_none()),
         pods,
         ..Objects::default()
@@ -113,14 +115,17 @@ pub(super) async fn objects(client: &Client, namespace: &str) -> Result<Objects,
     Ok(objects)
 }
 
-/// Returns why nobody can say which GPUs are free, if a class gives GPUs by claims.
-fn unseen(classes: &Kind, dra: [&Kind; 2]) -> Option<String> {
+/// Returns why nobody can say which GPUs are free, if a class gives GPUs by claims or a driver lists
+/// GPUs.
+fn unseen(classes: &Kind, slices: &Kind, others: [&Kind; 2]) -> Option<String> {
     let mapping = |class: &Value| pod::at(class, &["spec", "devices", "mapping"]).cloned();
     let mut classes = classes.objects.values();
-    let claims = classes.any(|class| mapping(class) == Some("Claim".into()));
-    dra.iter()
-        .find_map(|kind| kind.hidden.clone())
-        .filter(|_| claims)
+    let mut listed = slices.objects.values().filter_map(|one| one.get("spec"));
+    let used = classes.any(|class| mapping(class) == Some("Claim".into()))
+        || listed.any(|spec| Slice::of(spec).is_some());
+    let mut dra = others.into_iter().chain([slices]);
+    let hidden = dra.find_map(|kind| kind.hidden.clone());
+    hidden.filter(|_| used)
 }
 
 /// Adds one pod that may be read although pods may not be listed.

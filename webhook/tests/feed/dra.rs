@@ -5,12 +5,12 @@ use std::collections::HashSet;
 use nvlink_topology::labels;
 use nvlink_webhook::queue::{
     Placement,
-    claim::{Asks, Named, asks_for, object},
-    feed::{Claim, Slice, id},
+    claim::{Asks, Named, asks_for, is_later, object},
+    feed::{Claim, DeviceClass, Slice, id},
 };
 use serde_json::{Value, json};
 
-use super::{NOW, Queue, placed, pod};
+use super::{NOW, Queue, Reason, placed, pod};
 
 const DRIVER: &str = "gpu.nvidia.com";
 
@@ -32,6 +32,12 @@ fn slice(queue: &mut Queue, gpus: &[u32], tainted: &[u32]) {
         "pool": {"name": "n1", "generation": 1, "resourceSliceCount": 1},
     });
     queue.feed.slice("s", Slice::of(&spec));
+}
+
+/// The scheduler serves plain requests for this resource by claims of a DeviceClass.
+fn serve(queue: &mut Queue, resource: &str) {
+    let class = DeviceClass::of(&json!({"extendedResourceName": resource}));
+    queue.feed.device_class("gpus", Some(class));
 }
 
 /// A claim of somebody else holds a GPU.
@@ -66,6 +72,7 @@ fn gpus_that_cannot_be_allocated_are_missing_once() {
         let mut queue = Queue::new();
         queue.node(json!({}));
         slice(&mut queue, listed, tainted);
+        serve(&mut queue, "nvidia.com/gpu");
         if let Some(gpu) = held {
             hold(&mut queue, gpu);
         }
@@ -77,6 +84,46 @@ fn gpus_that_cannot_be_allocated_are_missing_once() {
         assert_eq!(releases.len(), 1, "{listed:?} {tainted:?} {held:?}");
         assert_eq!(releases[0].seats[0].gpus, [0, 1, 2]);
     }
+}
+
+#[test]
+fn plain_requests_go_where_something_serves_them() {
+    let mut queue = Queue::new();
+    queue.node(json!({"nvidia.com/gpu": "0"}));
+    queue.feed.pod(pod("a", 1, 1));
+    slice(&mut queue, &[0, 1, 2, 3], &[]);
+    assert!(queue.released(NOW).is_empty(), "a driver, and no plugin");
+    let waiting = queue.planner.round(NOW).waiting.remove(0);
+    assert_eq!(waiting.reason, Reason::Never);
+    serve(&mut queue, "example.com/gpu");
+    assert!(queue.released(NOW).is_empty(), "another resource");
+    serve(&mut queue, "nvidia.com/gpu");
+    assert_eq!(queue.released(NOW), ["team/a"]);
+    queue.feed.retain_device_classes(&HashSet::new());
+    assert!(queue.released(NOW).is_empty());
+    queue.node(json!({"nvidia.com/gpu": "4"}));
+    assert_eq!(queue.released(NOW), ["team/a"], "a plugin as well");
+}
+
+#[test]
+fn a_claim_of_an_earlier_pod_of_the_same_name_holds_other_gpus() {
+    let mut queue = Queue::new();
+    queue.node(json!({}));
+    slice(&mut queue, &[0, 1, 2, 3], &[]);
+    serve(&mut queue, "nvidia.com/gpu");
+    let result = json!({"driver": DRIVER, "pool": "n1", "device": "gpu-0"});
+    let earlier = Claim::of(&json!({
+        "metadata": {"namespace": "team", "name": "nvlink-domains-old"},
+        "status": {
+            "allocation": {"devices": {"results": [result]}},
+            "reservedFor": [{"resource": "pods", "name": "a", "uid": "earlier"}],
+        },
+    }));
+    queue.feed.claim(&id("team", "nvlink-domains-old"), earlier);
+    queue.feed.pod(released(&placed(&[1, 2], 0)));
+    queue.feed.pod(pod("b", 1, 2));
+    let releases = queue.releases(NOW);
+    assert_eq!(releases[0].seats[0].gpus, [3]);
 }
 
 #[test]
@@ -96,6 +143,7 @@ fn a_claim_that_tolerates_nothing_is_not_one_for_broken_gpus() {
     assert!(asks_for(&first, &claim(DRIVER, false)));
     assert!(!asks_for(&first, &claim(DRIVER, true)));
     assert!(!asks_for(&first, &claim("other", false)));
+    assert!(is_later(&first, 0) && !is_later(&first, 1));
 }
 
 #[test]
@@ -143,19 +191,18 @@ fn other_gpus_are_taken_if_the_scheduler_alone_knows_what_is_wrong() {
     let claim = object(&released, &named, &place.uuids, &asks, 1);
     queue
         .feed
-    assert!(is_later(&first, 0) && !is_later(&first, 1));
         .claim(&id("team", "nvlink-domains-a"), Claim::of(&claim));
-    for (version, message, without) in [
-        (2, "0/1 nodes are available: 1 Insufficient cpu.", None),
-        (
-            3,
-            "0/1 nodes are available: 1 cannot allocate all claims.",
-            Some(vec![0, 1]),
-        ),
+    let cpu = "0/1 nodes are available: 1 Insufficient cpu.";
+    let claims = "0/1 nodes are available: 1 cannot allocate all claims.";
+    for (version, reason, message, without) in [
+        (2, "Unschedulable", cpu, None),
+        (3, "Unschedulable", claims, Some(vec![0, 1])),
+        (4, "SchedulingGated", claims, None),
+        (5, "SchedulerError", claims, Some(vec![0, 1])),
     ] {
         let condition = json!({
             "type": "PodScheduled", "status": "False",
-            "reason": "Unschedulable", "message": message,
+            "reason": reason, "message": message,
         });
         released["status"]["conditions"] = json!([condition]);
         released["metadata"]["resourceVersion"] = json!(version.to_string());

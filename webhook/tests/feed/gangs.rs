@@ -44,7 +44,7 @@ fn members_that_disagree_wait_and_say_so() {
     assert!(queue.released(NOW).is_empty());
     let waiting = queue.planner.round(NOW).waiting.remove(0);
     assert_eq!(waiting.reason, Reason::Incomplete);
-    let notice = Notice::new(&waiting, queue.feed.doubt(&waiting.job));
+    let notice = Notice::new(&waiting, queue.feed.obstacle(&waiting.job));
     let member = queue.feed.member(&id("team", "a")).unwrap();
     let message = notice.message(About::from(member), NOW);
     assert!(
@@ -53,7 +53,7 @@ fn members_that_disagree_wait_and_say_so() {
     );
     queue.feed.pod(named("b", 3, 2));
     assert_eq!(queue.released(NOW), ["team/a", "team/b"]);
-    assert_eq!(queue.feed.doubt(&waiting.job), None);
+    assert_eq!(queue.feed.obstacle(&waiting.job), None);
 }
 
 #[test]

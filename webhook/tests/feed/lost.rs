@@ -39,7 +39,7 @@ fn a_jump_of_the_clock_is_no_time_in_the_queue() {
 fn a_pause_ends_also_if_the_clock_is_set_back() {
     let mut queue = Queue::new();
     queue.feed.pod(pod("a", 4, 1));
-    queue.feed.settle(&id("team", "a"), Some(NOW));
+    queue.feed.settle(&id("team", "a"), Some((NOW, "no")));
     let pause = queue.feed.resume(NOW).unwrap() - NOW;
     queue.feed.jumped(-3_600_000, NOW);
     let now = NOW - 3_600_000;
@@ -115,4 +115,20 @@ fn a_pod_that_the_scheduler_does_not_bind_is_given_up_after_a_while() {
     released["metadata"]["resourceVersion"] = json!("2");
     queue.feed.pod(released);
     assert_eq!(queue.feed.lost(due.unwrap()), (vec![], None));
+}
+
+#[test]
+fn the_queue_does_not_rest_while_a_released_pod_may_need_it() {
+    let mut queue = Queue::new();
+    queue.class(Some(json!({})));
+    let mut released = pod("a", 4, 1);
+    released["spec"]["schedulingGates"] = json!([]);
+    let text = serde_json::to_string(&placed(&[0, 1, 2, 3], 0)).unwrap();
+    released["metadata"]["annotations"] = json!({ labels::QUEUE_PLACEMENT: text });
+    queue.feed.pod(released.clone());
+    assert!(!queue.feed.is_idle(), "its node may be lost");
+    released["spec"]["nodeName"] = json!("n1");
+    released["metadata"]["resourceVersion"] = json!("2");
+    queue.feed.pod(released);
+    assert!(queue.feed.is_idle());
 }

@@ -6,6 +6,7 @@ mod dra;
 mod gangs;
 mod lost;
 mod outcomes;
+mod refused;
 
 use std::sync::Arc;
 
@@ -150,7 +151,7 @@ fn what_is_being_written_counts_until_it_failed() {
     assert!(queue.released(NOW).is_empty(), "its GPUs are taken");
 
     // The API server refuses the write: the next job comes first until the pause is over.
-    queue.feed.settle(&a, Some(NOW));
+    queue.feed.settle(&a, Some((NOW, "no")));
     assert_eq!(queue.released(NOW), ["team/b"]);
     let again = queue.feed.resume(NOW).unwrap();
     assert!(again > NOW);

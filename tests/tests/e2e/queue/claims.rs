@@ -296,6 +296,87 @@ fn a_pod_that_goes_while_it_waits_leaves_nothing() {
     assert_eq!(allocated(&cluster, &cluster.bound("last")).len(), 8);
 }
 
+#[test]
+fn a_pod_whose_claim_is_refused_says_why_and_starts_when_it_may() {
+    if lacks_claims() {
+        return;
+    }
+    const CLAIMS: &str = "count/resourceclaims.resource.k8s.io";
+    let cluster = Cluster::claiming(&[MESH], json!({}));
+    let quota = json!({
+        "apiVersion": "v1", "kind": "ResourceQuota",
+        "metadata": {"name": "claims"}, "spec": {"hard": {CLAIMS: "0"}},
+    });
+    cluster.team.create(&quota).unwrap();
+    // No controller counts here.
+    let counted = json!({"status": {"hard": {CLAIMS: "0"}, "used": {CLAIMS: "0"}}}).to_string();
+    let patch = ["patch", "resourcequota", "claims", "--subresource=status"];
+    cluster
+        .team
+        .run(&[&patch[..], &["--type=merge", "-p", &counted]].concat())
+        .unwrap();
+    cluster.create("a", 2);
+    let why = wait_until("the pod to say what is in the way", SOON, || {
+        let pod = cluster.pod("a");
+        let conditions = pod["status"]["conditions"].as_array().cloned();
+        let mut queued = conditions.into_iter().flatten();
+        let queued = queued.find(|one| one["type"] == "nvlink-domains.io/Queued");
+        let refused = queued.filter(|one| one["reason"] == "Refused");
+        Ok(refused.map(|one| one["message"].as_str().unwrap().to_owned()))
+    })
+    .unwrap();
+    assert_eq!(reason(&cluster, "a"), "Refused");
+    assert!(why.contains("exceeded quota: claims"), "{why}");
+    assert!(waits(&cluster.pod("a")) && claims(&cluster).is_empty());
+    cluster
+        .team
+        .run(&["delete", "resourcequota", "claims"])
+        .unwrap();
+    assert_eq!(allocated(&cluster, &cluster.bound("a")).len(), 2);
+}
+
+/// Returns the reason that a waiting pod shows, as a word.
+fn reason(cluster: &Cluster, pod: &str) -> String {
+    let pod = cluster.pod(pod);
+    let reason = &pod["metadata"]["annotations"]["nvlink-domains.io/queue-reason"];
+    let word = reason.as_str().and_then(|text| text.split(':').next());
+    word.unwrap_or_default().to_owned()
+}
+
+/// Lets the scheduler serve requests for `nvidia.com/gpu` by claims.
+fn serve_plain_requests(cluster: &Cluster) {
+    let name = json!({"spec": {"extendedResourceName": "nvidia.com/gpu"}}).to_string();
+    let patch = ["patch", "deviceclass", "gpu.nvidia.com", "--type=merge"];
+    let all = cluster.plane.kubectl();
+    all.run(&[&patch[..], &["-p", &name]].concat()).unwrap();
+}
+
+#[test]
+fn a_class_without_claims_waits_until_something_serves_its_requests() {
+    if assets::lacks("DRAExtendedResource by default", 36) {
+        return;
+    }
+    let cluster = Cluster::claiming(&[MESH], json!({}));
+    let class = json!({
+        "apiVersion": "nvlink-domains.io/v1alpha1", "kind": "DomainClass",
+        "metadata": {"name": "plain"}, "spec": {"placement": {"whenUnavailable": "Queue"}},
+    });
+    cluster.plane.kubectl().create(&class).unwrap();
+    let mut pod = job("plain", 2);
+    pod["metadata"]["annotations"] = json!({"nvlink-domains.io/class": "plain"});
+    wait_until("the webhook to know the class", SOON, || {
+        Ok(cluster.team.create(&pod).ok())
+    })
+    .unwrap();
+    wait_until("the queue to see that no node serves it", SOON, || {
+        Ok((reason(&cluster, "plain") == "Impossible").then_some(()))
+    })
+    .unwrap();
+    serve_plain_requests(&cluster);
+    let pod = cluster.bound("plain");
+    assert_eq!(pod["spec"]["resourceClaims"], Value::Null);
+}
+
 /// Starts a pod of three GPUs without a class, and returns the names of its devices.
 fn served_by_dra(others: &Kubectl) -> BTreeSet<String> {
     others.create(&job("plain", 3)).unwrap();
@@ -327,17 +408,7 @@ fn plain_requests_that_dra_serves_are_seen_and_not_doubled() {
         return;
     }
     let cluster = Cluster::claiming(&[MESH], json!({}));
-    let all = cluster.plane.kubectl();
-    let name = json!({"spec": {"extendedResourceName": "nvidia.com/gpu"}}).to_string();
-    all.run(&[
-        "patch",
-        "deviceclass",
-        "gpu.nvidia.com",
-        "--type=merge",
-        "-p",
-        &name,
-    ])
-    .unwrap();
+    serve_plain_requests(&cluster);
     let others = cluster
         .plane
         .namespace("others", &json!({}), &json!({}))
@@ -351,12 +422,7 @@ fn plain_requests_that_dra_serves_are_seen_and_not_doubled() {
     );
     cluster.create("waits", 1);
     wait_until("the queue to see that all are held", SOON, || {
-        let pod = cluster.pod("waits");
-        let reason = &pod["metadata"]["annotations"]["nvlink-domains.io/queue-reason"];
-        Ok(reason
-            .as_str()
-            .is_some_and(|text| text.starts_with("Full:"))
-            .then_some(()))
+        Ok((reason(&cluster, "waits") == "Full").then_some(()))
     })
     .unwrap();
     others

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::atomic::Ordering};
 
 use k8s_openapi::jiff::Timestamp;
-use nvlink_planner::{Action, Millis, Name, Reason, Release};
+use nvlink_planner::{Action, Millis, Name, Reject, Release};
 use nvlink_topology::Pattern;
 
 use super::{Done, Serving};
@@ -11,7 +11,7 @@ use crate::queue::{
     Placement,
     execute::{Id, Move},
     feed::{Leaver, Lost, Unclaimed},
-    notice::About,
+    notice::{self, About},
     placement::{Other, others},
     words,
     writes::{CLASS_GONE, TIMEOUT, Write},
@@ -26,7 +26,7 @@ impl Serving {
                     Some(places) => self.start(places, words::kind(&release.why)),
                     None => self.put_off(&release, now),
                 },
-                Action::Reject(reject) => self.reject(reject.pods, &reject.reason),
+                Action::Reject(reject) => self.reject(reject),
                 Action::GiveBack(back) => {
                     tracing::debug!(job = %back.job, pods = back.vacant.len(), "a gang lost pods");
                 }
@@ -76,9 +76,10 @@ impl Serving {
 
     /// Puts off a release for which a claim cannot name the GPUs.
     fn put_off(&mut self, release: &Release, now: Millis) {
-        tracing::warn!(job = %release.job, "cannot make a claim: the UUIDs of the GPUs are not known; retrying");
+        const WHY: &str = "the UUIDs of the GPUs that its ResourceClaim must name are not known";
+        tracing::warn!(job = %release.job, reason = WHY, "cannot release a job; retrying");
         for seat in &release.seats {
-            self.feed.settle(&seat.pod, Some(now));
+            self.feed.settle(&seat.pod, Some((now, WHY)));
         }
     }
 
@@ -173,20 +174,18 @@ impl Serving {
             .spawn(async move { Done::Written(writer.claim_again(one).await) });
     }
 
-    fn reject(&mut self, pods: Vec<Name>, reason: &Reason) {
-        let Some(member) = pods.iter().find_map(|pod| self.feed.member(pod)) else {
+    fn reject(&mut self, reject: Reject) {
+        let mut members = reject.pods.iter().filter_map(|pod| self.feed.member(pod));
+        let Some(about) = members.next().map(About::from) else {
             return;
         };
-        let About {
-            class,
-            project,
-            scope,
-        } = About::from(member);
-        let why = words::sentence(reason, scope, project);
+        let obstacle = self.feed.obstacle(&reject.job);
+        let why = notice::why(&reject.reason, obstacle, about);
+        let class = about.class;
         let message =
             format!("the pod waited in the queue of class {class:?} as long as it may: {why}");
-        let mut documents = Vec::with_capacity(pods.len());
-        for pod in pods {
+        let mut documents = Vec::with_capacity(reject.pods.len());
+        for pod in reject.pods {
             let Some(document) = self.feed.document(&pod) else {
                 continue;
             };

@@ -1,16 +1,17 @@
-//! GPUs that DRA allocates: the devices in ResourceSlices, and the ResourceClaims that hold them.
+//! GPUs that DRA allocates: the devices in ResourceSlices, the ResourceClaims that hold them, and
+//! the DeviceClasses by which the scheduler serves plain requests.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 
-use nvlink_planner::{Held, Name};
+use nvlink_planner::Name;
 use nvlink_topology::labels;
 use serde_json::Value;
 
-use super::{Feed, entry::Entry, id};
+use super::{Feed, id};
 use crate::{
-    crd::GPU_DRIVER,
+    class::Class,
+    crd::{GPU_DRIVER, domain_class::Mapping},
     decide::pod::{at, list},
-    mirror::Published,
     queue::{
         Placement,
         claim::{self, Asks},
@@ -20,22 +21,35 @@ use crate::{
 /// The set of nodes whose GPUs a claim can ask for. No class can have this name.
 pub(super) const CLAIMABLE: &str = "nodes with claimable GPUs";
 
+/// Returns the name of the set of nodes where pods get GPUs that request `resource` and no claim.
+pub(super) fn serving(resource: &str) -> Name {
+    format!("nodes that serve {resource}").into()
+}
+
+/// Returns the name of the set of nodes where new pods of a class get GPUs.
+pub(crate) fn giving(class: &Class) -> Name {
+    match class.mapping {
+        Mapping::Claim => CLAIMABLE.into(),
+        Mapping::DevicePlugin | Mapping::Preferred => serving(&class.resource),
+    }
+}
+
 /// The GPUs in a ResourceSlice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Slice {
-    node: Name,
-    pool: String,
-    generation: i64,
+    pub(super) node: Name,
+    pub(super) pool: String,
+    pub(super) generation: i64,
     /// By name.
-    devices: BTreeMap<String, Device>,
+    pub(super) devices: BTreeMap<String, Device>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Device {
+pub(super) struct Device {
     /// The UUID of the GPU; of a part of one, that of the GPU that it is a part of.
-    uuid: String,
+    pub(super) uuid: String,
     /// It is a whole GPU, which the scheduler allocates to claims that tolerate nothing.
-    usable: bool,
+    pub(super) usable: bool,
 }
 
 impl Slice {
@@ -88,13 +102,38 @@ impl Device {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim {
     /// Pool and name of each GPU that it holds.
-    holds: Vec<(String, String)>,
+    pub(super) holds: Vec<(String, String)>,
     /// What it asks for, if it is not allocated.
     asks: Vec<String>,
     /// The scheduler has allocated it.
     allocated: bool,
     /// The pods that it is reserved for.
-    users: Vec<Name>,
+    pub(super) users: Vec<User>,
+}
+
+/// A pod for which a claim is reserved.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct User {
+    pub(super) pod: Name,
+    pub(super) uid: String,
+}
+
+/// What a DeviceClass says about plain requests.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceClass {
+    /// The extended resource that the scheduler serves by claims of this class.
+    pub(super) resource: Option<String>,
+}
+
+impl DeviceClass {
+    /// Reads a DeviceClass by its `spec`.
+    #[must_use]
+    pub fn of(spec: &Value) -> Self {
+        let resource = at(spec, &["extendedResourceName"]).and_then(Value::as_str);
+        Self {
+            resource: resource.map(str::to_owned),
+        }
+    }
 }
 
 impl Claim {
@@ -123,7 +162,11 @@ impl Claim {
                 .collect(),
             allocated,
             users: users
-                .filter_map(|one| Some(id(&namespace, &text(one, "name")?)))
+                .filter_map(|one| {
+                    let pod = id(&namespace, &text(one, "name")?);
+                    let uid = text(one, "uid")?;
+                    Some(User { pod, uid })
+                })
                 .collect(),
         };
         let name = text(metadata, "name")?;
@@ -144,194 +187,6 @@ impl Claim {
     }
 }
 
-/// The slices and claims of the cluster.
-#[derive(Debug, Default)]
-pub(super) struct Devices {
-    slices: BTreeMap<String, Slice>,
-    claims: HashMap<Name, Claim>,
-    /// The slices of each node.
-    on_node: HashMap<Name, BTreeSet<String>>,
-    /// The nodes with each pool.
-    nodes: HashMap<String, BTreeSet<Name>>,
-    /// The claims with GPUs of each pool.
-    in_pool: HashMap<String, BTreeSet<Name>>,
-}
-
-/// The GPUs of a node, by UUID.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct OnNode {
-    /// Those that the scheduler may allocate, or has.
-    pub(super) usable: BTreeSet<String>,
-    /// Those that claims hold, by the pod that uses the claim, if there is one.
-    held: BTreeMap<Option<Name>, BTreeSet<String>>,
-}
-
-impl Devices {
-    /// Sets or removes a slice. Returns the nodes whose GPUs change.
-    fn set_slice(&mut self, name: &str, slice: Option<Slice>) -> Vec<Name> {
-        let old = self.slices.get(name);
-        if old == slice.as_ref() {
-            return Vec::new();
-        }
-        let changed = old.into_iter().chain(&slice).map(|one| one.node.clone());
-        let changed = changed.collect();
-        if let Some(old) = self.slices.remove(name) {
-            if let Some(slices) = self.on_node.get_mut(&old.node) {
-                slices.remove(name);
-            }
-            let more = self.slices_of(&old.node).any(|one| one.pool == old.pool);
-            if !more && let Some(nodes) = self.nodes.get_mut(&old.pool) {
-                nodes.remove(&old.node);
-            }
-        }
-        if let Some(slice) = slice {
-            let of_node = self.on_node.entry(slice.node.clone()).or_default();
-            of_node.insert(name.to_owned());
-            let nodes = self.nodes.entry(slice.pool.clone()).or_default();
-            nodes.insert(slice.node.clone());
-            self.slices.insert(name.to_owned(), slice);
-        }
-        self.on_node.retain(|_, slices| !slices.is_empty());
-        self.nodes.retain(|_, nodes| !nodes.is_empty());
-        changed
-    }
-
-    /// Sets or removes a claim. Returns the nodes whose GPUs it holds or held.
-    fn set_claim(&mut self, name: &Name, claim: Option<Claim>) -> Vec<Name> {
-        let old = self.claims.get(name);
-        if old == claim.as_ref() {
-            return Vec::new();
-        }
-        let pools = |claim: &Claim| -> Vec<String> {
-            claim.holds.iter().map(|(pool, _)| pool.clone()).collect()
-        };
-        let (before, after) = (old.map(pools), claim.as_ref().map(pools));
-        for pool in before.iter().flatten() {
-            if let Some(claims) = self.in_pool.get_mut(pool) {
-                claims.remove(name);
-                if claims.is_empty() {
-                    self.in_pool.remove(pool);
-                }
-            }
-        }
-        for pool in after.iter().flatten() {
-            let claims = self.in_pool.entry(pool.clone()).or_default();
-            claims.insert(name.clone());
-        }
-        match claim {
-            Some(claim) => self.claims.insert(name.clone(), claim),
-            None => self.claims.remove(name),
-        };
-        let pools = before.into_iter().chain(after).flatten();
-        let nodes = pools.filter_map(|pool| self.nodes.get(&pool)).flatten();
-        nodes.cloned().collect()
-    }
-
-    /// Returns a claim that is allocated or the queue's.
-    pub(super) fn claim(&self, id: &Name) -> Option<&Claim> {
-        self.claims.get(id)
-    }
-
-    /// Reports whether a pod names a claim of the queue that does not exist.
-    pub(super) fn lacks_claim(&self, pod: &Entry) -> bool {
-        let claim =
-            |named: &claim::Named| self.claims.contains_key(&id(&pod.namespace, &named.name));
-        pod.claim.as_ref().is_some_and(|named| !claim(named))
-    }
-
-    fn slices_of(&self, node: &Name) -> impl Iterator<Item = &Slice> {
-        let names = self.on_node.get(node).into_iter().flatten();
-        names.filter_map(|name| self.slices.get(name))
-    }
-
-    /// Returns the GPUs of a node; `None` if no slice lists any.
-    pub(super) fn of_node(&self, node: &Name) -> Option<OnNode> {
-        let mut newest: BTreeMap<&str, i64> = BTreeMap::new();
-        for slice in self.slices_of(node) {
-            let known = newest.entry(&slice.pool).or_insert(slice.generation);
-            *known = slice.generation.max(*known);
-        }
-        // A driver replaces the slices of a pool one by one.
-        let valid = self
-            .slices_of(node)
-            .filter(|slice| newest.get(&*slice.pool) == Some(&slice.generation));
-        let mut found = OnNode::default();
-        let mut uuids: HashMap<(&str, &str), &str> = HashMap::new();
-        for slice in valid {
-            for (name, device) in &slice.devices {
-                uuids.insert((&slice.pool, name), &device.uuid);
-                if device.usable {
-                    found.usable.insert(device.uuid.clone());
-                }
-            }
-        }
-        if uuids.is_empty() {
-            return None;
-        }
-        let claims = newest.keys().filter_map(|pool| self.in_pool.get(*pool));
-        let claims: BTreeSet<&Name> = claims.flatten().collect();
-        for claim in claims.into_iter().filter_map(|name| self.claims.get(name)) {
-            let held = claim.holds.iter().filter_map(|(pool, device)| {
-                let uuid = uuids.get(&(pool.as_str(), device.as_str()))?;
-                Some((*uuid).to_owned())
-            });
-            let held: BTreeSet<String> = held.collect();
-            let users: Vec<Option<Name>> = match claim.users.is_empty() {
-                true => vec![None],
-                false => claim.users.iter().cloned().map(Some).collect(),
-            };
-            for user in users {
-                let known = found.held.entry(user).or_default();
-                known.extend(held.iter().cloned());
-            }
-        }
-        Some(found)
-    }
-}
-
-impl OnNode {
-    /// Reports whether the scheduler can allocate a GPU that no pod holds for which `counts` says
-    /// so. One that is held for no pod is about to be free.
-    pub(super) fn is_free(&self, uuid: &str, counts: &impl Fn(&Name) -> bool) -> bool {
-        let users = self.held.iter().filter(|(_, held)| held.contains(uuid));
-        let held = users.filter_map(|(user, _)| user.as_ref()).any(counts);
-        self.usable.contains(uuid) && !held
-    }
-
-    /// Returns who holds the GPUs of a node with this topology: the users of claims, and nobody in
-    /// the cluster those that the scheduler does not allocate.
-    pub(super) fn held(&self, topology: &Published) -> Vec<Held> {
-        let Ok(known) = topology else {
-            return Vec::new();
-        };
-        let gpus = || known.gpus.iter();
-        let indices = |uuids: &BTreeSet<String>| -> Vec<u32> {
-            let named = gpus().filter(|gpu| gpu.uuid.as_ref().is_some_and(|it| uuids.contains(it)));
-            named.map(|gpu| gpu.index).collect()
-        };
-        let mut all: Vec<Held> = self
-            .held
-            .iter()
-            .map(|(pod, uuids)| Held {
-                pod: pod.clone(),
-                gpus: indices(uuids),
-            })
-            .collect();
-        let unusable = gpus().filter(|gpu| {
-            let usable = |uuid: &String| {
-                let mut held = self.held.values();
-                self.usable.contains(uuid) || held.any(|held| held.contains(uuid))
-            };
-            !gpu.uuid.as_ref().is_some_and(usable)
-        });
-        let gpus: Vec<u32> = unusable.map(|gpu| gpu.index).collect();
-        if !gpus.is_empty() {
-            all.push(Held { pod: None, gpus });
-        }
-        all
-    }
-}
-
 impl Feed {
     /// Sets a ResourceSlice, or removes it.
     pub fn slice(&mut self, name: &str, slice: Option<Slice>) {
@@ -343,6 +198,24 @@ impl Feed {
     pub fn claim(&mut self, id: &Name, claim: Option<Claim>) {
         let changed = self.devices.set_claim(id, claim);
         self.changed.nodes.extend(changed);
+    }
+
+    /// Sets a DeviceClass, or removes it.
+    pub fn device_class(&mut self, name: &str, class: Option<DeviceClass>) {
+        if self.devices.set_class(name, class) {
+            // Which of their GPUs a class can get.
+            self.changed.nodes.extend(self.devices.listed().cloned());
+        }
+    }
+
+    /// Removes all DeviceClasses but these.
+    pub fn retain_device_classes(&mut self, wanted: &HashSet<String>) {
+        let gone = self.devices.classes.keys();
+        let gone: Vec<String> = gone
+            .filter(|name| !wanted.contains(*name))
+            .cloned()
+            .collect();
+        gone.iter().for_each(|name| self.device_class(name, None));
     }
 
     /// Removes all slices but these.
@@ -401,88 +274,6 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-
-    fn slice(generation: i64, devices: Value) -> Option<Slice> {
-        Slice::of(&json!({
-            "driver": GPU_DRIVER, "nodeName": "n1",
-            "pool": {"name": "p", "generation": generation, "resourceSliceCount": 1},
-            "devices": devices,
-        }))
-    }
-
-    fn gpu(name: &str, uuid: &str, effect: &str) -> Value {
-        json!({
-            "name": name, "attributes": {"uuid": {"string": uuid}},
-            "taints": [{"key": "k", "effect": effect}],
-        })
-    }
-
-    #[test]
-    fn only_whole_gpus_of_the_newest_generation_count() {
-        let mut devices = Devices::default();
-        let mut part = gpu("mig", "MIG-1", "None");
-        part["attributes"]["parentUUID"] = json!({"string": "GPU-0"});
-        let all = json!([
-            gpu("a", "GPU-0", "None"),
-            gpu("b", "GPU-1", "NoSchedule"),
-            part
-        ]);
-        assert_eq!(devices.set_slice("s", slice(2, all)), ["n1".into()]);
-        devices.set_slice("old", slice(1, json!([gpu("c", "GPU-9", "None")])));
-        let node = devices.of_node(&"n1".into()).unwrap();
-        assert_eq!(node.usable, BTreeSet::from(["GPU-0".to_owned()]));
-        let part = Claim::of(&json!({
-            "metadata": {"namespace": "n", "name": "c"},
-            "status": {"allocation": {"devices": {"results": [
-                {"driver": GPU_DRIVER, "pool": "p", "device": "mig"},
-                {"driver": GPU_DRIVER, "pool": "p", "device": "b", "adminAccess": true},
-            ]}}},
-        }));
-        devices.set_claim(&"n/c".into(), part);
-        let held = devices.of_node(&"n1".into()).unwrap().held;
-        let all: Vec<_> = held.into_values().flatten().collect();
-        assert_eq!(
-            all,
-            ["GPU-0"],
-            "a part holds its GPU, and who looks holds nothing"
-        );
-        devices.set_claim(&"n/c".into(), None);
-        assert_eq!(Slice::of(&json!({"driver": "nic", "nodeName": "n1"})), None);
-        assert_eq!(devices.of_node(&"n2".into()), None);
-        devices.set_slice("s", None);
-        let node = devices.of_node(&"n1".into()).unwrap();
-        assert_eq!(node.usable, BTreeSet::from(["GPU-9".to_owned()]));
-        devices.set_slice("old", None);
-        assert!(devices.on_node.is_empty() && devices.nodes.is_empty());
-    }
-
-    #[test]
-    fn a_claim_holds_its_gpus_for_the_pods_that_use_it() {
-        let mut devices = Devices::default();
-        let all = json!([gpu("a", "GPU-0", "None"), gpu("b", "GPU-1", "None")]);
-        devices.set_slice("s", slice(1, all));
-        let claim = |reserved: Value| {
-            Claim::of(&json!({
-                "metadata": {"namespace": "n", "name": "c"},
-                "status": {"reservedFor": reserved, "allocation": {"devices": {"results": [
-                    {"driver": GPU_DRIVER, "pool": "p", "device": "a"},
-                    {"driver": "nic", "pool": "p", "device": "b"},
-                ]}}},
-            }))
-        };
-        let id: Name = "n/c".into();
-        let used = claim(json!([{"resource": "pods", "name": "pod", "uid": "1"}]));
-        assert_eq!(devices.set_claim(&id, used), ["n1".into()]);
-        let node = || devices.of_node(&"n1".into()).unwrap();
-        let (live, gone) = (|pod: &Name| &**pod == "n/pod", |_: &Name| false);
-        assert!(!node().is_free("GPU-0", &live) && node().is_free("GPU-1", &live));
-        assert!(node().is_free("GPU-0", &gone), "its pod has ended");
-        devices.set_claim(&id, claim(json!([])));
-        let held = devices.of_node(&"n1".into()).unwrap().held;
-        assert_eq!(held.keys().collect::<Vec<_>>(), [&None], "nobody uses it");
-        devices.set_claim(&id, None);
-        assert!(devices.in_pool.is_empty());
-    }
 
     #[test]
     fn claims_that_hold_nothing_count_only_if_they_are_the_queues() {

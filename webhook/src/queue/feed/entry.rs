@@ -70,12 +70,16 @@ pub(super) enum Expected {
     Leaves,
 }
 
-/// A pause after a failure.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A pause after a write that the API server refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Pause {
     /// `Millis::MIN` when the pause is over; the number of failures counts until a success.
     pub(super) until: Millis,
     pub(super) failures: u32,
+    /// Why, in the API server's words.
+    pub(super) why: Box<str>,
+    /// The pod was to fail, or to leave without a place.
+    pub(super) leaves: bool,
 }
 
 /// The most characters that are kept of what the scheduler says.
@@ -183,7 +187,12 @@ impl Entry {
 
     /// Reports whether the queue must not write the pod yet.
     pub(super) fn is_paused(&self) -> bool {
-        self.paused.is_some_and(|pause| pause.until > Millis::MIN)
+        self.pause().is_some()
+    }
+
+    /// Returns why the queue must not write the pod yet.
+    pub(super) fn pause(&self) -> Option<&Pause> {
+        self.paused.as_ref().filter(|it| it.until > Millis::MIN)
     }
 
     /// Reports whether the pod was released, by its gates.

@@ -6,7 +6,7 @@ use nvlink_planner::{self as planner, Held, Millis, Name, Planner, Settings as R
 
 use super::{
     Feed,
-    dra::CLAIMABLE,
+    dra::{CLAIMABLE, User, serving},
     id,
     job::{Context, Pods, Waits},
     load, node,
@@ -77,7 +77,7 @@ impl Feed {
     fn flush_job(&mut self, id: &Name, planner: &mut Planner, now: Millis) {
         let Some(names) = self.jobs.get(id) else {
             self.seats.remove(id);
-            self.doubts.remove(id);
+            self.obstacles.remove(id);
             self.incomplete.remove(id);
             planner.job(id, None);
             return;
@@ -88,11 +88,12 @@ impl Feed {
         let pods = Pods(pods.collect());
         let mut members = pods.0.iter().filter_map(|(_, pod)| pod.class.as_deref());
         let class = members.find_map(|name| self.classes.get(name)?.as_ref().ok());
-        let waits = class
-            .and_then(|class| class.queue.as_ref())
-            .map(|queue| Waits {
-                then: queue.on_timeout,
-            });
+        let waits = class.and_then(|class| {
+            Some(Waits {
+                then: class.queue.as_ref()?.on_timeout,
+                resource: &class.resource,
+            })
+        });
         let before = self.seats.get(id).map(Vec::as_slice);
         let assembled = pods.assemble(id, waits, before, &self.context(now));
         for name in names {
@@ -107,9 +108,9 @@ impl Feed {
             true => self.incomplete.add(id, names, now),
             false => self.incomplete.remove(id),
         }
-        match assembled.doubt {
-            Some(doubt) => self.doubts.insert(id.clone(), doubt),
-            None => self.doubts.remove(id),
+        match assembled.obstacle {
+            Some(obstacle) => self.obstacles.insert(id.clone(), obstacle),
+            None => self.obstacles.remove(id),
         };
         self.seats.insert(id.clone(), assembled.seats);
     }
@@ -144,10 +145,17 @@ impl Feed {
             .filter(of_class)
             .map(|class| Name::from(class.name.as_str()));
         let devices = self.devices.of_node(name);
+        // A DRA driver takes the place of a device plugin.
+        let serves = |resource: &&str| {
+            devices.is_none() || node.has(resource) || self.devices.serves(resource)
+        };
+        let resources: BTreeSet<&str> = classes().map(|class| &*class.resource).collect();
+        let sets = sets.chain(resources.into_iter().filter(serves).map(serving));
         let mut held = self.held(topology);
         if let (Some(devices), Some(topology)) = (&devices, topology) {
             // Claims say it before the exporter sees the containers.
-            held.extend(devices.held(topology));
+            let name = |user: &User| self.holder(user.pod.clone(), Some(&user.uid));
+            held.extend(devices.held(topology, name));
         }
         // A claim names GPUs by UUID.
         let known = topology.and_then(|published| published.as_ref().ok());
@@ -180,22 +188,21 @@ impl Feed {
         let allocations = known.and_then(|known| known.allocations.as_ref());
         let held = allocations.into_iter().flatten().map(|one| {
             let id = id(&one.namespace, &one.pod);
-            let uids = self
-                .pods
-                .get(&id)
-                .map(|pod| &pod.uid)
-                .zip(one.pod_uid.as_ref());
-            let same = uids.is_none_or(|(known, reported)| known == reported);
             Held {
-                // The planner knows no pod of the other name.
-                pod: Some(if same {
-                    id
-                } else {
-                    format!("{id} before").into()
-                }),
+                pod: Some(self.holder(id, one.pod_uid.as_deref())),
                 gpus: one.gpus.clone(),
             }
         });
         held.collect()
+    }
+
+    /// Returns how the planner calls a pod that is said to hold GPUs: it must not take an earlier pod
+    /// of the same name for the present one.
+    fn holder(&self, pod: Name, uid: Option<&str>) -> Name {
+        let known = self.pods.get(&pod).map(|pod| pod.uid.as_str());
+        match known.zip(uid).is_none_or(|(known, said)| known == said) {
+            true => pod,
+            false => format!("{pod} before").into(),
+        }
     }
 }

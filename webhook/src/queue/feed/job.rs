@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use nvlink_planner::{Deadline, Estimate, Job, Member, Millis, Name, OnTimeout, PodState, Seat};
 
 use super::{
-    dra::CLAIMABLE,
-    entry::{Entry, Expected},
+    dra::{CLAIMABLE, serving},
+    entry::{Entry, Expected, Pause},
 };
 use crate::{
     crd::domain_class::OnQueueTimeout,
-    queue::{self, Assembly, Doubt, Life, Placement, assemble, past::Past},
+    queue::{self, Assembly, Life, Placement, assemble, notice::Obstacle, past::Past},
 };
 
 /// The pods of a job, in the order of their names.
@@ -24,8 +24,8 @@ pub(super) struct Assembled {
     pub(super) job: Option<Job>,
     /// It is a gang of which some pods wait and others are missing.
     pub(super) incomplete: bool,
-    /// Why nobody can say whether all its pods are there.
-    pub(super) doubt: Option<Doubt>,
+    /// What keeps it from starting, besides GPUs.
+    pub(super) obstacle: Option<Obstacle>,
     /// The seats of its pods, also of those that are gone.
     pub(super) seats: Vec<Seat>,
     /// Pods that wait although others of their plan were released: they must follow.
@@ -43,8 +43,10 @@ pub(super) struct Context<'a> {
 
 /// What a class says about waiting.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Waits {
+pub(super) struct Waits<'a> {
     pub(super) then: OnQueueTimeout,
+    /// The resource that its pods request, unless they have claims.
+    pub(super) resource: &'a str,
 }
 
 impl Pods<'_> {
@@ -99,7 +101,7 @@ impl Pods<'_> {
     pub(super) fn assemble(
         &self,
         id: &Name,
-        waits: Option<Waits>,
+        waits: Option<Waits<'_>>,
         before: Option<&[Seat]>,
         context: &Context<'_>,
     ) -> Assembled {
@@ -111,7 +113,7 @@ impl Pods<'_> {
                 .collect(),
             job: None,
             incomplete: false,
-            doubt: None,
+            obstacle: None,
             seats: Vec::new(),
             committed: Vec::new(),
         };
@@ -131,30 +133,30 @@ impl Pods<'_> {
         let job = self.job(&places, waits, &this.seats, context);
         if let Some((job, whole)) = job {
             this.incomplete = whole.missing != Some(0) && !job.members.is_empty();
-            this.doubt = whole.undecided().cloned();
+            this.obstacle = self.obstacle(&places, &whole);
             this.job = Some(job);
         }
         this
     }
 
-    /// Returns the pods that the planner may start: all that wait, unless the queue must not write
-    /// one of them yet.
+    /// Returns the pods that wait for a place.
     fn waiting(&self, places: &[Option<&Placement>]) -> Vec<(&Name, &Entry)> {
         let pairs = self.0.iter().zip(places);
         let waiting = pairs
             .filter(|((_, pod), place)| pod.waits() && place.is_none() && pod.member.is_some())
             .map(|(pair, _)| *pair);
-        let waiting: Vec<_> = waiting.collect();
-        match waiting.iter().any(|(_, pod)| pod.is_paused()) {
-            true => Vec::new(),
-            false => waiting,
-        }
+        waiting.collect()
+    }
+
+    fn obstacle(&self, places: &[Option<&Placement>], whole: &Assembly) -> Option<Obstacle> {
+        let refused = pause(&self.waiting(places)).map(|it| Obstacle::Refused(it.why.clone()));
+        refused.or_else(|| whole.undecided().cloned().map(Obstacle::Doubt))
     }
 
     fn job(
         &self,
         places: &[Option<&Placement>],
-        waits: Option<Waits>,
+        waits: Option<Waits<'_>>,
         seats: &[Seat],
         context: &Context<'_>,
     ) -> Option<(Job, Assembly)> {
@@ -185,18 +187,20 @@ impl Pods<'_> {
             Some(at.saturating_add(pod.shift))
         });
         let priorities = waiting.iter().map(|(_, pod)| pod.priority);
+        let pause = pause(&waiting);
+        let deadline = deadline(first, created().min(), waits);
         let job = Job {
             class: first.class.as_str().into(),
             project: first.project.as_str().into(),
             // One pod of high priority, or an old one, brings no others to the front.
             priority: priorities.min().unwrap_or(first.priority),
             created: created().max().unwrap_or(context.now),
-            complete: there && waiting.iter().all(|(_, pod)| free(pod)),
+            complete: there && pause.is_none() && waiting.iter().all(|(_, pod)| free(pod)),
             pattern: first.pattern,
             scope: first.scope,
-            within: within(&waiting),
+            within: within(&waiting, waits),
             duration: context.duration(&waiting),
-            deadline: deadline(first, created().min(), waits),
+            deadline: deadline.filter(|_| !pause.is_some_and(|it| it.leaves)),
             members: waiting
                 .iter()
                 .filter_map(|(name, pod)| context.member(name, pod))
@@ -223,11 +227,21 @@ fn place<'a>(pod: &'a Entry, released: &BTreeSet<&str>) -> Option<&'a Placement>
     }
 }
 
+/// Returns why the queue must not write one of the pods yet.
+fn pause<'a>(waiting: &[(&Name, &'a Entry)]) -> Option<&'a Pause> {
+    waiting.iter().find_map(|(_, pod)| pod.pause())
+}
+
 /// Returns the sets of nodes to which pods can go together.
-fn within(waiting: &[(&Name, &Entry)]) -> Vec<Name> {
-    let claims = waiting.iter().any(|(_, pod)| pod.claim.is_some());
-    let demands = waiting.iter().filter_map(|(_, pod)| pod.demand.clone());
-    let sets: BTreeSet<Name> = demands.chain(claims.then(|| CLAIMABLE.into())).collect();
+fn within(waiting: &[(&Name, &Entry)], waits: Option<Waits<'_>>) -> Vec<Name> {
+    let of_pod = |(_, pod): &(&Name, &Entry)| {
+        let devices = match pod.claim {
+            Some(_) => Some(CLAIMABLE.into()),
+            None => waits.map(|waits| serving(waits.resource)),
+        };
+        devices.into_iter().chain(pod.demand.clone())
+    };
+    let sets: BTreeSet<Name> = waiting.iter().flat_map(of_pod).collect();
     sets.into_iter().collect()
 }
 
@@ -244,7 +258,7 @@ fn seat(name: &Name, place: &Placement) -> Seat {
 fn deadline(
     first: &queue::Member,
     oldest: Option<Millis>,
-    waits: Option<Waits>,
+    waits: Option<Waits<'_>>,
 ) -> Option<Deadline> {
     let timeout = i64::try_from(first.timeout?.as_millis()).ok()?;
     Some(Deadline {

@@ -55,6 +55,12 @@ impl Node {
         }
     }
 
+    /// Reports whether the scheduler may hand out a resource.
+    pub(super) fn has(&self, resource: &str) -> bool {
+        let mut all = self.allocatable.iter();
+        all.any(|(name, amount)| name == resource && *amount > 0)
+    }
+
     /// Returns the number of GPUs that the scheduler may hand out; `is_gpu` says which resources
     /// are GPUs.
     pub(super) fn capacity(&self, is_gpu: impl Fn(&str) -> bool) -> u32 {

@@ -3,7 +3,7 @@
 use nvlink_planner::{Name, Seat};
 
 use super::{Feed, entry::Entry};
-use crate::queue::{Doubt, Life};
+use crate::queue::{Life, notice::Obstacle};
 
 /// A pod that waits no more, although its condition says so.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,10 +89,10 @@ impl Feed {
         self.seats.get(job).map_or(&[], Vec::as_slice)
     }
 
-    /// Returns why nobody can say whether all pods of a gang are there.
+    /// Returns what keeps a job from starting, besides GPUs.
     #[must_use]
-    pub fn doubt(&self, job: &Name) -> Option<&Doubt> {
-        self.doubts.get(job)
+    pub fn obstacle(&self, job: &Name) -> Option<&Obstacle> {
+        self.obstacles.get(job)
     }
 
     /// Returns the names of the pods of a job.

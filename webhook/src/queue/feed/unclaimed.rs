@@ -3,7 +3,7 @@
 use nvlink_planner::{Millis, Name};
 use serde_json::Value;
 
-use super::{Feed, entry::Entry, id, writing::earlier};
+use super::{Feed, dra::User, entry::Entry, id, writing::earlier};
 use crate::queue::Placement;
 
 /// For how long after it was made a claim is left alone, milliseconds: it may be unknown, because
@@ -79,9 +79,9 @@ impl Feed {
             let gpu = gpus.into_iter().flatten().find(|gpu| gpu.index == index);
             gpu.is_none_or(|gpu| !gpu.faults.is_empty())
         };
-        let live = |user: &Name| {
-            let user = self.pods.get(user).filter(|_| user != pod);
-            user.is_some_and(|user| user.life.is_live())
+        let live = |user: &User| {
+            let known = self.pods.get(&user.pod).filter(|_| user.pod != *pod);
+            known.is_some_and(|known| known.uid == user.uid && known.life.is_live())
         };
         let pairs = placement.gpus.iter().zip(&placement.uuids);
         let out = pairs.filter(|(index, uuid)| broken(**index) || !devices.is_free(uuid, &live));

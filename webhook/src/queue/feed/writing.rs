@@ -42,16 +42,22 @@ impl Feed {
         self.expected(pod, Some(Expected::Leaves));
     }
 
-    /// Records that the queue has stopped writing a pod. After a failure, it does not begin again
-    /// before a pause.
-    pub fn settle(&mut self, pod: &Name, failed_at: Option<Millis>) {
+    /// Records that the queue has stopped writing a pod. After a failure, which has a time and a
+    /// reason, it does not begin again before a pause.
+    pub fn settle(&mut self, pod: &Name, failed: Option<(Millis, &str)>) {
+        let entry = self.pods.get(pod);
+        let leaves = entry.is_some_and(|entry| entry.expected == Some(Expected::Leaves));
         self.expected(pod, None);
         if let Some(entry) = self.pods.get_mut(pod) {
-            entry.paused = failed_at.map(|now| {
-                let failures = entry.paused.map_or(0, |pause| pause.failures) + 1;
+            entry.paused = failed.map(|(now, why)| {
+                let failures = entry.paused.as_ref().map_or(0, |pause| pause.failures) + 1;
                 let pause = (500 << failures.min(7)).min(LONGEST);
-                let until = now.saturating_add(pause);
-                Pause { until, failures }
+                Pause {
+                    until: now.saturating_add(pause),
+                    failures,
+                    why: why.into(),
+                    leaves,
+                }
             });
             match entry.is_paused() {
                 true => self.paused.insert(pod.clone()),
@@ -72,7 +78,7 @@ impl Feed {
     pub fn resume(&mut self, now: Millis) -> Option<Millis> {
         let (mut next, mut over) = (None, Vec::new());
         for id in &self.paused {
-            let pause = self.pods.get(id).and_then(|pod| pod.paused);
+            let pause = self.pods.get(id).and_then(|pod| pod.paused.as_ref());
             match pause.filter(|pause| pause.until > now) {
                 Some(pause) => next = earlier(next, pause.until),
                 None => over.push(id.clone()),
