@@ -29,6 +29,9 @@ pub struct Notice {
     pub eta: Option<Eta>,
 }
 
+/// The word for a job that the queue cannot start although it has its turn.
+pub const REFUSED: &str = "Refused";
+
 /// What keeps a job from starting that only its pods, or the API server, can say.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Obstacle {
@@ -100,7 +103,7 @@ impl Notice {
     #[must_use]
     pub fn word(&self) -> &'static str {
         match &self.obstacle {
-            Some(Obstacle::Refused(_)) => "Refused",
+            Some(Obstacle::Refused(_)) => REFUSED,
             _ => words::word(&self.reason),
         }
     }

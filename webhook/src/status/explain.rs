@@ -15,7 +15,7 @@ use super::{
 use crate::{
     crd::domain_class::{Mapping, OnQueueTimeout},
     decide::pod,
-    queue::{self, Life},
+    queue::{self, Life, notice::REFUSED},
 };
 
 /// The most domains that are shown.
@@ -263,7 +263,7 @@ fn wait(state: &mut State<'_>, id: &Name, this: &mut Explained) {
     this.waited_seconds = Some((now - job.created).max(0) / 1000);
     this.deadline = job.deadline.map(deadline);
     let Some(explanation) = explanation else {
-        acts(state, id, this);
+        acts(state, id, &job, this);
         return;
     };
     let waiting = &explanation.waiting;
@@ -329,11 +329,17 @@ fn told(state: &State<'_>, this: &mut Explained) {
 }
 
 /// Says what the queue does now with a job that does not wait any more.
-fn acts(state: &State<'_>, id: &Name, this: &mut Explained) {
+fn acts(state: &State<'_>, id: &Name, job: &Job, this: &mut Explained) {
     let actions = state.plan.iter().flat_map(|plan| &plan.round.actions);
     for action in actions {
         match action {
             Action::Release(release) if release.job == *id => {
+                if let Some(why) = state.refused(job) {
+                    this.reason = Some(REFUSED.to_owned());
+                    this.summary = "waits although it has its turn".to_owned();
+                    this.messages = vec![why.to_owned()];
+                    return;
+                }
                 this.reason = Some("Starting".to_owned());
                 this.summary = "starts now".to_owned();
                 let nodes = release.seats.iter().filter_map(|seat| seat.node.as_deref());

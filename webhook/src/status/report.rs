@@ -10,7 +10,7 @@ use super::{
     state::{Pod, State},
     words,
 };
-use crate::queue::{self, Life};
+use crate::queue::{self, Life, notice::REFUSED};
 
 /// What a report shows.
 #[derive(Clone, Debug, Default)]
@@ -331,7 +331,12 @@ impl State<'_> {
                 }
                 Action::GiveBack(_) => return None,
             };
-            let row = self.job_row(job, plan.planner.waiting(job)?);
+            let waiting = plan.planner.waiting(job)?;
+            let (reason, message) = match self.refused(waiting) {
+                Some(why) if reason == "Starting" => (REFUSED, why.to_owned()),
+                _ => (reason, message),
+            };
+            let row = self.job_row(job, waiting);
             Some(QueueRow {
                 reason: reason.to_owned(),
                 message,

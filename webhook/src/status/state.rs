@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use k8s_openapi::jiff::Timestamp;
-use nvlink_planner::{Millis, Name};
+use nvlink_planner::{Job, Millis, Name};
 use nvlink_topology::labels;
 use serde_json::Value;
 
@@ -16,7 +16,7 @@ use crate::{
     class::{Class, GPU},
     crd::DomainClassSpec,
     decide::{Settings, pod},
-    queue::{Life, Member, Past, Source, feed::id, read},
+    queue::{Life, Member, Past, Source, feed::id, notice::REFUSED, read},
 };
 
 /// The state of the queue, as far as it is known.
@@ -94,6 +94,15 @@ impl<'a> State<'a> {
     /// Returns the class `name`, if it is known and can be used.
     pub(super) fn class(&self, name: &str) -> Option<&Class> {
         self.classes.get(name)?.as_ref().ok()
+    }
+
+    /// Returns why the leader could not start a job that has its turn, if it said so.
+    pub(super) fn refused(&self, job: &Job) -> Option<&str> {
+        let mut members = job.members.iter();
+        members.find_map(|member| {
+            let told = self.pods.get(&member.pod)?.told("reason")?;
+            told.strip_prefix(REFUSED)?.strip_prefix(": ")
+        })
     }
 
     /// Returns a pod by its namespace and name.

@@ -137,6 +137,23 @@ fn one_node_and_one_job_that_starts_now() {
         "explain-starting.txt",
         &explained(&objects, "ml", "train").text(Some(80)),
     );
+    let why =
+        "it had its turn, but the queue cannot start it and tries again: exceeded quota: claims";
+    let pods = objects.pods.objects.values().cloned();
+    let refused = pods.map(|mut pod| {
+        pod["metadata"]["annotations"] = json!({});
+        with(pod, "queue-reason", &format!("Refused: {why}"))
+    });
+    let objects = Objects {
+        pods: Kind::of(refused),
+        ..objects.clone()
+    };
+    let text = report(&objects, &Query::default()).text(Some(80));
+    assert!(text.contains("Refused"), "{text}");
+    check(
+        "explain-refused.txt",
+        &explained(&objects, "ml", "train").text(Some(80)),
+    );
 }
 
 #[test]
