@@ -104,7 +104,8 @@ pub struct ControlPlane {
     kubelets: bool,
     kubectl: Kubectl,
     // Dropped in this order: the clients before the servers.
-    clients: Vec<Process>,
+    scheduler: Option<Process>,
+    controllers: Option<Process>,
     api: Mutex<Option<Process>>,
     etcd: Option<etcd::Etcd>,
 }
@@ -146,7 +147,8 @@ impl ControlPlane {
             port,
             kubelets: options.kubelets,
             kubectl,
-            clients: Vec::new(),
+            scheduler: None,
+            controllers: None,
             api: Mutex::default(),
             etcd: None,
         };
@@ -167,7 +169,7 @@ impl ControlPlane {
             };
             this.write_kubeconfig(user.token, user)?;
         }
-        let scheduler = this.start_client("kube-scheduler", "scheduler", &[])?;
+        this.start_scheduler()?;
         // The controllers exit if the API server is not ready soon.
         this.wait_for(&api)?;
         let manager = this.start_controllers()?;
@@ -176,8 +178,8 @@ impl ControlPlane {
                 .run(&["get", "serviceaccount", "default"])
                 .map(Some)
         })?;
-        scheduler.check_running()?;
-        this.clients = vec![scheduler, manager];
+        this.check_scheduler()?;
+        this.controllers = Some(manager);
         this.api = Mutex::new(Some(api));
         Ok(this)
     }

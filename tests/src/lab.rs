@@ -316,6 +316,21 @@ impl Lab {
         Ok(())
     }
 
+    /// Waits for what the kubelet does.
+    ///
+    /// # Errors
+    /// When the kubelet ends or the deadline passes; shows the end of its log.
+    pub fn wait_for_kubelet<T>(
+        &self,
+        what: &str,
+        limit: Duration,
+        probe: impl FnMut() -> Result<Option<T>>,
+    ) -> Result<T> {
+        let kubelet = self.lock_kubelet();
+        let kubelet = kubelet.as_ref().context("the kubelet does not run")?;
+        kubelet.wait_until(what, limit, probe)
+    }
+
     /// Ends the device plugin.
     pub fn stop_vendor(&self) {
         // Connections end with their runtime only.

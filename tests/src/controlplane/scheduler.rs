@@ -1,6 +1,6 @@
 //! kube-scheduler with a configuration file.
 
-use std::{fs, process::Command};
+use std::fs;
 
 use anyhow::{Context, Result, ensure};
 
@@ -31,23 +31,24 @@ impl ControlPlane {
         let mut scheduler = command(assets::path("kube-scheduler")?);
         scheduler.arg("--config").arg(file);
         scheduler.args(["--leader-elect=false", "--secure-port=0"]);
-        let old = self.clients.first_mut().context("no scheduler runs")?;
         let new = Process::start("kube-scheduler-configured", &self.directory, scheduler)?;
         // The old one ends here.
-        *old = new;
+        self.scheduler = Some(new);
         Ok(())
     }
 
-    /// Stops the scheduler, or lets it go on.
+    /// Ends the scheduler.
+    pub fn stop_scheduler(&mut self) {
+        self.scheduler = None;
+    }
+
+    /// Starts the scheduler again. Before it binds a pod, it has read all that is in the API.
     ///
     /// # Errors
-    /// When it does not run.
-    pub fn pause_scheduler(&self, paused: bool) -> Result<()> {
-        let scheduler = self.clients.first().context("no scheduler runs")?;
-        let signal = if paused { "-STOP" } else { "-CONT" };
-        let pid = scheduler.id().to_string();
-        let sent = Command::new("kill").args([signal, &pid]).status()?;
-        ensure!(sent.success(), "kill {signal} {pid} failed");
+    /// When it cannot be started.
+    pub fn start_scheduler(&mut self) -> Result<()> {
+        let new = self.start_client("kube-scheduler", "scheduler", &[])?;
+        self.scheduler = Some(new);
         Ok(())
     }
 
@@ -56,7 +57,7 @@ impl ControlPlane {
     /// # Errors
     /// When it has ended.
     pub fn check_scheduler(&self) -> Result<()> {
-        let scheduler = self.clients.first().context("no scheduler runs")?;
+        let scheduler = self.scheduler.as_ref().context("no scheduler runs")?;
         scheduler.check_running()
     }
 }

@@ -144,6 +144,17 @@ impl Bench {
         .unwrap();
     }
 
+    /// Returns what a container that runs [`WORK`] got. `arguments` are those of `kubectl logs`. It
+    /// may run before it has printed anything.
+    fn printed(&self, arguments: &[&str]) -> String {
+        wait_until("the container to print its variables", SOON, || {
+            let log = self.kubectl.run(&[&["logs"], arguments].concat())?;
+            anyhow::ensure!(log.contains("ready\n"), "{log}");
+            Ok(Some(log))
+        })
+        .unwrap()
+    }
+
     /// Lets the work of a pod end.
     fn end(&self, pod: &str) {
         let touch = ["exec", pod, "--", "touch", "/tmp/end"];
@@ -179,7 +190,7 @@ impl Bench {
 }
 
 /// Prints what the container got, and works until somebody creates a file.
-const WORK: &str = "env; until [ -e /tmp/end ]; do sleep 0.1; done; echo done";
+const WORK: &str = "env; echo ready; until [ -e /tmp/end ]; do sleep 0.1; done; echo done";
 
 /// Returns the spec of a pod that runs a shell script on this node.
 fn spec(node: &str, gpus: u32, script: &str) -> Value {
@@ -227,7 +238,7 @@ fn a_job_runs_on_the_gpus_that_the_exporter_reports_and_ends() {
     assert_eq!(quality(&text, name), (Some(1.0), Some(1.0)));
     assert_eq!(of_pod(&text, "nvlink_placement_domains", name), Some(1.0));
 
-    let log = bench.kubectl.run(&["logs", "job/train"]).unwrap();
+    let log = bench.printed(&["job/train"]);
     let visible: Vec<&str> = variable(&log, "NVIDIA_VISIBLE_DEVICES")
         .unwrap_or_else(|| panic!("{log}"))
         .split(',')

@@ -88,7 +88,7 @@ fn create_several(bench: &Bench) {
         container
     };
     let mut spec = spec(bench.lab.name(), 0, WORK);
-    spec["initContainers"] = json!([with("init", 2, "env")]);
+    spec["initContainers"] = json!([with("init", 2, "env; echo ready")]);
     spec["containers"] = json!([with("one", 2, WORK), with("two", 1, WORK)]);
     let pod = json!({
         "apiVersion": "v1", "kind": "Pod",
@@ -109,7 +109,7 @@ fn run_plain(bench: &Bench) -> Vec<u32> {
     bench.kubectl.create(&plain).unwrap();
     bench.wait_for_phase("plain", "Running");
     let text = bench.wait_for_pod("plain", 1);
-    let log = bench.kubectl.run(&["logs", "plain"]).unwrap();
+    let log = bench.printed(&["plain"]);
     let served: Vec<u32> = given(&log).into_keys().collect();
     assert_eq!(held(&text, "plain"), served);
     let pod = bench.kubectl.get(&["pod", "plain"]).unwrap();
@@ -133,7 +133,7 @@ fn plain_requests_and_containers_that_share_a_claim_get_their_own_gpus() {
         held.iter().all(|gpu| free.contains(gpu)),
         "{held:?} of {free:?}"
     );
-    let log = |name| bench.kubectl.run(&["logs", "several", "-c", name]).unwrap();
+    let log = |name| bench.printed(&["several", "-c", name]);
     let logs = ["init", "one", "two"].map(log);
     let gpus = logs.each_ref().map(|log| given(log));
     assert_eq!(

@@ -73,7 +73,7 @@ pub(super) fn has_the_gpus_of_place(
     sorted.sort_unstable();
     let text = bench.wait_for_pod(pod, gpus);
     assert_eq!(held(&text, pod), sorted, "{pod} of {free:?}");
-    let log = bench.kubectl.run(&["logs", pod]).unwrap();
+    let log = bench.printed(&[pod]);
     let relative = expected
         .iter()
         .map(|gpu| sorted.iter().position(|one| one == gpu));

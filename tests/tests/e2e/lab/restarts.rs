@@ -155,10 +155,10 @@ fn restart(bench: &Bench, parts: Vec<Restart>) -> Window {
     let from = Instant::now();
     parts.iter().for_each(|part| part.stop(lab));
     parts.iter().for_each(|part| part.start(lab));
-    wait_until(&format!("the devices after {parts:?}"), LONG, || {
-        Ok((lab.registrations() > before).then_some(()))
-    })
-    .unwrap();
+    let what = format!("the devices after {parts:?}");
+    let known = || Ok((lab.registrations() > before).then_some(()));
+    lab.wait_for_kubelet(&what, LONG, known)
+        .unwrap_or_else(|error| panic!("{error:?}"));
     Window {
         parts,
         from,

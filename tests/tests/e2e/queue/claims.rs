@@ -182,10 +182,10 @@ fn each_container_has_its_ranks_and_a_gang_its_claims() {
     assert_eq!(plans[0], plans[1]);
 }
 
-/// Creates the pod `a` of two GPUs, and pauses the scheduler until the queue has released it. Returns
+/// Creates the pod `a` of two GPUs, and stops the scheduler until the queue has released it. Returns
 /// the first of the planned GPUs.
-fn release_unbound(cluster: &Cluster) -> u32 {
-    cluster.plane.pause_scheduler(true).unwrap();
+fn release_unbound(cluster: &mut Cluster) -> u32 {
+    cluster.plane.stop_scheduler();
     cluster.create("a", 2);
     let planned = wait_until("the pod to be released", SOON, || {
         let pod = cluster.pod("a");
@@ -201,10 +201,10 @@ fn a_claim_is_made_anew_when_its_gpus_are_lost() {
     if lacks_claims() {
         return;
     }
-    let cluster = Cluster::claiming(&[MESH], json!({}));
-    let lost = release_unbound(&cluster);
+    let mut cluster = Cluster::claiming(&[MESH], json!({}));
+    let lost = release_unbound(&mut cluster);
     cluster.set_slice("n1", &[lost]);
-    cluster.plane.pause_scheduler(false).unwrap();
+    cluster.plane.start_scheduler().unwrap();
     let pod = cluster.bound("a");
     let free: Vec<u32> = (0..8).filter(|gpu| *gpu != lost).collect();
     let got = allocated(&cluster, &pod);
@@ -214,7 +214,7 @@ fn a_claim_is_made_anew_when_its_gpus_are_lost() {
     assert_eq!(annotation(&pod, "queue-order.0-1-2"), relative(&got));
 
     // Somebody deletes the claim of a released pod.
-    cluster.plane.pause_scheduler(true).unwrap();
+    cluster.plane.stop_scheduler();
     cluster.create("b", 1);
     wait_until("the claim of b", SOON, || {
         Ok((!waits(&cluster.pod("b")) && claims(&cluster).len() == 2).then_some(()))
@@ -225,7 +225,7 @@ fn a_claim_is_made_anew_when_its_gpus_are_lost() {
         .team
         .run(&["delete", "resourceclaim", &name])
         .unwrap();
-    cluster.plane.pause_scheduler(false).unwrap();
+    cluster.plane.start_scheduler().unwrap();
     assert_eq!(allocated(&cluster, &cluster.bound("b")).len(), 1);
 }
 
@@ -234,8 +234,8 @@ fn a_claim_is_made_anew_when_an_administrator_taints_its_gpu() {
     if assets::lacks_taint_rules() {
         return;
     }
-    let cluster = Cluster::claiming(&[MESH], json!({}));
-    let lost = release_unbound(&cluster);
+    let mut cluster = Cluster::claiming(&[MESH], json!({}));
+    let lost = release_unbound(&mut cluster);
     // The queue does not read these rules; the scheduler does.
     let rule = json!({
         "apiVersion": "resource.k8s.io/v1beta2", "kind": "DeviceTaintRule",
@@ -248,7 +248,7 @@ fn a_claim_is_made_anew_when_an_administrator_taints_its_gpu() {
         },
     });
     cluster.plane.kubectl().create(&rule).unwrap();
-    cluster.plane.pause_scheduler(false).unwrap();
+    cluster.plane.start_scheduler().unwrap();
     let pod = cluster.bound("a");
     let got = allocated(&cluster, &pod);
     assert!(got.len() == 2 && !got.contains(&lost), "{got:?}");

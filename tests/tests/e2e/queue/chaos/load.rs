@@ -127,12 +127,14 @@ impl<'a> Load<'a> {
             for pod in pods.iter().filter(|pod| !self.over.contains(&pod.uid)) {
                 self.unseen.remove(&pod.name);
             }
-            let live: Vec<&Seen> = pods
+            let mut live: Vec<&Seen> = pods
                 .iter()
                 .filter(|pod| !pod.has_ended() && !self.over.contains(&pod.uid))
                 .collect();
             self.note_partial(&live);
             self.bury(&live, &orders.lost);
+            // Another pod may have the name of one that was deleted just now.
+            live.retain(|pod| !self.over.contains(&pod.uid));
             self.go_on(&live);
             if !orders.closed {
                 self.fill(&live);
