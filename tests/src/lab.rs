@@ -303,8 +303,14 @@ impl Lab {
     }
 
     /// Kills the kubelet. Its containers go on.
-    pub fn stop_kubelet(&self) {
-        drop(self.lock_kubelet().take());
+    ///
+    /// # Errors
+    /// When it does not end.
+    pub fn stop_kubelet(&self) -> Result<()> {
+        match self.lock_kubelet().take() {
+            Some(kubelet) => kubelet.kill_with_children(),
+            None => Ok(()),
+        }
     }
 
     /// Starts the kubelet again.
@@ -438,9 +444,7 @@ impl Lab {
     /// Waits for the kubelet after the one that was the `before`th to watch the devices. Its Node
     /// object may still say what that one knew.
     fn wait_until_ready(&self, before: usize) -> Result<()> {
-        let kubelet = self.lock_kubelet();
-        let kubelet = kubelet.as_ref().context("the kubelet does not run")?;
-        kubelet.wait_until("the node to be ready", START, || {
+        self.wait_for_kubelet("the node to be ready", START, || {
             let node = self.kubectl.get(&["node", &self.name])?;
             let conditions = node["status"]["conditions"]
                 .as_array()
@@ -453,7 +457,7 @@ impl Lab {
         if let Some(driver) = &self.driver {
             return driver.wait_until_published(&self.kubectl);
         }
-        kubelet.wait_until("the kubelet to know the device plugin", START, || {
+        self.wait_for_kubelet("the kubelet to know the device plugin", START, || {
             Ok((self.registrations() > before).then_some(()))
         })?;
         let gpus = self.recording["spec"]["gpus"].as_array();
@@ -463,7 +467,8 @@ impl Lab {
 
 impl Drop for Lab {
     fn drop(&mut self) {
-        self.stop_kubelet();
+        // Its namespaces end it in any case.
+        let _ = self.stop_kubelet();
         // Other nodes would lead pods to the way to the API server that ends with this node.
         let slice = format!("endpointslice/{}", self.network.name());
         let node = format!("node/{}", self.name);

@@ -17,6 +17,8 @@ use anyhow::{Context, Result, anyhow, bail};
 use crate::wait::wait_until;
 
 const TAIL: usize = 15;
+/// How long the kernel may take to end a program that is killed.
+const END: Duration = Duration::from_secs(30);
 
 /// A running program. It is killed when this value is dropped, and by the kernel when this process
 /// ends in any other way.
@@ -143,6 +145,29 @@ impl Process {
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner)
                 .try_wait()?)
+        })
+    }
+
+    /// Kills the program, and waits until its children have ended, which the kernel kills a little
+    /// later: until then they keep their ports and files.
+    ///
+    /// # Errors
+    /// When a child does not end.
+    pub fn kill_with_children(self) -> Result<()> {
+        let id = self.id();
+        let children = fs::read_to_string(format!("/proc/{id}/task/{id}/children"))?;
+        let name = self.name.clone();
+        drop(self);
+        let runs = |id: &str| {
+            let stat = fs::read_to_string(format!("/proc/{id}/stat"));
+            let state = stat.ok().and_then(|stat| {
+                let (_, state) = stat.rsplit_once(") ")?;
+                state.chars().next()
+            });
+            state.is_some_and(|state| !"ZX".contains(state))
+        };
+        wait_until(&format!("the children of {name} to end"), END, || {
+            Ok((!children.split_whitespace().any(runs)).then_some(()))
         })
     }
 

@@ -276,7 +276,7 @@ fn allocations_come_back_after_a_restart_of_the_kubelet() {
     bench.run_pod("stays", 2);
     let before = held(&bench.wait_for_pod("stays", 2), "stays");
 
-    bench.lab.stop_kubelet();
+    bench.lab.stop_kubelet().unwrap();
     bench.wait_for("the kubelet to be missed", |text| {
         succeeded(text) == Some(0.0) && held(text, "stays").is_empty()
     });

@@ -244,7 +244,7 @@ pub(super) enum Restart {
 impl Restart {
     pub(super) fn stop(self, lab: &Lab) {
         match self {
-            Self::Kubelet => lab.stop_kubelet(),
+            Self::Kubelet => lab.stop_kubelet().unwrap(),
             Self::Vendor => lab.stop_vendor(),
             Self::Between => lab.stop_between(),
         }
