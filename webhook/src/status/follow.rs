@@ -128,60 +128,28 @@ pub(super) async fn follow(
     }
 }
 
-/// A kind that may be watched: its resource, where its objects are kept, what was read of it, and
-/// its only namespace.
-type Watch<'a> = (
-    ApiResource,
-    fn(&mut Objects) -> &mut Kind,
-    &'a Kind,
-    Option<&'a str>,
-);
+/// A kind that may be watched: its resource, where its objects are kept, and its only namespace.
+type Watch<'a> = (ApiResource, fn(&mut Objects) -> &mut Kind, Option<&'a str>);
 
 /// Starts a watch of each kind that could be read.
 fn start(client: &Client, current: &Current) {
-    let objects = current.objects();
+    let mut objects = current.objects();
     let only = objects.namespace.clone();
     let kinds: [Watch<'_>; 7] = [
-        (
-            read::classes(),
-            |all| &mut all.classes,
-            &objects.classes,
-            None,
-        ),
-        (
-            topology::resource(),
-            |all| &mut all.topologies,
-            &objects.topologies,
-            None,
-        ),
-        (read::nodes(), |all| &mut all.nodes, &objects.nodes, None),
-        (
-            read::dra("ResourceSlice"),
-            |all| &mut all.slices,
-            &objects.slices,
-            None,
-        ),
-        (
-            read::dra("ResourceClaim"),
-            |all| &mut all.claims,
-            &objects.claims,
-            None,
-        ),
+        (read::classes(), |all| &mut all.classes, None),
+        (topology::resource(), |all| &mut all.topologies, None),
+        (read::nodes(), |all| &mut all.nodes, None),
+        (read::dra("ResourceSlice"), |all| &mut all.slices, None),
+        (read::dra("ResourceClaim"), |all| &mut all.claims, None),
         (
             read::dra("DeviceClass"),
             |all| &mut all.device_classes,
-            &objects.device_classes,
             None,
         ),
-        (
-            read::pods(),
-            |all| &mut all.pods,
-            &objects.pods,
-            only.as_deref(),
-        ),
+        (read::pods(), |all| &mut all.pods, only.as_deref()),
     ];
-    for (resource, kind, read, namespace) in kinds {
-        if read.hidden.is_some() {
+    for (resource, kind, namespace) in kinds {
+        if kind(&mut objects).hidden.is_some() {
             continue;
         }
         let watched = Watched {

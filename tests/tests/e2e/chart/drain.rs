@@ -58,6 +58,13 @@ fn delete_the_claimant(all: &Kubectl, team: &Kubectl) {
     all.run(&["delete", "domainclass", "exact"]).unwrap();
 }
 
+/// Asserts that the pod has failed for which nobody would make the claim.
+fn has_failed(team: &Kubectl) {
+    let failed = team.get(&["pod", "exact"]).unwrap();
+    assert_eq!(failed["status"]["reason"], "QueueRemoved");
+    assert!(queued::is_gated(&failed), "{failed:#}");
+}
+
 #[test]
 fn no_waiting_pod_is_stuck_after_an_uninstall() {
     let (control_plane, _turn) = control_plane();
@@ -72,16 +79,11 @@ fn no_waiting_pod_is_stuck_after_an_uninstall() {
 
     // The leader still runs.
     let printed = drain(control_plane, &installed.helm);
-    let lines: Vec<&str> = printed.lines().collect();
-    assert_eq!(lines[0], "released 2 waiting pods");
-    assert!(
-        lines[1].starts_with("failed 1 waiting pods with the reason QueueRemoved: "),
-        "{printed}"
-    );
-    // Nobody would make its claim.
-    let failed = team.get(&["pod", "exact"]).unwrap();
-    assert_eq!(failed["status"]["reason"], "QueueRemoved");
-    assert!(queued::is_gated(&failed), "{failed:#}");
+    let (released, failed) = printed.split_once('\n').unwrap();
+    assert_eq!(released, "released 2 waiting pods");
+    let reason = "failed 1 waiting pods with the reason QueueRemoved: ";
+    assert!(failed.starts_with(reason), "{printed}");
+    has_failed(&team);
     queued::assert_left(&team);
     for pod in queued::pods(&team).unwrap() {
         let annotations = pod["metadata"]["annotations"].to_string();
