@@ -8,7 +8,7 @@ use clap::{Args, Subcommand};
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   nvlink-exporter calibration make /var/lib/nvlink/collectives > calibration.json
-  kubectl create configmap nvlink-calibration --from-file=calibration.json
+  kubectl -n nvlink-exporter create configmap nvlink-calibration --from-file=calibration.json
   nvlink-exporter calibration show calibration.json
   nvlink-exporter place --source nvml --gpus 4 --calibration calibration.json")]
 pub struct CalibrationArgs {

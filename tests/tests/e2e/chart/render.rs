@@ -51,7 +51,7 @@ const MATRIX: [(&str, &str); 20] = [
     ),
     (
         "a device plugin",
-        "devicePlugin: {enabled: true, podAnnotations: {a: b}, extraArgs: [--stale-after=1m]}\nexporter: {calibration: {configMap: measured}}\nmonitoring: {kind: ServiceMonitor}",
+        "devicePlugin: {enabled: true, nodeSelector: {plugin: 'yes'}, podAnnotations: {a: b}, extraArgs: [--stale-after=1m]}\nexporter: {nodeSelector: {gpu: 'yes'}, calibration: {configMap: measured}}\nmonitoring: {kind: ServiceMonitor}",
     ),
     (
         "cert-manager",
