@@ -110,6 +110,11 @@ impl Devices {
         self.on_node.keys()
     }
 
+    /// Reports whether a slice lists GPUs of a node.
+    pub(super) fn lists(&self, node: &Name) -> bool {
+        self.on_node.contains_key(node)
+    }
+
     /// Reports whether the scheduler serves plain requests for a resource by claims
     /// (KEP-5004, DRAExtendedResource).
     pub(super) fn serves(&self, resource: &str) -> bool {

@@ -133,10 +133,11 @@ impl Feed {
         resource == GPU || classes.any(|class| class.resource == resource)
     }
 
-    /// Reports whether a node has GPUs, as far as its object says.
+    /// Reports whether a node has GPUs, as far as its object and a DRA driver say.
     pub(super) fn has_gpus(&self, name: &Name) -> bool {
         let node = self.nodes.get(name);
-        node.is_some_and(|node| node.capacity(|resource| self.is_gpu(resource)) > 0)
+        let has = node.is_some_and(|node| node.capacity(|resource| self.is_gpu(resource)) > 0);
+        has || self.devices.lists(name)
     }
 
     /// Finds out which resources the planner's vectors have. Where that changes, all vectors do.
