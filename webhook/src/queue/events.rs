@@ -5,6 +5,7 @@ use std::{collections::HashSet, marker::PhantomData, sync::Arc, time::Duration};
 use k8s_openapi::api::core::v1;
 use kube::{
     Api, Client, ResourceExt,
+    api::ListParams,
     core::{ApiResource, DynamicObject, GroupVersionKind, Object},
     runtime::watcher,
 };
@@ -333,10 +334,36 @@ async fn follow_dra(client: Client, config: watcher::Config, sender: Sender) {
     let slices = Api::all_with(client.clone(), &kind(Slices::KIND, "resourceslices"));
     let claims = Api::all_with(client.clone(), &kind(Claims::KIND, "resourceclaims"));
     let classes = Api::all_with(client, &kind(DeviceClasses::KIND, "deviceclasses"));
+    let classes = follow_device_classes(classes, config.clone(), sender.clone());
     let slices = watch::follow(slices, config.clone(), follower::<Slices>(&sender));
-    let claims = watch::follow(claims, config.clone(), follower::<Claims>(&sender));
-    let classes = watch::follow(classes, config, follower::<DeviceClasses>(&sender));
+    let claims = watch::follow(claims, config, follower::<Claims>(&sender));
     tokio::join!(slices, claims, classes);
+}
+
+/// Follows DeviceClasses. Without the right to see them, which a ClusterRole of an earlier version
+/// lacks, the queue goes on as if there were none: only nodes with DRA drivers need them.
+async fn follow_device_classes(
+    api: Api<<DeviceClasses as Kind>::Object>,
+    config: watcher::Config,
+    sender: Sender,
+) {
+    let mut warned = false;
+    loop {
+        let wait = match api.list(&ListParams::default().limit(1)).await {
+            Ok(_) => break,
+            Err(kube::Error::Api(status)) if status.code == 403 => {
+                if !std::mem::replace(&mut warned, true) {
+                    let what = "only classes with the mapping Claim get nodes of DRA drivers: may not list DeviceClasses; helm upgrade brings the right";
+                    tracing::warn!(reason = status.message, "{what}");
+                }
+                let _ = sender.send(Event::AllDeviceClasses(HashSet::new()));
+                LATER
+            }
+            Err(_) => AGAIN,
+        };
+        tokio::time::sleep(wait).await;
+    }
+    watch::follow(api, config, follower::<DeviceClasses>(&sender)).await;
 }
 
 /// Starts the watches, which end with `tasks`.
