@@ -37,6 +37,8 @@ enum Wish {
     There,
     /// None is there that is for others.
     NoOther,
+    /// None is there that is not allocated.
+    Gone,
 }
 
 /// What one attempt found.
@@ -47,11 +49,14 @@ enum Found {
     Later,
     /// The claim cannot be made, for this reason.
     Wrong(String),
+    /// A later leader made it: this process was suspended, and leads no more.
+    Superseded,
 }
 
 impl Writer {
     /// Creates the claims of pods that start together. If one cannot be created, none of the pods
-    /// is released.
+    /// is released, and none keeps a claim: two gangs that each hold a part of a quota would wait for
+    /// each other.
     pub(super) async fn claim_all(&self, moves: Vec<Move>) -> Result<Vec<Move>, Outcomes> {
         let claim = |one: Move| async {
             let outcome = self.claim(&one).await;
@@ -59,14 +64,24 @@ impl Writer {
         };
         let claimed = stream::iter(moves).map(claim).buffer_unordered(AT_ONCE);
         let claimed: Vec<_> = claimed.collect().await;
-        if claimed.iter().all(|(_, outcome)| outcome.is_ok()) {
-            return Ok(claimed.into_iter().map(|(one, _)| one).collect());
+        let (mut made, mut outcomes) = (Vec::new(), Outcomes::new());
+        for (one, outcome) in claimed {
+            match outcome {
+                Ok(()) => made.push(one),
+                Err(outcome) => outcomes.push((one.pod, outcome)),
+            }
         }
-        let outcomes = claimed.into_iter().map(|(one, outcome)| {
-            let outcome = outcome.err().unwrap_or(Outcome::Changed(one.document));
-            (one.pod, outcome)
-        });
-        Err(outcomes.collect())
+        if outcomes.is_empty() {
+            return Ok(made);
+        }
+        let undo = |one: Move| async {
+            // If that fails, too, the next attempt finds the claim.
+            let _ = self.insist_on_claim(&one, Wish::Gone).await;
+            (one.pod, Outcome::Changed(one.document))
+        };
+        let undone = stream::iter(made).map(undo).buffer_unordered(AT_ONCE);
+        outcomes.extend(undone.collect::<Outcomes>().await);
+        Err(outcomes)
     }
 
     /// Creates the claim of a pod, unless the pod needs none or it is there.
@@ -103,6 +118,7 @@ impl Writer {
             let wait = match found {
                 Ok(Found::Right) => return Ok(()),
                 Ok(Found::Wrong(reason)) => return Err(Outcome::Refused(reason)),
+                Ok(Found::Superseded) => return Err(Outcome::Stopped),
                 Ok(Found::Later) if later == MOST_LATER => {
                     let reason = format!("ResourceClaim {} is still being deleted", named.name);
                     return Err(Outcome::Refused(reason));
@@ -123,7 +139,7 @@ impl Writer {
             Ok(Found::Right) => Ended::Written,
             Ok(Found::Later) => Ended::Conflict,
             Ok(Found::Wrong(_)) => Ended::Refused,
-            Err(_) => Ended::Unanswered,
+            Ok(Found::Superseded) | Err(_) => Ended::Unanswered,
         };
         self.metrics.queue().write(Written::Claim, ended);
     }
@@ -145,35 +161,17 @@ impl Writer {
         }
         let found = match (self.get_claim(object).await, wish) {
             (Ok(Some(found)), _) => found,
-            (Ok(None), Wish::NoOther) => return Ok(Found::Right),
+            (Ok(None), Wish::NoOther | Wish::Gone) => return Ok(Found::Right),
             (Ok(None), Wish::There) => return Ok(Found::Later),
             (Err(error), _) => return retry(&error),
         };
-        let name = at(object, &["metadata", "name"]).and_then(Value::as_str);
-        let name = name.unwrap_or_default();
         let uid = at(pod, &["metadata", "uid"]).and_then(Value::as_str);
-        if at(&found, &["metadata", "deletionTimestamp"]).is_some() {
-            return Ok(Found::Later);
+        if let Some(found) = judge(&found, object, uid, wish) {
+            return Ok(found);
         }
-        if claim::owner(&found) != uid {
-            // A pod of the same name may have had it, which Kubernetes is about to delete.
-            return Ok(Found::Wrong(format!(
-                "ResourceClaim {name} exists and belongs to another pod: it is created again when that one is deleted"
-            )));
-        }
-        if claim::asks_for(&found, object) {
-            return Ok(Found::Right);
-        }
-        if claim::is_later(&found, self.term) {
-            // This process was suspended, and leads no more.
-            return Ok(Found::Wrong(format!(
-                "ResourceClaim {name} was made by a later leader"
-            )));
-        }
-        if at(&found, &["status", "allocation"]).is_some_and(Value::is_object) {
-            return Ok(Found::Wrong(format!(
-                "ResourceClaim {name} holds other GPUs already"
-            )));
+        // The numbers of terms begin anew with another Lease.
+        if claim::is_later(&found, self.term) && !self.leads() {
+            return Ok(Found::Superseded);
         }
         match self.delete_claim(&found).await {
             Ok(()) => Ok(Found::Later),
@@ -215,6 +213,31 @@ impl Writer {
         let request = request.map_err(kube::Error::BuildRequest)?;
         self.client.request::<Value>(request).await.map(drop)
     }
+}
+
+/// Returns what the claim means that was found for a pod with this UID; `None` if it must go.
+fn judge(found: &Value, wanted: &Value, uid: Option<&str>, wish: Wish) -> Option<Found> {
+    let goes = at(found, &["metadata", "deletionTimestamp"]).is_some();
+    let owned = claim::owner(found) == uid;
+    let allocated = at(found, &["status", "allocation"]).is_some_and(Value::is_object);
+    let name = name(wanted);
+    if wish == Wish::Gone {
+        return (goes || !owned || allocated).then_some(Found::Right);
+    }
+    if goes {
+        return Some(Found::Later);
+    }
+    if !owned {
+        // A pod of the same name may have had it, which Kubernetes is about to delete.
+        return Some(Found::Wrong(format!(
+            "ResourceClaim {name} exists and belongs to another pod: it is created again when that one is deleted"
+        )));
+    }
+    if claim::asks_for(found, wanted) {
+        return Some(Found::Right);
+    }
+    let other = format!("ResourceClaim {name} holds other GPUs already");
+    allocated.then_some(Found::Wrong(other))
 }
 
 /// Returns whether and when a request is tried again that failed.

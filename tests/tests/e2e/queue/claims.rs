@@ -130,6 +130,19 @@ fn the_scheduler_allocates_the_gpus_of_place_in_their_order() {
     .unwrap();
 }
 
+const GANG: [&str; 2] = ["g-0", "g-1"];
+
+/// Creates a gang whose pods have two GPUs each.
+fn create_gang(cluster: &Cluster) {
+    for name in GANG {
+        let mut pod = job(name, 2);
+        pod["metadata"]["annotations"] = json!({
+            "nvlink-domains.io/gang": "g", "nvlink-domains.io/gang-size": "2",
+        });
+        cluster.team.create(&pod).unwrap();
+    }
+}
+
 #[test]
 fn each_container_has_its_ranks_and_a_gang_its_claims() {
     if lacks_claims() {
@@ -162,23 +175,17 @@ fn each_container_has_its_ranks_and_a_gang_its_claims() {
     assert!(env.contains("void"), "{env}");
 
     cluster.restart_to_die_after("claim=1");
-    for name in ["g-0", "g-1"] {
-        let mut pod = job(name, 2);
-        pod["metadata"]["annotations"] = json!({
-            "nvlink-domains.io/gang": "g", "nvlink-domains.io/gang-size": "2",
-        });
-        cluster.team.create(&pod).unwrap();
-    }
+    create_gang(&cluster);
     wait_until("the leader to die after the first claim", SOON, || {
         Ok((claims(&cluster).len() == 2).then_some(()))
     })
     .unwrap();
-    assert!(["g-0", "g-1"].iter().all(|name| waits(&cluster.pod(name))));
+    assert!(GANG.iter().all(|name| waits(&cluster.pod(name))));
     cluster.restart();
-    let gang = ["g-0", "g-1"].map(|name| allocated(&cluster, &cluster.bound(name)));
+    let gang = GANG.map(|name| allocated(&cluster, &cluster.bound(name)));
     let held: BTreeSet<u32> = gang.iter().flatten().chain(&all).copied().collect();
     assert_eq!(held.len(), 8, "no GPU twice");
-    let plans = ["g-0", "g-1"].map(|name| placement(&cluster.pod(name)).unwrap()["plan"].clone());
+    let plans = GANG.map(|name| placement(&cluster.pod(name)).unwrap()["plan"].clone());
     assert_eq!(plans[0], plans[1]);
 }
 
@@ -297,7 +304,7 @@ fn a_pod_that_goes_while_it_waits_leaves_nothing() {
 }
 
 #[test]
-fn a_pod_whose_claim_is_refused_says_why_and_starts_when_it_may() {
+fn a_gang_whose_claims_are_refused_keeps_none_and_says_why() {
     if lacks_claims() {
         return;
     }
@@ -305,19 +312,19 @@ fn a_pod_whose_claim_is_refused_says_why_and_starts_when_it_may() {
     let cluster = Cluster::claiming(&[MESH], json!({}));
     let quota = json!({
         "apiVersion": "v1", "kind": "ResourceQuota",
-        "metadata": {"name": "claims"}, "spec": {"hard": {CLAIMS: "0"}},
+        "metadata": {"name": "claims"}, "spec": {"hard": {CLAIMS: "1"}},
     });
     cluster.team.create(&quota).unwrap();
     // No controller counts here.
-    let counted = json!({"status": {"hard": {CLAIMS: "0"}, "used": {CLAIMS: "0"}}}).to_string();
+    let counted = json!({"status": {"hard": {CLAIMS: "1"}, "used": {CLAIMS: "0"}}}).to_string();
     let patch = ["patch", "resourcequota", "claims", "--subresource=status"];
     cluster
         .team
         .run(&[&patch[..], &["--type=merge", "-p", &counted]].concat())
         .unwrap();
-    cluster.create("a", 2);
+    create_gang(&cluster);
     let why = wait_until("the pod to say what is in the way", SOON, || {
-        let pod = cluster.pod("a");
+        let pod = cluster.pod("g-0");
         let conditions = pod["status"]["conditions"].as_array().cloned();
         let mut queued = conditions.into_iter().flatten();
         let queued = queued.find(|one| one["type"] == "nvlink-domains.io/Queued");
@@ -325,14 +332,19 @@ fn a_pod_whose_claim_is_refused_says_why_and_starts_when_it_may() {
         Ok(refused.map(|one| one["message"].as_str().unwrap().to_owned()))
     })
     .unwrap();
-    assert_eq!(reason(&cluster, "a"), "Refused");
     assert!(why.contains("exceeded quota: claims"), "{why}");
-    assert!(waits(&cluster.pod("a")) && claims(&cluster).is_empty());
+    assert_eq!(reason(&cluster, "g-0"), "Refused");
+    assert!(GANG.iter().all(|name| waits(&cluster.pod(name))));
+    wait_until("the claim that was made to be deleted", SOON, || {
+        Ok(claims(&cluster).is_empty().then_some(()))
+    })
+    .unwrap();
     cluster
         .team
         .run(&["delete", "resourcequota", "claims"])
         .unwrap();
-    assert_eq!(allocated(&cluster, &cluster.bound("a")).len(), 2);
+    let gang = GANG.map(|name| allocated(&cluster, &cluster.bound(name)));
+    assert_eq!(gang.iter().flatten().count(), 4);
 }
 
 /// Returns the reason that a waiting pod shows, as a word.
