@@ -269,6 +269,9 @@ fn wait(state: &mut State<'_>, id: &Name, this: &mut Explained) {
     let waiting = &explanation.waiting;
     this.position = Some(waiting.position);
     this.class_position = Some(waiting.class_position);
+    if is_refused(state, &job, this) {
+        return;
+    }
     this.reason = Some(queue::words::word(&waiting.reason).to_owned());
     let why = queue::words::sentence(&waiting.reason, job.scope, &job.project);
     this.messages = vec![why];
@@ -328,16 +331,24 @@ fn told(state: &State<'_>, this: &mut Explained) {
     }
 }
 
+/// Says why the leader could not start a job that had its turn, and whether that is so.
+fn is_refused(state: &State<'_>, job: &Job, this: &mut Explained) -> bool {
+    let Some(why) = state.refused(job) else {
+        return false;
+    };
+    this.reason = Some(REFUSED.to_owned());
+    this.summary = "waits although it had its turn".to_owned();
+    this.messages = vec![why.to_owned()];
+    true
+}
+
 /// Says what the queue does now with a job that does not wait any more.
 fn acts(state: &State<'_>, id: &Name, job: &Job, this: &mut Explained) {
     let actions = state.plan.iter().flat_map(|plan| &plan.round.actions);
     for action in actions {
         match action {
             Action::Release(release) if release.job == *id => {
-                if let Some(why) = state.refused(job) {
-                    this.reason = Some(REFUSED.to_owned());
-                    this.summary = "waits although it has its turn".to_owned();
-                    this.messages = vec![why.to_owned()];
+                if is_refused(state, job, this) {
                     return;
                 }
                 this.reason = Some("Starting".to_owned());

@@ -348,12 +348,22 @@ impl State<'_> {
             let eta = one
                 .eta
                 .map(|eta| EtaRow::new(eta.mean, Some(eta.upper), eta.at_least));
+            let row = self.job_row(&one.job, job);
+            let position = Some(one.position);
+            if let Some(why) = self.refused(job) {
+                return Some(QueueRow {
+                    position,
+                    reason: REFUSED.to_owned(),
+                    message: why.to_owned(),
+                    ..row
+                });
+            }
             Some(QueueRow {
-                position: Some(one.position),
+                position,
                 eta,
                 reason: queue::words::word(&one.reason).to_owned(),
                 message: queue::words::sentence(&one.reason, job.scope, &job.project),
-                ..self.job_row(&one.job, job)
+                ..row
             })
         });
         now.chain(waiting).collect()
