@@ -155,7 +155,9 @@ impl Process {
     /// When a child does not end.
     pub fn kill_with_children(self) -> Result<()> {
         let id = self.id();
-        let children = fs::read_to_string(format!("/proc/{id}/task/{id}/children"))?;
+        // None, if it has ended already.
+        let children = fs::read_to_string(format!("/proc/{id}/task/{id}/children"));
+        let children = children.unwrap_or_default();
         let name = self.name.clone();
         drop(self);
         let runs = |id: &str| {

@@ -10,7 +10,7 @@ use nvlink_webhook::queue::{
 };
 use serde_json::{Value, json};
 
-use super::{NOW, Queue, Reason, placed, pod};
+use super::{NOW, Queue, Reason, asking, placed, plain, pod};
 
 const DRIVER: &str = "gpu.nvidia.com";
 
@@ -103,6 +103,21 @@ fn plain_requests_go_where_something_serves_them() {
     assert!(queue.released(NOW).is_empty());
     queue.node(json!({"nvidia.com/gpu": "4"}));
     assert_eq!(queue.released(NOW), ["team/a"], "a plugin as well");
+}
+
+#[test]
+fn what_other_pods_take_of_a_node_with_a_driver_counts() {
+    let mut queue = Queue::new();
+    queue.node(json!({"cpu": "4"}));
+    slice(&mut queue, &[0, 1, 2, 3], &[]);
+    serve(&mut queue, "nvidia.com/gpu");
+    let mut busy = plain("busy", json!({"cpu": "3"}));
+    busy["spec"]["nodeName"] = json!("n1");
+    queue.feed.pod(busy);
+    queue.feed.pod(asking("a", 1, json!({"cpu": "2"})));
+    assert!(queue.released(NOW).is_empty());
+    queue.feed.pod(asking("b", 2, json!({"cpu": "1"})));
+    assert_eq!(queue.released(NOW), ["team/b"]);
 }
 
 #[test]

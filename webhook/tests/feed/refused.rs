@@ -1,6 +1,6 @@
 //! Pods that the API server lets nobody release: what they show, and when they fail.
 
-use nvlink_webhook::queue::notice::{About, Notice};
+use nvlink_webhook::queue::notice::{About, Notice, Obstacle};
 
 use super::*;
 
@@ -43,18 +43,20 @@ fn a_pod_that_cannot_be_released_says_why() {
     assert_eq!(waiting.reason, Reason::Full { asked: 3, free: 1 });
 }
 
+/// Returns how often a round fails pod `a`.
+fn rejected(queue: &mut Queue, now: i64) -> usize {
+    queue.feed.flush(&mut queue.planner, now);
+    let actions = queue.planner.round(now).actions.into_iter();
+    let pods = actions.filter_map(|action| match action {
+        Action::Reject(reject) => Some(reject.pods),
+        _ => None,
+    });
+    pods.flatten().filter(|pod| &**pod == "team/a").count()
+}
+
 #[test]
 fn a_pod_that_cannot_be_released_fails_in_time() {
     let mut queue = refused();
-    let rejected = |queue: &mut Queue, now| {
-        queue.feed.flush(&mut queue.planner, now);
-        let actions = queue.planner.round(now).actions.into_iter();
-        let pods = actions.filter_map(|action| match action {
-            Action::Reject(reject) => Some(reject.pods),
-            _ => None,
-        });
-        pods.flatten().filter(|pod| &**pod == "team/a").count()
-    };
     let a = id("team", "a");
     queue.feed.settle(&a, Some((NOW + HOUR, WHY)));
     assert_eq!(rejected(&mut queue, NOW + HOUR), 1);
@@ -62,4 +64,64 @@ fn a_pod_that_cannot_be_released_fails_in_time() {
     queue.feed.expect_leaving(&a);
     queue.feed.settle(&a, Some((NOW + HOUR, WHY)));
     assert_eq!(rejected(&mut queue, NOW + HOUR), 0);
+}
+
+#[test]
+fn a_pod_that_may_spread_waits_on() {
+    let mut queue = refused();
+    queue.class(Some(json!({
+        "whenUnavailable": "Queue", "queueTimeout": "1h", "onQueueTimeout": "Spread",
+    })));
+    queue.feed.settle(&id("team", "a"), Some((NOW + HOUR, WHY)));
+    assert_eq!(rejected(&mut queue, NOW + HOUR), 0);
+    let again = queue.feed.resume(NOW + HOUR).unwrap();
+    queue.feed.resume(again);
+    assert_eq!(queue.released(again), ["team/a"]);
+}
+
+#[test]
+fn what_the_api_server_says_is_kept_in_brief() {
+    let mut queue = refused();
+    let said = format!(
+        "Pod is invalid: {}\u{7}\n+ the whole pod",
+        "x".repeat(1_000)
+    );
+    queue.feed.settle(&id("team", "a"), Some((NOW, &said)));
+    queue.feed.flush(&mut queue.planner, NOW);
+    let Some(Obstacle::Refused(why)) = queue.feed.obstacle(&"team/a".into()) else {
+        panic!("no obstacle");
+    };
+    assert_eq!(why.chars().count(), 500);
+    assert!(why.starts_with("Pod is invalid: xxx"));
+}
+
+#[test]
+fn a_pod_that_cannot_follow_its_gang_fails_after_a_while() {
+    let mut queue = Queue::new();
+    let place = |rank: u32| Placement {
+        others: Vec::new(),
+        ..placed(&[rank], rank)
+    };
+    queue.feed.pod(of_gang(pod("a", 1, 1), &place(0), true));
+    queue.feed.pod(of_gang(pod("b", 1, 2), &place(1), false));
+    queue.feed.flush(&mut queue.planner, NOW);
+    assert_eq!(queue.feed.committed().len(), 1, "it must follow");
+    let (b, mut now) = (id("team", "b"), NOW);
+    let mut refusals = 0;
+    let lost = loop {
+        let (lost, _) = queue.feed.lost(now);
+        if let Some(lost) = lost.into_iter().find(|lost| lost.pod == b) {
+            break lost;
+        }
+        refusals += 1;
+        queue.feed.settle(&b, Some((now, WHY)));
+        now = queue.feed.resume(now).unwrap();
+    };
+    assert!(refusals > 5 && now - NOW > 300_000, "{refusals} refusals");
+    assert_eq!(lost.reason, "QueueNodeRefuses");
+    assert!(lost.why.contains(WHY), "{}", lost.why);
+    // That is refused, too: it is not tried again in a loop.
+    queue.feed.expect_leaving(&b);
+    queue.feed.settle(&b, Some((now, WHY)));
+    assert_eq!(queue.feed.lost(now).0, []);
 }

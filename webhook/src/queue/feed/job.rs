@@ -200,7 +200,11 @@ impl Pods<'_> {
             scope: first.scope,
             within: within(&waiting, waits),
             duration: context.duration(&waiting),
-            deadline: deadline.filter(|_| !pause.is_some_and(|it| it.leaves)),
+            // Who may spread waits on, and who could not be failed is failed after the pause.
+            deadline: deadline.filter(|end| {
+                let later = |it: &Pause| it.leaves || end.then == OnTimeout::Spread;
+                !pause.is_some_and(later)
+            }),
             members: waiting
                 .iter()
                 .filter_map(|(name, pod)| context.member(name, pod))

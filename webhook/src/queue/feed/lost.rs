@@ -14,6 +14,9 @@ const OUT: Millis = 300_000;
 /// For how long the scheduler may refuse to bind it there, milliseconds. What is in the way may be
 /// short, such as a pod that is still being deleted.
 const REFUSED: Millis = 300_000;
+/// How often the API server may refuse to release a pod whose gang was released: the pauses between
+/// are as long in all.
+const REFUSALS: u32 = 10;
 /// Why a pod does not start whose claim nobody could make.
 const UNCLAIMED: &str = "does not take it without its ResourceClaim, which could not be made: a ResourceQuota of the namespace or a policy may be in the way";
 /// A pod may have been created after a jump of the clock that is heard so much later, milliseconds.
@@ -71,7 +74,35 @@ impl Feed {
                 false => next = earlier(next, due),
             }
         }
+        lost.extend(self.left_behind());
         (lost, next)
+    }
+
+    /// Returns the pods that cannot follow their gang, which was released: it waits for them, and
+    /// holds GPUs.
+    fn left_behind(&self) -> impl Iterator<Item = Lost> {
+        self.paused.iter().filter_map(|id| {
+            let pod = self.pods.get(id).filter(|pod| pod.waits())?;
+            let pause = pod
+                .pause()
+                .filter(|it| it.failures >= REFUSALS && !it.leaves)?;
+            let placement = pod.placement.as_ref()?;
+            let mut gang = self.jobs.get(pod.job.as_ref()?)?.iter();
+            let node = placement.node.as_deref().unwrap_or("any");
+            let released = gang.any(|one| {
+                let one = self.pods.get(one).filter(|one| one.is_released());
+                let plan = one.and_then(|one| one.placement.as_ref());
+                plan.is_some_and(|one| one.plan == placement.plan)
+            });
+            released.then(|| Lost {
+                pod: id.clone(),
+                reason: REFUSED_BY,
+                why: format!(
+                    "its gang was released, but not the pod to node {node}: {}",
+                    pause.why
+                ),
+            })
+        })
     }
 
     /// Records that the API server's clock was set by `by` when it was `before`. What it stamped

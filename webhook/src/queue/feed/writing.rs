@@ -11,6 +11,8 @@ use crate::queue::Placement;
 
 /// For how long a pod waits for its class to come back, milliseconds.
 const GRACE: Millis = 30_000;
+/// The most characters that are kept of what the API server says.
+const MOST_SAID: usize = 500;
 /// The longest pause after failures, milliseconds.
 const LONGEST: Millis = 60_000;
 
@@ -55,7 +57,7 @@ impl Feed {
                 Pause {
                     until: now.saturating_add(pause),
                     failures,
-                    why: why.into(),
+                    why: brief(why),
                     leaves,
                 }
             });
@@ -141,6 +143,13 @@ impl Feed {
         }
         (leavers, next)
     }
+}
+
+/// Returns what the API server says in a form for a condition: it may go on with the whole pod.
+fn brief(why: &str) -> Box<str> {
+    let line = why.lines().next().unwrap_or_default().chars();
+    let shown = line.map(|c| if c.is_control() { ' ' } else { c });
+    shown.take(MOST_SAID).collect::<String>().into()
 }
 
 pub(super) fn earlier(one: Option<Millis>, other: Millis) -> Option<Millis> {
