@@ -276,10 +276,11 @@ fn two_thousand_pods_while_everything_changes() {
             reloads(&third)
         );
     });
-    // At most the requests in flight in the killed replica may fail: one for each client,
-    // one for kubectl and one for the Job's controller.
+    // Only the requests in flight in the killed replica fail: one for each client, one for kubectl and
+    // one for the Job's controller. Where the machine is slow, they are tried again before the API
+    // server has noticed, and fail once more.
     let unanswered = failed.webhook.lock().unwrap();
-    assert!(unanswered.len() <= CLIENTS + 2, "{unanswered:#?}");
+    assert!(unanswered.len() <= 2 * (CLIENTS + 2), "{unanswered:#?}");
 }
 
 /// Asserts that each pod is mutated once: all pods from one template are equal.
