@@ -348,22 +348,17 @@ impl State<'_> {
             let eta = one
                 .eta
                 .map(|eta| EtaRow::new(eta.mean, Some(eta.upper), eta.at_least));
-            let row = self.job_row(&one.job, job);
-            let position = Some(one.position);
-            if let Some(why) = self.refused(job) {
-                return Some(QueueRow {
-                    position,
-                    reason: REFUSED.to_owned(),
-                    message: why.to_owned(),
-                    ..row
-                });
-            }
+            let why = || queue::words::sentence(&one.reason, job.scope, &job.project);
+            let (reason, message, eta) = match self.refused(job) {
+                Some(why) => (REFUSED, why.to_owned(), None),
+                None => (queue::words::word(&one.reason), why(), eta),
+            };
             Some(QueueRow {
-                position,
+                position: Some(one.position),
                 eta,
-                reason: queue::words::word(&one.reason).to_owned(),
-                message: queue::words::sentence(&one.reason, job.scope, &job.project),
-                ..row
+                reason: reason.to_owned(),
+                message,
+                ..self.job_row(&one.job, job)
             })
         });
         now.chain(waiting).collect()
