@@ -119,6 +119,14 @@ impl Failed {
         self.away.fetch_add(1, Ordering::Relaxed);
         Duration::from_millis(100)
     }
+
+    /// Asserts that only the requests in flight in the killed replica failed: one for each client, one
+    /// for kubectl and one for the Job's controller. Where the machine is slow, they are tried again
+    /// before the API server has noticed, and fail once more.
+    fn check(&self) {
+        let unanswered = self.webhook.lock().unwrap();
+        assert!(unanswered.len() <= 2 * (CLIENTS + 2), "{unanswered:#?}");
+    }
 }
 
 /// Creates `count` pods `NAME-N`, and retries until each exists.
@@ -276,11 +284,7 @@ fn two_thousand_pods_while_everything_changes() {
             reloads(&third)
         );
     });
-    // Only the requests in flight in the killed replica fail: one for each client, one for kubectl and
-    // one for the Job's controller. Where the machine is slow, they are tried again before the API
-    // server has noticed, and fail once more.
-    let unanswered = failed.webhook.lock().unwrap();
-    assert!(unanswered.len() <= 2 * (CLIENTS + 2), "{unanswered:#?}");
+    failed.check();
 }
 
 /// Asserts that each pod is mutated once: all pods from one template are equal.
