@@ -127,11 +127,11 @@ Examples:
     /// It deletes the registration, so that no new pod gets the queue's gate, and removes the gate
     /// from all pods that wait. The scheduler then starts them without a place of the queue, on
     /// nodes of their class. Pods of classes with the mapping Claim fail with the reason
-    /// QueueRemoved: nobody would make their claims. `helm uninstall` runs it. Needs a kubeconfig, or the service account of
-    /// a pod, with the rights to list pods, to patch them and their status, and to delete
-    /// MutatingWebhookConfigurations, and, where the policies are installed, the verb `release` on
-    /// domainclasses.nvlink-domains.io, which an administrator has. Exit status 1: a pod still
-    /// waits, and the message says why.
+    /// QueueRemoved: nobody would make their claims. `helm uninstall` runs it. Needs a kubeconfig, or
+    /// the service account of a pod, with the rights to list pods, to patch them and their status,
+    /// and to delete MutatingWebhookConfigurations, and, where the policies are installed, the verb
+    /// `release` on domainclasses.nvlink-domains.io, which an administrator has. Exit status 1: a
+    /// pod still waits, and the message says why.
     #[command(after_help = "Example:\n  nvlink-webhook drain")]
     Drain,
     /// Replay a trace of jobs, with the queue and with what clusters do without it.

@@ -347,19 +347,24 @@ async fn follow_device_classes(
     config: watcher::Config,
     sender: Sender,
 ) {
-    let mut warned = false;
+    let (mut warned, mut failed) = (false, false);
     loop {
         let wait = match api.list(&ListParams::default().limit(1)).await {
             Ok(_) => break,
             Err(kube::Error::Api(status)) if status.code == 403 => {
                 if !std::mem::replace(&mut warned, true) {
-                    let what = "only classes with the mapping Claim get nodes of DRA drivers: may not list DeviceClasses; helm upgrade brings the right";
+                    let what = "the webhook may not list DeviceClasses, so only classes with the mapping Claim get nodes of DRA drivers: run helm upgrade, which brings the right";
                     tracing::warn!(reason = status.message, "{what}");
                 }
                 let _ = sender.send(Event::AllDeviceClasses(HashSet::new()));
                 LATER
             }
-            Err(_) => AGAIN,
+            Err(error) => {
+                if !std::mem::replace(&mut failed, true) {
+                    tracing::warn!(%error, "the queue waits: cannot list DeviceClasses; trying again");
+                }
+                AGAIN
+            }
         };
         tokio::time::sleep(wait).await;
     }

@@ -389,6 +389,30 @@ fn a_class_without_claims_waits_until_something_serves_its_requests() {
     assert_eq!(pod["spec"]["resourceClaims"], Value::Null);
 }
 
+/// A ClusterRole of an earlier version does not have the right.
+#[test]
+fn without_the_right_to_see_device_classes_claims_are_made_all_the_same() {
+    if lacks_claims() {
+        return;
+    }
+    let mut cluster = Cluster::claiming(&[MESH], json!({}));
+    let all = cluster.plane.kubectl();
+    let mut role = all.get(&["clusterrole", "nvlink-webhook"]).unwrap();
+    let mut lost = 0;
+    for rule in role["rules"].as_array_mut().unwrap() {
+        let resources = rule["resources"].as_array_mut().unwrap();
+        let before = resources.len();
+        resources.retain(|one| one != "deviceclasses");
+        lost += before - resources.len();
+    }
+    assert_eq!(lost, 1, "{role:#}");
+    all.run_with(&["replace", "-f", "-"], &role.to_string())
+        .unwrap();
+    cluster.restart();
+    cluster.create("a", 2);
+    assert_eq!(allocated(&cluster, &cluster.bound("a")).len(), 2);
+}
+
 /// Starts a pod of three GPUs without a class, and returns the names of its devices.
 fn served_by_dra(others: &Kubectl) -> BTreeSet<String> {
     others.create(&job("plain", 3)).unwrap();
