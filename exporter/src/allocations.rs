@@ -2,13 +2,14 @@
 //! allocations, and publishes them with
 //! [`Latest::place`](crate::snapshot::Latest::place).
 //!
-//! `kubelet` calls the kubelet, `devices` and `slices` map device names to GPUs,
-//! `holdings` interprets the answer, `tracker` remembers which GPUs were free when a
-//! pod started, `judge` judges the quality of its GPUs, and `api` adds data from the
-//! Kubernetes API if there is one.
+//! `kubelet` calls the kubelet, `claims` leaves out what pods only look at, `devices` and
+//! `slices` map device names to GPUs, `holdings` interprets the answer, `tracker` remembers
+//! which GPUs were free when a pod started, `judge` judges the quality of its GPUs, and `api`
+//! adds data from the Kubernetes API if there is one.
 
 mod api;
 mod args;
+mod claims;
 mod collector;
 pub(crate) mod devices;
 mod holdings;
@@ -24,8 +25,10 @@ use kube::Client;
 use nvlink_runtime::supervise::{Supervisor, Weight};
 use tokio::sync::watch;
 
+pub(crate) use self::kubelet::innermost;
 use self::{
     api::{Benchmarks, Cluster},
+    claims::Claims,
     collector::{Collector, Recorded, Want},
 };
 use crate::{collective::Inbox, publish::status::Keeper, snapshot::Latest, tally::Publishing};
@@ -65,6 +68,7 @@ pub fn start(
     let socket = args
         .socket()
         .map(|(path, optional)| (path.to_owned(), optional));
+    let client = access.as_ref().map(|(access, _)| access.client.clone());
     let mut keeper = None;
     if let Some((access, publish)) = access {
         watch(supervisor, &cluster, &access, socket.is_some());
@@ -73,7 +77,8 @@ pub fn start(
     let latest = Arc::clone(latest);
     supervisor.keep("the collector of allocations", Weight::Vital, move || {
         let socket = socket.as_ref().map(|(path, optional)| (&**path, *optional));
-        let mut collector = Collector::new(socket, cluster.clone(), Arc::clone(&latest));
+        let claims = Claims::new(client.clone());
+        let mut collector = Collector::new(socket, cluster.clone(), claims, Arc::clone(&latest));
         if let Some((recorded, want)) = &keeper {
             collector.keep(recorded.clone(), want.clone());
         }

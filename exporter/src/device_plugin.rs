@@ -7,26 +7,30 @@
 //! answered by the search on the node's graph (`board`), and the answer to the allocation of whole
 //! GPUs gets their order as variables (`environment`).
 //!
-//! Nothing is kept: after a restart, the vendor's plugin registers again, because this program
-//! removes all sockets in its directory as a kubelet does.
+//! After a restart, the vendor's plugin registers again, because this program removes all sockets in
+//! its directory as a kubelet does. All that is kept is which GPUs were unhealthy (`health`).
 
+mod authority;
 mod board;
 mod environment;
+mod health;
 mod label;
 mod messages;
 mod registration;
 mod relay;
 mod service;
 mod statistics;
+mod visitors;
 mod wire;
 
 use std::{
     collections::HashMap,
+    convert::Infallible,
     fs::{self, File, TryLockError},
     io,
     path::{Path, PathBuf},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
@@ -44,9 +48,11 @@ use tonic::Status;
 pub use self::label::Label;
 use self::{
     board::Board,
+    health::{Evidence, Memory},
     registration::Registration,
     relay::{PREFIX, Relay},
     statistics::Statistics,
+    visitors::{Attempt, Visitor, Visitors},
 };
 use crate::snapshot::Latest;
 
@@ -56,6 +62,8 @@ const KUBELET: &str = "kubelet.sock";
 const LOCK: &str = "nvlink-domains.lock";
 /// The most resources at a time. A node has a few.
 const MOST_RESOURCES: usize = 64;
+/// Time between two looks for device plugins that do not register.
+const LOOK: Duration = Duration::from_secs(60);
 /// Time between two attempts.
 const AGAIN: Duration = Duration::from_millis(200);
 /// How long the vendor's plugin waits for the kubelet's answer to its registration.
@@ -76,6 +84,9 @@ pub struct Proxy {
     directories: Directories,
     boards: Arc<Boards>,
     statistics: Arc<Statistics>,
+    visitors: Arc<Visitors>,
+    /// Read when it is needed for the first time: by then this process has locked the directory.
+    memory: OnceLock<Arc<Memory>>,
     /// The task of each resource.
     relays: AsyncMutex<HashMap<String, JoinHandle<()>>>,
     serving: AtomicBool,
@@ -100,18 +111,27 @@ impl Boards {
         }
         board.clone()
     }
+
+    /// Returns what the latest reading says of the GPUs; `None` without a recent one.
+    fn evidence(&self) -> Option<Evidence> {
+        let view = self.latest.view(Instant::now());
+        view.data().map(Evidence::of)
+    }
 }
 
 impl Proxy {
     #[must_use]
     pub fn new(directories: Directories, latest: Arc<Latest>) -> Self {
+        let statistics = Arc::new(Statistics::default());
         Self {
             directories,
             boards: Arc::new(Boards {
                 latest,
                 board: Mutex::default(),
             }),
-            statistics: Arc::default(),
+            visitors: Arc::new(Visitors::new(Arc::clone(&statistics))),
+            statistics,
+            memory: OnceLock::new(),
             relays: AsyncMutex::default(),
             serving: AtomicBool::default(),
             offers: Arc::default(),
@@ -134,10 +154,14 @@ impl Proxy {
         self.offers.load(Ordering::Relaxed) > 0
     }
 
-    /// Reports whether device plugins can register.
+    /// Returns why device plugins do not register.
     #[must_use]
-    pub fn is_serving(&self) -> bool {
-        self.serving.load(Ordering::Relaxed)
+    pub fn obstacle(&self) -> Option<String> {
+        if !self.serving.load(Ordering::Relaxed) {
+            let reason = "another process serves the directory of device plugins";
+            return Some(reason.to_owned());
+        }
+        self.visitors.obstacle(Instant::now(), self.offers_gpus())
     }
 
     /// Serves until it fails. Only one process serves a directory at a time: another one waits.
@@ -156,12 +180,47 @@ impl Proxy {
         let listener = wire::listen(&socket).map_err(|error| named(&socket, &error))?;
         self.serving.store(true, Ordering::Relaxed);
         tracing::info!(socket = %socket.display(), "waiting for device plugins");
-        let this = Arc::clone(&self);
+        let receive = || Visitor::new(&self.visitors, |attempt| self.router(attempt));
+        tokio::select! {
+            served = wire::serve(listener, receive) => served,
+            never = self.look_for_others() => match never {},
+        }
+    }
+
+    /// Answers the calls of one peer.
+    fn router(self: &Arc<Self>, attempt: Attempt) -> Router {
+        let this = Arc::clone(self);
         let register = move |request| {
-            wire::answer(request, move |message| Arc::clone(&this).register(message))
+            wire::answer(request, move |message| {
+                let (this, attempt) = (Arc::clone(&this), attempt.clone());
+                async move {
+                    let answer = this.register(message).await;
+                    attempt.ended(answer.as_ref().map(drop).map_err(Status::message));
+                    answer
+                }
+            })
         };
-        let router = Router::new().route(messages::REGISTER, post(register));
-        wire::serve(listener, router).await
+        Router::new().route(messages::REGISTER, post(register))
+    }
+
+    /// Says so when nothing has registered for a while and a device plugin is there.
+    async fn look_for_others(&self) -> Infallible {
+        let Directories { kubelet, vendor } = &self.directories;
+        let mut said = None;
+        loop {
+            tokio::time::sleep(LOOK).await;
+            let relays = self.relays.lock().await;
+            let none = relays.values().all(JoinHandle::is_finished);
+            drop(relays);
+            let other = match none {
+                true => visitors::unregistered(kubelet, vendor).await,
+                false => None,
+            };
+            if let Some(reason) = other.as_ref().filter(|_| said != other) {
+                tracing::warn!(reason, "no device plugin has registered for a minute");
+            }
+            said = other;
+        }
     }
 
     /// Takes over a resource of a device plugin.
@@ -193,7 +252,9 @@ impl Proxy {
             let reason = format!("this node has {MOST_RESOURCES} resources already");
             return Err(Status::resource_exhausted(reason));
         }
+        let vendor = &self.directories.vendor;
         let relay = Relay {
+            memory: Arc::clone(self.memory.get_or_init(|| Arc::new(Memory::new(vendor)))),
             registration,
             directories: self.directories.clone(),
             boards: Arc::clone(&self.boards),

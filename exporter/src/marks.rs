@@ -33,8 +33,8 @@ fn breaks(xid: u64) -> bool {
     matches!(xid, 74 | 79 | 144..=150)
 }
 
-/// Bytes that each link of a GPU sent and received, by index of the link.
-type Bytes = BTreeMap<u32, u64>;
+/// Traffic that each link of a GPU sent and received, by index of the link.
+pub(crate) type Traffic = BTreeMap<u32, u64>;
 
 /// What is known about the faults of each GPU from all readings so far.
 #[derive(Debug, Default)]
@@ -50,11 +50,11 @@ struct History {
     /// XIDs since the last reset.
     xids: BTreeSet<u64>,
     /// The counters when the last of `xids` was seen.
-    marked_at: Bytes,
+    marked_at: Traffic,
     /// The source's count of each XID at the last reading.
     counts: BTreeMap<u64, u64>,
     /// The counters at the last reading that had them.
-    bytes: Bytes,
+    bytes: Traffic,
 }
 
 impl Marks {
@@ -77,7 +77,7 @@ impl Marks {
         }
         for lost in &reading.lost {
             let history = self.history(lost.index, lost.uuid.as_deref());
-            history.count(&lost.xids, Bytes::new());
+            history.count(&lost.xids, Traffic::new());
         }
         let spec = &mut reading.topology.spec;
         for (gpu, marks) in spec.gpus.iter_mut().zip(marks) {
@@ -138,7 +138,7 @@ impl Marks {
 impl History {
     /// Adds the new ones of `xids`, each with its count; forgets the earlier ones if the
     /// GPU was reset.
-    fn count(&mut self, xids: &[(u64, u64)], bytes: Bytes) {
+    fn count(&mut self, xids: &[(u64, u64)], bytes: Traffic) {
         let fresh = |(xid, count): &&(u64, u64)| *count > 0 && self.counts.get(xid) != Some(count);
         let fresh: Vec<u64> = xids.iter().filter(fresh).map(|(xid, _)| *xid).collect();
         self.counts.extend(xids.iter().copied());
@@ -206,8 +206,9 @@ fn lost(gpu: &LostGpu) -> Lost {
     }
 }
 
-fn by_gpu(counters: &[LinkCounters]) -> BTreeMap<u32, Bytes> {
-    let mut gpus: BTreeMap<u32, Bytes> = BTreeMap::new();
+/// Returns what the links of each GPU sent and received, by index of the GPU.
+pub(crate) fn by_gpu(counters: &[LinkCounters]) -> BTreeMap<u32, Traffic> {
+    let mut gpus: BTreeMap<u32, Traffic> = BTreeMap::new();
     for link in counters {
         if let (Some(sent), Some(received)) = (link.transmit_bytes, link.receive_bytes) {
             let bytes = gpus.entry(link.gpu).or_default();
@@ -219,7 +220,7 @@ fn by_gpu(counters: &[LinkCounters]) -> BTreeMap<u32, Bytes> {
 
 /// Reports whether a GPU was reset between two readings of its counters: all of them are
 /// lower. One alone may be that of a link that was trained again.
-fn was_reset(before: &Bytes, now: &Bytes) -> bool {
+pub(crate) fn was_reset(before: &Traffic, now: &Traffic) -> bool {
     let both = before.iter().filter(|(_, bytes)| **bytes > 0);
     let mut both = both.filter_map(|(link, before)| Some((before, now.get(link)?)));
     let mut any = false;
@@ -247,7 +248,7 @@ struct Marked {
     xids: BTreeSet<u64>,
     /// The counters when the last of them was seen, by which a reset is recognized.
     #[serde(default)]
-    bytes: Bytes,
+    bytes: Traffic,
 }
 
 impl Record {
@@ -265,7 +266,7 @@ impl Record {
 }
 
 /// The id of the boot, by which the kernel distinguishes it from others.
-static BOOT: LazyLock<String> = LazyLock::new(|| {
+pub(crate) static BOOT: LazyLock<String> = LazyLock::new(|| {
     let id = fs::read_to_string("/proc/sys/kernel/random/boot_id");
     id.map(|id| id.trim().to_owned()).unwrap_or_default()
 });

@@ -66,7 +66,10 @@ fn container(spec: &NodeTopologySpec) -> impl Strategy<Value = ContainerResource
         pool_name: "n".to_owned(),
         device_name,
     });
-    let claims = vec(claim, 0..3).prop_map(|claim_resources| DynamicResource { claim_resources });
+    let claims = vec(claim, 0..3).prop_map(|claim_resources| DynamicResource {
+        claim_resources,
+        ..DynamicResource::default()
+    });
     let parts = ("[a-c]?", vec(devices, 0..3), vec(claims, 0..2));
     parts.prop_map(|(name, devices, dynamic_resources)| ContainerResources {
         name,

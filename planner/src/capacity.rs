@@ -1,6 +1,6 @@
 //! Which GPUs of a node are held, from what the API and the exporter's report say.
 //!
-//! 1. GPUs that the report gives to no pod of the cluster are out.
+//! 1. GPUs that the report gives to no pod of the cluster are out, whoever else is said to hold them.
 //! 2. A pod that the report names holds what the report says.
 //! 3. Another pod holds what was planned for it, as far as the first two leave it.
 //! 4. A pod whose GPUs are not all known so holds the lowest GPUs that are left: which
@@ -168,10 +168,13 @@ impl<'a> View<'a> {
                 taken.insert(next);
             }
             let known = u32::try_from(set.len()).unwrap_or(u32::MAX);
+            // Those that are out count once.
+            let set = set.difference(outside);
+            let out = known.saturating_sub(u32::try_from(set.len()).unwrap_or(u32::MAX));
             Holding {
                 owner: Owner::Pod(id.clone()),
                 set,
-                count: pod.gpus.max(known),
+                count: pod.gpus.max(known).saturating_sub(out),
                 since: pod.since,
                 end: pod.end,
                 used: &pod.resources,

@@ -1,24 +1,19 @@
 //! How good a node is for a job.
 
-use nvlink_topology::Interconnect;
+use nvlink_topology::multi_node::Harm;
 
 use crate::{Millis, Name, node_entry::Node, search::Found};
 
 /// How good a node is for a job; less is better: the earliest start, then the fewest broken
-/// GPUs, then no slow node, then a placement at full speed, the one of the least harm to
-/// other jobs, then the least cost and the least harm.
-///
-/// A placement is at full speed if it is within one NVLink domain and no other on that
-/// node is faster. Among these, harm counts before cost: two GPUs are nearly as fast over
-/// an NVLink bridge as over NVSwitches, and a job of eight that finds the switches taken
-/// by pairs communicates over PCIe, an order of magnitude slower.
+/// GPUs, then a placement that is as fast as any ([`Found::is_as_fast`]), else the least cost, then no
+/// slow node, then the least harm to other jobs, then the least cost.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Key {
     /// [`Millis::MIN`] where the job could start now if nobody else waited.
     pub(crate) start: Millis,
     pub(crate) worth: Worth,
     harm: Harm,
-    /// Its cost, which is not in `worth` for a placement at full speed.
+    /// Its cost, which is not in `worth` for a placement that is as fast as any.
     cost: (Cost, Cost),
     name: Name,
 }
@@ -27,9 +22,9 @@ pub(crate) struct Key {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Worth {
     broken: u8,
-    slow: u8,
-    /// `None` at full speed.
+    /// `None` if it is as fast as any.
     cost: Option<(Cost, Cost)>,
+    slow: u8,
 }
 
 /// A cost, ordered.
@@ -43,31 +38,30 @@ impl Cost {
     }
 }
 
-/// How much a placement harms other jobs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Harm {
-    interconnect: Interconnect,
-    breaks: bool,
-    free: u8,
-}
-
 impl Key {
-    /// Returns the key of a placement of `found` on `free` GPUs at `start`.
-    pub(crate) fn new(node: &Node, start: Millis, free: usize, found: &Found) -> Self {
+    /// Returns the key of a placement of `found` on `free` GPUs at `start`. `least` is the least
+    /// cost of such a job on an empty node.
+    pub(crate) fn new(
+        node: &Node,
+        start: Millis,
+        free: usize,
+        found: &Found,
+        least: Option<f64>,
+    ) -> Self {
+        let fast = found.is_as_fast(least);
         let cost = (Cost::of(found.cost), Cost::of(found.total_cost));
         Self {
             start,
             worth: Worth {
                 broken: found.broken,
+                cost: (!fast).then_some(cost),
                 slow: node.state.slow,
-                cost: (!found.full_speed).then_some(cost),
             },
             cost,
             harm: Harm {
                 interconnect: node.interconnect(),
                 breaks: found.breaks,
-                // A graph has at most 128 GPUs.
-                free: u8::try_from(free).unwrap_or(u8::MAX),
+                free,
             },
             name: node.name.clone(),
         }

@@ -37,23 +37,40 @@ impl Spec {
     }
 
     /// Returns when a node can hold such a job, where, and how good that is. `when` is the
-    /// first and the last start that counts, and how long the job holds its GPUs. With a
-    /// `limit`, the placement costs no more than that.
+    /// first and the last start that counts, and how long the job holds its GPUs.
     pub(crate) fn rate(
         &self,
         search: &mut Search,
         node: &Node,
         profile: &Profile,
         when: (Millis, Millis, Millis),
-        limit: Option<f64>,
+        bar: Bar,
     ) -> Option<(Key, Arc<Found>)> {
         let ask = self.ask;
         let found = profile.earliest(self.need(), when, |free| {
             let found = search.find(&node.case(free), ask)?;
-            let good = limit.is_none_or(|limit| found.cost <= limit * (1.0 + SAME));
-            good.then_some((free.len(), found))
+            bar.admits(&found).then_some((free.len(), found))
         });
-        found.map(|(start, (free, found))| (Key::new(node, start, free, &found), found))
+        found.map(|(start, (free, found))| {
+            let key = Key::new(node, start, free, &found, bar.least);
+            (key, found)
+        })
+    }
+}
+
+/// What placements are compared with.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bar {
+    /// The least cost on the empty nodes.
+    pub(crate) least: Option<f64>,
+    /// Only placements of this cost count.
+    pub(crate) best: bool,
+}
+
+impl Bar {
+    fn admits(self, found: &Found) -> bool {
+        let limit = self.least.unwrap_or(0.0) * (1.0 + SAME);
+        !self.best || found.cost <= limit
     }
 }
 
@@ -263,21 +280,21 @@ impl Kinds {
 impl Kind {
     fn build(&mut self, best: bool, cluster: &Cluster, search: &mut Search) {
         if self.any.is_none() {
-            let mut index = Index::default();
-            for (number, node) in cluster.nodes() {
-                self.enter(&mut index, number, node, search, None);
-            }
-            self.least = self.least_cost(&index, cluster, search);
-            self.any = Some(index);
+            self.least = self.least_cost(cluster, search);
+            self.any = Some(self.filled(false, cluster, search));
         }
         if best && self.best.is_none() {
-            let mut index = Index::default();
-            let limit = self.least.unwrap_or(0.0);
-            for (number, node) in cluster.nodes() {
-                self.enter(&mut index, number, node, search, Some(limit));
-            }
-            self.best = Some(index);
+            self.best = Some(self.filled(true, cluster, search));
         }
+    }
+
+    /// Returns an index of all nodes.
+    fn filled(&self, best: bool, cluster: &Cluster, search: &mut Search) -> Index {
+        let mut index = Index::default();
+        for (number, node) in cluster.nodes() {
+            self.enter(&mut index, number, node, search, best);
+        }
+        index
     }
 
     fn update(&mut self, cluster: &Cluster, search: &mut Search, changed: &[u32]) {
@@ -285,16 +302,19 @@ impl Kind {
             return;
         };
         let before: BTreeSet<u32> = any.graphs.keys().copied().collect();
-        self.refill(&mut any, cluster, search, changed, None);
-        let graphs_changed = !before.iter().eq(any.graphs.keys());
-        if graphs_changed {
-            self.least = self.least_cost(&any, cluster, search);
+        self.refill(&mut any, cluster, search, changed, false);
+        if !before.iter().eq(any.graphs.keys()) {
+            let least = self.least_cost(cluster, search);
+            if least != self.least {
+                // Which placements are as fast as any.
+                self.least = least;
+                any = self.filled(false, cluster, search);
+            }
             self.best = None;
         }
         self.any = Some(any);
         if let Some(mut best) = self.best.take() {
-            let limit = self.least.unwrap_or(0.0);
-            self.refill(&mut best, cluster, search, changed, Some(limit));
+            self.refill(&mut best, cluster, search, changed, true);
             self.best = Some(best);
         }
     }
@@ -305,36 +325,38 @@ impl Kind {
         cluster: &Cluster,
         search: &mut Search,
         changed: &[u32],
-        limit: Option<f64>,
+        best: bool,
     ) {
         for &number in changed {
             index.remove(number);
             if let Some(node) = cluster.node(number) {
-                self.enter(index, number, node, search, limit);
+                self.enter(index, number, node, search, best);
             }
         }
     }
 
-    fn enter(
-        &self,
-        index: &mut Index,
-        number: u32,
-        node: &Node,
-        search: &mut Search,
-        limit: Option<f64>,
-    ) {
-        if !node.is_ready() || !node.is_in(&self.spec.sets) {
+    /// Reports whether jobs of this kind may start on a node.
+    fn may_use(&self, node: &Node) -> bool {
+        node.is_ready() && node.is_in(&self.spec.sets)
+    }
+
+    fn enter(&self, index: &mut Index, number: u32, node: &Node, search: &mut Search, best: bool) {
+        if !self.may_use(node) {
             return;
         }
         let (free, count) = node.profile.free(Millis::MIN);
         let free = u32::try_from(free.len()).unwrap_or(u32::MAX).min(count);
         let when = (Millis::MIN, Millis::MAX, 0);
-        let rated = self.spec.rate(search, node, &node.profile, when, limit);
+        let bar = Bar {
+            least: self.least,
+            best,
+        };
+        let rated = self.spec.rate(search, node, &node.profile, when, bar);
         let now = rated
             .as_ref()
             .is_some_and(|(key, _)| key.start == Millis::MIN);
         let entry = Entry {
-            lacks: !now && limit.is_none() && self.spec.lacks(search, node),
+            lacks: !now && !best && self.spec.lacks(search, node),
             key: rated.map(|(key, _)| key),
             graph: node.shared.number,
             free: u8::try_from(free).unwrap_or(u8::MAX),
@@ -342,28 +364,17 @@ impl Kind {
         index.insert(number, entry);
     }
 
-    /// Returns the least cost over the graphs of the index, empty.
-    fn least_cost(&self, index: &Index, cluster: &Cluster, search: &mut Search) -> Option<f64> {
+    /// Returns the least cost over the graphs of the nodes, empty.
+    fn least_cost(&self, cluster: &Cluster, search: &mut Search) -> Option<f64> {
         let mut seen = BTreeSet::new();
-        let mut least: Option<f64> = None;
-        if index.graphs.is_empty() {
-            return None;
-        }
-        for (_, node) in cluster.nodes() {
-            if seen.len() == index.graphs.len() {
-                break;
-            }
-            let graph = node.shared.number;
-            if !index.graphs.contains_key(&graph) || !seen.insert(graph) {
-                continue;
-            }
+        let nodes = cluster.nodes().map(|(_, node)| node);
+        let new = nodes.filter(|node| self.may_use(node) && seen.insert(node.shared.number));
+        let costs = new.filter_map(|node| {
             let mut case = node.case(node.profile.all());
             case.broken = nvlink_topology::GpuSet::EMPTY;
-            if let Some(found) = search.find(&case, self.spec.ask) {
-                least = Some(least.map_or(found.cost, |least| least.min(found.cost)));
-            }
-        }
-        least
+            Some(search.find(&case, self.spec.ask)?.cost)
+        });
+        costs.min_by(f64::total_cmp)
     }
 }
 

@@ -28,6 +28,7 @@ mod planner;
 mod pod;
 mod profile;
 mod queue;
+mod room;
 mod round;
 mod search;
 mod seats;
@@ -42,6 +43,7 @@ pub use job::{Deadline, Job, Member, OnTimeout, Seat};
 pub use node::{Availability, Held, NodeState};
 pub use planner::Planner;
 pub use pod::PodState;
+pub use room::{Holding, Room};
 pub use settings::{Class, Settings};
 pub use time::{Estimate, Millis};
 

@@ -200,10 +200,15 @@ impl Planner {
         round::explain::explain(&self.cluster, &self.queue, job, round, &reserved)
     }
 
-    fn walk(&mut self, now: Millis) -> (Round, Vec<Reserved>) {
+    /// Brings the nodes, and all that follows from them, up to `now`.
+    pub(crate) fn refresh(&mut self, now: Millis) {
         let changed = self.cluster.refresh(now, &mut self.search);
         self.kinds.update(&self.cluster, &mut self.search, &changed);
         self.gangs.update(&self.cluster, &mut self.search, &changed);
+    }
+
+    fn walk(&mut self, now: Millis) -> (Round, Vec<Reserved>) {
+        self.refresh(now);
         let state = State {
             settings: &self.settings,
             classes: &self.classes,

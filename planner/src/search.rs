@@ -4,13 +4,15 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use nvlink_topology::{BrokenGpus, GpuSet, Graph, Pattern, Request, Scope, place, sparing};
+use nvlink_topology::{
+    BrokenGpus, GpuSet, Graph, Pattern, Request, Scope,
+    multi_node::{Harm, is_as_fast},
+    place, sparing,
+};
 
 /// The most results that are remembered. Beyond it all are forgotten, and found again
 /// when needed.
 const MOST_RESULTS: usize = 100_000;
-/// Qualities that differ by less than this are equal.
-const SAME: f64 = 1e-9;
 
 /// What is asked of a node: the key of a search, besides the node's case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -35,9 +37,17 @@ pub(crate) struct Found {
     pub(crate) broken: u8,
     /// Whether it takes a part of a domain that was wholly free.
     pub(crate) breaks: bool,
-    /// Whether it is within one NVLink domain and as fast as any on the empty node, or has
-    /// no traffic.
+    /// Whether it is as fast as any on the empty node
+    /// ([`nvlink_topology::Placement::is_at_full_speed`]).
     pub(crate) full_speed: bool,
+}
+
+impl Found {
+    /// Reports whether it counts as one of the fastest ([`is_as_fast`]); `least` is the least cost
+    /// of such a job on an empty node.
+    pub(crate) fn is_as_fast(&self, least: Option<f64>) -> bool {
+        least.is_some_and(|least| is_as_fast(self.full_speed, self.cost, least))
+    }
 }
 
 /// A node's graph and its GPUs that count.
@@ -143,19 +153,13 @@ fn found(graph: &Graph, ask: Ask, free: GpuSet, broken: GpuSet) -> Option<Found>
     };
     let order: Vec<u8> = placement.gpus.iter().filter_map(position).collect();
     let set: GpuSet = order.iter().map(|&at| usize::from(at)).collect();
-    let breaks = graph.domains().any(|(_, domain)| {
-        let whole = free.is_superset(domain);
-        whole && !domain.intersection(set).is_empty() && !set.is_superset(domain)
-    });
-    let full_quality = placement.quality.node > 1.0 - SAME;
-    let full_speed = placement.cost <= 0.0 || (placement.domain.is_some() && full_quality);
     Some(Found {
         order,
         set,
         cost: placement.cost,
         total_cost: placement.total_cost,
         broken: u8::try_from(broken.intersection(set).len()).unwrap_or(u8::MAX),
-        breaks,
-        full_speed,
+        breaks: Harm::breaks(graph, free, set),
+        full_speed: placement.is_at_full_speed(),
     })
 }

@@ -4,7 +4,7 @@
 //! searched for in place of asking the vendor's plugin. Prints tables and the goal, and asserts nothing.
 //! `CALLS=20` makes it shorter.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use nvlink_tests::{Allocator, Choice, LabNode};
@@ -59,12 +59,9 @@ fn measure(sides: [&Allocator; 2], all: &[String], calls: usize) -> Result<Taken
         let (mut prefer, mut allocate) = (Pair::default(), Pair::default());
         // Neither is always the first.
         for at in [call % 2, (call + 1) % 2] {
-            let start = Instant::now();
-            let preferred = sides[at].prefer(&free, size)?;
-            prefer[at] = start.elapsed();
-            let start = Instant::now();
-            sides[at].allocate(&preferred)?;
-            allocate[at] = start.elapsed();
+            let (preferred, took) = sides[at].timed_prefer(&free, size)?;
+            prefer[at] = took;
+            (_, allocate[at]) = sides[at].timed_allocate(&preferred)?;
         }
         if call >= calls / 10 {
             taken.prefer.push(prefer);

@@ -5,10 +5,11 @@
 //! etcd and Prometheus come with the system.
 
 use std::{
+    collections::BTreeMap,
     env,
     path::{Path, PathBuf},
     process::{Command, Stdio},
-    sync::OnceLock,
+    sync::{Mutex, OnceLock, PoisonError},
 };
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -121,11 +122,23 @@ pub fn build_node() -> Result<()> {
     build_missing(&NODE, &BUILT)
 }
 
-/// Builds one of the Go programs in `controlplane`, such as `device-manager`, and returns its path.
+/// Builds one of the Go programs in `controlplane` once, such as `device-manager`, and returns its
+/// path.
 ///
 /// # Errors
 /// When the build fails; shows what Go said.
-pub(crate) fn go_program(name: &str) -> Result<PathBuf> {
+pub fn go_program(name: &str) -> Result<PathBuf> {
+    static BUILT: Mutex<BTreeMap<String, PathBuf>> = Mutex::new(BTreeMap::new());
+    let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(program) = built.get(name) {
+        return Ok(program.clone());
+    }
+    let program = build_go_program(name)?;
+    built.insert(name.to_owned(), program.clone());
+    Ok(program)
+}
+
+fn build_go_program(name: &str) -> Result<PathBuf> {
     let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/controlplane");
     let program = crate::workdir::fresh(name)?.join(name);
     let mut go = Command::new("go");

@@ -1,6 +1,6 @@
 //! Runs `nvlink-exporter device-plugin`.
 
-use std::{path::Path, time::Duration};
+use std::{ffi::OsString, path::Path, time::Duration};
 
 use anyhow::Result;
 
@@ -21,15 +21,15 @@ pub struct DevicePlugin {
 }
 
 impl DevicePlugin {
-    /// Starts `nvlink-exporter device-plugin ARGUMENTS` between two directories of sockets, and waits
-    /// until device plugins can register.
+    /// Starts `nvlink-exporter device-plugin ARGUMENTS` between two directories of sockets, the
+    /// kubelet's and the vendor's, and waits until device plugins can register.
     ///
     /// # Errors
     /// When it does not become ready; shows the end of its log.
     pub fn start(
-        kubelet: &Path,
-        vendor: &Path,
+        (kubelet, vendor): (&Path, &Path),
         kubeconfig: &Path,
+        environment: &[(&str, OsString)],
         arguments: &[&str],
     ) -> Result<Self> {
         let address = format!("127.0.0.1:{}", port::free()?);
@@ -41,7 +41,8 @@ impl DevicePlugin {
             .arg("--vendor-plugins")
             .arg(vendor)
             .args(arguments)
-            .env("KUBECONFIG", kubeconfig);
+            .env("KUBECONFIG", kubeconfig)
+            .envs(environment.iter().map(|(name, value)| (name, value)));
         let directory = workdir::fresh("device-plugin")?;
         let process = Process::start("nvlink-exporter device-plugin", &directory, program)?;
         let this = Self { address, process };

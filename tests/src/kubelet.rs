@@ -284,7 +284,13 @@ impl Container {
 
     /// Adds devices of NVIDIA's DRA driver, from the pool of the node `pool`.
     #[must_use]
-    pub fn claiming(mut self, pool: &str, devices: &[&str]) -> Self {
+    pub fn claiming(self, pool: &str, devices: &[&str]) -> Self {
+        self.claiming_by("gpus", pool, devices)
+    }
+
+    /// Adds devices of a claim in the namespace `ci`.
+    #[must_use]
+    pub fn claiming_by(mut self, claim: &str, pool: &str, devices: &[&str]) -> Self {
         let device = |device: &&str| ClaimDevice {
             cdi: vec![Cdi {
                 name: format!(
@@ -296,7 +302,7 @@ impl Container {
             device: (*device).to_owned(),
         };
         self.claims.push(Claim {
-            name: "gpus".to_owned(),
+            name: claim.to_owned(),
             namespace: "ci".to_owned(),
             devices: devices.iter().map(device).collect(),
         });

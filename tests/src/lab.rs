@@ -6,6 +6,8 @@
 //! keeps, the cgroups, is removed with the working directory.
 
 use std::{
+    ffi::OsString,
+    fs,
     net::Ipv4Addr,
     path::{Path, PathBuf},
     sync::{Mutex, MutexGuard, PoisonError},
@@ -30,76 +32,23 @@ mod images;
 mod kubelet;
 mod machine;
 mod network;
+mod node;
 mod plugin;
 mod sandbox;
 
 pub use device_manager::{Allocations, Step, allocate};
-pub use plugin::{Allocator, Choice};
+pub use node::LabNode;
+pub use plugin::{Allocator, Choice, Shares, VendorPlugin};
 
 use cgroup::Cgroup;
 use containerd::Containerd;
 use kubelet::Programs;
 use network::Network;
-use plugin::{Plugin, Watches};
+use node::Devices;
+use plugin::Plugin;
 use sandbox::Sandbox;
 
 const START: Duration = Duration::from_secs(60);
-
-/// Which node to start.
-#[derive(Clone, Debug)]
-pub struct LabNode {
-    name: String,
-    profile: String,
-    choice: Choice,
-    devices: Devices,
-}
-
-/// What gives the node's GPUs to containers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Devices {
-    /// A device plugin.
-    Plugin,
-    /// The same, with `nvlink-exporter device-plugin` before it.
-    Preferred,
-    /// A DRA driver.
-    Claimed,
-}
-
-impl LabNode {
-    /// Describes a node with the GPUs of a profile of the simulator, such as `dgx-h100`.
-    #[must_use]
-    pub fn new(name: impl Into<String>, profile: impl Into<String>) -> Self {
-        Self {
-            name: name.into(),
-            profile: profile.into(),
-            choice: Choice::default(),
-            devices: Devices::Plugin,
-        }
-    }
-
-    /// Puts `nvlink-exporter device-plugin` between the kubelet and the node's device plugin.
-    #[must_use]
-    pub fn preferring(mut self) -> Self {
-        self.devices = Devices::Preferred;
-        self
-    }
-
-    /// Gives its GPUs to containers by claims, with a DRA driver instead of a device plugin. They are
-    /// in the ResourceSlice of pool `name`, as `gpu-INDEX` of `gpu.nvidia.com`; a container learns
-    /// its own from variables `NVIDIA_GPU_INDEX=UUID`.
-    #[must_use]
-    pub fn claimed(mut self) -> Self {
-        self.devices = Devices::Claimed;
-        self
-    }
-
-    /// Sets how its device plugin chooses among the free GPUs.
-    #[must_use]
-    pub fn choosing(mut self, choice: Choice) -> Self {
-        self.choice = choice;
-        self
-    }
-}
 
 /// A running node. It ends when dropped, and its Node object is deleted.
 #[derive(Debug)]
@@ -109,11 +58,10 @@ pub struct Lab {
     network: Network,
     recording: Value,
     programs: Programs,
-    watches: Watches,
     vendor: Vendor,
     /// What stands between the kubelet and the device plugin.
     between: Mutex<Option<DevicePlugin>>,
-    plugin: Mutex<Option<Runtime>>,
+    plugin: Mutex<Running>,
     driver: Option<dra::Driver>,
     // Dropped in this order: the clients before the servers, then the namespaces.
     kubelet: Mutex<Option<Process>>,
@@ -133,25 +81,45 @@ struct Vendor {
     /// Where the plugin registers: with the kubelet, or with what stands between.
     directory: PathBuf,
     source: String,
+    environment: Option<(&'static str, OsString)>,
     node: String,
     /// Where to label the node.
     kubeconfig: Option<PathBuf>,
-    choice: Choice,
+    plugin: Plugin,
+}
+
+/// The device plugin of a node, and how many watches the earlier ones had.
+#[derive(Debug, Default)]
+struct Running {
+    plugin: Option<VendorPlugin>,
+    earlier: usize,
+}
+
+impl Running {
+    fn watches(&self) -> usize {
+        self.earlier + self.plugin.as_ref().map_or(0, VendorPlugin::watches)
+    }
 }
 
 impl Vendor {
     fn new(node: &LabNode, directory: &Path, kubeconfig: Option<&Path>) -> Self {
         let kubelet = directory.join("kubelet/device-plugins");
+        let simulated = || (format!("sim:{}", node.profile), None);
+        let machine = node.machine.clone();
+        let (source, environment) = machine.map_or_else(simulated, |(source, environment)| {
+            (source, Some(environment))
+        });
         Self {
             directory: match node.devices {
                 Devices::Preferred => directory.join("vendor"),
                 Devices::Plugin | Devices::Claimed => kubelet.clone(),
             },
             kubelet,
-            source: format!("sim:{}", node.profile),
+            source,
+            environment,
             node: node.name.clone(),
             kubeconfig: kubeconfig.map(Path::to_owned),
-            choice: node.choice,
+            plugin: Plugin::new(node.choice, node.shares),
         }
     }
 
@@ -167,8 +135,9 @@ impl Vendor {
         let nowhere = Path::new("/dev/null");
         let kubeconfig = self.kubeconfig.as_deref().unwrap_or(nowhere);
         let arguments = [&source[..], publish].concat();
-        let between = DevicePlugin::start(&self.kubelet, &self.directory, kubeconfig, &arguments);
-        between.map(Some)
+        let directories = (&*self.kubelet, &*self.directory);
+        let environment = self.environment.as_slice();
+        DevicePlugin::start(directories, kubeconfig, environment, &arguments).map(Some)
     }
 }
 
@@ -207,11 +176,14 @@ impl Lab {
         network.forward(&runtime, control_plane.port())?;
         let vendor = Vendor::new(node, &directory, Some(control_plane.kubeconfig()));
         let between = vendor.start_between()?;
-        let plugin = Plugin::new(&vendor.directory, &recording, node.choice);
-        let watches = plugin.watches();
         let claimed = node.devices == Devices::Claimed;
-        let plugin = (!claimed).then(|| started(plugin)).transpose()?;
-        let drive = || dra::Driver::start(&sandbox, network, &directory, &recording, control_plane);
+        let plugin = || {
+            fs::create_dir_all(&vendor.directory)?;
+            vendor.plugin.start(&vendor.directory, &recording)
+        };
+        let plugin = (!claimed).then(plugin).transpose()?;
+        let board = (&*directory, &recording);
+        let drive = || dra::Driver::start(&sandbox, network, board, &node.flags, control_plane);
         let driver = claimed.then(drive).transpose()?;
         let nvidia = driver::write(&directory, &recording)?;
         let containerd = Containerd::start(&sandbox, network, &directory, &nvidia)?;
@@ -225,10 +197,9 @@ impl Lab {
             network,
             recording,
             programs,
-            watches,
             vendor,
             between: Mutex::new(between),
-            plugin: Mutex::new(plugin),
+            plugin: Mutex::new(Running { plugin, earlier: 0 }),
             driver,
             containerd,
             sandbox,
@@ -337,18 +308,17 @@ impl Lab {
         kubelet.wait_until(what, limit, probe)
     }
 
-    /// Ends the device plugin.
+    /// Kills the device plugin.
     pub fn stop_vendor(&self) {
-        // Connections end with their runtime only.
-        if let Some(plugin) = self.plugin().take() {
-            plugin.shutdown_background();
-        }
+        let mut running = self.plugin();
+        running.earlier = running.watches();
+        drop(running.plugin.take());
     }
 
     /// Starts the device plugin again.
     ///
     /// # Errors
-    /// When no thread can be started.
+    /// When it cannot be started.
     pub fn start_vendor(&self) -> Result<()> {
         self.start_vendor_in(&self.vendor.directory)
     }
@@ -357,20 +327,20 @@ impl Lab {
     /// `/var/lib/kubelet` is the parent of the kubelet's, [`Lab::plugin_directories`].
     ///
     /// # Errors
-    /// When no thread can be started.
+    /// When it cannot be started.
     pub fn start_vendor_in(&self, directory: &Path) -> Result<()> {
-        let plugin = Plugin::new(directory, &self.recording, self.vendor.choice);
-        *self.plugin() = Some(started(plugin.counting(&self.watches))?);
+        let plugin = self.vendor.plugin.start(directory, &self.recording)?;
+        self.plugin().plugin = Some(plugin);
         Ok(())
     }
 
-    /// Starts another device plugin with the same devices, for as long as the runtime lives.
+    /// Starts another device plugin with the same devices.
     ///
     /// # Errors
-    /// When no thread can be started.
-    pub fn start_other_vendor(&self, resource: &str, socket: &str) -> Result<Runtime> {
-        let plugin = Plugin::new(&self.vendor.directory, &self.recording, self.vendor.choice);
-        started(plugin.named(resource, socket))
+    /// When it cannot be started.
+    pub fn start_other_vendor(&self, resource: &str, socket: &str) -> Result<VendorPlugin> {
+        let plugin = self.vendor.plugin.clone().named(resource, socket);
+        plugin.start(&self.vendor.directory, &self.recording)
     }
 
     /// Returns the directories of sockets: the kubelet's, and the one in which the device plugin
@@ -380,7 +350,7 @@ impl Lab {
         (&self.vendor.kubelet, &self.vendor.directory)
     }
 
-    fn plugin(&self) -> MutexGuard<'_, Option<Runtime>> {
+    fn plugin(&self) -> MutexGuard<'_, Running> {
         self.plugin.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -416,7 +386,7 @@ impl Lab {
                     "nvlink_device_plugin_registrations_total{resource=\"nvidia.com/gpu\"}";
                 between.metric(series).unwrap_or_default() as usize
             }
-            None => self.watches.count(),
+            None => self.plugin().watches(),
         }
     }
 
@@ -484,13 +454,6 @@ impl Drop for Gone {
         // Nobody can do more than the kernel does.
         let _ = wait_until("the interface to be removed", START, gone);
     }
-}
-
-/// Starts a device plugin in a runtime of its own.
-fn started(plugin: Plugin) -> Result<Runtime> {
-    let runtime = runtime()?;
-    runtime.spawn(plugin.run());
-    Ok(runtime)
 }
 
 fn runtime() -> Result<Runtime> {

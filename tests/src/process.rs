@@ -49,12 +49,34 @@ impl Process {
     /// # Errors
     /// When the log cannot be created or the program cannot be started.
     pub fn start(name: &str, directory: &Path, mut command: Command) -> Result<Self> {
+        command.stdin(Stdio::null());
+        Self::run(name, directory, command)
+    }
+
+    /// Starts a command like [`Process::start`], which reads what [`Process::write`] writes.
+    ///
+    /// # Errors
+    /// As [`Process::start`].
+    pub fn start_with_input(name: &str, directory: &Path, mut command: Command) -> Result<Self> {
+        command.stdin(Stdio::piped());
+        Self::run(name, directory, command)
+    }
+
+    /// Writes to the standard input of a program that reads it.
+    ///
+    /// # Errors
+    /// When it does not read, or has ended.
+    pub fn write(&self, text: &str) -> Result<()> {
+        let mut child = self.child.lock().unwrap_or_else(PoisonError::into_inner);
+        let input = child.stdin.as_mut();
+        let input = input.with_context(|| format!("{} reads no input", self.name))?;
+        Ok(input.write_all(text.as_bytes())?)
+    }
+
+    fn run(name: &str, directory: &Path, mut command: Command) -> Result<Self> {
         let log = directory.join(format!("{name}.log"));
         let file = File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
-        command
-            .stdin(Stdio::null())
-            .stdout(file.try_clone()?)
-            .stderr(file);
+        command.stdout(file.try_clone()?).stderr(file);
         let child = spawn(command).with_context(|| format!("cannot start {name}"))?;
         Ok(Self {
             name: name.to_owned(),

@@ -221,7 +221,8 @@ fn check_links(links: &[Link], at: &str) -> Result<(), Invalid> {
 
 /// Normalizes a PCI address: lower case, with the domain as wide as the kernel writes it
 /// (NVML writes eight digits).
-fn bus_id(address: &str) -> String {
+#[must_use]
+pub fn bus_id(address: &str) -> String {
     let address = address.to_ascii_lowercase();
     match address.split_once(':') {
         Some((domain, rest)) if domain.len() == 8 => {

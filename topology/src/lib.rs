@@ -39,7 +39,7 @@ mod sharing;
 
 pub use calibration::Calibration;
 pub use comparison::Comparison;
-pub use complete::direct_links;
+pub use complete::{bus_id, direct_links};
 pub use domain::domains;
 pub use error::{Invalid, NoPlacement};
 pub use fault::Fault;

@@ -1,4 +1,4 @@
-//! Chooses nodes for a job or a gang.
+//! Chooses nodes for a gang, and says which of several nodes spares the others.
 //!
 //! The rules are those of the search, one level up. A gang goes to one node if one can
 //! hold it, else to nodes of one NVLink fabric, else to one rack, else to one zone, as
@@ -7,7 +7,7 @@
 //! least harm: a node without NVSwitch before one with it, a fragment before a whole
 //! domain, a fuller node before an emptier one.
 
-use std::{cmp::Ordering, collections::BTreeMap};
+use std::collections::BTreeMap;
 
 use crate::{
     Fabric, GpuSet, Graph, Interconnect, NoPlacement, Pattern, Placement, Request, Scope,
@@ -17,6 +17,22 @@ use crate::{
 /// Usable bandwidth between nodes without a known RDMA device: 10 Gbit/s Ethernet at line
 /// rate, bytes per second in one direction.
 pub const ASSUMED_ETHERNET: u64 = 1_250_000_000;
+
+/// How much slower than the fastest a placement may be that spares the faster node: it takes at
+/// most this many times as long.
+///
+/// Two: an NVLink bridge of twelve links is two thirds as fast as the switches of an H100, and a
+/// job of eight that finds these taken by pairs of GPUs waits, or communicates over PCIe, an order
+/// of magnitude slower. A pair of a DGX-1 takes six times as long as such a bridge.
+pub const AS_FAST: f64 = 2.0;
+
+/// Reports whether a placement counts as one of the fastest, of which the one is chosen that does
+/// least harm: it is at full speed ([`crate::Placement::is_at_full_speed`]), and takes at most
+/// [`AS_FAST`] times as long as the fastest, whose cost is `least`.
+#[must_use]
+pub fn is_as_fast(at_full_speed: bool, cost: f64, least: f64) -> bool {
+    at_full_speed && cost <= least * AS_FAST
+}
 
 /// A candidate node.
 #[derive(Clone, Debug)]
@@ -70,15 +86,20 @@ impl Harm {
     /// Returns the harm of a job that gets the GPUs `held` of those that are `free`.
     #[must_use]
     pub fn of(graph: &Graph, interconnect: Interconnect, free: GpuSet, held: GpuSet) -> Self {
-        let breaks = graph.domains().any(|(_, domain)| {
-            let whole = free.is_superset(domain);
-            whole && !domain.intersection(held).is_empty() && !held.is_superset(domain)
-        });
         Self {
             interconnect,
-            breaks,
+            breaks: Self::breaks(graph, free, held),
             free: free.len(),
         }
+    }
+
+    /// Reports whether such a job takes a part of a domain that was wholly free.
+    #[must_use]
+    pub fn breaks(graph: &Graph, free: GpuSet, held: GpuSet) -> bool {
+        graph.domains().any(|(_, domain)| {
+            let whole = free.is_superset(domain);
+            whole && !domain.intersection(held).is_empty() && !held.is_superset(domain)
+        })
     }
 }
 
@@ -93,60 +114,6 @@ pub struct GangPlacement {
     pub cost: f64,
 }
 
-/// Returns the node where a job of `gpus` GPUs costs least, and the placement on it. The
-/// placement on each node may use all of the node's free GPUs and requires none.
-///
-/// # Errors
-/// The reason why no node has a placement: the reason of the node that comes nearest to one.
-pub fn place_on_best<'a>(
-    nodes: &'a [Node<'a>],
-    gpus: usize,
-    pattern: Pattern,
-    scope: Scope,
-) -> Result<(&'a Node<'a>, Placement), NoPlacement> {
-    let mut best: Option<(&Node<'_>, Placement)> = None;
-    let mut nearest = None;
-    for node in nodes {
-        match place(node.graph, &node.request(node.free, gpus, pattern, scope)) {
-            Ok(found) => {
-                let better = best.as_ref().is_none_or(|(other, least)| {
-                    let cost = (found.cost, found.total_cost);
-                    let least_cost = (least.cost, least.total_cost);
-                    let order = cost.partial_cmp(&least_cost).unwrap_or(Ordering::Equal);
-                    order
-                        .then_with(|| node.harm(&found).cmp(&other.harm(least)))
-                        .is_lt()
-                });
-                if better {
-                    best = Some((node, found));
-                }
-            }
-            Err(reason) => nearest = Some(nearer(nearest, reason)),
-        }
-    }
-    best.ok_or_else(|| {
-        nearest.unwrap_or(NoPlacement::TooMany {
-            asked: gpus,
-            have: 0,
-        })
-    })
-}
-
-/// Returns the reason that comes nearest to a placement.
-fn nearer(one: Option<NoPlacement>, other: NoPlacement) -> NoPlacement {
-    let room = |reason: &NoPlacement| match *reason {
-        NoPlacement::OffNvlink { asked, .. } => (2, asked),
-        NoPlacement::Scope { most, .. } => (2, most),
-        NoPlacement::NotEnoughFree { free, .. } => (1, free),
-        NoPlacement::TooMany { have, .. } => (0, have),
-        _ => (3, 0),
-    };
-    match one {
-        Some(one) if room(&one) >= room(&other) => one,
-        _ => other,
-    }
-}
-
 impl Node<'_> {
     fn request(&self, free: GpuSet, gpus: usize, pattern: Pattern, scope: Scope) -> Request {
         Request {
@@ -156,14 +123,6 @@ impl Node<'_> {
             pattern,
             scope,
         }
-    }
-
-    /// Returns what decides between nodes of equal cost; less is better: whether the node is slow,
-    /// how much a placement on it harms other jobs, and the last tie-break.
-    fn harm(&self, placement: &Placement) -> (bool, Harm, &str) {
-        let held = self.graph.set(&placement.gpus).unwrap_or_default();
-        let harm = Harm::of(self.graph, self.interconnect, self.free, held);
-        (self.slow, harm, self.name)
     }
 }
 
@@ -364,10 +323,7 @@ fn choose(mut fits: Vec<Fit<'_>>, gang: &Gang, within: Scope) -> Option<GangPlac
     })?;
     let limit = rank(&fits[enough]);
     fits.retain(|fit| rank(fit) <= limit);
-    let harm = |fit: &Fit<'_>| {
-        let first = fit.pods.first();
-        first.map(|pod| fit.node.harm(pod).1.interconnect)
-    };
+    let harm = |fit: &Fit<'_>| fit.node.interconnect;
     fits.sort_by(|a, b| {
         let fullest = b.pods.len().cmp(&a.pods.len());
         let order = fullest.then_with(|| harm(a).cmp(&harm(b)));

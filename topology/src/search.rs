@@ -60,6 +60,9 @@ pub struct Request {
     pub scope: Scope,
 }
 
+/// Qualities that differ by less than this are equal.
+const SAME: f64 = 1e-9;
+
 /// GPUs for one job.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -86,6 +89,15 @@ pub struct Placement {
     /// Whether the placement is proven to have the least cost, then the least total cost.
     /// If not, it is the best that a heuristic found.
     pub exact: bool,
+}
+
+impl Placement {
+    /// Reports whether it has no traffic, or is within one NVLink domain and no other of the same
+    /// node, empty, is faster.
+    #[must_use]
+    pub fn is_at_full_speed(&self) -> bool {
+        self.cost <= 0.0 || (self.domain.is_some() && self.quality.node > 1.0 - SAME)
+    }
 }
 
 /// Best possible cost divided by actual cost, in (0, 1]; 1 is the best.

@@ -25,12 +25,14 @@ use crate::{
     metrics::Metrics,
 };
 
+mod exclusive;
 mod extent;
 mod isolated;
 pub mod status;
 mod strays;
 pub mod view;
 
+pub use exclusive::SharedGpus;
 use extent::Extent;
 pub use extent::free;
 

@@ -126,11 +126,12 @@ async fn start(args: ServeArgs, supervisor: &Supervisor) -> anyhow::Result<Runni
     let watches = Watches::start(&client, &view, &metrics, supervisor);
     watches.synced().await;
 
-    let queue = Queue::new(&client, &settings, &metrics);
+    let shared = watch::Sender::new(None);
+    let writer = Writer::new(&client, &view, &metrics, exempt, shared.subscribe());
+    let queue = Queue::new(&client, &settings, &metrics, shared);
     if let Some(address) = args.extender.extender_listen {
         extend::serve(address, &identity, mirror, &view, &metrics, supervisor);
     }
-    let writer = Writer::new(&client, &view, &metrics, exempt);
     let of_registrar = Arc::clone(&metrics);
     let webhook = Webhook {
         admission: admission(&client, view, settings),

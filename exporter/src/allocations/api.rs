@@ -3,6 +3,7 @@
 use std::{
     collections::{HashMap, HashSet},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
 };
 
 use k8s_openapi::{api::core::v1, apimachinery::pkg::apis::meta::v1::Time};
@@ -24,6 +25,9 @@ use crate::collective::{Inbox, follow::Message};
 /// Seconds of a watch. Longer than the default: there is an exporter on each node, and
 /// a frozen connection only delays the pattern of a job.
 const ROUND: u32 = 240;
+/// How long the first look waits for the slices, and how often it checks.
+const PATIENCE: Duration = Duration::from_secs(2);
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// The current data. The watches write it, the collector reads it. Empty without an
 /// API.
@@ -35,6 +39,8 @@ pub(super) struct Cluster(Arc<Mutex<Facts>>);
 pub(super) struct Facts {
     pods: HashMap<PodName, Pod>,
     pub(super) slices: Slices,
+    /// All slices of the node have been read once.
+    slices_read: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,6 +79,14 @@ impl Facts {
 impl Cluster {
     pub(super) fn read(&self) -> MutexGuard<'_, Facts> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until the slices of the node have been read, but not for long: a cluster may have none.
+    pub(super) async fn slices_are_read(&self) {
+        let start = Instant::now();
+        while !self.read().slices_read && start.elapsed() < PATIENCE {
+            tokio::time::sleep(PAUSE).await;
+        }
     }
 
     /// Watches the pods of `node`. Never ends.
@@ -237,8 +251,9 @@ impl Mirror for SlicesOfNode {
     type Object = SliceObject;
     const KIND: &'static str = "ResourceSlice";
     const UNKNOWN: &'static str =
-        " of this version, so DRA devices are identified only by their names";
-    const FORBIDDEN: &'static str = ", so DRA devices are identified only by their names";
+        " of this version, so the GPUs of DRA devices are known only if their names contain UUIDs";
+    const FORBIDDEN: &'static str =
+        ", so the GPUs of DRA devices are known only if their names contain UUIDs";
 
     fn set(&mut self, object: SliceObject) {
         self.0.read().slices.apply(object);
@@ -250,7 +265,9 @@ impl Mirror for SlicesOfNode {
 
     fn retain(&mut self, names: &HashSet<PodName>) {
         let names: HashSet<&str> = names.iter().map(|(_, name)| &**name).collect();
-        self.0.read().slices.retain(|name| names.contains(name));
+        let mut facts = self.0.read();
+        facts.slices.retain(|name| names.contains(name));
+        facts.slices_read = true;
     }
 }
 

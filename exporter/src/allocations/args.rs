@@ -26,7 +26,8 @@ pub struct AllocationArgs {
     /// implied by --publish
     ///
     /// From pods: the pattern that the webhook chose, and which pods have ended. From
-    /// ResourceSlices: the GPUs of DRA device names.
+    /// ResourceSlices: the GPUs of DRA device names. From the ResourceClaims of the node's pods:
+    /// which devices they only look at (admin access).
     #[arg(long, env = "NVLINK_EXPORTER_KUBERNETES", requires = "node_name")]
     pub kubernetes: bool,
 }

@@ -18,8 +18,10 @@ use tokio::{
 use super::{
     Judge,
     api::Cluster,
+    claims::Claims,
     holdings::{Holdings, Names, PodName},
     kubelet::Kubelet,
+    podresources::ListPodResourcesResponse,
     tracker::Tracker,
 };
 use crate::{
@@ -46,10 +48,13 @@ pub(super) struct Collector {
     /// The kubelet's socket may be missing, until it has existed once.
     optional: bool,
     cluster: Cluster,
+    claims: Claims,
     latest: Arc<Latest>,
     tracker: Tracker,
     judge: Judge,
     judging: Judging,
+    /// There was a look before.
+    looked: bool,
     keeper: Option<(Recorded, Want)>,
     log: Log,
 }
@@ -58,16 +63,19 @@ impl Collector {
     pub(super) fn new(
         socket: Option<(&Path, bool)>,
         cluster: Cluster,
+        claims: Claims,
         latest: Arc<Latest>,
     ) -> Self {
         Self {
             kubelet: socket.map(|(path, _)| Kubelet::new(path)),
             optional: socket.is_some_and(|(_, optional)| optional),
             cluster,
+            claims,
             latest,
             tracker: Tracker::default(),
             judge: Judge::default(),
             judging: Judge::judge,
+            looked: false,
             keeper: None,
             log: Log::default(),
         }
@@ -110,8 +118,9 @@ impl Collector {
             return;
         };
         let start = Instant::now();
-        let answer = match kubelet.list().await {
-            Ok(answer) => answer,
+        let answer = kubelet.list().await;
+        let answer = match answer {
+            Ok(answer) => self.held(answer).await,
             Err(error) => return self.fail(error.to_string(), start.elapsed()),
         };
         if let Some((record, _)) = &mut self.keeper
@@ -153,6 +162,15 @@ impl Collector {
             duration: start.elapsed(),
         };
         self.place(spec, (status, uncertain), judged, Some(health));
+    }
+
+    /// Returns the kubelet's answer without what pods only look at.
+    async fn held(&mut self, answer: ListPodResourcesResponse) -> ListPodResourcesResponse {
+        // A look without the slices would take the GPUs of claims from their holders.
+        if !mem::replace(&mut self.looked, true) && self.claims.has_api() {
+            self.cluster.slices_are_read().await;
+        }
+        self.claims.held(answer).await
     }
 
     /// Uses the allocations of the source itself, if the kubelet is not called.
@@ -329,7 +347,12 @@ mod tests {
     #[tokio::test]
     async fn a_panic_while_judging_is_an_error() {
         let latest = held();
-        let mut collector = Collector::new(None, Cluster::default(), Arc::clone(&latest));
+        let mut collector = Collector::new(
+            None,
+            Cluster::default(),
+            Claims::default(),
+            Arc::clone(&latest),
+        );
         collector.judging = |_, _, _| panic!("out of order");
         let run = collector.run(Duration::from_millis(1));
         let failed = async {

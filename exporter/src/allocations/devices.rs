@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use nvlink_topology::{Gpu, NodeTopologySpec};
+use nvlink_topology::{Gpu, NodeTopologySpec, bus_id};
 
 use super::{podresources::ClaimResource, slices::Slices};
 use crate::source::LostGpu;
@@ -12,6 +12,8 @@ use crate::source::LostGpu;
 pub(crate) struct Devices {
     /// By UUID, in lower case.
     uuids: HashMap<String, u32>,
+    /// By normalized PCI address.
+    addresses: HashMap<String, u32>,
     indices: BTreeSet<u32>,
     /// GPUs with MIG enabled.
     mig: BTreeSet<u32>,
@@ -36,6 +38,9 @@ impl Devices {
         };
         Self {
             uuids: spec.gpus.iter().filter_map(uuid).collect(),
+            addresses: { spec.gpus.iter() }
+                .filter_map(|gpu| Some((bus_id(gpu.pci_bus_id.as_ref()?), gpu.index)))
+                .collect(),
             indices: those(|_| true),
             mig: those(|gpu| gpu.mig_enabled),
             nameless: those(|gpu| gpu.uuid.is_none()),
@@ -62,20 +67,30 @@ impl Devices {
 
     /// Returns the GPUs that an unknown device of a claim may be, or may be on.
     pub(super) fn possible_claim(&self, claim: &ClaimResource, slices: &Slices) -> BTreeSet<u32> {
-        match slices.uuids(&claim.pool_name, &claim.device_name) {
-            Some(uuids) => uuids.iter().flat_map(|uuid| self.possible(uuid)).collect(),
-            None => self.possible(&claim.device_name),
+        match slices.identity(&claim.pool_name, &claim.device_name) {
+            // It is none of the GPUs whose addresses are known.
+            Some(known) if known.address.is_some() => self.nameless.clone(),
+            Some(known) => {
+                let uuids = known.uuids.iter();
+                uuids.flat_map(|uuid| self.possible(uuid)).collect()
+            }
+            None => self.indices.clone(),
         }
     }
 
     /// Maps UUIDs of GPUs that do not answer to positions in `lost`. Their indices are
     /// not mapped: other GPUs may have them now.
     pub(super) fn lost(lost: &[LostGpu]) -> Self {
-        let uuids = (0..)
-            .zip(lost)
-            .filter_map(|(at, gpu)| Some((gpu.uuid.as_ref()?.to_ascii_lowercase(), at)));
+        let all = || (0..).zip(lost);
+        let uuids = all().filter_map(|(at, gpu)| Some((gpu.uuid.as_ref()?, at)));
+        let addresses = all().filter_map(|(at, gpu)| Some((gpu.pci_bus_id.as_ref()?, at)));
         Self {
-            uuids: uuids.collect(),
+            uuids: uuids
+                .map(|(uuid, at)| (uuid.to_ascii_lowercase(), at))
+                .collect(),
+            addresses: addresses
+                .map(|(address, at)| (bus_id(address), at))
+                .collect(),
             ..Self::default()
         }
     }
@@ -121,34 +136,32 @@ impl Devices {
             .map(|_| share)
     }
 
-    /// Returns the GPU of a claim's device, from its ResourceSlice. Without a
-    /// ResourceSlice, the number in the device's name is used, which is that of the
-    /// device file (see [`Self::plugin`]).
+    /// Returns the GPU of a claim's device, from its ResourceSlice. Without one, only a UUID in a
+    /// name tells it: `gpu-2` has the number of the device file `/dev/nvidia2`, which need not be
+    /// the index. `nvidia.com/gpu=2`, of NVIDIA's container toolkit, has the index.
     pub(super) fn claim(&self, claim: &ClaimResource, slices: &Slices) -> Option<u32> {
-        if let Some(uuids) = slices.uuids(&claim.pool_name, &claim.device_name) {
-            return uuids.iter().find_map(|uuid| self.uuid(uuid));
+        if let Some(known) = slices.identity(&claim.pool_name, &claim.device_name) {
+            let by_uuid = known.uuids.iter().find_map(|uuid| self.uuid(uuid));
+            let address = known.address.as_ref();
+            return by_uuid.or_else(|| self.addresses.get(address?).copied());
         }
-        let cdi = claim.cdi_devices.iter().filter_map(|cdi| {
+        let cdi = claim.cdi_devices.iter().find_map(|cdi| {
             let (kind, device) = cdi.name.split_once('=')?;
-            kind.contains("nvidia.com/").then_some(device)
+            match kind {
+                "nvidia.com/gpu" => self.uuid(device).or_else(|| self.index(device)),
+                _ => kind
+                    .contains("nvidia.com/")
+                    .then(|| self.in_name(device))
+                    .flatten(),
+            }
         });
-        cdi.chain([&*claim.device_name])
-            .find_map(|name| self.in_name(name))
+        cdi.or_else(|| self.in_name(&claim.device_name))
     }
 
-    /// Returns the GPU of a name such as `gpu-0`, `gpu-0-mig-1g18gb-19-0`, `gpu-UUID`,
-    /// `CLAIM-UID-gpu-0`, `GPU-UUID` or `0`.
+    /// Returns the GPU of a name such as `gpu-UUID`, `CLAIM-UID-gpu-UUID` or `GPU-UUID`.
     fn in_name(&self, name: &str) -> Option<u32> {
         let lower = name.to_ascii_lowercase();
-        let Some(at) = lower.find("gpu-") else {
-            return self.index(&lower);
-        };
-        let device = &lower[at..];
-        if let Some(gpu) = self.uuid(device) {
-            return Some(gpu);
-        }
-        let number = device.split('-').nth(1)?;
-        self.index(number)
+        self.uuid(&lower[lower.find("gpu-")?..])
     }
 
     fn uuid(&self, uuid: &str) -> Option<u32> {
@@ -180,7 +193,7 @@ mod tests {
     use crate::{
         allocations::{
             podresources::CdiDevice,
-            slices::{DRIVER, Slice},
+            slices::{DRIVER, Identity, Slice},
         },
         source::SourceSpec,
     };
@@ -294,14 +307,12 @@ mod tests {
             devices.claim(&claim(device, cdi), slices)
         };
         let uid = "k8s.gpu.nvidia.com/claim=dab5ab50-d59a-42a6-af16-cfd4628c0f7a-";
+        let two = uuid(&spec, 2).to_lowercase();
         for (device, cdi) in [
-            ("gpu-2", String::new()),
-            ("gpu-2-mig-1g18gb-19-0", String::new()),
-            ("", format!("{uid}gpu-2")),
-            ("", format!("{uid}gpu-2-mig-1g18gb-19-0")),
-            ("", "k8s.gpu.nvidia.com/device=gpu-2".to_owned()),
+            ("", format!("{uid}{two}")),
             ("", format!("nvidia.com/gpu={}", uuid(&spec, 2))),
-            (&uuid(&spec, 2).to_lowercase(), String::new()),
+            ("", "nvidia.com/gpu=2".to_owned()),
+            (&*two, String::new()),
         ] {
             assert_eq!(
                 known(&devices, &slices, device, &cdi),
@@ -309,20 +320,33 @@ mod tests {
                 "{device} {cdi}"
             );
         }
-        assert_eq!(known(&devices, &slices, "gpu-9", ""), None);
-        assert_eq!(known(&devices, &slices, "gpu-vfio-2", ""), None);
+        // The number of a device file is no index.
+        for (device, cdi) in [
+            ("gpu-2", format!("{uid}gpu-2")),
+            ("gpu-2-mig-1g18gb-19-0", String::new()),
+            ("gpu-vfio-2", String::new()),
+            ("2", "k8s.gpu.nvidia.com/device=2".to_owned()),
+        ] {
+            assert_eq!(known(&devices, &slices, device, &cdi), None, "{device}");
+            let possible = devices.possible_claim(&claim(device, &cdi), &slices);
+            assert_eq!(possible.len(), 8, "{device}");
+        }
 
-        // The slice has priority over the name.
-        let four = vec!["MIG-x".to_owned(), uuid(&spec, 4).to_owned()];
-        let slice = Slice::new("n", 1, [("gpu-2".to_owned(), four)]);
-        slices.set("s", slice);
-        assert_eq!(
-            known(&devices, &slices, "gpu-2", &format!("{uid}gpu-2")),
-            Some(4)
-        );
+        let identity = |uuids: &[&str], address: Option<&str>| Identity {
+            uuids: uuids.iter().map(|&uuid| uuid.to_owned()).collect(),
+            address: address.map(bus_id),
+        };
+        let four = identity(&["MIG-x", uuid(&spec, 4)], None);
+        let twin = identity(&["27ab9a0c"], spec.gpus[5].pci_bus_id.as_deref());
+        let both = [("gpu-2", four), ("gpu-vfio-1", twin)];
+        let both = both.map(|(name, one)| (name.to_owned(), one));
+        slices.set("s", Slice::new("n", 1, both));
+        let cdi = format!("{uid}gpu-2");
+        assert_eq!(known(&devices, &slices, "gpu-2", &cdi), Some(4));
+        assert_eq!(known(&devices, &slices, "gpu-vfio-1", ""), Some(5));
         // If the slice has a GPU of another node, the name is not used.
-        let foreign = vec!["GPU-foreign".to_owned()];
+        let foreign = identity(&["GPU-foreign"], None);
         slices.set("s", Slice::new("n", 1, [("gpu-2".to_owned(), foreign)]));
-        assert_eq!(known(&devices, &slices, "gpu-2", ""), None);
+        assert_eq!(known(&devices, &slices, "gpu-2", &cdi), None);
     }
 }

@@ -114,7 +114,7 @@ impl Kubelet {
 }
 
 /// Returns the innermost cause of an error: the outer ones are "transport error".
-fn innermost(mut error: &dyn std::error::Error) -> String {
+pub(crate) fn innermost(mut error: &dyn std::error::Error) -> String {
     while let Some(source) = error.source() {
         error = source;
     }

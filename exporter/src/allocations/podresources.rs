@@ -52,14 +52,18 @@ pub struct ContainerDevices {
 }
 
 /// The devices of one claim.
-#[derive(Clone, PartialEq, Message)]
+#[derive(Clone, PartialEq, Eq, Hash, Message)]
 pub struct DynamicResource {
+    #[prost(string, tag = "2")]
+    pub claim_name: String,
+    #[prost(string, tag = "3")]
+    pub claim_namespace: String,
     #[prost(message, repeated, tag = "4")]
     pub claim_resources: Vec<ClaimResource>,
 }
 
 /// One device of a claim.
-#[derive(Clone, PartialEq, Message)]
+#[derive(Clone, PartialEq, Eq, Hash, Message)]
 pub struct ClaimResource {
     /// The devices as passed to the container runtime.
     #[prost(message, repeated, tag = "1")]
@@ -76,7 +80,7 @@ pub struct ClaimResource {
 }
 
 /// A device of the Container Device Interface.
-#[derive(Clone, PartialEq, Message)]
+#[derive(Clone, PartialEq, Eq, Hash, Message)]
 pub struct CdiDevice {
     /// `k8s.gpu.nvidia.com/claim=UID-gpu-0`.
     #[prost(string, tag = "1")]

@@ -6,10 +6,13 @@ use kube::{
     ResourceExt,
     core::{ApiResource, Object},
 };
+use nvlink_topology::bus_id;
 use serde::Deserialize;
 
 /// The DRA driver whose devices are GPUs.
 pub(super) const DRIVER: &str = "gpu.nvidia.com";
+/// The attribute with the PCI address of a device, which Kubernetes defines for all drivers.
+const ADDRESS: &str = "resource.kubernetes.io/pciBusID";
 
 /// The parts of a ResourceSlice that are read.
 pub(super) type SliceObject = Object<Spec, Nothing>;
@@ -57,13 +60,22 @@ struct Attribute {
     string: Option<String>,
 }
 
-/// One slice: its pool, and UUIDs by device.
+/// One slice: its pool, and what identifies the GPU of each device.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Slice {
     pool: String,
     generation: i64,
+    devices: HashMap<String, Identity>,
+}
+
+/// What identifies the GPU of a device.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Identity {
     /// The device's own UUID, then that of its GPU if it is a part of one.
-    devices: HashMap<String, Vec<String>>,
+    pub(super) uuids: Vec<String>,
+    /// The normalized PCI address. A GPU that is passed through to a virtual machine is a device
+    /// with a UUID of its own, `gpu-vfio-0`.
+    pub(super) address: Option<String>,
 }
 
 impl Slice {
@@ -71,7 +83,7 @@ impl Slice {
     pub(super) fn new(
         pool: &str,
         generation: i64,
-        devices: impl IntoIterator<Item = (String, Vec<String>)>,
+        devices: impl IntoIterator<Item = (String, Identity)>,
     ) -> Self {
         Self {
             pool: pool.to_owned(),
@@ -83,7 +95,7 @@ impl Slice {
 
 impl From<Spec> for Slice {
     fn from(spec: Spec) -> Self {
-        let uuids = |mut device: Device| {
+        let identity = |mut device: Device| {
             // The driver's own attributes may have its domain, but need not.
             let mut text = |name: &str| {
                 let long = format!("{}/{name}", DRIVER);
@@ -94,12 +106,14 @@ impl From<Spec> for Slice {
                 .into_iter()
                 .filter_map(&mut text)
                 .collect();
-            (!uuids.is_empty()).then_some((device.name, uuids))
+            let address = text(ADDRESS).map(|address| bus_id(&address));
+            let known = !uuids.is_empty() || address.is_some();
+            known.then_some((device.name, Identity { uuids, address }))
         };
         Self {
             pool: spec.pool.name,
             generation: spec.pool.generation,
-            devices: spec.devices.into_iter().filter_map(uuids).collect(),
+            devices: spec.devices.into_iter().filter_map(identity).collect(),
         }
     }
 }
@@ -125,14 +139,13 @@ impl Slices {
         self.0.retain(|name, _| keep(name));
     }
 
-    /// Returns the UUIDs of a device: its own, and its GPU's. The newest generation of
-    /// a pool is used.
-    pub(super) fn uuids(&self, pool: &str, device: &str) -> Option<&[String]> {
+    /// Returns what identifies the GPU of a device. The newest generation of a pool is used.
+    pub(super) fn identity(&self, pool: &str, device: &str) -> Option<&Identity> {
         let of_pool = self.0.values().filter(|slice| slice.pool == pool);
         let named =
             of_pool.filter_map(|slice| Some((slice.generation, slice.devices.get(device)?)));
-        let (_, uuids) = named.max_by_key(|(generation, _)| *generation)?;
-        Some(uuids)
+        let (_, identity) = named.max_by_key(|(generation, _)| *generation)?;
+        Some(identity)
     }
 }
 
@@ -153,6 +166,9 @@ mod tests {
                         "uuid": {"string": uuid}, "type": {"string": "gpu"}, "index": {"int": 0}}},
                     {"name": "gpu-1-mig-1g18gb-19-0", "attributes": {
                         "gpu.nvidia.com/uuid": {"string": "MIG-1"}, "parentUUID": {"string": "GPU-1"}}},
+                    {"name": "gpu-vfio-1", "attributes": {
+                        "uuid": {"string": "27ab9a0c"}, "driverVersion": {"version": "580.65.6"},
+                        "resource.kubernetes.io/pciBusID": {"string": "0000:1A:00.0"}}},
                     {"name": "odd"},
                 ]
             }
@@ -165,14 +181,21 @@ mod tests {
         let mut slices = Slices::default();
         slices.apply(slice("new", 2, "GPU-new"));
         slices.apply(slice("old", 1, "GPU-old"));
-        assert_eq!(slices.uuids("n", "gpu-0").unwrap(), ["GPU-new"]);
-        let mig = slices.uuids("n", "gpu-1-mig-1g18gb-19-0").unwrap();
-        assert_eq!(mig, ["MIG-1", "GPU-1"]);
-        assert_eq!(slices.uuids("other", "gpu-0"), None);
-        assert_eq!(slices.uuids("n", "odd"), None);
+        let uuids = |slices: &Slices, pool: &str, device: &str| {
+            let identity = slices.identity(pool, device)?;
+            Some(identity.uuids.join(" "))
+        };
+        let some = |text: &str| Some(text.to_owned());
+        assert_eq!(uuids(&slices, "n", "gpu-0"), some("GPU-new"));
+        let mig = uuids(&slices, "n", "gpu-1-mig-1g18gb-19-0");
+        assert_eq!(mig, some("MIG-1 GPU-1"));
+        let twin = slices.identity("n", "gpu-vfio-1").unwrap();
+        assert_eq!(twin.address.as_deref(), Some("0000:1a:00.0"));
+        assert_eq!(uuids(&slices, "other", "gpu-0"), None);
+        assert_eq!(uuids(&slices, "n", "odd"), None);
         slices.remove("new");
-        assert_eq!(slices.uuids("n", "gpu-0").unwrap(), ["GPU-old"]);
+        assert_eq!(uuids(&slices, "n", "gpu-0"), some("GPU-old"));
         slices.retain(|_| false);
-        assert_eq!(slices.uuids("n", "gpu-0"), None);
+        assert_eq!(uuids(&slices, "n", "gpu-0"), None);
     }
 }

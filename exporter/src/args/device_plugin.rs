@@ -14,7 +14,7 @@ use super::{LogFormat, SourceArgs};
   nvlink-exporter device-plugin --source sim:dgx1-v100 --kubelet-plugins ./kubelet --vendor-plugins ./vendor
 
 The vendor's device plugin must get the directory of --vendor-plugins as its
-/var/lib/kubelet/device-plugins. docs/devices.md shows how to change its DaemonSet.")]
+/var/lib/kubelet/device-plugins. docs/preferred.md shows how to change its DaemonSet.")]
 pub struct DevicePluginArgs {
     /// What to read
     #[command(flatten)]

@@ -119,14 +119,11 @@ fn router(proxy: Arc<Proxy>, supervisor: Supervisor) -> Router {
         .with_state(proxy)
 }
 
-/// Reports whether device plugins can register.
+/// Reports whether device plugins can register, and do.
 async fn ready(State(proxy): State<Arc<Proxy>>) -> Response {
-    match proxy.is_serving() {
-        true => "ok\n".into_response(),
-        false => {
-            let reason = "another process serves the directory of device plugins\n";
-            (StatusCode::SERVICE_UNAVAILABLE, reason).into_response()
-        }
+    match proxy.obstacle() {
+        None => "ok\n".into_response(),
+        Some(reason) => (StatusCode::SERVICE_UNAVAILABLE, reason + "\n").into_response(),
     }
 }
 

@@ -2,7 +2,7 @@
 //! them.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::{Mutex, PoisonError},
 };
 
@@ -21,7 +21,9 @@ const MOST_ORDERS: usize = 4096;
 pub(super) struct Board {
     spec: NodeTopologySpec,
     graph: Graph,
-    broken: GpuSet,
+    /// GPUs that come last: the broken ones, and those with MIG, of which a container that gets the
+    /// whole GPU can use one slice at most.
+    last: GpuSet,
     devices: Devices,
     /// Rank orders that were searched for, as GPU indices.
     orders: Mutex<HashMap<GpuSet, Option<Vec<u32>>>>,
@@ -41,9 +43,11 @@ impl Board {
     /// Returns the board of a node; `None` if its NVLinks are not known.
     pub(super) fn new(spec: &NodeTopologySpec) -> Option<Self> {
         let graph = spec.knows_nvlink().then(|| Graph::new(spec).ok())??;
-        let broken: Vec<u32> = spec.broken_gpus().collect();
+        let mig = spec.gpus.iter().filter(|gpu| gpu.mig_enabled);
+        let last: BTreeSet<u32> = spec.broken_gpus().chain(mig.map(|gpu| gpu.index)).collect();
+        let last: Vec<u32> = last.into_iter().collect();
         Some(Self {
-            broken: graph.set(&broken).ok()?,
+            last: graph.set(&last).ok()?,
             devices: Devices::of(spec),
             spec: spec.clone(),
             graph,
@@ -56,19 +60,31 @@ impl Board {
         self.spec == *spec
     }
 
+    /// Returns the UUID of the GPU that a device is, or is a share of.
+    pub(super) fn uuid(&self, resource: &str, id: &str) -> Option<String> {
+        self.devices.part(resource, id)?;
+        let index = self.gpu(resource, id)?;
+        let gpu = self.spec.gpus.iter().find(|gpu| gpu.index == index)?;
+        gpu.uuid.clone()
+    }
+
+    /// Returns the index of a device's GPU.
+    fn gpu(&self, resource: &str, id: &str) -> Option<u32> {
+        self.devices.plugin(resource, id)
+    }
+
     /// Returns the devices that a container should get, in rank order: of the GPUs that are
-    /// available, the best placement that contains those that are required, broken GPUs last.
+    /// available, the best placement that contains those that are required, broken GPUs and those
+    /// with MIG last.
     ///
-    /// `None` means that whoever made the devices knows better: there are parts of GPUs among
-    /// them, GPUs that this node does not have, fewer GPUs than wanted, or one share of a GPU,
-    /// which no link makes better.
+    /// `None` means that the vendor's plugin decides: there are parts or shares of GPUs among the
+    /// devices, GPUs that this node does not have, or fewer than wanted. Which GPUs to share is the
+    /// vendor's policy: it spreads shares over GPUs, or packs them, and knows how many are taken.
     pub(super) fn prefer(&self, resource: &str, wish: &Wish) -> Option<Vec<String>> {
         let size = usize::try_from(wish.size).ok().filter(|&size| size > 0)?;
         let required = self.by_gpu(resource, &wish.required)?;
         let mut free = self.by_gpu(resource, &wish.available)?;
-        let shares = |name: &&String| self.devices.part(resource, name) == Some(Part::Share);
-        let shared = wish.available.iter().any(|name| shares(&name));
-        if required.len() != wish.required.len() || (size == 1 && shared) {
+        if required.len() != wish.required.len() {
             return None;
         }
         free.extend(required.iter().map(|(&gpu, &name)| (gpu, name)));
@@ -83,7 +99,7 @@ impl Board {
             pattern: Pattern::default(),
             scope: Scope::Node,
         };
-        let request = sparing(&self.graph, &request, self.broken, BrokenGpus::Last).ok()?;
+        let request = sparing(&self.graph, &request, self.last, BrokenGpus::Last).ok()?;
         let placement = place(&self.graph, &request).ok()?;
         let names = placement.gpus.iter().map(|gpu| free.get(gpu));
         names
@@ -95,8 +111,8 @@ impl Board {
     fn by_gpu<'n>(&self, resource: &str, names: &'n [String]) -> Option<BTreeMap<u32, &'n str>> {
         let mut gpus: BTreeMap<u32, &str> = BTreeMap::new();
         for name in names {
-            self.devices.part(resource, name)?;
-            let gpu = self.devices.plugin(resource, name)?;
+            let whole = self.devices.part(resource, name) == Some(Part::Whole);
+            let gpu = whole.then(|| self.gpu(resource, name))??;
             let first = gpus.entry(gpu).or_insert(name);
             *first = (*first).min(name);
         }
@@ -106,11 +122,10 @@ impl Board {
     /// Returns the order in which a container should use whole GPUs: neighbours in the ring are
     /// adjacent. `None` if they are not whole, or not of this node.
     pub(super) fn order(&self, resource: &str, names: &[String]) -> Option<Order> {
-        let whole = |name: &String| self.devices.part(resource, name) == Some(Part::Whole);
-        if names.is_empty() || !names.iter().all(whole) {
+        let gpus = self.by_gpu(resource, names)?;
+        if gpus.is_empty() {
             return None;
         }
-        let gpus = self.by_gpu(resource, names)?;
         let indices: Vec<u32> = gpus.keys().copied().collect();
         let ranks = self.ranks(self.graph.set(&indices).ok()?)?;
         let mut sorted: Vec<_> = self.spec.gpus.iter().collect();
@@ -214,24 +229,32 @@ mod tests {
     }
 
     #[test]
-    fn shares_of_gpus_are_preferred_on_different_gpus_only() {
+    fn shares_of_gpus_are_the_vendor_s_choice() {
         let spec = spec("a100-pcie-pairs");
         let board = Board::new(&spec).unwrap();
-        let shares = |gpus: &[usize]| -> Vec<String> {
-            let uuids = uuids(&spec, gpus).into_iter();
-            uuids
-                .flat_map(|uuid| [1, 0].map(|share| format!("{uuid}::{share}")))
-                .collect()
-        };
-        let preferred = board.prefer(GPU, &wish(&shares(&[0, 2, 3]), &[], 2));
-        let [two, three] = [2, 3].map(|gpu| format!("{}::0", uuids(&spec, &[gpu])[0]));
-        assert_eq!(preferred, Some(vec![two, three]));
-        // No link makes one share better, and two shares of one GPU are nobody's wish.
-        let own = shares(&[0]);
-        assert_eq!(board.prefer(GPU, &wish(&own, &[], 1)), None);
-        assert_eq!(board.prefer(GPU, &wish(&own, &[], 2)), None);
-        assert_eq!(board.prefer(GPU, &wish(&shares(&[0, 1]), &own, 3)), None);
-        assert_eq!(board.order(GPU, &shares(&[0, 1])), None);
+        let uuids = uuids(&spec, &[0, 2, 3]);
+        let shares = uuids
+            .iter()
+            .flat_map(|uuid| [1, 0].map(|share| format!("{uuid}::{share}")));
+        let shares: Vec<String> = shares.collect();
+        for size in 1..=3 {
+            assert_eq!(board.prefer(GPU, &wish(&shares, &[], size)), None);
+        }
+        assert_eq!(board.order(GPU, &shares), None);
+    }
+
+    #[test]
+    fn gpus_with_mig_come_last() {
+        let mut spec = spec("dgx1-v100");
+        spec.gpus[0].mig_enabled = true;
+        let board = Board::new(&spec).unwrap();
+        let all: Vec<usize> = (0..8).collect();
+        let all = uuids(&spec, &all);
+        for size in [1, 2, 7] {
+            let preferred = board.prefer(GPU, &wish(&all, &[], size)).unwrap();
+            assert!(!preferred.contains(&all[0]), "{preferred:?}");
+        }
+        assert_eq!(board.prefer(GPU, &wish(&all, &[], 8)).unwrap().len(), 8);
     }
 
     #[test]

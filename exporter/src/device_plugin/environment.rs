@@ -1,18 +1,11 @@
 //! Adds variables to the answer of a device plugin, and leaves the rest of it as it is.
 
-use prost::{
-    Message,
-    bytes::{Buf, BufMut, Bytes, BytesMut},
-    encoding::{self, DecodeContext, WireType},
-};
+use prost::{Message, bytes::Bytes};
 
-use super::board::Order;
+use super::{board::Order, messages::extend_each};
 
 /// Lists the GPUs of a container by UUID, in rank order.
 pub(super) const GPUS: &str = "NVLINK_DOMAINS_GPUS";
-
-/// The number of the field `container_responses` of `AllocateResponse`.
-const CONTAINERS: u32 = 1;
 
 /// The variables of a container, in the form of `ContainerAllocateResponse`. A map is a repeated
 /// field, so they are added to those that are there.
@@ -39,36 +32,13 @@ impl Order {
 /// Returns an `AllocateResponse` with the variables of each container that has an order. What
 /// cannot be parsed is returned as it is.
 pub(super) fn add(answer: Bytes, orders: &[Option<Order>]) -> Bytes {
-    let mut out = BytesMut::with_capacity(answer.len() + 512 * orders.len());
-    match copy(&mut answer.clone(), orders, &mut out) {
-        Some(()) => out.freeze(),
-        None => answer,
-    }
-}
-
-fn copy(from: &mut Bytes, orders: &[Option<Order>], to: &mut BytesMut) -> Option<()> {
     let mut orders = orders.iter();
-    while from.has_remaining() {
-        let before = from.clone();
-        let (tag, kind) = encoding::decode_key(from).ok()?;
-        if (tag, kind) != (CONTAINERS, WireType::LengthDelimited) {
-            encoding::skip_field(kind, tag, from, DecodeContext::default()).ok()?;
-            to.put_slice(&before[..before.len() - from.len()]);
-            continue;
-        }
-        let length = usize::try_from(encoding::decode_varint(from).ok()?).ok()?;
-        if length > from.remaining() {
-            return None;
-        }
-        let own = from.split_to(length);
+    let added = extend_each(&answer, |_| {
         let added = orders.next()?.as_ref().map(Order::variables);
-        let added = added.map(|added| added.encode_to_vec()).unwrap_or_default();
-        encoding::encode_key(tag, kind, to);
-        encoding::encode_varint((own.len() + added.len()) as u64, to);
-        to.put_slice(&own);
-        to.put_slice(&added);
-    }
-    orders.next().is_none().then_some(())
+        Some(added.map(|added| added.encode_to_vec()).unwrap_or_default())
+    });
+    let as_many = orders.next().is_none();
+    added.filter(|_| as_many).unwrap_or(answer)
 }
 
 #[cfg(test)]

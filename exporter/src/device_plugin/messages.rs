@@ -2,7 +2,11 @@
 //! (`k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1/api.proto`). Messages that pass through are
 //! never decoded for it, so fields that this program does not know survive.
 
-use prost::Message;
+use prost::{
+    Message,
+    bytes::{Buf, BufMut, Bytes, BytesMut},
+    encoding::{self, DecodeContext, WireType},
+};
 
 /// The calls, as paths.
 pub(super) const REGISTER: &str = "/v1beta1.Registration/Register";
@@ -83,4 +87,38 @@ pub(super) struct Ids {
 pub(super) struct AllocateRequest {
     #[prost(message, repeated, tag = "1")]
     pub(super) containers: Vec<Ids>,
+}
+
+/// The number of the repeated field that each of these messages has: the devices of a list, the
+/// containers of an answer.
+const ENTRIES: u32 = 1;
+
+/// Returns a message with more fields at the end of each of its entries, and everything else in it as
+/// it is; `None` if it cannot be parsed, or `more` does not know what to add.
+pub(super) fn extend_each(
+    message: &Bytes,
+    mut more: impl FnMut(Bytes) -> Option<Vec<u8>>,
+) -> Option<Bytes> {
+    let mut from = message.clone();
+    let mut to = BytesMut::with_capacity(message.len());
+    while from.has_remaining() {
+        let before = from.clone();
+        let (tag, kind) = encoding::decode_key(&mut from).ok()?;
+        if (tag, kind) != (ENTRIES, WireType::LengthDelimited) {
+            encoding::skip_field(kind, tag, &mut from, DecodeContext::default()).ok()?;
+            to.put_slice(&before[..before.len() - from.len()]);
+            continue;
+        }
+        let length = usize::try_from(encoding::decode_varint(&mut from).ok()?).ok()?;
+        if length > from.remaining() {
+            return None;
+        }
+        let own = from.split_to(length);
+        let added = more(own.clone())?;
+        encoding::encode_key(tag, kind, &mut to);
+        encoding::encode_varint((own.len() + added.len()) as u64, &mut to);
+        to.put_slice(&own);
+        to.put_slice(&added);
+    }
+    Some(to.freeze())
 }

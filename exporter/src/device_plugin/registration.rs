@@ -11,6 +11,9 @@ use super::{
 /// The longest name of a resource: a domain of 253 characters, `/`, and a name of 63.
 const LONGEST: usize = 253 + 1 + 63;
 
+/// The most characters of a wrong name that an error shows.
+const SHOWN: usize = 100;
+
 /// A registration that can be passed on.
 #[derive(Clone, Debug)]
 pub(super) struct Registration {
@@ -27,13 +30,15 @@ impl Registration {
         let name = &request.endpoint;
         let is_name = !name.contains(['/', '\0']) && !["", ".", "..", KUBELET].contains(&&**name);
         if !is_name || name.len() > 100 {
-            let reason = format!("the endpoint {name:?} is not the name of a socket");
+            let shown: String = name.chars().take(SHOWN).collect();
+            let reason = format!("the endpoint {shown:?} is not the name of a socket");
             return Err(Status::invalid_argument(reason));
         }
         let resource = &request.resource_name;
         let good = |b: u8| b.is_ascii_alphanumeric() || b"-_./".contains(&b);
         if resource.is_empty() || resource.len() > LONGEST || !resource.bytes().all(good) {
-            let reason = format!("{resource:?} is not the name of a resource");
+            let shown: String = resource.chars().take(SHOWN).collect();
+            let reason = format!("{shown:?} is not the name of a resource");
             return Err(Status::invalid_argument(reason));
         }
         Ok(Self { message, request })

@@ -23,6 +23,7 @@ use tonic::{Code, Status, Streaming};
 
 use super::{
     AGAIN, Boards, Directories, KUBELET,
+    health::{Health, Memory},
     messages::{LIST_AND_WATCH, ListAndWatchResponse, REGISTER},
     registration::Registration,
     service::Service,
@@ -39,6 +40,7 @@ const FIRST: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(super) struct Relay {
     pub(super) registration: Registration,
+    pub(super) memory: Arc<Memory>,
     pub(super) directories: Directories,
     pub(super) boards: Arc<Boards>,
     pub(super) statistics: Arc<Statistics>,
@@ -105,7 +107,9 @@ impl Relay {
             Err(status) => return status,
         };
         let gpus = self.are_gpus(&first);
-        let (send, devices) = watch::channel(first);
+        let (memory, boards) = (Arc::clone(&self.memory), Arc::clone(&self.boards));
+        let mut health = Health::new(self.registration.resource(), memory, boards, first);
+        let (send, devices) = watch::channel(health.list());
         let service = Arc::new(Service {
             resource: self.registration.resource().to_owned(),
             vendor,
@@ -120,13 +124,23 @@ impl Relay {
         service.count();
         let watch = async {
             loop {
-                match lists.message().await {
-                    Ok(Some(list)) => {
-                        send.send_replace(list);
-                        service.count();
+                tokio::select! {
+                    list = lists.message() => match list {
+                        Ok(Some(list)) => health.hear(list),
+                        Ok(None) => return Status::unavailable("its stream of devices ended"),
+                        Err(status) => return status,
+                    },
+                    () = self.boards.latest.changed() => health.look(),
+                }
+                let list = health.list();
+                let changed = |sent: &mut Bytes| {
+                    *sent != list && {
+                        *sent = list;
+                        true
                     }
-                    Ok(None) => return Status::unavailable("its stream of devices ended"),
-                    Err(status) => return status,
+                };
+                if send.send_if_modified(changed) {
+                    service.count();
                 }
             }
         };
@@ -190,6 +204,7 @@ impl Relay {
             let socket = socket.0.display();
             Status::unavailable(format!("cannot listen on {socket}: {error}"))
         })?;
+        let router = service.router();
         let register = async {
             let kubelet = self.register(name, service.prefers).await?;
             let _registered = Registered::new(self, service.gpus);
@@ -202,7 +217,7 @@ impl Relay {
             Ok(())
         };
         tokio::select! {
-            served = wire::serve(listener, service.router()) => {
+            served = wire::serve(listener, || router.clone()) => {
                 let error = served.err().map(|error| error.to_string());
                 Err(Status::unavailable(error.unwrap_or_default()))
             }

@@ -42,6 +42,11 @@ struct ByHealth {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ByReason {
+    reason: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ByCall {
     call: &'static str,
 }
@@ -73,6 +78,15 @@ pub(super) enum Call {
     Allocate,
 }
 
+/// How a peer of the registration socket left without a registration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Left {
+    /// It made no call that this program could answer.
+    Unregistered,
+    /// Its registration was refused.
+    Refused,
+}
+
 /// The metrics.
 #[derive(Debug)]
 pub(super) struct Statistics {
@@ -81,6 +95,7 @@ pub(super) struct Statistics {
     graph: Gauge,
     registered: Family<Of, Gauge>,
     registrations: Family<Of, Counter>,
+    failed: Family<ByReason, Counter>,
     devices: Family<ByHealth, Gauge>,
     preferences: Family<ByAnswer, Counter>,
     outcomes: Family<ByOutcome, Counter>,
@@ -95,6 +110,7 @@ impl Default for Statistics {
             graph: Gauge::default(),
             registered: Family::default(),
             registrations: Family::default(),
+            failed: Family::default(),
             devices: Family::default(),
             preferences: Family::default(),
             outcomes: Family::default(),
@@ -132,6 +148,11 @@ impl Statistics {
             self.registrations.clone(),
         );
         registry.register(
+            format!("{prefix}_failed_registrations"),
+            "Connections of device plugins to this program that ended without a registration, by reason: unregistered, the peer made no call that could be answered; refused, its registration was refused",
+            self.failed.clone(),
+        );
+        registry.register(
             format!("{prefix}_devices"),
             "Devices that the vendor's plugin reports, by health",
             self.devices.clone(),
@@ -162,6 +183,14 @@ impl Statistics {
         if is {
             self.registrations.get_or_create(&of).inc();
         }
+    }
+
+    pub(super) fn left(&self, left: Left) {
+        let reason = match left {
+            Left::Unregistered => "unregistered",
+            Left::Refused => "refused",
+        };
+        self.failed.get_or_create(&ByReason { reason }).inc();
     }
 
     /// Replaces the numbers of devices by health.

@@ -26,12 +26,14 @@ use tonic::{
     transport::{Channel, Endpoint},
 };
 
+use super::authority;
+
 /// The largest message that is accepted, in bytes. A list of 1,000 devices has 100 KB.
 const MOST_BYTES: usize = 4 << 20;
 /// Connections to one socket, and calls at a time on each. The kubelet has one.
 const MOST_CONNECTIONS: usize = 16;
 const MOST_CALLS: u32 = 64;
-/// How long a peer may take until its first byte.
+/// How long a peer may take to begin with HTTP/2.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How often a silent peer is asked whether it is there, and how soon it must answer.
 const PING: Duration = Duration::from_secs(20);
@@ -171,27 +173,70 @@ pub(super) fn listen(socket: &Path) -> io::Result<UnixListener> {
     }
 }
 
+/// A connection to a socket of this program.
+pub(super) trait Visit: Send + Sync + 'static {
+    /// Returns what answers its calls.
+    fn router(&self) -> Router;
+
+    /// Waits until it is time to close it.
+    fn overdue(&self) -> impl Future<Output = ()> + Send {
+        std::future::pending()
+    }
+
+    /// Learns how it ended.
+    fn ended(self, how: io::Result<()>)
+    where
+        Self: Sized,
+    {
+        // A peer that breaks the protocol loses its connection, and nobody else anything.
+        drop(how);
+    }
+}
+
+impl Visit for Router {
+    fn router(&self) -> Router {
+        self.clone()
+    }
+}
+
 /// Serves until it is dropped, and closes all connections then.
-pub(super) async fn serve(listener: UnixListener, router: Router) -> io::Result<()> {
+pub(super) async fn serve<V: Visit>(
+    listener: UnixListener,
+    receive: impl Fn() -> V,
+) -> io::Result<()> {
     let places = std::sync::Arc::new(Semaphore::new(MOST_CONNECTIONS));
     let mut connections = JoinSet::new();
     loop {
         let place = places.clone().acquire_owned().await;
         let (stream, _) = listener.accept().await?;
-        let router = router.clone();
+        let visit = receive();
         connections.spawn(async move {
             let _place = place;
-            if timeout(PATIENCE, stream.readable()).await.is_err() {
-                return;
-            }
-            let service = TowerToHyperService::new(router);
-            // A peer that breaks the protocol loses its connection, and nobody else anything.
-            let _ = builder()
-                .serve_connection(TokioIo::new(stream), service)
-                .await;
+            let ended = tokio::select! {
+                ended = answer_calls(stream, visit.router()) => ended,
+                () = visit.overdue() => Ok(()),
+            };
+            visit.ended(ended);
         });
         while connections.try_join_next().is_some() {}
     }
+}
+
+/// Answers the calls of a connection until it ends.
+async fn answer_calls(stream: UnixStream, router: Router) -> io::Result<()> {
+    let stream = match timeout(PATIENCE, authority::without(stream)).await {
+        Ok(stream) => stream?,
+        Err(_) => {
+            let seconds = PATIENCE.as_secs();
+            return Err(io::Error::other(format!(
+                "the peer was silent for {seconds} s"
+            )));
+        }
+    };
+    let service = TowerToHyperService::new(router);
+    let connection = builder();
+    let served = connection.serve_connection(TokioIo::new(stream), service);
+    served.await.map_err(io::Error::other)
 }
 
 fn builder() -> Builder<TokioExecutor> {

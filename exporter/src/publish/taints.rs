@@ -13,7 +13,7 @@ use kube::{
     api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams},
     core::ApiResource,
 };
-use nvlink_topology::{NodeTopologySpec, descriptor::short_value, labels};
+use nvlink_topology::{NodeTopologySpec, bus_id, descriptor::short_value, labels};
 use serde_json::{Value, json};
 
 use super::{MANAGER, PublishError, is_not_found};
@@ -140,22 +140,27 @@ fn resource(version: &str, kind: &str, plural: &str) -> ApiResource {
     }
 }
 
-/// Returns the broken GPUs by UUID, each with its first reason.
-fn broken(spec: &NodeTopologySpec) -> BTreeMap<&str, String> {
+/// Returns the broken GPUs, each with its first reason, by UUID and by PCI address.
+fn broken(spec: &NodeTopologySpec) -> BTreeMap<String, String> {
     let marked = spec.gpus.iter().filter_map(|gpu| {
-        let reason = gpu.faults.first()?.to_string();
-        Some((gpu.uuid.as_deref()?, short_value(&reason)))
+        let reason = short_value(&gpu.faults.first()?.to_string());
+        Some((&gpu.uuid, &gpu.pci_bus_id, reason))
     });
     let lost = spec.lost.iter();
-    let lost = lost.filter_map(|gpu| Some((gpu.uuid.as_deref()?, "lost".to_owned())));
-    marked.chain(lost).collect()
+    let lost = lost.map(|gpu| (&gpu.uuid, &gpu.pci_bus_id, "lost".to_owned()));
+    let all = marked.chain(lost).flat_map(|(uuid, address, reason)| {
+        let address = address.as_deref().map(bus_id);
+        let names = [uuid.clone(), address].into_iter().flatten();
+        names.map(move |name| (name, reason.clone()))
+    });
+    all.collect()
 }
 
-/// A device of the driver: its pool, its name, and the UUIDs of it and of its GPU.
+/// A device of the driver: its pool, its name, and what it shares with its GPU.
 struct Device {
     pool: String,
     name: String,
-    uuids: Vec<String>,
+    ids: Vec<String>,
 }
 
 /// Reads the devices of `node`, those of the newest generation of each pool; none where
@@ -192,25 +197,26 @@ async fn devices(client: &Client, node: &str) -> Result<Vec<Device>, PublishErro
             Some(Device {
                 pool: pool(slice).0,
                 name: device["name"].as_str()?.to_owned(),
-                uuids: uuids(&device["attributes"]),
+                ids: ids(&device["attributes"]),
             })
         })
     });
     Ok(devices.collect())
 }
 
-/// Returns the UUID of a device and, if it is a part of a GPU, that of the GPU. The driver's
-/// own attributes may have its domain, but need not.
-fn uuids(attributes: &Value) -> Vec<String> {
+/// Returns the UUID of a device, that of its GPU if it is a part of one, and its PCI address: a device
+/// that passes a GPU through to a virtual machine has a UUID of its own. The driver's own attributes
+/// may have its domain, but need not.
+fn ids(attributes: &Value) -> Vec<String> {
     let text = |name: &str| {
         let long = attributes.get(format!("{DRIVER}/{name}"));
         let value = attributes.get(name).or(long)?;
         Some(value["string"].as_str()?.to_owned())
     };
-    ["uuid", "parentUUID"]
-        .into_iter()
-        .filter_map(text)
-        .collect()
+    let address = text("resource.kubernetes.io/pciBusID");
+    let address = address.map(|address| bus_id(&address));
+    let uuids = ["uuid", "parentUUID"].into_iter().filter_map(text);
+    uuids.chain(address).collect()
 }
 
 /// Returns the rules by name.
@@ -218,11 +224,11 @@ fn rules(
     kind: &ApiResource,
     node: &Node,
     devices: &[Device],
-    broken: &BTreeMap<&str, String>,
+    broken: &BTreeMap<String, String>,
 ) -> BTreeMap<String, Value> {
     let name = node.name_any();
     let rule = |device: &Device| {
-        let mut reasons = device.uuids.iter().filter_map(|uuid| broken.get(&**uuid));
+        let mut reasons = device.ids.iter().filter_map(|id| broken.get(id));
         let reason = reasons.next()?;
         let Device { pool, name: of, .. } = device;
         // Names of devices have no dots.

@@ -270,8 +270,8 @@ impl Plan<'_> {
             held += place.fit.members;
             held >= pods
         })?;
-        let limit = (self.worst(&places[enough]), places[enough].cost);
-        places.retain(|place| (self.worst(place), place.cost) <= limit);
+        let limit = self.rank(&places[enough]);
+        places.retain(|place| self.rank(place) <= limit);
         places.sort_by(|a, b| self.by_harm(a, b));
         let mut parts: Vec<Part> = Vec::new();
         let mut cost: f64 = 0.0;
@@ -381,15 +381,16 @@ impl Plan<'_> {
         places
     }
 
-    /// Returns what comes before the cost: broken GPUs, and a slow node.
-    fn worst(&self, place: &Place) -> (u8, u8) {
+    /// Returns what makes a place worse, the first thing first: broken GPUs, its cost, and a slow
+    /// node.
+    fn rank(&self, place: &Place) -> (u8, f64, u8) {
         let slow = self.cluster.node(place.node).map(|node| node.state.slow);
-        (place.fit.found.broken, slow.unwrap_or(0))
+        (place.fit.found.broken, place.cost, slow.unwrap_or(0))
     }
 
     fn by_cost(&self, a: &Place, b: &Place) -> std::cmp::Ordering {
-        let order = self.worst(a).cmp(&self.worst(b));
-        let order = order.then(a.cost.total_cmp(&b.cost));
+        let order = self.rank(a).partial_cmp(&self.rank(b));
+        let order = order.unwrap_or(std::cmp::Ordering::Equal);
         order.then_with(|| self.name(a.node).cmp(&self.name(b.node)))
     }
 

@@ -11,7 +11,7 @@ use crate::{
     gang_kind::{GangKinds, GroupId, group_of},
     job::total,
     key::Key,
-    kind::{Kinds, Spec},
+    kind::{Bar, Kinds, Spec},
     profile::{Interval, Owner, Profile},
     queue::{Entry, Queue},
     round::{
@@ -129,15 +129,18 @@ impl<'a> Plan<'a> {
     ) -> Option<Chosen> {
         let spec = self.kinds.get(kind)?.spec.clone();
         let least = self.kinds.least(kind, self.cluster, self.search);
-        let limit = if best { Some(least?) } else { None };
+        if best && least.is_none() {
+            return None;
+        }
+        let bar = Bar { least, best };
         let mut live = self.overlay.live.remove(&(kind, best)).unwrap_or_default();
-        self.catch_up(&mut live, &spec, limit);
+        self.catch_up(&mut live, &spec, bar);
         let untouched = self.untouched(&mut live, kind, best);
         let when = (after, length);
         let all = Millis::MAX;
         let sure = live.sure.first_key_value().map(|(_, &node)| node);
         let known = untouched.into_iter().chain(sure);
-        let known = known.filter_map(|node| self.rate(&spec, node, when, all, limit));
+        let known = known.filter_map(|node| self.rate(&spec, node, when, all, bar));
         let mut chosen = known.min_by(|a, b| a.key.cmp(&b.key));
         for (least, &node) in &live.order {
             let least = (least.start.max(after), least.worth);
@@ -151,7 +154,7 @@ impl<'a> Plan<'a> {
                 break;
             }
             let until = chosen.as_ref().map_or(all, |chosen| chosen.key.start);
-            let Some(found) = self.rate(&spec, node, when, until, limit) else {
+            let Some(found) = self.rate(&spec, node, when, until, bar) else {
                 continue;
             };
             if chosen.as_ref().is_none_or(|best| found.key < best.key) {
@@ -169,11 +172,11 @@ impl<'a> Plan<'a> {
         number: u32,
         (after, length): (Millis, Millis),
         until: Millis,
-        limit: Option<f64>,
+        bar: Bar,
     ) -> Option<Chosen> {
         let node = self.cluster.node(number)?;
         let profile = self.overlay.touched.get(&number).unwrap_or(&node.profile);
-        let (key, found) = spec.rate(self.search, node, profile, (after, until, length), limit)?;
+        let (key, found) = spec.rate(self.search, node, profile, (after, until, length), bar)?;
         Some(Chosen {
             key,
             node: number,
@@ -181,15 +184,24 @@ impl<'a> Plan<'a> {
         })
     }
 
+    /// Returns what all placements of jobs of this kind are compared with.
+    pub(crate) fn bar(&mut self, kind: u32) -> Bar {
+        Bar {
+            least: self.kinds.least(kind, self.cluster, self.search),
+            best: false,
+        }
+    }
+
     /// Returns the earliest time at which a job of this kind could start if it took no
     /// time: a lower bound.
     pub(crate) fn lower_bound(&mut self, kind: u32) -> Option<Millis> {
         let spec = self.kinds.get(kind)?.spec.clone();
+        let bar = self.bar(kind);
         let mut live = self.overlay.live.remove(&(kind, false)).unwrap_or_default();
-        self.catch_up(&mut live, &spec, None);
+        self.catch_up(&mut live, &spec, bar);
         let untouched = self.untouched(&mut live, kind, false);
         let untouched =
-            untouched.and_then(|node| self.rate(&spec, node, (self.now, 0), Millis::MAX, None));
+            untouched.and_then(|node| self.rate(&spec, node, (self.now, 0), Millis::MAX, bar));
         let orders = [&live.sure, &live.order].into_iter();
         let touched = orders.filter_map(|order| order.first_key_value());
         let first = touched.map(|(key, _)| key.start).min();
@@ -198,7 +210,7 @@ impl<'a> Plan<'a> {
         starts.into_iter().chain(first).min()
     }
 
-    fn catch_up(&mut self, live: &mut Live, spec: &Spec, limit: Option<f64>) {
+    fn catch_up(&mut self, live: &mut Live, spec: &Spec, bar: Bar) {
         while live.seen < self.overlay.log.len() {
             let number = self.overlay.log[live.seen];
             live.seen += 1;
@@ -210,7 +222,7 @@ impl<'a> Plan<'a> {
             if !node.is_some_and(|node| node.is_ready() && node.is_in(&spec.sets)) {
                 continue;
             }
-            if let Some(chosen) = self.rate(spec, number, (self.now, 0), Millis::MAX, limit) {
+            if let Some(chosen) = self.rate(spec, number, (self.now, 0), Millis::MAX, bar) {
                 let planned = self.overlay.touched.get(&number);
                 let sure = planned.is_none_or(|planned| planned.is_free_of_plans(self.now));
                 let order = if sure {

@@ -20,7 +20,7 @@ use crate::{
     cluster::{Cluster, Seats},
     gang_kind::group_of,
     job::total,
-    kind::{Spec, local},
+    kind::{Bar, Spec, local},
     profile::Owner,
     queue::{Entry, Queue},
     round::{
@@ -319,7 +319,12 @@ impl Plan<'_> {
         let profile = self.for_member(entry, number, taken)?;
         let node = self.cluster.node(number)?;
         let when = (after, Millis::MAX, length(&entry.job));
-        let (key, found) = spec.rate(self.search, node, &profile, when, None)?;
+        // Only one node is asked for.
+        let bar = Bar {
+            least: None,
+            best: false,
+        };
+        let (key, found) = spec.rate(self.search, node, &profile, when, bar)?;
         let part = Part {
             node: number,
             members: 1,

@@ -194,7 +194,8 @@ impl Walk {
             }
             let (_, new, _) = moved.last()?;
             // Who starts no later than the job that moves it takes the better place all the same.
-            let refuses = new.start <= last && new.is_worse(&old);
+            let least = plan.kinds.least(entry.kind, plan.cluster, plan.search);
+            let refuses = new.start <= last && new.is_worse(&old, least);
             let bad = match said {
                 Said::Starts(_) => false,
                 // Which GPUs wait for pods of unknown end must not change, or they might
@@ -307,6 +308,7 @@ fn crowded(plan: &mut Plan<'_>, entry: &Entry, before: Millis, held: &[u32]) -> 
     let Some(spec) = plan.kinds.get(entry.kind).map(|kind| kind.spec.clone()) else {
         return Vec::new();
     };
+    let bar = plan.bar(entry.kind);
     let held = held.iter().filter_map(|&job| plan.queue.entry(job));
     let immovable: Vec<&Name> = held.map(|entry| &entry.id).collect();
     let mut all = Vec::new();
@@ -318,7 +320,7 @@ fn crowded(plan: &mut Plan<'_>, entry: &Entry, before: Millis, held: &[u32]) -> 
         if reserved.is_empty() || !node.is_ready() || !node.is_in(&spec.sets) {
             continue;
         }
-        if let Some((key, _)) = spec.rate(plan.search, node, &held, when, None) {
+        if let Some((key, _)) = spec.rate(plan.search, node, &held, when, bar) {
             all.push(Crowded {
                 node: number,
                 key,

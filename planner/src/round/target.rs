@@ -28,15 +28,17 @@ impl Target {
         gpus(self) == gpus(other)
     }
 
-    /// Reports whether it is worse for its job than another of the same start.
-    pub(crate) fn is_worse(&self, other: &Self) -> bool {
-        let slow = |target: &Self| target.parts.iter().any(|part| !part.found.full_speed);
+    /// Reports whether it is worse for its job than another of the same start. `least` is the least
+    /// cost of the job on one empty node.
+    pub(crate) fn is_worse(&self, other: &Self, least: Option<f64>) -> bool {
+        let fast = |part: &Part| part.found.is_as_fast(least);
         let broken = |target: &Self| -> u32 {
             let parts = target.parts.iter();
             parts.map(|part| u32::from(part.found.broken)).sum()
         };
         let dearer = self.cost > other.cost * (1.0 + 1e-9);
-        broken(self) > broken(other) || (dearer && (slow(self) || self.parts.len() > 1))
+        broken(self) > broken(other)
+            || (dearer && (self.parts.len() > 1 || !self.parts.iter().all(fast)))
     }
 }
 

@@ -43,6 +43,18 @@ fn the_report_wins_over_the_plan_and_the_api_over_the_report() {
 }
 
 #[test]
+fn gpus_that_are_out_and_held_count_once() {
+    let mut fed = Fed::default();
+    let reported = NodeState {
+        held: vec![held(Some("pod"), &[0, 1]), held(None, &[1, 2])],
+        ..switched()
+    };
+    fed.node("n", reported);
+    fed.pod("pod", pod("n", &[0, 1], Some(99_000)));
+    assert_eq!(start(&mut fed, 5), "job on n[3, 4, 5, 6, 7]");
+}
+
+#[test]
 fn the_scheduler_s_count_limits_what_the_report_leaves() {
     let mut fed = Fed::default();
     let fewer = NodeState {

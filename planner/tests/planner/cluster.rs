@@ -11,6 +11,10 @@ use crate::boards;
 pub(crate) const CLASS: &str = "class";
 
 static SWITCHED: LazyLock<Arc<Graph>> = LazyLock::new(|| shared(&boards::switched(8, 2)));
+static BRIDGES: LazyLock<Arc<Graph>> = LazyLock::new(|| {
+    let pairs = [(0, 1, 12), (2, 3, 12), (4, 5, 12), (6, 7, 12)];
+    shared(&boards::board(8, 1, &pairs))
+});
 static PAIRS: LazyLock<Arc<Graph>> = LazyLock::new(|| shared(&boards::pairs(4, 1)));
 static DGX1V: LazyLock<Arc<Graph>> = LazyLock::new(|| shared(&boards::dgx1v()));
 
@@ -44,6 +48,12 @@ pub(crate) fn switched() -> NodeState {
 /// Returns a node of two pairs of GPUs: domains {0, 1} and {2, 3}.
 pub(crate) fn pairs() -> NodeState {
     node(&PAIRS, Interconnect::Nvlink)
+}
+
+/// Returns a node of four pairs of GPUs, which are two thirds as fast as on switches: domains
+/// {0, 1} to {6, 7}.
+pub(crate) fn bridges() -> NodeState {
+    node(&BRIDGES, Interconnect::Nvlink)
 }
 
 /// Returns a node whose eight GPUs have links of unlike width: one domain.

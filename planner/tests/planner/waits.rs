@@ -1,12 +1,13 @@
 //! What starts, what waits, and why, on examples.
 
 use nvlink_planner::{
-    Action, Availability, Class, Estimate, Job, PodState, Reason, Release, Round, Settings, Why,
+    Action, Availability, Class, Estimate, Job, NodeState, PodState, Reason, Release, Round,
+    Settings, Why,
 };
 use nvlink_topology::{Pattern, Scope};
 
 use crate::{
-    cluster::{CLASS, With, dgx1v, job, name, pairs, switched},
+    cluster::{CLASS, With, bridges, dgx1v, job, name, pairs, switched},
     fed::Fed,
 };
 
@@ -274,14 +275,15 @@ fn small_jobs_use_fragments_and_nodes_without_switches() {
     );
 }
 
-/// A pair is fast over a bridge too, and leaves the switches to larger jobs; without a whole
-/// bridge it does not go over PCIe. A class that weighs waiting wants the best there is.
+/// A pair of GPUs is nearly as fast over a bridge of twelve links, and leaves the switches to larger
+/// jobs; without a whole bridge it does not go over PCIe. A class that weighs waiting wants the best
+/// there is.
 #[test]
-fn jobs_at_full_speed_leave_the_switches_to_others_unless_their_class_wants_the_best() {
+fn jobs_that_are_nearly_as_fast_leave_the_switches_to_others_unless_their_class_wants_the_best() {
     let start = |held: &[u32], factor, gpus| {
         let mut fed = Fed::default();
         fed.node("a", switched());
-        fed.node("b", pairs());
+        fed.node("b", bridges());
         let class = Class {
             waiting_factor: factor,
             ..Class::default()
@@ -292,10 +294,47 @@ fn jobs_at_full_speed_leave_the_switches_to_others_unless_their_class_wants_the_
         told(&fed.round(0))
     };
     assert_eq!(start(&[0], None, 2), "job on b[2, 3]");
-    assert_eq!(start(&[0, 2], None, 2), "job on a[0, 1]");
+    assert_eq!(start(&[0, 2, 4, 6], None, 2), "job on a[0, 1]");
     assert_eq!(start(&[0], Some(1.0), 2), "job on a[0, 1]");
     assert_eq!(start(&[0], Some(1.0), 1), "job on b[1]");
     assert_eq!(start(&[0], None, 3), "job on a[0, 1, 2]");
+}
+
+/// Four GPUs of a DGX-1 are free, and three bridged pairs, which are six times as fast: what is left
+/// of the DGX-1 is for the job that needs it.
+#[test]
+fn no_job_takes_a_placement_several_times_as_slow_to_spare_a_node() {
+    let mut fed = Fed::default();
+    fed.node("dgx-1", dgx1v());
+    fed.pod("half", pod("dgx-1", &[0, 1, 2, 3], Some(1_000_000)));
+    fed.node("q", bridges());
+    fed.pod("pair", pod("q", &[0, 1], Some(1_000_000)));
+    fed.job("two", job(1, 2, 1_000));
+    assert_eq!(told(&fed.round(0)), "two on q[2, 3]");
+    fed.job("three", job(2, 3, 1_000));
+    assert_eq!(
+        told(&fed.round(0)),
+        "two on q[2, 3]\nthree on dgx-1[4, 5, 6]"
+    );
+    // The bridge spares the switches, and the DGX-1 does not.
+    fed.node("r", switched());
+    assert_eq!(told(&fed.round(0)), "two on q[2, 3]\nthree on r[0, 1, 2]");
+}
+
+/// A slow node comes after its siblings, and before nodes that are slower still.
+#[test]
+fn a_slow_node_is_faster_than_a_node_of_slower_links() {
+    let mut fed = Fed::default();
+    let slow = NodeState {
+        slow: 1,
+        ..switched()
+    };
+    fed.node("a", pairs());
+    fed.node("b", slow);
+    fed.job("two", job(1, 2, 1_000));
+    assert_eq!(told(&fed.round(0)), "two on b[0, 1]");
+    fed.node("c", switched());
+    assert_eq!(told(&fed.round(0)), "two on c[0, 1]");
 }
 
 /// Jobs that start in the same round make room for one another, on places that are as fast. A class
@@ -304,7 +343,7 @@ fn jobs_at_full_speed_leave_the_switches_to_others_unless_their_class_wants_the_
 fn a_job_whose_class_weighs_waiting_keeps_its_place_when_another_could_use_it() {
     let start = |factor| {
         let mut fed = Fed::default();
-        for (name, mut node) in [("a", switched()), ("b", pairs())] {
+        for (name, mut node) in [("a", switched()), ("b", bridges())] {
             node.sets.push("weighs".into());
             fed.node(name, node);
         }

@@ -1,7 +1,18 @@
-// A DRA driver for simulated GPUs, as NVIDIA's is for real ones: publishes them in a ResourceSlice
-// with their UUIDs, and gives a container those of its claims by CDI.
+// A DRA driver for simulated GPUs that behaves as NVIDIA's does for real ones, written from the
+// source of kubernetes-sigs/dra-driver-nvidia-gpu v0.5.0-dev at commit 95932046683719c4:
 //
-// A container learns its GPUs from variables NVIDIA_GPU_INDEX=UUID.
+//   - A GPU is the device `gpu-MINOR`, by the number of its device file, which is not its index. It
+//     has the attributes and the capacity that the driver publishes, versions as versions, and the
+//     devices of a pool are in random order (the driver sorts them with DynamicMIG).
+//   - Each prepared claim has a CDI file of its own, with device nodes and
+//     NVIDIA_VISIBLE_DEVICES=void. The driver refuses a device that another claim has, unless one
+//     of the two has admin access, or both share it (ConsumableShares; never a VFIO device).
+//   - Behind the feature gates of the driver: taints by health (NVMLDeviceHealthCheck), shares
+//     (ConsumableShares, with -consumable-shares), MIG devices with shared counters (DynamicMIG), and
+//     devices for virtual machines (PassthroughSupport).
+//
+// Its MIG devices have fewer capacities than the driver's, and its CDI files neither hooks nor
+// libraries. What it simulates comes from a recording of `nvlink-exporter record`; XIDs from lines in a file.
 package main
 
 import (
@@ -11,59 +22,54 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"path/filepath"
+	"strings"
 	"syscall"
 
-	resourceapi "k8s.io/api/resource/v1"
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
-	"k8s.io/dynamic-resource-allocation/resourceslice"
 )
 
 const (
 	name     = "gpu.nvidia.com"
-	kind     = "k8s." + name + "/gpu"
 	kubelet  = "/var/lib/kubelet"
 	plugins  = kubelet + "/plugins/" + name
 	registry = kubelet + "/plugins_registry"
 )
 
-type driver struct{}
+// gates are the feature gates that are on, and the option of one of them.
+type gates struct {
+	health, shares, mig, passthrough bool
+	// "disabled", "memory", "unlimited" or a number.
+	consumable string
+}
 
-// PrepareResourceClaims names the CDI device of each GPU; nothing else needs to be done.
-func (driver) PrepareResourceClaims(_ context.Context, claims []*resourceapi.ResourceClaim) (map[types.UID]kubeletplugin.PrepareResult, error) {
-	prepared := map[types.UID]kubeletplugin.PrepareResult{}
-	for _, claim := range claims {
-		var devices []kubeletplugin.Device
-		for _, one := range claim.Status.Allocation.Devices.Results {
-			if one.Driver != name {
-				continue
-			}
-			devices = append(devices, kubeletplugin.Device{
-				Requests:     []string{one.Request},
-				PoolName:     one.Pool,
-				DeviceName:   one.Device,
-				CDIDeviceIDs: []string{kind + "=" + one.Device},
-			})
+// sharing tells whether several claims can have a device.
+func (g gates) sharing() bool {
+	return g.shares && g.consumable != "" && g.consumable != "disabled"
+}
+
+func readGates(text, consumable string) (gates, error) {
+	known := gates{consumable: strings.TrimSpace(consumable)}
+	for _, one := range strings.Split(text, ",") {
+		switch one {
+		case "":
+		case "NVMLDeviceHealthCheck=true":
+			known.health = true
+		case "ConsumableShares=true":
+			known.shares = true
+		case "DynamicMIG=true":
+			known.mig = true
+		case "PassthroughSupport=true":
+			known.passthrough = true
+		default:
+			return known, fmt.Errorf("unknown feature gate %q", one)
 		}
-		prepared[claim.UID] = kubeletplugin.PrepareResult{Devices: devices}
 	}
-	return prepared, nil
-}
-
-func (driver) UnprepareResourceClaims(_ context.Context, claims []kubeletplugin.NamespacedObject) (map[types.UID]error, error) {
-	ended := map[types.UID]error{}
-	for _, claim := range claims {
-		ended[claim.UID] = nil
+	if known.mig && known.passthrough || known.health && (known.mig || known.passthrough) {
+		return known, fmt.Errorf("the feature gates %q are mutually exclusive", text)
 	}
-	return ended, nil
-}
-
-func (driver) HandleError(ctx context.Context, err error, message string) {
-	runtime.HandleErrorWithContext(ctx, err, message)
+	return known, nil
 }
 
 func check(err error, what string) {
@@ -73,70 +79,70 @@ func check(err error, what string) {
 	}
 }
 
-// device returns the device of a GPU.
-func device(index int, uuid string) resourceapi.Device {
-	text := func(value string) resourceapi.DeviceAttribute {
-		return resourceapi.DeviceAttribute{StringValue: &value}
-	}
-	return resourceapi.Device{
-		Name:       fmt.Sprint("gpu-", index),
-		Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{"type": text("gpu"), "uuid": text(uuid)},
-	}
-}
-
-// writeCDI writes what the container runtime does for each GPU.
-func writeCDI(directory string, uuids []string) error {
-	type edits struct {
-		Env []string `json:"env"`
-	}
-	type one struct {
-		Name  string `json:"name"`
-		Edits edits  `json:"containerEdits"`
-	}
-	var devices []one
-	for index, uuid := range uuids {
-		env := []string{fmt.Sprintf("NVIDIA_GPU_%d=%s", index, uuid)}
-		devices = append(devices, one{Name: fmt.Sprint("gpu-", index), Edits: edits{Env: env}})
-	}
-	text, err := json.Marshal(map[string]any{"cdiVersion": "0.6.0", "kind": kind, "devices": devices})
+// readGPUs reads the GPUs of a recording.
+func readGPUs(path string) ([]*gpu, error) {
+	text, err := os.ReadFile(path)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	return os.WriteFile(filepath.Join(directory, "gpu.json"), text, 0o644)
+	var recording struct {
+		Spec struct {
+			GPUs []*gpu `json:"gpus"`
+		} `json:"spec"`
+	}
+	if err := json.Unmarshal(text, &recording); err != nil {
+		return nil, err
+	}
+	gpus := recording.Spec.GPUs
+	for _, one := range gpus {
+		// As if the kernel had found the last GPU first.
+		one.minor = (one.Index + 1) % len(gpus)
+		one.address = busID(one.PCIBusID)
+	}
+	return gpus, nil
 }
 
 func main() {
 	kubeconfig := flag.String("kubeconfig", "", "how to reach the API server")
 	node := flag.String("node", "", "the name of the node")
+	recording := flag.String("recording", "", "the GPUs of the node")
 	cdi := flag.String("cdi", "", "the directory where the container runtime looks for CDI devices")
+	dev := flag.String("dev", "", "the directory of the device files")
+	events := flag.String("events", "", "the file to which tests write lines `xid UUID NUMBER`")
+	featureGates := flag.String("feature-gates", "", "the feature gates that are on, as NAME=true,...")
+	consumable := flag.String("consumable-shares", "", "how devices are shared with ConsumableShares")
 	flag.Parse()
-	uuids := flag.Args() // of the GPUs, by index
 
+	known, err := readGates(*featureGates, *consumable)
+	check(err, "reading the feature gates")
+	gpus, err := readGPUs(*recording)
+	check(err, "reading the GPUs")
 	config, err := clientcmd.BuildConfigFromFlags("", *kubeconfig)
 	check(err, "reading the kubeconfig")
 	client, err := kubernetes.NewForConfig(config)
 	check(err, "making a client")
-	check(writeCDI(*cdi, uuids), "writing the CDI devices")
+	check(makeDeviceFiles(*dev, gpus), "making the device files")
 	check(os.MkdirAll(plugins, 0o755), "making the directory of the socket")
 	check(os.MkdirAll(registry, 0o755), "making the directory of registrations")
 
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
-	helper, err := kubeletplugin.Start(ctx, driver{},
+	driver, err := newDriver(*node, gpus, known, cdiFiles{directory: *cdi, dev: *dev})
+	check(err, "reading the checkpoint")
+	helper, err := kubeletplugin.Start(ctx, driver,
 		kubeletplugin.KubeClient(client),
 		kubeletplugin.NodeName(*node),
 		kubeletplugin.DriverName(name),
+		kubeletplugin.Serialize(false),
 		kubeletplugin.PluginDataDirectoryPath(plugins),
 		kubeletplugin.RegistrarDirectoryPath(registry),
 	)
 	check(err, "starting the driver")
-	var devices []resourceapi.Device
-	for index, uuid := range uuids {
-		devices = append(devices, device(index, uuid))
+	driver.helper = helper
+	check(driver.publish(ctx), "publishing the GPUs")
+	if known.health {
+		go driver.followHealth(ctx, *events)
 	}
-	slices := []resourceslice.Slice{{Devices: devices}}
-	pools := map[string]resourceslice.Pool{*node: {Slices: slices}}
-	check(helper.PublishResources(ctx, resourceslice.DriverResources{Pools: pools}), "publishing the GPUs")
 	<-ctx.Done()
 	helper.Stop()
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 
-use super::{LabNode, Vendor, plugin::Plugin, sandbox::Sandbox, started};
+use super::{LabNode, Vendor, sandbox::Sandbox};
 use crate::{assets, device_plugin::DevicePlugin, nvml, workdir};
 
 /// A container that got devices.
@@ -39,7 +39,8 @@ pub fn allocate(node: &LabNode, gpus: usize, steps: usize, seed: u64) -> Result<
     let vendor = Vendor::new(node, &directory, None);
     let between = vendor.start_between()?;
     let recording = nvml::recording_of(&node.profile, &node.name)?;
-    let _plugin = started(Plugin::new(&vendor.directory, &recording, node.choice))?;
+    std::fs::create_dir_all(&vendor.directory)?;
+    let _plugin = vendor.plugin.start(&vendor.directory, &recording)?;
     let number = |flag: &str, value: usize| format!("-{flag}={value}");
     let output = sandbox
         .command(program)

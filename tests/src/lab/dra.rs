@@ -1,11 +1,17 @@
 //! A DRA driver that gives the node's GPUs to containers by claims, instead of a device plugin.
 
-use std::{fs, path::Path, time::Duration};
+use std::{
+    collections::BTreeMap,
+    fs::{self, OpenOptions},
+    io::Write,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use super::{containerd::CDI, network::Network, sandbox::Sandbox};
+use super::{Lab, LabNode, containerd::CDI, network::Network, node::Devices, sandbox::Sandbox};
 use crate::{assets, controlplane::ControlPlane, kubectl::Kubectl, process::Process};
 
 const START: Duration = Duration::from_secs(60);
@@ -15,34 +21,45 @@ const START: Duration = Duration::from_secs(60);
 pub(super) struct Driver {
     process: Process,
     node: String,
-    gpus: usize,
+    /// The indices of the GPUs, by UUID.
+    gpus: BTreeMap<String, u32>,
+    /// Where it reads XIDs from.
+    events: PathBuf,
 }
 
 impl Driver {
-    /// Starts the driver of the GPUs of `recording`.
+    /// Starts the driver of the GPUs of a recording, with more flags: its feature gates. Its files are
+    /// in a directory.
     pub(super) fn start(
         sandbox: &Sandbox,
         network: Network,
-        directory: &Path,
-        recording: &Value,
+        (directory, recording): (&Path, &Value),
+        flags: &[String],
         control_plane: &ControlPlane,
     ) -> Result<Self> {
         let node = recording["metadata"]["name"].as_str();
         let node = node.context("the recording has no name")?;
         let gpus = recording["spec"]["gpus"].as_array().into_iter().flatten();
-        let gpus: Vec<&str> = gpus.filter_map(|gpu| gpu["uuid"].as_str()).collect();
+        let gpu = |gpu: &Value| {
+            let index = u32::try_from(gpu["index"].as_u64()?).ok()?;
+            Some((gpu["uuid"].as_str()?.to_owned(), index))
+        };
         let (kubeconfig, devices) = (directory.join("dra.kubeconfig"), directory.join(CDI));
         let url = format!("https://{}:{}", network.machine(), control_plane.port());
         control_plane.write_kubeconfig_at(&url, &kubeconfig, "dra", &["system:masters"])?;
         fs::create_dir(&devices)?;
+        let (board, events) = (directory.join("dra.json"), directory.join("dra.events"));
+        fs::write(&board, recording.to_string())?;
         let mut driver = sandbox.command(assets::go_program("dra-driver")?);
         driver.arg("-kubeconfig").arg(kubeconfig);
-        driver.arg("-cdi").arg(devices);
-        driver.args(["-node", node]).args(&gpus);
+        driver.args(["-node", node]).arg("-recording").arg(board);
+        driver.arg("-cdi").arg(devices).arg("-events").arg(&events);
+        driver.arg("-dev").arg(directory.join("dra")).args(flags);
         Ok(Self {
             process: Process::start("dra-driver", directory, driver)?,
             node: node.to_owned(),
-            gpus: gpus.len(),
+            gpus: gpus.filter_map(gpu).collect(),
+            events,
         })
     }
 
@@ -50,12 +67,73 @@ impl Driver {
     pub(super) fn wait_until_published(&self, kubectl: &Kubectl) -> Result<()> {
         self.process
             .wait_until("the GPUs to be published", START, || {
-                let selector = format!("spec.nodeName={}", self.node);
-                let slices = kubectl.get(&["resourceslices", "--field-selector", &selector])?;
-                let devices = slices["items"][0]["spec"]["devices"].as_array();
-                let published = devices.map_or(0, Vec::len);
-                ensure!(published == self.gpus, "{published} of {}", self.gpus);
+                let published = self.devices(kubectl)?.len();
+                ensure!(published == self.gpus.len(), "{published} GPUs");
                 Ok(Some(()))
             })
+    }
+
+    /// Returns the indices of the GPUs that are published, by the names of their devices.
+    pub(super) fn devices(&self, kubectl: &Kubectl) -> Result<BTreeMap<String, u32>> {
+        let selector = format!("spec.nodeName={}", self.node);
+        let slices = kubectl.get(&["resourceslices", "--field-selector", &selector])?;
+        let slices = slices["items"].as_array().into_iter().flatten();
+        let devices = slices.flat_map(|slice| slice["spec"]["devices"].as_array());
+        let gpu = |device: &Value| {
+            let uuid = device["attributes"]["uuid"]["string"].as_str()?;
+            Some((device["name"].as_str()?.to_owned(), *self.gpus.get(uuid)?))
+        };
+        Ok(devices.flatten().filter_map(gpu).collect())
+    }
+
+    /// Reports an XID of a GPU, by its index.
+    pub(super) fn report_xid(&self, gpu: u32, xid: u32) -> Result<()> {
+        let mut of = self.gpus.iter();
+        let (uuid, _) = of
+            .find(|(_, index)| **index == gpu)
+            .context("no such GPU")?;
+        let mut events = OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(&self.events)?;
+        Ok(writeln!(events, "xid {uuid} {xid}")?)
+    }
+}
+
+impl LabNode {
+    /// Gives its GPUs to containers by claims, with a DRA driver that behaves as NVIDIA's does
+    /// instead of a device plugin. They are in ResourceSlices of pool `name`, as `gpu-MINOR` of
+    /// `gpu.nvidia.com`; a container gets their device files, `/dev/nvidiaMINOR`.
+    #[must_use]
+    pub fn claimed(self) -> Self {
+        self.claimed_with(&[])
+    }
+
+    /// Does the same with more flags of the driver, such as `-feature-gates=DynamicMIG=true`.
+    #[must_use]
+    pub fn claimed_with(mut self, flags: &[&str]) -> Self {
+        self.devices = Devices::Claimed;
+        self.flags = flags.iter().map(|&flag| flag.to_owned()).collect();
+        self
+    }
+}
+
+impl Lab {
+    /// Returns the indices of the GPUs that its DRA driver publishes, by the names of their devices.
+    ///
+    /// # Errors
+    /// When it has none, or the API server does not answer.
+    pub fn claimable(&self) -> Result<BTreeMap<String, u32>> {
+        let driver = self.driver.as_ref().context("the node has no DRA driver")?;
+        driver.devices(&self.kubectl)
+    }
+
+    /// Lets the DRA driver see an XID of a GPU.
+    ///
+    /// # Errors
+    /// When the node has no such driver or GPU.
+    pub fn report_xid(&self, gpu: u32, xid: u32) -> Result<()> {
+        let driver = self.driver.as_ref().context("the node has no DRA driver")?;
+        driver.report_xid(gpu, xid)
     }
 }

@@ -1,83 +1,63 @@
-//! A device plugin that serves the GPUs of a recording to a kubelet as `nvidia.com/gpu`, as
-//! NVIDIA's plugin does: devices are UUIDs, and a container learns its GPUs from
-//! `NVIDIA_VISIBLE_DEVICES`.
+//! The device plugin of a node: `controlplane/device-plugin`, which serves the GPUs of a recording to
+//! a kubelet as `nvidia.com/gpu`. It is a Go program, because NVIDIA's is one, and what its library
+//! sends is what a kubelet must understand.
 
-use std::{
-    future::Future,
-    io,
-    path::{Path, PathBuf},
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-    time::Duration,
-};
+use std::{fs, path::Path};
 
-use anyhow::{Context, Result};
-use axum::{Router, extract::Request, http::Uri, http::uri::PathAndQuery, routing::post};
-use futures::{Stream, StreamExt, stream};
-use hyper_util::rt::TokioIo;
-use prost::Message;
+use anyhow::Result;
 use serde_json::Value;
-use tokio::{
-    net::{UnixListener, UnixStream},
-    time::sleep,
+
+use crate::{
+    assets,
+    process::{Process, command},
+    workdir,
 };
-use tonic::{Response, Status, client, server, transport::Endpoint};
-use tonic_prost::ProstCodec;
 
 mod allocator;
-mod choice;
-mod messages;
 
 pub use allocator::Allocator;
-pub use choice::Choice;
-
-use choice::Board;
-use messages::{
-    ALLOCATE, AllocateRequest, AllocateResponse, Allocation, Device, Devices, Empty, HEALTHY, Ids,
-    LIST_AND_WATCH, NumaNode, OPTIONS, Options, PREFER, PreferRequest, PreferResponse, REGISTER,
-    Registration, Topology, VERSION,
-};
 
 const RESOURCE: &str = "nvidia.com/gpu";
 const SOCKET: &str = "nvidia-gpu.sock";
-/// Time between two looks for the kubelet.
-const LOOK: Duration = Duration::from_millis(100);
 
-type Answer = axum::http::Response<tonic::body::Body>;
-
-/// The plugin of one node.
-#[derive(Debug)]
-pub(super) struct Plugin {
-    /// The kubelet's directory of device plugins, with its own socket `kubelet.sock`.
-    directory: PathBuf,
-    resource: String,
-    socket: String,
-    board: Arc<Board>,
-    choice: Choice,
-    watches: Watches,
+/// How the device plugin chooses among the free GPUs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Choice {
+    /// The GPUs with the most NVLinks between them, then on the fewest NUMA nodes, as NVIDIA's
+    /// plugin does.
+    #[default]
+    Aligned,
+    /// The first by UUID: any GPUs, but the same in each run.
+    Scattered,
 }
 
-/// How many times a kubelet has begun to watch the devices: once each time that it starts.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Watches(Arc<AtomicUsize>);
+/// How the device plugin shares GPUs: NVIDIA's time-slicing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shares {
+    /// The shares of each GPU.
+    pub of_each: u32,
+    /// Whether it prefers GPUs of which the most shares are taken, instead of the fewest.
+    pub packed: bool,
+    /// Whether it refuses containers with more than one share.
+    pub single: bool,
+}
 
-impl Watches {
-    pub(super) fn count(&self) -> usize {
-        self.0.load(Ordering::Relaxed)
-    }
+/// Which device plugin to start.
+#[derive(Clone, Debug)]
+pub(super) struct Plugin {
+    pub(super) choice: Choice,
+    pub(super) shares: Option<Shares>,
+    pub(super) resource: String,
+    pub(super) socket: String,
 }
 
 impl Plugin {
-    pub(super) fn new(directory: &Path, recording: &Value, choice: Choice) -> Self {
+    pub(super) fn new(choice: Choice, shares: Option<Shares>) -> Self {
         Self {
-            directory: directory.to_owned(),
+            choice,
+            shares,
             resource: RESOURCE.to_owned(),
             socket: SOCKET.to_owned(),
-            board: Arc::new(Board::new(recording)),
-            choice,
-            watches: Watches::default(),
         }
     }
 
@@ -88,160 +68,55 @@ impl Plugin {
         self
     }
 
-    /// Counts watches together with a plugin that ended.
-    pub(super) fn counting(mut self, watches: &Watches) -> Self {
-        self.watches = watches.clone();
-        self
-    }
-
-    pub(super) fn watches(&self) -> Watches {
-        self.watches.clone()
-    }
-
-    /// Serves until it is dropped. A kubelet that starts deletes all sockets in the directory, and
-    /// the plugin then registers again.
-    pub(super) async fn run(self) {
-        loop {
-            // The kubelet may not run yet or any more.
-            let _ = self.serve().await;
-            sleep(LOOK).await;
+    /// Starts it with the GPUs of `recording`, in a kubelet's directory of device plugins. When the
+    /// kubelet is away, it tries again as NVIDIA's does: when the kubelet makes its socket, or after
+    /// 30 s.
+    pub(super) fn start(&self, directory: &Path, recording: &Value) -> Result<VendorPlugin> {
+        let own = workdir::fresh("vendor")?;
+        let file = own.join("recording.json");
+        fs::write(&file, recording.to_string())?;
+        let mut program = command(assets::go_program("device-plugin")?);
+        program.arg("-recording").arg(file);
+        program.arg("-directory").arg(directory);
+        program.args(["-resource", &self.resource, "-socket", &self.socket]);
+        if self.choice == Choice::Scattered {
+            program.arg("-choice=scattered");
         }
-    }
-
-    /// Serves until the socket is deleted.
-    async fn serve(&self) -> Result<()> {
-        let socket = self.directory.join(&self.socket);
-        // An old one may be left.
-        let _ = std::fs::remove_file(&socket);
-        let listener = UnixListener::bind(&socket)
-            .with_context(|| format!("cannot listen on {}", socket.display()))?;
-        let serve = async { axum::serve(listener, self.router()).await };
-        let register = async {
-            self.register().await?;
-            while socket.exists() {
-                sleep(LOOK).await;
-            }
-            anyhow::Ok(())
-        };
-        tokio::select! {
-            served = serve => Ok(served?),
-            registered = register => registered,
-        }
-    }
-
-    async fn register(&self) -> Result<()> {
-        let path = self.directory.join("kubelet.sock");
-        let connect = tower::service_fn(move |_: Uri| {
-            let path = path.clone();
-            async move { io::Result::Ok(TokioIo::new(UnixStream::connect(path).await?)) }
-        });
-        let endpoint = Endpoint::from_static("http://localhost");
-        let mut kubelet = client::Grpc::new(endpoint.connect_with_connector(connect).await?);
-        kubelet.ready().await?;
-        let registration = Registration {
-            version: VERSION.to_owned(),
-            endpoint: self.socket.clone(),
-            resource: self.resource.clone(),
-            options: Some(options()),
-        };
-        let codec = ProstCodec::<Registration, Empty>::default();
-        let request = tonic::Request::new(registration);
-        let path = PathAndQuery::from_static(REGISTER);
-        kubelet.unary(request, path, codec).await?;
-        Ok(())
-    }
-
-    fn router(&self) -> Router {
-        let (board, choice) = (Arc::clone(&self.board), self.choice);
-        let prefer = move |wishes: PreferRequest| {
-            let ids = |wish| Ids {
-                ids: board.prefer(wish, choice),
+        if let Some(shares) = self.shares {
+            program.arg(format!("-shares={}", shares.of_each));
+            let policy = if shares.packed {
+                "packed"
+            } else {
+                "distributed"
             };
-            PreferResponse {
-                containers: wishes.containers.iter().map(ids).collect(),
-            }
-        };
-        let board = Arc::clone(&self.board);
-        let watches = self.watches();
-        let list = post(move |request| {
-            watches.0.fetch_add(1, Ordering::Relaxed);
-            list(board, request)
-        });
-        Router::new()
-            .route(
-                OPTIONS,
-                post(|request| unary(request, |Empty {}| options())),
-            )
-            .route(LIST_AND_WATCH, list)
-            .route(PREFER, post(move |request| unary(request, prefer)))
-            .route(ALLOCATE, post(|request| unary(request, allocate)))
-    }
-}
-
-fn options() -> Options {
-    Options {
-        pre_start: false,
-        prefers: true,
-    }
-}
-
-/// Names the GPUs by UUID. NVIDIA's plugin names them in any order; here it is that of the UUIDs,
-/// which is not that of the indices either.
-fn allocate(request: AllocateRequest) -> AllocateResponse {
-    let allocation = |mut container: Ids| {
-        container.ids.sort();
-        let variable = ("NVIDIA_VISIBLE_DEVICES".to_owned(), container.ids.join(","));
-        Allocation {
-            environment: [variable].into(),
+            program.args(["-shared-devices-allocation-policy", policy]);
+            program.arg(format!("-fail-requests-greater-than-one={}", shares.single));
         }
-    };
-    AllocateResponse {
-        containers: request.containers.into_iter().map(allocation).collect(),
+        Process::start_with_input("device-plugin", &own, program).map(VendorPlugin)
     }
 }
 
-/// Sends all devices once. The stream stays open, because the kubelet drops the devices of a
-/// stream that ends.
-async fn list(board: Arc<Board>, request: Request) -> Answer {
-    let device = |(uuid, numa): (&String, Option<i64>)| Device {
-        id: uuid.clone(),
-        health: HEALTHY.to_owned(),
-        topology: numa.map(|id| Topology {
-            nodes: vec![NumaNode { id }],
-        }),
-    };
-    let devices = Devices {
-        devices: board.devices().map(device).collect(),
-    };
-    let watch = tower::service_fn(move |_: tonic::Request<Empty>| {
-        let devices = devices.clone();
-        async move { Ok::<_, Status>(Response::new(once(devices))) }
-    });
-    server::Grpc::new(ProstCodec::<Devices, Empty>::default())
-        .server_streaming(watch, request)
-        .await
-}
+/// A running device plugin. It ends when dropped.
+#[derive(Debug)]
+pub struct VendorPlugin(Process);
 
-fn once<T>(message: T) -> impl Stream<Item = Result<T, Status>> {
-    stream::once(async { Ok(message) }).chain(stream::pending())
-}
+impl VendorPlugin {
+    /// Returns how many times a kubelet has begun to watch the devices: once for each registration.
+    pub(super) fn watches(&self) -> usize {
+        self.0.log().lines().filter(|line| *line == "watch").count()
+    }
 
-/// Answers a call with one message by one message.
-fn unary<Q, A>(
-    request: Request,
-    answer: impl Fn(Q) -> A + Clone + Send + 'static,
-) -> impl Future<Output = Answer> + Send
-where
-    Q: Message + Default + 'static,
-    A: Message + Default + 'static,
-{
-    let service = tower::service_fn(move |question: tonic::Request<Q>| {
-        let answer = answer.clone();
-        async move { Ok::<_, Status>(Response::new(answer(question.into_inner()))) }
-    });
-    async move {
-        server::Grpc::new(ProstCodec::<A, Q>::default())
-            .unary(service, request)
-            .await
+    /// Marks a GPU as unhealthy, as an XID does.
+    ///
+    /// # Errors
+    /// When the plugin has ended.
+    pub fn break_gpu(&self, uuid: &str) -> Result<()> {
+        self.0.write(&format!("unhealthy {uuid}\n"))
+    }
+
+    /// Returns what it has printed.
+    #[must_use]
+    pub fn log(&self) -> String {
+        self.0.log()
     }
 }

@@ -1,6 +1,6 @@
 //! From the fault of a GPU to the node on which the scheduler places a job.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use nvlink_tests::{Exporter, Kubectl, Node, assets, http, node, programs, wait_until};
 use serde_json::{Value, json};
@@ -137,6 +137,20 @@ pub(crate) fn create_slice(kubectl: &Kubectl, node: &str) {
     kubectl.create(&slice).unwrap();
 }
 
+/// Adds the device that passes GPU 2 through to a virtual machine: only its PCI address is that of the
+/// GPU.
+fn add_twin(kubectl: &Kubectl, node: &str) {
+    let topology = kubectl.get(&["nodetopology", node]).unwrap();
+    let address = topology["spec"]["gpus"][2]["pciBusId"].as_str().unwrap();
+    let twin = json!({"name": "gpu-vfio-2", "attributes": {
+        "uuid": {"string": "4ad4a2c5-9f3e-5b0e-8a6e-1f0f4a1f2a3b"},
+        "resource.kubernetes.io/pciBusID": {"string": nvlink_topology::bus_id(address)},
+    }});
+    let patch = json!([{"op": "add", "path": "/spec/devices/-", "value": twin}]).to_string();
+    let patch = ["patch", "resourceslice", node, "--type=json", "-p", &patch];
+    kubectl.run(&patch).unwrap();
+}
+
 /// Waits until `node` has `count` DeviceTaintRules, and returns them.
 pub(crate) fn wait_for_rules(kubectl: &Kubectl, node: &str, count: usize) -> Vec<Value> {
     let label = format!("nvlink-domains.io/node={node}");
@@ -166,6 +180,21 @@ fn claim(kubectl: &Kubectl, name: &str, node: &str, wanted: fn(&Value) -> bool) 
     wait_for_pods(kubectl, &format!("job={name}"), 1, wanted);
 }
 
+/// Asserts that the rules taint both devices of GPU 2 of `node`.
+fn assert_tainted(rules: &[Value], node: &str, reason: &str) {
+    let mut devices = BTreeSet::new();
+    for rule in rules {
+        let (selector, taint) = (&rule["spec"]["deviceSelector"], &rule["spec"]["taint"]);
+        assert_eq!(selector["driver"], "gpu.nvidia.com");
+        assert_eq!(selector["pool"], node);
+        devices.extend(selector["device"].as_str());
+        assert_eq!(taint["key"], "nvlink-domains.io/broken");
+        assert_eq!(taint["value"], reason);
+        assert_eq!(taint["effect"], "NoSchedule");
+    }
+    assert_eq!(devices, BTreeSet::from(["gpu-2", "gpu-vfio-2"]));
+}
+
 #[test]
 fn a_broken_gpu_is_tainted_for_claims_until_it_is_reset() {
     if assets::lacks_taint_rules() {
@@ -176,6 +205,7 @@ fn a_broken_gpu_is_tainted_for_claims_until_it_is_reset() {
     wait_for_healthy(name, "8");
     wait_for_faults(name, &Value::Null);
     create_slice(kubectl, name);
+    add_twin(kubectl, name);
     let class = json!({
         "apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass",
         "metadata": {"name": "broken-gpu"},
@@ -185,16 +215,8 @@ fn a_broken_gpu_is_tainted_for_claims_until_it_is_reset() {
     let jobs = namespace_without_webhook("broken-dra");
 
     set(&exporter, XID);
-    let rules = wait_for_rules(kubectl, name, 1);
-    let spec = &rules[0]["spec"];
-    let gpu = json!({"driver": "gpu.nvidia.com", "pool": name, "device": "gpu-2"});
-    assert_eq!(spec["deviceSelector"], gpu);
-    let taint = &spec["taint"];
-    assert_eq!(taint["key"], "nvlink-domains.io/broken");
-    assert_eq!(
-        (&taint["value"], &taint["effect"]),
-        (&json!("xid-74"), &json!("NoSchedule"))
-    );
+    let rules = wait_for_rules(kubectl, name, 2);
+    assert_tainted(&rules, name, "xid-74");
     assert_eq!(rules[0]["metadata"]["ownerReferences"][0]["name"], name);
     claim(&jobs, "tainted", name, is_unschedulable);
 
@@ -206,8 +228,8 @@ fn a_broken_gpu_is_tainted_for_claims_until_it_is_reset() {
 
     // A lost GPU is tainted, too, and `unpublish` removes what is left.
     set(&exporter, r#"[{"gpu-lost": {"gpu": 2}}]"#);
-    let rules = wait_for_rules(kubectl, name, 1);
-    assert_eq!(rules[0]["spec"]["taint"]["value"], "lost");
+    let rules = wait_for_rules(kubectl, name, 2);
+    assert_tainted(&rules, name, "lost");
     drop(exporter);
     let mut unpublish = nvlink_tests::command(programs::path(programs::EXPORTER).unwrap());
     unpublish.args(["unpublish", "--node-name", name]);

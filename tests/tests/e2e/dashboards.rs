@@ -211,7 +211,7 @@ fn each_metric_of_a_query_is_documented() {
     let (_, foreign) = page.split_once("\n## Foreign metrics\n").unwrap();
     let foreign = foreign.split("\n## ").next().unwrap();
     let foreign: BTreeSet<_> = first_cells(foreign).collect();
-    let own = ["metrics", "reference", "devices"].map(|page| project(&format!("docs/{page}.md")));
+    let own = ["metrics", "reference", "preferred"].map(|page| project(&format!("docs/{page}.md")));
     let rules = project("alerts/rules/recording.yaml");
     let known: BTreeSet<_> = own
         .iter()

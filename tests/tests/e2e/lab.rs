@@ -190,7 +190,7 @@ impl Bench {
 }
 
 /// Prints what the container got, and works until somebody creates a file.
-const WORK: &str = "env; echo ready; until [ -e /tmp/end ]; do sleep 0.1; done; echo done";
+const WORK: &str = "env; find /dev -name 'nvidia[0-9]*'; echo ready; until [ -e /tmp/end ]; do sleep 0.1; done; echo done";
 
 /// Returns the spec of a pod that runs a shell script on this node.
 fn spec(node: &str, gpus: u32, script: &str) -> Value {

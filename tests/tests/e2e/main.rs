@@ -22,6 +22,7 @@ mod crds;
 mod dashboards;
 mod debug;
 mod demo;
+mod device_plugins;
 mod extender;
 mod foreign;
 mod gang;

@@ -1,6 +1,6 @@
 //! Writes the conditions of each DomainClass: `Accepted` shows why a class cannot
-//! be used, and `Isolated` shows which other pods are on the nodes of a restricted
-//! class.
+//! be used, `Isolated` which other pods are on the nodes of a restricted class, and
+//! `Exclusive` on which nodes claims share GPUs.
 //!
 //! Only the leader writes them: during a rollout, replicas of two versions would
 //! overwrite each other's messages forever. Nothing waits for the conditions, so
@@ -22,17 +22,21 @@ use kube::{
 };
 use nvlink_runtime::{client, lease::Leadership, watch};
 use serde_json::json;
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::{
+    sync::watch as channel,
+    time::{MissedTickBehavior, interval},
+};
 
 use super::{
     MANAGER,
+    exclusive::{EXCLUSIVE, SharedGpus, exclusive},
     isolated::{Findings, ISOLATED, isolated},
     strays::Search,
     view::SharedView,
 };
 use crate::{
     class::accepted,
-    crd::{DomainClass, access::AccessMode},
+    crd::{DomainClass, access::AccessMode, condition::Condition, domain_class::Mapping},
     metrics::Metrics,
 };
 
@@ -53,6 +57,8 @@ pub struct Writer {
     view: SharedView,
     metrics: Arc<Metrics>,
     search: Search,
+    /// What the queue sees; `None` before it has seen all.
+    shared: channel::Receiver<Option<SharedGpus>>,
 }
 
 /// A class, and the findings on it if it is restricted.
@@ -69,12 +75,14 @@ impl Writer {
         view: &SharedView,
         metrics: &Arc<Metrics>,
         exempt: Vec<String>,
+        shared: channel::Receiver<Option<SharedGpus>>,
     ) -> Self {
         Self {
             client: client.clone(),
             view: view.clone(),
             metrics: Arc::clone(metrics),
             search: Search::new(client.clone(), exempt),
+            shared,
         }
     }
 
@@ -98,6 +106,8 @@ impl Writer {
             .applied_objects()
             .boxed();
         let mut known = BTreeMap::<String, Known>::new();
+        let mut shared = self.shared.clone();
+        shared.mark_changed();
         let mut look = interval(LOOK);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -110,6 +120,7 @@ impl Writer {
                     None => return,
                 },
                 _ = look.tick() => self.look(&mut known).await,
+                Ok(()) = shared.changed() => self.write_known(&known).await,
             };
             if let Err((class, error)) = written {
                 let reason = client::reason(&error);
@@ -181,25 +192,50 @@ impl Writer {
         Ok(())
     }
 
-    async fn write(&self, one: &Known) -> kube::Result<()> {
-        let Known { class, found } = one;
+    async fn write_known(
+        &self,
+        known: &BTreeMap<String, Known>,
+    ) -> Result<(), (String, kube::Error)> {
+        for (name, one) in known {
+            let written = self.write(one).await;
+            written.map_err(|error| (name.clone(), error))?;
+        }
+        Ok(())
+    }
+
+    /// Returns the conditions of a class.
+    fn conditions(&self, Known { class, found }: &Known) -> Vec<Condition> {
         let now = || Time(Timestamp::now());
         let mut conditions = vec![accepted(class, now())];
-        let restricted = class.spec.access.mode == AccessMode::Restricted;
-        match found {
-            Some((found, _)) if restricted => conditions.push(isolated(class, found, now())),
-            _ => {}
+        let present = class.status.iter().flat_map(|status| &status.conditions);
+        // After a restart or a change, the old condition stays until the first check.
+        let before = |type_: &str| present.clone().find(|one| one.type_ == type_).cloned();
+        if class.spec.access.mode == AccessMode::Restricted {
+            conditions.extend(match found {
+                Some((found, _)) => Some(isolated(class, found, now())),
+                None => before(ISOLATED),
+            });
         }
+        if class.spec.devices.mapping == Mapping::Claim {
+            let shared = self.shared.borrow();
+            let nodes = shared.as_ref().and_then(|all| all.get(&class.name_any()));
+            conditions.extend(match nodes {
+                Some(nodes) => Some(exclusive(class, nodes, now())),
+                None => before(EXCLUSIVE),
+            });
+        }
+        conditions
+    }
+
+    async fn write(&self, one: &Known) -> kube::Result<()> {
+        let class = &one.class;
+        let conditions = self.conditions(one);
         let present = class.status.iter().flat_map(|status| &status.conditions);
         let present: Vec<_> = present.collect();
-        // After a restart or a change, the old condition stays until the first check.
-        let outlived = restricted && found.is_none();
-        let others = present.iter().any(|one| one.type_ == ISOLATED) && !restricted;
-        if outlived {
-            let before = present.iter().find(|one| one.type_ == ISOLATED);
-            conditions.extend(before.map(|&one| one.clone()));
-        }
-        if !others && conditions.iter().all(|one| present.contains(&one)) {
+        let wanted = |one: &&Condition| conditions.iter().any(|wanted| wanted.type_ == one.type_);
+        let own = |one: &&&Condition| [ISOLATED, EXCLUSIVE].contains(&&*one.type_);
+        let superfluous = present.iter().filter(own).any(|one| !wanted(one));
+        if !superfluous && conditions.iter().all(|one| present.contains(&one)) {
             return Ok(());
         }
         let status = json!({

@@ -41,6 +41,10 @@ pub struct Fit {
     pub cost: f64,
     /// Time of all transfers one after the other, seconds per byte of payload.
     pub total: f64,
+    /// The least cost of the pod on the empty node.
+    pub least: f64,
+    /// [`nvlink_topology::Placement::is_at_full_speed`].
+    pub at_full_speed: bool,
     /// Whether the node measures below its siblings.
     pub slow: bool,
     pub harm: Harm,
@@ -177,6 +181,8 @@ impl Gpus<'_> {
             broken: found.gpus.intersection(self.broken).len(),
             cost: found.cost,
             total: found.total_cost,
+            least: found.least,
+            at_full_speed: found.at_full_speed,
             slow: node.slow.is_some(),
             harm: Harm::of(self.graph, interconnect, self.free, found.gpus),
         }

@@ -47,6 +47,10 @@ pub struct Found {
     pub cost: f64,
     /// Time of all transfers one after the other, seconds per byte of payload.
     pub total_cost: f64,
+    /// The least cost of the job on the empty node.
+    pub least: f64,
+    /// [`nvlink_topology::Placement::is_at_full_speed`].
+    pub at_full_speed: bool,
 }
 
 /// The GPUs that a container holds, and the pattern of its job.
@@ -157,6 +161,8 @@ impl Job {
             gpus: graph.set(&placement.gpus)?,
             cost: placement.cost,
             total_cost: placement.total_cost,
+            least: placement.cost * placement.quality.node,
+            at_full_speed: placement.is_at_full_speed(),
         })
     }
 }

@@ -120,9 +120,11 @@ pub fn object(pod: &Value, named: &Named, uuids: &[String], asks: &Asks, term: i
 }
 
 /// Returns the CEL expression that one GPU meets. In CEL, as in JSON, the special characters of a
-/// text are escaped.
+/// text are escaped. A device need not have a UUID: without the question mark, one that has none,
+/// such as a MIG device that does not exist yet, would be an error for the scheduler.
 fn expression(uuid: &str) -> String {
-    format!("device.attributes[{GPU_DRIVER:?}].uuid == {}", json!(uuid))
+    let uuid = json!(uuid);
+    format!("device.attributes[{GPU_DRIVER:?}].?uuid.orValue(\"\") == {uuid}")
 }
 
 /// Returns what a claim asks for, by which [`is_for`] compares.

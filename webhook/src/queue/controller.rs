@@ -19,7 +19,7 @@ use nvlink_runtime::{
     lease::{Leadership, Term},
 };
 use tokio::{
-    sync::mpsc,
+    sync::{mpsc, watch},
     task::{JoinError, JoinSet},
     time::{Instant, sleep_until},
 };
@@ -38,6 +38,7 @@ use super::{
     tally,
 };
 use crate::{
+    cluster::SharedGpus,
     decide::{Settings, pod},
     metrics::Metrics,
 };
@@ -57,13 +58,21 @@ pub struct Queue {
     metrics: Arc<Metrics>,
     /// The number of plans so far. This process may lead several times in a term of one number.
     plans: Arc<AtomicU64>,
+    /// Gets the nodes whose GPUs the queue does not use, because claims share them.
+    shared: watch::Sender<Option<SharedGpus>>,
 }
 
 impl Queue {
     /// Returns the queue of a cluster. `settings` names the labels of racks and zones.
     #[must_use]
-    pub fn new(client: &Client, settings: &Settings, metrics: &Arc<Metrics>) -> Self {
+    pub fn new(
+        client: &Client,
+        settings: &Settings,
+        metrics: &Arc<Metrics>,
+        shared: watch::Sender<Option<SharedGpus>>,
+    ) -> Self {
         Self {
+            shared,
             client: client.clone(),
             settings: settings.clone(),
             metrics: Arc::clone(metrics),
@@ -131,6 +140,12 @@ impl Queue {
         while let Some(due) = serving.wait(&mut events, wake, &self.client).await {
             if due && serving.synced.all() && serving.clock.is_set() {
                 wake = serving.step();
+                let now = Some(serving.feed.shared_gpus());
+                self.shared.send_if_modified(|shared| {
+                    let changed = *shared != now;
+                    *shared = now;
+                    changed
+                });
             }
             if serving.is_idle() {
                 return;

@@ -249,7 +249,7 @@ impl Compared {
             }
             (_, Some(taken)) => taken,
             (Mapping::Preferred, None) => {
-                "other pods had planned GPUs when it started, the node's graph was unknown or old, or the kubelet's Topology Manager chose".to_owned()
+                "other pods had planned GPUs when it started, a larger init container had GPUs that the kubelet passed on, the node's graph was unknown or old, or the kubelet's Topology Manager chose".to_owned()
             }
             (Mapping::Claim, None) => {
                 "its claim names other GPUs than the plan".to_owned()
@@ -355,7 +355,7 @@ mod tests {
             &preferred(&[]).unwrap(),
             Outcome::OtherGpus,
             Some(0.8 / 3.0),
-            "the pod has GPUs 1,2 of node n1, and the queue had planned GPUs 0,1: its communication takes 3.0 times as long; other pods had planned GPUs when it started, the node's graph was unknown or old, or the kubelet's Topology Manager chose",
+            "the pod has GPUs 1,2 of node n1, and the queue had planned GPUs 0,1: its communication takes 3.0 times as long; other pods had planned GPUs when it started, a larger init container had GPUs that the kubelet passed on, the node's graph was unknown or old, or the kubelet's Topology Manager chose",
         );
         check(
             &compared(Mapping::Claim, "dark", &[0, 1], &[]).unwrap(),

@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::{
     help::{self, Help},
+    node::Sets,
     pod as stage,
     report::{DomainRow, EtaRow, HolderRow},
     state::{Pod, State},
@@ -408,7 +409,7 @@ fn expect(state: &State<'_>, job: &Job, explanation: &Explanation, this: &mut Ex
     }
 }
 
-/// Lists the domains of the job's class that could hold it.
+/// Lists the domains that could hold a job.
 fn consider(state: &State<'_>, job: &Job, explanation: &Explanation, this: &mut Explained) {
     let asked = job.members.iter().map(|member| member.gpus);
     let asked: u32 = if job.members.len() == 1 {
@@ -421,8 +422,9 @@ fn consider(state: &State<'_>, job: &Job, explanation: &Explanation, this: &mut 
             seat.node.as_deref() == Some(node) && seat.gpus.iter().any(|gpu| gpus.contains(gpu))
         })
     };
+    let sets = Sets::of_job(job);
     let nodes = state.nodes.iter();
-    let nodes = nodes.filter(|(_, node)| node.classes.iter().any(|class| **class == *job.class));
+    let nodes = nodes.filter(|(_, node)| node.room.as_ref().is_some_and(|room| room.is_for(job)));
     let mut rows: Vec<(bool, DomainRow)> = nodes
         .flat_map(|(name, node)| node.domains.iter().map(move |domain| (name, node, domain)))
         .filter(|(_, _, domain)| {
@@ -431,7 +433,7 @@ fn consider(state: &State<'_>, job: &Job, explanation: &Explanation, this: &mut 
             inside || job.scope > Scope::NvlinkDomain || asked == 1
         })
         .map(|(name, node, domain)| {
-            let row = state.domain_row(name, node, domain, Some(job.priority));
+            let row = state.domain_row(name, (node, domain), &sets, Some(job.priority));
             (here(name, &domain.gpus), row)
         })
         .collect();

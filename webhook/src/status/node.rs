@@ -2,16 +2,16 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use nvlink_planner::Name;
+use nvlink_planner::{Job, Name, Room};
 use nvlink_topology::labels;
 use serde_json::Value;
 
-use super::{objects::Objects, state::Pod};
+use super::objects::Objects;
 use crate::{
     class::{Class, GPU},
     decide::{pod, quantity},
     mirror::{self, Mirror, Published, watches},
-    queue::{Life, Placement, feed::id},
+    queue::feed::giving,
 };
 
 /// A node with GPUs.
@@ -26,18 +26,9 @@ pub(super) struct Node {
     pub(super) out: bool,
     /// What its exporter published, or why that cannot be used.
     published: Option<Arc<Published>>,
-    /// Who holds its GPUs.
-    pub(super) held: Vec<Held>,
+    /// What the queue's planner says of it; `None` for a node that is gone.
+    pub(super) room: Option<Room>,
     pub(super) domains: Vec<Domain>,
-}
-
-/// A pod that holds GPUs of a node.
-pub(super) struct Held {
-    pub(super) pod: Name,
-    /// Number of GPUs.
-    pub(super) gpus: u32,
-    /// Which ones; empty if nobody reported it yet.
-    pub(super) indices: Vec<u32>,
 }
 
 /// A domain, or the GPUs of a node that are in none.
@@ -47,8 +38,8 @@ pub(super) struct Domain {
     pub(super) gpus: Vec<u32>,
     /// The fabric that it is part of: its free GPUs on all nodes are together.
     pub(super) fabric: Option<String>,
-    /// Its free GPUs; `None` if nobody reports who holds them.
-    pub(super) free: Option<u32>,
+    /// Whether it is known who holds its GPUs.
+    known: bool,
     /// GPUs that are marked as broken.
     pub(super) broken: u32,
 }
@@ -74,41 +65,67 @@ impl Node {
             .map(String::as_str)
     }
 
+    /// Returns the node with each of its domains.
+    pub(super) fn each_domain(&self) -> impl Iterator<Item = (&Self, &Domain)> {
+        self.domains.iter().map(move |domain| (self, domain))
+    }
+
     /// Returns the name of the pod and the number of GPUs of each that holds some of `domain`.
     pub(super) fn holders<'s>(
         &'s self,
         domain: &'s Domain,
-    ) -> impl Iterator<Item = (&'s Held, u32)> {
+    ) -> impl Iterator<Item = (&'s Name, u32)> {
         let alone = self.domains.len() == 1;
-        self.held.iter().filter_map(move |held| {
-            let inside = held.indices.iter().filter(|gpu| domain.gpus.contains(gpu));
-            let inside = count(inside);
-            let count = if held.indices.is_empty() && alone {
-                held.gpus
-            } else {
-                inside
+        let held = self.room.iter().flat_map(|room| &room.held);
+        held.filter_map(move |held| {
+            let inside = held.gpus.iter().filter(|gpu| domain.gpus.contains(gpu));
+            let count = match held.gpus.is_empty() && alone {
+                true => held.count,
+                false => count(inside),
             };
-            (count > 0).then_some((held, count))
+            (count > 0).then_some((&held.pod, count))
         })
     }
 
-    /// Returns the free GPUs of the whole node, as far as known.
-    pub(super) fn free(&self) -> Option<u32> {
-        if self.out {
-            return Some(0);
+    /// Returns how many GPUs of `domain` a job can get now that uses only nodes in one of `sets`;
+    /// `None` if nobody reports who holds them.
+    pub(super) fn free_in(&self, domain: &Domain, sets: &Sets) -> Option<u32> {
+        let free = |within: &Vec<Name>| self.room.as_ref()?.free(Some(&domain.gpus), within).into();
+        domain
+            .known
+            .then(|| sets.0.iter().filter_map(free).max().unwrap_or(0))
+    }
+
+    /// Returns how many GPUs of the whole node such a job can get now, as far as known.
+    pub(super) fn free(&self, sets: &Sets) -> Option<u32> {
+        let free = |within: &Vec<Name>| self.room.as_ref()?.free(None, within).into();
+        let known = self.domains.iter().all(|one| one.known);
+        known.then(|| sets.0.iter().filter_map(free).max().unwrap_or(0))
+    }
+}
+
+/// The sets of nodes that jobs may use: each job only nodes that are in all of one of them.
+pub(super) struct Sets(Vec<Vec<Name>>);
+
+impl Sets {
+    /// Returns those of the pods of a class.
+    pub(super) fn of(class: &Class) -> Self {
+        Self(vec![vec![class.name.as_str().into(), giving(class)]])
+    }
+
+    /// Returns those of a job that waits.
+    pub(super) fn of_job(job: &Job) -> Self {
+        let class = std::slice::from_ref(&job.class);
+        Self(vec![[&job.within, class].concat()])
+    }
+
+    /// Returns those of the pods of any of these classes; without a class, of any pod.
+    pub(super) fn of_any<'c>(classes: impl Iterator<Item = &'c Class>) -> Self {
+        let mut sets: Vec<Vec<Name>> = classes.flat_map(|class| Self::of(class).0).collect();
+        if sets.is_empty() {
+            sets.push(Vec::new());
         }
-        if self.known().is_some() {
-            let free: Option<Vec<u32>> = self.domains.iter().map(|one| one.free).collect();
-            let unplaced = self.held.iter().filter(|one| one.indices.is_empty());
-            // Of a node with one domain, they are counted there.
-            let unplaced: u32 = match self.domains.len() {
-                1 => 0,
-                _ => unplaced.map(|one| one.gpus).sum(),
-            };
-            return Some(free?.iter().sum::<u32>().saturating_sub(unplaced));
-        }
-        let held: u32 = self.held.iter().map(|one| one.gpus).sum();
-        Some(self.capacity.saturating_sub(held))
+        Self(sets)
     }
 }
 
@@ -116,7 +133,6 @@ impl Node {
 pub(super) fn all(
     objects: &Objects,
     classes: &BTreeMap<String, Result<Class, String>>,
-    pods: &BTreeMap<Name, Pod<'_>>,
 ) -> BTreeMap<String, Node> {
     let mirror = Mirror::default();
     for ((_, name), object) in &objects.topologies.objects {
@@ -153,8 +169,7 @@ pub(super) fn all(
         let covers = usable.filter(|class| node.is_of(class));
         node.classes = covers.map(|class| class.name.clone()).collect();
     }
-    let all_pods = objects.pods.known().is_some() && objects.namespace.is_none();
-    hold(&mut nodes, all_pods, pods);
+    let all_pods = objects.has_all_pods();
     nodes.values_mut().for_each(|node| node.divide(all_pods));
     nodes
 }
@@ -196,35 +211,22 @@ impl Node {
             && bandwidth >= class.min_bandwidth.unwrap_or(0)
     }
 
-    /// Counts what is free in each domain. Without all pods, only what is reported is known.
+    /// Divides the GPUs into domains.
     fn divide(&mut self, all_pods: bool) {
         let Some(published) = self.known() else {
             return;
         };
         let parts = parts(published);
-        let alone = parts.len() == 1;
-        let unplaced = self.held.iter().filter(|held| held.indices.is_empty());
-        let unplaced: u32 = unplaced.map(|held| held.gpus).sum();
-        let reported = published.allocations.is_some();
+        // Without a report, the pods say how many of all GPUs they hold, but not which ones.
+        let known = published.allocations.is_some() || self.out || (all_pods && parts.len() == 1);
         let broken = published.gpus.iter().filter(|gpu| !gpu.faults.is_empty());
         let broken: Vec<u32> = broken.map(|gpu| gpu.index).collect();
-        let taken = |gpu: &&u32| self.held.iter().any(|held| held.indices.contains(gpu));
-        let made = parts.into_iter().map(|(id, gpus, fabric)| {
-            let free = count(gpus.iter().filter(|gpu| !taken(gpu)));
-            let free = match (self.out, alone, reported) {
-                (true, ..) => Some(0),
-                (false, true, reported) => {
-                    Some(free.saturating_sub(unplaced)).filter(|_| reported || all_pods)
-                }
-                (false, false, reported) => reported.then_some(free),
-            };
-            Domain {
-                free,
-                broken: count(gpus.iter().filter(|gpu| broken.contains(gpu))),
-                id,
-                gpus,
-                fabric,
-            }
+        let made = parts.into_iter().map(|(id, gpus, fabric)| Domain {
+            known,
+            broken: count(gpus.iter().filter(|gpu| broken.contains(gpu))),
+            id,
+            gpus,
+            fabric,
         });
         self.domains = made.collect();
     }
@@ -249,52 +251,4 @@ fn parts(published: &mirror::Node) -> Vec<(String, Vec<u32>, Option<String>)> {
         parts.push((String::new(), alone, None));
     }
     parts
-}
-
-/// Records who holds what. What the API says of a pod is newer than what its node's exporter
-/// reported: a pod that has ended or is gone holds nothing.
-fn hold(nodes: &mut BTreeMap<String, Node>, all_pods: bool, pods: &BTreeMap<Name, Pod<'_>>) {
-    for node in nodes.values_mut() {
-        let reported = node.known().and_then(|known| known.allocations.clone());
-        let mut held: BTreeMap<Name, Held> = BTreeMap::new();
-        for one in reported.into_iter().flatten() {
-            let name = id(&one.namespace, &one.pod);
-            let pod = pods.get(&name);
-            let uid = pod.and_then(|pod| pod::at(pod.value, &["metadata", "uid"])?.as_str());
-            let other = uid.zip(one.pod_uid.as_deref()).is_some_and(|(a, b)| a != b);
-            let over = pod.is_some_and(|pod| matches!(pod.life, Life::Ended { .. }));
-            if other || over || (all_pods && pod.is_none()) {
-                continue;
-            }
-            let entry = held.entry(name.clone()).or_insert_with(|| Held {
-                pod: name,
-                gpus: 0,
-                indices: Vec::new(),
-            });
-            entry.gpus += u32::try_from(one.gpus.len()).unwrap_or(0);
-            entry.indices.extend(one.gpus);
-        }
-        node.held = held.into_values().collect();
-    }
-    for (name, pod) in pods {
-        let placed = Placement::of(pod.value);
-        let planned = placed.as_ref().and_then(|placed| placed.node.as_deref());
-        let node = match pod.life {
-            Life::Released => planned,
-            _ => pod.life.node(),
-        };
-        let Some(node) = node
-            .and_then(|node| nodes.get_mut(node))
-            .filter(|_| pod.gpus > 0)
-        else {
-            continue;
-        };
-        if !node.held.iter().any(|held| held.pod == *name) {
-            node.held.push(Held {
-                pod: name.clone(),
-                gpus: pod.gpus,
-                indices: placed.map(|placed| placed.gpus).unwrap_or_default(),
-            });
-        }
-    }
 }

@@ -41,6 +41,13 @@ pub struct Kind {
     pub hidden: Option<String>,
 }
 
+impl Objects {
+    /// Reports whether all pods of the cluster could be read.
+    pub(super) fn has_all_pods(&self) -> bool {
+        self.pods.known().is_some() && self.namespace.is_none()
+    }
+}
+
 impl Kind {
     /// Returns objects that could be read.
     #[must_use]

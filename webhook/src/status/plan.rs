@@ -1,13 +1,14 @@
 //! The planner of whoever asks: the same as that of the queue's leader, fed the same way, once.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use nvlink_planner::{Name, Planner, Round};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::state::State;
 use crate::{
+    class::GPU,
     decide::Settings,
     queue::feed::{Claim, DeviceClass, Feed, Slice, id, node::Node},
 };
@@ -25,11 +26,7 @@ impl Plan {
         for (name, class) in &state.classes {
             feed.class(name, Some(class.clone().map(Arc::new)));
         }
-        for ((_, name), object) in &state.objects.nodes.objects {
-            let metadata = object.get("metadata").cloned().unwrap_or_default();
-            let metadata: ObjectMeta = serde_json::from_value(metadata).unwrap_or_default();
-            let part = |key: &str| object.get(key).unwrap_or(&Value::Null);
-            let node = Node::of(metadata, part("spec"), part("status"));
+        for (name, node) in nodes(state) {
             feed.node(name, Some(node));
         }
         for (name, node) in &state.nodes {
@@ -49,6 +46,9 @@ impl Plan {
         }
         for pod in state.objects.pods.objects.values() {
             feed.pod(pod.clone());
+        }
+        if !state.objects.has_all_pods() {
+            unseen_pods(state).for_each(|pod| feed.pod(pod));
         }
         // Those that may not be read.
         for place in feed.wanted() {
@@ -70,4 +70,50 @@ impl Plan {
         self.feed.flush(&mut self.planner, now);
         name
     }
+}
+
+/// Returns the nodes by name. Where they may not be read, their GPUs are those that their exporters
+/// publish.
+fn nodes<'s>(state: &'s State<'_>) -> impl Iterator<Item = (&'s str, Node)> {
+    let read = state.objects.nodes.objects.iter().map(|(key, object)| {
+        let metadata = object.get("metadata").cloned().unwrap_or_default();
+        let metadata: ObjectMeta = serde_json::from_value(metadata).unwrap_or_default();
+        let part = |key: &str| object.get(key).unwrap_or(&Value::Null);
+        let node = Node::of(metadata, part("spec"), part("status"));
+        (key.1.as_str(), node)
+    });
+    let hidden = state.objects.nodes.hidden.is_some();
+    let unseen = state.nodes.iter().filter(move |_| hidden);
+    let unseen = unseen.map(|(name, node)| {
+        let node = Node {
+            allocatable: vec![(GPU.to_owned(), node.capacity)],
+            ..Node::default()
+        };
+        (name.as_str(), node)
+    });
+    read.chain(unseen)
+}
+
+/// Returns the pods that may not be read, as far as the exporters of their nodes say what they hold.
+fn unseen_pods(state: &State<'_>) -> impl Iterator<Item = Value> {
+    let mut pods: BTreeMap<(&str, &str, &str), usize> = BTreeMap::new();
+    for (node, known) in &state.nodes {
+        let report = known.known().and_then(|known| known.allocations.as_ref());
+        for one in report.into_iter().flatten() {
+            if !state.pods.contains_key(&id(&one.namespace, &one.pod)) {
+                *pods.entry((node, &one.namespace, &one.pod)).or_default() += one.gpus.len();
+            }
+        }
+    }
+    let pod = |((node, namespace, name), gpus): ((&str, &str, &str), usize)| {
+        json!({
+            "metadata": {"namespace": namespace, "name": name},
+            "spec": {
+                "nodeName": node,
+                "containers": [{"resources": {"limits": {GPU: gpus}}}],
+            },
+            "status": {"phase": "Running"},
+        })
+    };
+    pods.into_iter().map(pod)
 }

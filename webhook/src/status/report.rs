@@ -7,6 +7,7 @@ use nvlink_planner::{Action, Job, Millis, Name};
 use serde::Serialize;
 
 use super::{
+    node::{Domain, Node, Sets},
     state::{Pod, State},
     words,
 };
@@ -88,6 +89,9 @@ pub struct DomainRow {
     /// Absent if nobody reports who holds its GPUs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub free: Option<u32>,
+    /// GPUs that no pod holds, and that no job can get.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub unavailable: u32,
     #[serde(skip_serializing_if = "is_zero")]
     pub broken: u32,
     /// Whether no job may start on the node.
@@ -222,8 +226,12 @@ pub fn status(state: &State<'_>, query: &Query) -> Status {
         more_domains: more(domains.as_ref().map(Vec::len)),
         domains: domains.map(|rows| {
             let rows = rows.into_iter().take(limit);
-            rows.map(|(name, node, domain)| state.domain_row(name, node, domain, None))
-                .collect()
+            let row = |(name, node, domain): (&String, &Node, &Domain)| {
+                let classes = node.classes.iter().filter(|class| wanted(class));
+                let sets = Sets::of_any(classes.filter_map(|class| state.class(class)));
+                state.domain_row(name, (node, domain), &sets, None)
+            };
+            rows.map(row).collect()
         }),
         more_jobs: more(queue.as_ref().map(Vec::len)),
         queue: queue.map(|rows| rows.into_iter().take(limit).collect()),
@@ -276,10 +284,11 @@ fn class_row(state: &State<'_>, name: &str, rows: Option<&[QueueRow]>) -> ClassR
             .filter(|row| row.class == name)
             .collect::<Vec<_>>()
     });
+    let sets = Sets::of_any(class.into_iter().filter_map(|class| class.as_ref().ok()));
     let mut together: BTreeMap<&str, u32> = BTreeMap::new();
     let mut largest = 0;
-    for domain in nodes().flat_map(|node| &node.domains) {
-        let free = domain.free.unwrap_or(0);
+    for (node, domain) in nodes().flat_map(Node::each_domain) {
+        let free = node.free_in(domain, &sets).unwrap_or(0);
         let free = match (&domain.fabric, domain.id.is_empty()) {
             (Some(fabric), _) => {
                 let sum = together.entry(fabric).or_default();
@@ -298,7 +307,7 @@ fn class_row(state: &State<'_>, name: &str, rows: Option<&[QueueRow]>) -> ClassR
         nodes: known.then(|| nodes().count()),
         gpus: known.then(|| nodes().map(|node| node.capacity).sum()),
         free: (known && (topologies || known_pods))
-            .then(|| nodes().filter_map(super::node::Node::free).sum()),
+            .then(|| nodes().filter_map(|node| node.free(&sets)).sum()),
         waiting: waiting.as_ref().map(Vec::len),
         waiting_gpus: waiting.map(|rows| rows.iter().map(|row| row.gpus).sum()),
         largest_free: (known && topologies).then_some(largest),
@@ -432,25 +441,33 @@ impl State<'_> {
         }
     }
 
-    /// Returns the row of a domain. `priority` is that of a job that waits for it.
+    /// Returns the row of a domain. Its GPUs are free for jobs that use nodes in one of `sets`.
+    /// `priority` is that of a job that waits for it.
     pub(super) fn domain_row(
         &self,
         name: &str,
-        node: &super::node::Node,
-        domain: &super::node::Domain,
+        (node, domain): (&Node, &Domain),
+        sets: &Sets,
         priority: Option<i32>,
     ) -> DomainRow {
         let holders = node
             .holders(domain)
-            .map(|(held, gpus)| self.holder_row(&held.pod, gpus, priority));
+            .map(|(pod, gpus)| self.holder_row(pod, gpus, priority));
         let mut held_by: Vec<HolderRow> = holders.collect();
         held_by.sort_by(|a, b| a.pod.cmp(&b.pod));
+        let free = node.free_in(domain, sets);
+        let held: u32 = held_by.iter().map(|one| one.gpus).sum();
+        let all = u32::try_from(domain.gpus.len()).unwrap_or(u32::MAX);
         DomainRow {
             node: name.to_owned(),
             domain: Some(domain.id.clone()).filter(|id| !id.is_empty()),
             fabric: domain.fabric.clone(),
             gpus: domain.gpus.len(),
-            free: domain.free,
+            free,
+            unavailable: match (free, node.out) {
+                (Some(free), false) => all.saturating_sub(free).saturating_sub(held),
+                _ => 0,
+            },
             broken: domain.broken,
             out: node.out,
             held_by,

@@ -75,7 +75,7 @@ impl<'a> State<'a> {
         for pod in pods.values_mut() {
             pod.end = pod.expected_end(&past, now);
         }
-        let nodes = node::all(objects, &classes, &pods);
+        let nodes = node::all(objects, &classes);
         let mut state = Self {
             objects,
             now: now.as_millisecond(),
@@ -85,9 +85,13 @@ impl<'a> State<'a> {
             plan: None,
             notes: notes(objects),
         };
-        if state.notes.is_empty() {
-            state.plan = Some(Plan::new(&state, settings));
+        let mut plan = Plan::new(&state, settings);
+        for (name, room) in plan.planner.rooms(state.now) {
+            if let Some(node) = state.nodes.get_mut(&*name) {
+                node.room = Some(room);
+            }
         }
+        state.plan = Some(plan).filter(|_| state.notes.is_empty());
         state
     }
 

@@ -165,6 +165,9 @@ pub(super) fn domain_table(
         if row.broken > 0 {
             held.insert(0, format!("{} broken", row.broken));
         }
+        if row.unavailable > 0 {
+            held.insert(0, format!("{} that no job can get", row.unavailable));
+        }
         if row.out {
             held.insert(0, "out of service".to_owned());
         }

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use nvlink_topology::labels;
+use nvlink_topology::{Allocation, labels};
 use nvlink_webhook::queue::{
     Placement,
     claim::{Asks, Named, asks_for, is_later, object},
@@ -118,6 +118,47 @@ fn what_other_pods_take_of_a_node_with_a_driver_counts() {
     assert!(queue.released(NOW).is_empty());
     queue.feed.pod(asking("b", 2, json!({"cpu": "1"})));
     assert_eq!(queue.released(NOW), ["team/b"]);
+}
+
+#[test]
+fn a_pod_that_only_looks_holds_nothing_although_its_exporter_says_so() {
+    let mut queue = Queue::new();
+    queue.node(json!({}));
+    slice(&mut queue, &[0, 1, 2, 3], &[]);
+    serve(&mut queue, "nvidia.com/gpu");
+    let mut monitor = pod("monitor", 0, 1);
+    monitor["metadata"]["annotations"] = json!({});
+    monitor["metadata"]["labels"] = json!({});
+    monitor["spec"]["schedulingGates"] = json!([]);
+    monitor["spec"]["nodeName"] = json!("n1");
+    monitor["spec"]["resourceClaims"] = json!([{"name": "all", "resourceClaimName": "all"}]);
+    let uid = monitor["metadata"]["uid"].clone();
+    queue.feed.pod(monitor);
+    queue.report(Some(vec![Allocation {
+        namespace: "team".to_owned(),
+        pod: "monitor".to_owned(),
+        pod_uid: uid.as_str().map(str::to_owned),
+        container: "main".to_owned(),
+        gpus: vec![0, 1, 2, 3],
+        ..Allocation::default()
+    }]));
+    queue.feed.pod(pod("a", 4, 2));
+    assert!(queue.released(NOW).is_empty(), "nothing is known of claims");
+    let claim = |admin: bool| {
+        let result = |gpu: u32| json!({"driver": DRIVER, "pool": "n1", "device": format!("gpu-{gpu}"), "adminAccess": admin});
+        let results: Vec<Value> = (0..4).map(result).collect();
+        Claim::of(&json!({
+            "metadata": {"namespace": "team", "name": "all"},
+            "status": {
+                "allocation": {"devices": {"results": results}},
+                "reservedFor": [{"resource": "pods", "name": "monitor", "uid": uid}],
+            },
+        }))
+    };
+    queue.feed.claim(&id("team", "all"), claim(true));
+    assert_eq!(queue.released(NOW), ["team/a"]);
+    queue.feed.claim(&id("team", "all"), claim(false));
+    assert!(queue.released(NOW).is_empty(), "without admin access");
 }
 
 #[test]

@@ -17,20 +17,17 @@ use crate::{
 fn long_names_are_cut_in_the_middle() {
     let long = |what: &str| format!("{what}-{}-end", "x".repeat(60 - what.len()));
     let name = "runner-t3-project-1234-concurrent-0-".repeat(6) + "tail";
-    let held = json!({"namespace": "team", "pod": name, "container": "c", "gpus": [0, 1]});
+    let held_by = "runner-t3-project-1234-concurrent-1-".repeat(6) + "tail";
+    let held = json!({"namespace": "team", "pod": held_by, "container": "c", "gpus": [0, 1]});
     let class_name = long("class")[..63].to_owned();
     let mut job = waiting(pod("team", &name, &class_name, 8, "2026-08-01T09:00:00Z"));
     job["metadata"]["labels"][labels::PROJECT] = json!(long("project"));
-    let other = running(
-        pod("team", "other", &class_name, 2, NOW),
-        &long("node"),
-        NOW,
-    );
+    let runs = |name: &str| running(pod("team", name, &class_name, 2, NOW), &long("node"), NOW);
     let objects = Objects {
         classes: Kind::of([class(&class_name, "p", json!({}))]),
         nodes: Kind::of([node(&long("node"), "p")]),
         topologies: Kind::of([switched(&long("node"), &[held])]),
-        pods: Kind::of([job, other]),
+        pods: Kind::of([job, runs("other"), runs(&held_by)]),
         ..Objects::default()
     };
     let all = report(&objects, &Query::default());

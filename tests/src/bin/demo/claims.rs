@@ -42,17 +42,19 @@ pub(crate) fn show(terminal: &Terminal, cluster: &Cluster) -> Result<()> {
         GPUS:.status.allocation.devices.results[*].device";
     let columns = format!("custom-columns={columns}");
     terminal.output(&kubectl.run(&["get", "resourceclaims", "-o", &columns])?)?;
-    terminal.say("The container sees them in this order: CUDA_VISIBLE_DEVICES counts its own GPUs, which this driver\nnames in NVIDIA_GPU_….")?;
+    terminal.say("A device has the number of its device file, which need not be the index of the GPU. The container sees\nthem in this order: CUDA_VISIBLE_DEVICES counts its own GPUs by PCI address.")?;
     show_log(terminal, &kubectl)?;
     let log = kubectl.run(&["logs", "job/train"])?;
-    let ranks = ranks(&log).context("the job does not say which GPUs it has")?;
+    let ranks = ranks(&log, given(&kubectl, &lab)?).context("the job does not say its order")?;
     devices::show_claimed(terminal, lab.recording(), &ranks)?;
     end_all(&kubectl)
 }
 
 /// Creates the class of the devices, as the DRA driver's chart does.
 fn create_device_class(control_plane: &ControlPlane) -> Result<()> {
-    let selector = json!({"cel": {"expression": "device.driver == 'gpu.nvidia.com'"}});
+    let selector = "device.driver == 'gpu.nvidia.com' && \
+            device.attributes['gpu.nvidia.com'].type == 'gpu'";
+    let selector = json!({"cel": {"expression": selector}});
     let class = json!({
         "apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass",
         "metadata": {"name": "gpu.nvidia.com"}, "spec": {"selectors": [selector]},
@@ -116,13 +118,26 @@ fn start_notebook(kubectl: &Kubectl, lab: &Lab) -> Result<()> {
     kubectl.run(&wait).map(drop)
 }
 
+/// Returns the indices of the GPUs that the scheduler gave to the job.
+fn given(kubectl: &Kubectl, lab: &Lab) -> Result<Vec<u64>> {
+    let claims = kubectl.get(&["resourceclaims"])?;
+    let claims = claims["items"].as_array().into_iter().flatten();
+    let of_job = claims.filter(|claim| claim["metadata"]["name"] != "notebook");
+    let results = of_job.filter_map(|claim| {
+        let allocation = &claim["status"]["allocation"];
+        allocation["devices"]["results"].as_array()
+    });
+    let devices = lab.claimable()?;
+    let gpu = |result: &Value| devices.get(result["device"].as_str()?).copied();
+    let gpus = results.flatten().filter_map(gpu);
+    Ok(gpus.map(u64::from).collect())
+}
+
 /// Returns the indices of the GPUs that a container sees, by rank, from the output of `env`.
-fn ranks(log: &str) -> Option<Vec<u64>> {
-    let variables = || log.lines().filter_map(|line| line.trim().split_once('='));
-    let index = |(name, _): (&str, &str)| name.strip_prefix("NVIDIA_GPU_")?.parse().ok();
-    let mut gpus: Vec<u64> = variables().filter_map(index).collect();
+fn ranks(log: &str, mut gpus: Vec<u64>) -> Option<Vec<u64>> {
     gpus.sort_unstable();
-    let (_, order) = variables().find(|(name, _)| *name == "CUDA_VISIBLE_DEVICES")?;
+    let mut variables = log.lines().filter_map(|line| line.trim().split_once('='));
+    let (_, order) = variables.find(|(name, _)| *name == "CUDA_VISIBLE_DEVICES")?;
     let gpu = |at: &str| gpus.get(at.parse::<usize>().ok()?).copied();
     order.split(',').map(gpu).collect()
 }

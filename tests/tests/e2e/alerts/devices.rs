@@ -58,7 +58,7 @@ fn device_plugins_that_are_away_or_blind_or_ignored_are_notified() {
     let source = format!("file:{}", file.display());
     let arguments = ["--source", &source, "--collection-interval", "1s"];
     let arguments = [&arguments[..], &["--stale-after", "2s"]].concat();
-    let blind = DevicePlugin::start(&kubelet, &vendor, &kubelet, &arguments).unwrap();
+    let blind = DevicePlugin::start((&kubelet, &vendor), &kubelet, &[], &arguments).unwrap();
 
     let watch = Watch::start(&[
         ("exporter-1", &exporters[0].address),

@@ -1,6 +1,6 @@
 //! Allocations with a real API server: the record of free GPUs, DRA, decisions, ended pods.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, sync::OnceLock};
 
 use nvlink_tests::{Exporter, Helm, Kubectl, Kubelet, Node, kubelet::Container, node, wait_until};
 use serde_json::{Value, json};
@@ -20,6 +20,12 @@ fn account() -> PathBuf {
     }
     let user = "system:serviceaccount:nvlink-exporter:nvlink-exporter";
     control_plane().kubeconfig_for(user).unwrap()
+}
+
+/// Returns the namespace of the fake kubelet's pods.
+fn ci() -> Kubectl {
+    static CI: OnceLock<Kubectl> = OnceLock::new();
+    CI.get_or_init(|| namespace_without_webhook("ci")).clone()
 }
 
 fn publish(name: &str, kubelet: Kubelet, source: &str) -> Bench {
@@ -72,7 +78,7 @@ fn all_with_uid(all: &[Value], count: usize) -> bool {
 
 #[test]
 fn the_record_of_free_gpus_outlives_the_exporter() {
-    let kubectl = namespace_without_webhook("ci");
+    let kubectl = ci();
     let bench = on_node(RECORD, "sim:dgx1-v100");
     published(&bench, RECORD, 0);
     create_there(&kubectl, "first");
@@ -235,35 +241,155 @@ fn dra_devices_are_identified_by_their_slices() {
         return;
     }
     let bench = on_node("alloc-dra", "sim:dgx1-v100");
-    // Without a slice, only the number in the name identifies the GPU.
     let run = |pod: &str, devices: &[&str]| {
         let main = Container::named("main").claiming("alloc-dra", devices);
         bench.kubelet.run_pod("ci", pod, [main]);
     };
+    // The number of a device file is no index: without a slice, the GPUs are unknown.
     run("claimed", &["gpu-0", "gpu-1"]);
-    assert_eq!(held(&bench.wait_for_pod("claimed", 2), "claimed"), [0, 1]);
+    let log = || bench.exporter.process.log();
+    wait_until("the GPUs to be unknown", SOON, || {
+        let told = "the kubelet reports GPU devices that are unknown on this node";
+        Ok(log().contains(told).then_some(()))
+    })
+    .unwrap();
+    assert_eq!(
+        held(&bench.exporter.metrics().unwrap(), "claimed"),
+        [0_u32; 0]
+    );
 
     let attributes =
         |uuid: &str, kind: &str| json!({"uuid": {"string": uuid}, "type": {"string": kind}});
     let mut mig = attributes("MIG-7f3e1b1c-0000-5555-aaaa-123456789abc", "mig");
     mig["parentUUID"] = json!({"string": bench.uuids[5]});
-    let slice = json!({
-        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice",
-        "metadata": {"name": "alloc-dra-gpus"},
-        "spec": {
-            "driver": "gpu.nvidia.com", "nodeName": "alloc-dra",
-            "pool": {"name": "alloc-dra", "generation": 1, "resourceSliceCount": 1},
-            "devices": [
-                {"name": "gpu-0", "attributes": attributes(&bench.uuids[3], "gpu")},
-                {"name": "gpu-1", "attributes": attributes(&bench.uuids[2], "gpu")},
-                {"name": "gpu-9-mig-1g18gb-19-0", "attributes": mig},
-            ],
-        },
-    });
-    control_plane().kubectl().create(&slice).unwrap();
+    let mut twin = attributes("27ab9a0c-7d3c-5ac0-9f0c-3b5b1f4a7e52", "vfio");
+    twin["resource.kubernetes.io/pciBusID"] = json!({"string": bus_id(&bench, 6)});
+    create_slice(
+        "alloc-dra",
+        json!([
+            {"name": "gpu-0", "attributes": attributes(&bench.uuids[3], "gpu")},
+            {"name": "gpu-1", "attributes": attributes(&bench.uuids[2], "gpu")},
+            {"name": "gpu-9-mig-1g18gb-19-0", "attributes": mig},
+            {"name": "gpu-vfio-4", "attributes": twin},
+        ]),
+    );
     bench.wait_for("the slice", |text| held(text, "claimed") == [2, 3]);
     run("slice", &["gpu-9-mig-1g18gb-19-0"]);
     assert_eq!(held(&bench.wait_for_pod("slice", 1), "slice"), [5]);
+    run("machine", &["gpu-vfio-4"]);
+    assert_eq!(held(&bench.wait_for_pod("machine", 1), "machine"), [6]);
+}
+
+/// Returns the PCI address of a GPU, as the kernel writes it.
+fn bus_id(bench: &Bench, gpu: usize) -> String {
+    let topology = super::topology(&bench.exporter);
+    let address = topology["spec"]["gpus"][gpu]["pciBusId"].as_str().unwrap();
+    address["0000".len()..].to_ascii_lowercase()
+}
+
+/// Creates the ResourceSlice of a node.
+fn create_slice(node: &str, devices: Value) {
+    let slice = json!({
+        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice",
+        "metadata": {"name": format!("{node}-gpus")},
+        "spec": {
+            "driver": "gpu.nvidia.com", "nodeName": node, "devices": devices,
+            "pool": {"name": node, "generation": 1, "resourceSliceCount": 1},
+        },
+    });
+    control_plane().kubectl().create(&slice).unwrap();
+}
+
+/// Creates a claim that has the devices of `looks` with admin access, and those of `holds` without.
+fn create_claim(kubectl: &Kubectl, name: &str, pool: &str, looks: &[&str], holds: &[&str]) {
+    let request = |name: &str, admin: bool| {
+        let mut exactly = json!({"deviceClassName": "gpu.nvidia.com"});
+        if admin {
+            exactly["adminAccess"] = json!(true);
+        }
+        json!({"name": name, "exactly": exactly})
+    };
+    let claim = json!({
+        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": name},
+        "spec": {"devices": {"requests": [request("looks", true), request("holds", false)]}},
+    });
+    kubectl.create(&claim).unwrap();
+    let result = |device: &&str, request: &str| {
+        let mut result = json!({
+            "driver": "gpu.nvidia.com", "pool": pool, "device": device, "request": request,
+        });
+        if request == "looks" {
+            result["adminAccess"] = json!(true);
+        }
+        result
+    };
+    let looks = looks.iter().map(|device| result(device, "looks"));
+    let results = looks.chain(holds.iter().map(|device| result(device, "holds")));
+    let results: Vec<Value> = results.collect();
+    let status = json!({"status": {"allocation": {"devices": {"results": results}}}});
+    let patch = [
+        "patch",
+        "resourceclaim",
+        name,
+        "--subresource=status",
+        "--type=merge",
+    ];
+    let status = status.to_string();
+    kubectl
+        .run(&[&patch[..], &["-p", &status]].concat())
+        .unwrap();
+}
+
+/// The exporter has the rights of the chart and no more.
+#[test]
+fn a_pod_that_only_looks_holds_nothing() {
+    if nvlink_tests::assets::lacks("admin access by default", 34) {
+        return;
+    }
+    let name = "alloc-looks";
+    let kubectl = ci();
+    let label = ["label", "namespace", "ci", "--overwrite"];
+    let admin = ["resource.kubernetes.io/admin-access=true"];
+    kubectl.run(&[&label[..], &admin].concat()).unwrap();
+    let bench = on_node(name, "sim:dgx1-v100");
+    // In no order, and by numbers that are no indices.
+    let device = |gpu: usize| {
+        let uuid = &bench.uuids[gpu];
+        let attributes = json!({"type": {"string": "gpu"}, "uuid": {"string": uuid}});
+        json!({"name": format!("gpu-{}", 7 - gpu), "attributes": attributes})
+    };
+    let devices: Vec<Value> = [3, 0, 7, 1, 6, 2, 5, 4].into_iter().map(device).collect();
+    create_slice(name, json!(devices));
+    let all: Vec<String> = (0..8).map(|minor| format!("gpu-{minor}")).collect();
+    let all: Vec<&str> = all.iter().map(String::as_str).collect();
+    create_claim(&kubectl, "looks", name, &all, &[]);
+    create_claim(&kubectl, "both", name, &all, &["gpu-7", "gpu-6"]);
+    let run = |pod: &str, claim: &str, devices: &[&str]| {
+        let main = Container::named("main").claiming_by(claim, name, devices);
+        bench.kubelet.run_pod("ci", pod, [main]);
+    };
+    run("monitor", "looks", &all);
+    run("both", "both", &all);
+    // A claim that is gone, of a pod whose end the kubelet has not seen.
+    run("gone", "gone", &["gpu-5"]);
+    let text = bench.wait_for_pod("both", 2);
+    assert_eq!(held(&text, "both"), [0, 1]);
+    assert_eq!(held(&text, "monitor"), [0_u32; 0]);
+    assert_eq!(
+        held(&text, "gone"),
+        [2],
+        "held while nothing says otherwise"
+    );
+    let free = value(&text, "nvlink_largest_free_set_gpus", &[]);
+    assert_eq!(free, Some(5.0), "{text}");
+    let (node, free) = quality(&text, "both");
+    assert_eq!(free, node, "all GPUs were free");
+    published_as(&bench, name, |all| {
+        let pods: Vec<&Value> = all.iter().map(|one| &one["pod"]).collect();
+        pods == ["both", "gone"]
+    });
+    let log = bench.exporter.process.log();
+    assert!(log.contains("cannot read ResourceClaims"), "{log}");
 }
 
 /// The exporter's own namespace is that of its kubeconfig: `default`.

@@ -3,11 +3,11 @@
 
 use std::{collections::BTreeMap, sync::Once};
 
-use nvlink_tests::{LabNode, assets};
+use nvlink_tests::{Kubectl, LabNode, assets, wait_until};
 use serde_json::{Value, json};
 
 use super::{
-    Bench, WORK, cluster,
+    Bench, SOON, WORK, cluster,
     preferred::{as_placed, has_the_gpus_of_place},
     spec, variable,
 };
@@ -21,7 +21,9 @@ pub(super) fn device_class() -> bool {
         return false;
     }
     CREATED.call_once(|| {
-        let selector = json!({"cel": {"expression": "device.driver == 'gpu.nvidia.com'"}});
+        let selector = "device.driver == 'gpu.nvidia.com' && \
+            device.attributes['gpu.nvidia.com'].type == 'gpu'";
+        let selector = json!({"cel": {"expression": selector}});
         let class = json!({
             "apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass",
             "metadata": {"name": "gpu.nvidia.com"},
@@ -32,12 +34,18 @@ pub(super) fn device_class() -> bool {
     true
 }
 
-/// Returns the GPUs that the driver gave to a container, with their UUIDs, from the output of `env`.
-fn given(log: &str) -> BTreeMap<u32, &str> {
-    let variables = log.lines().filter_map(|line| line.split_once('='));
-    let gpu =
-        |(name, uuid): (&str, _)| Some((name.strip_prefix("NVIDIA_GPU_")?.parse().ok()?, uuid));
-    variables.filter_map(gpu).collect()
+/// Returns the GPUs whose device files a container has, with their UUIDs, from what [`WORK`] printed.
+fn given<'b>(bench: &'b Bench, log: &str) -> BTreeMap<u32, &'b str> {
+    assert_eq!(variable(log, "NVIDIA_VISIBLE_DEVICES"), Some("void"));
+    let devices = bench.lab.claimable().unwrap();
+    let files = log
+        .lines()
+        .filter_map(|line| line.strip_prefix("/dev/nvidia"));
+    let gpu = |minor: &str| {
+        let gpu = devices[&format!("gpu-{minor}")];
+        (gpu, bench.uuid(gpu))
+    };
+    files.map(gpu).collect()
 }
 
 /// Runs pods like [`as_placed`].
@@ -88,7 +96,7 @@ fn create_several(bench: &Bench) {
         container
     };
     let mut spec = spec(bench.lab.name(), 0, WORK);
-    spec["initContainers"] = json!([with("init", 2, "env; echo ready")]);
+    spec["initContainers"] = json!([with("init", 2, &WORK[..WORK.find("until").unwrap()])]);
     spec["containers"] = json!([with("one", 2, WORK), with("two", 1, WORK)]);
     let pod = json!({
         "apiVersion": "v1", "kind": "Pod",
@@ -110,7 +118,7 @@ fn run_plain(bench: &Bench) -> Vec<u32> {
     bench.wait_for_phase("plain", "Running");
     let text = bench.wait_for_pod("plain", 1);
     let log = bench.printed(&["plain"]);
-    let served: Vec<u32> = given(&log).into_keys().collect();
+    let served: Vec<u32> = given(bench, &log).into_keys().collect();
     assert_eq!(held(&text, "plain"), served);
     let pod = bench.kubectl.get(&["pod", "plain"]).unwrap();
     assert_eq!(pod["spec"]["resourceClaims"], Value::Null);
@@ -135,7 +143,7 @@ fn plain_requests_and_containers_that_share_a_claim_get_their_own_gpus() {
     );
     let log = |name| bench.printed(&["several", "-c", name]);
     let logs = ["init", "one", "two"].map(log);
-    let gpus = logs.each_ref().map(|log| given(log));
+    let gpus = logs.each_ref().map(|log| given(&bench, log));
     assert_eq!(
         gpus[0], gpus[1],
         "an init container shares with one that comes later"
@@ -168,4 +176,163 @@ fn plain_requests_and_containers_that_share_a_claim_get_their_own_gpus() {
     bench.wait_for_pod("several", 0);
     bench.run_pod_of("claimed", "after", 4);
     has_the_gpus_of_place(&bench, "after", profile, 4, &free);
+}
+
+/// Starts a node with eight GPUs whose driver has these flags, or returns `None` where Kubernetes has
+/// no such devices.
+fn bench_with(name: &str, profile: &str, flags: &[&str]) -> Option<Bench> {
+    device_class()
+        .then(|| Bench::start_with(&LabNode::new(name, profile).claimed_with(flags), profile))
+}
+
+/// Creates a claim with one request, and a pod of this name that uses it and runs [`WORK`].
+fn create_claimant(bench: &Bench, kubectl: &Kubectl, name: &str, exactly: &Value) {
+    let request = json!({"name": "devices", "exactly": exactly});
+    let claim = json!({
+        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": name},
+        "spec": {"devices": {"requests": [request]}},
+    });
+    kubectl.create(&claim).unwrap();
+    let mut spec = spec(bench.lab.name(), 0, WORK);
+    spec["resourceClaims"] = json!([{"name": "devices", "resourceClaimName": name}]);
+    spec["containers"][0]["resources"] = json!({"claims": [{"name": "devices"}]});
+    let pod = json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec,
+    });
+    kubectl.create(&pod).unwrap();
+    let wait = [
+        "wait",
+        "--for=condition=Ready",
+        "--timeout=60s",
+        "pod",
+        name,
+    ];
+    kubectl.run(&wait).unwrap();
+}
+
+#[test]
+fn a_monitor_that_looks_at_all_gpus_keeps_nobody_off() {
+    let name = "lab-monitor";
+    let Some(bench) = bench_with(name, "dgx1-v100", &[]) else {
+        return;
+    };
+    let labels = json!({"resource.kubernetes.io/admin-access": "true"});
+    let plane = &cluster().control_plane;
+    let monitoring = plane.namespace("monitoring", &labels, &json!({})).unwrap();
+    let all = json!({
+        "deviceClassName": "gpu.nvidia.com", "allocationMode": "All", "adminAccess": true,
+    });
+    create_claimant(&bench, &monitoring, "monitor", &all);
+    let log = wait_until("the monitor to print what it sees", SOON, || {
+        let log = monitoring.run(&["logs", "monitor"])?;
+        Ok(log.contains("ready\n").then_some(log))
+    })
+    .unwrap();
+    assert_eq!(given(&bench, &log).len(), 8, "{log}");
+    bench.run_pod_of("claimed", "train", 8);
+    let text = bench.wait_for_pod("train", 8);
+    assert!(!text.contains("pod=\"monitor\""), "{text}");
+    assert_eq!(given(&bench, &bench.printed(&["train"])).len(), 8);
+    let topology = bench.kubectl.get(&["nodetopology", name]).unwrap();
+    let allocations = topology["status"]["allocations"].as_array().unwrap();
+    assert_eq!(allocations.len(), 1, "{allocations:#?}");
+    assert_eq!(
+        allocations[0]["freeWhenPlaced"],
+        json!([0, 1, 2, 3, 4, 5, 6, 7])
+    );
+}
+
+#[test]
+fn a_gpu_that_the_driver_taints_is_for_no_job() {
+    let flags = ["-feature-gates=NVMLDeviceHealthCheck=true"];
+    let Some(bench) = bench_with("lab-tainted", "hgx-a100-4", &flags) else {
+        return;
+    };
+    // An application's fault, and one of the GPU.
+    bench.lab.report_xid(0, 13).unwrap();
+    bench.lab.report_xid(2, 79).unwrap();
+    wait_until("the driver to taint the GPU", SOON, || {
+        let slices = bench
+            .kubectl
+            .run(&["get", "resourceslices", "-o", "json"])?;
+        let both = slices.contains("\"13\"") && slices.contains("\"79\"");
+        Ok(both.then_some(()))
+    })
+    .unwrap();
+    bench.run_pod_of("claimed", "healthy", 3);
+    assert_eq!(
+        held(&bench.wait_for_pod("healthy", 3), "healthy"),
+        [0, 1, 3]
+    );
+}
+
+#[test]
+fn a_gpu_of_which_a_part_or_its_twin_is_taken_is_for_no_job() {
+    let mig = "device.attributes['gpu.nvidia.com'].profile == '1g.10gb' && \
+        device.attributes['gpu.nvidia.com'].parentUUID == 'UUID'";
+    let vfio = "device.attributes['resource.kubernetes.io'].pciBusID == 'ADDRESS'";
+    for (name, flag, kind, selector) in [
+        ("lab-mig", "-feature-gates=DynamicMIG=true", "mig", mig),
+        (
+            "lab-vfio",
+            "-feature-gates=PassthroughSupport=true",
+            "vfio",
+            vfio,
+        ),
+    ] {
+        let Some(bench) = bench_with(name, "dgx-h100", &[flag]) else {
+            return;
+        };
+        let class = json!({
+            "apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass",
+            "metadata": {"name": format!("{kind}.nvidia.com")},
+            "spec": {"selectors": [{"cel": {"expression": format!(
+                "device.driver == 'gpu.nvidia.com' && device.attributes['gpu.nvidia.com'].type == '{kind}'"
+            )}}]},
+        });
+        bench.kubectl.create(&class).unwrap();
+        let gpu = &bench.lab.recording()["spec"]["gpus"][5];
+        let address = gpu["pciBusId"].as_str().unwrap().to_ascii_lowercase();
+        let expression = selector
+            .replace("UUID'", &format!("{}'", bench.uuid(5)))
+            .replace("ADDRESS", &address["0000".len()..]);
+        let part = json!({
+            "deviceClassName": format!("{kind}.nvidia.com"),
+            "selectors": [{"cel": {"expression": expression}}],
+        });
+        create_claimant(&bench, bench.kubectl, &format!("{kind}-user"), &part);
+        bench.run_pod_of("claimed", &format!("beside-{kind}"), 7);
+        let text = bench.wait_for_pod(&format!("beside-{kind}"), 7);
+        let own = held(&text, &format!("beside-{kind}"));
+        assert_eq!(own, [0, 1, 2, 3, 4, 6, 7], "{name}");
+        assert_eq!(held(&text, &format!("{kind}-user")), [5], "{name}");
+    }
+}
+
+#[test]
+fn gpus_that_claims_can_share_are_for_no_job_and_the_class_says_so() {
+    let name = "lab-shares";
+    let flags = [
+        "-feature-gates=ConsumableShares=true",
+        "-consumable-shares=4",
+    ];
+    let Some(bench) = bench_with(name, "hgx-a100-4", &flags) else {
+        return;
+    };
+    bench.create_pod_of("claimed", "alone", 1);
+    let message = wait_until("the class to say why", SOON, || {
+        let class = bench.kubectl.get(&["domainclass", "claimed"])?;
+        let conditions = class["status"]["conditions"].as_array().cloned();
+        let mut found = conditions.into_iter().flatten();
+        let found = found.find(|one| one["type"] == "Exclusive" && one["status"] == "False");
+        Ok(found.and_then(|one| one["message"].as_str().map(str::to_owned)))
+    })
+    .unwrap();
+    assert!(message.contains(name), "{message}");
+    let pod = bench.kubectl.get(&["pod", "alone"]).unwrap();
+    assert!(pod["spec"]["schedulingGates"].is_array(), "{pod:#}");
+    bench
+        .kubectl
+        .run(&["delete", "pod", "alone", "--now"])
+        .unwrap();
 }

@@ -145,7 +145,7 @@ fn the_exporter_reports_a_job(cluster: &Cluster) {
     ci.run(&["delete", "pod", "busy"]).unwrap();
 }
 
-/// Puts the chart's device plugin between the kubelet and the vendor's, as docs/devices.md says, and
+/// Puts the chart's device plugin between the kubelet and the vendor's, as docs/preferred.md says, and
 /// takes it out again.
 fn a_device_plugin_goes_between_and_out_again(cluster: &Cluster, helm: &Helm) {
     let (lab, kubectl) = (&cluster.lab, cluster.kubectl());

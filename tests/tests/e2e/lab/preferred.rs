@@ -284,6 +284,13 @@ fn devices_come_back_after_every_order_of_restarts() {
         order.iter().for_each(|part| part.start(&bench.lab));
         let pod = run_at_last(&bench, &format!("after-{at}"), 4);
         println!("{order:?}: a pod runs after {:?}", start.elapsed());
+        // A pod that fails when the kubelet starts again frees its GPUs.
+        let pods = bench.kubectl.get(&["pod", "steady"]).unwrap();
+        assert_eq!(
+            pods["status"]["phase"], "Running",
+            "{order:?}: {:#}",
+            pods["status"]
+        );
         let free: Vec<u32> = (0..8).filter(|gpu| !steady.contains(gpu)).collect();
         let mut expected = placed(profile, 4, &free);
         expected.sort_unstable();

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use nvlink_tests::{Kubectl, assets, programs, wait_until};
 use serde_json::{Value, json};
 
-use super::cluster::{Cluster, SOON, job, placement, waits};
+use super::cluster::{Cluster, SOON, device_of, job, placement, waits};
 use crate::pods::container;
 
 const MESH: (&str, &str) = ("n1", "sim:dgx1-v100");
@@ -37,8 +37,8 @@ fn allocated(cluster: &Cluster, pod: &Value) -> Vec<u32> {
         request.strip_prefix("rank-").unwrap().parse().unwrap()
     };
     results.sort_by_key(rank);
-    let device = |one: &Value| text(one, "device")["gpu-".len()..].parse().unwrap();
-    results.iter().map(device).collect()
+    let gpu = |one: &Value| (0..8).find(|gpu| device_of(*gpu) == text(one, "device"));
+    results.iter().map(|one| gpu(one).unwrap()).collect()
 }
 
 fn annotation<'a>(pod: &'a Value, key: &str) -> &'a str {
@@ -249,7 +249,7 @@ fn a_claim_is_made_anew_when_an_administrator_taints_its_gpu() {
         "metadata": {"name": "admin"},
         "spec": {
             "deviceSelector": {
-                "driver": "gpu.nvidia.com", "pool": "n1", "device": format!("gpu-{lost}"),
+                "driver": "gpu.nvidia.com", "pool": "n1", "device": device_of(lost),
             },
             "taint": {"key": "example.com/bad", "effect": "NoSchedule"},
         },
@@ -453,7 +453,7 @@ fn plain_requests_that_dra_serves_are_seen_and_not_doubled() {
     cluster.create("ours", 5);
     let got = allocated(&cluster, &cluster.bound("ours"));
     assert!(
-        got.iter().all(|gpu| !held.contains(&format!("gpu-{gpu}"))),
+        got.iter().all(|gpu| !held.contains(&device_of(*gpu))),
         "{got:?} {held:?}"
     );
     cluster.create("waits", 1);

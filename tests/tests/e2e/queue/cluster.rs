@@ -23,6 +23,11 @@ pub(super) const SOON: Duration = Duration::from_secs(90);
 /// Ends a debug build of the webhook after so many writes of a kind.
 const FAILPOINT: &str = "NVLINK_WEBHOOK_TEST_DIES_AFTER";
 
+/// Returns the name of the device of a GPU, which has the number of a device file and not the index.
+pub(super) fn device_of(gpu: u32) -> String {
+    format!("gpu-{}", (gpu + 1) % 8)
+}
+
 /// A control plane with nodes that simulated exporters describe, a webhook, and a namespace whose
 /// pods have a class that queues.
 pub(super) struct Cluster {
@@ -52,6 +57,7 @@ impl Cluster {
     /// claims, the policies, and a webhook with the rights of the chart and no more.
     pub(super) fn claiming(nodes: &[(&str, &str)], placement: Value) -> Self {
         let this = Self::with(nodes, placement, json!({"mapping": "Claim"}));
+        // That of NVIDIA's chart has a type, too: the claims of the queue need none.
         let selector = json!({"cel": {"expression": "device.driver == 'gpu.nvidia.com'"}});
         let class = json!({
             "apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass",
@@ -68,26 +74,33 @@ impl Cluster {
         this
     }
 
-    /// Writes the ResourceSlice of a node, as its DRA driver would. `tainted` GPUs are not
-    /// allocated.
+    /// Writes the ResourceSlice of a node, as NVIDIA's DRA driver does: in no order, by numbers that
+    /// are no indices, with MIG devices that do not exist yet. `tainted` GPUs are not allocated.
     pub(super) fn set_slice(&self, node: &str, tainted: &[u32]) {
-        let devices = self.uuids(node).into_iter().enumerate().map(|(at, uuid)| {
+        let tag = |uuid: &str| json!({"string": uuid});
+        let version = json!({"version": "580.65.6"});
+        let gpus = (0..).zip(self.uuids(node)).flat_map(|(at, uuid)| {
             let mut device = json!({
-                "name": format!("gpu-{at}"),
-                "attributes": {"type": {"string": "gpu"}, "uuid": {"string": uuid}},
+                "name": device_of(at),
+                "attributes": {"type": tag("gpu"), "uuid": tag(&uuid), "driverVersion": version},
             });
-            if tainted.contains(&u32::try_from(at).unwrap()) {
+            if tainted.contains(&at) {
                 device["taints"] = json!([{"key": "example.com/bad", "effect": "NoSchedule"}]);
             }
-            device
+            let mig = json!({
+                "name": format!("{}-mig-1g10gb-19-0", device_of(at)),
+                "attributes": {"type": tag("mig"), "parentUUID": tag(&uuid)},
+            });
+            [mig, device]
         });
+        let devices: Vec<Value> = gpus.collect();
+        let devices: Vec<&Value> = devices.iter().rev().collect();
         let pool = json!({"name": node, "generation": 1, "resourceSliceCount": 1});
         let slice = json!({
             "apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice",
             "metadata": {"name": format!("{node}-gpu.nvidia.com")},
             "spec": {
-                "driver": "gpu.nvidia.com", "nodeName": node, "pool": pool,
-                "devices": devices.collect::<Vec<_>>(),
+                "driver": "gpu.nvidia.com", "nodeName": node, "pool": pool, "devices": devices,
             },
         });
         self.plane.kubectl().apply(&slice.to_string()).unwrap();

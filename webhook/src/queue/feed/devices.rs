@@ -3,13 +3,18 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use nvlink_planner::{Held, Name};
+use nvlink_topology::Allocation;
 
 use super::{
     dra::{Claim, DeviceClass, Slice, User},
     entry::Entry,
     id,
 };
-use crate::{decide::pod::DEVICE_CLASSES, mirror::Published, queue::claim};
+use crate::{
+    decide::pod::DEVICE_CLASSES,
+    mirror::{self, Published},
+    queue::claim,
+};
 
 /// The slices and claims of the cluster.
 #[derive(Debug, Default)]
@@ -21,7 +26,7 @@ pub(super) struct Devices {
     on_node: HashMap<Name, BTreeSet<String>>,
     /// The nodes with each pool.
     nodes: HashMap<String, BTreeSet<Name>>,
-    /// The claims with GPUs of each pool.
+    /// The claims for GPUs of each pool.
     in_pool: HashMap<String, BTreeSet<Name>>,
 }
 
@@ -32,6 +37,8 @@ pub(super) struct OnNode {
     pub(super) usable: BTreeSet<String>,
     /// Those that claims hold, by the pod that uses the claim, if there is one.
     held: BTreeMap<Option<User>, BTreeSet<String>>,
+    /// Those that pods look at through claims with admin access.
+    looked_at: BTreeMap<User, BTreeSet<String>>,
 }
 
 impl Devices {
@@ -64,14 +71,15 @@ impl Devices {
         changed
     }
 
-    /// Sets or removes a claim. Returns the nodes whose GPUs it holds or held.
+    /// Sets or removes a claim. Returns the nodes whose GPUs it is or was for.
     pub(super) fn set_claim(&mut self, name: &Name, claim: Option<Claim>) -> Vec<Name> {
         let old = self.claims.get(name);
         if old == claim.as_ref() {
             return Vec::new();
         }
         let pools = |claim: &Claim| -> Vec<String> {
-            claim.holds.iter().map(|(pool, _)| pool.clone()).collect()
+            let all = claim.holds.iter().chain(&claim.looks);
+            all.map(|(pool, _)| pool.clone()).collect()
         };
         let (before, after) = (old.map(pools), claim.as_ref().map(pools));
         for pool in before.iter().flatten() {
@@ -152,41 +160,82 @@ impl Devices {
         let valid = self
             .slices_of(node)
             .filter(|slice| newest.get(&*slice.pool) == Some(&slice.generation));
-        let mut found = OnNode::default();
-        let mut uuids: HashMap<(&str, &str), &str> = HashMap::new();
-        for slice in valid {
-            for (name, device) in &slice.devices {
-                uuids.insert((&slice.pool, name), &device.uuid);
-                if device.usable {
-                    found.usable.insert(device.uuid.clone());
-                }
-            }
-        }
+        let valid: Vec<&Slice> = valid.collect();
+        let uuids = uuids(&valid);
         if uuids.is_empty() {
             return None;
         }
+        let devices = valid.iter().flat_map(|slice| slice.devices.values());
+        let usable = devices.filter(|device| device.usable);
+        let mut found = OnNode {
+            usable: usable.filter_map(|device| device.uuid.clone()).collect(),
+            ..OnNode::default()
+        };
         let claims = newest.keys().filter_map(|pool| self.in_pool.get(*pool));
         let claims: BTreeSet<&Name> = claims.flatten().collect();
         for claim in claims.into_iter().filter_map(|name| self.claims.get(name)) {
-            let held = claim.holds.iter().filter_map(|(pool, device)| {
-                let uuid = uuids.get(&(pool.as_str(), device.as_str()))?;
-                Some((*uuid).to_owned())
-            });
-            let held: BTreeSet<String> = held.collect();
-            let users: Vec<Option<User>> = match claim.users.is_empty() {
-                true => vec![None],
-                false => claim.users.iter().cloned().map(Some).collect(),
-            };
-            for user in users {
-                let known = found.held.entry(user).or_default();
-                known.extend(held.iter().cloned());
-            }
+            found.add(claim, &uuids);
         }
         Some(found)
     }
 }
 
+/// Returns the UUID of the GPU of each device, by pool and name.
+fn uuids<'s>(slices: &[&'s Slice]) -> HashMap<(&'s str, &'s str), &'s str> {
+    let devices = || slices.iter().flat_map(|slice| slice.devices.values());
+    let at: HashMap<&str, &str> = devices()
+        .filter_map(|device| Some((device.address.as_deref()?, device.uuid.as_deref()?)))
+        .collect();
+    let all = slices.iter().flat_map(|slice| {
+        let devices = slice.devices.iter();
+        devices.map(|(name, device)| ((&*slice.pool, &**name), device))
+    });
+    all.filter_map(|(name, device)| {
+        let address = device.address.as_deref();
+        let twin = || at.get(address?).copied();
+        Some((name, device.uuid.as_deref().or_else(twin)?))
+    })
+    .collect()
+}
+
 impl OnNode {
+    /// Adds what a claim holds and looks at, with the UUIDs of the devices of the node.
+    fn add(&mut self, claim: &Claim, uuids: &HashMap<(&str, &str), &str>) {
+        let gpus = |names: &[(String, String)]| -> BTreeSet<String> {
+            let uuid = |(pool, device): &(String, String)| {
+                let uuid = uuids.get(&(pool.as_str(), device.as_str()))?;
+                Some((*uuid).to_owned())
+            };
+            names.iter().filter_map(uuid).collect()
+        };
+        let (held, looked_at) = (gpus(&claim.holds), gpus(&claim.looks));
+        let users: Vec<Option<User>> = match claim.users.is_empty() {
+            true => vec![None],
+            false => claim.users.iter().cloned().map(Some).collect(),
+        };
+        for user in users {
+            if let (Some(user), false) = (&user, looked_at.is_empty()) {
+                let known = self.looked_at.entry(user.clone()).or_default();
+                known.extend(looked_at.iter().cloned());
+            }
+            let known = self.held.entry(user).or_default();
+            known.extend(held.iter().cloned());
+        }
+    }
+
+    /// Returns the GPUs that a pod looks at and that it holds by no claim.
+    fn only_looked_at(&self, pod: &Name, uid: Option<&str>) -> BTreeSet<&str> {
+        let mut all = BTreeSet::new();
+        for (user, looked_at) in &self.looked_at {
+            if user.pod == *pod && uid.is_none_or(|uid| user.uid == uid) {
+                let held = self.held.get(&Some(user.clone()));
+                let held = |uuid: &&String| held.is_some_and(|held| held.contains(*uuid));
+                all.extend(looked_at.iter().filter(|uuid| !held(uuid)).map(|it| &**it));
+            }
+        }
+        all
+    }
+
     /// Reports whether the scheduler can allocate a GPU that no pod holds for which `counts` says
     /// so. One that is held for no pod is about to be free.
     pub(super) fn is_free(&self, uuid: &str, counts: &impl Fn(&User) -> bool) -> bool {
@@ -228,6 +277,26 @@ impl OnNode {
         all
     }
 }
+
+/// Returns the allocations of a node by its exporter's report, with their GPUs. Where claims say that
+/// a pod only looks at a GPU, it does not hold it: an exporter that cannot read claims does not know.
+pub(super) fn reported<'n>(
+    known: &'n mirror::Node,
+    devices: Option<&'n OnNode>,
+) -> impl Iterator<Item = (&'n Allocation, Vec<u32>)> {
+    known.allocations.iter().flatten().map(move |one| {
+        let (id, uid) = (id(&one.namespace, &one.pod), one.pod_uid.as_deref());
+        let looked_at = devices.map(|devices| devices.only_looked_at(&id, uid));
+        let looked_at = looked_at.unwrap_or_default();
+        let holds = |index: &&u32| {
+            let gpu = known.gpus.iter().find(|gpu| gpu.index == **index);
+            let uuid = gpu.and_then(|gpu| gpu.uuid.as_deref());
+            !uuid.is_some_and(|uuid| looked_at.contains(uuid))
+        };
+        (one, one.gpus.iter().filter(holds).copied().collect())
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
@@ -287,6 +356,78 @@ mod tests {
         assert_eq!(node.usable, BTreeSet::from(["GPU-9".to_owned()]));
         devices.set_slice("old", None);
         assert!(devices.on_node.is_empty() && devices.nodes.is_empty());
+    }
+
+    #[test]
+    fn gpus_that_claims_share_cannot_be_had_and_a_vfio_device_holds_its_gpu() {
+        let mut devices = Devices::default();
+        let at = |mut device: Value, address: &str| {
+            let attributes = &mut device["attributes"];
+            attributes["resource.kubernetes.io/pciBusID"] = json!({"string": address});
+            device
+        };
+        let mut twin = at(gpu("gpu-vfio-0", "27ab9a0c", "None"), "0000:0f:00.0");
+        twin["attributes"]["type"] = json!({"string": "vfio"});
+        let mut shared = gpu("gpu-2", "GPU-2", "None");
+        shared["allowMultipleAllocations"] = json!(true);
+        // An index is no number of a device file.
+        let of_twin = at(gpu("gpu-1", "GPU-0", "None"), "0000:0f:00.0");
+        let all = json!([twin, of_twin, shared]);
+        devices.set_slice("s", slice(1, all));
+        let node: Name = "n1".into();
+        let usable = devices.of_node(&node).unwrap().usable;
+        assert_eq!(usable, BTreeSet::from(["GPU-0".to_owned()]));
+        assert!(devices.slices["s"].shares);
+        let claim = Claim::of(&json!({
+            "metadata": {"namespace": "n", "name": "c"},
+            "status": {
+                "reservedFor": [{"resource": "pods", "name": "vm", "uid": "1"}],
+                "allocation": {"devices": {"results": [
+                    {"driver": GPU_DRIVER, "pool": "p", "device": "gpu-vfio-0"},
+                ]}},
+            },
+        }));
+        devices.set_claim(&"n/c".into(), claim);
+        assert!(!devices.of_node(&node).unwrap().is_free("GPU-0", &|_| true));
+    }
+
+    #[test]
+    fn a_pod_only_looks_at_gpus_that_none_of_its_claims_holds() {
+        let mut devices = Devices::default();
+        let all = json!([gpu("a", "GPU-0", "None"), gpu("b", "GPU-1", "None")]);
+        devices.set_slice("s", slice(1, all));
+        let node: Name = "n1".into();
+        let claim = |results: Value| {
+            let claim = Claim::of(&json!({
+                "metadata": {"namespace": "n", "name": "c"},
+                "status": {
+                    "reservedFor": [{"resource": "pods", "name": "pod", "uid": "1"}],
+                    "allocation": {"devices": {"results": results}},
+                },
+            }));
+            assert!(claim.is_some());
+            claim
+        };
+        let looks = |name: &str| {
+            let result = json!({"driver": GPU_DRIVER, "pool": "p", "device": name});
+            let mut looks = result;
+            looks["adminAccess"] = json!(true);
+            looks
+        };
+        let changed = devices.set_claim(&"n/looks".into(), claim(json!([looks("a"), looks("b")])));
+        assert!(changed.contains(&node), "{changed:?}");
+        let only = |devices: &Devices, pod: &str, uid: Option<&str>| {
+            let node = devices.of_node(&node).unwrap();
+            let only = node.only_looked_at(&pod.into(), uid);
+            only.into_iter().collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(only(&devices, "n/pod", Some("1")), "GPU-0 GPU-1");
+        assert_eq!(only(&devices, "n/pod", None), "GPU-0 GPU-1");
+        assert_eq!(only(&devices, "n/pod", Some("2")), "", "another pod");
+        assert_eq!(only(&devices, "n/other", None), "");
+        let held = json!([{"driver": GPU_DRIVER, "pool": "p", "device": "b"}]);
+        devices.set_claim(&"n/holds".into(), claim(held));
+        assert_eq!(only(&devices, "n/pod", Some("1")), "GPU-0");
     }
 
     #[test]

@@ -1,7 +1,10 @@
 //! GPUs that DRA allocates: the devices in ResourceSlices, the ResourceClaims that hold them, and
 //! the DeviceClasses by which the scheduler serves plain requests.
 
-use std::collections::{BTreeMap, HashSet};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashSet},
+    sync::Arc,
+};
 
 use nvlink_planner::Name;
 use nvlink_topology::labels;
@@ -10,6 +13,7 @@ use serde_json::Value;
 use super::{Feed, id};
 use crate::{
     class::Class,
+    cluster::SharedGpus,
     crd::{GPU_DRIVER, domain_class::Mapping},
     decide::pod::{at, list},
     queue::{
@@ -17,6 +21,9 @@ use crate::{
         claim::{self, Asks},
     },
 };
+
+/// The attribute with the PCI address of a device, which Kubernetes defines for all drivers.
+const ADDRESS: &str = "resource.kubernetes.io/pciBusID";
 
 /// The set of nodes whose GPUs a claim can ask for. No class can have this name.
 pub(super) const CLAIMABLE: &str = "nodes with claimable GPUs";
@@ -42,13 +49,20 @@ pub struct Slice {
     pub(super) generation: i64,
     /// By name.
     pub(super) devices: BTreeMap<String, Device>,
+    /// The scheduler may allocate a GPU among them to several claims at a time.
+    pub(super) shares: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Device {
-    /// The UUID of the GPU; of a part of one, that of the GPU that it is a part of.
-    pub(super) uuid: String,
-    /// It is a whole GPU, which the scheduler allocates to claims that tolerate nothing.
+    /// The UUID of the GPU; of a part of one, that of the GPU that it is a part of. `None` for
+    /// another device of a GPU, which has its address: `gpu-vfio-0` passes it through to a virtual
+    /// machine.
+    pub(super) uuid: Option<String>,
+    /// The PCI address of the GPU.
+    pub(super) address: Option<String>,
+    /// It is a whole GPU, which the scheduler allocates to claims that tolerate nothing, and to one
+    /// claim at a time.
     pub(super) usable: bool,
 }
 
@@ -60,21 +74,31 @@ impl Slice {
         if text(&["driver"])? != GPU_DRIVER {
             return None;
         }
-        let devices = list(spec, &["devices"]).filter_map(|device| {
+        let known =
+            list(spec, &["devices"]).filter_map(|device| Some((device, Device::of(device)?)));
+        let known: Vec<(&Value, Device)> = known.collect();
+        let shares = known.iter().any(|(device, _)| is_shared(device));
+        let devices = known.into_iter().filter_map(|(device, known)| {
             let name = device.get("name")?.as_str()?.to_owned();
-            Some((name, Device::of(device)?))
+            Some((name, known))
         });
         Some(Self {
             node: text(&["nodeName"])?.into(),
             pool: text(&["pool", "name"])?.to_owned(),
             generation: at(spec, &["pool", "generation"]).and_then(Value::as_i64)?,
             devices: devices.collect(),
+            shares,
         })
     }
 }
 
+/// Reports whether the scheduler may allocate a device to several claims at a time (KEP-5075).
+fn is_shared(device: &Value) -> bool {
+    device.get("allowMultipleAllocations") == Some(&Value::Bool(true))
+}
+
 impl Device {
-    /// Reads a device; `None` if it is no GPU and no part of one, or has no UUID.
+    /// Reads a device; `None` if it is no GPU, no part of one and no other device of one.
     fn of(device: &Value) -> Option<Self> {
         let attribute = |name: &str| {
             let attributes = device.get("attributes")?;
@@ -84,16 +108,18 @@ impl Device {
             found.get("string")?.as_str()
         };
         let part = attribute("parentUUID");
-        if part.is_none() && attribute("type").is_some_and(|of| of != "gpu") {
-            return None;
-        }
+        let whole = part.is_none() && attribute("type").is_none_or(|of| of == "gpu");
+        let uuid = part.or_else(|| attribute("uuid").filter(|_| whole));
+        let address = attribute(ADDRESS);
         let keeps_off = |taint: &Value| {
             let effect = taint.get("effect").and_then(Value::as_str);
             matches!(effect, Some("NoSchedule" | "NoExecute"))
         };
-        Some(Self {
-            uuid: part.or_else(|| attribute("uuid"))?.to_owned(),
-            usable: part.is_none() && !list(device, &["taints"]).any(keeps_off),
+        let tainted = list(device, &["taints"]).any(keeps_off);
+        (uuid.is_some() || address.is_some() && !whole).then(|| Self {
+            uuid: uuid.map(str::to_owned),
+            address: address.map(str::to_owned),
+            usable: whole && !is_shared(device) && !tainted,
         })
     }
 }
@@ -103,6 +129,8 @@ impl Device {
 pub struct Claim {
     /// Pool and name of each GPU that it holds.
     pub(super) holds: Vec<(String, String)>,
+    /// Those that its pods look at with admin access. Others may hold them.
+    pub(super) looks: Vec<(String, String)>,
     /// What it asks for, if it is not allocated.
     asks: Vec<String>,
     /// The scheduler has allocated it.
@@ -145,10 +173,13 @@ impl Claim {
         let metadata = claim.get("metadata")?;
         let namespace = text(metadata, "namespace")?;
         let results = list(claim, &["status", "allocation", "devices", "results"]);
-        // With adminAccess, a claim looks at devices that others hold.
-        let looks = |one: &Value| one.get("adminAccess") == Some(&Value::Bool(true));
-        let ours =
-            results.filter(|one| text(one, "driver").as_deref() == Some(GPU_DRIVER) && !looks(one));
+        let ours = results.filter(|one| text(one, "driver").as_deref() == Some(GPU_DRIVER));
+        let looks = |one: &&Value| one.get("adminAccess") == Some(&Value::Bool(true));
+        let (looks, holds): (Vec<&Value>, Vec<&Value>) = ours.partition(looks);
+        let names = |of: Vec<&Value>| -> Vec<(String, String)> {
+            let name = |one: &Value| Some((text(one, "pool")?, text(one, "device")?));
+            of.into_iter().filter_map(name).collect()
+        };
         let users = list(claim, &["status", "reservedFor"])
             .filter(|one| text(one, "resource").as_deref() == Some("pods"));
         let allocated = at(claim, &["status", "allocation"]).is_some_and(Value::is_object);
@@ -157,9 +188,8 @@ impl Claim {
                 true => Vec::new(),
                 false => claim::expressions(claim),
             },
-            holds: ours
-                .filter_map(|one| Some((text(one, "pool")?, text(one, "device")?)))
-                .collect(),
+            holds: names(holds),
+            looks: names(looks),
             allocated,
             users: users
                 .filter_map(|one| {
@@ -206,6 +236,31 @@ impl Feed {
             // Which of their GPUs a class can get.
             self.changed.nodes.extend(self.devices.listed().cloned());
         }
+    }
+
+    /// Returns the nodes of each class with the mapping `Claim` that have GPUs which the scheduler may
+    /// allocate to several claims at a time. The queue uses none of these GPUs.
+    #[must_use]
+    pub fn shared_gpus(&self) -> SharedGpus {
+        let shares = self.devices.slices.values().filter(|slice| slice.shares);
+        let nodes: BTreeSet<&Name> = shares.map(|slice| &slice.node).collect();
+        let classes = self
+            .classes
+            .values()
+            .filter_map(|known| known.as_ref().ok());
+        let claiming = classes.filter(|class| class.mapping == Mapping::Claim);
+        let of_class = |class: &Arc<Class>| {
+            let is_of = |name: &&&Name| {
+                let labels = self.nodes.get(**name).map(|node| &node.labels);
+                let mut selector = class.selector.iter();
+                labels.is_some_and(|labels| {
+                    selector.all(|(key, value)| labels.get(key) == Some(value))
+                })
+            };
+            let nodes = nodes.iter().filter(is_of).map(ToString::to_string);
+            (class.name.clone(), nodes.collect())
+        };
+        claiming.map(of_class).collect()
     }
 
     /// Removes all DeviceClasses but these.

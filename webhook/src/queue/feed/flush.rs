@@ -6,6 +6,7 @@ use nvlink_planner::{self as planner, Held, Millis, Name, Planner, Settings as R
 
 use super::{
     Feed,
+    devices::{OnNode, reported},
     dra::{CLAIMABLE, User, serving},
     id,
     job::{Context, Pods, Waits},
@@ -151,7 +152,7 @@ impl Feed {
         };
         let resources: BTreeSet<&str> = classes().map(|class| &*class.resource).collect();
         let sets = sets.chain(resources.into_iter().filter(serves).map(serving));
-        let mut held = self.held(topology);
+        let mut held = self.held(topology, devices.as_ref());
         if let (Some(devices), Some(topology)) = (&devices, topology) {
             // Claims say it before the exporter sees the containers.
             let name = |user: &User| self.holder(user.pod.clone(), Some(&user.uid));
@@ -183,15 +184,13 @@ impl Feed {
         ))
     }
 
-    fn held(&self, topology: Option<&Published>) -> Vec<Held> {
-        let known = topology.and_then(|published| published.as_ref().ok());
-        let allocations = known.and_then(|known| known.allocations.as_ref());
-        let held = allocations.into_iter().flatten().map(|one| {
-            let id = id(&one.namespace, &one.pod);
-            Held {
-                pod: Some(self.holder(id, one.pod_uid.as_deref())),
-                gpus: one.gpus.clone(),
-            }
+    fn held(&self, topology: Option<&Published>, devices: Option<&OnNode>) -> Vec<Held> {
+        let Some(known) = topology.and_then(|published| published.as_ref().ok()) else {
+            return Vec::new();
+        };
+        let held = reported(known, devices).map(|(one, gpus)| Held {
+            pod: Some(self.holder(id(&one.namespace, &one.pod), one.pod_uid.as_deref())),
+            gpus,
         });
         held.collect()
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use nvlink_planner::Name;
 use nvlink_topology::{Allocation, Pattern};
 
-use super::Feed;
+use super::{Feed, devices::reported};
 use crate::{
     crd::domain_class::Mapping,
     mirror,
@@ -58,18 +58,17 @@ impl Feed {
         }
         let member = pod.member.as_ref()?;
         let class = self.classes.get(&member.class)?.as_ref().ok()?;
+        let devices = self.devices.of_node(&node.into());
         let held = |own: bool| {
-            let reported = self
-                .published(node)
-                .and_then(|one| one.allocations.as_ref());
-            let reported = reported.into_iter().flatten();
+            let known = self.published(node).into_iter();
+            let reported = known.flat_map(|known| reported(known, devices.as_ref()));
             // A report without a UID may be about an earlier pod of this name.
             let is_own = move |one: &Allocation| {
                 let name = one.namespace == member.namespace && one.pod == member.name;
                 name && one.pod_uid.as_ref() == Some(&member.uid)
             };
-            let gpus = reported.filter(move |one| is_own(one) == own);
-            gpus.flat_map(|one| one.gpus.iter().copied())
+            let gpus = reported.filter(move |(one, _)| is_own(one) == own);
+            gpus.flat_map(|(_, gpus)| gpus)
         };
         let here = plan.node.as_deref() == Some(node);
         let planned = |gpu: &u32| here && plan.gpus.contains(gpu);

@@ -1,0 +1,288 @@
+//! `nvlink-exporter device-plugin` on its sockets: what device plugins and kubelets in other languages
+//! send, and what NVIDIA's plugin does that a simple one does not.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    os::unix::net::{UnixListener, UnixStream},
+    path::{Path, PathBuf},
+    process::Command,
+    thread,
+    time::{Duration, Instant},
+};
+
+use nvlink_tests::{
+    Allocator, Choice, DevicePlugin, FakeNvml, LabNode, Shares, http, nvml, wait_until, workdir,
+};
+use serde_json::json;
+
+const PROFILE: &str = "dgx1-v100";
+const SOON: Duration = Duration::from_secs(30);
+
+fn node(name: &str) -> LabNode {
+    LabNode::new(name, PROFILE).preferring()
+}
+
+/// Returns the UUIDs of all GPUs, by index.
+fn uuids(allocator: &Allocator) -> Vec<String> {
+    let gpus = allocator.recording()["spec"]["gpus"].as_array().unwrap();
+    gpus.iter()
+        .map(|gpu| gpu["uuid"].as_str().unwrap().to_owned())
+        .collect()
+}
+
+fn metrics(allocator: &Allocator) -> String {
+    allocator.between().unwrap().metrics().unwrap()
+}
+
+/// Waits until the kubelet has these devices.
+fn wait_for(allocator: &Allocator, expected: &[String]) {
+    let mut expected = expected.to_vec();
+    expected.sort();
+    wait_until("the devices", SOON, || {
+        let devices = allocator.devices()?;
+        anyhow::ensure!(devices == expected, "{devices:?}");
+        Ok(Some(()))
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_plugin_that_dials_as_nvidia_s_does_registers_and_its_refusals_pass_through() {
+    let allocator = Allocator::start(&node("dialing").choosing(Choice::Scattered)).unwrap();
+    let uuids = uuids(&allocator);
+    wait_for(&allocator, &uuids);
+    let preferred = allocator.prefer(&uuids, 4).unwrap();
+    let variables = allocator.allocate(&preferred).unwrap();
+    let named: BTreeSet<&str> = variables["NVIDIA_VISIBLE_DEVICES"].split(',').collect();
+    assert_eq!(named, preferred.iter().map(String::as_str).collect());
+    assert_eq!(variables["NVLINK_DOMAINS_GPUS"], preferred.join(","));
+    let refused = allocator.allocate(&["GPU-unknown".to_owned()]).unwrap_err();
+    let reason =
+        "invalid allocation request for \"nvidia.com/gpu\": invalid request: unknown device";
+    assert!(refused.to_string().contains(reason), "{refused}");
+}
+
+/// Calls `path` on a socket with Python's gRPC client, which is built on gRPC's C++ core, with an
+/// authority, or without one for its own choice. Returns what it prints.
+fn python(socket: &Path, path: &str, authority: Option<&str>) -> String {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/controlplane/client.py");
+    let output = Command::new("/usr/bin/python3")
+        .arg(script)
+        .arg(socket)
+        .arg(path)
+        .args(authority)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
+}
+
+#[test]
+fn clients_of_other_libraries_are_answered_whatever_their_authority_is() {
+    let allocator = Allocator::start(&node("python")).unwrap();
+    let (kubelet, vendor) = allocator.directories();
+    let own = fs::read_dir(kubelet)
+        .unwrap()
+        .map(|entry| entry.unwrap().path());
+    let own = { own }.find(|path| path.to_string_lossy().contains("nvlink-dp-"));
+    let (own, registration) = (own.unwrap(), vendor.join("kubelet.sock"));
+    for authority in [
+        None,
+        Some("localhost"),
+        Some("/var/lib/kubelet/device-plugins/kubelet.sock"),
+        Some("%2Fvar%2Flib%2Fkubelet%2Fdevice-plugins%2Fkubelet.sock"),
+        Some("unix:kubelet.sock"),
+        Some("[::"),
+        Some("a b@c:d"),
+    ] {
+        let options = python(
+            &own,
+            "/v1beta1.DevicePlugin/GetDevicePluginOptions",
+            authority,
+        );
+        // The vendor's options, and after them this program's.
+        assert_eq!(options, "answer 10011001", "{authority:?}");
+        // An empty registration names no socket, and is refused by the one who read it.
+        let refused = python(&registration, "/v1beta1.Registration/Register", authority);
+        assert_eq!(
+            refused, "INVALID_ARGUMENT the endpoint \"\" is not the name of a socket",
+            "{authority:?}"
+        );
+    }
+    let refused = "nvlink_device_plugin_failed_registrations_total{reason=\"refused\"} 7";
+    assert!(metrics(&allocator).contains(refused));
+    wait_for(&allocator, &uuids(&allocator));
+}
+
+/// Starts the process between two directories, without a device plugin.
+fn alone(subject: &str) -> (DevicePlugin, PathBuf, PathBuf) {
+    let directory = workdir::fresh(subject).unwrap();
+    let (kubelet, vendor) = (directory.join("kubelet"), directory.join("vendor"));
+    fs::create_dir(&kubelet).unwrap();
+    let source = ["--source", "sim:hgx-a100-4"];
+    let between = DevicePlugin::start((&kubelet, &vendor), &kubelet, &[], &source).unwrap();
+    (between, kubelet, vendor)
+}
+
+#[test]
+fn peers_that_never_register_are_counted_and_make_it_unready() {
+    let (between, _, vendor) = alone("strangers");
+    let socket = vendor.join("kubelet.sock");
+    let ready = || http::text(&format!("http://{}/readyz", between.address));
+    assert_eq!(ready().unwrap(), "ok\n");
+    let begin = Instant::now();
+    // One that says nothing, and one that hangs up, for longer than a minute.
+    let refused = wait_until("it to be unready", Duration::from_secs(90), || {
+        drop(UnixStream::connect(&socket)?);
+        let silent = UnixStream::connect(&socket)?;
+        thread::sleep(Duration::from_secs(6));
+        drop(silent);
+        Ok(ready().err())
+    })
+    .unwrap();
+    assert!(begin.elapsed() > Duration::from_secs(55));
+    let refused = format!("{refused:#}");
+    let reason = "device plugins connect and fail to register: the peer was silent for 5 s";
+    assert!(refused.contains(reason), "{refused}");
+    let log = between.process.log();
+    let lines = log
+        .matches("device plugins connected and did not register")
+        .count();
+    assert!((1..=3).contains(&lines), "{log}");
+    let series = "nvlink_device_plugin_failed_registrations_total{reason=\"unregistered\"}";
+    assert!(between.metric(series).unwrap() >= 10.0);
+}
+
+#[test]
+fn a_plugin_that_stays_with_the_kubelet_is_named_after_a_minute() {
+    let (between, kubelet, _) = alone("elsewhere");
+    let socket = kubelet.join("nvidia-gpu.sock");
+    let _other = UnixListener::bind(&socket).unwrap();
+    let expected = format!(
+        "{} answers: NVIDIA's device plugin registers",
+        socket.display()
+    );
+    between
+        .process
+        .wait_until("the line", Duration::from_secs(90), || {
+            Ok(between.process.log().contains(&expected).then_some(()))
+        })
+        .unwrap();
+}
+
+/// Starts a node whose plugin gives each GPU three shares.
+fn shared(name: &str, packed: bool, single: bool) -> Allocator {
+    let shares = Shares {
+        of_each: 3,
+        packed,
+        single,
+    };
+    Allocator::start(&node(name).sharing(shares)).unwrap()
+}
+
+/// Gives two shares each to three containers, and returns the GPUs of each.
+fn three_containers(allocator: &Allocator) -> Vec<BTreeSet<String>> {
+    let mut free = allocator.devices().unwrap();
+    assert_eq!(free.len(), 24);
+    let mut containers = Vec::new();
+    for _ in 0..3 {
+        let got = allocator.prefer(&free, 2).unwrap();
+        assert_eq!(got.len(), 2);
+        let variables = allocator.allocate(&got).unwrap();
+        assert!(
+            !variables.contains_key("CUDA_VISIBLE_DEVICES"),
+            "{variables:?}"
+        );
+        free.retain(|id| !got.contains(id));
+        let gpus = variables["NVIDIA_VISIBLE_DEVICES"].split(',');
+        containers.push(gpus.map(str::to_owned).collect());
+    }
+    containers
+}
+
+#[test]
+fn shares_are_spread_or_packed_as_the_vendor_s_plugin_is_told() {
+    let spread = three_containers(&shared("spread", false, false));
+    let gpus: BTreeSet<&String> = spread.iter().flatten().collect();
+    assert_eq!(gpus.len(), 6, "{spread:?}");
+    let packed = three_containers(&shared("packed", true, false));
+    let gpus: BTreeSet<&String> = packed.iter().flatten().collect();
+    assert_eq!(gpus.len(), 2, "{packed:?}");
+
+    let single = shared("single", false, true);
+    let all = single.devices().unwrap();
+    let refused = single.allocate(&all[..2]).unwrap_err().to_string();
+    let reason = "maximum request size for shared resources is 1; found 2";
+    assert!(refused.contains(reason), "{refused}");
+    assert!(single.allocate(&all[..1]).is_ok());
+}
+
+#[test]
+fn a_broken_gpu_stays_unhealthy_through_restarts_until_it_is_reset() {
+    let recording = nvml::recording_of(PROFILE, "broken").unwrap();
+    let mut machine = FakeNvml::new(&recording).unwrap();
+    let mut allocator = Allocator::start(&node("broken").reading(&machine)).unwrap();
+    let uuids = uuids(&allocator);
+    wait_for(&allocator, &uuids);
+    // An XID of GPU 3; the plugin also calls GPU 5 unhealthy, for another reason.
+    machine
+        .put(
+            "xids",
+            json!([{"gpu": 3, "xid": 79}, {"gpu": 5, "xid": 31}]),
+        )
+        .unwrap();
+    let plugin = allocator.plugin().unwrap();
+    plugin.break_gpu(&uuids[3]).unwrap();
+    plugin.break_gpu(&uuids[5]).unwrap();
+    let mut healthy = uuids.clone();
+    healthy.remove(5);
+    healthy.remove(3);
+    wait_for(&allocator, &healthy);
+    let (_, vendor) = allocator.directories();
+    let file = vendor.join("nvlink-domains.unhealthy.json");
+    wait_until("the XID to be read", SOON, || {
+        let text = fs::read_to_string(&file).unwrap_or_default();
+        Ok(text.contains(&uuids[3]).then_some(()))
+    })
+    .unwrap();
+    healthy.insert(4, uuids[5].clone());
+
+    // Each of the two makes NVIDIA's plugin forget.
+    allocator.restart_between().unwrap();
+    wait_for(&allocator, &healthy);
+    allocator.stop_plugin().unwrap();
+    allocator.start_plugin().unwrap();
+    wait_for(&allocator, &healthy);
+    let unhealthy =
+        "nvlink_device_plugin_devices{resource=\"nvidia.com/gpu\",health=\"Unhealthy\"} 1";
+    assert!(metrics(&allocator).contains(unhealthy));
+    let preferred = allocator.prefer(&healthy, 4).unwrap();
+    assert!(!preferred.contains(&uuids[3]));
+
+    // A reset of the GPU: the counters of its links start anew.
+    let links: serde_json::Map<_, _> = (0..6)
+        .map(|link| (link.to_string(), json!({"transmitKib": 1, "receiveKib": 1})))
+        .collect();
+    machine.put("gpus", json!({"3": {"links": links}})).unwrap();
+    wait_for(&allocator, &uuids);
+}
+
+#[test]
+fn a_gpu_in_mig_mode_comes_last() {
+    let recording = nvml::recording_of(PROFILE, "mig").unwrap();
+    let mut machine = FakeNvml::new(&recording).unwrap();
+    machine
+        .rewire(|gpus| gpus[0]["migEnabled"] = json!(true))
+        .unwrap();
+    // NVIDIA's plugin lists it as a whole GPU, with `--mig-strategy=none`.
+    let allocator = Allocator::start(&node("mig").reading(&machine)).unwrap();
+    let uuids = uuids(&allocator);
+    wait_for(&allocator, &uuids);
+    for size in [1, 2, 7] {
+        let preferred = allocator.prefer(&uuids, size).unwrap();
+        assert!(!preferred.contains(&uuids[0]), "{preferred:?}");
+    }
+    assert_eq!(allocator.prefer(&uuids, 8).unwrap().len(), 8);
+}
