@@ -92,14 +92,16 @@ impl Registrar {
         let mut changes = events(metas, config).boxed();
         let (mut applied, mut foreign): (Option<Registration>, bool) = (None, false);
         let mut quarrel = Quarrel::default();
+        let mut fields = String::new();
         loop {
             heart.beat();
             let bundle = self.bundle.borrow_and_update().clone();
             let version = applied.as_ref().and_then(ResourceExt::resource_version);
-            let found = match (foreign, &applied) {
-                (true, Some(applied)) => self.changed(&api, applied).await,
-                _ => String::new(),
-            };
+            if let (true, Some(applied)) = (foreign, &applied) {
+                let found = self.changed(&api, applied).await;
+                // Two replicas may both write between this read and the next write.
+                fields = if found.is_empty() { fields } else { found };
+            }
             let (mut wait, mut rest) = (LOOK, None);
             let written = self.write(&api, &bundle).await;
             metrics.registration(written.is_some());
@@ -118,7 +120,7 @@ impl Registrar {
             if let Some(rest) = rest {
                 heart.rest();
                 metrics.registration_disputed();
-                if self.rest(rest, &found).await {
+                if self.rest(rest, &fields).await {
                     foreign = false;
                     continue;
                 }
