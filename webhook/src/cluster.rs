@@ -148,19 +148,22 @@ impl Mirrored for Topologies {
     const WATCH: &'static str = "watch of topologies";
     /// A NodeTopology has 20 KiB.
     const PAGE: u32 = 100;
-    /// Only the warning that all nodes are in use needs it; unknown nodes count as free.
+    /// Only the warning that all nodes are in use needs it, and the order of devices, which makes no
+    /// difference on most nodes. Unknown nodes count as free, and their GPUs as whole.
     const DECIDES: bool = false;
 
     fn set(view: &mut View, name: &str, object: Self::Object) {
-        let free = object.free().unwrap_or_else(|error| {
+        let (free, mig) = object.read().unwrap_or_else(|error| {
             tracing::warn!(node = name, %error, "cannot parse the NodeTopology; using the node's labels");
-            None
+            (None, false)
         });
         view.set_free(name, free);
+        view.set_mig(name, mig);
     }
 
     fn remove(view: &mut View, name: &str) {
         view.set_free(name, None);
+        view.set_mig(name, false);
     }
 
     fn names(view: &View) -> Vec<String> {

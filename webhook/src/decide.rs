@@ -116,6 +116,8 @@ pub struct Chosen {
     pub intent: Intent,
     /// The name of its ResourceClaim, for classes with the mapping `Claim`.
     pub claim: String,
+    /// A node that the pod may run on may give it parts of GPUs for whole ones.
+    pub may_be_cut: bool,
     /// Warnings for the user about the choice.
     pub warnings: Vec<String>,
 }
@@ -125,6 +127,11 @@ impl Chosen {
     #[must_use]
     pub fn is_queued(&self) -> bool {
         self.gating == Gating::Queued
+    }
+
+    /// Returns the size of the domain that the pod requires on its node.
+    fn required_domain(&self) -> Option<u32> {
+        affinity::domain_size(self.scope, self.gpus).filter(|_| !self.may_leave_scope())
     }
 
     /// Reports whether the queue may start the pod outside its scope.

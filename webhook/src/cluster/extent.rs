@@ -1,5 +1,5 @@
-//! NodeTopology objects, reduced to what decisions need: which GPUs are free and
-//! which domains they are in. The parser skips links and paths, nine tenths of the
+//! NodeTopology objects, reduced to what decisions need: which GPUs are free, which domains they
+//! are in, and whether MIG splits some. The parser skips links and paths, nine tenths of the
 //! text, so ten thousand nodes cost little.
 
 use std::{borrow::Cow, collections::HashSet, fmt};
@@ -27,6 +27,7 @@ const KEPT: &[&str] = &[
     "gpus",
     "index",
     "faults",
+    "migEnabled",
     "domains",
     "status",
     "allocations",
@@ -58,6 +59,8 @@ struct Gpu {
     /// None in documents of versions that mark no GPUs.
     #[serde(default)]
     faults: Vec<IgnoredAny>,
+    #[serde(default, rename = "migEnabled")]
+    mig_enabled: bool,
 }
 
 #[derive(Deserialize)]
@@ -73,14 +76,15 @@ struct Set {
 }
 
 impl Extent {
-    /// Returns the same as [`free`].
+    /// Returns the same as [`free`], and whether MIG splits a GPU of the node.
     ///
     /// # Errors
     /// When the document does not match the CRD.
-    pub(super) fn free(self) -> Result<Option<Free>, serde_json::Error> {
+    pub(super) fn read(self) -> Result<(Option<Free>, bool), serde_json::Error> {
         let Document { spec, status } = serde_json::from_value(self.document)?;
+        let mig = spec.gpus.iter().any(|gpu| gpu.mig_enabled);
         let Some(allocations) = status.and_then(|status| status.allocations) else {
-            return Ok(None);
+            return Ok((None, mig));
         };
         let mut free: HashSet<u32> = spec.gpus.iter().map(|gpu| gpu.index).collect();
         for gpu in allocations.iter().flat_map(|set| &set.gpus) {
@@ -88,7 +92,7 @@ impl Extent {
         }
         let domains = spec.domains.iter().map(|set| set.gpus.as_slice());
         let broken = spec.gpus.iter().filter(|gpu| !gpu.faults.is_empty());
-        Ok(most(free, broken.map(|gpu| gpu.index), domains))
+        Ok((most(free, broken.map(|gpu| gpu.index), domains), mig))
     }
 }
 
@@ -267,10 +271,10 @@ mod tests {
     fn a_reduced_document_gives_the_same_result_as_the_whole() {
         let mut document = document();
         let whole = |document: &Value| serde_json::from_value(document.clone()).unwrap();
-        assert_eq!(read(&document).free().unwrap(), None);
+        assert_eq!(read(&document).read().unwrap(), (None, false));
         assert_eq!(free(&whole(&document)), None);
         document["status"] = json!({});
-        assert_eq!(read(&document).free().unwrap(), None);
+        assert_eq!(read(&document).read().unwrap(), (None, false));
         for gpu in [0, 3] {
             document["spec"]["gpus"][gpu]["faults"] = json!(["missing-links", "row-remap"]);
         }
@@ -286,9 +290,19 @@ mod tests {
             let one = |gpus| json!({"namespace": "a", "pod": "p", "container": "c", "gpus": gpus});
             let all: Value = held.as_array().unwrap().iter().map(one).collect();
             document["status"] = json!({"allocations": all});
-            assert_eq!(read(&document).free().unwrap(), Some(left), "{held}");
+            let got = read(&document).read().unwrap();
+            assert_eq!(got, (Some(left), false), "{held}");
             assert_eq!(free(&whole(&document)), Some(left), "{held}");
         }
+    }
+
+    #[test]
+    fn mig_on_one_gpu_is_known_with_and_without_allocations() {
+        let mut document = document();
+        document["spec"]["gpus"][5]["migEnabled"] = json!(true);
+        assert_eq!(read(&document).read().unwrap(), (None, true));
+        document["status"] = json!({"allocations": []});
+        assert!(read(&document).read().unwrap().1);
     }
 
     #[test]
@@ -307,7 +321,7 @@ mod tests {
         ] {
             let mut document = document();
             document["spec"] = odd.clone();
-            assert!(read(&document).free().is_err(), "{odd}");
+            assert!(read(&document).read().is_err(), "{odd}");
         }
     }
 }

@@ -57,6 +57,8 @@ struct Entry {
     /// The same class; if it cannot be used, its known fields, which are guarded.
     guarded: Arc<Class>,
     fits: Fits,
+    /// Those of its nodes that may give parts of GPUs to plain requests.
+    cut: Fits,
     domains: Domains,
     slow: Slow,
 }
@@ -74,6 +76,7 @@ impl Entry {
             class,
             guarded,
             fits: Fits::default(),
+            cut: Fits::default(),
             domains: Domains::default(),
             slow: Slow::default(),
         }
@@ -85,6 +88,7 @@ impl Entry {
             && node.matches(&class.selector)
         {
             self.fits.add(node.fit(class));
+            self.cut.add(node.cut(class));
             self.domains.add(node.domain(class));
             self.slow.add(node.slower(class));
         }
@@ -96,6 +100,7 @@ impl Entry {
             && node.matches(&class.selector)
         {
             self.fits.remove(node.fit(class));
+            self.cut.remove(node.cut(class));
             self.domains.remove(node.domain(class));
             self.slow.remove(node.slower(class));
         }

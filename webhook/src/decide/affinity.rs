@@ -63,8 +63,7 @@ fn prefer(pod: &mut Editor, weight: u32, expression: &Value) -> Result<(), Refus
 
 /// Adds node affinity for nodes of the class with domains that are large and fast enough.
 pub(super) fn require_nodes(pod: &mut Editor, chosen: &Chosen) -> Result<(), Refusal> {
-    let size = domain_size(chosen.scope, chosen.gpus).filter(|_| !chosen.may_leave_scope());
-    let expressions = expressions(&chosen.class, size);
+    let expressions = expressions(&chosen.class, chosen.required_domain());
     Ok(narrow(pod, "matchExpressions", expressions)?)
 }
 

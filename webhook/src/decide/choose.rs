@@ -248,7 +248,7 @@ impl Chooser<'_> {
         let (class, intent) = (Arc::clone(class), self.intent.clone());
         let facts = self.facts;
         let spans = intent.gang.is_some() || facts.evidence.spans;
-        Ok(Box::new(Chosen {
+        let mut chosen = Chosen {
             project: project::of(&class, facts.subject, facts.pod, facts.namespace),
             namespace: facts.namespace.to_owned(),
             gating: Gating::of(facts.pod, &class),
@@ -264,8 +264,12 @@ impl Chooser<'_> {
             scope,
             intent,
             claim: claim::name(facts.pod, facts.namespace, facts.request),
+            may_be_cut: false,
             warnings,
-        }))
+        };
+        let domain = chosen.required_domain();
+        chosen.may_be_cut = self.view.may_cut(&chosen.class, domain);
+        Ok(Box::new(chosen))
     }
 
     fn check_scope(&self, scope: Scope, gpus: u32) -> Result<(), Refusal> {

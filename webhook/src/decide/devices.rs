@@ -42,6 +42,8 @@ pub(super) struct Devices<'a> {
     mapping: Mapping,
     /// The nodes allocate parts of GPUs under the resource name of whole GPUs.
     cut: bool,
+    /// Some node that the pod may run on does.
+    may_be_cut: bool,
     /// Some container may hold a part of a GPU that its resources do not show.
     hidden: bool,
     /// That container.
@@ -63,6 +65,7 @@ impl<'a> Devices<'a> {
             resource: &class.resource,
             mapping: class.mapping,
             cut: SHARING.iter().any(|(key, whole)| says(key, whole)),
+            may_be_cut: chosen.may_be_cut,
             hidden: has_fractions(pod),
             fraction: fraction(pod),
         }
@@ -88,6 +91,7 @@ impl<'a> Devices<'a> {
                     (GPUS.to_owned(), of(labels::QUEUE_GPUS)),
                 ];
             }
+            Mapping::DevicePlugin if self.may_be_cut => return Vec::new(),
             Mapping::DevicePlugin => {
                 let ordinals = (0..gpus.min(MAX_ORDINALS)).map(|gpu| gpu.to_string());
                 Text::Plain(ordinals.collect::<Vec<_>>().join(","))
@@ -119,6 +123,7 @@ pub(super) fn untold<'a>(pod: &'a Value, resource: &str) -> Vec<Container<'a>> {
         resource,
         mapping: Mapping::default(),
         cut: false,
+        may_be_cut: false,
         hidden: has_fractions(pod),
         fraction: fraction(pod),
     };

@@ -78,6 +78,8 @@ impl Cluster {
                 let node = nodes.entry(object.clone()).or_default();
                 node.extend(labels.map(|(key, value)| (key.to_owned(), value)));
                 self.view.set_free(&object, cluster::free(&topology));
+                let mig = topology.spec.gpus.iter().any(|gpu| gpu.mig_enabled);
+                self.view.set_mig(&object, mig);
                 self.topologies.insert(object, topology);
             }
             "Node" => {

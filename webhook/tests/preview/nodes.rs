@@ -185,3 +185,52 @@ fn a_topology_without_a_name_has_that_of_its_file() {
     ];
     fails(&run(path, &args, ""), 2, &both);
 }
+
+/// The numbers of `CUDA_VISIBLE_DEVICES` count whole GPUs. A request for whole GPUs gets slices of them
+/// where MIG has the strategy `single`, and shares of them with time-slicing.
+#[test]
+fn no_order_of_devices_where_a_node_may_give_parts_of_gpus() {
+    let mig = r#"{
+        "apiVersion": "nvlink-domains.io/v1alpha1", "kind": "NodeTopology", "metadata": {"name": "mig"},
+        "spec": {"source": {"kind": "nvml"}, "gpus": [{"index": 0}, {"index": 1, "migEnabled": true}]}
+    }"#;
+    let labelled = |node: &str, label: &str| {
+        format!("{{kind: Node, metadata: {{name: {node}, labels: {{nvidia.com/{label}}}}}}}")
+    };
+    let mixed = labelled("mig", "mig.strategy: mixed");
+    let unused = labelled("pair", "mig.strategy: single");
+    let shared = labelled("pair", "gpu.sharing-strategy: time-slicing");
+    let whole = labelled("pair", "gpu.sharing-strategy: none");
+    for (title, scope, files_of_nodes, ordered) in [
+        ("whole GPUs", "node", &[][..], true),
+        ("MIG", "node", &[mig], false),
+        ("MIG, where no domain is", "nvlink-domain", &[mig], true),
+        ("slices by name", "node", &[mig, &mixed], true),
+        ("a strategy, no slice", "node", &[&unused], true),
+        ("shared GPUs", "nvlink-domain", &[&shared], false),
+        ("GPUs that are not shared", "nvlink-domain", &[&whole], true),
+    ] {
+        let directory = files();
+        let write = |name: &str, text: &str| fs::write(directory.path().join(name), text).unwrap();
+        let class = format!("  placement: {{scope: {scope}}}\n  appliesTo: {{minGpus: 2}}\n");
+        write(
+            "classes.yaml",
+            &format!(
+                "apiVersion: nvlink-domains.io/v1alpha1\nkind: DomainClass\nmetadata: {{name: own}}\nspec:\n{class}"
+            ),
+        );
+        for (index, text) in files_of_nodes.iter().enumerate() {
+            write(&format!("nodes/{index}.yaml"), text);
+        }
+        let output = run(directory.path(), &[PREVIEW, &["job.yaml"]].concat(), "");
+        let (pod, said) = (text(&output.stdout), text(&output.stderr));
+        assert!(output.status.success(), "{title}: {said}");
+        for name in ["CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"] {
+            assert_eq!(
+                pod.contains(&format!("name: {name}")),
+                ordered,
+                "{title}: {pod}"
+            );
+        }
+    }
+}

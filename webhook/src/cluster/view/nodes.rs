@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use nvlink_topology::{BrokenGpus, labels};
 
-use super::Labels;
+use super::{Labels, View};
 use crate::class::Class;
 
 /// The known facts about a node.
@@ -20,7 +20,15 @@ pub(super) struct Node {
     pub(super) tainted: Vec<String>,
     /// The free GPUs, if known.
     pub(super) free: Option<Free>,
+    /// MIG splits one of its GPUs.
+    pub(super) mig: bool,
 }
+
+/// Node label of NVIDIA's feature discovery: how pods share the node's GPUs.
+const SHARING: &str = "nvidia.com/gpu.sharing-strategy";
+/// Node label of NVIDIA's feature discovery: under which resources its slices are. It says nothing
+/// about whether there are any.
+const MIG_STRATEGY: &str = "nvidia.com/mig.strategy";
 
 /// The highest number of free GPUs in one domain of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +49,7 @@ impl Node {
             bandwidth: 0,
             tainted: Vec::new(),
             free: None,
+            mig: false,
         }
     }
 
@@ -57,7 +66,7 @@ impl Node {
     }
 
     pub(super) fn is_known(&self) -> bool {
-        self.labels.is_some() || self.free.is_some()
+        self.labels.is_some() || self.free.is_some() || self.mig
     }
 
     pub(super) fn matches(&self, selector: &[(String, String)]) -> bool {
@@ -98,6 +107,19 @@ impl Node {
         self.size.map(|size| size > 0 && self.bandwidth >= least)
     }
 
+    /// Returns what fits on the node, if requests for whole GPUs may get parts of them there. With the
+    /// strategy `mixed`, slices are under resources of their own.
+    pub(super) fn cut(&self, class: &Class) -> Option<Fit> {
+        let label = |key: &str| Some(self.labels.as_ref()?.get(key)?.as_str());
+        let shared = !matches!(label(SHARING), None | Some("none" | ""));
+        let split = self.mig && label(MIG_STRATEGY) != Some("mixed");
+        (shared || split).then(|| Fit {
+            size: self.size(class).unwrap_or(0),
+            bandwidth: self.bandwidth,
+            free: None,
+        })
+    }
+
     /// Returns what fits on the node of the pods of `class`; `None` if its domains are not
     /// published.
     pub(super) fn fit(&self, class: &Class) -> Option<Fit> {
@@ -109,6 +131,22 @@ impl Node {
                 _ => free.all,
             }),
         })
+    }
+}
+
+impl View {
+    /// Sets whether MIG splits a GPU of a node.
+    pub fn set_mig(&mut self, name: &str, mig: bool) {
+        self.change_node(name, |node| std::mem::replace(&mut node.mig, mig) != mig);
+    }
+
+    /// Reports whether a node of `class` may give parts of GPUs to requests for whole ones: MIG slices,
+    /// or GPUs that pods share. `domain` is the size of the domain that the pod requires, if any.
+    #[must_use]
+    pub fn may_cut(&self, class: &Class, domain: Option<u32>) -> bool {
+        let bandwidth = class.min_bandwidth.unwrap_or(0);
+        let entry = self.classes.get(&class.name);
+        entry.is_some_and(|entry| entry.cut.room(domain.unwrap_or(0), bandwidth).fitting > 0)
     }
 }
 
@@ -184,7 +222,6 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::cluster::view::View;
 
     #[test]
     fn a_class_that_avoids_broken_gpus_counts_only_the_healthy_ones() {
