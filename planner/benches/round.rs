@@ -51,6 +51,7 @@ fn node(graph: &Arc<Graph>, at: usize) -> NodeState {
         capacity: 8,
         held: Vec::new(),
         broken: Vec::new(),
+        partitions: None,
         availability: Availability::Ready,
         interconnect: Interconnect::Nvswitch,
         fabric: None,

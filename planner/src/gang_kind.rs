@@ -50,6 +50,8 @@ impl GangSpec {
     ) -> Option<Fit> {
         let gpus = self.member.gpus.max(1);
         let (at, length) = when;
+        // The placement of several members would have to be a partition for each of them.
+        let most = node.partitions.as_ref().map_or(most, |_| most.min(1));
         let one = Need {
             gpus,
             resources: &self.resources,

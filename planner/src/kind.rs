@@ -372,6 +372,7 @@ impl Kind {
         let costs = new.filter_map(|node| {
             let mut case = node.case(node.profile.all());
             case.broken = nvlink_topology::GpuSet::EMPTY;
+            case.partitions = None;
             Some(search.find(&case, self.spec.ask)?.cost)
         });
         costs.min_by(f64::total_cmp)

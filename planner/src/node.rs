@@ -20,6 +20,9 @@ pub struct NodeState {
     /// Indices of the GPUs that are marked as broken. The class says what that means
     /// ([`crate::Class::broken`]).
     pub broken: Vec<u32>,
+    /// The sets of GPUs, by their indices, of which a pod on the node must have exactly one; `None` if
+    /// it may have any GPUs.
+    pub partitions: Option<Vec<Vec<u32>>>,
     /// Whether jobs may start on the node.
     pub availability: Availability,
     /// How its GPUs are connected.

@@ -14,23 +14,39 @@ pub(crate) struct Node {
     pub(crate) described: bool,
     pub(crate) shared: Shared,
     pub(crate) broken: GpuSet,
+    /// The sets of which a pod must have exactly one, by their lowest GPUs; `None` for any GPUs.
+    pub(crate) partitions: Option<Vec<GpuSet>>,
     pub(crate) profile: Profile,
 }
+
+/// The set of nodes without partitions. No class can have this name.
+pub(crate) const UNDIVIDED: &str = "nodes without partitions";
 
 impl Node {
     /// Returns a node that nobody uses.
     pub(crate) fn new(name: &Name, mut state: NodeState, shared: Shared) -> Self {
+        let partitions = state.partitions.take();
+        if partitions.is_none() {
+            state.sets.push(UNDIVIDED.into());
+        }
         state.sets.sort_unstable();
         let all = shared.graph.all();
         let mut node = Self {
             name: name.clone(),
             described: state.graph.take().is_some(),
             broken: GpuSet::EMPTY,
+            partitions: None,
             profile: Profile::new(all, state.capacity, &state.resources),
             state,
             shared,
         };
         node.broken = node.positions(&node.state.broken);
+        node.partitions = partitions.map(|mut sets| {
+            sets.sort_unstable();
+            let known =
+                |set: &Vec<u32>| Some(node.positions(set)).filter(|at| at.len() == set.len());
+            sets.iter().filter_map(known).collect()
+        });
         node
     }
 
@@ -81,6 +97,7 @@ impl Node {
             number: self.shared.number,
             free,
             broken: self.broken,
+            partitions: self.partitions.as_deref(),
         }
     }
 

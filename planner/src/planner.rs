@@ -11,6 +11,7 @@ use crate::{
     gang_kind::GangKinds,
     job::total,
     kind::{Kinds, Spec, local},
+    node_entry::UNDIVIDED,
     queue::{Entry, Queue},
     round::{
         self, Reserved,
@@ -232,8 +233,14 @@ fn spec(job: &Job, classes: &BTreeMap<Name, Class>) -> Spec {
         scope: local(job.scope),
         broken: class.map(|class| class.broken).unwrap_or_default(),
     };
+    let mut sets = sets(job);
+    if job.members.len() > 1 {
+        // One placement for all of them would have to be a partition for each.
+        sets.push(UNDIVIDED.into());
+        sets.sort_unstable();
+    }
     Spec {
-        sets: sets(job),
+        sets,
         // One GPU has no traffic and is within every scope: all such jobs are alike.
         ask: if gpus == 1 {
             Ask {

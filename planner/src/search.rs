@@ -58,6 +58,8 @@ pub(crate) struct Case<'a> {
     pub(crate) number: u32,
     pub(crate) free: GpuSet,
     pub(crate) broken: GpuSet,
+    /// The sets of which a pod must have exactly one, by their lowest GPUs; `None` for any GPUs.
+    pub(crate) partitions: Option<&'a [GpuSet]>,
 }
 
 #[derive(PartialEq, Eq, Hash)]
@@ -83,6 +85,33 @@ impl std::fmt::Debug for Search {
 impl Search {
     /// Returns the best placement; `None` if there is none.
     pub(crate) fn find(&mut self, case: &Case<'_>, ask: Ask) -> Option<Arc<Found>> {
+        let Some(partitions) = case.partitions else {
+            return self.among(case, ask);
+        };
+        let fitting = partitions.iter().copied();
+        let fitting =
+            fitting.filter(|set| set.len() == ask.gpus as usize && case.free.is_superset(*set));
+        let found = fitting.filter_map(|free| self.among(&Case { free, ..*case }, ask));
+        let found: Vec<Arc<Found>> = found.collect();
+        let best = found.iter().min_by(|a, b| {
+            let faster = a
+                .cost
+                .total_cmp(&b.cost)
+                .then(a.total_cost.total_cmp(&b.total_cost));
+            let split = |one: &Found| larger(case.free, partitions, one.set);
+            a.broken
+                .cmp(&b.broken)
+                .then(faster)
+                .then_with(|| split(a).cmp(&split(b)))
+        })?;
+        Some(Arc::new(Found {
+            breaks: Harm::breaks(case.graph, case.free, best.set),
+            ..Found::clone(best)
+        }))
+    }
+
+    /// Returns the best placement on any of the free GPUs; `None` if there is none.
+    fn among(&mut self, case: &Case<'_>, ask: Ask) -> Option<Arc<Found>> {
         let mut free = case.free;
         let mut broken = case.broken.intersection(free);
         match ask.broken {
@@ -135,6 +164,14 @@ impl Search {
     pub(crate) fn clear(&mut self) {
         self.results.clear();
     }
+}
+
+/// Returns the number of larger partitions that are free and cease to be if `set` is taken.
+fn larger(free: GpuSet, partitions: &[GpuSet], set: GpuSet) -> usize {
+    let larger = partitions.iter().filter(|other| other.len() > set.len());
+    let lost =
+        larger.filter(|other| free.is_superset(**other) && !other.intersection(set).is_empty());
+    lost.count()
 }
 
 fn found(graph: &Graph, ask: Ask, free: GpuSet, broken: GpuSet) -> Option<Found> {

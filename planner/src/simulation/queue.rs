@@ -106,6 +106,7 @@ fn state(cluster: &Cluster, number: usize, class: &Name) -> NodeState {
         capacity: gpus_of(kind.graph.all()),
         held: Vec::new(),
         broken: Vec::new(),
+        partitions: None,
         availability: Availability::Ready,
         interconnect: kind.interconnect,
         fabric: node.fabric.clone(),

@@ -108,6 +108,65 @@ fn broken_gpus_are_left_out_or_come_last() {
     assert_eq!(told(&fed.round(0)), "job waits 1/1 some time: Never");
 }
 
+/// Returns a board whose GPUs are in partitions of eight, four and two, and alone.
+fn divided() -> NodeState {
+    let fours = [vec![0, 1, 4, 5], vec![2, 3, 6, 7]];
+    let twos = [vec![0, 4], vec![1, 5], vec![2, 6], vec![3, 7]];
+    let ones = (0..8).map(|gpu| vec![gpu]);
+    let all = fours.into_iter().chain(twos).chain(ones);
+    NodeState {
+        partitions: Some(all.chain([(0..8).collect()]).collect()),
+        ..switched()
+    }
+}
+
+#[test]
+fn a_pod_gets_exactly_one_partition_and_splits_no_larger_one_without_need() {
+    for (held_now, gpus, expected) in [
+        (&[][..], 2, "job on n[0, 4]"),
+        (&[], 4, "job on n[0, 1, 4, 5]"),
+        (&[], 8, "job on n[0, 1, 2, 3, 4, 5, 6, 7]"),
+        (&[], 3, "job waits 1/1 some time: Never"),
+        // The partitions of 0 and 4 are held: those of the other four GPUs stay whole.
+        (&[0], 1, "job on n[4]"),
+        (&[0], 2, "job on n[1, 5]"),
+        (&[0], 4, "job on n[2, 3, 6, 7]"),
+        // Four GPUs are free, in two partitions of two.
+        (
+            &[0, 2, 4, 6],
+            4,
+            "job waits 1/1 at 99000: Fragmented { asked: 4, free: 4 }",
+        ),
+    ] {
+        let mut fed = Fed::default();
+        fed.node("n", divided());
+        for gpu in held_now {
+            let pod = pod("n", &[*gpu], Some(99_000));
+            fed.pod(&format!("p{gpu}"), pod);
+        }
+        assert_eq!(start(&mut fed, gpus), expected, "{held_now:?}");
+    }
+}
+
+#[test]
+fn pods_of_a_gang_share_no_node_with_partitions() {
+    let mut fed = Fed::default();
+    let in_zone = || NodeState {
+        zone: Some("z".into()),
+        ..divided()
+    };
+    fed.node("a", in_zone());
+    let gang = || job(1, 1, 10).of(2, 4).scope(Scope::Zone);
+    fed.job("gang", gang());
+    assert_eq!(told(&fed.round(0)), "gang waits 1/1 some time: Never");
+    fed.node("b", in_zone());
+    assert_eq!(told(&fed.round(0)), "gang on a[0, 1, 4, 5] b[0, 1, 4, 5]");
+    fed.job("gang", gang().scope(Scope::Node));
+    assert_eq!(told(&fed.round(0)), "gang waits 1/1 some time: Never");
+    fed.node("c", switched());
+    assert_eq!(told(&fed.round(0)), "gang on c[0, 1, 2, 3] c[4, 5, 6, 7]");
+}
+
 #[test]
 fn a_slow_node_comes_last() {
     let mut fed = Fed::default();

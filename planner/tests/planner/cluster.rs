@@ -28,6 +28,7 @@ fn node(graph: &Arc<Graph>, interconnect: Interconnect) -> NodeState {
         graph: Some(graph.clone()),
         held: Vec::new(),
         broken: Vec::new(),
+        partitions: None,
         availability: Availability::Ready,
         interconnect,
         fabric: None,

@@ -61,6 +61,17 @@ fn released(place: &Placement) -> Value {
     released
 }
 
+/// Returns a pod that waits for a claim of the queue.
+fn claiming(name: &str, gpus: u32, version: u64) -> Value {
+    let mut pod = pod(name, 0, version);
+    let ranks =
+        (0..gpus).map(|rank| json!({"name": "nvlink-domains", "request": format!("rank-{rank}")}));
+    pod["spec"]["containers"][0]["resources"] = json!({"claims": ranks.collect::<Vec<_>>()});
+    pod["spec"]["resourceClaims"] =
+        json!([{"name": "nvlink-domains", "resourceClaimName": format!("nvlink-domains-{name}")}]);
+    pod
+}
+
 #[test]
 fn gpus_that_cannot_be_allocated_are_missing_once() {
     for (listed, tainted, held) in [
@@ -103,6 +114,50 @@ fn plain_requests_go_where_something_serves_them() {
     assert!(queue.released(NOW).is_empty());
     queue.node(json!({"nvidia.com/gpu": "4"}));
     assert_eq!(queue.released(NOW), ["team/a"], "a plugin as well");
+}
+
+#[test]
+fn a_claim_is_for_one_partition_of_the_fabric_manager() {
+    let listed = |partitioned: bool| {
+        let device = |gpu: u32| {
+            let int = |number: u32| json!({"int": number});
+            let mut attributes = json!({"uuid": {"string": format!("GPU-{gpu}")}});
+            if partitioned {
+                // Neighbours are in different partitions. The driver may write its domain, too.
+                attributes["partition2"] = int(2 + gpu % 2);
+                attributes["gpu.nvidia.com/partition4"] = int(1);
+                attributes["gpuModuleID"] = int(gpu + 1);
+            }
+            json!({"name": format!("gpu-{gpu}"), "attributes": attributes})
+        };
+        Slice::of(&json!({
+            "driver": DRIVER, "nodeName": "n1", "devices": (0..4).map(device).collect::<Vec<_>>(),
+            "pool": {"name": "n1", "generation": 1, "resourceSliceCount": 1},
+        }))
+    };
+    let mut queue = Queue::new();
+    queue.node(json!({}));
+    let gpus = |queue: &mut Queue| {
+        let releases = queue.releases(NOW);
+        releases.first().map(|one| one.seats[0].gpus.clone())
+    };
+    queue.feed.pod(claiming("a", 2, 1));
+    for (partitioned, expected) in [(false, [0, 1]), (true, [0, 2])] {
+        queue.feed.slice("s", listed(partitioned));
+        assert_eq!(gpus(&mut queue), Some(expected.to_vec()));
+    }
+    hold(&mut queue, 2);
+    assert_eq!(gpus(&mut queue), Some(vec![1, 3]));
+    queue.feed.retain_pods(&HashSet::new());
+    queue.feed.pod(claiming("one", 1, 2));
+    assert_eq!(gpus(&mut queue), None, "no partition has one GPU");
+    // The scheduler makes claims for any GPUs.
+    queue.feed.retain_pods(&HashSet::new());
+    queue.feed.pod(pod("plain", 2, 3));
+    serve(&mut queue, "nvidia.com/gpu");
+    assert_eq!(gpus(&mut queue), None);
+    queue.feed.slice("s", listed(false));
+    assert_eq!(gpus(&mut queue), Some(vec![0, 1]));
 }
 
 #[test]

@@ -39,6 +39,8 @@ pub(super) struct OnNode {
     held: BTreeMap<Option<User>, BTreeSet<String>>,
     /// Those that pods look at through claims with admin access.
     looked_at: BTreeMap<User, BTreeSet<String>>,
+    /// The sets of which a claim must have exactly one; `None` if it may have any GPUs.
+    partitions: Option<Vec<BTreeSet<String>>>,
 }
 
 impl Devices {
@@ -169,6 +171,7 @@ impl Devices {
         let usable = devices.filter(|device| device.usable);
         let mut found = OnNode {
             usable: usable.filter_map(|device| device.uuid.clone()).collect(),
+            partitions: partitions(&valid),
             ..OnNode::default()
         };
         let claims = newest.keys().filter_map(|pool| self.in_pool.get(*pool));
@@ -178,6 +181,22 @@ impl Devices {
         }
         Some(found)
     }
+}
+
+/// Returns the partitions of the Fabric Manager, by the UUIDs of their GPUs: those of which all GPUs are
+/// listed. `None` if the driver lists no partition, so that claims may have any GPUs.
+fn partitions(slices: &[&Slice]) -> Option<Vec<BTreeSet<String>>> {
+    let devices = slices.iter().flat_map(|slice| slice.devices.values());
+    let mut found: BTreeMap<(usize, i64), BTreeSet<String>> = BTreeMap::new();
+    for device in devices {
+        for (&size, &number) in &device.partitions {
+            let gpus = found.entry((size, number)).or_default();
+            gpus.extend(device.uuid.clone());
+        }
+    }
+    let whole =
+        |((size, _), gpus): ((usize, i64), BTreeSet<String>)| (gpus.len() == size).then_some(gpus);
+    (!found.is_empty()).then(|| found.into_iter().filter_map(whole).collect())
 }
 
 /// Returns the UUID of the GPU of each device, by pool and name.
@@ -251,10 +270,7 @@ impl OnNode {
             return Vec::new();
         };
         let gpus = || known.gpus.iter();
-        let indices = |uuids: &BTreeSet<String>| -> Vec<u32> {
-            let named = gpus().filter(|gpu| gpu.uuid.as_ref().is_some_and(|it| uuids.contains(it)));
-            named.map(|gpu| gpu.index).collect()
-        };
+        let indices = |uuids: &BTreeSet<String>| indices(known, uuids);
         let mut all: Vec<Held> = self
             .held
             .iter()
@@ -276,6 +292,28 @@ impl OnNode {
         }
         all
     }
+}
+
+impl OnNode {
+    /// Reports whether a claim gets its GPUs only if they are exactly one partition.
+    pub(super) fn is_divided(&self) -> bool {
+        self.partitions.is_some()
+    }
+
+    /// Returns the partitions of a node with this topology, by the indices of their GPUs.
+    pub(super) fn partitions(&self, known: &mirror::Node) -> Option<Vec<Vec<u32>>> {
+        let sets = self.partitions.as_ref()?.iter();
+        let known = sets.map(|uuids| (uuids.len(), indices(known, uuids)));
+        let whole = known.filter(|(size, gpus)| gpus.len() == *size);
+        Some(whole.map(|(_, gpus)| gpus).collect())
+    }
+}
+
+/// Returns the indices of the GPUs with these UUIDs.
+fn indices(known: &mirror::Node, uuids: &BTreeSet<String>) -> Vec<u32> {
+    let gpus = known.gpus.iter();
+    let named = gpus.filter(|gpu| gpu.uuid.as_ref().is_some_and(|it| uuids.contains(it)));
+    named.map(|gpu| gpu.index).collect()
 }
 
 /// Returns the allocations of a node by its exporter's report, with their GPUs. Where claims say that

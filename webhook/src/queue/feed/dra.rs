@@ -15,7 +15,7 @@ use crate::{
     class::Class,
     cluster::SharedGpus,
     crd::{GPU_DRIVER, domain_class::Mapping},
-    decide::pod::{at, list},
+    decide::pod::{self, at, list},
     queue::{
         Placement,
         claim::{self, Asks},
@@ -24,6 +24,10 @@ use crate::{
 
 /// The attribute with the PCI address of a device, which Kubernetes defines for all drivers.
 const ADDRESS: &str = "resource.kubernetes.io/pciBusID";
+/// The driver's attributes with the partitions of the Fabric Manager that a GPU is in: the size
+/// follows, and the value is the number of the one partition of this size
+/// (`FabricManagerPartitioning`, <https://github.com/kubernetes-sigs/dra-driver-nvidia-gpu>).
+const PARTITION: &str = "partition";
 
 /// The set of nodes whose GPUs a claim can ask for. No class can have this name.
 pub(super) const CLAIMABLE: &str = "nodes with claimable GPUs";
@@ -64,6 +68,8 @@ pub(super) struct Device {
     /// It is a whole GPU, which the scheduler allocates to claims that tolerate nothing, and to one
     /// claim at a time.
     pub(super) usable: bool,
+    /// The numbers of the partitions that it is in, by size.
+    pub(super) partitions: BTreeMap<usize, i64>,
 }
 
 impl Slice {
@@ -120,8 +126,21 @@ impl Device {
             uuid: uuid.map(str::to_owned),
             address: address.map(str::to_owned),
             usable: whole && !is_shared(device) && !tainted,
+            partitions: partitions(device),
         })
     }
+}
+
+/// Returns the numbers of the partitions that a device is in, by size.
+fn partitions(device: &Value) -> BTreeMap<usize, i64> {
+    let attributes = pod::entries(device, &["attributes"]);
+    let partition = |(name, value): (&String, &Value)| {
+        let own = name.strip_prefix(GPU_DRIVER);
+        let name = own.and_then(|own| own.strip_prefix('/')).unwrap_or(name);
+        let size = name.strip_prefix(PARTITION)?.parse().ok()?;
+        Some((size, value.get("int")?.as_i64()?))
+    };
+    attributes.filter_map(partition).collect()
 }
 
 /// A ResourceClaim.

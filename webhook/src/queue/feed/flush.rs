@@ -132,26 +132,9 @@ impl Feed {
 
     fn node_state(&self, name: &Name) -> Option<planner::NodeState> {
         let node = self.nodes.get(name)?;
-        let classes = || {
-            self.classes
-                .values()
-                .filter_map(|class| class.as_ref().ok())
-        };
         let topology = self.topologies.get(name).map(Arc::as_ref);
-        let of_class = |class: &&Arc<Class>| {
-            let mut selector = class.selector.iter();
-            selector.all(|(key, value)| node.labels.get(key) == Some(value))
-        };
-        let sets = classes()
-            .filter(of_class)
-            .map(|class| Name::from(class.name.as_str()));
         let devices = self.devices.of_node(name);
-        // A DRA driver takes the place of a device plugin.
-        let serves = |resource: &&str| {
-            devices.is_none() || node.has(resource) || self.devices.serves(resource)
-        };
-        let resources: BTreeSet<&str> = classes().map(|class| &*class.resource).collect();
-        let sets = sets.chain(resources.into_iter().filter(serves).map(serving));
+        let sets = self.classes_and_resources(node, devices.as_ref());
         let mut held = self.held(topology, devices.as_ref());
         if let (Some(devices), Some(topology)) = (&devices, topology) {
             // Claims say it before the exporter sees the containers.
@@ -164,13 +147,16 @@ impl Feed {
             let graph = known.hardware.shared_graph();
             graph.is_some() && known.gpus.iter().all(|gpu| gpu.uuid.is_some())
         });
+        let partitions = devices.as_ref().zip(known);
+        let partitions = partitions.and_then(|(devices, known)| devices.partitions(known));
         let named = devices.iter().filter(|_| named);
-        let sets = sets.chain(named.map(|_| Name::from(CLAIMABLE)));
+        let named = named.map(|_| Name::from(CLAIMABLE));
+        let sets = sets.into_iter().chain(named);
         let sets = sets.chain(self.demands.met(name, node)).collect();
         // Of a known node, also those that cannot be allocated: `held` has them.
         let allocated =
             devices.map(|devices| known.map_or(devices.usable.len(), |known| known.gpus.len()));
-        Some(node::state(
+        let state = node::state(
             node,
             topology,
             match allocated {
@@ -181,7 +167,37 @@ impl Feed {
             sets,
             held,
             node.amounts.vector(&self.others),
-        ))
+        );
+        Some(planner::NodeState {
+            partitions,
+            ..state
+        })
+    }
+
+    /// Returns the sets of the classes of a node, and of the resources that it serves.
+    fn classes_and_resources(&self, node: &node::Node, devices: Option<&OnNode>) -> Vec<Name> {
+        let classes = || {
+            self.classes
+                .values()
+                .filter_map(|class| class.as_ref().ok())
+        };
+        let of_class = |class: &&Arc<Class>| {
+            let mut selector = class.selector.iter();
+            selector.all(|(key, value)| node.labels.get(key) == Some(value))
+        };
+        let sets = classes()
+            .filter(of_class)
+            .map(|class| Name::from(class.name.as_str()));
+        // A DRA driver takes the place of a device plugin. Of GPUs in partitions, the scheduler would
+        // allocate any to the claims that it makes itself, and the driver would refuse most of them.
+        let divided = devices.is_some_and(OnNode::is_divided);
+        let serves = |resource: &&str| {
+            let by_claims = !divided && self.devices.serves(resource);
+            devices.is_none() || node.has(resource) || by_claims
+        };
+        let resources: BTreeSet<&str> = classes().map(|class| &*class.resource).collect();
+        sets.chain(resources.into_iter().filter(serves).map(serving))
+            .collect()
     }
 
     fn held(&self, topology: Option<&Published>, devices: Option<&OnNode>) -> Vec<Held> {

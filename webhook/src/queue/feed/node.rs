@@ -90,6 +90,7 @@ pub(super) fn state(
         capacity,
         held,
         broken: broken.map(|gpu| gpu.index).collect(),
+        partitions: None,
         availability: match (node.out, unknown) {
             (true, _) => Availability::Out,
             (false, true) => Availability::Silent,
