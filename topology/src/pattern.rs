@@ -6,11 +6,11 @@ use std::{fmt, str::FromStr};
 /// rank, for one byte of payload per GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Pattern {
-    /// Data parallel: a ring, `2(n-1)/n` to the next rank (bandwidth-optimal
+    /// Data or tensor parallel: a ring, `2(n-1)/n` to the next rank (bandwidth-optimal
     /// ring all-reduce, Patarasuk and Yuan 2009; the factor of nccl-tests' busbw).
     #[default]
     AllReduce,
-    /// Expert or tensor parallel: `1/n` to each other rank.
+    /// Expert parallel: `1/n` to each other rank.
     AllToAll,
     /// Pipeline parallel: a chain, 1 to the next rank, nothing from the last.
     Pipeline,

@@ -220,8 +220,7 @@ fn covers(name: PatternName, pattern: &Pattern) -> bool {
         | (PatternName::Pipeline, Pattern::Pipeline)
         | (PatternName::ParameterServer, Pattern::ParameterServer)
         | (PatternName::None, Pattern::None) => true,
-        (PatternName::AllToAll, Pattern::Shape(shape)) => shape.tensor > 1,
-        (PatternName::AllReduce, Pattern::Shape(shape)) => shape.data > 1,
+        (PatternName::AllReduce, Pattern::Shape(shape)) => shape.tensor > 1 || shape.data > 1,
         (PatternName::Pipeline, Pattern::Shape(shape)) => shape.pipeline > 1,
         _ => false,
     }
@@ -245,6 +244,20 @@ mod tests {
             (class.scope, class.resource.as_str()),
             (Scope::NvlinkDomain, GPU)
         );
+    }
+
+    #[test]
+    fn a_shape_counts_as_the_patterns_of_its_dimensions() {
+        let shape = |text: &str| text.parse().unwrap();
+        for (name, text, expected) in [
+            (PatternName::AllReduce, "tp=4,pp=2", true),
+            (PatternName::AllReduce, "dp=2,pp=2", true),
+            (PatternName::AllReduce, "pp=4", false),
+            (PatternName::AllToAll, "tp=4,dp=2", false),
+            (PatternName::Pipeline, "tp=4,pp=2", true),
+        ] {
+            assert_eq!(covers(name, &shape(text)), expected, "{name:?} {text}");
+        }
     }
 
     #[test]

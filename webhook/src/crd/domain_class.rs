@@ -133,8 +133,8 @@ pub struct AppliesTo {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1024))]
     pub max_gpus: Option<u32>,
-    /// Communication patterns; if empty, all. A shape such as `tp=4,pp=2` counts as `all-to-all` if
-    /// tp is above 1, as `all-reduce` if dp is above 1, and as `pipeline` if pp is above 1.
+    /// Communication patterns; if empty, all. A shape such as `tp=4,pp=2` counts as `all-reduce` if
+    /// tp or dp is above 1, and as `pipeline` if pp is above 1.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 5))]
     pub patterns: Vec<PatternName>,
@@ -163,9 +163,9 @@ impl Default for AppliesTo {
 #[derive(JsonSchema, Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PatternName {
-    /// Data parallel.
+    /// Data or tensor parallel.
     AllReduce,
-    /// Expert or tensor parallel.
+    /// Expert parallel.
     AllToAll,
     /// Pipeline parallel.
     Pipeline,

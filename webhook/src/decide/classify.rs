@@ -16,7 +16,9 @@ mod table;
 use launch::{Command, Launch};
 use marks::{MARKS, MPI_OPERATOR, NAME_VARIABLES, NAME_WORDS, NAMES, OWNERS, SILENT};
 use sizes::Sizes;
-use table::{DENSE, EXPERTS, IMAGES, Meaning, PROGRAMS, Program, SIZE_VARIABLES, VARIABLES};
+use table::{
+    DENSE, EXPERTS, IMAGES, LAUNCH_VARIABLES, Meaning, PROGRAMS, Program, SIZE_VARIABLES, VARIABLES,
+};
 
 /// The longest word of a pod that is shown in a reason, in characters.
 const LONGEST_SHOWN: usize = 63;
@@ -64,11 +66,13 @@ impl Finding {
     fn pattern(&self, gpus: u32) -> Pattern {
         match self.meaning {
             Meaning::Always(pattern) => pattern,
-            _ if self.shares_experts() => Pattern::AllToAll,
+            // Experts that are not spread are split over all ranks as tensors are.
+            _ if self.shares_experts() && !self.sizes.spreads_experts() => Pattern::AllReduce,
             _ if self.sizes.splits_model() => self.sizes.pattern(gpus),
-            Meaning::ServeWhole if self.sizes.tensor.is_none() => Pattern::AllToAll,
-            Meaning::Serve | Meaning::ServeExperts if self.sizes.hidden => Pattern::AllToAll,
-            Meaning::Serve | Meaning::ServeExperts | Meaning::ServeWhole => Pattern::None,
+            Meaning::ServeWhole if self.sizes.tensor.is_none() => Pattern::AllReduce,
+            Meaning::Serve | Meaning::ServeExperts if self.sizes.hidden => Pattern::AllReduce,
+            Meaning::Serve | Meaning::ServeExperts => Pattern::None,
+            Meaning::ServeWhole | Meaning::ServeRanks => Pattern::None,
             Meaning::Train => Pattern::AllReduce,
         }
     }
@@ -78,8 +82,7 @@ impl Finding {
     /// parallel ranks (<https://docs.vllm.ai/en/latest/serving/data_parallel_deployment/>).
     fn doubted(mut self, words: &[String]) -> Self {
         let serves = matches!(self.meaning, Meaning::Serve | Meaning::ServeExperts);
-        let spread = self.sizes.expert.is_some_and(|size| size > 1);
-        let unsure = if self.shares_experts() && !spread {
+        let unsure = if self.shares_experts() && !self.sizes.spreads_experts() {
             match has_experts(words) {
                 Some(true) => return self,
                 // These are replicas, which do not communicate.
@@ -108,6 +111,8 @@ impl Finding {
     fn weight(&self) -> u8 {
         match self.pattern(u32::from(u16::MAX)) {
             Pattern::AllToAll | Pattern::Shape(_) => 4,
+            // Tensor parallel ranks communicate in every layer.
+            Pattern::AllReduce if self.sizes.inner() > 1 => 4,
             Pattern::AllReduce => 3,
             Pattern::Pipeline => 2,
             Pattern::ParameterServer => 1,
@@ -205,9 +210,10 @@ fn started(holders: &[Launch<'_>]) -> Option<Finding> {
 
 fn started_by(command: &Command, launch: &Launch<'_>) -> Option<Finding> {
     let words = &command.words;
-    let sizes = Sizes::of(words, launch);
+    let program = program(words);
+    let sizes = sized(program.map(|(row, _)| row), words, launch);
     let name = shown(launch.container.name());
-    let Some(program) = program(words) else {
+    let Some((row, word)) = program else {
         // A custom script with well-known flags.
         let from = || format!("container {name:?} starts a script with {}", sizes.said());
         return (command.python && sizes.splits_model()).then(|| Finding {
@@ -217,9 +223,9 @@ fn started_by(command: &Command, launch: &Launch<'_>) -> Option<Finding> {
             from: from(),
         });
     };
-    let (row, word) = program;
     let said = sizes.said();
-    let alone = sizes.processes == Some(1) && sizes.nodes.unwrap_or(1) == 1;
+    let processes = sizes.processes.or(row.one_process.then_some(1));
+    let alone = processes == Some(1) && sizes.nodes.unwrap_or(1) == 1;
     let from = match (&row.meaning, said.is_empty()) {
         (Meaning::Train, _) if alone => {
             format!("a guess: container {name:?} starts {word} with one process")
@@ -239,6 +245,23 @@ fn started_by(command: &Command, launch: &Launch<'_>) -> Option<Finding> {
     Some(finding.doubted(words))
 }
 
+/// Returns the sizes that a command shows: in its flags, in the variables that its program passes
+/// on, and by the ranks that it starts.
+fn sized(row: Option<&Program>, words: &[String], launch: &Launch<'_>) -> Sizes {
+    let mut sizes = Sizes::of(words, launch);
+    let variables = LAUNCH_VARIABLES.iter();
+    for (name, dimension) in variables.filter(|_| row.is_some_and(|row| row.reads_variables)) {
+        let value = launch.variable(name).and_then(|value| value.parse().ok());
+        if let Some(size) = value.filter(|_| sizes.get(*dimension).is_none()) {
+            sizes.set(*dimension, size);
+        }
+    }
+    if row.is_some_and(|row| row.meaning == Meaning::ServeRanks) {
+        sizes.tensor = sizes::ranks(words, launch);
+    }
+    sizes
+}
+
 /// Returns the row of the program that a command starts, and the program's name.
 fn program(words: &[String]) -> Option<(&'static Program, &'static str)> {
     let row = |words: &[String]| {
@@ -251,7 +274,12 @@ fn program(words: &[String]) -> Option<(&'static Program, &'static str)> {
             follows.then_some((row, word))
         })
     };
-    let found = row(words)?;
+    let script = || {
+        let python = words.first()?.starts_with("python");
+        let at = 1 + words[1..].iter().position(|word| !word.starts_with('-'))?;
+        row(&words[at..]).filter(|_| python)
+    };
+    let found = row(words).or_else(script)?;
     if !found.0.starts_others {
         return Some(found);
     }
@@ -307,9 +335,10 @@ pub(crate) fn starts_part(pod: &Value) -> bool {
 fn several_nodes(launch: &Launch<'_>) -> bool {
     let gpus = launch.container.amount(crate::class::GPU).unwrap_or(0);
     launch.commands.iter().any(|command| {
-        let sizes = Sizes::of(&command.words, launch);
-        match program(&command.words) {
-            Some((row, _)) => sizes.outgrow(gpus, row.meaning == Meaning::ServeExperts),
+        let row = program(&command.words).map(|(row, _)| row);
+        let sizes = sized(row, &command.words, launch);
+        match row {
+            Some(row) => sizes.outgrow(gpus, row.meaning == Meaning::ServeExperts),
             None => command.python && sizes.splits_model() && sizes.outgrow(gpus, false),
         }
     })

@@ -32,14 +32,15 @@ fn preview(document: &Value, output: &str) -> Value {
     serde_json::from_slice(&printed.stdout).unwrap()
 }
 
-/// Returns the pattern of the decision, one line for each template.
+/// Returns the pattern of the decision with its source, one line for each template.
 #[track_caller]
 fn patterns(document: &Value) -> Vec<String> {
     let report = preview(document, "report");
     let line = |verdict: &Value| {
         let (path, decision) = (&verdict["path"], &verdict["decision"]);
         let word = |value: &Value| value.as_str().unwrap().to_owned();
-        format!("{} {}", word(path), word(&decision["pattern"]))
+        let (pattern, from) = (&decision["pattern"], &decision["patternFrom"]);
+        format!("{} {}, {}", word(path), word(pattern), word(from))
     };
     report.as_array().unwrap().iter().map(line).collect()
 }

@@ -102,14 +102,14 @@ pub(super) const MARKS: &[Mark] = &[
     hint(
         "leaderworkerset.sigs.k8s.io/name",
         "",
-        Pattern::AllToAll,
+        Pattern::AllReduce,
         "a LeaderWorkerSet mostly splits one model over its pods",
     ),
     // Servers come first, because a RayService is also a Ray cluster.
     hint(
         "ray.io/originated-from-crd",
         "RayService",
-        Pattern::AllToAll,
+        Pattern::AllReduce,
         "GPUs of one Ray Serve pod mostly share a model",
     ),
     hint(
@@ -135,7 +135,7 @@ pub(super) const MARKS: &[Mark] = &[
         ..hint(
             "serving.kserve.io/inferenceservice",
             "",
-            Pattern::AllToAll,
+            Pattern::AllReduce,
             "GPUs of one server mostly share a model",
         )
     },
@@ -196,7 +196,7 @@ pub(super) const OWNERS: &[(&str, Pattern, bool, bool, &str)] = &[
     ),
     (
         "ReplicaSet",
-        Pattern::AllToAll,
+        Pattern::AllReduce,
         true,
         false,
         "a Deployment serves, and GPUs of one server mostly share a model",

@@ -12,6 +12,8 @@ const MOST: u32 = 4096;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Dimension {
     Tensor,
+    /// Parts of a sequence.
+    Context,
     Pipeline,
     Data,
     /// Data parallel ranks on a node.
@@ -36,6 +38,12 @@ const FLAGS: &[(&str, Dimension)] = &[
     ("tp-size", Dimension::Tensor),
     ("num-shard", Dimension::Tensor),
     ("tp", Dimension::Tensor),
+    // vLLM's `--decode-context-parallel-size` needs no flag here: it splits tensor parallel ranks.
+    ("context-parallel-size", Dimension::Context),
+    ("prefill-context-parallel-size", Dimension::Context),
+    ("context-parallel-degree", Dimension::Context),
+    ("cp-size", Dimension::Context),
+    ("pcp", Dimension::Context),
     ("pipeline-parallel-size", Dimension::Pipeline),
     ("pipeline-model-parallel-size", Dimension::Pipeline),
     ("pipeline-parallel-degree", Dimension::Pipeline),
@@ -59,11 +67,13 @@ const FLAGS: &[(&str, Dimension)] = &[
     ("moe-a2a-backend", Dimension::Experts),
     ("nproc-per-node", Dimension::Processes),
     ("n-gpus-per-node", Dimension::Processes),
+    ("devices", Dimension::Processes),
     ("nnodes", Dimension::Nodes),
     ("num-machines", Dimension::Nodes),
     ("num-nodes", Dimension::Nodes),
     // MaxText: `ici` within a node, `dcn` between nodes.
     ("ici-tensor-parallelism", Dimension::Tensor),
+    ("ici-context-parallelism", Dimension::Context),
     ("ici-pipeline-parallelism", Dimension::Pipeline),
     ("ici-data-parallelism", Dimension::Data),
     ("ici-fsdp-parallelism", Dimension::Data),
@@ -83,6 +93,7 @@ const SETTINGS: &[&str] = &["nnodes", "num-nodes", "n-gpus-per-node"];
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Sizes {
     pub(super) tensor: Option<u32>,
+    pub(super) context: Option<u32>,
     pub(super) pipeline: Option<u32>,
     pub(super) data: Option<u32>,
     pub(super) local: Option<u32>,
@@ -153,13 +164,14 @@ impl Sizes {
         }
     }
 
-    fn get(&mut self, dimension: Dimension) -> Option<u32> {
+    pub(super) fn get(&mut self, dimension: Dimension) -> Option<u32> {
         self.slot(dimension).and_then(|slot| *slot)
     }
 
     fn slot(&mut self, dimension: Dimension) -> Option<&mut Option<u32>> {
         Some(match dimension {
             Dimension::Tensor => &mut self.tensor,
+            Dimension::Context => &mut self.context,
             Dimension::Pipeline => &mut self.pipeline,
             Dimension::Data => &mut self.data,
             Dimension::Local => &mut self.local,
@@ -175,24 +187,36 @@ impl Sizes {
     pub(super) fn outgrow(&self, gpus: u32, replicas: bool) -> bool {
         let size = |size: Option<u32>| size.unwrap_or(1);
         let data = if replicas { size(self.data) } else { 1 };
-        let ranks = [size(self.tensor), size(self.pipeline), data];
+        let ranks = [self.inner(), size(self.pipeline), data];
         let ranks = ranks.into_iter().fold(1, u32::saturating_mul);
         size(self.nodes) > 1
             || replicas && self.local.is_some_and(|local| local < data)
             || gpus > 0 && ranks > gpus
     }
 
-    /// Reports whether GPUs share a model, or its experts.
+    /// Reports whether GPUs share a model, its experts or a sequence.
     pub(super) fn splits_model(&self) -> bool {
-        [self.tensor, self.pipeline, self.expert]
-            .iter()
-            .any(|size| size.is_some_and(|size| size > 1))
+        let stages = self.pipeline.unwrap_or(1);
+        self.inner() > 1 || stages > 1 || self.spreads_experts()
+    }
+
+    /// Reports whether each rank has some of a model's experts.
+    pub(super) fn spreads_experts(&self) -> bool {
+        self.expert.is_some_and(|size| size > 1)
+    }
+
+    /// Returns the number of ranks that communicate in every layer: the tensor parallel ranks of
+    /// all parts of a sequence. Context parallel ranks pass on keys and values in a ring.
+    pub(super) fn inner(&self) -> u32 {
+        let (tensor, context) = (self.tensor.unwrap_or(1), self.context.unwrap_or(1));
+        tensor.saturating_mul(context)
     }
 
     /// Returns the sizes above one, for messages.
     pub(super) fn said(&self) -> String {
         let sizes = [
             ("tp", self.tensor),
+            ("cp", self.context),
             ("pp", self.pipeline),
             ("dp", self.data),
         ];
@@ -202,22 +226,24 @@ impl Sizes {
             .filter(|(_, size)| *size > 1)
             .map(|(name, size)| format!("{name}={size}"))
             .collect();
-        if self.expert.is_some_and(|size| size > 1) {
+        if self.spreads_experts() {
             said.push("expert parallel".to_owned());
         }
         said.join(", ")
     }
 
     /// Returns the pattern of `gpus` GPUs that follows from the sizes, if they split a model. Ranks
-    /// are numbered as in Megatron-LM: a pod of a larger job gets tensor parallel ranks first.
+    /// are numbered as in Megatron-LM: a pod of a larger job gets tensor parallel ranks first, then
+    /// those of the same sequence.
     pub(super) fn pattern(&self, gpus: u32) -> Pattern {
-        let (tensor, pipeline) = (self.tensor.unwrap_or(1), self.pipeline.unwrap_or(1));
-        if self.expert.is_some_and(|size| size > 1) {
+        let (tensor, pipeline) = (self.inner(), self.pipeline.unwrap_or(1));
+        if self.spreads_experts() {
             // Each rank sends data to the experts of all others.
             return Pattern::AllToAll;
         }
         let whole = if tensor > 1 {
-            Pattern::AllToAll
+            // Each rank needs the sum of what all ranks computed in a layer.
+            Pattern::AllReduce
         } else {
             Pattern::Pipeline
         };
@@ -234,6 +260,20 @@ impl Sizes {
             .parse()
             .unwrap_or(whole)
     }
+}
+
+/// Returns the ranks of `mpirun -n 2 … : -n 2 …` or `launch_triton_server.py --world_size 4`; `None`
+/// if the command does not show them.
+pub(super) fn ranks(words: &[String], launch: &Launch<'_>) -> Option<u32> {
+    let values = words.iter().enumerate().filter_map(|(at, word)| {
+        let (flag, value) = match word.split_once('=') {
+            Some((flag, value)) => (flag, Some(value)),
+            None => (word.as_str(), words.get(at + 1).map(String::as_str)),
+        };
+        let known = ["-n", "--n", "-np", "--np", "-c", "--world_size"].contains(&flag);
+        number(launch.resolve(value.filter(|_| known)?)?)
+    });
+    values.reduce(u32::saturating_add)
 }
 
 /// Returns the dimension that `key` sets. Keys without a dash, such as the overrides of Hydra and
@@ -331,19 +371,21 @@ mod tests {
 
     #[test]
     fn sizes_give_the_pattern_of_the_pod() {
-        check("-tp 8", 8, "all-to-all");
+        check("-tp 8", 8, "all-reduce");
         check("-tp 4", 8, "tp=4,dp=2");
         check("-tp 4 -pp 2", 8, "tp=4,pp=2");
         check("-tp 2 -pp 2", 8, "tp=2,dp=2,pp=2");
-        check("-tp 8 -pp 2", 8, "all-to-all");
-        check("-tp 16", 8, "all-to-all");
+        check("-tp 8 -pp 2", 8, "all-reduce");
+        check("-tp 16", 8, "all-reduce");
         check("-tp 2 -pp 16", 8, "tp=2,dp=4");
-        check("-tp 3", 8, "all-to-all");
+        check("-tp 3", 8, "all-reduce");
         check("-pp 8", 8, "pp=8");
         check("-pp 16", 8, "pipeline");
         check("-pp 3", 8, "pipeline");
         check("-tp 2 --ep 4", 8, "all-to-all");
-        check("-tp 4 --dp 1", 4, "all-to-all");
+        check("-tp 4 --dp 1", 4, "all-reduce");
+        check("-tp 2 --cp-size 4", 8, "all-reduce");
+        check("-tp 2 -pcp 2", 8, "tp=4,dp=2");
     }
 
     #[test]

@@ -19,6 +19,8 @@ pub(super) enum Meaning {
     ServeExperts,
     /// One server whose model is on all GPUs, unless the sizes are smaller.
     ServeWhole,
+    /// Servers of one GPU each; those that one MPI job starts are the ranks of one model.
+    ServeRanks,
     /// This pattern, whatever the sizes are.
     Always(Pattern),
 }
@@ -31,6 +33,10 @@ pub(super) struct Program {
     pub(super) then: &'static [&'static str],
     /// It starts other programs, which are better evidence.
     pub(super) starts_others: bool,
+    /// It starts one process, unless it is told otherwise.
+    pub(super) one_process: bool,
+    /// It passes [`LAUNCH_VARIABLES`] to torchrun.
+    pub(super) reads_variables: bool,
     pub(super) meaning: Meaning,
     pub(super) why: &'static str,
 }
@@ -40,8 +46,22 @@ const fn program(names: &'static [&'static str], meaning: Meaning, why: &'static
         names,
         then: &[],
         starts_others: false,
+        one_process: false,
+        reads_variables: false,
         meaning,
         why,
+    }
+}
+
+/// A program that fine-tunes models, with the first arguments by which it trains.
+const fn trains(names: &'static [&'static str], then: &'static [&'static str]) -> Program {
+    Program {
+        then,
+        ..program(
+            names,
+            Meaning::Train,
+            "data parallel ranks sum their gradients",
+        )
     }
 }
 
@@ -132,8 +152,8 @@ pub(super) const PROGRAMS: &[Program] = &[
         )
     },
     program(
-        &["tritonserver"],
-        Meaning::Serve,
+        &["tritonserver", "launch_triton_server.py"],
+        Meaning::ServeRanks,
         "each model instance has a GPU of its own",
     ),
     program(
@@ -152,14 +172,7 @@ pub(super) const PROGRAMS: &[Program] = &[
         Meaning::Train,
         "data parallel ranks sum their gradients",
     ),
-    Program {
-        then: &["launch"],
-        ..program(
-            &["accelerate"],
-            Meaning::Train,
-            "data parallel ranks sum their gradients",
-        )
-    },
+    trains(&["accelerate"], &["launch"]),
     program(
         &["accelerate.commands.launch"],
         Meaning::Train,
@@ -195,13 +208,37 @@ pub(super) const PROGRAMS: &[Program] = &[
         Meaning::Train,
         "data parallel ranks sum their gradients",
     ),
+    trains(&["colossalai", "fabric", "lightning"], &["run"]),
+    trains(&["axolotl"], &["train"]),
+    // A recipe for one device needs no option of torchrun.
     Program {
-        then: &["run"],
-        ..program(
-            &["colossalai", "fabric", "lightning"],
-            Meaning::Train,
-            "data parallel ranks sum their gradients",
+        one_process: true,
+        ..trains(&["tune"], &["run"])
+    },
+    // `--devices` is 1 by default.
+    Program {
+        one_process: true,
+        ..trains(
+            &["litgpt"],
+            &[
+                "pretrain",
+                "finetune",
+                "finetune_full",
+                "finetune_lora",
+                "finetune_adapter",
+                "finetune_adapter_v2",
+            ],
         )
+    },
+    Program {
+        reads_variables: true,
+        ..trains(&["llamafactory-cli", "lmf"], &["train"])
+    },
+    // Without the variables, one process spreads the model's layers over the GPUs.
+    Program {
+        one_process: true,
+        reads_variables: true,
+        ..trains(&["swift", "megatron"], &["pt", "sft", "rlhf"])
     },
     Program {
         starts_others: true,
@@ -253,7 +290,7 @@ pub(super) const IMAGES: &[(&str, Meaning, &str)] = &[
     ),
     (
         "/tritonserver",
-        Meaning::Serve,
+        Meaning::ServeRanks,
         "each model instance has a GPU of its own",
     ),
 ];
@@ -296,6 +333,12 @@ pub(super) const SIZE_VARIABLES: &[(&str, Dimension)] = &[
     ("NUM_SHARD", Dimension::Tensor),
     ("NIM_TENSOR_PARALLEL_SIZE", Dimension::Tensor),
     ("NIM_PIPELINE_PARALLEL_SIZE", Dimension::Pipeline),
+];
+
+/// Variables that some launchers pass to torchrun.
+pub(super) const LAUNCH_VARIABLES: &[(&str, Dimension)] = &[
+    ("NPROC_PER_NODE", Dimension::Processes),
+    ("NNODES", Dimension::Nodes),
 ];
 
 /// Variables that an operator or framework sets: the name, what the value must contain, the
