@@ -98,6 +98,12 @@ impl Profile {
         self.is_switched() && self.compute_capability() >= 90
     }
 
+    /// Reports whether the links are NVLink 4.
+    #[must_use]
+    pub fn is_nvlink4(&self) -> bool {
+        (90..100).contains(&self.compute_capability())
+    }
+
     /// Reports whether the links are NVLink 5.
     #[must_use]
     pub fn is_nvlink5(&self) -> bool {

@@ -4,8 +4,10 @@ use nvlink_topology::profile::Profile;
 
 use crate::source::ErrorKind::{self, *};
 
-/// Error kinds that GPUs up to Hopper count.
-const UP_TO_HOPPER: &[ErrorKind] = &[CrcFlit, CrcData, Replay, Recovery];
+/// Error kinds that GPUs before Hopper count.
+const BEFORE_HOPPER: &[ErrorKind] = &[CrcFlit, CrcData, Replay, Recovery];
+/// Error kinds that GPUs with NVLink 4 count.
+const NVLINK4: &[ErrorKind] = &[CrcFlit, Replay, Recovery, EccData];
 /// Error kinds that GPUs with NVLink 5 count.
 const NVLINK5: &[ErrorKind] = &[
     Recovery,
@@ -64,9 +66,10 @@ const DEGRADED_XIDS: &[(u32, u64, u64)] = &[(6, 74, 2)];
 
 /// Returns the kinds of errors that the GPUs count.
 pub(super) fn kinds(profile: &Profile) -> &'static [ErrorKind] {
-    match profile.is_nvlink5() {
-        true => NVLINK5,
-        false => UP_TO_HOPPER,
+    match (profile.is_nvlink4(), profile.is_nvlink5()) {
+        (_, true) => NVLINK5,
+        (true, _) => NVLINK4,
+        _ => BEFORE_HOPPER,
     }
 }
 

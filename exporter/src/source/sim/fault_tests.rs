@@ -281,7 +281,7 @@ const REFUSED: [(&str, &str, &str); 15] = [
     (
         "dgx-h100",
         r#"[{"errors": {"gpu": 1, "link": 0, "kind": "symbol", "perHour": 1}}]"#,
-        "faults[0].errors.kind: dgx-h100 does not count symbol; it counts crc_flit, crc_data, replay, recovery",
+        "faults[0].errors.kind: dgx-h100 does not count symbol; it counts crc_flit, replay, recovery, ecc_data",
     ),
     (
         "dgx-h100",
