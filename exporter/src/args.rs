@@ -290,7 +290,7 @@ pub struct PlaceArgs {
     )]
     pub pattern: Pattern,
 
-    /// How close the GPUs must be: gpu, nvlink-domain (all traffic over NVLink) or node; here, rack and zone mean node
+    /// How close the GPUs must be: gpu, nvlink-domain (all traffic over NVLink) or node; here, rack, zone and cluster mean node
     #[arg(long, default_value = "node", env = "NVLINK_EXPORTER_PLACE_SCOPE")]
     pub scope: Scope,
 

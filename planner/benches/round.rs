@@ -110,11 +110,8 @@ fn waiting(at: usize, random: &mut Random) -> Job {
         members: (0..pods).map(member).collect(),
         complete: true,
         pattern: patterns[usize::try_from(random.below(3)).unwrap()],
-        scope: if gang {
-            Scope::Rack
-        } else {
-            Scope::NvlinkDomain
-        },
+        scope: Scope::NvlinkDomain,
+        gang_scope: Scope::Cluster,
         within: Vec::new(),
         duration: (random.below(4) > 0).then_some(duration),
         deadline: None,

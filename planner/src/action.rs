@@ -141,6 +141,11 @@ pub enum Reason {
     Incomplete,
     /// No node of its class can ever hold it, even when empty.
     Never,
+    /// Its pods could run, but nothing within its scope can ever hold all of them.
+    NeverTogether {
+        /// The number of its pods.
+        pods: usize,
+    },
     /// The nodes that could hold it are silent.
     Silent,
     /// Its project holds as many GPUs of the class as it may.

@@ -1,12 +1,12 @@
 //! Kinds of gangs that may span nodes: an index of how many members the nodes of each
-//! fabric, rack and zone can hold, and when.
+//! fabric, rack and zone, each node, and the cluster can hold, and when.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
 };
 
-use nvlink_topology::{Fabric, Scope};
+use nvlink_topology::{Fabric, GpuSet, Scope};
 
 use crate::{
     Availability, Millis, Name,
@@ -22,7 +22,7 @@ use crate::{
 pub(crate) struct GangSpec {
     /// The sets in which the nodes must be, sorted.
     pub(crate) sets: Vec<Name>,
-    /// What one member asks. Members on one node share one placement.
+    /// What one member asks.
     pub(crate) member: Ask,
     pub(crate) resources: Vec<u64>,
     /// How far apart the members may be.
@@ -48,7 +48,7 @@ impl GangSpec {
         when: (Millis, Millis),
         most: u32,
     ) -> Option<Fit> {
-        let gpus = self.member.gpus.max(1);
+        let gpus = self.member.gpus;
         let (at, length) = when;
         // The placement of several members would have to be a partition for each of them.
         let most = node.partitions.as_ref().map_or(most, |_| most.min(1));
@@ -69,26 +69,60 @@ impl GangSpec {
                 resources: &resources,
             };
             let free = profile.window(need, at, length)?;
+            let members = std::iter::repeat_n(gpus, members as usize);
+            self.seat(search, node, free, members)
+        })
+    }
+
+    /// Returns the placements of members with so many GPUs, one after the other, on the free GPUs
+    /// of a node, as one; `None` if one of them has no room.
+    pub(crate) fn seat(
+        &self,
+        search: &mut Search,
+        node: &Node,
+        free: GpuSet,
+        members: impl Iterator<Item = u32>,
+    ) -> Option<Fit> {
+        let mut rest = free;
+        let mut seated: Option<(u32, Found)> = None;
+        for gpus in members {
             let ask = Ask {
-                gpus: need.gpus,
+                gpus,
                 ..self.member
             };
-            let found = search.find(&node.case(free), ask)?;
-            Some(Fit {
-                members,
-                found,
-                free: free.len(),
-            })
+            let found = search.find(&node.case(rest), ask)?;
+            rest = rest.difference(found.set);
+            seated = Some(match seated {
+                None => (1, Found::clone(&found)),
+                Some((members, whole)) => (members + 1, whole.and(&found)),
+            });
+        }
+        let (members, found) = seated?;
+        Some(Fit {
+            members,
+            found: found.into(),
+            free: free.len(),
         })
     }
 
     /// Returns the levels at which such a gang may span nodes, closest first.
     pub(crate) fn levels(&self) -> &'static [Scope] {
+        use Scope::{Cluster, Node, NvlinkDomain, Rack, Zone};
         match self.scope {
-            Scope::Gpu | Scope::Node => &[],
-            Scope::NvlinkDomain => &[Scope::NvlinkDomain],
-            Scope::Rack => &[Scope::NvlinkDomain, Scope::Rack],
-            Scope::Zone => &[Scope::NvlinkDomain, Scope::Rack, Scope::Zone],
+            Scope::Gpu => &[],
+            NvlinkDomain => &[NvlinkDomain],
+            Node => &[Node],
+            Rack => &[NvlinkDomain, Rack],
+            Zone => &[NvlinkDomain, Rack, Zone],
+            Cluster => &[NvlinkDomain, Rack, Zone, Cluster],
+        }
+    }
+
+    /// Returns the same for a gang that may be anywhere.
+    pub(crate) fn anywhere(&self) -> Self {
+        Self {
+            scope: Scope::Cluster,
+            ..self.clone()
         }
     }
 }
@@ -129,7 +163,16 @@ impl GangSpec {
     }
 }
 
-/// A fabric, a rack or a zone.
+/// The levels at which nodes form groups, closest first.
+pub(crate) const LEVELS: [Scope; 5] = [
+    Scope::NvlinkDomain,
+    Scope::Node,
+    Scope::Rack,
+    Scope::Zone,
+    Scope::Cluster,
+];
+
+/// A fabric, a node, a rack, a zone or the cluster.
 pub(crate) type GroupId = (Scope, Name);
 
 /// Returns the group of a node at a level.
@@ -139,7 +182,9 @@ pub(crate) fn group_of(node: &Node, level: Scope) -> Option<GroupId> {
         Scope::NvlinkDomain => state.fabric.as_ref().map(Fabric::id).map(Name::from),
         Scope::Rack => state.rack.clone(),
         Scope::Zone => state.zone.clone(),
-        Scope::Gpu | Scope::Node => None,
+        Scope::Node => Some(node.name.clone()),
+        Scope::Cluster => Some(Name::from("")),
+        Scope::Gpu => None,
     };
     name.map(|name| (level, name))
 }

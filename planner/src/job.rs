@@ -21,8 +21,10 @@ pub struct Job {
     pub complete: bool,
     /// The communication pattern over all its GPUs.
     pub pattern: Pattern,
-    /// How close its GPUs must be.
+    /// How close the GPUs of each of its pods must be.
     pub scope: Scope,
+    /// For a gang, how far apart its pods may be; they are as close as what is free allows.
+    pub gang_scope: Scope,
     /// Further sets of nodes ([`crate::NodeState::sets`]); it uses only nodes that are in
     /// all of them.
     pub within: Vec<Name>,
@@ -35,6 +37,17 @@ pub struct Job {
     pub seats: Vec<Seat>,
     /// When the gang was released; meaningful only with seats.
     pub released: Millis,
+}
+
+impl Job {
+    /// Returns how far apart any two of its GPUs may be.
+    #[must_use]
+    pub fn reach(&self) -> Scope {
+        match self.members.len() {
+            0 | 1 => self.scope,
+            _ => self.gang_scope,
+        }
+    }
 }
 
 /// A pod that waits.

@@ -5,8 +5,6 @@ use std::{
     sync::Arc,
 };
 
-use nvlink_topology::Scope;
-
 use crate::{
     Millis, Name,
     cluster::Cluster,
@@ -412,13 +410,5 @@ impl Spec {
             }
         }
         ever
-    }
-}
-
-/// Returns the scope on one node for a job of this scope.
-pub(crate) fn local(scope: Scope) -> Scope {
-    match scope {
-        Scope::Gpu | Scope::NvlinkDomain => scope,
-        Scope::Node | Scope::Rack | Scope::Zone => Scope::Node,
     }
 }

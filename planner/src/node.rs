@@ -33,7 +33,8 @@ pub struct NodeState {
     pub rack: Option<Name>,
     /// Its zone; a node without a zone shares a zone with no other node.
     pub zone: Option<Name>,
-    /// Total bandwidth of its RDMA devices, bytes per second in one direction.
+    /// The share of one GPU in its RDMA devices, bytes per second in one direction
+    /// ([`nvlink_topology::multi_node::Node::network_bytes_per_second`]).
     pub network_bytes_per_second: Option<u64>,
     /// 0, or how far it measures below its siblings: a slower node comes after the others.
     pub slow: u8,

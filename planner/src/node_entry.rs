@@ -1,6 +1,6 @@
 //! A node in the planner's own form.
 
-use nvlink_topology::{GpuSet, Interconnect};
+use nvlink_topology::{GpuSet, Interconnect, Scope, multi_node::Gang};
 
 use crate::{Availability, Name, NodeState, Seat, graphs::Shared, profile::Profile, search::Case};
 
@@ -99,6 +99,16 @@ impl Node {
             broken: self.broken,
             partitions: self.partitions.as_deref(),
         }
+    }
+
+    /// Returns the time of the traffic between a pod of a gang on it and the others
+    /// ([`Gang::between`]).
+    pub(crate) fn between(&self, gang: &Gang, within: Scope) -> f64 {
+        gang.between(
+            &self.shared.graph,
+            self.state.network_bytes_per_second,
+            within,
+        )
     }
 
     /// Returns how its GPUs are connected.

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use nvlink_topology::{Pattern, Scope};
+use nvlink_topology::{Pattern, Scope, multi_node::local};
 
 use crate::{
     Class, Estimate, Explanation, Job, Member, Millis, Name, NodeState, PodState, Release, Round,
@@ -10,7 +10,7 @@ use crate::{
     cluster::{Cluster, Seats},
     gang_kind::GangKinds,
     job::total,
-    kind::{Kinds, Spec, local},
+    kind::{Kinds, Spec},
     node_entry::UNDIVIDED,
     queue::{Entry, Queue},
     round::{
@@ -230,7 +230,7 @@ fn spec(job: &Job, classes: &BTreeMap<Name, Class>) -> Spec {
     let ask = Ask {
         gpus,
         pattern: job.pattern,
-        scope: local(job.scope),
+        scope: local(job.scope.min(job.reach())),
         broken: class.map(|class| class.broken).unwrap_or_default(),
     };
     let mut sets = sets(job);

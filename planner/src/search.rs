@@ -43,6 +43,20 @@ pub(crate) struct Found {
 }
 
 impl Found {
+    /// Returns both placements as one: this one's GPUs come first.
+    pub(crate) fn and(mut self, other: &Self) -> Self {
+        self.order.extend(&other.order);
+        Self {
+            order: self.order,
+            set: self.set.union(other.set),
+            cost: self.cost.max(other.cost),
+            total_cost: self.total_cost + other.total_cost,
+            broken: self.broken.saturating_add(other.broken),
+            breaks: self.breaks || other.breaks,
+            full_speed: self.full_speed && other.full_speed,
+        }
+    }
+
     /// Reports whether it counts as one of the fastest ([`is_as_fast`]); `least` is the least cost
     /// of such a job on an empty node.
     pub(crate) fn is_as_fast(&self, least: Option<f64>) -> bool {

@@ -48,6 +48,9 @@ pub struct Class {
     pub max_gpus_per_project: Option<u32>,
     /// What placements do with broken GPUs.
     pub broken: BrokenGpus,
+    /// Whether the pods of a gang that are on one node are one host for NCCL
+    /// ([`nvlink_topology::multi_node::Gang::one_host`]).
+    pub one_host: bool,
     /// How much a second of waiting costs against a second of running. With a factor, a
     /// job waits for a better placement than it could have now, as long as the expected
     /// wait times the factor is at most the run time that the better placement saves; and it

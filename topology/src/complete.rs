@@ -271,7 +271,7 @@ fn active(gpu: &Gpu) -> impl Iterator<Item = &Link> {
     gpu.links.iter().flatten().filter(|link| link.up)
 }
 
-fn slowest_link(gpu: &Gpu) -> Option<u64> {
+pub(crate) fn slowest_link(gpu: &Gpu) -> Option<u64> {
     active(gpu)
         .filter_map(|link| link.bytes_per_second)
         .filter(|&rate| rate > 0)
@@ -296,7 +296,7 @@ pub fn direct_links(from: &Gpu, to: &Gpu) -> u32 {
 }
 
 /// Returns the number of active links of `gpu` that end on a switch.
-fn switch_links(gpu: &Gpu) -> u32 {
+pub(crate) fn switch_links(gpu: &Gpu) -> u32 {
     let on_switch = |link: &&Link| {
         link.remote
             .as_ref()

@@ -3,6 +3,7 @@
 
 use crate::{
     Edge, GpuSet, Invalid, MAX_GPUS, NoPlacement, NodeTopologySpec, PathClass, Via, bandwidth,
+    complete::{slowest_link, switch_links},
     sharing::{self, Capacity, Group},
 };
 
@@ -139,6 +140,12 @@ impl Graph {
             self.set_path(a, b, edge.bytes_per_second);
             self.set_edge(a, b, edge);
             self.set_edge(b, a, edge);
+        }
+        if let [alone] = &spec.gpus[..] {
+            // Its edges are on other nodes.
+            let links = switch_links(alone);
+            let rate = bandwidth::nvlink(alone.model.as_deref(), links, slowest_link(alone));
+            self.ports[0] = (links > 0).then(|| Capacity::new(rate));
         }
         Ok(())
     }
@@ -282,6 +289,13 @@ impl Graph {
     /// Returns the capacity of the GPU's links to the switches, in one direction.
     pub(crate) fn port(&self, position: usize) -> Option<Capacity> {
         self.ports[position]
+    }
+
+    /// Returns the usable bandwidth of the fastest of the GPUs' links to the switches together,
+    /// bytes per second in one direction; `None` if no GPU has such links.
+    pub(crate) fn fastest_port(&self) -> Option<u64> {
+        let ports = self.ports.iter().flatten();
+        ports.map(|port| port.bytes_per_second).max()
     }
 
     /// Reports whether two GPUs use resources of the same kinds and sizes.

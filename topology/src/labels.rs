@@ -49,6 +49,8 @@ pub const NODE_ANNOTATIONS: [&str; 2] = [TOPOLOGY, CAPACITY];
 pub const CLASS: &str = "nvlink-domains.io/class";
 /// Pod annotation: how close the job's GPUs must be.
 pub const SCOPE: &str = "nvlink-domains.io/scope";
+/// Pod annotation: how far apart the pods of the gang may be.
+pub const GANG_SCOPE: &str = "nvlink-domains.io/gang-scope";
 /// Pod annotation: the communication pattern or shape.
 pub const PATTERN: &str = "nvlink-domains.io/pattern";
 /// Pod annotation, and the label that pod affinity selects by: the name of the gang.

@@ -1,11 +1,16 @@
 //! Chooses nodes for a gang, and says which of several nodes spares the others.
 //!
-//! The rules are those of the search, one level up. A gang goes to one node if one can
-//! hold it, else to nodes of one NVLink fabric, else to one rack, else to one zone, as
-//! far as its scope allows. There it goes to the nodes of least cost, slow ones after the
-//! others, then to as few nodes as possible, and among equals to the nodes where it does
-//! least harm: a node without NVSwitch before one with it, a fragment before a whole
-//! domain, a fuller node before an emptier one.
+//! The rules are those of the search, one level up. A gang goes to nodes of one NVLink fabric, else
+//! to one node, else to one rack, else to one zone, else anywhere, as far as its scope allows.
+//! There it goes to the nodes of least cost, slow ones after the others, then to as few nodes as
+//! possible, and among equals to the nodes where it does least harm: a node without NVSwitch before
+//! one with it, a fragment before a whole domain, a fuller node before an emptier one.
+//!
+//! Pods are separate hosts, also on one node: NCCL connects ranks peer to peer only if their host
+//! hash (host name and boot id) and their `/dev/shm` are the same, or if both are in one NVLink
+//! fabric of several nodes (`ncclTopoCheckP2p` and `ncclTopoCheckMNNVL` in `src/graph/paths.cc`,
+//! `getHostHash` in `src/misc/utils.cc`, NCCL 2.30). So pods of one gang reach each other over the
+//! network cards near their GPUs, unless an administrator makes them one host ([`Gang::one_host`]).
 
 use std::collections::BTreeMap;
 
@@ -51,7 +56,9 @@ pub struct Node<'a> {
     pub rack: Option<&'a str>,
     /// Its zone; a node without a zone shares a zone with no other node.
     pub zone: Option<&'a str>,
-    /// Total bandwidth of its RDMA devices, bytes per second; [`ASSUMED_ETHERNET`] if unknown.
+    /// The share of one GPU in the node's RDMA devices, bytes per second in one direction
+    /// ([`crate::descriptor::Capacity::inter_node`]); if unknown, each pod has
+    /// [`ASSUMED_ETHERNET`].
     pub network_bytes_per_second: Option<u64>,
     /// Its benchmarks measure below those of its siblings ([`crate::NodeTopologySpec::slow`]). The
     /// graph does not say so: its bandwidths are those of all siblings.
@@ -67,8 +74,12 @@ pub struct Gang {
     pub gpus: usize,
     /// The communication pattern over all pods.
     pub pattern: Pattern,
+    /// How close the GPUs of each pod must be.
+    pub pod: Scope,
     /// How far apart the pods may be.
     pub scope: Scope,
+    /// Whether NCCL takes the pods of one node for one host, because they share what it compares.
+    pub one_host: bool,
 }
 
 /// How much a placement on a node harms other jobs; less is better.
@@ -126,26 +137,43 @@ impl Node<'_> {
     }
 }
 
-/// Returns the bandwidth from a node to the others in `within`, bytes per second in one
-/// direction: that of its fastest NVLink edge within a fabric, else of its network.
-#[must_use]
-pub fn outward(graph: &Graph, network_bytes_per_second: Option<u64>, within: Scope) -> u64 {
-    let network = network_bytes_per_second.unwrap_or(ASSUMED_ETHERNET);
-    if within != Scope::NvlinkDomain {
-        return network;
+impl Gang {
+    /// Returns the time of the traffic between a pod on a node and the other pods, which are
+    /// within `within`: seconds per byte of payload, in the busier direction. `network` is that of
+    /// [`Node::network_bytes_per_second`].
+    ///
+    /// Inside a fabric, all traffic of a GPU leaves through its links to the switches, also that to
+    /// GPUs of its own pod. Elsewhere the pod's GPUs share the network cards that are near them.
+    /// For a ring or chain the busiest pod is any, for a star that of the centre.
+    #[must_use]
+    pub fn between(&self, graph: &Graph, network: Option<u64>, within: Scope) -> f64 {
+        let port = graph
+            .fastest_port()
+            .filter(|_| within <= Scope::NvlinkDomain);
+        #[allow(clippy::cast_precision_loss)] // far below 2^53
+        let (n, k) = ((self.pods * self.gpus) as f64, self.gpus as f64);
+        // The GPUs that share the way out.
+        let inside = if port.is_some() { 1.0 } else { k };
+        let bytes = match self.pattern {
+            Pattern::None => 0.0,
+            Pattern::AllReduce | Pattern::Shape(_) => 2.0 * (n - 1.0) / n,
+            Pattern::AllToAll => inside * (n - inside) / n,
+            Pattern::Pipeline => 1.0,
+            Pattern::ParameterServer => n - inside,
+        };
+        let share = |share: u64| share.saturating_mul(self.gpus as u64);
+        let rate = port.unwrap_or_else(|| network.map_or(ASSUMED_ETHERNET, share));
+        #[allow(clippy::cast_precision_loss)] // far below 2^53
+        let rate = rate.max(1) as f64;
+        bytes / rate
     }
-    let gpus = 0..graph.len();
-    let pairs = gpus.clone().flat_map(|a| gpus.clone().map(move |b| (a, b)));
-    let edges = pairs.filter(|&(a, b)| graph.neighbours(a).contains(b));
-    let fastest = edges.map(|(a, b)| graph.bytes_per_second(a, b)).max();
-    fastest.unwrap_or(network)
 }
 
 /// A node and the pods that fit on it, placed one after the other.
 struct Fit<'a> {
     node: &'a Node<'a>,
     pods: Vec<Placement>,
-    /// The cost of its slowest pod or of the traffic that leaves the node, whichever is higher.
+    /// The cost of its slowest pod or of the traffic between pods, whichever is higher.
     cost: f64,
 }
 
@@ -163,10 +191,7 @@ pub fn place_gang(nodes: &[Node<'_>], gang: &Gang) -> Result<GangPlacement, NoPl
         return Err(NoPlacement::NoGpus);
     }
     let mut most = 0;
-    for within in [Scope::Node, Scope::NvlinkDomain, Scope::Rack, Scope::Zone] {
-        if !allows(gang.scope, within, gang.pods) {
-            continue;
-        }
+    for within in levels(gang) {
         let mut best: Option<GangPlacement> = None;
         for group in groups(nodes, within) {
             let fits = fits(&group, gang, within);
@@ -199,16 +224,25 @@ fn uses_slow(nodes: &[Node<'_>], placement: &GangPlacement) -> bool {
     placement.pods.iter().any(|(name, _)| slow(name))
 }
 
-/// Reports whether a gang with this scope may spread over `within`.
-fn allows(scope: Scope, within: Scope, pods: usize) -> bool {
-    match within {
-        Scope::Gpu => pods == 1,
-        // One domain of one node is within one node; `fits` ensures the domain.
-        Scope::Node => scope != Scope::Gpu || pods == 1,
-        Scope::NvlinkDomain => matches!(scope, Scope::NvlinkDomain | Scope::Rack | Scope::Zone),
-        Scope::Rack => scope >= Scope::Rack,
-        Scope::Zone => scope >= Scope::Zone,
+/// Returns the levels within which a gang may be, closest first.
+fn levels(gang: &Gang) -> Vec<Scope> {
+    if gang.pods == 1 {
+        return vec![Scope::Node];
     }
+    let closest = match gang.one_host {
+        // One domain of one node; `fits` ensures the domain.
+        true => [Scope::Node, Scope::NvlinkDomain],
+        false => [Scope::NvlinkDomain, Scope::Node],
+    };
+    let levels = closest
+        .into_iter()
+        .chain([Scope::Rack, Scope::Zone, Scope::Cluster]);
+    let allowed = |level: &Scope| match *level {
+        Scope::Node => gang.scope >= Scope::Node || gang.one_host,
+        Scope::NvlinkDomain => !matches!(gang.scope, Scope::Gpu | Scope::Node),
+        level => gang.scope >= level,
+    };
+    levels.filter(allowed).collect()
 }
 
 /// Groups the nodes that share a `within` (a fabric, a rack, a zone, or the node itself),
@@ -221,6 +255,7 @@ fn groups<'a>(nodes: &'a [Node<'a>], within: Scope) -> Vec<Vec<&'a Node<'a>>> {
             Scope::Rack => node.rack.map(str::to_owned),
             Scope::Zone => node.zone.map(str::to_owned),
             Scope::Gpu | Scope::Node => Some(node.name.to_owned()),
+            Scope::Cluster => Some(String::new()),
         };
         if let Some(key) = key {
             groups.entry(key).or_default().push(node);
@@ -231,33 +266,40 @@ fn groups<'a>(nodes: &'a [Node<'a>], within: Scope) -> Vec<Vec<&'a Node<'a>>> {
 
 /// Returns, for each node, as many of the gang's pods as it can hold.
 fn fits<'a>(group: &[&'a Node<'a>], gang: &Gang, within: Scope) -> Vec<Fit<'a>> {
-    let alone = within == Scope::Node;
-    let one_domain = gang.scope == Scope::NvlinkDomain;
     let fit = |&node: &&'a Node<'a>| {
-        let pods = if alone && one_domain {
-            // All pods of the gang must be in one domain: place them as one job first.
-            let scope = Scope::NvlinkDomain;
-            let pattern = plain(gang.pattern);
-            let all = node.request(node.free, gang.pods * gang.gpus, pattern, scope);
-            place(node.graph, &all).ok().map(|found| {
-                let held = node.graph.set(&found.gpus).unwrap_or_default();
-                pods_of(node, held, gang)
-            })
-        } else {
-            Some(pods_of(node, node.free, gang))
+        if within == Scope::Node && gang.one_host {
+            return as_one_job(node, gang);
+        }
+        let pods = pods_of(node, node.free, gang);
+        let slowest = pods.iter().map(|pod| pod.cost).reduce(f64::max)?;
+        let network = node.network_bytes_per_second;
+        let between = match gang.pods {
+            1 => 0.0,
+            _ => gang.between(node.graph, network, within),
         };
-        let pods = pods.filter(|pods| !pods.is_empty())?;
-        let slowest = pods.iter().map(|pod| pod.cost).fold(0.0, f64::max);
-        #[allow(clippy::cast_precision_loss)] // far below 2^53
-        let outward = outward(node.graph, node.network_bytes_per_second, within).max(1) as f64;
-        let leaving = if alone { 0.0 } else { leaving(gang) / outward };
-        Some(Fit {
-            node,
-            pods,
-            cost: slowest.max(leaving),
-        })
+        let cost = slowest.max(between);
+        Some(Fit { node, pods, cost })
     };
     group.iter().filter_map(fit).collect()
+}
+
+/// Places all pods of a gang on one node as if they were one pod.
+fn as_one_job<'a>(node: &'a Node<'a>, gang: &Gang) -> Option<Fit<'a>> {
+    let scope = local(gang.pod.min(gang.scope));
+    let all = node.request(node.free, gang.pods * gang.gpus, plain(gang.pattern), scope);
+    let found = place(node.graph, &all).ok()?;
+    let pods = pods_of(node, node.graph.set(&found.gpus).ok()?, gang);
+    let cost = found.cost;
+    (pods.len() == gang.pods).then_some(Fit { node, pods, cost })
+}
+
+/// Returns the scope on one node for a job of this scope.
+#[must_use]
+pub fn local(scope: Scope) -> Scope {
+    match scope {
+        Scope::Gpu | Scope::NvlinkDomain => scope,
+        Scope::Node | Scope::Rack | Scope::Zone | Scope::Cluster => Scope::Node,
+    }
 }
 
 /// Returns the pattern of one pod, or of all pods together. A shape applies only to the
@@ -273,14 +315,9 @@ pub fn plain(pattern: Pattern) -> Pattern {
 /// Places pods of the gang on `free` GPUs of one node until no more fit.
 fn pods_of(node: &Node<'_>, mut free: GpuSet, gang: &Gang) -> Vec<Placement> {
     let pattern = plain(gang.pattern);
-    let scope = if gang.scope == Scope::NvlinkDomain {
-        gang.scope
-    } else {
-        Scope::Node
-    };
     let mut pods = Vec::new();
     while pods.len() < gang.pods {
-        let request = node.request(free, gang.gpus, pattern, scope);
+        let request = node.request(free, gang.gpus, pattern, local(gang.pod));
         let Ok(found) = place(node.graph, &request) else {
             break;
         };
@@ -288,23 +325,6 @@ fn pods_of(node: &Node<'_>, mut free: GpuSet, gang: &Gang) -> Vec<Placement> {
         pods.push(found);
     }
     pods
-}
-
-/// Returns the most bytes that one GPU of a gang sends to other nodes for one byte of
-/// payload. For a ring or chain this is a rank at the node's edge, for an all-to-all
-/// every rank, for a star the centre.
-#[must_use]
-pub fn leaving(gang: &Gang) -> f64 {
-    #[allow(clippy::cast_precision_loss)] // a gang is far below 2^53
-    let (n, k) = ((gang.pods * gang.gpus) as f64, gang.gpus as f64);
-    match gang.pattern {
-        Pattern::None => 0.0,
-        Pattern::AllReduce | Pattern::Shape(_) => 2.0 * (n - 1.0) / n,
-        // The GPUs of a node share its network.
-        Pattern::AllToAll => k * (n - k) / n,
-        Pattern::Pipeline => 1.0,
-        Pattern::ParameterServer => n - k,
-    }
 }
 
 /// Chooses the nodes of least cost that hold the gang, without slow ones if possible, then as few

@@ -61,7 +61,8 @@ impl Shape {
     }
 }
 
-/// How close the GPUs of a job must be to each other, closest first.
+/// How close GPUs must be to each other, closest first: those of a pod, or those of the pods of a
+/// gang.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Scope {
     /// One GPU.
@@ -75,6 +76,8 @@ pub enum Scope {
     Rack,
     /// One zone.
     Zone,
+    /// Anywhere in the cluster.
+    Cluster,
 }
 
 /// The error for a word that is not a pattern, shape or scope.
@@ -87,7 +90,7 @@ pub struct UnknownWord {
 }
 
 const PATTERNS: &str = "all-reduce, all-to-all, pipeline, parameter-server, none, or a shape such as tp=4,pp=2 (tp, dp, pp)";
-const SCOPES: &str = "gpu, nvlink-domain, node, rack or zone";
+const SCOPES: &str = "gpu, nvlink-domain, node, rack, zone or cluster";
 
 impl FromStr for Pattern {
     type Err = UnknownWord;
@@ -168,6 +171,15 @@ impl fmt::Display for Shape {
     }
 }
 
+impl Scope {
+    /// Returns the scope of pods that a scope of GPUs beyond one node means: the GPUs of one pod
+    /// are always on one node.
+    #[must_use]
+    pub fn of_pods(self) -> Option<Self> {
+        (self > Self::Node).then_some(self)
+    }
+}
+
 impl FromStr for Scope {
     type Err = UnknownWord;
 
@@ -178,6 +190,7 @@ impl FromStr for Scope {
             "node" => Self::Node,
             "rack" => Self::Rack,
             "zone" => Self::Zone,
+            "cluster" => Self::Cluster,
             _ => {
                 let word = word.chars().take(64).collect();
                 return Err(UnknownWord {
@@ -198,6 +211,7 @@ impl fmt::Display for Scope {
             Self::Node => "node",
             Self::Rack => "rack",
             Self::Zone => "zone",
+            Self::Cluster => "cluster",
         })
     }
 }

@@ -152,7 +152,7 @@ Examples:
 /// Node labels that stand for wider scopes.
 #[derive(Clone, Debug, Args)]
 pub struct ScopeArgs {
-    /// Node label that names the rack: a gang of scope rack stays within one value of it.
+    /// Node label that names the rack: the pods of a gang are within one value of it if they can, or must be with the gang scope rack.
     #[arg(
         long,
         env = "NVLINK_WEBHOOK_RACK_LABEL",
@@ -160,7 +160,7 @@ pub struct ScopeArgs {
         default_value = "topology.kubernetes.io/rack"
     )]
     pub rack_label: String,
-    /// Node label that names the zone.
+    /// Node label that names the zone, likewise.
     #[arg(
         long,
         env = "NVLINK_WEBHOOK_ZONE_LABEL",

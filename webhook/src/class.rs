@@ -1,12 +1,12 @@
 //! A `DomainClass` in the form that decisions need: parsed, checked, with defaults.
 
-use nvlink_topology::{BrokenGpus, Pattern, Scope};
+use nvlink_topology::{BrokenGpus, Pattern, Scope, multi_node::local};
 
 use crate::crd::{
     access::{CiProject, GrantedIn},
     domain_class::{
-        self, AccessMode, AppliesTo, DomainClassSpec, Environment, Mapping, PatternName, Scheduler,
-        ScopeName,
+        self, AccessMode, AppliesTo, DomainClassSpec, Environment, GangScopeName, Mapping,
+        PatternName, Placement, Scheduler, ScopeName,
     },
 };
 
@@ -46,8 +46,12 @@ pub struct Class {
     pub min_bandwidth: Option<u32>,
     /// Pods that get the class without naming it.
     pub applies_to: Option<AppliesTo>,
-    /// The scope of a pod that names none.
+    /// The scope of the GPUs of a pod that names none; at most a node.
     pub scope: Scope,
+    /// The scope of the pods of a gang that names none.
+    pub gang_scope: Scope,
+    /// Whether the pods of a gang on one node reach each other over NVLink.
+    pub shared_host: bool,
     /// Whether its pods avoid GPUs that are marked as broken, or get them last.
     pub broken_gpus: BrokenGpus,
     /// The resource that stands for one whole GPU.
@@ -154,7 +158,9 @@ impl Class {
             selector: selector.into_iter().collect(),
             min_bandwidth: spec.min_bandwidth.as_deref().map(bandwidth).transpose()?,
             applies_to: spec.applies_to.clone(),
-            scope: scope(spec.placement.scope),
+            scope: local(scope(spec.placement.scope)),
+            gang_scope: gang_scope(&spec.placement),
+            shared_host: spec.placement.shared_host,
             broken_gpus: match spec.placement.broken_gpus {
                 domain_class::BrokenGpus::RankLast => BrokenGpus::Last,
                 domain_class::BrokenGpus::Avoid => BrokenGpus::Avoid,
@@ -210,6 +216,19 @@ fn scope(name: ScopeName) -> Scope {
         ScopeName::Rack => Scope::Rack,
         ScopeName::Zone => Scope::Zone,
     }
+}
+
+/// Returns the closer of what `gangScope` and `scope` say.
+fn gang_scope(placement: &Placement) -> Scope {
+    let named = match placement.gang_scope {
+        GangScopeName::NvlinkDomain => Scope::NvlinkDomain,
+        GangScopeName::Node => Scope::Node,
+        GangScopeName::Rack => Scope::Rack,
+        GangScopeName::Zone => Scope::Zone,
+        GangScopeName::Cluster => Scope::Cluster,
+    };
+    let older = scope(placement.scope).of_pods();
+    older.map_or(named, |older| older.min(named))
 }
 
 /// Reports whether a pattern is the named one or, for a shape, contains it.

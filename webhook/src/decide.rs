@@ -36,8 +36,8 @@ mod refusal;
 use handover::Handover;
 
 pub use choose::{Choice, choose};
-pub(crate) use explain::STAYS_PENDING;
 pub use explain::{Record, prospects};
+pub(crate) use explain::{STAYS_PENDING, separate_hosts};
 pub use facts::Facts;
 pub use gate::Gating;
 pub use intent::Intent;
@@ -110,6 +110,8 @@ pub struct Chosen {
     pub minds_channels: bool,
     /// How close the GPUs must be.
     pub scope: Scope,
+    /// How far apart the pods of its gang may be.
+    pub gang_scope: Scope,
     /// Whether the pod waits in the queue.
     pub gating: Gating,
     /// The pod's own annotations.
@@ -237,7 +239,7 @@ fn change(
             // The queue keeps its gangs together itself, by the GPUs that it has seen free: pod
             // affinity cannot express that, and nobody could remove it later.
             if !handover.done && !chosen.is_queued() {
-                affinity::join_gang(pod, chosen.scope, &gang, settings)?;
+                affinity::join_gang(pod, chosen.gang_scope, &gang, settings)?;
             }
         }
         // The label would attract the gang of that name to this pod.

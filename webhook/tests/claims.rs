@@ -98,7 +98,7 @@ fn a_claiming_class_is_skipped_if_its_scope_cannot_hold_the_pod() {
     assert_eq!(class(&chosen(pod(1, json!({}))).unwrap()), "a");
     assert_eq!(class(&chosen(pod(2, json!({}))).unwrap()), "b");
     let gang = pod(1, json!({labels::GANG: "g"}));
-    assert_eq!(class(&chosen(gang).unwrap()), "b");
+    assert_eq!(class(&chosen(gang).unwrap()), "a", "one GPU a pod");
     // The pod's own scope is an error of the pod, so it is refused.
     let own = pod(2, json!({labels::SCOPE: "gpu"}));
     assert_eq!(chosen(own).unwrap_err().rule, Rule::Scope);

@@ -170,17 +170,27 @@ fn gangs() {
         let mut annotations =
             json!({labels::CLASS: class, labels::GANG: "job-7", labels::GANG_SIZE: "2"});
         if let Some(scope) = scope {
-            annotations[labels::SCOPE] = json!(scope);
+            annotations[labels::GANG_SCOPE] = json!(scope);
         }
         pod(8, annotations)
+    };
+    let half = |class: &str| {
+        let mut pod = gang(class, None);
+        pod["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] = json!("4");
+        pod
     };
     let text = [
         story("InfiniBand", "ci", gang("restricted", None)),
         story("RoCE, one rack", "ci", gang("roce", None)),
         story("TCP, one zone", "ci", gang("tcp", None)),
         story("one node", "ci", gang("any", Some("node"))),
+        story("one fabric", "ci", gang("any", Some("nvlink-domain"))),
+        story("as close as possible", "ci", gang("any", Some("cluster"))),
+        story("no scope", "ci", gang("any", None)),
+        story("one pod would do", "ci", half("any")),
+        story("pods that are one host", "ci", half("one-host")),
         story(
-            "one GPU cannot hold a gang",
+            "each pod has one GPU",
             "ci",
             pod(
                 1,
@@ -220,7 +230,7 @@ fn gangs_that_cannot_be_placed() {
     let story = |title: &str, namespace: &str, pod| story::story(title, namespace, pod, GANG);
     let gang = |scope: &str, size: &str| {
         json!({
-            labels::CLASS: "any", labels::GANG: "g", labels::GANG_SIZE: size, labels::SCOPE: scope
+            labels::CLASS: "any", labels::GANG: "g", labels::GANG_SIZE: size, labels::GANG_SCOPE: scope
         })
     };
     let near = |selector: Value| {

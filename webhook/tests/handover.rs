@@ -45,6 +45,7 @@ fn tell(title: &str, scheduler: Value, changes: Value) -> String {
 const QUEUE: &str = "/metadata/labels/kueue.x-k8s.io~1queue-name";
 const GANG: &str = "/metadata/annotations/nvlink-domains.io~1gang";
 const SCOPE: &str = "/metadata/annotations/nvlink-domains.io~1scope";
+const GANG_SCOPE: &str = "/metadata/annotations/nvlink-domains.io~1gang-scope";
 const COMMAND: &str = "/spec/containers/0/command";
 /// A launcher whose flags show that the job has other pods.
 const TWO_NODES: [&str; 3] = ["torchrun", "--nnodes=2", "train.py"];
@@ -66,17 +67,22 @@ fn levels_of_requests() {
             json!({QUEUE: "team"}),
         ),
         tell(
-            "a gang requests one domain from Kueue",
+            "a gang prefers one domain of Kueue",
             kueue(),
             json!({QUEUE: "team", GANG: "g"}),
         ),
         tell(
-            "a gang requests one node from Kueue",
+            "a gang requests one domain from Kueue",
             kueue(),
-            json!({QUEUE: "team", GANG: "g", SCOPE: "node"}),
+            json!({QUEUE: "team", GANG: "g", GANG_SCOPE: "nvlink-domain"}),
         ),
         tell(
-            "several nodes without a gang need not share a domain",
+            "a gang requests one node from Kueue",
+            kueue(),
+            json!({QUEUE: "team", GANG: "g", GANG_SCOPE: "node"}),
+        ),
+        tell(
+            "several nodes without a gang prefer to share a domain",
             kueue(),
             json!({QUEUE: "team", COMMAND: TWO_NODES}),
         ),

@@ -69,6 +69,7 @@ const PLACES: &[&[&str]] = &[
     &["metadata", "annotations"],
     &["metadata", "annotations", labels::CLASS],
     &["metadata", "annotations", labels::SCOPE],
+    &["metadata", "annotations", labels::GANG_SCOPE],
     &["metadata", "annotations", labels::GANG],
     &["metadata", "annotations", labels::GANG_SIZE],
     &["metadata", "annotations", labels::PATTERN],

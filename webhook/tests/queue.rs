@@ -326,9 +326,20 @@ fn a_pod_says_what_the_queue_needs() {
         pod["metadata"]["annotations"]["job.runner.gitlab.com/name"] = json!("train");
     });
     assert_eq!(
-        (read.scope.to_string(), read.pattern.to_string()),
-        ("rack".to_owned(), "all-to-all".to_owned())
+        [
+            read.scope.to_string(),
+            read.gang_scope.to_string(),
+            read.pattern.to_string()
+        ],
+        ["node", "rack", "all-to-all"],
+        "earlier versions wrote one scope"
     );
+    let decision = r#"{"scope":"nvlink-domain","gangScope":"zone"}"#;
+    let now = member("a", |pod| {
+        pod["metadata"]["annotations"][labels::DECISION] = json!(decision);
+    });
+    let scopes = [now.scope.to_string(), now.gang_scope.to_string()];
+    assert_eq!(scopes, ["nvlink-domain", "zone"]);
     assert_eq!((read.gpus, read.priority), (2, 1000));
     assert_eq!(read.timeout.map(|timeout| timeout.as_secs()), Some(150));
     let key = read.key();

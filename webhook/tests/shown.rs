@@ -28,7 +28,7 @@ fn about(scope: Scope) -> About<'static> {
     About {
         class: "training",
         project: "gitlab.42",
-        scope,
+        reach: scope,
     }
 }
 
@@ -330,7 +330,7 @@ fn a_later_leader_goes_on_with_what_is_shown() {
     let about = About {
         class: "fast",
         project: "team",
-        scope: Scope::NvlinkDomain,
+        reach: Scope::NvlinkDomain,
     };
     let shown = full(2, 3, NOW + 60 * MINUTE);
     let mut a = pod("a");

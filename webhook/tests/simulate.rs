@@ -83,6 +83,27 @@ fn json_has_exactly_the_documented_keys_and_the_notes_go_to_stderr() {
     assert_eq!(simulate(TRACE, &["--output", "json", "--seed", "7"]), done);
 }
 
+/// All-to-all over a fabric of several nodes leaves each GPU through a port of its own, as inside
+/// one node: 8 GPUs take as long as on a board with the same ports, and 72 take longer only by what
+/// each has for others.
+#[test]
+fn all_to_all_over_a_fabric_is_as_fast_as_within_one_node() {
+    let seconds = |cluster: &str, gpus: u32| {
+        let trace = format!("time,gpus,duration,pattern\n0,{gpus},100,all-to-all\n");
+        let done = simulate(&trace, &["--output", "json", "--cluster", cluster]);
+        let report: Value = serde_json::from_slice(&done.stdout).unwrap();
+        report["policies"][0]["communicationSeconds"]["mean"]
+            .as_f64()
+            .unwrap()
+    };
+    let close = |a: f64, b: f64| (a / b - 1.0).abs() < 1e-6;
+    let (board, fabric) = (seconds("hgx-b200=1", 8), seconds("gb200-nvl72=18", 8));
+    assert!(close(board, fabric), "{board} {fabric}");
+    let rack = seconds("gb200-nvl72=18", 72);
+    let expected = fabric * (71.0 / 72.0) / (7.0 / 8.0);
+    assert!(close(rack, expected), "{rack} {expected}");
+}
+
 #[test]
 fn the_plot_is_an_xml_document() {
     let directory = tempfile::tempdir().unwrap();

@@ -4,15 +4,14 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use nvlink_topology::{
     Scope,
-    multi_node::{Gang, leaving, outward, plain},
+    multi_node::{Gang, local, plain},
 };
 
 use crate::{
     Job, Millis, Name,
     gang_kind::{Fit, GangIndex, GangSpec, Group, GroupId},
     job::total,
-    kind::local,
-    profile::Profile,
+    profile::{Need, Profile},
     queue::Entry,
     round::{
         plan::Plan,
@@ -33,33 +32,6 @@ struct Place {
     cost: f64,
 }
 
-/// Returns what a job asks of nodes if it spans several; `None` if it may not.
-pub(crate) fn spec(entry: &Entry, broken: nvlink_topology::BrokenGpus) -> Option<GangSpec> {
-    let job = &entry.job;
-    if job.members.len() < 2 || matches!(job.scope, Scope::Gpu | Scope::Node) {
-        return None;
-    }
-    let gpus = job.members.iter().map(|member| member.gpus).max()?;
-    let mut resources: Vec<u64> = Vec::new();
-    for member in &job.members {
-        resources.resize(resources.len().max(member.resources.len()), 0);
-        let both = resources.iter_mut().zip(&member.resources);
-        both.for_each(|(most, own)| *most = (*most).max(*own));
-    }
-    let member = Ask {
-        gpus,
-        pattern: plain(job.pattern),
-        scope: local(job.scope),
-        broken,
-    };
-    Some(GangSpec {
-        sets: sets(job),
-        member,
-        resources,
-        scope: job.scope,
-    })
-}
-
 /// Returns the sets in which a job's nodes must be, sorted.
 pub(crate) fn sets(job: &Job) -> Vec<Name> {
     let mut sets = job.within.clone();
@@ -70,6 +42,31 @@ pub(crate) fn sets(job: &Job) -> Vec<Name> {
 }
 
 impl Plan<'_> {
+    /// Returns what a gang asks of the nodes that it spans; `None` for one pod.
+    pub(crate) fn gang_spec(&self, entry: &Entry) -> Option<GangSpec> {
+        let job = &entry.job;
+        let gang = self.gang(entry)?;
+        let mut resources: Vec<u64> = Vec::new();
+        for member in &job.members {
+            resources.resize(resources.len().max(member.resources.len()), 0);
+            let both = resources.iter_mut().zip(&member.resources);
+            both.for_each(|(most, own)| *most = (*most).max(*own));
+        }
+        let class = self.class(&job.class);
+        let member = Ask {
+            gpus: u32::try_from(gang.gpus).unwrap_or(u32::MAX).max(1),
+            pattern: plain(job.pattern),
+            scope: local(job.scope),
+            broken: class.map(|class| class.broken).unwrap_or_default(),
+        };
+        Some(GangSpec {
+            sets: sets(job),
+            member,
+            resources,
+            scope: job.gang_scope,
+        })
+    }
+
     /// Returns when and where a gang could start first over several nodes.
     pub(crate) fn choose_gang(
         &mut self,
@@ -132,31 +129,26 @@ impl Plan<'_> {
         candidates
     }
 
-    /// Returns the least that a gang over several nodes can cost at the scope of its
-    /// target: what leaves its slowest rank, over the fastest node of its class.
-    pub(crate) fn least_over_nodes(&mut self, entry: &Entry, target: &Target) -> Option<f64> {
-        let cluster = self.cluster;
-        let fastest = self.fastest.entry((entry.kind, target.within));
-        let fastest = *fastest.or_insert_with(|| {
-            let sets = sets(&entry.job);
-            let nodes = cluster.nodes().map(|(_, node)| node);
-            let usable = nodes.filter(|node| node.is_ready() && node.is_in(&sets));
-            let outward = usable.map(|node| {
-                let network = node.state.network_bytes_per_second;
-                outward(&node.shared.graph, network, target.within)
-            });
-            outward.max()
-        });
-        let gpus = entry.job.members.iter().map(|member| member.gpus).max()?;
-        let gang = Gang {
-            pods: entry.job.members.len(),
-            gpus: gpus as usize,
-            pattern: entry.job.pattern,
-            scope: entry.job.scope,
+    /// Returns the least time of the traffic between the pods of a gang on the nodes of its class:
+    /// over NVLink if some fabric can hold it, else over the fastest network.
+    pub(crate) fn least_over_nodes(&mut self, entry: &Entry, gang: &Gang) -> Option<f64> {
+        let key = (entry.kind, gang.pods, gang.scope);
+        if let Some(&known) = self.least_between.get(&key) {
+            return known;
+        }
+        let spec = self.gang_spec(entry)?;
+        let pods = u64::try_from(gang.pods).unwrap_or(u64::MAX);
+        let ids = self.groups_for(&spec, pods);
+        let within = match ids.first() {
+            Some(&(Scope::NvlinkDomain, _)) => Scope::NvlinkDomain,
+            _ => Scope::Cluster,
         };
-        #[allow(clippy::cast_precision_loss)] // far below 2^53
-        let fastest = fastest?.max(1) as f64;
-        Some(leaving(&gang) / fastest)
+        let nodes = self.cluster.nodes().map(|(_, node)| node);
+        let usable = nodes.filter(|node| node.is_ready() && node.is_in(&spec.sets));
+        let between = usable.map(|node| node.between(gang, within));
+        let least = between.min_by(f64::total_cmp);
+        self.least_between.insert(key, least);
+        least
     }
 
     /// Returns the groups that can hold so many members at last.
@@ -328,15 +320,16 @@ impl Plan<'_> {
             if gpus as usize == part.found.order.len() {
                 continue;
             }
-            let one = GangSpec {
-                member: Ask {
-                    gpus,
-                    ..spec.member
-                },
-                resources: Vec::new(),
-                ..spec.clone()
+            let need = Need {
+                gpus,
+                resources: &[],
             };
-            part.found = self.fit(&one, part.node, when, 1)?.found;
+            let node = self.cluster.node(part.node)?;
+            let profile = self.overlay.touched.get(&part.node);
+            let profile = profile.unwrap_or(&node.profile);
+            let free = profile.window(need, when.0, when.1)?;
+            let sizes = own.iter().map(|member| member.gpus);
+            part.found = spec.seat(self.search, node, free, sizes)?.found;
         }
         Some(())
     }
@@ -355,12 +348,7 @@ impl Plan<'_> {
             let until = (when.0, u32::MAX, u32::MAX);
             nodes.extend(group.events.range(..=until).map(|&(_, node, _)| node));
         }
-        let gang = Gang {
-            pods: entry.job.members.len(),
-            gpus: spec.member.gpus as usize,
-            pattern: entry.job.pattern,
-            scope: spec.scope,
-        };
+        let gang = self.gang(entry);
         let mut places = Vec::with_capacity(nodes.len());
         for number in nodes {
             let Some(fit) = self.fit(spec, number, when, pods) else {
@@ -369,12 +357,10 @@ impl Plan<'_> {
             let Some(node) = self.cluster.node(number) else {
                 continue;
             };
-            let network = node.state.network_bytes_per_second;
-            #[allow(clippy::cast_precision_loss)] // far below 2^53
-            let outward = outward(&node.shared.graph, network, id.0).max(1) as f64;
+            let between = gang.as_ref().map_or(0.0, |gang| node.between(gang, id.0));
             places.push(Place {
                 node: number,
-                cost: fit.found.cost.max(leaving(&gang) / outward),
+                cost: fit.found.cost.max(between),
                 fit,
             });
         }

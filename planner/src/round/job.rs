@@ -1,6 +1,8 @@
 //! Plans one job.
 
-use nvlink_topology::Scope;
+use std::sync::Arc;
+
+use nvlink_topology::{Scope, multi_node::Gang};
 
 use crate::{
     Millis, Reason, Release, Seat, Why,
@@ -9,10 +11,10 @@ use crate::{
     job::total,
     queue::Entry,
     round::{
-        gang,
         plan::{Plan, length, scope_of},
         target::{Chosen, Part, Target},
     },
+    search::Found,
     seats::{Ranked, consecutive, ranked},
 };
 
@@ -147,41 +149,107 @@ impl Plan<'_> {
         }
     }
 
-    /// Returns when and where a job could start first, from `after` on: on one node, or
-    /// over several if its scope allows that and it is earlier.
+    /// Returns when and where a job could start first, from `after` on: on one node, or, if it is
+    /// a gang, over several if its scope allows that and it is earlier, or closer.
     pub(crate) fn first(&mut self, entry: &Entry, after: Millis) -> Option<Target> {
         let length = length(&entry.job);
-        let whole = self.choose(entry.kind, false, after, length);
-        let whole = whole.map(|chosen| self.target(entry, &chosen));
-        if whole.as_ref().is_some_and(|whole| whole.start <= after) {
-            return whole;
+        let spec = self.gang_spec(entry);
+        let whole = match self.may_share_a_node(entry) {
+            true => self.choose(entry.kind, false, after, length),
+            false => None,
+        };
+        let whole = whole.map(|chosen| self.chosen(entry, chosen));
+        let mut spec = match (&whole, spec) {
+            (_, Some(spec)) => spec,
+            (_, None) => return whole,
+        };
+        if let Some(whole) = whole.as_ref().filter(|whole| whole.start <= after) {
+            if whole.within <= Scope::NvlinkDomain || spec.scope <= Scope::Node {
+                return Some(whole.clone());
+            }
+            // Only a fabric is closer than a node.
+            spec.scope = Scope::NvlinkDomain;
         }
-        let broken = self.class(&entry.job.class).map(|class| class.broken);
-        let spec = gang::spec(entry, broken.unwrap_or_default());
-        let several = spec.and_then(|spec| self.choose_gang(entry, &spec, after, length));
+        let several = self.choose_gang(entry, &spec, after, length);
         match (whole, several) {
-            (Some(whole), Some(several)) if several.start < whole.start => Some(several),
-            (Some(whole), _) => Some(whole),
-            (None, several) => several,
+            (Some(whole), Some(several)) => {
+                let rank = |target: &Target| (target.start, target.within);
+                Some(if rank(&several) < rank(&whole) {
+                    several
+                } else {
+                    whole
+                })
+            }
+            (whole, several) => whole.or(several),
         }
     }
 
-    pub(crate) fn target(&self, entry: &Entry, chosen: &Chosen) -> Target {
+    /// Returns the gang that a job is; `None` for a job of one pod.
+    pub(crate) fn gang(&self, entry: &Entry) -> Option<Gang> {
+        let job = &entry.job;
+        let gpus = job.members.iter().map(|member| member.gpus).max()?;
+        (job.members.len() > 1).then(|| Gang {
+            pods: job.members.len(),
+            gpus: gpus as usize,
+            pattern: job.pattern,
+            pod: job.scope,
+            scope: job.gang_scope,
+            one_host: self.class(&job.class).is_some_and(|class| class.one_host),
+        })
+    }
+
+    /// Reports whether a job may be on one node that is in no fabric.
+    pub(crate) fn may_share_a_node(&self, entry: &Entry) -> bool {
+        let gang = self.gang(entry);
+        gang.is_none_or(|gang| gang.one_host || gang.scope != Scope::NvlinkDomain)
+    }
+
+    pub(crate) fn chosen(&self, entry: &Entry, chosen: Chosen) -> Target {
+        self.target(entry, chosen.node, chosen.found, chosen.key.start)
+    }
+
+    /// Returns the target of a whole job on one node.
+    pub(crate) fn target(
+        &self,
+        entry: &Entry,
+        number: u32,
+        found: Arc<Found>,
+        start: Millis,
+    ) -> Target {
+        let (mut within, mut cost) = (scope_of(self.cluster, number, &found), found.cost);
+        let hosts = self.gang(entry).filter(|gang| !gang.one_host);
+        if let Some((gang, node)) = hosts.zip(self.cluster.node(number)) {
+            within = match node.state.fabric {
+                Some(_) => Scope::NvlinkDomain,
+                None => Scope::Node,
+            };
+            cost = cost.max(node.between(&gang, within));
+        }
         Target {
-            start: chosen.key.start,
-            within: scope_of(self.cluster, chosen.node, &chosen.found),
-            cost: chosen.found.cost,
+            start,
+            within,
+            cost,
             parts: vec![Part {
-                node: chosen.node,
+                node: number,
                 members: entry.job.members.len(),
-                found: chosen.found.clone(),
+                found,
             }],
         }
     }
 
+    /// Returns the least cost of a job on empty nodes; `None` if they cannot hold it.
+    pub(crate) fn least(&mut self, entry: &Entry) -> Option<f64> {
+        let gang = self.gang(entry);
+        if gang.is_some_and(|gang| !gang.one_host) {
+            return self.least_over_nodes(entry, &gang?);
+        }
+        let least = self.kinds.least(entry.kind, self.cluster, self.search);
+        least.or_else(|| self.least_over_nodes(entry, &gang?))
+    }
+
     /// Starts a job, unless a better placement is worth the wait.
     fn start(&mut self, entry: &Entry, mut target: Target, after: Millis, ahead: u32) -> Outcome {
-        let least = self.kinds.least(entry.kind, self.cluster, self.search);
+        let least = self.least(entry);
         let why = match self.better(entry, &target, least, after) {
             Better::Wait { longer, target } => {
                 return Outcome::Wait {
@@ -197,7 +265,6 @@ impl Plan<'_> {
             Better::Worse(why) => why,
             Better::None => turn(ahead),
         };
-        let least = least.or_else(|| self.least_over_nodes(entry, &target));
         Outcome::Start {
             release: self.release(entry, &target, least, why),
             target,
@@ -238,7 +305,9 @@ impl Plan<'_> {
     ) -> Better {
         let class = self.class(&entry.job.class);
         let factor = class.and_then(|class| class.waiting_factor);
-        let (Some(factor), Some(least)) = (factor, least) else {
+        // Where its pods are separate hosts, a gang on one node is no better than over several.
+        let hosts = self.gang(entry).is_some_and(|gang| !gang.one_host);
+        let (Some(factor), Some(least), false) = (factor, least, hosts) else {
             return Better::None;
         };
         if least <= 0.0 || target.cost <= least * (1.0 + SAME) {
@@ -252,8 +321,8 @@ impl Plan<'_> {
         let longer = runs * COMMUNICATION * (target.cost / least - 1.0);
         let best = self.choose(entry.kind, true, after, length(&entry.job));
         let best = best.filter(|best| best.key.start < FAR);
-        if let Some(best) = best.as_ref().filter(|best| best.key.start <= self.now) {
-            return Better::Now(self.target(entry, best));
+        if let Some(best) = best.clone().filter(|best| best.key.start <= self.now) {
+            return Better::Now(self.chosen(entry, best));
         }
         let wait = best.as_ref().map(|best| best.key.start - self.now);
         #[allow(clippy::cast_precision_loss)] // far below 2^53
@@ -263,7 +332,7 @@ impl Plan<'_> {
         match best {
             Some(best) if costs <= longer => Better::Wait {
                 longer: longer_millis,
-                target: self.target(entry, &best),
+                target: self.chosen(entry, best),
             },
             _ => Better::Worse(Why::Worse {
                 best_cost: least,
@@ -275,8 +344,7 @@ impl Plan<'_> {
 
     /// Returns the closest scope that contains all these seats, which are on several nodes.
     pub(crate) fn scope_over(&self, nodes: &[u32]) -> Scope {
-        use crate::gang_kind::group_of;
-        let levels = [Scope::NvlinkDomain, Scope::Rack, Scope::Zone];
+        use crate::gang_kind::{LEVELS, group_of};
         let same = |level: &Scope| {
             let mut groups = nodes.iter().map(|&node| {
                 self.cluster
@@ -286,7 +354,7 @@ impl Plan<'_> {
             let first = groups.next().flatten();
             first.is_some() && groups.all(|group| group == first)
         };
-        levels.into_iter().find(same).unwrap_or(Scope::Zone)
+        LEVELS.into_iter().find(same).unwrap_or(Scope::Cluster)
     }
 }
 

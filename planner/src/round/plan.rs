@@ -8,7 +8,7 @@ use crate::{
     Job, Millis, Name, Settings,
     cluster::Cluster,
     ends::{BORROW, FAR, UNKNOWN},
-    gang_kind::{GangKinds, GroupId, group_of},
+    gang_kind::{GangKinds, GroupId, LEVELS, group_of},
     job::total,
     key::Key,
     kind::{Bar, Kinds, Spec},
@@ -36,10 +36,12 @@ pub(crate) struct Plan<'a> {
     pub(crate) overlay: Overlay,
     /// Kinds that only this round needs.
     joined: Vec<u32>,
-    /// Why jobs wait, by kind, number of members and scope: it is the same for all of them.
+    /// Why jobs wait, by kind, number of members and the gang's scope: it is the same for all of
+    /// them.
     pub(crate) reasons: HashMap<(u32, usize, Scope), Class>,
-    /// The most bandwidth from a node to others, by kind and scope, bytes per second.
-    pub(crate) fastest: HashMap<(u32, Scope), Option<u64>>,
+    /// The least time of the traffic between pods, by kind, number of members and scope, seconds
+    /// per byte of payload.
+    pub(crate) least_between: HashMap<(u32, usize, Scope), Option<f64>>,
 }
 
 /// What a round has planned so far, on top of what the index knows.
@@ -48,7 +50,7 @@ pub(crate) struct Overlay {
     pub(crate) quotas: Quotas,
     /// The profiles of the nodes that this round has planned something on.
     pub(crate) touched: HashMap<u32, Profile>,
-    /// These nodes by fabric, rack and zone.
+    /// These nodes by their groups.
     pub(crate) touched_groups: HashMap<GroupId, BTreeSet<u32>>,
     /// The numbers of these nodes, again each time.
     log: Vec<u32>,
@@ -94,7 +96,7 @@ impl<'a> Plan<'a> {
             overlay: Overlay::default(),
             joined: Vec::new(),
             reasons: HashMap::new(),
-            fastest: HashMap::new(),
+            least_between: HashMap::new(),
         }
     }
 
@@ -255,7 +257,7 @@ impl<'a> Plan<'a> {
             return;
         };
         if !self.overlay.touched.contains_key(&number) {
-            for level in [Scope::NvlinkDomain, Scope::Rack, Scope::Zone] {
+            for level in LEVELS {
                 if let Some(group) = group_of(node, level) {
                     self.overlay
                         .touched_groups

@@ -1,12 +1,6 @@
 //! Why jobs wait.
 
-use crate::{
-    Millis, Reason,
-    gang_kind::GangSpec,
-    kind::Ever,
-    queue::Entry,
-    round::{gang, plan::Plan},
-};
+use crate::{Millis, Reason, gang_kind::GangSpec, kind::Ever, queue::Entry, round::plan::Plan};
 
 /// Why all jobs of a kind wait that have no reservation of their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,6 +13,8 @@ pub(crate) enum Class {
     Lacking,
     Silent,
     Never,
+    /// Each member of the gang could run, but not all of them together.
+    NeverTogether,
 }
 
 impl Class {
@@ -30,6 +26,9 @@ impl Class {
             Self::Lacking => Reason::Resources { asked },
             Self::Silent => Reason::Silent,
             Self::Never => Reason::Never,
+            Self::NeverTogether => Reason::NeverTogether {
+                pods: entry.job.members.len(),
+            },
             Self::Taken(free) if free >= asked => Reason::Fragmented { asked, free },
             Self::Taken(free) => Reason::Full { asked, free },
         }
@@ -39,7 +38,7 @@ impl Class {
 impl Plan<'_> {
     /// Returns why a job of this kind waits.
     pub(crate) fn classify(&mut self, entry: &Entry) -> Class {
-        let key = (entry.kind, entry.job.members.len(), entry.job.scope);
+        let key = (entry.kind, entry.job.members.len(), entry.job.gang_scope);
         if let Some(&known) = self.reasons.get(&key) {
             return known;
         }
@@ -56,12 +55,12 @@ impl Plan<'_> {
         let first = index.order().first_key_value();
         let free = index.most_free();
         let empty = first.is_none();
-        if first.is_some_and(|(key, _)| key.start == Millis::MIN) {
+        let now = first.is_some_and(|(key, _)| key.start == Millis::MIN);
+        let lacks = index.lacks();
+        if now && self.may_share_a_node(entry) {
             return Class::Behind;
         }
-        let lacks = index.lacks();
-        let broken = self.class(&entry.job.class).map(|class| class.broken);
-        if let Some(spec) = gang::spec(entry, broken.unwrap_or_default()) {
+        if let Some(spec) = self.gang_spec(entry) {
             return self.classify_gang(entry, &spec, free);
         }
         if !empty {
@@ -93,12 +92,16 @@ impl Plan<'_> {
             return Class::Taken(free);
         }
         let on_one_node = self.kinds.get(entry.kind).map(|kind| kind.spec.clone());
+        let on_one_node = on_one_node.filter(|_| self.may_share_a_node(entry));
         let on_one_node = on_one_node.map(|one| one.ever(self.cluster, self.search));
         let over_several = spec.ever(self.cluster, self.search, pods);
         match on_one_node.map_or(over_several, |one| one.min(over_several)) {
             Ever::Ready | Ever::Out => Class::Taken(free),
             Ever::Silent => Class::Silent,
-            Ever::No => Class::Never,
+            Ever::No => match spec.anywhere().ever(self.cluster, self.search, 1) {
+                Ever::No => Class::Never,
+                _ => Class::NeverTogether,
+            },
         }
     }
 }

@@ -12,15 +12,16 @@
 
 use std::collections::BTreeSet;
 
-use nvlink_topology::{Scope, multi_node::plain};
+use nvlink_topology::multi_node::{local, plain};
 
 use crate::{
     Action, GiveBack, Member, Millis, Name, Reason, Release, Seat, Why,
     capacity::HOLD,
     cluster::{Cluster, Seats},
-    gang_kind::group_of,
+    gang_kind::{LEVELS, group_of},
     job::total,
-    kind::{Bar, Spec, local},
+    kind::{Bar, Spec},
+    node_entry::Node,
     profile::Owner,
     queue::{Entry, Queue},
     round::{
@@ -210,14 +211,14 @@ impl Plan<'_> {
         let mut target = Target {
             start: after,
             parts: Vec::with_capacity(pairs.len()),
-            within: entry.job.scope,
+            within: entry.job.gang_scope,
             cost: 0.0,
         };
         for (member, rank) in pairs {
             let seat = gang.seats.iter().find(|seat| seat.rank == *rank);
             let taken = std::mem::take(&mut target.parts);
             let own = seat.and_then(|seat| self.own(entry, member, seat, after, &taken));
-            // The nodes come in the order of their names, and the first of equals is kept.
+            // The closest nodes come first, and the first of equals is kept.
             let mut found = own;
             if found.is_none() {
                 for &node in &nodes {
@@ -237,20 +238,24 @@ impl Plan<'_> {
         Some((target.start, target))
     }
 
-    /// Returns the nodes on which a gang's new members may be: those of the others' node,
-    /// fabric, rack or zone.
+    /// Returns the nodes on which a gang's new members may be, those closest to the others first,
+    /// then in the order of their names.
     fn near(&self, entry: &Entry, gang: &Seats) -> Vec<u32> {
         let there = self.cluster.pods_of(&entry.id);
         let there: Vec<u32> = there
             .filter_map(|(_, pod)| self.cluster.number_of(&pod.node))
             .collect();
-        let scope = entry.job.scope;
-        let level = matches!(scope, Scope::NvlinkDomain | Scope::Rack | Scope::Zone);
-        let groups = there.iter().filter_map(|&node| {
-            let node = self.cluster.node(node).filter(|_| level)?;
-            group_of(node, scope)
+        let scope = entry.job.gang_scope;
+        let groups = there.iter().flat_map(|&node| {
+            let node = self.cluster.node(node);
+            LEVELS.map(|level| group_of(node?, level))
         });
-        let groups: Vec<_> = groups.collect();
+        let groups: BTreeSet<_> = groups.flatten().collect();
+        let closeness = |node: &Node| {
+            LEVELS.iter().position(|&level| {
+                group_of(node, level).is_some_and(|group| groups.contains(&group))
+            })
+        };
         let seats = gang.seats.iter().filter_map(|seat| seat.node.as_ref());
         let own: Vec<u32> = seats
             .filter_map(|node| self.cluster.number_of(node))
@@ -261,7 +266,9 @@ impl Plan<'_> {
             let usable = node.is_ready() && node.is_in(&sets);
             usable && (same || own.contains(number))
         });
-        near.map(|(number, _)| number).collect()
+        let mut near: Vec<_> = near.collect();
+        near.sort_by_cached_key(|(_, node)| (closeness(node).unwrap_or(usize::MAX), &node.name));
+        near.into_iter().map(|(number, _)| number).collect()
     }
 
     /// Returns the member's own seat if nobody else has it.

@@ -71,7 +71,7 @@ impl Plan<'_> {
     }
 
     fn starts(&mut self, entry: &Entry, ranked: &Ranked<'_>, target: Target) -> Spread {
-        let best = self.kinds.least(entry.kind, self.cluster, self.search);
+        let best = self.least(entry);
         let best_cost = best.unwrap_or(target.cost);
         let release = Release {
             job: entry.id.clone(),
@@ -97,6 +97,7 @@ impl Plan<'_> {
             id: entry.id.clone(),
             job: Job {
                 scope: Scope::Node,
+                gang_scope: Scope::Cluster,
                 ..entry.job.clone()
             },
             kind: self.join(spec),
@@ -110,7 +111,7 @@ impl Plan<'_> {
         let mut target = Target {
             start: self.now,
             parts: Vec::with_capacity(ranked.members.len()),
-            within: Scope::Zone,
+            within: Scope::Cluster,
             cost: 0.0,
         };
         for &member in &ranked.members {
@@ -138,7 +139,12 @@ impl Plan<'_> {
         }
         let nodes: Vec<u32> = target.parts.iter().map(|part| part.node).collect();
         target.within = self.scope_over(&nodes);
-        target.cost = target.cost.max(self.leaving(entry, &nodes, target.within));
+        let gang = self.gang(entry);
+        let between = nodes.iter().filter_map(|&node| {
+            let node = self.cluster.node(node)?;
+            Some(node.between(gang.as_ref()?, target.within))
+        });
+        target.cost = between.fold(target.cost, f64::max);
         Some(target)
     }
 
@@ -159,24 +165,5 @@ impl Plan<'_> {
         let kind = self.join(spec);
         let chosen = self.choose(kind, false, self.now, length(&entry.job));
         chosen.filter(|chosen| chosen.key.start <= self.now)
-    }
-
-    /// Returns the time of what leaves the slowest of these nodes, seconds per byte.
-    fn leaving(&self, entry: &Entry, nodes: &[u32], within: Scope) -> f64 {
-        use nvlink_topology::multi_node::{Gang, leaving, outward};
-        let gang = Gang {
-            pods: entry.job.members.len(),
-            gpus: (entry.gpus as usize / entry.job.members.len().max(1)).max(1),
-            pattern: entry.job.pattern,
-            scope: entry.job.scope,
-        };
-        let outward = nodes.iter().filter_map(|&node| {
-            let node = self.cluster.node(node)?;
-            let network = node.state.network_bytes_per_second;
-            Some(outward(&node.shared.graph, network, within))
-        });
-        #[allow(clippy::cast_precision_loss)] // far below 2^53
-        let slowest = outward.min().unwrap_or(1).max(1) as f64;
-        leaving(&gang) / slowest
     }
 }

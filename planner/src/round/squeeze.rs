@@ -31,9 +31,9 @@ use crate::{
     queue::Entry,
     round::{
         job::Free,
-        plan::{Plan, length, resources, scope_of},
+        plan::{Plan, length, resources},
         rejoin::seated,
-        target::{Part, Target},
+        target::Target,
         walk::{Said, Taken, Walk, eta},
     },
     search::Found,
@@ -214,8 +214,7 @@ impl Plan<'_> {
     /// Returns the release of a job to another target.
     fn moved(&mut self, job: u32, target: &Target, why: &Why) -> Option<Release> {
         let entry = self.queue.entry(job)?;
-        let least = self.kinds.least(entry.kind, self.cluster, self.search);
-        let least = least.or_else(|| self.least_over_nodes(entry, target));
+        let least = self.least(entry);
         Some(self.release(entry, target, least, why.clone()))
     }
 
@@ -240,7 +239,7 @@ impl Plan<'_> {
     fn target_of(&mut self, entry: &Entry, free: Free) -> Option<Target> {
         if free == Free::Best {
             let best = self.choose(entry.kind, true, self.now, length(&entry.job))?;
-            return Some(self.target(entry, &best));
+            return Some(self.chosen(entry, best));
         }
         if free == Free::Spread {
             let anywhere = self.anywhere(entry)?;
@@ -259,22 +258,16 @@ fn places(plan: &mut Plan<'_>, job: u32, before: Millis, held: &[u32]) -> Vec<Ta
         return Vec::new();
     };
     let mut places = Vec::new();
+    if !plan.may_share_a_node(entry) {
+        return places;
+    }
     for crowded in crowded(plan, entry, before, held) {
         for start in crowded.starts(before) {
             if !plan.is_within_quota(entry, start) {
                 continue;
             }
             for found in placements(plan, entry, &crowded, start) {
-                places.push(Target {
-                    start,
-                    within: scope_of(plan.cluster, crowded.node, &found),
-                    cost: found.cost,
-                    parts: vec![Part {
-                        node: crowded.node,
-                        members: entry.job.members.len(),
-                        found,
-                    }],
-                });
+                places.push(plan.target(entry, crowded.node, found, start));
             }
         }
     }

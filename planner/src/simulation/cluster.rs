@@ -3,7 +3,9 @@
 use std::{collections::BTreeMap, str::FromStr, sync::Arc};
 
 use nvlink_topology::{
-    Fabric, Graph, Interconnect, Invalid, multi_node,
+    Fabric, Graph, Interconnect, Invalid,
+    descriptor::Capacity,
+    multi_node,
     profile::{self, Profile},
 };
 
@@ -119,7 +121,7 @@ impl Cluster {
             cluster.kinds.push(Kind {
                 graph: Arc::new(Graph::new(&document)?),
                 interconnect: document.interconnect().unwrap_or(Interconnect::Pcie),
-                network: network(&document.nics),
+                network: Capacity::of(&document).inter_node,
             });
             let width = (count - 1).to_string().len();
             let fabric = document.domains.iter().find_map(|one| one.fabric.clone());
@@ -216,10 +218,3 @@ impl Cluster {
 
 /// The zone of all nodes.
 pub(super) const ZONE: &str = "zone";
-
-/// Returns the total bandwidth of the NICs that are near a GPU: the others are for storage.
-fn network(nics: &[nvlink_topology::Nic]) -> Option<u64> {
-    let near = nics.iter().filter(|nic| !nic.gpus.is_empty());
-    let rates: Vec<u64> = near.filter_map(|nic| nic.bytes_per_second).collect();
-    (!rates.is_empty()).then(|| rates.iter().sum())
-}

@@ -138,11 +138,8 @@ impl Scheduler for Queue<'_> {
             members: (0..demand.pods).map(member).collect(),
             complete: true,
             pattern: job.pattern,
-            scope: if demand.pods > 1 {
-                Scope::Zone
-            } else {
-                Scope::Node
-            },
+            scope: Scope::Node,
+            gang_scope: Scope::Cluster,
             within: Vec::new(),
             duration: self.estimates.of(job),
             deadline: None,

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use nvlink_topology::{
     GpuSet, Pattern, Scope,
-    multi_node::{Gang, leaving, outward, place_gang, plain},
+    multi_node::{Gang, place_gang, plain},
     search,
 };
 
@@ -64,20 +64,20 @@ impl<'a> Ratings<'a> {
             pods: demand.pods as usize,
             gpus: demand.gpus as usize,
             pattern,
-            scope: Scope::Zone,
+            pod: Scope::Node,
+            scope: Scope::Cluster,
+            one_host: false,
         };
         let within = match self.fabric(seats) {
             true => Scope::NvlinkDomain,
-            false => Scope::Zone,
+            false => Scope::Cluster,
         };
-        let sent = leaving(&gang);
         let mut cost: f64 = 0.0;
         for &seat in seats {
             let kind = &self.cluster.kinds[self.cluster.nodes[seat.node].kind];
             let (pod, _) = self.pod(seat, plain(pattern));
-            #[allow(clippy::cast_precision_loss)] // far below 2^53
-            let outward = outward(&kind.graph, kind.network, within).max(1) as f64;
-            cost = cost.max(pod).max(sent / outward);
+            let between = gang.between(&kind.graph, kind.network, within);
+            cost = cost.max(pod).max(between);
         }
         let cluster = self.cluster;
         let best = *self.gangs.entry((demand, pattern)).or_insert_with(|| {

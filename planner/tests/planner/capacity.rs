@@ -158,11 +158,17 @@ fn pods_of_a_gang_share_no_node_with_partitions() {
     fed.node("a", in_zone());
     let gang = || job(1, 1, 10).of(2, 4).scope(Scope::Zone);
     fed.job("gang", gang());
-    assert_eq!(told(&fed.round(0)), "gang waits 1/1 some time: Never");
+    assert_eq!(
+        told(&fed.round(0)),
+        "gang waits 1/1 some time: NeverTogether { pods: 2 }"
+    );
     fed.node("b", in_zone());
     assert_eq!(told(&fed.round(0)), "gang on a[0, 1, 4, 5] b[0, 1, 4, 5]");
     fed.job("gang", gang().scope(Scope::Node));
-    assert_eq!(told(&fed.round(0)), "gang waits 1/1 some time: Never");
+    assert_eq!(
+        told(&fed.round(0)),
+        "gang waits 1/1 some time: NeverTogether { pods: 2 }"
+    );
     fed.node("c", switched());
     assert_eq!(told(&fed.round(0)), "gang on c[0, 1, 2, 3] c[4, 5, 6, 7]");
 }

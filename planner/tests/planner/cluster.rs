@@ -3,7 +3,7 @@
 use std::sync::{Arc, LazyLock};
 
 use nvlink_planner::{Availability, Estimate, Job, Member, Millis, Name, NodeState};
-use nvlink_topology::{Graph, Interconnect, Pattern, Scope};
+use nvlink_topology::{Graph, Interconnect, Pattern, Scope, multi_node::local};
 
 use crate::boards;
 
@@ -73,6 +73,7 @@ pub(crate) fn job(created: Millis, gpus: u32, seconds: Millis) -> Job {
         complete: true,
         pattern: Pattern::AllReduce,
         scope: Scope::NvlinkDomain,
+        gang_scope: Scope::Cluster,
         within: Vec::new(),
         duration: Some(Estimate::exact(seconds * 1000)),
         deadline: None,
@@ -86,7 +87,7 @@ pub(crate) fn job(created: Millis, gpus: u32, seconds: Millis) -> Job {
 pub(crate) trait With {
     /// Returns it with so many pods of so many GPUs.
     fn of(self, pods: u32, gpus: u32) -> Self;
-    /// Returns it with another scope.
+    /// Returns it with another scope: that of its GPUs, and that of its pods.
     fn scope(self, scope: Scope) -> Self;
 }
 
@@ -104,7 +105,7 @@ impl With for Job {
     }
 
     fn scope(mut self, scope: Scope) -> Self {
-        self.scope = scope;
+        (self.scope, self.gang_scope) = (local(scope), scope);
         self
     }
 }

@@ -118,6 +118,7 @@ fn a_gang_is_spread_whole_or_rejected() {
         }
         fed.pod("p", pod("b", held, Some(50_000)));
         let mut gang = job(1, 0, 10).of(2, 2);
+        gang.gang_scope = Scope::Node;
         for member in &mut gang.members {
             // So the two pods do not share a node.
             member.resources = vec![1];
@@ -132,11 +133,11 @@ fn a_gang_is_spread_whole_or_rejected() {
     };
     assert_eq!(
         spread(&[0, 1, 2]),
-        "gang rejected: Never\nother on a[0, 1, 2, 3]"
+        "gang rejected: NeverTogether { pods: 2 }\nother on a[0, 1, 2, 3]"
     );
     let whole = spread(&[0, 1]);
     assert!(
-        whole.starts_with("gang on b[2, 3] a[0, 1] Spread"),
+        whole.starts_with("gang on a[0, 1] b[2, 3] Spread"),
         "{whole}"
     );
     assert!(whole.contains("\nother waits"), "{whole}");

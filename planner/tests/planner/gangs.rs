@@ -4,7 +4,7 @@ use nvlink_planner::{Action, Class, Job, Member, NodeState, Why};
 use nvlink_topology::{Fabric, Scope};
 
 use crate::{
-    cluster::{CLASS, With, job, name, pairs, switched},
+    cluster::{CLASS, With, bridges, job, name, pairs, switched},
     fed::Fed,
     waits::{pod, told},
 };
@@ -59,14 +59,108 @@ fn a_gang_stays_within_a_fabric_if_its_scope_is_a_domain() {
         };
         fed.node(node, state);
     }
-    fed.job("gang", job(1, 0, 10).of(4, 4));
-    fed.job("large", job(2, 0, 10).of(5, 4));
+    let gang = |created, pods| {
+        let gang = job(created, 0, 10).of(pods, 4);
+        gang.scope(Scope::NvlinkDomain)
+    };
+    fed.job("gang", gang(1, 4));
+    fed.job("large", gang(2, 5));
     let told = start(&mut fed, 0);
     assert_eq!(
         told,
         "gang on b[0, 1, 2, 3] b[4, 5, 6, 7] c[0, 1, 2, 3] c[4, 5, 6, 7]\n\
-         large waits 1/1 some time: Never"
+         large waits 1/1 some time: NeverTogether { pods: 5 }"
     );
+}
+
+/// Nodes without labels, as a cluster has them on its first day.
+#[test]
+fn a_gang_spans_nodes_that_share_no_rack_and_no_zone_unless_it_must_not() {
+    let told = |scope, one_host| {
+        let mut fed = Fed::default();
+        let class = Class {
+            one_host,
+            ..Class::default()
+        };
+        fed.class(CLASS, class);
+        fed.node("a", switched());
+        fed.node("b", switched());
+        let gang = Job {
+            gang_scope: scope,
+            ..job(1, 0, 10)
+        };
+        let of = |pods, gpus| gang.clone().of(pods, gpus);
+        fed.job("large", of(2, 8));
+        let large = start(&mut fed, 0);
+        fed.set_job("large", None);
+        fed.job("small", of(2, 4));
+        [large, start(&mut fed, 100_000)]
+    };
+    let large = "large on a[0, 1, 2, 3, 4, 5, 6, 7] b[0, 1, 2, 3, 4, 5, 6, 7]";
+    let small = "small on a[0, 1, 2, 3] a[4, 5, 6, 7]";
+    let never = |gang| format!("{gang} waits 1/1 some time: NeverTogether {{ pods: 2 }}");
+    let waits = "small waits 1/1 at 100000 to 130000: Full { asked: 8, free: 0 }".to_owned();
+    assert_eq!(told(Scope::Cluster, false), [large.to_owned(), waits]);
+    assert_eq!(told(Scope::Node, false), [never("large"), small.to_owned()]);
+    assert_eq!(
+        told(Scope::NvlinkDomain, false),
+        [never("large"), never("small")],
+        "pods of one node are two hosts"
+    );
+    assert_eq!(
+        told(Scope::NvlinkDomain, true),
+        [never("large"), small.to_owned()]
+    );
+}
+
+#[test]
+fn each_pod_of_a_gang_is_in_one_domain_and_the_gang_in_several() {
+    for scope in [Scope::Cluster, Scope::Node] {
+        let mut fed = Fed::default();
+        fed.node("n", bridges());
+        let gang = Job {
+            gang_scope: scope,
+            ..job(1, 0, 10)
+        };
+        fed.job("gang", gang.of(4, 2));
+        let told = start(&mut fed, 0);
+        assert_eq!(told, "gang on n[0, 1] n[2, 3] n[4, 5] n[6, 7]", "{scope:?}");
+    }
+}
+
+/// Pods of one node reach each other over its network cards, those of a fabric over NVLink.
+#[test]
+fn a_gang_prefers_a_fabric_to_one_node_and_its_quality_says_what_it_got() {
+    let fabric = Fabric {
+        cluster_uuid: "f00d".to_owned(),
+        clique: 1,
+    };
+    let told = |held: u32| {
+        let mut fed = Fed::default();
+        fed.node("a", switched());
+        for node in ["b", "c"] {
+            let state = NodeState {
+                fabric: Some(fabric.clone()),
+                ..switched()
+            };
+            fed.node(node, state);
+            let gpus: Vec<u32> = (0..held).collect();
+            fed.pod(&format!("p{node}"), pod(node, &gpus, Some(50_000)));
+        }
+        fed.job("gang", job(1, 0, 10).of(2, 4));
+        let round = fed.round(0);
+        let Action::Release(release) = &round.actions[0] else {
+            panic!("{}", told(&round))
+        };
+        (told(&round), release.scope, release.quality)
+    };
+    let (on, scope, quality) = told(4);
+    assert_eq!(on, "gang on b[4, 5, 6, 7] c[4, 5, 6, 7]");
+    assert_eq!((scope, quality), (Scope::NvlinkDomain, 1.0));
+    let (on, scope, quality) = told(5);
+    assert_eq!(on, "gang on a[0, 1, 2, 3] a[4, 5, 6, 7]");
+    assert_eq!(scope, Scope::Node);
+    assert!(quality < 0.1, "Ethernet instead of NVLink: {quality}");
 }
 
 #[test]

@@ -25,7 +25,8 @@ fn jobs(most: usize) -> impl Strategy<Value = Vec<(Name, Job)>> {
     let scope = prop_oneof![
         Just(Scope::NvlinkDomain),
         Just(Scope::Node),
-        Just(Scope::Rack)
+        Just(Scope::Rack),
+        Just(Scope::Cluster)
     ];
     let pods = prop_oneof![3 => Just(1u32), 1 => 2..4u32];
     let one = (0..30i64, pods, 1..5u32, 1..20i64, scope);

@@ -38,7 +38,8 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
         Just(Scope::NvlinkDomain),
         Just(Scope::Node),
         Just(Scope::Rack),
-        Just(Scope::Zone)
+        Just(Scope::Zone),
+        Just(Scope::Cluster)
     ];
     let pods = prop_oneof![3 => Just(1u32), 4 => 2..9u32, 2 => 9..65u32];
     let arrive = (pods, 1..5u32, scope, prop::option::of(1..60u8), 0..2i32);
@@ -82,7 +83,7 @@ struct Chaos {
 }
 
 impl Chaos {
-    fn new() -> Self {
+    fn new(one_host: bool) -> Self {
         let mut world = World::new(Settings::default());
         let nodes = nodes();
         for (name, node) in &nodes {
@@ -92,6 +93,7 @@ impl Chaos {
             CLASS,
             Class {
                 max_gpus_per_project: Some(64),
+                one_host,
                 ..Class::default()
             },
         );
@@ -193,7 +195,8 @@ impl Chaos {
             self.world.now += 1_000;
             let round = self.world.step();
             // A gang may be too large for its scope. Nobody else may wait any longer.
-            let never = |one: &Waiting| one.reason == Reason::Never;
+            let never =
+                |one: &Waiting| matches!(one.reason, Reason::Never | Reason::NeverTogether { .. });
             if round.waiting.iter().all(never) {
                 return;
             }
@@ -229,8 +232,8 @@ fn jobs(round: &Round) -> Vec<&Name> {
     round.waiting.iter().map(|one| &one.job).collect()
 }
 
-fn run(events: &[Event]) {
-    let mut chaos = Chaos::new();
+fn run(events: &[Event], one_host: bool) {
+    let mut chaos = Chaos::new(one_host);
     let mut before: Option<(Millis, Round)> = None;
     for event in events {
         chaos.happen(event);
@@ -255,7 +258,7 @@ proptest! {
     /// No GPU twice, no gang in part, the same answer as a planner that was told the same
     /// state at once, and no deadlock.
     #[test]
-    fn whatever_happens(events in events()) {
-        run(&events);
+    fn whatever_happens(events in events(), one_host: bool) {
+        run(&events, one_host);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use nvlink_planner::{Action, Job, Millis, Name, Release, Round, Seat, Settings};
+use nvlink_planner::{Action, Job, Millis, Name, Release, Round, Seat, Settings, Why};
 use nvlink_topology::Scope;
 
 use crate::fed::Fed;
@@ -119,13 +119,22 @@ impl World {
         let domains: BTreeSet<_> = release.seats.iter().map(|seat| &seat.domain).collect();
         let gpus: usize = release.seats.iter().map(|seat| seat.gpus.len()).sum();
         let one_domain = gpus == 1 || (domains.len() == 1 && !domains.contains(&None));
-        let within = match job.scope {
+        let one_pod = job.members.len() == 1 && release.why != Why::Rejoin;
+        let class = self.fed.classes.get(&job.class);
+        let one_host = one_pod || class.is_some_and(|class| class.one_host);
+        let one_node = nodes.len() == 1;
+        let reach = if one_pod { job.scope } else { job.gang_scope };
+        let within = match reach {
             Scope::Gpu => gpus == 1,
-            Scope::NvlinkDomain => fabric || (nodes.len() == 1 && one_domain),
-            Scope::Node => nodes.len() == 1,
-            Scope::Rack => nodes.len() == 1 || fabric || rack,
-            Scope::Zone => nodes.len() == 1 || fabric || rack || zone,
+            Scope::NvlinkDomain => fabric || (one_node && one_domain && one_host),
+            Scope::Node => one_node,
+            Scope::Rack => one_node || fabric || rack,
+            Scope::Zone => one_node || fabric || rack || zone,
+            Scope::Cluster => true,
         };
-        assert!(within, "{:?} but {release:?}", job.scope);
+        assert!(within, "{reach:?} but {release:?}");
+        let apart = |seat: &Seat| seat.gpus.len() > 1 && seat.domain.is_none();
+        let pods = job.scope > Scope::NvlinkDomain || !release.seats.iter().any(apart);
+        assert!(pods, "a pod over several domains: {release:?}");
     }
 }

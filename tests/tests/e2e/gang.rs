@@ -97,7 +97,7 @@ fn a_gang_is_placed_in_one_fabric_domain() {
             pod["metadata"]["annotations"] = json!({
                 "nvlink-domains.io/gang": gang,
                 "nvlink-domains.io/gang-size": NODES_EACH.to_string(),
-                "nvlink-domains.io/scope": "nvlink-domain",
+                "nvlink-domains.io/gang-scope": "nvlink-domain",
             });
             node::in_pool(&mut pod["spec"], POOL);
             let pod = kubectl.create(&pod).unwrap();

@@ -1,8 +1,10 @@
 //! Placement over several nodes, through the public API.
 
 use nvlink_topology::{
-    Fabric, Graph, Interconnect, NoPlacement, Pattern, Scope,
+    Fabric, Graph, Interconnect, NoPlacement, NodeTopologySpec, Pattern, Scope,
+    descriptor::Capacity,
     multi_node::{Gang, Node, place_gang},
+    profile::profile,
 };
 
 use crate::boards::{graph, pairs, switched};
@@ -26,12 +28,14 @@ fn gang(pods: usize, gpus: usize, scope: Scope) -> Gang {
         pods,
         gpus,
         pattern: Pattern::AllReduce,
+        pod: scope.min(Scope::Node),
         scope,
+        one_host: false,
     }
 }
 
 #[test]
-fn a_gang_goes_to_a_node_then_a_fabric_then_a_rack_then_a_zone() {
+fn a_gang_goes_to_a_fabric_then_a_node_then_a_rack_then_a_zone() {
     let board = graph(&switched(4, 2));
     let fabric = Fabric::new("7b5c0000-0000-0000-0000-000000000001", 1).unwrap();
     let names = ["f1", "f2", "r1", "r2", "z1"];
@@ -52,7 +56,10 @@ fn a_gang_goes_to_a_node_then_a_fabric_then_a_rack_then_a_zone() {
         })
     };
     let expect = |scope, nodes: &str| Ok((scope, nodes.to_owned()));
-    assert_eq!(on(gang(2, 2, Scope::Zone)), expect(Scope::Node, "f1"));
+    assert_eq!(
+        on(gang(2, 2, Scope::Zone)),
+        expect(Scope::NvlinkDomain, "f1")
+    );
     assert_eq!(
         on(gang(2, 4, Scope::Zone)),
         expect(Scope::NvlinkDomain, "f1 f2")
@@ -64,6 +71,14 @@ fn a_gang_goes_to_a_node_then_a_fabric_then_a_rack_then_a_zone() {
     assert_eq!(
         on(gang(5, 4, Scope::Zone)),
         expect(Scope::Zone, "f1 f2 r1 r2 z1")
+    );
+    assert_eq!(
+        on(gang(6, 3, Scope::Cluster)),
+        Err(NoPlacement::Scope {
+            scope: Scope::Cluster,
+            asked: 18,
+            most: 15
+        })
     );
     let none = |scope, asked, most| Err(NoPlacement::Scope { scope, asked, most });
     assert_eq!(
@@ -111,9 +126,14 @@ fn a_gang_uses_the_cheapest_then_the_fewest_nodes() {
 }
 
 #[test]
-fn a_gang_of_one_domain_does_not_spread_over_a_nodes_pairs() {
+fn pods_that_are_one_host_share_a_domain_of_their_node_and_others_none() {
     let bridged = graph(&pairs(4, 2));
     let nodes = [node("a", &bridged, Interconnect::Nvlink)];
+    assert!(place_gang(&nodes, &gang(2, 1, Scope::NvlinkDomain)).is_err());
+    let gang = |pods, gpus, scope| Gang {
+        one_host: true,
+        ..gang(pods, gpus, scope)
+    };
     assert!(place_gang(&nodes, &gang(2, 1, Scope::NvlinkDomain)).is_ok());
     assert!(place_gang(&nodes, &gang(2, 2, Scope::NvlinkDomain)).is_err());
     assert!(place_gang(&nodes, &gang(2, 2, Scope::Node)).is_ok());
@@ -145,4 +165,79 @@ fn a_gang_uses_slow_nodes_only_where_the_others_do_not_suffice() {
         "b c d",
         "more nodes, none of them slow"
     );
+}
+
+/// Returns the document of a node of a machine that is built in.
+fn machine(name: &str) -> NodeTopologySpec {
+    profile(name).unwrap().node(name).unwrap().spec
+}
+
+/// A switch port of a GB200 is as fast as one of a B200, whichever tray the other GPU is in: an
+/// all-to-all sends `(n-1)/n` of the payload through it.
+#[test]
+fn a_fabric_is_as_fast_as_one_node() {
+    let (tray, board) = (machine("gb200-nvl72"), machine("hgx-b200"));
+    let mut alone = tray.clone();
+    alone.gpus.truncate(1);
+    alone.domains.iter_mut().for_each(|one| one.gpus = vec![0]);
+    alone.edges.clear();
+    alone.paths.clear();
+    alone.nics.clear();
+    alone.complete("alone").unwrap();
+    let [tray, alone, board] = [tray, alone, board].map(|spec| Graph::new(&spec).unwrap());
+    let fabric = Fabric::new("7b5c0000-0000-0000-0000-000000000001", 1).unwrap();
+    let cost = |graph: &Graph, pods: usize, gpus, pattern| {
+        let names: Vec<String> = (0..pods).map(|at| at.to_string()).collect();
+        let in_fabric = |name| Node {
+            fabric: Some(&fabric),
+            ..node(name, graph, Interconnect::Nvswitch)
+        };
+        let nodes: Vec<_> = names.iter().map(|name| in_fabric(name)).collect();
+        let gang = Gang {
+            pattern,
+            ..gang(pods, gpus, Scope::Cluster)
+        };
+        place_gang(&nodes, &gang).unwrap().cost
+    };
+    for pattern in ["all-reduce", "all-to-all", "pipeline", "parameter-server"] {
+        let pattern: Pattern = pattern.parse().unwrap();
+        let one = cost(&board, 1, 8, pattern);
+        for (graph, pods, gpus) in [(&tray, 2, 4), (&tray, 4, 2), (&alone, 8, 1)] {
+            let several = cost(graph, pods, gpus, pattern);
+            let told = format!("{pattern}: {pods} x {gpus} {several:e}, one node {one:e}");
+            assert!((several / one - 1.0).abs() < 0.02, "{told}");
+        }
+    }
+    let [eight, rack] = [2, 18].map(|pods| cost(&tray, pods, 4, Pattern::AllToAll));
+    assert!((rack / eight - (71.0 / 72.0) / (7.0 / 8.0)).abs() < 1e-6);
+}
+
+/// Two pods of one board share no network card: each has those near its GPUs, four of eight.
+#[test]
+fn pods_of_one_node_reach_each_other_over_the_network() {
+    let spec = machine("dgx-h100");
+    let network = Capacity::of(&spec).inter_node;
+    assert_eq!(network, Some(50_000_000_000), "400 Gbit/s per GPU");
+    let graph = Graph::new(&spec).unwrap();
+    let nodes = ["a", "b"].map(|name| Node {
+        network_bytes_per_second: network,
+        rack: Some("rack"),
+        ..node(name, &graph, Interconnect::Nvswitch)
+    });
+    let cost = |pods, gpus, one_host| {
+        let gang = Gang {
+            one_host,
+            ..gang(pods, gpus, Scope::Rack)
+        };
+        place_gang(&nodes, &gang).unwrap().cost
+    };
+    let near = |cost: f64, expected: f64| {
+        assert!(
+            (cost / expected - 1.0).abs() < 1e-6,
+            "{cost:e}, {expected:e}"
+        );
+    };
+    near(cost(2, 4, false), 2.0 * 7.0 / 8.0 / 200e9);
+    near(cost(2, 8, false), cost(1, 8, false));
+    near(cost(2, 4, true), cost(1, 8, false));
 }

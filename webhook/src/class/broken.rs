@@ -55,6 +55,8 @@ impl Broken {
             min_bandwidth: None,
             applies_to: None,
             scope: Scope::NvlinkDomain,
+            gang_scope: Scope::Cluster,
+            shared_host: false,
             broken_gpus: BrokenGpus::default(),
             resource: GPU.to_owned(),
             environment: Environment::default(),

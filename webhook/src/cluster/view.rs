@@ -173,12 +173,12 @@ impl View {
         (self.room(class, 1).nodes == 0).then(|| entry.slow.fastest())?
     }
 
-    /// Returns the largest domains of `class`, for a gang.
+    /// Returns the room of `class` for a gang of pods with so many GPUs.
     #[must_use]
-    pub fn gang_room(&self, class: &Class) -> GangRoom {
+    pub fn gang_room(&self, class: &Class, gpus: u32) -> GangRoom {
         self.classes
             .get(&class.name)
-            .map_or_else(GangRoom::default, |entry| entry.domains.room())
+            .map_or_else(GangRoom::default, |entry| entry.domains.room(gpus))
     }
 
     /// Returns the names of the nodes of `class` that fit a pod which needs a
@@ -449,7 +449,7 @@ mod tests {
         view.set_node("d", node(16, 900, "nvlink"));
         view.set_class("late", class("late", json!({})));
         let room = |view: &View, name: &str| {
-            let room = view.gang_room(view.class(name).unwrap().unwrap());
+            let room = view.gang_room(view.class(name).unwrap().unwrap(), 1);
             (room.node, room.domain, room.shared)
         };
         assert_eq!(room(&view, "any"), (6, 8, true));

@@ -184,9 +184,20 @@ pub enum PatternName {
     ).message("queueTimeout, onQueueTimeout, order and waitingCostPercent belong to whenUnavailable Queue")
 )]
 pub struct Placement {
-    /// The scope of pods that name none.
+    /// How close the GPUs of each pod must be, for pods that name no scope. `rack` and `zone` mean
+    /// `node` with that `gangScope`.
     #[serde(default)]
     pub scope: ScopeName,
+    /// How far apart the pods of a gang may be, for pods that name no gang scope. They are as close
+    /// as what is free allows: in one NVLink fabric over several nodes, else on one node, in one
+    /// rack, in one zone.
+    #[serde(default)]
+    pub gang_scope: GangScopeName,
+    /// The pods of a gang that are on one node are one host for NCCL, so that they reach each other
+    /// over NVLink: they set the same `NCCL_HOSTID`, and share the network namespace and `/dev/shm`
+    /// of the node. If false, they communicate over the network.
+    #[serde(default)]
+    pub shared_host: bool,
     /// What happens with nodes whose domains are large enough only with GPUs that are marked as
     /// broken.
     #[serde(default)]
@@ -274,6 +285,23 @@ pub enum ScopeName {
     Rack,
     /// One zone.
     Zone,
+}
+
+/// The name of the scope of a gang's pods.
+#[derive(JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum GangScopeName {
+    /// One NVLink domain over which pods reach each other.
+    NvlinkDomain,
+    /// One node.
+    Node,
+    /// One rack.
+    Rack,
+    /// One zone.
+    Zone,
+    /// Anywhere in the cluster.
+    #[default]
+    Cluster,
 }
 
 /// How a pod requests GPUs.

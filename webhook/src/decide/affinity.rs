@@ -18,6 +18,9 @@ use crate::{
 
 const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
 const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
+/// The weights of preferences for nodes close to other pods of the gang: in one NVLink domain, rack
+/// and zone. Closer is worth more than all that is farther.
+const CLOSE: [u32; 3] = [100, 50, 25];
 /// The weight of a preference for healthy nodes, the highest one.
 const HEALTHY: u32 = 100;
 /// The weight of a preference for nodes that are not slow: a slow node comes after all others
@@ -169,7 +172,8 @@ pub(super) fn tolerate(pod: &mut Editor, class: &Class) -> Result<(), Refusal> {
     Ok(pod.append(&path, toleration)?)
 }
 
-/// Adds pod affinity that keeps the pods of a gang together.
+/// Adds pod affinity that keeps the pods of a gang together: as close as possible, and within the
+/// gang's scope.
 ///
 /// The scheduler places the first pod of the gang, although there is no other pod yet, only if the
 /// pod matches all of its own required terms. If it did not match a term of the user's, the whole
@@ -180,15 +184,27 @@ pub(super) fn join_gang(
     gang: &str,
     settings: &Settings,
 ) -> Result<(), Refusal> {
+    let term = |key: &str| json!({"labelSelector": {"matchLabels": {labels::GANG: gang}}, "topologyKey": key});
+    let levels = [labels::DOMAIN, &settings.rack_label, &settings.zone_label];
+    let closer = match scope {
+        Scope::Gpu | Scope::NvlinkDomain | Scope::Node => 0,
+        Scope::Rack => 1,
+        Scope::Zone => 2,
+        Scope::Cluster => 3,
+    };
+    let preferred = ["spec", "affinity", "podAffinity", PREFERRED].map(Step::from);
+    for (key, weight) in levels.into_iter().zip(CLOSE).take(closer) {
+        let item = json!({"weight": weight, "podAffinityTerm": term(key)});
+        append_missing(pod, &preferred, &[item])?;
+    }
     let key = match scope {
         Scope::Gpu | Scope::Node => "kubernetes.io/hostname",
         Scope::NvlinkDomain => labels::DOMAIN,
         Scope::Rack => &settings.rack_label,
         Scope::Zone => &settings.zone_label,
+        Scope::Cluster => return Ok(()),
     };
-    let term = json!({
-        "labelSelector": {"matchLabels": {labels::GANG: gang}}, "topologyKey": key
-    });
+    let term = term(key);
     let path = ["spec", "affinity", "podAffinity", REQUIRED].map(Step::from);
     let present = pod.get(&path).and_then(Value::as_array);
     let mut others = present.into_iter().flatten().enumerate();

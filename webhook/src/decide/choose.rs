@@ -226,8 +226,7 @@ impl Chooser<'_> {
     /// Reports whether the scope or the limit of the class itself cannot hold the pod. That is no
     /// reason to refuse a pod that did not request the class.
     fn outgrows(&self, class: &Class, gpus: u32) -> bool {
-        let crowd = gpus >= 2 || self.intent.gang.is_some();
-        crowd && self.intent.scope.is_none() && class.scope == Scope::Gpu
+        gpus >= 2 && self.intent.scope.is_none() && class.scope == Scope::Gpu
             || self.check_limit(class, gpus).is_err()
     }
 
@@ -240,6 +239,7 @@ impl Chooser<'_> {
     ) -> Result<Box<Chosen>, Refusal> {
         warnings.extend(self.intent.unknown.iter().cloned());
         let scope = self.intent.scope.unwrap_or(class.scope);
+        let gang_scope = self.intent.gang_scope.unwrap_or(class.gang_scope);
         let about = |refusal: Refusal| refusal.about(&class.name);
         self.check_scope(scope, gpus).map_err(about)?;
         self.check_shape(gpus).map_err(about)?;
@@ -262,6 +262,7 @@ impl Chooser<'_> {
             over_ssh: facts.evidence.over_ssh,
             minds_channels: spans && environment::minds_channels(facts.pod, &facts.held.containers),
             scope,
+            gang_scope,
             intent,
             claim: claim::name(facts.pod, facts.namespace, facts.request),
             may_be_cut: false,
@@ -273,12 +274,7 @@ impl Chooser<'_> {
     }
 
     fn check_scope(&self, scope: Scope, gpus: u32) -> Result<(), Refusal> {
-        let crowd = match (gpus, &self.intent.gang) {
-            (2.., _) => format!("{gpus} GPUs"),
-            (_, Some(gang)) => format!("the gang {:?}", identity::shown(gang)),
-            _ => return Ok(()),
-        };
-        if scope != Scope::Gpu {
+        if gpus < 2 || scope != Scope::Gpu {
             return Ok(());
         }
         let source = if self.intent.scope.is_some() {
@@ -289,7 +285,7 @@ impl Chooser<'_> {
         Err(Refusal::new(
             Rule::Scope,
             format!(
-                "{source} scope is gpu, which cannot hold {crowd}: request one GPU, or set annotation {} to nvlink-domain, node, rack or zone",
+                "{source} scope is gpu, which cannot hold {gpus} GPUs: request one GPU, or set annotation {} to nvlink-domain or node",
                 labels::SCOPE
             ),
         ))

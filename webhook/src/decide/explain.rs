@@ -1,6 +1,6 @@
 //! The decision in words: the pod's annotation, and the warnings that kubectl prints.
 
-use nvlink_topology::{BrokenGpus, Scope, labels};
+use nvlink_topology::{BrokenGpus, Pattern, Scope, labels};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -35,6 +35,9 @@ pub struct Record {
     pub gpus: u32,
     /// How close the GPUs must be.
     pub scope: String,
+    /// How far apart the pods of the gang may be; absent without other pods.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gang_scope: Option<String>,
     pub pattern: String,
     /// The pattern is a guess.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -79,6 +82,7 @@ impl Record {
             by: chosen.by,
             gpus: chosen.gpus,
             scope: chosen.scope.to_string(),
+            gang_scope: chosen.spans.then(|| chosen.gang_scope.to_string()),
             pattern: chosen.pattern.to_string(),
             guess: chosen.guess,
             pattern_from: chosen.pattern_from.clone(),
@@ -181,8 +185,16 @@ pub(super) fn summary(chosen: &Chosen) -> String {
     };
     let gpus = match (gpus, &chosen.intent.gang) {
         (_, Some(gang)) => format!(
-            "{gpus} GPU(s) per pod, gang {:?} within one {scope}",
-            identity::shown(gang)
+            "{gpus} GPU(s) per pod{}, gang {:?} {}",
+            match gpus {
+                1 => String::new(),
+                _ => format!(" within one {scope}"),
+            },
+            identity::shown(gang),
+            match chosen.gang_scope {
+                Scope::Cluster => "as close as possible".to_owned(),
+                within => format!("within one {within}"),
+            }
         ),
         (1, None) => "1 GPU".to_owned(),
         (_, None) => format!("{gpus} GPUs within one {scope}"),
@@ -196,7 +208,11 @@ pub(super) fn summary(chosen: &Chosen) -> String {
 
 /// Returns warnings that follow from the state of the cluster: whether the pod will wait or fail.
 pub fn prospects(chosen: &Chosen, view: &View) -> impl Iterator<Item = String> + use<> {
-    let lines = [room(chosen, view), channels(chosen, view)];
+    let lines = [
+        room(chosen, view),
+        apart(chosen, view),
+        channels(chosen, view),
+    ];
     lines.into_iter().flatten()
 }
 
@@ -210,7 +226,7 @@ fn channels(chosen: &Chosen, view: &View) -> Option<String> {
     if !chosen.spans || chosen.minds_channels || settled {
         return None;
     }
-    let shared = environment.fabric == Fabric::MNNVL || view.gang_room(class).shared;
+    let shared = environment.fabric == Fabric::MNNVL || view.gang_room(class, chosen.gpus).shared;
     shared.then(|| {
         format!(
             "nodes of class {:?} share NVLink, and the pod has no claim of a ComputeDomain: NCCL fails where it finds no IMEX channel; add the claim, or set {}=0 to use the network between nodes",
@@ -273,32 +289,77 @@ fn unpublished_or_slow(class: &Class, view: &View) -> String {
     }
 }
 
-/// Warns if a gang will wait forever because no domain can hold all of it. A node whose GPUs are in
-/// several domains does not have the label of the domain, which keeps a gang together.
+/// Warns if a gang can never be as close as it must be on the nodes of its class.
 fn gang_room(chosen: &Chosen, view: &View) -> Option<String> {
-    let Chosen {
-        class,
-        gpus,
-        intent,
-        ..
-    } = chosen;
-    // The queue does not need the label.
-    if intent.gang.is_none() || chosen.scope != Scope::NvlinkDomain || chosen.is_queued() {
+    let Chosen { class, intent, .. } = chosen;
+    intent.gang.as_ref()?;
+    let (name, each) = (&class.name, chosen.gpus);
+    let room = view.gang_room(class, each);
+    let (place, most) = match chosen.gang_scope {
+        Scope::NvlinkDomain if class.shared_host => ("NVLink domain", room.domain),
+        Scope::NvlinkDomain => ("NVLink fabric over several nodes", room.fabric),
+        // Nodes of several domains do not say how many GPUs they have.
+        Scope::Node => ("node", room.pods.map(|_| u64::from(room.node))?),
+        _ => {
+            let (pods, most) = (u64::from(intent.gang_size?), room.pods?);
+            let s = if most == 1 { "" } else { "s" };
+            return (pods > most).then(|| format!(
+                "the gang needs {pods} pods of {each} GPU(s); all nodes of class {name:?} together hold {most} pod{s}: {}",
+                never(chosen)
+            ));
+        }
+    };
+    let need = u64::from(intent.gang_size.unwrap_or(1)) * u64::from(each);
+    if need <= most {
         return None;
     }
-    let name = &class.name;
-    let room = view.gang_room(class);
-    if room.node < *gpus {
-        return Some(format!(
-            "no node of class {name:?} with a domain of {gpus} GPU(s) has the label {}, which keeps a gang together: its pods {STAYS_PENDING}",
-            labels::DOMAIN
-        ));
+    let largest = match most {
+        0 => "there is none".to_owned(),
+        most => format!("the largest has {most}"),
+    };
+    // The label of the domain is that of one node, too.
+    let starts = !chosen.is_queued() && need <= room.domain;
+    let consequence = match starts && chosen.gang_scope == Scope::NvlinkDomain {
+        true => format!(
+            "its pods will not reach each other over NVLink; one pod of {need} GPUs does ({PAGE})"
+        ),
+        false => never(chosen),
+    };
+    Some(format!(
+        "the gang needs {need} GPUs in one {place} of class {name:?}; {largest}: {consequence}"
+    ))
+}
+
+/// Returns what happens to a gang that can never start.
+fn never(chosen: &Chosen) -> String {
+    match chosen.is_queued() {
+        true => format!("its pods {STAYS_PENDING}, the queue can never start them"),
+        false => format!("its pods {STAYS_PENDING}, no domain can hold them"),
     }
-    let need = u64::from(intent.gang_size?) * u64::from(*gpus);
-    (need > room.domain).then(|| {
-        format!(
-            "the gang needs {need} GPUs in one NVLink domain of class {name:?}; the largest has {}: its pods {STAYS_PENDING}, no domain can hold them",
-            room.domain
-        )
-    })
+}
+
+/// The page on pods of one job that are separate hosts.
+const PAGE: &str = "docs/gangs.md";
+
+/// Warns if pods of a gang communicate over the network, although one pod with all their GPUs fits
+/// a domain of one node.
+fn apart(chosen: &Chosen, view: &View) -> Option<String> {
+    let Chosen { class, intent, .. } = chosen;
+    let pods = intent.gang_size.filter(|_| intent.gang.is_some())?;
+    let room = view.gang_room(class, chosen.gpus);
+    let whole = u64::from(pods) * u64::from(chosen.gpus);
+    let silent = chosen.pattern == Pattern::None;
+    let told = chosen.gang_scope == Scope::NvlinkDomain;
+    let fits = whole <= u64::from(room.node);
+    let apart = fits && !silent && !told && !class.shared_host && !room.shared;
+    apart.then(|| separate_hosts(pods.into(), chosen.gpus))
+}
+
+/// Returns that pods do not reach each other over NVLink, though one pod would.
+pub(crate) fn separate_hosts(pods: u64, gpus: u32) -> String {
+    let each = if gpus == 1 { "GPU" } else { "GPUs" };
+    format!(
+        "{pods} pods of {gpus} {each} do not reach each other over NVLink, also on one node; one pod of {} GPUs does ({PAGE})",
+        pods * u64::from(gpus)
+    )
 }

@@ -38,8 +38,10 @@ const KUEUE: &str = "kueue.x-k8s.io/";
 /// Kueue's gate on a pod that Kueue has already placed.
 const PLACED: &str = "kueue.x-k8s.io/topology";
 const KUEUE_REQUIRED: &str = "kueue.x-k8s.io/podset-required-topology";
+const KUEUE_PREFERRED: &str = "kueue.x-k8s.io/podset-preferred-topology";
 const KAI_TOPOLOGY: &str = "kai.scheduler/topology";
 const KAI_REQUIRED: &str = "kai.scheduler/topology-required-placement";
+const KAI_PREFERRED: &str = "kai.scheduler/topology-preferred-placement";
 const KAI_QUEUE: &str = "kai.scheduler/queue";
 const VOLCANO_MODE: &str = "volcano.sh/network-topology-mode";
 const VOLCANO_TIER: &str = "volcano.sh/network-topology-highest-tier";
@@ -51,7 +53,7 @@ const REQUESTS: &[(Scheduler, &[&str])] = &[
         Scheduler::Kueue,
         &[
             KUEUE_REQUIRED,
-            "kueue.x-k8s.io/podset-preferred-topology",
+            KUEUE_PREFERRED,
             "kueue.x-k8s.io/podset-unconstrained-topology",
             "kueue.x-k8s.io/podset-slice-required-topology",
         ],
@@ -60,7 +62,7 @@ const REQUESTS: &[(Scheduler, &[&str])] = &[
         Scheduler::Kai,
         &[
             KAI_REQUIRED,
-            "kai.scheduler/topology-preferred-placement",
+            KAI_PREFERRED,
             "kai.scheduler/segment-topology-required-placement",
             "kai.scheduler/segment-topology-preferred-placement",
         ],
@@ -192,24 +194,29 @@ fn request(
     chosen: &Chosen,
     settings: &Settings,
 ) -> Vec<(&'static str, String)> {
-    let Some(level) = level(chosen, settings) else {
+    let Some((need, level)) = level(chosen, settings) else {
         return Vec::new();
     };
+    let (kueue, kai, volcano) = match need {
+        Need::Required => (KUEUE_REQUIRED, KAI_REQUIRED, "hard"),
+        Need::Preferred => (KUEUE_PREFERRED, KAI_PREFERRED, "soft"),
+    };
     match scheduler {
-        Scheduler::Kueue => vec![(KUEUE_REQUIRED, level.to_owned())],
+        Scheduler::Kueue => vec![(kueue, level.to_owned())],
         Scheduler::Kai => {
             let topology = settled.topology.clone();
             let topology = topology.map(|name| (KAI_TOPOLOGY, name));
             topology
                 .into_iter()
-                .chain([(KAI_REQUIRED, level.to_owned())])
+                .chain([(kai, level.to_owned())])
                 .collect()
         }
         Scheduler::Volcano => {
             let tier = settled
                 .highest_tier
                 .map(|tier| (VOLCANO_TIER, tier.to_string()));
-            [(VOLCANO_MODE, "hard".to_owned())]
+            let tier = tier.filter(|_| need == Need::Required);
+            [(VOLCANO_MODE, volcano.to_owned())]
                 .into_iter()
                 .chain(tier)
                 .collect()
@@ -218,7 +225,15 @@ fn request(
     }
 }
 
-/// Returns the node label whose value must be the same for all pods of the job.
+/// Whether pods of a job must be together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Need {
+    Required,
+    /// The scheduler takes the closest level that has room.
+    Preferred,
+}
+
+/// Returns the node label whose value must be the same for all pods of the job, or should be.
 ///
 /// A single pod runs on one node, and node affinity selects that node, so it needs no request. A
 /// label that is missing on some nodes would keep the pod off them: KAI does not place pods with a
@@ -229,15 +244,18 @@ fn request(
 /// Only a gang needs one domain or node for several pods. A node whose GPUs are in several domains
 /// has no label for them, because it is unknown which domain a pod's GPUs will be in: the gang must
 /// not run on such nodes.
-fn level<'a>(chosen: &Chosen, settings: &'a Settings) -> Option<&'a str> {
-    let gang = chosen.intent.gang.is_some();
-    match chosen.scope {
-        Scope::NvlinkDomain if gang => Some(labels::DOMAIN),
-        Scope::Node if gang => Some("kubernetes.io/hostname"),
-        Scope::Rack if chosen.spans => Some(&settings.rack_label),
-        Scope::Zone if chosen.spans => Some(&settings.zone_label),
-        _ => None,
+fn level<'a>(chosen: &Chosen, settings: &'a Settings) -> Option<(Need, &'a str)> {
+    if !chosen.spans {
+        return None;
     }
+    let level: &str = match chosen.gang_scope {
+        Scope::NvlinkDomain => labels::DOMAIN,
+        Scope::Gpu | Scope::Node => "kubernetes.io/hostname",
+        Scope::Rack => &settings.rack_label,
+        Scope::Zone => &settings.zone_label,
+        Scope::Cluster => return Some((Need::Preferred, labels::DOMAIN)),
+    };
+    Some((Need::Required, level))
 }
 
 /// Writes the class's queue into a pod of KAI, unless the pod has one.

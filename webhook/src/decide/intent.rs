@@ -2,7 +2,7 @@
 
 use std::{fmt::Display, str::FromStr, time::Duration};
 
-use nvlink_topology::{GROUP, Pattern, Scope, labels};
+use nvlink_topology::{GROUP, Pattern, Scope, labels, multi_node::local};
 use serde_json::Value;
 
 use super::refusal::{Refusal, Rule};
@@ -20,8 +20,10 @@ const MAX_GANG: u32 = 100_000;
 pub struct Intent {
     /// The class that the pod names.
     pub class: Option<String>,
-    /// How close its GPUs must be.
+    /// How close its GPUs must be; at most on one node.
     pub scope: Option<Scope>,
+    /// How far apart the pods of its gang may be.
+    pub gang_scope: Option<Scope>,
     /// How its GPUs communicate.
     pub pattern: Option<Pattern>,
     /// The gang that the pod belongs to; `None` for a gang of one pod.
@@ -52,6 +54,11 @@ impl Intent {
         };
         let class = read(labels::CLASS)?.map(str::to_owned);
         let scope = word(labels::SCOPE, read(labels::SCOPE)?)?;
+        let gang_scope = word(labels::GANG_SCOPE, read(labels::GANG_SCOPE)?)?;
+        if gang_scope == Some(Scope::Gpu) {
+            let hint = "set it to nvlink-domain, node, rack, zone or cluster";
+            return Err(invalid(labels::GANG_SCOPE, "gpu", hint));
+        }
         let pattern = word(labels::PATTERN, read(labels::PATTERN)?)?;
         let gang = read(labels::GANG)?;
         let size = read(labels::GANG_SIZE)?.map(gang_size).transpose()?;
@@ -77,10 +84,12 @@ impl Intent {
             let hint = format!("also name the gang in {}", labels::GANG);
             return Err(invalid(labels::GANG_SIZE, &size.to_string(), &hint));
         }
-        let local = alias(ALIAS_POLICY) == Some("nvlink-locality");
+        let locality = alias(ALIAS_POLICY) == Some("nvlink-locality");
+        let scope = scope.or(locality.then_some(Scope::NvlinkDomain));
         Ok(Self {
             class,
-            scope: scope.or(local.then_some(Scope::NvlinkDomain)),
+            scope: scope.map(local),
+            gang_scope: gang_scope.or(scope.and_then(Scope::of_pods)),
             pattern,
             gang: gang.filter(|_| size != Some(1)).map(str::to_owned),
             gang_size: size.filter(|&size| size != 1),
@@ -93,9 +102,10 @@ impl Intent {
 }
 
 /// The annotations that a job may set.
-const KEYS: [&str; 7] = [
+const KEYS: [&str; 8] = [
     labels::CLASS,
     labels::SCOPE,
+    labels::GANG_SCOPE,
     labels::PATTERN,
     labels::GANG,
     labels::GANG_SIZE,
@@ -219,8 +229,8 @@ mod tests {
         both[labels::GANG] = json!("own");
         let intent = read(both).unwrap();
         assert_eq!(
-            (intent.scope, intent.gang.as_deref()),
-            (Some(Scope::Rack), Some("own"))
+            (intent.scope, intent.gang_scope, intent.gang.as_deref()),
+            (Some(Scope::Node), Some(Scope::Rack), Some("own"))
         );
         assert_eq!(read(json!({ALIAS_POLICY: "other"})).unwrap().scope, None);
     }
@@ -261,6 +271,7 @@ mod tests {
     fn an_invalid_value_is_named_with_a_hint() {
         for (key, value, hint) in [
             (labels::SCOPE, json!("galaxy"), "nvlink-domain"),
+            (labels::GANG_SCOPE, json!("gpu"), "cluster"),
             (labels::PATTERN, json!("ring"), "all-reduce"),
             (labels::GANG, json!(""), "name"),
             (labels::GANG_SIZE, json!("4"), "nvlink-domains.io/gang"),

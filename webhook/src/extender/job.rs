@@ -1,7 +1,7 @@
 //! What a pod asks for.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use nvlink_topology::{Pattern, labels};
+use nvlink_topology::{Pattern, labels, multi_node::local};
 use serde_json::Value;
 
 use crate::{
@@ -42,7 +42,7 @@ impl Asked {
             job: Job {
                 gpus,
                 pattern: of_one_pod(known.pattern.unwrap_or_default(), gpus),
-                scope: known.scope.unwrap_or(class.scope),
+                scope: known.scope.map_or(class.scope, local),
                 broken_gpus: class.broken_gpus,
             },
             gang: gang.is_some_and(|all| all.contains_key(labels::GANG)),

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use nvlink_runtime::page::count;
-use nvlink_topology::{Allocation, Domain, Interconnect, NodeTopologySpec, missing_links};
+use nvlink_topology::{
+    Allocation, Domain, Interconnect, NodeTopologySpec, descriptor::Capacity, missing_links,
+};
 
 use super::hardware::{Hardware, Hardwares};
 
@@ -19,8 +21,8 @@ pub struct Node {
     pub domains: Vec<Domain>,
     /// How the GPUs are connected; `None` if the source cannot determine it.
     pub interconnect: Option<Interconnect>,
-    /// Bandwidth of all RDMA devices together, bytes per second in one direction; `None`
-    /// if it is not known.
+    /// The share of one GPU in the RDMA devices, bytes per second in one direction; `None` if it
+    /// is not known.
     pub network: Option<u64>,
     /// Who holds which GPUs; `None` if it is not known.
     pub allocations: Option<Vec<Allocation>>,
@@ -124,7 +126,7 @@ impl Node {
             slow: spec.slow().map(|one| one.ratio),
             domains: spec.domains.clone(),
             interconnect: spec.interconnect(),
-            network: network(spec),
+            network: Capacity::of(spec).inter_node,
             allocations,
             hardware: hardwares.of(spec),
         }
@@ -175,11 +177,6 @@ impl Node {
         }
         models
     }
-}
-
-fn network(spec: &NodeTopologySpec) -> Option<u64> {
-    let rates = spec.nics.iter().filter_map(|nic| nic.bytes_per_second);
-    rates.reduce(u64::saturating_add)
 }
 
 fn links(gpu: &nvlink_topology::Gpu, spec: &NodeTopologySpec) -> Option<Links> {

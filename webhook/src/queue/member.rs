@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use k8s_openapi::jiff::Timestamp;
 use nvlink_planner::Name;
-use nvlink_topology::{Pattern, Scope, labels};
+use nvlink_topology::{Pattern, Scope, labels, multi_node::local};
 use serde_json::Value;
 
 use super::{Gang, Key, Life, Limits, Placement, feed::id, job, life::time};
@@ -30,6 +30,8 @@ pub struct Member {
     pub gpus: u32,
     /// How close the GPUs must be.
     pub scope: Scope,
+    /// How far apart the pods of its gang may be.
+    pub gang_scope: Scope,
     /// How its GPUs communicate.
     pub pattern: Pattern,
     /// Its priority; 0 if it has none.
@@ -98,7 +100,16 @@ pub fn read(pod: &Value, class: &Class, object: Option<&Value>) -> Result<Member
         class: label(labels::CLASS).ok_or(Unreadable::NoClass)?.to_owned(),
         project: label(labels::PROJECT).unwrap_or(&namespace).to_owned(),
         gpus,
-        scope: decision.scope.or(intent.scope).unwrap_or(class.scope),
+        scope: decision
+            .scope
+            .map(local)
+            .or(intent.scope)
+            .unwrap_or(class.scope),
+        gang_scope: decision
+            .gang_scope
+            .or(decision.scope.and_then(Scope::of_pods))
+            .or(intent.gang_scope)
+            .unwrap_or(class.gang_scope),
         pattern: decision.pattern.or(intent.pattern).unwrap_or(match gpus {
             1 => Pattern::None,
             _ => Pattern::AllReduce,
@@ -188,6 +199,7 @@ pub fn held<'a>(
 #[derive(Default)]
 struct Decision {
     scope: Option<Scope>,
+    gang_scope: Option<Scope>,
     pattern: Option<Pattern>,
 }
 
@@ -198,6 +210,7 @@ impl Decision {
         let field = |name: &str| decision.as_ref()?.get(name)?.as_str();
         Self {
             scope: field("scope").and_then(|scope| scope.parse().ok()),
+            gang_scope: field("gangScope").and_then(|scope| scope.parse().ok()),
             pattern: field("pattern").and_then(|pattern| pattern.parse().ok()),
         }
     }

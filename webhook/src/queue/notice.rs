@@ -48,8 +48,8 @@ pub struct About<'a> {
     pub class: &'a str,
     /// Its project.
     pub project: &'a str,
-    /// How close its GPUs must be.
-    pub scope: Scope,
+    /// How far apart the GPUs of its job may be.
+    pub reach: Scope,
 }
 
 /// What a pod shows, by its annotations and condition.
@@ -81,7 +81,10 @@ impl<'a> From<&'a Member> for About<'a> {
         Self {
             class: &member.class,
             project: &member.project,
-            scope: member.scope,
+            reach: match member.gang {
+                Some(_) => member.gang_scope,
+                None => member.scope,
+            },
         }
     }
 }
@@ -149,7 +152,7 @@ impl Notice {
     fn is_planned(&self) -> bool {
         !matches!(
             self.reason,
-            Reason::Never | Reason::Incomplete | Reason::Silent
+            Reason::Never | Reason::NeverTogether { .. } | Reason::Incomplete | Reason::Silent
         )
     }
 
@@ -195,7 +198,7 @@ pub(super) fn why(reason: &Reason, obstacle: Option<&Obstacle>, about: About<'_>
         Some(Obstacle::Refused(why)) => {
             format!("it had its turn, but the queue cannot start it and tries again: {why}")
         }
-        None => words::sentence(reason, about.scope, about.project),
+        None => words::sentence(reason, about.reach, about.project),
     }
 }
 

@@ -2,13 +2,13 @@
 
 use k8s_openapi::jiff::{Timestamp, Unit, tz::TimeZone};
 use nvlink_planner::{Eta, Millis, Reason, Why};
-use nvlink_topology::Scope;
+use nvlink_topology::{Scope, labels};
 
 /// Returns the reason as one word, as conditions and Events have it.
 pub(crate) fn word(reason: &Reason) -> &'static str {
     match reason {
         Reason::Incomplete => "Incomplete",
-        Reason::Never => "Impossible",
+        Reason::Never | Reason::NeverTogether { .. } => "Impossible",
         Reason::Silent => "Silent",
         Reason::Quota { .. } => "Quota",
         Reason::Full { .. } => "Full",
@@ -23,7 +23,7 @@ pub(crate) fn word(reason: &Reason) -> &'static str {
 pub(super) fn label(reason: &Reason) -> &'static str {
     match reason {
         Reason::Incomplete => "incomplete",
-        Reason::Never => "impossible",
+        Reason::Never | Reason::NeverTogether { .. } => "impossible",
         Reason::Silent => "silent",
         Reason::Quota { .. } => "quota",
         Reason::Full { .. } => "full",
@@ -66,7 +66,8 @@ pub(super) fn kind(why: &Why) -> &'static str {
     }
 }
 
-/// Returns why a job of `scope` in `project` waits, as a sentence without its end.
+/// Returns why a job in `project` waits whose GPUs may be as far apart as `scope`, as a sentence
+/// without its end.
 pub(crate) fn sentence(reason: &Reason, scope: Scope, project: &str) -> String {
     match *reason {
         Reason::Incomplete => {
@@ -74,6 +75,19 @@ pub(crate) fn sentence(reason: &Reason, scope: Scope, project: &str) -> String {
         }
         Reason::Never => {
             "no node of its class can ever hold it, not even an empty one: request fewer GPUs, or use another scope or class".to_owned()
+        }
+        Reason::NeverTogether { pods } => {
+            let place = match scope {
+                Scope::Gpu | Scope::NvlinkDomain => "NVLink domain over which pods reach each other can ever hold",
+                Scope::Node => "node can ever hold",
+                Scope::Rack => "rack can ever hold",
+                Scope::Zone => "zone can ever hold",
+                Scope::Cluster => "set of nodes of its class can ever hold",
+            };
+            format!(
+                "each of its {pods} pods could run, but no {place} all of them, not even when empty: use fewer pods, another class, or another {}",
+                labels::GANG_SCOPE
+            )
         }
         Reason::Silent => {
             "the nodes that could hold it are not ready, or do not report their GPUs".to_owned()
@@ -176,6 +190,7 @@ fn within(asked: u32, scope: Scope) -> &'static str {
         Scope::Gpu | Scope::Node => "on one node",
         Scope::Rack => "in one rack",
         Scope::Zone => "in one zone",
+        Scope::Cluster => "for all of its pods",
     }
 }
 

@@ -1,7 +1,7 @@
 //! The report of `explain`: why a pod waits, or why it is where it is. Pure.
 
 use nvlink_planner::{Action, Deadline, Explanation, Job, Millis, Name, OnTimeout};
-use nvlink_topology::{Scope, labels};
+use nvlink_topology::{Pattern, Scope, labels};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     crd::domain_class::{Mapping, OnQueueTimeout},
-    decide::pod,
+    decide::{pod, separate_hosts},
     queue::{self, Life, notice::REFUSED},
 };
 
@@ -127,6 +127,8 @@ pub struct Gang {
     pub size: Option<u32>,
     /// Number of its pods that exist.
     pub pods: usize,
+    /// How far apart they may be.
+    pub scope: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rank: Option<u32>,
     /// What is odd about it.
@@ -239,13 +241,34 @@ fn gang(state: &State<'_>, pod: &Pod<'_>) -> Option<Gang> {
         .filter(|other| other.life.is_live() && other.job() == job);
     let members: Vec<_> = pods.filter_map(|pod| pod.member.as_ref()).collect();
     let whole = crate::queue::assemble(&members);
+    let doubts = whole.doubts.iter().map(ToString::to_string);
     Some(Gang {
         name: own.name.clone(),
         size: own.size,
         pods: members.len(),
+        scope: pod.member.as_ref()?.gang_scope.to_string(),
         rank: own.rank,
-        doubts: whole.doubts.iter().map(ToString::to_string).collect(),
+        doubts: doubts.chain(apart(state, pod)).collect(),
     })
+}
+
+/// Returns that the pods of a gang communicate over the network, where one pod with all their GPUs
+/// would fit a domain.
+fn apart(state: &State<'_>, pod: &Pod<'_>) -> Option<String> {
+    let member = pod.member.as_ref()?;
+    let pods = member.gang.as_ref()?.size?;
+    let class = state.class(pod.class()?)?;
+    let nodes = state.nodes.values();
+    let nodes = nodes.filter(|node| node.classes.contains(&class.name));
+    let domains: Vec<_> = nodes.flat_map(|node| &node.domains).collect();
+    let shared = domains.iter().any(|domain| domain.fabric.is_some());
+    let whole = u64::from(pods) * u64::from(member.gpus);
+    let fits = domains
+        .iter()
+        .any(|domain| !domain.id.is_empty() && domain.gpus.len() as u64 >= whole);
+    let silent = member.pattern == Pattern::None && member.gpus > 1;
+    let apart = fits && !shared && !silent && !class.shared_host;
+    apart.then(|| separate_hosts(pods.into(), member.gpus))
 }
 
 /// Explains a job that waits.
@@ -274,7 +297,7 @@ fn wait(state: &mut State<'_>, id: &Name, this: &mut Explained) {
         return;
     }
     this.reason = Some(queue::words::word(&waiting.reason).to_owned());
-    let why = queue::words::sentence(&waiting.reason, job.scope, &job.project);
+    let why = queue::words::sentence(&waiting.reason, job.reach(), &job.project);
     this.messages = vec![why];
     this.summary = format!(
         "waits in the queue of class {class}: position {}, {} in its class",

@@ -43,7 +43,14 @@ impl Explained {
                 .map_or_else(|| "an unknown number".to_owned(), |size| size.to_string());
             let pods = gang.pods;
             let name = gang.name.strip_prefix("gang ").unwrap_or(&gang.name);
-            line("Gang", &format!("{name}: {pods} of {size} pods exist"));
+            let within = match gang.scope.as_str() {
+                "cluster" => "as close as possible".to_owned(),
+                scope => format!("within one {scope}"),
+            };
+            line(
+                "Gang",
+                &format!("{name}, {within}: {pods} of {size} pods exist"),
+            );
             for doubt in &gang.doubts {
                 line("", &sentence(doubt));
             }
@@ -79,10 +86,7 @@ impl Explained {
         } else {
             ""
         };
-        let scope = self
-            .scope
-            .as_ref()
-            .filter(|_| self.gpus > 1 || self.gang.is_some());
+        let scope = self.scope.as_ref().filter(|_| self.gpus > 1);
         let scope = scope.map(|scope| format!(" within one {scope}"));
         let pattern = self.pattern.as_ref().filter(|_| self.gpus > 1);
         let pattern = pattern.map(|pattern| format!(", pattern {pattern}"));

@@ -14,7 +14,7 @@ use crate::{class::Class, queue::feed::giving};
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Help {
-    /// `gpus`, `scope` or `class`.
+    /// `gpus`, `scope`, `gang-scope` or `class`.
     pub change: &'static str,
     /// The new value.
     pub to: String,
@@ -158,20 +158,26 @@ fn fewer(job: &Job, try_out: &mut impl FnMut(Job) -> Option<Start>, now: Millis)
     Some(help("gpus", &half.to_string(), &what(half), &start, now))
 }
 
-/// Tries wider scopes: the closest that helps.
+/// Tries wider scopes: of the GPUs of each pod, then of the pods of a gang; the closest that helps.
 fn wider(job: &Job, try_out: &mut impl FnMut(Job) -> Option<Start>, now: Millis) -> Option<Help> {
-    let alone = job.members.len() == 1;
-    // One pod is on one node, whatever its scope.
-    let scopes = [Scope::Node, Scope::Rack, Scope::Zone].into_iter();
-    let mut scopes = scopes.filter(|scope| *scope > job.scope && (!alone || *scope == Scope::Node));
-    scopes.find_map(|scope| {
-        let changed = Job {
-            scope,
-            ..job.clone()
+    let of_gpus = (job.scope < Scope::Node).then(|| Job {
+        scope: Scope::Node,
+        ..job.clone()
+    });
+    let wider = [Scope::Node, Scope::Rack, Scope::Zone, Scope::Cluster].into_iter();
+    let wider = wider.filter(|scope| job.members.len() > 1 && *scope > job.gang_scope);
+    let of_pods = wider.map(|gang_scope| Job {
+        gang_scope,
+        ..job.clone()
+    });
+    of_gpus.into_iter().chain(of_pods).find_map(|changed| {
+        let (change, to, from) = match changed.scope == job.scope {
+            true => ("gang-scope", changed.gang_scope, job.gang_scope),
+            false => ("scope", changed.scope, job.scope),
         };
         let start = try_out(changed)?;
-        let what = format!("scope {scope} instead of {}", job.scope);
-        Some(help("scope", &scope.to_string(), &what, &start, now))
+        let what = format!("{change} {to} instead of {from}");
+        Some(help(change, &to.to_string(), &what, &start, now))
     })
 }
 

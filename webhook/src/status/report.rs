@@ -357,7 +357,7 @@ impl State<'_> {
             let eta = one
                 .eta
                 .map(|eta| EtaRow::new(eta.mean, Some(eta.upper), eta.at_least));
-            let why = || queue::words::sentence(&one.reason, job.scope, &job.project);
+            let why = || queue::words::sentence(&one.reason, job.reach(), &job.project);
             let (reason, message, eta) = match self.refused(job) {
                 Some(why) => (REFUSED, why.to_owned(), None),
                 None => (queue::words::word(&one.reason), why(), eta),

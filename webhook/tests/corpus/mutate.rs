@@ -276,6 +276,7 @@ fn annotate(pod: &mut Value, key: &str, value: Value) {
 fn own_annotation(pod: &mut Value, rng: &mut Rng) {
     let keys = [
         labels::SCOPE,
+        labels::GANG_SCOPE,
         labels::PATTERN,
         labels::GANG,
         labels::GANG_SIZE,

@@ -120,7 +120,7 @@ fn a_job_of_kueue_gets_a_note_on_what_kueue_reads() {
     assert!(printed.status.success(), "{said}");
     // Kueue reads the Job that owns this pod, so the pod's own annotation has no effect.
     assert!(
-        said.contains("kueue.x-k8s.io/podset-required-topology"),
+        said.contains("kueue.x-k8s.io/podset-preferred-topology: nvlink-domains.io/domain"),
         "{said}"
     );
 }

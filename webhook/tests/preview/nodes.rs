@@ -148,7 +148,7 @@ fn strict_fails_if_no_node_can_hold_a_pod() {
     fails(
         &strict(&gang, &[]),
         1,
-        &["error: no node can hold Job/train: the gang needs 4 GPUs"],
+        &["error: no node can hold Job/train: the gang needs 2 pods of 2 GPU(s)"],
     );
     let without = run(path, &[PREVIEW, &["-"]].concat(), &large);
     assert!(without.status.success(), "{}", text(&without.stderr));

@@ -65,6 +65,7 @@ impl Feed {
                     .as_ref()
                     .and_then(|queue| queue.max_gpus_per_project),
                 broken: class.broken_gpus,
+                one_host: class.shared_host,
                 waiting_factor: class
                     .queue
                     .as_ref()

@@ -198,6 +198,7 @@ impl Pods<'_> {
             complete: there && pause.is_none() && waiting.iter().all(|(_, pod)| free(pod)),
             pattern: first.pattern,
             scope: first.scope,
+            gang_scope: first.gang_scope,
             within: within(&waiting, waits),
             duration: context.duration(&waiting),
             // Who may spread waits on, and who could not be failed is failed after the pause.
