@@ -55,39 +55,22 @@ fn a_gang_goes_to_a_fabric_then_a_node_then_a_rack_then_a_zone() {
             (found.within, on.join(" "))
         })
     };
-    let expect = |scope, nodes: &str| Ok((scope, nodes.to_owned()));
-    assert_eq!(
-        on(gang(2, 2, Scope::Zone)),
-        expect(Scope::NvlinkDomain, "f1")
-    );
-    assert_eq!(
-        on(gang(2, 4, Scope::Zone)),
-        expect(Scope::NvlinkDomain, "f1 f2")
-    );
-    assert_eq!(
-        on(gang(2, 4, Scope::NvlinkDomain)),
-        expect(Scope::NvlinkDomain, "f1 f2")
-    );
-    assert_eq!(
-        on(gang(5, 4, Scope::Zone)),
-        expect(Scope::Zone, "f1 f2 r1 r2 z1")
-    );
-    assert_eq!(
-        on(gang(6, 3, Scope::Cluster)),
-        Err(NoPlacement::Scope {
-            scope: Scope::Cluster,
-            asked: 18,
-            most: 15
-        })
-    );
+    let placed = |scope, nodes: &str| Ok((scope, nodes.to_owned()));
     let none = |scope, asked, most| Err(NoPlacement::Scope { scope, asked, most });
-    assert_eq!(
-        on(gang(3, 4, Scope::NvlinkDomain)),
-        none(Scope::NvlinkDomain, 12, 8)
-    );
-    assert_eq!(on(gang(3, 4, Scope::Rack)), none(Scope::Rack, 12, 8));
-    assert_eq!(on(gang(2, 4, Scope::Node)), none(Scope::Node, 8, 4));
-    assert_eq!(on(gang(0, 4, Scope::Node)), Err(NoPlacement::NoGpus));
+    let (domain, all) = (Scope::NvlinkDomain, "f1 f2 r1 r2 z1");
+    for (asked, expected) in [
+        (gang(2, 2, Scope::Zone), placed(domain, "f1")),
+        (gang(2, 4, Scope::Zone), placed(domain, "f1 f2")),
+        (gang(2, 4, domain), placed(domain, "f1 f2")),
+        (gang(5, 4, Scope::Zone), placed(Scope::Zone, all)),
+        (gang(6, 3, Scope::Cluster), none(Scope::Cluster, 18, 15)),
+        (gang(3, 4, domain), none(domain, 12, 8)),
+        (gang(3, 4, Scope::Rack), none(Scope::Rack, 12, 8)),
+        (gang(2, 4, Scope::Node), none(Scope::Node, 8, 4)),
+        (gang(0, 4, Scope::Node), Err(NoPlacement::NoGpus)),
+    ] {
+        assert_eq!(on(asked), expected, "{asked:?}");
+    }
 
     // If the fabric has no room, the rack is next.
     nodes[0].free = board.set(&[0]).unwrap();

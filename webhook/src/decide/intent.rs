@@ -54,11 +54,7 @@ impl Intent {
         };
         let class = read(labels::CLASS)?.map(str::to_owned);
         let scope = word(labels::SCOPE, read(labels::SCOPE)?)?;
-        let gang_scope = word(labels::GANG_SCOPE, read(labels::GANG_SCOPE)?)?;
-        if gang_scope == Some(Scope::Gpu) {
-            let hint = "set it to nvlink-domain, node, rack, zone or cluster";
-            return Err(invalid(labels::GANG_SCOPE, "gpu", hint));
-        }
+        let gang_scope = gang_scope(read(labels::GANG_SCOPE)?)?;
         let pattern = word(labels::PATTERN, read(labels::PATTERN)?)?;
         let gang = read(labels::GANG)?;
         let size = read(labels::GANG_SIZE)?.map(gang_size).transpose()?;
@@ -99,6 +95,16 @@ impl Intent {
             unknown: unknown(pod),
         })
     }
+}
+
+/// Reads how far apart the pods of a gang may be: no two pods are on one GPU.
+fn gang_scope(value: Option<&str>) -> Result<Option<Scope>, Refusal> {
+    let scope = word(labels::GANG_SCOPE, value)?;
+    if scope == Some(Scope::Gpu) {
+        let hint = "set it to nvlink-domain, node, rack, zone or cluster";
+        return Err(invalid(labels::GANG_SCOPE, "gpu", hint));
+    }
+    Ok(scope)
 }
 
 /// The annotations that a job may set.

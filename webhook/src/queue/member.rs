@@ -84,32 +84,18 @@ pub fn read(pod: &Value, class: &Class, object: Option<&Value>) -> Result<Member
     let job = object.filter(|object| object.get("kind").and_then(Value::as_str) == Some("Job"));
     let priority = pod::at(pod, &["spec", "priority"]).and_then(Value::as_i64);
     let life = Life::of(pod);
-    let gang = Gang::of(pod, &intent, object, &class.resource);
     // One that waits may belong to another gang than it was prepared for.
     let stays = object.is_none() || !matches!(life, Life::Waiting { .. });
-    let gang = gang.and_then(|gang| {
-        if stays {
-            released(pod, gang)
-        } else {
-            Some(gang)
-        }
-    });
+    let gang = Gang::of(pod, &intent, object, &class.resource);
+    let (scope, gang_scope) = scopes(&decision, &intent, class);
     Ok(Member {
         name: text("name"),
         uid: text("uid"),
         class: label(labels::CLASS).ok_or(Unreadable::NoClass)?.to_owned(),
         project: label(labels::PROJECT).unwrap_or(&namespace).to_owned(),
         gpus,
-        scope: decision
-            .scope
-            .map(local)
-            .or(intent.scope)
-            .unwrap_or(class.scope),
-        gang_scope: decision
-            .gang_scope
-            .or(decision.scope.and_then(Scope::of_pods))
-            .or(intent.gang_scope)
-            .unwrap_or(class.gang_scope),
+        scope,
+        gang_scope,
         pattern: decision.pattern.or(intent.pattern).unwrap_or(match gpus {
             1 => Pattern::None,
             _ => Pattern::AllReduce,
@@ -123,11 +109,30 @@ pub fn read(pod: &Value, class: &Class, object: Option<&Value>) -> Result<Member
             .as_ref()
             .and_then(|queue| queue.timeout_of(gitlab)),
         life,
-        gang,
+        gang: gang.and_then(|gang| {
+            if stays {
+                released(pod, gang)
+            } else {
+                Some(gang)
+            }
+        }),
         limits: Limits::of(pod, job),
         job: job::name(pod),
         namespace,
     })
+}
+
+/// Returns how far apart the GPUs of the pod and the pods of its gang may be: as its decision
+/// says, else its annotations, else its class.
+fn scopes(decision: &Decision, intent: &Intent, class: &Class) -> (Scope, Scope) {
+    let of_gpus = decision.scope.map(local).or(intent.scope);
+    let decided = decision.gang_scope;
+    let decided = decided.or_else(|| decision.scope.and_then(Scope::of_pods));
+    let of_pods = decided.or(intent.gang_scope);
+    (
+        of_gpus.unwrap_or(class.scope),
+        of_pods.unwrap_or(class.gang_scope),
+    )
 }
 
 /// Returns the gang of a pod that was released, `gang` being what it says without its object.

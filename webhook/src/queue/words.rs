@@ -76,19 +76,7 @@ pub(crate) fn sentence(reason: &Reason, scope: Scope, project: &str) -> String {
         Reason::Never => {
             "no node of its class can ever hold it, not even an empty one: request fewer GPUs, or use another scope or class".to_owned()
         }
-        Reason::NeverTogether { pods } => {
-            let place = match scope {
-                Scope::Gpu | Scope::NvlinkDomain => "NVLink domain over which pods reach each other can ever hold",
-                Scope::Node => "node can ever hold",
-                Scope::Rack => "rack can ever hold",
-                Scope::Zone => "zone can ever hold",
-                Scope::Cluster => "set of nodes of its class can ever hold",
-            };
-            format!(
-                "each of its {pods} pods could run, but no {place} all of them, not even when empty: use fewer pods, another class, or another {}",
-                labels::GANG_SCOPE
-            )
-        }
+        Reason::NeverTogether { pods } => never_together(pods, scope),
         Reason::Silent => {
             "the nodes that could hold it are not ready, or do not report their GPUs".to_owned()
         }
@@ -131,6 +119,21 @@ pub(crate) fn sentence(reason: &Reason, scope: Scope, project: &str) -> String {
             span(longer)
         ),
     }
+}
+
+/// Returns why the pods of a gang, each of which could run, never start together within `scope`.
+fn never_together(pods: usize, scope: Scope) -> String {
+    let place = match scope {
+        Scope::Gpu | Scope::NvlinkDomain => "NVLink domain over which pods reach each other",
+        Scope::Node => "node",
+        Scope::Rack => "rack",
+        Scope::Zone => "zone",
+        Scope::Cluster => "set of nodes of its class",
+    };
+    format!(
+        "each of its {pods} pods could run, but no {place} can ever hold all of them, not even when empty: use fewer pods, another class, or another {}",
+        labels::GANG_SCOPE
+    )
 }
 
 /// Returns when a job is expected to start, as seen at `now`.

@@ -153,6 +153,16 @@ impl Pods<'_> {
         refused.or_else(|| whole.undecided().cloned().map(Obstacle::Doubt))
     }
 
+    /// Returns when its last pod got a place, or 0.
+    fn released(&self, places: &[Option<&Placement>]) -> Millis {
+        let pairs = self.0.iter().zip(places);
+        let placed = pairs.filter_map(|((_, pod), place)| {
+            let at = place.as_ref()?.at.as_millisecond();
+            Some(at.saturating_add(pod.shift))
+        });
+        placed.max().unwrap_or(0)
+    }
+
     fn job(
         &self,
         places: &[Option<&Placement>],
@@ -180,12 +190,7 @@ impl Pods<'_> {
         let there = whole.missing == Some(0);
         // A pod with gates of others could not start.
         let free = |pod: &Entry| matches!(&pod.life, Life::Waiting { others } if others.is_empty());
-        let pairs = self.0.iter().zip(places);
         let created = || waiting.iter().filter_map(|(_, pod)| pod.created());
-        let placed = pairs.filter_map(|((_, pod), place)| {
-            let at = place.as_ref()?.at.as_millisecond();
-            Some(at.saturating_add(pod.shift))
-        });
         let priorities = waiting.iter().map(|(_, pod)| pod.priority);
         let pause = pause(&waiting);
         let deadline = deadline(first, created().min(), waits);
@@ -211,7 +216,7 @@ impl Pods<'_> {
                 .filter_map(|(name, pod)| context.member(name, pod))
                 .collect(),
             seats,
-            released: placed.max().unwrap_or(0),
+            released: self.released(places),
         };
         Some((job, whole))
     }
