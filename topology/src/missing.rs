@@ -4,13 +4,15 @@ use crate::{Gpu, generation};
 
 /// Returns the number of links that should be up but are not.
 ///
-/// The expected number is the maximum among the node's GPUs of the same model (so cards
-/// without a bridge are not reported if no card has one), and at least the number of the
-/// model's SXM board (so a node whose whole fabric is down is reported). In a virtual
-/// machine the board's number applies only if the machine has the whole board: one of
-/// eight H100 correctly has no links there, and two have all of them or none.
+/// The expected number is the maximum among the node's GPUs of the same model, and at least
+/// the number of the model's SXM board (so a node whose whole fabric is down is reported).
+/// In a virtual machine the board's number applies only if the machine has the whole board:
+/// one of eight H100 correctly has no links there, and two have all of them or none.
 ///
-/// Returns `None` if the links are unknown, if the GPU should have none, and for GPUs
+/// Bridges of cards are optional: a card without a single link is one without a bridge,
+/// also beside cards that have one.
+///
+/// Returns `None` if the links are unknown, if the GPU may correctly have none, and for GPUs
 /// split by MIG, whose links the driver reports as down.
 #[must_use]
 pub fn missing_links(gpu: &Gpu, gpus: &[Gpu]) -> Option<u64> {
@@ -19,6 +21,10 @@ pub fn missing_links(gpu: &Gpu, gpus: &[Gpu]) -> Option<u64> {
         Some(links.iter().filter(|link| link.up).count() as u64)
     };
     let active = up(gpu)?;
+    let wired = gpu.model.as_deref().and_then(generation::board_links);
+    if active == 0 && wired.is_none() {
+        return None;
+    }
     let siblings = gpus
         .iter()
         .filter(|other| other.model == gpu.model)
@@ -60,7 +66,7 @@ mod tests {
 
     #[test]
     fn the_expected_number_comes_from_siblings_and_from_the_board() {
-        let cases: [Case; 6] = [
+        let cases: [Case; 8] = [
             (
                 "NVIDIA H100 80GB HBM3",
                 &[(18, 0), (16, 2)],
@@ -72,9 +78,20 @@ mod tests {
                 &[Some(18), Some(18)],
             ),
             (
+                "NVIDIA H100 80GB HBM3",
+                &[(18, 0), (0, 18)],
+                &[Some(0), Some(18)],
+            ),
+            // Cards without a bridge beside cards with one.
+            (
+                "NVIDIA H200 NVL",
+                &[(18, 0), (18, 0), (17, 1), (18, 0), (0, 18), (0, 18)],
+                &[Some(0), Some(0), Some(1), Some(0), None, None],
+            ),
+            (
                 "NVIDIA A100 80GB PCIe",
                 &[(12, 0), (0, 12)],
-                &[Some(0), Some(12)],
+                &[Some(0), None],
             ),
             ("NVIDIA A100 80GB PCIe", &[(0, 12), (0, 12)], &[None, None]),
             ("NVIDIA GH200 480GB", &[(0, 18)], &[None]),

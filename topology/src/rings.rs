@@ -19,11 +19,11 @@ const MOST_GPUS: usize = 16;
 
 /// The number of hops that the search tries before it gives up. A random mesh of 8 GPUs
 /// needs 500 on average and 120,000 at most; real boards need 120.
-const STEPS: u32 = 200_000;
+pub(crate) const STEPS: u32 = 200_000;
 
-/// The same for more than 8 GPUs, where no real board has direct links: a quarter of a
+/// The same for more than 8 GPUs, which direct links join on no real board: a quarter of a
 /// millisecond.
-const FEW_STEPS: u32 = 10_000;
+pub(crate) const FEW_STEPS: u32 = 10_000;
 
 /// The result of counting rings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,7 +126,19 @@ impl Mesh {
         // If each GPU has half of the GPUs as neighbours, there is a ring over links
         // alone (Dirac 1952). If there is no such ring, rings go through neighbours.
         let bound = if 2 * fewest >= gpus { through } else { leaving };
-        (gpus >= 3).then_some(bound)
+        (gpus >= 3 && (2 * fewest >= gpus || self.joins(job))).then_some(bound)
+    }
+
+    /// Reports whether direct links connect all of `job`.
+    fn joins(&self, job: u16) -> bool {
+        let mut reached = job & job.wrapping_neg();
+        let mut fresh = reached;
+        while fresh != 0 {
+            let near = members(fresh).fold(0, |near, gpu| near | self.near[gpu]);
+            fresh = near & job & !reached;
+            reached |= fresh;
+        }
+        reached == job
     }
 
     /// Returns the number of links from a GPU to those of `near`, and the most to one of them.

@@ -240,10 +240,22 @@ fn holding(mut regions: Vec<GpuSet>, gpus: usize) -> Vec<GpuSet> {
 }
 
 /// Returns the best placement over all regions; `None` if the scope allows none.
+///
+/// What is not proven is compared with the best placements without each of its GPUs, so that
+/// [`next_best`] finds none that is better.
 fn search(graph: &Graph, request: &Request, regions: &[GpuSet]) -> Option<Found> {
+    let found = search_once(graph, request, regions, 1)?;
+    if found.exact {
+        return Some(found);
+    }
+    Some(next::improved(graph, request, regions, found))
+}
+
+/// The same, in one search that may spend one of `share` parts of each budget.
+fn search_once(graph: &Graph, request: &Request, regions: &[GpuSet], share: u64) -> Option<Found> {
     let mut best: Option<(Rank, Found)> = None;
     for &region in regions {
-        let Some(found) = search_region(graph, request, region) else {
+        let Some(found) = search_region(graph, request, region, share) else {
             continue;
         };
         if let [_] = regions {
@@ -257,11 +269,11 @@ fn search(graph: &Graph, request: &Request, regions: &[GpuSet]) -> Option<Found>
     best.map(|(_, found)| found)
 }
 
-fn search_region(graph: &Graph, request: &Request, region: GpuSet) -> Option<Found> {
+fn search_region(graph: &Graph, request: &Request, region: GpuSet, share: u64) -> Option<Found> {
     if region.len() > EXACT_GPUS {
-        return large::search(graph, request, region);
+        return large::search(graph, request, region, share);
     }
-    let instance = Instance::new(graph, request, region);
+    let instance = Instance::new(graph, request, region, share);
     instance.search(request.pattern)
 }
 

@@ -31,7 +31,7 @@ families! {
         "nvlink_missing_links",
         &["gpu", "UUID"],
         "GPUs",
-        "NVLinks that should be up and are not. The expected number comes from the other GPUs of the model on the node and from the board; in a virtual machine, from the board only if the machine has the whole board. Absent where a GPU should have none.",
+        "NVLinks that should be up and are not. The expected number comes from the other GPUs of the model on the node and from the board; in a virtual machine, from the board only if the machine has the whole board. Absent where a GPU may correctly have none, such as a PCIe card without a bridge.",
     );
     GPU_SPEED = gauge(
         Group::Gpu,

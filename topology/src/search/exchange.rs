@@ -73,8 +73,11 @@ impl Instance<'_> {
                 score.heaviest = score.heaviest.max(port);
             }
             for b in members(partners[a] & !near & !over_pcie[a] & !((2 << a) - 1)) {
+                let widest = self.relay(set, (a, b), partners, &mut relayed, limit)?;
+                // One transfer uses one of the paths, however many share the load.
+                score.heaviest = score.heaviest.max(widest);
                 // There are two hops in each direction.
-                score.sum += 4 * self.relay(set, (a, b), partners, &mut relayed, limit)?;
+                score.sum += 4 * widest;
             }
             for b in members(near | over_pcie[a]) {
                 score.add(self.plain[a][b]);

@@ -1,6 +1,6 @@
 //! A region of at most [`EXACT_GPUS`] GPUs, renumbered for bit masks, and its k-subsets.
 
-use super::{EXACT_GPUS, Request, shape, tour::Score};
+use super::{EXACT_GPUS, Request, tour::Score};
 use crate::{GpuSet, Graph, Pattern, Scope, flows::Loads, graph::Weight, rings::Mesh};
 
 /// A set of GPUs by their number in the [`Instance`].
@@ -12,8 +12,8 @@ pub(super) const FORBIDDEN: Weight = 100_000_000_000_000;
 /// One region of candidate GPUs. GPUs are numbers `0..len`, in the order of their indices.
 pub(super) struct Instance<'a> {
     pub(super) graph: &'a Graph,
-    /// The number of rank assignments that the search for a shape may try.
-    pub(super) steps: u64,
+    /// The search may spend this part of each budget: one of `share` parts.
+    pub(super) share: u64,
     /// Number of GPUs to choose.
     pub(super) k: usize,
     /// Position in the graph of each number.
@@ -26,7 +26,7 @@ pub(super) struct Instance<'a> {
     /// The same without paths through a third GPU.
     pub(super) plain: Weights,
     /// Whether the job must stay on NVLink.
-    on_nvlink: bool,
+    pub(super) on_nvlink: bool,
     /// Whether paths through a third GPU change any weight.
     pub(super) relayed: bool,
     /// Whether hops of one tour may share a resource.
@@ -78,8 +78,9 @@ pub(super) fn comes_first(a: Mask, b: Mask) -> bool {
 }
 
 impl<'a> Instance<'a> {
-    /// Returns the instance for the GPUs of `region`, at most [`EXACT_GPUS`].
-    pub(super) fn new(graph: &'a Graph, request: &Request, region: GpuSet) -> Self {
+    /// Returns the instance for the GPUs of `region`, at most [`EXACT_GPUS`], whose search may
+    /// spend one of `share` parts of each budget.
+    pub(super) fn new(graph: &'a Graph, request: &Request, region: GpuSet, share: u64) -> Self {
         let positions: Vec<usize> = region.iter().collect();
         let on_nvlink = request.scope == Scope::NvlinkDomain;
         let mut plain = [[0; EXACT_GPUS]; EXACT_GPUS];
@@ -101,7 +102,7 @@ impl<'a> Instance<'a> {
         }
         let mut instance = Self {
             graph,
-            steps: shape::STEPS,
+            share: share.max(1),
             on_nvlink,
             k: request.gpus,
             numa: numa_bits(graph, request.pattern, &positions),

@@ -6,24 +6,38 @@
 
 use std::collections::BTreeMap;
 
-use super::{EXACT_GPUS, Found, Instance, Rank, Request, shape, tour::Kind};
+use super::{EXACT_GPUS, Found, Instance, Rank, Request, tour::Kind};
 use crate::{GpuSet, Graph, Pattern, Scope, cost::Volumes, graph::Weight};
 
 /// The maximum number of different choices that are tried one by one.
 const CHOICES: usize = 2_000;
 
 /// Returns the best set and order found in `region`; `None` if the scope allows none.
-pub(super) fn search(graph: &Graph, request: &Request, region: GpuSet) -> Option<Found> {
+pub(super) fn search(
+    graph: &Graph,
+    request: &Request,
+    region: GpuSet,
+    share: u64,
+) -> Option<Found> {
     let twins = twins(graph, request, region);
+    let part = |sets: usize| sets.div_ceil(usize::try_from(share).unwrap_or(usize::MAX));
     let (sets, complete) = match all_choices(&twins, request) {
-        Some(sets) => (sets, true),
-        None => (grown(graph, request, region, &twins), false),
+        Some(mut sets) => {
+            let all = sets.len();
+            sets.truncate(part(all));
+            let complete = sets.len() == all;
+            (sets, complete)
+        }
+        None => {
+            let seeds = &twins[..part(twins.len())];
+            (grown(graph, request, region, seeds), false)
+        }
     };
     let mut proven = complete;
     let mut best: Option<(Rank, Found)> = None;
-    let steps = shape::STEPS / sets.len().max(1) as u64;
+    let share = share * sets.len().max(1) as u64;
     for set in sets {
-        let found = ordered(graph, request, set, steps);
+        let found = ordered(graph, request, set, share);
         let Some(found) = found.filter(|found| allowed(graph, request, found)) else {
             continue;
         };
@@ -128,7 +142,7 @@ fn grown(graph: &Graph, request: &Request, region: GpuSet, twins: &[Vec<usize>])
 
 /// Returns the best order of `set` that it finds: an exact one for few GPUs and for
 /// patterns without a tour.
-fn ordered(graph: &Graph, request: &Request, set: GpuSet, steps: u64) -> Option<Found> {
+fn ordered(graph: &Graph, request: &Request, set: GpuSet, share: u64) -> Option<Found> {
     if set.len() > EXACT_GPUS {
         let (order, exact) = match request.pattern {
             Pattern::AllToAll | Pattern::None => (set.iter().collect(), true),
@@ -147,9 +161,7 @@ fn ordered(graph: &Graph, request: &Request, set: GpuSet, steps: u64) -> Option<
         required: set,
         ..*request
     };
-    let mut instance = Instance::new(graph, &request, set);
-    instance.steps = steps;
-    instance.search(request.pattern)
+    Instance::new(graph, &request, set, share).search(request.pattern)
 }
 
 fn star(graph: &Graph, set: GpuSet) -> Vec<usize> {
@@ -203,6 +215,11 @@ fn near_neighbours(graph: &Graph, set: GpuSet, kind: Kind) -> Vec<usize> {
 /// GPU passes its port if it has no other links, and that all bytes use the lightest
 /// path.
 fn at_floor(graph: &Graph, request: &Request, region: GpuSet, found: &Found) -> bool {
+    let direct = |gpu: usize| !graph.direct(gpu).intersection(region).is_empty();
+    if request.pattern == Pattern::AllReduce && region.iter().any(direct) {
+        // Several rings over direct links are faster than the lightest path.
+        return false;
+    }
     let pairs = region
         .iter()
         .flat_map(|a| region.iter().filter(move |&b| a < b).map(move |b| (a, b)));

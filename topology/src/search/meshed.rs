@@ -28,8 +28,20 @@ pub(super) struct Tours<'a> {
     /// The weight of the lightest path that is not a direct link.
     lightest_apart: Weight,
     /// The number of hops that may still be tried to count rings.
-    steps: u32,
+    hops: u32,
+    /// The number of rank assignments that may still be tried where hops share something.
+    assignments: u64,
+    /// The number of steps that may still be spent on sets whose bound is not reached.
+    patience: u64,
 }
+
+/// The number of hops that count the rings of a set after all others are spent: 25
+/// microseconds.
+const LAST_HOPS: u32 = 1_000;
+
+/// The number of sets whose bounds may be missed on boards of more than 8 GPUs. Boards of 12
+/// and 16 on bridges of four need more than 8.
+const SETS: u64 = 16;
 
 impl<'a> Tours<'a> {
     pub(super) fn new(instance: &'a Instance<'a>, kind: Kind) -> Self {
@@ -45,9 +57,43 @@ impl<'a> Tours<'a> {
             lightest_apart: weights.min().unwrap_or(FORBIDDEN),
             // Twice the limit of one set, so that some steps are left if the first set
             // uses all of its steps.
-            steps: 2 * rings::steps(instance.len()),
+            hops: hops(instance),
+            assignments: assignments(instance),
+            patience: patience(instance),
         }
     }
+}
+
+/// Returns the number of hops that may be tried to count rings.
+fn hops(instance: &Instance<'_>) -> u32 {
+    let all = u64::from(2 * rings::STEPS);
+    let least = u64::from(4 * rings::FEW_STEPS);
+    u32::try_from((all / instance.share).max(least)).unwrap_or(u32::MAX)
+}
+
+/// Returns the number of rank assignments that may be tried. Above 8 GPUs, where they are no
+/// proof, a few find good tours.
+fn assignments(instance: &Instance<'_>) -> u64 {
+    let all = if instance.len() <= 8 {
+        shape::STEPS
+    } else {
+        shape::STEPS / 8
+    };
+    all / instance.share
+}
+
+/// Returns the number of steps that may be spent on sets whose bound is not reached.
+fn patience(instance: &Instance<'_>) -> u64 {
+    let all = subsets::effort(instance.len());
+    let some = SETS * subsets::effort(instance.k);
+    let patience = match (&instance.mesh, instance.sharing) {
+        // All sets of a board with up to 8 GPUs are tried if necessary.
+        (Some(_), _) | (_, true) if instance.len() <= 8 => return u64::MAX,
+        (Some(_), _) => some.max(all / 16),
+        (None, true) => some.max(all),
+        (None, false) => return all,
+    };
+    patience / instance.share
 }
 
 impl Tours<'_> {
@@ -132,15 +178,21 @@ impl Tours<'_> {
         }
     }
 
-    /// Returns the number of steps that may be spent on sets whose bound is not reached.
-    pub(super) fn patience(&self) -> u64 {
-        let all = subsets::effort(self.instance.len());
-        match (&self.instance.mesh, self.instance.len()) {
-            // All sets of a real board are tried if necessary.
-            (Some(_), ..=8) => u64::MAX,
-            (Some(_), _) => all / 256,
-            (None, _) => all,
-        }
+    /// Counts a set whose bound was not reached.
+    pub(super) fn miss(&mut self) {
+        let effort = subsets::effort(self.instance.k);
+        self.patience = self.patience.saturating_sub(effort);
+    }
+
+    /// Reports whether the score of every tour is that of its hops, each on its own: no hop
+    /// shares anything with another, and no rings are counted.
+    pub(super) fn may_pass_over_all_sets(&self) -> bool {
+        self.instance.mesh.is_none() && !self.instance.sharing
+    }
+
+    /// Reports whether the search should end although it has not tried all sets.
+    pub(super) fn is_exhausted(&self) -> bool {
+        self.patience == 0 || self.instance.sharing && self.assignments == 0
     }
 
     fn score_of(&self, rings: Rings) -> Score {
@@ -168,10 +220,12 @@ impl Tours<'_> {
             Some(floor) => floor,
             None => return (None, true),
         };
-        let allowance = self.steps.min(rings::steps(self.instance.k));
+        // However hard the first sets are, some hops are left for the others.
+        let allowance = (self.hops / 2).max(LAST_HOPS);
+        let allowance = allowance.min(rings::steps(self.instance.k));
         let mut left = allowance;
         let rings = mesh.most(set as u16, floor, &mut left);
-        self.steps -= allowance - left;
+        self.hops = self.hops.saturating_sub(allowance - left);
         if rings.number > 0 {
             let score = self.score_of(rings);
             let order = rings.one[..self.instance.k]
@@ -195,7 +249,7 @@ impl Tours<'_> {
     /// Returns the best single tour of a set, and whether it is proven. It is the tour
     /// with the least heaviest hop, unless its hops share a resource: then all orders are
     /// tried.
-    fn tour(&self, set: Mask, known: Score) -> (Option<Tour>, bool) {
+    fn tour(&mut self, set: Mask, known: Score) -> (Option<Tour>, bool) {
         let instance = self.instance;
         let tour = if instance.relayed {
             self.tour_by(&self.weights(set), set, known)
@@ -205,14 +259,27 @@ impl Tours<'_> {
         let shared = |tour: &Tour| {
             instance.sharing && !tour.score.is_forbidden() && self.score(&tour.order) != tour.score
         };
-        if !tour.as_ref().is_some_and(shared) {
-            return (tour, true);
+        match tour {
+            Some(tour) if shared(&tour) => self.shared(set, tour, known),
+            tour => (tour, true),
         }
-        if instance.k > 8 {
-            return (tour, false);
-        }
-        let volumes = Volumes::tour(instance.k, self.kind == Kind::Ring);
-        shape::of_set(instance, &volumes, set, known)
+    }
+
+    /// Returns the best tour of a set, unless it is worse than `known`, and whether it is
+    /// proven. `apart` is the best one if its hops did not share anything.
+    fn shared(&mut self, set: Mask, mut apart: Tour, known: Score) -> (Option<Tour>, bool) {
+        let least = apart.score;
+        apart.score = self.score(&apart.order);
+        // However hard the first sets are, some assignments are left for the others.
+        let parts = if self.instance.len() <= 8 { 1 } else { 8 };
+        let allowance = self.assignments.div_ceil(parts);
+        let mut left = allowance;
+        let known = known.min(apart.score);
+        let scores = (least, known);
+        let (tour, proven) = shape::tour_of_set(self.instance, self.kind, set, scores, &mut left);
+        self.assignments -= allowance - left;
+        let tour = tour.unwrap_or(apart);
+        ((tour.score <= known).then_some(tour), proven)
     }
 
     /// Returns the cost of all hops of a tour together.

@@ -2,8 +2,8 @@
 
 use serde::Serialize;
 
-use super::{Found, Placement, Rank, Request, check, regions, search};
-use crate::{Graph, cost::Cost};
+use super::{Found, Placement, Rank, Request, check, regions, search_once};
+use crate::{GpuSet, Graph, cost::Cost};
 
 /// The best placement of GPUs other than those of a [`Placement`].
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -28,20 +28,20 @@ pub struct NextBest {
 ///
 /// Another set lacks at least one GPU of the placement, so the search runs once without
 /// each of them that is not required. This takes up to `request.gpus` times as long as
-/// [`super::place`]. Rules 1 to 3 decide between all other sets; for rule 4, each search
-/// takes the GPU that it leaves out as held.
+/// [`super::place`], if its placement is exact; else as long. Rules 1 to 3 decide between
+/// all other sets; for rule 4, each search takes the GPU that it leaves out as held.
 #[must_use]
 pub fn next_best(graph: &Graph, request: &Request, placement: &Placement) -> Option<NextBest> {
     let chosen = graph.set(&placement.gpus).ok()?;
     let mut best: Option<(Rank, Found)> = None;
     let mut exact = true;
+    let share = if placement.exact { 1 } else { share(request) };
     for gpu in chosen.difference(request.required).iter() {
-        let without = [gpu].into_iter().collect();
-        let request_without = Request {
-            free: request.free.difference(without),
-            ..*request
+        let without = without(request, gpu);
+        let Ok(regions) = check(graph, &without).and_then(|()| regions(graph, &without)) else {
+            continue;
         };
-        let Some(found) = searched(graph, &request_without) else {
+        let Some(found) = search_once(graph, &without, &regions, share) else {
             continue;
         };
         exact &= found.exact;
@@ -66,9 +66,52 @@ pub fn next_best(graph: &Graph, request: &Request, placement: &Placement) -> Opt
     })
 }
 
-/// Returns the best placement of `request`; `None` if there is none.
+/// Returns `found` or, if there is one, a better placement within `regions` that a search
+/// finds without one of its GPUs, and so on until no such search finds a better one. These
+/// are the searches of [`next_best`]: all of them together spend as much as the first one.
+pub(super) fn improved(
+    graph: &Graph,
+    request: &Request,
+    regions: &[GpuSet],
+    found: Found,
+) -> Found {
+    let rank = |found: &Found| Rank::of(graph, request, found);
+    let set = |found: &Found| found.order.iter().copied().collect::<GpuSet>();
+    let (mut best, mut tried) = ((rank(&found), found), request.required);
+    while let Some(gpu) = set(&best.1).difference(tried).iter().next() {
+        tried.insert(gpu);
+        let one = [gpu].into_iter().collect();
+        let left = regions.iter().map(|region| region.difference(one));
+        let left: Vec<GpuSet> = left.filter(|left| left.len() >= request.gpus).collect();
+        let found = search_once(graph, &without(request, gpu), &left, share(request));
+        if let Some(found) = found
+            .map(|found| (rank(&found), found))
+            .filter(|found| found.0 < best.0)
+        {
+            best = found;
+        }
+    }
+    Found {
+        exact: false,
+        ..best.1
+    }
+}
+
+/// Returns the request for another set, which lacks `gpu`.
+fn without(request: &Request, gpu: usize) -> Request {
+    let free = request.free.difference([gpu].into_iter().collect());
+    Request { free, ..*request }
+}
+
+/// Returns the number of searches that share a budget: one for each GPU that a placement
+/// may do without.
+fn share(request: &Request) -> u64 {
+    (request.gpus - request.required.len()).max(1) as u64
+}
+
+/// Returns the best placement of `request` that one search finds; `None` if there is none.
 pub(super) fn searched(graph: &Graph, request: &Request) -> Option<Found> {
     check(graph, request).ok()?;
     let regions = regions(graph, request).ok()?;
-    search(graph, request, &regions)
+    search_once(graph, request, &regions, 1)
 }

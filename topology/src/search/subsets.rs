@@ -140,11 +140,11 @@ fn score_of_sums(
 ///
 /// Sets are tried by ascending bound, until the bound of the next is worse than the best
 /// tour found. If bounds are poor, that would be many tours; then one pass of dynamic
-/// programming over all sets replaces them.
+/// programming over all sets replaces them or, if a tour costs more than its hops alone,
+/// the search ends without a proof.
 pub(super) fn of_tours(instance: &Instance<'_>, kind: Kind) -> Option<Found> {
     let mut tours = Tours::new(instance, kind);
     let candidates = tours.worth_trying();
-    let mut patience = tours.patience();
     let mut best: Option<(Best<'_>, Tour)> = None;
     let mut proven = true;
     for (at, &(bound, set)) in candidates.iter().enumerate() {
@@ -155,10 +155,21 @@ pub(super) fn of_tours(instance: &Instance<'_>, kind: Kind) -> Option<Found> {
                 _ => {}
             }
         }
+        let allowed = best.as_ref().filter(|(best, _)| !best.score.is_forbidden());
+        if tours.is_exhausted() && (allowed.is_some() || tours.may_pass_over_all_sets()) {
+            if tours.may_pass_over_all_sets() {
+                let best = best.map(|(best, _)| best);
+                return of_all_tours(instance, kind, &tours.edges, &candidates[at..], best);
+            }
+            proven = false;
+            break;
+        }
         let known = best.as_ref().map_or(Score::UNKNOWN, |(best, _)| best.score);
         let (found, sure) = tours.of_set(set, known);
         proven &= sure;
-        let reached = found.as_ref().is_some_and(|tour| tour.score == bound);
+        if found.as_ref().is_none_or(|tour| tour.score != bound) {
+            tours.miss();
+        }
         match (&mut best, found) {
             (_, None) => {}
             (Some((best, tour)), Some(found)) => {
@@ -168,19 +179,6 @@ pub(super) fn of_tours(instance: &Instance<'_>, kind: Kind) -> Option<Found> {
             }
             (None, Some(found)) => {
                 best = Some((Best::new(instance, found.score, set), found));
-            }
-        }
-        if !reached {
-            match u64::checked_sub(patience, effort(instance.k)) {
-                Some(left) => patience = left,
-                None if instance.mesh.is_none() => {
-                    let best = best.map(|(best, _)| best);
-                    return of_all_tours(instance, kind, &tours.edges, &candidates[at..], best);
-                }
-                None => {
-                    proven = false;
-                    break;
-                }
             }
         }
     }
@@ -215,7 +213,7 @@ pub(super) fn effort(n: usize) -> u64 {
 }
 
 /// Does the same as [`of_tours`] in one pass over all sets, with the exact score of each
-/// candidate.
+/// candidate. A tour must cost what its hops cost, each on its own.
 fn of_all_tours<'a>(
     instance: &'a Instance<'a>,
     kind: Kind,

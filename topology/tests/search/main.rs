@@ -9,6 +9,7 @@ mod costs;
 mod multi_node;
 mod random;
 mod rings;
+mod shared;
 
 use boards::{board, dgx1v, graph, pairs, switched};
 use brute::Brute;
