@@ -31,6 +31,7 @@ fn gang(pods: usize, gpus: usize, scope: Scope) -> Gang {
         pod: scope.min(Scope::Node),
         scope,
         one_host: false,
+        without_fabrics: false,
     }
 }
 
