@@ -80,7 +80,7 @@ const MAKERS: &[Maker] = &[
         ..maker("PyTorchJob", "kubeflow.org/", None, "PyTorchJob")
     },
     Maker {
-        labels: &[(JOB_NAME, "")],
+        labels: &[(OPERATOR, "tfjob-controller"), (JOB_NAME, "")],
         ..maker("TFJob", "kubeflow.org/", None, "TFJob")
     },
     Maker {
