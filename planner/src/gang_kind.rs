@@ -27,6 +27,8 @@ pub(crate) struct GangSpec {
     pub(crate) resources: Vec<u64>,
     /// How far apart the members may be.
     pub(crate) scope: Scope,
+    /// A fabric brings the members no closer.
+    pub(crate) without_fabrics: bool,
 }
 
 /// Members that fit on a node, and their placement.
@@ -108,13 +110,17 @@ impl GangSpec {
     /// Returns the levels at which such a gang may span nodes, closest first.
     pub(crate) fn levels(&self) -> &'static [Scope] {
         use Scope::{Cluster, Node, NvlinkDomain, Rack, Zone};
-        match self.scope {
+        let levels: &[Scope] = match self.scope {
             Scope::Gpu => &[],
             NvlinkDomain => &[NvlinkDomain],
             Node => &[Node],
             Rack => &[NvlinkDomain, Rack],
             Zone => &[NvlinkDomain, Rack, Zone],
             Cluster => &[NvlinkDomain, Rack, Zone, Cluster],
+        };
+        match levels {
+            [NvlinkDomain, wider @ ..] if self.without_fabrics => wider,
+            levels => levels,
         }
     }
 

@@ -101,14 +101,15 @@ impl Node {
         }
     }
 
-    /// Returns the time of the traffic between a pod of a gang on it and the others
-    /// ([`Gang::between`]).
+    /// Returns the time of the traffic between a pod of a gang on it and the others, which are
+    /// within `within` ([`Gang::between`]).
     pub(crate) fn between(&self, gang: &Gang, within: Scope) -> f64 {
-        gang.between(
-            &self.shared.graph,
-            self.state.network_bytes_per_second,
-            within,
-        )
+        let fabric = match within {
+            Scope::Node => self.state.fabric.is_some(),
+            within => within <= Scope::NvlinkDomain,
+        };
+        let network = self.state.network_bytes_per_second;
+        gang.between(&self.shared.graph, network, fabric)
     }
 
     /// Returns how its GPUs are connected.

@@ -51,6 +51,9 @@ pub struct Class {
     /// Whether the pods of a gang that are on one node are one host for NCCL
     /// ([`nvlink_topology::multi_node::Gang::one_host`]).
     pub one_host: bool,
+    /// Whether NCCL may not use NVLink between hosts
+    /// ([`nvlink_topology::multi_node::Gang::without_fabrics`]).
+    pub without_fabrics: bool,
     /// How much a second of waiting costs against a second of running. With a factor, a
     /// job waits for a better placement than it could have now, as long as the expected
     /// wait times the factor is at most the run time that the better placement saves; and it

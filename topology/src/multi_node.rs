@@ -11,6 +11,8 @@
 //! fabric of several nodes (`ncclTopoCheckP2p` and `ncclTopoCheckMNNVL` in `src/graph/paths.cc`,
 //! `getHostHash` in `src/misc/utils.cc`, NCCL 2.30). So pods of one gang reach each other over the
 //! network cards near their GPUs, unless an administrator makes them one host ([`Gang::one_host`]).
+//! Pods of one node that is in such a fabric reach each other through it, as those of its other
+//! nodes do, unless NCCL may not use it ([`Gang::without_fabrics`]).
 
 use std::collections::BTreeMap;
 
@@ -80,6 +82,8 @@ pub struct Gang {
     pub scope: Scope,
     /// Whether NCCL takes the pods of one node for one host, because they share what it compares.
     pub one_host: bool,
+    /// Whether NCCL may not use NVLink between hosts (`NCCL_MNNVL_ENABLE=0`).
+    pub without_fabrics: bool,
 }
 
 /// How much a placement on a node harms other jobs; less is better.
@@ -138,18 +142,17 @@ impl Node<'_> {
 }
 
 impl Gang {
-    /// Returns the time of the traffic between a pod on a node and the other pods, which are
-    /// within `within`: seconds per byte of payload, in the busier direction. `network` is that of
-    /// [`Node::network_bytes_per_second`].
+    /// Returns the time of the traffic between a pod on a node and the other pods: seconds per byte
+    /// of payload, in the busier direction. `fabric`: all of them are in one fabric. `network` is
+    /// that of [`Node::network_bytes_per_second`].
     ///
     /// Inside a fabric, all traffic of a GPU leaves through its links to the switches, also that to
     /// GPUs of its own pod. Elsewhere the pod's GPUs share the network cards that are near them.
     /// For a ring or chain the busiest pod is any, for a star that of the centre.
     #[must_use]
-    pub fn between(&self, graph: &Graph, network: Option<u64>, within: Scope) -> f64 {
-        let port = graph
-            .fastest_port()
-            .filter(|_| within <= Scope::NvlinkDomain);
+    pub fn between(&self, graph: &Graph, network: Option<u64>, fabric: bool) -> f64 {
+        let fabric = fabric && !self.without_fabrics;
+        let port = graph.fastest_port().filter(|_| fabric);
         #[allow(clippy::cast_precision_loss)] // far below 2^53
         let (n, k) = ((self.pods * self.gpus) as f64, self.gpus as f64);
         // The GPUs that share the way out.
@@ -239,7 +242,9 @@ fn levels(gang: &Gang) -> Vec<Scope> {
         .chain([Scope::Rack, Scope::Zone, Scope::Cluster]);
     let allowed = |level: &Scope| match *level {
         Scope::Node => gang.scope >= Scope::Node || gang.one_host,
-        Scope::NvlinkDomain => !matches!(gang.scope, Scope::Gpu | Scope::Node),
+        Scope::NvlinkDomain => {
+            !gang.without_fabrics && !matches!(gang.scope, Scope::Gpu | Scope::Node)
+        }
         level => gang.scope >= level,
     };
     levels.filter(allowed).collect()
@@ -273,9 +278,13 @@ fn fits<'a>(group: &[&'a Node<'a>], gang: &Gang, within: Scope) -> Vec<Fit<'a>> 
         let pods = pods_of(node, node.free, gang);
         let slowest = pods.iter().map(|pod| pod.cost).reduce(f64::max)?;
         let network = node.network_bytes_per_second;
+        let fabric = match within {
+            Scope::Node => node.fabric.is_some(),
+            within => within == Scope::NvlinkDomain,
+        };
         let between = match gang.pods {
             1 => 0.0,
-            _ => gang.between(node.graph, network, within),
+            _ => gang.between(node.graph, network, fabric),
         };
         let cost = slowest.max(between);
         Some(Fit { node, pods, cost })

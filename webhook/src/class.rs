@@ -8,6 +8,7 @@ use crate::crd::{
         self, AccessMode, AppliesTo, DomainClassSpec, Environment, GangScopeName, Mapping,
         PatternName, Placement, Scheduler, ScopeName,
     },
+    environment::{MNNVL, Mnnvl},
 };
 
 mod accepted;
@@ -172,6 +173,17 @@ impl Class {
             device_class: spec.devices.device_class_name.clone(),
             queue: Queue::of(spec)?,
         })
+    }
+
+    /// Reports whether NCCL may not use NVLink between the pods of the class, also in one fabric.
+    #[must_use]
+    pub fn without_fabrics(&self) -> bool {
+        let environment = &self.environment;
+        environment.mnnvl == Some(Mnnvl::Disabled)
+            || environment
+                .extra
+                .get(MNNVL)
+                .is_some_and(|value| value == "0")
     }
 
     /// Reports whether the class claims a pod with `gpus` GPUs and communication `pattern`.

@@ -32,16 +32,18 @@ pub mod pod;
 mod project;
 pub mod quantity;
 mod refusal;
+mod together;
 
 use handover::Handover;
 
 pub use choose::{Choice, choose};
+pub(crate) use explain::STAYS_PENDING;
 pub use explain::{Record, prospects};
-pub(crate) use explain::{STAYS_PENDING, separate_hosts};
 pub use facts::Facts;
 pub use gate::Gating;
 pub use intent::Intent;
 pub use refusal::{Refusal, Rule};
+pub(crate) use together::Together;
 
 /// The operation on a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,8 +104,10 @@ pub struct Chosen {
     pub guess: bool,
     /// Where the pattern comes from, in a few words.
     pub pattern_from: String,
-    /// The job has other pods, and this pod communicates with them over the network.
+    /// The job has other pods.
     pub spans: bool,
+    /// Number of pods of the job, where it has others and something says how many.
+    pub pods: Option<u32>,
     /// Its ranks start over ssh and do not see the variables of its containers.
     pub over_ssh: bool,
     /// The pod itself handles the IMEX channels that NVLink between nodes needs.

@@ -13,6 +13,7 @@ use crate::{
     cluster::view::SharedView,
     decide::{Admitted, Refusal, Rule, affinity},
     policies::exempt_names,
+    queue,
     stdout::print,
 };
 
@@ -141,7 +142,8 @@ impl<'a> Preview<'a> {
         };
         for template in template::find(&change.before) {
             let pod = change.before.pointer(&template.path).cloned();
-            let (mut verdict, after) = self.template(&template, pod.unwrap_or_default())?;
+            let (mut verdict, after) =
+                self.template(&template, &change.before, pod.unwrap_or_default())?;
             let unheard = template::unheard(&change.before, &template);
             verdict.notes.extend(unheard);
             change.verdicts.push(verdict);
@@ -156,6 +158,7 @@ impl<'a> Preview<'a> {
     fn template(
         &self,
         template: &Template,
+        document: &Value,
         before: Value,
     ) -> anyhow::Result<(Verdict, Option<Value>)> {
         let namespace = template.object.namespace.as_deref();
@@ -174,7 +177,10 @@ impl<'a> Preview<'a> {
             None => before.clone(),
         };
         let node = node_of_scheduler(template, &mut pod);
-        let decision = self.admission.admit(pod, namespace, &subject);
+        let pods = dress
+            .as_ref()
+            .and_then(|_| queue::gang_size(&pod, document));
+        let decision = self.admission.admit_part(pod, namespace, &subject, pods);
         match self.runtime.block_on(decision) {
             Err(refusal) => {
                 self.refuse(&mut verdict, template, refusal);

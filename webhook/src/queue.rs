@@ -62,6 +62,7 @@ mod tally;
 pub(crate) mod words;
 pub mod writes;
 
+pub(crate) use gang::size as gang_size;
 pub use gang::{Assembly, Doubt, Gang, assemble};
 pub use life::Life;
 pub use limits::{Estimate, Limits, Source};

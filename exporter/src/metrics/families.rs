@@ -227,7 +227,7 @@ families! {
         "nvlink_placement_quality_ratio",
         &["namespace", "pod", "container", "reference"],
         "containers with GPUs × 2",
-        "Best possible communication time divided by that of the container's GPUs. Reference node: the best on the empty node. Reference free: the best of the GPUs that were free when the pod started, absent where those are not known.",
+        "Best possible communication time divided by that of the container's GPUs. Reference node: the best on the empty node. Reference free: the best of the GPUs that were free when the pod started, absent where those are not known. Traffic to other pods does not count.",
     );
     PLACEMENT_PATTERN = gauge(
         Group::Placement,

@@ -64,6 +64,7 @@ impl Plan<'_> {
             member,
             resources,
             scope: job.gang_scope,
+            without_fabrics: gang.without_fabrics,
         })
     }
 

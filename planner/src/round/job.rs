@@ -188,13 +188,15 @@ impl Plan<'_> {
     pub(crate) fn gang(&self, entry: &Entry) -> Option<Gang> {
         let job = &entry.job;
         let gpus = job.members.iter().map(|member| member.gpus).max()?;
+        let class = self.class(&job.class);
         (job.members.len() > 1).then(|| Gang {
             pods: job.members.len(),
             gpus: gpus as usize,
             pattern: job.pattern,
             pod: job.scope,
             scope: job.gang_scope,
-            one_host: self.class(&job.class).is_some_and(|class| class.one_host),
+            one_host: class.is_some_and(|class| class.one_host),
+            without_fabrics: class.is_some_and(|class| class.without_fabrics),
         })
     }
 
@@ -220,8 +222,8 @@ impl Plan<'_> {
         let hosts = self.gang(entry).filter(|gang| !gang.one_host);
         if let Some((gang, node)) = hosts.zip(self.cluster.node(number)) {
             within = match node.state.fabric {
-                Some(_) => Scope::NvlinkDomain,
-                None => Scope::Node,
+                Some(_) if !gang.without_fabrics => Scope::NvlinkDomain,
+                _ => Scope::Node,
             };
             cost = cost.max(node.between(&gang, within));
         }

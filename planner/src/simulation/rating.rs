@@ -67,16 +67,14 @@ impl<'a> Ratings<'a> {
             pod: Scope::Node,
             scope: Scope::Cluster,
             one_host: false,
+            without_fabrics: false,
         };
-        let within = match self.fabric(seats) {
-            true => Scope::NvlinkDomain,
-            false => Scope::Cluster,
-        };
+        let fabric = self.fabric(seats);
         let mut cost: f64 = 0.0;
         for &seat in seats {
             let kind = &self.cluster.kinds[self.cluster.nodes[seat.node].kind];
             let (pod, _) = self.pod(seat, plain(pattern));
-            let between = gang.between(&kind.graph, kind.network, within);
+            let between = gang.between(&kind.graph, kind.network, fabric);
             cost = cost.max(pod).max(between);
         }
         let cluster = self.cluster;

@@ -163,6 +163,57 @@ fn a_gang_prefers_a_fabric_to_one_node_and_its_quality_says_what_it_got() {
     assert!(quality < 0.1, "Ethernet instead of NVLink: {quality}");
 }
 
+/// Where NCCL may not use a fabric, it brings pods no closer, on one node as on several.
+#[test]
+fn a_fabric_that_nccl_may_not_use_counts_as_the_network() {
+    let fabric = Fabric {
+        cluster_uuid: "f00d".to_owned(),
+        clique: 1,
+    };
+    let told = |scope, without_fabrics, pods| {
+        let mut fed = Fed::default();
+        let class = Class {
+            without_fabrics,
+            ..Class::default()
+        };
+        fed.class(CLASS, class);
+        for node in ["a", "b"] {
+            let state = NodeState {
+                fabric: Some(fabric.clone()),
+                ..switched()
+            };
+            fed.node(node, state);
+        }
+        let gang = Job {
+            gang_scope: scope,
+            ..job(1, 0, 10)
+        };
+        fed.job("gang", gang.of(pods, 4));
+        let round = fed.round(0);
+        let Some(Action::Release(release)) = round.actions.first() else {
+            return Err(told(&round));
+        };
+        Ok((release.scope, release.cost, release.quality))
+    };
+    for pods in [2, 4] {
+        let (scope, fast, quality) = told(Scope::Cluster, false, pods).unwrap();
+        assert_eq!(scope, Scope::NvlinkDomain);
+        assert!(quality > 0.999, "{quality}");
+        let (scope, slow, quality) = told(Scope::Cluster, true, pods).unwrap();
+        let expected = if pods == 2 {
+            Scope::Node
+        } else {
+            Scope::Cluster
+        };
+        assert_eq!(scope, expected);
+        assert!(quality > 0.999, "nothing is better: {quality}");
+        assert!(slow > fast * 50.0, "Ethernet: {slow:e}, NVLink: {fast:e}");
+        assert!(told(Scope::NvlinkDomain, false, pods).is_ok());
+        let never = told(Scope::NvlinkDomain, true, pods).unwrap_err();
+        assert!(never.contains("NeverTogether"), "{never}");
+    }
+}
+
 #[test]
 fn a_gang_waits_whole_for_the_earliest_rack() {
     let mut fed = Fed::default();

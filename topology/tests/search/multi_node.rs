@@ -31,6 +31,7 @@ fn gang(pods: usize, gpus: usize, scope: Scope) -> Gang {
         pod: scope.min(Scope::Node),
         scope,
         one_host: false,
+        without_fabrics: false,
     }
 }
 
@@ -193,6 +194,40 @@ fn a_fabric_is_as_fast_as_one_node() {
     }
     let [eight, rack] = [2, 18].map(|pods| cost(&tray, pods, 4, Pattern::AllToAll));
     assert!((rack / eight - (71.0 / 72.0) / (7.0 / 8.0)).abs() < 1e-6);
+}
+
+/// Pods of one node that is in a fabric reach each other through it, whatever their scope is, and no
+/// pods do where NCCL may not use it.
+#[test]
+fn a_fabric_joins_the_pods_of_one_of_its_nodes_unless_nccl_may_not_use_it() {
+    let board = graph(&switched(8, 18));
+    let fabric = Fabric::new("7b5c0000-0000-0000-0000-000000000001", 1).unwrap();
+    let nodes = ["a", "b"].map(|name| Node {
+        fabric: Some(&fabric),
+        ..node(name, &board, Interconnect::Nvswitch)
+    });
+    let placed = |pods, scope, without_fabrics| {
+        let gang = Gang {
+            without_fabrics,
+            ..gang(pods, 4, scope)
+        };
+        place_gang(&nodes, &gang).map(|found| (found.within, found.cost))
+    };
+    let near = |cost: f64, expected: f64| (cost / expected - 1.0).abs() < 1e-6;
+    let network = |pods: f64| 2.0 * (4.0 * pods - 1.0) / (4.0 * pods) / 1.25e9;
+    let (within, inside) = placed(2, Scope::Node, false).unwrap();
+    assert_eq!(within, Scope::Node);
+    assert!(near(
+        inside,
+        placed(2, Scope::NvlinkDomain, false).unwrap().1
+    ));
+    let (within, outside) = placed(2, Scope::Cluster, true).unwrap();
+    assert_eq!(within, Scope::Node);
+    assert!(near(outside, network(2.0)), "{outside:e}");
+    let (within, outside) = placed(4, Scope::Cluster, true).unwrap();
+    assert_eq!(within, Scope::Cluster);
+    assert!(near(outside, network(4.0)), "{outside:e}");
+    assert!(placed(2, Scope::NvlinkDomain, true).is_err());
 }
 
 /// Two pods of one board share no network card: each has those near its GPUs, four of eight.

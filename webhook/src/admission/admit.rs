@@ -24,6 +24,15 @@ pub struct Admission<A> {
     pub settings: Settings,
 }
 
+/// What is known of a new pod besides itself.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Origin<'a> {
+    /// The id of the request; empty if there is none.
+    pub(super) request: &'a str,
+    /// The number of pods of its job, by the object that they are created from.
+    pub(super) pods: Option<u32>,
+}
+
 /// Allows every decision to wait.
 fn always() -> Result<(), Infallible> {
     Ok(())
@@ -40,7 +49,22 @@ impl<A: Authorizer> Admission<A> {
         namespace: &str,
         subject: &Subject,
     ) -> Result<Admitted, Refusal> {
-        let Ok(decided) = self.create(pod, namespace, subject, "", always).await;
+        self.admit_part(pod, namespace, subject, None).await
+    }
+
+    /// Decides as [`Self::admit`] does on one of the `pods` of a job.
+    ///
+    /// # Errors
+    /// When the pod is refused.
+    pub async fn admit_part(
+        &self,
+        pod: Value,
+        namespace: &str,
+        subject: &Subject,
+        pods: Option<u32>,
+    ) -> Result<Admitted, Refusal> {
+        let origin = Origin { request: "", pods };
+        let Ok(decided) = self.create(pod, namespace, subject, origin, always).await;
         decided
     }
 
@@ -62,19 +86,19 @@ impl<A: Authorizer> Admission<A> {
         decided.map(|()| left(pod, Vec::new()))
     }
 
-    /// Decides as [`Self::admit`] does, for the request of id `request`. Calls `wait` before each request to the
-    /// API server; an error of `wait` ends the decision.
+    /// Decides as [`Self::admit`] does. Calls `wait` before each request to the API server; an error
+    /// of `wait` ends the decision.
     pub(super) async fn create<E>(
         &self,
         pod: Value,
         namespace: &str,
         subject: &Subject,
-        request: &str,
+        origin: Origin<'_>,
         mut wait: impl FnMut() -> Result<(), E>,
     ) -> Result<Result<Admitted, Refusal>, E> {
         let variables = self.view.read().variables();
         let facts = match Facts::of(&pod, namespace, subject, &variables) {
-            Ok(facts) => facts.of_request(request),
+            Ok(facts) => facts.of_request(origin.request).of_pods(origin.pods),
             Err(refusal) => return Ok(Err(refusal)),
         };
         let mut grants = Grants::new();

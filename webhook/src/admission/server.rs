@@ -20,7 +20,7 @@ use serde_json::Value;
 use tokio::time::timeout_at;
 
 use crate::{
-    admission::admit::Admission,
+    admission::admit::{Admission, Origin},
     admission::review::{self, Answer, Invalid, Request, Review},
     authorize::Authorizer,
     decide::pod,
@@ -231,7 +231,11 @@ impl<A: Authorizer> Webhook<A> {
         let admission = &self.admission;
         let decision = match action {
             Action::Create => {
-                let created = admission.create(pod, &namespace, &subject, &uid, wait);
+                let origin = Origin {
+                    request: &uid,
+                    ..Origin::default()
+                };
+                let created = admission.create(pod, &namespace, &subject, origin, wait);
                 created.await?
             }
             _ => {

@@ -56,11 +56,17 @@ impl Queue {
         self.timeout.or(gitlab.then_some(GITLAB_DEFAULT))
     }
 
+    /// Reports whether a pod starts outside its scope at the end of its time.
+    #[must_use]
+    pub fn spreads(&self) -> bool {
+        self.on_timeout == OnQueueTimeout::Spread
+    }
+
     /// Reports whether a pod may start outside its scope. Kubernetes allows only to narrow the
     /// affinity of a gated pod, so the size of the domain is then written when the pod starts.
     #[must_use]
     pub fn may_leave_scope(&self) -> bool {
-        self.on_timeout == OnQueueTimeout::Spread || self.waiting_cost_percent.is_some()
+        self.spreads() || self.waiting_cost_percent.is_some()
     }
 }
 

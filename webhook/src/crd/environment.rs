@@ -148,6 +148,9 @@ pub enum Distance {
     SYS,
 }
 
+/// The variable by which NCCL looks for NVLink between nodes, or does not.
+pub const MNNVL: &str = "NCCL_MNNVL_ENABLE";
+
 /// Whether jobs use NVLink between nodes. Unless `Disabled`, ranks that share a
 /// fabric fail if they have no IMEX channel.
 #[derive(JsonSchema, Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -248,6 +248,7 @@ impl Chooser<'_> {
         let (class, intent) = (Arc::clone(class), self.intent.clone());
         let facts = self.facts;
         let spans = intent.gang.is_some() || facts.evidence.spans;
+        let pods = intent.gang_size.or(facts.pods).or(facts.evidence.pods);
         let mut chosen = Chosen {
             project: project::of(&class, facts.subject, facts.pod, facts.namespace),
             namespace: facts.namespace.to_owned(),
@@ -259,6 +260,7 @@ impl Chooser<'_> {
             guess: classified.guess,
             pattern_from: classified.from,
             spans,
+            pods: pods.filter(|_| spans),
             over_ssh: facts.evidence.over_ssh,
             minds_channels: spans && environment::minds_channels(facts.pod, &facts.held.containers),
             scope,

@@ -17,7 +17,8 @@ use launch::{Command, Launch};
 use marks::{MARKS, MPI_OPERATOR, NAME_VARIABLES, NAME_WORDS, NAMES, OWNERS, SILENT};
 use sizes::Sizes;
 use table::{
-    DENSE, EXPERTS, IMAGES, LAUNCH_VARIABLES, Meaning, PROGRAMS, Program, SIZE_VARIABLES, VARIABLES,
+    DENSE, EXPERTS, IMAGES, LAUNCH_VARIABLES, Meaning, NODES, PROGRAMS, Program, SIZE_VARIABLES,
+    VARIABLES,
 };
 
 /// The longest word of a pod that is shown in a reason, in characters.
@@ -38,6 +39,8 @@ pub(super) struct Evidence {
     finding: Option<Finding>,
     /// The job has other pods.
     pub(super) spans: bool,
+    /// The number of its pods, if a command or variable of the pod says it.
+    pub(super) pods: Option<u32>,
     /// The pod waits for others to start its ranks over ssh.
     pub(super) over_ssh: bool,
     /// The CI system whose pods do not contain the job's script.
@@ -151,6 +154,7 @@ impl Evidence {
         Self {
             finding,
             spans,
+            pods: holders.iter().filter_map(nodes).max(),
             over_ssh,
             silent,
         }
@@ -342,6 +346,16 @@ fn several_nodes(launch: &Launch<'_>) -> bool {
             None => command.python && sizes.splits_model() && sizes.outgrow(gpus, false),
         }
     })
+}
+
+/// Returns the number of nodes, that is pods, which a command or torchrun's variable says.
+fn nodes(launch: &Launch<'_>) -> Option<u32> {
+    let said = launch.commands.iter().filter_map(|command| {
+        let row = program(&command.words).map(|(row, _)| row);
+        sized(row, &command.words, launch).nodes
+    });
+    let variable = || sizes::number(launch.variable(NODES)?);
+    said.max().or_else(variable).filter(|&nodes| nodes > 1)
 }
 
 /// Reports whether the model that a command names has experts; `None` if its name does not show it.

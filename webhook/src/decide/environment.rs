@@ -13,14 +13,12 @@ use serde_json::{Value, json};
 
 use super::{Chosen, devices::Devices, refusal::Refusal};
 use crate::{
+    crd::environment::MNNVL,
     decide::patch::Editor,
     decide::pod::{self, Container, Place},
 };
 
 mod table;
-
-/// Controls whether NCCL looks for NVLink between nodes.
-pub(super) const MNNVL: &str = "NCCL_MNNVL_ENABLE";
 
 #[derive(Debug, Default)]
 pub(super) struct Report {

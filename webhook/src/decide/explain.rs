@@ -1,22 +1,23 @@
 //! The decision in words: the pod's annotation, and the warnings that kubectl prints.
 
-use nvlink_topology::{BrokenGpus, Pattern, Scope, labels};
+use nvlink_topology::{BrokenGpus, Scope, labels};
 use serde::Serialize;
 use serde_json::Value;
 
 use super::{
     By, Chosen, affinity,
-    environment::{self, Report},
+    environment::Report,
     handover::Handover,
     identity,
     refusal::{Refusal, Rule},
+    together::Together,
 };
 use crate::{
-    class::Class,
+    class::{Class, Queue},
     cluster::view::View,
     crd::{
         domain_class::Mapping,
-        environment::{Fabric, Mnnvl},
+        environment::{Fabric, MNNVL, Mnnvl},
     },
     decide::patch::Editor,
     decide::pod,
@@ -208,12 +209,24 @@ pub(super) fn summary(chosen: &Chosen) -> String {
 
 /// Returns warnings that follow from the state of the cluster: whether the pod will wait or fail.
 pub fn prospects(chosen: &Chosen, view: &View) -> impl Iterator<Item = String> + use<> {
-    let lines = [
-        room(chosen, view),
-        apart(chosen, view),
-        channels(chosen, view),
-    ];
-    lines.into_iter().flatten()
+    let hardware = view.gang_room(&chosen.class, chosen.gpus);
+    let pods = Together::of(chosen);
+    let room = room(chosen, view);
+    // Where no pod fits, that is said.
+    let alone = matches!(room, Room::Never(_) | Room::Later);
+    let never = pods
+        .filter(|_| !alone)
+        .and_then(|pods| pods.never(&hardware));
+    let apart = pods.filter(|_| never.is_none());
+    let apart = apart.and_then(|pods| pods.apart(&hardware));
+    let room = match room {
+        Room::Never(line) => Some(line),
+        Room::Taken(line) => line.filter(|_| never.is_none()),
+        Room::Later | Room::Now => None,
+    };
+    [room, never, apart, channels(chosen, view)]
+        .into_iter()
+        .flatten()
 }
 
 /// Warns if NCCL may fail because the pod has no IMEX channel. By default, NCCL needs one where
@@ -222,7 +235,7 @@ fn channels(chosen: &Chosen, view: &View) -> Option<String> {
     let class = &chosen.class;
     let environment = &class.environment;
     let settled = matches!(environment.mnnvl, Some(Mnnvl::Required | Mnnvl::Disabled))
-        || environment.extra.contains_key(environment::MNNVL);
+        || environment.extra.contains_key(MNNVL);
     if !chosen.spans || chosen.minds_channels || settled {
         return None;
     }
@@ -230,7 +243,7 @@ fn channels(chosen: &Chosen, view: &View) -> Option<String> {
     shared.then(|| {
         format!(
             "nodes of class {:?} share NVLink, and the pod has no claim of a ComputeDomain: NCCL fails where it finds no IMEX channel; add the claim, or set {}=0 to use the network between nodes",
-            class.name, environment::MNNVL
+            class.name, MNNVL
         )
     })
 }
@@ -238,11 +251,22 @@ fn channels(chosen: &Chosen, view: &View) -> Option<String> {
 /// Part of each warning that no node, or no domain, can ever hold the pod as the cluster is.
 pub(crate) const STAYS_PENDING: &str = "will stay Pending";
 
-/// Warns if the pod will wait because no node has room now, or forever because no node can hold it.
-fn room(chosen: &Chosen, view: &View) -> Option<String> {
+/// Whether the nodes of a class have room for a pod, and what it is told.
+enum Room {
+    /// Some have, or that is not known.
+    Now,
+    /// Some that are in use. In the queue, which has a warning of its own, there is none.
+    Taken(Option<String>),
+    /// None has, and the queue starts it outside its scope.
+    Later,
+    /// None has.
+    Never(String),
+}
+
+fn room(chosen: &Chosen, view: &View) -> Room {
     if !view.has_nodes() {
         // No node is known yet, which does not mean that there is none.
-        return None;
+        return Room::Now;
     }
     let Chosen { class, gpus, .. } = chosen;
     let need = affinity::domain_size(chosen.scope, *gpus).unwrap_or(1);
@@ -256,20 +280,18 @@ fn room(chosen: &Chosen, view: &View) -> Option<String> {
         BrokenGpus::Avoid => "healthy ",
         _ => "",
     };
+    let spreads = class.queue.as_ref().is_some_and(Queue::spreads);
     match (room.nodes, room.fitting, room.free) {
-        (0, ..) => Some(unpublished_or_slow(class, view)),
-        // It starts on other nodes, when the class says so.
-        (_, 0, _) if chosen.may_leave_scope() => None,
-        // The queue has a warning of its own.
-        (_, 1.., 0) if chosen.is_queued() => None,
-        (_, 0, _) => Some(format!(
+        (0, ..) => Room::Never(unpublished_or_slow(class, view)),
+        (_, 0, _) if chosen.is_queued() && spreads => Room::Later,
+        (_, 0, _) => Room::Never(format!(
             "no node of class {name:?}{fast} has a domain of {need} {healthy}GPUs; the largest is {}: the pod {STAYS_PENDING}, no node can hold it",
             room.largest
         )),
-        (_, fitting, 0) => Some(format!(
+        (_, fitting, 0) => Room::Taken((!chosen.is_queued()).then(|| format!(
             "all {fitting} nodes of class {name:?} that have a domain of {need} {healthy}GPUs are in use: the pod will wait"
-        )),
-        _ => gang_room(chosen, view),
+        ))),
+        _ => Room::Now,
     }
 }
 
@@ -287,79 +309,4 @@ fn unpublished_or_slow(class: &Class, view: &View) -> String {
         ),
         _ => format!("no node of class {name:?} has published its domains: the pod will wait"),
     }
-}
-
-/// Warns if a gang can never be as close as it must be on the nodes of its class.
-fn gang_room(chosen: &Chosen, view: &View) -> Option<String> {
-    let Chosen { class, intent, .. } = chosen;
-    intent.gang.as_ref()?;
-    let (name, each) = (&class.name, chosen.gpus);
-    let room = view.gang_room(class, each);
-    let (place, most) = match chosen.gang_scope {
-        Scope::NvlinkDomain if class.shared_host => ("NVLink domain", room.domain),
-        Scope::NvlinkDomain => ("NVLink fabric over several nodes", room.fabric),
-        // Nodes of several domains do not say how many GPUs they have.
-        Scope::Node => ("node", room.pods.map(|_| u64::from(room.node))?),
-        _ => {
-            let (pods, most) = (u64::from(intent.gang_size?), room.pods?);
-            let s = if most == 1 { "" } else { "s" };
-            return (pods > most).then(|| format!(
-                "the gang needs {pods} pods of {each} GPU(s); all nodes of class {name:?} together hold {most} pod{s}: {}",
-                never(chosen)
-            ));
-        }
-    };
-    let need = u64::from(intent.gang_size.unwrap_or(1)) * u64::from(each);
-    if need <= most {
-        return None;
-    }
-    let largest = match most {
-        0 => "there is none".to_owned(),
-        most => format!("the largest has {most}"),
-    };
-    // The label of the domain is that of one node, too.
-    let starts = !chosen.is_queued() && need <= room.domain;
-    let consequence = match starts && chosen.gang_scope == Scope::NvlinkDomain {
-        true => format!(
-            "its pods will not reach each other over NVLink; one pod of {need} GPUs does ({PAGE})"
-        ),
-        false => never(chosen),
-    };
-    Some(format!(
-        "the gang needs {need} GPUs in one {place} of class {name:?}; {largest}: {consequence}"
-    ))
-}
-
-/// Returns what happens to a gang that can never start.
-fn never(chosen: &Chosen) -> String {
-    match chosen.is_queued() {
-        true => format!("its pods {STAYS_PENDING}, the queue can never start them"),
-        false => format!("its pods {STAYS_PENDING}, no domain can hold them"),
-    }
-}
-
-/// The page on pods of one job that are separate hosts.
-const PAGE: &str = "docs/gangs.md";
-
-/// Warns if pods of a gang communicate over the network, although one pod with all their GPUs fits
-/// a domain of one node.
-fn apart(chosen: &Chosen, view: &View) -> Option<String> {
-    let Chosen { class, intent, .. } = chosen;
-    let pods = intent.gang_size.filter(|_| intent.gang.is_some())?;
-    let room = view.gang_room(class, chosen.gpus);
-    let whole = u64::from(pods) * u64::from(chosen.gpus);
-    let silent = chosen.pattern == Pattern::None;
-    let told = chosen.gang_scope == Scope::NvlinkDomain;
-    let fits = whole <= u64::from(room.node);
-    let apart = fits && !silent && !told && !class.shared_host && !room.shared;
-    apart.then(|| separate_hosts(pods.into(), chosen.gpus))
-}
-
-/// Returns that pods do not reach each other over NVLink, though one pod would.
-pub(crate) fn separate_hosts(pods: u64, gpus: u32) -> String {
-    let each = if gpus == 1 { "GPU" } else { "GPUs" };
-    format!(
-        "{pods} pods of {gpus} {each} do not reach each other over NVLink, also on one node; one pod of {} GPUs does ({PAGE})",
-        pods * u64::from(gpus)
-    )
 }

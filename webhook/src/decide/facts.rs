@@ -20,6 +20,8 @@ pub struct Facts<'a> {
     /// The pod's annotations; `None` for a mirror pod, which runs whatever the decision is.
     pub(super) intent: Option<Intent>,
     pub(super) evidence: Evidence,
+    /// The number of pods of its job, by the object that they are created from.
+    pub(super) pods: Option<u32>,
 }
 
 impl<'a> Facts<'a> {
@@ -48,7 +50,14 @@ impl<'a> Facts<'a> {
             held,
             intent,
             evidence,
+            pods: None,
         })
+    }
+
+    /// Sets the number of pods of its job, by the object that they are created from.
+    #[must_use]
+    pub fn of_pods(self, pods: Option<u32>) -> Self {
+        Self { pods, ..self }
     }
 
     /// Sets the id of the request.

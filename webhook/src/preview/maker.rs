@@ -23,14 +23,15 @@ struct Maker {
     account: Option<&'static str>,
     /// The kind of the pods' owner.
     owner: &'static str,
-    /// A label of its pods; an empty value stands for the object's name.
-    label: Option<(&'static str, &'static str)>,
+    /// Labels of its pods; an empty value stands for the object's name.
+    labels: &'static [(&'static str, &'static str)],
 }
 
 const JOB: Option<&str> = Some("job-controller");
 const REPLICA_SET: Option<&str> = Some("replicaset-controller");
 const STATEFUL_SET: Option<&str> = Some("statefulset-controller");
 const OPERATOR: &str = "training.kubeflow.org/operator-name";
+const JOB_NAME: &str = "training.kubeflow.org/job-name";
 
 /// The known controllers. For others, the kind of the object is the kind of the owner.
 const MAKERS: &[Maker] = &[
@@ -54,11 +55,11 @@ const MAKERS: &[Maker] = &[
         "ReplicationController",
     ),
     Maker {
-        label: Some(("jobset.sigs.k8s.io/jobset-name", "")),
+        labels: &[("jobset.sigs.k8s.io/jobset-name", "")],
         ..maker("JobSet", "jobset.x-k8s.io/", JOB, "Job")
     },
     Maker {
-        label: Some(("leaderworkerset.sigs.k8s.io/name", "")),
+        labels: &[("leaderworkerset.sigs.k8s.io/name", "")],
         ..maker(
             "LeaderWorkerSet",
             "leaderworkerset.x-k8s.io/",
@@ -67,28 +68,31 @@ const MAKERS: &[Maker] = &[
         )
     },
     Maker {
-        label: Some(("volcano.sh/job-name", "")),
+        labels: &[("volcano.sh/job-name", "")],
         ..maker("Job", "batch.volcano.sh/", None, "Job")
     },
     Maker {
-        label: Some((OPERATOR, "mpi-operator")),
+        labels: &[(OPERATOR, "mpi-operator"), (JOB_NAME, "")],
         ..maker("MPIJob", "kubeflow.org/", None, "MPIJob")
     },
     Maker {
-        label: Some((OPERATOR, "pytorchjob-controller")),
+        labels: &[(OPERATOR, "pytorchjob-controller"), (JOB_NAME, "")],
         ..maker("PyTorchJob", "kubeflow.org/", None, "PyTorchJob")
     },
-    maker("TFJob", "kubeflow.org/", None, "TFJob"),
     Maker {
-        label: Some(("ray.io/originated-from-crd", "RayCluster")),
+        labels: &[(OPERATOR, "tfjob-controller"), (JOB_NAME, "")],
+        ..maker("TFJob", "kubeflow.org/", None, "TFJob")
+    },
+    Maker {
+        labels: &[("ray.io/originated-from-crd", "RayCluster")],
         ..maker("RayCluster", "ray.io/", None, "RayCluster")
     },
     Maker {
-        label: Some(("ray.io/originated-from-crd", "RayJob")),
+        labels: &[("ray.io/originated-from-crd", "RayJob")],
         ..maker("RayJob", "ray.io/", None, "RayCluster")
     },
     Maker {
-        label: Some(("ray.io/originated-from-crd", "RayService")),
+        labels: &[("ray.io/originated-from-crd", "RayService")],
         ..maker("RayService", "ray.io/", None, "RayCluster")
     },
 ];
@@ -104,7 +108,7 @@ const fn maker(
         api,
         account,
         owner,
-        label: None,
+        labels: &[],
     }
 }
 
@@ -162,13 +166,13 @@ impl Dress {
             "kind": maker.map_or(object.kind.as_str(), |maker| maker.owner), "name": object.name,
         }]);
         let mut labels = BTreeMap::new();
-        if let Some((key, value)) = maker.and_then(|maker| maker.label) {
+        for (key, value) in maker.map_or(&[][..], |maker| maker.labels) {
             let value = if value.is_empty() {
                 &object.name
             } else {
-                value
+                *value
             };
-            labels.insert(key.to_owned(), value.to_owned());
+            labels.insert((*key).to_owned(), value.to_owned());
         }
         labels.extend(of_path(&template.path));
         Some(Self { labels, owner })

@@ -111,6 +111,13 @@ impl Gang {
     }
 }
 
+/// Returns the number of pods that start together with `pod`, which a controller creates from
+/// `object`; `None` if it starts alone, or if the object does not say it.
+pub(crate) fn size(pod: &Value, object: &Value) -> Option<u32> {
+    let intent = Intent::of(pod).ok()?;
+    Gang::of(pod, &intent, Some(object), crate::class::GPU)?.size
+}
+
 /// Returns the gang that the pod's annotation names.
 fn named(
     pod: &Value,

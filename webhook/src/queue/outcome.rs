@@ -135,8 +135,8 @@ pub struct Compared {
     /// its best order: nobody reports the order. Above 1 is slower; `None` if it is not known.
     pub slowdown: Option<f64>,
     /// Best possible cost on empty nodes of the class over the cost on its GPUs, in (0, 1]; `None`
-    /// if it is not known. Of a gang on several nodes: if the other pods have what was planned, and
-    /// the slowest path of all is on this node.
+    /// if it is not known. Of a gang: if the other pods have what was planned, and the slowest
+    /// path of all is between GPUs of this pod.
     pub quality: Option<f64>,
     /// What chose the GPUs.
     pub mapping: Mapping,

@@ -1,7 +1,7 @@
 //! The report of `explain`: why a pod waits, or why it is where it is. Pure.
 
 use nvlink_planner::{Action, Deadline, Explanation, Job, Millis, Name, OnTimeout};
-use nvlink_topology::{Pattern, Scope, labels};
+use nvlink_topology::{Scope, labels};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -14,8 +14,9 @@ use super::{
     words,
 };
 use crate::{
+    cluster::view::GangRoom,
     crd::domain_class::{Mapping, OnQueueTimeout},
-    decide::{pod, separate_hosts},
+    decide::{Together, pod},
     queue::{self, Life, notice::REFUSED},
 };
 
@@ -248,27 +249,33 @@ fn gang(state: &State<'_>, pod: &Pod<'_>) -> Option<Gang> {
         pods: members.len(),
         scope: pod.member.as_ref()?.gang_scope.to_string(),
         rank: own.rank,
-        doubts: doubts.chain(apart(state, pod)).collect(),
+        doubts: doubts.chain(hardware(state, pod)).collect(),
     })
 }
 
-/// Returns that the pods of a gang communicate over the network, where one pod with all their GPUs
-/// would fit a domain.
-fn apart(state: &State<'_>, pod: &Pod<'_>) -> Option<String> {
+/// Returns that the nodes of its class can never hold a gang, which the queue says of those that
+/// wait there, or that its pods communicate over the network where one pod would not.
+fn hardware(state: &State<'_>, pod: &Pod<'_>) -> Option<String> {
     let member = pod.member.as_ref()?;
-    let pods = member.gang.as_ref()?.size?;
     let class = state.class(pod.class()?)?;
-    let nodes = state.nodes.values();
-    let nodes = nodes.filter(|node| node.classes.contains(&class.name));
-    let domains: Vec<_> = nodes.flat_map(|node| &node.domains).collect();
-    let shared = domains.iter().any(|domain| domain.fabric.is_some());
-    let whole = u64::from(pods) * u64::from(member.gpus);
-    let fits = domains
-        .iter()
-        .any(|domain| !domain.id.is_empty() && domain.gpus.len() as u64 >= whole);
-    let silent = member.pattern == Pattern::None && member.gpus > 1;
-    let apart = fits && !shared && !silent && !class.shared_host;
-    apart.then(|| separate_hosts(pods.into(), member.gpus))
+    let nodes = || {
+        let nodes = state.nodes.values();
+        nodes.filter(|node| node.classes.contains(&class.name))
+    };
+    nodes().next()?;
+    let queued = class.queue.is_some();
+    let kept = queued || pod::metadata(pod.value, "labels", labels::GANG).is_some();
+    let pods = Together {
+        class,
+        pods: member.gang.as_ref()?.size,
+        gpus: member.gpus,
+        pattern: member.pattern,
+        scope: kept.then_some(member.gang_scope),
+        queued,
+    };
+    let room = GangRoom::of(nodes().map(|node| node.whole(class)), member.gpus);
+    let never = pods.never(&room).filter(|_| !pods.queued);
+    never.or_else(|| pods.apart(&room))
 }
 
 /// Explains a job that waits.

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use nvlink_planner::{Job, Name, Room};
-use nvlink_topology::labels;
+use nvlink_topology::{BrokenGpus, labels};
 use serde_json::Value;
 
 use super::objects::Objects;
@@ -68,6 +68,21 @@ impl Node {
     /// Returns the node with each of its domains.
     pub(super) fn each_domain(&self) -> impl Iterator<Item = (&Self, &Domain)> {
         self.domains.iter().map(move |domain| (self, domain))
+    }
+
+    /// Returns the domain that the whole node is in, by its fabric if it is in one, and the number
+    /// of GPUs that `class` may use; `None` if the node is in several.
+    pub(super) fn whole(&self, class: &Class) -> Option<(&str, u32)> {
+        let [domain] = &self.domains[..] else {
+            return None;
+        };
+        let id = domain.fabric.as_ref().unwrap_or(&domain.id);
+        let broken = match class.broken_gpus {
+            BrokenGpus::Avoid => domain.broken,
+            _ => 0,
+        };
+        let gpus = count(domain.gpus.iter()) - broken;
+        (!id.is_empty()).then_some((id, gpus))
     }
 
     /// Returns the name of the pod and the number of GPUs of each that holds some of `domain`.

@@ -12,6 +12,7 @@ use std::{
 use serde_json::Value;
 use tempfile::TempDir;
 
+mod gangs;
 mod kinds;
 mod nodes;
 mod rights;

@@ -40,7 +40,7 @@ fn gpus_of_one_domain_without_links_between_them_are_noted() {
 }
 
 /// Returns an H200 board of which GPU `index` has only 16 of its 18 links.
-fn board(name: &str, index: u32) -> Value {
+pub(super) fn board(name: &str, index: u32) -> Value {
     let gpu = |gpu: u32| {
         let link = |link: u32| json!({"index": link, "up": gpu != index || link < 16});
         let links: Vec<_> = (0..18).map(link).collect();

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::{
     check,
-    cluster::{NOW, busy, pod, running, with},
+    cluster::{NOW, busy, class, pod, running, waiting, with},
     explained, try_explain,
 };
 
@@ -38,6 +38,48 @@ fn a_pod_that_runs_is_where_it_is_for_a_reason() {
     let big = explained(&objects, "ml", "big");
     check("explain-running.txt", &big.text(Some(80)));
     assert_eq!(big.placement, Some(placement));
+}
+
+/// Returns what `explain` says of one of two pods of a gang of class `high`, with `more` in the
+/// spec of the class.
+fn of_a_gang(more: Value, gpus: u32, pattern: &str, waits: bool) -> String {
+    let mut objects = busy();
+    let pods = ["p", "q"].map(|name| {
+        let mut pod = pod("ml", name, "high", gpus, NOW);
+        for (key, value) in [("gang", "pair"), ("gang-size", "2"), ("pattern", pattern)] {
+            pod = with(pod, key, value);
+        }
+        let decision = &mut pod["metadata"]["annotations"][labels::DECISION];
+        *decision = json!(decision.as_str().unwrap().replace("all-reduce", pattern));
+        match waits {
+            true => waiting(pod),
+            false => running(pod, "dgx-2", NOW),
+        }
+    });
+    objects.pods.objects.extend(Kind::of(pods).objects);
+    let classes = Kind::of([class("high", "nvswitch", more)]);
+    objects.classes.objects.extend(classes.objects);
+    let text = explained(&objects, "ml", "p").text(Some(80));
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn pods_of_a_gang_are_separate_hosts_wherever_they_are() {
+    let halves = "2 pods of 4 GPUs do not reach each other over NVLink, also on one node; one pod of 8 GPUs does (docs/gangs.md)";
+    let placement = json!({"whenUnavailable": "Queue"});
+    let shared = json!({"placement": {"whenUnavailable": "Queue", "sharedHost": true}});
+    let queues = json!({"placement": placement});
+    for waits in [true, false] {
+        let said = of_a_gang(queues.clone(), 4, "all-reduce", waits);
+        assert_eq!(said.matches(halves).count(), 1, "{said}");
+        for said in [
+            of_a_gang(queues.clone(), 4, "none", waits),
+            of_a_gang(queues.clone(), 8, "all-reduce", waits),
+            of_a_gang(shared.clone(), 4, "all-reduce", waits),
+        ] {
+            assert!(!said.contains("do not reach"), "{said}");
+        }
+    }
 }
 
 #[test]

@@ -40,6 +40,16 @@ pub struct GangRoom {
     pub pods: Option<u64>,
 }
 
+impl GangRoom {
+    /// Returns the room of nodes for pods of so many GPUs: of each node the domain that all of it is
+    /// in and the number of its GPUs, `None` where it is in several.
+    pub(crate) fn of<'a>(nodes: impl Iterator<Item = Option<(&'a str, u32)>>, gpus: u32) -> Self {
+        let mut domains = Domains::default();
+        nodes.for_each(|node| domains.add(node));
+        domains.room(gpus)
+    }
+}
+
 impl Domains {
     pub(super) fn add(&mut self, part: Option<(&str, u32)>) {
         let Some((id, gpus)) = part else {

@@ -292,7 +292,7 @@ fn dimension(key: &str, has_value: bool) -> Option<Dimension> {
 }
 
 /// Parses a size; of a range such as `1:4`, the upper end.
-fn number(text: &str) -> Option<u32> {
+pub(super) fn number(text: &str) -> Option<u32> {
     let text = text.rsplit(':').next()?;
     text.parse()
         .ok()

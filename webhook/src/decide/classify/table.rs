@@ -341,6 +341,10 @@ pub(super) const LAUNCH_VARIABLES: &[(&str, Dimension)] = &[
     ("NNODES", Dimension::Nodes),
 ];
 
+/// torchrun's variable for `--nnodes`, which Kubeflow's training operator sets in the pods of a
+/// PyTorchJob (`pkg/controller.v1/pytorch/envvar.go`).
+pub(super) const NODES: &str = "PET_NNODES";
+
 /// Variables that an operator or framework sets: the name, what the value must contain, the
 /// pattern, and why.
 pub(super) const VARIABLES: &[(&str, &str, Pattern, &str)] = &[

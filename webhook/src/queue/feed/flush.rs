@@ -66,6 +66,7 @@ impl Feed {
                     .and_then(|queue| queue.max_gpus_per_project),
                 broken: class.broken_gpus,
                 one_host: class.shared_host,
+                without_fabrics: class.without_fabrics(),
                 waiting_factor: class
                     .queue
                     .as_ref()
