@@ -282,6 +282,30 @@ fn a_broken_gpu_stays_unhealthy_through_restarts_until_it_is_reset() {
     wait_for(&allocator, &uuids);
 }
 
+/// NVIDIA's plugin marks one share of a GPU that had an XID, and goes on offering the others.
+#[test]
+fn no_share_of_a_broken_gpu_is_offered() {
+    let recording = nvml::recording_of(PROFILE, "broken-shares").unwrap();
+    let mut machine = FakeNvml::new(&recording).unwrap();
+    let shares = Shares {
+        of_each: 3,
+        packed: false,
+        single: false,
+    };
+    let node = node("broken-shares").reading(&machine).sharing(shares);
+    let mut allocator = Allocator::start(&node).unwrap();
+    let uuids = uuids(&allocator);
+    machine.put("xids", json!([{"gpu": 3, "xid": 79}])).unwrap();
+    allocator.plugin().unwrap().break_gpu(&uuids[3]).unwrap();
+    let mut healthy: Vec<&String> = uuids.iter().collect();
+    healthy.remove(3);
+    let share = |uuid: &&String| [0, 1, 2].map(|share| format!("{uuid}::{share}"));
+    let healthy: Vec<String> = healthy.iter().flat_map(share).collect();
+    wait_for(&allocator, &healthy);
+    allocator.restart_between().unwrap();
+    wait_for(&allocator, &healthy);
+}
+
 #[test]
 fn a_gpu_in_mig_mode_comes_last() {
     let recording = nvml::recording_of(PROFILE, "mig").unwrap();
