@@ -66,7 +66,8 @@ const MOST_RESOURCES: usize = 64;
 const LOOK: Duration = Duration::from_secs(60);
 /// Time between two attempts.
 const AGAIN: Duration = Duration::from_millis(200);
-/// How long the vendor's plugin waits for the kubelet's answer to its registration.
+/// How long a registration waits for the kubelet's answer. NVIDIA's plugin (0.20.0) waits without a
+/// limit, and looks neither for a restart nor for a signal meanwhile.
 const REGISTER: Duration = Duration::from_secs(5);
 
 /// The directories of sockets.

@@ -37,6 +37,7 @@ mod plugin;
 mod sandbox;
 
 pub use device_manager::{Allocations, Step, allocate};
+pub use dra::DriverEvent;
 pub use node::LabNode;
 pub use plugin::{Allocator, Choice, Shares, VendorPlugin};
 

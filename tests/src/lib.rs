@@ -49,7 +49,9 @@ pub use foreign::Foreign;
 pub use helm::{CHART, Helm};
 pub use kubectl::Kubectl;
 pub use kubelet::Kubelet;
-pub use lab::{Allocations, Allocator, Choice, Lab, LabNode, Shares, Step, VendorPlugin, allocate};
+pub use lab::{
+    Allocations, Allocator, Choice, DriverEvent, Lab, LabNode, Shares, Step, VendorPlugin, allocate,
+};
 pub use metrics_page::MetricsPage;
 pub use node::Node;
 pub use nvml::FakeNvml;

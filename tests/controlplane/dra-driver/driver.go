@@ -243,25 +243,45 @@ func (d *driver) followHealth(ctx context.Context, path string) {
 		}
 		lines := strings.Split(string(text), "\n")
 		for ; read < len(lines)-1; read++ {
-			var uuid, xid string
-			if _, err := fmt.Sscanf(lines[read], "xid %s %s", &uuid, &xid); err == nil {
-				d.taint(ctx, uuid, xid)
-			}
+			d.hear(ctx, strings.Fields(lines[read]))
 		}
 	}
 }
 
-func (d *driver) taint(ctx context.Context, uuid, xid string) {
+// hear taints what an event of NVML is about: an XID is of one GPU, the loss of a GPU is of all, because
+// NVML does not tell which; and a GPU whose events it does not report stays usable.
+func (d *driver) hear(ctx context.Context, event []string) {
+	if len(event) == 0 {
+		return
+	}
+	noSchedule, none := resourceapi.DeviceTaintEffectNoSchedule, resourceapi.DeviceTaintEffectNone
+	switch event[0] {
+	case "xid":
+		effect := noSchedule
+		if slices.Contains(harmless, event[2]) {
+			effect = none
+		}
+		d.taint(ctx, event[1], resourceapi.DeviceTaint{Key: name + "/xid", Value: event[2], Effect: effect})
+	case "gpu-lost":
+		d.taint(ctx, "", resourceapi.DeviceTaint{Key: name + "/gpu-lost", Effect: noSchedule})
+	case "unmonitored":
+		d.taint(ctx, event[1], resourceapi.DeviceTaint{Key: name + "/unmonitored", Effect: none})
+	}
+}
+
+// taint taints a GPU, or all, in place of an earlier taint with the same key: an XID of an application
+// lifts that of an XID before it.
+func (d *driver) taint(ctx context.Context, uuid string, taint resourceapi.DeviceTaint) {
 	d.lock.Lock()
 	defer d.lock.Unlock()
-	effect := resourceapi.DeviceTaintEffectNoSchedule
-	if slices.Contains(harmless, xid) {
-		effect = resourceapi.DeviceTaintEffectNone
-	}
 	for _, one := range d.gpus {
-		if one.UUID == uuid {
-			one.taints = []resourceapi.DeviceTaint{{Key: name + "/xid", Value: xid, Effect: effect}}
+		if uuid != "" && one.UUID != uuid {
+			continue
 		}
+		one.taints = slices.DeleteFunc(slices.Clone(one.taints), func(known resourceapi.DeviceTaint) bool {
+			return known.Key == taint.Key
+		})
+		one.taints = append(one.taints, taint)
 	}
 	if err := d.publish(ctx); err != nil {
 		d.HandleError(ctx, err, "publishing a taint")

@@ -108,7 +108,7 @@ func main() {
 	recording := flag.String("recording", "", "the GPUs of the node")
 	cdi := flag.String("cdi", "", "the directory where the container runtime looks for CDI devices")
 	dev := flag.String("dev", "", "the directory of the device files")
-	events := flag.String("events", "", "the file to which tests write lines `xid UUID NUMBER`")
+	events := flag.String("events", "", "the file to which tests write lines `xid UUID NUMBER`, `gpu-lost` or `unmonitored UUID`")
 	featureGates := flag.String("feature-gates", "", "the feature gates that are on, as NAME=true,...")
 	consumable := flag.String("consumable-shares", "", "how devices are shared with ConsumableShares")
 	flag.Parse()

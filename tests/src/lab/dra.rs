@@ -86,18 +86,35 @@ impl Driver {
         Ok(devices.flatten().filter_map(gpu).collect())
     }
 
-    /// Reports an XID of a GPU, by its index.
-    pub(super) fn report_xid(&self, gpu: u32, xid: u32) -> Result<()> {
-        let mut of = self.gpus.iter();
-        let (uuid, _) = of
-            .find(|(_, index)| **index == gpu)
-            .context("no such GPU")?;
+    /// Reports an event of NVML.
+    pub(super) fn report(&self, event: DriverEvent) -> Result<()> {
+        let uuid = |gpu: u32| {
+            let mut of = self.gpus.iter();
+            let found = of.find(|(_, index)| **index == gpu);
+            found.map(|(uuid, _)| uuid).context("no such GPU")
+        };
+        let line = match event {
+            DriverEvent::Xid { gpu, xid } => format!("xid {} {xid}", uuid(gpu)?),
+            DriverEvent::GpuLost => "gpu-lost".to_owned(),
+            DriverEvent::Unmonitored { gpu } => format!("unmonitored {}", uuid(gpu)?),
+        };
         let mut events = OpenOptions::new()
             .create(true)
             .append(true)
             .open(&self.events)?;
-        Ok(writeln!(events, "xid {uuid} {xid}")?)
+        Ok(writeln!(events, "{line}")?)
     }
+}
+
+/// What the DRA driver hears of its GPUs, which it taints then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DriverEvent {
+    /// An XID of a GPU, by its index.
+    Xid { gpu: u32, xid: u32 },
+    /// A GPU does not answer. NVML does not say which.
+    GpuLost,
+    /// The events of a GPU are not reported.
+    Unmonitored { gpu: u32 },
 }
 
 impl LabNode {
@@ -128,12 +145,12 @@ impl Lab {
         driver.devices(&self.kubectl)
     }
 
-    /// Lets the DRA driver see an XID of a GPU.
+    /// Lets the DRA driver hear an event.
     ///
     /// # Errors
     /// When the node has no such driver or GPU.
-    pub fn report_xid(&self, gpu: u32, xid: u32) -> Result<()> {
+    pub fn report(&self, event: DriverEvent) -> Result<()> {
         let driver = self.driver.as_ref().context("the node has no DRA driver")?;
-        driver.report_xid(gpu, xid)
+        driver.report(event)
     }
 }

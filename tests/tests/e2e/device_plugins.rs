@@ -155,21 +155,34 @@ fn peers_that_never_register_are_counted_and_make_it_unready() {
     assert!(between.metric(series).unwrap() >= 10.0);
 }
 
-#[test]
-fn a_plugin_that_stays_with_the_kubelet_is_named_after_a_minute() {
-    let (between, kubelet, _) = alone("elsewhere");
-    let socket = kubelet.join("nvidia-gpu.sock");
-    let _other = UnixListener::bind(&socket).unwrap();
-    let expected = format!(
-        "{} answers: NVIDIA's device plugin registers",
-        socket.display()
-    );
+/// Asserts that the log says this of a socket of NVIDIA's plugin that answers in a directory.
+fn is_named_after_a_minute(between: &DevicePlugin, directory: &Path, what: &str) {
+    let socket = directory.join("nvidia-gpu.sock");
+    let _plugin = UnixListener::bind(&socket).unwrap();
+    let expected = format!("{} answers{what}", socket.display());
     between
         .process
         .wait_until("the line", Duration::from_secs(90), || {
             Ok(between.process.log().contains(&expected).then_some(()))
         })
         .unwrap();
+}
+
+#[test]
+fn a_plugin_that_stays_with_the_kubelet_is_named_after_a_minute() {
+    let (between, kubelet, _) = alone("elsewhere");
+    is_named_after_a_minute(&between, &kubelet, ": NVIDIA's device plugin registers");
+}
+
+/// As NVIDIA's plugin does with `--kubelet-socket=""`.
+#[test]
+fn a_plugin_that_serves_and_never_registers_is_named_after_a_minute() {
+    let (between, _, vendor) = alone("unregistered");
+    is_named_after_a_minute(
+        &between,
+        &vendor,
+        ", and its device plugin has not registered",
+    );
 }
 
 /// Starts a node whose plugin gives each GPU three shares.
@@ -267,6 +280,30 @@ fn a_broken_gpu_stays_unhealthy_through_restarts_until_it_is_reset() {
         .collect();
     machine.put("gpus", json!({"3": {"links": links}})).unwrap();
     wait_for(&allocator, &uuids);
+}
+
+/// NVIDIA's plugin marks one share of a GPU that had an XID, and goes on offering the others.
+#[test]
+fn no_share_of_a_broken_gpu_is_offered() {
+    let recording = nvml::recording_of(PROFILE, "broken-shares").unwrap();
+    let mut machine = FakeNvml::new(&recording).unwrap();
+    let shares = Shares {
+        of_each: 3,
+        packed: false,
+        single: false,
+    };
+    let node = node("broken-shares").reading(&machine).sharing(shares);
+    let mut allocator = Allocator::start(&node).unwrap();
+    let uuids = uuids(&allocator);
+    machine.put("xids", json!([{"gpu": 3, "xid": 79}])).unwrap();
+    allocator.plugin().unwrap().break_gpu(&uuids[3]).unwrap();
+    let mut healthy: Vec<&String> = uuids.iter().collect();
+    healthy.remove(3);
+    let share = |uuid: &&String| [0, 1, 2].map(|share| format!("{uuid}::{share}"));
+    let healthy: Vec<String> = healthy.iter().flat_map(share).collect();
+    wait_for(&allocator, &healthy);
+    allocator.restart_between().unwrap();
+    wait_for(&allocator, &healthy);
 }
 
 #[test]

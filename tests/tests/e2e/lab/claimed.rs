@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeMap, sync::Once};
 
-use nvlink_tests::{Kubectl, LabNode, assets, wait_until};
+use nvlink_tests::{DriverEvent, Kubectl, LabNode, assets, wait_until};
 use serde_json::{Value, json};
 
 use super::{
@@ -248,22 +248,38 @@ fn a_gpu_that_the_driver_taints_is_for_no_job() {
     let Some(bench) = bench_with("lab-tainted", "hgx-a100-4", &flags) else {
         return;
     };
-    // An application's fault, and one of the GPU.
-    bench.lab.report_xid(0, 13).unwrap();
-    bench.lab.report_xid(2, 79).unwrap();
-    wait_until("the driver to taint the GPU", SOON, || {
-        let slices = bench
-            .kubectl
-            .run(&["get", "resourceslices", "-o", "json"])?;
-        let both = slices.contains("\"13\"") && slices.contains("\"79\"");
-        Ok(both.then_some(()))
-    })
-    .unwrap();
+    let tell = |event, taint: &str| {
+        bench.lab.report(event).unwrap();
+        wait_until("the driver to taint the GPU", SOON, || {
+            let get = ["get", "resourceslices", "-o", "json"];
+            Ok(bench.kubectl.run(&get)?.contains(taint).then_some(()))
+        })
+        .unwrap();
+    };
+    // An application's fault, a GPU without events, and a fault of the GPU.
+    tell(DriverEvent::Xid { gpu: 0, xid: 13 }, "\"13\"");
+    tell(DriverEvent::Unmonitored { gpu: 1 }, "/unmonitored\"");
+    tell(DriverEvent::Xid { gpu: 2, xid: 79 }, "\"79\"");
     bench.run_pod_of("claimed", "healthy", 3);
     assert_eq!(
         held(&bench.wait_for_pod("healthy", 3), "healthy"),
         [0, 1, 3]
     );
+    bench.end("healthy");
+    bench.wait_for_pod("healthy", 0);
+    tell(DriverEvent::GpuLost, "/gpu-lost\"");
+    bench.create_pod_of("claimed", "lost", 1);
+    let pod = wait_until("the pod to say that it waits", SOON, || {
+        let pod = bench.kubectl.get(&["pod", "lost"])?;
+        let conditions = pod["status"]["conditions"].as_array();
+        let mut conditions = conditions.into_iter().flatten();
+        let waits = conditions.any(|one| one["type"] == "nvlink-domains.io/Queued");
+        Ok(waits.then_some(pod))
+    })
+    .unwrap();
+    assert!(pod["spec"]["schedulingGates"].is_array(), "{pod:#}");
+    let delete = ["delete", "pod", "lost", "--now"];
+    bench.kubectl.run(&delete).unwrap();
 }
 
 #[test]

@@ -14,9 +14,9 @@ use nvlink_tests::{Choice, Lab, LabNode, allocate, assets, nvml, programs, wait_
 use nvlink_topology::{
     BrokenGpus, Gpu, GpuSet, Graph, NodeTopology, Pattern, Request, Scope, place, sparing,
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use super::{Bench, variable};
+use super::{Bench, WORK, spec, variable};
 use crate::allocations::held;
 
 /// Returns what `place` chooses.
@@ -330,6 +330,58 @@ fn run_at_last(bench: &Bench, name: &str, gpus: u32) -> String {
         },
     )
     .unwrap()
+}
+
+/// Returns a pod of the class with GPUs in an init container and in the container after it.
+fn with_init(bench: &Bench, name: &str, (init, main): (u32, u32)) -> Value {
+    let container = |name: &str, gpus: u32, script: &str| {
+        json!({
+            "name": name, "image": "busybox:1", "command": ["sh", "-c", script],
+            "resources": {"limits": {"nvidia.com/gpu": gpus.to_string()}},
+        })
+    };
+    let mut spec = spec(bench.lab.name(), 0, "");
+    spec["initContainers"] = json!([container("init", init, "env")]);
+    spec["containers"] = json!([container("main", main, WORK)]);
+    json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": name, "annotations": {"nvlink-domains.io/class": "preferred"}},
+        "spec": spec,
+    })
+}
+
+/// The kubelet reuses the GPUs of an init container. Of more than enough, it takes any and asks nobody;
+/// where it needs more, it asks which.
+#[test]
+fn a_container_gets_gpus_of_the_init_container_before_it() {
+    let profile = "dgx1-v100";
+    let node = LabNode::new("lab-init", profile)
+        .choosing(Choice::Scattered)
+        .preferring();
+    let bench = Bench::start_with(&node, profile);
+    for (name, sizes) in [("fewer", (4, 2)), ("as-many", (2, 2)), ("more", (1, 3))] {
+        bench
+            .kubectl
+            .create(&with_init(&bench, name, sizes))
+            .unwrap();
+        bench.wait_for_phase(name, "Running");
+        let log = bench.printed(&[name, "-c", "main"]);
+        let init = bench.kubectl.run(&["logs", name, "-c", "init"]).unwrap();
+        let [init, main] = [&init, &log].map(|log| {
+            let gpus = variable(log, "NVLINK_DOMAINS_GPUS").unwrap().split(',');
+            gpus.map(str::to_owned).collect::<BTreeSet<_>>()
+        });
+        let size = |gpus: &BTreeSet<String>| u32::try_from(gpus.len()).unwrap();
+        assert_eq!((size(&init), size(&main)), sizes);
+        let (smaller, larger) = match sizes.0 < sizes.1 {
+            true => (&init, &main),
+            false => (&main, &init),
+        };
+        assert!(smaller.is_subset(larger), "{name}: {init:?} {main:?}");
+        bench.end(name);
+        bench.wait_for_phase(name, "Succeeded");
+        bench.wait_for_pod(name, 0);
+    }
 }
 
 #[test]
