@@ -89,10 +89,10 @@ impl Writer {
     /// Follows the classes whenever this replica leads. Never ends.
     pub async fn follow(self, mut leadership: Leadership) {
         loop {
-            leadership.gained().await;
+            let term = leadership.gained().await;
             tokio::select! {
                 () = self.write_all() => {}
-                () = leadership.lost() => {}
+                () = leadership.lost(&term) => {}
             }
             self.metrics.isolation([]);
         }
