@@ -126,7 +126,10 @@ fn the_queue_goes_on_when_somebody_takes_the_lease_from_the_only_replica() {
     let empty = r#"--patch={"spec": {"holderIdentity": ""}}"#;
     let cases = [
         ([&["delete"], &lease[..]].concat(), "deleted"),
-        ([&["patch"], &lease[..], &["--type=merge", empty]].concat(), "cleared"),
+        (
+            [&["patch"], &lease[..], &["--type=merge", empty]].concat(),
+            "cleared",
+        ),
     ];
     for (command, pod) in cases {
         let before = term(&cluster);
