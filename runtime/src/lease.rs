@@ -81,12 +81,14 @@ impl Leadership {
         }
     }
 
-    /// Waits until this process does not lead: the Lease was lost or released,
-    /// or could not be renewed in time.
-    pub async fn lost(&mut self) {
+    /// Waits until this process does not lead by the number of `term`: the Lease was lost or
+    /// released, could not be renewed in time, or was acquired anew after somebody had cleared,
+    /// replaced or deleted it. What carries the old number is refused from then on.
+    pub async fn lost(&mut self, term: &Term) {
         loop {
             self.0.mark_unchanged();
-            let Some(term) = self.term() else { return };
+            let present = self.term().filter(|it| it.number == term.number);
+            let Some(term) = present else { return };
             tokio::select! {
                 () = sleep_until(term.until) => {}
                 () = self.changed() => {}
@@ -202,11 +204,18 @@ impl Candidate {
         let held = timeout(PATIENCE, self.hold(observed)).await;
         let held =
             held.map_err(|_| format!("the API server did not answer within {PATIENCE:?}"))??;
-        let leads = self.term.borrow().is_some();
+        let leads = self.term.borrow().as_ref().map(|term| term.number);
         let lease = &self.place;
         match held {
             Some(number) => {
-                if !leads {
+                if let Some(before) = leads.filter(|&before| before != number) {
+                    tracing::warn!(
+                        lease,
+                        before,
+                        "somebody cleared, replaced or deleted the lease; the term of its old number is over"
+                    );
+                }
+                if leads != Some(number) {
                     tracing::info!(
                         lease,
                         number,
@@ -217,7 +226,7 @@ impl Candidate {
                 let until = before + TERM;
                 self.term.send_replace(Some(Term { until, number }));
             }
-            None if leads => {
+            None if leads.is_some() => {
                 tracing::warn!(
                     lease,
                     "another holder took the lease; this replica no longer leads"

@@ -23,7 +23,7 @@ use axum_server::Handle;
 use base64::{Engine, engine::general_purpose::STANDARD};
 use kube::Client;
 use nvlink_webhook::{
-    certificate::files::Certificate,
+    certificate::files::{Certificate, Files},
     certificate::pki::{PkiError, own::OwnCertificate},
     health::Readiness,
     metrics::Metrics,
@@ -147,7 +147,10 @@ async fn rotation_of_a_secret_volume() {
     write(volume.path(), "..1", &first.cert, &first.key);
     let files = ["tls.crt", "tls.key"].map(|name| volume.path().join(name));
     let [cert, key] = files.clone();
-    let certificate = Certificate::load(cert, key, None).await.unwrap();
+    let ca = None;
+    let certificate = Certificate::load(Files { cert, key, ca }, None)
+        .await
+        .unwrap();
     let handle = Handle::<std::net::SocketAddr>::new();
     let server = axum_server::bind_rustls("127.0.0.1:0".parse().unwrap(), certificate.config())
         .handle(handle.clone());
@@ -160,7 +163,7 @@ async fn rotation_of_a_secret_volume() {
     );
     let metrics = Arc::new(Metrics::default());
     let readiness = Readiness::new(Arc::clone(&metrics));
-    tokio::spawn(certificate.follow(Duration::from_millis(20), readiness));
+    tokio::spawn(certificate.follow(Duration::from_millis(20), None, readiness));
     let port = handle.listening().await.unwrap().port();
     eventually(port, &first).await;
 
@@ -202,6 +205,57 @@ async fn shown_blocking(port: u16) -> CertificateDer<'static> {
         .unwrap()
 }
 
+/// The CA of a file and the certificate that it signed are used together, and the API server trusts
+/// the CA first.
+#[tokio::test(start_paused = true)]
+async fn a_certificate_of_a_new_ca_is_used_once_its_ca_is_registered() {
+    drop(rustls::crypto::ring::default_provider().install_default());
+    let volume = tempfile::tempdir().unwrap();
+    let path = |name: &str| volume.path().join(name);
+    let set = |of: &Pair| {
+        fs::write(path("tls.crt"), &of.cert).unwrap();
+        fs::write(path("tls.key"), &of.key).unwrap();
+        fs::write(path("ca.crt"), &of.cert).unwrap();
+    };
+    let (first, second, third) = (pair(), pair(), pair());
+    set(&first);
+    let (cert, key, ca) = (path("tls.crt"), path("tls.key"), Some(path("ca.crt")));
+    let files = Files { cert, key, ca };
+    let mut certificate = Certificate::load(files, None).await.unwrap();
+    let bundle = certificate.bundle();
+    assert_eq!(*bundle.borrow(), first.cert);
+    let registered = watch::Sender::new(first.cert.clone());
+    let seen = registered.subscribe();
+    assert!(!certificate.reload(Some(&seen)).await.unwrap());
+
+    set(&second);
+    for _ in 0..3 {
+        assert!(!certificate.reload(Some(&seen)).await.unwrap());
+        let both = bundle.borrow().clone();
+        for one in [&first, &second] {
+            assert!(both.contains(one.cert.trim()), "{both}");
+        }
+    }
+    // They change back, and again.
+    set(&first);
+    assert!(!certificate.reload(Some(&seen)).await.unwrap());
+    assert_eq!(*bundle.borrow(), first.cert);
+    set(&second);
+    assert!(!certificate.reload(Some(&seen)).await.unwrap());
+    registered.send_replace(bundle.borrow().clone());
+    assert!(certificate.reload(Some(&seen)).await.unwrap());
+    assert_eq!(*bundle.borrow(), second.cert, "the old one is not in use");
+    // The same CA signs another certificate.
+    fs::write(path("tls.crt"), &third.cert).unwrap();
+    fs::write(path("tls.key"), &third.key).unwrap();
+    assert!(certificate.reload(Some(&seen)).await.unwrap());
+    // A CA that cannot be read keeps the certificate, too.
+    set(&first);
+    fs::write(path("ca.crt"), "garbage").unwrap();
+    let error = certificate.reload(Some(&seen)).await.unwrap_err();
+    assert!(error.to_string().contains("ca.crt"), "{error}");
+}
+
 /// Reading a pipe never ends, and a pipe cannot be read twice.
 #[tokio::test]
 async fn a_pipe_cannot_be_loaded() {
@@ -210,7 +264,8 @@ async fn a_pipe_cannot_be_loaded() {
     let made = std::process::Command::new("mkfifo").arg(&cert).status();
     assert!(made.unwrap().success());
     fs::write(&key, pair().key).unwrap();
-    let error = Certificate::load(cert, key, None)
+    let ca = None;
+    let error = Certificate::load(Files { cert, key, ca }, None)
         .await
         .unwrap_err()
         .to_string();
@@ -221,7 +276,9 @@ async fn a_pipe_cannot_be_loaded() {
 async fn missing_and_broken_files_are_named() {
     let directory = tempfile::tempdir().unwrap();
     let [cert, key] = ["tls.crt", "tls.key"].map(|name| directory.path().join(name));
-    let error = Certificate::load(cert.clone(), key.clone(), None)
+    let ca = None;
+    let files = Files { cert, key, ca };
+    let error = Certificate::load(files.clone(), None)
         .await
         .unwrap_err()
         .to_string();
@@ -229,9 +286,9 @@ async fn missing_and_broken_files_are_named() {
         error.contains("cannot read") && error.contains("tls.crt"),
         "{error}"
     );
-    fs::write(&cert, "x").unwrap();
-    fs::write(&key, "x").unwrap();
-    let error = Certificate::load(cert, key, None)
+    fs::write(&files.cert, "x").unwrap();
+    fs::write(&files.key, "x").unwrap();
+    let error = Certificate::load(files, None)
         .await
         .unwrap_err()
         .to_string();

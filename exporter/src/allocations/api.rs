@@ -74,6 +74,12 @@ impl Facts {
     pub(super) fn has_ended(&self, pod: &PodName) -> bool {
         self.pods.get(pod).is_some_and(|pod| pod.ended)
     }
+
+    /// Forgets the pods that have ended and that the kubelet does not list: whatever it lists under
+    /// their names later is another pod, which the watch may not have shown yet.
+    pub(super) fn forget_ended(&mut self, is_listed: impl Fn(&PodName) -> bool) {
+        self.pods.retain(|name, pod| !pod.ended || is_listed(name));
+    }
 }
 
 impl Cluster {
@@ -357,6 +363,27 @@ mod tests {
         assert!(facts.has_ended(&of("worse")) && facts.has_ended(&of("worst")));
         assert!(!facts.has_ended(&of("a")) && !facts.has_ended(&of("gone")));
         assert_eq!(facts.pods.len(), 4);
+    }
+
+    #[tokio::test]
+    async fn a_pod_that_comes_back_under_the_name_of_an_ended_one_has_not_ended() {
+        let cluster = Cluster::default();
+        let events =
+            ["Failed", "Running"].map(|phase| Ok(watcher::Event::Apply(pod(phase, "{}", phase))));
+        watch::reflect(stream::iter(events), pods(&cluster)).await;
+        let mut facts = cluster.read();
+        let of = |name: &str| ("ci".to_owned(), name.to_owned());
+        // The kubelet lists an ended pod for a while.
+        facts.forget_ended(|name| *name == of("Failed"));
+        assert!(facts.has_ended(&of("Failed")));
+        facts.forget_ended(|_| false);
+        assert!(!facts.has_ended(&of("Failed")));
+        assert_eq!(
+            facts.uid(&of("Failed")),
+            None,
+            "nor has it the UID of the ended one"
+        );
+        assert!(facts.uid(&of("Running")).is_some());
     }
 
     #[tokio::test]

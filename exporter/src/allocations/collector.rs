@@ -130,9 +130,10 @@ impl Collector {
             self.tracker.restore(record.unwrap_or_default());
         }
         let (placed, unknown, uncertain) = {
-            let facts = self.cluster.read();
+            let mut facts = self.cluster.read();
             let names = Names::of(spec, lost, &facts.slices);
             let mut holdings = Holdings::of(answer, &names);
+            facts.forget_ended(|pod| holdings.pods.contains_key(pod));
             holdings.pods.retain(|pod, _| !facts.has_ended(pod));
             let uid = |pod: &PodName| facts.uid(pod);
             let placed = self.tracker.look(&spec.gpus, &holdings, uid);

@@ -208,7 +208,8 @@ impl Keeper {
                 Some(wanted) => apply(&self.client, &self.node, &wanted).await,
             };
             let wait = match outcome {
-                Ok(StatusOutcome::NoObject | StatusOutcome::Behind) => BACKOFF.0,
+                // The object is written elsewhere, perhaps soon, perhaps never.
+                Ok(StatusOutcome::NoObject | StatusOutcome::Behind) => backoff.next(),
                 Ok(outcome) => {
                     self.tally.succeeded();
                     tracing::debug!(node = self.node, ?outcome, "allocations published");
@@ -231,7 +232,7 @@ impl Keeper {
     }
 }
 
-/// A wait that grows with each failure.
+/// A wait that grows with each attempt in vain.
 struct Backoff(Duration);
 
 impl Default for Backoff {
@@ -243,7 +244,56 @@ impl Default for Backoff {
 impl Backoff {
     async fn wait(&mut self, what: &str, error: &PublishError) {
         tracing::warn!(retry_in = ?self.0, "{what}: {error}");
-        tokio::time::sleep(self.0).await;
-        self.0 = (self.0 * 2).min(BACKOFF.1);
+        tokio::time::sleep(self.next()).await;
+    }
+
+    /// Returns how long to wait now.
+    fn next(&mut self) -> Duration {
+        let now = self.0;
+        self.0 = (now * 2).min(BACKOFF.1);
+        now
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    };
+
+    use axum::http::{Request, Response, StatusCode};
+    use kube::client::Body;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn an_object_that_nobody_creates_is_asked_for_ever_more_rarely() {
+        let asked = Arc::<AtomicUsize>::default();
+        let count = Arc::clone(&asked);
+        let service = tower::service_fn(move |_: Request<Body>| {
+            count.fetch_add(1, Ordering::Relaxed);
+            let status = json!({"status": "Failure", "code": 404, "reason": "NotFound"});
+            let body = Body::from(status.to_string().into_bytes());
+            let response = Response::builder().status(StatusCode::NOT_FOUND);
+            async move { Ok::<_, tower::BoxError>(response.body(body)?) }
+        });
+        let (sender, wanted) = watch::channel(Some(Wanted::default()));
+        let keeper = Keeper {
+            client: Client::new(service, "default"),
+            node: "gpu-7".to_owned(),
+            record: watch::Sender::new(None),
+            wanted,
+            recheck: Duration::from_secs(600),
+            tally: Publishing::default(),
+        };
+        tokio::spawn(keeper.run());
+        tokio::time::sleep(Duration::from_secs(600)).await;
+        let seen = asked.load(Ordering::Relaxed);
+        assert!((10..=20).contains(&seen), "{seen} requests in ten minutes");
+        // What changes is written at once, if it can be.
+        sender.send_replace(Some(Wanted::default()));
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        assert_eq!(asked.load(Ordering::Relaxed), seen + 1);
     }
 }

@@ -47,19 +47,21 @@ impl Observed {
             _ => now,
         };
         let spec = found.spec.clone().unwrap_or_default();
-        self.number = self.number.max(spec.lease_transitions.unwrap_or_default());
+        let number = spec.lease_transitions.unwrap_or_default();
+        self.number = self.number.max(number);
         self.last = Some((found.clone(), since));
         let holder = spec.holder_identity.as_deref().unwrap_or_default();
         let seconds = spec
             .lease_duration_seconds
             .and_then(|seconds| seconds.try_into().ok());
         let lasts = seconds.map_or(DURATION, Duration::from_secs);
-        let spec = if holder == identity {
+        // A number below those that were seen is that of an old copy: nobody leads by it.
+        let spec = if holder == identity && number == self.number {
             LeaseSpec {
                 renew_time: Some(MicroTime(Timestamp::now())),
                 ..spec
             }
-        } else if holder.is_empty() || since + lasts <= now {
+        } else if holder == identity || holder.is_empty() || since + lasts <= now {
             taken(identity, self.number.saturating_add(1))
         } else {
             return None;

@@ -80,6 +80,12 @@ impl Api {
         self.0.lock().unwrap().silent.push(identity);
     }
 
+    fn number(&self) -> i32 {
+        let server = self.0.lock().unwrap();
+        let number = server.lease.as_ref().unwrap()["spec"]["leaseTransitions"].as_i64();
+        number.unwrap().try_into().unwrap()
+    }
+
     fn holder(&self) -> String {
         let server = self.0.lock().unwrap();
         server.lease.as_ref().unwrap()["spec"]["holderIdentity"]
@@ -144,12 +150,12 @@ async fn a_leader_that_is_cut_off_stops_leading_before_another_starts() {
     let api = Api::default();
     let ((a, mut leads_a), (b, mut leads_b)) = (api.candidate("a"), api.candidate("b"));
     tokio::spawn(a.run());
-    leads_a.gained().await;
+    let term = leads_a.gained().await;
     tokio::spawn(b.run());
     seconds(30).await;
     api.silence("a");
     let cut = Instant::now();
-    leads_a.lost().await;
+    leads_a.lost(&term).await;
     assert!(cut.elapsed() <= TERM, "{:?}", cut.elapsed());
     assert_eq!(leads_a.term(), None);
     assert_eq!(leads_b.term(), None, "the lease still lasts");
@@ -162,9 +168,9 @@ async fn a_leader_whose_candidate_is_dropped_stops_leading() {
     let api = Api::default();
     let (a, mut leads) = api.candidate("a");
     let running = tokio::spawn(a.run());
-    leads.gained().await;
+    let term = leads.gained().await;
     running.abort();
-    leads.lost().await;
+    leads.lost(&term).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -202,18 +208,44 @@ async fn only_the_leader_releases_the_lease_and_it_does_not_wait_when_cut_off() 
     assert_eq!(leads_a.term(), None);
 }
 
+/// Something that somebody does to the Lease of a leader whose number is 7.
+type Meddle = fn(&mut Option<Value>);
+
 #[tokio::test(start_paused = true)]
-async fn numbers_ascend_after_somebody_deletes_the_lease() {
-    let api = Api::default();
-    let (a, mut leads) = api.candidate("a");
-    tokio::spawn(a.run());
-    leads.gained().await;
-    api.0.lock().unwrap().lease.as_mut().unwrap()["spec"]["leaseTransitions"] = json!(7);
-    seconds(5).await;
-    assert_eq!(leads.term().unwrap().number, 7);
-    api.0.lock().unwrap().lease = None;
-    seconds(5).await;
-    assert_eq!(leads.term().unwrap().number, 8);
+async fn a_term_is_over_when_the_lease_has_another_number() {
+    let cases: [(Meddle, i32); 4] = [
+        (|lease| *lease = None, 8),
+        (|lease| lease.as_mut().unwrap()["spec"] = json!({}), 8),
+        // An old copy: its number was used before.
+        (
+            |lease| lease.as_mut().unwrap()["spec"]["leaseTransitions"] = json!(3),
+            8,
+        ),
+        (
+            |lease| lease.as_mut().unwrap()["spec"]["leaseTransitions"] = json!(12),
+            12,
+        ),
+    ];
+    for (case, (meddle, next)) in cases.into_iter().enumerate() {
+        let api = Api::default();
+        let (a, mut leads) = api.candidate("a");
+        let running = tokio::spawn(a.run());
+        leads.gained().await;
+        api.0.lock().unwrap().lease.as_mut().unwrap()["spec"]["leaseTransitions"] = json!(7);
+        seconds(5).await;
+        let term = leads.gained().await;
+        assert_eq!(term.number, 7);
+        let quiet = timeout(Duration::from_secs(60), leads.lost(&term)).await;
+        assert!(quiet.is_err(), "its renewals are no loss");
+        meddle(&mut api.0.lock().unwrap().lease);
+        let before = Instant::now();
+        leads.lost(&term).await;
+        assert!(before.elapsed() <= LOOK, "case {case}");
+        // The API server compares what the leader writes with the number in the Lease.
+        assert_eq!(leads.gained().await.number, next, "case {case}");
+        assert_eq!(api.number(), next, "case {case}");
+        running.abort();
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -221,7 +253,7 @@ async fn a_leader_stops_when_somebody_takes_the_lease() {
     let api = Api::default();
     let (a, mut leads) = api.candidate("a");
     tokio::spawn(a.run());
-    leads.gained().await;
+    let term = leads.gained().await;
     {
         let mut server = api.0.lock().unwrap();
         let lease = server.lease.as_mut().unwrap();
@@ -229,7 +261,7 @@ async fn a_leader_stops_when_somebody_takes_the_lease() {
         lease["metadata"]["resourceVersion"] = json!("somebody's");
     }
     let before = Instant::now();
-    leads.lost().await;
+    leads.lost(&term).await;
     assert!(before.elapsed() <= LOOK);
 }
 

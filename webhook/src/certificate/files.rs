@@ -2,6 +2,9 @@
 //!
 //! The kubelet updates a Secret volume by swapping a symlink, which a file watch
 //! notices at most once. So the files are read again at regular intervals.
+//! The kubelets of two replicas do so at different times, so for some minutes two CAs may be
+//! in use: each replica registers its own beside what the others have registered
+//! ([`crate::registration::registrar`]).
 
 use std::{
     io,
@@ -19,6 +22,10 @@ use tokio::{
 
 use super::clients::{Clients, server};
 use crate::{certificate::pki, health::Readiness};
+
+/// Time for the API server to load a changed configuration before it is presented
+/// with a certificate of the new CA.
+pub(super) const SETTLE: Duration = Duration::from_secs(5);
 
 /// Why there is no certificate. The message contains the reason, so the reason is
 /// not a `source`: printing the chain of errors would print it twice.
@@ -39,15 +46,53 @@ pub enum TlsError {
     Authority(String),
 }
 
-/// The files of a certificate and its key, and their content in use.
+/// The files of a certificate, of its key, and of the CA that signed it if that is to be registered.
+#[derive(Clone, Debug)]
+pub struct Files {
+    pub cert: PathBuf,
+    pub key: PathBuf,
+    pub ca: Option<PathBuf>,
+}
+
+/// What the files hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Content {
+    cert: Vec<u8>,
+    key: Vec<u8>,
+    /// Empty without a CA.
+    ca: String,
+}
+
+impl Files {
+    async fn read(&self) -> Result<Content, TlsError> {
+        Ok(Content {
+            cert: read(&self.cert).await?,
+            key: read(&self.key).await?,
+            ca: match &self.ca {
+                Some(path) => authority(path).await?,
+                None => String::new(),
+            },
+        })
+    }
+
+    fn unfit(&self, reason: io::Error) -> TlsError {
+        TlsError::Parse {
+            cert: self.cert.display().to_string(),
+            key: self.key.display().to_string(),
+            reason,
+        }
+    }
+}
+
+/// A certificate from files, and their content in use.
 #[derive(Clone, Debug)]
 pub struct Certificate {
-    cert: PathBuf,
-    key: PathBuf,
-    taken: (Vec<u8>, Vec<u8>),
+    files: Files,
+    taken: Content,
     expiry: SystemTime,
     clients: Option<Arc<Clients>>,
     config: RustlsConfig,
+    bundle: watch::Sender<String>,
 }
 
 impl Certificate {
@@ -55,20 +100,15 @@ impl Certificate {
     ///
     /// # Errors
     /// When they cannot be read, or do not match each other.
-    pub async fn load(
-        cert: PathBuf,
-        key: PathBuf,
-        clients: Option<Arc<Clients>>,
-    ) -> Result<Self, TlsError> {
-        let pair = (read(&cert).await?, read(&key).await?);
-        let unfit = |reason| unfit(&cert, &key, reason);
-        let config = server(&pair.0, &pair.1, clients.clone()).map_err(unfit)?;
-        let config = RustlsConfig::from_config(config);
-        let expiry = expiry(&pair.0).map_err(unfit)?;
+    pub async fn load(files: Files, clients: Option<Arc<Clients>>) -> Result<Self, TlsError> {
+        let taken = files.read().await?;
+        let config = server(&taken.cert, &taken.key, clients.clone());
+        let config = RustlsConfig::from_config(config.map_err(|reason| files.unfit(reason))?);
+        let expiry = expiry(&taken.cert).map_err(|reason| files.unfit(reason))?;
         Ok(Self {
-            cert,
-            key,
-            taken: pair,
+            bundle: watch::Sender::new(taken.ca.clone()),
+            files,
+            taken,
             expiry,
             clients,
             config,
@@ -87,36 +127,79 @@ impl Certificate {
         self.config.clone()
     }
 
-    /// Reads the files again, and uses their content if it is new and valid.
+    /// Returns a receiver of the CAs that the API server must trust, which follows the files: that
+    /// of the certificate in use, and before a change also the next one.
+    #[must_use]
+    pub fn bundle(&self) -> watch::Receiver<String> {
+        self.bundle.subscribe()
+    }
+
+    /// Reads the files again, and uses their content if it is new and valid. A certificate that
+    /// comes with another CA is used once that is `registered`.
     /// Connections stay open. Returns whether the certificate changed.
     ///
     /// # Errors
     /// When they cannot be read or do not match each other: the certificate in
     /// use stays, and the next call retries.
-    pub async fn reload(&mut self) -> Result<bool, TlsError> {
-        let pair = (read(&self.cert).await?, read(&self.key).await?);
-        if pair == self.taken {
+    pub async fn reload(
+        &mut self,
+        registered: Option<&watch::Receiver<String>>,
+    ) -> Result<bool, TlsError> {
+        let found = self.files.read().await?;
+        if found != self.taken && found != self.files.read().await? {
+            // They are being replaced, perhaps one after the other.
             return Ok(false);
         }
-        let unfit = |reason| unfit(&self.cert, &self.key, reason);
-        let expiry = expiry(&pair.0).map_err(unfit)?;
-        let config = server(&pair.0, &pair.1, self.clients.clone()).map_err(unfit)?;
+        let unfit = |reason| self.files.unfit(reason);
+        let expiry = expiry(&found.cert).map_err(unfit)?;
+        let config = server(&found.cert, &found.key, self.clients.clone()).map_err(unfit)?;
+        let bundle = pki::joined(&found.ca, [&*self.taken.ca]);
+        self.publish(&bundle);
+        if found == self.taken {
+            return Ok(false);
+        }
+        if let Some(registered) = registered.filter(|_| found.ca != self.taken.ca) {
+            // The API server trusts no expired one either.
+            let lives = SystemTime::now() < self.expiry;
+            if lives && *registered.borrow() != bundle {
+                return Ok(false);
+            }
+            tokio::time::sleep(SETTLE).await;
+        }
         self.config.reload_from_config(config);
         self.expiry = expiry;
-        self.taken = pair;
+        self.publish(&found.ca);
+        self.taken = found;
         Ok(true)
     }
 
-    pub async fn follow(mut self, every: Duration, readiness: Readiness) {
+    fn publish(&self, bundle: &str) {
+        self.bundle.send_if_modified(|known| {
+            let new = *known != bundle;
+            if new {
+                bundle.clone_into(known);
+            }
+            new
+        });
+    }
+
+    /// Reads the files again, forever. `registered` is the bundle that was last written into the
+    /// registration, if the webhook writes it.
+    pub async fn follow(
+        mut self,
+        every: Duration,
+        registered: Option<watch::Receiver<String>>,
+        readiness: Readiness,
+    ) {
         let mut tick = interval(every);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tick.tick().await;
-            match self.reload().await {
+            match self.reload(registered.as_ref()).await {
                 Ok(false) => {}
                 Ok(true) => {
                     readiness.certificate_taken(self.expiry);
-                    tracing::info!(cert = %self.cert.display(), "certificate reloaded");
+                    tracing::info!(cert = %self.files.cert.display(), "certificate reloaded");
                 }
                 Err(error) => {
                     readiness.certificate_kept();
@@ -129,59 +212,6 @@ impl Certificate {
 
 fn expiry(pem: &[u8]) -> io::Result<SystemTime> {
     pki::expiry("the file", pem).map_err(io::Error::other)
-}
-
-fn unfit(cert: &Path, key: &Path, reason: io::Error) -> TlsError {
-    TlsError::Parse {
-        cert: cert.display().to_string(),
-        key: key.display().to_string(),
-        reason,
-    }
-}
-
-/// The file of a CA, and its last valid content.
-#[derive(Clone, Debug)]
-pub struct Authority {
-    path: PathBuf,
-    bundle: watch::Sender<String>,
-}
-
-impl Authority {
-    /// Reads the file.
-    ///
-    /// # Errors
-    /// When it cannot be read, or holds no certificate.
-    pub async fn load(path: PathBuf) -> Result<Self, TlsError> {
-        let bundle = watch::Sender::new(authority(&path).await?);
-        Ok(Self { path, bundle })
-    }
-
-    /// Returns a receiver of the file's content, which follows the file.
-    #[must_use]
-    pub fn bundle(&self) -> watch::Receiver<String> {
-        self.bundle.subscribe()
-    }
-
-    /// Reads the file again, forever.
-    pub async fn follow(self, every: Duration) {
-        loop {
-            tokio::time::sleep(every).await;
-            match authority(&self.path).await {
-                Ok(bundle) => {
-                    self.bundle.send_if_modified(|known| {
-                        let new = *known != bundle;
-                        if new {
-                            *known = bundle;
-                        }
-                        new
-                    });
-                }
-                Err(error) => {
-                    tracing::warn!(%error, "cannot reload the CA; keeping the registered one");
-                }
-            }
-        }
-    }
 }
 
 async fn authority(path: &Path) -> Result<String, TlsError> {

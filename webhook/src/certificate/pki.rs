@@ -91,3 +91,28 @@ fn validity(what: &str, pem: &[u8]) -> Result<(SystemTime, SystemTime), PkiError
     let time = |at: x509_parser::time::ASN1Time| SystemTime::from(at.to_datetime());
     Ok((time(validity.not_before), time(validity.not_after)))
 }
+
+/// Returns the certificates of a PEM text, each unchanged.
+pub(crate) fn certificates(bundle: &str) -> impl Iterator<Item = String> + '_ {
+    const END: &str = "-----END CERTIFICATE-----";
+    bundle
+        .split_inclusive(END)
+        .filter(|part| part.contains(END))
+        .map(|part| format!("{}\n", part.trim_start()))
+}
+
+/// Returns the PEM text `first` with the certificates of `others` that it lacks.
+pub(crate) fn joined<'a>(first: &str, others: impl IntoIterator<Item = &'a str>) -> String {
+    let mut all: Vec<String> = certificates(first).collect();
+    let known = all.len();
+    for other in others.into_iter().flat_map(certificates) {
+        if !all.contains(&other) {
+            all.push(other);
+        }
+    }
+    match all.split_off(known) {
+        // Whatever else it has, such as comments, stays.
+        new if new.is_empty() => first.to_owned(),
+        new => format!("{}\n{}", first.trim_end(), new.concat()),
+    }
+}

@@ -6,11 +6,7 @@
 //! overwrite each other's messages forever. Nothing waits for the conditions, so
 //! nothing is lost while there is no leader; the next leader writes what differs.
 
-use std::{
-    collections::BTreeMap,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use futures::StreamExt;
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
@@ -20,18 +16,19 @@ use kube::{
     core::DeserializeGuard,
     runtime::{WatchStreamExt, watcher},
 };
-use nvlink_runtime::{client, lease::Leadership, watch};
+use nvlink_runtime::{client, complaints::Complaints, lease::Leadership, watch};
 use serde_json::json;
 use tokio::{
     sync::watch as channel,
-    time::{MissedTickBehavior, interval},
+    task::JoinSet,
+    time::{Instant, MissedTickBehavior, interval},
 };
 
 use super::{
     MANAGER,
     exclusive::{EXCLUSIVE, SharedGpus, exclusive},
-    isolated::{Findings, ISOLATED, isolated},
-    strays::Search,
+    isolated::{Findings, ISOLATED, Stray, isolated},
+    strays::{FEW, Search},
     view::SharedView,
 };
 use crate::{
@@ -40,15 +37,17 @@ use crate::{
     metrics::Metrics,
 };
 
-/// The pause after a status that could not be written.
+/// The pause after a status that could not be written: that of its class, and no other.
 const RETRY: Duration = Duration::from_secs(10);
 /// The time between two checks of the nodes of restricted classes, which cost no request.
 const LOOK: Duration = Duration::from_secs(5);
 /// Pods are listed again when the nodes of their class change, or after a time:
 /// after `AGAIN` if some do not belong there or could not be listed, otherwise
-/// after `REST`.
+/// after `REST`. Where the nodes are many, their changes are collected for `AGAIN`.
 const AGAIN: Duration = Duration::from_secs(30);
 const REST: Duration = Duration::from_secs(600);
+/// A search that takes long is repeated only after so many times as long.
+const SHARE: u32 = 10;
 
 /// Writes the status of classes.
 #[derive(Clone)]
@@ -64,7 +63,58 @@ pub struct Writer {
 /// A class, and the findings on it if it is restricted.
 struct Known {
     class: DomainClass,
-    found: Option<(Findings, Instant)>,
+    found: Option<Found>,
+    /// A search for pods that do not belong on its nodes is going on.
+    searching: bool,
+    /// When its status could not be written.
+    failed: Option<Instant>,
+    complaints: Complaints,
+}
+
+/// What was found out about the nodes of a class.
+struct Found {
+    findings: Findings,
+    /// The nodes whose pods were listed, when that ended, and how long it took.
+    nodes: Vec<String>,
+    at: Instant,
+    took: Duration,
+}
+
+/// The result of a search.
+struct Searched {
+    name: String,
+    /// The version of the spec of the class.
+    generation: Option<i64>,
+    nodes: Vec<String>,
+    strays: Result<Vec<Stray>, String>,
+    took: Duration,
+}
+
+impl Known {
+    fn new(class: DomainClass) -> Self {
+        Self {
+            class,
+            found: None,
+            searching: false,
+            failed: None,
+            complaints: Complaints::default(),
+        }
+    }
+
+    /// Reports whether the pods on these nodes must be listed, again or for the first time.
+    fn is_due(&self, nodes: &[String]) -> bool {
+        let Some(found) = &self.found else {
+            return !self.searching;
+        };
+        let quiet = found.findings.strays.as_ref().is_ok_and(Vec::is_empty);
+        let wait = match found.nodes == nodes {
+            true if quiet => REST,
+            true => AGAIN,
+            false if nodes.len() > FEW => AGAIN,
+            false => Duration::ZERO,
+        };
+        !self.searching && found.at.elapsed() >= wait.max(found.took * SHARE)
+    }
 }
 
 impl Writer {
@@ -89,122 +139,174 @@ impl Writer {
     /// Follows the classes whenever this replica leads. Never ends.
     pub async fn follow(self, mut leadership: Leadership) {
         loop {
-            leadership.gained().await;
+            let term = leadership.gained().await;
             tokio::select! {
                 () = self.write_all() => {}
-                () = leadership.lost() => {}
+                () = leadership.lost(&term) => {}
             }
             self.metrics.isolation([]);
         }
     }
 
     /// Writes the status of all classes, and again when a class or its nodes
-    /// change. Ends when a status cannot be written.
+    /// change. A status that cannot be written keeps no other from being written.
     async fn write_all(&self) {
         let classes: Api<DeserializeGuard<DomainClass>> = Api::all(self.client.clone());
         let mut events = watch::events(classes, watcher::Config::default())
             .applied_objects()
             .boxed();
         let mut known = BTreeMap::<String, Known>::new();
+        let mut searches = JoinSet::new();
         let mut shared = self.shared.clone();
         shared.mark_changed();
         let mut look = interval(LOOK);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            let written = tokio::select! {
+            tokio::select! {
                 event = events.next() => match event {
                     // The watch that decisions use logs failures. The status of a class that
                     // cannot be parsed cannot be written.
                     Some(Ok(DeserializeGuard(Ok(class)))) => self.changed(class, &mut known).await,
-                    Some(_) => Ok(()),
+                    Some(_) => {}
                     None => return,
                 },
-                _ = look.tick() => self.look(&mut known).await,
-                Ok(()) = shared.changed() => self.write_known(&known).await,
-            };
-            if let Err((class, error)) = written {
-                let reason = client::reason(&error);
+                Some(Ok(searched)) = searches.join_next() => {
+                    self.searched(searched, &mut known).await;
+                }
+                _ = look.tick() => self.look(&mut known, &mut searches).await,
+                Ok(()) = shared.changed() => {
+                    for (name, one) in &mut known {
+                        self.attempt(name, one).await;
+                    }
+                }
+            }
+        }
+    }
+
+    async fn changed(&self, class: DomainClass, known: &mut BTreeMap<String, Known>) {
+        let name = class.name_any();
+        let before = known.remove(&name);
+        let same = before
+            .filter(|before| before.class.uid() == class.uid() && before.class.spec == class.spec);
+        let mut one = match same {
+            Some(before) => Known { class, ..before },
+            None => Known::new(class),
+        };
+        self.attempt(&name, &mut one).await;
+        known.insert(name, one);
+    }
+
+    /// Checks the nodes of restricted classes, and begins to list the pods there if it is time.
+    /// Writes what could not be written before.
+    async fn look(&self, known: &mut BTreeMap<String, Known>, searches: &mut JoinSet<Searched>) {
+        known.retain(|name, _| self.view.read().class(name).is_some());
+        for (name, one) in &mut *known {
+            if one.class.spec.access.mode == AccessMode::Restricted {
+                self.check(name, one, searches);
+            }
+        }
+        self.count(known);
+        for (name, one) in known {
+            if one.found.is_some() || one.failed.is_some() {
+                self.attempt(name, one).await;
+            }
+        }
+    }
+
+    /// Brings the findings on the nodes of a restricted class up to date, and begins a search for
+    /// pods there if it is time.
+    fn check(&self, name: &str, one: &mut Known, searches: &mut JoinSet<Searched>) {
+        let class = match self.view.read().class(name) {
+            Some(Ok(class)) => Arc::clone(class),
+            _ => return,
+        };
+        let guarded = self.view.read().guarded(&class);
+        if one.is_due(&guarded.tainted) {
+            one.searching = true;
+            let (search, name, nodes) = (
+                self.search.clone(),
+                name.to_owned(),
+                guarded.tainted.clone(),
+            );
+            let generation = one.class.metadata.generation;
+            searches.spawn(async move {
+                let began = Instant::now();
+                let strays = search.strays(&class, &nodes).await;
+                Searched {
+                    name,
+                    generation,
+                    nodes,
+                    strays: strays.map_err(|error| client::reason(&error)),
+                    took: began.elapsed(),
+                }
+            });
+        }
+        if let Some(found) = &mut one.found {
+            found.findings.guarded = guarded;
+        }
+    }
+
+    /// Records what a search found, and writes it.
+    async fn searched(&self, searched: Searched, known: &mut BTreeMap<String, Known>) {
+        let Searched {
+            name,
+            generation,
+            nodes,
+            strays,
+            took,
+        } = searched;
+        let one = known.get_mut(&name);
+        let Some(one) = one.filter(|one| one.class.metadata.generation == generation) else {
+            return;
+        };
+        one.searching = false;
+        let class = match self.view.read().class(&name) {
+            Some(Ok(class)) => Arc::clone(class),
+            _ => return,
+        };
+        let guarded = self.view.read().guarded(&class);
+        one.found = Some(Found {
+            findings: Findings { guarded, strays },
+            nodes,
+            at: Instant::now(),
+            took,
+        });
+        self.count(known);
+        if let Some(one) = known.get_mut(&name) {
+            self.attempt(&name, one).await;
+        }
+    }
+
+    fn count(&self, known: &BTreeMap<String, Known>) {
+        let findings = known.iter().filter_map(|(name, one)| {
+            let Findings { guarded, strays } = &one.found.as_ref()?.findings;
+            let strays = strays.as_ref().ok().map(Vec::len);
+            Some((name.as_str(), guarded.open.len(), strays))
+        });
+        self.metrics.isolation(findings);
+    }
+
+    /// Writes the status of a class, unless that failed a moment ago.
+    async fn attempt(&self, class: &str, one: &mut Known) {
+        if one.failed.is_some_and(|at| at.elapsed() < RETRY) {
+            return;
+        }
+        one.failed = None;
+        if let Err(error) = self.write(one).await {
+            one.failed = Some(Instant::now());
+            let reason = client::reason(&error);
+            if one.complaints.is_due(&reason, std::time::Instant::now()) {
                 tracing::warn!(
                     class,
                     reason,
                     "cannot write the status of the class; retrying"
                 );
-                // A watch does not repeat an unchanged class, so list the classes again.
-                tokio::time::sleep(RETRY).await;
-                return;
             }
         }
-    }
-
-    async fn changed(
-        &self,
-        class: DomainClass,
-        known: &mut BTreeMap<String, Known>,
-    ) -> Result<(), (String, kube::Error)> {
-        let name = class.name_any();
-        let before = known.remove(&name);
-        let same = before
-            .filter(|before| before.class.uid() == class.uid() && before.class.spec == class.spec);
-        let found = same.and_then(|same| same.found);
-        let one = Known { class, found };
-        let written = self.write(&one).await;
-        let written = written.map_err(|error| (name.clone(), error));
-        known.insert(name, one);
-        written
-    }
-
-    /// Checks the nodes of restricted classes, and the pods there if it is time.
-    async fn look(&self, known: &mut BTreeMap<String, Known>) -> Result<(), (String, kube::Error)> {
-        known.retain(|name, _| self.view.read().class(name).is_some());
-        for (name, one) in &mut *known {
-            if one.class.spec.access.mode != AccessMode::Restricted {
-                continue;
-            }
-            let class = match self.view.read().class(name) {
-                Some(Ok(class)) => Arc::clone(class),
-                _ => continue,
-            };
-            let guarded = self.view.read().guarded(&class);
-            let before = one.found.take();
-            let kept = before.filter(|(found, at)| {
-                let quiet = found.strays.as_ref().is_ok_and(Vec::is_empty);
-                let wait = if quiet { REST } else { AGAIN };
-                found.guarded.tainted == guarded.tainted && at.elapsed() < wait
-            });
-            let (strays, at) = match kept {
-                Some((found, at)) => (found.strays, at),
-                None => {
-                    let strays = self.search.strays(&class, &guarded.tainted).await;
-                    let strays = strays.map_err(|error| client::reason(&error));
-                    (strays, Instant::now())
-                }
-            };
-            one.found = Some((Findings { guarded, strays }, at));
-            let written = self.write(one).await;
-            written.map_err(|error| (name.clone(), error))?;
-        }
-        let findings = known.iter().filter_map(|(name, one)| {
-            let (Findings { guarded, strays }, _) = one.found.as_ref()?;
-            let strays = strays.as_ref().ok().map(Vec::len);
-            Some((name.as_str(), guarded.open.len(), strays))
-        });
-        self.metrics.isolation(findings);
-        Ok(())
-    }
-
-    async fn write_known(
-        &self,
-        known: &BTreeMap<String, Known>,
-    ) -> Result<(), (String, kube::Error)> {
-        for (name, one) in known {
-            let written = self.write(one).await;
-            written.map_err(|error| (name.clone(), error))?;
-        }
-        Ok(())
     }
 
     /// Returns the conditions of a class.
-    fn conditions(&self, Known { class, found }: &Known) -> Vec<Condition> {
+    fn conditions(&self, Known { class, found, .. }: &Known) -> Vec<Condition> {
         let now = || Time(Timestamp::now());
         let mut conditions = vec![accepted(class, now())];
         let present = class.status.iter().flat_map(|status| &status.conditions);
@@ -212,7 +314,7 @@ impl Writer {
         let before = |type_: &str| present.clone().find(|one| one.type_ == type_).cloned();
         if class.spec.access.mode == AccessMode::Restricted {
             conditions.extend(match found {
-                Some((found, _)) => Some(isolated(class, found, now())),
+                Some(found) => Some(isolated(class, &found.findings, now())),
                 None => before(ISOLATED),
             });
         }

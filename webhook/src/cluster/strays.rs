@@ -2,9 +2,10 @@
 //! not admitted for it: pods that are older than the class or its taint.
 //!
 //! There is no watch on pods. They are listed when the class or its nodes change,
-//! and from time to time: the pods of each node, and the waiting pods in pages.
+//! and from time to time: the pods of each node, or all pods in pages where the nodes are
+//! many, and the waiting pods in pages.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use k8s_openapi::api::core::v1::{Namespace, Pod, Toleration};
 use kube::{
@@ -21,8 +22,11 @@ use crate::{
     class::Class,
 };
 
-/// Waiting pods per page of the list.
+/// Pods per page of a list.
 const PAGE: u32 = 500;
+/// For up to so many nodes, the pods of each are listed. The API server has an index for that, but
+/// with more nodes a few large lists cost less than many small ones.
+pub(super) const FEW: usize = 50;
 /// The most service accounts reviewed for one class; pods of others count as strays.
 const ACCOUNTS: usize = 100;
 
@@ -63,24 +67,14 @@ impl Search {
     pub(super) async fn strays(&self, class: &Class, nodes: &[String]) -> kube::Result<Vec<Stray>> {
         let mut exempt = self.exempt().await?;
         exempt.extend(class.daemon_namespaces.iter().cloned());
-        let mut found = Vec::new();
-        for node in nodes {
-            let running =
-                format!("spec.nodeName={node},status.phase!=Succeeded,status.phase!=Failed");
-            // From the API server's cache, which indexes pods by node.
-            let running = ListParams::default().fields(&running).match_any();
-            found.extend(self.list(running).await?);
-        }
+        let strange = |pod: &Found| !belongs(pod, &class.name, &exempt);
+        let mut found = self.on(nodes, strange).await?;
         let waiting = ListParams::default().fields("spec.nodeName=,status.phase=Pending");
-        let mut waiting = self.list(waiting.limit(PAGE)).await?;
-        waiting.retain(|pod| {
-            pod.spec
-                .tolerations
-                .iter()
-                .any(|one| tolerates(one, &class.name))
-        });
-        found.extend(waiting);
-        found.retain(|pod| !belongs(pod, &class.name, &exempt));
+        let may_go = |pod: &Found| {
+            let mut tolerations = pod.spec.tolerations.iter();
+            strange(pod) && tolerations.any(|one| tolerates(one, &class.name))
+        };
+        found.extend(self.list(waiting.limit(PAGE), may_go).await?);
         let mut rights = BTreeMap::new();
         let mut strays = Vec::new();
         for pod in found {
@@ -110,6 +104,31 @@ impl Search {
         Ok(strays)
     }
 
+    /// Returns the wanted pods on `nodes` that have not ended.
+    async fn on(
+        &self,
+        nodes: &[String],
+        wanted: impl Fn(&Found) -> bool,
+    ) -> kube::Result<Vec<Found>> {
+        const LIVE: &str = "status.phase!=Succeeded,status.phase!=Failed";
+        if nodes.len() > FEW {
+            let bound = ListParams::default().fields(&format!("spec.nodeName!=,{LIVE}"));
+            let nodes: HashSet<&str> = nodes.iter().map(String::as_str).collect();
+            let is_there = |pod: &Found| {
+                let node = pod.spec.node_name.as_deref();
+                node.is_some_and(|node| nodes.contains(node)) && wanted(pod)
+            };
+            return self.list(bound.limit(PAGE), is_there).await;
+        }
+        let mut found = Vec::new();
+        for node in nodes {
+            // From the API server's cache, which indexes pods by node.
+            let running = ListParams::default().fields(&format!("spec.nodeName={node},{LIVE}"));
+            found.extend(self.list(running.match_any(), &wanted).await?);
+        }
+        Ok(found)
+    }
+
     async fn may_use(&self, class: &Class, namespace: &str, account: &str) -> bool {
         let mut subject = Subject {
             service_account: account.to_owned(),
@@ -132,13 +151,18 @@ impl Search {
         Ok(named.chain(out.iter().map(ResourceExt::name_any)).collect())
     }
 
-    async fn list(&self, mut params: ListParams) -> kube::Result<Vec<Found>> {
+    /// Returns the wanted pods of a list, which may have many others.
+    async fn list(
+        &self,
+        mut params: ListParams,
+        wanted: impl Fn(&Found) -> bool,
+    ) -> kube::Result<Vec<Found>> {
         let pods = ApiResource::erase::<Pod>(&());
         let pods: Api<Found> = Api::all_with(self.client.clone(), &pods);
         let mut found = Vec::new();
         loop {
             let page = pods.list(&params).await?;
-            found.extend(page.items);
+            found.extend(page.items.into_iter().filter(&wanted));
             match page.metadata.continue_.filter(|token| !token.is_empty()) {
                 Some(token) => params = params.continue_token(&token),
                 None => return Ok(found),
@@ -163,4 +187,84 @@ fn tolerates(toleration: &Toleration, class: &str) -> bool {
     matches!(text(&toleration.effect).as_str(), "" | "NoSchedule")
         && (key.is_empty() && exists
             || key == labels::CLASS && (exists || text(&toleration.value) == class))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use axum::http::{Request, Response, StatusCode};
+    use kube::client::Body;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    /// Returns a search in a cluster where each of 100 nodes has a pod, and the lists of pods that
+    /// it asks for.
+    fn search() -> (Search, Arc<Mutex<Vec<String>>>) {
+        let asked = Arc::<Mutex<Vec<String>>>::default();
+        let lists = Arc::clone(&asked);
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let (path, query) = (
+                request.uri().path(),
+                request.uri().query().unwrap_or_default(),
+            );
+            let query = percent(query);
+            let answer = match path {
+                "/api/v1/pods" => {
+                    lists.lock().unwrap().push(query.clone());
+                    pods(&query)
+                }
+                "/api/v1/namespaces" => json!({"metadata": {}, "items": []}),
+                _ => json!({"status": {"allowed": false}, "metadata": {}, "spec": {}}),
+            };
+            let body = Body::from(answer.to_string().into_bytes());
+            let response = Response::builder().status(StatusCode::OK);
+            async move { Ok::<_, tower::BoxError>(response.body(body)?) }
+        });
+        (
+            Search::new(Client::new(service, "default"), Vec::new()),
+            asked,
+        )
+    }
+
+    /// Undoes the escapes of a query that occur here.
+    fn percent(query: &str) -> String {
+        let pairs = [("%3D", "="), ("%21", "!"), ("%2C", ","), ("%2F", "/")];
+        pairs
+            .iter()
+            .fold(query.to_owned(), |text, (escape, plain)| {
+                text.replace(escape, plain)
+            })
+    }
+
+    fn pods(query: &str) -> Value {
+        let pod = |node: usize| {
+            json!({
+                "metadata": {"name": format!("on-{node}"), "namespace": "team"},
+                "spec": {"nodeName": format!("n{node}"), "serviceAccountName": "x"},
+            })
+        };
+        let all = match query {
+            _ if query.contains("nodeName=,") => Vec::new(),
+            _ if query.contains("nodeName!=,") => (0..100).map(pod).collect(),
+            _ => (0..100)
+                .filter(|node| query.contains(&format!("nodeName=n{node},")))
+                .map(pod)
+                .collect(),
+        };
+        json!({"metadata": {}, "items": all})
+    }
+
+    #[tokio::test]
+    async fn the_pods_of_many_nodes_are_listed_at_once() {
+        let class = Class::new("gold", &serde_json::from_value(json!({})).unwrap()).unwrap();
+        for (count, requests) in [(2, 3), (FEW, FEW + 1), (FEW + 1, 2), (90, 2)] {
+            let nodes: Vec<String> = (0..count).map(|node| format!("n{node}")).collect();
+            let (search, asked) = search();
+            let strays = search.strays(&class, &nodes).await.unwrap();
+            assert_eq!(strays.len(), count, "the pods of these nodes and no others");
+            assert_eq!(asked.lock().unwrap().len(), requests, "{count} nodes");
+        }
+    }
 }

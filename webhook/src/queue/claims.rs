@@ -4,8 +4,6 @@
 //! out or that the scheduler cannot carry out, it is deleted first. What is left over belongs to a
 //! pod, so Kubernetes deletes it with the pod.
 
-use std::time::Duration;
-
 use futures::{StreamExt, stream};
 use kube::{
     api::{DeleteParams, GetParams, PostParams, Preconditions},
@@ -19,7 +17,7 @@ use tokio::time::timeout;
 use super::failpoint;
 use super::{
     claim::{self, API_VERSION, Named},
-    execute::{AT_ONCE, FIRST, LONGEST, Move, Outcome, Outcomes, PATIENCE, Writer},
+    execute::{AT_ONCE, Again, Attempts, Move, Outcome, Outcomes, PATIENCE, Writer, code, in_time},
 };
 use crate::{
     cluster::MANAGER,
@@ -103,7 +101,7 @@ impl Writer {
         };
         let uuids = &one.placement.uuids;
         let object = claim::object(&one.document, &named, uuids, &one.asks, self.term);
-        let (mut pause, mut later) = (FIRST, 0);
+        let (mut attempts, mut later) = (Attempts::default(), 0);
         loop {
             let Ok(permit) = self.permits.acquire().await else {
                 return Err(Outcome::Stopped);
@@ -111,11 +109,12 @@ impl Writer {
             if !self.leads() {
                 return Err(Outcome::Stopped);
             }
-            let attempt = self.attempt_claim(&one.document, &object, wish);
-            let found = timeout(PATIENCE, attempt).await.unwrap_or(Err(None));
+            let attempt = self.attempt_claim(&one.document, &object, wish, attempts.are_many());
+            let found = timeout(PATIENCE, attempt).await;
+            let found = found.unwrap_or(Err(Again::UNANSWERED));
             drop(permit);
             self.count_claim(&found);
-            let wait = match found {
+            let again = match found {
                 Ok(Found::Right) => return Ok(()),
                 Ok(Found::Wrong(reason)) => return Err(Outcome::Refused(reason)),
                 Ok(Found::Superseded) => return Err(Outcome::Stopped),
@@ -125,16 +124,15 @@ impl Writer {
                 }
                 Ok(Found::Later) => {
                     later += 1;
-                    None
+                    Again::UNANSWERED
                 }
-                Err(wait) => wait,
+                Err(again) => again,
             };
-            tokio::time::sleep(wait.unwrap_or(pause)).await;
-            pause = (pause * 2).min(LONGEST);
+            attempts.pause(again).await;
         }
     }
 
-    fn count_claim(&self, found: &Result<Found, Option<Duration>>) {
+    fn count_claim(&self, found: &Result<Found, Again>) {
         let ended = match found {
             Ok(Found::Right) => Ended::Written,
             Ok(Found::Later) => Ended::Conflict,
@@ -144,26 +142,30 @@ impl Writer {
         self.metrics.queue().write(Written::Claim, ended);
     }
 
-    /// Creates the claim once, or looks for another one. Fails if that must be tried again, perhaps
-    /// after a time that the API server names.
+    /// Creates the claim once, or looks for another one. Fails if that must be tried again; after
+    /// `many` attempts, not because the API server failed.
     async fn attempt_claim(
         &self,
         pod: &Value,
         object: &Value,
         wish: Wish,
-    ) -> Result<Found, Option<Duration>> {
+        many: bool,
+    ) -> Result<Found, Again> {
+        let mut failed = None;
         if wish == Wish::There {
             match self.create_claim(object).await {
                 Ok(()) => return Ok(Found::Right),
-                Err(kube::Error::Api(status)) if status.code == 409 => {}
-                Err(error) => return retry(&error),
+                Err(error) if code(&error) == 409 => {}
+                // It may be there nevertheless.
+                Err(error) if many && is_failure(&error) => failed = Some(client::reason(&error)),
+                Err(error) => return retry(&error, many),
             }
         }
         let found = match (self.get_claim(object).await, wish) {
             (Ok(Some(found)), _) => found,
             (Ok(None), Wish::NoOther | Wish::Gone) => return Ok(Found::Right),
-            (Ok(None), Wish::There) => return Ok(Found::Later),
-            (Err(error), _) => return retry(&error),
+            (Ok(None), Wish::There) => return Ok(failed.map_or(Found::Later, Found::Wrong)),
+            (Err(error), _) => return retry(&error, false),
         };
         let uid = at(pod, &["metadata", "uid"]).and_then(Value::as_str);
         if let Some(found) = judge(&found, object, uid, wish) {
@@ -176,8 +178,8 @@ impl Writer {
         match self.delete_claim(&found).await {
             Ok(()) => Ok(Found::Later),
             // It is gone, or has changed.
-            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(Found::Later),
-            Err(error) => retry(&error),
+            Err(error) if matches!(code(&error), 404 | 409) => Ok(Found::Later),
+            Err(error) => retry(&error, many),
         }
     }
 
@@ -189,7 +191,10 @@ impl Writer {
         let body = serde_json::to_vec(object).map_err(kube::Error::SerdeError)?;
         let request = requests(object).create(&params, body);
         let request = request.map_err(kube::Error::BuildRequest)?;
-        self.client.request::<Value>(request).await.map(drop)
+        self.client
+            .request::<Value>(in_time(request)?)
+            .await
+            .map(drop)
     }
 
     async fn get_claim(&self, object: &Value) -> kube::Result<Option<Value>> {
@@ -211,7 +216,10 @@ impl Writer {
         });
         let request = requests(found).delete(name(found), &params);
         let request = request.map_err(kube::Error::BuildRequest)?;
-        self.client.request::<Value>(request).await.map(drop)
+        self.client
+            .request::<Value>(in_time(request)?)
+            .await
+            .map(drop)
     }
 }
 
@@ -240,24 +248,19 @@ fn judge(found: &Value, wanted: &Value, uid: Option<&str>, wish: Wish) -> Option
     allocated.then_some(Found::Wrong(other))
 }
 
-/// Returns whether and when a request is tried again that failed.
-fn retry(error: &kube::Error) -> Result<Found, Option<Duration>> {
-    let kube::Error::Api(status) = error else {
-        tracing::debug!(
-            reason = client::reason(error),
-            "cannot make a claim; retrying"
-        );
-        return Err(None);
-    };
-    match status.code {
-        409 | 429 | 500.. => {
-            let details = status.details.as_ref();
-            let seconds = details.map_or(0, |details| details.retry_after_seconds);
-            let pause = Duration::from_secs(seconds.into()).min(LONGEST);
-            Err((seconds > 0).then_some(pause))
-        }
-        _ => Ok(Found::Wrong(client::reason(error))),
+/// Returns whether and when a request is tried again that failed. After `many` attempts, the
+/// failure of the API server is its answer.
+fn retry(error: &kube::Error, many: bool) -> Result<Found, Again> {
+    match Again::after(error) {
+        Some(again) if !(many && again.failed) => Err(again),
+        None if code(error) == 409 => Err(Again::UNANSWERED),
+        Some(_) | None => Ok(Found::Wrong(client::reason(error))),
     }
+}
+
+/// Reports whether the API server answers that it failed.
+fn is_failure(error: &kube::Error) -> bool {
+    Again::after(error).is_some_and(|again| again.failed)
 }
 
 fn name(object: &Value) -> &str {

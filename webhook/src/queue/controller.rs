@@ -87,7 +87,7 @@ impl Queue {
             let leads = leadership.clone();
             tokio::select! {
                 () = self.lead(&term, &leads) => {}
-                () = leadership.lost() => {}
+                () = leadership.lost(&term) => {}
             }
             self.forget();
         }

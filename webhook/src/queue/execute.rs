@@ -3,6 +3,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use axum::http;
 use futures::{StreamExt, stream};
 use k8s_openapi::api::core::v1;
 use kube::{
@@ -36,6 +37,13 @@ pub(super) const LONGEST: Duration = Duration::from_secs(10);
 /// How long an answer may take. A write that is not answered is tried again: it says which version
 /// it changes, so it is not made twice.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
+/// How long the API server may work on a write, seconds: it then answers with an error, also where
+/// it waits for a webhook of somebody else. Less than [`PATIENCE`].
+const DEADLINE: &str = "timeout=4s";
+/// After so many answers that the API server failed (5xx), what it was to write is read. If that
+/// can be read and has not changed, the write is refused: something that it calls, such as a webhook
+/// of somebody else, may be down for long. With [`FIRST`], this takes some seconds.
+const FAILURES: u32 = 6;
 /// The most times that a pod is written again because somebody else keeps changing it.
 const CONFLICTS: usize = 20;
 
@@ -48,7 +56,7 @@ pub(super) enum Outcome {
     Changed(Value),
     /// The pod does not exist any more; another one may have its name.
     Gone,
-    /// The API server refuses the write, for this reason.
+    /// The API server refuses the write, or keeps failing, for this reason.
     Refused(String),
     /// This process leads no more, so it is not known whether the pod is written.
     Stopped,
@@ -222,7 +230,7 @@ impl Writer {
             Ok(patch) => patch,
             Err(error) => return Outcome::Refused(error.to_string()),
         };
-        let mut pause = FIRST;
+        let mut attempts = Attempts::default();
         loop {
             let Ok(permit) = self.permits.acquire().await else {
                 return Outcome::Stopped;
@@ -230,24 +238,23 @@ impl Writer {
             if !self.leads() {
                 return Outcome::Stopped;
             }
-            let answer = timeout(PATIENCE, self.attempt(document, &patch)).await;
-            let answer = answer.unwrap_or(Err(None));
+            let attempt = self.attempt(document, &patch, attempts.are_many());
+            let answer = timeout(PATIENCE, attempt).await;
+            let answer = answer.unwrap_or(Err(Again::UNANSWERED));
             #[cfg(debug_assertions)]
             if matches!(answer, Ok(Outcome::Written(_))) {
                 failpoint::passed(write.kind());
             }
             drop(permit);
             self.count(write, &answer);
-            let wait = match answer {
+            match answer {
                 Ok(outcome) => return outcome,
-                Err(wait) => wait,
-            };
-            tokio::time::sleep(wait.unwrap_or(pause)).await;
-            pause = (pause * 2).min(LONGEST);
+                Err(again) => attempts.pause(again).await,
+            }
         }
     }
 
-    fn count(&self, write: &Write, answer: &Result<Outcome, Option<Duration>>) {
+    fn count(&self, write: &Write, answer: &Result<Outcome, Again>) {
         let write = match write {
             Write::Prepare(_) => Written::Prepare,
             Write::Release(_) => Written::Release,
@@ -264,54 +271,45 @@ impl Writer {
         self.metrics.queue().write(write, ended);
     }
 
-    /// Writes a pod once. Fails if it must be tried again, perhaps after a time that the API server
-    /// names. It may be written nevertheless; then the next attempt finds that it has changed.
+    /// Writes a pod once. Fails if it must be tried again; after `many` attempts, not because the
+    /// API server failed. It may be written nevertheless; then the next attempt finds that it has
+    /// changed.
     async fn attempt(
         &self,
         document: &Value,
         patch: &PodPatch,
-    ) -> Result<Outcome, Option<Duration>> {
+        many: bool,
+    ) -> Result<Outcome, Again> {
         let error = match self.patch(document, patch).await {
             Ok(written) => return Ok(Outcome::Written(written)),
             Err(error) => error,
         };
-        let kube::Error::Api(status) = &error else {
-            tracing::debug!(
-                reason = client::reason(&error),
-                "cannot write a pod; retrying"
-            );
-            return Err(None);
-        };
-        match status.code {
-            404 => Ok(Outcome::Gone),
+        match Again::after(&error) {
+            Some(again) if !(many && again.failed) => return Err(again),
             // A test of the patch failed, or something else is wrong with it.
-            409 | 422 => {
-                let found = self.get(document).await.map_err(|_| None)?;
-                let Some(current) = found else {
-                    return Ok(Outcome::Gone);
-                };
-                let same = |field| {
-                    let of = |pod| pod::at(pod, &["metadata", field]);
-                    of(&current) == of(document)
-                };
-                if !same("uid") {
-                    return Ok(Outcome::Gone);
-                }
-                if same("resourceVersion") {
-                    return Ok(Outcome::Refused(client::reason(&error)));
-                }
-                Ok(Outcome::Changed(current))
+            None if !matches!(code(&error), 404 | 409 | 422) => {
+                return Ok(Outcome::Refused(client::reason(&error)));
             }
-            429 | 500.. => {
-                let seconds = status
-                    .details
-                    .as_ref()
-                    .map(|details| details.retry_after_seconds);
-                let seconds = seconds.filter(|&seconds| seconds > 0);
-                Err(seconds.map(|seconds| Duration::from_secs(seconds.into()).min(LONGEST)))
-            }
-            _ => Ok(Outcome::Refused(client::reason(&error))),
+            Some(_) | None => {}
         }
+        if code(&error) == 404 {
+            return Ok(Outcome::Gone);
+        }
+        let found = self.get(document).await;
+        let Some(current) = found.map_err(|_| Again::UNANSWERED)? else {
+            return Ok(Outcome::Gone);
+        };
+        let same = |field| {
+            let of = |pod| pod::at(pod, &["metadata", field]);
+            of(&current) == of(document)
+        };
+        if !same("uid") {
+            return Ok(Outcome::Gone);
+        }
+        if same("resourceVersion") {
+            return Ok(Outcome::Refused(client::reason(&error)));
+        }
+        Ok(Outcome::Changed(current))
     }
 
     async fn patch(&self, document: &Value, patch: &PodPatch) -> kube::Result<Value> {
@@ -327,9 +325,8 @@ impl Writer {
             true => requests.patch_subresource("status", name, &params, &operations),
             false => requests.patch(name, &params, &operations),
         };
-        self.client
-            .request(request.map_err(kube::Error::BuildRequest)?)
-            .await
+        let request = request.map_err(kube::Error::BuildRequest)?;
+        self.client.request(in_time(request)?).await
     }
 
     async fn get(&self, document: &Value) -> kube::Result<Option<Value>> {
@@ -342,6 +339,93 @@ impl Writer {
             Err(error) => Err(error),
         }
     }
+}
+
+/// Why and when a write is tried again.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Again {
+    /// After this time, if the API server names one.
+    wait: Option<Duration>,
+    /// The API server answers that it failed.
+    pub(super) failed: bool,
+}
+
+impl Again {
+    /// There was no answer.
+    pub(super) const UNANSWERED: Self = Self {
+        wait: None,
+        failed: false,
+    };
+
+    /// Returns when to try again after `error`; `None` if that cannot help.
+    pub(super) fn after(error: &kube::Error) -> Option<Self> {
+        let kube::Error::Api(status) = error else {
+            tracing::debug!(
+                reason = client::reason(error),
+                "no answer to a write of the queue; retrying"
+            );
+            return Some(Self::UNANSWERED);
+        };
+        let details = status.details.as_ref();
+        let seconds = details.map_or(0, |details| details.retry_after_seconds);
+        let wait = Duration::from_secs(seconds.into()).min(LONGEST);
+        matches!(status.code, 429 | 500..).then_some(Self {
+            wait: (seconds > 0).then_some(wait),
+            failed: status.code >= 500,
+        })
+    }
+}
+
+/// The attempts of one write so far.
+#[derive(Debug)]
+pub(super) struct Attempts {
+    pause: Duration,
+    /// How often the API server has answered that it failed.
+    failures: u32,
+}
+
+impl Default for Attempts {
+    fn default() -> Self {
+        Self {
+            pause: FIRST,
+            failures: 0,
+        }
+    }
+}
+
+impl Attempts {
+    /// Reports whether the next failure of the API server is one too many.
+    pub(super) fn are_many(&self) -> bool {
+        self.failures + 1 >= FAILURES
+    }
+
+    /// Waits until the next attempt is due.
+    pub(super) async fn pause(&mut self, again: Again) {
+        self.failures = self.failures.saturating_add(again.failed.into());
+        tokio::time::sleep(again.wait.unwrap_or(self.pause)).await;
+        self.pause = (self.pause * 2).min(LONGEST);
+    }
+}
+
+/// Returns the code of the API server's answer, or 0.
+pub(super) fn code(error: &kube::Error) -> u16 {
+    match error {
+        kube::Error::Api(status) => status.code,
+        _ => 0,
+    }
+}
+
+/// Gives a write its [`DEADLINE`].
+pub(super) fn in_time(request: http::Request<Vec<u8>>) -> kube::Result<http::Request<Vec<u8>>> {
+    let (mut head, body) = request.into_parts();
+    let between = match head.uri.query() {
+        None => "?",
+        Some(query) if query.is_empty() || query.ends_with('&') => "",
+        Some(_) => "&",
+    };
+    let uri = format!("{}{between}{DEADLINE}", head.uri).parse();
+    head.uri = uri.map_err(|error: http::uri::InvalidUri| kube::Error::HttpError(error.into()))?;
+    Ok(http::Request::from_parts(head, body))
 }
 
 /// Returns the most writes at a time. One that ends the process in a test is the last one.
@@ -362,3 +446,6 @@ fn requests(document: &Value) -> (Request, &str) {
     let path = v1::Pod::url_path(&(), Some(text("namespace")));
     (Request::new(path), text("name"))
 }
+
+#[cfg(test)]
+mod tests;

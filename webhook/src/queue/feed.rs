@@ -204,7 +204,12 @@ impl Feed {
             return;
         }
         self.set_load(&id, None);
-        if let Some(old) = self.pods.get(&id) {
+        let old = self.pods.get(&id);
+        if !old.is_some_and(|old| old.uid == entry.uid && old.node == entry.node) {
+            // A report may be about it, or about an earlier pod of its name.
+            self.changed.nodes.extend(entry.node.clone());
+        }
+        if let Some(old) = old {
             if old.uid == entry.uid {
                 if entry.version < old.version {
                     return;
@@ -212,7 +217,7 @@ impl Feed {
                 entry.counted = old.counted;
                 entry.orphan = old.orphan;
                 entry.paused = old.paused.clone();
-                entry.shift = old.shift;
+                entry.shifts = old.shifts.clone();
                 let waits = matches!(entry.life, Life::Waiting { .. });
                 // A released pod may fail, or get other GPUs, until it is bound.
                 let open = waits || entry.awaited().is_some();
@@ -411,7 +416,7 @@ impl Feed {
             return;
         };
         // Reports about it are now about another pod.
-        self.changed.nodes.extend(old.life.node().map(Name::from));
+        self.changed.nodes.extend(old.node.clone());
         self.changed.pods.insert(id.clone());
         self.moved.pods.insert(id.clone());
         self.strays.remove(id);

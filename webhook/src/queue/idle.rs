@@ -18,7 +18,8 @@ use nvlink_topology::labels;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-use crate::{class::Class, crd::DomainClass, decide::gate};
+use super::Life;
+use crate::{class::Class, crd::DomainClass};
 
 /// Returns when a class queues or a pod waits.
 pub(super) async fn needed(client: &Client) {
@@ -89,6 +90,37 @@ impl Kind for Pods {
     const KIND: &'static str = "Pod";
 
     fn needs(object: &Self::Object) -> bool {
-        gate::is_queued(&json!({ "spec": object.spec }))
+        // As the queue sees it: nobody waits for a pod that is being deleted, however long a
+        // finalizer keeps it.
+        let pod = json!({
+            "metadata": object.metadata, "spec": object.spec, "status": object.status,
+        });
+        matches!(Life::of(&pod), Life::Waiting { .. })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pod_that_waits_needs_the_queue_unless_it_is_being_deleted() {
+        let pod = |gates: &[&str], deleted: Option<&str>| -> Object<Value, Value> {
+            let gates: Vec<Value> = gates.iter().map(|name| json!({ "name": name })).collect();
+            let pod = json!({
+                "apiVersion": "v1", "kind": "Pod",
+                "metadata": {
+                    "name": "a", "namespace": "team", "deletionTimestamp": deleted,
+                    "finalizers": ["example.com/x"],
+                },
+                "spec": {"schedulingGates": gates}, "status": {"phase": "Pending"},
+            });
+            serde_json::from_value(pod).unwrap()
+        };
+        let ours = labels::QUEUE_GATE;
+        assert!(Pods::needs(&pod(&[ours], None)));
+        assert!(Pods::needs(&pod(&["example.com/y", ours], None)));
+        assert!(!Pods::needs(&pod(&["example.com/y"], None)));
+        assert!(!Pods::needs(&pod(&[ours], Some("2026-08-01T10:00:00Z"))));
     }
 }

@@ -8,7 +8,8 @@
 //! would bypass the webhook if somebody deleted the registration, and all would be
 //! refused if its CA were outdated. A new replica must be registered before it
 //! gets requests. All replicas apply the same object; if they do not, as during a
-//! rollout, `quarrel` slows them down.
+//! rollout, `quarrel` slows them down. Only the CAs may differ for some minutes, while replicas get
+//! a new one at different times: `others` keeps those of the others.
 
 use std::{sync::Arc, time::Duration};
 
@@ -32,8 +33,10 @@ use crate::{
     registration::{NAME, WebhookTarget, registration},
 };
 
+mod others;
 mod quarrel;
 
+use others::Others;
 use quarrel::{Quarrel, differences};
 
 type Change = watcher::Event<PartialObjectMeta<Registration>>;
@@ -44,7 +47,7 @@ const PACE: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_secs(60);
 const RETRY: Duration = Duration::from_secs(5);
 
-/// After this time without a heartbeat the registrar is stuck: two requests and
+/// After this time without a heartbeat the registrar is stuck: three requests and
 /// `LOOK` take less.
 pub const STUCK: Duration = Duration::from_secs(300);
 
@@ -91,7 +94,7 @@ impl Registrar {
         let metas: Api<PartialObjectMeta<Registration>> = Api::all(self.client.clone());
         let mut changes = events(metas, config).boxed();
         let (mut applied, mut foreign): (Option<Registration>, bool) = (None, false);
-        let mut quarrel = Quarrel::default();
+        let (mut quarrel, mut others) = (Quarrel::default(), Others::default());
         let mut fields = String::new();
         loop {
             heart.beat();
@@ -103,7 +106,7 @@ impl Registrar {
                 fields = if found.is_empty() { fields } else { found };
             }
             let (mut wait, mut rest) = (LOOK, None);
-            let written = self.write(&api, &bundle).await;
+            let written = self.write(&api, &bundle, &mut others).await;
             metrics.registration(written.is_some());
             match written {
                 Some(now) => {
@@ -158,17 +161,26 @@ impl Registrar {
 
     /// Writes the configuration and returns the result, whose version is unchanged if the
     /// configuration was already right; `None` if it cannot be written, which is logged.
-    async fn write(&self, api: &Api<Registration>, bundle: &str) -> Option<Registration> {
-        let wanted = registration(&self.target, &self.exempt, bundle.as_bytes());
-        let written = match apply(api, &wanted).await {
-            Err(error) if is_invalid(&error) => readdress(api, &wanted, error).await,
-            other => other,
+    async fn write(
+        &self,
+        api: &Api<Registration>,
+        bundle: &str,
+        others: &mut Others,
+    ) -> Option<Registration> {
+        let written = async {
+            let found = api.get_opt(NAME).await?;
+            let bundle = others.beside(bundle, found.as_ref(), Instant::now());
+            let wanted = registration(&self.target, &self.exempt, bundle.as_bytes());
+            match apply(api, &wanted).await {
+                Err(error) if is_invalid(&error) => readdress(api, &wanted, error).await,
+                other => other,
+            }
         };
         let log = |error: &kube::Error| {
             let reason = reason(error);
             tracing::warn!(name = NAME, reason, "cannot register with the API server");
         };
-        written.inspect_err(log).ok()
+        written.await.inspect_err(log).ok()
     }
 }
 

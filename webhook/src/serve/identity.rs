@@ -12,7 +12,7 @@ use crate::{
     args::TlsArgs,
     certificate::{
         clients::Clients,
-        files::{Authority, Certificate},
+        files::{Certificate, Files},
         pki::{SecretName, own::OwnCertificate},
     },
     health::Readiness,
@@ -46,31 +46,17 @@ pub(crate) async fn identity(
     let target = args.service.or(args.url);
     let exempt = args.exempt.exempt_namespaces;
     if let (Some(cert), Some(key)) = (args.tls_cert, args.tls_key) {
-        let certificate = Certificate::load(cert, key, clients).await?;
-        readiness.certificate_until(certificate.expiry());
-        let config = certificate.config();
-        let readiness = readiness.clone();
-        supervisor.keep(UPKEEP, Weight::Vital, move || {
-            certificate.clone().follow(every, readiness.clone())
-        });
-        let Some(target) = target else {
-            return Ok(Identity {
-                config,
-                registrar: None,
-            });
-        };
-        let path = args.ca_file.context(
-            "--service and --url with --tls-cert need --ca-file: the CA that the API server must trust",
-        )?;
-        let authority = Authority::load(path).await?;
-        let bundle = authority.bundle();
-        supervisor.keep("look at the file of the CA", Weight::Vital, move || {
-            authority.clone().follow(every)
-        });
-        return Ok(Identity {
-            config,
-            registrar: Some(Registrar::new(client.clone(), target, exempt, bundle)),
-        });
+        let registered = target.map(|target| (target, exempt));
+        let ca = registered.as_ref().and(args.ca_file);
+        let files = Files { cert, key, ca };
+        return of_files(
+            client,
+            files,
+            registered,
+            (every, clients),
+            (readiness, supervisor),
+        )
+        .await;
     }
     let (secret, target) = args
         .ca_secret
@@ -106,6 +92,33 @@ async fn clients(
         Arc::clone(&followed).follow(every)
     });
     Ok(Some(clients))
+}
+
+async fn of_files(
+    client: &Client,
+    files: Files,
+    registered: Option<(WebhookTarget, Vec<String>)>,
+    (every, clients): (Duration, Option<Arc<Clients>>),
+    (readiness, supervisor): (&Readiness, &Supervisor),
+) -> anyhow::Result<Identity> {
+    anyhow::ensure!(
+        registered.is_none() || files.ca.is_some(),
+        "--service and --url with --tls-cert need --ca-file: the CA that the API server must trust",
+    );
+    let certificate = Certificate::load(files, clients).await?;
+    readiness.certificate_until(certificate.expiry());
+    let config = certificate.config();
+    let registrar = registered.map(|(target, exempt)| {
+        Registrar::new(client.clone(), target, exempt, certificate.bundle())
+    });
+    let registered = registrar.as_ref().map(Registrar::registered);
+    let readiness = readiness.clone();
+    supervisor.keep(UPKEEP, Weight::Vital, move || {
+        certificate
+            .clone()
+            .follow(every, registered.clone(), readiness.clone())
+    });
+    Ok(Identity { config, registrar })
 }
 
 async fn own(

@@ -1,11 +1,15 @@
 //! Jumps of the clock, nodes that are lost, and nodes that do not take a pod.
 
+use k8s_openapi::jiff::Timestamp;
 use nvlink_planner::Action;
 use nvlink_topology::labels;
-use nvlink_webhook::queue::feed::{id, node::Node};
+use nvlink_webhook::queue::{
+    Placement,
+    feed::{id, node::Node},
+};
 use serde_json::json;
 
-use super::{NOW, Queue, placed, pod};
+use super::{NOW, Queue, placed, pod, survivor};
 
 #[test]
 fn a_jump_of_the_clock_is_no_time_in_the_queue() {
@@ -91,6 +95,91 @@ fn a_pod_whose_node_is_lost_is_given_up_after_a_while() {
     released["metadata"]["resourceVersion"] = json!("2");
     queue.feed.pod(released);
     assert!(queue.feed.lost(NOW + 3_600_000).0.is_empty());
+}
+
+/// Returns a pod that was released to the node, and what the scheduler says about it.
+fn released(says: &str) -> serde_json::Value {
+    let mut released = pod("a", 4, 1);
+    released["spec"]["schedulingGates"] = json!([]);
+    let text = serde_json::to_string(&placed(&[0, 1, 2, 3], 0)).unwrap();
+    released["metadata"]["annotations"] = json!({ labels::QUEUE_PLACEMENT: text });
+    if !says.is_empty() {
+        released["status"]["conditions"] = json!([{
+            "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": says,
+        }]);
+    }
+    released
+}
+
+#[test]
+fn each_cause_has_a_grace_period_of_its_own() {
+    const SECOND: i64 = 1_000;
+    let node = |ready: &str| {
+        let status = json!({
+            "allocatable": {"nvidia.com/gpu": "4"},
+            "conditions": [{"type": "Ready", "status": ready}],
+        });
+        Some(Node::of(Default::default(), &json!({}), &status))
+    };
+    // The node is not ready for a while, then deleted and perhaps registered again.
+    let mut queue = Queue::new();
+    queue.feed.pod(released(""));
+    queue.feed.node("n1", node("Unknown"));
+    queue.feed.lost(NOW);
+    queue.feed.node("n1", None);
+    let deleted = NOW + 100 * SECOND;
+    assert_eq!(
+        queue.feed.lost(deleted),
+        (vec![], Some(deleted + 30 * SECOND))
+    );
+    let (lost, _) = queue.feed.lost(deleted + 30 * SECOND);
+    assert_eq!(lost[0].reason, "QueueNodeLost");
+
+    // The node comes back, and the scheduler has not tried again yet.
+    let mut queue = Queue::new();
+    queue.feed.pod(released("0/9 nodes are available"));
+    queue.feed.node("n1", node("Unknown"));
+    queue.feed.lost(NOW);
+    queue.feed.node("n1", node("True"));
+    let back = NOW + 290 * SECOND;
+    assert_eq!(queue.feed.lost(back), (vec![], Some(back + 300 * SECOND)));
+    let (lost, _) = queue.feed.lost(back + 300 * SECOND);
+    assert_eq!(lost[0].reason, "QueueNodeRefuses");
+}
+
+#[test]
+fn a_jump_of_the_clock_moves_no_placement_that_came_after_it() {
+    const HOUR: i64 = 3_600_000;
+    for by in [HOUR, -HOUR] {
+        for before in [true, false] {
+            let mut queue = Queue::new();
+            queue.feed.pod(pod("a", 2, 1));
+            let (jump, after) = (NOW + 60_000, NOW + 60_000 + by);
+            let placed_at = if before { jump } else { after };
+            let mut survivor = survivor();
+            let annotations = &mut survivor["metadata"]["annotations"];
+            let text = annotations[labels::QUEUE_PLACEMENT].as_str().unwrap();
+            let mut place: Placement = serde_json::from_str(text).unwrap();
+            place.at = Timestamp::from_millisecond(placed_at).unwrap();
+            annotations[labels::QUEUE_PLACEMENT] = serde_json::to_string(&place).unwrap().into();
+            survivor["metadata"]["resourceVersion"] = json!("2");
+            if before {
+                queue.feed.pod(survivor);
+                queue.feed.jumped(by, jump);
+            } else {
+                queue.feed.jumped(by, jump);
+                queue.feed.pod(survivor);
+            }
+            let mut other = pod("c", 1, 3);
+            other["spec"]["priority"] = json!(7);
+            queue.feed.pod(other);
+            // The seat of the lost member is kept for five minutes.
+            let kept = queue.released(after + 299_000);
+            assert!(kept.is_empty(), "{by} {before}: {kept:?}");
+            let released = queue.released(after + 301_000);
+            assert_eq!(released, ["team/c"], "{by} {before}");
+        }
+    }
 }
 
 #[test]

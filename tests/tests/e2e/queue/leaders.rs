@@ -112,3 +112,38 @@ fn a_leader_that_was_stopped_changes_nothing_when_it_goes_on() {
         "{log}"
     );
 }
+
+#[test]
+fn the_queue_goes_on_when_somebody_takes_the_lease_from_the_only_replica() {
+    let cluster = Cluster::start(&["n1"], json!({}));
+    let policies = ["policies", "--lease-namespace", "default"];
+    let policies = programs::run(WEBHOOK, &policies, "").unwrap();
+    let apply = ["apply", "--server-side", "-f", "-"];
+    cluster.plane.kubectl().run_with(&apply, &policies).unwrap();
+    cluster.create("holds", 8);
+    cluster.bound("holds");
+    let lease = ["lease", "nvlink-webhook", "-n", "default"];
+    let empty = r#"--patch={"spec": {"holderIdentity": ""}}"#;
+    let cases = [
+        ([&["delete"], &lease[..]].concat(), "deleted"),
+        (
+            [&["patch"], &lease[..], &["--type=merge", empty]].concat(),
+            "cleared",
+        ),
+    ];
+    for (command, pod) in cases {
+        let before = term(&cluster);
+        cluster.create(pod, 8);
+        cluster.plane.kubectl().run(&command).unwrap();
+        wait_until("a new term", SOON, || {
+            let found = cluster.plane.kubectl().get(&lease).ok();
+            let number = found.and_then(|it| it["spec"]["leaseTransitions"].as_i64());
+            Ok(number.filter(|&number| number > before))
+        })
+        .unwrap();
+        cluster.end(if pod == "deleted" { "holds" } else { "deleted" });
+        let released = cluster.bound(pod);
+        let plan = placement(&released).unwrap()["plan"].to_string();
+        assert!(plan.contains(&format!("{}-", term(&cluster))), "{plan}");
+    }
+}

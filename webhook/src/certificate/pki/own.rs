@@ -15,13 +15,12 @@ use tokio::{
 
 use super::{Leaf, PkiError, SecretName, Trust, secret};
 use crate::{
-    certificate::clients::{Clients, server},
+    certificate::{
+        clients::{Clients, server},
+        files::SETTLE,
+    },
     health::Readiness,
 };
-
-/// Time for the API server to load a changed configuration before it is presented
-/// with a certificate of the new CA.
-const SETTLE: Duration = Duration::from_secs(5);
 
 /// A certificate of the webhook's own CA, which is renewed in time.
 #[derive(Clone)]

@@ -12,7 +12,7 @@ use kube::{
     api::{ObjectMeta, PostParams},
 };
 
-use super::{Authority, PkiError};
+use super::{Authority, PkiError, certificates};
 
 /// Keys of the Secret, the same as cert-manager's.
 const CERTIFICATE: &str = "tls.crt";
@@ -123,15 +123,6 @@ impl Trust {
             .map(|(key, text)| (key.to_owned(), ByteString(text.clone().into_bytes())))
             .collect()
     }
-}
-
-/// Returns the certificates of a PEM text, each unchanged.
-fn certificates(bundle: &str) -> impl Iterator<Item = String> + '_ {
-    const END: &str = "-----END CERTIFICATE-----";
-    bundle
-        .split_inclusive(END)
-        .filter(|part| part.contains(END))
-        .map(|part| format!("{}\n", part.trim_start()))
 }
 
 /// Returns the content of the Secret. Fills the Secret if it is empty, creates it if it is

@@ -23,6 +23,8 @@ pub(super) struct Entry {
     /// The pod itself, as text without what the queue never reads, until it has a node and was read.
     pub(super) text: Option<Box<str>>,
     pub(super) life: Life,
+    /// The node to which it was bound, also after its end.
+    pub(super) node: Option<Name>,
     /// The name of its class.
     pub(super) class: Option<String>,
     /// What the queue reads from it, if its class is known.
@@ -49,10 +51,10 @@ pub(super) struct Entry {
     pub(super) job: Option<Name>,
     /// Its run was added to the past runs.
     pub(super) counted: bool,
-    /// When it was first seen without a class that queues, or released to a node that is lost.
-    pub(super) orphan: Option<Millis>,
-    /// By how much the API server's clock was set since it was created.
-    pub(super) shift: Millis,
+    /// What keeps it from its place, which may pass, and since when.
+    pub(super) orphan: Option<(Cause, Millis)>,
+    /// By how much the API server's clock was set since its times were stamped.
+    pub(super) shifts: Shifts,
     /// Its condition says that it waits.
     pub(super) queued: bool,
     /// Why the scheduler binds it to no node, if it has tried.
@@ -68,6 +70,55 @@ pub(super) enum Expected {
     Placed(Box<Placement>),
     /// It leaves the queue without a place.
     Leaves,
+}
+
+/// By how much the API server's clock was set since each time of a pod was stamped.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Shifts {
+    created: Shift,
+    since: Shift,
+    placed: Shift,
+}
+
+/// By how much the clock was set since a time was stamped. It says nothing of a time that is
+/// stamped later in its place.
+#[derive(Clone, Debug, Default)]
+struct Shift {
+    stamp: Millis,
+    by: Millis,
+}
+
+impl Shift {
+    /// Returns the time of `stamp` by the present clock.
+    fn present(&self, stamp: Millis) -> Millis {
+        let by = if self.stamp == stamp { self.by } else { 0 };
+        stamp.saturating_add(by)
+    }
+
+    /// Records that the clock was set after `stamp`.
+    fn add(&mut self, stamp: Millis, by: Millis) {
+        let before = self.present(stamp).saturating_sub(stamp);
+        *self = Self {
+            stamp,
+            by: before.saturating_add(by),
+        };
+    }
+}
+
+/// What keeps a pod from its place, and may pass. Each has its own grace period, which begins when
+/// it does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cause {
+    /// No class queues it.
+    NoClass,
+    /// The node to which it was released does not exist.
+    NodeGone,
+    /// That node is not ready, or drained.
+    NodeOut,
+    /// The scheduler does not bind it there.
+    NotBound,
+    /// It has no claim.
+    NoClaim,
 }
 
 /// A pause after a write that the API server refused.
@@ -113,6 +164,9 @@ impl Entry {
             uid: owned(&["metadata", "uid"]),
             version: owned(&["metadata", "resourceVersion"]).parse().unwrap_or(0),
             text: None,
+            node: text(&["spec", "nodeName"])
+                .filter(|node| !node.is_empty())
+                .map(Name::from),
             class: pod::metadata(pod, "labels", labels::CLASS)
                 .and_then(Value::as_str)
                 .map(str::to_owned),
@@ -132,7 +186,7 @@ impl Entry {
             job: None,
             counted: false,
             orphan: None,
-            shift: 0,
+            shifts: Shifts::default(),
             queued: notice::is_queued(pod),
             refused: refused(pod),
             told: Outcome::told(pod),
@@ -172,8 +226,49 @@ impl Entry {
 
     /// Returns when it was created, by the API server's present clock.
     pub(super) fn created(&self) -> Option<Millis> {
-        let created = self.member.as_ref()?.created?.as_millisecond();
-        Some(created.saturating_add(self.shift))
+        Some(self.shifts.created.present(self.stamped()?))
+    }
+
+    /// Returns when it was created, by the clock of that time.
+    fn stamped(&self) -> Option<Millis> {
+        Some(self.member.as_ref()?.created?.as_millisecond())
+    }
+
+    /// Returns when it was put there, by the API server's present clock.
+    pub(super) fn placed(&self, placement: &Placement) -> Millis {
+        self.shifts.placed.present(placement.at.as_millisecond())
+    }
+
+    /// Returns when it started, or else was created, by the API server's present clock.
+    pub(super) fn since(&self) -> Option<Millis> {
+        Some(self.shifts.since.present(self.since?))
+    }
+
+    /// Records that the API server's clock was set by `by`, perhaps before the pod was created.
+    pub(super) fn jumped(&mut self, by: Millis, created_later: bool) {
+        // The queue stamps by the clock that it has heard.
+        let placement = match &self.expected {
+            Some(Expected::Placed(placement)) => Some(&**placement),
+            Some(Expected::Leaves) | None => self.placement.as_ref(),
+        };
+        if let Some(placement) = placement {
+            self.shifts.placed.add(placement.at.as_millisecond(), by);
+        }
+        if created_later {
+            return;
+        }
+        if let Some(stamp) = self.stamped() {
+            self.shifts.created.add(stamp, by);
+        }
+        if let Some(since) = self.since {
+            self.shifts.since.add(since, by);
+        }
+    }
+
+    /// Records that `cause` keeps the pod from its place, and returns since when.
+    pub(super) fn orphaned(&mut self, cause: Cause, now: Millis) -> Millis {
+        let known = self.orphan.filter(|(known, _)| *known == cause);
+        self.orphan.insert(known.unwrap_or((cause, now))).1
     }
 
     /// Returns the node to which the pod was released, if it is not bound.

@@ -214,10 +214,10 @@ impl Feed {
     }
 
     /// Returns how the planner calls a pod that is said to hold GPUs: it must not take an earlier pod
-    /// of the same name for the present one.
+    /// of the same name for the present one, nor for one that comes later.
     fn holder(&self, pod: Name, uid: Option<&str>) -> Name {
         let known = self.pods.get(&pod).map(|pod| pod.uid.as_str());
-        match known.zip(uid).is_none_or(|(known, said)| known == said) {
+        match uid.is_none() || known == uid {
             true => pod,
             false => format!("{pod} before").into(),
         }

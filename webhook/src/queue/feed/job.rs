@@ -156,10 +156,7 @@ impl Pods<'_> {
     /// Returns when its last pod got a place, or 0.
     fn released(&self, places: &[Option<&Placement>]) -> Millis {
         let pairs = self.0.iter().zip(places);
-        let placed = pairs.filter_map(|((_, pod), place)| {
-            let at = place.as_ref()?.at.as_millisecond();
-            Some(at.saturating_add(pod.shift))
-        });
+        let placed = pairs.filter_map(|((_, pod), place)| Some(pod.placed((*place)?)));
         placed.max().unwrap_or(0)
     }
 
@@ -330,10 +327,9 @@ impl Context<'_> {
         let node = bound.or_else(|| place?.node.as_deref())?;
         let planned = place.filter(|place| place.node.as_deref() == Some(node));
         let since = planned
-            .map(|place| place.at.as_millisecond())
-            .or(pod.since)
-            .unwrap_or_default()
-            .saturating_add(pod.shift);
+            .map(|place| pod.placed(place))
+            .or_else(|| pod.since())
+            .unwrap_or_default();
         let end = self.run(pod, since).map(|run| Estimate {
             mean: since.saturating_add(run.mean),
             ..run

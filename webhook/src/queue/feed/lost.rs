@@ -3,7 +3,7 @@
 
 use nvlink_planner::{Millis, Name};
 
-use super::{Feed, writing::earlier};
+use super::{Feed, entry::Cause, writing::earlier};
 use crate::queue::writes::{NODE_LOST, REFUSED as REFUSED_BY};
 
 /// For how long a pod waits for its node to be created again, milliseconds.
@@ -46,15 +46,23 @@ impl Feed {
             let Some(node) = pod.awaited().map(str::to_owned) else {
                 continue;
             };
-            let (grace, reason, what) = match (self.nodes.get(node.as_str()), &pod.refused) {
-                (None, _) => (GONE, NODE_LOST, "does not exist any more".to_owned()),
+            let (cause, reason, what) = match (self.nodes.get(node.as_str()), &pod.refused) {
+                (None, _) => (
+                    Cause::NodeGone,
+                    NODE_LOST,
+                    "does not exist any more".to_owned(),
+                ),
                 (Some(node), _) if node.out => {
-                    (OUT, NODE_LOST, "is not ready, or drained".to_owned())
+                    let what = "is not ready, or drained";
+                    (Cause::NodeOut, NODE_LOST, what.to_owned())
                 }
-                (Some(_), Some(why)) => (REFUSED, REFUSED_BY, format!("does not take it: {why}")),
+                (Some(_), Some(why)) => {
+                    let what = format!("does not take it: {why}");
+                    (Cause::NotBound, REFUSED_BY, what)
+                }
                 // The scheduler does not even try, and says nothing.
                 (Some(_), None) if self.devices.lacks_claim(pod) => {
-                    (REFUSED, REFUSED_BY, UNCLAIMED.to_owned())
+                    (Cause::NoClaim, REFUSED_BY, UNCLAIMED.to_owned())
                 }
                 (Some(_), None) => {
                     pod.orphan = None;
@@ -64,7 +72,12 @@ impl Feed {
             if pod.expected.is_some() || pod.is_paused() {
                 continue;
             }
-            let due = pod.orphan.get_or_insert(now).saturating_add(grace);
+            let grace = match cause {
+                Cause::NodeGone => GONE,
+                Cause::NodeOut => OUT,
+                Cause::NotBound | Cause::NoClaim | Cause::NoClass => REFUSED,
+            };
+            let due = pod.orphaned(cause, now).saturating_add(grace);
             match due <= now {
                 true => lost.push(Lost {
                     pod: id.clone(),
@@ -114,7 +127,9 @@ impl Feed {
             if let Some(pause) = pod.paused.as_mut().filter(|it| it.until > Millis::MIN) {
                 pause.until = pause.until.saturating_add(by);
             }
-            pod.orphan = pod.orphan.map(|since| since.saturating_add(by));
+            pod.orphan = pod
+                .orphan
+                .map(|(cause, since)| (cause, since.saturating_add(by)));
             let created = pod.created().unwrap_or(before);
             // Stamped by the new clock, as far as that can be known.
             let later = match by > 0 {
@@ -123,9 +138,7 @@ impl Feed {
                     (after.saturating_sub(HEARD)..=after.saturating_add(HEARD)).contains(&created)
                 }
             };
-            if !later {
-                pod.shift = pod.shift.saturating_add(by);
-            }
+            pod.jumped(by, later);
             self.changed.pods.insert(id.clone());
             self.changed.jobs.extend(pod.job.clone());
         }

@@ -37,8 +37,7 @@ impl Feed {
                 continue;
             }
             let claim = self.devices.claim(&id(&entry.namespace, &named.name));
-            let due = placement.at.as_millisecond();
-            let due = due.saturating_add(entry.shift + LAG);
+            let due = entry.placed(placement).saturating_add(LAG);
             let without = match claim {
                 Some(claim) if claim.is_allocated() => continue,
                 _ if due > now => {

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::{
     Feed,
-    entry::{Expected, Pause},
+    entry::{Cause, Expected, Pause},
 };
 use crate::queue::Placement;
 
@@ -131,7 +131,7 @@ impl Feed {
                 Some((name, None)) => (format!("class {name:?} does not exist any more"), GRACE),
                 None => ("it has no class".to_owned(), GRACE),
             };
-            let due = pod.orphan.get_or_insert(now).saturating_add(grace);
+            let due = pod.orphaned(Cause::NoClass, now).saturating_add(grace);
             match due <= now {
                 true => leavers.push(Leaver {
                     pod: id.clone(),

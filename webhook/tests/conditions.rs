@@ -1,0 +1,155 @@
+//! The conditions of classes, against an API server that refuses some of them.
+
+#![allow(clippy::unwrap_used)]
+
+use std::{
+    collections::BTreeSet,
+    future::pending,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use axum::http::{Method, Request, Response, StatusCode};
+use kube::{Client, client::Body};
+use nvlink_runtime::lease::Candidate;
+use nvlink_webhook::{
+    class::Class,
+    cluster::{
+        status::Writer,
+        view::{SharedView, View},
+    },
+    metrics::Metrics,
+};
+use serde_json::{Value, json};
+use tokio::{sync::watch, time::sleep};
+
+const CLASSES: &str = "/apis/nvlink-domains.io/v1alpha1/domainclasses";
+/// Classes, the first of which is restricted.
+const NAMES: [&str; 3] = ["a", "b", "c"];
+
+/// An API server with classes, on which no list of pods ever ends.
+#[derive(Default)]
+struct Server {
+    /// The classes whose status it refuses.
+    refuses: BTreeSet<String>,
+    /// The writes of a status that it accepted, and those that it refused.
+    written: Vec<String>,
+    refused: Vec<String>,
+}
+
+fn spec(name: &str) -> Value {
+    match name {
+        "a" => json!({"access": {"mode": "Restricted"}}),
+        _ => json!({}),
+    }
+}
+
+fn class(name: &str) -> Value {
+    json!({
+        "apiVersion": "nvlink-domains.io/v1alpha1", "kind": "DomainClass", "spec": spec(name),
+        "metadata": {"name": name, "uid": name, "resourceVersion": "1", "generation": 1},
+    })
+}
+
+impl Server {
+    /// Returns the answer; `None` if there never is one.
+    fn answer(&mut self, request: &Request<Body>) -> Option<(StatusCode, Value)> {
+        let (method, path) = (request.method(), request.uri().path());
+        let query = request.uri().query().unwrap_or_default();
+        if query.contains("watch=") || path == "/api/v1/pods" {
+            return None;
+        }
+        if path.contains("/leases") {
+            let lease =
+                json!({"metadata": {"resourceVersion": "1"}, "spec": {"leaseTransitions": 1}});
+            let found = *method != Method::GET;
+            return Some(if found {
+                (StatusCode::OK, lease)
+            } else {
+                failure(404)
+            });
+        }
+        if path == CLASSES {
+            let items: Vec<Value> = NAMES.map(class).into();
+            return Some((
+                StatusCode::OK,
+                json!({"metadata": {"resourceVersion": "1"}, "items": items}),
+            ));
+        }
+        let Some(name) = path
+            .strip_prefix(CLASSES)
+            .and_then(|rest| rest.strip_suffix("/status"))
+        else {
+            return Some((StatusCode::OK, json!({"metadata": {}, "items": []})));
+        };
+        let name = name.trim_start_matches('/').to_owned();
+        let answer = class(&name);
+        Some(match self.refuses.contains(&name) {
+            true => {
+                self.refused.push(name);
+                failure(422)
+            }
+            false => {
+                self.written.push(name);
+                (StatusCode::OK, answer)
+            }
+        })
+    }
+}
+
+fn failure(code: u16) -> (StatusCode, Value) {
+    let status = json!({"status": "Failure", "code": code, "reason": "NotFound", "message": "no"});
+    (StatusCode::from_u16(code).unwrap(), status)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_class_whose_status_is_refused_keeps_no_other_from_its_status() {
+    let server = Arc::<Mutex<Server>>::default();
+    server.lock().unwrap().refuses = ["a", "b"].map(str::to_owned).into();
+    let api = Arc::clone(&server);
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let answer = api.lock().unwrap().answer(&request);
+        async move {
+            let Some((status, body)) = answer else {
+                return pending().await;
+            };
+            let body = Body::from(body.to_string().into_bytes());
+            Ok::<_, tower::BoxError>(Response::builder().status(status).body(body)?)
+        }
+    });
+    let client = Client::new(service, "default");
+    let mut view = View::default();
+    for name in NAMES {
+        let spec = serde_json::from_value(spec(name)).unwrap();
+        view.set_class(name, Ok(Class::new(name, &spec).unwrap()));
+    }
+    let candidate = Candidate::new(client.clone(), "system", "webhook", "a".to_owned());
+    let leadership = candidate.leadership();
+    tokio::spawn(candidate.run());
+    let (_queue, shared) = watch::channel(None);
+    let metrics = Arc::new(Metrics::default());
+    let writer = Writer::new(
+        &client,
+        &SharedView::new(view),
+        &metrics,
+        Vec::new(),
+        shared,
+    );
+    tokio::spawn(writer.follow(leadership));
+
+    sleep(Duration::from_secs(3)).await;
+    let written = || server.lock().unwrap().written.clone();
+    let first: BTreeSet<String> = written().into_iter().collect();
+    assert_eq!(first, ["c".to_owned()].into(), "the others are refused");
+    sleep(Duration::from_secs(60)).await;
+    let refused = server.lock().unwrap().refused.len();
+    assert!(
+        (8..=16).contains(&refused),
+        "two classes in a minute: {refused}"
+    );
+    // It is written as soon as it may be, also while the search for pods goes on.
+    server.lock().unwrap().refuses.clear();
+    sleep(Duration::from_secs(20)).await;
+    let second: BTreeSet<String> = written().into_iter().collect();
+    assert_eq!(second, NAMES.map(str::to_owned).into());
+}
