@@ -1,8 +1,9 @@
-//! Jumps of the clock, nodes that are lost, and nodes that do not take a pod.
+//! Jumps of the clock, nodes that are lost, nodes that do not take a pod, and reports about pods that
+//! ended.
 
 use k8s_openapi::jiff::Timestamp;
 use nvlink_planner::Action;
-use nvlink_topology::labels;
+use nvlink_topology::{Allocation, labels};
 use nvlink_webhook::queue::{
     Placement,
     feed::{id, node::Node},
@@ -220,4 +221,45 @@ fn the_queue_does_not_rest_while_a_released_pod_may_need_it() {
     released["metadata"]["resourceVersion"] = json!("2");
     queue.feed.pod(released);
     assert!(queue.feed.is_idle());
+}
+
+#[test]
+fn a_pod_that_ended_leaves_no_report_to_its_namesake() {
+    let held = |uid: &str| {
+        let allocation = Allocation {
+            namespace: "team".to_owned(),
+            pod: "a".to_owned(),
+            pod_uid: Some(uid.to_owned()),
+            gpus: vec![2, 3],
+            ..Allocation::default()
+        };
+        Some(vec![allocation])
+    };
+    let mut ended = pod("a", 2, 1);
+    ended["spec"]["schedulingGates"] = json!([]);
+    ended["spec"]["nodeName"] = json!("n1");
+    ended["status"]["phase"] = json!("Succeeded");
+    let mut namesake = pod("a", 2, 2);
+    namesake["metadata"]["uid"] = json!("namesake");
+    let mut next = pod("b", 2, 3);
+    next["metadata"]["creationTimestamp"] = json!("2026-08-01T10:00:01Z");
+    for (known, gone) in [(true, true), (true, false), (false, false)] {
+        let mut queue = Queue::new();
+        if known {
+            queue.feed.pod(ended.clone());
+        }
+        // The kubelet still lists it.
+        queue.report(held("uid of a"));
+        queue.released(NOW);
+        if gone {
+            queue.feed.gone(&id("team", "a"));
+            queue.released(NOW);
+        }
+        queue.feed.pod(namesake.clone());
+        queue.feed.expect(&id("team", "a"), placed(&[0, 1], 0));
+        queue.feed.pod(next.clone());
+        let releases = queue.releases(NOW);
+        let gpus: Vec<_> = releases.iter().map(|one| &one.seats[0].gpus).collect();
+        assert_eq!(gpus, [&[2, 3]], "{known} {gone}");
+    }
 }

@@ -243,47 +243,6 @@ fn a_report_about_an_earlier_pod_of_the_same_name_does_not_count() {
 }
 
 #[test]
-fn a_pod_that_ended_leaves_no_report_to_its_namesake() {
-    let held = |uid: &str| {
-        let allocation = Allocation {
-            namespace: "team".to_owned(),
-            pod: "a".to_owned(),
-            pod_uid: Some(uid.to_owned()),
-            gpus: vec![2, 3],
-            ..Allocation::default()
-        };
-        Some(vec![allocation])
-    };
-    let mut ended = pod("a", 2, 1);
-    ended["spec"]["schedulingGates"] = json!([]);
-    ended["spec"]["nodeName"] = json!("n1");
-    ended["status"]["phase"] = json!("Succeeded");
-    let mut namesake = pod("a", 2, 2);
-    namesake["metadata"]["uid"] = json!("namesake");
-    let mut next = pod("b", 2, 3);
-    next["metadata"]["creationTimestamp"] = json!("2026-08-01T10:00:01Z");
-    for (known, gone) in [(true, true), (true, false), (false, false)] {
-        let mut queue = Queue::new();
-        if known {
-            queue.feed.pod(ended.clone());
-        }
-        // The kubelet still lists it.
-        queue.report(held("uid of a"));
-        queue.released(NOW);
-        if gone {
-            queue.feed.gone(&id("team", "a"));
-            queue.released(NOW);
-        }
-        queue.feed.pod(namesake.clone());
-        queue.feed.expect(&id("team", "a"), placed(&[0, 1], 0));
-        queue.feed.pod(next.clone());
-        let releases = queue.releases(NOW);
-        let gpus: Vec<_> = releases.iter().map(|one| &one.seats[0].gpus).collect();
-        assert_eq!(gpus, [&[2, 3]], "{known} {gone}");
-    }
-}
-
-#[test]
 fn pods_leave_when_their_class_no_longer_queues() {
     let mut queue = Queue::new();
     queue.feed.pod(pod("a", 8, 1));
