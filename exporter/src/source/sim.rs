@@ -110,7 +110,7 @@ impl Source for SimSource {
             topology: node.topology.clone(),
             uncalibrated: None,
             counters: self.counters.read(self.profile, gpus, faults, now),
-            health: health::read(self.profile, gpus, faults, &events.xids),
+            health: health::read(self.profile, gpus, faults, &events),
             lost: node.lost.clone(),
             matrix: Some(node.matrix.clone()),
             warnings: node.warnings.clone(),

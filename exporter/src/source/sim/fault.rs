@@ -1,10 +1,13 @@
 //! The faults of a simulated node.
 
-use nvlink_topology::profile::{Profile, Wiring};
+use nvlink_topology::{
+    RecoveryAction,
+    profile::{Profile, Wiring},
+};
 use serde::{Deserialize, Serialize};
 
-use super::errors;
-use crate::source::{ErrorKind, FabricCondition, FabricState};
+use super::{errors, health};
+use crate::source::{ErrorKind, FabricCondition, FabricState, RowRemap};
 
 /// The maximum number of faults at a time.
 const MOST_FAULTS: usize = 1024;
@@ -57,7 +60,20 @@ pub enum Fault {
         gpu: u32,
         condition: FabricCondition,
     },
-    /// The driver reports this error once, when the fault is set.
+    /// The driver asks for this action.
+    RecoveryAction {
+        /// Index of the GPU.
+        gpu: u32,
+        action: RecoveryAction,
+    },
+    /// Rows of the GPU's memory wait to be remapped, or could not be.
+    RowRemap {
+        /// Index of the GPU.
+        gpu: u32,
+        state: RowRemap,
+    },
+    /// The driver reports this error once, when the fault is set. It asks for no action then;
+    /// `recovery-action` does.
     Xid {
         /// Index of the GPU.
         gpu: u32,
@@ -169,6 +185,17 @@ fn check(profile: &Profile, fault: &Fault) -> Result<(), (String, String)> {
         Fault::Traffic { percent, .. } if *percent > 100 => {
             Err((at("percent"), "more than 100".to_owned()))
         }
+        Fault::RecoveryAction {
+            action: RecoveryAction::None,
+            ..
+        } => Err((at("action"), "none is not a fault".to_owned())),
+        Fault::RecoveryAction { .. } | Fault::RowRemap { .. } if !health::has_verdict(profile) => {
+            let reason = format!(
+                "the driver does not report it of the GPUs of {}",
+                profile.name
+            );
+            Err((name.to_owned(), reason))
+        }
         _ => check_fabric(profile, fault),
     }
 }
@@ -216,6 +243,8 @@ impl Fault {
             Self::GpuLost { .. } => "gpu-lost",
             Self::FabricDown { .. } => "fabric-down",
             Self::FabricCondition { .. } => "fabric-condition",
+            Self::RecoveryAction { .. } => "recovery-action",
+            Self::RowRemap { .. } => "row-remap",
             Self::Xid { .. } => "xid",
             Self::GpuReset { .. } => "gpu-reset",
             Self::RatesOnly { .. } => "rates-only",
@@ -230,6 +259,8 @@ impl Fault {
             | Self::Errors { gpu, .. }
             | Self::GpuLost { gpu }
             | Self::FabricCondition { gpu, .. }
+            | Self::RecoveryAction { gpu, .. }
+            | Self::RowRemap { gpu, .. }
             | Self::Xid { gpu, .. }
             | Self::GpuReset { gpu }
             | Self::RatesOnly { gpu }
