@@ -10,9 +10,10 @@ mod support;
 use std::{collections::BTreeMap, fs, path::Path, time::Duration};
 
 use nvlink_exporter::source::{
-    FabricHealth, FabricState, GpuHealth, Reading, Source, SourceSpec, file, recording::Recorder,
-    sim, text,
+    FabricHealth, FabricState, GpuHealth, Reading, RowRemap, Source, SourceSpec, file,
+    recording::Recorder, sim, text,
 };
+use nvlink_topology::RecoveryAction;
 
 /// Records the node of `source`, read at each of `seconds`.
 fn record(source: &mut dyn Source, seconds: &[u64]) -> String {
@@ -105,6 +106,8 @@ fn health_is_recorded() {
     reading.health = vec![GpuHealth {
         gpu: 1,
         fabric: Some(fabric),
+        recovery: Some(RecoveryAction::DrainAndReset),
+        row_remap: vec![(RowRemap::Pending, true), (RowRemap::Failed, false)],
         xids: Some(vec![(74, 2)]),
     }];
     let mut recorder = Recorder::new(&reading.topology).unwrap();
