@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use nvlink_runtime::page::count;
 use nvlink_topology::{
-    Allocation, Domain, Interconnect, NodeTopologySpec, descriptor::Capacity, missing_gpus, missing_links,
+    Allocation, Domain, Interconnect, NodeTopologySpec, descriptor::Capacity, missing_gpus,
+    missing_links,
 };
 
 use super::hardware::{Hardware, Hardwares};

@@ -48,6 +48,11 @@ pub enum Fault {
         /// Index of the GPU.
         gpu: u32,
     },
+    /// The GPU has been gone since the node booted: the driver has never listed it.
+    GpuAbsent {
+        /// Index of the GPU.
+        gpu: u32,
+    },
     /// The links are trained, but there is no routing between them.
     FabricDown {
         /// State of the registration: `not_started` (the default), `in_progress` or `failed`.
@@ -241,6 +246,7 @@ impl Fault {
             Self::Errors { .. } => "errors",
             Self::Hang => "hang",
             Self::GpuLost { .. } => "gpu-lost",
+            Self::GpuAbsent { .. } => "gpu-absent",
             Self::FabricDown { .. } => "fabric-down",
             Self::FabricCondition { .. } => "fabric-condition",
             Self::RecoveryAction { .. } => "recovery-action",
@@ -258,6 +264,7 @@ impl Fault {
             Self::LinkDown { gpu, .. }
             | Self::Errors { gpu, .. }
             | Self::GpuLost { gpu }
+            | Self::GpuAbsent { gpu }
             | Self::FabricCondition { gpu, .. }
             | Self::RecoveryAction { gpu, .. }
             | Self::RowRemap { gpu, .. }

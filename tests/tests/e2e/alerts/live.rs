@@ -89,7 +89,7 @@ const CASES: &[Case] = &[
         node: "lacking",
         profile: "hgx-b200",
         arguments: &[],
-        faults: r#"[{"gpu-lost": {"gpu": 5}}]"#,
+        faults: r#"[{"gpu-absent": {"gpu": 5}}]"#,
         alerts: &["NvlinkGpuMissing"],
     },
     Case {
