@@ -201,7 +201,7 @@ async fn gpus_that_are_not_there_are_found_by_the_board_and_by_siblings() {
     assert!(line.contains("7 of 8 GPUs as on its siblings"), "{line}");
     assert!(line.contains("6 of 8 GPUs of its board"), "{line}");
     let found = get(&page, "/?q=is:lacking").await.body;
-    assert_eq!(shown(&found, "node-"), ["e", "metal"]);
+    assert_eq!(shown(&found, "node-"), ["node-e", "node-metal"]);
     let json = get(&page, "/api/v1/cluster").await.body;
     let json: Value = serde_json::from_str(&json).unwrap();
     let nodes = json["nodes"].as_array().unwrap();
