@@ -75,7 +75,7 @@ def state() -> list:
         ),
         panels.number(
             "GPUs left out of placements",
-            "GPUs that placements leave out or rank last because of missing links, a fabric problem or an XID. The table below names the reasons.",
+            "GPUs that placements leave out or rank last because of missing links, a fabric problem, what the driver asks for, or an XID. The table below names the reasons.",
             or_zero(f"count({of_nodes(unhealthy)})", NODES),
             steps=FEW_ARE_BAD,
         ),
@@ -106,7 +106,7 @@ def wrong() -> list:
         ),
         panels.grid(
             "GPUs that placements avoid, by reason",
-            "Up to 100 GPUs that placements leave out or rank last. Drain the node and repair the GPU; the mark goes soon after its reason, for an XID with a reset of the GPU.",
+            "Up to 100 GPUs that placements leave out or rank last. Drain the node and repair the GPU; the mark goes with its reason or soon after it, for an XID with a reset of the GPU.",
             [(f"topk(100, max by (cluster, node, gpu, UUID, reason) ({of_nodes(UNHEALTHY)}))", "marked")],
             to_node,
             width=12,
@@ -132,7 +132,7 @@ def suffering() -> list:
         ),
         panels.grid(
             "XIDs",
-            "The 50 most frequent XID errors since the exporters' start. 74 is an NVLink error, 79 a GPU that fell off the bus, 144 to 150 are NVLink 5: follow the runbook of NvlinkXid.",
+            "The 50 most frequent XID errors since the exporters' start. 74 is an NVLink error, 79 a GPU that fell off the bus, 144 to 150 are NVLink 5, 154 says what the driver asks for: follow the runbook of NvlinkXid.",
             [(f"topk(50, max by (cluster, node, gpu, xid) ({xids}))", "errors")],
             to_node,
             sort="errors",

@@ -3,9 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use nvlink_topology::missing_links;
+use nvlink_topology::{RecoveryAction, missing_links};
 
-use crate::source::{FabricCondition, FabricState, GpuHealth, LostGpu, Reading};
+use crate::source::{FabricCondition, FabricState, GpuHealth, LostGpu, Reading, RowRemap};
 
 /// A fault of a GPU that lasts for a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -14,6 +14,9 @@ enum Fault {
     Links,
     Fabric,
     Condition(FabricCondition),
+    /// The driver asks for an action.
+    Recovery,
+    Rows(RowRemap),
     /// Placements treat the GPU as broken.
     Marked,
 }
@@ -56,6 +59,7 @@ impl Faults {
         }
         for health in &reading.health {
             self.fabric(health, &mut changes);
+            self.verdict(health, &mut changes);
             self.xids(health, &mut changes);
         }
         for gpu in &reading.topology.spec.gpus {
@@ -102,6 +106,30 @@ impl Faults {
             let right = format!("fabric no longer reports {name}");
             let key = (health.gpu, Fault::Condition(*condition));
             self.set(key, wrong, &right, changes);
+        }
+    }
+
+    /// Follows what the driver says of a GPU.
+    fn verdict(&mut self, health: &GpuHealth, changes: &mut Vec<Change>) {
+        if let Some(action) = health.recovery {
+            let wrong = (action != RecoveryAction::None)
+                .then(|| format!("the driver asks for: {}", words(action.as_str())));
+            let key = (health.gpu, Fault::Recovery);
+            self.set(key, wrong, "the driver asks for nothing more", changes);
+        }
+        for (state, holds) in &health.row_remap {
+            let (wrong, right) = match state {
+                RowRemap::Pending => (
+                    "rows of memory wait to be remapped",
+                    "no rows of memory wait to be remapped any more",
+                ),
+                RowRemap::Failed => (
+                    "rows of memory could not be remapped",
+                    "no failure to remap rows of memory any more",
+                ),
+            };
+            let wrong = holds.then(|| wrong.to_owned());
+            self.set((health.gpu, Fault::Rows(*state)), wrong, right, changes);
         }
     }
 

@@ -4,9 +4,16 @@
 //! reading that shows it. The mark ends after [`CALM`] readings without it, so that a link
 //! that comes and goes does not move jobs to and fro.
 //!
-//! XIDs are events. Their mark ends when the GPU was reset, which the counters of its links
-//! show: they start from zero. It also ends when the node boots anew. A [`Record`] in the
-//! cluster keeps it while the exporter restarts.
+//! The driver's own verdict, the recovery action that it asks for, is a state that the driver
+//! keeps until it was done: its mark begins and ends with it, and so do those of rows of memory
+//! that wait to be remapped or could not be.
+//!
+//! XIDs are events. They mark a GPU only while the driver gives no verdict ([`xids`]). The mark
+//! ends when the GPU was reset, which the counters of its links show: they start from zero. It
+//! also ends when the node boots anew. A [`Record`] in the cluster keeps it while the exporter
+//! restarts.
+
+mod xids;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,24 +21,18 @@ use std::{
     sync::LazyLock,
 };
 
-use nvlink_topology::{Fault, Gpu, Lost, missing_links};
+use nvlink_topology::{Fault, Gpu, Lost, RecoveryAction, missing_links};
 use serde::{Deserialize, Serialize};
 
 use crate::{
     placement::Key,
-    source::{FabricState, GpuHealth, LinkCounters, LostGpu, Reading},
+    source::{FabricState, GpuHealth, LinkCounters, LostGpu, Reading, RowRemap},
 };
+
+pub(crate) use self::xids::breaks;
 
 /// Readings without a fault after which its mark ends: a minute at the default interval.
 pub const CALM: u32 = 12;
-
-/// Reports whether a GPU is broken after `xid`, until it is reset: 74 is an NVLink error,
-/// 79 means that it fell off the bus, and 144 to 150 are the NVLink errors since Blackwell.
-/// The driver's event does not say whether one of the latter was fatal, so all count.
-/// Source: NVIDIA's Xid catalog, <https://docs.nvidia.com/deploy/xid-errors/>.
-fn breaks(xid: u64) -> bool {
-    matches!(xid, 74 | 79 | 144..=150)
-}
 
 /// Traffic that each link of a GPU sent and received, by index of the link.
 pub(crate) type Traffic = BTreeMap<u32, u64>;
@@ -47,7 +48,11 @@ pub struct Marks {
 struct History {
     /// Faults that are states, with the number of readings since each was last seen.
     states: BTreeMap<Fault, u32>,
-    /// XIDs since the last reset.
+    /// The action for which the driver asked last; `None` if it never said one.
+    verdict: Option<RecoveryAction>,
+    /// What it said last of rows of memory.
+    rows: BTreeSet<Fault>,
+    /// XIDs since the last reset; none once the driver gave a verdict.
     xids: BTreeSet<u64>,
     /// The counters when the last of `xids` was seen.
     marked_at: Traffic,
@@ -68,6 +73,7 @@ impl Marks {
             let health = reading.health.iter().find(|one| one.gpu == gpu.index);
             let xids = health.and_then(|health| health.xids.as_deref());
             let bytes = bytes.remove(&gpu.index).unwrap_or_default();
+            health.inspect(|health| history.hear(health));
             history.count(xids.unwrap_or_default(), bytes);
             // A fault that could not be read does not change.
             if reading.is_read(gpu.index) {
@@ -97,7 +103,7 @@ impl Marks {
         }
         for (uuid, marked) in &record.gpus {
             let history = self.history(0, Some(uuid));
-            if was_reset(&marked.bytes, &history.bytes) {
+            if history.verdict.is_some() || was_reset(&marked.bytes, &history.bytes) {
                 continue;
             }
             history.xids.extend(&marked.xids);
@@ -136,6 +142,21 @@ impl Marks {
 }
 
 impl History {
+    /// Takes the driver's verdict. What it does not say, or could not be asked now, stays.
+    fn hear(&mut self, health: &GpuHealth) {
+        if health.recovery.is_some() {
+            self.verdict = health.recovery;
+            self.xids.clear();
+        }
+        for (state, holds) in &health.row_remap {
+            let fault = of_rows(*state);
+            match holds {
+                true => _ = self.rows.insert(fault),
+                false => _ = self.rows.remove(&fault),
+            }
+        }
+    }
+
     /// Adds the new ones of `xids`, each with its count; forgets the earlier ones if the
     /// GPU was reset.
     fn count(&mut self, xids: &[(u64, u64)], bytes: Traffic) {
@@ -147,8 +168,9 @@ impl History {
             self.xids.clear();
         } else {
             let before = self.xids.len();
-            self.xids
-                .extend(fresh.into_iter().filter(|&xid| breaks(xid)));
+            let silent = self.verdict.is_none();
+            let breaking = fresh.into_iter().filter(|&xid| silent && breaks(xid));
+            self.xids.extend(breaking);
             if self.xids.len() > before {
                 let now = if bytes.is_empty() {
                     &self.bytes
@@ -175,8 +197,35 @@ impl History {
 
     fn faults(&self) -> Vec<Fault> {
         let xids = self.xids.iter().map(|&xid| Fault::Xid(xid));
-        self.states.keys().cloned().chain(xids).collect()
+        let verdict = self.verdict.filter(|action| action.breaks_gpu());
+        let verdict = verdict.map(Fault::Recovery).into_iter();
+        let states = self.states.keys().chain(&self.rows).cloned();
+        states.chain(verdict).chain(xids).collect()
     }
+}
+
+fn of_rows(state: RowRemap) -> Fault {
+    match state {
+        RowRemap::Pending => Fault::RowRemapPending,
+        RowRemap::Failed => Fault::RowRemapFailed,
+    }
+}
+
+/// Reports whether the driver says that a GPU is broken: by the action for which it asks, by
+/// its memory, or, where it asks for no actions, by its XIDs.
+pub(crate) fn is_broken(health: &GpuHealth) -> bool {
+    let rows = health.row_remap.iter().any(|(_, holds)| *holds);
+    let xids = health.xids.as_deref().unwrap_or_default();
+    match health.recovery {
+        Some(action) => rows || action.breaks_gpu(),
+        None => rows || has_broken(xids),
+    }
+}
+
+/// Reports whether one of `xids`, with their counts, breaks a GPU.
+pub(crate) fn has_broken(xids: &[(u64, u64)]) -> bool {
+    let mut counted = xids.iter().filter(|(_, count)| *count > 0);
+    counted.any(|(xid, _)| breaks(*xid))
 }
 
 /// Returns the faults of `gpu` that are states.

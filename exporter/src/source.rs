@@ -25,7 +25,7 @@ use self::{
 
 pub use self::reading::{
     BitErrorKind, CounterSource, ErrorKind, FabricCondition, FabricHealth, FabricState, GpuHealth,
-    LinkCounters, LostGpu, Reading, Unread,
+    LinkCounters, LostGpu, Reading, RowRemap, Unread,
 };
 
 /// A node that can be read repeatedly.

@@ -124,9 +124,10 @@ fn the_beginning_and_the_end_of_each_fault_are_logged_once() {
     serving.set(
         r#"[{"gpu-lost": {"gpu": 1}}, {"link-down": {"gpu": 3, "link": 7}},
             {"link-down": {"gpu": 3, "link": 8}}, {"xid": {"gpu": 2, "xid": 74}},
+            {"recovery-action": {"gpu": 2, "action": "gpu_reset"}},
             {"fabric-condition": {"gpu": 5, "condition": "route_unhealthy"}}]"#,
     );
-    let mut told = serving.wait(0, 8);
+    let mut told = serving.wait(0, 9);
     // Faults of several GPUs may be logged in any order.
     told.sort();
     let lost = told.remove(0);
@@ -136,7 +137,8 @@ fn the_beginning_and_the_end_of_each_fault_are_logged_once() {
         told,
         [
             "WARN GPU 2: XID 74, 1 time since the start",
-            &marked(2, "xid-74"),
+            &marked(2, "recovery-gpu-reset"),
+            "WARN GPU 2: the driver asks for: gpu reset",
             "WARN GPU 3: 2 NVLink links missing",
             "WARN GPU 3: fabric reports degraded bandwidth",
             &marked(3, "missing-links, fabric"),
@@ -145,13 +147,14 @@ fn the_beginning_and_the_end_of_each_fault_are_logged_once() {
         ]
     );
     serving.set("[]");
-    // The XID stays until the GPU is reset.
-    let mut told = serving.wait(8, 6);
+    let mut told = serving.wait(9, 8);
     told.sort();
     assert_eq!(
         told,
         [
             "INFO GPU 1: answers again",
+            "INFO GPU 2: no longer marked as broken",
+            "INFO GPU 2: the driver asks for nothing more",
             "INFO GPU 3: all NVLink links are up again",
             "INFO GPU 3: fabric no longer reports degraded bandwidth",
             "INFO GPU 3: no longer marked as broken",

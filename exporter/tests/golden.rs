@@ -53,7 +53,9 @@ fn metrics(source: &str, reading: source::Reading) -> String {
 fn troubled() -> View {
     let faults = r#"[{"link-down": {"gpu": 0, "link": 0, "oneSided": true}},
         {"errors": {"gpu": 1, "link": 1, "kind": "replay", "perHour": 3600}},
-        {"rates-only": {"gpu": 0}}, {"xid": {"gpu": 1, "xid": 74}}, {"gpu-lost": {"gpu": 3}}]"#;
+        {"rates-only": {"gpu": 0}}, {"xid": {"gpu": 1, "xid": 74}}, {"gpu-lost": {"gpu": 3}},
+        {"recovery-action": {"gpu": 1, "action": "gpu_reset"}},
+        {"row-remap": {"gpu": 2, "state": "failed"}}]"#;
     let snapshot = broken("rtx-a6000-pairs", faults, Instant::now());
     let data = snapshot.data.as_ref().unwrap();
     let across = Judged {

@@ -66,7 +66,7 @@ fn marked(reading: &Reading) -> Vec<String> {
 fn each_fault_marks_its_gpus() {
     let eight = |word: &str| (0..8).map(|gpu| format!("{gpu} {word}")).collect();
     let one = |text: &str| vec![text.to_owned()];
-    let cases: [(&str, Vec<String>); 9] = [
+    let cases: [(&str, Vec<String>); 14] = [
         // The fabric reports that the bandwidth is degraded, too.
         (
             r#"[{"link-down": {"gpu": 3, "link": 7}}]"#,
@@ -78,11 +78,34 @@ fn each_fault_marks_its_gpus() {
             r#"[{"fabric-condition": {"gpu": 5, "condition": "route_unhealthy"}}]"#,
             one("5 fabric"),
         ),
-        (r#"[{"xid": {"gpu": 2, "xid": 74}}]"#, one("2 xid-74")),
-        (r#"[{"xid": {"gpu": 2, "xid": 79}}]"#, one("2 xid-79")),
-        (r#"[{"xid": {"gpu": 2, "xid": 149}}]"#, one("2 xid-149")),
-        // An error of the application.
-        (r#"[{"xid": {"gpu": 2, "xid": 31}}]"#, vec![]),
+        (
+            r#"[{"recovery-action": {"gpu": 2, "action": "gpu_reset"}}]"#,
+            one("2 recovery-gpu-reset"),
+        ),
+        (
+            r#"[{"recovery-action": {"gpu": 2, "action": "drain_p2p"}}]"#,
+            one("2 recovery-drain-p2p"),
+        ),
+        (
+            r#"[{"recovery-action": {"gpu": 2, "action": "other"}}]"#,
+            one("2 recovery-other"),
+        ),
+        // It is about the processes that share memory between nodes.
+        (
+            r#"[{"recovery-action": {"gpu": 2, "action": "recover_imex_domain"}}]"#,
+            vec![],
+        ),
+        (
+            r#"[{"row-remap": {"gpu": 2, "state": "pending"}}]"#,
+            one("2 row-remap-pending"),
+        ),
+        (
+            r#"[{"row-remap": {"gpu": 2, "state": "failed"}}]"#,
+            one("2 row-remap-failed"),
+        ),
+        // The driver asks for no action.
+        (r#"[{"xid": {"gpu": 2, "xid": 74}}]"#, vec![]),
+        (r#"[{"xid": {"gpu": 2, "xid": 79}}]"#, vec![]),
         (
             r#"[{"errors": {"gpu": 5, "link": 2, "kind": "crc_flit", "perHour": 36000}}]"#,
             vec![],
@@ -101,12 +124,84 @@ fn healthy_nodes_have_no_marks() {
             "h200-degraded" => &[
                 "3 missing-links fabric",
                 "5 missing-links fabric",
-                "6 xid-74",
+                "6 recovery-gpu-reset",
             ],
             _ => &[],
         };
         assert_eq!(marks, expected, "{profile}");
     }
+}
+
+#[test]
+fn the_verdict_of_the_driver_is_unmarked_when_it_ends() {
+    for profile in ["hgx-b200", "dgx-a100"] {
+        let mut node = Node::new(profile);
+        let faults =
+            r#"{"xid": {"gpu": 2, "xid": 145}}, {"row-remap": {"gpu": 1, "state": "pending"}}"#;
+        let action = |action: &str| {
+            let action = format!(r#"{{"recovery-action": {{"gpu": 2, "action": "{action}"}}}}"#);
+            format!("[{faults}, {action}]")
+        };
+        let drain = ["1 row-remap-pending", "2 recovery-drain-p2p"];
+        assert_eq!(node.with(&action("drain_p2p")), drain, "{profile}");
+        let reset = ["1 row-remap-pending", "2 recovery-gpu-reset"];
+        assert_eq!(node.with(&action("gpu_reset")), reset, "{profile}");
+        assert_eq!(node.with("[]"), [""; 0], "{profile}: at the next reading");
+    }
+}
+
+#[test]
+fn a_verdict_that_cannot_be_read_stays() {
+    let mut node = Node::new("dgx-h100");
+    let fault = r#"[{"recovery-action": {"gpu": 2, "action": "gpu_reset"}}, {"xid": {"gpu": 2, "xid": 74}}]"#;
+    assert_eq!(node.with(fault), ["2 recovery-gpu-reset"]);
+    let mut reading = node.read();
+    reading.topology.spec.gpus[2].faults.clear();
+    reading.health[2].recovery = None;
+    reading.health[2].xids = Some(vec![(74, 2)]);
+    node.marks.observe(&mut reading);
+    assert_eq!(marked(&reading), ["2 recovery-gpu-reset"]);
+}
+
+/// By NVIDIA's catalog: those that need a reset or a restart, whatever their sub-code.
+#[test]
+fn xids_that_need_a_reset_mark_gpus_of_drivers_without_a_verdict() {
+    let needs_reset = [
+        46, 48, 62, 64, 74, 79, 95, 109, 110, 119, 120, 136, 140, 143, 150, 156, 158,
+    ];
+    for xid in 1..=172 {
+        let marked =
+            Node::new("dgx2-v100").with(&format!(r#"[{{"xid": {{"gpu": 2, "xid": {xid}}}}}]"#));
+        let expected = needs_reset.contains(&xid).then(|| format!("2 xid-{xid}"));
+        assert_eq!(marked, Vec::from_iter(expected));
+    }
+}
+
+#[test]
+fn the_first_verdict_ends_the_marks_of_xids() {
+    let mut node = Node::new("dgx-h100");
+    node.control
+        .replace(br#"[{"xid": {"gpu": 2, "xid": 74}}]"#)
+        .unwrap();
+    // Another driver, which gives none.
+    let silent = |node: &mut Node| {
+        let mut reading = node.source.read(node.now).unwrap();
+        reading
+            .health
+            .iter_mut()
+            .for_each(|one| one.recovery = None);
+        node.marks.observe(&mut reading);
+        marked(&reading)
+    };
+    node.marks = Marks::default();
+    assert_eq!(silent(&mut node), ["2 xid-74"]);
+    let record = kept(&node);
+    assert!(!record.is_empty());
+    assert_eq!(node.marked(), [""; 0]);
+    assert!(kept(&node).is_empty());
+    // What an earlier process recorded does not count either.
+    node.marks.restore(&record);
+    assert_eq!(node.marked(), [""; 0]);
 }
 
 #[test]
@@ -132,7 +227,7 @@ fn a_state_is_unmarked_after_a_while_without_it() {
 
 #[test]
 fn an_xid_is_unmarked_by_a_reset_of_its_gpu() {
-    let mut node = Node::new("dgx-h100");
+    let mut node = Node::new("dgx2-v100");
     let xids = r#"{"xid": {"gpu": 2, "xid": 74}}, {"xid": {"gpu": 4, "xid": 79}}"#;
     let both = ["2 xid-74", "4 xid-79"];
     assert_eq!(node.with(&format!("[{xids}]")), both);
@@ -149,7 +244,7 @@ fn an_xid_is_unmarked_by_a_reset_of_its_gpu() {
 
 #[test]
 fn the_counters_of_one_link_are_no_reset() {
-    let mut node = Node::new("dgx-h100");
+    let mut node = Node::new("dgx2-v100");
     node.with(r#"[{"xid": {"gpu": 2, "xid": 74}}]"#);
     let mut reading = node.read();
     // A link that is trained again may count from zero; the others of the GPU do not.
@@ -171,13 +266,13 @@ fn the_counters_of_one_link_are_no_reset() {
 
 #[test]
 fn a_lost_gpu_is_listed_apart_and_its_xid_marks_it_on_its_return() {
-    let mut node = Node::new("dgx-h100");
+    let mut node = Node::new("dgx2-v100");
     node.control
         .replace(br#"[{"xid": {"gpu": 1, "xid": 79}}, {"gpu-lost": {"gpu": 1}}]"#)
         .unwrap();
     let reading = node.read();
     let spec = &reading.topology.spec;
-    assert_eq!((spec.gpus.len(), spec.lost.len()), (7, 1));
+    assert_eq!((spec.gpus.len(), spec.lost.len()), (15, 1));
     assert_eq!(spec.lost[0].index, 1);
     assert!(spec.lost[0].uuid.as_ref().unwrap().starts_with("GPU-"));
     assert_eq!(marked(&reading), [""; 0]);
@@ -192,7 +287,7 @@ fn kept(node: &Node) -> Record {
 
 #[test]
 fn xids_survive_a_restart_of_the_exporter_until_the_gpu_is_reset() {
-    let mut before = Node::new("dgx-h100");
+    let mut before = Node::new("dgx2-v100");
     assert!(kept(&before).is_empty());
     before.with(r#"[{"xid": {"gpu": 2, "xid": 74}}, {"link-down": {"gpu": 3, "link": 7}}]"#);
     let record = kept(&before);
@@ -205,7 +300,7 @@ fn xids_survive_a_restart_of_the_exporter_until_the_gpu_is_reset() {
         );
     }
     // The counters go on, as they do in the driver.
-    let mut after = Node::new("dgx-h100");
+    let mut after = Node::new("dgx2-v100");
     after.now = before.now;
     after.read();
     assert_eq!(
@@ -218,13 +313,13 @@ fn xids_survive_a_restart_of_the_exporter_until_the_gpu_is_reset() {
     assert_eq!(kept(&after), record);
     assert!(after.marks.record().is_restored() && !before.marks.record().is_restored());
     // The record may come before the first reading.
-    let mut early = Node::new("dgx-h100");
+    let mut early = Node::new("dgx2-v100");
     early.marks = Marks::default();
     early.marks.restore(&record);
     early.now = before.now;
     assert_eq!(early.marked(), ["2 xid-74"]);
     // Here it was reset in between: its counters are lower.
-    let mut reset = Node::new("dgx-h100");
+    let mut reset = Node::new("dgx2-v100");
     reset
         .control
         .replace(br#"[{"gpu-reset": {"gpu": 2}}]"#)
@@ -236,13 +331,13 @@ fn xids_survive_a_restart_of_the_exporter_until_the_gpu_is_reset() {
 
 #[test]
 fn a_boot_ends_all_marks() {
-    let mut before = Node::new("dgx-h100");
+    let mut before = Node::new("dgx2-v100");
     before.with(r#"[{"xid": {"gpu": 2, "xid": 74}}]"#);
     let mut json = serde_json::to_value(before.marks.record()).unwrap();
     json["boot"] = "00000000-0000-4000-8000-000000000000".into();
     let record: Record = serde_json::from_value(json).unwrap();
     assert!(!record.is_empty());
-    let mut after = Node::new("dgx-h100");
+    let mut after = Node::new("dgx2-v100");
     after.now = before.now;
     after.marks.restore(&record);
     assert_eq!(after.marked(), [""; 0]);

@@ -126,6 +126,27 @@ pub fn board_gpus(model: &str) -> usize {
     if in_tray { 4 } else { 8 }
 }
 
+/// Returns the possible numbers of GPUs of a machine whose GPUs of this product are joined by
+/// NVSwitches, ascending; empty for a product without such boards.
+///
+/// HGX boards have eight GPUs, and two of them make a machine of sixteen up to Ampere (DGX-2).
+/// Boards of four (HGX H100 4-GPU) have direct links. In a rack, a tray has a GPU for each of
+/// two CPUs, or two. The sources are those of [`board_links`].
+#[must_use]
+pub fn switched_sizes(model: &str) -> &'static [usize] {
+    if board_links(model).is_none() {
+        return &[];
+    }
+    let model = model.to_ascii_uppercase();
+    let has = |words: &[&str]| words.iter().any(|word| model.contains(word));
+    match () {
+        () if has(&["GB200", "GB300"]) => &[2, 4],
+        () if has(&["V100", "A100", "A800"]) => &[8, 16],
+        () if has(&["P100"]) => &[],
+        () => &[8],
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use crate::{
     NodeTopology,
     descriptor::{Capacity, Descriptor, short_value},
+    missing_gpus,
 };
 
 /// Node label: number of GPUs in the node's largest domain; `1` without NVLink.
@@ -22,6 +23,9 @@ pub const BANDWIDTH: &str = "nvlink-domains.io/bandwidth";
 /// Node label: `true` if the node's benchmarks measure below those of its siblings
 /// ([`NodeTopologySpec::slow`](crate::NodeTopologySpec::slow)); absent otherwise.
 pub const SLOW: &str = "nvlink-domains.io/slow";
+/// Node label: number of GPUs that the node's board has and that do not answer
+/// ([`missing_gpus`](crate::missing_gpus)); absent if none is missing, or if it is not known.
+pub const MISSING_GPUS: &str = "nvlink-domains.io/missing-gpus";
 /// Node label: what decides which GPUs a container gets; [`PREFERRED`], or absent where the vendor's
 /// device plugin does. `nvlink-exporter device-plugin` writes it.
 pub const DEVICES: &str = "nvlink-domains.io/devices";
@@ -34,13 +38,14 @@ pub const TOPOLOGY: &str = "nvlink-domains.io/topology";
 pub const CAPACITY: &str = "nvlink-domains.io/capacity";
 
 /// All labels that describe a node.
-pub const NODE_LABELS: [&str; 6] = [
+pub const NODE_LABELS: [&str; 7] = [
     DOMAIN_SIZE,
     HEALTHY_DOMAIN_SIZE,
     DOMAIN,
     INTERCONNECT,
     BANDWIDTH,
     SLOW,
+    MISSING_GPUS,
 ];
 /// All annotations that describe a node.
 pub const NODE_ANNOTATIONS: [&str; 2] = [TOPOLOGY, CAPACITY];
@@ -124,6 +129,9 @@ pub fn node_labels(node: &NodeTopology) -> BTreeMap<&'static str, String> {
     }
     if spec.slow().is_some() {
         labels.insert(SLOW, "true".to_owned());
+    }
+    if let Some(missing) = missing_gpus(spec).filter(|missing| *missing > 0) {
+        labels.insert(MISSING_GPUS, missing.to_string());
     }
     labels
 }

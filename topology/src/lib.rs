@@ -33,6 +33,7 @@ mod model;
 pub mod multi_node;
 mod pattern;
 pub mod profile;
+mod recovery;
 mod rings;
 pub mod search;
 mod sharing;
@@ -45,11 +46,12 @@ pub use error::{Invalid, NoPlacement};
 pub use fault::Fault;
 pub use gpu_set::{GpuSet, MAX_GPUS};
 pub use graph::Graph;
-pub use missing::missing_links;
+pub use missing::{missing_gpus, missing_links};
 pub use model::{
     API_VERSION, Allocation, Domain, Edge, Fabric, GROUP, Gpu, Interconnect, KIND, Link, Lost,
     Metadata, Nic, NodeTopology, NodeTopologySpec, NodeTopologyStatus, Path, PathClass, Remote,
     RemoteKind, Source, SourceKind, VERSION, Via,
 };
 pub use pattern::{Pattern, Scope, Shape};
+pub use recovery::RecoveryAction;
 pub use search::{BrokenGpus, NextBest, Placement, Quality, Request, next_best, place, sparing};

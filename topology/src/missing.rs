@@ -1,6 +1,7 @@
-//! Finds the NVLinks that a node should have but that are down.
+//! Finds the NVLinks that a node should have but that are down, and the GPUs that it should
+//! have but that do not answer.
 
-use crate::{Gpu, generation};
+use crate::{Gpu, NodeTopologySpec, RemoteKind, SourceKind, generation};
 
 /// Returns the number of links that should be up but are not.
 ///
@@ -37,10 +38,94 @@ pub fn missing_links(gpu: &Gpu, gpus: &[Gpu]) -> Option<u64> {
     (expected > 0).then(|| expected.saturating_sub(active))
 }
 
+/// Returns the number of GPUs that the node's board has and that do not answer, lost ones
+/// ([`NodeTopologySpec::lost`]) included: also those that have been gone since the boot.
+///
+/// Only machines with NVSwitches have a verdict. Their boards have a known number of GPUs
+/// ([`generation::switched_sizes`]), and the links of the GPUs that are left are all up, so that
+/// nothing else shows the loss. Where the links lead from GPU to GPU, [`missing_links`] shows it.
+///
+/// Returns `None` if the number is not known: in a virtual machine, which may have a part of the
+/// board (the driver says so, [`Gpu::virtual_machine`]), for sources that do not know whether
+/// the node is one, for GPUs of several models, and for products without such boards.
+#[must_use]
+pub fn missing_gpus(spec: &NodeTopologySpec) -> Option<u64> {
+    let model = spec.gpus.first()?.model.as_deref()?;
+    let is_alike = |gpu: &Gpu| gpu.model.as_deref() == Some(model) && !gpu.virtual_machine;
+    if !knows_machine(spec) || !spec.gpus.iter().all(is_alike) {
+        return None;
+    }
+    let links = spec.gpus.iter().flat_map(|gpu| gpu.links.iter().flatten());
+    let mut remotes = links.filter_map(|link| link.remote.as_ref());
+    if !remotes.any(|remote| remote.kind == RemoteKind::Switch) {
+        return None;
+    }
+    let there = spec.gpus.len();
+    let sizes = generation::switched_sizes(model).iter();
+    let board = sizes.copied().find(|&size| size >= there)?;
+    Some((board - there) as u64)
+}
+
+/// Reports whether the source knows if the node is a virtual machine. The driver and the
+/// simulator do, and so do recordings of them, which keep their kind.
+fn knows_machine(spec: &NodeTopologySpec) -> bool {
+    matches!(spec.source.kind, SourceKind::Nvml | SourceKind::Sim)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Link;
+    use crate::{Link, profile::profile};
+
+    /// Returns a node of `name` without the first `gone` of its GPUs.
+    fn without(name: &str, gone: usize) -> NodeTopologySpec {
+        let mut spec = profile(name).unwrap().node("n").unwrap().spec;
+        spec.gpus.drain(..gone);
+        spec
+    }
+
+    #[test]
+    fn gpus_are_missing_on_boards_with_switches() {
+        for (name, gone, expected) in [
+            ("dgx-h100", 0, Some(0)),
+            ("dgx-h100", 1, Some(1)),
+            ("hgx-b200", 3, Some(3)),
+            ("dgx-a100", 1, Some(1)),
+            ("dgx2-v100", 0, Some(0)),
+            ("dgx2-v100", 1, Some(1)),
+            ("gb200-nvl72", 0, Some(0)),
+            ("gb200-nvl72", 1, Some(1)),
+            // A tray with a GPU for each CPU is complete with two.
+            ("gb200-nvl72", 2, Some(0)),
+            // Links from GPU to GPU: `missing_links` shows it.
+            ("hgx-a100-4", 1, None),
+            ("a100-pcie-pairs", 1, None),
+            ("l40s", 1, None),
+            ("dgx-h100", 8, None),
+        ] {
+            assert_eq!(
+                missing_gpus(&without(name, gone)),
+                expected,
+                "{name} - {gone}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_board_says_nothing_of_virtual_machines_and_of_sources_that_do_not_know_them() {
+        let spec = without("dgx-h100", 1);
+        let mut machine = spec.clone();
+        machine.gpus[3].virtual_machine = true;
+        assert_eq!(missing_gpus(&machine), None);
+        for kind in [SourceKind::File, SourceKind::Sysfs] {
+            let mut other = spec.clone();
+            other.source.kind = kind;
+            assert_eq!(missing_gpus(&other), None, "{kind:?}");
+        }
+        let mut mixed = spec.clone();
+        mixed.gpus[0].model = Some("NVIDIA H200".to_owned());
+        assert_eq!(missing_gpus(&mixed), None);
+    }
 
     fn gpu(model: &str, up: usize, down: usize) -> Gpu {
         let link = |n: usize| Link {

@@ -22,6 +22,7 @@ mod render;
 mod rendering;
 mod row;
 pub mod server;
+mod siblings;
 mod summary;
 
 use std::{

@@ -2,10 +2,11 @@
 //!
 //! NVIDIA's plugin marks a device as unhealthy after an XID, and never takes that back. But it calls
 //! all devices healthy each time it registers, so a restart of this program would give broken GPUs to
-//! containers. The file keeps such GPUs until the counters of their links start from zero: the GPU was
-//! reset. A GPU whose XIDs or counters are not known is not kept, because its reset would go
-//! unnoticed; nor is one without an XID: the plugin also marks all devices when it cannot read the
-//! driver's events.
+//! containers. The file keeps those that are broken by the same verdict as the marks
+//! ([`marks::is_broken`]), until the driver asks for nothing any more, or, where it does not say what it
+//! asks for, until the counters of their links start from zero: the GPU was reset. A GPU whose reset
+//! would go unnoticed is not kept, nor is one that the driver does not call broken: the plugin also
+//! marks all devices when it cannot read the driver's events.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -32,10 +33,6 @@ const FILE: &str = "nvlink-domains.unhealthy.json";
 /// The largest file that is read, in bytes. A node of 16 GPUs needs 10 KB.
 const MOST_BYTES: u64 = 1 << 20;
 const UNHEALTHY: &str = "Unhealthy";
-/// XIDs of applications, after which NVIDIA's plugin leaves a GPU healthy (0.20.0,
-/// `internal/rm/health.go`).
-const OF_APPLICATIONS: [u64; 6] = [13, 31, 43, 45, 68, 109];
-
 /// The unhealthy GPUs of a node, by UUID, with the counters of their links when they became so.
 type Known = BTreeMap<String, Traffic>;
 
@@ -73,11 +70,10 @@ impl Memory {
                 Kept::default()
             }
         };
-        let mut known = match kept.boot == *marks::BOOT {
+        let known = match kept.boot == *marks::BOOT {
             true => kept.gpus,
             false => Known::default(),
         };
-        known.retain(|_, then| shows_resets(then));
         let state = State {
             known,
             unwritten: false,
@@ -146,31 +142,55 @@ fn write(file: &Path, kept: &Kept) -> io::Result<()> {
 pub(super) struct Evidence {
     /// What the links of each GPU sent and received.
     traffic: BTreeMap<String, Traffic>,
-    /// GPUs with an XID that is not an application's.
-    broken: BTreeSet<String>,
+    /// Whether the GPUs that answer are broken, where the driver itself gives a verdict.
+    verdicts: BTreeMap<String, bool>,
+    /// GPUs without a verdict that have an XID after which they need a reset.
+    events: BTreeSet<String>,
+    /// GPUs that answer.
+    read: BTreeSet<String>,
 }
 
 impl Evidence {
     pub(super) fn of(reading: &Reading) -> Self {
         let mut traffic = marks::by_gpu(&reading.counters);
         let mut this = Self::default();
-        let breaks = |xids: &[(u64, u64)]| {
-            let mut counted = xids.iter().filter(|(_, count)| *count > 0);
-            counted.any(|(xid, _)| !OF_APPLICATIONS.contains(xid))
-        };
         for gpu in &reading.topology.spec.gpus {
             let Some(uuid) = &gpu.uuid else { continue };
+            this.read.insert(uuid.clone());
             if let Some(traffic) = traffic.remove(&gpu.index) {
                 this.traffic.insert(uuid.clone(), traffic);
             }
             let health = reading.health.iter().find(|one| one.gpu == gpu.index);
-            if health.is_some_and(|one| breaks(one.xids.as_deref().unwrap_or_default())) {
-                this.broken.insert(uuid.clone());
+            let Some(health) = health else { continue };
+            let broken = marks::is_broken(health);
+            match health.recovery {
+                Some(_) => _ = this.verdicts.insert(uuid.clone(), broken),
+                None if broken => _ = this.events.insert(uuid.clone()),
+                None => {}
             }
         }
-        let lost = reading.lost.iter().filter(|gpu| breaks(&gpu.xids));
-        this.broken.extend(lost.filter_map(|gpu| gpu.uuid.clone()));
+        let lost = reading.lost.iter();
+        let lost = lost.filter(|gpu| marks::has_broken(&gpu.xids));
+        this.events.extend(lost.filter_map(|gpu| gpu.uuid.clone()));
         this
+    }
+
+    fn is_broken(&self, gpu: &String) -> bool {
+        let verdict = self.verdicts.get(gpu).copied();
+        verdict.unwrap_or_else(|| self.events.contains(gpu))
+    }
+
+    /// Reports whether a GPU that was broken `then` works again, or would do so unnoticed.
+    fn is_over(&self, gpu: &String, then: &Traffic) -> bool {
+        match self.verdicts.get(gpu) {
+            Some(broken) => !broken,
+            // A GPU that does not answer now keeps its state.
+            None if !self.read.contains(gpu) => false,
+            None => {
+                let now = self.traffic.get(gpu);
+                !shows_resets(then) || now.is_some_and(|now| marks::was_reset(then, now))
+            }
+        }
     }
 }
 
@@ -183,7 +203,7 @@ pub(super) struct Health {
     /// The plugin's latest list, and which devices were unhealthy in it.
     list: Bytes,
     unhealthy: BTreeSet<String>,
-    /// GPUs that the plugin called unhealthy, while it is not known whether they had an XID.
+    /// GPUs that the plugin called unhealthy, while the driver does not call them broken.
     pending: BTreeSet<String>,
     /// The latest counters of each GPU, and the UUIDs of devices that are named otherwise.
     traffic: BTreeMap<String, Traffic>,
@@ -241,26 +261,26 @@ impl Health {
         self.look();
     }
 
-    /// Remembers GPUs that had an XID, and forgets those that were reset.
+    /// Remembers GPUs that are broken, and forgets those that work again.
     pub(super) fn look(&mut self) {
         self.name_devices();
         let Some(now) = self.boards.evidence() else {
             return;
         };
         self.traffic.extend(now.traffic.clone());
-        let proven: Vec<String> = self.pending.intersection(&now.broken).cloned().collect();
+        let broken = self.pending.iter().filter(|gpu| now.is_broken(gpu));
+        let proven: Vec<String> = broken.cloned().collect();
         let mut new = Known::new();
         for gpu in proven {
             self.pending.remove(&gpu);
-            let traffic = self.traffic.get(&gpu).filter(|one| shows_resets(one));
-            new.extend(traffic.map(|traffic| (gpu, traffic.clone())));
+            let traffic = self.traffic.get(&gpu).cloned().unwrap_or_default();
+            // Without traffic, only the driver's verdict shows that it works again.
+            if now.verdicts.contains_key(&gpu) || shows_resets(&traffic) {
+                new.insert(gpu, traffic);
+            }
         }
         self.memory.change(|known| {
-            let was_reset = |gpu: &String, then: &Traffic| {
-                let now = now.traffic.get(gpu);
-                now.is_some_and(|now| marks::was_reset(then, now))
-            };
-            known.retain(|gpu, then| !was_reset(gpu, then));
+            known.retain(|gpu, then| !now.is_over(gpu, then));
             known.extend(new);
         });
     }

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use nvlink_topology::RecoveryAction;
+
 use super::{
     families,
     family::{Label, Value},
@@ -26,7 +28,27 @@ pub(super) fn write(out: &mut Writer<'_>, data: &Reading) -> fmt::Result {
         })
     });
     out.write(&families::FABRIC_HEALTH, conditions)?;
+    verdicts(out, data)?;
     xids(out, data)
+}
+
+/// Writes what the driver says of the GPUs.
+fn verdicts(out: &mut Writer<'_>, data: &Reading) -> fmt::Result {
+    let actions = health(data).filter_map(|(ids, one)| Some((ids, one.recovery?)));
+    let actions = actions.flat_map(|([gpu, uuid], current)| {
+        RecoveryAction::ALL.into_iter().map(move |action| {
+            let labels = [gpu, uuid, action.as_str().into()];
+            (labels, Value::Whole((action == current).into()))
+        })
+    });
+    out.write(&families::RECOVERY_ACTION, actions)?;
+    let rows = health(data).flat_map(|([gpu, uuid], one)| {
+        one.row_remap.iter().map(move |&(state, holds)| {
+            let labels = [gpu, uuid, state.as_str().into()];
+            (labels, Value::Whole(holds.into()))
+        })
+    });
+    out.write(&families::ROW_REMAP, rows)
 }
 
 /// Writes the XIDs, which come from the driver's events. A lost GPU keeps its

@@ -26,6 +26,13 @@ families! {
         "lost GPUs",
         "A GPU that the exporter has seen since it started and that does not answer now; always 1.",
     );
+    MISSING_GPUS = gauge(
+        Group::Gpu,
+        "nvlink_missing_gpus",
+        &["node"],
+        "1",
+        "GPUs that the node's board has and that do not answer, also since before the exporter started. Only boards with NVSwitches have a known number. Absent in a virtual machine, which may have a part of the board, and where it is not known whether the node is one.",
+    );
     MISSING_LINKS = gauge(
         Group::Gpu,
         "nvlink_missing_links",
@@ -66,7 +73,7 @@ families! {
         "nvlink_gpu_unhealthy",
         &["gpu", "UUID", "reason"],
         "broken GPUs × their reasons",
-        "A GPU that placements leave out or rank last; always 1. Reason missing-links: see nvlink_missing_links; fabric: its registration with the NVLink fabric is not complete, or the fabric reports a problem; xid-N: it had this XID (74, 79, 144 to 150) and was not reset since; lost: it does not answer. The first two end after 12 collections without the problem.",
+        "A GPU that placements leave out or rank last; always 1. Reason missing-links: see nvlink_missing_links; fabric: its registration with the NVLink fabric is not complete, or the fabric reports a problem; recovery-ACTION: see nvlink_gpu_recovery_action, all but none and recover_imex_domain; row-remap-pending, row-remap-failed: see nvlink_gpu_row_remap; xid-N: it had this XID and was not reset since, only where the driver reports no recovery action; lost: it does not answer. The first two end after 12 collections without the problem.",
     );
     LINK_UP = gauge(
         Group::Link,
@@ -186,6 +193,20 @@ families! {
         &["gpu", "UUID", "condition"],
         "GPUs × 5 conditions",
         "Problems of the GPU in its NVLink fabric: 1 for each condition that holds, else 0. A condition that the fabric manager does not report is absent.",
+    );
+    RECOVERY_ACTION = gauge(
+        Group::Gpu,
+        "nvlink_gpu_recovery_action",
+        &["gpu", "UUID", "action"],
+        "GPUs × 9 actions",
+        "What the driver says must be done with the GPU (NVML's field 230, R565 and later): 1 for the current action, 0 for the others. Absent where the driver does not say it.",
+    );
+    ROW_REMAP = gauge(
+        Group::Gpu,
+        "nvlink_gpu_row_remap",
+        &["gpu", "UUID", "state"],
+        "GPUs × 2 states",
+        "Whether rows of the GPU's memory wait to be remapped, which its next reset does (state pending), and whether rows could not be remapped (state failed), 0 or 1. Absent where the driver does not report it: before Ampere, and with MIG.",
     );
     XID_ERRORS = counter(
         Group::Xid,

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use nvlink_topology::{Gpu, missing_links};
+use nvlink_topology::{Gpu, missing_gpus, missing_links};
 
 use super::{
     families,
@@ -14,6 +14,12 @@ use crate::{source::Reading, totals::GpuTotals};
 pub(super) fn write(out: &mut Writer<'_>, data: &Reading, all_totals: &[GpuTotals]) -> fmt::Result {
     let gpus = &data.topology.spec.gpus;
     infos(out, data)?;
+    // From a part of the graph, the number is not known.
+    let whole = data.unread.is_empty();
+    let missing = whole.then(|| missing_gpus(&data.topology.spec)).flatten();
+    let node = Label::Text(&data.topology.metadata.name);
+    let missing = missing.map(|missing| ([node], Value::Whole(missing)));
+    out.write(&families::MISSING_GPUS, missing)?;
     let read = || gpus.iter().filter(|gpu| data.is_read(gpu.index));
     let missing =
         read().filter_map(|gpu| Some((ids(gpu), Value::Whole(missing_links(gpu, gpus)?))));

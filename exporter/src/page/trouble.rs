@@ -1,13 +1,16 @@
 //! The list of problems at the top of the page.
 
-use nvlink_topology::{Fault, Gpu};
+use nvlink_topology::{Fault, Gpu, RecoveryAction, missing_gpus};
 
 use super::{
     html::{count, escape, gpus},
     lane::State,
     scene::Scene,
 };
-use crate::{output::summary, source::FabricState};
+use crate::{
+    output::summary,
+    source::{FabricState, GpuHealth, RowRemap},
+};
 
 /// A problem.
 pub(super) struct Trouble {
@@ -39,6 +42,12 @@ pub(super) fn find(scene: &Scene<'_>) -> Vec<Trouble> {
             None => "lost: it no longer answers".to_owned(),
         };
         add(&mut all, Level::Bad, Some(lost.index), text);
+    }
+    if let Some(missing) = missing_gpus(scene.spec()).filter(|missing| *missing > 0) {
+        let missing = usize::try_from(missing).unwrap_or(usize::MAX);
+        let verb = if missing == 1 { "does" } else { "do" };
+        let text = format!("{} of the board {verb} not answer", count(missing, "GPU"));
+        add(&mut all, Level::Bad, None, text);
     }
     for unread in &scene.data.unread {
         add(&mut all, Level::Bad, None, unread.reason.clone());
@@ -79,6 +88,7 @@ fn fabric(scene: &Scene<'_>, all: &mut Vec<Trouble>) {
             );
             add(all, Level::Warning, gpu, text);
         }
+        verdict(health, all);
         let Some(fabric) = &health.fabric else {
             continue;
         };
@@ -95,6 +105,26 @@ fn fabric(scene: &Scene<'_>, all: &mut Vec<Trouble>) {
                 format!("fabric reports {condition}"),
             );
         }
+    }
+}
+
+/// Lists what the driver says of a GPU.
+fn verdict(health: &GpuHealth, all: &mut Vec<Trouble>) {
+    let gpu = Some(health.gpu);
+    if let Some(action) = health.recovery.filter(|one| *one != RecoveryAction::None) {
+        let level = match action.breaks_gpu() {
+            true => Level::Bad,
+            false => Level::Warning,
+        };
+        let action = action.as_str().replace('_', " ");
+        add(all, level, gpu, format!("the driver asks for: {action}"));
+    }
+    for (state, _) in health.row_remap.iter().filter(|(_, holds)| *holds) {
+        let (level, text) = match state {
+            RowRemap::Pending => (Level::Warning, "rows of memory wait to be remapped"),
+            RowRemap::Failed => (Level::Bad, "rows of memory could not be remapped"),
+        };
+        add(all, level, gpu, text.to_owned());
     }
 }
 

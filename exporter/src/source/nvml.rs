@@ -24,6 +24,7 @@ mod library;
 mod loader;
 mod pcie;
 mod raw;
+mod verdict;
 
 use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
 
@@ -469,7 +470,7 @@ impl History {
         }
     }
 
-    /// Returns the fabric and the XIDs of the GPUs that answered.
+    /// Returns the fabric, the driver's verdict and the XIDs of the GPUs that answered.
     fn health(&self, gpus: &Gpus<'_>) -> Vec<GpuHealth> {
         let health = |one: &Answered| {
             let counted = self.xids.get(&one.key);
@@ -480,6 +481,8 @@ impl History {
             GpuHealth {
                 gpu: one.facts.gpu.index,
                 fabric: one.facts.fabric.and_then(|info| info.condition()),
+                recovery: one.verdict.recovery,
+                row_remap: one.verdict.row_remap.clone(),
                 xids,
             }
         };

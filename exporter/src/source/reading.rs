@@ -1,6 +1,6 @@
 //! The result of one reading of a node: the document, counters and health.
 
-use nvlink_topology::{NodeTopology, NodeTopologySpec};
+use nvlink_topology::{NodeTopology, NodeTopologySpec, RecoveryAction};
 use serde::{Deserialize, Serialize};
 
 use super::topo_matrix;
@@ -198,10 +198,39 @@ pub struct GpuHealth {
     /// The fabric as the GPU sees it; absent if the GPU has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fabric: Option<FabricHealth>,
+    /// What the driver says must be done with the GPU. Absent if the driver does not say it,
+    /// or if that could not be read now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recovery: Option<RecoveryAction>,
+    /// Whether rows of its memory wait to be remapped or could not be, in ascending order.
+    /// What the driver does not report is absent.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub row_remap: Vec<(RowRemap, bool)>,
     /// XIDs, each with its count since the source was opened, by ascending
     /// XID. Absent if the source cannot watch for XIDs, empty if there were none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub xids: Option<Vec<(u64, u64)>>,
+}
+
+/// A state of the remapping of rows of a GPU's memory (NVML's fields 144 and 145).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RowRemap {
+    /// The next reset of the GPU remaps rows.
+    Pending,
+    /// Rows could not be remapped.
+    Failed,
+}
+
+impl RowRemap {
+    /// Returns the word used in label values.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Pending => "pending",
+            Self::Failed => "failed",
+        }
+    }
 }
 
 /// The NVLink fabric as one GPU sees it.

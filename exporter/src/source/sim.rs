@@ -73,7 +73,8 @@ impl Node {
             );
         }
         let matrix = matrix::of(profile, &topology.spec);
-        let lost = damage.hardware.lost.iter().map(|&index| LostGpu {
+        let lost = damage.hardware.lost.difference(&damage.absent);
+        let lost = lost.map(|&index| LostGpu {
             index,
             uuid: Some(board::uuid(name, index as usize)),
             pci_bus_id: Some(profile.gpus[index as usize].bus.to_owned()),
@@ -110,7 +111,7 @@ impl Source for SimSource {
             topology: node.topology.clone(),
             uncalibrated: None,
             counters: self.counters.read(self.profile, gpus, faults, now),
-            health: health::read(self.profile, gpus, faults, &events.xids),
+            health: health::read(self.profile, gpus, faults, &events),
             lost: node.lost.clone(),
             matrix: Some(node.matrix.clone()),
             warnings: node.warnings.clone(),

@@ -118,14 +118,14 @@ fn broken_gpus_are_avoided_and_the_output_says_why() {
     let (table, error) = place(&["--gpus", "5"]);
     let gpus = row(&table, "GPUs, in rank order").unwrap();
     assert_eq!(gpus, "0 1 2 4 7");
-    let avoided = format!("{three}, 5 (missing-links, fabric), 6 (xid-74)");
+    let avoided = format!("{three}, 5 (missing-links, fabric), 6 (recovery-gpu-reset)");
     assert_eq!(row(&table, "broken GPUs avoided").unwrap(), avoided);
     assert_eq!((row(&table, "broken GPUs used"), &*error), (None, ""));
 
     // Two more are needed: 6 has all its links, and 5 more than 3.
     let (table, error) = place(&["--gpus", "7"]);
     assert_eq!(row(&table, "broken GPUs avoided").unwrap(), three);
-    let used = "5 (missing-links, fabric), 6 (xid-74)";
+    let used = "5 (missing-links, fabric), 6 (recovery-gpu-reset)";
     assert_eq!(row(&table, "broken GPUs used").unwrap(), used);
     assert!(
         error.contains(&format!("marked as broken are used: {used};")),

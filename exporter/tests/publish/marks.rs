@@ -24,7 +24,7 @@ const XIDS: &str = "nvlink-domains.io/xids";
 
 /// Reads the simulated node with `faults` after `seconds`, without marks.
 fn unmarked(faults: &str, seconds: u64) -> Reading {
-    let opener = Opener::new("sim:dgx-h100".parse().unwrap(), Some("gpu-7".to_owned()));
+    let opener = Opener::new("sim:dgx2-v100".parse().unwrap(), Some("gpu-7".to_owned()));
     let mut source = opener.open().unwrap();
     opener
         .control()
@@ -88,13 +88,13 @@ async fn an_xid_stays_published_while_the_exporter_restarts() {
     let mut marks = Marks::default();
     run(&client, &latest);
     latest.publish(snapshot(&mut marks, unmarked("[]", 100)));
-    until(&cluster, |cluster| cluster.label(HEALTHY) == Some("8")).await;
+    until(&cluster, |cluster| cluster.label(HEALTHY) == Some("16")).await;
     until(&cluster, |cluster| cluster.object.is_some()).await;
     assert_eq!(record(&cluster.lock().unwrap()), None);
 
     let xid = r#"[{"xid": {"gpu": 2, "xid": 74}}]"#;
     latest.publish(snapshot(&mut marks, unmarked(xid, 101)));
-    until(&cluster, |cluster| cluster.label(HEALTHY) == Some("7")).await;
+    until(&cluster, |cluster| cluster.label(HEALTHY) == Some("15")).await;
     until(&cluster, |cluster| faults(cluster) == json!(["xid-74"])).await;
     let writes = cluster.lock().unwrap().writes;
 
@@ -119,7 +119,7 @@ async fn an_xid_stays_published_while_the_exporter_restarts() {
 
     // The GPU was reset: its counters are lower.
     latest.publish(snapshot(&mut marks, unmarked("[]", 5)));
-    until(&cluster, |cluster| cluster.label(HEALTHY) == Some("8")).await;
+    until(&cluster, |cluster| cluster.label(HEALTHY) == Some("16")).await;
     until(&cluster, |cluster| faults(cluster).is_null()).await;
     assert_eq!(record(&cluster.lock().unwrap()), None);
 }

@@ -7,12 +7,22 @@ mod program;
 #[path = "../support/mod.rs"]
 mod support;
 
-use std::{collections::BTreeMap, fs, path::Path, time::Duration};
-
-use nvlink_exporter::source::{
-    FabricHealth, FabricState, GpuHealth, Reading, Source, SourceSpec, file, recording::Recorder,
-    sim, text,
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::Path,
+    time::{Duration, Instant},
 };
+
+use nvlink_exporter::{
+    metrics::{self, Groups},
+    snapshot::Latest,
+    source::{
+        FabricHealth, FabricState, GpuHealth, Opener, Reading, RowRemap, Source, SourceSpec, file,
+        recording::Recorder, sim, text,
+    },
+};
+use nvlink_topology::{RecoveryAction, labels};
 
 /// Records the node of `source`, read at each of `seconds`.
 fn record(source: &mut dyn Source, seconds: &[u64]) -> String {
@@ -105,6 +115,8 @@ fn health_is_recorded() {
     reading.health = vec![GpuHealth {
         gpu: 1,
         fabric: Some(fabric),
+        recovery: Some(RecoveryAction::DrainAndReset),
+        row_remap: vec![(RowRemap::Pending, true), (RowRemap::Failed, false)],
         xids: Some(vec![(74, 2)]),
     }];
     let mut recorder = Recorder::new(&reading.topology).unwrap();
@@ -133,4 +145,46 @@ fn a_recording_accepts_no_samples_beyond_the_readable_size() {
     let added = (0..2000).take_while(|&n| recorder.add(Duration::from_secs(n), &reading).unwrap());
     assert!((2..2000).contains(&added.count()));
     assert!(text::read(recorder.text().as_bytes()).is_ok());
+}
+
+/// Nothing else shows it: the links of the others are up, and no GPU was seen that is lost now.
+#[test]
+fn a_gpu_that_is_gone_since_the_boot_is_missing_on_its_board() {
+    let board = sim::profile("dgx-h100").unwrap();
+    let opener = Opener::new("sim:dgx-h100".parse().unwrap(), Some("n".to_owned()));
+    let mut source = opener.open().unwrap();
+    let missing = |reading: Reading| {
+        let labels = labels::node_labels(&reading.topology);
+        let label = labels.get(labels::MISSING_GPUS).cloned();
+        let snapshot = support::snapshot("x", reading, Instant::now());
+        let latest = Latest::default();
+        latest.publish(snapshot);
+        let text = metrics::render(&latest.view(Instant::now()), Groups::ALL).unwrap();
+        let series = text
+            .lines()
+            .find(|line| line.starts_with("nvlink_missing_gpus"));
+        assert!(
+            !text
+                .lines()
+                .any(|line| line.starts_with("nvlink_gpu_lost{"))
+        );
+        (label, series.map(str::to_owned))
+    };
+    let whole = parse(record(source.as_mut(), &[1, 2]).as_bytes()).unwrap();
+    assert_eq!(whole.topology.spec.gpus.len(), board.gpus.len());
+    let none = Some("nvlink_missing_gpus{node=\"n\"} 0".to_owned());
+    assert_eq!(missing(whole), (None, none));
+    let gone = br#"[{"gpu-absent": {"gpu": 3}}]"#;
+    opener.control().unwrap().replace(gone).unwrap();
+    let seven = record(source.as_mut(), &[3, 4]);
+    let one = Some("nvlink_missing_gpus{node=\"n\"} 1".to_owned());
+    let found = missing(parse(seven.as_bytes()).unwrap());
+    assert_eq!(found, (Some("1".to_owned()), one));
+    // A virtual machine may have a part of the board.
+    let machine = seven.replacen(
+        "\"index\": 0,",
+        "\"index\": 0, \"virtualMachine\": true,",
+        1,
+    );
+    assert_eq!(missing(parse(machine.as_bytes()).unwrap()), (None, None));
 }

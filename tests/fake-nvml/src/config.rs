@@ -69,6 +69,11 @@ pub(crate) struct GpuOptions {
     pub(crate) minor: Option<u32>,
     /// As `nvmlGpuVirtualizationMode_t`.
     pub(crate) virtualization: u32,
+    /// As `nvmlDeviceGpuRecoveryAction_t`.
+    pub(crate) recovery_action: u32,
+    /// Rows wait to be remapped, or could not be.
+    pub(crate) row_remap_pending: bool,
+    pub(crate) row_remap_failed: bool,
     pub(crate) links: BTreeMap<u32, LinkOptions>,
 }
 

@@ -90,6 +90,9 @@ fn field(gpu: &Gpu, id: u32, scope: u32) -> Answer<Value> {
     if let Some(&raw) = given.and_then(|link| link.fields.get(&id)) {
         return Ok(Value::Large(raw));
     }
+    if matches!(id, 144 | 145 | 230) {
+        return verdict(gpu, id).map(Value::Small);
+    }
     if card.ports.is_empty() {
         return Err(NOT_SUPPORTED);
     }
@@ -106,6 +109,25 @@ fn field(gpu: &Gpu, id: u32, scope: u32) -> Answer<Value> {
         32..=59 | 96..=119 | 148..=163 => old_field(card, id, scope).map(Value::Large),
         206..=222 => new_field(card, id, scope).map(Value::Large),
         _ => Err(INVALID_ARGUMENT),
+    }
+}
+
+/// The first branch of drivers that know recovery actions: NVIDIA's Xid catalog links XIDs with
+/// them from R565 on.
+const KNOWS_RECOVERY: u32 = 565;
+
+/// Returns the recovery action, or whether rows wait to be remapped or could not be.
+fn verdict(gpu: &Gpu, id: u32) -> Answer<u32> {
+    let card = gpu.card();
+    let branch = gpu.board.config.driver_version.split('.').next();
+    let branch: u32 = branch.and_then(|text| text.parse().ok()).unwrap_or(0);
+    match id {
+        230 if branch < KNOWS_RECOVERY => Err(INVALID_ARGUMENT),
+        _ if !card.generation.is_ampere_or_later() => Err(NOT_SUPPORTED),
+        230 => Ok(card.options.recovery_action),
+        _ if card.gpu.mig_enabled => Err(NOT_SUPPORTED),
+        144 => Ok(card.options.row_remap_pending.into()),
+        _ => Ok(card.options.row_remap_failed.into()),
     }
 }
 

@@ -75,6 +75,10 @@ impl Generation {
         self.architecture != NVML_DEVICE_ARCH_UNKNOWN && self.architecture >= architecture
     }
 
+    pub(crate) fn is_ampere_or_later(self) -> bool {
+        self.at_least(AMPERE)
+    }
+
     pub(crate) fn is_hopper_or_later(self) -> bool {
         self.at_least(HOPPER)
     }

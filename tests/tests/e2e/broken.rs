@@ -11,7 +11,7 @@ use crate::{
 };
 
 const SOON: Duration = Duration::from_secs(30);
-const XID: &str = r#"[{"xid": {"gpu": 2, "xid": 74}}]"#;
+const FAULT: &str = r#"[{"recovery-action": {"gpu": 2, "action": "gpu_reset"}}]"#;
 
 /// Starts an exporter of a node of its own in `pool`.
 fn exporter(name: &str, pool: &str) -> Exporter {
@@ -75,9 +75,9 @@ fn a_broken_gpu_keeps_jobs_off_its_node_until_it_is_reset() {
     );
     wait_for_healthy("broken-a", "8");
     wait_for_healthy("broken-b", "8");
-    set(&a, XID);
+    set(&a, FAULT);
     wait_for_healthy("broken-a", "7");
-    wait_for_faults("broken-a", &json!(["xid-74"]));
+    wait_for_faults("broken-a", &json!(["recovery-gpu-reset"]));
     let metrics = a.metrics().unwrap();
     let unhealthy = metrics
         .lines()
@@ -87,14 +87,17 @@ fn a_broken_gpu_keeps_jobs_off_its_node_until_it_is_reset() {
         panic!("{unhealthy:?}");
     };
     assert!(
-        series.contains("gpu=\"2\"") && series.contains("reason=\"xid-74\""),
+        series.contains("gpu=\"2\"") && series.contains("reason=\"recovery-gpu-reset\""),
         "{series}"
     );
 
     // The document that the exporter serves is what `place` reads.
     let served = http::text(&a.url("/api/v1/topology")).unwrap();
     let served: Value = serde_json::from_str(&served).unwrap();
-    assert_eq!(served["spec"]["gpus"][2]["faults"], json!(["xid-74"]));
+    assert_eq!(
+        served["spec"]["gpus"][2]["faults"],
+        json!(["recovery-gpu-reset"])
+    );
 
     create_class(
         "broken-avoid",
@@ -108,7 +111,7 @@ fn a_broken_gpu_keeps_jobs_off_its_node_until_it_is_reset() {
         remove(kubectl);
     }
     // Where no node is healthy, one class waits and the other takes what there is.
-    set(&b, XID);
+    set(&b, FAULT);
     wait_for_healthy("broken-b", "7");
     assert!(place(&avoid, "eight", 8, is_unschedulable).is_null());
     assert!(place(&avoid, "seven", 7, is_bound).is_string());
@@ -214,9 +217,9 @@ fn a_broken_gpu_is_tainted_for_claims_until_it_is_reset() {
     kubectl.create(&class).unwrap();
     let jobs = namespace_without_webhook("broken-dra");
 
-    set(&exporter, XID);
+    set(&exporter, FAULT);
     let rules = wait_for_rules(kubectl, name, 2);
-    assert_tainted(&rules, name, "xid-74");
+    assert_tainted(&rules, name, "recovery-gpu-reset");
     assert_eq!(rules[0]["metadata"]["ownerReferences"][0]["name"], name);
     claim(&jobs, "tainted", name, is_unschedulable);
 

@@ -123,7 +123,7 @@ fn decisions_and_allocations_appear_without_a_reload() {
     wait_for_text(&browser, "21 of 24 GPUs on 3 nodes are free");
     wait_for_text(
         &browser,
-        "Broken: dgx-2 (GPU 5: 1 link missing; GPU 3: 2 links missing; GPUs 3,5: fabric; GPU 6: xid-74)",
+        "Broken: dgx-2 (GPU 5: 1 link missing; GPU 3: 2 links missing; GPUs 3,5: fabric; GPU 6: recovery-gpu-reset)",
     );
     run_jobs(&cluster, &browser);
     wait_in_line(&cluster, &browser);

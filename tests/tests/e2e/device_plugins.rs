@@ -306,6 +306,43 @@ fn no_share_of_a_broken_gpu_is_offered() {
     wait_for(&allocator, &healthy);
 }
 
+/// The driver says when the GPU works again: not the counters of its links, which go on.
+#[test]
+fn a_broken_gpu_stays_unhealthy_until_the_driver_asks_for_nothing() {
+    let recording = nvml::recording_of("dgx-h100", "asking").unwrap();
+    let mut machine = FakeNvml::new(&recording).unwrap();
+    let node = LabNode::new("asking", "dgx-h100").preferring();
+    let mut allocator = Allocator::start(&node.reading(&machine)).unwrap();
+    let uuids = uuids(&allocator);
+    wait_for(&allocator, &uuids);
+    // XID 79 of GPU 3 asks for a reset; GPU 5 survived the same.
+    machine
+        .put("gpus", json!({"3": {"recoveryAction": 1}}))
+        .unwrap();
+    machine
+        .put(
+            "xids",
+            json!([{"gpu": 3, "xid": 79}, {"gpu": 5, "xid": 79}]),
+        )
+        .unwrap();
+    let plugin = allocator.plugin().unwrap();
+    plugin.break_gpu(&uuids[3]).unwrap();
+    plugin.break_gpu(&uuids[5]).unwrap();
+    let (_, vendor) = allocator.directories();
+    let file = vendor.join("nvlink-domains.unhealthy.json");
+    wait_until("the action to be read", SOON, || {
+        let text = fs::read_to_string(&file).unwrap_or_default();
+        Ok(text.contains(&uuids[3]).then_some(()))
+    })
+    .unwrap();
+    allocator.restart_between().unwrap();
+    let mut healthy = uuids.clone();
+    healthy.remove(3);
+    wait_for(&allocator, &healthy);
+    machine.put("gpus", json!({})).unwrap();
+    wait_for(&allocator, &uuids);
+}
+
 #[test]
 fn a_gpu_in_mig_mode_comes_last() {
     let recording = nvml::recording_of(PROFILE, "mig").unwrap();

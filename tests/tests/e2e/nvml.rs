@@ -8,4 +8,5 @@ mod hang;
 mod partial;
 mod release;
 mod scrape;
+mod verdict;
 mod wiring;

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use nvlink_runtime::page::count;
 use nvlink_topology::{
-    Allocation, Domain, Interconnect, NodeTopologySpec, descriptor::Capacity, missing_links,
+    Allocation, Domain, Interconnect, NodeTopologySpec, descriptor::Capacity, missing_gpus,
+    missing_links,
 };
 
 use super::hardware::{Hardware, Hardwares};
@@ -15,6 +16,9 @@ pub struct Node {
     pub gpus: Vec<Gpu>,
     /// GPUs that do not answer; they are not among `gpus`.
     pub lost: Vec<Lost>,
+    /// Number of GPUs that its board has and that are neither among `gpus` nor among `lost`; 0 if
+    /// it is not known.
+    pub missing: usize,
     /// What its benchmarks reach of what its siblings reach, if that is less; a ratio.
     pub slow: Option<f64>,
     /// The domains, with the indices of their GPUs on this node.
@@ -120,8 +124,10 @@ impl Node {
             }
             held
         });
+        let missing = usize::try_from(missing_gpus(spec).unwrap_or(0)).unwrap_or(usize::MAX);
         Self {
             gpus: gpus.collect(),
+            missing: missing.saturating_sub(marks.lost.len()),
             lost: marks.lost,
             slow: spec.slow().map(|one| one.ratio),
             domains: spec.domains.clone(),

@@ -10,7 +10,7 @@ use std::{
 use nvlink_topology::{Fabric, Interconnect};
 use serde::Serialize;
 
-use super::{order, queue::Queue};
+use super::{order, queue::Queue, siblings};
 use crate::mirror::{Node, Pod, Published, State};
 
 /// Placements below this share of the best need attention, as on the exporter's page.
@@ -54,6 +54,8 @@ pub(super) struct Row {
     pub(super) published: Arc<Published>,
     pub(super) place: Place,
     pub(super) jobs: Vec<Job>,
+    /// The number of GPUs that the other nodes of the group have, if it has fewer.
+    pub(super) usual: Option<usize>,
 }
 
 /// Where a node is, by its labels.
@@ -77,6 +79,7 @@ impl PartialEq for Row {
         Arc::ptr_eq(&self.published, &other.published)
             && self.jobs == other.jobs
             && self.place == other.place
+            && self.usual == other.usual
             && self.name == other.name
     }
 }
@@ -94,7 +97,8 @@ pub(super) struct Totals {
     pub(super) largest_free_sets: BTreeMap<usize, usize>,
     /// GPUs of the largest domain of a node.
     pub(super) largest_domain: usize,
-    /// Nodes with missing links, or with GPUs that are marked as broken or lost.
+    /// Nodes with missing links, with GPUs that are marked as broken or lost, or without some of
+    /// their GPUs.
     pub(super) broken_nodes: usize,
     pub(super) unreadable: usize,
     pub(super) poor_placements: usize,
@@ -111,12 +115,14 @@ impl Board {
                 published: Arc::clone(published),
                 place: place(name),
                 jobs: jobs(published, state),
+                usual: None,
             };
             groups.entry(Kind::of(published)).or_default().push(row);
         }
         let mut totals = Totals::default();
         let groups = groups.into_iter().map(|(kind, mut rows)| {
             rows.sort_by(|a, b| order::natural(&a.name, &b.name));
+            compare(&mut rows);
             let mut group = Totals::default();
             rows.iter().for_each(|row| group.add(row));
             totals.join(&group);
@@ -142,6 +148,16 @@ impl Board {
     /// Returns a node by name.
     pub(super) fn row(&self, name: &str) -> Option<&Row> {
         self.rows().find(|row| row.name == name)
+    }
+}
+
+/// Compares the numbers of GPUs of nodes that are siblings.
+fn compare(rows: &mut [Row]) {
+    let gpus = |row: &Row| row.node().map(|node| node.gpus.len());
+    let usual = siblings::usual(rows.iter().filter_map(gpus));
+    for row in rows {
+        let gpus = gpus(row);
+        row.usual = usual.filter(|&usual| gpus.is_some_and(|gpus| siblings::lacks(gpus, usual)));
     }
 }
 
@@ -241,6 +257,23 @@ impl Row {
     }
 }
 
+impl Row {
+    /// Returns in words which GPUs the node lacks by its board, or by its siblings.
+    pub(super) fn lacking(&self) -> Option<String> {
+        let node = self.node()?;
+        let there = node.gpus.len();
+        match (node.missing, self.usual) {
+            (0, None) => None,
+            (0, Some(usual)) => Some(format!("{there} of {} as on its siblings", gpus(usual))),
+            (missing, _) => Some(format!("{there} of {} of its board", gpus(there + missing))),
+        }
+    }
+}
+
+fn gpus(number: usize) -> String {
+    nvlink_runtime::page::count(number, "GPU")
+}
+
 impl Totals {
     fn add(&mut self, row: &Row) {
         self.nodes += 1;
@@ -257,7 +290,8 @@ impl Totals {
             *self.largest_free_sets.entry(most).or_default() += 1;
         }
         self.largest_domain = self.largest_domain.max(node.largest_domain());
-        self.broken_nodes += usize::from(!row.broken().is_empty());
+        let broken = !row.broken().is_empty() || row.lacking().is_some();
+        self.broken_nodes += usize::from(broken);
         self.poor_placements += row.poor().count();
     }
 

@@ -21,6 +21,9 @@ pub(super) fn of_row(row: &Row) -> Value {
             let gpus = node.gpus.iter().map(|gpu| of_gpu(node, gpu));
             set("gpus", Some(gpus.collect()));
             set("lost", (!node.lost.is_empty()).then(|| json!(node.lost)));
+            let missing = (node.missing > 0).then(|| json!(node.missing));
+            set("missingGpus", missing);
+            set("siblingsGpus", row.usual.map(|usual| json!(usual)));
             let siblings = node.slow.map(|ratio| json!(ratio));
             set("siblingsRatio", siblings);
             set("free", node.free().map(|free| json!(free)));

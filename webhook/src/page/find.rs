@@ -104,6 +104,9 @@ pub(super) fn of_row(row: &Row) -> String {
     if !row.broken().is_empty() {
         fields.add("is", "broken");
     }
+    if row.lacking().is_some() {
+        fields.add("is", "lacking");
+    }
     if node.slow.is_some() {
         fields.add("is", "slow");
     }

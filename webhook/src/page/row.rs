@@ -125,6 +125,9 @@ fn held(row: &Row, node: &Node) -> String {
             escape(&what)
         );
     }
+    if let Some(lacking) = row.lacking() {
+        let _ = write!(html, "<span class=\"bad\">✕ {lacking}</span> ");
+    }
     if let Some(ratio) = node.slow {
         let _ = write!(
             html,

@@ -87,6 +87,9 @@ fn items(board: &Board) -> Vec<Item> {
     if let Some(list) = broken(board) {
         add(Level::Bad, list);
     }
+    if let Some(list) = lacking(board) {
+        add(Level::Bad, list);
+    }
     let unreadable = board.rows().filter(|row| row.node().is_none());
     if let Some(list) = named(unreadable.map(link), "is:unreadable") {
         let text = format!("NodeTopologies that cannot be shown: {list}");
@@ -125,6 +128,15 @@ fn broken(board: &Board) -> Option<String> {
     };
     let list = named(broken.map(line), "is:broken")?;
     Some(format!("Broken: {list}"))
+}
+
+fn lacking(board: &Board) -> Option<String> {
+    let lines = board.rows().filter_map(|row| {
+        let lacking = row.lacking()?;
+        Some(format!("{} ({lacking})", link(row)))
+    });
+    let list = named(lines, "is:lacking")?;
+    Some(format!("GPUs that are not there: {list}"))
 }
 
 fn slow(board: &Board) -> Option<String> {

@@ -177,6 +177,43 @@ fn shown(html: &str, kind: &str) -> Vec<String> {
 }
 
 #[tokio::test]
+async fn gpus_that_are_not_there_are_found_by_the_board_and_by_siblings() {
+    let (page, _) = cluster::page();
+    let machine = |node: &str, gpus| {
+        let mut spec = cluster::switched(node, gpus, None);
+        spec.gpus
+            .iter_mut()
+            .for_each(|gpu| gpu.virtual_machine = true);
+        cluster::set(&page, node, &spec, &[]);
+    };
+    ["a", "b", "c"].map(|node| machine(node, 8));
+    // The size of a virtual machine, and no size of one.
+    machine("d", 4);
+    machine("e", 7);
+    cluster::set(&page, "metal", &cluster::switched("metal", 6, None), &[]);
+    page.mirror.all_nodes(|_| true);
+    page.mirror.all_pods(|_| true);
+    let html = get(&page, "/").await.body;
+    let line = html
+        .lines()
+        .find(|line| line.contains("GPUs that are not there"));
+    let line = line.unwrap();
+    assert!(line.contains("7 of 8 GPUs as on its siblings"), "{line}");
+    assert!(line.contains("6 of 8 GPUs of its board"), "{line}");
+    let found = get(&page, "/?q=is:lacking").await.body;
+    assert_eq!(shown(&found, "node-"), ["node-e", "node-metal"]);
+    let json = get(&page, "/api/v1/cluster").await.body;
+    let json: Value = serde_json::from_str(&json).unwrap();
+    let nodes = json["nodes"].as_array().unwrap();
+    let of = |name: &str| nodes.iter().find(|node| node["name"] == name).unwrap();
+    assert_eq!(
+        (&of("e")["siblingsGpus"], &of("metal")["missingGpus"]),
+        (&8.into(), &2.into())
+    );
+    assert_eq!(json["totals"]["brokenNodes"], 2);
+}
+
+#[tokio::test]
 async fn the_search_finds_pods_projects_nodes_and_states() {
     let page = filled();
     for (query, nodes, decisions) in [

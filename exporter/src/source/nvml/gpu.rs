@@ -15,6 +15,7 @@ use super::{
     gpm::Rate,
     graph::{FarEnd, GpuFacts, LinkFacts},
     raw,
+    verdict::{self, Verdict},
 };
 use crate::source::LinkCounters;
 
@@ -62,6 +63,8 @@ pub(super) struct Answered {
     pub(super) counters: Vec<LinkCounters>,
     /// Its XIDs are counted.
     pub(super) watched: bool,
+    /// What the driver says must be done with it.
+    pub(super) verdict: Verdict,
     /// The calls that failed.
     pub(super) failures: Failures,
 }
@@ -89,6 +92,7 @@ pub(super) fn read(
         graph("nvmlDeviceGetGpuFabricInfo"),
         raw::fabric_info(device),
     )?;
+    let verdict = verdict::read(device, &mut failures)?;
     // A GPU with MIG enabled reports its links as down: treat them as unknown.
     let count = match (&mig, mig_enabled) {
         (Answer::Failed, _) | (_, true) => None,
@@ -126,6 +130,7 @@ pub(super) fn read(
         pcie: fixed.pcie,
         counters: counters.unwrap_or_default(),
         watched,
+        verdict,
         failures,
     })
 }

@@ -91,6 +91,7 @@ fn check_health(health: &GpuHealth, at: &str) -> Result<(), RecordingError> {
         conditions.unwrap_or_default(),
         &format!("{at}.fabric.conditions"),
     )?;
+    check_once(&health.row_remap, &format!("{at}.rowRemap"))?;
     check_once(
         health.xids.as_deref().unwrap_or_default(),
         &format!("{at}.xids"),

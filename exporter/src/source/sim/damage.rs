@@ -1,5 +1,7 @@
 //! The effect of faults on the hardware.
 
+use std::collections::BTreeSet;
+
 use nvlink_topology::profile::{self, Profile, peers};
 
 use super::fault::Fault;
@@ -9,6 +11,8 @@ use crate::source::FabricState;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Damage {
     pub(super) hardware: profile::Damage,
+    /// GPUs that do not answer and of which the driver knows nothing.
+    pub(super) absent: BTreeSet<u32>,
     /// State of the fabric, if it is not up.
     pub(super) fabric: Option<FabricState>,
 }
@@ -17,7 +21,7 @@ impl Damage {
     pub(super) fn new(profile: &Profile, faults: &[Fault]) -> Self {
         let mut damage = Self {
             hardware: profile.damage(),
-            fabric: None,
+            ..Self::default()
         };
         let hardware = &mut damage.hardware;
         for fault in faults {
@@ -34,7 +38,10 @@ impl Damage {
                         .down
                         .extend(far.map(|(peer, there)| (peer as u32, there)));
                 }
-                Fault::GpuLost { gpu } => {
+                Fault::GpuLost { gpu } | Fault::GpuAbsent { gpu } => {
+                    if matches!(fault, Fault::GpuAbsent { .. }) {
+                        damage.absent.insert(gpu);
+                    }
                     hardware.lost.insert(gpu);
                     let far = peers(profile, gpu as usize);
                     hardware

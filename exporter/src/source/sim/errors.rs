@@ -1,6 +1,6 @@
 //! The errors that the GPUs of a profile count, and those that they have from the start.
 
-use nvlink_topology::profile::Profile;
+use nvlink_topology::{RecoveryAction, profile::Profile};
 
 use crate::source::ErrorKind::{self, *};
 
@@ -63,6 +63,8 @@ const DEGRADED: (&str, &[RisingError]) = (
 );
 /// Their XIDs: GPU, XID, and its count before the exporter was started. 74 is the NVLink error.
 const DEGRADED_XIDS: &[(u32, u64, u64)] = &[(6, 74, 2)];
+/// What the driver asks for since then: GPU and action.
+const DEGRADED_ACTIONS: &[(u32, RecoveryAction)] = &[(6, RecoveryAction::GpuReset)];
 
 /// Returns the kinds of errors that the GPUs count.
 pub(super) fn kinds(profile: &Profile) -> &'static [ErrorKind] {
@@ -85,6 +87,14 @@ pub(super) fn rising(profile: &Profile) -> &'static [RisingError] {
 pub(super) fn xids(profile: &Profile) -> &'static [(u32, u64, u64)] {
     match profile.name == DEGRADED.0 {
         true => DEGRADED_XIDS,
+        false => &[],
+    }
+}
+
+/// Returns GPU and action of each GPU for which the driver asks for an action from the start.
+pub(super) fn actions(profile: &Profile) -> &'static [(u32, RecoveryAction)] {
+    match profile.name == DEGRADED.0 {
+        true => DEGRADED_ACTIONS,
         false => &[],
     }
 }

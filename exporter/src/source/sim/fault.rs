@@ -1,10 +1,13 @@
 //! The faults of a simulated node.
 
-use nvlink_topology::profile::{Profile, Wiring};
+use nvlink_topology::{
+    RecoveryAction,
+    profile::{Profile, Wiring},
+};
 use serde::{Deserialize, Serialize};
 
-use super::errors;
-use crate::source::{ErrorKind, FabricCondition, FabricState};
+use super::{errors, health};
+use crate::source::{ErrorKind, FabricCondition, FabricState, RowRemap};
 
 /// The maximum number of faults at a time.
 const MOST_FAULTS: usize = 1024;
@@ -45,6 +48,11 @@ pub enum Fault {
         /// Index of the GPU.
         gpu: u32,
     },
+    /// The GPU has been gone since the node booted: the driver has never listed it.
+    GpuAbsent {
+        /// Index of the GPU.
+        gpu: u32,
+    },
     /// The links are trained, but there is no routing between them.
     FabricDown {
         /// State of the registration: `not_started` (the default), `in_progress` or `failed`.
@@ -57,7 +65,20 @@ pub enum Fault {
         gpu: u32,
         condition: FabricCondition,
     },
-    /// The driver reports this error once, when the fault is set.
+    /// The driver asks for this action.
+    RecoveryAction {
+        /// Index of the GPU.
+        gpu: u32,
+        action: RecoveryAction,
+    },
+    /// Rows of the GPU's memory wait to be remapped, or could not be.
+    RowRemap {
+        /// Index of the GPU.
+        gpu: u32,
+        state: RowRemap,
+    },
+    /// The driver reports this error once, when the fault is set. It asks for no action then;
+    /// `recovery-action` does.
     Xid {
         /// Index of the GPU.
         gpu: u32,
@@ -169,6 +190,17 @@ fn check(profile: &Profile, fault: &Fault) -> Result<(), (String, String)> {
         Fault::Traffic { percent, .. } if *percent > 100 => {
             Err((at("percent"), "more than 100".to_owned()))
         }
+        Fault::RecoveryAction {
+            action: RecoveryAction::None,
+            ..
+        } => Err((at("action"), "none is not a fault".to_owned())),
+        Fault::RecoveryAction { .. } | Fault::RowRemap { .. } if !health::has_verdict(profile) => {
+            let reason = format!(
+                "the driver does not report it of the GPUs of {}",
+                profile.name
+            );
+            Err((name.to_owned(), reason))
+        }
         _ => check_fabric(profile, fault),
     }
 }
@@ -214,8 +246,11 @@ impl Fault {
             Self::Errors { .. } => "errors",
             Self::Hang => "hang",
             Self::GpuLost { .. } => "gpu-lost",
+            Self::GpuAbsent { .. } => "gpu-absent",
             Self::FabricDown { .. } => "fabric-down",
             Self::FabricCondition { .. } => "fabric-condition",
+            Self::RecoveryAction { .. } => "recovery-action",
+            Self::RowRemap { .. } => "row-remap",
             Self::Xid { .. } => "xid",
             Self::GpuReset { .. } => "gpu-reset",
             Self::RatesOnly { .. } => "rates-only",
@@ -229,7 +264,10 @@ impl Fault {
             Self::LinkDown { gpu, .. }
             | Self::Errors { gpu, .. }
             | Self::GpuLost { gpu }
+            | Self::GpuAbsent { gpu }
             | Self::FabricCondition { gpu, .. }
+            | Self::RecoveryAction { gpu, .. }
+            | Self::RowRemap { gpu, .. }
             | Self::Xid { gpu, .. }
             | Self::GpuReset { gpu }
             | Self::RatesOnly { gpu }

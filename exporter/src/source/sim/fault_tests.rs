@@ -237,7 +237,7 @@ fn a_hang_ends_when_it_is_cleared_and_time_passes_meanwhile() {
 }
 
 /// Profile, list, part of the error.
-const REFUSED: [(&str, &str, &str); 15] = [
+const REFUSED: [(&str, &str, &str); 18] = [
     (
         "dgx-h100",
         "",
@@ -307,6 +307,21 @@ const REFUSED: [(&str, &str, &str); 15] = [
         "dgx-a100",
         r#"[{"fabric-condition": {"gpu": 0, "condition": "route_recovery"}}]"#,
         "faults[0].fabric-condition: the GPUs of dgx-a100 do not report on their fabric",
+    ),
+    (
+        "dgx-h100",
+        r#"[{"recovery-action": {"gpu": 0, "action": "none"}}]"#,
+        "faults[0].recovery-action.action: none is not a fault",
+    ),
+    (
+        "dgx1-v100",
+        r#"[{"recovery-action": {"gpu": 0, "action": "gpu_reset"}}]"#,
+        "faults[0].recovery-action: the driver does not report it of the GPUs of dgx1-v100",
+    ),
+    (
+        "dgx1-v100",
+        r#"[{"row-remap": {"gpu": 0, "state": "failed"}}]"#,
+        "faults[0].row-remap: the driver does not report it of the GPUs of dgx1-v100",
     ),
     (
         "dgx-h100",

@@ -23,6 +23,14 @@ const BY_PROMTOOL_ALONE: &[(&str, &str)] = &[
          kube-state-metrics",
     ),
     (
+        "NvlinkGpusFewerThanSiblings",
+        "boards of the simulator are known, so that NvlinkGpuMissing has the verdict",
+    ),
+    (
+        "NvlinkFabricGpusMissing",
+        "the rule compares with most of a week, of which a sixtieth is hours",
+    ),
+    (
         "NvlinkQueueStarving",
         "the rule compares with 4 real hours, which no pod waits here",
     ),

@@ -59,7 +59,7 @@ const CASES: &[Case] = &[
     },
     Case {
         node: "xid",
-        profile: "dgx-h100",
+        profile: "dgx2-v100",
         arguments: &[],
         faults: r#"[{"xid": {"gpu": 2, "xid": 74}}]"#,
         alerts: &["NvlinkXid"],
@@ -70,6 +70,27 @@ const CASES: &[Case] = &[
         arguments: &[],
         faults: r#"[{"xid": {"gpu": 2, "xid": 145}}]"#,
         alerts: &["NvlinkXid"],
+    },
+    Case {
+        node: "asking-for-reset",
+        profile: "hgx-b200",
+        arguments: &[],
+        faults: r#"[{"recovery-action": {"gpu": 2, "action": "gpu_reset"}}]"#,
+        alerts: &["NvlinkGpuRecoveryNeeded"],
+    },
+    Case {
+        node: "remapping",
+        profile: "dgx-a100",
+        arguments: &[],
+        faults: r#"[{"row-remap": {"gpu": 2, "state": "pending"}}]"#,
+        alerts: &["NvlinkGpuRowRemap"],
+    },
+    Case {
+        node: "lacking",
+        profile: "hgx-b200",
+        arguments: &[],
+        faults: r#"[{"gpu-absent": {"gpu": 5}}]"#,
+        alerts: &["NvlinkGpuMissing"],
     },
     Case {
         node: "lost",

@@ -115,7 +115,10 @@ fn exercise_exporter(control_plane: &ControlPlane) {
     .unwrap_or_else(|error| panic!("{error:#}\n{}", exporter.process.log()));
     if !nvlink_tests::assets::lacks_taint_rules() {
         broken::create_slice(kubectl, "n1");
-        broken::set(&exporter, r#"[{"xid": {"gpu": 2, "xid": 74}}]"#);
+        broken::set(
+            &exporter,
+            r#"[{"recovery-action": {"gpu": 2, "action": "gpu_reset"}}]"#,
+        );
         broken::wait_for_rules(kubectl, "n1", 1);
         kubectl.run(&["delete", "resourceslice", "n1"]).unwrap();
     }
