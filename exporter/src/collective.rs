@@ -2,8 +2,8 @@
 //! compare with the model and with earlier runs.
 //!
 //! `input` tells the formats apart; `text` (with `lines`, `table` and `log`), `json` and
-//! `exposition` (both with `inspected`) read one each, and make a `run` of each test. `placement` finds out where it
-//! took place, and what the model says about that place. `state` is what is kept, `store` keeps
+//! `exposition` (both with `inspected`) read one each, and make a `run` of each test. `model` is what is expected of
+//! a collective, and `placement` finds out where it took place. `state` is what is kept, `store` keeps
 //! it in a file, and `verdict` compares. `watch` follows a directory of files, and `summary`
 //! puts results into a container's termination message; `follow` reads both for `serve`.
 
@@ -15,6 +15,7 @@ pub mod json;
 pub mod kind;
 pub mod lines;
 pub mod log;
+pub mod model;
 pub mod placement;
 pub mod run;
 pub mod state;
@@ -28,6 +29,7 @@ pub mod watch;
 pub use self::{
     follow::{Inbox, Results},
     kind::Collective,
+    model::Expected,
     placement::{Given, Place, Placed, place},
     run::{Run, SizeClass},
     state::State,

@@ -31,7 +31,7 @@ use crate::{
 use self::writer::Writer;
 pub use self::{
     families::FAMILIES,
-    family::{Family, Group, Groups},
+    family::{Family, Group, Groups, Unit},
     reference::reference,
 };
 

@@ -104,6 +104,53 @@ fn metrics_md() {
     compare("metrics.md", &text);
 }
 
+/// What the table of families says of values is what their help says, and what is exported.
+#[test]
+fn units_agree_with_help_texts_and_values() {
+    let documented = metrics::reference();
+    let unit = |name: &str| {
+        let row = documented
+            .lines()
+            .find(|line| line.starts_with(&format!("| `{name}` |")));
+        row.unwrap().split(" | ").nth(2).unwrap()
+    };
+    let ends = [
+        ("_bytes_per_second", "bytes per second"),
+        ("_bytes", "bytes"),
+        ("_timestamp_seconds", "seconds since 1970"),
+        ("_seconds", "seconds"),
+        ("_ratio", "ratio"),
+        ("_info", "always 1"),
+    ];
+    for family in FAMILIES {
+        let (name, unit) = (family.name, unit(&family.sample_name()));
+        let of_name = ends.iter().find(|(end, _)| name.ends_with(end));
+        assert!(
+            of_name.is_none_or(|(_, of_name)| unit.starts_with(of_name)),
+            "{name}: {unit}"
+        );
+        assert_eq!(
+            unit == "always 1",
+            family.help.contains("always 1"),
+            "{name}: {unit}"
+        );
+        let says = ["Whether ", ", 0 for the others", ", else 0"];
+        let chooses = says.iter().any(|words| family.help.contains(words));
+        assert_eq!(unit == "0 or 1", chooses, "{name}: {unit}");
+    }
+    let text = metrics::render(&full::eight(), Groups::ALL).unwrap();
+    let samples = text.lines().filter(|line| !line.starts_with('#'));
+    for sample in samples {
+        let name = sample.split(['{', ' ']).next().unwrap();
+        let value = sample.rsplit(' ').next().unwrap();
+        match unit(name) {
+            "always 1" => assert_eq!(value, "1", "{sample}"),
+            "0 or 1" => assert!(["0", "1"].contains(&value), "{sample}"),
+            _ => {}
+        }
+    }
+}
+
 #[test]
 fn series_md() {
     let views = [full::eight(), full::seventy_two()].map(|view| series(&view));

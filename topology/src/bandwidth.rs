@@ -48,6 +48,27 @@ pub fn nvlink(model: Option<&str>, links: u32, line_rate: Option<u64>) -> u64 {
     one.saturating_mul(links.into())
 }
 
+/// Returns how many times as fast as rings an all-reduce of large messages is where NVSwitches add
+/// up the data (NVLS, NVLink SHARP); `None` where the product's switches cannot, and where it makes
+/// nothing faster. `gpus` is the number of GPUs that share the switches.
+///
+/// It is no bandwidth of a path: between any two GPUs, the links carry what they carry without it.
+/// The rate of eight GPUs is measured ([`Generation::in_switch_bytes_per_second_per_link`]), and
+/// larger sets do not exceed it (72 GPUs of a GB200 NVL72 measure the same). A smaller set gets less:
+/// each GPU sends the whole payload to be added up, and an n-th of it as the sum of its part to all
+/// others, so at the same load of a link the bus bandwidth, 2(n-1)/n of the payload a second, is
+/// proportional to (n-1)/(n+1). For four GPUs and fewer, that is no more than rings reach.
+#[must_use]
+pub fn in_switch_gain(model: &str, gpus: u32) -> Option<f64> {
+    let generation = Generation::of_model(model)?;
+    let in_switch = generation.in_switch_bytes_per_second_per_link?;
+    let n = f64::from(gpus.max(1));
+    let of_eight = (n - 1.0) / (n + 1.0) / (7.0 / 9.0);
+    #[allow(clippy::cast_precision_loss)] // far below 2^53
+    let eight = in_switch as f64 / generation.bytes_per_second_per_link as f64;
+    Some(eight * of_eight.min(1.0)).filter(|gain| *gain > 1.0)
+}
+
 /// Returns the usable bandwidth of `links` NVLinks of an unknown product and line rate.
 #[must_use]
 pub fn assumed_nvlink(links: u32) -> u64 {
@@ -65,6 +86,14 @@ pub fn assumed_nvlink(links: u32) -> u64 {
 pub fn pcie(generation: u32, width: u32, class: PathClass) -> u64 {
     let lane: u64 = 187_500_000 << (generation.clamp(1, 7) - 1);
     lane * u64::from(width.clamp(1, 32)) * share(class) / 100
+}
+
+/// Returns the rate of the slowest PCIe link of a path whose usable bandwidth is that of [`pcie`],
+/// bytes per second: no path is faster. PCIe 3.0 x16 has 8 GT/s on 16 lanes with 128 of 130 bits of
+/// data, 15.75 GB/s, of which NCCL counts 12 as usable; later generations have the same proportion.
+#[must_use]
+pub fn nominal_pcie(usable: u64, class: PathClass) -> u64 {
+    usable.saturating_mul(100) / share(class) / 12_000 * 15_754
 }
 
 /// Returns the percentage of the slowest PCIe link that is left for a GPU-to-GPU copy.
@@ -116,6 +145,30 @@ mod tests {
     }
 
     #[test]
+    fn switches_make_all_reduces_faster_from_five_gpus_of_hopper_on() {
+        let gain = |model: &str, gpus| {
+            let gain = in_switch_gain(model, gpus);
+            gain.map(|gain| (gain * 100.0).round() as u64)
+        };
+        let h100 = "NVIDIA H100 80GB HBM3";
+        let sets = [2, 4, 5, 6, 7, 8, 16].map(|gpus| gain(h100, gpus));
+        let expected = [
+            None,
+            None,
+            Some(111),
+            Some(119),
+            Some(125),
+            Some(129),
+            Some(129),
+        ];
+        assert_eq!(sets, expected);
+        let sets = [4, 5, 6, 8, 72].map(|gpus| gain("NVIDIA GB200", gpus));
+        assert_eq!(sets, [None, None, Some(106), Some(116), Some(116)]);
+        assert_eq!(gain("NVIDIA A100-SXM4-80GB", 8), None);
+        assert_eq!(gain("Something new", 8), None);
+    }
+
+    #[test]
     fn pcie_is_rate_times_width_and_falls_with_distance() {
         assert_eq!(pcie(3, 16, PathClass::Pix), 12_000_000_000);
         assert_eq!(pcie(4, 16, PathClass::Pix), 24_000_000_000);
@@ -132,6 +185,10 @@ mod tests {
             .windows(2)
             .all(|pair| assumed(pair[0]) > assumed(pair[1]));
         assert!(falls, "a farther class is slower");
+        for class in classes {
+            let rate = nominal_pcie(pcie(4, 16, class), class);
+            assert!((31_400..=31_600).contains(&(rate / 1_000_000)), "{rate}");
+        }
         assert!(assumed(PathClass::Sys) < ASSUMED_NVLINK);
     }
 }

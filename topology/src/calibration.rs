@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{API_VERSION, Gpu, Invalid, NodeTopologySpec, PathClass};
+use crate::{
+    API_VERSION, Edge, Gpu, Invalid, NodeTopologySpec, PathClass, bandwidth, generation::Generation,
+};
 
 /// `kind` of a [`Calibration`].
 pub const KIND: &str = "Calibration";
@@ -43,15 +45,15 @@ pub struct Measured {
     pub model: String,
     /// The class of the slowest path between the GPUs that were measured.
     pub path: PathClass,
-    /// Measured bandwidth divided by what the constants give for the same GPUs: the median of
-    /// the runs.
+    /// Measured bandwidth of the path divided by what the constants give for the same GPUs: the
+    /// median of the runs, without what switches gained by adding up the data (NVLS).
     pub factor: f64,
     /// Number of runs without outliers.
     pub runs: u32,
     /// When the latest of them ended, seconds since 1970.
     pub measured_at: u64,
     /// The same for each number of GPUs, ascending, with which the runs of a node are compared.
-    /// Only runs of as many GPUs are alike: NVLink SHARP, for one, makes all-reduces faster from
+    /// Only runs of as many GPUs are alike: NVLS, for one, makes all-reduces faster from
     /// some number on. Absent if another version wrote the entry.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "schema", schemars(length(max = 128)))]
@@ -65,7 +67,8 @@ pub struct Measured {
 pub struct MeasuredSet {
     /// Number of GPUs that were measured together.
     pub gpus: u32,
-    /// Measured bandwidth divided by what the constants give: the median of the runs.
+    /// Measured bus bandwidth divided by what the constants give: the median of the runs, with
+    /// what switches gained.
     pub factor: f64,
     /// Number of runs without outliers.
     pub runs: u32,
@@ -82,6 +85,9 @@ pub struct Run {
     pub gpus: u32,
     /// Measured bus bandwidth divided by what the constants give.
     pub factor: f64,
+    /// How many times as fast it should be because switches added up the data (NVLS); 1 without.
+    /// See [`bandwidth::in_switch_gain`].
+    pub gain: f64,
     /// When it ended, seconds since 1970.
     pub ended_at: u64,
 }
@@ -98,7 +104,7 @@ impl Calibration {
             groups.entry((&run.model, run.path)).or_default().push(run);
         }
         let entries = groups.into_iter().filter_map(|((model, path), runs)| {
-            let sum = Sum::of(&runs)?;
+            let sum = Sum::of(&runs, Run::of_path)?;
             Some(Measured {
                 model: model.to_owned(),
                 path,
@@ -150,25 +156,36 @@ impl Calibration {
     }
 
     /// Replaces the bandwidths of the paths between GPUs of measured models, and notes in the
-    /// document which entries it used. A document that notes some already stays as it is, so
-    /// that a recording of a calibrated node is not calibrated twice.
+    /// document which entries it used. No path becomes faster than the nominal rate of its links:
+    /// entries of earlier versions include what switches gained. A document that notes some already
+    /// stays as it is, so that a recording of a calibrated node is not calibrated twice.
     pub fn apply(&self, spec: &mut NodeTopologySpec) {
         if !spec.calibration.is_empty() {
             return;
         }
         let mut used = BTreeSet::new();
+        let mut most = BTreeMap::new();
         for edge in &mut spec.edges {
-            if let Some(n) = self.find(&spec.gpus, (edge.a, edge.b), PathClass::Nvlink) {
+            let pair = (edge.a, edge.b);
+            if let Some(n) = self.find(&spec.gpus, pair, PathClass::Nvlink) {
                 used.insert(n);
-                let rate = scaled(edge.bytes_per_second, self.entries[n].factor);
+                most.insert(pair, most_of_edge(edge, &spec.gpus));
+                let rate = scaled(edge.bytes_per_second, self.entries[n].factor, most[&pair]);
                 // An edge has at least one byte per second for each link.
                 edge.bytes_per_second = rate.max(edge.links.into());
             }
         }
         for path in &mut spec.paths {
-            if let Some(n) = self.find(&spec.gpus, (path.a, path.b), path.class) {
+            let pair = (path.a, path.b);
+            if let Some(n) = self.find(&spec.gpus, pair, path.class) {
                 used.insert(n);
-                path.bytes_per_second = scaled(path.bytes_per_second, self.entries[n].factor);
+                let most = match path.class {
+                    _ if path.assumed => None,
+                    PathClass::Nvlink => most.get(&pair).copied(),
+                    class => Some(bandwidth::nominal_pcie(path.bytes_per_second, class)),
+                };
+                let most = most.unwrap_or(u64::MAX);
+                path.bytes_per_second = scaled(path.bytes_per_second, self.entries[n].factor, most);
                 path.assumed = false;
             }
         }
@@ -193,13 +210,36 @@ impl Calibration {
     clippy::cast_sign_loss,
     reason = "rates are below 2^50 and factors are positive"
 )]
-fn scaled(bytes_per_second: u64, factor: f64) -> u64 {
-    ((bytes_per_second as f64 * factor) as u64).max(1)
+fn scaled(bytes_per_second: u64, factor: f64, most: u64) -> u64 {
+    let rate = (bytes_per_second as f64 * factor) as u64;
+    // The constants are below the nominal rate.
+    rate.min(most.max(bytes_per_second)).max(1)
+}
+
+/// Returns the nominal rate of an edge's links: that of the data sheet, or the line rate where it
+/// is lower or all that is known; without both, there is no limit.
+fn most_of_edge(edge: &Edge, gpus: &[Gpu]) -> u64 {
+    let ends = gpus
+        .iter()
+        .filter(|gpu| gpu.index == edge.a || gpu.index == edge.b);
+    let links = ends.clone().flat_map(|gpu| gpu.links.iter().flatten());
+    let line_rates = links.filter_map(|link| link.bytes_per_second);
+    let generations = ends.filter_map(|gpu| Generation::of_model(gpu.model.as_deref()?));
+    let nominal = generations.map(|one| one.nominal_bytes_per_second_per_link);
+    let one = nominal.chain(line_rates).min();
+    one.map_or(u64::MAX, |one| one.saturating_mul(edge.links.into()))
+}
+
+impl Run {
+    /// Returns what it says about its paths: without what switches gained.
+    fn of_path(&self) -> f64 {
+        self.factor / self.gain
+    }
 }
 
 /// Reports whether the factor of a run is that of a bandwidth.
 pub(crate) fn is_possible(run: &Run) -> bool {
-    POSSIBLE.contains(&run.factor)
+    POSSIBLE.contains(&run.factor) && POSSIBLE.contains(&run.of_path())
 }
 
 /// A group of runs in sum, without outliers.
@@ -211,12 +251,12 @@ struct Sum {
 }
 
 impl Sum {
-    /// Returns `None` with fewer than [`MIN_RUNS`].
-    fn of(runs: &[&Run]) -> Option<Self> {
-        let kept = without_outliers(runs);
+    /// Sums up a factor of the runs. Returns `None` with fewer than [`MIN_RUNS`].
+    fn of(runs: &[&Run], factor: impl Fn(&Run) -> f64) -> Option<Self> {
+        let kept = without_outliers(runs, &factor);
         let latest = kept.iter().map(|run| run.ended_at).max()?;
         (kept.len() >= MIN_RUNS).then(|| Self {
-            factor: median(kept.iter().map(|run| run.factor).collect()),
+            factor: median(kept.iter().map(|run| factor(run)).collect()),
             runs: u32::try_from(kept.len()).unwrap_or(u32::MAX),
             latest,
         })
@@ -230,16 +270,16 @@ fn sets(runs: &[&Run]) -> Vec<MeasuredSet> {
         groups.entry(run.gpus).or_default().push(run);
     }
     let sets = groups.into_iter().filter_map(|(gpus, runs)| {
-        let Sum { factor, runs, .. } = Sum::of(&runs)?;
+        let Sum { factor, runs, .. } = Sum::of(&runs, |run| run.factor)?;
         Some(MeasuredSet { gpus, factor, runs })
     });
     sets.collect()
 }
 
 /// Leaves out runs that are far from the median of their group.
-fn without_outliers<'a>(runs: &[&'a Run]) -> Vec<&'a Run> {
-    let middle = median(runs.iter().map(|run| run.factor).collect());
-    let distance = |run: &Run| (run.factor - middle).abs();
+fn without_outliers<'a>(runs: &[&'a Run], factor: impl Fn(&Run) -> f64) -> Vec<&'a Run> {
+    let middle = median(runs.iter().map(|run| factor(run)).collect());
+    let distance = |run: &Run| (factor(run) - middle).abs();
     let spread = NORMAL * median(runs.iter().map(|run| distance(run)).collect());
     // Equal runs have no spread; what differs by less than a percent of them is no outlier.
     let limit = (OUTLIER * spread).max(middle / 100.0);

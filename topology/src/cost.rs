@@ -1,8 +1,9 @@
 //! Expected communication time of a placement whose rank order is given.
 //!
-//! The cost is a lower bound of the real time. It includes bandwidths and the resources
-//! that share them. It leaves out latency, NVLink SHARP and trees (which do not change
-//! the order of sets of equal size behind one switch), and the traffic of other jobs.
+//! The cost is a lower bound of the real time of what links carry. It includes bandwidths and the
+//! resources that share them. It leaves out latency, trees and the reduction in switches
+//! ([`crate::bandwidth::in_switch_gain`]), which do not change the order of sets of equal size behind
+//! one switch, and the traffic of other jobs.
 
 use crate::{
     GpuSet, Graph, Pattern, Shape,

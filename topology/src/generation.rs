@@ -15,14 +15,30 @@ pub struct Generation {
     /// line rate that the driver reports is slightly higher, because it includes the
     /// encoding.
     pub nominal_bytes_per_second_per_link: u64,
+    /// Bus bandwidth of an all-reduce of eight GPUs that NVSwitches add up (NVLS, NVLink SHARP),
+    /// for each link of a GPU, bytes per second; `None` before Hopper, whose switches cannot.
+    ///
+    /// These are measurements of large messages: about 480 GB/s on eight H100 (`stas00/ml-engineering`,
+    /// nccl#1161), 838 on eight B200, and 835 to 847 on a GB200 NVL72 (CoreWeave's nccl-tests), each
+    /// over 18 links.
+    pub in_switch_bytes_per_second_per_link: Option<u64>,
 }
 
-/// Returns a generation; rates are in MB/s.
+/// Returns a generation whose switches add up nothing; rates are in MB/s.
 const fn generation(compute_capability: u32, usable: u64, nominal: u64) -> Generation {
     Generation {
         compute_capability,
         bytes_per_second_per_link: usable * 1_000_000,
         nominal_bytes_per_second_per_link: nominal * 1_000_000,
+        in_switch_bytes_per_second_per_link: None,
+    }
+}
+
+/// Returns `generation` with switches that add up; the rate is in MB/s.
+const fn with_reduction(generation: Generation, in_switch: u64) -> Generation {
+    Generation {
+        in_switch_bytes_per_second_per_link: Some(in_switch * 1_000_000),
+        ..generation
     }
 }
 
@@ -33,8 +49,8 @@ const TURING: Generation = generation(75, 20_000, 25_000);
 const AMPERE: Generation = generation(80, 20_000, 25_000);
 /// GA10x: bridges of four narrow links.
 const AMPERE_WORKSTATION: Generation = generation(86, 12_000, 14_062);
-const HOPPER: Generation = generation(90, 20_600, 25_000);
-const BLACKWELL: Generation = generation(100, 40_100, 50_000);
+const HOPPER: Generation = with_reduction(generation(90, 20_600, 25_000), 26_600);
+const BLACKWELL: Generation = with_reduction(generation(100, 40_100, 50_000), 46_500);
 
 /// Words of product names, in the order of the search.
 const MODELS: [(&str, Generation); 21] = [

@@ -154,6 +154,28 @@ pub struct PlaceFlags {
         value_parser = path
     )]
     pub path: Option<PathClass>,
+
+    /// Whether NVSwitches should add up the data of an all_reduce (NVLS, NVLink SHARP), which
+    /// decides what the model expects
+    #[arg(
+        long,
+        env = "NVLINK_EXPORTER_INGEST_NVLS",
+        default_value = "auto",
+        value_name = "WHETHER",
+        value_enum
+    )]
+    pub nvls: NvlsFlag,
+}
+
+/// Values of `ingest --nvls`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum NvlsFlag {
+    /// As NCCL's log or NCCL Inspector says; without both, wherever the switches can.
+    Auto,
+    /// Wherever the switches can, whatever the log says.
+    On,
+    /// Not, so that the model expects rings.
+    Off,
 }
 
 /// Values of `ingest --output`.
@@ -185,6 +207,11 @@ impl PlaceFlags {
             gpus: self.gpus,
             nodes: self.nodes,
             path: self.path,
+            nvls: match self.nvls {
+                NvlsFlag::Auto => None,
+                NvlsFlag::On => Some(true),
+                NvlsFlag::Off => Some(false),
+            },
         }
     }
 }

@@ -171,7 +171,7 @@ fn size(text: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::collective::run::SizeClass;
+    use crate::collective::run::{Known, Origin, SizeClass};
 
     fn read(text: &str) -> Result<Vec<Run>, ExpositionError> {
         let mut parser = Parser::default();
@@ -207,6 +207,16 @@ mod tests {
         );
         assert!((level.seconds - 0.104_164).abs() < 1e-9);
         assert_eq!(run.failure, None);
+        let from = Origin::Output;
+        let nvls = |value| Some(Known { value, from });
+        assert_eq!(run.nvls, nvls(false));
+        let of = |algorithm: &str| {
+            read(&text.replace("RING_SIMPLE", algorithm))
+                .unwrap()
+                .remove(0)
+        };
+        assert_eq!(of("NVLS_SIMPLE").nvls, nvls(true));
+        assert_eq!(of("unknown_unknown").nvls, None);
     }
 
     #[test]

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::{
-    Collective,
-    run::{Known, Measured, Origin, Row, Run},
+    Collective, log,
+    run::{Known, Measured, Origin, Row, Run, SizeClass},
 };
 
 /// The maximum number of combinations of collective, ranks and nodes in one file.
@@ -54,7 +54,18 @@ impl Inspected {
     /// Passes on all runs; returns how many.
     pub(super) fn end(self, sink: &mut dyn FnMut(Run)) -> u64 {
         let count = self.0.len() as u64;
-        self.0.into_values().for_each(sink);
+        for mut run in self.0.into_values() {
+            run.nvls = nvls(&run);
+            sink(run);
+        }
         count
     }
+}
+
+/// Returns whether NVSwitches added up the messages that count, by the label `algo_proto`, which
+/// becomes the type of a row: `NVLS_SIMPLE`, `RING_LL128`; `unknown_…` where NCCL did not tell.
+fn nvls(run: &Run) -> Option<Known<bool>> {
+    let kind = &run.row(SizeClass::Large)?.kind;
+    let known = !kind.is_empty() && !kind.starts_with("unknown");
+    known.then(|| Known::new(log::is_nvls(kind), Origin::Output))
 }

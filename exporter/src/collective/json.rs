@@ -159,6 +159,9 @@ mod tests {
         assert_eq!(run.ranks.as_ref().unwrap().value, 2);
         assert_eq!(run.nodes.as_ref().unwrap().value, 1);
         assert_eq!((run.rows[0].root, run.rows[0].in_place), (-1, None));
+        assert_eq!(run.nvls, None);
+        let rings = one(&TEST.replace("PATH=/bin", "NCCL_ALGO=Ring"));
+        assert_eq!(rings.nvls.map(|nvls| nvls.value), Some(false));
         let level = run.level(SizeClass::Large).unwrap();
         assert_eq!(level.bytes_per_second, 184_870_000_000);
         assert_eq!(

@@ -2,7 +2,7 @@
 
 use nvlink_topology::PathClass;
 
-use super::run::Reason;
+use super::run::{Reason, SizeClass};
 
 /// What a line says.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -16,12 +16,45 @@ pub enum Fact<'a> {
     /// Class of the slowest path of the rings inside a node. Source: `ncclTopoPrintGraph`
     /// in `src/graph/search.cc`; NCCL prints it with `NCCL_DEBUG_SUBSYS=GRAPH`.
     RingPath(PathClass),
+    /// Whether NVSwitches add up the data of large all-reduces.
+    Nvls(Sign, bool),
     /// A warning; many are harmless.
     Warning(&'a str),
     /// An error that ends the run.
     Error(Reason, &'a str),
     /// A launcher reports that a process has ended early.
     Aborted(&'a str),
+}
+
+/// What in a log tells whether NVSwitches add up data (NVLS), the least certain first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Sign {
+    /// `NVLS multicast support is available on dev 0`: the driver can (`ncclNvlsInit` in
+    /// `src/transport/nvls.cc`, since NCCL 2.17).
+    Support,
+    /// `24 coll channels, 0 collnet channels, 16 nvls channels, …`: the communicator has channels
+    /// for it (`initTransportsRank` in `src/init.cc`), or connects trees of it between nodes
+    /// (`ncclNvlsTreeConnect`).
+    Channels,
+    /// `NCCL_NVLS_ENABLE` or `NCCL_ALGO` turns it off.
+    Setting,
+    /// `AllReduce: 8589934592 Bytes -> Algo NVLS proto SIMPLE …`: what NCCL chose for a large
+    /// message (`src/enqueue.cc`; `NCCL_DEBUG_SUBSYS=TUNING`).
+    Algorithm,
+}
+
+impl Sign {
+    /// Returns the most certain sign of a log, after those `before` this one, and what it says.
+    #[must_use]
+    pub fn after(self, before: Option<(Self, bool)>, used: bool) -> (Self, bool) {
+        match before {
+            Some((known, before)) if known > self => (known, before),
+            // A job has several communicators: those of few GPUs have no use for it. Of the sizes
+            // of a test, which rise, the largest counts.
+            Some((known, true)) if known == self && self != Self::Algorithm => (self, true),
+            _ => (self, used),
+        }
+    }
 }
 
 /// Errors of nccl-tests, NCCL and PyTorch that end a run.
@@ -105,11 +138,73 @@ fn info(message: &str) -> Option<Fact<'_>> {
     if message.starts_with("Connected all rings") {
         return Some(Fact::Ready { ranks: None });
     }
+    if let Some((sign, used)) = nvls(message) {
+        return Some(Fact::Nvls(sign, used));
+    }
     // Pattern 4 is the ring (`NCCL_TOPO_PATTERN_RING`); `type` is the class inside a node,
     // a slash, and the class to the network.
     let pattern = message.trim_start().strip_prefix("Pattern 4,")?;
     let (_, class) = pattern.split_once(" type ")?;
     path(class.split('/').next()?).map(Fact::RingPath)
+}
+
+/// Returns what a message says of NVLS, if it does.
+fn nvls(message: &str) -> Option<(Sign, bool)> {
+    let message = message.trim_start();
+    if let Some(rest) = message.strip_prefix("NVLS multicast support is ") {
+        return Some((Sign::Support, rest.starts_with("available")));
+    }
+    if let Some((before, _)) = message.split_once(" nvls channels") {
+        let number: u32 = before.rsplit(' ').next()?.parse().ok()?;
+        return Some((Sign::Channels, number > 0));
+    }
+    if message.starts_with("Connected NVLS tree") {
+        return Some((Sign::Channels, true));
+    }
+    if let Some((name, value)) = message.split_once(" set by environment to ") {
+        return turns_nvls_off(name, value.trim_end_matches('.')).then_some((Sign::Setting, false));
+    }
+    let (bytes, chosen) = message
+        .strip_prefix("AllReduce: ")?
+        .split_once(" Bytes -> Algo ")?;
+    let large = SizeClass::of(bytes.parse().ok()?) == SizeClass::Large;
+    large.then_some((Sign::Algorithm, is_nvls(chosen)))
+}
+
+/// Reports whether the name of an algorithm of NCCL is one in which NVSwitches add up: `NVLS` and
+/// `NVLS_TREE` in its log, with the protocol behind it in NCCL Inspector's label `algo_proto`.
+#[must_use]
+pub fn is_nvls(algorithm: &str) -> bool {
+    let head = algorithm.get(..4);
+    head.is_some_and(|head| head.eq_ignore_ascii_case("nvls"))
+}
+
+/// Reports whether a variable of NCCL leaves out NVLS for all-reduces: `NCCL_NVLS_ENABLE=0`, or an
+/// `NCCL_ALGO` without it. Its form is `[FUNCTION:][^]ALGORITHM,…[;…]` (`parseList` in
+/// `src/graph/tuning.cc`).
+#[must_use]
+pub fn turns_nvls_off(name: &str, value: &str) -> bool {
+    let value = value.trim().to_ascii_lowercase();
+    match name.trim() {
+        "NCCL_NVLS_ENABLE" => value == "0",
+        "NCCL_ALGO" => {
+            let of_all_reduce = |part: &str| match part.split_once(':') {
+                Some(("allreduce", list)) => Some((true, list.to_owned())),
+                Some(_) => None,
+                None => Some((false, part.to_owned())),
+            };
+            // A list for the function comes before one for all.
+            let list = value
+                .split(';')
+                .filter_map(of_all_reduce)
+                .max_by_key(|one| one.0);
+            list.is_some_and(|(_, list)| match list.strip_prefix('^') {
+                Some(without) => without.split(',').any(is_nvls),
+                None => !list.split(',').any(is_nvls),
+            })
+        }
+        _ => false,
+    }
 }
 
 /// Returns NCCL's word for a path as a class; `None` where it names no path between GPUs.
@@ -181,6 +276,44 @@ mod tests {
         ];
         for (text, expected) in cases {
             assert_eq!(fact(&format!("{prefix}{text}")), expected, "{text}");
+        }
+    }
+
+    /// What the texts of NCCL 2.17 to 2.30 say of NVLS, each after its sign.
+    const SIGNS: &str = "\
+support +: NVLS multicast support is available on dev 0
+support -: NVLS multicast support is not available on dev 3 (NVLS_NCHANNELS 16)
+channels +: 24 coll channels, 16 nvls channels, 32 p2p channels, 32 p2p channels per peer
+channels -: 24 coll channels, 24 collnet channels, 0 nvls channels, 32 p2p channels, 32 p2p channels per peer
+channels +: Connected NVLS tree
+setting -: NCCL_NVLS_ENABLE set by environment to 0.
+none: NCCL_NVLS_ENABLE set by environment to 2.
+setting -: NCCL_ALGO set by environment to Ring,Tree
+none: NCCL_ALGO set by environment to NVLS
+none: NCCL_ALGO set by environment to ^tree
+setting -: NCCL_ALGO set by environment to ^NVLS,NVLSTree
+none: NCCL_ALGO set by environment to ring;allreduce:nvls
+none: NCCL_ALGO set by environment to allgather:ring
+algorithm +: AllReduce: 8589934592 Bytes -> Algo NVLS proto SIMPLE channel{Lo..Hi}={0..15}
+algorithm -: AllReduce: 8589934592 Bytes -> Algo RING proto SIMPLE channel{Lo..Hi}={0..23}
+none: AllReduce: 1048576 Bytes -> Algo RING proto LL128 channel{Lo..Hi}={0..23}
+none: AllGather: 8589934592 Bytes -> Algo RING proto SIMPLE channel{Lo..Hi}={0..23}
+";
+
+    #[test]
+    fn what_tells_whether_switches_add_up() {
+        for line in SIGNS.lines() {
+            let (expected, text) = line.split_once(": ").unwrap();
+            let line = format!("gpu-1:53:267 [0] NCCL INFO {text}");
+            let found = match fact(&line) {
+                Some(Fact::Nvls(sign, used)) => {
+                    let word = format!("{sign:?}").to_lowercase();
+                    format!("{word} {}", if used { '+' } else { '-' })
+                }
+                Some(_) => "another fact".to_owned(),
+                None => "none".to_owned(),
+            };
+            assert_eq!(found, expected, "{text}");
         }
     }
 

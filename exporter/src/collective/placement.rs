@@ -1,11 +1,10 @@
-//! Where a run took place, and what the model says about that place.
+//! Where a run took place.
 
-use nvlink_topology::{
-    Gpu, GpuSet, Graph, NodeTopologySpec, PathClass, Pattern, Request, Scope, Via,
-};
+use nvlink_topology::{Gpu, NodeTopologySpec, PathClass};
 
 use super::{
     Collective,
+    model::{Expected, Site, expected},
     run::{Known, Origin, Run},
 };
 
@@ -28,6 +27,8 @@ pub struct Given {
     pub gpus: Option<u32>,
     pub nodes: Option<u32>,
     pub path: Option<PathClass>,
+    /// Whether switches should add up the data.
+    pub nvls: Option<bool>,
 }
 
 /// A run at its place.
@@ -35,9 +36,12 @@ pub struct Given {
 pub struct Placed {
     pub run: Run,
     pub place: Place,
-    /// Bus bandwidth that the model expects for large messages, bytes per second.
-    pub expected: Option<u64>,
+    /// What the model expects of large messages.
+    pub expected: Option<Expected>,
 }
+
+/// The warning for a log without NVLS, where nothing turns it off.
+const NVLS_LOST: &str = "NCCL's log says that it has no NVLS, although the switches of these GPUs can add up data and no setting in the log turns it off: the model expects rings; where NVLS should work, use --nvls on, and look at the fabric manager and the driver";
 
 /// Returns the run at its place. What the flags give comes first, then what the output
 /// says, then NCCL's log, then `node`, the topology of a node on which the run took place.
@@ -46,6 +50,10 @@ pub struct Placed {
 pub fn place(mut run: Run, given: &Given, node: Option<&NodeTopologySpec>) -> Placed {
     if let Some(collective) = given.collective {
         run.collective = Some(Known::new(collective, Origin::Flag));
+    }
+    let refused = run.nvls_refused && given.nvls.is_none();
+    if let Some(nvls) = given.nvls {
+        run.nvls = Some(Known::new(nvls, Origin::Flag));
     }
     let flag = |number: u32| Known::new(number, Origin::Flag);
     let gpus = given.gpus.map(flag).or(run.ranks.clone());
@@ -64,10 +72,20 @@ pub fn place(mut run: Run, given: &Given, node: Option<&NodeTopologySpec>) -> Pl
     });
     let model_says = || {
         let collective = run.collective.as_ref()?.value;
-        expected(collective, node?, used.as_deref(), count?, number)
+        let site = Site {
+            node: node?,
+            used: used.as_deref(),
+            gpus: count?,
+            nodes: number,
+        };
+        expected(collective, site, run.nvls.as_ref())
     };
+    let expected = model_says();
+    if refused && expected.as_ref().is_some_and(|one| one.nvls.is_some()) {
+        run.warn(NVLS_LOST.to_owned());
+    }
     Placed {
-        expected: model_says(),
+        expected,
         place: Place {
             model: model(&run, given, node),
             path: path.or(run.path.clone()),
@@ -139,93 +157,4 @@ fn gpu_at<'a>(pci: &str, gpus: &'a [Gpu]) -> Option<&'a Gpu> {
     });
     let first = found.next()?;
     found.next().is_none().then_some(first)
-}
-
-/// Returns the bus bandwidth that the model expects for large messages, bytes per second.
-///
-/// The expected bus bandwidth is the algorithm bandwidth, 1 over the cost of the pattern in
-/// seconds per byte ([`nvlink_topology::cost`]), times the factor of the collective
-/// ([`Collective::bus_factor`]). For everything that NCCL runs as a ring, that is the
-/// capacity of the ring's busiest resource. It does not include NVLink SHARP, with which a
-/// switch adds up the data: an all-reduce may then be faster than expected.
-///
-/// Over several nodes, a ring crosses the NICs of each node once in each direction: the
-/// smaller of the ring inside a node and all its NICs together, unless the node's NVLink
-/// domain spans nodes.
-///
-/// Returns `None` where the model says nothing: one GPU, other collectives, several nodes
-/// whose NICs have no known rate, and links that the source cannot see.
-#[must_use]
-pub fn expected(
-    collective: Collective,
-    node: &NodeTopologySpec,
-    used: Option<&[u32]>,
-    gpus: u32,
-    nodes: u32,
-) -> Option<u64> {
-    use Collective::{AllGather, AllReduce, AllToAll, Broadcast, Reduce, ReduceScatter};
-    let here = gpus as usize / nodes.max(1) as usize;
-    if here < 2 || !node.knows_nvlink() {
-        return None;
-    }
-    let graph = Graph::new(node).ok()?;
-    let ring = || {
-        let ring = seconds_per_byte(&graph, used, here, Pattern::AllReduce)?;
-        Some(whole(2.0 * (here as f64 - 1.0) / here as f64 / ring))
-    };
-    match collective {
-        AllReduce | AllGather | ReduceScatter | Broadcast | Reduce if nodes <= 1 => ring(),
-        AllReduce | AllGather | ReduceScatter | Broadcast | Reduce => {
-            let spans = node.domains.iter().any(|domain| domain.fabric.is_some());
-            let fabric = node.edges.iter().any(|edge| edge.via != Via::Direct) && spans;
-            match fabric {
-                true => ring(),
-                false => Some(ring()?.min(network(node)?)),
-            }
-        }
-        AllToAll if nodes <= 1 => {
-            let cost = seconds_per_byte(&graph, used, here, Pattern::AllToAll)?;
-            Some(whole(collective.bus_factor(gpus) / cost))
-        }
-        _ => None,
-    }
-}
-
-/// Returns the cost of a pattern on the GPUs that are used, in their best order; on the best
-/// GPUs of the node if it is not known which are used.
-fn seconds_per_byte(
-    graph: &Graph,
-    used: Option<&[u32]>,
-    gpus: usize,
-    pattern: Pattern,
-) -> Option<f64> {
-    let used = match used {
-        Some(used) => Some(graph.set(used).ok()?),
-        None => None,
-    };
-    let request = Request {
-        gpus,
-        free: used.unwrap_or(graph.all()),
-        required: used.unwrap_or(GpuSet::EMPTY),
-        pattern,
-        scope: Scope::Node,
-    };
-    let placement = nvlink_topology::place(graph, &request).ok()?;
-    (placement.cost > 0.0).then_some(placement.cost)
-}
-
-/// Returns the rates of all NICs near GPUs together; `None` if one is not known.
-fn network(node: &NodeTopologySpec) -> Option<u64> {
-    let near = node.nics.iter().filter(|nic| !nic.gpus.is_empty());
-    let rates: Option<Vec<u64>> = near.map(|nic| nic.bytes_per_second).collect();
-    rates
-        .filter(|rates| !rates.is_empty())
-        .map(|rates| rates.iter().sum())
-}
-
-/// Rounds to MB/s: costs are whole numbers of small units of time, so the last digits of what
-/// is computed from them mean nothing.
-fn whole(bytes_per_second: f64) -> u64 {
-    // The cast saturates.
-    (bytes_per_second / 1e6).round() as u64 * 1_000_000
 }

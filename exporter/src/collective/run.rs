@@ -27,6 +27,10 @@ pub struct Run {
     pub nodes: Option<Known<u32>>,
     /// Class of the slowest path of the rings inside a node.
     pub path: Option<Known<PathClass>>,
+    /// Whether NVSwitches add up the data of its large messages (NVLS, NVLink SHARP).
+    pub nvls: Option<Known<bool>>,
+    /// The log says that they do not, and names no setting that turns it off.
+    pub nvls_refused: bool,
     /// The ranks that the output lists; it may list some only.
     pub devices: Vec<Device>,
     /// One row for each size, type, operation and root.
@@ -242,18 +246,20 @@ impl Run {
     /// Returns the result of a size class: out-of-place, or in-place where that is all.
     #[must_use]
     pub fn level(&self, class: SizeClass) -> Option<Level> {
-        let of_class = |row: &&Row| SizeClass::of(row.size) == class && row.best().is_some();
-        let row = self
-            .rows
-            .iter()
-            .filter(of_class)
-            .max_by_key(|row| row.size)?;
+        let row = self.row(class)?;
         let measured = row.best()?;
         Some(Level {
             size: row.size,
             bytes_per_second: bytes_per_second(measured.bus_bandwidth),
             seconds: measured.time_us / 1e6,
         })
+    }
+
+    /// Returns the row of [`Run::level`].
+    pub(super) fn row(&self, class: SizeClass) -> Option<&Row> {
+        let of_class = |row: &&Row| SizeClass::of(row.size) == class && row.best().is_some();
+        let rows = self.rows.iter().filter(of_class);
+        rows.max_by_key(|row| row.size)
     }
 
     /// Adds a row; one of the same size, type, operation and root becomes their mean.

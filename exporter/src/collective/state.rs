@@ -9,8 +9,9 @@ use serde_json::{Map, Value};
 
 use super::{
     Collective,
+    model::{Expected, Nvls},
     placement::Placed,
-    run::{Failure, Level, Reason, Row, Run, SizeClass, short},
+    run::{Failure, Known, Level, Origin, Reason, Row, Run, SizeClass, short},
     verdict::ratio,
 };
 
@@ -41,7 +42,8 @@ pub struct State {
 pub struct Entry {
     #[serde(flatten)]
     pub class: Class,
-    /// What the model says for large messages, bytes per second.
+    /// What the model says for large messages of the latest run of which it says something,
+    /// bytes per second.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expected_bytes_per_second: Option<u64>,
     /// The last [`KEPT_RUNS`], the latest one last.
@@ -94,6 +96,10 @@ pub struct Kept {
     pub setup_seconds: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<Failure>,
+    /// What the model expects of its large messages; absent without them, if the model says
+    /// nothing, and in runs that earlier versions kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<Expected>,
     #[serde(flatten)]
     unknown: Map<String, Value>,
 }
@@ -135,6 +141,7 @@ impl Kept {
                 .collect(),
             setup_seconds: run.setup_seconds,
             failure,
+            model: None,
             unknown: Map::new(),
         }
     }
@@ -145,7 +152,7 @@ impl State {
     /// all that are kept is ignored. A file that is written again may be read before its end: such
     /// a part of a run that is there is ignored, and a run replaces a part of it. Counters keep
     /// what they counted, because they only rise. Returns whether the run says something new.
-    pub fn add(&mut self, class: &Class, kept: Kept, expected: Option<u64>) -> bool {
+    pub fn add(&mut self, class: &Class, kept: Kept, expected: Option<Expected>) -> bool {
         let at = match self
             .collectives
             .binary_search_by(|one| one.class.cmp(class))
@@ -166,7 +173,7 @@ impl State {
     ///
     /// An input grows at its end. So what precedes a run that is kept was added with it or
     /// before it, also if it is no longer kept.
-    pub fn add_input(&mut self, runs: Vec<(Class, Kept, Option<u64>)>) -> Vec<bool> {
+    pub fn add_input(&mut self, runs: Vec<(Class, Kept, Option<Expected>)>) -> Vec<bool> {
         let mut followed = BTreeSet::new();
         let mut forgotten = vec![false; runs.len()];
         for (forgotten, (class, kept, _)) in forgotten.iter_mut().zip(&runs).rev() {
@@ -199,7 +206,7 @@ impl State {
                 (one.total, one.failures.clone())
             });
             for kept in &entry.runs {
-                self.add(&entry.class, kept.clone(), entry.expected_bytes_per_second);
+                self.add(&entry.class, kept.clone(), kept.model.clone());
             }
             let (total, mut failures) = counted;
             for (&reason, count) in &entry.failures {
@@ -212,6 +219,8 @@ impl State {
             if let Some(merged) = merged {
                 merged.total = total + entry.total;
                 merged.failures = failures;
+                let expected = merged.expected_bytes_per_second;
+                merged.expected_bytes_per_second = expected.or(entry.expected_bytes_per_second);
             }
         }
         self
@@ -281,8 +290,11 @@ impl Entry {
         }
     }
 
-    fn add(&mut self, kept: Kept, expected: Option<u64>) -> bool {
-        self.expected_bytes_per_second = expected.or(self.expected_bytes_per_second);
+    fn add(&mut self, kept: Kept, expected: Option<Expected>) -> bool {
+        self.expect(expected.as_ref());
+        let measured = kept.levels.contains_key(&SizeClass::Large);
+        let model = expected.filter(|_| measured);
+        let kept = Kept { model, ..kept };
         if let Some(at) = self.find(&kept) {
             let completes = self.runs[at].is_part() && !kept.is_part();
             if completes {
@@ -307,6 +319,26 @@ impl Entry {
         let extra = self.runs.len().saturating_sub(KEPT_RUNS);
         self.runs.drain(..extra);
         true
+    }
+
+    /// Notes what the model says of a new run. Runs that earlier versions kept were compared with
+    /// rings, and what the switches add is the same for all runs of a class.
+    fn expect(&mut self, expected: Option<&Expected>) {
+        let Some(expected) = expected else { return };
+        let before = Expected {
+            bytes_per_second: self
+                .expected_bytes_per_second
+                .unwrap_or(expected.bytes_per_second),
+            nvls: expected.nvls.clone().map(|nvls| Nvls {
+                expected: Known::new(true, Origin::Topology),
+                ..nvls
+            }),
+        };
+        let measured = |run: &&mut Kept| run.levels.contains_key(&SizeClass::Large);
+        for run in self.runs.iter_mut().filter(measured) {
+            run.model.get_or_insert_with(|| before.clone());
+        }
+        self.expected_bytes_per_second = Some(expected.of_run());
     }
 
     fn count(&mut self, kept: &Kept) {
@@ -334,12 +366,20 @@ impl Entry {
 
     /// Returns what `kept` says about bandwidths of paths, if anything.
     fn measured(&self, kept: &Kept) -> Option<calibration::Run> {
-        let level = kept.levels.get(&SizeClass::Large)?;
+        let measured = kept.levels.get(&SizeClass::Large)?.bytes_per_second;
+        let of_earlier_version = || {
+            Some(Expected {
+                bytes_per_second: self.expected_bytes_per_second?,
+                nvls: None,
+            })
+        };
+        let model = kept.model.clone().or_else(of_earlier_version)?;
         Some(calibration::Run {
             model: self.class.model.clone()?,
             path: self.class.path?,
             gpus: self.class.gpus,
-            factor: ratio(level.bytes_per_second, self.expected_bytes_per_second?),
+            factor: ratio(measured, model.bytes_per_second),
+            gain: model.gain(measured),
             ended_at: kept.at,
         })
     }

@@ -53,6 +53,9 @@ struct Short {
     model: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     path: Option<PathClass>,
+    /// Whether NVSwitches add up the data.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    nvls: Option<Known<bool>>,
     /// PCI addresses of the GPUs of a run on one node, by which the exporter finds the paths.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pci: Vec<String>,
@@ -109,6 +112,7 @@ impl Short {
             nodes: place.nodes.as_ref().map(|nodes| nodes.value),
             model: place.model.as_ref().map(|model| model.value.clone()),
             path: place.path.as_ref().map(|path| path.value),
+            nvls: run.nvls.clone(),
             pci: addresses
                 .take(MOST_ADDRESSES)
                 .map(|one| one.pci.clone())
@@ -149,6 +153,7 @@ impl Short {
             }),
             nodes: self.nodes.map(|value| Known { value, from }),
             path: self.path.map(|value| Known { value, from }),
+            nvls: self.nvls,
             devices: match self.pci.is_empty() {
                 // The model is known without addresses, too.
                 true => vec![device((0, String::new()))],

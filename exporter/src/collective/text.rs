@@ -4,7 +4,7 @@
 use super::{
     Collective,
     lines::Line,
-    log::{self, Fact},
+    log::{self, Fact, Sign},
     run::{Device, Failure, Known, MOST_DEVICES, MOST_ROWS, Origin, Reason, Run, short},
     table::Columns,
 };
@@ -60,6 +60,8 @@ struct Open {
     error: Option<(Reason, u64, String)>,
     /// Number of nodes that NCCL's log names.
     log_nodes: Option<u32>,
+    /// Whether switches add up data, by the most certain sign of it in NCCL's log.
+    nvls: Option<(Sign, bool)>,
     /// The last line on which NCCL sets up a communicator, as long as none is ready.
     set_up: Option<u64>,
     ready: bool,
@@ -180,6 +182,7 @@ impl<'s> Parser<'s> {
                 let from = Origin::Log;
                 open.run.path = Some(Known { value: path, from });
             }
+            Fact::Nvls(sign, used) => open.nvls = Some(sign.after(open.nvls, used)),
             Fact::Warning(text) => {
                 open.warning.get_or_insert_with(|| at(text));
             }
@@ -283,6 +286,7 @@ impl Open {
             aborted: None,
             error: None,
             log_nodes: None,
+            nvls: None,
             set_up: None,
             ready: false,
         }
@@ -361,6 +365,8 @@ impl Open {
             return None;
         }
         run.failure = failure;
+        run.nvls = self.nvls.map(|(_, used)| Known::new(used, Origin::Log));
+        run.nvls_refused = matches!(self.nvls, Some((Sign::Support | Sign::Channels, false)));
         run.conclude(self.log_nodes);
         Some(run)
     }

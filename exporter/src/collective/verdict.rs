@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{
+    model::Expected,
     placement::Placed,
     run::{Level, SizeClass},
     state::{Class, Kept, State},
@@ -58,7 +59,27 @@ impl Report {
     #[must_use]
     pub fn expected(&self, class: SizeClass) -> Option<u64> {
         let large = class == SizeClass::Large;
-        self.placed.expected.filter(|_| large)
+        let expected = self.placed.expected.as_ref().filter(|_| large);
+        expected.map(Expected::of_run)
+    }
+
+    /// Says which of two expectations the run is compared with, and what the other one is; `None`
+    /// where there is only one.
+    #[must_use]
+    pub fn chosen(&self) -> Option<String> {
+        let expected = self.placed.expected.as_ref()?;
+        let nvls = expected.nvls.as_ref()?;
+        let from = nvls.expected.from.words();
+        Some(match nvls.expected.value {
+            true => format!(
+                "the model expects NVLS (from {from}); without, {}",
+                gigabytes(expected.bytes_per_second)
+            ),
+            false => format!(
+                "the model expects no NVLS (from {from}); with it, {}",
+                gigabytes(nvls.bytes_per_second)
+            ),
+        })
     }
 
     /// Adds the baselines of a state that contains the run.
@@ -98,12 +119,18 @@ impl Gate {
                 "{name} has no message of 256 MiB or more, for which the model holds: run it with -e 1G, or use --against baseline"
             ));
         };
-        let Some(expected) = report.placed.expected else {
+        let Some(expected) = report.expected(SizeClass::Large) else {
             return Verdict::Refused(format!(
                 "{name} cannot be compared with the model: name the topology of its node with --source if it has none, or use --against baseline"
             ));
         };
-        self.compare(&name, level, expected, "the model says")
+        let verdict = self.compare(&name, level, expected, "the model says");
+        match (verdict, report.chosen()) {
+            (Verdict::Refused(reason), Some(chosen)) => {
+                Verdict::Refused(format!("{reason}; {chosen} (see --nvls)"))
+            }
+            (verdict, _) => verdict,
+        }
     }
 
     /// Compares the largest size class: latency makes small messages vary.

@@ -177,7 +177,7 @@ fn add<'a>(state: &mut State, reports: &'a [Report]) -> Vec<&'a Report> {
     let (known, mut told): (Vec<_>, Vec<_>) = reports.iter().partition(class);
     let runs = known.iter().filter_map(|one| {
         let class = Class::of(&one.placed)?;
-        Some((class, one.kept.clone(), one.placed.expected))
+        Some((class, one.kept.clone(), one.placed.expected.clone()))
     });
     let new = state.add_input(runs.collect());
     told.extend(

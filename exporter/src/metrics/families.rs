@@ -1,6 +1,6 @@
 //! All families, in one table, from which metrics are written and documented.
 
-use super::family::{Family, Group, counter, gauge};
+use super::family::{Family, Group, Unit, counter, gauge};
 
 macro_rules! families {
     ($($id:ident = $family:expr;)*) => {
@@ -15,6 +15,7 @@ families! {
     GPU_INFO = gauge(
         Group::Gpu,
         "nvlink_gpu_info",
+        Unit::One,
         &["gpu", "UUID", "pci_bus_id", "model", "domain", "numa_node", "mig", "node"],
         "GPUs",
         "A GPU of the node and its NVLink domain; always 1.",
@@ -22,6 +23,7 @@ families! {
     GPU_LOST = gauge(
         Group::Gpu,
         "nvlink_gpu_lost",
+        Unit::One,
         &["gpu", "UUID", "pci_bus_id", "node"],
         "lost GPUs",
         "A GPU that the exporter has seen since it started and that does not answer now; always 1.",
@@ -36,6 +38,7 @@ families! {
     MISSING_LINKS = gauge(
         Group::Gpu,
         "nvlink_missing_links",
+        Unit::Links,
         &["gpu", "UUID"],
         "GPUs",
         "NVLinks that should be up and are not. The expected number comes from the other GPUs of the model on the node and from the board; in a virtual machine, from the board only if the machine has the whole board. Absent where a GPU may correctly have none, such as a PCIe card without a bridge.",
@@ -43,6 +46,7 @@ families! {
     GPU_SPEED = gauge(
         Group::Gpu,
         "nvlink_gpu_speed_bytes_per_second",
+        Unit::BytesPerSecond,
         &["gpu", "UUID"],
         "GPUs with active links",
         "Line rate of the GPU's active NVLinks together, in one direction; absent where none is active.",
@@ -50,6 +54,7 @@ families! {
     GPU_TRANSMIT = counter(
         Group::Gpu,
         "nvlink_gpu_transmit_bytes",
+        Unit::Bytes,
         &["gpu", "UUID"],
         "GPUs",
         "Bytes that the GPU sent over all its NVLinks since the exporter started. The reset of one link's counter does not show. Where the driver has only rates, their sum over time.",
@@ -57,6 +62,7 @@ families! {
     GPU_RECEIVE = counter(
         Group::Gpu,
         "nvlink_gpu_receive_bytes",
+        Unit::Bytes,
         &["gpu", "UUID"],
         "GPUs",
         "Bytes that the GPU received over all its NVLinks since the exporter started; counted like nvlink_gpu_transmit_bytes_total.",
@@ -64,6 +70,7 @@ families! {
     GPU_ERRORS = counter(
         Group::Gpu,
         "nvlink_gpu_errors",
+        Unit::Errors,
         &["gpu", "UUID", "kind"],
         "GPUs × kinds",
         "Errors that the GPU counted on all its NVLinks since the exporter started, by kind; the kinds are those of nvlink_errors_total.",
@@ -71,6 +78,7 @@ families! {
     UNHEALTHY = gauge(
         Group::Gpu,
         "nvlink_gpu_unhealthy",
+        Unit::One,
         &["gpu", "UUID", "reason"],
         "broken GPUs × their reasons",
         "A GPU that placements leave out or rank last; always 1. Reason missing-links: see nvlink_missing_links; fabric: its registration with the NVLink fabric is not complete, or the fabric reports a problem; recovery-ACTION: see nvlink_gpu_recovery_action, all but none and recover_imex_domain; row-remap-pending, row-remap-failed: see nvlink_gpu_row_remap; xid-N: it had this XID and was not reset since, only where the driver reports no recovery action; lost: it does not answer. The first two end after 12 collections without the problem.",
@@ -78,6 +86,7 @@ families! {
     LINK_UP = gauge(
         Group::Link,
         "nvlink_link_up",
+        Unit::ZeroOrOne,
         &["gpu", "UUID", "link", "remote"],
         "links",
         "Whether the NVLink is up. The label remote is the kind of device at the other end; it stays as it was when the link fails. For a link that has been down since the exporter started, it is the kind of the GPU's other links if these agree, else unknown.",
@@ -85,6 +94,7 @@ families! {
     LINK_SPEED = gauge(
         Group::Link,
         "nvlink_link_speed_bytes_per_second",
+        Unit::BytesPerSecond,
         &["gpu", "UUID", "link"],
         "links",
         "Line rate of the NVLink in one direction; absent while it is down.",
@@ -92,6 +102,7 @@ families! {
     COUNTER_SOURCE = gauge(
         Group::Throughput,
         "nvlink_traffic_source_info",
+        Unit::One,
         &["gpu", "UUID", "link", "source"],
         "GPUs; links of a GPU whose links differ",
         "The source from which the traffic of the GPU's NVLinks is read, chosen once; has the label link only where the links of a GPU differ; always 1. Sources count different things and are not comparable.",
@@ -99,6 +110,7 @@ families! {
     TRANSMIT = counter(
         Group::Throughput,
         "nvlink_transmit_bytes",
+        Unit::Bytes,
         &["gpu", "UUID", "link"],
         "links",
         "Bytes that the GPU sent over the NVLink; the source in nvlink_traffic_source_info determines whether headers are included.",
@@ -106,6 +118,7 @@ families! {
     RECEIVE = counter(
         Group::Throughput,
         "nvlink_receive_bytes",
+        Unit::Bytes,
         &["gpu", "UUID", "link"],
         "links",
         "Bytes that the GPU received over the NVLink; the source in nvlink_traffic_source_info determines whether headers are included.",
@@ -113,6 +126,7 @@ families! {
     TRANSMIT_RATE = gauge(
         Group::Throughput,
         "nvlink_transmit_bytes_per_second",
+        Unit::BytesPerSecond,
         &["gpu", "UUID", "link"],
         "links",
         "Bytes per second that the GPU sent over the NVLink between the last two collections; present only where the driver has no byte counters.",
@@ -120,6 +134,7 @@ families! {
     RECEIVE_RATE = gauge(
         Group::Throughput,
         "nvlink_receive_bytes_per_second",
+        Unit::BytesPerSecond,
         &["gpu", "UUID", "link"],
         "links",
         "Bytes per second that the GPU received over the NVLink between the last two collections; present only where the driver has no byte counters.",
@@ -127,6 +142,7 @@ families! {
     ERRORS = counter(
         Group::Error,
         "nvlink_errors",
+        Unit::Errors,
         &["gpu", "UUID", "link", "kind"],
         "links × kinds (4 or 5 up to Hopper, 11 since NVLink 5)",
         "Errors that the GPU counted on the NVLink, by kind.",
@@ -134,6 +150,7 @@ families! {
     BIT_ERROR_RATIO = gauge(
         Group::Error,
         "nvlink_bit_error_ratio",
+        Unit::Ratio,
         &["gpu", "UUID", "link", "kind"],
         "links × 2, since NVLink 5",
         "Bits in error divided by bits received on the NVLink: kind effective after forward error correction, kind symbol after all correction of the physical layer, retransmission included.",
@@ -141,6 +158,7 @@ families! {
     PEER_LINKS = gauge(
         Group::Peer,
         "nvlink_peer_links",
+        Unit::Links,
         &["gpu", "UUID", "peer", "peer_UUID", "via"],
         "ordered pairs joined by NVLink",
         "NVLinks that carry traffic from the GPU to its peer: the direct links or, over switches, the smaller of the two GPUs' numbers of switch links.",
@@ -148,6 +166,7 @@ families! {
     PEER_BANDWIDTH = gauge(
         Group::Peer,
         "nvlink_peer_bandwidth_bytes_per_second",
+        Unit::BytesPerSecond,
         &["gpu", "UUID", "peer", "peer_UUID", "via"],
         "ordered pairs joined by NVLink",
         "Usable NVLink bandwidth from the GPU to its peer.",
@@ -155,6 +174,7 @@ families! {
     ASYMMETRIC_LINKS = gauge(
         Group::Peer,
         "nvlink_asymmetric_links",
+        Unit::Links,
         &["gpu", "UUID", "peer", "peer_UUID"],
         "ordered pairs that disagree",
         "Direct NVLinks to the peer that the GPU reports and the peer does not.",
@@ -162,6 +182,7 @@ families! {
     DOMAIN_GPUS = gauge(
         Group::Domain,
         "nvlink_domain_gpus",
+        Unit::Gpus,
         &["domain", "node"],
         "domains",
         "GPUs of the node in the NVLink domain.",
@@ -169,6 +190,7 @@ families! {
     DOMAIN_FREE_GPUS = gauge(
         Group::Domain,
         "nvlink_domain_free_gpus",
+        Unit::Gpus,
         &["domain", "node"],
         "domains",
         "GPUs of the node in the NVLink domain that no pod holds. Absent where allocations are not known, and where the kubelet reports devices that cannot be identified and may be among those GPUs.",
@@ -176,6 +198,7 @@ families! {
     LARGEST_FREE_SET = gauge(
         Group::Domain,
         "nvlink_largest_free_set_gpus",
+        Unit::Gpus,
         &["node"],
         "1",
         "Largest number of free GPUs in one NVLink domain of the node (1 where the free GPUs are in no domain): the largest job that still fits well. Absent where it depends on GPUs that may or may not be free.",
@@ -183,6 +206,7 @@ families! {
     FABRIC_STATE = gauge(
         Group::Fabric,
         "nvlink_fabric_state",
+        Unit::ZeroOrOne,
         &["gpu", "UUID", "state"],
         "GPUs × 4 states",
         "State of the GPU's registration with its NVLink fabric: 1 for the current state, 0 for the others.",
@@ -190,6 +214,7 @@ families! {
     FABRIC_HEALTH = gauge(
         Group::Fabric,
         "nvlink_fabric_health",
+        Unit::ZeroOrOne,
         &["gpu", "UUID", "condition"],
         "GPUs × 5 conditions",
         "Problems of the GPU in its NVLink fabric: 1 for each condition that holds, else 0. A condition that the fabric manager does not report is absent.",
@@ -211,6 +236,7 @@ families! {
     XID_ERRORS = counter(
         Group::Xid,
         "nvlink_xid_errors",
+        Unit::Errors,
         &["gpu", "UUID", "xid"],
         "GPUs × XIDs seen",
         "XID errors that the driver reported for the GPU since the exporter started.",
@@ -218,6 +244,7 @@ families! {
     ALLOCATION_INFO = gauge(
         Group::Placement,
         "nvlink_allocation_info",
+        Unit::One,
         &["gpu", "UUID", "namespace", "pod", "container", "domain"],
         "GPUs held by containers",
         "A GPU that a container holds; always 1. Joins link counters with jobs.",
@@ -225,6 +252,7 @@ families! {
     PLACEMENT_GPUS = gauge(
         Group::Placement,
         "nvlink_placement_gpus",
+        Unit::Gpus,
         &["namespace", "pod", "container"],
         "containers with GPUs",
         "GPUs that the container holds.",
@@ -232,6 +260,7 @@ families! {
     PLACEMENT_DOMAINS = gauge(
         Group::Placement,
         "nvlink_placement_domains",
+        Unit::Domains,
         &["namespace", "pod", "container"],
         "containers with GPUs",
         "NVLink domains that the container's GPUs belong to; a GPU outside all domains counts as one.",
@@ -239,6 +268,7 @@ families! {
     PLACEMENT_BOTTLENECK = gauge(
         Group::Placement,
         "nvlink_placement_bottleneck_bytes_per_second",
+        Unit::BytesPerSecond,
         &["namespace", "pod", "container"],
         "containers with 2 GPUs and more",
         "Capacity of the busiest resource (links, switch port, PCIe or socket link) when the container's GPUs communicate in the job's pattern; for an all-reduce over direct NVLinks, of all its rings together.",
@@ -246,6 +276,7 @@ families! {
     PLACEMENT_QUALITY = gauge(
         Group::Placement,
         "nvlink_placement_quality_ratio",
+        Unit::Ratio,
         &["namespace", "pod", "container", "reference"],
         "containers with GPUs × 2",
         "Best possible communication time divided by that of the container's GPUs. Reference node: the best on the empty node. Reference free: the best of the GPUs that were free when the pod started, absent where those are not known. Traffic to other pods does not count.",
@@ -253,6 +284,7 @@ families! {
     PLACEMENT_PATTERN = gauge(
         Group::Placement,
         "nvlink_placement_pattern_info",
+        Unit::One,
         &["namespace", "pod", "container", "pattern", "source"],
         "containers with GPUs",
         "Communication pattern by which the placement is judged, and whether it comes from the webhook's decision or is the default; always 1.",
@@ -260,6 +292,7 @@ families! {
     PLACEMENT_INFO = gauge(
         Group::Placement,
         "nvlink_placement_info",
+        Unit::One,
         &["namespace", "pod", "container", "model", "gpus", "path", "class", "project"],
         "containers with GPUs",
         "Placement class of the container's GPUs, by which jobs are comparable: their model (absent where they differ), their number, and the class of the slowest path between two of them (absent for one GPU, and where a path is unknown or a GPU does not answer). The labels class and project are the pod's labels nvlink-domains.io/class and nvlink-domains.io/project, absent without --kubernetes or --publish; always 1.",
@@ -267,6 +300,7 @@ families! {
     COLLECTIVE_BUS_BANDWIDTH = gauge(
         Group::Collective,
         "nvlink_collective_bus_bandwidth_bytes_per_second",
+        Unit::BytesPerSecond,
         &["collective", "model", "gpus", "nodes", "path", "size_class"],
         "classes × 3 sizes",
         "Bus bandwidth of the latest run of a benchmark, for the largest message of the size class (small: below 1 MiB, medium: below 256 MiB, large). A class of runs is a collective with the model and number of its GPUs, the number of nodes, and the class of the slowest path between two GPUs of a node. Absent if the latest run failed.",
@@ -274,6 +308,7 @@ families! {
     COLLECTIVE_BASELINE = gauge(
         Group::Collective,
         "nvlink_collective_baseline_bytes_per_second",
+        Unit::BytesPerSecond,
         &["collective", "model", "gpus", "nodes", "path", "size_class"],
         "classes × 3 sizes",
         "Median bus bandwidth of up to 31 earlier good runs of the class; absent with fewer than 3.",
@@ -281,13 +316,15 @@ families! {
     COLLECTIVE_MODEL = gauge(
         Group::Collective,
         "nvlink_collective_model_bytes_per_second",
+        Unit::BytesPerSecond,
         &["collective", "model", "gpus", "nodes", "path"],
         "classes",
-        "Bus bandwidth that the model expects for large messages; absent where it says nothing.",
+        "Bus bandwidth that the model expects for large messages of the latest run: with the reduction in switches (NVLS) where that is expected. Absent where it says nothing.",
     );
     COLLECTIVE_DURATION = gauge(
         Group::Collective,
         "nvlink_collective_duration_seconds",
+        Unit::Seconds,
         &["collective", "model", "gpus", "nodes", "path", "size_class"],
         "classes × 3 sizes",
         "Time of one operation in the latest run, for the largest message of the size class. Absent if the latest run failed.",
@@ -295,6 +332,7 @@ families! {
     COLLECTIVE_SETUP = gauge(
         Group::Collective,
         "nvlink_collective_setup_seconds",
+        Unit::Seconds,
         &["collective", "model", "gpus", "nodes", "path"],
         "classes",
         "Time that the slowest rank of the latest run needed to set up its communicator; absent where NCCL's log does not say it.",
@@ -302,6 +340,7 @@ families! {
     COLLECTIVE_RUNS = counter(
         Group::Collective,
         "nvlink_collective_runs",
+        Unit::Runs,
         &["collective", "model", "gpus", "nodes", "path"],
         "classes",
         "Runs of benchmarks that were read, failed ones included.",
@@ -309,6 +348,7 @@ families! {
     COLLECTIVE_FAILURES = counter(
         Group::Collective,
         "nvlink_collective_failures",
+        Unit::Failures,
         &["collective", "model", "gpus", "nodes", "path", "reason"],
         "classes × 4 reasons",
         "Failed runs. Reason wrong_results: values are wrong; truncated: the output has no end; nccl_error: NCCL or CUDA reports an error; timeout: something waited too long.",
@@ -316,6 +356,7 @@ families! {
     COLLECTIVE_TIMESTAMP = gauge(
         Group::Collective,
         "nvlink_collective_timestamp_seconds",
+        Unit::UnixTime,
         &["collective", "model", "gpus", "nodes", "path"],
         "classes",
         "Unix time of the end of the latest run.",
@@ -323,6 +364,7 @@ families! {
     COLLECTIVE_FAILURE_TIMESTAMP = gauge(
         Group::Collective,
         "nvlink_collective_failure_timestamp_seconds",
+        Unit::UnixTime,
         &["collective", "model", "gpus", "nodes", "path", "reason"],
         "classes × 4 reasons",
         "Unix time of the end of the latest run that failed for this reason. Absent if none of the last 32 runs of the class did.",
@@ -330,6 +372,7 @@ families! {
     COLLECTIVE_SIBLINGS = gauge(
         Group::Collective,
         "nvlink_collective_siblings_ratio",
+        Unit::RatioAboutOne,
         &["model", "gpus", "path"],
         "classes of all_reduce on one node",
         "Median of the node's latest all_reduces with large messages (3 to 5 runs of the last 30 days), divided by that of its siblings in the calibration; absent without a calibration of as many GPUs. Below 0.9, the Node has the label nvlink-domains.io/slow.",
@@ -337,6 +380,7 @@ families! {
     COLLECTOR_SUCCESS = gauge(
         Group::Exporter,
         "nvlink_exporter_collector_success",
+        Unit::ZeroOrOne,
         &["collector"],
         "2; 3 with --collectives",
         "Whether the last collection succeeded.",
@@ -344,6 +388,7 @@ families! {
     COLLECTION_DURATION = gauge(
         Group::Exporter,
         "nvlink_exporter_collection_duration_seconds",
+        Unit::Seconds,
         &["collector"],
         "2",
         "How long the last collection took.",
@@ -351,6 +396,7 @@ families! {
     SNAPSHOT_AGE = gauge(
         Group::Exporter,
         "nvlink_exporter_snapshot_age_seconds",
+        Unit::Seconds,
         &[],
         "1",
         "Time since the start of the last collection that returned data, or since the exporter's start if there was none; grows while the source hangs or fails.",
@@ -358,6 +404,7 @@ families! {
     SOURCE_RELEASED = gauge(
         Group::Exporter,
         "nvlink_exporter_source_released",
+        Unit::ZeroOrOne,
         &[],
         "1",
         "Whether the source is released on request (POST /-/release); there are no data while it is.",
@@ -365,6 +412,7 @@ families! {
     PUBLISHED_AT = gauge(
         Group::Exporter,
         "nvlink_exporter_published_timestamp_seconds",
+        Unit::UnixTime,
         &["what"],
         "2 with --publish",
         "Unix time at which the cluster was last seen to be up to date; checked on each change and every --publish-interval. Absent until the first success.",
@@ -372,6 +420,7 @@ families! {
     PUBLISH_FAILURES = counter(
         Group::Exporter,
         "nvlink_exporter_publish_failures",
+        Unit::Failures,
         &["what", "reason"],
         "8 with --publish",
         "Failed attempts to publish.",
@@ -379,6 +428,7 @@ families! {
     CUT_OFFS = counter(
         Group::Exporter,
         "nvlink_exporter_clients_cut_off",
+        Unit::Clients,
         &["reason"],
         "4",
         "Clients that lost their connection or did not get their answer. Reason idle: another client needed the connection; full: no connection was free; memory: there was no memory for the answer; slow: the client did not read the answer.",
@@ -386,6 +436,7 @@ families! {
     RESTARTS = counter(
         Group::Exporter,
         "nvlink_exporter_part_restarts",
+        Unit::Restarts,
         &["part"],
         "4; 9 with --publish; 1 more with --collectives alone",
         "Number of times that a part of the exporter ended or panicked and was restarted.",
@@ -393,6 +444,7 @@ families! {
     LOG_DROPPED = counter(
         Group::Exporter,
         "nvlink_exporter_log_lines_dropped",
+        Unit::Lines,
         &[],
         "1",
         "Log lines that were dropped because nothing read them or they could not be written.",
@@ -400,6 +452,7 @@ families! {
     SOURCE_INFO = gauge(
         Group::Exporter,
         "nvlink_exporter_source_info",
+        Unit::One,
         &["source", "from"],
         "1",
         "What the topology was read from; always 1.",
@@ -407,6 +460,7 @@ families! {
     BUILD_INFO = gauge(
         Group::Exporter,
         "nvlink_exporter_build_info",
+        Unit::One,
         &["version"],
         "1",
         "The exporter's version; always 1.",
@@ -414,6 +468,7 @@ families! {
     NODE_INFO = gauge(
         Group::Exporter,
         "nvlink_exporter_node_info",
+        Unit::One,
         &["node"],
         "1",
         "The node that the exporter describes, also while there are no data; always 1.",

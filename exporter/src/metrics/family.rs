@@ -6,6 +6,8 @@ use prometheus_client::metrics::MetricType;
 pub struct Family {
     /// Name without `_total`.
     pub name: &'static str,
+    /// The unit of its values.
+    pub unit: Unit,
     /// Help text: sentences, each with a full stop.
     pub help: &'static str,
     /// Gauge or counter; the sample names of a counter end in `_total`.
@@ -16,6 +18,55 @@ pub struct Family {
     pub group: Group,
     /// Number of series per node, for the table of series in the documentation.
     pub series: &'static str,
+}
+
+/// The unit of a family's values, or the values that there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// Its labels say everything.
+    One,
+    ZeroOrOne,
+    Bytes,
+    BytesPerSecond,
+    Seconds,
+    UnixTime,
+    Ratio,
+    RatioAboutOne,
+    Links,
+    Gpus,
+    Domains,
+    Errors,
+    Failures,
+    Runs,
+    Clients,
+    Restarts,
+    Lines,
+}
+
+impl Unit {
+    /// Returns the words in the documentation.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::One => "always 1",
+            Self::ZeroOrOne => "0 or 1",
+            Self::Bytes => "bytes",
+            Self::BytesPerSecond => "bytes per second",
+            Self::Seconds => "seconds",
+            Self::UnixTime => "seconds since 1970",
+            Self::Ratio => "ratio, 0 to 1",
+            Self::RatioAboutOne => "ratio, about 1",
+            Self::Links => "links",
+            Self::Gpus => "GPUs",
+            Self::Domains => "domains",
+            Self::Errors => "errors",
+            Self::Failures => "failures",
+            Self::Runs => "runs",
+            Self::Clients => "clients",
+            Self::Restarts => "restarts",
+            Self::Lines => "lines",
+        }
+    }
 }
 
 /// Families that are switched on and off together.
@@ -107,12 +158,14 @@ impl Groups {
 pub(super) const fn gauge(
     group: Group,
     name: &'static str,
+    unit: Unit,
     labels: &'static [&'static str],
     series: &'static str,
     help: &'static str,
 ) -> Family {
     Family {
         name,
+        unit,
         help,
         kind: MetricType::Gauge,
         labels,
@@ -124,12 +177,13 @@ pub(super) const fn gauge(
 pub(super) const fn counter(
     group: Group,
     name: &'static str,
+    unit: Unit,
     labels: &'static [&'static str],
     series: &'static str,
     help: &'static str,
 ) -> Family {
     let kind = MetricType::Counter;
-    let gauge = gauge(group, name, labels, series, help);
+    let gauge = gauge(group, name, unit, labels, series, help);
     Family { kind, ..gauge }
 }
 

@@ -79,33 +79,8 @@ fn row(family: &Family) -> String {
         "| `{}` | {} | {} | {} | {} |\n",
         family.sample_name(),
         family.kind.as_str(),
-        unit(family),
+        family.unit.as_str(),
         labels.join(" "),
         family.help
     )
-}
-
-/// Returns the unit, which follows from the name.
-fn unit(family: &Family) -> &'static str {
-    let units = [
-        ("_bytes_per_second", "bytes per second"),
-        ("_bytes", "bytes"),
-        ("_timestamp_seconds", "seconds since 1970"),
-        ("_seconds", "seconds"),
-        ("_siblings_ratio", "ratio, about 1"),
-        ("_ratio", "ratio, 0 to 1"),
-        ("_info", "always 1"),
-        ("_lost", "always 1"),
-        ("_links", "links"),
-        ("_gpus", "GPUs"),
-        ("_domains", "domains"),
-        ("_errors", "errors"),
-        ("_failures", "failures"),
-        ("_runs", "runs"),
-        ("_cut_off", "clients"),
-        ("_restarts", "restarts"),
-        ("_dropped", "lines"),
-    ];
-    let unit = units.iter().find(|(end, _)| family.name.ends_with(end));
-    unit.map_or("0 or 1", |(_, unit)| unit)
 }

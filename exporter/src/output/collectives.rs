@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::table::columns;
 use crate::collective::{
-    Collective, Place,
+    Collective, Expected, Place,
     run::{Failure, Known, Level, Origin, Row},
     verdict::{Report, gigabytes, ratio, size},
 };
@@ -89,6 +89,7 @@ fn gpus(place: &Place) -> String {
 fn notes(report: &Report) -> String {
     let run = &report.placed.run;
     let mut facts = origins(report);
+    facts.extend(report.chosen());
     facts.extend(
         run.average_bandwidth
             .map(|average| format!("average bus bandwidth {average} GB/s")),
@@ -167,6 +168,8 @@ struct RunDocument<'a> {
     nodes: Option<&'a Known<u32>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     path: Option<&'a Known<PathClass>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    model_says: Option<&'a Expected>,
     sizes: Vec<LevelDocument>,
     rows: &'a [Row],
     #[serde(rename = "averageGBps", skip_serializing_if = "Option::is_none")]
@@ -230,6 +233,7 @@ fn document(report: &Report) -> RunDocument<'_> {
         model: place.model.as_ref(),
         nodes: place.nodes.as_ref(),
         path: place.path.as_ref(),
+        model_says: report.placed.expected.as_ref(),
         sizes: report.levels().map(level).collect(),
         rows: &run.rows,
         average_bandwidth: run.average_bandwidth,

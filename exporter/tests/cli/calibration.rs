@@ -141,3 +141,80 @@ fn a_calibration_is_made_of_benchmarks_and_used() {
     let (_, error) = failure(&run(&["calibration", "make", "/nonexistent"]));
     assert!(error.contains("/nonexistent/collectives.json"), "{error}");
 }
+
+/// 478 GB/s are what the switches make of links that carry no more than without them.
+#[test]
+fn what_switches_gain_makes_no_path_faster() {
+    let directory = tempfile::tempdir().unwrap();
+    let state = directory.path().join("state");
+    for (number, bus) in [477.9, 478.0, 478.1].into_iter().enumerate() {
+        keep(directory.path(), number, bus);
+    }
+    let made = text_of(&["calibration", "make", state.to_str().unwrap()]);
+    let calibration: Value = serde_json::from_str(&made).unwrap();
+    let entry = &calibration["entries"][0];
+    let near = |value: &Value, expected: f64| (value.as_f64().unwrap() - expected).abs() < 0.01;
+    assert!(near(&entry["factor"], 1.0), "{entry}");
+    assert!(
+        near(&entry["sets"][0]["factor"], 1.29),
+        "as siblings are compared: {entry}"
+    );
+    let file = directory.path().join("calibration.json");
+    let file = file.to_str().unwrap();
+    let rate = |calibration: &str, pattern: &str| {
+        fs::write(file, calibration).unwrap();
+        let gpus = [
+            "place",
+            "--source",
+            "sim:dgx-h100",
+            "--gpus",
+            "8",
+            "--output",
+            "json",
+        ];
+        let with = ["--pattern", pattern, "--calibration", file];
+        let placed: Value = serde_json::from_str(&text_of(&[&gpus[..], &with].concat())).unwrap();
+        placed["bottleneckBytesPerSecond"].as_u64().unwrap()
+    };
+    for pattern in ["all-reduce", "pipeline", "all-to-all"] {
+        let usable = rate(&made, pattern);
+        assert!(
+            (369_000_000_000..372_000_000_000).contains(&usable),
+            "{pattern}: {usable}"
+        );
+        // A file of an earlier version says 1.3: the links of an H100 carry 450 GB/s.
+        let mut earlier = calibration.clone();
+        earlier["entries"][0]["factor"] = json!(1.3);
+        assert_eq!(
+            rate(&earlier.to_string(), pattern),
+            450_000_000_000,
+            "{pattern}"
+        );
+    }
+}
+
+/// An earlier version kept runs without what the model expects of each.
+#[test]
+fn runs_that_an_earlier_version_kept_are_still_used() {
+    let directory = tempfile::tempdir().unwrap();
+    for (number, bus) in [477.9, 478.0, 478.1].into_iter().enumerate() {
+        keep(directory.path(), number, bus);
+    }
+    let state = directory.path().join("state");
+    let file = state.join("collectives.json");
+    let mut kept: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+    let entry = &mut kept["collectives"][0];
+    entry["expectedBytesPerSecond"] = json!(370_800_000_000_u64);
+    for run in entry["runs"].as_array_mut().unwrap() {
+        run.as_object_mut().unwrap().remove("model").unwrap();
+    }
+    fs::write(&file, kept.to_string()).unwrap();
+    let make = || -> Value {
+        serde_json::from_str(&text_of(&["calibration", "make", state.to_str().unwrap()])).unwrap()
+    };
+    let factor = |made: &Value| (made["entries"][0]["factor"].as_f64().unwrap() * 100.0).round();
+    assert_eq!(factor(&make()), 129.0);
+    // The next run says what the switches add, for all.
+    keep(directory.path(), 3, 478.2);
+    assert_eq!(factor(&make()), 100.0);
+}

@@ -1,9 +1,10 @@
 //! Where runs took place, and what the model says.
 
 use nvlink_exporter::collective::{
-    Collective, Given, Placed,
-    placement::{expected, place},
-    run::Origin,
+    Collective, Expected, Given, Placed,
+    model::{self, Site},
+    placement::place,
+    run::{Known, Origin},
 };
 use nvlink_topology::{NodeTopologySpec, PathClass};
 
@@ -15,6 +16,36 @@ use crate::{
 
 fn spec(profile: &str) -> NodeTopologySpec {
     reading(&format!("sim:{profile}")).topology.spec
+}
+
+/// Returns what the model says of rings, and of switches that add up.
+fn both(
+    collective: Collective,
+    node: &NodeTopologySpec,
+    used: Option<&[u32]>,
+    gpus: u32,
+    nodes: u32,
+) -> Option<(u64, Option<u64>)> {
+    let site = Site {
+        node,
+        used,
+        gpus,
+        nodes,
+    };
+    let expected = model::expected(collective, site, None)?;
+    let nvls = expected.nvls.map(|nvls| nvls.bytes_per_second);
+    Some((expected.bytes_per_second, nvls))
+}
+
+/// Returns what the model says of rings.
+fn expected(
+    collective: Collective,
+    node: &NodeTopologySpec,
+    used: Option<&[u32]>,
+    gpus: u32,
+    nodes: u32,
+) -> Option<u64> {
+    both(collective, node, used, gpus, nodes).map(|(rings, _)| rings)
 }
 
 /// Returns number of GPUs, number of nodes and path, and where they come from.
@@ -59,7 +90,8 @@ fn each_part_comes_from_what_knows_it_best() {
     );
     let placed = place(eight.clone(), &none, Some(&node));
     assert_eq!(parts(&placed)[3], known("NVLINK", Topology));
-    assert_eq!(placed.expected, Some(370_800_000_000));
+    let nvls = placed.expected.unwrap().nvls.unwrap();
+    assert_eq!(nvls.expected, Known::new(true, Topology));
     let log = run(LOG);
     let of_log = [None, known("2", Log), known("1", Log), known("NVLINK", Log)];
     assert_eq!(parts(&place(log, &none, None)), of_log);
@@ -69,6 +101,7 @@ fn each_part_comes_from_what_knows_it_best() {
         gpus: Some(4),
         nodes: Some(2),
         path: Some(PathClass::Sys),
+        nvls: Some(false),
     };
     let flags = place(eight, &given, Some(&node));
     assert_eq!(
@@ -117,7 +150,8 @@ fn gpus_are_found_by_their_pci_addresses() {
             };
         }
         let placed = place(found, &Given::default(), Some(&node));
-        (placed.place.path.map(|path| path.value), placed.expected)
+        let expected = placed.expected.as_ref().map(Expected::of_run);
+        (placed.place.path.map(|path| path.value), expected)
     };
     let pair = node.edges[0].clone();
     let (a, b) = (pair.a as usize, pair.b as usize);
@@ -209,4 +243,107 @@ fn several_nodes_are_as_fast_as_their_nics() {
         expected(AllReduce, &rack, None, 72, 18),
         Some(721_800_000_000)
     );
+}
+
+#[test]
+fn switches_add_up_all_reduces_from_hopper_on() {
+    use Collective::{AllGather, AllReduce, ReduceScatter};
+    let gb = |both: Option<(u64, Option<u64>)>| {
+        let (rings, nvls) = both.unwrap();
+        (rings / 100_000_000, nvls.map(|nvls| nvls / 100_000_000))
+    };
+    let [dgx, b200, rack] = ["dgx-h100", "hgx-b200", "gb200-nvl72"].map(spec);
+    // About 480 GB/s are measured on eight H100, 838 on eight B200, 835 to 847 on an NVL72.
+    assert_eq!(gb(both(AllReduce, &dgx, None, 8, 1)), (3708, Some(4788)));
+    assert_eq!(gb(both(AllReduce, &b200, None, 8, 1)), (7218, Some(8370)));
+    assert_eq!(gb(both(AllReduce, &rack, None, 72, 18)), (7218, Some(8370)));
+    // Few GPUs gain nothing, and the links of each GPU bound what it must receive or send.
+    assert_eq!(
+        gb(both(AllReduce, &dgx, Some(&[0, 1, 2, 3]), 4, 1)),
+        (3708, None)
+    );
+    assert_eq!(
+        gb(both(AllReduce, &dgx, Some(&[0, 1, 2, 3, 4, 6]), 6, 1)),
+        (3708, Some(4397))
+    );
+    assert_eq!(gb(both(AllReduce, &dgx, None, 6, 1)), (3708, Some(4397)));
+    for one in [AllGather, ReduceScatter] {
+        assert_eq!(gb(both(one, &dgx, None, 8, 1)), (3708, None));
+    }
+    // Eight nodes of eight H100 on InfiniBand measure 373 to 386.
+    assert_eq!(gb(both(AllReduce, &dgx, None, 64, 8)), (3708, None));
+    // Switches before Hopper, and direct links.
+    for board in ["dgx-a100", "a100-pcie-pairs", "dgx1-v100"] {
+        let node = spec(board);
+        let all = node.gpus.len() as u32;
+        assert_eq!(
+            both(AllReduce, &node, None, all, 1).unwrap().1,
+            None,
+            "{board}"
+        );
+    }
+    // A GPU outside the domain.
+    let mut torn = dgx.clone();
+    torn.edges.retain(|edge| edge.a != 7 && edge.b != 7);
+    torn.domains[0].gpus.pop();
+    assert_eq!(both(AllReduce, &torn, None, 8, 1).unwrap().1, None);
+}
+
+/// Lines of NCCL's log.
+const SUPPORT: &str = "NVLS multicast support is available on dev 0";
+const NO_SUPPORT: &str = "NVLS multicast support is not available on dev 0";
+const CHANNELS: &str = "24 coll channels, 24 collnet channels, 16 nvls channels, 32 p2p channels, 32 p2p channels per peer";
+const NO_CHANNELS: &str = "24 coll channels, 24 collnet channels, 0 nvls channels, 32 p2p channels, 32 p2p channels per peer";
+const RING: &str = "AllReduce: 8589934592 Bytes -> Algo RING proto SIMPLE channel{Lo..Hi}={0..23}";
+const OFF: &str = "NCCL_NVLS_ENABLE set by environment to 0.";
+
+/// What a log says comes before the topology, and a flag before the log.
+#[test]
+fn the_log_then_the_topology_decides_whether_switches_add_up() {
+    use Origin::{Flag, Log, Topology};
+    let node = spec("dgx-h100");
+    let test = Test::all_reduce(8, 200.0);
+    let with = |lines: &[&str], flag| {
+        let lines = lines
+            .iter()
+            .map(|line| format!("gpu-0:4000:4010 [0] NCCL INFO {line}\n"));
+        let text = test.head() + &lines.collect::<String>() + &test.table() + &test.foot();
+        let given = Given {
+            nvls: flag,
+            ..Given::default()
+        };
+        let placed = place(run(&text), &given, Some(&node));
+        let expected = placed.expected.unwrap();
+        let nvls = expected.nvls.clone().unwrap().expected;
+        let warned = placed
+            .run
+            .warnings
+            .iter()
+            .any(|one| one.contains("has no NVLS"));
+        (expected.of_run() / 100_000_000, nvls.from, warned)
+    };
+    assert_eq!(with(&[], None), (4788, Topology, false));
+    assert_eq!(with(&[SUPPORT, CHANNELS], None), (4788, Log, false));
+    assert_eq!(with(&[NO_SUPPORT], None), (3708, Log, true));
+    assert_eq!(
+        with(&[SUPPORT, NO_CHANNELS], None),
+        (3708, Log, true),
+        "no channels"
+    );
+    assert_eq!(
+        with(&[OFF, NO_CHANNELS], None),
+        (3708, Log, false),
+        "as somebody wants it"
+    );
+    assert_eq!(
+        with(&[SUPPORT, CHANNELS, RING], None),
+        (3708, Log, false),
+        "NCCL chose rings"
+    );
+    assert_eq!(
+        with(&[SUPPORT, NO_CHANNELS], Some(true)),
+        (4788, Flag, false)
+    );
+    assert_eq!(with(&[SUPPORT, CHANNELS], Some(false)), (3708, Flag, false));
+    assert_eq!(with(&[], Some(false)), (3708, Flag, false));
 }

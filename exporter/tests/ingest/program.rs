@@ -108,11 +108,11 @@ fn the_table_and_the_json() {
 #[test]
 fn the_gate_refuses_what_is_too_slow() {
     let desk = Desk::new();
-    desk.write("good.txt", &Test::all_reduce(8, 200.0).text(), 0);
+    desk.write("good.txt", &Test::all_reduce(8, 274.0).text(), 0);
     desk.write("slow.txt", &Test::all_reduce(8, 100.0).text(), 0);
     desk.text("good.txt --source sim:dgx-h100 --min-ratio 0.9");
     let error = desk.failure("slow.txt --source sim:dgx-h100 --min-ratio 0.9");
-    let expected = "nvlink-exporter: slow.txt, line 1: all_reduce of 8 GiB reaches 175.00 GB/s and the model says 370.80 GB/s: the ratio 0.472 is below 0.9\n";
+    let expected = "nvlink-exporter: slow.txt, line 1: all_reduce of 8 GiB reaches 175.00 GB/s and the model says 478.80 GB/s: the ratio 0.365 is below 0.9; the model expects NVLS (from the topology); without, 370.80 GB/s (see --nvls)\n";
     assert_eq!(error, expected);
     let error = desk.failure("good.txt --min-ratio 0.9");
     assert!(
@@ -129,6 +129,55 @@ fn the_gate_refuses_what_is_too_slow() {
     desk.write("log.txt", LOG, 0);
     let error = desk.failure("log.txt --min-ratio 0.9");
     assert!(error.contains("no bandwidth was measured"), "{error}");
+}
+
+/// Eight H100 reach about 480 GB/s, and 360 GB/s without the reduction in the switches.
+#[test]
+fn the_gate_refuses_a_machine_that_lost_nvls() {
+    let desk = Desk::new();
+    let test = Test::all_reduce(8, 360.0 / 1.75);
+    let log = |words: &str| format!("gpu-0:4000:4010 [0] NCCL INFO {words}\n");
+    let with = |line: &str| test.head() + line + &test.table() + &test.foot();
+    desk.write("silent.txt", &test.text(), 0);
+    let lost = log("NVLS multicast support is not available on dev 0");
+    desk.write("lost.txt", &with(&lost), 0);
+    let off = log("NCCL_NVLS_ENABLE set by environment to 0.");
+    desk.write("off.txt", &with(&off), 0);
+    let gate = "--source sim:dgx-h100 --min-ratio 0.9";
+    let error = desk.failure(&format!("silent.txt {gate}"));
+    assert!(
+        error.contains("the model says 478.80 GB/s: the ratio 0.752 is below 0.9"),
+        "{error}"
+    );
+    // A flag says what should be, whatever the log says.
+    desk.text(&format!("silent.txt {gate} --nvls off"));
+    desk.failure(&format!("lost.txt {gate} --nvls on"));
+    let told = desk.text(&format!("lost.txt {gate}"));
+    assert!(told.contains("370.80 GB/s  0.97"), "{told}");
+    assert!(
+        told.contains("; the model expects no NVLS (from NCCL's log); with it, 478.80 GB/s;"),
+        "{told}"
+    );
+    assert!(
+        told.contains("  warning: NCCL's log says that it has no NVLS, although"),
+        "{told}"
+    );
+    let told = desk.text(&format!("off.txt {gate}"));
+    assert!(!told.contains("warning"), "{told}");
+    let json: Value =
+        serde_json::from_str(&desk.text("silent.txt --source sim:dgx-h100 -o json")).unwrap();
+    let expected = serde_json::json!({
+        "bytesPerSecond": 370_800_000_000_u64,
+        "nvls": {
+            "bytesPerSecond": 478_800_000_000_u64,
+            "expected": {"value": true, "from": "topology"},
+        },
+    });
+    assert_eq!(json["runs"][0]["modelSays"], expected);
+    assert_eq!(
+        json["runs"][0]["sizes"][2]["modelBytesPerSecond"],
+        478_800_000_000_u64
+    );
 }
 
 #[test]

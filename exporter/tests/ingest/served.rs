@@ -161,12 +161,26 @@ async fn termination_messages_become_metrics() {
     }
     let text = metrics(&latest, runs(2)).await;
     for line in [
-        "nvlink_collective_model_bytes_per_second{collective=\"all_reduce\",model=\"NVIDIA H100 80GB HBM3\",gpus=\"8\",nodes=\"1\",path=\"NVLINK\"} 370800000000\n",
+        "nvlink_collective_model_bytes_per_second{collective=\"all_reduce\",model=\"NVIDIA H100 80GB HBM3\",gpus=\"8\",nodes=\"1\",path=\"NVLINK\"} 478800000000\n",
         "size_class=\"large\"} 350000000000\n",
         "nvlink_collective_timestamp_seconds{collective=\"all_reduce\",model=\"NVIDIA H100 80GB HBM3\",gpus=\"8\",nodes=\"1\",path=\"NVLINK\"} 1800000000\n",
     ] {
         assert!(text.contains(line), "{line}\n{text}");
     }
+}
+
+#[tokio::test]
+async fn a_termination_message_carries_what_the_log_says_of_nvls() {
+    let (latest, inbox) = (latest(), Inbox::default());
+    follow(None, &inbox, &latest);
+    let test = Test::all_reduce(8, 200.0);
+    let log = "gpu-0:4000:4010 [0] NCCL INFO 24 coll channels, 24 collnet channels, 0 nvls channels, 32 p2p channels, 32 p2p channels per peer\n";
+    let text = test.head() + log + &test.table() + &test.foot();
+    let text = summary::write(&reports(&text, 0));
+    let at = 1_800_000_000;
+    inbox.put("uid-1/ingest".to_owned(), Message { at, text });
+    let rings = "nvlink_collective_model_bytes_per_second{collective=\"all_reduce\",model=\"NVIDIA H100 80GB HBM3\",gpus=\"8\",nodes=\"1\",path=\"NVLINK\"} 370800000000\n";
+    metrics(&latest, |text| text.contains(rings)).await;
 }
 
 /// Publishes a reading of a node whose siblings measure `factor` of the constants.

@@ -3,8 +3,9 @@
 use std::{collections::BTreeMap, fs};
 
 use nvlink_exporter::collective::{
-    Collective, SizeClass, State,
-    run::{Failure, Level, Reason},
+    Collective, Expected, SizeClass, State,
+    model::Nvls,
+    run::{Failure, Known, Level, Origin, Reason},
     state::{Class, KEPT_CLASSES, KEPT_RUNS, Kept},
     store::{self, FILE},
 };
@@ -19,6 +20,14 @@ fn class(gpus: u32) -> Class {
         gpus,
         nodes: Some(1),
         path: Some(PathClass::Nvlink),
+    }
+}
+
+/// Returns what the model says where switches add up nothing.
+fn rings(bytes_per_second: u64) -> Expected {
+    Expected {
+        bytes_per_second,
+        nvls: None,
     }
 }
 
@@ -51,7 +60,7 @@ fn the_baseline_is_the_median_of_earlier_good_runs() {
         (5, Some(100), Some(310)),
         (6, Some(100), Some(305)),
     ] {
-        assert!(state.add(&class(8), kept(at, gbps), Some(370)));
+        assert!(state.add(&class(8), kept(at, gbps), Some(rings(370))));
         assert_eq!(baseline(&state), expected, "{at}");
     }
     let entry = state.entry(&class(8)).unwrap();
@@ -74,7 +83,7 @@ fn the_baseline_is_the_median_of_earlier_good_runs() {
 fn a_run_counts_once() {
     let mut state = State::default();
     assert!(state.add(&class(8), kept(1, Some(300)), None));
-    assert!(!state.add(&class(8), kept(1, Some(300)), Some(370)));
+    assert!(!state.add(&class(8), kept(1, Some(300)), Some(rings(370))));
     let entry = state.entry(&class(8)).unwrap();
     assert_eq!((entry.total, entry.runs.len()), (1, 1));
     assert_eq!(entry.expected_bytes_per_second, Some(370));
@@ -149,6 +158,13 @@ fn the_largest_file_can_be_served() {
         bytes_per_second: u64::MAX,
         seconds: 1.234_567_890_123_456_7e-5,
     };
+    let longest = Expected {
+        nvls: Some(Nvls {
+            bytes_per_second: u64::MAX,
+            expected: Known::new(false, Origin::Bandwidths),
+        }),
+        ..rings(u64::MAX)
+    };
     for gpus in 0..KEPT_CLASSES as u32 {
         for at in 0..KEPT_RUNS as u64 {
             let mut run = kept(1_763_800_000 + at, None);
@@ -166,7 +182,7 @@ fn the_largest_file_can_be_served() {
                 levels.into()
             };
             run.setup_seconds = Some(1.234_567_890_123);
-            state.add(&class(gpus), run, Some(u64::MAX));
+            state.add(&class(gpus), run, Some(longest.clone()));
         }
     }
     let text = serde_json::to_string(&state).unwrap();

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use nvlink_exporter::{
     collect::collect,
-    collective::{Collective, Results, State, run::Reason, state::Class},
+    collective::{Collective, Expected, Results, State, run::Reason, state::Class},
     placement::{Health, Judged, Keys, PatternFrom, Placements},
     snapshot::{Latest, View},
     source::{Reading, SourceSpec},
@@ -83,7 +83,11 @@ fn results() -> Results {
                 "levels": {"small": level, "medium": level, "large": level},
             });
             let kept = serde_json::from_value(kept).expect("a run");
-            state.add(&class, kept, Some(370_800_000_000));
+            let expected = Expected {
+                bytes_per_second: 370_800_000_000,
+                nvls: None,
+            };
+            state.add(&class, kept, Some(expected));
         }
     }
     let comparison = json!({

@@ -17,6 +17,7 @@ pub(crate) fn run(path: PathClass, factor: f64, age: u64) -> Run {
         path,
         gpus: 8,
         factor,
+        gain: 1.0,
         ended_at: NOW - age,
     }
 }
@@ -82,6 +83,21 @@ fn runs_of_as_many_gpus_are_summed_up_apart() {
     );
 }
 
+/// What switches gain by adding up the data is no speed of links, but siblings are compared with it:
+/// a node that lost it is slow.
+#[test]
+fn a_gain_of_switches_is_in_no_path_but_in_what_sets_measure() {
+    let mut mixed = runs(&[1.28, 1.3, 1.32]);
+    mixed.iter_mut().for_each(|run| run.gain = 1.3);
+    let entry = Calibration::of(&mixed, NOW).entries.remove(0);
+    assert!((entry.factor - 1.0).abs() < 1e-9, "{entry:?}");
+    assert_eq!(entry.sets[0].factor, 1.3);
+    // Runs without it say the same about the paths.
+    mixed.extend(runs(&[0.98, 1.0, 0.99]));
+    let entry = Calibration::of(&mixed, NOW).entries.remove(0);
+    assert!((0.98..=1.0).contains(&entry.factor), "{entry:?}");
+}
+
 #[test]
 fn a_clock_that_was_ahead_makes_no_entry_of_the_future() {
     let mut ahead = runs(&[0.96, 0.97, 0.98]);
@@ -128,6 +144,52 @@ fn only_paths_between_gpus_of_the_model_change() {
     assert_eq!(again, after);
     again.complete("n").unwrap();
     assert_eq!(again, after);
+}
+
+/// A calibration of an earlier version has what switches gained in its factors.
+#[test]
+fn no_path_is_faster_than_its_links() {
+    let rates = |model: &str, line_rate, factor| {
+        let links = [switch(), switch()];
+        let gpus = vec![
+            gpu(0, model, line_rate, &links),
+            gpu(1, model, line_rate, &links),
+        ];
+        let mut spec = spec(gpus);
+        spec.complete("n").unwrap();
+        let mut one = runs(&[factor; 3]);
+        one.iter_mut().for_each(|run| run.model = model.to_owned());
+        Calibration::of(&one, NOW).apply(&mut spec);
+        let (edge, path) = (&spec.edges[0], &spec.paths[0]);
+        assert_eq!(edge.bytes_per_second, path.bytes_per_second);
+        edge.bytes_per_second / 1_000_000
+    };
+    assert_eq!(rates(H100, 26_562_500_000, 1.3), 2 * 25_000);
+    assert_eq!(rates(H100, 26_562_500_000, 1.1), 2 * 22_660);
+    // A link that runs below the data sheet, and a product without one.
+    assert_eq!(rates(H100, 21_000_000_000, 1.3), 2 * 21_000);
+    assert_eq!(rates("Something new", 60_000_000_000, 1.3), 2 * 60_000);
+}
+
+/// NCCL's constants are three quarters of the line rate of PCIe.
+#[test]
+fn no_path_is_faster_than_its_pcie_link() {
+    let mut spec = node();
+    spec.edges.clear();
+    for path in &mut spec.paths {
+        (path.class, path.bytes_per_second, path.assumed) = (PathClass::Sys, 12_000_000_000, false);
+    }
+    spec.paths[0].assumed = true;
+    spec.gpus[2].model = Some(H100.to_owned());
+    let sys = [4.0; 3].map(|factor| run(PathClass::Sys, factor, 0));
+    Calibration::of(&sys, NOW).apply(&mut spec);
+    let rates: Vec<_> = spec
+        .paths
+        .iter()
+        .map(|path| path.bytes_per_second / 1_000_000)
+        .collect();
+    // PCIe 4.0 x16, of which a path between sockets has half; nothing is known of the first one.
+    assert_eq!(rates, [48_000, 31_508, 31_508]);
 }
 
 #[test]

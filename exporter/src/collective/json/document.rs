@@ -31,6 +31,8 @@ pub(super) struct Document {
     bitwise_mismatches: Option<Check>,
     average: Option<Average>,
     errors: Vec<String>,
+    /// Whether the environment turns NVLS off.
+    without_nvls: bool,
     header: Header,
     pub(super) inspected: Option<(Header, Record)>,
     pub(super) truncated: Option<(u64, String)>,
@@ -160,6 +162,7 @@ impl Document {
         let mut run = Run {
             line: 1,
             collective: collective.map(|value| Known { value, from }),
+            nvls: self.without_nvls.then_some(Known { value: false, from }),
             average_bandwidth: self.average.as_ref().and_then(|one| number(&one.bandwidth)),
             ..Run::default()
         };
@@ -245,6 +248,13 @@ impl JsonRow {
     }
 }
 
+/// Reports whether an environment, a list of `NAME=VALUE`, turns off NVLS.
+fn turns_nvls_off(environment: &Value) -> bool {
+    let all = environment.as_array().into_iter().flatten();
+    let mut set = all.filter_map(|one| one.as_str()?.split_once('='));
+    set.any(|(name, value)| log::turns_nvls_off(name, value))
+}
+
 /// Reads the keys of a document into it, so that a document that ends early is not lost.
 struct Keys<'a>(&'a mut Document);
 
@@ -263,6 +273,7 @@ impl<'de> Visitor<'de> for Keys<'_> {
                     let args: Vec<String> = map.next_value()?;
                     document.program = args.into_iter().next();
                 }
+                "env" => document.without_nvls = turns_nvls_off(&map.next_value()?),
                 "config" => {
                     document.test = true;
                     let config: Config = map.next_value()?;

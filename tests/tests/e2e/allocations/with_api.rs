@@ -439,7 +439,7 @@ fn the_result_of_a_benchmark_comes_from_its_termination_message() {
         Some(350e9),
         "{text}"
     );
-    assert_eq!(of(&text, "model_bytes_per_second"), Some(370.8e9), "{text}");
+    assert_eq!(of(&text, "model_bytes_per_second"), Some(478.8e9), "{text}");
     assert_eq!(
         of(&text, "timestamp_seconds"),
         Some(1_785_579_072.0),
