@@ -99,6 +99,9 @@ fn all_to_all_over_a_fabric_is_as_fast_as_within_one_node() {
     let close = |a: f64, b: f64| (a / b - 1.0).abs() < 1e-6;
     let (board, fabric) = (seconds("hgx-b200=1", 8), seconds("gb200-nvl72=18", 8));
     assert!(close(board, fabric), "{board} {fabric}");
+    // 1 GiB: each GPU sends 7/8 of it over 18 links of 40.1 GB/s.
+    let one = 0.875 * f64::from(1 << 30) / (18.0 * 40.1e9);
+    assert!(close(board, one), "{board} {one}");
     let rack = seconds("gb200-nvl72=18", 72);
     let expected = fabric * (71.0 / 72.0) / (7.0 / 8.0);
     assert!(close(rack, expected), "{rack} {expected}");

@@ -31,6 +31,7 @@ families! {
     MISSING_GPUS = gauge(
         Group::Gpu,
         "nvlink_missing_gpus",
+        Unit::Gpus,
         &["node"],
         "1",
         "GPUs that the node's board has and that do not answer, also since before the exporter started. Only boards with NVSwitches have a known number. Absent in a virtual machine, which may have a part of the board, and where it is not known whether the node is one.",
@@ -222,6 +223,7 @@ families! {
     RECOVERY_ACTION = gauge(
         Group::Gpu,
         "nvlink_gpu_recovery_action",
+        Unit::ZeroOrOne,
         &["gpu", "UUID", "action"],
         "GPUs × 9 actions",
         "What the driver says must be done with the GPU (NVML's field 230, R565 and later): 1 for the current action, 0 for the others. Absent where the driver does not say it.",
@@ -229,6 +231,7 @@ families! {
     ROW_REMAP = gauge(
         Group::Gpu,
         "nvlink_gpu_row_remap",
+        Unit::ZeroOrOne,
         &["gpu", "UUID", "state"],
         "GPUs × 2 states",
         "Whether rows of the GPU's memory wait to be remapped, which its next reset does (state pending), and whether rows could not be remapped (state failed), 0 or 1. Absent where the driver does not report it: before Ampere, and with MIG.",
