@@ -162,9 +162,6 @@ fn the_beginning_and_the_end_of_each_fault_are_logged_once() {
             "INFO GPU 5: no longer marked as broken",
         ]
     );
-    serving.set(r#"[{"gpu-reset": {"gpu": 2}}]"#);
-    let told = serving.wait(14, 1);
-    assert_eq!(told, ["INFO GPU 2: no longer marked as broken"]);
 }
 
 fn marked(gpu: u32, faults: &str) -> String {
