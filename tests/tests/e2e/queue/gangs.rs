@@ -152,10 +152,22 @@ fn replica(owner: &Value, kind: &str, rank: u32) -> Value {
     pod
 }
 
+/// Returns how the README's class places its pods. `Cluster` adds the queue, as the README's patch
+/// does.
+fn placement_of_the_readme() -> Value {
+    let readme = include_str!("../../../../README.md");
+    let (_, class) = readme.split_once("kind: DomainClass\n").unwrap();
+    let (class, _) = class.split_once("\nEND\n").unwrap();
+    let class: Value = serde_saphyr::from_str(class).unwrap();
+    let queues = r#"{"spec": {"placement": {"whenUnavailable": "Queue"}}}"#;
+    assert!(readme.contains(queues));
+    class["spec"]["placement"].clone()
+}
+
 /// The class of the README, with its queue, on two nodes without labels for racks and zones.
 #[test]
 fn a_job_of_two_whole_nodes_runs_in_the_class_of_the_readme() {
-    let cluster = Cluster::start(&["n1", "n2"], json!({"scope": "nvlink-domain"}));
+    let cluster = Cluster::start(&["n1", "n2"], placement_of_the_readme());
     let all = cluster.plane.kubectl();
     all.run(&["label", "nodes", "--all", "topology.kubernetes.io/zone-"])
         .unwrap();
