@@ -43,8 +43,10 @@ pub(super) fn find(scene: &Scene<'_>) -> Vec<Trouble> {
         };
         add(&mut all, Level::Bad, Some(lost.index), text);
     }
-    if let Some(missing) = missing_gpus(scene.spec()).filter(|missing| *missing > 0) {
-        let missing = usize::try_from(missing).unwrap_or(usize::MAX);
+    let missing = usize::try_from(missing_gpus(scene.spec()).unwrap_or(0)).unwrap_or(usize::MAX);
+    // Those that are lost are listed.
+    let missing = missing.saturating_sub(scene.data.lost.len());
+    if missing > 0 {
         let verb = if missing == 1 { "does" } else { "do" };
         let text = format!("{} of the board {verb} not answer", count(missing, "GPU"));
         add(&mut all, Level::Bad, None, text);

@@ -1,18 +1,17 @@
-//! Nodes with fewer GPUs than their siblings.
-
-use std::collections::BTreeMap;
+//! Nodes with fewer GPUs than their siblings, as the alert NvlinkGpusFewerThanSiblings finds them.
 
 /// The fewest nodes that show how many GPUs are usual.
 const WITNESSES: usize = 3;
 
-/// Returns the usual number of GPUs of siblings, from the numbers of all of them: the one that
-/// more than half of them have. `None` if there is none, or if too few nodes have it.
+/// Returns the usual number of GPUs of siblings, from the numbers of all of them: the median.
+/// `None` if there is none, or if too few nodes have that number.
 pub(super) fn usual(numbers: impl Iterator<Item = usize>) -> Option<usize> {
-    let mut nodes: BTreeMap<usize, usize> = BTreeMap::new();
-    numbers.for_each(|gpus| *nodes.entry(gpus).or_default() += 1);
-    let all: usize = nodes.values().sum();
-    let (gpus, nodes) = nodes.into_iter().max_by_key(|(_, nodes)| *nodes)?;
-    (nodes >= WITNESSES && 2 * nodes > all).then_some(gpus)
+    let mut numbers: Vec<usize> = numbers.collect();
+    numbers.sort_unstable();
+    let middle = *numbers.get(numbers.len() / 2)?;
+    let below = numbers[(numbers.len() - 1) / 2];
+    let nodes = numbers.iter().filter(|gpus| **gpus == middle).count();
+    (below == middle && nodes >= WITNESSES).then_some(middle)
 }
 
 /// Reports whether a node with `gpus` GPUs lacks some, where `usual` is the usual number. 1, 2, 4
@@ -26,11 +25,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_usual_number_is_that_of_most_nodes() {
+    fn the_usual_number_is_the_median_that_three_nodes_have() {
         let of = |numbers: &[usize]| usual(numbers.iter().copied());
         assert_eq!(of(&[8, 8, 7, 8]), Some(8));
         assert_eq!(of(&[8, 8, 7]), None, "two are no witnesses");
-        assert_eq!(of(&[8, 8, 8, 4, 4, 4]), None);
+        assert_eq!(of(&[8, 8, 8, 4, 4, 4]), None, "no node has the median");
+        assert_eq!(of(&[4, 4, 8, 8, 8, 16, 16]), Some(8));
         assert_eq!(of(&[]), None);
     }
 

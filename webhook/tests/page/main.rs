@@ -186,7 +186,9 @@ async fn gpus_that_are_not_there_are_found_by_the_board_and_by_siblings() {
             .for_each(|gpu| gpu.virtual_machine = true);
         cluster::set(&page, node, &spec, &[]);
     };
-    ["a", "b", "c"].map(|node| machine(node, 8));
+    for node in ["a", "b", "c", "f"] {
+        machine(node, 8);
+    }
     // The size of a virtual machine, and no size of one.
     machine("d", 4);
     machine("e", 7);

@@ -88,10 +88,8 @@ pub(super) fn read(
     let mig_enabled = matches!(&mig, Answer::Given(mode) if mode.current == 1);
     let (library, events) = (&session.library.loaded, &mut session.events);
     let watched = events.watch(library, device, &key, &mut failures)?;
-    let fabric = failures.ask(
-        graph("nvmlDeviceGetGpuFabricInfo"),
-        raw::fabric_info(device),
-    )?;
+    let call = graph("nvmlDeviceGetGpuFabricInfo");
+    let fabric = failures.ask(call, raw::fabric_info(device))?.given();
     let verdict = verdict::read(device, &mut failures)?;
     // A GPU with MIG enabled reports its links as down: treat them as unknown.
     let count = match (&mig, mig_enabled) {
@@ -122,11 +120,7 @@ pub(super) fn read(
     };
     Ok(Answered {
         key,
-        facts: GpuFacts {
-            gpu,
-            links,
-            fabric: fabric.given(),
-        },
+        facts: GpuFacts { gpu, links, fabric },
         pcie: fixed.pcie,
         counters: counters.unwrap_or_default(),
         watched,

@@ -190,18 +190,24 @@ fn check(profile: &Profile, fault: &Fault) -> Result<(), (String, String)> {
         Fault::Traffic { percent, .. } if *percent > 100 => {
             Err((at("percent"), "more than 100".to_owned()))
         }
+        Fault::RecoveryAction { .. } | Fault::RowRemap { .. } => check_verdict(profile, fault),
+        _ => check_fabric(profile, fault),
+    }
+}
+
+fn check_verdict(profile: &Profile, fault: &Fault) -> Result<(), (String, String)> {
+    let name = fault.name();
+    match fault {
         Fault::RecoveryAction {
             action: RecoveryAction::None,
             ..
-        } => Err((at("action"), "none is not a fault".to_owned())),
-        Fault::RecoveryAction { .. } | Fault::RowRemap { .. } if !health::has_verdict(profile) => {
-            let reason = format!(
-                "the driver does not report it of the GPUs of {}",
-                profile.name
-            );
+        } => Err((format!("{name}.action"), "none is not a fault".to_owned())),
+        _ if !health::has_verdict(profile) => {
+            let board = profile.name;
+            let reason = format!("the driver does not report it of the GPUs of {board}");
             Err((name.to_owned(), reason))
         }
-        _ => check_fabric(profile, fault),
+        _ => Ok(()),
     }
 }
 
