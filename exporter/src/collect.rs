@@ -21,16 +21,24 @@ use crate::{
 /// Reads `source` once. The snapshot has nothing that needs an earlier reading: no loads, no
 /// totals, and no kinds of device that links led to before.
 pub fn collect(name: &str, source: &mut dyn Source, since_start: Duration) -> Snapshot {
-    read(name, source, since_start, &mut Marks::default())
+    let memory = (&mut Remotes::default(), &mut Marks::default());
+    read(name, source, since_start, memory)
 }
 
 /// Reads `source` once, and marks broken GPUs.
-fn read(name: &str, source: &mut dyn Source, since_start: Duration, marks: &mut Marks) -> Snapshot {
+fn read(
+    name: &str,
+    source: &mut dyn Source,
+    since_start: Duration,
+    (remotes, marks): (&mut Remotes, &mut Marks),
+) -> Snapshot {
     let start = Instant::now();
     let result = source.read(since_start);
     let finished = Instant::now();
     let (data, error) = match result {
         Ok(mut reading) => {
+            remotes.observe(&reading);
+            remotes.complete(&mut reading);
             marks.observe(&mut reading);
             let error = unread(&reading.unread);
             (Some(reading), error)
@@ -42,7 +50,7 @@ fn read(name: &str, source: &mut dyn Source, since_start: Duration, marks: &mut 
         data,
         loads: Vec::new(),
         totals: Vec::new(),
-        remotes: Remotes::default(),
+        remotes: remotes.clone(),
         record: marks.record(),
         health: Health {
             source: name.to_owned(),
@@ -113,13 +121,12 @@ fn run(
             marks.restore(&earlier);
         }
         let asking = Asking::new(name, latest);
-        let mut snapshot = read(name, source.as_mut(), start.elapsed(), &mut marks);
+        let memory = (&mut remotes, &mut marks);
+        let mut snapshot = read(name, source.as_mut(), start.elapsed(), memory);
         drop(asking);
         if let Some(data) = &snapshot.data {
             snapshot.loads = meter.observe(data, snapshot.health.finished);
             snapshot.totals = totals.observe(data, snapshot.health.finished);
-            remotes.observe(data);
-            snapshot.remotes = remotes.clone();
         }
         log.write(&snapshot);
         latest.publish(snapshot);
@@ -302,6 +309,45 @@ mod tests {
         let bad = collect("flaky", &mut source, Duration::ZERO);
         assert!(bad.data.is_none());
         assert_eq!(bad.health.error.as_deref(), Some("out of order"));
+    }
+
+    /// Pairs of cards; the bridge of the first pair fails after the first reading, and the last two
+    /// cards never had one.
+    struct Bridges(u32);
+
+    impl Source for Bridges {
+        fn read(&mut self, now: Duration) -> Result<Reading, SourceError> {
+            self.0 += 1;
+            let spec: crate::source::SourceSpec = "sim:a100-pcie-pairs".parse().unwrap();
+            let mut reading = spec.open(Some("n"))?.read(now)?;
+            let fails = self.0 > 1;
+            let gpus = &mut reading.topology.spec.gpus;
+            let last = gpus.len() - 2;
+            for (at, gpu) in gpus.iter_mut().enumerate() {
+                let down = at >= last || at < 2 && fails;
+                for link in gpu.links.iter_mut().flatten().filter(|_| down) {
+                    (link.up, link.remote) = (false, None);
+                }
+            }
+            Ok(reading)
+        }
+    }
+
+    #[test]
+    fn a_bridge_that_fails_is_told_apart_from_one_that_was_never_there() {
+        let mut source = Bridges(0);
+        let (mut remotes, mut marks) = (Remotes::default(), Marks::default());
+        let mut broken = |source: &mut Bridges| {
+            let memory = (&mut remotes, &mut marks);
+            let data = read("bridges", source, Duration::ZERO, memory)
+                .data
+                .unwrap();
+            let gpus = data.topology.spec.gpus.iter();
+            let broken = gpus.filter(|gpu| !gpu.faults.is_empty());
+            broken.map(|gpu| gpu.index).collect::<Vec<_>>()
+        };
+        assert!(broken(&mut source).is_empty());
+        assert_eq!(broken(&mut source), [0, 1]);
     }
 
     /// Cannot read the links of one GPU.

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use nvlink_topology::{Gpu, Link, RemoteKind};
+use nvlink_topology::{Gpu, Link, Remote, RemoteKind};
 
 use crate::{placement::Key, source::Reading};
 
@@ -21,6 +21,25 @@ impl Remotes {
             let mut known = known.peekable();
             if known.peek().is_some() {
                 self.0.entry(key(gpu)).or_default().extend(known);
+            }
+        }
+    }
+
+    /// Adds to each link that is down the last known kind of device to which it led. A card whose
+    /// bridge fails is so told apart from one that has never had a bridge
+    /// ([`nvlink_topology::missing_links`]).
+    pub(crate) fn complete(&self, reading: &mut Reading) {
+        for gpu in &mut reading.topology.spec.gpus {
+            let Some(before) = self.0.get(&key(gpu)) else {
+                continue;
+            };
+            let links = gpu.links.iter_mut().flatten();
+            for link in links.filter(|link| !link.up && reported(link).is_none()) {
+                let remote = before.get(&link.index).map(|&kind| Remote {
+                    kind,
+                    pci_bus_id: None,
+                });
+                link.remote = remote.or(link.remote.take());
             }
         }
     }
@@ -59,8 +78,6 @@ fn reported(link: &Link) -> Option<RemoteKind> {
 
 #[cfg(test)]
 mod tests {
-    use nvlink_topology::Remote;
-
     use super::*;
 
     fn link(index: u32, kind: Option<RemoteKind>) -> Link {

@@ -1,7 +1,7 @@
 //! Finds the NVLinks that a node should have but that are down, and the GPUs that it should
 //! have but that do not answer.
 
-use crate::{Gpu, NodeTopologySpec, RemoteKind, SourceKind, generation};
+use crate::{Gpu, Link, NodeTopologySpec, RemoteKind, SourceKind, generation};
 
 /// Returns the number of links that should be up but are not.
 ///
@@ -10,8 +10,9 @@ use crate::{Gpu, NodeTopologySpec, RemoteKind, SourceKind, generation};
 /// In a virtual machine the board's number applies only if the machine has the whole board:
 /// one of eight H100 correctly has no links there, and two have all of them or none.
 ///
-/// Bridges of cards are optional: a card without a single link is one without a bridge,
-/// also beside cards that have one.
+/// Bridges of cards are optional: a card without a single link is one without a bridge, also
+/// beside cards that have one, unless a link that is down names the device to which it led
+/// ([`crate::Link::remote`]).
 ///
 /// Returns `None` if the links are unknown, if the GPU may correctly have none, and for GPUs
 /// split by MIG, whose links the driver reports as down.
@@ -22,8 +23,14 @@ pub fn missing_links(gpu: &Gpu, gpus: &[Gpu]) -> Option<u64> {
         Some(links.iter().filter(|link| link.up).count() as u64)
     };
     let active = up(gpu)?;
+    let known = |link: &Link| {
+        let remote = link.remote.as_ref();
+        remote.is_some_and(|remote| remote.kind != RemoteKind::Unknown)
+    };
+    let leads = |link: &&Link| link.up || known(link);
+    let own = gpu.links.iter().flatten().filter(leads).count() as u64;
     let wired = gpu.model.as_deref().and_then(generation::board_links);
-    if active == 0 && wired.is_none() {
+    if own == 0 && wired.is_none() {
         return None;
     }
     let siblings = gpus
@@ -34,7 +41,10 @@ pub fn missing_links(gpu: &Gpu, gpus: &[Gpu]) -> Option<u64> {
     let is_whole = |model: &&str| !gpu.virtual_machine || alike >= generation::board_gpus(model);
     let model = gpu.model.as_deref().filter(is_whole);
     let board = model.and_then(generation::board_links).map(u64::from);
-    let expected = siblings.chain(board).max().unwrap_or(0);
+    let expected = siblings
+        .chain(board)
+        .max()
+        .map_or(own, |most| most.max(own));
     (expected > 0).then(|| expected.saturating_sub(active))
 }
 
@@ -75,7 +85,7 @@ fn knows_machine(spec: &NodeTopologySpec) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Link, profile::profile};
+    use crate::{Remote, profile::profile};
 
     /// Returns a node of `name` without the first `gone` of its GPUs.
     fn without(name: &str, gone: usize) -> NodeTopologySpec {
@@ -190,6 +200,22 @@ mod tests {
             let missing: Vec<_> = gpus.iter().map(|one| missing_links(one, &gpus)).collect();
             assert_eq!(missing, expected, "{model}");
         }
+    }
+
+    #[test]
+    fn a_bridge_that_fails_is_missing_on_both_of_its_cards() {
+        let mut gpus = vec![gpu("NVIDIA A100 80GB PCIe", 0, 12); 4];
+        for link in gpus[..2]
+            .iter_mut()
+            .flat_map(|gpu| gpu.links.iter_mut().flatten())
+        {
+            link.remote = Some(Remote {
+                kind: RemoteKind::Gpu,
+                pci_bus_id: None,
+            });
+        }
+        let missing: Vec<_> = gpus.iter().map(|one| missing_links(one, &gpus)).collect();
+        assert_eq!(missing, [Some(12), Some(12), None, None]);
     }
 
     #[test]
