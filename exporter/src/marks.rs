@@ -8,7 +8,7 @@
 //! keeps until it was done: its mark begins and ends with it, and so do those of rows of memory
 //! that wait to be remapped or could not be.
 //!
-//! XIDs are events. They mark a GPU only while the driver gives no verdict ([`xids`]). The mark
+//! XIDs are events. They mark a GPU only while the driver gives no verdict (module `xids`). The mark
 //! ends when the GPU was reset, which the counters of its links show: they start from zero. It
 //! also ends when the node boots anew. A [`Record`] in the cluster keeps it while the exporter
 //! restarts.

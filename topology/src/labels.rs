@@ -24,7 +24,7 @@ pub const BANDWIDTH: &str = "nvlink-domains.io/bandwidth";
 /// ([`NodeTopologySpec::slow`](crate::NodeTopologySpec::slow)); absent otherwise.
 pub const SLOW: &str = "nvlink-domains.io/slow";
 /// Node label: number of GPUs that the node's board has and that do not answer
-/// ([`missing_gpus`](crate::missing_gpus)); absent if none is missing, or if it is not known.
+/// ([`crate::missing_gpus`]); absent if none is missing, or if it is not known.
 pub const MISSING_GPUS: &str = "nvlink-domains.io/missing-gpus";
 /// Node label: what decides which GPUs a container gets; [`PREFERRED`], or absent where the vendor's
 /// device plugin does. `nvlink-exporter device-plugin` writes it.
