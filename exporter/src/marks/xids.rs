@@ -14,8 +14,9 @@
 /// Not among them:
 ///
 /// - 144 to 149, NVLink errors since Blackwell. Most sub-codes of 144 to 148 are not fatal and
-///   many of 149 are ignored, and NVML's event has no sub-code. What is wrong shows otherwise:
-///   a fatal error is followed by 48, and a link that went down is missing.
+///   many of 149 are ignored, and NVML's event has no sub-code. What is wrong mostly shows
+///   otherwise: 48 follows a fatal error of 144 to 146, and a link that went down is missing.
+///   A fatal 149 may show only so.
 /// - 155, an NVLink error that software defines: `RESET_GPU`, but also links that were taken
 ///   down on purpose cause it. If they should be up, they are missing.
 /// - 154, which says that the recovery action changed: the action is the verdict.
