@@ -249,6 +249,16 @@ async fn a_certificate_of_a_new_ca_is_used_once_its_ca_is_registered() {
     fs::write(path("tls.crt"), &third.cert).unwrap();
     fs::write(path("tls.key"), &third.key).unwrap();
     assert!(certificate.reload(Some(&seen)).await.unwrap());
+    // A CA comes before its certificate: the one in use needs its own until then.
+    fs::write(path("ca.crt"), &first.cert).unwrap();
+    for _ in 0..2 {
+        assert!(!certificate.reload(Some(&seen)).await.unwrap());
+        let both = bundle.borrow().clone();
+        for one in [&first, &second] {
+            assert!(both.contains(one.cert.trim()), "{both}");
+        }
+        registered.send_replace(both);
+    }
     // A CA that cannot be read keeps the certificate, too.
     set(&first);
     fs::write(path("ca.crt"), "garbage").unwrap();

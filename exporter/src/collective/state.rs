@@ -278,6 +278,14 @@ impl Kept {
     }
 }
 
+/// Returns `nvls` of a run of which nothing says whether it used it.
+fn of_topology(nvls: Nvls) -> Nvls {
+    Nvls {
+        expected: Known::new(true, Origin::Topology),
+        ..nvls
+    }
+}
+
 impl Entry {
     fn new(class: Class) -> Self {
         Self {
@@ -293,7 +301,8 @@ impl Entry {
     fn add(&mut self, kept: Kept, expected: Option<Expected>) -> bool {
         self.expect(expected.as_ref());
         let measured = kept.levels.contains_key(&SizeClass::Large);
-        let model = expected.filter(|_| measured);
+        let model = expected.or_else(|| self.model());
+        let model = model.filter(|_| measured);
         let kept = Kept { model, ..kept };
         if let Some(at) = self.find(&kept) {
             let completes = self.runs[at].is_part() && !kept.is_part();
@@ -325,20 +334,25 @@ impl Entry {
     /// rings, and what the switches add is the same for all runs of a class.
     fn expect(&mut self, expected: Option<&Expected>) {
         let Some(expected) = expected else { return };
-        let before = Expected {
-            bytes_per_second: self
-                .expected_bytes_per_second
-                .unwrap_or(expected.bytes_per_second),
-            nvls: expected.nvls.clone().map(|nvls| Nvls {
-                expected: Known::new(true, Origin::Topology),
-                ..nvls
-            }),
-        };
+        let of_rings = self.expected_bytes_per_second;
+        let before = self.model().unwrap_or_else(|| Expected {
+            bytes_per_second: of_rings.unwrap_or(expected.bytes_per_second),
+            nvls: expected.nvls.clone().map(of_topology),
+        });
         let measured = |run: &&mut Kept| run.levels.contains_key(&SizeClass::Large);
         for run in self.runs.iter_mut().filter(measured) {
             run.model.get_or_insert_with(|| before.clone());
         }
         self.expected_bytes_per_second = Some(expected.of_run());
+    }
+
+    /// Returns what the model says of its runs, for one that does not show its place.
+    fn model(&self) -> Option<Expected> {
+        let model = self.runs.iter().rev().find_map(|run| run.model.clone())?;
+        Some(Expected {
+            nvls: model.nvls.map(of_topology),
+            ..model
+        })
     }
 
     fn count(&mut self, kept: &Kept) {

@@ -188,7 +188,9 @@ impl Evidence {
             None if !self.read.contains(gpu) => false,
             None => {
                 let now = self.traffic.get(gpu);
-                !shows_resets(then) || now.is_some_and(|now| marks::was_reset(then, now))
+                // Where the driver judges other GPUs, it could not be asked about this one.
+                let unseen = !shows_resets(then) && self.verdicts.is_empty();
+                unseen || now.is_some_and(|now| marks::was_reset(then, now))
             }
         }
     }

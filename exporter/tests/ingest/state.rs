@@ -290,3 +290,23 @@ proptest! {
         prop_assert_eq!(store::parse(&text), Ok(one));
     }
 }
+
+/// A run that does not show its place has the model of the others of its class: what rings reach,
+/// and what the switches add, whichever of them it used.
+#[test]
+fn a_run_without_a_place_is_compared_as_the_others_of_its_class() {
+    let model = Expected {
+        bytes_per_second: 371_000_000_000,
+        nvls: Some(Nvls {
+            bytes_per_second: 479_000_000_000,
+            expected: Known::new(true, Origin::Log),
+        }),
+    };
+    let mut state = State::default();
+    state.add(&class(8), kept(1, Some(479)), Some(model));
+    state.add(&class(8), kept(2, Some(479)), None);
+    state.add(&class(8), kept(3, Some(371)), None);
+    let of_paths = state.measured().map(|run| run.factor / run.gain);
+    let of_paths: Vec<_> = of_paths.map(|factor| (factor * 1e6).round()).collect();
+    assert_eq!(of_paths, [1e6; 3]);
+}

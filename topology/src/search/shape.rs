@@ -22,8 +22,9 @@ use crate::{
 pub(super) const STEPS: u64 = 400_000;
 
 /// The number of rank assignments after which a search that has found no order on NVLink
-/// gives up.
+/// gives up, and the least for one of several sets that share them.
 const STEPS_TO_FIRST: u64 = 10 * STEPS;
+const LEAST_TO_FIRST: u64 = 1_000;
 
 /// Returns the best set and order for the volumes of `pattern`; `None` if none is allowed.
 pub(super) fn search(instance: &Instance<'_>, pattern: Pattern) -> Option<Found> {
@@ -32,7 +33,7 @@ pub(super) fn search(instance: &Instance<'_>, pattern: Pattern) -> Option<Found>
     let candidates = subsets::ranked(instance, |set| floor.of(instance, set));
     let mut best: Option<(Best<'_>, Vec<usize>)> = None;
     let mut steps = (STEPS / instance.share).max(1);
-    let mut to_first = STEPS_TO_FIRST;
+    let mut to_first = (STEPS_TO_FIRST / instance.share).max(LEAST_TO_FIRST);
     for (bound, set) in candidates {
         let ties_win = match &mut best {
             None => true,

@@ -155,7 +155,8 @@ impl Certificate {
         let config = server(&found.cert, &found.key, self.clients.clone()).map_err(unfit)?;
         let bundle = pki::joined(&found.ca, [&*self.taken.ca]);
         self.publish(&bundle);
-        if found == self.taken {
+        // A new CA may come before its certificate: until then, the one in use needs its own.
+        if found.cert == self.taken.cert {
             return Ok(false);
         }
         if let Some(registered) = registered.filter(|_| found.ca != self.taken.ca) {

@@ -20,7 +20,7 @@ use nvlink_runtime::{client, complaints::Complaints, lease::Leadership, watch};
 use serde_json::json;
 use tokio::{
     sync::watch as channel,
-    task::JoinSet,
+    task::{Id, JoinError, JoinSet},
     time::{Instant, MissedTickBehavior, interval},
 };
 
@@ -64,8 +64,8 @@ pub struct Writer {
 struct Known {
     class: DomainClass,
     found: Option<Found>,
-    /// A search for pods that do not belong on its nodes is going on.
-    searching: bool,
+    /// The search for pods that do not belong on its nodes, while it goes on.
+    searching: Option<Id>,
     /// When its status could not be written.
     failed: Option<Instant>,
     complaints: Complaints,
@@ -82,9 +82,6 @@ struct Found {
 
 /// The result of a search.
 struct Searched {
-    name: String,
-    /// The version of the spec of the class.
-    generation: Option<i64>,
     nodes: Vec<String>,
     strays: Result<Vec<Stray>, String>,
     took: Duration,
@@ -95,7 +92,7 @@ impl Known {
         Self {
             class,
             found: None,
-            searching: false,
+            searching: None,
             failed: None,
             complaints: Complaints::default(),
         }
@@ -104,7 +101,7 @@ impl Known {
     /// Reports whether the pods on these nodes must be listed, again or for the first time.
     fn is_due(&self, nodes: &[String]) -> bool {
         let Some(found) = &self.found else {
-            return !self.searching;
+            return self.searching.is_none();
         };
         let quiet = found.findings.strays.as_ref().is_ok_and(Vec::is_empty);
         let wait = match found.nodes == nodes {
@@ -113,7 +110,7 @@ impl Known {
             false if nodes.len() > FEW => AGAIN,
             false => Duration::ZERO,
         };
-        !self.searching && found.at.elapsed() >= wait.max(found.took * SHARE)
+        self.searching.is_none() && found.at.elapsed() >= wait.max(found.took * SHARE)
     }
 }
 
@@ -170,8 +167,8 @@ impl Writer {
                     Some(_) => {}
                     None => return,
                 },
-                Some(Ok(searched)) = searches.join_next() => {
-                    self.searched(searched, &mut known).await;
+                Some(ended) = searches.join_next_with_id() => {
+                    self.searched(ended, &mut known).await;
                 }
                 _ = look.tick() => self.look(&mut known, &mut searches).await,
                 Ok(()) = shared.changed() => {
@@ -222,44 +219,48 @@ impl Writer {
         };
         let guarded = self.view.read().guarded(&class);
         if one.is_due(&guarded.tainted) {
-            one.searching = true;
-            let (search, name, nodes) = (
-                self.search.clone(),
-                name.to_owned(),
-                guarded.tainted.clone(),
-            );
-            let generation = one.class.metadata.generation;
-            searches.spawn(async move {
+            let (search, nodes) = (self.search.clone(), guarded.tainted.clone());
+            let task = searches.spawn(async move {
                 let began = Instant::now();
                 let strays = search.strays(&class, &nodes).await;
                 Searched {
-                    name,
-                    generation,
                     nodes,
                     strays: strays.map_err(|error| client::reason(&error)),
                     took: began.elapsed(),
                 }
             });
+            one.searching = Some(task.id());
         }
         if let Some(found) = &mut one.found {
             found.findings.guarded = guarded;
         }
     }
 
-    /// Records what a search found, and writes it.
-    async fn searched(&self, searched: Searched, known: &mut BTreeMap<String, Known>) {
-        let Searched {
-            name,
-            generation,
+    /// Records what a search found, and writes it. The result for a class that has changed
+    /// meanwhile, or was created anew, is dropped; a search that panicked is begun anew.
+    async fn searched(
+        &self,
+        ended: Result<(Id, Searched), JoinError>,
+        known: &mut BTreeMap<String, Known>,
+    ) {
+        let (id, searched) = match ended {
+            Ok((id, searched)) => (id, Some(searched)),
+            Err(error) => (error.id(), None),
+        };
+        let begun = |(_, one): &(&String, &mut Known)| one.searching == Some(id);
+        let Some((name, one)) = known.iter_mut().find(begun) else {
+            return;
+        };
+        one.searching = None;
+        let Some(Searched {
             nodes,
             strays,
             took,
-        } = searched;
-        let one = known.get_mut(&name);
-        let Some(one) = one.filter(|one| one.class.metadata.generation == generation) else {
+        }) = searched
+        else {
             return;
         };
-        one.searching = false;
+        let name = name.clone();
         let class = match self.view.read().class(&name) {
             Some(Ok(class)) => Arc::clone(class),
             _ => return,
