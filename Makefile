@@ -47,8 +47,6 @@ lint: toolchain ## check formatting, clippy and rustdoc with warnings denied, li
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked
-	cargo fmt --manifest-path webhook/fuzz/Cargo.toml --check
-	cargo clippy --manifest-path webhook/fuzz/Cargo.toml --target-dir "$(TARGET)" --locked -- -D warnings
 	deploy/licenses/tool cargo-deny --config deploy/licenses/deny.toml --workspace --locked check bans licenses sources
 	@for script in $(SCRIPTS); do bash -n "$$script" || exit 1; done
 

@@ -1,7 +1,7 @@
 //! Random gangs of 2 to 64 pods compete for GPUs: each starts whole, no GPU is given away twice,
 //! and nobody waits for ever.
 //!
-//! That overtaking delays nobody is a property of the planner (`planner/tests/planner/promises.rs`
+//! That overtaking delays nobody is a property of the planner (`crates/planner/tests/planner/promises.rs`
 //! replays arrivals without it): no class can switch it off, so no cluster can compare.
 
 use std::{
