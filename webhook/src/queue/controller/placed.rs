@@ -2,10 +2,10 @@
 
 use nvlink_planner::{Millis, Name};
 
-use super::{Done, Serving};
+use super::{effect::Effect, state::State};
 use crate::queue::{outcome::Outcome, post::Posted};
 
-impl Serving {
+impl State {
     /// Brings the metrics of the placed pods up to date, and begins to tell those whose GPUs are
     /// now known.
     pub(super) fn review(&mut self, now: Millis) {
@@ -21,17 +21,8 @@ impl Serving {
                 None => metrics.remove([namespace, name], &class),
             }
         }
-        for telling in self.review.tell(now) {
-            let (poster, pod, uid) = (
-                self.poster.clone(),
-                telling.pod.clone(),
-                telling.uid.clone(),
-            );
-            self.tasks.spawn(async move {
-                let posted = poster.tell(&telling).await;
-                Done::Told(pod, uid, posted)
-            });
-        }
+        let tellings = self.review.tell(now).into_iter();
+        self.effects.extend(tellings.map(Effect::Tell));
     }
 
     /// Records how it ended that a pod was told, and counts it.

@@ -1,4 +1,4 @@
-//! What the queue does with pods: begins to release them, and to fail them.
+//! What the queue does next: what the present state demands, then what the planner says.
 
 use std::{collections::BTreeMap, sync::atomic::Ordering};
 
@@ -6,20 +6,106 @@ use k8s_openapi::jiff::Timestamp;
 use nvlink_planner::{Action, Millis, Name, Reject, Release};
 use nvlink_topology::Pattern;
 
-use super::{Done, Serving};
+use super::{
+    effect::Effect,
+    state::{Planned, REST, State},
+};
 use crate::queue::{
     Placement,
     execute::{Id, Move},
-    feed::{Leaver, Lost, Unclaimed},
+    feed::{Leaver, Lost, Place, Unclaimed},
     notice::{self, About},
     placement::{Other, others},
-    words,
+    tally, words,
     writes::{CLASS_GONE, TIMEOUT, Write},
 };
 
-impl Serving {
+impl State {
+    /// Decides what the present state demands. When to look again is [`State::due`].
+    pub(super) fn step(&mut self) {
+        let now = self.clock.now();
+        let unread = self.feed.wanted();
+        self.read(unread);
+        let wakes = [
+            self.without_plan(now),
+            self.with_plan(now),
+            self.report(now),
+        ];
+        self.wake = wakes.into_iter().flatten().min();
+    }
+
+    /// Decides what needs no round: which pods cannot wait any longer, or were released by an
+    /// earlier plan. Returns when to look again.
+    fn without_plan(&mut self, now: Millis) -> Option<Millis> {
+        let resume = self.feed.resume(now);
+        let (leavers, due) = self.feed.leavers(now);
+        for leaver in leavers {
+            self.let_go(leaver, now);
+        }
+        let (lost, back) = self.feed.lost(now);
+        for lost in lost {
+            self.give_up(lost);
+        }
+        self.planner(now); // tells the feed which pods must follow their gangs
+        for (pod, placement) in self.feed.committed() {
+            tracing::info!(%pod, plan = placement.plan, "releasing a pod whose gang was released");
+            self.start(vec![(pod, placement)], "resumed");
+        }
+        let (unclaimed, check) = self.feed.unclaimed(now);
+        for one in unclaimed {
+            self.reassign(one, now);
+        }
+        [resume, due, back, check].into_iter().flatten().min()
+    }
+
+    /// Decides what the planner says, if a round may say something new. Returns when the next one is
+    /// due although nothing changes.
+    fn with_plan(&mut self, now: Millis) -> Option<Millis> {
+        // What the queue shows comes back as changes of pods, and changes no plan.
+        if now >= self.planned.until || !self.planner(now).is_settled(now) {
+            let began = std::time::Instant::now();
+            let round = self.planner(now).round(now);
+            self.metrics.queue().round(began.elapsed());
+            self.follow(round.actions, now);
+            self.planned = Planned {
+                waiting: round.waiting,
+                wake: round.wake,
+                until: now.saturating_add(REST),
+            };
+        }
+        self.planned.wake
+    }
+
+    /// Decides what pods and metrics show. Returns when to look again.
+    fn report(&mut self, now: Millis) -> Option<Millis> {
+        self.planner(now); // tells the feed what keeps jobs from starting
+        self.show(now);
+        self.review(now);
+        let (outdated, reread) = self.feed.outdated(now);
+        self.read(outdated);
+        let wakes = [self.board.next(), self.review.next(), reread];
+        wakes.into_iter().flatten().min()
+    }
+
+    fn read(&mut self, places: impl IntoIterator<Item = Place>) {
+        let reads = places.into_iter().map(|place| Effect::Read(place, 0));
+        self.effects.extend(reads);
+    }
+
+    fn show(&mut self, now: Millis) {
+        let waiting = &self.planned.waiting;
+        if self.board.rests(now).is_none() {
+            self.metrics.queue().queues(self.feed.queues());
+            self.count_from_zero();
+            let depth = tally::depth(waiting, &self.feed, now);
+            self.metrics.queue().depth(&depth);
+        }
+        let tasks = self.board.look(waiting, &self.feed, self.moving > 0, now);
+        self.effects.extend(tasks.into_iter().map(Effect::Show));
+    }
+
     /// Begins to do what a round says.
-    pub(super) fn carry_out(&mut self, actions: Vec<Action>, now: Millis) {
+    fn follow(&mut self, actions: Vec<Action>, now: Millis) {
         for action in actions {
             match action {
                 Action::Release(release) => match self.places(&release, now) {
@@ -89,7 +175,7 @@ impl Serving {
     }
 
     /// Lets a pod go whose class does not queue.
-    pub(super) fn let_go(&mut self, leaver: Leaver, now: Millis) {
+    fn let_go(&mut self, leaver: Leaver, now: Millis) {
         if leaver.stuck {
             let message = format!(
                 "the pod cannot start: it gets its GPUs by a claim that the queue makes, and {}",
@@ -117,7 +203,7 @@ impl Serving {
     }
 
     /// Begins to release pods together.
-    pub(super) fn start(&mut self, places: Vec<(Name, Placement)>, kind: &'static str) {
+    fn start(&mut self, places: Vec<(Name, Placement)>, kind: &'static str) {
         let mut moves = Vec::with_capacity(places.len());
         for (pod, placement) in places {
             let Some(document) = self.feed.document(&pod) else {
@@ -132,14 +218,11 @@ impl Serving {
                 placement,
             });
         }
-        self.moving += 1;
-        let writer = self.writer.clone();
-        self.tasks
-            .spawn(async move { Done::Written(writer.start(moves).await) });
+        self.write(Effect::Release(moves));
     }
 
     /// Makes the claim of a released pod anew, if need be for other GPUs of its node.
-    pub(super) fn reassign(&mut self, one: Unclaimed, now: Millis) {
+    fn reassign(&mut self, one: Unclaimed, now: Millis) {
         let Unclaimed { pod, without } = one;
         let Some((document, mut placement)) = self.feed.released(&pod) else {
             return;
@@ -147,7 +230,7 @@ impl Serving {
         if !without.is_empty() {
             let pattern = self.feed.member(&pod).map(|member| member.pattern);
             let pattern = pattern.unwrap_or(Pattern::AllReduce);
-            let gpus = self.planner.again(&pod, pattern, &without, now);
+            let gpus = self.planner(now).again(&pod, pattern, &without, now);
             let node = placement.node.as_deref().map(Name::from);
             let found = gpus.zip(node);
             let named = found.and_then(|(gpus, node)| Some((self.feed.uuids(&node, &gpus)?, gpus)));
@@ -166,12 +249,7 @@ impl Serving {
             placement,
         };
         self.feed.expect(&pod, one.placement.clone());
-        // What it gets now, nobody else is to get.
-        self.feed.flush(&mut self.planner, now);
-        self.moving += 1;
-        let writer = self.writer.clone();
-        self.tasks
-            .spawn(async move { Done::Written(writer.claim_again(one).await) });
+        self.write(Effect::ClaimAgain(Box::new(one)));
     }
 
     fn reject(&mut self, reject: Reject) {
@@ -199,7 +277,7 @@ impl Serving {
     }
 
     /// Fails a pod whose node is lost or does not take it, so that whoever created it can create another one.
-    pub(super) fn give_up(&mut self, lost: Lost) {
+    fn give_up(&mut self, lost: Lost) {
         let Lost { pod, reason, why } = lost;
         let message = format!("the queue released the pod to a node where it cannot start: {why}");
         self.fail_one(pod, reason, message);
@@ -220,10 +298,12 @@ impl Serving {
     }
 
     fn fail(&mut self, pods: Vec<(Id, serde_json::Value)>, write: Write) {
+        self.write(Effect::Fail(pods, write));
+    }
+
+    fn write(&mut self, effect: Effect) {
         self.moving += 1;
-        let writer = self.writer.clone();
-        self.tasks
-            .spawn(async move { Done::Written(writer.reject(pods, write).await) });
+        self.effects.push(effect);
     }
 }
 
