@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::Context;
-use nvlink_planner::simulation::{self, Cluster, Progress, Trace};
+use nvlink_simulation::{self as simulation, Cluster, Progress, Trace};
 
 use crate::{
     args::{ReportFormat, SimulateArgs},

@@ -8,7 +8,6 @@
 //! * [`NodeState`], [`PodState`], [`Job`], [`Class`] and [`Settings`] are the state.
 //! * [`Round`] is the answer: [`Action`]s to carry out, and for each job that waits its
 //!   position, its expected start and the [`Reason`].
-//! * [`simulation`] replays a trace of jobs on a virtual clock.
 
 #![warn(missing_docs)]
 
@@ -33,7 +32,6 @@ mod round;
 mod search;
 mod seats;
 mod settings;
-pub mod simulation;
 mod time;
 
 pub use action::{

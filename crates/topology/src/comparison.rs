@@ -3,10 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
-
 use crate::{
-    NodeTopologySpec, PathClass,
+    Comparison, NodeTopologySpec, PathClass,
     calibration::{MIN_RUNS, Measured, Run, is_possible, median},
 };
 
@@ -20,23 +18,6 @@ pub const RECENT_RUNS: usize = 5;
 /// Runs that are older than this are not compared: whatever made them slow may have been
 /// repaired. 30 days, in seconds.
 pub const RECENT: u64 = 30 * 24 * 3600;
-
-/// What GPUs of a node measured, compared with as many GPUs of its siblings.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(rename_all = "camelCase")]
-pub struct Comparison {
-    /// Product name of the GPUs, `NVIDIA H100 80GB HBM3`.
-    pub model: String,
-    /// The class of the slowest path between the GPUs that were measured.
-    pub path: PathClass,
-    /// Number of GPUs that were measured together.
-    pub gpus: u32,
-    /// The median of the node's latest runs divided by that of its siblings, in hundredths.
-    pub ratio: f64,
-    /// Number of the node's runs.
-    pub runs: u32,
-}
 
 /// Compares the latest runs of a node with its siblings: runs of the same model, path and number
 /// of GPUs. `calibration` is that of the node's document. Without at least [`MIN_RUNS`] of both,

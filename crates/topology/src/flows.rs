@@ -1,12 +1,12 @@
 //! Computes which resources the flows between the GPUs of a job use, and how busy they are.
 
-use crate::{GpuSet, Graph, cost::Volumes, graph::Weight, sharing::Capacity};
+use crate::{GpuSet, Graph, volumes::Volumes, weight::Capacity, weight::Weight};
 
 /// The volume on each resource of a node, for the flows added so far.
 ///
 /// The resources are: for each ordered pair of GPUs its own path (direct NVLinks in one
 /// direction, or the bandwidth of one transfer over PCIe or a switch); a GPU's links to
-/// the switches, out and in; and the links that PCIe paths share ([`crate::sharing`]),
+/// the switches, out and in; and the links that PCIe paths share ([`crate::graph`]),
 /// out and in. Flows that share no resource run in parallel.
 pub(crate) struct Loads<'a> {
     graph: &'a Graph,

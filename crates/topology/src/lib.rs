@@ -36,10 +36,10 @@ pub mod profile;
 mod recovery;
 mod rings;
 pub mod search;
-mod sharing;
+mod volumes;
+mod weight;
 
 pub use calibration::Calibration;
-pub use comparison::Comparison;
 pub use complete::{bus_id, direct_links};
 pub use domain::domains;
 pub use error::{Invalid, NoPlacement};
@@ -48,9 +48,9 @@ pub use gpu_set::{GpuSet, MAX_GPUS};
 pub use graph::Graph;
 pub use missing::{missing_gpus, missing_links};
 pub use model::{
-    API_VERSION, Allocation, Domain, Edge, Fabric, GROUP, Gpu, Interconnect, KIND, Link, Lost,
-    Metadata, Nic, NodeTopology, NodeTopologySpec, NodeTopologyStatus, Path, PathClass, Remote,
-    RemoteKind, Source, SourceKind, VERSION, Via,
+    API_VERSION, Allocation, Comparison, Domain, Edge, Fabric, GROUP, Gpu, Interconnect, KIND,
+    Link, Lost, Metadata, Nic, NodeTopology, NodeTopologySpec, NodeTopologyStatus, Path, PathClass,
+    Remote, RemoteKind, Source, SourceKind, VERSION, Via,
 };
 pub use pattern::{Pattern, Scope, Shape};
 pub use recovery::RecoveryAction;

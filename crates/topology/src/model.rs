@@ -3,12 +3,14 @@
 //! absent, never null or zero.
 
 mod derived;
+mod measured;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Comparison, Fault, calibration::Measured};
+use crate::Fault;
 
 pub use derived::Interconnect;
+pub use measured::{Comparison, Measured, MeasuredSet};
 
 /// API group of all objects and labels of this project.
 pub const GROUP: &str = "nvlink-domains.io";

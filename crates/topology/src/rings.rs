@@ -11,7 +11,7 @@
 
 use crate::{
     GpuSet, Graph,
-    graph::{Weight, weight_of},
+    weight::{Weight, weight_of},
 };
 
 /// The maximum number of GPUs for which rings are counted.

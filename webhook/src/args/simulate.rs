@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use nvlink_planner::simulation::ClusterSpec;
+use nvlink_simulation::ClusterSpec;
 
 /// What `--help` ends with.
 pub(super) const EXAMPLES: &str = "\

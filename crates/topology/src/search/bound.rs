@@ -12,7 +12,7 @@ use super::{
     instance::{Mask, Weights},
     tour::{Kind, Score},
 };
-use crate::graph::Weight;
+use crate::weight::Weight;
 
 /// Two GPUs and the weight between them; edges are compared by weight first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     flows::{PARTS, busy, most},
-    graph::Weight,
+    weight::Weight,
 };
 
 /// For each GPU, the GPUs with which it exchanges a byte.

@@ -1,7 +1,7 @@
 //! A region of at most [`EXACT_GPUS`] GPUs, renumbered for bit masks, and its k-subsets.
 
 use super::{EXACT_GPUS, Request, tour::Score};
-use crate::{GpuSet, Graph, Pattern, Scope, flows::Loads, graph::Weight, rings::Mesh};
+use crate::{GpuSet, Graph, Pattern, Scope, flows::Loads, rings::Mesh, weight::Weight};
 
 /// A set of GPUs by their number in the [`Instance`].
 pub(super) type Mask = u32;

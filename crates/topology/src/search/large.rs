@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use super::{EXACT_GPUS, Found, Instance, Rank, Request, tour::Kind};
-use crate::{GpuSet, Graph, Pattern, Scope, cost::Volumes, graph::Weight};
+use crate::{GpuSet, Graph, Pattern, Scope, volumes::Volumes, weight::Weight};
 
 /// The maximum number of different choices that are tried one by one.
 const CHOICES: usize = 2_000;

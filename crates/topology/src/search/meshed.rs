@@ -13,10 +13,10 @@ use super::{
     tour::{Kind, Score, Tour},
 };
 use crate::{
-    cost::Volumes,
     flows::Loads,
-    graph::Weight,
     rings::{self, Mesh, Rings},
+    volumes::Volumes,
+    weight::Weight,
 };
 
 /// Tours over sets of one instance.

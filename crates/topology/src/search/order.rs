@@ -6,7 +6,7 @@ use super::{
     tour::{Kind, Score, Tour},
     tours,
 };
-use crate::graph::Weight;
+use crate::weight::Weight;
 
 /// The number of steps after which a walk that aims at the bound gives up. A regular
 /// board needs `k` of them.

@@ -11,9 +11,9 @@ use super::{
 };
 use crate::{
     Pattern,
-    cost::Volumes,
     flows::{Busy, Loads},
-    graph::Weight,
+    volumes::Volumes,
+    weight::Weight,
 };
 
 /// The number of rank assignments after which the search gives up and reports the result

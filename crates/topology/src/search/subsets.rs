@@ -12,7 +12,7 @@ use super::{
     tour::{Kind, Score, Tour},
     tours,
 };
-use crate::graph::Weight;
+use crate::weight::Weight;
 
 /// The patterns whose cost depends on sums of weights, not on a tour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

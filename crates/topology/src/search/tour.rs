@@ -1,7 +1,7 @@
 //! A ring or a chain over some GPUs, and its score.
 
 use super::instance::{FORBIDDEN, Mask};
-use crate::{graph::Weight, rings::Rings};
+use crate::{rings::Rings, weight::Weight};
 
 /// A tour: each GPU sends to the next one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

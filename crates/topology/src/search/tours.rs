@@ -12,7 +12,7 @@ use super::{
     instance::{Mask, Weights, members, within},
     tour::{Kind, Score, Tour},
 };
-use crate::graph::Weight;
+use crate::weight::Weight;
 
 /// Up to this number of GPUs, trying every order is faster than dynamic programming.
 pub(super) const FEW: usize = 6;

@@ -5,70 +5,40 @@
 //! would start its pods one by one; and every policy gets the best rank order of the GPUs
 //! that it hands out, as NCCL finds it. Both favour the policies that the planner is
 //! compared with.
+//!
+//! A [`Trace`] is read (`row`, `trace`), the [`Cluster`] built, and each policy is a scheduler
+//! (`scheduler`: `queue` is the planner, `baseline` the others) on one clock (`clock`). What
+//! ran is rated (`rating`), summed up (`summary`), and shown (`table`, `plot`).
 
 mod baseline;
 mod clock;
 mod cluster;
+mod error;
 mod estimates;
 mod plot;
 mod queue;
 mod rating;
 mod row;
+mod scheduler;
 mod summary;
 mod table;
 mod trace;
 mod waiting;
 mod words;
 
-use nvlink_topology::GpuSet;
-
-use crate::Millis;
 use baseline::Baseline;
-use cluster::Demand;
 use queue::Queue;
 use rating::Ratings;
+use scheduler::{Entry, Scheduler};
 
 pub use clock::Inconsistent;
 pub use cluster::{BadCluster, Cluster, ClusterSpec};
+pub use error::TraceError;
 pub use plot::plot;
+pub use scheduler::Policy;
 pub use summary::{Outcome, Ran, Report, Summary};
 pub use table::table;
-pub use trace::{Job, Trace, TraceError};
-
-/// Who decides which job starts when, and on which GPUs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Policy {
-    /// The planner.
-    NvlinkDomains,
-    /// kube-scheduler that prefers empty nodes (LeastAllocated, its default), and a device
-    /// plugin that hands out any free GPUs.
-    Spread,
-    /// kube-scheduler that prefers full nodes (MostAllocated), and the lowest free indices.
-    Packed,
-    /// The nodes of [`Policy::Packed`], and the best free GPUs of the node.
-    Aligned,
-}
-
-impl Policy {
-    /// All policies, in the order of reports.
-    pub const ALL: [Self; 4] = [
-        Self::NvlinkDomains,
-        Self::Spread,
-        Self::Packed,
-        Self::Aligned,
-    ];
-
-    /// Returns the name in reports.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::NvlinkDomains => "nvlink-domains",
-            Self::Spread => "spread",
-            Self::Packed => "packed",
-            Self::Aligned => "aligned",
-        }
-    }
-}
+pub use trace::{Job, Trace};
 
 /// How far a simulation is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,43 +49,6 @@ pub struct Progress {
     pub ended: usize,
     /// The number of jobs that it runs.
     pub jobs: usize,
-}
-
-/// GPUs of one node that a pod holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Seat {
-    /// The node's position in the cluster.
-    node: usize,
-    gpus: GpuSet,
-}
-
-/// A job that the cluster can hold.
-#[derive(Clone, Debug)]
-struct Entry<'a> {
-    job: &'a Job,
-    demand: Demand,
-}
-
-/// What a policy starts.
-#[derive(Clone, Debug, PartialEq)]
-struct Start {
-    /// The job's position among the entries.
-    entry: usize,
-    seats: Vec<Seat>,
-}
-
-/// A scheduler on the virtual clock. It gets all ends and arrivals of a moment, then a round.
-trait Scheduler {
-    /// A job arrived.
-    fn arrive(&mut self, entry: usize);
-    /// A job ended.
-    fn end(&mut self, entry: usize);
-    /// Returns what starts now.
-    fn round(&mut self, now: Millis) -> Vec<Start>;
-    /// Returns when the answer may change although no job arrives or ends.
-    fn wake(&self) -> Option<Millis> {
-        None
-    }
 }
 
 /// Replays `trace` on `cluster` under each policy. `seed` decides what is arbitrary; equal
@@ -162,6 +95,3 @@ pub fn run(
     }
     Ok(Report::new(trace, cluster, rejected, outcomes))
 }
-
-#[cfg(test)]
-mod tests;

@@ -3,6 +3,7 @@
 use nvlink_topology::Pattern;
 
 use super::*;
+use crate::{cluster::Demand, trace::Job};
 
 /// Starts each job when it arrives, on the GPUs that the test says.
 struct Scripted {
@@ -27,7 +28,7 @@ impl Scheduler for Scripted {
     }
 }
 
-fn replay(gpus: &[&[usize]]) -> Result<(), String> {
+fn scripted(gpus: &[&[usize]]) -> Result<(), String> {
     let cluster = Cluster::new(&"l40s=1".parse().unwrap()).unwrap();
     let job = |time: Millis| Job {
         time,
@@ -47,20 +48,20 @@ fn replay(gpus: &[&[usize]]) -> Result<(), String> {
         arrived: Vec::new(),
         gpus: gpus.iter().map(|gpus| gpus.to_vec()).collect(),
     };
-    let ran = clock::replay(&entries, &cluster, &mut scheduler, &mut |_| {});
+    let ran = replay(&entries, &cluster, &mut scheduler, &mut |_| {});
     ran.map(|_| ()).map_err(|error| error.to_string())
 }
 
 #[test]
 fn a_policy_that_breaks_a_rule_is_found_out() {
-    assert_eq!(replay(&[&[0, 1], &[2, 3]]), Ok(()));
+    assert_eq!(scripted(&[&[0, 1], &[2, 3]]), Ok(()));
     for (gpus, problem) in [
         (&[&[0, 1][..], &[1, 2]][..], "gets a GPU that is not free"),
         (&[&[0, 1], &[7, 8]], "gets a GPU that is not free"),
         (&[&[0, 1], &[2]], "gets 1 GPUs"),
         (&[&[0, 1]], "1 jobs wait forever"),
     ] {
-        let error = replay(gpus).unwrap_err();
+        let error = scripted(gpus).unwrap_err();
         assert!(error.contains(problem), "{gpus:?}: {error}");
     }
 }

@@ -7,38 +7,7 @@
 //! apart are on one switch, at most `PXB` on one tree of switches, at most `PHB` on one
 //! host bridge, at most `NODE` on one socket (as are GPUs of one NUMA node).
 
-use crate::{
-    GpuSet, Graph, NodeTopologySpec, PathClass,
-    graph::{Weight, weight_of},
-};
-
-/// The capacity of a resource in one direction. Greater is faster.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Capacity {
-    /// Bytes per second.
-    pub(crate) bytes_per_second: u64,
-    /// Time of one byte.
-    pub(crate) weight: Weight,
-}
-
-impl Capacity {
-    pub(crate) fn new(bytes_per_second: u64) -> Self {
-        let weight = weight_of(bytes_per_second);
-        Self {
-            bytes_per_second,
-            weight,
-        }
-    }
-
-    /// Returns the faster of two capacities.
-    pub(crate) fn max(self, other: Self) -> Self {
-        if other.bytes_per_second > self.bytes_per_second {
-            other
-        } else {
-            self
-        }
-    }
-}
+use crate::{GpuSet, Graph, NodeTopologySpec, PathClass, weight::Capacity};
 
 /// GPUs behind one uplink, which carries all PCIe traffic between them and other GPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -1,6 +1,6 @@
 //! Reading traces.
 
-use nvlink_planner::simulation::Trace;
+use nvlink_simulation::Trace;
 
 use crate::read;
 

@@ -2,19 +2,23 @@
 
 use std::collections::HashMap;
 
-use nvlink_topology::{GpuSet, Scope};
-
-use super::{Cluster, Entry, Scheduler, Seat, Start, cluster::ZONE, estimates::Estimates};
-use crate::{
+use nvlink_planner::{
     Action, Availability, Job, Member, Millis, Name, NodeState, Planner, PodState, Release,
     Settings,
+};
+use nvlink_topology::{GpuSet, Scope};
+
+use crate::{
+    cluster::{Cluster, ZONE},
+    estimates::Estimates,
+    scheduler::{Entry, Scheduler, Seat, Start},
 };
 
 /// The one class of the simulation: its settings are the defaults.
 const CLASS: &str = "simulation";
 
 /// The planner, fed with what happens.
-pub(super) struct Queue<'a> {
+pub(crate) struct Queue<'a> {
     planner: Planner,
     cluster: &'a Cluster,
     entries: &'a [Entry<'a>],
@@ -30,7 +34,7 @@ pub(super) struct Queue<'a> {
 }
 
 impl<'a> Queue<'a> {
-    pub(super) fn new(cluster: &'a Cluster, entries: &'a [Entry<'a>]) -> Self {
+    pub(crate) fn new(cluster: &'a Cluster, entries: &'a [Entry<'a>]) -> Self {
         let class = Name::from(CLASS);
         let mut planner = Planner::new(Settings::default());
         let mut nodes = HashMap::new();

@@ -2,8 +2,9 @@
 
 use serde::Serialize;
 
-use super::{Cluster, Policy, Trace};
-use crate::Millis;
+use nvlink_planner::Millis;
+
+use crate::{cluster::Cluster, scheduler::Policy, trace::Trace};
 
 /// Payload of the communication time, bytes per GPU.
 const PAYLOAD: f64 = 1_073_741_824.0;
@@ -139,7 +140,7 @@ struct Document {
 }
 
 impl Report {
-    pub(super) fn new(
+    pub(crate) fn new(
         trace: &Trace,
         cluster: &Cluster,
         rejected: usize,
@@ -208,10 +209,10 @@ impl Report {
 }
 
 /// One or more values in ascending order.
-pub(super) struct Sorted(Vec<f64>);
+pub(crate) struct Sorted(Vec<f64>);
 
 impl Sorted {
-    pub(super) fn of(values: impl Iterator<Item = f64>) -> Option<Self> {
+    pub(crate) fn of(values: impl Iterator<Item = f64>) -> Option<Self> {
         let mut values: Vec<f64> = values.collect();
         values.sort_by(f64::total_cmp);
         (!values.is_empty()).then_some(Self(values))
@@ -227,7 +228,7 @@ impl Sorted {
         self.0.get(rank - 1).copied().unwrap_or_default()
     }
 
-    pub(super) fn values(&self) -> &[f64] {
+    pub(crate) fn values(&self) -> &[f64] {
         &self.0
     }
 }

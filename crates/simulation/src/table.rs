@@ -1,7 +1,7 @@
 //! The report as a table for people.
 
-use super::{
-    Report, Summary,
+use crate::{
+    summary::{Report, Summary},
     words::{counted, duration, number, percent, short},
 };
 

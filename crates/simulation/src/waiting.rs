@@ -13,23 +13,23 @@ use std::{
     collections::{BTreeMap, BTreeSet},
 };
 
-use super::Demand;
+use crate::cluster::Demand;
 
 /// Jobs that wait. Entries are numbered by arrival.
 #[derive(Debug, Default)]
-pub(super) struct Waiting {
+pub(crate) struct Waiting {
     /// By size: if a job does not fit, no other of its size fits in the same round.
     sizes: BTreeMap<Demand, BTreeSet<(Reverse<i32>, usize)>>,
 }
 
 impl Waiting {
-    pub(super) fn add(&mut self, entry: usize, priority: i32, demand: Demand) {
+    pub(crate) fn add(&mut self, entry: usize, priority: i32, demand: Demand) {
         let size = self.sizes.entry(demand).or_default();
         size.insert((Reverse(priority), entry));
     }
 
     /// Tries all jobs in the order of the queue. Those that `fit` accepts leave it.
-    pub(super) fn try_all<T>(&mut self, mut fit: impl FnMut(usize, Demand) -> Option<T>) -> Vec<T> {
+    pub(crate) fn try_all<T>(&mut self, mut fit: impl FnMut(usize, Demand) -> Option<T>) -> Vec<T> {
         let mut tried = BTreeSet::new();
         let mut started = Vec::new();
         loop {

@@ -2,7 +2,7 @@
 
 use std::{fs, path::PathBuf};
 
-use nvlink_planner::simulation::{plot, run, table};
+use nvlink_simulation::{plot, run, table};
 
 use crate::{cluster, generate, read};
 

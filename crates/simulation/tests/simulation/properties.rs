@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use nvlink_planner::simulation::{Report, plot, run, table};
+use nvlink_simulation::{Report, plot, run, table};
 use proptest::prelude::*;
 
 use crate::{cluster, generate, read, simulate};
@@ -71,7 +71,7 @@ proptest! {
     fn reading_never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
         let mut text = b"time,gpus,duration\n".to_vec();
         text.extend(&bytes);
-        let _ = nvlink_planner::simulation::Trace::read(&text[..]);
-        let _ = nvlink_planner::simulation::Trace::read(&bytes[..]);
+        let _ = nvlink_simulation::Trace::read(&text[..]);
+        let _ = nvlink_simulation::Trace::read(&bytes[..]);
     }
 }

@@ -2,10 +2,13 @@
 
 use std::{cmp::Reverse, collections::BinaryHeap};
 
+use nvlink_planner::Millis;
 use nvlink_topology::GpuSet;
 
-use super::{Cluster, Entry, Policy, Scheduler, Seat, Start};
-use crate::Millis;
+use crate::{
+    cluster::Cluster,
+    scheduler::{Entry, Policy, Scheduler, Seat, Start},
+};
 
 /// How many rounds without an event in between may start nothing while jobs wait and none runs.
 const MOST_IDLE_ROUNDS: u32 = 1_000;
@@ -26,7 +29,7 @@ impl Inconsistent {
         }
     }
 
-    pub(super) fn of(self, policy: Policy) -> Self {
+    pub(crate) fn of(self, policy: Policy) -> Self {
         Self {
             policy: Some(policy),
             ..self
@@ -36,13 +39,13 @@ impl Inconsistent {
 
 /// When and where a job ran.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Started {
-    pub(super) at: Millis,
-    pub(super) seats: Vec<Seat>,
+pub(crate) struct Started {
+    pub(crate) at: Millis,
+    pub(crate) seats: Vec<Seat>,
 }
 
 /// Replays all jobs. Returns the start of each. `progress` gets the number of ended jobs.
-pub(super) fn replay(
+pub(crate) fn replay(
     entries: &[Entry<'_>],
     cluster: &Cluster,
     scheduler: &mut dyn Scheduler,
@@ -151,3 +154,6 @@ impl<'a> Account<'a> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,6 +1,6 @@
 //! What each policy does, on examples that can be worked out by hand.
 
-use nvlink_planner::simulation::{ClusterSpec, Policy};
+use nvlink_simulation::{ClusterSpec, Policy};
 
 use crate::{cluster, outcome, simulate, waits};
 

@@ -8,7 +8,7 @@ mod policies;
 mod properties;
 mod trace;
 
-use nvlink_planner::simulation::{Cluster, Outcome, Policy, Report, Trace, run};
+use nvlink_simulation::{Cluster, Outcome, Policy, Report, Trace, run};
 
 fn read(text: &str) -> Trace {
     Trace::read(text.as_bytes()).unwrap()

@@ -3,16 +3,20 @@
 use std::{cmp::Ordering, collections::HashMap};
 
 use fastrand::Rng;
+use nvlink_planner::Millis;
 use nvlink_topology::{GpuSet, Pattern, Request, Scope, place};
 
-use super::{Cluster, Demand, Entry, Policy, Scheduler, Seat, Start, waiting::Waiting};
-use crate::Millis;
+use crate::{
+    cluster::{Cluster, Demand},
+    scheduler::{Entry, Policy, Scheduler, Seat, Start},
+    waiting::Waiting,
+};
 
 /// kube-scheduler's MaxNodeScore.
 const MOST: usize = 100;
 
 /// kube-scheduler with one of its scoring strategies, and a device plugin.
-pub(super) struct Baseline<'a> {
+pub(crate) struct Baseline<'a> {
     policy: Policy,
     cluster: &'a Cluster,
     entries: &'a [Entry<'a>],
@@ -25,7 +29,7 @@ pub(super) struct Baseline<'a> {
 }
 
 impl<'a> Baseline<'a> {
-    pub(super) fn new(
+    pub(crate) fn new(
         policy: Policy,
         cluster: &'a Cluster,
         entries: &'a [Entry<'a>],

@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, str::FromStr, sync::Arc};
 
+use nvlink_planner::Name;
 use nvlink_topology::{
     Fabric, Graph, Interconnect, Invalid,
     descriptor::Capacity,
@@ -9,8 +10,7 @@ use nvlink_topology::{
     profile::{self, Profile},
 };
 
-use super::trace::Job;
-use crate::Name;
+use crate::trace::Job;
 
 /// The most nodes of a cluster.
 const MOST_NODES: u32 = 10_000;
@@ -74,34 +74,34 @@ impl FromStr for ClusterSpec {
 #[derive(Clone, Debug)]
 pub struct Cluster {
     /// The hardware of the nodes.
-    pub(super) kinds: Vec<Kind>,
+    pub(crate) kinds: Vec<Kind>,
     /// The nodes.
-    pub(super) nodes: Vec<Node>,
+    pub(crate) nodes: Vec<Node>,
     largest_domain: usize,
 }
 
 /// The hardware of a node.
 #[derive(Clone, Debug)]
-pub(super) struct Kind {
-    pub(super) graph: Arc<Graph>,
-    pub(super) interconnect: Interconnect,
-    pub(super) network: Option<u64>,
+pub(crate) struct Kind {
+    pub(crate) graph: Arc<Graph>,
+    pub(crate) interconnect: Interconnect,
+    pub(crate) network: Option<u64>,
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Node {
-    pub(super) name: Name,
+pub(crate) struct Node {
+    pub(crate) name: Name,
     /// Its position in [`Cluster::kinds`].
-    pub(super) kind: usize,
-    pub(super) fabric: Option<Fabric>,
+    pub(crate) kind: usize,
+    pub(crate) fabric: Option<Fabric>,
 }
 
 /// What a job asks for in terms of pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct Demand {
-    pub(super) pods: u32,
+pub(crate) struct Demand {
+    pub(crate) pods: u32,
     /// GPUs of each pod.
-    pub(super) gpus: u32,
+    pub(crate) gpus: u32,
 }
 
 impl Cluster {
@@ -154,7 +154,7 @@ impl Cluster {
         fabrics.into_values().max().unwrap_or(1).max(within)
     }
 
-    pub(super) fn graph(&self, node: usize) -> &Graph {
+    pub(crate) fn graph(&self, node: usize) -> &Graph {
         &self.kinds[self.nodes[node].kind].graph
     }
 
@@ -173,13 +173,13 @@ impl Cluster {
     }
 
     /// Reports whether some NVLink domain has this many GPUs.
-    pub(super) fn has_domain_of(&self, gpus: u32) -> bool {
+    pub(crate) fn has_domain_of(&self, gpus: u32) -> bool {
         gpus as usize <= self.largest_domain
     }
 
     /// Returns the pods of a job: one if a node can hold it, else the fewest equal ones
     /// that the empty cluster can hold. `None` if it cannot hold the job.
-    pub(super) fn demand(&self, job: &Job) -> Option<Demand> {
+    pub(crate) fn demand(&self, job: &Job) -> Option<Demand> {
         let held = |gpus: u32| -> usize {
             let sizes = (0..self.nodes.len()).map(|node| self.graph(node).len());
             sizes.map(|size| size / gpus as usize).sum()
@@ -196,7 +196,7 @@ impl Cluster {
     }
 
     /// Returns the empty nodes as the search for gangs sees them.
-    pub(super) fn candidates(&self) -> Vec<multi_node::Node<'_>> {
+    pub(crate) fn candidates(&self) -> Vec<multi_node::Node<'_>> {
         let mut candidates = Vec::with_capacity(self.nodes.len());
         for node in &self.nodes {
             let kind = &self.kinds[node.kind];
@@ -217,4 +217,4 @@ impl Cluster {
 }
 
 /// The zone of all nodes.
-pub(super) const ZONE: &str = "zone";
+pub(crate) const ZONE: &str = "zone";

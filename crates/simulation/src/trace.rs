@@ -5,10 +5,14 @@ use std::{
     io::{self, BufRead},
 };
 
+use csv::ByteRecord;
+use nvlink_planner::{Millis, Name};
 use nvlink_topology::Pattern;
 
-use super::row::{Columns, Fields, Row};
-use crate::{Millis, Name};
+use crate::{
+    error::TraceError,
+    row::{Header, Row, split},
+};
 
 /// The most bytes of one line.
 const LONGEST_LINE: u64 = 1 << 20;
@@ -53,40 +57,6 @@ pub struct Trace {
     pub ignored: Vec<String>,
 }
 
-/// Why a file is no trace.
-#[derive(Debug, thiserror::Error)]
-pub enum TraceError {
-    /// The file cannot be read.
-    #[error("cannot be read: {0}")]
-    Io(#[from] io::Error),
-    /// The file has no header.
-    #[error("it is empty: expected a header with the columns time, gpus and duration")]
-    Empty,
-    /// The file has a header and no jobs with GPUs.
-    #[error("it has a header and no jobs with GPUs")]
-    NoJobs,
-    /// A line is wrong as a whole.
-    #[error("line {line}: {reason}")]
-    Line {
-        /// The number of the line, from 1.
-        line: u64,
-        /// What is wrong, and what to do.
-        reason: String,
-    },
-    /// A value is wrong.
-    #[error("line {line}, column {column}: {value:?} {reason}")]
-    Value {
-        /// The number of the line, from 1.
-        line: u64,
-        /// The name of the column.
-        column: &'static str,
-        /// The value, cut to 64 characters.
-        value: String,
-        /// What is wrong with it, and what to do.
-        reason: String,
-    },
-}
-
 impl Trace {
     /// Reads a trace, line by line.
     ///
@@ -98,8 +68,8 @@ impl Trace {
     /// The first line that is wrong, or why the file cannot be read.
     pub fn read(mut from: impl BufRead) -> Result<Self, TraceError> {
         let mut trace = Self::default();
-        let mut columns: Option<Columns> = None;
-        let mut fields = Fields::default();
+        let mut header: Option<Header> = None;
+        let mut values = ByteRecord::new();
         let mut projects = BTreeSet::new();
         let mut bytes = Vec::new();
         let mut line = 0;
@@ -113,25 +83,20 @@ impl Trace {
                 continue;
             }
             let wrong = |reason| TraceError::Line { line, reason };
-            fields.split(text).map_err(wrong)?;
-            match &columns {
+            split(text, &mut values).map_err(wrong)?;
+            match &header {
                 None => {
-                    let header = Columns::of(&fields).map_err(wrong)?;
-                    trace.ignored.clone_from(&header.ignored);
-                    columns = Some(header);
+                    let found = Header::of(&values).map_err(wrong)?;
+                    trace.ignored.clone_from(&found.ignored);
+                    header = Some(found);
                 }
-                Some(columns) => {
-                    columns.check(&fields).map_err(wrong)?;
-                    let row = Row {
-                        line,
-                        columns,
-                        fields: &fields,
-                    };
-                    trace.add(&row, &mut projects)?;
+                Some(header) => {
+                    header.check(&values).map_err(wrong)?;
+                    trace.add(&Row::of(&values, header, line)?, &mut projects)?;
                 }
             }
         }
-        match (columns, trace.jobs.is_empty()) {
+        match (header, trace.jobs.is_empty()) {
             (None, _) => return Err(TraceError::Empty),
             (_, true) => return Err(TraceError::NoJobs),
             _ => {}
@@ -142,16 +107,15 @@ impl Trace {
 
     fn add(&mut self, row: &Row<'_>, projects: &mut BTreeSet<Name>) -> Result<(), TraceError> {
         let (gpus, rounded) = row.gpus()?;
-        let project = row.project()?;
-        let project = projects.get(project).cloned().unwrap_or_else(|| {
-            let name = Name::from(project);
+        let project = projects.get(row.project).cloned().unwrap_or_else(|| {
+            let name = Name::from(row.project);
             projects.insert(name.clone());
             name
         });
         let job = Job {
-            time: row.seconds("time")?,
+            time: row.time()?,
             gpus,
-            duration: row.seconds("duration")?,
+            duration: row.duration()?,
             project,
             pattern: row.pattern(gpus)?,
             priority: row.priority()?,

@@ -1,7 +1,7 @@
 //! Figures as people read them.
 
 /// Returns a duration with two units at most: `850 ms`, `42 s`, `3m 20s`, `2h 5m`, `3d 4h`.
-pub(super) fn duration(seconds: f64) -> String {
+pub(crate) fn duration(seconds: f64) -> String {
     if seconds == 0.0 {
         return "0 s".to_owned();
     }
@@ -27,7 +27,7 @@ fn two(seconds: u64, large: u64, name: &str, small: u64, rest: &str) -> String {
 }
 
 /// Returns a communication time with three digits: `8.62 ms`, `0.123 s`.
-pub(super) fn short(seconds: f64) -> String {
+pub(crate) fn short(seconds: f64) -> String {
     let (value, unit) = match seconds {
         _ if seconds < 1.0 => (seconds * 1000.0, "ms"),
         _ => (seconds, "s"),
@@ -41,12 +41,12 @@ pub(super) fn short(seconds: f64) -> String {
 }
 
 /// Returns a share as a percentage.
-pub(super) fn percent(share: f64) -> String {
+pub(crate) fn percent(share: f64) -> String {
     format!("{:.0} %", share * 100.0)
 }
 
 /// Returns a number with commas between thousands.
-pub(super) fn number(number: usize) -> String {
+pub(crate) fn number(number: usize) -> String {
     let digits = number.to_string();
     let mut text = String::new();
     for (at, digit) in digits.char_indices() {
@@ -59,7 +59,7 @@ pub(super) fn number(number: usize) -> String {
 }
 
 /// Returns a number of things: `1 node`, `1,000 nodes`.
-pub(super) fn counted(count: usize, what: &str) -> String {
+pub(crate) fn counted(count: usize, what: &str) -> String {
     let plural = if count == 1 { "" } else { "s" };
     format!("{} {what}{plural}", number(count))
 }

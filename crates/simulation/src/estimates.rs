@@ -2,8 +2,9 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use super::trace::Job;
-use crate::{Estimate, Millis, Name};
+use nvlink_planner::{Estimate, Millis, Name};
+
+use crate::trace::Job;
 
 /// The number of past jobs that an estimate is based on.
 const REMEMBERED: usize = 32;
@@ -13,11 +14,11 @@ const FEWEST: usize = 3;
 /// Durations of jobs that ended, by project and number of GPUs: a trace does not tell more
 /// about which jobs are alike.
 #[derive(Debug, Default)]
-pub(super) struct Estimates(HashMap<(Name, u32), VecDeque<Millis>>);
+pub(crate) struct Estimates(HashMap<(Name, u32), VecDeque<Millis>>);
 
 impl Estimates {
     /// Remembers a job that ended.
-    pub(super) fn ended(&mut self, job: &Job) {
+    pub(crate) fn ended(&mut self, job: &Job) {
         let past = self.0.entry((job.project.clone(), job.gpus)).or_default();
         past.push_back(job.duration);
         if past.len() > REMEMBERED {
@@ -28,7 +29,7 @@ impl Estimates {
     /// Returns the median of the latest jobs that are alike; `None` if there were too few. It
     /// has no spread: that of unlike jobs says nothing about one of them, and a planner that
     /// allowed for it would keep GPUs idle.
-    pub(super) fn of(&self, job: &Job) -> Option<Estimate> {
+    pub(crate) fn of(&self, job: &Job) -> Option<Estimate> {
         let past = self.0.get(&(job.project.clone(), job.gpus))?;
         if past.len() < FEWEST {
             return None;

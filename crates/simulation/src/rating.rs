@@ -8,10 +8,15 @@ use nvlink_topology::{
     search,
 };
 
-use super::{Cluster, Demand, Entry, Ran, Seat, clock::Started};
+use crate::{
+    clock::Started,
+    cluster::{Cluster, Demand},
+    scheduler::{Entry, Seat},
+    summary::Ran,
+};
 
 /// Costs by what they depend on.
-pub(super) struct Ratings<'a> {
+pub(crate) struct Ratings<'a> {
     cluster: &'a Cluster,
     /// Cost, and quality against the empty node, by the node's hardware.
     pods: HashMap<(usize, GpuSet, Pattern), (f64, f64)>,
@@ -20,7 +25,7 @@ pub(super) struct Ratings<'a> {
 }
 
 impl<'a> Ratings<'a> {
-    pub(super) fn new(cluster: &'a Cluster) -> Self {
+    pub(crate) fn new(cluster: &'a Cluster) -> Self {
         Self {
             cluster,
             pods: HashMap::new(),
@@ -29,7 +34,7 @@ impl<'a> Ratings<'a> {
     }
 
     /// Returns what a job got.
-    pub(super) fn rate(&mut self, entry: &Entry<'_>, started: &Started) -> Ran {
+    pub(crate) fn rate(&mut self, entry: &Entry<'_>, started: &Started) -> Ran {
         let Entry { job, demand } = entry;
         let seats = &started.seats;
         let (cost, quality) = match seats[..] {

@@ -2,9 +2,8 @@
 
 use std::fmt::Write;
 
-use super::{
-    Outcome, Ran, Report,
-    summary::Sorted,
+use crate::{
+    summary::{Outcome, Ran, Report, Sorted},
     words::{duration, number, short},
 };
 
