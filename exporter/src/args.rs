@@ -13,6 +13,7 @@ use std::{ffi::OsString, path::PathBuf, str::FromStr, time::Duration};
 
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum, error::ErrorKind};
 use nvlink_runtime::{duration, flags};
+use nvlink_source::SourceSpec;
 use nvlink_topology::{BrokenGpus, Pattern, Scope};
 
 pub use self::{
@@ -21,11 +22,7 @@ pub use self::{
     ingest::{IngestArgs, IngestFormat, PlaceFlags},
     web::{Collectors, WebArgs},
 };
-use crate::{
-    allocations::AllocationArgs,
-    output::TopologyFormat,
-    source::{self, SourceSpec},
-};
+use crate::{allocations::AllocationArgs, output::TopologyFormat};
 
 /// Discovers the NVLink graph of a GPU node, exports it to Prometheus and publishes it to Kubernetes
 #[derive(Debug, Parser)]
@@ -97,7 +94,7 @@ pub struct SourceArgs {
     pub source: SourceSpec,
 
     /// The node's name [default: the recorded name, else the host's]
-    #[arg(long, env = "NODE_NAME", value_name = "NAME", value_parser = source::node_name)]
+    #[arg(long, env = "NODE_NAME", value_name = "NAME", value_parser = nvlink_source::node_name)]
     pub node_name: Option<String>,
 
     /// File of measured bandwidths, which replace the constants of the cost (see calibration)
@@ -327,7 +324,7 @@ pub enum PlaceFormat {
   nvlink-exporter unpublish --all")]
 pub struct UnpublishArgs {
     /// The node's name
-    #[arg(long, env = "NODE_NAME", value_name = "NAME", value_parser = source::node_name)]
+    #[arg(long, env = "NODE_NAME", value_name = "NAME", value_parser = nvlink_source::node_name)]
     #[arg(required_unless_present = "all")]
     pub node_name: Option<String>,
     /// All nodes instead, also those that no longer exist: for uninstalling.
@@ -415,7 +412,7 @@ mod tests {
             .collect::<Vec<_>>()
             .join(" ");
         assert!(
-            help.contains(&crate::source::sim::names().join(", ")),
+            help.contains(&nvlink_source::sim::names().join(", ")),
             "{help}"
         );
     }

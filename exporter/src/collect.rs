@@ -7,6 +7,7 @@ use std::{
 };
 
 use nvlink_runtime::supervise::{Supervisor, Weight};
+use nvlink_source::{Source, SourceError, Unread};
 
 use crate::{
     faults::Faults,
@@ -14,7 +15,6 @@ use crate::{
     marks::{Marks, Record},
     remotes::Remotes,
     snapshot::{Health, Latest, Snapshot},
-    source::{Source, SourceError, Unread},
     totals::Totals,
 };
 
@@ -282,8 +282,9 @@ impl Log {
 
 #[cfg(test)]
 mod tests {
+    use nvlink_source::Reading;
+
     use super::*;
-    use crate::source::Reading;
 
     /// Fails at every second reading.
     struct Flaky(u32);
@@ -294,7 +295,7 @@ mod tests {
             match self.0 % 2 {
                 0 => Err(SourceError::Unsupported("out of order".to_owned())),
                 _ => {
-                    let spec: crate::source::SourceSpec = "sim:l40s".parse().unwrap();
+                    let spec: nvlink_source::SourceSpec = "sim:l40s".parse().unwrap();
                     spec.open(Some("n"))?.read(now)
                 }
             }
@@ -318,7 +319,7 @@ mod tests {
     impl Source for Bridges {
         fn read(&mut self, now: Duration) -> Result<Reading, SourceError> {
             self.0 += 1;
-            let spec: crate::source::SourceSpec = "sim:a100-pcie-pairs".parse().unwrap();
+            let spec: nvlink_source::SourceSpec = "sim:a100-pcie-pairs".parse().unwrap();
             let mut reading = spec.open(Some("n"))?.read(now)?;
             let fails = self.0 > 1;
             let gpus = &mut reading.topology.spec.gpus;
@@ -355,7 +356,7 @@ mod tests {
 
     impl Source for Partial {
         fn read(&mut self, now: Duration) -> Result<Reading, SourceError> {
-            let spec: crate::source::SourceSpec = "sim:dgx-h100".parse().unwrap();
+            let spec: nvlink_source::SourceSpec = "sim:dgx-h100".parse().unwrap();
             let mut reading = spec.open(Some("n"))?.read(now)?;
             let reason = "GPU 3: its links cannot be read".to_owned();
             reading.unread.push(Unread {

@@ -17,12 +17,12 @@ use std::{
 
 use anyhow::Context;
 use nvlink_runtime::log;
+use nvlink_source::{Opener, Reading, calibrated};
 
 use crate::{
     args::{self, Command, LogFormat, SourceArgs, UnpublishArgs},
     marks::Marks,
     metrics, publish,
-    source::{Opener, Reading, calibrated},
 };
 
 /// Runs the program. The exit status is 0, 1 for bad input or a failure, or 2 for bad usage.

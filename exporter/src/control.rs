@@ -11,8 +11,9 @@ use axum::{
     response::{IntoResponse, Response},
     routing::get,
 };
+use nvlink_source::sim::Control;
 
-use crate::{origin, output, source::sim::Control};
+use crate::{origin, output};
 
 /// Maximum size of a list of faults, in bytes.
 const MOST_BYTES: usize = 1 << 16;

@@ -3,9 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use nvlink_source::{FabricCondition, FabricState, GpuHealth, LostGpu, Reading, RowRemap};
 use nvlink_topology::{RecoveryAction, missing_links};
-
-use crate::source::{FabricCondition, FabricState, GpuHealth, LostGpu, Reading, RowRemap};
 
 /// A fault of a GPU that lasts for a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -3,7 +3,6 @@
 //!
 //! The modules; each uses only those above it:
 //!
-//! - [`source`] reads a node: its hardware, a file, a simulation.
 //! - `origin` refuses requests that come from a page of another site.
 //! - [`release`] releases the source for a while.
 //! - [`tally`] keeps the process's statistics about itself.
@@ -51,7 +50,6 @@ pub mod release;
 pub mod remotes;
 pub mod server;
 pub mod snapshot;
-pub mod source;
 pub mod tally;
 pub mod totals;
 

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::source::{ErrorKind, LinkCounters, Reading};
+use nvlink_source::{ErrorKind, LinkCounters, Reading};
 
 /// How long errors count as recent.
 pub const RECENT: Duration = Duration::from_secs(300);
@@ -165,8 +165,9 @@ impl Counted {
 
 #[cfg(test)]
 mod tests {
+    use nvlink_source::SourceSpec;
+
     use super::*;
-    use crate::source::SourceSpec;
 
     /// Reads a simulated node after `seconds`, changes the reading by `edit` and observes it.
     fn observe(

@@ -21,13 +21,11 @@ use std::{
     sync::LazyLock,
 };
 
+use nvlink_source::{FabricState, GpuHealth, LinkCounters, LostGpu, Reading, RowRemap};
 use nvlink_topology::{Fault, Gpu, Lost, RecoveryAction, missing_links};
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    placement::Key,
-    source::{FabricState, GpuHealth, LinkCounters, LostGpu, Reading, RowRemap},
-};
+use crate::placement::Key;
 
 pub(crate) use self::xids::breaks;
 

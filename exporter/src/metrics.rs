@@ -16,17 +16,14 @@ mod writer;
 
 use std::{collections::BTreeSet, fmt};
 
+use nvlink_source::{LinkCounters, Reading};
 use prometheus_client::{
     collector::Collector,
     encoding::{DescriptorEncoder, text},
     registry::Registry,
 };
 
-use crate::{
-    remotes::Remotes,
-    snapshot::View,
-    source::{LinkCounters, Reading},
-};
+use crate::{remotes::Remotes, snapshot::View};
 
 use self::writer::Writer;
 pub use self::{

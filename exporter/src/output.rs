@@ -11,7 +11,7 @@ pub mod table;
 
 pub use nvlink_runtime::page::ranges;
 
-use crate::source::Reading;
+use nvlink_source::Reading;
 
 /// Values of `topology --output`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]

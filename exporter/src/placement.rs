@@ -7,9 +7,8 @@ use std::{
     time::Duration,
 };
 
+use nvlink_source::{LostGpu, Reading};
 use nvlink_topology::{Allocation, Gpu, NodeTopologyStatus, PathClass, Pattern};
-
-use crate::source::{LostGpu, Reading};
 
 /// The identity of a GPU, which does not change while it exists.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

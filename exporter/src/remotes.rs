@@ -3,9 +3,10 @@
 
 use std::collections::BTreeMap;
 
+use nvlink_source::Reading;
 use nvlink_topology::{Gpu, Link, Remote, RemoteKind};
 
-use crate::{placement::Key, source::Reading};
+use crate::placement::Key;
 
 /// The last known remote kind of each link, by GPU and by index of the link.
 #[derive(Clone, Debug, Default)]

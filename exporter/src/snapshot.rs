@@ -6,19 +6,13 @@ use std::{
 };
 
 use arc_swap::{ArcSwap, ArcSwapOption};
+use nvlink_source::{Reading, host_name};
 use nvlink_topology::{Comparison, NodeTopology};
 use tokio::sync::Notify;
 
 use crate::{
-    collective::Results,
-    load::LinkLoad,
-    marks::Record,
-    placement::Placements,
-    release::Hold,
-    remotes::Remotes,
-    source::{Reading, host_name},
-    tally::Tally,
-    totals::GpuTotals,
+    collective::Results, load::LinkLoad, marks::Record, placement::Placements, release::Hold,
+    remotes::Remotes, tally::Tally, totals::GpuTotals,
 };
 
 /// The outcome of one collection. Data and health are separate: a failed

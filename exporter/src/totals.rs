@@ -8,10 +8,9 @@ use std::{
     time::Instant,
 };
 
-use crate::{
-    placement::Key,
-    source::{ErrorKind, LinkCounters, Reading},
-};
+use nvlink_source::{ErrorKind, LinkCounters, Reading};
+
+use crate::placement::Key;
 
 /// The totals of one GPU, since the exporter first read it. A value that none of its links
 /// reports now is absent.

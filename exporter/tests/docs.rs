@@ -26,8 +26,8 @@ use nvlink_exporter::{
     collect::collect,
     metrics::{self, FAMILIES, Groups},
     snapshot::{Latest, View},
-    source::{SourceSpec, sim},
 };
+use nvlink_source::{SourceSpec, sim};
 
 const GENERATED: &str =
     "<!-- Generated from the code: UPDATE_GOLDEN=1 cargo test -p nvlink-exporter --test docs -->";

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use nvlink_exporter::source::sim;
+use nvlink_source::sim;
 
 use crate::exporter::{Exporter, collection, program, value};
 

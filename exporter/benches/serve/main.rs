@@ -16,7 +16,8 @@ use std::{
 };
 
 use exporter::{Exporter, collection, program};
-use nvlink_exporter::{snapshot::View, source::recording::Recorder};
+use nvlink_exporter::snapshot::View;
+use nvlink_source::recording::Recorder;
 
 const SCRAPES: u32 = 1000;
 

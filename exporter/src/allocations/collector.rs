@@ -8,6 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use nvlink_source::LostGpu;
 use nvlink_topology::{Allocation, NodeTopologySpec, NodeTopologyStatus, Pattern};
 use tokio::{
     sync::watch,
@@ -28,7 +29,6 @@ use crate::{
     placement::{Health, Judged, Keys, Placements},
     publish::status::{Record, Wanted},
     snapshot::Latest,
-    source::LostGpu,
 };
 
 /// How long to wait for the node's topology before checking again.
@@ -325,8 +325,9 @@ fn short(name: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use nvlink_source::SourceSpec;
+
     use super::*;
-    use crate::source::SourceSpec;
 
     /// A node whose source has an allocation of GPU 0.
     fn held() -> Arc<Latest> {

@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeSet, HashMap};
 
+use nvlink_source::LostGpu;
 use nvlink_topology::{Gpu, NodeTopologySpec, bus_id};
 
 use super::{podresources::ClaimResource, slices::Slices};
-use crate::source::LostGpu;
 
 /// The GPUs of a node, by all their names.
 #[derive(Debug, Default)]
@@ -189,13 +189,12 @@ fn strip<'t>(text: &'t str, prefix: &str) -> Option<&'t str> {
 
 #[cfg(test)]
 mod tests {
+    use nvlink_source::SourceSpec;
+
     use super::*;
-    use crate::{
-        allocations::{
-            podresources::CdiDevice,
-            slices::{DRIVER, Identity, Slice},
-        },
-        source::SourceSpec,
+    use crate::allocations::{
+        podresources::CdiDevice,
+        slices::{DRIVER, Identity, Slice},
     };
 
     fn spec(mig: &[u32]) -> NodeTopologySpec {

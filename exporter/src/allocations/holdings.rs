@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use nvlink_source::LostGpu;
 use nvlink_topology::NodeTopologySpec;
 use prost::{DecodeError, Message};
 
@@ -10,7 +11,6 @@ use super::{
     podresources::{ContainerResources, ListPodResourcesResponse},
     slices::{DRIVER, Slices},
 };
-use crate::source::LostGpu;
 
 /// Namespace and name of a pod.
 pub(super) type PodName = (String, String);

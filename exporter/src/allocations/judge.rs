@@ -169,10 +169,10 @@ fn domains(spec: &NodeTopologySpec, gpus: &[u32]) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use nvlink_source::SourceSpec;
     use nvlink_topology::{Fault, PathClass};
 
     use super::*;
-    use crate::source::SourceSpec;
 
     fn spec(source: &str) -> NodeTopologySpec {
         let source: SourceSpec = source.parse().unwrap();

@@ -14,13 +14,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use nvlink_source::LostGpu;
 use nvlink_topology::{Allocation, Gpu};
 
 use super::holdings::{Held, Holdings, PodName};
 use crate::{
     placement::{Key, Keys},
     publish::status::Record,
-    source::LostGpu,
 };
 
 /// The pods of the last look.

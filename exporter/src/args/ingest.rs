@@ -4,14 +4,12 @@ use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, ValueEnum};
 use nvlink_runtime::duration;
+use nvlink_source::SourceSpec;
 use nvlink_topology::PathClass;
 
-use crate::{
-    collective::{
-        Collective, Given,
-        verdict::{Against, Gate},
-    },
-    source::SourceSpec,
+use crate::collective::{
+    Collective, Given,
+    verdict::{Against, Gate},
 };
 
 /// Flags of `ingest`.

@@ -10,6 +10,7 @@ use std::{
 };
 
 use nvlink_runtime::files;
+use nvlink_source::Reading;
 use nvlink_topology::{Comparison, NodeTopologySpec, comparison};
 
 use super::{
@@ -17,7 +18,7 @@ use super::{
     state::{Class, Kept},
     store, summary,
 };
-use crate::{snapshot::Latest, source::Reading};
+use crate::snapshot::Latest;
 
 /// The maximum number of messages that wait for the node's topology.
 const MOST_WAITING: usize = 256;

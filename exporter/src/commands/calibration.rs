@@ -6,6 +6,7 @@ use std::{
 };
 
 use anyhow::{Context, bail};
+use nvlink_source::calibrated;
 use nvlink_topology::{
     Calibration,
     calibration::{MAX_AGE, MIN_RUNS},
@@ -16,7 +17,6 @@ use crate::{
     args::{CalibrationAction, CalibrationArgs},
     collective::store,
     output,
-    source::calibrated,
 };
 
 const DAY: u64 = 24 * 3600;

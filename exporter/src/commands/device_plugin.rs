@@ -15,6 +15,7 @@ use nvlink_runtime::{
     supervise::{Supervisor, Weight},
     web::{self, Servers, Web},
 };
+use nvlink_source::host_name;
 use tokio::time::timeout;
 
 use super::serve::blocking;
@@ -24,7 +25,6 @@ use crate::{
     device_plugin::{Directories, Label, Proxy},
     log, metrics, publish,
     snapshot::Latest,
-    source::host_name,
 };
 
 /// Time that requests in progress get when the program stops.

@@ -9,6 +9,7 @@ use std::{
 };
 
 use anyhow::Context;
+use nvlink_source::{Reading, Source, SourceError, recording::Recorder};
 use nvlink_topology::NodeTopologySpec;
 use tokio::{
     signal::unix::{SignalKind, signal},
@@ -16,11 +17,7 @@ use tokio::{
 };
 
 use super::{print, runtime, warn};
-use crate::{
-    args::RecordArgs,
-    marks::Marks,
-    source::{Reading, Source, SourceError, recording::Recorder},
-};
+use crate::{args::RecordArgs, marks::Marks};
 
 /// A recording that takes longer prints its progress.
 const QUIET: Duration = Duration::from_secs(2);

@@ -9,6 +9,7 @@ use nvlink_runtime::{
     supervise::{Supervisor, Weight},
     web::{self, Servers, Web},
 };
+use nvlink_source::{host_name, sim::Control};
 
 use crate::{
     allocations::{self, ClusterAccess},
@@ -20,7 +21,6 @@ use crate::{
     release::Release,
     server::{self, Site},
     snapshot::Latest,
-    source::{host_name, sim::Control},
     tally::{Publishing, Tally},
 };
 

@@ -161,8 +161,9 @@ impl Board {
 
 #[cfg(test)]
 mod tests {
+    use nvlink_source::SourceSpec;
+
     use super::*;
-    use crate::source::SourceSpec;
 
     const GPU: &str = "nvidia.com/gpu";
 

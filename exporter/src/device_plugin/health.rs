@@ -16,6 +16,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
+use nvlink_source::Reading;
 use prost::{Message, bytes::Bytes};
 use serde::{Deserialize, Serialize};
 
@@ -23,10 +24,7 @@ use super::{
     Boards,
     messages::{Device, ListAndWatchResponse, extend_each},
 };
-use crate::{
-    marks::{self, Traffic},
-    source::Reading,
-};
+use crate::marks::{self, Traffic};
 
 /// The file in the vendor's directory.
 const FILE: &str = "nvlink-domains.unhealthy.json";

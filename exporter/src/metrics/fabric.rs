@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use nvlink_source::{FabricState, GpuHealth, Reading};
 use nvlink_topology::RecoveryAction;
 
 use super::{
@@ -10,7 +11,6 @@ use super::{
     gpu::{by_index, ids},
     writer::Writer,
 };
-use crate::source::{FabricState, GpuHealth, Reading};
 
 pub(super) fn write(out: &mut Writer<'_>, data: &Reading) -> fmt::Result {
     let fabrics = || health(data).filter_map(|(ids, one)| Some((ids, one.fabric.as_ref()?)));

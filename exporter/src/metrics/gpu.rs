@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use nvlink_source::Reading;
 use nvlink_topology::{Gpu, missing_gpus, missing_links};
 
 use super::{
@@ -9,7 +10,7 @@ use super::{
     family::{Label, Value},
     writer::Writer,
 };
-use crate::{source::Reading, totals::GpuTotals};
+use crate::totals::GpuTotals;
 
 pub(super) fn write(out: &mut Writer<'_>, data: &Reading, all_totals: &[GpuTotals]) -> fmt::Result {
     let gpus = &data.topology.spec.gpus;

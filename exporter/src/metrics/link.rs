@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use nvlink_source::{LinkCounters, Reading};
 use nvlink_topology::{Gpu, Link};
 
 use super::{
@@ -10,10 +11,7 @@ use super::{
     gpu::{by_index, ids},
     writer::Writer,
 };
-use crate::{
-    remotes::Remotes,
-    source::{LinkCounters, Reading},
-};
+use crate::remotes::Remotes;
 
 pub(super) fn write(out: &mut Writer<'_>, data: &Reading, remotes: &Remotes) -> fmt::Result {
     let gpus = &data.topology.spec.gpus;

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use nvlink_source::Reading;
 use nvlink_topology::{Edge, Gpu, RemoteKind, direct_links};
 
 use super::{
@@ -10,7 +11,6 @@ use super::{
     gpu::{by_index, ids},
     writer::Writer,
 };
-use crate::source::Reading;
 
 pub(super) fn write(out: &mut Writer<'_>, data: &Reading) -> fmt::Result {
     let spec = &data.topology.spec;

@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn names_send_no_control_sequences_to_the_terminal() {
-        let source: crate::source::SourceSpec = "sim:rtx-a6000-pairs".parse().unwrap();
+        let source: nvlink_source::SourceSpec = "sim:rtx-a6000-pairs".parse().unwrap();
         let reading = source.open(Some("n")).unwrap().read(Default::default());
         let mut node = reading.unwrap().topology;
         node.metadata.name = "a\u{1b}]0;x\u{7}".into();

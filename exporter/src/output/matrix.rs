@@ -1,6 +1,6 @@
 //! The layout of `nvidia-smi topo -m`, identical up to the tabs, without its escape sequences.
 
-use crate::source::{
+use nvlink_source::{
     Reading,
     topo_matrix::{self, GpuRow, Matrix, Relation},
 };

@@ -1,11 +1,11 @@
 //! The topology as tables for a terminal.
 
+use nvlink_source::topo_matrix;
 use nvlink_topology::{
     Fault, Gpu, NodeTopology, NodeTopologySpec, SourceKind, labels, missing_links,
 };
 
 use super::{ranges, rate, summary};
-use crate::source::topo_matrix;
 
 /// Maximum number of columns: a wider matrix does not fit a terminal.
 const MOST_COLUMNS: usize = 16;

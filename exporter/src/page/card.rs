@@ -1,5 +1,6 @@
 //! One GPU: a card with its links, which opens to a table of them.
 
+use nvlink_source::FabricState;
 use nvlink_topology::Gpu;
 
 use super::{
@@ -11,7 +12,6 @@ use super::{
 use crate::{
     load::LinkLoad,
     output::{self, summary},
-    source::FabricState,
 };
 
 pub(super) fn render(scene: &Scene<'_>, gpu: &Gpu, lanes: &[Lane<'_>]) -> String {

@@ -1,5 +1,6 @@
 //! Which containers hold which GPUs, and how good the placements are.
 
+use nvlink_source::LostGpu;
 use nvlink_topology::NodeTopologyStatus;
 
 use super::{
@@ -7,7 +8,7 @@ use super::{
     html::{count, escape, gpus, percent},
     scene::{Job, Scene},
 };
-use crate::{output, placement::Judged, source::LostGpu};
+use crate::{output, placement::Judged};
 
 /// Renders the jobs, and the free GPUs.
 pub(super) fn render(scene: &Scene<'_>) -> String {

@@ -1,8 +1,9 @@
 //! One link, with everything that is known about it.
 
+use nvlink_source::LinkCounters;
 use nvlink_topology::{Link, RemoteKind};
 
-use crate::{load::LinkLoad, source::LinkCounters};
+use crate::load::LinkLoad;
 
 /// A link, its counters and its load.
 #[derive(Clone, Copy)]

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use nvlink_source::LinkCounters;
+use nvlink_source::Reading;
 use nvlink_topology::{Allocation, Gpu, NodeTopologySpec, RemoteKind, missing_links};
 
 use super::{html::mark, lane::Lane};
-use crate::{
-    load::LinkLoad, placement::Judged, snapshot::View, source::LinkCounters, source::Reading,
-};
+use crate::{load::LinkLoad, placement::Judged, snapshot::View};
 
 /// A view that has data, and indices into it.
 pub(super) struct Scene<'a> {

@@ -1,5 +1,6 @@
 //! The list of problems at the top of the page.
 
+use nvlink_source::{FabricState, GpuHealth, RowRemap};
 use nvlink_topology::{Fault, Gpu, RecoveryAction, missing_gpus};
 
 use super::{
@@ -7,10 +8,7 @@ use super::{
     lane::State,
     scene::Scene,
 };
-use crate::{
-    output::summary,
-    source::{FabricState, GpuHealth, RowRemap},
-};
+use crate::output::summary;
 
 /// A problem.
 pub(super) struct Trouble {

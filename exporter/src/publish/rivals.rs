@@ -42,8 +42,9 @@ impl Rivals {
 
 #[cfg(test)]
 mod tests {
+    use nvlink_source::SourceSpec;
+
     use super::*;
-    use crate::source::SourceSpec;
 
     fn spec(source: &str) -> NodeTopologySpec {
         let source: SourceSpec = source.parse().unwrap();

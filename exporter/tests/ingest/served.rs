@@ -20,8 +20,8 @@ use nvlink_exporter::{
     metrics::{self, Group, Groups},
     page,
     snapshot::Latest,
-    source::{Opener, SourceSpec},
 };
+use nvlink_source::{Opener, SourceSpec};
 use nvlink_topology::labels;
 use serde_json::json;
 

@@ -9,11 +9,11 @@ use nvlink_exporter::{
     collective::{Collective, Expected, Results, State, run::Reason, state::Class},
     placement::{Health, Judged, Keys, PatternFrom, Placements},
     snapshot::{Latest, View},
-    source::{Reading, SourceSpec},
     tally::Tally,
     totals::Totals,
 };
 use nvlink_runtime::supervise::{Supervisor, Weight};
+use nvlink_source::{Reading, SourceSpec};
 use nvlink_topology::{Allocation, Edge, NodeTopologyStatus, PathClass, Pattern};
 use serde_json::json;
 

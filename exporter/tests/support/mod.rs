@@ -13,9 +13,9 @@ use nvlink_exporter::{
     marks::{Marks, Record},
     remotes::Remotes,
     snapshot::{Health, Snapshot},
-    source::{Opener, Reading, SourceSpec},
     totals::Totals,
 };
+use nvlink_source::{Opener, Reading, SourceSpec};
 
 /// Reads `source` as the node `node-a`, 100 s after the start, and marks broken GPUs.
 pub(crate) fn reading(source: &str) -> Reading {
