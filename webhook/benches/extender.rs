@@ -11,9 +11,9 @@ use axum::{
     http::Request,
 };
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
+use nvlink_api::class::Class;
 use nvlink_topology::{Allocation, NodeTopologySpec, labels};
 use nvlink_webhook::{
-    class::Class,
     cluster::view::{SharedView, View},
     extender::{
         Extender,

@@ -18,10 +18,9 @@ pub use simulate::{ReportFormat, SimulateArgs};
 pub use status::{ClusterArgs, ExplainArgs, Format, Plugin, PodName, Show, StatusArgs};
 pub use web::WebArgs;
 
-use crate::{
-    certificate::pki::SecretName, class::syntax::is_namespace, decide::Settings,
-    registration::WebhookTarget,
-};
+use nvlink_api::class::syntax::is_namespace;
+
+use crate::{certificate::pki::SecretName, decide::Settings, registration::WebhookTarget};
 
 /// Places GPU pods in NVLink domains, at admission.
 ///

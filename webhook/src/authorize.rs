@@ -10,7 +10,7 @@ use std::{
     future::Future,
 };
 
-use crate::crd::access::GrantedIn;
+use nvlink_api::crd::access::GrantedIn;
 
 mod cache;
 mod reviews;

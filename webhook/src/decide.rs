@@ -8,9 +8,9 @@ use nvlink_topology::{Pattern, Scope, labels};
 use serde_json::Value;
 use std::sync::Arc;
 
-use crate::{
+use nvlink_api::{
     class::{Class, GPU, Queue},
-    decide::patch::{Editor, Patch},
+    patch::{Editor, Patch},
 };
 
 pub mod affinity;
@@ -27,10 +27,7 @@ pub mod guard;
 mod handover;
 mod identity;
 pub(crate) mod intent;
-pub mod patch;
-pub mod pod;
 mod project;
-pub mod quantity;
 mod refusal;
 mod together;
 

@@ -5,9 +5,7 @@
 //! - [`metrics`]: metrics of the program itself;
 //! - [`recent`]: the latest decisions, for the page;
 //! - [`health`]: readiness, and the endpoints that report it;
-//! - `yaml`, `stdout`: reading and printing documents;
-//! - [`crd`]: the custom resources as the API server stores them;
-//! - [`class`]: a class as decisions need it, and the CI systems that it may list;
+//! - `stdout`: printing documents;
 //! - [`authorize`]: the users behind a pod, and whether they may use a class;
 //! - [`cluster`]: the view of the cluster that decisions use, kept by watches;
 //! - [`decide`]: the decision on a pod, a pure function: its class, its pattern,
@@ -34,9 +32,7 @@ pub mod args;
 pub mod authorize;
 pub mod certificate;
 mod check;
-pub mod class;
 pub mod cluster;
-pub mod crd;
 pub mod decide;
 mod drain;
 pub mod extender;
@@ -54,7 +50,6 @@ pub mod serve;
 mod simulate;
 pub mod status;
 mod stdout;
-mod yaml;
 
 pub use registration::{WebhookTarget, registration};
 pub use run::run;

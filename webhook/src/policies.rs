@@ -5,21 +5,21 @@
 //! expressions of `policies/shared.yaml` and by the tables of the rules, so that webhook and
 //! policies use the same tables. The same list of cases tests both: `webhook/tests/cases`.
 
-use serde_json::{Value, json};
-
-use crate::{
+use nvlink_api::{
     class::provider::{Identity, PROVIDERS},
     crd::access::GrantedIn,
-    decide::{
-        denial::role,
-        devices::{FRACTION_CONTAINER, FRACTIONS, KAI},
-        guard::{
-            ANNOTATIONS, CAPABILITIES, HARMLESS, HOST_PATHS, LONGEST_PATH, MOST_PARTS,
-            OPEN_DEVICES, VARIABLES, daemon,
-        },
-        pod::GPU_RESOURCES,
-    },
+    pod::GPU_RESOURCES,
     yaml::{self, YamlError},
+};
+use serde_json::{Value, json};
+
+use crate::decide::{
+    denial::role,
+    devices::{FRACTION_CONTAINER, FRACTIONS, KAI},
+    guard::{
+        ANNOTATIONS, CAPABILITIES, HARMLESS, HOST_PATHS, LONGEST_PATH, MOST_PARTS, OPEN_DEVICES,
+        VARIABLES, daemon,
+    },
 };
 
 mod check;
@@ -188,17 +188,16 @@ fn shared(name: &str) -> String {
 mod tests {
     use std::collections::BTreeSet;
 
+    use nvlink_api::{crd::GPU, pod::DEVICE_CLASSES};
     use nvlink_topology::{API_VERSION, GROUP, labels};
 
     use super::*;
     use crate::{
         authorize::{RELEASE, RESOURCE, USE},
-        crd::GPU,
         decide::{
             Rule,
             guard::{DEVICE_MOUNTS, KAI_CONFIG_MAPS},
             intent::ALIAS_GROUP,
-            pod::DEVICE_CLASSES,
         },
     };
 

@@ -8,13 +8,11 @@ mod list;
 use std::collections::BTreeSet;
 
 use list::{Action, Case, List};
+use nvlink_api::{class::Class, crd::access::GrantedIn, pod};
 use nvlink_webhook::{
     admission::admit::Admission,
     authorize::{Authorizer, Grant, RELEASE, Subject, USE, User},
-    class::Class,
     cluster::view::{SharedView, View},
-    crd::access::GrantedIn,
-    decide::pod,
     decide::{self, Refusal, Settings},
 };
 use serde_json::{Value, json};

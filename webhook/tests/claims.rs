@@ -7,13 +7,12 @@ mod fixture;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use fixture::{pod, subject};
+use nvlink_api::{class::Class, crd::access::GrantedIn};
 use nvlink_topology::labels;
 use nvlink_webhook::{
     admission::admit::Admission,
     authorize::{Authorizer, Grant, Subject},
-    class::Class,
     cluster::view::{SharedView, View},
-    crd::access::GrantedIn,
     decide::{Admitted, Refusal, Rule, Settings},
 };
 use serde_json::{Value, json};

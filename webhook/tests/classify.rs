@@ -121,7 +121,7 @@ fn documented_launch_lines_are_classified() {
 fn a_variable_of_the_class_does_not_change_the_pattern() {
     let admission = admission(&[]);
     let spec = json!({"environment": {"extra": {"DMLC_PS_ROOT_URI": "x", "TP": "2"}}});
-    let class = nvlink_webhook::class::Class::new("own", &serde_json::from_value(spec).unwrap());
+    let class = nvlink_api::class::Class::new("own", &serde_json::from_value(spec).unwrap());
     admission
         .view
         .write()

@@ -11,9 +11,9 @@ use std::{
 
 use axum::http::{Method, Request, Response, StatusCode};
 use kube::{Client, client::Body};
+use nvlink_api::class::Class;
 use nvlink_runtime::lease::Candidate;
 use nvlink_webhook::{
-    class::Class,
     cluster::{
         status::Writer,
         view::{SharedView, View},

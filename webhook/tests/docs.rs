@@ -13,7 +13,8 @@ mod flags;
 use std::{fs, path::PathBuf};
 
 use clap::{Command, CommandFactory};
-use nvlink_webhook::{args::Cli, class::Class, crd::DomainClass, metrics::Metrics};
+use nvlink_api::{class::Class, crd::DomainClass};
+use nvlink_webhook::{args::Cli, metrics::Metrics};
 use serde_json::Value;
 
 const GENERATED: &str =
@@ -181,7 +182,13 @@ fn classes_of_the_documentation_are_accepted() {
 fn the_code_map_names_existing_modules() {
     let map = read("ARCHITECTURE.md");
     let mut seen = 0;
-    for name in ["crates/topology", "crates/runtime", "exporter", "webhook"] {
+    for name in [
+        "crates/topology",
+        "crates/runtime",
+        "crates/api",
+        "exporter",
+        "webhook",
+    ] {
         let row = map
             .lines()
             .find(|line| line.starts_with(&format!("| `{name}/` |")))

@@ -7,7 +7,8 @@ mod fixture;
 use std::process::Command;
 
 use fixture::check_golden;
-use nvlink_webhook::{WebhookTarget, crd, registration};
+use nvlink_api::crd;
+use nvlink_webhook::{WebhookTarget, registration};
 use serde_json::{Value, json};
 
 #[test]

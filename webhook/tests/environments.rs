@@ -10,8 +10,8 @@ use fixture::{
     story::{CONTAINERS, METADATA, story_of},
     subject, with,
 };
+use nvlink_api::class::Class;
 use nvlink_topology::labels;
-use nvlink_webhook::class::Class;
 use serde_json::{Value, json};
 
 fn own(annotations: Value) -> Value {

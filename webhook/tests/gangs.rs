@@ -5,10 +5,10 @@
 mod fixture;
 
 use fixture::{pod, subject};
+use nvlink_api::class::Class;
 use nvlink_topology::labels;
 use nvlink_webhook::{
     admission::admit::Admission,
-    class::Class,
     cluster::view::{Free, SharedView, View},
     decide::Settings,
 };

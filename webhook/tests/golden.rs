@@ -448,7 +448,7 @@ fn restricted_classes_are_refused_or_passed_over() {
     let admission = admission(&[]);
     let claiming = json!({"access": {"mode": "Restricted"}, "appliesTo": {"precedence": 100}});
     let claiming =
-        nvlink_webhook::class::Class::new("greedy", &serde_json::from_value(claiming).unwrap());
+        nvlink_api::class::Class::new("greedy", &serde_json::from_value(claiming).unwrap());
     admission
         .view
         .write()

@@ -14,6 +14,7 @@ use std::{
 
 use axum_server::{Handle, tls_rustls::RustlsConfig};
 use fixture::{admission, pod, review};
+use nvlink_api::crd::access::GrantedIn;
 use nvlink_topology::labels;
 use nvlink_webhook::{
     admission::{
@@ -21,7 +22,6 @@ use nvlink_webhook::{
         server::{PATH, Webhook, admission_router, listen},
     },
     authorize::{Authorizer, Grant, Subject, User},
-    crd::access::GrantedIn,
     decide::Settings,
     metrics::Metrics,
 };

@@ -7,10 +7,10 @@ mod fixture;
 use std::{fmt::Write, sync::Arc};
 
 use fixture::check_golden;
+use nvlink_api::class::Class;
 use nvlink_planner::{Eta, Millis, Reason, Waiting};
 use nvlink_topology::{Scope, labels};
 use nvlink_webhook::{
-    class::Class,
     decide::Settings,
     queue::{
         board::{Board, Task},

@@ -9,6 +9,7 @@ use k8s_openapi::api::authorization::v1::{
     ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec,
 };
 use kube::{Api, Client, api::PostParams};
+use nvlink_api::crd::access::GrantedIn;
 use nvlink_topology::GROUP;
 use tokio::time::sleep;
 
@@ -16,7 +17,6 @@ use super::{
     Authorizer, Grant, RELEASE, RESOURCE, Subject, USE, User,
     cache::{Cache, Right},
 };
-use crate::crd::access::GrantedIn;
 
 /// The pause before a retry when the API server is busy.
 const PAUSE: Duration = Duration::from_millis(250);

@@ -13,14 +13,12 @@ use kube::{
     api::ListParams,
     core::{ApiResource, NotUsed, Object, PartialObjectMeta},
 };
+use nvlink_api::class::Class;
 use nvlink_topology::labels;
 use serde::Deserialize;
 
 use super::isolated::Stray;
-use crate::{
-    authorize::{Authorizer, ClusterAuthorizer, Grant, Subject},
-    class::Class,
-};
+use crate::authorize::{Authorizer, ClusterAuthorizer, Grant, Subject};
 
 /// Pods per page of a list.
 const PAGE: u32 = 500;

@@ -12,7 +12,7 @@ use std::{
 
 use serde_json::Value;
 
-use crate::{
+use nvlink_api::{
     class::{Broken, Class},
     crd::access::GrantedIn,
 };

@@ -2,18 +2,18 @@
 //!
 //! The user's own terms are narrowed, never replaced.
 
+use nvlink_api::{
+    class::Class,
+    crd::domain_class::Mapping,
+    patch::{Editor, Step, WrongType},
+    pod,
+};
 use nvlink_topology::{BrokenGpus, Pattern, Scope, labels};
 use serde_json::{Value, json};
 
 use super::{
     Chosen, Settings,
     refusal::{Refusal, Rule},
-};
-use crate::{
-    class::Class,
-    crd::domain_class::Mapping,
-    decide::patch::{Editor, Step, WrongType},
-    decide::pod,
 };
 
 const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";

@@ -2,6 +2,10 @@
 
 use std::sync::Arc;
 
+use nvlink_api::{
+    class::{Class, GPU},
+    pod,
+};
 use nvlink_topology::{Pattern, Scope, labels};
 
 use super::{
@@ -10,9 +14,7 @@ use super::{
 };
 use crate::{
     authorize::{Grant, Grants},
-    class::{Class, GPU},
     cluster::view::View,
-    decide::pod,
 };
 
 /// The most restricted classes whose right is checked for one pod. After so many refusals, further

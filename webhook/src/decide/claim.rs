@@ -3,18 +3,16 @@
 //! The claim does not exist yet: the queue creates it when it has chosen the GPUs, with one request
 //! for each rank. A pod's spec is final, so its containers name their ranks now.
 
+use nvlink_api::{
+    class::Class,
+    crd::domain_class::Mapping,
+    patch::{Editor, Step},
+    pod::{self, Container, Place, Role, list},
+};
 use nvlink_topology::{descriptor::hash, labels};
 use serde_json::{Value, json};
 
 use super::{Chosen, Gating, Refusal, Rule};
-use crate::{
-    class::Class,
-    crd::domain_class::Mapping,
-    decide::{
-        patch::{Editor, Step},
-        pod::{self, Container, Place, Role, list},
-    },
-};
 
 /// The most requests of one claim (`DeviceRequestsMaxSize` of `resource.k8s.io/v1`).
 const MOST: u32 = 32;

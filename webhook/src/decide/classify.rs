@@ -1,11 +1,11 @@
 //! Classification of a job's communication pattern if the job does not state it, from what
 //! launchers, operators and CI systems write into a pod.
 
+use nvlink_api::pod::{self, Container};
 use nvlink_topology::Pattern;
 use serde_json::Value;
 
 use super::Intent;
-use crate::decide::pod::{self, Container};
 
 mod launch;
 mod marks;
@@ -133,7 +133,7 @@ impl Evidence {
     ) -> Self {
         let holders: Vec<_> = containers
             .iter()
-            .filter(|container| container.may_hold_gpu(crate::class::GPU))
+            .filter(|container| container.may_hold_gpu(nvlink_api::class::GPU))
             .map(|container| Launch::of(pod, *container, foreign))
             .collect();
         let (mark, owner) = (marked(pod), owned(pod));
@@ -331,13 +331,13 @@ fn image(launch: &Launch<'_>) -> Option<Finding> {
 /// several pods, as `torchrun --nnodes=2` does.
 pub(crate) fn starts_part(pod: &Value) -> bool {
     let containers = pod::containers(pod).into_iter();
-    let mut holders = containers.filter(|container| container.may_hold_gpu(crate::class::GPU));
+    let mut holders = containers.filter(|container| container.may_hold_gpu(nvlink_api::class::GPU));
     holders.any(|container| several_nodes(&Launch::of(pod, container, &|_| false)))
 }
 
 /// Reports whether a container starts one part of a job with several pods.
 fn several_nodes(launch: &Launch<'_>) -> bool {
-    let gpus = launch.container.amount(crate::class::GPU).unwrap_or(0);
+    let gpus = launch.container.amount(nvlink_api::class::GPU).unwrap_or(0);
     launch.commands.iter().any(|command| {
         let row = program(&command.words).map(|(row, _)| row);
         let sizes = sized(row, &command.words, launch);

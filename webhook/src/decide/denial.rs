@@ -1,5 +1,12 @@
 //! Texts of refusals for a missing right, with the commands that grant it.
 
+use nvlink_api::{
+    class::{
+        Class,
+        provider::{self, Identity},
+    },
+    crd::access::GrantedIn,
+};
 use nvlink_topology::{GROUP, labels};
 use serde_json::{Value, json};
 
@@ -8,14 +15,7 @@ use super::{
     project,
     refusal::{Refusal, Rule},
 };
-use crate::{
-    authorize::{ALL, RESOURCE, Subject, USE},
-    class::{
-        Class,
-        provider::{self, Identity},
-    },
-    crd::access::GrantedIn,
-};
+use crate::authorize::{ALL, RESOURCE, Subject, USE};
 
 /// Explains why `subject` may not use `class` in `namespace`, with the commands that grant the
 /// right. `how` says in brackets how the pod reaches the class.

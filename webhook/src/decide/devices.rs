@@ -3,15 +3,15 @@
 //! At admission nobody knows which GPUs the container will get, so the code here never names one: a
 //! UUID or a node's index in the pod would override what the device plugin allocates.
 
+use nvlink_api::{
+    crd::domain_class::Mapping,
+    patch::Editor,
+    pod::{self, Container, list},
+};
 use nvlink_topology::labels;
 use serde_json::{Value, json};
 
 use super::{Chosen, Refusal, claim, environment::Text};
-use crate::{
-    crd::domain_class::Mapping,
-    decide::patch::Editor,
-    decide::pod::{self, Container, list},
-};
 
 /// The variable that hides GPUs from a container that requests none, whatever its image selects.
 pub(super) const VOID: (&str, &str) = ("NVIDIA_VISIBLE_DEVICES", "void");

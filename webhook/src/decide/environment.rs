@@ -8,15 +8,15 @@
 
 use std::collections::BTreeSet;
 
+use nvlink_api::{
+    crd::environment::MNNVL,
+    patch::Editor,
+    pod::{self, Container, Place},
+};
 use nvlink_topology::labels;
 use serde_json::{Value, json};
 
 use super::{Chosen, devices::Devices, refusal::Refusal};
-use crate::{
-    crd::environment::MNNVL,
-    decide::patch::Editor,
-    decide::pod::{self, Container, Place},
-};
 
 mod table;
 

@@ -1,5 +1,14 @@
 //! The decision in words: the pod's annotation, and the warnings that kubectl prints.
 
+use nvlink_api::{
+    class::{Class, Queue},
+    crd::{
+        domain_class::Mapping,
+        environment::{Fabric, MNNVL, Mnnvl},
+    },
+    patch::Editor,
+    pod,
+};
 use nvlink_topology::{BrokenGpus, Scope, labels};
 use serde::Serialize;
 use serde_json::Value;
@@ -12,16 +21,7 @@ use super::{
     refusal::{Refusal, Rule},
     together::Together,
 };
-use crate::{
-    class::{Class, Queue},
-    cluster::view::View,
-    crd::{
-        domain_class::Mapping,
-        environment::{Fabric, MNNVL, Mnnvl},
-    },
-    decide::patch::Editor,
-    decide::pod,
-};
+use crate::cluster::view::View;
 
 /// The annotation `nvlink-domains.io/decision`. It contains only what follows from the pod, its
 /// class and its namespace: if it contained the state of the cluster, a second pass would change

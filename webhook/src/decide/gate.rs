@@ -4,14 +4,15 @@
 //! pod that waits for somebody else's gate, or that another scheduler places, gets no gate: two
 //! queues that wait for each other would hold it forever.
 
+use nvlink_api::{
+    class::{Class, GITLAB_GIVES_UP, duration},
+    patch::Editor,
+    pod,
+};
 use nvlink_topology::labels;
 use serde_json::{Value, json};
 
-use super::{Chosen, handover, pod, refusal::Refusal};
-use crate::{
-    class::{Class, GITLAB_GIVES_UP, duration},
-    decide::patch::Editor,
-};
+use super::{Chosen, handover, refusal::Refusal};
 
 /// Whether a new pod waits in the queue.
 #[derive(Clone, Debug, PartialEq, Eq)]

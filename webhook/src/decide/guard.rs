@@ -15,14 +15,14 @@
 
 use std::sync::Arc;
 
+use nvlink_api::{class::Class, pod};
 use serde_json::Value;
 
 use super::refusal::Refusal;
 use crate::{
     authorize::{Grant, Grants, Subject},
-    class::Class,
     cluster::view::View,
-    decide::{denial, pod},
+    decide::denial,
 };
 
 mod by_hand;

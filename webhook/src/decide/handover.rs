@@ -6,15 +6,15 @@
 //! instead of our pod affinity, but only where that scheduler reads it. Otherwise nothing would
 //! keep the pods of a job together.
 
+use nvlink_api::{
+    crd::domain_class::{Integration, Scheduler as Settled},
+    patch::Editor,
+    pod,
+};
 use nvlink_topology::{Scope, labels};
 use serde_json::Value;
 
 use super::{Chosen, Settings, gate, refusal::Refusal};
-use crate::{
-    crd::domain_class::{Integration, Scheduler as Settled},
-    decide::patch::Editor,
-    decide::pod,
-};
 
 /// A scheduler other than the cluster's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

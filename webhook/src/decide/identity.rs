@@ -1,10 +1,10 @@
 //! Labels that only the webhook may write.
 
+use nvlink_api::{class::syntax, patch::Editor, pod};
 use nvlink_topology::labels;
 use serde_json::{Value, json};
 
 use super::refusal::{Refusal, Rule};
-use crate::{class::syntax, decide::patch::Editor, decide::pod};
 
 /// Refuses a pod with one of the labels `keys`, because the webhook does not write them here.
 pub(super) fn refuse(pod: &Value, keys: &[&str]) -> Result<(), Refusal> {

@@ -2,11 +2,11 @@
 
 use std::{fmt::Display, str::FromStr, time::Duration};
 
+use nvlink_api::{class::duration, pod};
 use nvlink_topology::{GROUP, Pattern, Scope, labels, multi_node::local};
 use serde_json::Value;
 
 use super::refusal::{Refusal, Rule};
-use crate::{class::duration, decide::pod};
 
 /// The name of the scope in published recipes; `nvlink-locality` means `nvlink-domain`.
 const ALIAS_POLICY: &str = "scheduling.run.ai/topology-policy";

@@ -1,16 +1,16 @@
 //! The project that a pod belongs to, as its CI system reports it.
 
-use serde_json::Value;
-
-use crate::{
-    authorize::Subject,
+use nvlink_api::{
     class::{
         Class,
         provider::{self, Identity},
     },
     crd::access::{Account, CiProject},
-    decide::pod,
+    pod,
 };
+use serde_json::Value;
+
+use crate::authorize::Subject;
 
 /// Returns the project of a pod of `class` in `namespace`, from sources that the pod's author
 /// cannot forge: the pod's CI label if a runner that the class trusts creates the pod, as in

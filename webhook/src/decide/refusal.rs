@@ -1,6 +1,6 @@
 //! Refusals of pods, and the rules behind them.
 
-use crate::decide::patch::WrongType;
+use nvlink_api::patch::WrongType;
 
 /// The rule that refuses a pod. The set is bounded, so the rule can be a metric label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -1,10 +1,11 @@
 //! What the hardware of a class lets the pods of one job do together: whether all of them can ever
 //! run, and whether they reach each other over NVLink. Pure.
 
+use nvlink_api::class::Class;
 use nvlink_topology::{Pattern, Scope};
 
 use super::{Chosen, STAYS_PENDING};
-use crate::{class::Class, cluster::view::GangRoom};
+use crate::cluster::view::GangRoom;
 
 /// The page on pods of one job that are separate hosts.
 const PAGE: &str = "docs/gangs.md";

@@ -1,12 +1,12 @@
 //! What a pod asks for.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use nvlink_api::pod;
 use nvlink_topology::{Pattern, labels, multi_node::local};
 use serde_json::Value;
 
 use crate::{
     cluster::view::View,
-    decide::pod,
     mirror::{Pod, hardware::Job},
 };
 

@@ -7,6 +7,7 @@ use kube::{
     Client,
     api::{Api, ApiResource, DynamicObject, GroupVersionKind},
 };
+use nvlink_api::yaml;
 use nvlink_runtime::client::{self, Limits};
 use serde_json::{Value, json};
 use similar::TextDiff;
@@ -15,7 +16,6 @@ use super::{Site, documents, text};
 use crate::{
     args::{LEASE_NAME, LEASE_NAMESPACE},
     stdout::print,
-    yaml,
 };
 
 const POLICY: &str = "ValidatingAdmissionPolicy";

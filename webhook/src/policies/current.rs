@@ -6,6 +6,7 @@
 use std::{sync::Arc, time::Duration};
 
 use kube::Client;
+use nvlink_api::yaml::YamlError;
 use serde_json::Value;
 
 use super::{
@@ -13,7 +14,7 @@ use super::{
     check::{Differing, Task, found},
     documents,
 };
-use crate::{metrics::Metrics, yaml::YamlError};
+use crate::metrics::Metrics;
 
 /// The time between two checks.
 const LOOK: Duration = Duration::from_secs(30);

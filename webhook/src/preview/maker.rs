@@ -143,7 +143,7 @@ pub(super) fn subject(template: &Template, pod: &Value, user: User) -> Subject {
     };
     Subject {
         user,
-        service_account: crate::decide::pod::service_account(pod).to_owned(),
+        service_account: nvlink_api::pod::service_account(pod).to_owned(),
     }
 }
 

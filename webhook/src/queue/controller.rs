@@ -13,6 +13,7 @@ use std::{
 };
 
 use kube::Client;
+use nvlink_api::pod;
 use nvlink_planner::{Millis, Name, Planner, Settings as Rules, Waiting};
 use nvlink_runtime::{
     complaints::Complaints,
@@ -37,11 +38,7 @@ use super::{
     review::Review,
     tally,
 };
-use crate::{
-    cluster::SharedGpus,
-    decide::{Settings, pod},
-    metrics::Metrics,
-};
+use crate::{cluster::SharedGpus, decide::Settings, metrics::Metrics};
 
 /// The longest time between two rounds: expected starts that have passed move on, milliseconds.
 const REST: Millis = 10_000;

@@ -1,5 +1,9 @@
 //! The report of `explain`: why a pod waits, or why it is where it is. Pure.
 
+use nvlink_api::{
+    crd::domain_class::{Mapping, OnQueueTimeout},
+    pod,
+};
 use nvlink_planner::{Action, Deadline, Explanation, Job, Millis, Name, OnTimeout};
 use nvlink_topology::{Scope, labels};
 use serde::Serialize;
@@ -15,8 +19,7 @@ use super::{
 };
 use crate::{
     cluster::view::GangRoom,
-    crd::domain_class::{Mapping, OnQueueTimeout},
-    decide::{Together, pod},
+    decide::Together,
     queue::{self, Life, notice::REFUSED},
 };
 

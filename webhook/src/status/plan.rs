@@ -3,12 +3,12 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use nvlink_api::class::GPU;
 use nvlink_planner::{Name, Planner, Round};
 use serde_json::{Value, json};
 
 use super::state::State;
 use crate::{
-    class::GPU,
     decide::Settings,
     queue::feed::{Claim, DeviceClass, Feed, Slice, id, node::Node},
 };

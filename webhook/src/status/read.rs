@@ -11,15 +11,15 @@ use kube::{
     api::{DynamicObject, ListParams, PostParams},
     core::{ApiResource, GroupVersionKind},
 };
-use nvlink_runtime::{client, topology};
+use nvlink_api::{crd::DomainClass, node_topology, pod};
+use nvlink_runtime::client;
 use nvlink_topology::{GROUP, labels};
 use serde_json::Value;
 
 use super::objects::{Kind, Objects, key};
 use crate::{
     authorize::{RESOURCE, USE},
-    crd::DomainClass,
-    decide::{gate, pod},
+    decide::gate,
     queue::{
         self, Life, Limits,
         claim::API_VERSION,
@@ -77,7 +77,7 @@ pub(super) fn dra(kind: &str) -> ApiResource {
 pub(super) async fn objects(client: &Client, namespace: &str) -> Result<Objects, kube::Error> {
     let (classes, topologies, nodes, slices, claims, device_classes, all) = futures::try_join!(
         list(client, classes(), None, "domainclasses"),
-        list(client, topology::resource(), None, "nodetopologies"),
+        list(client, node_topology::resource(), None, "nodetopologies"),
         list(client, nodes(), None, "nodes"),
         list(client, dra("ResourceSlice"), None, "resourceslices"),
         list(

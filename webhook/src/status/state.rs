@@ -3,6 +3,11 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use k8s_openapi::jiff::Timestamp;
+use nvlink_api::{
+    class::{Class, GPU},
+    crd::DomainClassSpec,
+    pod,
+};
 use nvlink_planner::{Job, Millis, Name};
 use nvlink_topology::labels;
 use serde_json::Value;
@@ -13,9 +18,7 @@ use super::{
     plan::Plan,
 };
 use crate::{
-    class::{Class, GPU},
-    crd::DomainClassSpec,
-    decide::{Settings, pod},
+    decide::Settings,
     queue::{Life, Member, Past, Source, feed::id, notice::REFUSED, read},
 };
 

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
+use nvlink_api::class::{Broken, Class};
 use nvlink_topology::labels;
 use nvlink_webhook::{
     admission::admit::Admission,
     authorize::ListedAuthorizer,
-    class::{Broken, Class},
     cluster::view::{Labels, SharedView, View},
     decide::Settings,
     metrics::Metrics,

@@ -10,10 +10,10 @@ mod refused;
 
 use std::sync::Arc;
 
+use nvlink_api::class::Class;
 use nvlink_planner::{Action, Planner, Reason, Release, Why};
 use nvlink_topology::{Allocation, NodeTopologySpec, labels};
 use nvlink_webhook::{
-    class::Class,
     decide::Settings,
     mirror::{Marks, Mirror},
     queue::{

@@ -1,7 +1,8 @@
 //! Which nodes of a restricted class keep other pods off with its taint.
 
+use nvlink_api::class::Class;
+
 use super::{View, nodes::Node};
-use crate::class::Class;
 
 /// The nodes of a restricted class, by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -2,10 +2,10 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use nvlink_api::class::Class;
 use nvlink_topology::{BrokenGpus, labels};
 
 use super::{Labels, View};
-use crate::class::Class;
 
 /// The known facts about a node.
 #[derive(Clone, Debug)]

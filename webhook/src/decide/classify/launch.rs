@@ -3,10 +3,10 @@
 use std::collections::HashMap;
 
 use base64::Engine;
+use nvlink_api::pod::{self, Container};
 use serde_json::Value;
 
 use super::shell;
-use crate::decide::pod::{self, Container};
 
 /// The deepest nesting of shells that is followed.
 const DEEPEST: usize = 4;
@@ -247,7 +247,7 @@ impl<'a> Launch<'a> {
 
 fn assignment(word: &str) -> Option<(&str, &str)> {
     let (name, value) = word.split_once('=')?;
-    (!name.is_empty() && crate::class::syntax::is_variable(name)).then_some((name, value))
+    (!name.is_empty() && nvlink_api::class::syntax::is_variable(name)).then_some((name, value))
 }
 
 /// Returns the words that a wrapper starts: those after its options, their values and `before`

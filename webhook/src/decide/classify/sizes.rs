@@ -301,10 +301,10 @@ pub(super) fn number(text: &str) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
+    use nvlink_api::pod;
     use serde_json::json;
 
     use super::*;
-    use crate::decide::pod;
 
     fn read(command: &str) -> Sizes {
         let pod = json!({"spec": {"containers": [{}]}});

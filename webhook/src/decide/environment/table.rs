@@ -1,6 +1,6 @@
 //! The table of variables by the class's fabric. Add new variables here.
 
-use crate::crd::environment::{
+use nvlink_api::crd::environment::{
     AddressFamily, Distance, Environment, Fabric, Mnnvl, PeerToPeer, RoCE,
 };
 

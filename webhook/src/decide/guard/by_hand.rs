@@ -6,6 +6,7 @@
 
 use std::collections::BTreeSet;
 
+use nvlink_api::pod::list;
 use serde_json::Value;
 
 use super::{Case, reach};
@@ -13,7 +14,6 @@ use crate::{
     authorize::{ALL, Grant, Grants},
     decide::{
         denial,
-        pod::list,
         refusal::{Refusal, Rule},
     },
 };

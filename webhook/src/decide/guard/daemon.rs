@@ -1,13 +1,11 @@
 //! Daemons of the platform: pods without GPUs that run on every node, and what an administrator
 //! can do if one is refused.
 
+use nvlink_api::class::{Class, GPU};
 use nvlink_topology::{GROUP, labels};
 
 use super::{Case, devices, node_name};
-use crate::{
-    authorize::RESOURCE,
-    class::{Class, GPU},
-};
+use crate::authorize::RESOURCE;
 
 /// What to do about a pod that is refused because it targets the nodes of a class.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,17 +1,17 @@
 //! Rules against access to GPUs that bypasses the device plugin, which allocates the GPUs that the
 //! scheduler counted.
 
+use nvlink_api::{
+    class::{Class, GPU},
+    crd::domain_class::Integration,
+    pod::{self, Container, list},
+};
 use serde_json::Value;
 
 use super::{Case, daemon, reach::Way};
-use crate::{
-    class::{Class, GPU},
-    crd::domain_class::Integration,
-    decide::{
-        devices::{self, has_fractions},
-        pod::{self, Container, list},
-        refusal::{Refusal, Rule},
-    },
+use crate::decide::{
+    devices::{self, has_fractions},
+    refusal::{Refusal, Rule},
 };
 
 /// The variables by which NVIDIA's runtime gives a container GPUs, channels to the GPU memory of

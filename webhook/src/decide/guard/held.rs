@@ -3,9 +3,9 @@
 use nvlink_topology::labels;
 use serde_json::Value;
 
-use crate::{
+use nvlink_api::{
     class::GPU,
-    decide::pod::{self, Container},
+    pod::{self, Container},
 };
 
 /// The facts of a pod that decide about its class.

@@ -1,14 +1,11 @@
 //! Pods that target the nodes of a restricted class.
 
+use nvlink_api::{class::Class, pod::list};
 use nvlink_topology::labels;
 use serde_json::Value;
 
 use super::{Case, node_name};
-use crate::{
-    authorize::ALL,
-    class::Class,
-    decide::{Rule, pod::list},
-};
+use crate::{authorize::ALL, decide::Rule};
 
 /// How a pod targets the nodes of a class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

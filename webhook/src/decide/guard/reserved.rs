@@ -3,17 +3,14 @@
 //! A new pod may already have what the webhook writes if it is a copy of another pod, or if the API server calls the
 //! webhook again. They must then be exactly what the webhook would write.
 
+use nvlink_api::{crd::domain_class::Mapping, pod};
 use nvlink_topology::labels;
 use serde_json::Value;
 
 use super::Case;
-use crate::{
-    crd::domain_class::Mapping,
-    decide::pod,
-    decide::{
-        claim, gate, identity, intent, project,
-        refusal::{Refusal, Rule},
-    },
+use crate::decide::{
+    claim, gate, identity, intent, project,
+    refusal::{Refusal, Rule},
 };
 
 pub(super) fn check(case: Case<'_>) -> Result<(), Refusal> {

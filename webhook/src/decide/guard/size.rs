@@ -2,12 +2,10 @@
 //! class. Without a limit, anybody who may create pods could keep the API server busy for seconds
 //! with a single pod.
 
+use nvlink_api::pod;
 use serde_json::Value;
 
-use crate::decide::{
-    pod,
-    refusal::{Refusal, Rule},
-};
+use crate::decide::refusal::{Refusal, Rule};
 
 /// The most parts that a pod may have. Today's pods have a few dozen.
 pub const MOST_PARTS: usize = 2000;

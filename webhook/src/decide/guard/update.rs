@@ -2,6 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use nvlink_api::{
+    class::Class,
+    pod::{self, list},
+};
 use nvlink_topology::{GROUP, labels};
 use serde_json::Value;
 
@@ -12,12 +16,10 @@ use super::{
 };
 use crate::{
     authorize::{Grant, Grants, RELEASE, RESOURCE, Subject},
-    class::Class,
     cluster::view::View,
-    decide::refusal::{Refusal, Rule},
     decide::{
         Action, gate,
-        pod::{self, list},
+        refusal::{Refusal, Rule},
     },
 };
 

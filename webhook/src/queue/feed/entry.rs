@@ -1,13 +1,13 @@
 //! A pod as the feed keeps it.
 
+use nvlink_api::{class::GPU, pod};
 use nvlink_planner::{Millis, Name};
 use nvlink_topology::labels;
 use serde_json::Value;
 
 use super::{Place, amounts::Amounts, demand::Demand};
 use crate::{
-    class::GPU,
-    decide::{gate, pod},
+    decide::gate,
     queue::{
         Life, Member, Object, Placement, claim::Named, life, notice, object, outcome::Outcome,
     },

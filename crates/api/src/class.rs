@@ -15,16 +15,16 @@ mod accepted;
 mod access;
 mod broken;
 mod contradiction;
-pub(crate) mod duration;
+pub mod duration;
 mod environment;
 pub mod provider;
 mod queue;
-pub(crate) mod syntax;
+pub mod syntax;
 
 pub use accepted::{accepted, condition};
 pub use broken::Broken;
 pub use environment::InvalidEnvironment;
-pub(crate) use queue::GITLAB_GIVES_UP;
+pub use queue::GITLAB_GIVES_UP;
 pub use queue::Queue;
 
 pub use crate::crd::GPU;

@@ -7,7 +7,7 @@ const DIGITS: usize = 6;
 
 /// Parses a time of the CRD's form `^[1-9][0-9]{0,5}[smh]$`.
 #[must_use]
-pub(crate) fn parse(text: &str) -> Option<Duration> {
+pub fn parse(text: &str) -> Option<Duration> {
     let unit = match text.bytes().last()? {
         b's' => 1,
         b'm' => 60,
@@ -24,7 +24,7 @@ pub(crate) fn parse(text: &str) -> Option<Duration> {
 
 /// Returns the shortest text of whole seconds that [`parse`] reads.
 #[must_use]
-pub(crate) fn shown(duration: Duration) -> String {
+pub fn shown(duration: Duration) -> String {
     let seconds = duration.as_secs();
     match (seconds % 3600, seconds % 60) {
         (0, _) if seconds > 0 => format!("{}h", seconds / 3600),

@@ -7,11 +7,11 @@ const UNFOLDED: usize = 1 << 30;
 /// A document that cannot be parsed or written.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-pub(crate) struct YamlError(String);
+pub struct YamlError(String);
 
 /// Parses all documents of `text`, which may also be JSON. Skips empty documents.
 /// The parser limits nesting, aliases and size.
-pub(crate) fn read(text: &str) -> Result<Vec<Value>, YamlError> {
+pub fn read(text: &str) -> Result<Vec<Value>, YamlError> {
     if text.trim_start().starts_with('{')
         && let Ok(document) = serde_json::from_str(text)
     {
@@ -29,7 +29,7 @@ pub(crate) fn read(text: &str) -> Result<Vec<Value>, YamlError> {
 }
 
 /// Writes documents, separated by `---`.
-pub(crate) fn write(documents: &[Value]) -> Result<String, YamlError> {
+pub fn write(documents: &[Value]) -> Result<String, YamlError> {
     // Long lines are not folded: a change in one would look like a change in many.
     let options =
         serde_saphyr::ser_options! { min_fold_chars: UNFOLDED, folded_wrap_chars: UNFOLDED };

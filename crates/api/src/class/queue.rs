@@ -7,7 +7,7 @@ use crate::crd::domain_class::{DomainClassSpec, OnQueueTimeout, Order, WhenUnava
 
 /// The default of GitLab Runner's `poll_timeout`: after this time without a running pod, the job
 /// fails (<https://docs.gitlab.com/runner/executors/kubernetes/>).
-pub(crate) const GITLAB_GIVES_UP: Duration = Duration::from_secs(180);
+pub const GITLAB_GIVES_UP: Duration = Duration::from_secs(180);
 /// How long pods of GitLab Runner wait in classes without `queueTimeout`: short enough that the
 /// queue still says why the job did not start.
 const GITLAB_DEFAULT: Duration = Duration::from_secs(150);

@@ -2,6 +2,9 @@
 
 use std::borrow::Cow;
 
+use nvlink_topology::{GROUP, KIND, NodeTopologySpec, NodeTopologyStatus, VERSION};
+
+use crate::node_topology::PLURAL;
 use k8s_openapi::{
     apiextensions_apiserver::pkg::apis::apiextensions::v1::{
         CustomResourceColumnDefinition, CustomResourceDefinition, CustomResourceDefinitionNames,
@@ -12,8 +15,6 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 use kube::core::schema;
-use nvlink_runtime::topology::PLURAL;
-use nvlink_topology::{GROUP, KIND, NodeTopologySpec, NodeTopologyStatus, VERSION};
 use schemars::{JsonSchema, generate::SchemaSettings, json_schema, transform};
 use serde_json::json;
 

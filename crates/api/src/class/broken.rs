@@ -17,7 +17,7 @@ pub struct Broken {
     pub reason: String,
     /// The fields that are known: its name, whether it is restricted (if unknown,
     /// it is), where the right to it must be granted, and its node selector.
-    pub(crate) guard: Class,
+    pub guard: Class,
 }
 
 impl Broken {
