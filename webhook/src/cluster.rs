@@ -8,6 +8,7 @@ use kube::{
     core::{ApiResource, DynamicObject, NotUsed, Object, PartialObjectMeta},
     runtime::watcher,
 };
+use nvlink_admission::view::{SharedView, View};
 use nvlink_api::{class::Class, crd::DomainClass, node_topology};
 use nvlink_runtime::{
     supervise::{Supervisor, Weight},
@@ -18,17 +19,13 @@ use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::Value;
 use tokio::sync::watch as channel;
 
-use crate::{
-    cluster::view::{SharedView, View},
-    metrics::Metrics,
-};
+use crate::metrics::Metrics;
 
 mod exclusive;
 mod extent;
 mod isolated;
 pub mod status;
 mod strays;
-pub mod view;
 
 pub use exclusive::SharedGpus;
 use extent::Extent;

@@ -15,6 +15,7 @@ use kube::{
     api::{DeleteParams, ListParams, Patch, PatchParams},
     core::{ApiResource, DynamicObject},
 };
+use nvlink_admission::decide::gate;
 use nvlink_api::{
     MANAGER,
     patch::{Editor, Step},
@@ -25,7 +26,6 @@ use nvlink_topology::labels;
 use serde_json::{Value, json};
 
 use crate::{
-    decide::gate,
     queue::{
         Life,
         claim::Named,

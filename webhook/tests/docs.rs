@@ -127,7 +127,7 @@ fn the_page_lists_the_rules() {
     let page = read("docs/messages.md");
     let quoted = quoted(&page);
     // The rules are the values of `Rule::as_str`.
-    let source = read("webhook/src/decide/refusal.rs");
+    let source = read("crates/admission/src/decide/refusal.rs");
     let words = source.lines().filter_map(|line| {
         let (_, word) = line.trim().split_once(" => \"")?;
         word.strip_suffix("\",")
@@ -186,6 +186,7 @@ fn the_code_map_names_existing_modules() {
         "crates/topology",
         "crates/runtime",
         "crates/api",
+        "crates/admission",
         "exporter",
         "webhook",
     ] {

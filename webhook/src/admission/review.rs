@@ -9,7 +9,7 @@ use nvlink_api::{patch::Patch, pod};
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::{
+use nvlink_admission::{
     authorize::{Subject, User},
     decide::Action,
 };

@@ -14,6 +14,11 @@ use axum::{
     response::{IntoResponse, Response},
     routing::post,
 };
+use nvlink_admission::{
+    admit::{Admission, Origin},
+    authorize::Authorizer,
+    decide::{Action, Admitted, Record, Refusal, guard::Change},
+};
 use nvlink_api::pod;
 use nvlink_runtime::connections::Peer;
 use nvlink_topology::labels;
@@ -21,12 +26,7 @@ use serde_json::Value;
 use tokio::time::timeout_at;
 
 use crate::{
-    admission::{
-        admit::{Admission, Origin},
-        review::{self, Answer, Invalid, Request, Review},
-    },
-    authorize::Authorizer,
-    decide::{Action, Admitted, Record, Refusal, guard::Change},
+    admission::review::{self, Answer, Invalid, Request, Review},
     metrics::{Metrics, Outcome},
     recent::{Decision, Recent},
 };

@@ -10,7 +10,7 @@ use nvlink_api::{
 };
 use nvlink_topology::labels;
 
-use super::view::Guarded;
+use nvlink_admission::view::Guarded;
 
 /// The type of the condition.
 pub(super) const ISOLATED: &str = "Isolated";

@@ -16,6 +16,7 @@ use kube::{
     core::DeserializeGuard,
     runtime::{WatchStreamExt, watcher},
 };
+use nvlink_admission::view::SharedView;
 use nvlink_api::{
     MANAGER,
     class::accepted,
@@ -33,7 +34,6 @@ use super::{
     exclusive::{EXCLUSIVE, SharedGpus, exclusive},
     isolated::{Findings, ISOLATED, Stray, isolated},
     strays::{FEW, Search},
-    view::SharedView,
 };
 use crate::metrics::Metrics;
 

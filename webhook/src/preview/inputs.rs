@@ -7,6 +7,7 @@ use std::{
 
 use anyhow::{Context, bail, ensure};
 use kube::CustomResourceExt;
+use nvlink_admission::view::View;
 use nvlink_api::{
     class::Class,
     crd::{DomainClass, unknown_fields},
@@ -15,7 +16,7 @@ use nvlink_topology::{API_VERSION, KIND, NodeTopology, labels};
 use serde_json::{Value, json};
 
 use super::files;
-use crate::cluster::{self, view::View};
+use crate::cluster;
 
 /// The objects of a cluster.
 #[derive(Debug, Default)]

@@ -7,10 +7,10 @@
 
 use std::collections::BTreeMap;
 
+use nvlink_admission::authorize::{Subject, User};
 use serde_json::{Value, json};
 
 use super::template::Template;
-use crate::authorize::{Subject, User};
 
 /// A controller that creates pods.
 struct Maker {

@@ -25,6 +25,7 @@ use std::{
     sync::Arc,
 };
 
+use nvlink_admission::decide::Settings;
 use nvlink_api::class::Class;
 use nvlink_planner::{Name, Seat};
 use serde_json::Value;
@@ -38,7 +39,7 @@ use self::{
     objects::Incomplete,
 };
 use super::{Life, Object, Past, Placement, notice::Obstacle, read};
-use crate::{decide::Settings, mirror::Published};
+use crate::mirror::Published;
 
 pub(crate) use dra::giving;
 pub use dra::{Claim, DeviceClass, Slice};

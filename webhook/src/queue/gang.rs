@@ -12,6 +12,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use nvlink_admission::decide::{Intent, classify};
 use nvlink_api::pod;
 use serde_json::Value;
 
@@ -20,7 +21,6 @@ use super::{
     operator::{self, Group, Object, Operator},
     sizes::Sizes,
 };
-use crate::decide::{Intent, classify};
 
 /// The role of a pod in its gang, in published recipes.
 const ROLE: &str = "scheduling.run.ai/topology-role";

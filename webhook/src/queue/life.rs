@@ -7,7 +7,7 @@ use nvlink_api::pod;
 use nvlink_topology::labels;
 use serde_json::Value;
 
-use crate::decide::gate;
+use nvlink_admission::decide::gate;
 
 /// Where a pod is between its creation and its end.
 #[derive(Clone, Debug, PartialEq, Eq)]

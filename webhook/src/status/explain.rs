@@ -1,5 +1,6 @@
 //! The report of `explain`: why a pod waits, or why it is where it is. Pure.
 
+use nvlink_admission::{decide::Together, view::GangRoom};
 use nvlink_api::{
     crd::domain_class::{Mapping, OnQueueTimeout},
     pod,
@@ -17,11 +18,7 @@ use super::{
     state::{Pod, State},
     words,
 };
-use crate::{
-    cluster::view::GangRoom,
-    decide::Together,
-    queue::{self, Life, notice::REFUSED},
-};
+use crate::queue::{self, Life, notice::REFUSED};
 
 /// The most domains that are shown.
 const DOMAINS: usize = 8;

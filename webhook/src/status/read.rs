@@ -11,25 +11,25 @@ use kube::{
     api::{DynamicObject, ListParams, PostParams},
     core::{ApiResource, GroupVersionKind},
 };
+use nvlink_admission::{
+    authorize::{RESOURCE, USE},
+    decide::gate,
+};
 use nvlink_api::{crd::DomainClass, node_topology, pod};
 use nvlink_runtime::client;
 use nvlink_topology::{GROUP, labels};
 use serde_json::Value;
 
 use super::objects::{Kind, Objects, key};
-use crate::{
-    authorize::{RESOURCE, USE},
-    decide::gate,
-    queue::{
-        self, Life, Limits,
-        claim::API_VERSION,
-        feed::{
-            Place, Slice,
-            entry::concerns,
-            load::{self, Load},
-        },
-        owners::Owners,
+use crate::queue::{
+    self, Life, Limits,
+    claim::API_VERSION,
+    feed::{
+        Place, Slice,
+        entry::concerns,
+        load::{self, Load},
     },
+    owners::Owners,
 };
 
 /// The most objects of one answer of the API server.

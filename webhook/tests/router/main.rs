@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::too_many_lines)]
 
-#[path = "../fixture/mod.rs"]
+#[path = "../../../crates/admission/tests/all/fixture/mod.rs"]
 mod fixture;
 mod overload;
 
