@@ -8,12 +8,12 @@ mod support;
 use std::hint::black_box;
 
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
-use nvlink_topology::labels;
-use nvlink_webhook::{
+use nvlink_admission::{
     authorize::{Grants, Subject},
-    cluster::view::View,
     decide::{self, Admitted, Choice, Facts, Settings},
+    view::View,
 };
+use nvlink_topology::labels;
 use serde_json::Value;
 use support::{cluster, pod};
 

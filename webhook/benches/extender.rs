@@ -11,10 +11,10 @@ use axum::{
     http::Request,
 };
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
+use nvlink_admission::view::{SharedView, View};
+use nvlink_api::class::Class;
 use nvlink_topology::{Allocation, NodeTopologySpec, labels};
 use nvlink_webhook::{
-    class::Class,
-    cluster::view::{SharedView, View},
     extender::{
         Extender,
         server::{FILTER, PRIORITIZE, router},

@@ -8,10 +8,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+use nvlink_admission::{decide::Settings, view::SharedView};
 use nvlink_topology::{Allocation, NodeTopologySpec};
 use nvlink_webhook::{
-    cluster::view::SharedView,
-    decide::Settings,
     mirror::{Marks, Mirror},
     page::Page,
     recent::Recent,

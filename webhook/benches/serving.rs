@@ -28,12 +28,11 @@ use axum::{
 };
 use axum_server::{Handle, tls_rustls::RustlsConfig};
 use client::Client;
+use nvlink_admission::{
+    admit::Admission, authorize::ListedAuthorizer, decide::Settings, view::SharedView,
+};
 use nvlink_webhook::{
-    admission::admit::Admission,
     admission::server::{PATH, Webhook, admission_router},
-    authorize::ListedAuthorizer,
-    cluster::view::SharedView,
-    decide::Settings,
     metrics::Metrics,
 };
 use serde_json::{Value, json};

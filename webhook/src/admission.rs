@@ -1,5 +1,4 @@
 //! Admission reviews: read, decided on, answered.
 
-pub mod admit;
 pub mod review;
 pub mod server;

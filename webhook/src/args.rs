@@ -3,6 +3,7 @@
 use std::{net::SocketAddr, path::PathBuf};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use nvlink_admission::policies::LEASE_NAME;
 
 mod extender;
 mod policies;
@@ -18,10 +19,10 @@ pub use simulate::{ReportFormat, SimulateArgs};
 pub use status::{ClusterArgs, ExplainArgs, Format, Plugin, PodName, Show, StatusArgs};
 pub use web::WebArgs;
 
-use crate::{
-    certificate::pki::SecretName, class::syntax::is_namespace, decide::Settings,
-    registration::WebhookTarget,
-};
+use nvlink_admission::decide::Settings;
+use nvlink_api::class::syntax::is_namespace;
+
+use crate::{certificate::pki::SecretName, registration::WebhookTarget};
 
 /// Places GPU pods in NVLink domains, at admission.
 ///
@@ -234,10 +235,6 @@ pub struct ServeArgs {
     #[arg(long, env = "NVLINK_WEBHOOK_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text)]
     pub log_format: LogFormat,
 }
-
-/// The Lease of the leader where the chart installs the webhook by default.
-pub(crate) const LEASE_NAMESPACE: &str = "nvlink-system";
-pub(crate) const LEASE_NAME: &str = "nvlink-webhook";
 
 /// Flags of the Lease with which replicas elect their leader.
 #[derive(Debug, Args)]

@@ -8,9 +8,10 @@ use kube::{
     core::{ApiResource, DynamicObject, NotUsed, Object, PartialObjectMeta},
     runtime::watcher,
 };
+use nvlink_admission::view::{SharedView, View};
+use nvlink_api::{class::Class, crd::DomainClass, node_topology};
 use nvlink_runtime::{
     supervise::{Supervisor, Weight},
-    topology,
     watch::{self, Key, Mirror},
 };
 use nvlink_topology::labels;
@@ -18,26 +19,17 @@ use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::Value;
 use tokio::sync::watch as channel;
 
-use crate::{
-    class::Class,
-    cluster::view::{SharedView, View},
-    crd::DomainClass,
-    metrics::Metrics,
-};
+use crate::metrics::Metrics;
 
 mod exclusive;
 mod extent;
 mod isolated;
 pub mod status;
 mod strays;
-pub mod view;
 
 pub use exclusive::SharedGpus;
 use extent::Extent;
 pub use extent::free;
-
-/// The field manager of the webhook's writes to the cluster.
-pub(crate) const MANAGER: &str = "nvlink-webhook";
 
 /// A kind of object that the view uses.
 trait Mirrored {
@@ -232,7 +224,7 @@ impl Watches {
         let nodes = Api::all_with(client.clone(), &ApiResource::erase::<Node>(&()));
         watches.add::<Nodes>(nodes, view, metrics, supervisor);
         watches.add::<Namespaces>(Api::all(client.clone()), view, metrics, supervisor);
-        let topologies = Api::all_with(client.clone(), &topology::resource());
+        let topologies = Api::all_with(client.clone(), &node_topology::resource());
         watches.add::<Topologies>(topologies, view, metrics, supervisor);
         watches
     }

@@ -15,17 +15,17 @@ use kube::{
     api::{DeleteParams, ListParams, Patch, PatchParams},
     core::{ApiResource, DynamicObject},
 };
+use nvlink_admission::decide::gate;
+use nvlink_api::{
+    MANAGER,
+    patch::{Editor, Step},
+    pod,
+};
 use nvlink_runtime::client::{self, Limits};
 use nvlink_topology::labels;
 use serde_json::{Value, json};
 
 use crate::{
-    cluster::MANAGER,
-    decide::{
-        gate,
-        patch::{Editor, Step},
-        pod,
-    },
     queue::{
         Life,
         claim::Named,

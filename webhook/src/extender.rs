@@ -17,6 +17,7 @@ pub mod wire;
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use nvlink_admission::view::SharedView;
 use serde_json::Value;
 
 use self::{
@@ -24,7 +25,7 @@ use self::{
     verdict::{Seen, Verdict},
     wire::{Args, Candidates, FilterResult, HostPriority},
 };
-use crate::{cluster::view::SharedView, mirror::Mirror};
+use crate::mirror::Mirror;
 
 /// What the answers depend on.
 #[derive(Clone, Debug)]

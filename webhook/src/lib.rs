@@ -5,14 +5,10 @@
 //! - [`metrics`]: metrics of the program itself;
 //! - [`recent`]: the latest decisions, for the page;
 //! - [`health`]: readiness, and the endpoints that report it;
-//! - `yaml`, `stdout`: reading and printing documents;
-//! - [`crd`]: the custom resources as the API server stores them;
-//! - [`class`]: a class as decisions need it, and the CI systems that it may list;
-//! - [`authorize`]: the users behind a pod, and whether they may use a class;
+//! - `stdout`: printing documents;
+//! - [`authorizer`]: whether a user may use a class, by access reviews of the API server;
 //! - [`cluster`]: the view of the cluster that decisions use, kept by watches;
-//! - [`decide`]: the decision on a pod, a pure function: its class, its pattern,
-//!   what is refused and what is written;
-//! - [`policies`]: the rules of the decision as ValidatingAdmissionPolicies;
+//! - [`policies`]: the ValidatingAdmissionPolicies, printed, and compared with a cluster's;
 //! - [`admission`]: admission reviews over HTTP;
 //! - [`mod@registration`]: which pods the API server calls the webhook for;
 //! - [`certificate`]: the certificate that the API server trusts;
@@ -31,13 +27,10 @@
 
 pub mod admission;
 pub mod args;
-pub mod authorize;
+pub mod authorizer;
 pub mod certificate;
 mod check;
-pub mod class;
 pub mod cluster;
-pub mod crd;
-pub mod decide;
 mod drain;
 pub mod extender;
 pub mod health;
@@ -54,7 +47,6 @@ pub mod serve;
 mod simulate;
 pub mod status;
 mod stdout;
-mod yaml;
 
 pub use registration::{WebhookTarget, registration};
 pub use run::run;

@@ -31,6 +31,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use nvlink_admission::{
+    decide::Settings,
+    view::{Labels, SharedView},
+};
 use serde_json::json;
 
 use self::{
@@ -40,8 +44,6 @@ use self::{
     rendering::{Cursor, Rendering},
 };
 use crate::{
-    cluster::view::{Labels, SharedView},
-    decide::Settings,
     mirror::Mirror,
     recent::{Decision, Recent},
 };

@@ -1,364 +1,102 @@
-//! The rules of [`crate::decide::guard`] as ValidatingAdmissionPolicies, which also apply while the
-//! webhook is down, or if the API server does not call it.
-//!
-//! They are the file `policies/policies.yaml`. Its placeholders are replaced by the shared
-//! expressions of `policies/shared.yaml` and by the tables of the rules, so that webhook and
-//! policies use the same tables. The same list of cases tests both: `webhook/tests/cases`.
+//! The `policies` subcommand, which prints the policies or compares them with those of a cluster.
 
+use std::process::ExitCode;
+
+use anyhow::{Context, anyhow};
+use kube::{
+    Client,
+    api::{Api, ApiResource, DynamicObject, GroupVersionKind},
+};
+use nvlink_admission::policies::{Differing, Site, documents, text};
+use nvlink_runtime::client::{self, Limits};
 use serde_json::{Value, json};
 
-use crate::{
-    class::provider::{Identity, PROVIDERS},
-    crd::access::GrantedIn,
-    decide::{
-        denial::role,
-        devices::{FRACTION_CONTAINER, FRACTIONS, KAI},
-        guard::{
-            ANNOTATIONS, CAPABILITIES, HARMLESS, HOST_PATHS, LONGEST_PATH, MOST_PARTS,
-            OPEN_DEVICES, VARIABLES, daemon,
-        },
-        pod::GPU_RESOURCES,
-    },
-    yaml::{self, YamlError},
-};
+use crate::stdout::print;
 
-mod check;
 mod current;
 
-pub use check::{Task, run};
 pub(crate) use current::Inspector;
 
-const POLICIES: &str = include_str!("policies/policies.yaml");
-const SHARED: &str = include_str!("policies/shared.yaml");
-
-/// What differs between the policies of two clusters.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Site {
-    /// Namespaces whose pods they skip, besides `kube-system` and those with the opt-out label.
-    pub exempt: Vec<String>,
-    /// The namespace of the Lease of the leader, which serves the queue.
-    pub lease_namespace: String,
-    /// The name of that Lease.
-    pub lease_name: String,
+/// What `policies` does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Task {
+    /// Prints the policies.
+    Print,
+    /// Compares them with those of the cluster, and names those that differ.
+    Check,
+    /// The same, and prints the differences.
+    Diff,
 }
 
-/// Returns the policies and their bindings as YAML, ready to apply.
-fn text(site: &Site) -> String {
-    let mut tables = tables();
-    tables.push(("EXEMPT", json!(exempt_names(&site.exempt)).to_string()));
-    tables.push(("LEASE_NAME", json!(site.lease_name).to_string()));
-    tables.push(("LEASE_NAMESPACE", json!(site.lease_namespace).to_string()));
-    fill(POLICIES, &tables)
-}
-
-/// Returns the documents of [`text`].
+/// Prints the policies, or compares them with those of the cluster. If they differ, it names them,
+/// with [`Task::Diff`] it prints the differences, and the exit status is 1; if the cluster cannot
+/// be read, it is 2.
 ///
 /// # Errors
-/// When the text is not YAML.
-fn documents(site: &Site) -> Result<Vec<Value>, YamlError> {
-    yaml::read(&text(site))
-}
-
-/// Returns the expression of the policies that selects the requests on pods that a rule is about.
-/// It cannot fail.
-pub(crate) fn concerns_a_rule() -> String {
-    fill("${CONCERNS_A_RULE}", &tables())
-}
-
-/// Returns the same expression for changes of a pod's status.
-pub(crate) fn status_concerns_a_rule() -> String {
-    fill("${STATUS_CONCERNS_A_RULE}", &tables())
-}
-
-/// Returns the names of the exempt namespaces: `kube-system` and `others`.
-pub(crate) fn exempt_names(others: &[String]) -> Vec<String> {
-    let mut names = vec!["kube-system".to_owned()];
-    for other in others {
-        if !names.contains(other) {
-            names.push(other.clone());
-        }
+/// When they cannot be printed.
+pub fn run(task: Task, site: &Site) -> anyhow::Result<ExitCode> {
+    if task == Task::Print {
+        print(&text(site))?;
+        return Ok(ExitCode::SUCCESS);
     }
-    names
-}
-
-/// The name of a placeholder, and its replacement.
-type Table = (&'static str, String);
-
-/// Returns the tables of the rules as CEL literals.
-fn tables() -> Vec<Table> {
-    let by_account = PROVIDERS
-        .iter()
-        .filter(|row| row.identity == Identity::Account);
-    let by_account: Vec<_> = by_account.map(|row| row.word).collect();
-    let by_labels = PROVIDERS.iter().filter_map(|row| match row.identity {
-        Identity::Labels { project, group } => Some(format!(
-            "{{'word': '{}', 'project': '{project}', 'group': '{group}'}}",
-            row.word
-        )),
-        Identity::Account => None,
-    });
-    let by_labels: Vec<_> = by_labels.collect();
-    vec![
-        ("ANNOTATIONS", strings(&ANNOTATIONS)),
-        ("BY_ACCOUNT", strings(&by_account)),
-        ("BY_LABELS", format!("[{}]", by_labels.join(", "))),
-        ("CAPABILITIES", strings(&CAPABILITIES)),
-        ("DEBUGGING", said(&daemon::debugging("@node"), " ")),
-        ("EXEMPTION", said(&daemon::exemption("@namespace"), " ")),
-        ("FRACTIONS", strings(&FRACTIONS)),
-        ("FRACTION_CONTAINER", format!("'{FRACTION_CONTAINER}'")),
-        ("GPU_RESOURCES", strings(&GPU_RESOURCES)),
-        ("GRANT", grant(GrantedIn::Namespace)),
-        ("GRANT_IN_CLUSTER", grant(GrantedIn::Cluster)),
-        ("HARMLESS", strings(&HARMLESS)),
-        ("HOST_PATHS", strings(&HOST_PATHS)),
-        ("KAI", format!("'{KAI}'")),
-        (
-            "LISTING",
-            said(&daemon::listing("@class", "@namespace"), " "),
-        ),
-        ("LONGEST_PATH", LONGEST_PATH.to_string()),
-        ("MOST_PARTS", MOST_PARTS.to_string()),
-        ("OPEN_DEVICES", strings(&OPEN_DEVICES)),
-        ("VARIABLES", strings(&VARIABLES)),
-    ]
-}
-
-fn strings(items: &[&str]) -> String {
-    let quoted: Vec<_> = items.iter().map(|item| format!("'{item}'")).collect();
-    format!("[{}]", quoted.join(", "))
-}
-
-/// Returns the commands that grant the right, as in the webhook's refusals.
-fn grant(granted_in: GrantedIn) -> String {
-    said(
-        &role("@class", "@account", "@namespace", granted_in),
-        " && ",
-    )
-}
-
-/// Turns a text of the webhook into a part of a CEL string: on one line, as the API server
-/// requires, and with the variables of the expressions.
-fn said(text: &str, newline: &str) -> String {
-    let text = text.replace('\n', newline).replace('\'', "\\'");
-    [
-        ("@class", "variables.name"),
-        ("@account", "variables.account"),
-        ("@namespace", "request.namespace"),
-        ("@node", "variables.node"),
-    ]
-    .iter()
-    .fold(text, |text, (place, name)| {
-        text.replace(place, &format!("' + {name} + '"))
-    })
-}
-
-/// Replaces each `${NAME}` in `text` by the table of that name, or by the shared text of that name.
-/// All lines of a replacement get the indentation of the placeholder's line.
-fn fill(text: &str, tables: &[Table]) -> String {
-    let mut lines = Vec::new();
-    for line in text.lines() {
-        let indent = &line[..line.len() - line.trim_start().len()];
-        let mut parts = line.split("${");
-        let mut filled = parts.next().unwrap_or_default().to_owned();
-        for part in parts {
-            let (name, rest) = part.split_once('}').unwrap_or((part, ""));
-            let table = tables.iter().find(|(known, _)| *known == name);
-            let value = match table {
-                Some((_, value)) => value.clone(),
-                None => fill(&shared(name), tables),
-            };
-            filled += &value.replace('\n', &format!("\n{indent}"));
-            filled += rest;
+    let wanted = documents(site)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start")?;
+    let found = match runtime.block_on(ask(&wanted)) {
+        Ok(found) => found,
+        Err(error) => {
+            // Exit status 1 means that the policies differ.
+            eprintln!("error: {error:#}");
+            return Ok(ExitCode::from(2));
         }
-        lines.push(filled);
-    }
-    lines.join("\n")
-}
-
-/// Returns the shared text of `name`: the indented lines below it.
-fn shared(name: &str) -> String {
-    let start = SHARED.split_once(&format!("\n{name}: |-\n"));
-    let lines = start.map_or("", |(_, rest)| rest).lines();
-    let lines: Vec<_> = lines.map_while(|line| line.strip_prefix("  ")).collect();
-    lines.join("\n")
-}
-
-#[cfg(test)]
-mod tests {
-    use std::collections::BTreeSet;
-
-    use nvlink_topology::{API_VERSION, GROUP, labels};
-
-    use super::*;
-    use crate::{
-        authorize::{RELEASE, RESOURCE, USE},
-        crd::GPU,
-        decide::{
-            Rule,
-            guard::{DEVICE_MOUNTS, KAI_CONFIG_MAPS},
-            intent::ALIAS_GROUP,
-            pod::DEVICE_CLASSES,
-        },
     };
-
-    fn site(exempt: &[&str]) -> Site {
-        Site {
-            exempt: exempt.iter().map(|name| (*name).to_owned()).collect(),
-            lease_namespace: "n: [".to_owned(),
-            lease_name: "l".to_owned(),
-        }
-    }
-
-    /// Returns the names of the placeholders in `text`.
-    fn placeholders(text: &str) -> BTreeSet<&str> {
-        let names = text.split("${").skip(1);
-        names.map(|rest| rest.split_once('}').unwrap().0).collect()
-    }
-
-    #[test]
-    fn each_placeholder_is_filled_and_each_table_is_used() {
-        let shared = yaml::read(SHARED).unwrap().remove(0);
-        let mut known: BTreeSet<_> = tables().into_iter().map(|(name, _)| name).collect();
-        known.extend(["EXEMPT", "LEASE_NAME", "LEASE_NAMESPACE"]);
-        for (name, value) in shared.as_object().unwrap() {
-            assert_eq!(super::shared(name), value.as_str().unwrap(), "{name}");
-            assert!(known.insert(name), "{name} exists twice");
-        }
-        assert_eq!(placeholders(&[POLICIES, SHARED].concat()), known);
-        let text = text(&site(&["own"]));
-        assert!(!text.contains("${"), "{text}");
-        for (name, value) in tables() {
-            assert!(text.contains(&value), "{name}: {value}");
-        }
-        assert!(text.contains(&concerns_a_rule().replace('\n', "\n      ")));
-    }
-
-    #[test]
-    fn the_tables_are_cel_literals() {
-        let tables: std::collections::BTreeMap<_, _> = tables().into_iter().collect();
-        assert_eq!(
-            tables["VARIABLES"],
-            "['NVIDIA_VISIBLE_DEVICES', 'NVIDIA_IMEX_CHANNELS', 'NVIDIA_NVSWITCH', \
-             'NVIDIA_MIG_CONFIG_DEVICES', 'NVIDIA_MIG_MONITOR_DEVICES']"
+    let differing = Differing::new(&found, &wanted);
+    if differing.is_empty() {
+        eprintln!(
+            "the {} policies and bindings in the cluster are up to date",
+            wanted.len()
         );
-        assert_eq!(tables["BY_ACCOUNT"], "['buildkite', 'tekton', 'arc']");
-        assert_eq!(
-            tables["BY_LABELS"],
-            "[{'word': 'gitlab', 'project': 'project.runner.gitlab.com/id', \
-             'group': 'project.runner.gitlab.com/root-namespace-id'}]"
-        );
-        assert!(
-            tables["GRANT"].starts_with("echo \\'{\"apiVersion\"")
-                && tables["GRANT"].contains("--role=use-' + variables.name + ' "),
-            "{}",
-            tables["GRANT"]
-        );
-        for (name, text) in tables {
-            assert!(!text.contains('\n'), "{name}");
-        }
+        return Ok(ExitCode::SUCCESS);
     }
+    if task == Task::Diff {
+        print(&differing.diff()?)?;
+    }
+    eprintln!(
+        "error: the policies in the cluster differ from those of this version\n{}{}",
+        differing.names(),
+        differing.remedy(task == Task::Diff, site)
+    );
+    Ok(ExitCode::FAILURE)
+}
 
-    /// The YAML files repeat names for which the program has constants.
-    #[test]
-    fn the_yaml_files_use_the_names_of_the_program() {
-        let file = [POLICIES, SHARED].concat();
-        for name in [
-            labels::CLASS,
-            labels::DEFAULT_CLASS,
-            labels::DECISION,
-            labels::GANG,
-            labels::GANG_SIZE,
-            labels::OPT_OUT,
-            labels::PROJECT,
-            ALIAS_GROUP,
-            DEVICE_CLASSES,
-            DEVICE_MOUNTS,
-            labels::QUEUE_GATE,
-            labels::QUEUE_PLACEMENT,
-            labels::QUEUE_STATE,
-            labels::QUEUE_TERM,
-            GPU,
-            GROUP,
-            KAI_CONFIG_MAPS,
-            RELEASE,
-            RESOURCE,
-            USE,
-        ] {
-            assert!(file.contains(&format!("'{name}'")), "{name}");
-        }
-        assert!(file.contains(&format!("apiVersion: {API_VERSION}\n")));
-    }
+async fn ask(wanted: &[Value]) -> anyhow::Result<Vec<Value>> {
+    let connected = client::connect(Limits::default()).await;
+    let no_access = |error| anyhow!("no access to the cluster: {}", client::reason(&error));
+    let client = connected.map_err(no_access)?;
+    found(&client, wanted).await
+}
 
-    #[test]
-    fn the_yaml_files_use_the_rules_of_the_program() {
-        let file = [POLICIES, SHARED].concat();
-        let rules = [
-            Rule::ReservedAnnotation,
-            Rule::ReservedLabel,
-            Rule::ReservedGate,
-            Rule::Locked,
-            Rule::Claim,
-            Rule::NotAuthorized,
-            Rule::Toleration,
-            Rule::NodeName,
-            Rule::NodeSelector,
-            Rule::Privileged,
-            Rule::HostPath,
-            Rule::EphemeralContainer,
-            Rule::VisibleDevices,
-            Rule::RuntimeClass,
-            Rule::Resize,
-            Rule::UnknownClass,
-            Rule::OptOut,
-            Rule::Size,
-        ]
-        .map(Rule::as_str);
-        for rule in rules {
-            let named = [format!("'rule {rule}: "), format!("'{rule}'")];
-            assert!(named.iter().any(|name| file.contains(name)), "{rule}");
-        }
-        let said = file
-            .lines()
-            .filter_map(|line| line.trim().strip_prefix("message: rule "));
-        for rule in said {
-            // The webhook does not know who leads.
-            assert!(
-                rules.contains(&rule) || rule == "term",
-                "{rule} is not a rule"
-            );
-        }
+/// Reads the objects with the names of `wanted` from the cluster; null for each missing object.
+pub(super) async fn found(client: &Client, wanted: &[Value]) -> anyhow::Result<Vec<Value>> {
+    let mut found = Vec::new();
+    for document in wanted {
+        let (kind, name) = (word(document, "/kind"), word(document, "/metadata/name"));
+        let kind = GroupVersionKind::gvk("admissionregistration.k8s.io", "v1", kind);
+        let resource = ApiResource::from_gvk(&kind);
+        let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
+        let object = api.get_opt(name).await.map_err(|error| {
+            let reason = client::reason(&error);
+            anyhow!("cannot read {} {name}: {reason}", kind.kind)
+        })?;
+        found.push(object.map_or(Value::Null, |object| json!(object)));
     }
+    Ok(found)
+}
 
-    #[test]
-    fn each_validation_names_its_rule() {
-        for policy in documents(&site(&[])).unwrap() {
-            for validation in policy["spec"]["validations"]
-                .as_array()
-                .into_iter()
-                .flatten()
-            {
-                let message = validation["message"].as_str().unwrap();
-                let said = validation["messageExpression"].as_str().unwrap();
-                let own = said.starts_with(&format!("'{message}: "));
-                assert!(own || message == "the class is restricted", "{said}");
-                assert_eq!(validation["reason"], "Forbidden", "{said}");
-                assert!(!said.contains('\n'), "{said}");
-            }
-        }
-    }
-
-    /// No name of a namespace can change the structure of the policies.
-    #[test]
-    fn names_of_namespaces_are_quoted() {
-        let odd = ["it's", "a\"b", "${CAPABILITIES}", "c: [d", "kube-system"];
-        let documents = documents(&site(&odd)).unwrap();
-        let selector = &documents[0]["spec"]["matchConstraints"]["namespaceSelector"];
-        let names = &selector["matchExpressions"][0]["values"];
-        assert_eq!(
-            *names,
-            json!(["kube-system", "it's", "a\"b", "${CAPABILITIES}", "c: [d"])
-        );
-        assert_eq!(documents.len(), 14);
-    }
+/// Returns the text at `pointer`; empty if there is none.
+fn word<'a>(document: &'a Value, pointer: &str) -> &'a str {
+    let value = document.pointer(pointer).and_then(Value::as_str);
+    value.unwrap_or_default()
 }

@@ -3,16 +3,18 @@
 use std::{path::Path, process::ExitCode};
 
 use anyhow::{Context, ensure};
+use nvlink_admission::{
+    admit::Admission,
+    authorize::ListedAuthorizer,
+    decide::{Admitted, Refusal, Rule, affinity},
+    policies::exempt_names,
+    view::SharedView,
+};
 use nvlink_topology::labels;
 use serde_json::Value;
 
 use crate::{
-    admission::admit::Admission,
     args::{Output, PreviewArgs},
-    authorize::ListedAuthorizer,
-    cluster::view::SharedView,
-    decide::{Admitted, Refusal, Rule, affinity},
-    policies::exempt_names,
     queue,
     stdout::print,
 };

@@ -12,7 +12,9 @@ use nvlink_topology::{GROUP, labels};
 
 pub mod registrar;
 
-use crate::{admission::server::PATH, policies};
+use nvlink_admission::policies;
+
+use crate::admission::server::PATH;
 
 /// The name of the configuration.
 pub const NAME: &str = "nvlink-domains.io";

@@ -4,14 +4,14 @@ use std::{ffi::OsString, path::Path, process::ExitCode};
 
 use anyhow::Context;
 use clap::Parser;
+use nvlink_api::{crd, yaml};
 use nvlink_runtime::{flags, log, tls};
 use serde_json::json;
 
 use crate::{
     args::{Cli, Command, Plugin, RegistrationArgs, Show},
-    check, crd, drain, policies, preview, registration, serve, simulate, status,
+    check, drain, policies, preview, registration, serve, simulate, status,
     stdout::print,
-    yaml,
 };
 
 /// Runs the program. Returns 0 for success, 1 for failure, 2 for wrong usage.

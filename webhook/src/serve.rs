@@ -23,20 +23,18 @@ mod exempt;
 mod extend;
 mod identity;
 
+use nvlink_admission::{admit::Admission, decide::Settings, policies::Site, view::SharedView};
+
 use crate::{
-    admission::admit::Admission,
     admission::server::{self, Webhook, listen},
     args::{LeaseArgs, LogFormat, ServeArgs, TlsArgs, WebArgs},
-    authorize::ClusterAuthorizer,
-    cluster::Watches,
-    cluster::status::Writer,
-    cluster::view::SharedView,
-    decide::Settings,
+    authorizer::ClusterAuthorizer,
+    cluster::{Watches, status::Writer},
     health::{self, Health, Readiness},
     metrics::Metrics,
     mirror::Mirror,
     page::{self, Page},
-    policies::{Inspector, Site},
+    policies::Inspector,
     queue::controller::Queue,
     recent::Recent,
     registration::registrar::{self, Registrar},

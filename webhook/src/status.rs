@@ -37,11 +37,12 @@ pub use self::{
     report::{Query, Status, status},
     state::State,
 };
+use nvlink_admission::decide::Settings;
+use nvlink_api::yaml;
+
 use crate::{
     args::{ExplainArgs, Format, StatusArgs},
-    decide::Settings,
     stdout::print,
-    yaml,
 };
 
 /// The width where there is no terminal, columns.

@@ -11,15 +11,10 @@ use std::{
 
 use axum::http::{Method, Request, Response, StatusCode};
 use kube::{Client, client::Body};
+use nvlink_admission::view::{SharedView, View};
+use nvlink_api::class::Class;
 use nvlink_runtime::lease::Candidate;
-use nvlink_webhook::{
-    class::Class,
-    cluster::{
-        status::Writer,
-        view::{SharedView, View},
-    },
-    metrics::Metrics,
-};
+use nvlink_webhook::{cluster::status::Writer, metrics::Metrics};
 use serde_json::{Value, json};
 use tokio::{sync::watch, time::sleep};
 

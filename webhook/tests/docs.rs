@@ -13,7 +13,8 @@ mod flags;
 use std::{fs, path::PathBuf};
 
 use clap::{Command, CommandFactory};
-use nvlink_webhook::{args::Cli, class::Class, crd::DomainClass, metrics::Metrics};
+use nvlink_api::{class::Class, crd::DomainClass};
+use nvlink_webhook::{args::Cli, metrics::Metrics};
 use serde_json::Value;
 
 const GENERATED: &str =
@@ -126,7 +127,7 @@ fn the_page_lists_the_rules() {
     let page = read("docs/messages.md");
     let quoted = quoted(&page);
     // The rules are the values of `Rule::as_str`.
-    let source = read("webhook/src/decide/refusal.rs");
+    let source = read("crates/admission/src/decide/refusal.rs");
     let words = source.lines().filter_map(|line| {
         let (_, word) = line.trim().split_once(" => \"")?;
         word.strip_suffix("\",")
@@ -181,7 +182,8 @@ fn classes_of_the_documentation_are_accepted() {
 fn the_code_map_names_existing_modules() {
     let map = read("ARCHITECTURE.md");
     let mut seen = 0;
-    let libraries = ["topology", "runtime", "source"].map(|name| format!("crates/{name}"));
+    let libraries =
+        ["topology", "runtime", "source", "api", "admission"].map(|name| format!("crates/{name}"));
     let programs = ["exporter", "webhook"].map(str::to_owned);
     for name in libraries.iter().chain(&programs) {
         let row = map

@@ -2,12 +2,14 @@
 
 #![allow(clippy::unwrap_used)]
 
+#[path = "../../crates/admission/tests/all/fixture/mod.rs"]
 mod fixture;
 
 use std::process::Command;
 
 use fixture::check_golden;
-use nvlink_webhook::{WebhookTarget, crd, registration};
+use nvlink_api::crd;
+use nvlink_webhook::{WebhookTarget, registration};
 use serde_json::{Value, json};
 
 #[test]

@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+#[path = "../../crates/admission/tests/all/fixture/mod.rs"]
 mod fixture;
 
 use std::{
@@ -14,15 +15,15 @@ use std::{
 
 use axum_server::{Handle, tls_rustls::RustlsConfig};
 use fixture::{admission, pod, review};
+use nvlink_admission::{
+    admit::Admission,
+    authorize::{Authorizer, Grant, Subject, User},
+    decide::Settings,
+};
+use nvlink_api::crd::access::GrantedIn;
 use nvlink_topology::labels;
 use nvlink_webhook::{
-    admission::{
-        admit::Admission,
-        server::{PATH, Webhook, admission_router, listen},
-    },
-    authorize::{Authorizer, Grant, Subject, User},
-    crd::access::GrantedIn,
-    decide::Settings,
+    admission::server::{PATH, Webhook, admission_router, listen},
     metrics::Metrics,
 };
 use rustls::{

@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+#[path = "../../crates/admission/tests/all/fixture/mod.rs"]
 mod fixture;
 
 use std::{fs, sync::Arc};

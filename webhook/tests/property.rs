@@ -2,11 +2,13 @@
 
 #![allow(clippy::unwrap_used)]
 
+#[path = "../../crates/admission/tests/all/fixture/mod.rs"]
 mod fixture;
 
 use fixture::{admission, pod, review, subject};
+use nvlink_admission::decide::Refusal;
 use nvlink_topology::labels;
-use nvlink_webhook::{admission::review, decide::Refusal};
+use nvlink_webhook::admission::review;
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 

@@ -2,11 +2,9 @@
 
 #![allow(clippy::unwrap_used)]
 
+use nvlink_api::class::Class;
 use nvlink_topology::labels;
-use nvlink_webhook::{
-    class::Class,
-    queue::{self, Member, assemble, member::held},
-};
+use nvlink_webhook::queue::{self, Member, assemble, member::held};
 use serde::Deserialize;
 use serde_json::{Value, json};
 

@@ -2,21 +2,20 @@
 
 #![allow(clippy::unwrap_used)]
 
+#[path = "../../crates/admission/tests/all/fixture/mod.rs"]
 mod fixture;
 
 use std::{fmt::Write, sync::Arc};
 
 use fixture::check_golden;
+use nvlink_admission::decide::Settings;
+use nvlink_api::class::Class;
 use nvlink_planner::{Eta, Millis, Reason, Waiting};
 use nvlink_topology::{Scope, labels};
-use nvlink_webhook::{
-    class::Class,
-    decide::Settings,
-    queue::{
-        board::{Board, Task},
-        feed::Feed,
-        notice::{About, LATER, Notice, Post, SOON, Shown, Urgency},
-    },
+use nvlink_webhook::queue::{
+    board::{Board, Task},
+    feed::Feed,
+    notice::{About, LATER, Notice, Post, SOON, Shown, Urgency},
 };
 use serde_json::{Value, json};
 

@@ -21,6 +21,5 @@ mod panics;
 pub mod signals;
 pub mod supervise;
 pub mod tls;
-pub mod topology;
 pub mod watch;
 pub mod web;

@@ -26,7 +26,7 @@ pub(super) enum Outcome {
 }
 
 pub(super) fn api(client: &Client) -> Api<DynamicObject> {
-    let resource = nvlink_runtime::topology::resource();
+    let resource = nvlink_api::node_topology::resource();
     Api::all_with(client.clone(), &resource)
 }
 

@@ -1,7 +1,7 @@
 //! Runs the list of cases on a real API server: with the webhook; with the policies and
 //! no webhook; and with the policies and a webhook that does not answer.
 //!
-//! `webhook/tests/access.rs` runs the same list against the pure decision.
+//! `crates/admission/tests/all/access.rs` runs the same list against the pure decision.
 //!
 //! It uses its own control plane: each restricted class that does not list the namespace
 //! of a daemon that tolerates everything refuses it, including the classes of other
@@ -22,7 +22,7 @@ use nvlink_tests::{
 };
 use serde_json::{Value, json};
 
-#[path = "../../../webhook/tests/cases/list.rs"]
+#[path = "../../../crates/admission/tests/cases/list.rs"]
 mod list;
 
 use list::{Action, Case, List};

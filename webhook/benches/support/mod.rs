@@ -1,7 +1,8 @@
 //! The cluster and the pods of the benchmarks.
 
+use nvlink_admission::view::View;
+use nvlink_api::class::Class;
 use nvlink_topology::labels;
-use nvlink_webhook::{class::Class, cluster::view::View};
 use serde_json::{Value, json};
 
 /// Returns a cluster with `nodes` nodes and `classes` classes; the last class claims the pod.

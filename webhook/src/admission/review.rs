@@ -5,12 +5,13 @@
 //! reports what is wrong with it.
 
 use base64::{Engine, engine::general_purpose::STANDARD};
+use nvlink_api::{patch::Patch, pod};
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::{
+use nvlink_admission::{
     authorize::{Subject, User},
-    decide::{self, Action, patch::Patch},
+    decide::Action,
 };
 
 mod wire;
@@ -100,13 +101,13 @@ fn question(request: wire::Request, action: Action) -> Result<Request, String> {
     if !pod.is_object() {
         return Err("request.object is missing: there is no pod to decide on".to_owned());
     }
-    let containers = decide::pod::containers(&pod).len();
+    let containers = pod::containers(&pod).len();
     if containers > MOST_CONTAINERS {
         return Err(format!(
             "request.object has {containers} containers: no node runs more than {MOST_CONTAINERS} in a pod"
         ));
     }
-    let own = decide::pod::at(&pod, &["metadata", "namespace"]).and_then(Value::as_str);
+    let own = pod::at(&pod, &["metadata", "namespace"]).and_then(Value::as_str);
     let namespace = Some(request.namespace)
         .filter(|name| !name.is_empty())
         .unwrap_or_else(|| own.unwrap_or_default().to_owned());
@@ -130,7 +131,7 @@ fn question(request: wire::Request, action: Action) -> Result<Request, String> {
         namespace,
         subject: Subject {
             user,
-            service_account: decide::pod::service_account(&pod).to_owned(),
+            service_account: pod::service_account(&pod).to_owned(),
         },
         action,
         pod,

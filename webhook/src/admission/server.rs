@@ -14,17 +14,19 @@ use axum::{
     response::{IntoResponse, Response},
     routing::post,
 };
+use nvlink_admission::{
+    admit::{Admission, Origin},
+    authorize::Authorizer,
+    decide::{Action, Admitted, Record, Refusal, guard::Change},
+};
+use nvlink_api::pod;
 use nvlink_runtime::connections::Peer;
 use nvlink_topology::labels;
 use serde_json::Value;
 use tokio::time::timeout_at;
 
 use crate::{
-    admission::admit::{Admission, Origin},
     admission::review::{self, Answer, Invalid, Request, Review},
-    authorize::Authorizer,
-    decide::pod,
-    decide::{Action, Admitted, Record, Refusal, guard::Change},
     metrics::{Metrics, Outcome},
     recent::{Decision, Recent},
 };

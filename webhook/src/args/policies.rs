@@ -1,9 +1,9 @@
 //! The flags of `policies`.
 
 use clap::Args;
+use nvlink_admission::policies::{LEASE_NAME, LEASE_NAMESPACE, Site};
 
-use super::{ExemptArgs, LEASE_NAME, LEASE_NAMESPACE};
-use crate::policies::Site;
+use super::ExemptArgs;
 
 /// Flags of `policies`.
 #[derive(Debug, Args)]

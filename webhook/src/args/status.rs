@@ -3,9 +3,9 @@
 use std::{path::PathBuf, str::FromStr};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use nvlink_api::class::syntax::is_namespace;
 
 use super::ScopeArgs;
-use crate::class::syntax::is_namespace;
 
 /// The queue and the NVLink domains of the cluster.
 ///

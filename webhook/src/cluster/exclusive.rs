@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use crate::{
+use nvlink_api::{
     class::condition,
     crd::{DomainClass, condition::Condition},
 };

@@ -16,7 +16,7 @@ use serde::{
 };
 use serde_json::{Map, Number, Value};
 
-use crate::cluster::view::Free;
+use nvlink_admission::view::Free;
 
 /// The fields that are parsed, at any depth.
 const KEPT: &[&str] = &[

@@ -4,13 +4,13 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use nvlink_topology::labels;
-
-use super::view::Guarded;
-use crate::{
+use nvlink_api::{
     class::condition,
     crd::{DomainClass, condition::Condition},
 };
+use nvlink_topology::labels;
+
+use nvlink_admission::view::Guarded;
 
 /// The type of the condition.
 pub(super) const ISOLATED: &str = "Isolated";

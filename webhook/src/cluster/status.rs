@@ -16,6 +16,12 @@ use kube::{
     core::DeserializeGuard,
     runtime::{WatchStreamExt, watcher},
 };
+use nvlink_admission::view::SharedView;
+use nvlink_api::{
+    MANAGER,
+    class::accepted,
+    crd::{DomainClass, access::AccessMode, condition::Condition, domain_class::Mapping},
+};
 use nvlink_runtime::{client, complaints::Complaints, lease::Leadership, watch};
 use serde_json::json;
 use tokio::{
@@ -25,17 +31,11 @@ use tokio::{
 };
 
 use super::{
-    MANAGER,
     exclusive::{EXCLUSIVE, SharedGpus, exclusive},
     isolated::{Findings, ISOLATED, Stray, isolated},
     strays::{FEW, Search},
-    view::SharedView,
 };
-use crate::{
-    class::accepted,
-    crd::{DomainClass, access::AccessMode, condition::Condition, domain_class::Mapping},
-    metrics::Metrics,
-};
+use crate::metrics::Metrics;
 
 /// The pause after a status that could not be written: that of its class, and no other.
 const RETRY: Duration = Duration::from_secs(10);

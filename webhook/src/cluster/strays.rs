@@ -13,14 +13,13 @@ use kube::{
     api::ListParams,
     core::{ApiResource, NotUsed, Object, PartialObjectMeta},
 };
+use nvlink_admission::authorize::{Authorizer, Grant, Subject};
+use nvlink_api::class::Class;
 use nvlink_topology::labels;
 use serde::Deserialize;
 
 use super::isolated::Stray;
-use crate::{
-    authorize::{Authorizer, ClusterAuthorizer, Grant, Subject},
-    class::Class,
-};
+use crate::authorizer::ClusterAuthorizer;
 
 /// Pods per page of a list.
 const PAGE: u32 = 500;

@@ -1,14 +1,12 @@
 //! What a pod asks for.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use nvlink_admission::view::View;
+use nvlink_api::pod;
 use nvlink_topology::{Pattern, labels, multi_node::local};
 use serde_json::Value;
 
-use crate::{
-    cluster::view::View,
-    decide::pod,
-    mirror::{Pod, hardware::Job},
-};
+use crate::mirror::{Pod, hardware::Job};
 
 /// The request of a pod of a class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,16 +2,14 @@
 
 use std::sync::Arc;
 
+use nvlink_admission::decide::affinity::domain_size;
 use nvlink_topology::{BrokenGpus, GpuSet, Graph, NoPlacement, Scope, multi_node::Harm};
 
 use super::job::of_one_pod;
-use crate::{
-    decide::affinity::domain_size,
-    mirror::{
-        Node, Pod, Published,
-        hardware::{Found, Hardware, Job},
-        occupancy::Occupancy,
-    },
+use crate::mirror::{
+    Node, Pod, Published,
+    hardware::{Found, Hardware, Job},
+    occupancy::Occupancy,
 };
 
 /// What is known of a node.

@@ -5,7 +5,7 @@ use nvlink_topology::{Pattern, Scope, labels};
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::{class::GPU, decide::pod};
+use nvlink_api::{class::GPU, pod};
 
 /// A pod of a class, or one that requests devices.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -8,9 +8,9 @@ use kube::{
     core::{ApiResource, Object, PartialObjectMeta},
     runtime::watcher,
 };
+use nvlink_api::node_topology;
 use nvlink_runtime::{
     supervise::{Supervisor, Weight},
-    topology,
     watch::{self, Key},
 };
 use nvlink_topology::{NodeTopologySpec, labels};
@@ -111,7 +111,7 @@ pub async fn follow_topologies(
     mirror: Mirror,
     told: impl FnMut(Option<&str>) + Send,
 ) {
-    let topologies = Api::all_with(client.clone(), &topology::resource());
+    let topologies = Api::all_with(client.clone(), &node_topology::resource());
     let config = watcher::Config::default().page_size(100);
     let inner = Topologies(mirror);
     watch::follow(topologies, config, Telling { inner, told }).await;
@@ -221,7 +221,7 @@ impl<O: Read> watch::Mirror for Pods<O> {
 /// Starts the watches.
 pub fn start(client: &Client, mirror: &Mirror, kept: Kept, supervisor: &Supervisor) {
     mirror.keep(kept);
-    let topologies = Api::all_with(client.clone(), &topology::resource());
+    let topologies = Api::all_with(client.clone(), &node_topology::resource());
     let of_topologies = mirror.clone();
     supervisor.keep(
         "the mirror's watch of topologies",

@@ -6,14 +6,12 @@
 use std::{sync::Arc, time::Duration};
 
 use kube::Client;
+use nvlink_admission::policies::{Differing, Site, documents};
+use nvlink_api::yaml::YamlError;
 use serde_json::Value;
 
-use super::{
-    Site,
-    check::{Differing, Task, found},
-    documents,
-};
-use crate::{metrics::Metrics, yaml::YamlError};
+use super::found;
+use crate::metrics::Metrics;
 
 /// The time between two checks.
 const LOOK: Duration = Duration::from_secs(30);
@@ -81,7 +79,7 @@ impl Inspector {
         let on_one_line = |lines: String| lines.trim_end().replace('\n', "; ");
         State::Differs {
             names: on_one_line(differing.names()),
-            remedy: on_one_line(differing.remedy(Task::Check, &self.site)),
+            remedy: on_one_line(differing.remedy(false, &self.site)),
         }
     }
 }

@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Context, bail, ensure};
 use serde_json::Value;
 
-use crate::yaml;
+use nvlink_api::yaml;
 
 /// The largest accepted file, in bytes: a larger one is a mistake.
 const MAX_FILE: u64 = 64 << 20;

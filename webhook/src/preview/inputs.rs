@@ -7,16 +7,16 @@ use std::{
 
 use anyhow::{Context, bail, ensure};
 use kube::CustomResourceExt;
+use nvlink_admission::view::View;
+use nvlink_api::{
+    class::Class,
+    crd::{DomainClass, unknown_fields},
+};
 use nvlink_topology::{API_VERSION, KIND, NodeTopology, labels};
 use serde_json::{Value, json};
 
 use super::files;
-use crate::{
-    class::Class,
-    cluster,
-    cluster::view::View,
-    crd::{DomainClass, unknown_fields},
-};
+use crate::cluster;
 
 /// The objects of a cluster.
 #[derive(Debug, Default)]

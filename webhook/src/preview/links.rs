@@ -3,11 +3,11 @@
 
 use std::collections::BTreeMap;
 
+use nvlink_admission::{decide::Record, view::View};
+use nvlink_api::class::Class;
 use nvlink_topology::{
     GpuSet, Graph, NoPlacement, NodeTopology, Request, Scope, missing_links, place, sparing,
 };
-
-use crate::{class::Class, cluster::view::View, decide::Record};
 
 /// The maximum number of GPUs with missing links, or of slow nodes, that a note names.
 const NAMED: usize = 4;

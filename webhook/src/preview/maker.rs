@@ -7,10 +7,10 @@
 
 use std::collections::BTreeMap;
 
+use nvlink_admission::authorize::{Subject, User};
 use serde_json::{Value, json};
 
 use super::template::Template;
-use crate::authorize::{Subject, User};
 
 /// A controller that creates pods.
 struct Maker {
@@ -143,7 +143,7 @@ pub(super) fn subject(template: &Template, pod: &Value, user: User) -> Subject {
     };
     Subject {
         user,
-        service_account: crate::decide::pod::service_account(pod).to_owned(),
+        service_account: nvlink_api::pod::service_account(pod).to_owned(),
     }
 }
 

@@ -2,11 +2,12 @@
 
 use std::fmt::Write;
 
+use nvlink_api::{pod, yaml};
 use serde_json::{Value, json};
 use similar::TextDiff;
 
 use super::{Change, verdict::Verdict};
-use crate::{args::Output, decide::pod, yaml};
+use crate::args::Output;
 
 /// Lines of context around a change.
 const CONTEXT: usize = 3;

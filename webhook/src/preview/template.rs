@@ -3,7 +3,7 @@
 use nvlink_topology::GROUP;
 use serde_json::Value;
 
-use crate::decide::pod;
+use nvlink_api::pod;
 
 /// A pod or a pod template in a document.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -1,14 +1,14 @@
 //! The decision on one pod, or on the pods of one template.
 
 use json_patch::PatchOperation;
+use nvlink_admission::{
+    authorize::Subject,
+    decide::{Record, Refusal, STAYS_PENDING},
+};
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::template::Template;
-use crate::{
-    authorize::Subject,
-    decide::{Record, Refusal, STAYS_PENDING},
-};
 
 /// The decision on the pods of a template, and its reasons; `--output report` prints it.
 #[derive(Debug, Serialize)]

@@ -4,17 +4,12 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use nvlink_admission::decide::claim::{key, ranks_of, request};
+use nvlink_api::{crd::GPU_DRIVER, pod};
 use nvlink_topology::labels;
 use serde_json::{Value, json};
 
 use super::Placement;
-use crate::{
-    crd::GPU_DRIVER,
-    decide::{
-        claim::{key, ranks_of, request},
-        pod,
-    },
-};
 
 /// What a pod says about the claim of the queue by which it gets its GPUs.
 #[derive(Clone, Debug, PartialEq, Eq)]

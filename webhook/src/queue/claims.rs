@@ -14,16 +14,14 @@ use serde_json::Value;
 use tokio::time::timeout;
 
 #[cfg(debug_assertions)]
+use nvlink_api::{MANAGER, pod::at};
+
 use super::failpoint;
 use super::{
     claim::{self, API_VERSION, Named},
     execute::{AT_ONCE, Again, Attempts, Move, Outcome, Outcomes, PATIENCE, Writer, code, in_time},
 };
-use crate::{
-    cluster::MANAGER,
-    decide::pod::at,
-    metrics::{Ended, Written},
-};
+use crate::metrics::{Ended, Written};
 
 /// The most times that a claim which is being deleted is looked for again: some seconds.
 const MOST_LATER: u32 = 6;

@@ -11,6 +11,7 @@ mod state;
 use std::sync::{Arc, atomic::AtomicU64};
 
 use kube::Client;
+use nvlink_admission::decide::Settings;
 use nvlink_runtime::lease::{Leadership, Term};
 use tokio::{
     sync::{mpsc, watch},
@@ -26,7 +27,7 @@ use super::{
     events::{self, Event},
     idle,
 };
-use crate::{cluster::SharedGpus, decide::Settings, metrics::Metrics};
+use crate::{cluster::SharedGpus, metrics::Metrics};
 
 /// The most events that are applied before a round.
 const MOST: usize = 10_000;

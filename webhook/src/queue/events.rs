@@ -9,6 +9,7 @@ use kube::{
     core::{ApiResource, DynamicObject, GroupVersionKind, Object},
     runtime::watcher,
 };
+use nvlink_api::{class::Class, crd::DomainClass};
 use nvlink_planner::Name;
 use nvlink_runtime::watch::{self, Key, Mirror};
 use serde_json::{Value, json};
@@ -18,11 +19,7 @@ use super::{
     claim::API_VERSION,
     feed::{self, Claim, DeviceClass, Feed, Known, Slice, entry::concerns, load::Load, node::Node},
 };
-use crate::{
-    class::Class,
-    crd::DomainClass,
-    mirror::{self, Published, watches},
-};
+use crate::mirror::{self, Published, watches};
 
 /// The pause after a question to the API server that failed.
 const AGAIN: Duration = Duration::from_secs(1);

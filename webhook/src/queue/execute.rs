@@ -17,17 +17,15 @@ use serde_json::Value;
 use tokio::{sync::Semaphore, time::timeout};
 
 #[cfg(debug_assertions)]
+use nvlink_api::{MANAGER, pod};
+
 use super::failpoint;
 use super::{
     Life, Placement,
     claim::Asks,
     writes::{self, PodPatch, Write},
 };
-use crate::{
-    cluster::MANAGER,
-    decide::pod,
-    metrics::{Ended, Metrics, Written},
-};
+use crate::metrics::{Ended, Metrics, Written};
 
 /// The most writes at a time.
 pub(super) const AT_ONCE: usize = 64;

@@ -25,6 +25,8 @@ use std::{
     sync::Arc,
 };
 
+use nvlink_admission::decide::Settings;
+use nvlink_api::class::Class;
 use nvlink_planner::{Name, Seat};
 use serde_json::Value;
 
@@ -37,7 +39,7 @@ use self::{
     objects::Incomplete,
 };
 use super::{Life, Object, Past, Placement, notice::Obstacle, read};
-use crate::{class::Class, decide::Settings, mirror::Published};
+use crate::mirror::Published;
 
 pub(crate) use dra::giving;
 pub use dra::{Claim, DeviceClass, Slice};
@@ -194,7 +196,7 @@ impl Feed {
     pub fn pod(&mut self, mut pod: Value) {
         let concerns = concerns(&pod);
         let (mut entry, demand) = Entry::new(&mut pod);
-        let name = crate::decide::pod::at(&pod, &["metadata", "name"]);
+        let name = nvlink_api::pod::at(&pod, &["metadata", "name"]);
         let id = id(
             &entry.namespace,
             name.and_then(Value::as_str).unwrap_or_default(),

@@ -12,6 +12,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use nvlink_admission::decide::{Intent, classify};
+use nvlink_api::pod;
 use serde_json::Value;
 
 use super::{
@@ -19,7 +21,6 @@ use super::{
     operator::{self, Group, Object, Operator},
     sizes::Sizes,
 };
-use crate::decide::{Intent, classify, pod};
 
 /// The role of a pod in its gang, in published recipes.
 const ROLE: &str = "scheduling.run.ai/topology-role";
@@ -115,7 +116,7 @@ impl Gang {
 /// `object`; `None` if it starts alone, or if the object does not say it.
 pub(crate) fn size(pod: &Value, object: &Value) -> Option<u32> {
     let intent = Intent::of(pod).ok()?;
-    Gang::of(pod, &intent, Some(object), crate::class::GPU)?.size
+    Gang::of(pod, &intent, Some(object), nvlink_api::class::GPU)?.size
 }
 
 /// Returns the gang that the pod's annotation names.

@@ -13,13 +13,13 @@ use kube::{
     core::{ApiResource, DynamicObject, Object},
     runtime::watcher,
 };
+use nvlink_api::{class::Class, crd::DomainClass};
 use nvlink_runtime::watch::{self, Key, Mirror};
 use nvlink_topology::labels;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use super::Life;
-use crate::{class::Class, crd::DomainClass};
 
 /// Returns when a class queues or a pod waits.
 pub(super) async fn needed(client: &Client) {

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::decide::pod;
+use nvlink_api::pod;
 
 /// Labels and annotations in which CI systems write the name of a job.
 const NAMES: [(&str, &str); 3] = [

@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use k8s_openapi::jiff::Timestamp;
+use nvlink_api::pod;
+use nvlink_topology::labels;
 use serde_json::Value;
 
-use crate::decide::{gate, pod};
-use nvlink_topology::labels;
+use nvlink_admission::decide::gate;
 
 /// Where a pod is between its creation and its end.
 #[derive(Clone, Debug, PartialEq, Eq)]

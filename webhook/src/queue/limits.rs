@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use k8s_openapi::jiff::Timestamp;
+use nvlink_api::{class::duration, pod};
 use nvlink_topology::labels;
 use serde_json::Value;
 
 use super::{life::time, past::Spread};
-use crate::{class::duration, decide::pod};
 
 /// The annotation in which GitLab Runner writes the job's timeout, such as `1h0m0s`
 /// (<https://docs.gitlab.com/runner/executors/kubernetes/>).

@@ -3,15 +3,13 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use k8s_openapi::jiff::Timestamp;
+use nvlink_admission::decide::{Intent, gate};
+use nvlink_api::{class::Class, pod};
 use nvlink_planner::Name;
 use nvlink_topology::{Pattern, Scope, labels, multi_node::local};
 use serde_json::Value;
 
 use super::{Gang, Key, Life, Limits, Placement, feed::id, job, life::time};
-use crate::{
-    class::Class,
-    decide::{Intent, gate, pod},
-};
 
 /// A pod of a class, as the queue sees it.
 #[derive(Clone, Debug, PartialEq)]

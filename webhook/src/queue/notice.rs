@@ -1,11 +1,11 @@
 //! What a waiting pod shows, and whether a reader would notice that it has changed. Pure.
 
+use nvlink_api::pod;
 use nvlink_planner::{Eta, Millis, Reason, Waiting};
 use nvlink_topology::{Scope, labels};
 use serde_json::{Value, json};
 
 use super::{Doubt, Member, words};
-use crate::decide::pod;
 
 /// A change that a reader notices is shown no earlier than this after the one before, milliseconds.
 pub const SOON: Millis = 10_000;

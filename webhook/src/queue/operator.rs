@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use crate::decide::pod;
+use nvlink_api::pod;
 
 /// An operator, by the kind of its objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

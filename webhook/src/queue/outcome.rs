@@ -6,13 +6,13 @@
 
 use std::fmt;
 
+use nvlink_api::{crd::domain_class::Mapping, pod};
 use nvlink_planner::Millis;
 use nvlink_runtime::page::gpus;
 use nvlink_topology::labels;
 use serde_json::{Value, json};
 
 use super::{Placement, words};
-use crate::{crd::domain_class::Mapping, decide::pod};
 
 /// Costs whose ratio differs from 1 by less are the same.
 const SAME: f64 = 1e-9;

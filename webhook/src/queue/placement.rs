@@ -4,13 +4,13 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::jiff::Timestamp;
+use nvlink_api::pod;
 use nvlink_planner::Seat;
 use nvlink_topology::labels;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::feed::id;
-use crate::decide::pod;
 
 /// Where the queue put a pod.
 ///

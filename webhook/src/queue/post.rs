@@ -12,16 +12,13 @@ use kube::{
     api::{Patch, PatchParams, PostParams},
     core::request::Request,
 };
+use nvlink_api::{MANAGER, pod};
 use nvlink_planner::Name;
 use nvlink_runtime::{client, lease};
 use serde_json::Value;
 
 use super::{board::Task, review::Telling};
-use crate::{
-    cluster::MANAGER,
-    decide::pod,
-    metrics::{Ended, Metrics, Written},
-};
+use crate::metrics::{Ended, Metrics, Written};
 
 /// The name of the queue in Events.
 const CONTROLLER: &str = "nvlink-domains.io/queue";

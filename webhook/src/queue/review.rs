@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use nvlink_api::crd::domain_class::Mapping;
 use nvlink_planner::{Millis, Name};
 use serde_json::{Value, json};
 
@@ -11,7 +12,6 @@ use super::{
     feed::{Feed, Seated},
     outcome::{Compared, Outcome},
 };
-use crate::crd::domain_class::Mapping;
 
 /// The most pods that are written at a time. A leader of a new version may find thousands.
 const MOST: usize = 20;

@@ -3,10 +3,10 @@
 //! Pods without GPUs, such as the launcher of an MPIJob or the head of a RayCluster, do not wait
 //! in the queue, so they do not count.
 
+use nvlink_api::pod;
 use serde_json::Value;
 
 use super::operator::{Group, Operator};
-use crate::decide::pod;
 
 /// The replica types of Kubeflow, in the order of their ranks.
 const REPLICA_TYPES: [&str; 6] = ["launcher", "master", "chief", "worker", "ps", "evaluator"];

@@ -3,15 +3,15 @@
 //! Each patch names the version of the pod that it changes, so it fails if the pod has changed.
 //! Each that moves a pod on carries the number of the leader's term.
 
+use nvlink_admission::decide::{affinity, gate};
+use nvlink_api::{
+    patch::{Editor, Step, WrongType},
+    pod,
+};
 use nvlink_topology::labels;
 use serde_json::{Value, json};
 
 use super::{Life, Placement, claim::Named, feed::entry::prune, notice::TEMPORARY};
-use crate::decide::{
-    affinity, gate,
-    patch::{Editor, Step, WrongType},
-    pod,
-};
 
 /// The reason in the status of a pod that waited too long.
 pub const TIMEOUT: &str = "QueueTimeout";

@@ -21,6 +21,7 @@ use kube::{
     core::PartialObjectMeta,
     runtime::watcher,
 };
+use nvlink_api::MANAGER;
 use nvlink_runtime::{client, supervise::Heartbeat, watch::events};
 use tokio::{
     sync::watch,
@@ -28,7 +29,6 @@ use tokio::{
 };
 
 use crate::{
-    cluster::MANAGER,
     metrics::Metrics,
     registration::{NAME, WebhookTarget, registration},
 };

@@ -2,9 +2,10 @@
 
 use k8s_openapi::api::core::v1::Namespace;
 use kube::{Api, Client, api::ListParams, core::PartialObjectMeta};
+use nvlink_admission::policies;
 use nvlink_runtime::client;
 
-use crate::{args::TlsArgs, policies, registration::WebhookTarget};
+use crate::{args::TlsArgs, registration::WebhookTarget};
 
 /// Returns their names, including the webhook's own namespace. Logs a warning for
 /// each that does not exist.

@@ -5,13 +5,13 @@ use std::{net::SocketAddr, sync::Arc};
 use anyhow::Context;
 use axum_server::Handle;
 use kube::Client;
+use nvlink_admission::view::SharedView;
 use nvlink_runtime::{connections::CutOffs, supervise::Supervisor};
 
 use super::identity::Identity;
 use crate::{
     admission::server::listen,
     args::{ExtenderArgs, WebArgs},
-    cluster::view::SharedView,
     extender::{Extender, server},
     metrics::Metrics,
     mirror::{Kept, Mirror, watches},

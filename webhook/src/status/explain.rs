@@ -1,5 +1,10 @@
 //! The report of `explain`: why a pod waits, or why it is where it is. Pure.
 
+use nvlink_admission::{decide::Together, view::GangRoom};
+use nvlink_api::{
+    crd::domain_class::{Mapping, OnQueueTimeout},
+    pod,
+};
 use nvlink_planner::{Action, Deadline, Explanation, Job, Millis, Name, OnTimeout};
 use nvlink_topology::{Scope, labels};
 use serde::Serialize;
@@ -13,12 +18,7 @@ use super::{
     state::{Pod, State},
     words,
 };
-use crate::{
-    cluster::view::GangRoom,
-    crd::domain_class::{Mapping, OnQueueTimeout},
-    decide::{Together, pod},
-    queue::{self, Life, notice::REFUSED},
-};
+use crate::queue::{self, Life, notice::REFUSED};
 
 /// The most domains that are shown.
 const DOMAINS: usize = 8;

@@ -9,10 +9,8 @@ use std::{
 };
 
 use kube::{Client, api::DynamicObject, core::ApiResource, runtime::watcher};
-use nvlink_runtime::{
-    topology,
-    watch::{self, Key, Mirror},
-};
+use nvlink_api::node_topology;
+use nvlink_runtime::watch::{self, Key, Mirror};
 use tokio::{sync::Notify, time::timeout};
 
 use super::{
@@ -137,7 +135,7 @@ fn start(client: &Client, current: &Current) {
     let only = objects.namespace.clone();
     let kinds: [Watch<'_>; 7] = [
         (read::classes(), |all| &mut all.classes, None),
-        (topology::resource(), |all| &mut all.topologies, None),
+        (node_topology::resource(), |all| &mut all.topologies, None),
         (read::nodes(), |all| &mut all.nodes, None),
         (read::dra("ResourceSlice"), |all| &mut all.slices, None),
         (read::dra("ResourceClaim"), |all| &mut all.claims, None),

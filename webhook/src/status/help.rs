@@ -2,13 +2,14 @@
 
 use std::collections::BTreeSet;
 
+use nvlink_api::class::Class;
 use nvlink_planner::{Action, Eta, Job, Millis, Name, Planner, Release};
 use nvlink_topology::{Pattern, Scope};
 use serde::Serialize;
 use serde_json::Value;
 
 use super::{state::State, variant, words};
-use crate::{class::Class, queue::feed::giving};
+use crate::queue::feed::giving;
 
 /// A change with which a job would start earlier.
 #[derive(Clone, Debug, PartialEq, Serialize)]

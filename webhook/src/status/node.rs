@@ -2,14 +2,16 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use nvlink_api::{
+    class::{Class, GPU},
+    pod, quantity,
+};
 use nvlink_planner::{Job, Name, Room};
 use nvlink_topology::{BrokenGpus, labels};
 use serde_json::Value;
 
 use super::objects::Objects;
 use crate::{
-    class::{Class, GPU},
-    decide::{pod, quantity},
     mirror::{self, Mirror, Published, watches},
     queue::feed::giving,
 };

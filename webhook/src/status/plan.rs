@@ -3,15 +3,13 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use nvlink_admission::decide::Settings;
+use nvlink_api::class::GPU;
 use nvlink_planner::{Name, Planner, Round};
 use serde_json::{Value, json};
 
 use super::state::State;
-use crate::{
-    class::GPU,
-    decide::Settings,
-    queue::feed::{Claim, DeviceClass, Feed, Slice, id, node::Node},
-};
+use crate::queue::feed::{Claim, DeviceClass, Feed, Slice, id, node::Node};
 
 /// The planner, and what it says now.
 pub(super) struct Plan {

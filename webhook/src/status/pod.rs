@@ -1,5 +1,6 @@
 //! Explains pods that do not wait in the queue.
 
+use nvlink_api::pod;
 use nvlink_topology::{Pattern, labels};
 use serde_json::Value;
 
@@ -8,12 +9,9 @@ use super::{
     state::{Pod, State},
     words,
 };
-use crate::{
-    decide::pod,
-    queue::{
-        Life,
-        outcome::{self, Outcome},
-    },
+use crate::queue::{
+    Life,
+    outcome::{self, Outcome},
 };
 
 /// Describes a pod in the state `life`.

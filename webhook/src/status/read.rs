@@ -11,25 +11,25 @@ use kube::{
     api::{DynamicObject, ListParams, PostParams},
     core::{ApiResource, GroupVersionKind},
 };
-use nvlink_runtime::{client, topology};
+use nvlink_admission::{
+    authorize::{RESOURCE, USE},
+    decide::gate,
+};
+use nvlink_api::{crd::DomainClass, node_topology, pod};
+use nvlink_runtime::client;
 use nvlink_topology::{GROUP, labels};
 use serde_json::Value;
 
 use super::objects::{Kind, Objects, key};
-use crate::{
-    authorize::{RESOURCE, USE},
-    crd::DomainClass,
-    decide::{gate, pod},
-    queue::{
-        self, Life, Limits,
-        claim::API_VERSION,
-        feed::{
-            Place, Slice,
-            entry::concerns,
-            load::{self, Load},
-        },
-        owners::Owners,
+use crate::queue::{
+    self, Life, Limits,
+    claim::API_VERSION,
+    feed::{
+        Place, Slice,
+        entry::concerns,
+        load::{self, Load},
     },
+    owners::Owners,
 };
 
 /// The most objects of one answer of the API server.
@@ -77,7 +77,7 @@ pub(super) fn dra(kind: &str) -> ApiResource {
 pub(super) async fn objects(client: &Client, namespace: &str) -> Result<Objects, kube::Error> {
     let (classes, topologies, nodes, slices, claims, device_classes, all) = futures::try_join!(
         list(client, classes(), None, "domainclasses"),
-        list(client, topology::resource(), None, "nodetopologies"),
+        list(client, node_topology::resource(), None, "nodetopologies"),
         list(client, nodes(), None, "nodes"),
         list(client, dra("ResourceSlice"), None, "resourceslices"),
         list(

@@ -3,6 +3,12 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use k8s_openapi::jiff::Timestamp;
+use nvlink_admission::decide::Settings;
+use nvlink_api::{
+    class::{Class, GPU},
+    crd::DomainClassSpec,
+    pod,
+};
 use nvlink_planner::{Job, Millis, Name};
 use nvlink_topology::labels;
 use serde_json::Value;
@@ -12,12 +18,7 @@ use super::{
     objects::Objects,
     plan::Plan,
 };
-use crate::{
-    class::{Class, GPU},
-    crd::DomainClassSpec,
-    decide::{Settings, pod},
-    queue::{Life, Member, Past, Source, feed::id, notice::REFUSED, read},
-};
+use crate::queue::{Life, Member, Past, Source, feed::id, notice::REFUSED, read};
 
 /// The state of the queue, as far as it is known.
 pub struct State<'a> {

@@ -1,11 +1,12 @@
 //! Reports as text for a terminal.
 
+use nvlink_planner::Millis;
+
 use super::{
     report::{ClassRow, DomainRow, EtaRow, HolderRow, QueueRow, Status},
     table::{Column, table, wrap},
     words,
 };
-use nvlink_planner::Millis;
 
 /// Returns a cell whose value may be unknown.
 fn known<T: ToString>(value: Option<T>) -> String {

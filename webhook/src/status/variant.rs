@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use nvlink_topology::labels;
 use serde_json::{Value, json};
 
-use crate::class::Class;
+use nvlink_api::class::Class;
 
 const REQUIRED: &str = "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution";
 

@@ -1,8 +1,9 @@
 //! What holds for every review.
 
 use base64::{Engine, engine::general_purpose::STANDARD};
+use nvlink_admission::authorize::Authorizer;
 use nvlink_topology::labels;
-use nvlink_webhook::{admission::server::Webhook, authorize::Authorizer};
+use nvlink_webhook::admission::server::Webhook;
 use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 

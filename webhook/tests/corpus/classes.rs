@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
-use nvlink_topology::labels;
-use nvlink_webhook::{
-    admission::admit::Admission,
+use nvlink_admission::{
+    admit::Admission,
     authorize::ListedAuthorizer,
-    class::{Broken, Class},
-    cluster::view::{Labels, SharedView, View},
     decide::Settings,
-    metrics::Metrics,
+    view::{Labels, SharedView, View},
 };
+use nvlink_api::class::{Broken, Class};
+use nvlink_topology::labels;
+use nvlink_webhook::metrics::Metrics;
 use serde_json::{Value, json};
 
 /// A class of each kind, by name.
@@ -58,7 +58,10 @@ pub(crate) type Webhook = nvlink_webhook::admission::server::Webhook<ListedAutho
 
 fn view() -> View {
     let mut view = View::default();
-    let list: Value = serde_json::from_str(include_str!("../cases/access.json")).unwrap();
+    let list: Value = serde_json::from_str(include_str!(
+        "../../../crates/admission/tests/cases/access.json"
+    ))
+    .unwrap();
     let all = [specs(), list["classes"].clone()];
     for (name, spec) in all.iter().flat_map(|specs| specs.as_object().unwrap()) {
         let spec = serde_json::from_value(spec.clone()).unwrap();

@@ -18,7 +18,8 @@ pub(crate) fn reviews() -> Vec<Value> {
 
 fn pods() -> Vec<Value> {
     let tests = Path::new(crate::TESTS);
-    let folders = ["classify", "versions"].map(|name| fs::read_dir(tests.join(name)).unwrap());
+    let folders = ["../../crates/admission/tests/classify", "versions"]
+        .map(|name| fs::read_dir(tests.join(name)).unwrap());
     let mut files: Vec<_> = folders
         .into_iter()
         .flatten()
@@ -58,7 +59,10 @@ pub(crate) fn review(pod: &Value, old: &Value) -> Value {
 
 /// The list of cases: creations and changes, by many users.
 fn cases() -> Vec<Value> {
-    let list: Value = serde_json::from_str(include_str!("../cases/access.json")).unwrap();
+    let list: Value = serde_json::from_str(include_str!(
+        "../../../crates/admission/tests/cases/access.json"
+    ))
+    .unwrap();
     let case = |case: &Value| {
         let base = case["base"].as_str().unwrap_or("gpu");
         let mut pod = list["pods"][base].clone();

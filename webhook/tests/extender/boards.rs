@@ -1,9 +1,9 @@
 //! Boards, classes and pods for the tests of the extender.
 
+use nvlink_admission::view::{SharedView, View};
+use nvlink_api::class::Class;
 use nvlink_topology::{Allocation, NodeTopologySpec, labels};
 use nvlink_webhook::{
-    class::Class,
-    cluster::view::{SharedView, View},
     extender::Extender,
     mirror::{Kept, Marks, Mirror, Pod, pod::Stage},
 };

@@ -10,11 +10,11 @@ mod refused;
 
 use std::sync::Arc;
 
+use nvlink_admission::decide::Settings;
+use nvlink_api::class::Class;
 use nvlink_planner::{Action, Planner, Reason, Release, Why};
 use nvlink_topology::{Allocation, NodeTopologySpec, labels};
 use nvlink_webhook::{
-    class::Class,
-    decide::Settings,
     mirror::{Marks, Mirror},
     queue::{
         Placement,

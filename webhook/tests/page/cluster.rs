@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
+use nvlink_admission::{
+    decide::Settings,
+    view::{SharedView, View},
+};
 use nvlink_topology::{Allocation, NodeTopologySpec};
 use nvlink_webhook::{
-    cluster::view::{SharedView, View},
-    decide::Settings,
     metrics::Outcome,
     mirror::{Marks, Mirror, Pod, pod::Queued},
     page::Page,

@@ -22,7 +22,7 @@ use nvlink_webhook::{
 use serde_json::Value;
 use tower::ServiceExt;
 
-#[path = "../fixture/mod.rs"]
+#[path = "../../../crates/admission/tests/all/fixture/mod.rs"]
 mod fixture;
 
 use fixture::check_golden;

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::too_many_lines)]
 
-#[path = "../fixture/mod.rs"]
+#[path = "../../../crates/admission/tests/all/fixture/mod.rs"]
 mod fixture;
 mod overload;
 
@@ -14,11 +14,11 @@ use axum::{
 };
 use base64::{Engine, engine::general_purpose::STANDARD};
 use fixture::{admission, pod, review};
+use nvlink_api::class::Class;
 use nvlink_runtime::supervise::{Supervisor, Weight};
 use nvlink_topology::labels;
 use nvlink_webhook::{
     admission::server::{PATH, Webhook, admission_router},
-    class::Class,
     health::{Health, Readiness, admin_router},
     metrics::Metrics,
 };

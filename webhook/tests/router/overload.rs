@@ -8,14 +8,16 @@ use axum::{
     response::Response,
 };
 use futures::StreamExt;
+use nvlink_admission::{
+    admit::Admission,
+    authorize::{Authorizer, Grant, Subject, User},
+    decide::Settings,
+};
+use nvlink_api::crd::access::GrantedIn;
 use nvlink_runtime::connections::Peer;
 use nvlink_topology::labels;
 use nvlink_webhook::{
-    admission::admit::Admission,
     admission::server::{PATH, SMALL, WAITING_ROOM, Webhook, admission_router},
-    authorize::{Authorizer, Grant, Subject, User},
-    crd::access::GrantedIn,
-    decide::Settings,
     metrics::Metrics,
 };
 use serde_json::{Value, json};

@@ -8,13 +8,13 @@ mod odd;
 mod pods;
 
 use k8s_openapi::jiff::Timestamp;
-use nvlink_webhook::{
-    decide::Settings,
-    status::{Explained, Kind, Objects, Query, State, Status, Unknown, explain, status},
+use nvlink_admission::decide::Settings;
+use nvlink_webhook::status::{
+    Explained, Kind, Objects, Query, State, Status, Unknown, explain, status,
 };
 use serde_json::{Value, json};
 
-#[path = "../fixture/mod.rs"]
+#[path = "../../../crates/admission/tests/all/fixture/mod.rs"]
 mod fixture;
 
 use cluster::{NOW, busy, class, node, pod, switched, waiting, with};

@@ -1,10 +1,8 @@
 //! Names and objects that nobody would choose.
 
+use nvlink_admission::decide::Settings;
 use nvlink_topology::labels;
-use nvlink_webhook::{
-    decide::Settings,
-    status::{Kind, Objects, Query, State, explain},
-};
+use nvlink_webhook::status::{Kind, Objects, Query, State, explain};
 use serde_json::{Value, json};
 
 use crate::{

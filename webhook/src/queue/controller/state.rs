@@ -6,6 +6,8 @@ use std::{
     time::Duration,
 };
 
+use nvlink_admission::decide::Settings;
+use nvlink_api::pod;
 use nvlink_planner::{Millis, Name, Planner, Settings as Rules, Waiting};
 use nvlink_runtime::{complaints::Complaints, lease::Term};
 use tokio::time::Instant;
@@ -16,7 +18,6 @@ use super::{
 };
 use crate::{
     cluster::SharedGpus,
-    decide::{Settings, pod},
     metrics::Metrics,
     queue::{
         Life,

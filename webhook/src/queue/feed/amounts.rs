@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use nvlink_planner::Name;
 use serde_json::Value;
 
-use crate::decide::{
+use nvlink_api::{
     pod::{self, Container, Role},
     quantity,
 };

@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use nvlink_api::pod;
 use nvlink_planner::Name;
 use serde_json::{Value, json};
 
 use super::node::Node;
-use crate::decide::pod;
 
 /// The number of demands without a pod that are kept for the next pod like theirs.
 const KEPT: usize = 64;

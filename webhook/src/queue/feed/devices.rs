@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use nvlink_api::pod::DEVICE_CLASSES;
 use nvlink_planner::{Held, Name};
 use nvlink_topology::Allocation;
 
@@ -11,7 +12,6 @@ use super::{
     id,
 };
 use crate::{
-    decide::pod::DEVICE_CLASSES,
     mirror::{self, Published},
     queue::claim,
 };
@@ -337,10 +337,10 @@ pub(super) fn reported<'n>(
 
 #[cfg(test)]
 mod tests {
+    use nvlink_api::crd::GPU_DRIVER;
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::crd::GPU_DRIVER;
 
     fn slice(generation: i64, devices: Value) -> Option<Slice> {
         Slice::of(&json!({

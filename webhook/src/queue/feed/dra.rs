@@ -6,16 +6,18 @@ use std::{
     sync::Arc,
 };
 
+use nvlink_api::{
+    class::Class,
+    crd::{GPU_DRIVER, domain_class::Mapping},
+    pod::{self, at, list},
+};
 use nvlink_planner::Name;
 use nvlink_topology::labels;
 use serde_json::Value;
 
 use super::{Feed, id};
 use crate::{
-    class::Class,
     cluster::SharedGpus,
-    crd::{GPU_DRIVER, domain_class::Mapping},
-    decide::pod::{self, at, list},
     queue::{
         Placement,
         claim::{self, Asks},

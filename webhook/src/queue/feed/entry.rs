@@ -1,16 +1,14 @@
 //! A pod as the feed keeps it.
 
+use nvlink_admission::decide::gate;
+use nvlink_api::{class::GPU, pod};
 use nvlink_planner::{Millis, Name};
 use nvlink_topology::labels;
 use serde_json::Value;
 
 use super::{Place, amounts::Amounts, demand::Demand};
-use crate::{
-    class::GPU,
-    decide::{gate, pod},
-    queue::{
-        Life, Member, Object, Placement, claim::Named, life, notice, object, outcome::Outcome,
-    },
+use crate::queue::{
+    Life, Member, Object, Placement, claim::Named, life, notice, object, outcome::Outcome,
 };
 
 /// A pod.

@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
+use nvlink_api::{class::Class, crd::domain_class::Order};
 use nvlink_planner::{self as planner, Held, Millis, Name, Planner, Settings as Rules};
 
 use super::{
@@ -12,7 +13,7 @@ use super::{
     job::{Context, Pods, Waits},
     load, node,
 };
-use crate::{class::Class, crd::domain_class::Order, mirror::Published};
+use crate::mirror::Published;
 
 impl Feed {
     /// Tells the planner what has changed.

@@ -2,16 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use nvlink_api::crd::domain_class::OnQueueTimeout;
 use nvlink_planner::{Deadline, Estimate, Job, Member, Millis, Name, OnTimeout, PodState, Seat};
 
 use super::{
     dra::{CLAIMABLE, serving},
     entry::{Entry, Expected, Pause},
 };
-use crate::{
-    crd::domain_class::OnQueueTimeout,
-    queue::{self, Assembly, Life, Placement, assemble, notice::Obstacle, past::Past},
-};
+use crate::queue::{self, Assembly, Life, Placement, assemble, notice::Obstacle, past::Past};
 
 /// The pods of a job, in the order of their names.
 pub(super) struct Pods<'a>(pub(super) Vec<(&'a Name, &'a Entry)>);

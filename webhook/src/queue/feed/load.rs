@@ -3,6 +3,7 @@
 
 use std::collections::{HashMap, HashSet};
 
+use nvlink_api::class::GPU;
 use nvlink_planner::{Name, PodState};
 use serde_json::{Value, json};
 
@@ -10,7 +11,7 @@ use super::{
     Feed,
     amounts::{Amounts, Sum},
 };
-use crate::{class::GPU, queue::Life};
+use crate::queue::Life;
 
 /// What a pod without devices takes of its node.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,11 +2,12 @@
 
 use std::collections::{BTreeSet, HashMap};
 
+use nvlink_api::pod;
 use nvlink_planner::{Millis, Name};
 use serde_json::{Value, json};
 
 use super::{Feed, Place};
-use crate::{decide::pod, queue::Life};
+use crate::queue::Life;
 
 /// The objects of an incomplete gang are read again so long after they were, milliseconds: whoever
 /// scales an object down may change no pod.

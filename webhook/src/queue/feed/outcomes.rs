@@ -2,12 +2,12 @@
 
 use std::collections::BTreeSet;
 
+use nvlink_api::crd::domain_class::Mapping;
 use nvlink_planner::Name;
 use nvlink_topology::{Allocation, Pattern};
 
 use super::{Feed, devices::reported};
 use crate::{
-    crd::domain_class::Mapping,
     mirror,
     queue::outcome::{Compared, Found, Outcome},
 };

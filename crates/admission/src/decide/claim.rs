@@ -1,0 +1,346 @@
+//! The GPUs of a pod as requests of a ResourceClaim, for classes with the mapping `Claim`.
+//!
+//! The claim does not exist yet: the queue creates it when it has chosen the GPUs, with one request
+//! for each rank. A pod's spec is final, so its containers name their ranks now.
+
+use nvlink_api::{
+    class::Class,
+    crd::domain_class::Mapping,
+    patch::{Editor, Step},
+    pod::{self, Container, Place, Role, list},
+};
+use nvlink_topology::{descriptor::hash, labels};
+use serde_json::{Value, json};
+
+use super::{Chosen, Gating, Refusal, Rule};
+
+/// The most requests of one claim (`DeviceRequestsMaxSize` of `resource.k8s.io/v1`).
+const MOST: u32 = 32;
+/// The most characters of a pod's name in that of its claim.
+const SHOWN: usize = 40;
+
+/// Reports whether the pod names a claim of the queue.
+pub(crate) fn is_named(pod: &Value) -> bool {
+    entries(pod).next().is_some()
+        || pod::containers(pod)
+            .iter()
+            .any(|container| container.claimed().next().is_some())
+}
+
+/// Reports whether the pod names a claim of the queue in another entry than its own: it would share
+/// the GPUs of another pod.
+pub fn is_shared(pod: &Value) -> bool {
+    let own = |entry: &Value| entry.get("name").and_then(Value::as_str) == Some(labels::CLAIM);
+    entries(pod).filter(|entry| own(entry)).count() > 1 || !entries(pod).all(own)
+}
+
+/// Returns the entries of the pod's claims that are the queue's, by either name.
+fn entries(pod: &Value) -> impl Iterator<Item = &Value> {
+    list(pod, &["spec", "resourceClaims"]).filter(|entry| {
+        let text = |key: &str| entry.get(key).and_then(Value::as_str).unwrap_or_default();
+        text("name") == labels::CLAIM || text("resourceClaimName").starts_with(labels::CLAIM_PREFIX)
+    })
+}
+
+/// Returns the name of the request of a rank.
+#[must_use]
+pub fn request(rank: u32) -> String {
+    format!("rank-{rank}")
+}
+
+/// Returns the ranks of the requests that a container names.
+pub fn ranks_of(container: &Container<'_>) -> Vec<u32> {
+    let rank = |name: &str| name.strip_prefix("rank-")?.parse().ok();
+    container.claimed().filter_map(rank).collect()
+}
+
+/// Returns what tells the ranks of a container from those of the others, in the names of
+/// annotations. The number of the container would not do: another webhook may add containers.
+pub fn key(ranks: &[u32]) -> String {
+    let (first, last) = (ranks.first(), ranks.last());
+    let [first, last] = [first, last].map(|rank| rank.copied().unwrap_or_default());
+    format!("{first}-{last}-{}", ranks.len())
+}
+
+/// Returns the ranks of each container with GPUs, by its number among all containers (init
+/// containers first), and the number of ranks. Containers that run at the same time share no GPU;
+/// an init container uses those of the containers after it.
+#[must_use]
+fn ranks(amounts: &[(Role, u32)]) -> (Vec<(usize, Vec<u32>)>, u32) {
+    let of = |role: Role| amounts.iter().filter(move |(one, _)| *one == role);
+    let sum = |role| of(role).fold(0_u32, |sum, (_, gpus)| sum.saturating_add(*gpus));
+    let (mut main, mut sidecar) = (0, sum(Role::Main));
+    let first = sidecar;
+    let mut total = first.saturating_add(sum(Role::Sidecar));
+    let mut all = Vec::new();
+    for (number, &(role, gpus)) in amounts.iter().enumerate() {
+        let gpus = gpus.min(MOST + 1);
+        let ranks: Vec<u32> = match role {
+            Role::Main => take(&mut main, gpus),
+            Role::Sidecar => take(&mut sidecar, gpus),
+            // Those of the sidecars that started before it are in use.
+            Role::Init => (0..first).chain(sidecar..).take(gpus as usize).collect(),
+        };
+        if let Some(&last) = ranks.last() {
+            total = total.max(last.saturating_add(1));
+            all.push((number, ranks));
+        }
+    }
+    (all, total)
+}
+
+fn take(next: &mut u32, gpus: u32) -> Vec<u32> {
+    let ranks = *next..next.saturating_add(gpus);
+    *next = ranks.end;
+    ranks.collect()
+}
+
+/// Returns the name of the claim of a new pod. `request` is the id of the request, which tells pods
+/// apart whose names the API server is still to generate.
+pub(super) fn name(pod: &Value, namespace: &str, request: &str) -> String {
+    let text = |key: &str| {
+        let text = pod::at(pod, &["metadata", key]).and_then(Value::as_str);
+        text.filter(|text| !text.is_empty())
+    };
+    let start = |base: &str| {
+        let base: String = base.chars().take(SHOWN).collect();
+        let base = base.trim_end_matches(['-', '.']);
+        format!("{}{base}-", labels::CLAIM_PREFIX)
+    };
+    if let Some(name) = text("name") {
+        return format!(
+            "{}{:016x}",
+            start(name),
+            hash(&format!("{namespace}/{name}"))
+        );
+    }
+    // No pod with a name has such a claim.
+    let base = text("generateName").unwrap_or_default();
+    let start = format!("{}x", start(base));
+    let known = entries(pod).find_map(|one| one.get("resourceClaimName")?.as_str());
+    let again = |known: &&str| {
+        let rest = known.strip_prefix(&start);
+        rest.is_some_and(|rest| rest.len() == 16 && rest.bytes().all(|b| b.is_ascii_hexdigit()))
+    };
+    match known.filter(again) {
+        // The API server calls again.
+        Some(known) => known.to_owned(),
+        None => format!(
+            "{start}{:016x}",
+            hash(&format!("{namespace}/{base}/{request}"))
+        ),
+    }
+}
+
+/// Replaces what the containers request of the resource by requests of the pod's claim.
+pub(super) fn replace(editor: &mut Editor, chosen: &Chosen) -> Result<(), Refusal> {
+    let class = &chosen.class;
+    if class.mapping != Mapping::Claim {
+        return Ok(());
+    }
+    if let Some(why) = unfit(class, &chosen.gating, chosen.gpus) {
+        return Err(refuse(format!(
+            "class {:?} gives GPUs by claims of its queue, and {why}: change that, or use a class with another devices.mapping",
+            class.name
+        )));
+    }
+    if let Some(name) = by_device_class(editor.document()) {
+        return Err(refuse(format!(
+            "the pod requests {name} besides what class {:?} gives it by a claim, out of sight of the queue: request {}",
+            class.name, class.resource
+        )));
+    }
+    let plan = plan(editor.document(), class)?;
+    for (place, resource_lists, requests) in plan {
+        for list in resource_lists {
+            let [spec, containers, index, resources] = place.path("resources");
+            editor.remove(
+                &[spec, containers, index, resources, Step::Key(list)],
+                &class.resource,
+            );
+        }
+        let [spec, containers, index, resources] = place.path("resources");
+        let claims = [spec, containers, index, resources, Step::Key("claims")];
+        for request in requests {
+            editor.append(&claims, json!({"name": labels::CLAIM, "request": request}))?;
+        }
+    }
+    set_claim(editor, &chosen.claim)
+}
+
+/// Returns a resource by which the pod requests devices of a DeviceClass.
+fn by_device_class(pod: &Value) -> Option<&str> {
+    let containers = pod::containers(pod);
+    let mut names = containers.iter().flat_map(Container::resources);
+    names.find(|name| name.starts_with(pod::DEVICE_CLASSES))
+}
+
+/// Returns why a pod of the class with so many GPUs cannot get them by a claim.
+pub(super) fn unfit(class: &Class, gating: &Gating, gpus: u32) -> Option<String> {
+    match gating {
+        _ if class.mapping != Mapping::Claim => None,
+        Gating::Elsewhere(why) => Some(format!("the pod does not wait there, because {why}")),
+        _ if gpus > MOST => Some(format!(
+            "the pod requests {gpus} GPUs, but a claim can have at most {MOST}"
+        )),
+        Gating::Queued | Gating::Unqueued => None,
+    }
+}
+
+/// Sets the entry of the pod's claim.
+fn set_claim(editor: &mut Editor, name: &str) -> Result<(), Refusal> {
+    let claims = list(editor.document(), &["spec", "resourceClaims"]);
+    let known = claims
+        .enumerate()
+        .find(|(_, one)| one.get("name").and_then(Value::as_str) == Some(labels::CLAIM));
+    match known {
+        None => {
+            let claims = ["spec".into(), "resourceClaims".into()];
+            let entry = json!({"name": labels::CLAIM, "resourceClaimName": name});
+            editor.append(&claims, entry)?;
+        }
+        Some((_, entry)) if entry.get("resourceClaimName") == Some(&json!(name)) => {}
+        Some((index, _)) => {
+            let entry = ["spec".into(), "resourceClaims".into(), index.into()];
+            editor.remove(&entry, "resourceClaimTemplateName");
+            editor.insert(&entry, "resourceClaimName", json!(name))?;
+        }
+    }
+    Ok(())
+}
+
+/// A container, the lists of its resources that name the resource, and the requests that it lacks.
+type Change = (Place, Vec<&'static str>, Vec<String>);
+
+/// Returns what changes in each container with GPUs.
+fn plan(pod: &Value, class: &Class) -> Result<Vec<Change>, Refusal> {
+    let containers = pod::containers(pod);
+    let (ranks, _) = ranks(&amounts(&containers, &class.resource));
+    let mut changes = Vec::new();
+    for (number, ranks) in ranks {
+        let container = &containers[number];
+        let wanted: Vec<String> = ranks.into_iter().map(request).collect();
+        let known: Vec<&str> = container.claimed().collect();
+        let missing = match known.is_empty() {
+            true => wanted,
+            false if known == wanted => Vec::new(),
+            false => {
+                return Err(refuse(format!(
+                    "container {:?} names requests of the claim {:?}, which only the webhook writes: remove them from resources.claims, and request {} in resources.limits",
+                    container.name(),
+                    labels::CLAIM,
+                    class.resource
+                )));
+            }
+        };
+        let names = |one: &&str| {
+            let list = container
+                .value()
+                .get("resources")
+                .and_then(|all| all.get(*one));
+            list.is_some_and(|list| list.get(&class.resource).is_some())
+        };
+        let lists = ["limits", "requests"].into_iter().filter(names).collect();
+        changes.push((container.place(), lists, missing));
+    }
+    Ok(changes)
+}
+
+fn amounts(containers: &[Container<'_>], resource: &str) -> Vec<(Role, u32)> {
+    let amount = |one: &Container<'_>| (one.role, one.amount(resource).unwrap_or(0));
+    containers.iter().map(amount).collect()
+}
+
+pub(super) fn refuse(message: String) -> Refusal {
+    Refusal::new(Rule::Claim, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn containers_that_run_together_share_no_rank() {
+        use Role::{Init, Main, Sidecar};
+        let of = |amounts: &[(Role, u32)]| {
+            let (all, total) = ranks(amounts);
+            let all: Vec<_> = all
+                .into_iter()
+                .map(|(at, ranks)| format!("{at}:{ranks:?}"))
+                .collect();
+            format!("{} of {total}", all.join(" "))
+        };
+        assert_eq!(of(&[(Main, 2)]), "0:[0, 1] of 2");
+        assert_eq!(
+            of(&[(Main, 2), (Main, 0), (Main, 1)]),
+            "0:[0, 1] 2:[2] of 3"
+        );
+        assert_eq!(of(&[(Init, 1), (Main, 2)]), "0:[0] 1:[0, 1] of 2");
+        assert_eq!(of(&[(Init, 3), (Main, 1)]), "0:[0, 1, 2] 1:[0] of 3");
+        // The second init container runs beside the sidecar.
+        assert_eq!(
+            of(&[(Init, 2), (Sidecar, 1), (Init, 2), (Main, 1)]),
+            "0:[0, 1] 1:[1] 2:[0, 2] 3:[0] of 3"
+        );
+        assert_eq!(of(&[(Init, 0), (Main, 0)]), " of 0");
+    }
+
+    #[test]
+    fn the_number_of_ranks_is_what_the_pod_requests() {
+        use Role::{Init, Main, Sidecar};
+        let roles = [Init, Sidecar, Main];
+        for seed in 0..3_000_usize {
+            let mut amounts: Vec<(Role, u32)> = (0..4)
+                .map(|at| {
+                    (
+                        roles[seed / 3_usize.pow(at) % 3],
+                        (seed as u32 >> (2 * at)) % 4,
+                    )
+                })
+                .collect();
+            amounts.sort_by_key(|(role, _)| *role == Main);
+            let container = |role: Role, gpus: u32| {
+                let mut one =
+                    json!({"name": "c", "resources": {"limits": {"nvidia.com/gpu": gpus}}});
+                if role == Sidecar {
+                    one["restartPolicy"] = json!("Always");
+                }
+                one
+            };
+            let of = |main: bool| -> Vec<Value> {
+                let some = amounts.iter().filter(|(role, _)| (*role == Main) == main);
+                some.map(|&(role, gpus)| container(role, gpus)).collect()
+            };
+            let pod = json!({"spec": {"initContainers": of(false), "containers": of(true)}});
+            let asked = pod::request(&pod::containers(&pod), "nvidia.com/gpu").unwrap();
+            assert_eq!(ranks(&amounts).1, asked, "{amounts:?}");
+        }
+    }
+
+    #[test]
+    fn each_pod_has_a_claim_of_its_own() {
+        let named = |meta: Value, request: &str| name(&json!({"metadata": meta}), "team", request);
+        let first = named(json!({"name": "train"}), "1");
+        assert_eq!(first, named(json!({"name": "train"}), "2"), "a second call");
+        assert!(first.starts_with("nvlink-domains-train-"), "{first}");
+        let generated = json!({"generateName": "train-"});
+        assert_ne!(named(generated.clone(), "1"), named(generated.clone(), "2"));
+        let mut again = json!({"metadata": generated, "spec": {"resourceClaims": [
+            {"name": labels::CLAIM, "resourceClaimName": "nvlink-domains-train-1"}
+        ]}});
+        assert_ne!(
+            name(&again, "team", "2"),
+            "nvlink-domains-train-1",
+            "of nobody"
+        );
+        let known = named(json!({"generateName": "train-"}), "1");
+        again["spec"]["resourceClaims"][0]["resourceClaimName"] = json!(known);
+        assert_eq!(name(&again, "team", "2"), known, "a second call");
+        again["metadata"]["name"] = json!("copy");
+        assert_ne!(name(&again, "team", "2"), known, "a copy");
+        again["metadata"] = json!({"generateName": "other-"});
+        assert_ne!(name(&again, "team", "2"), known, "the claim of others");
+        let long = named(json!({"name": "a.".repeat(120)}), "1");
+        assert!(long.len() < 80 && !long.contains(".-"), "{long}");
+    }
+}

@@ -1,0 +1,131 @@
+//! The scheduling gate of pods that wait in the queue.
+//!
+//! Kubernetes accepts new gates only in new pods, and refuses a gated pod that names its node. A
+//! pod that waits for somebody else's gate, or that another scheduler places, gets no gate: two
+//! queues that wait for each other would hold it forever.
+
+use nvlink_api::{
+    class::{Class, GITLAB_GIVES_UP, duration},
+    patch::Editor,
+    pod,
+};
+use nvlink_topology::labels;
+use serde_json::{Value, json};
+
+use super::{Chosen, handover, refusal::Refusal};
+
+/// Whether a new pod waits in the queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Gating {
+    /// Its class has no queue.
+    Unqueued,
+    /// It waits.
+    Queued,
+    /// It does not, although its class queues, for this reason.
+    Elsewhere(String),
+}
+
+impl Gating {
+    /// Returns whether `pod`, which is new and gets `class`, waits.
+    pub(super) fn of(pod: &Value, class: &Class) -> Self {
+        if class.queue.is_none() {
+            return Self::Unqueued;
+        }
+        // The gate came from an earlier call. Whoever set the pod's other gates since then, the
+        // queue releases the pod from its own gate.
+        if is_queued(pod) {
+            return Self::Queued;
+        }
+        if let Some(scheduler) = handover::placer(pod) {
+            return Self::Elsewhere(format!("{scheduler} places it"));
+        }
+        if let Some(gate) = gates(pod).next() {
+            let gate: String = gate.chars().take(63).collect();
+            return Self::Elsewhere(format!(
+                "it has the scheduling gate {gate:?} of another queue"
+            ));
+        }
+        match pod::at(pod, &["spec", "nodeName"]).and_then(Value::as_str) {
+            None | Some("") => Self::Queued,
+            Some(_) => Self::Elsewhere("it names its node".to_owned()),
+        }
+    }
+}
+
+/// Returns the names of the pod's scheduling gates.
+pub fn gates(pod: &Value) -> impl Iterator<Item = &str> {
+    pod::list(pod, &["spec", "schedulingGates"]).filter_map(|gate| gate.get("name")?.as_str())
+}
+
+/// Reports whether the pod has the gate of the queue.
+pub fn is_queued(pod: &Value) -> bool {
+    gates(pod).any(|gate| gate == labels::QUEUE_GATE)
+}
+
+/// Reports whether GitLab Runner made the pod.
+pub fn is_of_gitlab(pod: &Value) -> bool {
+    pod::metadata(pod, "labels", "project.runner.gitlab.com/id").is_some()
+        || pod::metadata(pod, "annotations", "job.runner.gitlab.com/id").is_some()
+}
+
+/// Adds the gate to a pod that waits, unless it has it. Returns warnings for the user.
+pub(super) fn gate(editor: &mut Editor, chosen: &Chosen) -> Result<Vec<String>, Refusal> {
+    match &chosen.gating {
+        Gating::Unqueued => return Ok(Vec::new()),
+        Gating::Elsewhere(why) => {
+            return Ok(vec![format!(
+                "the pod does not wait in the queue of class {:?}, because {why}",
+                chosen.class.name
+            )]);
+        }
+        Gating::Queued => {}
+    }
+    if !is_queued(editor.document()) {
+        let gate = json!({"name": labels::QUEUE_GATE});
+        editor.append(&["spec".into(), "schedulingGates".into()], gate)?;
+    }
+    Ok(warnings(editor.document(), chosen))
+}
+
+/// Returns what a user should know about a pod that waits.
+fn warnings(pod: &Value, chosen: &Chosen) -> Vec<String> {
+    let Chosen {
+        class,
+        intent,
+        namespace,
+        ..
+    } = chosen;
+    let gitlab = is_of_gitlab(pod);
+    let timeout = class
+        .queue
+        .as_ref()
+        .and_then(|queue| queue.timeout_of(gitlab));
+    let longest = timeout.map_or_else(String::new, |timeout| {
+        format!(" for at most {}", duration::shown(timeout))
+    });
+    let how = match pod::at(pod, &["metadata", "name"]).and_then(Value::as_str) {
+        Some(name) if !name.is_empty() => format!("kubectl nvlink explain {name} -n {namespace}"),
+        _ => format!("kubectl nvlink status -n {namespace}"),
+    };
+    let mut lines = vec![format!(
+        "the pod waits in the queue{longest} until its GPUs are free; {how} shows its position and expected start"
+    )];
+    if gitlab && timeout.is_some_and(|timeout| timeout >= GITLAB_GIVES_UP) {
+        lines.push(format!(
+            "GitLab Runner fails the job after its poll_timeout, 180s unless raised, but class {:?} lets pods wait{longest}",
+            class.name
+        ));
+    }
+    // The owner of a pod may know the size.
+    let alone = pod::list(pod, &["metadata", "ownerReferences"])
+        .next()
+        .is_none();
+    if let (Some(gang), None, true) = (&intent.gang, intent.gang_size, alone) {
+        lines.push(format!(
+            "nothing says how many pods the gang {:?} has, so it never starts: set annotation {}",
+            super::identity::shown(gang),
+            labels::GANG_SIZE
+        ));
+    }
+    lines
+}

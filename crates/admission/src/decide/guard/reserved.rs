@@ -1,0 +1,152 @@
+//! Labels, annotations and the gate that only the webhook and its queue may write, in new pods.
+//!
+//! A new pod may already have what the webhook writes if it is a copy of another pod, or if the API server calls the
+//! webhook again. They must then be exactly what the webhook would write.
+
+use nvlink_api::{crd::domain_class::Mapping, pod};
+use nvlink_topology::labels;
+use serde_json::Value;
+
+use super::Case;
+use crate::decide::{
+    claim, gate, identity, intent, project,
+    refusal::{Refusal, Rule},
+};
+
+pub(super) fn check(case: Case<'_>) -> Result<(), Refusal> {
+    let Case { pod, held, .. } = case;
+    let label = |key| pod::metadata(pod, "labels", key);
+    if pod::metadata(pod, "annotations", labels::DECISION).is_some()
+        && label(labels::CLASS).is_none()
+    {
+        return Err(Refusal::new(
+            Rule::ReservedAnnotation,
+            format!(
+                "only the webhook may write annotation {}: remove it from the pod; with kubectl debug --copy-to, leave out --keep-annotations or add --keep-labels",
+                labels::DECISION
+            ),
+        ));
+    }
+    check_state(pod)?;
+    if label(labels::CLASS).is_some() {
+        match case.wanted() {
+            Some(wanted) if held.label != Some(wanted) => {
+                return Err(forged(labels::CLASS, Some(wanted)));
+            }
+            // A pod without GPUs has no class, even if it names one.
+            _ if !held.gpus => return Err(forged(labels::CLASS, None)),
+            _ => {}
+        }
+    }
+    if let Some(own) = label(labels::PROJECT) {
+        check_project(case, own)?;
+    }
+    check_gang(case)?;
+    check_claim(case)?;
+    check_gate(case)
+}
+
+/// Refuses annotations in which the queue keeps its state: it believes what it reads there.
+fn check_state(pod: &Value) -> Result<(), Refusal> {
+    let mut annotations = pod::entries(pod, &["metadata", "annotations"]);
+    let Some((key, _)) = annotations.find(|(key, _)| key.starts_with(labels::QUEUE_STATE)) else {
+        return Ok(());
+    };
+    let key: String = key.chars().take(64).collect();
+    Err(Refusal::new(
+        Rule::ReservedAnnotation,
+        format!("only the queue may write annotation {key}, and not in a new pod: remove it"),
+    ))
+}
+
+/// Refuses the gate in a pod that the queue would never release from it.
+fn check_gate(case: Case<'_>) -> Result<(), Refusal> {
+    if !gate::is_queued(case.pod) {
+        return Ok(());
+    }
+    let class = case.class().and_then(|name| case.view.class(name)?.ok());
+    let waits = class.is_some_and(|class| {
+        let gpus = pod::request(&case.held.containers, &class.resource);
+        class.queue.is_some() && gpus.is_ok_and(|gpus| gpus > 0)
+    });
+    if waits {
+        return Ok(());
+    }
+    Err(Refusal::new(
+        Rule::ReservedGate,
+        format!(
+            "only the webhook may add the scheduling gate {}, and this pod does not wait in a queue: remove the gate; to wait, name a class with whenUnavailable Queue in annotation {}",
+            labels::QUEUE_GATE,
+            labels::CLASS
+        ),
+    ))
+}
+
+/// Refuses the queue's claim in a pod that does not get its GPUs by one.
+fn check_claim(case: Case<'_>) -> Result<(), Refusal> {
+    let class = case.class().and_then(|name| case.view.class(name)?.ok());
+    let by_claim = class.is_some_and(|class| class.mapping == Mapping::Claim);
+    if !claim::is_named(case.pod) || by_claim && !claim::is_shared(case.pod) {
+        return Ok(());
+    }
+    if by_claim {
+        return Err(claim::refuse(format!(
+            "the pod names a claim of the queue in another entry of spec.resourceClaims than {:?}, which would give it the GPUs of another pod: remove the entry",
+            labels::CLAIM
+        )));
+    }
+    Err(claim::refuse(format!(
+        "only the webhook may name a claim of the queue, and this pod has no class with the devices mapping Claim: remove {:?} from spec.resourceClaims and from the claims of the containers",
+        labels::CLAIM
+    )))
+}
+
+/// Checks the gang's label: it attracts the gang's other pods, so it must name this pod's own gang.
+fn check_gang(case: Case<'_>) -> Result<(), Refusal> {
+    let Some(own) = pod::metadata(case.pod, "labels", labels::GANG) else {
+        return Ok(());
+    };
+    let gang = intent::gang(case.pod).filter(|_| case.held.gpus && case.class().is_some());
+    let right = gang.as_deref().map(identity::label_value);
+    if right.is_some() && own.as_str() == right.as_deref() {
+        return Ok(());
+    }
+    Err(forged(labels::GANG, right.as_deref()))
+}
+
+fn check_project(case: Case<'_>, own: &Value) -> Result<(), Refusal> {
+    let Case {
+        pod,
+        namespace,
+        subject,
+        view,
+        ..
+    } = case;
+    let Some(name) = case.class().filter(|_| case.held.gpus) else {
+        return Err(forged(labels::PROJECT, None));
+    };
+    let Some(Ok(class)) = view.class(name) else {
+        // Another check refuses such a pod, or it is left unchanged.
+        return Ok(());
+    };
+    let project = project::of(class, subject, pod, namespace);
+    if own.as_str() == Some(&project) {
+        return Ok(());
+    }
+    Err(forged(labels::PROJECT, Some(&project)))
+}
+
+/// Returns the refusal for a forged label. `right`: the value that the webhook would write, if any.
+fn forged(key: &str, right: Option<&str>) -> Refusal {
+    let here = match right {
+        Some(right) => format!("and its value for this pod is {right:?}"),
+        None => "and this pod gets none".to_owned(),
+    };
+    Refusal::new(
+        Rule::ReservedLabel,
+        format!(
+            "only the webhook may write label {key}, {here}: remove the label from the pod{}",
+            identity::hint(key)
+        ),
+    )
+}

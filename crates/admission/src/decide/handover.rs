@@ -1,0 +1,293 @@
+//! Pods that another scheduler places, and classes that hand their pods over to it.
+//!
+//! Nothing that the scheduler's own webhook set in such a pod is changed. The class's node affinity
+//! is always written: each of these schedulers obeys it, and none of their own requests describes
+//! which nodes are fast enough. A class with an integration writes the scheduler's own request
+//! instead of our pod affinity, but only where that scheduler reads it. Otherwise nothing would
+//! keep the pods of a job together.
+
+use nvlink_api::{
+    crd::domain_class::{Integration, Scheduler as Settled},
+    patch::Editor,
+    pod,
+};
+use nvlink_topology::{Scope, labels};
+use serde_json::Value;
+
+use super::{Chosen, Settings, gate, refusal::Refusal};
+
+/// A scheduler other than the cluster's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Scheduler {
+    Kueue,
+    Kai,
+    Volcano,
+    Koordinator,
+    Hami,
+}
+
+/// Schedulers by the pod's `schedulerName`.
+const NAMES: &[(&str, Scheduler)] = &[
+    ("kai-scheduler", Scheduler::Kai),
+    ("volcano", Scheduler::Volcano),
+    ("koord-scheduler", Scheduler::Koordinator),
+    ("hami-scheduler", Scheduler::Hami),
+];
+/// Prefix of Kueue's labels and gates.
+const KUEUE: &str = "kueue.x-k8s.io/";
+/// Kueue's gate on a pod that Kueue has already placed.
+const PLACED: &str = "kueue.x-k8s.io/topology";
+const KUEUE_REQUIRED: &str = "kueue.x-k8s.io/podset-required-topology";
+const KUEUE_PREFERRED: &str = "kueue.x-k8s.io/podset-preferred-topology";
+const KAI_TOPOLOGY: &str = "kai.scheduler/topology";
+const KAI_REQUIRED: &str = "kai.scheduler/topology-required-placement";
+const KAI_PREFERRED: &str = "kai.scheduler/topology-preferred-placement";
+const KAI_QUEUE: &str = "kai.scheduler/queue";
+const VOLCANO_MODE: &str = "volcano.sh/network-topology-mode";
+const VOLCANO_TIER: &str = "volcano.sh/network-topology-highest-tier";
+/// Names the Volcano group of a pod. Volcano reads the group's request, not the pod's.
+const VOLCANO_GROUP: &str = "scheduling.k8s.io/group-name";
+/// Annotations by which a pod requests its topology. If it has one of them, the class adds none.
+const REQUESTS: &[(Scheduler, &[&str])] = &[
+    (
+        Scheduler::Kueue,
+        &[
+            KUEUE_REQUIRED,
+            KUEUE_PREFERRED,
+            "kueue.x-k8s.io/podset-unconstrained-topology",
+            "kueue.x-k8s.io/podset-slice-required-topology",
+        ],
+    ),
+    (
+        Scheduler::Kai,
+        &[
+            KAI_REQUIRED,
+            KAI_PREFERRED,
+            "kai.scheduler/segment-topology-required-placement",
+            "kai.scheduler/segment-topology-preferred-placement",
+        ],
+    ),
+    (Scheduler::Volcano, &[VOLCANO_MODE, VOLCANO_TIER]),
+];
+
+impl Scheduler {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Kueue => "Kueue",
+            Self::Kai => "KAI",
+            Self::Volcano => "Volcano",
+            Self::Koordinator => "Koordinator",
+            Self::Hami => "HAMi",
+        }
+    }
+
+    /// Returns the field or label that selects this scheduler.
+    fn how(self) -> &'static str {
+        match self {
+            Self::Kueue => "label kueue.x-k8s.io/queue-name",
+            Self::Kai => "schedulerName kai-scheduler",
+            Self::Volcano => "schedulerName volcano",
+            Self::Koordinator => "schedulerName koord-scheduler",
+            Self::Hami => "schedulerName hami-scheduler",
+        }
+    }
+
+    /// Returns the scheduler of `pod`; `None` for the cluster's own or an unknown one.
+    fn of(pod: &Value) -> Option<Self> {
+        let mut labels = pod::entries(pod, &["metadata", "labels"]);
+        if labels.any(|(key, _)| key.starts_with(KUEUE))
+            || gated(pod, |gate| gate.starts_with(KUEUE))
+        {
+            return Some(Self::Kueue);
+        }
+        let name = pod::at(pod, &["spec", "schedulerName"])?.as_str()?;
+        let (_, scheduler) = NAMES.iter().find(|(known, _)| *known == name)?;
+        Some(*scheduler)
+    }
+}
+
+/// The scheduler of a pod, and what it takes over.
+#[derive(Debug, Default)]
+pub(super) struct Handover {
+    /// The scheduler, if it is not the cluster's own.
+    pub(super) scheduler: Option<&'static str>,
+    /// It keeps the pods of a job together, instead of our pod affinity.
+    pub(super) done: bool,
+    /// Why it does not, for the user.
+    pub(super) warning: Option<String>,
+}
+
+/// Returns the scheduler other than the cluster's own that places the pod.
+pub(super) fn placer(pod: &Value) -> Option<&'static str> {
+    Scheduler::of(pod).map(Scheduler::name)
+}
+
+/// Hands the pod over, if its class has an integration and its scheduler reads the request.
+pub(super) fn hand_over(
+    editor: &mut Editor,
+    chosen: &Chosen,
+    settings: &Settings,
+) -> Result<Handover, Refusal> {
+    let settled = &chosen.class.scheduler;
+    let placer = Scheduler::of(editor.document());
+    let kept = |warning| Handover {
+        scheduler: placer.map(Scheduler::name),
+        done: false,
+        warning,
+    };
+    let wanted = match settled.integration {
+        Integration::Gate | Integration::None => return Ok(kept(None)),
+        Integration::Kueue => Scheduler::Kueue,
+        Integration::KAI => Scheduler::Kai,
+        Integration::Volcano => Scheduler::Volcano,
+    };
+    let (class, name) = (&chosen.class.name, wanted.name());
+    if placer != Some(wanted) {
+        let warning = format!(
+            "class {class:?} leaves its pods to {name}, but {name} does not place this pod, so it gets affinity instead; to use {name}, set {}",
+            wanted.how()
+        );
+        return Ok(kept(Some(warning)));
+    }
+    let done = Handover {
+        scheduler: placer.map(Scheduler::name),
+        done: true,
+        warning: None,
+    };
+    let request = request(wanted, settled, chosen, settings);
+    let pod = editor.document();
+    if said(pod, wanted) || gated(pod, |gate| gate == PLACED) || request.is_empty() {
+        set_queue(editor, settled)?;
+        return Ok(done);
+    }
+    if reads_elsewhere(pod, wanted) {
+        let warning = unread(name, &request);
+        return Ok(kept(Some(warning)));
+    }
+    for (key, value) in request {
+        editor.insert(
+            &["metadata".into(), "annotations".into()],
+            key,
+            value.into(),
+        )?;
+    }
+    set_queue(editor, settled)?;
+    Ok(done)
+}
+
+/// Returns the warning that the scheduler would not read the request on the pod.
+fn unread(name: &str, request: &[(&str, String)]) -> String {
+    let request: Vec<_> = request
+        .iter()
+        .map(|(key, value)| format!("{key}: {value}"))
+        .collect();
+    format!(
+        "{name} reads the request from the owner or group of this pod, not from the pod, so the pod gets affinity instead; to use {name}, annotate the owner or group with {}",
+        request.join(", ")
+    )
+}
+
+/// Returns the request as annotations; empty for a pod that needs none.
+fn request(
+    scheduler: Scheduler,
+    settled: &Settled,
+    chosen: &Chosen,
+    settings: &Settings,
+) -> Vec<(&'static str, String)> {
+    let Some((need, level)) = level(chosen, settings) else {
+        return Vec::new();
+    };
+    let (kueue, kai, volcano) = match need {
+        Need::Required => (KUEUE_REQUIRED, KAI_REQUIRED, "hard"),
+        Need::Preferred => (KUEUE_PREFERRED, KAI_PREFERRED, "soft"),
+    };
+    match scheduler {
+        Scheduler::Kueue => vec![(kueue, level.to_owned())],
+        Scheduler::Kai => {
+            let topology = settled.topology.clone();
+            let topology = topology.map(|name| (KAI_TOPOLOGY, name));
+            topology
+                .into_iter()
+                .chain([(kai, level.to_owned())])
+                .collect()
+        }
+        Scheduler::Volcano => {
+            let tier = settled
+                .highest_tier
+                .map(|tier| (VOLCANO_TIER, tier.to_string()));
+            let tier = tier.filter(|_| need == Need::Required);
+            [(VOLCANO_MODE, volcano.to_owned())]
+                .into_iter()
+                .chain(tier)
+                .collect()
+        }
+        Scheduler::Koordinator | Scheduler::Hami => Vec::new(),
+    }
+}
+
+/// Whether pods of a job must be together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Need {
+    Required,
+    /// The scheduler takes the closest level that has room.
+    Preferred,
+}
+
+/// Returns the node label whose value must be the same for all pods of the job, or should be.
+///
+/// A single pod runs on one node, and node affinity selects that node, so it needs no request. A
+/// label that is missing on some nodes would keep the pod off them: KAI does not place pods with a
+/// required level on nodes without the level's label
+/// (<https://github.com/NVIDIA/KAI-Scheduler/blob/main/docs/topology/README.md>), and Kueue uses
+/// only nodes with the labels of all levels
+/// (<https://github.com/kubernetes-sigs/kueue/tree/main/keps/2724-topology-aware-scheduling>).
+/// Only a gang needs one domain or node for several pods. A node whose GPUs are in several domains
+/// has no label for them, because it is unknown which domain a pod's GPUs will be in: the gang must
+/// not run on such nodes.
+fn level<'a>(chosen: &Chosen, settings: &'a Settings) -> Option<(Need, &'a str)> {
+    if !chosen.spans {
+        return None;
+    }
+    let level: &str = match chosen.gang_scope {
+        Scope::NvlinkDomain => labels::DOMAIN,
+        Scope::Gpu | Scope::Node => "kubernetes.io/hostname",
+        Scope::Rack => &settings.rack_label,
+        Scope::Zone => &settings.zone_label,
+        Scope::Cluster => return Some((Need::Preferred, labels::DOMAIN)),
+    };
+    Some((Need::Required, level))
+}
+
+/// Writes the class's queue into a pod of KAI, unless the pod has one.
+fn set_queue(editor: &mut Editor, settled: &Settled) -> Result<(), Refusal> {
+    let Some(queue) = &settled.queue else {
+        return Ok(());
+    };
+    if pod::metadata(editor.document(), "labels", KAI_QUEUE).is_none() {
+        let labels = ["metadata".into(), "labels".into()];
+        editor.insert(&labels, KAI_QUEUE, queue.clone().into())?;
+    }
+    Ok(())
+}
+
+/// Reports whether the pod itself requests its topology.
+fn said(pod: &Value, scheduler: Scheduler) -> bool {
+    let keys = REQUESTS.iter().filter(|(known, _)| *known == scheduler);
+    keys.flat_map(|(_, keys)| *keys)
+        .any(|key| pod::metadata(pod, "annotations", key).is_some())
+}
+
+/// Reports whether the scheduler reads the request from another object than the pod.
+fn reads_elsewhere(pod: &Value, scheduler: Scheduler) -> bool {
+    match scheduler {
+        Scheduler::Volcano => pod::metadata(pod, "annotations", VOLCANO_GROUP).is_some(),
+        _ => {
+            let controls = |owner: &Value| owner.get("controller") == Some(&Value::Bool(true));
+            pod::list(pod, &["metadata", "ownerReferences"]).any(controls)
+        }
+    }
+}
+
+fn gated(pod: &Value, is: impl Fn(&str) -> bool) -> bool {
+    gate::gates(pod).any(is)
+}

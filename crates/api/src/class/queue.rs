@@ -1,0 +1,122 @@
+//! How the pods of a class wait: the part of a class that the queue uses.
+
+use std::time::Duration;
+
+use super::{InvalidClass, duration};
+use crate::crd::domain_class::{DomainClassSpec, OnQueueTimeout, Order, WhenUnavailable};
+
+/// The default of GitLab Runner's `poll_timeout`: after this time without a running pod, the job
+/// fails (<https://docs.gitlab.com/runner/executors/kubernetes/>).
+pub const GITLAB_GIVES_UP: Duration = Duration::from_secs(180);
+/// How long pods of GitLab Runner wait in classes without `queueTimeout`: short enough that the
+/// queue still says why the job did not start.
+const GITLAB_DEFAULT: Duration = Duration::from_secs(150);
+
+/// How the pods of a class wait.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Queue {
+    /// How long a pod may wait.
+    pub timeout: Option<Duration>,
+    /// What happens after that.
+    pub on_timeout: OnQueueTimeout,
+    /// The order of waiting pods of equal priority.
+    pub order: Order,
+    /// What one second of waiting costs, in percent of one second of running; `None`: a pod never
+    /// starts with less bandwidth instead of waiting.
+    pub waiting_cost_percent: Option<u32>,
+    /// The most GPUs of the class that a project holds at a time.
+    pub max_gpus_per_project: Option<u32>,
+}
+
+impl Queue {
+    /// Returns how pods of the class `spec` wait; `None` if they don't.
+    pub(super) fn of(spec: &DomainClassSpec) -> Result<Option<Self>, InvalidClass> {
+        let placement = &spec.placement;
+        let timeout = placement.queue_timeout.as_deref();
+        let timeout = timeout.map(|text| {
+            duration::parse(text).ok_or_else(|| InvalidClass::Duration {
+                field: "spec.placement.queueTimeout",
+                text: text.chars().take(64).collect(),
+            })
+        });
+        Ok(Some(Self {
+            timeout: timeout.transpose()?,
+            on_timeout: placement.on_queue_timeout.unwrap_or_default(),
+            order: placement.order.unwrap_or_default(),
+            waiting_cost_percent: placement.waiting_cost_percent,
+            max_gpus_per_project: spec.access.max_gpus_per_project,
+        })
+        .filter(|_| placement.when_unavailable == WhenUnavailable::Queue))
+    }
+
+    /// Returns how long a pod may wait, by the class or, in pods that GitLab Runner made, by the
+    /// runner's default; `None`: forever.
+    #[must_use]
+    pub fn timeout_of(&self, gitlab: bool) -> Option<Duration> {
+        self.timeout.or(gitlab.then_some(GITLAB_DEFAULT))
+    }
+
+    /// Reports whether a pod starts outside its scope at the end of its time.
+    #[must_use]
+    pub fn spreads(&self) -> bool {
+        self.on_timeout == OnQueueTimeout::Spread
+    }
+
+    /// Reports whether a pod may start outside its scope. Kubernetes allows only to narrow the
+    /// affinity of a gated pod, so the size of the domain is then written when the pod starts.
+    #[must_use]
+    pub fn may_leave_scope(&self) -> bool {
+        self.spreads() || self.waiting_cost_percent.is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn of(spec: Value) -> Result<Option<Queue>, InvalidClass> {
+        Queue::of(&serde_json::from_value(spec).unwrap())
+    }
+
+    #[test]
+    fn only_classes_that_queue_have_one() {
+        assert_eq!(of(json!({})).unwrap(), None);
+        let queue = of(json!({
+            "placement": {
+                "whenUnavailable": "Queue", "queueTimeout": "10m", "onQueueTimeout": "Spread",
+                "order": "FairShare", "waitingCostPercent": 50
+            },
+            "access": {"maxGpusPerProject": 16}
+        }));
+        let expected = Queue {
+            timeout: Some(Duration::from_secs(600)),
+            on_timeout: OnQueueTimeout::Spread,
+            order: Order::FairShare,
+            waiting_cost_percent: Some(50),
+            max_gpus_per_project: Some(16),
+        };
+        assert_eq!(queue.unwrap(), Some(expected));
+        let odd = json!({"placement": {"whenUnavailable": "Queue", "queueTimeout": "10"}});
+        let error = of(odd).unwrap_err().to_string();
+        assert!(error.contains("queueTimeout \"10\""), "{error}");
+    }
+
+    #[test]
+    fn pods_of_gitlab_wait_less_than_the_runner() {
+        let class = |placement: Value| {
+            let mut placement = placement;
+            placement["whenUnavailable"] = json!("Queue");
+            of(json!({"placement": placement})).unwrap().unwrap()
+        };
+        let plain = class(json!({}));
+        assert!(plain.timeout_of(true).unwrap() < GITLAB_GIVES_UP);
+        assert_eq!(plain.timeout_of(false), None);
+        let set = class(json!({"queueTimeout": "10m"}));
+        assert_eq!(set.timeout_of(true), Some(Duration::from_secs(600)));
+        assert!(!set.may_leave_scope());
+        assert!(class(json!({"onQueueTimeout": "Spread"})).may_leave_scope());
+        assert!(class(json!({"waitingCostPercent": 1})).may_leave_scope());
+    }
+}
