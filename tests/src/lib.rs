@@ -35,6 +35,8 @@ mod prometheus;
 pub mod promql;
 mod rules;
 mod slow;
+#[cfg(test)]
+mod structure;
 mod wait;
 pub mod webhook;
 pub mod workdir;
