@@ -147,7 +147,7 @@ impl Serving {
         if !without.is_empty() {
             let pattern = self.feed.member(&pod).map(|member| member.pattern);
             let pattern = pattern.unwrap_or(Pattern::AllReduce);
-            let gpus = self.planner.again(&pod, pattern, &without, now);
+            let gpus = self.planner.other_gpus(&pod, pattern, &without, now);
             let node = placement.node.as_deref().map(Name::from);
             let found = gpus.zip(node);
             let named = found.and_then(|(gpus, node)| Some((self.feed.uuids(&node, &gpus)?, gpus)));
