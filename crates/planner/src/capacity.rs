@@ -15,8 +15,7 @@ use nvlink_topology::GpuSet;
 
 use crate::{
     Estimate, Millis, Name, PodState,
-    cluster::Cluster,
-    ends::End,
+    assumed_end::End,
     node_entry::Node,
     profile::{Interval, Owner, Profile},
 };
@@ -46,28 +45,24 @@ pub(crate) struct View<'a> {
     node: &'a Node,
     /// In the order of their start, then of their ids.
     pods: Vec<(&'a Name, &'a PodState)>,
-    /// The job, the GPUs, and until when they are kept.
-    vacant: Vec<(&'a Name, GpuSet, Millis)>,
+    vacant: Vec<Vacant<'a>>,
+}
+
+/// GPUs that a gang keeps for a lost member.
+pub(crate) struct Vacant<'a> {
+    pub(crate) job: &'a Name,
+    pub(crate) set: GpuSet,
+    pub(crate) until: Millis,
 }
 
 impl<'a> View<'a> {
-    /// Returns the view of `node`.
-    pub(crate) fn of(cluster: &'a Cluster, node: &'a Node) -> Self {
-        let mut pods: Vec<_> = cluster.pods_on(&node.name).collect();
+    /// Returns the view of `node` with the pods and the vacant seats on it.
+    pub(crate) fn new(
+        node: &'a Node,
+        mut pods: Vec<(&'a Name, &'a PodState)>,
+        vacant: Vec<Vacant<'a>>,
+    ) -> Self {
         pods.sort_by_key(|&(id, pod)| (pod.since, id));
-        let mut vacant = Vec::new();
-        for (job, gang) in cluster.gangs_on(&node.name) {
-            if !cluster.is_partial(gang) {
-                continue;
-            }
-            let lost = gang.seats.iter().filter(|seat| {
-                seat.node.as_ref() == Some(&node.name) && cluster.pod(&seat.pod).is_none()
-            });
-            let set = lost.fold(GpuSet::EMPTY, |set, seat| {
-                set.union(node.positions(&seat.gpus))
-            });
-            vacant.push((job, set, gang.released.saturating_add(HOLD)));
-        }
         Self { node, pods, vacant }
     }
 
@@ -118,12 +113,15 @@ impl<'a> View<'a> {
             .iter()
             .filter(|holding| !matches!(&holding.owner, Owner::Pod(id) if id == pod));
         let held = others.fold(outside, |held, one| held.union(one.set));
-        let vacant = self.vacant.iter().fold(held, |held, one| held.union(one.1));
+        let vacant = self
+            .vacant
+            .iter()
+            .fold(held, |held, one| held.union(one.set));
         self.node.shared.graph.all().difference(vacant)
     }
 
     fn keep_vacant(&self, mut taken: GpuSet, now: Millis, built: &mut Built) {
-        for &(job, set, until) in &self.vacant {
+        for &Vacant { job, set, until } in &self.vacant {
             let set = set.difference(taken);
             built.adjusted = true; // a clock that is set back revives the seat
             if until <= now || set.is_empty() {

@@ -2,8 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use nvlink_topology::GpuSet;
+
 use crate::{
-    Millis, Name, NodeState, PodState, Seat, capacity::View, graphs::Graphs, node_entry::Node,
+    Millis, Name, NodeState, PodState, Seat,
+    capacity::{HOLD, Vacant, View},
+    graphs::Graphs,
+    node_entry::Node,
     search::Search,
 };
 
@@ -175,7 +180,7 @@ impl Cluster {
             let Some(mut node) = self.nodes[number as usize].take() else {
                 continue;
             };
-            let built = View::of(self, &node).profile(now);
+            let built = self.view(&node).profile(now);
             node.profile = built.profile;
             if built.valid < Millis::MAX {
                 self.expiring.insert((built.valid, number));
@@ -186,6 +191,25 @@ impl Cluster {
             self.nodes[number as usize] = Some(node);
         }
         changed
+    }
+
+    /// Returns who holds the GPUs of a node.
+    pub(crate) fn view<'a>(&'a self, node: &'a Node) -> View<'a> {
+        let partial = self.gangs_on(&node.name);
+        let partial = partial.filter(|(_, gang)| self.is_partial(gang));
+        let vacant = partial.map(|(job, gang)| {
+            let lost = gang.seats.iter().filter(|seat| {
+                seat.node.as_ref() == Some(&node.name) && self.pod(&seat.pod).is_none()
+            });
+            Vacant {
+                job,
+                set: lost.fold(GpuSet::EMPTY, |set, seat| {
+                    set.union(node.positions(&seat.gpus))
+                }),
+                until: gang.released.saturating_add(HOLD),
+            }
+        });
+        View::new(node, self.pods_on(&node.name).collect(), vacant.collect())
     }
 
     /// Returns when the first profile ceases to be valid.

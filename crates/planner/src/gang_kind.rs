@@ -11,9 +11,9 @@ use nvlink_topology::{Fabric, GpuSet, Scope};
 use crate::{
     Availability, Millis, Name,
     cluster::Cluster,
-    kind::Ever,
+    job_kind::Ever,
     node_entry::Node,
-    profile::{Need, Profile},
+    profile::{Need, Profile, Stay},
     search::{Ask, Found, Search},
 };
 
@@ -41,24 +41,24 @@ pub(crate) struct Fit {
 }
 
 impl GangSpec {
-    /// Returns the most members, up to `most`, that fit on a node at `at` for `length`.
+    /// Returns the most members, up to `most`, that fit on a node during `stay`.
     pub(crate) fn fit(
         &self,
         search: &mut Search,
         node: &Node,
         profile: &Profile,
-        when: (Millis, Millis),
+        stay: Stay,
         most: u32,
     ) -> Option<Fit> {
         let gpus = self.member.gpus;
-        let (at, length) = when;
+        let Stay { start, length } = stay;
         // The placement of several members would have to be a partition for each of them.
         let most = node.partitions.as_ref().map_or(most, |_| most.min(1));
         let one = Need {
             gpus,
             resources: &self.resources,
         };
-        let free = profile.window(one, at, length)?;
+        let free = profile.window(one, start, length)?;
         let room = u32::try_from(free.len()).unwrap_or(u32::MAX) / gpus;
         (1..=most.min(room)).rev().find_map(|members| {
             let resources: Vec<u64> = self
@@ -70,7 +70,7 @@ impl GangSpec {
                 gpus: gpus * members,
                 resources: &resources,
             };
-            let free = profile.window(need, at, length)?;
+            let free = profile.window(need, start, length)?;
             let members = std::iter::repeat_n(gpus, members as usize);
             self.seat(search, node, free, members)
         })
@@ -146,7 +146,11 @@ impl GangSpec {
                 node.state.capacity,
                 &node.state.resources,
             );
-            let fit = self.fit(search, node, &empty, (0, 0), u32::MAX);
+            let stay = Stay {
+                start: 0,
+                length: 0,
+            };
+            let fit = self.fit(search, node, &empty, stay, u32::MAX);
             let members = fit.map_or(0, |fit| u64::from(fit.members));
             let from = match node.state.availability {
                 Availability::Ready => 0,
@@ -265,7 +269,11 @@ impl GangIndex {
         let mut held = 0;
         let times = node.profile.changes(Millis::MIN, 0);
         for at in std::iter::once(Millis::MIN).chain(times) {
-            let fit = spec.fit(search, node, &node.profile, (at, 0), u32::MAX);
+            let stay = Stay {
+                start: at,
+                length: 0,
+            };
+            let fit = spec.fit(search, node, &node.profile, stay, u32::MAX);
             let members = fit.map_or(0, |fit| fit.members);
             if members > held {
                 events.push((at, members - held));

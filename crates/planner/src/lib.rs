@@ -12,21 +12,21 @@
 #![warn(missing_docs)]
 
 mod action;
-mod again;
+mod assumed_end;
 mod capacity;
 mod cluster;
-mod ends;
 mod gang_kind;
 mod graphs;
 mod job;
-mod key;
-mod kind;
+mod job_kind;
 mod node;
 mod node_entry;
 mod planner;
 mod pod;
+mod preference;
 mod profile;
 mod queue;
+mod replacement;
 mod room;
 mod round;
 mod search;

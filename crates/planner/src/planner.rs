@@ -10,7 +10,7 @@ use crate::{
     cluster::{Cluster, Seats},
     gang_kind::GangKinds,
     job::total,
-    kind::{Kinds, Spec},
+    job_kind::{JobSpec, Kinds},
     node_entry::UNDIVIDED,
     queue::{Entry, Queue},
     round::{
@@ -224,7 +224,7 @@ impl Planner {
 }
 
 /// Returns what a whole job asks of one node.
-fn spec(job: &Job, classes: &BTreeMap<Name, Class>) -> Spec {
+fn spec(job: &Job, classes: &BTreeMap<Name, Class>) -> JobSpec {
     let gpus = total(job.members.iter().map(|member| member.gpus));
     let class = classes.get(&job.class);
     let ask = Ask {
@@ -239,7 +239,7 @@ fn spec(job: &Job, classes: &BTreeMap<Name, Class>) -> Spec {
         sets.push(UNDIVIDED.into());
         sets.sort_unstable();
     }
-    Spec {
+    JobSpec {
         sets,
         // One GPU has no traffic and is within every scope: all such jobs are alike.
         ask: if gpus == 1 {

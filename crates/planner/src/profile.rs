@@ -41,6 +41,34 @@ struct Step {
     used: Vec<u64>,
 }
 
+/// The starts of a job that count, and how long it holds its GPUs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Starts {
+    /// The first.
+    pub(crate) after: Millis,
+    /// The last.
+    pub(crate) until: Millis,
+    pub(crate) length: Millis,
+}
+
+impl Starts {
+    /// Returns all starts from `after` on.
+    pub(crate) const fn from(after: Millis, length: Millis) -> Self {
+        Self {
+            after,
+            until: Millis::MAX,
+            length,
+        }
+    }
+}
+
+/// A start, and how long GPUs are held from then on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stay {
+    pub(crate) start: Millis,
+    pub(crate) length: Millis,
+}
+
 /// What a pod or job needs on one node, besides a placement.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Need<'a> {
@@ -139,7 +167,11 @@ impl Profile {
     pub(crate) fn earliest<T>(
         &self,
         need: Need<'_>,
-        (after, until, length): (Millis, Millis, Millis),
+        Starts {
+            after,
+            until,
+            length,
+        }: Starts,
         mut accept: impl FnMut(GpuSet) -> Option<T>,
     ) -> Option<(Millis, T)> {
         let first = self.steps.partition_point(|step| step.from <= after);
@@ -261,7 +293,7 @@ mod tests {
                 gpus,
                 resources: &resources,
             };
-            let found = profile.earliest(need, (5, Millis::MAX, length), Some);
+            let found = profile.earliest(need, Starts::from(5, length), Some);
             found.map(|(at, free)| (at, free.len()))
         };
         assert_eq!(at(2, 15), Some((5, 2)));
@@ -282,7 +314,7 @@ mod tests {
                 resources: &[asked],
             };
             profile
-                .earliest(need, (0, Millis::MAX, 1), Some)
+                .earliest(need, Starts::from(0, 1), Some)
                 .map(|(at, _)| at)
         };
         assert_eq!(start(2, 1), Some(0));

@@ -13,12 +13,12 @@
 pub(crate) mod explain;
 pub(crate) mod gang;
 mod job;
+mod overtake;
 pub(crate) mod plan;
 pub(crate) mod quota;
 mod reasons;
 pub(crate) mod rejoin;
 mod spread;
-mod squeeze;
 pub(crate) mod target;
 mod walk;
 

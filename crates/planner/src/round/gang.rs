@@ -11,7 +11,7 @@ use crate::{
     Job, Millis, Name,
     gang_kind::{Fit, GangIndex, GangSpec, Group, GroupId},
     job::total,
-    profile::{Need, Profile},
+    profile::{Need, Profile, Starts, Stay},
     queue::Entry,
     round::{
         plan::Plan,
@@ -79,14 +79,23 @@ impl Plan<'_> {
         let pods = u64::try_from(entry.job.members.len()).unwrap_or(u64::MAX);
         self.gangs.index(spec, self.cluster, self.search);
         let ids = self.groups_for(spec, pods);
+        let starts = Starts::from(after, length);
         // Most gangs that start at all start at once, and that is found out sooner.
-        let mut candidates = self.first_groups(spec, &ids, pods, (after, length, after));
+        let mut candidates = self.first_groups(
+            spec,
+            &ids,
+            pods,
+            Starts {
+                until: after,
+                ..starts
+            },
+        );
         if candidates.is_empty() {
-            candidates = self.first_groups(spec, &ids, pods, (after, length, Millis::MAX));
+            candidates = self.first_groups(spec, &ids, pods, starts);
         }
         let mut best: Option<Target> = None;
         for (start, id) in candidates {
-            let Some(target) = self.fill(entry, spec, &id, (start, length)) else {
+            let Some(target) = self.fill(entry, spec, &id, Stay { start, length }) else {
                 continue;
             };
             if best.as_ref().is_none_or(|best| target.cost < best.cost) {
@@ -103,7 +112,7 @@ impl Plan<'_> {
         spec: &GangSpec,
         ids: &[GroupId],
         pods: u64,
-        (after, length, until): (Millis, Millis, Millis),
+        starts: Starts,
     ) -> Vec<(Millis, GroupId)> {
         let mut first: Option<(Millis, Scope)> = None;
         let mut candidates: Vec<(Millis, GroupId)> = Vec::new();
@@ -112,9 +121,9 @@ impl Plan<'_> {
                 // Only an earlier start makes up for a wider scope.
                 Some((start, scope)) if scope != id.0 => start.saturating_sub(1),
                 Some((start, _)) => start,
-                None => until,
+                None => starts.until,
             };
-            let Some(start) = self.first_time(spec, id, pods, (after, length, until)) else {
+            let Some(start) = self.first_time(spec, id, pods, Starts { until, ..starts }) else {
                 continue;
             };
             let rank = (start, id.0);
@@ -123,7 +132,7 @@ impl Plan<'_> {
                 candidates.clear();
             }
             candidates.push((start, id.clone()));
-            if start <= after && candidates.len() >= MOST_GROUPS {
+            if start <= starts.after && candidates.len() >= MOST_GROUPS {
                 break;
             }
         }
@@ -167,8 +176,9 @@ impl Plan<'_> {
         spec: &GangSpec,
         id: &GroupId,
         pods: u64,
-        (after, length, until): (Millis, Millis, Millis),
+        starts: Starts,
     ) -> Option<Millis> {
+        let (after, until, length) = (starts.after, starts.until, starts.length);
         if after > until {
             return None;
         }
@@ -177,7 +187,8 @@ impl Plan<'_> {
         let mut fits = |number: u32, at: Millis| {
             let node = cluster.node(number)?;
             let profile = profiles.get(&number)?;
-            let fit = spec.fit(search, node, profile, (at, length), u32::MAX)?;
+            let stay = Stay { start: at, length };
+            let fit = spec.fit(search, node, profile, stay, u32::MAX)?;
             Some(u64::from(fit.members))
         };
         let mut members: BTreeMap<u32, u64> = BTreeMap::new();
@@ -234,29 +245,17 @@ impl Plan<'_> {
         touched.filter(|&node| index.has(node)).collect()
     }
 
-    fn fit(
-        &mut self,
-        spec: &GangSpec,
-        number: u32,
-        when: (Millis, Millis),
-        most: u32,
-    ) -> Option<Fit> {
+    fn fit(&mut self, spec: &GangSpec, number: u32, stay: Stay, most: u32) -> Option<Fit> {
         let node = self.cluster.node(number)?;
         let profile = self.overlay.touched.get(&number).unwrap_or(&node.profile);
-        spec.fit(self.search, node, profile, when, most)
+        spec.fit(self.search, node, profile, stay, most)
     }
 
     /// Chooses the nodes of a group: those of least cost, then as few as possible, then
     /// those where it does the least harm.
-    fn fill(
-        &mut self,
-        entry: &Entry,
-        spec: &GangSpec,
-        id: &GroupId,
-        when: (Millis, Millis),
-    ) -> Option<Target> {
+    fn fill(&mut self, entry: &Entry, spec: &GangSpec, id: &GroupId, stay: Stay) -> Option<Target> {
         let pods = u32::try_from(entry.job.members.len()).ok()?;
-        let mut places = self.places(entry, spec, id, when);
+        let mut places = self.places(entry, spec, id, stay);
         let mut held = 0;
         places.sort_by(|a, b| self.by_cost(a, b));
         let enough = places.iter().position(|place| {
@@ -282,7 +281,7 @@ impl Plan<'_> {
             }
             let place = places.remove(fullest);
             let fit = if place.fit.members > missing {
-                self.fit(spec, place.node, when, missing)?
+                self.fit(spec, place.node, stay, missing)?
             } else {
                 place.fit
             };
@@ -295,9 +294,9 @@ impl Plan<'_> {
             });
         }
         parts.sort_by_cached_key(|part| self.in_ring(part.node));
-        self.trim(entry, spec, &mut parts, when)?;
+        self.trim(entry, spec, &mut parts, stay)?;
         Some(Target {
-            start: when.0,
+            start: stay.start,
             parts,
             within: id.0,
             cost,
@@ -310,7 +309,7 @@ impl Plan<'_> {
         entry: &Entry,
         spec: &GangSpec,
         parts: &mut [Part],
-        when: (Millis, Millis),
+        stay: Stay,
     ) -> Option<()> {
         let ranked = crate::seats::ranked(&entry.job.members);
         let mut first = 0;
@@ -328,31 +327,25 @@ impl Plan<'_> {
             let node = self.cluster.node(part.node)?;
             let profile = self.overlay.touched.get(&part.node);
             let profile = profile.unwrap_or(&node.profile);
-            let free = profile.window(need, when.0, when.1)?;
+            let free = profile.window(need, stay.start, stay.length)?;
             let sizes = own.iter().map(|member| member.gpus);
             part.found = spec.seat(self.search, node, free, sizes)?.found;
         }
         Some(())
     }
 
-    fn places(
-        &mut self,
-        entry: &Entry,
-        spec: &GangSpec,
-        id: &GroupId,
-        when: (Millis, Millis),
-    ) -> Vec<Place> {
+    fn places(&mut self, entry: &Entry, spec: &GangSpec, id: &GroupId, stay: Stay) -> Vec<Place> {
         let pods = u32::try_from(entry.job.members.len()).unwrap_or(u32::MAX);
         let mut nodes = self.touched_in(spec, id);
         let index = self.gangs.built(spec);
         if let Some(group) = index.and_then(|index| index.groups.get(id)) {
-            let until = (when.0, u32::MAX, u32::MAX);
+            let until = (stay.start, u32::MAX, u32::MAX);
             nodes.extend(group.events.range(..=until).map(|&(_, node, _)| node));
         }
         let gang = self.gang(entry);
         let mut places = Vec::with_capacity(nodes.len());
         for number in nodes {
-            let Some(fit) = self.fit(spec, number, when, pods) else {
+            let Some(fit) = self.fit(spec, number, stay, pods) else {
                 continue;
             };
             let Some(node) = self.cluster.node(number) else {

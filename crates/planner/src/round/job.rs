@@ -6,8 +6,8 @@ use nvlink_topology::{Scope, multi_node::Gang};
 
 use crate::{
     Millis, Reason, Release, Seat, Why,
+    assumed_end::FAR,
     cluster::Cluster,
-    ends::FAR,
     job::total,
     queue::Entry,
     round::{

@@ -6,13 +6,13 @@ use nvlink_topology::Scope;
 
 use crate::{
     Job, Millis, Name, Settings,
+    assumed_end::{BORROW, FAR, UNKNOWN},
     cluster::Cluster,
-    ends::{BORROW, FAR, UNKNOWN},
     gang_kind::{GangKinds, GroupId, LEVELS, group_of},
     job::total,
-    key::Key,
-    kind::{Bar, Kinds, Spec},
-    profile::{Interval, Owner, Profile},
+    job_kind::{Bar, JobSpec, Kinds},
+    preference::Preference,
+    profile::{Interval, Owner, Profile, Starts},
     queue::{Entry, Queue},
     round::{
         quota::Quotas,
@@ -63,12 +63,12 @@ struct Live {
     /// How much of the log this has seen.
     seen: usize,
     /// Those without reservations: how long a job holds its GPUs makes no difference.
-    sure: BTreeMap<Key, u32>,
+    sure: BTreeMap<Preference, u32>,
     /// The others, by the least that is to be expected of them: as if the job took no time.
-    order: BTreeMap<Key, u32>,
-    keys: HashMap<u32, Key>,
+    order: BTreeMap<Preference, u32>,
+    keys: HashMap<u32, Preference>,
     /// All nodes of the kind's index before this key are touched.
-    untouched: Option<Key>,
+    untouched: Option<Preference>,
 }
 
 /// The state of the planner that a round reads, with the caches that it fills.
@@ -108,7 +108,7 @@ impl<'a> Plan<'a> {
     }
 
     /// Returns the number of a kind for the rest of this round.
-    pub(crate) fn join(&mut self, spec: Spec) -> u32 {
+    pub(crate) fn join(&mut self, spec: JobSpec) -> u32 {
         let kind = self.kinds.join(spec);
         self.joined.push(kind);
         kind
@@ -138,11 +138,10 @@ impl<'a> Plan<'a> {
         let mut live = self.overlay.live.remove(&(kind, best)).unwrap_or_default();
         self.catch_up(&mut live, &spec, bar);
         let untouched = self.untouched(&mut live, kind, best);
-        let when = (after, length);
-        let all = Millis::MAX;
+        let starts = Starts::from(after, length);
         let sure = live.sure.first_key_value().map(|(_, &node)| node);
         let known = untouched.into_iter().chain(sure);
-        let known = known.filter_map(|node| self.rate(&spec, node, when, all, bar));
+        let known = known.filter_map(|node| self.rate(&spec, node, starts, bar));
         let mut chosen = known.min_by(|a, b| a.key.cmp(&b.key));
         for (least, &node) in &live.order {
             let least = (least.start.max(after), least.worth);
@@ -155,8 +154,11 @@ impl<'a> Plan<'a> {
             if beaten {
                 break;
             }
-            let until = chosen.as_ref().map_or(all, |chosen| chosen.key.start);
-            let Some(found) = self.rate(&spec, node, when, until, bar) else {
+            let until = chosen
+                .as_ref()
+                .map_or(Millis::MAX, |chosen| chosen.key.start);
+            let starts = Starts { until, ..starts };
+            let Some(found) = self.rate(&spec, node, starts, bar) else {
                 continue;
             };
             if chosen.as_ref().is_none_or(|best| found.key < best.key) {
@@ -167,18 +169,17 @@ impl<'a> Plan<'a> {
         chosen
     }
 
-    /// Rates one node exactly, for a start up to `until`.
+    /// Rates one node exactly.
     pub(crate) fn rate(
         &mut self,
-        spec: &Spec,
+        spec: &JobSpec,
         number: u32,
-        (after, length): (Millis, Millis),
-        until: Millis,
+        starts: Starts,
         bar: Bar,
     ) -> Option<Chosen> {
         let node = self.cluster.node(number)?;
         let profile = self.overlay.touched.get(&number).unwrap_or(&node.profile);
-        let (key, found) = spec.rate(self.search, node, profile, (after, until, length), bar)?;
+        let (key, found) = spec.rate(self.search, node, profile, starts, bar)?;
         Some(Chosen {
             key,
             node: number,
@@ -203,7 +204,7 @@ impl<'a> Plan<'a> {
         self.catch_up(&mut live, &spec, bar);
         let untouched = self.untouched(&mut live, kind, false);
         let untouched =
-            untouched.and_then(|node| self.rate(&spec, node, (self.now, 0), Millis::MAX, bar));
+            untouched.and_then(|node| self.rate(&spec, node, Starts::from(self.now, 0), bar));
         let orders = [&live.sure, &live.order].into_iter();
         let touched = orders.filter_map(|order| order.first_key_value());
         let first = touched.map(|(key, _)| key.start).min();
@@ -212,7 +213,7 @@ impl<'a> Plan<'a> {
         starts.into_iter().chain(first).min()
     }
 
-    fn catch_up(&mut self, live: &mut Live, spec: &Spec, bar: Bar) {
+    fn catch_up(&mut self, live: &mut Live, spec: &JobSpec, bar: Bar) {
         while live.seen < self.overlay.log.len() {
             let number = self.overlay.log[live.seen];
             live.seen += 1;
@@ -224,7 +225,7 @@ impl<'a> Plan<'a> {
             if !node.is_some_and(|node| node.is_ready() && node.is_in(&spec.sets)) {
                 continue;
             }
-            if let Some(chosen) = self.rate(spec, number, (self.now, 0), Millis::MAX, bar) {
+            if let Some(chosen) = self.rate(spec, number, Starts::from(self.now, 0), bar) {
                 let planned = self.overlay.touched.get(&number);
                 let sure = planned.is_none_or(|planned| planned.is_free_of_plans(self.now));
                 let order = if sure {
@@ -243,7 +244,7 @@ impl<'a> Plan<'a> {
         let index = self.kinds.index(kind, best, self.cluster, self.search)?;
         let rest = match &live.untouched {
             Some(key) => index.order().range(key.clone()..),
-            None => index.order().range::<Key, _>(..),
+            None => index.order().range::<Preference, _>(..),
         };
         let mut rest = rest.skip_while(|(_, node)| self.overlay.touched.contains_key(node));
         let (key, &node) = rest.next()?;
@@ -293,7 +294,7 @@ impl<'a> Plan<'a> {
             let gpus = total(ranked.members.iter().map(|member| member.gpus));
             let (start, now) = (target.start, self.now);
             let quotas = &mut self.overlay.quotas;
-            quotas.add(self.cluster, entry, (most, gpus), start, now);
+            quotas.add(self.cluster, entry, most, gpus, start, now);
         }
         mean
     }

@@ -6,9 +6,9 @@ use nvlink_topology::GpuSet;
 
 use crate::{
     Millis, Name,
+    assumed_end::End,
     cluster::Cluster,
-    ends::End,
-    profile::{Interval, Need, Owner, Profile},
+    profile::{Interval, Need, Owner, Profile, Starts},
     queue::Entry,
     round::plan::{length, occupancy},
 };
@@ -35,8 +35,8 @@ impl Quotas {
             gpus: 0,
             resources: &resources,
         };
-        let when = (after, Millis::MAX, length(&entry.job));
-        let found = profile.earliest(need, when, Some);
+        let starts = Starts::from(after, length(&entry.job));
+        let found = profile.earliest(need, starts, Some);
         found.map(|(start, _)| start)
     }
 
@@ -45,7 +45,8 @@ impl Quotas {
         &mut self,
         cluster: &Cluster,
         entry: &Entry,
-        (most, gpus): (u32, u32),
+        most: u32,
+        gpus: u32,
         start: Millis,
         now: Millis,
     ) {

@@ -1,6 +1,6 @@
 //! Why jobs wait.
 
-use crate::{Millis, Reason, gang_kind::GangSpec, kind::Ever, queue::Entry, round::plan::Plan};
+use crate::{Millis, Reason, gang_kind::GangSpec, job_kind::Ever, queue::Entry, round::plan::Plan};
 
 /// Why all jobs of a kind wait that have no reservation of their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -20,9 +20,9 @@ use crate::{
     cluster::{Cluster, Seats},
     gang_kind::{LEVELS, group_of},
     job::total,
-    kind::{Bar, Spec},
+    job_kind::{Bar, JobSpec},
     node_entry::Node,
-    profile::Owner,
+    profile::{Owner, Starts},
     queue::{Entry, Queue},
     round::{
         gang::sets,
@@ -325,13 +325,13 @@ impl Plan<'_> {
         let spec = self.member(entry, member);
         let profile = self.for_member(entry, number, taken)?;
         let node = self.cluster.node(number)?;
-        let when = (after, Millis::MAX, length(&entry.job));
+        let starts = Starts::from(after, length(&entry.job));
         // Only one node is asked for.
         let bar = Bar {
             least: None,
             best: false,
         };
-        let (key, found) = spec.rate(self.search, node, &profile, when, bar)?;
+        let (key, found) = spec.rate(self.search, node, &profile, starts, bar)?;
         let part = Part {
             node: number,
             members: 1,
@@ -340,9 +340,9 @@ impl Plan<'_> {
         Some((key.start, part))
     }
 
-    fn member(&self, entry: &Entry, member: &Member) -> Spec {
+    fn member(&self, entry: &Entry, member: &Member) -> JobSpec {
         let class = self.class(&entry.job.class);
-        Spec {
+        JobSpec {
             sets: sets(&entry.job),
             ask: Ask {
                 gpus: member.gpus,

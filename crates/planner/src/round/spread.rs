@@ -6,7 +6,7 @@ use nvlink_topology::{Scope, multi_node::plain};
 
 use crate::{
     Job, Member, Reason, Release, Why,
-    kind::Spec,
+    job_kind::JobSpec,
     queue::Entry,
     round::{
         gang::sets,
@@ -91,7 +91,7 @@ impl Plan<'_> {
 
     /// Returns the job without the constraint to a domain, on one node.
     pub(crate) fn anywhere(&mut self, entry: &Entry) -> Option<Entry> {
-        let mut spec = Spec::clone(&self.kinds.get(entry.kind)?.spec);
+        let mut spec = JobSpec::clone(&self.kinds.get(entry.kind)?.spec);
         spec.ask.scope = Scope::Node;
         Some(Entry {
             id: entry.id.clone(),
@@ -149,7 +149,7 @@ impl Plan<'_> {
     }
 
     fn one(&mut self, entry: &Entry, member: &Member) -> Option<Chosen> {
-        let spec = Spec {
+        let spec = JobSpec {
             sets: sets(&entry.job),
             ask: crate::search::Ask {
                 gpus: member.gpus,

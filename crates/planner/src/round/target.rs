@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use nvlink_topology::Scope;
 
-use crate::{Millis, key::Key, search::Found};
+use crate::{Millis, preference::Preference, search::Found};
 
 /// Where and when a job would start.
 #[derive(Clone, Debug)]
@@ -55,7 +55,7 @@ pub(crate) struct Part {
 /// A node for a job.
 #[derive(Clone, Debug)]
 pub(crate) struct Chosen {
-    pub(crate) key: Key,
+    pub(crate) key: Preference,
     pub(crate) node: u32,
     pub(crate) found: Arc<Found>,
 }

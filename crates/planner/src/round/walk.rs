@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use crate::{
     Action, Eta, Millis, Name, OnTimeout, Reason, Reject, Release, Round, Waiting, Why,
-    ends::FAR,
+    assumed_end::FAR,
     queue::Entry,
     round::{
         job::{Free, Outcome, turn},
@@ -108,7 +108,7 @@ impl Walk {
         if beyond && self.is_blocked(plan, entry) && entry.job.complete {
             let (reason, eta) = self.behind(plan, entry);
             match expired {
-                Some(deadline) => self.expire(plan, (number, entry), deadline.then, reason),
+                Some(deadline) => self.expire(plan, number, entry, deadline.then, reason),
                 None => self.wait(entry, reason, eta),
             }
             return;
@@ -121,7 +121,7 @@ impl Walk {
         if self.can_plan_again(plan) && !self.taken.is_empty() && !beyond {
             // Who waited too long has a place now or never.
             let until = if expired.is_some() { plan.now } else { FAR };
-            (outcome, taken) = self.overtake(plan, (number, entry), outcome, until);
+            (outcome, taken) = self.overtake(plan, number, entry, outcome, until);
         }
         match outcome {
             Outcome::Start { release, target } => {
@@ -136,12 +136,12 @@ impl Walk {
                 free,
             } => match (expired, target, taken) {
                 (Some(deadline), ..) => {
-                    self.expire(plan, (number, entry), deadline.then, reason);
+                    self.expire(plan, number, entry, deadline.then, reason);
                 }
                 (None, Some(target), Some(mean)) => {
-                    self.reserved(entry, reason, (number, target, free), mean);
+                    self.reserved(entry, reason, number, target, free, mean);
                 }
-                (None, target, _) => self.settle(plan, entry, reason, (number, target, free)),
+                (None, target, _) => self.settle(plan, entry, reason, number, target, free),
             },
         }
     }
@@ -174,7 +174,9 @@ impl Walk {
         plan: &mut Plan<'_>,
         entry: &Entry,
         reason: Reason,
-        (number, target, free): (u32, Option<Target>, Free),
+        job: u32,
+        target: Option<Target>,
+        free: Free,
     ) {
         let Some(target) = target else {
             return self.wait(entry, reason, None);
@@ -183,7 +185,7 @@ impl Walk {
             self.blocked.insert(super::gang::sets(&entry.job));
             return self.wait(entry, reason, at_least(target.start));
         }
-        self.reserve(plan, entry, reason, (number, target, free));
+        self.reserve(plan, entry, reason, job, target, free);
     }
 
     /// Proves that a job that overtakes delays nobody, or finds it the earliest place up to
@@ -191,7 +193,8 @@ impl Walk {
     fn overtake(
         &mut self,
         plan: &mut Plan<'_>,
-        (number, entry): (u32, &Entry),
+        job: u32,
+        entry: &Entry,
         outcome: Outcome,
         until: Millis,
     ) -> (Outcome, Option<Millis>) {
@@ -204,7 +207,7 @@ impl Walk {
                 if self.waiting == 0 {
                     return (outcome, None);
                 }
-                if self.try_start(plan, number, target) {
+                if self.try_start(plan, job, target) {
                     return (outcome, Some(plan.now));
                 }
                 // Without another place, it is tried again in the next round.
@@ -225,9 +228,9 @@ impl Walk {
         };
         let before = planned.min(until.saturating_add(1));
         std::mem::swap(&mut self.work, &mut self.work_of_waiting);
-        let squeezed = self.squeeze(plan, number, before);
+        let made = self.make_room(plan, job, before);
         std::mem::swap(&mut self.work, &mut self.work_of_waiting);
-        let Some((target, mean)) = squeezed else {
+        let Some((target, mean)) = made else {
             return (outcome, None);
         };
         let outcome = match outcome {
@@ -246,7 +249,9 @@ impl Walk {
         plan: &mut Plan<'_>,
         entry: &Entry,
         reason: Reason,
-        (job, target, free): (u32, Target, Free),
+        job: u32,
+        target: Target,
+        free: Free,
     ) {
         let ranked = rejoin::seated(plan.cluster, entry);
         let mean = plan.take(entry, &ranked, &target);
@@ -257,7 +262,7 @@ impl Walk {
                 .or_insert(plan.now);
             *latest = target.start.max(*latest);
         }
-        self.reserved(entry, reason, (job, target, free), mean);
+        self.reserved(entry, reason, job, target, free, mean);
     }
 
     /// Says that a job waits for the target that it has taken.
@@ -265,7 +270,9 @@ impl Walk {
         &mut self,
         entry: &Entry,
         reason: Reason,
-        (job, target, free): (u32, Target, Free),
+        job: u32,
+        target: Target,
+        free: Free,
         mean: Millis,
     ) {
         self.depth += target.parts.len();
@@ -294,7 +301,8 @@ impl Walk {
     fn expire(
         &mut self,
         plan: &mut Plan<'_>,
-        (number, entry): (u32, &Entry),
+        job: u32,
+        entry: &Entry,
         then: OnTimeout,
         reason: Reason,
     ) {
@@ -305,9 +313,9 @@ impl Walk {
             Spread::Reject(reason)
         };
         match spread {
-            Spread::Start { release, target } => self.starts(plan, number, release, target),
+            Spread::Start { release, target } => self.starts(plan, job, release, target),
             Spread::Wait { reason, target } => {
-                self.settle(plan, entry, reason, (number, target, Free::Spread));
+                self.settle(plan, entry, reason, job, target, Free::Spread);
             }
             Spread::Reject(reason) => {
                 let pods = entry.job.members.iter().map(|member| member.pod.clone());
@@ -386,7 +394,7 @@ fn bits<'a>(
 
 /// Returns the expected start of a job with a reservation; `None` if it is unknown.
 pub(super) fn eta(mean: Millis, upper: Millis) -> Option<Eta> {
-    (upper < crate::ends::FAR).then_some(Eta {
+    (upper < crate::assumed_end::FAR).then_some(Eta {
         mean,
         upper,
         at_least: false,
@@ -395,7 +403,7 @@ pub(super) fn eta(mean: Millis, upper: Millis) -> Option<Eta> {
 
 /// Returns a start as a lower bound; `None` if it is unknown.
 fn at_least(start: Millis) -> Option<Eta> {
-    (start < crate::ends::FAR).then_some(Eta {
+    (start < crate::assumed_end::FAR).then_some(Eta {
         mean: start,
         upper: start,
         at_least: true,

@@ -73,7 +73,7 @@ impl Instance<'_> {
                 score.heaviest = score.heaviest.max(port);
             }
             for b in members(partners[a] & !near & !over_pcie[a] & !((2 << a) - 1)) {
-                let widest = self.relay(set, (a, b), partners, &mut relayed, limit)?;
+                let widest = self.relay(set, a, b, partners, &mut relayed, limit)?;
                 // One transfer uses one of the paths, however many share the load.
                 score.heaviest = score.heaviest.max(widest);
                 // There are two hops in each direction.
@@ -107,7 +107,8 @@ impl Instance<'_> {
     fn relay(
         &self,
         set: Mask,
-        (a, b): (usize, usize),
+        a: usize,
+        b: usize,
         partners: &Partners,
         relayed: &mut Relayed,
         limit: &Limit,

@@ -275,8 +275,8 @@ impl Tours<'_> {
         let allowance = self.assignments.div_ceil(parts);
         let mut left = allowance;
         let known = known.min(apart.score);
-        let scores = (least, known);
-        let (tour, proven) = shape::tour_of_set(self.instance, self.kind, set, scores, &mut left);
+        let (tour, proven) =
+            shape::tour_of_set(self.instance, self.kind, set, least, known, &mut left);
         self.assignments -= allowance - left;
         let tour = tour.unwrap_or(apart);
         ((tour.score <= known).then_some(tour), proven)

@@ -67,7 +67,8 @@ pub(super) fn tour_of_set(
     instance: &Instance<'_>,
     kind: Kind,
     set: Mask,
-    (floor, known): (Score, Score),
+    floor: Score,
+    known: Score,
     steps: &mut u64,
 ) -> (Option<Tour>, bool) {
     let volumes = Volumes::tour(instance.k, kind == Kind::Ring);

@@ -8,9 +8,9 @@ use std::{
 use crate::{
     Millis, Name,
     cluster::Cluster,
-    key::Key,
     node_entry::Node,
-    profile::{Need, Profile},
+    preference::Preference,
+    profile::{Need, Profile, Starts},
     search::{Ask, Found, Search},
 };
 
@@ -19,14 +19,14 @@ const SAME: f64 = 1e-9;
 
 /// What all jobs of a kind ask of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Spec {
+pub(crate) struct JobSpec {
     /// The sets in which the node must be, sorted: the class and others.
     pub(crate) sets: Vec<Name>,
     pub(crate) ask: Ask,
     pub(crate) resources: Vec<u64>,
 }
 
-impl Spec {
+impl JobSpec {
     pub(crate) fn need(&self) -> Need<'_> {
         Need {
             gpus: self.ask.gpus,
@@ -34,23 +34,22 @@ impl Spec {
         }
     }
 
-    /// Returns when a node can hold such a job, where, and how good that is. `when` is the
-    /// first and the last start that counts, and how long the job holds its GPUs.
+    /// Returns when a node can hold such a job, where, and how good that is.
     pub(crate) fn rate(
         &self,
         search: &mut Search,
         node: &Node,
         profile: &Profile,
-        when: (Millis, Millis, Millis),
+        starts: Starts,
         bar: Bar,
-    ) -> Option<(Key, Arc<Found>)> {
+    ) -> Option<(Preference, Arc<Found>)> {
         let ask = self.ask;
-        let found = profile.earliest(self.need(), when, |free| {
+        let found = profile.earliest(self.need(), starts, |free| {
             let found = search.find(&node.case(free), ask)?;
             bar.admits(&found).then_some((free.len(), found))
         });
         found.map(|(start, (free, found))| {
-            let key = Key::new(node, start, free, &found, bar.least);
+            let key = Preference::new(node, start, free, &found, bar.least);
             (key, found)
         })
     }
@@ -72,7 +71,7 @@ impl Bar {
     }
 }
 
-impl Spec {
+impl JobSpec {
     /// Reports whether a node could hold such a job now, other resources aside.
     fn lacks(&self, search: &mut Search, node: &Node) -> bool {
         if self.resources.iter().all(|&asked| asked == 0) {
@@ -91,7 +90,7 @@ impl Spec {
 #[derive(Debug)]
 struct Entry {
     /// `None` if it can hold no such job, or none so good, as far as is known.
-    key: Option<Key>,
+    key: Option<Preference>,
     graph: u32,
     /// GPUs that are free now.
     free: u8,
@@ -103,7 +102,7 @@ struct Entry {
 #[derive(Debug, Default)]
 pub(crate) struct Index {
     entries: HashMap<u32, Entry>,
-    order: BTreeMap<Key, u32>,
+    order: BTreeMap<Preference, u32>,
     /// The number of nodes by graph.
     graphs: BTreeMap<u32, u32>,
     /// The number of nodes by free GPUs.
@@ -114,7 +113,7 @@ pub(crate) struct Index {
 
 impl Index {
     /// Returns the keys and numbers of the nodes, best first.
-    pub(crate) fn order(&self) -> &BTreeMap<Key, u32> {
+    pub(crate) fn order(&self) -> &BTreeMap<Preference, u32> {
         &self.order
     }
 
@@ -165,7 +164,7 @@ fn less<K: Ord>(counts: &mut BTreeMap<K, u32>, key: K) {
 /// A kind of jobs.
 #[derive(Debug)]
 pub(crate) struct Kind {
-    pub(crate) spec: Arc<Spec>,
+    pub(crate) spec: Arc<JobSpec>,
     jobs: u32,
     any: Option<Index>,
     /// Only placements of the least cost.
@@ -177,7 +176,7 @@ pub(crate) struct Kind {
 /// All kinds, by number.
 #[derive(Debug, Default)]
 pub(crate) struct Kinds {
-    numbers: HashMap<Spec, u32>,
+    numbers: HashMap<JobSpec, u32>,
     kinds: Vec<Option<Kind>>,
     spare: Vec<u32>,
     /// Kinds without a job, oldest first.
@@ -189,7 +188,7 @@ impl Kinds {
     const KEPT: usize = 16;
 
     /// Returns the number of the kind for one more job.
-    pub(crate) fn join(&mut self, spec: Spec) -> u32 {
+    pub(crate) fn join(&mut self, spec: JobSpec) -> u32 {
         if let Some(&number) = self.numbers.get(&spec) {
             if let Some(kind) = &mut self.kinds[number as usize] {
                 kind.jobs += 1;
@@ -344,12 +343,12 @@ impl Kind {
         }
         let (free, count) = node.profile.free(Millis::MIN);
         let free = u32::try_from(free.len()).unwrap_or(u32::MAX).min(count);
-        let when = (Millis::MIN, Millis::MAX, 0);
+        let starts = Starts::from(Millis::MIN, 0);
         let bar = Bar {
             least: self.least,
             best,
         };
-        let rated = self.spec.rate(search, node, &node.profile, when, bar);
+        let rated = self.spec.rate(search, node, &node.profile, starts, bar);
         let now = rated
             .as_ref()
             .is_some_and(|(key, _)| key.start == Millis::MIN);
@@ -390,7 +389,7 @@ pub(crate) enum Ever {
     No,
 }
 
-impl Spec {
+impl JobSpec {
     /// Reports whether such a job could ever run, on empty nodes.
     pub(crate) fn ever(&self, cluster: &Cluster, search: &mut Search) -> Ever {
         use crate::Availability;

@@ -2,7 +2,7 @@
 
 use nvlink_topology::Pattern;
 
-use crate::{Millis, Name, Planner, capacity::View, search::Ask};
+use crate::{Millis, Name, Planner, search::Ask};
 
 impl Planner {
     /// Returns the best GPUs for `pod`, in rank order, on the node to which it was released: out of
@@ -10,7 +10,7 @@ impl Planner {
     /// released pods are held by these. `None` if there are not enough.
     ///
     /// The pod cannot go to another node any more, so its scope counts no more either.
-    pub fn again(
+    pub fn other_gpus(
         &mut self,
         pod: &Name,
         pattern: Pattern,
@@ -30,7 +30,7 @@ impl Planner {
         self.kinds.update(&self.cluster, &mut self.search, &changed);
         self.gangs.update(&self.cluster, &mut self.search, &changed);
         let node = self.cluster.node(self.cluster.number_of(&name)?)?;
-        let free = View::of(&self.cluster, node).free_but_for(pod);
+        let free = self.cluster.view(node).free_but_for(pod);
         let free = free.difference(node.positions(without));
         let found = self.search.find(&node.case(free), ask)?;
         let seat = node.seat(pod, 0, &found.order);

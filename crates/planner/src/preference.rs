@@ -8,7 +8,7 @@ use crate::{Millis, Name, node_entry::Node, search::Found};
 /// GPUs, then a placement that is as fast as any ([`Found::is_as_fast`]), else the least cost, then no
 /// slow node, then the least harm to other jobs, then the least cost.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Key {
+pub(crate) struct Preference {
     /// [`Millis::MIN`] where the job could start now if nobody else waited.
     pub(crate) start: Millis,
     pub(crate) worth: Worth,
@@ -38,7 +38,7 @@ impl Cost {
     }
 }
 
-impl Key {
+impl Preference {
     /// Returns the key of a placement of `found` on `free` GPUs at `start`. `least` is the least
     /// cost of such a job on an empty node.
     pub(crate) fn new(

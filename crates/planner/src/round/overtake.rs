@@ -25,9 +25,9 @@ use nvlink_topology::GpuSet;
 
 use crate::{
     Action, Millis, Name, Release, Why,
-    ends::FAR,
-    key::Key,
-    profile::{Interval, Need, Owner, Profile},
+    assumed_end::FAR,
+    preference::Preference,
+    profile::{Interval, Need, Owner, Profile, Starts},
     queue::Entry,
     round::{
         job::Free,
@@ -66,7 +66,7 @@ impl Walk {
 
     /// Returns the earliest place before `before` that a job can have if reservations of jobs
     /// ahead move, and its expected start. It has taken it then.
-    pub(super) fn squeeze(
+    pub(super) fn make_room(
         &mut self,
         plan: &mut Plan<'_>,
         job: u32,
@@ -76,7 +76,7 @@ impl Walk {
         if self.work >= MOST_WORK {
             return None;
         }
-        let (moved, target, mean) = self.place(plan, job, before, (&mut Vec::new(), count))?;
+        let (moved, target, mean) = self.place(plan, job, before, &mut Vec::new(), count)?;
         self.keep(plan, moved);
         Some((target, mean))
     }
@@ -85,7 +85,7 @@ impl Walk {
     /// later, keeps that plan, with the job's target taken.
     pub(super) fn try_start(&mut self, plan: &mut Plan<'_>, job: u32, target: &Target) -> bool {
         let mut fixed = vec![(job, target.clone())];
-        let found = self.again(plan, (&mut fixed, self.taken.len()));
+        let found = self.plan_again(plan, &mut fixed, self.taken.len());
         found.map(|(moved, _)| self.keep(plan, moved)).is_some()
     }
 
@@ -116,7 +116,8 @@ impl Walk {
         plan: &mut Plan<'_>,
         job: u32,
         before: Millis,
-        (fixed, count): (&mut Fixed, usize),
+        fixed: &mut Fixed,
+        count: usize,
     ) -> Option<(Moved, Target, Millis)> {
         let immovable = self.taken.iter().filter(|one| one.free == Free::None);
         let immovable = immovable.map(|one| one.job);
@@ -127,7 +128,7 @@ impl Walk {
                 return None;
             }
             fixed.push((job, target));
-            let found = self.again(plan, (fixed, count));
+            let found = self.plan_again(plan, fixed, count);
             let (_, target) = fixed.pop()?;
             if let Some((moved, mean)) = found {
                 return Some((moved, target, mean));
@@ -139,10 +140,11 @@ impl Walk {
     /// Takes what must not move and the fixed targets, and plans the others of the first
     /// `count` of those taken again. Returns also the expected start of the last fixed
     /// target. If one of them started later, the plan is as it was.
-    fn again(
+    fn plan_again(
         &mut self,
         plan: &mut Plan<'_>,
-        (fixed, count): (&mut Fixed, usize),
+        fixed: &mut Fixed,
+        count: usize,
     ) -> Option<(Moved, Millis)> {
         self.work += count + 1;
         let before = std::mem::take(&mut plan.overlay);
@@ -155,7 +157,7 @@ impl Walk {
                 mean = plan.take(entry, &seated(plan.cluster, entry), target);
             }
         }
-        let moved = self.moved(plan, (fixed, count));
+        let moved = self.moved(plan, fixed, count);
         if moved.is_none() {
             plan.overlay = before;
         }
@@ -163,7 +165,7 @@ impl Walk {
     }
 
     /// Plans the first `count` of those taken again, but for what must not move.
-    fn moved(&mut self, plan: &mut Plan<'_>, (fixed, count): (&mut Fixed, usize)) -> Option<Moved> {
+    fn moved(&mut self, plan: &mut Plan<'_>, fixed: &mut Fixed, count: usize) -> Option<Moved> {
         let last = fixed.last().map_or(plan.now, |(_, last)| last.start);
         let mut moved = Vec::with_capacity(count);
         for at in 0..count {
@@ -186,7 +188,7 @@ impl Walk {
                 // It has its place only if those ahead of it move.
                 None if free == Free::Any => {
                     let before = old.start.saturating_add(1);
-                    let (others, new, mean) = self.place(plan, job, before, (fixed, at))?;
+                    let (others, new, mean) = self.place(plan, job, before, fixed, at)?;
                     moved = others;
                     moved.push((at, new, mean));
                 }
@@ -279,7 +281,7 @@ fn places(plan: &mut Plan<'_>, job: u32, before: Millis, held: &[u32]) -> Vec<Ta
 struct Crowded {
     node: u32,
     /// How good it would be if they all did.
-    key: Key,
+    key: Preference,
     held: Profile,
     reserved: Vec<Interval>,
 }
@@ -297,7 +299,11 @@ impl Crowded {
 /// Returns the nodes where a job could start before `before` if reservations moved, best
 /// first.
 fn crowded(plan: &mut Plan<'_>, entry: &Entry, before: Millis, held: &[u32]) -> Vec<Crowded> {
-    let when = (plan.now, before.saturating_sub(1), length(&entry.job));
+    let starts = Starts {
+        after: plan.now,
+        until: before.saturating_sub(1),
+        length: length(&entry.job),
+    };
     let Some(spec) = plan.kinds.get(entry.kind).map(|kind| kind.spec.clone()) else {
         return Vec::new();
     };
@@ -313,7 +319,7 @@ fn crowded(plan: &mut Plan<'_>, entry: &Entry, before: Millis, held: &[u32]) -> 
         if reserved.is_empty() || !node.is_ready() || !node.is_in(&spec.sets) {
             continue;
         }
-        if let Some((key, _)) = spec.rate(plan.search, node, &held, when, bar) {
+        if let Some((key, _)) = spec.rate(plan.search, node, &held, starts, bar) {
             all.push(Crowded {
                 node: number,
                 key,
