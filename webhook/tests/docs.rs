@@ -187,6 +187,7 @@ fn the_code_map_names_existing_modules() {
         "crates/runtime",
         "crates/api",
         "crates/admission",
+        "crates/cluster",
         "exporter",
         "webhook",
     ] {

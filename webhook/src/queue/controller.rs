@@ -15,6 +15,7 @@ use std::{
 use kube::Client;
 use nvlink_admission::decide::Settings;
 use nvlink_api::pod;
+use nvlink_cluster::exclusive::SharedGpus;
 use nvlink_planner::{Millis, Name, Planner, Settings as Rules, Waiting};
 use nvlink_runtime::{
     complaints::Complaints,
@@ -39,7 +40,7 @@ use super::{
     review::Review,
     tally,
 };
-use crate::{cluster::SharedGpus, metrics::Metrics};
+use crate::metrics::Metrics;
 
 /// The longest time between two rounds: expected starts that have passed move on, milliseconds.
 const REST: Millis = 10_000;
