@@ -172,7 +172,10 @@ fn the_picture_of_the_crates_is_that_of_cargo() {
     let known = dependencies();
     let drawn = drawn.map(|(name, used)| {
         let used = used.split(',').map(|one| one.trim().to_owned());
-        (name.trim().to_owned(), used.filter(|one| one != "-").collect())
+        (
+            name.trim().to_owned(),
+            used.filter(|one| one != "-").collect(),
+        )
     });
     assert_eq!(drawn.collect::<Uses>(), known, "ARCHITECTURE.md and Cargo");
 }

@@ -13,13 +13,11 @@ use axum::{
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use nvlink_admission::view::{SharedView, View};
 use nvlink_api::class::Class;
+use nvlink_cluster::mirror::{Kept, Marks, Mirror, Pod, pod::Stage};
 use nvlink_topology::{Allocation, NodeTopologySpec, labels};
-use nvlink_webhook::{
-    extender::{
-        Extender,
-        server::{FILTER, PRIORITIZE, router},
-    },
-    mirror::{Kept, Marks, Mirror, Pod, pod::Stage},
+use nvlink_webhook::extender::{
+    Extender,
+    server::{FILTER, PRIORITIZE, router},
 };
 use serde_json::{Value, json};
 use tower::ServiceExt;

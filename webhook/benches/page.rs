@@ -9,12 +9,9 @@ use std::{
 };
 
 use nvlink_admission::{decide::Settings, view::SharedView};
+use nvlink_cluster::mirror::{Marks, Mirror};
 use nvlink_topology::{Allocation, NodeTopologySpec};
-use nvlink_webhook::{
-    mirror::{Marks, Mirror},
-    page::Page,
-    recent::Recent,
-};
+use nvlink_webhook::{page::Page, recent::Recent};
 use serde_json::{Value, json};
 
 const NODES: u32 = 1000;

@@ -18,6 +18,7 @@ pub mod wire;
 use std::{collections::BTreeMap, sync::Arc};
 
 use nvlink_admission::view::SharedView;
+use nvlink_cluster::mirror::Mirror;
 use serde_json::Value;
 
 use self::{
@@ -25,7 +26,6 @@ use self::{
     verdict::{Seen, Verdict},
     wire::{Args, Candidates, FilterResult, HostPriority},
 };
-use crate::mirror::Mirror;
 
 /// What the answers depend on.
 #[derive(Clone, Debug)]

@@ -6,13 +6,10 @@
 //! - [`recent`]: the latest decisions, for the page;
 //! - [`health`]: readiness, and the endpoints that report it;
 //! - `stdout`: printing documents;
-//! - [`authorizer`]: whether a user may use a class, by access reviews of the API server;
-//! - [`cluster`]: the view of the cluster that decisions use, kept by watches;
 //! - [`policies`]: the ValidatingAdmissionPolicies, printed, and compared with a cluster's;
 //! - [`admission`]: admission reviews over HTTP;
 //! - [`mod@registration`]: which pods the API server calls the webhook for;
 //! - [`certificate`]: the certificate that the API server trusts;
-//! - [`mirror`]: the nodes' graphs and the pods, kept by watches;
 //! - [`queue`]: the queue, which the leader serves;
 //! - [`page`]: the page of the cluster;
 //! - [`extender`]: kube-scheduler's extender;
@@ -27,15 +24,12 @@
 
 pub mod admission;
 pub mod args;
-pub mod authorizer;
 pub mod certificate;
 mod check;
-pub mod cluster;
 mod drain;
 pub mod extender;
 pub mod health;
 pub mod metrics;
-pub mod mirror;
 pub mod page;
 pub mod policies;
 pub mod preview;

@@ -1,13 +1,9 @@
 //! The webhook's own metrics.
 
 use std::{
-    collections::BTreeMap,
     fmt,
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::{Duration, Instant},
+    sync::{Arc, Mutex, PoisonError, atomic::Ordering},
+    time::Duration,
 };
 
 use nvlink_runtime::connections::CutOffs;
@@ -82,11 +78,6 @@ struct ByRule {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ByClass {
-    class: String,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ByPart {
     part: &'static str,
 }
@@ -94,11 +85,6 @@ struct ByPart {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ByReason {
     reason: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ByKind {
-    kind: &'static str,
 }
 
 /// The result of reloading a certificate.
@@ -155,16 +141,12 @@ pub struct Metrics {
     dropped: Counter,
     clients: Family<ByReason, Counter>,
     cut_offs: CutOffs,
-    cache_age: Family<ByKind, Gauge<f64, AtomicU64>>,
-    untainted: Family<ByClass, Gauge>,
-    strays: Family<ByClass, Gauge>,
+    cluster: Arc<nvlink_cluster::metrics::Metrics>,
     calls: Calls,
     queue: QueueMetrics,
     placements: PlacementMetrics,
     /// Those of placements, which stand beside the exporter's `nvlink_placement_…`.
     of_placements: Registry,
-    /// Since when the watch of each kind has failed; none while it is in sync.
-    failing: Mutex<BTreeMap<&'static str, Option<Instant>>>,
 }
 
 impl Default for Metrics {
@@ -188,14 +170,11 @@ impl Default for Metrics {
             dropped: Counter::default(),
             clients: Family::default(),
             cut_offs: CutOffs::default(),
-            cache_age: Family::default(),
-            untainted: Family::default(),
-            strays: Family::default(),
+            cluster: Arc::default(),
             calls: Calls::default(),
             queue: QueueMetrics::default(),
             placements: PlacementMetrics::default(),
             of_placements: Registry::with_prefix("nvlink_placement"),
-            failing: Mutex::default(),
         };
         metrics.register();
         metrics.register_process();
@@ -229,12 +208,6 @@ impl Metrics {
             "certificate_reloads",
             "Reloads of the certificate by result",
             self.reloads.clone(),
-        );
-        registry.register_with_unit(
-            "cache_age",
-            "Seconds since the watch of a kind of object was last in sync; 0 while it is",
-            Unit::Seconds,
-            self.cache_age.clone(),
         );
         registry.register_with_unit(
             "certificate_expiry_timestamp",
@@ -303,16 +276,7 @@ impl Metrics {
             "Whether the ValidatingAdmissionPolicies of this version are in the cluster, unchanged; absent without --check-policies, and while they cannot be read",
             self.policies.clone(),
         );
-        registry.register(
-            "untainted_nodes",
-            "Nodes of a restricted class that do not have its taint, so any pod may run there; reported by the leader",
-            self.untainted.clone(),
-        );
-        registry.register(
-            "stray_pods",
-            "Pods that are on nodes with the taint of a restricted class, or are waiting and tolerate it, but were not admitted for it; reported by the leader",
-            self.strays.clone(),
-        );
+        self.cluster.register(registry);
         self.calls.register(registry);
     }
 
@@ -322,21 +286,10 @@ impl Metrics {
         &self.calls
     }
 
-    /// Sets the findings on each restricted class: the number of nodes without its
-    /// taint and, if known, of pods that were not admitted for it.
-    pub fn isolation<'a>(&self, found: impl IntoIterator<Item = (&'a str, usize, Option<usize>)>) {
-        self.untainted.clear();
-        self.strays.clear();
-        let number = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
-        for (class, untainted, strays) in found {
-            let class = ByClass {
-                class: class.to_owned(),
-            };
-            self.untainted.get_or_create(&class).set(number(untainted));
-            if let Some(strays) = strays {
-                self.strays.get_or_create(&class).set(number(strays));
-            }
-        }
+    /// Returns the metrics of the cluster's state.
+    #[must_use]
+    pub fn cluster(&self) -> &Arc<nvlink_cluster::metrics::Metrics> {
+        &self.cluster
     }
 
     /// Returns the metrics of the queue.
@@ -365,16 +318,6 @@ impl Metrics {
     /// Counts a refusal. `class` exists or is empty: text from users must not become a label value.
     pub fn denial(&self, class: String, rule: &'static str) {
         self.denials.get_or_create(&ByRule { class, rule }).inc();
-    }
-
-    /// Records whether the watch of `kind` is in sync.
-    pub fn watch(&self, kind: &'static str, follows: bool) {
-        let mut failing = self.failing.lock().unwrap_or_else(PoisonError::into_inner);
-        let since = failing.entry(kind).or_default();
-        *since = match (follows, *since) {
-            (true, _) => None,
-            (false, since) => since.or_else(|| Some(Instant::now())),
-        };
     }
 
     /// Counts a reload of the certificate, and whether the new one is in use.
@@ -431,12 +374,7 @@ impl Metrics {
     /// # Errors
     /// Never in practice: it writes to a string.
     pub fn render(&self) -> Result<String, fmt::Error> {
-        let failing = self.failing.lock().unwrap_or_else(PoisonError::into_inner);
-        for (&kind, since) in &*failing {
-            let age = since.map_or(0.0, |since| since.elapsed().as_secs_f64());
-            self.cache_age.get_or_create(&ByKind { kind }).set(age);
-        }
-        drop(failing);
+        self.cluster.age();
         self.queue.age();
         for (why, count) in self.cut_offs.counts() {
             let reason = why.as_str();

@@ -35,6 +35,7 @@ use nvlink_admission::{
     decide::Settings,
     view::{Labels, SharedView},
 };
+use nvlink_cluster::mirror::Mirror;
 use serde_json::json;
 
 use self::{
@@ -43,10 +44,7 @@ use self::{
     render::Frame,
     rendering::{Cursor, Rendering},
 };
-use crate::{
-    mirror::Mirror,
-    recent::{Decision, Recent},
-};
+use crate::recent::{Decision, Recent};
 
 /// How long a rendering is used again.
 const FRESH: Duration = Duration::from_secs(1);

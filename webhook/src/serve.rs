@@ -24,15 +24,15 @@ mod extend;
 mod identity;
 
 use nvlink_admission::{admit::Admission, decide::Settings, policies::Site, view::SharedView};
+use nvlink_cluster::{
+    authorizer::ClusterAuthorizer, mirror::Mirror, status::Writer, watches::Watches,
+};
 
 use crate::{
     admission::server::{self, Webhook, listen},
     args::{LeaseArgs, LogFormat, ServeArgs, TlsArgs, WebArgs},
-    authorizer::ClusterAuthorizer,
-    cluster::{Watches, status::Writer},
     health::{self, Health, Readiness},
     metrics::Metrics,
-    mirror::Mirror,
     page::{self, Page},
     policies::Inspector,
     queue::controller::Queue,
@@ -121,12 +121,10 @@ async fn start(args: ServeArgs, supervisor: &Supervisor) -> anyhow::Result<Runni
     let settings = Settings::from(args.scopes);
     let mirror = extend::mirror(&args.web, args.extender, &client, supervisor);
     let recent = show(args.web, mirror.clone(), &view, &settings, supervisor).await?;
-    let watches = Watches::start(&client, &view, &metrics, supervisor);
+    let watches = Watches::start(&client, &view, metrics.cluster(), supervisor);
     watches.synced().await;
 
-    let shared = watch::Sender::new(None);
-    let writer = Writer::new(&client, &view, &metrics, exempt, shared.subscribe());
-    let queue = Queue::new(&client, &settings, &metrics, shared);
+    let (writer, queue) = leaders(&client, &view, &settings, &metrics, exempt);
     if let Some(address) = args.extender.extender_listen {
         extend::serve(address, &identity, mirror, &view, &metrics, supervisor);
     }
@@ -152,6 +150,20 @@ async fn start(args: ServeArgs, supervisor: &Supervisor) -> anyhow::Result<Runni
         candidate,
         leaving,
     })
+}
+
+/// Returns what only the leader runs: what writes the status of classes, and the queue.
+fn leaders(
+    client: &Client,
+    view: &SharedView,
+    settings: &Settings,
+    metrics: &Arc<Metrics>,
+    exempt: Vec<String>,
+) -> (Writer, Queue) {
+    let shared = watch::Sender::new(None);
+    let shares = shared.subscribe();
+    let writer = Writer::new(client, view, metrics.cluster(), exempt, shares);
+    (writer, Queue::new(client, settings, metrics, shared))
 }
 
 fn admission(

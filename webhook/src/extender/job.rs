@@ -6,7 +6,7 @@ use nvlink_api::pod;
 use nvlink_topology::{Pattern, labels, multi_node::local};
 use serde_json::Value;
 
-use crate::mirror::{Pod, hardware::Job};
+use nvlink_cluster::mirror::{Pod, hardware::Job};
 
 /// The request of a pod of a class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

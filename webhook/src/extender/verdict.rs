@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use nvlink_admission::decide::affinity::domain_size;
-use nvlink_topology::{BrokenGpus, GpuSet, Graph, NoPlacement, Scope, multi_node::Harm};
-
-use super::job::of_one_pod;
-use crate::mirror::{
+use nvlink_cluster::mirror::{
     Node, Pod, Published,
     hardware::{Found, Hardware, Job},
     occupancy::Occupancy,
 };
+use nvlink_topology::{BrokenGpus, GpuSet, Graph, NoPlacement, Scope, multi_node::Harm};
+
+use super::job::of_one_pod;
 
 /// What is known of a node.
 #[derive(Debug)]

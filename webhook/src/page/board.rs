@@ -7,11 +7,11 @@ use std::{
     time::{Duration, Instant},
 };
 
+use nvlink_cluster::mirror::{Node, Pod, Published, State};
 use nvlink_topology::{Fabric, Interconnect};
 use serde::Serialize;
 
 use super::{order, queue::Queue, siblings};
-use crate::mirror::{Node, Pod, Published, State};
 
 /// Placements below this share of the best need attention, as on the exporter's page.
 pub(super) const POOR: f64 = 0.7;

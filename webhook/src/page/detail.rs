@@ -2,10 +2,10 @@
 
 use std::fmt::Write;
 
+use nvlink_cluster::mirror::node::{Gpu, Node};
 use nvlink_runtime::page::{count, escape, gpus, mark, percent};
 
 use super::board::Row;
-use crate::mirror::node::{Gpu, Node};
 
 /// Renders the content of the page of a node.
 pub(super) fn html(row: &Row) -> String {

@@ -1,9 +1,9 @@
 //! The cluster as JSON, for programs: `/api/v1/cluster`. Keys that do not apply are absent.
 
+use nvlink_cluster::mirror::node::{Gpu, Node};
 use serde_json::{Map, Value, json};
 
 use super::board::{Group, Row};
-use crate::mirror::node::{Gpu, Node};
 
 /// Returns a node.
 pub(super) fn of_row(row: &Row) -> Value {

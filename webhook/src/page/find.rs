@@ -4,11 +4,10 @@
 
 use std::fmt::Write;
 
+use nvlink_cluster::mirror::{Pod, pod::Queued};
+
 use super::board::Row;
-use crate::{
-    mirror::{Pod, pod::Queued},
-    recent::Decision,
-};
+use crate::recent::Decision;
 
 /// The longest query, in bytes; the rest is ignored.
 const LONGEST: usize = 1000;

@@ -4,11 +4,11 @@
 use std::{collections::BTreeMap, fmt::Write, sync::Arc};
 
 use k8s_openapi::jiff::Timestamp;
+use nvlink_cluster::mirror::{Pod, State, pod::Queued};
 use nvlink_runtime::page::{count, escape};
 use serde_json::{Value, json};
 
 use super::find::{self, Query};
-use crate::mirror::{Pod, State, pod::Queued};
 
 /// The most jobs that are listed: the search finds the others.
 const LISTED: usize = 100;

@@ -2,13 +2,13 @@
 
 use std::fmt::Write;
 
+use nvlink_cluster::mirror::node::{Gpu, Node};
 use nvlink_runtime::page::{escape, gpus, mark, percent};
 
 use super::{
     board::{POOR, Row},
     find::{self, Query},
 };
-use crate::mirror::node::{Gpu, Node};
 
 /// Renders the row. Cells repeat what the text says, so readers of the text skip them.
 pub(super) fn html(row: &Row) -> String {

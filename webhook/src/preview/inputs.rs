@@ -12,11 +12,11 @@ use nvlink_api::{
     class::Class,
     crd::{DomainClass, unknown_fields},
 };
+use nvlink_cluster::extent;
 use nvlink_topology::{API_VERSION, KIND, NodeTopology, labels};
 use serde_json::{Value, json};
 
 use super::files;
-use crate::cluster;
 
 /// The objects of a cluster.
 #[derive(Debug, Default)]
@@ -77,7 +77,7 @@ impl Cluster {
                 let labels = labels::node_labels(&topology).into_iter();
                 let node = nodes.entry(object.clone()).or_default();
                 node.extend(labels.map(|(key, value)| (key.to_owned(), value)));
-                self.view.set_free(&object, cluster::free(&topology));
+                self.view.set_free(&object, extent::free(&topology));
                 let mig = topology.spec.gpus.iter().any(|gpu| gpu.mig_enabled);
                 self.view.set_mig(&object, mig);
                 self.topologies.insert(object, topology);

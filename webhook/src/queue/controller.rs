@@ -12,6 +12,7 @@ use std::sync::{Arc, atomic::AtomicU64};
 
 use kube::Client;
 use nvlink_admission::decide::Settings;
+use nvlink_cluster::exclusive::SharedGpus;
 use nvlink_runtime::lease::{Leadership, Term};
 use tokio::{
     sync::{mpsc, watch},
@@ -27,7 +28,7 @@ use super::{
     events::{self, Event},
     idle,
 };
-use crate::{cluster::SharedGpus, metrics::Metrics};
+use crate::metrics::Metrics;
 
 /// The most events that are applied before a round.
 const MOST: usize = 10_000;

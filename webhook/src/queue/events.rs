@@ -10,6 +10,7 @@ use kube::{
     runtime::watcher,
 };
 use nvlink_api::{class::Class, crd::DomainClass};
+use nvlink_cluster::mirror::{self, Published, watches};
 use nvlink_planner::Name;
 use nvlink_runtime::watch::{self, Key, Mirror};
 use serde_json::{Value, json};
@@ -19,7 +20,6 @@ use super::{
     claim::API_VERSION,
     feed::{self, Claim, DeviceClass, Feed, Known, Slice, entry::concerns, load::Load, node::Node},
 };
-use crate::mirror::{self, Published, watches};
 
 /// The pause after a question to the API server that failed.
 const AGAIN: Duration = Duration::from_secs(1);

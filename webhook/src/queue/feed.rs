@@ -27,6 +27,7 @@ use std::{
 
 use nvlink_admission::decide::Settings;
 use nvlink_api::class::Class;
+use nvlink_cluster::mirror::Published;
 use nvlink_planner::{Name, Seat};
 use serde_json::Value;
 
@@ -39,7 +40,6 @@ use self::{
     objects::Incomplete,
 };
 use super::{Life, Object, Past, Placement, notice::Obstacle, read};
-use crate::mirror::Published;
 
 pub(crate) use dra::giving;
 pub use dra::{Claim, DeviceClass, Slice};

@@ -6,6 +6,7 @@ use anyhow::Context;
 use axum_server::Handle;
 use kube::Client;
 use nvlink_admission::view::SharedView;
+use nvlink_cluster::mirror::{Kept, Mirror, watches};
 use nvlink_runtime::{connections::CutOffs, supervise::Supervisor};
 
 use super::identity::Identity;
@@ -14,7 +15,6 @@ use crate::{
     args::{ExtenderArgs, WebArgs},
     extender::{Extender, server},
     metrics::Metrics,
-    mirror::{Kept, Mirror, watches},
 };
 
 /// Returns the mirror, which watches keep if the page or the extender needs it.

@@ -6,15 +6,13 @@ use nvlink_api::{
     class::{Class, GPU},
     pod, quantity,
 };
+use nvlink_cluster::mirror::{self, Mirror, Published, watches};
 use nvlink_planner::{Job, Name, Room};
 use nvlink_topology::{BrokenGpus, labels};
 use serde_json::Value;
 
 use super::objects::Objects;
-use crate::{
-    mirror::{self, Mirror, Published, watches},
-    queue::feed::giving,
-};
+use crate::queue::feed::giving;
 
 /// A node with GPUs.
 #[derive(Default)]

@@ -2,11 +2,9 @@
 
 use nvlink_admission::view::{SharedView, View};
 use nvlink_api::class::Class;
+use nvlink_cluster::mirror::{Kept, Marks, Mirror, Pod, pod::Stage};
 use nvlink_topology::{Allocation, NodeTopologySpec, labels};
-use nvlink_webhook::{
-    extender::Extender,
-    mirror::{Kept, Marks, Mirror, Pod, pod::Stage},
-};
+use nvlink_webhook::extender::Extender;
 use serde_json::{Value, json};
 
 /// Returns a board of `gpus` GPUs that `edges` connect.

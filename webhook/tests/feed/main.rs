@@ -12,14 +12,12 @@ use std::sync::Arc;
 
 use nvlink_admission::decide::Settings;
 use nvlink_api::class::Class;
+use nvlink_cluster::mirror::{Marks, Mirror};
 use nvlink_planner::{Action, Planner, Reason, Release, Why};
 use nvlink_topology::{Allocation, NodeTopologySpec, labels};
-use nvlink_webhook::{
-    mirror::{Marks, Mirror},
-    queue::{
-        Placement,
-        feed::{Feed, id, node::Node},
-    },
+use nvlink_webhook::queue::{
+    Placement,
+    feed::{Feed, id, node::Node},
 };
 use serde_json::{Value, json};
 

@@ -1,14 +1,12 @@
 //! What the leader tells the pods that have other GPUs than planned, and the gauges of all.
 
+use nvlink_cluster::mirror::Marks;
 use nvlink_planner::Name;
 use nvlink_topology::{Allocation, NodeTopologySpec, labels};
-use nvlink_webhook::{
-    mirror::Marks,
-    queue::{
-        feed::id,
-        outcome::Outcome,
-        review::{Quality, Review, Telling},
-    },
+use nvlink_webhook::queue::{
+    feed::id,
+    outcome::Outcome,
+    review::{Quality, Review, Telling},
 };
 use serde_json::{Value, json};
 

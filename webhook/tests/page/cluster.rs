@@ -6,10 +6,10 @@ use nvlink_admission::{
     decide::Settings,
     view::{SharedView, View},
 };
+use nvlink_cluster::mirror::{Marks, Mirror, Pod, pod::Queued};
 use nvlink_topology::{Allocation, NodeTopologySpec};
 use nvlink_webhook::{
     metrics::Outcome,
-    mirror::{Marks, Mirror, Pod, pod::Queued},
     page::Page,
     recent::{Decision, Recent},
 };

@@ -2,13 +2,9 @@
 
 use std::sync::Arc;
 
+use nvlink_cluster::mirror::{Marks, Pod, pod::Queued};
 use nvlink_topology::NodeTopologySpec;
-use nvlink_webhook::{
-    metrics::Outcome,
-    mirror::{Marks, Pod, pod::Queued},
-    page::Page,
-    recent::Decision,
-};
+use nvlink_webhook::{metrics::Outcome, page::Page, recent::Decision};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 

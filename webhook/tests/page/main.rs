@@ -14,11 +14,9 @@ use axum::{
     body::{Body, to_bytes},
     http::{HeaderMap, Method, Request, StatusCode, header},
 };
+use nvlink_cluster::mirror::pod::Queued;
 use nvlink_runtime::web::Web;
-use nvlink_webhook::{
-    mirror::pod::Queued,
-    page::{Page, server},
-};
+use nvlink_webhook::page::{Page, server};
 use serde_json::Value;
 use tower::ServiceExt;
 

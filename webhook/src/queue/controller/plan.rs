@@ -230,11 +230,7 @@ impl State {
         if !without.is_empty() {
             let pattern = self.feed.member(&pod).map(|member| member.pattern);
             let pattern = pattern.unwrap_or(Pattern::AllReduce);
-<<<<<<< HEAD:webhook/src/queue/controller/plan.rs
-            let gpus = self.planner(now).again(&pod, pattern, &without, now);
-=======
-            let gpus = self.planner.other_gpus(&pod, pattern, &without, now);
->>>>>>> lib:webhook/src/queue/controller/act.rs
+            let gpus = self.planner(now).other_gpus(&pod, pattern, &without, now);
             let node = placement.node.as_deref().map(Name::from);
             let found = gpus.zip(node);
             let named = found.and_then(|(gpus, node)| Some((self.feed.uuids(&node, &gpus)?, gpus)));

@@ -8,6 +8,7 @@ use std::{
 
 use nvlink_admission::decide::Settings;
 use nvlink_api::pod;
+use nvlink_cluster::exclusive::SharedGpus;
 use nvlink_planner::{Millis, Name, Planner, Settings as Rules, Waiting};
 use nvlink_runtime::{complaints::Complaints, lease::Term};
 use tokio::time::Instant;
@@ -17,7 +18,6 @@ use super::{
     effect::{Done, Effect},
 };
 use crate::{
-    cluster::SharedGpus,
     metrics::Metrics,
     queue::{
         Life,

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use nvlink_api::pod::DEVICE_CLASSES;
+use nvlink_cluster::mirror::{self, Published};
 use nvlink_planner::{Held, Name};
 use nvlink_topology::Allocation;
 
@@ -11,10 +12,7 @@ use super::{
     entry::Entry,
     id,
 };
-use crate::{
-    mirror::{self, Published},
-    queue::claim,
-};
+use crate::queue::claim;
 
 /// The slices and claims of the cluster.
 #[derive(Debug, Default)]

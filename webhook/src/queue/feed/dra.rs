@@ -11,17 +11,15 @@ use nvlink_api::{
     crd::{GPU_DRIVER, domain_class::Mapping},
     pod::{self, at, list},
 };
+use nvlink_cluster::exclusive::SharedGpus;
 use nvlink_planner::Name;
 use nvlink_topology::labels;
 use serde_json::Value;
 
 use super::{Feed, id};
-use crate::{
-    cluster::SharedGpus,
-    queue::{
-        Placement,
-        claim::{self, Asks},
-    },
+use crate::queue::{
+    Placement,
+    claim::{self, Asks},
 };
 
 /// The attribute with the PCI address of a device, which Kubernetes defines for all drivers.

@@ -3,6 +3,7 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use nvlink_api::{class::Class, crd::domain_class::Order};
+use nvlink_cluster::mirror::Published;
 use nvlink_planner::{self as planner, Held, Millis, Name, Planner, Settings as Rules};
 
 use super::{
@@ -13,7 +14,6 @@ use super::{
     job::{Context, Pods, Waits},
     load, node,
 };
-use crate::mirror::Published;
 
 impl Feed {
     /// Tells the planner what has changed.

@@ -3,12 +3,12 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use nvlink_admission::{decide::Settings, view::Labels};
 use nvlink_api::{pod, quantity};
+use nvlink_cluster::mirror::Published;
 use nvlink_planner::{Availability, Held, Name, NodeState};
 use nvlink_topology::Interconnect;
 use serde_json::Value;
 
 use super::amounts::Amounts;
-use crate::mirror::Published;
 
 /// What the object of a node says.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -3,14 +3,12 @@
 use std::collections::BTreeSet;
 
 use nvlink_api::crd::domain_class::Mapping;
+use nvlink_cluster::mirror;
 use nvlink_planner::Name;
 use nvlink_topology::{Allocation, Pattern};
 
 use super::{Feed, devices::reported};
-use crate::{
-    mirror,
-    queue::outcome::{Compared, Found, Outcome},
-};
+use crate::queue::outcome::{Compared, Found, Outcome};
 
 /// What has changed since it was last asked for.
 #[derive(Debug, Default)]

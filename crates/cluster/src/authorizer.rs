@@ -146,10 +146,7 @@ impl Authorizer for ClusterAuthorizer {
 mod tests {
     use std::sync::Mutex;
 
-    use axum::{
-        body::to_bytes,
-        http::{Request, Response, StatusCode},
-    };
+    use http::{Request, Response, StatusCode};
     use kube::client::Body;
     use serde_json::{Value, json};
 
@@ -166,8 +163,7 @@ mod tests {
         let api = tower::service_fn(move |request: Request<Body>| {
             let (seen, answers) = (Arc::clone(&seen), answers.clone());
             async move {
-                let body = axum::body::Body::new(request.into_body());
-                let body = to_bytes(body, usize::MAX).await?;
+                let body = request.into_body().collect_bytes().await?;
                 let mut review: Value = serde_json::from_slice(&body)?;
                 let count = {
                     let mut seen = seen.lock().unwrap();

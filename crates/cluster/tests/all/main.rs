@@ -9,12 +9,12 @@ use std::{
     time::Duration,
 };
 
-use axum::http::{Method, Request, Response, StatusCode};
+use http::{Method, Request, Response, StatusCode};
 use kube::{Client, client::Body};
 use nvlink_admission::view::{SharedView, View};
 use nvlink_api::class::Class;
+use nvlink_cluster::{metrics::Metrics, status::Writer};
 use nvlink_runtime::lease::Candidate;
-use nvlink_webhook::{cluster::status::Writer, metrics::Metrics};
 use serde_json::{Value, json};
 use tokio::{sync::watch, time::sleep};
 

@@ -19,17 +19,7 @@ use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::Value;
 use tokio::sync::watch as channel;
 
-use crate::metrics::Metrics;
-
-mod exclusive;
-mod extent;
-mod isolated;
-pub mod status;
-mod strays;
-
-pub use exclusive::SharedGpus;
-use extent::Extent;
-pub use extent::free;
+use crate::{extent::Extent, metrics::Metrics};
 
 /// A kind of object that the view uses.
 trait Mirrored {

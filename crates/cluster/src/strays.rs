@@ -192,7 +192,7 @@ fn tolerates(toleration: &Toleration, class: &str) -> bool {
 mod tests {
     use std::sync::{Arc, Mutex};
 
-    use axum::http::{Request, Response, StatusCode};
+    use http::{Request, Response, StatusCode};
     use kube::client::Body;
     use serde_json::{Value, json};
 

@@ -1,0 +1,92 @@
+//! The metrics of the cluster's state: how current it is, and what is wrong with the nodes of
+//! restricted classes.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Mutex, PoisonError, atomic::AtomicU64},
+    time::Instant,
+};
+
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{family::Family, gauge::Gauge},
+    registry::{Registry, Unit},
+};
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ByClass {
+    class: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ByKind {
+    kind: &'static str,
+}
+
+/// The metrics.
+#[derive(Debug, Default)]
+pub struct Metrics {
+    cache_age: Family<ByKind, Gauge<f64, AtomicU64>>,
+    untainted: Family<ByClass, Gauge>,
+    strays: Family<ByClass, Gauge>,
+    /// Since when the watch of each kind has failed; none while it is in sync.
+    failing: Mutex<BTreeMap<&'static str, Option<Instant>>>,
+}
+
+impl Metrics {
+    /// Registers them.
+    pub fn register(&self, registry: &mut Registry) {
+        registry.register_with_unit(
+            "cache_age",
+            "Seconds since the watch of a kind of object was last in sync; 0 while it is",
+            Unit::Seconds,
+            self.cache_age.clone(),
+        );
+        registry.register(
+            "untainted_nodes",
+            "Nodes of a restricted class that do not have its taint, so any pod may run there; reported by the leader",
+            self.untainted.clone(),
+        );
+        registry.register(
+            "stray_pods",
+            "Pods that are on nodes with the taint of a restricted class, or are waiting and tolerate it, but were not admitted for it; reported by the leader",
+            self.strays.clone(),
+        );
+    }
+
+    /// Brings the ages up to date.
+    pub fn age(&self) {
+        let failing = self.failing.lock().unwrap_or_else(PoisonError::into_inner);
+        for (&kind, since) in &*failing {
+            let age = since.map_or(0.0, |since| since.elapsed().as_secs_f64());
+            self.cache_age.get_or_create(&ByKind { kind }).set(age);
+        }
+    }
+
+    /// Sets the findings on each restricted class: the number of nodes without its
+    /// taint and, if known, of pods that were not admitted for it.
+    pub fn isolation<'a>(&self, found: impl IntoIterator<Item = (&'a str, usize, Option<usize>)>) {
+        self.untainted.clear();
+        self.strays.clear();
+        let number = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+        for (class, untainted, strays) in found {
+            let class = ByClass {
+                class: class.to_owned(),
+            };
+            self.untainted.get_or_create(&class).set(number(untainted));
+            if let Some(strays) = strays {
+                self.strays.get_or_create(&class).set(number(strays));
+            }
+        }
+    }
+
+    /// Records whether the watch of `kind` is in sync.
+    pub fn watch(&self, kind: &'static str, follows: bool) {
+        let mut failing = self.failing.lock().unwrap_or_else(PoisonError::into_inner);
+        let since = failing.entry(kind).or_default();
+        *since = match (follows, *since) {
+            (true, _) => None,
+            (false, since) => since.or_else(|| Some(Instant::now())),
+        };
+    }
+}
