@@ -2,6 +2,18 @@
 //! [`Places`] counts them and the memory that their responses hold, and a client
 //! that does not read its responses, or is silent, loses its connection.
 //! [`CutOffs`] counts clients that were cut off.
+//!
+//! What the libraries offer is used where it is enough: hyper limits the head of a request, the
+//! buffers, the streams and the pings of HTTP/2 (`web::listen`). The rest is here because
+//!
+//! * hyper, axum and axum-server do not limit connections, and a semaphore before `accept`
+//!   stops when it is used up: silent connections would keep every scrape out. [`Places`]
+//!   gives the place of a silent one to the new one, and counts by peer;
+//! * tower's limits on concurrency and load end with the handler, when the response begins. Its
+//!   memory is held until the client has read it ([`Seat::hold`]);
+//! * no timeout of hyper, tower-http or tokio-io-timeout ends a client that does not read
+//!   (`paced` says why). Nor does HTTP/1.1 alone, which only saves the parts of `pace`; and the
+//!   API server calls admission over HTTP/2.
 
 mod accept;
 mod cut_offs;

@@ -1,4 +1,8 @@
-//! Durations in flags and in files.
+//! Durations in flags and in files, as Go writes them.
+//!
+//! `kube::core::Duration` parses the same format, but for a source that is trusted: it panics if
+//! a number is too large (`9999999999999999999h`), takes an empty text for 0 and a negative
+//! duration for a valid one, and its errors name neither the value nor an example.
 
 use std::time::Duration;
 

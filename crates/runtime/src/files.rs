@@ -4,10 +4,14 @@ use std::{
     fs::{self, File},
     io::{self, Read},
     path::{Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 
-use tokio::{task::spawn_blocking, time::timeout};
+use tokio::{
+    task::{JoinHandle, spawn_blocking},
+    time::{Interval, MissedTickBehavior, interval, timeout},
+};
 
 /// The size of the largest file that is read, in bytes; real ones have a few kB.
 const MOST_BYTES: u64 = 1 << 20;
@@ -59,4 +63,93 @@ pub async fn read_aside(path: PathBuf) -> io::Result<Vec<u8>> {
         }
     };
     read.map_err(io::Error::other).flatten()
+}
+
+/// Reads files again and again, and says what has changed. They are compared by content,
+/// because a Secret volume swaps symlinks, which a file watch notices once at most.
+///
+/// The files are read on a thread of their own, one thread at a time: on a mount that hangs,
+/// the thread does not return.
+pub struct Follow<T> {
+    read: Arc<dyn Fn() -> Result<T, String> + Send + Sync>,
+    tick: Interval,
+    reading: Option<JoinHandle<Result<T, String>>>,
+    last: Option<Result<T, String>>,
+}
+
+impl<T: Clone + PartialEq + Send + 'static> Follow<T> {
+    /// Returns what calls `read` at once, and then at these intervals. It must be called inside
+    /// a Tokio runtime.
+    pub fn new(
+        every: Duration,
+        read: impl Fn() -> Result<T, String> + Send + Sync + 'static,
+    ) -> Self {
+        let mut tick = interval(every);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        Self {
+            read: Arc::new(read),
+            tick,
+            reading: None,
+            last: None,
+        }
+    }
+
+    /// Waits until the files have other content than the last time, or cannot be read for
+    /// another reason.
+    ///
+    /// # Errors
+    /// Those of `read`, and a read that takes long.
+    pub async fn changed(&mut self) -> Result<T, String> {
+        loop {
+            let found = self.next().await;
+            if self.last.as_ref() != Some(&found) {
+                self.last = Some(found.clone());
+                return found;
+            }
+        }
+    }
+
+    async fn next(&mut self) -> Result<T, String> {
+        let is_new = self.reading.is_none();
+        if is_new {
+            self.tick.tick().await;
+        }
+        let read = Arc::clone(&self.read);
+        let reading = self
+            .reading
+            .get_or_insert_with(|| spawn_blocking(move || read()));
+        let read = match is_new {
+            true => timeout(LONG, reading).await,
+            false => Ok(reading.await),
+        };
+        let Ok(read) = read else {
+            // It stays the one that is waited for.
+            return Err(format!("reading it takes more than {} s", LONG.as_secs()));
+        };
+        self.reading = None;
+        read.unwrap_or_else(|error| Err(error.to_string()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_changes_is_said_once() {
+        let content = Arc::new(Mutex::new(Ok(1)));
+        let read = Arc::clone(&content);
+        let mut follow = Follow::new(Duration::from_millis(1), move || {
+            read.lock().unwrap().clone()
+        });
+        assert_eq!(follow.changed().await, Ok(1));
+        let unchanged = timeout(Duration::from_millis(20), follow.changed());
+        assert!(unchanged.await.is_err());
+        for next in [Ok(2), Err("gone".to_owned()), Ok(2)] {
+            *content.lock().unwrap() = next.clone();
+            assert_eq!(follow.changed().await, next);
+        }
+    }
 }

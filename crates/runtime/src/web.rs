@@ -25,11 +25,7 @@ use std::{
 use arc_swap::ArcSwap;
 use axum::{Router, middleware};
 use axum_server::tls_rustls::RustlsConfig;
-use tokio::{
-    sync::Mutex,
-    task::spawn_blocking,
-    time::{MissedTickBehavior, interval, timeout},
-};
+use tokio::{sync::Mutex, task::spawn_blocking, time::timeout};
 
 pub use self::{
     address::{ListenError, address, listen},
@@ -39,6 +35,7 @@ pub use self::{
 use self::{files::Files, gate::Gate, settings::Settings};
 use crate::{
     connections::{CutOffs, Places},
+    files::Follow,
     supervise::{Supervisor, Weight},
 };
 
@@ -46,9 +43,7 @@ use crate::{
 /// compared by content, because a Secret volume swaps symlinks, which a file
 /// watch notices once at most.
 const LOOK: Duration = Duration::from_secs(5);
-/// Time limit for reading the files: a longer read is on a mount that hangs.
-const LONG: Duration = Duration::from_secs(10);
-/// The same at the start, when there is no configuration to keep.
+/// Time limit for reading the files at the start: a longer read is on a mount that hangs.
 const FIRST: Duration = Duration::from_secs(30);
 
 /// How requests are admitted. It follows its file while it runs.
@@ -181,44 +176,27 @@ impl Web {
         );
     }
 
-    /// Reloads for ever. The files are read on a thread of their own, one thread at
-    /// a time: on a mount that hangs, the thread does not return.
+    /// Reloads for ever.
     pub async fn follow(&mut self) {
         let Some(path) = self.path.clone() else {
             return std::future::pending().await;
         };
-        let mut tick = interval(LOOK);
-        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut said = None;
+        let read = move || Files::read(&path).map_err(|error| error.to_string());
+        let mut files = Follow::new(LOOK, read);
         loop {
-            tick.tick().await;
-            let path = path.clone();
-            let mut reading = spawn_blocking(move || Files::read(&path));
-            let read = match timeout(LONG, &mut reading).await {
-                Ok(read) => read,
-                Err(_) => {
-                    let error = format!("reading it takes more than {} s", LONG.as_secs());
-                    say(&mut said, Err(error));
-                    reading.await
-                }
-            };
-            let read = read.map_err(|error| error.to_string());
-            let files = read.and_then(|read| read.map_err(|error| error.to_string()));
-            let taken = files.and_then(|files| self.take(files).map_err(|error| error.to_string()));
-            say(&mut said, taken);
+            let read = files.changed().await;
+            say(read.and_then(|files| self.take(files).map_err(|error| error.to_string())));
         }
     }
 }
 
-/// Logs the outcome of a reload: each error once, not every few seconds.
-fn say(said: &mut Option<String>, taken: Result<bool, String>) {
-    match &taken {
+/// Logs the outcome of a reload.
+fn say(taken: Result<bool, String>) {
+    match taken {
         Ok(true) => tracing::info!("web configuration reloaded"),
         Ok(false) => {}
-        Err(error) if said.as_ref() == Some(error) => {}
         Err(error) => {
             tracing::warn!(%error, "cannot reload the web configuration: keeping the old one");
         }
     }
-    *said = taken.err();
 }

@@ -1,6 +1,9 @@
 //! The web configuration file, parsed.
 //!
 //! The format: <https://github.com/prometheus/exporter-toolkit/blob/master/docs/web-configuration.md>
+//!
+//! It has each key of that page, PEM inside the file, curves and rate limits among them, because
+//! one file serves all exporters of a node: a key that one of them refuses is of use to none.
 
 use std::{collections::BTreeMap, path::PathBuf};
 

@@ -40,7 +40,7 @@ impl WebError {
 }
 
 /// The content of the configuration file and of the files that it names, by path.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Files {
     pub(super) config: Vec<u8>,
     named: BTreeMap<PathBuf, Vec<u8>>,

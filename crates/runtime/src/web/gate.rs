@@ -39,6 +39,8 @@ pub(super) struct Gate {
     checked: Mutex<Checked>,
     /// The line of each peer that has passwords waiting. Each peer has at most one
     /// password waiting for `checking`, so that a peer that guesses delays no other.
+    /// exporter-toolkit has one line for all: whoever guesses without a break there keeps
+    /// Prometheus out from the restart of the exporter on.
     lines: Mutex<BTreeMap<Option<Peer>, Weak<Line>>>,
     checking: Arc<Semaphore>,
 }
