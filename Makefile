@@ -2,10 +2,14 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-observe test bench lint dist images manifests packages packages-demo control-plane helm toolchain
+# All tests but the end-to-end tests: no root, no cluster, no downloads. The selection is of the whole
+# workspace, because cargo compiles dependencies again for another one.
+UNIT := --workspace --locked --lib --bins --test '[!e]*' --test 'e[!2]*'
+
+.PHONY: help check generate demo demo-observe test bench lint dist images manifests packages packages-demo control-plane helm toolchain
 
 TARGET := $(or $(CARGO_TARGET_DIR),$(CARGO_BUILD_TARGET_DIR),target)
-SCRIPTS := .ci/run tests/controlplane/build tests/controlplane/packages tests/helm/build tests/src/lab/sandbox.sh \
+SCRIPTS := .ci/run tests/generate tests/step tests/controlplane/build tests/controlplane/packages tests/helm/build tests/src/lab/sandbox.sh \
 	deploy/architecture.sh deploy/dist deploy/helm deploy/images/build deploy/manifests deploy/programs \
 	deploy/licenses/place deploy/licenses/tool deploy/licenses/write \
 	dashboards/build dashboards/tools dashboards/check/run
@@ -17,6 +21,15 @@ AS_ROOT = $(if $(filter-out 0,$(shell id -u)),$(shell command -v sudo)) env PATH
 help: ## list the targets
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
 
+check: toolchain ## check formatting and clippy, and run the tests that need no root, no cluster and no downloads
+	@tests/step "formatting" -- cargo fmt --all --check
+	@tests/step "clippy" -- cargo clippy --workspace --all-targets --locked -- -D warnings
+	@tests/step "compiling the tests" -- cargo test $(UNIT) --no-run
+	@CORPUS=$(or $(CORPUS),0..20000) SEQUENCES=$(or $(SEQUENCES),1000) tests/step "tests" -- cargo test $(UNIT)
+
+generate: ## write all generated files: pages of docs/, golden files, dashboards, and what the chart has from the programs
+	@tests/generate
+
 demo: packages-demo control-plane ## show everything on a real control plane and nodes with simulated GPUs; KEEP=1 leaves it running
 	cargo build --locked -p nvlink-exporter -p nvlink-webhook -p nvlink-fake-nvml -p nvlink-tests
 	@$(AS_ROOT) KEEP="$(KEEP)" "$(TARGET)/debug/demo"
@@ -25,15 +38,17 @@ demo-observe: packages-demo control-plane ## break a link and place a job badly,
 	cargo build --locked -p nvlink-exporter -p nvlink-webhook -p nvlink-fake-nvml -p nvlink-tests
 	@$(AS_ROOT) KEEP="$(KEEP)" "$(TARGET)/debug/demo" observe
 
-test: packages ## run all tests, including the end-to-end tests on a real control plane and Prometheus
-	cargo test --workspace --locked --no-run
-	@tests/controlplane/build
-	@tests/helm/build
-	@dashboards/tools
-	@deploy/licenses/tool cargo-cyclonedx cyclonedx --help >/dev/null
+test: ## run all tests, including the end-to-end tests on a real control plane and Prometheus; prints the slowest
+	@tests/step "Debian packages (tests/controlplane/packages)" -- tests/controlplane/packages
+	@tests/step "compiling the tests" cargo="https://rustup.rs" -- cargo test --workspace --locked --no-run
+	@tests/step "Kubernetes and containerd" go="https://go.dev/dl" -- tests/controlplane/build
+	@tests/step "helm" -- tests/helm/build
+	@tests/step "Grafana's SDK and schema" python3="the package python3-venv" npm="the package npm" -- dashboards/tools
+	@tests/step "cargo-cyclonedx" -- deploy/licenses/tool cargo-cyclonedx cyclonedx --help >/dev/null
 	@for architecture in $(filter-out amd64,$(or $(ARCHITECTURES),riscv64)); do \
-		deploy/programs $$architecture dev -p nvlink-fake-nvml >/dev/null || exit 1; done
-	cargo test --workspace --locked
+		tests/step "programs of $$architecture" -- deploy/programs $$architecture dev -p nvlink-fake-nvml >/dev/null || exit 1; done
+	@tests/step "tests; their times are in $(TARGET)/test-times.txt" -- \
+		bash -o pipefail -c 'cargo test --workspace --locked 2>&1 | tests/slowest "$(TARGET)/test-times.txt"'
 
 bench: packages ## run the benchmarks; the last five use a control plane: 10,000 nodes, the cost of pods, the page in Chromium, the queue, and rules and dashboards (7 GB of disk, 10 GB of memory)
 	cargo build --release --locked -p nvlink-exporter

@@ -1,5 +1,5 @@
 //! Compares the documentation of metrics and flags with the code, from which it
-//! is generated. `UPDATE_GOLDEN=1` writes it.
+//! is generated. `make generate` writes it.
 
 #![allow(
     clippy::unwrap_used,
@@ -29,8 +29,7 @@ use nvlink_exporter::{
 };
 use nvlink_source::{SourceSpec, sim};
 
-const GENERATED: &str =
-    "<!-- Generated from the code: UPDATE_GOLDEN=1 cargo test -p nvlink-exporter --test docs -->";
+const GENERATED: &str = "<!-- Generated from the code: make generate -->";
 
 fn root() -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
@@ -44,7 +43,7 @@ fn compare(name: &str, text: &str) {
     let there = fs::read_to_string(&path).unwrap_or_default();
     assert!(
         there == text,
-        "docs/{name} differs from the code; write it with UPDATE_GOLDEN=1"
+        "docs/{name} differs from the code: run `make generate`"
     );
 }
 

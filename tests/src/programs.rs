@@ -27,9 +27,15 @@ const ALL: [(&str, &str); 3] = [
 /// # Errors
 /// When it does not compile.
 pub fn path(program: &str) -> Result<PathBuf> {
-    static BUILT: OnceLock<Result<(), String>> = OnceLock::new();
+    static BUILT: [OnceLock<Result<(), String>>; ALL.len()] =
+        [const { OnceLock::new() }; ALL.len()];
     let directory = directory()?;
-    let built = BUILT.get_or_init(|| build(&directory).map_err(|error| format!("{error:#}")));
+    let own = ALL
+        .iter()
+        .zip(&BUILT)
+        .find(|((name, _), _)| *name == program);
+    let (&own, once) = own.with_context(|| format!("{program} is none of our programs"))?;
+    let built = once.get_or_init(|| build(&directory, own).map_err(|error| format!("{error:#}")));
     built.as_ref().map_err(|error| anyhow!("{error}"))?;
     Ok(directory.join(program))
 }
@@ -68,13 +74,13 @@ fn directory() -> Result<PathBuf> {
     Ok(directory.to_owned())
 }
 
-/// Builds the programs with cargo unless they are up to date. When `cargo test` tests the whole
-/// workspace, it has built them already.
-fn build(directory: &Path) -> Result<()> {
-    if ALL.iter().all(|(name, _)| is_fresh(&directory.join(name))) {
+/// Builds the programs with cargo unless this one, of this package, is up to date. When `cargo test`
+/// tests the whole workspace, it has built all of them already.
+fn build(directory: &Path, (program, package): (&str, &str)) -> Result<()> {
+    if is_fresh(&directory.join(program)) {
         return Ok(());
     }
-    eprintln!("compiling our programs, because they are older than their sources");
+    eprintln!("compiling {package}, because it is older than its sources");
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
     command.args(["build", "--quiet", "--locked"]);

@@ -1,6 +1,7 @@
 //! The project's alerting rules, in their own time or faster.
 
 use std::{
+    collections::BTreeSet,
     fs,
     path::{Path, PathBuf},
 };
@@ -31,6 +32,13 @@ impl Rules {
         }
         files.sort_by(|(a, _), (b, _)| a.cmp(b));
         Ok(Self(files))
+    }
+
+    /// Returns the names of the alerts. One name may have a rule for each severity.
+    #[must_use]
+    pub fn alerts(&self) -> BTreeSet<String> {
+        let names = self.all().filter_map(|rule| rule["alert"].as_str());
+        names.map(str::to_owned).collect()
     }
 
     /// Leaves out the file `name`.

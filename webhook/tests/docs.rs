@@ -1,5 +1,5 @@
 //! Compares the flags, metrics and rules in the documentation with the code.
-//! `UPDATE_GOLDEN=1` writes the generated pages.
+//! `make generate` writes the generated pages.
 
 #![allow(
     clippy::unwrap_used,
@@ -17,8 +17,7 @@ use nvlink_api::{class::Class, crd::DomainClass};
 use nvlink_webhook::{args::Cli, metrics::Metrics};
 use serde_json::Value;
 
-const GENERATED: &str =
-    "<!-- Generated from the code: UPDATE_GOLDEN=1 cargo test -p nvlink-webhook --test docs -->";
+const GENERATED: &str = "<!-- Generated from the code: make generate -->";
 
 fn root() -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
@@ -50,7 +49,7 @@ fn webhook_flags_md() {
     }
     assert!(
         fs::read_to_string(path).unwrap_or_default() == text,
-        "docs/webhook-flags.md is outdated; regenerate it with UPDATE_GOLDEN=1"
+        "docs/webhook-flags.md is outdated: run `make generate`"
     );
 }
 

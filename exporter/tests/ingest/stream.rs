@@ -14,8 +14,10 @@ struct Repeated {
 }
 
 fn repeated(text: &str, bytes: usize) -> Repeated {
+    // A read gives the rest of the text, so a short one would take a read for each byte.
+    let times = (64 << 10) / text.len() + 1;
     Repeated {
-        text: text.into(),
+        text: text.repeat(times).into(),
         at: 0,
         left: bytes,
     }

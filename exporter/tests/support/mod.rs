@@ -90,7 +90,7 @@ pub(crate) fn golden(name: &str, text: &str) {
         let line = line.unwrap_or_else(|| expected.lines().count().min(text.lines().count()));
         panic!(
             "{} differs from line {}:\n  expected {:?}\n  got      {:?}\n\
-             If the change is intended, run the tests with UPDATE_GOLDEN=1.",
+             If the change is intended, run `make generate`.",
             path.display(),
             line + 1,
             expected.lines().nth(line),

@@ -7,14 +7,13 @@ mod drain;
 mod files;
 mod lifecycle;
 mod node;
-mod readme;
 mod render;
 mod rights;
 mod schema;
 mod unpublish;
 
 use std::{
-    env, fs,
+    fs,
     path::{Path, PathBuf},
     sync::{Mutex, MutexGuard, OnceLock, PoisonError},
     time::Duration,
@@ -84,16 +83,4 @@ fn documents(text: &str) -> Vec<Value> {
         .into_iter()
         .filter(|document| !document.is_null())
         .collect()
-}
-
-/// Compares a file of the chart with what it should be; with `UPDATE_GOLDEN`, writes it.
-fn golden(path: &str, wanted: &str) {
-    let file = chart(path);
-    if env::var_os("UPDATE_GOLDEN").is_some() {
-        fs::write(&file, wanted).unwrap();
-    }
-    assert!(
-        read(&file) == wanted,
-        "{path} of the chart is out of date: UPDATE_GOLDEN=1 cargo test -p nvlink-tests --test e2e chart"
-    );
 }

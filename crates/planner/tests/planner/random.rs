@@ -252,13 +252,25 @@ fn run(events: &[Event], one_host: bool) {
     chaos.drain();
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(10_000))]
+/// How many random sequences each test runs: 5,000, or what `SEQUENCES` says.
+fn sequences() -> ProptestConfig {
+    let chosen = std::env::var("SEQUENCES").ok();
+    let chosen = chosen.and_then(|number| number.parse().ok());
+    ProptestConfig::with_cases(chosen.unwrap_or(5_000))
+}
 
-    /// No GPU twice, no gang in part, the same answer as a planner that was told the same
-    /// state at once, and no deadlock.
+// No GPU twice, no gang in part, the same answer as a planner that was told the same state at once,
+// and no deadlock.
+proptest! {
+    #![proptest_config(sequences())]
+
     #[test]
-    fn whatever_happens(events in events(), one_host: bool) {
-        run(&events, one_host);
+    fn whatever_happens(events in events()) {
+        run(&events, false);
+    }
+
+    #[test]
+    fn whatever_happens_to_gangs_on_one_host(events in events()) {
+        run(&events, true);
     }
 }

@@ -16,7 +16,7 @@ fn check(name: &str, text: &str) {
     let golden = fs::read_to_string(&path).unwrap_or_default();
     assert!(
         golden == text,
-        "{name} differs; if that is right, run with UPDATE_GOLDEN=1\n{text}"
+        "{name} differs; if that is right, run `make generate`\n{text}"
     );
 }
 

@@ -1,37 +1,20 @@
-//! The chart's copies of what the programs know: one source of truth.
+//! What the chart has from the programs and from other directories: one source of truth.
+//! `tests/files` compares what is generated.
 
-use std::{collections::BTreeSet, fs, path::Path};
+use std::{collections::BTreeSet, fs, path::Path, process::Command};
 
-use nvlink_tests::{Helm, dashboards, programs};
+use nvlink_tests::{CHART, Helm, programs, workdir};
 use nvlink_topology::{NodeTopology, labels};
 use serde_json::Value;
 
-use super::{chart, documents, golden, read};
-
-/// The template replaces this name, which no cluster has.
-const PLACEHOLDER: &str = "exempt-namespaces-of-the-chart";
+use super::{chart, documents, read};
 
 #[test]
-fn the_crds_are_those_of_the_program() {
-    let printed = programs::run(programs::WEBHOOK, &["crds"], "").unwrap();
-    golden("files/crds.yaml", &printed);
-}
-
-#[test]
-fn the_policies_are_those_of_the_program() {
-    let lease = ["--lease-namespace", "lease-namespace-of-the-chart"];
-    let exempt = ["policies", "--exempt-namespace", PLACEHOLDER];
-    let arguments = [&exempt[..], &lease].concat();
-    let printed = programs::run(programs::WEBHOOK, &arguments, "").unwrap();
-    golden("files/policies.yaml", &printed);
-
+fn the_policies_have_the_exemptions_of_the_values() {
     let arguments = ["policies", "--exempt-namespace"];
     let namespaces = ["nvlink-system,nvlink-exporter,gpu-operator"];
-    let printed = programs::run(
-        programs::WEBHOOK,
-        &[&arguments[..], &namespaces].concat(),
-        "",
-    );
+    let arguments = [&arguments[..], &namespaces].concat();
+    let printed = programs::run(programs::WEBHOOK, &arguments, "");
     let helm = Helm::new().unwrap();
     let rendered = helm.template("policies.yaml", "exemptNamespaces: [gpu-operator]");
     let rendered = sorted(&rendered.unwrap());
@@ -39,29 +22,47 @@ fn the_policies_are_those_of_the_program() {
     assert!(rendered == sorted(&printed.unwrap()));
 }
 
-#[test]
-fn the_rules_are_those_of_the_project() {
-    let directory = chart("../../../alerts/rules");
-    let names = |directory: &Path| -> BTreeSet<String> {
-        let files = fs::read_dir(directory).unwrap();
-        let name = |file: fs::DirEntry| file.file_name().into_string().unwrap();
-        files.map(|file| name(file.unwrap())).collect()
-    };
-    for name in names(&directory) {
-        golden(&format!("alerts/{name}"), &read(&directory.join(&name)));
-    }
-    assert_eq!(names(&chart("alerts")), names(&directory));
+/// Returns the names of the files in a directory that end with `ending`.
+fn names(directory: &Path, ending: &str) -> BTreeSet<String> {
+    let files = fs::read_dir(directory).unwrap();
+    let names = files.map(|file| file.unwrap().file_name().into_string().unwrap());
+    names.filter(|name| name.ends_with(ending)).collect()
 }
 
+/// Rules and dashboards are links in a clone. Helm follows them: a package has files, and renders
+/// the same.
 #[test]
-fn the_dashboards_are_those_of_the_project() {
-    for name in dashboards::NAMES {
-        let file = format!("{name}.json");
-        let text = read(&Path::new(dashboards::DIRECTORY).join(&file));
-        golden(&format!("dashboards/{file}"), &text);
+fn a_package_has_the_rules_and_dashboards_of_the_project() {
+    let helm = Helm::new().unwrap();
+    let directory = workdir::fresh("package").unwrap();
+    let into = directory.to_str().unwrap();
+    helm.run(&["package", CHART, "--destination", into], "")
+        .unwrap();
+    let package = format!("{into}/nvlink-domains-{}.tgz", env!("CARGO_PKG_VERSION"));
+    let mut tar = Command::new("tar");
+    tar.args(["xzf", &package, "-C", into]);
+    assert!(tar.status().unwrap().success());
+
+    let packed = directory.join("nvlink-domains");
+    for (link, wanted) in [
+        ("alerts", names(&chart("../../../alerts/rules"), ".yaml")),
+        ("dashboards", names(&chart("../../../dashboards"), ".json")),
+    ] {
+        assert!(chart(link).is_symlink() && !packed.join(link).is_symlink());
+        assert_eq!(names(&packed.join(link), ""), wanted);
+        for name in wanted {
+            let file = packed.join(link).join(&name);
+            assert!(file.symlink_metadata().unwrap().is_file(), "{name}");
+            assert!(read(&file) == read(&chart(link).join(&name)), "{name}");
+        }
     }
-    let files = fs::read_dir(chart("dashboards")).unwrap().count();
-    assert_eq!(files, dashboards::NAMES.len());
+
+    let both = "monitoring: {rules: {enabled: true}, dashboards: {enabled: true}}";
+    let render = |chart: &str| {
+        let arguments = ["template", "nvlink-domains", chart, "--values", "-"];
+        helm.run(&arguments, both).unwrap()
+    };
+    assert!(render(&package) == render(CHART));
 }
 
 /// Returns the documents in an order of their own, because helm sorts them by kind.
@@ -69,16 +70,6 @@ fn sorted(text: &str) -> Vec<Value> {
     let mut documents = documents(text);
     documents.sort_by_key(|one| format!("{} {}", one["kind"], one["metadata"]["name"]));
     documents
-}
-
-#[test]
-fn the_chart_has_the_version_of_the_programs() {
-    let [chart] = &documents(&read(&chart("Chart.yaml")))[..] else {
-        panic!("Chart.yaml is not one document");
-    };
-    for field in ["version", "appVersion"] {
-        assert_eq!(chart[field], env!("CARGO_PKG_VERSION"), "{field}");
-    }
 }
 
 /// Returns the strings in the list of the policy's variable `name`.

@@ -1,9 +1,6 @@
 //! The schema of the values.
 
 use nvlink_tests::Helm;
-use serde_json::Value;
-
-use super::{chart, documents, read};
 
 #[test]
 fn typos_and_wrong_values_are_refused() {
@@ -55,31 +52,4 @@ fn typos_and_wrong_values_are_refused() {
         let error = format!("{error:#}");
         assert!(error.contains(part), "{values}: {error}");
     }
-}
-
-/// Finds the objects of the default values whose fields the schema does not list.
-fn open(schema: &Value, values: &Value, path: &str, found: &mut Vec<String>) {
-    let Some(fields) = values.as_object() else {
-        return;
-    };
-    for (name, value) in fields {
-        let path = format!("{path}.{name}");
-        match &schema["properties"][name] {
-            Value::Null => found.push(path),
-            inner => open(inner, value, &path, found),
-        }
-    }
-}
-
-/// A value that the schema does not know could not be set.
-#[test]
-fn the_schema_knows_each_value() {
-    let schema: Value = serde_json::from_str(&read(&chart("values.schema.json"))).unwrap();
-    let values = documents(&read(&chart("values.yaml"))).remove(0);
-    let mut found = Vec::new();
-    open(&schema, &values, "", &mut found);
-    // Objects with free keys, and those of shared definitions, which the default values pass.
-    let free = [".image.", ".resources.", ".labels.", ".env."];
-    found.retain(|path| !free.iter().any(|part| path.contains(part)));
-    assert_eq!(found, Vec::<String>::new());
 }

@@ -2,9 +2,9 @@
 
 use serde_json::Value;
 
-use super::{chart, documents, golden, read};
+use crate::{chart, documents, golden, read};
 
-const START: &str = "<!-- Generated from values.yaml: UPDATE_GOLDEN=1 cargo test -p nvlink-tests --test e2e chart -->\n";
+const START: &str = "<!-- Generated from values.yaml: make generate -->\n";
 
 /// A value with a description.
 struct Described {
