@@ -22,6 +22,7 @@ mod tracker;
 use std::{sync::Arc, time::Duration};
 
 use kube::Client;
+use nvlink_collectives::Inbox;
 use nvlink_runtime::supervise::{Supervisor, Weight};
 use tokio::sync::watch;
 
@@ -31,7 +32,7 @@ use self::{
     claims::Claims,
     collector::{Collector, Recorded, Want},
 };
-use crate::{collective::Inbox, publish::status::Keeper, snapshot::Latest, tally::Publishing};
+use crate::{publish::status::Keeper, snapshot::Latest, tally::Publishing};
 
 pub use self::{
     args::{AllocationArgs, Socket},

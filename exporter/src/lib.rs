@@ -7,7 +7,6 @@
 //! - [`release`] releases the source for a while.
 //! - [`tally`] keeps the process's statistics about itself.
 //! - [`placement`] describes which container holds which GPUs, and how good they are for it.
-//! - [`collective`] reads the results of collective benchmarks and keeps them.
 //! - [`load`] computes link rates and new errors from two readings.
 //! - [`totals`] adds up the counters of each GPU's links.
 //! - [`remotes`] keeps to which kind of device each link leads.
@@ -31,7 +30,6 @@
 pub mod allocations;
 pub mod args;
 pub mod collect;
-pub mod collective;
 mod commands;
 pub mod control;
 pub mod device_plugin;

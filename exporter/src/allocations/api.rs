@@ -12,6 +12,7 @@ use kube::{
     core::{ApiResource, Object},
     runtime::watcher,
 };
+use nvlink_collectives::{Inbox, follow::Message};
 use nvlink_runtime::watch::{self, Mirror};
 use nvlink_topology::{Pattern, labels};
 use serde::Deserialize;
@@ -20,7 +21,6 @@ use super::{
     holdings::PodName,
     slices::{self, DRIVER, Nothing, SliceObject, Slices},
 };
-use crate::collective::{Inbox, follow::Message};
 
 /// Seconds of a watch. Longer than the default: there is an exporter on each node, and
 /// a frozen connection only delays the pattern of a job.

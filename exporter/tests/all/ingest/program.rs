@@ -8,13 +8,11 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use nvlink_exporter::collective::{SizeClass, store, summary};
+use nvlink_collectives::{SizeClass, store, summary};
 use serde_json::Value;
 
-use crate::{
-    samples::{LOG, Test},
-    support::golden,
-};
+use super::samples::{LOG, Test};
+use crate::support::golden;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_nvlink-exporter");
 

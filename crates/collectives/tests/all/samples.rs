@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use nvlink_exporter::collective::Collective;
+use nvlink_collectives::Collective;
 
 /// A test of nccl-tests under construction.
 #[derive(Clone)]

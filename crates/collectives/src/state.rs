@@ -9,10 +9,9 @@ use serde_json::{Map, Value};
 
 use super::{
     Collective,
-    model::{Expected, Nvls},
+    model::{Expected, Nvls, ratio},
     placement::Placed,
     run::{Failure, Known, Level, Origin, Reason, Row, Run, SizeClass, short},
-    verdict::ratio,
 };
 
 /// The number of runs that are kept of each class: about a month of daily runs.

@@ -1,6 +1,6 @@
 //! Inputs that are broken, truncated, mixed up or something else.
 
-use nvlink_exporter::collective::run::Reason;
+use nvlink_collectives::run::Reason;
 use proptest::prelude::*;
 
 use crate::{

@@ -1,6 +1,6 @@
 //! What each format says.
 
-use nvlink_exporter::collective::{
+use nvlink_collectives::{
     Collective, Run, SizeClass,
     run::{Origin, Reason},
 };

@@ -7,16 +7,16 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
+use nvlink_collectives::{
+    Given, Inbox,
+    follow::{Follower, Message},
+    place,
+    state::{Class, Kept},
+    store, summary,
+    verdict::Report,
+};
 use nvlink_exporter::{
     collect::collect,
-    collective::{
-        Given, Inbox,
-        follow::{Follower, Message},
-        place,
-        state::{Class, Kept},
-        store, summary,
-        verdict::Report,
-    },
     metrics::{self, Group, Groups},
     page,
     snapshot::Latest,
@@ -25,11 +25,11 @@ use nvlink_source::{Opener, SourceSpec};
 use nvlink_topology::labels;
 use serde_json::json;
 
-use crate::{
+use super::{
     runs,
     samples::{LOG, Test},
-    support::golden,
 };
+use crate::support::golden;
 
 /// Returns an exporter's state with the readings of a simulated node.
 fn latest() -> Arc<Latest> {
@@ -45,7 +45,7 @@ fn follow(directory: Option<PathBuf>, inbox: &Inbox, latest: &Arc<Latest>) {
     let follower = Follower {
         directory,
         inbox: inbox.clone(),
-        latest: Arc::clone(latest),
+        node: Arc::clone(latest),
         interval: Duration::from_millis(10),
     };
     tokio::spawn(follower.run());

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use nvlink_exporter::collective::{
+use nvlink_collectives::{
     Given, SizeClass, State, place,
     run::Reason,
     state::{Class, Kept},

@@ -1,4 +1,4 @@
-//! `ingest`: inputs of all formats through the public entry, and the program itself.
+//! Inputs of all formats through the public entry, and what becomes of their runs.
 
 #![allow(
     clippy::unwrap_used,
@@ -9,16 +9,12 @@
 mod broken;
 mod formats;
 mod place;
-mod program;
 mod samples;
-mod served;
 mod state;
 mod stream;
-#[path = "../support/mod.rs"]
-mod support;
 mod watch;
 
-use nvlink_exporter::collective::{
+use nvlink_collectives::{
     Run,
     input::{self, InputError},
 };

@@ -2,7 +2,7 @@
 //! anything in between.
 
 use super::{
-    Collective,
+    Collective, inference,
     lines::Line,
     log::{self, Fact, Sign},
     run::{Device, Failure, Known, MOST_DEVICES, MOST_ROWS, Origin, Reason, Run, short},
@@ -421,7 +421,7 @@ impl Run {
     pub(super) fn conclude(&mut self, log_nodes: Option<u32>) {
         let from = Origin::Bandwidths;
         if self.collective.is_none() {
-            let found = Collective::infer(&self.rows);
+            let found = inference::collective(&self.rows);
             self.collective = found.map(|value| Known { value, from });
         }
         let listed = self
@@ -433,7 +433,7 @@ impl Run {
             let from = Origin::Output;
             self.ranks = Some(Known { value, from });
         } else if let (None, Some(collective)) = (&self.ranks, &self.collective) {
-            let found = collective.value.infer_ranks(&self.rows);
+            let found = inference::ranks(collective.value, &self.rows);
             self.ranks = found.map(|value| Known { value, from });
         }
         let all = listed.is_some_and(|ranks| ranks as usize == self.devices.len());

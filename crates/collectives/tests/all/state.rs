@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fs};
 
-use nvlink_exporter::collective::{
+use nvlink_collectives::{
     Collective, Expected, SizeClass, State,
     model::Nvls,
     run::{Failure, Known, Level, Origin, Reason},

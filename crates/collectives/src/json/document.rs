@@ -8,7 +8,7 @@ use serde::{
 };
 use serde_json::Value;
 
-use crate::collective::{
+use crate::{
     Collective,
     inspected::Key,
     log,

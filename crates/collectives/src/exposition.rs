@@ -171,7 +171,7 @@ fn size(text: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::collective::run::{Known, Origin, SizeClass};
+    use crate::run::{Known, Origin, SizeClass};
 
     fn read(text: &str) -> Result<Vec<Run>, ExpositionError> {
         let mut parser = Parser::default();

@@ -199,3 +199,9 @@ fn whole(bytes_per_second: f64) -> u64 {
     // The cast saturates.
     (bytes_per_second / 1e6).round() as u64 * 1_000_000
 }
+
+/// Returns `measured` over `reference`.
+#[must_use]
+pub fn ratio(measured: u64, reference: u64) -> f64 {
+    measured as f64 / reference.max(1) as f64
+}

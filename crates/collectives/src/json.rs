@@ -120,7 +120,7 @@ impl<R: io::Read> io::Read for Budget<R> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::collective::{Collective, SizeClass};
+    use crate::{Collective, SizeClass};
 
     const TEST: &str = r#"{"version":2,"start_time":"2026-08-01 10:11:12","args":["/opt/all_reduce_perf","-b","8"],
         "env":["PATH=/bin"],"nccl_version":22807,"config":{"nthreads":1,"devices":[

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{
-    model::Expected,
+    model::{Expected, ratio},
     placement::Placed,
     run::{Level, SizeClass},
     state::{Class, Kept, State},
@@ -168,12 +168,6 @@ impl Gate {
             self.min_ratio
         ))
     }
-}
-
-/// Returns `measured` over `reference`.
-#[must_use]
-pub fn ratio(measured: u64, reference: u64) -> f64 {
-    measured as f64 / reference.max(1) as f64
 }
 
 /// Formats a bandwidth with the digits that benchmarks print: `386.56 GB/s`.

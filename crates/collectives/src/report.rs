@@ -1,13 +1,14 @@
 //! Shows the results of benchmarks.
 
+use nvlink_runtime::columns::columns;
 use nvlink_topology::PathClass;
 use serde::Serialize;
 
-use super::table::columns;
-use crate::collective::{
+use crate::{
     Collective, Expected, Place,
+    model::ratio,
     run::{Failure, Known, Level, Origin, Row},
-    verdict::{Report, gigabytes, ratio, size},
+    verdict::{Report, gigabytes, size},
 };
 
 /// Renders one table of all runs, and what is to know about each.
@@ -205,7 +206,7 @@ struct LevelDocument {
 /// When they cannot be serialized (no such case is known).
 pub fn json(reports: &[Report]) -> serde_json::Result<String> {
     let runs = reports.iter().map(document).collect();
-    super::json(&Document { runs })
+    serde_json::to_string_pretty(&Document { runs }).map(|text| text + "\n")
 }
 
 fn document(report: &Report) -> RunDocument<'_> {

@@ -2,7 +2,7 @@
 
 use std::io::{self, BufReader, Read};
 
-use nvlink_exporter::collective::{input, lines::Lines};
+use nvlink_collectives::{input, lines::Lines};
 
 use crate::samples::{LOG, Test};
 

@@ -6,19 +6,17 @@ use std::{
     io,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use nvlink_runtime::files;
-use nvlink_source::Reading;
-use nvlink_topology::{Comparison, NodeTopologySpec, comparison};
+use nvlink_topology::{Comparison, NodeTopologySpec, calibration::Measured, comparison};
 
 use super::{
     Given, State, place,
     state::{Class, Kept},
     store, summary,
 };
-use crate::snapshot::Latest;
 
 /// The maximum number of messages that wait for the node's topology.
 const MOST_WAITING: usize = 256;
@@ -68,42 +66,75 @@ impl Inbox {
     }
 
     /// Returns all messages, by container, and forgets them.
-    pub(crate) fn take(&self) -> BTreeMap<String, Message> {
+    #[must_use]
+    pub fn take(&self) -> BTreeMap<String, Message> {
         std::mem::take(&mut self.messages())
     }
 }
 
+/// The node that the results are about.
+pub trait Node: Send + Sync + 'static {
+    /// Shows the node as it was read last, unless that is too old or incomplete.
+    fn show(&self, look: &mut dyn FnMut(Shown<'_>));
+
+    /// Replaces the results.
+    fn measure(&self, results: Arc<Results>);
+}
+
+/// A node as it was read last.
+#[derive(Clone, Copy, Debug)]
+pub struct Shown<'a> {
+    /// It with constants as its bandwidths.
+    pub by_constants: &'a NodeTopologySpec,
+    /// What its bandwidths were multiplied by.
+    pub calibration: &'a [Measured],
+}
+
 /// Follows the state file and the messages.
-#[derive(Clone)]
-pub struct Follower {
+#[derive(Debug)]
+pub struct Follower<N> {
     /// The directory that `ingest --state` writes.
     pub directory: Option<PathBuf>,
     pub inbox: Inbox,
-    pub latest: Arc<Latest>,
+    pub node: Arc<N>,
     pub interval: Duration,
 }
 
-impl Follower {
+// Derived, it would require the same of `N`.
+impl<N> Clone for Follower<N> {
+    fn clone(&self) -> Self {
+        Self {
+            directory: self.directory.clone(),
+            inbox: self.inbox.clone(),
+            node: Arc::clone(&self.node),
+            interval: self.interval,
+        }
+    }
+}
+
+impl<N: Node> Follower<N> {
     /// Never ends.
     pub async fn run(self) {
         let mut reader = Reader::default();
+        let mut last = None;
         loop {
             if let Some(directory) = &self.directory {
                 reader.file(directory, read(directory).await);
             }
-            let view = self.latest.view(Instant::now());
-            if let Some(data) = view.whole() {
-                reader.messages(self.inbox.take(), data.by_constants());
-                reader.compare(data);
-            }
+            self.node.show(&mut |node| {
+                reader.messages(self.inbox.take(), node.by_constants);
+                reader.compare(node.calibration);
+            });
             let results = reader.results();
             let wait = match results.comparisons {
                 None => self.interval.min(EAGER),
                 Some(_) => self.interval,
             };
             let nothing = self.directory.is_none() && results.is_empty();
-            if !nothing && view.results.as_deref() != Some(&results) {
-                self.latest.measure(results);
+            if !nothing && last.as_deref() != Some(&results) {
+                let results = Arc::new(results);
+                self.node.measure(Arc::clone(&results));
+                last = Some(results);
             }
             tokio::time::sleep(wait).await;
         }
@@ -191,11 +222,10 @@ impl Reader {
     }
 
     /// Compares the runs of the node with its siblings, which its calibration sums up.
-    fn compare(&mut self, data: &Reading) {
+    fn compare(&mut self, calibration: &[Measured]) {
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let now = now.map_or(0, |now| now.as_secs());
         let runs: Vec<_> = self.state().measured().collect();
-        let calibration = &data.topology.spec.calibration;
         self.comparisons = Some(comparison::compare(calibration, &runs, now));
     }
 

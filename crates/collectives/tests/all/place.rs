@@ -1,21 +1,25 @@
 //! Where runs took place, and what the model says.
 
-use nvlink_exporter::collective::{
+use std::time::Duration;
+
+use nvlink_collectives::{
     Collective, Expected, Given, Placed,
     model::{self, Site},
     placement::place,
     run::{Known, Origin},
 };
+use nvlink_source::SourceSpec;
 use nvlink_topology::{NodeTopologySpec, PathClass};
 
 use crate::{
     run,
     samples::{LOG, Test},
-    support::reading,
 };
 
 fn spec(profile: &str) -> NodeTopologySpec {
-    reading(&format!("sim:{profile}")).topology.spec
+    let source: SourceSpec = format!("sim:{profile}").parse().unwrap();
+    let mut source = source.open(Some("node-a")).unwrap();
+    source.read(Duration::from_secs(100)).unwrap().topology.spec
 }
 
 /// Returns what the model says of rings, and of switches that add up.
