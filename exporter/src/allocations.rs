@@ -11,12 +11,8 @@ mod api;
 mod args;
 mod claims;
 mod collector;
-pub(crate) mod devices;
 mod holdings;
 mod judge;
-mod kubelet;
-pub mod podresources;
-mod slices;
 mod tracker;
 
 use std::{sync::Arc, time::Duration};
@@ -26,7 +22,6 @@ use nvlink_collectives::Inbox;
 use nvlink_runtime::supervise::{Supervisor, Weight};
 use tokio::sync::watch;
 
-pub(crate) use self::kubelet::innermost;
 use self::{
     api::{Benchmarks, Cluster},
     claims::Claims,
@@ -38,7 +33,6 @@ pub use self::{
     args::{AllocationArgs, Socket},
     holdings::Holdings,
     judge::Judge,
-    kubelet::KubeletError,
 };
 
 /// Access to the Kubernetes API.

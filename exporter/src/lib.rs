@@ -19,7 +19,6 @@
 //! - [`collect`] reads the source and makes snapshots.
 //! - [`publish`] writes snapshots to the cluster.
 //! - [`allocations`] finds out which container holds which GPUs, and judges the placements.
-//! - [`device_plugin`] stands between the kubelet and the vendor's device plugin.
 //! - [`control`] injects faults into a simulated node over HTTP.
 //! - [`lifecycle`] releases the source over HTTP.
 //! - [`server`] answers requests: metrics, page, document, probes.
@@ -32,7 +31,6 @@ pub mod args;
 pub mod collect;
 mod commands;
 pub mod control;
-pub mod device_plugin;
 mod faults;
 pub mod lifecycle;
 pub mod load;

@@ -1,6 +1,7 @@
 //! What the collectors pass to the rest of the program: complete, immutable, shared.
 
 use std::{
+    pin::Pin,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -193,6 +194,22 @@ impl Latest {
             since_start: now.saturating_duration_since(self.start),
             tally: self.tally.clone(),
         }
+    }
+}
+
+impl nvlink_device_plugin::Node for Latest {
+    fn name(&self) -> String {
+        self.node.load().as_str().to_owned()
+    }
+
+    fn show(&self, look: &mut dyn FnMut(&Reading)) {
+        if let Some(data) = self.view(Instant::now()).data() {
+            look(data);
+        }
+    }
+
+    fn changed(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+        Box::pin(self.changed())
     }
 }
 

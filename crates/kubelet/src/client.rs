@@ -6,13 +6,15 @@ use std::{
     time::Duration,
 };
 
-use axum::http::{Uri, uri::PathAndQuery};
-use hyper_util::rt::TokioIo;
-use tokio::{net::UnixStream, time::timeout};
-use tonic::{Request, Status, client::Grpc, transport::Endpoint};
+use http::uri::PathAndQuery;
+use tokio::time::timeout;
+use tonic::{Request, Status, client::Grpc};
 use tonic_prost::ProstCodec;
 
-use super::podresources::{LIST, ListPodResourcesRequest, ListPodResourcesResponse};
+use crate::{
+    podresources::{LIST, ListPodResourcesRequest, ListPodResourcesResponse},
+    socket::{ConnectError, connect, innermost},
+};
 
 /// The deadline of a call. The kubelet answers from memory: if it takes longer, it hangs.
 const DEADLINE: Duration = Duration::from_secs(3);
@@ -47,24 +49,24 @@ fn advice(error: &io::Error) -> &'static str {
 
 /// The kubelet of this node.
 #[derive(Debug)]
-pub(super) struct Kubelet {
+pub struct Kubelet {
     socket: PathBuf,
 }
 
 impl Kubelet {
-    pub(super) fn new(socket: &Path) -> Self {
+    pub fn new(socket: &Path) -> Self {
         Self {
             socket: socket.to_owned(),
         }
     }
 
-    pub(super) fn is_there(&self) -> bool {
+    pub fn is_there(&self) -> bool {
         self.socket.exists()
     }
 
     /// Returns the devices of each container. Each call uses a new connection: a
     /// kubelet that restarts replaces its socket.
-    pub(super) async fn list(&self) -> Result<ListPodResourcesResponse, KubeletError> {
+    pub async fn list(&self) -> Result<ListPodResourcesResponse, KubeletError> {
         match timeout(DEADLINE, self.ask()).await {
             Ok(answer) => answer,
             Err(_) => Err(KubeletError::Slow {
@@ -78,20 +80,13 @@ impl Kubelet {
             socket: self.name(),
             reason: innermost(error),
         };
-        let stream = UnixStream::connect(&self.socket).await;
-        let mut stream = Some(stream.map_err(|error| KubeletError::Connect {
-            socket: self.name(),
-            error,
-        })?);
-        // The channel may request a second connection if the first one fails.
-        let once = tower::service_fn(move |_: Uri| {
-            let gone = || io::Error::from(io::ErrorKind::ConnectionReset);
-            let stream = stream.take().map(TokioIo::new).ok_or_else(gone);
-            async move { stream }
-        });
-        let endpoint = Endpoint::from_static("http://localhost");
-        let channel = endpoint.connect_with_connector(once).await;
-        let channel = channel.map_err(|error| broken(&error))?;
+        let channel = connect(&self.socket).await.map_err(|error| match error {
+            ConnectError::Socket(error) => KubeletError::Connect {
+                socket: self.name(),
+                error,
+            },
+            ConnectError::Channel(error) => broken(&error),
+        })?;
         let mut kubelet = Grpc::new(channel).max_decoding_message_size(MOST_BYTES);
         kubelet.ready().await.map_err(|error| broken(&error))?;
         let codec = ProstCodec::<ListPodResourcesRequest, ListPodResourcesResponse>::default();
@@ -111,12 +106,4 @@ impl Kubelet {
     fn name(&self) -> String {
         self.socket.display().to_string()
     }
-}
-
-/// Returns the innermost cause of an error: the outer ones are "transport error".
-pub(crate) fn innermost(mut error: &dyn std::error::Error) -> String {
-    while let Some(source) = error.source() {
-        error = source;
-    }
-    error.to_string()
 }

@@ -12,15 +12,14 @@ use std::{
 };
 
 use axum::Router;
+use nvlink_kubelet::socket::innermost;
 use tokio::{net::UnixStream, time::timeout};
 
 use super::{
-    KUBELET,
-    relay::PREFIX,
+    directories::{KUBELET, PREFIX},
     statistics::{Left, Statistics},
     wire,
 };
-use crate::allocations::innermost;
 
 /// How long a peer may take to register. NVIDIA's plugin does so at once after it has connected.
 const PATIENCE: Duration = Duration::from_secs(10);

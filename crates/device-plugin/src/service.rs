@@ -20,11 +20,12 @@ use tokio::sync::watch;
 use tonic::{Response, Status, server};
 
 use super::{
-    Boards, environment,
+    environment,
     messages::{
         ALLOCATE, AllocateRequest, Ids, LIST_AND_WATCH, ListAndWatchResponse, OPTIONS, PREFER,
         PreferredAllocationRequest, PreferredAllocationResponse,
     },
+    node::Boards,
     registration::preferring,
     statistics::{By, Call, Outcome, Statistics},
     wire::{self, Answer, Peer, Raw},

@@ -2,15 +2,13 @@
 
 use std::{future::Future, io, path::Path, time::Duration};
 
-use axum::{
-    Router,
-    http::{Uri, uri::PathAndQuery},
-};
+use axum::{Router, http::uri::PathAndQuery};
 use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
     server::conn::auto::Builder,
     service::TowerToHyperService,
 };
+use nvlink_kubelet::socket;
 use prost::bytes::{Buf, BufMut, Bytes};
 use tokio::{
     net::{UnixListener, UnixStream},
@@ -23,7 +21,7 @@ use tonic::{
     client::Grpc,
     codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder},
     server,
-    transport::{Channel, Endpoint},
+    transport::Channel,
 };
 
 use super::authority;
@@ -84,24 +82,12 @@ pub(super) struct Peer(Channel);
 
 impl Peer {
     /// Connects to a socket, once: whoever replaces the socket is another peer.
-    pub(super) async fn connect(socket: &Path) -> Result<Self, Status> {
+    pub(super) async fn connect(at: &Path) -> Result<Self, Status> {
         let away = |reason: &dyn std::fmt::Display| {
-            Status::unavailable(format!("cannot connect to {}: {reason}", socket.display()))
+            Status::unavailable(format!("cannot connect to {}: {reason}", at.display()))
         };
-        let connect = async {
-            let stream = UnixStream::connect(socket).await;
-            let mut stream = Some(stream.map_err(|error| away(&error))?);
-            let once = tower::service_fn(move |_: Uri| {
-                let gone = || io::Error::from(io::ErrorKind::ConnectionReset);
-                let stream = stream.take().map(TokioIo::new).ok_or_else(gone);
-                async move { stream }
-            });
-            let endpoint = Endpoint::from_static("http://localhost");
-            let channel = endpoint.connect_with_connector(once).await;
-            channel.map(Self).map_err(|error| away(&error))
-        };
-        match timeout(CONNECT, connect).await {
-            Ok(connected) => connected,
+        match timeout(CONNECT, socket::connect(at)).await {
+            Ok(connected) => connected.map(Self).map_err(|error| away(&error)),
             Err(_) => Err(away(&"it does not answer")),
         }
     }

@@ -3,7 +3,7 @@
 //! NVIDIA's plugin marks a device as unhealthy after an XID, and never takes that back. But it calls
 //! all devices healthy each time it registers, so a restart of this program would give broken GPUs to
 //! containers. The file keeps those that are broken by the same verdict as the marks
-//! ([`marks::is_broken`]), until the driver asks for nothing any more, or, where it does not say what it
+//! ([`broken::is_broken`]), until the driver asks for nothing any more, or, where it does not say what it
 //! asks for, until the counters of their links start from zero: the GPU was reset. A GPU whose reset
 //! would go unnoticed is not kept, nor is one that the driver does not call broken: the plugin also
 //! marks all devices when it cannot read the driver's events.
@@ -16,15 +16,17 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use nvlink_source::Reading;
+use nvlink_source::{
+    Reading,
+    broken::{self, Traffic},
+};
 use prost::{Message, bytes::Bytes};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Boards,
     messages::{Device, ListAndWatchResponse, extend_each},
+    node::{Boards, Node},
 };
-use crate::marks::{self, Traffic};
 
 /// The file in the vendor's directory.
 const FILE: &str = "nvlink-domains.unhealthy.json";
@@ -68,7 +70,7 @@ impl Memory {
                 Kept::default()
             }
         };
-        let known = match kept.boot == *marks::BOOT {
+        let known = match kept.boot == *broken::BOOT {
             true => kept.gpus,
             false => Known::default(),
         };
@@ -91,7 +93,7 @@ impl Memory {
             return;
         }
         let kept = Kept {
-            boot: marks::BOOT.clone(),
+            boot: broken::BOOT.clone(),
             gpus: state.known.clone(),
         };
         let written = write(&self.file, &kept);
@@ -149,8 +151,15 @@ pub(super) struct Evidence {
 }
 
 impl Evidence {
+    /// Returns what the latest reading says; `None` without a recent one.
+    fn now(node: &dyn Node) -> Option<Self> {
+        let mut now = None;
+        node.show(&mut |reading| now = Some(Self::of(reading)));
+        now
+    }
+
     pub(super) fn of(reading: &Reading) -> Self {
-        let mut traffic = marks::by_gpu(&reading.counters);
+        let mut traffic = broken::traffic_by_gpu(&reading.counters);
         let mut this = Self::default();
         for gpu in &reading.topology.spec.gpus {
             let Some(uuid) = &gpu.uuid else { continue };
@@ -160,7 +169,7 @@ impl Evidence {
             }
             let health = reading.health.iter().find(|one| one.gpu == gpu.index);
             let Some(health) = health else { continue };
-            let broken = marks::is_broken(health);
+            let broken = broken::is_broken(health);
             match health.recovery {
                 Some(_) => _ = this.verdicts.insert(uuid.clone(), broken),
                 None if broken => _ = this.events.insert(uuid.clone()),
@@ -168,7 +177,7 @@ impl Evidence {
             }
         }
         let lost = reading.lost.iter();
-        let lost = lost.filter(|gpu| marks::has_broken(&gpu.xids));
+        let lost = lost.filter(|gpu| broken::has_broken(&gpu.xids));
         this.events.extend(lost.filter_map(|gpu| gpu.uuid.clone()));
         this
     }
@@ -188,7 +197,7 @@ impl Evidence {
                 let now = self.traffic.get(gpu);
                 // Where the driver judges other GPUs, it could not be asked about this one.
                 let unseen = !shows_resets(then) && self.verdicts.is_empty();
-                unseen || now.is_some_and(|now| marks::was_reset(then, now))
+                unseen || now.is_some_and(|now| broken::was_reset(then, now))
             }
         }
     }
@@ -264,7 +273,7 @@ impl Health {
     /// Remembers GPUs that are broken, and forgets those that work again.
     pub(super) fn look(&mut self) {
         self.name_devices();
-        let Some(now) = self.boards.evidence() else {
+        let Some(now) = Evidence::now(self.boards.node()) else {
             return;
         };
         self.traffic.extend(now.traffic.clone());

@@ -5,11 +5,11 @@ use std::collections::{BTreeSet, HashMap};
 use nvlink_source::LostGpu;
 use nvlink_topology::{Gpu, NodeTopologySpec, bus_id};
 
-use super::{podresources::ClaimResource, slices::Slices};
+use crate::{podresources::ClaimResource, slices::Slices};
 
 /// The GPUs of a node, by all their names.
 #[derive(Debug, Default)]
-pub(crate) struct Devices {
+pub struct Devices {
     /// By UUID, in lower case.
     uuids: HashMap<String, u32>,
     /// By normalized PCI address.
@@ -23,14 +23,14 @@ pub(crate) struct Devices {
 
 /// How much of a GPU a device of a device plugin is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Part {
+pub enum Part {
     Whole,
     /// One of several containers that use all of it in turns.
     Share,
 }
 
 impl Devices {
-    pub(crate) fn of(spec: &NodeTopologySpec) -> Self {
+    pub fn of(spec: &NodeTopologySpec) -> Self {
         let uuid = |gpu: &Gpu| Some((gpu.uuid.as_ref()?.to_ascii_lowercase(), gpu.index));
         let those = |wanted: fn(&&Gpu) -> bool| {
             let gpus = spec.gpus.iter().filter(wanted);
@@ -55,7 +55,7 @@ impl Devices {
 
     /// Returns the GPUs that an unknown device `id` may be, or may be on. An unknown
     /// UUID can only be that of a GPU without a known UUID.
-    pub(super) fn possible(&self, id: &str) -> BTreeSet<u32> {
+    pub fn possible(&self, id: &str) -> BTreeSet<u32> {
         let is_uuid = |id: &str| strip(id, "GPU-").is_some();
         match strip(id, "MIG-") {
             Some(on) if is_uuid(on) => self.nameless.clone(),
@@ -66,7 +66,7 @@ impl Devices {
     }
 
     /// Returns the GPUs that an unknown device of a claim may be, or may be on.
-    pub(super) fn possible_claim(&self, claim: &ClaimResource, slices: &Slices) -> BTreeSet<u32> {
+    pub fn possible_claim(&self, claim: &ClaimResource, slices: &Slices) -> BTreeSet<u32> {
         match slices.identity(&claim.pool_name, &claim.device_name) {
             // It is none of the GPUs whose addresses are known.
             Some(known) if known.address.is_some() => self.nameless.clone(),
@@ -80,7 +80,7 @@ impl Devices {
 
     /// Maps UUIDs of GPUs that do not answer to positions in `lost`. Their indices are
     /// not mapped: other GPUs may have them now.
-    pub(super) fn lost(lost: &[LostGpu]) -> Self {
+    pub fn lost(lost: &[LostGpu]) -> Self {
         let all = || (0..).zip(lost);
         let uuids = all().filter_map(|(at, gpu)| Some((gpu.uuid.as_ref()?, at)));
         let addresses = all().filter_map(|(at, gpu)| Some((gpu.pci_bus_id.as_ref()?, at)));
@@ -104,7 +104,7 @@ impl Devices {
     ///   it, a MIG device on it), and GKE's `nvidia0`, `nvidia0/gi3`,
     ///   `nvidia0/vgpu1`. GKE uses the numbers of device files, which are in the
     ///   order of the PCI bus, like indices.
-    pub(crate) fn plugin(&self, resource: &str, id: &str) -> Option<u32> {
+    pub fn plugin(&self, resource: &str, id: &str) -> Option<u32> {
         let (device, _share) = id.split_once("::").unwrap_or((id, ""));
         if let Some(on) = strip(device, "MIG-") {
             let (uuid, _instances) = on.split_once('/').unwrap_or((on, ""));
@@ -125,7 +125,7 @@ impl Devices {
 
     /// Returns how much of a GPU the device plugin's name `id` means, in the forms of
     /// [`Self::plugin`]; `None` if that is a MIG device or another part, and if it names no GPU.
-    pub(crate) fn part(&self, resource: &str, id: &str) -> Option<Part> {
+    pub fn part(&self, resource: &str, id: &str) -> Option<Part> {
         let (device, share) = match id.split_once("::") {
             Some((device, _)) => (device, Part::Share),
             None => (id, Part::Whole),
@@ -139,7 +139,7 @@ impl Devices {
     /// Returns the GPU of a claim's device, from its ResourceSlice. Without one, only a UUID in a
     /// name tells it: `gpu-2` has the number of the device file `/dev/nvidia2`, which need not be
     /// the index. `nvidia.com/gpu=2`, of NVIDIA's container toolkit, has the index.
-    pub(super) fn claim(&self, claim: &ClaimResource, slices: &Slices) -> Option<u32> {
+    pub fn claim(&self, claim: &ClaimResource, slices: &Slices) -> Option<u32> {
         if let Some(known) = slices.identity(&claim.pool_name, &claim.device_name) {
             let by_uuid = known.uuids.iter().find_map(|uuid| self.uuid(uuid));
             let address = known.address.as_ref();
@@ -176,7 +176,7 @@ impl Devices {
 }
 
 /// Reports whether each device of a resource is a GPU, or a part of one.
-pub(crate) fn is_gpu_resource(name: &str) -> bool {
+pub fn is_gpu_resource(name: &str) -> bool {
     let name = name.strip_prefix("nvidia.com/").unwrap_or_default();
     name == "gpu" || name.starts_with("gpu.") || name.starts_with("mig-")
 }
@@ -192,7 +192,7 @@ mod tests {
     use nvlink_source::SourceSpec;
 
     use super::*;
-    use crate::allocations::{
+    use crate::{
         podresources::CdiDevice,
         slices::{DRIVER, Identity, Slice},
     };

@@ -4,7 +4,7 @@ use prost::{Message, bytes::Bytes};
 use tonic::Status;
 
 use super::{
-    KUBELET,
+    directories::KUBELET,
     messages::{Options, RegisterRequest},
 };
 

@@ -12,9 +12,10 @@ use nvlink_topology::labels;
 use serde_json::json;
 use tokio::time::sleep;
 
-use super::Proxy;
-use crate::publish::DEVICES_MANAGER;
+use crate::proxy::Proxy;
 
+/// The field manager of the label.
+pub const MANAGER: &str = "nvlink-device-plugin";
 /// Time between two looks at what this program offers.
 const LOOK: Duration = Duration::from_secs(1);
 /// Time between two checks of the label, in case somebody changed it.
@@ -68,7 +69,7 @@ impl Label {
         let patch = Patch::Apply(json!({
             "apiVersion": "v1", "kind": "Node", "metadata": {"name": self.node, "labels": labels},
         }));
-        let params = PatchParams::apply(DEVICES_MANAGER).force();
+        let params = PatchParams::apply(MANAGER).force();
         let nodes = Api::<Node>::all(self.client.clone());
         nodes
             .patch_metadata(&self.node, &params, &patch)

@@ -6,12 +6,12 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
+use nvlink_kubelet::devices::{Devices, Part};
 use nvlink_topology::{
     BrokenGpus, GpuSet, Graph, NodeTopologySpec, Pattern, Request, Scope, place, sparing,
 };
 
 use super::messages::Wish;
-use crate::allocations::devices::{Devices, Part};
 
 /// So many orders are remembered. A node of 16 GPUs has more sets, but a few sizes are usual.
 const MOST_ORDERS: usize = 4096;
@@ -162,6 +162,7 @@ impl Board {
 #[cfg(test)]
 mod tests {
     use nvlink_source::SourceSpec;
+    use nvlink_topology::{Fault, missing_links};
 
     use super::*;
 
@@ -171,7 +172,12 @@ mod tests {
         let source: SourceSpec = format!("sim:{profile}").parse().unwrap();
         let reading = source.open(Some("n")).unwrap().read(Default::default());
         let mut reading = reading.unwrap();
-        crate::marks::Marks::default().observe(&mut reading);
+        let gpus = reading.topology.spec.gpus.clone();
+        for gpu in &mut reading.topology.spec.gpus {
+            if missing_links(gpu, &gpus) > Some(0) {
+                gpu.faults.push(Fault::MissingLinks);
+            }
+        }
         reading.topology.spec
     }
 

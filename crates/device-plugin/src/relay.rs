@@ -14,6 +14,7 @@ use std::{
 };
 
 use axum::http::uri::PathAndQuery;
+use nvlink_kubelet::devices;
 use prost::{Message, bytes::Bytes};
 use tokio::{
     sync::{oneshot, watch},
@@ -22,18 +23,16 @@ use tokio::{
 use tonic::{Code, Status, Streaming};
 
 use super::{
-    AGAIN, Boards, Directories, KUBELET,
+    directories::{AGAIN, Directories, KUBELET, PREFIX},
     health::{Health, Memory},
     messages::{LIST_AND_WATCH, ListAndWatchResponse, REGISTER},
+    node::Boards,
     registration::Registration,
     service::Service,
     statistics::Statistics,
     wire::{self, Peer},
 };
-use crate::allocations::devices;
 
-/// How the names of this program's sockets begin.
-pub(super) const PREFIX: &str = "nvlink-dp-";
 /// How long the vendor's plugin may take for its first list of devices.
 const FIRST: Duration = Duration::from_secs(5);
 /// What a resource needs.
@@ -130,7 +129,7 @@ impl Relay {
                         Ok(None) => return Status::unavailable("its stream of devices ended"),
                         Err(status) => return status,
                     },
-                    () = self.boards.latest.changed() => health.look(),
+                    () = self.boards.node().changed() => health.look(),
                 }
                 let list = health.list();
                 let changed = |sent: &mut Bytes| {

@@ -1,36 +1,11 @@
-//! `device-plugin`: stands between the kubelet and the vendor's device plugin, so that a container
-//! gets the GPUs that are best connected, in the order of their ring.
-//!
-//! The vendor's plugin registers with a socket of this program as with the kubelet's
-//! ([`Proxy`]), and this program registers each resource with the kubelet under its own name
-//! (`relay`). Calls and answers pass through as bytes, but for two: preferences for whole GPUs are
-//! answered by the search on the node's graph (`board`), and the answer to the allocation of whole
-//! GPUs gets their order as variables (`environment`).
-//!
-//! After a restart, the vendor's plugin registers again, because this program removes all sockets in
-//! its directory as a kubelet does. All that is kept is which GPUs were unhealthy (`health`).
-
-mod authority;
-mod board;
-mod environment;
-mod health;
-mod label;
-mod messages;
-mod registration;
-mod relay;
-mod service;
-mod statistics;
-mod visitors;
-mod wire;
+//! The vendor's side: device plugins register here, and each resource gets a relay.
 
 use std::{
     collections::HashMap,
     convert::Infallible,
-    fs::{self, File, TryLockError},
-    io,
-    path::{Path, PathBuf},
+    fs, io,
     sync::{
-        Arc, Mutex, OnceLock, PoisonError,
+        Arc, OnceLock,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
@@ -45,39 +20,25 @@ use tokio::{
 };
 use tonic::Status;
 
-pub use self::label::Label;
-use self::{
-    board::Board,
-    health::{Evidence, Memory},
+use crate::{
+    directories::{Directories, KUBELET, PREFIX, lock, named, remove_sockets},
+    health::Memory,
+    messages,
+    node::{Boards, Node},
     registration::Registration,
-    relay::{PREFIX, Relay},
+    relay::Relay,
     statistics::Statistics,
-    visitors::{Attempt, Visitor, Visitors},
+    visitors::{self, Attempt, Visitor, Visitors},
+    wire,
 };
-use crate::snapshot::Latest;
 
-/// The kubelet's socket in its directory, and this program's in the vendor's.
-const KUBELET: &str = "kubelet.sock";
-/// A file that one process at a time locks.
-const LOCK: &str = "nvlink-domains.lock";
 /// The most resources at a time. A node has a few.
 const MOST_RESOURCES: usize = 64;
 /// Time between two looks for device plugins that do not register.
 const LOOK: Duration = Duration::from_secs(60);
-/// Time between two attempts.
-const AGAIN: Duration = Duration::from_millis(200);
 /// How long a registration waits for the kubelet's answer. NVIDIA's plugin (0.20.0) waits without a
 /// limit, and looks neither for a restart nor for a signal meanwhile.
 const REGISTER: Duration = Duration::from_secs(5);
-
-/// The directories of sockets.
-#[derive(Clone, Debug)]
-pub struct Directories {
-    /// The kubelet's.
-    pub kubelet: PathBuf,
-    /// The one that the vendor's plugin takes for the kubelet's.
-    pub vendor: PathBuf,
-}
 
 /// Stands between the kubelet and the vendors' device plugins of a node.
 #[derive(Debug)]
@@ -94,42 +55,13 @@ pub struct Proxy {
     offers: Arc<AtomicUsize>,
 }
 
-/// The board of the node as it is now.
-#[derive(Debug)]
-pub(crate) struct Boards {
-    latest: Arc<Latest>,
-    board: Mutex<Option<Arc<Board>>>,
-}
-
-impl Boards {
-    /// Returns the board; `None` while the graph is not known, or old.
-    fn current(&self) -> Option<Arc<Board>> {
-        let view = self.latest.view(Instant::now());
-        let spec = &view.whole()?.topology.spec;
-        let mut board = self.board.lock().unwrap_or_else(PoisonError::into_inner);
-        if board.as_ref().is_none_or(|board| !board.is_of(spec)) {
-            *board = Board::new(spec).map(Arc::new);
-        }
-        board.clone()
-    }
-
-    /// Returns what the latest reading says of the GPUs; `None` without a recent one.
-    fn evidence(&self) -> Option<Evidence> {
-        let view = self.latest.view(Instant::now());
-        view.data().map(Evidence::of)
-    }
-}
-
 impl Proxy {
     #[must_use]
-    pub fn new(directories: Directories, latest: Arc<Latest>) -> Self {
+    pub fn new(directories: Directories, node: Arc<dyn Node>) -> Self {
         let statistics = Arc::new(Statistics::default());
         Self {
             directories,
-            boards: Arc::new(Boards {
-                latest,
-                board: Mutex::default(),
-            }),
+            boards: Arc::new(Boards::new(node)),
             visitors: Arc::new(Visitors::new(Arc::clone(&statistics))),
             statistics,
             memory: OnceLock::new(),
@@ -144,7 +76,7 @@ impl Proxy {
     /// # Errors
     /// When a metric cannot be written (no such case is known).
     pub fn metrics(&self) -> Result<String, std::fmt::Error> {
-        let node = self.boards.latest.view(Instant::now()).node;
+        let node = self.boards.node().name();
         let is_known = self.boards.current().is_some();
         self.statistics.render(&node, is_known)
     }
@@ -266,41 +198,4 @@ impl Proxy {
         relays.insert(resource, tokio::spawn(relay.run(tell)));
         Ok(told)
     }
-}
-
-fn named(path: &Path, error: &io::Error) -> io::Error {
-    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
-}
-
-/// Waits until no other process serves the directory.
-async fn lock(directory: &Path) -> io::Result<File> {
-    let path = directory.join(LOCK);
-    let file = File::create(&path).map_err(|error| named(&path, &error))?;
-    let mut said = false;
-    loop {
-        match file.try_lock() {
-            Ok(()) => return Ok(file),
-            Err(TryLockError::Error(error)) => return Err(named(&path, &error)),
-            Err(TryLockError::WouldBlock) if !said => {
-                said = true;
-                tracing::warn!(file = %path.display(), "another process serves this directory: waiting for its end");
-            }
-            Err(TryLockError::WouldBlock) => {}
-        }
-        tokio::time::sleep(AGAIN).await;
-    }
-}
-
-/// Removes sockets of device plugins, by name, as a kubelet that starts does: it shows plugins that
-/// they must register again.
-fn remove_sockets(directory: &Path, wanted: impl Fn(&str) -> bool) -> io::Result<()> {
-    use std::os::unix::fs::FileTypeExt;
-    for entry in fs::read_dir(directory)? {
-        let entry = entry?;
-        let name = entry.file_name();
-        if entry.file_type()?.is_socket() && wanted(&name.to_string_lossy()) {
-            fs::remove_file(entry.path())?;
-        }
-    }
-    Ok(())
 }

@@ -10,15 +10,15 @@ use nvlink_topology::bus_id;
 use serde::Deserialize;
 
 /// The DRA driver whose devices are GPUs.
-pub(super) const DRIVER: &str = "gpu.nvidia.com";
+pub const DRIVER: &str = "gpu.nvidia.com";
 /// The attribute with the PCI address of a device, which Kubernetes defines for all drivers.
 const ADDRESS: &str = "resource.kubernetes.io/pciBusID";
 
 /// The parts of a ResourceSlice that are read.
-pub(super) type SliceObject = Object<Spec, Nothing>;
+pub type SliceObject = Object<Spec, Nothing>;
 
 /// Returns the API resource of the kind.
-pub(super) fn resource() -> ApiResource {
+pub fn resource() -> ApiResource {
     ApiResource {
         group: "resource.k8s.io".to_owned(),
         version: "v1".to_owned(),
@@ -30,10 +30,10 @@ pub(super) fn resource() -> ApiResource {
 
 /// A part that is not read.
 #[derive(Clone, Debug, Default, Deserialize)]
-pub(super) struct Nothing {}
+pub struct Nothing {}
 
 #[derive(Clone, Debug, Default, Deserialize)]
-pub(super) struct Spec {
+pub struct Spec {
     #[serde(default)]
     pool: Pool,
     #[serde(default)]
@@ -62,7 +62,7 @@ struct Attribute {
 
 /// One slice: its pool, and what identifies the GPU of each device.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Slice {
+pub struct Slice {
     pool: String,
     generation: i64,
     devices: HashMap<String, Identity>,
@@ -70,17 +70,17 @@ pub(super) struct Slice {
 
 /// What identifies the GPU of a device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Identity {
+pub struct Identity {
     /// The device's own UUID, then that of its GPU if it is a part of one.
-    pub(super) uuids: Vec<String>,
+    pub uuids: Vec<String>,
     /// The normalized PCI address. A GPU that is passed through to a virtual machine is a device
     /// with a UUID of its own, `gpu-vfio-0`.
-    pub(super) address: Option<String>,
+    pub address: Option<String>,
 }
 
 impl Slice {
     #[cfg(test)]
-    pub(super) fn new(
+    pub fn new(
         pool: &str,
         generation: i64,
         devices: impl IntoIterator<Item = (String, Identity)>,
@@ -120,27 +120,27 @@ impl From<Spec> for Slice {
 
 /// All slices, by the name of the object.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Slices(BTreeMap<String, Slice>);
+pub struct Slices(BTreeMap<String, Slice>);
 
 impl Slices {
-    pub(super) fn set(&mut self, name: &str, slice: Slice) {
+    pub fn set(&mut self, name: &str, slice: Slice) {
         self.0.insert(name.to_owned(), slice);
     }
 
-    pub(super) fn apply(&mut self, object: SliceObject) {
+    pub fn apply(&mut self, object: SliceObject) {
         self.set(&object.name_any(), object.spec.into());
     }
 
-    pub(super) fn remove(&mut self, name: &str) {
+    pub fn remove(&mut self, name: &str) {
         self.0.remove(name);
     }
 
-    pub(super) fn retain(&mut self, keep: impl Fn(&str) -> bool) {
+    pub fn retain(&mut self, keep: impl Fn(&str) -> bool) {
         self.0.retain(|name, _| keep(name));
     }
 
     /// Returns what identifies the GPU of a device. The newest generation of a pool is used.
-    pub(super) fn identity(&self, pool: &str, device: &str) -> Option<&Identity> {
+    pub fn identity(&self, pool: &str, device: &str) -> Option<&Identity> {
         let of_pool = self.0.values().filter(|slice| slice.pool == pool);
         let named =
             of_pool.filter_map(|slice| Some((slice.generation, slice.devices.get(device)?)));

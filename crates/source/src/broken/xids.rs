@@ -20,7 +20,8 @@
 /// - 155, an NVLink error that software defines: `RESET_GPU`, but also links that were taken
 ///   down on purpose cause it. If they should be up, they are missing.
 /// - 154, which says that the recovery action changed: the action is the verdict.
-pub(crate) fn breaks(xid: u64) -> bool {
+#[must_use]
+pub fn breaks(xid: u64) -> bool {
     matches!(
         xid,
         46 | 48
