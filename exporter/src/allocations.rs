@@ -11,33 +11,28 @@ mod api;
 mod args;
 mod claims;
 mod collector;
-pub(crate) mod devices;
 mod holdings;
 mod judge;
-mod kubelet;
-pub mod podresources;
-mod slices;
 mod tracker;
 
 use std::{sync::Arc, time::Duration};
 
 use kube::Client;
+use nvlink_collectives::Inbox;
 use nvlink_runtime::supervise::{Supervisor, Weight};
 use tokio::sync::watch;
 
-pub(crate) use self::kubelet::innermost;
 use self::{
     api::{Benchmarks, Cluster},
     claims::Claims,
     collector::{Collector, Recorded, Want},
 };
-use crate::{collective::Inbox, publish::status::Keeper, snapshot::Latest, tally::Publishing};
+use crate::{publish::status::Keeper, snapshot::Latest, tally::Publishing};
 
 pub use self::{
     args::{AllocationArgs, Socket},
     holdings::Holdings,
     judge::Judge,
-    kubelet::KubeletError,
 };
 
 /// Access to the Kubernetes API.

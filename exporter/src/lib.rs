@@ -7,7 +7,6 @@
 //! - [`release`] releases the source for a while.
 //! - [`tally`] keeps the process's statistics about itself.
 //! - [`placement`] describes which container holds which GPUs, and how good they are for it.
-//! - [`collective`] reads the results of collective benchmarks and keeps them.
 //! - [`load`] computes link rates and new errors from two readings.
 //! - [`totals`] adds up the counters of each GPU's links.
 //! - [`remotes`] keeps to which kind of device each link leads.
@@ -20,7 +19,6 @@
 //! - [`collect`] reads the source and makes snapshots.
 //! - [`publish`] writes snapshots to the cluster.
 //! - [`allocations`] finds out which container holds which GPUs, and judges the placements.
-//! - [`device_plugin`] stands between the kubelet and the vendor's device plugin.
 //! - [`control`] injects faults into a simulated node over HTTP.
 //! - [`lifecycle`] releases the source over HTTP.
 //! - [`server`] answers requests: metrics, page, document, probes.
@@ -31,10 +29,8 @@
 pub mod allocations;
 pub mod args;
 pub mod collect;
-pub mod collective;
 mod commands;
 pub mod control;
-pub mod device_plugin;
 mod faults;
 pub mod lifecycle;
 pub mod load;

@@ -8,32 +8,24 @@
 //! keeps until it was done: its mark begins and ends with it, and so do those of rows of memory
 //! that wait to be remapped or could not be.
 //!
-//! XIDs are events. They mark a GPU only while the driver gives no verdict (module `xids`). The mark
+//! XIDs are events. They mark a GPU only while the driver gives no verdict ([`broken::breaks`]). The mark
 //! ends when the GPU was reset, which the counters of its links show: they start from zero. It
 //! also ends when the node boots anew. A [`Record`] in the cluster keeps it while the exporter
 //! restarts.
 
-mod xids;
+use std::collections::{BTreeMap, BTreeSet};
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fs,
-    sync::LazyLock,
+use nvlink_source::{
+    FabricState, GpuHealth, LostGpu, Reading, RowRemap,
+    broken::{self, BOOT, Traffic},
 };
-
-use nvlink_source::{FabricState, GpuHealth, LinkCounters, LostGpu, Reading, RowRemap};
 use nvlink_topology::{Fault, Gpu, Lost, RecoveryAction, missing_links};
 use serde::{Deserialize, Serialize};
 
 use crate::placement::Key;
 
-pub(crate) use self::xids::breaks;
-
 /// Readings without a fault after which its mark ends: a minute at the default interval.
 pub const CALM: u32 = 12;
-
-/// Traffic that each link of a GPU sent and received, by index of the link.
-pub(crate) type Traffic = BTreeMap<u32, u64>;
 
 /// What is known about the faults of each GPU from all readings so far.
 #[derive(Debug, Default)]
@@ -64,7 +56,7 @@ impl Marks {
     /// Marks the broken GPUs of `reading`, and lists the lost ones in its document. Marks
     /// that the source itself has set, such as those of a recording, stay.
     pub fn observe(&mut self, reading: &mut Reading) {
-        let mut bytes = by_gpu(&reading.counters);
+        let mut bytes = broken::traffic_by_gpu(&reading.counters);
         let mut marks = Vec::new();
         for gpu in &reading.topology.spec.gpus {
             let history = self.history(gpu.index, gpu.uuid.as_deref());
@@ -101,7 +93,7 @@ impl Marks {
         }
         for (uuid, marked) in &record.gpus {
             let history = self.history(0, Some(uuid));
-            if history.verdict.is_some() || was_reset(&marked.bytes, &history.bytes) {
+            if history.verdict.is_some() || broken::was_reset(&marked.bytes, &history.bytes) {
                 continue;
             }
             history.xids.extend(&marked.xids);
@@ -161,13 +153,15 @@ impl History {
         let fresh = |(xid, count): &&(u64, u64)| *count > 0 && self.counts.get(xid) != Some(count);
         let fresh: Vec<u64> = xids.iter().filter(fresh).map(|(xid, _)| *xid).collect();
         self.counts.extend(xids.iter().copied());
-        if was_reset(&self.bytes, &bytes) {
+        if broken::was_reset(&self.bytes, &bytes) {
             // Also an XID of this reading: it is why somebody reset the GPU.
             self.xids.clear();
         } else {
             let before = self.xids.len();
             let silent = self.verdict.is_none();
-            let breaking = fresh.into_iter().filter(|&xid| silent && breaks(xid));
+            let breaking = fresh
+                .into_iter()
+                .filter(|&xid| silent && broken::breaks(xid));
             self.xids.extend(breaking);
             if self.xids.len() > before {
                 let now = if bytes.is_empty() {
@@ -209,23 +203,6 @@ fn of_rows(state: RowRemap) -> Fault {
     }
 }
 
-/// Reports whether the driver says that a GPU is broken: by the action for which it asks, by
-/// its memory, or, where it asks for no actions, by its XIDs.
-pub(crate) fn is_broken(health: &GpuHealth) -> bool {
-    let rows = health.row_remap.iter().any(|(_, holds)| *holds);
-    let xids = health.xids.as_deref().unwrap_or_default();
-    match health.recovery {
-        Some(action) => rows || action.breaks_gpu(),
-        None => rows || has_broken(xids),
-    }
-}
-
-/// Reports whether one of `xids`, with their counts, breaks a GPU.
-pub(crate) fn has_broken(xids: &[(u64, u64)]) -> bool {
-    let mut counted = xids.iter().filter(|(_, count)| *count > 0);
-    counted.any(|(xid, _)| breaks(*xid))
-}
-
 /// Returns the faults of `gpu` that are states.
 fn states(gpu: &Gpu, gpus: &[Gpu], health: Option<&GpuHealth>) -> BTreeSet<Fault> {
     let missing = missing_links(gpu, gpus);
@@ -251,30 +228,6 @@ fn lost(gpu: &LostGpu) -> Lost {
         uuid: gpu.uuid.clone(),
         pci_bus_id: gpu.pci_bus_id.clone(),
     }
-}
-
-/// Returns what the links of each GPU sent and received, by index of the GPU.
-pub(crate) fn by_gpu(counters: &[LinkCounters]) -> BTreeMap<u32, Traffic> {
-    let mut gpus: BTreeMap<u32, Traffic> = BTreeMap::new();
-    for link in counters {
-        if let (Some(sent), Some(received)) = (link.transmit_bytes, link.receive_bytes) {
-            let bytes = gpus.entry(link.gpu).or_default();
-            bytes.insert(link.link, sent.saturating_add(received));
-        }
-    }
-    gpus
-}
-
-/// Reports whether a GPU was reset between two readings of its counters: all of them are
-/// lower. One alone may be that of a link that was trained again.
-pub(crate) fn was_reset(before: &Traffic, now: &Traffic) -> bool {
-    let both = before.iter().filter(|(_, bytes)| **bytes > 0);
-    let mut both = both.filter_map(|(link, before)| Some((before, now.get(link)?)));
-    let mut any = false;
-    both.all(|(before, now)| {
-        any = true;
-        now < before
-    }) && any
 }
 
 /// The XIDs of the GPUs of a node, as they are kept in the cluster.
@@ -311,9 +264,3 @@ impl Record {
         self.restored
     }
 }
-
-/// The id of the boot, by which the kernel distinguishes it from others.
-pub(crate) static BOOT: LazyLock<String> = LazyLock::new(|| {
-    let id = fs::read_to_string("/proc/sys/kernel/random/boot_id");
-    id.map(|id| id.trim().to_owned()).unwrap_or_default()
-});

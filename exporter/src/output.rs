@@ -1,7 +1,5 @@
 //! Prints a topology and a placement. Every output is deterministic.
 
-pub mod calibration;
-pub mod collectives;
 pub mod dot;
 pub mod environment;
 pub mod matrix;

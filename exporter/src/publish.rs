@@ -36,8 +36,6 @@ use crate::{
 pub const MANAGER: &str = "nvlink-exporter";
 /// Field manager of the alias labels.
 pub const ALIAS_MANAGER: &str = "nvlink-exporter-aliases";
-/// Field manager of the label that `nvlink-exporter device-plugin` writes.
-pub const DEVICES_MANAGER: &str = "nvlink-device-plugin";
 
 /// Why something could not be published.
 #[derive(Debug, thiserror::Error)]

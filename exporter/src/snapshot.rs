@@ -1,18 +1,23 @@
 //! What the collectors pass to the rest of the program: complete, immutable, shared.
 
 use std::{
+    pin::Pin,
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use arc_swap::{ArcSwap, ArcSwapOption};
+use nvlink_collectives::{
+    Results,
+    follow::{Node, Shown},
+};
 use nvlink_source::{Reading, host_name};
 use nvlink_topology::{Comparison, NodeTopology};
 use tokio::sync::Notify;
 
 use crate::{
-    collective::Results, load::LinkLoad, marks::Record, placement::Placements, release::Hold,
-    remotes::Remotes, tally::Tally, totals::GpuTotals,
+    load::LinkLoad, marks::Record, placement::Placements, release::Hold, remotes::Remotes,
+    tally::Tally, totals::GpuTotals,
 };
 
 /// The outcome of one collection. Data and health are separate: a failed
@@ -161,11 +166,6 @@ impl Latest {
         self.changed.notify_waiters();
     }
 
-    /// Replaces the results of benchmarks.
-    pub fn measure(&self, results: Results) {
-        self.results.store(Some(Arc::new(results)));
-    }
-
     /// Waits for the next snapshot or the next placements.
     pub async fn changed(&self) {
         self.changed.notified().await;
@@ -194,6 +194,38 @@ impl Latest {
             since_start: now.saturating_duration_since(self.start),
             tally: self.tally.clone(),
         }
+    }
+}
+
+impl nvlink_device_plugin::Node for Latest {
+    fn name(&self) -> String {
+        self.node.load().as_str().to_owned()
+    }
+
+    fn show(&self, look: &mut dyn FnMut(&Reading)) {
+        if let Some(data) = self.view(Instant::now()).data() {
+            look(data);
+        }
+    }
+
+    fn changed(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+        Box::pin(self.changed())
+    }
+}
+
+impl Node for Latest {
+    fn show(&self, look: &mut dyn FnMut(Shown<'_>)) {
+        let view = self.view(Instant::now());
+        if let Some(data) = view.whole() {
+            look(Shown {
+                by_constants: data.by_constants(),
+                calibration: &data.topology.spec.calibration,
+            });
+        }
+    }
+
+    fn measure(&self, results: Arc<Results>) {
+        self.results.store(Some(results));
     }
 }
 

@@ -188,6 +188,9 @@ fn the_code_map_names_existing_modules() {
         "api",
         "admission",
         "cluster",
+        "collectives",
+        "kubelet",
+        "device-plugin",
     ]
     .map(|name| format!("crates/{name}"));
     let programs = ["exporter", "webhook"].map(str::to_owned);

@@ -6,9 +6,11 @@
 //! client of [`client`], which never waits forever; [`watch`] follows objects.
 //! Work that only one replica may do belongs to the holder of the [`lease`].
 //! Servers limit their [`connections`]; what people and scrapers read is served by
-//! [`web`], which `--web.config.file` protects, and [`page`] has what pages share.
+//! [`web`], which `--web.config.file` protects, [`page`] has what pages share, and [`columns`]
+//! makes tables for terminals.
 
 pub mod client;
+pub mod columns;
 pub mod complaints;
 pub mod connections;
 pub mod duration;

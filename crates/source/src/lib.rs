@@ -6,6 +6,7 @@
 //! - [`text`] reads files of unknown encoding.
 //! - [`topo_matrix`] reads what `nvidia-smi topo -m` prints.
 //! - `reading` is what all sources make.
+//! - [`broken`] is what a reading says of broken GPUs.
 //! - `pci` is the tree of PCI devices; `nccl_xml` and [`sysfs`] read it from NCCL's files and from
 //!   the kernel.
 //! - [`recording`] is a document with samples, and `replay` plays them.
@@ -16,6 +17,7 @@
 //! - [`calibrated`] replaces bandwidths by measured ones.
 
 mod auto;
+pub mod broken;
 pub mod calibrated;
 pub mod file;
 mod nccl_xml;

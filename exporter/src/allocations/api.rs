@@ -12,15 +12,13 @@ use kube::{
     core::{ApiResource, Object},
     runtime::watcher,
 };
+use nvlink_collectives::{Inbox, follow::Message};
+use nvlink_kubelet::slices::{DRIVER, Nothing, SliceObject, Slices};
 use nvlink_runtime::watch::{self, Mirror};
 use nvlink_topology::{Pattern, labels};
 use serde::Deserialize;
 
-use super::{
-    holdings::PodName,
-    slices::{self, DRIVER, Nothing, SliceObject, Slices},
-};
-use crate::collective::{Inbox, follow::Message};
+use super::holdings::PodName;
 
 /// Seconds of a watch. Longer than the default: there is an exporter on each node, and
 /// a frozen connection only delays the pattern of a job.
@@ -109,7 +107,7 @@ impl Cluster {
 
     /// Watches the ResourceSlices of NVIDIA's DRA driver on `node`. Never ends.
     pub(super) async fn watch_slices(self, client: Client, node: String) {
-        let api = Api::<SliceObject>::all_with(client, &slices::resource());
+        let api = Api::<SliceObject>::all_with(client, &nvlink_kubelet::slices::resource());
         let fields = format!("spec.nodeName={node},spec.driver={DRIVER}");
         let config = watcher::Config::default().fields(&fields).timeout(ROUND);
         watch::follow(api, config, SlicesOfNode(self)).await;

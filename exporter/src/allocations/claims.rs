@@ -12,14 +12,11 @@ use kube::{
     Api, Client,
     core::{ApiResource, Object},
 };
+use nvlink_kubelet::podresources::{ClaimResource, DynamicResource, ListPodResourcesResponse};
+use nvlink_kubelet::slices::{DRIVER, Nothing};
 use nvlink_runtime::client;
 use serde::Deserialize;
 use tokio::time::timeout_at;
-
-use super::{
-    podresources::{ClaimResource, DynamicResource, ListPodResourcesResponse},
-    slices::{DRIVER, Nothing},
-};
 
 /// How long a look waits for all the claims that it does not know.
 const PATIENCE: Duration = Duration::from_secs(2);

@@ -8,6 +8,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use nvlink_kubelet::client::Kubelet;
+use nvlink_kubelet::podresources::ListPodResourcesResponse;
 use nvlink_source::LostGpu;
 use nvlink_topology::{Allocation, NodeTopologySpec, NodeTopologyStatus, Pattern};
 use tokio::{
@@ -21,8 +23,6 @@ use super::{
     api::Cluster,
     claims::Claims,
     holdings::{Holdings, Names, PodName},
-    kubelet::Kubelet,
-    podresources::ListPodResourcesResponse,
     tracker::Tracker,
 };
 use crate::{

@@ -2,15 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use nvlink_kubelet::devices::{Devices, is_gpu_resource};
+use nvlink_kubelet::podresources::{ContainerResources, ListPodResourcesResponse};
+use nvlink_kubelet::slices::{DRIVER, Slices};
 use nvlink_source::LostGpu;
 use nvlink_topology::NodeTopologySpec;
 use prost::{DecodeError, Message};
-
-use super::{
-    devices::{Devices, is_gpu_resource},
-    podresources::{ContainerResources, ListPodResourcesResponse},
-    slices::{DRIVER, Slices},
-};
 
 /// Namespace and name of a pod.
 pub(super) type PodName = (String, String);

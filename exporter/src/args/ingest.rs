@@ -3,14 +3,13 @@
 use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, ValueEnum};
-use nvlink_runtime::duration;
-use nvlink_source::SourceSpec;
-use nvlink_topology::PathClass;
-
-use crate::collective::{
+use nvlink_collectives::{
     Collective, Given,
     verdict::{Against, Gate},
 };
+use nvlink_runtime::duration;
+use nvlink_source::SourceSpec;
+use nvlink_topology::PathClass;
 
 /// Flags of `ingest`.
 #[derive(Debug, Args)]

@@ -5,42 +5,23 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-use anyhow::{Context, bail};
+use anyhow::Context;
+use nvlink_collectives::calibration;
 use nvlink_source::calibrated;
-use nvlink_topology::{
-    Calibration,
-    calibration::{MAX_AGE, MIN_RUNS},
-};
+use nvlink_topology::Calibration;
 
 use super::print;
 use crate::{
     args::{CalibrationAction, CalibrationArgs},
-    collective::store,
     output,
 };
-
-const DAY: u64 = 24 * 3600;
 
 pub(super) fn calibration(args: &CalibrationArgs) -> anyhow::Result<()> {
     match &args.action {
         CalibrationAction::Make { directories } => {
-            let mut runs = Vec::new();
-            for directory in directories {
-                runs.extend(store::read(directory)?.measured());
-            }
-            let calibration = Calibration::of(&runs, now());
-            if calibration.entries.is_empty() {
-                bail!(
-                    "no model of GPUs and class of path has {MIN_RUNS} good runs of all_reduce with large messages (256 MiB and more) on one node in the last {} days, with what the model says; `nvlink-exporter ingest --state DIR --source nvml FILE` keeps such runs",
-                    MAX_AGE / DAY
-                );
-            }
-            print(&output::json(&calibration)?)
+            print(&output::json(&calibration::make(directories, now())?)?)
         }
-        CalibrationAction::Show { file } => {
-            let calibration = load(file)?;
-            print(&output::calibration::table(&calibration, now()))
-        }
+        CalibrationAction::Show { file } => print(&calibration::table(&load(file)?, now())),
     }
 }
 

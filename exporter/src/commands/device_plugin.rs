@@ -10,6 +10,7 @@ use axum::{
     response::{IntoResponse, Response},
     routing::get,
 };
+use nvlink_device_plugin::{Directories, Label, Proxy};
 use nvlink_runtime::{
     signals,
     supervise::{Supervisor, Weight},
@@ -22,7 +23,6 @@ use super::serve::blocking;
 use crate::{
     args::DevicePluginArgs,
     collect::{self, Open},
-    device_plugin::{Directories, Label, Proxy},
     log, metrics, publish,
     snapshot::Latest,
 };
@@ -80,7 +80,7 @@ async fn start(
         kubelet: args.kubelet_plugins.clone(),
         vendor: args.vendor_plugins.clone(),
     };
-    let proxy = Arc::new(Proxy::new(directories, Arc::clone(&latest)));
+    let proxy = Arc::new(Proxy::new(directories, latest.clone()));
     let web = Web::of_flag(args.config_file.clone()).await?;
     let listeners = web::listen(args.listen_addresses.clone()).await?;
     let router = web.protect(router(Arc::clone(&proxy), supervisor.clone()));

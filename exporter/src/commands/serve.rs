@@ -4,6 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use anyhow::Context;
 use axum::Router;
+use nvlink_collectives::{Inbox, follow::Follower};
 use nvlink_runtime::{
     signals,
     supervise::{Supervisor, Weight},
@@ -15,7 +16,6 @@ use crate::{
     allocations::{self, ClusterAccess},
     args::ServeArgs,
     collect::{self, Open},
-    collective::{Inbox, follow::Follower},
     control, lifecycle, log,
     publish::{self, Publisher},
     release::Release,
@@ -138,7 +138,7 @@ fn measure(supervisor: &Supervisor, args: &ServeArgs, latest: &Arc<Latest>, inbo
     let follower = Follower {
         directory: args.collectives.clone(),
         inbox,
-        latest: Arc::clone(latest),
+        node: Arc::clone(latest),
         interval: args.collection_interval,
     };
     let name = "the reader of benchmark results";

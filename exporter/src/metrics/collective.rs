@@ -2,17 +2,17 @@
 
 use std::{collections::BTreeMap, fmt};
 
+use nvlink_collectives::{
+    SizeClass, State,
+    run::Reason,
+    state::{Class, Entry},
+};
 use nvlink_topology::Comparison;
 
 use super::{
     families,
     family::{Label, Value},
     writer::Writer,
-};
-use crate::collective::{
-    SizeClass, State,
-    run::Reason,
-    state::{Class, Entry},
 };
 
 pub(super) fn write(out: &mut Writer<'_>, state: &State) -> fmt::Result {

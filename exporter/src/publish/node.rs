@@ -11,7 +11,7 @@ use nvlink_runtime::client;
 use nvlink_topology::{NodeTopology, labels};
 use serde_json::{Value, json};
 
-use super::{ALIAS_MANAGER, DEVICES_MANAGER, MANAGER, PublishError, is_conflict};
+use super::{ALIAS_MANAGER, MANAGER, PublishError, is_conflict};
 
 /// Nodes that one request lists.
 const PAGE: u32 = 500;
@@ -150,7 +150,7 @@ pub(super) async fn apply_aliases(
 }
 
 /// All managers of this program.
-const MANAGERS: [&str; 3] = [MANAGER, ALIAS_MANAGER, DEVICES_MANAGER];
+const MANAGERS: [&str; 3] = [MANAGER, ALIAS_MANAGER, nvlink_device_plugin::MANAGER];
 
 /// Removes everything that the managers of this program have set.
 pub(super) async fn remove(client: &Client, node: &Node) -> Result<(), PublishError> {

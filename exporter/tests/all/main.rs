@@ -11,6 +11,7 @@ mod faults;
 #[path = "../support/full.rs"]
 mod full;
 mod golden;
+mod ingest;
 mod input;
 #[path = "../../../crates/source/tests/all/machine.rs"]
 #[allow(dead_code, reason = "the tests of the sources use all of it")]

@@ -4,12 +4,10 @@
 use std::cell::Cell;
 
 use crate::support::reading;
-use nvlink_exporter::allocations::{
-    Holdings, Judge,
-    podresources::{
-        CdiDevice, ClaimResource, ContainerDevices, ContainerResources, DynamicResource,
-        ListPodResourcesResponse, PodResources,
-    },
+use nvlink_exporter::allocations::{Holdings, Judge};
+use nvlink_kubelet::podresources::{
+    CdiDevice, ClaimResource, ContainerDevices, ContainerResources, DynamicResource,
+    ListPodResourcesResponse, PodResources,
 };
 use nvlink_topology::{Allocation, NodeTopologySpec};
 use proptest::{collection::vec, prelude::*, test_runner::TestRunner};

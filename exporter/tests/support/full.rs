@@ -2,11 +2,13 @@
 
 #![allow(dead_code, reason = "each test uses a part of it")]
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
+use nvlink_collectives::{
+    Collective, Expected, Results, State, follow::Node, run::Reason, state::Class,
+};
 use nvlink_exporter::{
     collect::collect,
-    collective::{Collective, Expected, Results, State, run::Reason, state::Class},
     placement::{Health, Judged, Keys, PatternFrom, Placements},
     snapshot::{Latest, View},
     tally::Tally,
@@ -47,7 +49,7 @@ fn view(source: &str, gpus: u32, per_container: usize) -> View {
     let latest = Latest::default().with(tally);
     latest.publish(snapshot);
     latest.place(held);
-    latest.measure(results());
+    latest.measure(Arc::new(results()));
     latest.view(finished + Duration::from_millis(1500))
 }
 

@@ -1,0 +1,136 @@
+//! Collectives: their names, their bus bandwidth, and how to tell them apart.
+
+use std::{fmt, str::FromStr};
+
+use serde::{Deserialize, Serialize};
+
+/// A collective operation that a benchmark measures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Collective {
+    AllReduce,
+    AllGather,
+    ReduceScatter,
+    Broadcast,
+    Reduce,
+    #[serde(rename = "alltoall")]
+    AllToAll,
+    Gather,
+    Scatter,
+    #[serde(rename = "sendrecv")]
+    SendRecv,
+    Hypercube,
+}
+
+impl Collective {
+    /// All collectives, for label values and help texts.
+    pub const ALL: [Self; 10] = [
+        Self::AllReduce,
+        Self::AllGather,
+        Self::ReduceScatter,
+        Self::Broadcast,
+        Self::Reduce,
+        Self::AllToAll,
+        Self::Gather,
+        Self::Scatter,
+        Self::SendRecv,
+        Self::Hypercube,
+    ];
+
+    /// Returns the name that nccl-tests uses, which is also the value of the label.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::AllReduce => "all_reduce",
+            Self::AllGather => "all_gather",
+            Self::ReduceScatter => "reduce_scatter",
+            Self::Broadcast => "broadcast",
+            Self::Reduce => "reduce",
+            Self::AllToAll => "alltoall",
+            Self::Gather => "gather",
+            Self::Scatter => "scatter",
+            Self::SendRecv => "sendrecv",
+            Self::Hypercube => "hypercube",
+        }
+    }
+
+    /// Returns the collective of a program of nccl-tests, such as
+    /// `/opt/nccl-tests/build/all_reduce_perf`.
+    #[must_use]
+    pub fn of_program(path: &str) -> Option<Self> {
+        let name = path.rsplit('/').next().unwrap_or(path);
+        let name = name.strip_suffix("_mpi").unwrap_or(name);
+        name.strip_suffix("_perf").unwrap_or(name).parse().ok()
+    }
+
+    /// Returns the collective of a function of NCCL, such as `ReduceScatter`.
+    #[must_use]
+    pub fn of_function(name: &str) -> Option<Self> {
+        let plain = |text: &str| text.replace('_', "").to_ascii_lowercase();
+        let name = plain(name);
+        Self::ALL
+            .into_iter()
+            .find(|one| plain(one.as_str()) == name)
+    }
+
+    /// Returns bus bandwidth divided by algorithm bandwidth for `ranks` GPUs, as nccl-tests
+    /// defines it (`doc/PERFORMANCE.md` of nccl-tests): the bus bandwidth of a perfect run
+    /// is the bandwidth of the bottleneck, whatever the number of GPUs.
+    #[must_use]
+    pub fn bus_factor(self, ranks: u32) -> f64 {
+        let n = f64::from(ranks.max(1));
+        match self {
+            Self::AllReduce => 2.0 * (n - 1.0) / n,
+            Self::Broadcast | Self::Reduce | Self::SendRecv => 1.0,
+            Self::AllGather
+            | Self::ReduceScatter
+            | Self::AllToAll
+            | Self::Gather
+            | Self::Scatter
+            | Self::Hypercube => (n - 1.0) / n,
+        }
+    }
+}
+
+impl fmt::Display for Collective {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// The error for a word that is not a collective.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("unknown collective {0:?}: use one of {known}", known = Collective::ALL.map(Collective::as_str).join(", "))]
+pub struct UnknownCollective(String);
+
+impl FromStr for Collective {
+    type Err = UnknownCollective;
+
+    fn from_str(text: &str) -> Result<Self, UnknownCollective> {
+        let found = Self::ALL.into_iter().find(|one| one.as_str() == text);
+        found.ok_or_else(|| UnknownCollective(text.chars().take(64).collect()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_from_programs_and_functions() {
+        let of = Collective::of_program;
+        assert_eq!(of("/opt/x/all_reduce_perf"), Some(Collective::AllReduce));
+        assert_eq!(of("alltoall_perf_mpi"), Some(Collective::AllToAll));
+        assert_eq!(of("alltoallv_perf"), None);
+        for one in Collective::ALL {
+            assert_eq!(of(&format!("./{one}_perf")), Some(one));
+            assert_eq!(one.as_str().parse(), Ok(one));
+            let json = serde_json::to_value(one).unwrap();
+            assert_eq!(json, one.as_str());
+        }
+        let of = Collective::of_function;
+        assert_eq!(of("ReduceScatter"), Some(Collective::ReduceScatter));
+        assert_eq!(of("AllToAll"), Some(Collective::AllToAll));
+        assert_eq!(of("Send"), None);
+    }
+}

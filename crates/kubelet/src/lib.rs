@@ -1,0 +1,18 @@
+//! What the kubelet of a node says of its devices.
+//!
+//! The exporter reads it for the allocations, and the device plugin's part of it takes the same names
+//! of devices and dials the same kind of sockets; so both use this crate, and neither needs the other.
+//! What only a server of device plugins needs is in `crates/device-plugin`.
+//! The modules; each uses only those above it:
+//!
+//! - [`socket`] connects to gRPC servers on Unix sockets.
+//! - [`podresources`] has the messages of the kubelet's API of pods' resources.
+//! - [`client`] calls that API.
+//! - [`slices`] are the devices of DRA drivers, from ResourceSlices.
+//! - [`devices`] maps the names of devices to GPUs.
+
+pub mod client;
+pub mod devices;
+pub mod podresources;
+pub mod slices;
+pub mod socket;
