@@ -27,6 +27,7 @@ use nvlink_admission::{admit::Admission, decide::Settings, policies::Site, view:
 use nvlink_cluster::{
     authorizer::ClusterAuthorizer, mirror::Mirror, status::Writer, watches::Watches,
 };
+use nvlink_queue::controller::Queue;
 
 use crate::{
     admission::server::{self, Webhook, listen},
@@ -35,7 +36,6 @@ use crate::{
     metrics::Metrics,
     page::{self, Page},
     policies::Inspector,
-    queue::controller::Queue,
     recent::Recent,
     registration::registrar::{self, Registrar},
 };
@@ -132,7 +132,7 @@ async fn start(args: ServeArgs, supervisor: &Supervisor) -> anyhow::Result<Runni
         exempt,
         shared.subscribe(),
     );
-    let queue = Queue::new(&client, &settings, &metrics, shared);
+    let queue = Queue::new(&client, &settings, metrics.queue(), shared);
     if let Some(address) = args.extender.extender_listen {
         extend::serve(address, &identity, mirror, &view, &metrics, supervisor);
     }

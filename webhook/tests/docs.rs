@@ -188,6 +188,7 @@ fn the_code_map_names_existing_modules() {
         "crates/api",
         "crates/admission",
         "crates/cluster",
+        "crates/queue",
         "exporter",
         "webhook",
     ] {

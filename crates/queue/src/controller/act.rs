@@ -1,0 +1,232 @@
+//! What the queue does with pods: begins to release them, and to fail them.
+
+use std::{collections::BTreeMap, sync::atomic::Ordering};
+
+use k8s_openapi::jiff::Timestamp;
+use nvlink_planner::{Action, Millis, Name, Reject, Release};
+use nvlink_topology::Pattern;
+
+use super::{Done, Serving};
+use crate::{
+    Placement,
+    execute::{Id, Move},
+    feed::{Leaver, Lost, Unclaimed},
+    notice::{self, About},
+    placement::{Other, others},
+    words,
+    writes::{CLASS_GONE, TIMEOUT, Write},
+};
+
+impl Serving {
+    /// Begins to do what a round says.
+    pub(super) fn carry_out(&mut self, actions: Vec<Action>, now: Millis) {
+        for action in actions {
+            match action {
+                Action::Release(release) => match self.places(&release, now) {
+                    Some(places) => self.start(places, words::kind(&release.why)),
+                    None => self.put_off(&release, now),
+                },
+                Action::Reject(reject) => self.reject(reject),
+                Action::GiveBack(back) => {
+                    tracing::debug!(job = %back.job, pods = back.vacant.len(), "a gang lost pods");
+                }
+            }
+        }
+    }
+
+    /// Returns the placements of a release; `None` if a pod needs a claim, and the UUIDs of its GPUs
+    /// are not known.
+    fn places(&self, release: &Release, now: Millis) -> Option<Vec<(Name, Placement)>> {
+        let (plan, at) = (self.plan(), stamp(now));
+        let why = words::why(&release.why);
+        tracing::info!(job = %release.job, pods = release.seats.len(), plan, why, "releasing a job");
+        let known = self.feed.seats(&release.job).iter().chain(&release.seats);
+        let known = known.filter_map(|seat| Some((seat.rank, Other::of(seat)?)));
+        let all: BTreeMap<u32, Other> = known.collect();
+        let seats = release.seats.iter().map(|seat| {
+            let domain = seat.node.as_ref().zip(seat.domain.as_ref());
+            let member = self.feed.member(&seat.pod);
+            let gang = member.map(|member| member.gang.as_ref());
+            let uuids = match self.feed.named(&seat.pod) {
+                Some(_) => {
+                    let uuids = self.feed.uuids(seat.node.as_ref()?, &seat.gpus)?;
+                    Some(uuids).filter(|uuids| !uuids.is_empty())?
+                }
+                None => Vec::new(),
+            };
+            let placement = Placement {
+                uuids,
+                plan: plan.clone(),
+                at,
+                gang: gang.map(|gang| gang.map_or_else(String::new, |gang| gang.name.clone())),
+                node: seat.node.as_deref().map(str::to_owned),
+                gpus: seat.gpus.clone(),
+                domain: domain.and_then(|(node, domain)| self.feed.domain(node, domain)),
+                rank: seat.rank,
+                cost: release.cost,
+                quality: release.quality,
+                scope: release.scope.to_string(),
+                why: why.clone(),
+                others: others(&all, seat.rank),
+            };
+            Some((seat.pod.clone(), placement))
+        });
+        seats.collect()
+    }
+
+    /// Puts off a release for which a claim cannot name the GPUs.
+    fn put_off(&mut self, release: &Release, now: Millis) {
+        const WHY: &str = "the UUIDs of the GPUs that its ResourceClaim must name are not known";
+        tracing::warn!(job = %release.job, reason = WHY, "cannot release a job; retrying");
+        for seat in &release.seats {
+            self.feed.settle(&seat.pod, Some((now, WHY)));
+        }
+    }
+
+    fn plan(&self) -> String {
+        let number = self.plans.fetch_add(1, Ordering::Relaxed) + 1;
+        format!("{}-{number}", self.term)
+    }
+
+    /// Lets a pod go whose class does not queue.
+    pub(super) fn let_go(&mut self, leaver: Leaver, now: Millis) {
+        if leaver.stuck {
+            let message = format!(
+                "the pod cannot start: it gets its GPUs by a claim that the queue makes, and {}",
+                leaver.why
+            );
+            return self.fail_one(leaver.pod, CLASS_GONE, message);
+        }
+        tracing::info!(pod = %leaver.pod, why = leaver.why, "letting a pod go");
+        let placement = Placement {
+            uuids: Vec::new(),
+            plan: self.plan(),
+            at: stamp(now),
+            gang: None,
+            node: None,
+            gpus: Vec::new(),
+            domain: None,
+            rank: 0,
+            cost: 0.0,
+            quality: 0.0,
+            scope: String::new(),
+            why: leaver.why,
+            others: Vec::new(),
+        };
+        self.start(vec![(leaver.pod, placement)], "unqueued");
+    }
+
+    /// Begins to release pods together.
+    pub(super) fn start(&mut self, places: Vec<(Name, Placement)>, kind: &'static str) {
+        let mut moves = Vec::with_capacity(places.len());
+        for (pod, placement) in places {
+            let Some(document) = self.feed.document(&pod) else {
+                continue;
+            };
+            let id = self.leaves(&pod, Some(kind));
+            self.feed.expect(&pod, placement.clone());
+            moves.push(Move {
+                pod: id,
+                document,
+                asks: self.feed.asks(&pod, &placement),
+                placement,
+            });
+        }
+        self.moving += 1;
+        let writer = self.writer.clone();
+        self.tasks
+            .spawn(async move { Done::Written(writer.start(moves).await) });
+    }
+
+    /// Makes the claim of a released pod anew, if need be for other GPUs of its node.
+    pub(super) fn reassign(&mut self, one: Unclaimed, now: Millis) {
+        let Unclaimed { pod, without } = one;
+        let Some((document, mut placement)) = self.feed.released(&pod) else {
+            return;
+        };
+        if !without.is_empty() {
+            let pattern = self.feed.member(&pod).map(|member| member.pattern);
+            let pattern = pattern.unwrap_or(Pattern::AllReduce);
+            let gpus = self.planner.again(&pod, pattern, &without, now);
+            let node = placement.node.as_deref().map(Name::from);
+            let found = gpus.zip(node);
+            let named = found.and_then(|(gpus, node)| Some((self.feed.uuids(&node, &gpus)?, gpus)));
+            // If there are none, the pod waits for these, and fails in the end.
+            let Some((uuids, gpus)) = named else { return };
+            (placement.uuids, placement.gpus) = (uuids, gpus);
+            placement.domain = None;
+        }
+        placement.at = stamp(now);
+        tracing::info!(%pod, gpus = ?placement.gpus, ?without, "making the claim of a released pod anew");
+        let uid = self.feed.uid(&pod).unwrap_or_default().to_owned();
+        let one = Move {
+            asks: self.feed.asks(&pod, &placement),
+            pod: (pod.clone(), uid),
+            document,
+            placement,
+        };
+        self.feed.expect(&pod, one.placement.clone());
+        // What it gets now, nobody else is to get.
+        self.feed.flush(&mut self.planner, now);
+        self.moving += 1;
+        let writer = self.writer.clone();
+        self.tasks
+            .spawn(async move { Done::Written(writer.claim_again(one).await) });
+    }
+
+    fn reject(&mut self, reject: Reject) {
+        let mut members = reject.pods.iter().filter_map(|pod| self.feed.member(pod));
+        let Some(about) = members.next().map(About::from) else {
+            return;
+        };
+        let obstacle = self.feed.obstacle(&reject.job);
+        let why = notice::why(&reject.reason, obstacle, about);
+        let class = about.class;
+        let message =
+            format!("the pod waited in the queue of class {class:?} as long as it may: {why}");
+        let mut documents = Vec::with_capacity(reject.pods.len());
+        for pod in reject.pods {
+            let Some(document) = self.feed.document(&pod) else {
+                continue;
+            };
+            tracing::info!(%pod, why, "failing a pod that waited too long");
+            let id = self.leaves(&pod, None);
+            self.feed.expect_leaving(&pod);
+            documents.push((id, document));
+        }
+        let reason = TIMEOUT;
+        self.fail(documents, Write::Reject { reason, message });
+    }
+
+    /// Fails a pod whose node is lost or does not take it, so that whoever created it can create another one.
+    pub(super) fn give_up(&mut self, lost: Lost) {
+        let Lost { pod, reason, why } = lost;
+        let message = format!("the queue released the pod to a node where it cannot start: {why}");
+        self.fail_one(pod, reason, message);
+    }
+
+    /// Fails a pod that cannot start.
+    fn fail_one(&mut self, pod: Name, reason: &'static str, message: String) {
+        let Some(document) = self.feed.document(&pod) else {
+            return;
+        };
+        tracing::info!(%pod, reason, message, "failing a pod that cannot start");
+        self.feed.expect_leaving(&pod);
+        let uid = self.feed.uid(&pod).unwrap_or_default().to_owned();
+        self.fail(
+            vec![((pod, uid), document)],
+            Write::Reject { reason, message },
+        );
+    }
+
+    fn fail(&mut self, pods: Vec<(Id, serde_json::Value)>, write: Write) {
+        self.moving += 1;
+        let writer = self.writer.clone();
+        self.tasks
+            .spawn(async move { Done::Written(writer.reject(pods, write).await) });
+    }
+}
+
+fn stamp(now: Millis) -> Timestamp {
+    Timestamp::from_millisecond(now).unwrap_or_default()
+}
