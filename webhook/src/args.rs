@@ -223,7 +223,7 @@ pub struct ServeArgs {
     /// Node labels that stand for wider scopes.
     #[command(flatten)]
     pub scopes: ScopeArgs,
-    /// What to log: a level, or a filter such as `nvlink_webhook=debug,kube=warn`.
+    /// What to log: a level, or a filter such as `nvlink=debug,kube=warn`.
     #[arg(
         long,
         env = "NVLINK_WEBHOOK_LOG",

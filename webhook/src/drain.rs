@@ -21,19 +21,16 @@ use nvlink_api::{
     patch::{Editor, Step},
     pod,
 };
+use nvlink_queue::{
+    Life,
+    claim::Named,
+    notice::{Post, TEMPORARY},
+};
 use nvlink_runtime::client::{self, Limits};
 use nvlink_topology::labels;
 use serde_json::{Value, json};
 
-use crate::{
-    queue::{
-        Life,
-        claim::Named,
-        notice::{Post, TEMPORARY},
-    },
-    registration::NAME,
-    stdout::print,
-};
+use crate::{registration::NAME, stdout::print};
 
 /// The most pods in an answer of the API server.
 const PAGE: u32 = 500;

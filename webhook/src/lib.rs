@@ -10,7 +10,6 @@
 //! - [`admission`]: admission reviews over HTTP;
 //! - [`mod@registration`]: which pods the API server calls the webhook for;
 //! - [`certificate`]: the certificate that the API server trusts;
-//! - [`queue`]: the queue, which the leader serves;
 //! - [`page`]: the page of the cluster;
 //! - [`extender`]: kube-scheduler's extender;
 //! - [`args`]: the command line;
@@ -33,7 +32,6 @@ pub mod metrics;
 pub mod page;
 pub mod policies;
 pub mod preview;
-pub mod queue;
 pub mod recent;
 pub mod registration;
 mod run;

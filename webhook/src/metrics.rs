@@ -23,12 +23,8 @@ use prometheus_client::{
 };
 
 mod extender;
-mod placement;
-mod queue;
 
 pub use extender::{Call, Calls, Verb};
-pub use placement::PlacementMetrics;
-pub use queue::{Depth, Ended, QueueMetrics, Written};
 
 /// The outcome of an admission request, a label with a bounded number of values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -143,8 +139,7 @@ pub struct Metrics {
     cut_offs: CutOffs,
     cluster: Arc<nvlink_cluster::metrics::Metrics>,
     calls: Calls,
-    queue: QueueMetrics,
-    placements: PlacementMetrics,
+    queue: Arc<nvlink_queue::metrics::Metrics>,
     /// Those of placements, which stand beside the exporter's `nvlink_placement_…`.
     of_placements: Registry,
 }
@@ -172,15 +167,14 @@ impl Default for Metrics {
             cut_offs: CutOffs::default(),
             cluster: Arc::default(),
             calls: Calls::default(),
-            queue: QueueMetrics::default(),
-            placements: PlacementMetrics::default(),
+            queue: Arc::default(),
             of_placements: Registry::with_prefix("nvlink_placement"),
         };
         metrics.register();
         metrics.register_process();
         metrics.register_isolation();
-        metrics.queue.register(&mut metrics.registry);
-        metrics.placements.register(&mut metrics.of_placements);
+        let of_placements = &mut metrics.of_placements;
+        metrics.queue.register(&mut metrics.registry, of_placements);
         metrics
     }
 }
@@ -294,14 +288,8 @@ impl Metrics {
 
     /// Returns the metrics of the queue.
     #[must_use]
-    pub fn queue(&self) -> &QueueMetrics {
+    pub fn queue(&self) -> &Arc<nvlink_queue::metrics::Metrics> {
         &self.queue
-    }
-
-    /// Returns the metrics of what became of the queue's placements.
-    #[must_use]
-    pub fn placements(&self) -> &PlacementMetrics {
-        &self.placements
     }
 
     /// Returns the counts of clients that were cut off.

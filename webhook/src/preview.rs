@@ -15,7 +15,6 @@ use serde_json::Value;
 
 use crate::{
     args::{Output, PreviewArgs},
-    queue,
     stdout::print,
 };
 
@@ -181,7 +180,7 @@ impl<'a> Preview<'a> {
         let node = node_of_scheduler(template, &mut pod);
         let pods = dress
             .as_ref()
-            .and_then(|_| queue::gang_size(&pod, document));
+            .and_then(|_| nvlink_queue::gang_size(&pod, document));
         let decision = self.admission.admit_part(pod, namespace, &subject, pods);
         match self.runtime.block_on(decision) {
             Err(refusal) => {

@@ -27,6 +27,7 @@ use nvlink_admission::{admit::Admission, decide::Settings, policies::Site, view:
 use nvlink_cluster::{
     authorizer::ClusterAuthorizer, mirror::Mirror, status::Writer, watches::Watches,
 };
+use nvlink_queue::controller::Queue;
 
 use crate::{
     admission::server::{self, Webhook, listen},
@@ -35,7 +36,6 @@ use crate::{
     metrics::Metrics,
     page::{self, Page},
     policies::Inspector,
-    queue::controller::Queue,
     recent::Recent,
     registration::registrar::{self, Registrar},
 };
@@ -163,7 +163,10 @@ fn leaders(
     let shared = watch::Sender::new(None);
     let shares = shared.subscribe();
     let writer = Writer::new(client, view, metrics.cluster(), exempt, shares);
-    (writer, Queue::new(client, settings, metrics, shared))
+    (
+        writer,
+        Queue::new(client, settings, metrics.queue(), shared),
+    )
 }
 
 fn admission(

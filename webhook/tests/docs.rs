@@ -188,6 +188,7 @@ fn the_code_map_names_existing_modules() {
         "api",
         "admission",
         "cluster",
+        "queue",
         "collectives",
         "kubelet",
         "device-plugin",

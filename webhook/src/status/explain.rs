@@ -6,6 +6,7 @@ use nvlink_api::{
     pod,
 };
 use nvlink_planner::{Action, Deadline, Explanation, Job, Millis, Name, OnTimeout};
+use nvlink_queue::{Life, notice::REFUSED};
 use nvlink_topology::{Scope, labels};
 use serde::Serialize;
 use serde_json::Value;
@@ -18,7 +19,6 @@ use super::{
     state::{Pod, State},
     words,
 };
-use crate::queue::{self, Life, notice::REFUSED};
 
 /// The most domains that are shown.
 const DOMAINS: usize = 8;
@@ -241,7 +241,7 @@ fn gang(state: &State<'_>, pod: &Pod<'_>) -> Option<Gang> {
         .values()
         .filter(|other| other.life.is_live() && other.job() == job);
     let members: Vec<_> = pods.filter_map(|pod| pod.member.as_ref()).collect();
-    let whole = crate::queue::assemble(&members);
+    let whole = nvlink_queue::assemble(&members);
     let doubts = whole.doubts.iter().map(ToString::to_string);
     Some(Gang {
         name: own.name.clone(),
@@ -303,8 +303,8 @@ fn wait(state: &mut State<'_>, id: &Name, this: &mut Explained) {
     if is_refused(state, &job, this) {
         return;
     }
-    this.reason = Some(queue::words::word(&waiting.reason).to_owned());
-    let why = queue::words::sentence(&waiting.reason, job.reach(), &job.project);
+    this.reason = Some(words::word(&waiting.reason).to_owned());
+    let why = words::sentence(&waiting.reason, job.reach(), &job.project);
     this.messages = vec![why];
     this.summary = format!(
         "waits in the queue of class {class}: position {}, {} in its class",
@@ -390,7 +390,7 @@ fn acts(state: &State<'_>, id: &Name, job: &Job, this: &mut Explained) {
                 this.messages = vec![format!(
                     "its GPUs on {} are free: {}",
                     nodes.join(", "),
-                    queue::words::why(&release.why)
+                    words::why(&release.why)
                 )];
             }
             Action::Reject(reject) if reject.job == *id => {

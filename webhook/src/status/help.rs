@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 
 use nvlink_api::class::Class;
 use nvlink_planner::{Action, Eta, Job, Millis, Name, Planner, Release};
+use nvlink_queue::feed::giving;
 use nvlink_topology::{Pattern, Scope};
 use serde::Serialize;
 use serde_json::Value;
 
 use super::{state::State, variant, words};
-use crate::queue::feed::giving;
 
 /// A change with which a job would start earlier.
 #[derive(Clone, Debug, PartialEq, Serialize)]

@@ -8,11 +8,11 @@ use nvlink_api::{
 };
 use nvlink_cluster::mirror::{self, Mirror, Published, watches};
 use nvlink_planner::{Job, Name, Room};
+use nvlink_queue::feed::giving;
 use nvlink_topology::{BrokenGpus, labels};
 use serde_json::Value;
 
 use super::objects::Objects;
-use crate::queue::feed::giving;
 
 /// A node with GPUs.
 #[derive(Default)]

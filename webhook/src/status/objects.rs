@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use nvlink_runtime::watch::Key;
 use serde_json::Value;
 
-use crate::queue::Object;
+use nvlink_queue::Object;
 
 /// The objects that a report is made from.
 #[derive(Clone, Debug, Default)]

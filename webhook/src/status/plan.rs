@@ -6,10 +6,13 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use nvlink_admission::decide::Settings;
 use nvlink_api::class::GPU;
 use nvlink_planner::{Name, Planner, Round};
+use nvlink_queue::{
+    feed::{Claim, DeviceClass, Feed, Slice, node::Node},
+    placement::id,
+};
 use serde_json::{Value, json};
 
 use super::state::State;
-use crate::queue::feed::{Claim, DeviceClass, Feed, Slice, id, node::Node};
 
 /// The planner, and what it says now.
 pub(super) struct Plan {

@@ -1,6 +1,10 @@
 //! Explains pods that do not wait in the queue.
 
 use nvlink_api::pod;
+use nvlink_queue::{
+    Life,
+    outcome::{self, Outcome},
+};
 use nvlink_topology::{Pattern, labels};
 use serde_json::Value;
 
@@ -8,10 +12,6 @@ use super::{
     explain::Explained,
     state::{Pod, State},
     words,
-};
-use crate::queue::{
-    Life,
-    outcome::{self, Outcome},
 };
 
 /// Describes a pod in the state `life`.

@@ -16,13 +16,8 @@ use nvlink_admission::{
     decide::gate,
 };
 use nvlink_api::{crd::DomainClass, node_topology, pod};
-use nvlink_runtime::client;
-use nvlink_topology::{GROUP, labels};
-use serde_json::Value;
-
-use super::objects::{Kind, Objects, key};
-use crate::queue::{
-    self, Life, Limits,
+use nvlink_queue::{
+    Life, Limits,
     claim::API_VERSION,
     feed::{
         Place, Slice,
@@ -31,6 +26,11 @@ use crate::queue::{
     },
     owners::Owners,
 };
+use nvlink_runtime::client;
+use nvlink_topology::{GROUP, labels};
+use serde_json::Value;
+
+use super::objects::{Kind, Objects, key};
 
 /// The most objects of one answer of the API server.
 const PAGE: u32 = 500;
@@ -217,13 +217,13 @@ pub(super) async fn owners(client: &Client, objects: &mut Objects) {
     let all = objects.namespace.is_none();
     let runs = |pod: &Value| {
         let classed = pod::metadata(pod, "labels", labels::CLASS).is_some();
-        let job = queue::object(pod).is_some_and(|object| object.is_job());
+        let job = nvlink_queue::object(pod).is_some_and(|object| object.is_job());
         all && classed && job && Life::of(pod).is_live() && Limits::of(pod, None).is_unknown()
     };
     let pods = objects.pods.objects.iter();
     let wanted: BTreeSet<Place> = pods
         .filter(|(_, pod)| gate::is_queued(pod) || runs(pod))
-        .filter_map(|((namespace, _), pod)| Some((namespace.clone(), queue::object(pod)?)))
+        .filter_map(|((namespace, _), pod)| Some((namespace.clone(), nvlink_queue::object(pod)?)))
         .filter(|place| !objects.owners.contains_key(place))
         .collect();
     let owners = Owners::new(client);

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use nvlink_planner::{Action, Job, Millis, Name};
+use nvlink_queue::{Life, notice::REFUSED};
 use serde::Serialize;
 
 use super::{
@@ -11,7 +12,6 @@ use super::{
     state::{Pod, State},
     words,
 };
-use crate::queue::{self, Life, notice::REFUSED};
 
 /// What a report shows.
 #[derive(Clone, Debug, Default)]
@@ -331,7 +331,7 @@ impl State<'_> {
         let now = plan.round.actions.iter().filter_map(|action| {
             let (job, reason, message) = match action {
                 Action::Release(release) => {
-                    let message = format!("its GPUs are free: {}", queue::words::why(&release.why));
+                    let message = format!("its GPUs are free: {}", words::why(&release.why));
                     (&release.job, "Starting", message)
                 }
                 Action::Reject(reject) => {
@@ -357,10 +357,10 @@ impl State<'_> {
             let eta = one
                 .eta
                 .map(|eta| EtaRow::new(eta.mean, Some(eta.upper), eta.at_least));
-            let why = || queue::words::sentence(&one.reason, job.reach(), &job.project);
+            let why = || words::sentence(&one.reason, job.reach(), &job.project);
             let (reason, message, eta) = match self.refused(job) {
                 Some(why) => (REFUSED, why.to_owned(), None),
-                None => (queue::words::word(&one.reason), why(), eta),
+                None => (words::word(&one.reason), why(), eta),
             };
             Some(QueueRow {
                 position: Some(one.position),

@@ -10,6 +10,7 @@ use nvlink_api::{
     pod,
 };
 use nvlink_planner::{Job, Millis, Name};
+use nvlink_queue::{Life, Member, Past, Source, notice::REFUSED, placement::id, read};
 use nvlink_topology::labels;
 use serde_json::Value;
 
@@ -18,7 +19,6 @@ use super::{
     objects::Objects,
     plan::Plan,
 };
-use crate::queue::{Life, Member, Past, Source, feed::id, notice::REFUSED, read};
 
 /// The state of the queue, as far as it is known.
 pub struct State<'a> {
@@ -177,7 +177,7 @@ fn pods<'a>(
         let label = |key| pod::metadata(value, "labels", key).and_then(Value::as_str);
         let class = label(labels::CLASS);
         let known = class.and_then(|class| classes.get(class)?.as_ref().ok());
-        let owner = crate::queue::object(value)
+        let owner = nvlink_queue::object(value)
             .and_then(|object| objects.owners.get(&(namespace.clone(), object)));
         let member = class.and(known.or(plain.as_ref()));
         let member = member.and_then(|class| read(value, class, owner).ok());

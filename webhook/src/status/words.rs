@@ -2,9 +2,9 @@
 
 use nvlink_planner::Millis;
 
-pub(super) use crate::queue::words::{span, stamp};
+pub(super) use nvlink_queue::words::{sentence, span, stamp, why, word};
 
-use crate::queue::Source;
+use nvlink_queue::Source;
 
 /// Returns a point in time for people, as seen from `now`: `in 14m (10:14:00 UTC)`.
 pub(super) fn moment(at: Millis, now: Millis) -> String {

@@ -1,0 +1,211 @@
+//! Writes against an API server that fails.
+
+use std::sync::{
+    Mutex,
+    atomic::{AtomicUsize, Ordering},
+};
+
+use http::{Method, Request, Response, StatusCode};
+use kube::client::Body;
+use nvlink_runtime::lease::Candidate;
+use nvlink_topology::labels;
+use serde_json::json;
+use tokio::time::Instant;
+
+use super::*;
+use crate::claim::{self, Named};
+
+const DOWN: &str =
+    "Internal error occurred: failed calling webhook \"x.example.com\": connection refused";
+/// A write that ends at all ends within this time.
+const LONG: Duration = Duration::from_secs(300);
+
+/// How the API server answers requests about pods and claims, by the number of those before.
+type Answers = fn(&Method, usize) -> (StatusCode, Value);
+
+/// An API server with one pod that waits.
+#[derive(Clone)]
+struct Api {
+    answers: Answers,
+    count: Arc<AtomicUsize>,
+    asked: Arc<Mutex<Vec<String>>>,
+}
+
+impl Api {
+    fn new(answers: Answers) -> Self {
+        let (count, asked) = Default::default();
+        Self {
+            answers,
+            count,
+            asked,
+        }
+    }
+
+    fn answer(&self, request: &Request<Body>) -> (StatusCode, Value) {
+        let (method, uri) = (request.method(), request.uri());
+        if uri.path().contains("/leases") {
+            let lease =
+                json!({"metadata": {"resourceVersion": "1"}, "spec": {"leaseTransitions": 1}});
+            return match *method {
+                Method::GET => failure(StatusCode::NOT_FOUND, ""),
+                _ => (StatusCode::OK, lease),
+            };
+        }
+        let asked = format!("{method} {uri}");
+        self.asked.lock().unwrap().push(asked);
+        (self.answers)(method, self.count.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Returns how the release of `pod` ends, and how long it takes.
+    async fn release(&self, pod: Value) -> (Outcome, Duration) {
+        let api = self.clone();
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let (status, body) = api.answer(&request);
+            let body = Body::from(body.to_string().into_bytes());
+            async move { Ok::<_, tower::BoxError>(Response::builder().status(status).body(body)?) }
+        });
+        let client = Client::new(service, "default");
+        let candidate = Candidate::new(client.clone(), "system", "webhook", "a".to_owned());
+        let mut leadership = candidate.leadership();
+        tokio::spawn(candidate.run());
+        let term = leadership.gained().await.number;
+        let writer = Writer::new(&client, &leadership, term, &Arc::default());
+        let placement = json!({
+            "plan": "1-1", "at": "2026-08-01T10:00:00Z", "node": "n1", "gpus": [0], "rank": 0,
+            "uuids": ["GPU-0"],
+        });
+        let one = Move {
+            pod: ("team/a".into(), "uid".to_owned()),
+            document: pod,
+            placement: serde_json::from_value(placement).unwrap(),
+            asks: Asks {
+                device_class: "gpu.nvidia.com".to_owned(),
+                broken: false,
+            },
+        };
+        let began = Instant::now();
+        let mut outcomes = timeout(LONG, writer.start(vec![one])).await.unwrap();
+        (outcomes.remove(0).1, began.elapsed())
+    }
+}
+
+fn failure(code: StatusCode, message: &str) -> (StatusCode, Value) {
+    let reason = match code {
+        StatusCode::NOT_FOUND => "NotFound",
+        _ => "InternalError",
+    };
+    let status = json!({
+        "kind": "Status", "status": "Failure", "code": code.as_u16(), "message": message,
+        "reason": reason,
+    });
+    (code, status)
+}
+
+fn down() -> (StatusCode, Value) {
+    failure(StatusCode::INTERNAL_SERVER_ERROR, DOWN)
+}
+
+fn pod(version: &str) -> Value {
+    json!({
+        "metadata": {
+            "namespace": "team", "name": "a", "uid": "uid", "resourceVersion": version,
+            "annotations": {},
+        },
+        "spec": {
+            "schedulingGates": [{"name": labels::QUEUE_GATE}],
+            "containers": [{"name": "c", "resources": {"limits": {"nvidia.com/gpu": 1}}}],
+        },
+        "status": {"phase": "Pending"},
+    })
+}
+
+/// Returns a pod that gets its GPU by a claim of the queue.
+fn claiming() -> Value {
+    let mut pod = pod("1");
+    let claim = json!({"name": labels::CLAIM, "resourceClaimName": "a-gpus"});
+    pod["spec"]["resourceClaims"] = json!([claim]);
+    pod
+}
+
+fn assert_refused(outcome: &Outcome) {
+    assert!(
+        matches!(outcome, Outcome::Refused(why) if why.contains("x.example.com")),
+        "{outcome:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_on_which_a_webhook_of_others_always_fails_is_refused() {
+    let api = Api::new(|method, _| match *method {
+        Method::GET => (StatusCode::OK, pod("1")),
+        _ => down(),
+    });
+    let (outcome, took) = api.release(pod("1")).await;
+    assert_refused(&outcome);
+    assert!(took > Duration::from_secs(2), "it may be a moment's matter");
+    let asked = api.asked.lock().unwrap();
+    let writes = asked.iter().filter(|one| one.starts_with("PATCH"));
+    let in_time = |one: &String| one.contains("timeout=4s");
+    assert!(writes.clone().all(in_time), "{asked:?}");
+    assert!(writes.count() > 4, "{asked:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_changed_while_the_api_server_failed_is_no_refused_one() {
+    let api = Api::new(|method, count| match *method {
+        Method::GET => (StatusCode::OK, pod("2")),
+        _ if count > 6 => (StatusCode::OK, pod("3")),
+        _ => down(),
+    });
+    let (outcome, _) = api.release(pod("1")).await;
+    assert!(matches!(outcome, Outcome::Written(_)), "{outcome:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_refused_while_the_api_server_itself_is_away_or_busy() {
+    let busy: Answers = |method, count| match (count, method) {
+        (..30, _) => failure(StatusCode::TOO_MANY_REQUESTS, "busy"),
+        (_, &Method::GET) => (StatusCode::OK, pod("1")),
+        _ => (StatusCode::OK, pod("2")),
+    };
+    // etcd is down: it can neither read nor write.
+    let away: Answers = |_, count| match count {
+        ..40 => failure(StatusCode::INTERNAL_SERVER_ERROR, "etcdserver: no leader"),
+        _ => (StatusCode::OK, pod("2")),
+    };
+    for answers in [busy, away] {
+        let (outcome, _) = Api::new(answers).release(pod("1")).await;
+        assert!(matches!(outcome, Outcome::Written(_)), "{outcome:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_on_which_a_webhook_of_others_always_fails_is_refused() {
+    let api = Api::new(|method, _| match *method {
+        Method::POST => down(),
+        _ => failure(StatusCode::NOT_FOUND, ""),
+    });
+    let (outcome, took) = api.release(claiming()).await;
+    assert_refused(&outcome);
+    assert!(took > Duration::from_secs(2), "it may be a moment's matter");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_was_made_although_the_api_server_failed_is_there() {
+    let api = Api::new(|method, _| match *method {
+        Method::POST => down(),
+        Method::PATCH => (StatusCode::OK, pod("2")),
+        _ => {
+            let named = Named::of(&claiming()).unwrap();
+            let asks = Asks {
+                device_class: "gpu.nvidia.com".to_owned(),
+                broken: false,
+            };
+            let uuids = ["GPU-0".to_owned()];
+            let claim = claim::object(&claiming(), &named, &uuids, &asks, 1);
+            (StatusCode::OK, claim)
+        }
+    });
+    let (outcome, _) = api.release(claiming()).await;
+    assert!(matches!(outcome, Outcome::Written(_)), "{outcome:?}");
+}

@@ -1,0 +1,496 @@
+//! The slices, claims and DeviceClasses of the cluster, and what follows for each node.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use nvlink_api::pod::DEVICE_CLASSES;
+use nvlink_cluster::mirror::{self, Published};
+use nvlink_planner::{Held, Name};
+use nvlink_topology::Allocation;
+
+use super::{
+    dra::{Claim, DeviceClass, Slice, User},
+    entry::Entry,
+    id,
+};
+use crate::claim;
+
+/// The slices and claims of the cluster.
+#[derive(Debug, Default)]
+pub(super) struct Devices {
+    pub(super) slices: BTreeMap<String, Slice>,
+    pub(super) claims: HashMap<Name, Claim>,
+    pub(super) classes: BTreeMap<String, DeviceClass>,
+    /// The slices of each node.
+    on_node: HashMap<Name, BTreeSet<String>>,
+    /// The nodes with each pool.
+    nodes: HashMap<String, BTreeSet<Name>>,
+    /// The claims for GPUs of each pool.
+    in_pool: HashMap<String, BTreeSet<Name>>,
+}
+
+/// The GPUs of a node, by UUID.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct OnNode {
+    /// Those that the scheduler may allocate, or has.
+    pub(super) usable: BTreeSet<String>,
+    /// Those that claims hold, by the pod that uses the claim, if there is one.
+    held: BTreeMap<Option<User>, BTreeSet<String>>,
+    /// Those that pods look at through claims with admin access.
+    looked_at: BTreeMap<User, BTreeSet<String>>,
+    /// The sets of which a claim must have exactly one; `None` if it may have any GPUs.
+    partitions: Option<Vec<BTreeSet<String>>>,
+}
+
+impl Devices {
+    /// Sets or removes a slice. Returns the nodes whose GPUs change.
+    pub(super) fn set_slice(&mut self, name: &str, slice: Option<Slice>) -> Vec<Name> {
+        let old = self.slices.get(name);
+        if old == slice.as_ref() {
+            return Vec::new();
+        }
+        let changed = old.into_iter().chain(&slice).map(|one| one.node.clone());
+        let changed = changed.collect();
+        if let Some(old) = self.slices.remove(name) {
+            if let Some(slices) = self.on_node.get_mut(&old.node) {
+                slices.remove(name);
+            }
+            let more = self.slices_of(&old.node).any(|one| one.pool == old.pool);
+            if !more && let Some(nodes) = self.nodes.get_mut(&old.pool) {
+                nodes.remove(&old.node);
+            }
+        }
+        if let Some(slice) = slice {
+            let of_node = self.on_node.entry(slice.node.clone()).or_default();
+            of_node.insert(name.to_owned());
+            let nodes = self.nodes.entry(slice.pool.clone()).or_default();
+            nodes.insert(slice.node.clone());
+            self.slices.insert(name.to_owned(), slice);
+        }
+        self.on_node.retain(|_, slices| !slices.is_empty());
+        self.nodes.retain(|_, nodes| !nodes.is_empty());
+        changed
+    }
+
+    /// Sets or removes a claim. Returns the nodes whose GPUs it is or was for.
+    pub(super) fn set_claim(&mut self, name: &Name, claim: Option<Claim>) -> Vec<Name> {
+        let old = self.claims.get(name);
+        if old == claim.as_ref() {
+            return Vec::new();
+        }
+        let pools = |claim: &Claim| -> Vec<String> {
+            let all = claim.holds.iter().chain(&claim.looks);
+            all.map(|(pool, _)| pool.clone()).collect()
+        };
+        let (before, after) = (old.map(pools), claim.as_ref().map(pools));
+        for pool in before.iter().flatten() {
+            if let Some(claims) = self.in_pool.get_mut(pool) {
+                claims.remove(name);
+                if claims.is_empty() {
+                    self.in_pool.remove(pool);
+                }
+            }
+        }
+        for pool in after.iter().flatten() {
+            let claims = self.in_pool.entry(pool.clone()).or_default();
+            claims.insert(name.clone());
+        }
+        match claim {
+            Some(claim) => self.claims.insert(name.clone(), claim),
+            None => self.claims.remove(name),
+        };
+        let pools = before.into_iter().chain(after).flatten();
+        let nodes = pools.filter_map(|pool| self.nodes.get(&pool)).flatten();
+        nodes.cloned().collect()
+    }
+
+    /// Sets or removes a DeviceClass. Reports whether that changes something.
+    pub(super) fn set_class(&mut self, name: &str, class: Option<DeviceClass>) -> bool {
+        let changed = self.classes.get(name) != class.as_ref();
+        match class {
+            Some(class) => self.classes.insert(name.to_owned(), class),
+            None => self.classes.remove(name),
+        };
+        changed
+    }
+
+    /// Returns the nodes of which a slice lists GPUs.
+    pub(super) fn listed(&self) -> impl Iterator<Item = &Name> {
+        self.on_node.keys()
+    }
+
+    /// Reports whether a slice lists GPUs of a node.
+    pub(super) fn lists(&self, node: &Name) -> bool {
+        self.on_node.contains_key(node)
+    }
+
+    /// Reports whether the scheduler serves plain requests for a resource by claims
+    /// (KEP-5004, DRAExtendedResource).
+    pub(super) fn serves(&self, resource: &str) -> bool {
+        let named = resource.strip_prefix(DEVICE_CLASSES);
+        let named = named.is_some_and(|name| self.classes.contains_key(name));
+        let mut classes = self.classes.values();
+        named || classes.any(|class| class.resource.as_deref() == Some(resource))
+    }
+
+    /// Returns a claim that is allocated or the queue's.
+    pub(super) fn claim(&self, id: &Name) -> Option<&Claim> {
+        self.claims.get(id)
+    }
+
+    /// Reports whether a pod names a claim of the queue that does not exist.
+    pub(super) fn lacks_claim(&self, pod: &Entry) -> bool {
+        let claim =
+            |named: &claim::Named| self.claims.contains_key(&id(&pod.namespace, &named.name));
+        pod.claim.as_ref().is_some_and(|named| !claim(named))
+    }
+
+    fn slices_of(&self, node: &Name) -> impl Iterator<Item = &Slice> {
+        let names = self.on_node.get(node).into_iter().flatten();
+        names.filter_map(|name| self.slices.get(name))
+    }
+
+    /// Returns the GPUs of a node; `None` if no slice lists any.
+    pub(super) fn of_node(&self, node: &Name) -> Option<OnNode> {
+        let mut newest: BTreeMap<&str, i64> = BTreeMap::new();
+        for slice in self.slices_of(node) {
+            let known = newest.entry(&slice.pool).or_insert(slice.generation);
+            *known = slice.generation.max(*known);
+        }
+        // A driver replaces the slices of a pool one by one.
+        let valid = self
+            .slices_of(node)
+            .filter(|slice| newest.get(&*slice.pool) == Some(&slice.generation));
+        let valid: Vec<&Slice> = valid.collect();
+        let uuids = uuids(&valid);
+        if uuids.is_empty() {
+            return None;
+        }
+        let devices = valid.iter().flat_map(|slice| slice.devices.values());
+        let usable = devices.filter(|device| device.usable);
+        let mut found = OnNode {
+            usable: usable.filter_map(|device| device.uuid.clone()).collect(),
+            partitions: partitions(&valid),
+            ..OnNode::default()
+        };
+        let claims = newest.keys().filter_map(|pool| self.in_pool.get(*pool));
+        let claims: BTreeSet<&Name> = claims.flatten().collect();
+        for claim in claims.into_iter().filter_map(|name| self.claims.get(name)) {
+            found.add(claim, &uuids);
+        }
+        Some(found)
+    }
+}
+
+/// Returns the partitions of the Fabric Manager, by the UUIDs of their GPUs: those of which all GPUs are
+/// listed. `None` if the driver lists no partition, so that claims may have any GPUs.
+fn partitions(slices: &[&Slice]) -> Option<Vec<BTreeSet<String>>> {
+    let devices = slices.iter().flat_map(|slice| slice.devices.values());
+    let mut found: BTreeMap<(usize, i64), BTreeSet<String>> = BTreeMap::new();
+    for device in devices {
+        for (&size, &number) in &device.partitions {
+            let gpus = found.entry((size, number)).or_default();
+            gpus.extend(device.uuid.clone());
+        }
+    }
+    let whole =
+        |((size, _), gpus): ((usize, i64), BTreeSet<String>)| (gpus.len() == size).then_some(gpus);
+    (!found.is_empty()).then(|| found.into_iter().filter_map(whole).collect())
+}
+
+/// Returns the UUID of the GPU of each device, by pool and name.
+fn uuids<'s>(slices: &[&'s Slice]) -> HashMap<(&'s str, &'s str), &'s str> {
+    let devices = || slices.iter().flat_map(|slice| slice.devices.values());
+    let at: HashMap<&str, &str> = devices()
+        .filter_map(|device| Some((device.address.as_deref()?, device.uuid.as_deref()?)))
+        .collect();
+    let all = slices.iter().flat_map(|slice| {
+        let devices = slice.devices.iter();
+        devices.map(|(name, device)| ((&*slice.pool, &**name), device))
+    });
+    all.filter_map(|(name, device)| {
+        let address = device.address.as_deref();
+        let twin = || at.get(address?).copied();
+        Some((name, device.uuid.as_deref().or_else(twin)?))
+    })
+    .collect()
+}
+
+impl OnNode {
+    /// Adds what a claim holds and looks at, with the UUIDs of the devices of the node.
+    fn add(&mut self, claim: &Claim, uuids: &HashMap<(&str, &str), &str>) {
+        let gpus = |names: &[(String, String)]| -> BTreeSet<String> {
+            let uuid = |(pool, device): &(String, String)| {
+                let uuid = uuids.get(&(pool.as_str(), device.as_str()))?;
+                Some((*uuid).to_owned())
+            };
+            names.iter().filter_map(uuid).collect()
+        };
+        let (held, looked_at) = (gpus(&claim.holds), gpus(&claim.looks));
+        let users: Vec<Option<User>> = match claim.users.is_empty() {
+            true => vec![None],
+            false => claim.users.iter().cloned().map(Some).collect(),
+        };
+        for user in users {
+            if let (Some(user), false) = (&user, looked_at.is_empty()) {
+                let known = self.looked_at.entry(user.clone()).or_default();
+                known.extend(looked_at.iter().cloned());
+            }
+            let known = self.held.entry(user).or_default();
+            known.extend(held.iter().cloned());
+        }
+    }
+
+    /// Returns the GPUs that a pod looks at and that it holds by no claim.
+    fn only_looked_at(&self, pod: &Name, uid: Option<&str>) -> BTreeSet<&str> {
+        let mut all = BTreeSet::new();
+        for (user, looked_at) in &self.looked_at {
+            if user.pod == *pod && uid.is_none_or(|uid| user.uid == uid) {
+                let held = self.held.get(&Some(user.clone()));
+                let held = |uuid: &&String| held.is_some_and(|held| held.contains(*uuid));
+                all.extend(looked_at.iter().filter(|uuid| !held(uuid)).map(|it| &**it));
+            }
+        }
+        all
+    }
+
+    /// Reports whether the scheduler can allocate a GPU that no pod holds for which `counts` says
+    /// so. One that is held for no pod is about to be free.
+    pub(super) fn is_free(&self, uuid: &str, counts: &impl Fn(&User) -> bool) -> bool {
+        let users = self.held.iter().filter(|(_, held)| held.contains(uuid));
+        let held = users.filter_map(|(user, _)| user.as_ref()).any(counts);
+        self.usable.contains(uuid) && !held
+    }
+
+    /// Returns who holds the GPUs of a node with this topology: the users of claims, which `name`
+    /// names, and nobody in the cluster those that the scheduler does not allocate.
+    pub(super) fn held(&self, topology: &Published, name: impl Fn(&User) -> Name) -> Vec<Held> {
+        let Ok(known) = topology else {
+            return Vec::new();
+        };
+        let gpus = || known.gpus.iter();
+        let indices = |uuids: &BTreeSet<String>| indices(known, uuids);
+        let mut all: Vec<Held> = self
+            .held
+            .iter()
+            .map(|(user, uuids)| Held {
+                pod: user.as_ref().map(&name),
+                gpus: indices(uuids),
+            })
+            .collect();
+        let unusable = gpus().filter(|gpu| {
+            let usable = |uuid: &String| {
+                let mut held = self.held.values();
+                self.usable.contains(uuid) || held.any(|held| held.contains(uuid))
+            };
+            !gpu.uuid.as_ref().is_some_and(usable)
+        });
+        let gpus: Vec<u32> = unusable.map(|gpu| gpu.index).collect();
+        if !gpus.is_empty() {
+            all.push(Held { pod: None, gpus });
+        }
+        all
+    }
+}
+
+impl OnNode {
+    /// Reports whether a claim gets its GPUs only if they are exactly one partition.
+    pub(super) fn is_divided(&self) -> bool {
+        self.partitions.is_some()
+    }
+
+    /// Returns the partitions of a node with this topology, by the indices of their GPUs.
+    pub(super) fn partitions(&self, known: &mirror::Node) -> Option<Vec<Vec<u32>>> {
+        let sets = self.partitions.as_ref()?.iter();
+        let known = sets.map(|uuids| (uuids.len(), indices(known, uuids)));
+        let whole = known.filter(|(size, gpus)| gpus.len() == *size);
+        Some(whole.map(|(_, gpus)| gpus).collect())
+    }
+}
+
+/// Returns the indices of the GPUs with these UUIDs.
+fn indices(known: &mirror::Node, uuids: &BTreeSet<String>) -> Vec<u32> {
+    let gpus = known.gpus.iter();
+    let named = gpus.filter(|gpu| gpu.uuid.as_ref().is_some_and(|it| uuids.contains(it)));
+    named.map(|gpu| gpu.index).collect()
+}
+
+/// Returns the allocations of a node by its exporter's report, with their GPUs. Where claims say that
+/// a pod only looks at a GPU, it does not hold it: an exporter that cannot read claims does not know.
+pub(super) fn reported<'n>(
+    known: &'n mirror::Node,
+    devices: Option<&'n OnNode>,
+) -> impl Iterator<Item = (&'n Allocation, Vec<u32>)> {
+    known.allocations.iter().flatten().map(move |one| {
+        let (id, uid) = (id(&one.namespace, &one.pod), one.pod_uid.as_deref());
+        let looked_at = devices.map(|devices| devices.only_looked_at(&id, uid));
+        let looked_at = looked_at.unwrap_or_default();
+        let holds = |index: &&u32| {
+            let gpu = known.gpus.iter().find(|gpu| gpu.index == **index);
+            let uuid = gpu.and_then(|gpu| gpu.uuid.as_deref());
+            !uuid.is_some_and(|uuid| looked_at.contains(uuid))
+        };
+        (one, one.gpus.iter().filter(holds).copied().collect())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use nvlink_api::crd::GPU_DRIVER;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn slice(generation: i64, devices: Value) -> Option<Slice> {
+        Slice::of(&json!({
+            "driver": GPU_DRIVER, "nodeName": "n1",
+            "pool": {"name": "p", "generation": generation, "resourceSliceCount": 1},
+            "devices": devices,
+        }))
+    }
+
+    fn gpu(name: &str, uuid: &str, effect: &str) -> Value {
+        json!({
+            "name": name, "attributes": {"uuid": {"string": uuid}},
+            "taints": [{"key": "k", "effect": effect}],
+        })
+    }
+
+    #[test]
+    fn only_whole_gpus_of_the_newest_generation_count() {
+        let mut devices = Devices::default();
+        let mut part = gpu("mig", "MIG-1", "None");
+        part["attributes"]["parentUUID"] = json!({"string": "GPU-0"});
+        let all = json!([
+            gpu("a", "GPU-0", "None"),
+            gpu("b", "GPU-1", "NoSchedule"),
+            part
+        ]);
+        assert_eq!(devices.set_slice("s", slice(2, all)), ["n1".into()]);
+        devices.set_slice("old", slice(1, json!([gpu("c", "GPU-9", "None")])));
+        let node = devices.of_node(&"n1".into()).unwrap();
+        assert_eq!(node.usable, BTreeSet::from(["GPU-0".to_owned()]));
+        let part = Claim::of(&json!({
+            "metadata": {"namespace": "n", "name": "c"},
+            "status": {"allocation": {"devices": {"results": [
+                {"driver": GPU_DRIVER, "pool": "p", "device": "mig"},
+                {"driver": GPU_DRIVER, "pool": "p", "device": "b", "adminAccess": true},
+            ]}}},
+        }));
+        devices.set_claim(&"n/c".into(), part);
+        let held = devices.of_node(&"n1".into()).unwrap().held;
+        let all: Vec<_> = held.into_values().flatten().collect();
+        assert_eq!(
+            all,
+            ["GPU-0"],
+            "a part holds its GPU, and who looks holds nothing"
+        );
+        devices.set_claim(&"n/c".into(), None);
+        assert_eq!(Slice::of(&json!({"driver": "nic", "nodeName": "n1"})), None);
+        assert_eq!(devices.of_node(&"n2".into()), None);
+        devices.set_slice("s", None);
+        let node = devices.of_node(&"n1".into()).unwrap();
+        assert_eq!(node.usable, BTreeSet::from(["GPU-9".to_owned()]));
+        devices.set_slice("old", None);
+        assert!(devices.on_node.is_empty() && devices.nodes.is_empty());
+    }
+
+    #[test]
+    fn gpus_that_claims_share_cannot_be_had_and_a_vfio_device_holds_its_gpu() {
+        let mut devices = Devices::default();
+        let at = |mut device: Value, address: &str| {
+            let attributes = &mut device["attributes"];
+            attributes["resource.kubernetes.io/pciBusID"] = json!({"string": address});
+            device
+        };
+        let mut twin = at(gpu("gpu-vfio-0", "27ab9a0c", "None"), "0000:0f:00.0");
+        twin["attributes"]["type"] = json!({"string": "vfio"});
+        let mut shared = gpu("gpu-2", "GPU-2", "None");
+        shared["allowMultipleAllocations"] = json!(true);
+        // An index is no number of a device file.
+        let of_twin = at(gpu("gpu-1", "GPU-0", "None"), "0000:0f:00.0");
+        let all = json!([twin, of_twin, shared]);
+        devices.set_slice("s", slice(1, all));
+        let node: Name = "n1".into();
+        let usable = devices.of_node(&node).unwrap().usable;
+        assert_eq!(usable, BTreeSet::from(["GPU-0".to_owned()]));
+        assert!(devices.slices["s"].shares);
+        let claim = Claim::of(&json!({
+            "metadata": {"namespace": "n", "name": "c"},
+            "status": {
+                "reservedFor": [{"resource": "pods", "name": "vm", "uid": "1"}],
+                "allocation": {"devices": {"results": [
+                    {"driver": GPU_DRIVER, "pool": "p", "device": "gpu-vfio-0"},
+                ]}},
+            },
+        }));
+        devices.set_claim(&"n/c".into(), claim);
+        assert!(!devices.of_node(&node).unwrap().is_free("GPU-0", &|_| true));
+    }
+
+    #[test]
+    fn a_pod_only_looks_at_gpus_that_none_of_its_claims_holds() {
+        let mut devices = Devices::default();
+        let all = json!([gpu("a", "GPU-0", "None"), gpu("b", "GPU-1", "None")]);
+        devices.set_slice("s", slice(1, all));
+        let node: Name = "n1".into();
+        let claim = |results: Value| {
+            let claim = Claim::of(&json!({
+                "metadata": {"namespace": "n", "name": "c"},
+                "status": {
+                    "reservedFor": [{"resource": "pods", "name": "pod", "uid": "1"}],
+                    "allocation": {"devices": {"results": results}},
+                },
+            }));
+            assert!(claim.is_some());
+            claim
+        };
+        let looks = |name: &str| {
+            let result = json!({"driver": GPU_DRIVER, "pool": "p", "device": name});
+            let mut looks = result;
+            looks["adminAccess"] = json!(true);
+            looks
+        };
+        let changed = devices.set_claim(&"n/looks".into(), claim(json!([looks("a"), looks("b")])));
+        assert!(changed.contains(&node), "{changed:?}");
+        let only = |devices: &Devices, pod: &str, uid: Option<&str>| {
+            let node = devices.of_node(&node).unwrap();
+            let only = node.only_looked_at(&pod.into(), uid);
+            only.into_iter().collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(only(&devices, "n/pod", Some("1")), "GPU-0 GPU-1");
+        assert_eq!(only(&devices, "n/pod", None), "GPU-0 GPU-1");
+        assert_eq!(only(&devices, "n/pod", Some("2")), "", "another pod");
+        assert_eq!(only(&devices, "n/other", None), "");
+        let held = json!([{"driver": GPU_DRIVER, "pool": "p", "device": "b"}]);
+        devices.set_claim(&"n/holds".into(), claim(held));
+        assert_eq!(only(&devices, "n/pod", Some("1")), "GPU-0");
+    }
+
+    #[test]
+    fn a_claim_holds_its_gpus_for_the_pods_that_use_it() {
+        let mut devices = Devices::default();
+        let all = json!([gpu("a", "GPU-0", "None"), gpu("b", "GPU-1", "None")]);
+        devices.set_slice("s", slice(1, all));
+        let claim = |reserved: Value| {
+            Claim::of(&json!({
+                "metadata": {"namespace": "n", "name": "c"},
+                "status": {"reservedFor": reserved, "allocation": {"devices": {"results": [
+                    {"driver": GPU_DRIVER, "pool": "p", "device": "a"},
+                    {"driver": "nic", "pool": "p", "device": "b"},
+                ]}}},
+            }))
+        };
+        let id: Name = "n/c".into();
+        let used = claim(json!([{"resource": "pods", "name": "pod", "uid": "1"}]));
+        assert_eq!(devices.set_claim(&id, used), ["n1".into()]);
+        let node = || devices.of_node(&"n1".into()).unwrap();
+        let (live, gone) = (|user: &User| &*user.pod == "n/pod", |_: &User| false);
+        assert!(!node().is_free("GPU-0", &live) && node().is_free("GPU-1", &live));
+        assert!(node().is_free("GPU-0", &gone), "its pod has ended");
+        devices.set_claim(&id, claim(json!([])));
+        let held = devices.of_node(&"n1".into()).unwrap().held;
+        assert_eq!(held.keys().collect::<Vec<_>>(), [&None], "nobody uses it");
+        devices.set_claim(&id, None);
+        assert!(devices.in_pool.is_empty());
+    }
+}

@@ -1,0 +1,313 @@
+//! A pod as the feed keeps it.
+
+use nvlink_admission::decide::gate;
+use nvlink_api::{class::GPU, pod};
+use nvlink_planner::{Millis, Name};
+use nvlink_topology::labels;
+use serde_json::Value;
+
+use super::{Place, amounts::Amounts, demand::Demand};
+use crate::{
+    Life, Member, Object, Placement, claim::Named, life, notice, object, outcome::Outcome,
+    prune::prune,
+};
+
+/// A pod.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) namespace: String,
+    pub(super) uid: String,
+    /// Its resourceVersion: a higher one is later (KEP-5504; it always was so with etcd).
+    pub(super) version: u64,
+    /// The pod itself, as text without what the queue never reads, until it has a node and was read.
+    pub(super) text: Option<Box<str>>,
+    pub(super) life: Life,
+    /// The node to which it was bound, also after its end.
+    pub(super) node: Option<Name>,
+    /// The name of its class.
+    pub(super) class: Option<String>,
+    /// What the queue reads from it, if its class is known.
+    pub(super) member: Option<Member>,
+    /// The number of GPUs of the usual resource, for pods without a class.
+    pub(super) gpus: u32,
+    /// What it takes of its node besides GPUs.
+    pub(super) amounts: Amounts,
+    pub(super) priority: i32,
+    pub(super) since: Option<Millis>,
+    /// Where the queue put it, by its annotation.
+    pub(super) placement: Option<Placement>,
+    /// What it says of the claim by which it gets its GPUs.
+    pub(super) claim: Option<Named>,
+    /// What the queue is writing into it.
+    pub(super) expected: Option<Expected>,
+    /// The object that says how many pods its job has, while it waits, or the Job that may end it.
+    pub(super) object: Option<Object>,
+    /// The name of what it demands of its node.
+    pub(super) demand: Option<Name>,
+    /// The queue does not write it before this time.
+    pub(super) paused: Option<Pause>,
+    /// Its job.
+    pub(super) job: Option<Name>,
+    /// Its run was added to the past runs.
+    pub(super) counted: bool,
+    /// What keeps it from its place, which may pass, and since when.
+    pub(super) orphan: Option<(Cause, Millis)>,
+    /// By how much the API server's clock was set since its times were stamped.
+    pub(super) shifts: Shifts,
+    /// Its condition says that it waits.
+    pub(super) queued: bool,
+    /// Why the scheduler binds it to no node, if it has tried.
+    pub(super) refused: Option<Box<str>>,
+    /// What became of its placement, if a leader wrote it down.
+    pub(super) told: Option<Outcome>,
+}
+
+/// What the queue is writing into a pod. It counts before the API shows it.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Expected {
+    /// It is put here.
+    Placed(Box<Placement>),
+    /// It leaves the queue without a place.
+    Leaves,
+}
+
+/// By how much the API server's clock was set since each time of a pod was stamped.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Shifts {
+    created: Shift,
+    since: Shift,
+    placed: Shift,
+}
+
+/// By how much the clock was set since a time was stamped. It says nothing of a time that is
+/// stamped later in its place.
+#[derive(Clone, Debug, Default)]
+struct Shift {
+    stamp: Millis,
+    by: Millis,
+}
+
+impl Shift {
+    /// Returns the time of `stamp` by the present clock.
+    fn present(&self, stamp: Millis) -> Millis {
+        let by = if self.stamp == stamp { self.by } else { 0 };
+        stamp.saturating_add(by)
+    }
+
+    /// Records that the clock was set after `stamp`.
+    fn add(&mut self, stamp: Millis, by: Millis) {
+        let before = self.present(stamp).saturating_sub(stamp);
+        *self = Self {
+            stamp,
+            by: before.saturating_add(by),
+        };
+    }
+}
+
+/// What keeps a pod from its place, and may pass. Each has its own grace period, which begins when
+/// it does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cause {
+    /// No class queues it.
+    NoClass,
+    /// The node to which it was released does not exist.
+    NodeGone,
+    /// That node is not ready, or drained.
+    NodeOut,
+    /// The scheduler does not bind it there.
+    NotBound,
+    /// It has no claim.
+    NoClaim,
+}
+
+/// A pause after a write that the API server refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Pause {
+    /// `Millis::MIN` when the pause is over; the number of failures counts until a success.
+    pub(super) until: Millis,
+    pub(super) failures: u32,
+    /// Why, in the API server's words.
+    pub(super) why: Box<str>,
+    /// The pod was to fail, or to leave without a place.
+    pub(super) leaves: bool,
+}
+
+/// The most characters that are kept of what the scheduler says.
+const MOST_SAID: usize = 300;
+
+/// Reports whether the pod has GPUs or other devices, a class, or the gate of the queue.
+pub fn concerns(pod: &Value) -> bool {
+    let claims = pod::list(pod, &["spec", "resourceClaims"]).next().is_some();
+    let containers = pod::containers(pod);
+    let device = |one: &pod::Container<'_>| {
+        one.has_claims() || one.resources().any(|name| name.contains('/'))
+    };
+    claims
+        || pod::metadata(pod, "labels", labels::CLASS).is_some()
+        || gate::is_queued(pod)
+        || containers.iter().any(device)
+}
+
+impl Entry {
+    /// Reads a pod, and returns it with its demand if it waits.
+    pub(super) fn new(pod: &mut Value) -> (Self, Option<Demand>) {
+        let text = |path: &[&str]| pod::at(pod, path).and_then(Value::as_str);
+        let owned = |path: &[&str]| text(path).unwrap_or_default().to_owned();
+        let life = Life::of(pod);
+        let waits = matches!(life, Life::Waiting { .. });
+        let start = life::time(pod, &["status", "startTime"])
+            .or_else(|| life::time(pod, &["metadata", "creationTimestamp"]));
+        let priority = pod::at(pod, &["spec", "priority"]).and_then(Value::as_i64);
+        let mut this = Self {
+            namespace: owned(&["metadata", "namespace"]),
+            uid: owned(&["metadata", "uid"]),
+            version: owned(&["metadata", "resourceVersion"]).parse().unwrap_or(0),
+            text: None,
+            node: text(&["spec", "nodeName"])
+                .filter(|node| !node.is_empty())
+                .map(Name::from),
+            class: pod::metadata(pod, "labels", labels::CLASS)
+                .and_then(Value::as_str)
+                .map(str::to_owned),
+            member: None,
+            gpus: pod::request(&pod::containers(pod), GPU).unwrap_or(0),
+            amounts: Amounts::of_pod(pod),
+            priority: priority
+                .and_then(|priority| i32::try_from(priority).ok())
+                .unwrap_or_default(),
+            since: start.map(|time| time.as_millisecond()),
+            placement: Placement::of(pod),
+            claim: Named::of(pod),
+            expected: None,
+            object: object(pod).filter(|object| waits || life.is_live() && object.is_job()),
+            demand: None,
+            paused: None,
+            job: None,
+            counted: false,
+            orphan: None,
+            shifts: Shifts::default(),
+            queued: notice::is_queued(pod),
+            refused: refused(pod),
+            told: Outcome::told(pod),
+            life,
+        };
+        let demand = waits.then(|| Demand::of(pod));
+        // Its class may become known later.
+        if waits || this.life == Life::Released || this.class.is_some() {
+            prune(pod);
+            this.text = Some(pod.to_string().into());
+        }
+        (this, demand)
+    }
+
+    /// Returns the namespace and name of its object.
+    pub(super) fn place(&self) -> Option<Place> {
+        Some((self.namespace.clone(), self.object.clone()?))
+    }
+
+    /// Forgets the pod itself if it was read and will not be written.
+    pub(super) fn forget(&mut self) {
+        let written = matches!(self.life, Life::Waiting { .. } | Life::Released);
+        if self.member.is_some() && !written {
+            self.text = None;
+        }
+    }
+
+    /// Returns the pod itself, without what the queue never reads, until it has a node and was read.
+    pub(super) fn document(&self) -> Option<Value> {
+        serde_json::from_str(self.text.as_deref()?).ok()
+    }
+
+    /// Reports whether the pod waits, and nothing is being written that changes this.
+    pub(super) fn waits(&self) -> bool {
+        matches!(self.life, Life::Waiting { .. }) && self.expected.is_none()
+    }
+
+    /// Returns when it was created, by the API server's present clock.
+    pub(super) fn created(&self) -> Option<Millis> {
+        Some(self.shifts.created.present(self.stamped()?))
+    }
+
+    /// Returns when it was created, by the clock of that time.
+    fn stamped(&self) -> Option<Millis> {
+        Some(self.member.as_ref()?.created?.as_millisecond())
+    }
+
+    /// Returns when it was put there, by the API server's present clock.
+    pub(super) fn placed(&self, placement: &Placement) -> Millis {
+        self.shifts.placed.present(placement.at.as_millisecond())
+    }
+
+    /// Returns when it started, or else was created, by the API server's present clock.
+    pub(super) fn since(&self) -> Option<Millis> {
+        Some(self.shifts.since.present(self.since?))
+    }
+
+    /// Records that the API server's clock was set by `by`, perhaps before the pod was created.
+    pub(super) fn jumped(&mut self, by: Millis, created_later: bool) {
+        // The queue stamps by the clock that it has heard.
+        let placement = match &self.expected {
+            Some(Expected::Placed(placement)) => Some(&**placement),
+            Some(Expected::Leaves) | None => self.placement.as_ref(),
+        };
+        if let Some(placement) = placement {
+            self.shifts.placed.add(placement.at.as_millisecond(), by);
+        }
+        if created_later {
+            return;
+        }
+        if let Some(stamp) = self.stamped() {
+            self.shifts.created.add(stamp, by);
+        }
+        if let Some(since) = self.since {
+            self.shifts.since.add(since, by);
+        }
+    }
+
+    /// Records that `cause` keeps the pod from its place, and returns since when.
+    pub(super) fn orphaned(&mut self, cause: Cause, now: Millis) -> Millis {
+        let known = self.orphan.filter(|(known, _)| *known == cause);
+        self.orphan.insert(known.unwrap_or((cause, now))).1
+    }
+
+    /// Returns the node to which the pod was released, if it is not bound.
+    pub(super) fn awaited(&self) -> Option<&str> {
+        let placement = self.placement.as_ref()?;
+        placement
+            .node
+            .as_deref()
+            .filter(|_| self.life == Life::Released)
+    }
+
+    /// Reports whether the queue must not write the pod yet.
+    pub(super) fn is_paused(&self) -> bool {
+        self.pause().is_some()
+    }
+
+    /// Returns why the queue must not write the pod yet.
+    pub(super) fn pause(&self) -> Option<&Pause> {
+        self.paused.as_ref().filter(|it| it.until > Millis::MIN)
+    }
+
+    /// Reports whether the pod was released, by its gates.
+    pub(super) fn is_released(&self) -> bool {
+        matches!(
+            self.life,
+            Life::Released | Life::Bound { .. } | Life::Running { .. }
+        )
+    }
+}
+
+/// Returns what the scheduler says about a pod that it can bind to no node.
+fn refused(pod: &Value) -> Option<Box<str>> {
+    let text = |value: &Value, key: &str| value.get(key)?.as_str().map(str::to_owned);
+    let mut conditions = pod::list(pod, &["status", "conditions"]);
+    let scheduled = conditions.find(|one| text(one, "type").as_deref() == Some("PodScheduled"))?;
+    // An error of the scheduler repeats itself, for example when no selector can be evaluated.
+    let reason = text(scheduled, "reason")?;
+    if !["Unschedulable", "SchedulerError"].contains(&&*reason) {
+        return None;
+    }
+    let message = text(scheduled, "message").unwrap_or_default();
+    Some(message.chars().take(MOST_SAID).collect::<String>().into())
+}

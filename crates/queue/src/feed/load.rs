@@ -1,0 +1,175 @@
+//! Pods without GPUs and other devices. They hold CPU, memory and their place among the pods of a
+//! node; nothing else is kept of them, because a cluster may have a hundred thousand. Pure.
+
+use std::collections::{HashMap, HashSet};
+
+use nvlink_api::class::GPU;
+use nvlink_planner::{Name, PodState};
+use serde_json::{Value, json};
+
+use super::{
+    Feed,
+    amounts::{Amounts, Sum},
+};
+use crate::Life;
+
+/// What a pod without devices takes of its node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Load {
+    node: Name,
+    amounts: Amounts,
+}
+
+impl Load {
+    /// Reads `pod`; `None` if it is on no node, or has ended.
+    #[must_use]
+    pub fn of(pod: &Value) -> Option<Self> {
+        let node = Life::of(pod).node().map(Name::from)?;
+        let amounts = Amounts::of_pod(pod);
+        Some(Self { node, amounts })
+    }
+}
+
+/// Returns the parts of a pod that its [`Load`] is read from.
+pub fn slim(pod: &Value) -> Value {
+    let fields = |value: &Value, keys: &[&str]| -> Value {
+        let all = value.as_object().into_iter().flatten();
+        let kept = all.filter(|(key, _)| keys.contains(&key.as_str()));
+        kept.map(|(key, value)| (key.clone(), value.clone()))
+            .collect()
+    };
+    let part = |name: &str| pod.get(name).unwrap_or(&Value::Null);
+    let mut spec = fields(
+        part("spec"),
+        &[
+            "nodeName",
+            "containers",
+            "initContainers",
+            "resources",
+            "overhead",
+        ],
+    );
+    for list in ["containers", "initContainers"] {
+        let list = spec.get_mut(list).and_then(Value::as_array_mut);
+        for container in list.into_iter().flatten() {
+            *container = fields(container, &["name", "restartPolicy", "resources"]);
+        }
+    }
+    json!({
+        "metadata": fields(part("metadata"), &["namespace", "name", "uid"]),
+        "spec": spec,
+        "status": fields(part("status"), &["phase"]),
+    })
+}
+
+/// The loads of all nodes.
+#[derive(Debug, Default)]
+pub(super) struct Loads {
+    pods: HashMap<Name, Load>,
+    nodes: HashMap<Name, Sum>,
+}
+
+impl Loads {
+    /// Sets what the pod `id` takes, or that it takes nothing. Returns the nodes whose load changes.
+    pub(super) fn set(&mut self, id: &Name, load: Option<Load>) -> [Option<Name>; 2] {
+        let mut changed = [None, None];
+        if self.pods.get(id) == load.as_ref() {
+            return changed;
+        }
+        if let Some(old) = self.pods.remove(id) {
+            if let Some(sum) = self.nodes.get_mut(&old.node) {
+                sum.subtract(&old.amounts);
+                if sum.count == 0 {
+                    self.nodes.remove(&old.node);
+                }
+            }
+            changed[0] = Some(old.node);
+        }
+        if let Some(mut load) = load {
+            if let Some((node, _)) = self.nodes.get_key_value(&load.node) {
+                // One text for all pods of a node.
+                load.node = node.clone();
+            }
+            let sum = self.nodes.entry(load.node.clone()).or_default();
+            sum.add(&load.amounts);
+            changed[1] = Some(load.node.clone());
+            self.pods.insert(id.clone(), load);
+        }
+        changed
+    }
+
+    /// Returns the pods that are not among these.
+    pub(super) fn others(&self, wanted: &HashSet<Name>) -> Vec<Name> {
+        let others = self.pods.keys().filter(|id| !wanted.contains(*id));
+        others.cloned().collect()
+    }
+
+    /// Returns the loads of a node as one pod, which the planner takes to stay forever: nobody
+    /// knows when such pods end, so no job waits for it on GPUs that others could use.
+    pub(super) fn of_node(&self, node: &Name, others: &[Name]) -> Option<PodState> {
+        let sum = self.nodes.get(node)?;
+        Some(PodState {
+            node: node.clone(),
+            gpus: 0,
+            planned: Vec::new(),
+            bound: true,
+            since: 0,
+            end: None,
+            job: None,
+            class: None,
+            project: "".into(),
+            priority: 0,
+            resources: sum.vector(others),
+        })
+    }
+}
+
+impl Feed {
+    /// Reports whether a resource is one of GPUs.
+    pub(super) fn is_gpu(&self, resource: &str) -> bool {
+        let mut classes = self
+            .classes
+            .values()
+            .filter_map(|class| class.as_ref().ok());
+        resource == GPU || classes.any(|class| class.resource == resource)
+    }
+
+    /// Reports whether a node has GPUs, as far as its object and a DRA driver say.
+    pub(super) fn has_gpus(&self, name: &Name) -> bool {
+        let node = self.nodes.get(name);
+        let has = node.is_some_and(|node| node.capacity(|resource| self.is_gpu(resource)) > 0);
+        has || self.devices.lists(name)
+    }
+
+    /// Finds out which resources the planner's vectors have. Where that changes, all vectors do.
+    pub(super) fn order_resources(&mut self) {
+        let others = self.offered.iter().filter(|name| !self.is_gpu(name));
+        let others: Vec<Name> = others.cloned().collect();
+        if others != self.others {
+            self.others = others;
+            self.changed.nodes.extend(self.nodes.keys().cloned());
+            self.changed.pods.extend(self.pods.keys().cloned());
+            self.changed.jobs.extend(self.jobs.keys().cloned());
+        }
+    }
+
+    /// Sets what a pod without devices takes of its node; `None` if that is nothing.
+    pub fn load(&mut self, id: &Name, load: Option<Load>) {
+        self.leave(id);
+        self.set_load(id, load);
+    }
+
+    pub(super) fn set_load(&mut self, id: &Name, load: Option<Load>) {
+        let changed = self.loads.set(id, load);
+        let changed = changed.into_iter().flatten();
+        let changed = changed.filter(|node| self.has_gpus(node));
+        let changed: Vec<Name> = changed.collect();
+        self.changed.loads.extend(changed);
+    }
+}
+
+/// Returns the id by which the planner knows the loads of a node. No pod has it: their ids have a
+/// slash, which names of nodes cannot have.
+pub(super) fn id(node: &Name) -> Name {
+    format!("pods without devices on {node}").into()
+}

@@ -1,0 +1,102 @@
+//! What pods show, for the board.
+
+use nvlink_planner::{Name, Seat};
+
+use super::{Feed, entry::Entry};
+use crate::{Life, notice::Obstacle};
+
+/// A pod that waits no more, although its condition says so.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Left {
+    /// The pod.
+    pub pod: Name,
+    /// Its UID.
+    pub uid: String,
+    /// Why it waits no more.
+    pub why: String,
+}
+
+impl Entry {
+    /// Reports whether the pod waits no more, although its condition says so.
+    pub(super) fn has_left(&self) -> bool {
+        self.queued && !matches!(self.life, Life::Waiting { .. } | Life::Deleting { .. })
+    }
+
+    fn why_left(&self) -> String {
+        if matches!(self.life, Life::Ended { .. }) {
+            return "it has ended".to_owned();
+        }
+        match &self.placement {
+            None => "somebody else removed the queue's gate".to_owned(),
+            Some(placement) => match &placement.node {
+                Some(node) => format!("released to node {node}: {}", placement.why),
+                None => format!("released: {}", placement.why),
+            },
+        }
+    }
+}
+
+impl Feed {
+    /// Reports whether a pod waits, and nothing is being written that changes this.
+    #[must_use]
+    pub fn waits(&self, pod: &Name) -> bool {
+        self.pods.get(pod).is_some_and(Entry::waits)
+    }
+
+    /// Reports whether the condition of a pod says that it waits.
+    #[must_use]
+    pub fn is_queued(&self, pod: &Name) -> bool {
+        self.pods.get(pod).is_some_and(|pod| pod.queued)
+    }
+
+    /// Returns the pods that wait no more, although their condition says so.
+    pub fn left(&self) -> impl Iterator<Item = Left> {
+        self.left.iter().filter_map(|pod| {
+            let entry = self.pods.get(pod)?;
+            Some(Left {
+                pod: pod.clone(),
+                uid: entry.uid.clone(),
+                why: entry.why_left(),
+            })
+        })
+    }
+
+    /// Returns the names of the classes that queue.
+    pub fn queues(&self) -> impl Iterator<Item = &str> {
+        let classes = self
+            .classes
+            .values()
+            .filter_map(|class| class.as_ref().ok());
+        classes
+            .filter(|class| class.queue.is_some())
+            .map(|class| class.name.as_str())
+    }
+
+    /// Reports whether no class queues, no pod waits or shows that it does, and none that was released
+    /// is still to be bound.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        let waits = |pod: &Entry| matches!(pod.life, Life::Waiting { .. });
+        self.queues().next().is_none()
+            && self.left.is_empty()
+            && self.awaited.is_empty()
+            && !self.pods.values().any(waits)
+    }
+
+    /// Returns the seats of the pods of a gang that was released, also of those that are gone.
+    #[must_use]
+    pub fn seats(&self, job: &Name) -> &[Seat] {
+        self.seats.get(job).map_or(&[], Vec::as_slice)
+    }
+
+    /// Returns what keeps a job from starting, besides GPUs.
+    #[must_use]
+    pub fn obstacle(&self, job: &Name) -> Option<&Obstacle> {
+        self.obstacles.get(job)
+    }
+
+    /// Returns the names of the pods of a job.
+    pub fn pods_of(&self, job: &Name) -> impl Iterator<Item = &Name> {
+        self.jobs.get(job).into_iter().flatten()
+    }
+}

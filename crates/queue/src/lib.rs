@@ -1,0 +1,79 @@
+//! The queue: pods of a class wait behind a scheduling gate until their GPUs are free.
+//!
+//! What it reads from pods, and from the objects that own them. All of it is pure: JSON goes in,
+//! values come out.
+//!
+//! - [`life`]: whether a pod waits, is released, runs or has ended;
+//! - [`operator`]: the labels of operators, and the objects that know how many pods a job has;
+//! - [`gang`]: the gang of a pod, and its rank in it;
+//! - [`limits`]: how long a pod may run, and how long it probably will;
+//! - [`past`]: how long the same job ran before;
+//! - [`job`]: the name by which a job is known again;
+//! - [`placement`]: the annotation by which a later leader knows what an earlier one did;
+//! - [`member`]: all of that about one pod;
+//! - [`assembly`]: the members of a gang, and whether they agree;
+//! - [`claim`]: the ResourceClaim by which a pod gets its GPUs;
+//! - `prune`: what the queue keeps of a pod.
+//!
+//! What only the leader does. The first two are pure, too:
+//!
+//! - [`writes`]: what is written into pods, as JSON patches;
+//! - [`feed`]: the objects of the cluster as changes of the planner (crate `nvlink_planner`);
+//! - [`metrics`]: the metrics of the queue;
+//! - `events`: the watches of these objects;
+//! - `owners`: the objects that say how many pods a job has;
+//! - `clock`: the time by which pods wait;
+//! - `idle`: whether there is anything to do;
+//! - `words`: what a round says, in words;
+//! - [`notice`]: what waiting pods show, and when a reader would notice a change, pure;
+//! - [`board`]: which pods show something new next, pure;
+//! - [`outcome`]: a placement compared with the GPUs that the pod got, pure;
+//! - [`review`]: which pods were placed otherwise, and say so next, pure;
+//! - `post`: writes what pods show;
+//! - `tally`: how many pods wait, pure;
+//! - `claims`: creates the claims of pods;
+//! - `execute`: carries out what a round of the planner says;
+//! - `failpoint`: ends a debug build between two writes, for tests;
+//! - [`controller`]: the loop over rounds, while this process leads.
+
+pub mod assembly;
+pub mod board;
+pub mod claim;
+mod claims;
+mod clock;
+pub mod controller;
+mod events;
+mod execute;
+#[cfg(debug_assertions)]
+mod failpoint;
+pub mod feed;
+pub mod gang;
+mod idle;
+pub mod job;
+pub mod life;
+pub mod limits;
+pub mod member;
+pub mod metrics;
+pub mod notice;
+pub mod operator;
+pub mod outcome;
+pub mod owners;
+pub mod past;
+pub mod placement;
+mod post;
+mod prune;
+pub mod review;
+mod sizes;
+mod tally;
+pub mod words;
+pub mod writes;
+
+pub use assembly::{Assembly, assemble};
+pub use gang::size as gang_size;
+pub use gang::{Doubt, Gang};
+pub use life::Life;
+pub use limits::{Estimate, Limits, Source};
+pub use member::{Member, Unreadable, read};
+pub use operator::{OBJECTS, Object, object};
+pub use past::{Key, Past, Spread};
+pub use placement::Placement;

@@ -1,0 +1,211 @@
+//! What a round says, in words. Pure.
+
+use k8s_openapi::jiff::{Timestamp, Unit, tz::TimeZone};
+use nvlink_planner::{Eta, Millis, Reason, Why};
+use nvlink_topology::{Scope, labels};
+
+/// Returns the reason as one word, as conditions and Events have it.
+pub fn word(reason: &Reason) -> &'static str {
+    match reason {
+        Reason::Incomplete => "Incomplete",
+        Reason::Never | Reason::NeverTogether { .. } => "Impossible",
+        Reason::Silent => "Silent",
+        Reason::Quota { .. } => "Quota",
+        Reason::Full { .. } => "Full",
+        Reason::Resources { .. } => "Resources",
+        Reason::Fragmented { .. } => "Fragmented",
+        Reason::Behind { .. } => "Behind",
+        Reason::Better { .. } => "Better",
+    }
+}
+
+/// The same, as metrics have it.
+pub(super) fn label(reason: &Reason) -> &'static str {
+    match reason {
+        Reason::Incomplete => "incomplete",
+        Reason::Never | Reason::NeverTogether { .. } => "impossible",
+        Reason::Silent => "silent",
+        Reason::Quota { .. } => "quota",
+        Reason::Full { .. } => "full",
+        Reason::Resources { .. } => "resources",
+        Reason::Fragmented { .. } => "fragmented",
+        Reason::Behind { .. } => "behind",
+        Reason::Better { .. } => "better",
+    }
+}
+
+/// Returns why a job started then and there.
+pub fn why(why: &Why) -> String {
+    match *why {
+        Why::Turn => "it was its turn".to_owned(),
+        Why::Backfill { ahead } => format!(
+            "it overtook {} on GPUs that they do not need",
+            count(ahead, "waiting job")
+        ),
+        Why::Worse { wait, longer, .. } => format!(
+            "a better placement would have come in {}, but would have saved only {}",
+            span(wait),
+            span(longer)
+        ),
+        Why::Rejoin => "it took the place of an earlier pod of its gang".to_owned(),
+        Why::Spread { .. } => {
+            "it waited as long as its class lets it wait, so its GPUs need not share a domain"
+                .to_owned()
+        }
+    }
+}
+
+/// Returns the kind of a start, as metrics have it.
+pub(super) fn kind(why: &Why) -> &'static str {
+    match why {
+        Why::Turn => "turn",
+        Why::Backfill { .. } => "backfill",
+        Why::Worse { .. } => "worse",
+        Why::Rejoin => "rejoin",
+        Why::Spread { .. } => "spread",
+    }
+}
+
+/// Returns why a job in `project` waits whose GPUs may be as far apart as `scope`, as a sentence
+/// without its end.
+pub fn sentence(reason: &Reason, scope: Scope, project: &str) -> String {
+    match *reason {
+        Reason::Incomplete => {
+            "not all pods of its gang exist and are free of other scheduling gates".to_owned()
+        }
+        Reason::Never => {
+            "no node of its class can ever hold it, not even an empty one: request fewer GPUs, or use another scope or class".to_owned()
+        }
+        Reason::NeverTogether { pods } => never_together(pods, scope),
+        Reason::Silent => {
+            "the nodes that could hold it are not ready, or do not report their GPUs".to_owned()
+        }
+        Reason::Quota { held, most } => format!(
+            "project {project} holds {held} of the {most} GPUs that a project may hold in the class"
+        ),
+        Reason::Full { asked, free: 0 } => {
+            format!("it needs {} {}, and none is free", gpus(asked), within(asked, scope))
+        }
+        Reason::Full { asked, free } => format!(
+            "it needs {} {}, and at most {free} {} free",
+            gpus(asked),
+            within(asked, scope),
+            are(free)
+        ),
+        Reason::Resources { asked } => format!(
+            "{} {} free {}, but not with the CPU, memory and other resources that it requests",
+            gpus(asked),
+            are(asked),
+            within(asked, scope)
+        ),
+        Reason::Fragmented { asked: 1, free } => format!(
+            "{} {} free, but none that it may use",
+            gpus(free),
+            are(free)
+        ),
+        Reason::Fragmented { asked, free } => format!(
+            "{} {} free, but no {asked} of them {}",
+            gpus(free),
+            are(free),
+            within(asked, scope)
+        ),
+        Reason::Behind { ahead } => format!(
+            "GPUs are free, but {} ahead of it {} them",
+            count(ahead, "job"),
+            if ahead == 1 { "needs" } else { "need" }
+        ),
+        Reason::Better { longer } => format!(
+            "it could start now, but a better placement is worth the wait: it would run {} longer now",
+            span(longer)
+        ),
+    }
+}
+
+/// Returns why the pods of a gang, each of which could run, never start together within `scope`.
+fn never_together(pods: usize, scope: Scope) -> String {
+    let place = match scope {
+        Scope::Gpu | Scope::NvlinkDomain => "NVLink domain over which pods reach each other",
+        Scope::Node => "node",
+        Scope::Rack => "rack",
+        Scope::Zone => "zone",
+        Scope::Cluster => "set of nodes of its class",
+    };
+    format!(
+        "each of its {pods} pods could run, but no {place} can ever hold all of them, not even when empty: use fewer pods, another class, or another {}",
+        labels::GANG_SCOPE
+    )
+}
+
+/// Returns when a job is expected to start, as seen at `now`.
+pub(super) fn start(eta: Option<Eta>, now: Millis) -> String {
+    match eta {
+        None => "when it starts is not known, since not all that it waits for say when they end"
+            .to_owned(),
+        Some(eta) if eta.at_least => {
+            format!("expected to start no earlier than {}", clock(eta.mean, now))
+        }
+        Some(eta) => format!("expected to start at {}", clock(eta.mean, now)),
+    }
+}
+
+/// Returns a time of day in whole minutes, rounded up, and with its date if that is not the one of
+/// `now`. What stands in a pod gets old, so it says no "in 12 minutes".
+fn clock(at: Millis, now: Millis) -> String {
+    let utc = |at: Millis| {
+        let at = Timestamp::from_millisecond(at).unwrap_or(Timestamp::MAX);
+        at.to_zoned(TimeZone::UTC)
+    };
+    // Sums of estimates may be as large as numbers get.
+    let up = at.saturating_add(59_999) / 60_000;
+    let (then, today) = (utc(up.saturating_mul(60_000)), utc(now).date());
+    match then.date() == today {
+        true => then.strftime("%H:%M UTC").to_string(),
+        false => then.strftime("%H:%M UTC on %Y-%m-%d").to_string(),
+    }
+}
+
+/// Returns a point in time as the API writes it, in whole seconds.
+pub fn stamp(at: Millis) -> String {
+    let at = Timestamp::from_millisecond(at).unwrap_or(Timestamp::MAX);
+    at.round(Unit::Second).unwrap_or(at).to_string()
+}
+
+/// Returns a time span as kubectl prints ages: `45s`, `12m`, `3h5m`, `2d4h`.
+pub fn span(millis: Millis) -> String {
+    let seconds = millis.max(0) / 1000;
+    let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
+    let two = |many: i64, unit: &str, rest: i64, small: &str| match rest {
+        0 => format!("{many}{unit}"),
+        rest => format!("{many}{unit}{rest}{small}"),
+    };
+    match (days, hours, minutes) {
+        (0, 0, 0..2) => format!("{seconds}s"),
+        (0, 0, _) => format!("{minutes}m"),
+        (0, ..) => two(hours, "h", minutes % 60, "m"),
+        _ => two(days, "d", hours % 24, "h"),
+    }
+}
+
+fn within(asked: u32, scope: Scope) -> &'static str {
+    match scope {
+        _ if asked == 1 => "on one node",
+        Scope::NvlinkDomain => "in one NVLink domain",
+        Scope::Gpu | Scope::Node => "on one node",
+        Scope::Rack => "in one rack",
+        Scope::Zone => "in one zone",
+        Scope::Cluster => "for all of its pods",
+    }
+}
+
+fn are(number: u32) -> &'static str {
+    if number == 1 { "is" } else { "are" }
+}
+
+fn gpus(number: u32) -> String {
+    count(number, "GPU")
+}
+
+fn count(number: u32, noun: &str) -> String {
+    let s = if number == 1 { "" } else { "s" };
+    format!("{number} {noun}{s}")
+}

@@ -1,0 +1,491 @@
+//! The queue's feed: objects of a cluster go in, and the planner's rounds show what it was told.
+
+mod dra;
+mod gangs;
+mod lost;
+mod outcomes;
+mod refused;
+
+use std::sync::Arc;
+
+use nvlink_admission::decide::Settings;
+use nvlink_api::class::Class;
+use nvlink_cluster::mirror::{Marks, Mirror};
+use nvlink_planner::{Action, Planner, Reason, Release, Why};
+use nvlink_queue::{
+    Placement,
+    feed::{Feed, node::Node},
+    placement::id,
+};
+use nvlink_topology::{Allocation, NodeTopologySpec, labels};
+use serde_json::{Value, json};
+
+const NOW: i64 = 1_785_578_400_000;
+
+/// A feed with a planner.
+struct Queue {
+    feed: Feed,
+    planner: Planner,
+    mirror: Mirror,
+}
+
+impl Queue {
+    /// Returns the queue of a class, with one node of four GPUs in one domain.
+    fn new() -> Self {
+        let mut this = Self {
+            feed: Feed::new(Settings::default()),
+            planner: Planner::default(),
+            mirror: Mirror::default(),
+        };
+        this.class(Some(
+            json!({"whenUnavailable": "Queue", "queueTimeout": "1h"}),
+        ));
+        this.node(json!({"nvidia.com/gpu": "4"}));
+        this.report(None);
+        this
+    }
+
+    /// Sets what the node can hand out.
+    fn node(&mut self, allocatable: Value) {
+        let status = json!({
+            "allocatable": allocatable, "conditions": [{"type": "Ready", "status": "True"}],
+        });
+        let node = Node::of(Default::default(), &json!({}), &status);
+        self.feed.node("n1", Some(node));
+    }
+
+    fn class(&mut self, placement: Option<Value>) {
+        let class = placement.map(|placement| {
+            let spec = json!({ "placement": placement });
+            let class = Class::new("line", &serde_json::from_value(spec).unwrap());
+            Ok(Arc::new(class.unwrap()))
+        });
+        self.feed.class("line", class);
+    }
+
+    /// Reports who holds which GPUs of the node.
+    fn report(&mut self, held: Option<Vec<Allocation>>) {
+        let gpus: Vec<_> = (0..4)
+            .map(|index| json!({"index": index, "uuid": format!("GPU-{index}")}))
+            .collect();
+        let edge = |a: u32, b: u32| json!({"a": a, "b": b, "via": "switch", "links": 18, "bytesPerSecond": 450_000_000_000_u64});
+        let edges: Vec<_> = (0..4)
+            .flat_map(|a| (a + 1..4).map(move |b| edge(a, b)))
+            .collect();
+        let spec = json!({"source": {"kind": "sim"}, "gpus": gpus, "edges": edges});
+        let mut spec: NodeTopologySpec = serde_json::from_value(spec).unwrap();
+        spec.complete("n1").unwrap();
+        self.mirror
+            .set_node("n1", Ok(&spec), Marks::default(), Ok(held));
+        let published = self.mirror.read().nodes.get("n1").cloned();
+        self.feed.topology("n1", published);
+    }
+
+    /// Returns what the planner releases now.
+    fn releases(&mut self, now: i64) -> Vec<Release> {
+        self.feed.flush(&mut self.planner, now);
+        let actions = self.planner.round(now).actions.into_iter();
+        let release = |action| match action {
+            Action::Release(release) => Some(release),
+            _ => None,
+        };
+        actions.filter_map(release).collect()
+    }
+
+    /// Returns the names of the pods that the planner releases now.
+    fn released(&mut self, now: i64) -> Vec<String> {
+        let releases = self.releases(now);
+        let seats = releases.iter().flat_map(|release| &release.seats);
+        seats.map(|seat| seat.pod.to_string()).collect()
+    }
+}
+
+/// Returns a pod of the class that waits.
+fn pod(name: &str, gpus: u32, version: u64) -> Value {
+    let limits = json!({"nvidia.com/gpu": gpus});
+    json!({
+        "metadata": {
+            "namespace": "team", "name": name, "uid": format!("uid of {name}"),
+            "resourceVersion": version.to_string(),
+            "creationTimestamp": "2026-08-01T10:00:00Z",
+            "labels": {labels::CLASS: "line"}, "annotations": {},
+        },
+        "spec": {
+            "schedulingGates": [{"name": labels::QUEUE_GATE}],
+            "containers": [{"name": "c", "resources": {"limits": limits}}],
+        },
+        "status": {"phase": "Pending"},
+    })
+}
+
+fn placed(gpus: &[u32], rank: u32) -> Placement {
+    let placement = json!({
+        "plan": "7-1", "at": "2026-08-01T10:00:00Z", "node": "n1", "gpus": gpus, "rank": rank
+    });
+    serde_json::from_value(placement).unwrap()
+}
+
+/// Returns the pod of a gang of two, prepared or, without its gate, released.
+fn of_gang(mut pod: Value, placement: &Placement, released: bool) -> Value {
+    pod["metadata"]["annotations"] = json!({
+        labels::GANG: "g", labels::GANG_SIZE: "2",
+        labels::QUEUE_PLACEMENT: serde_json::to_string(placement).unwrap(),
+    });
+    if released {
+        pod["spec"]["schedulingGates"] = json!([]);
+    }
+    pod
+}
+
+#[test]
+fn what_is_being_written_counts_until_it_failed() {
+    let mut queue = Queue::new();
+    queue.feed.pod(pod("a", 3, 1));
+    queue.feed.pod(pod("b", 3, 2));
+    assert_eq!(queue.released(NOW), ["team/a"]);
+    let a = id("team", "a");
+    queue.feed.expect(&a, placed(&[0, 1, 2], 0));
+    assert!(queue.released(NOW).is_empty(), "its GPUs are taken");
+
+    // The API server refuses the write: the next job comes first until the pause is over.
+    queue.feed.settle(&a, Some((NOW, "no")));
+    assert_eq!(queue.released(NOW), ["team/b"]);
+    let again = queue.feed.resume(NOW).unwrap();
+    assert!(again > NOW);
+    assert_eq!(queue.feed.resume(again), None);
+    assert_eq!(queue.released(again), ["team/a"]);
+}
+
+#[test]
+fn a_watch_that_lags_behind_takes_nothing_back() {
+    let mut queue = Queue::new();
+    let mut released = pod("a", 4, 5);
+    released["spec"]["schedulingGates"] = json!([]);
+    let text = serde_json::to_string(&placed(&[0, 1, 2, 3], 0)).unwrap();
+    released["metadata"]["annotations"] = json!({ labels::QUEUE_PLACEMENT: text });
+    queue.feed.pod(released);
+    queue.feed.pod(pod("a", 4, 4));
+    queue.feed.pod(pod("b", 1, 6));
+    assert!(queue.released(NOW).is_empty());
+    // Another pod of the same name is not the same pod.
+    let mut other = pod("a", 1, 3);
+    other["metadata"]["uid"] = json!("another");
+    queue.feed.pod(other);
+    assert_eq!(queue.released(NOW), ["team/a", "team/b"]);
+    queue.feed.gone(&id("team", "a"));
+    assert_eq!(queue.released(NOW), ["team/b"]);
+}
+
+#[test]
+fn a_gang_follows_its_first_pod_and_nobody_follows_a_mere_plan() {
+    let places = [placed(&[0, 1], 0), placed(&[2, 3], 1)];
+    for started in [true, false] {
+        let mut queue = Queue::new();
+        queue.feed.pod(of_gang(pod("a", 2, 1), &places[0], started));
+        queue.feed.pod(of_gang(pod("b", 2, 2), &places[1], false));
+        let mut later = pod("c", 1, 3);
+        later["metadata"]["creationTimestamp"] = json!("2026-08-01T10:00:01Z");
+        queue.feed.pod(later);
+        let released = queue.released(NOW);
+        let committed = queue.feed.committed();
+        if started {
+            assert_eq!(committed, [(id("team", "b"), places[1].clone())]);
+            assert!(released.is_empty(), "all GPUs are taken: {released:?}");
+        } else {
+            assert_eq!(committed, []);
+            assert_eq!(released, ["team/a", "team/b"], "they are planned again");
+        }
+    }
+}
+
+#[test]
+fn a_gang_follows_its_first_pod_whatever_the_watches_show_first() {
+    let places = [placed(&[0, 1], 0), placed(&[2, 3], 1)];
+    let mut queue = Queue::new();
+    queue.class(None);
+    let mut first = of_gang(pod("a", 2, 1), &places[0], true);
+    first["spec"]["nodeName"] = json!("n1");
+    queue.feed.pod(first);
+    queue.feed.pod(of_gang(pod("b", 2, 2), &places[1], false));
+    queue.class(Some(json!({"whenUnavailable": "Queue"})));
+    assert!(queue.released(NOW).is_empty());
+    assert_eq!(
+        queue.feed.committed(),
+        [(id("team", "b"), places[1].clone())]
+    );
+}
+
+#[test]
+fn a_report_about_an_earlier_pod_of_the_same_name_does_not_count() {
+    let mut queue = Queue::new();
+    let mut running = pod("a", 1, 1);
+    running["spec"]["schedulingGates"] = json!([]);
+    running["spec"]["nodeName"] = json!("n1");
+    queue.feed.pod(running);
+    queue.feed.pod(pod("b", 3, 2));
+    let held = |uid: &str| {
+        let allocation = Allocation {
+            namespace: "team".to_owned(),
+            pod: "a".to_owned(),
+            pod_uid: Some(uid.to_owned()),
+            gpus: vec![2, 3],
+            ..Allocation::default()
+        };
+        Some(vec![allocation])
+    };
+    queue.report(held("uid of a"));
+    assert!(queue.released(NOW).is_empty());
+    queue.report(held("earlier"));
+    assert_eq!(queue.released(NOW), ["team/b"]);
+}
+
+#[test]
+fn pods_leave_when_their_class_no_longer_queues() {
+    let mut queue = Queue::new();
+    queue.feed.pod(pod("a", 8, 1));
+    assert!(queue.released(NOW).is_empty());
+    assert_eq!(queue.feed.leavers(NOW), (vec![], None));
+    queue.class(None);
+    let (leavers, due) = queue.feed.leavers(NOW);
+    assert!(leavers.is_empty(), "the class may come back");
+    let due = due.unwrap();
+    let (leavers, _) = queue.feed.leavers(due);
+    assert_eq!(leavers[0].pod, id("team", "a"));
+    assert!(leavers[0].why.contains("does not exist"), "{leavers:?}");
+
+    queue.class(Some(json!({"whenUnavailable": "Queue"})));
+    assert_eq!(queue.feed.leavers(due), (vec![], None));
+    queue.class(Some(json!({})));
+    let (leavers, _) = queue.feed.leavers(NOW);
+    assert!(leavers[0].why.contains("does not queue any more"));
+    queue.feed.expect_leaving(&id("team", "a"));
+    assert_eq!(queue.feed.leavers(NOW), (vec![], None));
+}
+
+#[test]
+fn a_pod_with_a_gate_of_somebody_else_holds_nothing_back() {
+    let mut queue = Queue::new();
+    let mut gated = pod("a", 4, 1);
+    gated["spec"]["schedulingGates"] =
+        json!([{"name": "example.com/x"}, {"name": labels::QUEUE_GATE}]);
+    queue.feed.pod(gated);
+    queue.feed.pod(pod("b", 4, 2));
+    assert_eq!(queue.released(NOW), ["team/b"]);
+    queue.feed.pod(pod("a", 4, 3));
+    assert_eq!(queue.released(NOW), ["team/a"]);
+}
+
+/// Returns a pod without devices on the node.
+fn plain(name: &str, requests: Value) -> Value {
+    json!({
+        "metadata": {"namespace": "kube-system", "name": name, "uid": name},
+        "spec": {
+            "nodeName": "n1", "containers": [{"name": "c", "resources": {"requests": requests}}],
+        },
+        "status": {"phase": "Running"},
+    })
+}
+
+/// Returns a pod that waits for a GPU and more.
+fn asking(name: &str, version: u64, requests: Value) -> Value {
+    let mut pod = pod(name, 1, version);
+    pod["spec"]["containers"][0]["resources"]["requests"] = requests;
+    pod
+}
+
+#[test]
+fn a_job_waits_for_cpu_and_memory_that_other_pods_hold() {
+    let mut queue = Queue::new();
+    queue.node(json!({"nvidia.com/gpu": "4", "cpu": "8", "memory": "64Gi", "pods": "3"}));
+    queue
+        .feed
+        .pod(plain("daemon", json!({"cpu": "500m", "memory": "1Gi"})));
+    queue.feed.pod(plain("build", json!({"cpu": "4"})));
+    queue.feed.pod(asking("a", 1, json!({"cpu": "4"})));
+    queue.feed.pod(asking("b", 2, json!({"memory": "63Gi"})));
+    assert_eq!(queue.released(NOW), ["team/b"]);
+    let waiting = queue.planner.round(NOW).waiting;
+    assert_eq!(waiting[0].reason, Reason::Resources { asked: 1 });
+
+    // A pod that has ended holds nothing, nor does one that is gone.
+    let mut ended = plain("build", json!({"cpu": "4"}));
+    ended["status"]["phase"] = json!("Succeeded");
+    queue.feed.pod(ended);
+    assert_eq!(queue.released(NOW), ["team/a", "team/b"]);
+    queue.feed.pod(plain("build", json!({"cpu": "4"})));
+    assert_eq!(queue.released(NOW), ["team/b"]);
+    queue.feed.gone(&id("kube-system", "build"));
+    assert_eq!(queue.released(NOW), ["team/a", "team/b"]);
+
+    // A released pod holds what it asks for, and a place among the node's three pods.
+    queue.feed.expect(&id("team", "a"), placed(&[0], 0));
+    let both = asking("c", 3, json!({"cpu": "3501m"}));
+    queue.feed.pod(both);
+    assert_eq!(queue.released(NOW), ["team/b"]);
+    queue.feed.pod(asking("c", 4, json!({"cpu": "3500m"})));
+    assert_eq!(queue.released(NOW), ["team/b"], "the node takes three pods");
+    queue
+        .feed
+        .retain_pods(&["team/a", "team/b", "team/c"].map(Into::into).into());
+    assert_eq!(queue.released(NOW), ["team/b", "team/c"]);
+}
+
+#[test]
+fn resources_that_some_node_has_are_counted_on_all() {
+    let mut queue = Queue::new();
+    queue.feed.pod(asking("a", 1, json!({"rdma/hca": "1"})));
+    assert_eq!(
+        queue.released(NOW),
+        ["team/a"],
+        "somebody else hands them out"
+    );
+    queue.node(json!({"nvidia.com/gpu": "4", "rdma/hca": "0"}));
+    assert!(queue.released(NOW).is_empty());
+    queue.node(json!({"nvidia.com/gpu": "4", "rdma/hca": "2", "hugepages-2Mi": "1Gi"}));
+    queue
+        .feed
+        .pod(plain("db", json!({"hugepages-2Mi": "512Mi"})));
+    queue
+        .feed
+        .pod(asking("b", 2, json!({"hugepages-2Mi": "768Mi"})));
+    queue.feed.pod(asking("c", 3, json!({"rdma/hca": "2"})));
+    assert_eq!(queue.released(NOW), ["team/a"]);
+    queue.feed.gone(&id("team", "a"));
+    queue.feed.gone(&id("kube-system", "db"));
+    assert_eq!(queue.released(NOW), ["team/b", "team/c"]);
+}
+
+/// Returns a pod of the Job `j` that waits for all GPUs.
+fn of_job(name: &str, version: u64, annotations: Value) -> Value {
+    let mut pod = pod(name, 4, version);
+    let owner = json!({"apiVersion": "batch/v1", "kind": "Job", "name": "j", "controller": true});
+    pod["metadata"]["ownerReferences"] = json!([owner]);
+    pod["metadata"]["annotations"] = annotations;
+    pod
+}
+
+#[test]
+fn the_deadline_of_a_job_limits_its_pods() {
+    let mut queue = Queue::new();
+    let known = json!({labels::EXPECTED_DURATION: "5m"});
+    queue.feed.pod(of_job("known", 1, known));
+    let wanted = queue.feed.wanted();
+    assert!(wanted.is_empty(), "its author says how long it runs");
+    queue.feed.pod(of_job("a", 2, json!({})));
+    queue.feed.pod(of_job("b", 3, json!({})));
+    let wanted = queue.feed.wanted();
+    assert_eq!(wanted.len(), 1, "one read for both: {wanted:?}");
+    let place = wanted.first().unwrap().clone();
+    assert!(queue.feed.has(&place) && !queue.feed.needs(&place));
+    let job = json!({"kind": "Job", "spec": {"activeDeadlineSeconds": 600}});
+    queue.feed.object(place, Some(job));
+    queue.feed.flush(&mut queue.planner, NOW);
+    let duration = |pod| {
+        let job = queue.planner.waiting(&id("team", pod)).unwrap();
+        job.duration.map(|duration| duration.mean)
+    };
+    // The Job began no later than its first pod.
+    let durations = ["known", "a", "b"].map(duration);
+    assert_eq!(durations, [Some(300_000), Some(600_000), Some(600_000)]);
+}
+
+#[test]
+fn a_new_leader_knows_the_deadline_of_a_job_that_runs() {
+    let mut running = of_job("a", 4, json!({}));
+    running["spec"]["schedulingGates"] = json!([]);
+    running["spec"]["nodeName"] = json!("n1");
+    running["status"] = json!({"phase": "Running", "startTime": "2026-08-01T10:01:00Z"});
+    let mut queue = Queue::new();
+    queue.feed.pod(running);
+    queue.feed.pod(pod("next", 4, 5));
+    let wanted = queue.feed.wanted();
+    let place = wanted.first().unwrap().clone();
+    let job = json!({
+        "kind": "Job", "spec": {"activeDeadlineSeconds": 600},
+        "status": {"startTime": "2026-08-01T10:00:30Z"},
+    });
+    queue.feed.object(place.clone(), Some(job));
+    assert!(queue.released(NOW).is_empty());
+    let eta = queue.planner.round(NOW).waiting[0].eta.unwrap();
+    assert_eq!(eta.upper, NOW + 630_000);
+    queue.feed.gone(&id("team", "a"));
+    assert!(!queue.feed.has(&place));
+    queue.feed.pod(of_job("c", 6, json!({})));
+    assert_eq!(queue.feed.wanted(), wanted, "it was forgotten");
+}
+
+#[test]
+fn only_what_concerns_the_queue_is_a_reason_for_a_round() {
+    let mut queue = Queue::new();
+    assert!(queue.feed.has_changed());
+    queue.feed.pod(plain("web", json!({"cpu": "1"})));
+    queue.released(NOW);
+    assert!(!queue.feed.has_changed());
+    let mut elsewhere = plain("web-2", json!({"cpu": "1"}));
+    elsewhere["spec"]["nodeName"] = json!("without-gpus");
+    queue.feed.pod(elsewhere);
+    queue.feed.pod(plain("web", json!({"cpu": "1"})));
+    queue.feed.gone(&id("team", "nobody"));
+    assert!(!queue.feed.has_changed());
+    queue.feed.gone(&id("kube-system", "web"));
+    assert!(queue.feed.has_changed());
+}
+
+#[test]
+fn the_queue_has_nothing_to_do_without_classes_that_queue_and_pods_that_wait() {
+    let mut queue = Queue::new();
+    assert!(!queue.feed.is_idle(), "a class queues");
+    queue.class(Some(json!({})));
+    assert!(queue.feed.is_idle());
+    queue.feed.pod(pod("a", 1, 1));
+    assert!(!queue.feed.is_idle(), "it must be let go");
+    let mut free = pod("a", 1, 2);
+    free["spec"]["schedulingGates"] = json!([]);
+    queue.feed.pod(free);
+    assert!(queue.feed.is_idle());
+}
+
+/// Returns the first pod of a gang of two that runs, and recorded the seat of the second one.
+fn survivor() -> Value {
+    let mut place = placed(&[0, 1], 0);
+    let second = json!([{"pod": "b", "rank": 1, "node": "n1", "gpus": [3, 2]}]);
+    place.others = serde_json::from_value(second).unwrap();
+    let mut survivor = of_gang(pod("a", 2, 1), &place, true);
+    survivor["spec"]["nodeName"] = json!("n1");
+    survivor
+}
+
+#[test]
+fn a_new_leader_knows_the_seat_of_a_member_that_was_lost_before() {
+    let mut queue = Queue::new();
+    queue.feed.pod(survivor());
+    let mut other = pod("c", 1, 2);
+    other["spec"]["priority"] = json!(7);
+    queue.feed.pod(other);
+    assert!(queue.released(NOW).is_empty(), "the seat is kept");
+    let mut again = of_gang(pod("b", 2, 3), &placed(&[], 0), false);
+    let annotations = again["metadata"]["annotations"].as_object_mut().unwrap();
+    annotations.remove(labels::QUEUE_PLACEMENT);
+    queue.feed.pod(again);
+    let releases = queue.releases(NOW);
+    assert_eq!(releases.len(), 1);
+    assert_eq!(releases[0].why, Why::Rejoin);
+    let seat = &releases[0].seats[0];
+    assert_eq!((&*seat.pod, seat.rank), ("team/b", 1));
+    assert_eq!(seat.gpus, [3, 2], "in the same order");
+}
+
+#[test]
+fn the_seat_of_a_member_that_succeeded_is_free() {
+    let mut queue = Queue::new();
+    queue.feed.pod(survivor());
+    let mut done = of_gang(pod("b", 2, 2), &placed(&[3, 2], 1), true);
+    done["spec"]["nodeName"] = json!("n1");
+    done["status"]["phase"] = json!("Succeeded");
+    queue.feed.pod(done);
+    queue.feed.pod(pod("c", 2, 3));
+    assert_eq!(queue.released(NOW), ["team/c"]);
+    // Also when it is deleted later.
+    queue.feed.gone(&id("team", "b"));
+    assert_eq!(queue.released(NOW), ["team/c"]);
+}

@@ -1,0 +1,198 @@
+//! What the leader tells the pods that have other GPUs than planned, and the gauges of all.
+
+use nvlink_cluster::mirror::Marks;
+use nvlink_planner::Name;
+use nvlink_queue::{
+    outcome::Outcome,
+    placement::id,
+    review::{Quality, Review, Telling},
+};
+use nvlink_topology::{Allocation, NodeTopologySpec, labels};
+use serde_json::{Value, json};
+
+use super::{NOW, Queue, pod};
+
+/// Reports who holds which GPUs of a node of two bridged pairs.
+fn report(queue: &mut Queue, held: Vec<Allocation>) {
+    let gpus: Vec<_> = (0..4).map(|index| json!({ "index": index })).collect();
+    let edge = |a: u32, b: u32| json!({"a": a, "b": b, "via": "direct", "links": 4, "bytesPerSecond": 50_000_000_000_u64});
+    let spec = json!({
+        "source": {"kind": "sim"}, "gpus": gpus, "edges": [edge(0, 1), edge(2, 3)],
+    });
+    let mut spec: NodeTopologySpec = serde_json::from_value(spec).unwrap();
+    spec.complete("n1").unwrap();
+    let mirror = &queue.mirror;
+    mirror.set_node("n1", Ok(&spec), Marks::default(), Ok(Some(held)));
+    let published = mirror.read().nodes.get("n1").cloned();
+    queue.feed.topology("n1", published);
+}
+
+fn held(pod: &str, uid: Option<&str>, gpus: &[u32]) -> Allocation {
+    Allocation {
+        namespace: "team".to_owned(),
+        pod: pod.to_owned(),
+        pod_uid: uid.map(str::to_owned),
+        container: "c".to_owned(),
+        gpus: gpus.to_vec(),
+        ..Allocation::default()
+    }
+}
+
+/// Returns a pod on the node, which the queue put on GPUs 0 and 1.
+fn placed(name: &str, version: u64) -> Value {
+    let mut pod = pod(name, 2, version);
+    pod["spec"]["schedulingGates"] = json!([]);
+    pod["spec"]["nodeName"] = json!("n1");
+    let plan = json!({
+        "plan": "7-1", "at": "2026-08-01T10:00:00Z", "node": "n1", "gpus": [0, 1], "quality": 1.0,
+    });
+    pod["metadata"]["annotations"] = json!({labels::QUEUE_PLACEMENT: plan.to_string()});
+    pod
+}
+
+/// Returns the qualities of the pods whose gauges change.
+fn changes(review: &mut Review, queue: &mut Queue) -> Vec<(Name, Option<[Option<f64>; 2]>)> {
+    let changes = review.look(&mut queue.feed).into_iter();
+    let both = |quality: Quality| [Some(quality.planned), quality.actual];
+    changes
+        .map(|(pod, class, quality)| {
+            assert_eq!(class, "line");
+            (pod, quality.map(both))
+        })
+        .collect()
+}
+
+fn condition(telling: &Telling) -> &Value {
+    &telling.patch["status"]["conditions"][0]
+}
+
+#[test]
+fn a_pod_is_compared_when_its_own_gpus_are_known_and_told_once() {
+    let (mut queue, mut review) = (Queue::new(), Review::default());
+    let (a, uid) = (id("team", "a"), "uid of a");
+    queue.feed.pod(placed("a", 5));
+    let planned = Some([Some(1.0), None]);
+    assert_eq!(changes(&mut review, &mut queue), [(a.clone(), planned)]);
+    // Of an earlier pod, of nobody knows which, and of a part.
+    for reported in [
+        held("a", Some("earlier"), &[2, 3]),
+        held("a", None, &[2, 3]),
+        held("a", Some(uid), &[2]),
+    ] {
+        report(&mut queue, vec![reported]);
+        assert_eq!(changes(&mut review, &mut queue), [(a.clone(), planned)]);
+        assert_eq!(review.tell(NOW), []);
+    }
+    report(&mut queue, vec![held("a", Some(uid), &[1, 2])]);
+    let now = changes(&mut review, &mut queue);
+    let quality = now[0].1.unwrap()[1].unwrap();
+    assert!((0.05..0.7).contains(&quality), "{quality}");
+    let tellings = review.tell(NOW);
+    assert_eq!(tellings.len(), 1);
+    let (reason, kind, note) = tellings[0].event.as_ref().unwrap();
+    assert_eq!((*reason, *kind), ("PlacedOnOtherGpus", "Warning"));
+    let begins = "the pod has GPUs 1,2 of node n1, and the queue had planned GPUs 0,1: its communication takes ";
+    assert!(note.starts_with(begins), "{note}");
+    assert_eq!(condition(&tellings[0])["message"], json!(note));
+    assert_eq!(tellings[0].patch["metadata"]["resourceVersion"], "5");
+    assert_eq!(review.tell(NOW), [], "it is being told");
+
+    // Somebody else has changed the pod: it is told again, of the new version.
+    assert_eq!(review.ended(&a, uid, false, NOW), None);
+    assert_eq!(review.tell(NOW), []);
+    queue.feed.pod(placed("a", 6));
+    changes(&mut review, &mut queue);
+    let again = review.next().unwrap_or(NOW + 1_000);
+    let tellings = review.tell(again);
+    assert_eq!(tellings[0].patch["metadata"]["resourceVersion"], "6");
+    let told = review.ended(&a, uid, true, again).unwrap();
+    assert_eq!(
+        (told.class.as_str(), told.outcome),
+        ("line", Outcome::OtherGpus)
+    );
+
+    let mut shown = placed("a", 7);
+    shown["status"]["conditions"] = json!([condition(&tellings[0])]);
+    let later = (Queue::new(), Review::default());
+    for (mut queue, review) in [(queue, review), later] {
+        queue.feed.pod(shown.clone());
+        report(&mut queue, vec![held("a", Some(uid), &[1, 2])]);
+        assert_silent(queue, review, quality);
+    }
+}
+
+/// Asserts that what the watch shows is not told again, by the same leader or by the next one.
+fn assert_silent(mut queue: Queue, mut review: Review, quality: f64) {
+    let a = id("team", "a");
+    let known = Some([Some(1.0), Some(quality)]);
+    assert_eq!(changes(&mut review, &mut queue), [(a.clone(), known)]);
+    assert_eq!(review.tell(NOW + 3_600_000), []);
+    queue.feed.gone(&a);
+    assert_eq!(changes(&mut review, &mut queue), [(a, None)]);
+}
+
+#[test]
+fn a_plan_that_was_met_makes_no_event_and_stays_met() {
+    let (mut queue, mut review) = (Queue::new(), Review::default());
+    let (a, uid) = (id("team", "a"), "uid of a");
+    report(&mut queue, vec![held("a", Some(uid), &[0, 1])]);
+    queue.feed.pod(placed("a", 5));
+    let met = Some([Some(1.0), Some(1.0)]);
+    assert_eq!(changes(&mut review, &mut queue), [(a.clone(), met)]);
+    let tellings = review.tell(NOW);
+    assert_eq!(tellings[0].event, None);
+    assert_eq!(condition(&tellings[0])["status"], "True");
+    let told = review.ended(&a, uid, true, NOW).unwrap();
+    assert_eq!(told.outcome, Outcome::AsPlanned);
+    // A GPU of the node is lost, and the indices of others change: the pod has the same GPUs.
+    let mut shown = placed("a", 6);
+    shown["status"]["conditions"] = json!([condition(&tellings[0])]);
+    queue.feed.pod(shown);
+    report(&mut queue, vec![held("a", Some(uid), &[1, 2])]);
+    assert_eq!(changes(&mut review, &mut queue), [(a, met)]);
+    assert_eq!(review.tell(NOW), []);
+}
+
+#[test]
+fn pods_without_a_plan_and_pods_that_end_are_left_alone() {
+    let (mut queue, mut review) = (Queue::new(), Review::default());
+    let mut unqueued = placed("a", 1);
+    unqueued["metadata"]["annotations"] = json!({});
+    queue.feed.pod(unqueued);
+    let mut ends = placed("b", 2);
+    ends["metadata"]["deletionTimestamp"] = json!("2026-08-01T10:00:30Z");
+    queue.feed.pod(ends);
+    report(
+        &mut queue,
+        vec![
+            held("a", Some("uid of a"), &[2, 3]),
+            held("b", Some("uid of b"), &[0, 2]),
+        ],
+    );
+    let changes = changes(&mut review, &mut queue);
+    assert_eq!(changes.len(), 1, "{changes:?}");
+    assert_eq!(changes[0].0, id("team", "b"));
+    assert_eq!(review.tell(NOW), [], "nobody needs to know any more");
+}
+
+#[test]
+fn a_leader_that_finds_many_pods_writes_few_at_a_time() {
+    let (mut queue, mut review) = (Queue::new(), Review::default());
+    let names: Vec<String> = (0..50).map(|n| format!("p{n:02}")).collect();
+    for (name, version) in names.iter().zip(1..) {
+        queue.feed.pod(placed(name, version));
+    }
+    let of = |name: &String| held(name, Some(&format!("uid of {name}")), &[0, 1]);
+    report(&mut queue, names.iter().map(of).collect());
+    changes(&mut review, &mut queue);
+    let mut told = 0;
+    while told < names.len() {
+        let tellings = review.tell(NOW);
+        assert!((1..=20).contains(&tellings.len()), "{}", tellings.len());
+        for one in &tellings {
+            assert!(review.ended(&one.pod, &one.uid, true, NOW).is_some());
+            told += 1;
+        }
+    }
+    assert_eq!(review.tell(NOW), []);
+}
