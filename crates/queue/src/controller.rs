@@ -159,3 +159,6 @@ async fn wait(
     }
     Some(happened)
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,166 @@
+//! The queue without a cluster: what happened goes in, effects come out.
+
+use nvlink_api::class::Class;
+use nvlink_cluster::mirror::{Marks, Mirror};
+use nvlink_topology::{NodeTopologySpec, labels};
+use serde_json::{Value, json};
+
+use super::{effect::Effect, state::State, *};
+use crate::{
+    clock::Heard,
+    execute::{Move, Outcome},
+    feed::node::Node,
+    placement::id,
+};
+
+const NOW: i64 = 1_785_578_400_000;
+
+/// Returns the queue of a class, with one node of two GPUs, before it heard the time.
+fn state() -> State {
+    let term = Term {
+        until: Instant::now(),
+        number: 7,
+    };
+    let mut state = State::new(
+        &Settings::default(),
+        &Arc::default(),
+        &term,
+        &Arc::default(),
+    );
+    let spec = json!({"placement": {"whenUnavailable": "Queue", "queueTimeout": "1h"}});
+    let class = Class::new("line", &serde_json::from_value(spec).unwrap()).unwrap();
+    let status = json!({
+        "allocatable": {"nvidia.com/gpu": "2"},
+        "conditions": [{"type": "Ready", "status": "True"}],
+    });
+    let node = Node::of(Default::default(), &json!({}), &status);
+    let spec = json!({
+        "source": {"kind": "sim"},
+        "gpus": [{"index": 0, "uuid": "GPU-0"}, {"index": 1, "uuid": "GPU-1"}],
+        "edges": [{"a": 0, "b": 1, "via": "switch", "links": 18, "bytesPerSecond": 450_000_000_000_u64}],
+    });
+    let mut spec: NodeTopologySpec = serde_json::from_value(spec).unwrap();
+    spec.complete("n1").unwrap();
+    let mirror = Mirror::default();
+    mirror.set_node("n1", Ok(&spec), Marks::default(), Ok(None));
+    let published = mirror.read().nodes.get("n1").cloned();
+    let events = vec![
+        Event::Class("line".to_owned(), Some(Ok(Arc::new(class)))),
+        Event::AllClasses(["line".to_owned()].into()),
+        Event::Node("n1".to_owned(), Some(node)),
+        Event::AllNodes(["n1".into()].into()),
+        Event::Topology("n1".to_owned(), published),
+        Event::AllTopologies,
+        Event::AllPods(Default::default()),
+        Event::AllSlices(Default::default()),
+        Event::AllClaims(Default::default()),
+        Event::AllDeviceClasses(Default::default()),
+    ];
+    let done = Vec::new();
+    let ready = state.apply(Happened { events, done });
+    assert!(!ready, "nothing can be said before the time is known");
+    state
+}
+
+fn heard(state: &mut State) -> bool {
+    let heard = Heard {
+        server: NOW,
+        took: std::time::Duration::ZERO,
+    };
+    let done = vec![Done::Time(Some(heard))];
+    let events = Vec::new();
+    state.apply(Happened { events, done })
+}
+
+fn pod(name: &str, gpus: u32) -> Value {
+    json!({
+        "metadata": {
+            "namespace": "team", "name": name, "uid": format!("uid of {name}"),
+            "resourceVersion": "1", "creationTimestamp": "2026-08-01T10:00:00Z",
+            "labels": {labels::CLASS: "line"}, "annotations": {},
+        },
+        "spec": {
+            "schedulingGates": [{"name": labels::QUEUE_GATE}],
+            "containers": [{"name": "c", "resources": {"limits": {"nvidia.com/gpu": gpus}}}],
+        },
+        "status": {"phase": "Pending"},
+    })
+}
+
+fn appears(state: &mut State, pod: Value) {
+    let events = vec![Event::Pod(Box::new(pod))];
+    let done = Vec::new();
+    assert!(state.apply(Happened { events, done }));
+    state.step();
+}
+
+/// Returns the names of the effects, and what is released.
+fn taken(state: &mut State) -> (Vec<&'static str>, Vec<Move>) {
+    let (mut names, mut moves) = (Vec::new(), Vec::new());
+    for effect in state.effects() {
+        names.push(match effect {
+            Effect::Release(all) => {
+                moves.extend(all);
+                "release"
+            }
+            Effect::ClaimAgain(_) => "claim again",
+            Effect::Fail(..) => "fail",
+            Effect::Show(_) => "show",
+            Effect::Tell(_) => "tell",
+            Effect::Read(..) | Effect::Pause(..) => "read",
+            Effect::AskTime(_) => "ask",
+        });
+    }
+    (names, moves)
+}
+
+#[test]
+fn a_step_decides_what_to_do_and_how_it_ended_comes_back() {
+    let mut state = state();
+    assert_eq!(taken(&mut state).0, ["ask"]);
+    assert!(heard(&mut state));
+    state.step();
+    assert_eq!(
+        taken(&mut state).0,
+        ["ask"],
+        "the time is asked for again, and nobody waits"
+    );
+    appears(&mut state, pod("a", 2));
+    let (names, moves) = taken(&mut state);
+    assert_eq!(names, ["release"]);
+    assert_eq!(moves[0].pod.0, id("team", "a"));
+    assert_eq!(moves[0].placement.node.as_deref(), Some("n1"));
+    assert_eq!(moves[0].placement.plan, "7-1");
+    assert!(!state.is_idle());
+
+    // What is being written counts: the next pod waits, and says so.
+    appears(&mut state, pod("b", 2));
+    let (names, _) = taken(&mut state);
+    assert!(!names.contains(&"release"), "{names:?}");
+
+    // The API server refuses the write: the other pod comes first.
+    let id = moves.into_iter().next().unwrap().pod;
+    let refused = Outcome::Refused("no".to_owned());
+    let done = vec![Done::Written(vec![(id, refused)])];
+    let events = Vec::new();
+    assert!(state.apply(Happened { events, done }));
+    state.step();
+    let (_, moves) = taken(&mut state);
+    let released: Vec<&str> = moves.iter().map(|one| &*one.pod.0).collect();
+    assert_eq!(released, ["team/b"]);
+}
+
+#[test]
+fn an_event_that_changes_nothing_is_no_reason_for_a_step() {
+    let mut state = state();
+    heard(&mut state);
+    state.step();
+    let events = vec![Event::Load("team/other".into(), None)];
+    let done = Vec::new();
+    assert!(!state.apply(Happened { events, done }));
+    let timer = Happened {
+        events: Vec::new(),
+        done: Vec::new(),
+    };
+    assert!(state.apply(timer), "it was time to look again");
+}
